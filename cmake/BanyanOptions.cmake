@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_C_STANDARD_REQUIRED ON)
+set(CMAKE_C_EXTENSIONS ON) # gnu11: accept4, eventfd, typeof
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
+if(NOT CMAKE_BUILD_TYPE)
+    set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "" FORCE)
+endif()
+set(BANYAN_SANITIZE "" CACHE STRING "Sanitizers: empty, 'address,undefined' or 'thread'")
+
+add_compile_options(-Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes
+    -Wpointer-arith -Wvla -Wformat=2 -Wno-format-nonliteral -fno-common -fno-math-errno
+    -ffp-contract=off) # contraction changes bits between compilers: kernels ask for fma by name
+add_compile_definitions(_GNU_SOURCE)
+set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -g") # no NDEBUG: assertions stand in every build
+if(BANYAN_SANITIZE)
+    add_compile_options(-fsanitize=${BANYAN_SANITIZE} -fno-omit-frame-pointer)
+    add_link_options(-fsanitize=${BANYAN_SANITIZE})
+    if(BANYAN_SANITIZE MATCHES undefined)
+        add_compile_options(-fno-sanitize-recover=undefined)
+    endif()
+endif()
+
+# banyan_library(NAME SOURCES ... [LIBS ...]): static library banyan_NAME; includes are "folder/file.h" from the root.
+function(banyan_library name)
+    cmake_parse_arguments(A "" "" "SOURCES;LIBS" ${ARGN})
+    add_library(banyan_${name} STATIC ${A_SOURCES})
+    target_include_directories(banyan_${name} PUBLIC ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
+    target_link_libraries(banyan_${name} PUBLIC ${A_LIBS})
+endfunction()
+
+# banyan_test(NAME SOURCES ... LIBS ... [LABELS ...] [ARGS ...] [TIMEOUT s]): a cmocka program known to CTest.
+# Labels: unit, e2e, threads (also run under the thread sanitizer), long (only with tests/run.sh --all).
+function(banyan_test name)
+    cmake_parse_arguments(A "" "TIMEOUT" "SOURCES;LIBS;LABELS;ARGS" ${ARGN})
+    add_executable(${name} ${A_SOURCES})
+    target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
+    target_link_libraries(${name} PRIVATE ${A_LIBS} PkgConfig::CMOCKA m)
+    add_test(NAME ${name} COMMAND ${name} ${A_ARGS} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+    if(NOT A_TIMEOUT)
+        set(A_TIMEOUT 120)
+    endif()
+    if(BANYAN_SANITIZE)
+        math(EXPR A_TIMEOUT "${A_TIMEOUT} * 5")
+    endif()
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}"
+        ENVIRONMENT "BANYAN_SOURCE_DIR=${CMAKE_SOURCE_DIR};BANYAN_BUILD_DIR=${CMAKE_BINARY_DIR}")
+endfunction()
