@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// An event loop thread and its only door, the mailbox. All state of a daemon belongs to one loop; other threads
+// reach it by common_loop_post and by nothing else.
+#ifndef COMMON_LOOP_H
+#define COMMON_LOOP_H
+
+#include <stdbool.h>
+
+#include "common/status.h"
+
+struct event_base;
+struct common_loop; // opaque
+
+typedef void (*common_loop_fn)(void *arg);
+
+// Creates a loop with its libevent base and mailbox. Does not run it.
+enum common_code common_loop_new(struct common_loop **out);
+
+// The libevent base: for the owning thread only.
+struct event_base *common_loop_base(struct common_loop *loop);
+
+// Runs on the calling thread until common_loop_stop; that thread owns the loop from then on.
+// Everything posted before stop has run when this returns.
+void common_loop_run(struct common_loop *loop);
+
+// Starts a thread that runs the loop; common_loop_join waits for its end (after common_loop_stop).
+enum common_code common_loop_start_thread(struct common_loop *loop, const char *thread_name);
+void common_loop_join(struct common_loop *loop);
+
+// Any thread. Makes run return once the mailbox is empty.
+void common_loop_stop(struct common_loop *loop);
+
+// Any thread, never blocks, never fails (the node is allocated; out of memory aborts). Functions run on the loop thread in
+// the order posted by each thread. A poster must be bounded by something of its own: the mailbox is not a queue for work.
+void common_loop_post(struct common_loop *loop, common_loop_fn fn, void *arg);
+
+// Runs fn on the loop thread and waits for its end; from the loop thread itself, calls it directly.
+void common_loop_call(struct common_loop *loop, common_loop_fn fn, void *arg);
+
+// Whether the calling thread owns the loop. True for any thread while nobody runs it.
+bool common_loop_is_owner(const struct common_loop *loop);
+
+// Frees the loop. It must not be running. NULL is allowed.
+void common_loop_free(struct common_loop *loop);
+
+// One-shot or periodic timer on the loop thread.
+struct common_timer;
+enum common_code common_timer_new(struct common_loop *loop, common_loop_fn fn, void *arg, struct common_timer **out);
+void common_timer_start(struct common_timer *timer, unsigned long long delay_ns, bool repeat); // re-arms when armed
+void common_timer_stop(struct common_timer *timer);
+void common_timer_free(struct common_timer *timer); // NULL is allowed; stops it
+
+#endif
