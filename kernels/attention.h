@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// The seam between who wants attention over stored keys (worker/executor) and who computes it (one file a
+// variant).
+//
+// One job = one KV head, a list of key runs, and all query rows and query heads of its group, so each key is
+// read once for its whole group. With p = q_first + i the global position of query row i, j a key's global
+// position, h a query head:
+//
+//     x = scale * (q[i][h] . k[j])             then, if soft_cap > 0:  x = soft_cap * tanh(x / soft_cap)
+//     x = x + alibi[h] * (j - p)               if alibi is not NULL (alibi[h] >= 0 is a penalty on distance)
+//
+//     row i sees key j  iff  j < visible  and  j <= p  and  (window == 0  or  p - j < window)
+//
+// and out = the partial (m, s, o) of the seen keys (kernels/partial.h). A key that is not seen is not touched
+// by arithmetic: NaN in it cannot leak. NaN and Inf in what is seen flow through as IEEE says. A weight below
+// exp(-87) of the largest may be taken as zero. Sums of weight times value must fit float32: |v| * keys <
+// 3e38.
+//
+// Bits. A kernel's result is a function of the job alone: not of threads, of scratch contents, of addresses.
+// The keys of a job are folded in blocks of KERNELS_BLOCK keys, counted from the start of each run; a block
+// never spans two runs. So a stretch of keys may be cut into runs at any multiple of KERNELS_BLOCK from its
+// start without changing a bit, and one cut elsewhere changes bits but not exactness. Keys that nobody sees
+// are still counted into blocks: what is visible does not move block borders. The bits of a query row may
+// depend on how many rows share the job.
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/partial.h"
+
+#define KERNELS_BLOCK 16u // keys
+#define KERNELS_ALIGN 64u // bytes: start of each run's k and v, of scratch, of packed partials
+
+enum kernels_kv_type {
+    KERNELS_KV_F32 = 1,
+    KERNELS_KV_F16 = 2,
+    KERNELS_KV_BF16 = 3,
+    KERNELS_KV_INT8 = 4, // reserved: no kernel supports it yet
+    KERNELS_KV_FP8 = 5,  // reserved: no kernel supports it yet
+};
+
+struct kernels_spec {
+    enum kernels_kv_type kv_type;
+    uint32_t k_dim, v_dim; // may differ
+    uint32_t q_heads,
+        kv_heads;       // q_heads a multiple of kv_heads; head h belongs to KV head h / (q_heads / kv_heads)
+    float scale;        // usually 1 / sqrt(k_dim)
+    float soft_cap;     // 0 = off
+    uint64_t window;    // 0 = off, else the number of positions that a row sees, its own included
+    const float *alibi; // NULL, or [q_heads] slopes
+};
+
+// Consecutive keys of one KV head at positions first .. first + rows - 1: k[rows][k_dim], v[rows][v_dim] of
+// kv_type.
+struct kernels_run {
+    const void *k, *v; // each aligned to KERNELS_ALIGN
+    uint64_t first;
+    uint32_t rows;
+};
+
+struct kernels_job {
+    const struct kernels_spec *spec;
+    uint32_t kv_head;
+    uint32_t rows;                        // query rows
+    uint64_t q_first;                     // position of query row 0
+    uint64_t visible;                     // keys at positions >= visible are not seen by any row
+    const float *q;                       // query row 0 of the group's first head (kv_head * group)
+    uint64_t q_row_stride, q_head_stride; // in floats
+    const struct kernels_run *runs;       // in any order, with holes, disjoint
+    uint32_t run_count;
+    struct kernels_partial out; // rows x group x v_dim; overwritten
+};
+
+struct kernels_attention {
+    const char *name;     // also the value of BANYAN_KERNEL; names what decides the bits
+    uint32_t rank;        // the usable kernel with the highest rank that supports a spec is its default
+    bool (*usable)(void); // can this CPU run it? NULL = always
+    bool (*supports)(const struct kernels_spec *spec); // NULL = every valid spec of type F32, F16, BF16
+    uint64_t (*scratch_bytes)(const struct kernels_spec *spec, uint32_t rows); // NULL = none
+    void (*run)(const struct kernels_job *job, void *scratch); // cannot fail, allocates nothing, any thread
+};
+
+// Query heads of one KV head. The spec must be valid.
+static inline uint32_t kernels_spec_group(const struct kernels_spec *spec)
+{
+    return spec->q_heads / spec->kv_heads;
+}
+
+// NULL if the spec makes sense, else what is wrong with it (a static string). Checks a peer's input: known
+// type, dims 1 .. 65535, heads 1 .. 65535 and divisible, finite scale, finite soft_cap >= 0, finite slopes.
+const char *kernels_spec_problem(const struct kernels_spec *spec);
+
+// Bytes of one element, 0 for a type unknown.
+uint32_t kernels_kv_bytes(enum kernels_kv_type type);
+
+// The registry. Kernels that this CPU cannot run are listed, but neither found nor defaulted to.
+uint32_t kernels_attention_count(void);
+const struct kernels_attention *kernels_attention_at(uint32_t i); // NULL past the end
+bool kernels_attention_usable(const struct kernels_attention *kernel);
+bool kernels_attention_supports(const struct kernels_attention *kernel, const struct kernels_spec *spec);
+const struct kernels_attention *kernels_attention_find(const char *name); // NULL: unknown or not usable here
+
+// The kernel for a spec: the one that BANYAN_KERNEL names, if set, else the usable one with the highest rank.
+// NULL if BANYAN_KERNEL names none that is usable here and supports the spec (never silently another), or no
+// kernel supports it. The caller keeps the answer for a session's life: the environment is read at each call.
+const struct kernels_attention *kernels_attention_default(const struct kernels_spec *spec);
+
+uint64_t kernels_attention_scratch(const struct kernels_attention *kernel, const struct kernels_spec *spec,
+                                   uint32_t rows);
+
+// 64 bits that name what decides a kernel's bits beside the data: its name, this file's rules, the split
+// rule, the compiler. Part of the plan digest.
+uint64_t kernels_attention_digest(const struct kernels_attention *kernel);
