@@ -32,6 +32,7 @@ struct proto_step_item {
     uint32_t rows;
     uint64_t visible;  // keys [0, visible)
     uint32_t kv_head, kv_heads; // slab
+    uint32_t q_heads, v_dim;    // of the slab's partial: [rows][q_heads][v_dim]
     uint32_t append_first, n_append; // runs: step->appends[append_first ..]
     uint64_t write;
     uint64_t cover_tokens, cover_sum;
