@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Time in nanoseconds. Deadlines are absolute monotonic times inside a process and remaining times on the wire.
+// Time in nanoseconds. Deadlines are absolute monotonic times inside a process and remaining times on the
+// wire.
 #ifndef COMMON_CLOCK_H
 #define COMMON_CLOCK_H
 
 #include <stdint.h>
 
-#define COMMON_NS_PER_US UINT64_C(1000)
-#define COMMON_NS_PER_MS UINT64_C(1000000)
-#define COMMON_NS_PER_S  UINT64_C(1000000000)
+#define COMMON_NS_PER_US   UINT64_C(1000)
+#define COMMON_NS_PER_MS   UINT64_C(1000000)
+#define COMMON_NS_PER_S    UINT64_C(1000000000)
 #define COMMON_NO_DEADLINE UINT64_MAX
 
 uint64_t common_clock_ns(void);      // CLOCK_MONOTONIC

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Latency histogram: log-linear buckets, relative error < 1/64, 1 ns .. 2^40 ns. Fixed memory; not thread-safe.
+// Latency histogram: log-linear buckets, relative error < 1/64, 1 ns .. 2^40 ns. Fixed memory; not
+// thread-safe.
 #ifndef COMMON_HISTOGRAM_H
 #define COMMON_HISTOGRAM_H
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An event loop thread and its only door, the mailbox. All state of a daemon belongs to one loop; other threads
-// reach it by common_loop_post and by nothing else.
+// An event loop thread and its only door, the mailbox. All state of a daemon belongs to one loop; other
+// threads reach it by common_loop_post and by nothing else.
 #ifndef COMMON_LOOP_H
 #define COMMON_LOOP_H
 
@@ -30,23 +30,29 @@ void common_loop_join(struct common_loop *loop);
 // Any thread. Makes run return once the mailbox is empty.
 void common_loop_stop(struct common_loop *loop);
 
-// Any thread, never blocks, never fails (the node is allocated; out of memory aborts). Functions run on the loop thread in
-// the order posted by each thread. A poster must be bounded by something of its own: the mailbox is not a queue for work.
+// Any thread, never blocks, never fails (the node is allocated; out of memory aborts). Functions run on the
+// loop thread in the order posted by each thread. A poster must be bounded by something of its own: the
+// mailbox is not a queue for work.
 void common_loop_post(struct common_loop *loop, common_loop_fn fn, void *arg);
 
-// Runs fn on the loop thread and waits for its end; from the loop thread itself, calls it directly.
+// Runs fn on the loop thread and waits for its end; from the loop thread itself, and while nobody runs the
+// loop, calls it directly. The caller sees to it that the loop is not stopped meanwhile.
 void common_loop_call(struct common_loop *loop, common_loop_fn fn, void *arg);
 
 // Whether the calling thread owns the loop. True for any thread while nobody runs it.
 bool common_loop_is_owner(const struct common_loop *loop);
 
-// Frees the loop. It must not be running. NULL is allowed.
+// Frees the loop. It must not be running. What was posted after stop and has not run is dropped. NULL is
+// allowed.
 void common_loop_free(struct common_loop *loop);
 
-// One-shot or periodic timer on the loop thread.
+// One-shot or periodic timer; all calls on the loop thread, free before the loop is freed. A one-shot timer
+// is never early; resolution is about a millisecond. The function may start, stop or free its timer.
 struct common_timer;
-enum common_code common_timer_new(struct common_loop *loop, common_loop_fn fn, void *arg, struct common_timer **out);
-void common_timer_start(struct common_timer *timer, unsigned long long delay_ns, bool repeat); // re-arms when armed
+enum common_code common_timer_new(struct common_loop *loop, common_loop_fn fn, void *arg,
+                                  struct common_timer **out);
+// Re-arms a timer that is armed.
+void common_timer_start(struct common_timer *timer, unsigned long long delay_ns, bool repeat);
 void common_timer_stop(struct common_timer *timer);
 void common_timer_free(struct common_timer *timer); // NULL is allowed; stops it
 

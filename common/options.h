@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Command lines of the daemons, the admin CLI, the examples and the benchmarks: one table gives parsing, checks and --help.
+// Command lines of the daemons, the admin CLI, the examples and the benchmarks: one table gives parsing,
+// checks and --help.
 #ifndef COMMON_OPTIONS_H
 #define COMMON_OPTIONS_H
 
@@ -10,12 +11,12 @@
 #include "common/status.h"
 
 enum common_option_type {
-    COMMON_OPTION_FLAG,   // bool *, set true
-    COMMON_OPTION_STRING, // const char **, points into argv
-    COMMON_OPTION_U64,    // uint64_t *, decimal, within [min, max]
-    COMMON_OPTION_SIZE,   // uint64_t *, bytes: 4096, 64K, 16M, 2G, 1T (powers of 1024), within [min, max]
+    COMMON_OPTION_FLAG,     // bool *, set true
+    COMMON_OPTION_STRING,   // const char **, points into argv
+    COMMON_OPTION_U64,      // uint64_t *, decimal, within [min, max]
+    COMMON_OPTION_SIZE,     // uint64_t *, bytes: 4096, 64K, 16M, 2G, 1T (powers of 1024), within [min, max]
     COMMON_OPTION_DURATION, // uint64_t *, nanoseconds: 250us, 10ms, 5s, 2m, 1h; a bare number is seconds
-    COMMON_OPTION_DOUBLE, // double *, finite
+    COMMON_OPTION_DOUBLE,   // double *, finite
 };
 
 struct common_option {
@@ -23,8 +24,8 @@ struct common_option {
     char letter;      // short form or 0
     enum common_option_type type;
     void *out;
-    const char *arg;  // name of the argument in --help
-    const char *help; // one or more lines
+    const char *arg;   // name of the argument in --help
+    const char *help;  // one or more lines
     uint64_t min, max; // U64 and SIZE; both 0: any
 };
 
@@ -36,8 +37,8 @@ struct common_command {
 };
 
 // Parses; stops at the first argument that is no option (its index goes to *rest) or at "--".
-// -h/--help prints help on stdout and returns COMMON_CANCELLED; --version likewise. A mistake returns INVALID_ARGUMENT with a sentence
-// that names the option and ends in "try 'PROGRAM --help'".
+// -h/--help prints help on stdout and returns COMMON_CANCELLED; --version likewise. A mistake returns
+// INVALID_ARGUMENT with a sentence that names the option and ends in "try 'PROGRAM --help'".
 enum common_code common_options_parse(const struct common_command *command, int argc, char **argv, int *rest,
                                       struct common_error *err);
 

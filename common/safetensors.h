@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reader of .safetensors files (8 bytes header length, JSON header, raw little-endian tensors). The file is mapped read-only;
-// every offset, shape and size is checked against the file before anything is handed out.
+// Reader of .safetensors files (8 bytes header length, JSON header, raw little-endian tensors). The file is
+// mapped read-only; every offset, shape and size is checked against the file before anything is handed out.
 #ifndef COMMON_SAFETENSORS_H
 #define COMMON_SAFETENSORS_H
 
@@ -9,7 +9,12 @@
 
 #include "common/status.h"
 
-enum common_dtype { COMMON_DTYPE_F32 = 1, COMMON_DTYPE_F16 = 2, COMMON_DTYPE_BF16 = 3, COMMON_DTYPE_OTHER = 4 };
+enum common_dtype {
+    COMMON_DTYPE_F32 = 1,
+    COMMON_DTYPE_F16 = 2,
+    COMMON_DTYPE_BF16 = 3,
+    COMMON_DTYPE_OTHER = 4
+};
 
 #define COMMON_SAFETENSORS_DIMS 8
 
@@ -25,11 +30,13 @@ struct common_safetensor {
 struct common_safetensors; // opaque
 
 // INVALID_ARGUMENT with the offending tensor named; NOT_FOUND when the file cannot be opened.
-enum common_code common_safetensors_open(const char *path, struct common_safetensors **out, struct common_error *err);
+enum common_code common_safetensors_open(const char *path, struct common_safetensors **out,
+                                         struct common_error *err);
 void common_safetensors_close(struct common_safetensors *file); // NULL is allowed
 
 size_t common_safetensors_count(const struct common_safetensors *file);
 const struct common_safetensor *common_safetensors_at(const struct common_safetensors *file, size_t index);
-const struct common_safetensor *common_safetensors_find(const struct common_safetensors *file, const char *name);
+const struct common_safetensor *common_safetensors_find(const struct common_safetensors *file,
+                                                        const char *name);
 
 #endif

@@ -17,18 +17,21 @@ struct common_secret {
     uint8_t bytes[COMMON_SECRET_BYTES];
 };
 
-// Reads a secret file (64 hex digits and a newline). Refuses a file that others may read or write (mode & 077), a symbolic
-// link, another owner, other contents. NOT_FOUND when it is absent.
+// Reads a secret file (64 hex digits and a newline). Refuses a file that others may read or write (mode &
+// 077), a symbolic link, another owner, other contents. NOT_FOUND when it is absent.
 enum common_code common_secret_load(const char *path, struct common_secret *out, struct common_error *err);
 
 // As load, but makes the file (mode 0600, O_EXCL, complete or not at all) when it is absent.
-enum common_code common_secret_load_or_create(const char *path, struct common_secret *out, struct common_error *err);
+enum common_code common_secret_load_or_create(const char *path, struct common_secret *out,
+                                              struct common_error *err);
 
-// Reads a client token: one line of 8..256 printable characters. Same rules for the file. `out` is NUL-terminated.
-enum common_code common_token_load(const char *path, char out[COMMON_TOKEN_MAX + 1], struct common_error *err);
+// Reads a client token: one line of 8..256 printable characters. Same rules for the file. `out` is
+// NUL-terminated.
+enum common_code common_token_load(const char *path, char out[COMMON_TOKEN_MAX + 1],
+                                   struct common_error *err);
 
-// HMAC-SHA256 over the concatenation of parts. Each part is preceded by its length (8 bytes little endian), so that
-// ("ab","c") and ("a","bc") differ.
+// HMAC-SHA256 over the concatenation of parts. Each part is preceded by its length (8 bytes little endian),
+// so that ("ab","c") and ("a","bc") differ.
 struct common_slice;
 void common_mac(const struct common_secret *secret, const struct common_slice *parts, size_t n_parts,
                 uint8_t out[COMMON_MAC_BYTES]);

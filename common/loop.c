@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/loop.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <event2/event.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+
+// The mailbox: posters push onto a stack with one compare-and-swap; the loop takes the whole stack with one
+// exchange and turns it round. Only the push that finds the stack empty writes the eventfd, so a burst costs
+// one wake-up. The loop reads the eventfd before the exchange: whoever pushes after the exchange finds the
+// stack empty and writes again.
+struct mail {
+    struct mail *next;
+    common_loop_fn fn;
+    void *arg;
+};
+
+struct common_loop {
+    struct event_base *base;
+    struct event *wake_event;
+    int wake_fd;
+    _Atomic(struct mail *) mailbox; // newest first
+    atomic_bool stopping;
+    _Atomic(const char *) owner; // &thread_tag of the running thread; &starting; NULL while nobody runs it
+    pthread_t thread;
+    bool has_thread;
+    char thread_name[16];
+};
+
+static _Thread_local char thread_tag; // its address names the thread
+static const char starting;           // an owner that no thread equals: the thread is on its way
+
+static void wake(struct common_loop *loop)
+{
+    uint64_t one = 1;
+    while (write(loop->wake_fd, &one, sizeof one) < 0 && errno == EINTR)
+        continue;
+}
+
+static struct mail *take_all(struct common_loop *loop)
+{
+    struct mail *newest = atomic_exchange_explicit(&loop->mailbox, NULL, memory_order_acquire);
+    struct mail *oldest = NULL;
+    while (newest) {
+        struct mail *next = newest->next;
+        newest->next = oldest;
+        oldest = newest;
+        newest = next;
+    }
+    return oldest;
+}
+
+// Runs what is there now; what these functions post comes in the next turn, so that sockets have theirs.
+static void run_mail(struct common_loop *loop)
+{
+    struct mail *mail = take_all(loop);
+    while (mail) {
+        struct mail *next = mail->next;
+        mail->fn(mail->arg);
+        free(mail);
+        mail = next;
+    }
+}
+
+static void on_wake(evutil_socket_t fd, short what, void *arg)
+{
+    (void)what;
+    struct common_loop *loop = arg;
+    uint64_t count;
+    while (read(fd, &count, sizeof count) < 0 && errno == EINTR)
+        continue;
+    // Read before the mail: what was posted before stop is in the stack by now.
+    bool stop = atomic_load(&loop->stopping);
+    run_mail(loop);
+    if (!stop)
+        return;
+    if (atomic_load(&loop->mailbox))
+        wake(loop); // the last functions posted more: another turn
+    else
+        event_base_loopbreak(loop->base);
+}
+
+enum common_code common_loop_new(struct common_loop **out)
+{
+    enum common_code code = COMMON_RESOURCE_EXHAUSTED;
+    struct common_loop *loop = calloc(1, sizeof *loop);
+    if (!loop)
+        return code;
+    loop->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (loop->wake_fd < 0)
+        goto free_loop;
+    struct event_config *config = event_config_new();
+    if (!config)
+        goto close_fd;
+    if (event_config_set_flag(config, EVENT_BASE_FLAG_NOLOCK) == 0 &&
+        event_config_require_features(config, EV_FEATURE_O1 | EV_FEATURE_ET) == 0) // epoll
+        loop->base = event_base_new_with_config(config);
+    event_config_free(config);
+    if (!loop->base)
+        goto close_fd;
+    loop->wake_event = event_new(loop->base, loop->wake_fd, EV_READ | EV_PERSIST, on_wake, loop);
+    if (!loop->wake_event || event_add(loop->wake_event, NULL) != 0)
+        goto free_base;
+    *out = loop;
+    return COMMON_OK;
+
+free_base:
+    if (loop->wake_event)
+        event_free(loop->wake_event);
+    event_base_free(loop->base);
+close_fd:
+    close(loop->wake_fd);
+free_loop:
+    free(loop);
+    return code;
+}
+
+struct event_base *common_loop_base(struct common_loop *loop)
+{
+    return loop->base;
+}
+
+void common_loop_run(struct common_loop *loop)
+{
+    const char *before = atomic_exchange(&loop->owner, &thread_tag);
+    assert(before == NULL || before == &starting); // two threads cannot run one loop
+    (void)before;
+    event_base_loop(loop->base, 0);
+    atomic_store(&loop->stopping, false);
+    atomic_store(&loop->owner, NULL);
+}
+
+static void *thread_main(void *arg)
+{
+    struct common_loop *loop = arg;
+    pthread_setname_np(pthread_self(), loop->thread_name);
+    common_loop_run(loop);
+    return NULL;
+}
+
+enum common_code common_loop_start_thread(struct common_loop *loop, const char *thread_name)
+{
+    assert(!loop->has_thread);
+    snprintf(loop->thread_name, sizeof loop->thread_name, "%s", thread_name);
+    atomic_store(&loop->owner, &starting);
+    if (pthread_create(&loop->thread, NULL, thread_main, loop) != 0) {
+        atomic_store(&loop->owner, NULL);
+        return COMMON_RESOURCE_EXHAUSTED;
+    }
+    loop->has_thread = true;
+    return COMMON_OK;
+}
+
+void common_loop_join(struct common_loop *loop)
+{
+    if (!loop->has_thread)
+        return;
+    pthread_join(loop->thread, NULL);
+    loop->has_thread = false;
+}
+
+void common_loop_stop(struct common_loop *loop)
+{
+    atomic_store(&loop->stopping, true);
+    wake(loop);
+}
+
+void common_loop_post(struct common_loop *loop, common_loop_fn fn, void *arg)
+{
+    struct mail *mail = malloc(sizeof *mail);
+    if (!mail)
+        abort();
+    mail->fn = fn;
+    mail->arg = arg;
+    struct mail *newest = atomic_load_explicit(&loop->mailbox, memory_order_relaxed);
+    do
+        mail->next = newest;
+    while (!atomic_compare_exchange_weak_explicit(&loop->mailbox, &newest, mail, memory_order_release,
+                                                  memory_order_relaxed));
+    if (!newest)
+        wake(loop);
+}
+
+struct call {
+    common_loop_fn fn;
+    void *arg;
+    pthread_mutex_t mutex;
+    pthread_cond_t cond;
+    bool done;
+};
+
+static void run_call(void *arg)
+{
+    struct call *call = arg;
+    call->fn(call->arg);
+    pthread_mutex_lock(&call->mutex);
+    call->done = true;
+    pthread_cond_signal(&call->cond); // under the mutex: the caller's stack lives until it is released
+    pthread_mutex_unlock(&call->mutex);
+}
+
+void common_loop_call(struct common_loop *loop, common_loop_fn fn, void *arg)
+{
+    if (common_loop_is_owner(loop)) {
+        fn(arg);
+        return;
+    }
+    struct call call = {.fn = fn, .arg = arg};
+    pthread_mutex_init(&call.mutex, NULL);
+    pthread_cond_init(&call.cond, NULL);
+    common_loop_post(loop, run_call, &call);
+    pthread_mutex_lock(&call.mutex);
+    while (!call.done)
+        pthread_cond_wait(&call.cond, &call.mutex);
+    pthread_mutex_unlock(&call.mutex);
+    pthread_cond_destroy(&call.cond);
+    pthread_mutex_destroy(&call.mutex);
+}
+
+bool common_loop_is_owner(const struct common_loop *loop)
+{
+    const char *owner = atomic_load(&loop->owner);
+    return owner == NULL || owner == &thread_tag;
+}
+
+void common_loop_free(struct common_loop *loop)
+{
+    if (!loop)
+        return;
+    assert(!loop->has_thread && atomic_load(&loop->owner) == NULL);
+    for (struct mail *mail = take_all(loop), *next; mail; mail = next) {
+        next = mail->next;
+        free(mail);
+    }
+    event_free(loop->wake_event);
+    event_base_free(loop->base);
+    close(loop->wake_fd);
+    free(loop);
+}
+
+struct common_timer {
+    struct common_loop *loop;
+    struct event *event; // always EV_PERSIST; a one-shot timer is taken out when it fires
+    common_loop_fn fn;
+    void *arg;
+    uint64_t due_ns; // one-shot only
+    bool repeat;
+};
+
+// About 31 years; keeps the seconds inside every time type.
+#define TIMER_MAX_NS (UINT64_C(1000000000) * COMMON_NS_PER_S)
+
+static struct timeval timeval_up(uint64_t ns)
+{
+    if (ns > TIMER_MAX_NS)
+        ns = TIMER_MAX_NS;
+    uint64_t us = (ns + 999) / 1000;
+    return (struct timeval){.tv_sec = (time_t)(us / 1000000), .tv_usec = (suseconds_t)(us % 1000000)};
+}
+
+static void on_timer(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    struct common_timer *timer = arg;
+    if (!timer->repeat) {
+        // libevent counts from the start of its turn with a coarse clock, so it can be some milliseconds
+        // early.
+        uint64_t left = common_clock_left(timer->due_ns);
+        if (left > 0) {
+            struct timeval tv = timeval_up(left);
+            event_add(timer->event, &tv);
+            return;
+        }
+        event_del(timer->event);
+    }
+    timer->fn(timer->arg); // may free the timer
+}
+
+enum common_code common_timer_new(struct common_loop *loop, common_loop_fn fn, void *arg,
+                                  struct common_timer **out)
+{
+    assert(common_loop_is_owner(loop));
+    struct common_timer *timer = calloc(1, sizeof *timer);
+    if (!timer)
+        return COMMON_RESOURCE_EXHAUSTED;
+    *timer = (struct common_timer){.loop = loop, .fn = fn, .arg = arg};
+    timer->event = event_new(loop->base, -1, EV_PERSIST, on_timer, timer);
+    if (!timer->event) {
+        free(timer);
+        return COMMON_RESOURCE_EXHAUSTED;
+    }
+    *out = timer;
+    return COMMON_OK;
+}
+
+void common_timer_start(struct common_timer *timer, unsigned long long delay_ns, bool repeat)
+{
+    assert(common_loop_is_owner(timer->loop));
+    timer->repeat = repeat;
+    timer->due_ns = common_clock_after(delay_ns);
+    struct timeval tv = timeval_up(delay_ns);
+    if (event_add(timer->event, &tv) != 0)
+        abort(); // out of memory for one entry of the timer heap
+}
+
+void common_timer_stop(struct common_timer *timer)
+{
+    assert(common_loop_is_owner(timer->loop));
+    event_del(timer->event);
+}
+
+void common_timer_free(struct common_timer *timer)
+{
+    if (!timer)
+        return;
+    assert(common_loop_is_owner(timer->loop));
+    event_free(timer->event);
+    free(timer);
+}
