@@ -97,7 +97,7 @@ enum common_code common_secret_load(const char *path, struct common_secret *out,
 {
     char text[HEX_CHARS + 1];
     size_t len;
-    struct common_secret secret;
+    struct common_secret secret = {0};
     enum common_code code = read_private(path, "secret", text, sizeof text, &len, err);
     if (code == COMMON_OK &&
         (len != sizeof text || text[HEX_CHARS] != '\n' || !parse_hex(text, secret.bytes)))

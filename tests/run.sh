@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs what is needed, builds with warnings as errors, runs the tests. Can be started from any directory.
+set -euo pipefail
+
+usage() {
+    cat <<'TEXT'
+Usage: tests/run.sh [--asan | --tsan | --ci] [--all]
+
+Without options: the release build and its tests.
+  --asan   build and test with the address and undefined-behaviour sanitizers
+  --tsan   build with the thread sanitizer; run the tests labelled "threads"
+  --ci     what CI runs: checks of format, includes and code, then the tests of all three builds
+  --all    also the tests labelled "long"
+  --help   print this help
+Builds are in build/release, build/asan and build/tsan. Ends with CTest's summary of the last run.
+TEXT
+}
+
+mode=release
+all=no
+for arg in "$@"; do
+    case $arg in
+    --asan | --tsan | --ci)
+        if [ "$mode" != release ] && [ "$mode" != "${arg#--}" ]; then
+            echo "tests/run.sh: --$mode and $arg exclude each other" >&2
+            exit 2
+        fi
+        mode=${arg#--}
+        ;;
+    --all) all=yes ;;
+    -h | --help)
+        usage
+        exit 0
+        ;;
+    *)
+        echo "tests/run.sh: unknown option '$arg'; try tests/run.sh --help" >&2
+        exit 2
+        ;;
+    esac
+done
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# A leak, a race or undefined behaviour ends the process with an error. What the caller has set wins.
+export ASAN_OPTIONS="detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1:${ASAN_OPTIONS:-}"
+export UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1:${UBSAN_OPTIONS:-}"
+export TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1:${TSAN_OPTIONS:-}"
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+# stage NAME COMMAND...: one line with the time it took; the output only when it fails.
+stage() {
+    local name=$1 start=$SECONDS
+    shift
+    printf '== %s: ' "$name"
+    if ! "$@" >"$log" 2>&1; then
+        printf 'FAILED after %d s\n' $((SECONDS - start))
+        cat "$log"
+        exit 1
+    fi
+    printf '%d s\n' $((SECONDS - start))
+}
+
+# Names of our C files that match the patterns; what is generated is not tracked.
+sources() {
+    if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
+        git ls-files -z --cached -- "$@" | while IFS= read -r -d '' f; do
+            if [ -f "$f" ]; then printf '%s\0' "$f"; fi
+        done
+    else
+        local names=() pattern
+        for pattern in "$@"; do names+=(-o -name "$pattern"); done
+        find . -path ./build -prune -o -type f \( "${names[@]:1}" \) -print0
+    fi
+}
+
+check_format() {
+    sources '*.c' '*.h' | xargs -0 -r clang-format --dry-run -Werror
+}
+
+check_code() {
+    # One configuration a file: what the build itself compiles. Tests and cmocka's macros are left to the compiler.
+    sources '*.c' | grep -zv '^\(\./\)\?tests/' | xargs -0 -r cppcheck -j2 --quiet --error-exitcode=1 --inline-suppr \
+        --enable=warning,portability,performance --std=c11 --library=posix --max-configs=1 -D_GNU_SOURCE -D__x86_64__ \
+        -DBANYAN_VERSION='""' -I. --suppress=missingInclude --suppress=missingIncludeSystem \
+        --suppress=unmatchedSuppression --template='{file}:{line}: {severity}: {message} [{id}]'
+}
+
+build() {
+    cmake --preset "$1" && cmake --build --preset "$1"
+}
+
+# build_and_test PRESET [LABEL]
+build_and_test() {
+    local select=()
+    [ "$all" = yes ] || select+=(-LE '^long$')
+    [ -z "${2:-}" ] || select+=(-L "^$2\$")
+    stage "$1 build" build "$1"
+    echo "== $1 tests"
+    ctest --test-dir "build/$1" --output-on-failure --no-tests=error -j2 "${select[@]}"
+}
+
+stage "packages" deploy/install-deps.sh --dev
+case $mode in
+release | asan) build_and_test "$mode" ;;
+tsan) build_and_test tsan threads ;;
+ci)
+    stage "format" check_format
+    stage "includes" tests/tools/check_includes.py
+    stage "cppcheck" check_code
+    build_and_test release
+    build_and_test asan
+    build_and_test tsan threads
+    ;;
+esac

@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Fails when a file includes what the include table forbids (docs/ARCHITECTURE.md), or lacks its SPDX line.
+
+    tests/tools/check_includes.py [--root DIR]
+
+Looks at the files that git tracks or, where there is no git, at all files outside of build/. Each offence is one line,
+file:line: rule. Exit status: 0 clean, 1 offences, 2 wrong use.
+"""
+import argparse
+import os
+import re
+import subprocess
+import sys
+
+# Folder -> what it may include beside itself and the system: folders, or single files.
+ALLOWED = {
+    "common": set(),
+    "proto": {"common"},
+    "kernels": {"common"},
+    "reduce": {"common", "proto", "kernels/partial.h"},
+    "coordinator": {"common", "proto", "reduce/plan.h"},
+    "worker": {"common", "proto", "kernels", "reduce"},
+    "client": {"common", "proto"},
+}
+ANYTHING = {"tests", "bench", "examples"}  # may include anything; nothing includes them
+FOLDERS = set(ALLOWED) | ANYTHING
+NO_PROTOBUF = {"common", "kernels", "reduce"}  # a kernel or an engine sees no protobuf type
+
+SOURCE_ENDINGS = (".c", ".h", ".cc", ".cpp", ".hpp", ".cu", ".cuh", ".inc")
+SPDX_ENDINGS = SOURCE_ENDINGS + (".py", ".sh", ".cmake", ".proto")
+INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
+SPDX = "SPDX-License-Identifier: Apache-2.0"
+
+
+def list_files(root):
+    """Paths relative to root."""
+    listing = subprocess.run(["git", "-C", root, "ls-files", "-z"], capture_output=True, check=False)
+    if listing.returncode == 0:
+        names = listing.stdout.decode().split("\0")
+        return sorted(n for n in names if n and os.path.isfile(os.path.join(root, n)))
+    found = []
+    for folder, subfolders, names in os.walk(root):
+        subfolders[:] = [s for s in subfolders if s not in ("build", ".git", "__pycache__")]
+        found += [os.path.relpath(os.path.join(folder, n), root) for n in names]
+    return sorted(found)
+
+
+def check_include(root, name, quote, target):
+    """The rule that this include breaks, or None."""
+    folder = name.split("/")[0]
+    first, _, rest = target.partition("/")
+    if target.endswith((".c", ".cc", ".cpp", ".cu")):
+        return f'includes the source file "{target}": nobody includes .c files'
+    if target.startswith("protobuf-c/") or target.endswith(".pb-c.h"):
+        if folder in NO_PROTOBUF:
+            return f'"{target}": {folder} sees no protobuf type'
+    ours = first in FOLDERS and rest
+    if quote == "<" and not ours:
+        return None  # a system header
+    if not ours:
+        return f'"{target}": includes are "folder/file.h" from the root'
+    if not target.endswith(".pb-c.h") and not os.path.isfile(os.path.join(root, target)):
+        return f'"{target}" does not exist'
+    if folder in ANYTHING or folder == first and folder in ALLOWED:
+        return None
+    if folder not in ALLOWED:
+        return f'"{target}": {folder} is no folder of the include table'
+    if first in ALLOWED[folder] or target in ALLOWED[folder]:
+        return None
+    return f'"{target}": {folder} may include only {", ".join(sorted(ALLOWED[folder])) or "system headers"}'
+
+
+def check_file(root, name):
+    """Yields (line number, rule) for each offence."""
+    with open(os.path.join(root, name), encoding="utf-8", errors="replace") as file:
+        lines = file.read().split("\n")
+    script = lines[0].startswith("#!")
+    if script or name.endswith(SPDX_ENDINGS) or os.path.basename(name) == "CMakeLists.txt":
+        at = 1 if script else 0
+        if len(lines) <= at or SPDX not in lines[at]:
+            yield at + 1, f'the line "{SPDX}" is missing'
+    if name.endswith(SOURCE_ENDINGS):
+        for number, line in enumerate(lines, 1):
+            match = INCLUDE.match(line)
+            rule = match and check_include(root, name, match.group(1), match.group(2))
+            if rule:
+                yield number, rule
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--root", default=os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+    root = parser.parse_args().root
+    offences = 0
+    for name in list_files(root):
+        for number, rule in check_file(root, name):
+            print(f"{name}:{number}: {rule}")
+            offences += 1
+    if offences:
+        print(f"check_includes: {offences} offence{'s' if offences > 1 else ''}", file=sys.stderr)
+    return 1 if offences else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
