@@ -19,7 +19,7 @@
 #include "proto/banyan.pb-c.h"
 
 #define PROTO_VERSION     1
-#define PROTO_HEADER_MAX  (64 * 1024)                    // bytes of a packed header
+#define PROTO_HEADER_MAX  (1024 * 1024)                  // bytes of a packed header; what it may unpack to is bounded too
 #define PROTO_PAYLOAD_MAX (UINT64_C(64) * 1024 * 1024)   // default bytes of a payload
 #define PROTO_TENSORS_MAX 64
 
@@ -61,6 +61,7 @@ struct proto_channel_options {
     const struct common_secret *secret;    // daemons: proves the cluster secret, and demands the peer's proof
     const char *token;                     // clients; NULL: none
     uint64_t payload_max;                  // of replies; 0: PROTO_PAYLOAD_MAX
+    uint64_t send_max;                     // of calls, refused here when larger; 0: PROTO_PAYLOAD_MAX (what servers take)
     uint32_t calls_max;                    // in flight and waiting; more are RESOURCE_EXHAUSTED; 0: 16384
     void (*state)(void *arg, bool connected); // stream only; may be NULL
     void *state_arg;
@@ -94,7 +95,8 @@ struct proto_call {
 };
 
 // A lost link ends its calls with UNAVAILABLE (stream); nng sends again after reconnecting until the deadline.
-// *id may be used with proto_channel_cancel until done has run. INVALID_ARGUMENT, RESOURCE_EXHAUSTED (too many).
+// *id (may be NULL) may be used with proto_channel_cancel until done has run. INVALID_ARGUMENT, RESOURCE_EXHAUSTED (too many calls,
+// or a frame above its limits), CANCELLED (the channel is being closed).
 enum common_code proto_channel_call(struct proto_channel *channel, const struct proto_call *call, uint64_t *id,
                                     struct common_error *err);
 
@@ -140,6 +142,12 @@ const char *proto_server_endpoint(const struct proto_server *server, size_t nth)
 // Closes listeners and links; requests being served may still be answered (the answers go nowhere). NULL is allowed.
 void proto_server_close(struct proto_server *server);
 
+struct proto_server_stats {
+    uint64_t links, requests, bytes; // now: stream links, requests being served and their bytes
+    uint64_t served, refused;        // so far: requests handed to handlers; links and frames refused (garbage, proof, limits)
+};
+void proto_server_stats(const struct proto_server *server, struct proto_server_stats *out);
+
 // Loopback addresses and unix sockets may always be listened on. Any other needs a token, or `insecure`.
 // PERMISSION_DENIED with a sentence that says what to do.
 enum common_code proto_listen_allowed(const char *endpoint, bool has_token, bool insecure, struct common_error *err);
@@ -151,7 +159,8 @@ uint64_t proto_request_link(const struct proto_request *request);     // id of t
 const char *proto_request_peer(const struct proto_request *request);  // for logs
 uint64_t proto_request_arrived(const struct proto_request *request);  // monotonic ns when the frame was complete
 
-// Called when the caller vanished or cancelled (at most once, never after the reply). The request must still be answered.
+// Called when the caller vanished or cancelled (at most once, never after the reply; at once when that has already happened).
+// The request must still be answered.
 void proto_request_on_cancel(struct proto_request *request, proto_done_fn fn, void *arg);
 
 // Answers OK. `sent` (may be NULL) runs exactly once when the tensors' bytes are no longer needed, at once or later. The request is gone.
