@@ -1,0 +1,438 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/harness/cluster.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "tests/harness/process.h"
+
+#define READY_TIMEOUT_NS (60 * COMMON_NS_PER_S) // a sanitizer build on a busy machine
+#define STOP_TIMEOUT_NS  (10 * COMMON_NS_PER_S)
+#define ARGS_MAX         64
+#define ALLOWED_MAX      32
+#define PATH_BYTES       256
+#define ENDPOINTS_MAX    8
+
+struct daemon {
+    pid_t pid; // 0: does not run
+    char name[32];
+    char log[PATH_BYTES + 64], ready[PATH_BYTES + 64];
+    char host[65];
+    char endpoints[ENDPOINTS_MAX][PATH_BYTES]; // as in the ready file
+    uint32_t n_endpoints;
+};
+
+struct harness_cluster {
+    struct harness_cluster *next; // all that live, for the end of the program
+    struct harness_options options;
+    char dir[PATH_BYTES], secret[PATH_BYTES + 32], token[PATH_BYTES + 32], store[PATH_BYTES + 32];
+    struct daemon coordinator;
+    struct daemon workers[HARNESS_WORKERS_MAX];
+    uint32_t n_workers;
+    const char *allowed[ALLOWED_MAX];
+    uint32_t n_allowed;
+};
+
+static struct harness_cluster *live;
+
+// A test that fails leaves its clusters behind: nothing outlives the program.
+static void kill_all(void)
+{
+    for (struct harness_cluster *c = live; c; c = c->next) {
+        for (uint32_t i = 0; i <= c->n_workers; i++) {
+            struct daemon *d = i < c->n_workers ? &c->workers[i] : &c->coordinator;
+            if (d->pid > 0) {
+                kill(d->pid, SIGKILL);
+                waitpid(d->pid, NULL, 0);
+                d->pid = 0;
+            }
+        }
+    }
+}
+
+static char *read_file(const char *path)
+{
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return NULL;
+    char *text = NULL;
+    size_t len = 0, got;
+    do {
+        text = realloc(text, len + 65536 + 1);
+        if (!text)
+            abort();
+        got = fread(text + len, 1, 65536, file);
+        len += got;
+    } while (got > 0);
+    text[len] = '\0';
+    fclose(file);
+    return text;
+}
+
+// Everything in the ready file that looks like an endpoint, in order.
+static void parse_endpoints(struct daemon *d, const char *text)
+{
+    static const char *const schemes[] = {"nng+tcp://", "tcp://", "unix://"};
+    d->n_endpoints = 0;
+    while (*text && d->n_endpoints < ENDPOINTS_MAX) {
+        size_t len = 0;
+        for (size_t i = 0; i < 3 && len == 0; i++)
+            if (strncmp(text, schemes[i], strlen(schemes[i])) == 0)
+                len = strcspn(text, " \t\r\n,\"'");
+        if (len > 0 && len < PATH_BYTES) {
+            memcpy(d->endpoints[d->n_endpoints], text, len);
+            d->endpoints[d->n_endpoints++][len] = '\0';
+        }
+        text += len > 0 ? len : 1;
+    }
+}
+
+static bool wait_ready(struct daemon *d)
+{
+    uint64_t deadline = common_clock_after(READY_TIMEOUT_NS);
+    struct timespec pause = {.tv_nsec = 2000000};
+    const char *why = "not ready in time";
+    while (common_clock_left(deadline) > 0) {
+        char *text = read_file(d->ready);
+        size_t len = text ? strlen(text) : 0;
+        bool ready = len > 0 && text[len - 1] == '\n';
+        if (ready)
+            parse_endpoints(d, text);
+        free(text);
+        if (ready)
+            return true;
+        if (waitpid(d->pid, NULL, WNOHANG) == d->pid) {
+            d->pid = 0;
+            why = "ended before it was ready";
+            break;
+        }
+        nanosleep(&pause, NULL);
+    }
+    char *log = read_file(d->log);
+    fprintf(stderr, "harness: %s: %s; its log:\n%s\n", d->name, why, log ? log : "(none)");
+    free(log);
+    return false;
+}
+
+static void add_args(char **argv, size_t *n, const char *const *more)
+{
+    for (; more && *more; more++) {
+        assert(*n < ARGS_MAX - 1);
+        argv[(*n)++] = (char *)*more;
+    }
+}
+
+static bool start_daemon(struct daemon *d, const char *const *args, const char *const *more)
+{
+    char program[4096];
+    if (!harness_program_path(strncmp(d->name, "coord", 5) == 0 ? "banyan-coordinator" : "banyan-worker",
+                              program, sizeof program))
+        return false;
+    char *argv[ARGS_MAX] = {program};
+    size_t n = 1;
+    add_args(argv, &n, args);
+    add_args(argv, &n, more);
+    unlink(d->ready);
+    d->pid = harness_process_start(argv, d->log);
+    if (d->pid < 0)
+        d->pid = 0;
+    return d->pid > 0;
+}
+
+static bool start_coordinator(struct harness_cluster *c)
+{
+    struct daemon *d = &c->coordinator;
+    char listen[(PATH_BYTES + 1) * ENDPOINTS_MAX];
+    if (d->n_endpoints == 0) {
+        snprintf(listen, sizeof listen, "nng+tcp://127.0.0.1:0,tcp://127.0.0.1:0,unix://%s/c.sock", c->dir);
+    } else { // again: where the others look for it
+        size_t len = 0;
+        for (uint32_t i = 0; i < d->n_endpoints; i++)
+            len += (size_t)snprintf(listen + len, sizeof listen - len, "%s%s", i ? "," : "", d->endpoints[i]);
+    }
+    const char *args[ARGS_MAX] = {"--listen",     listen,   "--secret-file", c->secret,
+                                  "--ready-file", d->ready, "--store",       c->store};
+    size_t n = 8;
+    if (c->options.token) {
+        args[n++] = "--token-file";
+        args[n++] = c->token;
+    }
+    return start_daemon(d, args, c->options.coordinator_args);
+}
+
+static bool start_worker(struct harness_cluster *c, struct daemon *d)
+{
+    char edge[PATH_BYTES + 64], threads[16];
+    if (c->options.edges_tcp)
+        snprintf(edge, sizeof edge, "tcp://127.0.0.1:0");
+    else
+        snprintf(edge, sizeof edge, "unix://%s/%s.sock", c->dir, d->name);
+    snprintf(threads, sizeof threads, "%" PRIu32, c->options.threads ? c->options.threads : 1);
+    const char *args[ARGS_MAX] = {
+        "--coordinator", harness_cluster_endpoint(c, "unix"),
+        "--name",        d->name,
+        "--listen",      c->options.public_nng ? "nng+tcp://127.0.0.1:0" : "tcp://127.0.0.1:0",
+        "--edge-listen", edge,
+        "--secret-file", c->secret,
+        "--memory",      c->options.memory ? c->options.memory : "256M",
+        "--threads",     threads,
+        "--ready-file",  d->ready};
+    size_t n = 16;
+    if (d->host[0]) {
+        args[n++] = "--host";
+        args[n++] = d->host;
+    }
+    return start_daemon(d, args, c->options.worker_args);
+}
+
+static void name_daemon(const struct harness_cluster *c, struct daemon *d, const char *name)
+{
+    snprintf(d->name, sizeof d->name, "%s", name);
+    snprintf(d->log, sizeof d->log, "%s/%s.log", c->dir, name);
+    snprintf(d->ready, sizeof d->ready, "%s/%s.ready", c->dir, name);
+}
+
+static struct daemon *new_worker(struct harness_cluster *c, const char *host)
+{
+    if (c->n_workers == HARNESS_WORKERS_MAX)
+        return NULL;
+    struct daemon *d = &c->workers[c->n_workers];
+    char name[32];
+    snprintf(name, sizeof name, "w%" PRIu32, c->n_workers++);
+    name_daemon(c, d, name);
+    if (host)
+        snprintf(d->host, sizeof d->host, "%s", host);
+    return d;
+}
+
+static bool write_private(const char *path, const char *text)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return false;
+    bool ok = write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+    return close(fd) == 0 && ok;
+}
+
+struct harness_cluster *harness_cluster_start(const struct harness_options *options)
+{
+    static bool registered;
+    struct harness_cluster *c = calloc(1, sizeof *c);
+    if (!c)
+        return NULL;
+    if (!registered)
+        registered = atexit(kill_all) == 0;
+    c->options = options ? *options : (struct harness_options){.workers = 1};
+    const char *tmp = getenv("TMPDIR");
+    if (!tmp || strlen(tmp) > 40) // a unix socket's path holds 107 bytes
+        tmp = "/tmp";
+    snprintf(c->dir, sizeof c->dir, "%s/banyan-test-XXXXXX", tmp);
+    if (!mkdtemp(c->dir)) {
+        fprintf(stderr, "harness: mkdtemp %s: %s\n", c->dir, strerror(errno));
+        free(c);
+        return NULL;
+    }
+    c->next = live;
+    live = c;
+    snprintf(c->secret, sizeof c->secret, "%s/secret", c->dir);
+    snprintf(c->token, sizeof c->token, "%s/token", c->dir);
+    snprintf(c->store, sizeof c->store, "%s/store.db", c->dir);
+    name_daemon(c, &c->coordinator, "coordinator");
+    char secret[66] = "";
+    for (int i = 0; i < 64; i++)
+        secret[i] = "0123456789abcdef"[(i * 7 + getpid()) % 16];
+    secret[64] = '\n';
+    char token[300];
+    snprintf(token, sizeof token, "%s\n", c->options.token ? c->options.token : "");
+    if (!write_private(c->secret, secret) || (c->options.token && !write_private(c->token, token)))
+        goto fail;
+    if (!start_coordinator(c) || !wait_ready(&c->coordinator))
+        goto fail;
+    for (uint32_t i = 0; i < c->options.workers; i++) {
+        struct daemon *d = new_worker(c, c->options.hosts ? c->options.hosts[i] : NULL);
+        if (!d || !start_worker(c, d))
+            goto fail;
+    }
+    for (uint32_t i = 0; i < c->n_workers; i++)
+        if (!wait_ready(&c->workers[i]))
+            goto fail;
+    return c;
+
+fail:
+    harness_cluster_stop(c);
+    return NULL;
+}
+
+static struct daemon *find(const struct harness_cluster *c, uint32_t who)
+{
+    assert(who == HARNESS_COORDINATOR || who < c->n_workers);
+    return (struct daemon *)(who == HARNESS_COORDINATOR ? &c->coordinator : &c->workers[who]);
+}
+
+static int count_errors(const struct harness_cluster *c, const struct daemon *d)
+{
+    int problems = 0;
+    char *text = read_file(d->log);
+    for (char *line = text, *end; line && *line; line = end) {
+        end = line + strcspn(line, "\n");
+        if (*end)
+            *end++ = '\0';
+        bool bad = strstr(line, "Z ERROR ") || strstr(line, "Sanitizer") || strstr(line, "runtime error:");
+        for (uint32_t i = 0; i < c->n_allowed && bad; i++)
+            bad = !strstr(line, c->allowed[i]);
+        if (bad) {
+            fprintf(stderr, "harness: unexpected in the log of %s: %s\n", d->name, line);
+            problems++;
+        }
+    }
+    free(text);
+    return problems;
+}
+
+static int stop_daemon(struct daemon *d)
+{
+    int status;
+    if (d->pid <= 0)
+        return 0;
+    pid_t pid = d->pid;
+    d->pid = 0;
+    kill(pid, SIGCONT);
+    kill(pid, SIGTERM);
+    if (!harness_process_wait(pid, STOP_TIMEOUT_NS, &status)) {
+        fprintf(stderr, "harness: %s did not stop on SIGTERM\n", d->name);
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+        return 1;
+    }
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+        return 0;
+    fprintf(stderr, "harness: %s ended with %s %d\n", d->name, WIFEXITED(status) ? "code" : "signal",
+            WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+    return 1;
+}
+
+static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+    (void)st;
+    (void)type;
+    (void)ftw;
+    return remove(path);
+}
+
+int harness_cluster_stop(struct harness_cluster *c)
+{
+    if (!c)
+        return 0;
+    int problems = 0;
+    for (uint32_t i = 0; i < c->n_workers; i++)
+        problems += stop_daemon(&c->workers[i]);
+    problems += stop_daemon(&c->coordinator);
+    for (uint32_t i = 0; i < c->n_workers; i++)
+        problems += count_errors(c, &c->workers[i]);
+    problems += count_errors(c, &c->coordinator);
+    if (problems == 0)
+        nftw(c->dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+    else
+        fprintf(stderr, "harness: the logs are in %s\n", c->dir);
+    for (struct harness_cluster **at = &live; *at; at = &(*at)->next)
+        if (*at == c) {
+            *at = c->next;
+            break;
+        }
+    free(c);
+    return problems;
+}
+
+void harness_cluster_allow_error(struct harness_cluster *c, const char *text)
+{
+    assert(c->n_allowed < ALLOWED_MAX);
+    c->allowed[c->n_allowed++] = text;
+}
+
+const char *harness_cluster_endpoint(const struct harness_cluster *c, const char *transport)
+{
+    size_t len = strlen(transport);
+    for (uint32_t i = 0; i < c->coordinator.n_endpoints; i++) {
+        const char *endpoint = c->coordinator.endpoints[i];
+        if (strncmp(endpoint, transport, len) == 0 && strncmp(endpoint + len, "://", 3) == 0)
+            return endpoint;
+    }
+    fprintf(stderr, "harness: the coordinator has no endpoint of kind %s\n", transport);
+    abort();
+}
+
+const char *harness_cluster_worker_name(const struct harness_cluster *c, uint32_t worker)
+{
+    return find(c, worker)->name;
+}
+
+const char *harness_cluster_dir(const struct harness_cluster *c)
+{
+    return c->dir;
+}
+
+const char *harness_cluster_secret_file(const struct harness_cluster *c)
+{
+    return c->secret;
+}
+
+const char *harness_cluster_token_file(const struct harness_cluster *c)
+{
+    return c->options.token ? c->token : NULL;
+}
+
+uint32_t harness_cluster_workers(const struct harness_cluster *c)
+{
+    return c->n_workers;
+}
+
+int harness_cluster_pid(const struct harness_cluster *c, uint32_t who)
+{
+    return find(c, who)->pid;
+}
+
+void harness_cluster_signal(struct harness_cluster *c, uint32_t who, int sig)
+{
+    struct daemon *d = find(c, who);
+    if (d->pid <= 0)
+        return;
+    kill(d->pid, sig);
+    if (sig != SIGKILL && sig != SIGTERM)
+        return;
+    if (!harness_process_wait(d->pid, STOP_TIMEOUT_NS, NULL)) {
+        kill(d->pid, SIGKILL);
+        waitpid(d->pid, NULL, 0);
+    }
+    d->pid = 0;
+}
+
+bool harness_cluster_restart(struct harness_cluster *c, uint32_t who)
+{
+    struct daemon *d = find(c, who);
+    assert(d->pid == 0);
+    return (who == HARNESS_COORDINATOR ? start_coordinator(c) : start_worker(c, d)) && wait_ready(d);
+}
+
+uint32_t harness_cluster_add_worker(struct harness_cluster *c, const char *host)
+{
+    struct daemon *d = new_worker(c, host);
+    return d && start_worker(c, d) && wait_ready(d) ? c->n_workers - 1 : UINT32_MAX;
+}
+
+char *harness_cluster_log(const struct harness_cluster *c, uint32_t who)
+{
+    char *text = read_file(find(c, who)->log);
+    return text ? text : calloc(1, 1);
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// A real cluster for tests and benchmarks: one banyan-coordinator and some banyan-worker processes in a
+// folder of their own, with their own secret, ports chosen by the system, on loopback and unix sockets.
+// Everything is killed and reaped by stop, at exit of the program, and when the program is killed. Not
+// thread-safe: use it from one thread, the one that started it.
+#ifndef TESTS_HARNESS_CLUSTER_H
+#define TESTS_HARNESS_CLUSTER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define HARNESS_COORDINATOR UINT32_MAX // as a number of a process
+#define HARNESS_WORKERS_MAX 64
+
+struct harness_options {
+    uint32_t workers;
+    const char *memory;                  // of each worker; NULL: "256M"
+    uint32_t threads;                    // of each worker; 0: 1
+    const char *token;                   // NULL: none; else clients must present it
+    const char *const *hosts;            // NULL: all the same; else [workers] names for --host
+    const char *const *coordinator_args; // NULL, or more arguments, ending with NULL
+    const char *const *worker_args;      // likewise, for every worker
+    bool edges_tcp;                      // edges over tcp instead of unix sockets
+    bool public_nng;                     // workers' public endpoint nng+tcp instead of tcp
+};
+
+struct harness_cluster;
+
+// Returns when all processes have written their ready files. NULL with the reason (and the logs) on stderr.
+// options NULL: one worker.
+struct harness_cluster *harness_cluster_start(const struct harness_options *options);
+
+// SIGTERM to all, then waits. Returns the number of problems, each told on stderr: a daemon that did not stop
+// within 10 s or ended with a code other than 0 (or by a signal that did not come from here), and each ERROR
+// line in a log that was not allowed. Removes the folder when there were none. NULL is allowed.
+int harness_cluster_stop(struct harness_cluster *cluster);
+
+// An ERROR line that contains this text is expected. The text is kept, not copied.
+void harness_cluster_allow_error(struct harness_cluster *cluster, const char *text);
+
+// Of the coordinator. transport: "nng+tcp", "tcp" or "unix".
+const char *harness_cluster_endpoint(const struct harness_cluster *cluster, const char *transport);
+const char *harness_cluster_worker_name(const struct harness_cluster *cluster,
+                                        uint32_t worker); // "w0", "w1", …
+const char *harness_cluster_dir(const struct harness_cluster *cluster);
+const char *harness_cluster_secret_file(const struct harness_cluster *cluster);
+const char *harness_cluster_token_file(const struct harness_cluster *cluster); // NULL where there is no token
+uint32_t harness_cluster_workers(const struct harness_cluster *cluster);
+int harness_cluster_pid(const struct harness_cluster *cluster, uint32_t who); // 0 when it does not run
+
+// Sends a signal. SIGKILL and SIGTERM also wait until the process is gone, and its end is then no problem.
+void harness_cluster_signal(struct harness_cluster *cluster, uint32_t who, int sig);
+
+// Starts a process again that was killed, at the same endpoints, and waits until it is ready.
+bool harness_cluster_restart(struct harness_cluster *cluster, uint32_t who);
+
+// Starts one more worker and waits until it is ready. Its number, or UINT32_MAX. host NULL: the machine's.
+uint32_t harness_cluster_add_worker(struct harness_cluster *cluster, const char *host);
+
+// Everything that a process has logged so far; free it.
+char *harness_cluster_log(const struct harness_cluster *cluster, uint32_t who);
+
+#endif
