@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/histogram.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -75,7 +76,8 @@ uint64_t common_histogram_quantile(const struct common_histogram *h, double q)
         return h->min;
     if (q >= 1)
         return h->max;
-    double rank = ceil(q * (double)h->count); // 1 .. count
+    // 1 .. count. A little less, because 0.07 * 100 is 7.000000000000001, and the seventh is meant.
+    double rank = ceil(q * (double)h->count * (1 - 4 * DBL_EPSILON));
     double seen = 0;
     for (uint32_t i = 0; i < sizeof h->buckets / sizeof *h->buckets; i++) {
         seen += h->buckets[i];

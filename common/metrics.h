@@ -33,8 +33,8 @@ void common_metrics_free(struct common_metrics *table); // and its metrics; NULL
 // kind than its family's. ALREADY_EXISTS: same name and label value. RESOURCE_EXHAUSTED.
 enum common_code common_metrics_add(struct common_metrics *table, const struct common_metric_spec *spec,
                                     struct common_metric **out);
-void common_metrics_remove(struct common_metrics *table,
-                           struct common_metric *metric); // frees it; NULL is allowed
+// Frees the metric; NULL is allowed.
+void common_metrics_remove(struct common_metrics *table, struct common_metric *metric);
 
 void common_metric_add(struct common_metric *metric, double delta); // a counter's delta is >= 0
 void common_metric_set(struct common_metric *metric, double value); // gauges only

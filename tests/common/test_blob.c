@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/blob.h"
+
+static void test_new_is_aligned_and_writable(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = {0, 1, 63, 64, 65, 4096, 1 << 20};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        struct common_blob *blob = common_blob_new(sizes[i]);
+        assert_non_null(blob);
+        assert_int_equal((uintptr_t)blob->data % COMMON_BLOB_ALIGN, 0);
+        assert_int_equal(blob->len, sizes[i]);
+        assert_true(blob->cap >= blob->len);
+        memset(blob->data, 0xab, blob->cap); // the address sanitizer watches the end
+        common_blob_unref(blob);
+    }
+}
+
+static void test_impossible_sizes_are_refused(void **state)
+{
+    (void)state;
+    assert_null(common_blob_new(SIZE_MAX));
+    assert_null(common_blob_new(SIZE_MAX - 63)); // would wrap to a small block when rounded
+    assert_null(common_blob_new(PTRDIFF_MAX));
+}
+
+static void test_references(void **state)
+{
+    (void)state;
+    struct common_blob *blob = common_blob_new(8);
+    assert_ptr_equal(common_blob_ref(blob), blob);
+    assert_int_equal(blob->refs, 2);
+    common_blob_unref(blob);
+    memcpy(blob->data, "still ok", 8);
+    common_blob_unref(blob);
+    assert_null(common_blob_ref(NULL));
+    common_blob_unref(NULL);
+}
+
+static void test_checked_sizes(void **state)
+{
+    (void)state;
+    size_t out = 99;
+    assert_true(common_size_mul(SIZE_MAX / 2, 2, &out));
+    assert_true(out == SIZE_MAX - 1);
+    out = 99;
+    assert_false(common_size_mul(SIZE_MAX / 2 + 1, 2, &out));
+    assert_false(common_size_mul((size_t)1 << 32, (size_t)1 << 32, &out));
+    assert_false(common_size_add(SIZE_MAX, 1, &out));
+    assert_int_equal(out, 99); // untouched by a refusal
+    assert_true(common_size_add(SIZE_MAX - 1, 1, &out));
+    assert_true(out == SIZE_MAX);
+    assert_true(common_size_mul(0, SIZE_MAX, &out));
+    assert_int_equal(out, 0);
+}
+
+static void test_align64(void **state)
+{
+    (void)state;
+    assert_int_equal(common_align64(0), 0);
+    assert_int_equal(common_align64(1), 64);
+    assert_int_equal(common_align64(64), 64);
+    assert_int_equal(common_align64(65), 128);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_new_is_aligned_and_writable),
+        cmocka_unit_test(test_impossible_sizes_are_refused),
+        cmocka_unit_test(test_references),
+        cmocka_unit_test(test_checked_sizes),
+        cmocka_unit_test(test_align64),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

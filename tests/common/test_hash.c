@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "common/hash.h"
+
+// The values are part of the wire and of the store: these numbers must never change.
+static void test_mix64_is_splitmix64(void **state)
+{
+    (void)state;
+    // The first three outputs of splitmix64 seeded with 0: its state rises by the golden gamma.
+    const uint64_t gamma = UINT64_C(0x9e3779b97f4a7c15);
+    assert_true(common_mix64(0) == UINT64_C(0xe220a8397b1dcdaf));
+    assert_true(common_mix64(gamma) == UINT64_C(0x6e789e6aa1b965f4));
+    assert_true(common_mix64(2 * gamma) == UINT64_C(0x06c45d188009454f));
+}
+
+static void test_xxh3(void **state)
+{
+    (void)state;
+    assert_true(common_xxh3("", 0, 0) == UINT64_C(0x2d06800538d394c2));
+    assert_true(common_xxh3(NULL, 0, 0) == UINT64_C(0x2d06800538d394c2));
+    uint8_t data[1000];
+    for (size_t i = 0; i < sizeof data; i++)
+        data[i] = (uint8_t)(i * 7);
+    uint64_t whole = common_xxh3(data, sizeof data, 0);
+    assert_true(common_xxh3(data, sizeof data, 1) != whole);
+    for (size_t i = 0; i < sizeof data; i++) {
+        data[i] ^= 1;
+        assert_true(common_xxh3(data, sizeof data, 0) != whole);
+        data[i] ^= 1;
+    }
+    assert_true(common_xxh3(data, sizeof data, 0) == whole);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_mix64_is_splitmix64),
+        cmocka_unit_test(test_xxh3),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "common/clock.h"
+#include "common/loop.h"
+
+static struct common_loop *loop;
+
+static int setup(void **state)
+{
+    (void)state;
+    return common_loop_new(&loop) == COMMON_OK ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    common_loop_free(loop);
+    loop = NULL;
+    return 0;
+}
+
+static void count_up(void *arg)
+{
+    (*(int *)arg)++;
+}
+
+static void test_posted_before_stop_has_run(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 3; round++) { // a loop can run again
+        int count = 0;
+        for (int i = 0; i < 1000; i++)
+            common_loop_post(loop, count_up, &count);
+        assert_int_equal(count, 0);
+        common_loop_stop(loop);
+        common_loop_run(loop);
+        assert_int_equal(count, 1000);
+    }
+}
+
+static void post_again(void *arg)
+{
+    int *left = arg;
+    if (--*left > 0)
+        common_loop_post(loop, post_again, left);
+}
+
+// Stop comes first, and yet the chain of posts from the loop itself runs to its end.
+static void test_stop_waits_for_the_mailbox(void **state)
+{
+    (void)state;
+    int left = 100;
+    common_loop_post(loop, post_again, &left);
+    common_loop_stop(loop);
+    common_loop_run(loop);
+    assert_int_equal(left, 0);
+}
+
+static void test_mail_that_never_ran_is_freed(void **state)
+{
+    (void)state;
+    int count = 0;
+    for (int i = 0; i < 10; i++)
+        common_loop_post(loop, count_up, &count);
+    common_loop_free(loop); // the leak checker watches
+    loop = NULL;
+    assert_int_equal(count, 0);
+    common_loop_free(NULL);
+}
+
+enum { POSTERS = 4, POSTS = 20000 };
+
+struct poster {
+    pthread_t thread;
+    int next_expected; // loop thread only
+    int out_of_order, not_owner;
+};
+
+struct parcel {
+    struct poster *from;
+    int number;
+};
+
+static void receive(void *arg)
+{
+    struct parcel *parcel = arg;
+    struct poster *from = parcel->from;
+    from->out_of_order += parcel->number != from->next_expected;
+    from->not_owner += !common_loop_is_owner(loop);
+    from->next_expected = parcel->number + 1;
+    free(parcel);
+}
+
+static void *post_many(void *arg)
+{
+    for (int i = 0; i < POSTS; i++) {
+        struct parcel *parcel = malloc(sizeof *parcel);
+        *parcel = (struct parcel){.from = arg, .number = i};
+        common_loop_post(loop, receive, parcel);
+    }
+    return NULL;
+}
+
+static void test_each_thread_keeps_its_order(void **state)
+{
+    (void)state;
+    struct poster posters[POSTERS] = {0};
+    assert_int_equal(common_loop_start_thread(loop, "test-loop"), COMMON_OK);
+    for (int i = 0; i < POSTERS; i++)
+        assert_int_equal(pthread_create(&posters[i].thread, NULL, post_many, &posters[i]), 0);
+    for (int i = 0; i < POSTERS; i++)
+        pthread_join(posters[i].thread, NULL);
+    common_loop_stop(loop);
+    common_loop_join(loop);
+    for (int i = 0; i < POSTERS; i++) {
+        assert_int_equal(posters[i].next_expected, POSTS);
+        assert_int_equal(posters[i].out_of_order, 0);
+        assert_int_equal(posters[i].not_owner, 0);
+    }
+}
+
+static void test_owner(void **state)
+{
+    (void)state;
+    assert_true(common_loop_is_owner(loop)); // nobody runs it
+    assert_int_equal(common_loop_start_thread(loop, "test-loop"), COMMON_OK);
+    assert_false(common_loop_is_owner(loop)); // from the first moment on
+    common_loop_stop(loop);
+    common_loop_join(loop);
+    assert_true(common_loop_is_owner(loop));
+    common_loop_join(loop); // harmless
+}
+
+struct call_test {
+    int depth;
+    bool on_loop;
+    uint64_t sum;
+};
+
+static void called(void *arg)
+{
+    struct call_test *t = arg;
+    t->on_loop = common_loop_is_owner(loop);
+    if (++t->depth < 3)
+        common_loop_call(loop, called, t); // from the loop thread: direct
+}
+
+static void test_call_waits_and_nests(void **state)
+{
+    (void)state;
+    struct call_test t = {0};
+    common_loop_call(loop, called, &t); // nobody runs it: on this thread
+    assert_int_equal(t.depth, 3);
+    assert_int_equal(common_loop_start_thread(loop, "test-loop"), COMMON_OK);
+    t = (struct call_test){0};
+    common_loop_call(loop, called, &t);
+    assert_int_equal(t.depth, 3);
+    assert_true(t.on_loop);
+    common_loop_stop(loop);
+    common_loop_join(loop);
+}
+
+static void add_one(void *arg)
+{
+    ((struct call_test *)arg)->sum++; // no lock: the loop thread alone
+}
+
+static struct call_test shared;
+
+static void *call_many(void *arg)
+{
+    (void)arg;
+    for (int i = 0; i < 2000; i++)
+        common_loop_call(loop, add_one, &shared);
+    return NULL;
+}
+
+static void test_calls_from_many_threads(void **state)
+{
+    (void)state;
+    shared.sum = 0;
+    pthread_t threads[POSTERS];
+    assert_int_equal(common_loop_start_thread(loop, "test-loop"), COMMON_OK);
+    for (int i = 0; i < POSTERS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, call_many, NULL), 0);
+    for (int i = 0; i < POSTERS; i++)
+        pthread_join(threads[i], NULL);
+    common_loop_stop(loop);
+    common_loop_join(loop);
+    assert_int_equal(shared.sum, POSTERS * 2000);
+}
+
+// Start and stop in a hurry: stop may come before the thread has begun to run.
+static void test_start_and_stop_at_once(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 200; i++) {
+        int count = 0;
+        assert_int_equal(common_loop_start_thread(loop, "test-loop"), COMMON_OK);
+        common_loop_post(loop, count_up, &count);
+        common_loop_stop(loop);
+        common_loop_join(loop);
+        assert_int_equal(count, 1);
+    }
+}
+
+struct timer_test {
+    struct common_timer *timer, *other;
+    int fired, wanted;
+    uint64_t at_ns;
+};
+
+static void on_fire(void *arg)
+{
+    struct timer_test *t = arg;
+    t->at_ns = common_clock_ns();
+    if (++t->fired == t->wanted)
+        common_loop_stop(loop);
+}
+
+static void test_one_shot_is_never_early(void **state)
+{
+    (void)state;
+    static const uint64_t delays[] = {
+        0, 1, 999, COMMON_NS_PER_MS, 5 * COMMON_NS_PER_MS + 1, 20 * COMMON_NS_PER_MS};
+    for (size_t i = 0; i < sizeof delays / sizeof *delays; i++) {
+        struct timer_test t = {.wanted = 1};
+        assert_int_equal(common_timer_new(loop, on_fire, &t, &t.timer), COMMON_OK);
+        uint64_t start = common_clock_ns();
+        common_timer_start(t.timer, delays[i], false);
+        common_loop_run(loop);
+        assert_int_equal(t.fired, 1);
+        assert_true(t.at_ns >= start + delays[i]);
+        common_timer_free(t.timer);
+    }
+}
+
+static void test_repeat_until_stopped(void **state)
+{
+    (void)state;
+    struct timer_test t = {.wanted = 5};
+    assert_int_equal(common_timer_new(loop, on_fire, &t, &t.timer), COMMON_OK);
+    common_timer_start(t.timer, COMMON_NS_PER_MS, true);
+    common_loop_run(loop);
+    assert_int_equal(t.fired, 5);
+    common_timer_stop(t.timer);
+    common_timer_stop(t.timer); // harmless
+    // Stopped, it stays silent while another timer runs its course.
+    struct timer_test later = {.wanted = 1};
+    assert_int_equal(common_timer_new(loop, on_fire, &later, &later.timer), COMMON_OK);
+    common_timer_start(later.timer, 10 * COMMON_NS_PER_MS, false);
+    common_loop_run(loop);
+    assert_int_equal(t.fired, 5);
+    common_timer_free(later.timer);
+    common_timer_free(t.timer);
+    common_timer_free(NULL);
+}
+
+static void test_start_again_moves_the_time(void **state)
+{
+    (void)state;
+    struct timer_test t = {.wanted = 1}, never = {.wanted = 1};
+    assert_int_equal(common_timer_new(loop, on_fire, &t, &t.timer), COMMON_OK);
+    assert_int_equal(common_timer_new(loop, on_fire, &never, &never.timer), COMMON_OK);
+    common_timer_start(never.timer, UINT64_MAX, false); // no wrap into the past
+    common_timer_start(t.timer, COMMON_NS_PER_MS, true);
+    uint64_t start = common_clock_ns();
+    common_timer_start(t.timer, 20 * COMMON_NS_PER_MS, false); // later, and no longer periodic
+    common_loop_run(loop);
+    assert_int_equal(t.fired, 1);
+    assert_true(t.at_ns >= start + 20 * COMMON_NS_PER_MS);
+    common_timer_start(t.timer, 0, false); // a one-shot timer that fired can start again
+    t.wanted = 2;
+    common_loop_run(loop);
+    assert_int_equal(t.fired, 2);
+    assert_int_equal(never.fired, 0);
+    common_timer_free(t.timer);
+    common_timer_free(never.timer);
+}
+
+static void free_both(void *arg)
+{
+    struct timer_test *t = arg;
+    t->fired++;
+    common_timer_free(t->timer); // itself
+    common_timer_free(t->other); // another one, still armed
+    common_loop_stop(loop);
+}
+
+static void test_a_timer_may_free_itself_and_others(void **state)
+{
+    (void)state;
+    for (int repeat = 0; repeat < 2; repeat++) {
+        struct timer_test t = {0};
+        assert_int_equal(common_timer_new(loop, free_both, &t, &t.timer), COMMON_OK);
+        assert_int_equal(common_timer_new(loop, on_fire, &t, &t.other), COMMON_OK);
+        common_timer_start(t.timer, COMMON_NS_PER_MS, repeat);
+        common_timer_start(t.other, 3600 * COMMON_NS_PER_S, repeat);
+        common_loop_run(loop);
+        assert_int_equal(t.fired, 1);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_posted_before_stop_has_run, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_stop_waits_for_the_mailbox, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_mail_that_never_ran_is_freed, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_each_thread_keeps_its_order, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_owner, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_call_waits_and_nests, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_calls_from_many_threads, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_start_and_stop_at_once, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_one_shot_is_never_early, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_repeat_until_stopped, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_start_again_moves_the_time, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_timer_may_free_itself_and_others, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
