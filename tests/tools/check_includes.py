@@ -88,10 +88,10 @@ def check_file(root, name):
                 yield number, rule
 
 
-def main():
+def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--root", default=os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-    root = parser.parse_args().root
+    root = parser.parse_args(arguments).root
     offences = 0
     for name in list_files(root):
         for number, rule in check_file(root, name):
