@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The planner: members in, tree out. Pure: no clock, no network, no allocation that outlives the call, the same input gives the same tree on
-// every machine. Topology (tree shapes), algorithm (cost of a tree) and choice (the cheapest) are separate files.
+// The planner: members in, tree out. Pure: no clock, no network, no allocation that outlives the call, the
+// same input gives the same tree on every machine. Topology (tree shapes), algorithm (cost of a tree) and
+// choice (the cheapest) are separate files.
 #ifndef REDUCE_PLAN_H
 #define REDUCE_PLAN_H
 
@@ -10,18 +11,20 @@
 #include "common/status.h"
 
 #define REDUCE_PLAN_MEMBERS_MAX 4096
-#define REDUCE_NAME_BYTES 65
+#define REDUCE_NAME_BYTES       65
+#define REDUCE_FAN_BINOMIAL     UINT32_MAX // in place of a fan-out: the binomial tree (topology.c draws it)
 
 struct reduce_member {
     char name[REDUCE_NAME_BYTES];   // unique in the cluster
     char host[REDUCE_NAME_BYTES];   // members with the same host share a machine
     char kernel[REDUCE_NAME_BYTES]; // variant: part of the digest
     uint64_t bandwidth;             // bytes of K and V per second that it computes; > 0
-    uint32_t cores;                 // that its host gives it; > 0
+    uint32_t cores; // processors of its host that it may run on, shared with the host's others; > 0
 };
 
-// Times in nanoseconds. Latency is what a hop adds beyond its processor time; cpu is processor time per frame and side, which members on
-// one host share (contention); bandwidth in bytes per second. Defaults come from measurement (reduce/README.md gives date and command).
+// Times in nanoseconds. Latency is what a hop adds beyond its processor time; cpu is processor time per frame
+// and side, which members on one host share (contention); bandwidth in bytes per second. Defaults come from
+// measurement (reduce/README.md gives date and command).
 struct reduce_cost {
     double local_latency_ns, remote_latency_ns; // one way, same host and between hosts
     double local_bandwidth, remote_bandwidth;   // bytes per second of one edge
@@ -32,41 +35,67 @@ struct reduce_cost {
     uint64_t query_bytes;                       // that go down
 };
 
-void reduce_cost_default(struct reduce_cost *cost, uint32_t q_heads, uint32_t k_dim, uint32_t v_dim, uint32_t rows);
+void reduce_cost_default(struct reduce_cost *cost, uint32_t q_heads, uint32_t k_dim, uint32_t v_dim,
+                         uint32_t rows);
 
 struct reduce_node {
     uint32_t member;      // index into the members given
     int32_t parent;       // rank, −1 for the root (rank 0)
     uint32_t first_child; // rank of the first child; children of a rank are merged in ascending rank
     uint32_t n_children;
-    uint32_t subtree;     // ranks in the subtree, itself included: ranks [self, self + subtree)
+    uint32_t subtree; // ranks in the subtree, itself included: ranks [self, self + subtree)
 };
 
 struct reduce_plan {
-    uint32_t n;                // members
-    uint32_t fan_in_host;      // chosen within a host
-    uint32_t fan_out_hosts;    // chosen between hosts
-    double predicted_ns;       // one step of partial_bytes, compute excluded
-    uint64_t digest;           // of the tree: names, kernels, parents, in rank order, and the algorithm's version
+    uint32_t n;             // members
+    uint32_t fan_in_host;   // chosen within a host; 0: no host has two members
+    uint32_t fan_out_hosts; // chosen between hosts; 0: one host
+    double predicted_ns;    // one step of partial_bytes, compute excluded
+    uint64_t digest; // of the tree: names, kernels, parents, in rank order, and the algorithm's version
     struct reduce_node *nodes; // [n] by rank, pre-order: subtrees are contiguous; owned
     char why[160];             // the choice in words
 };
 
-// Groups by host first, then across hosts; tries the fan-outs and keeps the cheapest (ties: the smaller fan-out). The order of
-// `members` does not matter: they are sorted by host (largest bandwidth sum first, then name) and name. INVALID_ARGUMENT: none, too many, a duplicate name.
-enum common_code reduce_plan_make(const struct reduce_member *members, uint32_t n, const struct reduce_cost *cost,
-                                  struct reduce_plan **out, struct common_error *err);
+// Groups by host first, then across hosts; tries the fan-outs and keeps the cheapest (ties: the smaller
+// fan-out between hosts, then within). The order of `members` does not matter: they are sorted by host
+// (largest bandwidth sum first, then name) and name; that is the order of ranks, whatever the tree. A host
+// has the cores of its member that reports most. INVALID_ARGUMENT: none, too many, a duplicate name, a bad
+// member or cost. RESOURCE_EXHAUSTED: no memory.
+enum common_code reduce_plan_make(const struct reduce_member *members, uint32_t n,
+                                  const struct reduce_cost *cost, struct reduce_plan **out,
+                                  struct common_error *err);
 void reduce_plan_free(struct reduce_plan *plan); // NULL is allowed
 
-// How many members a session of `kv_bytes` (K and V of one layer) deserves: the smallest number at which one more member would save less compute
-// than its place in the tree costs. 1 .. n. Members are the n fastest of those given.
-uint32_t reduce_plan_width(const struct reduce_member *members, uint32_t n, const struct reduce_cost *cost, uint64_t kv_bytes);
+// How many members a session of `kv_bytes` (K and V of one layer) deserves: the number with the shortest
+// step, each member computing as much as it can in that time; of equals the smallest. 1 .. n; n for a cost or
+// members that reduce_plan_make refuses. Never falls when kv_bytes rises. Members are the w fastest of those
+// given, in the order of reduce_plan_fastest. Not every number is tried: above 16 in steps of an eighth,
+// above 64 of a half octave, and n. The caller caps it by the session's chunks.
+uint32_t reduce_plan_width(const struct reduce_member *members, uint32_t n, const struct reduce_cost *cost,
+                           uint64_t kv_bytes);
 
-// Predicted time of a given tree (compute excluded), and with compute of bytes[rank] each. Used by make and by simulations.
-double reduce_plan_predict(const struct reduce_plan *plan, const struct reduce_member *members, const struct reduce_cost *cost,
-                           const uint64_t *bytes);
+// The same for many sessions: the table of what each width costs is made once for a member list (milliseconds
+// for a hundred members, half a second for 4096), then each answer takes a look at it.
+struct reduce_widths;
+enum common_code reduce_widths_make(const struct reduce_member *members, uint32_t n,
+                                    const struct reduce_cost *cost, struct reduce_widths **out,
+                                    struct common_error *err); // fails as reduce_plan_make
+uint32_t reduce_widths_best(const struct reduce_widths *widths, uint64_t kv_bytes);
+void reduce_widths_free(struct reduce_widths *widths); // NULL is allowed
 
-// Writes the tree as text, one member a line, with box-drawing characters. Returns bytes needed without the NUL (as snprintf).
-size_t reduce_plan_draw(const struct reduce_plan *plan, const struct reduce_member *members, char *out, size_t len);
+// Fills order[n] with indices of members, the fastest first; of equals those of the fastest host, then by
+// name. INVALID_ARGUMENT and RESOURCE_EXHAUSTED as reduce_plan_make.
+enum common_code reduce_plan_fastest(const struct reduce_member *members, uint32_t n, uint32_t *order,
+                                     struct common_error *err);
+
+// Predicted time of a given tree over all plan->n members: compute excluded (bytes NULL), or with compute of
+// bytes[rank] each. Formula in cost.c. INFINITY: members or cost that make refuses, or no memory.
+double reduce_plan_predict(const struct reduce_plan *plan, const struct reduce_member *members,
+                           const struct reduce_cost *cost, const uint64_t *bytes);
+
+// Writes the tree as text, one member a line, with box-drawing characters; the host is named where it differs
+// from the parent's. Returns bytes needed without the NUL (as snprintf).
+size_t reduce_plan_draw(const struct reduce_plan *plan, const struct reduce_member *members, char *out,
+                        size_t len);
 
 #endif
