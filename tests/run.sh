@@ -76,7 +76,8 @@ sources() {
 }
 
 check_format() {
-    sources '*.c' '*.h' | xargs -0 -r clang-format --dry-run -Werror
+    sources '*.c' '*.h' | xargs -0 -r -n1 -P2 clang-format --dry-run -Werror --ferror-limit=1 ||
+        { echo "Put right with: clang-format -i FILE..."; return 1; }
 }
 
 check_code() {
@@ -88,7 +89,7 @@ check_code() {
 }
 
 build() {
-    cmake --preset "$1" && cmake --build --preset "$1"
+    cmake --preset "$1" --log-level=WARNING && cmake --build --preset "$1" -- --quiet
 }
 
 # build_and_test PRESET [LABEL]
@@ -98,7 +99,8 @@ build_and_test() {
     [ -z "${2:-}" ] || select+=(-L "^$2\$")
     stage "$1 build" build "$1"
     echo "== $1 tests"
-    ctest --test-dir "build/$1" --output-on-failure --no-tests=error -j2 "${select[@]}"
+    ctest --test-dir "build/$1" --output-on-failure --no-tests=error -j2 "${select[@]}" |
+        grep --line-buffered -vE '^ +Start +[0-9]+: |^Internal ctest'
 }
 
 stage "packages" deploy/install-deps.sh --dev

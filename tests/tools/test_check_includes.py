@@ -36,10 +36,6 @@ def check(files):
 
 
 class CheckIncludes(unittest.TestCase):
-    def assert_allowed(self, name, target):
-        status, out = check({name: HEAD + f'#include "{target}"\n'})
-        self.assertEqual((status, out), (0, ""), f"{name} -> {target}")
-
     def assert_forbidden(self, name, line, word=""):
         status, out = check({name: HEAD + line + "\n"})
         self.assertEqual(status, 1, f"{name}: {line}")
@@ -59,15 +55,13 @@ class CheckIncludes(unittest.TestCase):
             "client": "common/log.h proto/frame.h client/banyan.h proto/banyan.pb-c.h",
         }
         everything = BASE + ["proto/banyan.pb-c.h"]
+        text = HEAD + "".join(f'#include "{target}"\n' for target in everything)
         for folder, allowed in may.items():
-            for target in everything:
-                if target in allowed.split():
-                    self.assert_allowed(f"{folder}/x.c", target)
-                else:
-                    self.assert_forbidden(f"{folder}/x.c", f'#include "{target}"', target)
+            status, out = check({f"{folder}/x.c": text})
+            expected = [f"{folder}/x.c:{i}" for i, t in enumerate(everything, 2) if t not in allowed.split()]
+            self.assertEqual((status, [line.split(": ")[0] for line in out.splitlines()]), (1, expected))
         for folder in ("tests/unit", "bench", "examples"):
-            for target in everything:
-                self.assert_allowed(f"{folder}/x.c", target)
+            self.assertEqual(check({f"{folder}/x.c": text}), (0, ""))
 
     def test_every_kind_of_file_and_line(self):
         for name in ("kernels/x.h", "kernels/cuda/deep/x.cu", "kernels/x.cuh"):
