@@ -30,7 +30,7 @@ struct reduce_cost {
     double local_bandwidth, remote_bandwidth;   // bytes per second of one edge
     double frame_cpu_ns;                        // send or receive one frame, each side
     double merge_bandwidth;                     // bytes of partials merged per second
-    double compute_fixed_ns;                    // per step and member
+    double compute_fixed_ns;                    // per step and member; the same for every tree
     uint64_t partial_bytes;                     // of one step's partial
     uint64_t query_bytes;                       // that go down
 };
@@ -83,8 +83,9 @@ enum common_code reduce_widths_make(const struct reduce_member *members, uint32_
 uint32_t reduce_widths_best(const struct reduce_widths *widths, uint64_t kv_bytes);
 void reduce_widths_free(struct reduce_widths *widths); // NULL is allowed
 
-// Fills order[n] with indices of members, the fastest first; of equals those of the fastest host, then by
-// name. INVALID_ARGUMENT and RESOURCE_EXHAUSTED as reduce_plan_make.
+// Fills order[n] with indices of members in the order in which a session should take them: first, of each
+// host as many as it has cores, then as many again, and so on; of these the fastest first; of equals those of
+// the fastest host, then by name. INVALID_ARGUMENT and RESOURCE_EXHAUSTED as reduce_plan_make.
 enum common_code reduce_plan_fastest(const struct reduce_member *members, uint32_t n, uint32_t *order,
                                      struct common_error *err);
 

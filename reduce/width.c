@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // How many members a session deserves. With w members a step of B bytes takes
 //
-//     T(w, B) = tree(w) + fixed(w) + B / speed(w)
+//     T(w, B) = tree(w) + B / speed(w)        + compute_fixed, which is the same for every w
 //
 //     tree(w)    predicted_ns of the plan over the w fastest
-//     fixed(w)   compute_fixed, times the share of the fullest host
 //     speed(w)   sum over hosts of (sum of bandwidths) / share;  share = max(1, members / cores)
 //
-// Where tree + fixed would fall or speed would fall with w, the value before is kept. So the costs rise and
-// the compute falls with w, and whatever w gains on w' < w only grows with B: the best w never falls when B
-// rises.
+// Where tree or speed would fall with w, the value before is kept. So the costs rise and the compute falls
+// with w, and whatever w gains on w' < w only grows with B: the best w never falls when B rises.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,18 +16,27 @@
 #include "reduce/plan.h"
 #include "reduce/roster.h"
 
-struct ranking {
-    const struct reduce_member *members;
-    const uint32_t *rank_of; // by member
+struct seat {
+    uint32_t member, rank, host;
+    uint32_t row; // 0: one of the fastest members of its host, as many as it has cores; 1: of the next as
+                  // many; ...
+    uint64_t bandwidth;
 };
 
-static int by_speed_then_rank(const void *a, const void *b, void *arg)
+static int by_speed(const void *a, const void *b)
 {
-    const struct ranking *ranking = arg;
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    if (ranking->members[x].bandwidth != ranking->members[y].bandwidth)
-        return ranking->members[x].bandwidth > ranking->members[y].bandwidth ? -1 : 1;
-    return ranking->rank_of[x] < ranking->rank_of[y] ? -1 : 1;
+    const struct seat *x = a, *y = b;
+    if (x->bandwidth != y->bandwidth)
+        return x->bandwidth > y->bandwidth ? -1 : 1;
+    return x->rank < y->rank ? -1 : 1;
+}
+
+static int by_row_then_speed(const void *a, const void *b)
+{
+    const struct seat *x = a, *y = b;
+    if (x->row != y->row)
+        return x->row < y->row ? -1 : 1;
+    return by_speed(a, b);
 }
 
 enum common_code reduce_plan_fastest(const struct reduce_member *members, uint32_t n, uint32_t *order,
@@ -39,46 +46,47 @@ enum common_code reduce_plan_fastest(const struct reduce_member *members, uint32
     enum common_code code = reduce_roster_init(&roster, members, n, err);
     if (code != COMMON_OK)
         return code;
-    uint32_t *rank_of = calloc(n, sizeof *rank_of);
-    if (!rank_of) {
+    struct seat *seats = calloc(n, sizeof *seats);
+    uint32_t *taken = calloc(roster.n_hosts, sizeof *taken);
+    if (!seats || !taken) {
         code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for %u members", n);
         goto out;
     }
-    for (uint32_t r = 0; r < n; r++) {
-        rank_of[roster.order[r]] = r;
-        order[r] = roster.order[r];
-    }
-    struct ranking ranking = {members, rank_of};
-    qsort_r(order, n, sizeof *order, by_speed_then_rank, &ranking);
+    for (uint32_t r = 0; r < n; r++)
+        seats[r] = (struct seat){roster.order[r], r, roster.hosts[r], 0, members[roster.order[r]].bandwidth};
+    qsort(seats, n, sizeof *seats, by_speed);
+    for (uint32_t i = 0; i < n; i++)
+        seats[i].row = taken[seats[i].host]++ / roster.cores[seats[i].host];
+    qsort(seats, n, sizeof *seats, by_row_then_speed);
+    for (uint32_t i = 0; i < n; i++)
+        order[i] = seats[i].member;
 
 out:
-    free(rank_of);
+    free(taken);
+    free(seats);
     reduce_roster_fini(&roster);
     return code;
 }
 
-// Bytes per nanosecond of all together, and the share of the fullest host. False: no memory.
-static bool compute_speed(const struct reduce_member *members, uint32_t n, double *speed, double *share)
+// Bytes per nanosecond of all together; 0: no memory.
+static double compute_speed(const struct reduce_member *members, uint32_t n)
 {
     struct reduce_roster roster;
     if (reduce_roster_init(&roster, members, n, NULL) != COMMON_OK)
-        return false;
-    double total = 0, fullest = 1;
+        return 0;
+    double speed = 0;
     for (uint32_t r = 0; r < n; r++) {
         uint32_t host = roster.hosts[r];
-        double s = reduce_cost_share(roster.sizes[host], roster.cores[host]);
-        total += (double)members[roster.order[r]].bandwidth / 1e9 / s;
-        fullest = s > fullest ? s : fullest;
+        double share = reduce_cost_share(roster.sizes[host], roster.cores[host]);
+        speed += (double)members[roster.order[r]].bandwidth / 1e9 / share;
     }
     reduce_roster_fini(&roster);
-    *speed = total;
-    *share = fullest;
-    return true;
+    return speed;
 }
 
 struct width {
     uint32_t members;
-    double costs; // tree + fixed, nanoseconds
+    double tree;  // nanoseconds
     double speed; // bytes per nanosecond
 };
 
@@ -119,23 +127,21 @@ enum common_code reduce_widths_make(const struct reduce_member *members, uint32_
     for (uint32_t i = 0; i < n; i++)
         sorted[i] = members[order[i]];
 
-    double costs = 0, speed = 0;
+    double tree = 0, speed = 0;
     for (uint32_t width = 1; width <= n; width = next_width(width, n)) {
-        double computes, share;
         struct reduce_plan *plan;
         code = reduce_plan_make(sorted, width, cost, &plan, err);
         if (code != COMMON_OK)
             goto out;
-        double tree = plan->predicted_ns;
+        double ns = plan->predicted_ns, computes = compute_speed(sorted, width);
         reduce_plan_free(plan);
-        if (!compute_speed(sorted, width, &computes, &share)) {
+        if (computes == 0) {
             code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for %u members", n);
             goto out;
         }
-        tree += cost->compute_fixed_ns * share;
-        costs = tree > costs ? tree : costs;
+        tree = ns > tree ? ns : tree;
         speed = computes > speed ? computes : speed;
-        widths->at[widths->n++] = (struct width){.members = width, .costs = costs, .speed = speed};
+        widths->at[widths->n++] = (struct width){.members = width, .tree = tree, .speed = speed};
     }
     *out = widths;
     widths = NULL;
@@ -152,7 +158,7 @@ uint32_t reduce_widths_best(const struct reduce_widths *widths, uint64_t kv_byte
     uint32_t best = 1;
     double best_ns = INFINITY;
     for (uint32_t i = 0; i < widths->n; i++) {
-        double ns = widths->at[i].costs + (double)kv_bytes / widths->at[i].speed;
+        double ns = widths->at[i].tree + (double)kv_bytes / widths->at[i].speed;
         if (ns < best_ns) {
             best_ns = ns;
             best = widths->at[i].members;
