@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The mix behind coverage (docs/ARCHITECTURE.md, "A step" 5): who demands a coverage (the coordinator) and who
-// counts one (kernels/partial.h) must agree on it to the bit. Its values cross the wire.
+// The mix behind coverage (docs/ARCHITECTURE.md, "A step" 5): who demands a coverage (the coordinator) and
+// who counts one (kernels/partial.h) must agree on it to the bit. Its values cross the wire.
 #ifndef COMMON_COVERAGE_H
 #define COMMON_COVERAGE_H
 
@@ -14,8 +14,8 @@ static inline uint64_t common_coverage_scramble(uint64_t x)
     return x ^ (x >> 31);
 }
 
-// Of `rows` keys of one chunk in a layout of this epoch. Each input passes through a bijection before the next is
-// added, so inputs that differ in one field never collide.
+// Of `rows` keys of one chunk in a layout of this epoch. Each input passes through a bijection before the
+// next is added, so inputs that differ in one field never collide.
 static inline uint64_t common_coverage_mix(uint64_t chunk_id, uint64_t rows, uint64_t epoch)
 {
     uint64_t x = common_coverage_scramble(chunk_id + UINT64_C(0x9e3779b97f4a7c15));
