@@ -10,15 +10,16 @@
 // o/s its gradient.)
 //
 // Rules, each with a test in tests/kernels/partial_test.c:
-//  - The identity is (-inf, 0, 0...). A side with s == 0 holds no mass: it is skipped, never multiplied,
-//  whatever its m
-//    (unless NaN) and o hold. Nothing else marks emptiness: no finite sentinel, no +inf.
-//  - A NaN in m or s, or in the o of a side with s != 0, comes out again.
-//  - m = +inf (a logit of +inf) is IEEE's inf - inf: s and o are NaN after a merge. A logit of -inf has
-//  weight zero.
-//    A kernel that saw keys, all at -inf, says (-inf, 0, NaN...): skipped beside any mass, and 0/0 = NaN when
-//    finished alone. So a row that saw nothing gives zeros, and a row whose weights vanished gives NaN, as
-//    IEEE division does.
+//  - The identity is (-inf, +0, 0...). A side with s == 0 holds no mass: it is skipped, never multiplied,
+//  whatever its
+//    m (unless NaN) and o hold. Nothing else marks emptiness: no finite sentinel, no +inf.
+//  - A NaN in m or s, or in the o of a side with s != 0, comes out again. Who computes a partial with s == 0
+//  and a NaN in
+//    o (0 times a NaN or infinite value) makes s NaN too.
+//  - m = +inf (a logit of +inf) is IEEE's inf - inf: s and o are NaN. A logit of -inf has weight zero. A
+//  kernel that saw
+//    keys, all of them at -inf, says s = -0: skipped beside any mass, and 0/0 = NaN when finished alone, as
+//    IEEE has it. So a row that saw nothing gives zeros, and a row whose weights all vanished gives NaN.
 //  - Bits are those of this build on every CPU of an architecture: no libm, no contraction, no dispatch
 //  inside.
 //
@@ -28,6 +29,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "common/coverage.h"
 
 // A view of a block of partials: m[rows][heads], s[rows][heads], o[rows][heads][dv]. The caller owns the
 // memory.
@@ -72,7 +75,11 @@ struct kernels_coverage {
     uint64_t sum;
 };
 
-uint64_t kernels_coverage_mix(uint64_t chunk_id, uint64_t rows, uint64_t epoch);
+// The mix itself is in common/coverage.h: the coordinator demands what we count.
+static inline uint64_t kernels_coverage_mix(uint64_t chunk_id, uint64_t rows, uint64_t epoch)
+{
+    return common_coverage_mix(chunk_id, rows, epoch);
+}
 
 // Counts `rows` tokens of one chunk. Zero rows change nothing.
 void kernels_coverage_count(struct kernels_coverage *c, uint64_t chunk_id, uint64_t rows, uint64_t epoch);

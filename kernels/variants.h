@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// Private to kernels/: the ops tables that the registry lists, and what asks the CPU.
+#pragma once
+
+#include "kernels/attention.h"
+
+extern const struct kernels_attention kernels_reference_kernel;
+extern const struct kernels_attention kernels_portable;
+extern const struct kernels_attention kernels_portable_avx2;
+extern const struct kernels_attention kernels_portable_avx512;
+
+// In a file of their own, compiled for the oldest CPU: the answer must not need what it asks for.
+bool kernels_cpu_avx2(void);
+bool kernels_cpu_avx512(void);
