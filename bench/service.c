@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/service.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/blob.h"
+#include "common/float16.h"
+#include "common/hash.h"
+
+const struct service_geometry service_large = {"32/8x128", 32, 8, 128};
+const struct service_geometry service_small = {"8/2x64", 8, 2, 64};
+
+size_t service_query_bytes(const struct service_geometry *g)
+{
+    return (size_t)g->q_heads * g->dim * sizeof(float);
+}
+
+size_t service_kv_row_bytes(const struct service_geometry *g)
+{
+    return (size_t)g->kv_heads * g->dim * 2;
+}
+
+size_t service_partial_bytes(const struct service_geometry *g)
+{
+    return 2 * common_align64(g->q_heads * sizeof(float)) + common_align64(service_query_bytes(g));
+}
+
+bool service_failed(const char *what, const banyan_error *error)
+{
+    fprintf(stderr, "bench: %s: %s (%s)\n", what, error->message, banyan_code_name(error->code));
+    return false;
+}
+
+// Uniform in (−1, 1).
+static float random_float(uint64_t *state)
+{
+    return (float)((double)(common_mix64((*state)++) >> 11) * 0x1p-52 - 1.0);
+}
+
+static void random_bf16(uint16_t *out, size_t n, uint64_t *state)
+{
+    for (size_t i = 0; i < n; i++)
+        out[i] = common_bf16_from_float(random_float(state));
+}
+
+banyan_session *service_session(banyan_client *client, const struct service_geometry *g, uint32_t members,
+                                uint64_t tokens)
+{
+    const uint64_t piece = 4096;
+    banyan_error error = {0};
+    banyan_session *session = NULL;
+    banyan_spec spec = {.layers = 1,
+                        .q_heads = g->q_heads,
+                        .kv_heads = g->kv_heads,
+                        .k_dim = g->dim,
+                        .v_dim = g->dim,
+                        .kv_type = BANYAN_BF16,
+                        .members = members};
+    uint64_t state = tokens;
+    size_t n = piece * g->kv_heads * g->dim;
+    uint16_t *k = malloc(n * 2), *v = malloc(n * 2);
+    if (!k || !v)
+        abort();
+    random_bf16(k, n, &state);
+    random_bf16(v, n, &state);
+    bool ok = banyan_session_create(client, &spec, NULL, &session, &error) == BANYAN_OK;
+    for (uint64_t first = 0; ok && first < tokens; first += piece) {
+        uint64_t count = tokens - first < piece ? tokens - first : piece;
+        ok = banyan_attach(session, 0, first, count, k, v, &error) == BANYAN_OK &&
+             banyan_commit(session, 0, first, count, &error) == BANYAN_OK;
+    }
+    free(k);
+    free(v);
+    if (ok)
+        return session;
+    service_failed("session", &error);
+    banyan_session_close(session);
+    return NULL;
+}
+
+bool service_step_init(struct service_step *step, const struct service_geometry *g)
+{
+    uint64_t state = 7;
+    size_t q = (size_t)g->q_heads * g->dim, kv = (size_t)g->kv_heads * g->dim;
+    *step = (struct service_step){malloc(q * 4), malloc(q * 4), malloc(kv * 2), malloc(kv * 2)};
+    if (!step->q || !step->o || !step->k || !step->v)
+        return false;
+    for (size_t i = 0; i < q; i++)
+        step->q[i] = random_float(&state);
+    random_bf16(step->k, kv, &state);
+    random_bf16(step->v, kv, &state);
+    return true;
+}
+
+void service_step_free(struct service_step *step)
+{
+    free(step->q);
+    free(step->o);
+    free(step->k);
+    free(step->v);
+}
+
+banyan_item service_item(banyan_session *session, const struct service_step *step, uint64_t position)
+{
+    return (banyan_item){.session = session,
+                         .first = position,
+                         .rows = 1,
+                         .q = step->q,
+                         .k = step->k,
+                         .v = step->v,
+                         .o = step->o};
+}

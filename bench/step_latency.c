@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long a step takes, beside what its round trips cost at the least, in one run. A step appends one token
+// and attends it: one layer, 32 query heads, 8 KV heads × 128, bfloat16, over one plan of all workers.
+// ratio_to_floor: for raw round trips, to the plain unix socket at the same payload; for steps, to the sum of
+// round trips that their path cannot avoid (see --help).
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/floor.h"
+#include "bench/report.h"
+#include "bench/service.h"
+#include "common/clock.h"
+#include "common/options.h"
+#include "tests/harness/cluster.h"
+
+static bool json;
+static uint64_t workers = 4, rounds = 2000;
+
+static void report(const char *what, const struct common_histogram *h, double floor_us)
+{
+    double p50 = (double)common_histogram_quantile(h, 0.5) / 1e3,
+           p99 = (double)common_histogram_quantile(h, 0.99) / 1e3;
+    const struct report_field fields[] = {{"bench", "step_latency", 0},
+                                          {"what", what, 0},
+                                          {"workers", NULL, (double)workers},
+                                          {"p50_us", NULL, p50},
+                                          {"p99_us", NULL, p99},
+                                          {"ratio_to_floor", NULL, p50 / floor_us},
+                                          {0}};
+    report_line(json, fields);
+}
+
+static double p50(const struct common_histogram *h)
+{
+    return (double)common_histogram_quantile(h, 0.5) / 1e3;
+}
+
+static bool ping(const char *endpoint, struct common_histogram *out)
+{
+    banyan_client *client;
+    banyan_error error = {0};
+    uint64_t ns;
+    if (banyan_connect(endpoint, NULL, &client, &error) != BANYAN_OK)
+        return service_failed("connect", &error);
+    bool ok = true;
+    common_histogram_reset(out);
+    for (uint64_t i = 0; ok && i < rounds + 200; i++) {
+        ok = banyan_ping(client, &ns, &error) == BANYAN_OK;
+        if (ok && i >= 200)
+            common_histogram_add(out, ns);
+    }
+    banyan_disconnect(client);
+    return ok || service_failed("ping", &error);
+}
+
+// Steps one after the other on a session of `tokens` tokens. Several short sessions would be the same: the
+// plan is what counts.
+static bool steps(const char *endpoint, uint64_t tokens, uint64_t n, struct common_histogram *out,
+                  bool traced)
+{
+    banyan_client *client;
+    banyan_error error = {0}, item_error = {0};
+    struct service_step step;
+    if (!service_step_init(&step, &service_large))
+        return false;
+    if (banyan_connect(endpoint, NULL, &client, &error) != BANYAN_OK)
+        return service_failed("connect", &error);
+    banyan_session *session = service_session(client, &service_large, (uint32_t)workers, tokens);
+    bool ok = session != NULL;
+    common_histogram_reset(out);
+    uint64_t compute = 0, tree = 0, coordinator = 0;
+    for (uint64_t i = 0; ok && i < n + 100; i++) {
+        banyan_item item = service_item(session, &step, tokens + i);
+        banyan_trace trace = {0};
+        item.error = &item_error;
+        uint64_t start = common_clock_ns();
+        ok = banyan_attend(client, &item, 1, 0, traced ? &trace : NULL, &error) == BANYAN_OK;
+        uint64_t end = common_clock_ns();
+        if (ok && item.code != BANYAN_OK) {
+            error = item_error;
+            ok = false;
+        }
+        if (i >= 100)
+            common_histogram_add(out, end - start);
+        for (uint32_t w = 0; w < trace.n_workers; w++)
+            compute += trace.workers[w].compute_ns;
+        tree += trace.tree_ns;
+        coordinator += trace.coordinator_ns;
+        banyan_trace_free(&trace);
+    }
+    if (traced && ok)
+        fprintf(stderr, "traced: mean tree %.1f us, coordinator %.1f us, compute of all workers %.1f us\n",
+                (double)tree / 1e3 / (double)(n + 100), (double)coordinator / 1e3 / (double)(n + 100),
+                (double)compute / 1e3 / (double)(n + 100));
+    if (!ok)
+        service_failed("step", &error);
+    if (session)
+        banyan_session_delete(session, NULL);
+    banyan_session_close(session);
+    banyan_disconnect(client);
+    service_step_free(&step);
+    return ok;
+}
+
+static bool run(bool traced)
+{
+    static struct common_histogram h;
+    const struct service_geometry *g = &service_large;
+    size_t request = service_query_bytes(g) + 2 * service_kv_row_bytes(g), reply = service_query_bytes(g);
+    double unix_small, unix_step, nng_step;
+    uint32_t n = (uint32_t)rounds;
+
+    if (!floor_pingpong(FLOOR_UNIX, 64, 64, n, &h))
+        return false;
+    unix_small = p50(&h);
+    report("unix_64B", &h, unix_small);
+    if (!floor_pingpong(FLOOR_TCP, 64, 64, n, &h))
+        return false;
+    report("tcp_64B", &h, unix_small);
+    if (!floor_pingpong(FLOOR_UNIX, request, reply, n, &h))
+        return false;
+    unix_step = p50(&h);
+    report("unix_step_payload", &h, unix_step);
+    if (!floor_pingpong(FLOOR_TCP, request, reply, n, &h))
+        return false;
+    report("tcp_step_payload", &h, unix_step);
+    if (!floor_nng(64, 64, n, &h))
+        return false;
+    report("nng_64B", &h, unix_small);
+    if (!floor_nng(request, reply, n, &h))
+        return false;
+    nng_step = p50(&h);
+    report("nng_step_payload", &h, unix_step);
+
+    struct harness_options options = {.workers = (uint32_t)workers, .memory = "1G"};
+    struct harness_cluster *cluster = harness_cluster_start(&options);
+    if (!cluster)
+        return false;
+    const char *nng = harness_cluster_endpoint(cluster, "nng+tcp"),
+               *local = harness_cluster_endpoint(cluster, "unix");
+    bool ok = ping(local, &h);
+    if (ok)
+        report("null_rpc_unix", &h, unix_small);
+    if (ok && (ok = ping(harness_cluster_endpoint(cluster, "tcp"), &h)))
+        report("null_rpc_tcp", &h, unix_small);
+    if (ok && (ok = ping(nng, &h)))
+        report("null_rpc_nng", &h, unix_small);
+    // One chunk a worker, so that every worker has a part.
+    if (ok && (ok = steps(nng, 256 * workers, rounds, &h, traced)))
+        report("step_min", &h, nng_step + 2 * unix_step);
+    if (ok && (ok = steps(local, 256 * workers, rounds, &h, traced)))
+        report("step_min_stream", &h, 3 * unix_step);
+    if (ok && (ok = steps(nng, 32768, rounds / 4, &h, traced)))
+        report("step_32k", &h, nng_step + 2 * unix_step);
+    if (ok && (ok = steps(local, 32768, rounds / 4, &h, traced)))
+        report("step_32k_stream", &h, 3 * unix_step);
+    return harness_cluster_stop(cluster) == 0 && ok;
+}
+
+int main(int argc, char **argv)
+{
+    bool traced = false;
+    floor_peer_main(argc, argv);
+    const struct common_option options[] = {
+        {"workers", 'w', COMMON_OPTION_U64, &workers, "P", "workers, all in one plan (default 4)", 1,
+         HARNESS_WORKERS_MAX},
+        {"rounds", 'n', COMMON_OPTION_U64, &rounds, "N", "round trips of each kind (default 2000)", 4,
+         1000000},
+        {"traced", 't', COMMON_OPTION_FLAG, &traced, NULL, "ask for traces and print where the time went", 0,
+         0},
+        {"json", 'j', COMMON_OPTION_FLAG, &json, NULL, "one JSON object a line", 0, 0},
+        {0},
+    };
+    const struct common_command command = {
+        "step_latency", "[options]",
+        "Latency of a one-token step beside the round trips that it cannot avoid, in one run.\n"
+        "ratio_to_floor is to: one nng round trip + two plain unix round trips at the step's payload "
+        "(step_min, step_32k);\n"
+        "three plain unix round trips at that payload (…_stream: the client on unix://); a plain unix round "
+        "trip (the rest).",
+        options};
+    struct common_error err = {0};
+    int rest;
+    enum common_code code = common_options_parse(&command, argc, argv, &rest, &err);
+    if (code == COMMON_CANCELLED)
+        return 0;
+    if (code != COMMON_OK || rest != argc) {
+        fprintf(stderr, "step_latency: %s\n",
+                code != COMMON_OK ? err.message : "no arguments are taken; try 'step_latency --help'");
+        return 2;
+    }
+    return run(traced) ? 0 : 1;
+}
