@@ -13,14 +13,21 @@
 #include "kernels/partial.h"
 #include "proto/step.h"
 
+struct reduce_edges; // the worker's stream edges to its children, shared by all its groups (edge.h)
+
 // What an engine may use of its worker. Lives as long as the worker.
 struct reduce_env {
     struct common_loop *loop;
-    const char *name;                   // of this worker
+    const char *name;                   // of this worker; every pointer here outlives the groups
     const struct common_secret *secret; // for edges
     uint32_t edge_frames_max;           // step frames outstanding on one edge; more wait (credits); 0: 16
     uint32_t edge_queue_max;            // waiting frames on one edge; more are RESOURCE_EXHAUSTED; 0: 4096
+    struct reduce_edges *edges;         // set from reduce_edges_new, which reads what stands above
 };
+
+// Makes the pool of edges; free it after the last group is closed. On the loop's thread, or before it runs.
+enum common_code reduce_edges_new(const struct reduce_env *env, struct reduce_edges **out);
+void reduce_edges_free(struct reduce_edges *edges); // NULL is allowed
 
 struct reduce_group_member {
     char name[65];
@@ -39,16 +46,22 @@ struct reduce_group_spec {
 // of all items (kernels/partial.h layout, item after item). An item whose code is not OK contributes the
 // identity: its bytes are not read.
 struct reduce_local {
-    struct proto_step_result *result; // owned by the engine from contribute on
-    struct common_blob *partials;     // reference given to the engine; it may merge into it
-    uint64_t ready_ns;                // when it was ready: the trace's wait time starts here
+    // Owned by the engine from contribute on. n_items as in the step; its own trace, if any, has its rank.
+    struct proto_step_result *result;
+    // Reference given to the engine; it merges into it. NULL when no item is OK.
+    struct common_blob *partials;
+    uint64_t ready_ns; // when it was ready: the trace's wait time starts here
 };
 
 // The subtree's result, handed to `done` exactly once. On ranks above which the engine itself carries
-// partials (collectives), partials is NULL.
+// partials (collectives), partials is NULL. The bytes of an item whose code is not OK are the identity.
+//
+// A child that does not answer fails every item of the step: its code (UNAVAILABLE, DEADLINE_EXCEEDED, ...),
+// reason "WORKER_LOST" for these two, its name as `worker`. So does one whose answer does not fit the step:
+// INTERNAL.
 struct reduce_outcome {
-    enum common_code
-        code; // not OK: the step as a whole failed here (cancelled, engine broken); the rest is NULL
+    // Not OK: the step as a whole failed here (cancelled, engine broken, no memory); the rest is NULL.
+    enum common_code code;
     char text[256];
     struct proto_step_result *result; // owned by the receiver
     struct common_blob *partials;     // owned by the receiver
@@ -61,18 +74,22 @@ struct reduce_op;    // one step in it
 
 struct reduce_engine_ops {
     const char *name;
-    bool repeatable; // the same data and plan give the same bits; an engine that is not may never be the
-                     // default
+    // The same data and plan give the same bits. An engine that is not repeatable may never be the default.
+    bool repeatable;
+    // INVALID_ARGUMENT: members that are no pre-order tree, an endpoint that cannot be dialled.
     enum common_code (*open)(const struct reduce_env *env, const struct reduce_group_spec *spec,
                              struct reduce_group **out, struct common_error *err);
-    void (*close)(struct reduce_group *group); // steps in it end with CANCELLED
+    // Steps in it end with CANCELLED, on this stack. NULL is allowed.
+    void (*close)(struct reduce_group *group);
     // Sends the frame to the children (without k and v where no appended row is held below) and waits for
-    // contribute. The step is borrowed until done.
+    // contribute. The step is borrowed until done. done never runs on this stack. On failure nothing was
+    // begun: INVALID_ARGUMENT (shapes whose partials pass PROTO_PAYLOAD_MAX), RESOURCE_EXHAUSTED, CANCELLED
+    // (closing).
     enum common_code (*begin)(struct reduce_group *group, const struct proto_step *step, reduce_done_fn done,
                               void *arg, struct reduce_op **out, struct common_error *err);
-    void (*contribute)(struct reduce_op *op,
-                       const struct reduce_local *local); // exactly once, unless cancelled
-    void (*cancel)(struct reduce_op *op);                 // done runs on this stack with CANCELLED
+    // Exactly once, unless cancelled. done may run on this stack; from done on the op is gone.
+    void (*contribute)(struct reduce_op *op, const struct reduce_local *local);
+    void (*cancel)(struct reduce_op *op); // done runs on this stack with CANCELLED
 };
 
 // Registered at start-up (built in) or by a loaded module. ALREADY_EXISTS for a name in use, INVALID_ARGUMENT
@@ -88,8 +105,9 @@ extern const struct reduce_engine_ops reduce_engine_stream;
 // Bytes of the packed partials of all items of a step; false when they wrap or exceed `limit`.
 bool reduce_partials_bytes(const struct proto_step *step, size_t limit, size_t *out);
 
-// Merges what a child answered into `into`/`result`: item by item, partials, coverage, appends, digest; first
-// failure in rank order wins.
+// Merges what a child answered into `into`/`result`, item by item: partials where both are OK, coverage,
+// appends, digest; the first failure in rank order wins. Traces are left alone. Both blocks have
+// reduce_partials_bytes of the step and are aligned to 64; both results have its number of items.
 void reduce_merge(const struct proto_step *step, struct common_blob *into, struct proto_step_result *result,
                   const void *child_partials, const struct proto_step_result *child);
 
