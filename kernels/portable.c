@@ -10,9 +10,10 @@
 //      | 4 x 16 keys   |
 //      +---------------+
 //
-// Accuracy. The sum over panels is compensated (hi + lo), so the error does not grow with the number of keys;
-// inside a panel at most 16 + 4 roundings follow each other. m rises only when a logit passes it by 4, which
-// keeps rescaling, and its roundings, rare; the true largest logit is put in at the end.
+// Accuracy. A logit is hi + lo until m is taken off, for the weights' sake. The sum over panels is
+// compensated (hi + lo), so the error does not grow with the number of keys; inside a panel at most 16 + 4
+// roundings follow each other. m rises only when a logit passes it by 4, which keeps rescaling, and its
+// roundings, rare; the true largest logit is put in at the end.
 //
 // Two paths: from WIDE rows on, a panel is converted and transposed once and all loops run along keys or
 // columns; below, keys are read where they lie (or from a padded copy if a dim is no multiple of the vector).
@@ -33,7 +34,7 @@ struct tile {
     uint32_t rows; // pairs in this tile
     uint32_t k_dim, v_dim, k_pad, v_pad;
     bool wide, copy_k, copy_v;
-    float *q, *scores, *keys, *values, *hi, *lo;
+    float *q, *scores, *lost, *keys, *values, *hi, *lo; // a dot is scores + lost
     uint64_t position[TILE], from[TILE], to[TILE]; // a pair's query position; it sees keys from .. to - 1
     float slope[TILE];
     float m[TILE], top[TILE]; // m in use, and the largest logit seen
@@ -67,7 +68,7 @@ static uint64_t scratch_bytes(const struct kernels_spec *spec, uint32_t rows)
 {
     (void)rows;
     struct layout l = layout_of(spec);
-    return (l.q + l.scores + l.keys + l.values + 2 * l.sums) * sizeof(float);
+    return (l.q + 2 * l.scores + l.keys + l.values + 2 * l.sums) * sizeof(float);
 }
 
 static void tile_init(struct tile *t, const struct kernels_job *job, uint64_t first, uint32_t rows,
@@ -88,7 +89,8 @@ static void tile_init(struct tile *t, const struct kernels_job *job, uint64_t fi
     t->copy_v = t->v_pad != t->v_dim || (t->wide && spec->kv_type != KERNELS_KV_F32);
     t->q = scratch;
     t->scores = t->q + l.q;
-    t->keys = t->scores + l.scores;
+    t->lost = t->scores + l.scores;
+    t->keys = t->lost + l.scores;
     t->values = t->keys + l.keys;
     t->hi = t->values + l.values;
     t->lo = t->hi + l.sums;
@@ -141,7 +143,7 @@ static void score_panel(struct tile *t, enum kernels_kv_type type)
         for (uint32_t c = 0; c < t->block_count * BLOCK; c += WIDE_KEYS) {
             for (uint32_t r = 0; r < t->rows; r += WIDE_ROWS)
                 dot_wide(t->q + (size_t)r * t->k_pad, t->k_pad, t->keys + c, t->k_dim,
-                         t->scores + (size_t)r * PANEL + c);
+                         t->scores + (size_t)r * PANEL + c, t->lost + (size_t)r * PANEL + c);
         }
         return;
     }
@@ -156,18 +158,19 @@ static void score_panel(struct tile *t, enum kernels_kv_type type)
             stride = t->k_pad * sizeof(float);
             as = KERNELS_KV_F32;
         }
-        float *out = t->scores + b * BLOCK;
         for (uint32_t r = 0; r < t->rows;) {
             const float *q = t->q + (size_t)r * t->k_pad;
+            float *hi = t->scores + (size_t)r * PANEL + b * BLOCK,
+                  *lo = t->lost + (size_t)r * PANEL + b * BLOCK;
             uint32_t left = t->rows - r;
             if (left >= 3 && LANES == 16) {
-                dot_rows(as, 4, q, left, k, stride, x->begin, x->end, t->k_pad, out + (size_t)r * PANEL);
+                dot_rows(as, 4, q, left, k, stride, x->begin, x->end, t->k_pad, hi, lo);
                 r += 4;
             } else if (left >= 2) {
-                dot_rows(as, 2, q, left, k, stride, x->begin, x->end, t->k_pad, out + (size_t)r * PANEL);
+                dot_rows(as, 2, q, left, k, stride, x->begin, x->end, t->k_pad, hi, lo);
                 r += 2;
             } else {
-                dot_rows(as, 1, q, left, k, stride, x->begin, x->end, t->k_pad, out + (size_t)r * PANEL);
+                dot_rows(as, 1, q, left, k, stride, x->begin, x->end, t->k_pad, hi, lo);
                 r += 1;
             }
         }
@@ -211,27 +214,57 @@ INLINE vi lane_mask(vi lanes, uint32_t at, uint32_t begin, uint32_t end)
     return (key >= (int32_t)begin) & (key < (int32_t)end);
 }
 
-// Dots to logits, in place, and the largest of those that the pair sees. `bent`: there is a soft cap or
-// ALiBi; otherwise scores stay dots, and the scale is fused into the subtraction of m.
+// tanh in plain double, accurate to 1e-10 and free of branches, so that loops over it vectorise. Odd series
+// near zero, where 1 - 2 / (e^2x + 1) would cancel.
+INLINE double tanh_of(double x)
+{
+    double a = x < 0 ? -x : x, z = x * x;
+    double near = a * (1 + z * (-1.0 / 3 + z * (2.0 / 15 + z * (-17.0 / 315 + z * (62.0 / 2835)))));
+    double y = 2 * (a > 20 ? 20 : a), t = y * 1.4426950408889634 + 0x1.8p52;
+    double r = y - (t - 0x1.8p52) * 0.6931471805599453;
+    double p = 1.0 / 3628800;
+    for (int k = 9; k >= 0; k--) { // e^r, |r| <= 0.35: terms to r^10 / 10!
+        static const double factor[] = {1,         1,         1.0 / 2,    1.0 / 6,     1.0 / 24,
+                                        1.0 / 120, 1.0 / 720, 1.0 / 5040, 1.0 / 40320, 1.0 / 362880};
+        p = p * r + factor[k];
+    }
+    uint64_t bits;
+    memcpy(&bits, &t, sizeof(bits));
+    double far = 1 - 2 / (p * kernels_scalar_bits((bits + 1023) << 52) + 1);
+    double up = a < 0.05 ? near : far;
+    return x < 0 ? -up : up;
+}
+
+// Dots to logits, in place, where there is a soft cap or ALiBi: in double, a logit being hi + lo as a dot
+// was.
+static void bend_block(const struct tile *t, uint32_t r, uint32_t b)
+{
+    float *hi = t->scores + (size_t)r * PANEL + b * BLOCK, *lo = t->lost + (size_t)r * PANEL + b * BLOCK;
+    double distance = (double)(int64_t)(t->blocks[b].first - t->position[r]);
+    double scale = t->spec->scale, cap = t->spec->soft_cap, slope = t->slope[r];
+    for (uint32_t j = 0; j < BLOCK; j++) {
+        double low = isfinite(hi[j]) ? lo[j] : 0, x = ((double)hi[j] + low) * scale;
+        if (cap > 0)
+            x = cap * tanh_of(x / cap);
+        x += slope * (distance + j);
+        hi[j] = (float)x;
+        lo[j] = (float)(x - hi[j]);
+    }
+}
+
+// The largest logit among those that the pair sees. Scores are dots, unless `bent`: then they are logits.
 INLINE float largest_logit(struct tile *t, uint32_t r, const struct ranges *range, vi lanes, bool bent)
 {
-    float *x = t->scores + (size_t)r * PANEL;
-    vf none = vf_splat(-INFINITY), top = none, scale = vf_splat(t->spec->scale);
+    const float *x = t->scores + (size_t)r * PANEL;
+    vf none = vf_splat(-INFINITY), top = none, scale = vf_splat(bent ? 1 : t->spec->scale);
     for (uint32_t b = 0; b < t->block_count; b++) {
         if (range->begin[b] == range->end[b])
             continue;
-        float distance = (float)(int64_t)(t->blocks[b].first - t->position[r]);
+        if (bent)
+            bend_block(t, r, b);
         bool whole = range->begin[b] == 0 && range->end[b] == BLOCK;
         for (uint32_t l = 0; l < BLOCK; l += LANES) {
             vf y = vf_load(x + b * BLOCK + l) * scale;
-            if (bent) {
-                if (t->spec->soft_cap > 0)
-                    y = t->spec->soft_cap * vf_tanh(y / t->spec->soft_cap);
-                if (t->spec->alibi)
-                    y = vf_fma(vf_splat(t->slope[r]),
-                               distance + __builtin_convertvector(lanes + (int32_t)l, vf), y);
-                vf_store(x + b * BLOCK + l, y);
-            }
             if (!whole)
                 y = vf_select(lane_mask(lanes, l, range->begin[b], range->end[b]), y, none);
             top = vf_max(y, top); // a NaN is passed over here; its weight will be NaN
@@ -240,18 +273,21 @@ INLINE float largest_logit(struct tile *t, uint32_t r, const struct ranges *rang
     return max_lanes(top);
 }
 
-// Logits to weights exp(x - m), in place, zero where the pair does not see the key. Returns their sum.
+// Weights exp(x - m) in place of scores, zero where the pair does not see the key. Returns their sum.
 INLINE float weigh(struct tile *t, uint32_t r, const struct ranges *range, vi lanes, float m, bool bent)
 {
     float *x = t->scores + (size_t)r * PANEL;
-    vf sum = {0}, scale = vf_splat(t->spec->scale), minus_m = vf_splat(-m);
+    const float *lost = t->lost + (size_t)r * PANEL;
+    vf sum = {0}, scale = vf_splat(bent ? 1 : t->spec->scale), minus_m = vf_splat(-m);
     for (uint32_t b = 0; b < t->block_count; b++) {
         if (range->begin[b] == range->end[b])
             continue;
         bool whole = range->begin[b] == 0 && range->end[b] == BLOCK;
         for (uint32_t l = 0; l < BLOCK; l += LANES) {
-            vf y = vf_load(x + b * BLOCK + l);
-            vf w = vf_exp(bent ? y + minus_m : vf_fma(y, scale, minus_m));
+            vf low = vf_load(lost + b * BLOCK + l);
+            low = vf_select(low == low, low, (vf){0}); // what an infinite dot lost is NaN
+            vf y = vf_fma(low, scale, vf_fma_exact(vf_load(x + b * BLOCK + l), scale, minus_m));
+            vf w = vf_exp(y);
             if (!whole)
                 w = vf_select(lane_mask(lanes, l, range->begin[b], range->end[b]), w, (vf){0});
             vf_store(x + b * BLOCK + l, w);

@@ -63,11 +63,35 @@ INLINE size_t type_bytes(enum kernels_kv_type type)
     return type == KERNELS_KV_F32 ? 4 : 2;
 }
 
+// acc[r][c] = q_row[r] . key[c] over dims from .. to - 1, whole vectors, lane by lane.
+INLINE void dot_lanes(enum kernels_kv_type type, uint32_t row_tile, const float *const q_row[4],
+                      const char *const key[ACCS], size_t from, size_t to, vf acc[ACCS])
+{
+    uint32_t key_tile = ACCS / row_tile;
+#pragma GCC unroll 16
+    for (uint32_t i = 0; i < ACCS; i++)
+        acc[i] = (vf){0};
+    for (size_t d = from; d < to; d += LANES) {
+        vf x[ACCS];
+#pragma GCC unroll 16
+        for (uint32_t c = 0; c < key_tile; c++)
+            x[c] = load_as(type, key[c], d);
+#pragma GCC unroll 4
+        for (uint32_t r = 0; r < row_tile; r++) {
+            vf y = vf_load(q_row[r] + d);
+#pragma GCC unroll 16
+            for (uint32_t c = 0; c < key_tile; c++)
+                acc[r * key_tile + c] = vf_fma(y, x[c], acc[r * key_tile + c]);
+        }
+    }
+}
+
 // scores[r][j] = q[r] . k[j] for row_tile rows of q (stride dim) and the seen keys of a block; dim is a
 // multiple of LANES. Rows past `rows` and keys outside the range repeat a neighbour's work and are not stored
 // or never looked at.
 INLINE void dot_rows(enum kernels_kv_type type, uint32_t row_tile, const float *q, uint32_t rows,
-                     const char *k, size_t k_stride, uint32_t begin, uint32_t end, size_t dim, float *scores)
+                     const char *k, size_t k_stride, uint32_t begin, uint32_t end, size_t dim, float *scores,
+                     float *lost)
 {
     uint32_t key_tile = ACCS / row_tile;
     const float *q_row[4];
@@ -82,30 +106,29 @@ INLINE void dot_rows(enum kernels_kv_type type, uint32_t row_tile, const float *
             uint32_t at = j + c < begin ? begin : j + c >= end ? end - 1 : j + c;
             key[c] = k + at * k_stride;
         }
+        const size_t group = 8 * LANES;
+        dot_lanes(type, row_tile, q_row, key, 0, dim < group ? dim : group, acc);
+        for (size_t d = group; d < dim; d += group) {
+            vf more[ACCS];
+            dot_lanes(type, row_tile, q_row, key, d, dim - d < group ? dim : d + group, more);
 #pragma GCC unroll 16
-        for (uint32_t i = 0; i < ACCS; i++)
-            acc[i] = (vf){0};
-        for (size_t d = 0; d < dim; d += LANES) {
-            vf x[ACCS];
-#pragma GCC unroll 16
-            for (uint32_t c = 0; c < key_tile; c++)
-                x[c] = load_as(type, key[c], d);
-#pragma GCC unroll 4
-            for (uint32_t r = 0; r < row_tile; r++) {
-                vf y = vf_load(q_row[r] + d);
-#pragma GCC unroll 16
-                for (uint32_t c = 0; c < key_tile; c++)
-                    acc[r * key_tile + c] = vf_fma(y, x[c], acc[r * key_tile + c]);
-            }
+            for (uint32_t i = 0; i < ACCS; i++)
+                acc[i] += more[i];
         }
-        float sums[ACCS];
+        float hi[ACCS], lo[ACCS];
 #pragma GCC unroll 4
-        for (uint32_t i = 0; i < ACCS; i += LANES)
-            vf_store(sums + i, vf_sum_each(acc + i));
+        for (uint32_t i = 0; i < ACCS; i += LANES) {
+            vf h, l;
+            vf_sum_each(acc + i, &h, &l);
+            vf_store(hi + i, h);
+            vf_store(lo + i, l);
+        }
 #pragma GCC unroll 4
         for (uint32_t r = 0; r < row_tile; r++) {
-            if (r < rows)
-                memcpy(scores + r * PANEL + j, sums + r * key_tile, key_tile * sizeof(float));
+            if (r < rows) {
+                memcpy(scores + r * PANEL + j, hi + r * key_tile, key_tile * sizeof(float));
+                memcpy(lost + r * PANEL + j, lo + r * key_tile, key_tile * sizeof(float));
+            }
         }
     }
 }
@@ -114,14 +137,16 @@ INLINE void dot_rows(enum kernels_kv_type type, uint32_t row_tile, const float *
 #define WIDE_KEYS (2u * LANES)
 
 // scores[r][c .. c + WIDE_KEYS) for WIDE_ROWS rows of q (stride q_stride), keys transposed: keys[dim][PANEL].
-INLINE void dot_wide(const float *q, size_t q_stride, const float *keys, size_t dim, float *scores)
+INLINE void dot_wide(const float *q, size_t q_stride, const float *keys, size_t dim, float *scores,
+                     float *lost)
 {
-    vf total[WIDE_ROWS][2];
+    size_t group = dim <= 32 ? 4 : dim <= 64 ? 8 : 16;
+    vf hi[WIDE_ROWS][2], lo[WIDE_ROWS][2];
 #pragma GCC unroll 4
     for (uint32_t r = 0; r < WIDE_ROWS; r++)
-        total[r][0] = total[r][1] = (vf){0};
-    for (size_t d0 = 0; d0 < dim; d0 += 16) {
-        size_t d1 = d0 + 16 < dim ? d0 + 16 : dim;
+        hi[r][0] = hi[r][1] = lo[r][0] = lo[r][1] = (vf){0};
+    for (size_t d0 = 0; d0 < dim; d0 += group) {
+        size_t d1 = d0 + group < dim ? d0 + group : dim;
         vf acc[WIDE_ROWS][2];
 #pragma GCC unroll 4
         for (uint32_t r = 0; r < WIDE_ROWS; r++)
@@ -137,14 +162,16 @@ INLINE void dot_wide(const float *q, size_t q_stride, const float *keys, size_t 
         }
 #pragma GCC unroll 4
         for (uint32_t r = 0; r < WIDE_ROWS; r++) {
-            total[r][0] += acc[r][0];
-            total[r][1] += acc[r][1];
+            vf_add_exact(&hi[r][0], &lo[r][0], acc[r][0]);
+            vf_add_exact(&hi[r][1], &lo[r][1], acc[r][1]);
         }
     }
 #pragma GCC unroll 4
     for (uint32_t r = 0; r < WIDE_ROWS; r++) {
-        vf_store(scores + r * PANEL, total[r][0]);
-        vf_store(scores + r * PANEL + LANES, total[r][1]);
+        vf_store(scores + r * PANEL, hi[r][0]);
+        vf_store(scores + r * PANEL + LANES, hi[r][1]);
+        vf_store(lost + r * PANEL, lo[r][0]);
+        vf_store(lost + r * PANEL + LANES, lo[r][1]);
     }
 }
 
@@ -188,15 +215,6 @@ struct ranges {
     uint32_t begin[PANEL_BLOCKS], end[PANEL_BLOCKS];
 };
 
-// (hi, lo) = (hi, lo) + x, where hi + lo is the sum and lo what hi lost: Knuth's two-sum, free of branches.
-INLINE void add_compensated(float *hi, float *lo, vf x)
-{
-    vf h = vf_load(hi), sum = h + x, part = sum - h;
-    vf lost = (h - (sum - part)) + (x - part);
-    vf_store(hi, sum);
-    vf_store(lo, vf_load(lo) + lost);
-}
-
 // hi, lo [row_tile][width] += sum over keys of weights[r][key] * value[key], columns c .. c + col_tile *
 // LANES.
 INLINE void fold_values(enum kernels_kv_type type, uint32_t row_tile, uint32_t col_tile, const float *weights,
@@ -236,7 +254,10 @@ INLINE void fold_values(enum kernels_kv_type type, uint32_t row_tile, uint32_t c
 #pragma GCC unroll 8
         for (uint32_t c = 0; c < col_tile; c++) {
             size_t at = r * width + column + c * LANES;
-            add_compensated(hi + at, lo + at, total[r * col_tile + c]);
+            vf h = vf_load(hi + at), l = vf_load(lo + at);
+            vf_add_exact(&h, &l, total[r * col_tile + c]);
+            vf_store(hi + at, h);
+            vf_store(lo + at, l);
         }
     }
 }

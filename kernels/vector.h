@@ -57,6 +57,18 @@ INLINE vf vf_fma(vf a, vf b, vf c)
 #endif
 }
 
+// a * b + c rounded once, on every machine.
+INLINE vf vf_fma_exact(vf a, vf b, vf c)
+{
+#if LANES > 4
+    return vf_fma(a, b, c);
+#else
+    typedef double vd __attribute__((vector_size(8 * LANES))); // the product of two floats is exact in it
+    vd x = __builtin_convertvector(a, vd) * __builtin_convertvector(b, vd) + __builtin_convertvector(c, vd);
+    return __builtin_convertvector(x, vf);
+#endif
+}
+
 // mask lanes are all ones or all zeros
 INLINE vf vf_select(vi mask, vf yes, vf no)
 {
@@ -118,22 +130,6 @@ INLINE vf vf_exp(vf x)
     return vf_select(x < -87.0f, (vf){0}, p * (vf)two_n);
 }
 
-// tanh x: an odd polynomial near 0, where 1 - 2 / (e^2x + 1) would cancel.
-INLINE vf vf_tanh(vf x)
-{
-    vu sign = (vu)x & 0x80000000u;
-    vf a = (vf)((vu)x ^ sign);
-    vf z = a * a;
-    vf p = vf_splat(-0.00609671416591f);
-    p = vf_fma(p, z, vf_splat(0.0209971789991f));
-    p = vf_fma(p, z, vf_splat(-0.0538509095785f));
-    p = vf_fma(p, z, vf_splat(0.13332769737f));
-    p = vf_fma(p, z, vf_splat(-0.333333289441f));
-    vf near = vf_fma(z * a, p, a);
-    vf far = 1.0f - 2.0f / (vf_exp(vf_select(a > 20.0f, vf_splat(40.0f), a + a)) + 1.0f);
-    return (vf)((vu)vf_select(a < 0.625f, near, far) | sign);
-}
-
 // The lanes of a and b, interleaved: the first half of them, and the second half.
 INLINE vf vf_zip_low(vf a, vf b)
 {
@@ -173,15 +169,33 @@ INLINE void vf_transpose(vf x[LANES])
     }
 }
 
-// Lane i of the answer = the sum of the lanes of x[i], each in the same order: after a perfect shuffle of
-// x[i] and x[i + half], low + high holds half the vectors with the sums of lane pairs (l, l + half).
-INLINE vf vf_sum_each(vf x[LANES])
+// hi + lo += x: hi takes the rounded sum, lo what it lost (Knuth's two-sum, free of branches). Where hi is
+// not finite, lo is NaN and means nothing.
+INLINE void vf_add_exact(vf *hi, vf *lo, vf x)
+{
+    vf sum = *hi + x, part = sum - *hi;
+    *lo += (*hi - (sum - part)) + (x - part);
+    *hi = sum;
+}
+
+// Lane i of hi + lo = the sum of the lanes of x[i], each in the same order: after a perfect shuffle of x[i]
+// and x[i + half], low + high holds half the vectors with the sums of lane pairs (l, l + half). The last two
+// levels, where the numbers are largest, keep what they lose.
+INLINE void vf_sum_each(vf x[LANES], vf *hi, vf *lo)
 {
 #pragma GCC unroll 4
-    for (int half = LANES / 2; half >= 1; half /= 2) {
+    for (int half = LANES / 2; half > 2; half /= 2) {
 #pragma GCC unroll 16
         for (int i = 0; i < half; i++)
             x[i] = vf_zip_low(x[i], x[i + half]) + vf_zip_high(x[i], x[i + half]);
     }
-    return x[0];
+    vf lost[2] = {{0}, {0}};
+    for (int i = 0; i < 2; i++) {
+        vf high = vf_zip_high(x[i], x[i + 2]);
+        x[i] = vf_zip_low(x[i], x[i + 2]);
+        vf_add_exact(&x[i], &lost[i], high);
+    }
+    *hi = vf_zip_low(x[0], x[1]);
+    *lo = vf_zip_low(lost[0], lost[1]) + vf_zip_high(lost[0], lost[1]);
+    vf_add_exact(hi, lo, vf_zip_high(x[0], x[1]));
 }

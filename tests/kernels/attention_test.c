@@ -19,6 +19,7 @@
 #define MAX_GROUP 8
 
 static double worst_o[16], worst_lse[16]; // by index in the registry
+static char worst_case[16][120];          // of worst_o
 
 // Kernels that this machine can run, one after the other.
 static const struct kernels_attention *next_kernel(uint32_t *i)
@@ -91,8 +92,10 @@ static void compare(const struct data *d, const struct answer *want, const struc
                          i, c, got, ref, ratio);
             if (!isfinite(got))
                 fail_msg("%s: %s, %s: row %zu: o[%u] %g, want %g", name, d->name, what, i, c, got, ref);
-            if (isfinite(bound_o))
-                worst_o[kernel] = fmax(worst_o[kernel], ratio);
+            if (isfinite(bound_o) && ratio > worst_o[kernel]) {
+                worst_o[kernel] = ratio;
+                snprintf(worst_case[kernel], sizeof(worst_case[kernel]), "%s", d->name);
+            }
         }
     }
     free(o);
@@ -626,7 +629,8 @@ static int report(void **state)
     for (uint32_t i = 0; i < kernels_attention_count(); i++) {
         const struct kernels_attention *k = kernels_attention_at(i);
         if (kernels_attention_usable(k))
-            printf("%-16s largest error / bound: o %.3f, lse %.3f\n", k->name, worst_o[i], worst_lse[i]);
+            printf("%-16s largest error / bound: o %.3f (%s), lse %.3f\n", k->name, worst_o[i], worst_case[i],
+                   worst_lse[i]);
         else
             printf("%-16s skipped: this CPU cannot run it\n", k->name);
     }
