@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// What store.c and chunk.c share: the inside of a chunk.
+#ifndef WORKER_CHUNK_H
+#define WORKER_CHUNK_H
+
+#include <stddef.h>
+
+#include "worker/store.h"
+
+struct worker_retired { // memory that a pin may still read
+    struct worker_retired *next;
+    void *memory;
+    uint64_t bytes;
+};
+
+struct worker_layer {
+    uint32_t present, ready;
+    uint8_t *block;  // whole layer, or NULL
+    uint8_t **pages; // [chunk_tokens / 16], entries NULL where no row is; all NULL when there is a block
+    uint8_t *rows;   // [chunk_tokens] enum worker_row
+};
+
+struct worker_chunk {
+    uint64_t id, first;
+    struct worker_shape shape;
+    uint32_t refs, pins;
+    uint32_t k_row, v_row; // bytes of one row of one head
+    uint64_t page_bytes, block_bytes;
+    struct worker_retired *retired;
+    struct worker_layer *layers[]; // [shape.layers], NULL until a row comes
+};
+
+uint64_t worker_chunk_overhead(const struct worker_shape *shape); // bytes of an empty chunk
+uint64_t worker_layer_overhead(const struct worker_shape *shape); // bytes of a layer without pages
+struct worker_layer *worker_layer_new(const struct worker_shape *shape);
+void worker_chunk_measure(struct worker_chunk *chunk); // fills in row, page and block bytes
+
+// Where K and V of a present row of a head are.
+uint8_t *worker_layer_k(const struct worker_chunk *chunk, const struct worker_layer *layer, uint32_t row,
+                        uint32_t head);
+uint8_t *worker_layer_v(const struct worker_chunk *chunk, const struct worker_layer *layer, uint32_t row,
+                        uint32_t head);
+
+// Whether a present row has these bytes; writes a row whose page is there. k, v: [kv_heads][dim] of the row.
+bool worker_layer_row_equal(const struct worker_chunk *chunk, const struct worker_layer *layer, uint32_t row,
+                            const uint8_t *k, const uint8_t *v);
+void worker_layer_row_set(const struct worker_chunk *chunk, struct worker_layer *layer, uint32_t row,
+                          const uint8_t *k, const uint8_t *v);
+void worker_layer_mark(const struct worker_chunk *chunk, struct worker_layer *layer, uint32_t row,
+                       enum worker_row state);
+void worker_layer_advance(const struct worker_chunk *chunk,
+                          struct worker_layer *layer); // recounts ready from where it stands
+
+#endif

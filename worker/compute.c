@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/compute.h"
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "common/blob.h"
+#include "common/hash.h"
+#include "kernels/split.h"
+
+struct item {
+    struct worker_spec *spec;
+    struct kernels_spec slab; // the spec, of the slab's heads only
+    struct kernels_item item;
+    struct kernels_split split;
+    struct kernels_partial out;
+    struct kernels_run *runs;
+    void *workspace;
+    uint32_t first_task;
+    atomic_uint left; // tasks; whoever brings it to 0 merges
+};
+
+struct worker_compute {
+    struct worker_store *store;
+    uint64_t budget, bytes, madds, tokens, scratch;
+    uint32_t tasks, n_items;
+    struct worker_chunk **pinned;
+    size_t n_pinned, cap_pinned;
+    struct item items[];
+};
+
+struct worker_compute *worker_compute_new(struct worker_store *store, uint32_t max_items,
+                                          uint64_t budget_bytes)
+{
+    struct worker_compute *compute = calloc(1, sizeof *compute + max_items * sizeof *compute->items);
+    if (compute) {
+        compute->budget = budget_bytes;
+        compute->store = store;
+        compute->bytes = sizeof *compute + max_items * sizeof *compute->items;
+    }
+    return compute;
+}
+
+// Which keys of a chunk an item has to do with.
+struct share {
+    uint32_t covered; // below visible: counted
+    uint32_t seen;    // some row may see them: computed
+};
+
+static struct share share_of(const struct worker_compute_item *item, const struct worker_session_chunk *entry)
+{
+    struct share share = {0, 0};
+    uint64_t first = worker_chunk_first(entry->chunk), window = item->session->spec->kernels.window;
+    if (!entry->compute || first >= item->visible)
+        return share;
+    uint32_t ready = worker_chunk_ready(entry->chunk, item->layer);
+    uint64_t below = item->visible - first, causal = item->first + item->rows;
+    share.covered = below < ready ? (uint32_t)below : ready;
+    if (first < causal)
+        share.seen = causal - first < share.covered ? (uint32_t)(causal - first) : share.covered;
+    if (window > 0 && item->first >= window && first + share.seen <= item->first - window + 1)
+        share.seen = 0; // before every row's window
+    return share;
+}
+
+static bool grow_pins(struct worker_compute *compute, size_t n)
+{
+    if (n <= compute->cap_pinned - compute->n_pinned)
+        return true;
+    size_t cap = compute->n_pinned + n;
+    cap += cap / 2;
+    struct worker_chunk **pinned = realloc(compute->pinned, cap * sizeof *pinned);
+    if (!pinned)
+        return false;
+    compute->bytes += (cap - compute->cap_pinned) * sizeof *pinned;
+    compute->pinned = pinned;
+    compute->cap_pinned = cap;
+    return true;
+}
+
+static void fill_runs(struct item *to, const struct worker_compute_item *item, uint32_t from, uint32_t n,
+                      uint32_t run_count)
+{
+    uint32_t at = 0;
+    for (uint32_t i = from; i < from + n; i++) {
+        const struct worker_session_chunk *entry = &item->session->chunks[i];
+        uint32_t seen = share_of(item, entry).seen;
+        if (seen == 0)
+            continue;
+        for (uint32_t head = 0; head < item->kv_heads; head++)
+            worker_chunk_runs(entry->chunk, item->layer, item->kv_head + head, seen,
+                              &to->runs[head * run_count + at]);
+        at += worker_chunk_run_count(entry->chunk, item->layer, seen);
+    }
+    assert(at == run_count);
+}
+
+// Runs, workspace and the split. False: out of memory.
+static bool lay_out(uint64_t budget, struct item *to, const struct worker_compute_item *item, uint32_t from,
+                    uint32_t n, uint32_t run_count, uint64_t *bytes)
+{
+    uint32_t group = kernels_spec_group(&item->session->spec->kernels);
+    to->runs = malloc((size_t)item->kv_heads * run_count * sizeof *to->runs);
+    if (!to->runs)
+        return false;
+    fill_runs(to, item, from, n, run_count);
+    to->slab = item->session->spec->kernels;
+    to->slab.kv_heads = item->kv_heads;
+    to->slab.q_heads = item->kv_heads * group;
+    if (to->slab.alibi)
+        to->slab.alibi += item->kv_head * group;
+    uint64_t k_dim = to->slab.k_dim;
+    to->item = (struct kernels_item){.spec = &to->slab,
+                                     .kernel = item->session->spec->kernel,
+                                     .rows = item->rows,
+                                     .q_first = item->first,
+                                     .visible = item->visible,
+                                     .q = item->q,
+                                     .q_row_stride = to->slab.q_heads * k_dim,
+                                     .q_head_stride = k_dim,
+                                     .chunk_tokens = item->session->spec->shape.chunk_tokens,
+                                     .run_count = run_count,
+                                     .runs = to->runs};
+    uint64_t workspace = kernels_split_bytes(&to->item);
+    *bytes = workspace + (uint64_t)item->kv_heads * run_count * sizeof *to->runs;
+    if (workspace > 0 && *bytes <= budget)
+        to->workspace = aligned_alloc(KERNELS_ALIGN, common_align64(workspace));
+    if (!to->workspace) {
+        free(to->runs);
+        return false;
+    }
+    kernels_split_init(&to->split, &to->item, to->workspace);
+    return true;
+}
+
+enum common_code worker_compute_add(struct worker_compute *compute, const struct worker_compute_item *item,
+                                    struct kernels_coverage *coverage, uint64_t *digest,
+                                    struct common_error *err)
+{
+    const struct worker_session *session = item->session;
+    struct item *to = &compute->items[compute->n_items];
+    struct kernels_coverage cover = {0, 0};
+    uint64_t seen = 0, bytes = 0;
+    uint32_t n, from = worker_session_span(session, 0, item->visible, &n), run_count = 0;
+    uint64_t trail =
+        common_mix64(session->spec->kernel_digest ^ ((uint64_t)item->rows << 32 | item->kv_heads));
+    if (!grow_pins(compute, n))
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a step");
+    for (uint32_t i = from; i < from + n; i++) {
+        const struct worker_session_chunk *entry = &session->chunks[i];
+        struct share share = share_of(item, entry);
+        kernels_coverage_count(&cover, worker_chunk_id(entry->chunk), share.covered, session->epoch);
+        if (share.seen == 0)
+            continue;
+        run_count += worker_chunk_run_count(entry->chunk, item->layer, share.seen);
+        seen += share.seen;
+        trail =
+            common_mix64(trail ^ common_mix64(worker_chunk_id(entry->chunk) ^ ((uint64_t)share.seen << 40)));
+    }
+    *to = (struct item){.out = item->out};
+    if (run_count == 0) {
+        kernels_partial_reset(&item->out);
+    } else {
+        uint64_t budget = compute->budget > compute->bytes ? compute->budget - compute->bytes : 0;
+        if (!lay_out(budget, to, item, from, n, run_count, &bytes))
+            return common_error_set(
+                err, COMMON_RESOURCE_EXHAUSTED,
+                "no memory for the step: try again when less is in flight, or with fewer rows");
+        for (uint32_t i = from; i < from + n; i++) {
+            if (share_of(item, &session->chunks[i]).seen == 0)
+                continue;
+            worker_store_pin(session->chunks[i].chunk);
+            compute->pinned[compute->n_pinned++] = session->chunks[i].chunk;
+        }
+        to->spec = worker_spec_ref(session->spec);
+        to->first_task = compute->tasks;
+        atomic_init(&to->left, to->split.tasks);
+        compute->n_items++;
+        compute->tasks += to->split.tasks;
+        compute->bytes += bytes;
+        compute->madds += seen * item->rows * to->slab.q_heads * (to->slab.k_dim + to->slab.v_dim);
+        uint64_t scratch = kernels_split_scratch(&to->item);
+        compute->scratch = scratch > compute->scratch ? scratch : compute->scratch;
+    }
+    compute->tokens += cover.tokens;
+    *coverage = cover;
+    *digest = trail;
+    return COMMON_OK;
+}
+
+uint64_t worker_compute_madds(const struct worker_compute *compute)
+{
+    return compute->madds;
+}
+
+uint64_t worker_compute_bytes(const struct worker_compute *compute)
+{
+    return compute->bytes;
+}
+
+uint64_t worker_compute_tokens(const struct worker_compute *compute)
+{
+    return compute->tokens;
+}
+
+uint32_t worker_compute_tasks(const struct worker_compute *compute)
+{
+    return compute->tasks;
+}
+
+uint64_t worker_compute_scratch(const struct worker_compute *compute)
+{
+    return compute->scratch;
+}
+
+void worker_compute_run(void *arg, uint32_t task, void *scratch)
+{
+    struct worker_compute *compute = arg;
+    uint32_t lo = 0, hi = compute->n_items;
+    while (hi - lo > 1) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (compute->items[mid].first_task <= task)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    struct item *item = &compute->items[lo];
+    kernels_split_run(&item->split, task - item->first_task, scratch);
+    // Acquire and release: the last one reads what all the others wrote.
+    if (atomic_fetch_sub_explicit(&item->left, 1, memory_order_acq_rel) == 1)
+        kernels_split_merge(&item->split, &item->out);
+}
+
+void worker_compute_free(struct worker_compute *compute)
+{
+    if (!compute)
+        return;
+    for (size_t i = 0; i < compute->n_pinned; i++)
+        worker_store_unpin(compute->store, compute->pinned[i]);
+    for (uint32_t i = 0; i < compute->n_items; i++) {
+        worker_spec_unref(compute->items[i].spec);
+        free(compute->items[i].runs);
+        free(compute->items[i].workspace);
+    }
+    free(compute->pinned);
+    free(compute);
+}

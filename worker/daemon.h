@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line of banyan-worker and what it writes for scripts.
+#ifndef WORKER_DAEMON_H
+#define WORKER_DAEMON_H
+
+#include "common/status.h"
+#include "worker/worker.h"
+
+struct worker_daemon_options {
+    struct worker_config config; // strings point into argv, the environment, or below
+    const char *ready_file;      // NULL: none
+    char name[65], host[65], secret_file[4096], token[257];
+};
+
+// CANCELLED after --help or --version; INVALID_ARGUMENT for a wrong command line; other codes when the secret
+// or the token cannot be had. Loads or makes the secret.
+enum common_code worker_daemon_options_parse(int argc, char **argv, struct worker_daemon_options *out,
+                                             struct common_error *err);
+
+// One line of JSON with name, endpoints and pid; complete or not at all.
+enum common_code worker_daemon_write_ready(const char *path, const struct worker_config *config,
+                                           const char *endpoint, const char *edge_endpoint,
+                                           struct common_error *err);
+
+#endif

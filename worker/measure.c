@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/measure.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/blob.h"
+#include "common/clock.h"
+#include "kernels/attention.h"
+#include "kernels/partial.h"
+
+enum { Q_HEADS = 32, KV_HEADS = 8, DIM = 128, RUN_ROWS = 256, MEASURE_NS = 100 * 1000 * 1000 };
+
+static const struct kernels_spec spec = {.kv_type = KERNELS_KV_BF16,
+                                         .k_dim = DIM,
+                                         .v_dim = DIM,
+                                         .q_heads = Q_HEADS,
+                                         .kv_heads = KV_HEADS,
+                                         .scale = 0.08838834764831845f};
+
+struct bench {
+    const struct kernels_attention *kernel;
+    const uint8_t *data;
+    uint32_t runs;
+    uint64_t deadline_ns;
+    atomic_uint next;
+    atomic_ullong bytes;
+    float q[Q_HEADS / KV_HEADS * DIM];
+};
+
+static void task(void *arg, uint32_t index, void *scratch)
+{
+    struct bench *bench = arg;
+    float m[Q_HEADS / KV_HEADS], s[Q_HEADS / KV_HEADS], o[Q_HEADS / KV_HEADS * DIM];
+    const size_t half = (size_t)RUN_ROWS * DIM * 2;
+    (void)index;
+    do {
+        uint32_t at = atomic_fetch_add(&bench->next, 1) % bench->runs;
+        struct kernels_run run = {.k = bench->data + at * 2 * half,
+                                  .v = bench->data + at * 2 * half + half,
+                                  .first = 0,
+                                  .rows = RUN_ROWS};
+        struct kernels_job job = {
+            .spec = &spec,
+            .rows = 1,
+            .q_first = RUN_ROWS - 1,
+            .visible = RUN_ROWS,
+            .q = bench->q,
+            .q_row_stride = (uint64_t)Q_HEADS * DIM,
+            .q_head_stride = DIM,
+            .runs = &run,
+            .run_count = 1,
+            .out = {.rows = 1, .heads = Q_HEADS / KV_HEADS, .dv = DIM, .m = m, .s = s, .o = o}};
+        bench->kernel->run(&job, scratch);
+        atomic_fetch_add(&bench->bytes, 2 * half);
+    } while (common_clock_ns() < bench->deadline_ns);
+}
+
+static const struct kernels_attention *kernel_of(struct common_error *err)
+{
+    const struct kernels_attention *kernel = kernels_attention_default(&spec);
+    if (!kernel)
+        common_error_set(err, COMMON_FAILED_PRECONDITION,
+                         "BANYAN_KERNEL names no attention kernel that works here: unset it or name another");
+    return kernel;
+}
+
+const char *worker_measure_kernel(struct common_error *err)
+{
+    const struct kernels_attention *kernel = kernel_of(err);
+    return kernel ? kernel->name : NULL;
+}
+
+enum common_code worker_measure(struct worker_team *team, uint64_t memory_bytes, struct worker_speed *out,
+                                struct common_error *err)
+{
+    const size_t run_bytes = (size_t)RUN_ROWS * DIM * 2 * 2;
+    size_t bytes = (size_t)64 << 20; // beyond the caches of what this runs on
+    if (bytes > memory_bytes)
+        bytes = memory_bytes < run_bytes ? run_bytes : memory_bytes - memory_bytes % run_bytes;
+    struct bench bench = {.kernel = kernel_of(err), .runs = (uint32_t)(bytes / run_bytes)};
+    if (!bench.kernel)
+        return COMMON_FAILED_PRECONDITION;
+    uint8_t *data = aligned_alloc(KERNELS_ALIGN, bytes);
+    if (!data)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
+                                "the system has no memory to measure the kernel with");
+    memset(data, 0x3c, bytes); // small numbers, and every page is touched
+    for (size_t i = 0; i < sizeof bench.q / sizeof *bench.q; i++)
+        bench.q[i] = 0.01f * (float)(i % 7);
+    bench.data = data;
+    uint64_t start = common_clock_ns();
+    bench.deadline_ns = start + MEASURE_NS;
+    struct worker_job job = {.tasks = worker_team_threads(team),
+                             .scratch_bytes = kernels_attention_scratch(bench.kernel, &spec, 1),
+                             .run = task,
+                             .arg = &bench};
+    bool ok = worker_team_run(team, &job);
+    uint64_t took = common_clock_ns() - start;
+    free(data);
+    if (!ok)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
+                                "the system has no memory to measure the kernel with");
+    out->bytes_per_s = (uint64_t)((double)atomic_load(&bench.bytes) * 1e9 / (double)took);
+    out->kernel = bench.kernel->name;
+    return COMMON_OK;
+}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// The link's states:
+//
+//              connected             accepted
+//     AWAY ───────────────▶ ASKING ────────────▶ MEMBER
+//      ▲ ▲                  │ ▲ ▲                │ │
+//      │ └── link lost ─────┘ │ └─ refused ──────┘ │   (a heartbeat was refused: register again)
+//      │                      │ refused: after a pause
+//      └──────── link lost ─────────────────────────┘
+#include "worker/membership.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "proto/rpc.h"
+
+#define CALL_NS        (5 * COMMON_NS_PER_S)
+#define PAUSE_FIRST_NS (50 * COMMON_NS_PER_MS)
+#define PAUSE_MAX_NS   (2 * COMMON_NS_PER_S)
+#define BEAT_MIN_NS    (10 * COMMON_NS_PER_MS)
+#define BEAT_MAX_NS    (60 * COMMON_NS_PER_S)
+
+enum membership_state { MEMBERSHIP_AWAY, MEMBERSHIP_ASKING, MEMBERSHIP_MEMBER };
+
+struct worker_membership {
+    struct worker_membership_options options;
+    char *strings[6]; // copies, freed at the end
+    enum membership_state state;
+    struct proto_channel *channel;
+    struct common_timer *timer; // ASKING: the next try; MEMBER: the next heartbeat
+    uint64_t instance, worker, pause_ns, beat_ns;
+    bool calling; // one call at a time
+    bool quiet;   // the refusal was logged
+};
+
+static void move(struct worker_membership *m, enum membership_state to)
+{
+    static const bool allowed[3][3] = {
+        [MEMBERSHIP_AWAY] = {[MEMBERSHIP_AWAY] = true, [MEMBERSHIP_ASKING] = true},
+        [MEMBERSHIP_ASKING] = {[MEMBERSHIP_AWAY] = true, [MEMBERSHIP_MEMBER] = true},
+        [MEMBERSHIP_MEMBER] = {[MEMBERSHIP_AWAY] = true, [MEMBERSHIP_ASKING] = true},
+    };
+    assert(allowed[m->state][to]);
+    m->state = to;
+}
+
+static void see_term(struct worker_membership *m, uint64_t term)
+{
+    if (term > *m->options.term)
+        *m->options.term = term;
+}
+
+static void ask(struct worker_membership *m);
+
+static void ask_later(struct worker_membership *m)
+{
+    common_timer_start(m->timer, m->pause_ns, false);
+    m->pause_ns = m->pause_ns * 2 < PAUSE_MAX_NS ? m->pause_ns * 2 : PAUSE_MAX_NS;
+}
+
+static void asked(void *arg, const struct proto_reply *reply)
+{
+    struct worker_membership *m = arg;
+    m->calling = false;
+    if (reply->code == COMMON_CANCELLED || m->state != MEMBERSHIP_ASKING) {
+        if (m->state == MEMBERSHIP_ASKING && reply->code != COMMON_CANCELLED)
+            ask_later(m);
+        return;
+    }
+    const Banyan__Pb__RegisterReply *body =
+        reply->code == COMMON_OK ? (const Banyan__Pb__RegisterReply *)reply->message->body : NULL;
+    if (!body || body->worker == 0 || body->term < *m->options.term) {
+        if (!m->quiet)
+            common_log_warn("the coordinator does not take this worker yet: %s; trying on (coordinator=%s)",
+                            !body ? reply->text : "its term is over", m->options.coordinator);
+        m->quiet = true;
+        ask_later(m);
+        return;
+    }
+    see_term(m, body->term);
+    m->worker = body->worker;
+    m->beat_ns = body->heartbeat_ns < BEAT_MIN_NS   ? BEAT_MIN_NS
+                 : body->heartbeat_ns > BEAT_MAX_NS ? BEAT_MAX_NS
+                                                    : body->heartbeat_ns;
+    m->pause_ns = PAUSE_FIRST_NS;
+    m->quiet = false;
+    move(m, MEMBERSHIP_MEMBER);
+    common_timer_start(m->timer, m->beat_ns, false);
+    common_log_info("registered coordinator=%s term=%" PRIu64, m->options.coordinator, body->term);
+    if (m->options.registered)
+        m->options.registered(m->options.arg);
+}
+
+static void call(struct worker_membership *m, uint32_t method, const ProtobufCMessage *body, uint64_t time_ns,
+                 proto_reply_fn done)
+{
+    struct proto_call pc = {
+        .method = method, .body = body, .deadline_ns = common_clock_after(time_ns), .done = done, .arg = m};
+    uint64_t id;
+    m->calling = proto_channel_call(m->channel, &pc, &id, NULL) == COMMON_OK;
+    if (!m->calling)
+        common_timer_start(m->timer, PAUSE_MAX_NS, false); // no memory: later
+}
+
+static void ask(struct worker_membership *m)
+{
+    const struct worker_membership_options *o = &m->options;
+    Banyan__Pb__RegisterRequest body = BANYAN__PB__REGISTER_REQUEST__INIT;
+    body.name = m->strings[1];
+    body.host = m->strings[2];
+    body.endpoint = m->strings[3];
+    body.edge_endpoint = m->strings[4];
+    body.kernel = m->strings[5];
+    body.instance = m->instance;
+    body.capacity_bytes = o->capacity_bytes;
+    body.bandwidth = o->bandwidth;
+    body.threads = o->threads;
+    body.seen_term = *o->term;
+    call(m, BANYAN__PB__METHOD__METHOD_REGISTER, &body.base, CALL_NS, asked);
+}
+
+static void beaten(void *arg, const struct proto_reply *reply)
+{
+    struct worker_membership *m = arg;
+    m->calling = false;
+    if (m->state == MEMBERSHIP_ASKING) {
+        ask(m); // the link was lost and made again meanwhile
+        return;
+    }
+    if (m->state != MEMBERSHIP_MEMBER || reply->code == COMMON_CANCELLED)
+        return;
+    if (reply->code == COMMON_OK &&
+        ((const Banyan__Pb__HeartbeatReply *)reply->message->body)->term == *m->options.term) {
+        common_timer_start(m->timer, m->beat_ns, false);
+        return;
+    }
+    if (reply->code == COMMON_OK)
+        see_term(m, ((const Banyan__Pb__HeartbeatReply *)reply->message->body)->term);
+    move(m, MEMBERSHIP_ASKING); // forgotten, overtaken, or it did not answer
+    ask(m);
+}
+
+static void beat(struct worker_membership *m)
+{
+    struct worker_membership_stats stats = {0};
+    m->options.stats(m->options.arg, &stats);
+    Banyan__Pb__HeartbeatRequest body = BANYAN__PB__HEARTBEAT_REQUEST__INIT;
+    body.worker = m->worker;
+    body.term = *m->options.term;
+    body.used_bytes = stats.used_bytes;
+    body.chunks = stats.chunks;
+    body.steps = stats.steps;
+    body.last_compute_ns = stats.last_compute_ns;
+    call(m, BANYAN__PB__METHOD__METHOD_HEARTBEAT, &body.base, 3 * m->beat_ns, beaten);
+}
+
+static void tick(void *arg)
+{
+    struct worker_membership *m = arg;
+    if (m->calling)
+        return;
+    if (m->state == MEMBERSHIP_ASKING)
+        ask(m);
+    else if (m->state == MEMBERSHIP_MEMBER)
+        beat(m);
+}
+
+static void link_state(void *arg, bool connected)
+{
+    struct worker_membership *m = arg;
+    if (!connected) {
+        if (m->state == MEMBERSHIP_MEMBER)
+            common_log_warn("the link to the coordinator is lost: dialling again (coordinator=%s)",
+                            m->options.coordinator);
+        move(m, MEMBERSHIP_AWAY);
+        common_timer_stop(m->timer);
+    } else if (m->state == MEMBERSHIP_AWAY) {
+        move(m, MEMBERSHIP_ASKING);
+        m->pause_ns = PAUSE_FIRST_NS;
+        if (!m->calling)
+            ask(m);
+    }
+}
+
+enum common_code worker_membership_new(struct common_loop *loop,
+                                       const struct worker_membership_options *options,
+                                       struct worker_membership **out, struct common_error *err)
+{
+    struct worker_membership *m = calloc(1, sizeof *m);
+    enum common_code code = COMMON_RESOURCE_EXHAUSTED;
+    if (!m)
+        return common_error_set(err, code, "the system has no memory");
+    const char *given[6] = {options->coordinator, options->name,          options->host,
+                            options->endpoint,    options->edge_endpoint, options->kernel};
+    m->options = *options;
+    m->pause_ns = PAUSE_FIRST_NS;
+    common_random(&m->instance, sizeof m->instance);
+    m->instance |= 1; // never 0
+    for (int i = 0; i < 6; i++)
+        if (!(m->strings[i] = strdup(given[i]))) {
+            common_error_set(err, code, "the system has no memory");
+            goto fail;
+        }
+    m->options.coordinator = m->strings[0];
+    code = common_timer_new(loop, tick, m, &m->timer);
+    if (code != COMMON_OK) {
+        common_error_set(err, code, "cannot make a timer");
+        goto fail;
+    }
+    struct proto_channel_options channel = {.name = m->strings[1],
+                                            .role = BANYAN__PB__ROLE__ROLE_WORKER,
+                                            .secret = options->secret,
+                                            .state = link_state,
+                                            .state_arg = m};
+    code = proto_channel_open(loop, m->strings[0], &channel, &m->channel, err);
+    if (code != COMMON_OK)
+        goto fail;
+    *out = m;
+    return COMMON_OK;
+fail:
+    worker_membership_free(m);
+    return code;
+}
+
+void worker_membership_free(struct worker_membership *m)
+{
+    if (!m)
+        return;
+    proto_channel_close(m->channel);
+    common_timer_free(m->timer);
+    for (int i = 0; i < 6; i++)
+        free(m->strings[i]);
+    free(m);
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The worker's link to its coordinator: dials, registers, sends heartbeats, and does so again after a lost
+// link, a new term or a refusal, for ever. What the worker serves does not depend on it. Loop thread.
+#ifndef WORKER_MEMBERSHIP_H
+#define WORKER_MEMBERSHIP_H
+
+#include <stdint.h>
+
+#include "common/loop.h"
+#include "common/secret.h"
+#include "common/status.h"
+
+struct worker_membership; // opaque
+
+struct worker_membership_stats { // what a heartbeat says
+    uint64_t used_bytes, chunks, steps, last_compute_ns;
+};
+
+struct worker_membership_options { // strings are copied
+    const char *coordinator, *name, *host, *endpoint, *edge_endpoint, *kernel;
+    const struct common_secret *secret;
+    uint64_t capacity_bytes, bandwidth;
+    uint32_t threads;
+    uint64_t *term; // the worker's highest: read, and raised by what the coordinator says
+    void (*stats)(void *arg, struct worker_membership_stats *out);
+    void (*registered)(void *arg); // each time; may be NULL
+    void *arg;
+};
+
+enum common_code worker_membership_new(struct common_loop *loop,
+                                       const struct worker_membership_options *options,
+                                       struct worker_membership **out, struct common_error *err);
+void worker_membership_free(struct worker_membership *membership); // hangs up; NULL is allowed
+
+#endif

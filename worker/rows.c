@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attached rows: put by clients with a ticket, prepared and committed or aborted by the coordinator.
+#include <stdlib.h>
+
+#include "common/blob.h"
+#include "common/clock.h"
+#include "proto/ticket.h"
+#include "worker/state.h"
+
+enum { REPORT_CHUNKS_MAX = 1024, REPORT_RANGES_MAX = 64, REPORT_RANGES_TOTAL = 1536 };
+
+// The part of [first, first + count) that lies in a chunk, as rows of it.
+static void chunk_part(const struct worker_chunk *chunk, uint64_t first, uint64_t count, uint32_t *row,
+                       uint32_t *rows)
+{
+    uint64_t start = worker_chunk_first(chunk), end = start + worker_chunk_shape(chunk)->chunk_tokens;
+    uint64_t from = first > start ? first : start, to = first + count < end ? first + count : end;
+    *row = (uint32_t)(from - start);
+    *rows = (uint32_t)(to - from);
+}
+
+// ---- put
+// ----------------------------------------------------------------------------------------------------------------------
+
+static enum common_code put_permitted(struct worker *worker, const Banyan__Pb__ChunkPutRequest *body,
+                                      struct proto_ticket *ticket, struct common_error *err)
+{
+    enum common_code code = proto_ticket_check(&worker->secret, body->ticket.data, body->ticket.len,
+                                               common_clock_wall_ns(), ticket, err);
+    if (code != COMMON_OK)
+        return code;
+    if (body->session != ticket->session)
+        return common_error_set(err, COMMON_PERMISSION_DENIED, "the ticket is for another session");
+    if (body->count == 0 || body->count > WORKER_POSITIONS_MAX || body->first > WORKER_POSITIONS_MAX)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "%" PRIu64 " rows from position %" PRIu64 " is no range", body->count,
+                                body->first);
+    if (body->first < ticket->first || body->first - ticket->first > ticket->count ||
+        body->count > ticket->count - (body->first - ticket->first))
+        return common_error_set(err, COMMON_PERMISSION_DENIED, "the ticket is for other positions");
+    return COMMON_OK;
+}
+
+// Shape of the tensors against the session's.
+static enum common_code put_sizes(const struct worker_session *session,
+                                  const Banyan__Pb__ChunkPutRequest *body,
+                                  const struct proto_message *message, struct common_error *err)
+{
+    const struct worker_shape *shape = &session->spec->shape;
+    uint64_t row =
+        (uint64_t)shape->kv_heads * kernels_kv_bytes((enum kernels_kv_type)shape->kv_type); // < 2^13
+    if (message->n_tensors != 2)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "a put has two tensors, K and V, not %zu",
+                                message->n_tensors);
+    for (size_t i = 0; i < 2; i++) { // count <= 2^40: no product wraps
+        uint64_t want = body->count * (row * (i == 0 ? shape->k_dim : shape->v_dim));
+        if (message->tensors[i].bytes != want)
+            return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                    "%s has %zu bytes where %" PRIu64
+                                    " rows of the session's shape have %" PRIu64,
+                                    i == 0 ? "K" : "V", message->tensors[i].bytes, body->count, want);
+        if (message->tensors[i].dtype != BANYAN__PB__DTYPE__DTYPE_U8 &&
+            message->tensors[i].dtype != (uint32_t)shape->kv_type)
+            return common_error_set(err, COMMON_INVALID_ARGUMENT, "%s is not of the session's type",
+                                    i == 0 ? "K" : "V");
+    }
+    return COMMON_OK;
+}
+
+// Cuts the range into pieces, one a chunk; where two chunks overlap, the newer one (a truncation is going
+// on). FAILED_PRECONDITION when a part of it is not held here.
+static enum common_code put_pieces(const struct worker_session *session,
+                                   const Banyan__Pb__ChunkPutRequest *body,
+                                   const struct proto_message *message, struct worker_rows **out, uint32_t *n,
+                                   struct common_error *err)
+{
+    const struct worker_shape *shape = &session->spec->shape;
+    uint32_t span, from = worker_session_span(session, body->first, body->count, &span);
+    uint64_t element = kernels_kv_bytes((enum kernels_kv_type)shape->kv_type);
+    struct worker_rows *pieces = malloc((span + 1) * sizeof *pieces);
+    if (!pieces)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a put");
+    uint64_t done = 0;
+    *n = 0;
+    for (uint32_t i = from; i < from + span && done < body->count; i++) {
+        struct worker_chunk *chunk = session->chunks[i].chunk;
+        if (i + 1 < from + span &&
+            worker_chunk_first(session->chunks[i + 1].chunk) == worker_chunk_first(chunk))
+            continue;
+        if (worker_chunk_first(chunk) > body->first + done)
+            break;
+        struct worker_rows *piece = &pieces[(*n)++];
+        piece->chunk = chunk;
+        piece->layer = body->layer;
+        chunk_part(chunk, body->first, body->count, &piece->row, &piece->count);
+        piece->k =
+            (const uint8_t *)message->tensors[0].data + done * shape->kv_heads * shape->k_dim * element;
+        piece->v =
+            (const uint8_t *)message->tensors[1].data + done * shape->kv_heads * shape->v_dim * element;
+        done += piece->count;
+    }
+    if (done < body->count) {
+        free(pieces);
+        return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                "this worker does not hold position %" PRIu64 ": open the "
+                                "attach again",
+                                body->first + done);
+    }
+    *out = pieces;
+    return COMMON_OK;
+}
+
+void worker_handle_chunk_put(void *arg, struct proto_request *request)
+{
+    struct worker *worker = arg;
+    const struct proto_message *message = proto_request_message(request);
+    const Banyan__Pb__ChunkPutRequest *body = (const Banyan__Pb__ChunkPutRequest *)message->body;
+    struct common_error err;
+    struct proto_ticket ticket;
+    struct worker_session *session = NULL;
+    struct worker_rows *pieces = NULL;
+    uint32_t n = 0;
+    enum common_code code = put_permitted(worker, body, &ticket, &err);
+    if (code == COMMON_OK)
+        code = worker_session_check(&worker->sessions, body->session, ticket.incarnation, body->layer,
+                                    body->first, body->count, &session, &err);
+    if (code == COMMON_OK)
+        code = put_sizes(session, body, message, &err);
+    if (code == COMMON_OK)
+        code = put_pieces(session, body, message, &pieces, &n, &err);
+    if (code == COMMON_OK)
+        code = worker_store_write(worker->store, pieces, n, WORKER_ROW_PUT, UINT64_MAX, &err);
+    free(pieces);
+    if (code != COMMON_OK) {
+        worker_fail(request, &err, code == COMMON_ABORTED ? "OLD_INCARNATION" : "");
+        return;
+    }
+    Banyan__Pb__ChunkPutReply reply = BANYAN__PB__CHUNK_PUT_REPLY__INIT;
+    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+}
+
+// ---- prepare
+// ------------------------------------------------------------------------------------------------------------------
+
+static void report_free(Banyan__Pb__RowsPrepareReply *reply)
+{
+    for (size_t i = 0; i < reply->n_chunks; i++)
+        banyan__pb__chunk_report__free_unpacked(reply->chunks[i], NULL);
+    free(reply->chunks);
+}
+
+// The ranges of a chunk's rows that are here. At most `budget` of them: what is left out counts as missing.
+static bool report_ranges(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
+                          uint32_t budget, Banyan__Pb__ChunkReport *pb)
+{
+    pb->present = malloc(REPORT_RANGES_MAX * sizeof *pb->present);
+    if (!pb->present)
+        return false;
+    for (uint32_t at = row;
+         at < row + count && pb->n_present < REPORT_RANGES_MAX && pb->n_present < budget;) {
+        uint32_t end = at;
+        while (end < row + count && worker_chunk_row(chunk, layer, end) != WORKER_ROW_ABSENT)
+            end++;
+        if (end > at) {
+            Banyan__Pb__Range *range = malloc(sizeof *range);
+            if (!range)
+                return false;
+            banyan__pb__range__init(range);
+            range->first = worker_chunk_first(chunk) + at;
+            range->count = end - at;
+            pb->present[pb->n_present++] = range;
+        }
+        at = end + 1;
+    }
+    return true;
+}
+
+static Banyan__Pb__ChunkReport *report_chunk(const struct worker_chunk *chunk, uint32_t layer, uint32_t row,
+                                             uint32_t count, uint32_t budget)
+{
+    Banyan__Pb__ChunkReport *pb = malloc(sizeof *pb);
+    if (!pb)
+        return NULL;
+    banyan__pb__chunk_report__init(pb);
+    pb->chunk = worker_chunk_id(chunk);
+    pb->first = worker_chunk_first(chunk);
+    if (!report_ranges(chunk, layer, row, count, budget, pb)) {
+        banyan__pb__chunk_report__free_unpacked(pb, NULL);
+        return NULL;
+    }
+    if (pb->n_present == 1 && pb->present[0]->count == count)
+        pb->hash = worker_chunk_hash(chunk, layer, row, count);
+    return pb;
+}
+
+void worker_handle_rows_prepare(void *arg, struct proto_request *request)
+{
+    struct worker *worker = arg;
+    const Banyan__Pb__RowsPrepareRequest *body =
+        (const Banyan__Pb__RowsPrepareRequest *)proto_request_message(request)->body;
+    if (!worker_term_check(worker, body->term, request))
+        return;
+    struct common_error err;
+    struct worker_session *session;
+    Banyan__Pb__RowsPrepareReply reply = BANYAN__PB__ROWS_PREPARE_REPLY__INIT;
+    uint32_t span = 0, from = 0, ranges = 0;
+    enum common_code code = worker_session_check(&worker->sessions, body->session, body->incarnation,
+                                                 body->layer, body->first, body->count, &session, &err);
+    if (code == COMMON_OK) {
+        from = worker_session_span(session, body->first, body->count, &span);
+        if (span > REPORT_CHUNKS_MAX)
+            code = common_error_set(&err, COMMON_INVALID_ARGUMENT, "a commit spans at most %d chunks",
+                                    REPORT_CHUNKS_MAX);
+        else if (!(reply.chunks = malloc((span + 1) * sizeof *reply.chunks)))
+            code = common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a report");
+    }
+    for (uint32_t i = from; code == COMMON_OK && i < from + span; i++) {
+        uint32_t row, count, budget = REPORT_RANGES_TOTAL - ranges;
+        chunk_part(session->chunks[i].chunk, body->first, body->count, &row, &count);
+        Banyan__Pb__ChunkReport *pb = report_chunk(session->chunks[i].chunk, body->layer, row, count, budget);
+        if (!pb) {
+            code = common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a report");
+            break;
+        }
+        reply.chunks[reply.n_chunks++] = pb;
+        ranges += (uint32_t)pb->n_present;
+    }
+    if (code != COMMON_OK) {
+        worker_fail(request, &err, code == COMMON_ABORTED ? "OLD_INCARNATION" : "");
+    } else {
+        for (uint32_t i = from; i < from + span; i++) {
+            uint32_t row, count;
+            chunk_part(session->chunks[i].chunk, body->first, body->count, &row, &count);
+            worker_chunk_prepare(session->chunks[i].chunk, body->layer, row, count);
+        }
+        proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+    }
+    report_free(&reply);
+}
+
+// ---- commit, abort
+// ------------------------------------------------------------------------------------------------------------
+
+// Whether all rows of the range that are of chunks held here have been prepared (or are committed).
+static enum common_code committable(const struct worker_session *session, uint32_t layer, uint64_t first,
+                                    uint64_t count, struct common_error *err)
+{
+    uint32_t span, from = worker_session_span(session, first, count, &span);
+    for (uint32_t i = from; i < from + span; i++) {
+        const struct worker_chunk *chunk = session->chunks[i].chunk;
+        uint32_t row, rows;
+        chunk_part(chunk, first, count, &row, &rows);
+        for (uint32_t r = row; r < row + rows; r++)
+            if (worker_chunk_row(chunk, layer, r) < WORKER_ROW_PREPARED)
+                return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                        "position %" PRIu64 " of layer %u is not prepared",
+                                        worker_chunk_first(chunk) + r, layer);
+    }
+    return COMMON_OK;
+}
+
+static void each_part(const struct worker_session *session, uint32_t layer, uint64_t first, uint64_t count,
+                      void (*apply)(struct worker_chunk *, uint32_t, uint32_t, uint32_t))
+{
+    uint32_t span, from = worker_session_span(session, first, count, &span);
+    for (uint32_t i = from; i < from + span; i++) {
+        uint32_t row, rows;
+        chunk_part(session->chunks[i].chunk, first, count, &row, &rows);
+        apply(session->chunks[i].chunk, layer, row, rows);
+    }
+}
+
+void worker_handle_rows_commit(void *arg, struct proto_request *request)
+{
+    struct worker *worker = arg;
+    const Banyan__Pb__RowsCommitRequest *body =
+        (const Banyan__Pb__RowsCommitRequest *)proto_request_message(request)->body;
+    if (!worker_term_check(worker, body->term, request))
+        return;
+    struct common_error err;
+    struct worker_session *session;
+    enum common_code code = worker_session_check(&worker->sessions, body->session, body->incarnation,
+                                                 body->layer, body->first, body->count, &session, &err);
+    if (code == COMMON_OK)
+        code = committable(session, body->layer, body->first, body->count, &err);
+    if (code != COMMON_OK) {
+        worker_fail(request, &err, code == COMMON_ABORTED ? "OLD_INCARNATION" : "");
+        return;
+    }
+    each_part(session, body->layer, body->first, body->count, worker_chunk_commit);
+    Banyan__Pb__RowsCommitReply reply = BANYAN__PB__ROWS_COMMIT_REPLY__INIT;
+    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+}
+
+void worker_handle_rows_abort(void *arg, struct proto_request *request)
+{
+    struct worker *worker = arg;
+    const Banyan__Pb__RowsAbortRequest *body =
+        (const Banyan__Pb__RowsAbortRequest *)proto_request_message(request)->body;
+    if (!worker_term_check(worker, body->term, request))
+        return;
+    struct common_error err;
+    struct worker_session *session;
+    if (worker_session_check(&worker->sessions, body->session, body->incarnation, body->layer, body->first,
+                             body->count, &session, &err) != COMMON_OK) {
+        worker_fail(request, &err, err.code == COMMON_ABORTED ? "OLD_INCARNATION" : "");
+        return;
+    }
+    each_part(session, body->layer, body->first, body->count, worker_chunk_abort);
+    Banyan__Pb__RowsAbortReply reply = BANYAN__PB__ROWS_ABORT_REPLY__INIT;
+    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+}

@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/session.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- specs
+// ------------------------------------------------------------------------------------------------------------------
+
+static const char *spec_problem(const Banyan__Pb__Spec *pb)
+{
+    if (pb->layers < 1 || pb->layers > 1024)
+        return "layers must be 1..1024";
+    if (pb->kv_heads < 1 || pb->q_heads < 1 || pb->q_heads > 1024 || pb->q_heads % pb->kv_heads != 0)
+        return "q_heads must be 1..1024 and a multiple of kv_heads";
+    if (pb->k_dim < 1 || pb->k_dim > 1024 || pb->v_dim < 1 || pb->v_dim > 1024)
+        return "k_dim and v_dim must be 1..1024";
+    if (pb->kv_type != BANYAN__PB__DTYPE__DTYPE_F32 && pb->kv_type != BANYAN__PB__DTYPE__DTYPE_F16 &&
+        pb->kv_type != BANYAN__PB__DTYPE__DTYPE_BF16)
+        return "kv_type must be F32, F16 or BF16";
+    if (pb->chunk_tokens != 0 &&
+        (pb->chunk_tokens < 16 || pb->chunk_tokens > WORKER_CHUNK_TOKENS_MAX || pb->chunk_tokens % 16 != 0))
+        return "chunk_tokens must be a multiple of 16 in 16..4096";
+    if ((pb->n_alibi != 0 && pb->n_alibi != pb->q_heads) || (pb->n_sinks != 0 && pb->n_sinks != pb->q_heads))
+        return "alibi and sinks have one value a query head";
+    for (size_t i = 0; i < pb->n_sinks; i++)
+        if (isnan(pb->sinks[i]) || pb->sinks[i] == INFINITY)
+            return "a sink must not be NaN or +inf";
+    if (!(pb->scale >= 0) || !isfinite(pb->scale) || !(pb->soft_cap >= 0) || !isfinite(pb->soft_cap))
+        return "scale and soft_cap must be finite and not negative";
+    return NULL;
+}
+
+static enum kernels_kv_type kv_type_of(Banyan__Pb__Dtype type)
+{
+    return type == BANYAN__PB__DTYPE__DTYPE_F32   ? KERNELS_KV_F32
+           : type == BANYAN__PB__DTYPE__DTYPE_F16 ? KERNELS_KV_F16
+                                                  : KERNELS_KV_BF16;
+}
+
+enum common_code worker_spec_new(const Banyan__Pb__Spec *pb, struct worker_spec **out,
+                                 struct common_error *err)
+{
+    const char *problem = spec_problem(pb);
+    if (problem)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "spec: %s", problem);
+    size_t packed_bytes = banyan__pb__spec__get_packed_size(pb);
+    struct worker_spec *spec = calloc(1, sizeof *spec + (pb->n_alibi + pb->n_sinks) * sizeof(float));
+    uint8_t *packed = malloc(packed_bytes);
+    if (!spec || !packed) {
+        free(spec);
+        free(packed);
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a spec");
+    }
+    banyan__pb__spec__pack(pb, packed);
+    float *alibi = spec->floats, *sinks = spec->floats + pb->n_alibi;
+    if (pb->n_alibi)
+        memcpy(alibi, pb->alibi, pb->n_alibi * sizeof(float));
+    if (pb->n_sinks)
+        memcpy(sinks, pb->sinks, pb->n_sinks * sizeof(float));
+    spec->refs = 1;
+    spec->packed = packed;
+    spec->packed_bytes = packed_bytes;
+    spec->sinks = pb->n_sinks ? sinks : NULL;
+    spec->kernels = (struct kernels_spec){.kv_type = kv_type_of(pb->kv_type),
+                                          .k_dim = pb->k_dim,
+                                          .v_dim = pb->v_dim,
+                                          .q_heads = pb->q_heads,
+                                          .kv_heads = pb->kv_heads,
+                                          .scale = pb->scale > 0 ? pb->scale : 1.0f / sqrtf((float)pb->k_dim),
+                                          .soft_cap = pb->soft_cap,
+                                          .window = pb->window,
+                                          .alibi = pb->n_alibi ? alibi : NULL};
+    spec->shape =
+        (struct worker_shape){.layers = pb->layers,
+                              .kv_heads = pb->kv_heads,
+                              .k_dim = pb->k_dim,
+                              .v_dim = pb->v_dim,
+                              .kv_type = spec->kernels.kv_type,
+                              .chunk_tokens = pb->chunk_tokens ? pb->chunk_tokens : WORKER_CHUNK_TOKENS};
+    problem = kernels_spec_problem(&spec->kernels);
+    if (!problem)
+        spec->kernel = kernels_attention_default(&spec->kernels);
+    if (!spec->kernel) {
+        worker_spec_unref(spec);
+        return problem ? common_error_set(err, COMMON_INVALID_ARGUMENT, "spec: %s", problem)
+                       : common_error_set(err, COMMON_UNIMPLEMENTED,
+                                          "no attention kernel of this worker supports the spec");
+    }
+    spec->kernel_digest = kernels_attention_digest(spec->kernel);
+    *out = spec;
+    return COMMON_OK;
+}
+
+struct worker_spec *worker_spec_ref(struct worker_spec *spec)
+{
+    spec->refs++;
+    return spec;
+}
+
+void worker_spec_unref(struct worker_spec *spec)
+{
+    if (!spec || --spec->refs > 0)
+        return;
+    free(spec->packed);
+    free(spec);
+}
+
+bool worker_spec_equal(const struct worker_spec *spec, const Banyan__Pb__Spec *pb)
+{
+    if (banyan__pb__spec__get_packed_size(pb) != spec->packed_bytes)
+        return false;
+    uint8_t *packed = malloc(spec->packed_bytes);
+    if (!packed)
+        return false;
+    banyan__pb__spec__pack(pb, packed);
+    bool equal = memcmp(packed, spec->packed, spec->packed_bytes) == 0;
+    free(packed);
+    return equal;
+}
+
+// ---- layouts
+// ------------------------------------------------------------------------------------------------------------------
+
+static int order(uint64_t first_a, uint64_t id_a, uint64_t first_b, uint64_t id_b)
+{
+    if (first_a != first_b)
+        return first_a < first_b ? -1 : 1;
+    return id_a < id_b ? -1 : id_a > id_b;
+}
+
+// Index of the first chunk that is not before (first, id).
+static uint32_t lower_bound(const struct worker_session *session, uint64_t first, uint64_t id)
+{
+    uint32_t lo = 0, hi = session->n_chunks;
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        const struct worker_chunk *chunk = session->chunks[mid].chunk;
+        if (order(worker_chunk_first(chunk), worker_chunk_id(chunk), first, id) < 0)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+struct worker_session_chunk *worker_session_chunk(const struct worker_session *session, uint64_t chunk_id,
+                                                  uint64_t first)
+{
+    uint32_t i = lower_bound(session, first, chunk_id);
+    return i < session->n_chunks && worker_chunk_id(session->chunks[i].chunk) == chunk_id &&
+                   worker_chunk_first(session->chunks[i].chunk) == first
+               ? &session->chunks[i]
+               : NULL;
+}
+
+uint32_t worker_session_span(const struct worker_session *session, uint64_t first, uint64_t count,
+                             uint32_t *n)
+{
+    uint64_t tokens = session->spec->shape.chunk_tokens; // chunks lie on multiples of it
+    uint32_t from = lower_bound(session, first - first % tokens, 0),
+             to = lower_bound(session, first + count, 0);
+    *n = to - from;
+    return from;
+}
+
+enum common_code worker_session_check(const struct worker_map *sessions, uint64_t id, uint64_t incarnation,
+                                      uint32_t layer, uint64_t first, uint64_t count,
+                                      struct worker_session **out, struct common_error *err)
+{
+    struct worker_session *session = worker_map_get(sessions, id);
+    if (!session)
+        return common_error_set(err, COMMON_NOT_FOUND, "session %016" PRIx64 " is unknown here", id);
+    if (session->incarnation != incarnation)
+        return common_error_set(err, COMMON_ABORTED,
+                                "session %016" PRIx64 " is at incarnation %" PRIu64 ", not %" PRIu64, id,
+                                session->incarnation, incarnation);
+    if (layer >= session->spec->shape.layers)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "layer %u of %u", layer,
+                                session->spec->shape.layers);
+    if (count == 0 || first >= WORKER_POSITIONS_MAX || count > WORKER_POSITIONS_MAX)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "%" PRIu64 " rows from position %" PRIu64 " is no range", count, first);
+    *out = session;
+    return COMMON_OK;
+}
+
+static uint64_t session_bytes(const struct worker_spec *spec)
+{
+    return sizeof(struct worker_session) + sizeof *spec +
+           2 * spec->packed_bytes; // packed holds the floats as well
+}
+
+static uint64_t entry_bytes(uint64_t n)
+{
+    return n * sizeof(struct worker_session_chunk);
+}
+
+static void free_session(struct worker_store *store, struct worker_session *session)
+{
+    for (uint32_t i = 0; i < session->n_chunks; i++)
+        worker_store_release(store, session->chunks[i].chunk);
+    worker_store_give(store, session_bytes(session->spec) + entry_bytes(session->n_chunks));
+    worker_spec_unref(session->spec);
+    free(session->chunks);
+    free(session->staged);
+    free(session);
+}
+
+void worker_session_drop(struct worker_map *sessions, struct worker_store *store, uint64_t id)
+{
+    struct worker_session *session = worker_map_remove(sessions, id);
+    if (session)
+        free_session(store, session);
+}
+
+static int compare_entries(const void *a, const void *b)
+{
+    const struct worker_layout_entry *x = a, *y = b;
+    return order(x->first, x->chunk, y->first, y->chunk);
+}
+
+// Sorts, and leaves one of equal entries: the last one given. False: one id at two places.
+static bool tidy(struct worker_layout_entry *entries, uint32_t *n)
+{
+    // Insertion keeps the order of equals; what comes is nearly always in order already.
+    for (uint32_t i = 1; i < *n; i++) {
+        struct worker_layout_entry entry = entries[i];
+        uint32_t at = i;
+        for (; at > 0 && compare_entries(&entries[at - 1], &entry) > 0; at--)
+            entries[at] = entries[at - 1];
+        entries[at] = entry;
+    }
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < *n; i++) {
+        if (kept > 0 && compare_entries(&entries[kept - 1], &entries[i]) == 0)
+            kept--;
+        entries[kept++] = entries[i];
+    }
+    *n = kept;
+    struct worker_map seen = {0};
+    bool unique = true;
+    for (uint32_t i = 0; i < kept && unique; i++)
+        unique = !worker_map_get(&seen, entries[i].chunk) && worker_map_put(&seen, entries[i].chunk, entries);
+    worker_map_free(&seen);
+    return unique;
+}
+
+static enum common_code check_layout(const struct worker_session *session, const struct worker_spec *spec,
+                                     const Banyan__Pb__LayoutSetRequest *request, struct common_error *err)
+{
+    if (session) {
+        if (request->incarnation < session->incarnation)
+            return common_error_set(err, COMMON_ABORTED,
+                                    "session %016" PRIx64 " is at incarnation %" PRIu64 " already",
+                                    request->session, session->incarnation);
+        if (request->epoch < session->epoch)
+            return common_error_set(err, COMMON_ABORTED,
+                                    "session %016" PRIx64 " is at epoch %" PRIu64 " already",
+                                    request->session, session->epoch);
+        if (request->spec && !worker_spec_equal(session->spec, request->spec))
+            return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                    "session %016" PRIx64 " has another spec here", request->session);
+    }
+    if (request->more && !request->replace)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "more goes with replace");
+    for (size_t i = 0; i < request->n_chunks; i++) {
+        const Banyan__Pb__LayoutChunk *chunk = request->chunks[i];
+        if (chunk->chunk == 0 || chunk->first % spec->shape.chunk_tokens != 0 ||
+            chunk->first >= WORKER_POSITIONS_MAX)
+            return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                    "chunk %" PRIu64 " at position %" PRIu64
+                                    ": ids are not 0, positions multiples of %u",
+                                    chunk->chunk, chunk->first, spec->shape.chunk_tokens);
+    }
+    return COMMON_OK;
+}
+
+// The layout that the request asks for, as a list of its own: what is there (or staged) and what comes.
+static enum common_code collect(const struct worker_session *session,
+                                const Banyan__Pb__LayoutSetRequest *request, struct worker_layout_entry **out,
+                                uint32_t *n, struct common_error *err)
+{
+    bool resume = request->replace && session->staging && session->staging_term == request->term &&
+                  session->staging_incarnation == request->incarnation &&
+                  session->staging_epoch == request->epoch;
+    uint32_t have = request->replace ? (resume ? session->n_staged : 0) : session->n_chunks;
+    if (request->n_chunks > WORKER_SESSION_CHUNKS_MAX - have)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "a session has at most %u chunks here",
+                                WORKER_SESSION_CHUNKS_MAX);
+    struct worker_layout_entry *entries = malloc((have + request->n_chunks + 1) * sizeof *entries);
+    if (!entries)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a layout");
+    if (resume)
+        memcpy(entries, session->staged, have * sizeof *entries);
+    for (uint32_t i = 0; !request->replace && i < have; i++)
+        entries[i] = (struct worker_layout_entry){worker_chunk_id(session->chunks[i].chunk),
+                                                  worker_chunk_first(session->chunks[i].chunk),
+                                                  session->chunks[i].compute};
+    for (size_t i = 0; i < request->n_chunks; i++)
+        entries[have + i] = (struct worker_layout_entry){request->chunks[i]->chunk, request->chunks[i]->first,
+                                                         request->chunks[i]->compute};
+    *n = have + (uint32_t)request->n_chunks;
+    if (!tidy(entries, n)) {
+        free(entries);
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "a chunk is named at two positions");
+    }
+    *out = entries;
+    return COMMON_OK;
+}
+
+// References to all chunks of the new layout, then the old ones go: a failure leaves the session as it was.
+static enum common_code install(struct worker_store *store, struct worker_session *session,
+                                const struct worker_layout_entry *entries, uint32_t n,
+                                struct common_error *err)
+{
+    struct worker_session_chunk *chunks = malloc((n + 1) * sizeof *chunks);
+    if (!chunks || !worker_store_take(store, entry_bytes(n))) {
+        free(chunks);
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "no memory for a layout of %u chunks", n);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        enum common_code code = worker_store_hold(store, entries[i].chunk, entries[i].first,
+                                                  &session->spec->shape, &chunks[i].chunk, err);
+        if (code != COMMON_OK) {
+            while (i > 0)
+                worker_store_release(store, chunks[--i].chunk);
+            worker_store_give(store, entry_bytes(n));
+            free(chunks);
+            return code;
+        }
+        chunks[i].compute = entries[i].compute;
+    }
+    for (uint32_t i = 0; i < session->n_chunks; i++)
+        worker_store_release(store, session->chunks[i].chunk);
+    worker_store_give(store, entry_bytes(session->n_chunks));
+    free(session->chunks);
+    session->chunks = chunks;
+    session->n_chunks = n;
+    return COMMON_OK;
+}
+
+static void unstage(struct worker_session *session)
+{
+    free(session->staged);
+    session->staged = NULL;
+    session->n_staged = 0;
+    session->staging = false;
+}
+
+static enum common_code create(struct worker_map *sessions, struct worker_store *store,
+                               const Banyan__Pb__LayoutSetRequest *request, struct worker_session **out,
+                               struct common_error *err)
+{
+    if (request->session == 0 || !request->spec)
+        return common_error_set(err, request->session ? COMMON_NOT_FOUND : COMMON_INVALID_ARGUMENT,
+                                "session %016" PRIx64 " is unknown here and the request has no spec",
+                                request->session);
+    if (sessions->count >= WORKER_SESSIONS_MAX)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "a worker has at most %u sessions",
+                                WORKER_SESSIONS_MAX);
+    struct worker_spec *spec;
+    enum common_code code = worker_spec_new(request->spec, &spec, err);
+    if (code != COMMON_OK)
+        return code;
+    struct worker_session *session = calloc(1, sizeof *session);
+    if (!session || !worker_store_take(store, session_bytes(spec))) {
+        free(session);
+        worker_spec_unref(spec);
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "no memory for a session");
+    }
+    session->id = request->session;
+    session->spec = spec;
+    *out = session;
+    return COMMON_OK;
+}
+
+enum common_code worker_session_layout(struct worker_map *sessions, struct worker_store *store,
+                                       const Banyan__Pb__LayoutSetRequest *request, struct common_error *err)
+{
+    struct worker_session *session = worker_map_get(sessions, request->session);
+    bool known = session != NULL;
+    struct worker_layout_entry *entries = NULL;
+    uint32_t n = 0;
+    enum common_code code = known ? COMMON_OK : create(sessions, store, request, &session, err);
+    if (code != COMMON_OK)
+        return code;
+    code = check_layout(known ? session : NULL, session->spec, request, err);
+    if (code == COMMON_OK)
+        code = collect(session, request, &entries, &n, err);
+    if (code == COMMON_OK && !request->more)
+        code = install(store, session, entries, n, err);
+    if (code == COMMON_OK && !known && !worker_map_put(sessions, session->id, session))
+        code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a session");
+    if (code != COMMON_OK) {
+        if (!known)
+            free_session(store, session);
+        free(entries);
+        return code;
+    }
+    unstage(session);
+    if (request->more) {
+        session->staging = true;
+        session->staging_term = request->term;
+        session->staging_incarnation = request->incarnation;
+        session->staging_epoch = request->epoch;
+        session->staged = entries;
+        session->n_staged = n;
+        return COMMON_OK; // nothing takes effect before the last message
+    }
+    free(entries);
+    if (known && request->incarnation > session->incarnation)
+        for (uint32_t i = 0; i < session->n_chunks; i++)
+            worker_chunk_thaw(session->chunks[i].chunk);
+    session->incarnation = request->incarnation;
+    session->epoch = request->epoch;
+    return COMMON_OK;
+}

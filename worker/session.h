@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a worker knows of a session: its spec, where its history stands, and which of its chunks are held
+// here. Belongs to the loop thread.
+#ifndef WORKER_SESSION_H
+#define WORKER_SESSION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/status.h"
+#include "proto/banyan.pb-c.h"
+#include "worker/map.h"
+#include "worker/store.h"
+
+#define WORKER_SESSIONS_MAX       65536u
+#define WORKER_SESSION_CHUNKS_MAX (1u << 20)
+#define WORKER_POSITIONS_MAX      (UINT64_C(1) << 40) // tokens of a session: sums of two positions never wrap
+#define WORKER_CHUNK_TOKENS       256u
+#define WORKER_CHUNK_TOKENS_MAX   4096u
+
+struct worker_spec { // checked; immutable and shared with computations that outlive the session
+    unsigned refs;
+    struct kernels_spec kernels; // alibi points into floats
+    struct worker_shape shape;
+    const struct kernels_attention *kernel;
+    uint64_t kernel_digest;
+    const float *sinks; // NULL or [q_heads]
+    size_t packed_bytes;
+    uint8_t *packed; // the message, to compare with
+    float floats[];  // alibi, then sinks
+};
+
+struct worker_session_chunk {
+    struct worker_chunk *chunk; // a reference
+    bool compute;
+};
+
+struct worker_session {
+    uint64_t id, incarnation, epoch;
+    struct worker_spec *spec;
+    uint64_t write_term, write; // of the newest append seen
+    uint32_t n_chunks;
+    struct worker_session_chunk *chunks; // ascending by (first, id)
+    // A replacing layout that comes in several messages collects here until the last one.
+    bool staging;
+    uint64_t staging_term, staging_incarnation, staging_epoch;
+    uint32_t n_staged;
+    struct worker_layout_entry *staged;
+};
+
+struct worker_layout_entry {
+    uint64_t chunk, first;
+    bool compute;
+};
+
+// INVALID_ARGUMENT with what is wrong; UNIMPLEMENTED when no kernel here computes it; RESOURCE_EXHAUSTED.
+enum common_code worker_spec_new(const Banyan__Pb__Spec *pb, struct worker_spec **out,
+                                 struct common_error *err);
+struct worker_spec *worker_spec_ref(struct worker_spec *spec);
+void worker_spec_unref(struct worker_spec *spec); // NULL is allowed; loop thread only
+bool worker_spec_equal(const struct worker_spec *spec, const Banyan__Pb__Spec *pb);
+
+// All or nothing. See LayoutSetRequest; the term has been checked.
+enum common_code worker_session_layout(struct worker_map *sessions, struct worker_store *store,
+                                       const Banyan__Pb__LayoutSetRequest *request, struct common_error *err);
+void worker_session_drop(struct worker_map *sessions, struct worker_store *store,
+                         uint64_t id); // unknown: nothing
+
+// The chunks that touch [first, first + count): *n of them from the index returned on.
+uint32_t worker_session_span(const struct worker_session *session, uint64_t first, uint64_t count,
+                             uint32_t *n);
+// NULL: the session does not name this chunk here.
+struct worker_session_chunk *worker_session_chunk(const struct worker_session *session, uint64_t chunk_id,
+                                                  uint64_t first);
+
+// NOT_FOUND, ABORTED (another incarnation), INVALID_ARGUMENT (layer, empty or absurd range).
+enum common_code worker_session_check(const struct worker_map *sessions, uint64_t id, uint64_t incarnation,
+                                      uint32_t layer, uint64_t first, uint64_t count,
+                                      struct worker_session **out, struct common_error *err);
+
+#endif

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// The inside of a worker, shared by the files that handle its calls.
+#ifndef WORKER_STATE_H
+#define WORKER_STATE_H
+
+#include <inttypes.h>
+
+#include "proto/rpc.h"
+#include "proto/status.h"
+#include "reduce/engine.h"
+#include "worker/map.h"
+#include "worker/membership.h"
+#include "worker/session.h"
+#include "worker/store.h"
+#include "worker/team.h"
+#include "worker/worker.h"
+
+#define WORKER_PLANS_MAX 4096u
+#define WORKER_STEPS_MAX 1024u // in hand at a time
+#define WORKER_NAME_MAX  64
+
+struct worker_plan {
+    uint64_t id, epoch, digest, term;
+    uint32_t self, n;
+    size_t packed_bytes; // of the request that installed it, with term 0
+    uint8_t *packed;
+    const struct reduce_engine_ops *engine;
+    struct reduce_group *group;
+};
+
+struct worker_step;
+
+struct worker {
+    struct common_loop *loop;
+    char name[WORKER_NAME_MAX + 1], host[WORKER_NAME_MAX + 1];
+    struct common_secret secret;
+    uint64_t term; // the highest seen
+    struct worker_store *store;
+    struct worker_map sessions, plans;
+    struct worker_team *team;
+    struct reduce_env env;
+    struct proto_server *public_server, *edge_server;
+    struct worker_membership *membership;
+    uint64_t started_ns;
+    uint64_t inline_madds;
+    void (*registered)(void *arg);
+    void *registered_arg;
+    // steps
+    struct worker_step *steps; // in hand, a list
+    uint32_t n_steps;
+    uint64_t flight_bytes, flight_limit; // of frames, partials and workspaces in hand
+    void *scratch;                       // the loop thread's, for inline computation
+    uint64_t scratch_bytes;
+    uint64_t steps_done, last_compute_ns;
+    // leaving
+    bool draining;
+    struct common_timer *drain_timer;
+    void (*drained)(void *arg);
+    void *drained_arg;
+};
+
+// Accepts a term that is not lower than the highest seen, and remembers it. Otherwise answers the request:
+// ABORTED, OLD_TERM.
+bool worker_term_check(struct worker *worker, uint64_t term, struct proto_request *request);
+// Answers a failure with the reason that goes with its code (see docs/WIRE.md), "" for none.
+void worker_fail(struct proto_request *request, const struct common_error *err, const char *reason);
+
+// Handlers: arg is the worker. control.c
+void worker_handle_layout_set(void *arg, struct proto_request *request);
+void worker_handle_session_drop(void *arg, struct proto_request *request);
+void worker_handle_chunk_copy(void *arg, struct proto_request *request);
+void worker_handle_inventory(void *arg, struct proto_request *request);
+void worker_handle_health(void *arg, struct proto_request *request);
+// rows.c
+void worker_handle_chunk_put(void *arg, struct proto_request *request);
+void worker_handle_rows_prepare(void *arg, struct proto_request *request);
+void worker_handle_rows_commit(void *arg, struct proto_request *request);
+void worker_handle_rows_abort(void *arg, struct proto_request *request);
+// plans.c
+void worker_handle_plan_install(void *arg, struct proto_request *request);
+void worker_handle_plan_drop(void *arg, struct proto_request *request);
+void worker_plans_close(struct worker *worker);
+// step.c
+void worker_handle_step(void *arg, struct proto_request *request);
+void worker_steps_ended(struct worker *worker); // worker.c: after the last step in hand, when draining
+
+#endif

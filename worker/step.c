@@ -1,0 +1,603 @@
+// SPDX-License-Identifier: Apache-2.0
+// One step on one worker.
+//
+//                        own part ready           engine done
+//     STEP_COMPUTING ────────────────▶ STEP_MERGING ────────▶ (answered, freed)
+//           │ engine done first: cancelled, plan gone
+//           ▼                     team done
+//     STEP_ABANDONED (answered) ────────────▶ (freed)
+//
+// The frame goes to the children first. Appended rows are stored in the order of frames, before anything is
+// computed. What is small is computed here, without a hand-off; the rest on the team.
+#include <assert.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/hash.h"
+#include "kernels/partial.h"
+#include "worker/compute.h"
+#include "worker/state.h"
+
+enum step_state { STEP_COMPUTING, STEP_MERGING, STEP_ABANDONED };
+
+struct worker_step {
+    struct worker *worker;
+    struct worker_step *prev, *next; // of worker->steps
+    enum step_state state;
+    struct proto_request *request; // NULL once answered
+    struct proto_step *step;
+    const struct reduce_engine_ops *engine;
+    struct reduce_op *op; // NULL once done
+    uint32_t self;        // rank
+    uint64_t plan_digest;
+    struct common_blob *partials;     // ours until contributed
+    struct proto_step_result *result; // likewise
+    struct worker_compute *compute;
+    struct worker_job job;
+    bool in_team;
+    uint64_t arrived_ns;
+    _Atomic uint64_t started_ns; // first task
+    uint64_t flight_bytes;
+};
+
+static void move(struct worker_step *s, enum step_state from, enum step_state to)
+{
+    assert(s->state == from);
+    s->state = to;
+}
+
+static void flight_add(struct worker_step *s, uint64_t bytes)
+{
+    s->flight_bytes += bytes;
+    s->worker->flight_bytes += bytes;
+}
+
+static void step_free(struct worker_step *s)
+{
+    struct worker *worker = s->worker;
+    assert(!s->request && !s->op && !s->in_team);
+    *(s->prev ? &s->prev->next : &worker->steps) = s->next;
+    if (s->next)
+        s->next->prev = s->prev;
+    worker->n_steps--;
+    worker->flight_bytes -= s->flight_bytes;
+    worker_compute_free(s->compute);
+    common_blob_unref(s->partials);
+    proto_step_result_free(s->result);
+    proto_step_free(s->step);
+    free(s);
+    if (worker->draining && worker->n_steps == 0)
+        worker_steps_ended(worker);
+}
+
+// ---- answering
+// ----------------------------------------------------------------------------------------------------------------
+
+struct answer { // what a reply's bytes live in until they are sent
+    struct common_blob *blob;
+    struct proto_step_result *result;
+};
+
+static void answer_sent(void *arg)
+{
+    struct answer *answer = arg;
+    common_blob_unref(answer->blob);
+    proto_step_result_free(answer->result);
+    free(answer);
+}
+
+static void reply(struct worker_step *s, struct common_blob *blob, struct proto_step_result *result)
+{
+    struct answer *answer = malloc(sizeof *answer);
+    struct proto_request *request = s->request;
+    s->request = NULL;
+    if (!answer) {
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for an answer", NULL,
+                           0);
+        common_blob_unref(blob);
+        proto_step_result_free(result);
+        return;
+    }
+    *answer = (struct answer){blob, result};
+    proto_step_reply(request, result, answer_sent, answer);
+}
+
+static void fail(struct worker_step *s, enum common_code code, const char *reason, const char *text)
+{
+    struct proto_status status;
+    struct proto_request *request = s->request;
+    s->request = NULL;
+    proto_status_set(&status, code, reason, "%s", text);
+    proto_request_fail_status(request, &status);
+}
+
+static void item_fail(struct worker *worker, struct proto_step_result_item *item, enum common_code code,
+                      const char *reason, const char *text)
+{
+    item->code = code;
+    snprintf(item->message, sizeof item->message, "%s: %.180s", worker->name, text);
+    snprintf(item->reason, sizeof item->reason, "%s", reason);
+    snprintf(item->worker, sizeof item->worker, "%s", worker->name);
+}
+
+// Root: whether what was seen is what the layout demands.
+static void check_cover(struct worker_step *s, uint32_t i, struct proto_step_result_item *result)
+{
+    const struct proto_step_item *item = &s->step->items[i];
+    char text[192];
+    if (result->code == COMMON_NOT_FOUND) { // the coordinator knows the session: a member has lost it
+        result->code = COMMON_DATA_LOSS;
+        snprintf(result->reason, sizeof result->reason, "COVERAGE");
+    }
+    if (result->code == COMMON_UNAVAILABLE) // which ranges: the coordinator knows
+        snprintf(result->reason, sizeof result->reason, "MISSING_RANGE");
+    if (result->code != COMMON_OK)
+        return;
+    if (result->cover_tokens != item->cover_tokens || result->cover_sum != item->cover_sum) {
+        snprintf(text, sizeof text,
+                 "%" PRIu64 " tokens were seen where the layout has %" PRIu64
+                 ", or others: a chunk is missing, stale or counted "
+                 "twice",
+                 result->cover_tokens, item->cover_tokens);
+        item_fail(s->worker, result, COMMON_DATA_LOSS, "COVERAGE", text);
+    } else if (result->appends != item->cover_appends) {
+        snprintf(text, sizeof text, "%u copies of appended rows were stored where the layout has %u",
+                 result->appends, item->cover_appends);
+        item_fail(s->worker, result, COMMON_DATA_LOSS, "COVERAGE", text);
+    }
+}
+
+// Root: o and lse of all items, zeros where one failed.
+static struct common_blob *finish(struct worker_step *s, struct common_blob *partials,
+                                  struct proto_step_result *result)
+{
+    const struct proto_step *step = s->step;
+    size_t o_bytes = 0, lse_bytes = 0; // both less than the partials' bytes, which were checked
+    for (uint32_t i = 0; i < step->n_items; i++) {
+        size_t rows = (size_t)step->items[i].rows * step->items[i].q_heads;
+        o_bytes += rows * step->items[i].v_dim * sizeof(float);
+        lse_bytes += rows * sizeof(float);
+    }
+    struct common_blob *blob = common_blob_new(common_align64(o_bytes) + lse_bytes);
+    if (!blob)
+        return NULL;
+    float *o = (float *)blob->data, *lse = (float *)(blob->data + common_align64(o_bytes));
+    result->tensors[0] = o;
+    result->tensors[1] = lse;
+    result->tensor_bytes[0] = o_bytes;
+    result->tensor_bytes[1] = lse_bytes;
+    result->n_tensors = 2;
+    size_t offset = 0;
+    for (uint32_t i = 0; i < step->n_items; i++) {
+        const struct proto_step_item *item = &step->items[i];
+        struct proto_step_result_item *r = &result->items[i];
+        size_t rows = (size_t)item->rows * item->q_heads;
+        struct worker_session *session = worker_map_get(&s->worker->sessions, item->session);
+        check_cover(s, i, r);
+        if (r->code == COMMON_OK && !session)
+            item_fail(s->worker, r, COMMON_NOT_FOUND, "", "the session was dropped meanwhile");
+        if (r->code == COMMON_OK) {
+            struct kernels_partial view;
+            const float *sinks = session->spec->sinks;
+            uint32_t group = kernels_spec_group(&session->spec->kernels);
+            kernels_partial_view(partials->data + offset, item->rows, item->q_heads, item->v_dim, &view);
+            kernels_partial_finish(&view, sinks ? sinks + item->kv_head * group : NULL, o, lse);
+            r->digest = common_mix64(r->digest ^ s->plan_digest);
+        } else {
+            memset(o, 0, rows * item->v_dim * sizeof(float));
+            memset(lse, 0, rows * sizeof(float));
+        }
+        o += rows * item->v_dim;
+        lse += rows;
+        offset += kernels_partial_bytes(item->rows, item->q_heads, item->v_dim);
+    }
+    return blob;
+}
+
+static void step_done(void *arg, struct reduce_outcome *outcome)
+{
+    struct worker_step *s = arg;
+    s->op = NULL;
+    if (outcome->code != COMMON_OK) {
+        bool overtaken = outcome->code == COMMON_CANCELLED && s->request;
+        if (overtaken)
+            fail(s, COMMON_ABORTED, "OLD_EPOCH", "the plan was replaced or dropped under the step");
+        else if (s->request)
+            fail(s, outcome->code, "", outcome->text);
+    } else if (s->self == 0) {
+        struct common_blob *blob = finish(s, outcome->partials, outcome->result);
+        common_blob_unref(outcome->partials);
+        if (blob) {
+            reply(s, blob, outcome->result);
+        } else {
+            proto_step_result_free(outcome->result);
+            fail(s, COMMON_RESOURCE_EXHAUSTED, "", "the system has no memory for an answer");
+        }
+    } else {
+        outcome->result->tensors[0] = outcome->partials ? outcome->partials->data : NULL;
+        outcome->result->tensor_bytes[0] = outcome->partials ? outcome->partials->len : 0;
+        outcome->result->n_tensors = outcome->partials ? 1 : 0;
+        reply(s, outcome->partials, outcome->result);
+    }
+    s->worker->steps_done++;
+    if (s->in_team) {
+        move(s, STEP_COMPUTING, STEP_ABANDONED);
+        worker_team_cancel(s->worker->team, &s->job);
+    } else {
+        step_free(s);
+    }
+}
+
+static void step_cancelled(void *arg) // the caller vanished, or has no more time
+{
+    struct worker_step *s = arg;
+    fail(s, COMMON_CANCELLED, "", "cancelled by the caller");
+    s->engine->cancel(s->op); // ends in step_done
+}
+
+// ---- the own part
+// --------------------------------------------------------------------------------------------------------------
+
+// Shape of an item against its session. NULL, or what is wrong.
+static const char *shape_problem(const struct worker_session *session, const struct proto_step_item *item)
+{
+    const struct kernels_spec *spec = &session->spec->kernels;
+    const struct worker_shape *shape = &session->spec->shape;
+    uint64_t element = kernels_kv_bytes(spec->kv_type);
+    if (item->layer >= shape->layers)
+        return "no such layer";
+    if (item->first >= WORKER_POSITIONS_MAX || item->visible > WORKER_POSITIONS_MAX)
+        return "no such position";
+    if (item->kv_heads < 1 || item->kv_head >= spec->kv_heads ||
+        item->kv_heads > spec->kv_heads - item->kv_head ||
+        item->q_heads != item->kv_heads * kernels_spec_group(spec) || item->v_dim != spec->v_dim)
+        return "the slab does not fit the session's heads";
+    if (item->q_bytes != (uint64_t)item->rows * item->q_heads * spec->k_dim * sizeof(float))
+        return "q does not have the slab's size";
+    if (item->k_bytes == 0 && item->v_bytes == 0)
+        return NULL;
+    if (item->k_bytes != (uint64_t)item->rows * spec->kv_heads * spec->k_dim * element ||
+        item->v_bytes != (uint64_t)item->rows * spec->kv_heads * spec->v_dim * element)
+        return "k or v does not have the item's size";
+    return NULL;
+}
+
+static bool holds(const struct proto_append_run *run, uint32_t rank)
+{
+    for (uint32_t i = 0; i < run->n_holders; i++)
+        if (run->holders[i] == rank)
+            return true;
+    return false;
+}
+
+// The rows that are stored here, as pieces. Returns a code, the reason in *reason.
+static enum common_code append_pieces(struct worker_step *s, const struct worker_session *session,
+                                      const struct proto_step_item *item, struct worker_rows *pieces,
+                                      uint32_t *n, const char **reason, struct common_error *err)
+{
+    const struct worker_shape *shape = &session->spec->shape;
+    size_t k_row = item->k_bytes / item->rows, v_row = item->v_bytes / item->rows;
+    uint64_t at = item->first;
+    *n = 0;
+    for (uint32_t i = 0; i < item->n_append; i++) {
+        const struct proto_append_run *run = &s->step->appends[item->append_first + i];
+        if (run->first != at || run->rows == 0 || run->rows > item->first + item->rows - at)
+            return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                    "appended runs must follow each other inside the item");
+        at += run->rows;
+        if (!holds(run, s->self))
+            continue;
+        if (item->k_bytes == 0)
+            return common_error_set(err, COMMON_INVALID_ARGUMENT, "the frame has no k and v for a holder");
+        struct worker_chunk *chunk = worker_store_find(s->worker->store, run->chunk);
+        if (!chunk || !worker_session_chunk(session, run->chunk, worker_chunk_first(chunk))) {
+            *reason = "COVERAGE";
+            return common_error_set(err, COMMON_DATA_LOSS, "chunk %" PRIu64 " is not held here", run->chunk);
+        }
+        uint64_t first = worker_chunk_first(chunk);
+        if (run->first < first || run->first - first >= shape->chunk_tokens ||
+            run->rows > shape->chunk_tokens - (run->first - first))
+            return common_error_set(err, COMMON_INVALID_ARGUMENT, "an appended run leaves its chunk");
+        pieces[(*n)++] =
+            (struct worker_rows){.chunk = chunk,
+                                 .layer = item->layer,
+                                 .row = (uint32_t)(run->first - first),
+                                 .count = run->rows,
+                                 .k = s->step->k + item->k_offset + (run->first - item->first) * k_row,
+                                 .v = s->step->v + item->v_offset + (run->first - item->first) * v_row};
+    }
+    if (item->n_append > 0 && at != item->first + item->rows)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "appended runs must cover the item's rows");
+    return COMMON_OK;
+}
+
+// Stores what is held here of the item's rows.
+static enum common_code append(struct worker_step *s, struct worker_session *session,
+                               const struct proto_step_item *item, uint32_t *appends, const char **reason,
+                               struct common_error *err)
+{
+    if (item->write == 0)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "an append has a write sequence");
+    struct worker_rows *pieces = malloc(item->n_append * sizeof *pieces);
+    if (!pieces)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for an append");
+    uint32_t n;
+    bool older = s->step->term < session->write_term ||
+                 (s->step->term == session->write_term && item->write < session->write);
+    bool newer = s->step->term > session->write_term || item->write > session->write;
+    enum common_code code = append_pieces(s, session, item, pieces, &n, reason, err);
+    if (code == COMMON_OK && older) {
+        if (!worker_store_same(pieces, n)) {
+            *reason = "OLD_WRITE";
+            code = common_error_set(err, COMMON_ABORTED, "write %" PRIu64 " was overtaken by write %" PRIu64,
+                                    item->write, session->write);
+        }
+    } else if (code == COMMON_OK) {
+        code = worker_store_write(s->worker->store, pieces, n, WORKER_ROW_APPENDED,
+                                  newer ? item->length : UINT64_MAX, err);
+        if (code == COMMON_OK) {
+            session->write_term = s->step->term;
+            session->write = item->write;
+        }
+    }
+    for (uint32_t i = 0; code == COMMON_OK && i < n; i++)
+        *appends += pieces[i].count;
+    free(pieces);
+    return code;
+}
+
+// Everything of an item that needs the loop thread: checks, append, and what will be computed.
+static enum common_code take_item(struct worker_step *s, uint32_t i, const struct kernels_partial *out,
+                                  const char **reason, struct common_error *err)
+{
+    const struct proto_step_item *item = &s->step->items[i];
+    struct proto_step_result_item *result = &s->result->items[i];
+    struct worker_session *session = worker_map_get(&s->worker->sessions, item->session);
+    if (!session)
+        return common_error_set(err, COMMON_NOT_FOUND, "session %016" PRIx64 " is unknown here",
+                                item->session);
+    if (session->incarnation != item->incarnation) {
+        *reason = "OLD_INCARNATION";
+        return common_error_set(err, COMMON_ABORTED, "incarnation %" PRIu64 " here, %" PRIu64 " in the step",
+                                session->incarnation, item->incarnation);
+    }
+    if (session->epoch != item->epoch) {
+        *reason = "OLD_EPOCH";
+        return common_error_set(err, COMMON_ABORTED, "epoch %" PRIu64 " here, %" PRIu64 " in the step",
+                                session->epoch, item->epoch);
+    }
+    const char *problem = shape_problem(session, item);
+    if (problem)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "%s", problem);
+    enum common_code code =
+        item->n_append ? append(s, session, item, &result->appends, reason, err) : COMMON_OK;
+    if (code != COMMON_OK)
+        return code;
+    struct worker_compute_item compute = {.session = session,
+                                          .layer = item->layer,
+                                          .rows = item->rows,
+                                          .first = item->first,
+                                          .visible = item->visible,
+                                          .kv_head = item->kv_head,
+                                          .kv_heads = item->kv_heads,
+                                          .q = (const float *)(s->step->q + item->q_offset),
+                                          .out = *out};
+    struct kernels_coverage cover;
+    code = worker_compute_add(s->compute, &compute, &cover, &result->digest, err);
+    if (code == COMMON_OK) {
+        result->cover_tokens = cover.tokens;
+        result->cover_sum = cover.sum;
+    }
+    return code;
+}
+
+static void take_items(struct worker_step *s)
+{
+    size_t offset = 0;
+    for (uint32_t i = 0; i < s->step->n_items; i++) {
+        const struct proto_step_item *item = &s->step->items[i];
+        struct kernels_partial out;
+        struct common_error err;
+        const char *reason = "";
+        uint8_t *block = s->partials->data + offset;
+        kernels_partial_view(block, item->rows, item->q_heads, item->v_dim, &out);
+        kernels_partial_pad(block, item->rows, item->q_heads, item->v_dim);
+        if (take_item(s, i, &out, &reason, &err) != COMMON_OK) {
+            item_fail(s->worker, &s->result->items[i], err.code, reason, err.message);
+            s->result->items[i].appends = 0;
+            kernels_partial_reset(&out);
+        }
+        offset += kernels_partial_bytes(item->rows, item->q_heads, item->v_dim);
+    }
+}
+
+// The own part is ready. The step may be gone afterwards.
+static void contribute(struct worker_step *s)
+{
+    uint64_t now = common_clock_ns(), started = atomic_load(&s->started_ns);
+    struct worker *worker = s->worker;
+    if (started == 0)
+        started = now;
+    worker->last_compute_ns = now - started;
+    if (s->step->want_trace) {
+        struct proto_trace *trace = &s->result->traces[s->result->n_traces++];
+        trace->rank = s->self;
+        trace->queue_ns = started - s->arrived_ns;
+        trace->compute_ns = now - started;
+        trace->tokens = worker_compute_tokens(s->compute);
+        snprintf(trace->worker, sizeof trace->worker, "%s", worker->name);
+    }
+    worker_compute_free(s->compute); // unpins
+    s->compute = NULL;
+    struct reduce_local local = {.result = s->result, .partials = s->partials, .ready_ns = now};
+    s->result = NULL;
+    s->partials = NULL;
+    move(s, STEP_COMPUTING, STEP_MERGING);
+    s->engine->contribute(s->op, &local);
+}
+
+static void team_task(void *arg, uint32_t task, void *scratch)
+{
+    struct worker_step *s = arg;
+    uint64_t none = 0;
+    if (atomic_load_explicit(&s->started_ns, memory_order_relaxed) == 0)
+        atomic_compare_exchange_strong(&s->started_ns, &none, common_clock_ns());
+    worker_compute_run(s->compute, task, scratch);
+}
+
+static void give_up(struct worker_step *s, enum common_code code, const char *text)
+{
+    fail(s, code, "", text);
+    s->engine->cancel(s->op); // ends in step_done
+}
+
+static void team_done(void *arg, bool complete)
+{
+    struct worker_step *s = arg;
+    s->in_team = false;
+    if (s->state == STEP_ABANDONED)
+        step_free(s);
+    else if (complete)
+        contribute(s);
+    else
+        give_up(s, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a step");
+}
+
+static bool scratch_ready(struct worker *worker, uint64_t bytes)
+{
+    if (bytes <= worker->scratch_bytes)
+        return true;
+    void *scratch = aligned_alloc(KERNELS_ALIGN, common_align64(bytes));
+    if (!scratch)
+        return false;
+    free(worker->scratch);
+    worker->scratch = scratch;
+    worker->scratch_bytes = common_align64(bytes);
+    return true;
+}
+
+static void compute(struct worker_step *s)
+{
+    uint32_t tasks = worker_compute_tasks(s->compute);
+    uint64_t scratch = worker_compute_scratch(s->compute);
+    flight_add(s, worker_compute_bytes(s->compute));
+    if (worker_compute_madds(s->compute) >= s->worker->inline_madds && tasks > 0) {
+        s->job = (struct worker_job){
+            .tasks = tasks, .scratch_bytes = scratch, .run = team_task, .done = team_done, .arg = s};
+        s->in_team = true;
+        worker_team_submit(s->worker->team, &s->job);
+        return;
+    }
+    if (!scratch_ready(s->worker, scratch)) {
+        give_up(s, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a step");
+        return;
+    }
+    for (uint32_t i = 0; i < tasks; i++)
+        team_task(s, i, s->worker->scratch);
+    contribute(s);
+}
+
+// ---- beginning
+// ----------------------------------------------------------------------------------------------------------------
+
+static enum common_code admit(struct worker *worker, const struct proto_step *step,
+                              const struct worker_plan **plan, size_t *partial_bytes, const char **reason,
+                              struct common_error *err)
+{
+    if (worker->draining)
+        return common_error_set(err, COMMON_UNAVAILABLE, "worker %s is leaving", worker->name);
+    *plan = worker_map_get(&worker->plans, step->plan);
+    if (!*plan || (*plan)->epoch != step->plan_epoch) {
+        *reason = "OLD_EPOCH";
+        return common_error_set(err, COMMON_ABORTED,
+                                "plan %016" PRIx64 " at epoch %" PRIu64 " is not installed here", step->plan,
+                                step->plan_epoch);
+    }
+    uint64_t room =
+        worker->flight_limit > worker->flight_bytes ? worker->flight_limit - worker->flight_bytes : 0;
+    // Twice: the partials, and the answer that is made of them.
+    if (worker->n_steps >= WORKER_STEPS_MAX || !reduce_partials_bytes(step, room / 2, partial_bytes)) {
+        *reason = "LIMIT";
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "too much is in flight on worker %s",
+                                worker->name);
+    }
+    return COMMON_OK;
+}
+
+static struct worker_step *step_new(struct worker *worker, const struct worker_plan *plan,
+                                    struct proto_step *step, size_t partial_bytes)
+{
+    struct worker_step *s = calloc(1, sizeof *s);
+    if (!s)
+        return NULL;
+    uint64_t room = worker->flight_limit - worker->flight_bytes - 2 * partial_bytes;
+    s->partials = common_blob_new(partial_bytes);
+    s->result = proto_step_result_new(step->n_items, step->want_trace ? plan->n : 0);
+    s->compute = worker_compute_new(worker->store, step->n_items, room);
+    if (!s->partials || !s->result || !s->compute) {
+        common_blob_unref(s->partials);
+        proto_step_result_free(s->result);
+        worker_compute_free(s->compute);
+        free(s);
+        return NULL;
+    }
+    s->worker = worker;
+    s->step = step;
+    s->engine = plan->engine;
+    s->self = plan->self;
+    s->plan_digest = plan->digest;
+    s->next = worker->steps;
+    if (s->next)
+        s->next->prev = s;
+    worker->steps = s;
+    worker->n_steps++;
+    flight_add(s, 2 * partial_bytes);
+    return s;
+}
+
+void worker_handle_step(void *arg, struct proto_request *request)
+{
+    struct worker *worker = arg;
+    struct proto_step *step = NULL;
+    const struct worker_plan *plan = NULL;
+    struct common_error err;
+    const char *reason = "";
+    size_t partial_bytes = 0;
+    if (proto_step_decode(proto_request_message(request), proto_request_deadline(request), &step, &err) !=
+        COMMON_OK) {
+        worker_fail(request, &err, "");
+        return;
+    }
+    if (!worker_term_check(worker, step->term, request)) {
+        proto_step_free(step);
+        return;
+    }
+    if (admit(worker, step, &plan, &partial_bytes, &reason, &err) != COMMON_OK) {
+        worker_fail(request, &err, reason);
+        proto_step_free(step);
+        return;
+    }
+    struct worker_step *s = step_new(worker, plan, step, partial_bytes);
+    if (!s) {
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a step", NULL,
+                           0);
+        proto_step_free(step);
+        return;
+    }
+    s->request = request;
+    s->arrived_ns = proto_request_arrived(request);
+    if (s->engine->begin(plan->group, step, step_done, s, &s->op, &err) != COMMON_OK) {
+        fail(s, err.code, "", err.message);
+        step_free(s);
+        return;
+    }
+    proto_request_on_cancel(request, step_cancelled, s);
+    take_items(s);
+    if (common_clock_ns() >= step->deadline_ns)
+        give_up(s, COMMON_DEADLINE_EXCEEDED, "no time was left to compute");
+    else
+        compute(s);
+}

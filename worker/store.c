@@ -1,0 +1,558 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/store.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/blob.h"
+#include "common/hash.h"
+#include "worker/chunk.h"
+#include "worker/map.h"
+
+struct worker_store {
+    uint64_t limit, used;
+    struct worker_map chunks;
+};
+
+struct worker_store *worker_store_new(uint64_t limit_bytes)
+{
+    struct worker_store *store = calloc(1, sizeof *store);
+    if (store)
+        store->limit = limit_bytes;
+    return store;
+}
+
+void worker_store_free(struct worker_store *store)
+{
+    if (!store)
+        return;
+    assert(store->chunks.count == 0);
+    worker_map_free(&store->chunks);
+    free(store);
+}
+
+uint64_t worker_store_limit(const struct worker_store *store)
+{
+    return store->limit;
+}
+
+uint64_t worker_store_used(const struct worker_store *store)
+{
+    return store->used;
+}
+
+uint64_t worker_store_chunks(const struct worker_store *store)
+{
+    return store->chunks.count;
+}
+
+bool worker_store_take(struct worker_store *store, uint64_t bytes)
+{
+    if (bytes > store->limit - store->used)
+        return false;
+    store->used += bytes;
+    return true;
+}
+
+void worker_store_give(struct worker_store *store, uint64_t bytes)
+{
+    assert(bytes <= store->used);
+    store->used -= bytes;
+}
+
+// ---- chunks' lives
+// ----------------------------------------------------------------------------------------------------------
+
+static bool shape_equal(const struct worker_shape *a, const struct worker_shape *b)
+{
+    return a->layers == b->layers && a->kv_heads == b->kv_heads && a->k_dim == b->k_dim &&
+           a->v_dim == b->v_dim && a->kv_type == b->kv_type && a->chunk_tokens == b->chunk_tokens;
+}
+
+enum common_code worker_store_hold(struct worker_store *store, uint64_t id, uint64_t first,
+                                   const struct worker_shape *shape, struct worker_chunk **out,
+                                   struct common_error *err)
+{
+    struct worker_chunk *chunk = worker_map_get(&store->chunks, id);
+    if (chunk) {
+        if (chunk->first != first || !shape_equal(&chunk->shape, shape))
+            return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                    "chunk %" PRIu64 " is held here with another shape or position", id);
+        chunk->refs++;
+        *out = chunk;
+        return COMMON_OK;
+    }
+    uint64_t bytes = worker_chunk_overhead(shape);
+    if (!worker_store_take(store, bytes))
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "no memory for chunk %" PRIu64, id);
+    chunk = calloc(1, sizeof *chunk + shape->layers * sizeof(struct worker_layer *));
+    if (!chunk || !worker_map_put(&store->chunks, id, chunk)) {
+        free(chunk);
+        worker_store_give(store, bytes);
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for chunk %" PRIu64,
+                                id);
+    }
+    chunk->id = id;
+    chunk->first = first;
+    chunk->shape = *shape;
+    chunk->refs = 1;
+    worker_chunk_measure(chunk);
+    *out = chunk;
+    return COMMON_OK;
+}
+
+struct worker_chunk *worker_store_find(const struct worker_store *store, uint64_t id)
+{
+    return worker_map_get(&store->chunks, id);
+}
+
+static void free_retired(struct worker_store *store, struct worker_chunk *chunk)
+{
+    while (chunk->retired) {
+        struct worker_retired *gone = chunk->retired;
+        chunk->retired = gone->next;
+        worker_store_give(store, gone->bytes);
+        free(gone->memory);
+        free(gone);
+    }
+}
+
+static void free_chunk(struct worker_store *store, struct worker_chunk *chunk)
+{
+    free_retired(store, chunk);
+    for (uint32_t i = 0; i < chunk->shape.layers; i++) {
+        struct worker_layer *layer = chunk->layers[i];
+        if (!layer)
+            continue;
+        if (layer->block)
+            worker_store_give(store, chunk->block_bytes);
+        free(layer->block);
+        for (uint32_t p = 0; p < chunk->shape.chunk_tokens / WORKER_PAGE_TOKENS; p++) {
+            if (layer->pages[p])
+                worker_store_give(store, chunk->page_bytes);
+            free(layer->pages[p]);
+        }
+        worker_store_give(store, worker_layer_overhead(&chunk->shape));
+        free(layer);
+    }
+    worker_store_give(store, worker_chunk_overhead(&chunk->shape));
+    free(chunk);
+}
+
+void worker_store_release(struct worker_store *store, struct worker_chunk *chunk)
+{
+    assert(chunk->refs > 0);
+    if (--chunk->refs > 0)
+        return;
+    worker_map_remove(&store->chunks, chunk->id);
+    if (chunk->pins == 0)
+        free_chunk(store, chunk);
+}
+
+void worker_store_pin(struct worker_chunk *chunk)
+{
+    chunk->pins++;
+}
+
+void worker_store_unpin(struct worker_store *store, struct worker_chunk *chunk)
+{
+    assert(chunk->pins > 0);
+    if (--chunk->pins > 0)
+        return;
+    if (chunk->refs == 0)
+        free_chunk(store, chunk);
+    else
+        free_retired(store, chunk);
+}
+
+// ---- memory of rows
+// -----------------------------------------------------------------------------------------------------------
+
+// What a write has allocated so far, so that a failure takes it back. A page that nobody wrote to is
+// invisible.
+struct journal {
+    struct worker_store *store;
+    struct journal_entry {
+        struct worker_chunk *chunk;
+        uint32_t layer;
+        uint8_t **where; // page or block pointer; NULL: the layer itself
+        uint64_t bytes;
+    } * entries;
+    size_t n, cap;
+};
+
+static bool journal_room(struct journal *journal)
+{
+    if (journal->n < journal->cap)
+        return true;
+    size_t cap = journal->cap ? journal->cap * 2 : 64;
+    struct journal_entry *entries = realloc(journal->entries, cap * sizeof *entries);
+    if (!entries)
+        return false;
+    journal->entries = entries;
+    journal->cap = cap;
+    return true;
+}
+
+static bool journal_memory(struct journal *journal, struct worker_chunk *chunk, uint32_t layer,
+                           uint8_t **where, uint64_t bytes)
+{
+    if (!journal_room(journal) || !worker_store_take(journal->store, bytes))
+        return false;
+    *where = aligned_alloc(KERNELS_ALIGN, bytes);
+    if (!*where) {
+        worker_store_give(journal->store, bytes);
+        return false;
+    }
+    journal->entries[journal->n++] = (struct journal_entry){chunk, layer, where, bytes};
+    return true;
+}
+
+static bool journal_layer(struct journal *journal, struct worker_chunk *chunk, uint32_t layer)
+{
+    if (chunk->layers[layer])
+        return true;
+    uint64_t bytes = worker_layer_overhead(&chunk->shape);
+    if (!journal_room(journal) || !worker_store_take(journal->store, bytes))
+        return false;
+    chunk->layers[layer] = worker_layer_new(&chunk->shape);
+    if (!chunk->layers[layer]) {
+        worker_store_give(journal->store, bytes);
+        return false;
+    }
+    journal->entries[journal->n++] = (struct journal_entry){chunk, layer, NULL, bytes};
+    return true;
+}
+
+// Memory for a range of rows of a layer, where it is not there yet.
+static bool journal_rows(struct journal *journal, struct worker_chunk *chunk, uint32_t layer, uint32_t row,
+                         uint32_t count)
+{
+    if (!journal_layer(journal, chunk, layer))
+        return false;
+    struct worker_layer *l = chunk->layers[layer];
+    if (l->block)
+        return true;
+    bool fresh = l->present == 0 && count == chunk->shape.chunk_tokens;
+    for (uint32_t p = 0; fresh && p < chunk->shape.chunk_tokens / WORKER_PAGE_TOKENS; p++)
+        fresh = l->pages[p] == NULL;
+    if (fresh)
+        return journal_memory(journal, chunk, layer, &l->block, chunk->block_bytes);
+    for (uint32_t p = row / WORKER_PAGE_TOKENS; p <= (row + count - 1) / WORKER_PAGE_TOKENS; p++)
+        if (!l->pages[p] && !journal_memory(journal, chunk, layer, &l->pages[p], chunk->page_bytes))
+            return false;
+    return true;
+}
+
+static void journal_undo(struct journal *journal)
+{
+    while (journal->n > 0) {
+        struct journal_entry *entry = &journal->entries[--journal->n];
+        worker_store_give(journal->store, entry->bytes);
+        if (entry->where) {
+            free(*entry->where);
+            *entry->where = NULL;
+        } else {
+            free(entry->chunk->layers[entry->layer]);
+            entry->chunk->layers[entry->layer] = NULL;
+        }
+    }
+}
+
+// Puts memory that a pin may read aside, or frees it. The node was allocated before anything changed.
+static void retire(struct worker_store *store, struct worker_chunk *chunk, struct worker_retired *node,
+                   void *memory, uint64_t bytes)
+{
+    if (chunk->pins == 0) {
+        worker_store_give(store, bytes);
+        free(memory);
+        free(node);
+        return;
+    }
+    *node = (struct worker_retired){chunk->retired, memory, bytes};
+    chunk->retired = node;
+}
+
+// Gives a pinned chunk's row other memory with the same contents, so that it may be changed.
+static bool unshare(struct worker_store *store, struct worker_chunk *chunk, struct worker_layer *layer,
+                    uint32_t row)
+{
+    uint8_t **where = layer->block ? &layer->block : &layer->pages[row / WORKER_PAGE_TOKENS];
+    uint64_t bytes = layer->block ? chunk->block_bytes : chunk->page_bytes;
+    struct worker_retired *node = malloc(sizeof *node);
+    if (!node || !worker_store_take(store, bytes)) {
+        free(node);
+        return false;
+    }
+    uint8_t *memory = aligned_alloc(KERNELS_ALIGN, bytes);
+    if (!memory) {
+        worker_store_give(store, bytes);
+        free(node);
+        return false;
+    }
+    memcpy(memory, *where, bytes);
+    retire(store, chunk, node, *where, bytes);
+    *where = memory;
+    return true;
+}
+
+// Turns the pages of a full layer into one block. When memory is short it stays as it is, which only costs
+// speed.
+static void make_block(struct worker_store *store, struct worker_chunk *chunk, struct worker_layer *layer)
+{
+    uint32_t pages = chunk->shape.chunk_tokens / WORKER_PAGE_TOKENS;
+    if (layer->block || layer->present < chunk->shape.chunk_tokens ||
+        !worker_store_take(store, chunk->block_bytes))
+        return;
+    uint8_t *block = aligned_alloc(KERNELS_ALIGN, chunk->block_bytes);
+    struct worker_retired *nodes[4096 / WORKER_PAGE_TOKENS]; // chunk_tokens <= 4096 (worker/session.c)
+    uint32_t n_nodes = 0;
+    while (block && n_nodes < pages && (nodes[n_nodes] = malloc(sizeof **nodes)))
+        n_nodes++;
+    if (n_nodes < pages) {
+        while (n_nodes > 0)
+            free(nodes[--n_nodes]);
+        free(block);
+        worker_store_give(store, chunk->block_bytes);
+        return;
+    }
+    size_t k_bytes = common_align64((size_t)chunk->shape.chunk_tokens * chunk->k_row);
+    size_t v_bytes = common_align64((size_t)chunk->shape.chunk_tokens * chunk->v_row);
+    for (uint32_t head = 0; head < chunk->shape.kv_heads; head++) {
+        uint8_t *k = block + head * (k_bytes + v_bytes), *v = k + k_bytes;
+        for (uint32_t row = 0; row < chunk->shape.chunk_tokens; row += WORKER_PAGE_TOKENS) {
+            memcpy(k + (size_t)row * chunk->k_row, worker_layer_k(chunk, layer, row, head),
+                   (size_t)WORKER_PAGE_TOKENS * chunk->k_row);
+            memcpy(v + (size_t)row * chunk->v_row, worker_layer_v(chunk, layer, row, head),
+                   (size_t)WORKER_PAGE_TOKENS * chunk->v_row);
+        }
+    }
+    for (uint32_t p = 0; p < pages; p++) {
+        retire(store, chunk, nodes[p], layer->pages[p], chunk->page_bytes);
+        layer->pages[p] = NULL;
+    }
+    layer->block = block;
+}
+
+// ---- writing
+// ------------------------------------------------------------------------------------------------------------------
+
+static void piece_row(const struct worker_rows *piece, uint32_t i, const uint8_t **k, const uint8_t **v)
+{
+    *k = piece->k + (size_t)i * piece->chunk->shape.kv_heads * piece->chunk->k_row;
+    *v = piece->v + (size_t)i * piece->chunk->shape.kv_heads * piece->chunk->v_row;
+}
+
+// What writing a row would mean.
+enum verdict { VERDICT_WRITE, VERDICT_REPLACE, VERDICT_SAME, VERDICT_REFUSE };
+
+static enum verdict judge(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, const uint8_t *k,
+                          const uint8_t *v, uint64_t replace_from)
+{
+    enum worker_row state = worker_chunk_row(chunk, layer, row);
+    if (state <= WORKER_ROW_PUT)
+        return VERDICT_WRITE;
+    if (worker_layer_row_equal(chunk, chunk->layers[layer], row, k, v))
+        return VERDICT_SAME;
+    return state == WORKER_ROW_APPENDED && chunk->first + row >= replace_from ? VERDICT_REPLACE
+                                                                              : VERDICT_REFUSE;
+}
+
+static enum common_code check_piece(const struct worker_rows *piece, uint64_t replace_from,
+                                    struct common_error *err)
+{
+    assert(piece->count > 0 && piece->row + piece->count <= piece->chunk->shape.chunk_tokens);
+    for (uint32_t i = 0; i < piece->count; i++) {
+        const uint8_t *k, *v;
+        piece_row(piece, i, &k, &v);
+        enum verdict verdict = judge(piece->chunk, piece->layer, piece->row + i, k, v, replace_from);
+        if (verdict == VERDICT_REFUSE)
+            return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                    "position %" PRIu64
+                                    " of layer %u holds other bytes that are committed or being committed",
+                                    piece->chunk->first + piece->row + i, piece->layer);
+        if (verdict != VERDICT_SAME && piece->chunk->refs > 1)
+            return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                    "position %" PRIu64 " lies in a chunk that several sessions share",
+                                    piece->chunk->first + piece->row + i);
+    }
+    return COMMON_OK;
+}
+
+// Memory for everything that a piece writes.
+static bool reserve_piece(struct journal *journal, const struct worker_rows *piece, uint64_t replace_from)
+{
+    struct worker_chunk *chunk = piece->chunk;
+    if (!journal_rows(journal, chunk, piece->layer, piece->row, piece->count))
+        return false;
+    if (chunk->pins == 0)
+        return true;
+    for (uint32_t i = 0; i < piece->count; i++) {
+        const uint8_t *k, *v;
+        piece_row(piece, i, &k, &v);
+        if (judge(chunk, piece->layer, piece->row + i, k, v, replace_from) != VERDICT_REPLACE)
+            continue;
+        if (!unshare(journal->store, chunk, chunk->layers[piece->layer], piece->row + i))
+            return false;
+        if (chunk->layers[piece->layer]->block)
+            break;
+        i += WORKER_PAGE_TOKENS - (piece->row + i) % WORKER_PAGE_TOKENS -
+             1; // the rest of the page is fresh now
+    }
+    return true;
+}
+
+static void write_piece(struct worker_store *store, const struct worker_rows *piece, enum worker_row to,
+                        uint64_t replace_from)
+{
+    struct worker_chunk *chunk = piece->chunk;
+    struct worker_layer *layer = chunk->layers[piece->layer];
+    for (uint32_t i = 0; i < piece->count; i++) {
+        const uint8_t *k, *v;
+        piece_row(piece, i, &k, &v);
+        enum verdict verdict = judge(chunk, piece->layer, piece->row + i, k, v, replace_from);
+        if (verdict == VERDICT_SAME)
+            continue;
+        worker_layer_row_set(chunk, layer, piece->row + i, k, v);
+        worker_layer_mark(chunk, layer, piece->row + i, to);
+    }
+    worker_layer_advance(chunk, layer);
+    make_block(store, chunk, layer);
+}
+
+enum common_code worker_store_write(struct worker_store *store, const struct worker_rows *pieces, uint32_t n,
+                                    enum worker_row to, uint64_t replace_from, struct common_error *err)
+{
+    assert(to == WORKER_ROW_PUT || to == WORKER_ROW_APPENDED);
+    for (uint32_t i = 0; i < n; i++) {
+        enum common_code code = check_piece(&pieces[i], replace_from, err);
+        if (code != COMMON_OK)
+            return code;
+    }
+    struct journal journal = {.store = store};
+    for (uint32_t i = 0; i < n; i++) {
+        if (!reserve_piece(&journal, &pieces[i], replace_from)) {
+            journal_undo(&journal);
+            free(journal.entries);
+            return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
+                                    "no memory for these rows: %" PRIu64 " of %" PRIu64 " bytes are in use",
+                                    store->used, store->limit);
+        }
+    }
+    for (uint32_t i = 0; i < n; i++)
+        write_piece(store, &pieces[i], to, replace_from);
+    free(journal.entries);
+    return COMMON_OK;
+}
+
+bool worker_store_same(const struct worker_rows *pieces, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        for (uint32_t r = 0; r < pieces[i].count; r++) {
+            const uint8_t *k, *v;
+            piece_row(&pieces[i], r, &k, &v);
+            if (judge(pieces[i].chunk, pieces[i].layer, pieces[i].row + r, k, v, UINT64_MAX) != VERDICT_SAME)
+                return false;
+        }
+    }
+    return true;
+}
+
+// ---- copying
+// ------------------------------------------------------------------------------------------------------------------
+
+static bool copied(const struct worker_chunk *chunk, uint32_t layer, uint32_t row)
+{
+    return worker_chunk_row(chunk, layer, row) >= WORKER_ROW_APPENDED;
+}
+
+// Goes through the rows to copy twice: first to see whether it may (write false), then to do it.
+static enum common_code copy_rows(struct journal *journal, const struct worker_chunk *from,
+                                  struct worker_chunk *to, uint32_t rows, bool write, uint8_t *k, uint8_t *v,
+                                  struct common_error *err)
+{
+    for (uint32_t layer = 0; layer < from->shape.layers; layer++) {
+        uint32_t end = rows;
+        while (end > 0 && !copied(from, layer, end - 1))
+            end--;
+        if (write && end == from->shape.chunk_tokens && !journal_rows(journal, to, layer, 0, end))
+            return COMMON_RESOURCE_EXHAUSTED; // a block at once
+        for (uint32_t row = 0; row < end; row++) {
+            if (!copied(from, layer, row))
+                continue;
+            worker_chunk_read(from, layer, row, 1, k, v);
+            enum verdict verdict = judge(to, layer, row, k, v, UINT64_MAX);
+            if (verdict == VERDICT_SAME)
+                continue;
+            if (verdict == VERDICT_REFUSE || to->refs > 1)
+                return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                        "row %u of layer %u of the copy holds other bytes or is shared", row,
+                                        layer);
+            if (!write)
+                continue;
+            if (!journal_rows(journal, to, layer, row, 1))
+                return COMMON_RESOURCE_EXHAUSTED;
+            worker_layer_row_set(to, to->layers[layer], row, k, v);
+        }
+    }
+    return COMMON_OK;
+}
+
+static uint64_t copy_hash(const struct worker_chunk *chunk, uint32_t rows)
+{
+    uint64_t hash = 0;
+    for (uint32_t layer = 0; layer < chunk->shape.layers; layer++) {
+        for (uint32_t row = 0; row < rows; row++) { // each stretch by itself: holes count
+            uint32_t end = row;
+            while (end < rows && copied(chunk, layer, end))
+                end++;
+            if (end == row)
+                continue;
+            uint64_t parts[5] = {hash, layer, row, end - row,
+                                 worker_chunk_hash(chunk, layer, row, end - row)};
+            hash = common_xxh3(parts, sizeof parts, 0);
+            row = end;
+        }
+    }
+    return hash;
+}
+
+enum common_code worker_store_copy(struct worker_store *store, const struct worker_chunk *from,
+                                   struct worker_chunk *to, uint32_t rows, uint64_t *hash,
+                                   struct common_error *err)
+{
+    if (from == to || !shape_equal(&from->shape, &to->shape) || rows > from->shape.chunk_tokens)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "a chunk is copied to another one of its shape");
+    uint8_t *k = malloc((size_t)from->shape.kv_heads * from->k_row),
+            *v = malloc((size_t)from->shape.kv_heads * from->v_row);
+    struct journal journal = {.store = store};
+    enum common_code code = COMMON_RESOURCE_EXHAUSTED;
+    if (k && v)
+        code = copy_rows(&journal, from, to, rows, false, k, v, err);
+    if (code == COMMON_OK)
+        code = copy_rows(&journal, from, to, rows, true, k, v, err);
+    if (code == COMMON_OK) {
+        for (uint32_t layer = 0; layer < from->shape.layers; layer++) {
+            if (!to->layers[layer])
+                continue;
+            for (uint32_t row = 0; row < rows; row++)
+                if (copied(from, layer, row) && !copied(to, layer, row))
+                    worker_layer_mark(to, to->layers[layer], row, worker_chunk_row(from, layer, row));
+            worker_layer_advance(to, to->layers[layer]);
+            make_block(store, to, to->layers[layer]);
+        }
+        *hash = copy_hash(to, rows);
+    } else {
+        journal_undo(&journal);
+        if (code == COMMON_RESOURCE_EXHAUSTED)
+            common_error_set(err, code, "no memory for the copy: %" PRIu64 " of %" PRIu64 " bytes are in use",
+                             store->used, store->limit);
+    }
+    free(journal.entries);
+    free(k);
+    free(v);
+    return code;
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// K and V by chunk, layer and KV head, and the account of the memory that they take.
+//
+// A chunk's layer is held in pages of 16 tokens, allocated as rows come:
+//
+//     page:   | head 0: K [16][k_dim], V [16][v_dim] | head 1: K, V | ...
+//
+// and, once all of its rows are there, as one block, which streams better:
+//
+//     block:  | head 0: K [chunk_tokens][k_dim], V [chunk_tokens][v_dim] | head 1: K, V | ...
+//
+// each K and each V at a multiple of 64 bytes. A page is as long as a kernel's block of keys
+// (kernels/attention.h), so both give the same bits.
+//
+//                put                 prepare                 commit
+//     ABSENT ──────────▶ PUT ──────────────────▶ PREPARED ──────────▶ COMMITTED
+//        │                │ ▲       abort           │                  ▲
+//        │ append         │ └───────────────────────┘                  │ commit
+//        └──────────▶ APPENDED ────────────────────────────────────────┘
+//                      (also from PUT)
+//
+// PUT rows may be overwritten. PREPARED and COMMITTED rows never change. An APPENDED row serves like a
+// committed one, but a newer append may replace it where the coordinator says that it was never acknowledged.
+//
+// All functions belong to the loop thread. Memory that other threads read is pinned: while a chunk is pinned,
+// no byte of a ready row moves or changes; what is replaced or released meanwhile is freed with the last pin,
+// and counts until then.
+#ifndef WORKER_STORE_H
+#define WORKER_STORE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/status.h"
+#include "kernels/attention.h"
+
+#define WORKER_PAGE_TOKENS 16u
+
+struct worker_shape { // of a chunk; equal for all chunks of a session
+    uint32_t layers, kv_heads, k_dim, v_dim;
+    uint32_t kv_type;      // enum kernels_kv_type
+    uint32_t chunk_tokens; // a multiple of 16
+};
+
+enum worker_row {
+    WORKER_ROW_ABSENT,
+    WORKER_ROW_PUT,
+    WORKER_ROW_PREPARED,
+    WORKER_ROW_APPENDED,
+    WORKER_ROW_COMMITTED
+};
+
+struct worker_store;
+struct worker_chunk;
+
+struct worker_store *worker_store_new(uint64_t limit_bytes); // NULL: out of memory
+void worker_store_free(struct worker_store *store);          // nothing may be held or pinned; NULL is allowed
+
+uint64_t worker_store_limit(const struct worker_store *store);
+uint64_t worker_store_used(const struct worker_store *store);
+uint64_t worker_store_chunks(const struct worker_store *store);
+// Counts memory that belongs to what is stored but is held elsewhere (sessions). False: it does not fit.
+bool worker_store_take(struct worker_store *store, uint64_t bytes);
+void worker_store_give(struct worker_store *store, uint64_t bytes);
+
+// A reference to chunk `id`, which is made when nobody holds it. FAILED_PRECONDITION when it exists with
+// another shape or position; RESOURCE_EXHAUSTED.
+enum common_code worker_store_hold(struct worker_store *store, uint64_t id, uint64_t first,
+                                   const struct worker_shape *shape, struct worker_chunk **out,
+                                   struct common_error *err);
+void worker_store_release(struct worker_store *store, struct worker_chunk *chunk); // the last one frees it
+struct worker_chunk *worker_store_find(const struct worker_store *store,
+                                       uint64_t id); // NULL: nobody holds it
+
+void worker_store_pin(struct worker_chunk *chunk);
+void worker_store_unpin(struct worker_store *store, struct worker_chunk *chunk);
+
+uint64_t worker_chunk_id(const struct worker_chunk *chunk);
+uint64_t worker_chunk_first(const struct worker_chunk *chunk); // position of row 0
+const struct worker_shape *worker_chunk_shape(const struct worker_chunk *chunk);
+bool worker_chunk_in_block(const struct worker_chunk *chunk, uint32_t layer); // the layer is one block
+
+enum worker_row worker_chunk_row(const struct worker_chunk *chunk, uint32_t layer, uint32_t row);
+// Rows from the chunk's start on, without a hole, that are APPENDED or COMMITTED: what a step may see.
+uint32_t worker_chunk_ready(const struct worker_chunk *chunk, uint32_t layer);
+
+// Fills in the runs of the first `rows` rows (<= ready) of one head, worker_chunk_run_count() of them, the
+// same for all heads.
+uint32_t worker_chunk_run_count(const struct worker_chunk *chunk, uint32_t layer, uint32_t rows);
+void worker_chunk_runs(const struct worker_chunk *chunk, uint32_t layer, uint32_t kv_head, uint32_t rows,
+                       struct kernels_run *out);
+
+// XXH3 of K [count][kv_heads][k_dim], then V [count][kv_heads][v_dim] of rows that are all present. Any
+// thread, when the chunk is pinned and the rows are at least PREPARED.
+uint64_t worker_chunk_hash(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count);
+
+// Copies rows that are present into k [count][kv_heads][k_dim] and v.
+void worker_chunk_read(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
+                       uint8_t *k, uint8_t *v);
+
+// ---- writing
+// ---------------------------------------------------------------------------------------------------------------
+
+struct worker_rows { // rows of one layer of one chunk, and where they come from
+    struct worker_chunk *chunk;
+    uint32_t layer, row, count;
+    const uint8_t *k, *v; // [count][kv_heads][k_dim], [count][kv_heads][v_dim]
+};
+
+// Writes all pieces or none. `to`: PUT (attach) or APPENDED. At positions >= replace_from an APPENDED row
+// with other bytes is replaced; elsewhere a row beyond PUT must have the same bytes, which changes nothing.
+// Pieces must not overlap. FAILED_PRECONDITION: other bytes, or a chunk that several sessions share;
+// RESOURCE_EXHAUSTED: memory.
+enum common_code worker_store_write(struct worker_store *store, const struct worker_rows *pieces, uint32_t n,
+                                    enum worker_row to, uint64_t replace_from, struct common_error *err);
+// Whether all of these rows are there, beyond PUT, with these very bytes.
+bool worker_store_same(const struct worker_rows *pieces, uint32_t n);
+
+// Each changes the rows of the range that are in the state that it is about, and leaves others alone.
+void worker_chunk_prepare(struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count);
+void worker_chunk_abort(struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count);
+void worker_chunk_commit(struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count);
+// PUT and PREPARED rows of all layers: frozen ones thaw (a new incarnation: their commit will not come).
+void worker_chunk_thaw(struct worker_chunk *chunk);
+
+// Copies the APPENDED and COMMITTED ones among the first `rows` rows of all layers, with their states. Rows
+// that `to` has already must be the same. *hash: over what the result holds of these rows.
+// FAILED_PRECONDITION, RESOURCE_EXHAUSTED, INVALID_ARGUMENT (shapes differ, rows).
+enum common_code worker_store_copy(struct worker_store *store, const struct worker_chunk *from,
+                                   struct worker_chunk *to, uint32_t rows, uint64_t *hash,
+                                   struct common_error *err);
+
+#endif

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/worker.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/options.h"
+#include "worker/measure.h"
+#include "worker/state.h"
+
+// Multiply-adds below which a step is computed on the loop thread: worker/README.md says how this was
+// measured.
+#define INLINE_MADDS UINT64_C(400000)
+
+enum {
+    CLIENT = 1 << BANYAN__PB__ROLE__ROLE_CLIENT,
+    WORKER = 1 << BANYAN__PB__ROLE__ROLE_WORKER,
+    COORDINATOR = 1 << BANYAN__PB__ROLE__ROLE_COORDINATOR
+};
+
+static const struct proto_method public_methods[] = {
+    {BANYAN__PB__METHOD__METHOD_HEALTH_CHECK, CLIENT | WORKER | COORDINATOR, worker_handle_health},
+    {BANYAN__PB__METHOD__METHOD_CHUNK_PUT, CLIENT | WORKER | COORDINATOR, worker_handle_chunk_put},
+    {0, 0, NULL},
+};
+
+static const struct proto_method edge_methods[] = {
+    {BANYAN__PB__METHOD__METHOD_HEALTH_CHECK, WORKER | COORDINATOR, worker_handle_health},
+    {BANYAN__PB__METHOD__METHOD_PLAN_INSTALL, COORDINATOR, worker_handle_plan_install},
+    {BANYAN__PB__METHOD__METHOD_PLAN_DROP, COORDINATOR, worker_handle_plan_drop},
+    {BANYAN__PB__METHOD__METHOD_LAYOUT_SET, COORDINATOR, worker_handle_layout_set},
+    {BANYAN__PB__METHOD__METHOD_SESSION_DROP, COORDINATOR, worker_handle_session_drop},
+    {BANYAN__PB__METHOD__METHOD_ROWS_PREPARE, COORDINATOR, worker_handle_rows_prepare},
+    {BANYAN__PB__METHOD__METHOD_ROWS_COMMIT, COORDINATOR, worker_handle_rows_commit},
+    {BANYAN__PB__METHOD__METHOD_ROWS_ABORT, COORDINATOR, worker_handle_rows_abort},
+    {BANYAN__PB__METHOD__METHOD_CHUNK_COPY, COORDINATOR, worker_handle_chunk_copy},
+    {BANYAN__PB__METHOD__METHOD_INVENTORY, COORDINATOR, worker_handle_inventory},
+    {BANYAN__PB__METHOD__METHOD_STEP, WORKER | COORDINATOR, worker_handle_step},
+    {0, 0, NULL},
+};
+
+static void stats(void *arg, struct worker_membership_stats *out)
+{
+    struct worker *worker = arg;
+    out->used_bytes = worker_store_used(worker->store);
+    out->chunks = worker_store_chunks(worker->store);
+    out->steps = worker->steps_done;
+    out->last_compute_ns = worker->last_compute_ns;
+}
+
+static void registered(void *arg)
+{
+    struct worker *worker = arg;
+    if (worker->registered)
+        worker->registered(worker->registered_arg);
+}
+
+static enum common_code check_config(const struct worker_config *config, struct common_error *err)
+{
+    size_t name = strlen(config->name), host = strlen(config->host);
+    if (name < 1 || name > WORKER_NAME_MAX || host < 1 || host > WORKER_NAME_MAX)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "--name and --host have 1..%d bytes",
+                                WORKER_NAME_MAX);
+    if (strncmp(config->edge_listen, "nng+", 4) == 0)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "--edge-listen takes tcp:// or unix://");
+    return proto_listen_allowed(config->listen, config->token != NULL, config->insecure, err);
+}
+
+static enum common_code serve(struct worker *worker, const struct worker_config *config,
+                              struct common_error *err)
+{
+    struct proto_server_options options = {.name = worker->name,
+                                           .role = BANYAN__PB__ROLE__ROLE_WORKER,
+                                           .secret = &worker->secret,
+                                           .token = config->token,
+                                           .bytes_max = worker->flight_limit,
+                                           .methods = public_methods,
+                                           .arg = worker};
+    enum common_code code = proto_server_new(worker->loop, &options, &worker->public_server, err);
+    if (code == COMMON_OK)
+        code = proto_server_listen(worker->public_server, config->listen, err);
+    if (code != COMMON_OK)
+        return code;
+    options.token = NULL;
+    options.methods = edge_methods;
+    code = proto_server_new(worker->loop, &options, &worker->edge_server, err);
+    if (code == COMMON_OK)
+        code = proto_server_listen(worker->edge_server, config->edge_listen, err);
+    return code;
+}
+
+static enum common_code join(struct worker *worker, const struct worker_config *config,
+                             const struct worker_speed *speed, struct common_error *err)
+{
+    struct worker_membership_options options = {.coordinator = config->coordinator,
+                                                .name = worker->name,
+                                                .host = worker->host,
+                                                .endpoint = worker_endpoint(worker),
+                                                .edge_endpoint = worker_edge_endpoint(worker),
+                                                .kernel = speed->kernel,
+                                                .secret = &worker->secret,
+                                                .capacity_bytes = worker_store_limit(worker->store),
+                                                .bandwidth = speed->bytes_per_s,
+                                                .threads = config->threads,
+                                                .term = &worker->term,
+                                                .stats = stats,
+                                                .registered = registered,
+                                                .arg = worker};
+    return worker_membership_new(worker->loop, &options, &worker->membership, err);
+}
+
+static enum common_code speed_of(struct worker *worker, const struct worker_config *config,
+                                 struct worker_speed *speed, struct common_error *err)
+{
+    if (config->bandwidth == 0)
+        return worker_measure(worker->team, config->memory_bytes / 2, speed, err);
+    speed->bytes_per_s = config->bandwidth;
+    speed->kernel = worker_measure_kernel(err);
+    return speed->kernel ? COMMON_OK : COMMON_FAILED_PRECONDITION;
+}
+
+// Half of a small memory, an eighth of a large one, 1 GiB at most, is for what is in flight: frames,
+// partials, workspaces.
+static uint64_t flight_share(uint64_t memory)
+{
+    const uint64_t enough = UINT64_C(128) << 20, most = UINT64_C(1) << 30;
+    uint64_t share = memory / 8;
+    if (share < enough)
+        share = memory / 2 < enough ? memory / 2 : enough;
+    return share > most ? most : share;
+}
+
+enum common_code worker_new(struct common_loop *loop, const struct worker_config *config, struct worker **out,
+                            struct common_error *err)
+{
+    enum common_code code = check_config(config, err);
+    if (code != COMMON_OK)
+        return code;
+    struct worker *worker = calloc(1, sizeof *worker);
+    if (!worker)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a worker");
+    worker->loop = loop;
+    worker->started_ns = common_clock_ns();
+    strcpy(worker->name, config->name); // lengths: check_config
+    strcpy(worker->host, config->host);
+    worker->secret = config->secret;
+    worker->inline_madds = config->inline_madds ? config->inline_madds : INLINE_MADDS;
+    worker->registered = config->registered;
+    worker->registered_arg = config->registered_arg;
+    worker->flight_limit = flight_share(config->memory_bytes);
+    worker->store = worker_store_new(config->memory_bytes - worker->flight_limit);
+    worker->env = (struct reduce_env){.loop = loop, .name = worker->name, .secret = &worker->secret};
+    struct worker_speed speed;
+    code = worker->store ? reduce_edges_new(&worker->env, &worker->env.edges) : COMMON_RESOURCE_EXHAUSTED;
+    if (code != COMMON_OK)
+        common_error_set(err, code, "the system has no memory for a worker");
+    if (code == COMMON_OK)
+        code = worker_team_new(loop, config->threads, &worker->team, err);
+    if (code == COMMON_OK)
+        code = speed_of(worker, config, &speed, err);
+    if (code == COMMON_OK)
+        code = serve(worker, config, err);
+    if (code == COMMON_OK && config->coordinator)
+        code = join(worker, config, &speed, err);
+    if (code != COMMON_OK) {
+        worker_free(worker);
+        return code;
+    }
+    char memory[32], bandwidth[32];
+    common_log_info("serving name=%s host=%s listen=%s edge=%s memory=%s bandwidth=%s/s kernel=%s threads=%u",
+                    worker->name, worker->host, worker_endpoint(worker), worker_edge_endpoint(worker),
+                    common_format_bytes(config->memory_bytes, memory, sizeof memory),
+                    common_format_bytes(speed.bytes_per_s, bandwidth, sizeof bandwidth), speed.kernel,
+                    config->threads);
+    *out = worker;
+    return COMMON_OK;
+}
+
+const char *worker_endpoint(const struct worker *worker)
+{
+    return proto_server_endpoint(worker->public_server, 0);
+}
+
+const char *worker_edge_endpoint(const struct worker *worker)
+{
+    return proto_server_endpoint(worker->edge_server, 0);
+}
+
+// ---- leaving
+// ------------------------------------------------------------------------------------------------------------------
+
+static void drain_end(struct worker *worker)
+{
+    void (*done)(void *) = worker->drained;
+    worker->drained = NULL;
+    common_timer_free(worker->drain_timer);
+    worker->drain_timer = NULL;
+    done(worker->drained_arg);
+}
+
+static void drain_tick(void *arg)
+{
+    struct worker *worker = arg;
+    if (worker->n_steps > 0)
+        worker_plans_close(
+            worker); // out of patience: the last one calls worker_steps_ended when the team lets go of it
+    else
+        drain_end(worker);
+}
+
+void worker_steps_ended(struct worker *worker)
+{
+    if (worker->drained) // not on this stack: the step that ended is still on it
+        common_timer_start(worker->drain_timer, 0, false);
+}
+
+enum common_code worker_drain(struct worker *worker, uint64_t grace_ns, void (*done)(void *arg), void *arg)
+{
+    assert(!worker->draining);
+    enum common_code code = common_timer_new(worker->loop, drain_tick, worker, &worker->drain_timer);
+    if (code != COMMON_OK)
+        return code;
+    worker->draining = true;
+    worker->drained = done;
+    worker->drained_arg = arg;
+    common_timer_start(worker->drain_timer, worker->n_steps == 0 ? 0 : grace_ns, false);
+    return COMMON_OK;
+}
+
+void worker_free(struct worker *worker)
+{
+    if (!worker)
+        return;
+    assert(worker->n_steps == 0 && !worker->drain_timer);
+    worker_membership_free(worker->membership);
+    worker_plans_close(worker);
+    worker_team_free(worker->team);
+    proto_server_close(worker->public_server);
+    proto_server_close(worker->edge_server);
+    reduce_edges_free(worker->env.edges);
+    size_t cursor = 0;
+    void *value;
+    while (worker_map_next(&worker->sessions, &cursor, &value)) {
+        worker_session_drop(&worker->sessions, worker->store, ((struct worker_session *)value)->id);
+        cursor = 0; // the map has changed
+    }
+    worker_map_free(&worker->sessions);
+    worker_store_free(worker->store);
+    free(worker->scratch);
+    free(worker);
+}

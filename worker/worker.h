@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// A worker: holds K and V of chunks, computes attention over them, merges with its children's answers. All
+// state belongs to the loop thread; the compute team reads pinned memory only (worker/README.md).
+#ifndef WORKER_WORKER_H
+#define WORKER_WORKER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/loop.h"
+#include "common/secret.h"
+#include "common/status.h"
+
+struct worker; // opaque
+
+struct worker_config {           // strings are copied
+    const char *name;            // unique in the cluster, 1..64 bytes
+    const char *host;            // 1..64 bytes
+    const char *coordinator;     // stream endpoint; NULL: nobody is dialled (tests)
+    const char *listen;          // public endpoint: clients' puts
+    const char *edge_listen;     // stream endpoint: the coordinator and parents
+    struct common_secret secret; // the cluster's
+    const char *token;           // clients must present it too; NULL: the ticket is enough
+    bool insecure;               // the public endpoint may be other than loopback without a token
+    uint64_t memory_bytes;       // for K and V and for what is in flight
+    uint32_t threads;            // of the compute team, >= 1
+    uint64_t
+        inline_madds;   // steps with fewer multiply-adds are computed on the loop thread; 0: measured default
+    uint64_t bandwidth; // bytes of K and V per second to report; 0: measured now (about 0.1 s)
+    void (*registered)(void *arg); // the coordinator accepted us, again and again; may be NULL
+    void *registered_arg;
+};
+
+// Listens and begins to register. On the loop thread, or before it runs. Errors say what to do.
+enum common_code worker_new(struct common_loop *loop, const struct worker_config *config, struct worker **out,
+                            struct common_error *err);
+const char *worker_endpoint(const struct worker *worker);      // public, with its real port
+const char *worker_edge_endpoint(const struct worker *worker); // likewise
+
+// Takes no new steps and lets those in hand end; after grace_ns it ends them. Then calls done once, on the
+// loop thread, never on this stack. Once in a worker's life. RESOURCE_EXHAUSTED: nothing has changed.
+enum common_code worker_drain(struct worker *worker, uint64_t grace_ns, void (*done)(void *arg), void *arg);
+// When no step is in hand: after worker_drain's done, or when none was sent. On the loop thread, or when it
+// runs no more. NULL is allowed.
+void worker_free(struct worker *worker);
+
+#endif
