@@ -23,8 +23,8 @@ size_t proto_ticket_make(const struct common_secret *secret, const struct proto_
     return len + COMMON_MAC_BYTES;
 }
 
-enum common_code proto_ticket_check(const struct common_secret *secret, const void *data, size_t len, uint64_t now_wall_ns,
-                                    struct proto_ticket *out, struct common_error *err)
+enum common_code proto_ticket_check(const struct common_secret *secret, const void *data, size_t len,
+                                    uint64_t now_wall_ns, struct proto_ticket *out, struct common_error *err)
 {
     static const char denied[] = "the ticket was not made by this cluster's coordinator";
     if (len <= COMMON_MAC_BYTES || len > PROTO_TICKET_MAX)
@@ -45,7 +45,8 @@ enum common_code proto_ticket_check(const struct common_secret *secret, const vo
                                   .expires_wall_ns = pb->expires_wall_ns};
     banyan__pb__ticket__free_unpacked(pb, NULL);
     if (now_wall_ns >= ticket.expires_wall_ns)
-        return common_error_set(err, COMMON_FAILED_PRECONDITION, "the ticket has expired: open the attach again");
+        return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                "the ticket has expired: open the attach again");
     *out = ticket;
     return COMMON_OK;
 }

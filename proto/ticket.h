@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tickets: how the coordinator lets a client put K and V into workers that share nothing with the client but the cluster's
-// secret behind its back. On the wire a ticket is the packed Ticket followed by HMAC-SHA256 over it (one part, common_mac) with
-// the cluster secret. Any thread.
+// Tickets: how the coordinator lets a client put K and V into workers that share nothing with the client but
+// the cluster's secret behind its back. On the wire a ticket is the packed Ticket followed by HMAC-SHA256
+// over it (one part, common_mac) with the cluster secret. Any thread.
 #ifndef PROTO_TICKET_H
 #define PROTO_TICKET_H
 
@@ -23,9 +23,10 @@ struct proto_ticket {
 size_t proto_ticket_make(const struct common_secret *secret, const struct proto_ticket *ticket,
                          uint8_t out[PROTO_TICKET_MAX]);
 
-// Checks the MAC in constant time, then the form, then the expiry. PERMISSION_DENIED: not made with this secret;
-// FAILED_PRECONDITION: expired, a new one is needed. What the ticket permits is the caller's to compare.
-enum common_code proto_ticket_check(const struct common_secret *secret, const void *data, size_t len, uint64_t now_wall_ns,
-                                    struct proto_ticket *out, struct common_error *err);
+// Checks the MAC in constant time, then the form, then the expiry. PERMISSION_DENIED: not made with this
+// secret; FAILED_PRECONDITION: expired, a new one is needed. What the ticket permits is the caller's to
+// compare.
+enum common_code proto_ticket_check(const struct common_secret *secret, const void *data, size_t len,
+                                    uint64_t now_wall_ns, struct proto_ticket *out, struct common_error *err);
 
 #endif
