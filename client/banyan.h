@@ -1,20 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // libbanyan: exact attention over a context that lives in a Banyan cluster.
 //
-// A session is one sequence: its keys and values are held by the cluster's workers. A caller attaches context (bulk) or appends it (small, with
-// a step), sends query rows and receives attention outputs. Everything is blocking, thread-safe and safe to repeat; each call also has an asynchronous
-// form. One thread of the library serves any number of calls.
+// A session is one sequence: its keys and values are held by the cluster's workers. A caller attaches context
+// (bulk) or appends it (small, with a step), sends query rows and receives attention outputs. Everything is
+// blocking, thread-safe and safe to repeat; each call also has an asynchronous form. One thread of the
+// library serves any number of calls.
 //
 // Layouts. Row-major, densely packed, host byte order (little endian):
-//   q [rows][q_heads][k_dim] float32      k [rows][kv_heads][k_dim], v [rows][kv_heads][v_dim] of the session's KV type
-//   o [rows][q_heads][v_dim] float32      lse [rows][q_heads] float32, natural logarithm, −inf where a row saw no key
-// Positions are global and start at 0. The row at position p sees the keys at positions ≤ p (and < visible where that is given).
+//   q [rows][q_heads][k_dim] float32      k [rows][kv_heads][k_dim], v [rows][kv_heads][v_dim] of the
+//   session's KV type o [rows][q_heads][v_dim] float32      lse [rows][q_heads] float32, natural logarithm,
+//   −inf where a row saw no key
+// Positions are global and start at 0. The row at position p sees the keys at positions ≤ p (and < visible
+// where that is given).
 //
-// Memory. Buffers that a call reads or writes belong to the caller and must stay until the call has returned (blocking) or its callback has run
-// (asynchronous). What the library allocates is freed by the function named beside it.
+// Memory. Buffers that a call reads or writes belong to the caller and must stay until the call has returned
+// (blocking) or its callback has run (asynchronous). What the library allocates is freed by the function
+// named beside it.
 //
-// Errors. Functions return a code; the sentence that says what to do is in struct banyan_error when one is passed (NULL is allowed). A call that failed
-// has changed nothing that a repetition of it would not set right. Outputs are written only on success.
+// Errors. Functions return a code; the sentence that says what to do is in struct banyan_error when one is
+// passed (NULL is allowed). A call that failed has changed nothing that a repetition of it would not set
+// right. Outputs are written only on success.
 #ifndef BANYAN_H
 #define BANYAN_H
 
@@ -38,12 +43,13 @@ typedef enum banyan_code { // gRPC's canonical codes
     BANYAN_ALREADY_EXISTS = 6,
     BANYAN_PERMISSION_DENIED = 7,
     BANYAN_RESOURCE_EXHAUSTED = 8,
-    BANYAN_FAILED_PRECONDITION = 9, // other bytes at an acknowledged position; a hole; an append that is not at the end
-    BANYAN_ABORTED = 10,            // overtaken by a truncate or a new layout: ask for the session's state and try again
-    BANYAN_OUT_OF_RANGE = 11,       // position beyond the end
+    BANYAN_FAILED_PRECONDITION =
+        9,               // other bytes at an acknowledged position; a hole; an append that is not at the end
+    BANYAN_ABORTED = 10, // overtaken by a truncate or a new layout: ask for the session's state and try again
+    BANYAN_OUT_OF_RANGE = 11, // position beyond the end
     BANYAN_UNIMPLEMENTED = 12,
     BANYAN_INTERNAL = 13,
-    BANYAN_UNAVAILABLE = 14,        // a worker or the coordinator is not there now: try again
+    BANYAN_UNAVAILABLE = 14, // a worker or the coordinator is not there now: try again
     BANYAN_DATA_LOSS = 15,
     BANYAN_UNAUTHENTICATED = 16,
 } banyan_code;
@@ -51,36 +57,44 @@ typedef enum banyan_code { // gRPC's canonical codes
 BANYAN_API const char *banyan_code_name(banyan_code code);
 BANYAN_API const char *banyan_version(void); // "0.1.0"
 
-typedef struct banyan_range { uint64_t first, count; } banyan_range; // tokens [first, first + count)
+typedef struct banyan_range {
+    uint64_t first, count;
+} banyan_range; // tokens [first, first + count)
 
 typedef struct banyan_error {
     banyan_code code;
-    char message[384];      // one line
-    char reason[32];        // machine-readable: HOLE, MISSING_RANGE, HASH_MISMATCH, … or ""
-    uint32_t n_ranges;      // token ranges concerned (a hole, what a lost worker held)
+    char message[384]; // one line
+    char reason[32];   // machine-readable: HOLE, MISSING_RANGE, HASH_MISMATCH, … or ""
+    uint32_t n_ranges; // token ranges concerned (a hole, what a lost worker held)
     banyan_range ranges[16];
-    char worker[65];        // worker concerned, or ""
+    char worker[65]; // worker concerned, or ""
 } banyan_error;
 
-// ---- connection -------------------------------------------------------------------------------------------------------------------------
+// ---- connection
+// -------------------------------------------------------------------------------------------------------------------------
 
 typedef struct banyan_client banyan_client;
 
 typedef struct banyan_options {
-    const char *token_file;     // NULL: no token
-    uint64_t timeout_ns;        // for calls that state none; 0: 30 s
-    uint32_t calls_max;         // asynchronous calls outstanding; more are RESOURCE_EXHAUSTED; 0: 16384
+    const char *token_file; // NULL: no token
+    uint64_t timeout_ns;    // for calls that state none; 0: 30 s
+    uint32_t calls_max; // asynchronous calls outstanding; more are RESOURCE_EXHAUSTED; 0: 16384. A call for
+                        // the queue counts until it is fetched
+    uint64_t connect_timeout_ns; // how long banyan_connect waits for the first answer; 0: timeout_ns
 } banyan_options;
 
-// Connects to a coordinator: "nng+tcp://127.0.0.1:7411", "tcp://…" or "unix:///path" (lowest latency). NULL: BANYAN_ENDPOINT, else
-// "nng+tcp://127.0.0.1:7411". Blocks until the coordinator has answered. options may be NULL.
-BANYAN_API banyan_code banyan_connect(const char *endpoint, const banyan_options *options, banyan_client **out, banyan_error *error);
+// Connects to a coordinator: "nng+tcp://127.0.0.1:7411", "tcp://…" or "unix:///path" (lowest latency). NULL:
+// BANYAN_ENDPOINT, else "nng+tcp://127.0.0.1:7411". Blocks until the coordinator has answered. options may be
+// NULL.
+BANYAN_API banyan_code banyan_connect(const char *endpoint, const banyan_options *options,
+                                      banyan_client **out, banyan_error *error);
 
-// Ends outstanding calls with CANCELLED (their callbacks run before this returns). Not from a callback. Sessions of this client must not be used afterwards,
-// only closed. NULL is allowed.
+// Ends outstanding calls with CANCELLED (their callbacks run before this returns). Not from a callback.
+// Sessions of this client must not be used afterwards, only closed. NULL is allowed.
 BANYAN_API void banyan_disconnect(banyan_client *client);
 
-// ---- sessions ---------------------------------------------------------------------------------------------------------------------------
+// ---- sessions
+// ---------------------------------------------------------------------------------------------------------------------------
 
 typedef enum banyan_kv_type { BANYAN_F32 = 1, BANYAN_F16 = 2, BANYAN_BF16 = 3 } banyan_kv_type;
 
@@ -94,17 +108,19 @@ typedef struct banyan_spec {
     const float *alibi;    // NULL or [q_heads] slopes
     const float *sinks;    // NULL or [q_heads] logits
     uint32_t chunk_tokens; // 0: 256
-    uint32_t members;      // 0: as few workers as the length deserves; n: spread over at least n (or all there are)
-    uint64_t idle_ttl_ns;  // 0: kept until deleted
+    uint32_t
+        members; // 0: as few workers as the length deserves; n: spread over at least n (or all there are)
+    uint64_t idle_ttl_ns; // 0: kept until deleted
 } banyan_spec;
 
 typedef struct banyan_session banyan_session; // a client's hold on a session; thread-safe
 
 // name: NULL or a unique printable name.
-BANYAN_API banyan_code banyan_session_create(banyan_client *client, const banyan_spec *spec, const char *name, banyan_session **out,
-                                             banyan_error *error);
+BANYAN_API banyan_code banyan_session_create(banyan_client *client, const banyan_spec *spec, const char *name,
+                                             banyan_session **out, banyan_error *error);
 // By id, or by name where id is 0.
-BANYAN_API banyan_code banyan_session_open(banyan_client *client, uint64_t id, const char *name, banyan_session **out, banyan_error *error);
+BANYAN_API banyan_code banyan_session_open(banyan_client *client, uint64_t id, const char *name,
+                                           banyan_session **out, banyan_error *error);
 // Releases the hold; the session lives on (until its idle time-to-live). NULL is allowed.
 BANYAN_API void banyan_session_close(banyan_session *session);
 // Destroys the session and everything held for it. The hold is still to be closed.
@@ -117,39 +133,47 @@ typedef struct banyan_session_info {
     uint64_t id, incarnation, epoch, chunks, bytes, length, steps, idle_ns; // length: of the shortest layer
     char name[129], state[16];
     uint32_t n_layers;
-    uint64_t *layer_lengths;  // [n_layers] tokens committed from 0 on without a hole
+    uint64_t *layer_lengths; // [n_layers] tokens committed from 0 on without a hole
     uint32_t n_members;
-    char (*members)[65];      // names of the workers that hold a part
+    char (*members)[65]; // names of the workers that hold a part
 } banyan_session_info;
-BANYAN_API banyan_code banyan_session_get_info(banyan_session *session, banyan_session_info *out, banyan_error *error);
+BANYAN_API banyan_code banyan_session_get_info(banyan_session *session, banyan_session_info *out,
+                                               banyan_error *error);
 BANYAN_API void banyan_session_info_free(banyan_session_info *info); // what it points to; NULL is allowed
 
 // Keeps the first `length` tokens of every layer. Steps in flight end first.
 BANYAN_API banyan_code banyan_session_truncate(banyan_session *session, uint64_t length, banyan_error *error);
-// A new session with the first `length` tokens; full chunks are shared, not copied. length ≤ the shortest layer.
-BANYAN_API banyan_code banyan_session_fork(banyan_session *session, uint64_t length, const char *name, banyan_session **out, banyan_error *error);
+// A new session with the first `length` tokens; full chunks are shared, not copied. length ≤ the shortest
+// layer.
+BANYAN_API banyan_code banyan_session_fork(banyan_session *session, uint64_t length, const char *name,
+                                           banyan_session **out, banyan_error *error);
 
-// ---- attach: bulk context -----------------------------------------------------------------------------------------------------------------
+// ---- attach: bulk context
+// -----------------------------------------------------------------------------------------------------------------
 
-// Sends K and V of `count` tokens of one layer straight to the workers that are to hold them. Layers and ranges in any order, from any number of
-// threads; a range may be sent again until it is committed. Not visible before commit.
-BANYAN_API banyan_code banyan_attach(banyan_session *session, uint32_t layer, uint64_t first, uint64_t count, const void *k, const void *v,
+// Sends K and V of `count` tokens of one layer straight to the workers that are to hold them. Layers and
+// ranges in any order, from any number of threads; a range may be sent again until it is committed. Not
+// visible before commit.
+BANYAN_API banyan_code banyan_attach(banyan_session *session, uint32_t layer, uint64_t first, uint64_t count,
+                                     const void *k, const void *v, banyan_error *error);
+// Makes the range visible once every holder has it and their hashes agree. FAILED_PRECONDITION names what is
+// missing; nothing is changed then.
+BANYAN_API banyan_code banyan_commit(banyan_session *session, uint32_t layer, uint64_t first, uint64_t count,
                                      banyan_error *error);
-// Makes the range visible once every holder has it and their hashes agree. FAILED_PRECONDITION names what is missing; nothing is changed then.
-BANYAN_API banyan_code banyan_commit(banyan_session *session, uint32_t layer, uint64_t first, uint64_t count, banyan_error *error);
 
-// ---- attend -----------------------------------------------------------------------------------------------------------------------------
+// ---- attend
+// -----------------------------------------------------------------------------------------------------------------------------
 
 typedef struct banyan_item {
     banyan_session *session;
     uint32_t layer;
-    uint64_t first;      // position of the first row
+    uint64_t first; // position of the first row
     uint32_t rows;
     const float *q;
-    const void *k, *v;   // both or none: appended at [first, first + rows) before the rows look
-    uint64_t visible;    // 0: first + rows; else keys [0, visible) at most
+    const void *k, *v; // both or none: appended at [first, first + rows) before the rows look
+    uint64_t visible;  // 0: first + rows; else keys [0, visible) at most
     float *o;
-    float *lse;          // NULL: not wanted
+    float *lse; // NULL: not wanted
     // Results
     banyan_code code;    // of this item: a bad item fails alone
     banyan_error *error; // NULL or the caller's, filled when code is not OK
@@ -172,23 +196,37 @@ typedef struct banyan_trace { // where a call's time went
 } banyan_trace;
 BANYAN_API void banyan_trace_free(banyan_trace *trace); // what it points to; NULL is allowed
 
-// Any number of items in one call, of any sessions of this client. timeout_ns 0: the client's. trace may be NULL. The code is OK when the call as a whole was answered: then
-// each item has its own code. When it is not OK every item has that code.
-BANYAN_API banyan_code banyan_attend(banyan_client *client, banyan_item *items, size_t n_items, uint64_t timeout_ns, banyan_trace *trace,
-                                     banyan_error *error);
+// Any number of items in one call, of any sessions of this client. timeout_ns 0: the client's. trace may be
+// NULL. The code is OK when the call as a whole was answered: then each item has its own code. When it is not
+// OK every item has that code.
+BANYAN_API banyan_code banyan_attend(banyan_client *client, banyan_item *items, size_t n_items,
+                                     uint64_t timeout_ns, banyan_trace *trace, banyan_error *error);
 
-// Asynchronous attend. `done` runs exactly once on the library's thread, unless this returns an error; it must not block and may start further calls.
-// items (and what they point to) stay with the caller and must live until then.
-typedef void (*banyan_attend_fn)(void *arg, banyan_code code, const banyan_error *error, banyan_item *items, size_t n_items);
-BANYAN_API banyan_code banyan_attend_async(banyan_client *client, banyan_item *items, size_t n_items, uint64_t timeout_ns, banyan_attend_fn done,
-                                           void *arg, banyan_error *error);
-// The same with a queue instead of callbacks: completions are fetched with banyan_poll on a thread of the caller's; banyan_poll_fd becomes readable when there are any.
-BANYAN_API banyan_code banyan_attend_queue(banyan_client *client, banyan_item *items, size_t n_items, uint64_t timeout_ns, void *tag, banyan_error *error);
+// Asynchronous attend. `done` runs exactly once on the library's thread, unless this returns an error; it
+// must not block and may start further calls. items (and what they point to) stay with the caller and must
+// live until then.
+typedef void (*banyan_attend_fn)(void *arg, banyan_code code, const banyan_error *error, banyan_item *items,
+                                 size_t n_items);
+BANYAN_API banyan_code banyan_attend_async(banyan_client *client, banyan_item *items, size_t n_items,
+                                           uint64_t timeout_ns, banyan_attend_fn done, void *arg,
+                                           banyan_error *error);
+// The same with a queue instead of callbacks: completions are fetched with banyan_poll on a thread of the
+// caller's; banyan_poll_fd becomes readable when there are any.
+BANYAN_API banyan_code banyan_attend_queue(banyan_client *client, banyan_item *items, size_t n_items,
+                                           uint64_t timeout_ns, void *tag, banyan_error *error);
 BANYAN_API int banyan_poll_fd(banyan_client *client); // owned by the client
-typedef struct banyan_completion { void *tag; banyan_code code; banyan_item *items; size_t n_items; banyan_error error; } banyan_completion;
-BANYAN_API size_t banyan_poll(banyan_client *client, banyan_completion *out, size_t max); // never blocks; number fetched
+typedef struct banyan_completion {
+    void *tag;
+    banyan_code code;
+    banyan_item *items;
+    size_t n_items;
+    banyan_error error;
+} banyan_completion;
+BANYAN_API size_t banyan_poll(banyan_client *client, banyan_completion *out,
+                              size_t max); // never blocks; number fetched
 
-// ---- cluster ----------------------------------------------------------------------------------------------------------------------------
+// ---- cluster
+// ----------------------------------------------------------------------------------------------------------------------------
 
 typedef struct banyan_worker_info {
     char name[65], host[65], endpoint[128], state[16], kernel[65];
@@ -201,14 +239,24 @@ typedef struct banyan_cluster_info {
     uint32_t n_workers;
     banyan_worker_info *workers;
 } banyan_cluster_info;
-BANYAN_API banyan_code banyan_cluster_get_info(banyan_client *client, banyan_cluster_info *out, banyan_error *error);
+BANYAN_API banyan_code banyan_cluster_get_info(banyan_client *client, banyan_cluster_info *out,
+                                               banyan_error *error);
 BANYAN_API void banyan_cluster_info_free(banyan_cluster_info *info); // what it points to; NULL is allowed
 
-typedef struct banyan_session_list { uint32_t n; banyan_session_info *sessions; } banyan_session_list; // entries without layers
-BANYAN_API banyan_code banyan_session_get_list(banyan_client *client, banyan_session_list *out, banyan_error *error);
+typedef struct banyan_session_list {
+    uint32_t n;
+    banyan_session_info *sessions;
+} banyan_session_list; // entries without layers
+BANYAN_API banyan_code banyan_session_get_list(banyan_client *client, banyan_session_list *out,
+                                               banyan_error *error);
 BANYAN_API void banyan_session_list_free(banyan_session_list *list);
 
-typedef struct banyan_plan_node { uint32_t rank; int32_t parent; char worker[65], host[65]; uint64_t chunks, tokens; } banyan_plan_node;
+typedef struct banyan_plan_node {
+    uint32_t rank;
+    int32_t parent;
+    char worker[65], host[65];
+    uint64_t chunks, tokens;
+} banyan_plan_node;
 typedef struct banyan_plan_info {
     uint64_t plan, epoch, digest;
     char engine[16], why[160];
@@ -216,7 +264,8 @@ typedef struct banyan_plan_info {
     uint32_t n_nodes;
     banyan_plan_node *nodes;
 } banyan_plan_info;
-BANYAN_API banyan_code banyan_session_get_plan(banyan_session *session, banyan_plan_info *out, banyan_error *error);
+BANYAN_API banyan_code banyan_session_get_plan(banyan_session *session, banyan_plan_info *out,
+                                               banyan_error *error);
 BANYAN_API void banyan_plan_info_free(banyan_plan_info *info);
 
 // Round trip to the coordinator's health service.

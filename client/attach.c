@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attach: bulk K and V from the caller's buffers straight to the workers, and its commit.
+//
+// A range is cut into puts of at most 4 MiB (client_ticket_cut); a few dozen of them are on their way at a
+// time. A put that was refused because its ticket is old goes again once with a fresh one; a put whose
+// connection failed goes again, after asking the coordinator where, until nothing has arrived for the
+// client's timeout.
+//
+//     todo ranges ──ticket there──▶ puts ──all answered, todo empty──▶ done
+//        │  ▲  └─no ticket─▶ AttachOpen ─┘│
+//        │  └──────── failed put ◀────────┘
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/internal.h"
+#include "client/ticket.h"
+
+#define PUTS_MAX         64 // of one attach, waiting or in flight
+#define PUT_TIMEOUT_NS   (10 * COMMON_NS_PER_S)
+#define BACKOFF_FIRST_NS (20 * COMMON_NS_PER_MS)
+#define BACKOFF_MAX_NS   (500 * COMMON_NS_PER_MS)
+
+struct range {
+    uint64_t first, count;
+    bool again; // its ticket was refused before
+};
+
+struct attach_put;
+
+struct attach {
+    struct banyan_session *session;
+    uint32_t layer;
+    uint64_t first, count;
+    const uint8_t *k, *v;
+    struct client_wait wait;
+    banyan_code code;
+    banyan_error error;
+    // I/O thread only
+    struct client_op op;
+    struct range *todo; // a stack: the rest of the range, and puts that failed
+    size_t n_todo, todo_room;
+    struct attach_put *puts; // on their way
+    uint32_t n_puts;
+    uint64_t deadline_ns, backoff_ns;
+    struct common_timer *pause;
+    bool paused, asking, exactly;
+    bool ending; // puts are being cancelled on this stack
+    struct client_call ask;
+    Banyan__Pb__AttachOpenRequest ask_request;
+};
+
+struct attach_put {
+    struct client_put put; // first: on_put_done
+    struct attach *attach;
+    struct attach_put *next, **at;
+    struct client_ticket *ticket;
+    struct range range;
+    Banyan__Pb__ChunkPutRequest request;
+    struct common_slice slices[2];
+    struct proto_tensor_out tensors[2];
+};
+
+static void pump(struct attach *a);
+
+static void touch_deadline(struct attach *a)
+{
+    a->deadline_ns = common_clock_after(a->session->client->timeout_ns);
+}
+
+static void fail(struct attach *a, const banyan_error *error)
+{
+    if (a->code != BANYAN_OK)
+        return; // the first failure counts
+    a->code = error->code;
+    a->error = *error;
+    bool nested = a->ending;
+    a->ending = true;
+    for (int sent = 0; sent <= 1; sent++) { // what waits goes first, so that nothing of it is sent any more
+        struct attach_put *put = a->puts, *next;
+        for (; put; put = next) { // cancelling one ends at most that one
+            next = put->next;
+            if (put->put.sent == (sent == 1))
+                client_peer_cancel(&put->put);
+        }
+    }
+    client_call_cancel(&a->ask);
+    a->ending = nested;
+}
+
+static void push_todo(struct attach *a, struct range range)
+{
+    if (a->n_todo == a->todo_room) {
+        size_t room = a->todo_room * 2 + PUTS_MAX;
+        struct range *grown = realloc(a->todo, room * sizeof *grown);
+        if (!grown) {
+            banyan_error error;
+            client_error_set(&error, BANYAN_RESOURCE_EXHAUSTED, "out of memory");
+            fail(a, &error);
+            return;
+        }
+        a->todo = grown;
+        a->todo_room = room;
+    }
+    a->todo[a->n_todo++] = range;
+}
+
+// ---- tickets ----------------------------------------------------------------------------------------------
+
+static void on_asked(struct client_call *call, banyan_code code, const struct proto_message *message,
+                     const banyan_error *error)
+{
+    struct attach *a = (struct attach *)((char *)call - offsetof(struct attach, ask));
+    banyan_error wrong;
+    struct client_ticket *ticket;
+    a->asking = false;
+    if (a->code == BANYAN_OK && code == BANYAN_RESOURCE_EXHAUSTED && !a->exactly) {
+        a->exactly = true; // there may be room for the need, if not for more
+    } else if (code != BANYAN_OK) {
+        fail(a, error);
+    } else if (!message || !message->body) {
+        client_error_set(&wrong, BANYAN_INTERNAL, "the coordinator's answer is empty");
+        fail(a, &wrong);
+    } else if (client_ticket_read((const Banyan__Pb__AttachOpenReply *)message->body, a->ask_request.first,
+                                  a->ask_request.count, a->session->spec.chunk_tokens, &ticket,
+                                  &wrong) != BANYAN_OK) {
+        fail(a, &wrong);
+    } else if (ticket->incarnation != atomic_load(&a->session->incarnation)) {
+        client_ticket_unref(ticket);
+        client_error_set(&wrong, BANYAN_ABORTED,
+                         "the session was truncated by somebody else: ask for its state "
+                         "(banyan_session_get_info) and attach again");
+        fail(a, &wrong);
+    } else {
+        client_ticket_keep(a->session, ticket);
+    }
+    if (!a->ending)
+        pump(a);
+}
+
+static void ask(struct attach *a, const struct range *need)
+{
+    uint64_t first, count;
+    client_ticket_range(a->session, need->first, need->count, a->exactly, &first, &count);
+    banyan__pb__attach_open_request__init(&a->ask_request);
+    a->ask_request.session = a->session->id;
+    a->ask_request.first = first;
+    a->ask_request.count = count;
+    a->ask = (struct client_call){
+        .client = a->session->client,
+        .method = BANYAN__PB__METHOD__METHOD_ATTACH_OPEN,
+        .body = &a->ask_request.base,
+        .deadline_ns = a->deadline_ns,
+        .idempotent = true,
+        .done = on_asked,
+    };
+    a->asking = true;
+    client_call_start(&a->ask);
+}
+
+// ---- puts -------------------------------------------------------------------------------------------------
+
+static void on_pause_over(void *arg)
+{
+    struct attach *a = arg;
+    a->paused = false;
+    pump(a);
+}
+
+// A short rest before the coordinator is asked where the rows should go now.
+static void pause_attach(struct attach *a)
+{
+    if (a->paused)
+        return;
+    a->paused = true;
+    common_timer_start(a->pause, a->backoff_ns, false);
+    a->backoff_ns = a->backoff_ns * 2 < BACKOFF_MAX_NS ? a->backoff_ns * 2 : BACKOFF_MAX_NS;
+}
+
+static bool ticket_refused(banyan_code code)
+{
+    return code == BANYAN_ABORTED || code == BANYAN_PERMISSION_DENIED || code == BANYAN_NOT_FOUND;
+}
+
+static void judge_failure(struct attach *a, struct attach_put *put, banyan_code code, bool lost,
+                          const banyan_error *error)
+{
+    if (a->code != BANYAN_OK)
+        return; // it was cancelled
+    client_ticket_drop(a->session, put->ticket);
+    struct range again = put->range;
+    again.again = true;
+    bool late = common_clock_left(a->deadline_ns) == 0;
+    if (ticket_refused(code) && !put->range.again && !late) {
+        push_todo(a, again);
+    } else if ((lost || code == BANYAN_UNAVAILABLE || code == BANYAN_DEADLINE_EXCEEDED) && !late) {
+        again.again = put->range.again;
+        push_todo(a, again);
+        pause_attach(a);
+    } else {
+        fail(a, error);
+    }
+}
+
+static void on_put_done(struct client_put *client_put, banyan_code code, const banyan_error *error)
+{
+    struct attach_put *put = (struct attach_put *)client_put;
+    struct attach *a = put->attach;
+    *put->at = put->next;
+    if (put->next)
+        put->next->at = put->at;
+    a->n_puts--;
+    if (code == BANYAN_OK) {
+        touch_deadline(a);
+        a->backoff_ns = BACKOFF_FIRST_NS;
+    } else {
+        judge_failure(a, put, code, client_call_lost(&put->put.call), error);
+    }
+    client_ticket_unref(put->ticket);
+    free(put);
+    if (!a->ending)
+        pump(a);
+}
+
+static struct proto_tensor_out rows_tensor(const struct banyan_session *session, uint32_t dim, uint64_t count,
+                                           const struct common_slice *slice)
+{
+    return (struct proto_tensor_out){.dtype = (uint32_t)session->spec.kv_type,
+                                     .n_dims = 3,
+                                     .dims = {count, session->spec.kv_heads, dim},
+                                     .pieces = slice,
+                                     .n_pieces = 1};
+}
+
+static banyan_code send_put(struct attach *a, struct client_ticket *ticket, const struct range *range,
+                            uint32_t holder, banyan_error *error)
+{
+    struct banyan_session *session = a->session;
+    struct client_peer *peer;
+    banyan_code code = client_peer_find(session->client->peers,
+                                        client_ticket_endpoint(ticket, range->first, holder), &peer, error);
+    if (code != BANYAN_OK)
+        return code;
+    struct attach_put *put = calloc(1, sizeof *put);
+    if (!put)
+        return client_error_set(error, BANYAN_RESOURCE_EXHAUSTED, "out of memory");
+    put->attach = a;
+    put->range = *range;
+    put->ticket = ticket;
+    ticket->refs++;
+    put->next = a->puts;
+    put->at = &a->puts;
+    if (a->puts)
+        a->puts->at = &put->next;
+    a->puts = put;
+    a->n_puts++;
+    banyan__pb__chunk_put_request__init(&put->request);
+    put->request.ticket.data = ticket->proof;
+    put->request.ticket.len = ticket->proof_len;
+    put->request.session = session->id;
+    put->request.layer = a->layer;
+    put->request.first = range->first;
+    put->request.count = range->count;
+    uint64_t row = range->first - a->first;
+    put->slices[0] = (struct common_slice){a->k + row * session->k_row, range->count * session->k_row};
+    put->slices[1] = (struct common_slice){a->v + row * session->v_row, range->count * session->v_row};
+    put->tensors[0] = rows_tensor(session, session->spec.k_dim, range->count, &put->slices[0]);
+    put->tensors[1] = rows_tensor(session, session->spec.v_dim, range->count, &put->slices[1]);
+    put->put.call.method = BANYAN__PB__METHOD__METHOD_CHUNK_PUT;
+    put->put.call.body = &put->request.base;
+    put->put.call.tensors = put->tensors;
+    put->put.call.n_tensors = 2;
+    put->put.done = on_put_done;
+    uint64_t left = common_clock_left(a->deadline_ns);
+    put->put.timeout_ns = left < PUT_TIMEOUT_NS ? left : PUT_TIMEOUT_NS;
+    client_peer_put(peer, &put->put);
+    return BANYAN_OK;
+}
+
+// Sends the front of the range on top. False when a ticket must be asked for first.
+static bool send_next(struct attach *a)
+{
+    struct range *top = &a->todo[a->n_todo - 1];
+    struct client_ticket *ticket = client_ticket_find(a->session, top->first);
+    if (!ticket)
+        return false;
+    size_t row_bytes = a->session->k_row + a->session->v_row;
+    struct range piece = *top;
+    piece.count = client_ticket_cut(ticket, top->first, top->count, row_bytes);
+    top->first += piece.count;
+    top->count -= piece.count;
+    if (top->count == 0)
+        a->n_todo--;
+    uint32_t n = client_ticket_holders(ticket, piece.first);
+    ticket->refs++;
+    for (uint32_t i = 0; i < n; i++) {
+        banyan_error error;
+        if (send_put(a, ticket, &piece, i, &error) != BANYAN_OK) {
+            fail(a, &error);
+            break;
+        }
+    }
+    client_ticket_unref(ticket);
+    return true;
+}
+
+static void end(struct attach *a)
+{
+    common_timer_free(a->pause);
+    free(a->todo);
+    client_op_remove(&a->op);
+    client_wait_signal(&a->wait); // the attach is on the waiter's stack
+}
+
+static void pump(struct attach *a)
+{
+    while (a->code == BANYAN_OK && !a->paused && !a->asking && a->n_todo > 0 &&
+           a->n_puts + CLIENT_TICKET_HOLDERS <= PUTS_MAX) {
+        if (!send_next(a))
+            ask(a, &a->todo[a->n_todo - 1]);
+    }
+    if (a->n_puts == 0 && !a->asking && (a->code != BANYAN_OK || a->n_todo == 0))
+        end(a);
+}
+
+// The client disconnects.
+static void cancel(struct client_op *op)
+{
+    struct attach *a = (struct attach *)((char *)op - offsetof(struct attach, op));
+    banyan_error error;
+    client_error_set(&error, BANYAN_CANCELLED, "the attach was cancelled: its client disconnects");
+    fail(a, &error);
+    pump(a);
+}
+
+static void start(void *arg)
+{
+    struct attach *a = arg;
+    banyan_error error;
+    touch_deadline(a);
+    client_op_add(a->session->client, &a->op, cancel);
+    push_todo(a, (struct range){.first = a->first, .count = a->count});
+    if (common_timer_new(a->session->client->loop, on_pause_over, a, &a->pause) != COMMON_OK) {
+        client_error_set(&error, BANYAN_RESOURCE_EXHAUSTED, "out of memory");
+        fail(a, &error);
+    }
+    pump(a);
+}
+
+static banyan_code check_range(const struct banyan_session *session, uint32_t layer, uint64_t first,
+                               uint64_t count, banyan_error *error)
+{
+    if (!session)
+        return client_error_set(error, BANYAN_INVALID_ARGUMENT, "the session is NULL");
+    if (layer >= session->spec.layers)
+        return client_error_set(error, BANYAN_INVALID_ARGUMENT, "layer %u: the session has layers 0 to %u",
+                                layer, session->spec.layers - 1);
+    // Ends far below 2^64, so that no arithmetic on positions wraps.
+    if (count == 0 || first > UINT64_MAX / 4 || count > UINT64_MAX / 4)
+        return client_error_set(error, BANYAN_INVALID_ARGUMENT,
+                                "the range is empty or beyond what positions can be");
+    return BANYAN_OK;
+}
+
+banyan_code banyan_attach(banyan_session *session, uint32_t layer, uint64_t first, uint64_t count,
+                          const void *k, const void *v, banyan_error *error)
+{
+    banyan_code code = check_range(session, layer, first, count, error);
+    if (code != BANYAN_OK)
+        return code;
+    if (!k || !v)
+        return client_error_set(error, BANYAN_INVALID_ARGUMENT, "k or v is NULL");
+    code = client_check_blocking(session->client, error);
+    if (code != BANYAN_OK)
+        return code;
+    struct attach a = {
+        .session = session,
+        .layer = layer,
+        .first = first,
+        .k = k,
+        .v = v,
+        .count = count,
+        .backoff_ns = BACKOFF_FIRST_NS,
+    };
+    common_loop_post(session->client->loop, start, &a);
+    client_wait_for(&a.wait);
+    if (a.code != BANYAN_OK && error)
+        *error = a.error;
+    return a.code;
+}
+
+banyan_code banyan_commit(banyan_session *session, uint32_t layer, uint64_t first, uint64_t count,
+                          banyan_error *error)
+{
+    banyan_code code = check_range(session, layer, first, count, error);
+    if (code != BANYAN_OK)
+        return code;
+    Banyan__Pb__AttachCommitRequest request = BANYAN__PB__ATTACH_COMMIT_REQUEST__INIT;
+    request.session = session->id;
+    request.layer = layer;
+    request.first = first;
+    request.count = count;
+    return client_unary(session->client, BANYAN__PB__METHOD__METHOD_ATTACH_COMMIT, &request.base, true, 0,
+                        NULL, NULL, error);
+}

@@ -1,0 +1,478 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attend: items become pieces, pieces become RPCs, replies are scattered to the items' outputs.
+//
+// A caller's thread checks and packs everything into one struct client_attend; the I/O thread only sends and
+// scatters. Most calls are one RPC. Of a larger call a few RPCs are in flight; if it appends, one, because
+// rows must arrive in order and nng keeps none between calls.
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/internal.h"
+#include "client/split.h"
+#include "common/hash.h"
+
+// A header is at most 64 KiB: 1000 items of at most 50 bytes, token and tensors fit. 16 MiB keep the pipeline
+// of a large call busy at a quarter of what a frame may hold.
+#define RPC_ITEMS_MAX 1000
+#define RPC_ROWS_MAX  4096
+#define RPC_BYTES_MAX (UINT64_C(16) * 1024 * 1024)
+#define RPC_WINDOW    4
+
+struct rpc {
+    struct client_call call; // first: on_rpc_done
+    struct client_attend *attend;
+    struct client_batch batch;
+    Banyan__Pb__AttendRequest request;
+    struct proto_tensor_out tensors[3];
+    size_t o_bytes, lse_bytes; // of the reply
+    bool ended;
+};
+
+struct client_attend {
+    struct banyan_client *client;
+    banyan_item *items;
+    size_t n_items;
+    client_attend_done_fn done;
+    void *arg;
+    banyan_code code;
+    banyan_error error;
+    uint64_t started_ns;
+    bool want_lse, appends;
+    // I/O thread only
+    banyan_trace *trace;
+    size_t next_rpc, n_in_flight, window;
+    bool pumping;
+    // packed
+    struct client_split split;
+    struct rpc *rpcs;           // [split.n_batches]
+    Banyan__Pb__AttendItem *pb; // [split.n_pieces], as the rest
+    Banyan__Pb__AttendItem **pb_items;
+    struct common_slice *q, *k,
+        *v; // k and v are filled without gaps, batch by batch from the batch's first piece
+};
+
+banyan_code client_attend_code(const struct client_attend *attend)
+{
+    return attend->code;
+}
+
+const banyan_error *client_attend_error(const struct client_attend *attend)
+{
+    return &attend->error;
+}
+
+void *client_attend_arg(const struct client_attend *attend)
+{
+    return attend->arg;
+}
+
+banyan_item *client_attend_items(const struct client_attend *attend, size_t *n_items)
+{
+    *n_items = attend->n_items;
+    return attend->items;
+}
+
+void client_attend_free(struct client_attend *attend)
+{
+    client_split_free(&attend->split);
+    free(attend->rpcs);
+    free(attend->pb);
+    free(attend->pb_items);
+    free(attend->q);
+    free(attend);
+}
+
+// ---- packing ----------------------------------------------------------------------------------------------
+
+static void set_item_error(banyan_item *item, const banyan_error *error)
+{
+    item->code = error->code;
+    if (item->error)
+        *item->error = *error;
+}
+
+static void fail_all(banyan_item *items, size_t n_items, const banyan_error *error)
+{
+    for (size_t i = 0; items && i < n_items; i++)
+        set_item_error(&items[i], error);
+}
+
+// What does not need the coordinator's word. A bad item fails alone.
+static banyan_code check_item(const struct banyan_client *client, const banyan_item *item,
+                              banyan_error *error)
+{
+    const char *wrong = NULL;
+    if (!item->session)
+        wrong = "session is NULL";
+    else if (item->session->client != client)
+        wrong = "the session belongs to another client";
+    else if (item->rows == 0)
+        wrong = "rows is 0";
+    else if (!item->q || !item->o)
+        wrong = "q or o is NULL";
+    else if (!item->k != !item->v)
+        wrong = "k without v, or v without k";
+    else if (item->first > UINT64_MAX - item->rows)
+        wrong = "first + rows is beyond 64 bits";
+    if (wrong)
+        return client_error_set(error, BANYAN_INVALID_ARGUMENT, "item: %s", wrong);
+    if (item->layer >= item->session->spec.layers)
+        return client_error_set(error, BANYAN_INVALID_ARGUMENT,
+                                "item: layer %u: the session has layers 0 to %u", item->layer,
+                                item->session->spec.layers - 1);
+    return BANYAN_OK;
+}
+
+static void pack_piece(struct client_attend *a, size_t nth)
+{
+    const struct client_piece *piece = &a->split.pieces[nth];
+    const banyan_item *item = &a->items[piece->item];
+    const struct banyan_session *session = item->session;
+    Banyan__Pb__AttendItem *pb = &a->pb[nth];
+    banyan__pb__attend_item__init(pb);
+    pb->session = session->id;
+    pb->layer = item->layer;
+    pb->first = item->first + piece->row;
+    pb->rows = piece->rows;
+    pb->append = item->k != NULL;
+    pb->visible = item->visible;
+    pb->incarnation = atomic_load_explicit(&session->incarnation, memory_order_relaxed);
+    a->pb_items[nth] = pb;
+    a->q[nth] = (struct common_slice){(const uint8_t *)item->q + piece->row * session->q_row,
+                                      piece->rows * session->q_row};
+}
+
+static struct proto_tensor_out bytes_tensor(const struct common_slice *pieces, size_t n_pieces)
+{
+    struct proto_tensor_out tensor = {
+        .dtype = BANYAN__PB__DTYPE__DTYPE_U8, .n_dims = 1, .pieces = pieces, .n_pieces = n_pieces};
+    for (size_t i = 0; i < n_pieces; i++)
+        tensor.dims[0] += pieces[i].len;
+    return tensor;
+}
+
+static void on_rpc_done(struct client_call *call, banyan_code code, const struct proto_message *message,
+                        const banyan_error *error);
+
+static void pack_rpc(struct client_attend *a, struct rpc *rpc, struct client_batch batch,
+                     uint64_t deadline_ns, bool trace)
+{
+    rpc->attend = a;
+    rpc->batch = batch;
+    size_t n_kv = 0;
+    for (size_t i = batch.first; i < batch.first + batch.count; i++) {
+        const struct client_piece *piece = &a->split.pieces[i];
+        const banyan_item *item = &a->items[piece->item];
+        const struct banyan_session *session = item->session;
+        pack_piece(a, i);
+        rpc->o_bytes += piece->rows * session->o_row;
+        rpc->lse_bytes += a->want_lse ? piece->rows * session->lse_row : 0;
+        if (!item->k)
+            continue;
+        a->k[batch.first + n_kv] =
+            (struct common_slice){(const uint8_t *)item->k + piece->row * session->k_row,
+                                  piece->rows * session->k_row};
+        a->v[batch.first + n_kv] =
+            (struct common_slice){(const uint8_t *)item->v + piece->row * session->v_row,
+                                  piece->rows * session->v_row};
+        n_kv++;
+    }
+    banyan__pb__attend_request__init(&rpc->request);
+    rpc->request.n_items = batch.count;
+    rpc->request.items = a->pb_items + batch.first;
+    rpc->request.want_lse = a->want_lse;
+    rpc->request.want_trace = trace;
+    rpc->tensors[0] = bytes_tensor(a->q + batch.first, batch.count);
+    rpc->tensors[1] = bytes_tensor(a->k + batch.first, n_kv);
+    rpc->tensors[2] = bytes_tensor(a->v + batch.first, n_kv);
+    rpc->call = (struct client_call){
+        .client = a->client,
+        .method = BANYAN__PB__METHOD__METHOD_ATTEND,
+        .body = &rpc->request.base,
+        .tensors = rpc->tensors,
+        .n_tensors = n_kv > 0 ? 3 : 1,
+        .deadline_ns = deadline_ns,
+        .idempotent = true, // the same bytes at the same positions are a no-op
+        .done = on_rpc_done,
+    };
+}
+
+static bool split_items(struct client_attend *a)
+{
+    static const struct client_split_limits limits = {.rows = RPC_ROWS_MAX,
+                                                      .items = RPC_ITEMS_MAX,
+                                                      .bytes = RPC_BYTES_MAX};
+    struct client_split_item small[8];
+    struct client_split_item *shapes = a->n_items <= 8 ? small : calloc(a->n_items, sizeof *shapes);
+    if (!shapes)
+        return false;
+    for (size_t i = 0; i < a->n_items; i++) {
+        banyan_item *item = &a->items[i];
+        banyan_error wrong;
+        item->length = item->digest = 0;
+        item->code = check_item(a->client, item, &wrong);
+        if (item->code != BANYAN_OK) {
+            set_item_error(item, &wrong);
+            shapes[i] = (struct client_split_item){0};
+            continue;
+        }
+        const struct banyan_session *s = item->session;
+        shapes[i] = (struct client_split_item){.rows = item->rows,
+                                               .in_row = s->q_row + (item->k ? s->k_row + s->v_row : 0),
+                                               .out_row = s->o_row + (item->lse ? s->lse_row : 0)};
+        a->want_lse |= item->lse != NULL;
+        a->appends |= item->k != NULL;
+    }
+    bool ok = client_split_make(shapes, a->n_items, &limits, &a->split);
+    if (shapes != small)
+        free(shapes);
+    return ok;
+}
+
+static bool pack(struct client_attend *a, uint64_t deadline_ns, bool trace)
+{
+    if (!split_items(a))
+        return false;
+    size_t n = a->split.n_pieces;
+    if (n == 0)
+        return true;
+    a->rpcs = calloc(a->split.n_batches, sizeof *a->rpcs);
+    a->pb = calloc(n, sizeof *a->pb);
+    a->pb_items = calloc(n, sizeof(Banyan__Pb__AttendItem *));
+    a->q = calloc(n, 3 * sizeof *a->q);
+    if (!a->rpcs || !a->pb || !a->pb_items || !a->q)
+        return false;
+    a->k = a->q + n;
+    a->v = a->k + n;
+    for (size_t i = 0; i < a->split.n_batches; i++)
+        pack_rpc(a, &a->rpcs[i], a->split.batches[i], deadline_ns, trace);
+    return true;
+}
+
+// ---- the I/O thread ---------------------------------------------------------------------------------------
+
+static void end(struct client_attend *a)
+{
+    if (a->code != BANYAN_OK)
+        fail_all(a->items, a->n_items, &a->error);
+    if (a->trace) {
+        a->trace->total_ns = common_clock_ns() - a->started_ns;
+        if (a->code != BANYAN_OK)
+            banyan_trace_free(a->trace);
+    }
+    a->done(a);
+}
+
+// Sends what the window allows. Ends the call when nothing is left.
+static void pump(struct client_attend *a)
+{
+    while (a->code == BANYAN_OK && a->next_rpc < a->split.n_batches && a->n_in_flight < a->window) {
+        a->n_in_flight++;
+        client_call_start(&a->rpcs[a->next_rpc++].call);
+    }
+    if (a->n_in_flight == 0)
+        end(a);
+}
+
+static void start(void *arg)
+{
+    pump(arg);
+}
+
+static void fail(struct client_attend *a, const banyan_error *error)
+{
+    if (a->code != BANYAN_OK)
+        return; // the first failure counts
+    a->code = error->code;
+    a->error = *error;
+    a->pumping = true; // cancelling ends calls on this stack
+    for (size_t i = 0; i < a->next_rpc; i++)
+        if (!a->rpcs[i].ended)
+            client_call_cancel(&a->rpcs[i].call);
+    a->pumping = false;
+}
+
+static void take_trace(struct client_attend *a, const Banyan__Pb__AttendReply *reply)
+{
+    banyan_trace *trace = a->trace;
+    trace->coordinator_ns += reply->coordinator_ns;
+    if (reply->tree_ns > trace->tree_ns)
+        trace->tree_ns = reply->tree_ns;
+    if (reply->n_traces == 0 || reply->n_traces > CLIENT_WORKERS_MAX)
+        return;
+    banyan_worker_trace *workers =
+        realloc(trace->workers, (trace->n_workers + reply->n_traces) * sizeof *trace->workers);
+    if (!workers)
+        return; // a trace is not worth an answer
+    trace->workers = workers;
+    for (size_t i = 0; i < reply->n_traces; i++) {
+        const Banyan__Pb__WorkerTrace *from = reply->traces[i];
+        banyan_worker_trace *to = &workers[trace->n_workers++];
+        *to = (banyan_worker_trace){.rank = from->rank,
+                                    .queue_ns = from->queue_ns,
+                                    .compute_ns = from->compute_ns,
+                                    .wait_ns = from->wait_ns,
+                                    .tokens = from->tokens};
+        client_copy_text(to->worker, sizeof to->worker, from->worker);
+    }
+}
+
+// Pieces of one item end in any order.
+static void take_result(banyan_item *item, const struct client_piece *piece,
+                        const Banyan__Pb__AttendItemResult *result)
+{
+    if (result->length > item->length)
+        item->length = result->length;
+    if (piece->rows == item->rows)
+        item->digest = result->plan_digest;
+    else
+        item->digest += common_mix64(result->plan_digest ^ piece->row);
+}
+
+static banyan_code scatter(struct rpc *rpc, const struct proto_message *message, banyan_error *error)
+{
+    struct client_attend *a = rpc->attend;
+    const Banyan__Pb__AttendReply *reply = (const Banyan__Pb__AttendReply *)(message ? message->body : NULL);
+    if (!reply || reply->n_items != rpc->batch.count || message->n_tensors != (a->want_lse ? 2U : 1U) ||
+        message->tensors[0].bytes != rpc->o_bytes ||
+        (a->want_lse && message->tensors[1].bytes != rpc->lse_bytes))
+        return client_error_set(error, BANYAN_INTERNAL,
+                                "the coordinator's answer does not have the shape of the question");
+    const uint8_t *o = message->tensors[0].data;
+    const uint8_t *lse = a->want_lse ? message->tensors[1].data : NULL;
+    for (size_t i = 0; i < rpc->batch.count; i++) {
+        const Banyan__Pb__AttendItemResult *result = reply->items[i];
+        const struct client_piece *piece = &a->split.pieces[rpc->batch.first + i];
+        banyan_item *item = &a->items[piece->item];
+        size_t o_bytes = piece->rows * item->session->o_row, lse_bytes = piece->rows * item->session->lse_row;
+        if (result->status && result->status->code != BANYAN_OK) {
+            if (item->code == BANYAN_OK) {
+                banyan_error failure;
+                client_error_from_pb(result->status, &failure);
+                set_item_error(item, &failure);
+            }
+        } else {
+            memcpy((uint8_t *)item->o + piece->row * item->session->o_row, o, o_bytes);
+            if (item->lse)
+                memcpy((uint8_t *)item->lse + piece->row * item->session->lse_row, lse, lse_bytes);
+            take_result(item, piece, result);
+        }
+        o += o_bytes;
+        if (lse)
+            lse += lse_bytes;
+    }
+    if (a->trace)
+        take_trace(a, reply);
+    return BANYAN_OK;
+}
+
+static void on_rpc_done(struct client_call *call, banyan_code code, const struct proto_message *message,
+                        const banyan_error *error)
+{
+    struct rpc *rpc = (struct rpc *)call;
+    struct client_attend *a = rpc->attend;
+    banyan_error wrong;
+    rpc->ended = true;
+    a->n_in_flight--;
+    if (code != BANYAN_OK)
+        fail(a, error);
+    else if (a->code == BANYAN_OK && scatter(rpc, message, &wrong) != BANYAN_OK)
+        fail(a, &wrong);
+    if (!a->pumping)
+        pump(a);
+}
+
+banyan_code client_attend_submit(struct banyan_client *client, banyan_item *items, size_t n_items,
+                                 uint64_t timeout_ns, banyan_trace *trace, client_attend_done_fn done,
+                                 void *arg, banyan_error *error)
+{
+    banyan_error failure;
+    banyan_code code;
+    if (!client || !items || n_items == 0) {
+        code = client_error_set(&failure, BANYAN_INVALID_ARGUMENT,
+                                "client or items is NULL, or there are no items");
+        goto refuse;
+    }
+    if (atomic_load(&client->closing)) {
+        code = client_error_set(&failure, BANYAN_CANCELLED, "the client is disconnected");
+        goto refuse;
+    }
+    struct client_attend *a = calloc(1, sizeof *a);
+    if (!a) {
+        code = client_error_set(&failure, BANYAN_RESOURCE_EXHAUSTED, "out of memory");
+        goto refuse;
+    }
+    a->client = client;
+    a->items = items;
+    a->n_items = n_items;
+    a->done = done;
+    a->arg = arg;
+    a->trace = trace;
+    a->started_ns = common_clock_ns();
+    if (!pack(a, common_clock_after(timeout_ns ? timeout_ns : client->timeout_ns), trace != NULL)) {
+        client_attend_free(a);
+        code = client_error_set(&failure, BANYAN_RESOURCE_EXHAUSTED, "out of memory");
+        goto refuse;
+    }
+    if (trace)
+        memset(trace, 0, sizeof *trace);
+    a->window = a->appends ? 1 : RPC_WINDOW;
+    // From a callback a call starts at once; one without RPCs ends later, never on this stack.
+    if (a->split.n_batches > 0 && common_loop_is_owner(client->loop))
+        start(a);
+    else
+        common_loop_post(client->loop, start, a);
+    return BANYAN_OK;
+
+refuse:
+    fail_all(items, n_items, &failure);
+    if (error)
+        *error = failure;
+    return code;
+}
+
+// ---- blocking ---------------------------------------------------------------------------------------------
+
+struct waiter {
+    struct client_wait wait;
+    struct client_attend *attend;
+};
+
+static void on_blocking_done(struct client_attend *attend)
+{
+    struct waiter *waiter = attend->arg;
+    waiter->attend = attend; // the waiter frees it
+    client_wait_signal(&waiter->wait);
+}
+
+banyan_code banyan_attend(banyan_client *client, banyan_item *items, size_t n_items, uint64_t timeout_ns,
+                          banyan_trace *trace, banyan_error *error)
+{
+    banyan_error refused;
+    banyan_code code = client_check_blocking(client, &refused);
+    if (code != BANYAN_OK) {
+        fail_all(items, n_items, &refused);
+        if (error)
+            *error = refused;
+        return code;
+    }
+    struct waiter waiter = {0};
+    code = client_attend_submit(client, items, n_items, timeout_ns, trace, on_blocking_done, &waiter, error);
+    if (code != BANYAN_OK)
+        return code;
+    client_wait_for(&waiter.wait);
+    code = waiter.attend->code;
+    if (code != BANYAN_OK && error)
+        *error = waiter.attend->error;
+    client_attend_free(waiter.attend);
+    return code;
+}
+
+void banyan_trace_free(banyan_trace *trace)
+{
+    if (!trace)
+        return;
+    free(trace->workers);
+    trace->workers = NULL;
+    trace->n_workers = 0;
+}

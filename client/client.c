@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// Connecting and disconnecting. The I/O thread lives from connect to disconnect.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/internal.h"
+#include "common/secret.h"
+
+// Calls on the coordinator's channel: an attend in several RPCs has a few in flight, and each thread of the
+// caller's may block in one more.
+static uint32_t channel_calls(uint32_t calls_max)
+{
+    return calls_max < (UINT32_MAX - 4096) / 4 ? calls_max * 4 + 4096 : UINT32_MAX;
+}
+
+void client_unref(struct banyan_client *client)
+{
+    if (atomic_fetch_sub(&client->refs, 1) == 1)
+        free(client);
+}
+
+struct opening {
+    struct banyan_client *client;
+    const char *token;
+    banyan_code code;
+    banyan_error *error;
+};
+
+static void open_channels(void *arg)
+{
+    struct opening *opening = arg;
+    struct banyan_client *client = opening->client;
+    struct common_error err = {0};
+    struct proto_channel_options options = {
+        .name = "libbanyan",
+        .role = BANYAN__PB__ROLE__ROLE_CLIENT,
+        .token = opening->token,
+        .calls_max = channel_calls(client->calls_max),
+    };
+    enum common_code code =
+        proto_channel_open(client->loop, client->endpoint, &options, &client->channel, &err);
+    if (code != COMMON_OK) {
+        opening->code = client_error_set(opening->error, (banyan_code)code, "%s", err.message);
+        return;
+    }
+    opening->code = client_peers_new(client, &client->peers);
+    if (opening->code != BANYAN_OK)
+        client_error_set(opening->error, opening->code, "out of memory");
+}
+
+static void close_channels(void *arg)
+{
+    struct banyan_client *client = arg;
+    client_calls_cancel_all(client);
+    client_peers_free(client->peers);
+    proto_channel_close(client->channel);
+    client->peers = NULL;
+}
+
+static void stop(struct banyan_client *client)
+{
+    atomic_store(&client->closing, true);
+    common_loop_call(client->loop, close_channels, client);
+    common_loop_stop(client->loop); // what was refused meanwhile is still told
+    common_loop_join(client->loop);
+    common_loop_free(client->loop);
+    client_queue_free(client->queue);
+    client->loop = NULL;
+    client->queue = NULL;
+    client->channel = NULL;
+}
+
+static banyan_code take_health(void *arg, const ProtobufCMessage *body, banyan_error *error)
+{
+    (void)arg;
+    const Banyan__Pb__HealthCheckReply *reply = (const Banyan__Pb__HealthCheckReply *)body;
+    if (reply->serving)
+        return BANYAN_OK;
+    return client_error_set(error, BANYAN_UNAVAILABLE,
+                            "the coordinator is there but does not serve yet: try again");
+}
+
+static banyan_code ping(struct banyan_client *client, uint64_t timeout_ns, uint64_t *rtt_ns,
+                        banyan_error *error)
+{
+    Banyan__Pb__HealthCheckRequest request = BANYAN__PB__HEALTH_CHECK_REQUEST__INIT;
+    uint64_t start = common_clock_ns();
+    banyan_code code = client_unary(client, BANYAN__PB__METHOD__METHOD_HEALTH_CHECK, &request.base, true,
+                                    timeout_ns, take_health, NULL, error);
+    if (code == BANYAN_OK && rtt_ns)
+        *rtt_ns = common_clock_ns() - start;
+    return code;
+}
+
+static const char *choose_endpoint(const char *endpoint)
+{
+    const char *named = endpoint ? endpoint : getenv("BANYAN_ENDPOINT");
+    return named && *named ? named : CLIENT_ENDPOINT_DEFAULT;
+}
+
+banyan_code banyan_connect(const char *endpoint, const banyan_options *options, banyan_client **out,
+                           banyan_error *error)
+{
+    static const banyan_options defaults;
+    if (!out)
+        return client_error_set(error, BANYAN_INVALID_ARGUMENT, "out is NULL");
+    if (!options)
+        options = &defaults;
+    endpoint = choose_endpoint(endpoint);
+    char token[COMMON_TOKEN_MAX + 1] = "";
+    struct common_error err = {0};
+    enum common_code loaded =
+        options->token_file ? common_token_load(options->token_file, token, &err) : COMMON_OK;
+    if (loaded != COMMON_OK)
+        return client_error_set(error, (banyan_code)loaded, "%s", err.message);
+    struct banyan_client *client = calloc(1, sizeof *client);
+    if (!client)
+        return client_error_set(error, BANYAN_RESOURCE_EXHAUSTED, "out of memory");
+    banyan_code code;
+    atomic_store(&client->refs, 1);
+    client->timeout_ns = options->timeout_ns ? options->timeout_ns : CLIENT_TIMEOUT_NS;
+    client->calls_max = options->calls_max ? options->calls_max : CLIENT_CALLS_MAX;
+    if ((size_t)snprintf(client->endpoint, sizeof client->endpoint, "%s", endpoint) >=
+        sizeof client->endpoint) {
+        code = client_error_set(error, BANYAN_INVALID_ARGUMENT, "the endpoint is longer than %zu bytes",
+                                sizeof client->endpoint - 1);
+        goto free_client;
+    }
+    code = client_queue_new(&client->queue);
+    if (code == BANYAN_OK)
+        code = (banyan_code)common_loop_new(&client->loop);
+    if (code != BANYAN_OK) {
+        client_error_set(error, code, "cannot make the event loop: too many open files, or out of memory");
+        goto free_queue;
+    }
+    code = (banyan_code)common_loop_start_thread(client->loop, "banyan-io");
+    if (code != BANYAN_OK) {
+        client_error_set(error, code, "cannot start the I/O thread: too many threads");
+        common_loop_free(client->loop);
+        goto free_queue;
+    }
+    struct opening opening = {.client = client, .token = *token ? token : NULL, .error = error};
+    common_loop_call(client->loop, open_channels, &opening);
+    code = opening.code;
+    if (code == BANYAN_OK)
+        code = ping(client, options->connect_timeout_ns, NULL, error);
+    memset(token, 0, sizeof token);
+    if (code != BANYAN_OK) {
+        stop(client);
+        goto free_client;
+    }
+    *out = client;
+    return BANYAN_OK;
+
+free_queue:
+    client_queue_free(client->queue);
+free_client:
+    client_unref(client);
+    return code;
+}
+
+void banyan_disconnect(banyan_client *client)
+{
+    if (!client)
+        return;
+    stop(client);
+    client_unref(client);
+}
+
+banyan_code banyan_ping(banyan_client *client, uint64_t *rtt_ns, banyan_error *error)
+{
+    return ping(client, 0, rtt_ns, error);
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/ctl.h"
+
+#include <locale.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+
+#define CONNECT_TIMEOUT_NS (3 * COMMON_NS_PER_S)
+
+static const struct ctl_command *const groups[] = {ctl_info_commands, ctl_session_commands,
+                                                   ctl_tensor_commands};
+
+static void print_commands(FILE *to, const char *prefix)
+{
+    for (size_t g = 0; g < sizeof groups / sizeof *groups; g++)
+        for (const struct ctl_command *c = groups[g]; c->name; c++)
+            if (strncmp(c->name, prefix, strlen(prefix)) == 0)
+                fprintf(to, "  %-18s %s\n", c->name, c->summary);
+}
+
+static const struct ctl_command *find(const char *first, const char *second)
+{
+    char two[64];
+    snprintf(two, sizeof two, "%s %s", first, second ? second : "");
+    for (size_t g = 0; g < sizeof groups / sizeof *groups; g++)
+        for (const struct ctl_command *c = groups[g]; c->name; c++)
+            if (strcmp(c->name, first) == 0 || (second && strcmp(c->name, two) == 0))
+                return c;
+    return NULL;
+}
+
+static bool is_group(const char *word)
+{
+    size_t len = strlen(word);
+    for (const struct ctl_command *c = ctl_session_commands; c->name; c++)
+        if (strncmp(c->name, word, len) == 0 && c->name[len] == ' ')
+            return true;
+    return false;
+}
+
+static enum ctl_exit unknown(const char *first, const char *second)
+{
+    char typed[64];
+    snprintf(typed, sizeof typed, "%.30s%s%.30s", first, second ? " " : "", second ? second : "");
+    const char *nearest = NULL;
+    unsigned best = 4; // more edits are another word
+    for (size_t g = 0; g < sizeof groups / sizeof *groups; g++)
+        for (const struct ctl_command *c = groups[g]; c->name; c++) {
+            unsigned one = ctl_distance(first, c->name), both = ctl_distance(typed, c->name);
+            unsigned distance = one < both ? one : both;
+            if (distance < best) {
+                best = distance;
+                nearest = c->name;
+            }
+        }
+    if (second && is_group(first))
+        snprintf(typed, sizeof typed, "%.30s %.30s", first, second);
+    else
+        snprintf(typed, sizeof typed, "%.60s", first);
+    if (nearest)
+        return ctl_say(CTL_USAGE, "unknown command '%s': did you mean '%s'? 'banyanctl help' lists all",
+                       typed, nearest);
+    return ctl_say(CTL_USAGE, "unknown command '%s': 'banyanctl help' lists all", typed);
+}
+
+static void print_help(const struct common_command *program)
+{
+    char *argv[] = {(char *)"banyanctl", (char *)"--help", NULL};
+    int rest;
+    common_options_parse(program, 2, argv, &rest, NULL);
+    printf("\nCommands:\n");
+    print_commands(stdout, "");
+    printf("\n'banyanctl help COMMAND' says more. Exit codes: docs/EXIT_CODES.md.\n");
+}
+
+static enum ctl_exit run(const struct ctl_command *command, int argc, char **argv, struct ctl *ctl)
+{
+    char *args[CTL_ARGS_MAX];
+    int n_args;
+    enum ctl_exit exit_code;
+    if (!ctl_parse(command, argc, argv, ctl, args, &n_args, &exit_code))
+        return exit_code;
+    if (!ctl_settle(ctl))
+        return CTL_USAGE;
+    banyan_options options = {
+        .token_file = ctl->token_file,
+        .timeout_ns = ctl->timeout_ns,
+        .connect_timeout_ns = ctl->timeout_ns < CONNECT_TIMEOUT_NS ? ctl->timeout_ns : CONNECT_TIMEOUT_NS,
+    };
+    banyan_error error;
+    if (banyan_connect(ctl->endpoint, &options, &ctl->client, &error) != BANYAN_OK)
+        return ctl_fail(&error);
+    exit_code = command->run(ctl, n_args, args);
+    banyan_disconnect(ctl->client);
+    if (fflush(stdout) != 0 && exit_code == CTL_OK)
+        exit_code = ctl_say(CTL_FILE, "cannot write to standard output");
+    return exit_code;
+}
+
+static enum ctl_exit help(const struct common_command *program, int argc, char **argv, struct ctl *ctl)
+{
+    char *ask[] = {(char *)"banyanctl", (char *)"--help", NULL};
+    char *args[CTL_ARGS_MAX];
+    int n_args;
+    enum ctl_exit exit_code;
+    if (argc == 0) {
+        print_help(program);
+        return CTL_OK;
+    }
+    const struct ctl_command *command = find(argv[0], argc > 1 ? argv[1] : NULL);
+    if (command) {
+        ctl_parse(command, 2, ask, ctl, args, &n_args, &exit_code);
+        return exit_code;
+    }
+    if (argc == 1 && is_group(argv[0])) {
+        printf("Commands:\n");
+        print_commands(stdout, argv[0]);
+        return CTL_OK;
+    }
+    return unknown(argv[0], argc > 1 ? argv[1] : NULL);
+}
+
+int main(int argc, char **argv)
+{
+    setlocale(LC_CTYPE, "");
+    common_log_init("banyanctl");
+    common_log_set_level(COMMON_LOG_ERROR);
+    const struct common_command program = {
+        .program = "banyanctl",
+        .synopsis = "[options] COMMAND [arguments]",
+        .about = "Looks at and works with a Banyan cluster.",
+        .options = ctl_global_options(),
+    };
+    struct ctl ctl = {0};
+    struct common_error err;
+    int rest;
+    if (argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+        print_help(&program);
+        return CTL_OK;
+    }
+    enum common_code code = common_options_parse(&program, argc, argv, &rest, &err);
+    if (code == COMMON_CANCELLED)
+        return CTL_OK;
+    if (code != COMMON_OK)
+        return (int)ctl_say(CTL_USAGE, "%s", err.message);
+    if (rest >= argc) {
+        ctl_say(CTL_USAGE, "a command is missing; these are there:");
+        print_commands(stderr, "");
+        return CTL_USAGE;
+    }
+    argc -= rest;
+    argv += rest;
+    if (strcmp(argv[0], "help") == 0)
+        return (int)help(&program, argc - 1, argv + 1, &ctl);
+    const struct ctl_command *command = find(argv[0], argc > 1 ? argv[1] : NULL);
+    if (!command && is_group(argv[0]) &&
+        (argc == 1 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+        FILE *to = argc == 1 ? stderr : stdout;
+        if (argc == 1)
+            ctl_say(CTL_USAGE, "'%s' needs one more word:", argv[0]);
+        print_commands(to, argv[0]);
+        return argc == 1 ? CTL_USAGE : CTL_OK;
+    }
+    if (!command)
+        return (int)unknown(argv[0], argc > 1 ? argv[1] : NULL);
+    int words = strchr(command->name, ' ') ? 2 : 1;
+    // The last word of the name stands where the parser expects the program.
+    return (int)run(command, argc - words + 1, argv + words - 1, &ctl);
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// banyanctl: one table of commands, a file a group of them. A command gets its arguments parsed and, unless
+// it says otherwise, a connection.
+#ifndef CLIENT_CTL_H
+#define CLIENT_CTL_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "client/banyan.h"
+#include "common/options.h"
+
+enum ctl_exit { // docs/EXIT_CODES.md
+    CTL_OK = 0,
+    CTL_INTERNAL = 1,
+    CTL_USAGE = 2,
+    CTL_NOT_FOUND = 3,
+    CTL_REFUSED = 4, // input that is wrong whatever the state
+    CTL_UNAVAILABLE = 5,
+    CTL_TIMEOUT = 6,
+    CTL_PERMISSION = 7,
+    CTL_EXHAUSTED = 8,
+    CTL_STATE = 9, // the state forbids it: exists already, a hole, overtaken
+    CTL_DATA_LOSS = 10,
+    CTL_FILE = 11, // a local file cannot be read or written
+    CTL_UNSUPPORTED = 12,
+};
+
+struct ctl {
+    const char *endpoint, *token_file;
+    uint64_t timeout_ns;
+    bool json;
+    banyan_client *client;
+};
+
+struct ctl_command {
+    const char *name;                    // one word, or two: "session show". NULL ends a table
+    const char *synopsis;                // of its arguments
+    const char *summary;                 // a line for the list of commands
+    const char *about;                   // more, for its own help; NULL: the summary
+    const struct common_option *options; // its own; NULL: none
+    int min_args, max_args;
+    enum ctl_exit (*run)(struct ctl *ctl, int n_args, char **args);
+};
+
+extern const struct ctl_command ctl_info_commands[], ctl_session_commands[], ctl_tensor_commands[];
+
+// ---- ctl_args.c -------------------------------------------------------------------------------------------
+
+#define CTL_ARGS_MAX 8
+
+// Parses what follows the command's name: its options and the global ones, before, between and behind its
+// arguments. False with *exit_code set when the program is to end: help was asked for, or there is a mistake
+// (told on stderr).
+bool ctl_parse(const struct ctl_command *command, int argc, char **argv, struct ctl *ctl, char **args,
+               int *n_args, enum ctl_exit *exit_code);
+const struct common_option *ctl_global_options(void); // their values lie in ctl_args.c until ctl_settle
+// Checks global values and takes the environment's where none was given. False: told on stderr.
+bool ctl_settle(struct ctl *ctl);
+unsigned ctl_distance(const char *a, const char *b); // edits between two words
+
+// ---- ctl_output.c -----------------------------------------------------------------------------------------
+
+enum ctl_format { CTL_TEXT, CTL_COUNT, CTL_BYTES, CTL_TIME, CTL_RATE, CTL_REAL };
+struct ctl_column {
+    const char *key, *title; // of the JSON object; heading. NULL ends a list
+    enum ctl_format format;
+};
+
+// JSON: prints the value as it is. Table: rows are objects. All take the reference.
+void ctl_print_rows(const struct ctl *ctl, json_t *rows, const struct ctl_column *columns);
+void ctl_print_record(const struct ctl *ctl, json_t *record,
+                      const struct ctl_column *fields); // a line a field
+// As rows, drawn as a tree: each row has "rank" and "parent" (−1: none), and the first column holds the
+// branches.
+void ctl_print_tree(const struct ctl *ctl, json_t *rows, const struct ctl_column *columns);
+void ctl_print_json(json_t *value);
+json_t *ctl_json_id(uint64_t id); // "0x…": 64 bits do not fit every reader's numbers
+json_t *ctl_json_u64(uint64_t value);
+
+// Tells an error of the library on stderr, with what to do next.
+enum ctl_exit ctl_fail(const banyan_error *error);
+enum ctl_exit ctl_say(enum ctl_exit code, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3))); // on stderr; returns code
+
+// ---- ctl_session.c ----------------------------------------------------------------------------------------
+
+// By id (decimal or 0x…) or name; told on stderr when it fails.
+enum ctl_exit ctl_session_open(struct ctl *ctl, const char *text, banyan_session **out);
+const char *ctl_type_name(banyan_kv_type type);
+
+#endif

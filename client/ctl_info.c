@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// Commands that look: status, workers, sessions, plan, ping.
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "client/ctl.h"
+#include "common/clock.h"
+
+static enum ctl_exit run_status(struct ctl *ctl, int n_args, char **args)
+{
+    (void)n_args;
+    (void)args;
+    banyan_cluster_info info;
+    banyan_error error;
+    if (banyan_cluster_get_info(ctl->client, &info, &error) != BANYAN_OK)
+        return ctl_fail(&error);
+    uint64_t capacity = 0, used = 0;
+    uint32_t active = 0;
+    for (uint32_t i = 0; i < info.n_workers; i++) {
+        bool is_active = strcmp(info.workers[i].state, "active") == 0;
+        active += is_active;
+        capacity += is_active ? info.workers[i].capacity_bytes : 0;
+        used += is_active ? info.workers[i].used_bytes : 0;
+    }
+    json_t *record = json_pack("{s:s, s:s, s:o, s:o, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "version",
+                               info.version, "cluster", info.cluster, "term", ctl_json_u64(info.term),
+                               "uptime_ns", ctl_json_u64(info.uptime_ns), "workers", (int)info.n_workers,
+                               "workers_active", (int)active, "capacity_bytes", ctl_json_u64(capacity),
+                               "used_bytes", ctl_json_u64(used), "sessions", ctl_json_u64(info.sessions),
+                               "chunks", ctl_json_u64(info.chunks), "steps", ctl_json_u64(info.steps),
+                               "frames", ctl_json_u64(info.frames), "clients", ctl_json_u64(info.clients));
+    banyan_cluster_info_free(&info);
+    static const struct ctl_column fields[] = {
+        {"version", "version", CTL_TEXT},
+        {"cluster", "cluster", CTL_TEXT},
+        {"term", "term", CTL_COUNT},
+        {"uptime_ns", "uptime", CTL_TIME},
+        {"workers", "workers", CTL_COUNT},
+        {"workers_active", "workers active", CTL_COUNT},
+        {"capacity_bytes", "memory", CTL_BYTES},
+        {"used_bytes", "memory used", CTL_BYTES},
+        {"sessions", "sessions", CTL_COUNT},
+        {"chunks", "chunks", CTL_COUNT},
+        {"steps", "steps", CTL_COUNT},
+        {"frames", "frames", CTL_COUNT},
+        {"clients", "clients", CTL_COUNT},
+        {0},
+    };
+    ctl_print_record(ctl, record, fields);
+    return CTL_OK;
+}
+
+static enum ctl_exit run_workers(struct ctl *ctl, int n_args, char **args)
+{
+    (void)n_args;
+    (void)args;
+    banyan_cluster_info info;
+    banyan_error error;
+    if (banyan_cluster_get_info(ctl->client, &info, &error) != BANYAN_OK)
+        return ctl_fail(&error);
+    json_t *rows = json_array();
+    for (uint32_t i = 0; i < info.n_workers; i++) {
+        const banyan_worker_info *w = &info.workers[i];
+        json_array_append_new(
+            rows,
+            json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:i, s:s, s:o, s:o}", "name",
+                      w->name, "host", w->host, "state", w->state, "endpoint", w->endpoint, "capacity_bytes",
+                      ctl_json_u64(w->capacity_bytes), "used_bytes", ctl_json_u64(w->used_bytes), "bandwidth",
+                      ctl_json_u64(w->bandwidth), "chunks", ctl_json_u64(w->chunks), "tokens",
+                      ctl_json_u64(w->tokens), "steps", ctl_json_u64(w->steps), "threads", (int)w->threads,
+                      "kernel", w->kernel, "heartbeat_age_ns", ctl_json_u64(w->heartbeat_age_ns),
+                      "last_compute_ns", ctl_json_u64(w->last_compute_ns)));
+    }
+    banyan_cluster_info_free(&info);
+    static const struct ctl_column columns[] = {
+        {"name", "NAME", CTL_TEXT},         {"host", "HOST", CTL_TEXT},
+        {"state", "STATE", CTL_TEXT},       {"capacity_bytes", "MEMORY", CTL_BYTES},
+        {"used_bytes", "USED", CTL_BYTES},  {"bandwidth", "SPEED", CTL_RATE},
+        {"chunks", "CHUNKS", CTL_COUNT},    {"tokens", "TOKENS", CTL_COUNT},
+        {"steps", "STEPS", CTL_COUNT},      {"last_compute_ns", "LAST STEP", CTL_TIME},
+        {"threads", "THREADS", CTL_COUNT},  {"kernel", "KERNEL", CTL_TEXT},
+        {"endpoint", "ENDPOINT", CTL_TEXT}, {0},
+    };
+    if (json_array_size(rows) == 0)
+        fprintf(stderr, "no workers: start some with banyan-worker --coordinator ENDPOINT\n");
+    ctl_print_rows(ctl, rows, columns);
+    return CTL_OK;
+}
+
+static enum ctl_exit run_plan(struct ctl *ctl, int n_args, char **args)
+{
+    (void)n_args;
+    banyan_session *session;
+    banyan_plan_info plan;
+    banyan_error error;
+    enum ctl_exit exit_code = ctl_session_open(ctl, args[0], &session);
+    if (exit_code != CTL_OK)
+        return exit_code;
+    banyan_code code = banyan_session_get_plan(session, &plan, &error);
+    banyan_session_close(session);
+    if (code != BANYAN_OK)
+        return ctl_fail(&error);
+    json_t *nodes = json_array();
+    for (uint32_t i = 0; i < plan.n_nodes; i++) {
+        const banyan_plan_node *n = &plan.nodes[i];
+        json_array_append_new(nodes,
+                              json_pack("{s:s, s:s, s:i, s:i, s:o, s:o}", "worker", n->worker, "host",
+                                        n->host, "rank", (int)n->rank, "parent", (int)n->parent, "chunks",
+                                        ctl_json_u64(n->chunks), "tokens", ctl_json_u64(n->tokens)));
+    }
+    static const struct ctl_column columns[] = {
+        {"worker", "WORKER", CTL_TEXT},  {"rank", "RANK", CTL_COUNT},     {"host", "HOST", CTL_TEXT},
+        {"chunks", "CHUNKS", CTL_COUNT}, {"tokens", "TOKENS", CTL_COUNT}, {0},
+    };
+    if (ctl->json) {
+        ctl_print_json(json_pack("{s:o, s:o, s:s, s:o, s:f, s:s, s:o}", "plan", ctl_json_id(plan.plan),
+                                 "epoch", ctl_json_u64(plan.epoch), "engine", plan.engine, "digest",
+                                 ctl_json_id(plan.digest), "predicted_us", plan.predicted_us, "why", plan.why,
+                                 "nodes", nodes));
+    } else {
+        ctl_print_tree(ctl, nodes, columns);
+        printf("\nengine %s, epoch %" PRIu64 ", predicted %.1f us a row, digest 0x%016" PRIx64 "\n%s\n",
+               plan.engine, plan.epoch, plan.predicted_us, plan.digest, plan.why);
+    }
+    banyan_plan_info_free(&plan);
+    return CTL_OK;
+}
+
+static uint64_t ping_count = 4;
+
+static enum ctl_exit run_ping(struct ctl *ctl, int n_args, char **args)
+{
+    (void)n_args;
+    (void)args;
+    uint64_t least = UINT64_MAX, most = 0, sum = 0;
+    char buf[3][32];
+    for (uint64_t i = 0; i < ping_count; i++) {
+        banyan_error error;
+        uint64_t rtt_ns;
+        if (banyan_ping(ctl->client, &rtt_ns, &error) != BANYAN_OK)
+            return ctl_fail(&error);
+        least = rtt_ns < least ? rtt_ns : least;
+        most = rtt_ns > most ? rtt_ns : most;
+        sum += rtt_ns;
+        if (!ctl->json)
+            printf("answer %" PRIu64 ": %s\n", i + 1, common_format_ns(rtt_ns, buf[0], sizeof buf[0]));
+    }
+    if (ctl->json)
+        ctl_print_json(json_pack("{s:o, s:f, s:f, s:f}", "count", ctl_json_u64(ping_count), "min_us",
+                                 (double)least / 1e3, "mean_us", (double)sum / (double)ping_count / 1e3,
+                                 "max_us", (double)most / 1e3));
+    else
+        printf("least %s, mean %s, most %s\n", common_format_ns(least, buf[0], sizeof buf[0]),
+               common_format_ns(sum / ping_count, buf[1], sizeof buf[1]),
+               common_format_ns(most, buf[2], sizeof buf[2]));
+    return CTL_OK;
+}
+
+static const struct common_option ping_options[] = {
+    {"count", 'c', COMMON_OPTION_U64, &ping_count, "N", "How many times. Default: 4.", 1, 1000000},
+    {0},
+};
+
+const struct ctl_command ctl_info_commands[] = {
+    {"status", "", "the cluster in a few lines", NULL, NULL, 0, 0, run_status},
+    {"workers", "", "all workers, their memory, speed and work", NULL, NULL, 0, 0, run_workers},
+    {"plan", "SESSION", "the tree that answers a session's steps",
+     "Draws the tree of workers that answers the steps of a session (id or name),\nwith the part of each and "
+     "why it has this shape.",
+     NULL, 1, 1, run_plan},
+    {"ping", "", "round trips to the coordinator", NULL, ping_options, 0, 0, run_ping},
+    {0},
+};

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+// Commands on sessions: sessions, session show|create|fork|truncate|delete.
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/ctl.h"
+
+static bool parse_id(const char *text, uint64_t *out)
+{
+    if (text[0] == '0' && (text[1] == 'x' || text[1] == 'X')) {
+        size_t digits = strspn(text + 2, "0123456789abcdefABCDEF");
+        if (digits == 0 || digits > 16 || text[2 + digits])
+            return false;
+        *out = strtoull(text + 2, NULL, 16);
+        return true;
+    }
+    return common_parse_u64(text, out) == COMMON_OK;
+}
+
+enum ctl_exit ctl_session_open(struct ctl *ctl, const char *text, banyan_session **out)
+{
+    uint64_t id = 0;
+    banyan_error error;
+    bool is_id = parse_id(text, &id);
+    if (is_id && id == 0)
+        return ctl_say(CTL_REFUSED, "session 0 is never valid: 'banyanctl sessions' lists what is there");
+    banyan_code code = banyan_session_open(ctl->client, id, is_id ? NULL : text, out, &error);
+    if (code == BANYAN_NOT_FOUND && is_id) // a name may look like a number
+        code = banyan_session_open(ctl->client, 0, text, out, NULL) == BANYAN_OK ? BANYAN_OK : code;
+    return code == BANYAN_OK ? CTL_OK : ctl_fail(&error);
+}
+
+const char *ctl_type_name(banyan_kv_type type)
+{
+    return type == BANYAN_F32 ? "f32" : type == BANYAN_F16 ? "f16" : "bf16";
+}
+
+static json_t *members_of(const banyan_session_info *info)
+{
+    json_t *members = json_array();
+    for (uint32_t i = 0; i < info->n_members; i++)
+        json_array_append_new(members, json_string(info->members[i]));
+    return members;
+}
+
+static json_t *info_json(const banyan_session_info *info)
+{
+    return json_pack("{s:o, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "id", ctl_json_id(info->id),
+                     "name", info->name, "state", info->state, "length", ctl_json_u64(info->length), "bytes",
+                     ctl_json_u64(info->bytes), "chunks", ctl_json_u64(info->chunks), "steps",
+                     ctl_json_u64(info->steps), "idle_ns", ctl_json_u64(info->idle_ns), "epoch",
+                     ctl_json_u64(info->epoch), "incarnation", ctl_json_u64(info->incarnation), "members",
+                     members_of(info));
+}
+
+static enum ctl_exit run_list(struct ctl *ctl, int n_args, char **args)
+{
+    (void)n_args;
+    (void)args;
+    banyan_session_list list;
+    banyan_error error;
+    if (banyan_session_get_list(ctl->client, &list, &error) != BANYAN_OK)
+        return ctl_fail(&error);
+    json_t *rows = json_array();
+    for (uint32_t i = 0; i < list.n; i++)
+        json_array_append_new(rows, info_json(&list.sessions[i]));
+    banyan_session_list_free(&list);
+    static const struct ctl_column columns[] = {
+        {"id", "SESSION", CTL_TEXT},     {"name", "NAME", CTL_TEXT},    {"state", "STATE", CTL_TEXT},
+        {"length", "TOKENS", CTL_COUNT}, {"bytes", "BYTES", CTL_BYTES}, {"chunks", "CHUNKS", CTL_COUNT},
+        {"steps", "STEPS", CTL_COUNT},   {"idle_ns", "IDLE", CTL_TIME}, {0},
+    };
+    if (json_array_size(rows) == 0)
+        fprintf(stderr, "no sessions\n");
+    ctl_print_rows(ctl, rows, columns);
+    return CTL_OK;
+}
+
+// Shows one, and closes the hold.
+static enum ctl_exit show(struct ctl *ctl, banyan_session *session)
+{
+    banyan_session_info info;
+    banyan_error error;
+    if (banyan_session_get_info(session, &info, &error) != BANYAN_OK) {
+        banyan_session_close(session);
+        return ctl_fail(&error);
+    }
+    const banyan_spec *spec = banyan_session_spec(session);
+    json_t *record = info_json(&info);
+    json_t *lengths = json_array();
+    for (uint32_t i = 0; i < info.n_layers; i++)
+        json_array_append_new(lengths, ctl_json_u64(info.layer_lengths[i]));
+    json_object_update_new(
+        record,
+        json_pack("{s:i, s:i, s:i, s:i, s:i, s:s, s:f, s:f, s:o, s:b, s:b, s:i, s:i, s:o, s:o}", "layers",
+                  (int)spec->layers, "q_heads", (int)spec->q_heads, "kv_heads", (int)spec->kv_heads, "k_dim",
+                  (int)spec->k_dim, "v_dim", (int)spec->v_dim, "kv_type", ctl_type_name(spec->kv_type),
+                  "scale", (double)spec->scale, "soft_cap", (double)spec->soft_cap, "window",
+                  ctl_json_u64(spec->window), "alibi", spec->alibi != NULL, "sinks", spec->sinks != NULL,
+                  "chunk_tokens", (int)spec->chunk_tokens, "members_min", (int)spec->members, "idle_ttl_ns",
+                  ctl_json_u64(spec->idle_ttl_ns), "layer_lengths", lengths));
+    static const struct ctl_column fields[] = {
+        {"id", "session", CTL_TEXT},
+        {"name", "name", CTL_TEXT},
+        {"state", "state", CTL_TEXT},
+        {"length", "tokens", CTL_COUNT},
+        {"layer_lengths", "tokens by layer", CTL_COUNT},
+        {"bytes", "bytes", CTL_BYTES},
+        {"chunks", "chunks", CTL_COUNT},
+        {"members", "workers", CTL_TEXT},
+        {"steps", "steps", CTL_COUNT},
+        {"idle_ns", "idle", CTL_TIME},
+        {"epoch", "epoch", CTL_COUNT},
+        {"incarnation", "incarnation", CTL_COUNT},
+        {"layers", "layers", CTL_COUNT},
+        {"q_heads", "query heads", CTL_COUNT},
+        {"kv_heads", "KV heads", CTL_COUNT},
+        {"k_dim", "key dim", CTL_COUNT},
+        {"v_dim", "value dim", CTL_COUNT},
+        {"kv_type", "KV type", CTL_TEXT},
+        {"scale", "scale", CTL_REAL},
+        {"soft_cap", "soft cap", CTL_REAL},
+        {"window", "window", CTL_COUNT},
+        {"chunk_tokens", "chunk tokens", CTL_COUNT},
+        {"idle_ttl_ns", "idle time to live", CTL_TIME},
+        {0},
+    };
+    ctl_print_record(ctl, record, fields);
+    banyan_session_info_free(&info);
+    banyan_session_close(session);
+    return CTL_OK;
+}
+
+static enum ctl_exit run_show(struct ctl *ctl, int n_args, char **args)
+{
+    (void)n_args;
+    banyan_session *session;
+    enum ctl_exit exit_code = ctl_session_open(ctl, args[0], &session);
+    return exit_code == CTL_OK ? show(ctl, session) : exit_code;
+}
+
+static struct {
+    uint64_t layers, q_heads, kv_heads, dim, v_dim, window, chunk_tokens, members, ttl_ns;
+    double scale, soft_cap;
+    const char *type;
+} create = {.layers = 1, .type = "bf16"};
+
+static const struct common_option create_options[] = {
+    {"layers", 0, COMMON_OPTION_U64, &create.layers, "N", "Layers. Default: 1.", 1, 1024},
+    {"q-heads", 0, COMMON_OPTION_U64, &create.q_heads, "N", "Query heads (needed).", 1, 1024},
+    {"kv-heads", 0, COMMON_OPTION_U64, &create.kv_heads, "N", "KV heads. Default: as many as query heads.", 1,
+     1024},
+    {"dim", 0, COMMON_OPTION_U64, &create.dim, "N", "Dimension of a key (needed).", 1, 1024},
+    {"v-dim", 0, COMMON_OPTION_U64, &create.v_dim, "N", "Dimension of a value. Default: that of a key.", 1,
+     1024},
+    {"kv-type", 0, COMMON_OPTION_STRING, &create.type, "TYPE", "f32, f16 or bf16. Default: bf16.", 0, 0},
+    {"scale", 0, COMMON_OPTION_DOUBLE, &create.scale, "X", "Default: 1/sqrt(dim).", 0, 0},
+    {"soft-cap", 0, COMMON_OPTION_DOUBLE, &create.soft_cap, "X", "Default: none.", 0, 0},
+    {"window", 0, COMMON_OPTION_U64, &create.window, "N", "Tokens that a row sees. Default: all.", 0, 0},
+    {"chunk-tokens", 0, COMMON_OPTION_U64, &create.chunk_tokens, "N", "Default: 256.", 16, 4096},
+    {"members", 0, COMMON_OPTION_U64, &create.members, "N", "Spread over at least N workers.", 1, 4096},
+    {"ttl", 0, COMMON_OPTION_DURATION, &create.ttl_ns, "TIME",
+     "Delete it after this long without use. Default: never.", 0, 0},
+    {0},
+};
+
+static enum ctl_exit run_create(struct ctl *ctl, int n_args, char **args)
+{
+    banyan_kv_type type = strcmp(create.type, "f32") == 0   ? BANYAN_F32
+                          : strcmp(create.type, "f16") == 0 ? BANYAN_F16
+                                                            : BANYAN_BF16;
+    if (strcmp(create.type, ctl_type_name(type)) != 0)
+        return ctl_say(CTL_USAGE, "--kv-type: '%.20s' is none of f32, f16, bf16", create.type);
+    if (create.q_heads == 0 || create.dim == 0)
+        return ctl_say(CTL_USAGE, "--q-heads and --dim are needed; try 'banyanctl session create --help'");
+    banyan_spec spec = {
+        .layers = (uint32_t)create.layers,
+        .q_heads = (uint32_t)create.q_heads,
+        .kv_heads = (uint32_t)(create.kv_heads ? create.kv_heads : create.q_heads),
+        .k_dim = (uint32_t)create.dim,
+        .v_dim = (uint32_t)(create.v_dim ? create.v_dim : create.dim),
+        .kv_type = type,
+        .scale = (float)create.scale,
+        .soft_cap = (float)create.soft_cap,
+        .window = create.window,
+        .chunk_tokens = (uint32_t)create.chunk_tokens,
+        .members = (uint32_t)create.members,
+        .idle_ttl_ns = create.ttl_ns,
+    };
+    banyan_session *session;
+    banyan_error error;
+    if (banyan_session_create(ctl->client, &spec, n_args > 0 ? args[0] : NULL, &session, &error) != BANYAN_OK)
+        return ctl_fail(&error);
+    return show(ctl, session);
+}
+
+static enum ctl_exit parse_length(const char *text, uint64_t *out)
+{
+    if (common_parse_u64(text, out) == COMMON_OK)
+        return CTL_OK;
+    return ctl_say(CTL_USAGE, "'%.40s' is not a number of tokens", text);
+}
+
+static enum ctl_exit run_fork(struct ctl *ctl, int n_args, char **args)
+{
+    uint64_t length;
+    banyan_session *session, *fork;
+    banyan_error error;
+    enum ctl_exit exit_code = parse_length(args[1], &length);
+    if (exit_code == CTL_OK)
+        exit_code = ctl_session_open(ctl, args[0], &session);
+    if (exit_code != CTL_OK)
+        return exit_code;
+    banyan_code code = banyan_session_fork(session, length, n_args > 2 ? args[2] : NULL, &fork, &error);
+    banyan_session_close(session);
+    return code == BANYAN_OK ? show(ctl, fork) : ctl_fail(&error);
+}
+
+static enum ctl_exit run_truncate(struct ctl *ctl, int n_args, char **args)
+{
+    (void)n_args;
+    uint64_t length;
+    banyan_session *session;
+    banyan_error error;
+    enum ctl_exit exit_code = parse_length(args[1], &length);
+    if (exit_code == CTL_OK)
+        exit_code = ctl_session_open(ctl, args[0], &session);
+    if (exit_code != CTL_OK)
+        return exit_code;
+    if (banyan_session_truncate(session, length, &error) == BANYAN_OK)
+        return show(ctl, session);
+    banyan_session_close(session);
+    return ctl_fail(&error);
+}
+
+static enum ctl_exit run_delete(struct ctl *ctl, int n_args, char **args)
+{
+    (void)n_args;
+    banyan_session *session;
+    banyan_error error;
+    enum ctl_exit exit_code = ctl_session_open(ctl, args[0], &session);
+    if (exit_code != CTL_OK)
+        return exit_code;
+    uint64_t id = banyan_session_id(session);
+    banyan_code code = banyan_session_delete(session, &error);
+    banyan_session_close(session);
+    if (code != BANYAN_OK)
+        return ctl_fail(&error);
+    if (ctl->json)
+        ctl_print_json(json_pack("{s:o}", "deleted", ctl_json_id(id)));
+    else
+        printf("deleted 0x%016" PRIx64 "\n", id);
+    return CTL_OK;
+}
+
+const struct ctl_command ctl_session_commands[] = {
+    {"sessions", "", "all sessions", NULL, NULL, 0, 0, run_list},
+    {"session show", "SESSION", "one session (id or name): spec, lengths, workers", NULL, NULL, 1, 1,
+     run_show},
+    {"session create", "--q-heads=N --dim=N [NAME]", "make an empty session", NULL, create_options, 0, 1,
+     run_create},
+    {"session fork", "SESSION LENGTH [NAME]", "a new session with the first LENGTH tokens",
+     "Makes a new session with the first LENGTH tokens of another. Full chunks are shared.", NULL, 2, 3,
+     run_fork},
+    {"session truncate", "SESSION LENGTH", "keep the first LENGTH tokens", NULL, NULL, 2, 2, run_truncate},
+    {"session delete", "SESSION", "destroy a session and what is held for it", NULL, NULL, 1, 1, run_delete},
+    {0},
+};

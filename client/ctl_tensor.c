@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: Apache-2.0
+// Commands that carry tensors: attach, attend. Everything in the file is checked against the session before
+// anything is sent.
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/ctl.h"
+#include "client/safetensors_write.h"
+#include "common/clock.h"
+#include "common/safetensors.h"
+
+#define NO_NUMBER UINT64_MAX
+
+static enum ctl_exit open_file(const char *path, struct common_safetensors **out)
+{
+    struct common_error err = {0};
+    enum common_code code = common_safetensors_open(path, out, &err);
+    if (code == COMMON_OK)
+        return CTL_OK;
+    return ctl_say(code == COMMON_INVALID_ARGUMENT ? CTL_REFUSED : CTL_FILE, "%s", err.message);
+}
+
+static const char *dtype_name(enum common_dtype dtype)
+{
+    static const char *const names[] = {"?", "F32", "F16", "BF16"};
+    return dtype >= COMMON_DTYPE_F32 && dtype <= COMMON_DTYPE_BF16 ? names[dtype] : "another type";
+}
+
+// [any][heads][dim] of the type. Says what is there and what should be.
+static enum ctl_exit check_shape(const struct common_safetensor *t, enum common_dtype dtype, uint32_t heads,
+                                 uint32_t dim)
+{
+    if (t->dtype == dtype && t->n_dims == 3 && t->dims[0] > 0 && t->dims[1] == heads && t->dims[2] == dim)
+        return CTL_OK;
+    char shape[COMMON_SAFETENSORS_DIMS * 22 + 1] = "";
+    size_t len = 0;
+    for (uint32_t i = 0; i < t->n_dims; i++)
+        len += (size_t)snprintf(shape + len, sizeof shape - len, "[%" PRIu64 "]", t->dims[i]);
+    return ctl_say(CTL_REFUSED,
+                   "tensor '%.80s' is %s %s: the session needs %s [tokens][%u][%u], of at least one token",
+                   t->name, dtype_name(t->dtype), shape, dtype_name(dtype), heads, dim);
+}
+
+static enum ctl_exit check_pair(const struct common_safetensor *k, const struct common_safetensor *v,
+                                const banyan_spec *spec)
+{
+    enum ctl_exit exit_code = check_shape(k, (enum common_dtype)spec->kv_type, spec->kv_heads, spec->k_dim);
+    if (exit_code == CTL_OK)
+        exit_code = check_shape(v, (enum common_dtype)spec->kv_type, spec->kv_heads, spec->v_dim);
+    if (exit_code == CTL_OK && k->dims[0] != v->dims[0])
+        exit_code = ctl_say(CTL_REFUSED, "'%.60s' has %" PRIu64 " tokens and '%.60s' %" PRIu64, k->name,
+                            k->dims[0], v->name, v->dims[0]);
+    return exit_code;
+}
+
+// ---- attach -----------------------------------------------------------------------------------------------
+
+static struct {
+    uint64_t first, layer;
+    bool commit;
+} attach = {.layer = NO_NUMBER};
+
+static const struct common_option attach_options[] = {
+    {"first", 0, COMMON_OPTION_U64, &attach.first, "N", "Position of the first token. Default: 0.", 0, 0},
+    {"layer", 0, COMMON_OPTION_U64, &attach.layer, "N",
+     "Only this layer of the file. Default: all that are there.", 0, 1023},
+    {"commit", 0, COMMON_OPTION_FLAG, &attach.commit, NULL, "Make the tokens visible.", 0, 0},
+    {0},
+};
+
+// "layers.N.k" or "layers.N.v" with N within the session.
+static bool parse_name(const char *name, uint32_t *layer, char *which)
+{
+    unsigned number;
+    int len = 0;
+    if (sscanf(name, "layers.%4u.%c%n", &number, which, &len) != 2 || name[len] ||
+        (*which != 'k' && *which != 'v'))
+        return false;
+    char back[32];
+    snprintf(back, sizeof back, "layers.%u.%c", number, *which);
+    *layer = number;
+    return strcmp(back, name) == 0; // no second spelling
+}
+
+struct layer_pair {
+    const struct common_safetensor *k, *v;
+};
+
+static enum ctl_exit collect(const struct common_safetensors *file, const banyan_spec *spec,
+                             struct layer_pair *pairs, uint32_t *n_layers)
+{
+    *n_layers = 0;
+    for (size_t i = 0; i < common_safetensors_count(file); i++) {
+        const struct common_safetensor *t = common_safetensors_at(file, i);
+        uint32_t layer;
+        char which;
+        if (!parse_name(t->name, &layer, &which)) {
+            fprintf(stderr, "banyanctl: tensor '%.80s' is left out: names are layers.N.k and layers.N.v\n",
+                    t->name);
+            continue;
+        }
+        if (attach.layer != NO_NUMBER && layer != attach.layer)
+            continue;
+        if (layer >= spec->layers)
+            return ctl_say(CTL_REFUSED, "tensor '%.80s': the session has layers 0 to %u", t->name,
+                           spec->layers - 1);
+        *(which == 'k' ? &pairs[layer].k : &pairs[layer].v) = t;
+    }
+    for (uint32_t layer = 0; layer < spec->layers; layer++) {
+        const struct layer_pair *pair = &pairs[layer];
+        if (!pair->k && !pair->v)
+            continue;
+        if (!pair->k || !pair->v)
+            return ctl_say(CTL_REFUSED, "layers.%u.%c is missing in the file", layer, pair->k ? 'v' : 'k');
+        enum ctl_exit exit_code = check_pair(pair->k, pair->v, spec);
+        if (exit_code != CTL_OK)
+            return exit_code;
+        ++*n_layers;
+    }
+    if (*n_layers > 0)
+        return CTL_OK;
+    if (attach.layer != NO_NUMBER)
+        return ctl_say(CTL_REFUSED, "layers.%" PRIu64 ".k and layers.%" PRIu64 ".v are not in the file",
+                       attach.layer, attach.layer);
+    return ctl_say(CTL_REFUSED, "the file has no tensors named layers.N.k and layers.N.v");
+}
+
+static enum ctl_exit send_layers(struct ctl *ctl, banyan_session *session, const struct layer_pair *pairs,
+                                 uint32_t n_layers)
+{
+    const banyan_spec *spec = banyan_session_spec(session);
+    uint64_t bytes = 0, most = 0, start = common_clock_ns();
+    banyan_error error;
+    for (uint32_t layer = 0; layer < spec->layers; layer++) {
+        const struct layer_pair *pair = &pairs[layer];
+        if (!pair->k)
+            continue;
+        uint64_t count = pair->k->dims[0];
+        if (banyan_attach(session, layer, attach.first, count, pair->k->data, pair->v->data, &error) !=
+            BANYAN_OK)
+            return ctl_fail(&error);
+        bytes += pair->k->bytes + pair->v->bytes;
+        most = count > most ? count : most;
+    }
+    for (uint32_t layer = 0; layer < spec->layers && attach.commit; layer++)
+        if (pairs[layer].k &&
+            banyan_commit(session, layer, attach.first, pairs[layer].k->dims[0], &error) != BANYAN_OK)
+            return ctl_fail(&error);
+    uint64_t took = common_clock_ns() - start;
+    char size[32], time[32];
+    if (ctl->json)
+        ctl_print_json(json_pack("{s:o, s:o, s:i, s:o, s:b, s:o}", "first", ctl_json_u64(attach.first),
+                                 "tokens", ctl_json_u64(most), "layers", (int)n_layers, "bytes",
+                                 ctl_json_u64(bytes), "committed", attach.commit, "took_ns",
+                                 ctl_json_u64(took)));
+    else
+        printf("%s %" PRIu64 " tokens of %u layer%s at %" PRIu64 ": %s in %s\n",
+               attach.commit ? "attached and committed" : "attached (not visible before --commit)", most,
+               n_layers, n_layers == 1 ? "" : "s", attach.first,
+               common_format_bytes(bytes, size, sizeof size), common_format_ns(took, time, sizeof time));
+    return CTL_OK;
+}
+
+static enum ctl_exit run_attach(struct ctl *ctl, int n_args, char **args)
+{
+    (void)n_args;
+    struct common_safetensors *file;
+    banyan_session *session;
+    uint32_t n_layers = 0;
+    enum ctl_exit exit_code = open_file(args[1], &file);
+    if (exit_code != CTL_OK)
+        return exit_code;
+    exit_code = ctl_session_open(ctl, args[0], &session);
+    if (exit_code != CTL_OK)
+        goto close_file;
+    const banyan_spec *spec = banyan_session_spec(session);
+    struct layer_pair *pairs = calloc(spec->layers, sizeof *pairs);
+    exit_code = pairs ? collect(file, spec, pairs, &n_layers) : ctl_say(CTL_INTERNAL, "out of memory");
+    if (exit_code == CTL_OK)
+        exit_code = send_layers(ctl, session, pairs, n_layers);
+    free(pairs);
+    banyan_session_close(session);
+close_file:
+    common_safetensors_close(file);
+    return exit_code;
+}
+
+// ---- attend -----------------------------------------------------------------------------------------------
+
+static struct {
+    uint64_t layer, first;
+    const char *out;
+    bool trace;
+} attend = {.first = NO_NUMBER};
+
+static const struct common_option attend_options[] = {
+    {"layer", 0, COMMON_OPTION_U64, &attend.layer, "N", "Default: 0.", 0, 1023},
+    {"first", 0, COMMON_OPTION_U64, &attend.first, "N",
+     "Position of the first row. Default: with k and v, the layer's length (append);\nwithout, so that the "
+     "last row stands at the layer's end.",
+     0, UINT64_MAX - 1},
+    {"out", 0, COMMON_OPTION_STRING, &attend.out, "FILE", "Write o and lse there (.safetensors).", 0, 0},
+    {"trace", 0, COMMON_OPTION_FLAG, &attend.trace, NULL, "Say where the time went, worker by worker.", 0, 0},
+    {0},
+};
+
+static enum ctl_exit find_tensors(const struct common_safetensors *file, const banyan_spec *spec,
+                                  const struct common_safetensor **q, const struct common_safetensor **k,
+                                  const struct common_safetensor **v)
+{
+    *q = common_safetensors_find(file, "q");
+    *k = common_safetensors_find(file, "k");
+    *v = common_safetensors_find(file, "v");
+    if (!*q)
+        return ctl_say(CTL_REFUSED, "the file has no tensor 'q'");
+    if (attend.layer >= spec->layers)
+        return ctl_say(CTL_REFUSED, "--layer: the session has layers 0 to %u", spec->layers - 1);
+    enum ctl_exit exit_code = check_shape(*q, COMMON_DTYPE_F32, spec->q_heads, spec->k_dim);
+    if (exit_code == CTL_OK && (*q)->dims[0] > UINT32_MAX)
+        exit_code = ctl_say(CTL_REFUSED, "tensor 'q' has more than 2^32 rows");
+    if (exit_code == CTL_OK && !*k != !*v)
+        exit_code = ctl_say(CTL_REFUSED, "the file has '%s' without '%s'", *k ? "k" : "v", *k ? "v" : "k");
+    if (exit_code == CTL_OK && *k)
+        exit_code = check_pair(*k, *v, spec);
+    if (exit_code == CTL_OK && *k && (*k)->dims[0] != (*q)->dims[0])
+        exit_code =
+            ctl_say(CTL_REFUSED, "'q' has %" PRIu64 " rows and 'k' %" PRIu64, (*q)->dims[0], (*k)->dims[0]);
+    return exit_code;
+}
+
+static enum ctl_exit default_first(banyan_session *session, uint64_t rows, bool append, uint64_t *first)
+{
+    if (attend.first != NO_NUMBER) {
+        *first = attend.first;
+        return CTL_OK;
+    }
+    banyan_session_info info;
+    banyan_error error;
+    if (banyan_session_get_info(session, &info, &error) != BANYAN_OK)
+        return ctl_fail(&error);
+    uint64_t length = attend.layer < info.n_layers ? info.layer_lengths[attend.layer] : 0;
+    banyan_session_info_free(&info);
+    *first = append ? length : length > rows ? length - rows : 0;
+    return CTL_OK;
+}
+
+static void print_trace(const struct ctl *ctl, const banyan_trace *trace)
+{
+    json_t *rows = json_array();
+    for (uint32_t i = 0; i < trace->n_workers; i++) {
+        const banyan_worker_trace *w = &trace->workers[i];
+        json_array_append_new(rows, json_pack("{s:s, s:i, s:o, s:o, s:o, s:o}", "worker", w->worker, "rank",
+                                              (int)w->rank, "queue_ns", ctl_json_u64(w->queue_ns),
+                                              "compute_ns", ctl_json_u64(w->compute_ns), "wait_ns",
+                                              ctl_json_u64(w->wait_ns), "tokens", ctl_json_u64(w->tokens)));
+    }
+    static const struct ctl_column columns[] = {
+        {"worker", "WORKER", CTL_TEXT},
+        {"rank", "RANK", CTL_COUNT},
+        {"queue_ns", "QUEUED", CTL_TIME},
+        {"compute_ns", "COMPUTED", CTL_TIME},
+        {"wait_ns", "WAITED", CTL_TIME},
+        {"tokens", "TOKENS", CTL_COUNT},
+        {0},
+    };
+    ctl_print_rows(ctl, rows, columns);
+}
+
+static enum ctl_exit write_out(const banyan_item *item, const banyan_spec *spec)
+{
+    size_t heads = (size_t)item->rows * spec->q_heads;
+    struct common_safetensor tensors[] = {
+        {.name = "o",
+         .dtype = COMMON_DTYPE_F32,
+         .n_dims = 3,
+         .dims = {item->rows, spec->q_heads, spec->v_dim},
+         .data = item->o,
+         .bytes = heads * spec->v_dim * sizeof(float)},
+        {.name = "lse",
+         .dtype = COMMON_DTYPE_F32,
+         .n_dims = 2,
+         .dims = {item->rows, spec->q_heads},
+         .data = item->lse,
+         .bytes = heads * sizeof(float)},
+    };
+    struct common_error err = {0};
+    return client_safetensors_write(attend.out, tensors, 2, &err) == COMMON_OK
+               ? CTL_OK
+               : ctl_say(CTL_FILE, "%s", err.message);
+}
+
+static void summarise(const struct ctl *ctl, const banyan_item *item, const banyan_spec *spec,
+                      const banyan_trace *trace)
+{
+    size_t heads = (size_t)item->rows * spec->q_heads;
+    double sum_lse = 0, largest = 0;
+    for (size_t i = 0; i < heads; i++)
+        sum_lse += (double)item->lse[i];
+    for (size_t i = 0; i < heads * spec->v_dim; i++)
+        largest = fmax(largest, fabs((double)item->o[i]));
+    json_t *record =
+        json_pack("{s:i, s:o, s:i, s:b, s:o, s:o, s:o, s:o, s:o}", "layer", (int)item->layer, "first",
+                  ctl_json_u64(item->first), "rows", (int)item->rows, "appended", item->k != NULL, "length",
+                  ctl_json_u64(item->length), "digest", ctl_json_id(item->digest), "took_ns",
+                  ctl_json_u64(trace->total_ns), "coordinator_ns", ctl_json_u64(trace->coordinator_ns),
+                  "tree_ns", ctl_json_u64(trace->tree_ns));
+    double mean = sum_lse / (double)heads;
+    json_object_set_new(record, "lse_mean", isfinite(mean) ? json_real(mean) : json_null());
+    json_object_set_new(record, "o_largest", isfinite(largest) ? json_real(largest) : json_null());
+    static const struct ctl_column fields[] = {
+        {"layer", "layer", CTL_COUNT},
+        {"first", "first position", CTL_COUNT},
+        {"rows", "rows", CTL_COUNT},
+        {"length", "layer's length", CTL_COUNT},
+        {"lse_mean", "mean lse", CTL_REAL},
+        {"o_largest", "largest |o|", CTL_REAL},
+        {"digest", "plan digest", CTL_TEXT},
+        {"took_ns", "took", CTL_TIME},
+        {"coordinator_ns", "in the coordinator", CTL_TIME},
+        {"tree_ns", "in the tree", CTL_TIME},
+        {0},
+    };
+    ctl_print_record(ctl, record, fields);
+}
+
+static enum ctl_exit attend_session(struct ctl *ctl, banyan_session *session,
+                                    const struct common_safetensors *file)
+{
+    const banyan_spec *spec = banyan_session_spec(session);
+    const struct common_safetensor *q, *k, *v;
+    uint64_t first = 0;
+    enum ctl_exit exit_code = find_tensors(file, spec, &q, &k, &v);
+    if (exit_code == CTL_OK)
+        exit_code = default_first(session, q->dims[0], k != NULL, &first);
+    if (exit_code != CTL_OK)
+        return exit_code;
+    size_t heads = (size_t)q->dims[0] * spec->q_heads;
+    float *o = calloc(heads, spec->v_dim * sizeof *o);
+    float *lse = calloc(heads, sizeof *lse);
+    banyan_error item_error, error;
+    banyan_trace trace;
+    banyan_item item = {
+        .session = session,
+        .layer = (uint32_t)attend.layer,
+        .first = first,
+        .rows = (uint32_t)q->dims[0],
+        .q = q->data,
+        .k = k ? k->data : NULL,
+        .v = v ? v->data : NULL,
+        .o = o,
+        .lse = lse,
+        .error = &item_error,
+    };
+    if (!o || !lse)
+        exit_code = ctl_say(CTL_INTERNAL, "out of memory");
+    else if (banyan_attend(ctl->client, &item, 1, 0, &trace, &error) != BANYAN_OK)
+        exit_code = ctl_fail(&error);
+    else if (item.code != BANYAN_OK)
+        exit_code = ctl_fail(&item_error);
+    else {
+        summarise(ctl, &item, spec, &trace);
+        if (attend.trace && !ctl->json)
+            print_trace(ctl, &trace);
+        exit_code = attend.out ? write_out(&item, spec) : CTL_OK;
+        banyan_trace_free(&trace);
+    }
+    free(o);
+    free(lse);
+    return exit_code;
+}
+
+static enum ctl_exit run_attend(struct ctl *ctl, int n_args, char **args)
+{
+    (void)n_args;
+    struct common_safetensors *file;
+    banyan_session *session;
+    enum ctl_exit exit_code = open_file(args[1], &file);
+    if (exit_code != CTL_OK)
+        return exit_code;
+    exit_code = ctl_session_open(ctl, args[0], &session);
+    if (exit_code == CTL_OK) {
+        exit_code = attend_session(ctl, session, file);
+        banyan_session_close(session);
+    }
+    common_safetensors_close(file);
+    return exit_code;
+}
+
+const struct ctl_command ctl_tensor_commands[] = {
+    {"attach", "SESSION FILE.safetensors", "send K and V of a file into a session",
+     "Sends the tensors layers.N.k [tokens][kv_heads][k_dim] and layers.N.v [tokens][kv_heads][v_dim] of a "
+     "file,\n"
+     "N the layer, straight to the workers. Types and shapes are checked before anything is sent.",
+     attach_options, 2, 2, run_attach},
+    {"attend", "SESSION FILE.safetensors", "ask a session with the q of a file",
+     "Sends the tensor q [rows][q_heads][k_dim] (F32) of a file, and appends its k and v where it has them.",
+     attend_options, 2, 2, run_attend},
+    {0},
+};

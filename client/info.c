@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the cluster says about itself: sessions, workers, plans. Every reply becomes plain C that the caller
+// owns.
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/internal.h"
+
+#define LIST_PAGE 256
+
+static banyan_code no_memory(banyan_error *error)
+{
+    return client_error_set(error, BANYAN_RESOURCE_EXHAUSTED, "out of memory");
+}
+
+static banyan_code check_count(size_t n, banyan_error *error)
+{
+    if (n <= CLIENT_WORKERS_MAX)
+        return BANYAN_OK;
+    return client_error_set(error, BANYAN_INTERNAL, "the coordinator's answer has a list of %zu entries", n);
+}
+
+static banyan_code check_out(const void *object, const void *out, banyan_error *error)
+{
+    return object && out ? BANYAN_OK
+                         : client_error_set(error, BANYAN_INVALID_ARGUMENT, "an argument is NULL");
+}
+
+// ---- sessions ---------------------------------------------------------------------------------------------
+
+banyan_code client_info_from_pb(const Banyan__Pb__SessionInfoReply *pb, banyan_session_info *out,
+                                banyan_error *error)
+{
+    banyan_code code = check_count(pb->n_layers, error);
+    if (code == BANYAN_OK)
+        code = check_count(pb->n_members, error);
+    if (code != BANYAN_OK)
+        return code;
+    banyan_session_info info = {
+        .id = pb->session,
+        .incarnation = pb->incarnation,
+        .epoch = pb->epoch,
+        .chunks = pb->chunks,
+        .bytes = pb->bytes,
+        .length = pb->length,
+        .steps = pb->steps,
+        .idle_ns = pb->idle_ns,
+        .n_layers = (uint32_t)pb->n_layers,
+        .n_members = (uint32_t)pb->n_members,
+    };
+    client_copy_text(info.name, sizeof info.name, pb->name);
+    client_copy_text(info.state, sizeof info.state, pb->state);
+    if (pb->n_layers > 0)
+        info.layer_lengths = calloc(pb->n_layers, sizeof *info.layer_lengths);
+    if (pb->n_members > 0)
+        info.members = calloc(pb->n_members, sizeof *info.members);
+    if ((pb->n_layers > 0 && !info.layer_lengths) || (pb->n_members > 0 && !info.members)) {
+        banyan_session_info_free(&info);
+        return no_memory(error);
+    }
+    for (size_t i = 0; i < pb->n_layers; i++)
+        info.layer_lengths[i] = pb->layers[i]->length;
+    for (size_t i = 0; i < pb->n_members; i++)
+        client_copy_text(info.members[i], sizeof info.members[i], pb->members[i]);
+    *out = info;
+    return BANYAN_OK;
+}
+
+void banyan_session_info_free(banyan_session_info *info)
+{
+    if (!info)
+        return;
+    free(info->layer_lengths);
+    free(info->members);
+    info->layer_lengths = NULL;
+    info->members = NULL;
+    info->n_layers = info->n_members = 0;
+}
+
+struct listing {
+    banyan_session_list list;
+    uint32_t room;
+    uint64_t next;
+};
+
+static banyan_code take_page(void *arg, const ProtobufCMessage *body, banyan_error *error)
+{
+    struct listing *listing = arg;
+    const Banyan__Pb__SessionListReply *reply = (const Banyan__Pb__SessionListReply *)body;
+    banyan_session_list *list = &listing->list;
+    if (reply->n_sessions > LIST_PAGE || list->n > UINT32_MAX / 2 ||
+        (reply->next != 0 && reply->n_sessions == 0))
+        return client_error_set(error, BANYAN_INTERNAL, "the coordinator's list of sessions is malformed");
+    if (list->n + reply->n_sessions > listing->room) {
+        uint32_t room = listing->room * 2 + LIST_PAGE;
+        banyan_session_info *grown = realloc(list->sessions, room * sizeof *grown);
+        if (!grown)
+            return no_memory(error);
+        list->sessions = grown;
+        listing->room = room;
+    }
+    for (size_t i = 0; i < reply->n_sessions; i++) {
+        banyan_code code = client_info_from_pb(reply->sessions[i], &list->sessions[list->n], error);
+        if (code != BANYAN_OK)
+            return code;
+        list->n++;
+    }
+    listing->next = reply->next;
+    return BANYAN_OK;
+}
+
+banyan_code banyan_session_get_list(banyan_client *client, banyan_session_list *out, banyan_error *error)
+{
+    struct listing listing = {0};
+    banyan_code code = check_out(client, out, error);
+    if (code != BANYAN_OK)
+        return code;
+    do {
+        Banyan__Pb__SessionListRequest request = BANYAN__PB__SESSION_LIST_REQUEST__INIT;
+        request.after = listing.next;
+        request.limit = LIST_PAGE;
+        code = client_unary(client, BANYAN__PB__METHOD__METHOD_SESSION_LIST, &request.base, true, 0,
+                            take_page, &listing, error);
+    } while (code == BANYAN_OK && listing.next != 0);
+    if (code == BANYAN_OK)
+        *out = listing.list;
+    else
+        banyan_session_list_free(&listing.list);
+    return code;
+}
+
+void banyan_session_list_free(banyan_session_list *list)
+{
+    if (!list)
+        return;
+    for (uint32_t i = 0; i < list->n; i++)
+        banyan_session_info_free(&list->sessions[i]);
+    free(list->sessions);
+    list->sessions = NULL;
+    list->n = 0;
+}
+
+// ---- cluster ----------------------------------------------------------------------------------------------
+
+static banyan_code take_cluster(void *arg, const ProtobufCMessage *body, banyan_error *error)
+{
+    banyan_cluster_info *out = arg;
+    const Banyan__Pb__ClusterInfoReply *reply = (const Banyan__Pb__ClusterInfoReply *)body;
+    banyan_code code = check_count(reply->n_workers, error);
+    if (code != BANYAN_OK)
+        return code;
+    banyan_cluster_info info = {
+        .term = reply->term,
+        .uptime_ns = reply->uptime_ns,
+        .sessions = reply->sessions,
+        .steps = reply->steps,
+        .frames = reply->frames,
+        .chunks = reply->chunks,
+        .clients = reply->clients,
+        .n_workers = (uint32_t)reply->n_workers,
+    };
+    client_copy_text(info.version, sizeof info.version, reply->version);
+    client_copy_text(info.cluster, sizeof info.cluster, reply->cluster);
+    if (info.n_workers > 0)
+        info.workers = calloc(info.n_workers, sizeof *info.workers);
+    if (info.n_workers > 0 && !info.workers)
+        return no_memory(error);
+    for (uint32_t i = 0; i < info.n_workers; i++) {
+        const Banyan__Pb__WorkerInfo *from = reply->workers[i];
+        banyan_worker_info *to = &info.workers[i];
+        client_copy_text(to->name, sizeof to->name, from->name);
+        client_copy_text(to->host, sizeof to->host, from->host);
+        client_copy_text(to->endpoint, sizeof to->endpoint, from->endpoint);
+        client_copy_text(to->state, sizeof to->state, from->state);
+        client_copy_text(to->kernel, sizeof to->kernel, from->kernel);
+        to->capacity_bytes = from->capacity_bytes;
+        to->used_bytes = from->used_bytes;
+        to->bandwidth = from->bandwidth;
+        to->chunks = from->chunks;
+        to->tokens = from->tokens;
+        to->steps = from->steps;
+        to->heartbeat_age_ns = from->heartbeat_age_ns;
+        to->last_compute_ns = from->last_compute_ns;
+        to->threads = from->threads;
+    }
+    *out = info;
+    return BANYAN_OK;
+}
+
+banyan_code banyan_cluster_get_info(banyan_client *client, banyan_cluster_info *out, banyan_error *error)
+{
+    banyan_code code = check_out(client, out, error);
+    if (code != BANYAN_OK)
+        return code;
+    Banyan__Pb__ClusterInfoRequest request = BANYAN__PB__CLUSTER_INFO_REQUEST__INIT;
+    return client_unary(client, BANYAN__PB__METHOD__METHOD_CLUSTER_INFO, &request.base, true, 0, take_cluster,
+                        out, error);
+}
+
+void banyan_cluster_info_free(banyan_cluster_info *info)
+{
+    if (!info)
+        return;
+    free(info->workers);
+    info->workers = NULL;
+    info->n_workers = 0;
+}
+
+// ---- plan -------------------------------------------------------------------------------------------------
+
+static banyan_code take_plan(void *arg, const ProtobufCMessage *body, banyan_error *error)
+{
+    banyan_plan_info *out = arg;
+    const Banyan__Pb__SessionPlanReply *reply = (const Banyan__Pb__SessionPlanReply *)body;
+    banyan_code code = check_count(reply->n_nodes, error);
+    if (code != BANYAN_OK)
+        return code;
+    banyan_plan_info info = {
+        .plan = reply->plan,
+        .epoch = reply->epoch,
+        .digest = reply->digest,
+        .predicted_us = reply->predicted_us,
+        .n_nodes = (uint32_t)reply->n_nodes,
+    };
+    client_copy_text(info.engine, sizeof info.engine, reply->engine);
+    client_copy_text(info.why, sizeof info.why, reply->why);
+    if (info.n_nodes > 0)
+        info.nodes = calloc(info.n_nodes, sizeof *info.nodes);
+    if (info.n_nodes > 0 && !info.nodes)
+        return no_memory(error);
+    for (uint32_t i = 0; i < info.n_nodes; i++) {
+        const Banyan__Pb__PlanNode *from = reply->nodes[i];
+        banyan_plan_node *to = &info.nodes[i];
+        *to = (banyan_plan_node){
+            .rank = from->rank, .parent = from->parent, .chunks = from->chunks, .tokens = from->tokens};
+        client_copy_text(to->worker, sizeof to->worker, from->worker);
+        client_copy_text(to->host, sizeof to->host, from->host);
+    }
+    *out = info;
+    return BANYAN_OK;
+}
+
+banyan_code banyan_session_get_plan(banyan_session *session, banyan_plan_info *out, banyan_error *error)
+{
+    banyan_code code = check_out(session, out, error);
+    if (code != BANYAN_OK)
+        return code;
+    Banyan__Pb__SessionPlanRequest request = BANYAN__PB__SESSION_PLAN_REQUEST__INIT;
+    request.session = session->id;
+    return client_unary(session->client, BANYAN__PB__METHOD__METHOD_SESSION_PLAN, &request.base, true, 0,
+                        take_plan, out, error);
+}
+
+void banyan_plan_info_free(banyan_plan_info *info)
+{
+    if (!info)
+        return;
+    free(info->nodes);
+    info->nodes = NULL;
+    info->n_nodes = 0;
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the files of libbanyan share. Two kinds of threads: the callers' and the client's one I/O thread,
+// which owns every channel and every call in flight. Functions below run on the I/O thread unless they say
+// otherwise.
+#ifndef CLIENT_INTERNAL_H
+#define CLIENT_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "client/banyan.h"
+#include "common/clock.h"
+#include "common/loop.h"
+#include "proto/rpc.h"
+
+#define CLIENT_TIMEOUT_NS       (30 * COMMON_NS_PER_S)
+#define CLIENT_CALLS_MAX        16384
+#define CLIENT_WORKERS_MAX      4096 // entries of any list in a reply: more than the messages allow is refused
+#define CLIENT_ENDPOINT_DEFAULT "nng+tcp://127.0.0.1:7411"
+
+struct client_call;
+struct client_peers;
+struct client_queue;
+struct client_ticket;
+
+struct banyan_client {
+    atomic_uint refs; // the connection and each session: the struct outlives disconnect while sessions are to
+                      // be closed
+    char endpoint[256];
+    uint64_t timeout_ns;
+    uint32_t calls_max;
+    atomic_uint outstanding;  // asynchronous calls, queue completions that wait to be fetched included
+    atomic_bool closing;      // from the start of disconnect on
+    struct common_loop *loop; // NULL after disconnect
+    struct client_queue *queue;
+    // I/O thread only
+    struct proto_channel *channel;
+    struct client_call *calls; // all that live
+    struct client_op *ops;     // likewise
+    struct client_peers *peers;
+};
+
+struct banyan_session {
+    struct banyan_client *client; // a reference
+    uint64_t id;
+    atomic_uint_least64_t incarnation;          // as this hold last saw it
+    banyan_spec spec;                           // defaults filled in; owns alibi and sinks
+    size_t q_row, o_row, lse_row, k_row, v_row; // bytes of one token
+    struct client_ticket *tickets;              // newest first; I/O thread only
+    uint32_t n_tickets;
+    uint64_t ticket_end; // end of the newest ticket
+};
+
+void client_unref(struct banyan_client *client); // any thread
+
+// ---- errors (any thread)
+// ----------------------------------------------------------------------------------------------------------------
+
+// Fills *error (NULL is allowed) and returns code.
+banyan_code client_error_set(banyan_error *error, banyan_code code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+// The peer's status with its details.
+void client_error_from_pb(const Banyan__Pb__Status *status, banyan_error *error);
+// Refuses a blocking call on the I/O thread (it would wait for itself) and any call while the client closes.
+banyan_code client_check_blocking(struct banyan_client *client, banyan_error *error);
+// Copies a string from a peer into a field; what does not fit is cut.
+void client_copy_text(char *out, size_t len, const char *text);
+
+// ---- waiting (any thread)
+// ---------------------------------------------------------------------------------------------------------------
+
+struct client_wait { // one waiter, one signal
+    _Atomic uint32_t done;
+};
+void client_wait_signal(struct client_wait *wait); // the waiter may be gone when this returns
+void client_wait_for(struct client_wait *wait);
+
+// ---- calls
+// ------------------------------------------------------------------------------------------------------------------------------
+
+// One RPC with its retries. UNAVAILABLE from a lost connection is tried again until the deadline where the
+// method is idempotent.
+struct client_call {
+    struct banyan_client *client;
+    struct proto_channel *channel; // NULL: the coordinator's
+    uint32_t method;
+    const ProtobufCMessage *body; // this, the tensors and their bytes stay until done has run
+    const struct proto_tensor_out *tensors;
+    size_t n_tensors;
+    uint64_t deadline_ns;
+    bool idempotent;
+    // Exactly once, never on the stack of client_call_start. message is NULL unless code is OK; *error is
+    // filled otherwise. The call is no longer used then: done may free it. lost: the failure is the
+    // connection's, not the peer's word.
+    void (*done)(struct client_call *call, banyan_code code, const struct proto_message *message,
+                 const banyan_error *error);
+    // ---- below: call.c only
+    struct client_call *next, **at; // in client->calls
+    struct common_timer *timer;     // waits to try again
+    uint64_t id, backoff_ns;
+    bool in_channel, live, retried, lost;
+    bool cancelled;
+    banyan_error *failure; // refused at once: told later
+};
+
+void client_call_start(struct client_call *call);
+void client_call_cancel(
+    struct client_call *call); // done runs on this stack, or soon; nothing when it is not live
+void client_calls_cancel_all(
+    struct banyan_client *client); // operations, and calls that wait to be sent again
+bool client_call_lost(
+    const struct client_call *call); // inside done: the connection failed, or nobody could be reached
+
+// Something longer than a call that must hear of a disconnect. cancel ends it, at once or with the calls that
+// it cancels.
+struct client_op {
+    struct client_op *next, **at;
+    void (*cancel)(struct client_op *op);
+};
+void client_op_add(struct banyan_client *client, struct client_op *op, void (*cancel)(struct client_op *op));
+void client_op_remove(struct client_op *op);
+
+// A blocking call to the coordinator, from a caller's thread. take (may be NULL) reads the reply on the I/O
+// thread and may refuse it.
+typedef banyan_code (*client_take_fn)(void *arg, const ProtobufCMessage *body, banyan_error *error);
+banyan_code client_unary(struct banyan_client *client, uint32_t method, const ProtobufCMessage *body,
+                         bool idempotent, uint64_t timeout_ns, client_take_fn take, void *arg,
+                         banyan_error *error);
+
+// ---- attend
+// -----------------------------------------------------------------------------------------------------------------------------
+
+struct client_attend;
+// Runs on the I/O thread when the call has ended; owns the attend from then on.
+typedef void (*client_attend_done_fn)(struct client_attend *attend);
+
+// Checks and packs; any thread. OK: `done` will run exactly once, never on this stack.
+banyan_code client_attend_submit(struct banyan_client *client, banyan_item *items, size_t n_items,
+                                 uint64_t timeout_ns, banyan_trace *trace, client_attend_done_fn done,
+                                 void *arg, banyan_error *error);
+banyan_code client_attend_code(const struct client_attend *attend);
+const banyan_error *client_attend_error(const struct client_attend *attend);
+void *client_attend_arg(const struct client_attend *attend);
+banyan_item *client_attend_items(const struct client_attend *attend, size_t *n_items);
+void client_attend_free(struct client_attend *attend);
+
+// Counts an asynchronous call against calls_max; any thread.
+banyan_code client_reserve(struct banyan_client *client, banyan_error *error);
+void client_release(struct banyan_client *client);
+
+// ---- queue (any thread)
+// -----------------------------------------------------------------------------------------------------------------
+
+banyan_code client_queue_new(struct client_queue **out);
+void client_queue_free(
+    struct client_queue *queue); // completions that nobody fetched are dropped; NULL is allowed
+
+// ---- attach
+// -----------------------------------------------------------------------------------------------------------------------------
+
+void client_tickets_free(struct banyan_session *session);
+
+// Connections to workers, one an endpoint, made when first needed and closed after a while without use.
+banyan_code client_peers_new(struct banyan_client *client, struct client_peers **out);
+void client_peers_free(struct client_peers *peers); // ends their calls with CANCELLED; NULL is allowed
+
+struct client_peer;
+struct client_put {           // a call that waits its turn on a worker's connection
+    struct client_call call;  // method, body, tensors, done: set by the caller
+    struct client_peer *peer; // peer.c only, as the rest
+    struct client_put *next;
+    void (*done)(struct client_put *put, banyan_code code, const banyan_error *error);
+    uint64_t timeout_ns;
+    bool sent, dropped;
+};
+banyan_code client_peer_find(struct client_peers *peers, const char *endpoint, struct client_peer **out,
+                             banyan_error *error);
+// At most a few are in flight a connection, the rest wait in order. done runs exactly once, never on this
+// stack.
+void client_peer_put(struct client_peer *peer, struct client_put *put);
+void client_peer_cancel(struct client_put *put); // done runs with CANCELLED, on this stack or soon
+
+// ---- sessions
+// ---------------------------------------------------------------------------------------------------------------------------
+
+// Takes a spec as the coordinator says it (or as the caller asked for it). Any thread.
+banyan_code client_spec_from_pb(const Banyan__Pb__Spec *pb, banyan_spec *out, banyan_error *error);
+banyan_code client_info_from_pb(const Banyan__Pb__SessionInfoReply *pb, banyan_session_info *out,
+                                banyan_error *error);
+
+#endif

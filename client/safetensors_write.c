@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/safetensors_write.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/blob.h"
+
+static bool dtype_of(const struct common_safetensor *t, const char **name, size_t *bytes)
+{
+    switch (t->dtype) {
+    case COMMON_DTYPE_F32:
+        *name = "F32";
+        *bytes = 4;
+        return true;
+    case COMMON_DTYPE_F16:
+        *name = "F16";
+        *bytes = 2;
+        return true;
+    case COMMON_DTYPE_BF16:
+        *name = "BF16";
+        *bytes = 2;
+        return true;
+    default:
+        return false;
+    }
+}
+
+static bool shape_fits(const struct common_safetensor *t)
+{
+    const char *name;
+    size_t bytes;
+    if (!dtype_of(t, &name, &bytes) || t->n_dims > COMMON_SAFETENSORS_DIMS)
+        return false;
+    for (uint32_t i = 0; i < t->n_dims; i++)
+        if (!common_size_mul(bytes, t->dims[i], &bytes))
+            return false;
+    return bytes == t->bytes;
+}
+
+// NULL: out of memory, or a name that is not UTF-8 or there twice.
+static char *make_header(const struct common_safetensor *tensors, size_t n_tensors)
+{
+    json_t *header = json_object();
+    size_t offset = 0;
+    for (size_t i = 0; i < n_tensors; i++) {
+        const struct common_safetensor *t = &tensors[i];
+        const char *dtype;
+        size_t element;
+        json_t *shape = json_array();
+        for (uint32_t d = 0; d < t->n_dims; d++)
+            json_array_append_new(shape, json_integer((json_int_t)t->dims[d]));
+        json_t *entry = NULL;
+        if (dtype_of(t, &dtype, &element) && !json_object_get(header, t->name))
+            entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype, "shape", shape, "data_offsets",
+                              (json_int_t)offset, (json_int_t)(offset + t->bytes));
+        if (!entry || json_object_set_new(header, t->name, entry) != 0) {
+            json_decref(header);
+            return NULL;
+        }
+        offset += t->bytes;
+    }
+    char *text = json_dumps(header, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    json_decref(header);
+    return text;
+}
+
+static bool write_all(FILE *file, const char *header, const struct common_safetensor *tensors,
+                      size_t n_tensors)
+{
+    size_t len = strlen(header), padded = (len + 7) / 8 * 8;
+    uint8_t prefix[8];
+    for (int i = 0; i < 8; i++)
+        prefix[i] = (uint8_t)((uint64_t)padded >> (8 * i));
+    bool ok = fwrite(prefix, 1, sizeof prefix, file) == sizeof prefix &&
+              fwrite(header, 1, len, file) == len &&
+              fwrite("        ", 1, padded - len, file) == padded - len;
+    for (size_t i = 0; i < n_tensors && ok; i++)
+        ok = fwrite(tensors[i].data, 1, tensors[i].bytes, file) == tensors[i].bytes;
+    return ok && fflush(file) == 0;
+}
+
+enum common_code client_safetensors_write(const char *path, const struct common_safetensor *tensors,
+                                          size_t n_tensors, struct common_error *err)
+{
+    for (size_t i = 0; i < n_tensors; i++)
+        if (!shape_fits(&tensors[i]))
+            return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                    "tensor '%.64s': type, shape and bytes do not fit together",
+                                    tensors[i].name);
+    enum common_code code = COMMON_OK;
+    char *header = make_header(tensors, n_tensors);
+    if (!header)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "a tensor's name is there twice, or is not UTF-8");
+    size_t room = strlen(path) + 8;
+    char *temporary = malloc(room);
+    if (!temporary)
+        abort();
+    snprintf(temporary, room, "%s.XXXXXX", path);
+    int fd = mkstemp(temporary);
+    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (!file) {
+        code = common_error_set(err, COMMON_INTERNAL, "cannot write %s: %s", path, strerror(errno));
+        if (fd >= 0) {
+            close(fd);
+            unlink(temporary);
+        }
+        goto out;
+    }
+    bool ok = write_all(file, header, tensors, n_tensors);
+    ok = fclose(file) == 0 && ok;
+    if (!ok || rename(temporary, path) != 0) {
+        code = common_error_set(err, COMMON_INTERNAL, "cannot write %s: %s", path, strerror(errno));
+        unlink(temporary);
+    }
+out:
+    free(temporary);
+    free(header);
+    return code;
+}
