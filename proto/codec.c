@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "proto/codec.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- methods -----------------------------------------------------------------------------------------------------------------
+
+#define METHOD(number, service, verb, request_type, reply_type, again)                                                   \
+    [BANYAN__PB__METHOD__METHOD_##number] = {BANYAN__PB__METHOD__METHOD_##number, service "." verb,                      \
+                                             &banyan__pb__##request_type##__descriptor,                                  \
+                                             &banyan__pb__##reply_type##__descriptor, again}
+
+static const struct proto_method_info methods[PROTO_METHOD_LIMIT] = {
+    METHOD(LINK_HELLO, "Link", "Hello", link_hello_request, link_hello_reply, false),
+    METHOD(LINK_PROOF, "Link", "Proof", link_proof_request, link_proof_reply, false),
+    METHOD(HEALTH_CHECK, "Health", "Check", health_check_request, health_check_reply, true),
+    METHOD(CLUSTER_INFO, "Coordinator", "ClusterInfo", cluster_info_request, cluster_info_reply, true),
+    METHOD(SESSION_CREATE, "Coordinator", "SessionCreate", session_create_request, session_create_reply, false),
+    METHOD(SESSION_OPEN, "Coordinator", "SessionOpen", session_open_request, session_info_reply, true),
+    METHOD(SESSION_CLOSE, "Coordinator", "SessionClose", session_close_request, session_close_reply, true),
+    METHOD(SESSION_DELETE, "Coordinator", "SessionDelete", session_delete_request, session_delete_reply, true),
+    METHOD(SESSION_INFO, "Coordinator", "SessionInfo", session_info_request, session_info_reply, true),
+    METHOD(SESSION_LIST, "Coordinator", "SessionList", session_list_request, session_list_reply, true),
+    METHOD(SESSION_TRUNCATE, "Coordinator", "SessionTruncate", session_truncate_request, session_truncate_reply, true),
+    METHOD(SESSION_FORK, "Coordinator", "SessionFork", session_fork_request, session_fork_reply, false),
+    METHOD(SESSION_PLAN, "Coordinator", "SessionPlan", session_plan_request, session_plan_reply, true),
+    METHOD(ATTACH_OPEN, "Coordinator", "AttachOpen", attach_open_request, attach_open_reply, true),
+    METHOD(ATTACH_COMMIT, "Coordinator", "AttachCommit", attach_commit_request, attach_commit_reply, true),
+    METHOD(ATTEND, "Coordinator", "Attend", attend_request, attend_reply, true),
+    METHOD(REGISTER, "Coordinator", "Register", register_request, register_reply, true),
+    METHOD(HEARTBEAT, "Coordinator", "Heartbeat", heartbeat_request, heartbeat_reply, true),
+    METHOD(CHUNK_PUT, "Worker", "ChunkPut", chunk_put_request, chunk_put_reply, true),
+    METHOD(PLAN_INSTALL, "Worker", "PlanInstall", plan_install_request, plan_install_reply, true),
+    METHOD(PLAN_DROP, "Worker", "PlanDrop", plan_drop_request, plan_drop_reply, true),
+    METHOD(LAYOUT_SET, "Worker", "LayoutSet", layout_set_request, layout_set_reply, true),
+    METHOD(SESSION_DROP, "Worker", "SessionDrop", session_drop_request, session_drop_reply, true),
+    METHOD(ROWS_PREPARE, "Worker", "RowsPrepare", rows_prepare_request, rows_prepare_reply, true),
+    METHOD(ROWS_COMMIT, "Worker", "RowsCommit", rows_commit_request, rows_commit_reply, true),
+    METHOD(ROWS_ABORT, "Worker", "RowsAbort", rows_abort_request, rows_abort_reply, true),
+    METHOD(CHUNK_COPY, "Worker", "ChunkCopy", chunk_copy_request, chunk_copy_reply, true),
+    METHOD(INVENTORY, "Worker", "Inventory", inventory_request, inventory_reply, true),
+    METHOD(STEP, "Worker", "Step", step_request, step_reply, true),
+};
+
+const struct proto_method_info *proto_codec_method(uint32_t method)
+{
+    return method < PROTO_METHOD_LIMIT && methods[method].request ? &methods[method] : NULL;
+}
+
+// ---- bounded memory ----------------------------------------------------------------------------------------------------------
+
+struct proto_arena_block {
+    struct proto_arena_block *next;
+    _Alignas(16) uint8_t bytes[];
+};
+
+static void *arena_alloc(void *data, size_t size)
+{
+    struct proto_arena *arena = data;
+    if (size > arena->budget - arena->used)
+        return NULL;
+    size_t rounded = (size + 15) & ~(size_t)15;
+    if (rounded > (size_t)(arena->end - arena->at)) {
+        size_t cap = rounded < 16 * 1024 ? 16 * 1024 : rounded;
+        struct proto_arena_block *block = malloc(sizeof *block + cap);
+        if (!block)
+            return NULL;
+        block->next = arena->blocks;
+        arena->blocks = block;
+        arena->at = block->bytes;
+        arena->end = block->bytes + cap;
+    }
+    void *out = arena->at;
+    arena->at += rounded;
+    arena->used += size;
+    return out;
+}
+
+static void arena_free(void *data, void *pointer)
+{
+    (void)data;
+    (void)pointer; // all goes at once: proto_arena_fini
+}
+
+void proto_arena_init(struct proto_arena *arena)
+{
+    arena->allocator = (ProtobufCAllocator){arena_alloc, arena_free, arena};
+    arena->blocks = NULL;
+    arena->at = arena->inline_bytes;
+    arena->end = arena->inline_bytes + sizeof arena->inline_bytes;
+    arena->used = arena->budget = 0;
+}
+
+void proto_arena_allow(struct proto_arena *arena, size_t packed_len)
+{
+    assert(packed_len <= PROTO_HEADER_MAX);
+    arena->budget += 32 * packed_len + 4096;
+}
+
+void proto_arena_fini(struct proto_arena *arena)
+{
+    for (struct proto_arena_block *block = arena->blocks, *next; block; block = next) {
+        next = block->next;
+        free(block);
+    }
+    proto_arena_init(arena);
+}
+
+enum common_code proto_codec_unpack(struct proto_arena *arena, const ProtobufCMessageDescriptor *descriptor, const uint8_t *data,
+                                    size_t len, ProtobufCMessage **out, struct common_error *err)
+{
+    if (len > PROTO_HEADER_MAX)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "%s is above %d bytes", descriptor->short_name, PROTO_HEADER_MAX);
+    enum common_code code = proto_codec_scan(descriptor, data, len, err);
+    if (code != COMMON_OK)
+        return code;
+    proto_arena_allow(arena, len);
+    ProtobufCMessage *message = protobuf_c_message_unpack(descriptor, &arena->allocator, len, data);
+    if (!message)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "malformed %s, or one that unpacks to more than 32 times its size",
+                                descriptor->short_name);
+    *out = message;
+    return COMMON_OK;
+}
+
+// ---- received frames ----------------------------------------------------------------------------------------------------------
+
+struct proto_box {
+    struct proto_message message; // first: a box is found from its message
+    struct proto_box *next;
+    const uint8_t *payload;
+    uint64_t payload_len;
+    size_t frame_bytes;
+    struct proto_arena arena;
+};
+
+enum { POOL_MAX = 256 };
+
+static struct proto_box *box_of(const struct proto_message *message)
+{
+    return (struct proto_box *)message;
+}
+
+void proto_pool_fini(struct proto_pool *pool)
+{
+    for (struct proto_box *box = pool->idle, *next; box; box = next) {
+        next = box->next;
+        free(box);
+    }
+    *pool = (struct proto_pool){0};
+}
+
+static struct proto_box *box_take(struct proto_pool *pool)
+{
+    struct proto_box *box = pool->idle;
+    if (box) {
+        pool->idle = box->next;
+        pool->n_idle--;
+    } else {
+        box = malloc(sizeof *box);
+        if (!box)
+            return NULL;
+        proto_arena_init(&box->arena);
+    }
+    box->message.header = NULL;
+    box->message.body = NULL;
+    box->message.blob = NULL;
+    box->message.n_tensors = 0;
+    return box;
+}
+
+void proto_message_release(struct proto_pool *pool, struct proto_message *message)
+{
+    if (!message)
+        return;
+    struct proto_box *box = box_of(message);
+    common_blob_unref(message->blob);
+    proto_arena_fini(&box->arena);
+    if (pool->n_idle >= POOL_MAX) {
+        free(box);
+        return;
+    }
+    box->next = pool->idle;
+    pool->idle = box;
+    pool->n_idle++;
+}
+
+size_t proto_message_bytes(const struct proto_message *message)
+{
+    const struct proto_box *box = box_of(message);
+    return box->frame_bytes + box->arena.used;
+}
+
+enum common_code proto_message_open(struct proto_pool *pool, const struct proto_prefix *prefix, struct common_blob *blob, size_t offset,
+                                    struct proto_message **out, struct common_error *err)
+{
+    size_t total;
+    bool fits = proto_frame_total(prefix, PROTO_HEADER_MAX, SIZE_MAX / 2, &total) && offset <= blob->cap &&
+                total <= blob->cap - offset;
+    if (!fits)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "the frame is shorter than its prefix says");
+    struct proto_box *box = box_take(pool);
+    if (!box)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a message");
+    ProtobufCMessage *header;
+    const uint8_t *frame = blob->data + offset;
+    enum common_code code = proto_codec_unpack(&box->arena, &banyan__pb__header__descriptor, frame + PROTO_PREFIX_BYTES,
+                                               prefix->header_len, &header, err);
+    if (code != COMMON_OK) {
+        proto_message_release(pool, &box->message);
+        return code;
+    }
+    box->message.header = (Banyan__Pb__Header *)header;
+    box->message.blob = common_blob_ref(blob);
+    box->payload = frame + proto_frame_payload_at(prefix->header_len);
+    box->payload_len = prefix->payload_len;
+    box->frame_bytes = total;
+    *out = &box->message;
+    return COMMON_OK;
+}
+
+// Tensors lie one behind the other, each at the next multiple of 64, and fill the payload: there is one way to write a frame.
+static enum common_code fill_tensors(struct proto_message *message, struct common_error *err)
+{
+    const struct proto_box *box = box_of(message);
+    const Banyan__Pb__Header *header = message->header;
+    uint64_t end = 0;
+    assert(header->n_tensors <= PROTO_TENSORS_MAX); // the scan
+    for (size_t i = 0; i < header->n_tensors; i++) {
+        const Banyan__Pb__Tensor *from = header->tensors[i];
+        size_t bytes = proto_dtype_size((uint32_t)from->dtype);
+        if (bytes == 0 || from->n_dims < 1 || from->n_dims > 4)
+            return common_error_set(err, COMMON_INVALID_ARGUMENT, "tensor %zu has the unknown type %d or %zu dimensions", i,
+                                    (int)from->dtype, from->n_dims);
+        for (size_t k = 0; k < from->n_dims; k++)
+            if (from->dims[k] > SIZE_MAX / 2 || !common_size_mul(bytes, (size_t)from->dims[k], &bytes))
+                return common_error_set(err, COMMON_INVALID_ARGUMENT, "the shape of tensor %zu wraps", i);
+        if (from->bytes != bytes)
+            return common_error_set(err, COMMON_INVALID_ARGUMENT, "tensor %zu has %llu bytes where its shape says %zu", i,
+                                    (unsigned long long)from->bytes, bytes);
+        uint64_t offset = (end + 63) & ~UINT64_C(63);
+        if (from->offset != offset || offset > box->payload_len || bytes > box->payload_len - offset)
+            return common_error_set(err, COMMON_INVALID_ARGUMENT, "tensor %zu does not lie where it must in the payload", i);
+        message->tensors[i].data = box->payload + offset;
+        message->tensors[i].bytes = bytes;
+        message->tensors[i].dtype = (uint32_t)from->dtype;
+        message->tensors[i].n_dims = (uint32_t)from->n_dims;
+        for (size_t k = 0; k < 4; k++)
+            message->tensors[i].dims[k] = k < from->n_dims ? from->dims[k] : 0;
+        end = offset + bytes;
+    }
+    if (end != box->payload_len)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "the tensors fill %llu of %llu bytes of payload",
+                                (unsigned long long)end, (unsigned long long)box->payload_len);
+    message->n_tensors = header->n_tensors;
+    return COMMON_OK;
+}
+
+enum common_code proto_message_fill(struct proto_message *message, const ProtobufCMessageDescriptor *descriptor,
+                                    struct common_error *err)
+{
+    struct proto_box *box = box_of(message);
+    ProtobufCMessage *body;
+    enum common_code code = fill_tensors(message, err);
+    if (code == COMMON_OK)
+        code = proto_codec_unpack(&box->arena, descriptor, message->header->body.data, message->header->body.len, &body, err);
+    if (code != COMMON_OK) {
+        message->n_tensors = 0;
+        return code;
+    }
+    message->body = body;
+    return COMMON_OK;
+}

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <assert.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "proto/codec.h"
+
+// The numbers in brackets in banyan.proto: elements of a repeated field, bytes of a string or bytes field.
+static const struct limit {
+    const ProtobufCMessageDescriptor *type;
+    const char *field;
+    uint32_t max;
+} limits[] = {
+    {&banyan__pb__tensor__descriptor, "dims", 4},
+    {&banyan__pb__detail__descriptor, "reason", 64},
+    {&banyan__pb__detail__descriptor, "ranges", 16},
+    {&banyan__pb__detail__descriptor, "workers", 16},
+    {&banyan__pb__status__descriptor, "message", 1024},
+    {&banyan__pb__status__descriptor, "details", 16},
+    {&banyan__pb__header__descriptor, "credentials", 256},
+    {&banyan__pb__header__descriptor, "tensors", PROTO_TENSORS_MAX},
+    {&banyan__pb__header__descriptor, "body", PROTO_HEADER_MAX},
+    {&banyan__pb__link_hello_request__descriptor, "nonce", 32},
+    {&banyan__pb__link_hello_request__descriptor, "name", 128},
+    {&banyan__pb__link_hello_reply__descriptor, "nonce", 32},
+    {&banyan__pb__link_hello_reply__descriptor, "proof", 32},
+    {&banyan__pb__link_hello_reply__descriptor, "name", 128},
+    {&banyan__pb__link_proof_request__descriptor, "proof", 32},
+    {&banyan__pb__spec__descriptor, "alibi", 1024},
+    {&banyan__pb__spec__descriptor, "sinks", 1024},
+    {&banyan__pb__layer_info__descriptor, "committed", 64},
+    {&banyan__pb__session_info_reply__descriptor, "layers", 1024},
+    {&banyan__pb__session_info_reply__descriptor, "members", 1024},
+    {&banyan__pb__session_list_reply__descriptor, "sessions", 256},
+    {&banyan__pb__session_plan_reply__descriptor, "nodes", 4096},
+    {&banyan__pb__attach_chunk__descriptor, "holders", 16},
+    {&banyan__pb__attach_open_reply__descriptor, "ticket", 512},
+    {&banyan__pb__attach_open_reply__descriptor, "chunks", 1024},
+    {&banyan__pb__attach_open_reply__descriptor, "workers", 1024},
+    {&banyan__pb__chunk_put_request__descriptor, "ticket", 512},
+    {&banyan__pb__attend_request__descriptor, "items", 4096},
+    {&banyan__pb__attend_reply__descriptor, "items", 4096},
+    {&banyan__pb__attend_reply__descriptor, "traces", 1024},
+    {&banyan__pb__cluster_info_reply__descriptor, "workers", 4096},
+    {&banyan__pb__plan_install_request__descriptor, "members", 4096},
+    {&banyan__pb__layout_set_request__descriptor, "chunks", 1024},
+    {&banyan__pb__chunk_report__descriptor, "present", 64},
+    {&banyan__pb__rows_prepare_reply__descriptor, "chunks", 1024},
+    {&banyan__pb__inventory_chunk__descriptor, "layer_rows", 1024},
+    {&banyan__pb__inventory_session__descriptor, "chunks", 65536},
+    {&banyan__pb__inventory_reply__descriptor, "sessions", 65536},
+    {&banyan__pb__append_run__descriptor, "holders", 16},
+    {&banyan__pb__step_item__descriptor, "append", 4097},
+    {&banyan__pb__step_request__descriptor, "items", 4096},
+    {&banyan__pb__step_reply__descriptor, "items", 4096},
+    {&banyan__pb__step_reply__descriptor, "traces", 4096},
+};
+
+enum {
+    TEXT_MAX = 1024,   // strings and bytes without a number of their own
+    FIELDS_MAX = 32,   // of one type
+    UNKNOWN_MAX = 16,  // unknown fields of one message: those of a newer peer
+    DEPTH_MAX = 8,     // the types nest less deeply: proto_codec_sound
+    TYPES_SLOTS = 256, // of the hash table below, a power of two
+};
+
+// Limits by type and field index, found by the descriptor's address.
+static struct type_limits {
+    const ProtobufCMessageDescriptor *type;
+    uint32_t max[FIELDS_MAX]; // 0: none written down
+} types[TYPES_SLOTS];
+static pthread_once_t types_once = PTHREAD_ONCE_INIT;
+
+static struct type_limits *type_slot(const ProtobufCMessageDescriptor *type)
+{
+    size_t i = ((uintptr_t)type >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 32;
+    while (types[i % TYPES_SLOTS].type && types[i % TYPES_SLOTS].type != type)
+        i++;
+    return &types[i % TYPES_SLOTS];
+}
+
+static bool is_text(const ProtobufCFieldDescriptor *field)
+{
+    return field->type == PROTOBUF_C_TYPE_STRING || field->type == PROTOBUF_C_TYPE_BYTES;
+}
+
+// Visits the types below `type`; `path` holds those above it.
+static bool visit(const ProtobufCMessageDescriptor *type, const ProtobufCMessageDescriptor **path, int depth, char *why,
+                  size_t why_len)
+{
+    if (depth >= DEPTH_MAX) {
+        snprintf(why, why_len, "%s lies too deep", type->name);
+        return false;
+    }
+    for (int i = 0; i < depth; i++)
+        if (path[i] == type) {
+            snprintf(why, why_len, "%s contains itself", type->name);
+            return false;
+        }
+    if (type->n_fields > FIELDS_MAX) {
+        snprintf(why, why_len, "%s has more than %d fields", type->name, FIELDS_MAX);
+        return false;
+    }
+    path[depth] = type;
+    struct type_limits *slot = type_slot(type);
+    slot->type = type;
+    for (unsigned i = 0; i < type->n_fields; i++) {
+        const ProtobufCFieldDescriptor *field = &type->fields[i];
+        if (field->label == PROTOBUF_C_LABEL_REPEATED && slot->max[i] == 0) {
+            snprintf(why, why_len, "%s.%s is repeated and has no limit", type->name, field->name);
+            return false;
+        }
+        if (field->type == PROTOBUF_C_TYPE_MESSAGE && !visit(field->descriptor, path, depth + 1, why, why_len))
+            return false;
+    }
+    return true;
+}
+
+static bool visit_all(char *why, size_t why_len)
+{
+    const ProtobufCMessageDescriptor *path[DEPTH_MAX];
+    if (!visit(&banyan__pb__header__descriptor, path, 0, why, why_len))
+        return false;
+    for (uint32_t i = 0; i < PROTO_METHOD_LIMIT; i++) {
+        const struct proto_method_info *info = proto_codec_method(i);
+        if (info && (!visit(info->request, path, 0, why, why_len) || !visit(info->reply, path, 0, why, why_len)))
+            return false;
+    }
+    return true;
+}
+
+static void types_build(void)
+{
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        const ProtobufCFieldDescriptor *field =
+            protobuf_c_message_descriptor_get_field_by_name(limits[i].type, limits[i].field);
+        assert(field && field - limits[i].type->fields < FIELDS_MAX);
+        struct type_limits *slot = type_slot(limits[i].type);
+        slot->type = limits[i].type;
+        slot->max[field - limits[i].type->fields] = limits[i].max;
+    }
+    char why[160];
+    bool sound = visit_all(why, sizeof why); // also enters the types without limits, so that later look-ups only read
+    assert(sound);
+    (void)sound;
+}
+
+bool proto_codec_sound(char *why, size_t why_len)
+{
+    pthread_once(&types_once, types_build);
+    return visit_all(why, why_len);
+}
+
+// ---- the scan ----------------------------------------------------------------------------------------------------------------
+
+struct cursor {
+    const uint8_t *at, *end;
+};
+
+static bool get_varint(struct cursor *c, uint64_t *out)
+{
+    uint64_t value = 0;
+    for (unsigned shift = 0; shift < 70; shift += 7) {
+        if (c->at == c->end)
+            return false;
+        uint8_t byte = *c->at++;
+        if (shift == 63 && byte > 1)
+            return false;
+        value |= (uint64_t)(byte & 0x7f) << shift;
+        if (byte < 0x80) {
+            *out = value;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool skip(struct cursor *c, uint64_t n)
+{
+    if (n > (uint64_t)(c->end - c->at))
+        return false;
+    c->at += n;
+    return true;
+}
+
+// Elements in a packed run of a repeated scalar; false when it does not divide.
+static bool packed_count(const ProtobufCFieldDescriptor *field, const uint8_t *data, size_t len, size_t *out)
+{
+    size_t width = 1;
+    switch (field->type) {
+    case PROTOBUF_C_TYPE_SFIXED32:
+    case PROTOBUF_C_TYPE_FIXED32:
+    case PROTOBUF_C_TYPE_FLOAT:
+        width = 4;
+        break;
+    case PROTOBUF_C_TYPE_SFIXED64:
+    case PROTOBUF_C_TYPE_FIXED64:
+    case PROTOBUF_C_TYPE_DOUBLE:
+        width = 8;
+        break;
+    default: { // varints: one byte without the continuation bit each
+        size_t n = 0;
+        for (size_t i = 0; i < len; i++)
+            n += data[i] < 0x80;
+        *out = n;
+        return len == 0 || data[len - 1] < 0x80;
+    }
+    }
+    *out = len / width;
+    return len % width == 0;
+}
+
+static enum common_code malformed(struct common_error *err, const ProtobufCMessageDescriptor *type)
+{
+    return common_error_set(err, COMMON_INVALID_ARGUMENT, "malformed %s", type->short_name);
+}
+
+static enum common_code too_many(struct common_error *err, const ProtobufCMessageDescriptor *type, const char *field,
+                                 uint32_t max)
+{
+    return common_error_set(err, COMMON_INVALID_ARGUMENT, "%s.%s is above its limit of %u", type->short_name, field, max);
+}
+
+static enum common_code scan(const ProtobufCMessageDescriptor *type, struct cursor c, int depth, struct common_error *err)
+{
+    if (depth >= DEPTH_MAX)
+        return malformed(err, type);
+    const struct type_limits *slot = type_slot(type);
+    uint32_t counts[FIELDS_MAX] = {0}, unknown = 0;
+    while (c.at < c.end) {
+        uint64_t key, value = 0;
+        const uint8_t *data = NULL;
+        size_t len = 0;
+        if (!get_varint(&c, &key) || key >> 3 == 0 || key >> 3 > (1u << 29) - 1)
+            return malformed(err, type);
+        unsigned wire = key & 7;
+        bool ok;
+        if (wire == PROTOBUF_C_WIRE_TYPE_VARINT) {
+            ok = get_varint(&c, &value);
+        } else if (wire == PROTOBUF_C_WIRE_TYPE_64BIT) {
+            ok = skip(&c, 8);
+        } else if (wire == PROTOBUF_C_WIRE_TYPE_32BIT) {
+            ok = skip(&c, 4);
+        } else if (wire == PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED) {
+            ok = get_varint(&c, &value);
+            data = c.at;
+            ok = ok && skip(&c, value);
+            len = ok ? (size_t)value : 0;
+        } else {
+            ok = false; // groups
+        }
+        if (!ok)
+            return malformed(err, type);
+        const ProtobufCFieldDescriptor *field = protobuf_c_message_descriptor_get_field(type, (unsigned)(key >> 3));
+        if (!field) {
+            if (++unknown > UNKNOWN_MAX || len > TEXT_MAX)
+                return malformed(err, type);
+            continue;
+        }
+        size_t index = (size_t)(field - type->fields), n = 1;
+        bool repeated = field->label == PROTOBUF_C_LABEL_REPEATED;
+        bool sub = field->type == PROTOBUF_C_TYPE_MESSAGE;
+        if ((sub || is_text(field)) != (wire == PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED) &&
+            !(repeated && !sub && !is_text(field))) // a packed run of scalars is the exception
+            return malformed(err, type);
+        if (is_text(field)) {
+            uint32_t max = repeated || slot->max[index] == 0 ? TEXT_MAX : slot->max[index];
+            if (len > max)
+                return too_many(err, type, field->name, max);
+        } else if (!sub && wire == PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED && !packed_count(field, data, len, &n)) {
+            return malformed(err, type);
+        }
+        if (repeated) {
+            if (n > slot->max[index] - counts[index])
+                return too_many(err, type, field->name, slot->max[index]);
+            counts[index] += (uint32_t)n;
+        } else if (sub && ++counts[index] > 1) {
+            return malformed(err, type); // merging twice-given messages is nobody's use
+        }
+        if (sub) {
+            enum common_code code = scan(field->descriptor, (struct cursor){data, data + len}, depth + 1, err);
+            if (code != COMMON_OK)
+                return code;
+        }
+    }
+    return COMMON_OK;
+}
+
+enum common_code proto_codec_scan(const ProtobufCMessageDescriptor *descriptor, const uint8_t *data, size_t len,
+                                  struct common_error *err)
+{
+    pthread_once(&types_once, types_build);
+    return scan(descriptor, (struct cursor){data, data + len}, 0, err);
+}

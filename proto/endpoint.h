@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Endpoints as text and as parts: nng+tcp://HOST:PORT, tcp://HOST:PORT, unix:///PATH. An IPv6 host stands in brackets.
+#ifndef PROTO_ENDPOINT_H
+#define PROTO_ENDPOINT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+#include "common/status.h"
+
+#define PROTO_ENDPOINT_MAX 300
+
+enum proto_endpoint_kind { PROTO_ENDPOINT_NNG_TCP, PROTO_ENDPOINT_TCP, PROTO_ENDPOINT_UNIX };
+
+struct proto_endpoint {
+    enum proto_endpoint_kind kind;
+    char host[256]; // without brackets
+    uint16_t port;
+    char path[108]; // unix
+};
+
+// INVALID_ARGUMENT with a sentence.
+enum common_code proto_endpoint_parse(const char *text, struct proto_endpoint *out, struct common_error *err);
+
+// The text again. Returns buf.
+const char *proto_endpoint_format(const struct proto_endpoint *endpoint, char buf[PROTO_ENDPOINT_MAX]);
+
+// Numeric host or unix path to a socket address; false: the host is a name that must be looked up.
+bool proto_endpoint_address(const struct proto_endpoint *endpoint, struct sockaddr_storage *out, socklen_t *len);
+
+// "127.0.0.1:4711", "[::1]:4711" or "unix". Returns buf.
+const char *proto_address_format(const struct sockaddr *address, char buf[80]);
+
+#endif

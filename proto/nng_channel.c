@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+// The calling end over nng: one REQ socket with a pool of contexts, one call a context. nng connects again by itself and sends a pending
+// request again. Its callbacks run on nng's threads; they only move their own context on and post it to the loop.
+//
+//   IDLE --send (loop)--> SENDING --callback (nng)--> RECEIVING --callback (nng), post--> loop: reply delivered --> IDLE
+//                            |________________failure, post__________________________________^
+// A cancelled call leaves its context to finish by itself; the context is free again when its post has come.
+#include <assert.h>
+#include <nng/nng.h>
+#include <nng/protocol/reqrep0/req.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "proto/transport.h"
+
+// More outstanding requests on one socket cost quadratic time in nng (20,000: 2.8 s); the others wait in the channel.
+enum { CONTEXTS = 64, RECONNECT_MIN_MS = 10, RECONNECT_MAX_MS = 1000, RESEND_MS = 60000 };
+
+struct nng_channel;
+
+struct context {
+    struct nng_channel *owner;
+    struct context *next_idle;
+    nng_ctx ctx;
+    nng_aio *aio;
+    bool receiving;         // nng's thread only, between send and post
+    atomic_bool abandoned;  // the loop does not want the answer any more
+    uint64_t call;          // loop: id of the call; 0: abandoned
+    // result, handed over by the post
+    int rv;
+    struct common_blob *blob; // the reply as it came
+};
+
+struct nng_channel {
+    struct proto_channel *channel; // NULL once closed
+    struct common_loop *loop;
+    unsigned refs;                 // the channel, and each busy context: loop only
+    nng_socket socket;
+    atomic_int pipes;
+    struct context contexts[CONTEXTS];
+    unsigned n_contexts;           // opened so far
+    struct context *idle;
+};
+
+static void nng_channel_unref(struct nng_channel *s)
+{
+    if (--s->refs > 0)
+        return;
+    for (unsigned i = 0; i < s->n_contexts; i++)
+        nng_aio_free(s->contexts[i].aio);
+    free(s);
+}
+
+static const char *explain(int rv, char *buf, size_t len)
+{
+    snprintf(buf, len, "nng: %s", nng_strerror(rv));
+    return buf;
+}
+
+// Loop: a context has come to its end.
+static void on_finished(void *arg)
+{
+    struct context *context = arg;
+    struct nng_channel *s = context->owner;
+    struct proto_channel *channel = s->channel;
+    struct common_blob *blob = context->blob;
+    uint64_t call = context->call;
+    int rv = context->rv;
+    context->blob = NULL;
+    context->call = 0;
+    context->next_idle = s->idle;
+    s->idle = context;
+    if (channel)
+        proto_channel_ref(channel);
+    if (channel && call && blob) {
+        struct proto_prefix prefix;
+        struct common_error err;
+        size_t total;
+        enum common_code code = COMMON_INVALID_ARGUMENT;
+        if (blob->len < PROTO_PREFIX_BYTES)
+            common_error_set(&err, code, "an answer shorter than a frame");
+        else
+            code = proto_prefix_decode(blob->data, &prefix, &err);
+        if (code == COMMON_OK && prefix.payload_len > channel->payload_max)
+            code = common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "an answer of %llu bytes is above the limit of %llu",
+                                    (unsigned long long)prefix.payload_len, (unsigned long long)channel->payload_max);
+        if (code == COMMON_OK && (prefix.kind != PROTO_FRAME_REPLY ||
+                                  !proto_frame_total(&prefix, PROTO_HEADER_MAX, channel->payload_max, &total) || total != blob->len))
+            code = common_error_set(&err, COMMON_INVALID_ARGUMENT, "an answer that is no frame");
+        if (code == COMMON_OK && !proto_channel_deliver(channel, &prefix, blob, 0, &err))
+            code = COMMON_INVALID_ARGUMENT;
+        if (code != COMMON_OK)
+            proto_channel_fail_call(channel, call, code == COMMON_INVALID_ARGUMENT ? COMMON_INTERNAL : code, err.message);
+        else // a frame that answers another call is none for this one; unknown ids are ignored
+            proto_channel_fail_call(channel, call, COMMON_INTERNAL, "the server answered another call");
+    } else if (channel && call) {
+        char why[128];
+        enum common_code code = rv == NNG_ETIMEDOUT ? COMMON_DEADLINE_EXCEEDED
+                                : rv == NNG_ENOMEM  ? COMMON_RESOURCE_EXHAUSTED
+                                                    : COMMON_UNAVAILABLE;
+        proto_channel_fail_call(channel, call, code, explain(rv, why, sizeof why));
+    }
+    if (channel) {
+        if (!channel->closing)
+            proto_channel_drain(channel);
+        proto_channel_unref(channel);
+    }
+    common_blob_unref(blob);
+    nng_channel_unref(s);
+}
+
+// nng's thread.
+static void post(struct context *context, int rv)
+{
+    context->rv = rv;
+    common_loop_post(context->owner->loop, on_finished, context);
+}
+
+// nng's thread: the send or the receive of this context is over.
+static void on_aio(void *arg)
+{
+    struct context *context = arg;
+    int rv = nng_aio_result(context->aio);
+    if (!context->receiving) {
+        if (rv != 0 && rv != NNG_EAGAIN) { // EAGAIN: the peer may have answered already
+            nng_msg *unsent = nng_aio_get_msg(context->aio);
+            nng_aio_set_msg(context->aio, NULL);
+            nng_msg_free(unsent);
+            post(context, rv);
+            return;
+        }
+        if (atomic_load(&context->abandoned)) {
+            post(context, NNG_ECANCELED);
+            return;
+        }
+        context->receiving = true;
+        nng_ctx_recv(context->ctx, context->aio);
+        // From here on the next callback may be running: only what is safe beside it. An abandonment that came between the look above
+        // and the receive has cancelled nothing.
+        if (atomic_load(&context->abandoned))
+            nng_aio_cancel(context->aio);
+        return;
+    }
+    if (rv == 0) {
+        nng_msg *msg = nng_aio_get_msg(context->aio);
+        nng_aio_set_msg(context->aio, NULL);
+        // nng's bodies are not aligned: one copy, here and not on the loop.
+        context->blob = common_blob_new(nng_msg_len(msg));
+        if (context->blob)
+            memcpy(context->blob->data, nng_msg_body(msg), nng_msg_len(msg));
+        else
+            rv = NNG_ENOMEM;
+        nng_msg_free(msg);
+    }
+    post(context, rv);
+}
+
+static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *arg)
+{
+    (void)pipe;
+    struct nng_channel *s = arg;
+    atomic_fetch_add(&s->pipes, event == NNG_PIPE_EV_ADD_POST ? 1 : -1);
+}
+
+static struct context *take_context(struct nng_channel *s)
+{
+    struct context *context = s->idle;
+    if (context) {
+        s->idle = context->next_idle;
+        return context;
+    }
+    if (s->n_contexts == CONTEXTS)
+        return NULL;
+    context = &s->contexts[s->n_contexts];
+    context->owner = s;
+    if (nng_ctx_open(&context->ctx, s->socket) != 0)
+        return NULL;
+    if (nng_aio_alloc(&context->aio, on_aio, context) != 0) {
+        nng_ctx_close(context->ctx);
+        return NULL;
+    }
+    s->n_contexts++;
+    return context;
+}
+
+static bool nng_ready(const struct proto_channel *channel)
+{
+    const struct nng_channel *s = channel->state;
+    return s && (s->idle || s->n_contexts < CONTEXTS);
+}
+
+static bool nng_connected(const struct proto_channel *channel)
+{
+    struct nng_channel *s = channel->state;
+    return s && atomic_load(&s->pipes) > 0;
+}
+
+static enum common_code nng_channel_send(struct proto_channel *channel, struct proto_pending *call, struct proto_gather *gather,
+                                         struct common_error *err)
+{
+    struct nng_channel *s = channel->state;
+    struct context *context = take_context(s);
+    nng_msg *msg = NULL;
+    int rv = context ? nng_msg_alloc(&msg, 0) : NNG_ENOMEM;
+    if (rv == 0)
+        rv = nng_msg_reserve(msg, gather->bytes);
+    for (size_t i = 0; rv == 0 && i < gather->n; i++)
+        rv = nng_msg_append(msg, gather->iov[i].iov_base, gather->iov[i].iov_len);
+    if (rv != 0) {
+        if (msg)
+            nng_msg_free(msg);
+        if (context) {
+            context->next_idle = s->idle;
+            s->idle = context;
+        }
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a call");
+    }
+    context->receiving = false;
+    atomic_store(&context->abandoned, false);
+    context->call = call->id;
+    call->context = context;
+    s->refs++;
+    // The channel's own timer ends the call; this one is behind it and frees the context.
+    uint64_t left_ms = common_clock_left(call->deadline_ns) / COMMON_NS_PER_MS + 50;
+    nng_aio_set_timeout(context->aio, left_ms > INT32_MAX / 2 ? INT32_MAX / 2 : (nng_duration)left_ms);
+    nng_aio_set_msg(context->aio, msg);
+    nng_ctx_send(context->ctx, context->aio);
+    return COMMON_OK;
+}
+
+static void nng_forget(struct proto_channel *channel, struct proto_pending *call, bool tell)
+{
+    (void)channel;
+    (void)tell; // REQ has no way to tell
+    struct context *context = call->context;
+    if (context->call != call->id)
+        return; // it has come to its end
+    context->call = 0;
+    atomic_store(&context->abandoned, true);
+    nng_aio_cancel(context->aio);
+}
+
+static enum common_code nng_channel_open(struct proto_channel *channel, const struct proto_endpoint *endpoint, struct common_error *err)
+{
+    if (channel->role != BANYAN__PB__ROLE__ROLE_CLIENT)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "daemons do not link over nng: '%s'", channel->endpoint_text);
+    struct nng_channel *s = calloc(1, sizeof *s);
+    if (!s)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a channel");
+    s->channel = channel;
+    s->loop = channel->loop;
+    s->refs = 1;
+    char url[PROTO_ENDPOINT_MAX], why[128];
+    proto_endpoint_format(endpoint, url);
+    nng_dialer dialer;
+    int rv = nng_req0_open(&s->socket);
+    if (rv != 0)
+        goto free_state;
+    uint64_t max = PROTO_PREFIX_BYTES + 64 + PROTO_HEADER_MAX + channel->payload_max + 64;
+    if ((rv = nng_socket_set_size(s->socket, NNG_OPT_RECVMAXSZ, (size_t)max)) != 0 ||
+        (rv = nng_socket_set_ms(s->socket, NNG_OPT_RECONNMINT, RECONNECT_MIN_MS)) != 0 ||
+        (rv = nng_socket_set_ms(s->socket, NNG_OPT_RECONNMAXT, RECONNECT_MAX_MS)) != 0 ||
+        (rv = nng_socket_set_ms(s->socket, NNG_OPT_REQ_RESENDTIME, RESEND_MS)) != 0 ||
+        (rv = nng_pipe_notify(s->socket, NNG_PIPE_EV_ADD_POST, on_pipe, s)) != 0 ||
+        (rv = nng_pipe_notify(s->socket, NNG_PIPE_EV_REM_POST, on_pipe, s)) != 0 ||
+        (rv = nng_dialer_create(&dialer, s->socket, url + strlen("nng+"))) != 0 ||
+        (rv = nng_dialer_start(dialer, NNG_FLAG_NONBLOCK)) != 0)
+        goto close_socket;
+    channel->state = s;
+    return COMMON_OK;
+
+close_socket:
+    nng_close(s->socket);
+free_state:
+    free(s);
+    return common_error_set(err, rv == NNG_EADDRINVAL ? COMMON_INVALID_ARGUMENT : COMMON_UNAVAILABLE, "cannot dial '%s': %s", url,
+                            explain(rv, why, sizeof why));
+}
+
+static void nng_channel_close(struct proto_channel *channel)
+{
+    struct nng_channel *s = channel->state;
+    channel->state = NULL;
+    s->channel = NULL;
+    // After the close every pending operation ends; after the stop no callback runs any more and each busy context's post is in the mailbox.
+    nng_close(s->socket);
+    for (unsigned i = 0; i < s->n_contexts; i++)
+        nng_aio_stop(s->contexts[i].aio);
+    nng_channel_unref(s);
+}
+
+const struct proto_channel_ops proto_nng_channel_ops = {
+    .open = nng_channel_open,
+    .close = nng_channel_close,
+    .connected = nng_connected,
+    .ready = nng_ready,
+    .send = nng_channel_send,
+    .forget = nng_forget,
+};

@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+// The serving end over nng: a REP socket with many contexts, one request a context. Callbacks run on nng's threads and only hand their context
+// to the loop. A context receives again only from the callback of its send (nng crashes otherwise).
+//
+//   RECEIVING --callback (nng), post--> loop: dispatch ... reply --nng_ctx_send--> SENDING --callback (nng)--> RECEIVING
+#include <assert.h>
+#include <nng/nng.h>
+#include <nng/protocol/reqrep0/rep.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/hash.h"
+#include "common/log.h"
+#include "proto/transport.h"
+
+enum { CONTEXTS = 128, BUCKETS = 1024 };
+
+struct nng_server;
+
+struct context {
+    struct nng_server *owner;
+    nng_ctx ctx;
+    nng_aio *aio;
+    bool sending;             // set by the loop before the send, cleared by nng's thread after it
+    uint32_t pipe;            // of the request
+    struct common_blob *blob; // the request; NULL: out of memory
+};
+
+// A connected client.
+struct peer {
+    struct peer *next;
+    struct nng_server *owner;
+    uint32_t pipe;
+    bool announced;              // its arrival has been told, so its departure will be
+    unsigned refs;               // the table, and each request
+    struct proto_list requests;
+    char address[80];
+};
+
+struct nng_server {
+    struct proto_server *server;
+    struct common_loop *loop;
+    atomic_uint refs;       // the listener, each context that has a request at the loop, each post on its way
+    bool closed;            // loop
+    nng_socket socket;
+    struct peer *peers[BUCKETS];
+    struct context contexts[CONTEXTS];
+    unsigned n_contexts;
+};
+
+// Loop only (others only add references, on behalf of a post).
+static void nng_server_unref(struct nng_server *s)
+{
+    if (atomic_fetch_sub(&s->refs, 1) > 1)
+        return;
+    for (unsigned i = 0; i < s->n_contexts; i++) {
+        common_blob_unref(s->contexts[i].blob);
+        nng_aio_free(s->contexts[i].aio);
+    }
+    for (unsigned i = 0; i < BUCKETS; i++)
+        for (struct peer *peer = s->peers[i], *next; peer; peer = next) {
+            next = peer->next;
+            free(peer);
+        }
+    proto_server_unref(s->server);
+    free(s);
+}
+
+// ---- peers --------------------------------------------------------------------------------------------------------------------
+
+static struct peer **peer_slot(struct nng_server *s, uint32_t pipe)
+{
+    struct peer **at = &s->peers[common_mix64(pipe) % BUCKETS];
+    while (*at && (*at)->pipe != pipe)
+        at = &(*at)->next;
+    return at;
+}
+
+static void peer_unref(struct peer *peer)
+{
+    if (--peer->refs == 0)
+        free(peer);
+}
+
+// Finds or makes it: a request may come before the news of its pipe.
+static struct peer *peer_get(struct nng_server *s, uint32_t pipe)
+{
+    struct peer **at = peer_slot(s, pipe);
+    if (*at)
+        return *at;
+    struct peer *peer = calloc(1, sizeof *peer);
+    if (!peer)
+        return NULL;
+    peer->owner = s;
+    peer->pipe = pipe;
+    peer->refs = 1;
+    proto_list_init(&peer->requests);
+    snprintf(peer->address, sizeof peer->address, "nng client");
+    *at = peer;
+    return peer;
+}
+
+struct news { // of a pipe, from nng's thread to the loop
+    struct nng_server *owner;
+    uint32_t pipe;
+    bool added;
+    char address[80];
+};
+
+static void on_news(void *arg)
+{
+    struct news *news = arg;
+    struct nng_server *s = news->owner;
+    struct peer **at = peer_slot(s, news->pipe);
+    if (s->closed) {
+        // nothing to remember
+    } else if (news->added) {
+        struct peer *peer = peer_get(s, news->pipe);
+        if (peer)
+            memcpy(peer->address, news->address, sizeof peer->address);
+        if (peer)
+            peer->announced = true;
+    } else if (*at) {
+        struct peer *peer = *at;
+        *at = peer->next;
+        struct proto_list gone;
+        proto_list_move(&peer->requests, &gone);
+        while (!proto_list_empty(&gone)) {
+            struct proto_request *request = proto_list_entry(gone.next, struct proto_request, link);
+            proto_list_remove(&request->link);
+            proto_request_cancel(request);
+        }
+        peer_unref(peer);
+    }
+    free(news);
+    nng_server_unref(s);
+}
+
+// nng's thread. No socket calls here; the address can only be read while the pipe is there.
+static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *arg)
+{
+    struct nng_server *s = arg;
+    struct news *news = calloc(1, sizeof *news);
+    if (!news)
+        return;
+    news->owner = s;
+    news->pipe = (uint32_t)nng_pipe_id(pipe);
+    news->added = event == NNG_PIPE_EV_ADD_POST;
+    nng_sockaddr address;
+    if (news->added && nng_pipe_get_addr(pipe, NNG_OPT_REMADDR, &address) == 0 && address.s_family == NNG_AF_INET) {
+        const uint8_t *ip = (const uint8_t *)&address.s_in.sa_addr, *port = (const uint8_t *)&address.s_in.sa_port;
+        snprintf(news->address, sizeof news->address, "%u.%u.%u.%u:%u", ip[0], ip[1], ip[2], ip[3], port[0] << 8 | port[1]);
+    } else {
+        snprintf(news->address, sizeof news->address, "nng client");
+    }
+    atomic_fetch_add(&s->refs, 1);
+    common_loop_post(s->loop, on_news, news);
+}
+
+// ---- requests -----------------------------------------------------------------------------------------------------------------
+
+// Hands the context back to nng. An empty answer is sent where there is none: the caller cannot take it for a frame.
+static void respond(struct context *context, struct proto_gather *gather)
+{
+    struct nng_server *s = context->owner;
+    common_blob_unref(context->blob);
+    context->blob = NULL;
+    if (s->closed)
+        return;
+    nng_msg *msg = NULL;
+    int rv = nng_msg_alloc(&msg, 0);
+    if (rv == 0 && gather)
+        rv = nng_msg_reserve(msg, gather->bytes);
+    for (size_t i = 0; rv == 0 && gather && i < gather->n; i++)
+        rv = nng_msg_append(msg, gather->iov[i].iov_base, gather->iov[i].iov_len);
+    if (rv != 0) {
+        common_log_error("%s is out of memory for an answer", s->server->name);
+        if (!msg)
+            return; // not even an empty one: this context is lost until the restart
+        nng_msg_clear(msg);
+    }
+    context->sending = true;
+    nng_aio_set_msg(context->aio, msg);
+    nng_ctx_send(context->ctx, context->aio);
+}
+
+struct served { // joins a request with its context and its peer
+    struct context *context;
+    struct peer *peer;
+};
+
+static void send_reply(struct proto_request *request, struct proto_gather *gather, proto_done_fn sent, void *sent_arg)
+{
+    struct served *served = request->transport;
+    struct context *context = served->context;
+    struct nng_server *s = context->owner;
+    struct peer *peer = served->peer, **at = peer_slot(s, peer->pipe);
+    proto_list_remove(&request->link);
+    respond(context, gather);
+    if (*at == peer && !peer->announced && proto_list_empty(&peer->requests)) { // it may have left before its request came
+        *at = peer->next;
+        peer->refs--; // the table's
+    }
+    peer_unref(peer);
+    free(served);
+    if (sent)
+        sent(sent_arg); // nng has its own copy
+    nng_server_unref(s);
+}
+
+// Makes the request of a frame; NULL with the reason when it is none.
+static struct proto_request *request_of(struct context *context, struct proto_prefix *prefix, struct common_error *err)
+{
+    struct nng_server *s = context->owner;
+    struct common_blob *blob = context->blob;
+    size_t total;
+    if (!blob || blob->len < PROTO_PREFIX_BYTES) {
+        common_error_set(err, COMMON_INVALID_ARGUMENT, "a message shorter than a frame");
+        return NULL;
+    }
+    if (proto_prefix_decode(blob->data, prefix, err) != COMMON_OK)
+        return NULL;
+    // The payload's own limit gets a polite answer below; what could not have come whole does not.
+    if (prefix->kind != PROTO_FRAME_REQUEST || !proto_frame_total(prefix, PROTO_HEADER_MAX, SIZE_MAX / 4, &total) ||
+        total != blob->len) {
+        common_error_set(err, COMMON_INVALID_ARGUMENT, "a message that is no request frame");
+        return NULL;
+    }
+    struct proto_message *message;
+    if (proto_message_open(&s->server->pool, prefix, blob, 0, &message, err) != COMMON_OK)
+        return NULL;
+    struct served *served = malloc(sizeof *served);
+    struct peer *peer = peer_get(s, context->pipe);
+    if (!served || !peer) {
+        common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a request");
+        free(served);
+        proto_message_release(&s->server->pool, message);
+        return NULL;
+    }
+    struct proto_request *request = proto_request_new(s->server, message);
+    if (!request) {
+        common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a request");
+        free(served);
+        return NULL;
+    }
+    *served = (struct served){context, peer};
+    peer->refs++;
+    request->send = send_reply;
+    request->transport = served;
+    request->peer = peer->address;
+    request->role = BANYAN__PB__ROLE__ROLE_CLIENT;
+    proto_list_push(&peer->requests, &request->link);
+    return request;
+}
+
+// Loop: a context has received. It holds a reference until its answer.
+static void on_request(void *arg)
+{
+    struct context *context = arg;
+    struct nng_server *s = context->owner;
+    struct proto_prefix prefix;
+    struct common_error err;
+    if (s->closed) {
+        nng_server_unref(s);
+        return;
+    }
+    struct proto_request *request = request_of(context, &prefix, &err);
+    if (!request) {
+        proto_server_refused(s->server, "nng client", err.message);
+        respond(context, NULL);
+        nng_server_unref(s);
+        return;
+    }
+    if (prefix.payload_len > s->server->payload_max) {
+        char text[160];
+        snprintf(text, sizeof text, "a payload of %llu bytes is above this server's limit of %llu",
+                 (unsigned long long)prefix.payload_len, (unsigned long long)s->server->payload_max);
+        proto_request_refuse(request, COMMON_RESOURCE_EXHAUSTED, text);
+        return;
+    }
+    bool authentic = proto_server_token_ok(s->server, &request->message->header->credentials);
+    if (authentic && s->server->stats.bytes > s->server->bytes_max) {
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "the server holds as many bytes of requests as it may", NULL, 0);
+        return;
+    }
+    proto_request_dispatch(request, authentic);
+}
+
+// nng's thread.
+static void on_aio(void *arg)
+{
+    struct context *context = arg;
+    struct nng_server *s = context->owner;
+    int rv = nng_aio_result(context->aio);
+    if (context->sending) {
+        context->sending = false;
+        if (rv != 0) {
+            nng_msg_free(nng_aio_get_msg(context->aio));
+            nng_aio_set_msg(context->aio, NULL);
+        }
+        if (rv != NNG_ECLOSED && rv != NNG_ECANCELED)
+            nng_ctx_recv(context->ctx, context->aio);
+        return;
+    }
+    if (rv == NNG_ECLOSED || rv == NNG_ECANCELED)
+        return; // the server is being closed
+    if (rv != 0) {
+        nng_ctx_recv(context->ctx, context->aio);
+        return;
+    }
+    nng_msg *msg = nng_aio_get_msg(context->aio);
+    nng_aio_set_msg(context->aio, NULL);
+    context->pipe = (uint32_t)nng_pipe_id(nng_msg_get_pipe(msg));
+    // nng's bodies are not aligned: one copy, here and not on the loop.
+    context->blob = common_blob_new(nng_msg_len(msg));
+    if (context->blob)
+        memcpy(context->blob->data, nng_msg_body(msg), nng_msg_len(msg));
+    nng_msg_free(msg);
+    atomic_fetch_add(&s->refs, 1);
+    common_loop_post(s->loop, on_request, context);
+}
+
+// ---- listener -----------------------------------------------------------------------------------------------------------------
+
+static enum common_code nng_server_listen(struct proto_server *server, struct proto_endpoint *endpoint, struct proto_listener *listener,
+                                          struct common_error *err)
+{
+    struct nng_server *s = calloc(1, sizeof *s);
+    if (!s)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a listener");
+    char url[PROTO_ENDPOINT_MAX];
+    proto_endpoint_format(endpoint, url);
+    s->server = server;
+    s->loop = server->loop;
+    atomic_init(&s->refs, 1);
+    nng_listener nng;
+    int rv = nng_rep0_open(&s->socket), port = 0;
+    if (rv != 0)
+        goto free_state;
+    // A little above the limit of payloads, so that one just above it is told so.
+    uint64_t max = PROTO_PREFIX_BYTES + 64 + PROTO_HEADER_MAX + server->payload_max + (1 << 20);
+    if ((rv = nng_socket_set_size(s->socket, NNG_OPT_RECVMAXSZ, (size_t)max)) != 0 ||
+        (rv = nng_pipe_notify(s->socket, NNG_PIPE_EV_ADD_POST, on_pipe, s)) != 0 ||
+        (rv = nng_pipe_notify(s->socket, NNG_PIPE_EV_REM_POST, on_pipe, s)) != 0)
+        goto close_socket;
+    for (; s->n_contexts < CONTEXTS; s->n_contexts++) {
+        struct context *context = &s->contexts[s->n_contexts];
+        context->owner = s;
+        if ((rv = nng_ctx_open(&context->ctx, s->socket)) != 0)
+            goto free_contexts;
+        if ((rv = nng_aio_alloc(&context->aio, on_aio, context)) != 0)
+            goto free_contexts;
+    }
+    proto_server_ref(server); // before anything can post
+    if ((rv = nng_listener_create(&nng, s->socket, url + strlen("nng+"))) != 0 || (rv = nng_listener_start(nng, 0)) != 0 ||
+        (rv = nng_listener_get_int(nng, NNG_OPT_TCP_BOUND_PORT, &port)) != 0)
+        goto unref_server;
+    endpoint->port = (uint16_t)port;
+    for (unsigned i = 0; i < CONTEXTS; i++)
+        nng_ctx_recv(s->contexts[i].ctx, s->contexts[i].aio);
+    listener->state = s;
+    return COMMON_OK;
+
+unref_server:
+    proto_server_unref(server);
+free_contexts:
+    for (unsigned i = 0; i < s->n_contexts; i++)
+        nng_aio_free(s->contexts[i].aio);
+close_socket:
+    nng_close(s->socket);
+free_state:
+    free(s);
+    return common_error_set(err,
+                            rv == NNG_EADDRINUSE    ? COMMON_ALREADY_EXISTS
+                            : rv == NNG_EADDRINVAL  ? COMMON_INVALID_ARGUMENT
+                                                    : COMMON_UNAVAILABLE,
+                            "cannot listen on '%s': %s", url, nng_strerror(rv));
+}
+
+static void nng_server_close(struct proto_listener *listener)
+{
+    struct nng_server *s = listener->state;
+    listener->state = NULL;
+    s->closed = true;
+    // After the close every operation ends; after the stop no callback of a context runs. Pipes say goodbye during the close.
+    nng_close(s->socket);
+    for (unsigned i = 0; i < s->n_contexts; i++)
+        nng_aio_stop(s->contexts[i].aio);
+    nng_server_unref(s);
+}
+
+const struct proto_server_ops proto_nng_server_ops = {
+    .listen = nng_server_listen,
+    .close = nng_server_close,
+};

@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: Apache-2.0
+// The common half of the serving end: admission, roles, dispatch, answers.
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "proto/transport.h"
+
+enum { IDLE_MAX = 1024, LINKS_DEFAULT = 1024, REQUESTS_DEFAULT = 16384, TEXT_MAX = 1024 };
+#define BYTES_DEFAULT (UINT64_C(1) << 30)
+
+// ---- life of a server -----------------------------------------------------------------------------------------------------------
+
+void proto_server_ref(struct proto_server *server)
+{
+    server->refs++;
+}
+
+void proto_server_unref(struct proto_server *server)
+{
+    assert(server->refs > 0);
+    if (--server->refs > 0)
+        return;
+    for (struct proto_request *request = server->idle, *next; request; request = next) {
+        next = request->hash_next;
+        free(request);
+    }
+    for (struct proto_listener *listener = server->listeners, *next; listener; listener = next) {
+        next = listener->next;
+        free(listener);
+    }
+    proto_scratch_fini(&server->scratch);
+    proto_pool_fini(&server->pool);
+    free(server);
+}
+
+static void on_tick(void *arg)
+{
+    proto_stream_tick(arg);
+}
+
+enum common_code proto_server_new(struct common_loop *loop, const struct proto_server_options *options, struct proto_server **out,
+                                  struct common_error *err)
+{
+    assert(common_loop_is_owner(loop));
+    if (options->token && strlen(options->token) > COMMON_TOKEN_MAX)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "the token is longer than %d characters", COMMON_TOKEN_MAX);
+    struct proto_server *server = calloc(1, sizeof *server);
+    if (!server)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a server");
+    server->loop = loop;
+    server->refs = 1;
+    snprintf(server->name, sizeof server->name, "%s", options->name ? options->name : "");
+    server->role = options->role;
+    if (options->token) {
+        snprintf(server->token, sizeof server->token, "%s", options->token);
+        server->has_token = true;
+    }
+    if (options->secret) {
+        server->secret = *options->secret;
+        server->has_secret = true;
+    }
+    server->payload_max = options->payload_max ? options->payload_max : PROTO_PAYLOAD_MAX;
+    server->links_max = options->links_max ? options->links_max : LINKS_DEFAULT;
+    server->requests_max = options->requests_max ? options->requests_max : REQUESTS_DEFAULT;
+    server->bytes_max = options->bytes_max ? options->bytes_max : BYTES_DEFAULT;
+    server->arg = options->arg;
+    server->link_closed = options->link_closed;
+    proto_list_init(&server->links);
+    enum common_code code;
+    for (const struct proto_method *method = options->methods; method && method->method; method++) {
+        if (!proto_codec_method(method->method)) {
+            code = common_error_set(err, COMMON_INVALID_ARGUMENT, "method %u does not exist", method->method);
+            goto unref;
+        }
+        server->methods[method->method] = method;
+    }
+    code = common_timer_new(loop, on_tick, server, &server->tick);
+    if (code != COMMON_OK) {
+        common_error_set(err, code, "out of memory for a server");
+        goto unref;
+    }
+    common_timer_start(server->tick, COMMON_NS_PER_S, true);
+    *out = server;
+    return COMMON_OK;
+
+unref:
+    proto_server_unref(server);
+    return code;
+}
+
+enum common_code proto_server_listen(struct proto_server *server, const char *endpoint, struct common_error *err)
+{
+    assert(common_loop_is_owner(server->loop) && !server->closed);
+    struct proto_endpoint where;
+    enum common_code code = proto_endpoint_parse(endpoint, &where, err);
+    if (code != COMMON_OK)
+        return code;
+    struct proto_listener *listener = calloc(1, sizeof *listener);
+    if (!listener)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a listener");
+    listener->ops = where.kind == PROTO_ENDPOINT_NNG_TCP ? &proto_nng_server_ops : &proto_stream_server_ops;
+    code = listener->ops->listen(server, &where, listener, err);
+    if (code != COMMON_OK) {
+        free(listener);
+        return code;
+    }
+    proto_endpoint_format(&where, listener->endpoint);
+    struct proto_listener **last = &server->listeners;
+    while (*last)
+        last = &(*last)->next;
+    *last = listener;
+    return COMMON_OK;
+}
+
+const char *proto_server_endpoint(const struct proto_server *server, size_t nth)
+{
+    const struct proto_listener *listener = server->listeners;
+    while (listener && nth > 0) {
+        listener = listener->next;
+        nth--;
+    }
+    return listener ? listener->endpoint : NULL;
+}
+
+void proto_server_close(struct proto_server *server)
+{
+    if (!server)
+        return;
+    assert(common_loop_is_owner(server->loop) && !server->closed);
+    server->closed = true;
+    common_timer_free(server->tick);
+    server->tick = NULL;
+    for (struct proto_listener *listener = server->listeners; listener; listener = listener->next)
+        listener->ops->close(listener);
+    proto_server_unref(server);
+}
+
+void proto_server_stats(const struct proto_server *server, struct proto_server_stats *out)
+{
+    *out = server->stats;
+    out->links = server->n_links;
+}
+
+void proto_server_refused(struct proto_server *server, const char *peer, const char *why)
+{
+    server->stats.refused++;
+    uint64_t now = common_clock_ns();
+    if (server->warned_ns && now - server->warned_ns < COMMON_NS_PER_S)
+        return;
+    common_log_warn("%s refused %s: %s (%llu refused since the last such line)", server->name, peer, why,
+                    (unsigned long long)(server->stats.refused - server->warned_refused));
+    server->warned_ns = now;
+    server->warned_refused = server->stats.refused;
+}
+
+bool proto_server_token_ok(const struct proto_server *server, const ProtobufCBinaryData *credentials)
+{
+    if (!server->has_token)
+        return true;
+    return credentials->len == strlen(server->token) && common_bytes_equal(credentials->data, server->token, credentials->len);
+}
+
+bool proto_server_full(const struct proto_server *server)
+{
+    return server->stats.bytes >= server->bytes_max;
+}
+
+// ---- requests -----------------------------------------------------------------------------------------------------------------
+
+struct proto_request *proto_request_new(struct proto_server *server, struct proto_message *message)
+{
+    struct proto_request *request = server->idle;
+    if (request) {
+        server->idle = request->hash_next;
+        server->n_idle--;
+    } else {
+        request = malloc(sizeof *request);
+        if (!request) {
+            proto_message_release(&server->pool, message);
+            return NULL;
+        }
+    }
+    *request = (struct proto_request){
+        .server = server,
+        .message = message,
+        .id = message->header->request,
+        .method = message->header->method,
+        .arrived_ns = common_clock_ns(),
+        .bytes = proto_message_bytes(message),
+    };
+    proto_list_init(&request->link);
+    uint64_t left = message->header->remaining_ns;
+    request->deadline_ns = left < UINT64_MAX - request->arrived_ns ? request->arrived_ns + left : UINT64_MAX - 1;
+    proto_server_ref(server);
+    server->stats.requests++;
+    server->stats.bytes += request->bytes;
+    return request;
+}
+
+// The transport has taken the answer, or never will.
+static void end(struct proto_request *request)
+{
+    struct proto_server *server = request->server;
+    bool was_full = proto_server_full(server);
+    server->stats.requests--;
+    server->stats.bytes -= request->bytes;
+    proto_message_release(&server->pool, request->message);
+    if (server->n_idle < IDLE_MAX) {
+        request->hash_next = server->idle;
+        server->idle = request;
+        server->n_idle++;
+    } else {
+        free(request);
+    }
+    if (was_full && !proto_server_full(server) && !server->closed)
+        proto_stream_resume(server);
+    proto_server_unref(server);
+}
+
+static void answer(struct proto_request *request, struct proto_outgoing *outgoing, proto_done_fn sent, void *sent_arg)
+{
+    struct proto_server *server = request->server;
+    assert(common_loop_is_owner(server->loop));
+    struct proto_gather gather;
+    struct common_error err;
+    outgoing->kind = PROTO_FRAME_REPLY;
+    outgoing->method = request->method;
+    outgoing->request = request->id;
+    enum common_code code = proto_frame_encode(&server->scratch, outgoing, UINT64_MAX / 4, &gather, &err);
+    if (code != COMMON_OK) {
+        common_log_error("%s cannot send the answer to %s to %s: %s", server->name,
+                         proto_codec_method(request->method) ? proto_codec_method(request->method)->name : "?", request->peer,
+                         err.message);
+        Banyan__Pb__Status status = BANYAN__PB__STATUS__INIT;
+        status.code = (uint32_t)(code == COMMON_INVALID_ARGUMENT ? COMMON_INTERNAL : code);
+        status.message = err.message;
+        struct proto_outgoing failed = {
+            .kind = PROTO_FRAME_REPLY, .method = request->method, .request = request->id, .status = &status};
+        code = proto_frame_encode(&server->scratch, &failed, 0, &gather, NULL);
+        if (sent)
+            sent(sent_arg);
+        sent = NULL;
+    }
+    request->send(request, code == COMMON_OK ? &gather : NULL, sent, sent_arg);
+    end(request);
+}
+
+void proto_request_reply(struct proto_request *request, const ProtobufCMessage *body, const struct proto_tensor_out *tensors,
+                         size_t n_tensors, proto_done_fn sent, void *sent_arg)
+{
+    const struct proto_method_info *info = proto_codec_method(request->method);
+    assert(info && body && body->descriptor == info->reply);
+    (void)info;
+    answer(request, &(struct proto_outgoing){.body = body, .tensors = tensors, .n_tensors = n_tensors}, sent, sent_arg);
+}
+
+// Cuts at a limit without cutting a character of UTF-8 in two.
+static size_t cut(const char *text, size_t max)
+{
+    size_t n = strnlen(text, max + 1);
+    if (n <= max)
+        return n;
+    n = max;
+    while (n > 0 && ((unsigned char)text[n] & 0xc0) == 0x80)
+        n--;
+    return n;
+}
+
+void proto_request_fail(struct proto_request *request, enum common_code code, const char *text, Banyan__Pb__Detail **details,
+                        size_t n_details)
+{
+    assert(code != COMMON_OK && common_code_valid((int)code));
+    char copy[TEXT_MAX + 1];
+    size_t n = cut(text ? text : "", TEXT_MAX);
+    memcpy(copy, text ? text : "", n);
+    copy[n] = 0;
+    Banyan__Pb__Status status = BANYAN__PB__STATUS__INIT;
+    status.code = (uint32_t)code;
+    status.message = copy;
+    status.details = details;
+    status.n_details = n_details > 16 ? 16 : n_details;
+    answer(request, &(struct proto_outgoing){.status = &status}, NULL, NULL);
+}
+
+void proto_request_refuse(struct proto_request *request, enum common_code code, const char *text)
+{
+    proto_server_refused(request->server, request->peer, text);
+    proto_request_fail(request, code, text, NULL, 0);
+}
+
+void proto_request_cancel(struct proto_request *request)
+{
+    if (request->cancelled)
+        return;
+    request->cancelled = true;
+    proto_done_fn fn = request->on_cancel;
+    request->on_cancel = NULL;
+    if (fn)
+        fn(request->on_cancel_arg);
+}
+
+void proto_request_on_cancel(struct proto_request *request, proto_done_fn fn, void *arg)
+{
+    if (request->cancelled) {
+        fn(arg);
+        return;
+    }
+    request->on_cancel = fn;
+    request->on_cancel_arg = arg;
+}
+
+void proto_request_dispatch(struct proto_request *request, bool authentic)
+{
+    struct proto_server *server = request->server;
+    const struct proto_method_info *info = proto_codec_method(request->method);
+    const struct proto_method *method = info ? server->methods[request->method] : NULL;
+    struct common_error err;
+    if (!authentic) {
+        proto_request_refuse(request, COMMON_UNAUTHENTICATED, "the client token is missing or wrong: give the server's --token-file");
+        return;
+    }
+    if (!method) {
+        snprintf(err.message, sizeof err.message, "method %u (%s) is not served here", request->method,
+                 info ? info->name : "unknown");
+        proto_request_fail(request, COMMON_UNIMPLEMENTED, err.message, NULL, 0);
+        return;
+    }
+    if (!(method->roles & 1u << request->role)) {
+        snprintf(err.message, sizeof err.message, "%s is not for callers of this role", info->name);
+        proto_request_refuse(request, COMMON_PERMISSION_DENIED, err.message);
+        return;
+    }
+    if (server->stats.requests > server->requests_max) {
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "the server has as many requests as it may serve at once", NULL, 0);
+        return;
+    }
+    if (request->message->header->remaining_ns == 0) {
+        proto_request_fail(request, COMMON_DEADLINE_EXCEEDED, "the deadline had passed when the request arrived", NULL, 0);
+        return;
+    }
+    enum common_code code = proto_message_fill(request->message, info->request, &err);
+    if (code != COMMON_OK) {
+        proto_request_refuse(request, code, err.message);
+        return;
+    }
+    server->stats.bytes -= request->bytes; // it has grown by the body
+    request->bytes = proto_message_bytes(request->message);
+    server->stats.bytes += request->bytes;
+    server->stats.served++;
+    method->handle(server->arg, request);
+}
+
+const struct proto_message *proto_request_message(const struct proto_request *request)
+{
+    return request->message;
+}
+
+uint64_t proto_request_deadline(const struct proto_request *request)
+{
+    return request->deadline_ns;
+}
+
+uint32_t proto_request_role(const struct proto_request *request)
+{
+    return request->role;
+}
+
+uint64_t proto_request_link(const struct proto_request *request)
+{
+    return request->link_id;
+}
+
+const char *proto_request_peer(const struct proto_request *request)
+{
+    return request->peer;
+}
+
+uint64_t proto_request_arrived(const struct proto_request *request)
+{
+    return request->arrived_ns;
+}

@@ -1,0 +1,504 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "proto/stream_link.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+
+enum {
+    BIG_ROUND = 4 << 20,   // bytes of big frames read in one turn of the loop: others want theirs
+    SMALL_ROOM = 16 << 10, // less room than this at the end of a buffer in use: take a new one
+    IOV_ROUND = 256,       // pieces a write: bounded by IOV_MAX
+};
+
+static void link_unref(struct proto_link *link)
+{
+    assert(link->refs > 0);
+    if (--link->refs > 0)
+        return;
+    assert(link->closed);
+    free(link);
+}
+
+static void kick(struct proto_link *link)
+{
+    if (link->kicked || link->closed)
+        return;
+    link->kicked = true;
+    event_active(&link->kick_event, EV_TIMEOUT, 1);
+}
+
+void proto_link_fail(struct proto_link *link, enum common_code code, const char *text)
+{
+    if (link->failed || link->closed)
+        return;
+    link->failed = true;
+    link->failed_code = code;
+    snprintf(link->failed_text, sizeof link->failed_text, "%s", text);
+    event_del(&link->read_event);
+    event_del(&link->write_event);
+    kick(link);
+}
+
+// ---- writing ------------------------------------------------------------------------------------------------------------------
+
+static void out_free(struct proto_link *link, struct proto_link_out *out)
+{
+    proto_done_fn sent = out->sent;
+    void *sent_arg = out->sent_arg;
+    proto_list_remove(&out->link);
+    link->out_bytes -= out->left;
+    if (out->owner)
+        *out->owner = NULL;
+    free(out->gather);
+    free(out);
+    if (sent)
+        sent(sent_arg);
+}
+
+// Writes what it can. Cuts what is written off the list. Returns false when the socket has failed.
+static bool write_some(struct proto_link *link, struct iovec *iov, size_t n, size_t *next, size_t *left)
+{
+    while (*left > 0) {
+        size_t count = n - *next < IOV_ROUND ? n - *next : IOV_ROUND;
+        struct msghdr msg = {.msg_iov = iov + *next, .msg_iovlen = count};
+        ssize_t wrote = sendmsg(link->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (wrote < 0) {
+            if (errno == EINTR)
+                continue;
+            if (errno == EAGAIN || errno == EWOULDBLOCK)
+                return true;
+            char text[96];
+            snprintf(text, sizeof text, "the link was lost while sending: %s", strerrordesc_np(errno));
+            proto_link_fail(link, COMMON_UNAVAILABLE, text);
+            return false;
+        }
+        *left -= (size_t)wrote;
+        size_t offered = 0, bytes = (size_t)wrote;
+        for (size_t i = 0; i < count; i++)
+            offered += iov[*next + i].iov_len;
+        bool full = bytes < offered;
+        while (bytes > 0) {
+            struct iovec *v = &iov[*next];
+            size_t step = bytes < v->iov_len ? bytes : v->iov_len;
+            v->iov_base = (uint8_t *)v->iov_base + step;
+            v->iov_len -= step;
+            bytes -= step;
+            if (v->iov_len == 0)
+                ++*next;
+        }
+        if (full) // it would say EAGAIN: save the call
+            return true;
+    }
+    return true;
+}
+
+static void on_writable(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    struct proto_link *link = arg;
+    link->refs++;
+    while (!proto_list_empty(&link->outs) && !link->failed && !link->closed) {
+        struct proto_link_out *out = proto_list_entry(link->outs.next, struct proto_link_out, link);
+        size_t before = out->left;
+        bool alive = write_some(link, out->gather->iov, out->gather->n, &out->next, &out->left);
+        link->out_bytes -= before - out->left;
+        if (out->left < before) {
+            out->started = true;
+            link->wrote_ns = common_clock_ns();
+        }
+        if (!alive || out->left > 0)
+            break;
+        out_free(link, out); // its callback may close the link
+    }
+    if (!link->closed && proto_list_empty(&link->outs)) {
+        event_del(&link->write_event);
+    }
+    if (!link->closed && link->paused)
+        proto_link_resume(link);
+    link_unref(link);
+}
+
+bool proto_link_send(struct proto_link *link, struct proto_gather *gather, proto_done_fn sent, void *sent_arg,
+                     struct proto_link_out **owner)
+{
+    size_t next = 0, left = gather->bytes, total = gather->bytes;
+    if (link->closed || link->failed) {
+        if (sent)
+            sent(sent_arg);
+        return true; // it goes where the link goes
+    }
+    bool first = proto_list_empty(&link->outs);
+    if (first && !write_some(link, gather->iov, gather->n, &next, &left)) {
+        if (sent)
+            sent(sent_arg);
+        return true;
+    }
+    if (left == 0) {
+        if (sent)
+            sent(sent_arg);
+        return true;
+    }
+    struct proto_gather rest = {gather->iov + next, gather->n - next, left, 0};
+    struct proto_link_out *out = calloc(1, sizeof *out);
+    if (out) {
+        if (next == 0) {
+            out->gather = proto_gather_keep(&rest); // copies what is left of the head
+        } else { // the head is gone: borrowed pieces only, which keep would copy the first of
+            struct iovec none = {(void *)"", 0}, *iov = malloc((rest.n + 1) * sizeof *iov);
+            if (iov) {
+                iov[0] = none;
+                memcpy(iov + 1, rest.iov, rest.n * sizeof *iov);
+                struct proto_gather shifted = {iov, rest.n + 1, left, 0};
+                out->gather = proto_gather_keep(&shifted);
+                free(iov);
+            }
+        }
+    }
+    if (!out || !out->gather) {
+        free(out);
+        if (left == total)
+            return false;
+        proto_link_fail(link, COMMON_RESOURCE_EXHAUSTED, "out of memory in the middle of a frame");
+        if (sent)
+            sent(sent_arg);
+        return true;
+    }
+    out->left = left;
+    out->started = left < total;
+    out->sent = sent;
+    out->sent_arg = sent_arg;
+    out->owner = owner;
+    if (owner)
+        *owner = out;
+    if (first) {
+        link->wrote_ns = common_clock_ns();
+        event_add(&link->write_event, NULL);
+    }
+    link->out_bytes += left;
+    proto_list_push(&link->outs, &out->link);
+    return true;
+}
+
+bool proto_link_out_detach(struct proto_link *link, struct proto_link_out *out)
+{
+    out->owner = NULL;
+    if (!out->started) {
+        out_free(link, out);
+        if (proto_list_empty(&link->outs) && !link->failed && !link->closed)
+            event_del(&link->write_event);
+        return false;
+    }
+    struct proto_gather *copy = malloc(sizeof *copy + sizeof(struct iovec) + out->left);
+    if (!copy) {
+        proto_link_fail(link, COMMON_RESOURCE_EXHAUSTED, "out of memory in the middle of a frame");
+        out_free(link, out);
+        return true;
+    }
+    struct iovec *iov = (struct iovec *)(void *)(copy + 1);
+    uint8_t *at = (uint8_t *)(iov + 1);
+    *iov = (struct iovec){at, out->left};
+    for (size_t i = out->next; i < out->gather->n; i++)
+        if (out->gather->iov[i].iov_len > 0) {
+            memcpy(at, out->gather->iov[i].iov_base, out->gather->iov[i].iov_len);
+            at += out->gather->iov[i].iov_len;
+        }
+    *copy = (struct proto_gather){iov, 1, out->left, 0};
+    free(out->gather);
+    out->gather = copy;
+    out->next = 0;
+    return true;
+}
+
+// ---- reading ------------------------------------------------------------------------------------------------------------------
+
+static bool unique(const struct common_blob *blob)
+{
+    return __atomic_load_n(&blob->refs, __ATOMIC_ACQUIRE) == 1;
+}
+
+// Makes room for `need` bytes from in_start on (a multiple of 64): in place, at the front, or in a new buffer when messages still use this one.
+static bool make_room(struct proto_link *link, size_t need)
+{
+    size_t have = link->in_end - link->in_start;
+    if (need <= link->in->cap - link->in_start)
+        return true;
+    struct common_blob *to = link->in;
+    if (!unique(link->in)) {
+        to = common_blob_new(link->in->cap);
+        if (!to)
+            return false;
+    }
+    memmove(to->data, link->in->data + link->in_start, have);
+    if (to != link->in) {
+        common_blob_unref(link->in);
+        link->in = to;
+    }
+    link->in_start = 0;
+    link->in_end = have;
+    return true;
+}
+
+static bool deliver(struct proto_link *link, const struct proto_prefix *prefix, struct common_blob *blob, size_t offset, bool oversize)
+{
+    struct common_error err = {.message = "the peer sent a frame that this end does not take"};
+    bool (*take)(void *, const struct proto_prefix *, struct common_blob *, size_t, struct common_error *) =
+        oversize ? link->ops->oversize : link->ops->frame;
+    if (take(link->owner, prefix, blob, offset, &err))
+        return true;
+    proto_link_fail(link, COMMON_INVALID_ARGUMENT, err.message);
+    return false;
+}
+
+// Takes one step with what is in the buffer. False: nothing more to do with it now.
+static bool parse_one(struct proto_link *link)
+{
+    size_t have = link->in_end - link->in_start, total;
+    if (link->skip > 0) {
+        size_t n = have < link->skip ? have : (size_t)link->skip;
+        link->in_start += n;
+        link->skip -= n;
+        return link->skip == 0;
+    }
+    if (have < PROTO_PREFIX_BYTES)
+        return false;
+    if (link->ops->may_read && !link->ops->may_read(link->owner)) {
+        link->paused = true;
+        event_del(&link->read_event);
+        return false;
+    }
+    struct proto_prefix prefix;
+    struct common_error err;
+    enum common_code code = proto_prefix_decode(link->in->data + link->in_start, &prefix, &err);
+    if (code != COMMON_OK) {
+        proto_link_fail(link, code, err.message);
+        return false;
+    }
+    bool oversize = false;
+    if (!proto_frame_total(&prefix, link->header_max, link->payload_max, &total)) {
+        size_t head = proto_frame_payload_at(prefix.header_len);
+        if (!link->ops->oversize || prefix.header_len > link->header_max || head > link->in->cap ||
+            prefix.payload_len > UINT64_C(1) << 40) {
+            char text[160];
+            snprintf(text, sizeof text, "a frame of %u + %llu bytes is above the limits", prefix.header_len,
+                     (unsigned long long)prefix.payload_len);
+            proto_link_fail(link, COMMON_RESOURCE_EXHAUSTED, text);
+            return false;
+        }
+        oversize = true;
+        total = head;
+    }
+    if (have >= total) {
+        struct common_blob *blob = common_blob_ref(link->in);
+        size_t at = link->in_start;
+        link->in_start += total;
+        if (oversize)
+            link->skip = (prefix.payload_len + 63) & ~UINT64_C(63);
+        bool go = deliver(link, &prefix, blob, at, oversize);
+        common_blob_unref(blob);
+        return go;
+    }
+    if (total <= link->in->cap) {
+        if (!make_room(link, total))
+            proto_link_fail(link, COMMON_RESOURCE_EXHAUSTED, "out of memory for a receive buffer");
+        return false;
+    }
+    link->big = common_blob_new(total);
+    if (!link->big) {
+        proto_link_fail(link, COMMON_RESOURCE_EXHAUSTED, "out of memory for a big frame");
+        return false;
+    }
+    memcpy(link->big->data, link->in->data + link->in_start, have);
+    link->big_prefix = prefix;
+    link->big_have = have;
+    link->big_len = total;
+    link->in_start = link->in_end;
+    return false;
+}
+
+static void parse_all(struct proto_link *link)
+{
+    if (link->in_parse)
+        return; // a callback resumed the link: the loop below goes on
+    link->in_parse = true;
+    while (!link->closed && !link->failed && !link->paused && !link->big && parse_one(link))
+        continue;
+    link->in_parse = false;
+    if (link->closed || link->failed || link->in_start != link->in_end)
+        return;
+    size_t front = (size_t)(-link->skip & 63); // the next frame starts aligned also behind bytes that are skipped
+    if (unique(link->in)) {
+        link->in_start = link->in_end = front;
+    } else if (link->in->cap - link->in_end < SMALL_ROOM) {
+        struct common_blob *fresh = common_blob_new(link->in->cap);
+        if (!fresh) {
+            proto_link_fail(link, COMMON_RESOURCE_EXHAUSTED, "out of memory for a receive buffer");
+            return;
+        }
+        common_blob_unref(link->in);
+        link->in = fresh;
+        link->in_start = link->in_end = front;
+    }
+}
+
+// Returns bytes read; 0: nothing now, or the link has failed.
+static size_t read_some(struct proto_link *link, void *to, size_t len)
+{
+    ssize_t got;
+    do
+        got = recv(link->fd, to, len, MSG_DONTWAIT);
+    while (got < 0 && errno == EINTR);
+    if (got > 0) {
+        link->read_ns = common_clock_ns();
+        return (size_t)got;
+    }
+    if (got == 0) {
+        proto_link_fail(link, COMMON_UNAVAILABLE, "the peer closed the link");
+    } else if (errno != EAGAIN && errno != EWOULDBLOCK) {
+        char text[96];
+        snprintf(text, sizeof text, "the link was lost: %s", strerrordesc_np(errno));
+        proto_link_fail(link, COMMON_UNAVAILABLE, text);
+    }
+    return 0;
+}
+
+static void read_big(struct proto_link *link)
+{
+    size_t round = 0;
+    while (link->big && round < BIG_ROUND && !link->failed) {
+        size_t want = link->big_len - link->big_have;
+        size_t got = read_some(link, link->big->data + link->big_have, want);
+        if (got == 0)
+            return;
+        link->big_have += got;
+        round += got;
+        if (got < want)
+            return;
+        struct common_blob *blob = link->big;
+        struct proto_prefix prefix = link->big_prefix;
+        link->big = NULL;
+        deliver(link, &prefix, blob, 0, false);
+        common_blob_unref(blob);
+    }
+}
+
+static void on_readable(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    struct proto_link *link = arg;
+    link->refs++;
+    if (link->big) {
+        read_big(link);
+    } else {
+        size_t room = link->in->cap - link->in_end; // 0 only when a full buffer has just been resumed
+        size_t got = room > 0 ? read_some(link, link->in->data + link->in_end, room) : 0;
+        link->in_end += got;
+        if (got > 0 || room == 0)
+            parse_all(link);
+        if (link->big && !link->closed && !link->failed)
+            read_big(link);
+    }
+    link_unref(link);
+}
+
+static void on_kick(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    struct proto_link *link = arg;
+    link->refs++;
+    link->kicked = false;
+    if (link->failed && !link->closed)
+        link->ops->failed(link->owner, link->failed_code, link->failed_text);
+    else if (!link->closed && !link->paused)
+        parse_all(link);
+    link_unref(link);
+}
+
+void proto_link_resume(struct proto_link *link)
+{
+    if (!link->paused || link->closed || link->failed)
+        return;
+    link->paused = false;
+    event_add(&link->read_event, NULL);
+    kick(link); // for what lies in the buffer already
+}
+
+bool proto_link_stalls(const struct proto_link *link, uint64_t since_ns)
+{
+    bool half_read = link->big || link->skip > 0 || link->in_end > link->in_start;
+    return (half_read && !link->paused && link->read_ns < since_ns) ||
+           (!proto_list_empty(&link->outs) && link->wrote_ns < since_ns);
+}
+
+// ---- life ---------------------------------------------------------------------------------------------------------------------
+
+struct proto_link *proto_link_new(struct common_loop *loop, int fd, const struct proto_link_ops *ops, void *owner)
+{
+    struct event_base *base = common_loop_base(loop);
+    struct proto_link *link = calloc(1, sizeof *link);
+    if (!link)
+        return NULL;
+    link->in = common_blob_new(PROTO_LINK_HELLO_BUFFER);
+    if (!link->in) {
+        free(link);
+        return NULL;
+    }
+    link->ops = ops;
+    link->owner = owner;
+    link->fd = fd;
+    link->refs = 1;
+    link->header_max = PROTO_LINK_HELLO_BUFFER / 2;
+    link->payload_max = 0;
+    link->read_ns = link->wrote_ns = common_clock_ns();
+    proto_list_init(&link->outs);
+    event_assign(&link->read_event, base, fd, EV_READ | EV_PERSIST, on_readable, link);
+    event_assign(&link->write_event, base, fd, EV_WRITE | EV_PERSIST, on_writable, link);
+    event_assign(&link->kick_event, base, -1, 0, on_kick, link);
+    event_add(&link->read_event, NULL);
+    return link;
+}
+
+bool proto_link_set_limits(struct proto_link *link, uint32_t header_max, uint64_t payload_max)
+{
+    if (link->in->cap < PROTO_LINK_BUFFER) {
+        struct common_blob *in = common_blob_new(PROTO_LINK_BUFFER);
+        if (!in)
+            return false;
+        size_t have = link->in_end - link->in_start;
+        memcpy(in->data, link->in->data + link->in_start, have);
+        common_blob_unref(link->in);
+        link->in = in;
+        link->in_start = 0;
+        link->in_end = have;
+    }
+    link->header_max = header_max;
+    link->payload_max = payload_max;
+    return true;
+}
+
+void proto_link_close(struct proto_link *link)
+{
+    if (link->closed)
+        return;
+    link->closed = true;
+    event_del(&link->read_event);
+    event_del(&link->write_event);
+    event_del(&link->kick_event);
+    close(link->fd);
+    while (!proto_list_empty(&link->outs))
+        out_free(link, proto_list_entry(link->outs.next, struct proto_link_out, link));
+    common_blob_unref(link->in);
+    common_blob_unref(link->big);
+    link->in = link->big = NULL;
+    link_unref(link);
+}

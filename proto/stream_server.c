@@ -1,0 +1,585 @@
+// SPDX-License-Identifier: Apache-2.0
+// The serving end over stream sockets: listeners, the accepting half of the hello, requests by link.
+#include <assert.h>
+#include <errno.h>
+#include <event2/event.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/hash.h"
+#include "common/log.h"
+#include "proto/stream_hello.h"
+#include "proto/stream_link.h"
+#include "proto/transport.h"
+
+#define STALL_NS (30 * COMMON_NS_PER_S)
+
+enum {
+    BACKLOG = 512,
+    ACCEPTS_ROUND = 64,
+    OUT_BYTES_MAX = 4 << 20, // answers that a link's reader has not taken: above it, the link's requests are not read
+    BUCKETS_MIN = 64,
+};
+
+// One accepted link.
+//   HELLO --right hello--> PROOF --right proof--> READY;  anything else --> closed
+enum link_state { LINK_HELLO, LINK_PROOF, LINK_READY };
+
+struct server_link {
+    struct proto_list link; // in server->links
+    struct proto_server *server;
+    struct proto_link *io;  // NULL once closed
+    unsigned refs;          // the list, and each request
+    enum link_state state;
+    bool closing;           // refused: closed when the answer is out
+    uint64_t id, since_ns;
+    uint32_t role;
+    struct proto_hello hello;
+    struct proto_list requests;
+    struct proto_request **buckets; // requests by id
+    uint32_t n_buckets, n_requests;
+    char address[80];
+    char peer[256];
+};
+
+static void server_link_unref(struct server_link *link)
+{
+    if (--link->refs > 0)
+        return;
+    free(link->buckets);
+    proto_server_unref(link->server);
+    free(link);
+}
+
+// Ends the link: its requests' callers are gone.
+static void server_link_close(struct server_link *link)
+{
+    if (!link->io)
+        return;
+    struct proto_server *server = link->server;
+    struct proto_link *io = link->io;
+    link->io = NULL;
+    proto_list_remove(&link->link);
+    server->n_links--;
+    proto_link_close(io);
+    struct proto_list gone;
+    proto_list_move(&link->requests, &gone);
+    while (!proto_list_empty(&gone)) {
+        struct proto_request *request = proto_list_entry(gone.next, struct proto_request, link);
+        proto_list_remove(&request->link);
+        proto_request_cancel(request);
+    }
+    if (link->state == LINK_READY && server->link_closed && !server->closed)
+        server->link_closed(server->arg, link->id);
+    server_link_unref(link);
+}
+
+// ---- requests by id -------------------------------------------------------------------------------------------------------------
+
+static struct proto_request **bucket(struct server_link *link, uint64_t id)
+{
+    return &link->buckets[common_mix64(id) & (link->n_buckets - 1)];
+}
+
+static struct proto_request *find(struct server_link *link, uint64_t id)
+{
+    struct proto_request *request = link->n_buckets ? *bucket(link, id) : NULL;
+    while (request && request->id != id)
+        request = request->hash_next;
+    return request;
+}
+
+static bool insert(struct server_link *link, struct proto_request *request)
+{
+    if (link->n_requests >= link->n_buckets) {
+        uint32_t n = link->n_buckets ? link->n_buckets * 2 : BUCKETS_MIN;
+        struct proto_request **old = link->buckets, **fresh = calloc(n, sizeof(*fresh));
+        if (!fresh)
+            return false;
+        uint32_t n_old = link->n_buckets;
+        link->buckets = fresh;
+        link->n_buckets = n;
+        for (uint32_t i = 0; i < n_old; i++)
+            for (struct proto_request *r = old[i], *next; r; r = next) {
+                next = r->hash_next;
+                struct proto_request **at = bucket(link, r->id);
+                r->hash_next = *at;
+                *at = r;
+            }
+        free(old);
+    }
+    struct proto_request **at = bucket(link, request->id);
+    request->hash_next = *at;
+    *at = request;
+    link->n_requests++;
+    proto_list_push(&link->requests, &request->link);
+    return true;
+}
+
+static void take_out(struct server_link *link, struct proto_request *request)
+{
+    struct proto_request **at = bucket(link, request->id);
+    while (*at && *at != request)
+        at = &(*at)->hash_next;
+    if (!*at)
+        return; // it was never entered
+    *at = request->hash_next;
+    link->n_requests--;
+    proto_list_remove(&request->link);
+}
+
+static void send_reply(struct proto_request *request, struct proto_gather *gather, proto_done_fn sent, void *sent_arg)
+{
+    struct server_link *link = request->transport;
+    if (link->n_buckets)
+        take_out(link, request);
+    if (!link->io || !gather) {
+        if (sent)
+            sent(sent_arg);
+        if (link->io)
+            proto_link_fail(link->io, COMMON_RESOURCE_EXHAUSTED, "out of memory for an answer");
+    } else if (!proto_link_send(link->io, gather, sent, sent_arg, NULL)) {
+        proto_link_fail(link->io, COMMON_RESOURCE_EXHAUSTED, "out of memory for an answer");
+        if (sent)
+            sent(sent_arg);
+    }
+    server_link_unref(link);
+}
+
+static struct proto_request *request_new(struct server_link *link, struct proto_message *message)
+{
+    struct proto_request *request = proto_request_new(link->server, message);
+    if (!request)
+        return NULL;
+    request->send = send_reply;
+    request->transport = link;
+    request->peer = link->peer;
+    request->link_id = link->id;
+    request->role = link->role;
+    link->refs++;
+    return request;
+}
+
+// ---- hello --------------------------------------------------------------------------------------------------------------------
+
+static bool bytes_are(const ProtobufCBinaryData *data, const uint8_t *want, size_t len)
+{
+    return data->len == len && common_bytes_equal(data->data, want, len);
+}
+
+// Says why, and closes once the answer is out: the next byte from this peer, or the hello's time, does it.
+static void refuse_link(struct server_link *link, struct proto_request *request, enum common_code code, const char *why)
+{
+    link->closing = true;
+    proto_request_refuse(request, code, why);
+}
+
+static void on_hello(struct server_link *link, struct proto_request *request)
+{
+    struct proto_server *server = link->server;
+    const Banyan__Pb__LinkHelloRequest *hello = (const Banyan__Pb__LinkHelloRequest *)request->message->body;
+    if (hello->version != PROTO_VERSION) {
+        char why[96];
+        snprintf(why, sizeof why, "the dialler speaks version %u, this server speaks %u", hello->version, PROTO_VERSION);
+        refuse_link(link, request, COMMON_FAILED_PRECONDITION, why);
+        return;
+    }
+    bool daemon = proto_role_is_daemon((uint32_t)hello->role);
+    if (hello->nonce.len != PROTO_NONCE_BYTES || (!daemon && hello->role != BANYAN__PB__ROLE__ROLE_CLIENT)) {
+        refuse_link(link, request, COMMON_INVALID_ARGUMENT, "a hello without a nonce or with an unknown role");
+        return;
+    }
+    if (daemon && !server->has_secret) {
+        refuse_link(link, request, COMMON_UNAUTHENTICATED, "this server has no cluster secret and takes no daemons");
+        return;
+    }
+    link->role = (uint32_t)hello->role;
+    link->hello.dial_role = link->role;
+    link->hello.accept_role = server->role;
+    memcpy(link->hello.dial_nonce, hello->nonce.data, PROTO_NONCE_BYTES);
+    common_random(link->hello.accept_nonce, PROTO_NONCE_BYTES);
+    // The peer's name is for logs: only what prints.
+    char name[129];
+    snprintf(name, sizeof name, "%s", hello->name);
+    for (char *c = name; *c; c++)
+        if ((unsigned char)*c <= ' ' || (unsigned char)*c >= 0x7f)
+            *c = '?';
+    snprintf(link->peer, sizeof link->peer, "%s%s%s", name, name[0] ? "@" : "", link->address);
+    uint8_t proof[COMMON_MAC_BYTES];
+    Banyan__Pb__LinkHelloReply reply = BANYAN__PB__LINK_HELLO_REPLY__INIT;
+    reply.version = PROTO_VERSION;
+    reply.role = (Banyan__Pb__Role)server->role;
+    reply.nonce = (ProtobufCBinaryData){PROTO_NONCE_BYTES, link->hello.accept_nonce};
+    reply.name = server->name;
+    if (daemon) {
+        proto_hello_proof(&server->secret, &link->hello, false, proof);
+        reply.proof = (ProtobufCBinaryData){sizeof proof, proof};
+    }
+    link->state = LINK_PROOF;
+    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+}
+
+static void on_proof(struct server_link *link, struct proto_request *request)
+{
+    struct proto_server *server = link->server;
+    const Banyan__Pb__LinkProofRequest *proof = (const Banyan__Pb__LinkProofRequest *)request->message->body;
+    if (proto_role_is_daemon(link->role)) {
+        uint8_t want[COMMON_MAC_BYTES];
+        proto_hello_proof(&server->secret, &link->hello, true, want);
+        if (!bytes_are(&proof->proof, want, sizeof want)) {
+            refuse_link(link, request, COMMON_UNAUTHENTICATED, "the dialler does not know the cluster secret");
+            return;
+        }
+    } else if (!proto_server_token_ok(server, &request->message->header->credentials)) {
+        refuse_link(link, request, COMMON_UNAUTHENTICATED, "the client token is missing or wrong: give the server's --token-file");
+        return;
+    }
+    if (!proto_link_set_limits(link->io, PROTO_HEADER_MAX, server->payload_max)) {
+        refuse_link(link, request, COMMON_RESOURCE_EXHAUSTED, "out of memory for a link");
+        return;
+    }
+    link->state = LINK_READY;
+    Banyan__Pb__LinkProofReply reply = BANYAN__PB__LINK_PROOF_REPLY__INIT;
+    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+}
+
+// ---- frames -------------------------------------------------------------------------------------------------------------------
+
+static bool fail_frame(struct common_error *err, const char *why)
+{
+    common_error_set(err, COMMON_INVALID_ARGUMENT, "%s", why);
+    return false;
+}
+
+static bool take_frame(struct server_link *link, const struct proto_prefix *prefix, struct common_blob *blob, size_t offset, bool oversize,
+                       struct common_error *err)
+{
+    struct proto_server *server = link->server;
+    if (link->closing || prefix->kind == PROTO_FRAME_REPLY)
+        return fail_frame(err, "a frame after a refusal, or an answer to nothing");
+    struct proto_prefix as_is = *prefix;
+    if (oversize)
+        as_is.payload_len = 0; // it is not here
+    struct proto_message *message;
+    if (proto_message_open(&server->pool, &as_is, blob, offset, &message, err) != COMMON_OK)
+        return false;
+    uint32_t method = message->header->method;
+    if (prefix->kind == PROTO_FRAME_ONE_WAY) {
+        uint64_t id = message->header->request;
+        proto_message_release(&server->pool, message);
+        if (link->state != LINK_READY || method != BANYAN__PB__METHOD__METHOD_CANCEL)
+            return fail_frame(err, "an unknown one-way frame");
+        struct proto_request *request = find(link, id);
+        if (request)
+            proto_request_cancel(request);
+        return true;
+    }
+    struct proto_request *request = request_new(link, message);
+    if (!request)
+        return fail_frame(err, "out of memory for a request");
+    if (link->state != LINK_READY) {
+        const struct proto_method_info *info = proto_codec_method(method);
+        uint32_t want = link->state == LINK_HELLO ? BANYAN__PB__METHOD__METHOD_LINK_HELLO : BANYAN__PB__METHOD__METHOD_LINK_PROOF;
+        struct common_error bad;
+        if (method != want)
+            refuse_link(link, request, COMMON_UNAUTHENTICATED, "a link must begin with its hello");
+        else if (proto_message_fill(message, info->request, &bad) != COMMON_OK)
+            refuse_link(link, request, COMMON_INVALID_ARGUMENT, bad.message);
+        else if (link->state == LINK_HELLO)
+            on_hello(link, request);
+        else
+            on_proof(link, request);
+        return true;
+    }
+    if (find(link, request->id)) {
+        proto_request_fail(request, COMMON_INVALID_ARGUMENT, "another request with this id is being served", NULL, 0);
+        return fail_frame(err, "two requests with one id");
+    }
+    if (oversize) {
+        char text[160];
+        snprintf(text, sizeof text, "a payload of %llu bytes is above this server's limit of %llu",
+                 (unsigned long long)prefix->payload_len, (unsigned long long)server->payload_max);
+        proto_request_refuse(request, COMMON_RESOURCE_EXHAUSTED, text);
+        return true;
+    }
+    if (!insert(link, request)) {
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "out of memory for a request", NULL, 0);
+        return true;
+    }
+    proto_request_dispatch(request, true);
+    return true;
+}
+
+static bool on_frame(void *owner, const struct proto_prefix *prefix, struct common_blob *blob, size_t offset, struct common_error *err)
+{
+    struct server_link *link = owner;
+    link->refs++;
+    bool ok = take_frame(link, prefix, blob, offset, false, err);
+    server_link_unref(link);
+    return ok;
+}
+
+static bool on_oversize(void *owner, const struct proto_prefix *prefix, struct common_blob *blob, size_t offset,
+                        struct common_error *err)
+{
+    struct server_link *link = owner;
+    if (link->state != LINK_READY)
+        return fail_frame(err, "a payload before the hello is done");
+    link->refs++;
+    bool ok = take_frame(link, prefix, blob, offset, true, err);
+    server_link_unref(link);
+    return ok;
+}
+
+static void on_failed(void *owner, enum common_code code, const char *text)
+{
+    struct server_link *link = owner;
+    // A peer that goes is nobody's fault; one that sends nonsense is.
+    if (code != COMMON_UNAVAILABLE && !link->closing)
+        proto_server_refused(link->server, link->peer, text);
+    server_link_close(link);
+}
+
+static bool may_read(void *owner)
+{
+    struct server_link *link = owner;
+    return link->state != LINK_READY || (!proto_server_full(link->server) && link->io->out_bytes < OUT_BYTES_MAX);
+}
+
+static const struct proto_link_ops link_ops = {
+    .frame = on_frame,
+    .oversize = on_oversize,
+    .failed = on_failed,
+    .may_read = may_read,
+};
+
+void proto_stream_resume(struct proto_server *server)
+{
+    for (struct proto_list *at = server->links.next; at != &server->links; at = at->next)
+        proto_link_resume(proto_list_entry(at, struct server_link, link)->io); // only marks: nothing runs here
+}
+
+void proto_stream_tick(struct proto_server *server)
+{
+    uint64_t now = common_clock_ns(), stall = now > STALL_NS ? now - STALL_NS : 0;
+    for (struct proto_list *at = server->links.next; at != &server->links; at = at->next) {
+        struct server_link *link = proto_list_entry(at, struct server_link, link);
+        if (link->closing)
+            proto_link_fail(link->io, COMMON_UNAVAILABLE, "refused");
+        else if (link->state != LINK_READY && now - link->since_ns > PROTO_HELLO_NS)
+            proto_link_fail(link->io, COMMON_DEADLINE_EXCEEDED, "no hello in time");
+        else if (proto_link_stalls(link->io, stall))
+            proto_link_fail(link->io, COMMON_DEADLINE_EXCEEDED, "no byte of a begun frame has moved for 30 s");
+    }
+}
+
+// ---- listeners ----------------------------------------------------------------------------------------------------------------
+
+struct stream_listener {
+    struct proto_server *server;
+    int fd;
+    struct event *event;
+    struct common_timer *pause; // after running out of descriptors
+    char path[108];             // unix: to be removed
+    dev_t dev;
+    ino_t ino;
+};
+
+static void tune(int fd)
+{
+    int one = 1, idle = 15, interval = 5, count = 3;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+}
+
+static void accept_link(struct proto_server *server, int fd, const struct sockaddr *address)
+{
+    char text[80];
+    proto_address_format(address, text);
+    if (server->n_links >= server->links_max) {
+        proto_server_refused(server, text, "the server has as many links as it may");
+        close(fd);
+        return;
+    }
+    struct server_link *link = calloc(1, sizeof *link);
+    struct proto_link *io = link ? proto_link_new(server->loop, fd, &link_ops, link) : NULL;
+    if (!io) {
+        proto_server_refused(server, text, "out of memory for a link");
+        free(link);
+        close(fd);
+        return;
+    }
+    if (address->sa_family != AF_UNIX)
+        tune(fd);
+    link->server = server;
+    link->io = io;
+    link->refs = 1;
+    link->id = ++server->next_link;
+    link->since_ns = common_clock_ns();
+    snprintf(link->address, sizeof link->address, "%s", text);
+    snprintf(link->peer, sizeof link->peer, "%s", text);
+    proto_list_init(&link->requests);
+    proto_list_push(&server->links, &link->link);
+    server->n_links++;
+    proto_server_ref(server);
+}
+
+static void on_accept(evutil_socket_t fd, short what, void *arg)
+{
+    (void)what;
+    struct stream_listener *listener = arg;
+    for (int i = 0; i < ACCEPTS_ROUND; i++) {
+        struct sockaddr_storage address = {0};
+        socklen_t len = sizeof address;
+        int peer = accept4(fd, (struct sockaddr *)&address, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (peer >= 0) {
+            accept_link(listener->server, peer, (struct sockaddr *)&address);
+            continue;
+        }
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            common_log_error("%s cannot accept a link: %s", listener->server->name, strerrordesc_np(errno));
+            event_del(listener->event);
+            common_timer_start(listener->pause, 100 * COMMON_NS_PER_MS, false);
+        }
+        return;
+    }
+}
+
+static void on_pause_over(void *arg)
+{
+    struct stream_listener *listener = arg;
+    event_add(listener->event, NULL);
+}
+
+// A socket file that nobody listens on is left over from a killed process.
+static bool stale(const struct sockaddr_un *address, socklen_t len)
+{
+    struct stat st;
+    if (lstat(address->sun_path, &st) != 0 || !S_ISSOCK(st.st_mode))
+        return false;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return false;
+    bool refused = connect(fd, (const struct sockaddr *)address, len) != 0 && errno == ECONNREFUSED;
+    close(fd);
+    return refused;
+}
+
+static enum common_code bind_to(int fd, const struct sockaddr_storage *address, socklen_t len, const char *text,
+                                struct common_error *err)
+{
+    int rv = bind(fd, (const struct sockaddr *)address, len);
+    const struct sockaddr_un *un = (const struct sockaddr_un *)address;
+    if (rv != 0 && errno == EADDRINUSE && address->ss_family == AF_UNIX && stale(un, len) && unlink(un->sun_path) == 0)
+        rv = bind(fd, (const struct sockaddr *)address, len);
+    if (rv == 0 && address->ss_family == AF_UNIX && chmod(un->sun_path, 0600) != 0)
+        rv = -1;
+    if (rv == 0 && listen(fd, BACKLOG) == 0)
+        return COMMON_OK;
+    return common_error_set(err, errno == EADDRINUSE ? COMMON_ALREADY_EXISTS : COMMON_UNAVAILABLE, "cannot listen on '%s': %s", text,
+                            strerrordesc_np(errno));
+}
+
+static enum common_code stream_listen(struct proto_server *server, struct proto_endpoint *endpoint, struct proto_listener *listener,
+                                      struct common_error *err)
+{
+    char text[PROTO_ENDPOINT_MAX];
+    proto_endpoint_format(endpoint, text);
+    struct sockaddr_storage address;
+    socklen_t len;
+    if (!proto_endpoint_address(endpoint, &address, &len)) {
+        struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
+        char port[8];
+        snprintf(port, sizeof port, "%u", endpoint->port);
+        int rv = getaddrinfo(endpoint->host, port, &hints, &found);
+        if (rv != 0 || found->ai_addrlen > sizeof address) {
+            common_error_set(err, COMMON_NOT_FOUND, "cannot listen on '%s': %s", text, rv ? gai_strerror(rv) : "no address");
+            if (found)
+                freeaddrinfo(found);
+            return COMMON_NOT_FOUND;
+        }
+        memcpy(&address, found->ai_addr, found->ai_addrlen);
+        len = found->ai_addrlen;
+        freeaddrinfo(found);
+    }
+    enum common_code code = COMMON_RESOURCE_EXHAUSTED;
+    struct stream_listener *state = calloc(1, sizeof *state);
+    if (!state)
+        return common_error_set(err, code, "out of memory for a listener");
+    state->server = server;
+    state->fd = socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (state->fd < 0) {
+        common_error_set(err, code, "cannot listen on '%s': %s", text, strerrordesc_np(errno));
+        goto free_state;
+    }
+    int one = 1;
+    if (address.ss_family != AF_UNIX)
+        setsockopt(state->fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one); // past connections may linger; two listeners may not
+    if (address.ss_family == AF_INET6)
+        setsockopt(state->fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one);
+    code = bind_to(state->fd, &address, len, text, err);
+    if (code != COMMON_OK)
+        goto close_fd;
+    struct stat st;
+    if (address.ss_family == AF_UNIX && lstat(endpoint->path, &st) == 0) {
+        memcpy(state->path, endpoint->path, sizeof state->path);
+        state->dev = st.st_dev;
+        state->ino = st.st_ino;
+    }
+    state->event = event_new(common_loop_base(server->loop), state->fd, EV_READ | EV_PERSIST, on_accept, state);
+    if (!state->event || event_add(state->event, NULL) != 0 ||
+        common_timer_new(server->loop, on_pause_over, state, &state->pause) != COMMON_OK) {
+        code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a listener");
+        goto free_event;
+    }
+    len = sizeof address;
+    if (address.ss_family != AF_UNIX && getsockname(state->fd, (struct sockaddr *)&address, &len) == 0)
+        endpoint->port = ntohs(address.ss_family == AF_INET ? ((struct sockaddr_in *)&address)->sin_port
+                                                             : ((struct sockaddr_in6 *)&address)->sin6_port);
+    listener->state = state;
+    return COMMON_OK;
+
+free_event:
+    if (state->event)
+        event_free(state->event);
+    if (state->path[0])
+        unlink(state->path);
+close_fd:
+    close(state->fd);
+free_state:
+    free(state);
+    return code;
+}
+
+// The links of all stream listeners go with the first.
+static void stream_close(struct proto_listener *listener)
+{
+    struct stream_listener *state = listener->state;
+    struct proto_server *server = state->server;
+    struct stat st;
+    event_free(state->event);
+    common_timer_free(state->pause);
+    close(state->fd);
+    if (state->path[0] && lstat(state->path, &st) == 0 && st.st_dev == state->dev && st.st_ino == state->ino)
+        unlink(state->path);
+    free(state);
+    listener->state = NULL;
+    while (!proto_list_empty(&server->links))
+        server_link_close(proto_list_entry(server->links.next, struct server_link, link));
+}
+
+const struct proto_server_ops proto_stream_server_ops = {
+    .listen = stream_listen,
+    .close = stream_close,
+};
