@@ -74,6 +74,9 @@ static enum common_code decode_items(const Banyan__Pb__StepRequest *from, struct
             .cover_tokens = it->cover_tokens,
             .cover_sum = it->cover_sum,
             .cover_appends = it->cover_appends,
+            .q_heads = it->q_heads,
+            .v_dim = it->v_dim,
+            .length = it->length,
         };
         if (it->session == 0)
             return bad(err, i, "session 0 does not exist");
@@ -214,6 +217,9 @@ static struct step_messages *messages_of(const struct proto_step *step, bool wit
         to->cover_tokens = from->cover_tokens;
         to->cover_sum = from->cover_sum;
         to->cover_appends = from->cover_appends;
+        to->q_heads = from->q_heads;
+        to->v_dim = from->v_dim;
+        to->length = from->length;
         to->q_bytes = from->q_bytes;
         to->k_bytes = with_kv ? from->k_bytes : 0;
         to->v_bytes = with_kv ? from->v_bytes : 0;
