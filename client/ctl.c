@@ -49,8 +49,10 @@ static enum ctl_exit unknown(const char *first, const char *second)
     unsigned best = 4; // more edits are another word
     for (size_t g = 0; g < sizeof groups / sizeof *groups; g++)
         for (const struct ctl_command *c = groups[g]; c->name; c++) {
-            unsigned one = ctl_distance(first, c->name), both = ctl_distance(typed, c->name);
-            unsigned distance = one < both ? one : both;
+            bool two_words = strchr(c->name, ' ') != NULL;
+            unsigned distance = ctl_distance(two_words && second ? typed : first, c->name);
+            if (second && is_group(first) && !two_words)
+                continue;
             if (distance < best) {
                 best = distance;
                 nearest = c->name;
@@ -91,7 +93,10 @@ static enum ctl_exit run(const struct ctl_command *command, int argc, char **arg
         .connect_timeout_ns = ctl->timeout_ns < CONNECT_TIMEOUT_NS ? ctl->timeout_ns : CONNECT_TIMEOUT_NS,
     };
     banyan_error error;
-    if (banyan_connect(ctl->endpoint, &options, &ctl->client, &error) != BANYAN_OK)
+    if (banyan_connect(ctl->endpoint, &options, &ctl->client, &error) == BANYAN_UNAVAILABLE)
+        return ctl_say(CTL_UNAVAILABLE, "%s\n  give --endpoint, or set BANYAN_ENDPOINT, if it is elsewhere",
+                       error.message);
+    if (!ctl->client)
         return ctl_fail(&error);
     exit_code = command->run(ctl, n_args, args);
     banyan_disconnect(ctl->client);

@@ -89,8 +89,9 @@ bool ctl_parse(const struct ctl_command *command, int argc, char **argv, struct 
     }
     if (*n_args >= command->min_args && *n_args <= command->max_args)
         return true;
-    *exit_code = ctl_say(CTL_USAGE, "%s: %s argument; usage: %s %s", command->name,
-                         *n_args < command->min_args ? "missing" : "one too many", program, synopsis);
+    *exit_code = ctl_say(CTL_USAGE, "%s: %s; usage: %s %s", command->name,
+                         *n_args < command->min_args ? "an argument is missing" : "too many arguments",
+                         program, synopsis);
     return false;
 }
 

@@ -57,8 +57,9 @@ static char *make_header(const struct common_safetensor *tensors, size_t n_tenso
             json_array_append_new(shape, json_integer((json_int_t)t->dims[d]));
         json_t *entry = NULL;
         if (dtype_of(t, &dtype, &element) && !json_object_get(header, t->name))
-            entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype, "shape", shape, "data_offsets",
+            entry = json_pack("{s:s, s:O, s:[I, I]}", "dtype", dtype, "shape", shape, "data_offsets",
                               (json_int_t)offset, (json_int_t)(offset + t->bytes));
+        json_decref(shape);
         if (!entry || json_object_set_new(header, t->name, entry) != 0) {
             json_decref(header);
             return NULL;

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// The shared library exports the public API and nothing else.
+#include <dlfcn.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "client/banyan.h"
+
+static void *open_library(void)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/lib/libbanyan.so.0", getenv("BANYAN_BUILD_DIR"));
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        fail_msg("%s", dlerror());
+    return library;
+}
+
+static void test_exports(void **state)
+{
+    (void)state;
+    static const char *const there[] = {"banyan_connect",      "banyan_attend", "banyan_attend_async",
+                                        "banyan_attend_queue", "banyan_attach", "banyan_commit",
+                                        "banyan_session_fork", "banyan_ping"};
+    static const char *const hidden[] = {"common_loop_new", "proto_channel_open", "client_call_start",
+                                         "banyan__pb__header__init", "common_log"};
+    void *library = open_library();
+    for (size_t i = 0; i < sizeof there / sizeof *there; i++)
+        if (!dlsym(library, there[i]))
+            fail_msg("%s is not exported", there[i]);
+    for (size_t i = 0; i < sizeof hidden / sizeof *hidden; i++)
+        if (dlsym(library, hidden[i]))
+            fail_msg("%s is exported", hidden[i]);
+    const char *(*version)(void) = (const char *(*)(void))dlsym(library, "banyan_version");
+    const char *(*name)(banyan_code) = (const char *(*)(banyan_code))dlsym(library, "banyan_code_name");
+    assert_string_equal(version(), "0.1.0");
+    assert_string_equal(name(BANYAN_DATA_LOSS), "DATA_LOSS");
+    dlclose(library);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_exports)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,723 @@
+// SPDX-License-Identifier: Apache-2.0
+// The library against a service in this process that says q back as o: what calls, splitting, queues, retries
+// and disconnects do, whatever a coordinator does. Every test runs over every transport.
+#include <inttypes.h>
+#include <poll.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "client/banyan.h"
+#include "common/clock.h"
+#include "common/loop.h"
+#include "proto/rpc.h"
+
+enum mode { ECHO, HOLD, SILENT, WRONG_SHAPE, UNAVAILABLE_STATUS };
+
+struct held {
+    struct held *next;
+    struct proto_request *request;
+};
+
+static struct service {
+    struct common_loop *loop;
+    struct proto_server *server;
+    char endpoint[256];
+    _Atomic int mode;
+    atomic_uint calls, hold_until; // HOLD: answer all when so many are there
+    struct held *held;             // loop thread
+    unsigned n_held;
+} service;
+
+static char dir[] = "/tmp/banyan-client-XXXXXX";
+static const char *transport;
+
+// ---- the service -----------------------------------------------------------------------------------------
+
+struct echo {
+    struct common_blob *blob;
+    float *lse;
+};
+
+static void echo_sent(void *arg)
+{
+    struct echo *echo = arg;
+    common_blob_unref(echo->blob);
+    free(echo->lse);
+    free(echo);
+}
+
+#define HEADS     2
+#define DIM       4
+#define BAD_LAYER 3 // items of this layer fail
+
+static void answer(struct proto_request *request)
+{
+    const struct proto_message *message = proto_request_message(request);
+    const Banyan__Pb__AttendRequest *in = (const Banyan__Pb__AttendRequest *)message->body;
+    Banyan__Pb__AttendReply reply = BANYAN__PB__ATTEND_REPLY__INIT;
+    Banyan__Pb__AttendItemResult *results = calloc(in->n_items, sizeof *results);
+    Banyan__Pb__AttendItemResult **ptrs = calloc(in->n_items, sizeof(Banyan__Pb__AttendItemResult *));
+    Banyan__Pb__Status bad = BANYAN__PB__STATUS__INIT;
+    struct echo *echo = calloc(1, sizeof *echo);
+    bad.code = COMMON_OUT_OF_RANGE;
+    bad.message = (char *)"this layer is bad";
+    echo->blob = common_blob_ref(message->blob);
+    echo->lse = calloc(message->tensors[0].bytes / sizeof(float) + 1, sizeof(float));
+    size_t n_lse = 0;
+    for (size_t i = 0; i < in->n_items; i++) {
+        banyan__pb__attend_item_result__init(&results[i]);
+        results[i].length = in->items[i]->first + in->items[i]->rows;
+        results[i].plan_digest = 77;
+        if (in->items[i]->layer == BAD_LAYER)
+            results[i].status = &bad;
+        for (uint32_t row = 0; row < in->items[i]->rows; row++)
+            for (int h = 0; h < HEADS; h++)
+                echo->lse[n_lse++] = (float)(in->items[i]->first + row);
+        ptrs[i] = &results[i];
+    }
+    reply.n_items = in->n_items;
+    reply.items = ptrs;
+    reply.coordinator_ns = 5;
+    reply.tree_ns = 6;
+    size_t o_bytes = message->tensors[0].bytes - (service.mode == WRONG_SHAPE ? sizeof(float) : 0);
+    struct common_slice slices[2] = {{message->tensors[0].data, o_bytes}, {echo->lse, n_lse * sizeof(float)}};
+    struct proto_tensor_out tensors[2];
+    for (int i = 0; i < 2; i++)
+        tensors[i] = (struct proto_tensor_out){.dtype = BANYAN__PB__DTYPE__DTYPE_F32,
+                                               .n_dims = 1,
+                                               .dims = {slices[i].len / sizeof(float)},
+                                               .pieces = &slices[i],
+                                               .n_pieces = 1};
+    proto_request_reply(request, &reply.base, tensors, in->want_lse ? 2 : 1, echo_sent, echo);
+    free(results);
+    free(ptrs);
+}
+
+static void release_held(void *arg)
+{
+    (void)arg;
+    struct held *held = service.held;
+    service.held = NULL;
+    service.n_held = 0;
+    while (held) {
+        struct held *next = held->next;
+        answer(held->request);
+        free(held);
+        held = next;
+    }
+}
+
+static void on_attend(void *arg, struct proto_request *request)
+{
+    (void)arg;
+    atomic_fetch_add(&service.calls, 1);
+    if (service.mode == UNAVAILABLE_STATUS) {
+        proto_request_fail(request, COMMON_UNAVAILABLE, "w3 is lost", NULL, 0);
+        return;
+    }
+    if (service.mode == ECHO || service.mode == WRONG_SHAPE) {
+        answer(request);
+        return;
+    }
+    struct held *held = malloc(sizeof *held);
+    held->request = request;
+    held->next = service.held;
+    service.held = held;
+    service.n_held++;
+    if (service.mode == HOLD && service.n_held >= service.hold_until)
+        release_held(NULL);
+}
+
+static void on_health(void *arg, struct proto_request *request)
+{
+    (void)arg;
+    Banyan__Pb__HealthCheckReply reply = BANYAN__PB__HEALTH_CHECK_REPLY__INIT;
+    reply.serving = true;
+    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+}
+
+static void on_create(void *arg, struct proto_request *request)
+{
+    (void)arg;
+    Banyan__Pb__SessionCreateReply reply = BANYAN__PB__SESSION_CREATE_REPLY__INIT;
+    reply.session = 42;
+    reply.incarnation = 1;
+    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+}
+
+static void on_close(void *arg, struct proto_request *request)
+{
+    (void)arg;
+    Banyan__Pb__SessionCloseReply reply = BANYAN__PB__SESSION_CLOSE_REPLY__INIT;
+    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+}
+
+#define CLIENTS (1U << BANYAN__PB__ROLE__ROLE_CLIENT)
+static const struct proto_method methods[] = {
+    {BANYAN__PB__METHOD__METHOD_HEALTH_CHECK, CLIENTS, on_health},
+    {BANYAN__PB__METHOD__METHOD_SESSION_CREATE, CLIENTS, on_create},
+    {BANYAN__PB__METHOD__METHOD_SESSION_CLOSE, CLIENTS, on_close},
+    {BANYAN__PB__METHOD__METHOD_ATTEND, CLIENTS, on_attend},
+    {0},
+};
+
+static void open_server(void *arg)
+{
+    const char *endpoint = arg;
+    struct proto_server_options options = {
+        .name = "service",
+        .role = BANYAN__PB__ROLE__ROLE_COORDINATOR,
+        .methods = methods,
+        .requests_max = 20000,
+    };
+    struct common_error err;
+    if (proto_server_new(service.loop, &options, &service.server, &err) != COMMON_OK ||
+        proto_server_listen(service.server, endpoint, &err) != COMMON_OK) {
+        fprintf(stderr, "cannot listen on %s: %s\n", endpoint, err.message);
+        abort();
+    }
+    snprintf(service.endpoint, sizeof service.endpoint, "%s", proto_server_endpoint(service.server, 0));
+}
+
+static void close_server(void *arg)
+{
+    (void)arg;
+    proto_server_close(service.server);
+    release_held(NULL); // requests must be answered; the answers go nowhere
+}
+
+static int start_service(void **state)
+{
+    (void)state;
+    char endpoint[128];
+    if (strcmp(transport, "unix") == 0)
+        snprintf(endpoint, sizeof endpoint, "unix://%s/s", dir);
+    else
+        snprintf(endpoint, sizeof endpoint, "%s://127.0.0.1:0", transport);
+    memset(&service, 0, sizeof service);
+    if (common_loop_new(&service.loop) != COMMON_OK ||
+        common_loop_start_thread(service.loop, "service") != COMMON_OK)
+        return -1;
+    common_loop_call(service.loop, open_server, endpoint);
+    return 0;
+}
+
+static int stop_service(void **state)
+{
+    (void)state;
+    common_loop_call(service.loop, close_server, NULL);
+    common_loop_stop(service.loop);
+    common_loop_join(service.loop);
+    common_loop_free(service.loop);
+    return 0;
+}
+
+// ---- helpers ---------------------------------------------------------------------------------------------
+
+static const banyan_spec spec = {
+    .layers = 4, .q_heads = HEADS, .kv_heads = 1, .k_dim = DIM, .v_dim = DIM, .kv_type = BANYAN_F16};
+
+static banyan_client *connect_client(const banyan_options *options)
+{
+    banyan_client *client = NULL;
+    banyan_error error = {0};
+    if (banyan_connect(service.endpoint, options, &client, &error) != BANYAN_OK)
+        fail_msg("%s: %s", service.endpoint, error.message);
+    return client;
+}
+
+static banyan_session *create_session(banyan_client *client)
+{
+    banyan_session *session = NULL;
+    assert_int_equal(banyan_session_create(client, &spec, NULL, &session, NULL), BANYAN_OK);
+    return session;
+}
+
+struct work { // an item with its buffers
+    banyan_item item;
+    banyan_error error;
+    float *q, *o, *lse;
+};
+
+static void make_work(struct work *w, banyan_session *session, uint32_t rows, float start)
+{
+    size_t n = (size_t)rows * HEADS * DIM;
+    w->q = malloc(n * sizeof(float));
+    w->o = calloc(n, sizeof(float));
+    w->lse = calloc((size_t)rows * HEADS, sizeof(float));
+    for (size_t i = 0; i < n; i++)
+        w->q[i] = start + (float)i;
+    w->item = (banyan_item){.session = session,
+                            .first = 10,
+                            .rows = rows,
+                            .q = w->q,
+                            .o = w->o,
+                            .lse = w->lse,
+                            .error = &w->error};
+}
+
+static void check_work(const struct work *w)
+{
+    assert_int_equal(w->item.code, BANYAN_OK);
+    assert_memory_equal(w->q, w->o, (size_t)w->item.rows * HEADS * DIM * sizeof(float));
+    for (uint32_t i = 0; i < w->item.rows * HEADS; i++)
+        assert_true(w->lse[i] == (float)(w->item.first + i / HEADS));
+    assert_int_equal(w->item.length, w->item.first + w->item.rows);
+}
+
+static void free_work(struct work *w)
+{
+    free(w->q);
+    free(w->o);
+    free(w->lse);
+}
+
+// ---- tests -----------------------------------------------------------------------------------------------
+
+static void test_ping_and_session(void **state)
+{
+    (void)state;
+    banyan_client *client = connect_client(NULL);
+    uint64_t rtt = 0;
+    assert_int_equal(banyan_ping(client, &rtt, NULL), BANYAN_OK);
+    assert_true(rtt > 0);
+    banyan_session *session = create_session(client);
+    assert_int_equal(banyan_session_id(session), 42);
+    assert_int_equal(banyan_session_spec(session)->chunk_tokens, 256);
+    assert_true(banyan_session_spec(session)->scale == 0.5f);
+    banyan_session_close(session);
+    banyan_disconnect(client);
+}
+
+static void test_nobody_there(void **state)
+{
+    (void)state;
+    banyan_client *client = NULL;
+    banyan_error error = {0};
+    banyan_options options = {.connect_timeout_ns = 100 * COMMON_NS_PER_MS};
+    char endpoint[128];
+    if (strcmp(transport, "unix") == 0)
+        snprintf(endpoint, sizeof endpoint, "unix://%s/nobody", dir);
+    else
+        snprintf(endpoint, sizeof endpoint, "%s://127.0.0.1:1", transport);
+    assert_int_equal(banyan_connect(endpoint, &options, &client, &error), BANYAN_UNAVAILABLE);
+    assert_non_null(strstr(error.message, endpoint));
+    assert_null(client);
+    assert_int_equal(banyan_connect("what", NULL, &client, &error), BANYAN_INVALID_ARGUMENT);
+    options.token_file = "/nonexistent/token";
+    assert_int_not_equal(banyan_connect(service.endpoint, &options, &client, &error), BANYAN_OK);
+    assert_null(client);
+}
+
+static void test_scatter(void **state)
+{
+    (void)state;
+    banyan_client *client = connect_client(NULL);
+    banyan_session *session = create_session(client);
+    struct work works[50];
+    banyan_item items[50];
+    for (int i = 0; i < 50; i++) {
+        make_work(&works[i], session, 1 + (uint32_t)i % 5, (float)i * 1000);
+        if (i % 7 == 3)
+            works[i].item.lse = NULL;
+        if (i == 20)
+            works[i].item.layer = BAD_LAYER;
+        if (i == 30)
+            works[i].item.layer = 4; // not there: never sent
+        if (i == 31)
+            works[i].item.rows = 0;
+        if (i == 32)
+            works[i].item.k = works[i].q; // k without v
+        items[i] = works[i].item;
+    }
+    banyan_trace trace;
+    assert_int_equal(banyan_attend(client, items, 50, 0, &trace, NULL), BANYAN_OK);
+    assert_int_equal(trace.coordinator_ns, 5);
+    assert_int_equal(trace.tree_ns, 6);
+    assert_true(trace.total_ns > 0);
+    banyan_trace_free(&trace);
+    for (int i = 0; i < 50; i++) {
+        works[i].item = items[i];
+        if (i == 20) {
+            assert_int_equal(items[i].code, BANYAN_OUT_OF_RANGE);
+            assert_string_equal(works[i].error.message, "this layer is bad");
+            assert_true(works[i].o[0] == 0); // outputs are written only on success
+        } else if (i >= 30 && i <= 32) {
+            assert_int_equal(items[i].code, BANYAN_INVALID_ARGUMENT);
+            assert_int_equal(works[i].error.code, BANYAN_INVALID_ARGUMENT);
+        } else if (items[i].lse) {
+            check_work(&works[i]);
+            assert_int_equal(items[i].digest, 77);
+        } else {
+            assert_int_equal(items[i].code, BANYAN_OK);
+            assert_memory_equal(works[i].q, works[i].o, (size_t)items[i].rows * HEADS * DIM * sizeof(float));
+        }
+        free_work(&works[i]);
+    }
+    assert_int_equal(service.calls, 1);
+    banyan_session_close(session);
+    banyan_disconnect(client);
+}
+
+static void test_large_calls_are_split(void **state)
+{
+    (void)state;
+    banyan_client *client = connect_client(NULL);
+    banyan_session *session = create_session(client);
+    struct work big;
+    make_work(&big, session, 1200000, 0); // 38 MB of q
+    assert_int_equal(banyan_attend(client, &big.item, 1, 0, NULL, NULL), BANYAN_OK);
+    check_work(&big);
+    assert_in_range(service.calls, 3, 10);
+    free_work(&big);
+    service.calls = 0;
+    enum { MANY = 2500 };
+    struct work *works = calloc(MANY, sizeof *works);
+    banyan_item *items = calloc(MANY, sizeof *items);
+    for (int i = 0; i < MANY; i++) {
+        make_work(&works[i], session, 1, (float)i);
+        items[i] = works[i].item;
+    }
+    assert_int_equal(banyan_attend(client, items, MANY, 0, NULL, NULL), BANYAN_OK);
+    assert_int_equal(service.calls, 3);
+    for (int i = 0; i < MANY; i++) {
+        works[i].item = items[i];
+        check_work(&works[i]);
+        free_work(&works[i]);
+    }
+    free(works);
+    free(items);
+    banyan_session_close(session);
+    banyan_disconnect(client);
+}
+
+static void test_failed_calls(void **state)
+{
+    (void)state;
+    banyan_client *client = connect_client(NULL);
+    banyan_session *session = create_session(client);
+    struct work w;
+    banyan_error error;
+    make_work(&w, session, 2, 1);
+    service.mode = WRONG_SHAPE;
+    assert_int_equal(banyan_attend(client, &w.item, 1, 0, NULL, &error), BANYAN_INTERNAL);
+    assert_int_equal(w.item.code, BANYAN_INTERNAL);
+    assert_true(w.o[1] == 0);
+    service.mode = UNAVAILABLE_STATUS; // the coordinator's word is final
+    service.calls = 0;
+    assert_int_equal(banyan_attend(client, &w.item, 1, 0, NULL, &error), BANYAN_UNAVAILABLE);
+    assert_string_equal(error.message, "w3 is lost");
+    assert_int_equal(service.calls, 1);
+    service.mode = SILENT;
+    assert_int_equal(banyan_attend(client, &w.item, 1, 50 * COMMON_NS_PER_MS, NULL, &error),
+                     BANYAN_DEADLINE_EXCEEDED);
+    assert_int_equal(w.item.code, BANYAN_DEADLINE_EXCEEDED);
+    assert_int_equal(banyan_attend(client, NULL, 0, 0, NULL, &error), BANYAN_INVALID_ARGUMENT);
+    banyan_client *other = connect_client(NULL);
+    assert_int_equal(banyan_attend(other, &w.item, 1, 0, NULL, &error),
+                     BANYAN_OK); // the call is answered: a bad item fails alone
+    assert_int_equal(w.item.code, BANYAN_INVALID_ARGUMENT);
+    banyan_disconnect(other);
+    free_work(&w);
+    banyan_session_close(session);
+    banyan_disconnect(client);
+}
+
+struct counter {
+    atomic_uint done, ok;
+    unsigned expected;
+    sem_t all;
+};
+
+static void count_done(void *arg, banyan_code code, const banyan_error *error, banyan_item *items,
+                       size_t n_items)
+{
+    struct counter *counter = arg;
+    (void)error;
+    if (code == BANYAN_OK && n_items == 1 && items[0].code == BANYAN_OK)
+        atomic_fetch_add(&counter->ok, 1);
+    if (atomic_fetch_add(&counter->done, 1) + 1 == counter->expected)
+        sem_post(&counter->all);
+}
+
+static void test_ten_thousand_in_flight(void **state)
+{
+    (void)state;
+    enum { N = 10000 };
+    banyan_client *client =
+        connect_client(&(banyan_options){.calls_max = N, .timeout_ns = 100 * COMMON_NS_PER_S});
+    banyan_session *session = create_session(client);
+    struct work *works = calloc(N, sizeof *works);
+    struct counter counter = {.expected = N};
+    sem_init(&counter.all, 0, 0);
+    // Over a stream the service sees them all before it answers any; nng carries 64 at a time.
+    service.hold_until = strcmp(transport, "nng+tcp") == 0 ? 16 : N;
+    service.mode = HOLD;
+    for (int i = 0; i < N; i++) {
+        make_work(&works[i], session, 1, (float)i);
+        assert_int_equal(banyan_attend_async(client, &works[i].item, 1, 0, count_done, &counter, NULL),
+                         BANYAN_OK);
+    }
+    sem_wait(&counter.all);
+    assert_int_equal(counter.ok, N);
+    assert_int_equal(service.calls, N);
+    for (int i = 0; i < N; i++) {
+        check_work(&works[i]);
+        free_work(&works[i]);
+    }
+    free(works);
+    sem_destroy(&counter.all);
+    banyan_session_close(session);
+    banyan_disconnect(client);
+}
+
+static void test_calls_max_and_queue(void **state)
+{
+    (void)state;
+    enum { MAX = 8 };
+    banyan_client *client = connect_client(&(banyan_options){.calls_max = MAX});
+    banyan_session *session = create_session(client);
+    struct work works[MAX + 1];
+    banyan_error error;
+    service.hold_until = MAX;
+    service.mode = HOLD;
+    struct pollfd fd = {.fd = banyan_poll_fd(client), .events = POLLIN};
+    for (int i = 0; i <= MAX; i++)
+        make_work(&works[i], session, 1, (float)i);
+    for (int i = 0; i < MAX; i++)
+        assert_int_equal(banyan_attend_queue(client, &works[i].item, 1, 0, &works[i], NULL), BANYAN_OK);
+    assert_int_equal(banyan_attend_queue(client, &works[MAX].item, 1, 0, NULL, &error),
+                     BANYAN_RESOURCE_EXHAUSTED);
+    assert_int_equal(works[MAX].item.code, BANYAN_RESOURCE_EXHAUSTED);
+    unsigned seen = 0;
+    bool refused = false;
+    while (seen < MAX) {
+        banyan_completion done[3];
+        assert_int_equal(poll(&fd, 1, 60000), 1);
+        // Answered but not fetched still counts.
+        if (!refused)
+            assert_int_equal(banyan_attend_queue(client, &works[MAX].item, 1, 0, NULL, &error),
+                             BANYAN_RESOURCE_EXHAUSTED);
+        refused = true;
+        size_t n = banyan_poll(client, done, 3);
+        for (size_t i = 0; i < n; i++) {
+            struct work *w = done[i].tag;
+            assert_int_equal(done[i].code, BANYAN_OK);
+            assert_ptr_equal(done[i].items, &w->item);
+            assert_int_equal(done[i].n_items, 1);
+            check_work(w);
+        }
+        seen += (unsigned)n;
+    }
+    assert_int_equal(poll(&fd, 1, 0), 0); // nothing is left: not readable
+    banyan_completion none;
+    assert_int_equal(banyan_poll(client, &none, 1), 0);
+    service.mode = ECHO;
+    assert_int_equal(banyan_attend_queue(client, &works[MAX].item, 1, 0, &works[MAX], NULL),
+                     BANYAN_OK); // there is room again
+    assert_int_equal(poll(&fd, 1, 60000), 1);
+    assert_int_equal(banyan_poll(client, &none, 1), 1);
+    for (int i = 0; i <= MAX; i++)
+        free_work(&works[i]);
+    banyan_session_close(session);
+    banyan_disconnect(client);
+}
+
+struct chain {
+    banyan_client *client;
+    struct work work;
+    unsigned left;
+    bool blocked_refused;
+    banyan_code item_code;
+    sem_t end;
+};
+
+static void next_in_chain(void *arg, banyan_code code, const banyan_error *error, banyan_item *items,
+                          size_t n_items)
+{
+    (void)error;
+    (void)n_items;
+    struct chain *chain = arg;
+    banyan_error refused;
+    chain->item_code = items[0].code;
+    if (banyan_attend(chain->client, items, 1, 0, NULL, &refused) == BANYAN_FAILED_PRECONDITION &&
+        banyan_ping(chain->client, NULL, NULL) == BANYAN_FAILED_PRECONDITION)
+        chain->blocked_refused = true;
+    if (code != BANYAN_OK || chain->left-- == 0 ||
+        banyan_attend_async(chain->client, items, 1, 0, next_in_chain, chain, NULL) != BANYAN_OK)
+        sem_post(&chain->end);
+}
+
+static void test_callbacks_start_calls(void **state)
+{
+    (void)state;
+    struct chain chain = {.client = connect_client(&(banyan_options){.calls_max = 1}), .left = 500};
+    banyan_session *session = create_session(chain.client);
+    make_work(&chain.work, session, 1, 1);
+    sem_init(&chain.end, 0, 0);
+    assert_int_equal(banyan_attend_async(chain.client, &chain.work.item, 1, 0, next_in_chain, &chain, NULL),
+                     BANYAN_OK);
+    sem_wait(&chain.end);
+    assert_int_equal(chain.left, UINT32_MAX);
+    assert_true(chain.blocked_refused);
+    // An item that never leaves the house ends on the library's thread too, and not on this stack of calls.
+    chain.left = 500;
+    chain.work.item.layer = 99;
+    assert_int_equal(banyan_attend_async(chain.client, &chain.work.item, 1, 0, next_in_chain, &chain, NULL),
+                     BANYAN_OK);
+    sem_wait(&chain.end);
+    assert_int_equal(chain.left, UINT32_MAX);
+    assert_int_equal(chain.item_code, BANYAN_INVALID_ARGUMENT);
+    sem_destroy(&chain.end);
+    free_work(&chain.work);
+    banyan_session_close(session);
+    banyan_disconnect(chain.client);
+}
+
+struct blocked {
+    banyan_client *client;
+    struct work work;
+    banyan_code code;
+};
+
+static void *block_in_attend(void *arg)
+{
+    struct blocked *blocked = arg;
+    blocked->code = banyan_attend(blocked->client, &blocked->work.item, 1, 0, NULL, NULL);
+    return NULL;
+}
+
+static void test_disconnect_with_calls_in_flight(void **state)
+{
+    (void)state;
+    enum { N = 300 };
+    banyan_client *client = connect_client(NULL);
+    banyan_session *session = create_session(client);
+    struct work works[N];
+    struct counter counter = {.expected = N};
+    struct blocked blocked = {.client = client, .code = BANYAN_OK};
+    pthread_t thread;
+    sem_init(&counter.all, 0, 0);
+    service.mode = SILENT;
+    make_work(&blocked.work, session, 1, 0);
+    pthread_create(&thread, NULL, block_in_attend, &blocked);
+    while (atomic_load(&service.calls) < 1) // it is on its way
+        usleep(1000);
+    for (int i = 0; i < N; i++) {
+        make_work(&works[i], session, 1, (float)i);
+        assert_int_equal(banyan_attend_async(client, &works[i].item, 1, 0, count_done, &counter, NULL),
+                         BANYAN_OK);
+    }
+    banyan_disconnect(client);
+    assert_int_equal(counter.done, N); // before disconnect returned
+    assert_int_equal(counter.ok, 0);
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(works[i].item.code, BANYAN_CANCELLED);
+        free_work(&works[i]);
+    }
+    pthread_join(thread, NULL);
+    assert_int_equal(blocked.code, BANYAN_CANCELLED);
+    free_work(&blocked.work);
+    sem_destroy(&counter.all);
+    banyan_session_close(session); // after its client: allowed
+}
+
+static void test_lost_connection_is_retried(void **state)
+{
+    (void)state;
+    banyan_client *client = connect_client(NULL);
+    banyan_session *session = create_session(client);
+    struct blocked blocked = {.client = client, .code = BANYAN_UNKNOWN};
+    pthread_t thread;
+    char endpoint[sizeof service.endpoint];
+    service.mode = SILENT;
+    make_work(&blocked.work, session, 3, 5);
+    pthread_create(&thread, NULL, block_in_attend, &blocked);
+    while (atomic_load(&service.calls) < 1)
+        usleep(1000);
+    memcpy(endpoint, service.endpoint, sizeof endpoint);
+    common_loop_call(service.loop, close_server, NULL);
+    service.mode = ECHO;
+    common_loop_call(service.loop, open_server, endpoint); // a coordinator comes back at its address
+    pthread_join(thread, NULL);
+    assert_int_equal(blocked.code, BANYAN_OK);
+    check_work(&blocked.work);
+    free_work(&blocked.work);
+    banyan_session_close(session);
+    banyan_disconnect(client);
+}
+
+#define MEASURE_N 2000
+
+// Not a timed test: it says what a call costs, for whoever reads the log.
+static void test_blocking_calls_from_threads(void **state)
+{
+    (void)state;
+    banyan_client *client = connect_client(NULL);
+    banyan_session *session = create_session(client);
+    struct work w;
+    make_work(&w, session, 1, 1);
+    uint64_t start = common_clock_ns();
+    for (int i = 0; i < MEASURE_N; i++)
+        assert_int_equal(banyan_attend(client, &w.item, 1, 0, NULL, NULL), BANYAN_OK);
+    print_message("%s: %.1f us a blocking attend\n", transport,
+                  (double)(common_clock_ns() - start) / 1e3 / MEASURE_N);
+    check_work(&w);
+    struct blocked blocked[8];
+    pthread_t threads[8];
+    for (int i = 0; i < 8; i++) {
+        blocked[i] = (struct blocked){.client = client, .code = BANYAN_UNKNOWN};
+        make_work(&blocked[i].work, session, 2, (float)i);
+        pthread_create(&threads[i], NULL, block_in_attend, &blocked[i]);
+    }
+    for (int i = 0; i < 8; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(blocked[i].code, BANYAN_OK);
+        check_work(&blocked[i].work);
+        free_work(&blocked[i].work);
+    }
+    free_work(&w);
+    banyan_session_close(session);
+    banyan_disconnect(client);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, start_service, stop_service)
+    const struct CMUnitTest tests[] = {
+        TEST(test_ping_and_session),
+        TEST(test_nobody_there),
+        TEST(test_scatter),
+        TEST(test_large_calls_are_split),
+        TEST(test_failed_calls),
+        TEST(test_ten_thousand_in_flight),
+        TEST(test_calls_max_and_queue),
+        TEST(test_callbacks_start_calls),
+        TEST(test_disconnect_with_calls_in_flight),
+        TEST(test_lost_connection_is_retried),
+        TEST(test_blocking_calls_from_threads),
+    };
+    static const char *const transports[] = {"unix", "tcp", "nng+tcp"};
+    int failed = 0;
+    if (!mkdtemp(dir))
+        return 1;
+    for (size_t i = 0; i < sizeof transports / sizeof *transports; i++) {
+        transport = transports[i];
+        print_message("over %s\n", transport);
+        failed += cmocka_run_group_tests_name(transport, tests, NULL, NULL);
+    }
+    char command[128];
+    snprintf(command, sizeof command, "%s/s", dir);
+    unlink(command);
+    rmdir(dir);
+    return failed;
+}
