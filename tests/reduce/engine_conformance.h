@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every engine promises, as tests over its ops table. Run by a test program for each engine.
+#ifndef TESTS_REDUCE_ENGINE_CONFORMANCE_H
+#define TESTS_REDUCE_ENGINE_CONFORMANCE_H
+
+#include "reduce/engine.h"
+
+// Runs all of them as one cmocka group; returns how many failed.
+int engine_conformance_run(const struct reduce_engine_ops *ops);
+
+#endif

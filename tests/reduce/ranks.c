@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/reduce/ranks.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/hash.h"
+#include "proto/rpc.h"
+
+struct rank {
+    struct ranks *ranks;
+    uint32_t self;
+    struct common_loop *loop;
+    struct proto_server *server;
+    struct reduce_env env;
+    struct reduce_group *group;
+    struct ranks_counts counts;
+    uint64_t last_step;
+};
+
+struct ranks {
+    struct ranks_options options;
+    char dir[64];
+    struct common_secret secret;
+    int32_t parents[RANKS_MAX];
+    struct rank ranks[RANKS_MAX];
+};
+
+struct ranks_call {
+    struct ranks *ranks;
+    const struct proto_step *step;
+    struct served *served; // on the root's loop; NULL when it has ended
+    pthread_mutex_t lock;
+    pthread_cond_t ended;
+    bool is_over;
+    struct reduce_outcome outcome;
+};
+
+// A step on one rank: of a parent (request) or of the test (call).
+struct served {
+    struct rank *rank;
+    const struct proto_step *step;
+    struct proto_step *decoded; // the same, owned; NULL on the root
+    struct script script;
+    struct proto_request *request;
+    struct ranks_call *call;
+    struct reduce_op *op;
+    struct common_timer *timer;
+    struct reduce_outcome outcome; // until the answer is sent
+};
+
+// ---- a step on one rank
+// --------------------------------------------------------------------------------------------
+
+static void served_free(void *arg)
+{
+    struct served *served = arg;
+    outcome_clear(&served->outcome);
+    common_timer_free(served->timer);
+    proto_step_free(served->decoded);
+    free(served);
+}
+
+static void call_end(struct ranks_call *call, const struct reduce_outcome *outcome)
+{
+    pthread_mutex_lock(&call->lock);
+    call->served = NULL;
+    call->outcome = *outcome;
+    call->is_over = true;
+    pthread_cond_signal(&call->ended);
+    pthread_mutex_unlock(&call->lock);
+}
+
+static void on_done(void *arg, struct reduce_outcome *outcome)
+{
+    struct served *served = arg;
+    served->op = NULL;
+    if (served->call) {
+        call_end(served->call, outcome);
+        served_free(served);
+        return;
+    }
+    struct proto_request *request = served->request;
+    served->outcome = *outcome;
+    if (outcome->code != COMMON_OK) {
+        served->rank->counts.cancelled += outcome->code == COMMON_CANCELLED;
+        proto_request_fail(request, outcome->code, outcome->text, NULL, 0);
+        served_free(served);
+        return;
+    }
+    struct proto_step_result *result = outcome->result;
+    result->n_tensors = 1;
+    result->tensors[0] = outcome->partials->data;
+    result->tensor_bytes[0] = outcome->partials->len;
+    if (served->script.wrong == served->rank->self)
+        result->tensor_bytes[0] -= COMMON_BLOB_ALIGN;
+    proto_step_reply(request, result, served_free, served);
+}
+
+static void on_cancel(void *arg)
+{
+    struct served *served = arg;
+    served->rank->ranks->options.ops->cancel(served->op);
+}
+
+static void contribute(void *arg)
+{
+    struct served *served = arg;
+    struct reduce_local local = {.ready_ns = common_clock_ns()};
+    contribution_make(served->step, &served->script, served->rank->self, &local);
+    if (served->step->want_trace) {
+        local.result->n_traces = 1;
+        local.result->traces[0].rank = served->rank->self;
+        local.result->traces[0].tokens = served->step->has_kv;
+        snprintf(local.result->traces[0].worker, sizeof local.result->traces[0].worker, "%s",
+                 ranks_name(served->rank->self));
+    }
+    served->rank->ranks->options.ops->contribute(served->op, &local);
+}
+
+static void serve(struct served *served)
+{
+    struct rank *rank = served->rank;
+    const struct reduce_engine_ops *ops = rank->ranks->options.ops;
+    struct common_error err;
+    enum common_code code = COMMON_CANCELLED;
+    common_error_set(&err, code, "the group is closed");
+    if (rank->group)
+        code = ops->begin(rank->group, served->step, on_done, served, &served->op, &err);
+    if (code != COMMON_OK) {
+        struct reduce_outcome outcome = {.code = code};
+        snprintf(outcome.text, sizeof outcome.text, "%.200s", err.message);
+        on_done(served, &outcome);
+        return;
+    }
+    if (served->request)
+        proto_request_on_cancel(served->request, on_cancel, served);
+    if (served->script.hang == rank->self)
+        return;
+    uint64_t drawn =
+        common_mix64(served->script.seed ^ common_mix64(served->step->step * RANKS_MAX + rank->self));
+    if (served->script.delay_us > 0 &&
+        common_timer_new(rank->loop, contribute, served, &served->timer) == COMMON_OK)
+        common_timer_start(served->timer, drawn % served->script.delay_us * COMMON_NS_PER_US, false);
+    else
+        contribute(served);
+}
+
+static void vanish(void *arg)
+{
+    struct rank *rank = arg;
+    proto_server_close(rank->server);
+    rank->server = NULL;
+    rank->ranks->options.ops->close(rank->group);
+    rank->group = NULL;
+}
+
+static void handle_step(void *arg, struct proto_request *request)
+{
+    struct rank *rank = arg;
+    struct common_error err;
+    struct served *served = calloc(1, sizeof *served);
+    if (!served || proto_step_decode(proto_request_message(request), proto_request_deadline(request),
+                                     &served->decoded, &err)) {
+        free(served);
+        proto_request_fail(request, COMMON_INTERNAL, served ? err.message : "out of memory", NULL, 0);
+        return;
+    }
+    served->rank = rank;
+    served->request = request;
+    served->step = served->decoded;
+    memcpy(&served->script, served->step->q, sizeof served->script);
+    rank->counts.steps++;
+    rank->counts.with_kv += served->step->has_kv;
+    rank->counts.out_of_order |= served->step->step < rank->last_step;
+    rank->last_step = served->step->step;
+    if (served->script.vanish == rank->self) {
+        common_loop_post(rank->loop, vanish, rank); // not on the stack of its own link
+        served->script.hang = rank->self;
+    }
+    serve(served);
+}
+
+static const struct proto_method methods[] = {
+    {BANYAN__PB__METHOD__METHOD_STEP, 1 << BANYAN__PB__ROLE__ROLE_WORKER, handle_step},
+    {0, 0, NULL},
+};
+
+// ---- the test's side
+// -----------------------------------------------------------------------------------------------
+
+static void begin_on_root(void *arg)
+{
+    struct ranks_call *call = arg;
+    struct served *served = calloc(1, sizeof *served);
+    if (!served)
+        abort();
+    served->rank = &call->ranks->ranks[0];
+    served->call = call;
+    served->step = call->step;
+    memcpy(&served->script, served->step->q, sizeof served->script);
+    call->served = served;
+    serve(served);
+}
+
+struct ranks_call *ranks_begin(struct ranks *ranks, const struct proto_step *step)
+{
+    struct ranks_call *call = calloc(1, sizeof *call);
+    assert_non_null(call);
+    call->ranks = ranks;
+    call->step = step;
+    pthread_mutex_init(&call->lock, NULL);
+    pthread_cond_init(&call->ended, NULL);
+    common_loop_post(ranks->ranks[0].loop, begin_on_root, call);
+    return call;
+}
+
+static void cancel_on_root(void *arg)
+{
+    struct ranks_call *call = arg;
+    if (call->served)
+        call->ranks->options.ops->cancel(call->served->op);
+}
+
+void ranks_cancel(struct ranks_call *call)
+{
+    common_loop_call(call->ranks->ranks[0].loop, cancel_on_root, call);
+}
+
+void ranks_wait(struct ranks_call *call, struct reduce_outcome *out)
+{
+    pthread_mutex_lock(&call->lock);
+    while (!call->is_over)
+        pthread_cond_wait(&call->ended, &call->lock);
+    *out = call->outcome;
+    pthread_mutex_unlock(&call->lock);
+    pthread_mutex_destroy(&call->lock);
+    pthread_cond_destroy(&call->ended);
+    free(call);
+}
+
+void ranks_run(struct ranks *ranks, const struct proto_step *step, struct reduce_outcome *out)
+{
+    ranks_wait(ranks_begin(ranks, step), out);
+}
+
+void outcome_clear(struct reduce_outcome *outcome)
+{
+    proto_step_result_free(outcome->result);
+    common_blob_unref(outcome->partials);
+    outcome->result = NULL;
+    outcome->partials = NULL;
+}
+
+struct question { // asked of a rank on its loop
+    struct rank *rank;
+    uint32_t child;
+    struct ranks_counts counts;
+    struct reduce_edge_stats stats;
+    bool failed;
+};
+
+static void edge_endpoint(const struct ranks *ranks, uint32_t rank, char *out, size_t len)
+{
+    snprintf(out, len, "unix://%s/%u", ranks->dir, rank);
+}
+
+static void answer_counts(void *arg)
+{
+    struct question *question = arg;
+    question->counts = question->rank->counts;
+}
+
+void ranks_counts_get(struct ranks *ranks, uint32_t rank, struct ranks_counts *out)
+{
+    struct question question = {.rank = &ranks->ranks[rank]};
+    common_loop_call(ranks->ranks[rank].loop, answer_counts, &question);
+    *out = question.counts;
+}
+
+void ranks_await_cancelled(struct ranks *ranks, uint32_t rank, uint64_t count)
+{
+    struct ranks_counts counts;
+    for (ranks_counts_get(ranks, rank, &counts); counts.cancelled < count;
+         ranks_counts_get(ranks, rank, &counts))
+        usleep(1000);
+}
+
+static void answer_stats(void *arg)
+{
+    struct question *question = arg;
+    char endpoint[128];
+    edge_endpoint(question->rank->ranks, question->child, endpoint, sizeof endpoint);
+    const struct reduce_edge *edge = reduce_edge_find(question->rank->env.edges, endpoint);
+    if (edge)
+        reduce_edge_stats_get(edge, &question->stats);
+}
+
+void ranks_edge_stats(struct ranks *ranks, uint32_t rank, uint32_t child, struct reduce_edge_stats *out)
+{
+    struct question question = {.rank = &ranks->ranks[rank], .child = child};
+    common_loop_call(ranks->ranks[rank].loop, answer_stats, &question);
+    *out = question.stats;
+}
+
+void ranks_await_idle(struct ranks *ranks, uint32_t rank, uint32_t child)
+{
+    struct reduce_edge_stats stats;
+    for (ranks_edge_stats(ranks, rank, child, &stats); stats.outstanding + stats.waiting > 0;
+         ranks_edge_stats(ranks, rank, child, &stats))
+        usleep(1000);
+}
+
+// ---- start and stop
+// ------------------------------------------------------------------------------------------------
+
+static void listen_on_loop(void *arg)
+{
+    struct question *question = arg;
+    struct rank *rank = question->rank;
+    char endpoint[128];
+    const struct proto_server_options options = {
+        .name = ranks_name(rank->self),
+        .role = BANYAN__PB__ROLE__ROLE_WORKER,
+        .secret = &rank->ranks->secret,
+        .methods = methods,
+        .arg = rank,
+    };
+    edge_endpoint(rank->ranks, rank->self, endpoint, sizeof endpoint);
+    question->failed = proto_server_new(rank->loop, &options, &rank->server, NULL) != COMMON_OK ||
+                       proto_server_listen(rank->server, endpoint, NULL) != COMMON_OK;
+}
+
+static void open_on_loop(void *arg)
+{
+    struct question *question = arg;
+    struct rank *rank = question->rank;
+    struct ranks *ranks = rank->ranks;
+    struct reduce_group_member members[RANKS_MAX] = {0};
+    for (uint32_t r = 0; r < ranks->options.n; r++) {
+        snprintf(members[r].name, sizeof members[r].name, "%s", ranks_name(r));
+        edge_endpoint(ranks, r, members[r].edge_endpoint, sizeof members[r].edge_endpoint);
+        members[r].parent = ranks->parents[r];
+    }
+    rank->env = (struct reduce_env){
+        .loop = rank->loop,
+        .name = ranks_name(rank->self),
+        .secret = &ranks->secret,
+        .edge_frames_max = ranks->options.edge_frames_max,
+        .edge_queue_max = ranks->options.edge_queue_max,
+    };
+    const struct reduce_group_spec spec = {
+        .plan = 7, .epoch = 1, .self = rank->self, .n = ranks->options.n, .members = members};
+    question->failed = reduce_edges_new(&rank->env, &rank->env.edges) != COMMON_OK ||
+                       ranks->options.ops->open(&rank->env, &spec, &rank->group, NULL) != COMMON_OK;
+}
+
+static void ask(struct ranks *ranks, uint32_t rank, common_loop_fn fn)
+{
+    struct question question = {.rank = &ranks->ranks[rank]};
+    common_loop_call(ranks->ranks[rank].loop, fn, &question);
+    assert_false(question.failed);
+}
+
+struct ranks *ranks_start(const struct ranks_options *options)
+{
+    struct ranks *ranks = calloc(1, sizeof *ranks);
+    assert_non_null(ranks);
+    ranks->options = *options;
+    memcpy(ranks->parents, options->parents, options->n * sizeof *options->parents);
+    memset(ranks->secret.bytes, 0x5a, sizeof ranks->secret.bytes);
+    snprintf(ranks->dir, sizeof ranks->dir, "/tmp/reduce.XXXXXX");
+    assert_non_null(mkdtemp(ranks->dir));
+    for (uint32_t r = 0; r < options->n; r++) {
+        struct rank *rank = &ranks->ranks[r];
+        rank->ranks = ranks;
+        rank->self = r;
+        assert_int_equal(common_loop_new(&rank->loop), COMMON_OK);
+        assert_int_equal(common_loop_start_thread(rank->loop, ranks_name(r)), COMMON_OK);
+        if (r != options->absent)
+            ask(ranks, r, listen_on_loop);
+    }
+    for (uint32_t r = 0; r < options->n; r++)
+        ask(ranks, r, open_on_loop);
+    return ranks;
+}
+
+static void close_on_loop(void *arg)
+{
+    struct question *question = arg;
+    struct rank *rank = question->rank;
+    rank->ranks->options.ops->close(rank->group);
+    rank->group = NULL;
+}
+
+void ranks_close_root(struct ranks *ranks)
+{
+    ask(ranks, 0, close_on_loop);
+}
+
+static void stop_on_loop(void *arg)
+{
+    struct question *question = arg;
+    struct rank *rank = question->rank;
+    rank->ranks->options.ops->close(rank->group);
+    rank->group = NULL;
+    proto_server_close(rank->server);
+    reduce_edges_free(rank->env.edges);
+}
+
+void ranks_stop(struct ranks *ranks)
+{
+    char endpoint[128];
+    for (uint32_t r = 0; r < ranks->options.n; r++)
+        ask(ranks, r, stop_on_loop); // the root first: children see their links go
+    for (uint32_t r = 0; r < ranks->options.n; r++) {
+        common_loop_stop(ranks->ranks[r].loop);
+        common_loop_join(ranks->ranks[r].loop);
+        common_loop_free(ranks->ranks[r].loop);
+        edge_endpoint(ranks, r, endpoint, sizeof endpoint);
+        unlink(endpoint + strlen("unix://"));
+    }
+    if (rmdir(ranks->dir) != 0)
+        fail_msg("%s is not empty", ranks->dir);
+    free(ranks);
+}
