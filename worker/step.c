@@ -255,7 +255,8 @@ static const char *shape_problem(const struct worker_session *session, const str
         item->kv_heads > spec->kv_heads - item->kv_head ||
         item->q_heads != item->kv_heads * kernels_spec_group(spec) || item->v_dim != spec->v_dim)
         return "the slab does not fit the session's heads";
-    if (item->q_bytes != (uint64_t)item->rows * item->q_heads * spec->k_dim * sizeof(float))
+    if (item->q_offset % sizeof(float) != 0 ||
+        item->q_bytes != (uint64_t)item->rows * item->q_heads * spec->k_dim * sizeof(float))
         return "q does not have the slab's size";
     if (item->k_bytes == 0 && item->v_bytes == 0)
         return NULL;

@@ -425,7 +425,7 @@ static void write_piece(struct worker_store *store, const struct worker_rows *pi
 enum common_code worker_store_write(struct worker_store *store, const struct worker_rows *pieces, uint32_t n,
                                     enum worker_row to, uint64_t replace_from, struct common_error *err)
 {
-    assert(to == WORKER_ROW_PUT || to == WORKER_ROW_APPENDED);
+    assert(to == WORKER_ROW_APPENDED || (to == WORKER_ROW_PUT && replace_from == UINT64_MAX));
     for (uint32_t i = 0; i < n; i++) {
         enum common_code code = check_piece(&pieces[i], replace_from, err);
         if (code != COMMON_OK)
