@@ -11,10 +11,10 @@
 //
 //     row i sees key j  iff  j < visible  and  j <= p  and  (window == 0  or  p - j < window)
 //
-// and out = the partial (m, s, o) of the seen keys (kernels/partial.h). A key that is not seen is not touched
-// by arithmetic: NaN in it cannot leak. NaN and Inf in what is seen flow through as IEEE says. A weight below
-// exp(-87) of the largest may be taken as zero. Sums of weight times value must fit float32: |v| * keys <
-// 3e38.
+// and out = the partial (m, s, o) of the seen keys (kernels/partial.h). A key that no row sees is not read,
+// and one that a row does not see cannot reach that row: NaN in it does not leak. NaN and Inf in what is seen
+// flow through as IEEE says. A weight below exp(-87) of the largest may be taken as zero. Sums of weight
+// times value must fit float32: |v| * keys < 1e36.
 //
 // Bits. A kernel's result is a function of the job alone: not of threads, of scratch contents, of addresses.
 // The keys of a job are folded in blocks of KERNELS_BLOCK keys, counted from the start of each run; a block

@@ -135,7 +135,7 @@ static bool row_ranges(const struct tile *t, uint32_t r, struct ranges *out)
     return any;
 }
 
-static void score_panel(struct tile *t, enum kernels_kv_type type)
+INLINE void score_panel(struct tile *t, enum kernels_kv_type type)
 {
     if (t->wide) {
         for (uint32_t b = 0; b < t->block_count; b++)

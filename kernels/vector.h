@@ -89,9 +89,17 @@ INLINE vf vf_max(vf a, vf b)
 
 INLINE vf vf_load_bf16(const uint16_t *p)
 {
+#if LANES == 16
+    return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p)),
+                                 16);
+#elif LANES == 8
+    return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)),
+                                 16);
+#else
     vh h;
     memcpy(&h, p, sizeof(h));
     return (vf)(__builtin_convertvector(h, vu) << 16);
+#endif
 }
 
 INLINE vf vf_load_f16(const uint16_t *p)
