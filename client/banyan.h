@@ -19,7 +19,10 @@
 //
 // Errors. Functions return a code; the sentence that says what to do is in struct banyan_error when one is
 // passed (NULL is allowed). A call that failed has changed nothing that a repetition of it would not set
-// right. Outputs are written only on success.
+// right. Outputs are written only on success; but an item that is too large for one frame (more than 4096
+// rows or 16 MiB) is sent in parts, and parts of its outputs may be written when it fails. A call whose
+// connection was lost is sent again by the library, until its deadline, where that is safe: the coordinator
+// may restart.
 #ifndef BANYAN_H
 #define BANYAN_H
 
@@ -84,13 +87,15 @@ typedef struct banyan_options {
 } banyan_options;
 
 // Connects to a coordinator: "nng+tcp://127.0.0.1:7411", "tcp://…" or "unix:///path" (lowest latency). NULL:
-// BANYAN_ENDPOINT, else "nng+tcp://127.0.0.1:7411". Blocks until the coordinator has answered. options may be
-// NULL.
+// BANYAN_ENDPOINT, else "nng+tcp://127.0.0.1:7411". Blocks until the coordinator has answered, and keeps
+// trying when nobody is there yet. options may be NULL. UNAVAILABLE when it cannot be reached; NOT_FOUND when
+// the token file does not exist.
 BANYAN_API banyan_code banyan_connect(const char *endpoint, const banyan_options *options,
                                       banyan_client **out, banyan_error *error);
 
 // Ends outstanding calls with CANCELLED (their callbacks run before this returns). Not from a callback.
-// Sessions of this client must not be used afterwards, only closed. NULL is allowed.
+// Completions in the queue that were not fetched are dropped. Sessions of this client must not be used
+// afterwards, only closed. NULL is allowed.
 BANYAN_API void banyan_disconnect(banyan_client *client);
 
 // ---- sessions
@@ -121,7 +126,9 @@ BANYAN_API banyan_code banyan_session_create(banyan_client *client, const banyan
 // By id, or by name where id is 0.
 BANYAN_API banyan_code banyan_session_open(banyan_client *client, uint64_t id, const char *name,
                                            banyan_session **out, banyan_error *error);
-// Releases the hold; the session lives on (until its idle time-to-live). NULL is allowed.
+// Releases the hold; the session lives on (until its idle time-to-live). No call of this hold may be in
+// flight. Tells the coordinator, which takes a round trip, at most a second. May be called in a callback.
+// NULL is allowed.
 BANYAN_API void banyan_session_close(banyan_session *session);
 // Destroys the session and everything held for it. The hold is still to be closed.
 BANYAN_API banyan_code banyan_session_delete(banyan_session *session, banyan_error *error);
@@ -137,6 +144,8 @@ typedef struct banyan_session_info {
     uint32_t n_members;
     char (*members)[65]; // names of the workers that hold a part
 } banyan_session_info;
+// A hold remembers the history (incarnation) it has seen. When somebody else truncates the session, calls of
+// this hold are refused with ABORTED until it asks for the state with this.
 BANYAN_API banyan_code banyan_session_get_info(banyan_session *session, banyan_session_info *out,
                                                banyan_error *error);
 BANYAN_API void banyan_session_info_free(banyan_session_info *info); // what it points to; NULL is allowed
@@ -153,7 +162,8 @@ BANYAN_API banyan_code banyan_session_fork(banyan_session *session, uint64_t len
 
 // Sends K and V of `count` tokens of one layer straight to the workers that are to hold them. Layers and
 // ranges in any order, from any number of threads; a range may be sent again until it is committed. Not
-// visible before commit.
+// visible before commit. The client's timeout is a limit on standing still: it runs anew whenever something
+// arrives.
 BANYAN_API banyan_code banyan_attach(banyan_session *session, uint32_t layer, uint64_t first, uint64_t count,
                                      const void *k, const void *v, banyan_error *error);
 // Makes the range visible once every holder has it and their hashes agree. FAILED_PRECONDITION names what is
@@ -211,7 +221,8 @@ BANYAN_API banyan_code banyan_attend_async(banyan_client *client, banyan_item *i
                                            uint64_t timeout_ns, banyan_attend_fn done, void *arg,
                                            banyan_error *error);
 // The same with a queue instead of callbacks: completions are fetched with banyan_poll on a thread of the
-// caller's; banyan_poll_fd becomes readable when there are any.
+// caller's, from any thread; banyan_poll_fd is readable while there are any. A call counts against calls_max
+// until its completion has been fetched.
 BANYAN_API banyan_code banyan_attend_queue(banyan_client *client, banyan_item *items, size_t n_items,
                                            uint64_t timeout_ns, void *tag, banyan_error *error);
 BANYAN_API int banyan_poll_fd(banyan_client *client); // owned by the client

@@ -96,6 +96,9 @@ static enum ctl_exit run(const struct ctl_command *command, int argc, char **arg
     if (banyan_connect(ctl->endpoint, &options, &ctl->client, &error) == BANYAN_UNAVAILABLE)
         return ctl_say(CTL_UNAVAILABLE, "%s\n  give --endpoint, or set BANYAN_ENDPOINT, if it is elsewhere",
                        error.message);
+    if (!ctl->client &&
+        error.code == BANYAN_NOT_FOUND) // of all that connecting needs, only the token's file can be missing
+        return ctl_say(CTL_FILE, "%s", error.message);
     if (!ctl->client)
         return ctl_fail(&error);
     exit_code = command->run(ctl, n_args, args);

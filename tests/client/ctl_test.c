@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: Apache-2.0
+// banyanctl as a user meets it: what it prints, what it says when something is wrong, and its exit codes
+// (docs/EXIT_CODES.md).
+#include <jansson.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <cmocka.h>
+
+#include "client/safetensors_write.h"
+#include "common/clock.h"
+#include "tests/client/mirror.h"
+#include "tests/harness/cluster.h"
+#include "tests/harness/process.h"
+
+#define ARGS_MAX 32
+
+static struct harness_cluster *cluster;
+static struct harness_output out;
+static const banyan_spec spec = {
+    .layers = 2, .q_heads = 4, .kv_heads = 2, .k_dim = 8, .v_dim = 12, .kv_type = BANYAN_F16};
+
+static int clean_up(void **state)
+{
+    (void)state;
+    harness_output_free(&out);
+    return 0;
+}
+
+// Words are separated by blanks; %s in the line stands for `word`. Uses BANYAN_ENDPOINT and
+// BANYAN_TOKEN_FILE.
+static int ctl(const char *line, const char *word)
+{
+    char program[4096], copy[2048], endpoint[512], token[512];
+    char *argv[ARGS_MAX] = {program};
+    char *env[] = {endpoint, token, NULL};
+    size_t n = 1;
+    assert_true(harness_program_path("banyanctl", program, sizeof program));
+    snprintf(copy, sizeof copy, "%s", line);
+    snprintf(endpoint, sizeof endpoint, "BANYAN_ENDPOINT=%s", harness_cluster_endpoint(cluster, "unix"));
+    snprintf(token, sizeof token, "BANYAN_TOKEN_FILE=%s", harness_cluster_token_file(cluster));
+    for (char *save, *part = strtok_r(copy, " ", &save); part; part = strtok_r(NULL, " ", &save)) {
+        assert_true(n < ARGS_MAX - 1);
+        argv[n++] = strcmp(part, "%s") == 0 ? (char *)word : part;
+    }
+    harness_output_free(&out);
+    assert_true(harness_run(argv, env, 120 * COMMON_NS_PER_S, &out));
+    return out.exit_code;
+}
+
+static void expect(int code, const char *line, const char *word)
+{
+    if (ctl(line, word) != code)
+        fail_msg("banyanctl %s: exit code %d, expected %d; it said: %s%s", line, out.exit_code, code, out.out,
+                 out.err);
+    if (code != 0)
+        assert_true(strncmp(out.err, "banyanctl: ", 11) == 0);
+    if (strstr(out.out, "\033[") || strstr(out.err, "\033["))
+        fail_msg("banyanctl %s: colours without a terminal", line);
+}
+
+static void said(const char *text)
+{
+    if (!strstr(out.out, text))
+        fail_msg("'%s' is not in the output:\n%s", text, out.out);
+}
+
+static void complained(const char *text)
+{
+    if (!strstr(out.err, text))
+        fail_msg("'%s' is not in what was said on stderr:\n%s", text, out.err);
+}
+
+static json_t *parse(void)
+{
+    json_error_t error;
+    json_t *json = json_loads(out.out, 0, &error);
+    if (!json)
+        fail_msg("not JSON: %s\n%s", error.text, out.out);
+    return json;
+}
+
+static json_int_t number(const json_t *json, const char *key)
+{
+    assert_true(json_is_integer(json_object_get(json, key)));
+    return json_integer_value(json_object_get(json, key));
+}
+
+static const char *path_of(const char *name)
+{
+    static char path[512];
+    snprintf(path, sizeof path, "%s/%s", harness_cluster_dir(cluster), name);
+    return path;
+}
+
+// ---- tests -----------------------------------------------------------------------------------------------
+
+static void test_looking(void **state)
+{
+    (void)state;
+    expect(0, "status", NULL);
+    said("workers active");
+    expect(0, "-o json status", NULL);
+    json_t *json = parse();
+    assert_int_equal(number(json, "workers_active"), 2);
+    assert_int_equal(number(json, "sessions"), 0);
+    json_decref(json);
+    expect(0, "workers", NULL);
+    said("w0");
+    said("w1");
+    said("active");
+    expect(0, "workers --output=json", NULL);
+    json = parse();
+    assert_int_equal(json_array_size(json), 2);
+    json_decref(json);
+    expect(0, "ping -c 3", NULL);
+    said("answer 3");
+    expect(0, "ping --count 2 -o json", NULL);
+    json = parse();
+    assert_int_equal(number(json, "count"), 2);
+    json_decref(json);
+    expect(0, "sessions", NULL);
+    expect(0, "sessions -o json", NULL);
+    json = parse();
+    assert_int_equal(json_array_size(json), 0);
+    json_decref(json);
+}
+
+static void test_usage(void **state)
+{
+    (void)state;
+    expect(0, "help", NULL);
+    said("session create");
+    expect(0, "--help", NULL);
+    said("Commands:");
+    expect(0, "help attach", NULL);
+    said("layers.N.k");
+    said("--commit");
+    expect(0, "session show --help", NULL);
+    said("SESSION");
+    expect(0, "--version", NULL);
+    said("0.1.0");
+    expect(2, "", NULL);
+    complained("status");
+    expect(2, "statsu", NULL);
+    complained("did you mean 'status'");
+    expect(2, "session shwo x", NULL);
+    complained("did you mean 'session show'");
+    expect(2, "zzzzzzzzzz", NULL);
+    complained("'banyanctl help'");
+    expect(2, "session", NULL);
+    complained("session create");
+    expect(2, "plan", NULL);
+    complained("SESSION");
+    expect(2, "plan a b", NULL);
+    expect(2, "status --bogus", NULL);
+    complained("--bogus");
+    expect(2, "status -o yaml", NULL);
+    complained("table nor json");
+    expect(2, "ping -c 0", NULL);
+    expect(2, "session create", NULL);
+    complained("--q-heads");
+    expect(2, "session create --q-heads 4 --dim 8 --kv-type f8", NULL);
+    complained("f8");
+    expect(2, "session truncate x many", NULL);
+}
+
+static void test_connection(void **state)
+{
+    (void)state;
+    expect(5, "--endpoint unix:///nonexistent/banyan --timeout 100ms status", NULL);
+    complained("unix:///nonexistent/banyan");
+    complained("is banyan-coordinator running");
+    complained("BANYAN_ENDPOINT");
+    expect(4, "--endpoint what status", NULL);
+    complained("nng+tcp://");
+    expect(0, "--endpoint %s status", harness_cluster_endpoint(cluster, "nng+tcp"));
+    expect(0, "--endpoint %s status", harness_cluster_endpoint(cluster, "tcp"));
+    // A wrong token.
+    const char *path = path_of("other-token");
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    fputs("another-token\n", file);
+    fclose(file);
+    assert_int_equal(chmod(path, 0600), 0);
+    expect(7, "--token-file %s sessions", path);
+    complained("--token-file");
+    expect(11, "--token-file /nonexistent/token sessions", NULL);
+    complained("/nonexistent/token");
+}
+
+static void test_sessions(void **state)
+{
+    (void)state;
+    expect(0, "session create --layers 2 --q-heads 4 --kv-heads 2 --dim 8 --v-dim 12 --kv-type f16 first",
+           NULL);
+    said("first");
+    said("f16");
+    expect(9, "session create --q-heads 4 --dim 8 first", NULL);
+    complained("first");
+    expect(4, "session create --q-heads 4 --kv-heads 3 --dim 8", NULL);
+    expect(0, "session show first -o json", NULL);
+    json_t *json = parse();
+    assert_int_equal(number(json, "v_dim"), 12);
+    assert_string_equal(json_string_value(json_object_get(json, "state")), "active");
+    char id[32];
+    snprintf(id, sizeof id, "%s", json_string_value(json_object_get(json, "id")));
+    json_decref(json);
+    expect(0, "session show %s", id); // by id
+    said("first");
+    expect(0, "sessions", NULL);
+    said(id);
+    expect(3, "session show nobody", NULL);
+    complained("banyanctl sessions");
+    expect(3, "session show 0xdeadbeef00000001", NULL);
+    expect(4, "session show 0", NULL);
+    expect(3, "session delete nobody", NULL);
+    expect(0, "session delete %s -o json", id);
+    json = parse();
+    assert_string_equal(json_string_value(json_object_get(json, "deleted")), id);
+    json_decref(json);
+    expect(3, "session show %s", id);
+}
+
+static struct common_safetensor tensor(const char *name, enum common_dtype dtype, uint64_t rows,
+                                       uint64_t heads, uint64_t dim, const void *data)
+{
+    size_t element = dtype == COMMON_DTYPE_F32 ? 4 : 2;
+    return (struct common_safetensor){.name = name,
+                                      .dtype = dtype,
+                                      .n_dims = 3,
+                                      .dims = {rows, heads, dim},
+                                      .data = data,
+                                      .bytes = rows * heads * dim * element};
+}
+
+static void write_file(const char *name, const struct common_safetensor *tensors, size_t n)
+{
+    struct common_error err;
+    if (client_safetensors_write(path_of(name), tensors, n, &err) != COMMON_OK)
+        fail_msg("%s", err.message);
+}
+
+static void test_tensors(void **state)
+{
+    (void)state;
+    enum { TOKENS = 300, ROWS = 3 };
+    struct mirror *m = mirror_new(&spec, TOKENS + ROWS, 1);
+    const struct common_safetensor layers[] = {
+        tensor("layers.0.k", COMMON_DTYPE_F16, TOKENS, 2, 8, mirror_k(m, 0, 0)),
+        tensor("layers.0.v", COMMON_DTYPE_F16, TOKENS, 2, 12, mirror_v(m, 0, 0)),
+        tensor("layers.1.k", COMMON_DTYPE_F16, TOKENS, 2, 8, mirror_k(m, 1, 0)),
+        tensor("layers.1.v", COMMON_DTYPE_F16, TOKENS, 2, 12, mirror_v(m, 1, 0)),
+    };
+    const struct common_safetensor question[] = {
+        tensor("q", COMMON_DTYPE_F32, ROWS, 4, 8, mirror_q(m, TOKENS)),
+        tensor("k", COMMON_DTYPE_F16, ROWS, 2, 8, mirror_k(m, 1, TOKENS)),
+        tensor("v", COMMON_DTYPE_F16, ROWS, 2, 12, mirror_v(m, 1, TOKENS)),
+    };
+    write_file("kv", layers, 4);
+    write_file("q", question, 3);
+    expect(
+        0,
+        "session create --layers 2 --q-heads 4 --kv-heads 2 --dim 8 --v-dim 12 --kv-type f16 --members 2 t",
+        NULL);
+    expect(0, "attach t %s", path_of("kv"));
+    said("not visible");
+    expect(4, "attend t %s --layer 1 --first 299", path_of("q")); // nothing is committed
+    expect(0, "attach t %s --commit -o json", path_of("kv"));
+    json_t *json = parse();
+    assert_int_equal(number(json, "tokens"), TOKENS);
+    assert_int_equal(number(json, "layers"), 2);
+    json_decref(json);
+    // Appends at the end, and writes what the reference says.
+    char line[600];
+    snprintf(line, sizeof line, "attend t %s --layer 1 --out %%s --trace", path_of("q"));
+    expect(0, line, path_of("out"));
+    said("303");
+    said("w0");
+    struct common_safetensors *file;
+    struct common_error err;
+    if (common_safetensors_open(path_of("out"), &file, &err) != COMMON_OK)
+        fail_msg("%s", err.message);
+    const struct common_safetensor *o = common_safetensors_find(file, "o"),
+                                   *lse = common_safetensors_find(file, "lse");
+    assert_int_equal(o->bytes, ROWS * 4 * 12 * sizeof(float));
+    assert_int_equal(lse->bytes, ROWS * 4 * sizeof(float));
+    float copy_o[ROWS * 4 * 12], copy_lse[ROWS * 4];
+    memcpy(copy_o, o->data, sizeof copy_o);
+    memcpy(copy_lse, lse->data, sizeof copy_lse);
+    mirror_check(m, 1, TOKENS, ROWS, 0, copy_o, copy_lse);
+    common_safetensors_close(file);
+    expect(0, "session show t -o json", NULL);
+    json = parse();
+    assert_int_equal(number(json, "length"), TOKENS); // of the shortest layer
+    json_decref(json);
+    expect(0, "plan t", NULL);
+    said("WORKER");
+    said("engine stream");
+    expect(0, "plan t -o json", NULL);
+    json = parse();
+    assert_int_equal(json_array_size(json_object_get(json, "nodes")), 2);
+    json_decref(json);
+    expect(0, "session fork t 100 u", NULL);
+    said("100");
+    expect(4, "session fork t 100000", NULL);
+    expect(0, "session truncate t 50 -o json", NULL);
+    json = parse();
+    assert_int_equal(number(json, "length"), 50);
+    json_decref(json);
+    expect(0, "session delete t", NULL);
+    expect(0, "session delete u", NULL);
+    mirror_free(m);
+}
+
+static void test_wrong_tensors(void **state)
+{
+    (void)state;
+    static const float zeros[4096];
+    const struct common_safetensor k = tensor("layers.0.k", COMMON_DTYPE_F16, 4, 2, 8, zeros),
+                                   v = tensor("layers.0.v", COMMON_DTYPE_F16, 4, 2, 12, zeros);
+    expect(0, "session create --layers 2 --q-heads 4 --kv-heads 2 --dim 8 --v-dim 12 --kv-type f16 x", NULL);
+    struct common_safetensor bad[2] = {k, v};
+    bad[1] = tensor("layers.0.v", COMMON_DTYPE_F16, 4, 2, 8, zeros); // dim
+    write_file("bad", bad, 2);
+    expect(4, "attach x %s", path_of("bad"));
+    complained("layers.0.v");
+    complained("[2][12]");
+    bad[1] = tensor("layers.0.v", COMMON_DTYPE_BF16, 4, 2, 12, zeros); // type
+    write_file("bad", bad, 2);
+    expect(4, "attach x %s", path_of("bad"));
+    complained("BF16");
+    bad[1] = tensor("layers.0.v", COMMON_DTYPE_F16, 5, 2, 12, zeros); // tokens
+    write_file("bad", bad, 2);
+    expect(4, "attach x %s", path_of("bad"));
+    complained("5");
+    write_file("bad", &k, 1); // v is missing
+    expect(4, "attach x %s", path_of("bad"));
+    complained("layers.0.v is missing");
+    bad[1] = tensor("layers.7.v", COMMON_DTYPE_F16, 4, 2, 12, zeros); // layer
+    write_file("bad", bad, 2);
+    expect(4, "attach x %s", path_of("bad"));
+    complained("layers 0 to 1");
+    bad[0] = tensor("something", COMMON_DTYPE_F16, 4, 2, 8, zeros); // names
+    write_file("bad", bad, 1);
+    expect(4, "attach x %s", path_of("bad"));
+    complained("layers.N.k");
+    write_file("bad", &k, 1); // no q
+    expect(4, "attend x %s", path_of("bad"));
+    complained("'q'");
+    bad[0] = tensor("q", COMMON_DTYPE_F16, 4, 4, 8, zeros);
+    write_file("bad", bad, 1);
+    expect(4, "attend x %s", path_of("bad"));
+    complained("F32");
+    FILE *file = fopen(path_of("bad"), "we");
+    assert_non_null(file);
+    fputs("this is no safetensors file", file);
+    fclose(file);
+    expect(4, "attach x %s", path_of("bad"));
+    expect(11, "attach x /nonexistent/file", NULL);
+    complained("/nonexistent/file");
+    // Nothing of all that was sent.
+    expect(0, "session show x -o json", NULL);
+    json_t *json = parse();
+    assert_int_equal(number(json, "bytes"), 0);
+    json_decref(json);
+    // A hole is a matter of state.
+    write_file("good", (struct common_safetensor[]){k, v}, 2);
+    expect(0, "attach x %s --first 100 --commit", path_of("good"));
+    bad[0] = tensor("q", COMMON_DTYPE_F32, 1, 4, 8, zeros);
+    write_file("q1", bad, 1);
+    expect(9, "attend x %s --first 101", path_of("q1"));
+    complained("HOLE");
+    complained("tokens 0 to 99");
+    expect(0, "session delete x", NULL);
+}
+
+// The program in client/README.md, linked with the shared library.
+static void test_hello(void **state)
+{
+    (void)state;
+    char program[4096], endpoint[512], token[512];
+    char *argv[] = {program, token, NULL};
+    char *env[] = {endpoint, NULL};
+    assert_true(harness_program_path("client_hello", program, sizeof program));
+    snprintf(endpoint, sizeof endpoint, "BANYAN_ENDPOINT=%s", harness_cluster_endpoint(cluster, "nng+tcp"));
+    snprintf(token, sizeof token, "%s", harness_cluster_token_file(cluster));
+    assert_true(harness_run(argv, env, 120 * COMMON_NS_PER_S, &out));
+    if (out.exit_code != 0)
+        fail_msg("exit code %d: %s", out.exit_code, out.err);
+    said("1025 tokens");
+}
+
+static int start_cluster(void **state)
+{
+    (void)state;
+    cluster = harness_cluster_start(&(struct harness_options){.workers = 2, .token = "a-token-for-tests"});
+    return cluster ? 0 : -1;
+}
+
+static int stop_cluster(void **state)
+{
+    (void)state;
+    int problems = harness_cluster_stop(cluster);
+    cluster = NULL;
+    return problems;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_looking, clean_up),
+        cmocka_unit_test_teardown(test_usage, clean_up),
+        cmocka_unit_test_teardown(test_connection, clean_up),
+        cmocka_unit_test_teardown(test_sessions, clean_up),
+        cmocka_unit_test_teardown(test_tensors, clean_up),
+        cmocka_unit_test_teardown(test_wrong_tensors, clean_up),
+        cmocka_unit_test_teardown(test_hello, clean_up),
+    };
+    return cmocka_run_group_tests(tests, start_cluster, stop_cluster);
+}
