@@ -11,9 +11,9 @@
 #include "client/split.h"
 #include "common/hash.h"
 
-// A header is at most 64 KiB: 1000 items of at most 50 bytes, token and tensors fit. 16 MiB keep the pipeline
-// of a large call busy at a quarter of what a frame may hold.
-#define RPC_ITEMS_MAX 1000
+// A header is at most 64 KiB: 800 items of at most 76 bytes, token and tensors fit. 16 MiB keep the pipeline of a
+// large call busy at a quarter of what a frame may hold.
+#define RPC_ITEMS_MAX 800
 #define RPC_ROWS_MAX  4096
 #define RPC_BYTES_MAX (UINT64_C(16) * 1024 * 1024)
 #define RPC_WINDOW    4
@@ -137,6 +137,11 @@ static void pack_piece(struct client_attend *a, size_t nth)
     pb->append = item->k != NULL;
     pb->visible = item->visible;
     pb->incarnation = atomic_load_explicit(&session->incarnation, memory_order_relaxed);
+    pb->q_bytes = piece->rows * session->q_row;
+    pb->k_bytes = item->k ? piece->rows * session->k_row : 0;
+    pb->v_bytes = item->k ? piece->rows * session->v_row : 0;
+    pb->q_heads = session->spec.q_heads;
+    pb->v_dim = session->spec.v_dim;
     a->pb_items[nth] = pb;
     a->q[nth] = (struct common_slice){(const uint8_t *)item->q + piece->row * session->q_row,
                                       piece->rows * session->q_row};

@@ -388,7 +388,7 @@ static void test_large_calls_are_split(void **state)
         items[i] = works[i].item;
     }
     assert_int_equal(banyan_attend(client, items, MANY, 0, NULL, NULL), BANYAN_OK);
-    assert_int_equal(service.calls, 3);
+    assert_int_equal(service.calls, 4);
     for (int i = 0; i < MANY; i++) {
         works[i].item = items[i];
         check_work(&works[i]);
