@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The coordinator as an object on one loop: main.c makes one from the command line, tests make them from
+// options. Everything is called on the loop thread, or while nobody runs the loop.
+#ifndef COORDINATOR_COORDINATOR_H
+#define COORDINATOR_COORDINATOR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/loop.h"
+#include "common/secret.h"
+#include "common/status.h"
+
+struct coordinator;
+
+struct coordinator_options {
+    const char *cluster;          // name, for people
+    const char *const *endpoints; // to listen on, ending with NULL
+    const struct common_secret *secret;
+    const char *token;      // clients must present it; NULL: none
+    bool insecure;          // other addresses than loopback may be listened on without a token
+    const char *store_path; // ":memory:" keeps nothing
+    bool store_sync_full;
+    uint32_t max_workers, max_sessions;
+    uint32_t max_items;          // of attend calls that wait or are under way
+    uint64_t max_bytes;          // of requests being served, and of replies being gathered
+    uint64_t max_session_tokens; // positions are below it
+    uint64_t heartbeat_ns;       // workers' interval; three missed: lost
+    uint64_t grace_ns;  // a broken link may take this long to come back before the worker counts as lost
+    uint64_t ticket_ns; // life of an attach ticket
+};
+
+void coordinator_options_default(struct coordinator_options *options);
+
+// Opens the store, loads the sessions and listens. Strings are copied. Codes of the store and of
+// proto_server_listen.
+enum common_code coordinator_new(struct common_loop *loop, const struct coordinator_options *options,
+                                 struct coordinator **out, struct common_error *err);
+
+const char *coordinator_endpoint(const struct coordinator *c,
+                                 uint32_t nth); // listened on, with real ports; NULL past the end
+
+// Ends everything under way (calls are answered CANCELLED or UNAVAILABLE) and writes what was submitted to
+// the store. Does not stop the loop.
+void coordinator_stop(struct coordinator *c);
+
+// After stop, once the loop has ended (or was never run). NULL is allowed.
+void coordinator_free(struct coordinator *c);
+
+#endif

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// The coordinator's command line and ready file.
+#ifndef COORDINATOR_DAEMON_H
+#define COORDINATOR_DAEMON_H
+
+#include "coordinator/coordinator.h"
+
+#define COORDINATOR_LISTEN_MAX 16
+
+struct coordinator_daemon_options {
+    struct coordinator_options config;
+    const char *ready_file, *http;
+    // What config points into.
+    const char *endpoints[COORDINATOR_LISTEN_MAX + 1];
+    char *listen, *store, *secret_path;
+    struct common_secret secret;
+    char token[COMMON_TOKEN_MAX + 1];
+};
+
+// COMMON_CANCELLED after --help and --version; INVALID_ARGUMENT for a mistake on the command line; another
+// code when a file is refused.
+enum common_code coordinator_daemon_options_parse(int argc, char **argv,
+                                                  struct coordinator_daemon_options *out,
+                                                  struct common_error *err);
+void coordinator_daemon_options_free(struct coordinator_daemon_options *options);
+
+// One line of JSON: {"endpoints": [...], "pid": n}. Appears whole or not at all.
+enum common_code coordinator_daemon_write_ready(const char *path, const struct coordinator *c,
+                                                struct common_error *err);
+
+#endif

@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/membership.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "coordinator/plans.h"
+#include "coordinator/scheduler.h"
+#include "coordinator/session.h"
+
+static const char *const state_names[COORDINATOR_WORKER_STATES] = {"absent", "joining", "active", "suspect",
+                                                                   "lost"};
+
+#define DIAL_NS (4 * COMMON_NS_PER_S) // from Register to a link
+
+#define TO(state) (1u << COORDINATOR_WORKER_##state)
+static const unsigned transitions[COORDINATOR_WORKER_STATES] = {
+    [COORDINATOR_WORKER_ABSENT] = TO(JOINING),
+    [COORDINATOR_WORKER_JOINING] = TO(ACTIVE) | TO(LOST) | TO(JOINING),
+    [COORDINATOR_WORKER_ACTIVE] = TO(SUSPECT) | TO(LOST) | TO(JOINING),
+    [COORDINATOR_WORKER_SUSPECT] = TO(JOINING) | TO(LOST),
+    [COORDINATOR_WORKER_LOST] = TO(JOINING) | TO(ABSENT),
+};
+
+const char *coordinator_worker_state_name(enum coordinator_worker_state state)
+{
+    return state_names[state];
+}
+
+// Answers the Register that waits, if there is one.
+static void answer_register(struct coordinator_worker *w)
+{
+    struct proto_request *request = w->registering;
+    w->registering = NULL;
+    w->last_beat_ns = common_clock_ns();
+    if (!request)
+        return;
+    if (!coordinator_worker_active(w)) {
+        proto_request_fail(
+            request, COMMON_UNAVAILABLE,
+            "the coordinator could not reach the worker's edge endpoint, or tell it its layouts", NULL, 0);
+        return;
+    }
+    Banyan__Pb__RegisterReply reply = BANYAN__PB__REGISTER_REPLY__INIT;
+    reply.worker = (uint64_t)w->life << 32 | (w->slot + 1);
+    reply.term = w->c->term;
+    reply.heartbeat_ns = w->c->options.heartbeat_ns;
+    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+}
+
+void coordinator_worker_set_state(struct coordinator_worker *w, enum coordinator_worker_state state)
+{
+    assert(transitions[w->state] & (1u << state));
+    bool was = coordinator_worker_active(w);
+    w->state = state;
+    if (was != coordinator_worker_active(
+                   w)) { // what could be computed a moment ago cannot now, or the other way round
+        coordinator_sessions_worker_changed(w);
+        coordinator_plans_worker_changed(w);
+        if (!was)
+            answer_register(w);
+    }
+}
+
+static void forget(struct coordinator_worker *w)
+{
+    w->c->workers[w->slot] = NULL;
+    common_timer_free(w->grace);
+    free(w);
+}
+
+// A slot for a new name: a free one, else that of a worker that is gone and that no session needs.
+static uint32_t free_slot(struct coordinator *c)
+{
+    for (uint32_t i = 0; i < c->n_workers; i++)
+        if (!c->workers[i])
+            return i;
+    if (c->n_workers < c->options.max_workers)
+        return c->n_workers++;
+    for (uint32_t i = 0; i < c->n_workers; i++) {
+        struct coordinator_worker *w = c->workers[i];
+        bool gone = w->state == COORDINATOR_WORKER_LOST || w->state == COORDINATOR_WORKER_ABSENT;
+        if (gone && !w->chunks && !w->members) {
+            forget(w);
+            return i;
+        }
+    }
+    return UINT32_MAX;
+}
+
+struct coordinator_worker *coordinator_worker_named(struct coordinator *c, const char *name)
+{
+    for (uint32_t i = 0; i < c->n_workers; i++)
+        if (c->workers[i] && !strcmp(c->workers[i]->name, name))
+            return c->workers[i];
+    uint32_t slot = free_slot(c);
+    if (slot == UINT32_MAX)
+        return NULL;
+    struct coordinator_worker *w = coordinator_alloc(sizeof(*w));
+    w->c = c;
+    w->slot = slot;
+    snprintf(w->name, sizeof(w->name), "%s", name);
+    c->workers[slot] = w;
+    return w;
+}
+
+void coordinator_worker_member(const struct coordinator_worker *w, struct reduce_member *out)
+{
+    memset(out, 0, sizeof(*out));
+    memcpy(out->name, w->name, sizeof(out->name));
+    memcpy(out->host, w->host, sizeof(out->host));
+    memcpy(out->kernel, w->kernel, sizeof(out->kernel));
+    out->bandwidth = w->bandwidth;
+    out->cores = w->threads;
+}
+
+// ---- calls
+// ---------------------------------------------------------------------------------------------------------
+
+void coordinator_worker_call(struct coordinator_worker *w, uint32_t method, const ProtobufCMessage *body,
+                             proto_reply_fn done, void *arg)
+{
+    struct proto_call call = {.method = method,
+                              .body = body,
+                              .deadline_ns = common_clock_after(COORDINATOR_CONTROL_NS),
+                              .done = done,
+                              .arg = arg};
+    struct common_error err = {.message = "there is no link to the worker"};
+    enum common_code code = w->channel && !w->c->stopping ? proto_channel_call(w->channel, &call, NULL, &err)
+                                                          : COMMON_UNAVAILABLE;
+    if (code != COMMON_OK) {
+        struct proto_reply reply = {.code = code, .text = err.message};
+        done(arg, &reply);
+    }
+}
+
+static void gathered(void *arg, const struct proto_reply *reply)
+{
+    coordinator_gather_finish(arg, reply->code, reply->text);
+}
+
+void coordinator_worker_call_gather(struct coordinator_worker *w, uint32_t method,
+                                    const ProtobufCMessage *body, struct coordinator_gather *gather)
+{
+    coordinator_gather_add(gather);
+    coordinator_worker_call(w, method, body, gathered, gather);
+}
+
+void coordinator_worker_doubt(struct coordinator_worker *w)
+{
+    if (w->c->stopping)
+        return;
+    if (w->state == COORDINATOR_WORKER_ACTIVE) {
+        common_log_warn("a worker is asked again what it holds worker=%s", w->name);
+        coordinator_worker_set_state(w, COORDINATOR_WORKER_JOINING);
+        coordinator_reconcile_start(w);
+    } else if (w->state == COORDINATOR_WORKER_JOINING) {
+        coordinator_reconcile_dirty(w);
+    }
+}
+
+// ---- links
+// ---------------------------------------------------------------------------------------------------------
+
+static void close_link(struct coordinator_worker *w)
+{
+    struct proto_channel *channel = w->channel;
+    w->channel = NULL; // calls that end now must not start others on it
+    coordinator_reconcile_cancel(w);
+    answer_register(w);
+    if (w->grace)
+        common_timer_stop(w->grace);
+    proto_channel_close(channel);
+}
+
+void coordinator_worker_lose(struct coordinator_worker *w, const char *why)
+{
+    if (w->state == COORDINATOR_WORKER_LOST || w->state == COORDINATOR_WORKER_ABSENT)
+        return;
+    common_log_warn("a worker is lost: %s worker=%s chunks=%" PRIu64, why, w->name, w->chunks);
+    coordinator_worker_set_state(w, COORDINATOR_WORKER_LOST);
+    close_link(w);
+}
+
+static void grace_over(void *arg)
+{
+    coordinator_worker_lose(arg, "there is no link to its edge endpoint");
+}
+
+static void link_state(void *arg, bool connected)
+{
+    struct coordinator_worker *w = arg;
+    if (w->c->stopping || !w->channel)
+        return;
+    if (connected) {
+        common_timer_stop(w->grace);
+        if (w->state == COORDINATOR_WORKER_SUSPECT)
+            coordinator_worker_set_state(w, COORDINATOR_WORKER_JOINING);
+        if (w->state == COORDINATOR_WORKER_JOINING)
+            coordinator_reconcile_start(w);
+        return;
+    }
+    if (w->state == COORDINATOR_WORKER_ACTIVE) {
+        coordinator_worker_set_state(w, COORDINATOR_WORKER_SUSPECT);
+        common_timer_start(w->grace, w->c->options.grace_ns, false);
+    } else if (w->state == COORDINATOR_WORKER_JOINING) {
+        coordinator_reconcile_cancel(w);
+        common_timer_start(w->grace, w->c->options.grace_ns, false);
+    }
+}
+
+// ---- Register
+// ------------------------------------------------------------------------------------------------------
+
+static bool printable(const char *text, size_t max)
+{
+    size_t len = strlen(text);
+    if (!len || len > max)
+        return false;
+    for (size_t i = 0; i < len; i++)
+        if ((unsigned char)text[i] <= ' ' || text[i] == 0x7f)
+            return false;
+    return true;
+}
+
+static enum common_code check_register(const Banyan__Pb__RegisterRequest *m, struct proto_status *status)
+{
+    if (!printable(m->name, 64) || !printable(m->host, 64) || !printable(m->kernel, 64))
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+                                "name, host and kernel must have 1 to 64 printable characters");
+    if (!printable(m->endpoint, 159) || !printable(m->edge_endpoint, 159))
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+                                "endpoints must have 1 to 159 printable characters");
+    if (strncmp(m->edge_endpoint, "tcp://", 6) && strncmp(m->edge_endpoint, "unix://", 7))
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+                                "the edge endpoint must be a stream endpoint: tcp:// or unix://");
+    if (!m->instance || !m->capacity_bytes || !m->bandwidth)
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+                                "instance, capacity and bandwidth must not be zero");
+    return COMMON_OK;
+}
+
+// A worker that knows a term of ours that we do not has seen another life of this cluster (our store is new):
+// ours must be higher.
+static void raise_term(struct coordinator *c, const struct coordinator_worker *w, uint64_t seen)
+{
+    if (seen < c->term || (seen == c->term && w->life))
+        return;
+    c->term = seen + 1;
+    struct coordinator_batch *batch = coordinator_batch_new();
+    coordinator_batch_term(batch, c->term);
+    coordinator_store_submit(c->store, batch, NULL, NULL);
+    common_log_warn("the term was raised above what a worker has seen term=%" PRIu64 " worker=%s", c->term,
+                    w->name);
+}
+
+static enum common_code dial(struct coordinator_worker *w, struct common_error *err)
+{
+    struct coordinator *c = w->c;
+    if (!w->grace && common_timer_new(c->loop, grace_over, w, &w->grace) != COMMON_OK)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory");
+    struct proto_channel_options options = {.name = c->options.cluster,
+                                            .role = BANYAN__PB__ROLE__ROLE_COORDINATOR,
+                                            .secret = &c->secret,
+                                            .state = link_state,
+                                            .state_arg = w};
+    return proto_channel_open(c->loop, w->edge_endpoint, &options, &w->channel, err);
+}
+
+void coordinator_handle_register(void *arg, struct proto_request *request)
+{
+    struct coordinator *c = arg;
+    const Banyan__Pb__RegisterRequest *m = (const void *)proto_request_message(request)->body;
+    struct proto_status status;
+    struct common_error err = {0};
+    if (check_register(m, &status) != COMMON_OK) {
+        proto_request_fail_status(request, &status);
+        return;
+    }
+    struct coordinator_worker *w = coordinator_worker_named(c, m->name);
+    if (!w) {
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED,
+                           "the coordinator knows as many workers as it may: raise --max-workers", NULL, 0);
+        return;
+    }
+    bool here = w->state == COORDINATOR_WORKER_ACTIVE || w->state == COORDINATOR_WORKER_JOINING;
+    if (here && w->instance != m->instance && proto_channel_connected(w->channel)) {
+        proto_request_fail(request, COMMON_ALREADY_EXISTS,
+                           "another worker with this name is there: choose another --name", NULL, 0);
+        return;
+    }
+    raise_term(c, w, m->seen_term);
+    if (w->state != COORDINATOR_WORKER_ABSENT && w->state != COORDINATOR_WORKER_LOST) {
+        coordinator_worker_set_state(w, COORDINATOR_WORKER_LOST); // its plans name its old process
+        close_link(w);
+    }
+    w->fresh = w->instance != m->instance && w->instance;
+    w->instance = m->instance;
+    snprintf(w->host, sizeof(w->host), "%s", m->host);
+    snprintf(w->kernel, sizeof(w->kernel), "%s", m->kernel);
+    snprintf(w->endpoint, sizeof(w->endpoint), "%s", m->endpoint);
+    snprintf(w->edge_endpoint, sizeof(w->edge_endpoint), "%s", m->edge_endpoint);
+    w->capacity_bytes = m->capacity_bytes;
+    w->bandwidth = m->bandwidth;
+    w->threads = m->threads ? m->threads : 1;
+    w->last_beat_ns = common_clock_ns();
+    w->promised_bytes = 0;
+    w->life = ++c->lives;
+    enum common_code code = dial(w, &err);
+    if (code != COMMON_OK) {
+        proto_request_fail(request, code, err.message, NULL, 0);
+        return;
+    }
+    coordinator_worker_set_state(w, COORDINATOR_WORKER_JOINING);
+    common_log_info("a worker registers worker=%s host=%s edge=%s capacity=%" PRIu64 " bandwidth=%" PRIu64
+                    " kernel=%s",
+                    w->name, w->host, w->edge_endpoint, w->capacity_bytes, w->bandwidth, w->kernel);
+    w->registering = request;
+    common_timer_start(w->grace, DIAL_NS, false);
+}
+
+// ---- Heartbeat
+// -----------------------------------------------------------------------------------------------------
+
+void coordinator_handle_heartbeat(void *arg, struct proto_request *request)
+{
+    struct coordinator *c = arg;
+    const Banyan__Pb__HeartbeatRequest *m = (const void *)proto_request_message(request)->body;
+    uint64_t slot = (m->worker & UINT32_MAX) - 1;
+    struct coordinator_worker *w = slot < c->n_workers ? c->workers[slot] : NULL;
+    if (!w || w->life != m->worker >> 32 || w->state == COORDINATOR_WORKER_LOST ||
+        w->state == COORDINATOR_WORKER_ABSENT) {
+        proto_request_fail(request, COMMON_NOT_FOUND,
+                           "the coordinator does not know this worker (any more): register again", NULL, 0);
+        return;
+    }
+    // Promises are kept as memory is taken; those that nobody takes up fade within a minute or so.
+    uint64_t grown = m->used_bytes > w->used_bytes ? m->used_bytes - w->used_bytes : 0;
+    w->promised_bytes -= grown < w->promised_bytes ? grown : w->promised_bytes;
+    w->promised_bytes -= w->promised_bytes / 64;
+    w->used_bytes = m->used_bytes;
+    w->reported_chunks = m->chunks;
+    w->steps = m->steps;
+    w->last_compute_ns = m->last_compute_ns;
+    w->last_beat_ns = common_clock_ns();
+    Banyan__Pb__HeartbeatReply reply = BANYAN__PB__HEARTBEAT_REPLY__INIT;
+    reply.term = c->term;
+    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+}
+
+void coordinator_link_closed(void *arg, uint64_t link)
+{
+    (void)arg, (void)link; // our own link to the worker tells; clients' calls are cancelled one by one
+}
+
+void coordinator_workers_tick(struct coordinator *c, uint64_t now_ns)
+{
+    for (uint32_t i = 0; i < c->n_workers; i++) {
+        struct coordinator_worker *w = c->workers[i];
+        if (w && !w->registering && now_ns > w->last_beat_ns &&
+            now_ns - w->last_beat_ns > 3 * c->options.heartbeat_ns + c->options.heartbeat_ns / 2)
+            coordinator_worker_lose(w, "three heartbeats were missed");
+    }
+}
+
+void coordinator_workers_close(struct coordinator *c)
+{
+    for (uint32_t i = 0; i < c->n_workers; i++)
+        if (c->workers[i])
+            close_link(c->workers[i]);
+}
+
+void coordinator_workers_free(struct coordinator *c)
+{
+    for (uint32_t i = 0; i < c->n_workers; i++)
+        if (c->workers[i])
+            forget(c->workers[i]);
+    c->n_workers = 0;
+}

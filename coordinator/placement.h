@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which worker gets a session's next chunk. Pure.
+#ifndef COORDINATOR_PLACEMENT_H
+#define COORDINATOR_PLACEMENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct coordinator_candidate { // an active worker
+    uint64_t free_bytes;       // of memory, promises taken off
+    uint64_t bandwidth;        // bytes of K and V per second, > 0
+    uint64_t load_bytes;       // placed on it for all sessions
+    uint64_t tokens;           // of this session, placed on it
+    bool member;               // of this session already
+};
+
+// The session should have `width` members. While it has fewer, or no member has memory left, the non-member
+// that would be done first with everything it holds joins. Else the member that would be done first with this
+// session: smallest (tokens + one chunk) / bandwidth. Ties: the lower index. UINT32_MAX: nobody has memory
+// for the chunk.
+uint32_t coordinator_placement_choose(const struct coordinator_candidate *candidates, uint32_t n,
+                                      uint32_t width, uint32_t chunk_tokens, uint64_t chunk_bytes);
+
+#endif

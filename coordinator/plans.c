@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/plans.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "coordinator/membership.h"
+#include "coordinator/scheduler.h"
+
+#define PLANS_MAX 1024
+#define IDLE_NS   (10 * COMMON_NS_PER_S) // a plan that no session uses is kept this long
+#define ENGINE    "stream"
+
+#define TO(state) (1u << COORDINATOR_PLAN_##state)
+static const unsigned transitions[COORDINATOR_PLAN_STATES] = {
+    [COORDINATOR_PLAN_INSTALLING] = TO(READY) | TO(RETIRED),
+    [COORDINATOR_PLAN_READY] = TO(RETIRED),
+    [COORDINATOR_PLAN_RETIRED] = 0,
+};
+
+static void set_state(struct coordinator_plan *plan, enum coordinator_plan_state state)
+{
+    assert(transitions[plan->state] & (1u << state));
+    plan->state = state;
+}
+
+static void destroy(struct coordinator_plan *plan)
+{
+    struct coordinator_plan **at = &plan->c->plans;
+    while (*at != plan)
+        at = &(*at)->next;
+    *at = plan->next;
+    plan->c->n_plans--;
+    reduce_plan_free(plan->tree);
+    free(plan->workers);
+    free(plan->members);
+    free(plan);
+}
+
+uint32_t coordinator_plan_rank(const struct coordinator_plan *plan, const struct coordinator_worker *w)
+{
+    for (uint32_t r = 0; r < plan->n; r++)
+        if (plan->workers[r] == w)
+            return r;
+    return UINT32_MAX;
+}
+
+// ---- installing
+// ----------------------------------------------------------------------------------------------------
+
+static void installed(void *arg, enum common_code code, const char *text)
+{
+    struct coordinator_plan *plan = arg;
+    if (plan->state == COORDINATOR_PLAN_INSTALLING) {
+        if (code == COMMON_OK) {
+            set_state(plan, COORDINATOR_PLAN_READY);
+            coordinator_scheduler_plan_ready(plan);
+        } else {
+            if (!plan->c->stopping)
+                common_log_warn("a plan could not be installed: %s plan=%016" PRIx64 " members=%u", text,
+                                plan->id, plan->n);
+            coordinator_plan_retire(plan);
+        }
+    }
+    coordinator_plan_landed(plan);
+}
+
+static void install(struct coordinator_plan *plan)
+{
+    Banyan__Pb__PlanMember *members = coordinator_alloc(plan->n * sizeof(*members));
+    Banyan__Pb__PlanMember **pointers = coordinator_alloc(plan->n * sizeof(*pointers));
+    for (uint32_t r = 0; r < plan->n; r++) {
+        struct coordinator_worker *w = plan->workers[r];
+        members[r] = (Banyan__Pb__PlanMember)BANYAN__PB__PLAN_MEMBER__INIT;
+        members[r].rank = r;
+        members[r].parent = plan->tree->nodes[r].parent;
+        members[r].name = w->name;
+        members[r].host = w->host;
+        members[r].edge_endpoint = w->edge_endpoint;
+        members[r].kernel = w->kernel;
+        pointers[r] = &members[r];
+    }
+    plan->in_flight++;
+    struct coordinator_gather *gather = coordinator_gather_new(installed, plan);
+    for (uint32_t r = 0; r < plan->n; r++) {
+        Banyan__Pb__PlanInstallRequest m = BANYAN__PB__PLAN_INSTALL_REQUEST__INIT;
+        m.term = plan->c->term;
+        m.plan = plan->id;
+        m.epoch = plan->epoch;
+        m.self_rank = r;
+        m.engine = ENGINE;
+        m.n_members = plan->n;
+        m.members = pointers;
+        m.digest = plan->digest;
+        coordinator_worker_call_gather(plan->workers[r], BANYAN__PB__METHOD__METHOD_PLAN_INSTALL, &m.base,
+                                       gather);
+    }
+    coordinator_gather_seal(gather);
+    free(members);
+    free(pointers);
+}
+
+// ---- finding and making
+// --------------------------------------------------------------------------------------------
+
+static bool same_members(const struct coordinator_plan *plan, struct coordinator_worker *const *workers,
+                         uint32_t n)
+{
+    if (plan->n != n || plan->state == COORDINATOR_PLAN_RETIRED)
+        return false;
+    for (uint32_t i = 0; i < n; i++)
+        if (coordinator_plan_rank(plan, workers[i]) == UINT32_MAX)
+            return false;
+    return true;
+}
+
+static struct coordinator_plan *make(struct coordinator *c, struct coordinator_worker *const *workers,
+                                     uint32_t n, struct proto_status *status)
+{
+    struct coordinator_plan *plan = coordinator_alloc(sizeof(*plan));
+    struct common_error err = {0};
+    struct reduce_cost cost;
+    plan->members = coordinator_alloc(n * sizeof(*plan->members));
+    for (uint32_t i = 0; i < n; i++)
+        coordinator_worker_member(workers[i], &plan->members[i]);
+    // Plans are shared by sessions of any shape, so the shape that the tree is made for is a fixed one: a
+    // 70B-class layer, one row.
+    reduce_cost_default(&cost, 32, 128, 128, 1);
+    enum common_code code = reduce_plan_make(plan->members, n, &cost, &plan->tree, &err);
+    if (code != COMMON_OK) {
+        proto_status_set(status, code, "", "no tree could be made: %s", err.message);
+        free(plan->members);
+        free(plan);
+        return NULL;
+    }
+    plan->c = c;
+    plan->n = n;
+    plan->epoch = ++c->plans_made;
+    plan->id = (c->term & 0xffffff) << 40 | plan->epoch;
+    plan->digest = plan->tree->digest;
+    plan->workers = coordinator_alloc(n * sizeof(*plan->workers));
+    for (uint32_t r = 0; r < n; r++)
+        plan->workers[r] = workers[plan->tree->nodes[r].member];
+    plan->next = c->plans;
+    c->plans = plan;
+    c->n_plans++;
+    return plan;
+}
+
+struct coordinator_plan *coordinator_plan_of(struct coordinator_session *s, struct proto_status *status)
+{
+    struct coordinator *c = s->c;
+    if (s->plan && s->plan->state != COORDINATOR_PLAN_RETIRED)
+        return s->plan;
+    if (s->plan)
+        coordinator_plan_release(s->plan);
+    s->plan = NULL;
+    struct coordinator_worker **workers = coordinator_alloc((s->n_members + 1) * sizeof(*workers));
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->n_members; i++)
+        if (coordinator_worker_active(s->members[i]))
+            workers[n++] = s->members[i];
+    struct coordinator_plan *plan = NULL;
+    bool fresh = false;
+    if (!n) {
+        proto_status_set(status, COMMON_UNAVAILABLE, "WORKER_LOST",
+                         "none of the workers that hold this session is there now");
+        goto out;
+    }
+    for (plan = c->plans; plan && !same_members(plan, workers, n); plan = plan->next)
+        ;
+    if (!plan && c->n_plans >= PLANS_MAX) {
+        proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, "LIMIT", "there are %u plans already: try again",
+                         c->n_plans);
+        goto out;
+    }
+    fresh = !plan;
+    if (!plan)
+        plan = make(c, workers, n, status);
+    if (plan) {
+        plan->refs++;
+        s->plan = plan;
+    }
+    if (plan && fresh)
+        install(
+            plan); // may retire it on this stack when a member just went: steps find that out and come again
+out:
+    free(workers);
+    return plan;
+}
+
+static void free_if_done(struct coordinator_plan *plan)
+{
+    if (plan->state == COORDINATOR_PLAN_RETIRED && !plan->refs && !plan->in_flight)
+        destroy(plan);
+}
+
+void coordinator_plan_release(struct coordinator_plan *plan)
+{
+    assert(plan->refs > 0);
+    plan->refs--;
+    plan->idle_since_ns = common_clock_ns();
+    free_if_done(plan);
+}
+
+void coordinator_plan_landed(struct coordinator_plan *plan)
+{
+    assert(plan->in_flight > 0);
+    plan->in_flight--;
+    free_if_done(plan);
+}
+
+// ---- retiring
+// ------------------------------------------------------------------------------------------------------
+
+static void dropped(void *arg, const struct proto_reply *reply)
+{
+    (void)arg,
+        (void)reply; // a worker that is gone has no plans, one that forgets to drop it loses a little memory
+}
+
+void coordinator_plan_retire(struct coordinator_plan *plan)
+{
+    if (plan->state == COORDINATOR_PLAN_RETIRED)
+        return;
+    set_state(plan, COORDINATOR_PLAN_RETIRED);
+    for (uint32_t r = 0; r < plan->n && !plan->c->stopping; r++) {
+        if (!coordinator_worker_active(plan->workers[r]))
+            continue;
+        Banyan__Pb__PlanDropRequest m = BANYAN__PB__PLAN_DROP_REQUEST__INIT;
+        m.term = plan->c->term;
+        m.plan = plan->id;
+        coordinator_worker_call(plan->workers[r], BANYAN__PB__METHOD__METHOD_PLAN_DROP, &m.base, dropped,
+                                NULL);
+    }
+    plan->in_flight++; // so that it stays while the queues are emptied
+    coordinator_scheduler_plan_retired(plan);
+    coordinator_plan_landed(plan);
+}
+
+void coordinator_plans_worker_changed(struct coordinator_worker *w)
+{
+    if (coordinator_worker_active(w))
+        return; // plans without it stay as they are; sessions ask for new ones
+    struct coordinator_plan *plan = w->c->plans;
+    while (plan) {
+        if (plan->state != COORDINATOR_PLAN_RETIRED && coordinator_plan_rank(plan, w) != UINT32_MAX) {
+            coordinator_plan_retire(plan); // what it sets free may end other plans: start over
+            plan = w->c->plans;
+        } else {
+            plan = plan->next;
+        }
+    }
+}
+
+void coordinator_plans_tick(struct coordinator *c, uint64_t now_ns)
+{
+    for (struct coordinator_plan *plan = c->plans, *next; plan; plan = next) {
+        next = plan->next;
+        if (!plan->refs && plan->state == COORDINATOR_PLAN_READY && !plan->in_flight &&
+            now_ns > plan->idle_since_ns && now_ns - plan->idle_since_ns > IDLE_NS)
+            coordinator_plan_retire(plan);
+    }
+}
+
+void coordinator_plans_free(struct coordinator *c)
+{
+    while (c->plans) {
+        c->plans->refs = c->plans->in_flight = 0;
+        destroy(c->plans);
+    }
+}

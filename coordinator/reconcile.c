@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+// A worker comes (back): it is asked what it holds and told what it should hold, and only then is it ACTIVE.
+//
+//   Inventory, page by page ──▶ compare with our layouts ──▶ store what is lost ──▶ SessionDrop / LayoutSet /
+//   RowsCommit ──▶ ACTIVE
+//                                                                                        ▲ again while
+//                                                                                        `dirty`
+//
+// What it holds and we do not know is dropped. What we count on and it lacks is lost when rows of it were
+// committed: steps over them say DATA_LOSS. After a restart of the coordinator the inventory also says how
+// far each layer was appended.
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/log.h"
+#include "coordinator/membership.h"
+#include "coordinator/relayout.h"
+#include "coordinator/session.h"
+
+#define WINDOW 64 // sessions told at a time
+
+struct coordinator_reconcile {
+    struct coordinator_worker *w; // NULL: cancelled
+    bool dirty;
+    uint32_t slot; // next session to be told
+    uint32_t in_flight;
+    bool telling; // calls are being made: answers that come on that stack are only counted
+    enum common_code code;
+    uint64_t *unknown; // sessions that it holds and we do not know
+    uint32_t n_unknown;
+};
+
+static void end(struct coordinator_reconcile *r)
+{
+    if (r->w)
+        r->w->reconcile = NULL;
+    free(r->unknown);
+    free(r);
+}
+
+void coordinator_reconcile_cancel(struct coordinator_worker *w)
+{
+    if (w->reconcile)
+        w->reconcile->w = NULL; // ends with its next answer
+    w->reconcile = NULL;
+}
+
+void coordinator_reconcile_dirty(struct coordinator_worker *w)
+{
+    if (w->reconcile)
+        w->reconcile->dirty = true;
+}
+
+// An answer failed: when the link broke, its return starts anew; else the worker does not do as it should.
+static void give_up(struct coordinator_reconcile *r, enum common_code code, const char *text)
+{
+    struct coordinator_worker *w = r->w;
+    end(r);
+    if (!w->c->stopping && w->channel && proto_channel_connected(w->channel)) {
+        common_log_error("a worker cannot be told its layouts: %s code=%s worker=%s", text,
+                         common_code_name(code), w->name);
+        coordinator_worker_lose(w, "it refused its layouts");
+    }
+}
+
+// ---- telling
+// -------------------------------------------------------------------------------------------------------
+
+static void tell(struct coordinator_reconcile *r);
+
+static void told(void *arg, enum common_code code, const char *text)
+{
+    struct coordinator_reconcile *r = arg;
+    r->in_flight--;
+    if (code != COMMON_OK && r->code == COMMON_OK) {
+        r->code = code;
+        if (r->w && !r->w->c->stopping)
+            common_log_warn("a worker was not told a layout: %s worker=%s", text, r->w->name);
+    }
+    if (r->telling)
+        return;
+    if (r->w)
+        tell(r);
+    else if (!r->in_flight)
+        end(r);
+}
+
+static void commit_told(void *arg, const struct proto_reply *reply)
+{
+    if (reply->code == COMMON_FAILED_PRECONDITION)
+        common_log_error("a worker lacks rows whose commit is durable: %s",
+                         reply->text); // steps over them will say DATA_LOSS
+    coordinator_gather_finish(arg, reply->code == COMMON_FAILED_PRECONDITION ? COMMON_OK : reply->code,
+                              reply->text);
+}
+
+// Rows whose commit is durable and that the worker may not have heard of.
+static void tell_commits(struct coordinator_session *s, struct coordinator_worker *w,
+                         struct coordinator_gather *gather)
+{
+    for (uint32_t l = 0; l < s->spec->layers; l++) {
+        for (uint32_t i = 0; i < s->layers[l].n; i++) {
+            Banyan__Pb__RowsCommitRequest m = BANYAN__PB__ROWS_COMMIT_REQUEST__INIT;
+            m.term = w->c->term;
+            m.session = s->id;
+            m.incarnation = s->incarnation;
+            m.layer = l;
+            m.first = s->layers[l].ranges[i].first;
+            m.count = s->layers[l].ranges[i].count;
+            coordinator_gather_add(gather);
+            coordinator_worker_call(w, BANYAN__PB__METHOD__METHOD_ROWS_COMMIT, &m.base, commit_told, gather);
+        }
+    }
+}
+
+static bool holds_chunk(const struct coordinator_session *s, const struct coordinator_worker *w)
+{
+    for (uint32_t i = 0; i < s->layout.n; i++)
+        if (s->layout.chunks[i].holder == w && !s->layout.chunks[i].lost)
+            return true;
+    return false;
+}
+
+static void tell(struct coordinator_reconcile *r)
+{
+    struct coordinator_worker *w = r->w;
+    struct coordinator *c = w->c;
+    r->telling = true;
+    while (r->w && r->code == COMMON_OK && r->in_flight < WINDOW) {
+        struct coordinator_gather *gather;
+        if (r->n_unknown) {
+            Banyan__Pb__SessionDropRequest m = BANYAN__PB__SESSION_DROP_REQUEST__INIT;
+            m.term = c->term;
+            m.session = r->unknown[--r->n_unknown];
+            r->in_flight++;
+            gather = coordinator_gather_new(told, r);
+            coordinator_worker_call_gather(w, BANYAN__PB__METHOD__METHOD_SESSION_DROP, &m.base, gather);
+        } else {
+            if (r->slot == c->session_slots && r->dirty && !r->in_flight) {
+                r->dirty = false;
+                r->slot = 0;
+            }
+            if (r->slot == c->session_slots)
+                break;
+            struct coordinator_session *s = c->sessions[r->slot++];
+            if (!s || !coordinator_session_has_member(s, w))
+                continue;
+            r->in_flight++;
+            gather = coordinator_gather_new(told, r);
+            coordinator_layout_send_all(s, w, gather);
+            if (holds_chunk(s, w))
+                tell_commits(s, w, gather);
+        }
+        coordinator_gather_seal(gather);
+    }
+    r->telling = false;
+    if (r->in_flight)
+        return;
+    if (!r->w) { // the link broke under it
+        end(r);
+        return;
+    }
+    if (r->code != COMMON_OK) {
+        give_up(r, r->code, "see above");
+        return;
+    }
+    end(r);
+    w->fresh = false;
+    coordinator_worker_set_state(w, COORDINATOR_WORKER_ACTIVE);
+    common_log_info("a worker is active worker=%s chunks=%" PRIu64, w->name, w->chunks);
+}
+
+// ---- comparing
+// -----------------------------------------------------------------------------------------------------
+
+static bool may_have_rows(const struct coordinator_session *s, const struct coordinator_chunk *chunk,
+                          bool fresh)
+{
+    uint32_t ct = s->layout.chunk_tokens;
+    for (uint32_t l = 0; l < s->spec->layers; l++)
+        if (coordinator_rangeset_intersects(&s->layers[l], (uint64_t)chunk->index * ct, ct))
+            return true;
+    return fresh && !chunk->known; // nobody can say what was appended to it
+}
+
+static void stored(void *arg, enum common_code code, const char *text)
+{
+    struct coordinator_reconcile *r = arg;
+    r->in_flight--;
+    if (!r->w) {
+        end(r);
+        return;
+    }
+    if (code != COMMON_OK) {
+        give_up(r, code, text);
+        return;
+    }
+    tell(r);
+}
+
+static void compare(struct coordinator_reconcile *r)
+{
+    struct coordinator_worker *w = r->w;
+    struct coordinator *c = w->c;
+    struct coordinator_batch *batch = coordinator_batch_new();
+    uint64_t lost = 0;
+    coordinator_batch_worker(batch, w->name, w->instance);
+    for (uint32_t i = 0; i < c->session_slots; i++) {
+        struct coordinator_session *s = c->sessions[i];
+        if (!s || !coordinator_session_has_member(s, w))
+            continue;
+        for (uint32_t k = 0; k < s->layout.n; k++) {
+            struct coordinator_chunk *chunk = &s->layout.chunks[k];
+            if (chunk->holder != w || chunk->lost || !chunk->ready)
+                continue;
+            if (chunk->stamp != w->stamp && may_have_rows(s, chunk, w->fresh)) {
+                chunk->lost = true;
+                coordinator_batch_chunk(batch, s->id, chunk->index, chunk->id, true, w->name);
+                lost++;
+            }
+            chunk->known = true;
+        }
+        coordinator_session_recount(s);
+    }
+    if (lost)
+        common_log_error("a worker came back without chunks that have committed rows worker=%s lost=%" PRIu64,
+                         w->name, lost);
+    r->in_flight++;
+    coordinator_store_submit(c->store, batch, stored, r);
+}
+
+// Rows that steps have appended, as their holder has them: news only after a restart of the coordinator.
+static void learn_rows(struct coordinator_session *s, struct coordinator_chunk *chunk,
+                       const Banyan__Pb__InventoryChunk *held)
+{
+    uint32_t ct = s->layout.chunk_tokens;
+    for (uint32_t l = 0; l < held->n_layer_rows && l < s->spec->layers; l++) {
+        uint32_t rows = held->layer_rows[l] < ct ? held->layer_rows[l] : ct;
+        if (rows && !coordinator_rangeset_add(&s->layers[l], (uint64_t)chunk->index * ct, rows, NULL))
+            common_log_error("a layer has too many separate ranges session=%016" PRIx64 " layer=%u", s->id,
+                             l);
+    }
+}
+
+static void take(struct coordinator_reconcile *r, const Banyan__Pb__InventorySession *held)
+{
+    struct coordinator_worker *w = r->w;
+    struct coordinator_session *s = coordinator_session_find(w->c, held->session);
+    if (!s || !coordinator_session_has_member(s, w)) {
+        if (r->n_unknown && r->unknown[r->n_unknown - 1] == held->session)
+            return; // goes on from the page before
+        uint64_t *more = realloc(r->unknown, (r->n_unknown + 1) * sizeof(*more));
+        if (!more)
+            abort();
+        r->unknown = more;
+        r->unknown[r->n_unknown++] = held->session;
+        return;
+    }
+    for (size_t i = 0; i < held->n_chunks; i++) {
+        const Banyan__Pb__InventoryChunk *h = held->chunks[i];
+        struct coordinator_chunk *chunk =
+            coordinator_layout_find(&s->layout, h->first / s->layout.chunk_tokens);
+        if (!chunk || chunk->id != h->chunk || chunk->holder != w)
+            continue;
+        chunk->stamp = w->stamp;
+        if (!chunk->known && !chunk->lost)
+            learn_rows(s, chunk, h);
+    }
+}
+
+static void ask(struct coordinator_reconcile *r, uint64_t after_session, uint64_t after_chunk);
+
+static void inventory(void *arg, const struct proto_reply *reply)
+{
+    struct coordinator_reconcile *r = arg;
+    r->in_flight--;
+    if (!r->w) {
+        end(r);
+        return;
+    }
+    if (reply->code != COMMON_OK) {
+        give_up(r, reply->code, reply->text);
+        return;
+    }
+    const Banyan__Pb__InventoryReply *m = (const void *)reply->message->body;
+    for (size_t i = 0; i < m->n_sessions; i++)
+        take(r, m->sessions[i]);
+    if (m->next_session)
+        ask(r, m->next_session, m->next_chunk);
+    else
+        compare(r);
+}
+
+static void ask(struct coordinator_reconcile *r, uint64_t after_session, uint64_t after_chunk)
+{
+    Banyan__Pb__InventoryRequest m = BANYAN__PB__INVENTORY_REQUEST__INIT;
+    m.term = r->w->c->term;
+    m.after_session = after_session;
+    m.after_chunk = after_chunk;
+    r->in_flight++;
+    coordinator_worker_call(r->w, BANYAN__PB__METHOD__METHOD_INVENTORY, &m.base, inventory, r);
+}
+
+void coordinator_reconcile_start(struct coordinator_worker *w)
+{
+    coordinator_reconcile_cancel(w);
+    struct coordinator_reconcile *r = coordinator_alloc(sizeof(*r));
+    r->w = w;
+    w->reconcile = r;
+    w->stamp++;
+    ask(r, 0, 0);
+}

@@ -1,0 +1,452 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/relayout.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "coordinator/membership.h"
+#include "coordinator/placement.h"
+#include "coordinator/session.h"
+
+#define PAGE_CHUNKS 1024
+#define TRIES       3
+
+struct coordinator_placing { // a request; the first of a session's list is under way
+    struct coordinator_placing *next;
+    struct coordinator_session *s;
+    uint64_t first, last;
+    bool bulk, exclusive, wishing; // exclusive: it has the session alone; wishing: it waits for that
+    bool counted;                  // in session->shared
+    uint32_t tries;
+    struct coordinator_worker **joining; // [n_joining] who becomes a member
+    uint32_t n_joining;
+    struct coordinator_chunk *chosen; // [n]
+    uint32_t n;
+    coordinator_placed_fn fn;
+    void *arg;
+};
+
+// ---- LayoutSet
+// -----------------------------------------------------------------------------------------------------
+
+void coordinator_layout_send(struct coordinator_worker *w, const struct coordinator_layout_message *message,
+                             struct coordinator_gather *gather)
+{
+    Banyan__Pb__LayoutChunk chunks[PAGE_CHUNKS], *pointers[PAGE_CHUNKS];
+    uint32_t sent = 0;
+    do {
+        uint32_t n = message->n - sent < PAGE_CHUNKS ? message->n - sent : PAGE_CHUNKS;
+        Banyan__Pb__LayoutSetRequest m = BANYAN__PB__LAYOUT_SET_REQUEST__INIT;
+        m.term = w->c->term;
+        m.session = message->session;
+        m.incarnation = message->incarnation;
+        m.epoch = message->epoch;
+        m.spec = (Banyan__Pb__Spec *)message->spec;
+        m.replace = message->replace;
+        m.more = message->replace && sent + n < message->n;
+        m.n_chunks = n;
+        m.chunks = pointers;
+        for (uint32_t i = 0; i < n; i++) {
+            const struct coordinator_chunk *chunk = message->chunks[sent + i];
+            chunks[i] = (Banyan__Pb__LayoutChunk)BANYAN__PB__LAYOUT_CHUNK__INIT;
+            chunks[i].chunk = chunk->id;
+            chunks[i].first = (uint64_t)chunk->index * message->spec->chunk_tokens;
+            chunks[i].compute = !message->idle;
+            pointers[i] = &chunks[i];
+        }
+        coordinator_worker_call_gather(w, BANYAN__PB__METHOD__METHOD_LAYOUT_SET, &m.base, gather);
+        sent += n;
+    } while (sent < message->n);
+}
+
+void coordinator_layout_send_all(struct coordinator_session *s, struct coordinator_worker *w,
+                                 struct coordinator_gather *gather)
+{
+    const struct coordinator_chunk **mine = coordinator_alloc((s->layout.n + 1) * sizeof(*mine));
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->layout.n; i++)
+        if (s->layout.chunks[i].holder == w && !s->layout.chunks[i].lost)
+            mine[n++] = &s->layout.chunks[i];
+    struct coordinator_layout_message m = {.session = s->id,
+                                           .incarnation = s->incarnation,
+                                           .epoch = s->layout.epoch,
+                                           .spec = s->spec,
+                                           .chunks = mine,
+                                           .n = n,
+                                           .replace = true};
+    coordinator_layout_send(w, &m, gather);
+    free(mine);
+}
+
+// ---- choosing
+// ------------------------------------------------------------------------------------------------------
+
+static bool has_rows(const struct coordinator_session *s, uint32_t index)
+{
+    uint32_t ct = s->layout.chunk_tokens;
+    for (uint32_t l = 0; l < s->spec->layers; l++)
+        if (coordinator_rangeset_intersects(&s->layers[l], (uint64_t)index * ct, ct))
+            return true;
+    return false;
+}
+
+static bool to_be_placed(const struct coordinator_session *s, uint64_t index)
+{
+    const struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, index);
+    return !chunk || (!coordinator_session_chunk_usable(chunk) && !chunk->lost && chunk->known &&
+                      !has_rows(s, chunk->index));
+}
+
+bool coordinator_placed(const struct coordinator_session *s, uint64_t first, uint64_t last)
+{
+    for (uint64_t i = first; i <= last; i++) {
+        const struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, i);
+        if (!chunk || !chunk->ready || !coordinator_session_chunk_usable(chunk))
+            return false;
+    }
+    return true;
+}
+
+static uint32_t width_of(const struct coordinator_session *s, struct coordinator_worker *const *active,
+                         uint32_t n, uint64_t tokens)
+{
+    if (n < 2)
+        return n;
+    struct reduce_member *members = coordinator_alloc(n * sizeof(*members));
+    for (uint32_t i = 0; i < n; i++)
+        coordinator_worker_member(active[i], &members[i]);
+    struct reduce_cost cost;
+    reduce_cost_default(&cost, s->spec->q_heads, s->spec->k_dim, s->spec->v_dim, 1);
+    uint32_t width = reduce_plan_width(members, n, &cost, tokens * coordinator_session_row_bytes(s->spec));
+    free(members);
+    uint32_t asked = s->spec->members < n ? s->spec->members : n;
+    return width > asked ? width : asked;
+}
+
+static void joins(struct coordinator_placing *p, struct coordinator_candidate *candidate,
+                  struct coordinator_worker *w)
+{
+    if (candidate->member)
+        return;
+    candidate->member = true;
+    p->joining[p->n_joining++] = w;
+}
+
+// Fills chosen and joining. A failure leaves the session as it was.
+static enum common_code choose(struct coordinator_placing *p, struct proto_status *status)
+{
+    struct coordinator_session *s = p->s;
+    struct coordinator *c = s->c;
+    struct coordinator_worker *active[COORDINATOR_WORKERS_MAX];
+    uint32_t n = 0, ct = s->layout.chunk_tokens;
+    uint64_t chunk_bytes = coordinator_session_chunk_bytes(s);
+    enum common_code code = COMMON_OK;
+    for (uint32_t i = 0; i < c->n_workers; i++)
+        if (c->workers[i] && coordinator_worker_active(c->workers[i]))
+            active[n++] = c->workers[i];
+    if (!n)
+        return proto_status_set(status, COMMON_UNAVAILABLE, "",
+                                "no worker is active: start one, or wait for one");
+    struct coordinator_candidate *candidates = coordinator_alloc(n * sizeof(*candidates));
+    for (uint32_t i = 0; i < n; i++) {
+        const struct coordinator_worker *w = active[i];
+        uint64_t taken = w->used_bytes + w->promised_bytes;
+        candidates[i] =
+            (struct coordinator_candidate){.free_bytes =
+                                               taken < w->capacity_bytes ? w->capacity_bytes - taken : 0,
+                                           .bandwidth = w->bandwidth,
+                                           .load_bytes = w->load_bytes,
+                                           .member = coordinator_session_has_member(s, w)};
+        for (uint32_t k = 0; k < s->layout.n; k++)
+            candidates[i].tokens += s->layout.chunks[k].holder == w ? ct : 0;
+    }
+    free(p->joining);
+    free(p->chosen);
+    p->joining = coordinator_alloc(n * sizeof(*p->joining));
+    p->chosen = coordinator_alloc((p->last - p->first + 1) * sizeof(*p->chosen));
+    p->n = p->n_joining = 0;
+    uint64_t end = s->layout.n ? s->layout.chunks[s->layout.n - 1].index : 0;
+    uint32_t width = width_of(s, active, n, ((p->last > end ? p->last : end) + 1) * ct);
+    for (uint64_t i = p->first; i <= p->last && code == COMMON_OK; i++) {
+        if (!to_be_placed(s, i))
+            continue;
+        uint32_t to = coordinator_placement_choose(candidates, n, width, ct, chunk_bytes);
+        if (to == UINT32_MAX) {
+            code = proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+                                    "no worker has %" PRIu64
+                                    " bytes left for another chunk: add a worker, or delete sessions",
+                                    chunk_bytes);
+            break;
+        }
+        joins(p, &candidates[to], active[to]);
+        candidates[to].free_bytes -= chunk_bytes;
+        candidates[to].load_bytes += chunk_bytes;
+        candidates[to].tokens += ct;
+        p->chosen[p->n++] =
+            (struct coordinator_chunk){.index = (uint32_t)i, .known = true, .holder = active[to]};
+    }
+    uint32_t members = 0, asked = s->spec->members < n ? s->spec->members : n;
+    for (uint32_t i = 0; i < n; i++)
+        members += candidates[i].member;
+    while (code == COMMON_OK && p->n && members < asked) { // members that have no chunk yet
+        uint32_t to = coordinator_placement_choose(candidates, n, asked, ct, 0);
+        joins(p, &candidates[to], active[to]);
+        members++;
+    }
+    free(candidates);
+    return code;
+}
+
+// ---- doing
+// ---------------------------------------------------------------------------------------------------------
+
+static void start(struct coordinator_placing *p);
+
+static void finish(struct coordinator_placing *p, const struct proto_status *failure)
+{
+    struct coordinator_session *s = p->s;
+    s->placing = p->next;
+    if (failure)
+        s->place_again_ns = common_clock_after(COMMON_NS_PER_S);
+    bool exclusive = p->exclusive, counted = p->counted;
+    if (p->fn)
+        p->fn(p->arg, s, failure);
+    free(p->joining);
+    free(p->chosen);
+    free(p);
+    if (exclusive)
+        coordinator_session_release(s);
+    else if (counted)
+        coordinator_session_unshare(s);
+    else if (s->placing)
+        start(s->placing);
+}
+
+static void set_down(struct coordinator_placing *p, enum common_code code, const char *text)
+{
+    struct coordinator_session *s = p->s;
+    struct coordinator_batch *batch = coordinator_batch_new();
+    for (uint32_t i = 0; i < p->n; i++) {
+        struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, p->chosen[i].index);
+        if (chunk && chunk->id == p->chosen[i].id) {
+            coordinator_batch_chunk_drop(batch, s->id, chunk->index);
+            coordinator_worker_doubt(chunk->holder); // it may know the chunk
+            coordinator_session_remove_chunk(s, chunk->index);
+        }
+    }
+    coordinator_store_submit(s->c->store, batch, NULL, NULL);
+    bool again = (code == COMMON_UNAVAILABLE || code == COMMON_CANCELLED || code == COMMON_ABORTED) &&
+                 !s->c->stopping && ++p->tries < TRIES;
+    if (again) { // its worker went away meanwhile: another one may do
+        bool exclusive = p->exclusive, counted = p->counted;
+        p->exclusive = p->counted = false;
+        if (exclusive)
+            coordinator_session_release(s); // pumps
+        else if (counted)
+            coordinator_session_unshare(s); // pumps
+        return;
+    }
+    struct proto_status status;
+    proto_status_set(&status, code, "", "chunks could not be placed: %s", text);
+    finish(p, &status);
+}
+
+static void placed(void *arg, enum common_code code, const char *text)
+{
+    struct coordinator_placing *p = arg;
+    for (uint32_t i = 0; i < p->n && code == COMMON_OK; i++) {
+        struct coordinator_chunk *chunk = coordinator_layout_find(&p->s->layout, p->chosen[i].index);
+        if (!chunk || chunk->id != p->chosen[i].id || !coordinator_session_chunk_usable(chunk)) {
+            code = COMMON_UNAVAILABLE;
+            text = "the worker went away";
+        }
+    }
+    if (code != COMMON_OK) {
+        set_down(p, code, text);
+        return;
+    }
+    for (uint32_t i = 0; i < p->n; i++)
+        coordinator_layout_find(&p->s->layout, p->chosen[i].index)->ready = true;
+    finish(p, NULL);
+}
+
+// A member that holds none of the new chunks must hear of the new epoch before steps go on. One that cannot
+// be told is doubted: the placing itself does not fail for that.
+struct epoch_message {
+    struct coordinator_gather *gather;
+    struct coordinator_worker *w;
+};
+
+static void epoch_told(void *arg, enum common_code code, const char *text)
+{
+    (void)text;
+    struct epoch_message told = *(struct epoch_message *)arg;
+    free(arg);
+    if (code != COMMON_OK)
+        coordinator_worker_doubt(told.w);
+    coordinator_gather_finish(told.gather, COMMON_OK, "");
+}
+
+static void tell_chosen(struct coordinator_placing *p, struct coordinator_worker *w, bool epoch_rose,
+                        struct coordinator_gather *gather)
+{
+    struct coordinator_session *s = p->s;
+    const struct coordinator_chunk **mine = coordinator_alloc((p->n + 1) * sizeof(*mine));
+    struct coordinator_layout_message m = {.session = s->id,
+                                           .incarnation = s->incarnation,
+                                           .epoch = s->layout.epoch,
+                                           .spec = s->spec,
+                                           .chunks = mine};
+    for (uint32_t i = 0; i < p->n; i++)
+        if (p->chosen[i].holder == w)
+            mine[m.n++] = &p->chosen[i];
+    if (m.n) {
+        coordinator_layout_send(w, &m, gather);
+    } else if (epoch_rose) {
+        struct epoch_message *message = coordinator_alloc(sizeof(*message));
+        *message = (struct epoch_message){.gather = gather, .w = w};
+        coordinator_gather_add(gather);
+        struct coordinator_gather *own = coordinator_gather_new(epoch_told, message);
+        coordinator_layout_send(w, &m, own);
+        coordinator_gather_seal(own);
+    }
+    free(mine);
+}
+
+static void apply(struct coordinator_placing *p)
+{
+    struct coordinator_session *s = p->s;
+    struct coordinator *c = s->c;
+    struct coordinator_batch *batch = coordinator_batch_new();
+    uint64_t chunk_bytes = coordinator_session_chunk_bytes(s);
+    bool ids = true;
+    for (uint32_t i = 0; i < p->n && ids; i++)
+        ids = coordinator_store_next(c->store, COORDINATOR_COUNTER_CHUNK, &p->chosen[i].id);
+    for (uint32_t i = 0; i < p->n && ids; i++) {
+        ids = coordinator_session_put_chunk(s, &p->chosen[i]) != NULL;
+        p->chosen[i].holder->promised_bytes += p->bulk && ids ? chunk_bytes : 0;
+        coordinator_batch_chunk(batch, s->id, p->chosen[i].index, p->chosen[i].id, false,
+                                p->chosen[i].holder->name);
+    }
+    if (!ids) {
+        coordinator_batch_free(batch);
+        p->tries = TRIES;
+        set_down(p, COMMON_RESOURCE_EXHAUSTED,
+                 "the coordinator is out of memory, or its disk does not keep up");
+        return;
+    }
+    for (uint32_t i = 0; i < p->n_joining; i++) {
+        coordinator_session_add_member(s, p->joining[i]);
+        coordinator_batch_member(batch, s->id, p->joining[i]->name);
+    }
+    if (p->n_joining) {
+        coordinator_layout_set_epoch(&s->layout, s->layout.epoch + 1);
+        coordinator_batch_numbers(batch, s->id, s->incarnation, s->layout.epoch);
+    }
+    struct coordinator_gather *gather = coordinator_gather_new(placed, p);
+    coordinator_gather_add(gather);
+    coordinator_store_submit(c->store, batch, coordinator_gather_stored, gather);
+    for (uint32_t i = 0; i < s->n_members; i++) {
+        struct coordinator_worker *w = s->members[i];
+        if (coordinator_worker_active(w))
+            tell_chosen(p, w, p->n_joining > 0, gather);
+        else
+            coordinator_reconcile_dirty(w);
+    }
+    coordinator_gather_seal(gather);
+}
+
+static void alone(void *arg, struct coordinator_session *s)
+{
+    struct coordinator_placing *p = arg;
+    p->wishing = false;
+    if (!s)
+        return; // coordinator_relayout_session_gone ends the list
+    p->exclusive = true;
+    struct proto_status status;
+    if (choose(p, &status) != COMMON_OK)
+        finish(p, &status);
+    else
+        apply(p);
+}
+
+static void start(struct coordinator_placing *p)
+{
+    struct coordinator_session *s = p->s;
+    struct proto_status status;
+    if (p->wishing || p->counted || p->exclusive || !coordinator_session_open(s))
+        return; // under way, or pumped later
+    bool needed = false;
+    for (uint64_t i = p->first; i <= p->last && !needed; i++)
+        needed = to_be_placed(s, i);
+    if (!needed) {
+        uint32_t ct = s->layout.chunk_tokens;
+        enum common_code code =
+            coordinator_session_missing(s, p->first * ct, (p->last - p->first + 1) * ct, 0, &status);
+        finish(p, code == COMMON_OK ? NULL : &status);
+        return;
+    }
+    if (choose(p, &status) != COMMON_OK) {
+        finish(p, &status);
+        return;
+    }
+    if (p->n_joining) {
+        p->wishing = true;
+        if (coordinator_session_exclusive(s, COORDINATOR_SESSION_RELAYOUT, alone, p) != COMMON_OK) {
+            p->wishing = false;
+            proto_status_set(&status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+                             "too many operations wait for this session");
+            finish(p, &status);
+        }
+        return;
+    }
+    coordinator_session_share(s);
+    p->counted = true;
+    apply(p);
+}
+
+void coordinator_place(struct coordinator_session *s, uint64_t first, uint64_t last, bool bulk,
+                       coordinator_placed_fn fn, void *arg)
+{
+    struct coordinator_placing *p = coordinator_alloc(sizeof(*p)), **at = &s->placing;
+    *p = (struct coordinator_placing){
+        .s = s, .first = first, .last = last, .bulk = bulk, .fn = fn, .arg = arg};
+    while (*at)
+        at = &(*at)->next;
+    *at = p;
+    if (s->placing == p)
+        start(p);
+}
+
+void coordinator_place_ahead(struct coordinator_session *s)
+{
+    uint64_t ct = s->layout.chunk_tokens, end = coordinator_session_end(s), next = (end + ct - 1) / ct,
+             open = end % ct;
+    if (!end || (open && open * 2 < ct) || s->placing || coordinator_layout_find(&s->layout, next) ||
+        next * ct >= s->c->options.max_session_tokens || common_clock_ns() < s->place_again_ns)
+        return;
+    coordinator_place(s, next, next, false, NULL, NULL);
+}
+
+void coordinator_relayout_pump(struct coordinator_session *s)
+{
+    if (s->placing)
+        start(s->placing);
+}
+
+void coordinator_relayout_session_gone(struct coordinator_session *s)
+{
+    struct proto_status status;
+    proto_status_set(&status, COMMON_NOT_FOUND, "", "the session was deleted");
+    while (s->placing) {
+        struct coordinator_placing *p = s->placing;
+        s->placing = p->next;
+        if (p->fn)
+            p->fn(p->arg, NULL, &status);
+        free(p->joining);
+        free(p->chosen);
+        free(p);
+    }
+}

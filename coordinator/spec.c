@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a session is: its specification and name, checked.
+#include <math.h>
+#include <string.h>
+
+#include "coordinator/membership.h"
+#include "coordinator/session.h"
+
+#define HEADS_MAX  1024
+#define DIM_MAX    1024
+#define LAYERS_MAX 1024
+
+static enum common_code bad(struct proto_status *status, const char *what)
+{
+    return proto_status_set(status, COMMON_INVALID_ARGUMENT, "", "the specification is wrong: %s", what);
+}
+
+static bool finite_all(const float *values, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(values[i]))
+            return false;
+    return true;
+}
+
+static bool sinks_right(const float *values, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (isnan(values[i]) || values[i] == INFINITY) // -inf is a sink that takes nothing
+            return false;
+    return true;
+}
+
+enum common_code coordinator_spec_check(Banyan__Pb__Spec *m, struct proto_status *status)
+{
+    if (m->layers < 1 || m->layers > LAYERS_MAX)
+        return bad(status, "layers must be 1 to 1024");
+    if (m->q_heads < 1 || m->q_heads > HEADS_MAX)
+        return bad(status, "q_heads must be 1 to 1024");
+    if (m->kv_heads < 1 || m->kv_heads > m->q_heads || m->q_heads % m->kv_heads)
+        return bad(status, "q_heads must be a multiple of kv_heads, which must not be 0");
+    if (m->k_dim < 1 || m->k_dim > DIM_MAX || m->v_dim < 1 || m->v_dim > DIM_MAX)
+        return bad(status, "k_dim and v_dim must be 1 to 1024");
+    if (m->kv_type != BANYAN__PB__DTYPE__DTYPE_F32 && m->kv_type != BANYAN__PB__DTYPE__DTYPE_F16 &&
+        m->kv_type != BANYAN__PB__DTYPE__DTYPE_BF16)
+        return bad(status, "kv_type must be F32, F16 or BF16");
+    if (!isfinite(m->scale) || m->scale < 0)
+        return bad(status, "scale must be finite and not negative (0: 1/sqrt(k_dim))");
+    if (!isfinite(m->soft_cap) || m->soft_cap < 0)
+        return bad(status, "soft_cap must be finite and not negative (0: none)");
+    if ((m->n_alibi && m->n_alibi != m->q_heads) || !finite_all(m->alibi, m->n_alibi))
+        return bad(status, "alibi must be empty or have a finite slope for each query head");
+    if ((m->n_sinks && m->n_sinks != m->q_heads) || !sinks_right(m->sinks, m->n_sinks))
+        return bad(status, "sinks must be empty or have a logit below +inf for each query head");
+    if (m->chunk_tokens && (m->chunk_tokens < 16 || m->chunk_tokens > 4096 || m->chunk_tokens % 16))
+        return bad(status, "chunk_tokens must be a multiple of 16 from 16 to 4096 (0: 256)");
+    if (m->replicas > 1)
+        return proto_status_set(status, COMMON_UNIMPLEMENTED, "",
+                                "replicas are not there in this version: ask for one");
+    m->chunk_tokens = m->chunk_tokens ? m->chunk_tokens : 256;
+    m->scale = m->scale > 0 ? m->scale : 1.0f / sqrtf((float)m->k_dim);
+    m->replicas = 1;
+    return COMMON_OK;
+}
+
+Banyan__Pb__Spec *coordinator_spec_copy(const Banyan__Pb__Spec *spec)
+{
+    size_t bytes = banyan__pb__spec__get_packed_size(spec);
+    uint8_t *packed = coordinator_alloc(bytes + 1);
+    banyan__pb__spec__pack(spec, packed);
+    Banyan__Pb__Spec *copy = banyan__pb__spec__unpack(NULL, bytes, packed);
+    free(packed);
+    if (!copy)
+        abort();
+    return copy;
+}
+
+enum common_code coordinator_name_check(const char *name, struct proto_status *status)
+{
+    size_t len = strlen(name);
+    if (len >= COORDINATOR_NAME_BYTES)
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+                                "a session's name has at most %d characters", COORDINATOR_NAME_BYTES - 1);
+    for (size_t i = 0; i < len; i++)
+        if ((unsigned char)name[i] < ' ' || name[i] == 0x7f)
+            return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+                                    "a session's name must be printable");
+    return COMMON_OK;
+}
+
+void coordinator_batch_whole_session(struct coordinator_batch *batch, const struct coordinator_session *s)
+{
+    size_t bytes = banyan__pb__spec__get_packed_size(s->spec);
+    uint8_t *packed = coordinator_alloc(bytes + 1);
+    banyan__pb__spec__pack(s->spec, packed);
+    coordinator_batch_session(batch, s->id, s->name, packed, bytes, s->incarnation, s->layout.epoch);
+    for (uint32_t i = 0; i < s->n_members; i++)
+        coordinator_batch_member(batch, s->id, s->members[i]->name);
+    for (uint32_t i = 0; i < s->layout.n; i++)
+        coordinator_batch_chunk(batch, s->id, s->layout.chunks[i].index, s->layout.chunks[i].id,
+                                s->layout.chunks[i].lost, s->layout.chunks[i].holder->name);
+    free(packed);
+}
+
+static void nothing(void *arg, enum common_code code, const char *text)
+{
+    (void)arg, (void)code, (void)text;
+}
+
+void coordinator_session_drop_at_workers(struct coordinator_session *s, struct coordinator_gather *gather)
+{
+    struct coordinator_gather *own = gather ? NULL : coordinator_gather_new(nothing, NULL);
+    for (uint32_t i = 0; i < s->n_members; i++) {
+        if (!coordinator_worker_active(s->members[i]))
+            continue; // its inventory will name a session that is unknown
+        Banyan__Pb__SessionDropRequest m = BANYAN__PB__SESSION_DROP_REQUEST__INIT;
+        m.term = s->c->term;
+        m.session = s->id;
+        coordinator_worker_call_gather(s->members[i], BANYAN__PB__METHOD__METHOD_SESSION_DROP, &m.base,
+                                       gather ? gather : own);
+    }
+    if (own)
+        coordinator_gather_seal(own);
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// What must survive the coordinator: its term, counters, sessions with their layouts, and which rows were
+// attached. SQLite in its own thread; the loop thread submits batches (each one atomic) and is called back
+// when they are durable. Batches that wait are committed together. Rows that were appended by steps are not
+// here: after a restart their holders say what they have.
+//
+// Everything here is for the loop thread.
+#ifndef COORDINATOR_STORE_H
+#define COORDINATOR_STORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/loop.h"
+#include "common/status.h"
+
+struct coordinator_store;
+struct coordinator_batch;
+
+enum coordinator_counter {
+    COORDINATOR_COUNTER_GENERATION, // of session ids
+    COORDINATOR_COUNTER_CHUNK,      // chunk ids
+    COORDINATOR_COUNTERS
+};
+
+// Called while the store opens, for everything in it: workers first, then sessions, then what refers to them.
+// False ends the opening (the callee has filled the error).
+struct coordinator_store_reader {
+    void *arg;
+    bool (*worker)(void *arg, const char *name, uint64_t instance);
+    bool (*session)(void *arg, uint64_t id, const char *name, const void *spec, size_t spec_bytes,
+                    uint64_t incarnation, uint64_t epoch);
+    bool (*member)(void *arg, uint64_t session, const char *worker);
+    bool (*chunk)(void *arg, uint64_t session, uint32_t index, uint64_t id, bool lost, const char *holder);
+    bool (*range)(void *arg, uint64_t session, uint32_t layer, uint64_t first, uint64_t count);
+};
+
+// Opens or makes the file (mode 0600, its folder 0700), locks it until stop, raises the term, reads
+// everything. ":memory:" keeps nothing. sync_full: every commit survives a power loss, not only the end of
+// the process. Blocks. FAILED_PRECONDITION: another process has it, or it was written by a newer version;
+// INVALID_ARGUMENT: not a store; UNAVAILABLE: the file system.
+enum common_code coordinator_store_open(const char *path, bool sync_full, struct common_loop *loop,
+                                        const struct coordinator_store_reader *reader,
+                                        struct coordinator_store **out, struct common_error *err);
+
+// Finishes what was submitted (callbacks are posted to the loop) and closes the file. Submit nothing
+// afterwards. NULL is allowed.
+void coordinator_store_stop(struct coordinator_store *store);
+void coordinator_store_free(
+    struct coordinator_store *store); // once the loop has run what was posted; NULL is allowed
+
+uint64_t coordinator_store_term(const struct coordinator_store *store);
+
+// The next number of a counter: never given before, in this life or an earlier one. Numbers are reserved in
+// blocks; the next block is reserved ahead. False when it is not there in time (the disk does not answer).
+bool coordinator_store_next(struct coordinator_store *store, enum coordinator_counter counter, uint64_t *out);
+
+// ---- batches ----
+struct coordinator_batch *coordinator_batch_new(void);
+void coordinator_batch_free(struct coordinator_batch *batch); // one that is not submitted; NULL is allowed
+void coordinator_batch_term(struct coordinator_batch *batch, uint64_t term);
+void coordinator_batch_worker(struct coordinator_batch *batch, const char *name, uint64_t instance);
+void coordinator_batch_session(struct coordinator_batch *batch, uint64_t session, const char *name,
+                               const void *spec, size_t spec_bytes, uint64_t incarnation, uint64_t epoch);
+void coordinator_batch_numbers(struct coordinator_batch *batch, uint64_t session, uint64_t incarnation,
+                               uint64_t epoch);
+void coordinator_batch_session_drop(struct coordinator_batch *batch,
+                                    uint64_t session); // and all that belongs to it
+void coordinator_batch_member(struct coordinator_batch *batch, uint64_t session, const char *worker);
+void coordinator_batch_chunk(struct coordinator_batch *batch, uint64_t session, uint32_t index, uint64_t id,
+                             bool lost,
+                             const char *holder); // adds or replaces
+void coordinator_batch_chunk_drop(struct coordinator_batch *batch, uint64_t session, uint32_t index);
+// One more committed range: the store keeps the union.
+void coordinator_batch_range(struct coordinator_batch *batch, uint64_t session, uint32_t layer,
+                             uint64_t first, uint64_t count);
+void coordinator_batch_clip(struct coordinator_batch *batch, uint64_t session,
+                            uint64_t length); // all layers' ranges
+
+// Takes the batch. `done` (may be NULL) runs on the loop thread, never on this stack: OK when it is durable,
+// else nothing of it was written.
+typedef void (*coordinator_store_fn)(void *arg, enum common_code code, const char *text);
+void coordinator_store_submit(struct coordinator_store *store, struct coordinator_batch *batch,
+                              coordinator_store_fn done, void *arg);
+
+#endif
