@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The calling end over nng: one REQ socket with a pool of contexts, one call a context. nng connects again by itself and sends a pending
-// request again. Its callbacks run on nng's threads; they only move their own context on and post it to the loop.
+// request again. Its callbacks run on nng's threads; they only move their own context on and push it through the door to the loop.
 //
-//   IDLE --send (loop)--> SENDING --callback (nng)--> RECEIVING --callback (nng), post--> loop: reply delivered --> IDLE
-//                            |________________failure, post__________________________________^
-// A cancelled call leaves its context to finish by itself; the context is free again when its post has come.
+//   IDLE --send (loop)--> SENDING --callback (nng)--> RECEIVING --callback (nng), door--> loop: reply delivered --> IDLE
+//                            |________________failure, door__________________________________^
+// A call that ended early leaves its context to finish by itself (the answer comes and is dropped): an answer that arrives while its socket is
+// closed is what nng trips over. Only when such contexts are many are they cancelled.
 #include <assert.h>
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/req.h>
@@ -12,46 +13,55 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "proto/nng_door.h"
 #include "proto/transport.h"
 
 // More outstanding requests on one socket cost quadratic time in nng (20,000: 2.8 s); the others wait in the channel.
-enum { CONTEXTS = 64, RECONNECT_MIN_MS = 10, RECONNECT_MAX_MS = 1000, RESEND_MS = 60000 };
+enum { CONTEXTS = 64, ABANDONED_MAX = 32, RECONNECT_MIN_MS = 10, RECONNECT_MAX_MS = 1000, RESEND_MS = 60000 };
 
 struct nng_channel;
 
 struct context {
+    struct proto_nng_item item; // first: the loop finds its context by it
     struct nng_channel *owner;
     struct context *next_idle;
     nng_ctx ctx;
     nng_aio *aio;
-    bool receiving;         // nng's thread only, between send and post
-    atomic_bool abandoned;  // the loop does not want the answer any more
+    bool receiving;         // nng's thread only, between send and push
+    atomic_bool cancelled;  // the loop wants the context back without an answer
     uint64_t call;          // loop: id of the call; 0: abandoned
-    // result, handed over by the post
+    bool abandoned;         // loop: its call has ended before it
+    // result, handed over by the push
     int rv;
     struct common_blob *blob; // the reply as it came
 };
 
 struct nng_channel {
-    struct proto_channel *channel; // NULL once closed
-    struct common_loop *loop;
-    unsigned refs;                 // the channel, and each busy context: loop only
+    struct proto_channel *channel; // loop; NULL once closed
+    atomic_uint refs;              // the channel and then the closer, and each busy context
+    atomic_uint busy;              // contexts between send and their last callback
+    atomic_bool owed;              // a context has given up an answer that may still come
+    struct proto_nng_door door;
     nng_socket socket;
     atomic_int pipes;
     struct context contexts[CONTEXTS];
     unsigned n_contexts;           // opened so far
+    unsigned n_abandoned;
     struct context *idle;
 };
 
+// Any thread but not a context's own callback, unless another reference is known to be left.
 static void nng_channel_unref(struct nng_channel *s)
 {
-    if (--s->refs > 0)
+    if (atomic_fetch_sub(&s->refs, 1) > 1)
         return;
     for (unsigned i = 0; i < s->n_contexts; i++)
         nng_aio_free(s->contexts[i].aio);
+    proto_nng_door_fini(&s->door);
     free(s);
 }
 
@@ -62,14 +72,16 @@ static const char *explain(int rv, char *buf, size_t len)
 }
 
 // Loop: a context has come to its end.
-static void on_finished(void *arg)
+static void on_finished(struct proto_nng_item *item)
 {
-    struct context *context = arg;
+    struct context *context = (struct context *)item;
     struct nng_channel *s = context->owner;
     struct proto_channel *channel = s->channel;
     struct common_blob *blob = context->blob;
     uint64_t call = context->call;
     int rv = context->rv;
+    s->n_abandoned -= context->abandoned;
+    context->abandoned = false;
     context->blob = NULL;
     context->call = 0;
     context->next_idle = s->idle;
@@ -113,11 +125,21 @@ static void on_finished(void *arg)
     nng_channel_unref(s);
 }
 
-// nng's thread.
-static void post(struct context *context, int rv)
+// nng's thread: the last thing that a context does.
+static void finish(struct context *context, int rv)
 {
+    struct nng_channel *s = context->owner;
     context->rv = rv;
-    common_loop_post(context->owner->loop, on_finished, context);
+    if (rv != 0)
+        atomic_store(&s->owed, true);
+    context->item.run = on_finished;
+    bool pushed = proto_nng_door_push(&s->door, &context->item);
+    atomic_fetch_sub(&s->busy, 1);
+    if (!pushed) {
+        common_blob_unref(context->blob);
+        context->blob = NULL;
+        nng_channel_unref(s); // the closer has the last reference
+    }
 }
 
 // nng's thread: the send or the receive of this context is over.
@@ -130,18 +152,18 @@ static void on_aio(void *arg)
             nng_msg *unsent = nng_aio_get_msg(context->aio);
             nng_aio_set_msg(context->aio, NULL);
             nng_msg_free(unsent);
-            post(context, rv);
+            finish(context, rv);
             return;
         }
-        if (atomic_load(&context->abandoned)) {
-            post(context, NNG_ECANCELED);
+        if (atomic_load(&context->cancelled)) {
+            finish(context, NNG_ECANCELED);
             return;
         }
         context->receiving = true;
         nng_ctx_recv(context->ctx, context->aio);
-        // From here on the next callback may be running: only what is safe beside it. An abandonment that came between the look above
+        // From here on the next callback may be running: only what is safe beside it. A cancellation that came between the look above
         // and the receive has cancelled nothing.
-        if (atomic_load(&context->abandoned))
+        if (atomic_load(&context->cancelled))
             nng_aio_cancel(context->aio);
         return;
     }
@@ -156,7 +178,7 @@ static void on_aio(void *arg)
             rv = NNG_ENOMEM;
         nng_msg_free(msg);
     }
-    post(context, rv);
+    finish(context, rv);
 }
 
 static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *arg)
@@ -220,10 +242,11 @@ static enum common_code nng_channel_send(struct proto_channel *channel, struct p
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a call");
     }
     context->receiving = false;
-    atomic_store(&context->abandoned, false);
+    atomic_store(&context->cancelled, false);
     context->call = call->id;
     call->context = context;
-    s->refs++;
+    atomic_fetch_add(&s->refs, 1);
+    atomic_fetch_add(&s->busy, 1);
     // The channel's own timer ends the call; this one is behind it and frees the context.
     uint64_t left_ms = common_clock_left(call->deadline_ns) / COMMON_NS_PER_MS + 50;
     nng_aio_set_timeout(context->aio, left_ms > INT32_MAX / 2 ? INT32_MAX / 2 : (nng_duration)left_ms);
@@ -232,16 +255,23 @@ static enum common_code nng_channel_send(struct proto_channel *channel, struct p
     return COMMON_OK;
 }
 
+static void cancel(struct context *context)
+{
+    atomic_store(&context->cancelled, true);
+    nng_aio_cancel(context->aio);
+}
+
 static void nng_forget(struct proto_channel *channel, struct proto_pending *call, bool tell)
 {
-    (void)channel;
     (void)tell; // REQ has no way to tell
+    struct nng_channel *s = channel->state;
     struct context *context = call->context;
     if (context->call != call->id)
         return; // it has come to its end
     context->call = 0;
-    atomic_store(&context->abandoned, true);
-    nng_aio_cancel(context->aio);
+    context->abandoned = true;
+    if (++s->n_abandoned > ABANDONED_MAX && !channel->closing)
+        cancel(context);
 }
 
 static enum common_code nng_channel_open(struct proto_channel *channel, const struct proto_endpoint *endpoint, struct common_error *err)
@@ -252,8 +282,11 @@ static enum common_code nng_channel_open(struct proto_channel *channel, const st
     if (!s)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a channel");
     s->channel = channel;
-    s->loop = channel->loop;
-    s->refs = 1;
+    atomic_init(&s->refs, 1);
+    if (!proto_nng_door_open(&s->door, channel->loop)) {
+        free(s);
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "no memory or descriptor for a channel");
+    }
     char url[PROTO_ENDPOINT_MAX], why[128];
     proto_endpoint_format(endpoint, url);
     nng_dialer dialer;
@@ -276,9 +309,29 @@ static enum common_code nng_channel_open(struct proto_channel *channel, const st
 close_socket:
     nng_close(s->socket);
 free_state:
+    proto_nng_door_close(&s->door);
+    proto_nng_door_fini(&s->door);
     free(s);
     return common_error_set(err, rv == NNG_EADDRINVAL ? COMMON_INVALID_ARGUMENT : COMMON_UNAVAILABLE, "cannot dial '%s': %s", url,
                             explain(rv, why, sizeof why));
+}
+
+enum { REST_ROUNDS = 400, REST_ROUND_US = 5000, OWED_US = 200000 };
+
+// A thread of its own: waits until nothing is in flight, then closes.
+static void closer(void *arg)
+{
+    struct nng_channel *s = arg;
+    for (int i = 0; i < REST_ROUNDS && atomic_load(&s->busy) > 0 && atomic_load(&s->pipes) > 0; i++)
+        usleep(REST_ROUND_US);
+    for (unsigned i = 0; i < s->n_contexts && atomic_load(&s->busy) > 0; i++)
+        cancel(&s->contexts[i]);
+    if (atomic_load(&s->owed))
+        usleep(OWED_US); // answers that were given up may be on their way
+    nng_close(s->socket);
+    for (unsigned i = 0; i < s->n_contexts; i++)
+        nng_aio_wait(s->contexts[i].aio);
+    nng_channel_unref(s);
 }
 
 static void nng_channel_close(struct proto_channel *channel)
@@ -286,11 +339,8 @@ static void nng_channel_close(struct proto_channel *channel)
     struct nng_channel *s = channel->state;
     channel->state = NULL;
     s->channel = NULL;
-    // After the close every pending operation ends; after the stop no callback runs any more and each busy context's post is in the mailbox.
-    nng_close(s->socket);
-    for (unsigned i = 0; i < s->n_contexts; i++)
-        nng_aio_stop(s->contexts[i].aio);
-    nng_channel_unref(s);
+    proto_nng_door_close(&s->door);
+    proto_nng_aside(closer, s);
 }
 
 const struct proto_channel_ops proto_nng_channel_ops = {

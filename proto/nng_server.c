@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The serving end over nng: a REP socket with many contexts, one request a context. Callbacks run on nng's threads and only hand their context
-// to the loop. A context receives again only from the callback of its send (nng crashes otherwise).
+// The serving end over nng: a REP socket with many contexts, one request a context. Callbacks run on nng's threads and only push their context
+// through the door to the loop. A context receives again only from the callback of its send (nng crashes otherwise).
 //
-//   RECEIVING --callback (nng), post--> loop: dispatch ... reply --nng_ctx_send--> SENDING --callback (nng)--> RECEIVING
+//   RECEIVING --callback (nng), door--> loop: dispatch ... reply --nng_ctx_send--> SENDING --callback (nng)--> RECEIVING
 #include <assert.h>
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/rep.h>
@@ -14,6 +14,7 @@
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/log.h"
+#include "proto/nng_door.h"
 #include "proto/transport.h"
 
 enum { CONTEXTS = 128, BUCKETS = 1024 };
@@ -21,6 +22,7 @@ enum { CONTEXTS = 128, BUCKETS = 1024 };
 struct nng_server;
 
 struct context {
+    struct proto_nng_item item; // first: the loop finds its context by it
     struct nng_server *owner;
     nng_ctx ctx;
     nng_aio *aio;
@@ -41,17 +43,18 @@ struct peer {
 };
 
 struct nng_server {
-    struct proto_server *server;
-    struct common_loop *loop;
-    atomic_uint refs;       // the listener, each context that has a request at the loop, each post on its way
-    bool closed;            // loop
+    struct proto_server *server; // loop; not used once closed
+    atomic_uint refs;            // the listener and then the closer, each request at the loop, each item on its way
+    bool closed;                 // loop
+    struct proto_nng_door door;
     nng_socket socket;
+    nng_listener listener;
     struct peer *peers[BUCKETS];
     struct context contexts[CONTEXTS];
     unsigned n_contexts;
 };
 
-// Loop only (others only add references, on behalf of a post).
+// Any thread but not a context's own callback, unless another reference is known to be left.
 static void nng_server_unref(struct nng_server *s)
 {
     if (atomic_fetch_sub(&s->refs, 1) > 1)
@@ -65,7 +68,7 @@ static void nng_server_unref(struct nng_server *s)
             next = peer->next;
             free(peer);
         }
-    proto_server_unref(s->server);
+    proto_nng_door_fini(&s->door);
     free(s);
 }
 
@@ -104,15 +107,16 @@ static struct peer *peer_get(struct nng_server *s, uint32_t pipe)
 }
 
 struct news { // of a pipe, from nng's thread to the loop
+    struct proto_nng_item item; // first
     struct nng_server *owner;
     uint32_t pipe;
     bool added;
     char address[80];
 };
 
-static void on_news(void *arg)
+static void on_news(struct proto_nng_item *item)
 {
-    struct news *news = arg;
+    struct news *news = (struct news *)item;
     struct nng_server *s = news->owner;
     struct peer **at = peer_slot(s, news->pipe);
     if (s->closed) {
@@ -156,8 +160,12 @@ static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *arg)
     } else {
         snprintf(news->address, sizeof news->address, "nng client");
     }
+    news->item.run = on_news;
     atomic_fetch_add(&s->refs, 1);
-    common_loop_post(s->loop, on_news, news);
+    if (!proto_nng_door_push(&s->door, &news->item)) {
+        free(news);
+        nng_server_unref(s); // the closer has the last reference
+    }
 }
 
 // ---- requests -----------------------------------------------------------------------------------------------------------------
@@ -257,9 +265,9 @@ static struct proto_request *request_of(struct context *context, struct proto_pr
 }
 
 // Loop: a context has received. It holds a reference until its answer.
-static void on_request(void *arg)
+static void on_request(struct proto_nng_item *item)
 {
-    struct context *context = arg;
+    struct context *context = (struct context *)item;
     struct nng_server *s = context->owner;
     struct proto_prefix prefix;
     struct common_error err;
@@ -319,8 +327,13 @@ static void on_aio(void *arg)
     if (context->blob)
         memcpy(context->blob->data, nng_msg_body(msg), nng_msg_len(msg));
     nng_msg_free(msg);
+    context->item.run = on_request;
     atomic_fetch_add(&s->refs, 1);
-    common_loop_post(s->loop, on_request, context);
+    if (!proto_nng_door_push(&s->door, &context->item)) {
+        common_blob_unref(context->blob);
+        context->blob = NULL;
+        nng_server_unref(s); // the closer has the last reference
+    }
 }
 
 // ---- listener -----------------------------------------------------------------------------------------------------------------
@@ -334,9 +347,11 @@ static enum common_code nng_server_listen(struct proto_server *server, struct pr
     char url[PROTO_ENDPOINT_MAX];
     proto_endpoint_format(endpoint, url);
     s->server = server;
-    s->loop = server->loop;
     atomic_init(&s->refs, 1);
-    nng_listener nng;
+    if (!proto_nng_door_open(&s->door, server->loop)) {
+        free(s);
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "no memory or descriptor for a listener");
+    }
     int rv = nng_rep0_open(&s->socket), port = 0;
     if (rv != 0)
         goto free_state;
@@ -349,30 +364,26 @@ static enum common_code nng_server_listen(struct proto_server *server, struct pr
     for (; s->n_contexts < CONTEXTS; s->n_contexts++) {
         struct context *context = &s->contexts[s->n_contexts];
         context->owner = s;
-        if ((rv = nng_ctx_open(&context->ctx, s->socket)) != 0)
-            goto free_contexts;
-        if ((rv = nng_aio_alloc(&context->aio, on_aio, context)) != 0)
-            goto free_contexts;
+        if ((rv = nng_ctx_open(&context->ctx, s->socket)) != 0 || (rv = nng_aio_alloc(&context->aio, on_aio, context)) != 0)
+            goto close_socket;
     }
-    proto_server_ref(server); // before anything can post
-    if ((rv = nng_listener_create(&nng, s->socket, url + strlen("nng+"))) != 0 || (rv = nng_listener_start(nng, 0)) != 0 ||
-        (rv = nng_listener_get_int(nng, NNG_OPT_TCP_BOUND_PORT, &port)) != 0)
-        goto unref_server;
+    if ((rv = nng_listener_create(&s->listener, s->socket, url + strlen("nng+"))) != 0 ||
+        (rv = nng_listener_start(s->listener, 0)) != 0 ||
+        (rv = nng_listener_get_int(s->listener, NNG_OPT_TCP_BOUND_PORT, &port)) != 0)
+        goto close_socket;
     endpoint->port = (uint16_t)port;
     for (unsigned i = 0; i < CONTEXTS; i++)
         nng_ctx_recv(s->contexts[i].ctx, s->contexts[i].aio);
+    proto_server_ref(server);
     listener->state = s;
     return COMMON_OK;
 
-unref_server:
-    proto_server_unref(server);
-free_contexts:
-    for (unsigned i = 0; i < s->n_contexts; i++)
-        nng_aio_free(s->contexts[i].aio);
 close_socket:
     nng_close(s->socket);
 free_state:
-    free(s);
+    s->closed = true;
+    proto_nng_door_close(&s->door);
+    nng_server_unref(s);
     return common_error_set(err,
                             rv == NNG_EADDRINUSE    ? COMMON_ALREADY_EXISTS
                             : rv == NNG_EADDRINVAL  ? COMMON_INVALID_ARGUMENT
@@ -380,16 +391,36 @@ free_state:
                             "cannot listen on '%s': %s", url, nng_strerror(rv));
 }
 
+// A thread of its own: the close may never return (see the door).
+static void closer(void *arg)
+{
+    struct nng_server *s = arg;
+    nng_close(s->socket);
+    for (unsigned i = 0; i < s->n_contexts; i++)
+        nng_aio_wait(s->contexts[i].aio);
+    nng_server_unref(s);
+}
+
 static void nng_server_close(struct proto_listener *listener)
 {
     struct nng_server *s = listener->state;
+    struct proto_server *server = s->server;
     listener->state = NULL;
     s->closed = true;
-    // After the close every operation ends; after the stop no callback of a context runs. Pipes say goodbye during the close.
-    nng_close(s->socket);
-    for (unsigned i = 0; i < s->n_contexts; i++)
-        nng_aio_stop(s->contexts[i].aio);
-    nng_server_unref(s);
+    nng_listener_close(s->listener); // the port is free again, whatever becomes of the rest
+    proto_nng_door_close(&s->door);
+    for (unsigned i = 0; i < BUCKETS; i++)
+        for (struct peer *peer = s->peers[i]; peer; peer = peer->next) {
+            struct proto_list gone;
+            proto_list_move(&peer->requests, &gone);
+            while (!proto_list_empty(&gone)) {
+                struct proto_request *request = proto_list_entry(gone.next, struct proto_request, link);
+                proto_list_remove(&request->link);
+                proto_request_cancel(request);
+            }
+        }
+    proto_nng_aside(closer, s);
+    proto_server_unref(server);
 }
 
 const struct proto_server_ops proto_nng_server_ops = {

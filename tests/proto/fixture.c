@@ -257,7 +257,7 @@ static void on_done(void *arg, const struct proto_reply *reply)
 void outcome_fini(struct outcome *o)
 {
     common_blob_unref(o->blob);
-    *o = (struct outcome){0};
+    o->blob = NULL;
 }
 
 enum common_code fixture_ask(struct proto_channel *channel, const struct ask *ask, struct outcome *o, uint64_t *id)
