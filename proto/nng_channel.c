@@ -48,6 +48,7 @@ struct nng_channel {
     struct proto_nng_door door;
     nng_socket socket;
     atomic_int pipes;
+    atomic_bool met;               // there has been a pipe
     struct context contexts[CONTEXTS];
     unsigned n_contexts;           // opened so far
     unsigned n_abandoned;
@@ -185,6 +186,7 @@ static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *arg)
 {
     (void)pipe;
     struct nng_channel *s = arg;
+    atomic_store(&s->met, true);
     atomic_fetch_add(&s->pipes, event == NNG_PIPE_EV_ADD_POST ? 1 : -1);
 }
 
@@ -316,12 +318,14 @@ free_state:
                             explain(rv, why, sizeof why));
 }
 
-enum { REST_ROUNDS = 400, REST_ROUND_US = 5000, OWED_US = 200000 };
+enum { HELLO_ROUNDS = 20, REST_ROUNDS = 400, REST_ROUND_US = 5000, OWED_US = 200000 };
 
 // A thread of its own: waits until nothing is in flight, then closes.
 static void closer(void *arg)
 {
     struct nng_channel *s = arg;
+    for (int i = 0; i < HELLO_ROUNDS && !atomic_load(&s->met); i++)
+        usleep(REST_ROUND_US); // a handshake that is cut short leaks inside nng
     for (int i = 0; i < REST_ROUNDS && atomic_load(&s->busy) > 0 && atomic_load(&s->pipes) > 0; i++)
         usleep(REST_ROUND_US);
     for (unsigned i = 0; i < s->n_contexts && atomic_load(&s->busy) > 0; i++)
