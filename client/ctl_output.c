@@ -38,11 +38,9 @@ static const char *cell_text(const json_t *value, enum ctl_format format, char *
     if (json_is_string(value))
         return json_string_value(value);
     if (json_is_array(value)) {
-        size_t used = 0, i;
-        json_t *entry;
-        json_array_foreach(value, i, entry)
-        {
-            const char *text = cell_text(entry, format, part, sizeof part);
+        size_t used = 0;
+        for (size_t i = 0; i < json_array_size(value); i++) {
+            const char *text = cell_text(json_array_get(value, i), format, part, sizeof part);
             if (used + strlen(text) + 6 >= len) {
                 strcpy(buf + used, " …");
                 break;
@@ -131,9 +129,8 @@ void ctl_print_rows(const struct ctl *ctl, json_t *rows, const struct ctl_column
         return;
     }
     struct libscols_table *table = table_with(columns, 0);
-    size_t i;
-    json_t *row;
-    json_array_foreach(rows, i, row) add_line(table, NULL, row, columns);
+    for (size_t i = 0; i < json_array_size(rows); i++)
+        add_line(table, NULL, json_array_get(rows, i), columns);
     if (json_array_size(rows) > 0)
         scols_print_table(table);
     scols_unref_table(table);
@@ -147,11 +144,10 @@ void ctl_print_tree(const struct ctl *ctl, json_t *rows, const struct ctl_column
         return;
     }
     struct libscols_table *table = table_with(columns, SCOLS_FL_TREE);
-    size_t n = json_array_size(rows), i;
+    size_t n = json_array_size(rows);
     struct libscols_line **lines = calloc(n + 1, sizeof(struct libscols_line *));
-    json_t *row;
-    json_array_foreach(rows, i, row)
-    {
+    for (size_t i = 0; i < n; i++) {
+        const json_t *row = json_array_get(rows, i);
         json_int_t rank = json_integer_value(json_object_get(row, "rank"));
         json_int_t parent = json_integer_value(json_object_get(row, "parent"));
         // Parents stand before their children: ranks are numbered from the root on.

