@@ -213,7 +213,7 @@ static void begin_on_root(void *arg)
     serve(served);
 }
 
-struct ranks_call *ranks_begin(struct ranks *ranks, const struct proto_step *step)
+static struct ranks_call *call_new(struct ranks *ranks, const struct proto_step *step)
 {
     struct ranks_call *call = calloc(1, sizeof *call);
     assert_non_null(call);
@@ -221,6 +221,12 @@ struct ranks_call *ranks_begin(struct ranks *ranks, const struct proto_step *ste
     call->step = step;
     pthread_mutex_init(&call->lock, NULL);
     pthread_cond_init(&call->ended, NULL);
+    return call;
+}
+
+struct ranks_call *ranks_begin(struct ranks *ranks, const struct proto_step *step)
+{
+    struct ranks_call *call = call_new(ranks, step);
     common_loop_post(ranks->ranks[0].loop, begin_on_root, call);
     return call;
 }
@@ -235,6 +241,20 @@ static void cancel_on_root(void *arg)
 void ranks_cancel(struct ranks_call *call)
 {
     common_loop_call(call->ranks->ranks[0].loop, cancel_on_root, call);
+}
+
+static void cancel_and_begin_on_root(void *arg)
+{
+    struct ranks_call **calls = arg;
+    cancel_on_root(calls[0]);
+    begin_on_root(calls[1]);
+}
+
+struct ranks_call *ranks_cancel_and_begin(struct ranks_call *cancel, const struct proto_step *step)
+{
+    struct ranks_call *calls[2] = {cancel, call_new(cancel->ranks, step)};
+    common_loop_call(cancel->ranks->ranks[0].loop, cancel_and_begin_on_root, calls);
+    return calls[1];
 }
 
 void ranks_wait(struct ranks_call *call, struct reduce_outcome *out)
@@ -406,6 +426,11 @@ static void close_on_loop(void *arg)
 void ranks_close_root(struct ranks *ranks)
 {
     ask(ranks, 0, close_on_loop);
+}
+
+void ranks_vanish(struct ranks *ranks, uint32_t rank)
+{
+    common_loop_call(ranks->ranks[rank].loop, vanish, &ranks->ranks[rank]);
 }
 
 static void stop_on_loop(void *arg)

@@ -28,10 +28,15 @@ void ranks_stop(struct ranks *ranks);
 struct ranks_call;
 struct ranks_call *ranks_begin(struct ranks *ranks, const struct proto_step *step);
 void ranks_cancel(struct ranks_call *call);
+// Cancels one and begins another on one stack: nothing else runs on the root's loop in between.
+struct ranks_call *ranks_cancel_and_begin(struct ranks_call *cancel, const struct proto_step *step);
 // Waits for the outcome, which the caller owns, and frees the call.
 void ranks_wait(struct ranks_call *call, struct reduce_outcome *out);
 void ranks_run(struct ranks *ranks, const struct proto_step *step,
                struct reduce_outcome *out); // begin and wait
+
+// Closes a rank's server and group, as if its process had died.
+void ranks_vanish(struct ranks *ranks, uint32_t rank);
 
 // Closes the root's group: steps in it end.
 void ranks_close_root(struct ranks *ranks);

@@ -28,6 +28,19 @@ static struct ranks *start(const int32_t *parents, uint32_t frames, uint32_t que
     return ranks_start(&options);
 }
 
+// Edges link when their first step goes: later steps of a test find them up.
+static void link_up(struct ranks *ranks)
+{
+    struct script script = SCRIPT_PLAIN;
+    struct reduce_outcome outcome;
+    struct proto_step *step = step_new(0, &script, SHAPES, N_SHAPES);
+    ranks_run(ranks, step, &outcome);
+    assert_int_equal(outcome.code, COMMON_OK);
+    assert_int_equal(outcome.result->items[0].code, COMMON_OK);
+    outcome_clear(&outcome);
+    step_free(step);
+}
+
 static void assert_lost(const struct proto_step *step, const struct reduce_outcome *outcome,
                         enum common_code code, const char *reason, uint32_t rank)
 {
@@ -85,11 +98,7 @@ static void test_a_full_queue_refuses(void **state)
     struct reduce_outcome outcome;
     struct script script = SCRIPT_PLAIN;
     struct ranks *ranks = start(STAR, 1, 2, NO_RANK);
-    struct proto_step *first = step_new(1, &script, SHAPES, N_SHAPES);
-    ranks_run(ranks, first, &outcome); // links are up
-    outcome_clear(&outcome);
-    step_free(first);
-
+    link_up(ranks);
     script.hang = 2;
     for (uint32_t i = 0; i < 4; i++) { // one is sent to rank 2, two wait, the fourth finds no room
         steps[i] = step_new(i + 2, &script, SHAPES, N_SHAPES);
@@ -122,29 +131,39 @@ static void test_a_full_queue_refuses(void **state)
     ranks_stop(ranks);
 }
 
-// A cancelled step gives its credit to the next one, which waits for nothing else.
+// A cancelled step gives its credit to the one that waits, and not to one that comes in the same breath.
 static void test_cancel_hands_the_credit_on(void **state)
 {
     (void)state;
     struct reduce_outcome outcome;
-    struct expected expected;
     struct script script = SCRIPT_PLAIN;
     struct ranks *ranks = start(STAR, 1, 0, NO_RANK);
+    link_up(ranks);
     script.hang = 2;
     struct proto_step *stuck = step_new(1, &script, SHAPES, N_SHAPES);
     script.hang = NO_RANK;
-    struct proto_step *next = step_new(2, &script, SHAPES, N_SHAPES);
-    struct ranks_call *first = ranks_begin(ranks, stuck), *second = ranks_begin(ranks, next);
-    ranks_cancel(first);
+    struct proto_step *next[2] = {step_new(2, &script, SHAPES, N_SHAPES),
+                                  step_new(3, &script, SHAPES, N_SHAPES)};
+    struct ranks_call *first = ranks_begin(ranks, stuck), *calls[2];
+    calls[0] = ranks_begin(ranks, next[0]);
+    calls[1] = ranks_cancel_and_begin(first, next[1]);
     ranks_wait(first, &outcome);
     assert_int_equal(outcome.code, COMMON_CANCELLED);
-    ranks_wait(second, &outcome);
-    expect(next, &script, STAR, 4, &expected);
-    assert_expected(next, &outcome, &expected);
-    expected_clear(&expected);
-    outcome_clear(&outcome);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct expected expected;
+        ranks_wait(calls[i], &outcome);
+        expect(next[i], &script, STAR, 4, &expected);
+        assert_expected(next[i], &outcome, &expected);
+        expected_clear(&expected);
+        outcome_clear(&outcome);
+        step_free(next[i]);
+    }
+    for (uint32_t child = 1; child < 4; child++) {
+        struct ranks_counts counts;
+        ranks_counts_get(ranks, child, &counts);
+        assert_false(counts.out_of_order);
+    }
     step_free(stuck);
-    step_free(next);
     ranks_stop(ranks);
 }
 
@@ -168,22 +187,61 @@ static void test_a_silent_child_fails_at_the_deadline(void **state)
     (void)state;
     struct reduce_outcome outcome;
     struct script script = SCRIPT_PLAIN;
+    struct ranks *ranks = start(STAR, 0, 0, NO_RANK);
+    script.hang = 3;
+    struct proto_step *step = step_new(1, &script, SHAPES, N_SHAPES);
+    step->deadline_ns = common_clock_after(300 * COMMON_NS_PER_MS);
+    ranks_run(ranks, step, &outcome);
+    assert_lost(step, &outcome, COMMON_DEADLINE_EXCEEDED, "WORKER_LOST", 3);
+    outcome_clear(&outcome);
+    step_free(step);
+    ranks_stop(ranks);
+}
+
+static void test_a_frame_that_waits_fails_at_its_deadline(void **state)
+{
+    (void)state;
+    struct reduce_outcome outcome;
+    struct script script = SCRIPT_PLAIN;
     struct ranks *ranks = start(STAR, 1, 0, NO_RANK);
+    link_up(ranks);
     script.hang = 3;
     struct proto_step *sent = step_new(1, &script, SHAPES, N_SHAPES),
                       *waiting = step_new(2, &script, SHAPES, N_SHAPES);
-    sent->deadline_ns = common_clock_after(400 * COMMON_NS_PER_MS);
     waiting->deadline_ns = common_clock_after(300 * COMMON_NS_PER_MS);
     struct ranks_call *first = ranks_begin(ranks, sent), *second = ranks_begin(ranks, waiting);
-    ranks_wait(second,
-               &outcome); // it never left: it ends while the first one holds the credit, or right after
+    ranks_wait(second, &outcome); // the first one keeps the credit
     assert_lost(waiting, &outcome, COMMON_DEADLINE_EXCEEDED, "WORKER_LOST", 3);
     outcome_clear(&outcome);
+    ranks_cancel(first);
     ranks_wait(first, &outcome);
-    assert_lost(sent, &outcome, COMMON_DEADLINE_EXCEEDED, "WORKER_LOST", 3);
-    outcome_clear(&outcome);
+    assert_int_equal(outcome.code, COMMON_CANCELLED);
     step_free(sent);
     step_free(waiting);
+    ranks_stop(ranks);
+}
+
+static void test_frames_that_wait_fail_with_their_link(void **state)
+{
+    (void)state;
+    struct proto_step *steps[3];
+    struct ranks_call *calls[3];
+    struct script script = SCRIPT_PLAIN;
+    struct ranks *ranks = start(STAR, 1, 0, NO_RANK);
+    link_up(ranks);
+    script.hang = 3;
+    for (uint32_t i = 0; i < 3; i++) {
+        steps[i] = step_new(i + 1, &script, SHAPES, N_SHAPES);
+        calls[i] = ranks_begin(ranks, steps[i]);
+    }
+    ranks_vanish(ranks, 3);
+    for (uint32_t i = 0; i < 3; i++) {
+        struct reduce_outcome outcome;
+        ranks_wait(calls[i], &outcome);
+        assert_lost(steps[i], &outcome, COMMON_UNAVAILABLE, "WORKER_LOST", 3);
+        outcome_clear(&outcome);
+        step_free(steps[i]);
+    }
     ranks_stop(ranks);
 }
 
@@ -230,6 +288,8 @@ int main(void)
         cmocka_unit_test(test_cancel_hands_the_credit_on),
         cmocka_unit_test(test_an_answer_that_does_not_fit),
         cmocka_unit_test(test_a_silent_child_fails_at_the_deadline),
+        cmocka_unit_test(test_a_frame_that_waits_fails_at_its_deadline),
+        cmocka_unit_test(test_frames_that_wait_fail_with_their_link),
         cmocka_unit_test(test_a_link_that_never_comes),
         cmocka_unit_test(test_steps_without_size_are_refused),
     };
