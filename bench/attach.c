@@ -33,7 +33,7 @@ static bool attach_once(banyan_client *client, uint32_t workers, const void *k, 
 {
     const struct service_geometry *g = &service_large;
     banyan_error error = {0};
-    banyan_session *session = service_session(client, g, workers, 0);
+    banyan_session *session = service_session(client, g, workers, 0, 0);
     if (!session)
         return false;
     uint64_t start = common_clock_ns();
@@ -52,8 +52,7 @@ static bool run(uint32_t workers, const void *k, const void *v)
 {
     double ours[64], plain[64];
     uint64_t bytes = 2 * tokens * service_kv_row_bytes(&service_large);
-    struct harness_options options = {.workers = workers, .memory = "4G"};
-    struct harness_cluster *cluster = harness_cluster_start(&options);
+    struct harness_cluster *cluster = service_cluster(workers, "4G");
     banyan_client *client = NULL;
     banyan_error error = {0};
     if (!cluster)

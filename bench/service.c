@@ -7,6 +7,7 @@
 #include "common/blob.h"
 #include "common/float16.h"
 #include "common/hash.h"
+#include "tests/harness/cluster.h"
 
 const struct service_geometry service_large = {"32/8x128", 32, 8, 128};
 const struct service_geometry service_small = {"8/2x64", 8, 2, 64};
@@ -44,8 +45,15 @@ static void random_bf16(uint16_t *out, size_t n, uint64_t *state)
         out[i] = common_bf16_from_float(random_float(state));
 }
 
+struct harness_cluster *service_cluster(uint32_t workers, const char *memory)
+{
+    struct harness_options options = {.workers = workers, .memory = memory};
+    setenv("BANYAN_BUILD_DIR", BENCH_BUILD_DIR, 0);
+    return harness_cluster_start(&options);
+}
+
 banyan_session *service_session(banyan_client *client, const struct service_geometry *g, uint32_t members,
-                                uint64_t tokens)
+                                uint32_t chunk_tokens, uint64_t tokens)
 {
     const uint64_t piece = 4096;
     banyan_error error = {0};
@@ -56,6 +64,7 @@ banyan_session *service_session(banyan_client *client, const struct service_geom
                         .k_dim = g->dim,
                         .v_dim = g->dim,
                         .kv_type = BANYAN_BF16,
+                        .chunk_tokens = chunk_tokens,
                         .members = members};
     uint64_t state = tokens;
     size_t n = piece * g->kv_heads * g->dim;

@@ -10,6 +10,8 @@
 
 #include "client/banyan.h"
 
+struct harness_cluster;
+
 struct service_geometry {
     const char *name; // "32/8x128"
     uint32_t q_heads, kv_heads, dim;
@@ -22,10 +24,13 @@ size_t service_query_bytes(const struct service_geometry *g);   // of one row; a
 size_t service_kv_row_bytes(const struct service_geometry *g);  // K (or V) of one token, bfloat16
 size_t service_partial_bytes(const struct service_geometry *g); // of one row, packed
 
-// One layer, bfloat16, spread over `members` workers, holding `tokens` random tokens. NULL with the reason on
-// stderr.
+// Starts the daemons of this build. NULL with the reason on stderr.
+struct harness_cluster *service_cluster(uint32_t workers, const char *memory);
+
+// One layer, bfloat16, chunks of chunk_tokens (0: the default), spread over `members` workers, holding
+// `tokens` random tokens. NULL with the reason on stderr.
 banyan_session *service_session(banyan_client *client, const struct service_geometry *g, uint32_t members,
-                                uint64_t tokens);
+                                uint32_t chunk_tokens, uint64_t tokens);
 
 // Buffers of a one-token step; k and v random.
 struct service_step {

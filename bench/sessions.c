@@ -48,7 +48,7 @@ static bool batched(banyan_client *client, const struct service_geometry *g, uin
     uint64_t tokens = members == 1 ? 128 : 256 * (uint64_t)members, calls = 0;
     bool ok = true;
     for (uint32_t i = 0; ok && i < n; i++)
-        ok = (sessions[i] = service_session(client, g, members, tokens)) != NULL &&
+        ok = (sessions[i] = service_session(client, g, members, 0, tokens)) != NULL &&
              service_step_init(&steps[i], g);
     uint64_t warm_up = 5, start = common_clock_ns(), limit = milliseconds * COMMON_NS_PER_MS;
     for (uint64_t c = 0; ok && (c < warm_up || common_clock_ns() - start < limit); c++) {
@@ -137,7 +137,7 @@ static bool stepper_open(struct stepper *s, const char *endpoint, const struct s
     s->tokens = members == 1 ? 128 : 256 * (uint64_t)members;
     if (banyan_connect(endpoint, NULL, &s->client, &error) != BANYAN_OK)
         return service_failed("connect", &error);
-    s->session = service_session(s->client, g, members, s->tokens);
+    s->session = service_session(s->client, g, members, 0, s->tokens);
     return s->session && service_step_init(&s->step, g);
 }
 
@@ -203,7 +203,7 @@ static bool floor_steps(banyan_client *client, const struct service_geometry *g,
     banyan_plan_info plan;
     static struct common_histogram h;
     int32_t parent[HARNESS_WORKERS_MAX];
-    banyan_session *session = service_session(client, g, (uint32_t)workers, 256 * workers);
+    banyan_session *session = service_session(client, g, (uint32_t)workers, 0, 256 * workers);
     if (!session)
         return false;
     bool ok = banyan_session_get_plan(session, &plan, &error) == BANYAN_OK || service_failed("plan", &error);
@@ -280,8 +280,7 @@ int main(int argc, char **argv)
                 code != COMMON_OK ? err.message : "no arguments are taken; try 'sessions --help'");
         return 2;
     }
-    struct harness_options harness = {.workers = (uint32_t)workers, .memory = "1G"};
-    struct harness_cluster *cluster = harness_cluster_start(&harness);
+    struct harness_cluster *cluster = service_cluster((uint32_t)workers, "1G");
     banyan_client *client = NULL;
     banyan_error error = {0};
     if (!cluster)

@@ -14,6 +14,8 @@
 #include "common/options.h"
 #include "tests/harness/cluster.h"
 
+#define CYCLE 16
+
 static bool json;
 static uint64_t workers = 4, rounds = 2000;
 
@@ -54,10 +56,10 @@ static bool ping(const char *endpoint, struct common_histogram *out)
     return ok || service_failed("ping", &error);
 }
 
-// Steps one after the other on a session of `tokens` tokens. Several short sessions would be the same: the
-// plan is what counts.
-static bool steps(const char *endpoint, uint64_t tokens, uint64_t n, struct common_histogram *out,
-                  bool traced)
+// Steps one after the other at the end of a session of `tokens` tokens: CYCLE new positions, then the same
+// again, so that the session stays as long as it is.
+static bool steps(const char *endpoint, uint64_t tokens, uint32_t chunk_tokens, uint64_t n,
+                  struct common_histogram *out, bool traced)
 {
     banyan_client *client;
     banyan_error error = {0}, item_error = {0};
@@ -66,12 +68,13 @@ static bool steps(const char *endpoint, uint64_t tokens, uint64_t n, struct comm
         return false;
     if (banyan_connect(endpoint, NULL, &client, &error) != BANYAN_OK)
         return service_failed("connect", &error);
-    banyan_session *session = service_session(client, &service_large, (uint32_t)workers, tokens);
+    banyan_session *session =
+        service_session(client, &service_large, (uint32_t)workers, chunk_tokens, tokens);
     bool ok = session != NULL;
     common_histogram_reset(out);
     uint64_t compute = 0, tree = 0, coordinator = 0;
     for (uint64_t i = 0; ok && i < n + 100; i++) {
-        banyan_item item = service_item(session, &step, tokens + i);
+        banyan_item item = service_item(session, &step, tokens + i % CYCLE);
         banyan_trace trace = {0};
         item.error = &item_error;
         uint64_t start = common_clock_ns();
@@ -133,8 +136,7 @@ static bool run(bool traced)
     nng_step = p50(&h);
     report("nng_step_payload", &h, unix_step);
 
-    struct harness_options options = {.workers = (uint32_t)workers, .memory = "1G"};
-    struct harness_cluster *cluster = harness_cluster_start(&options);
+    struct harness_cluster *cluster = service_cluster((uint32_t)workers, "1G");
     if (!cluster)
         return false;
     const char *nng = harness_cluster_endpoint(cluster, "nng+tcp"),
@@ -146,14 +148,14 @@ static bool run(bool traced)
         report("null_rpc_tcp", &h, unix_small);
     if (ok && (ok = ping(nng, &h)))
         report("null_rpc_nng", &h, unix_small);
-    // One chunk a worker, so that every worker has a part.
-    if (ok && (ok = steps(nng, 256 * workers, rounds, &h, traced)))
+    // The shortest session in which every worker has a part: one chunk of 16 tokens each.
+    if (ok && (ok = steps(nng, 16 * workers, 16, rounds, &h, traced)))
         report("step_min", &h, nng_step + 2 * unix_step);
-    if (ok && (ok = steps(local, 256 * workers, rounds, &h, traced)))
+    if (ok && (ok = steps(local, 16 * workers, 16, rounds, &h, traced)))
         report("step_min_stream", &h, 3 * unix_step);
-    if (ok && (ok = steps(nng, 32768, rounds / 4, &h, traced)))
+    if (ok && (ok = steps(nng, 32768, 0, rounds / 4, &h, traced)))
         report("step_32k", &h, nng_step + 2 * unix_step);
-    if (ok && (ok = steps(local, 32768, rounds / 4, &h, traced)))
+    if (ok && (ok = steps(local, 32768, 0, rounds / 4, &h, traced)))
         report("step_32k_stream", &h, 3 * unix_step);
     return harness_cluster_stop(cluster) == 0 && ok;
 }
