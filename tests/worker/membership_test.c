@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+// The worker's side of membership, against a server that answers as the test says: registers, beats, and
+// comes back whatever happens.
+#include <event2/event.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "proto/rpc.h"
+#include "worker/membership.h"
+
+struct office { // where workers register
+    struct common_loop *loop;
+    struct common_secret secret;
+    char dir[64], endpoint[128];
+    struct proto_server *server;
+    struct worker_membership *membership;
+    uint64_t term, worker_term;            // the office's; what the worker knows
+    enum common_code refuse, refuse_beats; // OK: none is refused
+    unsigned registers, beats, accepted;
+    uint64_t instance, seen_term, last_used;
+    char name[65], edge[128];
+};
+
+static void on_register(void *arg, struct proto_request *request)
+{
+    struct office *o = arg;
+    const Banyan__Pb__RegisterRequest *body =
+        (const Banyan__Pb__RegisterRequest *)proto_request_message(request)->body;
+    o->registers++;
+    assert_true(o->instance == 0 || o->instance == body->instance); // one process, one instance
+    o->instance = body->instance;
+    o->seen_term = body->seen_term;
+    snprintf(o->name, sizeof o->name, "%s", body->name);
+    snprintf(o->edge, sizeof o->edge, "%s", body->edge_endpoint);
+    if (o->refuse != COMMON_OK) {
+        proto_request_fail(request, o->refuse, "not now", NULL, 0);
+        return;
+    }
+    Banyan__Pb__RegisterReply reply = BANYAN__PB__REGISTER_REPLY__INIT;
+    reply.worker = 42;
+    reply.term = o->term;
+    reply.heartbeat_ns = 10 * COMMON_NS_PER_MS;
+    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+}
+
+static void on_beat(void *arg, struct proto_request *request)
+{
+    struct office *o = arg;
+    const Banyan__Pb__HeartbeatRequest *body =
+        (const Banyan__Pb__HeartbeatRequest *)proto_request_message(request)->body;
+    assert_int_equal(body->worker, 42);
+    o->beats++;
+    o->last_used = body->used_bytes;
+    if (o->refuse_beats != COMMON_OK) {
+        proto_request_fail(request, o->refuse_beats, "who are you?", NULL, 0);
+        return;
+    }
+    Banyan__Pb__HeartbeatReply reply = BANYAN__PB__HEARTBEAT_REPLY__INIT;
+    reply.term = o->term;
+    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+}
+
+static void open_office(struct office *o)
+{
+    static const struct proto_method methods[] = {
+        {BANYAN__PB__METHOD__METHOD_REGISTER, 1u << BANYAN__PB__ROLE__ROLE_WORKER, on_register},
+        {BANYAN__PB__METHOD__METHOD_HEARTBEAT, 1u << BANYAN__PB__ROLE__ROLE_WORKER, on_beat},
+        {0, 0, NULL},
+    };
+    struct proto_server_options options = {.name = "office",
+                                           .role = BANYAN__PB__ROLE__ROLE_COORDINATOR,
+                                           .secret = &o->secret,
+                                           .methods = methods,
+                                           .arg = o};
+    assert_int_equal(proto_server_new(o->loop, &options, &o->server, NULL), COMMON_OK);
+    assert_int_equal(proto_server_listen(o->server, o->endpoint, NULL), COMMON_OK);
+}
+
+static void close_office(struct office *o)
+{
+    proto_server_close(o->server);
+    o->server = NULL;
+}
+
+static void stats(void *arg, struct worker_membership_stats *out)
+{
+    (void)arg;
+    out->used_bytes = 1234;
+}
+
+static void registered(void *arg)
+{
+    ((struct office *)arg)->accepted++;
+}
+
+static void begin(struct office *o)
+{
+    *o = (struct office){.dir = "/tmp/banyan-office-XXXXXX", .term = 3};
+    common_log_set_level(COMMON_LOG_ERROR);
+    assert_non_null(mkdtemp(o->dir));
+    snprintf(o->endpoint, sizeof o->endpoint, "unix://%s/s", o->dir);
+    memset(o->secret.bytes, 1, sizeof o->secret.bytes);
+    assert_int_equal(common_loop_new(&o->loop), COMMON_OK);
+}
+
+static void join(struct office *o)
+{
+    struct worker_membership_options options = {.coordinator = o->endpoint,
+                                                .name = "w",
+                                                .host = "h",
+                                                .endpoint = "tcp://127.0.0.1:1",
+                                                .edge_endpoint = "tcp://127.0.0.1:2",
+                                                .kernel = "k",
+                                                .secret = &o->secret,
+                                                .capacity_bytes = 1,
+                                                .bandwidth = 1,
+                                                .threads = 1,
+                                                .term = &o->worker_term,
+                                                .stats = stats,
+                                                .registered = registered,
+                                                .arg = o};
+    assert_int_equal(worker_membership_new(o->loop, &options, &o->membership, NULL), COMMON_OK);
+}
+
+static void end(struct office *o)
+{
+    worker_membership_free(o->membership);
+    close_office(o);
+    for (int i = 0; i < 20; i++)
+        event_base_loop(common_loop_base(o->loop), EVLOOP_NONBLOCK);
+    common_loop_free(o->loop);
+    rmdir(o->dir);
+}
+
+// Runs the loop until *count reaches want.
+static void reach(struct office *o, const unsigned *count, unsigned want)
+{
+    uint64_t deadline = common_clock_after(30 * COMMON_NS_PER_S);
+    while (*count < want && common_clock_left(deadline) > 0) {
+        struct timeval tick = {0, 20000};
+        event_base_loopexit(common_loop_base(o->loop), &tick);
+        event_base_loop(common_loop_base(o->loop), EVLOOP_ONCE);
+    }
+    assert_true(*count >= want);
+}
+
+static void it_registers_and_beats(void **state)
+{
+    (void)state;
+    struct office o;
+    begin(&o);
+    open_office(&o);
+    join(&o);
+    reach(&o, &o.beats, 3);
+    assert_int_equal(o.registers, 1);
+    assert_int_equal(o.accepted, 1);
+    assert_int_equal(o.worker_term, 3);
+    assert_int_equal(o.last_used, 1234);
+    assert_string_equal(o.name, "w");
+    assert_string_equal(o.edge, "tcp://127.0.0.1:2");
+    end(&o);
+}
+
+static void it_waits_for_a_late_coordinator(void **state)
+{
+    (void)state;
+    struct office o;
+    begin(&o);
+    join(&o);
+    for (int i = 0; i < 10; i++) {
+        struct timeval tick = {0, 10000};
+        event_base_loopexit(common_loop_base(o.loop), &tick);
+        event_base_loop(common_loop_base(o.loop), 0);
+    }
+    assert_int_equal(o.registers, 0);
+    open_office(&o);
+    reach(&o, &o.accepted, 1);
+    end(&o);
+}
+
+static void it_comes_back_after_a_lost_link_and_a_new_term(void **state)
+{
+    (void)state;
+    struct office o;
+    begin(&o);
+    open_office(&o);
+    join(&o);
+    reach(&o, &o.beats, 1);
+    close_office(&o);
+    o.term = 4;
+    open_office(&o);
+    reach(&o, &o.accepted, 2);
+    assert_int_equal(o.seen_term, 3);
+    assert_int_equal(o.worker_term, 4);
+    unsigned beats = o.beats;
+    reach(&o, &o.beats, beats + 2);
+    end(&o);
+}
+
+static void it_registers_again_when_it_is_forgotten(void **state)
+{
+    (void)state;
+    struct office o;
+    begin(&o);
+    open_office(&o);
+    join(&o);
+    reach(&o, &o.beats, 1);
+    o.refuse_beats = COMMON_NOT_FOUND;
+    reach(&o, &o.registers, 2);
+    o.refuse_beats = COMMON_OK;
+    unsigned beats = o.beats;
+    reach(&o, &o.beats, beats + 2);
+    o.term = 5; // over the same link
+    reach(&o, &o.registers, 3);
+    reach(&o, &o.accepted, 3);
+    assert_int_equal(o.worker_term, 5);
+    end(&o);
+}
+
+static void a_refusal_is_no_end(void **state)
+{
+    (void)state;
+    struct office o;
+    begin(&o);
+    open_office(&o);
+    o.refuse = COMMON_ALREADY_EXISTS;
+    join(&o);
+    reach(&o, &o.registers, 3);
+    assert_int_equal(o.accepted, 0);
+    assert_int_equal(o.beats, 0);
+    o.refuse = COMMON_OK;
+    reach(&o, &o.accepted, 1);
+    end(&o);
+}
+
+static void a_coordinator_of_the_past_is_not_followed(void **state)
+{
+    (void)state;
+    struct office o;
+    begin(&o);
+    open_office(&o);
+    o.worker_term = 9;
+    join(&o);
+    reach(&o, &o.registers, 2);
+    assert_int_equal(o.seen_term, 9);
+    assert_int_equal(o.accepted, 0);
+    o.term = 10;
+    reach(&o, &o.accepted, 1);
+    assert_int_equal(o.worker_term, 10);
+    end(&o);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(it_registers_and_beats),
+        cmocka_unit_test(it_waits_for_a_late_coordinator),
+        cmocka_unit_test(it_comes_back_after_a_lost_link_and_a_new_term),
+        cmocka_unit_test(it_registers_again_when_it_is_forgotten),
+        cmocka_unit_test(a_refusal_is_no_end),
+        cmocka_unit_test(a_coordinator_of_the_past_is_not_followed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
