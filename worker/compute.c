@@ -155,9 +155,10 @@ enum common_code worker_compute_add(struct worker_compute *compute, const struct
             continue;
         run_count += worker_chunk_run_count(entry->chunk, item->layer, share.seen);
         seen += share.seen;
-        // Where the rows stand, not the chunk's id: bits do not depend on it, and a fork may say that it has its origin's
-        trail =
-            common_mix64(trail ^ common_mix64(worker_chunk_first(entry->chunk) ^ ((uint64_t)share.seen << 40)));
+        // Where the rows stand, not the chunk's id: bits do not depend on it, and a fork may say that it has
+        // its origin's
+        trail = common_mix64(trail ^
+                             common_mix64(worker_chunk_first(entry->chunk) ^ ((uint64_t)share.seen << 40)));
     }
     *to = (struct item){.out = item->out};
     if (run_count == 0) {

@@ -13,7 +13,7 @@
 
 // Multiply-adds below which a step is computed on the loop thread: worker/README.md says how this was
 // measured.
-#define INLINE_MADDS UINT64_C(400000)
+#define INLINE_MADDS UINT64_C(1000000)
 
 enum {
     CLIENT = 1 << BANYAN__PB__ROLE__ROLE_CLIENT,
