@@ -17,8 +17,7 @@ static enum common_code check_range(const struct coordinator *c, uint64_t id, ui
     struct coordinator_session *s = coordinator_session_find(c, id);
     uint64_t most = c->options.max_session_tokens;
     if (!s)
-        return proto_status_set(status, COMMON_NOT_FOUND, "",
-                                "there is no such session (it may have been deleted)");
+        return coordinator_session_unknown(id, status);
     uint64_t ct = s->layout.chunk_tokens;
     if (!count)
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "", "the range is empty");

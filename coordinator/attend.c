@@ -193,9 +193,13 @@ static bool check_shape(struct coordinator_item *item, const struct coordinator_
     if (k + v > COORDINATOR_APPEND_BYTES)
         return bad_item(item, "an append of %" PRIu64 " bytes is too large (%" PRIu64 " at most): attach it",
                         k + v, COORDINATOR_APPEND_BYTES);
-    if (item->first >= most || rows > most - item->first)
-        return bad_item(item, "position %" PRIu64 " is past the limit of %" PRIu64 " tokens a session",
-                        item->first, most);
+    if (item->first >= most || rows > most - item->first) {
+        bad_item(item, "position %" PRIu64 " is past the limit of %" PRIu64 " tokens a session", item->first,
+                 most);
+        item->failure->code = COMMON_OUT_OF_RANGE; // as for an attach
+        snprintf(item->failure->reason, sizeof(item->failure->reason), "LIMIT");
+        return false;
+    }
     return true;
 }
 

@@ -115,7 +115,7 @@ void coordinator_worker_member(const struct coordinator_worker *w, struct reduce
     memcpy(out->host, w->host, sizeof(out->host));
     memcpy(out->kernel, w->kernel, sizeof(out->kernel));
     out->bandwidth = w->bandwidth;
-    out->cores = w->threads;
+    out->cores = w->cores;
 }
 
 // ---- calls
@@ -307,6 +307,7 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
     w->capacity_bytes = m->capacity_bytes;
     w->bandwidth = m->bandwidth;
     w->threads = m->threads ? m->threads : 1;
+    w->cores = m->cores ? m->cores : w->threads;
     w->last_beat_ns = common_clock_ns();
     w->promised_bytes = 0;
     w->life = ++c->lives;

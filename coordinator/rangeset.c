@@ -121,6 +121,16 @@ uint64_t coordinator_rangeset_count(const struct coordinator_rangeset *set)
     return sum;
 }
 
+uint64_t coordinator_rangeset_overlap(const struct coordinator_rangeset *set, uint64_t first, uint64_t count)
+{
+    uint64_t sum = 0, end = first + count;
+    for (uint32_t i = first_reaching(set, first + 1); i < set->n && set->ranges[i].first < end; i++) {
+        uint64_t from = set->ranges[i].first, to = from + set->ranges[i].count;
+        sum += (to < end ? to : end) - (from > first ? from : first);
+    }
+    return sum;
+}
+
 uint64_t coordinator_rangeset_length_with(const struct coordinator_rangeset *set, uint64_t first,
                                           uint64_t count)
 {

@@ -35,6 +35,9 @@ uint64_t coordinator_rangeset_length(
 uint64_t coordinator_rangeset_end(const struct coordinator_rangeset *set);   // end of the last range
 uint64_t coordinator_rangeset_count(const struct coordinator_rangeset *set); // tokens in it
 
+uint64_t coordinator_rangeset_overlap(const struct coordinator_rangeset *set, uint64_t first,
+                                      uint64_t count); // tokens of the range in it
+
 // The length that the set would have with [first, first + count) in it.
 uint64_t coordinator_rangeset_length_with(const struct coordinator_rangeset *set, uint64_t first,
                                           uint64_t count);

@@ -224,8 +224,8 @@ static void compare(struct coordinator_reconcile *r)
         coordinator_session_recount(s);
     }
     if (lost)
-        common_log_error("a worker came back without chunks that have committed rows worker=%s lost=%" PRIu64,
-                         w->name, lost);
+        common_log_warn("a worker came back without chunks that have committed rows worker=%s lost=%" PRIu64,
+                        w->name, lost);
     r->in_flight++;
     coordinator_store_submit(c->store, batch, stored, r);
 }

@@ -49,8 +49,9 @@ static void start(struct coordinator *c, struct proto_request *request, uint64_t
 {
     struct coordinator_session *s = coordinator_session_find(c, id);
     if (!s) {
-        proto_request_fail(request, COMMON_NOT_FOUND, "there is no such session (it may have been deleted)",
-                           NULL, 0);
+        struct proto_status status;
+        coordinator_session_unknown(id, &status);
+        proto_request_fail_status(request, &status);
         return;
     }
     struct reshape *r = coordinator_alloc(sizeof(*r));
@@ -152,6 +153,8 @@ static void truncate_stored(void *arg, enum common_code code, const char *text)
         end(r);
         return;
     }
+    for (uint32_t i = coordinator_layout_lower(&s->layout, r->length / ct); i < s->layout.n; i++)
+        coordinator_session_memory_back(s, &s->layout.chunks[i]);
     while (s->layout.n && s->layout.chunks[s->layout.n - 1].index * ct >= r->length)
         coordinator_session_remove_chunk(s, s->layout.chunks[s->layout.n - 1].index);
     if (r->copying && !coordinator_session_put_chunk(s, &r->copy))
@@ -205,6 +208,16 @@ static void truncate_alone(void *arg, struct coordinator_session *s)
     bool lost = false;
     for (uint32_t i = coordinator_layout_lower(&s->layout, r->length / ct); i < s->layout.n; i++)
         lost = lost || s->layout.chunks[i].lost || !s->layout.chunks[i].known;
+    uint64_t longest = coordinator_session_end(s);
+    if (r->length > longest && !lost) {
+        proto_status_set(&status, COMMON_OUT_OF_RANGE, "",
+                         "a truncate to %" PRIu64 " is past the end: the longest layer has %" PRIu64
+                         " tokens",
+                         r->length, longest);
+        fail(r, &status);
+        end(r);
+        return;
+    }
     if (r->length >= end_at || (!has_rows(s, r->length, end_at - r->length) && !lost)) { // nothing to forget
         answer_truncate(r);
         end(r);
@@ -376,6 +389,8 @@ static void delete_stored(void *arg, enum common_code code, const char *text)
     }
     struct coordinator_gather *gather = coordinator_gather_new(delete_told, r->request);
     coordinator_session_drop_at_workers(r->s, gather);
+    for (uint32_t i = 0; i < r->s->layout.n; i++)
+        coordinator_session_memory_back(r->s, &r->s->layout.chunks[i]);
     coordinator_session_destroy(r->s);
     free(r);
     coordinator_gather_seal(gather);

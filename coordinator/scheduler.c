@@ -179,7 +179,7 @@ static bool refuse_position(struct coordinator_item *item, struct coordinator_se
         return false;
     }
     char text[COMMON_ERROR_BYTES];
-    if (coordinator_rangeset_end(set) > length) {
+    if (coordinator_rangeset_end(set) >= wanted) {
         struct proto_range hole = {.first = length, .count = 0};
         coordinator_rangeset_missing(set, length, coordinator_rangeset_end(set) - length, &hole, 1);
         snprintf(text, sizeof(text),
@@ -190,8 +190,15 @@ static bool refuse_position(struct coordinator_item *item, struct coordinator_se
         proto_status_add_range(item->failure, hole.first, hole.count);
         return false;
     }
-    snprintf(text, sizeof(text), "position %" PRIu64 " is past the end: layer %u has %" PRIu64 " tokens",
-             wanted - 1, item->layer, length);
+    if (item->append && wanted == item->first)
+        snprintf(text, sizeof(text), "an append at %" PRIu64 " leaves a gap: layer %u has %" PRIu64 " tokens",
+                 wanted, item->layer, length);
+    else if (item->asked_visible)
+        snprintf(text, sizeof(text), "keys below %" PRIu64 " were asked for: layer %u has %" PRIu64 " tokens",
+                 wanted, item->layer, length);
+    else
+        snprintf(text, sizeof(text), "position %" PRIu64 " is past the end: layer %u has %" PRIu64 " tokens",
+                 wanted - 1, item->layer, length);
     return refuse(item, COMMON_OUT_OF_RANGE, "", text);
 }
 
@@ -321,7 +328,8 @@ static void run(struct coordinator_item *item, bool pumped)
 {
     struct coordinator_session *s = coordinator_session_find(item->attend->c, item->session);
     if (!s) {
-        refuse(item, COMMON_NOT_FOUND, "", "there is no such session (it may have been deleted)");
+        coordinator_session_unknown(item->session, coordinator_item_fail(item));
+        item->failure->session = item->session;
         coordinator_item_finish(item);
         return;
     }

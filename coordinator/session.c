@@ -141,6 +141,15 @@ struct coordinator_session *coordinator_session_find(const struct coordinator *c
     return s && s->id == id && s->state != COORDINATOR_SESSION_CREATING ? s : NULL;
 }
 
+enum common_code coordinator_session_unknown(uint64_t id, struct proto_status *status)
+{
+    if (!id)
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+                                "session 0 is no session: a handle was not set");
+    return proto_status_set(status, COMMON_NOT_FOUND, "",
+                            "there is no such session (it may have been deleted)");
+}
+
 static struct coordinator_session *find_name(const struct coordinator *c, const char *name)
 {
     struct coordinator_session *s = c->names[bucket_of(c, name)];
@@ -333,6 +342,19 @@ struct coordinator_chunk *coordinator_session_put_chunk(struct coordinator_sessi
         s->unknown += !put->known;
     }
     return put;
+}
+
+void coordinator_session_memory_back(const struct coordinator_session *s,
+                                     const struct coordinator_chunk *chunk)
+{
+    struct coordinator_worker *w = chunk->holder;
+    uint64_t row = coordinator_session_row_bytes(s->spec), ct = s->layout.chunk_tokens, bytes = 0;
+    uint64_t promise = coordinator_session_chunk_bytes(s);
+    for (uint32_t l = 0; l < s->spec->layers; l++)
+        bytes += coordinator_rangeset_overlap(&s->layers[l], chunk->index * ct, ct) * row;
+    w->used_bytes -= bytes < w->used_bytes ? bytes : w->used_bytes;
+    promise -= bytes < promise ? bytes : promise; // what was not filled
+    w->promised_bytes -= promise < w->promised_bytes ? promise : w->promised_bytes;
 }
 
 void coordinator_session_remove_chunk(struct coordinator_session *s, uint32_t index)

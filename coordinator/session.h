@@ -15,6 +15,10 @@ struct coordinator_session *coordinator_session_find(const struct coordinator *c
                                                      uint64_t id); // NULL: unknown, zero, deleted
 struct coordinator_session *coordinator_session_named(const struct coordinator *c, const char *name);
 
+// What to say about an id that find does not know: INVALID_ARGUMENT for zero, else NOT_FOUND. Returns the
+// code.
+enum common_code coordinator_session_unknown(uint64_t id, struct proto_status *status);
+
 // A session that is in no table yet, CREATING, with an id of its own. Takes `spec`, which is checked and
 // complete, on success. RESOURCE_EXHAUSTED: too many sessions. ALREADY_EXISTS: the name is taken (the name is
 // reserved from now on).
@@ -92,6 +96,10 @@ void coordinator_session_drop_at_workers(struct coordinator_session *s, struct c
 // NULL is out of memory.
 struct coordinator_chunk *coordinator_session_put_chunk(struct coordinator_session *s,
                                                         const struct coordinator_chunk *chunk);
+// A chunk is about to be dropped by its holder: its memory can be promised again at once, the next heartbeat
+// says exactly how much.
+void coordinator_session_memory_back(const struct coordinator_session *s,
+                                     const struct coordinator_chunk *chunk);
 void coordinator_session_remove_chunk(struct coordinator_session *s, uint32_t index);
 void coordinator_session_recount(struct coordinator_session *s);
 bool coordinator_session_chunk_usable(

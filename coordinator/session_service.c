@@ -33,8 +33,7 @@ static struct coordinator_session *wanted(struct coordinator *c, struct proto_re
     if (!id && name[0])
         proto_status_set(&status, COMMON_NOT_FOUND, "", "there is no session with the name %.100s", name);
     else
-        proto_status_set(&status, COMMON_NOT_FOUND, "",
-                         "there is no such session (it may have been deleted)");
+        coordinator_session_unknown(id, &status);
     fail(request, &status);
     return NULL;
 }

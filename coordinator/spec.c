@@ -10,10 +10,8 @@
 #define DIM_MAX    1024
 #define LAYERS_MAX 1024
 
-static enum common_code bad(struct proto_status *status, const char *what)
-{
-    return proto_status_set(status, COMMON_INVALID_ARGUMENT, "", "the specification is wrong: %s", what);
-}
+#define BAD(...)                                                                                             \
+    proto_status_set(status, COMMON_INVALID_ARGUMENT, "", "the specification is wrong: " __VA_ARGS__)
 
 static bool finite_all(const float *values, size_t n)
 {
@@ -34,26 +32,30 @@ static bool sinks_right(const float *values, size_t n)
 enum common_code coordinator_spec_check(Banyan__Pb__Spec *m, struct proto_status *status)
 {
     if (m->layers < 1 || m->layers > LAYERS_MAX)
-        return bad(status, "layers must be 1 to 1024");
+        return BAD("%u layers: 1 to %d are allowed", m->layers, LAYERS_MAX);
     if (m->q_heads < 1 || m->q_heads > HEADS_MAX)
-        return bad(status, "q_heads must be 1 to 1024");
-    if (m->kv_heads < 1 || m->kv_heads > m->q_heads || m->q_heads % m->kv_heads)
-        return bad(status, "q_heads must be a multiple of kv_heads, which must not be 0");
-    if (m->k_dim < 1 || m->k_dim > DIM_MAX || m->v_dim < 1 || m->v_dim > DIM_MAX)
-        return bad(status, "k_dim and v_dim must be 1 to 1024");
+        return BAD("%u query heads: 1 to %d are allowed", m->q_heads, HEADS_MAX);
+    if (m->kv_heads < 1 || m->q_heads % m->kv_heads)
+        return BAD("%u query heads over %u KV heads: the one must be a multiple of the other", m->q_heads,
+                   m->kv_heads);
+    if (m->k_dim < 1 || m->k_dim > DIM_MAX)
+        return BAD("keys of dimension %u: 1 to %d are allowed", m->k_dim, DIM_MAX);
+    if (m->v_dim < 1 || m->v_dim > DIM_MAX)
+        return BAD("values of dimension %u: 1 to %d are allowed", m->v_dim, DIM_MAX);
     if (m->kv_type != BANYAN__PB__DTYPE__DTYPE_F32 && m->kv_type != BANYAN__PB__DTYPE__DTYPE_F16 &&
         m->kv_type != BANYAN__PB__DTYPE__DTYPE_BF16)
-        return bad(status, "kv_type must be F32, F16 or BF16");
+        return BAD("KV type %d: F32, F16 or BF16 are allowed", (int)m->kv_type);
     if (!isfinite(m->scale) || m->scale < 0)
-        return bad(status, "scale must be finite and not negative (0: 1/sqrt(k_dim))");
+        return BAD("scale %g: it must be finite and not negative (0: 1/sqrt(k_dim))", (double)m->scale);
     if (!isfinite(m->soft_cap) || m->soft_cap < 0)
-        return bad(status, "soft_cap must be finite and not negative (0: none)");
+        return BAD("soft cap %g: it must be finite and not negative (0: none)", (double)m->soft_cap);
     if ((m->n_alibi && m->n_alibi != m->q_heads) || !finite_all(m->alibi, m->n_alibi))
-        return bad(status, "alibi must be empty or have a finite slope for each query head");
+        return BAD("there must be no ALiBi slopes, or a finite one for each query head");
     if ((m->n_sinks && m->n_sinks != m->q_heads) || !sinks_right(m->sinks, m->n_sinks))
-        return bad(status, "sinks must be empty or have a logit below +inf for each query head");
+        return BAD("there must be no sinks, or a logit below +inf for each query head");
     if (m->chunk_tokens && (m->chunk_tokens < 16 || m->chunk_tokens > 4096 || m->chunk_tokens % 16))
-        return bad(status, "chunk_tokens must be a multiple of 16 from 16 to 4096 (0: 256)");
+        return BAD("chunks of %u tokens: a multiple of 16 from 16 to 4096 is allowed (0: 256)",
+                   m->chunk_tokens);
     if (m->replicas > 1)
         return proto_status_set(status, COMMON_UNIMPLEMENTED, "",
                                 "replicas are not there in this version: ask for one");
@@ -80,7 +82,8 @@ enum common_code coordinator_name_check(const char *name, struct proto_status *s
     size_t len = strlen(name);
     if (len >= COORDINATOR_NAME_BYTES)
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
-                                "a session's name has at most %d characters", COORDINATOR_NAME_BYTES - 1);
+                                "a name of %zu characters: a session's has at most %d", len,
+                                COORDINATOR_NAME_BYTES - 1);
     for (size_t i = 0; i < len; i++)
         if ((unsigned char)name[i] < ' ' || name[i] == 0x7f)
             return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",

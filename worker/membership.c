@@ -13,6 +13,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -119,6 +120,7 @@ static void ask(struct worker_membership *m)
     body.capacity_bytes = o->capacity_bytes;
     body.bandwidth = o->bandwidth;
     body.threads = o->threads;
+    body.cores = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
     body.seen_term = *o->term;
     call(m, BANYAN__PB__METHOD__METHOD_REGISTER, &body.base, CALL_NS, asked);
 }
