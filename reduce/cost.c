@@ -38,16 +38,17 @@
 #include "kernels/partial.h"
 #include "reduce/topology.h"
 
+// Measured: reduce/README.md says when and how.
 void reduce_cost_default(struct reduce_cost *cost, uint32_t q_heads, uint32_t k_dim, uint32_t v_dim,
                          uint32_t rows)
 {
     *cost = (struct reduce_cost){
-        .local_latency_ns = 4000,
-        .remote_latency_ns = 20000,
-        .local_bandwidth = 3e9,
+        .local_latency_ns = 200,
+        .remote_latency_ns = 20000, // assumed, as remote_bandwidth: a 10 Gbit/s network
+        .local_bandwidth = 6.5e9,
         .remote_bandwidth = 1.2e9,
-        .frame_cpu_ns = 4000,
-        .merge_bandwidth = 8e9,
+        .frame_cpu_ns = 2400,
+        .merge_bandwidth = 5.5e9,
         .compute_fixed_ns = 3000,
         .partial_bytes = kernels_partial_bytes(rows, q_heads, v_dim),
         .query_bytes = (uint64_t)rows * q_heads * k_dim * 4,

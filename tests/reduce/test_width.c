@@ -17,12 +17,13 @@ static void test_one_chunk_stays_on_one_member(void **state)
     (void)state;
     static struct reduce_member m[64];
     struct reduce_cost cost;
-    // 256 tokens of K and V in bfloat16: 8 heads of 128, and 2 heads of 64.
-    reduce_cost_default(&cost, 32, 128, 128, 1);
-    assert_int_equal(reduce_plan_width(m, members_fill(m, 1, 4, 8), &cost, 256 * 8 * 128 * 2 * 2), 1);
-    assert_int_equal(reduce_plan_width(m, members_fill(m, 16, 4, 8), &cost, 256 * 8 * 128 * 2 * 2), 1);
+    // 256 tokens of K and V in bfloat16: 2 heads of 64, and 8 heads of 128 where the next member is on
+    // another host.
     reduce_cost_default(&cost, 8, 64, 64, 1);
     assert_int_equal(reduce_plan_width(m, members_fill(m, 1, 4, 8), &cost, 256 * 2 * 64 * 2 * 2), 1);
+    assert_int_equal(reduce_plan_width(m, members_fill(m, 16, 4, 8), &cost, 256 * 2 * 64 * 2 * 2), 1);
+    reduce_cost_default(&cost, 32, 128, 128, 1);
+    assert_int_equal(reduce_plan_width(m, members_fill(m, 16, 1, 8), &cost, 256 * 8 * 128 * 2 * 2), 1);
 }
 
 static void test_large_sessions_take_all(void **state)
