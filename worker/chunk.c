@@ -189,6 +189,49 @@ uint64_t worker_chunk_hash(const struct worker_chunk *chunk, uint32_t layer, uin
     return XXH3_64bits_digest(&state);
 }
 
+struct worker_hash {
+    struct worker_chunk *chunk; // pinned
+    uint32_t row, count;
+    struct worker_layer *layer; // where the bytes were at the time; no rows
+};
+
+struct worker_hash *worker_hash_new(struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
+                                    uint64_t *bytes)
+{
+    struct worker_hash *hash = malloc(sizeof *hash);
+    struct worker_layer *shadow = worker_layer_new(&chunk->shape);
+    if (!hash || !shadow) {
+        free(hash);
+        free(shadow);
+        return NULL;
+    }
+    shadow->block = chunk->layers[layer]->block;
+    memcpy(shadow->pages, chunk->layers[layer]->pages,
+           chunk->shape.chunk_tokens / WORKER_PAGE_TOKENS * sizeof *shadow->pages);
+    *hash = (struct worker_hash){chunk, row, count, shadow};
+    worker_store_pin(chunk);
+    *bytes += (uint64_t)count * chunk->shape.kv_heads * (chunk->k_row + chunk->v_row);
+    return hash;
+}
+
+uint64_t worker_hash_run(const struct worker_hash *hash)
+{
+    XXH3_state_t state;
+    XXH3_INITSTATE(&state);
+    XXH3_64bits_reset(&state);
+    hash_rows(&state, hash->chunk, hash->layer, hash->row, hash->count);
+    return XXH3_64bits_digest(&state);
+}
+
+void worker_hash_free(struct worker_store *store, struct worker_hash *hash)
+{
+    if (!hash)
+        return;
+    worker_store_unpin(store, hash->chunk);
+    free(hash->layer);
+    free(hash);
+}
+
 void worker_chunk_read(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
                        uint8_t *k, uint8_t *v)
 {

@@ -87,8 +87,7 @@ void worker_handle_chunk_copy(void *arg, struct proto_request *request)
         proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
 
-// ---- inventory
-// ----------------------------------------------------------------------------------------------------------------
+// ---- inventory ----------------------------------------------------------------------------------
 
 enum { INVENTORY_BYTES = 48 * 1024 }; // of a page: a packed header has 64 KiB
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attached rows: put by clients with a ticket, prepared and committed or aborted by the coordinator.
+// Attached rows: put by clients with a ticket, committed or aborted by the coordinator. What comes between:
+// prepare.c.
 #include <stdlib.h>
 
 #include "common/blob.h"
@@ -7,10 +8,7 @@
 #include "proto/ticket.h"
 #include "worker/state.h"
 
-enum { REPORT_CHUNKS_MAX = 1024, REPORT_RANGES_MAX = 64, REPORT_RANGES_TOTAL = 1536 };
-
-// The part of [first, first + count) that lies in a chunk, as rows of it.
-static void chunk_part(const struct worker_chunk *chunk, uint64_t first, uint64_t count, uint32_t *row,
+void worker_chunk_part(const struct worker_chunk *chunk, uint64_t first, uint64_t count, uint32_t *row,
                        uint32_t *rows)
 {
     uint64_t start = worker_chunk_first(chunk), end = start + worker_chunk_shape(chunk)->chunk_tokens;
@@ -19,8 +17,7 @@ static void chunk_part(const struct worker_chunk *chunk, uint64_t first, uint64_
     *rows = (uint32_t)(to - from);
 }
 
-// ---- put
-// ----------------------------------------------------------------------------------------------------------------------
+// ---- put ----------------------------------------------------------------------------------------
 
 static enum common_code put_permitted(struct worker *worker, const Banyan__Pb__ChunkPutRequest *body,
                                       struct proto_ticket *ticket, struct common_error *err)
@@ -92,7 +89,7 @@ static enum common_code put_pieces(const struct worker_session *session,
         struct worker_rows *piece = &pieces[(*n)++];
         piece->chunk = chunk;
         piece->layer = body->layer;
-        chunk_part(chunk, body->first, body->count, &piece->row, &piece->count);
+        worker_chunk_part(chunk, body->first, body->count, &piece->row, &piece->count);
         piece->k =
             (const uint8_t *)message->tensors[0].data + done * shape->kv_heads * shape->k_dim * element;
         piece->v =
@@ -139,107 +136,7 @@ void worker_handle_chunk_put(void *arg, struct proto_request *request)
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
 
-// ---- prepare
-// ------------------------------------------------------------------------------------------------------------------
-
-static void report_free(Banyan__Pb__RowsPrepareReply *reply)
-{
-    for (size_t i = 0; i < reply->n_chunks; i++)
-        banyan__pb__chunk_report__free_unpacked(reply->chunks[i], NULL);
-    free(reply->chunks);
-}
-
-// The ranges of a chunk's rows that are here. At most `budget` of them: what is left out counts as missing.
-static bool report_ranges(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
-                          uint32_t budget, Banyan__Pb__ChunkReport *pb)
-{
-    pb->present = malloc(REPORT_RANGES_MAX * sizeof *pb->present);
-    if (!pb->present)
-        return false;
-    for (uint32_t at = row;
-         at < row + count && pb->n_present < REPORT_RANGES_MAX && pb->n_present < budget;) {
-        uint32_t end = at;
-        while (end < row + count && worker_chunk_row(chunk, layer, end) != WORKER_ROW_ABSENT)
-            end++;
-        if (end > at) {
-            Banyan__Pb__Range *range = malloc(sizeof *range);
-            if (!range)
-                return false;
-            banyan__pb__range__init(range);
-            range->first = worker_chunk_first(chunk) + at;
-            range->count = end - at;
-            pb->present[pb->n_present++] = range;
-        }
-        at = end + 1;
-    }
-    return true;
-}
-
-static Banyan__Pb__ChunkReport *report_chunk(const struct worker_chunk *chunk, uint32_t layer, uint32_t row,
-                                             uint32_t count, uint32_t budget)
-{
-    Banyan__Pb__ChunkReport *pb = malloc(sizeof *pb);
-    if (!pb)
-        return NULL;
-    banyan__pb__chunk_report__init(pb);
-    pb->chunk = worker_chunk_id(chunk);
-    pb->first = worker_chunk_first(chunk);
-    if (!report_ranges(chunk, layer, row, count, budget, pb)) {
-        banyan__pb__chunk_report__free_unpacked(pb, NULL);
-        return NULL;
-    }
-    if (pb->n_present == 1 && pb->present[0]->count == count)
-        pb->hash = worker_chunk_hash(chunk, layer, row, count);
-    return pb;
-}
-
-void worker_handle_rows_prepare(void *arg, struct proto_request *request)
-{
-    struct worker *worker = arg;
-    const Banyan__Pb__RowsPrepareRequest *body =
-        (const Banyan__Pb__RowsPrepareRequest *)proto_request_message(request)->body;
-    if (!worker_term_check(worker, body->term, request))
-        return;
-    struct common_error err;
-    struct worker_session *session;
-    Banyan__Pb__RowsPrepareReply reply = BANYAN__PB__ROWS_PREPARE_REPLY__INIT;
-    uint32_t span = 0, from = 0, ranges = 0;
-    enum common_code code = worker_session_check(&worker->sessions, body->session, body->incarnation,
-                                                 body->layer, body->first, body->count, &session, &err);
-    if (code == COMMON_OK) {
-        from = worker_session_span(session, body->first, body->count, &span);
-        if (span > REPORT_CHUNKS_MAX)
-            code = common_error_set(&err, COMMON_INVALID_ARGUMENT, "a commit spans at most %d chunks",
-                                    REPORT_CHUNKS_MAX);
-        else if (!(reply.chunks = malloc((span + 1) * sizeof *reply.chunks)))
-            code = common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a report");
-    }
-    for (uint32_t i = from; code == COMMON_OK && i < from + span; i++) {
-        uint32_t row, count, budget = REPORT_RANGES_TOTAL - ranges;
-        chunk_part(session->chunks[i].chunk, body->first, body->count, &row, &count);
-        Banyan__Pb__ChunkReport *pb = report_chunk(session->chunks[i].chunk, body->layer, row, count, budget);
-        if (!pb) {
-            code = common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a report");
-            break;
-        }
-        reply.chunks[reply.n_chunks++] = pb;
-        ranges += (uint32_t)pb->n_present;
-    }
-    if (code != COMMON_OK) {
-        worker_fail(request, &err, code == COMMON_ABORTED ? "OLD_INCARNATION" : "");
-    } else {
-        for (uint32_t i = from; i < from + span; i++) {
-            uint32_t row, count;
-            chunk_part(session->chunks[i].chunk, body->first, body->count, &row, &count);
-            worker_chunk_prepare(session->chunks[i].chunk, body->layer, row, count);
-        }
-        proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
-    }
-    report_free(&reply);
-}
-
-// ---- commit, abort
-// ------------------------------------------------------------------------------------------------------------
+// ---- commit, abort ------------------------------------------------------------------------------
 
 // Whether all rows of the range that are of chunks held here have been prepared (or are committed).
 static enum common_code committable(const struct worker_session *session, uint32_t layer, uint64_t first,
@@ -249,7 +146,7 @@ static enum common_code committable(const struct worker_session *session, uint32
     for (uint32_t i = from; i < from + span; i++) {
         const struct worker_chunk *chunk = session->chunks[i].chunk;
         uint32_t row, rows;
-        chunk_part(chunk, first, count, &row, &rows);
+        worker_chunk_part(chunk, first, count, &row, &rows);
         for (uint32_t r = row; r < row + rows; r++)
             if (worker_chunk_row(chunk, layer, r) < WORKER_ROW_PREPARED)
                 return common_error_set(err, COMMON_FAILED_PRECONDITION,
@@ -265,7 +162,7 @@ static void each_part(const struct worker_session *session, uint32_t layer, uint
     uint32_t span, from = worker_session_span(session, first, count, &span);
     for (uint32_t i = from; i < from + span; i++) {
         uint32_t row, rows;
-        chunk_part(session->chunks[i].chunk, first, count, &row, &rows);
+        worker_chunk_part(session->chunks[i].chunk, first, count, &row, &rows);
         apply(session->chunks[i].chunk, layer, row, rows);
     }
 }

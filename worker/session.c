@@ -7,8 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---- specs
-// ------------------------------------------------------------------------------------------------------------------
+// ---- specs --------------------------------------------------------------------------------------
 
 static const char *spec_problem(const Banyan__Pb__Spec *pb)
 {
@@ -122,8 +121,7 @@ bool worker_spec_equal(const struct worker_spec *spec, const Banyan__Pb__Spec *p
     return equal;
 }
 
-// ---- layouts
-// ------------------------------------------------------------------------------------------------------------------
+// ---- layouts ------------------------------------------------------------------------------------
 
 static int order(uint64_t first_a, uint64_t id_a, uint64_t first_b, uint64_t id_b)
 {

@@ -46,8 +46,8 @@ struct worker {
     void (*registered)(void *arg);
     void *registered_arg;
     // steps
-    struct worker_step *steps; // in hand, a list
-    uint32_t n_steps;
+    struct worker_step *steps;           // in hand, a list
+    uint32_t n_steps, n_prepares;        // in hand: what the team may still work on
     uint64_t flight_bytes, flight_limit; // of frames, partials and workspaces in hand
     void *scratch;                       // the loop thread's, for inline computation
     uint64_t scratch_bytes;
@@ -71,9 +71,13 @@ void worker_handle_session_drop(void *arg, struct proto_request *request);
 void worker_handle_chunk_copy(void *arg, struct proto_request *request);
 void worker_handle_inventory(void *arg, struct proto_request *request);
 void worker_handle_health(void *arg, struct proto_request *request);
-// rows.c
-void worker_handle_chunk_put(void *arg, struct proto_request *request);
+// prepare.c
 void worker_handle_rows_prepare(void *arg, struct proto_request *request);
+// rows.c
+// The part of [first, first + count) that lies in a chunk, which it touches, as rows of it.
+void worker_chunk_part(const struct worker_chunk *chunk, uint64_t first, uint64_t count, uint32_t *row,
+                       uint32_t *rows);
+void worker_handle_chunk_put(void *arg, struct proto_request *request);
 void worker_handle_rows_commit(void *arg, struct proto_request *request);
 void worker_handle_rows_abort(void *arg, struct proto_request *request);
 // plans.c
@@ -82,6 +86,6 @@ void worker_handle_plan_drop(void *arg, struct proto_request *request);
 void worker_plans_close(struct worker *worker);
 // step.c
 void worker_handle_step(void *arg, struct proto_request *request);
-void worker_steps_ended(struct worker *worker); // worker.c: after the last step in hand, when draining
+void worker_hand_emptied(struct worker *worker); // worker.c: after a step or a prepare has ended
 
 #endif

@@ -69,12 +69,10 @@ static void step_free(struct worker_step *s)
     proto_step_result_free(s->result);
     proto_step_free(s->step);
     free(s);
-    if (worker->draining && worker->n_steps == 0)
-        worker_steps_ended(worker);
+    worker_hand_emptied(worker);
 }
 
-// ---- answering
-// ----------------------------------------------------------------------------------------------------------------
+// ---- answering ----------------------------------------------------------------------------------
 
 struct answer { // what a reply's bytes live in until they are sent
     struct common_blob *blob;
@@ -238,8 +236,7 @@ static void step_cancelled(void *arg) // the caller vanished, or has no more tim
     s->engine->cancel(s->op); // ends in step_done
 }
 
-// ---- the own part
-// --------------------------------------------------------------------------------------------------------------
+// ---- the own part -------------------------------------------------------------------------------
 
 // Shape of an item against its session. NULL, or what is wrong.
 static const char *shape_problem(const struct worker_session *session, const struct proto_step_item *item)
@@ -501,8 +498,7 @@ static void compute(struct worker_step *s)
     contribute(s);
 }
 
-// ---- beginning
-// ----------------------------------------------------------------------------------------------------------------
+// ---- beginning ----------------------------------------------------------------------------------
 
 static enum common_code admit(struct worker *worker, const struct proto_step *step,
                               const struct worker_plan **plan, size_t *partial_bytes, const char **reason,

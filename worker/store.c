@@ -62,8 +62,7 @@ void worker_store_give(struct worker_store *store, uint64_t bytes)
     store->used -= bytes;
 }
 
-// ---- chunks' lives
-// ----------------------------------------------------------------------------------------------------------
+// ---- chunks' lives ------------------------------------------------------------------------------
 
 static bool shape_equal(const struct worker_shape *a, const struct worker_shape *b)
 {
@@ -167,8 +166,7 @@ void worker_store_unpin(struct worker_store *store, struct worker_chunk *chunk)
         free_retired(store, chunk);
 }
 
-// ---- memory of rows
-// -----------------------------------------------------------------------------------------------------------
+// ---- memory of rows -----------------------------------------------------------------------------
 
 // What a write has allocated so far, so that a failure takes it back. A page that nobody wrote to is
 // invisible.
@@ -336,8 +334,7 @@ static void make_block(struct worker_store *store, struct worker_chunk *chunk, s
     layer->block = block;
 }
 
-// ---- writing
-// ------------------------------------------------------------------------------------------------------------------
+// ---- writing ------------------------------------------------------------------------------------
 
 static void piece_row(const struct worker_rows *piece, uint32_t i, const uint8_t **k, const uint8_t **v)
 {
@@ -460,8 +457,7 @@ bool worker_store_same(const struct worker_rows *pieces, uint32_t n)
     return true;
 }
 
-// ---- copying
-// ------------------------------------------------------------------------------------------------------------------
+// ---- copying ------------------------------------------------------------------------------------
 
 static bool copied(const struct worker_chunk *chunk, uint32_t layer, uint32_t row)
 {

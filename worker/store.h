@@ -90,16 +90,22 @@ uint32_t worker_chunk_run_count(const struct worker_chunk *chunk, uint32_t layer
 void worker_chunk_runs(const struct worker_chunk *chunk, uint32_t layer, uint32_t kv_head, uint32_t rows,
                        struct kernels_run *out);
 
-// XXH3 of K [count][kv_heads][k_dim], then V [count][kv_heads][v_dim] of rows that are all present. Any
-// thread, when the chunk is pinned and the rows are at least PREPARED.
+// XXH3 of K [count][kv_heads][k_dim], then V [count][kv_heads][v_dim] of rows that are all present.
 uint64_t worker_chunk_hash(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count);
+
+// The same for another thread: new pins the chunk and notes where the bytes are (adding how many to *bytes;
+// NULL: out of memory), run may be called anywhere once the rows are at least PREPARED, free unpins.
+struct worker_hash;
+struct worker_hash *worker_hash_new(struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
+                                    uint64_t *bytes);
+uint64_t worker_hash_run(const struct worker_hash *hash);
+void worker_hash_free(struct worker_store *store, struct worker_hash *hash); // NULL is allowed
 
 // Copies rows that are present into k [count][kv_heads][k_dim] and v.
 void worker_chunk_read(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
                        uint8_t *k, uint8_t *v);
 
-// ---- writing
-// ---------------------------------------------------------------------------------------------------------------
+// ---- writing ------------------------------------------------------------------------------------
 
 struct worker_rows { // rows of one layer of one chunk, and where they come from
     struct worker_chunk *chunk;

@@ -189,8 +189,7 @@ const char *worker_edge_endpoint(const struct worker *worker)
     return proto_server_endpoint(worker->edge_server, 0);
 }
 
-// ---- leaving
-// ------------------------------------------------------------------------------------------------------------------
+// ---- leaving ------------------------------------------------------------------------------------
 
 static void drain_end(struct worker *worker)
 {
@@ -204,16 +203,17 @@ static void drain_end(struct worker *worker)
 static void drain_tick(void *arg)
 {
     struct worker *worker = arg;
-    if (worker->n_steps > 0)
+    if (worker->n_steps + worker->n_prepares > 0)
         worker_plans_close(
-            worker); // out of patience: the last one calls worker_steps_ended when the team lets go of it
+            worker); // out of patience: the last one calls worker_hand_emptied when the team lets go of it
     else
         drain_end(worker);
 }
 
-void worker_steps_ended(struct worker *worker)
+void worker_hand_emptied(struct worker *worker)
 {
-    if (worker->drained) // not on this stack: the step that ended is still on it
+    if (worker->drained &&
+        worker->n_steps + worker->n_prepares == 0) // not on this stack: the step that ended is still on it
         common_timer_start(worker->drain_timer, 0, false);
 }
 
@@ -226,7 +226,7 @@ enum common_code worker_drain(struct worker *worker, uint64_t grace_ns, void (*d
     worker->draining = true;
     worker->drained = done;
     worker->drained_arg = arg;
-    common_timer_start(worker->drain_timer, worker->n_steps == 0 ? 0 : grace_ns, false);
+    common_timer_start(worker->drain_timer, worker->n_steps + worker->n_prepares == 0 ? 0 : grace_ns, false);
     return COMMON_OK;
 }
 
@@ -234,7 +234,7 @@ void worker_free(struct worker *worker)
 {
     if (!worker)
         return;
-    assert(worker->n_steps == 0 && !worker->drain_timer);
+    assert(worker->n_steps + worker->n_prepares == 0 && !worker->drain_timer);
     worker_membership_free(worker->membership);
     worker_plans_close(worker);
     worker_team_free(worker->team);

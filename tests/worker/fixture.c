@@ -20,8 +20,7 @@
 
 #define PATIENCE (UINT64_C(30) * COMMON_NS_PER_S)
 
-// ---- the cluster
-// --------------------------------------------------------------------------------------------------------------
+// ---- the cluster --------------------------------------------------------------------------------
 
 bool cluster_wait(struct cluster *c, const bool *flag)
 {
@@ -152,8 +151,7 @@ void answer_free(struct answer *answer)
     answer->body = NULL;
 }
 
-// ---- contents
-// -----------------------------------------------------------------------------------------------------------------
+// ---- contents -----------------------------------------------------------------------------------
 
 static float number(uint64_t seed)
 {
@@ -177,8 +175,7 @@ void fill_q(uint64_t first, uint32_t rows, float *q)
         q[i] = 2 * number(first * 7919 + i + 77);
 }
 
-// ---- control
-// ------------------------------------------------------------------------------------------------------------------
+// ---- control ------------------------------------------------------------------------------------
 
 void spec_init(Banyan__Pb__Spec *spec)
 {
@@ -322,8 +319,7 @@ void cluster_attach(struct cluster *c, uint32_t worker, uint64_t session, uint32
     assert_int_equal(cluster_commit(c, worker, session, layer, first, count), COMMON_OK);
 }
 
-// ---- steps
-// --------------------------------------------------------------------------------------------------------------------
+// ---- steps --------------------------------------------------------------------------------------
 
 struct proto_step *step_new(uint32_t n_items)
 {
@@ -489,8 +485,7 @@ void assert_exact(const struct proto_step *step, const struct outcome *out, uint
     free(rows);
 }
 
-// ---- state
-// --------------------------------------------------------------------------------------------------------------------
+// ---- state --------------------------------------------------------------------------------------
 
 char *cluster_state(struct cluster *c, uint32_t worker)
 {

@@ -63,8 +63,7 @@ bool cluster_wait(struct cluster *c, const bool *flag); // runs the loop until i
 void fill_rows(uint32_t layer, uint64_t first, uint32_t count, uint32_t version, float *k, float *v);
 void fill_q(uint64_t first, uint32_t rows, float *q);
 
-// ---- the coordinator's part
-// ------------------------------------------------------------------------------------------------
+// ---- the coordinator's part ---------------------------------------------------------------------
 
 struct chunk_place {
     uint64_t chunk, first;
@@ -87,8 +86,7 @@ enum common_code cluster_commit(struct cluster *c, uint32_t worker, uint64_t ses
 void cluster_attach(struct cluster *c, uint32_t worker, uint64_t session, uint32_t layer, uint64_t first,
                     uint32_t count);
 
-// ---- steps
-// -----------------------------------------------------------------------------------------------------------------
+// ---- steps --------------------------------------------------------------------------------------
 
 // A step for the root, one item; coverage as if `chunks` were the layout. Free with proto_step_free.
 struct proto_step *step_new(uint32_t n_items);

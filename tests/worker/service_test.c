@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "common/clock.h"
+#include "common/hash.h"
 #include "proto/ticket.h"
 #include "tests/worker/fixture.h"
 
@@ -57,8 +58,7 @@ static void end(struct setup *s)
     cluster_stop(&s->c);
 }
 
-// ---- put
-// ----------------------------------------------------------------------------------------------------------------------
+// ---- put ----------------------------------------------------------------------------------------
 
 struct put {
     struct proto_ticket ticket;
@@ -189,8 +189,7 @@ static void a_full_worker_refuses(void **state)
     end(&s);
 }
 
-// ---- control
-// ------------------------------------------------------------------------------------------------------------------
+// ---- control ------------------------------------------------------------------------------------
 
 static void expect(struct setup *s, uint32_t method, const ProtobufCMessage *body, enum common_code want,
                    const char *reason)
@@ -541,8 +540,7 @@ static void bad_plans(void **state)
     end(&s);
 }
 
-// ---- steps
-// --------------------------------------------------------------------------------------------------------------------
+// ---- steps --------------------------------------------------------------------------------------
 
 static void bad_frames(void **state)
 {
@@ -893,6 +891,67 @@ static void inventories_come_in_pages(void **state)
     cluster_stop(&c);
 }
 
+// Above a limit the team hashes, while the loop goes on; the hash is that of the bytes that were put.
+static void large_commits_hash_aside(void **state)
+{
+    (void)state;
+    enum { DIM = 512, HEADS = 4, ROWS = 512, HALF = ROWS * HEADS * DIM }; // two chunks of 4 MiB
+    struct cluster c;
+    cluster_start(&c, &(struct cluster_options){.threads = 2});
+    Banyan__Pb__Spec spec;
+    spec_init(&spec);
+    spec.q_heads = spec.kv_heads = HEADS;
+    spec.k_dim = spec.v_dim = DIM;
+    spec.chunk_tokens = ROWS / 2;
+    Banyan__Pb__LayoutChunk list[2], *pointers[2] = {&list[0], &list[1]};
+    for (uint32_t i = 0; i < 2; i++) {
+        banyan__pb__layout_chunk__init(&list[i]);
+        list[i].chunk = 60 + i;
+        list[i].first = i * ROWS / 2;
+    }
+    Banyan__Pb__LayoutSetRequest layout = BANYAN__PB__LAYOUT_SET_REQUEST__INIT;
+    layout.term = TERM;
+    layout.session = SESSION;
+    layout.incarnation = INCARNATION;
+    layout.epoch = EPOCH;
+    layout.spec = &spec;
+    layout.chunks = pointers;
+    layout.n_chunks = 2;
+    const uint32_t set = BANYAN__PB__METHOD__METHOD_LAYOUT_SET;
+    assert_int_equal(cluster_call(&c, c.edges[0], set, &layout.base, NULL, 0, NULL), COMMON_OK);
+    float *k = malloc(2 * HALF * sizeof *k), *v = k + HALF, *flat = malloc(HALF * sizeof *k);
+    for (uint32_t i = 0; i < 2 * HALF; i++)
+        k[i] = (float)(i % 9973);
+    struct proto_ticket ticket = {SESSION, INCARNATION, TERM, 0, ROWS, UINT64_MAX};
+    uint8_t bytes[PROTO_TICKET_MAX];
+    Banyan__Pb__ChunkPutRequest put = BANYAN__PB__CHUNK_PUT_REQUEST__INIT;
+    put.ticket.len = proto_ticket_make(&c.secret, &ticket, bytes);
+    put.ticket.data = bytes;
+    put.session = SESSION;
+    put.count = ROWS;
+    struct common_slice pieces[2] = {{k, HALF * sizeof *k}, {v, HALF * sizeof *v}};
+    struct proto_tensor_out tensors[2] = {
+        {BANYAN__PB__DTYPE__DTYPE_F32, 3, {ROWS, HEADS, DIM}, &pieces[0], 1},
+        {BANYAN__PB__DTYPE__DTYPE_F32, 3, {ROWS, HEADS, DIM}, &pieces[1], 1}};
+    assert_int_equal(cluster_call(&c, c.clients[0], BANYAN__PB__METHOD__METHOD_CHUNK_PUT, &put.base, tensors,
+                                  2, NULL),
+                     COMMON_OK);
+    struct answer answer;
+    assert_int_equal(cluster_prepare(&c, 0, SESSION, 0, 0, ROWS, &answer), COMMON_OK);
+    const Banyan__Pb__RowsPrepareReply *reply = (const Banyan__Pb__RowsPrepareReply *)answer.body;
+    assert_int_equal(reply->n_chunks, 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        memcpy(flat, k + i * HALF / 2, HALF / 2 * sizeof *k);
+        memcpy(flat + HALF / 2, v + i * HALF / 2, HALF / 2 * sizeof *k);
+        assert_int_equal(reply->chunks[i]->hash, common_xxh3(flat, HALF * sizeof *k, 0));
+    }
+    answer_free(&answer);
+    assert_int_equal(cluster_commit(&c, 0, SESSION, 0, 0, ROWS), COMMON_OK);
+    free(k);
+    free(flat);
+    cluster_stop(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -901,6 +960,7 @@ int main(void)
         cmocka_unit_test(bad_layouts),
         cmocka_unit_test(bad_rows),
         cmocka_unit_test(reports_name_ranges_and_hashes),
+        cmocka_unit_test(large_commits_hash_aside),
         cmocka_unit_test(bad_copies_and_a_good_one),
         cmocka_unit_test(bad_plans),
         cmocka_unit_test(bad_frames),

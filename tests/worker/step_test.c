@@ -217,8 +217,7 @@ static void slabs_are_parts_of_the_whole(void **state)
     cluster_stop(&c);
 }
 
-// ---- coverage
-// -----------------------------------------------------------------------------------------------------------------
+// ---- coverage -----------------------------------------------------------------------------------
 
 static void assert_refused(struct cluster *c, const struct chunk_place *chunks, uint32_t n,
                            enum common_code code, const char *reason, const char *worker)
@@ -359,8 +358,7 @@ static void a_lost_worker_is_named(void **state)
     cluster_stop(&c);
 }
 
-// ---- appends
-// ------------------------------------------------------------------------------------------------------------------
+// ---- appends ------------------------------------------------------------------------------------
 
 static enum common_code append_one(struct cluster *c, const struct chunk_place *chunks, uint64_t at,
                                    uint64_t write, uint64_t length, uint32_t version, char *reason)

@@ -404,8 +404,7 @@ static void a_copy_fits_or_changes_nothing(void **state)
     assert_true(refused && fitted);
 }
 
-// ---- the model
-// ----------------------------------------------------------------------------------------------------------------
+// ---- the model ----------------------------------------------------------------------------------
 
 struct model_row {
     enum worker_row state;

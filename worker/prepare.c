@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// Phase one of a commit: freeze the rows and report what is here. Hashing gigabytes must not keep steps
+// waiting: above a limit it goes to the team, over pinned rows, and the answer follows.
+#include <stdlib.h>
+
+#include "worker/state.h"
+
+#define HASH_INLINE_BYTES (UINT64_C(1) << 20) // about 0.1 ms
+
+enum { REPORT_CHUNKS_MAX = 1024, REPORT_RANGES_MAX = 64, REPORT_RANGES_TOTAL = 1536 };
+
+struct prepare { // one call
+    struct worker *worker;
+    struct proto_request *request;
+    Banyan__Pb__RowsPrepareReply reply;
+    struct worker_hash **hashes; // [reply.n_chunks], NULL where rows are missing
+    uint64_t bytes;              // to hash
+    struct worker_job job;
+};
+
+// The ranges of a chunk's rows that are here. At most `budget` of them: what is left out counts as missing.
+static bool report_ranges(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
+                          uint32_t budget, Banyan__Pb__ChunkReport *pb)
+{
+    pb->present = malloc(REPORT_RANGES_MAX * sizeof *pb->present);
+    if (!pb->present)
+        return false;
+    for (uint32_t at = row;
+         at < row + count && pb->n_present < REPORT_RANGES_MAX && pb->n_present < budget;) {
+        uint32_t end = at;
+        while (end < row + count && worker_chunk_row(chunk, layer, end) != WORKER_ROW_ABSENT)
+            end++;
+        if (end > at) {
+            Banyan__Pb__Range *range = malloc(sizeof *range);
+            if (!range)
+                return false;
+            banyan__pb__range__init(range);
+            range->first = worker_chunk_first(chunk) + at;
+            range->count = end - at;
+            pb->present[pb->n_present++] = range;
+        }
+        at = end + 1;
+    }
+    return true;
+}
+
+static Banyan__Pb__ChunkReport *report_chunk(const struct worker_chunk *chunk, uint32_t layer, uint32_t row,
+                                             uint32_t count, uint32_t budget)
+{
+    Banyan__Pb__ChunkReport *pb = malloc(sizeof *pb);
+    if (!pb)
+        return NULL;
+    banyan__pb__chunk_report__init(pb);
+    pb->chunk = worker_chunk_id(chunk);
+    pb->first = worker_chunk_first(chunk);
+    if (!report_ranges(chunk, layer, row, count, budget, pb)) {
+        banyan__pb__chunk_report__free_unpacked(pb, NULL);
+        return NULL;
+    }
+    return pb;
+}
+
+static void prepare_free(struct prepare *p)
+{
+    for (size_t i = 0; i < p->reply.n_chunks; i++) {
+        if (p->hashes)
+            worker_hash_free(p->worker->store, p->hashes[i]);
+        banyan__pb__chunk_report__free_unpacked(p->reply.chunks[i], NULL);
+    }
+    free(p->hashes);
+    free(p->reply.chunks);
+    free(p);
+}
+
+static void hash_task(void *arg, uint32_t task, void *scratch)
+{
+    struct prepare *p = arg;
+    (void)scratch;
+    if (p->hashes[task])
+        p->reply.chunks[task]->hash = worker_hash_run(p->hashes[task]);
+}
+
+static void answer(void *arg, bool complete)
+{
+    struct prepare *p = arg;
+    (void)complete; // nobody cancels it, and it needs no scratch
+    proto_request_reply(p->request, &p->reply.base, NULL, 0, NULL, NULL);
+    prepare_free(p);
+}
+
+static void answer_later(void *arg, bool complete)
+{
+    struct worker *worker = ((struct prepare *)arg)->worker;
+    answer(arg, complete);
+    worker->n_prepares--;
+    worker_hand_emptied(worker);
+}
+
+// Reports on one chunk, and makes its hash ready to run.
+static bool add_chunk(struct prepare *p, struct worker_chunk *chunk,
+                      const Banyan__Pb__RowsPrepareRequest *body, uint32_t *ranges)
+{
+    uint32_t row, count;
+    worker_chunk_part(chunk, body->first, body->count, &row, &count);
+    Banyan__Pb__ChunkReport *pb = report_chunk(chunk, body->layer, row, count, REPORT_RANGES_TOTAL - *ranges);
+    if (!pb)
+        return false;
+    size_t at = p->reply.n_chunks++;
+    p->reply.chunks[at] = pb;
+    p->hashes[at] = NULL;
+    *ranges += (uint32_t)pb->n_present;
+    if (pb->n_present != 1 || pb->present[0]->count != count)
+        return true;
+    p->hashes[at] = worker_hash_new(chunk, body->layer, row, count, &p->bytes);
+    return p->hashes[at] != NULL;
+}
+
+static enum common_code collect(struct prepare *p, const struct worker_session *session,
+                                const Banyan__Pb__RowsPrepareRequest *body, struct common_error *err)
+{
+    uint32_t span, ranges = 0, from = worker_session_span(session, body->first, body->count, &span);
+    if (span > REPORT_CHUNKS_MAX)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "a commit spans at most %d chunks",
+                                REPORT_CHUNKS_MAX);
+    p->reply.chunks = malloc((span + 1) * sizeof *p->reply.chunks);
+    p->hashes = malloc((span + 1) * sizeof *p->hashes);
+    bool ok = p->reply.chunks && p->hashes;
+    for (uint32_t i = from; ok && i < from + span; i++)
+        ok = add_chunk(p, session->chunks[i].chunk, body, &ranges);
+    if (!ok)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a report");
+    for (uint32_t i = from; i < from + span; i++) {
+        uint32_t row, count;
+        worker_chunk_part(session->chunks[i].chunk, body->first, body->count, &row, &count);
+        worker_chunk_prepare(session->chunks[i].chunk, body->layer, row, count);
+    }
+    return COMMON_OK;
+}
+
+void worker_handle_rows_prepare(void *arg, struct proto_request *request)
+{
+    struct worker *worker = arg;
+    const Banyan__Pb__RowsPrepareRequest *body =
+        (const Banyan__Pb__RowsPrepareRequest *)proto_request_message(request)->body;
+    if (!worker_term_check(worker, body->term, request))
+        return;
+    struct common_error err;
+    struct worker_session *session;
+    struct prepare *p = calloc(1, sizeof *p);
+    if (!p) {
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a report", NULL,
+                           0);
+        return;
+    }
+    p->worker = worker;
+    p->request = request;
+    banyan__pb__rows_prepare_reply__init(&p->reply);
+    enum common_code code = worker_session_check(&worker->sessions, body->session, body->incarnation,
+                                                 body->layer, body->first, body->count, &session, &err);
+    if (code == COMMON_OK)
+        code = collect(p, session, body, &err);
+    if (code != COMMON_OK) {
+        worker_fail(request, &err, code == COMMON_ABORTED ? "OLD_INCARNATION" : "");
+        prepare_free(p);
+    } else if (p->bytes <= HASH_INLINE_BYTES || worker->draining) {
+        for (uint32_t i = 0; i < p->reply.n_chunks; i++)
+            hash_task(p, i, NULL);
+        answer(p, true);
+    } else {
+        p->job = (struct worker_job){
+            .tasks = (uint32_t)p->reply.n_chunks, .run = hash_task, .done = answer_later, .arg = p};
+        worker->n_prepares++;
+        worker_team_submit(worker->team, &p->job);
+    }
+}
