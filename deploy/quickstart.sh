@@ -53,9 +53,11 @@ if [ -z "$prompt" ]; then
     prompt=$root/examples/text/kjv.txt
     [ -n "$ask_given" ] || ask=$(cat "$root/examples/text/ask")
 fi
-[ -r "$prompt" ] || { echo "quickstart: cannot read the prompt file $prompt" >&2; exit 2; }
+[ -r "$prompt" ] && [ ! -d "$prompt" ] || { echo "quickstart: cannot read the prompt file $prompt" >&2; exit 2; }
+case $kv in f32 | f16 | bf16) ;; *) echo "quickstart: --kv must be f32, f16 or bf16, not '$kv'" >&2; exit 2 ;; esac
+[ -r "$model/config.json" ] || { echo "quickstart: there is no model in $model: config.json cannot be read" >&2; exit 2; }
 if [ -n "$json" ]; then # before minutes of work, not after
-    : >"$json" || { echo "quickstart: cannot write $json" >&2; exit 2; }
+    { : >"$json"; } 2>/dev/null || { echo "quickstart: cannot write $json" >&2; exit 2; }
     json=$(realpath "$json")
 fi
 [ -t 1 ] && [ -z "${NO_COLOR:-}" ] || color=

@@ -77,13 +77,15 @@ static enum common_code cluster_attend(void *arg, uint32_t layer, uint64_t first
         item.k = c->k;
         item.v = c->v;
     }
+    enum common_code code = COMMON_OK;
     if (banyan_attend(c->client, &item, 1, 0, &trace, &e) != BANYAN_OK)
-        return from_banyan(&e, "attend", err);
-    if (item.code != BANYAN_OK)
-        return from_banyan(&ie, "attend", err);
-    count_trace(c->stats, &trace, c->generating);
+        code = from_banyan(&e, "attend", err);
+    else if (item.code != BANYAN_OK)
+        code = from_banyan(&ie, "attend", err);
+    else
+        count_trace(c->stats, &trace, c->generating);
     banyan_trace_free(&trace);
-    return COMMON_OK;
+    return code;
 }
 
 static enum common_code cluster_open(struct cluster *c, const struct generate_options *options,

@@ -78,8 +78,8 @@ static enum common_code check_config(const json_t *j, struct llama_config *c, st
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "config.json: hidden_act %s is not known; only silu is", act);
     const json_t *eps = json_object_get(j, "rms_norm_eps"), *theta = json_object_get(j, "rope_theta");
-    c->norm_eps = json_is_number(eps) ? (float)json_number_value(eps) : 1e-6f;
-    c->rope_theta = json_is_number(theta) ? json_number_value(theta) : 10000.0;
+    c->norm_eps = eps ? (float)(json_is_number(eps) ? json_number_value(eps) : -1) : 1e-6f;
+    c->rope_theta = theta ? json_number_value(theta) : 10000.0; // 0 for what is not a number
     if (!(c->norm_eps >= 0) || !(c->rope_theta > 1))
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "config.json: rms_norm_eps or rope_theta is impossible");

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/e2e/context.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "examples/rounding.h"
+#include "kernels/reference.h"
+#include "tests/e2e/support.h"
+#include "tests/kernels/data.h"
+
+static void *allocate(size_t bytes)
+{
+    void *p = aligned_alloc(64, (bytes + 64) / 64 * 64);
+    assert_non_null(p);
+    return p;
+}
+
+void context_init(struct context *c, const banyan_spec *spec, uint64_t room)
+{
+    size_t element = rounding_bytes(spec->kv_type);
+    *c = (struct context){.spec = *spec,
+                          .room = room,
+                          .k_row = (size_t)spec->kv_heads * spec->k_dim * element,
+                          .v_row = (size_t)spec->kv_heads * spec->v_dim * element,
+                          .k = allocate(spec->layers * sizeof(*c->k)),
+                          .v = allocate(spec->layers * sizeof(*c->v))};
+    for (uint32_t l = 0; l < spec->layers; l++) {
+        c->k[l] = allocate(room * c->k_row);
+        c->v[l] = allocate(room * c->v_row);
+        memset(c->k[l], 0, room * c->k_row);
+        memset(c->v[l], 0, room * c->v_row);
+    }
+}
+
+void context_free(struct context *c)
+{
+    for (uint32_t l = 0; c->k && l < c->spec.layers; l++) {
+        free(c->k[l]);
+        free(c->v[l]);
+    }
+    free(c->k);
+    free(c->v);
+    c->k = c->v = NULL;
+}
+
+void context_copy(struct context *to, const struct context *from)
+{
+    context_init(to, &from->spec, from->room);
+    for (uint32_t l = 0; l < from->spec.layers; l++) {
+        memcpy(to->k[l], from->k[l], from->room * from->k_row);
+        memcpy(to->v[l], from->v[l], from->room * from->v_row);
+    }
+}
+
+void context_set(struct context *c, uint32_t layer, uint64_t position, uint32_t kv_head, const float *k,
+                 const float *v)
+{
+    size_t element = rounding_bytes(c->spec.kv_type);
+    assert_true(position < c->room);
+    rounding_pack(c->spec.kv_type, k, c->spec.k_dim,
+                  c->k[layer] + position * c->k_row + (size_t)kv_head * c->spec.k_dim * element);
+    rounding_pack(c->spec.kv_type, v, c->spec.v_dim,
+                  c->v[layer] + position * c->v_row + (size_t)kv_head * c->spec.v_dim * element);
+}
+
+void context_random(struct context *c, uint64_t first, uint64_t count, uint64_t seed)
+{
+    struct data_random r = {seed};
+    float k[1024], v[1024];
+    for (uint32_t l = 0; l < c->spec.layers; l++)
+        for (uint64_t p = first; p < first + count; p++)
+            for (uint32_t h = 0; h < c->spec.kv_heads; h++) {
+                for (uint32_t i = 0; i < c->spec.k_dim; i++)
+                    k[i] = data_random_normal(&r);
+                for (uint32_t i = 0; i < c->spec.v_dim; i++)
+                    v[i] = data_random_normal(&r);
+                context_set(c, l, p, h, k, v);
+            }
+}
+
+const void *context_k(const struct context *c, uint32_t layer, uint64_t position)
+{
+    return c->k[layer] + position * c->k_row;
+}
+
+const void *context_v(const struct context *c, uint32_t layer, uint64_t position)
+{
+    return c->v[layer] + position * c->v_row;
+}
+
+float *context_queries(const banyan_spec *spec, uint32_t rows, uint64_t seed)
+{
+    struct data_random r = {seed ^ UINT64_C(0x5157455259)};
+    size_t n = (size_t)rows * spec->q_heads * spec->k_dim;
+    float *q = allocate(n * sizeof(*q));
+    for (size_t i = 0; i < n; i++)
+        q[i] = data_random_normal(&r);
+    return q;
+}
+
+// One head's rows without the other heads between them, as the reference reads them.
+static void *one_head(const uint8_t *rows, size_t row_bytes, size_t head_bytes, uint32_t head, uint64_t n)
+{
+    uint8_t *out = allocate(n * head_bytes);
+    for (uint64_t i = 0; i < n; i++)
+        memcpy(out + i * head_bytes, rows + i * row_bytes + head * head_bytes, head_bytes);
+    return out;
+}
+
+// Error as a fraction of the bound. What is not finite must be so in the same way.
+static double ratio(double got, double want, double bound)
+{
+    if (got == want || (isnan(got) && isnan(want)))
+        return 0;
+    double d = fabs(got - want);
+    return isfinite(d) && bound > 0 ? d / bound : INFINITY;
+}
+
+void context_check(const struct context *c, uint32_t layer, uint64_t first, uint32_t rows, uint64_t visible,
+                   const float *q, const float *o, const float *lse, struct worst *worst, const char *what)
+{
+    const banyan_spec *s = &c->spec;
+    uint32_t group = s->q_heads / s->kv_heads;
+    uint64_t keys = visible ? visible : first + rows;
+    size_t element = rounding_bytes(s->kv_type);
+    struct kernels_spec ks = {.kv_type = (enum kernels_kv_type)s->kv_type,
+                              .k_dim = s->k_dim,
+                              .v_dim = s->v_dim,
+                              .q_heads = s->q_heads,
+                              .kv_heads = s->kv_heads,
+                              .scale = s->scale != 0 ? s->scale : 1.0f / sqrtf((float)s->k_dim),
+                              .soft_cap = s->soft_cap,
+                              .window = s->window,
+                              .alibi = s->alibi};
+    double *want = allocate((size_t)rows * group * s->v_dim * sizeof(*want));
+    struct kernels_reference_row *row = allocate((size_t)rows * group * sizeof(*row));
+    assert_true(keys <= c->room);
+    for (uint32_t h = 0; h < s->kv_heads; h++) {
+        void *k = one_head(c->k[layer], c->k_row, s->k_dim * element, h, keys);
+        void *v = one_head(c->v[layer], c->v_row, s->v_dim * element, h, keys);
+        struct kernels_run run = {.k = k, .v = v, .first = 0, .rows = (uint32_t)keys};
+        struct kernels_job job = {.spec = &ks,
+                                  .kv_head = h,
+                                  .rows = rows,
+                                  .q_first = first,
+                                  .visible = keys,
+                                  .q = q + (size_t)h * group * s->k_dim,
+                                  .q_row_stride = (uint64_t)s->q_heads * s->k_dim,
+                                  .q_head_stride = s->k_dim,
+                                  .runs = &run,
+                                  .run_count = keys > 0};
+        kernels_reference(&job, s->sinks, want, row);
+        for (uint32_t i = 0; i < rows * group; i++) {
+            size_t at = (size_t)(i / group) * s->q_heads + (size_t)h * group + i % group;
+            double bound = kernels_reference_bound_o(&row[i]), worst_o = 0;
+            for (uint32_t d = 0; d < s->v_dim; d++) {
+                double r = ratio(o[at * s->v_dim + d], want[(size_t)i * s->v_dim + d], bound);
+                worst_o = r > worst_o ? r : worst_o;
+                if (r > 1)
+                    fail_msg("%s: layer %u position %" PRIu64 " head %zu dim %u: o = %.9g, the reference "
+                             "says %.9g, allowed %.3g",
+                             what, layer, first + i / group, at % s->q_heads, d, (double)o[at * s->v_dim + d],
+                             want[(size_t)i * s->v_dim + d], bound);
+            }
+            double r = lse ? ratio(lse[at], row[i].lse, kernels_reference_bound_lse(&row[i])) : 0;
+            if (r > 1)
+                fail_msg("%s: layer %u position %" PRIu64 " head %zu: lse = %.9g, the reference says %.9g",
+                         what, layer, first + i / group, at % s->q_heads, (double)lse[at], row[i].lse);
+            if (worst && worst_o > worst->o) {
+                worst->o = worst_o;
+                snprintf(worst->what, sizeof(worst->what), "%s", what);
+            }
+            if (worst && r > worst->lse)
+                worst->lse = r;
+        }
+        free(k);
+        free(v);
+    }
+    free(want);
+    free(row);
+}

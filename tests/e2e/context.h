@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a session should hold, kept beside the service: its keys and values, and the float64 reference over
+// them. End-to-end tests attach or append rows from here and judge what the service answers.
+#ifndef TESTS_E2E_CONTEXT_H
+#define TESTS_E2E_CONTEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "client/banyan.h"
+
+struct context {
+    banyan_spec spec; // as given; alibi and sinks are borrowed
+    uint64_t room;    // rows
+    size_t k_row, v_row;
+    uint8_t **k, **v; // [layers] rows [room], packed as the API wants them
+};
+
+void context_init(struct context *c, const banyan_spec *spec, uint64_t room);
+void context_free(struct context *c);
+void context_copy(struct context *to, const struct context *from);
+
+// Fills rows [first, first + count) of all layers with normal numbers, k scaled so that logits are about ±4.
+void context_random(struct context *c, uint64_t first, uint64_t count, uint64_t seed);
+// Rounds one head's row to the KV type.
+void context_set(struct context *c, uint32_t layer, uint64_t position, uint32_t kv_head, const float *k,
+                 const float *v);
+const void *context_k(const struct context *c, uint32_t layer, uint64_t position);
+const void *context_v(const struct context *c, uint32_t layer, uint64_t position);
+
+// Query rows for this spec; free them.
+float *context_queries(const banyan_spec *spec, uint32_t rows, uint64_t seed);
+
+// The largest error seen, as a fraction of the promised bound.
+struct worst {
+    double o, lse;
+    char what[160]; // where o was
+};
+
+// Fails the test when an answer to rows [first, first + rows) with keys [0, visible) is further from the
+// float64 reference than the project promises. visible 0: first + rows. worst may be NULL.
+void context_check(const struct context *c, uint32_t layer, uint64_t first, uint32_t rows, uint64_t visible,
+                   const float *q, const float *o, const float *lse, struct worst *worst, const char *what);
+
+#endif

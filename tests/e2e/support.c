@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/e2e/support.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+
+_Thread_local banyan_error support_error;
+
+void support_expect(banyan_code got, banyan_code want, const char *reason, const char *call, const char *file,
+                    int line)
+{
+    if (got != want)
+        fail_msg("%s:%d: %s\n  is %s, should be %s\n  %s", file, line, call, banyan_code_name(got),
+                 banyan_code_name(want), got == BANYAN_OK ? "" : support_error.message);
+    if (want != BANYAN_OK && (!support_error.message[0] || strchr(support_error.message, '\n')))
+        fail_msg("%s:%d: %s\n  fails without one line that says why", file, line, call);
+    if (reason && strcmp(support_error.reason, reason) != 0)
+        fail_msg("%s:%d: %s\n  has reason '%s', should have '%s'\n  %s", file, line, call,
+                 support_error.reason, reason, support_error.message);
+}
+
+size_t step_floats(const struct step *step)
+{
+    const banyan_spec *s = banyan_session_spec(step->session);
+    return (size_t)step->rows * s->q_heads * s->v_dim;
+}
+
+static size_t lse_floats(const struct step *step)
+{
+    return (size_t)step->rows * banyan_session_spec(step->session)->q_heads;
+}
+
+banyan_item step_item(struct step *step)
+{
+    const banyan_spec *spec = banyan_session_spec(step->session);
+    step_free(step);
+    if (!step->q)
+        step->made_q = context_queries(spec, step->rows ? step->rows : 1, step->seed);
+    step->o = malloc((step_floats(step) + 1) * sizeof(float));
+    step->lse = malloc((lse_floats(step) + 1) * sizeof(float));
+    assert_non_null(step->o);
+    assert_non_null(step->lse);
+    memset(step->o, 0xa5, (step_floats(step) + 1) * sizeof(float));
+    memset(step->lse, 0xa5, (lse_floats(step) + 1) * sizeof(float));
+    return (banyan_item){.session = step->session,
+                         .layer = step->layer,
+                         .first = step->first,
+                         .rows = step->rows,
+                         .q = step->q ? step->q : step->made_q,
+                         .k = step->k,
+                         .v = step->v,
+                         .visible = step->visible,
+                         .o = step->o,
+                         .lse = step->lse,
+                         .error = ERR};
+}
+
+static bool untouched(const float *x, size_t n)
+{
+    const uint8_t *bytes = (const uint8_t *)x;
+    for (size_t i = 0; i < n * sizeof(float); i++)
+        if (bytes[i] != 0xa5)
+            return false;
+    return true;
+}
+
+banyan_code step_run(banyan_client *client, struct step *step)
+{
+    banyan_item item = step_item(step);
+    banyan_code code = banyan_attend(client, &item, 1, step->timeout_ns, NULL, ERR);
+    if (code == BANYAN_OK) {
+        code = item.code;
+        step->digest = item.digest;
+        step->length = item.length;
+    } else {
+        assert_int_equal(item.code, code);
+    }
+    // Outputs are written only on success, and never past their end
+    assert_true(untouched(step->o + step_floats(step), 1));
+    assert_true(untouched(step->lse + lse_floats(step), 1));
+    if (code != BANYAN_OK) {
+        assert_true(untouched(step->o, step_floats(step)));
+        assert_true(untouched(step->lse, lse_floats(step)));
+    }
+    return code;
+}
+
+void step_free(struct step *step)
+{
+    free(step->made_q);
+    free(step->o);
+    free(step->lse);
+    step->made_q = step->o = step->lse = NULL;
+}
+
+bool step_same_bits(const struct step *a, const struct step *b)
+{
+    return step_floats(a) == step_floats(b) && memcmp(a->o, b->o, step_floats(a) * sizeof(float)) == 0 &&
+           memcmp(a->lse, b->lse, lse_floats(a) * sizeof(float)) == 0;
+}
+
+void support_check_step(banyan_client *client, banyan_session *session, const struct context *context,
+                        uint32_t layer, uint64_t first, uint32_t rows, uint64_t visible, struct worst *worst,
+                        const char *what)
+{
+    struct step step = {.session = session,
+                        .layer = layer,
+                        .first = first,
+                        .rows = rows,
+                        .visible = visible,
+                        .seed = first * 31 + layer};
+    OK(step_run(client, &step));
+    context_check(context, layer, first, rows, visible, step.made_q, step.o, step.lse, worst, what);
+    step_free(&step);
+}
+
+void support_fill(banyan_session *session, const struct context *context, uint64_t first, uint64_t count)
+{
+    for (uint32_t l = 0; l < context->spec.layers; l++) {
+        OK(banyan_attach(session, l, first, count, context_k(context, l, first), context_v(context, l, first),
+                         ERR));
+        OK(banyan_commit(session, l, first, count, ERR));
+    }
+}
+
+struct harness_cluster *support_start(const struct harness_options *options)
+{
+    struct harness_cluster *cluster = harness_cluster_start(options);
+    assert_non_null(cluster);
+    return cluster;
+}
+
+void support_stop(struct harness_cluster *cluster)
+{
+    assert_int_equal(harness_cluster_stop(cluster), 0);
+}
+
+banyan_client *support_connect(const struct harness_cluster *cluster, const char *transport)
+{
+    banyan_client *client = NULL;
+    banyan_options options = {.token_file = harness_cluster_token_file(cluster)};
+    OK(banyan_connect(harness_cluster_endpoint(cluster, transport), &options, &client, ERR));
+    return client;
+}
+
+uint64_t support_now_ns(void)
+{
+    return common_clock_ns();
+}
+
+void support_sleep_ms(unsigned ms)
+{
+    struct timespec pause = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
+    nanosleep(&pause, NULL);
+}
+
+uint64_t support_resident_bytes(int pid)
+{
+    char path[64];
+    unsigned long size = 0, resident = 0;
+    snprintf(path, sizeof(path), "/proc/%d/statm", pid);
+    FILE *file = fopen(path, "re");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%lu %lu", &size, &resident), 2);
+    fclose(file);
+    return (uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+uint64_t support_used_bytes(banyan_client *client)
+{
+    banyan_cluster_info info;
+    uint64_t used = 0;
+    OK(banyan_cluster_get_info(client, &info, ERR));
+    for (uint32_t i = 0; i < info.n_workers; i++)
+        used += info.workers[i].used_bytes;
+    banyan_cluster_info_free(&info);
+    return used;
+}
+
+bool support_alive(const struct harness_cluster *cluster)
+{
+    for (uint32_t i = 0; i <= harness_cluster_workers(cluster); i++) {
+        int pid =
+            harness_cluster_pid(cluster, i < harness_cluster_workers(cluster) ? i : HARNESS_COORDINATOR);
+        char path[64], text[512];
+        snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+        FILE *file = pid > 0 ? fopen(path, "re") : NULL;
+        size_t n = file ? fread(text, 1, sizeof(text) - 1, file) : 0;
+        if (file)
+            fclose(file);
+        text[n] = '\0';
+        const char *state = strrchr(text, ')'); // "pid (name) S …"; a zombie is Z until it is reaped
+        if (!state || state[2] == 'Z' || state[2] == 'X')
+            return false;
+    }
+    return true;
+}
