@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/wire.h"
+
 // ---- methods -----------------------------------------------------------------------------------------------------------------
 
 #define METHOD(number, service, verb, request_type, reply_type, again)                                                   \
@@ -130,13 +132,16 @@ enum common_code proto_codec_unpack(struct proto_arena *arena, const ProtobufCMe
 struct proto_box {
     struct proto_message message; // first: a box is found from its message
     struct proto_box *next;
+    Banyan__Pb__Header header;    // its bytes fields point into the blob
+    uint32_t n_described;         // tensors of the header, not yet checked against the payload
+    uint64_t offsets[PROTO_TENSORS_MAX], lengths[PROTO_TENSORS_MAX];
     const uint8_t *payload;
     uint64_t payload_len;
     size_t frame_bytes;
     struct proto_arena arena;
 };
 
-enum { POOL_MAX = 256 };
+enum { POOL_MAX = 256, UNKNOWN_MAX = 16, CREDENTIALS_MAX = 256 };
 
 static struct proto_box *box_of(const struct proto_message *message)
 {
@@ -193,6 +198,95 @@ size_t proto_message_bytes(const struct proto_message *message)
     return box->frame_bytes + box->arena.used;
 }
 
+// ---- the header, read by hand: nothing is copied or allocated but a status ------------------------------------------------------------
+
+static bool read_tensor(struct proto_box *box, const uint8_t *data, size_t len)
+{
+    if (box->n_described == PROTO_TENSORS_MAX)
+        return false;
+    uint32_t i = box->n_described++, n_dims = 0, unknown = 0;
+    uint64_t dtype = 0, dims[4] = {0}, offset = 0, bytes = 0;
+    struct proto_cursor c = {data, data + len};
+    while (c.at < c.end) {
+        struct proto_field field;
+        if (!proto_wire_field(&c, &field))
+            return false;
+        if (field.number == 2 && field.wire == PROTO_WIRE_BYTES) { // packed dims
+            struct proto_cursor run = {field.data, field.data + field.len};
+            while (run.at < run.end)
+                if (n_dims == 4 || !proto_wire_varint(&run, &dims[n_dims++]))
+                    return false;
+        } else if (field.number >= 1 && field.number <= 4) {
+            if (field.wire != PROTO_WIRE_VARINT || (field.number == 2 && n_dims == 4))
+                return false;
+            *(field.number == 1   ? &dtype
+              : field.number == 2 ? &dims[n_dims++]
+              : field.number == 3 ? &offset
+                                  : &bytes) = field.value;
+        } else if (++unknown > UNKNOWN_MAX) {
+            return false;
+        }
+    }
+    box->message.tensors[i].dtype = dtype <= UINT32_MAX ? (uint32_t)dtype : UINT32_MAX;
+    box->message.tensors[i].n_dims = n_dims;
+    memcpy(box->message.tensors[i].dims, dims, sizeof dims);
+    box->offsets[i] = offset;
+    box->lengths[i] = bytes;
+    return true;
+}
+
+static bool read_field(struct proto_box *box, const struct proto_field *field)
+{
+    static const uint8_t wires[] = {0, PROTO_WIRE_VARINT, PROTO_WIRE_FIXED64, PROTO_WIRE_FIXED64, PROTO_WIRE_BYTES,
+                                    PROTO_WIRE_BYTES, PROTO_WIRE_BYTES, PROTO_WIRE_BYTES};
+    Banyan__Pb__Header *header = &box->header;
+    ProtobufCMessage *status;
+    ProtobufCBinaryData bytes = {field->len, (uint8_t *)field->data};
+    if (field->wire != wires[field->number])
+        return false;
+    switch (field->number) {
+    case 1:
+        header->method = field->value <= UINT32_MAX ? (uint32_t)field->value : UINT32_MAX;
+        return true;
+    case 2:
+        header->request = field->value;
+        return true;
+    case 3:
+        header->remaining_ns = field->value;
+        return true;
+    case 4:
+        header->credentials = bytes;
+        return field->len <= CREDENTIALS_MAX;
+    case 5:
+        if (header->status || proto_codec_unpack(&box->arena, &banyan__pb__status__descriptor, field->data, field->len, &status,
+                                                 NULL) != COMMON_OK)
+            return false;
+        header->status = (Banyan__Pb__Status *)(void *)status;
+        return true;
+    case 6:
+        return read_tensor(box, field->data, field->len);
+    default:
+        header->body = bytes;
+        return true;
+    }
+}
+
+static bool read_header(struct proto_box *box, const uint8_t *data, size_t len)
+{
+    struct proto_cursor c = {data, data + len};
+    uint32_t unknown = 0;
+    banyan__pb__header__init(&box->header);
+    box->n_described = 0;
+    while (c.at < c.end) {
+        struct proto_field field;
+        if (!proto_wire_field(&c, &field))
+            return false;
+        if (field.number <= 7 ? !read_field(box, &field) : ++unknown > UNKNOWN_MAX)
+            return false;
+    }
+    return true;
+}
+
 enum common_code proto_message_open(struct proto_pool *pool, const struct proto_prefix *prefix, struct common_blob *blob, size_t offset,
                                     struct proto_message **out, struct common_error *err)
 {
@@ -204,15 +298,12 @@ enum common_code proto_message_open(struct proto_pool *pool, const struct proto_
     struct proto_box *box = box_take(pool);
     if (!box)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a message");
-    ProtobufCMessage *header;
     const uint8_t *frame = blob->data + offset;
-    enum common_code code = proto_codec_unpack(&box->arena, &banyan__pb__header__descriptor, frame + PROTO_PREFIX_BYTES,
-                                               prefix->header_len, &header, err);
-    if (code != COMMON_OK) {
+    if (!read_header(box, frame + PROTO_PREFIX_BYTES, prefix->header_len)) {
         proto_message_release(pool, &box->message);
-        return code;
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "malformed header");
     }
-    box->message.header = (Banyan__Pb__Header *)header;
+    box->message.header = &box->header;
     box->message.blob = common_blob_ref(blob);
     box->payload = frame + proto_frame_payload_at(prefix->header_len);
     box->payload_len = prefix->payload_len;
@@ -225,36 +316,29 @@ enum common_code proto_message_open(struct proto_pool *pool, const struct proto_
 static enum common_code fill_tensors(struct proto_message *message, struct common_error *err)
 {
     const struct proto_box *box = box_of(message);
-    const Banyan__Pb__Header *header = message->header;
     uint64_t end = 0;
-    assert(header->n_tensors <= PROTO_TENSORS_MAX); // the scan
-    for (size_t i = 0; i < header->n_tensors; i++) {
-        const Banyan__Pb__Tensor *from = header->tensors[i];
-        size_t bytes = proto_dtype_size((uint32_t)from->dtype);
-        if (bytes == 0 || from->n_dims < 1 || from->n_dims > 4)
-            return common_error_set(err, COMMON_INVALID_ARGUMENT, "tensor %zu has the unknown type %d or %zu dimensions", i,
-                                    (int)from->dtype, from->n_dims);
-        for (size_t k = 0; k < from->n_dims; k++)
-            if (from->dims[k] > SIZE_MAX / 2 || !common_size_mul(bytes, (size_t)from->dims[k], &bytes))
-                return common_error_set(err, COMMON_INVALID_ARGUMENT, "the shape of tensor %zu wraps", i);
-        if (from->bytes != bytes)
-            return common_error_set(err, COMMON_INVALID_ARGUMENT, "tensor %zu has %llu bytes where its shape says %zu", i,
-                                    (unsigned long long)from->bytes, bytes);
+    for (uint32_t i = 0; i < box->n_described; i++) {
+        uint32_t dtype = message->tensors[i].dtype, n_dims = message->tensors[i].n_dims;
+        size_t bytes = proto_dtype_size(dtype);
+        if (bytes == 0 || n_dims < 1)
+            return common_error_set(err, COMMON_INVALID_ARGUMENT, "tensor %u has the unknown type %u or no dimensions", i, dtype);
+        for (uint32_t k = 0; k < n_dims; k++)
+            if (!common_size_mul(bytes, (size_t)message->tensors[i].dims[k], &bytes) || bytes > SIZE_MAX / 2)
+                return common_error_set(err, COMMON_INVALID_ARGUMENT, "the shape of tensor %u wraps", i);
+        if (box->lengths[i] != bytes)
+            return common_error_set(err, COMMON_INVALID_ARGUMENT, "tensor %u has %llu bytes where its shape says %zu", i,
+                                    (unsigned long long)box->lengths[i], bytes);
         uint64_t offset = (end + 63) & ~UINT64_C(63);
-        if (from->offset != offset || offset > box->payload_len || bytes > box->payload_len - offset)
-            return common_error_set(err, COMMON_INVALID_ARGUMENT, "tensor %zu does not lie where it must in the payload", i);
+        if (box->offsets[i] != offset || offset > box->payload_len || bytes > box->payload_len - offset)
+            return common_error_set(err, COMMON_INVALID_ARGUMENT, "tensor %u does not lie where it must in the payload", i);
         message->tensors[i].data = box->payload + offset;
         message->tensors[i].bytes = bytes;
-        message->tensors[i].dtype = (uint32_t)from->dtype;
-        message->tensors[i].n_dims = (uint32_t)from->n_dims;
-        for (size_t k = 0; k < 4; k++)
-            message->tensors[i].dims[k] = k < from->n_dims ? from->dims[k] : 0;
         end = offset + bytes;
     }
     if (end != box->payload_len)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "the tensors fill %llu of %llu bytes of payload",
                                 (unsigned long long)end, (unsigned long long)box->payload_len);
-    message->n_tensors = header->n_tensors;
+    message->n_tensors = box->n_described;
     return COMMON_OK;
 }
 

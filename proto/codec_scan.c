@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "proto/codec.h"
+#include "proto/wire.h"
 
 // The numbers in brackets in banyan.proto: elements of a repeated field, bytes of a string or bytes field.
 static const struct limit {
@@ -154,36 +155,6 @@ bool proto_codec_sound(char *why, size_t why_len)
 
 // ---- the scan ----------------------------------------------------------------------------------------------------------------
 
-struct cursor {
-    const uint8_t *at, *end;
-};
-
-static bool get_varint(struct cursor *c, uint64_t *out)
-{
-    uint64_t value = 0;
-    for (unsigned shift = 0; shift < 70; shift += 7) {
-        if (c->at == c->end)
-            return false;
-        uint8_t byte = *c->at++;
-        if (shift == 63 && byte > 1)
-            return false;
-        value |= (uint64_t)(byte & 0x7f) << shift;
-        if (byte < 0x80) {
-            *out = value;
-            return true;
-        }
-    }
-    return false;
-}
-
-static bool skip(struct cursor *c, uint64_t n)
-{
-    if (n > (uint64_t)(c->end - c->at))
-        return false;
-    c->at += n;
-    return true;
-}
-
 // Elements in a packed run of a repeated scalar; false when it does not divide.
 static bool packed_count(const ProtobufCFieldDescriptor *field, const uint8_t *data, size_t len, size_t *out)
 {
@@ -222,37 +193,20 @@ static enum common_code too_many(struct common_error *err, const ProtobufCMessag
     return common_error_set(err, COMMON_INVALID_ARGUMENT, "%s.%s is above its limit of %u", type->short_name, field, max);
 }
 
-static enum common_code scan(const ProtobufCMessageDescriptor *type, struct cursor c, int depth, struct common_error *err)
+static enum common_code scan(const ProtobufCMessageDescriptor *type, struct proto_cursor c, int depth, struct common_error *err)
 {
     if (depth >= DEPTH_MAX)
         return malformed(err, type);
     const struct type_limits *slot = type_slot(type);
     uint32_t counts[FIELDS_MAX] = {0}, unknown = 0;
     while (c.at < c.end) {
-        uint64_t key, value = 0;
-        const uint8_t *data = NULL;
-        size_t len = 0;
-        if (!get_varint(&c, &key) || key >> 3 == 0 || key >> 3 > (1u << 29) - 1)
+        struct proto_field found;
+        if (!proto_wire_field(&c, &found))
             return malformed(err, type);
-        unsigned wire = key & 7;
-        bool ok;
-        if (wire == PROTOBUF_C_WIRE_TYPE_VARINT) {
-            ok = get_varint(&c, &value);
-        } else if (wire == PROTOBUF_C_WIRE_TYPE_64BIT) {
-            ok = skip(&c, 8);
-        } else if (wire == PROTOBUF_C_WIRE_TYPE_32BIT) {
-            ok = skip(&c, 4);
-        } else if (wire == PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED) {
-            ok = get_varint(&c, &value);
-            data = c.at;
-            ok = ok && skip(&c, value);
-            len = ok ? (size_t)value : 0;
-        } else {
-            ok = false; // groups
-        }
-        if (!ok)
-            return malformed(err, type);
-        const ProtobufCFieldDescriptor *field = protobuf_c_message_descriptor_get_field(type, (unsigned)(key >> 3));
+        const uint8_t *data = found.data;
+        size_t len = found.len;
+        unsigned wire = found.wire;
+        const ProtobufCFieldDescriptor *field = protobuf_c_message_descriptor_get_field(type, found.number);
         if (!field) {
             if (++unknown > UNKNOWN_MAX || len > TEXT_MAX)
                 return malformed(err, type);
@@ -279,7 +233,7 @@ static enum common_code scan(const ProtobufCMessageDescriptor *type, struct curs
             return malformed(err, type); // merging twice-given messages is nobody's use
         }
         if (sub) {
-            enum common_code code = scan(field->descriptor, (struct cursor){data, data + len}, depth + 1, err);
+            enum common_code code = scan(field->descriptor, (struct proto_cursor){data, data + len}, depth + 1, err);
             if (code != COMMON_OK)
                 return code;
         }
@@ -291,5 +245,5 @@ enum common_code proto_codec_scan(const ProtobufCMessageDescriptor *descriptor, 
                                   struct common_error *err)
 {
     pthread_once(&types_once, types_build);
-    return scan(descriptor, (struct cursor){data, data + len}, 0, err);
+    return scan(descriptor, (struct proto_cursor){data, data + len}, 0, err);
 }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proto/frame.h"
 
+#include <assert.h>
 #include <endian.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/hash.h"
+#include "proto/wire.h"
 
 static const uint8_t zeros[64];
 
@@ -136,32 +138,119 @@ static enum common_code measure(const struct proto_tensor_out *tensor, size_t *o
     return COMMON_OK;
 }
 
-static size_t varint_len(uint64_t value)
+// ---- the header, written by hand (the generated code costs as much again as everything else here) ----------------------------------------
+
+enum { // fields of Header and Tensor in banyan.proto
+    HEADER_METHOD = 1,
+    HEADER_REQUEST = 2,
+    HEADER_REMAINING = 3,
+    HEADER_CREDENTIALS = 4,
+    HEADER_STATUS = 5,
+    HEADER_TENSORS = 6,
+    HEADER_BODY = 7,
+    TENSOR_DTYPE = 1,
+    TENSOR_DIMS = 2,
+    TENSOR_OFFSET = 3,
+    TENSOR_BYTES = 4,
+};
+
+struct layout { // of one frame to be
+    size_t tensor_offset[PROTO_TENSORS_MAX], tensor_bytes[PROTO_TENSORS_MAX];
+    uint32_t tensor_len[PROTO_TENSORS_MAX]; // packed Tensor
+    uint32_t dims_len[PROTO_TENSORS_MAX];
+    size_t credentials_len, status_len, body_len, header_len;
+};
+
+static size_t field_len(size_t bytes) // key, length, bytes
 {
-    size_t n = 1;
-    while (value >= 0x80) {
-        value >>= 7;
-        n++;
-    }
-    return n;
+    return 1 + proto_wire_varint_len(bytes) + bytes;
 }
 
-static uint8_t *put_varint(uint8_t *at, uint64_t value)
+static uint8_t *put_bytes_key(uint8_t *at, uint32_t number, size_t len)
 {
-    while (value >= 0x80) {
-        *at++ = (uint8_t)(value | 0x80);
-        value >>= 7;
+    return proto_wire_put_varint(proto_wire_put_key(at, number, PROTO_WIRE_BYTES), len);
+}
+
+static void measure_tensor(struct layout *layout, size_t i, const struct proto_tensor_out *tensor)
+{
+    size_t dims = 0;
+    for (uint32_t k = 0; k < tensor->n_dims; k++)
+        dims += proto_wire_varint_len(tensor->dims[k]);
+    layout->dims_len[i] = (uint32_t)dims;
+    layout->tensor_len[i] = (uint32_t)(1 + proto_wire_varint_len(tensor->dtype) + field_len(dims) + 1 +
+                                       proto_wire_varint_len(layout->tensor_offset[i]) + 1 +
+                                       proto_wire_varint_len(layout->tensor_bytes[i]));
+}
+
+static uint8_t *put_tensor(uint8_t *at, const struct layout *layout, size_t i, const struct proto_tensor_out *tensor)
+{
+    at = put_bytes_key(at, HEADER_TENSORS, layout->tensor_len[i]);
+    at = proto_wire_put_varint(proto_wire_put_key(at, TENSOR_DTYPE, PROTO_WIRE_VARINT), tensor->dtype);
+    at = put_bytes_key(at, TENSOR_DIMS, layout->dims_len[i]);
+    for (uint32_t k = 0; k < tensor->n_dims; k++)
+        at = proto_wire_put_varint(at, tensor->dims[k]);
+    at = proto_wire_put_varint(proto_wire_put_key(at, TENSOR_OFFSET, PROTO_WIRE_VARINT), layout->tensor_offset[i]);
+    return proto_wire_put_varint(proto_wire_put_key(at, TENSOR_BYTES, PROTO_WIRE_VARINT), layout->tensor_bytes[i]);
+}
+
+// False: above PROTO_HEADER_MAX.
+static bool measure_header(struct layout *layout, const struct proto_outgoing *outgoing)
+{
+    layout->credentials_len = outgoing->credentials ? strlen(outgoing->credentials) : 0;
+    layout->status_len = outgoing->status ? banyan__pb__status__get_packed_size(outgoing->status) : 0;
+    layout->body_len = outgoing->body ? protobuf_c_message_get_packed_size(outgoing->body) : 0;
+    if (layout->credentials_len > PROTO_HEADER_MAX || layout->status_len > PROTO_HEADER_MAX ||
+        layout->body_len > PROTO_HEADER_MAX)
+        return false;
+    size_t len = 0;
+    if (outgoing->method)
+        len += 1 + proto_wire_varint_len(outgoing->method);
+    len += outgoing->request ? 9 : 0;
+    len += outgoing->remaining_ns ? 9 : 0;
+    len += layout->credentials_len ? field_len(layout->credentials_len) : 0;
+    len += outgoing->status ? field_len(layout->status_len) : 0;
+    for (size_t i = 0; i < outgoing->n_tensors; i++)
+        len += field_len(layout->tensor_len[i]);
+    len += layout->body_len ? field_len(layout->body_len) : 0;
+    layout->header_len = len;
+    return len <= PROTO_HEADER_MAX;
+}
+
+// Returns the end; *remaining_at: see proto_gather.
+static uint8_t *put_header(uint8_t *start, const struct layout *layout, const struct proto_outgoing *outgoing, size_t *remaining_at)
+{
+    uint8_t *at = start + PROTO_PREFIX_BYTES;
+    *remaining_at = 0;
+    if (outgoing->method)
+        at = proto_wire_put_varint(proto_wire_put_key(at, HEADER_METHOD, PROTO_WIRE_VARINT), outgoing->method);
+    if (outgoing->request)
+        at = proto_wire_put_fixed64(proto_wire_put_key(at, HEADER_REQUEST, PROTO_WIRE_FIXED64), outgoing->request);
+    if (outgoing->remaining_ns) {
+        at = proto_wire_put_key(at, HEADER_REMAINING, PROTO_WIRE_FIXED64);
+        *remaining_at = (size_t)(at - start);
+        at = proto_wire_put_fixed64(at, outgoing->remaining_ns);
     }
-    *at++ = (uint8_t)value;
+    if (layout->credentials_len) {
+        at = put_bytes_key(at, HEADER_CREDENTIALS, layout->credentials_len);
+        at = (uint8_t *)memcpy(at, outgoing->credentials, layout->credentials_len) + layout->credentials_len;
+    }
+    if (outgoing->status) {
+        at = put_bytes_key(at, HEADER_STATUS, layout->status_len);
+        at += banyan__pb__status__pack(outgoing->status, at);
+    }
+    for (size_t i = 0; i < outgoing->n_tensors; i++)
+        at = put_tensor(at, layout, i, &outgoing->tensors[i]);
+    if (layout->body_len) {
+        at = put_bytes_key(at, HEADER_BODY, layout->body_len);
+        at += protobuf_c_message_pack(outgoing->body, at);
+    }
     return at;
 }
-
-enum { HEADER_BODY_TAG = 7 << 3 | 2 }; // Header.body, length-delimited
 
 enum common_code proto_frame_encode(struct proto_scratch *scratch, const struct proto_outgoing *outgoing, uint64_t payload_max,
                                     struct proto_gather *out, struct common_error *err)
 {
-    Banyan__Pb__Tensor tensors[PROTO_TENSORS_MAX], *tensor_list[PROTO_TENSORS_MAX];
+    struct layout layout;
     if (outgoing->n_tensors > PROTO_TENSORS_MAX)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "%zu tensors in a frame: at most %d", outgoing->n_tensors,
                                 PROTO_TENSORS_MAX);
@@ -177,51 +266,24 @@ enum common_code proto_frame_encode(struct proto_scratch *scratch, const struct 
             return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the tensors are above the limit of %llu bytes a frame",
                                     (unsigned long long)payload_max);
         payload = offset + bytes;
-        banyan__pb__tensor__init(&tensors[i]);
-        tensors[i].dtype = (Banyan__Pb__Dtype)from->dtype;
-        tensors[i].n_dims = from->n_dims;
-        tensors[i].dims = (uint64_t *)from->dims; // only read by packing
-        tensors[i].offset = offset;
-        tensors[i].bytes = bytes;
-        tensor_list[i] = &tensors[i];
+        layout.tensor_offset[i] = offset;
+        layout.tensor_bytes[i] = bytes;
+        measure_tensor(&layout, i, from);
         n_iov += from->n_pieces + 1;
     }
-    // The body is packed straight into the head, behind the other fields (any order is valid), so that it is not copied.
-    Banyan__Pb__Header header = BANYAN__PB__HEADER__INIT;
-    header.method = outgoing->method;
-    header.request = outgoing->request;
-    header.remaining_ns = outgoing->remaining_ns;
-    if (outgoing->credentials)
-        header.credentials = (ProtobufCBinaryData){strlen(outgoing->credentials), (uint8_t *)outgoing->credentials};
-    header.status = (Banyan__Pb__Status *)outgoing->status;
-    header.n_tensors = outgoing->n_tensors;
-    header.tensors = tensor_list;
-    size_t fields = banyan__pb__header__get_packed_size(&header);
-    size_t body = outgoing->body ? protobuf_c_message_get_packed_size(outgoing->body) : outgoing->packed_len;
-    size_t header_len = fields;
-    if (fields > PROTO_HEADER_MAX || body > PROTO_HEADER_MAX)
-        header_len = SIZE_MAX;
-    else if (body > 0)
-        header_len += 1 + varint_len(body) + body;
-    if (header_len > PROTO_HEADER_MAX)
+    if (!measure_header(&layout, outgoing))
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the message is above the limit of %d bytes a header",
                                 PROTO_HEADER_MAX);
+    size_t header_len = layout.header_len;
     size_t head = proto_frame_payload_at((uint32_t)header_len);
     if (!reserve_head(scratch, head) || !reserve_iov(scratch, n_iov))
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a frame");
 
     struct proto_prefix prefix = {PROTO_VERSION, outgoing->kind, (uint32_t)header_len, payload};
     proto_prefix_encode(&prefix, scratch->head);
-    uint8_t *at = scratch->head + PROTO_PREFIX_BYTES;
-    at += banyan__pb__header__pack(&header, at);
-    if (body > 0) {
-        *at++ = HEADER_BODY_TAG;
-        at = put_varint(at, body);
-        if (outgoing->body)
-            at += protobuf_c_message_pack(outgoing->body, at);
-        else
-            at = (uint8_t *)memcpy(at, outgoing->packed, body) + body;
-    }
+    size_t remaining_at;
+    uint8_t *at = put_header(scratch->head, &layout, outgoing, &remaining_at);
+    assert((size_t)(at - scratch->head) == PROTO_PREFIX_BYTES + header_len);
     memset(at, 0, (size_t)(scratch->head + head - at));
 
     size_t n = 0;
@@ -231,14 +293,10 @@ enum common_code proto_frame_encode(struct proto_scratch *scratch, const struct 
         for (size_t k = 0; k < from->n_pieces; k++)
             if (from->pieces[k].len > 0)
                 scratch->iov[n++] = (struct iovec){(void *)from->pieces[k].data, from->pieces[k].len};
-        size_t bytes = (size_t)tensors[i].bytes, pad = common_align64(bytes) - bytes;
+        size_t bytes = layout.tensor_bytes[i], pad = common_align64(bytes) - bytes;
         if (pad > 0)
             scratch->iov[n++] = (struct iovec){(void *)zeros, pad};
     }
-    // Fields come in the order of their numbers: method (1) and request (2) before it.
-    size_t remaining_at = 0;
-    if (header.remaining_ns)
-        remaining_at = PROTO_PREFIX_BYTES + (header.method ? 1 + varint_len(header.method) : 0) + (header.request ? 9 : 0) + 1;
     *out = (struct proto_gather){scratch->iov, n, head + common_align64(payload), remaining_at};
     return COMMON_OK;
 }

@@ -53,9 +53,7 @@ struct proto_outgoing {
     uint64_t remaining_ns;
     const char *credentials;          // NULL: none
     const Banyan__Pb__Status *status; // NULL: none
-    const ProtobufCMessage *body;     // NULL: `packed`
-    const uint8_t *packed;            // a packed body
-    size_t packed_len;
+    const ProtobufCMessage *body;     // NULL: none
     const struct proto_tensor_out *tensors;
     size_t n_tensors;
 };

@@ -27,7 +27,7 @@
 
 // A received frame, checked: header unpacked, tensors inside the payload, aligned, sizes right.
 struct proto_message {
-    Banyan__Pb__Header *header;   // owned
+    Banyan__Pb__Header *header;   // owned; its tensors are below, not here; its bytes fields point into the frame
     ProtobufCMessage *body;       // unpacked as the method says, repeated counts checked; NULL in a failed reply
     struct common_blob *blob;     // what the tensors point into; take a reference to keep them
     size_t n_tensors;
