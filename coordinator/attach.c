@@ -112,6 +112,8 @@ void coordinator_handle_attach_open(void *arg, struct proto_request *request)
         proto_request_fail_status(request, &status);
         return;
     }
+    if (coordinator_park(s, request, coordinator_handle_attach_open))
+        return;
     struct opening *o = coordinator_alloc(sizeof(*o));
     *o = (struct opening){.c = c, .request = request, .first = m->first, .count = m->count};
     uint64_t ct = s->layout.chunk_tokens;

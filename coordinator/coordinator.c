@@ -62,6 +62,7 @@ static void tick(void *arg)
     coordinator_workers_tick(c, now);
     coordinator_plans_tick(c, now);
     coordinator_sessions_tick(c, now);
+    coordinator_unpark(c); // their time may be over
 }
 
 static enum common_code listen_all(struct coordinator *c, const char *const *endpoints,
@@ -155,6 +156,7 @@ void coordinator_stop(struct coordinator *c)
         common_timer_stop(c->tick);
     if (c->deadlines && c->retry)
         coordinator_scheduler_stop(c);
+    coordinator_unpark(c);
     coordinator_workers_close(c); // what waits for a worker ends on this stack
     coordinator_store_stop(c->store);
     proto_server_close(c->server);

@@ -61,8 +61,10 @@ void coordinator_worker_set_state(struct coordinator_worker *w, enum coordinator
                    w)) { // what could be computed a moment ago cannot now, or the other way round
         coordinator_sessions_worker_changed(w);
         coordinator_plans_worker_changed(w);
-        if (!was)
+        if (!was) {
             answer_register(w);
+            coordinator_unpark(w->c);
+        }
     }
 }
 

@@ -109,11 +109,13 @@ bool coordinator_placed(const struct coordinator_session *s, uint64_t first, uin
     return true;
 }
 
+// A session that says how many members it wants has as many, and more only for want of memory; else the cost
+// model decides.
 static uint32_t width_of(const struct coordinator_session *s, struct coordinator_worker *const *active,
                          uint32_t n, uint64_t tokens)
 {
-    if (n < 2)
-        return n;
+    if (s->spec->members || n < 2)
+        return s->spec->members && s->spec->members < n ? s->spec->members : n;
     struct reduce_member *members = coordinator_alloc(n * sizeof(*members));
     for (uint32_t i = 0; i < n; i++)
         coordinator_worker_member(active[i], &members[i]);
@@ -121,8 +123,7 @@ static uint32_t width_of(const struct coordinator_session *s, struct coordinator
     reduce_cost_default(&cost, s->spec->q_heads, s->spec->k_dim, s->spec->v_dim, 1);
     uint32_t width = reduce_plan_width(members, n, &cost, tokens * coordinator_session_row_bytes(s->spec));
     free(members);
-    uint32_t asked = s->spec->members < n ? s->spec->members : n;
-    return width > asked ? width : asked;
+    return width;
 }
 
 static void joins(struct coordinator_placing *p, struct coordinator_candidate *candidate,

@@ -247,6 +247,9 @@ static void truncate_alone(void *arg, struct coordinator_session *s)
 void coordinator_handle_session_truncate(void *arg, struct proto_request *request)
 {
     const Banyan__Pb__SessionTruncateRequest *m = (const void *)proto_request_message(request)->body;
+    struct coordinator_session *s = coordinator_session_find(arg, m->session);
+    if (s && coordinator_park(s, request, coordinator_handle_session_truncate))
+        return;
     start(arg, request, m->session, m->length, "", COORDINATOR_SESSION_TRUNCATING, truncate_alone);
 }
 
@@ -310,6 +313,8 @@ static enum common_code make_fork(struct reshape *r, struct proto_status *status
     enum common_code code = coordinator_session_new(r->c, r->name, spec, &r->fork, status);
     if (code != COMMON_OK) {
         banyan__pb__spec__free_unpacked(spec, NULL);
+        if (code == COMMON_ALREADY_EXISTS)
+            proto_status_set(status, code, "", "the fork cannot be named %s: another session is", r->name);
         return code;
     }
     for (uint32_t i = 0; i < s->n_members; i++)
@@ -359,7 +364,10 @@ static void fork_alone(void *arg, struct coordinator_session *s)
 void coordinator_handle_session_fork(void *arg, struct proto_request *request)
 {
     const Banyan__Pb__SessionForkRequest *m = (const void *)proto_request_message(request)->body;
+    struct coordinator_session *s = coordinator_session_find(arg, m->session);
     struct proto_status status;
+    if (s && coordinator_park(s, request, coordinator_handle_session_fork))
+        return;
     if (coordinator_name_check(m->name, &status) != COMMON_OK)
         proto_request_fail_status(request, &status);
     else

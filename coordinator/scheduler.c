@@ -261,6 +261,12 @@ static enum verdict ready(struct coordinator_item *item, struct coordinator_sess
                "the session was truncated meanwhile: ask for its state and try again");
         return REFUSED;
     }
+    if (coordinator_recovering(s)) {
+        refuse(item, COMMON_UNAVAILABLE, "MISSING_RANGE",
+               "its workers have not come back yet after a restart of the coordinator");
+        try_again(item);
+        return ELSEWHERE;
+    }
     bool behind = !pumped && s->appending != item && (s->appending || s->waiting.head) &&
                   (item->append || looks_ahead(item, s));
     if (behind || !coordinator_session_open(s)) {

@@ -352,8 +352,10 @@ void coordinator_session_memory_back(const struct coordinator_session *s,
     uint64_t promise = coordinator_session_chunk_bytes(s);
     for (uint32_t l = 0; l < s->spec->layers; l++)
         bytes += coordinator_rangeset_overlap(&s->layers[l], chunk->index * ct, ct) * row;
-    w->used_bytes -= bytes < w->used_bytes ? bytes : w->used_bytes;
     promise -= bytes < promise ? bytes : promise; // what was not filled
+    if (bytes > w->used_bytes) // filled since the worker last reported: still counted as promised
+        promise += bytes - w->used_bytes;
+    w->used_bytes -= bytes < w->used_bytes ? bytes : w->used_bytes;
     w->promised_bytes -= promise < w->promised_bytes ? promise : w->promised_bytes;
 }
 

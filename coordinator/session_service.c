@@ -185,7 +185,7 @@ void coordinator_handle_session_info(void *arg, struct proto_request *request)
 {
     const Banyan__Pb__SessionInfoRequest *m = (const void *)proto_request_message(request)->body;
     struct coordinator_session *s = wanted(arg, request, m->session, m->name);
-    if (s)
+    if (s && !coordinator_park(s, request, coordinator_handle_session_info))
         answer_info(request, s);
 }
 
@@ -193,7 +193,7 @@ void coordinator_handle_session_open(void *arg, struct proto_request *request)
 {
     const Banyan__Pb__SessionOpenRequest *m = (const void *)proto_request_message(request)->body;
     struct coordinator_session *s = wanted(arg, request, m->session, m->name);
-    if (!s)
+    if (!s || coordinator_park(s, request, coordinator_handle_session_open))
         return;
     s->last_used_ns = common_clock_ns();
     answer_info(request, s);
@@ -259,7 +259,7 @@ void coordinator_handle_session_plan(void *arg, struct proto_request *request)
     const Banyan__Pb__SessionPlanRequest *m = (const void *)proto_request_message(request)->body;
     struct coordinator_session *s = wanted(arg, request, m->session, "");
     struct proto_status status;
-    if (!s)
+    if (!s || coordinator_park(s, request, coordinator_handle_session_plan))
         return;
     if (!s->n_members) {
         proto_request_fail(request, COMMON_FAILED_PRECONDITION,

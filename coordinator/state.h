@@ -171,6 +171,7 @@ struct coordinator {
     struct coordinator_options options; // strings owned
     struct common_secret secret;
     struct proto_server *server;
+    struct coordinator_parked *parked; // calls that wait for workers to come back after a restart
     struct coordinator_store *store;
     uint64_t term, started_ns;
     bool stopping;
@@ -207,6 +208,17 @@ struct coordinator {
 
 // Room to build one message in: valid until the next call, grows only. NULL: out of memory.
 void *coordinator_scratch(struct coordinator *c, size_t bytes);
+
+// ---- after a restart (recovery.c) ----
+
+// After a restart of the coordinator the workers are still there and come back by themselves. For a while a
+// session whose rows they have not told yet is not "unavailable" but awaited.
+bool coordinator_recovering(const struct coordinator_session *s);
+
+// Keeps a call about such a session until there is news, then handles it again. False: handle it now.
+bool coordinator_park(struct coordinator_session *s, struct proto_request *request,
+                      void (*handle)(void *arg, struct proto_request *request));
+void coordinator_unpark(struct coordinator *c); // there is news: a worker is ACTIVE, or the time is over
 
 // ---- waiting for several
 // -------------------------------------------------------------------------------------------
