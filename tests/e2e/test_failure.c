@@ -82,6 +82,7 @@ static void a_killed_worker(void **state)
     make(client, &wide, &spread, 320, 400, "wide"); // ten chunks over three workers
     banyan_spec one = spread;
     one.members = 1;
+    one.chunk_tokens = 512; // one chunk: one worker
     for (int i = 0; i < 3; i++)
         make(client, &alone[i], &one, 100, 200, NULL);
     OK(step_on(client, &wide, 319, 0));
@@ -244,6 +245,7 @@ static void a_stopped_worker(void **state)
     make(client, &wide, &spread, 320, 400, NULL);
     banyan_spec one = spread;
     one.members = 1;
+    one.chunk_tokens = 512; // one chunk: one worker
     make(client, &away, &one, 100, 200, NULL);
     uint32_t stopped = (holder_of(away.session) + 1) % 3;
     harness_cluster_signal(cluster, stopped, SIGSTOP);
