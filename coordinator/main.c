@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "common/log.h"
+#include "common/memory.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/daemon.h"
 #include "coordinator/http.h"
@@ -78,6 +79,7 @@ int main(int argc, char **argv)
 {
     static struct daemon d;
     struct common_error err;
+    common_memory_keep();
     common_log_init("banyan-coordinator");
     enum common_code code = coordinator_daemon_options_parse(argc, argv, &d.options, &err);
     if (code == COMMON_CANCELLED)

@@ -10,6 +10,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/memory.h"
 #include "worker/daemon.h"
 #include "worker/worker.h"
 
@@ -89,6 +90,7 @@ int main(int argc, char **argv)
 {
     static struct daemon d;
     struct common_error err;
+    common_memory_keep();
     common_log_init("banyan-worker");
     enum common_code code = worker_daemon_options_parse(argc, argv, &d.options, &err);
     if (code == COMMON_CANCELLED)
