@@ -18,6 +18,7 @@
 
 static bool json;
 static uint64_t workers = 4, rounds = 2000;
+static const char *only; // NULL: all
 
 static void report(const char *what, const struct common_histogram *h, double floor_us)
 {
@@ -31,6 +32,11 @@ static void report(const char *what, const struct common_histogram *h, double fl
                                           {"ratio_to_floor", NULL, p50 / floor_us},
                                           {0}};
     report_line(json, fields);
+}
+
+static bool wanted(const char *what)
+{
+    return !only || strcmp(only, what) == 0;
 }
 
 static double p50(const struct common_histogram *h)
@@ -141,21 +147,21 @@ static bool run(bool traced)
         return false;
     const char *nng = harness_cluster_endpoint(cluster, "nng+tcp"),
                *local = harness_cluster_endpoint(cluster, "unix");
-    bool ok = ping(local, &h);
-    if (ok)
+    bool ok = !wanted("null_rpc_unix") || ping(local, &h);
+    if (ok && wanted("null_rpc_unix"))
         report("null_rpc_unix", &h, unix_small);
-    if (ok && (ok = ping(harness_cluster_endpoint(cluster, "tcp"), &h)))
+    if (ok && wanted("null_rpc_tcp") && (ok = ping(harness_cluster_endpoint(cluster, "tcp"), &h)))
         report("null_rpc_tcp", &h, unix_small);
-    if (ok && (ok = ping(nng, &h)))
+    if (ok && wanted("null_rpc_nng") && (ok = ping(nng, &h)))
         report("null_rpc_nng", &h, unix_small);
-    // The shortest session in which every worker has a part: one chunk of 16 tokens each.
-    if (ok && (ok = steps(nng, 16 * workers, 16, rounds, &h, traced)))
+    // A session of its first tokens, over a plan of all workers.
+    if (ok && wanted("step_min") && (ok = steps(nng, 0, 0, rounds, &h, traced)))
         report("step_min", &h, nng_step + 2 * unix_step);
-    if (ok && (ok = steps(local, 16 * workers, 16, rounds, &h, traced)))
+    if (ok && wanted("step_min_stream") && (ok = steps(local, 0, 0, rounds, &h, traced)))
         report("step_min_stream", &h, 3 * unix_step);
-    if (ok && (ok = steps(nng, 32768, 0, rounds / 4, &h, traced)))
+    if (ok && wanted("step_32k") && (ok = steps(nng, 32768 - CYCLE, 0, rounds / 4, &h, traced)))
         report("step_32k", &h, nng_step + 2 * unix_step);
-    if (ok && (ok = steps(local, 32768, 0, rounds / 4, &h, traced)))
+    if (ok && wanted("step_32k_stream") && (ok = steps(local, 32768 - CYCLE, 0, rounds / 4, &h, traced)))
         report("step_32k_stream", &h, 3 * unix_step);
     return harness_cluster_stop(cluster) == 0 && ok;
 }
@@ -169,6 +175,8 @@ int main(int argc, char **argv)
          HARNESS_WORKERS_MAX},
         {"rounds", 'n', COMMON_OPTION_U64, &rounds, "N", "round trips of each kind (default 2000)", 4,
          1000000},
+        {"only", 'o', COMMON_OPTION_STRING, &only, "WHAT",
+         "of the service, measure this alone (step_min, ...)", 0, 0},
         {"traced", 't', COMMON_OPTION_FLAG, &traced, NULL, "ask for traces and print where the time went", 0,
          0},
         {"json", 'j', COMMON_OPTION_FLAG, &json, NULL, "one JSON object a line", 0, 0},
