@@ -293,7 +293,7 @@ static void holes_are_named(void **state)
     step.first = 200;    // an append over a hole is none
     step.k = context_k(&p.context, 0, 199);
     step.v = context_v(&p.context, 0, 199);
-    FAILS(BANYAN_OUT_OF_RANGE, NULL, step_run(client, &step));
+    FAILS(BANYAN_FAILED_PRECONDITION, NULL, step_run(client, &step));
     OK(attach(&p, 0, 100, 30));
     OK(banyan_commit(p.session, 0, 100, 30, ERR));
     expect_lengths(&p, (const uint64_t[LAYERS]){200, 0, 0, 0});
