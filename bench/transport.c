@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Round trips, one at a time, of N bytes there and N back: plain sockets (blocking, and with epoll as a program with other work would have it),
-// nng alone, and a whole RPC (header, checks, deadline, one tensor each way) over each transport. ratio_to_floor: to the plain epoll round
-// trip over the same kind of socket.
+// Round trips, one at a time, of N bytes there and N back: plain sockets (blocking, and with epoll as a
+// program with other work would have it), nng alone, and a whole RPC (header, checks, deadline, one tensor
+// each way) over each transport. ratio_to_floor: to the plain epoll round trip over the same kind of socket.
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -30,10 +30,14 @@ static const size_t sizes[] = {64, 16 << 10};
 
 static void report(const char *what, size_t bytes, const struct common_histogram *h, double floor_us)
 {
-    double p50 = (double)common_histogram_quantile(h, 0.5) / 1e3, p99 = (double)common_histogram_quantile(h, 0.99) / 1e3;
-    const struct report_field fields[] = {{"bench", "transport", 0},        {"what", what, 0},
-                                          {"bytes", NULL, (double)bytes},   {"p50_us", NULL, p50},
-                                          {"p99_us", NULL, p99},            {"ratio_to_floor", NULL, p50 / floor_us},
+    double p50 = (double)common_histogram_quantile(h, 0.5) / 1e3,
+           p99 = (double)common_histogram_quantile(h, 0.99) / 1e3;
+    const struct report_field fields[] = {{"bench", "transport", 0},
+                                          {"what", what, 0},
+                                          {"bytes", NULL, (double)bytes},
+                                          {"p50_us", NULL, p50},
+                                          {"p99_us", NULL, p99},
+                                          {"ratio_to_floor", NULL, p50 / floor_us},
                                           {0}};
     report_line(json, fields);
 }
@@ -43,7 +47,7 @@ static double p50_us(const struct common_histogram *h)
     return (double)common_histogram_quantile(h, 0.5) / 1e3;
 }
 
-// ---- plain sockets with epoll -----------------------------------------------------------------------------------------------------
+// ---- plain sockets with epoll ---------------------------------------------------------------------------
 
 static bool connected_pair(bool tcp, int fd[2])
 {
@@ -53,12 +57,14 @@ static bool connected_pair(bool tcp, int fd[2])
     socklen_t len = sizeof address;
     int one = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
     fd[0] = socket(AF_INET, SOCK_STREAM, 0);
-    bool ok = listener >= 0 && fd[0] >= 0 && bind(listener, (struct sockaddr *)&address, len) == 0 && listen(listener, 1) == 0 &&
-              getsockname(listener, (struct sockaddr *)&address, &len) == 0 &&
-              connect(fd[0], (struct sockaddr *)&address, len) == 0 && (fd[1] = accept(listener, NULL, NULL)) >= 0;
+    bool ok = listener >= 0 && fd[0] >= 0 && bind(listener, (struct sockaddr *)&address, len) == 0 &&
+              listen(listener, 1) == 0 && getsockname(listener, (struct sockaddr *)&address, &len) == 0 &&
+              connect(fd[0], (struct sockaddr *)&address, len) == 0 &&
+              (fd[1] = accept(listener, NULL, NULL)) >= 0;
     close(listener);
     for (int i = 0; ok && i < 2; i++)
-        ok = setsockopt(fd[i], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) == 0 && fcntl(fd[i], F_SETFL, O_NONBLOCK) == 0;
+        ok = setsockopt(fd[i], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) == 0 &&
+             fcntl(fd[i], F_SETFL, O_NONBLOCK) == 0;
     return ok;
 }
 
@@ -118,7 +124,7 @@ static bool plain_epoll(bool tcp, size_t bytes, struct common_histogram *out)
     return ok;
 }
 
-// ---- RPC ----------------------------------------------------------------------------------------------------------------------
+// ---- RPC ------------------------------------------------------------------------------------------------
 
 static void unref_blob(void *blob)
 {
@@ -130,7 +136,8 @@ static void echo(void *arg, struct proto_request *request)
     (void)arg;
     const struct proto_message *message = proto_request_message(request);
     Banyan__Pb__HealthCheckReply reply = BANYAN__PB__HEALTH_CHECK_REPLY__INIT;
-    struct common_slice piece = {message->n_tensors ? message->tensors[0].data : "", message->n_tensors ? message->tensors[0].bytes : 0};
+    struct common_slice piece = {message->n_tensors ? message->tensors[0].data : "",
+                                 message->n_tensors ? message->tensors[0].bytes : 0};
     struct proto_tensor_out tensor = {BANYAN__PB__DTYPE__DTYPE_U8, 1, {piece.len}, &piece, 1};
     proto_request_reply(request, &reply.base, &tensor, 1, unref_blob, common_blob_ref(message->blob));
 }
@@ -153,8 +160,9 @@ static pid_t serve(const char *endpoint, char out[256])
     close(said[0]);
     static const struct proto_method methods[] = {
         {BANYAN__PB__METHOD__METHOD_HEALTH_CHECK, 1u << BANYAN__PB__ROLE__ROLE_CLIENT, echo}, {0, 0, NULL}};
-    const struct proto_server_options options = {
-        .name = "bench", .role = BANYAN__PB__ROLE__ROLE_COORDINATOR, .methods = methods};
+    const struct proto_server_options options = {.name = "bench",
+                                                 .role = BANYAN__PB__ROLE__ROLE_COORDINATOR,
+                                                 .methods = methods};
     struct common_loop *loop;
     struct proto_server *server;
     struct common_error err;
@@ -242,9 +250,10 @@ static bool rpc(const char *endpoint, size_t bytes, struct common_histogram *out
     return !run.failed;
 }
 
-// -------------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------
 
-static bool measure(size_t bytes, const char *unix_endpoint, const char *tcp_endpoint, const char *nng_endpoint)
+static bool measure(size_t bytes, const char *unix_endpoint, const char *tcp_endpoint,
+                    const char *nng_endpoint)
 {
     static struct common_histogram h, tcp;
     if (!plain_epoll(true, bytes, &tcp) || !plain_epoll(false, bytes, &h))
@@ -281,7 +290,8 @@ int main(int argc, char **argv)
         {"rounds", 'n', COMMON_OPTION_U64, &rounds, "N", "round trips of each kind (20000)", 100, 10000000},
         {0},
     };
-    const struct common_command command = {"transport", "[options]", "Round trips of plain sockets, nng and RPCs.", options};
+    const struct common_command command = {"transport", "[options]",
+                                           "Round trips of plain sockets, nng and RPCs.", options};
     struct common_error err;
     int rest = 0;
     enum common_code code = common_options_parse(&command, argc, argv, &rest, &err);

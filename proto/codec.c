@@ -7,11 +7,11 @@
 
 #include "proto/wire.h"
 
-// ---- methods -----------------------------------------------------------------------------------------------------------------
+// ---- methods --------------------------------------------------------------------------------------------
 
-#define METHOD(number, service, verb, request_type, reply_type, again)                                                   \
-    [BANYAN__PB__METHOD__METHOD_##number] = {BANYAN__PB__METHOD__METHOD_##number, service "." verb,                      \
-                                             &banyan__pb__##request_type##__descriptor,                                  \
+#define METHOD(number, service, verb, request_type, reply_type, again)                                       \
+    [BANYAN__PB__METHOD__METHOD_##number] = {BANYAN__PB__METHOD__METHOD_##number, service "." verb,          \
+                                             &banyan__pb__##request_type##__descriptor,                      \
                                              &banyan__pb__##reply_type##__descriptor, again}
 
 static const struct proto_method_info methods[PROTO_METHOD_LIMIT] = {
@@ -19,13 +19,16 @@ static const struct proto_method_info methods[PROTO_METHOD_LIMIT] = {
     METHOD(LINK_PROOF, "Link", "Proof", link_proof_request, link_proof_reply, false),
     METHOD(HEALTH_CHECK, "Health", "Check", health_check_request, health_check_reply, true),
     METHOD(CLUSTER_INFO, "Coordinator", "ClusterInfo", cluster_info_request, cluster_info_reply, true),
-    METHOD(SESSION_CREATE, "Coordinator", "SessionCreate", session_create_request, session_create_reply, false),
+    METHOD(SESSION_CREATE, "Coordinator", "SessionCreate", session_create_request, session_create_reply,
+           false),
     METHOD(SESSION_OPEN, "Coordinator", "SessionOpen", session_open_request, session_info_reply, true),
     METHOD(SESSION_CLOSE, "Coordinator", "SessionClose", session_close_request, session_close_reply, true),
-    METHOD(SESSION_DELETE, "Coordinator", "SessionDelete", session_delete_request, session_delete_reply, true),
+    METHOD(SESSION_DELETE, "Coordinator", "SessionDelete", session_delete_request, session_delete_reply,
+           true),
     METHOD(SESSION_INFO, "Coordinator", "SessionInfo", session_info_request, session_info_reply, true),
     METHOD(SESSION_LIST, "Coordinator", "SessionList", session_list_request, session_list_reply, true),
-    METHOD(SESSION_TRUNCATE, "Coordinator", "SessionTruncate", session_truncate_request, session_truncate_reply, true),
+    METHOD(SESSION_TRUNCATE, "Coordinator", "SessionTruncate", session_truncate_request,
+           session_truncate_reply, true),
     METHOD(SESSION_FORK, "Coordinator", "SessionFork", session_fork_request, session_fork_reply, false),
     METHOD(SESSION_PLAN, "Coordinator", "SessionPlan", session_plan_request, session_plan_reply, true),
     METHOD(ATTACH_OPEN, "Coordinator", "AttachOpen", attach_open_request, attach_open_reply, true),
@@ -51,7 +54,7 @@ const struct proto_method_info *proto_codec_method(uint32_t method)
     return method < PROTO_METHOD_LIMIT && methods[method].request ? &methods[method] : NULL;
 }
 
-// ---- bounded memory ----------------------------------------------------------------------------------------------------------
+// ---- bounded memory -------------------------------------------------------------------------------------
 
 struct proto_arena_block {
     struct proto_arena_block *next;
@@ -110,30 +113,33 @@ void proto_arena_fini(struct proto_arena *arena)
     proto_arena_init(arena);
 }
 
-enum common_code proto_codec_unpack(struct proto_arena *arena, const ProtobufCMessageDescriptor *descriptor, const uint8_t *data,
-                                    size_t len, ProtobufCMessage **out, struct common_error *err)
+enum common_code proto_codec_unpack(struct proto_arena *arena, const ProtobufCMessageDescriptor *descriptor,
+                                    const uint8_t *data, size_t len, ProtobufCMessage **out,
+                                    struct common_error *err)
 {
     if (len > PROTO_HEADER_MAX)
-        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "%s is above %d bytes", descriptor->short_name, PROTO_HEADER_MAX);
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "%s is above %d bytes",
+                                descriptor->short_name, PROTO_HEADER_MAX);
     enum common_code code = proto_codec_scan(descriptor, data, len, err);
     if (code != COMMON_OK)
         return code;
     proto_arena_allow(arena, len);
     ProtobufCMessage *message = protobuf_c_message_unpack(descriptor, &arena->allocator, len, data);
     if (!message)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "malformed %s, or one that unpacks to more than 32 times its size",
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "malformed %s, or one that unpacks to more than 32 times its size",
                                 descriptor->short_name);
     *out = message;
     return COMMON_OK;
 }
 
-// ---- received frames ----------------------------------------------------------------------------------------------------------
+// ---- received frames ------------------------------------------------------------------------------------
 
 struct proto_box {
     struct proto_message message; // first: a box is found from its message
     struct proto_box *next;
-    Banyan__Pb__Header header;    // its bytes fields point into the blob
-    uint32_t n_described;         // tensors of the header, not yet checked against the payload
+    Banyan__Pb__Header header; // its bytes fields point into the blob
+    uint32_t n_described;      // tensors of the header, not yet checked against the payload
     uint64_t offsets[PROTO_TENSORS_MAX], lengths[PROTO_TENSORS_MAX];
     const uint8_t *payload;
     uint64_t payload_len;
@@ -198,7 +204,7 @@ size_t proto_message_bytes(const struct proto_message *message)
     return box->frame_bytes + box->arena.used;
 }
 
-// ---- the header, read by hand: nothing is copied or allocated but a status ------------------------------------------------------------
+// ---- the header, read by hand: nothing is copied or allocated but a status ------------------------------
 
 static bool read_tensor(struct proto_box *box, const uint8_t *data, size_t len)
 {
@@ -237,8 +243,14 @@ static bool read_tensor(struct proto_box *box, const uint8_t *data, size_t len)
 
 static bool read_field(struct proto_box *box, const struct proto_field *field)
 {
-    static const uint8_t wires[] = {0, PROTO_WIRE_VARINT, PROTO_WIRE_FIXED64, PROTO_WIRE_FIXED64, PROTO_WIRE_BYTES,
-                                    PROTO_WIRE_BYTES, PROTO_WIRE_BYTES, PROTO_WIRE_BYTES};
+    static const uint8_t wires[] = {0,
+                                    PROTO_WIRE_VARINT,
+                                    PROTO_WIRE_FIXED64,
+                                    PROTO_WIRE_FIXED64,
+                                    PROTO_WIRE_BYTES,
+                                    PROTO_WIRE_BYTES,
+                                    PROTO_WIRE_BYTES,
+                                    PROTO_WIRE_BYTES};
     Banyan__Pb__Header *header = &box->header;
     ProtobufCMessage *status;
     ProtobufCBinaryData bytes = {field->len, (uint8_t *)field->data};
@@ -258,8 +270,8 @@ static bool read_field(struct proto_box *box, const struct proto_field *field)
         header->credentials = bytes;
         return field->len <= CREDENTIALS_MAX;
     case 5:
-        if (header->status || proto_codec_unpack(&box->arena, &banyan__pb__status__descriptor, field->data, field->len, &status,
-                                                 NULL) != COMMON_OK)
+        if (header->status || proto_codec_unpack(&box->arena, &banyan__pb__status__descriptor, field->data,
+                                                 field->len, &status, NULL) != COMMON_OK)
             return false;
         header->status = (Banyan__Pb__Status *)(void *)status;
         return true;
@@ -287,8 +299,9 @@ static bool read_header(struct proto_box *box, const uint8_t *data, size_t len)
     return true;
 }
 
-enum common_code proto_message_open(struct proto_pool *pool, const struct proto_prefix *prefix, struct common_blob *blob, size_t offset,
-                                    struct proto_message **out, struct common_error *err)
+enum common_code proto_message_open(struct proto_pool *pool, const struct proto_prefix *prefix,
+                                    struct common_blob *blob, size_t offset, struct proto_message **out,
+                                    struct common_error *err)
 {
     size_t total;
     bool fits = proto_frame_total(prefix, PROTO_HEADER_MAX, SIZE_MAX / 2, &total) && offset <= blob->cap &&
@@ -312,7 +325,8 @@ enum common_code proto_message_open(struct proto_pool *pool, const struct proto_
     return COMMON_OK;
 }
 
-// Tensors lie one behind the other, each at the next multiple of 64, and fill the payload: there is one way to write a frame.
+// Tensors lie one behind the other, each at the next multiple of 64, and fill the payload: there is one way
+// to write a frame.
 static enum common_code fill_tensors(struct proto_message *message, struct common_error *err)
 {
     const struct proto_box *box = box_of(message);
@@ -321,35 +335,40 @@ static enum common_code fill_tensors(struct proto_message *message, struct commo
         uint32_t dtype = message->tensors[i].dtype, n_dims = message->tensors[i].n_dims;
         size_t bytes = proto_dtype_size(dtype);
         if (bytes == 0 || n_dims < 1)
-            return common_error_set(err, COMMON_INVALID_ARGUMENT, "tensor %u has the unknown type %u or no dimensions", i, dtype);
+            return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                    "tensor %u has the unknown type %u or no dimensions", i, dtype);
         for (uint32_t k = 0; k < n_dims; k++)
             if (!common_size_mul(bytes, (size_t)message->tensors[i].dims[k], &bytes) || bytes > SIZE_MAX / 2)
                 return common_error_set(err, COMMON_INVALID_ARGUMENT, "the shape of tensor %u wraps", i);
         if (box->lengths[i] != bytes)
-            return common_error_set(err, COMMON_INVALID_ARGUMENT, "tensor %u has %llu bytes where its shape says %zu", i,
+            return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                    "tensor %u has %llu bytes where its shape says %zu", i,
                                     (unsigned long long)box->lengths[i], bytes);
         uint64_t offset = (end + 63) & ~UINT64_C(63);
         if (box->offsets[i] != offset || offset > box->payload_len || bytes > box->payload_len - offset)
-            return common_error_set(err, COMMON_INVALID_ARGUMENT, "tensor %u does not lie where it must in the payload", i);
+            return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                    "tensor %u does not lie where it must in the payload", i);
         message->tensors[i].data = box->payload + offset;
         message->tensors[i].bytes = bytes;
         end = offset + bytes;
     }
     if (end != box->payload_len)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "the tensors fill %llu of %llu bytes of payload",
-                                (unsigned long long)end, (unsigned long long)box->payload_len);
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "the tensors fill %llu of %llu bytes of payload", (unsigned long long)end,
+                                (unsigned long long)box->payload_len);
     message->n_tensors = box->n_described;
     return COMMON_OK;
 }
 
-enum common_code proto_message_fill(struct proto_message *message, const ProtobufCMessageDescriptor *descriptor,
-                                    struct common_error *err)
+enum common_code proto_message_fill(struct proto_message *message,
+                                    const ProtobufCMessageDescriptor *descriptor, struct common_error *err)
 {
     struct proto_box *box = box_of(message);
     ProtobufCMessage *body;
     enum common_code code = fill_tensors(message, err);
     if (code == COMMON_OK)
-        code = proto_codec_unpack(&box->arena, descriptor, message->header->body.data, message->header->body.len, &body, err);
+        code = proto_codec_unpack(&box->arena, descriptor, message->header->body.data,
+                                  message->header->body.len, &body, err);
     if (code != COMMON_OK) {
         message->n_tensors = 0;
         return code;

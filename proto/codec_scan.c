@@ -87,8 +87,8 @@ static bool is_text(const ProtobufCFieldDescriptor *field)
 }
 
 // Visits the types below `type`; `path` holds those above it.
-static bool visit(const ProtobufCMessageDescriptor *type, const ProtobufCMessageDescriptor **path, int depth, char *why,
-                  size_t why_len)
+static bool visit(const ProtobufCMessageDescriptor *type, const ProtobufCMessageDescriptor **path, int depth,
+                  char *why, size_t why_len)
 {
     if (depth >= DEPTH_MAX) {
         snprintf(why, why_len, "%s lies too deep", type->name);
@@ -112,7 +112,8 @@ static bool visit(const ProtobufCMessageDescriptor *type, const ProtobufCMessage
             snprintf(why, why_len, "%s.%s is repeated and has no limit", type->name, field->name);
             return false;
         }
-        if (field->type == PROTOBUF_C_TYPE_MESSAGE && !visit(field->descriptor, path, depth + 1, why, why_len))
+        if (field->type == PROTOBUF_C_TYPE_MESSAGE &&
+            !visit(field->descriptor, path, depth + 1, why, why_len))
             return false;
     }
     return true;
@@ -125,7 +126,8 @@ static bool visit_all(char *why, size_t why_len)
         return false;
     for (uint32_t i = 0; i < PROTO_METHOD_LIMIT; i++) {
         const struct proto_method_info *info = proto_codec_method(i);
-        if (info && (!visit(info->request, path, 0, why, why_len) || !visit(info->reply, path, 0, why, why_len)))
+        if (info &&
+            (!visit(info->request, path, 0, why, why_len) || !visit(info->reply, path, 0, why, why_len)))
             return false;
     }
     return true;
@@ -142,7 +144,8 @@ static void types_build(void)
         slot->max[field - limits[i].type->fields] = limits[i].max;
     }
     char why[160];
-    bool sound = visit_all(why, sizeof why); // also enters the types without limits, so that later look-ups only read
+    bool sound =
+        visit_all(why, sizeof why); // also enters the types without limits, so that later look-ups only read
     assert(sound);
     (void)sound;
 }
@@ -153,7 +156,7 @@ bool proto_codec_sound(char *why, size_t why_len)
     return visit_all(why, why_len);
 }
 
-// ---- the scan ----------------------------------------------------------------------------------------------------------------
+// ---- the scan -------------------------------------------------------------------------------------------
 
 // Elements in a packed run of a repeated scalar; false when it does not divide.
 static bool packed_count(const ProtobufCFieldDescriptor *field, const uint8_t *data, size_t len, size_t *out)
@@ -187,13 +190,15 @@ static enum common_code malformed(struct common_error *err, const ProtobufCMessa
     return common_error_set(err, COMMON_INVALID_ARGUMENT, "malformed %s", type->short_name);
 }
 
-static enum common_code too_many(struct common_error *err, const ProtobufCMessageDescriptor *type, const char *field,
-                                 uint32_t max)
+static enum common_code too_many(struct common_error *err, const ProtobufCMessageDescriptor *type,
+                                 const char *field, uint32_t max)
 {
-    return common_error_set(err, COMMON_INVALID_ARGUMENT, "%s.%s is above its limit of %u", type->short_name, field, max);
+    return common_error_set(err, COMMON_INVALID_ARGUMENT, "%s.%s is above its limit of %u", type->short_name,
+                            field, max);
 }
 
-static enum common_code scan(const ProtobufCMessageDescriptor *type, struct proto_cursor c, int depth, struct common_error *err)
+static enum common_code scan(const ProtobufCMessageDescriptor *type, struct proto_cursor c, int depth,
+                             struct common_error *err)
 {
     if (depth >= DEPTH_MAX)
         return malformed(err, type);
@@ -222,7 +227,8 @@ static enum common_code scan(const ProtobufCMessageDescriptor *type, struct prot
             uint32_t max = repeated || slot->max[index] == 0 ? TEXT_MAX : slot->max[index];
             if (len > max)
                 return too_many(err, type, field->name, max);
-        } else if (!sub && wire == PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED && !packed_count(field, data, len, &n)) {
+        } else if (!sub && wire == PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED &&
+                   !packed_count(field, data, len, &n)) {
             return malformed(err, type);
         }
         if (repeated) {
@@ -233,7 +239,8 @@ static enum common_code scan(const ProtobufCMessageDescriptor *type, struct prot
             return malformed(err, type); // merging twice-given messages is nobody's use
         }
         if (sub) {
-            enum common_code code = scan(field->descriptor, (struct proto_cursor){data, data + len}, depth + 1, err);
+            enum common_code code =
+                scan(field->descriptor, (struct proto_cursor){data, data + len}, depth + 1, err);
             if (code != COMMON_OK)
                 return code;
         }
@@ -241,8 +248,8 @@ static enum common_code scan(const ProtobufCMessageDescriptor *type, struct prot
     return COMMON_OK;
 }
 
-enum common_code proto_codec_scan(const ProtobufCMessageDescriptor *descriptor, const uint8_t *data, size_t len,
-                                  struct common_error *err)
+enum common_code proto_codec_scan(const ProtobufCMessageDescriptor *descriptor, const uint8_t *data,
+                                  size_t len, struct common_error *err)
 {
     pthread_once(&types_once, types_build);
     return scan(descriptor, (struct proto_cursor){data, data + len}, 0, err);

@@ -24,9 +24,10 @@ enum common_code proto_endpoint_parse(const char *text, struct proto_endpoint *o
     if ((rest = after(text, "unix://"))) {
         e.kind = PROTO_ENDPOINT_UNIX;
         if (rest[0] != '/' || strlen(rest) >= sizeof e.path)
-            return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                    "endpoint '%s': give an absolute path of at most %zu bytes, as in unix:///run/banyan.sock", text,
-                                    sizeof e.path - 1);
+            return common_error_set(
+                err, COMMON_INVALID_ARGUMENT,
+                "endpoint '%s': give an absolute path of at most %zu bytes, as in unix:///run/banyan.sock",
+                text, sizeof e.path - 1);
         snprintf(e.path, sizeof e.path, "%s", rest);
         *out = e;
         return COMMON_OK;
@@ -49,8 +50,9 @@ enum common_code proto_endpoint_parse(const char *text, struct proto_endpoint *o
     uint64_t port;
     if (!colon || host_len == 0 || host_len >= sizeof e.host || (!brackets && memchr(host, ':', host_len)) ||
         common_parse_u64(colon + 1, &port) != COMMON_OK || port > 65535)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "endpoint '%s': give HOST:PORT, as in tcp://127.0.0.1:7400 or tcp://[::1]:7400", text);
+        return common_error_set(
+            err, COMMON_INVALID_ARGUMENT,
+            "endpoint '%s': give HOST:PORT, as in tcp://127.0.0.1:7400 or tcp://[::1]:7400", text);
     memcpy(e.host, host, host_len);
     e.port = (uint16_t)port;
     *out = e;
@@ -63,13 +65,15 @@ const char *proto_endpoint_format(const struct proto_endpoint *endpoint, char bu
         snprintf(buf, PROTO_ENDPOINT_MAX, "unix://%s", endpoint->path);
     } else {
         bool v6 = strchr(endpoint->host, ':') != NULL;
-        snprintf(buf, PROTO_ENDPOINT_MAX, "%s://%s%s%s:%u", endpoint->kind == PROTO_ENDPOINT_TCP ? "tcp" : "nng+tcp",
-                 v6 ? "[" : "", endpoint->host, v6 ? "]" : "", endpoint->port);
+        snprintf(buf, PROTO_ENDPOINT_MAX, "%s://%s%s%s:%u",
+                 endpoint->kind == PROTO_ENDPOINT_TCP ? "tcp" : "nng+tcp", v6 ? "[" : "", endpoint->host,
+                 v6 ? "]" : "", endpoint->port);
     }
     return buf;
 }
 
-bool proto_endpoint_address(const struct proto_endpoint *endpoint, struct sockaddr_storage *out, socklen_t *len)
+bool proto_endpoint_address(const struct proto_endpoint *endpoint, struct sockaddr_storage *out,
+                            socklen_t *len)
 {
     memset(out, 0, sizeof *out);
     struct sockaddr_in *v4 = (struct sockaddr_in *)out;
@@ -123,7 +127,8 @@ static bool is_loopback(const struct proto_endpoint *endpoint)
     return IN6_IS_ADDR_LOOPBACK(&((struct sockaddr_in6 *)&address)->sin6_addr);
 }
 
-enum common_code proto_listen_allowed(const char *text, bool has_token, bool insecure, struct common_error *err)
+enum common_code proto_listen_allowed(const char *text, bool has_token, bool insecure,
+                                      struct common_error *err)
 {
     struct proto_endpoint endpoint;
     enum common_code code = proto_endpoint_parse(text, &endpoint, err);
@@ -131,8 +136,9 @@ enum common_code proto_listen_allowed(const char *text, bool has_token, bool ins
         return code;
     if (has_token || insecure || is_loopback(&endpoint))
         return COMMON_OK;
-    return common_error_set(err, COMMON_PERMISSION_DENIED,
-                            "refusing to listen on '%s', which others can reach, without a client token: give --token-file FILE, "
-                            "or --insecure if the network is trusted",
-                            text);
+    return common_error_set(
+        err, COMMON_PERMISSION_DENIED,
+        "refusing to listen on '%s', which others can reach, without a client token: give --token-file FILE, "
+        "or --insecure if the network is trusted",
+        text);
 }

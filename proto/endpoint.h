@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Endpoints as text and as parts: nng+tcp://HOST:PORT, tcp://HOST:PORT, unix:///PATH. An IPv6 host stands in brackets.
+// Endpoints as text and as parts: nng+tcp://HOST:PORT, tcp://HOST:PORT, unix:///PATH. An IPv6 host stands in
+// brackets.
 #ifndef PROTO_ENDPOINT_H
 #define PROTO_ENDPOINT_H
 
@@ -27,7 +28,8 @@ enum common_code proto_endpoint_parse(const char *text, struct proto_endpoint *o
 const char *proto_endpoint_format(const struct proto_endpoint *endpoint, char buf[PROTO_ENDPOINT_MAX]);
 
 // Numeric host or unix path to a socket address; false: the host is a name that must be looked up.
-bool proto_endpoint_address(const struct proto_endpoint *endpoint, struct sockaddr_storage *out, socklen_t *len);
+bool proto_endpoint_address(const struct proto_endpoint *endpoint, struct sockaddr_storage *out,
+                            socklen_t *len);
 
 // "127.0.0.1:4711", "[::1]:4711" or "unix". Returns buf.
 const char *proto_address_format(const struct sockaddr *address, char buf[80]);

@@ -24,7 +24,8 @@ static uint64_t get64(const uint8_t *at)
     return le64toh(value);
 }
 
-// The checksum catches a reader that lost its place and a flipped bit in a length before anything is allocated.
+// The checksum catches a reader that lost its place and a flipped bit in a length before anything is
+// allocated.
 static uint64_t checksum(const uint8_t *prefix)
 {
     uint64_t sum = common_mix64(get64(prefix));
@@ -51,22 +52,28 @@ enum common_code proto_prefix_decode(const uint8_t in[PROTO_PREFIX_BYTES], struc
                                   .header_len = (uint32_t)lengths,
                                   .payload_len = get64(in + 16)};
     if (prefix.version != PROTO_VERSION)
-        return common_error_set(err, COMMON_FAILED_PRECONDITION, "the peer speaks wire version %u, this program speaks %u",
-                                prefix.version, PROTO_VERSION);
+        return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                "the peer speaks wire version %u, this program speaks %u", prefix.version,
+                                PROTO_VERSION);
     if (get64(in + 24) != checksum(in))
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "damaged frame: the checksum of the prefix is wrong");
-    if (prefix.kind < PROTO_FRAME_REQUEST || prefix.kind > PROTO_FRAME_ONE_WAY || word >> 56 != 0 || lengths >> 32 != 0)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "damaged frame: the checksum of the prefix is wrong");
+    if (prefix.kind < PROTO_FRAME_REQUEST || prefix.kind > PROTO_FRAME_ONE_WAY || word >> 56 != 0 ||
+        lengths >> 32 != 0)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "damaged frame: unknown kind or flags");
     *out = prefix;
     return COMMON_OK;
 }
 
-bool proto_frame_total(const struct proto_prefix *prefix, uint32_t header_max, uint64_t payload_max, size_t *out)
+bool proto_frame_total(const struct proto_prefix *prefix, uint32_t header_max, uint64_t payload_max,
+                       size_t *out)
 {
     size_t total;
-    if (prefix->header_len > header_max || prefix->payload_len > payload_max || prefix->payload_len > SIZE_MAX - 64)
+    if (prefix->header_len > header_max || prefix->payload_len > payload_max ||
+        prefix->payload_len > SIZE_MAX - 64)
         return false;
-    if (!common_size_add(proto_frame_payload_at(prefix->header_len), common_align64((size_t)prefix->payload_len), &total))
+    if (!common_size_add(proto_frame_payload_at(prefix->header_len),
+                         common_align64((size_t)prefix->payload_len), &total))
         return false;
     *out = total;
     return true;
@@ -123,8 +130,8 @@ static enum common_code measure(const struct proto_tensor_out *tensor, size_t *o
 {
     size_t shape = proto_dtype_size(tensor->dtype), bytes = 0;
     if (shape == 0 || tensor->n_dims < 1 || tensor->n_dims > 4)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "a tensor to send has an unknown type or %u dimensions",
-                                tensor->n_dims);
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "a tensor to send has an unknown type or %u dimensions", tensor->n_dims);
     for (uint32_t i = 0; i < tensor->n_dims; i++)
         if (!common_size_mul(shape, (size_t)tensor->dims[i], &shape))
             return common_error_set(err, COMMON_INVALID_ARGUMENT, "the shape of a tensor to send wraps");
@@ -132,13 +139,13 @@ static enum common_code measure(const struct proto_tensor_out *tensor, size_t *o
         if (!common_size_add(bytes, tensor->pieces[i].len, &bytes))
             return common_error_set(err, COMMON_INVALID_ARGUMENT, "the pieces of a tensor to send wrap");
     if (bytes != shape)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "a tensor to send has %zu bytes where its shape says %zu", bytes,
-                                shape);
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "a tensor to send has %zu bytes where its shape says %zu", bytes, shape);
     *out = bytes;
     return COMMON_OK;
 }
 
-// ---- the header, written by hand (the generated code costs as much again as everything else here) ----------------------------------------
+// ---- the header, written by hand (the generated code costs as much again as everything else here) -------
 
 enum { // fields of Header and Tensor in banyan.proto
     HEADER_METHOD = 1,
@@ -182,15 +189,18 @@ static void measure_tensor(struct layout *layout, size_t i, const struct proto_t
                                        proto_wire_varint_len(layout->tensor_bytes[i]));
 }
 
-static uint8_t *put_tensor(uint8_t *at, const struct layout *layout, size_t i, const struct proto_tensor_out *tensor)
+static uint8_t *put_tensor(uint8_t *at, const struct layout *layout, size_t i,
+                           const struct proto_tensor_out *tensor)
 {
     at = put_bytes_key(at, HEADER_TENSORS, layout->tensor_len[i]);
     at = proto_wire_put_varint(proto_wire_put_key(at, TENSOR_DTYPE, PROTO_WIRE_VARINT), tensor->dtype);
     at = put_bytes_key(at, TENSOR_DIMS, layout->dims_len[i]);
     for (uint32_t k = 0; k < tensor->n_dims; k++)
         at = proto_wire_put_varint(at, tensor->dims[k]);
-    at = proto_wire_put_varint(proto_wire_put_key(at, TENSOR_OFFSET, PROTO_WIRE_VARINT), layout->tensor_offset[i]);
-    return proto_wire_put_varint(proto_wire_put_key(at, TENSOR_BYTES, PROTO_WIRE_VARINT), layout->tensor_bytes[i]);
+    at = proto_wire_put_varint(proto_wire_put_key(at, TENSOR_OFFSET, PROTO_WIRE_VARINT),
+                               layout->tensor_offset[i]);
+    return proto_wire_put_varint(proto_wire_put_key(at, TENSOR_BYTES, PROTO_WIRE_VARINT),
+                                 layout->tensor_bytes[i]);
 }
 
 // False: above PROTO_HEADER_MAX.
@@ -217,14 +227,17 @@ static bool measure_header(struct layout *layout, const struct proto_outgoing *o
 }
 
 // Returns the end; *remaining_at: see proto_gather.
-static uint8_t *put_header(uint8_t *start, const struct layout *layout, const struct proto_outgoing *outgoing, size_t *remaining_at)
+static uint8_t *put_header(uint8_t *start, const struct layout *layout, const struct proto_outgoing *outgoing,
+                           size_t *remaining_at)
 {
     uint8_t *at = start + PROTO_PREFIX_BYTES;
     *remaining_at = 0;
     if (outgoing->method)
-        at = proto_wire_put_varint(proto_wire_put_key(at, HEADER_METHOD, PROTO_WIRE_VARINT), outgoing->method);
+        at =
+            proto_wire_put_varint(proto_wire_put_key(at, HEADER_METHOD, PROTO_WIRE_VARINT), outgoing->method);
     if (outgoing->request)
-        at = proto_wire_put_fixed64(proto_wire_put_key(at, HEADER_REQUEST, PROTO_WIRE_FIXED64), outgoing->request);
+        at = proto_wire_put_fixed64(proto_wire_put_key(at, HEADER_REQUEST, PROTO_WIRE_FIXED64),
+                                    outgoing->request);
     if (outgoing->remaining_ns) {
         at = proto_wire_put_key(at, HEADER_REMAINING, PROTO_WIRE_FIXED64);
         *remaining_at = (size_t)(at - start);
@@ -247,13 +260,13 @@ static uint8_t *put_header(uint8_t *start, const struct layout *layout, const st
     return at;
 }
 
-enum common_code proto_frame_encode(struct proto_scratch *scratch, const struct proto_outgoing *outgoing, uint64_t payload_max,
-                                    struct proto_gather *out, struct common_error *err)
+enum common_code proto_frame_encode(struct proto_scratch *scratch, const struct proto_outgoing *outgoing,
+                                    uint64_t payload_max, struct proto_gather *out, struct common_error *err)
 {
     struct layout layout;
     if (outgoing->n_tensors > PROTO_TENSORS_MAX)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "%zu tensors in a frame: at most %d", outgoing->n_tensors,
-                                PROTO_TENSORS_MAX);
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "%zu tensors in a frame: at most %d",
+                                outgoing->n_tensors, PROTO_TENSORS_MAX);
     size_t payload = 0, n_iov = 1;
     for (size_t i = 0; i < outgoing->n_tensors; i++) {
         const struct proto_tensor_out *from = &outgoing->tensors[i];
@@ -263,7 +276,8 @@ enum common_code proto_frame_encode(struct proto_scratch *scratch, const struct 
             return code;
         size_t offset = common_align64(payload);
         if (bytes > payload_max || offset > payload_max - bytes)
-            return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the tensors are above the limit of %llu bytes a frame",
+            return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
+                                    "the tensors are above the limit of %llu bytes a frame",
                                     (unsigned long long)payload_max);
         payload = offset + bytes;
         layout.tensor_offset[i] = offset;
@@ -272,8 +286,8 @@ enum common_code proto_frame_encode(struct proto_scratch *scratch, const struct 
         n_iov += from->n_pieces + 1;
     }
     if (!measure_header(&layout, outgoing))
-        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the message is above the limit of %d bytes a header",
-                                PROTO_HEADER_MAX);
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
+                                "the message is above the limit of %d bytes a header", PROTO_HEADER_MAX);
     size_t header_len = layout.header_len;
     size_t head = proto_frame_payload_at((uint32_t)header_len);
     if (!reserve_head(scratch, head) || !reserve_iov(scratch, n_iov))

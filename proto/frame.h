@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One frame (docs/WIRE.md): 32 bytes of prefix, a packed Header, padding, the payload, padding. Frames are multiples of 64 bytes long,
-// so that in a buffer that starts aligned every payload is aligned where it was read.
+// One frame (docs/WIRE.md): 32 bytes of prefix, a packed Header, padding, the payload, padding. Frames are
+// multiples of 64 bytes long, so that in a buffer that starts aligned every payload is aligned where it was
+// read.
 #ifndef PROTO_FRAME_H
 #define PROTO_FRAME_H
 
@@ -27,8 +28,8 @@ struct proto_prefix {
 
 void proto_prefix_encode(const struct proto_prefix *prefix, uint8_t out[PROTO_PREFIX_BYTES]);
 
-// INVALID_ARGUMENT: not a frame (magic, checksum, kind, reserved fields). FAILED_PRECONDITION: a frame of another version.
-// Lengths are returned as they are: whoever allocates compares them with its limits first.
+// INVALID_ARGUMENT: not a frame (magic, checksum, kind, reserved fields). FAILED_PRECONDITION: a frame of
+// another version. Lengths are returned as they are: whoever allocates compares them with its limits first.
 enum common_code proto_prefix_decode(const uint8_t in[PROTO_PREFIX_BYTES], struct proto_prefix *out,
                                      struct common_error *err);
 
@@ -39,12 +40,13 @@ static inline size_t proto_frame_payload_at(uint32_t header_len)
 }
 
 // Bytes of the whole frame; false when the lengths are above the limits.
-bool proto_frame_total(const struct proto_prefix *prefix, uint32_t header_max, uint64_t payload_max, size_t *out);
+bool proto_frame_total(const struct proto_prefix *prefix, uint32_t header_max, uint64_t payload_max,
+                       size_t *out);
 
 // Bytes of one element; 0 for a type that has no plain elements or does not exist.
 size_t proto_dtype_size(uint32_t dtype);
 
-// ---- encoding -------------------------------------------------------------------------------------------------------------------
+// ---- encoding -------------------------------------------------------------------------------------------
 
 struct proto_outgoing {
     uint8_t kind;
@@ -71,19 +73,21 @@ void proto_scratch_fini(struct proto_scratch *scratch);
 struct proto_gather {
     struct iovec *iov; // in the scratch: valid until its next use; the reader may alter it
     size_t n;
-    size_t bytes; // of the whole frame
-    size_t remaining_at; // where in the head Header.remaining_ns lies (8 bytes, little endian); 0: it is not there
+    size_t bytes;        // of the whole frame
+    size_t remaining_at; // where in the head Header.remaining_ns lies (8 bytes, little endian); 0: it is not
+                         // there
 };
 
-// A copy that outlives the scratch: head copied, the rest still borrowed. One allocation, freed with free. NULL: out of memory.
+// A copy that outlives the scratch: head copied, the rest still borrowed. One allocation, freed with free.
+// NULL: out of memory.
 struct proto_gather *proto_gather_keep(const struct proto_gather *gather);
 
 // Writes another remaining time (> 0) into a frame that waited.
 void proto_gather_set_remaining(struct proto_gather *gather, uint64_t remaining_ns);
 
-// No tensor is copied. RESOURCE_EXHAUSTED: above PROTO_HEADER_MAX or payload_max, or no memory. INVALID_ARGUMENT: a tensor whose
-// pieces do not add up to its shape.
-enum common_code proto_frame_encode(struct proto_scratch *scratch, const struct proto_outgoing *outgoing, uint64_t payload_max,
-                                    struct proto_gather *out, struct common_error *err);
+// No tensor is copied. RESOURCE_EXHAUSTED: above PROTO_HEADER_MAX or payload_max, or no memory.
+// INVALID_ARGUMENT: a tensor whose pieces do not add up to its shape.
+enum common_code proto_frame_encode(struct proto_scratch *scratch, const struct proto_outgoing *outgoing,
+                                    uint64_t payload_max, struct proto_gather *out, struct common_error *err);
 
 #endif

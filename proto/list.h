@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A ring of links inside objects: removal needs no head, so whole lists can be moved while callbacks remove from them.
+// A ring of links inside objects: removal needs no head, so whole lists can be moved while callbacks remove
+// from them.
 #ifndef PROTO_LIST_H
 #define PROTO_LIST_H
 
@@ -10,7 +11,7 @@ struct proto_list {
     struct proto_list *next, *prev;
 };
 
-#define proto_list_entry(link, type, member) ((type *)(void *)((char *)(link) - offsetof(type, member)))
+#define proto_list_entry(link, type, member) ((type *)(void *)((char *)(link)-offsetof(type, member)))
 
 static inline void proto_list_init(struct proto_list *list)
 {
@@ -30,14 +31,16 @@ static inline void proto_list_push(struct proto_list *list, struct proto_list *l
     list->prev = link;
 }
 
-static inline void proto_list_remove(struct proto_list *link) // leaves it alone with itself: may be removed again
+static inline void
+proto_list_remove(struct proto_list *link) // leaves it alone with itself: may be removed again
 {
     link->prev->next = link->next;
     link->next->prev = link->prev;
     proto_list_init(link);
 }
 
-static inline void proto_list_move(struct proto_list *from, struct proto_list *to) // `to` is empty; `from` becomes so
+static inline void proto_list_move(struct proto_list *from,
+                                   struct proto_list *to) // `to` is empty; `from` becomes so
 {
     proto_list_init(to);
     if (proto_list_empty(from))

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calling end over nng: one REQ socket with a pool of contexts, one call a context. nng connects again by itself and sends a pending
-// request again. Its callbacks run on nng's threads; they only move their own context on and push it through the door to the loop.
+// The calling end over nng: one REQ socket with a pool of contexts, one call a context. nng connects again by
+// itself and sends a pending request again. Its callbacks run on nng's threads; they only move their own
+// context on and push it through the door to the loop.
 //
-//   IDLE --send (loop)--> SENDING --callback (nng)--> RECEIVING --callback (nng), door--> loop: reply delivered --> IDLE
+//   IDLE --send (loop)--> SENDING --callback (nng)--> RECEIVING --callback (nng), door--> loop: reply
+//   delivered --> IDLE
 //                            |________________failure, door__________________________________^
-// A call that ended early leaves its context to finish by itself (the answer comes and is dropped): an answer that arrives while its socket is
-// closed is what nng trips over. Only when such contexts are many are they cancelled.
+// A call that ended early leaves its context to finish by itself (the answer comes and is dropped): an answer
+// that arrives while its socket is closed is what nng trips over. Only when such contexts are many are they
+// cancelled.
 #include <assert.h>
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/req.h>
@@ -20,7 +23,8 @@
 #include "proto/nng_door.h"
 #include "proto/transport.h"
 
-// More outstanding requests on one socket cost quadratic time in nng (20,000: 2.8 s); the others wait in the channel.
+// More outstanding requests on one socket cost quadratic time in nng (20,000: 2.8 s); the others wait in the
+// channel.
 enum { CONTEXTS = 64, ABANDONED_MAX = 32, RECONNECT_MIN_MS = 10, RECONNECT_MAX_MS = 1000, RESEND_MS = 60000 };
 
 struct nng_channel;
@@ -31,10 +35,10 @@ struct context {
     struct context *next_idle;
     nng_ctx ctx;
     nng_aio *aio;
-    bool receiving;         // nng's thread only, between send and push
-    atomic_bool cancelled;  // the loop wants the context back without an answer
-    uint64_t call;          // loop: id of the call; 0: abandoned
-    bool abandoned;         // loop: its call has ended before it
+    bool receiving;        // nng's thread only, between send and push
+    atomic_bool cancelled; // the loop wants the context back without an answer
+    uint64_t call;         // loop: id of the call; 0: abandoned
+    bool abandoned;        // loop: its call has ended before it
     // result, handed over by the push
     int rv;
     struct common_blob *blob; // the reply as it came
@@ -48,9 +52,9 @@ struct nng_channel {
     struct proto_nng_door door;
     nng_socket socket;
     atomic_int pipes;
-    atomic_bool met;               // there has been a pipe
+    atomic_bool met; // there has been a pipe
     struct context contexts[CONTEXTS];
-    unsigned n_contexts;           // opened so far
+    unsigned n_contexts; // opened so far
     unsigned n_abandoned;
     struct context *idle;
 };
@@ -99,15 +103,20 @@ static void on_finished(struct proto_nng_item *item)
         else
             code = proto_prefix_decode(blob->data, &prefix, &err);
         if (code == COMMON_OK && prefix.payload_len > channel->payload_max)
-            code = common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "an answer of %llu bytes is above the limit of %llu",
-                                    (unsigned long long)prefix.payload_len, (unsigned long long)channel->payload_max);
-        if (code == COMMON_OK && (prefix.kind != PROTO_FRAME_REPLY ||
-                                  !proto_frame_total(&prefix, PROTO_HEADER_MAX, channel->payload_max, &total) || total != blob->len))
+            code = common_error_set(&err, COMMON_RESOURCE_EXHAUSTED,
+                                    "an answer of %llu bytes is above the limit of %llu",
+                                    (unsigned long long)prefix.payload_len,
+                                    (unsigned long long)channel->payload_max);
+        if (code == COMMON_OK &&
+            (prefix.kind != PROTO_FRAME_REPLY ||
+             !proto_frame_total(&prefix, PROTO_HEADER_MAX, channel->payload_max, &total) ||
+             total != blob->len))
             code = common_error_set(&err, COMMON_INVALID_ARGUMENT, "an answer that is no frame");
         if (code == COMMON_OK && !proto_channel_deliver(channel, &prefix, blob, 0, &err))
             code = COMMON_INVALID_ARGUMENT;
         if (code != COMMON_OK)
-            proto_channel_fail_call(channel, call, code == COMMON_INVALID_ARGUMENT ? COMMON_INTERNAL : code, err.message);
+            proto_channel_fail_call(channel, call, code == COMMON_INVALID_ARGUMENT ? COMMON_INTERNAL : code,
+                                    err.message);
         else // a frame that answers another call is none for this one; unknown ids are ignored
             proto_channel_fail_call(channel, call, COMMON_INTERNAL, "the server answered another call");
     } else if (channel && call) {
@@ -162,8 +171,8 @@ static void on_aio(void *arg)
         }
         context->receiving = true;
         nng_ctx_recv(context->ctx, context->aio);
-        // From here on the next callback may be running: only what is safe beside it. A cancellation that came between the look above
-        // and the receive has cancelled nothing.
+        // From here on the next callback may be running: only what is safe beside it. A cancellation that
+        // came between the look above and the receive has cancelled nothing.
         if (atomic_load(&context->cancelled))
             nng_aio_cancel(context->aio);
         return;
@@ -223,8 +232,8 @@ static bool nng_connected(const struct proto_channel *channel)
     return s && atomic_load(&s->pipes) > 0;
 }
 
-static enum common_code nng_channel_send(struct proto_channel *channel, struct proto_pending *call, struct proto_gather *gather,
-                                         struct common_error *err)
+static enum common_code nng_channel_send(struct proto_channel *channel, struct proto_pending *call,
+                                         struct proto_gather *gather, struct common_error *err)
 {
     struct nng_channel *s = channel->state;
     struct context *context = take_context(s);
@@ -276,10 +285,12 @@ static void nng_forget(struct proto_channel *channel, struct proto_pending *call
         cancel(context);
 }
 
-static enum common_code nng_channel_open(struct proto_channel *channel, const struct proto_endpoint *endpoint, struct common_error *err)
+static enum common_code nng_channel_open(struct proto_channel *channel, const struct proto_endpoint *endpoint,
+                                         struct common_error *err)
 {
     if (channel->role != BANYAN__PB__ROLE__ROLE_CLIENT)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "daemons do not link over nng: '%s'", channel->endpoint_text);
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "daemons do not link over nng: '%s'",
+                                channel->endpoint_text);
     struct nng_channel *s = calloc(1, sizeof *s);
     if (!s)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a channel");
@@ -314,8 +325,8 @@ free_state:
     proto_nng_door_close(&s->door);
     proto_nng_door_fini(&s->door);
     free(s);
-    return common_error_set(err, rv == NNG_EADDRINVAL ? COMMON_INVALID_ARGUMENT : COMMON_UNAVAILABLE, "cannot dial '%s': %s", url,
-                            explain(rv, why, sizeof why));
+    return common_error_set(err, rv == NNG_EADDRINVAL ? COMMON_INVALID_ARGUMENT : COMMON_UNAVAILABLE,
+                            "cannot dial '%s': %s", url, explain(rv, why, sizeof why));
 }
 
 enum { HELLO_ROUNDS = 20, REST_ROUNDS = 400, REST_ROUND_US = 5000, OWED_US = 200000 };

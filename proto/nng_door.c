@@ -131,7 +131,8 @@ unsigned proto_nng_closing(void)
 }
 
 #ifdef __SANITIZE_ADDRESS__
-// nng leaks an endpoint when a handshake is cut short by the close; none of ours is allocated below its frames but what its callbacks hand over.
+// nng leaks an endpoint when a handshake is cut short by the close; none of ours is allocated below its
+// frames but what its callbacks hand over.
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)
 {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // How nng's threads reach the loop, and how nng's sockets are closed. Shared by both ends.
 //
-// The door is a mailbox that can be closed: nng may call back long after a channel or server is gone, and perhaps after its loop is.
-// Items are intrusive (no allocation a message); what one burst pushes costs one wake-up.
+// The door is a mailbox that can be closed: nng may call back long after a channel or server is gone, and
+// perhaps after its loop is. Items are intrusive (no allocation a message); what one burst pushes costs one
+// wake-up.
 //
-// Closing: nng 1.5.2 can lose an operation when a pipe is closed between two parts of one message (tcptran_pipe_recv_cb and _send_cb start the next part on an
-// aio that nni_aio_close has stopped, and nni_aio_begin then drops it without a callback): nng_close never returns. So sockets are closed by a thread of their
-// own, which first lets what is in flight come to rest, and which nobody waits for.
+// Closing: nng 1.5.2 can lose an operation when a pipe is closed between two parts of one message
+// (tcptran_pipe_recv_cb and _send_cb start the next part on an aio that nni_aio_close has stopped, and
+// nni_aio_begin then drops it without a callback): nng_close never returns. So sockets are closed by a thread
+// of their own, which first lets what is in flight come to rest, and which nobody waits for.
 #ifndef PROTO_NNG_DOOR_H
 #define PROTO_NNG_DOOR_H
 
@@ -18,7 +20,8 @@
 
 struct proto_nng_item {
     struct proto_nng_item *next;
-    void (*run)(struct proto_nng_item *item); // on the loop; inside proto_nng_door_close for those that are left
+    void (*run)(
+        struct proto_nng_item *item); // on the loop; inside proto_nng_door_close for those that are left
 };
 
 struct proto_nng_door {
@@ -29,8 +32,11 @@ struct proto_nng_door {
     struct event *event;
 };
 
-bool proto_nng_door_open(struct proto_nng_door *door, struct common_loop *loop); // false: no memory or descriptor
-bool proto_nng_door_push(struct proto_nng_door *door, struct proto_nng_item *item); // any thread; false: closed, the item stays the caller's
+bool proto_nng_door_open(struct proto_nng_door *door,
+                         struct common_loop *loop); // false: no memory or descriptor
+bool proto_nng_door_push(
+    struct proto_nng_door *door,
+    struct proto_nng_item *item); // any thread; false: closed, the item stays the caller's
 
 // Loop. Nothing comes through afterwards. The door's memory must last until the last push has returned.
 void proto_nng_door_close(struct proto_nng_door *door);

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The serving end over nng: a REP socket with many contexts, one request a context. Callbacks run on nng's threads and only push their context
-// through the door to the loop. A context receives again only from the callback of its send (nng crashes otherwise).
+// The serving end over nng: a REP socket with many contexts, one request a context. Callbacks run on nng's
+// threads and only push their context through the door to the loop. A context receives again only from the
+// callback of its send (nng crashes otherwise).
 //
-//   RECEIVING --callback (nng), door--> loop: dispatch ... reply --nng_ctx_send--> SENDING --callback (nng)--> RECEIVING
+//   RECEIVING --callback (nng), door--> loop: dispatch ... reply --nng_ctx_send--> SENDING --callback
+//   (nng)--> RECEIVING
 #include <assert.h>
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/rep.h>
@@ -36,16 +38,16 @@ struct peer {
     struct peer *next;
     struct nng_server *owner;
     uint32_t pipe;
-    bool announced;              // its arrival has been told, so its departure will be
-    unsigned refs;               // the table, and each request
+    bool announced; // its arrival has been told, so its departure will be
+    unsigned refs;  // the table, and each request
     struct proto_list requests;
     char address[80];
 };
 
 struct nng_server {
     struct proto_server *server; // loop; not used once closed
-    atomic_uint refs;            // the listener and then the closer, each request at the loop, each item on its way
-    bool closed;                 // loop
+    atomic_uint refs; // the listener and then the closer, each request at the loop, each item on its way
+    bool closed;      // loop
     struct proto_nng_door door;
     nng_socket socket;
     nng_listener listener;
@@ -72,7 +74,7 @@ static void nng_server_unref(struct nng_server *s)
     free(s);
 }
 
-// ---- peers --------------------------------------------------------------------------------------------------------------------
+// ---- peers ----------------------------------------------------------------------------------------------
 
 static struct peer **peer_slot(struct nng_server *s, uint32_t pipe)
 {
@@ -106,7 +108,7 @@ static struct peer *peer_get(struct nng_server *s, uint32_t pipe)
     return peer;
 }
 
-struct news { // of a pipe, from nng's thread to the loop
+struct news {                   // of a pipe, from nng's thread to the loop
     struct proto_nng_item item; // first
     struct nng_server *owner;
     uint32_t pipe;
@@ -154,9 +156,12 @@ static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *arg)
     news->pipe = (uint32_t)nng_pipe_id(pipe);
     news->added = event == NNG_PIPE_EV_ADD_POST;
     nng_sockaddr address;
-    if (news->added && nng_pipe_get_addr(pipe, NNG_OPT_REMADDR, &address) == 0 && address.s_family == NNG_AF_INET) {
-        const uint8_t *ip = (const uint8_t *)&address.s_in.sa_addr, *port = (const uint8_t *)&address.s_in.sa_port;
-        snprintf(news->address, sizeof news->address, "%u.%u.%u.%u:%u", ip[0], ip[1], ip[2], ip[3], port[0] << 8 | port[1]);
+    if (news->added && nng_pipe_get_addr(pipe, NNG_OPT_REMADDR, &address) == 0 &&
+        address.s_family == NNG_AF_INET) {
+        const uint8_t *ip = (const uint8_t *)&address.s_in.sa_addr,
+                      *port = (const uint8_t *)&address.s_in.sa_port;
+        snprintf(news->address, sizeof news->address, "%u.%u.%u.%u:%u", ip[0], ip[1], ip[2], ip[3],
+                 port[0] << 8 | port[1]);
     } else {
         snprintf(news->address, sizeof news->address, "nng client");
     }
@@ -168,9 +173,10 @@ static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *arg)
     }
 }
 
-// ---- requests -----------------------------------------------------------------------------------------------------------------
+// ---- requests -------------------------------------------------------------------------------------------
 
-// Hands the context back to nng. An empty answer is sent where there is none: the caller cannot take it for a frame.
+// Hands the context back to nng. An empty answer is sent where there is none: the caller cannot take it for a
+// frame.
 static void respond(struct context *context, struct proto_gather *gather)
 {
     struct nng_server *s = context->owner;
@@ -200,7 +206,8 @@ struct served { // joins a request with its context and its peer
     struct peer *peer;
 };
 
-static void send_reply(struct proto_request *request, struct proto_gather *gather, proto_done_fn sent, void *sent_arg)
+static void send_reply(struct proto_request *request, struct proto_gather *gather, proto_done_fn sent,
+                       void *sent_arg)
 {
     struct served *served = request->transport;
     struct context *context = served->context;
@@ -208,7 +215,8 @@ static void send_reply(struct proto_request *request, struct proto_gather *gathe
     struct peer *peer = served->peer, **at = peer_slot(s, peer->pipe);
     proto_list_remove(&request->link);
     respond(context, gather);
-    if (*at == peer && !peer->announced && proto_list_empty(&peer->requests)) { // it may have left before its request came
+    if (*at == peer && !peer->announced &&
+        proto_list_empty(&peer->requests)) { // it may have left before its request came
         *at = peer->next;
         peer->refs--; // the table's
     }
@@ -220,7 +228,8 @@ static void send_reply(struct proto_request *request, struct proto_gather *gathe
 }
 
 // Makes the request of a frame; NULL with the reason when it is none.
-static struct proto_request *request_of(struct context *context, struct proto_prefix *prefix, struct common_error *err)
+static struct proto_request *request_of(struct context *context, struct proto_prefix *prefix,
+                                        struct common_error *err)
 {
     struct nng_server *s = context->owner;
     struct common_blob *blob = context->blob;
@@ -232,8 +241,8 @@ static struct proto_request *request_of(struct context *context, struct proto_pr
     if (proto_prefix_decode(blob->data, prefix, err) != COMMON_OK)
         return NULL;
     // The payload's own limit gets a polite answer below; what could not have come whole does not.
-    if (prefix->kind != PROTO_FRAME_REQUEST || !proto_frame_total(prefix, PROTO_HEADER_MAX, SIZE_MAX / 4, &total) ||
-        total != blob->len) {
+    if (prefix->kind != PROTO_FRAME_REQUEST ||
+        !proto_frame_total(prefix, PROTO_HEADER_MAX, SIZE_MAX / 4, &total) || total != blob->len) {
         common_error_set(err, COMMON_INVALID_ARGUMENT, "a message that is no request frame");
         return NULL;
     }
@@ -291,7 +300,8 @@ static void on_request(struct proto_nng_item *item)
     }
     bool authentic = proto_server_token_ok(s->server, &request->message->header->credentials);
     if (authentic && s->server->stats.bytes > s->server->bytes_max) {
-        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "the server holds as many bytes of requests as it may", NULL, 0);
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED,
+                           "the server holds as many bytes of requests as it may", NULL, 0);
         return;
     }
     proto_request_dispatch(request, authentic);
@@ -336,10 +346,10 @@ static void on_aio(void *arg)
     }
 }
 
-// ---- listener -----------------------------------------------------------------------------------------------------------------
+// ---- listener -------------------------------------------------------------------------------------------
 
-static enum common_code nng_server_listen(struct proto_server *server, struct proto_endpoint *endpoint, struct proto_listener *listener,
-                                          struct common_error *err)
+static enum common_code nng_server_listen(struct proto_server *server, struct proto_endpoint *endpoint,
+                                          struct proto_listener *listener, struct common_error *err)
 {
     struct nng_server *s = calloc(1, sizeof *s);
     if (!s)
@@ -364,7 +374,8 @@ static enum common_code nng_server_listen(struct proto_server *server, struct pr
     for (; s->n_contexts < CONTEXTS; s->n_contexts++) {
         struct context *context = &s->contexts[s->n_contexts];
         context->owner = s;
-        if ((rv = nng_ctx_open(&context->ctx, s->socket)) != 0 || (rv = nng_aio_alloc(&context->aio, on_aio, context)) != 0)
+        if ((rv = nng_ctx_open(&context->ctx, s->socket)) != 0 ||
+            (rv = nng_aio_alloc(&context->aio, on_aio, context)) != 0)
             goto close_socket;
     }
     if ((rv = nng_listener_create(&s->listener, s->socket, url + strlen("nng+"))) != 0 ||
@@ -385,9 +396,9 @@ free_state:
     proto_nng_door_close(&s->door);
     nng_server_unref(s);
     return common_error_set(err,
-                            rv == NNG_EADDRINUSE    ? COMMON_ALREADY_EXISTS
-                            : rv == NNG_EADDRINVAL  ? COMMON_INVALID_ARGUMENT
-                                                    : COMMON_UNAVAILABLE,
+                            rv == NNG_EADDRINUSE   ? COMMON_ALREADY_EXISTS
+                            : rv == NNG_EADDRINVAL ? COMMON_INVALID_ARGUMENT
+                                                   : COMMON_UNAVAILABLE,
                             "cannot listen on '%s': %s", url, nng_strerror(rv));
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Remote procedure calls over frames (docs/WIRE.md). Both ends live on one common_loop thread: every function here is called
-// on it and every callback runs on it, unless said otherwise. Endpoints choose the transport:
+// Remote procedure calls over frames (docs/WIRE.md). Both ends live on one common_loop thread: every function
+// here is called on it and every callback runs on it, unless said otherwise. Endpoints choose the transport:
 //   nng+tcp://HOST:PORT   public RPC over nng REQ/REP contexts
 //   tcp://HOST:PORT       stream: libevent sockets, TCP_NODELAY
 //   unix:///PATH          stream over a unix socket
@@ -19,27 +19,28 @@
 #include "proto/banyan.pb-c.h"
 
 #define PROTO_VERSION     1
-#define PROTO_HEADER_MAX  (1024 * 1024)                  // bytes of a packed header; what it may unpack to is bounded too
-#define PROTO_PAYLOAD_MAX (UINT64_C(64) * 1024 * 1024)   // default bytes of a payload
+#define PROTO_HEADER_MAX  (1024 * 1024) // bytes of a packed header; what it may unpack to is bounded too
+#define PROTO_PAYLOAD_MAX (UINT64_C(64) * 1024 * 1024) // default bytes of a payload
 #define PROTO_TENSORS_MAX 64
 
-// ---- messages -------------------------------------------------------------------------------------------------------------
+// ---- messages -------------------------------------------------------------------------------------------
 
 // A received frame, checked: header unpacked, tensors inside the payload, aligned, sizes right.
 struct proto_message {
-    Banyan__Pb__Header *header;   // owned; its tensors are below, not here; its bytes fields point into the frame
-    ProtobufCMessage *body;       // unpacked as the method says, repeated counts checked; NULL in a failed reply
-    struct common_blob *blob;     // what the tensors point into; take a reference to keep them
+    Banyan__Pb__Header *header; // owned; without the tensors (below); its bytes fields point into the frame
+    ProtobufCMessage *body;   // unpacked as the method says, repeated counts checked; NULL in a failed reply
+    struct common_blob *blob; // what the tensors point into; take a reference to keep them
     size_t n_tensors;
     struct {
-        const void *data;         // 64-byte aligned
+        const void *data; // 64-byte aligned
         size_t bytes;
         uint32_t dtype, n_dims;
         uint64_t dims[4];
     } tensors[PROTO_TENSORS_MAX];
 };
 
-// A tensor to send. `pieces` are gathered in order; what they point to is borrowed until `sent` runs (see below).
+// A tensor to send. `pieces` are gathered in order; what they point to is borrowed until `sent` runs (see
+// below).
 struct proto_tensor_out {
     uint32_t dtype; // Banyan__Pb__Dtype
     uint32_t n_dims;
@@ -50,36 +51,38 @@ struct proto_tensor_out {
 
 typedef void (*proto_done_fn)(void *arg);
 
-
-// ---- calling ------------------------------------------------------------------------------------------------------------------
+// ---- calling --------------------------------------------------------------------------------------------
 
 struct proto_channel; // a client end: one endpoint, reconnects by itself (10 ms … 1 s)
 
 struct proto_channel_options {
-    const char *name;                      // who we are, for the peer's log
-    uint32_t role;                         // Banyan__Pb__Role of the dialling side
-    const struct common_secret *secret;    // daemons: proves the cluster secret, and demands the peer's proof
-    const char *token;                     // clients; NULL: none
-    uint64_t payload_max;                  // of replies; 0: PROTO_PAYLOAD_MAX
-    uint64_t send_max;                     // of calls, refused here when larger; 0: PROTO_PAYLOAD_MAX (what servers take)
-    uint32_t calls_max;                    // in flight and waiting; more are RESOURCE_EXHAUSTED; 0: 16384
+    const char *name;                   // who we are, for the peer's log
+    uint32_t role;                      // Banyan__Pb__Role of the dialling side
+    const struct common_secret *secret; // daemons: proves the cluster secret, and demands the peer's proof
+    const char *token;                  // clients; NULL: none
+    uint64_t payload_max;               // of replies; 0: PROTO_PAYLOAD_MAX
+    uint64_t send_max;  // of calls, refused here when larger; 0: PROTO_PAYLOAD_MAX (what servers take)
+    uint32_t calls_max; // in flight and waiting; more are RESOURCE_EXHAUSTED; 0: 16384
     void (*state)(void *arg, bool connected); // stream only; may be NULL
     void *state_arg;
 };
 
 // Starts to connect; calls made meanwhile wait (within their deadline). Strings and secret are copied.
-enum common_code proto_channel_open(struct common_loop *loop, const char *endpoint, const struct proto_channel_options *options,
-                                    struct proto_channel **out, struct common_error *err);
+enum common_code proto_channel_open(struct common_loop *loop, const char *endpoint,
+                                    const struct proto_channel_options *options, struct proto_channel **out,
+                                    struct common_error *err);
 
 // Calls in flight end with CANCELLED, on this stack, before it returns. NULL is allowed.
 void proto_channel_close(struct proto_channel *channel);
 bool proto_channel_connected(const struct proto_channel *channel);
 
 struct proto_reply {
-    enum common_code code;                 // COMMON_OK or why not: the peer's status, or ours (UNAVAILABLE, DEADLINE_EXCEEDED, CANCELLED)
-    const char *text;                      // never NULL
-    const Banyan__Pb__Status *status;      // the peer's status with details; NULL when the failure is ours
-    const struct proto_message *message;   // NULL when the failure is ours; lives until the callback returns (ref the blob to keep tensors)
+    enum common_code
+        code; // COMMON_OK or why not: the peer's status, or ours (UNAVAILABLE, DEADLINE_EXCEEDED, CANCELLED)
+    const char *text;                    // never NULL
+    const Banyan__Pb__Status *status;    // the peer's status with details; NULL when the failure is ours
+    const struct proto_message *message; // NULL when the failure is ours; lives until the callback returns
+                                         // (ref the blob to keep tensors)
 };
 
 typedef void (*proto_reply_fn)(void *arg, const struct proto_reply *reply);
@@ -89,26 +92,27 @@ struct proto_call {
     const ProtobufCMessage *body;           // packed before proto_channel_call returns
     const struct proto_tensor_out *tensors; // array copied; bytes borrowed until the reply callback has run
     size_t n_tensors;
-    uint64_t deadline_ns;                   // absolute monotonic; COMMON_NO_DEADLINE is refused: INVALID_ARGUMENT
-    proto_reply_fn done;                    // exactly once, never on the stack of proto_channel_call; not called when that fails
+    uint64_t deadline_ns; // absolute monotonic; COMMON_NO_DEADLINE is refused: INVALID_ARGUMENT
+    proto_reply_fn done; // exactly once, never on the stack of proto_channel_call; not called when that fails
     void *arg;
 };
 
-// A lost link ends its calls with UNAVAILABLE (stream); nng sends again after reconnecting until the deadline.
-// *id (may be NULL) may be used with proto_channel_cancel until done has run. INVALID_ARGUMENT, RESOURCE_EXHAUSTED (too many calls,
-// or a frame above its limits), CANCELLED (the channel is being closed).
-enum common_code proto_channel_call(struct proto_channel *channel, const struct proto_call *call, uint64_t *id,
-                                    struct common_error *err);
+// A lost link ends its calls with UNAVAILABLE (stream); nng sends again after reconnecting until the
+// deadline. *id (may be NULL) may be used with proto_channel_cancel until done has run. INVALID_ARGUMENT,
+// RESOURCE_EXHAUSTED (too many calls, or a frame above its limits), CANCELLED (the channel is being closed).
+enum common_code proto_channel_call(struct proto_channel *channel, const struct proto_call *call,
+                                    uint64_t *id, struct common_error *err);
 
 // Ends the call with CANCELLED (callback on this stack) and tells the peer. Unknown ids are ignored.
 void proto_channel_cancel(struct proto_channel *channel, uint64_t id);
 
-// ---- serving ------------------------------------------------------------------------------------------------------------------
+// ---- serving --------------------------------------------------------------------------------------------
 
 struct proto_server;
 struct proto_request; // one call being served
 
-// Who may call a method: bits of 1 << Banyan__Pb__Role. A caller is a daemon only on a stream link that proved the secret.
+// Who may call a method: bits of 1 << Banyan__Pb__Role. A caller is a daemon only on a stream link that
+// proved the secret.
 struct proto_method {
     uint32_t method;
     uint32_t roles;
@@ -118,57 +122,64 @@ struct proto_method {
 
 struct proto_server_options {
     const char *name;
-    uint32_t role;                       // ours
-    const struct common_secret *secret;  // the cluster's; NULL: no daemon can link
-    const char *token;                   // clients must present it; NULL: none needed (loopback only, see proto_listen_allowed)
-    uint64_t payload_max;                // of requests; 0: PROTO_PAYLOAD_MAX
-    uint32_t links_max;                  // stream links; 0: 1024
-    uint32_t requests_max;               // being served; more get RESOURCE_EXHAUSTED; 0: 16384
-    uint64_t bytes_max;                  // of requests being served; more: links are not read until it falls; 0: 1 GiB
-    const struct proto_method *methods;  // ends with method 0; kept, not copied
-    void *arg;                           // for handle and link_closed
+    uint32_t role;                      // ours
+    const struct common_secret *secret; // the cluster's; NULL: no daemon can link
+    const char *token; // clients must present it; NULL: none needed (loopback only, see proto_listen_allowed)
+    uint64_t payload_max;  // of requests; 0: PROTO_PAYLOAD_MAX
+    uint32_t links_max;    // stream links; 0: 1024
+    uint32_t requests_max; // being served; more get RESOURCE_EXHAUSTED; 0: 16384
+    uint64_t bytes_max;    // of requests being served; more: links are not read until it falls; 0: 1 GiB
+    const struct proto_method *methods;            // ends with method 0; kept, not copied
+    void *arg;                                     // for handle and link_closed
     void (*link_closed)(void *arg, uint64_t link); // stream only; may be NULL
 };
 
-enum common_code proto_server_new(struct common_loop *loop, const struct proto_server_options *options, struct proto_server **out,
-                                  struct common_error *err);
+enum common_code proto_server_new(struct common_loop *loop, const struct proto_server_options *options,
+                                  struct proto_server **out, struct common_error *err);
 
 // May be called several times, for several endpoints. ALREADY_EXISTS when the address is taken.
-enum common_code proto_server_listen(struct proto_server *server, const char *endpoint, struct common_error *err);
+enum common_code proto_server_listen(struct proto_server *server, const char *endpoint,
+                                     struct common_error *err);
 
 // The nth endpoint listened on, with its real port. NULL past the end.
 const char *proto_server_endpoint(const struct proto_server *server, size_t nth);
 
-// Closes listeners and links; requests being served may still be answered (the answers go nowhere). NULL is allowed.
+// Closes listeners and links; requests being served may still be answered (the answers go nowhere). NULL is
+// allowed.
 void proto_server_close(struct proto_server *server);
 
 struct proto_server_stats {
     uint64_t links, requests, bytes; // now: stream links, requests being served and their bytes
-    uint64_t served, refused;        // so far: requests handed to handlers; links and frames refused (garbage, proof, limits)
+    uint64_t served,
+        refused; // so far: requests handed to handlers; links and frames refused (garbage, proof, limits)
 };
 void proto_server_stats(const struct proto_server *server, struct proto_server_stats *out);
 
 // Loopback addresses and unix sockets may always be listened on. Any other needs a token, or `insecure`.
 // PERMISSION_DENIED with a sentence that says what to do.
-enum common_code proto_listen_allowed(const char *endpoint, bool has_token, bool insecure, struct common_error *err);
+enum common_code proto_listen_allowed(const char *endpoint, bool has_token, bool insecure,
+                                      struct common_error *err);
 
 const struct proto_message *proto_request_message(const struct proto_request *request);
 uint64_t proto_request_deadline(const struct proto_request *request); // absolute monotonic ns
 uint32_t proto_request_role(const struct proto_request *request);
-uint64_t proto_request_link(const struct proto_request *request);     // id of the stream link; 0 over nng
-const char *proto_request_peer(const struct proto_request *request);  // for logs
-uint64_t proto_request_arrived(const struct proto_request *request);  // monotonic ns when the frame was complete
+uint64_t proto_request_link(const struct proto_request *request);    // id of the stream link; 0 over nng
+const char *proto_request_peer(const struct proto_request *request); // for logs
+uint64_t
+proto_request_arrived(const struct proto_request *request); // monotonic ns when the frame was complete
 
-// Called when the caller vanished or cancelled (at most once, never after the reply; at once when that has already happened).
-// The request must still be answered.
+// Called when the caller vanished or cancelled (at most once, never after the reply; at once when that has
+// already happened). The request must still be answered.
 void proto_request_on_cancel(struct proto_request *request, proto_done_fn fn, void *arg);
 
-// Answers OK. `sent` (may be NULL) runs exactly once when the tensors' bytes are no longer needed, at once or later. The request is gone.
-void proto_request_reply(struct proto_request *request, const ProtobufCMessage *body, const struct proto_tensor_out *tensors,
-                         size_t n_tensors, proto_done_fn sent, void *sent_arg);
+// Answers OK. `sent` (may be NULL) runs exactly once when the tensors' bytes are no longer needed, at once or
+// later. The request is gone.
+void proto_request_reply(struct proto_request *request, const ProtobufCMessage *body,
+                         const struct proto_tensor_out *tensors, size_t n_tensors, proto_done_fn sent,
+                         void *sent_arg);
 
 // Answers a failure. `details` may be NULL. The request is gone.
-void proto_request_fail(struct proto_request *request, enum common_code code, const char *text, Banyan__Pb__Detail **details,
-                        size_t n_details);
+void proto_request_fail(struct proto_request *request, enum common_code code, const char *text,
+                        Banyan__Pb__Detail **details, size_t n_details);
 
 #endif

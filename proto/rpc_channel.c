@@ -11,7 +11,7 @@
 
 enum { IDLE_MAX = 1024, CALLS_DEFAULT = 16384 };
 
-// ---- deadlines: a binary heap ---------------------------------------------------------------------------------------------------
+// ---- deadlines: a binary heap ---------------------------------------------------------------------------
 
 static void heap_put(struct proto_channel *channel, uint32_t at, struct proto_pending *call)
 {
@@ -36,7 +36,8 @@ static void heap_down(struct proto_channel *channel, uint32_t at)
         uint32_t child = 2 * at + 1;
         if (child >= channel->n_heap)
             break;
-        if (child + 1 < channel->n_heap && channel->heap[child + 1]->deadline_ns < channel->heap[child]->deadline_ns)
+        if (child + 1 < channel->n_heap &&
+            channel->heap[child + 1]->deadline_ns < channel->heap[child]->deadline_ns)
             child++;
         if (channel->heap[child]->deadline_ns >= call->deadline_ns)
             break;
@@ -73,7 +74,8 @@ static void heap_remove(struct proto_channel *channel, struct proto_pending *cal
     heap_down(channel, last->heap_at);
 }
 
-// One timer for all calls. It is not stopped when a call ends: it fires, looks and sleeps again, which costs less than a change a call.
+// One timer for all calls. It is not stopped when a call ends: it fires, looks and sleeps again, which costs
+// less than a change a call.
 static void arm(struct proto_channel *channel)
 {
     if (channel->n_heap == 0 || channel->heap[0]->deadline_ns >= channel->armed_ns)
@@ -82,7 +84,7 @@ static void arm(struct proto_channel *channel)
     common_timer_start(channel->timer, common_clock_left(channel->armed_ns), false);
 }
 
-// ---- life of a channel --------------------------------------------------------------------------------------------------------
+// ---- life of a channel ----------------------------------------------------------------------------------
 
 void proto_channel_ref(struct proto_channel *channel)
 {
@@ -108,8 +110,9 @@ void proto_channel_unref(struct proto_channel *channel)
 
 static void on_deadlines(void *arg);
 
-enum common_code proto_channel_open(struct common_loop *loop, const char *endpoint, const struct proto_channel_options *options,
-                                    struct proto_channel **out, struct common_error *err)
+enum common_code proto_channel_open(struct common_loop *loop, const char *endpoint,
+                                    const struct proto_channel_options *options, struct proto_channel **out,
+                                    struct common_error *err)
 {
     assert(common_loop_is_owner(loop));
     struct proto_endpoint where;
@@ -117,9 +120,11 @@ enum common_code proto_channel_open(struct common_loop *loop, const char *endpoi
     if (code != COMMON_OK)
         return code;
     if (where.kind != PROTO_ENDPOINT_UNIX && where.port == 0)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "endpoint '%s': a port to connect to cannot be 0", endpoint);
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "endpoint '%s': a port to connect to cannot be 0", endpoint);
     if (options->token && strlen(options->token) > COMMON_TOKEN_MAX)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "the token is longer than %d characters", COMMON_TOKEN_MAX);
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "the token is longer than %d characters",
+                                COMMON_TOKEN_MAX);
     struct proto_channel *channel = calloc(1, sizeof *channel);
     if (!channel)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a channel");
@@ -170,10 +175,12 @@ bool proto_channel_connected(const struct proto_channel *channel)
     return !channel->closing && channel->ops->connected(channel);
 }
 
-// ---- ends of calls ------------------------------------------------------------------------------------------------------------
+// ---- ends of calls --------------------------------------------------------------------------------------
 
-// Takes the call out of everything, then runs its callback, which may do anything, closing the channel included.
-static void finish(struct proto_channel *channel, struct proto_pending *call, const struct proto_reply *reply, bool tell)
+// Takes the call out of everything, then runs its callback, which may do anything, closing the channel
+// included.
+static void finish(struct proto_channel *channel, struct proto_pending *call, const struct proto_reply *reply,
+                   bool tell)
 {
     common_handle_remove(channel->handles, call->id);
     heap_remove(channel, call);
@@ -192,19 +199,22 @@ static void finish(struct proto_channel *channel, struct proto_pending *call, co
     done(arg, reply);
 }
 
-static void fail(struct proto_channel *channel, struct proto_pending *call, enum common_code code, const char *text, bool tell)
+static void fail(struct proto_channel *channel, struct proto_pending *call, enum common_code code,
+                 const char *text, bool tell)
 {
     finish(channel, call, &(struct proto_reply){.code = code, .text = text}, tell);
 }
 
-void proto_channel_fail_call(struct proto_channel *channel, uint64_t id, enum common_code code, const char *text)
+void proto_channel_fail_call(struct proto_channel *channel, uint64_t id, enum common_code code,
+                             const char *text)
 {
     struct proto_pending *call = common_handle_get(channel->handles, id);
     if (call)
         fail(channel, call, code, text, false);
 }
 
-static void fail_list(struct proto_channel *channel, struct proto_list *from, enum common_code code, const char *text)
+static void fail_list(struct proto_channel *channel, struct proto_list *from, enum common_code code,
+                      const char *text)
 {
     struct proto_list doomed; // what callbacks add meanwhile is spared
     char copy[COMMON_ERROR_BYTES];
@@ -233,7 +243,8 @@ static void on_deadlines(void *arg)
     channel->armed_ns = UINT64_MAX;
     uint64_t now = common_clock_ns();
     // As many as there are now: callbacks may add calls whose deadline has passed, too.
-    for (uint32_t n = channel->n_heap; n > 0 && channel->n_heap > 0 && channel->heap[0]->deadline_ns <= now; n--)
+    for (uint32_t n = channel->n_heap; n > 0 && channel->n_heap > 0 && channel->heap[0]->deadline_ns <= now;
+         n--)
         fail(channel, channel->heap[0], COMMON_DEADLINE_EXCEEDED, "no answer within the deadline", true);
     if (!channel->closing)
         arm(channel);
@@ -262,7 +273,7 @@ void proto_channel_close(struct proto_channel *channel)
     proto_channel_unref(channel);
 }
 
-// ---- calls --------------------------------------------------------------------------------------------------------------------
+// ---- calls ----------------------------------------------------------------------------------------------
 
 static struct proto_pending *take(struct proto_channel *channel)
 {
@@ -287,15 +298,16 @@ static void give_back(struct proto_channel *channel, struct proto_pending *call)
     proto_list_push(&channel->idle, &call->link);
 }
 
-enum common_code proto_channel_call(struct proto_channel *channel, const struct proto_call *call, uint64_t *id,
-                                    struct common_error *err)
+enum common_code proto_channel_call(struct proto_channel *channel, const struct proto_call *call,
+                                    uint64_t *id, struct common_error *err)
 {
     assert(common_loop_is_owner(channel->loop));
     const struct proto_method_info *info = proto_codec_method(call->method);
     if (channel->closing)
         return common_error_set(err, COMMON_CANCELLED, "the channel is being closed");
     if (!info || !call->body || call->body->descriptor != info->request)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "method %u does not exist or takes another message", call->method);
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "method %u does not exist or takes another message", call->method);
     if (call->deadline_ns == COMMON_NO_DEADLINE)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "%s: a call needs a deadline", info->name);
     struct proto_pending *pending = take(channel);
@@ -375,10 +387,10 @@ void proto_channel_drain(struct proto_channel *channel)
     proto_channel_unref(channel);
 }
 
-// ---- replies ------------------------------------------------------------------------------------------------------------------
+// ---- replies --------------------------------------------------------------------------------------------
 
-bool proto_channel_deliver(struct proto_channel *channel, const struct proto_prefix *prefix, struct common_blob *blob, size_t offset,
-                           struct common_error *err)
+bool proto_channel_deliver(struct proto_channel *channel, const struct proto_prefix *prefix,
+                           struct common_blob *blob, size_t offset, struct common_error *err)
 {
     struct proto_message *message;
     if (proto_message_open(&channel->pool, prefix, blob, offset, &message, err) != COMMON_OK)
@@ -398,8 +410,9 @@ bool proto_channel_deliver(struct proto_channel *channel, const struct proto_pre
         if (reply.code == COMMON_OK) {
             enum common_code code;
             if (message->header->method != call->method)
-                code = common_error_set(&bad, COMMON_INTERNAL, "%s answered another method than the one called",
-                                        channel->endpoint_text);
+                code =
+                    common_error_set(&bad, COMMON_INTERNAL, "%s answered another method than the one called",
+                                     channel->endpoint_text);
             else
                 code = proto_message_fill(message, proto_codec_method(call->method)->reply, &bad);
             if (code != COMMON_OK)

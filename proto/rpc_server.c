@@ -12,7 +12,7 @@
 enum { IDLE_MAX = 1024, LINKS_DEFAULT = 1024, REQUESTS_DEFAULT = 16384, TEXT_MAX = 1024 };
 #define BYTES_DEFAULT (UINT64_C(1) << 30)
 
-// ---- life of a server -----------------------------------------------------------------------------------------------------------
+// ---- life of a server -----------------------------------------------------------------------------------
 
 void proto_server_ref(struct proto_server *server)
 {
@@ -42,12 +42,13 @@ static void on_tick(void *arg)
     proto_stream_tick(arg);
 }
 
-enum common_code proto_server_new(struct common_loop *loop, const struct proto_server_options *options, struct proto_server **out,
-                                  struct common_error *err)
+enum common_code proto_server_new(struct common_loop *loop, const struct proto_server_options *options,
+                                  struct proto_server **out, struct common_error *err)
 {
     assert(common_loop_is_owner(loop));
     if (options->token && strlen(options->token) > COMMON_TOKEN_MAX)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "the token is longer than %d characters", COMMON_TOKEN_MAX);
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "the token is longer than %d characters",
+                                COMMON_TOKEN_MAX);
     struct proto_server *server = calloc(1, sizeof *server);
     if (!server)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a server");
@@ -92,7 +93,8 @@ unref:
     return code;
 }
 
-enum common_code proto_server_listen(struct proto_server *server, const char *endpoint, struct common_error *err)
+enum common_code proto_server_listen(struct proto_server *server, const char *endpoint,
+                                     struct common_error *err)
 {
     assert(common_loop_is_owner(server->loop) && !server->closed);
     struct proto_endpoint where;
@@ -161,7 +163,8 @@ bool proto_server_token_ok(const struct proto_server *server, const ProtobufCBin
 {
     if (!server->has_token)
         return true;
-    return credentials->len == strlen(server->token) && common_bytes_equal(credentials->data, server->token, credentials->len);
+    return credentials->len == strlen(server->token) &&
+           common_bytes_equal(credentials->data, server->token, credentials->len);
 }
 
 bool proto_server_full(const struct proto_server *server)
@@ -169,7 +172,7 @@ bool proto_server_full(const struct proto_server *server)
     return server->stats.bytes >= server->bytes_max;
 }
 
-// ---- requests -----------------------------------------------------------------------------------------------------------------
+// ---- requests -------------------------------------------------------------------------------------------
 
 struct proto_request *proto_request_new(struct proto_server *server, struct proto_message *message)
 {
@@ -194,7 +197,8 @@ struct proto_request *proto_request_new(struct proto_server *server, struct prot
     };
     proto_list_init(&request->link);
     uint64_t left = message->header->remaining_ns;
-    request->deadline_ns = left < UINT64_MAX - request->arrived_ns ? request->arrived_ns + left : UINT64_MAX - 1;
+    request->deadline_ns =
+        left < UINT64_MAX - request->arrived_ns ? request->arrived_ns + left : UINT64_MAX - 1;
     proto_server_ref(server);
     server->stats.requests++;
     server->stats.bytes += request->bytes;
@@ -221,7 +225,8 @@ static void end(struct proto_request *request)
     proto_server_unref(server);
 }
 
-static void answer(struct proto_request *request, struct proto_outgoing *outgoing, proto_done_fn sent, void *sent_arg)
+static void answer(struct proto_request *request, struct proto_outgoing *outgoing, proto_done_fn sent,
+                   void *sent_arg)
 {
     struct proto_server *server = request->server;
     assert(common_loop_is_owner(server->loop));
@@ -233,8 +238,9 @@ static void answer(struct proto_request *request, struct proto_outgoing *outgoin
     enum common_code code = proto_frame_encode(&server->scratch, outgoing, UINT64_MAX / 4, &gather, &err);
     if (code != COMMON_OK) {
         common_log_error("%s cannot send the answer to %s to %s: %s", server->name,
-                         proto_codec_method(request->method) ? proto_codec_method(request->method)->name : "?", request->peer,
-                         err.message);
+                         proto_codec_method(request->method) ? proto_codec_method(request->method)->name
+                                                             : "?",
+                         request->peer, err.message);
         Banyan__Pb__Status status = BANYAN__PB__STATUS__INIT;
         status.code = (uint32_t)(code == COMMON_INVALID_ARGUMENT ? COMMON_INTERNAL : code);
         status.message = err.message;
@@ -249,13 +255,15 @@ static void answer(struct proto_request *request, struct proto_outgoing *outgoin
     end(request);
 }
 
-void proto_request_reply(struct proto_request *request, const ProtobufCMessage *body, const struct proto_tensor_out *tensors,
-                         size_t n_tensors, proto_done_fn sent, void *sent_arg)
+void proto_request_reply(struct proto_request *request, const ProtobufCMessage *body,
+                         const struct proto_tensor_out *tensors, size_t n_tensors, proto_done_fn sent,
+                         void *sent_arg)
 {
     const struct proto_method_info *info = proto_codec_method(request->method);
     assert(info && body && body->descriptor == info->reply);
     (void)info;
-    answer(request, &(struct proto_outgoing){.body = body, .tensors = tensors, .n_tensors = n_tensors}, sent, sent_arg);
+    answer(request, &(struct proto_outgoing){.body = body, .tensors = tensors, .n_tensors = n_tensors}, sent,
+           sent_arg);
 }
 
 // Cuts at a limit without cutting a character of UTF-8 in two.
@@ -270,8 +278,8 @@ static size_t cut(const char *text, size_t max)
     return n;
 }
 
-void proto_request_fail(struct proto_request *request, enum common_code code, const char *text, Banyan__Pb__Detail **details,
-                        size_t n_details)
+void proto_request_fail(struct proto_request *request, enum common_code code, const char *text,
+                        Banyan__Pb__Detail **details, size_t n_details)
 {
     assert(code != COMMON_OK && common_code_valid((int)code));
     char copy[TEXT_MAX + 1];
@@ -320,7 +328,8 @@ void proto_request_dispatch(struct proto_request *request, bool authentic)
     const struct proto_method *method = info ? server->methods[request->method] : NULL;
     struct common_error err;
     if (!authentic) {
-        proto_request_refuse(request, COMMON_UNAUTHENTICATED, "the client token is missing or wrong: give the server's --token-file");
+        proto_request_refuse(request, COMMON_UNAUTHENTICATED,
+                             "the client token is missing or wrong: give the server's --token-file");
         return;
     }
     if (!method) {
@@ -335,11 +344,13 @@ void proto_request_dispatch(struct proto_request *request, bool authentic)
         return;
     }
     if (server->stats.requests > server->requests_max) {
-        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "the server has as many requests as it may serve at once", NULL, 0);
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED,
+                           "the server has as many requests as it may serve at once", NULL, 0);
         return;
     }
     if (request->message->header->remaining_ns == 0) {
-        proto_request_fail(request, COMMON_DEADLINE_EXCEEDED, "the deadline had passed when the request arrived", NULL, 0);
+        proto_request_fail(request, COMMON_DEADLINE_EXCEEDED,
+                           "the deadline had passed when the request arrived", NULL, 0);
         return;
     }
     enum common_code code = proto_message_fill(request->message, info->request, &err);

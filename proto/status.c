@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum common_code proto_status_set(struct proto_status *status, enum common_code code, const char *reason, const char *fmt, ...)
+enum common_code proto_status_set(struct proto_status *status, enum common_code code, const char *reason,
+                                  const char *fmt, ...)
 {
     struct proto_status fresh = {.code = code};
     snprintf(fresh.reason, sizeof fresh.reason, "%s", reason ? reason : "");
@@ -56,7 +57,8 @@ Banyan__Pb__Status *proto_status_to_pb(const struct proto_status *status)
     banyan__pb__status__init(&p->status);
     p->status.code = (uint32_t)status->code;
     p->status.message = p->copy.message;
-    if (!status->reason[0] && !status->session && !status->chunk && !status->layer && !status->n_ranges && !status->n_workers)
+    if (!status->reason[0] && !status->session && !status->chunk && !status->layer && !status->n_ranges &&
+        !status->n_workers)
         return &p->status;
     banyan__pb__detail__init(&p->detail);
     p->detail.reason = p->copy.reason;
@@ -111,6 +113,7 @@ void proto_status_from_pb(const Banyan__Pb__Status *pb, struct proto_status *out
 void proto_request_fail_status(struct proto_request *request, const struct proto_status *status)
 {
     Banyan__Pb__Status *pb = proto_status_to_pb(status);
-    proto_request_fail(request, status->code, status->message, pb ? pb->details : NULL, pb ? pb->n_details : 0);
+    proto_request_fail(request, status->code, status->message, pb ? pb->details : NULL,
+                       pb ? pb->n_details : 0);
     proto_status_pb_free(pb);
 }

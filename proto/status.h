@@ -18,7 +18,7 @@ struct proto_range {
 struct proto_status {
     enum common_code code;
     char message[COMMON_ERROR_BYTES];
-    char reason[32];        // "" for none; see Detail in banyan.proto
+    char reason[32]; // "" for none; see Detail in banyan.proto
     uint64_t session, chunk;
     uint32_t layer;
     uint32_t n_ranges, n_workers;
@@ -27,8 +27,8 @@ struct proto_status {
 };
 
 // Sets code and message; clears the details. Returns code.
-enum common_code proto_status_set(struct proto_status *status, enum common_code code, const char *reason, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
+enum common_code proto_status_set(struct proto_status *status, enum common_code code, const char *reason,
+                                  const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 void proto_status_add_range(struct proto_status *status, uint64_t first, uint64_t count);
 void proto_status_add_worker(struct proto_status *status, const char *name);
 

@@ -16,7 +16,7 @@ static enum common_code bad(struct common_error *err, size_t item, const char *w
     return common_error_set(err, COMMON_INVALID_ARGUMENT, "step item %zu: %s", item, what);
 }
 
-// ---- steps --------------------------------------------------------------------------------------------------------------------
+// ---- steps ----------------------------------------------------------------------------------------------
 
 // The next `bytes` of a tensor belong to an item.
 static bool take(size_t *used, size_t total, uint64_t bytes, size_t *offset, size_t *len)
@@ -29,8 +29,8 @@ static bool take(size_t *used, size_t total, uint64_t bytes, size_t *offset, siz
     return true;
 }
 
-static enum common_code decode_runs(const Banyan__Pb__StepItem *from, size_t index, struct proto_step *step, struct proto_step_item *item,
-                                    struct common_error *err)
+static enum common_code decode_runs(const Banyan__Pb__StepItem *from, size_t index, struct proto_step *step,
+                                    struct proto_step_item *item, struct common_error *err)
 {
     uint64_t rows = 0;
     item->append_first = step->n_appends;
@@ -38,7 +38,8 @@ static enum common_code decode_runs(const Banyan__Pb__StepItem *from, size_t ind
     for (size_t i = 0; i < from->n_append; i++) {
         const Banyan__Pb__AppendRun *run = from->append[i];
         struct proto_append_run *to = &step->appends[step->n_appends++];
-        if (run->chunk == 0 || run->rows == 0 || run->first != item->first + rows || run->rows > item->rows - rows)
+        if (run->chunk == 0 || run->rows == 0 || run->first != item->first + rows ||
+            run->rows > item->rows - rows)
             return bad(err, index, "the appended runs do not cover its rows in order");
         if (run->n_holders < 1 || run->n_holders > PROTO_STEP_HOLDERS_MAX)
             return bad(err, index, "an appended run has no holders, or too many");
@@ -54,7 +55,8 @@ static enum common_code decode_runs(const Banyan__Pb__StepItem *from, size_t ind
     return COMMON_OK;
 }
 
-static enum common_code decode_items(const Banyan__Pb__StepRequest *from, struct proto_step *step, struct common_error *err)
+static enum common_code decode_items(const Banyan__Pb__StepRequest *from, struct proto_step *step,
+                                     struct common_error *err)
 {
     size_t q_used = 0, k_used = 0, v_used = 0;
     for (size_t i = 0; i < from->n_items; i++) {
@@ -105,17 +107,18 @@ static enum common_code decode_items(const Banyan__Pb__StepRequest *from, struct
     return COMMON_OK;
 }
 
-enum common_code proto_step_decode(const struct proto_message *message, uint64_t deadline_ns, struct proto_step **out,
-                                   struct common_error *err)
+enum common_code proto_step_decode(const struct proto_message *message, uint64_t deadline_ns,
+                                   struct proto_step **out, struct common_error *err)
 {
     if (!message->body || message->body->descriptor != &banyan__pb__step_request__descriptor)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "not a step");
     const Banyan__Pb__StepRequest *from = (const Banyan__Pb__StepRequest *)(const void *)message->body;
     if (from->n_items < 1 || from->n_items > PROTO_STEP_ITEMS_MAX)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "a step of %zu items: 1 to %d", from->n_items, PROTO_STEP_ITEMS_MAX);
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "a step of %zu items: 1 to %d", from->n_items,
+                                PROTO_STEP_ITEMS_MAX);
     if (message->n_tensors != 1 && message->n_tensors != 3)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "a step has one tensor (q) or three (q, k, v), not %zu",
-                                message->n_tensors);
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "a step has one tensor (q) or three (q, k, v), not %zu", message->n_tensors);
     for (size_t i = 0; i < message->n_tensors; i++)
         if (message->tensors[i].dtype != BANYAN__PB__DTYPE__DTYPE_U8)
             return common_error_set(err, COMMON_INVALID_ARGUMENT, "the tensors of a step are raw bytes");
@@ -123,7 +126,8 @@ enum common_code proto_step_decode(const struct proto_message *message, uint64_t
     for (size_t i = 0; i < from->n_items; i++)
         n_runs += from->items[i]->n_append;
     // One allocation: step, items, runs.
-    size_t items_at = sizeof(struct proto_step), runs_at = items_at + from->n_items * sizeof(struct proto_step_item);
+    size_t items_at = sizeof(struct proto_step),
+           runs_at = items_at + from->n_items * sizeof(struct proto_step_item);
     struct proto_step *step = malloc(runs_at + n_runs * sizeof(struct proto_append_run));
     if (!step)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a step");
@@ -169,7 +173,7 @@ void proto_step_free(struct proto_step *step)
     free(step);
 }
 
-// ---- sending ------------------------------------------------------------------------------------------------------------------
+// ---- sending --------------------------------------------------------------------------------------------
 
 struct step_messages { // the packed form of a step, in one allocation
     Banyan__Pb__StepRequest request;
@@ -179,7 +183,8 @@ struct step_messages { // the packed form of a step, in one allocation
 
 static struct step_messages *messages_of(const struct proto_step *step, bool with_kv)
 {
-    size_t bytes = sizeof(struct step_messages) + step->n_items * (sizeof(Banyan__Pb__StepItem) + sizeof(void *)) +
+    size_t bytes = sizeof(struct step_messages) +
+                   step->n_items * (sizeof(Banyan__Pb__StepItem) + sizeof(void *)) +
                    step->n_appends * (sizeof(Banyan__Pb__AppendRun) + sizeof(void *));
     struct step_messages *m = malloc(bytes);
     if (!m)
@@ -273,11 +278,13 @@ enum common_code proto_step_send(struct proto_channel *channel, const struct pro
         goto free_both;
     }
     *call = (struct step_call){done, arg, step->n_items};
-    const struct common_slice slices[3] = {
-        {step->q, step->q_bytes}, {step->k, step->k_bytes}, {step->v, step->v_bytes}};
+    const struct common_slice slices[3] = {{step->q, step->q_bytes},
+                                           {step->k, step->k_bytes},
+                                           {step->v, step->v_bytes}};
     struct proto_tensor_out tensors[3];
     for (int i = 0; i < 3; i++)
-        tensors[i] = (struct proto_tensor_out){BANYAN__PB__DTYPE__DTYPE_U8, 1, {slices[i].len}, &slices[i], 1};
+        tensors[i] =
+            (struct proto_tensor_out){BANYAN__PB__DTYPE__DTYPE_U8, 1, {slices[i].len}, &slices[i], 1};
     code = proto_channel_call(channel,
                               &(struct proto_call){.method = BANYAN__PB__METHOD__METHOD_STEP,
                                                    .body = &messages->request.base,
@@ -296,14 +303,15 @@ free_both:
     return code;
 }
 
-// ---- results ------------------------------------------------------------------------------------------------------------------
+// ---- results --------------------------------------------------------------------------------------------
 
 struct proto_step_result *proto_step_result_new(uint32_t n_items, uint32_t max_traces)
 {
     if (n_items > PROTO_STEP_ITEMS_MAX || max_traces > 4096)
         return NULL;
     // One allocation: result, items, traces.
-    size_t items = n_items * sizeof(struct proto_step_result_item), traces = max_traces * sizeof(struct proto_trace);
+    size_t items = n_items * sizeof(struct proto_step_result_item),
+           traces = max_traces * sizeof(struct proto_trace);
     struct proto_step_result *result = calloc(1, sizeof *result + items + traces);
     if (!result)
         return NULL;
@@ -330,16 +338,18 @@ static bool copy_name(char to[WORKER_NAME_MAX + 1], const char *from)
     return true;
 }
 
-enum common_code proto_step_result_decode(const struct proto_message *message, uint32_t n_items, struct proto_step_result **out,
-                                          struct common_error *err)
+enum common_code proto_step_result_decode(const struct proto_message *message, uint32_t n_items,
+                                          struct proto_step_result **out, struct common_error *err)
 {
     if (!message->body || message->body->descriptor != &banyan__pb__step_reply__descriptor)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "not the answer to a step");
     const Banyan__Pb__StepReply *from = (const Banyan__Pb__StepReply *)(const void *)message->body;
     if (from->n_items != n_items)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "the answer to a step of %u items has %zu", n_items, from->n_items);
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "the answer to a step of %u items has %zu",
+                                n_items, from->n_items);
     if (message->n_tensors < 1 || message->n_tensors > 2)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "the answer to a step has %zu tensors: 1 or 2", message->n_tensors);
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "the answer to a step has %zu tensors: 1 or 2",
+                                message->n_tensors);
     struct proto_step_result *result = proto_step_result_new(n_items, (uint32_t)from->n_traces);
     if (!result)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for the answer to a step");
@@ -370,8 +380,8 @@ enum common_code proto_step_result_decode(const struct proto_message *message, u
         *trace = (struct proto_trace){it->rank, it->queue_ns, it->compute_ns, it->wait_ns, it->tokens, ""};
         if (!copy_name(trace->worker, it->worker)) {
             proto_step_result_free(result);
-            return common_error_set(err, COMMON_INVALID_ARGUMENT, "a trace names a worker with more than %d characters",
-                                    WORKER_NAME_MAX);
+            return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                    "a trace names a worker with more than %d characters", WORKER_NAME_MAX);
         }
     }
     for (size_t i = 0; i < message->n_tensors; i++) {
@@ -391,13 +401,16 @@ struct item_messages {
     char *worker_list[1];
 };
 
-void proto_step_reply(struct proto_request *request, const struct proto_step_result *result, proto_done_fn sent, void *sent_arg)
+void proto_step_reply(struct proto_request *request, const struct proto_step_result *result,
+                      proto_done_fn sent, void *sent_arg)
 {
     uint32_t n = result->n_items, n_traces = result->n_traces;
-    size_t bytes = n * (sizeof(struct item_messages) + sizeof(void *)) + n_traces * (sizeof(Banyan__Pb__WorkerTrace) + sizeof(void *));
+    size_t bytes = n * (sizeof(struct item_messages) + sizeof(void *)) +
+                   n_traces * (sizeof(Banyan__Pb__WorkerTrace) + sizeof(void *));
     struct item_messages *items = malloc(bytes ? bytes : 1);
     if (!items) {
-        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "out of memory for the answer to a step", NULL, 0);
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "out of memory for the answer to a step", NULL,
+                           0);
         if (sent)
             sent(sent_arg);
         return;
@@ -452,7 +465,8 @@ void proto_step_reply(struct proto_request *request, const struct proto_step_res
     assert(result->n_tensors <= 2);
     for (uint32_t i = 0; i < result->n_tensors; i++) {
         slices[i] = (struct common_slice){result->tensors[i], result->tensor_bytes[i]};
-        tensors[i] = (struct proto_tensor_out){BANYAN__PB__DTYPE__DTYPE_U8, 1, {slices[i].len}, &slices[i], 1};
+        tensors[i] =
+            (struct proto_tensor_out){BANYAN__PB__DTYPE__DTYPE_U8, 1, {slices[i].len}, &slices[i], 1};
     }
     proto_request_reply(request, &reply.base, tensors, result->n_tensors, sent, sent_arg);
     free(items);

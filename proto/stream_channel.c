@@ -31,17 +31,17 @@ struct stream_channel {
     struct proto_channel *channel;
     struct proto_endpoint endpoint;
     enum channel_state state;
-    int fd;                    // CONNECTING
+    int fd; // CONNECTING
     struct event connect_event;
-    struct proto_link *io;     // HELLO and later
+    struct proto_link *io;      // HELLO and later
     struct common_timer *timer; // backoff, and the time for connecting and hello
     uint64_t backoff_ns;
-    struct evdns_base *dns;    // made at the first name
+    struct evdns_base *dns; // made at the first name
     struct evdns_getaddrinfo_request *lookup;
-    bool alive_in_lookup;      // a look-up that ends on the stack of its start
+    bool alive_in_lookup; // a look-up that ends on the stack of its start
     struct proto_hello hello;
-    uint64_t request;          // id of the hello's request being answered
-    bool logged;               // the reason of this outage
+    uint64_t request; // id of the hello's request being answered
+    bool logged;      // the reason of this outage
     struct proto_scratch scratch;
 };
 
@@ -82,9 +82,10 @@ static void retreat(struct stream_channel *s, enum common_code code, const char 
     proto_channel_unref(channel);
 }
 
-// ---- hello --------------------------------------------------------------------------------------------------------------------
+// ---- hello ----------------------------------------------------------------------------------------------
 
-static bool send_hello(struct stream_channel *s, uint32_t method, const ProtobufCMessage *body, const char *credentials)
+static bool send_hello(struct stream_channel *s, uint32_t method, const ProtobufCMessage *body,
+                       const char *credentials)
 {
     struct proto_outgoing outgoing = {
         .kind = PROTO_FRAME_REQUEST,
@@ -99,12 +100,14 @@ static bool send_hello(struct stream_channel *s, uint32_t method, const Protobuf
            proto_link_send(s->io, &gather, NULL, NULL, NULL);
 }
 
-static enum common_code take_hello(struct stream_channel *s, const Banyan__Pb__LinkHelloReply *reply, struct common_error *err)
+static enum common_code take_hello(struct stream_channel *s, const Banyan__Pb__LinkHelloReply *reply,
+                                   struct common_error *err)
 {
     struct proto_channel *channel = s->channel;
     if (reply->version != PROTO_VERSION)
-        return common_error_set(err, COMMON_FAILED_PRECONDITION, "the server speaks version %u, this program speaks %u",
-                                reply->version, PROTO_VERSION);
+        return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                "the server speaks version %u, this program speaks %u", reply->version,
+                                PROTO_VERSION);
     if (reply->nonce.len != PROTO_NONCE_BYTES)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "the server's hello has no nonce");
     memcpy(s->hello.accept_nonce, reply->nonce.data, PROTO_NONCE_BYTES);
@@ -115,7 +118,8 @@ static enum common_code take_hello(struct stream_channel *s, const Banyan__Pb__L
     if (proto_role_is_daemon(channel->role)) {
         proto_hello_proof(&channel->secret, &s->hello, false, mac);
         if (reply->proof.len != sizeof mac || !common_bytes_equal(reply->proof.data, mac, sizeof mac))
-            return common_error_set(err, COMMON_UNAUTHENTICATED, "the server does not know this cluster's secret");
+            return common_error_set(err, COMMON_UNAUTHENTICATED,
+                                    "the server does not know this cluster's secret");
         proto_hello_proof(&channel->secret, &s->hello, true, mac);
         proof.proof = (ProtobufCBinaryData){sizeof mac, mac};
     } else if (channel->has_token) {
@@ -150,7 +154,10 @@ static void on_hello_frame(struct stream_channel *s, struct proto_message *messa
     struct common_error err = {.code = COMMON_OK};
     enum common_code code = COMMON_OK;
     if (header->status && header->status->code != COMMON_OK)
-        code = common_error_set(&err, common_code_valid((int)header->status->code) ? (enum common_code)header->status->code : COMMON_UNKNOWN,
+        code = common_error_set(&err,
+                                common_code_valid((int)header->status->code)
+                                    ? (enum common_code)header->status->code
+                                    : COMMON_UNKNOWN,
                                 "refused: %.300s", header->status->message);
     else if (header->method != method || header->request != s->request)
         code = common_error_set(&err, COMMON_INVALID_ARGUMENT, "the server does not answer the hello");
@@ -169,9 +176,10 @@ static void on_hello_frame(struct stream_channel *s, struct proto_message *messa
         proto_link_fail(s->io, code, err.message);
 }
 
-// ---- frames -------------------------------------------------------------------------------------------------------------------
+// ---- frames ---------------------------------------------------------------------------------------------
 
-static bool on_frame(void *owner, const struct proto_prefix *prefix, struct common_blob *blob, size_t offset, struct common_error *err)
+static bool on_frame(void *owner, const struct proto_prefix *prefix, struct common_blob *blob, size_t offset,
+                     struct common_error *err)
 {
     struct stream_channel *s = owner;
     struct proto_channel *channel = s->channel;
@@ -191,21 +199,22 @@ static bool on_frame(void *owner, const struct proto_prefix *prefix, struct comm
     return true;
 }
 
-static bool on_oversize(void *owner, const struct proto_prefix *prefix, struct common_blob *blob, size_t offset,
-                        struct common_error *err)
+static bool on_oversize(void *owner, const struct proto_prefix *prefix, struct common_blob *blob,
+                        size_t offset, struct common_error *err)
 {
     struct stream_channel *s = owner;
     struct proto_channel *channel = s->channel;
     struct proto_prefix as_is = *prefix;
     struct proto_message *message;
     as_is.payload_len = 0;
-    if (s->state != STATE_READY || proto_message_open(&channel->pool, &as_is, blob, offset, &message, err) != COMMON_OK)
+    if (s->state != STATE_READY ||
+        proto_message_open(&channel->pool, &as_is, blob, offset, &message, err) != COMMON_OK)
         return false;
     uint64_t id = message->header->request;
     proto_message_release(&channel->pool, message);
     char text[128];
-    snprintf(text, sizeof text, "an answer of %llu bytes is above the limit of %llu", (unsigned long long)prefix->payload_len,
-             (unsigned long long)channel->payload_max);
+    snprintf(text, sizeof text, "an answer of %llu bytes is above the limit of %llu",
+             (unsigned long long)prefix->payload_len, (unsigned long long)channel->payload_max);
     proto_channel_fail_call(channel, id, COMMON_RESOURCE_EXHAUSTED, text);
     return true;
 }
@@ -221,7 +230,7 @@ static const struct proto_link_ops link_ops = {
     .failed = on_failed,
 };
 
-// ---- connecting ---------------------------------------------------------------------------------------------------------------
+// ---- connecting -----------------------------------------------------------------------------------------
 
 static void begin_hello(struct stream_channel *s)
 {
@@ -303,7 +312,8 @@ static void on_lookup(int result, struct evutil_addrinfo *found, void *arg)
     s->alive_in_lookup = false;
     if (result != 0 || !found) {
         char text[300];
-        snprintf(text, sizeof text, "cannot find the address of '%.150s': %s", s->endpoint.host, evutil_gai_strerror(result));
+        snprintf(text, sizeof text, "cannot find the address of '%.150s': %s", s->endpoint.host,
+                 evutil_gai_strerror(result));
         s->state = STATE_BACKOFF;
         retreat(s, COMMON_UNAVAILABLE, text);
     } else {
@@ -322,13 +332,16 @@ static void look_up(struct stream_channel *s)
         retreat(s, COMMON_UNAVAILABLE, "cannot look up names");
         return;
     }
-    struct evutil_addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = EVUTIL_AI_ADDRCONFIG};
+    struct evutil_addrinfo hints = {.ai_family = AF_UNSPEC,
+                                    .ai_socktype = SOCK_STREAM,
+                                    .ai_flags = EVUTIL_AI_ADDRCONFIG};
     char port[8];
     snprintf(port, sizeof port, "%u", s->endpoint.port);
     s->state = STATE_LOOKUP;
     common_timer_start(s->timer, PROTO_HELLO_NS, false);
     s->alive_in_lookup = true;
-    struct evdns_getaddrinfo_request *lookup = evdns_getaddrinfo(s->dns, s->endpoint.host, port, &hints, on_lookup, s);
+    struct evdns_getaddrinfo_request *lookup =
+        evdns_getaddrinfo(s->dns, s->endpoint.host, port, &hints, on_lookup, s);
     if (lookup && s->alive_in_lookup)
         s->lookup = lookup;
 }
@@ -368,13 +381,14 @@ static void on_timer(void *arg)
     }
 }
 
-// ---- operations ---------------------------------------------------------------------------------------------------------------
+// ---- operations -----------------------------------------------------------------------------------------
 
-static enum common_code stream_open(struct proto_channel *channel, const struct proto_endpoint *endpoint, struct common_error *err)
+static enum common_code stream_open(struct proto_channel *channel, const struct proto_endpoint *endpoint,
+                                    struct common_error *err)
 {
     if (proto_role_is_daemon(channel->role) && !channel->has_secret)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "a daemon needs the cluster secret to link to '%s'",
-                                channel->endpoint_text);
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "a daemon needs the cluster secret to link to '%s'", channel->endpoint_text);
     struct stream_channel *s = calloc(1, sizeof *s);
     if (!s || common_timer_new(channel->loop, on_timer, s, &s->timer) != COMMON_OK) {
         free(s);
@@ -384,7 +398,8 @@ static enum common_code stream_open(struct proto_channel *channel, const struct 
     s->endpoint = *endpoint;
     s->backoff_ns = BACKOFF_MIN_NS;
     channel->state = s;
-    common_timer_start(s->timer, 0, false); // connecting begins in the loop's next turn: nothing is called back from here
+    common_timer_start(s->timer, 0,
+                       false); // connecting begins in the loop's next turn: nothing is called back from here
     return COMMON_OK;
 }
 
@@ -413,8 +428,8 @@ static bool stream_ready(const struct proto_channel *channel)
     return s && s->state == STATE_READY && !s->io->failed;
 }
 
-static enum common_code stream_send(struct proto_channel *channel, struct proto_pending *call, struct proto_gather *gather,
-                                    struct common_error *err)
+static enum common_code stream_send(struct proto_channel *channel, struct proto_pending *call,
+                                    struct proto_gather *gather, struct common_error *err)
 {
     struct stream_channel *s = channel->state;
     if (!proto_link_send(s->io, gather, NULL, NULL, &call->out))
@@ -433,11 +448,13 @@ static void stream_forget(struct proto_channel *channel, struct proto_pending *c
         went = proto_link_out_detach(s->io, out);
     if (!tell || !went || s->state != STATE_READY)
         return;
-    struct proto_outgoing cancel = {
-        .kind = PROTO_FRAME_ONE_WAY, .method = BANYAN__PB__METHOD__METHOD_CANCEL, .request = call->id};
+    struct proto_outgoing cancel = {.kind = PROTO_FRAME_ONE_WAY,
+                                    .method = BANYAN__PB__METHOD__METHOD_CANCEL,
+                                    .request = call->id};
     struct proto_gather gather;
     if (proto_frame_encode(&s->scratch, &cancel, 0, &gather, NULL) == COMMON_OK)
-        proto_link_send(s->io, &gather, NULL, NULL, NULL); // out of memory: the peer finds out by the deadline
+        proto_link_send(s->io, &gather, NULL, NULL,
+                        NULL); // out of memory: the peer finds out by the deadline
 }
 
 const struct proto_channel_ops proto_stream_channel_ops = {

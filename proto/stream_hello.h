@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The proofs of a link's hello (docs/WIRE.md, "hello"): who dials and who accepts, bound to both nonces and both roles.
+// The proofs of a link's hello (docs/WIRE.md, "hello"): who dials and who accepts, bound to both nonces and
+// both roles.
 #ifndef PROTO_STREAM_HELLO_H
 #define PROTO_STREAM_HELLO_H
 

@@ -47,7 +47,7 @@ void proto_link_fail(struct proto_link *link, enum common_code code, const char 
     kick(link);
 }
 
-// ---- writing ------------------------------------------------------------------------------------------------------------------
+// ---- writing --------------------------------------------------------------------------------------------
 
 static void out_free(struct proto_link *link, struct proto_link_out *out)
 {
@@ -218,14 +218,15 @@ bool proto_link_out_detach(struct proto_link *link, struct proto_link_out *out)
     return true;
 }
 
-// ---- reading ------------------------------------------------------------------------------------------------------------------
+// ---- reading --------------------------------------------------------------------------------------------
 
 static bool unique(const struct common_blob *blob)
 {
     return __atomic_load_n(&blob->refs, __ATOMIC_ACQUIRE) == 1;
 }
 
-// Makes room for `need` bytes from in_start on (a multiple of 64): in place, at the front, or in a new buffer when messages still use this one.
+// Makes room for `need` bytes from in_start on (a multiple of 64): in place, at the front, or in a new buffer
+// when messages still use this one.
 static bool make_room(struct proto_link *link, size_t need)
 {
     size_t have = link->in_end - link->in_start;
@@ -247,7 +248,8 @@ static bool make_room(struct proto_link *link, size_t need)
     return true;
 }
 
-static bool deliver(struct proto_link *link, const struct proto_prefix *prefix, struct common_blob *blob, size_t offset, bool oversize)
+static bool deliver(struct proto_link *link, const struct proto_prefix *prefix, struct common_blob *blob,
+                    size_t offset, bool oversize)
 {
     struct common_error err = {.message = "the peer sent a frame that this end does not take"};
     bool (*take)(void *, const struct proto_prefix *, struct common_blob *, size_t, struct common_error *) =
@@ -334,7 +336,8 @@ static void parse_all(struct proto_link *link)
     link->in_parse = false;
     if (link->closed || link->failed || link->in_start != link->in_end)
         return;
-    size_t front = (size_t)(-link->skip & 63); // the next frame starts aligned also behind bytes that are skipped
+    size_t front =
+        (size_t)(-link->skip & 63); // the next frame starts aligned also behind bytes that are skipped
     if (unique(link->in)) {
         link->in_start = link->in_end = front;
     } else if (link->in->cap - link->in_end < SMALL_ROOM) {
@@ -440,9 +443,10 @@ bool proto_link_stalls(const struct proto_link *link, uint64_t since_ns)
            (!proto_list_empty(&link->outs) && link->wrote_ns < since_ns);
 }
 
-// ---- life ---------------------------------------------------------------------------------------------------------------------
+// ---- life -----------------------------------------------------------------------------------------------
 
-struct proto_link *proto_link_new(struct common_loop *loop, int fd, const struct proto_link_ops *ops, void *owner)
+struct proto_link *proto_link_new(struct common_loop *loop, int fd, const struct proto_link_ops *ops,
+                                  void *owner)
 {
     struct event_base *base = common_loop_base(loop);
     struct proto_link *link = calloc(1, sizeof *link);

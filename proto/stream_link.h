@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// One connected stream socket that carries frames, used by both ends. Reads fill one aligned buffer in which small frames are used in place;
-// big frames are read straight into a blob of their own. Writes go out at once on the caller's stack and wait only when the socket is full.
+// One connected stream socket that carries frames, used by both ends. Reads fill one aligned buffer in which
+// small frames are used in place; big frames are read straight into a blob of their own. Writes go out at
+// once on the caller's stack and wait only when the socket is full.
 //
-//   open --failure, end of file, garbage--> failed --kick (next turn of the loop)--> owner's `failed` --> closed
+//   open --failure, end of file, garbage--> failed --kick (next turn of the loop)--> owner's `failed` -->
+//   closed
 //     \_______________________________________stream_link_close______________________________________/
 #ifndef PROTO_STREAM_LINK_H
 #define PROTO_STREAM_LINK_H
@@ -25,10 +27,14 @@
 struct proto_link;
 
 struct proto_link_ops {
-    // A whole frame lies at blob->data + offset. It may close the link. A false return fails the link with *err.
-    bool (*frame)(void *owner, const struct proto_prefix *prefix, struct common_blob *blob, size_t offset, struct common_error *err);
-    // A frame whose payload is above the limit: only its header lies there, the payload will be skipped. NULL: such a frame fails the link.
-    bool (*oversize)(void *owner, const struct proto_prefix *prefix, struct common_blob *blob, size_t offset, struct common_error *err);
+    // A whole frame lies at blob->data + offset. It may close the link. A false return fails the link with
+    // *err.
+    bool (*frame)(void *owner, const struct proto_prefix *prefix, struct common_blob *blob, size_t offset,
+                  struct common_error *err);
+    // A frame whose payload is above the limit: only its header lies there, the payload will be skipped.
+    // NULL: such a frame fails the link.
+    bool (*oversize)(void *owner, const struct proto_prefix *prefix, struct common_blob *blob, size_t offset,
+                     struct common_error *err);
     // The link is of no use any more; the owner calls proto_link_close.
     void (*failed)(void *owner, enum common_code code, const char *text);
     // Asked before each frame; false: stop reading until proto_link_resume. NULL: always true.
@@ -42,7 +48,7 @@ struct proto_link_out {
     size_t next;                 // first iovec not written
     size_t left;                 // bytes
     bool started;
-    bool owns_rest;              // the rest was copied: `gather` holds all of it
+    bool owns_rest; // the rest was copied: `gather` holds all of it
     proto_done_fn sent;
     void *sent_arg;
     struct proto_link_out **owner; // cleared when this goes
@@ -63,32 +69,39 @@ struct proto_link {
     struct common_blob *big; // a frame above the buffer, being read
     struct proto_prefix big_prefix;
     size_t big_have, big_len;
-    uint64_t skip;           // bytes of an oversize frame still to come
+    uint64_t skip; // bytes of an oversize frame still to come
     uint32_t header_max;
     uint64_t payload_max;
-    uint64_t read_ns;        // when bytes last came, for frames that stall
+    uint64_t read_ns; // when bytes last came, for frames that stall
     // writing
     struct proto_list outs;
     size_t out_bytes;
-    uint64_t wrote_ns;       // when bytes last went, for readers that stall
+    uint64_t wrote_ns; // when bytes last went, for readers that stall
 };
 
-// Takes over fd (non-blocking, connected). Limits are those of the hello until proto_link_set_limits. NULL: out of memory (fd stays the caller's).
-struct proto_link *proto_link_new(struct common_loop *loop, int fd, const struct proto_link_ops *ops, void *owner);
-bool proto_link_set_limits(struct proto_link *link, uint32_t header_max, uint64_t payload_max); // false: out of memory
+// Takes over fd (non-blocking, connected). Limits are those of the hello until proto_link_set_limits. NULL:
+// out of memory (fd stays the caller's).
+struct proto_link *proto_link_new(struct common_loop *loop, int fd, const struct proto_link_ops *ops,
+                                  void *owner);
+bool proto_link_set_limits(struct proto_link *link, uint32_t header_max,
+                           uint64_t payload_max); // false: out of memory
 
-// Sends a frame. `sent` (may be NULL) runs once its bytes are not needed any more, on this stack or later, also when the link fails.
-// When it has to wait and `owner` is not NULL, *owner names it until then. false: out of memory; nothing was sent, `sent` has not run.
+// Sends a frame. `sent` (may be NULL) runs once its bytes are not needed any more, on this stack or later,
+// also when the link fails. When it has to wait and `owner` is not NULL, *owner names it until then. false:
+// out of memory; nothing was sent, `sent` has not run.
 bool proto_link_send(struct proto_link *link, struct proto_gather *gather, proto_done_fn sent, void *sent_arg,
                      struct proto_link_out **owner);
 
-// The borrowed bytes of a waiting frame go away: it is dropped if not begun (returns false), else the rest is copied (true).
+// The borrowed bytes of a waiting frame go away: it is dropped if not begun (returns false), else the rest is
+// copied (true).
 bool proto_link_out_detach(struct proto_link *link, struct proto_link_out *out);
 
-void proto_link_fail(struct proto_link *link, enum common_code code, const char *text); // `failed` comes in the next turn
+void proto_link_fail(struct proto_link *link, enum common_code code,
+                     const char *text); // `failed` comes in the next turn
 void proto_link_resume(struct proto_link *link);
 
-// Nothing comes afterwards, except `sent` of what waits: on this stack. The memory goes with the last reference.
+// Nothing comes afterwards, except `sent` of what waits: on this stack. The memory goes with the last
+// reference.
 void proto_link_close(struct proto_link *link);
 
 // Whether a frame has been half read, or an answer half written, without a byte moving since `since_ns`.

@@ -25,7 +25,8 @@
 enum {
     BACKLOG = 512,
     ACCEPTS_ROUND = 64,
-    OUT_BYTES_MAX = 4 << 20, // answers that a link's reader has not taken: above it, the link's requests are not read
+    OUT_BYTES_MAX =
+        4 << 20, // answers that a link's reader has not taken: above it, the link's requests are not read
     BUCKETS_MIN = 64,
 };
 
@@ -36,10 +37,10 @@ enum link_state { LINK_HELLO, LINK_PROOF, LINK_READY };
 struct server_link {
     struct proto_list link; // in server->links
     struct proto_server *server;
-    struct proto_link *io;  // NULL once closed
-    unsigned refs;          // the list, and each request
+    struct proto_link *io; // NULL once closed
+    unsigned refs;         // the list, and each request
     enum link_state state;
-    bool closing;           // refused: closed when the answer is out
+    bool closing; // refused: closed when the answer is out
     uint64_t id, since_ns;
     uint32_t role;
     struct proto_hello hello;
@@ -82,7 +83,7 @@ static void server_link_close(struct server_link *link)
     server_link_unref(link);
 }
 
-// ---- requests by id -------------------------------------------------------------------------------------------------------------
+// ---- requests by id -------------------------------------------------------------------------------------
 
 static struct proto_request **bucket(struct server_link *link, uint64_t id)
 {
@@ -136,7 +137,8 @@ static void take_out(struct server_link *link, struct proto_request *request)
     proto_list_remove(&request->link);
 }
 
-static void send_reply(struct proto_request *request, struct proto_gather *gather, proto_done_fn sent, void *sent_arg)
+static void send_reply(struct proto_request *request, struct proto_gather *gather, proto_done_fn sent,
+                       void *sent_arg)
 {
     struct server_link *link = request->transport;
     if (link->n_buckets)
@@ -168,7 +170,7 @@ static struct proto_request *request_new(struct server_link *link, struct proto_
     return request;
 }
 
-// ---- hello --------------------------------------------------------------------------------------------------------------------
+// ---- hello ----------------------------------------------------------------------------------------------
 
 static bool bytes_are(const ProtobufCBinaryData *data, const uint8_t *want, size_t len)
 {
@@ -176,7 +178,8 @@ static bool bytes_are(const ProtobufCBinaryData *data, const uint8_t *want, size
 }
 
 // Says why, and closes once the answer is out: the next byte from this peer, or the hello's time, does it.
-static void refuse_link(struct server_link *link, struct proto_request *request, enum common_code code, const char *why)
+static void refuse_link(struct server_link *link, struct proto_request *request, enum common_code code,
+                        const char *why)
 {
     link->closing = true;
     proto_request_refuse(request, code, why);
@@ -188,17 +191,20 @@ static void on_hello(struct server_link *link, struct proto_request *request)
     const Banyan__Pb__LinkHelloRequest *hello = (const Banyan__Pb__LinkHelloRequest *)request->message->body;
     if (hello->version != PROTO_VERSION) {
         char why[96];
-        snprintf(why, sizeof why, "the dialler speaks version %u, this server speaks %u", hello->version, PROTO_VERSION);
+        snprintf(why, sizeof why, "the dialler speaks version %u, this server speaks %u", hello->version,
+                 PROTO_VERSION);
         refuse_link(link, request, COMMON_FAILED_PRECONDITION, why);
         return;
     }
     bool daemon = proto_role_is_daemon((uint32_t)hello->role);
     if (hello->nonce.len != PROTO_NONCE_BYTES || (!daemon && hello->role != BANYAN__PB__ROLE__ROLE_CLIENT)) {
-        refuse_link(link, request, COMMON_INVALID_ARGUMENT, "a hello without a nonce or with an unknown role");
+        refuse_link(link, request, COMMON_INVALID_ARGUMENT,
+                    "a hello without a nonce or with an unknown role");
         return;
     }
     if (daemon && !server->has_secret) {
-        refuse_link(link, request, COMMON_UNAUTHENTICATED, "this server has no cluster secret and takes no daemons");
+        refuse_link(link, request, COMMON_UNAUTHENTICATED,
+                    "this server has no cluster secret and takes no daemons");
         return;
     }
     link->role = (uint32_t)hello->role;
@@ -235,11 +241,13 @@ static void on_proof(struct server_link *link, struct proto_request *request)
         uint8_t want[COMMON_MAC_BYTES];
         proto_hello_proof(&server->secret, &link->hello, true, want);
         if (!bytes_are(&proof->proof, want, sizeof want)) {
-            refuse_link(link, request, COMMON_UNAUTHENTICATED, "the dialler does not know the cluster secret");
+            refuse_link(link, request, COMMON_UNAUTHENTICATED,
+                        "the dialler does not know the cluster secret");
             return;
         }
     } else if (!proto_server_token_ok(server, &request->message->header->credentials)) {
-        refuse_link(link, request, COMMON_UNAUTHENTICATED, "the client token is missing or wrong: give the server's --token-file");
+        refuse_link(link, request, COMMON_UNAUTHENTICATED,
+                    "the client token is missing or wrong: give the server's --token-file");
         return;
     }
     if (!proto_link_set_limits(link->io, PROTO_HEADER_MAX, server->payload_max)) {
@@ -251,7 +259,7 @@ static void on_proof(struct server_link *link, struct proto_request *request)
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
 
-// ---- frames -------------------------------------------------------------------------------------------------------------------
+// ---- frames ---------------------------------------------------------------------------------------------
 
 static bool fail_frame(struct common_error *err, const char *why)
 {
@@ -259,8 +267,8 @@ static bool fail_frame(struct common_error *err, const char *why)
     return false;
 }
 
-static bool take_frame(struct server_link *link, const struct proto_prefix *prefix, struct common_blob *blob, size_t offset, bool oversize,
-                       struct common_error *err)
+static bool take_frame(struct server_link *link, const struct proto_prefix *prefix, struct common_blob *blob,
+                       size_t offset, bool oversize, struct common_error *err)
 {
     struct proto_server *server = link->server;
     if (link->closing || prefix->kind == PROTO_FRAME_REPLY)
@@ -287,7 +295,8 @@ static bool take_frame(struct server_link *link, const struct proto_prefix *pref
         return fail_frame(err, "out of memory for a request");
     if (link->state != LINK_READY) {
         const struct proto_method_info *info = proto_codec_method(method);
-        uint32_t want = link->state == LINK_HELLO ? BANYAN__PB__METHOD__METHOD_LINK_HELLO : BANYAN__PB__METHOD__METHOD_LINK_PROOF;
+        uint32_t want = link->state == LINK_HELLO ? BANYAN__PB__METHOD__METHOD_LINK_HELLO
+                                                  : BANYAN__PB__METHOD__METHOD_LINK_PROOF;
         struct common_error bad;
         if (method != want)
             refuse_link(link, request, COMMON_UNAUTHENTICATED, "a link must begin with its hello");
@@ -300,7 +309,8 @@ static bool take_frame(struct server_link *link, const struct proto_prefix *pref
         return true;
     }
     if (find(link, request->id)) {
-        proto_request_fail(request, COMMON_INVALID_ARGUMENT, "another request with this id is being served", NULL, 0);
+        proto_request_fail(request, COMMON_INVALID_ARGUMENT, "another request with this id is being served",
+                           NULL, 0);
         return fail_frame(err, "two requests with one id");
     }
     if (oversize) {
@@ -318,7 +328,8 @@ static bool take_frame(struct server_link *link, const struct proto_prefix *pref
     return true;
 }
 
-static bool on_frame(void *owner, const struct proto_prefix *prefix, struct common_blob *blob, size_t offset, struct common_error *err)
+static bool on_frame(void *owner, const struct proto_prefix *prefix, struct common_blob *blob, size_t offset,
+                     struct common_error *err)
 {
     struct server_link *link = owner;
     link->refs++;
@@ -327,8 +338,8 @@ static bool on_frame(void *owner, const struct proto_prefix *prefix, struct comm
     return ok;
 }
 
-static bool on_oversize(void *owner, const struct proto_prefix *prefix, struct common_blob *blob, size_t offset,
-                        struct common_error *err)
+static bool on_oversize(void *owner, const struct proto_prefix *prefix, struct common_blob *blob,
+                        size_t offset, struct common_error *err)
 {
     struct server_link *link = owner;
     if (link->state != LINK_READY)
@@ -351,7 +362,8 @@ static void on_failed(void *owner, enum common_code code, const char *text)
 static bool may_read(void *owner)
 {
     struct server_link *link = owner;
-    return link->state != LINK_READY || (!proto_server_full(link->server) && link->io->out_bytes < OUT_BYTES_MAX);
+    return link->state != LINK_READY ||
+           (!proto_server_full(link->server) && link->io->out_bytes < OUT_BYTES_MAX);
 }
 
 static const struct proto_link_ops link_ops = {
@@ -364,7 +376,8 @@ static const struct proto_link_ops link_ops = {
 void proto_stream_resume(struct proto_server *server)
 {
     for (struct proto_list *at = server->links.next; at != &server->links; at = at->next)
-        proto_link_resume(proto_list_entry(at, struct server_link, link)->io); // only marks: nothing runs here
+        proto_link_resume(
+            proto_list_entry(at, struct server_link, link)->io); // only marks: nothing runs here
 }
 
 void proto_stream_tick(struct proto_server *server)
@@ -377,11 +390,12 @@ void proto_stream_tick(struct proto_server *server)
         else if (link->state != LINK_READY && now - link->since_ns > PROTO_HELLO_NS)
             proto_link_fail(link->io, COMMON_DEADLINE_EXCEEDED, "no hello in time");
         else if (proto_link_stalls(link->io, stall))
-            proto_link_fail(link->io, COMMON_DEADLINE_EXCEEDED, "no byte of a begun frame has moved for 30 s");
+            proto_link_fail(link->io, COMMON_DEADLINE_EXCEEDED,
+                            "no byte of a begun frame has moved for 30 s");
     }
 }
 
-// ---- listeners ----------------------------------------------------------------------------------------------------------------
+// ---- listeners ------------------------------------------------------------------------------------------
 
 struct stream_listener {
     struct proto_server *server;
@@ -476,23 +490,24 @@ static bool stale(const struct sockaddr_un *address, socklen_t len)
     return refused;
 }
 
-static enum common_code bind_to(int fd, const struct sockaddr_storage *address, socklen_t len, const char *text,
-                                struct common_error *err)
+static enum common_code bind_to(int fd, const struct sockaddr_storage *address, socklen_t len,
+                                const char *text, struct common_error *err)
 {
     int rv = bind(fd, (const struct sockaddr *)address, len);
     const struct sockaddr_un *un = (const struct sockaddr_un *)address;
-    if (rv != 0 && errno == EADDRINUSE && address->ss_family == AF_UNIX && stale(un, len) && unlink(un->sun_path) == 0)
+    if (rv != 0 && errno == EADDRINUSE && address->ss_family == AF_UNIX && stale(un, len) &&
+        unlink(un->sun_path) == 0)
         rv = bind(fd, (const struct sockaddr *)address, len);
     if (rv == 0 && address->ss_family == AF_UNIX && chmod(un->sun_path, 0600) != 0)
         rv = -1;
     if (rv == 0 && listen(fd, BACKLOG) == 0)
         return COMMON_OK;
-    return common_error_set(err, errno == EADDRINUSE ? COMMON_ALREADY_EXISTS : COMMON_UNAVAILABLE, "cannot listen on '%s': %s", text,
-                            strerrordesc_np(errno));
+    return common_error_set(err, errno == EADDRINUSE ? COMMON_ALREADY_EXISTS : COMMON_UNAVAILABLE,
+                            "cannot listen on '%s': %s", text, strerrordesc_np(errno));
 }
 
-static enum common_code stream_listen(struct proto_server *server, struct proto_endpoint *endpoint, struct proto_listener *listener,
-                                      struct common_error *err)
+static enum common_code stream_listen(struct proto_server *server, struct proto_endpoint *endpoint,
+                                      struct proto_listener *listener, struct common_error *err)
 {
     char text[PROTO_ENDPOINT_MAX];
     proto_endpoint_format(endpoint, text);
@@ -504,7 +519,8 @@ static enum common_code stream_listen(struct proto_server *server, struct proto_
         snprintf(port, sizeof port, "%u", endpoint->port);
         int rv = getaddrinfo(endpoint->host, port, &hints, &found);
         if (rv != 0 || found->ai_addrlen > sizeof address) {
-            common_error_set(err, COMMON_NOT_FOUND, "cannot listen on '%s': %s", text, rv ? gai_strerror(rv) : "no address");
+            common_error_set(err, COMMON_NOT_FOUND, "cannot listen on '%s': %s", text,
+                             rv ? gai_strerror(rv) : "no address");
             if (found)
                 freeaddrinfo(found);
             return COMMON_NOT_FOUND;
@@ -525,7 +541,8 @@ static enum common_code stream_listen(struct proto_server *server, struct proto_
     }
     int one = 1;
     if (address.ss_family != AF_UNIX)
-        setsockopt(state->fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one); // past connections may linger; two listeners may not
+        setsockopt(state->fd, SOL_SOCKET, SO_REUSEADDR, &one,
+                   sizeof one); // past connections may linger; two listeners may not
     if (address.ss_family == AF_INET6)
         setsockopt(state->fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one);
     code = bind_to(state->fd, &address, len, text, err);
@@ -537,7 +554,8 @@ static enum common_code stream_listen(struct proto_server *server, struct proto_
         state->dev = st.st_dev;
         state->ino = st.st_ino;
     }
-    state->event = event_new(common_loop_base(server->loop), state->fd, EV_READ | EV_PERSIST, on_accept, state);
+    state->event =
+        event_new(common_loop_base(server->loop), state->fd, EV_READ | EV_PERSIST, on_accept, state);
     if (!state->event || event_add(state->event, NULL) != 0 ||
         common_timer_new(server->loop, on_pause_over, state, &state->pause) != COMMON_OK) {
         code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a listener");
@@ -546,7 +564,7 @@ static enum common_code stream_listen(struct proto_server *server, struct proto_
     len = sizeof address;
     if (address.ss_family != AF_UNIX && getsockname(state->fd, (struct sockaddr *)&address, &len) == 0)
         endpoint->port = ntohs(address.ss_family == AF_INET ? ((struct sockaddr_in *)&address)->sin_port
-                                                             : ((struct sockaddr_in6 *)&address)->sin6_port);
+                                                            : ((struct sockaddr_in6 *)&address)->sin6_port);
     listener->state = state;
     return COMMON_OK;
 

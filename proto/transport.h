@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What transports and the common part of the RPC layer know of each other. Private to proto/. A transport moves frames; calls, deadlines,
-// limits, roles and dispatch are common. All on the loop's thread unless said otherwise.
+// What transports and the common part of the RPC layer know of each other. Private to proto/. A transport
+// moves frames; calls, deadlines, limits, roles and dispatch are common. All on the loop's thread unless said
+// otherwise.
 #ifndef PROTO_TRANSPORT_H
 #define PROTO_TRANSPORT_H
 
@@ -17,34 +18,37 @@
 #include "proto/list.h"
 #include "proto/rpc.h"
 
-// ---- calling ------------------------------------------------------------------------------------------------------------------
+// ---- calling --------------------------------------------------------------------------------------------
 
-// A call: new -> waiting -> sent -> done, where waiting is skipped when the transport is ready, and done can come from anywhere.
+// A call: new -> waiting -> sent -> done, where waiting is skipped when the transport is ready, and done can
+// come from anywhere.
 struct proto_link_out;
 
 struct proto_pending {
-    struct proto_list link;        // in channel->waiting or channel->sent
+    struct proto_list link; // in channel->waiting or channel->sent
     uint64_t id, deadline_ns;
-    uint32_t method, heap_at;      // place in the deadline heap
+    uint32_t method, heap_at; // place in the deadline heap
     bool is_sent;
     proto_reply_fn done;
     void *arg;
-    struct proto_gather *kept;     // of a waiting call
-    struct proto_link_out *out;    // stream: the frame, while it waits for the socket
-    void *context;                 // nng: the context that carries it
+    struct proto_gather *kept;  // of a waiting call
+    struct proto_link_out *out; // stream: the frame, while it waits for the socket
+    void *context;              // nng: the context that carries it
 };
 
 struct proto_channel_ops {
     // Starts to connect. The channel's fields are set, its `state` is NULL.
-    enum common_code (*open)(struct proto_channel *channel, const struct proto_endpoint *endpoint, struct common_error *err);
+    enum common_code (*open)(struct proto_channel *channel, const struct proto_endpoint *endpoint,
+                             struct common_error *err);
     // Ends everything; no call is pending any more. Nothing comes from the transport afterwards.
     void (*close)(struct proto_channel *channel);
     bool (*connected)(const struct proto_channel *channel);
     // Whether a call could be sent now.
     bool (*ready)(const struct proto_channel *channel);
-    // Takes a call when ready. Bytes behind iov[0] may be borrowed until forget. A failure ends only this call.
-    enum common_code (*send)(struct proto_channel *channel, struct proto_pending *call, struct proto_gather *gather,
-                             struct common_error *err);
+    // Takes a call when ready. Bytes behind iov[0] may be borrowed until forget. A failure ends only this
+    // call.
+    enum common_code (*send)(struct proto_channel *channel, struct proto_pending *call,
+                             struct proto_gather *gather, struct common_error *err);
     // A sent call has ended: its borrowed bytes go away now. `tell`: the peer may still be working on it.
     void (*forget)(struct proto_channel *channel, struct proto_pending *call, bool tell);
 };
@@ -70,8 +74,8 @@ struct proto_channel {
     struct proto_pending **heap; // by deadline
     uint32_t n_heap, heap_cap;
     struct common_timer *timer;
-    uint64_t armed_ns;           // when the timer fires; UINT64_MAX: never
-    struct proto_list idle;      // ended calls for reuse
+    uint64_t armed_ns;      // when the timer fires; UINT64_MAX: never
+    struct proto_list idle; // ended calls for reuse
     unsigned n_idle;
     struct proto_scratch scratch;
     struct proto_pool pool;
@@ -83,24 +87,28 @@ void proto_channel_unref(struct proto_channel *channel);
 // The transport has become ready: sends what waits.
 void proto_channel_drain(struct proto_channel *channel);
 
-// A reply frame has arrived. false: it cannot be trusted (the transport closes the link). Late ones are dropped.
-bool proto_channel_deliver(struct proto_channel *channel, const struct proto_prefix *prefix, struct common_blob *blob, size_t offset,
-                           struct common_error *err);
+// A reply frame has arrived. false: it cannot be trusted (the transport closes the link). Late ones are
+// dropped.
+bool proto_channel_deliver(struct proto_channel *channel, const struct proto_prefix *prefix,
+                           struct common_blob *blob, size_t offset, struct common_error *err);
 
-// Ends calls with a failure of our own: the sent ones (the link is lost), or the waiting ones (the peer refuses us).
+// Ends calls with a failure of our own: the sent ones (the link is lost), or the waiting ones (the peer
+// refuses us).
 void proto_channel_fail_sent(struct proto_channel *channel, enum common_code code, const char *text);
 void proto_channel_fail_waiting(struct proto_channel *channel, enum common_code code, const char *text);
-void proto_channel_fail_call(struct proto_channel *channel, uint64_t id, enum common_code code, const char *text);
+void proto_channel_fail_call(struct proto_channel *channel, uint64_t id, enum common_code code,
+                             const char *text);
 
-// ---- serving ------------------------------------------------------------------------------------------------------------------
+// ---- serving --------------------------------------------------------------------------------------------
 
 struct proto_request {
-    struct proto_list link;    // the transport's: with its siblings of one caller
+    struct proto_list link;          // the transport's: with its siblings of one caller
     struct proto_request *hash_next; // the transport's
     struct proto_server *server;
-    void (*send)(struct proto_request *request, struct proto_gather *gather, proto_done_fn sent, void *sent_arg);
-    void *transport;           // stream link or nng context; `send` is the last to use it
-    const char *peer;          // lives as long as the transport's object
+    void (*send)(struct proto_request *request, struct proto_gather *gather, proto_done_fn sent,
+                 void *sent_arg);
+    void *transport;  // stream link or nng context; `send` is the last to use it
+    const char *peer; // lives as long as the transport's object
     struct proto_message *message;
     uint64_t id, deadline_ns, arrived_ns, link_id;
     uint32_t role, method;
@@ -120,8 +128,8 @@ struct proto_listener {
 
 struct proto_server_ops {
     // ALREADY_EXISTS when the address is taken. Sets listener->state and, with the real port, endpoint.
-    enum common_code (*listen)(struct proto_server *server, struct proto_endpoint *endpoint, struct proto_listener *listener,
-                               struct common_error *err);
+    enum common_code (*listen)(struct proto_server *server, struct proto_endpoint *endpoint,
+                               struct proto_listener *listener, struct common_error *err);
     void (*close)(struct proto_listener *listener);
 };
 extern const struct proto_server_ops proto_stream_server_ops, proto_nng_server_ops;
@@ -139,13 +147,13 @@ struct proto_server {
     void *arg;
     void (*link_closed)(void *arg, uint64_t link);
     struct proto_listener *listeners;
-    struct proto_list links;       // stream links
+    struct proto_list links; // stream links
     uint32_t n_links;
     uint64_t next_link;
-    struct common_timer *tick;     // each second: links that stall
+    struct common_timer *tick; // each second: links that stall
     struct proto_server_stats stats;
     uint64_t warned_ns, warned_refused; // rate limit of warnings about refused peers
-    struct proto_request *idle;    // ended requests for reuse, by hash_next
+    struct proto_request *idle;         // ended requests for reuse, by hash_next
     unsigned n_idle;
     struct proto_scratch scratch;
     struct proto_pool pool;
@@ -163,7 +171,8 @@ bool proto_server_token_ok(const struct proto_server *server, const ProtobufCBin
 // A zeroed request for a message, whose ownership it takes. NULL: out of memory (the message is released).
 struct proto_request *proto_request_new(struct proto_server *server, struct proto_message *message);
 
-// Checks it and hands it to its handler or answers it; the transport's fields are set. `authentic`: the caller has proved what it must.
+// Checks it and hands it to its handler or answers it; the transport's fields are set. `authentic`: the
+// caller has proved what it must.
 void proto_request_dispatch(struct proto_request *request, bool authentic);
 
 // The caller does not want it any more.

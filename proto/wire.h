@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The few pieces of protobuf's encoding that the hot path writes and reads by hand: varints, fixed 64-bit numbers, keys.
+// The few pieces of protobuf's encoding that the hot path writes and reads by hand: varints, fixed 64-bit
+// numbers, keys.
 #ifndef PROTO_WIRE_H
 #define PROTO_WIRE_H
 
@@ -15,7 +16,8 @@ struct proto_cursor {
     const uint8_t *at, *end;
 };
 
-// A field as it stands: its number, its wire type and either `value` (varint, fixed) or `data` and `len` (bytes, borrowed).
+// A field as it stands: its number, its wire type and either `value` (varint, fixed) or `data` and `len`
+// (bytes, borrowed).
 struct proto_field {
     uint32_t number, wire;
     uint64_t value;
@@ -41,7 +43,8 @@ static inline bool proto_wire_varint(struct proto_cursor *c, uint64_t *out)
     return false;
 }
 
-// The next field; false: malformed (groups, field 0, beyond the end). The caller has seen that c->at < c->end.
+// The next field; false: malformed (groups, field 0, beyond the end). The caller has seen that c->at <
+// c->end.
 static inline bool proto_wire_field(struct proto_cursor *c, struct proto_field *out)
 {
     uint64_t key, value = 0;
@@ -93,7 +96,8 @@ static inline uint8_t *proto_wire_put_varint(uint8_t *at, uint64_t value)
     return at;
 }
 
-static inline uint8_t *proto_wire_put_key(uint8_t *at, uint32_t number, uint32_t wire) // numbers below 16: one byte
+static inline uint8_t *proto_wire_put_key(uint8_t *at, uint32_t number,
+                                          uint32_t wire) // numbers below 16: one byte
 {
     *at++ = (uint8_t)(number << 3 | wire);
     return at;

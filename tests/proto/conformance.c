@@ -40,7 +40,7 @@ static void fill(uint8_t *at, size_t n, uint64_t seed)
         at[i] = (uint8_t)common_mix64(seed + i);
 }
 
-// ---- calls and answers --------------------------------------------------------------------------------------------------------
+// ---- calls and answers ----------------------------------------------------------------------------------
 
 static void test_echo_of_all_sizes(void **state)
 {
@@ -53,14 +53,18 @@ static void test_echo_of_all_sizes(void **state)
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         // Two tensors: one of the size, one of float32 behind it.
         float floats[6] = {1, 2, 3, 4, 5, 6};
-        struct common_slice pieces[] = {{bytes, sizes[i] / 2}, {NULL, 0}, {bytes + sizes[i] / 2, sizes[i] - sizes[i] / 2}};
+        struct common_slice pieces[] = {{bytes, sizes[i] / 2},
+                                        {NULL, 0},
+                                        {bytes + sizes[i] / 2, sizes[i] - sizes[i] / 2}};
         struct common_slice more = {floats, sizeof floats};
         struct proto_tensor_out tensors[] = {
             {BANYAN__PB__DTYPE__DTYPE_U8, 1, {sizes[i]}, pieces, 3},
             {BANYAN__PB__DTYPE__DTYPE_F32, 4, {1, 2, 3, 1}, &more, 1},
         };
         struct outcome o;
-        assert_int_equal(fixture_ask(channel, &(struct ask){.service = "echo", .tensors = tensors, .n_tensors = 2}, &o, NULL),
+        assert_int_equal(fixture_ask(channel,
+                                     &(struct ask){.service = "echo", .tensors = tensors, .n_tensors = 2}, &o,
+                                     NULL),
                          COMMON_OK);
         assert_int_equal(o.done, 0); // never on the stack of the call
         fixture_turn(f, &o.done, 1);
@@ -96,23 +100,29 @@ static void test_unknown_method_and_role(void **state)
     struct proto_channel *channel = fixture_connect(f);
     struct outcome o;
     Banyan__Pb__ClusterInfoRequest info = BANYAN__PB__CLUSTER_INFO_REQUEST__INIT;
-    assert_int_equal(
-        fixture_ask(channel, &(struct ask){.method = BANYAN__PB__METHOD__METHOD_CLUSTER_INFO, .body = &info.base}, &o, NULL),
-        COMMON_OK);
+    assert_int_equal(fixture_ask(channel,
+                                 &(struct ask){.method = BANYAN__PB__METHOD__METHOD_CLUSTER_INFO,
+                                               .body = &info.base},
+                                 &o, NULL),
+                     COMMON_OK);
     fixture_turn(f, &o.done, 1);
     assert_int_equal(o.code, COMMON_UNIMPLEMENTED);
     Banyan__Pb__HeartbeatRequest heartbeat = BANYAN__PB__HEARTBEAT_REQUEST__INIT;
-    assert_int_equal(
-        fixture_ask(channel, &(struct ask){.method = BANYAN__PB__METHOD__METHOD_HEARTBEAT, .body = &heartbeat.base}, &o, NULL),
-        COMMON_OK);
+    assert_int_equal(fixture_ask(channel,
+                                 &(struct ask){.method = BANYAN__PB__METHOD__METHOD_HEARTBEAT,
+                                               .body = &heartbeat.base},
+                                 &o, NULL),
+                     COMMON_OK);
     fixture_turn(f, &o.done, 1);
     assert_int_equal(o.code, COMMON_PERMISSION_DENIED);
     assert_int_equal(f->n_handled, 0);
     // Methods that do not exist are refused before they are sent; so is another method's message.
-    assert_int_equal(fixture_ask(channel, &(struct ask){.service = "", .method = 17}, &o, NULL), COMMON_INVALID_ARGUMENT);
-    assert_int_equal(
-        fixture_ask(channel, &(struct ask){.service = "", .method = BANYAN__PB__METHOD__METHOD_ATTEND}, &o, NULL),
-        COMMON_INVALID_ARGUMENT);
+    assert_int_equal(fixture_ask(channel, &(struct ask){.service = "", .method = 17}, &o, NULL),
+                     COMMON_INVALID_ARGUMENT);
+    assert_int_equal(fixture_ask(channel,
+                                 &(struct ask){.service = "", .method = BANYAN__PB__METHOD__METHOD_ATTEND},
+                                 &o, NULL),
+                     COMMON_INVALID_ARGUMENT);
     proto_channel_close(channel);
 }
 
@@ -121,7 +131,8 @@ static void test_calls_without_deadline_are_refused(void **state)
     struct fixture *f = *state;
     struct proto_channel *channel = fixture_connect(f);
     struct outcome o;
-    assert_int_equal(fixture_ask(channel, &(struct ask){.service = "echo", .deadline_ns = UINT64_MAX}, &o, NULL),
+    assert_int_equal(fixture_ask(channel, &(struct ask){.service = "echo", .deadline_ns = UINT64_MAX}, &o,
+                                 NULL),
                      COMMON_INVALID_ARGUMENT);
     proto_channel_close(channel);
 }
@@ -133,18 +144,20 @@ static void test_wrong_tensors_are_refused_here(void **state)
     struct outcome o;
     struct common_slice piece = {"12345678", 8};
     struct proto_tensor_out bad[] = {
-        {BANYAN__PB__DTYPE__DTYPE_U8, 1, {9}, &piece, 1},                             // not its bytes
-        {BANYAN__PB__DTYPE__DTYPE_U8, 0, {8}, &piece, 1},                             // no dimensions
-        {99, 1, {8}, &piece, 1},                                                      // no such type
-        {BANYAN__PB__DTYPE__DTYPE_F32, 3, {UINT64_C(1) << 62, 4, 2}, &piece, 1},      // wraps
+        {BANYAN__PB__DTYPE__DTYPE_U8, 1, {9}, &piece, 1},                        // not its bytes
+        {BANYAN__PB__DTYPE__DTYPE_U8, 0, {8}, &piece, 1},                        // no dimensions
+        {99, 1, {8}, &piece, 1},                                                 // no such type
+        {BANYAN__PB__DTYPE__DTYPE_F32, 3, {UINT64_C(1) << 62, 4, 2}, &piece, 1}, // wraps
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        assert_int_equal(fixture_ask(channel, &(struct ask){.service = "echo", .tensors = &bad[i], .n_tensors = 1}, &o, NULL),
+        assert_int_equal(fixture_ask(channel,
+                                     &(struct ask){.service = "echo", .tensors = &bad[i], .n_tensors = 1}, &o,
+                                     NULL),
                          COMMON_INVALID_ARGUMENT);
     proto_channel_close(channel);
 }
 
-// ---- many calls ---------------------------------------------------------------------------------------------------------------
+// ---- many calls -----------------------------------------------------------------------------------------
 
 enum { MANY = 3000 };
 
@@ -188,12 +201,14 @@ static void test_thousands_in_flight(void **state)
 static void test_more_calls_than_allowed(void **state)
 {
     struct fixture *f = *state;
-    struct proto_channel *channel = fixture_connect_as(
-        f, &(struct proto_channel_options){.role = BANYAN__PB__ROLE__ROLE_CLIENT, .token = TOKEN, .calls_max = 2});
+    struct proto_channel *channel =
+        fixture_connect_as(f, &(struct proto_channel_options){
+                                  .role = BANYAN__PB__ROLE__ROLE_CLIENT, .token = TOKEN, .calls_max = 2});
     struct outcome o[3];
     assert_int_equal(fixture_ask(channel, &(struct ask){.service = "echo"}, &o[0], NULL), COMMON_OK);
     assert_int_equal(fixture_ask(channel, &(struct ask){.service = "echo"}, &o[1], NULL), COMMON_OK);
-    assert_int_equal(fixture_ask(channel, &(struct ask){.service = "echo"}, &o[2], NULL), COMMON_RESOURCE_EXHAUSTED);
+    assert_int_equal(fixture_ask(channel, &(struct ask){.service = "echo"}, &o[2], NULL),
+                     COMMON_RESOURCE_EXHAUSTED);
     fixture_turn(f, &o[0].done, 1);
     fixture_turn(f, &o[1].done, 1);
     assert_int_equal(o[2].done, 0);
@@ -249,8 +264,10 @@ static void test_byte_limit(void **state)
     struct proto_tensor_out tensor = {BANYAN__PB__DTYPE__DTYPE_U8, 1, {100000}, &piece, 1};
     struct outcome o[8];
     for (unsigned i = 0; i < 8; i++)
-        assert_int_equal(
-            fixture_ask(channel, &(struct ask){.service = "later", .tensors = &tensor, .n_tensors = 1}, &o[i], NULL), COMMON_OK);
+        assert_int_equal(fixture_ask(channel,
+                                     &(struct ask){.service = "later", .tensors = &tensor, .n_tensors = 1},
+                                     &o[i], NULL),
+                         COMMON_OK);
     unsigned answered = 0, refused = 0;
     while (answered + refused < 8) {
         fixture_turn_for(f, SECONDS(1) / 10);
@@ -262,7 +279,8 @@ static void test_byte_limit(void **state)
         for (unsigned i = 0; i < 8; i++) {
             answered += o[i].done && o[i].code == COMMON_OK;
             refused += o[i].done && o[i].code == COMMON_RESOURCE_EXHAUSTED;
-            assert_true(!o[i].done || o[i].code == COMMON_OK || (!is_stream() && o[i].code == COMMON_RESOURCE_EXHAUSTED));
+            assert_true(!o[i].done || o[i].code == COMMON_OK ||
+                        (!is_stream() && o[i].code == COMMON_RESOURCE_EXHAUSTED));
         }
     }
     assert_true(answered >= 2);
@@ -272,7 +290,7 @@ static void test_byte_limit(void **state)
     proto_channel_close(channel);
 }
 
-// ---- time ---------------------------------------------------------------------------------------------------------------------
+// ---- time -----------------------------------------------------------------------------------------------
 
 static void test_deadlines(void **state)
 {
@@ -280,9 +298,15 @@ static void test_deadlines(void **state)
     struct proto_channel *channel = fixture_connect(f);
     struct outcome o[3];
     uint64_t start = common_clock_ns();
-    assert_int_equal(fixture_ask(channel, &(struct ask){.service = "never", .deadline_ns = SECONDS(1) / 2}, &o[0], NULL), COMMON_OK);
-    assert_int_equal(fixture_ask(channel, &(struct ask){.service = "never", .deadline_ns = SECONDS(1) / 4}, &o[1], NULL), COMMON_OK);
-    assert_int_equal(fixture_ask(channel, &(struct ask){.service = "never", .deadline_ns = 0 + 1}, &o[2], NULL), COMMON_OK);
+    assert_int_equal(fixture_ask(channel, &(struct ask){.service = "never", .deadline_ns = SECONDS(1) / 2},
+                                 &o[0], NULL),
+                     COMMON_OK);
+    assert_int_equal(fixture_ask(channel, &(struct ask){.service = "never", .deadline_ns = SECONDS(1) / 4},
+                                 &o[1], NULL),
+                     COMMON_OK);
+    assert_int_equal(fixture_ask(channel, &(struct ask){.service = "never", .deadline_ns = 0 + 1}, &o[2],
+                                 NULL),
+                     COMMON_OK);
     fixture_turn(f, &o[0].done, 1);
     assert_true(common_clock_ns() - start >= SECONDS(1) / 2);
     for (int i = 0; i < 3; i++) {
@@ -343,8 +367,12 @@ static void test_cancel_of_a_half_sent_call(void **state)
     struct proto_tensor_out tensor = {BANYAN__PB__DTYPE__DTYPE_U8, 1, {n}, &piece, 1};
     struct outcome big, small, unsent;
     uint64_t id, unsent_id;
-    assert_int_equal(fixture_ask(channel, &(struct ask){.service = "echo", .tensors = &tensor, .n_tensors = 1}, &big, &id), COMMON_OK);
-    assert_int_equal(fixture_ask(channel, &(struct ask){.service = "echo", .tensors = &tensor, .n_tensors = 1}, &unsent, &unsent_id),
+    assert_int_equal(
+        fixture_ask(channel, &(struct ask){.service = "echo", .tensors = &tensor, .n_tensors = 1}, &big, &id),
+        COMMON_OK);
+    assert_int_equal(fixture_ask(channel,
+                                 &(struct ask){.service = "echo", .tensors = &tensor, .n_tensors = 1},
+                                 &unsent, &unsent_id),
                      COMMON_OK);
     assert_int_equal(fixture_ask(channel, &(struct ask){.service = "echo"}, &small, NULL), COMMON_OK);
     proto_channel_cancel(channel, id);
@@ -358,7 +386,7 @@ static void test_cancel_of_a_half_sent_call(void **state)
     proto_channel_close(channel);
 }
 
-// ---- losses -------------------------------------------------------------------------------------------------------------------
+// ---- losses ---------------------------------------------------------------------------------------------
 
 static void test_server_that_is_not_there(void **state)
 {
@@ -367,7 +395,9 @@ static void test_server_that_is_not_there(void **state)
     f->server = NULL;
     struct proto_channel *channel = fixture_connect(f);
     struct outcome o, patient;
-    assert_int_equal(fixture_ask(channel, &(struct ask){.service = "echo", .deadline_ns = SECONDS(1) / 10}, &o, NULL), COMMON_OK);
+    assert_int_equal(fixture_ask(channel, &(struct ask){.service = "echo", .deadline_ns = SECONDS(1) / 10},
+                                 &o, NULL),
+                     COMMON_OK);
     assert_int_equal(fixture_ask(channel, &(struct ask){.service = "echo"}, &patient, NULL), COMMON_OK);
     fixture_turn(f, &o.done, 1);
     assert_int_equal(o.code, COMMON_DEADLINE_EXCEEDED);
@@ -419,7 +449,9 @@ static void test_client_closes_with_calls_in_flight(void **state)
     struct proto_channel *channel = fixture_connect(f), *other = fixture_connect(f);
     struct outcome o[20], mine;
     for (unsigned i = 0; i < 20; i++)
-        assert_int_equal(fixture_ask(channel, &(struct ask){.service = i % 2 ? "never" : "later"}, &o[i], NULL), COMMON_OK);
+        assert_int_equal(fixture_ask(channel, &(struct ask){.service = i % 2 ? "never" : "later"}, &o[i],
+                                     NULL),
+                         COMMON_OK);
     assert_int_equal(fixture_ask(other, &(struct ask){.service = "later"}, &mine, NULL), COMMON_OK);
     fixture_turn(f, &f->n_held, 21);
     proto_channel_close(channel);
@@ -427,7 +459,8 @@ static void test_client_closes_with_calls_in_flight(void **state)
         assert_int_equal(o[i].done, 1);
         assert_int_equal(o[i].code, COMMON_CANCELLED);
     }
-    // The server learns that the callers are gone, and only they. (nng's connection lingers until the answers have come.)
+    // The server learns that the callers are gone, and only they. (nng's connection lingers until the answers
+    // have come.)
     unsigned cancelled = is_stream() ? 0 : 20;
     for (uint64_t since = common_clock_ns(); cancelled < 20 && common_clock_ns() - since < SECONDS(20);) {
         fixture_turn_for(f, SECONDS(1) / 100);
@@ -467,14 +500,15 @@ static void test_close_inside_a_callback(void **state)
     struct closer closer = {channel, 0};
     Banyan__Pb__HealthCheckRequest body = BANYAN__PB__HEALTH_CHECK_REQUEST__INIT;
     for (int i = 0; i < 5; i++)
-        assert_int_equal(proto_channel_call(channel,
-                                            &(struct proto_call){.method = BANYAN__PB__METHOD__METHOD_HEALTH_CHECK,
-                                                                 .body = &body.base,
-                                                                 .deadline_ns = common_clock_after(SECONDS(10)),
-                                                                 .done = close_in_callback,
-                                                                 .arg = &closer},
-                                            NULL, NULL),
-                         COMMON_OK);
+        assert_int_equal(
+            proto_channel_call(channel,
+                               &(struct proto_call){.method = BANYAN__PB__METHOD__METHOD_HEALTH_CHECK,
+                                                    .body = &body.base,
+                                                    .deadline_ns = common_clock_after(SECONDS(10)),
+                                                    .done = close_in_callback,
+                                                    .arg = &closer},
+                               NULL, NULL),
+            COMMON_OK);
     fixture_turn(f, &closer.done, 5);
     assert_null(closer.channel);
 }
@@ -493,7 +527,7 @@ static void test_server_closes_with_requests_held(void **state)
     fixture_answer_held(f); // frees what the server kept for it
 }
 
-// ---- limits and trust -----------------------------------------------------------------------------------------------------------
+// ---- limits and trust -----------------------------------------------------------------------------------
 
 static void test_payload_limits(void **state)
 {
@@ -502,9 +536,11 @@ static void test_payload_limits(void **state)
     struct proto_server_options options = fixture_server_options(f);
     options.payload_max = 100000;
     fixture_serve(f, &options);
-    struct proto_channel *channel = fixture_connect_as(
-        f, &(struct proto_channel_options){
-               .role = BANYAN__PB__ROLE__ROLE_CLIENT, .token = TOKEN, .payload_max = 50000, .send_max = 300000});
+    struct proto_channel *channel =
+        fixture_connect_as(f, &(struct proto_channel_options){.role = BANYAN__PB__ROLE__ROLE_CLIENT,
+                                                              .token = TOKEN,
+                                                              .payload_max = 50000,
+                                                              .send_max = 300000});
     uint8_t *bytes = calloc(1, 400000);
     assert_non_null(bytes);
     struct outcome o;
@@ -513,18 +549,20 @@ static void test_payload_limits(void **state)
         enum common_code here, there;
     } cases[] = {
         {50000, 50000, COMMON_OK, COMMON_OK},
-        {0, 50001, COMMON_OK, COMMON_RESOURCE_EXHAUSTED},      // the answer is above our limit
-        {100001, 0, COMMON_OK, COMMON_RESOURCE_EXHAUSTED},     // the server's limit
+        {0, 50001, COMMON_OK, COMMON_RESOURCE_EXHAUSTED},  // the answer is above our limit
+        {100001, 0, COMMON_OK, COMMON_RESOURCE_EXHAUSTED}, // the server's limit
         {300000, 0, COMMON_OK, COMMON_RESOURCE_EXHAUSTED},
-        {300001, 0, COMMON_RESOURCE_EXHAUSTED, COMMON_OK},     // refused here
-        {100, 100, COMMON_OK, COMMON_OK},                      // and the link goes on
+        {300001, 0, COMMON_RESOURCE_EXHAUSTED, COMMON_OK}, // refused here
+        {100, 100, COMMON_OK, COMMON_OK},                  // and the link goes on
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char service[32];
         snprintf(service, sizeof service, cases[i].answer ? "big:%zu" : "echo", cases[i].answer);
         struct common_slice piece = {bytes, cases[i].send};
         struct proto_tensor_out tensor = {BANYAN__PB__DTYPE__DTYPE_U8, 1, {piece.len}, &piece, 1};
-        assert_int_equal(fixture_ask(channel, &(struct ask){.service = service, .tensors = &tensor, .n_tensors = 1}, &o, NULL),
+        assert_int_equal(fixture_ask(channel,
+                                     &(struct ask){.service = service, .tensors = &tensor, .n_tensors = 1},
+                                     &o, NULL),
                          cases[i].here);
         if (cases[i].here != COMMON_OK)
             continue;
@@ -539,7 +577,8 @@ static void test_payload_limits(void **state)
 static void test_tokens(void **state)
 {
     struct fixture *f = *state;
-    static const char *const wrong[] = {NULL, "", "another token", "a token of the test", "a token of the tests "};
+    static const char *const wrong[] = {NULL, "", "another token", "a token of the test",
+                                        "a token of the tests "};
     struct outcome o;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct proto_channel *channel = fixture_connect_as(

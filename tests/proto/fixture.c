@@ -47,7 +47,8 @@ static void answer(struct fixture *f, struct proto_request *request)
     for (size_t i = 0; i < n; i++) { // in two pieces
         size_t half = message->tensors[i].bytes / 3;
         slices[i][0] = (struct common_slice){message->tensors[i].data, half};
-        slices[i][1] = (struct common_slice){(const uint8_t *)message->tensors[i].data + half, message->tensors[i].bytes - half};
+        slices[i][1] = (struct common_slice){(const uint8_t *)message->tensors[i].data + half,
+                                             message->tensors[i].bytes - half};
         tensors[i] = (struct proto_tensor_out){.dtype = message->tensors[i].dtype,
                                                .n_dims = message->tensors[i].n_dims,
                                                .pieces = slices[i],
@@ -59,8 +60,11 @@ static void answer(struct fixture *f, struct proto_request *request)
         echo->big = calloc(1, big);
         assert_non_null(echo->big);
         slices[0][0] = (struct common_slice){echo->big, big};
-        tensors[0] = (struct proto_tensor_out){
-            .dtype = BANYAN__PB__DTYPE__DTYPE_U8, .n_dims = 1, .dims = {big}, .pieces = slices[0], .n_pieces = 1};
+        tensors[0] = (struct proto_tensor_out){.dtype = BANYAN__PB__DTYPE__DTYPE_U8,
+                                               .n_dims = 1,
+                                               .dims = {big},
+                                               .pieces = slices[0],
+                                               .n_pieces = 1};
         n = 1;
     }
     proto_request_reply(request, &reply.base, tensors, n, on_sent, echo);
@@ -119,7 +123,9 @@ static void on_link_closed(void *arg, uint64_t link)
 
 static const struct proto_method methods[] = {
     {BANYAN__PB__METHOD__METHOD_HEALTH_CHECK,
-     1u << BANYAN__PB__ROLE__ROLE_CLIENT | 1u << BANYAN__PB__ROLE__ROLE_WORKER | 1u << BANYAN__PB__ROLE__ROLE_COORDINATOR, handle},
+     1u << BANYAN__PB__ROLE__ROLE_CLIENT | 1u << BANYAN__PB__ROLE__ROLE_WORKER |
+         1u << BANYAN__PB__ROLE__ROLE_COORDINATOR,
+     handle},
     {BANYAN__PB__METHOD__METHOD_HEARTBEAT, 1u << BANYAN__PB__ROLE__ROLE_WORKER, handle},
     {0, 0, NULL},
 };
@@ -165,7 +171,8 @@ struct fixture *fixture_new(enum transport transport)
     if (transport == TRANSPORT_UNIX)
         snprintf(f->listen, sizeof f->listen, "unix://%s/socket", f->dir);
     else
-        snprintf(f->listen, sizeof f->listen, "%s://127.0.0.1:0", transport == TRANSPORT_TCP ? "tcp" : "nng+tcp");
+        snprintf(f->listen, sizeof f->listen, "%s://127.0.0.1:0",
+                 transport == TRANSPORT_TCP ? "tcp" : "nng+tcp");
     assert_int_equal(common_loop_new(&f->loop), COMMON_OK);
     struct proto_server_options options = fixture_server_options(f);
     fixture_serve(f, &options);
@@ -193,8 +200,9 @@ struct proto_channel *fixture_connect_as(struct fixture *f, const struct proto_c
 
 struct proto_channel *fixture_connect(struct fixture *f)
 {
-    return fixture_connect_as(
-        f, &(struct proto_channel_options){.name = "test-client", .role = BANYAN__PB__ROLE__ROLE_CLIENT, .token = TOKEN});
+    return fixture_connect_as(f, &(struct proto_channel_options){.name = "test-client",
+                                                                 .role = BANYAN__PB__ROLE__ROLE_CLIENT,
+                                                                 .token = TOKEN});
 }
 
 static void turn(struct fixture *f, uint64_t since)
@@ -228,6 +236,8 @@ void fixture_turn_while_connected(struct fixture *f, const struct proto_channel 
 void fixture_turn_for(struct fixture *f, uint64_t ns)
 {
     uint64_t since = common_clock_ns();
+    if (ns == 0)
+        event_base_loop(common_loop_base(f->loop), EVLOOP_NONBLOCK);
     while (common_clock_ns() - since < ns)
         turn(f, since);
 }
@@ -260,20 +270,22 @@ void outcome_fini(struct outcome *o)
     o->blob = NULL;
 }
 
-enum common_code fixture_ask(struct proto_channel *channel, const struct ask *ask, struct outcome *o, uint64_t *id)
+enum common_code fixture_ask(struct proto_channel *channel, const struct ask *ask, struct outcome *o,
+                             uint64_t *id)
 {
     Banyan__Pb__HealthCheckRequest body = BANYAN__PB__HEALTH_CHECK_REQUEST__INIT;
     body.service = (char *)ask->service;
     struct common_error err;
     *o = (struct outcome){0};
-    return proto_channel_call(channel,
-                              &(struct proto_call){
-                                  .method = ask->method ? ask->method : (uint32_t)BANYAN__PB__METHOD__METHOD_HEALTH_CHECK,
-                                  .body = ask->body ? ask->body : &body.base,
-                                  .tensors = ask->tensors,
-                                  .n_tensors = ask->n_tensors,
-                                  .deadline_ns = common_clock_after(ask->deadline_ns ? ask->deadline_ns : SECONDS(20)),
-                                  .done = on_done,
-                                  .arg = o},
-                              id, &err);
+    return proto_channel_call(
+        channel,
+        &(struct proto_call){
+            .method = ask->method ? ask->method : (uint32_t)BANYAN__PB__METHOD__METHOD_HEALTH_CHECK,
+            .body = ask->body ? ask->body : &body.base,
+            .tensors = ask->tensors,
+            .n_tensors = ask->n_tensors,
+            .deadline_ns = common_clock_after(ask->deadline_ns ? ask->deadline_ns : SECONDS(20)),
+            .done = on_done,
+            .arg = o},
+        id, &err);
 }

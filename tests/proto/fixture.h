@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A server and channels on one loop in the test's thread, and handlers that do what the method's body asks for:
-// HealthCheck.service says "echo", "later", "never", "fail", "big:BYTES".
+// A server and channels on one loop in the test's thread, and handlers that do what the method's body asks
+// for: HealthCheck.service says "echo", "later", "never", "fail", "big:BYTES".
 #ifndef TESTS_PROTO_FIXTURE_H
 #define TESTS_PROTO_FIXTURE_H
 
@@ -12,8 +12,8 @@
 
 enum transport { TRANSPORT_UNIX, TRANSPORT_TCP, TRANSPORT_NNG };
 
-#define TOKEN "a token of the tests"
-#define SECONDS(n) ((uint64_t)(n) * UINT64_C(1000000000))
+#define TOKEN      "a token of the tests"
+#define SECONDS(n) ((uint64_t)(n)*UINT64_C(1000000000))
 
 struct held { // a request that "later" or "never" keeps
     struct held *next;
@@ -33,17 +33,18 @@ struct fixture {
 };
 
 struct fixture *fixture_new(enum transport transport); // with a server that wants TOKEN and knows the secret
-void fixture_free(struct fixture *f);                  // answers what is held, closes the server, runs the loop dry
-void fixture_serve(struct fixture *f, const struct proto_server_options *options); // another server at the same address
+void fixture_free(struct fixture *f); // answers what is held, closes the server, runs the loop dry
+void fixture_serve(struct fixture *f,
+                   const struct proto_server_options *options); // another server at the same address
 struct proto_server_options fixture_server_options(struct fixture *f);
-struct proto_channel *fixture_connect(struct fixture *f);                          // with the right token
+struct proto_channel *fixture_connect(struct fixture *f); // with the right token
 struct proto_channel *fixture_connect_as(struct fixture *f, const struct proto_channel_options *options);
 void fixture_answer_held(struct fixture *f);
 
 // Turns the loop until *flag >= want; fails the test after 30 s.
 void fixture_turn(struct fixture *f, const unsigned *flag, unsigned want);
 void fixture_turn_while_connected(struct fixture *f, const struct proto_channel *channel, bool connected);
-void fixture_turn_for(struct fixture *f, uint64_t ns);
+void fixture_turn_for(struct fixture *f, uint64_t ns); // 0: once, without waiting
 
 // What became of a call.
 struct outcome {
@@ -65,6 +66,7 @@ struct ask { // a call of HealthCheck
     uint32_t method;      // 0: HealthCheck
     const ProtobufCMessage *body;
 };
-enum common_code fixture_ask(struct proto_channel *channel, const struct ask *ask, struct outcome *o, uint64_t *id);
+enum common_code fixture_ask(struct proto_channel *channel, const struct ask *ask, struct outcome *o,
+                             uint64_t *id);
 
 #endif

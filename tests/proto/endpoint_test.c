@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "proto/endpoint.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "proto/rpc.h"
+
+static void test_parse_and_format(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        enum proto_endpoint_kind kind;
+        const char *host;
+        uint16_t port;
+    } good[] = {
+        {"tcp://127.0.0.1:7400", PROTO_ENDPOINT_TCP, "127.0.0.1", 7400},
+        {"nng+tcp://localhost:0", PROTO_ENDPOINT_NNG_TCP, "localhost", 0},
+        {"tcp://[::1]:65535", PROTO_ENDPOINT_TCP, "::1", 65535},
+        {"unix:///run/banyan.sock", PROTO_ENDPOINT_UNIX, "", 0},
+    };
+    struct proto_endpoint e;
+    struct common_error err;
+    char buf[PROTO_ENDPOINT_MAX];
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        assert_int_equal(proto_endpoint_parse(good[i].text, &e, &err), COMMON_OK);
+        assert_int_equal(e.kind, good[i].kind);
+        assert_string_equal(e.host, good[i].host);
+        assert_int_equal(e.port, good[i].port);
+        assert_string_equal(proto_endpoint_format(&e, buf), good[i].text);
+    }
+    char long_path[200] = "unix:///";
+    memset(long_path + 8, 'x', 120);
+    const char *const bad[] = {"",
+                               "tcp://",
+                               "127.0.0.1:7400",
+                               "tcp://127.0.0.1",
+                               "tcp://:7400",
+                               "tcp://host:",
+                               "tcp://host:65536",
+                               "tcp://host:-1",
+                               "tcp://host:12x",
+                               "tcp://::1:7400",
+                               "http://host:80",
+                               "ipc:///tmp/x",
+                               "unix://relative",
+                               long_path};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(proto_endpoint_parse(bad[i], &e, &err), COMMON_INVALID_ARGUMENT);
+        assert_non_null(strstr(err.message, "endpoint"));
+    }
+}
+
+static void test_listen_allowed(void **state)
+{
+    (void)state;
+    static const char *const loopback[] = {"tcp://127.0.0.1:1", "tcp://127.9.9.9:1", "nng+tcp://[::1]:1",
+                                           "tcp://localhost:1", "unix:///tmp/x"};
+    static const char *const open[] = {"tcp://0.0.0.0:1", "nng+tcp://10.0.0.1:1", "tcp://[::]:1",
+                                       "tcp://example.org:1", "tcp://128.0.0.1:1"};
+    struct common_error err;
+    for (size_t i = 0; i < sizeof loopback / sizeof *loopback; i++)
+        assert_int_equal(proto_listen_allowed(loopback[i], false, false, &err), COMMON_OK);
+    for (size_t i = 0; i < sizeof open / sizeof *open; i++) {
+        assert_int_equal(proto_listen_allowed(open[i], false, false, &err), COMMON_PERMISSION_DENIED);
+        assert_non_null(strstr(err.message, "--token-file"));
+        assert_int_equal(proto_listen_allowed(open[i], true, false, &err), COMMON_OK);
+        assert_int_equal(proto_listen_allowed(open[i], false, true, &err), COMMON_OK);
+    }
+    assert_int_equal(proto_listen_allowed("nonsense", true, true, &err), COMMON_INVALID_ARGUMENT);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_parse_and_format),
+        cmocka_unit_test(test_listen_allowed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

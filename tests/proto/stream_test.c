@@ -1,0 +1,623 @@
+// SPDX-License-Identifier: Apache-2.0
+// What only stream links have: the hello, and peers that do not keep to the protocol, played by plain
+// sockets.
+#include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/clock.h"
+#include "fixture.h"
+#include "proto/codec.h"
+#include "proto/frame.h"
+#include "proto/stream_hello.h"
+
+static int setup(void **state)
+{
+    *state = fixture_new(TRANSPORT_UNIX);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    fixture_free(*state);
+    return 0;
+}
+
+// ---- a peer by hand -------------------------------------------------------------------------------------
+
+static int dial(struct fixture *f)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", f->endpoint + strlen("unix://"));
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+    return fd;
+}
+
+static void put(int fd, const void *data, size_t len)
+{
+    assert_int_equal(send(fd, data, len, MSG_NOSIGNAL), (ssize_t)len);
+}
+
+static void put_frame(int fd, const struct proto_outgoing *outgoing)
+{
+    struct proto_scratch scratch = {0};
+    struct proto_gather gather;
+    assert_int_equal(proto_frame_encode(&scratch, outgoing, PROTO_PAYLOAD_MAX, &gather, NULL), COMMON_OK);
+    for (size_t i = 0; i < gather.n; i++)
+        put(fd, gather.iov[i].iov_base, gather.iov[i].iov_len);
+    proto_scratch_fini(&scratch);
+}
+
+static void put_health(int fd, uint64_t id, const char *service)
+{
+    Banyan__Pb__HealthCheckRequest body = BANYAN__PB__HEALTH_CHECK_REQUEST__INIT;
+    body.service = (char *)service;
+    put_frame(fd, &(struct proto_outgoing){.kind = PROTO_FRAME_REQUEST,
+                                           .method = BANYAN__PB__METHOD__METHOD_HEALTH_CHECK,
+                                           .request = id,
+                                           .remaining_ns = SECONDS(20),
+                                           .body = &body.base});
+}
+
+// Turns the loop until there is something to read; false: the end.
+static bool wait_readable(struct fixture *f, int fd)
+{
+    for (uint64_t since = common_clock_ns(); common_clock_ns() - since < SECONDS(30);) {
+        char byte;
+        ssize_t n = recv(fd, &byte, 1, MSG_PEEK);
+        if (n != -1 || errno != EAGAIN)
+            return n == 1;
+        usleep(100);
+        fixture_turn_for(f, 0);
+    }
+    fail_msg("the server says nothing");
+    return false;
+}
+
+// The next frame; NULL at the end of the stream. The caller frees header and blob.
+static Banyan__Pb__Header *get_frame(struct fixture *f, int fd)
+{
+    uint8_t prefix_bytes[PROTO_PREFIX_BYTES];
+    struct proto_prefix prefix;
+    size_t total, have = 0;
+    while (have < sizeof prefix_bytes) {
+        if (!wait_readable(f, fd))
+            return NULL;
+        have += (size_t)recv(fd, prefix_bytes + have, sizeof prefix_bytes - have, 0);
+    }
+    assert_int_equal(proto_prefix_decode(prefix_bytes, &prefix, NULL), COMMON_OK);
+    assert_int_equal(prefix.kind, PROTO_FRAME_REPLY);
+    assert_true(proto_frame_total(&prefix, PROTO_HEADER_MAX, PROTO_PAYLOAD_MAX, &total));
+    uint8_t *frame = malloc(total);
+    assert_non_null(frame);
+    while (have < total) {
+        assert_true(wait_readable(f, fd));
+        have += (size_t)recv(fd, frame + have, total - have, 0);
+    }
+    Banyan__Pb__Header *header =
+        banyan__pb__header__unpack(NULL, prefix.header_len, frame + PROTO_PREFIX_BYTES);
+    assert_non_null(header);
+    free(frame);
+    return header;
+}
+
+static void expect_reply(struct fixture *f, int fd, uint64_t id, enum common_code code)
+{
+    Banyan__Pb__Header *header = get_frame(f, fd);
+    assert_non_null(header);
+    assert_int_equal(header->request, id);
+    assert_int_equal(header->status ? header->status->code : 0, code);
+    banyan__pb__header__free_unpacked(header, NULL);
+}
+
+static void expect_end(struct fixture *f, int fd)
+{
+    assert_false(wait_readable(f, fd));
+    close(fd);
+}
+
+static void put_hello(int fd, uint32_t role, const uint8_t nonce[32], size_t nonce_len, uint32_t version)
+{
+    Banyan__Pb__LinkHelloRequest hello = BANYAN__PB__LINK_HELLO_REQUEST__INIT;
+    hello.version = version;
+    hello.role = (Banyan__Pb__Role)role;
+    hello.nonce = (ProtobufCBinaryData){nonce_len, (uint8_t *)nonce};
+    hello.name = "by\nhand";
+    put_frame(fd, &(struct proto_outgoing){.kind = PROTO_FRAME_REQUEST,
+                                           .method = BANYAN__PB__METHOD__METHOD_LINK_HELLO,
+                                           .request = 1,
+                                           .remaining_ns = 1,
+                                           .body = &hello.base});
+}
+
+static void put_proof(int fd, const uint8_t *proof, const char *token)
+{
+    Banyan__Pb__LinkProofRequest body = BANYAN__PB__LINK_PROOF_REQUEST__INIT;
+    if (proof)
+        body.proof = (ProtobufCBinaryData){32, (uint8_t *)proof};
+    put_frame(fd, &(struct proto_outgoing){.kind = PROTO_FRAME_REQUEST,
+                                           .method = BANYAN__PB__METHOD__METHOD_LINK_PROOF,
+                                           .request = 2,
+                                           .remaining_ns = 1,
+                                           .credentials = token,
+                                           .body = &body.base});
+}
+
+static const uint8_t nonce[32] = {1, 2, 3};
+
+static int dial_as_client(struct fixture *f)
+{
+    int fd = dial(f);
+    put_hello(fd, BANYAN__PB__ROLE__ROLE_CLIENT, nonce, sizeof nonce, PROTO_VERSION);
+    expect_reply(f, fd, 1, COMMON_OK);
+    put_proof(fd, NULL, TOKEN);
+    expect_reply(f, fd, 2, COMMON_OK);
+    return fd;
+}
+
+static void expect_still_serving(struct fixture *f)
+{
+    struct proto_channel *channel = fixture_connect(f);
+    struct outcome o;
+    assert_int_equal(fixture_ask(channel, &(struct ask){.service = "echo"}, &o, NULL), COMMON_OK);
+    fixture_turn(f, &o.done, 1);
+    assert_int_equal(o.code, COMMON_OK);
+    outcome_fini(&o);
+    proto_channel_close(channel);
+}
+
+// ---- before the hello -----------------------------------------------------------------------------------
+
+static void test_garbage_is_refused(void **state)
+{
+    struct fixture *f = *state;
+    struct proto_server_stats before, after;
+    uint8_t frame[PROTO_PREFIX_BYTES];
+    proto_server_stats(f->server, &before);
+    int fd = dial(f);
+    put(fd, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", 35);
+    expect_end(f, fd);
+    fd = dial(f); // another version
+    proto_prefix_encode(&(struct proto_prefix){PROTO_VERSION + 1, PROTO_FRAME_REQUEST, 10, 0}, frame);
+    put(fd, frame, sizeof frame);
+    expect_end(f, fd);
+    fd = dial(f); // a reply to nothing
+    put_frame(fd, &(struct proto_outgoing){.kind = PROTO_FRAME_REPLY, .method = 1, .request = 1});
+    expect_end(f, fd);
+    fd = dial(f); // an announced payload, and a header above what strangers may send
+    proto_prefix_encode(&(struct proto_prefix){PROTO_VERSION, PROTO_FRAME_REQUEST, 10, 1}, frame);
+    put(fd, frame, sizeof frame);
+    uint8_t rest[96] = {0};
+    put(fd, rest, sizeof rest);
+    expect_end(f, fd);
+    fd = dial(f);
+    proto_prefix_encode(&(struct proto_prefix){PROTO_VERSION, PROTO_FRAME_REQUEST, 3000, 0}, frame);
+    put(fd, frame, sizeof frame);
+    expect_end(f, fd);
+    fd = dial(f); // lengths that wrap
+    proto_prefix_encode(&(struct proto_prefix){PROTO_VERSION, PROTO_FRAME_REQUEST, UINT32_MAX, UINT64_MAX},
+                        frame);
+    put(fd, frame, sizeof frame);
+    expect_end(f, fd);
+    proto_server_stats(f->server, &after);
+    assert_int_equal(after.refused - before.refused, 6);
+    assert_int_equal(f->n_handled, 0);
+    assert_int_equal(f->n_links_closed, 0); // none of them was a link
+    expect_still_serving(f);
+}
+
+static void test_calls_before_the_hello(void **state)
+{
+    struct fixture *f = *state;
+    int fd = dial(f);
+    put_health(fd, 7, "echo");
+    expect_reply(f, fd, 7, COMMON_UNAUTHENTICATED);
+    expect_end(f, fd); // closed a moment later
+    fd = dial(f);
+    put_proof(fd, NULL, TOKEN); // the second message first
+    expect_reply(f, fd, 2, COMMON_UNAUTHENTICATED);
+    expect_end(f, fd);
+    fd = dial(f);
+    put_hello(fd, BANYAN__PB__ROLE__ROLE_CLIENT, nonce, sizeof nonce, PROTO_VERSION);
+    expect_reply(f, fd, 1, COMMON_OK);
+    put_health(fd, 7, "echo");
+    expect_reply(f, fd, 7, COMMON_UNAUTHENTICATED);
+    expect_end(f, fd);
+    assert_int_equal(f->n_handled, 0);
+}
+
+static void test_wrong_hellos(void **state)
+{
+    struct fixture *f = *state;
+    static const struct {
+        uint32_t role;
+        size_t nonce_len;
+        uint32_t version;
+        enum common_code code;
+    } cases[] = {
+        {BANYAN__PB__ROLE__ROLE_CLIENT, 32, PROTO_VERSION + 1, COMMON_FAILED_PRECONDITION},
+        {BANYAN__PB__ROLE__ROLE_CLIENT, 31, PROTO_VERSION, COMMON_INVALID_ARGUMENT},
+        {BANYAN__PB__ROLE__ROLE_CLIENT, 0, PROTO_VERSION, COMMON_INVALID_ARGUMENT},
+        {BANYAN__PB__ROLE__ROLE_UNSPECIFIED, 32, PROTO_VERSION, COMMON_INVALID_ARGUMENT},
+        {99, 32, PROTO_VERSION, COMMON_INVALID_ARGUMENT},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int fd = dial(f);
+        put_hello(fd, cases[i].role, nonce, cases[i].nonce_len, cases[i].version);
+        expect_reply(f, fd, 1, cases[i].code);
+        expect_end(f, fd);
+    }
+}
+
+static void test_silence_is_not_waited_for(void **state)
+{
+    struct fixture *f = *state;
+    int silent = dial(f), half = dial(f);
+    put(half, "BNYN", 4);
+    expect_end(f, silent); // within the time for hellos
+    expect_end(f, half);
+    struct proto_server_stats stats;
+    proto_server_stats(f->server, &stats);
+    assert_int_equal(stats.links, 0);
+}
+
+static void test_too_many_links(void **state)
+{
+    struct fixture *f = *state;
+    proto_server_close(f->server);
+    struct proto_server_options options = fixture_server_options(f);
+    options.links_max = 2;
+    fixture_serve(f, &options);
+    int first = dial_as_client(f), second = dial_as_client(f), third = dial(f);
+    expect_end(f, third);
+    put_health(first, 5, "echo");
+    expect_reply(f, first, 5, COMMON_OK);
+    close(second);
+    fixture_turn(f, &f->n_links_closed, 1);
+    int again = dial_as_client(f);
+    close(again);
+    close(first);
+    fixture_turn(f, &f->n_links_closed, 3);
+}
+
+// ---- the cluster secret ---------------------------------------------------------------------------------
+
+static struct proto_channel *link_as_daemon(struct fixture *f, const struct common_secret *secret,
+                                            uint32_t role)
+{
+    return fixture_connect_as(
+        f, &(struct proto_channel_options){.name = "daemon", .role = role, .secret = secret});
+}
+
+static void test_daemons(void **state)
+{
+    struct fixture *f = *state;
+    struct outcome o;
+    Banyan__Pb__HeartbeatRequest heartbeat = BANYAN__PB__HEARTBEAT_REQUEST__INIT;
+    const struct ask ask = {.method = BANYAN__PB__METHOD__METHOD_HEARTBEAT, .body = &heartbeat.base};
+    // The right secret: an echo; a coordinator may not do what a worker may.
+    struct proto_channel *worker = link_as_daemon(f, &f->secret, BANYAN__PB__ROLE__ROLE_WORKER);
+    assert_int_equal(fixture_ask(worker, &(struct ask){.service = "echo"}, &o, NULL), COMMON_OK);
+    fixture_turn(f, &o.done, 1);
+    assert_int_equal(o.code, COMMON_OK);
+    outcome_fini(&o);
+    struct proto_channel *coordinator = link_as_daemon(f, &f->secret, BANYAN__PB__ROLE__ROLE_COORDINATOR);
+    assert_int_equal(fixture_ask(coordinator, &ask, &o, NULL), COMMON_OK);
+    fixture_turn(f, &o.done, 1);
+    assert_int_equal(o.code, COMMON_PERMISSION_DENIED);
+    proto_channel_close(worker);
+    proto_channel_close(coordinator);
+    // Another secret: the dialler sees that the server does not know it, and says nothing more.
+    struct common_secret other = f->secret;
+    other.bytes[31] ^= 1;
+    worker = link_as_daemon(f, &other, BANYAN__PB__ROLE__ROLE_WORKER);
+    assert_int_equal(fixture_ask(worker, &(struct ask){.service = "echo"}, &o, NULL), COMMON_OK);
+    fixture_turn(f, &o.done, 1);
+    assert_int_equal(o.code, COMMON_UNAUTHENTICATED);
+    assert_non_null(strstr(o.text, "secret"));
+    proto_channel_close(worker);
+    // A daemon without a secret is a mistake of its own.
+    struct proto_channel *channel;
+    struct common_error err;
+    assert_int_equal(proto_channel_open(f->loop, f->endpoint,
+                                        &(struct proto_channel_options){.role =
+                                                                            BANYAN__PB__ROLE__ROLE_WORKER},
+                                        &channel, &err),
+                     COMMON_INVALID_ARGUMENT);
+}
+
+static void get_accept(struct fixture *f, int fd, struct proto_hello *hello, uint8_t proof[32])
+{
+    Banyan__Pb__Header *header = get_frame(f, fd);
+    assert_non_null(header);
+    Banyan__Pb__LinkHelloReply *reply =
+        banyan__pb__link_hello_reply__unpack(NULL, header->body.len, header->body.data);
+    assert_non_null(reply);
+    assert_int_equal(reply->nonce.len, 32);
+    assert_int_equal(reply->proof.len, 32);
+    memcpy(hello->accept_nonce, reply->nonce.data, 32);
+    hello->accept_role = (uint32_t)reply->role;
+    memcpy(proof, reply->proof.data, 32);
+    banyan__pb__link_hello_reply__free_unpacked(reply, NULL);
+    banyan__pb__header__free_unpacked(header, NULL);
+}
+
+// The accepting side demands the proof, and takes neither its own back nor an old one.
+static void test_proofs_of_diallers(void **state)
+{
+    struct fixture *f = *state;
+    struct proto_hello hello = {.dial_role = BANYAN__PB__ROLE__ROLE_WORKER};
+    memcpy(hello.dial_nonce, nonce, sizeof nonce);
+    uint8_t accept[32], proof[32], want[32], old[32];
+    struct common_secret other = f->secret;
+    other.bytes[0] ^= 1;
+    for (int i = 0; i < 6; i++) {
+        int fd = dial(f);
+        put_hello(fd, hello.dial_role, nonce, sizeof nonce, PROTO_VERSION);
+        get_accept(f, fd, &hello, accept);
+        proto_hello_proof(&f->secret, &hello, false, want);
+        assert_memory_equal(accept, want, 32); // the server's own proof is right
+        proto_hello_proof(i == 1 ? &other : &f->secret, &hello, true, proof);
+        if (i == 0)
+            memcpy(old, proof, 32);
+        struct proto_hello lied = hello;
+        lied.dial_role = BANYAN__PB__ROLE__ROLE_COORDINATOR;
+        switch (i) {
+        case 0: // right
+        case 1: // another secret
+            put_proof(fd, proof, NULL);
+            break;
+        case 2: // the server's own proof, reflected
+            put_proof(fd, accept, NULL);
+            break;
+        case 3: // that of an earlier link
+            put_proof(fd, old, NULL);
+            break;
+        case 4: // of another role
+            proto_hello_proof(&f->secret, &lied, true, proof);
+            put_proof(fd, proof, NULL);
+            break;
+        default: // none, but a client's token
+            put_proof(fd, NULL, TOKEN);
+        }
+        expect_reply(f, fd, 2, i == 0 ? COMMON_OK : COMMON_UNAUTHENTICATED);
+        if (i == 0)
+            close(fd);
+        else
+            expect_end(f, fd);
+    }
+    // Without a secret a server takes no daemon at all.
+    proto_server_close(f->server);
+    struct proto_server_options options = fixture_server_options(f);
+    options.secret = NULL;
+    fixture_serve(f, &options);
+    int fd = dial(f);
+    put_hello(fd, hello.dial_role, nonce, sizeof nonce, PROTO_VERSION);
+    expect_reply(f, fd, 1, COMMON_UNAUTHENTICATED);
+    expect_end(f, fd);
+}
+
+// ---- behind the hello -----------------------------------------------------------------------------------
+
+static void test_bad_frames_on_a_link(void **state)
+{
+    struct fixture *f = *state;
+    // The same id twice.
+    int fd = dial_as_client(f);
+    put_health(fd, 9, "never");
+    fixture_turn(f, &f->n_held, 1);
+    put_health(fd, 9, "echo");
+    expect_reply(f, fd, 9, COMMON_INVALID_ARGUMENT);
+    expect_end(f, fd);
+    assert_true(f->held->cancelled);
+    // A one-way frame that is not a cancellation.
+    fd = dial_as_client(f);
+    put_frame(fd, &(struct proto_outgoing){.kind = PROTO_FRAME_ONE_WAY,
+                                           .method = BANYAN__PB__METHOD__METHOD_HEALTH_CHECK,
+                                           .request = 1});
+    expect_end(f, fd);
+    // Garbage between frames.
+    fd = dial_as_client(f);
+    put_health(fd, 3, "echo");
+    uint8_t junk[64];
+    memset(junk, 0xa5, sizeof junk);
+    put(fd, junk, sizeof junk);
+    expect_reply(f, fd, 3, COMMON_OK);
+    expect_end(f, fd);
+    // A body that is none, and a deadline that has passed, cost only their call.
+    fd = dial_as_client(f);
+    Banyan__Pb__Tensor tensor = BANYAN__PB__TENSOR__INIT;
+    tensor.bytes = 1; // its first field, an enum, where a string is due
+    tensor.dtype = BANYAN__PB__DTYPE__DTYPE_F32;
+    put_frame(fd, &(struct proto_outgoing){.kind = PROTO_FRAME_REQUEST,
+                                           .method = BANYAN__PB__METHOD__METHOD_HEALTH_CHECK,
+                                           .request = 4,
+                                           .remaining_ns = 1000,
+                                           .body = &tensor.base});
+    expect_reply(f, fd, 4, COMMON_INVALID_ARGUMENT);
+    Banyan__Pb__HealthCheckRequest body = BANYAN__PB__HEALTH_CHECK_REQUEST__INIT;
+    put_frame(fd, &(struct proto_outgoing){.kind = PROTO_FRAME_REQUEST,
+                                           .method = BANYAN__PB__METHOD__METHOD_HEALTH_CHECK,
+                                           .request = 5,
+                                           .body = &body.base});
+    expect_reply(f, fd, 5, COMMON_DEADLINE_EXCEEDED);
+    put_health(fd, 6, "echo");
+    expect_reply(f, fd, 6, COMMON_OK);
+    close(fd);
+}
+
+// Frames in every kind of pieces.
+static void test_bytes_one_by_one(void **state)
+{
+    struct fixture *f = *state;
+    int fd = dial_as_client(f);
+    struct proto_scratch scratch = {0};
+    struct proto_gather gather;
+    Banyan__Pb__HealthCheckRequest body = BANYAN__PB__HEALTH_CHECK_REQUEST__INIT;
+    body.service = "echo";
+    struct common_slice slice = {"0123456789", 10};
+    struct proto_tensor_out tensor = {BANYAN__PB__DTYPE__DTYPE_U8, 1, {10}, &slice, 1};
+    assert_int_equal(proto_frame_encode(&scratch,
+                                        &(struct proto_outgoing){.kind = PROTO_FRAME_REQUEST,
+                                                                 .method =
+                                                                     BANYAN__PB__METHOD__METHOD_HEALTH_CHECK,
+                                                                 .request = 8,
+                                                                 .remaining_ns = SECONDS(10),
+                                                                 .body = &body.base,
+                                                                 .tensors = &tensor,
+                                                                 .n_tensors = 1},
+                                        1000, &gather, NULL),
+                     COMMON_OK);
+    for (size_t i = 0; i < gather.n; i++)
+        for (size_t k = 0; k < gather.iov[i].iov_len; k++) {
+            put(fd, (const uint8_t *)gather.iov[i].iov_base + k, 1);
+            fixture_turn_for(f, 0);
+        }
+    expect_reply(f, fd, 8, COMMON_OK);
+    proto_scratch_fini(&scratch);
+    close(fd);
+}
+
+// A reader that takes nothing: its answers pile up to a bound, its further requests are not read, everybody
+// else is served.
+static void test_slow_reader(void **state)
+{
+    struct fixture *f = *state;
+    int slow = dial_as_client(f);
+    unsigned sent = 0;
+    for (int round = 0; round < 200; round++) {
+        Banyan__Pb__HealthCheckRequest body = BANYAN__PB__HEALTH_CHECK_REQUEST__INIT;
+        body.service = "big:1000000";
+        struct proto_scratch scratch = {0};
+        struct proto_gather gather;
+        assert_int_equal(
+            proto_frame_encode(&scratch,
+                               &(struct proto_outgoing){.kind = PROTO_FRAME_REQUEST,
+                                                        .method = BANYAN__PB__METHOD__METHOD_HEALTH_CHECK,
+                                                        .request = 100 + sent,
+                                                        .remaining_ns = SECONDS(60),
+                                                        .body = &body.base},
+                               0, &gather, NULL),
+            COMMON_OK);
+        if (send(slow, gather.iov[0].iov_base, gather.iov[0].iov_len, MSG_NOSIGNAL) ==
+            (ssize_t)gather.iov[0].iov_len)
+            sent++;
+        proto_scratch_fini(&scratch);
+        fixture_turn_for(f, 0);
+    }
+    assert_true(f->n_handled < 20); // some MB of answers, not 200
+    expect_still_serving(f);
+    // When it reads at last, it gets all.
+    for (unsigned i = 0; i < sent; i++)
+        expect_reply(f, slow, 100 + i, COMMON_OK);
+    close(slow);
+    fixture_turn(f, &f->n_sent, sent);
+}
+
+static void test_stale_socket_file(void **state)
+{
+    struct fixture *f = *state;
+    struct stat st;
+    char path[128];
+    snprintf(path, sizeof path, "%s", f->endpoint + strlen("unix://"));
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    proto_server_close(f->server);
+    assert_int_not_equal(stat(path, &st), 0); // removed
+    // What a killed process leaves.
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    memcpy(address.sun_path, path, sizeof address.sun_path - 1);
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    close(fd);
+    struct proto_server_options options = fixture_server_options(f);
+    fixture_serve(f, &options);
+    expect_still_serving(f);
+    // A file that is no socket is nobody's to remove.
+    proto_server_close(f->server);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fclose(file);
+    struct common_error err;
+    assert_int_equal(proto_server_new(f->loop, &options, &f->server, &err), COMMON_OK);
+    assert_int_equal(proto_server_listen(f->server, f->endpoint, &err), COMMON_ALREADY_EXISTS);
+    assert_int_equal(stat(path, &st), 0);
+    unlink(path);
+}
+
+static void test_names_are_looked_up(void **state)
+{
+    (void)state;
+    struct fixture *f = fixture_new(TRANSPORT_TCP);
+    char endpoint[300];
+    snprintf(endpoint, sizeof endpoint, "tcp://localhost:%s", strrchr(f->endpoint, ':') + 1);
+    struct proto_channel *channel;
+    struct common_error err;
+    struct outcome o;
+    const struct proto_channel_options options = {.role = BANYAN__PB__ROLE__ROLE_CLIENT, .token = TOKEN};
+    assert_int_equal(proto_channel_open(f->loop, endpoint, &options, &channel, &err), COMMON_OK);
+    assert_int_equal(fixture_ask(channel, &(struct ask){.service = "echo"}, &o, NULL), COMMON_OK);
+    fixture_turn(f, &o.done, 1);
+    assert_int_equal(o.code, COMMON_OK);
+    outcome_fini(&o);
+    proto_channel_close(channel);
+    fixture_free(f);
+}
+
+struct told {
+    unsigned up, down;
+};
+
+static void on_state(void *arg, bool connected)
+{
+    struct told *told = arg;
+    *(connected ? &told->up : &told->down) += 1;
+}
+
+static void test_state_is_told(void **state)
+{
+    struct fixture *f = *state;
+    struct told told = {0};
+    struct proto_channel *channel = fixture_connect_as(
+        f, &(struct proto_channel_options){
+               .role = BANYAN__PB__ROLE__ROLE_CLIENT, .token = TOKEN, .state = on_state, .state_arg = &told});
+    fixture_turn(f, &told.up, 1);
+    assert_true(proto_channel_connected(channel));
+    proto_server_close(f->server);
+    fixture_turn(f, &told.down, 1);
+    assert_false(proto_channel_connected(channel));
+    struct proto_server_options options = fixture_server_options(f);
+    fixture_serve(f, &options);
+    fixture_turn(f, &told.up, 2);
+    proto_channel_close(channel);
+    assert_int_equal(told.down, 1); // one's own close is no news
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(test_garbage_is_refused), TEST(test_calls_before_the_hello),
+        TEST(test_wrong_hellos),       TEST(test_silence_is_not_waited_for),
+        TEST(test_too_many_links),     TEST(test_daemons),
+        TEST(test_proofs_of_diallers), TEST(test_bad_frames_on_a_link),
+        TEST(test_bytes_one_by_one),   TEST(test_slow_reader),
+        TEST(test_stale_socket_file),  cmocka_unit_test(test_names_are_looked_up),
+        TEST(test_state_is_told),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
