@@ -142,6 +142,20 @@ static bool run(bool traced)
     nng_step = p50(&h);
     report("nng_step_payload", &h, unix_step);
 
+    // The same processes, the same bytes and a star of edges, with plain sockets and nothing else: what no
+    // service can beat here.
+    static int32_t parent[HARNESS_WORKERS_MAX];
+    struct floor_tree tree = {.client = FLOOR_UNIX,
+                              .workers = (uint32_t)workers,
+                              .parent = parent,
+                              .request_bytes = request,
+                              .partial_bytes = service_partial_bytes(g),
+                              .reply_bytes = reply};
+    parent[0] = -1;
+    if (!floor_tree_rounds(&tree, n, &h))
+        return false;
+    report("socket_tree", &h, 3 * unix_step);
+
     struct harness_cluster *cluster = service_cluster((uint32_t)workers, "1G");
     if (!cluster)
         return false;
