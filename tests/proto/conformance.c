@@ -527,6 +527,41 @@ static void test_server_closes_with_requests_held(void **state)
     fixture_answer_held(f); // frees what the server kept for it
 }
 
+static void close_in_handler(void *arg, struct proto_request *request)
+{
+    struct fixture *f = arg;
+    Banyan__Pb__HealthCheckReply reply = BANYAN__PB__HEALTH_CHECK_REPLY__INIT;
+    f->n_handled++;
+    if (f->server)
+        proto_server_close(f->server);
+    f->server = NULL;
+    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL); // goes nowhere
+}
+
+static void test_server_closes_inside_a_handler(void **state)
+{
+    struct fixture *f = *state;
+    static const struct proto_method methods[] = {{BANYAN__PB__METHOD__METHOD_HEALTH_CHECK,
+                                                   1u << BANYAN__PB__ROLE__ROLE_CLIENT, close_in_handler},
+                                                  {0, 0, NULL}};
+    proto_server_close(f->server);
+    struct proto_server_options options = fixture_server_options(f);
+    options.methods = methods;
+    fixture_serve(f, &options);
+    struct proto_channel *channel = fixture_connect(f);
+    struct outcome o[3];
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(fixture_ask(channel, &(struct ask){.service = "echo", .deadline_ns = SECONDS(1)},
+                                     &o[i], NULL),
+                         COMMON_OK);
+    for (int i = 0; i < 3; i++) {
+        fixture_turn(f, &o[i].done, 1);
+        assert_true(o[i].code == COMMON_UNAVAILABLE || o[i].code == COMMON_DEADLINE_EXCEEDED);
+    }
+    assert_true(f->n_handled >= 1);
+    proto_channel_close(channel);
+}
+
 // ---- limits and trust -----------------------------------------------------------------------------------
 
 static void test_payload_limits(void **state)
@@ -636,6 +671,7 @@ int conformance_run(enum transport which)
         TEST(test_client_closes_with_calls_in_flight),
         TEST(test_close_inside_a_callback),
         TEST(test_server_closes_with_requests_held),
+        TEST(test_server_closes_inside_a_handler),
         TEST(test_payload_limits),
         TEST(test_tokens),
         TEST(test_taken_address),
