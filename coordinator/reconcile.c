@@ -167,6 +167,11 @@ static void tell(struct coordinator_reconcile *r)
     }
     end(r);
     w->fresh = false;
+    for (uint32_t i = 0; i < c->session_slots; i++) {
+        struct coordinator_session *s = c->sessions[i];
+        for (uint32_t k = 0; s && k < s->layout.n; k++)
+            s->layout.chunks[k].known = s->layout.chunks[k].known || s->layout.chunks[k].holder == w;
+    }
     coordinator_worker_set_state(w, COORDINATOR_WORKER_ACTIVE);
     common_log_info("a worker is active worker=%s chunks=%" PRIu64, w->name, w->chunks);
 }
@@ -219,7 +224,6 @@ static void compare(struct coordinator_reconcile *r)
                 coordinator_batch_chunk(batch, s->id, chunk->index, chunk->id, true, w->name);
                 lost++;
             }
-            chunk->known = true;
         }
         coordinator_session_recount(s);
     }

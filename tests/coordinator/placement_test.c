@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// clang-format off
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+// clang-format on
+
+#include "coordinator/placement.h"
+
+#define CHUNK 256
+#define BYTES 1000
+
+static uint32_t choose(struct coordinator_candidate *c, uint32_t n, uint32_t width)
+{
+    return coordinator_placement_choose(c, n, width, CHUNK, BYTES);
+}
+
+static void nobody(void **state)
+{
+    (void)state;
+    struct coordinator_candidate c[2] = {{.free_bytes = BYTES - 1, .bandwidth = 1, .member = true},
+                                         {.free_bytes = 0, .bandwidth = 1}};
+    assert_int_equal(choose(c, 0, 1), UINT32_MAX);
+    assert_int_equal(choose(c, 2, 1), UINT32_MAX);
+    assert_int_equal(choose(c, 2, 2), UINT32_MAX);
+}
+
+static void first_chunk_goes_where_it_is_done_first(void **state)
+{
+    (void)state;
+    struct coordinator_candidate c[3] = {{.free_bytes = 1 << 20, .bandwidth = 10, .load_bytes = 0},
+                                         {.free_bytes = 1 << 20, .bandwidth = 30, .load_bytes = 0},
+                                         {.free_bytes = 1 << 20, .bandwidth = 30, .load_bytes = 0}};
+    assert_int_equal(choose(c, 3, 1), 1); // fastest, then the lower index
+    c[1].load_bytes = 5000;
+    assert_int_equal(choose(c, 3, 1), 2); // sessions spread: the fastest one is busier
+    c[2].load_bytes = 50000;
+    c[1].load_bytes = 50000;
+    assert_int_equal(choose(c, 3, 1), 0);
+}
+
+static void members_until_wide_enough(void **state)
+{
+    (void)state;
+    struct coordinator_candidate c[3] = {{.free_bytes = 1 << 20, .bandwidth = 10, .member = true},
+                                         {.free_bytes = 1 << 20, .bandwidth = 10},
+                                         {.free_bytes = 1 << 20, .bandwidth = 20}};
+    assert_int_equal(choose(c, 3, 1), 0); // wide enough: a member
+    assert_int_equal(choose(c, 3, 2), 2); // not yet: the best of the others
+    c[0].free_bytes = 0;
+    assert_int_equal(choose(c, 3, 1), 2); // no member has memory: somebody joins
+    c[1].free_bytes = c[2].free_bytes = 0;
+    c[0].free_bytes = BYTES;
+    assert_int_equal(choose(c, 3, 3), 0); // nobody can join: a member takes more
+}
+
+// Members finish together: over many chunks the tokens are as the speeds, within a chunk.
+static void shares_follow_speed(void **state)
+{
+    (void)state;
+    struct coordinator_candidate c[3] = {{.bandwidth = 10, .member = true},
+                                         {.bandwidth = 20, .member = true},
+                                         {.bandwidth = 50, .member = true}};
+    for (int i = 0; i < 3; i++)
+        c[i].free_bytes = UINT64_MAX;
+    for (int i = 0; i < 800; i++)
+        c[choose(c, 3, 3)].tokens += CHUNK;
+    for (int i = 0; i < 3; i++) {
+        double want = 800.0 * CHUNK * (double)c[i].bandwidth / 80.0;
+        assert_true((double)c[i].tokens > want - 2 * CHUNK && (double)c[i].tokens < want + 2 * CHUNK);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nobody),
+        cmocka_unit_test(first_chunk_goes_where_it_is_done_first),
+        cmocka_unit_test(members_until_wide_enough),
+        cmocka_unit_test(shares_follow_speed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
