@@ -36,8 +36,11 @@ static bool make_pair(enum floor_socket kind, int fd[2])
               (fd[0] = socket(AF_INET, SOCK_STREAM, 0)) >= 0 &&
               connect(fd[0], (struct sockaddr *)&address, len) == 0 &&
               (fd[1] = accept(listener, NULL, NULL)) >= 0;
-    if (!ok)
+    if (!ok) {
+        if (listener >= 0)
+            close(listener);
         return fail("loopback connection");
+    }
     close(listener);
     setsockopt(fd[0], IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     setsockopt(fd[1], IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));

@@ -96,7 +96,7 @@ enum common_code coordinator_new(struct common_loop *loop, const struct coordina
                                  struct coordinator **out, struct common_error *err)
 {
     struct coordinator *c = coordinator_alloc(sizeof(*c));
-    struct common_error unasked;
+    struct common_error unasked = {0};
     err = err ? err : &unasked;
     err->code = COMMON_OK;
     c->loop = loop;

@@ -57,7 +57,7 @@ static enum common_code check(const struct generate_options *o, const struct lla
                               struct common_error *err)
 {
     struct generate_record record = {0};
-    struct generate_check result;
+    struct generate_check result = {0};
     enum common_code code = generate_record_read(o->check_file, &record, err);
     if (code == COMMON_OK)
         code = generate_check_run(&record, model, pool, generate_color(o), &result, err);

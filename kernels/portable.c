@@ -201,7 +201,7 @@ static float max_lanes(vf x)
 
 static vi lane_numbers(void)
 {
-    vi x;
+    vi x = {0};
     for (int l = 0; l < LANES; l++)
         x[l] = l;
     return x;

@@ -94,7 +94,7 @@ static void on_finished(struct proto_nng_item *item)
     if (channel)
         proto_channel_ref(channel);
     if (channel && call && blob) {
-        struct proto_prefix prefix;
+        struct proto_prefix prefix = {0};
         struct common_error err;
         size_t total;
         enum common_code code = COMMON_INVALID_ARGUMENT;

@@ -93,9 +93,9 @@ static void peer_unref(struct peer *peer)
 // Finds or makes it: a request may come before the news of its pipe.
 static struct peer *peer_get(struct nng_server *s, uint32_t pipe)
 {
-    struct peer **at = peer_slot(s, pipe);
-    if (*at)
-        return *at;
+    struct peer **at = peer_slot(s, pipe), *known = *at;
+    if (known)
+        return known;
     struct peer *peer = calloc(1, sizeof *peer);
     if (!peer)
         return NULL;
@@ -161,7 +161,7 @@ static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *arg)
         const uint8_t *ip = (const uint8_t *)&address.s_in.sa_addr,
                       *port = (const uint8_t *)&address.s_in.sa_port;
         snprintf(news->address, sizeof news->address, "%u.%u.%u.%u:%u", ip[0], ip[1], ip[2], ip[3],
-                 port[0] << 8 | port[1]);
+                 (unsigned)(port[0] << 8 | port[1]));
     } else {
         snprintf(news->address, sizeof news->address, "nng client");
     }

@@ -192,7 +192,7 @@ static void on_hello(struct server_link *link, struct proto_request *request)
     if (hello->version != PROTO_VERSION) {
         char why[96];
         snprintf(why, sizeof why, "the dialler speaks version %u, this server speaks %u", hello->version,
-                 PROTO_VERSION);
+                 (unsigned)PROTO_VERSION);
         refuse_link(link, request, COMMON_FAILED_PRECONDITION, why);
         return;
     }

@@ -3,7 +3,7 @@
 #ifndef TESTS_PROTO_CONFORMANCE_H
 #define TESTS_PROTO_CONFORMANCE_H
 
-#include "fixture.h"
+#include "tests/proto/fixture.h"
 
 int conformance_run(enum transport transport); // exit status
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "conformance.h"
+#include "tests/proto/conformance.h"
 
 int main(void)
 {

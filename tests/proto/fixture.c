@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fixture.h"
+#include "tests/proto/fixture.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -15,9 +15,9 @@
 #include <cmocka.h>
 
 #include "common/clock.h"
-#include "fixture.h"
 #include "proto/frame.h"
 #include "proto/nng_door.h"
+#include "tests/proto/fixture.h"
 
 static int setup(void **state)
 {

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "common/clock.h"
-#include "fixture.h"
+#include "tests/proto/fixture.h"
 
 // A step of one item that appends rows over two runs, and one that only reads, as a frame's message.
 struct sample {

@@ -18,10 +18,10 @@
 #include <cmocka.h>
 
 #include "common/clock.h"
-#include "fixture.h"
 #include "proto/codec.h"
 #include "proto/frame.h"
 #include "proto/stream_hello.h"
+#include "tests/proto/fixture.h"
 
 static int setup(void **state)
 {
