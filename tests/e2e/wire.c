@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "proto/endpoint.h"
+#include "proto/stream_hello.h"
 #include "tests/e2e/support.h"
 
 #define CALL_NS UINT64_C(20000000000)
@@ -152,28 +153,52 @@ void wire_answer_free(struct wire_answer *answer)
     answer->header = NULL;
 }
 
-static bool exchange(int fd, uint32_t method, const ProtobufCMessage *body)
+static struct wire_answer exchange(int fd, uint32_t method, const ProtobufCMessage *body)
 {
     struct wire_frame frame = wire_request(method, method, body, NULL, 0);
     bool sent = wire_send(fd, frame.bytes, frame.len);
     free(frame.bytes);
-    struct wire_answer answer = {.closed = true};
-    if (sent)
-        answer = wire_read(fd, 20000);
-    bool ok = !answer.closed && !answer.silent && answer.code == COMMON_OK;
+    return sent ? wire_read(fd, 20000) : (struct wire_answer){.closed = true};
+}
+
+static bool is_good(const struct wire_answer *answer)
+{
+    return !answer->closed && !answer->silent && answer->code == COMMON_OK;
+}
+
+bool wire_hello_as(int fd, uint32_t role, const struct common_secret *secret)
+{
+    struct proto_hello known = {.dial_nonce = {1, 2, 3}, .dial_role = role};
+    Banyan__Pb__LinkHelloRequest hello = BANYAN__PB__LINK_HELLO_REQUEST__INIT;
+    hello.version = PROTO_VERSION;
+    hello.role = (Banyan__Pb__Role)role;
+    hello.nonce = (ProtobufCBinaryData){sizeof(known.dial_nonce), known.dial_nonce};
+    hello.name = (char *)"by hand";
+    struct wire_answer answer = exchange(fd, BANYAN__PB__METHOD__METHOD_LINK_HELLO, &hello.base);
+    bool ok = is_good(&answer);
+    Banyan__Pb__LinkProofRequest proof = BANYAN__PB__LINK_PROOF_REQUEST__INIT;
+    uint8_t mac[COMMON_MAC_BYTES];
+    if (ok && secret) {
+        Banyan__Pb__LinkHelloReply *reply =
+            banyan__pb__link_hello_reply__unpack(NULL, answer.body_len, answer.body);
+        assert_non_null(reply);
+        assert_int_equal(reply->nonce.len, sizeof(known.accept_nonce));
+        memcpy(known.accept_nonce, reply->nonce.data, sizeof(known.accept_nonce));
+        known.accept_role = (uint32_t)reply->role;
+        banyan__pb__link_hello_reply__free_unpacked(reply, NULL);
+        proto_hello_proof(secret, &known, true, mac);
+        proof.proof = (ProtobufCBinaryData){sizeof(mac), mac};
+    }
+    wire_answer_free(&answer);
+    if (!ok)
+        return false;
+    answer = exchange(fd, BANYAN__PB__METHOD__METHOD_LINK_PROOF, &proof.base);
+    ok = is_good(&answer);
     wire_answer_free(&answer);
     return ok;
 }
 
 bool wire_hello(int fd)
 {
-    static uint8_t nonce[32] = {1, 2, 3};
-    Banyan__Pb__LinkHelloRequest hello = BANYAN__PB__LINK_HELLO_REQUEST__INIT;
-    hello.version = PROTO_VERSION;
-    hello.role = BANYAN__PB__ROLE__ROLE_CLIENT;
-    hello.nonce = (ProtobufCBinaryData){sizeof(nonce), nonce};
-    hello.name = (char *)"by hand";
-    Banyan__Pb__LinkProofRequest proof = BANYAN__PB__LINK_PROOF_REQUEST__INIT;
-    return exchange(fd, BANYAN__PB__METHOD__METHOD_LINK_HELLO, &hello.base) &&
-           exchange(fd, BANYAN__PB__METHOD__METHOD_LINK_PROOF, &proof.base);
+    return wire_hello_as(fd, BANYAN__PB__ROLE__ROLE_CLIENT, NULL);
 }

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/secret.h"
 #include "proto/frame.h"
 
 struct wire_frame {
@@ -28,6 +29,8 @@ struct wire_answer {
 
 int wire_dial(const char *endpoint); // tcp:// or unix://; fails the test when it cannot
 bool wire_hello(int fd);             // as a client without a token; false: refused
+
+bool wire_hello_as(int fd, uint32_t role, const struct common_secret *secret); // as a daemon
 
 // A request frame, flat. Free its bytes.
 struct wire_frame wire_request(uint32_t method, uint64_t id, const ProtobufCMessage *body,
