@@ -177,9 +177,10 @@ static void pause_attach(struct attach *a)
     a->backoff_ns = a->backoff_ns * 2 < BACKOFF_MAX_NS ? a->backoff_ns * 2 : BACKOFF_MAX_NS;
 }
 
-static bool ticket_refused(banyan_code code)
+static bool ticket_refused(const banyan_error *error)
 {
-    return code == BANYAN_ABORTED || code == BANYAN_PERMISSION_DENIED || code == BANYAN_NOT_FOUND;
+    return error->code == BANYAN_ABORTED || error->code == BANYAN_PERMISSION_DENIED ||
+           error->code == BANYAN_NOT_FOUND || strcmp(error->reason, "OLD_TICKET") == 0;
 }
 
 static void judge_failure(struct attach *a, struct attach_put *put, banyan_code code, bool lost,
@@ -191,7 +192,7 @@ static void judge_failure(struct attach *a, struct attach_put *put, banyan_code 
     struct range again = put->range;
     again.again = true;
     bool late = common_clock_left(a->deadline_ns) == 0;
-    if (ticket_refused(code) && !put->range.again && !late) {
+    if (ticket_refused(error) && !put->range.again && !late) {
         push_todo(a, again);
     } else if ((lost || code == BANYAN_UNAVAILABLE || code == BANYAN_DEADLINE_EXCEEDED) && !late) {
         again.again = put->range.again;

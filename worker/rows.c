@@ -117,19 +117,26 @@ void worker_handle_chunk_put(void *arg, struct proto_request *request)
     struct worker_session *session = NULL;
     struct worker_rows *pieces = NULL;
     uint32_t n = 0;
+    bool old_ticket = false; // a fresh one may help
     enum common_code code = put_permitted(worker, body, &ticket, &err);
+    old_ticket = code == COMMON_FAILED_PRECONDITION;
     if (code == COMMON_OK)
         code = worker_session_check(&worker->sessions, body->session, ticket.incarnation, body->layer,
                                     body->first, body->count, &session, &err);
     if (code == COMMON_OK)
         code = put_sizes(session, body, message, &err);
-    if (code == COMMON_OK)
+    if (code == COMMON_OK) {
         code = put_pieces(session, body, message, &pieces, &n, &err);
+        old_ticket = code == COMMON_FAILED_PRECONDITION;
+    }
     if (code == COMMON_OK)
         code = worker_store_write(worker->store, pieces, n, WORKER_ROW_PUT, UINT64_MAX, &err);
     free(pieces);
     if (code != COMMON_OK) {
-        worker_fail(request, &err, code == COMMON_ABORTED ? "OLD_INCARNATION" : "");
+        worker_fail(request, &err,
+                    code == COMMON_ABORTED ? "OLD_INCARNATION"
+                    : old_ticket           ? "OLD_TICKET"
+                                           : "");
         return;
     }
     Banyan__Pb__ChunkPutReply reply = BANYAN__PB__CHUNK_PUT_REPLY__INIT;

@@ -545,7 +545,7 @@ static void tickets(void **state)
         judge(what, &a, want, why, like_before);                                                             \
     } while (0)
     PUT("an expired ticket", secret, ticket.expires_wall_ns = now - 1, (void)0, BANYAN_FAILED_PRECONDITION,
-        "", false);
+        "OLD_TICKET", false);
     PUT("another session's ticket", secret, ticket.session = banyan_session_id(witness_session), (void)0,
         BANYAN_PERMISSION_DENIED, "", false);
     PUT("a ticket for other positions", secret, ticket.first = 64, (void)0, BANYAN_PERMISSION_DENIED, "",
