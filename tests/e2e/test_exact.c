@@ -280,6 +280,101 @@ static void token_by_token(void **state)
     context_free(&context);
 }
 
+// Keys along q, so that logits are what the function of the position says, give or take the rounding to KV's
+// type.
+static void judge_logits(banyan_client *client, const banyan_spec *spec, uint32_t tokens,
+                         double (*logit)(uint32_t), const char *what)
+{
+    struct context context;
+    banyan_session *session;
+    float q[64], k[64], v[64];
+    const double scale = 1 / sqrt(64);
+    double norm = 0;
+    struct data_random r = {17};
+    for (int i = 0; i < 64; i++) {
+        q[i] = data_random_normal(&r);
+        norm += (double)q[i] * q[i];
+    }
+    context_init(&context, spec, tokens);
+    for (uint32_t p = 0; p < tokens; p++) {
+        for (int i = 0; i < 64; i++) {
+            k[i] = (float)(logit(p) / scale * q[i] / norm);
+            v[i] = data_random_normal(&r);
+        }
+        context_set(&context, 0, p, 0, k, v);
+    }
+    OK(banyan_session_create(client, spec, NULL, &session, ERR));
+    attach_shuffled(session, &context, tokens, 3);
+    struct step step = {.session = session, .first = tokens - 1, .rows = 1, .q = q};
+    OK(step_run(client, &step));
+    assert_true(isfinite(step.lse[0]));
+    context_check(&context, 0, tokens - 1, 1, 0, q, step.o, step.lse, &worst, what);
+    step_free(&step);
+    OK(banyan_session_delete(session, ERR));
+    banyan_session_close(session);
+    context_free(&context);
+}
+
+static const banyan_spec one_head = {.layers = 1,
+                                     .q_heads = 1,
+                                     .kv_heads = 1,
+                                     .k_dim = 64,
+                                     .v_dim = 64,
+                                     .kv_type = BANYAN_F32,
+                                     .chunk_tokens = 16,
+                                     .members = WORKERS};
+
+static double far_below(uint32_t position)
+{
+    return -90000.0 - position % 7;
+}
+
+// Logits below any number that somebody might take for "none".
+static void trap_logits_below_any_sentinel(void **state)
+{
+    (void)state;
+    banyan_spec spec = one_head;
+    for (int t = 0; t < 3; t++) {
+        spec.kv_type = types[t];
+        judge_logits(clients[0], &spec, 150, far_below, "far below");
+    }
+}
+
+static double far_apart(uint32_t position)
+{
+    return position / 16 % 2 ? 9000 + position % 3 : -9000 - (double)(position % 5);
+}
+
+// Chunk by chunk, and so worker by worker, logits that exp cannot bridge.
+static void trap_workers_far_apart(void **state)
+{
+    (void)state;
+    judge_logits(clients[1], &one_head, 200, far_apart, "far apart");
+}
+
+static double near(uint32_t position)
+{
+    return 0.001 * (position % 100);
+}
+
+// The bound is the same for 1 worker and for 16: errors do not add up along the tree.
+static void trap_many_workers(void **state)
+{
+    (void)state;
+    struct harness_cluster *wide = support_start(&(struct harness_options){.workers = 16, .memory = "32M"});
+    banyan_client *client = support_connect(wide, "unix");
+    banyan_spec spec = one_head;
+    static const uint32_t members[] = {1, 4, 16};
+    for (int m = 0; m < 3; m++)
+        for (int t = 0; t < 3; t++) {
+            spec.members = members[m];
+            spec.kv_type = types[t];
+            judge_logits(client, &spec, 1000, near, "many workers");
+        }
+    banyan_disconnect(client);
+    support_stop(wide);
+}
+
 static int start(void **state)
 {
     (void)state;
@@ -303,9 +398,15 @@ static int stop(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_shape),         cmocka_unit_test(adversarial_data),
-        cmocka_unit_test(edges_of_the_layout), cmocka_unit_test(rows_that_see_nothing),
-        cmocka_unit_test(a_long_session),      cmocka_unit_test(token_by_token),
+        cmocka_unit_test(every_shape),
+        cmocka_unit_test(adversarial_data),
+        cmocka_unit_test(edges_of_the_layout),
+        cmocka_unit_test(rows_that_see_nothing),
+        cmocka_unit_test(a_long_session),
+        cmocka_unit_test(token_by_token),
+        cmocka_unit_test(trap_logits_below_any_sentinel),
+        cmocka_unit_test(trap_workers_far_apart),
+        cmocka_unit_test(trap_many_workers),
     };
     return cmocka_run_group_tests_name("exactness of the service", tests, start, stop);
 }
