@@ -480,7 +480,7 @@ static void slab_back(struct coordinator_item *item, const struct coordinator_fr
         // A member that lost its layout is not a session that does not exist: our caller knows better.
         enum common_code told = r->code == COMMON_NOT_FOUND ? COMMON_UNAVAILABLE : r->code;
         if (may_mend(r->code) && item->attempt > 3 && r->worker[0]) {
-            struct coordinator_worker *w = coordinator_worker_named(f->plan->c, r->worker);
+            struct coordinator_worker *w = coordinator_worker_find(f->plan->c, r->worker);
             if (w)
                 coordinator_worker_doubt(w);
         }

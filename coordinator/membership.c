@@ -94,11 +94,19 @@ static uint32_t free_slot(struct coordinator *c)
     return UINT32_MAX;
 }
 
-struct coordinator_worker *coordinator_worker_named(struct coordinator *c, const char *name)
+struct coordinator_worker *coordinator_worker_find(const struct coordinator *c, const char *name)
 {
     for (uint32_t i = 0; i < c->n_workers; i++)
         if (c->workers[i] && !strcmp(c->workers[i]->name, name))
             return c->workers[i];
+    return NULL;
+}
+
+struct coordinator_worker *coordinator_worker_named(struct coordinator *c, const char *name)
+{
+    struct coordinator_worker *known = coordinator_worker_find(c, name);
+    if (known)
+        return known;
     uint32_t slot = free_slot(c);
     if (slot == UINT32_MAX)
         return NULL;

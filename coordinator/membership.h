@@ -13,6 +13,9 @@ const char *coordinator_worker_state_name(enum coordinator_worker_state state);
 // The only way to alter a state; a transition that the diagram lacks is our bug.
 void coordinator_worker_set_state(struct coordinator_worker *w, enum coordinator_worker_state state);
 
+struct coordinator_worker *coordinator_worker_find(const struct coordinator *c,
+                                                   const char *name); // NULL: unknown
+
 // The worker with this name, made (ABSENT) when there is none. NULL: the table is full.
 struct coordinator_worker *coordinator_worker_named(struct coordinator *c, const char *name);
 

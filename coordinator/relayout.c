@@ -151,6 +151,10 @@ static enum common_code choose(struct coordinator_placing *p, struct proto_statu
         return proto_status_set(status, COMMON_UNAVAILABLE, "",
                                 "no worker is active: start one, or wait for one");
     struct coordinator_candidate *candidates = coordinator_alloc(n * sizeof(*candidates));
+    uint64_t tokens[COORDINATOR_WORKERS_MAX]; // of this session, by worker
+    memset(tokens, 0, c->n_workers * sizeof(*tokens));
+    for (uint32_t i = 0; i < s->layout.n; i++)
+        tokens[s->layout.chunks[i].holder->slot] += ct;
     for (uint32_t i = 0; i < n; i++) {
         const struct coordinator_worker *w = active[i];
         uint64_t taken = w->used_bytes + w->promised_bytes;
@@ -159,9 +163,8 @@ static enum common_code choose(struct coordinator_placing *p, struct proto_statu
                                                taken < w->capacity_bytes ? w->capacity_bytes - taken : 0,
                                            .bandwidth = w->bandwidth,
                                            .load_bytes = w->load_bytes,
+                                           .tokens = tokens[w->slot],
                                            .member = coordinator_session_has_member(s, w)};
-        for (uint32_t k = 0; k < s->layout.n; k++)
-            candidates[i].tokens += s->layout.chunks[k].holder == w ? ct : 0;
     }
     free(p->joining);
     free(p->chosen);
