@@ -151,6 +151,7 @@ BANYAN_API banyan_code banyan_session_get_info(banyan_session *session, banyan_s
 BANYAN_API void banyan_session_info_free(banyan_session_info *info); // what it points to; NULL is allowed
 
 // Keeps the first `length` tokens of every layer (all, where there are fewer). Steps in flight end first.
+// OUT_OF_RANGE beyond the longest layer.
 BANYAN_API banyan_code banyan_session_truncate(banyan_session *session, uint64_t length, banyan_error *error);
 // A new session with the first `length` tokens; full chunks are shared, not copied. length ≤ the shortest
 // layer.

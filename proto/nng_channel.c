@@ -285,6 +285,26 @@ static void nng_forget(struct proto_channel *channel, struct proto_pending *call
         cancel(context);
 }
 
+enum { HELLO_ROUNDS = 20, REST_ROUNDS = 400, REST_ROUND_US = 5000, OWED_US = 200000 };
+
+// A thread of its own: waits until nothing is in flight, then closes.
+static void closer(void *arg)
+{
+    struct nng_channel *s = arg;
+    for (int i = 0; i < HELLO_ROUNDS && !atomic_load(&s->met); i++)
+        usleep(REST_ROUND_US); // a handshake that is cut short leaks inside nng
+    for (int i = 0; i < REST_ROUNDS && atomic_load(&s->busy) > 0 && atomic_load(&s->pipes) > 0; i++)
+        usleep(REST_ROUND_US);
+    for (unsigned i = 0; i < s->n_contexts && atomic_load(&s->busy) > 0; i++)
+        cancel(&s->contexts[i]);
+    if (atomic_load(&s->owed))
+        usleep(OWED_US); // answers that were given up may be on their way
+    nng_close(s->socket);
+    for (unsigned i = 0; i < s->n_contexts; i++)
+        nng_aio_wait(s->contexts[i].aio);
+    nng_channel_unref(s);
+}
+
 static enum common_code nng_channel_open(struct proto_channel *channel, const struct proto_endpoint *endpoint,
                                          struct common_error *err)
 {
@@ -320,33 +340,15 @@ static enum common_code nng_channel_open(struct proto_channel *channel, const st
     return COMMON_OK;
 
 close_socket:
-    nng_close(s->socket);
+    proto_nng_door_close(&s->door);
+    proto_nng_aside(closer, s);
+    goto fail;
 free_state:
     proto_nng_door_close(&s->door);
-    proto_nng_door_fini(&s->door);
-    free(s);
+    nng_channel_unref(s);
+fail:
     return common_error_set(err, rv == NNG_EADDRINVAL ? COMMON_INVALID_ARGUMENT : COMMON_UNAVAILABLE,
                             "cannot dial '%s': %s", url, explain(rv, why, sizeof why));
-}
-
-enum { HELLO_ROUNDS = 20, REST_ROUNDS = 400, REST_ROUND_US = 5000, OWED_US = 200000 };
-
-// A thread of its own: waits until nothing is in flight, then closes.
-static void closer(void *arg)
-{
-    struct nng_channel *s = arg;
-    for (int i = 0; i < HELLO_ROUNDS && !atomic_load(&s->met); i++)
-        usleep(REST_ROUND_US); // a handshake that is cut short leaks inside nng
-    for (int i = 0; i < REST_ROUNDS && atomic_load(&s->busy) > 0 && atomic_load(&s->pipes) > 0; i++)
-        usleep(REST_ROUND_US);
-    for (unsigned i = 0; i < s->n_contexts && atomic_load(&s->busy) > 0; i++)
-        cancel(&s->contexts[i]);
-    if (atomic_load(&s->owed))
-        usleep(OWED_US); // answers that were given up may be on their way
-    nng_close(s->socket);
-    for (unsigned i = 0; i < s->n_contexts; i++)
-        nng_aio_wait(s->contexts[i].aio);
-    nng_channel_unref(s);
 }
 
 static void nng_channel_close(struct proto_channel *channel)

@@ -7,8 +7,9 @@
 //
 // Closing: nng 1.5.2 can lose an operation when a pipe is closed between two parts of one message
 // (tcptran_pipe_recv_cb and _send_cb start the next part on an aio that nni_aio_close has stopped, and
-// nni_aio_begin then drops it without a callback): nng_close never returns. So sockets are closed by a thread
-// of their own, which first lets what is in flight come to rest, and which nobody waits for.
+// nni_aio_begin then drops it without a callback). nng_close then never returns, and nng's one reaper thread,
+// which waits for the same operation, destroys no pipe of the process any more. So sockets are closed by a
+// thread of their own, which first lets what is in flight come to rest, and which nobody waits for.
 #ifndef PROTO_NNG_DOOR_H
 #define PROTO_NNG_DOOR_H
 

@@ -348,6 +348,16 @@ static void on_aio(void *arg)
 
 // ---- listener -------------------------------------------------------------------------------------------
 
+// A thread of its own: the close may never return (see the door).
+static void closer(void *arg)
+{
+    struct nng_server *s = arg;
+    nng_close(s->socket);
+    for (unsigned i = 0; i < s->n_contexts; i++)
+        nng_aio_wait(s->contexts[i].aio);
+    nng_server_unref(s);
+}
+
 static enum common_code nng_server_listen(struct proto_server *server, struct proto_endpoint *endpoint,
                                           struct proto_listener *listener, struct common_error *err)
 {
@@ -390,26 +400,19 @@ static enum common_code nng_server_listen(struct proto_server *server, struct pr
     return COMMON_OK;
 
 close_socket:
-    nng_close(s->socket);
-free_state:
     s->closed = true;
     proto_nng_door_close(&s->door);
+    proto_nng_aside(closer, s);
+    goto fail;
+free_state:
+    proto_nng_door_close(&s->door);
     nng_server_unref(s);
+fail:
     return common_error_set(err,
                             rv == NNG_EADDRINUSE   ? COMMON_ALREADY_EXISTS
                             : rv == NNG_EADDRINVAL ? COMMON_INVALID_ARGUMENT
                                                    : COMMON_UNAVAILABLE,
                             "cannot listen on '%s': %s", url, nng_strerror(rv));
-}
-
-// A thread of its own: the close may never return (see the door).
-static void closer(void *arg)
-{
-    struct nng_server *s = arg;
-    nng_close(s->socket);
-    for (unsigned i = 0; i < s->n_contexts; i++)
-        nng_aio_wait(s->contexts[i].aio);
-    nng_server_unref(s);
 }
 
 static void nng_server_close(struct proto_listener *listener)
