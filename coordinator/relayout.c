@@ -161,7 +161,7 @@ static enum common_code choose(struct coordinator_placing *p, struct proto_statu
         candidates[i] =
             (struct coordinator_candidate){.free_bytes =
                                                taken < w->capacity_bytes ? w->capacity_bytes - taken : 0,
-                                           .bandwidth = w->bandwidth,
+                                           .bandwidth = w->speed,
                                            .load_bytes = w->load_bytes,
                                            .tokens = tokens[w->slot],
                                            .member = coordinator_session_has_member(s, w)};

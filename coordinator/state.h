@@ -73,6 +73,7 @@ struct coordinator_worker {
     uint64_t instance; // of the process; 0: never seen
     bool fresh;        // another instance than the one that the store knows: what that one held is gone
     uint64_t capacity_bytes, used_bytes, bandwidth, steps, last_compute_ns, reported_chunks;
+    uint64_t speed; // the bandwidth that placement counts with: the best of its kind on its host
     uint32_t threads, cores;
     uint64_t promised_bytes;     // memory given out since, not yet seen in used_bytes
     uint64_t chunks, load_bytes; // in our layouts
