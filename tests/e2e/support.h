@@ -53,6 +53,8 @@ void support_check_step(banyan_client *client, banyan_session *session, const st
 // Attaches and commits rows [first, first + count) of all layers.
 void support_fill(banyan_session *session, const struct context *context, uint64_t first, uint64_t count);
 
+// With heartbeats that are slower than the daemons' own, where options say nothing: no test may fail for want
+// of speed.
 struct harness_cluster *support_start(const struct harness_options *options);
 void support_stop(struct harness_cluster *cluster); // fails the test when there were problems
 banyan_client *support_connect(const struct harness_cluster *cluster, const char *transport);

@@ -241,7 +241,9 @@ static void a_worker_dies_under_load(void **state)
 static void a_stopped_worker(void **state)
 {
     (void)state;
-    struct harness_cluster *cluster = support_start(&(struct harness_options){.workers = 3});
+    static const char *const default_beat[] = {"--heartbeat", "500ms", NULL};
+    struct harness_cluster *cluster =
+        support_start(&(struct harness_options){.workers = 3, .coordinator_args = default_beat});
     banyan_client *client = support_connect(cluster, "nng+tcp");
     struct held wide, away;
     make(client, &wide, &spread, 320, 400, NULL);
