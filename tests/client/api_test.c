@@ -519,7 +519,7 @@ static void test_truncate(void **state)
     assert_int_equal(info.length, 900);
     banyan_session_info_free(&info);
     ask_and_check(other, m, 0, 899, 1, false);
-    assert_int_equal(banyan_session_truncate(session, 5000, err), BANYAN_OUT_OF_RANGE); // longer than it is
+    assert_int_equal(banyan_session_truncate(session, 5000, &error), BANYAN_OUT_OF_RANGE);
     ask_and_check(session, m, 0, 899, 1, false);
     OK(banyan_session_truncate(session, 0, err));
     ask_and_check(session, m, 0, 0, 5, true);

@@ -550,11 +550,12 @@ static void test_server_closes_inside_a_handler(void **state)
     fixture_serve(f, &options);
     struct proto_channel *channel = fixture_connect(f);
     struct outcome o[3];
-    for (int i = 0; i < 3; i++)
+    int n = is_stream() ? 3 : 1; // nng cannot be closed while more is coming in (proto/nng_door.h)
+    for (int i = 0; i < n; i++)
         assert_int_equal(fixture_ask(channel, &(struct ask){.service = "echo", .deadline_ns = SECONDS(1)},
                                      &o[i], NULL),
                          COMMON_OK);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < n; i++) {
         fixture_turn(f, &o[i].done, 1);
         assert_true(o[i].code == COMMON_UNAVAILABLE || o[i].code == COMMON_DEADLINE_EXCEEDED);
     }

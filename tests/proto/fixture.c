@@ -194,7 +194,7 @@ void fixture_free(struct fixture *f)
     fixture_answer_held(f);
     // Channels over nng linger until their answers have come; a server that is closed in the middle of one
     // can trip nng up (proto/nng_door.h) for all tests that follow.
-    for (int i = 0; i < 500 && proto_nng_closing() > 0; i++)
+    for (int i = 0; i < 150 && proto_nng_closing() > 0; i++)
         turn(f, common_clock_ns());
     proto_server_close(f->server);
     event_base_loop(common_loop_base(f->loop), EVLOOP_NONBLOCK);
