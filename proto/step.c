@@ -347,9 +347,9 @@ enum common_code proto_step_result_decode(const struct proto_message *message, u
     if (from->n_items != n_items)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "the answer to a step of %u items has %zu",
                                 n_items, from->n_items);
-    if (message->n_tensors < 1 || message->n_tensors > 2)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "the answer to a step has %zu tensors: 1 or 2",
-                                message->n_tensors);
+    if (message->n_tensors > 2)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "the answer to a step has %zu tensors: 2 at most", message->n_tensors);
     struct proto_step_result *result = proto_step_result_new(n_items, (uint32_t)from->n_traces);
     if (!result)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for the answer to a step");

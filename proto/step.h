@@ -93,7 +93,7 @@ struct proto_step_result {
     struct common_blob *blob; // reference held; NULL when built for sending
 };
 
-// Decodes a reply to METHOD_STEP. Checks: exactly n_items items, codes valid, strings bounded, 1 or 2
+// Decodes a reply to METHOD_STEP. Checks: exactly n_items items, codes valid, strings bounded, at most 2
 // tensors.
 enum common_code proto_step_result_decode(const struct proto_message *message, uint32_t n_items,
                                           struct proto_step_result **out, struct common_error *err);

@@ -80,6 +80,14 @@ static void merge_item(struct proto_step_result_item *into, const struct proto_s
     into->digest = fold_digest(into->digest, child->digest);
 }
 
+bool reduce_result_empty(const struct proto_step_result *result)
+{
+    for (uint32_t i = 0; i < result->n_items; i++)
+        if (result->items[i].code == COMMON_OK && result->items[i].cover_tokens > 0)
+            return false;
+    return true;
+}
+
 void reduce_merge(const struct proto_step *step, struct common_blob *into, struct proto_step_result *result,
                   const void *child_partials, const struct proto_step_result *child)
 {
@@ -87,7 +95,8 @@ void reduce_merge(const struct proto_step *step, struct common_blob *into, struc
     size_t offset = 0;
     for (uint32_t i = 0; i < step->n_items; i++) {
         const struct proto_step_item *item = &step->items[i];
-        if (result->items[i].code == COMMON_OK && child->items[i].code == COMMON_OK) {
+        if (result->items[i].code == COMMON_OK && child->items[i].code == COMMON_OK &&
+            child->items[i].cover_tokens > 0) {
             struct kernels_partial ours, theirs;
             kernels_partial_view(into->data + offset, item->rows, item->q_heads, item->v_dim, &ours);
             // A view has no const form; a merge does not write to its second argument.

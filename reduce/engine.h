@@ -105,8 +105,13 @@ extern const struct reduce_engine_ops reduce_engine_stream;
 // Bytes of the packed partials of all items of a step; false when they wrap or exceed `limit`.
 bool reduce_partials_bytes(const struct proto_step *step, size_t limit, size_t *out);
 
+// Whether no item saw a key (cover_tokens 0, or not OK): then all partials are the identity, and need not
+// travel.
+bool reduce_result_empty(const struct proto_step_result *result);
+
 // Merges what a child answered into `into`/`result`, item by item: partials where both are OK, coverage,
-// appends, digest; the first failure in rank order wins. Traces are left alone. Both blocks have
+// appends, digest; the first failure in rank order wins. A child's partial that saw no key is the identity
+// and is not read; with an empty result child_partials may be NULL. Traces are left alone. Both blocks have
 // reduce_partials_bytes of the step and are aligned to 64; both results have its number of items.
 void reduce_merge(const struct proto_step *step, struct common_blob *into, struct proto_step_result *result,
                   const void *child_partials, const struct proto_step_result *child);

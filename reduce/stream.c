@@ -194,8 +194,12 @@ static void op_advance(struct reduce_op *op)
 
 static bool answer_fits(const struct reduce_op *op, const struct proto_step_result *result)
 {
-    return result->n_items == op->step->n_items && result->n_tensors == 1 &&
-           result->tensor_bytes[0] == op->bytes && (uintptr_t)result->tensors[0] % COMMON_BLOB_ALIGN == 0;
+    if (result->n_items != op->step->n_items)
+        return false;
+    if (result->n_tensors == 0)
+        return reduce_result_empty(result);
+    return result->n_tensors == 1 && result->tensor_bytes[0] == op->bytes &&
+           (uintptr_t)result->tensors[0] % COMMON_BLOB_ALIGN == 0;
 }
 
 static void on_answer(void *arg, enum common_code code, const char *text, struct proto_step_result *result)

@@ -215,9 +215,10 @@ static void step_done(void *arg, struct reduce_outcome *outcome)
             fail(s, COMMON_RESOURCE_EXHAUSTED, "", "the system has no memory for an answer");
         }
     } else {
-        outcome->result->tensors[0] = outcome->partials ? outcome->partials->data : NULL;
-        outcome->result->tensor_bytes[0] = outcome->partials ? outcome->partials->len : 0;
-        outcome->result->n_tensors = outcome->partials ? 1 : 0;
+        bool sent = outcome->partials && !reduce_result_empty(outcome->result);
+        outcome->result->tensors[0] = sent ? outcome->partials->data : NULL;
+        outcome->result->tensor_bytes[0] = sent ? outcome->partials->len : 0;
+        outcome->result->n_tensors = sent ? 1 : 0;
         reply(s, outcome->partials, outcome->result);
     }
     s->worker->steps_done++;

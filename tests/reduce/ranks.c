@@ -99,7 +99,7 @@ static void on_done(void *arg, struct reduce_outcome *outcome)
         return;
     }
     struct proto_step_result *result = outcome->result;
-    result->n_tensors = 1;
+    result->n_tensors = reduce_result_empty(result) ? 0 : 1; // as a worker answers
     result->tensors[0] = outcome->partials->data;
     result->tensor_bytes[0] = outcome->partials->len;
     if (served->script.wrong == served->rank->self)
