@@ -145,7 +145,7 @@ if [ -n "$keep" ]; then
     echo "  $bin/banyanctl status"
     echo "  $bin/banyanctl plan quickstart"
     echo "  $bin/banyanctl session show quickstart"
-    echo "${dim}Stop it with:  kill ${pids[*]}; rm -r $run${plain}"
+    echo "${dim}Stop it with:  kill ${pids[*]}; rm -rf $run${plain}"
     exit 0
 fi
 say "Stopping"
