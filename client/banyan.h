@@ -46,10 +46,9 @@ typedef enum banyan_code { // gRPC's canonical codes
     BANYAN_ALREADY_EXISTS = 6,
     BANYAN_PERMISSION_DENIED = 7,
     BANYAN_RESOURCE_EXHAUSTED = 8,
-    BANYAN_FAILED_PRECONDITION =
-        9,               // other bytes at an acknowledged position; a hole; an append that is not at the end
+    BANYAN_FAILED_PRECONDITION = 9, // other bytes at an acknowledged position; a hole
     BANYAN_ABORTED = 10, // overtaken by a truncate or a new layout: ask for the session's state and try again
-    BANYAN_OUT_OF_RANGE = 11, // position beyond the end
+    BANYAN_OUT_OF_RANGE = 11, // position beyond the end, of an append too
     BANYAN_UNIMPLEMENTED = 12,
     BANYAN_INTERNAL = 13,
     BANYAN_UNAVAILABLE = 14, // a worker or the coordinator is not there now: try again
