@@ -50,7 +50,7 @@ void coordinator_options_default(struct coordinator_options *options)
                                             .max_items = 65536,
                                             .max_bytes = UINT64_C(1) << 30,
                                             .max_session_tokens = UINT64_C(1) << 26,
-                                            .heartbeat_ns = 500 * COMMON_NS_PER_MS,
+                                            .heartbeat_ns = COMMON_NS_PER_S,
                                             .grace_ns = 250 * COMMON_NS_PER_MS,
                                             .ticket_ns = 600 * COMMON_NS_PER_S};
 }
