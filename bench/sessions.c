@@ -16,6 +16,7 @@
 #include "tests/harness/cluster.h"
 
 #define SESSIONS_MAX 64
+#define CYCLE        16 // new positions; then the same again
 
 static bool json;
 static uint64_t workers = 4, milliseconds = 1500;
@@ -35,6 +36,17 @@ static void report(const char *mode, const struct service_geometry *g, uint32_t 
     report_line(json, fields);
 }
 
+// One worker: half a chunk. Several: as few tokens as give each a part, because here the wire is measured.
+static uint32_t chunk_of(uint32_t members)
+{
+    return members == 1 ? 256 : 16;
+}
+
+static uint64_t tokens_of(uint32_t members)
+{
+    return members == 1 ? 128 : 16 * (uint64_t)members;
+}
+
 // ---- batched
 // ------------------------------------------------------------------------------------------------------------------
 
@@ -45,19 +57,17 @@ static bool batched(banyan_client *client, const struct service_geometry *g, uin
     struct service_step steps[SESSIONS_MAX];
     banyan_item items[SESSIONS_MAX];
     banyan_error error = {0}, item_error = {0};
-    uint64_t tokens = members == 1 ? 128 : 256 * (uint64_t)members, calls = 0;
+    uint64_t tokens = tokens_of(members), calls = 0;
     bool ok = true;
     for (uint32_t i = 0; ok && i < n; i++)
-        ok = (sessions[i] = service_session(client, g, members, 0, tokens)) != NULL &&
+        ok = (sessions[i] = service_session(client, g, members, chunk_of(members), tokens)) != NULL &&
              service_step_init(&steps[i], g);
     uint64_t warm_up = 5, start = common_clock_ns(), limit = milliseconds * COMMON_NS_PER_MS;
     for (uint64_t c = 0; ok && (c < warm_up || common_clock_ns() - start < limit); c++) {
         if (c == warm_up)
             start = common_clock_ns();
-        // Rows are appended within the first chunk only: then the same positions again, which repeats the
-        // same bytes.
         for (uint32_t i = 0; i < n; i++) {
-            items[i] = service_item(sessions[i], &steps[i], tokens + c % 100);
+            items[i] = service_item(sessions[i], &steps[i], tokens + c % CYCLE);
             items[i].error = &item_error;
         }
         ok =
@@ -122,7 +132,7 @@ static void stepper_done(void *arg, banyan_code code, const banyan_error *error,
 static void stepper_next(struct stepper *s)
 {
     banyan_error error;
-    s->item = service_item(s->session, &s->step, s->tokens + s->started++ % 100);
+    s->item = service_item(s->session, &s->step, s->tokens + s->started++ % CYCLE);
     s->item.error = &s->error;
     if (banyan_attend_async(s->client, &s->item, 1, 0, stepper_done, s, &error) != BANYAN_OK) {
         s->failed = !service_failed("attend", &error);
@@ -134,10 +144,10 @@ static bool stepper_open(struct stepper *s, const char *endpoint, const struct s
                          uint32_t members)
 {
     banyan_error error = {0};
-    s->tokens = members == 1 ? 128 : 256 * (uint64_t)members;
+    s->tokens = tokens_of(members);
     if (banyan_connect(endpoint, NULL, &s->client, &error) != BANYAN_OK)
         return service_failed("connect", &error);
-    s->session = service_session(s->client, g, members, 0, s->tokens);
+    s->session = service_session(s->client, g, members, chunk_of(members), s->tokens);
     return s->session && service_step_init(&s->step, g);
 }
 
@@ -203,7 +213,8 @@ static bool floor_steps(banyan_client *client, const struct service_geometry *g,
     banyan_plan_info plan;
     static struct common_histogram h;
     int32_t parent[HARNESS_WORKERS_MAX];
-    banyan_session *session = service_session(client, g, (uint32_t)workers, 0, 256 * workers);
+    banyan_session *session = service_session(client, g, (uint32_t)workers, chunk_of((uint32_t)workers),
+                                              tokens_of((uint32_t)workers));
     if (!session)
         return false;
     bool ok = banyan_session_get_plan(session, &plan, &error) == BANYAN_OK || service_failed("plan", &error);
