@@ -4,10 +4,41 @@
 #   deploy/install-deps.sh [--dev]     --dev: also what tests/run.sh checks the code with
 set -euo pipefail
 
+usage() {
+    cat <<'TEXT'
+Usage: deploy/install-deps.sh [--dev]
+
+Installs what Banyan builds and tests with, from Debian's own packages; does nothing when all of it is there.
+  --dev    also what tests/run.sh checks the code with
+  --help   print this help
+TEXT
+}
+
+dev=no
+for arg in "$@"; do
+    case $arg in
+    --dev) dev=yes ;;
+    -h | --help)
+        usage
+        exit 0
+        ;;
+    *)
+        echo "install-deps: unknown argument '$arg'; try deploy/install-deps.sh --help" >&2
+        exit 2
+        ;;
+    esac
+done
+
 packages=(build-essential cmake ninja-build pkg-config python3
           libnng-dev libprotobuf-c-dev protobuf-c-compiler libevent-dev libssl-dev libxxhash-dev
           libsqlite3-dev libjansson-dev libsmartcols-dev libcmocka-dev)
-[ "${1:-}" = "--dev" ] && packages+=(clang-format cppcheck)
+if [ "$dev" = yes ]; then packages+=(clang-format cppcheck git); fi
+
+if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
+    echo "install-deps: needs Debian's apt-get, which is not here; install what these packages hold by other means:" \
+        "${packages[*]}" >&2
+    exit 1
+fi
 
 missing=()
 for p in "${packages[@]}"; do

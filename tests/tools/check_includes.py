@@ -35,8 +35,11 @@ SPDX = "SPDX-License-Identifier: Apache-2.0"
 
 def list_files(root):
     """Paths relative to root."""
-    listing = subprocess.run(["git", "-C", root, "ls-files", "-z"], capture_output=True, check=False)
-    if listing.returncode == 0:
+    try:
+        listing = subprocess.run(["git", "-C", root, "ls-files", "-z"], capture_output=True, check=False)
+    except FileNotFoundError:  # no git on this machine
+        listing = None
+    if listing and listing.returncode == 0:
         names = listing.stdout.decode().split("\0")
         return sorted(n for n in names if n and os.path.isfile(os.path.join(root, n)))
     found = []
