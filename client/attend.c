@@ -11,8 +11,8 @@
 #include "client/split.h"
 #include "common/hash.h"
 
-// A header is at most 64 KiB: 800 items of at most 76 bytes, token and tensors fit. 16 MiB keep the pipeline
-// of a large call busy at a quarter of what a frame may hold.
+// 800 items of at most 76 bytes are a header of 60 KiB, far below its limit of 1 MiB. 16 MiB keep the
+// pipeline of a large call busy at a quarter of what a frame may hold.
 #define RPC_ITEMS_MAX 800
 #define RPC_ROWS_MAX  4096
 #define RPC_BYTES_MAX (UINT64_C(16) * 1024 * 1024)

@@ -2,9 +2,9 @@
 // libbanyan: exact attention over a context that lives in a Banyan cluster.
 //
 // A session is one sequence: its keys and values are held by the cluster's workers. A caller attaches context
-// (bulk) or appends it (small, with a step), sends query rows and receives attention outputs. Everything is
-// blocking, thread-safe and safe to repeat; each call also has an asynchronous form. One thread of the
-// library serves any number of calls.
+// (bulk) or appends it (small, with a step), sends query rows and receives attention outputs. Every call is
+// blocking, thread-safe and safe to repeat; attend alone has asynchronous forms too (banyan_attend_async,
+// banyan_attend_queue). One thread of the library serves any number of calls.
 //
 // Layouts. Row-major, densely packed, host byte order (little endian):
 //   q [rows][q_heads][k_dim] float32      k [rows][kv_heads][k_dim], v [rows][kv_heads][v_dim] of the
@@ -112,8 +112,9 @@ typedef struct banyan_spec {
     const float *alibi;    // NULL or [q_heads] slopes
     const float *sinks;    // NULL or [q_heads] logits
     uint32_t chunk_tokens; // 0: 256
-    uint32_t
-        members; // 0: as few workers as the length deserves; n: spread over at least n (or all there are)
+    // 0: as few workers as the length deserves. n: exactly n workers, or all there are; more only where
+    // memory is short.
+    uint32_t members;
     uint64_t idle_ttl_ns; // 0: kept until deleted
 } banyan_spec;
 

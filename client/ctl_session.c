@@ -160,7 +160,10 @@ static const struct common_option create_options[] = {
     {"soft-cap", 0, COMMON_OPTION_DOUBLE, &create.soft_cap, "X", "Default: none.", 0, 0},
     {"window", 0, COMMON_OPTION_U64, &create.window, "N", "Tokens that a row sees. Default: all.", 0, 0},
     {"chunk-tokens", 0, COMMON_OPTION_U64, &create.chunk_tokens, "N", "Default: 256.", 16, 4096},
-    {"members", 0, COMMON_OPTION_U64, &create.members, "N", "Spread over at least N workers.", 1, 4096},
+    {"members", 0, COMMON_OPTION_U64, &create.members, "N",
+     "Exactly N workers, or all there are; more only where memory is short.\nDefault: as few as the length "
+     "deserves.",
+     1, 4096},
     {"ttl", 0, COMMON_OPTION_DURATION, &create.ttl_ns, "TIME",
      "Delete it after this long without use. Default: never.", 0, 0},
     {0},
