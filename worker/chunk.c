@@ -169,15 +169,21 @@ void worker_chunk_runs(const struct worker_chunk *chunk, uint32_t layer, uint32_
     }
 }
 
+// Head by head, so that a stretch of rows is one piece of memory: a whole block's K of a head, or a page's.
+// The hash is of the bytes in that order, whatever the pieces.
 static void hash_rows(XXH3_state_t *state, const struct worker_chunk *chunk, const struct worker_layer *layer,
                       uint32_t row, uint32_t count)
 {
-    for (uint32_t i = row; i < row + count; i++)
+    for (int of_v = 0; of_v < 2; of_v++)
         for (uint32_t head = 0; head < chunk->shape.kv_heads; head++)
-            XXH3_64bits_update(state, worker_layer_k(chunk, layer, i, head), chunk->k_row);
-    for (uint32_t i = row; i < row + count; i++)
-        for (uint32_t head = 0; head < chunk->shape.kv_heads; head++)
-            XXH3_64bits_update(state, worker_layer_v(chunk, layer, i, head), chunk->v_row);
+            for (uint32_t i = row, n; i < row + count; i += n) {
+                n = layer->block ? row + count - i : WORKER_PAGE_TOKENS - i % WORKER_PAGE_TOKENS;
+                n = n < row + count - i ? n : row + count - i;
+                XXH3_64bits_update(state,
+                                   of_v ? worker_layer_v(chunk, layer, i, head)
+                                        : worker_layer_k(chunk, layer, i, head),
+                                   (size_t)n * (of_v ? chunk->v_row : chunk->k_row));
+            }
 }
 
 uint64_t worker_chunk_hash(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count)

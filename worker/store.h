@@ -90,7 +90,7 @@ uint32_t worker_chunk_run_count(const struct worker_chunk *chunk, uint32_t layer
 void worker_chunk_runs(const struct worker_chunk *chunk, uint32_t layer, uint32_t kv_head, uint32_t rows,
                        struct kernels_run *out);
 
-// XXH3 of K [count][kv_heads][k_dim], then V [count][kv_heads][v_dim] of rows that are all present.
+// XXH3 of K [kv_heads][count][k_dim], then V [kv_heads][count][v_dim] of rows that are all present.
 uint64_t worker_chunk_hash(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count);
 
 // The same for another thread: new pins the chunk and notes where the bytes are (adding how many to *bytes;

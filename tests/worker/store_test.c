@@ -261,8 +261,14 @@ static void hashes_know_no_pages(void **state)
     for (uint32_t row = 0; row < TOKENS - 1; row += 5) {
         uint32_t count = TOKENS - 1 - row;
         static uint8_t flat[TOKENS * (K_ROW + V_ROW)];
-        memcpy(flat, bytes.k + row * K_ROW, count * K_ROW);
-        memcpy(flat + count * K_ROW, bytes.v + row * V_ROW, count * V_ROW);
+        size_t k_head = K_ROW / HEADS, v_head = V_ROW / HEADS; // of one row; head after head, first K
+        uint8_t *to = flat;
+        for (uint32_t head = 0; head < HEADS; head++)
+            for (uint32_t i = row; i < row + count; i++, to += k_head)
+                memcpy(to, bytes.k + i * K_ROW + head * k_head, k_head);
+        for (uint32_t head = 0; head < HEADS; head++)
+            for (uint32_t i = row; i < row + count; i++, to += v_head)
+                memcpy(to, bytes.v + i * V_ROW + head * v_head, v_head);
         uint64_t want = common_xxh3(flat, count * (K_ROW + V_ROW), 0);
         assert_int_equal(worker_chunk_hash(whole, 0, row, count), want);
         assert_int_equal(worker_chunk_hash(pieces, 0, row, count), want);
