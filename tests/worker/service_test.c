@@ -941,8 +941,12 @@ static void large_commits_hash_aside(void **state)
     const Banyan__Pb__RowsPrepareReply *reply = (const Banyan__Pb__RowsPrepareReply *)answer.body;
     assert_int_equal(reply->n_chunks, 2);
     for (uint32_t i = 0; i < 2; i++) {
-        memcpy(flat, k + i * HALF / 2, HALF / 2 * sizeof *k);
-        memcpy(flat + HALF / 2, v + i * HALF / 2, HALF / 2 * sizeof *k);
+        const uint32_t rows = HALF / 2 / (HEADS * DIM); // of a chunk
+        float *to = flat;
+        for (uint32_t of_v = 0; of_v < 2; of_v++) // head after head, first K
+            for (uint32_t head = 0; head < HEADS; head++)
+                for (uint32_t row = 0; row < rows; row++, to += DIM)
+                    memcpy(to, (of_v ? v : k) + i * HALF / 2 + (row * HEADS + head) * DIM, DIM * sizeof *to);
         assert_int_equal(reply->chunks[i]->hash, common_xxh3(flat, HALF * sizeof *k, 0));
     }
     answer_free(&answer);
