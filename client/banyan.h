@@ -115,7 +115,11 @@ typedef struct banyan_spec {
     // 0: as few workers as the length deserves. n: exactly n workers, or all there are; more only where
     // memory is short.
     uint32_t members;
-    uint64_t idle_ttl_ns; // 0: kept until deleted
+    // 0: kept until deleted. Else the session is deleted when it was not used for so long. Use is what
+    // reaches the coordinator: create, open, info, steps, fork, truncate, attach, commit. An attach counts as
+    // going on for as long as a ticket that it was given is good (coordinator: --ticket-life), also after its
+    // end.
+    uint64_t idle_ttl_ns;
 } banyan_spec;
 
 typedef struct banyan_session banyan_session; // a client's hold on a session; thread-safe

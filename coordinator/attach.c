@@ -88,6 +88,7 @@ static void answer_open(struct opening *o, struct coordinator_session *s)
     m.workers = room->worker_pointers;
     m.incarnation = s->incarnation;
     s->last_used_ns = common_clock_ns();
+    s->ticket_until_ns = s->last_used_ns + c->options.ticket_ns;
     proto_request_reply(o->request, &m.base, NULL, 0, NULL, NULL);
     free(room);
 }

@@ -462,12 +462,19 @@ void coordinator_sessions_worker_changed(struct coordinator_worker *w)
     }
 }
 
+// Puts go to the workers and are not seen here: while a ticket is good, an attach may be under way.
+static bool idle(const struct coordinator_session *s, uint64_t now_ns)
+{
+    uint64_t used_ns = s->last_used_ns > s->ticket_until_ns ? s->last_used_ns : s->ticket_until_ns;
+    return coordinator_session_open(s) && !s->shared && !s->waiting.head && !s->placing && now_ns > used_ns &&
+           now_ns - used_ns > s->spec->idle_ttl_ns;
+}
+
 void coordinator_sessions_tick(struct coordinator *c, uint64_t now_ns)
 {
     for (uint32_t i = 0; i < c->session_slots; i++) {
         struct coordinator_session *s = c->sessions[i];
-        if (s && s->spec->idle_ttl_ns && coordinator_session_open(s) && !s->shared && !s->waiting.head &&
-            !s->placing && now_ns > s->last_used_ns && now_ns - s->last_used_ns > s->spec->idle_ttl_ns)
+        if (s && s->spec->idle_ttl_ns && idle(s, now_ns))
             coordinator_session_reclaim(s);
     }
 }
@@ -516,6 +523,7 @@ static bool load_session(void *arg, uint64_t id, const char *name, const void *b
     }
     struct coordinator_session *s = make(c, id, name, spec);
     s->incarnation = incarnation;
+    s->ticket_until_ns = s->last_used_ns + c->options.ticket_ns; // tickets of the life before are still good
     coordinator_layout_set_epoch(&s->layout, epoch);
     coordinator_session_set_state(s, COORDINATOR_SESSION_ACTIVE);
     if (slot >= c->session_slots)

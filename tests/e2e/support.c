@@ -130,16 +130,9 @@ void support_fill(banyan_session *session, const struct context *context, uint64
     }
 }
 
-// A worker counts as lost after three missed beats. Sanitizers and a busy machine make beats late.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define BEAT "6s"
-#else
-#define BEAT "2s"
-#endif
-
 struct harness_cluster *support_start(const struct harness_options *options)
 {
-    static const char *const patient[] = {"--heartbeat", BEAT, NULL};
+    static const char *const patient[] = {"--heartbeat", SUPPORT_BEAT, NULL};
     struct harness_options o = *options;
     if (!o.coordinator_args)
         o.coordinator_args = patient;

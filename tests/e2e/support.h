@@ -59,6 +59,13 @@ struct harness_cluster *support_start(const struct harness_options *options);
 void support_stop(struct harness_cluster *cluster); // fails the test when there were problems
 banyan_client *support_connect(const struct harness_cluster *cluster, const char *transport);
 
+// A worker counts as lost after three missed beats. Sanitizers and a busy machine make beats late.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define SUPPORT_BEAT "6s"
+#else
+#define SUPPORT_BEAT "2s"
+#endif
+
 // Ask again, for at most `seconds`, until the condition holds; for what becomes true by itself soon.
 #define EVENTUALLY(seconds, condition)                                                                       \
     do {                                                                                                     \

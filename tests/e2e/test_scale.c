@@ -367,7 +367,9 @@ static void idle_sessions_are_reclaimed(void **state)
 static int start(void **state)
 {
     (void)state;
-    cluster = support_start(&(struct harness_options){.workers = 4});
+    // Sessions that were attached to stay for as long as their tickets: these end soon.
+    static const char *const args[] = {"--heartbeat", SUPPORT_BEAT, "--ticket-life", "5s", NULL};
+    cluster = support_start(&(struct harness_options){.workers = 4, .coordinator_args = args});
     client = support_connect(cluster, "unix");
     return 0;
 }
