@@ -5,6 +5,7 @@
 
 #include "common/blob.h"
 #include "common/clock.h"
+#include "common/log.h"
 #include "proto/ticket.h"
 #include "worker/state.h"
 
@@ -133,6 +134,8 @@ void worker_handle_chunk_put(void *arg, struct proto_request *request)
         code = worker_store_write(worker->store, pieces, n, WORKER_ROW_PUT, UINT64_MAX, &err);
     free(pieces);
     if (code != COMMON_OK) {
+        if (old_ticket)
+            common_log_debug("an old ticket: %s", err.message);
         worker_fail(request, &err,
                     code == COMMON_ABORTED ? "OLD_INCARNATION"
                     : old_ticket           ? "OLD_TICKET"
