@@ -168,8 +168,9 @@ static void a_giant_is_cut(void **state)
 }
 
 struct seen {
-    atomic_uint done, giants_at_small;
-    atomic_uint giants;
+    atomic_uint done; // giants and the small one
+    atomic_uint giants, failed;
+    atomic_uint small_after, last_giant_after; // how many were done before
 };
 
 static void giant_done(void *arg, banyan_code code, const banyan_error *error, banyan_item *items,
@@ -177,9 +178,18 @@ static void giant_done(void *arg, banyan_code code, const banyan_error *error, b
 {
     struct seen *seen = arg;
     (void)error, (void)items, (void)n_items;
-    if (code == BANYAN_OK)
-        atomic_fetch_add(&seen->giants, 1);
-    atomic_fetch_add(&seen->done, 1);
+    atomic_fetch_add(&seen->failed, code != BANYAN_OK);
+    atomic_fetch_add(&seen->giants, 1);
+    atomic_store(&seen->last_giant_after, atomic_fetch_add(&seen->done, 1));
+}
+
+static void small_done(void *arg, banyan_code code, const banyan_error *error, banyan_item *items,
+                       size_t n_items)
+{
+    struct seen *seen = arg;
+    (void)error, (void)items, (void)n_items;
+    atomic_fetch_add(&seen->failed, code != BANYAN_OK);
+    atomic_store(&seen->small_after, atomic_fetch_add(&seen->done, 1));
 }
 
 // Nobody waits behind a giant: with many of them under way a small step comes back before they have all done
@@ -203,11 +213,14 @@ static void small_ones_pass_giants(void **state)
         items[i].error = NULL;
         OK(banyan_attend_async(client, &items[i], 1, 0, giant_done, &seen, &helper_error));
     }
-    OK(helper_step(client, session, 10, 1, false));
-    assert_true(atomic_load(&seen.done) < GIANTS);
-    while (atomic_load(&seen.done) < GIANTS)
+    banyan_item small = helper_item(session, 10, 1, false);
+    small.error = NULL;
+    OK(banyan_attend_async(client, &small, 1, 0, small_done, &seen, &helper_error));
+    while (atomic_load(&seen.done) < GIANTS + 1)
         usleep(1000);
     assert_int_equal(atomic_load(&seen.giants), GIANTS);
+    assert_int_equal(atomic_load(&seen.failed), 0);
+    assert_true(atomic_load(&seen.small_after) < atomic_load(&seen.last_giant_after));
     close_all(&session, 1);
 }
 
