@@ -133,6 +133,9 @@ static void tell(struct coordinator_reconcile *r)
             Banyan__Pb__SessionDropRequest m = BANYAN__PB__SESSION_DROP_REQUEST__INIT;
             m.term = c->term;
             m.session = r->unknown[--r->n_unknown];
+            const struct coordinator_session *s = coordinator_session_any(c, m.session);
+            if (s && coordinator_session_has_member(s, w))
+                continue; // it has become a member since
             r->in_flight++;
             gather = coordinator_gather_new(told, r);
             coordinator_worker_call_gather(w, BANYAN__PB__METHOD__METHOD_SESSION_DROP, &m.base, gather);
@@ -250,7 +253,7 @@ static void learn_rows(struct coordinator_session *s, struct coordinator_chunk *
 static void take(struct coordinator_reconcile *r, const Banyan__Pb__InventorySession *held)
 {
     struct coordinator_worker *w = r->w;
-    struct coordinator_session *s = coordinator_session_find(w->c, held->session);
+    struct coordinator_session *s = coordinator_session_any(w->c, held->session);
     if (!s || !coordinator_session_has_member(s, w)) {
         if (r->n_unknown && r->unknown[r->n_unknown - 1] == held->session)
             return; // goes on from the page before

@@ -134,11 +134,17 @@ static size_t bucket_of(const struct coordinator *c, const char *name)
     return common_xxh3(name, strlen(name), 0) % (sizeof(c->names) / sizeof(*c->names));
 }
 
-struct coordinator_session *coordinator_session_find(const struct coordinator *c, uint64_t id)
+struct coordinator_session *coordinator_session_any(const struct coordinator *c, uint64_t id)
 {
     uint64_t slot = (id & UINT32_MAX) - 1;
     struct coordinator_session *s = slot < c->session_slots ? c->sessions[slot] : NULL;
-    return s && s->id == id && s->state != COORDINATOR_SESSION_CREATING ? s : NULL;
+    return s && s->id == id ? s : NULL;
+}
+
+struct coordinator_session *coordinator_session_find(const struct coordinator *c, uint64_t id)
+{
+    struct coordinator_session *s = coordinator_session_any(c, id);
+    return s && s->state != COORDINATOR_SESSION_CREATING ? s : NULL;
 }
 
 enum common_code coordinator_session_unknown(uint64_t id, struct proto_status *status)

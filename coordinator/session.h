@@ -13,6 +13,9 @@
 
 struct coordinator_session *coordinator_session_find(const struct coordinator *c,
                                                      uint64_t id); // NULL: unknown, zero, deleted
+struct coordinator_session *
+coordinator_session_any(const struct coordinator *c,
+                        uint64_t id); // also one that is CREATING: workers may hold chunks of a new fork
 struct coordinator_session *coordinator_session_named(const struct coordinator *c, const char *name);
 
 // What to say about an id that find does not know: INVALID_ARGUMENT for zero, else NOT_FOUND. Returns the
