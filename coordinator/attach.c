@@ -133,6 +133,7 @@ struct committing {
     struct coordinator_worker **holders; // [n_holders]
     uint32_t n_holders;
     uint32_t pending;
+    bool writing; // counted in s->writing
     struct coordinator_rangeset present;
     struct reported {
         uint64_t hash, rows;
@@ -145,6 +146,7 @@ struct committing {
 static void end(struct committing *k)
 {
     struct coordinator_session *s = k->s;
+    s->writing -= k->writing;
     coordinator_rangeset_free(&k->present);
     free(k->holders);
     free(k->chunks);
@@ -364,6 +366,8 @@ static void commit_start(void *arg, struct coordinator_session *s)
     coordinator_session_share(s);
     if (find_holders(k)) {
         memset(&k->status, 0, sizeof(k->status));
+        k->writing = true;
+        s->writing++;
         prepare(k);
     } else {
         proto_request_fail_status(k->request, &k->status);

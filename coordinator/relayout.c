@@ -92,11 +92,13 @@ static bool has_rows(const struct coordinator_session *s, uint32_t index)
     return false;
 }
 
+// A chunk whose holder is away is given to another one only when nothing is in it: not even rows of a commit
+// or an append under way, which may be acknowledged yet.
 static bool to_be_placed(const struct coordinator_session *s, uint64_t index)
 {
     const struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, index);
     return !chunk || (!coordinator_session_chunk_usable(chunk) && !chunk->lost && chunk->known &&
-                      !has_rows(s, chunk->index));
+                      !s->writing && !has_rows(s, chunk->index));
 }
 
 bool coordinator_placed(const struct coordinator_session *s, uint64_t first, uint64_t last)

@@ -54,6 +54,8 @@ void coordinator_item_finish(struct coordinator_item *item)
     struct coordinator *c = a->c;
     struct coordinator_session *s = item->s ? item->s : coordinator_session_find(c, item->session);
     bool shared = item->s != NULL, appended = s && s->appending == item;
+    if (shared && item->append)
+        s->writing--;
     coordinator_item_set_state(item, COORDINATOR_ITEM_DONE);
     item->s = NULL;
     item->plan = NULL;
@@ -131,6 +133,8 @@ static void try_again(struct coordinator_item *item)
     if (!c->retry_runs)
         common_timer_start(c->retry, RETRY_FIRST_NS, false);
     c->retry_runs = true;
+    if (s && item->append)
+        s->writing--;
     if (s)
         coordinator_session_unshare(s);
 }
@@ -316,6 +320,7 @@ static void queue(struct coordinator_item *item, struct coordinator_session *s)
     coordinator_session_share(s);
     item->s = s;
     item->plan = plan;
+    s->writing += item->append;
     if (item->append && !item->write)
         item->write = ++s->write;
     const Banyan__Pb__Spec *spec = s->spec;

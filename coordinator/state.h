@@ -141,7 +141,8 @@ struct coordinator_session {
     Banyan__Pb__Spec *spec;                // owned; every default filled in
     uint64_t incarnation, write;           // the write numbers of a life start at its term << 40
     enum coordinator_session_state state;
-    uint32_t shared; // steps, opens and commits under way
+    uint32_t shared;  // steps, opens and commits under way
+    uint32_t writing; // of these: commits and appends, whose rows may be on workers and in no layer yet
     struct coordinator_exclusive *exclusive, **exclusive_tail;
     struct coordinator_door *doors, **doors_tail;
     uint32_t n_exclusive, n_doors;
