@@ -34,6 +34,21 @@ static void report(const char *what, const struct common_histogram *h, double fl
     report_line(json, fields);
 }
 
+static const char *const names[] = {"null_rpc_unix",   "null_rpc_tcp", "null_rpc_nng",   "step_min",
+                                    "step_min_stream", "step_32k",     "step_32k_stream"};
+
+static bool known(const char *what)
+{
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(names[i], what) == 0)
+            return true;
+    fprintf(stderr, "step_latency: --only: '%.40s' is none of", what);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        fprintf(stderr, "%s %s", i ? "," : "", names[i]);
+    fputc('\n', stderr);
+    return false;
+}
+
 static bool wanted(const char *what)
 {
     return !only || strcmp(only, what) == 0;
@@ -190,7 +205,9 @@ int main(int argc, char **argv)
         {"rounds", 'n', COMMON_OPTION_U64, &rounds, "N", "round trips of each kind (default 2000)", 4,
          1000000},
         {"only", 'o', COMMON_OPTION_STRING, &only, "WHAT",
-         "of the service, measure this alone (step_min, ...)", 0, 0},
+         "of the service, measure this alone: null_rpc_unix, null_rpc_tcp, null_rpc_nng, "
+         "step_min,\nstep_min_stream, step_32k, step_32k_stream",
+         0, 0},
         {"traced", 't', COMMON_OPTION_FLAG, &traced, NULL, "ask for traces and print where the time went", 0,
          0},
         {"json", 'j', COMMON_OPTION_FLAG, &json, NULL, "one JSON object a line", 0, 0},
@@ -214,5 +231,7 @@ int main(int argc, char **argv)
                 code != COMMON_OK ? err.message : "no arguments are taken; try 'step_latency --help'");
         return 2;
     }
+    if (only && !known(only))
+        return 2;
     return run(traced) ? 0 : 1;
 }

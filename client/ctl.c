@@ -87,6 +87,9 @@ static enum ctl_exit run(const struct ctl_command *command, int argc, char **arg
         return exit_code;
     if (!ctl_settle(ctl))
         return CTL_USAGE;
+    exit_code = command->check ? command->check(n_args, args) : CTL_OK;
+    if (exit_code != CTL_OK)
+        return exit_code;
     banyan_options options = {
         .token_file = ctl->token_file,
         .timeout_ns = ctl->timeout_ns,

@@ -43,6 +43,9 @@ struct ctl_command {
     const struct common_option *options; // its own; NULL: none
     int min_args, max_args;
     enum ctl_exit (*run)(struct ctl *ctl, int n_args, char **args);
+    // What can be wrong without a coordinator: numbers, options, local files. Before connecting; NULL:
+    // nothing.
+    enum ctl_exit (*check)(int n_args, char **args);
 };
 
 extern const struct ctl_command ctl_info_commands[], ctl_session_commands[], ctl_tensor_commands[];
@@ -57,7 +60,8 @@ extern const struct ctl_command ctl_info_commands[], ctl_session_commands[], ctl
 bool ctl_parse(const struct ctl_command *command, int argc, char **argv, struct ctl *ctl, char **args,
                int *n_args, enum ctl_exit *exit_code);
 const struct common_option *ctl_global_options(void); // their values lie in ctl_args.c until ctl_settle
-// Checks global values and takes the environment's where none was given. False: told on stderr.
+// Checks global values, the endpoint's form among them, and takes the environment's where none was given.
+// False: told on stderr.
 bool ctl_settle(struct ctl *ctl);
 unsigned ctl_distance(const char *a, const char *b); // edits between two words
 

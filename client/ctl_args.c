@@ -5,6 +5,7 @@
 
 #include "client/ctl.h"
 #include "common/clock.h"
+#include "proto/endpoint.h"
 
 #define OPTIONS_MAX 32
 
@@ -34,9 +35,19 @@ const struct common_option *ctl_global_options(void)
 bool ctl_settle(struct ctl *ctl)
 {
     const char *token_file = getenv("BANYAN_TOKEN_FILE");
+    const char *endpoint = getenv("BANYAN_ENDPOINT");
+    struct proto_endpoint parsed;
+    struct common_error err;
     ctl->endpoint = given.endpoint; // the library knows BANYAN_ENDPOINT
     ctl->token_file = given.token_file ? given.token_file : token_file && *token_file ? token_file : NULL;
     ctl->timeout_ns = given.timeout_ns;
+    if (given.endpoint)
+        endpoint = given.endpoint;
+    if (endpoint && (given.endpoint || *endpoint) &&
+        proto_endpoint_parse(endpoint, &parsed, &err) != COMMON_OK) {
+        ctl_say(CTL_USAGE, "%s: %s", given.endpoint ? "--endpoint" : "BANYAN_ENDPOINT", err.message);
+        return false;
+    }
     if (given.output && strcmp(given.output, "json") != 0 && strcmp(given.output, "table") != 0) {
         ctl_say(CTL_USAGE, "--output: '%.40s' is neither table nor json", given.output);
         return false;

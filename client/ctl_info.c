@@ -163,12 +163,12 @@ static const struct common_option ping_options[] = {
 };
 
 const struct ctl_command ctl_info_commands[] = {
-    {"status", "", "the cluster in a few lines", NULL, NULL, 0, 0, run_status},
-    {"workers", "", "all workers, their memory, speed and work", NULL, NULL, 0, 0, run_workers},
+    {"status", "", "the cluster in a few lines", NULL, NULL, 0, 0, run_status, NULL},
+    {"workers", "", "all workers, their memory, speed and work", NULL, NULL, 0, 0, run_workers, NULL},
     {"plan", "SESSION", "the tree that answers a session's steps",
      "Draws the tree of workers that answers the steps of a session (id or name),\nwith the part of each and "
      "why it has this shape.",
-     NULL, 1, 1, run_plan},
-    {"ping", "", "round trips to the coordinator", NULL, ping_options, 0, 0, run_ping},
+     NULL, 1, 1, run_plan, NULL},
+    {"ping", "", "round trips to the coordinator", NULL, ping_options, 0, 0, run_ping, NULL},
     {0},
 };

@@ -251,6 +251,18 @@ static const char *next_step(banyan_code code)
         return "'banyanctl workers' shows the memory; delete sessions, or add workers";
     case BANYAN_ABORTED:
         return "try again";
+    case BANYAN_ALREADY_EXISTS:
+        return "choose another name, or see 'banyanctl sessions' for the one that has it";
+    case BANYAN_FAILED_PRECONDITION:
+        return "'banyanctl session show SESSION' says how far each layer goes; attach and commit what is "
+               "missing";
+    case BANYAN_OUT_OF_RANGE:
+        return "'banyanctl session show SESSION' says how many tokens there are";
+    case BANYAN_INVALID_ARGUMENT:
+        return "'banyanctl help COMMAND' says what it takes; 'banyanctl session show SESSION' has the shapes";
+    case BANYAN_DATA_LOSS:
+        return "'banyanctl session truncate' to a length before the lost tokens and attach them again, or "
+               "'banyanctl session delete'";
     default:
         return NULL;
     }

@@ -169,22 +169,33 @@ static const struct common_option create_options[] = {
     {0},
 };
 
-static enum ctl_exit run_create(struct ctl *ctl, int n_args, char **args)
+static banyan_kv_type create_type(void)
 {
-    banyan_kv_type type = strcmp(create.type, "f32") == 0   ? BANYAN_F32
-                          : strcmp(create.type, "f16") == 0 ? BANYAN_F16
-                                                            : BANYAN_BF16;
-    if (strcmp(create.type, ctl_type_name(type)) != 0)
+    return strcmp(create.type, "f32") == 0   ? BANYAN_F32
+           : strcmp(create.type, "f16") == 0 ? BANYAN_F16
+                                             : BANYAN_BF16;
+}
+
+static enum ctl_exit check_create(int n_args, char **args)
+{
+    (void)n_args;
+    (void)args;
+    if (strcmp(create.type, ctl_type_name(create_type())) != 0)
         return ctl_say(CTL_USAGE, "--kv-type: '%.20s' is none of f32, f16, bf16", create.type);
     if (create.q_heads == 0 || create.dim == 0)
         return ctl_say(CTL_USAGE, "--q-heads and --dim are needed; try 'banyanctl session create --help'");
+    return CTL_OK;
+}
+
+static enum ctl_exit run_create(struct ctl *ctl, int n_args, char **args)
+{
     banyan_spec spec = {
         .layers = (uint32_t)create.layers,
         .q_heads = (uint32_t)create.q_heads,
         .kv_heads = (uint32_t)(create.kv_heads ? create.kv_heads : create.q_heads),
         .k_dim = (uint32_t)create.dim,
         .v_dim = (uint32_t)(create.v_dim ? create.v_dim : create.dim),
-        .kv_type = type,
+        .kv_type = create_type(),
         .scale = (float)create.scale,
         .soft_cap = (float)create.soft_cap,
         .window = create.window,
@@ -199,24 +210,24 @@ static enum ctl_exit run_create(struct ctl *ctl, int n_args, char **args)
     return show(ctl, session);
 }
 
-static enum ctl_exit parse_length(const char *text, uint64_t *out)
+static uint64_t given_length; // of fork and truncate, from check_length
+
+static enum ctl_exit check_length(int n_args, char **args)
 {
-    if (common_parse_u64(text, out) == COMMON_OK)
+    (void)n_args;
+    if (common_parse_u64(args[1], &given_length) == COMMON_OK)
         return CTL_OK;
-    return ctl_say(CTL_USAGE, "'%.40s' is not a number of tokens", text);
+    return ctl_say(CTL_USAGE, "'%.40s' is not a number of tokens", args[1]);
 }
 
 static enum ctl_exit run_fork(struct ctl *ctl, int n_args, char **args)
 {
-    uint64_t length;
     banyan_session *session, *fork;
     banyan_error error;
-    enum ctl_exit exit_code = parse_length(args[1], &length);
-    if (exit_code == CTL_OK)
-        exit_code = ctl_session_open(ctl, args[0], &session);
+    enum ctl_exit exit_code = ctl_session_open(ctl, args[0], &session);
     if (exit_code != CTL_OK)
         return exit_code;
-    banyan_code code = banyan_session_fork(session, length, n_args > 2 ? args[2] : NULL, &fork, &error);
+    banyan_code code = banyan_session_fork(session, given_length, n_args > 2 ? args[2] : NULL, &fork, &error);
     banyan_session_close(session);
     return code == BANYAN_OK ? show(ctl, fork) : ctl_fail(&error);
 }
@@ -224,15 +235,12 @@ static enum ctl_exit run_fork(struct ctl *ctl, int n_args, char **args)
 static enum ctl_exit run_truncate(struct ctl *ctl, int n_args, char **args)
 {
     (void)n_args;
-    uint64_t length;
     banyan_session *session;
     banyan_error error;
-    enum ctl_exit exit_code = parse_length(args[1], &length);
-    if (exit_code == CTL_OK)
-        exit_code = ctl_session_open(ctl, args[0], &session);
+    enum ctl_exit exit_code = ctl_session_open(ctl, args[0], &session);
     if (exit_code != CTL_OK)
         return exit_code;
-    if (banyan_session_truncate(session, length, &error) == BANYAN_OK)
+    if (banyan_session_truncate(session, given_length, &error) == BANYAN_OK)
         return show(ctl, session);
     banyan_session_close(session);
     return ctl_fail(&error);
@@ -259,15 +267,17 @@ static enum ctl_exit run_delete(struct ctl *ctl, int n_args, char **args)
 }
 
 const struct ctl_command ctl_session_commands[] = {
-    {"sessions", "", "all sessions", NULL, NULL, 0, 0, run_list},
+    {"sessions", "", "all sessions", NULL, NULL, 0, 0, run_list, NULL},
     {"session show", "SESSION", "one session (id or name): spec, lengths, workers", NULL, NULL, 1, 1,
-     run_show},
+     run_show, NULL},
     {"session create", "--q-heads=N --dim=N [NAME]", "make an empty session", NULL, create_options, 0, 1,
-     run_create},
+     run_create, check_create},
     {"session fork", "SESSION LENGTH [NAME]", "a new session with the first LENGTH tokens",
      "Makes a new session with the first LENGTH tokens of another. Full chunks are shared.", NULL, 2, 3,
-     run_fork},
-    {"session truncate", "SESSION LENGTH", "keep the first LENGTH tokens", NULL, NULL, 2, 2, run_truncate},
-    {"session delete", "SESSION", "destroy a session and what is held for it", NULL, NULL, 1, 1, run_delete},
+     run_fork, check_length},
+    {"session truncate", "SESSION LENGTH", "keep the first LENGTH tokens", NULL, NULL, 2, 2, run_truncate,
+     check_length},
+    {"session delete", "SESSION", "destroy a session and what is held for it", NULL, NULL, 1, 1, run_delete,
+     NULL},
     {0},
 };

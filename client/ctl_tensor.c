@@ -14,10 +14,14 @@
 
 #define NO_NUMBER UINT64_MAX
 
-static enum ctl_exit open_file(const char *path, struct common_safetensors **out)
+static struct common_safetensors *input; // of the command; open from open_input to the end of its run
+
+// Before a connection is made: a file that cannot be read is no matter of the cluster.
+static enum ctl_exit open_input(int n_args, char **args)
 {
+    (void)n_args;
     struct common_error err = {0};
-    enum common_code code = common_safetensors_open(path, out, &err);
+    enum common_code code = common_safetensors_open(args[1], &input, &err);
     if (code == COMMON_OK)
         return CTL_OK;
     return ctl_say(code == COMMON_INVALID_ARGUMENT ? CTL_REFUSED : CTL_FILE, "%s", err.message);
@@ -167,24 +171,20 @@ static enum ctl_exit send_layers(struct ctl *ctl, banyan_session *session, const
 static enum ctl_exit run_attach(struct ctl *ctl, int n_args, char **args)
 {
     (void)n_args;
-    struct common_safetensors *file;
     banyan_session *session;
     uint32_t n_layers = 0;
-    enum ctl_exit exit_code = open_file(args[1], &file);
-    if (exit_code != CTL_OK)
-        return exit_code;
-    exit_code = ctl_session_open(ctl, args[0], &session);
+    enum ctl_exit exit_code = ctl_session_open(ctl, args[0], &session);
     if (exit_code != CTL_OK)
         goto close_file;
     const banyan_spec *spec = banyan_session_spec(session);
     struct layer_pair *pairs = calloc(spec->layers, sizeof *pairs);
-    exit_code = pairs ? collect(file, spec, pairs, &n_layers) : ctl_say(CTL_INTERNAL, "out of memory");
+    exit_code = pairs ? collect(input, spec, pairs, &n_layers) : ctl_say(CTL_INTERNAL, "out of memory");
     if (exit_code == CTL_OK)
         exit_code = send_layers(ctl, session, pairs, n_layers);
     free(pairs);
     banyan_session_close(session);
 close_file:
-    common_safetensors_close(file);
+    common_safetensors_close(input);
     return exit_code;
 }
 
@@ -375,17 +375,13 @@ static enum ctl_exit attend_session(struct ctl *ctl, banyan_session *session,
 static enum ctl_exit run_attend(struct ctl *ctl, int n_args, char **args)
 {
     (void)n_args;
-    struct common_safetensors *file;
     banyan_session *session;
-    enum ctl_exit exit_code = open_file(args[1], &file);
-    if (exit_code != CTL_OK)
-        return exit_code;
-    exit_code = ctl_session_open(ctl, args[0], &session);
+    enum ctl_exit exit_code = ctl_session_open(ctl, args[0], &session);
     if (exit_code == CTL_OK) {
-        exit_code = attend_session(ctl, session, file);
+        exit_code = attend_session(ctl, session, input);
         banyan_session_close(session);
     }
-    common_safetensors_close(file);
+    common_safetensors_close(input);
     return exit_code;
 }
 
@@ -394,9 +390,9 @@ const struct ctl_command ctl_tensor_commands[] = {
      "Sends the tensors layers.N.k [tokens][kv_heads][k_dim] and layers.N.v [tokens][kv_heads][v_dim] of a "
      "file,\n"
      "N the layer, straight to the workers. Types and shapes are checked before anything is sent.",
-     attach_options, 2, 2, run_attach},
+     attach_options, 2, 2, run_attach, open_input},
     {"attend", "SESSION FILE.safetensors", "ask a session with the q of a file",
      "Sends the tensor q [rows][q_heads][k_dim] (F32) of a file, and appends its k and v where it has them.",
-     attend_options, 2, 2, run_attend},
+     attend_options, 2, 2, run_attend, open_input},
     {0},
 };

@@ -197,6 +197,12 @@ enum common_code common_token_load(const char *path, char out[COMMON_TOKEN_MAX +
     char text[COMMON_TOKEN_MAX + 1];
     size_t len;
     enum common_code code = read_private(path, "token", text, sizeof text, &len, err);
+    if (code == COMMON_NOT_FOUND)
+        return common_error_set(
+            err, code,
+            "token file '%s' does not exist: make one line of 8 to %d characters, mode 600 "
+            "(umask 077; openssl rand -hex 32 > FILE), the same for coordinator and clients",
+            path, COMMON_TOKEN_MAX);
     if (code != COMMON_OK)
         goto wipe;
     if (len > 0 && text[len - 1] == '\n')

@@ -81,6 +81,7 @@ rm -f "$log"
 # ---- cluster -----------------------------------------------------------------------------------------------------------------
 run=$(mktemp -d "${TMPDIR:-/tmp}/banyan.XXXXXX")
 pids=()
+declare -A pid_of
 stop() {
     local status=$?
     trap - EXIT INT TERM
@@ -102,12 +103,13 @@ start() { # NAME PROGRAM ARGS…: in the background, its log in the run director
     shift
     "$@" >"$run/$name.log" 2>&1 &
     pids+=($!)
+    pid_of[$name]=$!
 }
 ready() { # NAME: waits for its ready file
     local i
     for ((i = 0; i < 600; i++)); do
         [ -s "$run/$1.ready" ] && return 0
-        kill -0 "${pids[@]}" 2>/dev/null || break
+        kill -0 "${pid_of[$1]}" 2>/dev/null || break
         sleep 0.05
     done
     echo "quickstart: $1 did not start" >&2

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // config.json and model.safetensors into a struct llama, every field and shape checked.
+#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -93,7 +94,11 @@ static enum common_code load_config(const char *dir, struct llama_config *c, str
     json_error_t je;
     if (snprintf(path, sizeof(path), "%s/config.json", dir) >= (int)sizeof(path))
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "the model's directory has too long a name");
-    json_t *j = json_load_file(path, JSON_REJECT_DUPLICATES, &je);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return common_error_set(err, COMMON_NOT_FOUND, "cannot read %s: %s", path, strerror(errno));
+    json_t *j = json_loadf(file, JSON_REJECT_DUPLICATES, &je);
+    fclose(file);
     if (!j)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "%s: %s (line %d)", path, je.text, je.line);
     enum common_code code = check_config(j, c, err);

@@ -309,7 +309,8 @@ static enum common_code nng_channel_open(struct proto_channel *channel, const st
                                          struct common_error *err)
 {
     if (channel->role != BANYAN__PB__ROLE__ROLE_CLIENT)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "daemons do not link over nng: '%s'",
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "'%s' is for clients: give the coordinator's tcp:// or unix:// endpoint",
                                 channel->endpoint_text);
     struct nng_channel *s = calloc(1, sizeof *s);
     if (!s)

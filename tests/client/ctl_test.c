@@ -176,8 +176,12 @@ static void test_connection(void **state)
     complained("unix:///nonexistent/banyan");
     complained("is banyan-coordinator running");
     complained("BANYAN_ENDPOINT");
-    expect(4, "--endpoint what status", NULL);
+    expect(2, "--endpoint what status", NULL);
     complained("nng+tcp://");
+    // local mistakes are found although nobody is there
+    expect(2, "--endpoint unix:///nonexistent/banyan session truncate x many", NULL);
+    expect(2, "--endpoint unix:///nonexistent/banyan session create --q-heads 4", NULL);
+    expect(11, "--endpoint unix:///nonexistent/banyan attach x /nonexistent/file", NULL);
     expect(0, "--endpoint %s status", harness_cluster_endpoint(cluster, "nng+tcp"));
     expect(0, "--endpoint %s status", harness_cluster_endpoint(cluster, "tcp"));
     // A wrong token.
