@@ -410,9 +410,11 @@ static void write_piece(struct worker_store *store, const struct worker_rows *pi
         const uint8_t *k, *v;
         piece_row(piece, i, &k, &v);
         enum verdict verdict = judge(chunk, piece->layer, piece->row + i, k, v, replace_from);
-        if (verdict == VERDICT_SAME)
+        if (verdict == VERDICT_SAME &&
+            (to != WORKER_ROW_APPENDED || layer->rows[piece->row + i] != WORKER_ROW_PREPARED))
             continue;
-        worker_layer_row_set(chunk, layer, piece->row + i, k, v);
+        if (verdict != VERDICT_SAME) // else frozen bytes, which someone may be hashing
+            worker_layer_row_set(chunk, layer, piece->row + i, k, v);
         worker_layer_mark(chunk, layer, piece->row + i, to);
     }
     worker_layer_advance(chunk, layer);
@@ -450,7 +452,8 @@ bool worker_store_same(const struct worker_rows *pieces, uint32_t n)
         for (uint32_t r = 0; r < pieces[i].count; r++) {
             const uint8_t *k, *v;
             piece_row(&pieces[i], r, &k, &v);
-            if (judge(pieces[i].chunk, pieces[i].layer, pieces[i].row + r, k, v, UINT64_MAX) != VERDICT_SAME)
+            if (worker_chunk_row(pieces[i].chunk, pieces[i].layer, pieces[i].row + r) < WORKER_ROW_APPENDED ||
+                judge(pieces[i].chunk, pieces[i].layer, pieces[i].row + r, k, v, UINT64_MAX) != VERDICT_SAME)
                 return false;
         }
     }

@@ -17,9 +17,9 @@
 //        │                │ ▲       abort           │                  ▲
 //        │ append         │ └───────────────────────┘                  │ commit
 //        └──────────▶ APPENDED ────────────────────────────────────────┘
-//                      (also from PUT)
+//                      (also from PUT, and from PREPARED with the same bytes)
 //
-// PUT rows may be overwritten. PREPARED and COMMITTED rows never change. An APPENDED row serves like a
+// PUT rows may be overwritten. PREPARED and COMMITTED rows' bytes never change. An APPENDED row serves like a
 // committed one, but a newer append may replace it where the coordinator says that it was never acknowledged.
 //
 // All functions belong to the loop thread. Memory that other threads read is pinned: while a chunk is pinned,
@@ -114,12 +114,13 @@ struct worker_rows { // rows of one layer of one chunk, and where they come from
 };
 
 // Writes all pieces or none. `to`: PUT (attach) or APPENDED. At positions >= replace_from an APPENDED row
-// with other bytes is replaced; elsewhere a row beyond PUT must have the same bytes, which changes nothing.
-// Pieces must not overlap. FAILED_PRECONDITION: other bytes, or a chunk that several sessions share;
-// RESOURCE_EXHAUSTED: memory.
+// with other bytes is replaced; elsewhere a row beyond PUT must have the same bytes, which changes nothing
+// but that an append takes PREPARED rows out of the commit under way: its abort leaves them. Pieces must not
+// overlap. FAILED_PRECONDITION: other bytes, or a chunk that several sessions share; RESOURCE_EXHAUSTED:
+// memory.
 enum common_code worker_store_write(struct worker_store *store, const struct worker_rows *pieces, uint32_t n,
                                     enum worker_row to, uint64_t replace_from, struct common_error *err);
-// Whether all of these rows are there, beyond PUT, with these very bytes.
+// Whether all of these rows are there, APPENDED or COMMITTED, with these very bytes.
 bool worker_store_same(const struct worker_rows *pieces, uint32_t n);
 
 // Each changes the rows of the range that are in the state that it is about, and leaves others alone.

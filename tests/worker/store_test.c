@@ -207,6 +207,37 @@ static void appended_rows_give_way_only_where_they_may(void **state)
     end(store);
 }
 
+// An append over rows that are prepared is acknowledged: an abort must not take them back.
+static void appends_outlive_an_abort(void **state)
+{
+    (void)state;
+    struct worker_store *store = worker_store_new(1 << 20);
+    struct worker_chunk *chunk = hold(store, 1);
+    static struct bytes bytes;
+    for (uint32_t i = 0; i < 10; i++)
+        row_bytes(0, i, 0, bytes.k + i * K_ROW, bytes.v + i * V_ROW);
+    struct worker_rows piece = {chunk, 0, 0, 10, bytes.k, bytes.v};
+    assert_int_equal(write_rows(store, chunk, 0, 0, 10, 0, WORKER_ROW_PUT, UINT64_MAX), COMMON_OK);
+    worker_chunk_prepare(chunk, 0, 0, 10);
+    assert_false(worker_store_same(&piece, 1)); // an abort may still take them
+    assert_int_equal(write_rows(store, chunk, 0, 0, 10, 0, WORKER_ROW_PUT, UINT64_MAX), COMMON_OK);
+    assert_int_equal(worker_chunk_row(chunk, 0, 0), WORKER_ROW_PREPARED); // a put changes nothing
+    assert_int_equal(write_rows(store, chunk, 0, 2, 4, 1, WORKER_ROW_APPENDED, 0),
+                     COMMON_FAILED_PRECONDITION);
+    assert_int_equal(write_rows(store, chunk, 0, 0, 8, 0, WORKER_ROW_APPENDED, UINT64_MAX), COMMON_OK);
+    assert_int_equal(worker_chunk_ready(chunk, 0), 8);
+    piece.count = 8;
+    assert_true(worker_store_same(&piece, 1));
+    worker_chunk_abort(chunk, 0, 0, TOKENS);
+    for (uint32_t row = 0; row < 10; row++) {
+        assert_int_equal(worker_chunk_row(chunk, 0, row), row < 8 ? WORKER_ROW_APPENDED : WORKER_ROW_PUT);
+        assert_row(chunk, 0, row, 0);
+    }
+    assert_int_equal(worker_chunk_ready(chunk, 0), 8);
+    worker_store_release(store, chunk);
+    end(store);
+}
+
 static void pinned_bytes_stay(void **state)
 {
     (void)state;
@@ -443,7 +474,8 @@ static void model_write(struct worker_store *store, struct worker_chunk *chunk,
                      allowed ? COMMON_OK : COMMON_FAILED_PRECONDITION);
     for (uint32_t i = row; allowed && i < row + count; i++) {
         struct model_row *m = &model[layer][i];
-        if (m->state <= WORKER_ROW_PUT || m->version != version)
+        bool frozen = to == WORKER_ROW_APPENDED && m->state == WORKER_ROW_PREPARED;
+        if (m->state <= WORKER_ROW_PUT || m->version != version || frozen)
             *m = (struct model_row){to, version};
     }
 }
@@ -519,6 +551,7 @@ int main(void)
         cmocka_unit_test(runs_cover_what_is_ready),
         cmocka_unit_test(rows_go_through_their_states),
         cmocka_unit_test(appended_rows_give_way_only_where_they_may),
+        cmocka_unit_test(appends_outlive_an_abort),
         cmocka_unit_test(pinned_bytes_stay),
         cmocka_unit_test(hashes_know_no_pages),
         cmocka_unit_test(a_full_store_changes_nothing),
