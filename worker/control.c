@@ -11,6 +11,10 @@ bool worker_term_check(struct worker *worker, uint64_t term, struct proto_reques
 {
     if (term >= worker->term) {
         worker->term = term;
+        if (worker->plans_term < term) { // membership may have seen the term first
+            worker_plans_close(worker);
+            worker->plans_term = term;
+        }
         return true;
     }
     struct proto_status status;

@@ -62,15 +62,12 @@ static enum common_code plan_open(struct worker *worker, const Banyan__Pb__PlanI
     return code;
 }
 
-// A copy of the request without its term: the same plan may be installed again in a later one.
 static bool plan_pack(const Banyan__Pb__PlanInstallRequest *body, struct worker_plan *plan)
 {
-    Banyan__Pb__PlanInstallRequest copy = *body;
-    copy.term = 0;
-    plan->packed_bytes = banyan__pb__plan_install_request__get_packed_size(&copy);
+    plan->packed_bytes = banyan__pb__plan_install_request__get_packed_size(body);
     plan->packed = malloc(plan->packed_bytes + 1);
     if (plan->packed)
-        banyan__pb__plan_install_request__pack(&copy, plan->packed);
+        banyan__pb__plan_install_request__pack(body, plan->packed);
     return plan->packed != NULL;
 }
 
@@ -93,7 +90,6 @@ static enum common_code plan_new(struct worker *worker, const Banyan__Pb__PlanIn
     plan->id = body->plan;
     plan->epoch = body->epoch;
     plan->digest = body->digest;
-    plan->term = body->term;
     plan->self = body->self_rank;
     plan->n = (uint32_t)body->n_members;
     plan->engine = engine;
@@ -105,7 +101,7 @@ static enum common_code plan_install(struct worker *worker, const Banyan__Pb__Pl
                                      struct common_error *err)
 {
     struct worker_plan *plan = NULL, *old = worker_map_get(&worker->plans, body->plan);
-    if (old && body->epoch < old->epoch && body->term == old->term)
+    if (old && body->epoch < old->epoch)
         return common_error_set(err, COMMON_ABORTED, "plan %016" PRIx64 " is at epoch %" PRIu64 " already",
                                 body->plan, old->epoch);
     if (!old && worker->plans.count >= WORKER_PLANS_MAX)
@@ -116,11 +112,10 @@ static enum common_code plan_install(struct worker *worker, const Banyan__Pb__Pl
         return code;
     if (old && old->packed_bytes == plan->packed_bytes &&
         memcmp(old->packed, plan->packed, plan->packed_bytes) == 0) {
-        old->term = body->term;
         plan_free(plan);
         return COMMON_OK;
     }
-    if (old && body->epoch == old->epoch && body->term == old->term) {
+    if (old && body->epoch == old->epoch) {
         plan_free(plan);
         return common_error_set(err, COMMON_FAILED_PRECONDITION,
                                 "plan %016" PRIx64 " is another one at this epoch", body->plan);
@@ -174,7 +169,9 @@ void worker_plans_close(struct worker *worker)
 {
     size_t cursor = 0;
     void *value;
-    while (worker_map_next(&worker->plans, &cursor, &value))
-        plan_free(value);
-    worker_map_free(&worker->plans);
+    struct worker_map plans = worker->plans;
+    worker->plans = (struct worker_map){0};
+    while (worker_map_next(&plans, &cursor, &value))
+        plan_free(value); // ends its steps
+    worker_map_free(&plans);
 }

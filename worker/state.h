@@ -20,9 +20,9 @@
 #define WORKER_NAME_MAX  64
 
 struct worker_plan {
-    uint64_t id, epoch, digest, term;
+    uint64_t id, epoch, digest;
     uint32_t self, n;
-    size_t packed_bytes; // of the request that installed it, with term 0
+    size_t packed_bytes; // of the request that installed it
     uint8_t *packed;
     const struct reduce_engine_ops *engine;
     struct reduce_group *group;
@@ -34,7 +34,8 @@ struct worker {
     struct common_loop *loop;
     char name[WORKER_NAME_MAX + 1], host[WORKER_NAME_MAX + 1];
     struct common_secret secret;
-    uint64_t term; // the highest seen
+    uint64_t term;       // the highest seen
+    uint64_t plans_term; // the one that `plans` belong to
     struct worker_store *store;
     struct worker_map sessions, plans;
     struct worker_team *team;
@@ -59,7 +60,8 @@ struct worker {
     void *drained_arg;
 };
 
-// Accepts a term that is not lower than the highest seen, and remembers it. Otherwise answers the request:
+// Accepts a term that is not lower than the highest seen, and remembers it; plans of an earlier one go, since
+// nobody is left to drop them. Otherwise answers the request:
 // ABORTED, OLD_TERM.
 bool worker_term_check(struct worker *worker, uint64_t term, struct proto_request *request);
 // Answers a failure with the reason that goes with its code (see docs/WIRE.md), "" for none.

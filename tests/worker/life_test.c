@@ -126,6 +126,32 @@ static void a_dropped_plan_ends_its_steps(void **state)
     }
 }
 
+// Whoever made the plans of an earlier term drops none of them any more.
+static void a_new_term_ends_plans(void **state)
+{
+    (void)state;
+    struct stage s;
+    struct outcome out;
+    begin(&s);
+    struct proto_step *step = send_one(&s, &out);
+    Banyan__Pb__PlanDropRequest drop = BANYAN__PB__PLAN_DROP_REQUEST__INIT; // of none
+    drop.plan = PLAN + 1;
+    for (drop.term = TERM; drop.term <= TERM + 1; drop.term++) {
+        assert_false(out.done); // the term that it was made in goes on
+        assert_int_equal(cluster_call(&s.c, s.c.edges[0], BANYAN__PB__METHOD__METHOD_PLAN_DROP, &drop.base,
+                                      NULL, 0, NULL),
+                         COMMON_OK);
+    }
+    assert_true(cluster_wait(&s.c, &out.done));
+    assert_int_equal(out.code, COMMON_ABORTED);
+    assert_true(cluster_wait(&s.c, &s.cancelled));
+    step->term = TERM + 1;
+    assert_int_equal(cluster_step(&s.c, 0, step, &out), COMMON_ABORTED); // not installed
+    outcome_free(&out);
+    proto_step_free(step);
+    end(&s);
+}
+
 static void a_cancelled_step_is_cancelled_below(void **state)
 {
     (void)state;
@@ -253,6 +279,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_dropped_plan_ends_its_steps),
+        cmocka_unit_test(a_new_term_ends_plans),
         cmocka_unit_test(a_cancelled_step_is_cancelled_below),
         cmocka_unit_test(a_step_ends_with_its_time),
         cmocka_unit_test(leaving_waits_for_steps_but_not_for_ever),
