@@ -280,8 +280,16 @@ void worker_chunk_commit(struct worker_chunk *chunk, uint32_t layer, uint32_t ro
     move_rows(chunk, layer, row, count, WORKER_ROW_APPENDED, WORKER_ROW_COMMITTED);
 }
 
-void worker_chunk_thaw(struct worker_chunk *chunk)
+void worker_chunk_forget(struct worker_chunk *chunk)
 {
-    for (uint32_t layer = 0; layer < chunk->shape.layers; layer++)
+    for (uint32_t layer = 0; layer < chunk->shape.layers; layer++) {
+        struct worker_layer *l = chunk->layers[layer];
         worker_chunk_abort(chunk, layer, 0, chunk->shape.chunk_tokens);
+        for (uint32_t row = 0; l && chunk->refs == 1 && row < chunk->shape.chunk_tokens; row++) {
+            if (l->rows[row] != WORKER_ROW_PUT)
+                continue;
+            l->rows[row] = WORKER_ROW_ABSENT; // its page stays for what comes next
+            l->present--;
+        }
+    }
 }

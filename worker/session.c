@@ -412,7 +412,7 @@ enum common_code worker_session_layout(struct worker_map *sessions, struct worke
     free(entries);
     if (known && request->incarnation > session->incarnation)
         for (uint32_t i = 0; i < session->n_chunks; i++)
-            worker_chunk_thaw(session->chunks[i].chunk);
+            worker_chunk_forget(session->chunks[i].chunk);
     session->incarnation = request->incarnation;
     session->epoch = request->epoch;
     return COMMON_OK;

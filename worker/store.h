@@ -127,8 +127,9 @@ bool worker_store_same(const struct worker_rows *pieces, uint32_t n);
 void worker_chunk_prepare(struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count);
 void worker_chunk_abort(struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count);
 void worker_chunk_commit(struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count);
-// PUT and PREPARED rows of all layers: frozen ones thaw (a new incarnation: their commit will not come).
-void worker_chunk_thaw(struct worker_chunk *chunk);
+// A new incarnation: no commit will come for PUT and PREPARED rows of any layer, so they are ABSENT again. In
+// a chunk that several sessions share, frozen ones thaw only.
+void worker_chunk_forget(struct worker_chunk *chunk);
 
 // Copies the APPENDED and COMMITTED ones among the first `rows` rows of all layers, with their states. Rows
 // that `to` has already must be the same. *hash: over what the result holds of these rows.

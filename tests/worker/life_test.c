@@ -152,6 +152,41 @@ static void a_new_term_ends_plans(void **state)
     end(&s);
 }
 
+// What an earlier history put and did not commit is not part of a later one.
+static void a_new_incarnation_forgets_what_was_put(void **state)
+{
+    (void)state;
+    struct stage s;
+    begin(&s);
+    assert_int_equal(cluster_put(&s.c, 0, SESSION, 1, 0, 12, 0), COMMON_OK);
+    assert_int_equal(cluster_prepare(&s.c, 0, SESSION, 1, 0, 4, NULL), COMMON_OK);
+    Banyan__Pb__LayoutSetRequest layout = BANYAN__PB__LAYOUT_SET_REQUEST__INIT;
+    layout.term = TERM;
+    layout.session = SESSION;
+    layout.incarnation = INCARNATION + 1;
+    layout.epoch = EPOCH;
+    assert_int_equal(cluster_call(&s.c, s.c.edges[0], BANYAN__PB__METHOD__METHOD_LAYOUT_SET, &layout.base,
+                                  NULL, 0, NULL),
+                     COMMON_OK);
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        struct answer answer;
+        Banyan__Pb__RowsPrepareRequest prepare = BANYAN__PB__ROWS_PREPARE_REQUEST__INIT;
+        prepare.term = TERM;
+        prepare.session = SESSION;
+        prepare.incarnation = INCARNATION + 1;
+        prepare.layer = layer;
+        prepare.count = 12;
+        assert_int_equal(cluster_call(&s.c, s.c.edges[0], BANYAN__PB__METHOD__METHOD_ROWS_PREPARE,
+                                      &prepare.base, NULL, 0, &answer),
+                         COMMON_OK);
+        const Banyan__Pb__RowsPrepareReply *reply = (const Banyan__Pb__RowsPrepareReply *)answer.body;
+        assert_int_equal(reply->n_chunks, 1);
+        assert_int_equal(reply->chunks[0]->n_present, layer == 0 ? 1 : 0); // what is committed stays
+        answer_free(&answer);
+    }
+    end(&s);
+}
+
 static void a_cancelled_step_is_cancelled_below(void **state)
 {
     (void)state;
@@ -280,6 +315,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_dropped_plan_ends_its_steps),
         cmocka_unit_test(a_new_term_ends_plans),
+        cmocka_unit_test(a_new_incarnation_forgets_what_was_put),
         cmocka_unit_test(a_cancelled_step_is_cancelled_below),
         cmocka_unit_test(a_step_ends_with_its_time),
         cmocka_unit_test(leaving_waits_for_steps_but_not_for_ever),

@@ -238,6 +238,44 @@ static void appends_outlive_an_abort(void **state)
     end(store);
 }
 
+static void a_new_history_forgets_what_was_put(void **state)
+{
+    (void)state;
+    struct worker_store *store = worker_store_new(1 << 20);
+    struct worker_chunk *chunk = hold(store, 1);
+    assert_int_equal(write_rows(store, chunk, 0, 0, TOKENS, 0, WORKER_ROW_PUT, UINT64_MAX), COMMON_OK);
+    assert_int_equal(write_rows(store, chunk, 1, 0, 5, 0, WORKER_ROW_APPENDED, UINT64_MAX), COMMON_OK);
+    assert_int_equal(write_rows(store, chunk, 1, 5, 5, 0, WORKER_ROW_PUT, UINT64_MAX), COMMON_OK);
+    worker_chunk_prepare(chunk, 0, 0, 20);
+    worker_chunk_commit(chunk, 0, 0, 10);
+    hold(store, 1);
+    worker_chunk_forget(chunk); // shared
+    assert_int_equal(worker_chunk_row(chunk, 0, 9), WORKER_ROW_COMMITTED);
+    assert_int_equal(worker_chunk_row(chunk, 0, 10), WORKER_ROW_PUT);
+    worker_store_release(store, chunk);
+    worker_chunk_prepare(chunk, 0, 15, 5);
+    worker_chunk_forget(chunk);
+    for (uint32_t row = 0; row < TOKENS; row++) {
+        assert_int_equal(worker_chunk_row(chunk, 0, row),
+                         row < 10 ? WORKER_ROW_COMMITTED : WORKER_ROW_ABSENT);
+        assert_int_equal(worker_chunk_row(chunk, 1, row), row < 5 ? WORKER_ROW_APPENDED : WORKER_ROW_ABSENT);
+    }
+    // The new history writes the same places, page by page up to a block.
+    assert_int_equal(write_rows(store, chunk, 0, 10, TOKENS - 10, 1, WORKER_ROW_APPENDED, UINT64_MAX),
+                     COMMON_OK);
+    assert_int_equal(write_rows(store, chunk, 1, 5, 6, 1, WORKER_ROW_APPENDED, UINT64_MAX), COMMON_OK);
+    assert_false(worker_chunk_in_block(chunk, 1));
+    assert_int_equal(write_rows(store, chunk, 1, 11, TOKENS - 11, 1, WORKER_ROW_APPENDED, UINT64_MAX),
+                     COMMON_OK);
+    assert_true(worker_chunk_in_block(chunk, 1));
+    for (uint32_t row = 0; row < TOKENS; row++) {
+        assert_row(chunk, 0, row, row >= 10);
+        assert_row(chunk, 1, row, row >= 5);
+    }
+    worker_store_release(store, chunk);
+    end(store);
+}
+
 static void pinned_bytes_stay(void **state)
 {
     (void)state;
@@ -552,6 +590,7 @@ int main(void)
         cmocka_unit_test(rows_go_through_their_states),
         cmocka_unit_test(appended_rows_give_way_only_where_they_may),
         cmocka_unit_test(appends_outlive_an_abort),
+        cmocka_unit_test(a_new_history_forgets_what_was_put),
         cmocka_unit_test(pinned_bytes_stay),
         cmocka_unit_test(hashes_know_no_pages),
         cmocka_unit_test(a_full_store_changes_nothing),
