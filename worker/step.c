@@ -37,6 +37,7 @@ struct worker_step {
     struct proto_step_result *result; // likewise
     struct worker_compute *compute;
     struct worker_job job;
+    bool beginning; // the handler still looks at it
     bool in_team;
     uint64_t arrived_ns;
     _Atomic uint64_t started_ns; // first task
@@ -225,7 +226,7 @@ static void step_done(void *arg, struct reduce_outcome *outcome)
     if (s->in_team) {
         move(s, STEP_COMPUTING, STEP_ABANDONED);
         worker_team_cancel(s->worker->team, &s->job);
-    } else {
+    } else if (!s->beginning) {
         step_free(s);
     }
 }
@@ -587,12 +588,18 @@ void worker_handle_step(void *arg, struct proto_request *request)
     }
     s->request = request;
     s->arrived_ns = proto_request_arrived(request);
+    s->beginning = true;
     if (s->engine->begin(plan->group, step, step_done, s, &s->op, &err) != COMMON_OK) {
         fail(s, err.code, "", err.message);
         step_free(s);
         return;
     }
-    proto_request_on_cancel(request, step_cancelled, s);
+    proto_request_on_cancel(request, step_cancelled, s); // at once, when the caller has gone meanwhile
+    s->beginning = false;
+    if (!s->op) {
+        step_free(s);
+        return;
+    }
     take_items(s);
     if (common_clock_ns() >= step->deadline_ns)
         give_up(s, COMMON_DEADLINE_EXCEEDED, "no time was left to compute");
