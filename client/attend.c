@@ -129,13 +129,15 @@ static void pack_piece(struct client_attend *a, size_t nth)
     const banyan_item *item = &a->items[piece->item];
     const struct banyan_session *session = item->session;
     Banyan__Pb__AttendItem *pb = &a->pb[nth];
+    uint64_t end = item->first + piece->row + piece->rows;
     banyan__pb__attend_item__init(pb);
     pb->session = session->id;
     pb->layer = item->layer;
     pb->first = item->first + piece->row;
     pb->rows = piece->rows;
     pb->append = item->k != NULL;
-    pb->visible = item->visible;
+    // The rows of later pieces are not there yet; no row of this one may see them anyway.
+    pb->visible = item->k && piece->rows < item->rows && item->visible > end ? end : item->visible;
     pb->incarnation = atomic_load_explicit(&session->incarnation, memory_order_relaxed);
     pb->q_bytes = piece->rows * session->q_row;
     pb->k_bytes = item->k ? piece->rows * session->k_row : 0;

@@ -79,6 +79,8 @@ static void answer(struct proto_request *request)
         results[i].plan_digest = 77;
         if (in->items[i]->layer == BAD_LAYER)
             results[i].status = &bad;
+        if (in->items[i]->append && in->items[i]->visible > results[i].length)
+            results[i].status = &bad; // as a coordinator: rows that no piece has brought yet
         for (uint32_t row = 0; row < in->items[i]->rows; row++)
             for (int h = 0; h < HEADS; h++)
                 echo->lse[n_lse++] = (float)(in->items[i]->first + row);
@@ -400,6 +402,32 @@ static void test_large_calls_are_split(void **state)
     banyan_disconnect(client);
 }
 
+// Each piece of an append arrives before the next one is there to be seen.
+static void test_pieces_of_an_append_see_what_is_there(void **state)
+{
+    (void)state;
+    enum { ROWS = 5000 };
+    banyan_client *client = connect_client(NULL);
+    banyan_session *session = create_session(client);
+    uint16_t *kv = calloc(ROWS * DIM, sizeof *kv);
+    for (int whole = 0; whole < 2; whole++) {
+        struct work work;
+        uint32_t rows = whole ? 100 : ROWS;
+        make_work(&work, session, rows, 0);
+        work.item.k = work.item.v = kv;
+        work.item.visible = work.item.first + rows;
+        assert_int_equal(banyan_attend(client, &work.item, 1, 0, NULL, NULL), BANYAN_OK);
+        check_work(&work);
+        work.item.visible++; // what the caller gets wrong is not mended
+        assert_int_equal(banyan_attend(client, &work.item, 1, 0, NULL, NULL), BANYAN_OK);
+        assert_int_equal(work.item.code, whole ? BANYAN_OUT_OF_RANGE : BANYAN_OK);
+        free_work(&work);
+    }
+    free(kv);
+    banyan_session_close(session);
+    banyan_disconnect(client);
+}
+
 static void test_failed_calls(void **state)
 {
     (void)state;
@@ -698,6 +726,7 @@ int main(void)
         TEST(test_nobody_there),
         TEST(test_scatter),
         TEST(test_large_calls_are_split),
+        TEST(test_pieces_of_an_append_see_what_is_there),
         TEST(test_failed_calls),
         TEST(test_ten_thousand_in_flight),
         TEST(test_calls_max_and_queue),
