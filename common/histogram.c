@@ -54,20 +54,6 @@ void common_histogram_add(struct common_histogram *h, uint64_t value_ns)
     add_count(&h->buckets[bucket_of(value_ns)], 1);
 }
 
-void common_histogram_merge(struct common_histogram *into, const struct common_histogram *from)
-{
-    if (from->count == 0)
-        return;
-    if (into->count == 0 || from->min < into->min)
-        into->min = from->min;
-    if (into->count == 0 || from->max > into->max)
-        into->max = from->max;
-    into->count += from->count;
-    into->sum += from->sum;
-    for (size_t i = 0; i < sizeof into->buckets / sizeof *into->buckets; i++)
-        add_count(&into->buckets[i], from->buckets[i]);
-}
-
 uint64_t common_histogram_quantile(const struct common_histogram *h, double q)
 {
     if (h->count == 0)

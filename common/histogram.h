@@ -14,7 +14,6 @@ struct common_histogram {
 
 void common_histogram_reset(struct common_histogram *h);
 void common_histogram_add(struct common_histogram *h, uint64_t value_ns);
-void common_histogram_merge(struct common_histogram *into, const struct common_histogram *from);
 
 // Value at quantile 0..1; 0 when empty; q=0 and q=1 give min and max exactly.
 uint64_t common_histogram_quantile(const struct common_histogram *h, double q);

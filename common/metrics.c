@@ -141,17 +141,6 @@ void common_metric_add(struct common_metric *metric, double delta)
     metric->number += delta;
 }
 
-void common_metric_set(struct common_metric *metric, double value)
-{
-    assert(metric->kind == COMMON_METRIC_GAUGE);
-    metric->number = value;
-}
-
-double common_metric_get(const struct common_metric *metric)
-{
-    return metric->number;
-}
-
 static void write_escaped(FILE *f, const char *text, bool quotes)
 {
     for (; *text; text++) {

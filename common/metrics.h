@@ -37,8 +37,6 @@ enum common_code common_metrics_add(struct common_metrics *table, const struct c
 void common_metrics_remove(struct common_metrics *table, struct common_metric *metric);
 
 void common_metric_add(struct common_metric *metric, double delta); // a counter's delta is >= 0
-void common_metric_set(struct common_metric *metric, double value); // gauges only
-double common_metric_get(const struct common_metric *metric);
 
 // The whole table, families and label values in order of name. *out is the caller's to free; NUL-terminated,
 // *len without the NUL. RESOURCE_EXHAUSTED.

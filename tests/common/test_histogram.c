@@ -11,7 +11,7 @@
 #include "common/hash.h"
 #include "common/histogram.h"
 
-static struct common_histogram h, other;
+static struct common_histogram h;
 
 static void test_empty(void **state)
 {
@@ -90,40 +90,13 @@ static void test_out_of_range(void **state)
     assert_true(common_histogram_quantile(&h, 2) == UINT64_MAX);
 }
 
-static void test_merge_is_adding(void **state)
-{
-    (void)state;
-    static struct common_histogram both;
-    common_histogram_reset(&h);
-    common_histogram_reset(&other);
-    common_histogram_reset(&both);
-    for (uint64_t i = 0; i < 1000; i++) {
-        uint64_t v = common_mix64(i) >> 30;
-        common_histogram_add(i % 3 ? &h : &other, v);
-        common_histogram_add(&both, v);
-    }
-    common_histogram_merge(&h, &other);
-    assert_int_equal(h.count, 1000);
-    assert_true(h.min == both.min && h.max == both.max && h.sum == both.sum);
-    assert_memory_equal(h.buckets, both.buckets, sizeof h.buckets);
-    common_histogram_reset(&other);
-    common_histogram_merge(&h, &other); // empty: no change, not even to min
-    assert_true(h.min == both.min && h.count == 1000);
-    common_histogram_merge(&other, &h);
-    assert_true(other.min == both.min && other.max == both.max);
-}
-
 static void test_full_bucket_stays_full(void **state)
 {
     (void)state;
     common_histogram_reset(&h);
-    common_histogram_reset(&other);
     common_histogram_add(&h, 5);
-    common_histogram_add(&other, 5);
     h.buckets[5] = UINT32_MAX;
     common_histogram_add(&h, 5);
-    assert_true(h.buckets[5] == UINT32_MAX);
-    common_histogram_merge(&h, &other);
     assert_true(h.buckets[5] == UINT32_MAX);
     assert_true(common_histogram_quantile(&h, 0.5) == 5);
 }
@@ -136,7 +109,6 @@ int main(void)
         cmocka_unit_test(test_small_values_are_exact),
         cmocka_unit_test(test_quantiles_of_many),
         cmocka_unit_test(test_out_of_range),
-        cmocka_unit_test(test_merge_is_adding),
         cmocka_unit_test(test_full_bucket_stays_full),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
