@@ -132,8 +132,8 @@ struct committing {
     uint64_t first, count;
     struct coordinator_worker **holders; // [n_holders]
     uint32_t n_holders;
-    uint32_t pending;
-    bool writing; // counted in s->writing
+    uint32_t pending; // answers
+    bool writing;     // counted in s->writing
     struct coordinator_rangeset present;
     struct reported {
         uint64_t hash, rows;
@@ -176,9 +176,10 @@ static void stored(void *arg, enum common_code code, const char *text)
 {
     struct committing *k = arg;
     struct coordinator_session *s = k->s;
+    s->layers[k->layer].pending--;
     if (code == COMMON_OK && !coordinator_rangeset_add(&s->layers[k->layer], k->first, k->count, NULL)) {
-        code = COMMON_RESOURCE_EXHAUSTED; // others were committed meanwhile
-        text = "the layer has too many separate ranges: fill holes first";
+        code = COMMON_RESOURCE_EXHAUSTED;
+        text = "the coordinator is out of memory: commit again";
     }
     if (code != COMMON_OK) {
         proto_request_fail(k->request, code, text, NULL,
@@ -241,8 +242,7 @@ static void judge(struct committing *k)
             proto_status_add_range(&k->status, missing[i].first, missing[i].count);
     }
     struct coordinator_rangeset *set = &s->layers[k->layer];
-    if (k->status.code == COMMON_OK && set->n >= COORDINATOR_RANGES_MAX &&
-        !coordinator_rangeset_intersects(set, k->first ? k->first - 1 : 0, k->count + 2))
+    if (k->status.code == COMMON_OK && !coordinator_rangeset_room(set, k->first, k->count))
         proto_status_set(&k->status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
                          "layer %u has %u separate ranges already: fill holes first", k->layer, set->n);
     k->status.session = s->id;
@@ -251,8 +251,12 @@ static void judge(struct committing *k)
         abort_rows(k);
         return;
     }
+    // The store has not seen what steps appended: with the rows beside these it keeps as few ranges as we do.
+    uint64_t first = k->first, count = k->count;
+    coordinator_rangeset_join(set, &first, &count);
+    set->pending++;
     struct coordinator_batch *batch = coordinator_batch_new();
-    coordinator_batch_range(batch, s->id, k->layer, k->first, k->count);
+    coordinator_batch_range(batch, s->id, k->layer, first, count);
     coordinator_store_submit(k->c->store, batch, stored, k);
 }
 

@@ -25,12 +25,12 @@ static uint32_t first_reaching(const struct coordinator_rangeset *set, uint64_t 
     return low;
 }
 
-static bool grow(struct coordinator_rangeset *set)
+static bool grow(struct coordinator_rangeset *set, uint32_t most)
 {
+    if (set->n >= most)
+        return false;
     if (set->n < set->cap)
         return true;
-    if (set->n >= COORDINATOR_RANGES_MAX)
-        return false;
     uint32_t cap = set->cap ? set->cap * 2 : 4;
     struct proto_range *ranges = realloc(set->ranges, cap * sizeof(*ranges));
     if (!ranges)
@@ -40,15 +40,15 @@ static bool grow(struct coordinator_rangeset *set)
     return true;
 }
 
-bool coordinator_rangeset_add(struct coordinator_rangeset *set, uint64_t first, uint64_t count,
-                              struct proto_range *merged)
+static bool add(struct coordinator_rangeset *set, uint64_t first, uint64_t count, uint32_t most,
+                struct proto_range *merged)
 {
     uint64_t end = first + count;
     uint32_t at = first_reaching(set, first), past = at;
     while (past < set->n && set->ranges[past].first <= end) // everything that overlaps or touches
         past++;
     if (past == at) {
-        if (!grow(set))
+        if (!grow(set, most))
             return false;
         memmove(&set->ranges[at + 1], &set->ranges[at], (set->n - at) * sizeof(*set->ranges));
         set->n++;
@@ -67,6 +67,40 @@ bool coordinator_rangeset_add(struct coordinator_rangeset *set, uint64_t first, 
     return true;
 }
 
+bool coordinator_rangeset_add(struct coordinator_rangeset *set, uint64_t first, uint64_t count,
+                              struct proto_range *merged)
+{
+    return add(set, first, count, COORDINATOR_RANGES_MAX, merged);
+}
+
+bool coordinator_rangeset_load(struct coordinator_rangeset *set, uint64_t first, uint64_t count)
+{
+    return add(set, first, count, UINT32_MAX / 2, NULL);
+}
+
+bool coordinator_rangeset_join(const struct coordinator_rangeset *set, uint64_t *first, uint64_t *count)
+{
+    uint64_t low = *first, high = low + *count, end = high;
+    uint32_t at = first_reaching(set, low), past = at;
+    while (past < set->n && set->ranges[past].first <= end)
+        past++;
+    if (past == at)
+        return false;
+    const struct proto_range *last = &set->ranges[past - 1];
+    low = set->ranges[at].first < low ? set->ranges[at].first : low;
+    high = last->first + last->count > high ? last->first + last->count : high;
+    *first = low;
+    *count = high - low;
+    return true;
+}
+
+bool coordinator_rangeset_room(const struct coordinator_rangeset *set, uint64_t first, uint64_t count)
+{
+    bool begins = !first || (set->n && !set->ranges[0].first);
+    uint32_t most = begins ? COORDINATOR_RANGES_MAX : COORDINATOR_RANGES_MAX - 1;
+    return (uint64_t)set->n + set->pending < most || coordinator_rangeset_join(set, &first, &count);
+}
+
 void coordinator_rangeset_clip(struct coordinator_rangeset *set, uint64_t end)
 {
     while (set->n && set->ranges[set->n - 1].first >= end)
@@ -76,14 +110,6 @@ void coordinator_rangeset_clip(struct coordinator_rangeset *set, uint64_t end)
         if (last->first + last->count > end)
             last->count = end - last->first;
     }
-}
-
-void coordinator_rangeset_copy(struct coordinator_rangeset *to, const struct coordinator_rangeset *from)
-{
-    coordinator_rangeset_free(to);
-    for (uint32_t i = 0; i < from->n; i++)
-        if (!coordinator_rangeset_add(to, from->ranges[i].first, from->ranges[i].count, NULL))
-            abort(); // not more than `from` holds: memory is short
 }
 
 bool coordinator_rangeset_contains(const struct coordinator_rangeset *set, uint64_t first, uint64_t count)

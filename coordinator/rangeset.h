@@ -14,6 +14,7 @@
 struct coordinator_rangeset {   // zeroed: the empty set
     struct proto_range *ranges; // owned
     uint32_t n, cap;
+    uint32_t pending; // the owner's: ranges that are being stored and may be added
 };
 
 void coordinator_rangeset_free(struct coordinator_rangeset *set); // what it owns; the set is empty then
@@ -23,9 +24,20 @@ void coordinator_rangeset_free(struct coordinator_rangeset *set); // what it own
 bool coordinator_rangeset_add(struct coordinator_rangeset *set, uint64_t first, uint64_t count,
                               struct proto_range *merged);
 
+// The same for what a file holds, which may have more ranges than a set takes by itself. False: memory is
+// short.
+bool coordinator_rangeset_load(struct coordinator_rangeset *set, uint64_t first, uint64_t count);
+
+// Widens [*first, *first + *count) to the union with every range of the set that it overlaps or touches.
+// False when there is none.
+bool coordinator_rangeset_join(const struct coordinator_rangeset *set, uint64_t *first, uint64_t *count);
+
+// Whether the set and what is pending leave room for [first, first + count). A set that does not start at 0
+// keeps room for the range that does.
+bool coordinator_rangeset_room(const struct coordinator_rangeset *set, uint64_t first, uint64_t count);
+
 void coordinator_rangeset_clip(struct coordinator_rangeset *set,
                                uint64_t end); // forgets everything at and after `end`
-void coordinator_rangeset_copy(struct coordinator_rangeset *to, const struct coordinator_rangeset *from);
 
 bool coordinator_rangeset_contains(const struct coordinator_rangeset *set, uint64_t first, uint64_t count);
 bool coordinator_rangeset_intersects(const struct coordinator_rangeset *set, uint64_t first, uint64_t count);

@@ -229,6 +229,9 @@ static bool check_positions(struct coordinator_item *item, struct coordinator_se
                 if (!s->layout.chunks[i].known) // its holder may have rows past what we know of
                     return refuse_position(
                         item, s, length, (uint64_t)(s->layout.chunks[i].index + 1) * s->layout.chunk_tokens);
+        if (!coordinator_rangeset_room(&s->layers[item->layer], item->first, item->rows))
+            return refuse(item, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+                          "the layer has too many separate ranges: fill holes first");
         after = coordinator_rangeset_length_with(&s->layers[item->layer], item->first, item->rows);
     }
     item->visible = visible_of(item);
@@ -391,8 +394,11 @@ void coordinator_scheduler_session_gone(struct coordinator_session *s)
 void coordinator_item_acknowledge(struct coordinator_item *item)
 {
     struct coordinator_session *s = item->s;
-    if (!coordinator_rangeset_add(&s->layers[item->layer], item->first, item->rows, NULL))
-        abort(); // it extends a range: only memory can be short
+    if (!coordinator_rangeset_add(&s->layers[item->layer], item->first, item->rows, NULL)) {
+        refuse(item, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+               "the layer has too many separate ranges: fill holes first");
+        return;
+    }
     stop_appending(item, s);
     coordinator_place_ahead(s);
     coordinator_scheduler_pump(s);

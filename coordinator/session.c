@@ -565,7 +565,7 @@ static bool load_range(void *arg, uint64_t session, uint32_t layer, uint64_t fir
     struct coordinator_loader *r = arg;
     struct coordinator_session *s = coordinator_session_find(r->c, session);
     if (!s || layer >= s->spec->layers || !count || first + count < first ||
-        !coordinator_rangeset_add(&s->layers[layer], first, count, NULL))
+        !coordinator_rangeset_load(&s->layers[layer], first, count))
         return damaged(r, "a range", session);
     return true;
 }
