@@ -198,6 +198,7 @@ static void small_ones_pass_giants(void **state)
 {
     (void)state;
     enum { GIANTS = 12 };
+    static const uint64_t patience_ns = UINT64_C(300000000000); // giants are slow under sanitizers
     banyan_spec spec = HELPER_SPEC;
     spec.chunk_tokens = 64;
     spec.members = 1;
@@ -211,11 +212,11 @@ static void small_ones_pass_giants(void **state)
         items[i].o = o;
         items[i].lse = NULL;
         items[i].error = NULL;
-        OK(banyan_attend_async(client, &items[i], 1, 0, giant_done, &seen, &helper_error));
+        OK(banyan_attend_async(client, &items[i], 1, patience_ns, giant_done, &seen, &helper_error));
     }
     banyan_item small = helper_item(session, 10, 1, false);
     small.error = NULL;
-    OK(banyan_attend_async(client, &small, 1, 0, small_done, &seen, &helper_error));
+    OK(banyan_attend_async(client, &small, 1, patience_ns, small_done, &seen, &helper_error));
     while (atomic_load(&seen.done) < GIANTS + 1)
         usleep(1000);
     assert_int_equal(atomic_load(&seen.giants), GIANTS);
