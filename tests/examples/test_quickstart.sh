@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# deploy/quickstart.sh as a person runs it, only smaller; and what it says to wrong options. Takes the name of what to test: run or options.
+# deploy/quickstart.sh as a person runs it, only smaller; and what it says to wrong options. Takes the name of what to test: run, long or options.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 quickstart=$root/deploy/quickstart.sh
@@ -67,4 +67,18 @@ PYTHON
     ! grep -lsF -- "$dir/tmp" /proc/[0-9]*/cmdline || fail "a process is left"
 }
 
-"test_${1:?run or options}"
+# A long prompt, and every step compared with the dense calculation.
+test_long() {
+    mkdir "$dir/tmp"
+    TMPDIR="$dir/tmp" "$quickstart" --tokens 8192 --full-check --no-color --json "$dir/numbers.json" >"$dir/out" 2>"$dir/err" </dev/null ||
+        fail "the run ended with status $?"
+    python3 - "$dir/numbers.json" <<'PYTHON' || fail "the numbers are not right"
+import json, sys
+n = json.load(open(sys.argv[1]))
+print(json.dumps(n))
+assert n["prompt_tokens"] == 8192, n
+assert n["tokens_agree"] is True and 0 <= n["max_abs_diff"] < 1e-3, n
+PYTHON
+}
+
+"test_${1:?run, long or options}"
