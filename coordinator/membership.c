@@ -327,7 +327,7 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
         coordinator_worker_set_state(w, COORDINATOR_WORKER_LOST); // its plans name its old process
         close_link(w);
     }
-    w->fresh = w->instance != m->instance && w->instance;
+    w->fresh = w->fresh || (w->instance && w->instance != m->instance); // until it has been told its layouts
     w->instance = m->instance;
     snprintf(w->host, sizeof(w->host), "%s", m->host);
     snprintf(w->kernel, sizeof(w->kernel), "%s", m->kernel);
