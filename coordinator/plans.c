@@ -228,8 +228,8 @@ void coordinator_plan_retire(struct coordinator_plan *plan)
         return;
     set_state(plan, COORDINATOR_PLAN_RETIRED);
     for (uint32_t r = 0; r < plan->n && !plan->c->stopping; r++) {
-        if (!coordinator_worker_active(plan->workers[r]))
-            continue;
+        if (!plan->workers[r]->channel)
+            continue; // a new process has no plans; one that comes back drops those of an earlier term
         Banyan__Pb__PlanDropRequest m = BANYAN__PB__PLAN_DROP_REQUEST__INIT;
         m.term = plan->c->term;
         m.plan = plan->id;
