@@ -112,16 +112,17 @@ static void nothing(void *arg, enum common_code code, const char *text)
 
 void coordinator_session_drop_at_workers(struct coordinator_session *s, struct coordinator_gather *gather)
 {
-    struct coordinator_gather *own = gather ? NULL : coordinator_gather_new(nothing, NULL);
+    struct coordinator_gather *own = coordinator_gather_new(nothing, NULL);
     for (uint32_t i = 0; i < s->n_members; i++) {
-        if (!coordinator_worker_active(s->members[i]))
+        if (!s->members[i]->channel)
             continue; // its inventory will name a session that is unknown
+        // So may that of one that is joining, or the page is behind us: it is told too, but not waited for.
+        bool wait = gather && coordinator_worker_active(s->members[i]);
         Banyan__Pb__SessionDropRequest m = BANYAN__PB__SESSION_DROP_REQUEST__INIT;
         m.term = s->c->term;
         m.session = s->id;
         coordinator_worker_call_gather(s->members[i], BANYAN__PB__METHOD__METHOD_SESSION_DROP, &m.base,
-                                       gather ? gather : own);
+                                       wait ? gather : own);
     }
-    if (own)
-        coordinator_gather_seal(own);
+    coordinator_gather_seal(own);
 }
