@@ -242,7 +242,6 @@ void coordinator_session_destroy(struct coordinator_session *s)
     c->free_slots[c->n_free_slots++] = slot;
     c->n_sessions--;
     coordinator_scheduler_session_gone(s);
-    coordinator_relayout_session_gone(s);
     while (s->doors) {
         struct coordinator_door *door = s->doors;
         s->doors = door->next;
@@ -255,6 +254,7 @@ void coordinator_session_destroy(struct coordinator_session *s)
         x->fn(x->arg, NULL);
         free(x);
     }
+    coordinator_relayout_session_gone(s); // after the wishes: one of them may be a placing's own
     coordinator_session_drop_plan(s);
     while (s->layout.n)
         coordinator_session_remove_chunk(s, s->layout.chunks[s->layout.n - 1].index);
