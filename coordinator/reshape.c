@@ -163,6 +163,7 @@ static void truncate_stored(void *arg, enum common_code code, const char *text)
         coordinator_session_remove_chunk(s, (uint32_t)(r->length / ct)); // nothing of it is kept
     for (uint32_t l = 0; l < s->spec->layers; l++)
         coordinator_rangeset_clip(&s->layers[l], r->length);
+    s->untidy = false;
     s->incarnation++;
     coordinator_layout_set_epoch(&s->layout, s->layout.epoch + 1);
     struct coordinator_gather *gather = coordinator_gather_new(truncate_told, r);
@@ -218,7 +219,8 @@ static void truncate_alone(void *arg, struct coordinator_session *s)
         end(r);
         return;
     }
-    if (r->length >= end_at || (!has_rows(s, r->length, end_at - r->length) && !lost)) { // nothing to forget
+    if (r->length >= end_at ||
+        (!has_rows(s, r->length, end_at - r->length) && !lost && !s->untidy)) { // nothing to forget
         answer_truncate(r);
         end(r);
         return;

@@ -60,6 +60,8 @@ void coordinator_item_finish(struct coordinator_item *item)
     item->s = NULL;
     item->plan = NULL;
     stop_appending(item, s);
+    if (s && item->append && item->failure && item->write)
+        s->untidy = true;
     if (!item->failure && s) {
         item->length = coordinator_session_layer_length(s, item->layer);
         item->plan_digest = common_mix64(item->digest ^ item->plan_digest);

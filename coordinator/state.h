@@ -159,6 +159,7 @@ struct coordinator_session {
     uint32_t n_waiting;
     struct coordinator_item *appending; // the one append under way
     bool pumping;
+    bool untidy; // a failed append may have left rows that no layer counts: the next truncate takes them away
     uint64_t steps, last_used_ns;
     uint64_t ticket_until_ns; // when the last ticket given for it ends: rows may be on their way until then
 };

@@ -337,6 +337,48 @@ static void tickets_that_expire_on_the_way(void **state)
     support_stop(own);
 }
 
+// An append that fails may have written its rows somewhere: nobody counts them, and a truncate to where the
+// session ends takes them away, so that other rows can be attached there.
+static void a_truncate_after_a_failed_append(void **state)
+{
+    (void)state;
+    struct context context, other;
+    banyan_session *session;
+    uint32_t left = 0;
+    context_init(&context, &spec, 64);
+    context_random(&context, 0, 64, 21);
+    context_init(&other, &spec, 64);
+    context_random(&other, 0, 64, 22);
+    OK(banyan_session_create(client, &spec, NULL, &session, ERR));
+    support_fill(session, &context, 0, 40);
+    for (uint64_t w = 0; w < 3; w++) { // one of them is neither the root nor where the row goes
+        uint64_t p = 40 + w;
+        struct step step = {.session = session,
+                            .first = p,
+                            .rows = 1,
+                            .timeout_ns = COMMON_NS_PER_S,
+                            .k = context_k(&other, 0, p),
+                            .v = context_v(&other, 0, p)};
+        harness_cluster_signal(cluster, (uint32_t)w, SIGSTOP);
+        banyan_code code = step_run(client, &step);
+        harness_cluster_signal(cluster, (uint32_t)w, SIGCONT);
+        step_free(&step);
+        assert_int_not_equal(code, BANYAN_OK);
+        EVENTUALLY(60, (step = (struct step){.session = session, .first = 0, .rows = 1},
+                        code = step_run(client, &step), step_free(&step), code == BANYAN_OK));
+        left += banyan_attach(session, 0, p, 1, context_k(&context, 0, p), context_v(&context, 0, p), ERR) !=
+                BANYAN_OK;
+        OK(banyan_session_truncate(session, p, ERR));
+        support_fill(session, &context, p, 1);
+        support_check_step(client, session, &context, 0, p, 1, 0, NULL, "after a failed append");
+    }
+    assert_true(left > 0);
+    OK(banyan_session_delete(session, ERR));
+    banyan_session_close(session);
+    context_free(&context);
+    context_free(&other);
+}
+
 static int start(void **state)
 {
     (void)state;
@@ -360,6 +402,7 @@ int main(void)
         cmocka_unit_test(truncates_under_steps),
         cmocka_unit_test(a_delete_under_steps),
         cmocka_unit_test(tickets_that_expire_on_the_way),
+        cmocka_unit_test(a_truncate_after_a_failed_append),
     };
     return cmocka_run_group_tests_name("races", tests, start, stop);
 }
