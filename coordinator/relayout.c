@@ -237,6 +237,9 @@ static void set_down(struct coordinator_placing *p, enum common_code code, const
     for (uint32_t i = 0; i < p->n; i++) {
         struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, p->chosen[i].index);
         if (chunk && chunk->id == p->chosen[i].id) {
+            uint64_t promise = p->bulk ? coordinator_session_chunk_bytes(s) : 0;
+            uint64_t *promised = &chunk->holder->promised_bytes;
+            *promised -= promise < *promised ? promise : *promised;
             coordinator_batch_chunk_drop(batch, s->id, chunk->index);
             coordinator_worker_doubt(chunk->holder); // it may know the chunk
             coordinator_session_remove_chunk(s, chunk->index);
