@@ -168,7 +168,7 @@ static void committed(void *arg, enum common_code code, const char *text)
     for (uint32_t i = 0; i < k->n_holders && code != COMMON_OK; i++)
         coordinator_worker_doubt(k->holders[i]); // the commit is durable: whoever did not hear of it will
     answer_commit(k->request, k->s, k->layer);
-    coordinator_place_ahead(k->s);
+    coordinator_place_ahead(k->s, k->first + k->count);
     end(k);
 }
 

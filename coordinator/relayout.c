@@ -429,10 +429,13 @@ void coordinator_place(struct coordinator_session *s, uint64_t first, uint64_t l
         start(p);
 }
 
-void coordinator_place_ahead(struct coordinator_session *s)
+void coordinator_place_ahead(struct coordinator_session *s, uint64_t past)
 {
-    uint64_t ct = s->layout.chunk_tokens, end = coordinator_session_end(s), next = (end + ct - 1) / ct,
-             open = end % ct;
+    uint64_t ct = s->layout.chunk_tokens, open = past % ct;
+    if ((open && open * 2 < ct) || coordinator_layout_find(&s->layout, (past + ct - 1) / ct))
+        return; // almost always, and without a look at every layer
+    uint64_t end = coordinator_session_end(s), next = (end + ct - 1) / ct;
+    open = end % ct;
     if (!end || (open && open * 2 < ct) || s->placing || coordinator_layout_find(&s->layout, next) ||
         next * ct >= s->c->options.max_session_tokens || common_clock_ns() < s->place_again_ns)
         return;

@@ -20,8 +20,9 @@ bool coordinator_placed(const struct coordinator_session *s, uint64_t first, uin
 void coordinator_place(struct coordinator_session *s, uint64_t first, uint64_t last, bool bulk,
                        coordinator_placed_fn fn, void *arg);
 
-// Places the next chunk when the last one is half full, so that a step need not wait for it.
-void coordinator_place_ahead(struct coordinator_session *s);
+// Places the next chunk when the last one is half full, so that a step need not wait for it. past: where rows
+// that were just committed end.
+void coordinator_place_ahead(struct coordinator_session *s, uint64_t past);
 
 void coordinator_relayout_pump(struct coordinator_session *s); // the session is open again
 void coordinator_relayout_session_gone(struct coordinator_session *s);

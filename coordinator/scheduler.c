@@ -402,7 +402,7 @@ void coordinator_item_acknowledge(struct coordinator_item *item)
         return;
     }
     stop_appending(item, s);
-    coordinator_place_ahead(s);
+    coordinator_place_ahead(s, item->first + item->rows);
     coordinator_scheduler_pump(s);
 }
 
