@@ -164,11 +164,20 @@ static void answer_commit(struct proto_request *request, struct coordinator_sess
 static void committed(void *arg, enum common_code code, const char *text)
 {
     struct committing *k = arg;
+    struct coordinator_rangeset *set = &k->s->layers[k->layer];
     (void)text;
     for (uint32_t i = 0; i < k->n_holders && code != COMMON_OK; i++)
         coordinator_worker_doubt(k->holders[i]); // the commit is durable: whoever did not hear of it will
-    answer_commit(k->request, k->s, k->layer);
-    coordinator_place_ahead(k->s, k->first + k->count);
+    set->pending--;
+    // Only now may steps look at the rows: a step reaches most holders through their parents, so it could
+    // overtake the word of the commit on our own link.
+    if (!coordinator_rangeset_add(set, k->first, k->count, NULL)) {
+        proto_request_fail(k->request, COMMON_RESOURCE_EXHAUSTED,
+                           "the coordinator is out of memory: commit again", NULL, 0);
+    } else {
+        answer_commit(k->request, k->s, k->layer);
+        coordinator_place_ahead(k->s, k->first + k->count);
+    }
     end(k);
 }
 
@@ -176,12 +185,8 @@ static void stored(void *arg, enum common_code code, const char *text)
 {
     struct committing *k = arg;
     struct coordinator_session *s = k->s;
-    s->layers[k->layer].pending--;
-    if (code == COMMON_OK && !coordinator_rangeset_add(&s->layers[k->layer], k->first, k->count, NULL)) {
-        code = COMMON_RESOURCE_EXHAUSTED;
-        text = "the coordinator is out of memory: commit again";
-    }
     if (code != COMMON_OK) {
+        s->layers[k->layer].pending--;
         proto_request_fail(k->request, code, text, NULL,
                            0); // the rows stay prepared: the client commits again
         end(k);
