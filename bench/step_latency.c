@@ -34,7 +34,8 @@ static void report(const char *what, const struct common_histogram *h, double fl
     report_line(json, fields);
 }
 
-static const char *const names[] = {"null_rpc_unix",   "null_rpc_tcp", "null_rpc_nng",   "step_min",
+static const char *const names[] = {"null_rpc_unix",   "null_rpc_tcp", "null_rpc_nng",
+                                    "step_min",        "step_spread",  "step_spread_stream",
                                     "step_min_stream", "step_32k",     "step_32k_stream"};
 
 static bool known(const char *what)
@@ -188,6 +189,11 @@ static bool run(bool traced)
         report("step_min", &h, nng_step + 2 * unix_step);
     if (ok && wanted("step_min_stream") && (ok = steps(local, 0, 0, rounds, &h, traced)))
         report("step_min_stream", &h, 3 * unix_step);
+    // Every worker has a part, so every partial travels: a chunk of 16 tokens each.
+    if (ok && wanted("step_spread") && (ok = steps(nng, 16 * workers, 16, rounds, &h, traced)))
+        report("step_spread", &h, nng_step + 2 * unix_step);
+    if (ok && wanted("step_spread_stream") && (ok = steps(local, 16 * workers, 16, rounds, &h, traced)))
+        report("step_spread_stream", &h, 3 * unix_step);
     if (ok && wanted("step_32k") && (ok = steps(nng, 32768 - CYCLE, 0, rounds / 4, &h, traced)))
         report("step_32k", &h, nng_step + 2 * unix_step);
     if (ok && wanted("step_32k_stream") && (ok = steps(local, 32768 - CYCLE, 0, rounds / 4, &h, traced)))
