@@ -56,6 +56,11 @@ uint32_t kernels_kv_bytes(enum kernels_kv_type type)
     return 0;
 }
 
+bool kernels_kv_scaled(enum kernels_kv_type type)
+{
+    return type == KERNELS_KV_INT8 || type == KERNELS_KV_FP8;
+}
+
 uint32_t kernels_attention_count(void)
 {
     return sizeof(kernels) / sizeof(kernels[0]);
@@ -73,10 +78,7 @@ bool kernels_attention_usable(const struct kernels_attention *kernel)
 
 bool kernels_attention_supports(const struct kernels_attention *kernel, const struct kernels_spec *spec)
 {
-    if (kernel->supports)
-        return kernel->supports(spec);
-    return spec->kv_type == KERNELS_KV_F32 || spec->kv_type == KERNELS_KV_F16 ||
-           spec->kv_type == KERNELS_KV_BF16;
+    return !kernel->supports || kernel->supports(spec);
 }
 
 const struct kernels_attention *kernels_attention_find(const char *name)

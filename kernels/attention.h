@@ -36,8 +36,8 @@ enum kernels_kv_type {
     KERNELS_KV_F32 = 1,
     KERNELS_KV_F16 = 2,
     KERNELS_KV_BF16 = 3,
-    KERNELS_KV_INT8 = 4, // reserved: no kernel supports it yet
-    KERNELS_KV_FP8 = 5,  // reserved: no kernel supports it yet
+    KERNELS_KV_INT8 = 4, // codes -128 .. 127; element = scale * code, one scale per key and KV head
+    KERNELS_KV_FP8 = 5,  // OCP e4m3 (largest 448, no infinity, 0x7f and 0xff NaN), scaled in the same way
 };
 
 struct kernels_spec {
@@ -57,6 +57,7 @@ struct kernels_run {
     const void *k, *v; // each aligned to KERNELS_ALIGN
     uint64_t first;
     uint32_t rows;
+    const float *k_scale, *v_scale; // [rows], aligned to KERNELS_ALIGN, for INT8 and FP8; else not read
 };
 
 struct kernels_job {
@@ -76,7 +77,7 @@ struct kernels_attention {
     const char *name;     // also the value of BANYAN_KERNEL; names what decides the bits
     uint32_t rank;        // the usable kernel with the highest rank that supports a spec is its default
     bool (*usable)(void); // can this CPU run it? NULL = always
-    bool (*supports)(const struct kernels_spec *spec); // NULL = every valid spec of type F32, F16, BF16
+    bool (*supports)(const struct kernels_spec *spec); // NULL = every valid spec
     uint64_t (*scratch_bytes)(const struct kernels_spec *spec, uint32_t rows); // NULL = none
     void (*run)(const struct kernels_job *job, void *scratch); // cannot fail, allocates nothing, any thread
 };
@@ -93,6 +94,9 @@ const char *kernels_spec_problem(const struct kernels_spec *spec);
 
 // Bytes of one element, 0 for a type unknown.
 uint32_t kernels_kv_bytes(enum kernels_kv_type type);
+
+// Whether a type has a float32 scale per key and KV head, for K and for V.
+bool kernels_kv_scaled(enum kernels_kv_type type);
 
 // The registry. Kernels that this CPU cannot run are listed, but neither found nor defaulted to.
 uint32_t kernels_attention_count(void);

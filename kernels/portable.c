@@ -466,6 +466,11 @@ static void run(const struct kernels_job *job, void *scratch)
     }
 }
 
+static bool supports(const struct kernels_spec *spec)
+{
+    return !kernels_kv_scaled(spec->kv_type);
+}
+
 #if LANES == 16
 const struct kernels_attention kernels_portable_avx512 = {
     .name = "portable-avx512",
@@ -481,6 +486,7 @@ const struct kernels_attention kernels_portable = {
     .name = "portable",
     .rank = 10,
 #endif
+    .supports = supports,
     .scratch_bytes = scratch_bytes,
     .run = run,
 };

@@ -5,15 +5,23 @@
 #include <string.h>
 
 #include "common/float16.h"
+#include "common/float8.h"
 #include "kernels/variants.h"
 
-static double element(enum kernels_kv_type type, const void *base, uint64_t i)
+// Element `column` of row `row` of k or v, `dim` wide.
+static double element(enum kernels_kv_type type, const void *base, const float *scale, uint32_t row,
+                      uint32_t dim, uint32_t column)
 {
+    uint64_t i = (uint64_t)row * dim + column;
     switch (type) {
     case KERNELS_KV_F16:
         return common_f16_to_float(((const uint16_t *)base)[i]);
     case KERNELS_KV_BF16:
         return common_bf16_to_float(((const uint16_t *)base)[i]);
+    case KERNELS_KV_INT8:
+        return (double)scale[row] * ((const int8_t *)base)[i];
+    case KERNELS_KV_FP8:
+        return (double)scale[row] * common_fp8_to_float(((const uint8_t *)base)[i]);
     default:
         return ((const float *)base)[i];
     }
@@ -46,13 +54,18 @@ static double logit(const struct query *q, const struct kernels_run *run, uint32
     const struct kernels_spec *spec = q->job->spec;
     double x = 0;
     for (uint32_t d = 0; d < spec->k_dim; d++)
-        x += q->q[d] * element(spec->kv_type, run->k, (uint64_t)row * spec->k_dim + d);
+        x += q->q[d] * element(spec->kv_type, run->k, run->k_scale, row, spec->k_dim, d);
     x *= spec->scale;
     if (spec->soft_cap > 0)
         x = spec->soft_cap * tanh(x / spec->soft_cap);
     if (spec->alibi)
         x -= q->slope * (double)(q->position - (run->first + row));
     return x;
+}
+
+static double value(const struct kernels_job *job, const struct kernels_run *run, uint32_t row, uint32_t d)
+{
+    return element(job->spec->kv_type, run->v, run->v_scale, row, job->spec->v_dim, d);
 }
 
 // The largest logit, or NaN if one is NaN, and what judges errors.
@@ -70,7 +83,7 @@ static double first_pass(const struct query *q, struct kernels_reference_row *ro
             row->x_abs = fmax(row->x_abs, fabs(x));
             row->keys++;
             for (uint32_t d = 0; d < job->spec->v_dim; d++) {
-                double v = element(job->spec->kv_type, job->runs[i].v, (uint64_t)j * job->spec->v_dim + d);
+                double v = value(job, &job->runs[i], j, d);
                 row->v_abs = fmax(row->v_abs, fabs(v));
             }
         }
@@ -91,7 +104,7 @@ static double second_pass(const struct query *q, double m, double *o)
             double x = logit(q, &job->runs[i], j), w = x == -INFINITY && m == x ? 0 : exp(x - m);
             s += w;
             for (uint32_t d = 0; d < job->spec->v_dim; d++)
-                o[d] += w * element(job->spec->kv_type, job->runs[i].v, (uint64_t)j * job->spec->v_dim + d);
+                o[d] += w * value(job, &job->runs[i], j, d);
         }
     }
     return s;
