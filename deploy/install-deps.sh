@@ -31,7 +31,7 @@ done
 
 packages=(build-essential cmake ninja-build pkg-config python3
           libnng-dev libprotobuf-c-dev protobuf-c-compiler libevent-dev libssl-dev libxxhash-dev
-          libsqlite3-dev libjansson-dev libsmartcols-dev libcmocka-dev)
+          libsqlite3-dev libjansson-dev libsmartcols-dev libcmocka-dev libhwloc-dev)
 if [ "$dev" = yes ]; then packages+=(clang-format cppcheck git); fi
 
 if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then

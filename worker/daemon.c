@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/daemon.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,13 +29,6 @@ static uint64_t free_memory(void) // bytes; what the kernel thinks can be had wi
     if (kib == 0)
         kib = 1024ull * 1024;
     return kib * 1024;
-}
-
-static uint32_t processors(void) // that this process may use
-{
-    cpu_set_t set;
-    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    return n < 1 ? 1 : n > 256 ? 256 : (uint32_t)n;
 }
 
 // Makes the directories above a path, for the user alone. What is wrong with them shows when the file is
@@ -106,10 +99,43 @@ static enum common_code set_names(struct worker_daemon_options *out, const char 
     return COMMON_OK;
 }
 
+// --bind and --numa, into a place. INVALID_ARGUMENT and others.
+static enum common_code set_place(struct worker_daemon_options *out, const char *bind, const char *numa,
+                                  uint32_t threads, struct common_error *err)
+{
+    struct worker_place_options options = {.numa = WORKER_NUMA_AUTO, .threads = threads};
+    char *end = "";
+    if (!bind || strcmp(bind, "auto") == 0)
+        options.bind = WORKER_BIND_AUTO;
+    else if (strcmp(bind, "none") == 0)
+        options.bind = WORKER_BIND_NONE;
+    else if (strcmp(bind, "cores") == 0)
+        options.bind = WORKER_BIND_CORES;
+    else
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "--bind is auto, none or cores; try 'banyan-worker --help'");
+    if (numa && strcmp(numa, "none") == 0) {
+        options.numa = WORKER_NUMA_NONE;
+    } else if (numa && strcmp(numa, "auto") != 0) {
+        unsigned long node = strtoul(numa, &end, 10);
+        if (!isdigit((unsigned char)numa[0]) || *end || node > INT32_MAX)
+            return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                    "--numa is auto, none or a node's number; try 'banyan-worker --help'");
+        options.numa = (int32_t)node;
+    }
+    enum common_code code = worker_place_new(&options, &out->place, err);
+    if (code != COMMON_OK)
+        return code;
+    out->config.place = out->place;
+    out->config.threads = worker_place_threads(out->place);
+    return COMMON_OK;
+}
+
 enum common_code worker_daemon_options_parse(int argc, char **argv, struct worker_daemon_options *out,
                                              struct common_error *err)
 {
-    const char *name = NULL, *host = NULL, *secret_file = NULL, *token_file = NULL, *log_level = NULL;
+    const char *name = NULL, *host = NULL, *secret_file = NULL, *token_file = NULL, *log_level = NULL,
+               *bind = NULL, *numa = NULL;
     uint64_t threads = 0;
     *out = (struct worker_daemon_options){
         .config = {.listen = "tcp://127.0.0.1:0", .edge_listen = "tcp://127.0.0.1:0"}};
@@ -144,7 +170,18 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
          "memory for K, V and what is in flight (default: half of what is free)", MEMORY_MIN,
          UINT64_C(1) << 50},
         {"threads", 't', COMMON_OPTION_U64, &threads, "N",
-         "compute threads (default: the processors it may use)", 1, 256},
+         "compute threads (default: one for each core that it may use,\non one NUMA node where there are "
+         "several)",
+         1, 256},
+        {"bind", 0, COMMON_OPTION_STRING, &bind, "HOW",
+         "where compute threads run: cores (each on a core of its own; workers\nof a host share the cores "
+         "out), none, or auto (cores when there are as\nmany threads as cores, else anywhere on the NUMA "
+         "node)",
+         0, 0},
+        {"numa", 0, COMMON_OPTION_STRING, &numa, "NODE",
+         "NUMA node for threads and memory: its number, auto (the one that\nthe fewest workers of this host "
+         "took) or none (all; memory is\ninterleaved)",
+         0, 0},
         {"bandwidth", 0, COMMON_OPTION_SIZE, &config->bandwidth, "SIZE",
          "bytes of K and V per second to report instead of a measurement", 1, UINT64_C(1) << 50},
         {"ready-file", 0, COMMON_OPTION_STRING, &out->ready_file, "FILE",
@@ -177,9 +214,15 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
         code = set_names(out, name, host, err);
     if (code != COMMON_OK)
         return code;
-    config->threads = threads ? (uint32_t)threads : processors();
-    if (config->memory_bytes == 0)
-        config->memory_bytes = free_memory() / 2 > MEMORY_MIN ? free_memory() / 2 : MEMORY_MIN;
+    code = set_place(out, bind, numa, (uint32_t)threads, err);
+    if (code != COMMON_OK)
+        return code;
+    if (config->memory_bytes == 0) {
+        uint64_t free_bytes = free_memory(), near = worker_place_memory(out->place);
+        config->memory_bytes = near > 0 && near < free_bytes ? near / 2 : free_bytes / 2;
+        if (config->memory_bytes < MEMORY_MIN)
+            config->memory_bytes = MEMORY_MIN;
+    }
     if (!secret_file) {
         code = default_secret_file(out->secret_file, sizeof out->secret_file, err);
         secret_file = out->secret_file;

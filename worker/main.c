@@ -96,10 +96,14 @@ int main(int argc, char **argv)
     if (code == COMMON_CANCELLED)
         return EXIT_CLEAN; // --help, --version
     if (code != COMMON_OK) {
+        worker_place_free(d.options.place);
         fprintf(stderr, "banyan-worker: %s\n", err.message);
         return code == COMMON_INVALID_ARGUMENT ? EXIT_USAGE : EXIT_START;
     }
     if (d.options.ready_file)
-        unlink(d.options.ready_file); // an old one must not speak for this process
-    return run(&d);
+        unlink(d.options.ready_file);         // an old one must not speak for this process
+    worker_place_bind_other(d.options.place); // before there are threads that inherit it
+    int exit_code = run(&d);
+    worker_place_free(d.options.place);
+    return exit_code;
 }

@@ -13,7 +13,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -120,7 +119,7 @@ static void ask(struct worker_membership *m)
     body.capacity_bytes = o->capacity_bytes;
     body.bandwidth = o->bandwidth;
     body.threads = o->threads;
-    body.cores = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
+    body.cores = o->cores;
     body.seen_term = *o->term;
     call(m, BANYAN__PB__METHOD__METHOD_REGISTER, &body.base, CALL_NS, asked);
 }

@@ -20,8 +20,8 @@ struct worker_membership_options { // strings are copied
     const char *coordinator, *name, *host, *endpoint, *edge_endpoint, *kernel;
     const struct common_secret *secret;
     uint64_t capacity_bytes, bandwidth;
-    uint32_t threads;
-    uint64_t *term; // the worker's highest: read, and raised by what the coordinator says
+    uint32_t threads, cores; // cores: processors that it may run on; 0: as many as threads
+    uint64_t *term;          // the worker's highest: read, and raised by what the coordinator says
     void (*stats)(void *arg, struct worker_membership_stats *out);
     void (*registered)(void *arg); // each time; may be NULL
     void *arg;

@@ -14,6 +14,8 @@ struct worker_team {
     pthread_cond_t work, idle;
     struct worker_job *head, **tail; // jobs with tasks that nobody has claimed
     bool stop;
+    const struct worker_place *place;
+    uint32_t n_bound; // threads that have begun
     uint32_t n_threads;
     pthread_t threads[];
 };
@@ -66,6 +68,11 @@ static void *serve(void *arg)
     void *scratch = NULL;
     uint64_t scratch_bytes = 0;
     pthread_mutex_lock(&team->mutex);
+    uint32_t self = team->n_bound++;
+    pthread_mutex_unlock(&team->mutex);
+    if (team->place)
+        worker_place_bind_compute(team->place, self);
+    pthread_mutex_lock(&team->mutex);
     for (;;) {
         struct worker_job *job = team->head;
         if (!job && team->stop)
@@ -98,14 +105,15 @@ static void *serve(void *arg)
     return NULL;
 }
 
-enum common_code worker_team_new(struct common_loop *loop, uint32_t threads, struct worker_team **out,
-                                 struct common_error *err)
+enum common_code worker_team_new(struct common_loop *loop, uint32_t threads, const struct worker_place *place,
+                                 struct worker_team **out, struct common_error *err)
 {
     struct worker_team *team = calloc(1, sizeof *team + threads * sizeof *team->threads);
     if (!team)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
                                 "the system has no memory for a compute team");
     team->loop = loop;
+    team->place = place;
     team->tail = &team->head;
     pthread_mutex_init(&team->mutex, NULL);
     pthread_cond_init(&team->work, NULL);

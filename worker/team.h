@@ -9,6 +9,7 @@
 
 #include "common/loop.h"
 #include "common/status.h"
+#include "worker/place.h"
 
 struct worker_team; // opaque
 
@@ -25,8 +26,9 @@ struct worker_job {         // owned by the submitter, untouched until done has 
     bool stopped;
 };
 
-enum common_code worker_team_new(struct common_loop *loop, uint32_t threads, struct worker_team **out,
-                                 struct common_error *err);
+// place, kept: where thread i runs; NULL: anywhere.
+enum common_code worker_team_new(struct common_loop *loop, uint32_t threads, const struct worker_place *place,
+                                 struct worker_team **out, struct common_error *err);
 uint32_t worker_team_threads(const struct worker_team *team);
 void worker_team_submit(struct worker_team *team, struct worker_job *job);
 // No task begins any more; done still comes. Loop thread, before done.

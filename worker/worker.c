@@ -105,6 +105,9 @@ static enum common_code join(struct worker *worker, const struct worker_config *
                                                 .capacity_bytes = worker_store_limit(worker->store),
                                                 .bandwidth = speed->bytes_per_s,
                                                 .threads = config->threads,
+                                                .cores = config->place
+                                                             ? worker_place_processors(config->place)
+                                                             : 0,
                                                 .term = &worker->term,
                                                 .stats = stats,
                                                 .registered = registered,
@@ -158,7 +161,7 @@ enum common_code worker_new(struct common_loop *loop, const struct worker_config
     if (code != COMMON_OK)
         common_error_set(err, code, "the system has no memory for a worker");
     if (code == COMMON_OK)
-        code = worker_team_new(loop, config->threads, &worker->team, err);
+        code = worker_team_new(loop, config->threads, config->place, &worker->team, err);
     if (code == COMMON_OK)
         code = speed_of(worker, config, &speed, err);
     if (code == COMMON_OK)
@@ -169,12 +172,15 @@ enum common_code worker_new(struct common_loop *loop, const struct worker_config
         worker_free(worker);
         return code;
     }
-    char memory[32], bandwidth[32];
-    common_log_info("serving name=%s host=%s listen=%s edge=%s memory=%s bandwidth=%s/s kernel=%s threads=%u",
-                    worker->name, worker->host, worker_endpoint(worker), worker_edge_endpoint(worker),
-                    common_format_bytes(config->memory_bytes, memory, sizeof memory),
-                    common_format_bytes(speed.bytes_per_s, bandwidth, sizeof bandwidth), speed.kernel,
-                    config->threads);
+    char memory[32], bandwidth[32], place[WORKER_PLACE_TEXT] = "bind=none";
+    if (config->place)
+        worker_place_text(config->place, place);
+    common_log_info(
+        "serving name=%s host=%s listen=%s edge=%s memory=%s bandwidth=%s/s kernel=%s threads=%u %s",
+        worker->name, worker->host, worker_endpoint(worker), worker_edge_endpoint(worker),
+        common_format_bytes(config->memory_bytes, memory, sizeof memory),
+        common_format_bytes(speed.bytes_per_s, bandwidth, sizeof bandwidth), speed.kernel, config->threads,
+        place);
     *out = worker;
     return COMMON_OK;
 }

@@ -12,18 +12,20 @@
 #include "common/status.h"
 
 struct worker; // opaque
+struct worker_place;
 
-struct worker_config {           // strings are copied
-    const char *name;            // unique in the cluster, 1..64 bytes
-    const char *host;            // 1..64 bytes
-    const char *coordinator;     // stream endpoint; NULL: nobody is dialled (tests)
-    const char *listen;          // public endpoint: clients' puts
-    const char *edge_listen;     // stream endpoint: the coordinator and parents
-    struct common_secret secret; // the cluster's
-    const char *token;           // clients must present it too; NULL: the ticket is enough
-    bool insecure;               // the public endpoint may be other than loopback without a token
-    uint64_t memory_bytes;       // for K and V and for what is in flight
-    uint32_t threads;            // of the compute team, >= 1
+struct worker_config {                // strings are copied
+    const char *name;                 // unique in the cluster, 1..64 bytes
+    const char *host;                 // 1..64 bytes
+    const char *coordinator;          // stream endpoint; NULL: nobody is dialled (tests)
+    const char *listen;               // public endpoint: clients' puts
+    const char *edge_listen;          // stream endpoint: the coordinator and parents
+    struct common_secret secret;      // the cluster's
+    const char *token;                // clients must present it too; NULL: the ticket is enough
+    bool insecure;                    // the public endpoint may be other than loopback without a token
+    uint64_t memory_bytes;            // for K and V and for what is in flight
+    uint32_t threads;                 // of the compute team, >= 1
+    const struct worker_place *place; // where they and the memory go, kept; NULL: anywhere
     uint64_t
         inline_madds;   // steps with fewer multiply-adds are computed on the loop thread; 0: measured default
     uint64_t bandwidth; // bytes of K and V per second to report; 0: measured now (about 0.1 s)

@@ -454,7 +454,7 @@ void assert_exact(const struct proto_step *step, const struct outcome *out, uint
             memcpy(head_k + (size_t)r * K_DIM, k + (size_t)r * K_ROW + head * K_DIM, K_DIM * sizeof *k);
             memcpy(head_v + (size_t)r * V_DIM, v + (size_t)r * V_ROW + head * V_DIM, V_DIM * sizeof *v);
         }
-        struct kernels_run run = {head_k, head_v, 0, keys};
+        struct kernels_run run = {.k = head_k, .v = head_v, .rows = keys};
         struct kernels_job job = {.spec = &spec,
                                   .kv_head = head,
                                   .rows = item->rows,

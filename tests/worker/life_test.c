@@ -292,7 +292,7 @@ static void each_task_runs_once_or_never(void **state)
     struct worker_job jobs[8];
     memset(tallies, 0, sizeof tallies);
     cluster_start(&c, &(struct cluster_options){0});
-    assert_int_equal(worker_team_new(c.loop, 3, &team, NULL), COMMON_OK);
+    assert_int_equal(worker_team_new(c.loop, 3, NULL, &team, NULL), COMMON_OK);
     for (int i = 0; i < 8; i++) {
         jobs[i] = (struct worker_job){
             .tasks = 1000, .scratch_bytes = 64, .run = count_task, .done = tally_done, .arg = &tallies[i]};
