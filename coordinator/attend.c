@@ -7,6 +7,7 @@
 #include "common/clock.h"
 #include "coordinator/scheduler.h"
 #include "coordinator/session.h"
+#include "proto/kv.h"
 
 #define ROWS_MAX      4096
 #define DEADLINE_MOST (3600 * COMMON_NS_PER_S) // a call that would wait longer waits this long
@@ -165,11 +166,10 @@ static bool bad_item(struct coordinator_item *item, const char *fmt, uint64_t go
 static bool check_shape(struct coordinator_item *item, const struct coordinator_session *s)
 {
     const Banyan__Pb__Spec *spec = s->spec;
-    uint64_t size = spec->kv_type == BANYAN__PB__DTYPE__DTYPE_F32 ? 4 : 2, rows = item->rows,
-             most = s->c->options.max_session_tokens;
+    uint64_t rows = item->rows, most = s->c->options.max_session_tokens;
     uint64_t q = rows * spec->q_heads * spec->k_dim * sizeof(float);
-    uint64_t k = item->append ? rows * spec->kv_heads * spec->k_dim * size : 0;
-    uint64_t v = item->append ? rows * spec->kv_heads * spec->v_dim * size : 0;
+    uint64_t k = item->append ? rows * proto_kv_row_bytes(spec->kv_type, spec->kv_heads, spec->k_dim) : 0;
+    uint64_t v = item->append ? rows * proto_kv_row_bytes(spec->kv_type, spec->kv_heads, spec->v_dim) : 0;
     if (rows < 1 || rows > ROWS_MAX)
         return bad_item(item, "an item has %" PRIu64 " rows: 1 to %" PRIu64 " are allowed", rows, ROWS_MAX);
     if (item->layer >= spec->layers)
@@ -218,19 +218,19 @@ static bool sum(size_t *total, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
 static bool measure(struct coordinator_item *item, const Banyan__Pb__AttendItem *m,
                     const struct coordinator_session *s, struct sizes *at)
 {
-    uint64_t size = s && s->spec->kv_type != BANYAN__PB__DTYPE__DTYPE_F32 ? 2 : 4;
+    const Banyan__Pb__Spec *spec = s ? s->spec : NULL;
+    size_t k_row = s ? proto_kv_row_bytes(spec->kv_type, spec->kv_heads, spec->k_dim) : 0,
+           v_row = s ? proto_kv_row_bytes(spec->kv_type, spec->kv_heads, spec->v_dim) : 0;
     struct sizes next = *at;
     bool ok = true;
-    item->q_heads = m->q_heads ? m->q_heads : s ? s->spec->q_heads : 0;
-    item->v_dim = m->v_dim ? m->v_dim : s ? s->spec->v_dim : 0;
+    item->q_heads = m->q_heads ? m->q_heads : s ? spec->q_heads : 0;
+    item->v_dim = m->v_dim ? m->v_dim : s ? spec->v_dim : 0;
     ok = ok && (m->q_bytes || !s ? sum(&next.q, m->q_bytes, 1, 1, 1)
-                                 : sum(&next.q, m->rows, s->spec->q_heads, s->spec->k_dim, 4));
-    ok = ok &&
-         (m->k_bytes || !s || !m->append ? sum(&next.k, m->k_bytes, 1, 1, 1)
-                                         : sum(&next.k, m->rows, s->spec->kv_heads, s->spec->k_dim, size));
-    ok = ok &&
-         (m->v_bytes || !s || !m->append ? sum(&next.v, m->v_bytes, 1, 1, 1)
-                                         : sum(&next.v, m->rows, s->spec->kv_heads, s->spec->v_dim, size));
+                                 : sum(&next.q, m->rows, spec->q_heads, spec->k_dim, 4));
+    ok = ok && (m->k_bytes || !s || !m->append ? sum(&next.k, m->k_bytes, 1, 1, 1)
+                                               : sum(&next.k, m->rows, k_row, 1, 1));
+    ok = ok && (m->v_bytes || !s || !m->append ? sum(&next.v, m->v_bytes, 1, 1, 1)
+                                               : sum(&next.v, m->rows, v_row, 1, 1));
     ok = ok && sum(&next.o, m->rows, item->q_heads, item->v_dim, 4) &&
          sum(&next.lse, m->rows, item->q_heads, 1, 4);
     if (!ok)

@@ -13,6 +13,7 @@
 #include "coordinator/plans.h"
 #include "coordinator/relayout.h"
 #include "coordinator/scheduler.h"
+#include "proto/kv.h"
 
 // ---- state
 // ---------------------------------------------------------------------------------------------------------
@@ -308,8 +309,8 @@ uint64_t coordinator_session_end(const struct coordinator_session *s)
 
 uint64_t coordinator_session_row_bytes(const Banyan__Pb__Spec *spec)
 {
-    uint64_t size = spec->kv_type == BANYAN__PB__DTYPE__DTYPE_F32 ? 4 : 2;
-    return (uint64_t)spec->kv_heads * ((uint64_t)spec->k_dim + spec->v_dim) * size;
+    return proto_kv_row_bytes(spec->kv_type, spec->kv_heads, spec->k_dim) +
+           proto_kv_row_bytes(spec->kv_type, spec->kv_heads, spec->v_dim);
 }
 
 uint64_t coordinator_session_chunk_bytes(const struct coordinator_session *s)

@@ -5,9 +5,8 @@
 
 #include "coordinator/membership.h"
 #include "coordinator/session.h"
+#include "proto/kv.h"
 
-#define HEADS_MAX  1024
-#define DIM_MAX    1024
 #define LAYERS_MAX 1024
 
 #define BAD(...)                                                                                             \
@@ -33,18 +32,17 @@ enum common_code coordinator_spec_check(Banyan__Pb__Spec *m, struct proto_status
 {
     if (m->layers < 1 || m->layers > LAYERS_MAX)
         return BAD("%u layers: 1 to %d are allowed", m->layers, LAYERS_MAX);
-    if (m->q_heads < 1 || m->q_heads > HEADS_MAX)
-        return BAD("%u query heads: 1 to %d are allowed", m->q_heads, HEADS_MAX);
+    if (m->q_heads < 1 || m->q_heads > PROTO_KV_HEADS_MAX)
+        return BAD("%u query heads: 1 to %u are allowed", m->q_heads, PROTO_KV_HEADS_MAX);
     if (m->kv_heads < 1 || m->q_heads % m->kv_heads)
         return BAD("%u query heads over %u KV heads: the one must be a multiple of the other", m->q_heads,
                    m->kv_heads);
-    if (m->k_dim < 1 || m->k_dim > DIM_MAX)
-        return BAD("keys of dimension %u: 1 to %d are allowed", m->k_dim, DIM_MAX);
-    if (m->v_dim < 1 || m->v_dim > DIM_MAX)
-        return BAD("values of dimension %u: 1 to %d are allowed", m->v_dim, DIM_MAX);
-    if (m->kv_type != BANYAN__PB__DTYPE__DTYPE_F32 && m->kv_type != BANYAN__PB__DTYPE__DTYPE_F16 &&
-        m->kv_type != BANYAN__PB__DTYPE__DTYPE_BF16)
-        return BAD("KV type %d: F32, F16 or BF16 are allowed", (int)m->kv_type);
+    if (m->k_dim < 1 || m->k_dim > PROTO_KV_DIM_MAX)
+        return BAD("keys of dimension %u: 1 to %u are allowed", m->k_dim, PROTO_KV_DIM_MAX);
+    if (m->v_dim < 1 || m->v_dim > PROTO_KV_DIM_MAX)
+        return BAD("values of dimension %u: 1 to %u are allowed", m->v_dim, PROTO_KV_DIM_MAX);
+    if (proto_kv_element_bytes(m->kv_type) == 0)
+        return BAD("KV type %d: F32, F16, BF16, INT8 or FP8_E4M3 are allowed", (int)m->kv_type);
     if (!isfinite(m->scale) || m->scale < 0)
         return BAD("scale %g: it must be finite and not negative (0: 1/sqrt(k_dim))", (double)m->scale);
     if (!isfinite(m->soft_cap) || m->soft_cap < 0)

@@ -8,6 +8,7 @@
 #include <xxhash.h>
 
 #include "common/blob.h"
+#include "proto/kv.h"
 
 uint64_t worker_chunk_overhead(const struct worker_shape *shape)
 {
@@ -35,72 +36,82 @@ struct worker_layer *worker_layer_new(const struct worker_shape *shape)
     return layer;
 }
 
+_Static_assert((int)KERNELS_KV_F32 == BANYAN__PB__DTYPE__DTYPE_F32 &&
+                   (int)KERNELS_KV_F16 == BANYAN__PB__DTYPE__DTYPE_F16 &&
+                   (int)KERNELS_KV_BF16 == BANYAN__PB__DTYPE__DTYPE_BF16 &&
+                   (int)KERNELS_KV_INT8 == BANYAN__PB__DTYPE__DTYPE_INT8 &&
+                   (int)KERNELS_KV_FP8 == BANYAN__PB__DTYPE__DTYPE_FP8_E4M3,
+               "kernels and the wire number KV types alike");
+
+static struct worker_head head_of(const struct worker_chunk *chunk, uint32_t tokens)
+{
+    struct worker_head head = {.bytes = 0};
+    for (uint32_t part = 0; part < chunk->parts; part++) {
+        head.at[part] = head.bytes;
+        head.bytes += common_align64((size_t)tokens * chunk->row[part]);
+    }
+    return head;
+}
+
 void worker_chunk_measure(struct worker_chunk *chunk)
 {
     const struct worker_shape *shape = &chunk->shape;
     uint32_t element = kernels_kv_bytes((enum kernels_kv_type)shape->kv_type);
-    chunk->k_row = shape->k_dim * element;
-    chunk->v_row = shape->v_dim * element;
-    chunk->page_bytes =
-        (uint64_t)shape->kv_heads * (common_align64((size_t)WORKER_PAGE_TOKENS * chunk->k_row) +
-                                     common_align64((size_t)WORKER_PAGE_TOKENS * chunk->v_row));
-    chunk->block_bytes =
-        (uint64_t)shape->kv_heads * (common_align64((size_t)shape->chunk_tokens * chunk->k_row) +
-                                     common_align64((size_t)shape->chunk_tokens * chunk->v_row));
+    bool scaled = kernels_kv_scaled((enum kernels_kv_type)shape->kv_type);
+    chunk->parts = scaled ? WORKER_PARTS : WORKER_PART_K_SCALE;
+    chunk->row[WORKER_PART_K] = shape->k_dim * element;
+    chunk->row[WORKER_PART_V] = shape->v_dim * element;
+    chunk->row[WORKER_PART_K_SCALE] = chunk->row[WORKER_PART_V_SCALE] = scaled ? sizeof(float) : 0;
+    chunk->k_wire = proto_kv_row_bytes(shape->kv_type, shape->kv_heads, shape->k_dim);
+    chunk->v_wire = proto_kv_row_bytes(shape->kv_type, shape->kv_heads, shape->v_dim);
+    chunk->in_page = head_of(chunk, WORKER_PAGE_TOKENS);
+    chunk->in_block = head_of(chunk, shape->chunk_tokens);
+    chunk->page_bytes = shape->kv_heads * chunk->in_page.bytes;
+    chunk->block_bytes = shape->kv_heads * chunk->in_block.bytes;
 }
 
-// The start of a head's K in the memory that holds `row`, the rows per memory in *tokens and the row's place
-// there in *at.
-static uint8_t *head_base(const struct worker_chunk *chunk, const struct worker_layer *layer, uint32_t row,
-                          uint32_t head, uint32_t *tokens, uint32_t *at)
+uint8_t *worker_layer_part(const struct worker_chunk *chunk, const struct worker_layer *layer,
+                           enum worker_part part, uint32_t row, uint32_t head)
 {
-    uint8_t *base = layer->block;
-    *tokens = chunk->shape.chunk_tokens;
-    *at = row;
-    if (!base) {
-        base = layer->pages[row / WORKER_PAGE_TOKENS];
-        *tokens = WORKER_PAGE_TOKENS;
-        *at = row % WORKER_PAGE_TOKENS;
-    }
-    return base + head * (common_align64((size_t)*tokens * chunk->k_row) +
-                          common_align64((size_t)*tokens * chunk->v_row));
+    if (layer->block)
+        return layer->block + head * chunk->in_block.bytes + chunk->in_block.at[part] +
+               (size_t)row * chunk->row[part];
+    return layer->pages[row / WORKER_PAGE_TOKENS] + head * chunk->in_page.bytes + chunk->in_page.at[part] +
+           (size_t)(row % WORKER_PAGE_TOKENS) * chunk->row[part];
 }
 
-uint8_t *worker_layer_k(const struct worker_chunk *chunk, const struct worker_layer *layer, uint32_t row,
-                        uint32_t head)
+// Where a part of a head is in a row that travels: codes of all heads, then scales of all heads.
+static size_t wire_at(const struct worker_chunk *chunk, enum worker_part part, uint32_t head)
 {
-    uint32_t tokens, at;
-    return head_base(chunk, layer, row, head, &tokens, &at) + (size_t)at * chunk->k_row;
+    size_t codes = part >= WORKER_PART_K_SCALE
+                       ? (size_t)chunk->shape.kv_heads * chunk->row[part - WORKER_PART_K_SCALE]
+                       : 0;
+    return codes + (size_t)head * chunk->row[part];
 }
 
-uint8_t *worker_layer_v(const struct worker_chunk *chunk, const struct worker_layer *layer, uint32_t row,
-                        uint32_t head)
+static bool of_k(enum worker_part part)
 {
-    uint32_t tokens, at;
-    uint8_t *base = head_base(chunk, layer, row, head, &tokens, &at);
-    return base + common_align64((size_t)tokens * chunk->k_row) + (size_t)at * chunk->v_row;
+    return part == WORKER_PART_K || part == WORKER_PART_K_SCALE;
 }
 
 bool worker_layer_row_equal(const struct worker_chunk *chunk, const struct worker_layer *layer, uint32_t row,
                             const uint8_t *k, const uint8_t *v)
 {
-    for (uint32_t head = 0; head < chunk->shape.kv_heads; head++) {
-        if (memcmp(worker_layer_k(chunk, layer, row, head), k + (size_t)head * chunk->k_row, chunk->k_row) !=
-                0 ||
-            memcmp(worker_layer_v(chunk, layer, row, head), v + (size_t)head * chunk->v_row, chunk->v_row) !=
-                0)
-            return false;
-    }
+    for (uint32_t head = 0; head < chunk->shape.kv_heads; head++)
+        for (enum worker_part part = 0; part < chunk->parts; part++)
+            if (memcmp(worker_layer_part(chunk, layer, part, row, head),
+                       (of_k(part) ? k : v) + wire_at(chunk, part, head), chunk->row[part]) != 0)
+                return false;
     return true;
 }
 
 void worker_layer_row_set(const struct worker_chunk *chunk, struct worker_layer *layer, uint32_t row,
                           const uint8_t *k, const uint8_t *v)
 {
-    for (uint32_t head = 0; head < chunk->shape.kv_heads; head++) {
-        memcpy(worker_layer_k(chunk, layer, row, head), k + (size_t)head * chunk->k_row, chunk->k_row);
-        memcpy(worker_layer_v(chunk, layer, row, head), v + (size_t)head * chunk->v_row, chunk->v_row);
-    }
+    for (uint32_t head = 0; head < chunk->shape.kv_heads; head++)
+        for (enum worker_part part = 0; part < chunk->parts; part++)
+            memcpy(worker_layer_part(chunk, layer, part, row, head),
+                   (of_k(part) ? k : v) + wire_at(chunk, part, head), chunk->row[part]);
 }
 
 void worker_layer_mark(const struct worker_chunk *chunk, struct worker_layer *layer, uint32_t row,
@@ -162,27 +173,29 @@ void worker_chunk_runs(const struct worker_chunk *chunk, uint32_t layer, uint32_
     const struct worker_layer *l = chunk->layers[layer];
     uint32_t step = worker_chunk_in_block(chunk, layer) ? chunk->shape.chunk_tokens : WORKER_PAGE_TOKENS;
     for (uint32_t row = 0; row < rows; row += step, out++) {
-        out->k = worker_layer_k(chunk, l, row, kv_head);
-        out->v = worker_layer_v(chunk, l, row, kv_head);
-        out->first = chunk->first + row;
-        out->rows = rows - row < step ? rows - row : step;
+        *out = (struct kernels_run){.k = worker_layer_part(chunk, l, WORKER_PART_K, row, kv_head),
+                                    .v = worker_layer_part(chunk, l, WORKER_PART_V, row, kv_head),
+                                    .first = chunk->first + row,
+                                    .rows = rows - row < step ? rows - row : step};
+        if (chunk->parts > WORKER_PART_K_SCALE) {
+            out->k_scale = (const float *)worker_layer_part(chunk, l, WORKER_PART_K_SCALE, row, kv_head);
+            out->v_scale = (const float *)worker_layer_part(chunk, l, WORKER_PART_V_SCALE, row, kv_head);
+        }
     }
 }
 
-// Head by head, so that a stretch of rows is one piece of memory: a whole block's K of a head, or a page's.
-// The hash is of the bytes in that order, whatever the pieces.
+// Part by part and head by head, so that a stretch of rows is one piece of memory: a whole block's K of a
+// head, or a page's. The hash is of the bytes in that order, whatever the pieces.
 static void hash_rows(XXH3_state_t *state, const struct worker_chunk *chunk, const struct worker_layer *layer,
                       uint32_t row, uint32_t count)
 {
-    for (int of_v = 0; of_v < 2; of_v++)
+    for (enum worker_part part = 0; part < chunk->parts; part++)
         for (uint32_t head = 0; head < chunk->shape.kv_heads; head++)
             for (uint32_t i = row, n; i < row + count; i += n) {
                 n = layer->block ? row + count - i : WORKER_PAGE_TOKENS - i % WORKER_PAGE_TOKENS;
                 n = n < row + count - i ? n : row + count - i;
-                XXH3_64bits_update(state,
-                                   of_v ? worker_layer_v(chunk, layer, i, head)
-                                        : worker_layer_k(chunk, layer, i, head),
-                                   (size_t)n * (of_v ? chunk->v_row : chunk->k_row));
+                XXH3_64bits_update(state, worker_layer_part(chunk, layer, part, i, head),
+                                   (size_t)n * chunk->row[part]);
             }
 }
 
@@ -216,7 +229,7 @@ struct worker_hash *worker_hash_new(struct worker_chunk *chunk, uint32_t layer, 
            chunk->shape.chunk_tokens / WORKER_PAGE_TOKENS * sizeof *shadow->pages);
     *hash = (struct worker_hash){chunk, row, count, shadow};
     worker_store_pin(chunk);
-    *bytes += (uint64_t)count * chunk->shape.kv_heads * (chunk->k_row + chunk->v_row);
+    *bytes += count * (chunk->k_wire + chunk->v_wire);
     return hash;
 }
 
@@ -241,14 +254,11 @@ void worker_hash_free(struct worker_store *store, struct worker_hash *hash)
 void worker_chunk_read(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
                        uint8_t *k, uint8_t *v)
 {
-    for (uint32_t i = row; i < row + count; i++) {
-        for (uint32_t head = 0; head < chunk->shape.kv_heads; head++) {
-            memcpy(k, worker_layer_k(chunk, chunk->layers[layer], i, head), chunk->k_row);
-            memcpy(v, worker_layer_v(chunk, chunk->layers[layer], i, head), chunk->v_row);
-            k += chunk->k_row;
-            v += chunk->v_row;
-        }
-    }
+    for (uint32_t i = row; i < row + count; i++, k += chunk->k_wire, v += chunk->v_wire)
+        for (uint32_t head = 0; head < chunk->shape.kv_heads; head++)
+            for (enum worker_part part = 0; part < chunk->parts; part++)
+                memcpy((of_k(part) ? k : v) + wire_at(chunk, part, head),
+                       worker_layer_part(chunk, chunk->layers[layer], part, i, head), chunk->row[part]);
 }
 
 // Moves rows of a range from one state to another.

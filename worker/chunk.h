@@ -20,11 +20,26 @@ struct worker_layer {
     uint8_t *rows;   // [chunk_tokens] enum worker_row
 };
 
+enum worker_part { // what a head's memory consists of, in order
+    WORKER_PART_K,
+    WORKER_PART_V,
+    WORKER_PART_K_SCALE, // scaled types only
+    WORKER_PART_V_SCALE,
+    WORKER_PARTS
+};
+
+struct worker_head { // a head's memory in a page or in a block
+    uint64_t at[WORKER_PARTS], bytes;
+};
+
 struct worker_chunk {
     uint64_t id, first;
     struct worker_shape shape;
     uint32_t refs, pins;
-    uint32_t k_row, v_row; // bytes of one row of one head
+    uint32_t row[WORKER_PARTS]; // bytes of one row of one head; 0: the type has no such part
+    uint32_t parts;             // 2 or 4
+    size_t k_wire, v_wire;      // bytes of a token's K and V, all heads (proto/kv.h)
+    struct worker_head in_page, in_block;
     uint64_t page_bytes, block_bytes;
     struct worker_retired *retired;
     struct worker_layer *layers[]; // [shape.layers], NULL until a row comes
@@ -35,13 +50,11 @@ uint64_t worker_layer_overhead(const struct worker_shape *shape); // bytes of a 
 struct worker_layer *worker_layer_new(const struct worker_shape *shape);
 void worker_chunk_measure(struct worker_chunk *chunk); // fills in row, page and block bytes
 
-// Where K and V of a present row of a head are.
-uint8_t *worker_layer_k(const struct worker_chunk *chunk, const struct worker_layer *layer, uint32_t row,
-                        uint32_t head);
-uint8_t *worker_layer_v(const struct worker_chunk *chunk, const struct worker_layer *layer, uint32_t row,
-                        uint32_t head);
+// Where a part of a present row of a head is.
+uint8_t *worker_layer_part(const struct worker_chunk *chunk, const struct worker_layer *layer,
+                           enum worker_part part, uint32_t row, uint32_t head);
 
-// Whether a present row has these bytes; writes a row whose page is there. k, v: [kv_heads][dim] of the row.
+// Whether a present row has these bytes; writes a row whose page is there. k, v: the row as it travels.
 bool worker_layer_row_equal(const struct worker_chunk *chunk, const struct worker_layer *layer, uint32_t row,
                             const uint8_t *k, const uint8_t *v);
 void worker_layer_row_set(const struct worker_chunk *chunk, struct worker_layer *layer, uint32_t row,

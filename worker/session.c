@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/kv.h"
+
 // ---- specs --------------------------------------------------------------------------------------
 
 static const char *spec_problem(const Banyan__Pb__Spec *pb)
@@ -17,9 +19,8 @@ static const char *spec_problem(const Banyan__Pb__Spec *pb)
         return "q_heads must be 1..1024 and a multiple of kv_heads";
     if (pb->k_dim < 1 || pb->k_dim > 1024 || pb->v_dim < 1 || pb->v_dim > 1024)
         return "k_dim and v_dim must be 1..1024";
-    if (pb->kv_type != BANYAN__PB__DTYPE__DTYPE_F32 && pb->kv_type != BANYAN__PB__DTYPE__DTYPE_F16 &&
-        pb->kv_type != BANYAN__PB__DTYPE__DTYPE_BF16)
-        return "kv_type must be F32, F16 or BF16";
+    if (proto_kv_element_bytes(pb->kv_type) == 0)
+        return "kv_type must be F32, F16, BF16, INT8 or FP8_E4M3";
     if (pb->chunk_tokens != 0 &&
         (pb->chunk_tokens < 16 || pb->chunk_tokens > WORKER_CHUNK_TOKENS_MAX || pb->chunk_tokens % 16 != 0))
         return "chunk_tokens must be a multiple of 16 in 16..4096";
@@ -31,13 +32,6 @@ static const char *spec_problem(const Banyan__Pb__Spec *pb)
     if (!(pb->scale >= 0) || !isfinite(pb->scale) || !(pb->soft_cap >= 0) || !isfinite(pb->soft_cap))
         return "scale and soft_cap must be finite and not negative";
     return NULL;
-}
-
-static enum kernels_kv_type kv_type_of(Banyan__Pb__Dtype type)
-{
-    return type == BANYAN__PB__DTYPE__DTYPE_F32   ? KERNELS_KV_F32
-           : type == BANYAN__PB__DTYPE__DTYPE_F16 ? KERNELS_KV_F16
-                                                  : KERNELS_KV_BF16;
 }
 
 enum common_code worker_spec_new(const Banyan__Pb__Spec *pb, struct worker_spec **out,
@@ -64,15 +58,16 @@ enum common_code worker_spec_new(const Banyan__Pb__Spec *pb, struct worker_spec 
     spec->packed = packed;
     spec->packed_bytes = packed_bytes;
     spec->sinks = pb->n_sinks ? sinks : NULL;
-    spec->kernels = (struct kernels_spec){.kv_type = kv_type_of(pb->kv_type),
-                                          .k_dim = pb->k_dim,
-                                          .v_dim = pb->v_dim,
-                                          .q_heads = pb->q_heads,
-                                          .kv_heads = pb->kv_heads,
-                                          .scale = pb->scale > 0 ? pb->scale : 1.0f / sqrtf((float)pb->k_dim),
-                                          .soft_cap = pb->soft_cap,
-                                          .window = pb->window,
-                                          .alibi = pb->n_alibi ? alibi : NULL};
+    spec->kernels =
+        (struct kernels_spec){.kv_type = (enum kernels_kv_type)pb->kv_type, // numbered alike (chunk.c)
+                              .k_dim = pb->k_dim,
+                              .v_dim = pb->v_dim,
+                              .q_heads = pb->q_heads,
+                              .kv_heads = pb->kv_heads,
+                              .scale = pb->scale > 0 ? pb->scale : 1.0f / sqrtf((float)pb->k_dim),
+                              .soft_cap = pb->soft_cap,
+                              .window = pb->window,
+                              .alibi = pb->n_alibi ? alibi : NULL};
     spec->shape =
         (struct worker_shape){.layers = pb->layers,
                               .kv_heads = pb->kv_heads,

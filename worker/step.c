@@ -18,6 +18,7 @@
 #include "common/clock.h"
 #include "common/hash.h"
 #include "kernels/partial.h"
+#include "proto/kv.h"
 #include "worker/compute.h"
 #include "worker/state.h"
 
@@ -245,7 +246,6 @@ static const char *shape_problem(const struct worker_session *session, const str
 {
     const struct kernels_spec *spec = &session->spec->kernels;
     const struct worker_shape *shape = &session->spec->shape;
-    uint64_t element = kernels_kv_bytes(spec->kv_type);
     if (item->layer >= shape->layers)
         return "no such layer";
     if (item->first >= WORKER_POSITIONS_MAX || item->visible > WORKER_POSITIONS_MAX)
@@ -259,8 +259,8 @@ static const char *shape_problem(const struct worker_session *session, const str
         return "q does not have the slab's size";
     if (item->k_bytes == 0 && item->v_bytes == 0)
         return NULL;
-    if (item->k_bytes != (uint64_t)item->rows * spec->kv_heads * spec->k_dim * element ||
-        item->v_bytes != (uint64_t)item->rows * spec->kv_heads * spec->v_dim * element)
+    if (item->k_bytes != item->rows * proto_kv_row_bytes(spec->kv_type, spec->kv_heads, spec->k_dim) ||
+        item->v_bytes != item->rows * proto_kv_row_bytes(spec->kv_type, spec->kv_heads, spec->v_dim))
         return "k or v does not have the item's size";
     return NULL;
 }

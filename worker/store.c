@@ -316,17 +316,13 @@ static void make_block(struct worker_store *store, struct worker_chunk *chunk, s
         worker_store_give(store, chunk->block_bytes);
         return;
     }
-    size_t k_bytes = common_align64((size_t)chunk->shape.chunk_tokens * chunk->k_row);
-    size_t v_bytes = common_align64((size_t)chunk->shape.chunk_tokens * chunk->v_row);
-    for (uint32_t head = 0; head < chunk->shape.kv_heads; head++) {
-        uint8_t *k = block + head * (k_bytes + v_bytes), *v = k + k_bytes;
-        for (uint32_t row = 0; row < chunk->shape.chunk_tokens; row += WORKER_PAGE_TOKENS) {
-            memcpy(k + (size_t)row * chunk->k_row, worker_layer_k(chunk, layer, row, head),
-                   (size_t)WORKER_PAGE_TOKENS * chunk->k_row);
-            memcpy(v + (size_t)row * chunk->v_row, worker_layer_v(chunk, layer, row, head),
-                   (size_t)WORKER_PAGE_TOKENS * chunk->v_row);
-        }
-    }
+    for (uint32_t head = 0; head < chunk->shape.kv_heads; head++)
+        for (enum worker_part part = 0; part < chunk->parts; part++)
+            for (uint32_t row = 0; row < chunk->shape.chunk_tokens; row += WORKER_PAGE_TOKENS)
+                memcpy(block + head * chunk->in_block.bytes + chunk->in_block.at[part] +
+                           (size_t)row * chunk->row[part],
+                       worker_layer_part(chunk, layer, part, row, head),
+                       (size_t)WORKER_PAGE_TOKENS * chunk->row[part]);
     for (uint32_t p = 0; p < pages; p++) {
         retire(store, chunk, nodes[p], layer->pages[p], chunk->page_bytes);
         layer->pages[p] = NULL;
@@ -338,8 +334,8 @@ static void make_block(struct worker_store *store, struct worker_chunk *chunk, s
 
 static void piece_row(const struct worker_rows *piece, uint32_t i, const uint8_t **k, const uint8_t **v)
 {
-    *k = piece->k + (size_t)i * piece->chunk->shape.kv_heads * piece->chunk->k_row;
-    *v = piece->v + (size_t)i * piece->chunk->shape.kv_heads * piece->chunk->v_row;
+    *k = piece->k + i * piece->chunk->k_wire;
+    *v = piece->v + i * piece->chunk->v_wire;
 }
 
 // What writing a row would mean.
@@ -525,8 +521,7 @@ enum common_code worker_store_copy(struct worker_store *store, const struct work
     if (from == to || !shape_equal(&from->shape, &to->shape) || rows > from->shape.chunk_tokens)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "a chunk is copied to another one of its shape");
-    uint8_t *k = malloc((size_t)from->shape.kv_heads * from->k_row),
-            *v = malloc((size_t)from->shape.kv_heads * from->v_row);
+    uint8_t *k = malloc(from->k_wire), *v = malloc(from->v_wire);
     struct journal journal = {.store = store};
     enum common_code code = COMMON_RESOURCE_EXHAUSTED;
     if (k && v)

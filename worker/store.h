@@ -3,14 +3,14 @@
 //
 // A chunk's layer is held in pages of 16 tokens, allocated as rows come:
 //
-//     page:   | head 0: K [16][k_dim], V [16][v_dim] | head 1: K, V | ...
+//     page:   | head 0: K [16][k_dim], V [16][v_dim], scales of K [16], of V [16] | head 1: K, V, ... | ...
 //
 // and, once all of its rows are there, as one block, which streams better:
 //
-//     block:  | head 0: K [chunk_tokens][k_dim], V [chunk_tokens][v_dim] | head 1: K, V | ...
+//     block:  | head 0: K [chunk_tokens][k_dim], V [chunk_tokens][v_dim], scales of K, of V | head 1 | ...
 //
-// each K and each V at a multiple of 64 bytes. A page is as long as a kernel's block of keys
-// (kernels/attention.h), so both give the same bits.
+// scales (float32, one a row) of INT8 and FP8 only, and each part at a multiple of 64 bytes. A page is as
+// long as a kernel's block of keys (kernels/attention.h), so both give the same bits.
 //
 //                put                 prepare                 commit
 //     ABSENT ──────────▶ PUT ──────────────────▶ PREPARED ──────────▶ COMMITTED
@@ -90,7 +90,8 @@ uint32_t worker_chunk_run_count(const struct worker_chunk *chunk, uint32_t layer
 void worker_chunk_runs(const struct worker_chunk *chunk, uint32_t layer, uint32_t kv_head, uint32_t rows,
                        struct kernels_run *out);
 
-// XXH3 of K [kv_heads][count][k_dim], then V [kv_heads][count][v_dim] of rows that are all present.
+// XXH3 of K [kv_heads][count][k_dim], then V [kv_heads][count][v_dim], then of scaled types the scales of K
+// [kv_heads][count] and of V, of rows that are all present.
 uint64_t worker_chunk_hash(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count);
 
 // The same for another thread: new pins the chunk and notes where the bytes are (adding how many to *bytes;
@@ -101,7 +102,7 @@ struct worker_hash *worker_hash_new(struct worker_chunk *chunk, uint32_t layer, 
 uint64_t worker_hash_run(const struct worker_hash *hash);
 void worker_hash_free(struct worker_store *store, struct worker_hash *hash); // NULL is allowed
 
-// Copies rows that are present into k [count][kv_heads][k_dim] and v.
+// Copies rows that are present into k and v, as they travel (proto/kv.h).
 void worker_chunk_read(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
                        uint8_t *k, uint8_t *v);
 
@@ -110,7 +111,7 @@ void worker_chunk_read(const struct worker_chunk *chunk, uint32_t layer, uint32_
 struct worker_rows { // rows of one layer of one chunk, and where they come from
     struct worker_chunk *chunk;
     uint32_t layer, row, count;
-    const uint8_t *k, *v; // [count][kv_heads][k_dim], [count][kv_heads][v_dim]
+    const uint8_t *k, *v; // [count] rows as they travel (proto/kv.h), of any alignment
 };
 
 // Writes all pieces or none. `to`: PUT (attach) or APPENDED. At positions >= replace_from an APPENDED row

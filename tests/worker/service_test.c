@@ -80,7 +80,7 @@ static void bad_layouts(void **state)
             other.v_dim = 1025;
             break;
         case 6:
-            other.kv_type = BANYAN__PB__DTYPE__DTYPE_INT8;
+            other.kv_type = BANYAN__PB__DTYPE__DTYPE_U8;
             break;
         case 7:
             other.kv_type = (Banyan__Pb__Dtype)77;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The store: pages and blocks, rows' states, the account of memory, hashes, copies; and many random
-// operations against a naive model.
+// operations against a naive model. All of it over each KV type.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,29 +19,42 @@ enum {
     K_DIM = 5,
     V_DIM = 3,
     TOKENS = 48,
-    K_ROW = HEADS * K_DIM * 2,
-    V_ROW = HEADS * V_DIM * 2
+    K_ROW_MAX = HEADS * K_DIM * 4,
+    V_ROW_MAX = HEADS * V_DIM * 4
 };
 
-static const struct worker_shape shape = {.layers = LAYERS,
-                                          .kv_heads = HEADS,
-                                          .k_dim = K_DIM,
-                                          .v_dim = V_DIM,
-                                          .kv_type = KERNELS_KV_BF16,
-                                          .chunk_tokens = TOKENS};
+static struct worker_shape shape = {
+    .layers = LAYERS, .kv_heads = HEADS, .k_dim = K_DIM, .v_dim = V_DIM, .chunk_tokens = TOKENS};
+
+// Bytes of the type under test: of a head's elements or codes, of its scale, of a whole row.
+static size_t k_head, v_head, scale, k_row, v_row;
+
+static int take_type(void **state)
+{
+    shape.kv_type = *(const uint32_t *)*state;
+    size_t element = shape.kv_type == KERNELS_KV_F32                                       ? 4
+                     : shape.kv_type == KERNELS_KV_F16 || shape.kv_type == KERNELS_KV_BF16 ? 2
+                                                                                           : 1;
+    scale = element == 1 ? 4 : 0;
+    k_head = K_DIM * element;
+    v_head = V_DIM * element;
+    k_row = HEADS * (k_head + scale);
+    v_row = HEADS * (v_head + scale);
+    return 0;
+}
 
 // What row `row` of a layer holds in its version `version`.
 static void row_bytes(uint32_t layer, uint32_t row, uint32_t version, uint8_t *k, uint8_t *v)
 {
     uint64_t seed = common_mix64((uint64_t)layer << 40 | (uint64_t)row << 8 | version);
-    for (uint32_t i = 0; i < K_ROW; i++)
+    for (uint32_t i = 0; i < k_row; i++)
         k[i] = (uint8_t)(common_mix64(seed + i));
-    for (uint32_t i = 0; i < V_ROW; i++)
+    for (uint32_t i = 0; i < v_row; i++)
         v[i] = (uint8_t)(common_mix64(seed + 1000 + i));
 }
 
 struct bytes {
-    uint8_t k[TOKENS * K_ROW], v[TOKENS * V_ROW];
+    uint8_t k[TOKENS * K_ROW_MAX], v[TOKENS * V_ROW_MAX];
 };
 
 static enum common_code write_rows(struct worker_store *store, struct worker_chunk *chunk, uint32_t layer,
@@ -50,18 +63,18 @@ static enum common_code write_rows(struct worker_store *store, struct worker_chu
 {
     static struct bytes bytes;
     for (uint32_t i = 0; i < count; i++)
-        row_bytes(layer, row + i, version, bytes.k + (size_t)i * K_ROW, bytes.v + (size_t)i * V_ROW);
+        row_bytes(layer, row + i, version, bytes.k + (size_t)i * k_row, bytes.v + (size_t)i * v_row);
     struct worker_rows piece = {chunk, layer, row, count, bytes.k, bytes.v};
     return worker_store_write(store, &piece, 1, to, replace_from, NULL);
 }
 
 static void assert_row(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t version)
 {
-    uint8_t k[K_ROW], v[V_ROW], want_k[K_ROW], want_v[V_ROW];
+    uint8_t k[K_ROW_MAX], v[V_ROW_MAX], want_k[K_ROW_MAX], want_v[V_ROW_MAX];
     worker_chunk_read(chunk, layer, row, 1, k, v);
     row_bytes(layer, row, version, want_k, want_v);
-    assert_memory_equal(k, want_k, K_ROW);
-    assert_memory_equal(v, want_v, V_ROW);
+    assert_memory_equal(k, want_k, k_row);
+    assert_memory_equal(v, want_v, v_row);
 }
 
 static struct worker_chunk *hold(struct worker_store *store, uint64_t id)
@@ -92,8 +105,8 @@ static void memory_comes_page_by_page(void **state)
     assert_int_equal(worker_store_used(store), one); // same page
     assert_int_equal(write_rows(store, chunk, 0, 15, 2, 0, WORKER_ROW_PUT, UINT64_MAX), COMMON_OK);
     uint64_t page = worker_store_used(store) - one;
-    assert_true(page >= WORKER_PAGE_TOKENS * (K_ROW + V_ROW));
-    assert_true(page <= HEADS * 2 * 64 + WORKER_PAGE_TOKENS * (K_ROW + V_ROW));
+    assert_true(page >= WORKER_PAGE_TOKENS * (k_row + v_row));
+    assert_true(page <= HEADS * 4 * 64 + WORKER_PAGE_TOKENS * (k_row + v_row));
     worker_store_release(store, chunk);
     end(store);
 }
@@ -136,14 +149,20 @@ static void runs_cover_what_is_ready(void **state)
             for (uint32_t i = 0; i < n; i++) {
                 assert_int_equal((uintptr_t)runs[i].k % KERNELS_ALIGN, 0);
                 assert_int_equal((uintptr_t)runs[i].v % KERNELS_ALIGN, 0);
+                assert_int_equal((uintptr_t)runs[i].k_scale % KERNELS_ALIGN, 0);
+                assert_int_equal((uintptr_t)runs[i].v_scale % KERNELS_ALIGN, 0);
+                assert_int_equal(!runs[i].k_scale, !scale);
+                assert_int_equal(!runs[i].v_scale, !scale);
                 assert_int_equal(runs[i].first, 480 + rows);
                 for (uint32_t r = 0; r < runs[i].rows; r++, rows++) {
-                    uint8_t k[K_ROW], v[V_ROW];
+                    uint8_t k[K_ROW_MAX], v[V_ROW_MAX];
                     row_bytes(0, rows, 0, k, v);
-                    assert_memory_equal((const uint8_t *)runs[i].k + r * K_DIM * 2, k + head * K_DIM * 2,
-                                        K_DIM * 2);
-                    assert_memory_equal((const uint8_t *)runs[i].v + r * V_DIM * 2, v + head * V_DIM * 2,
-                                        V_DIM * 2);
+                    assert_memory_equal((const uint8_t *)runs[i].k + r * k_head, k + head * k_head, k_head);
+                    assert_memory_equal((const uint8_t *)runs[i].v + r * v_head, v + head * v_head, v_head);
+                    if (!scale)
+                        continue;
+                    assert_memory_equal(runs[i].k_scale + r, k + HEADS * k_head + head * 4, 4);
+                    assert_memory_equal(runs[i].v_scale + r, v + HEADS * v_head + head * 4, 4);
                 }
             }
             assert_int_equal(rows, 35);
@@ -215,7 +234,7 @@ static void appends_outlive_an_abort(void **state)
     struct worker_chunk *chunk = hold(store, 1);
     static struct bytes bytes;
     for (uint32_t i = 0; i < 10; i++)
-        row_bytes(0, i, 0, bytes.k + i * K_ROW, bytes.v + i * V_ROW);
+        row_bytes(0, i, 0, bytes.k + i * k_row, bytes.v + i * v_row);
     struct worker_rows piece = {chunk, 0, 0, 10, bytes.k, bytes.v};
     assert_int_equal(write_rows(store, chunk, 0, 0, 10, 0, WORKER_ROW_PUT, UINT64_MAX), COMMON_OK);
     worker_chunk_prepare(chunk, 0, 0, 10);
@@ -283,22 +302,22 @@ static void pinned_bytes_stay(void **state)
     struct worker_chunk *chunk = hold(store, 1);
     assert_int_equal(write_rows(store, chunk, 0, 0, 20, 0, WORKER_ROW_APPENDED, UINT64_MAX), COMMON_OK);
     struct kernels_run runs[2], full;
-    uint8_t before[K_DIM * 2], want_k[K_ROW], want_v[V_ROW];
+    uint8_t before[K_ROW_MAX], want_k[K_ROW_MAX], want_v[V_ROW_MAX];
     worker_chunk_runs(chunk, 0, 0, 20, runs);
-    memcpy(before, runs[1].k, sizeof before);
+    memcpy(before, runs[1].k, 4 * k_head);
     worker_store_pin(chunk);
     assert_int_equal(write_rows(store, chunk, 0, 16, 4, 1, WORKER_ROW_APPENDED, 16), COMMON_OK); // replaced
-    assert_memory_equal(runs[1].k, before, sizeof before);
+    assert_memory_equal(runs[1].k, before, 4 * k_head);
     assert_row(chunk, 0, 16, 1);
     assert_int_equal(write_rows(store, chunk, 0, 20, TOKENS - 20, 0, WORKER_ROW_APPENDED, UINT64_MAX),
                      COMMON_OK); // to a block
     assert_true(worker_chunk_in_block(chunk, 0));
-    assert_memory_equal(runs[1].k, before, sizeof before);
+    assert_memory_equal(runs[1].k, before, 4 * k_head);
     worker_chunk_runs(chunk, 0, 0, TOKENS, &full);
     assert_int_equal(write_rows(store, chunk, 0, 16, 4, 2, WORKER_ROW_APPENDED, 16),
                      COMMON_OK); // inside a block
     row_bytes(0, 16, 1, want_k, want_v);
-    assert_memory_equal((const uint8_t *)full.k + 16 * K_DIM * 2, want_k, K_DIM * 2);
+    assert_memory_equal((const uint8_t *)full.k + 16 * k_head, want_k, k_head);
     assert_row(chunk, 0, 16, 2);
     uint64_t used = worker_store_used(store);
     worker_store_unpin(store, chunk);
@@ -320,7 +339,7 @@ static void hashes_know_no_pages(void **state)
     struct worker_chunk *whole = hold(store, 1), *pieces = hold(store, 2);
     static struct bytes bytes;
     for (uint32_t i = 0; i < TOKENS; i++)
-        row_bytes(0, i, 0, bytes.k + i * K_ROW, bytes.v + i * V_ROW);
+        row_bytes(0, i, 0, bytes.k + i * k_row, bytes.v + i * v_row);
     assert_int_equal(write_rows(store, whole, 0, 0, TOKENS, 0, WORKER_ROW_PUT, UINT64_MAX), COMMON_OK);
     for (uint32_t i = 0; i < TOKENS - 1; i++) { // 47 rows in a scrambled order: 7 and 47 are coprime
         uint32_t row = i * 7 % (TOKENS - 1);
@@ -329,16 +348,21 @@ static void hashes_know_no_pages(void **state)
     assert_true(worker_chunk_in_block(whole, 0) && !worker_chunk_in_block(pieces, 0));
     for (uint32_t row = 0; row < TOKENS - 1; row += 5) {
         uint32_t count = TOKENS - 1 - row;
-        static uint8_t flat[TOKENS * (K_ROW + V_ROW)];
-        size_t k_head = K_ROW / HEADS, v_head = V_ROW / HEADS; // of one row; head after head, first K
-        uint8_t *to = flat;
+        static uint8_t flat[TOKENS * (K_ROW_MAX + V_ROW_MAX)];
+        uint8_t *to = flat; // part by part, and in it head after head
         for (uint32_t head = 0; head < HEADS; head++)
             for (uint32_t i = row; i < row + count; i++, to += k_head)
-                memcpy(to, bytes.k + i * K_ROW + head * k_head, k_head);
+                memcpy(to, bytes.k + i * k_row + head * k_head, k_head);
         for (uint32_t head = 0; head < HEADS; head++)
             for (uint32_t i = row; i < row + count; i++, to += v_head)
-                memcpy(to, bytes.v + i * V_ROW + head * v_head, v_head);
-        uint64_t want = common_xxh3(flat, count * (K_ROW + V_ROW), 0);
+                memcpy(to, bytes.v + i * v_row + head * v_head, v_head);
+        for (uint32_t head = 0; head < HEADS; head++)
+            for (uint32_t i = row; i < row + count; i++, to += scale)
+                memcpy(to, bytes.k + i * k_row + HEADS * k_head + head * scale, scale);
+        for (uint32_t head = 0; head < HEADS; head++)
+            for (uint32_t i = row; i < row + count; i++, to += scale)
+                memcpy(to, bytes.v + i * v_row + HEADS * v_head + head * scale, scale);
+        uint64_t want = common_xxh3(flat, count * (k_row + v_row), 0);
         assert_int_equal(worker_chunk_hash(whole, 0, row, count), want);
         assert_int_equal(worker_chunk_hash(pieces, 0, row, count), want);
     }
@@ -352,7 +376,7 @@ static void a_full_store_changes_nothing(void **state)
 {
     (void)state;
     bool refused = false, fitted = false;
-    for (uint64_t limit = 1024; limit < 16384; limit += 64) {
+    for (uint64_t limit = 1024; limit < 24576; limit += 64) {
         struct worker_store *store = worker_store_new(limit);
         struct worker_chunk *a = NULL, *b = NULL;
         assert_int_equal(worker_store_hold(store, 1, 0, &shape, &a, NULL), COMMON_OK);
@@ -452,7 +476,7 @@ static void a_copy_fits_or_changes_nothing(void **state)
 {
     (void)state;
     bool refused = false, fitted = false;
-    for (uint64_t limit = 2048; limit < 16384; limit += 64) {
+    for (uint64_t limit = 2048; limit < 24576; limit += 64) {
         struct worker_store *store = worker_store_new(limit);
         struct worker_chunk *from = NULL, *to = NULL;
         uint64_t hash = 0;
@@ -583,6 +607,7 @@ static void many_operations_match_a_model(void **state)
 
 int main(void)
 {
+    static const char *const names[] = {"", "f32", "f16", "bf16", "int8", "fp8"};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_comes_page_by_page),
         cmocka_unit_test(full_layers_become_blocks),
@@ -599,5 +624,15 @@ int main(void)
         cmocka_unit_test(a_copy_fits_or_changes_nothing),
         cmocka_unit_test(many_operations_match_a_model),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = 0;
+    for (uint32_t type = KERNELS_KV_F32; type <= KERNELS_KV_FP8; type++) {
+        struct CMUnitTest of_type[sizeof tests / sizeof *tests];
+        for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+            of_type[i] = tests[i];
+            of_type[i].setup_func = take_type;
+            of_type[i].initial_state = &type;
+        }
+        failed += cmocka_run_group_tests_name(names[type], of_type, NULL, NULL);
+    }
+    return failed;
 }
