@@ -12,15 +12,17 @@ static void *map(void *arg, size_t bytes)
     size_t extra = bytes % huge == 0 ? huge : 0; // to find a place that is aligned
     if (bytes > SIZE_MAX - extra)
         return NULL;
-    uint8_t *base =
-        mmap(NULL, bytes + extra, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (base == MAP_FAILED)
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    // cppcheck-suppress invalidFunctionArg ; no file: -1
+    void *whole = mmap(NULL, bytes + extra, PROT_READ | PROT_WRITE, flags, -1, 0);
+    if (whole == MAP_FAILED)
         return NULL;
+    uint8_t *base = whole;
     if (extra > 0) {
-        size_t before = (huge - (uintptr_t)base % huge) % huge;
-        if (before > 0)
-            munmap(base, before);
+        size_t before = (huge - (uintptr_t)whole % huge) % huge;
         base += before;
+        if (before > 0)
+            munmap(whole, before);
         if (extra > before)
             munmap(base + bytes, extra - before);
         madvise(base, bytes, MADV_HUGEPAGE);
