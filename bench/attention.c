@@ -1,231 +1,495 @@
 // SPDX-License-Identifier: Apache-2.0
-// Speed of the attention kernels: one attention call over a context, as a worker computes it
-// (kernels/split.h).
-//
-//   attention [--json] [--kernel NAME] [--kv f32|f16|bf16] [--context N] [--kv-heads N] [--group N] [--dim N]
-//   [--rows N]
-//             [--threads N]
-//
-// bytes_per_s counts K and V once; flops_per_s counts 2 flops per product in q.k and in p.v, for all rows
-// (not causal).
-#include <getopt.h>
+// Speed of the local attention kernels beside a plain read of the same bytes and the FMA units, in the same
+// run, on the same threads. What is timed is a worker's whole share of a step (kernels/split.h): the cut into
+// tasks, the tasks, the merge. Samples are interleaved: kernel, plain read, FMA, kernel, ... and the figures
+// are those of the medians.
 #include <math.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include <unistd.h>
 
-#include "common/float16.h"
-#include "kernels/split.h"
+#include "bench/attention_run.h"
+#include "common/options.h"
+
+enum { LIST_MOST = 16, KERNELS_MOST = 16, SAMPLES_MOST = 64, FEW_SAMPLES = 3 };
+#define SLOW_NS 3000000000u // a call that takes longer is timed FEW_SAMPLES times only
+
+struct list {
+    uint64_t at[LIST_MOST];
+    uint32_t n;
+};
 
 struct options {
-    bool json;
-    const char *kernel, *kv;
-    uint32_t context, kv_heads, group, dim, rows, threads;
+    struct list context, kv, group, rows;
+    uint64_t kv_heads, dim, threads, samples;
+    const char *kernel;
+    enum reader_isa isa;
+    bool json, probe;
 };
 
-struct team {
-    struct kernels_split split;
-    atomic_uint next;
+struct subject { // what is timed beside the plain read
+    const struct kernels_attention *kernel;
+    struct attention_call call;
+    double ns[SAMPLES_MOST];
+    uint32_t samples, most;
 };
 
-static double now(void)
+struct floors { // what the machine itself can do, a sample a round
+    struct attention_reading reading;
+    uint64_t read_bytes; // that it was chosen for
+    double read_ns[SAMPLES_MOST], fma[READER_AVX512 + 1][SAMPLES_MOST];
+    uint32_t samples;
+};
+
+static const uint64_t contexts[] = {4096, 16384, 65536, 131072, 262144}, groups[] = {1, 4, 8},
+                      rows[] = {1, 4, 64};
+
+// ---- options
+
+static bool wrong(const char *option, const char *why)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    fprintf(stderr, "attention: --%s: %s; try 'attention --help'\n", option, why);
+    return false;
 }
 
-static void *allocate(uint64_t bytes)
+// Numbers separated by commas, each a size (4096, 128K) or a KV type, within [1, most].
+static bool parse_list(const char *option, const char *text, uint64_t most, struct list *out)
 {
-    void *p = NULL;
-    if (posix_memalign(&p, 4096, bytes ? bytes : 1)) {
-        fprintf(stderr, "attention: no memory for %llu bytes\n", (unsigned long long)bytes);
-        exit(1);
+    bool types = most == 0;
+    char what[160];
+    out->n = 0;
+    while (text) {
+        const char *comma = strchr(text, ',');
+        size_t len = comma ? (size_t)(comma - text) : strlen(text);
+        char one[24] = "";
+        uint64_t value = 0;
+        if (len < sizeof one)
+            memcpy(one, text, len);
+        if (types)
+            value = attention_kv_find(text, len);
+        bool ok = types ? value != 0
+                        : *one && common_parse_size(one, &value) == COMMON_OK && value > 0 && value <= most;
+        if (!ok) {
+            if (types)
+                snprintf(what, sizeof what, "'%.*s' is not one of f32, f16, bf16, int8, fp8", (int)len, text);
+            else
+                snprintf(what, sizeof what, "'%.*s' is not a number from 1 to %llu", (int)len, text,
+                         (unsigned long long)most);
+            return wrong(option, what);
+        }
+        if (out->n == LIST_MOST)
+            return wrong(option, "too many values");
+        out->at[out->n++] = value;
+        text = comma ? comma + 1 : NULL;
     }
-    return p;
+    return true;
 }
 
-static void *member(void *arg)
+static void default_list(struct list *list, const uint64_t *values, uint32_t n)
 {
-    struct team *team = arg;
-    void *scratch = allocate(kernels_split_scratch(team->split.item));
-    for (uint32_t i; (i = atomic_fetch_add(&team->next, 1)) < team->split.tasks;)
-        kernels_split_run(&team->split, i, scratch);
-    free(scratch);
-    return NULL;
+    memcpy(list->at, values, n * sizeof *values);
+    list->n = n;
 }
 
-static double attend(const struct kernels_item *item, uint32_t threads, void *workspace,
-                     const struct kernels_partial *out)
+static bool parse_kernels(const char *names)
 {
-    struct team team;
-    pthread_t ids[64];
-    double start = now();
-    kernels_split_init(&team.split, item, workspace);
-    atomic_init(&team.next, 0);
-    uint32_t started = 1;
-    while (started < threads && !pthread_create(&ids[started], NULL, member, &team))
-        started++;
-    member(&team);
-    for (uint32_t i = 1; i < started; i++)
-        pthread_join(ids[i], NULL);
-    kernels_split_merge(&team.split, out);
-    return now() - start;
-}
-
-static uint32_t noise(uint32_t *state)
-{
-    *state = *state * 1664525u + 1013904223u;
-    return *state;
-}
-
-// n elements in about -1 .. 1
-static void *elements(enum kernels_kv_type type, uint64_t n, uint32_t seed)
-{
-    char *data = allocate(n * kernels_kv_bytes(type));
-    for (uint64_t i = 0; i < n; i++) {
-        float x = (float)(int32_t)noise(&seed) * 0x1p-31f;
-        uint16_t h = type == KERNELS_KV_F16 ? common_f16_from_float(x) : common_bf16_from_float(x);
-        if (type == KERNELS_KV_F32)
-            ((float *)(void *)data)[i] = x;
-        else
-            ((uint16_t *)(void *)data)[i] = h;
+    if (!names || !strcmp(names, "all"))
+        return true;
+    char copy[256], *rest = NULL;
+    if (snprintf(copy, sizeof copy, "%s", names) >= (int)sizeof copy)
+        return wrong("kernel", "too long");
+    for (char *name = strtok_r(copy, ",", &rest); name; name = strtok_r(NULL, ",", &rest)) {
+        if (!kernels_attention_find(name)) {
+            char what[512];
+            size_t at =
+                (size_t)snprintf(what, sizeof what, "'%.64s' is no kernel that works here; there are", name);
+            for (uint32_t i = 0; i < kernels_attention_count(); i++) {
+                const struct kernels_attention *kernel = kernels_attention_at(i);
+                if (kernels_attention_usable(kernel) && at < sizeof what)
+                    at += (size_t)snprintf(what + at, sizeof what - at, " %s", kernel->name);
+            }
+            return wrong("kernel", what);
+        }
     }
-    return data;
+    return true;
 }
 
-static void measure(const struct options *o, const struct kernels_attention *kernel,
-                    enum kernels_kv_type type)
+static enum common_code parse(int argc, char **argv, struct options *o)
 {
-    const uint32_t chunk = 256;
-    struct kernels_spec spec = {.kv_type = type,
-                                .k_dim = o->dim,
-                                .v_dim = o->dim,
-                                .q_heads = o->kv_heads * o->group,
-                                .kv_heads = o->kv_heads,
-                                .scale = (float)(1 / sqrt(o->dim))};
-    uint32_t count = (o->context + chunk - 1) / chunk;
-    uint64_t per_chunk = (uint64_t)chunk * o->dim, row_bytes = (uint64_t)o->dim * kernels_kv_bytes(type);
-    char *k = elements(type, per_chunk * count * o->kv_heads, 1),
-         *v = elements(type, per_chunk * count * o->kv_heads, 2);
-    float *q = elements(KERNELS_KV_F32, (uint64_t)o->rows * spec.q_heads * o->dim, 3);
-    struct kernels_run *runs = allocate((uint64_t)count * o->kv_heads * sizeof(*runs));
-    for (uint32_t i = 0; i < count * o->kv_heads; i++) {
-        uint32_t at = i % count * chunk;
-        runs[i] = (struct kernels_run){.k = k + i * chunk * row_bytes,
-                                       .v = v + i * chunk * row_bytes,
-                                       .first = at,
-                                       .rows = o->context - at < chunk ? o->context - at : chunk};
+    const char *context = NULL, *kv = NULL, *group = NULL, *row = NULL, *isa = NULL;
+    bool quick = false;
+    uint32_t cpus = attention_team_cpus();
+    *o = (struct options){.kv_heads = 8, .dim = 128, .threads = cpus, .samples = 9};
+    const struct common_option table[] = {
+        {.name = "context",
+         .type = COMMON_OPTION_STRING,
+         .out = &context,
+         .arg = "N,...",
+         .help = "keys (default 4K,16K,64K,128K,256K)"},
+        {.name = "kv",
+         .type = COMMON_OPTION_STRING,
+         .out = &kv,
+         .arg = "TYPE,...",
+         .help = "f32, f16, bf16, int8, fp8 (default: all)"},
+        {.name = "group",
+         .type = COMMON_OPTION_STRING,
+         .out = &group,
+         .arg = "N,...",
+         .help = "query heads a KV head (default 1,4,8)"},
+        {.name = "rows",
+         .type = COMMON_OPTION_STRING,
+         .out = &row,
+         .arg = "N,...",
+         .help = "query rows, the last ones of the context (default 1,4,64)"},
+        {.name = "kv-heads",
+         .type = COMMON_OPTION_U64,
+         .out = &o->kv_heads,
+         .arg = "N",
+         .help = "KV heads (default 8)",
+         .min = 1,
+         .max = 256},
+        {.name = "dim",
+         .type = COMMON_OPTION_U64,
+         .out = &o->dim,
+         .arg = "N",
+         .help = "head dim (default 128)",
+         .min = 1,
+         .max = 1024},
+        {.name = "threads",
+         .type = COMMON_OPTION_U64,
+         .out = &o->threads,
+         .arg = "N",
+         .help = "threads, each on a CPU of its own (default: all CPUs)",
+         .min = 1,
+         .max = cpus},
+        {.name = "kernel",
+         .type = COMMON_OPTION_STRING,
+         .out = &o->kernel,
+         .arg = "NAME,...",
+         .help = "kernels, or 'all' (default: the one that a worker would take)"},
+        {.name = "isa",
+         .type = COMMON_OPTION_STRING,
+         .out = &isa,
+         .arg = "NAME",
+         .help = "instructions of the plain read and of the FMA peak: portable, avx2 or avx512\n"
+                 "(default: the best here)"},
+        {.name = "samples",
+         .type = COMMON_OPTION_U64,
+         .out = &o->samples,
+         .arg = "N",
+         .help = "samples of everything (default 9; 3 of a call above 3 s)",
+         .min = 1,
+         .max = SAMPLES_MOST},
+        {.name = "quick",
+         .type = COMMON_OPTION_FLAG,
+         .out = &quick,
+         .help = "small contexts (512, 1000), 2 KV heads, 3 samples: does it work at all?"},
+        {.name = "probe",
+         .type = COMMON_OPTION_FLAG,
+         .out = &o->probe,
+         .help = "only what the machine can do: every reader at every number of threads, FMA peaks"},
+        {.name = "json", .type = COMMON_OPTION_FLAG, .out = &o->json, .help = "one JSON object a line"},
+        {0},
+    };
+    const struct common_command command = {
+        .program = "attention",
+        .synopsis = "[options]",
+        .about = "Times attention over a context held as a worker holds it, beside a plain read of the same "
+                 "bytes by the\nsame threads and the peak of the FMA units, interleaved. Results are first "
+                 "compared with the float64\nreference. Without options the whole table: about ten minutes "
+                 "on two cores, 2.5 GB of memory.",
+        .options = table,
+    };
+    struct common_error err = {0};
+    enum common_code code = common_options_parse(&command, argc, argv, NULL, &err);
+    if (code != COMMON_OK)
+        return code;
+    if (quick) {
+        default_list(&o->context, (const uint64_t[]){512, 1000}, 2);
+        o->kv_heads = 2;
+        o->samples = 3;
+    } else {
+        default_list(&o->context, contexts, sizeof contexts / sizeof *contexts);
     }
-    struct kernels_item item = {.spec = &spec,
-                                .kernel = kernel,
-                                .rows = o->rows,
-                                .q_first = o->context,
-                                .visible = o->context,
-                                .q = q,
-                                .q_row_stride = (uint64_t)spec.q_heads * o->dim,
-                                .q_head_stride = o->dim,
-                                .chunk_tokens = chunk,
-                                .run_count = count,
-                                .runs = runs};
-    void *workspace = allocate(kernels_split_bytes(&item));
-    struct kernels_partial out;
-    void *block = allocate(kernels_partial_bytes(o->rows, spec.q_heads, o->dim));
-    kernels_partial_view(block, o->rows, spec.q_heads, o->dim, &out);
-    double best = attend(&item, o->threads, workspace, &out), begun = now();
-    for (int i = 0; i < 1000 && now() - begun < 1; i++) {
-        double s = attend(&item, o->threads, workspace, &out);
-        best = s < best ? s : best;
+    default_list(&o->group, groups, sizeof groups / sizeof *groups);
+    default_list(&o->rows, rows, sizeof rows / sizeof *rows);
+    default_list(&o->kv,
+                 (const uint64_t[]){KERNELS_KV_F32, KERNELS_KV_F16, KERNELS_KV_BF16, KERNELS_KV_INT8,
+                                    KERNELS_KV_FP8},
+                 5);
+    if ((context && !parse_list("context", context, 1u << 26, &o->context)) ||
+        (kv && !parse_list("kv", kv, 0, &o->kv)) || (group && !parse_list("group", group, 256, &o->group)) ||
+        (row && !parse_list("rows", row, 4096, &o->rows)) || !parse_kernels(o->kernel))
+        return COMMON_INVALID_ARGUMENT;
+    o->isa = READER_AVX512;
+    while (!reader_isa_usable(o->isa))
+        o->isa--;
+    if (isa) {
+        enum reader_isa best = o->isa;
+        for (o->isa = READER_PORTABLE; o->isa <= best && strcmp(isa, reader_isa_name(o->isa)) != 0; o->isa++)
+            ;
+        if (o->isa > best) {
+            wrong("isa", "not one of portable, avx2, avx512, or not of this CPU");
+            return COMMON_INVALID_ARGUMENT;
+        }
     }
-    double bytes = 2.0 * (double)row_bytes * o->context * o->kv_heads;
-    double flops = 4.0 * o->dim * o->context * (double)spec.q_heads * o->rows;
-    const char *format =
-        o->json ? "{\"bench\":\"attention\",\"kernel\":\"%s\",\"kv\":\"%s\",\"context\":%u,\"kv_heads\":%u,"
-                  "\"group\":%u,\"dim\":%u,\"rows\":%u,\"threads\":%u,\"us\":%.1f,\"bytes_per_s\":%.4g,"
-                  "\"flops_per_s\":%.4g}\n"
-                : "%-16s %-5s context %7u  heads %2u x %u  dim %3u  rows %3u  threads %u: %9.1f us  "
-                  "%.3g bytes/s  %.3g flop/s\n";
-    printf(format, kernel->name, o->kv, o->context, o->kv_heads, o->group, o->dim, o->rows, o->threads,
-           best * 1e6, bytes / best, flops / best);
+    return COMMON_OK;
+}
+
+// ---- measuring
+
+static bool slow(const struct kernels_attention *kernel)
+{
+    return !strcmp(kernel->name, "reference");
+}
+
+// The kernels asked for that support a spec. Who names none gets a worker's choice, the reference excepted.
+static uint32_t choose_kernels(const struct options *o, const struct kernels_spec *spec,
+                               const struct kernels_attention **out)
+{
+    uint32_t n = 0;
+    if (!o->kernel) {
+        out[0] = kernels_attention_default(spec);
+        return out[0] && !slow(out[0]);
+    }
+    bool all = !strcmp(o->kernel, "all");
+    for (uint32_t i = 0; i < kernels_attention_count() && n < KERNELS_MOST; i++) {
+        const struct kernels_attention *kernel = kernels_attention_at(i);
+        size_t len = strlen(kernel->name);
+        const char *at = o->kernel;
+        while (!all && at && (strncmp(at, kernel->name, len) || (at[len] && at[len] != ',')))
+            at = (at = strchr(at, ',')) ? at + 1 : NULL;
+        if ((all ? !slow(kernel) : at != NULL) && kernels_attention_usable(kernel) &&
+            kernels_attention_supports(kernel, spec))
+            out[n++] = kernel;
+    }
+    return n;
+}
+
+static void sample_floors(const struct options *o, const struct attention_data *data,
+                          struct attention_team *team, struct floors *floors)
+{
+    uint64_t stored = attention_shape_stored(&data->shape);
+    uint32_t at = floors->samples++;
+    floors->read_ns[at] = (double)attention_read_run(team, data->memory, stored, &floors->reading);
+    for (enum reader_isa isa = READER_PORTABLE; isa <= o->isa; isa++) {
+        if (isa == o->isa || isa == READER_AVX2)
+            floors->fma[isa][at] = attention_fma_run(team, isa);
+    }
+}
+
+static void report(const struct options *o, const struct attention_shape *s, const struct subject *subject,
+                   const struct floors *floors)
+{
+    double bytes = (double)attention_shape_bytes(s), flops = (double)attention_shape_flops(s);
+    double ns = attention_median(subject->ns, subject->samples), best = subject->ns[0];
+    double read_ns = attention_median(floors->read_ns, floors->samples);
+    double peak = attention_median(floors->fma[o->isa], floors->samples);
+    double speed = bytes * 1e9 / ns, read = bytes * 1e9 / read_ns, rate = flops * 1e9 / ns;
+    // The roofline: memory, or the arithmetic at one FMA a product.
+    double roof = fmin(read, peak * bytes / flops);
+    for (uint32_t i = 1; i < subject->samples; i++)
+        best = fmin(best, subject->ns[i]);
+    if (!o->json) {
+        printf("%-16s %-5s %7u %5u %4u %9.1f %7.2f %7.2f %6.3f %8.1f %6.3f %6.3f\n", subject->kernel->name,
+               attention_kv_name(s->kv), s->context, s->group, s->rows, ns / 1e3, speed / 1e9, read / 1e9,
+               speed / read, rate / 1e9, rate / peak, speed / roof);
+        fflush(stdout);
+        return;
+    }
+    printf(
+        "{\"bench\": \"attention\", \"kernel\": \"%s\", \"kv\": \"%s\", \"context\": %u, \"group\": %u, "
+        "\"rows\": %u, \"threads\": %u, \"bytes_per_s\": %.6g, \"read_bytes_per_s\": %.6g, \"ratio\": %.4f, ",
+        subject->kernel->name, attention_kv_name(s->kv), s->context, s->group, s->rows, (unsigned)o->threads,
+        speed, read, speed / read);
+    printf("\"kv_heads\": %u, \"dim\": %u, \"ns\": %.0f, \"best_ns\": %.0f, \"flops_per_s\": %.6g, "
+           "\"fma_peak\": %.6g, \"fma_ratio\": %.4f, \"fma_isa\": \"%s\", \"roof_ratio\": %.4f, ",
+           s->kv_heads, s->dim, ns, best, rate, peak, rate / peak, reader_isa_name(o->isa), speed / roof);
+    printf("\"reader\": \"%s\", \"reader_piece\": %llu, \"samples\": [", floors->reading.reader->name,
+           (unsigned long long)floors->reading.piece);
+    for (uint32_t i = 0; i < subject->samples; i++)
+        printf(i ? ", %.0f" : "%.0f", subject->ns[i]);
+    printf("], \"read_samples\": [");
+    for (uint32_t i = 0; i < floors->samples; i++)
+        printf(i ? ", %.0f" : "%.0f", floors->read_ns[i]);
+    printf("]}\n");
     fflush(stdout);
-    free(k);
-    free(v);
-    free(q);
-    free(runs);
-    free(workspace);
-    free(block);
 }
 
-static uint32_t number(const char *text, uint32_t most)
+static bool begin(struct subject *subject, const struct attention_data *data, struct attention_team *team,
+                  uint32_t samples)
 {
-    char *end;
-    unsigned long n = strtoul(text, &end, 10);
-    if (!*text || *end || n == 0 || n > most) {
-        fprintf(stderr, "attention: '%s' is no number from 1 to %u\n", text, most);
-        exit(2);
+    if (!attention_call_init(&subject->call, data, subject->kernel, team))
+        return false;
+    uint64_t ns = attention_call_run(&subject->call); // touches all memory that it needs
+    double error = attention_call_error(&subject->call);
+    if (!(error <= 1)) {
+        fprintf(stderr,
+                "attention: %s is wrong: %s, context %u, group %u, rows %u: error %g of what is allowed\n",
+                subject->kernel->name, attention_kv_name(data->shape.kv), data->shape.context,
+                data->shape.group, data->shape.rows, error);
+        return false;
     }
-    return (uint32_t)n;
+    subject->most = ns > SLOW_NS && samples > FEW_SAMPLES ? FEW_SAMPLES : samples;
+    return true;
+}
+
+static bool measure(const struct options *o, struct attention_data *data, const struct attention_shape *shape,
+                    struct attention_team *team, struct floors *floors)
+{
+    if (!attention_data_fill(data, shape, team))
+        return false;
+    struct kernels_spec spec;
+    struct kernels_item item;
+    attention_data_item(data, NULL, &spec, &item);
+    const struct kernels_attention *kernels[KERNELS_MOST];
+    uint32_t n = choose_kernels(o, &spec, kernels);
+    if (n == 0) {
+        fprintf(stderr, "attention: %s: no fast kernel supports it here, skipped\n",
+                attention_kv_name(shape->kv));
+        return true;
+    }
+    struct subject *subjects = calloc(n, sizeof *subjects);
+    bool ok = subjects != NULL;
+    for (uint32_t i = 0; ok && i < n; i++) {
+        subjects[i].kernel = kernels[i];
+        ok = begin(&subjects[i], data, team, (uint32_t)o->samples);
+    }
+    uint64_t stored = attention_shape_stored(shape);
+    if (ok && floors->read_bytes != stored) {
+        floors->reading = attention_read_choose(team, data->memory, stored, o->isa);
+        floors->read_bytes = stored;
+    }
+    floors->samples = 0;
+    for (uint32_t round = 0; ok && round < o->samples; round++) {
+        for (uint32_t i = 0; i < n; i++) {
+            if (round < subjects[i].most)
+                subjects[i].ns[subjects[i].samples++] = (double)attention_call_run(&subjects[i].call);
+        }
+        sample_floors(o, data, team, floors);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (ok)
+            report(o, shape, &subjects[i], floors);
+        if (subjects)
+            attention_call_fini(&subjects[i].call);
+    }
+    free(subjects);
+    return ok;
+}
+
+static struct attention_shape shape_at(const struct options *o, uint32_t context, uint32_t kv, uint32_t group,
+                                       uint32_t row)
+{
+    return (struct attention_shape){.kv = (enum kernels_kv_type)o->kv.at[kv],
+                                    .context = (uint32_t)o->context.at[context],
+                                    .kv_heads = (uint32_t)o->kv_heads,
+                                    .group = (uint32_t)o->group.at[group],
+                                    .rows = (uint32_t)o->rows.at[row],
+                                    .dim = (uint32_t)o->dim};
+}
+
+static bool sweep(const struct options *o, struct attention_data *data, struct attention_team *team)
+{
+    struct floors floors = {0};
+    bool ok = true;
+    if (!o->json)
+        printf("%-16s %-5s %7s %5s %4s %9s %7s %7s %6s %8s %6s %6s\n", "kernel", "kv", "context", "group",
+               "rows", "us", "GB/s", "read", "ratio", "Gflop/s", "of FMA", "of roof");
+    for (uint32_t c = 0; c < o->context.n; c++) {
+        for (uint32_t k = 0; k < o->kv.n; k++) {
+            floors.read_bytes = 0; // choose anew, since the machine may have changed
+            for (uint32_t g = 0; g < o->group.n; g++) {
+                for (uint32_t r = 0; ok && r < o->rows.n; r++) {
+                    struct attention_shape shape = shape_at(o, c, k, g, r);
+                    if (shape.rows > shape.context)
+                        fprintf(stderr, "attention: context %u has no %u rows, skipped\n", shape.context,
+                                shape.rows);
+                    else
+                        ok = measure(o, data, &shape, team, &floors);
+                }
+            }
+        }
+    }
+    return ok;
+}
+
+// Every reader at every number of threads over the largest of the contexts, and FMA peaks.
+static bool probe(const struct options *o, const struct attention_shape *shape)
+{
+    for (uint32_t threads = 1; threads <= o->threads; threads++) {
+        struct attention_team *team = attention_team_new(threads);
+        struct attention_data data = {0};
+        uint64_t bytes = attention_shape_stored(shape);
+        if (!team || !attention_data_init(&data, bytes, (uint64_t)shape->kv_heads * shape->context) ||
+            !attention_data_fill(&data, shape, team)) {
+            attention_data_fini(&data);
+            attention_team_free(team);
+            return false;
+        }
+        for (uint32_t i = 0; i < reader_count; i++) {
+            struct attention_reading how = {&reader_list[i], (uint64_t)2 << 20};
+            double ns[SAMPLES_MOST];
+            if (reader_list[i].isa > o->isa || !reader_isa_usable(reader_list[i].isa))
+                continue;
+            for (uint32_t s = 0; s < o->samples; s++)
+                ns[s] = (double)attention_read_run(team, data.memory, bytes, &how);
+            double speed = (double)bytes * 1e9 / attention_median(ns, (uint32_t)o->samples);
+            printf(o->json ? "{\"bench\": \"attention_probe\", \"reader\": \"%s\", \"threads\": %u, "
+                             "\"bytes\": %llu, \"read_bytes_per_s\": %.6g}\n"
+                           : "%-24s %2u threads, %llu bytes: %.4g bytes/s\n",
+                   reader_list[i].name, threads, (unsigned long long)bytes, speed);
+        }
+        for (enum reader_isa isa = READER_PORTABLE; isa <= o->isa; isa++) {
+            double peak[SAMPLES_MOST];
+            for (uint32_t s = 0; s < o->samples; s++)
+                peak[s] = attention_fma_run(team, isa);
+            printf(o->json ? "{\"bench\": \"attention_probe\", \"fma_isa\": \"%s\", \"threads\": %u, "
+                             "\"fma_peak\": %.6g}\n"
+                           : "fma %-20s %2u threads: %.4g flop/s\n",
+                   reader_isa_name(isa), threads, attention_median(peak, (uint32_t)o->samples));
+        }
+        fflush(stdout);
+        attention_data_fini(&data);
+        attention_team_free(team);
+    }
+    return true;
 }
 
 int main(int argc, char **argv)
 {
-    struct options o = {
-        .kv = "bf16", .context = 131072, .kv_heads = 8, .group = 4, .dim = 128, .rows = 1, .threads = 1};
-    static const struct option known[] = {{"json", 0, 0, 'j'},     {"kernel", 1, 0, 'k'},
-                                          {"kv", 1, 0, 't'},       {"context", 1, 0, 'c'},
-                                          {"kv-heads", 1, 0, 'h'}, {"group", 1, 0, 'g'},
-                                          {"dim", 1, 0, 'd'},      {"rows", 1, 0, 'r'},
-                                          {"threads", 1, 0, 'n'},  {0, 0, 0, 0}};
-    for (int c; (c = getopt_long(argc, argv, "", known, NULL)) != -1;) {
-        switch (c) {
-        case 'j':
-            o.json = true;
-            break;
-        case 'k':
-            o.kernel = optarg;
-            break;
-        case 't':
-            o.kv = optarg;
-            break;
-        case 'c':
-            o.context = number(optarg, 1u << 24);
-            break;
-        case 'h':
-            o.kv_heads = number(optarg, 256);
-            break;
-        case 'g':
-            o.group = number(optarg, 256);
-            break;
-        case 'd':
-            o.dim = number(optarg, 1024);
-            break;
-        case 'r':
-            o.rows = number(optarg, 4096);
-            break;
-        case 'n':
-            o.threads = number(optarg, 64);
-            break;
-        default:
-            return 2;
+    struct options o;
+    enum common_code code = parse(argc, argv, &o);
+    if (code != COMMON_OK)
+        return code == COMMON_CANCELLED ? 0 : 2;
+    uint64_t bytes = 0, runs = 0;
+    struct attention_shape largest = {0};
+    for (uint32_t c = 0; c < o.context.n; c++) {
+        for (uint32_t k = 0; k < o.kv.n; k++) {
+            struct attention_shape shape = shape_at(&o, c, k, 0, 0);
+            uint64_t most = (shape.context + ATTENTION_CHUNK - 1) / ATTENTION_CHUNK * o.kv_heads;
+            runs = most > runs ? most : runs;
+            if (attention_shape_stored(&shape) > bytes) {
+                bytes = attention_shape_stored(&shape);
+                largest = shape;
+            }
         }
     }
-    enum kernels_kv_type type = !strcmp(o.kv, "f32")    ? KERNELS_KV_F32
-                                : !strcmp(o.kv, "f16")  ? KERNELS_KV_F16
-                                : !strcmp(o.kv, "bf16") ? KERNELS_KV_BF16
-                                                        : 0;
-    if (!type || (o.kernel && !kernels_attention_find(o.kernel))) {
-        fprintf(stderr, "attention: no such %s\n", type ? "kernel on this machine" : "KV type");
-        return 2;
+    uint64_t free_bytes = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    if (bytes > free_bytes / 10 * 9) {
+        fprintf(stderr,
+                "attention: the largest context takes %.1f GiB and %.1f GiB are free: ask for less "
+                "(--context, --kv, --kv-heads, --dim)\n",
+                (double)bytes / (1 << 30), (double)free_bytes / (1 << 30));
+        return 1;
     }
-    for (uint32_t i = 0; i < kernels_attention_count(); i++) {
-        const struct kernels_attention *kernel = kernels_attention_at(i);
-        bool chosen = o.kernel ? !strcmp(o.kernel, kernel->name) : strcmp(kernel->name, "reference") != 0;
-        if (chosen && kernels_attention_usable(kernel))
-            measure(&o, kernel, type);
-    }
-    return 0;
+    if (o.probe)
+        return probe(&o, &largest) ? 0 : 1;
+    struct attention_team *team = attention_team_new((uint32_t)o.threads);
+    struct attention_data data = {0};
+    bool ok = team && attention_data_init(&data, bytes, runs) && sweep(&o, &data, team);
+    attention_data_fini(&data);
+    attention_team_free(team);
+    return ok ? 0 : 1;
 }
