@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bench/attention_cost.h"
 #include "bench/attention_run.h"
 #include "common/options.h"
 
@@ -25,7 +26,7 @@ struct options {
     uint64_t kv_heads, dim, threads, samples;
     const char *kernel;
     enum reader_isa isa;
-    bool json, probe;
+    bool json, probe, cost;
 };
 
 struct subject { // what is timed beside the plain read
@@ -189,6 +190,12 @@ static enum common_code parse(int argc, char **argv, struct options *o)
          .type = COMMON_OPTION_FLAG,
          .out = &o->probe,
          .help = "only what the machine can do: every reader at every number of threads, FMA peaks"},
+        {.name = "cost",
+         .type = COMMON_OPTION_FLAG,
+         .out = &o->cost,
+         .help =
+             "processor time of one job of one KV head in cache, for contexts of 16 to 4096 keys, 1 row:\n"
+             "the least of 60 batches on one thread, so that a busy machine will do"},
         {.name = "json", .type = COMMON_OPTION_FLAG, .out = &o->json, .help = "one JSON object a line"},
         {0},
     };
@@ -205,7 +212,10 @@ static enum common_code parse(int argc, char **argv, struct options *o)
     enum common_code code = common_options_parse(&command, argc, argv, NULL, &err);
     if (code != COMMON_OK)
         return code;
-    if (quick) {
+    if (o->cost) {
+        default_list(&o->context, (const uint64_t[]){16, 64, 256, 1024, 4096}, 5);
+        o->kv_heads = 1;
+    } else if (quick) {
         default_list(&o->context, (const uint64_t[]){512, 1000}, 2);
         o->kv_heads = 2;
         o->samples = 3;
@@ -213,7 +223,7 @@ static enum common_code parse(int argc, char **argv, struct options *o)
         default_list(&o->context, contexts, sizeof contexts / sizeof *contexts);
     }
     default_list(&o->group, groups, sizeof groups / sizeof *groups);
-    default_list(&o->rows, rows, sizeof rows / sizeof *rows);
+    default_list(&o->rows, rows, o->cost ? 1 : sizeof rows / sizeof *rows);
     default_list(&o->kv,
                  (const uint64_t[]){KERNELS_KV_F32, KERNELS_KV_F16, KERNELS_KV_BF16, KERNELS_KV_INT8,
                                     KERNELS_KV_FP8},
@@ -335,6 +345,25 @@ static bool begin(struct subject *subject, const struct attention_data *data, st
     return true;
 }
 
+static bool cost(const struct options *o, struct attention_data *data, const struct kernels_attention *kernel)
+{
+    const struct attention_shape *s = &data->shape;
+    struct attention_cost cost;
+    if (!attention_cost_measure(data, kernel, &cost))
+        return false;
+    double cycles = cost.ns * cost.ghz;
+    printf(o->json ? "{\"bench\": \"attention_cost\", \"kernel\": \"%s\", \"kv\": \"%s\", \"context\": %u, "
+                     "\"group\": %u, \"rows\": %u, \"dim\": %u, \"ns\": %.1f, \"median_ns\": %.1f, "
+                     "\"ns_per_key\": %.4g, \"cycles_per_key\": %.4g, \"bytes_per_cycle\": %.4g, "
+                     "\"flops_per_cycle\": %.4g, \"ghz\": %.3g}\n"
+                   : "%-16s %-5s %6u %5u %4u %4u %10.0f %10.0f %8.3f %8.2f %8.2f %8.2f %6.2f\n",
+           kernel->name, attention_kv_name(s->kv), s->context, s->group, s->rows, s->dim, cost.ns,
+           cost.median_ns, cost.ns / s->context, cycles / s->context,
+           (double)attention_shape_bytes(s) / cycles, (double)attention_shape_flops(s) / cycles, cost.ghz);
+    fflush(stdout);
+    return true;
+}
+
 static bool measure(const struct options *o, struct attention_data *data, const struct attention_shape *shape,
                     struct attention_team *team, struct floors *floors)
 {
@@ -350,8 +379,13 @@ static bool measure(const struct options *o, struct attention_data *data, const 
                 attention_kv_name(shape->kv));
         return true;
     }
+    bool ok = true;
+    for (uint32_t i = 0; o->cost && ok && i < n; i++)
+        ok = cost(o, data, kernels[i]);
+    if (o->cost)
+        return ok;
     struct subject *subjects = calloc(n, sizeof *subjects);
-    bool ok = subjects != NULL;
+    ok = subjects != NULL;
     for (uint32_t i = 0; ok && i < n; i++) {
         subjects[i].kernel = kernels[i];
         ok = begin(&subjects[i], data, team, (uint32_t)o->samples);
@@ -394,7 +428,10 @@ static bool sweep(const struct options *o, struct attention_data *data, struct a
 {
     struct floors floors = {0};
     bool ok = true;
-    if (!o->json)
+    if (!o->json && o->cost)
+        printf("%-16s %-5s %6s %5s %4s %4s %10s %10s %8s %8s %8s %8s %6s\n", "kernel", "kv", "keys", "group",
+               "rows", "dim", "ns", "median", "ns/key", "cyc/key", "B/cyc", "flop/cyc", "GHz");
+    else if (!o->json)
         printf("%-16s %-5s %7s %5s %4s %9s %7s %7s %6s %8s %6s %6s\n", "kernel", "kv", "context", "group",
                "rows", "us", "GB/s", "read", "ratio", "Gflop/s", "of FMA", "of roof");
     for (uint32_t c = 0; c < o->context.n; c++) {
