@@ -21,11 +21,12 @@ static double thread_ns(void)
 static double chain_ns(void)
 {
     double start = thread_ns();
-    uint64_t x = 1;
+    uint64_t x = 1, y = 3;
+    __asm__ volatile("" : "+r"(y)); // not a constant: some cores add those for nothing
     for (int i = 0; i < ADDS; i += 20) {
 #pragma GCC unroll 20
         for (int j = 0; j < 20; j++) {
-            x += 3;
+            x += y;
             __asm__ volatile("" : "+r"(x)); // in order, none folded
         }
     }
