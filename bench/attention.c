@@ -475,17 +475,18 @@ static bool probe(const struct options *o, const struct attention_shape *shape)
             double speed = (double)bytes * 1e9 / attention_median(ns, (uint32_t)o->samples);
             printf(o->json ? "{\"bench\": \"attention_probe\", \"reader\": \"%s\", \"threads\": %u, "
                              "\"bytes\": %llu, \"read_bytes_per_s\": %.6g}\n"
-                           : "%-24s %2u threads, %llu bytes: %.4g bytes/s\n",
-                   reader_list[i].name, threads, (unsigned long long)bytes, speed);
+                           : "%-24s %2u threads, %llu bytes: %7.2f GB/s\n",
+                   reader_list[i].name, threads, (unsigned long long)bytes, o->json ? speed : speed / 1e9);
         }
         for (enum reader_isa isa = READER_PORTABLE; isa <= o->isa; isa++) {
             double peak[SAMPLES_MOST];
             for (uint32_t s = 0; s < o->samples; s++)
                 peak[s] = attention_fma_run(team, isa);
+            double flops = attention_median(peak, (uint32_t)o->samples);
             printf(o->json ? "{\"bench\": \"attention_probe\", \"fma_isa\": \"%s\", \"threads\": %u, "
                              "\"fma_peak\": %.6g}\n"
-                           : "fma %-20s %2u threads: %.4g flop/s\n",
-                   reader_isa_name(isa), threads, attention_median(peak, (uint32_t)o->samples));
+                           : "fma %-20s %2u threads: %7.1f Gflop/s\n",
+                   reader_isa_name(isa), threads, o->json ? flops : flops / 1e9);
         }
         fflush(stdout);
         attention_data_fini(&data);

@@ -8,10 +8,9 @@
 #include <arm_neon.h>
 #endif
 
-#define LINE       64u
-#define AHEAD_NEAR 1024u // bytes: where software prefetch looks in each stream
-#define AHEAD_FAR  4096u
-#define INLINE     static inline __attribute__((always_inline))
+#define LINE   64u
+#define AHEAD  2048u // bytes: where software prefetch looks in each stream
+#define INLINE static inline __attribute__((always_inline))
 
 typedef uint64_t vec16 __attribute__((vector_size(16)));
 
@@ -75,24 +74,21 @@ INLINE TARGET_avx512 uint64_t
     READER(isa, 2, 0)                                                                                        \
     READER(isa, 4, 0)                                                                                        \
     READER(isa, 8, 0)                                                                                        \
-    READER(isa, 1, AHEAD_NEAR)                                                                               \
-    READER(isa, 2, AHEAD_NEAR)                                                                               \
-    READER(isa, 4, AHEAD_NEAR)                                                                               \
-    READER(isa, 8, AHEAD_NEAR)                                                                               \
-    READER(isa, 1, AHEAD_FAR)                                                                                \
-    READER(isa, 2, AHEAD_FAR)                                                                                \
-    READER(isa, 4, AHEAD_FAR)                                                                                \
-    READER(isa, 8, AHEAD_FAR)
-#define LIST(isa, ISA)                                                                                       \
-    {#isa " x1", ISA, isa##_1_0}, {#isa " x2", ISA, isa##_2_0}, {#isa " x4", ISA, isa##_4_0},                \
-        {#isa " x8", ISA, isa##_8_0}, {#isa " x1 prefetch 1K", ISA, isa##_1_AHEAD_NEAR},                     \
-        {#isa " x2 prefetch 1K", ISA, isa##_2_AHEAD_NEAR},                                                   \
-        {#isa " x4 prefetch 1K", ISA, isa##_4_AHEAD_NEAR},                                                   \
-        {#isa " x8 prefetch 1K", ISA, isa##_8_AHEAD_NEAR}, {#isa " x1 prefetch 4K", ISA, isa##_1_AHEAD_FAR}, \
-        {#isa " x2 prefetch 4K", ISA, isa##_2_AHEAD_FAR}, {#isa " x4 prefetch 4K", ISA, isa##_4_AHEAD_FAR},  \
+    READER(isa, 1, AHEAD)                                                                                    \
+    READER(isa, 2, AHEAD)                                                                                    \
+    READER(isa, 4, AHEAD)                                                                                    \
+    READER(isa, 8, AHEAD)
+#define ONE(isa, ISA, streams)                                                                               \
     {                                                                                                        \
-#isa " x8 prefetch 4K", ISA, isa##_8_AHEAD_FAR                                                       \
+#isa " x" #streams, ISA, isa##_##streams##_0                                                         \
     }
+#define TWO(isa, ISA, streams)                                                                               \
+    {                                                                                                        \
+#isa " x" #streams " prefetch", ISA, isa##_##streams##_AHEAD                                         \
+    }
+#define LIST(isa, ISA)                                                                                       \
+    ONE(isa, ISA, 1), ONE(isa, ISA, 2), ONE(isa, ISA, 4), ONE(isa, ISA, 8), TWO(isa, ISA, 1),                \
+        TWO(isa, ISA, 2), TWO(isa, ISA, 4), TWO(isa, ISA, 8)
 
 READERS(portable)
 #ifdef __x86_64__
