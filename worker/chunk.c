@@ -105,13 +105,42 @@ bool worker_layer_row_equal(const struct worker_chunk *chunk, const struct worke
     return true;
 }
 
-void worker_layer_row_set(const struct worker_chunk *chunk, struct worker_layer *layer, uint32_t row,
-                          const uint8_t *k, const uint8_t *v)
+// Moves rows between a layer's memory and k, v as they travel, as rectangles: up to 16 rows that follow each
+// other in memory, a part and a head at a time. So k and v stay in a cache meanwhile.
+static void move_bytes(const struct worker_chunk *chunk, const struct worker_layer *layer, uint32_t row,
+                       uint32_t count, uint8_t *k, uint8_t *v,
+                       void (*move)(struct worker_memory *, const struct worker_piece *, uint32_t))
 {
-    for (uint32_t head = 0; head < chunk->shape.kv_heads; head++)
-        for (enum worker_part part = 0; part < chunk->parts; part++)
-            memcpy(worker_layer_part(chunk, layer, part, row, head),
-                   (of_k(part) ? k : v) + wire_at(chunk, part, head), chunk->row[part]);
+    enum { PIECES = 32 };
+    struct worker_piece pieces[PIECES];
+    const uint32_t page = WORKER_PAGE_TOKENS;
+    for (uint32_t at = row, n; at < row + count; at += n, k += n * chunk->k_wire, v += n * chunk->v_wire) {
+        uint32_t n_pieces = 0;
+        n = page - at % page < row + count - at ? page - at % page : row + count - at;
+        for (uint32_t head = 0; head < chunk->shape.kv_heads; head++) {
+            for (enum worker_part part = 0; part < chunk->parts; part++) {
+                pieces[n_pieces++] =
+                    (struct worker_piece){.memory = worker_layer_part(chunk, layer, part, at, head),
+                                          .pitch = chunk->row[part],
+                                          .host = (of_k(part) ? k : v) + wire_at(chunk, part, head),
+                                          .host_pitch = of_k(part) ? chunk->k_wire : chunk->v_wire,
+                                          .width = chunk->row[part],
+                                          .height = n};
+                if (n_pieces < PIECES)
+                    continue;
+                move(chunk->memory, pieces, n_pieces);
+                n_pieces = 0;
+            }
+        }
+        move(chunk->memory, pieces, n_pieces);
+    }
+}
+
+void worker_layer_rows_set(const struct worker_chunk *chunk, struct worker_layer *layer, uint32_t row,
+                           uint32_t count, const uint8_t *k, const uint8_t *v)
+{
+    move_bytes(chunk, layer, row, count, (uint8_t *)(uintptr_t)k, (uint8_t *)(uintptr_t)v,
+               worker_memory_write);
 }
 
 void worker_layer_mark(const struct worker_chunk *chunk, struct worker_layer *layer, uint32_t row,
@@ -254,11 +283,7 @@ void worker_hash_free(struct worker_store *store, struct worker_hash *hash)
 void worker_chunk_read(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
                        uint8_t *k, uint8_t *v)
 {
-    for (uint32_t i = row; i < row + count; i++, k += chunk->k_wire, v += chunk->v_wire)
-        for (uint32_t head = 0; head < chunk->shape.kv_heads; head++)
-            for (enum worker_part part = 0; part < chunk->parts; part++)
-                memcpy((of_k(part) ? k : v) + wire_at(chunk, part, head),
-                       worker_layer_part(chunk, chunk->layers[layer], part, i, head), chunk->row[part]);
+    move_bytes(chunk, chunk->layers[layer], row, count, k, v, worker_memory_read);
 }
 
 // Moves rows of a range from one state to another.

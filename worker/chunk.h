@@ -5,12 +5,12 @@
 
 #include <stddef.h>
 
+#include "worker/memory.h"
 #include "worker/store.h"
 
 struct worker_retired { // memory that a pin may still read
     struct worker_retired *next;
-    void *memory;
-    uint64_t bytes;
+    uint8_t *memory;
 };
 
 struct worker_layer {
@@ -33,6 +33,7 @@ struct worker_head { // a head's memory in a page or in a block
 };
 
 struct worker_chunk {
+    struct worker_memory *memory; // of its pages and blocks
     uint64_t id, first;
     struct worker_shape shape;
     uint32_t refs, pins;
@@ -54,11 +55,12 @@ void worker_chunk_measure(struct worker_chunk *chunk); // fills in row, page and
 uint8_t *worker_layer_part(const struct worker_chunk *chunk, const struct worker_layer *layer,
                            enum worker_part part, uint32_t row, uint32_t head);
 
-// Whether a present row has these bytes; writes a row whose page is there. k, v: the row as it travels.
+// Whether a present row has these bytes. k, v: the row as it travels.
 bool worker_layer_row_equal(const struct worker_chunk *chunk, const struct worker_layer *layer, uint32_t row,
                             const uint8_t *k, const uint8_t *v);
-void worker_layer_row_set(const struct worker_chunk *chunk, struct worker_layer *layer, uint32_t row,
-                          const uint8_t *k, const uint8_t *v);
+// Writes rows whose memory is there. k, v: as they travel.
+void worker_layer_rows_set(const struct worker_chunk *chunk, struct worker_layer *layer, uint32_t row,
+                           uint32_t count, const uint8_t *k, const uint8_t *v);
 void worker_layer_mark(const struct worker_chunk *chunk, struct worker_layer *layer, uint32_t row,
                        enum worker_row state);
 void worker_layer_advance(const struct worker_chunk *chunk,

@@ -2,13 +2,12 @@
 #include "worker/measure.h"
 
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "common/blob.h"
 #include "common/clock.h"
 #include "kernels/attention.h"
 #include "kernels/partial.h"
+#include "worker/memory.h"
 
 enum { Q_HEADS = 32, KV_HEADS = 8, DIM = 128, RUN_ROWS = 256, MEASURE_NS = 100 * 1000 * 1000 };
 
@@ -82,10 +81,13 @@ enum common_code worker_measure(struct worker_team *team, uint64_t memory_bytes,
     struct bench bench = {.kernel = kernel_of(err), .runs = (uint32_t)(bytes / run_bytes)};
     if (!bench.kernel)
         return COMMON_FAILED_PRECONDITION;
-    uint8_t *data = aligned_alloc(KERNELS_ALIGN, bytes);
-    if (!data)
+    struct worker_memory *memory = worker_memory_host(bytes, worker_team_place(team)); // as K and V lie
+    uint8_t *data = memory ? worker_memory_alloc(memory, bytes, UINT64_MAX) : NULL;
+    if (!data) {
+        worker_memory_free(memory);
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
                                 "the system has no memory to measure the kernel with");
+    }
     memset(data, 0x3c, bytes); // small numbers, and every page is touched
     for (size_t i = 0; i < sizeof bench.q / sizeof *bench.q; i++)
         bench.q[i] = 0.01f * (float)(i % 7);
@@ -98,7 +100,8 @@ enum common_code worker_measure(struct worker_team *team, uint64_t memory_bytes,
                              .arg = &bench};
     bool ok = worker_team_run(team, &job);
     uint64_t took = common_clock_ns() - start;
-    free(data);
+    worker_memory_release(memory, data);
+    worker_memory_free(memory);
     if (!ok)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
                                 "the system has no memory to measure the kernel with");

@@ -12,15 +12,20 @@
 #include "worker/map.h"
 
 struct worker_store {
-    uint64_t limit, used;
+    struct worker_memory *memory; // of pages and blocks
+    uint64_t limit, used;         // used: beside what the memory counts
     struct worker_map chunks;
 };
 
-struct worker_store *worker_store_new(uint64_t limit_bytes)
+struct worker_store *worker_store_new(uint64_t limit_bytes, struct worker_memory *memory)
 {
-    struct worker_store *store = calloc(1, sizeof *store);
-    if (store)
-        store->limit = limit_bytes;
+    struct worker_store *store = memory ? calloc(1, sizeof *store) : NULL;
+    if (!store) {
+        worker_memory_free(memory);
+        return NULL;
+    }
+    store->memory = memory;
+    store->limit = limit_bytes;
     return store;
 }
 
@@ -30,6 +35,7 @@ void worker_store_free(struct worker_store *store)
         return;
     assert(store->chunks.count == 0);
     worker_map_free(&store->chunks);
+    worker_memory_free(store->memory);
     free(store);
 }
 
@@ -40,7 +46,12 @@ uint64_t worker_store_limit(const struct worker_store *store)
 
 uint64_t worker_store_used(const struct worker_store *store)
 {
-    return store->used;
+    return store->used + worker_memory_held(store->memory);
+}
+
+void worker_store_tidy(struct worker_store *store, uint64_t before_ns)
+{
+    worker_memory_tidy(store->memory, before_ns);
 }
 
 uint64_t worker_store_chunks(const struct worker_store *store)
@@ -50,7 +61,7 @@ uint64_t worker_store_chunks(const struct worker_store *store)
 
 bool worker_store_take(struct worker_store *store, uint64_t bytes)
 {
-    if (bytes > store->limit - store->used)
+    if (bytes > store->limit - worker_store_used(store))
         return false;
     store->used += bytes;
     return true;
@@ -60,6 +71,11 @@ void worker_store_give(struct worker_store *store, uint64_t bytes)
 {
     assert(bytes <= store->used);
     store->used -= bytes;
+}
+
+static uint8_t *alloc(struct worker_store *store, uint64_t bytes)
+{
+    return worker_memory_alloc(store->memory, bytes, store->limit - worker_store_used(store));
 }
 
 // ---- chunks' lives ------------------------------------------------------------------------------
@@ -93,6 +109,7 @@ enum common_code worker_store_hold(struct worker_store *store, uint64_t id, uint
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for chunk %" PRIu64,
                                 id);
     }
+    chunk->memory = store->memory;
     chunk->id = id;
     chunk->first = first;
     chunk->shape = *shape;
@@ -112,8 +129,7 @@ static void free_retired(struct worker_store *store, struct worker_chunk *chunk)
     while (chunk->retired) {
         struct worker_retired *gone = chunk->retired;
         chunk->retired = gone->next;
-        worker_store_give(store, gone->bytes);
-        free(gone->memory);
+        worker_memory_release(store->memory, gone->memory);
         free(gone);
     }
 }
@@ -125,14 +141,9 @@ static void free_chunk(struct worker_store *store, struct worker_chunk *chunk)
         struct worker_layer *layer = chunk->layers[i];
         if (!layer)
             continue;
-        if (layer->block)
-            worker_store_give(store, chunk->block_bytes);
-        free(layer->block);
-        for (uint32_t p = 0; p < chunk->shape.chunk_tokens / WORKER_PAGE_TOKENS; p++) {
-            if (layer->pages[p])
-                worker_store_give(store, chunk->page_bytes);
-            free(layer->pages[p]);
-        }
+        worker_memory_release(store->memory, layer->block);
+        for (uint32_t p = 0; p < chunk->shape.chunk_tokens / WORKER_PAGE_TOKENS; p++)
+            worker_memory_release(store->memory, layer->pages[p]);
         worker_store_give(store, worker_layer_overhead(&chunk->shape));
         free(layer);
     }
@@ -176,7 +187,6 @@ struct journal {
         struct worker_chunk *chunk;
         uint32_t layer;
         uint8_t **where; // page or block pointer; NULL: the layer itself
-        uint64_t bytes;
     } * entries;
     size_t n, cap;
 };
@@ -197,14 +207,9 @@ static bool journal_room(struct journal *journal)
 static bool journal_memory(struct journal *journal, struct worker_chunk *chunk, uint32_t layer,
                            uint8_t **where, uint64_t bytes)
 {
-    if (!journal_room(journal) || !worker_store_take(journal->store, bytes))
+    if (!journal_room(journal) || !(*where = alloc(journal->store, bytes)))
         return false;
-    *where = aligned_alloc(KERNELS_ALIGN, bytes);
-    if (!*where) {
-        worker_store_give(journal->store, bytes);
-        return false;
-    }
-    journal->entries[journal->n++] = (struct journal_entry){chunk, layer, where, bytes};
+    journal->entries[journal->n++] = (struct journal_entry){chunk, layer, where};
     return true;
 }
 
@@ -220,7 +225,7 @@ static bool journal_layer(struct journal *journal, struct worker_chunk *chunk, u
         worker_store_give(journal->store, bytes);
         return false;
     }
-    journal->entries[journal->n++] = (struct journal_entry){chunk, layer, NULL, bytes};
+    journal->entries[journal->n++] = (struct journal_entry){chunk, layer, NULL};
     return true;
 }
 
@@ -248,11 +253,11 @@ static void journal_undo(struct journal *journal)
 {
     while (journal->n > 0) {
         struct journal_entry *entry = &journal->entries[--journal->n];
-        worker_store_give(journal->store, entry->bytes);
         if (entry->where) {
-            free(*entry->where);
+            worker_memory_release(journal->store->memory, *entry->where);
             *entry->where = NULL;
         } else {
+            worker_store_give(journal->store, worker_layer_overhead(&entry->chunk->shape));
             free(entry->chunk->layers[entry->layer]);
             entry->chunk->layers[entry->layer] = NULL;
         }
@@ -261,15 +266,14 @@ static void journal_undo(struct journal *journal)
 
 // Puts memory that a pin may read aside, or frees it. The node was allocated before anything changed.
 static void retire(struct worker_store *store, struct worker_chunk *chunk, struct worker_retired *node,
-                   void *memory, uint64_t bytes)
+                   uint8_t *memory)
 {
     if (chunk->pins == 0) {
-        worker_store_give(store, bytes);
-        free(memory);
+        worker_memory_release(store->memory, memory);
         free(node);
         return;
     }
-    *node = (struct worker_retired){chunk->retired, memory, bytes};
+    *node = (struct worker_retired){chunk->retired, memory};
     chunk->retired = node;
 }
 
@@ -280,18 +284,13 @@ static bool unshare(struct worker_store *store, struct worker_chunk *chunk, stru
     uint8_t **where = layer->block ? &layer->block : &layer->pages[row / WORKER_PAGE_TOKENS];
     uint64_t bytes = layer->block ? chunk->block_bytes : chunk->page_bytes;
     struct worker_retired *node = malloc(sizeof *node);
-    if (!node || !worker_store_take(store, bytes)) {
-        free(node);
-        return false;
-    }
-    uint8_t *memory = aligned_alloc(KERNELS_ALIGN, bytes);
+    uint8_t *memory = node ? alloc(store, bytes) : NULL;
     if (!memory) {
-        worker_store_give(store, bytes);
         free(node);
         return false;
     }
-    memcpy(memory, *where, bytes);
-    retire(store, chunk, node, *where, bytes);
+    worker_memory_copy(store->memory, memory, *where, bytes);
+    retire(store, chunk, node, *where);
     *where = memory;
     return true;
 }
@@ -301,10 +300,9 @@ static bool unshare(struct worker_store *store, struct worker_chunk *chunk, stru
 static void make_block(struct worker_store *store, struct worker_chunk *chunk, struct worker_layer *layer)
 {
     uint32_t pages = chunk->shape.chunk_tokens / WORKER_PAGE_TOKENS;
-    if (layer->block || layer->present < chunk->shape.chunk_tokens ||
-        !worker_store_take(store, chunk->block_bytes))
+    if (layer->block || layer->present < chunk->shape.chunk_tokens)
         return;
-    uint8_t *block = aligned_alloc(KERNELS_ALIGN, chunk->block_bytes);
+    uint8_t *block = alloc(store, chunk->block_bytes);
     struct worker_retired *nodes[4096 / WORKER_PAGE_TOKENS]; // chunk_tokens <= 4096 (worker/session.c)
     uint32_t n_nodes = 0;
     while (block && n_nodes < pages && (nodes[n_nodes] = malloc(sizeof **nodes)))
@@ -312,19 +310,19 @@ static void make_block(struct worker_store *store, struct worker_chunk *chunk, s
     if (n_nodes < pages) {
         while (n_nodes > 0)
             free(nodes[--n_nodes]);
-        free(block);
-        worker_store_give(store, chunk->block_bytes);
+        worker_memory_release(store->memory, block);
         return;
     }
     for (uint32_t head = 0; head < chunk->shape.kv_heads; head++)
         for (enum worker_part part = 0; part < chunk->parts; part++)
             for (uint32_t row = 0; row < chunk->shape.chunk_tokens; row += WORKER_PAGE_TOKENS)
-                memcpy(block + head * chunk->in_block.bytes + chunk->in_block.at[part] +
-                           (size_t)row * chunk->row[part],
-                       worker_layer_part(chunk, layer, part, row, head),
-                       (size_t)WORKER_PAGE_TOKENS * chunk->row[part]);
+                worker_memory_copy(store->memory,
+                                   block + head * chunk->in_block.bytes + chunk->in_block.at[part] +
+                                       (size_t)row * chunk->row[part],
+                                   worker_layer_part(chunk, layer, part, row, head),
+                                   (size_t)WORKER_PAGE_TOKENS * chunk->row[part]);
     for (uint32_t p = 0; p < pages; p++) {
-        retire(store, chunk, nodes[p], layer->pages[p], chunk->page_bytes);
+        retire(store, chunk, nodes[p], layer->pages[p]);
         layer->pages[p] = NULL;
     }
     layer->block = block;
@@ -402,16 +400,24 @@ static void write_piece(struct worker_store *store, const struct worker_rows *pi
 {
     struct worker_chunk *chunk = piece->chunk;
     struct worker_layer *layer = chunk->layers[piece->layer];
-    for (uint32_t i = 0; i < piece->count; i++) {
+    uint32_t fresh = 0; // rows before i, up to it, that are to be written together
+    for (uint32_t i = 0; i <= piece->count; i++) {
         const uint8_t *k, *v;
+        enum verdict verdict = VERDICT_SAME;
         piece_row(piece, i, &k, &v);
-        enum verdict verdict = judge(chunk, piece->layer, piece->row + i, k, v, replace_from);
-        if (verdict == VERDICT_SAME &&
-            (to != WORKER_ROW_APPENDED || layer->rows[piece->row + i] != WORKER_ROW_PREPARED))
-            continue;
-        if (verdict != VERDICT_SAME) // else frozen bytes, which someone may be hashing
-            worker_layer_row_set(chunk, layer, piece->row + i, k, v);
-        worker_layer_mark(chunk, layer, piece->row + i, to);
+        if (i < piece->count)
+            verdict = judge(chunk, piece->layer, piece->row + i, k, v, replace_from);
+        if (verdict != VERDICT_SAME) {
+            fresh++;
+        } else if (fresh > 0) { // what is the same may be frozen bytes, which someone may be hashing
+            worker_layer_rows_set(chunk, layer, piece->row + i - fresh, fresh, k - fresh * chunk->k_wire,
+                                  v - fresh * chunk->v_wire);
+            fresh = 0;
+        }
+        if (i < piece->count &&
+            (verdict != VERDICT_SAME ||
+             (to == WORKER_ROW_APPENDED && layer->rows[piece->row + i] == WORKER_ROW_PREPARED)))
+            worker_layer_mark(chunk, layer, piece->row + i, to);
     }
     worker_layer_advance(chunk, layer);
     make_block(store, chunk, layer);
@@ -433,7 +439,7 @@ enum common_code worker_store_write(struct worker_store *store, const struct wor
             free(journal.entries);
             return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
                                     "no memory for these rows: %" PRIu64 " of %" PRIu64 " bytes are in use",
-                                    store->used, store->limit);
+                                    worker_store_used(store), store->limit);
         }
     }
     for (uint32_t i = 0; i < n; i++)
@@ -489,7 +495,7 @@ static enum common_code copy_rows(struct journal *journal, const struct worker_c
                 continue;
             if (!journal_rows(journal, to, layer, row, 1))
                 return COMMON_RESOURCE_EXHAUSTED;
-            worker_layer_row_set(to, to->layers[layer], row, k, v);
+            worker_layer_rows_set(to, to->layers[layer], row, 1, k, v);
         }
     }
     return COMMON_OK;
@@ -543,7 +549,7 @@ enum common_code worker_store_copy(struct worker_store *store, const struct work
         journal_undo(&journal);
         if (code == COMMON_RESOURCE_EXHAUSTED)
             common_error_set(err, code, "no memory for the copy: %" PRIu64 " of %" PRIu64 " bytes are in use",
-                             store->used, store->limit);
+                             worker_store_used(store), store->limit);
     }
     free(journal.entries);
     free(k);

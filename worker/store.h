@@ -50,15 +50,19 @@ enum worker_row {
     WORKER_ROW_COMMITTED
 };
 
+struct worker_memory;
 struct worker_store;
 struct worker_chunk;
 
-struct worker_store *worker_store_new(uint64_t limit_bytes); // NULL: out of memory
-void worker_store_free(struct worker_store *store);          // nothing may be held or pinned; NULL is allowed
+// memory: for pages and blocks, taken over even by a failure. NULL: out of memory, or memory is NULL.
+struct worker_store *worker_store_new(uint64_t limit_bytes, struct worker_memory *memory);
+void worker_store_free(struct worker_store *store); // nothing may be held or pinned; NULL is allowed
 
 uint64_t worker_store_limit(const struct worker_store *store);
 uint64_t worker_store_used(const struct worker_store *store);
 uint64_t worker_store_chunks(const struct worker_store *store);
+// Gives memory back to the system that has been empty since before `before_ns` (common_clock_ns).
+void worker_store_tidy(struct worker_store *store, uint64_t before_ns);
 // Counts memory that belongs to what is stored but is held elsewhere (sessions). False: it does not fit.
 bool worker_store_take(struct worker_store *store, uint64_t bytes);
 void worker_store_give(struct worker_store *store, uint64_t bytes);

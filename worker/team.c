@@ -141,6 +141,11 @@ uint32_t worker_team_threads(const struct worker_team *team)
     return team->n_threads;
 }
 
+const struct worker_place *worker_team_place(const struct worker_team *team)
+{
+    return team->place;
+}
+
 static void enlist(struct worker_team *team, struct worker_job *job)
 {
     assert(job->tasks > 0);

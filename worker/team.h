@@ -30,6 +30,7 @@ struct worker_job {         // owned by the submitter, untouched until done has 
 enum common_code worker_team_new(struct common_loop *loop, uint32_t threads, const struct worker_place *place,
                                  struct worker_team **out, struct common_error *err);
 uint32_t worker_team_threads(const struct worker_team *team);
+const struct worker_place *worker_team_place(const struct worker_team *team); // NULL: anywhere
 void worker_team_submit(struct worker_team *team, struct worker_job *job);
 // No task begins any more; done still comes. Loop thread, before done.
 void worker_team_cancel(struct worker_team *team, struct worker_job *job);

@@ -9,11 +9,14 @@
 #include "common/log.h"
 #include "common/options.h"
 #include "worker/measure.h"
+#include "worker/memory.h"
 #include "worker/state.h"
 
 // Multiply-adds below which a step is computed on the loop thread: worker/README.md says how this was
 // measured.
 #define INLINE_MADDS UINT64_C(1000000)
+
+#define TIDY_NS (10 * COMMON_NS_PER_S) // for so long memory that became empty waits for what comes next
 
 enum {
     CLIENT = 1 << BANYAN__PB__ROLE__ROLE_CLIENT,
@@ -45,6 +48,7 @@ static const struct proto_method edge_methods[] = {
 static void stats(void *arg, struct worker_membership_stats *out)
 {
     struct worker *worker = arg;
+    worker_store_tidy(worker->store, common_clock_ns() - TIDY_NS);
     out->used_bytes = worker_store_used(worker->store);
     out->chunks = worker_store_chunks(worker->store);
     out->steps = worker->steps_done;
@@ -154,7 +158,8 @@ enum common_code worker_new(struct common_loop *loop, const struct worker_config
     worker->registered = config->registered;
     worker->registered_arg = config->registered_arg;
     worker->flight_limit = flight_share(config->memory_bytes);
-    worker->store = worker_store_new(config->memory_bytes - worker->flight_limit);
+    uint64_t capacity = config->memory_bytes - worker->flight_limit;
+    worker->store = worker_store_new(capacity, worker_memory_host(capacity, config->place));
     worker->env = (struct reduce_env){.loop = loop, .name = worker->name, .secret = &worker->secret};
     struct worker_speed speed;
     code = worker->store ? reduce_edges_new(&worker->env, &worker->env.edges) : COMMON_RESOURCE_EXHAUSTED;

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "common/hash.h"
+#include "worker/memory.h"
 #include "worker/store.h"
 
 enum {
@@ -77,6 +78,11 @@ static void assert_row(const struct worker_chunk *chunk, uint32_t layer, uint32_
     assert_memory_equal(v, want_v, v_row);
 }
 
+static struct worker_store *store_of(uint64_t limit)
+{
+    return worker_store_new(limit, worker_memory_host(limit, NULL));
+}
+
 static struct worker_chunk *hold(struct worker_store *store, uint64_t id)
 {
     struct worker_chunk *chunk = NULL;
@@ -95,7 +101,7 @@ static void end(struct worker_store *store)
 static void memory_comes_page_by_page(void **state)
 {
     (void)state;
-    struct worker_store *store = worker_store_new(1 << 20);
+    struct worker_store *store = store_of(1 << 20);
     struct worker_chunk *chunk = hold(store, 1);
     uint64_t empty = worker_store_used(store);
     assert_int_equal(write_rows(store, chunk, 0, 3, 1, 0, WORKER_ROW_PUT, UINT64_MAX), COMMON_OK);
@@ -114,7 +120,7 @@ static void memory_comes_page_by_page(void **state)
 static void full_layers_become_blocks(void **state)
 {
     (void)state;
-    struct worker_store *store = worker_store_new(1 << 20);
+    struct worker_store *store = store_of(1 << 20);
     struct worker_chunk *chunk = hold(store, 1);
     assert_int_equal(write_rows(store, chunk, 0, 0, TOKENS, 0, WORKER_ROW_PUT, UINT64_MAX), COMMON_OK);
     assert_true(worker_chunk_in_block(chunk, 0)); // at once
@@ -133,7 +139,7 @@ static void full_layers_become_blocks(void **state)
 static void runs_cover_what_is_ready(void **state)
 {
     (void)state;
-    struct worker_store *store = worker_store_new(1 << 20);
+    struct worker_store *store = store_of(1 << 20);
     struct worker_chunk *chunk = NULL;
     assert_int_equal(worker_store_hold(store, 1, 480, &shape, &chunk, NULL), COMMON_OK);
     assert_int_equal(write_rows(store, chunk, 0, 0, 40, 0, WORKER_ROW_APPENDED, UINT64_MAX), COMMON_OK);
@@ -177,7 +183,7 @@ static void runs_cover_what_is_ready(void **state)
 static void rows_go_through_their_states(void **state)
 {
     (void)state;
-    struct worker_store *store = worker_store_new(1 << 20);
+    struct worker_store *store = store_of(1 << 20);
     struct worker_chunk *chunk = hold(store, 1);
     assert_int_equal(write_rows(store, chunk, 0, 0, 20, 0, WORKER_ROW_PUT, UINT64_MAX), COMMON_OK);
     assert_int_equal(write_rows(store, chunk, 0, 0, 20, 1, WORKER_ROW_PUT, UINT64_MAX),
@@ -208,7 +214,7 @@ static void rows_go_through_their_states(void **state)
 static void appended_rows_give_way_only_where_they_may(void **state)
 {
     (void)state;
-    struct worker_store *store = worker_store_new(1 << 20);
+    struct worker_store *store = store_of(1 << 20);
     struct worker_chunk *chunk = hold(store, 1);
     assert_int_equal(write_rows(store, chunk, 0, 0, 4, 0, WORKER_ROW_APPENDED, UINT64_MAX), COMMON_OK);
     assert_int_equal(worker_chunk_ready(chunk, 0), 4);
@@ -230,7 +236,7 @@ static void appended_rows_give_way_only_where_they_may(void **state)
 static void appends_outlive_an_abort(void **state)
 {
     (void)state;
-    struct worker_store *store = worker_store_new(1 << 20);
+    struct worker_store *store = store_of(1 << 20);
     struct worker_chunk *chunk = hold(store, 1);
     static struct bytes bytes;
     for (uint32_t i = 0; i < 10; i++)
@@ -260,7 +266,7 @@ static void appends_outlive_an_abort(void **state)
 static void a_new_history_forgets_what_was_put(void **state)
 {
     (void)state;
-    struct worker_store *store = worker_store_new(1 << 20);
+    struct worker_store *store = store_of(1 << 20);
     struct worker_chunk *chunk = hold(store, 1);
     assert_int_equal(write_rows(store, chunk, 0, 0, TOKENS, 0, WORKER_ROW_PUT, UINT64_MAX), COMMON_OK);
     assert_int_equal(write_rows(store, chunk, 1, 0, 5, 0, WORKER_ROW_APPENDED, UINT64_MAX), COMMON_OK);
@@ -298,11 +304,11 @@ static void a_new_history_forgets_what_was_put(void **state)
 static void pinned_bytes_stay(void **state)
 {
     (void)state;
-    struct worker_store *store = worker_store_new(1 << 20);
+    struct worker_store *store = store_of(1 << 20);
     struct worker_chunk *chunk = hold(store, 1);
     assert_int_equal(write_rows(store, chunk, 0, 0, 20, 0, WORKER_ROW_APPENDED, UINT64_MAX), COMMON_OK);
     struct kernels_run runs[2], full;
-    uint8_t before[K_ROW_MAX], want_k[K_ROW_MAX], want_v[V_ROW_MAX];
+    uint8_t before[4 * K_ROW_MAX], want_k[K_ROW_MAX], want_v[V_ROW_MAX];
     worker_chunk_runs(chunk, 0, 0, 20, runs);
     memcpy(before, runs[1].k, 4 * k_head);
     worker_store_pin(chunk);
@@ -335,7 +341,7 @@ static void pinned_bytes_stay(void **state)
 static void hashes_know_no_pages(void **state)
 {
     (void)state;
-    struct worker_store *store = worker_store_new(1 << 20);
+    struct worker_store *store = store_of(1 << 20);
     struct worker_chunk *whole = hold(store, 1), *pieces = hold(store, 2);
     static struct bytes bytes;
     for (uint32_t i = 0; i < TOKENS; i++)
@@ -377,7 +383,7 @@ static void a_full_store_changes_nothing(void **state)
     (void)state;
     bool refused = false, fitted = false;
     for (uint64_t limit = 1024; limit < 24576; limit += 64) {
-        struct worker_store *store = worker_store_new(limit);
+        struct worker_store *store = store_of(limit);
         struct worker_chunk *a = NULL, *b = NULL;
         assert_int_equal(worker_store_hold(store, 1, 0, &shape, &a, NULL), COMMON_OK);
         assert_int_equal(worker_store_hold(store, 2, TOKENS, &shape, &b, NULL), COMMON_OK);
@@ -411,7 +417,7 @@ static void a_full_store_changes_nothing(void **state)
 static void shared_chunks_are_not_written(void **state)
 {
     (void)state;
-    struct worker_store *store = worker_store_new(1 << 20);
+    struct worker_store *store = store_of(1 << 20);
     struct worker_chunk *chunk = hold(store, 1), *again = hold(store, 1);
     assert_ptr_equal(chunk, again);
     assert_int_equal(write_rows(store, chunk, 0, 0, 1, 0, WORKER_ROW_PUT, UINT64_MAX),
@@ -436,7 +442,7 @@ static void shared_chunks_are_not_written(void **state)
 static void copies_keep_what_is_committed(void **state)
 {
     (void)state;
-    struct worker_store *store = worker_store_new(1 << 20);
+    struct worker_store *store = store_of(1 << 20);
     struct worker_chunk *from = hold(store, 1), *to = hold(store, 2), *twin = hold(store, 3);
     assert_int_equal(write_rows(store, from, 0, 0, TOKENS, 0, WORKER_ROW_APPENDED, UINT64_MAX), COMMON_OK);
     assert_int_equal(write_rows(store, from, 1, 0, 30, 0, WORKER_ROW_PUT, UINT64_MAX), COMMON_OK);
@@ -477,7 +483,7 @@ static void a_copy_fits_or_changes_nothing(void **state)
     (void)state;
     bool refused = false, fitted = false;
     for (uint64_t limit = 2048; limit < 24576; limit += 64) {
-        struct worker_store *store = worker_store_new(limit);
+        struct worker_store *store = store_of(limit);
         struct worker_chunk *from = NULL, *to = NULL;
         uint64_t hash = 0;
         assert_int_equal(worker_store_hold(store, 1, 0, &shape, &from, NULL), COMMON_OK);
@@ -579,7 +585,7 @@ static void many_operations_match_a_model(void **state)
     (void)state;
     random_state = 20261121;
     for (int life = 0; life < 60; life++) {
-        struct worker_store *store = worker_store_new(1 << 20);
+        struct worker_store *store = store_of(1 << 20);
         struct worker_chunk *chunk = hold(store, 77);
         struct model_row model[LAYERS][TOKENS] = {{{WORKER_ROW_ABSENT, 0}}};
         uint32_t pins = 0;
