@@ -14,9 +14,11 @@
 #include <string.h>
 
 #include "client/internal.h"
+#include "client/rows.h"
 #include "client/ticket.h"
 
-#define PUTS_MAX         64 // of one attach, waiting or in flight
+#define PUTS_MAX         64   // of one attach, waiting or in flight
+#define SCALED_ROWS_MAX  8192 // of one put where a row is two slices: their lists stay below 32 MiB in all
 #define PUT_TIMEOUT_NS   (10 * COMMON_NS_PER_S)
 #define BACKOFF_FIRST_NS (20 * COMMON_NS_PER_MS)
 #define BACKOFF_MAX_NS   (500 * COMMON_NS_PER_MS)
@@ -32,7 +34,7 @@ struct attach {
     struct banyan_session *session;
     uint32_t layer;
     uint64_t first, count;
-    const uint8_t *k, *v;
+    struct client_rows k, v;
     struct client_wait wait;
     banyan_code code;
     banyan_error error;
@@ -57,8 +59,8 @@ struct attach_put {
     struct client_ticket *ticket;
     struct range range;
     Banyan__Pb__ChunkPutRequest request;
-    struct common_slice slices[2];
     struct proto_tensor_out tensors[2];
+    struct common_slice slices[]; // of K, then of V
 };
 
 static void pump(struct attach *a);
@@ -223,14 +225,13 @@ static void on_put_done(struct client_put *client_put, banyan_code code, const b
         pump(a);
 }
 
-static struct proto_tensor_out rows_tensor(const struct banyan_session *session, uint32_t dim, uint64_t count,
-                                           const struct common_slice *slice)
+static struct proto_tensor_out rows_tensor(uint64_t bytes, const struct common_slice *slices, size_t n_slices)
 {
-    return (struct proto_tensor_out){.dtype = (uint32_t)session->spec.kv_type,
-                                     .n_dims = 3,
-                                     .dims = {count, session->spec.kv_heads, dim},
-                                     .pieces = slice,
-                                     .n_pieces = 1};
+    return (struct proto_tensor_out){.dtype = BANYAN__PB__DTYPE__DTYPE_U8,
+                                     .n_dims = 1,
+                                     .dims = {bytes},
+                                     .pieces = slices,
+                                     .n_pieces = n_slices};
 }
 
 static banyan_code send_put(struct attach *a, struct client_ticket *ticket, const struct range *range,
@@ -242,7 +243,8 @@ static banyan_code send_put(struct attach *a, struct client_ticket *ticket, cons
                                         client_ticket_endpoint(ticket, range->first, holder), &peer, error);
     if (code != BANYAN_OK)
         return code;
-    struct attach_put *put = calloc(1, sizeof *put);
+    size_t n_slices = client_rows_slices(&a->k, range->count); // as many of V
+    struct attach_put *put = calloc(1, sizeof *put + 2 * n_slices * sizeof *put->slices);
     if (!put)
         return client_error_set(error, BANYAN_RESOURCE_EXHAUSTED, "out of memory");
     put->attach = a;
@@ -263,10 +265,10 @@ static banyan_code send_put(struct attach *a, struct client_ticket *ticket, cons
     put->request.first = range->first;
     put->request.count = range->count;
     uint64_t row = range->first - a->first;
-    put->slices[0] = (struct common_slice){a->k + row * session->k_row, range->count * session->k_row};
-    put->slices[1] = (struct common_slice){a->v + row * session->v_row, range->count * session->v_row};
-    put->tensors[0] = rows_tensor(session, session->spec.k_dim, range->count, &put->slices[0]);
-    put->tensors[1] = rows_tensor(session, session->spec.v_dim, range->count, &put->slices[1]);
+    client_rows_gather(&a->k, row, range->count, put->slices);
+    client_rows_gather(&a->v, row, range->count, put->slices + n_slices);
+    put->tensors[0] = rows_tensor(range->count * session->k_row, put->slices, n_slices);
+    put->tensors[1] = rows_tensor(range->count * session->v_row, put->slices + n_slices, n_slices);
     put->put.call.method = BANYAN__PB__METHOD__METHOD_CHUNK_PUT;
     put->put.call.body = &put->request.base;
     put->put.call.tensors = put->tensors;
@@ -286,6 +288,8 @@ static bool send_next(struct attach *a)
     if (!ticket)
         return false;
     size_t row_bytes = a->session->k_row + a->session->v_row;
+    if (a->session->scale_row && row_bytes < CLIENT_PUT_BYTES / SCALED_ROWS_MAX)
+        row_bytes = CLIENT_PUT_BYTES / SCALED_ROWS_MAX;
     struct range piece = *top;
     piece.count = client_ticket_cut(ticket, top->first, top->count, row_bytes);
     top->first += piece.count;
@@ -363,23 +367,23 @@ static banyan_code check_range(const struct banyan_session *session, uint32_t la
     return BANYAN_OK;
 }
 
-banyan_code banyan_attach(banyan_session *session, uint32_t layer, uint64_t first, uint64_t count,
-                          const void *k, const void *v, banyan_error *error)
+// The range and the session have been checked.
+static banyan_code attach(banyan_session *session, uint32_t layer, uint64_t first, uint64_t count,
+                          const void *k, const float *k_scale, const void *v, const float *v_scale,
+                          banyan_error *error)
 {
-    banyan_code code = check_range(session, layer, first, count, error);
-    if (code != BANYAN_OK)
-        return code;
     if (!k || !v)
         return client_error_set(error, BANYAN_INVALID_ARGUMENT, "k or v is NULL");
-    code = client_check_blocking(session->client, error);
+    banyan_code code = client_check_blocking(session->client, error);
     if (code != BANYAN_OK)
         return code;
+    size_t scales = session->scale_row;
     struct attach a = {
         .session = session,
         .layer = layer,
         .first = first,
-        .k = k,
-        .v = v,
+        .k = {k, k_scale, session->k_row - scales, scales},
+        .v = {v, v_scale, session->v_row - scales, scales},
         .count = count,
         .backoff_ns = BACKOFF_FIRST_NS,
     };
@@ -388,6 +392,33 @@ banyan_code banyan_attach(banyan_session *session, uint32_t layer, uint64_t firs
     if (a.code != BANYAN_OK && error)
         *error = a.error;
     return a.code;
+}
+
+banyan_code banyan_attach(banyan_session *session, uint32_t layer, uint64_t first, uint64_t count,
+                          const void *k, const void *v, banyan_error *error)
+{
+    banyan_code code = check_range(session, layer, first, count, error);
+    if (code != BANYAN_OK)
+        return code;
+    if (session->scale_row)
+        return client_error_set(error, BANYAN_INVALID_ARGUMENT,
+                                "the session's KV type has scales: use banyan_attach_scaled");
+    return attach(session, layer, first, count, k, NULL, v, NULL, error);
+}
+
+banyan_code banyan_attach_scaled(banyan_session *session, uint32_t layer, uint64_t first, uint64_t count,
+                                 const void *k, const float *k_scale, const void *v, const float *v_scale,
+                                 banyan_error *error)
+{
+    banyan_code code = check_range(session, layer, first, count, error);
+    if (code != BANYAN_OK)
+        return code;
+    if (!session->scale_row)
+        return client_error_set(error, BANYAN_INVALID_ARGUMENT,
+                                "the session's KV type has no scales: use banyan_attach");
+    if (!k_scale || !v_scale)
+        return client_error_set(error, BANYAN_INVALID_ARGUMENT, "k_scale or v_scale is NULL");
+    return attach(session, layer, first, count, k, k_scale, v, v_scale, error);
 }
 
 banyan_code banyan_commit(banyan_session *session, uint32_t layer, uint64_t first, uint64_t count,

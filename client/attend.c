@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "client/internal.h"
+#include "client/rows.h"
 #include "client/split.h"
 #include "common/hash.h"
 
@@ -47,8 +48,9 @@ struct client_attend {
     struct rpc *rpcs;           // [split.n_batches]
     Banyan__Pb__AttendItem *pb; // [split.n_pieces], as the rest
     Banyan__Pb__AttendItem **pb_items;
-    struct common_slice *q, *k,
-        *v; // k and v are filled without gaps, batch by batch from the batch's first piece
+    struct common_slice *q;
+    struct common_slice *k, *v; // filled without gaps, batch by batch
+    size_t n_kv;                // so far
 };
 
 banyan_code client_attend_code(const struct client_attend *attend)
@@ -112,6 +114,10 @@ static banyan_code check_item(const struct banyan_client *client, const banyan_i
         wrong = "q or o is NULL";
     else if (!item->k != !item->v)
         wrong = "k without v, or v without k";
+    else if (item->session->scale_row && item->k && (!item->k_scale || !item->v_scale))
+        wrong = "the session's KV type has scales: k_scale and v_scale go with k and v";
+    else if ((!item->session->scale_row || !item->k) && (item->k_scale || item->v_scale))
+        wrong = "k_scale and v_scale go with k and v of BANYAN_INT8 and BANYAN_FP8 only";
     else if (item->first > UINT64_MAX - item->rows)
         wrong = "first + rows is beyond 64 bits";
     if (wrong)
@@ -166,7 +172,7 @@ static void pack_rpc(struct client_attend *a, struct rpc *rpc, struct client_bat
 {
     rpc->attend = a;
     rpc->batch = batch;
-    size_t n_kv = 0;
+    const size_t from = a->n_kv;
     for (size_t i = batch.first; i < batch.first + batch.count; i++) {
         const struct client_piece *piece = &a->split.pieces[i];
         const banyan_item *item = &a->items[piece->item];
@@ -176,22 +182,21 @@ static void pack_rpc(struct client_attend *a, struct rpc *rpc, struct client_bat
         rpc->lse_bytes += a->want_lse ? piece->rows * session->lse_row : 0;
         if (!item->k)
             continue;
-        a->k[batch.first + n_kv] =
-            (struct common_slice){(const uint8_t *)item->k + piece->row * session->k_row,
-                                  piece->rows * session->k_row};
-        a->v[batch.first + n_kv] =
-            (struct common_slice){(const uint8_t *)item->v + piece->row * session->v_row,
-                                  piece->rows * session->v_row};
-        n_kv++;
+        size_t scales = session->scale_row;
+        const struct client_rows k = {item->k, item->k_scale, session->k_row - scales, scales},
+                                 v = {item->v, item->v_scale, session->v_row - scales, scales};
+        client_rows_gather(&k, piece->row, piece->rows, a->k + a->n_kv);
+        a->n_kv += client_rows_gather(&v, piece->row, piece->rows, a->v + a->n_kv);
     }
+    const size_t n_kv = a->n_kv - from;
     banyan__pb__attend_request__init(&rpc->request);
     rpc->request.n_items = batch.count;
     rpc->request.items = a->pb_items + batch.first;
     rpc->request.want_lse = a->want_lse;
     rpc->request.want_trace = trace;
     rpc->tensors[0] = bytes_tensor(a->q + batch.first, batch.count);
-    rpc->tensors[1] = bytes_tensor(a->k + batch.first, n_kv);
-    rpc->tensors[2] = bytes_tensor(a->v + batch.first, n_kv);
+    rpc->tensors[1] = bytes_tensor(a->k + from, n_kv);
+    rpc->tensors[2] = bytes_tensor(a->v + from, n_kv);
     rpc->call = (struct client_call){
         .client = a->client,
         .method = BANYAN__PB__METHOD__METHOD_ATTEND,
@@ -240,17 +245,19 @@ static bool pack(struct client_attend *a, uint64_t deadline_ns, bool trace)
 {
     if (!split_items(a))
         return false;
-    size_t n = a->split.n_pieces;
+    size_t n = a->split.n_pieces, n_kv = 0; // n_kv at least the slices of K, and of V
     if (n == 0)
         return true;
+    for (size_t i = 0; i < n; i++)
+        n_kv += a->items[a->split.pieces[i].item].session->scale_row ? 2 * a->split.pieces[i].rows : 1;
     a->rpcs = calloc(a->split.n_batches, sizeof *a->rpcs);
     a->pb = calloc(n, sizeof *a->pb);
     a->pb_items = calloc(n, sizeof(Banyan__Pb__AttendItem *));
-    a->q = calloc(n, 3 * sizeof *a->q);
+    a->q = calloc(n + 2 * n_kv, sizeof *a->q);
     if (!a->rpcs || !a->pb || !a->pb_items || !a->q)
         return false;
     a->k = a->q + n;
-    a->v = a->k + n;
+    a->v = a->k + n_kv;
     for (size_t i = 0; i < a->split.n_batches; i++)
         pack_rpc(a, &a->rpcs[i], a->split.batches[i], deadline_ns, trace);
     return true;

@@ -7,9 +7,11 @@
 // banyan_attend_queue). One thread of the library serves any number of calls.
 //
 // Layouts. Row-major, densely packed, host byte order (little endian):
-//   q [rows][q_heads][k_dim] float32      k [rows][kv_heads][k_dim], v [rows][kv_heads][v_dim] of the
-//   session's KV type o [rows][q_heads][v_dim] float32      lse [rows][q_heads] float32, natural logarithm,
-//   −inf where a row saw no key
+//   q [rows][q_heads][k_dim] float32
+//   k [rows][kv_heads][k_dim], v [rows][kv_heads][v_dim] of the session's KV type
+//   k_scale, v_scale [rows][kv_heads] float32, of BANYAN_INT8 and BANYAN_FP8: element = scale * code
+//   o [rows][q_heads][v_dim] float32
+//   lse [rows][q_heads] float32, natural logarithm, −inf where a row saw no key
 // Positions are global and start at 0. The row at position p sees the keys at positions ≤ p (and < visible
 // where that is given).
 //
@@ -100,7 +102,25 @@ BANYAN_API void banyan_disconnect(banyan_client *client);
 // ---- sessions
 // ---------------------------------------------------------------------------------------------------------------------------
 
-typedef enum banyan_kv_type { BANYAN_F32 = 1, BANYAN_F16 = 2, BANYAN_BF16 = 3 } banyan_kv_type;
+typedef enum banyan_kv_type {
+    BANYAN_F32 = 1,
+    BANYAN_F16 = 2,  // IEEE binary16
+    BANYAN_BF16 = 3, // bfloat16
+    // Quantised: one byte an element, and one float32 scale per token and KV head, for K and for V. Answers
+    // are exact for the elements scale * code; what quantising itself costs is in docs/PRECISION.md.
+    BANYAN_INT8 = 4, // int8_t -128 .. 127
+    BANYAN_FP8 = 5,  // OCP FP8 e4m3: bias 7, no infinities, 0x7f and 0xff NaN, largest 448
+} banyan_kv_type;
+
+BANYAN_API bool
+banyan_kv_scaled(banyan_kv_type type); // BANYAN_INT8, BANYAN_FP8: k_scale and v_scale go along
+
+// Quantises `rows` rows of `dim` floats (a row: one KV head of one token) to BANYAN_INT8 or BANYAN_FP8, each
+// with the scale max|x| / 127 or max|x| / 448 and codes rounded to nearest, ties to even. A row of zeros has
+// scale 0; one that holds a NaN or an infinity has scale NaN: it shows in every answer that looks at it.
+// codes [rows][dim], scales [rows]. INVALID_ARGUMENT for another type.
+BANYAN_API banyan_code banyan_quantise(banyan_kv_type type, const float *x, size_t rows, uint32_t dim,
+                                       void *codes, float *scales);
 
 typedef struct banyan_spec {
     uint32_t layers, q_heads, kv_heads; // q_heads is a multiple of kv_heads
@@ -171,6 +191,11 @@ BANYAN_API banyan_code banyan_session_fork(banyan_session *session, uint64_t len
 // arrives.
 BANYAN_API banyan_code banyan_attach(banyan_session *session, uint32_t layer, uint64_t first, uint64_t count,
                                      const void *k, const void *v, banyan_error *error);
+// The same for BANYAN_INT8 and BANYAN_FP8, with the scales; banyan_attach refuses such a session, and this
+// one any other.
+BANYAN_API banyan_code banyan_attach_scaled(banyan_session *session, uint32_t layer, uint64_t first,
+                                            uint64_t count, const void *k, const float *k_scale,
+                                            const void *v, const float *v_scale, banyan_error *error);
 // Makes the range visible once every holder has it and their hashes agree. FAILED_PRECONDITION names what is
 // missing; nothing is changed then.
 BANYAN_API banyan_code banyan_commit(banyan_session *session, uint32_t layer, uint64_t first, uint64_t count,
@@ -185,8 +210,9 @@ typedef struct banyan_item {
     uint64_t first; // position of the first row
     uint32_t rows;
     const float *q;
-    const void *k, *v; // both or none: appended at [first, first + rows) before the rows look
-    uint64_t visible;  // 0: first + rows; else keys [0, visible) at most
+    const void *k, *v;              // both or none: appended at [first, first + rows) before the rows look
+    const float *k_scale, *v_scale; // with k and v of BANYAN_INT8 and BANYAN_FP8, and only then; else NULL
+    uint64_t visible;               // 0: first + rows; else keys [0, visible) at most
     float *o;
     float *lse; // NULL: not wanted
     // Results

@@ -34,7 +34,8 @@ enum ctl_exit ctl_session_open(struct ctl *ctl, const char *text, banyan_session
 
 const char *ctl_type_name(banyan_kv_type type)
 {
-    return type == BANYAN_F32 ? "f32" : type == BANYAN_F16 ? "f16" : "bf16";
+    static const char *const names[] = {"?", "f32", "f16", "bf16", "int8", "fp8"};
+    return names[type >= BANYAN_F32 && type <= BANYAN_FP8 ? type : 0];
 }
 
 static json_t *members_of(const banyan_session_info *info)
@@ -155,7 +156,8 @@ static const struct common_option create_options[] = {
     {"dim", 0, COMMON_OPTION_U64, &create.dim, "N", "Dimension of a key (needed).", 1, 1024},
     {"v-dim", 0, COMMON_OPTION_U64, &create.v_dim, "N", "Dimension of a value. Default: that of a key.", 1,
      1024},
-    {"kv-type", 0, COMMON_OPTION_STRING, &create.type, "TYPE", "f32, f16 or bf16. Default: bf16.", 0, 0},
+    {"kv-type", 0, COMMON_OPTION_STRING, &create.type, "TYPE",
+     "f32, f16, bf16, int8 or fp8 (e4m3). Default: bf16.", 0, 0},
     {"scale", 0, COMMON_OPTION_DOUBLE, &create.scale, "X", "Default: 1/sqrt(dim).", 0, 0},
     {"soft-cap", 0, COMMON_OPTION_DOUBLE, &create.soft_cap, "X", "Default: none.", 0, 0},
     {"window", 0, COMMON_OPTION_U64, &create.window, "N", "Tokens that a row sees. Default: all.", 0, 0},
@@ -169,19 +171,20 @@ static const struct common_option create_options[] = {
     {0},
 };
 
-static banyan_kv_type create_type(void)
+static banyan_kv_type create_type(void) // 0: none
 {
-    return strcmp(create.type, "f32") == 0   ? BANYAN_F32
-           : strcmp(create.type, "f16") == 0 ? BANYAN_F16
-                                             : BANYAN_BF16;
+    for (banyan_kv_type type = BANYAN_F32; type <= BANYAN_FP8; type++)
+        if (strcmp(create.type, ctl_type_name(type)) == 0)
+            return type;
+    return (banyan_kv_type)0;
 }
 
 static enum ctl_exit check_create(int n_args, char **args)
 {
     (void)n_args;
     (void)args;
-    if (strcmp(create.type, ctl_type_name(create_type())) != 0)
-        return ctl_say(CTL_USAGE, "--kv-type: '%.20s' is none of f32, f16, bf16", create.type);
+    if (create_type() == 0)
+        return ctl_say(CTL_USAGE, "--kv-type: '%.20s' is none of f32, f16, bf16, int8, fp8", create.type);
     if (create.q_heads == 0 || create.dim == 0)
         return ctl_say(CTL_USAGE, "--q-heads and --dim are needed; try 'banyanctl session create --help'");
     return CTL_OK;

@@ -7,10 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/ctl.h"
+#include "client/ctl_kv.h"
 #include "client/safetensors_write.h"
 #include "common/clock.h"
-#include "common/safetensors.h"
 
 #define NO_NUMBER UINT64_MAX
 
@@ -25,39 +24,6 @@ static enum ctl_exit open_input(int n_args, char **args)
     if (code == COMMON_OK)
         return CTL_OK;
     return ctl_say(code == COMMON_INVALID_ARGUMENT ? CTL_REFUSED : CTL_FILE, "%s", err.message);
-}
-
-static const char *dtype_name(enum common_dtype dtype)
-{
-    static const char *const names[] = {"?", "F32", "F16", "BF16"};
-    return dtype >= COMMON_DTYPE_F32 && dtype <= COMMON_DTYPE_BF16 ? names[dtype] : "another type";
-}
-
-// [any][heads][dim] of the type. Says what is there and what should be.
-static enum ctl_exit check_shape(const struct common_safetensor *t, enum common_dtype dtype, uint32_t heads,
-                                 uint32_t dim)
-{
-    if (t->dtype == dtype && t->n_dims == 3 && t->dims[0] > 0 && t->dims[1] == heads && t->dims[2] == dim)
-        return CTL_OK;
-    char shape[COMMON_SAFETENSORS_DIMS * 22 + 1] = "";
-    size_t len = 0;
-    for (uint32_t i = 0; i < t->n_dims; i++)
-        len += (size_t)snprintf(shape + len, sizeof shape - len, "[%" PRIu64 "]", t->dims[i]);
-    return ctl_say(CTL_REFUSED,
-                   "tensor '%.80s' is %s %s: the session needs %s [tokens][%u][%u], of at least one token",
-                   t->name, dtype_name(t->dtype), shape, dtype_name(dtype), heads, dim);
-}
-
-static enum ctl_exit check_pair(const struct common_safetensor *k, const struct common_safetensor *v,
-                                const banyan_spec *spec)
-{
-    enum ctl_exit exit_code = check_shape(k, (enum common_dtype)spec->kv_type, spec->kv_heads, spec->k_dim);
-    if (exit_code == CTL_OK)
-        exit_code = check_shape(v, (enum common_dtype)spec->kv_type, spec->kv_heads, spec->v_dim);
-    if (exit_code == CTL_OK && k->dims[0] != v->dims[0])
-        exit_code = ctl_say(CTL_REFUSED, "'%.60s' has %" PRIu64 " tokens and '%.60s' %" PRIu64, k->name,
-                            k->dims[0], v->name, v->dims[0]);
-    return exit_code;
 }
 
 // ---- attach -----------------------------------------------------------------------------------------------
@@ -75,34 +41,43 @@ static const struct common_option attach_options[] = {
     {0},
 };
 
-// "layers.N.k" or "layers.N.v" with N within the session.
-static bool parse_name(const char *name, uint32_t *layer, char *which)
+// Where a tensor with the name of one of a layer's belongs; NULL: another name.
+static const struct common_safetensor **place_of(struct ctl_kv *kv, const char *which)
+{
+    return strcmp(which, "k") == 0         ? &kv->k
+           : strcmp(which, "v") == 0       ? &kv->v
+           : strcmp(which, "k_scale") == 0 ? &kv->k_scale
+           : strcmp(which, "v_scale") == 0 ? &kv->v_scale
+                                           : NULL;
+}
+
+// "layers.N.k", ".v", ".k_scale" or ".v_scale".
+static bool parse_name(const char *name, uint32_t *layer, const char **which)
 {
     unsigned number;
     int len = 0;
-    if (sscanf(name, "layers.%4u.%c%n", &number, which, &len) != 2 || name[len] ||
-        (*which != 'k' && *which != 'v'))
+    struct ctl_kv none;
+    if (sscanf(name, "layers.%4u.%n", &number, &len) != 1 || len == 0 || !place_of(&none, name + len))
         return false;
     char back[32];
-    snprintf(back, sizeof back, "layers.%u.%c", number, *which);
+    snprintf(back, sizeof back, "layers.%u.%s", number, name + len);
     *layer = number;
+    *which = name + len;
     return strcmp(back, name) == 0; // no second spelling
 }
 
-struct layer_pair {
-    const struct common_safetensor *k, *v;
-};
-
 static enum ctl_exit collect(const struct common_safetensors *file, const banyan_spec *spec,
-                             struct layer_pair *pairs, uint32_t *n_layers)
+                             struct ctl_kv *layers, uint32_t *n_layers)
 {
     *n_layers = 0;
     for (size_t i = 0; i < common_safetensors_count(file); i++) {
         const struct common_safetensor *t = common_safetensors_at(file, i);
         uint32_t layer;
-        char which;
+        const char *which;
         if (!parse_name(t->name, &layer, &which)) {
-            fprintf(stderr, "banyanctl: tensor '%.80s' is left out: names are layers.N.k and layers.N.v\n",
+            fprintf(stderr,
+                    "banyanctl: tensor '%.80s' is left out: names are layers.N.k, layers.N.v, "
+                    "layers.N.k_scale and layers.N.v_scale\n",
                     t->name);
             continue;
         }
@@ -111,15 +86,15 @@ static enum ctl_exit collect(const struct common_safetensors *file, const banyan
         if (layer >= spec->layers)
             return ctl_say(CTL_REFUSED, "tensor '%.80s': the session has layers 0 to %u", t->name,
                            spec->layers - 1);
-        *(which == 'k' ? &pairs[layer].k : &pairs[layer].v) = t;
+        *place_of(&layers[layer], which) = t;
     }
     for (uint32_t layer = 0; layer < spec->layers; layer++) {
-        const struct layer_pair *pair = &pairs[layer];
-        if (!pair->k && !pair->v)
+        const struct ctl_kv *kv = &layers[layer];
+        if (!kv->k && !kv->v && !kv->k_scale && !kv->v_scale)
             continue;
-        if (!pair->k || !pair->v)
-            return ctl_say(CTL_REFUSED, "layers.%u.%c is missing in the file", layer, pair->k ? 'v' : 'k');
-        enum ctl_exit exit_code = check_pair(pair->k, pair->v, spec);
+        if (!kv->k || !kv->v)
+            return ctl_say(CTL_REFUSED, "layers.%u.%c is missing in the file", layer, kv->k ? 'v' : 'k');
+        enum ctl_exit exit_code = ctl_kv_check(kv, spec);
         if (exit_code != CTL_OK)
             return exit_code;
         ++*n_layers;
@@ -132,26 +107,44 @@ static enum ctl_exit collect(const struct common_safetensors *file, const banyan
     return ctl_say(CTL_REFUSED, "the file has no tensors named layers.N.k and layers.N.v");
 }
 
-static enum ctl_exit send_layers(struct ctl *ctl, banyan_session *session, const struct layer_pair *pairs,
+static enum ctl_exit send_layer(banyan_session *session, uint32_t layer, const struct ctl_kv *kv)
+{
+    const banyan_spec *spec = banyan_session_spec(session);
+    struct ctl_kv_rows rows;
+    banyan_error error;
+    enum ctl_exit exit_code = ctl_kv_rows(kv, spec, &rows);
+    if (exit_code != CTL_OK)
+        return exit_code;
+    uint64_t count = kv->k->dims[0];
+    banyan_code code = banyan_kv_scaled(spec->kv_type)
+                           ? banyan_attach_scaled(session, layer, attach.first, count, rows.k, rows.k_scale,
+                                                  rows.v, rows.v_scale, &error)
+                           : banyan_attach(session, layer, attach.first, count, rows.k, rows.v, &error);
+    free(rows.memory);
+    return code == BANYAN_OK ? CTL_OK : ctl_fail(&error);
+}
+
+static enum ctl_exit send_layers(struct ctl *ctl, banyan_session *session, const struct ctl_kv *layers,
                                  uint32_t n_layers)
 {
     const banyan_spec *spec = banyan_session_spec(session);
     uint64_t bytes = 0, most = 0, start = common_clock_ns();
     banyan_error error;
     for (uint32_t layer = 0; layer < spec->layers; layer++) {
-        const struct layer_pair *pair = &pairs[layer];
-        if (!pair->k)
+        const struct ctl_kv *kv = &layers[layer];
+        if (!kv->k)
             continue;
-        uint64_t count = pair->k->dims[0];
-        if (banyan_attach(session, layer, attach.first, count, pair->k->data, pair->v->data, &error) !=
-            BANYAN_OK)
-            return ctl_fail(&error);
-        bytes += pair->k->bytes + pair->v->bytes;
-        most = count > most ? count : most;
+        enum ctl_exit exit_code = send_layer(session, layer, kv);
+        if (exit_code != CTL_OK)
+            return exit_code;
+        bytes += kv->k->bytes + kv->v->bytes; // of the file
+        if (kv->k_scale)
+            bytes += kv->k_scale->bytes + kv->v_scale->bytes;
+        most = kv->k->dims[0] > most ? kv->k->dims[0] : most;
     }
     for (uint32_t layer = 0; layer < spec->layers && attach.commit; layer++)
-        if (pairs[layer].k &&
-            banyan_commit(session, layer, attach.first, pairs[layer].k->dims[0], &error) != BANYAN_OK)
+        if (layers[layer].k &&
+            banyan_commit(session, layer, attach.first, layers[layer].k->dims[0], &error) != BANYAN_OK)
             return ctl_fail(&error);
     uint64_t took = common_clock_ns() - start;
     char size[32], time[32];
@@ -177,11 +170,11 @@ static enum ctl_exit run_attach(struct ctl *ctl, int n_args, char **args)
     if (exit_code != CTL_OK)
         goto close_file;
     const banyan_spec *spec = banyan_session_spec(session);
-    struct layer_pair *pairs = calloc(spec->layers, sizeof *pairs);
-    exit_code = pairs ? collect(input, spec, pairs, &n_layers) : ctl_say(CTL_INTERNAL, "out of memory");
+    struct ctl_kv *layers = calloc(spec->layers, sizeof *layers);
+    exit_code = layers ? collect(input, spec, layers, &n_layers) : ctl_say(CTL_INTERNAL, "out of memory");
     if (exit_code == CTL_OK)
-        exit_code = send_layers(ctl, session, pairs, n_layers);
-    free(pairs);
+        exit_code = send_layers(ctl, session, layers, n_layers);
+    free(layers);
     banyan_session_close(session);
 close_file:
     common_safetensors_close(input);
@@ -208,26 +201,26 @@ static const struct common_option attend_options[] = {
 };
 
 static enum ctl_exit find_tensors(const struct common_safetensors *file, const banyan_spec *spec,
-                                  const struct common_safetensor **q, const struct common_safetensor **k,
-                                  const struct common_safetensor **v)
+                                  const struct common_safetensor **q, struct ctl_kv *kv)
 {
     *q = common_safetensors_find(file, "q");
-    *k = common_safetensors_find(file, "k");
-    *v = common_safetensors_find(file, "v");
+    *kv = (struct ctl_kv){common_safetensors_find(file, "k"), common_safetensors_find(file, "v"),
+                          common_safetensors_find(file, "k_scale"), common_safetensors_find(file, "v_scale")};
     if (!*q)
         return ctl_say(CTL_REFUSED, "the file has no tensor 'q'");
     if (attend.layer >= spec->layers)
         return ctl_say(CTL_REFUSED, "--layer: the session has layers 0 to %u", spec->layers - 1);
-    enum ctl_exit exit_code = check_shape(*q, COMMON_DTYPE_F32, spec->q_heads, spec->k_dim);
+    enum ctl_exit exit_code = ctl_kv_shape(*q, COMMON_DTYPE_F32, spec->q_heads, spec->k_dim);
     if (exit_code == CTL_OK && (*q)->dims[0] > UINT32_MAX)
         exit_code = ctl_say(CTL_REFUSED, "tensor 'q' has more than 2^32 rows");
-    if (exit_code == CTL_OK && !*k != !*v)
-        exit_code = ctl_say(CTL_REFUSED, "the file has '%s' without '%s'", *k ? "k" : "v", *k ? "v" : "k");
-    if (exit_code == CTL_OK && *k)
-        exit_code = check_pair(*k, *v, spec);
-    if (exit_code == CTL_OK && *k && (*k)->dims[0] != (*q)->dims[0])
+    if (exit_code == CTL_OK && (!kv->k != !kv->v || (!kv->k && (kv->k_scale || kv->v_scale))))
         exit_code =
-            ctl_say(CTL_REFUSED, "'q' has %" PRIu64 " rows and 'k' %" PRIu64, (*q)->dims[0], (*k)->dims[0]);
+            ctl_say(CTL_REFUSED, "k and v go together: '%s' is missing in the file", kv->k ? "v" : "k");
+    if (exit_code == CTL_OK && kv->k)
+        exit_code = ctl_kv_check(kv, spec);
+    if (exit_code == CTL_OK && kv->k && kv->k->dims[0] != (*q)->dims[0])
+        exit_code =
+            ctl_say(CTL_REFUSED, "'q' has %" PRIu64 " rows and 'k' %" PRIu64, (*q)->dims[0], kv->k->dims[0]);
     return exit_code;
 }
 
@@ -330,11 +323,15 @@ static enum ctl_exit attend_session(struct ctl *ctl, banyan_session *session,
                                     const struct common_safetensors *file)
 {
     const banyan_spec *spec = banyan_session_spec(session);
-    const struct common_safetensor *q, *k, *v;
+    const struct common_safetensor *q;
+    struct ctl_kv kv;
+    struct ctl_kv_rows rows = {0};
     uint64_t first = 0;
-    enum ctl_exit exit_code = find_tensors(file, spec, &q, &k, &v);
+    enum ctl_exit exit_code = find_tensors(file, spec, &q, &kv);
     if (exit_code == CTL_OK)
-        exit_code = default_first(session, q->dims[0], k != NULL, &first);
+        exit_code = default_first(session, q->dims[0], kv.k != NULL, &first);
+    if (exit_code == CTL_OK && kv.k)
+        exit_code = ctl_kv_rows(&kv, spec, &rows);
     if (exit_code != CTL_OK)
         return exit_code;
     size_t heads = (size_t)q->dims[0] * spec->q_heads;
@@ -348,8 +345,10 @@ static enum ctl_exit attend_session(struct ctl *ctl, banyan_session *session,
         .first = first,
         .rows = (uint32_t)q->dims[0],
         .q = q->data,
-        .k = k ? k->data : NULL,
-        .v = v ? v->data : NULL,
+        .k = rows.k,
+        .v = rows.v,
+        .k_scale = rows.k_scale,
+        .v_scale = rows.v_scale,
         .o = o,
         .lse = lse,
         .error = &item_error,
@@ -369,6 +368,7 @@ static enum ctl_exit attend_session(struct ctl *ctl, banyan_session *session,
     }
     free(o);
     free(lse);
+    free(rows.memory);
     return exit_code;
 }
 
@@ -389,10 +389,13 @@ const struct ctl_command ctl_tensor_commands[] = {
     {"attach", "SESSION FILE.safetensors", "send K and V of a file into a session",
      "Sends the tensors layers.N.k [tokens][kv_heads][k_dim] and layers.N.v [tokens][kv_heads][v_dim] of a "
      "file,\n"
-     "N the layer, straight to the workers. Types and shapes are checked before anything is sent.",
+     "N the layer, straight to the workers. Types and shapes are checked before anything is sent.\n"
+     "For a session of type int8 or fp8 they are I8 or F8_E4M3, with layers.N.k_scale and layers.N.v_scale\n"
+     "[tokens][kv_heads] (F32); or F32, without scales, which are quantised on the way.",
      attach_options, 2, 2, run_attach, open_input},
     {"attend", "SESSION FILE.safetensors", "ask a session with the q of a file",
-     "Sends the tensor q [rows][q_heads][k_dim] (F32) of a file, and appends its k and v where it has them.",
+     "Sends the tensor q [rows][q_heads][k_dim] (F32) of a file, and appends its k and v where it has them\n"
+     "(with k_scale and v_scale, or quantised on the way, as for attach).",
      attend_options, 2, 2, run_attend, open_input},
     {0},
 };

@@ -46,10 +46,12 @@ struct banyan_client {
 struct banyan_session {
     struct banyan_client *client; // a reference
     uint64_t id;
-    atomic_uint_least64_t incarnation;          // as this hold last saw it
-    banyan_spec spec;                           // defaults filled in; owns alibi and sinks
-    size_t q_row, o_row, lse_row, k_row, v_row; // bytes of one token
-    struct client_ticket *tickets;              // newest first; I/O thread only
+    atomic_uint_least64_t incarnation; // as this hold last saw it
+    banyan_spec spec;                  // defaults filled in; owns alibi and sinks
+    size_t q_row, o_row, lse_row;      // bytes of one token
+    size_t k_row, v_row;               // as they travel, scales included (proto/kv.h)
+    size_t scale_row;                  // bytes of a token's scales in k_row and in v_row; 0: none
+    struct client_ticket *tickets;     // newest first; I/O thread only
     uint32_t n_tickets;
     uint64_t ticket_end; // end of the newest ticket
 };

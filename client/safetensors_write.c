@@ -26,6 +26,14 @@ static bool dtype_of(const struct common_safetensor *t, const char **name, size_
         *name = "BF16";
         *bytes = 2;
         return true;
+    case COMMON_DTYPE_I8:
+        *name = "I8";
+        *bytes = 1;
+        return true;
+    case COMMON_DTYPE_F8_E4M3:
+        *name = "F8_E4M3";
+        *bytes = 1;
+        return true;
     default:
         return false;
     }

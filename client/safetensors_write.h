@@ -9,9 +9,9 @@
 #include "common/safetensors.h"
 
 // Writes `path` whole or not at all (a temporary file beside it is renamed). Of each tensor `name`, `dtype`
-// (F32, F16, BF16), dims and data are read; `bytes` must be their product. INVALID_ARGUMENT for a tensor that
-// does not fit its shape or a name twice; INTERNAL, with the system's reason, when the file cannot be
-// written.
+// (F32, F16, BF16, I8, F8_E4M3), dims and data are read; `bytes` must be their product. INVALID_ARGUMENT for
+// a tensor that does not fit its shape or a name twice; INTERNAL, with the system's reason, when the file
+// cannot be written.
 enum common_code client_safetensors_write(const char *path, const struct common_safetensor *tensors,
                                           size_t n_tensors, struct common_error *err);
 

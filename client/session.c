@@ -6,14 +6,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SPEC_HEADS_MAX  1024 // the limits of banyan.proto; sizes below cannot wrap within them
-#define SPEC_DIM_MAX    1024
-#define SPEC_LAYERS_MAX 1024
+#include "common/quantise.h"
+#include "proto/kv.h"
+
+#define SPEC_LAYERS_MAX 1024 // of banyan.proto, as those of proto/kv.h: sizes below cannot wrap within them
 #define CHUNK_TOKENS    256
 
-static size_t element_bytes(banyan_kv_type type)
+_Static_assert((int)BANYAN_F32 == BANYAN__PB__DTYPE__DTYPE_F32 &&
+                   (int)BANYAN_F16 == BANYAN__PB__DTYPE__DTYPE_F16 &&
+                   (int)BANYAN_BF16 == BANYAN__PB__DTYPE__DTYPE_BF16 &&
+                   (int)BANYAN_INT8 == BANYAN__PB__DTYPE__DTYPE_INT8 &&
+                   (int)BANYAN_FP8 == BANYAN__PB__DTYPE__DTYPE_FP8_E4M3,
+               "callers and the wire number KV types alike");
+
+bool banyan_kv_scaled(banyan_kv_type type)
 {
-    return type == BANYAN_F32 ? 4 : 2;
+    return proto_kv_scaled((uint32_t)type);
+}
+
+banyan_code banyan_quantise(banyan_kv_type type, const float *x, size_t rows, uint32_t dim, void *codes,
+                            float *scales)
+{
+    if (!banyan_kv_scaled(type))
+        return BANYAN_INVALID_ARGUMENT;
+    for (size_t i = 0; i < rows; i++)
+        scales[i] = type == BANYAN_INT8 ? common_quantise_int8(x + i * dim, dim, (int8_t *)codes + i * dim)
+                                        : common_quantise_fp8(x + i * dim, dim, (uint8_t *)codes + i * dim);
+    return BANYAN_OK;
 }
 
 static banyan_code copy_floats(const float *from, size_t n, const float **out)
@@ -42,9 +61,9 @@ static bool within(uint32_t value, uint32_t max)
 
 banyan_code client_spec_from_pb(const Banyan__Pb__Spec *pb, banyan_spec *out, banyan_error *error)
 {
-    if (!pb || !within(pb->layers, SPEC_LAYERS_MAX) || !within(pb->q_heads, SPEC_HEADS_MAX) ||
-        !within(pb->kv_heads, SPEC_HEADS_MAX) || !within(pb->k_dim, SPEC_DIM_MAX) ||
-        !within(pb->v_dim, SPEC_DIM_MAX) || (int)pb->kv_type < BANYAN_F32 || (int)pb->kv_type > BANYAN_BF16 ||
+    if (!pb || !within(pb->layers, SPEC_LAYERS_MAX) || !within(pb->q_heads, PROTO_KV_HEADS_MAX) ||
+        !proto_kv_row_bytes(pb->kv_type, pb->kv_heads, pb->k_dim) ||
+        !proto_kv_row_bytes(pb->kv_type, pb->kv_heads, pb->v_dim) ||
         (pb->n_alibi != 0 && pb->n_alibi != pb->q_heads) || (pb->n_sinks != 0 && pb->n_sinks != pb->q_heads))
         return client_error_set(error, BANYAN_INTERNAL,
                                 "the coordinator describes the session by an impossible spec");
@@ -117,12 +136,12 @@ static banyan_code make(struct created *created, uint64_t id, uint64_t incarnati
         return code;
     }
     const banyan_spec *s = &session->spec;
-    size_t element = element_bytes(s->kv_type);
     session->q_row = (size_t)s->q_heads * s->k_dim * sizeof(float);
     session->o_row = (size_t)s->q_heads * s->v_dim * sizeof(float);
     session->lse_row = (size_t)s->q_heads * sizeof(float);
-    session->k_row = (size_t)s->kv_heads * s->k_dim * element;
-    session->v_row = (size_t)s->kv_heads * s->v_dim * element;
+    session->k_row = proto_kv_row_bytes((uint32_t)s->kv_type, s->kv_heads, s->k_dim);
+    session->v_row = proto_kv_row_bytes((uint32_t)s->kv_type, s->kv_heads, s->v_dim);
+    session->scale_row = banyan_kv_scaled(s->kv_type) ? s->kv_heads * sizeof(float) : 0;
     session->id = id;
     atomic_store(&session->incarnation, incarnation);
     session->client = created->client;
@@ -144,12 +163,13 @@ banyan_code banyan_session_create(banyan_client *client, const banyan_spec *spec
     if (!spec || !out)
         return client_error_set(error, BANYAN_INVALID_ARGUMENT, "spec or out is NULL");
     // The coordinator checks values; here only what the arrays' lengths rest on.
-    if ((spec->alibi || spec->sinks) && !within(spec->q_heads, SPEC_HEADS_MAX))
+    if ((spec->alibi || spec->sinks) && !within(spec->q_heads, PROTO_KV_HEADS_MAX))
         return client_error_set(error, BANYAN_INVALID_ARGUMENT, "q_heads is %u: 1 to %u are possible",
-                                spec->q_heads, SPEC_HEADS_MAX);
-    if (spec->kv_type < BANYAN_F32 || spec->kv_type > BANYAN_BF16)
+                                spec->q_heads, PROTO_KV_HEADS_MAX);
+    if (proto_kv_element_bytes((uint32_t)spec->kv_type) == 0)
         return client_error_set(error, BANYAN_INVALID_ARGUMENT,
-                                "kv_type %d is none of BANYAN_F32, BANYAN_F16, BANYAN_BF16",
+                                "kv_type %d is none of BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_INT8, "
+                                "BANYAN_FP8",
                                 (int)spec->kv_type);
     Banyan__Pb__Spec pb;
     spec_to_pb(spec, &pb);

@@ -15,7 +15,7 @@ usage: deploy/quickstart.sh [options]
   --ask TEXT         how the prompt ends (default with the shipped text: a verse's reference, so that the model
                      continues with that verse; '' for nothing)
   --model DIR        config.json and model.safetensors (default: the shipped model)
-  --kv TYPE          f32 (default), f16 or bf16: how the cluster holds K and V
+  --kv TYPE          f32 (default), f16, bf16, int8 or fp8: how the cluster holds K and V
   --full-check       compare the logits of every prompt token, not of 128 of them
   --keep             leave the cluster up and print how to use it
   --json FILE        write the run's numbers as one JSON object
@@ -54,7 +54,7 @@ if [ -z "$prompt" ]; then
     [ -n "$ask_given" ] || ask=$(cat "$root/examples/text/ask")
 fi
 [ -r "$prompt" ] && [ ! -d "$prompt" ] || { echo "quickstart: cannot read the prompt file $prompt" >&2; exit 2; }
-case $kv in f32 | f16 | bf16) ;; *) echo "quickstart: --kv must be f32, f16 or bf16, not '$kv'" >&2; exit 2 ;; esac
+case $kv in f32 | f16 | bf16 | int8 | fp8) ;; *) echo "quickstart: --kv must be f32, f16, bf16, int8 or fp8, not '$kv'" >&2; exit 2 ;; esac
 [ -r "$model/config.json" ] || { echo "quickstart: there is no model in $model: config.json cannot be read" >&2; exit 2; }
 if [ -n "$json" ]; then # before minutes of work, not after
     { : >"$json"; } 2>/dev/null || { echo "quickstart: cannot write $json" >&2; exit 2; }

@@ -23,7 +23,8 @@ struct attention64 {
     banyan_kv_type kv_type;
     uint64_t capacity;
     uint32_t dim;         // head_dim rounded up to 8
-    float *keys, *values; // [layers][kv_heads][capacity][dim], already rounded, zero-padded
+    float *keys, *values; // [layers][kv_heads][capacity][dim]: elements or codes, rounded, zero-padded
+    float *key_scales, *value_scales; // [layers][kv_heads][capacity]; 1 for a type without
 };
 
 struct attention64 *attention64_new(const struct llama_config *config, struct pool *pool,
@@ -34,9 +35,16 @@ struct attention64 *attention64_new(const struct llama_config *config, struct po
         return NULL;
     uint32_t dim = (config->head_dim + 7) / 8 * 8;
     size_t n = (size_t)config->layers * config->kv_heads * capacity * dim;
-    *cache = (struct attention64){
-        config, pool, kv_type, capacity, dim, calloc(n, sizeof(float)), calloc(n, sizeof(float))};
-    if (!cache->keys || !cache->values) {
+    *cache = (struct attention64){.config = config,
+                                  .pool = pool,
+                                  .kv_type = kv_type,
+                                  .capacity = capacity,
+                                  .dim = dim,
+                                  .keys = calloc(n, sizeof(float)),
+                                  .values = calloc(n, sizeof(float)),
+                                  .key_scales = calloc(n / dim, sizeof(float)),
+                                  .value_scales = calloc(n / dim, sizeof(float))};
+    if (!cache->keys || !cache->values || !cache->key_scales || !cache->value_scales) {
         attention64_free(cache);
         return NULL;
     }
@@ -49,6 +57,8 @@ void attention64_free(struct attention64 *cache)
         return;
     free(cache->keys);
     free(cache->values);
+    free(cache->key_scales);
+    free(cache->value_scales);
     free(cache);
 }
 
@@ -59,8 +69,8 @@ typedef float packed __attribute__((vector_size(32), aligned(4)));
 
 // Logits of keys [from, to) for one row and head; returns the larger of their maximum and `max`. Four keys at
 // a time hide the latency of the additions; dim is a multiple of 8, padded with zeros.
-CLONES static double score(const float *q, const float *keys, uint64_t from, uint64_t to, uint32_t dim,
-                           double scale, double max, double *x)
+CLONES static double score(const float *q, const float *keys, const float *key_scales, uint64_t from,
+                           uint64_t to, uint32_t dim, double scale, double max, double *x)
 {
     for (uint64_t j = from; j < to; j += 4) {
         const float *k[4];
@@ -76,7 +86,7 @@ CLONES static double score(const float *q, const float *keys, uint64_t from, uin
             double total = 0;
             for (int l = 0; l < 8; l++)
                 total += sum[i][l];
-            x[j + i] = total * scale;
+            x[j + i] = total * (double)key_scales[j + i] * scale;
             max = x[j + i] > max ? x[j + i] : max;
         }
     }
@@ -84,8 +94,8 @@ CLONES static double score(const float *q, const float *keys, uint64_t from, uin
 }
 
 // Adds the weighted values of keys [from, to) to acc; returns the sum of their weights.
-CLONES static double weigh(const double *x, double max, const float *values, uint64_t from, uint64_t to,
-                           uint32_t dim, double *acc)
+CLONES static double weigh(const double *x, double max, const float *values, const float *value_scales,
+                           uint64_t from, uint64_t to, uint32_t dim, double *acc)
 {
     double total = 0;
     for (uint64_t j = from; j < to; j += 4) {
@@ -95,6 +105,7 @@ CLONES static double weigh(const double *x, double max, const float *values, uin
             w[i] = j + i < to ? exp(x[j + i] - max) : 0;
             v[i] = values + (j + i < to ? j + i : j) * dim;
             total += w[i];
+            w[i] *= j + i < to ? (double)value_scales[j + i] : 0;
         }
         for (uint32_t d = 0; d < dim; d += 8) {
             vec sum = WIDEN(v[0] + d) * w[0] + WIDEN(v[1] + d) * w[1] + WIDEN(v[2] + d) * w[2] +
@@ -124,7 +135,10 @@ static void attend_tile(void *arg, unsigned i)
     uint32_t head = i / a->tiles, row = i % a->tiles * TILE, dim = a->cache->dim,
              kv_head = head / (c->q_heads / c->kv_heads);
     uint32_t n_rows = a->rows - row < TILE ? a->rows - row : TILE;
-    size_t offset = ((size_t)a->layer * c->kv_heads + kv_head) * a->cache->capacity * dim;
+    size_t row_offset = ((size_t)a->layer * c->kv_heads + kv_head) * a->cache->capacity;
+    const float *keys = a->cache->keys + row_offset * dim, *values = a->cache->values + row_offset * dim;
+    const float *key_scales = a->cache->key_scales + row_offset;
+    const float *value_scales = a->cache->value_scales + row_offset;
     uint64_t last = a->first + row + n_rows; // keys that the tile's last row sees
     double max[TILE], total[TILE] = {0};
     double *x = malloc((last + dim) * TILE * sizeof(*x)), *acc = x ? x + last * TILE : NULL;
@@ -148,10 +162,10 @@ static void attend_tile(void *arg, unsigned i)
                 if (from >= to)
                     continue;
                 if (pass == 0)
-                    max[r] = score(q + (size_t)r * dim, a->cache->keys + offset, from, to, dim,
+                    max[r] = score(q + (size_t)r * dim, keys, key_scales, from, to, dim,
                                    1.0 / sqrt(c->head_dim), max[r], x + r * last);
                 else
-                    total[r] += weigh(x + r * last, max[r], a->cache->values + offset, from, to, dim,
+                    total[r] += weigh(x + r * last, max[r], values, value_scales, from, to, dim,
                                       acc + (size_t)r * dim);
             }
     for (uint32_t r = 0; r < n_rows; r++)
@@ -172,10 +186,12 @@ enum common_code attention64_attend(void *arg, uint32_t layer, uint64_t first, u
                                 (unsigned long long)cache->capacity);
     for (uint32_t r = 0; r < rows; r++)
         for (uint32_t h = 0; h < c->kv_heads; h++) {
-            size_t to = (((size_t)layer * c->kv_heads + h) * cache->capacity + first + r) * cache->dim;
+            size_t to = ((size_t)layer * c->kv_heads + h) * cache->capacity + first + r;
             size_t from = ((size_t)r * c->kv_heads + h) * c->head_dim;
-            rounding_floats(cache->kv_type, k + from, c->head_dim, cache->keys + to);
-            rounding_floats(cache->kv_type, v + from, c->head_dim, cache->values + to);
+            cache->key_scales[to] =
+                rounding_floats(cache->kv_type, k + from, c->head_dim, cache->keys + to * cache->dim);
+            cache->value_scales[to] =
+                rounding_floats(cache->kv_type, v + from, c->head_dim, cache->values + to * cache->dim);
         }
     struct attend a = {cache, layer, rows, (rows + TILE - 1) / TILE, first, q, o, 0};
     pool_run(cache->pool, c->q_heads * a.tiles, attend_tile, &a);

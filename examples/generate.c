@@ -13,6 +13,7 @@
 #include "common/options.h"
 #include "examples/generate.h"
 #include "examples/pool.h"
+#include "examples/rounding.h"
 
 // Reads up to `want` tokens: bytes of a file where the vocabulary is 256, else decimal token ids separated by
 // white space.
@@ -118,14 +119,8 @@ static enum common_code check_options(struct generate_options *o, int argc, int 
     if (!(o->temperature >= 0) || !(o->top_p > 0 && o->top_p <= 1))
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "--temperature must be at least 0, --top-p above 0 and at most 1");
-    if (strcmp(o->kv_name, "f32") == 0)
-        o->kv_type = BANYAN_F32;
-    else if (strcmp(o->kv_name, "f16") == 0)
-        o->kv_type = BANYAN_F16;
-    else if (strcmp(o->kv_name, "bf16") == 0)
-        o->kv_type = BANYAN_BF16;
-    else
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "--kv must be f32, f16 or bf16, not %s",
+    if (!rounding_parse(o->kv_name, &o->kv_type))
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "--kv must be " ROUNDING_NAMES ", not %s",
                                 o->kv_name);
     return COMMON_OK;
 }
@@ -159,7 +154,7 @@ int main(int argc, char **argv)
          0},
         {"seed", 's', COMMON_OPTION_U64, &o.seed, "N", "of the sampling (default 1)", 0, 0},
         {"kv", 0, COMMON_OPTION_STRING, &o.kv_name, "TYPE",
-         "type of K and V in the cluster: f32 (default), f16, bf16", 0, 0},
+         "type of K and V in the cluster: " ROUNDING_NAMES " (default: f32)", 0, 0},
         {"block", 0, COMMON_OPTION_U64, &o.block, "N",
          "prompt tokens attached and read at a time (default 256)", 1, 4096},
         {"members", 0, COMMON_OPTION_U64, &o.members, "N",

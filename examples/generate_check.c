@@ -109,7 +109,7 @@ enum common_code generate_check_run(const struct generate_record *r, const struc
     enum common_code code = COMMON_OK;
     struct sampler sampler = {r->temperature, r->top_p, r->seed};
     struct generate_check check = {0};
-    if (r->vocab != model->config.vocab || r->kv_type < BANYAN_F32 || r->kv_type > BANYAN_BF16)
+    if (r->vocab != model->config.vocab || r->kv_type < BANYAN_F32 || r->kv_type > BANYAN_FP8)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "the record was made with another model");
     struct attention64 *cache =
         attention64_new(&model->config, pool, (banyan_kv_type)r->kv_type, r->n_tokens);

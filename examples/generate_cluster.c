@@ -16,8 +16,9 @@ struct cluster {
     banyan_session *session;
     struct generate_stats *stats;
     banyan_kv_type kv_type;
-    size_t kv_row; // elements of a row of K (and of V)
-    void *k, *v;   // packed, of one block
+    uint32_t kv_heads, dim;
+    void *k, *v;              // packed, of one block
+    float *k_scale, *v_scale; // likewise; NULL for a type without
     bool generating;
 };
 
@@ -63,10 +64,13 @@ static enum common_code cluster_attend(void *arg, uint32_t layer, uint64_t first
     struct cluster *c = arg;
     banyan_error e = {0}, ie = {0};
     banyan_trace trace = {0};
-    rounding_pack(c->kv_type, k, rows * c->kv_row, c->k);
-    rounding_pack(c->kv_type, v, rows * c->kv_row, c->v);
+    rounding_pack(c->kv_type, k, (size_t)rows * c->kv_heads, c->dim, c->k, c->k_scale);
+    rounding_pack(c->kv_type, v, (size_t)rows * c->kv_heads, c->dim, c->v, c->v_scale);
     if (!c->generating) {
-        if (banyan_attach(c->session, layer, first, rows, c->k, c->v, &e) != BANYAN_OK)
+        banyan_code attached = c->k_scale ? banyan_attach_scaled(c->session, layer, first, rows, c->k,
+                                                                 c->k_scale, c->v, c->v_scale, &e)
+                                          : banyan_attach(c->session, layer, first, rows, c->k, c->v, &e);
+        if (attached != BANYAN_OK)
             return from_banyan(&e, "attach", err);
         if (banyan_commit(c->session, layer, first, rows, &e) != BANYAN_OK)
             return from_banyan(&e, "commit", err);
@@ -76,6 +80,8 @@ static enum common_code cluster_attend(void *arg, uint32_t layer, uint64_t first
     if (c->generating) {
         item.k = c->k;
         item.v = c->v;
+        item.k_scale = c->k_scale;
+        item.v_scale = c->v_scale;
     }
     enum common_code code = COMMON_OK;
     if (banyan_attend(c->client, &item, 1, 0, &trace, &e) != BANYAN_OK)
@@ -95,13 +101,15 @@ static enum common_code cluster_open(struct cluster *c, const struct generate_op
     banyan_error e = {0};
     banyan_options bo = {.token_file = options->token_file, .timeout_ns = 120 * COMMON_NS_PER_S};
     banyan_cluster_info info;
-    *c = (struct cluster){.stats = stats,
-                          .kv_type = options->kv_type,
-                          .kv_row = (size_t)m->kv_heads * m->head_dim};
-    size_t bytes = options->block * c->kv_row * sizeof(float);
+    *c = (struct cluster){
+        .stats = stats, .kv_type = options->kv_type, .kv_heads = m->kv_heads, .dim = m->head_dim};
+    size_t heads = options->block * m->kv_heads, bytes = heads * m->head_dim * sizeof(float);
+    bool scaled = banyan_kv_scaled(options->kv_type);
     c->k = malloc(bytes);
     c->v = malloc(bytes);
-    if (!c->k || !c->v)
+    c->k_scale = scaled ? malloc(heads * sizeof(float)) : NULL;
+    c->v_scale = scaled ? malloc(heads * sizeof(float)) : NULL;
+    if (!c->k || !c->v || (scaled && (!c->k_scale || !c->v_scale)))
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "no memory for a block");
     if (banyan_connect(options->endpoint, &bo, &c->client, &e) != BANYAN_OK ||
         banyan_cluster_get_info(c->client, &info, &e) != BANYAN_OK)
@@ -128,6 +136,8 @@ static void cluster_close(struct cluster *c, bool keep_session)
     banyan_disconnect(c->client);
     free(c->k);
     free(c->v);
+    free(c->k_scale);
+    free(c->v_scale);
 }
 
 enum common_code generate_record_init(struct generate_record *record, const struct generate_options *options,

@@ -72,8 +72,13 @@ static void drop_session(banyan_session *session)
 static void attach_all(banyan_session *session, const struct mirror *m, uint64_t first, uint64_t count)
 {
     for (uint32_t layer = 0; layer < banyan_session_spec(session)->layers; layer++) {
-        OK(banyan_attach(session, layer, first, count, mirror_k(m, layer, first), mirror_v(m, layer, first),
-                         err));
+        if (banyan_kv_scaled(banyan_session_spec(session)->kv_type))
+            OK(banyan_attach_scaled(session, layer, first, count, mirror_k(m, layer, first),
+                                    mirror_k_scale(m, layer, first), mirror_v(m, layer, first),
+                                    mirror_v_scale(m, layer, first), err));
+        else
+            OK(banyan_attach(session, layer, first, count, mirror_k(m, layer, first),
+                             mirror_v(m, layer, first), err));
         OK(banyan_commit(session, layer, first, count, err));
     }
 }
@@ -98,6 +103,8 @@ static void make_question(struct question *q, banyan_session *session, const str
         .q = mirror_q(m, first),
         .k = append ? mirror_k(m, layer, first) : NULL,
         .v = append ? mirror_v(m, layer, first) : NULL,
+        .k_scale = append ? mirror_k_scale(m, layer, first) : NULL,
+        .v_scale = append ? mirror_v_scale(m, layer, first) : NULL,
         .o = q->o,
         .lse = q->lse,
         .error = &q->error,
@@ -429,6 +436,104 @@ static void test_kinds_of_attention(void **state)
     }
 }
 
+// Codes and scales go in and come back as attention: attached, appended (also across many RPCs), forked and
+// truncated.
+static void test_quantised(void **state)
+{
+    (void)state;
+    for (banyan_kv_type type = BANYAN_INT8; type <= BANYAN_FP8; type++) {
+        const banyan_spec spec = {.layers = 2,
+                                  .q_heads = 6,
+                                  .kv_heads = 3,
+                                  .k_dim = 40,
+                                  .v_dim = 24,
+                                  .kv_type = type,
+                                  .chunk_tokens = 32,
+                                  .members = 3};
+        banyan_session *session = new_session(&spec), *fork = NULL;
+        struct mirror *m = mirror_new(&spec, 900, 50 + type), *other = mirror_new(&spec, 900, 50 + type);
+        attach_all(session, m, 0, 333);
+        ask_and_check(session, m, 0, 333, 77, true);
+        ask_and_check(session, m, 1, 333, 1, true);
+        ask_and_check(session, m, 1, 334, 76, true);
+        ask_and_check(session, m, 1, 100, 310, false);
+        banyan_session_info info;
+        OK(banyan_session_get_info(session, &info, err));
+        assert_int_equal(info.bytes, UINT64_C(2) * 410 * 3 * (40 + 4 + 24 + 4));
+        banyan_session_info_free(&info);
+        OK(banyan_session_fork(session, 205, NULL, &fork, err));
+        OK(banyan_session_truncate(session, 150, err));
+        mirror_change(other, 205, 77);
+        ask_and_check(fork, other, 0, 205, 20, true);
+        ask_and_check(session, m, 0, 150, 500, true); // more than a MiB: in parts
+        ask_and_check(fork, other, 0, 0, 225, false);
+        ask_and_check(session, m, 0, 640, 10, false);
+        mirror_free(m);
+        mirror_free(other);
+        drop_session(fork);
+        drop_session(session);
+    }
+}
+
+static void test_scales_where_they_belong(void **state)
+{
+    (void)state;
+    banyan_error error;
+    banyan_spec spec = small_spec;
+    spec.kv_type = BANYAN_INT8;
+    banyan_session *scaled = new_session(&spec), *plain = new_session(&small_spec);
+    struct mirror *m = mirror_new(&spec, 4, 60), *n = mirror_new(&small_spec, 4, 60);
+    const void *k = mirror_k(m, 0, 0), *v = mirror_v(m, 0, 0);
+    const float *ks = mirror_k_scale(m, 0, 0), *vs = mirror_v_scale(m, 0, 0);
+#define SAYS(call, text)                                                                                     \
+    do {                                                                                                     \
+        assert_int_equal(call, BANYAN_INVALID_ARGUMENT);                                                     \
+        if (!strstr(error.message, text))                                                                    \
+            fail_msg("%s: '%s' without '%s'", #call, error.message, text);                                   \
+    } while (0)
+    SAYS(banyan_attach(scaled, 0, 0, 4, k, v, &error), "banyan_attach_scaled");
+    SAYS(banyan_attach_scaled(plain, 0, 0, 4, k, ks, v, vs, &error), "use banyan_attach");
+    SAYS(banyan_attach_scaled(scaled, 0, 0, 4, k, NULL, v, vs, &error), "k_scale or v_scale is NULL");
+    SAYS(banyan_attach_scaled(scaled, 0, 0, 4, k, ks, v, NULL, &error), "k_scale or v_scale is NULL");
+    SAYS(banyan_attach_scaled(scaled, 0, 0, 4, NULL, ks, v, vs, &error), "k or v is NULL");
+    SAYS(banyan_attach_scaled(scaled, 2, 0, 4, k, ks, v, vs, &error), "layer 2");
+    struct question q;
+    static const struct {
+        bool scaled, k, ks, vs;
+        const char *text;
+    } cases[] = {
+        {true, true, false, false, "k_scale and v_scale go with k and v"},
+        {true, true, true, false, "k_scale and v_scale go with k and v"},
+        {true, true, false, true, "k_scale and v_scale go with k and v"},
+        {true, false, true, true, "of BANYAN_INT8 and BANYAN_FP8 only"},
+        {false, true, true, false, "of BANYAN_INT8 and BANYAN_FP8 only"},
+        {false, true, false, true, "of BANYAN_INT8 and BANYAN_FP8 only"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        make_question(&q, cases[i].scaled ? scaled : plain, cases[i].scaled ? m : n, 0, 0, 4, cases[i].k);
+        q.item.k_scale = cases[i].ks ? ks : NULL;
+        q.item.v_scale = cases[i].vs ? vs : NULL;
+        OK(banyan_attend(client, &q.item, 1, 0, NULL, err));
+        error = q.error;
+        SAYS(q.item.code, cases[i].text);
+        free_question(&q);
+    }
+#undef SAYS
+    ask_and_check(scaled, m, 0, 0, 4, true);
+    float x[6] = {0}, scales[2];
+    int8_t codes[6];
+    assert_int_equal(banyan_quantise(BANYAN_BF16, x, 2, 3, codes, scales), BANYAN_INVALID_ARGUMENT);
+    x[0] = 1, x[1] = -2, x[5] = 254;
+    assert_int_equal(banyan_quantise(BANYAN_INT8, x, 2, 3, codes, scales), BANYAN_OK);
+    assert_memory_equal(codes, ((const int8_t[]){64, -127, 0, 0, 0, 127}), 6); // 63.5 to the even
+    assert_true(scales[0] == 2.0f / 127 && scales[1] == 2);
+    assert_true(banyan_kv_scaled(BANYAN_FP8) && !banyan_kv_scaled(BANYAN_F16));
+    mirror_free(m);
+    mirror_free(n);
+    drop_session(scaled);
+    drop_session(plain);
+}
+
 static void test_prefill_block_in_slabs(void **state)
 {
     (void)state;
@@ -742,6 +847,8 @@ int main(int argc, char **argv)
         TEST(test_decode_token_by_token),
         TEST(test_positions_beyond),
         TEST(test_kinds_of_attention),
+        TEST(test_quantised),
+        TEST(test_scales_where_they_belong),
         TEST(test_prefill_block_in_slabs),
         TEST(test_batch_over_sessions),
         TEST(test_truncate),

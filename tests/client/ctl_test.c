@@ -233,7 +233,9 @@ static void test_sessions(void **state)
 static struct common_safetensor tensor(const char *name, enum common_dtype dtype, uint64_t rows,
                                        uint64_t heads, uint64_t dim, const void *data)
 {
-    size_t element = dtype == COMMON_DTYPE_F32 ? 4 : 2;
+    size_t element = dtype == COMMON_DTYPE_F32                                 ? 4
+                     : dtype == COMMON_DTYPE_F16 || dtype == COMMON_DTYPE_BF16 ? 2
+                                                                               : 1;
     return (struct common_safetensor){.name = name,
                                       .dtype = dtype,
                                       .n_dims = 3,
@@ -247,6 +249,31 @@ static void write_file(const char *name, const struct common_safetensor *tensors
     struct common_error err;
     if (client_safetensors_write(path_of(name), tensors, n, &err) != COMMON_OK)
         fail_msg("%s", err.message);
+}
+
+static struct common_safetensor scales(const char *name, uint64_t rows, uint64_t heads, const float *data)
+{
+    struct common_safetensor t = tensor(name, COMMON_DTYPE_F32, rows, heads, 1, data);
+    t.n_dims = 2;
+    return t;
+}
+
+// What attend wrote against the reference.
+static void check_out(const struct mirror *m, uint32_t layer, uint64_t first, uint32_t rows)
+{
+    struct common_safetensors *file;
+    struct common_error error;
+    if (common_safetensors_open(path_of("out"), &file, &error) != COMMON_OK)
+        fail_msg("%s", error.message);
+    const struct common_safetensor *o = common_safetensors_find(file, "o"),
+                                   *lse = common_safetensors_find(file, "lse");
+    float *copy_o = malloc(o->bytes), *copy_lse = malloc(lse->bytes);
+    memcpy(copy_o, o->data, o->bytes);
+    memcpy(copy_lse, lse->data, lse->bytes);
+    mirror_check(m, layer, first, rows, 0, copy_o, copy_lse);
+    free(copy_o);
+    free(copy_lse);
+    common_safetensors_close(file);
 }
 
 static void test_tensors(void **state)
@@ -285,19 +312,7 @@ static void test_tensors(void **state)
     expect(0, line, path_of("out"));
     said("303");
     said("w0");
-    struct common_safetensors *file;
-    struct common_error err;
-    if (common_safetensors_open(path_of("out"), &file, &err) != COMMON_OK)
-        fail_msg("%s", err.message);
-    const struct common_safetensor *o = common_safetensors_find(file, "o"),
-                                   *lse = common_safetensors_find(file, "lse");
-    assert_int_equal(o->bytes, ROWS * 4 * 12 * sizeof(float));
-    assert_int_equal(lse->bytes, ROWS * 4 * sizeof(float));
-    float copy_o[ROWS * 4 * 12], copy_lse[ROWS * 4];
-    memcpy(copy_o, o->data, sizeof copy_o);
-    memcpy(copy_lse, lse->data, sizeof copy_lse);
-    mirror_check(m, 1, TOKENS, ROWS, 0, copy_o, copy_lse);
-    common_safetensors_close(file);
+    check_out(m, 1, TOKENS, ROWS);
     expect(0, "session show t -o json", NULL);
     json = parse();
     assert_int_equal(number(json, "length"), TOKENS); // of the shortest layer
@@ -319,6 +334,96 @@ static void test_tensors(void **state)
     expect(0, "session delete t", NULL);
     expect(0, "session delete u", NULL);
     mirror_free(m);
+}
+
+// Quantised K and V, with their scales or from F32.
+static void test_quantised_tensors(void **state)
+{
+    (void)state;
+    enum { TOKENS = 90, ROWS = 2 };
+    banyan_spec quantised = spec;
+    quantised.layers = 1;
+    for (banyan_kv_type type = BANYAN_INT8; type <= BANYAN_FP8; type++) {
+        const char *name = type == BANYAN_INT8 ? "int8" : "fp8";
+        enum common_dtype dtype = type == BANYAN_INT8 ? COMMON_DTYPE_I8 : COMMON_DTYPE_F8_E4M3;
+        quantised.kv_type = type;
+        struct mirror *m = mirror_new(&quantised, TOKENS + ROWS, 7);
+        const struct common_safetensor layers[] = {
+            tensor("layers.0.k", dtype, TOKENS, 2, 8, mirror_k(m, 0, 0)),
+            tensor("layers.0.v", dtype, TOKENS, 2, 12, mirror_v(m, 0, 0)),
+            scales("layers.0.k_scale", TOKENS, 2, mirror_k_scale(m, 0, 0)),
+            scales("layers.0.v_scale", TOKENS, 2, mirror_v_scale(m, 0, 0)),
+        };
+        const struct common_safetensor question[] = {
+            tensor("q", COMMON_DTYPE_F32, ROWS, 4, 8, mirror_q(m, TOKENS)),
+            tensor("k", dtype, ROWS, 2, 8, mirror_k(m, 0, TOKENS)),
+            tensor("v", dtype, ROWS, 2, 12, mirror_v(m, 0, TOKENS)),
+            scales("k_scale", ROWS, 2, mirror_k_scale(m, 0, TOKENS)),
+            scales("v_scale", ROWS, 2, mirror_v_scale(m, 0, TOKENS)),
+        };
+        char line[600];
+        snprintf(line, sizeof line,
+                 "session create --q-heads 4 --kv-heads 2 --dim 8 --v-dim 12 --kv-type %s z", name);
+        expect(0, line, NULL);
+        said(name);
+        write_file("kv", layers, 3);
+        expect(4, "attach z %s --commit", path_of("kv"));
+        complained("layers.0.v_scale");
+        struct common_safetensor bad[4];
+        memcpy(bad, layers, sizeof bad);
+        bad[3] = scales("layers.0.v_scale", TOKENS - 1, 2, mirror_v_scale(m, 0, 0));
+        write_file("kv", bad, 4);
+        expect(4, "attach z %s --commit", path_of("kv"));
+        complained("layers.0.v_scale");
+        write_file("kv", layers, 4);
+        expect(0, "attach z %s --commit", path_of("kv"));
+        write_file("q", question, 3);
+        expect(4, "attend z %s", path_of("q"));
+        complained("k_scale");
+        write_file("q", question, 5);
+        snprintf(line, sizeof line, "attend z %s --out %%s", path_of("q"));
+        expect(0, line, path_of("out"));
+        check_out(m, 0, TOKENS, ROWS);
+        // F32 is quantised on the way, to the very codes that the mirror holds.
+        banyan_spec plain = quantised;
+        plain.kv_type = BANYAN_F32;
+        struct mirror *f = mirror_new(&plain, TOKENS + ROWS, 7);
+        const struct common_safetensor floats[] = {
+            tensor("layers.0.k", COMMON_DTYPE_F32, TOKENS, 2, 8, mirror_k(f, 0, 0)),
+            tensor("layers.0.v", COMMON_DTYPE_F32, TOKENS, 2, 12, mirror_v(f, 0, 0)),
+            layers[2],
+            layers[3],
+        };
+        expect(0, "session truncate z 0", NULL);
+        write_file("kv", floats, 4);
+        expect(4, "attach z %s --commit", path_of("kv")); // F32 has no scales
+        write_file("kv", floats, 2);
+        expect(0, "attach z %s --commit", path_of("kv"));
+        const struct common_safetensor float_question[] = {
+            question[0],
+            tensor("k", COMMON_DTYPE_F32, ROWS, 2, 8, mirror_k(f, 0, TOKENS)),
+            tensor("v", COMMON_DTYPE_F32, ROWS, 2, 12, mirror_v(f, 0, TOKENS)),
+        };
+        write_file("q", float_question, 3);
+        expect(0, line, path_of("out"));
+        check_out(m, 0, TOKENS, ROWS);
+        expect(0, "session delete z", NULL);
+        mirror_free(m);
+        mirror_free(f);
+    }
+    // A type without scales takes none
+    const uint16_t zeros[4 * 2 * 12] = {0};
+    const float ones[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+    const struct common_safetensor layers[] = {
+        tensor("layers.0.k", COMMON_DTYPE_F16, 4, 2, 8, zeros),
+        tensor("layers.0.v", COMMON_DTYPE_F16, 4, 2, 12, zeros),
+        scales("layers.0.k_scale", 4, 2, ones),
+    };
+    expect(0, "session create --q-heads 4 --kv-heads 2 --dim 8 --v-dim 12 --kv-type f16 y", NULL);
+    write_file("kv", layers, 3);
+    expect(4, "attach y %s", path_of("kv"));
+    complained("no scales");
+    expect(0, "session delete y", NULL);
 }
 
 static void test_wrong_tensors(void **state)
@@ -422,6 +527,7 @@ int main(void)
         cmocka_unit_test_teardown(test_connection, clean_up),
         cmocka_unit_test_teardown(test_sessions, clean_up),
         cmocka_unit_test_teardown(test_tensors, clean_up),
+        cmocka_unit_test_teardown(test_quantised_tensors, clean_up),
         cmocka_unit_test_teardown(test_wrong_tensors, clean_up),
         cmocka_unit_test_teardown(test_hello, clean_up),
     };

@@ -10,16 +10,17 @@
 
 #include <cmocka.h>
 
-#include "common/float16.h"
 #include "common/hash.h"
+#include "examples/rounding.h"
 #include "kernels/reference.h"
 
 struct mirror {
     banyan_spec spec;
     uint64_t tokens;
     size_t element;
-    uint8_t **k, **v; // [layers]: [tokens][kv_heads][dim]
-    float *q;         // [tokens][q_heads][k_dim]
+    uint8_t **k, **v;           // [layers]: [tokens][kv_heads][dim]
+    float **k_scale, **v_scale; // [layers]: [tokens][kv_heads]; NULL: a type without
+    float *q;                   // [tokens][q_heads][k_dim]
 };
 
 static void *get_memory(size_t bytes)
@@ -36,25 +37,23 @@ static float value_at(uint64_t seed, uint64_t place)
     return (float)((double)(common_mix64(seed ^ common_mix64(place)) >> 11) * 0x1p-52 - 1.0);
 }
 
-static void fill(const struct mirror *m, uint8_t *to, uint64_t from, uint64_t n, uint64_t seed)
+// Rows [from, to) of `heads` heads: elements or codes, and scales where the type has them.
+static void fill(const struct mirror *m, uint8_t *out, float *scales, uint64_t from, uint64_t to,
+                 uint32_t dim, uint64_t seed)
 {
-    for (uint64_t i = from; i < n; i++) {
-        float x = value_at(seed, i);
-        uint16_t half = m->spec.kv_type == BANYAN_F16 ? common_f16_from_float(x) : common_bf16_from_float(x);
-        if (m->spec.kv_type == BANYAN_F32)
-            memcpy(to + i * 4, &x, 4);
-        else
-            memcpy(to + i * 2, &half, 2);
+    float x[1024];
+    for (uint64_t row = from * m->spec.kv_heads; row < to * m->spec.kv_heads; row++) {
+        for (uint32_t i = 0; i < dim; i++)
+            x[i] = value_at(seed, row * dim + i);
+        rounding_pack(m->spec.kv_type, x, 1, dim, out + row * dim * m->element, scales ? scales + row : NULL);
     }
 }
 
 void mirror_change(struct mirror *m, uint64_t first, uint64_t seed)
 {
-    uint64_t k_row = (uint64_t)m->spec.kv_heads * m->spec.k_dim,
-             v_row = (uint64_t)m->spec.kv_heads * m->spec.v_dim;
     for (uint32_t layer = 0; layer < m->spec.layers; layer++) {
-        fill(m, m->k[layer], first * k_row, m->tokens * k_row, seed * 1000 + layer * 2);
-        fill(m, m->v[layer], first * v_row, m->tokens * v_row, seed * 1000 + layer * 2 + 1);
+        fill(m, m->k[layer], m->k_scale[layer], first, m->tokens, m->spec.k_dim, seed * 1000 + layer * 2);
+        fill(m, m->v[layer], m->v_scale[layer], first, m->tokens, m->spec.v_dim, seed * 1000 + layer * 2 + 1);
     }
 }
 
@@ -67,13 +66,19 @@ struct mirror *mirror_new(const banyan_spec *spec, uint64_t tokens, uint64_t see
     if (m->spec.scale == 0)
         m->spec.scale = 1.0f / sqrtf((float)spec->k_dim);
     m->tokens = tokens;
-    m->element = spec->kv_type == BANYAN_F32 ? 4 : 2;
+    m->element = rounding_bytes(spec->kv_type);
     m->k = calloc(spec->layers, sizeof(uint8_t *));
     m->v = calloc(spec->layers, sizeof(uint8_t *));
+    m->k_scale = calloc(spec->layers, sizeof(float *));
+    m->v_scale = calloc(spec->layers, sizeof(float *));
     m->q = get_memory(tokens * spec->q_heads * spec->k_dim * sizeof(float));
     for (uint32_t layer = 0; layer < spec->layers; layer++) {
         m->k[layer] = get_memory(tokens * spec->kv_heads * spec->k_dim * m->element);
         m->v[layer] = get_memory(tokens * spec->kv_heads * spec->v_dim * m->element);
+        if (!banyan_kv_scaled(spec->kv_type))
+            continue;
+        m->k_scale[layer] = get_memory(tokens * spec->kv_heads * sizeof(float));
+        m->v_scale[layer] = get_memory(tokens * spec->kv_heads * sizeof(float));
     }
     for (uint64_t i = 0; i < tokens * spec->q_heads * spec->k_dim; i++)
         m->q[i] = 4 * value_at(seed + 99, i);
@@ -88,9 +93,13 @@ void mirror_free(struct mirror *m)
     for (uint32_t layer = 0; layer < m->spec.layers; layer++) {
         free(m->k[layer]);
         free(m->v[layer]);
+        free(m->k_scale[layer]);
+        free(m->v_scale[layer]);
     }
     free(m->k);
     free(m->v);
+    free(m->k_scale);
+    free(m->v_scale);
     free(m->q);
     free(m);
 }
@@ -105,19 +114,29 @@ const void *mirror_v(const struct mirror *m, uint32_t layer, uint64_t first)
     return m->v[layer] + first * m->spec.kv_heads * m->spec.v_dim * m->element;
 }
 
+const float *mirror_k_scale(const struct mirror *m, uint32_t layer, uint64_t first)
+{
+    return m->k_scale[layer] ? m->k_scale[layer] + first * m->spec.kv_heads : NULL;
+}
+
+const float *mirror_v_scale(const struct mirror *m, uint32_t layer, uint64_t first)
+{
+    return m->v_scale[layer] ? m->v_scale[layer] + first * m->spec.kv_heads : NULL;
+}
+
 const float *mirror_q(const struct mirror *m, uint64_t first)
 {
     return m->q + first * m->spec.q_heads * m->spec.k_dim;
 }
 
-// [tokens][kv_heads][dim] → [tokens][dim] of one head.
-static uint8_t *gather_head(const struct mirror *m, const uint8_t *from, uint64_t tokens, uint32_t head,
-                            uint32_t dim)
+// [tokens][kv_heads][row] → [tokens][row] of one head; NULL of NULL.
+static void *gather_head(const struct mirror *m, const void *from, uint64_t tokens, uint32_t head, size_t row)
 {
-    size_t row = dim * m->element;
+    if (!from)
+        return NULL;
     uint8_t *to = get_memory(tokens * row);
     for (uint64_t t = 0; t < tokens; t++)
-        memcpy(to + t * row, from + (t * m->spec.kv_heads + head) * row, row);
+        memcpy(to + t * row, (const uint8_t *)from + (t * m->spec.kv_heads + head) * row, row);
     return to;
 }
 
@@ -134,9 +153,12 @@ static void check_head(const struct mirror *m, const struct kernels_spec *spec, 
                        const float *lse)
 {
     uint32_t group = kernels_spec_group(spec), dv = spec->v_dim;
-    uint8_t *k = gather_head(m, m->k[layer], visible, kv_head, spec->k_dim);
-    uint8_t *v = gather_head(m, m->v[layer], visible, kv_head, dv);
-    struct kernels_run run = {.k = k, .v = v, .first = 0, .rows = (uint32_t)visible};
+    void *k = gather_head(m, m->k[layer], visible, kv_head, spec->k_dim * m->element);
+    void *v = gather_head(m, m->v[layer], visible, kv_head, dv * m->element);
+    float *k_scale = gather_head(m, m->k_scale[layer], visible, kv_head, sizeof(float));
+    float *v_scale = gather_head(m, m->v_scale[layer], visible, kv_head, sizeof(float));
+    struct kernels_run run = {
+        .k = k, .v = v, .first = 0, .rows = (uint32_t)visible, .k_scale = k_scale, .v_scale = v_scale};
     struct kernels_job job = {
         .spec = spec,
         .kv_head = kv_head,
@@ -167,6 +189,8 @@ static void check_head(const struct mirror *m, const struct kernels_spec *spec, 
     free(judge);
     free(k);
     free(v);
+    free(k_scale);
+    free(v_scale);
 }
 
 void mirror_check(const struct mirror *m, uint32_t layer, uint64_t first, uint32_t rows, uint64_t visible,

@@ -17,6 +17,8 @@ void mirror_free(struct mirror *mirror); // NULL is allowed
 // As the library wants them, from position `first` on.
 const void *mirror_k(const struct mirror *mirror, uint32_t layer, uint64_t first);
 const void *mirror_v(const struct mirror *mirror, uint32_t layer, uint64_t first);
+const float *mirror_k_scale(const struct mirror *mirror, uint32_t layer, uint64_t first); // NULL: no scales
+const float *mirror_v_scale(const struct mirror *mirror, uint32_t layer, uint64_t first);
 const float *mirror_q(const struct mirror *mirror, uint64_t first);
 // Other values from position `first` on, in every layer.
 void mirror_change(struct mirror *mirror, uint64_t first, uint64_t seed);

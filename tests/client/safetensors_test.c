@@ -36,6 +36,7 @@ static void test_round_trip(void **state)
     (void)state;
     float o[6] = {1, -2, 3.5f, 0, 1e30f, -0.0f};
     uint16_t h[3] = {0x3c00, 0x7c00, 1};
+    uint8_t codes[4] = {0x80, 0x7f, 1, 0};
     struct common_safetensor tensors[] = {
         {.name = "o",
          .dtype = COMMON_DTYPE_F32,
@@ -46,15 +47,18 @@ static void test_round_trip(void **state)
         {.name = "h\"\n", .dtype = COMMON_DTYPE_F16, .n_dims = 1, .dims = {3}, .data = h, .bytes = sizeof h},
         {.name = "b", .dtype = COMMON_DTYPE_BF16, .n_dims = 2, .dims = {3, 1}, .data = h, .bytes = sizeof h},
         {.name = "none", .dtype = COMMON_DTYPE_F32, .n_dims = 2, .dims = {0, 7}, .data = o, .bytes = 0},
+        {.name = "i", .dtype = COMMON_DTYPE_I8, .n_dims = 1, .dims = {3}, .data = codes, .bytes = 3},
+        {.name = "f", .dtype = COMMON_DTYPE_F8_E4M3, .n_dims = 1, .dims = {4}, .data = codes, .bytes = 4},
     };
+    const size_t n = sizeof tensors / sizeof *tensors;
     struct common_error err;
-    assert_int_equal(client_safetensors_write(path, tensors, 4, &err), COMMON_OK);
-    assert_int_equal(client_safetensors_write(path, tensors, 4, &err), COMMON_OK); // replaces
+    assert_int_equal(client_safetensors_write(path, tensors, n, &err), COMMON_OK);
+    assert_int_equal(client_safetensors_write(path, tensors, n, &err), COMMON_OK); // replaces
     struct common_safetensors *file;
     if (common_safetensors_open(path, &file, &err) != COMMON_OK)
         fail_msg("%s", err.message);
-    assert_int_equal(common_safetensors_count(file), 4);
-    for (int i = 0; i < 4; i++) {
+    assert_int_equal(common_safetensors_count(file), n);
+    for (size_t i = 0; i < n; i++) {
         const struct common_safetensor *t = common_safetensors_find(file, tensors[i].name);
         assert_non_null(t);
         assert_int_equal(t->dtype, tensors[i].dtype);

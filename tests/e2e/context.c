@@ -27,12 +27,22 @@ void context_init(struct context *c, const banyan_spec *spec, uint64_t room)
                           .k_row = (size_t)spec->kv_heads * spec->k_dim * element,
                           .v_row = (size_t)spec->kv_heads * spec->v_dim * element,
                           .k = allocate(spec->layers * sizeof(*c->k)),
-                          .v = allocate(spec->layers * sizeof(*c->v))};
+                          .v = allocate(spec->layers * sizeof(*c->v)),
+                          .k_scale = allocate(spec->layers * sizeof(*c->k_scale)),
+                          .v_scale = allocate(spec->layers * sizeof(*c->v_scale))};
+    bool scaled = banyan_kv_scaled(spec->kv_type);
+    size_t scales = scaled ? room * spec->kv_heads * sizeof(float) : 0;
     for (uint32_t l = 0; l < spec->layers; l++) {
         c->k[l] = allocate(room * c->k_row);
         c->v[l] = allocate(room * c->v_row);
         memset(c->k[l], 0, room * c->k_row);
         memset(c->v[l], 0, room * c->v_row);
+        c->k_scale[l] = scaled ? allocate(scales) : NULL;
+        c->v_scale[l] = scaled ? allocate(scales) : NULL;
+        if (scaled) {
+            memset(c->k_scale[l], 0, scales);
+            memset(c->v_scale[l], 0, scales);
+        }
     }
 }
 
@@ -41,10 +51,15 @@ void context_free(struct context *c)
     for (uint32_t l = 0; c->k && l < c->spec.layers; l++) {
         free(c->k[l]);
         free(c->v[l]);
+        free(c->k_scale[l]);
+        free(c->v_scale[l]);
     }
     free(c->k);
     free(c->v);
+    free(c->k_scale);
+    free(c->v_scale);
     c->k = c->v = NULL;
+    c->k_scale = c->v_scale = NULL;
 }
 
 void context_copy(struct context *to, const struct context *from)
@@ -53,6 +68,10 @@ void context_copy(struct context *to, const struct context *from)
     for (uint32_t l = 0; l < from->spec.layers; l++) {
         memcpy(to->k[l], from->k[l], from->room * from->k_row);
         memcpy(to->v[l], from->v[l], from->room * from->v_row);
+        if (from->k_scale[l]) {
+            memcpy(to->k_scale[l], from->k_scale[l], from->room * from->spec.kv_heads * sizeof(float));
+            memcpy(to->v_scale[l], from->v_scale[l], from->room * from->spec.kv_heads * sizeof(float));
+        }
     }
 }
 
@@ -61,10 +80,13 @@ void context_set(struct context *c, uint32_t layer, uint64_t position, uint32_t 
 {
     size_t element = rounding_bytes(c->spec.kv_type);
     assert_true(position < c->room);
-    rounding_pack(c->spec.kv_type, k, c->spec.k_dim,
-                  c->k[layer] + position * c->k_row + (size_t)kv_head * c->spec.k_dim * element);
-    rounding_pack(c->spec.kv_type, v, c->spec.v_dim,
-                  c->v[layer] + position * c->v_row + (size_t)kv_head * c->spec.v_dim * element);
+    size_t at = position * c->spec.kv_heads + kv_head;
+    rounding_pack(c->spec.kv_type, k, 1, c->spec.k_dim,
+                  c->k[layer] + position * c->k_row + (size_t)kv_head * c->spec.k_dim * element,
+                  c->k_scale[layer] ? c->k_scale[layer] + at : NULL);
+    rounding_pack(c->spec.kv_type, v, 1, c->spec.v_dim,
+                  c->v[layer] + position * c->v_row + (size_t)kv_head * c->spec.v_dim * element,
+                  c->v_scale[layer] ? c->v_scale[layer] + at : NULL);
 }
 
 void context_random(struct context *c, uint64_t first, uint64_t count, uint64_t seed)
@@ -90,6 +112,27 @@ const void *context_k(const struct context *c, uint32_t layer, uint64_t position
 const void *context_v(const struct context *c, uint32_t layer, uint64_t position)
 {
     return c->v[layer] + position * c->v_row;
+}
+
+const float *context_k_scale(const struct context *c, uint32_t layer, uint64_t position)
+{
+    return c->k_scale[layer] ? c->k_scale[layer] + position * c->spec.kv_heads : NULL;
+}
+
+const float *context_v_scale(const struct context *c, uint32_t layer, uint64_t position)
+{
+    return c->v_scale[layer] ? c->v_scale[layer] + position * c->spec.kv_heads : NULL;
+}
+
+banyan_code context_attach(banyan_session *session, const struct context *c, uint32_t layer, uint64_t first,
+                           uint64_t count, banyan_error *error)
+{
+    if (!banyan_kv_scaled(c->spec.kv_type))
+        return banyan_attach(session, layer, first, count, context_k(c, layer, first),
+                             context_v(c, layer, first), error);
+    return banyan_attach_scaled(session, layer, first, count, context_k(c, layer, first),
+                                context_k_scale(c, layer, first), context_v(c, layer, first),
+                                context_v_scale(c, layer, first), error);
 }
 
 float *context_queries(const banyan_spec *spec, uint32_t rows, uint64_t seed)
@@ -142,7 +185,14 @@ void context_check(const struct context *c, uint32_t layer, uint64_t first, uint
     for (uint32_t h = 0; h < s->kv_heads; h++) {
         void *k = one_head(c->k[layer], c->k_row, s->k_dim * element, h, keys);
         void *v = one_head(c->v[layer], c->v_row, s->v_dim * element, h, keys);
-        struct kernels_run run = {.k = k, .v = v, .first = 0, .rows = (uint32_t)keys};
+        bool scaled = c->k_scale[layer] != NULL;
+        size_t scales = s->kv_heads * sizeof(float);
+        void *k_scale =
+                 scaled ? one_head((uint8_t *)c->k_scale[layer], scales, sizeof(float), h, keys) : NULL,
+             *v_scale =
+                 scaled ? one_head((uint8_t *)c->v_scale[layer], scales, sizeof(float), h, keys) : NULL;
+        struct kernels_run run = {
+            .k = k, .v = v, .first = 0, .rows = (uint32_t)keys, .k_scale = k_scale, .v_scale = v_scale};
         struct kernels_job job = {.spec = &ks,
                                   .kv_head = h,
                                   .rows = rows,
@@ -179,6 +229,8 @@ void context_check(const struct context *c, uint32_t layer, uint64_t first, uint
         }
         free(k);
         free(v);
+        free(k_scale);
+        free(v_scale);
     }
     free(want);
     free(row);

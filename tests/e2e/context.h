@@ -14,7 +14,8 @@ struct context {
     banyan_spec spec; // as given; alibi and sinks are borrowed
     uint64_t room;    // rows
     size_t k_row, v_row;
-    uint8_t **k, **v; // [layers] rows [room], packed as the API wants them
+    uint8_t **k, **v;           // [layers] rows [room], packed as the API wants them
+    float **k_scale, **v_scale; // [layers] [room][kv_heads]; entries NULL for a type without scales
 };
 
 void context_init(struct context *c, const banyan_spec *spec, uint64_t room);
@@ -28,6 +29,12 @@ void context_set(struct context *c, uint32_t layer, uint64_t position, uint32_t 
                  const float *v);
 const void *context_k(const struct context *c, uint32_t layer, uint64_t position);
 const void *context_v(const struct context *c, uint32_t layer, uint64_t position);
+const float *context_k_scale(const struct context *c, uint32_t layer, uint64_t position); // NULL: none
+const float *context_v_scale(const struct context *c, uint32_t layer, uint64_t position);
+
+// banyan_attach, or banyan_attach_scaled where the type has scales, of rows from here.
+banyan_code context_attach(banyan_session *session, const struct context *c, uint32_t layer, uint64_t first,
+                           uint64_t count, banyan_error *error);
 
 // Query rows for this spec; free them.
 float *context_queries(const banyan_spec *spec, uint32_t rows, uint64_t seed);

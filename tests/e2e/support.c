@@ -37,6 +37,14 @@ static size_t lse_floats(const struct step *step)
     return (size_t)step->rows * banyan_session_spec(step->session)->q_heads;
 }
 
+void step_append(struct step *step, const struct context *context)
+{
+    step->k = context_k(context, step->layer, step->first);
+    step->v = context_v(context, step->layer, step->first);
+    step->k_scale = context_k_scale(context, step->layer, step->first);
+    step->v_scale = context_v_scale(context, step->layer, step->first);
+}
+
 banyan_item step_item(struct step *step)
 {
     const banyan_spec *spec = banyan_session_spec(step->session);
@@ -56,6 +64,8 @@ banyan_item step_item(struct step *step)
                          .q = step->q ? step->q : step->made_q,
                          .k = step->k,
                          .v = step->v,
+                         .k_scale = step->k_scale,
+                         .v_scale = step->v_scale,
                          .visible = step->visible,
                          .o = step->o,
                          .lse = step->lse,
@@ -124,8 +134,7 @@ void support_check_step(banyan_client *client, banyan_session *session, const st
 void support_fill(banyan_session *session, const struct context *context, uint64_t first, uint64_t count)
 {
     for (uint32_t l = 0; l < context->spec.layers; l++) {
-        OK(banyan_attach(session, l, first, count, context_k(context, l, first), context_v(context, l, first),
-                         ERR));
+        OK(context_attach(session, context, l, first, count, ERR));
         OK(banyan_commit(session, l, first, count, ERR));
     }
 }

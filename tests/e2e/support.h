@@ -31,12 +31,15 @@ struct step {
     uint64_t first, visible;
     const float *q; // NULL: made from seed, and freed with the step
     uint64_t seed;
-    const void *k, *v;       // NULL: nothing is appended
+    const void *k, *v; // NULL: nothing is appended
+    const float *k_scale, *v_scale;
     uint64_t timeout_ns;     // 0: the client's
     float *made_q, *o, *lse; // results
     uint64_t digest, length;
 };
 
+// Rows that go along: those of the step's layer and positions.
+void step_append(struct step *step, const struct context *context);
 // The item as the API wants it, its buffers ready. item->error is ERR.
 banyan_item step_item(struct step *step);
 // Runs it alone. The code is the call's, or else the item's. What it says is in ERR.

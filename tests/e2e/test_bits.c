@@ -11,8 +11,8 @@
 #include <string.h>
 
 #define CLUSTERS 2 // the same but for the compute threads of a worker: 1 and 2
-#define SESSIONS 5
-#define STEPS    12
+#define SESSIONS 7
+#define STEPS    18
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define ROUNDS 2 // of everything: each is ten times as slow
 #else
@@ -73,15 +73,34 @@ static const struct {
       .sinks = sinks},
      333},
     {{.layers = 1, .q_heads = 4, .kv_heads = 1, .k_dim = 16, .v_dim = 16, .kv_type = BANYAN_BF16}, 1},
+    {{.layers = 1,
+      .q_heads = 8,
+      .kv_heads = 2,
+      .k_dim = 64,
+      .v_dim = 64,
+      .kv_type = BANYAN_INT8,
+      .chunk_tokens = 64,
+      .members = 3},
+     300},
+    {{.layers = 1,
+      .q_heads = 8,
+      .kv_heads = 2,
+      .k_dim = 64,
+      .v_dim = 64,
+      .kv_type = BANYAN_FP8,
+      .chunk_tokens = 256,
+      .members = 3},
+     300},
 };
 
 // Small ones that a worker computes where they arrive, large ones for the compute team, some in several
 // slabs.
 static const struct {
     uint32_t session, first, rows, visible;
-} steps[STEPS] = {{0, 1999, 1, 0}, {0, 1800, 200, 0}, {0, 1700, 1, 1500}, {0, 64, 1, 0},
-                  {1, 899, 1, 0},  {1, 640, 260, 0},  {2, 699, 1, 0},     {2, 500, 64, 600},
-                  {3, 332, 1, 0},  {3, 0, 333, 0},    {4, 0, 1, 0},       {0, 1990, 10, 0}};
+} steps[STEPS] = {{0, 1999, 1, 0},  {0, 1800, 200, 0}, {0, 1700, 1, 1500}, {0, 64, 1, 0},   {1, 899, 1, 0},
+                  {1, 640, 260, 0}, {2, 699, 1, 0},    {2, 500, 64, 600},  {3, 332, 1, 0},  {3, 0, 333, 0},
+                  {4, 0, 1, 0},     {0, 1990, 10, 0},  {5, 299, 1, 0},     {5, 280, 20, 0}, {5, 200, 7, 250},
+                  {6, 299, 1, 0},   {6, 280, 20, 0},   {6, 200, 7, 250}};
 
 static struct step step_of(int c, int nth)
 {

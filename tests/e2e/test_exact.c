@@ -55,7 +55,7 @@ static float *make(struct context *context, enum data_mode mode, uint32_t rows, 
     float *q = malloc((size_t)rows * s->q_heads * s->k_dim * sizeof(*q));
     assert_non_null(q);
     for (uint32_t h = 0; h < s->kv_heads; h++) {
-        struct data d = {.spec = {.kv_type = (enum kernels_kv_type)s->kv_type,
+        struct data d = {.spec = {.kv_type = KERNELS_KV_F32, // only the masters are used
                                   .k_dim = s->k_dim,
                                   .v_dim = s->v_dim,
                                   .q_heads = group,
@@ -99,9 +99,7 @@ static void attach_shuffled(banyan_session *session, const struct context *conte
         }
         for (uint32_t i = 0; i < n; i++) {
             if (pass == 0)
-                OK(banyan_attach(session, 0, piece[i].first, piece[i].count,
-                                 context_k(context, 0, piece[i].first), context_v(context, 0, piece[i].first),
-                                 ERR));
+                OK(context_attach(session, context, 0, piece[i].first, piece[i].count, ERR));
             else
                 OK(banyan_commit(session, 0, piece[i].first, piece[i].count, ERR));
         }
@@ -131,10 +129,8 @@ static void judge(const struct shape *shape, enum data_mode mode, struct demand 
     attach_shuffled(session, &context, demand.append ? first : demand.tokens, seed);
     struct step step = {
         .session = session, .first = first, .rows = demand.rows, .visible = demand.visible, .q = q};
-    if (demand.append) {
-        step.k = context_k(&context, 0, first);
-        step.v = context_v(&context, 0, first);
-    }
+    if (demand.append)
+        step_append(&step, &context);
     OK(step_run(client, &step));
     assert_int_equal(step.length, demand.tokens);
     context_check(&context, 0, first, demand.rows, demand.visible, q, step.o, step.lse, &worst, what);
@@ -145,7 +141,8 @@ static void judge(const struct shape *shape, enum data_mode mode, struct demand 
     context_free(&context);
 }
 
-static const banyan_kv_type types[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16};
+#define TYPES 5
+static const banyan_kv_type types[TYPES] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_INT8, BANYAN_FP8};
 static const uint32_t chunks[] = {16, 32, 64, 256};
 
 // Head counts, dims, bends, KV types, widths of the plan and sizes of chunks, mixed so that each meets each.
@@ -181,7 +178,7 @@ static void every_shape(void **state)
                                             {210, 5, false, 100}};
     uint64_t seed = 1;
     for (size_t s = 0; s < sizeof(shapes) / sizeof(*shapes); s++)
-        for (size_t t = 0; t < 3; t++, seed++) {
+        for (size_t t = 0; t < TYPES; t++, seed++) {
             struct shape shape = shapes[s];
             shape.kv_type = types[t];
             shape.members = 1 + (uint32_t)(seed % WORKERS);
@@ -197,7 +194,7 @@ static void adversarial_data(void **state)
     static const struct demand demands[] = {{500, 1, false, 0}, {333, 1, true, 0}, {190, 17, false, 0}};
     uint64_t seed = 5000;
     for (int mode = DATA_LARGE; mode < DATA_MODES; mode++)
-        for (size_t t = 0; t < 3; t++)
+        for (size_t t = 0; t < TYPES; t++)
             for (uint32_t members = 1; members <= WORKERS; members += 2, seed++) {
                 struct shape shape = {"GQA",   6,        2, 64, 32,    chunks[seed % 4],
                                       members, types[t], 0, 0,  false, false};
@@ -218,8 +215,8 @@ static void edges_of_the_layout(void **state)
     for (size_t d = 0; d < sizeof(demands) / sizeof(*demands); d++)
         for (size_t c = 0; c < 4; c += 3)
             for (uint32_t members = 1; members <= WORKERS; members += 4, seed++) {
-                struct shape shape = {"edge",          4, 2, 32,    32,   chunks[c], members,
-                                      types[seed % 3], 0, 0, false, false};
+                struct shape shape = {"edge", 4, 2,     32,   32, chunks[c], members, types[seed % TYPES],
+                                      0,      0, false, false};
                 judge(&shape, DATA_RANDOM, demands[d], seed);
                 shape.window = 3; // hides every chunk but the last or two: the other shards are empty
                 judge(&shape, DATA_RANDOM, demands[d], seed);
@@ -263,13 +260,8 @@ static void token_by_token(void **state)
     OK(banyan_session_create(clients[0], &spec, NULL, &session, ERR));
     for (uint32_t p = 0; p < tokens; p++)
         for (uint32_t l = 0; l < 2; l++) {
-            struct step step = {.session = session,
-                                .layer = l,
-                                .first = p,
-                                .rows = 1,
-                                .seed = p,
-                                .k = context_k(&context, l, p),
-                                .v = context_v(&context, l, p)};
+            struct step step = {.session = session, .layer = l, .first = p, .rows = 1, .seed = p};
+            step_append(&step, &context);
             OK(step_run(clients[0], &step));
             assert_int_equal(step.length, p + 1);
             context_check(&context, l, p, 1, 0, step.made_q, step.o, step.lse, &worst, "decode");
@@ -334,7 +326,7 @@ static void trap_logits_below_any_sentinel(void **state)
 {
     (void)state;
     banyan_spec spec = one_head;
-    for (int t = 0; t < 3; t++) {
+    for (int t = 0; t < TYPES; t++) {
         spec.kv_type = types[t];
         judge_logits(clients[0], &spec, 150, far_below, "far below");
     }
@@ -366,7 +358,7 @@ static void trap_many_workers(void **state)
     banyan_spec spec = one_head;
     static const uint32_t members[] = {1, 4, 16};
     for (int m = 0; m < 3; m++)
-        for (int t = 0; t < 3; t++) {
+        for (int t = 0; t < TYPES; t++) {
             spec.members = members[m];
             spec.kv_type = types[t];
             judge_logits(client, &spec, 1000, near, "many workers");

@@ -54,7 +54,7 @@ static void create(void)
     if (!e)
         return;
     banyan_spec spec = {.layers = LAYERS, .q_heads = 4, .kv_heads = 2, .k_dim = 16, .v_dim = 16};
-    spec.kv_type = (banyan_kv_type)(1 + data_random_below(&dice, 3));
+    spec.kv_type = (banyan_kv_type)(1 + data_random_below(&dice, 5));
     spec.chunk_tokens = 16u << data_random_below(&dice, 3);
     spec.members = data_random_below(&dice, 5);
     spec.alibi = data_random_below(&dice, 4) ? NULL : slopes;
@@ -81,13 +81,8 @@ static void append(struct entry *e)
     if (first + rows > ROOM)
         return;
     fresh_rows(e, first, rows);
-    struct step step = {.session = e->session,
-                        .layer = layer,
-                        .first = first,
-                        .rows = rows,
-                        .seed = content,
-                        .k = context_k(&e->context, layer, first),
-                        .v = context_v(&e->context, layer, first)};
+    struct step step = {.session = e->session, .layer = layer, .first = first, .rows = rows, .seed = content};
+    step_append(&step, &e->context);
     OK(step_run(client, &step));
     e->length[layer] += rows;
     assert_int_equal(step.length, e->length[layer]);
@@ -103,8 +98,7 @@ static void attach(struct entry *e)
     if (first + count > ROOM)
         return;
     fresh_rows(e, first, count);
-    OK(banyan_attach(e->session, layer, first, count, context_k(&e->context, layer, first),
-                     context_v(&e->context, layer, first), ERR));
+    OK(context_attach(e->session, &e->context, layer, first, count, ERR));
     OK(banyan_commit(e->session, layer, first, count, ERR));
     e->length[layer] += count;
     counts[2]++;

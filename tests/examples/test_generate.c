@@ -159,16 +159,16 @@ static void sampled_token_for_token(void **state)
     free(y.ids);
 }
 
-// The check reads the same rounded KV, so it judges these runs too; near ties may fall otherwise, logits may
-// not.
-static void half_precision_kv(void **state)
+// The check reads the same rounded or quantised KV, so it judges these runs too; near ties may fall
+// otherwise, logits may not.
+static void rounded_kv(void **state)
 {
     (void)state;
-    static const char *const types[] = {"bf16", "f16"};
-    for (int t = 0; t < 2; t++) {
+    static const char *const types[] = {"bf16", "f16", "int8", "fp8"};
+    for (size_t t = 0; t < sizeof(types) / sizeof(*types); t++) {
         char a[512], json[512];
         in_dir(types[t], a);
-        in_dir("half.json", json);
+        in_dir("rounded.json", json);
         struct harness_output out =
             RUN("--endpoint", harness_cluster_endpoint(cluster, "tcp"), "--prompt-file", text, "--tokens",
                 "300", "--generate", "10", "--kv", types[t], "--record", a, "--json", json);
@@ -312,7 +312,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greedy_token_for_token),
         cmocka_unit_test(sampled_token_for_token),
-        cmocka_unit_test(half_precision_kv),
+        cmocka_unit_test(rounded_kv),
         cmocka_unit_test(full_check_and_kept_session),
         cmocka_unit_test(the_check_finds_a_wrong_token),
         cmocka_unit_test(wrong_command_lines),
