@@ -196,21 +196,25 @@ uint32_t worker_chunk_run_count(const struct worker_chunk *chunk, uint32_t layer
     return worker_chunk_in_block(chunk, layer) ? 1 : (rows + WORKER_PAGE_TOKENS - 1) / WORKER_PAGE_TOKENS;
 }
 
-void worker_chunk_runs(const struct worker_chunk *chunk, uint32_t layer, uint32_t kv_head, uint32_t rows,
-                       struct kernels_run *out)
+uint32_t worker_chunk_runs(const struct worker_chunk *chunk, uint32_t layer, uint32_t kv_head,
+                           uint32_t kv_heads, uint32_t rows, size_t stride, struct kernels_run *out)
 {
     const struct worker_layer *l = chunk->layers[layer];
-    uint32_t step = worker_chunk_in_block(chunk, layer) ? chunk->shape.chunk_tokens : WORKER_PAGE_TOKENS;
-    for (uint32_t row = 0; row < rows; row += step, out++) {
-        *out = (struct kernels_run){.k = worker_layer_part(chunk, l, WORKER_PART_K, row, kv_head),
-                                    .v = worker_layer_part(chunk, l, WORKER_PART_V, row, kv_head),
-                                    .first = chunk->first + row,
-                                    .rows = rows - row < step ? rows - row : step};
-        if (chunk->parts > WORKER_PART_K_SCALE) {
-            out->k_scale = (const float *)worker_layer_part(chunk, l, WORKER_PART_K_SCALE, row, kv_head);
-            out->v_scale = (const float *)worker_layer_part(chunk, l, WORKER_PART_V_SCALE, row, kv_head);
-        }
+    const struct worker_head *head = l->block ? &chunk->in_block : &chunk->in_page;
+    uint32_t step = l->block ? chunk->shape.chunk_tokens : WORKER_PAGE_TOKENS, n = 0;
+    bool scaled = chunk->parts > WORKER_PART_K_SCALE;
+    for (uint32_t row = 0; row < rows; row += step, n++) {
+        const uint8_t *base = (l->block ? l->block : l->pages[n]) + kv_head * head->bytes;
+        for (uint32_t h = 0; h < kv_heads; h++, base += head->bytes)
+            out[h * stride + n] = (struct kernels_run){
+                .k = base + head->at[WORKER_PART_K],
+                .v = base + head->at[WORKER_PART_V],
+                .first = chunk->first + row,
+                .rows = rows - row < step ? rows - row : step,
+                .k_scale = scaled ? (const float *)(base + head->at[WORKER_PART_K_SCALE]) : NULL,
+                .v_scale = scaled ? (const float *)(base + head->at[WORKER_PART_V_SCALE]) : NULL};
     }
+    return n;
 }
 
 // Part by part and head by head, so that a stretch of rows is one piece of memory: a whole block's K of a

@@ -21,12 +21,17 @@ struct item {
     atomic_uint left; // tasks; whoever brings it to 0 merges
 };
 
+struct pin { // a chunk that is read, and how many rows of it
+    struct worker_chunk *chunk;
+    uint32_t seen;
+};
+
 struct worker_compute {
     struct worker_store *store;
     uint64_t budget, bytes, madds, tokens, scratch;
     uint32_t tasks, n_items;
-    struct worker_chunk **pinned;
-    size_t n_pinned, cap_pinned;
+    struct pin *pins;
+    size_t n_pins, cap_pins;
     struct item items[];
 };
 
@@ -66,45 +71,32 @@ static struct share share_of(const struct worker_compute_item *item, const struc
 
 static bool grow_pins(struct worker_compute *compute, size_t n)
 {
-    if (n <= compute->cap_pinned - compute->n_pinned)
+    if (n <= compute->cap_pins - compute->n_pins)
         return true;
-    size_t cap = compute->n_pinned + n;
+    size_t cap = compute->n_pins + n;
     cap += cap / 2;
-    struct worker_chunk **pinned = realloc(compute->pinned, cap * sizeof *pinned);
-    if (!pinned)
+    struct pin *pins = realloc(compute->pins, cap * sizeof *pins);
+    if (!pins)
         return false;
-    compute->bytes += (cap - compute->cap_pinned) * sizeof *pinned;
-    compute->pinned = pinned;
-    compute->cap_pinned = cap;
+    compute->bytes += (cap - compute->cap_pins) * sizeof *pins;
+    compute->pins = pins;
+    compute->cap_pins = cap;
     return true;
 }
 
-static void fill_runs(struct item *to, const struct worker_compute_item *item, uint32_t from, uint32_t n,
-                      uint32_t run_count)
-{
-    uint32_t at = 0;
-    for (uint32_t i = from; i < from + n; i++) {
-        const struct worker_session_chunk *entry = &item->session->chunks[i];
-        uint32_t seen = share_of(item, entry).seen;
-        if (seen == 0)
-            continue;
-        for (uint32_t head = 0; head < item->kv_heads; head++)
-            worker_chunk_runs(entry->chunk, item->layer, item->kv_head + head, seen,
-                              &to->runs[head * run_count + at]);
-        at += worker_chunk_run_count(entry->chunk, item->layer, seen);
-    }
-    assert(at == run_count);
-}
-
-// Runs, workspace and the split. False: out of memory.
-static bool lay_out(uint64_t budget, struct item *to, const struct worker_compute_item *item, uint32_t from,
-                    uint32_t n, uint32_t run_count, uint64_t *bytes)
+// Runs, workspace and the split, for the chunks of `pins`. False: out of memory.
+static bool lay_out(uint64_t budget, struct item *to, const struct worker_compute_item *item,
+                    const struct pin *pins, uint32_t n, uint32_t run_count, uint64_t *bytes)
 {
     uint32_t group = kernels_spec_group(&item->session->spec->kernels);
     to->runs = malloc((size_t)item->kv_heads * run_count * sizeof *to->runs);
     if (!to->runs)
         return false;
-    fill_runs(to, item, from, n, run_count);
+    struct kernels_run *run = to->runs;
+    for (uint32_t i = 0; i < n; i++)
+        run += worker_chunk_runs(pins[i].chunk, item->layer, item->kv_head, item->kv_heads, pins[i].seen,
+                                 run_count, run);
+    assert(run == to->runs + run_count);
     to->slab = item->session->spec->kernels;
     to->slab.kv_heads = item->kv_heads;
     to->slab.q_heads = item->kv_heads * group;
@@ -142,7 +134,7 @@ enum common_code worker_compute_add(struct worker_compute *compute, const struct
     struct item *to = &compute->items[compute->n_items];
     struct kernels_coverage cover = {0, 0};
     uint64_t seen = 0, bytes = 0;
-    uint32_t n, from = worker_session_span(session, 0, item->visible, &n), run_count = 0;
+    uint32_t n, from = worker_session_span(session, 0, item->visible, &n), run_count = 0, n_pins = 0;
     uint64_t trail =
         common_mix64(session->spec->kernel_digest ^ ((uint64_t)item->rows << 32 | item->kv_heads));
     if (!grow_pins(compute, n))
@@ -155,6 +147,7 @@ enum common_code worker_compute_add(struct worker_compute *compute, const struct
             continue;
         run_count += worker_chunk_run_count(entry->chunk, item->layer, share.seen);
         seen += share.seen;
+        compute->pins[compute->n_pins + n_pins++] = (struct pin){entry->chunk, share.seen};
         // Where the rows stand, not the chunk's id: bits do not depend on it, and a fork may say that it has
         // its origin's
         trail = common_mix64(trail ^
@@ -165,16 +158,14 @@ enum common_code worker_compute_add(struct worker_compute *compute, const struct
         kernels_partial_reset(&item->out);
     } else {
         uint64_t budget = compute->budget > compute->bytes ? compute->budget - compute->bytes : 0;
-        if (!lay_out(budget, to, item, from, n, run_count, &bytes))
+        const struct pin *pins = compute->pins + compute->n_pins;
+        if (!lay_out(budget, to, item, pins, n_pins, run_count, &bytes))
             return common_error_set(
                 err, COMMON_RESOURCE_EXHAUSTED,
                 "no memory for the step: try again when less is in flight, or with fewer rows");
-        for (uint32_t i = from; i < from + n; i++) {
-            if (share_of(item, &session->chunks[i]).seen == 0)
-                continue;
-            worker_store_pin(session->chunks[i].chunk);
-            compute->pinned[compute->n_pinned++] = session->chunks[i].chunk;
-        }
+        for (uint32_t i = 0; i < n_pins; i++)
+            worker_store_pin(pins[i].chunk);
+        compute->n_pins += n_pins;
         to->spec = worker_spec_ref(session->spec);
         to->first_task = compute->tasks;
         atomic_init(&to->left, to->split.tasks);
@@ -238,13 +229,13 @@ void worker_compute_free(struct worker_compute *compute)
 {
     if (!compute)
         return;
-    for (size_t i = 0; i < compute->n_pinned; i++)
-        worker_store_unpin(compute->store, compute->pinned[i]);
+    for (size_t i = 0; i < compute->n_pins; i++)
+        worker_store_unpin(compute->store, compute->pins[i].chunk);
     for (uint32_t i = 0; i < compute->n_items; i++) {
         worker_spec_unref(compute->items[i].spec);
         free(compute->items[i].runs);
         free(compute->items[i].workspace);
     }
-    free(compute->pinned);
+    free(compute->pins);
     free(compute);
 }

@@ -88,11 +88,11 @@ enum worker_row worker_chunk_row(const struct worker_chunk *chunk, uint32_t laye
 // Rows from the chunk's start on, without a hole, that are APPENDED or COMMITTED: what a step may see.
 uint32_t worker_chunk_ready(const struct worker_chunk *chunk, uint32_t layer);
 
-// Fills in the runs of the first `rows` rows (<= ready) of one head, worker_chunk_run_count() of them, the
-// same for all heads.
+// Fills in the runs of the first `rows` rows (<= ready) of heads kv_head .. kv_head + kv_heads - 1, those of
+// the i-th at out + i * stride. Returns how many each has: worker_chunk_run_count().
 uint32_t worker_chunk_run_count(const struct worker_chunk *chunk, uint32_t layer, uint32_t rows);
-void worker_chunk_runs(const struct worker_chunk *chunk, uint32_t layer, uint32_t kv_head, uint32_t rows,
-                       struct kernels_run *out);
+uint32_t worker_chunk_runs(const struct worker_chunk *chunk, uint32_t layer, uint32_t kv_head,
+                           uint32_t kv_heads, uint32_t rows, size_t stride, struct kernels_run *out);
 
 // XXH3 of K [kv_heads][count][k_dim], then V [kv_heads][count][v_dim], then of scaled types the scales of K
 // [kv_heads][count] and of V, of rows that are all present.

@@ -150,7 +150,7 @@ static void runs_cover_what_is_ready(void **state)
         uint32_t n = worker_chunk_run_count(chunk, 0, 35), rows = 0;
         assert_int_equal(n, block ? 1 : 3);
         for (uint32_t head = 0; head < HEADS; head++) {
-            worker_chunk_runs(chunk, 0, head, 35, runs);
+            worker_chunk_runs(chunk, 0, head, 1, 35, 0, runs);
             rows = 0;
             for (uint32_t i = 0; i < n; i++) {
                 assert_int_equal((uintptr_t)runs[i].k % KERNELS_ALIGN, 0);
@@ -309,7 +309,7 @@ static void pinned_bytes_stay(void **state)
     assert_int_equal(write_rows(store, chunk, 0, 0, 20, 0, WORKER_ROW_APPENDED, UINT64_MAX), COMMON_OK);
     struct kernels_run runs[2], full;
     uint8_t before[4 * K_ROW_MAX], want_k[K_ROW_MAX], want_v[V_ROW_MAX];
-    worker_chunk_runs(chunk, 0, 0, 20, runs);
+    worker_chunk_runs(chunk, 0, 0, 1, 20, 0, runs);
     memcpy(before, runs[1].k, 4 * k_head);
     worker_store_pin(chunk);
     assert_int_equal(write_rows(store, chunk, 0, 16, 4, 1, WORKER_ROW_APPENDED, 16), COMMON_OK); // replaced
@@ -319,7 +319,7 @@ static void pinned_bytes_stay(void **state)
                      COMMON_OK); // to a block
     assert_true(worker_chunk_in_block(chunk, 0));
     assert_memory_equal(runs[1].k, before, 4 * k_head);
-    worker_chunk_runs(chunk, 0, 0, TOKENS, &full);
+    worker_chunk_runs(chunk, 0, 0, 1, TOKENS, 0, &full);
     assert_int_equal(write_rows(store, chunk, 0, 16, 4, 2, WORKER_ROW_APPENDED, 16),
                      COMMON_OK); // inside a block
     row_bytes(0, 16, 1, want_k, want_v);
@@ -331,7 +331,7 @@ static void pinned_bytes_stay(void **state)
     worker_store_pin(chunk);
     worker_store_release(store, chunk); // lives on until the pin goes
     assert_null(worker_store_find(store, 1));
-    worker_chunk_runs(chunk, 0, 0, TOKENS, &full);
+    worker_chunk_runs(chunk, 0, 0, 1, TOKENS, 0, &full);
     assert_non_null(full.k);
     assert_true(worker_store_used(store) > 0);
     worker_store_unpin(store, chunk);
