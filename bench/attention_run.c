@@ -187,13 +187,13 @@ struct attention_reading attention_read_choose(struct attention_team *team, cons
     struct {
         struct attention_reading how;
         uint64_t ns;
-    } tries[TRIES_MOST], swap;
+    } tries[TRIES_MOST] = {0}, swap;
     uint32_t n = 0;
     for (uint32_t i = 0; i < reader_count; i++) {
         for (uint32_t p = 0; p < sizeof pieces / sizeof *pieces && n < TRIES_MOST; p++) {
             if (reader_list[i].isa > isa ||
                 (reader_list[i].isa == READER_PORTABLE && isa != READER_PORTABLE) ||
-                !reader_isa_usable(reader_list[i].isa) || (pieces[p] >= share && p < 2))
+                !reader_isa_usable(reader_list[i].isa) || (p < 2 && pieces[p] >= share))
                 continue;
             tries[n].how = (struct attention_reading){&reader_list[i], pieces[p]};
             tries[n].ns = attention_read_run(team, memory, bytes, &tries[n].how);

@@ -14,12 +14,13 @@
 
 typedef uint64_t vec16 __attribute__((vector_size(16)));
 
-// One body for every instruction set: READ(name, V, lines) with XOR and LOAD of it. `lines` a stream and
-// step, so that a step has at least four lines under way.
+// One body for every instruction set. A step takes `lines` of each stream, four or more in all.
 #define BODY(V, ZERO, LOAD, XOR, streams, ahead)                                                             \
     const size_t lines = (streams) >= 4 ? 1 : 4 / (streams), step = lines * LINE;                            \
     const size_t part = bytes / (streams) / step * step;                                                     \
-    V acc[4] = {ZERO, ZERO, ZERO, ZERO};                                                                     \
+    V acc[LINE / sizeof(V)];                                                                                 \
+    for (size_t i = 0; i < LINE / sizeof(V); i++)                                                            \
+        acc[i] = ZERO;                                                                                       \
     for (size_t at = 0; at < part; at += step) {                                                             \
         _Pragma("GCC unroll 8") for (size_t s = 0; s < (streams); s++)                                       \
         {                                                                                                    \
@@ -37,30 +38,36 @@ typedef uint64_t vec16 __attribute__((vector_size(16)));
         for (size_t i = 0; i < LINE / sizeof(V); i++)                                                        \
             acc[i] = XOR(acc[i], LOAD((const void *)(data + at + i * sizeof(V))));                           \
     }                                                                                                        \
-    acc[0] = XOR(XOR(acc[0], acc[1]), XOR(acc[2], acc[3]));                                                  \
+    for (size_t i = 1; i < LINE / sizeof(V); i++)                                                            \
+        acc[0] = XOR(acc[0], acc[i]);                                                                        \
     uint64_t words[sizeof(V) / 8], all = 0;                                                                  \
     __builtin_memcpy(words, &acc[0], sizeof words);                                                          \
     for (size_t i = 0; i < sizeof(V) / 8; i++)                                                               \
         all ^= words[i];                                                                                     \
-    return all;
+    return all
 
 #define PLAIN_LOAD(p)   (*(const vec16 *)(p))
 #define PLAIN_XOR(a, b) ((a) ^ (b))
 
-INLINE uint64_t portable(const char *data, size_t bytes, const size_t streams,
-                         const size_t ahead){BODY(vec16, (vec16){0}, PLAIN_LOAD, PLAIN_XOR, streams, ahead)}
+INLINE uint64_t portable(const char *data, size_t bytes, const size_t streams, const size_t ahead)
+{
+    BODY(vec16, (vec16){0}, PLAIN_LOAD, PLAIN_XOR, streams, ahead);
+}
 
 #ifdef __x86_64__
 #define TARGET_avx2    __attribute__((target("avx2,fma")))
 #define TARGET_avx512  __attribute__((target("avx512f")))
 #define AVX512_LOAD(p) _mm512_load_si512(p)
 
-INLINE TARGET_avx2 uint64_t avx2(const char *data, size_t bytes, const size_t streams, const size_t ahead){
-    BODY(__m256i, _mm256_setzero_si256(), _mm256_load_si256, _mm256_xor_si256, streams, ahead)}
+INLINE TARGET_avx2 uint64_t avx2(const char *data, size_t bytes, const size_t streams, const size_t ahead)
+{
+    BODY(__m256i, _mm256_setzero_si256(), _mm256_load_si256, _mm256_xor_si256, streams, ahead);
+}
 
-INLINE TARGET_avx512 uint64_t
-    avx512(const char *data, size_t bytes, const size_t streams, const size_t ahead){
-        BODY(__m512i, _mm512_setzero_si512(), AVX512_LOAD, _mm512_xor_si512, streams, ahead)}
+INLINE TARGET_avx512 uint64_t avx512(const char *data, size_t bytes, const size_t streams, const size_t ahead)
+{
+    BODY(__m512i, _mm512_setzero_si512(), AVX512_LOAD, _mm512_xor_si512, streams, ahead);
+}
 #endif
 
 #define TARGET_portable
@@ -92,14 +99,15 @@ INLINE TARGET_avx512 uint64_t
 
 READERS(portable)
 #ifdef __x86_64__
-    READERS(avx2) READERS(avx512)
+READERS(avx2)
+READERS(avx512)
 #endif
 
-        const struct reader reader_list[] = {
-            LIST(portable, READER_PORTABLE),
+    const struct reader reader_list[] = {
+        LIST(portable, READER_PORTABLE),
 #ifdef __x86_64__
-            LIST(avx2, READER_AVX2),
-            LIST(avx512, READER_AVX512),
+        LIST(avx2, READER_AVX2),
+        LIST(avx512, READER_AVX512),
 #endif
 };
 const uint32_t reader_count = sizeof reader_list / sizeof *reader_list;
@@ -135,17 +143,17 @@ const char *reader_isa_name(enum reader_isa isa)
         STORE(out, c[i]);                                                                                    \
         *sink += out[0];                                                                                     \
     }                                                                                                        \
-    return rounds * CHAINS * sizeof(V) / sizeof(float) * 2;
+    return rounds * CHAINS * sizeof(V) / sizeof(float) * 2
 
 #ifdef __x86_64__
 static TARGET_avx2 uint64_t fma_avx2(uint64_t rounds, float *sink)
 {
-    FMA_BODY(__m256, _mm256_set1_ps, _mm256_fmadd_ps, _mm256_storeu_ps)
+    FMA_BODY(__m256, _mm256_set1_ps, _mm256_fmadd_ps, _mm256_storeu_ps);
 }
 
 static TARGET_avx512 uint64_t fma_avx512(uint64_t rounds, float *sink)
 {
-    FMA_BODY(__m512, _mm512_set1_ps, _mm512_fmadd_ps, _mm512_storeu_ps)
+    FMA_BODY(__m512, _mm512_set1_ps, _mm512_fmadd_ps, _mm512_storeu_ps);
 }
 #endif
 
@@ -153,15 +161,17 @@ static TARGET_avx512 uint64_t fma_avx512(uint64_t rounds, float *sink)
 #define NEON_FMA(x, y, z) vfmaq_f32(z, x, y)
 static uint64_t fma_portable(uint64_t rounds, float *sink)
 {
-    FMA_BODY(float32x4_t, vdupq_n_f32, NEON_FMA, vst1q_f32)
+    FMA_BODY(float32x4_t, vdupq_n_f32, NEON_FMA, vst1q_f32);
 }
 #else
 typedef float float4 __attribute__((vector_size(16)));
 #define FLOAT4_SET(x)       ((float4){x, x, x, x})
 #define FLOAT4_FMA(x, y, z) ((x) * (y) + (z))
 #define FLOAT4_STORE(p, x)  __builtin_memcpy(p, &(x), sizeof(x))
-static uint64_t fma_portable(uint64_t rounds,
-                             float *sink){FMA_BODY(float4, FLOAT4_SET, FLOAT4_FMA, FLOAT4_STORE)}
+static uint64_t fma_portable(uint64_t rounds, float *sink)
+{
+    FMA_BODY(float4, FLOAT4_SET, FLOAT4_FMA, FLOAT4_STORE);
+}
 #endif
 
 uint64_t reader_fma(enum reader_isa isa, uint64_t rounds, float *sink)

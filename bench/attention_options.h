@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What bench/attention is asked for.
+#ifndef BENCH_ATTENTION_OPTIONS_H
+#define BENCH_ATTENTION_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "bench/reader.h"
+#include "common/status.h"
+
+enum { ATTENTION_LIST_MOST = 16, ATTENTION_SAMPLES_MOST = 64 };
+
+struct attention_list {
+    uint64_t at[ATTENTION_LIST_MOST];
+    uint32_t n;
+};
+
+struct attention_options {
+    struct attention_list context, kv, group, rows;
+    uint64_t kv_heads, dim, threads, samples;
+    const char *kernel, *peers; // NULL: not given
+    enum reader_isa isa;
+    bool json, probe, cost;
+};
+
+// COMMON_CANCELLED after --help; INVALID_ARGUMENT once the mistake has been told on stderr.
+enum common_code attention_options_parse(int argc, char **argv, struct attention_options *o);
+
+// Whether a list of names separated by commas holds this one.
+bool attention_options_has(const char *names, const char *name);
+
+#endif
