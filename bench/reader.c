@@ -76,38 +76,35 @@ INLINE TARGET_avx512 uint64_t avx512(const char *data, size_t bytes, const size_
     {                                                                                                        \
         return isa(data, bytes, streams, ahead);                                                             \
     }
+// clang-format off: it does not know macros that make functions
 #define READERS(isa)                                                                                         \
     READER(isa, 1, 0)                                                                                        \
-    READER(isa, 2, 0)                                                                                        \
-    READER(isa, 4, 0)                                                                                        \
-    READER(isa, 8, 0)                                                                                        \
-    READER(isa, 1, AHEAD)                                                                                    \
-    READER(isa, 2, AHEAD)                                                                                    \
-    READER(isa, 4, AHEAD)                                                                                    \
-    READER(isa, 8, AHEAD)
-#define ONE(isa, ISA, streams)                                                                               \
+    READER(isa, 2, 0) READER(isa, 4, 0) READER(isa, 8, 0) READER(isa, 1, AHEAD) READER(isa, 2, AHEAD)        \
+        READER(isa, 4, AHEAD) READER(isa, 8, AHEAD)
+#define READ(isa, ISA, streams)                                                                              \
     {                                                                                                        \
 #isa " x" #streams, ISA, isa##_##streams##_0                                                         \
     }
-#define TWO(isa, ISA, streams)                                                                               \
+#define FETCH(isa, ISA, streams)                                                                             \
     {                                                                                                        \
 #isa " x" #streams " prefetch", ISA, isa##_##streams##_AHEAD                                         \
     }
 #define LIST(isa, ISA)                                                                                       \
-    ONE(isa, ISA, 1), ONE(isa, ISA, 2), ONE(isa, ISA, 4), ONE(isa, ISA, 8), TWO(isa, ISA, 1),                \
-        TWO(isa, ISA, 2), TWO(isa, ISA, 4), TWO(isa, ISA, 8)
+    READ(isa, ISA, 1), READ(isa, ISA, 2), READ(isa, ISA, 4), READ(isa, ISA, 8), FETCH(isa, ISA, 1),          \
+        FETCH(isa, ISA, 2), FETCH(isa, ISA, 4), FETCH(isa, ISA, 8)
 
 READERS(portable)
 #ifdef __x86_64__
 READERS(avx2)
 READERS(avx512)
 #endif
+// clang-format on
 
-    const struct reader reader_list[] = {
-        LIST(portable, READER_PORTABLE),
+const struct reader reader_list[] = {
+    LIST(portable, READER_PORTABLE),
 #ifdef __x86_64__
-        LIST(avx2, READER_AVX2),
-        LIST(avx512, READER_AVX512),
+    LIST(avx2, READER_AVX2),
+    LIST(avx512, READER_AVX512),
 #endif
 };
 const uint32_t reader_count = sizeof reader_list / sizeof *reader_list;
