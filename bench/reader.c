@@ -76,22 +76,15 @@ INLINE TARGET_avx512 uint64_t avx512(const char *data, size_t bytes, const size_
     {                                                                                                        \
         return isa(data, bytes, streams, ahead);                                                             \
     }
-// clang-format off: it does not know macros that make functions
+// clang-format off
 #define READERS(isa)                                                                                         \
-    READER(isa, 1, 0)                                                                                        \
-    READER(isa, 2, 0) READER(isa, 4, 0) READER(isa, 8, 0) READER(isa, 1, AHEAD) READER(isa, 2, AHEAD)        \
-        READER(isa, 4, AHEAD) READER(isa, 8, AHEAD)
-#define READ(isa, ISA, streams)                                                                              \
-    {                                                                                                        \
-#isa " x" #streams, ISA, isa##_##streams##_0                                                         \
-    }
-#define FETCH(isa, ISA, streams)                                                                             \
-    {                                                                                                        \
-#isa " x" #streams " prefetch", ISA, isa##_##streams##_AHEAD                                         \
-    }
+    READER(isa, 1, 0) READER(isa, 2, 0) READER(isa, 4, 0) READER(isa, 8, 0)                                  \
+    READER(isa, 1, AHEAD) READER(isa, 2, AHEAD) READER(isa, 4, AHEAD) READER(isa, 8, AHEAD)
+#define READ(isa, ISA, streams) {#isa " x" #streams, ISA, isa##_##streams##_0}
+#define FETCH(isa, ISA, streams) {#isa " x" #streams " prefetch", ISA, isa##_##streams##_AHEAD}
 #define LIST(isa, ISA)                                                                                       \
-    READ(isa, ISA, 1), READ(isa, ISA, 2), READ(isa, ISA, 4), READ(isa, ISA, 8), FETCH(isa, ISA, 1),          \
-        FETCH(isa, ISA, 2), FETCH(isa, ISA, 4), FETCH(isa, ISA, 8)
+    READ(isa, ISA, 1), READ(isa, ISA, 2), READ(isa, ISA, 4), READ(isa, ISA, 8),                              \
+    FETCH(isa, ISA, 1), FETCH(isa, ISA, 2), FETCH(isa, ISA, 4), FETCH(isa, ISA, 8)
 
 READERS(portable)
 #ifdef __x86_64__
