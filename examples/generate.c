@@ -14,42 +14,28 @@
 #include "examples/generate.h"
 #include "examples/pool.h"
 #include "examples/rounding.h"
+#include "examples/text.h"
 
-// Reads up to `want` tokens: bytes of a file where the vocabulary is 256, else decimal token ids separated by
-// white space.
+// The file's first tokens, and then what is asked: --tokens in all.
 static enum common_code read_prompt(const struct generate_options *o, uint32_t vocab, uint32_t **out,
                                     uint64_t *n, struct common_error *err)
 {
-    uint64_t asked = o->ask ? strlen(o->ask) : 0,
-             room = o->prompt_tokens > asked ? o->prompt_tokens - asked : 0;
-    uint32_t *tokens = malloc((o->prompt_tokens + asked + 1) * sizeof(*tokens));
-    FILE *file = fopen(o->prompt_file, "rb");
-    uint64_t count = 0;
-    if (!tokens || !file) {
-        enum common_code code =
-            tokens ? common_error_set(err, COMMON_NOT_FOUND, "cannot read the prompt %s: %m", o->prompt_file)
-                   : common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "no memory for the prompt");
-        if (file)
-            fclose(file);
-        free(tokens);
+    uint64_t asked = o->ask ? strlen(o->ask) : 0, count = 0;
+    uint64_t room = o->prompt_tokens > asked ? o->prompt_tokens - asked : 0;
+    uint32_t *tokens = NULL;
+    enum common_code code = text_read(o->prompt_file, vocab, 0, room, &tokens, &count, err);
+    if (code != COMMON_OK)
         return code;
+    uint32_t *whole = realloc(tokens, (count + asked + 1) * sizeof(*tokens));
+    if (!whole || count + asked == 0) {
+        free(whole ? whole : tokens);
+        return whole
+                   ? common_error_set(err, COMMON_INVALID_ARGUMENT, "the prompt %s is empty", o->prompt_file)
+                   : common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "no memory for the prompt");
     }
-    unsigned id;
-    int byte;
-    if (vocab == 256)
-        while (count < room && (byte = fgetc(file)) != EOF)
-            tokens[count++] = (uint32_t)byte;
-    else
-        while (count < room && fscanf(file, "%u", &id) == 1)
-            tokens[count++] = id;
-    fclose(file);
     for (uint64_t i = 0; i < asked; i++)
-        tokens[count++] = (unsigned char)o->ask[i];
-    if (count == 0) {
-        free(tokens);
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "the prompt %s is empty", o->prompt_file);
-    }
-    *out = tokens;
+        whole[count++] = (unsigned char)o->ask[i];
+    *out = whole;
     *n = count;
     return COMMON_OK;
 }

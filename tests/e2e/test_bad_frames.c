@@ -188,6 +188,68 @@ static void attend_by_hand(void **state)
     close(fd);
 }
 
+// Rows of codes and scales: what has another size is refused by the item's name for it, and nothing is kept.
+static void quantised_rows_by_hand(void **state)
+{
+    (void)state;
+    enum { Q = 4 * 32 * 4, ROW = 2 * (32 + 4), CODES = 2 * 32 };
+    banyan_spec spec = witness_spec;
+    spec.kv_type = BANYAN_INT8;
+    banyan_session *mine;
+    OK(banyan_session_create(witness_client, &spec, NULL, &mine, ERR));
+    witness_remember(); // with the second session
+    int fd = wire_dial(harness_cluster_endpoint(witness_cluster, "unix"));
+    assert_true(wire_hello(fd));
+    static uint8_t bytes[4096];
+    static const struct {
+        uint64_t k, v;
+        const char *says; // NULL: it is right
+    } cases[] = {{CODES, ROW, "k has 64 bytes, the session's shape makes 72"},
+                 {ROW, CODES, "v has 64 bytes, the session's shape makes 72"},
+                 {ROW, ROW + 4, "v has 76 bytes"},
+                 {4 * CODES, 4 * CODES, "k has 256 bytes"},
+                 {ROW, ROW, NULL}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        Banyan__Pb__AttendItem item = BANYAN__PB__ATTEND_ITEM__INIT, *items[1] = {&item};
+        Banyan__Pb__AttendRequest attend = BANYAN__PB__ATTEND_REQUEST__INIT;
+        attend.n_items = 1;
+        attend.items = items;
+        item.session = banyan_session_id(mine);
+        item.rows = 1;
+        item.append = true;
+        item.k_bytes = cases[i].k;
+        item.v_bytes = cases[i].v;
+        struct common_slice slice[3] = {{bytes, Q}, {bytes, cases[i].k}, {bytes, cases[i].v}};
+        struct proto_tensor_out tensor[3];
+        for (int t = 0; t < 3; t++)
+            tensor[t] =
+                (struct proto_tensor_out){BANYAN__PB__DTYPE__DTYPE_U8, 1, {slice[t].len}, &slice[t], 1};
+        struct wire_answer a = call(fd, BANYAN__PB__METHOD__METHOD_ATTEND, &attend.base, tensor, 3);
+        assert_int_equal(a.code, COMMON_OK);
+        Banyan__Pb__AttendReply *reply = banyan__pb__attend_reply__unpack(NULL, a.body_len, a.body);
+        assert_non_null(reply);
+        assert_int_equal(reply->n_items, 1);
+        const Banyan__Pb__Status *status = reply->items[0]->status;
+        if (cases[i].says) {
+            assert_non_null(status);
+            assert_int_equal(status->code, BANYAN_INVALID_ARGUMENT);
+            if (!strstr(status->message, cases[i].says))
+                fail_msg("'%s' does not say '%s'", status->message, cases[i].says);
+            witness_row("int8 rows of a wrong size", "INVALID_ARGUMENT", status->message);
+            witness_nothing_changed("int8 rows of a wrong size");
+        } else {
+            assert_true(!status || status->code == BANYAN_OK);
+            assert_int_equal(reply->items[0]->length, 1);
+        }
+        banyan__pb__attend_reply__free_unpacked(reply, NULL);
+        wire_answer_free(&a);
+    }
+    close(fd);
+    OK(banyan_session_delete(mine, ERR));
+    banyan_session_close(mine);
+    witness_remember();
+}
+
 // Tensor descriptors that point elsewhere than into the payload.
 static void descriptors(void **state)
 {
@@ -633,6 +695,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(requests),
         cmocka_unit_test(attend_by_hand),
+        cmocka_unit_test(quantised_rows_by_hand),
         cmocka_unit_test(descriptors),
         cmocka_unit_test(no_frames_to_the_coordinator),
         cmocka_unit_test(no_frames_to_a_worker),

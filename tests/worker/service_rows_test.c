@@ -401,6 +401,102 @@ static void large_commits_hash_aside(void **state)
     cluster_stop(&c);
 }
 
+// Codes and scales of a session of type INT8: a put or an append of another size is refused; the hash is over
+// codes first, then scales.
+static void quantised_rows_have_one_size(void **state)
+{
+    (void)state;
+    enum { QUANTISED = 0x888, ROWS = 3, K_BYTES = KV_HEADS * (K_DIM + 4), V_BYTES = KV_HEADS * (V_DIM + 4) };
+    struct cluster c;
+    cluster_start(&c, &(struct cluster_options){.workers = 1});
+    cluster_plan(&c, false);
+    Banyan__Pb__Spec spec;
+    Banyan__Pb__LayoutChunk chunk = BANYAN__PB__LAYOUT_CHUNK__INIT, *list[1] = {&chunk};
+    spec_init(&spec);
+    spec.kv_type = BANYAN__PB__DTYPE__DTYPE_INT8;
+    chunk.chunk = 100;
+    chunk.compute = true;
+    Banyan__Pb__LayoutSetRequest layout = BANYAN__PB__LAYOUT_SET_REQUEST__INIT;
+    layout.term = TERM;
+    layout.session = QUANTISED;
+    layout.incarnation = INCARNATION;
+    layout.epoch = EPOCH;
+    layout.spec = &spec;
+    layout.replace = true;
+    layout.n_chunks = 1;
+    layout.chunks = list;
+    assert_int_equal(cluster_call(&c, c.edges[0], BANYAN__PB__METHOD__METHOD_LAYOUT_SET, &layout.base, NULL,
+                                  0, NULL),
+                     COMMON_OK);
+    static uint8_t k[1024], v[1024];
+    for (uint32_t i = 0; i < sizeof k; i++) {
+        k[i] = (uint8_t)common_mix64(i);
+        v[i] = (uint8_t)common_mix64(i + 5000);
+    }
+    struct proto_ticket ticket = {.session = QUANTISED,
+                                  .incarnation = INCARNATION,
+                                  .term = TERM,
+                                  .count = TOKENS,
+                                  .expires_wall_ns = UINT64_MAX};
+    uint8_t proof[PROTO_TICKET_MAX];
+    Banyan__Pb__ChunkPutRequest put = BANYAN__PB__CHUNK_PUT_REQUEST__INIT;
+    put.ticket.len = proto_ticket_make(&c.secret, &ticket, proof);
+    put.ticket.data = proof;
+    put.session = QUANTISED;
+    put.count = ROWS;
+    static const struct {
+        size_t k, v;
+        const char *says;
+    } cases[] = {{ROWS * KV_HEADS * K_DIM, ROWS * V_BYTES, "K has 48 bytes"},
+                 {ROWS * K_BYTES, ROWS * KV_HEADS * V_DIM, "V has 36 bytes"},
+                 {ROWS * K_BYTES + 4, ROWS * V_BYTES, "K has 76 bytes"},
+                 {ROWS * K_BYTES, ROWS * V_BYTES, NULL}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct common_slice pieces[2] = {{k, cases[i].k}, {v, cases[i].v}};
+        struct proto_tensor_out tensors[2] = {{BANYAN__PB__DTYPE__DTYPE_U8, 1, {cases[i].k}, &pieces[0], 1},
+                                              {BANYAN__PB__DTYPE__DTYPE_U8, 1, {cases[i].v}, &pieces[1], 1}};
+        struct answer answer;
+        assert_int_equal(cluster_call(&c, c.clients[0], BANYAN__PB__METHOD__METHOD_CHUNK_PUT, &put.base,
+                                      tensors, 2, &answer),
+                         cases[i].says ? COMMON_INVALID_ARGUMENT : COMMON_OK);
+        if (cases[i].says && !strstr(answer.text, cases[i].says))
+            fail_msg("'%s' does not say '%s'", answer.text, cases[i].says);
+        answer_free(&answer);
+    }
+    uint8_t flat[ROWS * (K_BYTES + V_BYTES)], *to = flat;
+    for (int part = 0; part < 4; part++) // K, V, scales of K, scales of V
+        for (uint32_t head = 0; head < KV_HEADS; head++)
+            for (uint32_t row = 0; row < ROWS; row++) {
+                size_t dim = part % 2 ? V_DIM : K_DIM, bytes = part < 2 ? dim : 4;
+                const uint8_t *from = part % 2 ? v + row * V_BYTES : k + row * K_BYTES;
+                memcpy(to, from + (part < 2 ? 0 : KV_HEADS * dim) + head * bytes, bytes);
+                to += bytes;
+            }
+    struct answer report;
+    assert_int_equal(cluster_prepare(&c, 0, QUANTISED, 0, 0, ROWS, &report), COMMON_OK);
+    const Banyan__Pb__RowsPrepareReply *reply = (const Banyan__Pb__RowsPrepareReply *)report.body;
+    assert_int_equal(reply->n_chunks, 1);
+    assert_int_equal(reply->chunks[0]->hash, common_xxh3(flat, sizeof flat, 0));
+    answer_free(&report);
+    assert_int_equal(cluster_commit(&c, 0, QUANTISED, 0, 0, ROWS), COMMON_OK);
+    for (int right = 0; right < 2; right++) {
+        const struct chunk_place place = {100, 0};
+        struct proto_step *step = step_new(1);
+        struct outcome out;
+        step_item(step, 0, QUANTISED, 0, ROWS, 1, &place, 1);
+        step_append(step, 0, 100, 0, 1, ROWS, 0);
+        step->k_bytes = step->items[0].k_bytes = right ? K_BYTES : KV_HEADS * K_DIM;
+        step->v_bytes = step->items[0].v_bytes = right ? V_BYTES : KV_HEADS * V_DIM;
+        assert_int_equal(cluster_step(&c, 0, step, &out), COMMON_OK);
+        assert_int_equal(out.result->items[0].code, right ? COMMON_OK : COMMON_INVALID_ARGUMENT);
+        if (!right)
+            assert_non_null(strstr(out.result->items[0].message, "k or v does not have the item's size"));
+        outcome_free(&out);
+        proto_step_free(step);
+    }
+    cluster_stop(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -408,6 +504,7 @@ int main(void)
         cmocka_unit_test(a_full_worker_refuses),
         cmocka_unit_test(reports_name_ranges_and_hashes),
         cmocka_unit_test(large_commits_hash_aside),
+        cmocka_unit_test(quantised_rows_have_one_size),
         cmocka_unit_test(truncation_keeps_what_it_keeps),
         cmocka_unit_test(layouts_come_in_parts),
         cmocka_unit_test(inventories_come_in_pages),
