@@ -125,9 +125,10 @@ static uint32_t top(const float *logits, uint32_t vocab)
 
 static double bits(const float *logits, uint32_t vocab, uint32_t token)
 {
-    double max = (double)logits[top(logits, vocab)], sum = 0;
+    const uint32_t best = top(logits, vocab);
+    double max = (double)logits[best], sum = 1; // of the best one
     for (uint32_t i = 0; i < vocab; i++)
-        sum += exp((double)logits[i] - max);
+        sum += i == best ? 0 : exp((double)logits[i] - max);
     return (log(sum) + max - (double)logits[token]) / log(2);
 }
 
