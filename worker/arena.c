@@ -258,6 +258,10 @@ static struct mapping *mapping_new(struct worker_arena *arena, uint64_t bytes, u
     struct span *span = malloc(sizeof *span);
     if (mapping && span)
         mapping->base = source->map(source->arg, size);
+    while (mapping && span && !mapping->base && size > need) { // less may be had
+        size = size / 2 > need ? up(size / 2, arena->frame) : need;
+        mapping->base = source->map(source->arg, size);
+    }
     if (!mapping || !span || !mapping->base) {
         free(mapping);
         free(span);

@@ -8,6 +8,7 @@
 #include <xxhash.h>
 
 #include "common/blob.h"
+#include "kernels/device.h"
 #include "proto/kv.h"
 
 uint64_t worker_chunk_overhead(const struct worker_shape *shape)
@@ -94,9 +95,40 @@ static bool of_k(enum worker_part part)
     return part == WORKER_PART_K || part == WORKER_PART_K_SCALE;
 }
 
+// As worker_layer_row_equal, for memory that only worker_memory_read reads.
+static bool row_equal_there(const struct worker_chunk *chunk, const struct worker_layer *layer, uint32_t row,
+                            const uint8_t *k, const uint8_t *v)
+{
+    enum { PIECES = 64, BYTES = 16384 }; // a head's row of a part has 4,096 at most (worker/session.c)
+    uint8_t buffer[BYTES];
+    struct worker_piece pieces[PIECES];
+    const uint8_t *want[PIECES];
+    uint32_t n = 0, used = 0, all = chunk->shape.kv_heads * chunk->parts;
+    for (uint32_t i = 0; i < all; i++) {
+        enum worker_part part = i % chunk->parts;
+        want[n] = (of_k(part) ? k : v) + wire_at(chunk, part, i / chunk->parts);
+        pieces[n++] =
+            (struct worker_piece){.memory = worker_layer_part(chunk, layer, part, row, i / chunk->parts),
+                                  .host = buffer + used,
+                                  .width = chunk->row[part],
+                                  .height = 1};
+        used += chunk->row[part];
+        if (i + 1 < all && n < PIECES && used + 4096 <= BYTES)
+            continue;
+        worker_memory_read(chunk->memory, pieces, n);
+        for (uint32_t at = 0; at < n; at++)
+            if (memcmp(pieces[at].host, want[at], pieces[at].width) != 0)
+                return false;
+        n = used = 0;
+    }
+    return true;
+}
+
 bool worker_layer_row_equal(const struct worker_chunk *chunk, const struct worker_layer *layer, uint32_t row,
                             const uint8_t *k, const uint8_t *v)
 {
+    if (worker_memory_device(chunk->memory))
+        return row_equal_there(chunk, layer, row, k, v);
     for (uint32_t head = 0; head < chunk->shape.kv_heads; head++)
         for (enum worker_part part = 0; part < chunk->parts; part++)
             if (memcmp(worker_layer_part(chunk, layer, part, row, head),
@@ -106,14 +138,16 @@ bool worker_layer_row_equal(const struct worker_chunk *chunk, const struct worke
 }
 
 // Moves rows between a layer's memory and k, v as they travel, as rectangles: up to 16 rows that follow each
-// other in memory, a part and a head at a time. So k and v stay in a cache meanwhile.
+// other in memory, a part and a head at a time. So k and v stay in a cache meanwhile. A device has no use for
+// that, and likes fewer.
 static void move_bytes(const struct worker_chunk *chunk, const struct worker_layer *layer, uint32_t row,
                        uint32_t count, uint8_t *k, uint8_t *v,
                        void (*move)(struct worker_memory *, const struct worker_piece *, uint32_t))
 {
     enum { PIECES = 32 };
     struct worker_piece pieces[PIECES];
-    const uint32_t page = WORKER_PAGE_TOKENS;
+    const uint32_t page =
+        layer->block && worker_memory_device(chunk->memory) ? chunk->shape.chunk_tokens : WORKER_PAGE_TOKENS;
     for (uint32_t at = row, n; at < row + count; at += n, k += n * chunk->k_wire, v += n * chunk->v_wire) {
         uint32_t n_pieces = 0;
         n = page - at % page < row + count - at ? page - at % page : row + count - at;
@@ -217,6 +251,26 @@ uint32_t worker_chunk_runs(const struct worker_chunk *chunk, uint32_t layer, uin
     return n;
 }
 
+uint32_t worker_chunk_device_runs(const struct worker_chunk *chunk, uint32_t layer, uint32_t kv_head,
+                                  uint32_t rows, struct kernels_device_run *out)
+{
+    const struct worker_layer *l = chunk->layers[layer];
+    const struct worker_head *head = l->block ? &chunk->in_block : &chunk->in_page;
+    uint32_t step = l->block ? chunk->shape.chunk_tokens : WORKER_PAGE_TOKENS, n = 0;
+    bool scaled = chunk->parts > WORKER_PART_K_SCALE;
+    for (uint32_t row = 0; row < rows; row += step, n++) {
+        uint64_t base = (uintptr_t)(l->block ? l->block : l->pages[n]) + kv_head * head->bytes;
+        out[n] = (struct kernels_device_run){.k = base + head->at[WORKER_PART_K],
+                                             .v = base + head->at[WORKER_PART_V],
+                                             .k_scale = scaled ? base + head->at[WORKER_PART_K_SCALE] : 0,
+                                             .v_scale = scaled ? base + head->at[WORKER_PART_V_SCALE] : 0,
+                                             .head_stride = head->bytes,
+                                             .first = chunk->first + row,
+                                             .rows = rows - row < step ? rows - row : step};
+    }
+    return n;
+}
+
 // Part by part and head by head, so that a stretch of rows is one piece of memory: a whole block's K of a
 // head, or a page's. The hash is of the bytes in that order, whatever the pieces.
 static void hash_rows(XXH3_state_t *state, const struct worker_chunk *chunk, const struct worker_layer *layer,
@@ -232,13 +286,58 @@ static void hash_rows(XXH3_state_t *state, const struct worker_chunk *chunk, con
             }
 }
 
-uint64_t worker_chunk_hash(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count)
+// The same bytes in the same order, by a copy in the host's memory.
+static bool hash_there(XXH3_state_t *state, const struct worker_chunk *chunk,
+                       const struct worker_layer *layer, uint32_t row, uint32_t count)
+{
+    enum { PIECES = 64 };
+    struct worker_piece pieces[PIECES];
+    size_t bytes = count * (chunk->k_wire + chunk->v_wire), at = 0;
+    uint32_t n_pieces = 0;
+    uint8_t *copy = malloc(bytes);
+    if (!copy)
+        return false;
+    for (enum worker_part part = 0; part < chunk->parts; part++)
+        for (uint32_t head = 0; head < chunk->shape.kv_heads; head++)
+            for (uint32_t i = row, n; i < row + count; i += n) {
+                n = layer->block ? row + count - i : WORKER_PAGE_TOKENS - i % WORKER_PAGE_TOKENS;
+                n = n < row + count - i ? n : row + count - i;
+                pieces[n_pieces++] =
+                    (struct worker_piece){.memory = worker_layer_part(chunk, layer, part, i, head),
+                                          .host = copy + at,
+                                          .width = (uint64_t)n * chunk->row[part],
+                                          .height = 1};
+                at += (size_t)n * chunk->row[part];
+                if (n_pieces < PIECES && at < bytes)
+                    continue;
+                worker_memory_read(chunk->memory, pieces, n_pieces);
+                n_pieces = 0;
+            }
+    struct common_error err;
+    bool ok = !worker_memory_lost(chunk->memory, &err);
+    XXH3_64bits_update(state, copy, bytes);
+    free(copy);
+    return ok;
+}
+
+static bool hash(const struct worker_chunk *chunk, const struct worker_layer *layer, uint32_t row,
+                 uint32_t count, uint64_t *out)
 {
     XXH3_state_t state;
     XXH3_INITSTATE(&state);
     XXH3_64bits_reset(&state);
-    hash_rows(&state, chunk, chunk->layers[layer], row, count);
-    return XXH3_64bits_digest(&state);
+    if (!worker_memory_device(chunk->memory))
+        hash_rows(&state, chunk, layer, row, count);
+    else if (!hash_there(&state, chunk, layer, row, count))
+        return false;
+    *out = XXH3_64bits_digest(&state);
+    return true;
+}
+
+bool worker_chunk_hash(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
+                       uint64_t *out)
+{
+    return hash(chunk, chunk->layers[layer], row, count, out);
 }
 
 struct worker_hash {
@@ -250,38 +349,34 @@ struct worker_hash {
 struct worker_hash *worker_hash_new(struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
                                     uint64_t *bytes)
 {
-    struct worker_hash *hash = malloc(sizeof *hash);
+    struct worker_hash *later = malloc(sizeof *later);
     struct worker_layer *shadow = worker_layer_new(&chunk->shape);
-    if (!hash || !shadow) {
-        free(hash);
+    if (!later || !shadow) {
+        free(later);
         free(shadow);
         return NULL;
     }
     shadow->block = chunk->layers[layer]->block;
     memcpy(shadow->pages, chunk->layers[layer]->pages,
            chunk->shape.chunk_tokens / WORKER_PAGE_TOKENS * sizeof *shadow->pages);
-    *hash = (struct worker_hash){chunk, row, count, shadow};
+    *later = (struct worker_hash){chunk, row, count, shadow};
     worker_store_pin(chunk);
     *bytes += count * (chunk->k_wire + chunk->v_wire);
-    return hash;
+    return later;
 }
 
-uint64_t worker_hash_run(const struct worker_hash *hash)
+bool worker_hash_run(const struct worker_hash *later, uint64_t *out)
 {
-    XXH3_state_t state;
-    XXH3_INITSTATE(&state);
-    XXH3_64bits_reset(&state);
-    hash_rows(&state, hash->chunk, hash->layer, hash->row, hash->count);
-    return XXH3_64bits_digest(&state);
+    return hash(later->chunk, later->layer, later->row, later->count, out);
 }
 
-void worker_hash_free(struct worker_store *store, struct worker_hash *hash)
+void worker_hash_free(struct worker_store *store, struct worker_hash *later)
 {
-    if (!hash)
+    if (!later)
         return;
-    worker_store_unpin(store, hash->chunk);
-    free(hash->layer);
-    free(hash);
+    worker_store_unpin(store, later->chunk);
+    free(later->layer);
+    free(later);
 }
 
 void worker_chunk_read(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,

@@ -7,6 +7,7 @@
 
 #include "common/blob.h"
 #include "common/hash.h"
+#include "kernels/device.h"
 #include "kernels/split.h"
 
 struct item {
@@ -15,7 +16,7 @@ struct item {
     struct kernels_item item;
     struct kernels_split split;
     struct kernels_partial out;
-    struct kernels_run *runs;
+    void *runs; // of the kernels, or of a device
     void *workspace;
     uint32_t first_task;
     atomic_uint left; // tasks; whoever brings it to 0 merges
@@ -32,6 +33,7 @@ struct worker_compute {
     uint32_t tasks, n_items;
     struct pin *pins;
     size_t n_pins, cap_pins;
+    struct kernels_device_item *device_items; // [n_items]; NULL: this process computes
     struct item items[];
 };
 
@@ -39,10 +41,18 @@ struct worker_compute *worker_compute_new(struct worker_store *store, uint32_t m
                                           uint64_t budget_bytes)
 {
     struct worker_compute *compute = calloc(1, sizeof *compute + max_items * sizeof *compute->items);
-    if (compute) {
-        compute->budget = budget_bytes;
-        compute->store = store;
-        compute->bytes = sizeof *compute + max_items * sizeof *compute->items;
+    if (!compute)
+        return NULL;
+    compute->budget = budget_bytes;
+    compute->store = store;
+    compute->bytes = sizeof *compute + max_items * sizeof *compute->items;
+    if (!worker_store_device(store))
+        return compute;
+    compute->device_items = calloc(max_items, sizeof *compute->device_items);
+    compute->bytes += max_items * sizeof *compute->device_items;
+    if (!compute->device_items) {
+        free(compute);
+        return NULL;
     }
     return compute;
 }
@@ -84,24 +94,56 @@ static bool grow_pins(struct worker_compute *compute, size_t n)
     return true;
 }
 
-// Runs, workspace and the split, for the chunks of `pins`. False: out of memory.
-static bool lay_out(uint64_t budget, struct item *to, const struct worker_compute_item *item,
-                    const struct pin *pins, uint32_t n, uint32_t run_count, uint64_t *bytes)
+// The spec of the item's heads alone.
+static void cut_slab(struct item *to, const struct worker_compute_item *item)
 {
     uint32_t group = kernels_spec_group(&item->session->spec->kernels);
-    to->runs = malloc((size_t)item->kv_heads * run_count * sizeof *to->runs);
-    if (!to->runs)
-        return false;
-    struct kernels_run *run = to->runs;
-    for (uint32_t i = 0; i < n; i++)
-        run += worker_chunk_runs(pins[i].chunk, item->layer, item->kv_head, item->kv_heads, pins[i].seen,
-                                 run_count, run);
-    assert(run == to->runs + run_count);
     to->slab = item->session->spec->kernels;
     to->slab.kv_heads = item->kv_heads;
     to->slab.q_heads = item->kv_heads * group;
     if (to->slab.alibi)
         to->slab.alibi += item->kv_head * group;
+}
+
+// The same as lay_out, for a device: it cuts the item up by itself.
+static bool lay_out_there(uint64_t budget, struct item *to, struct kernels_device_item *there,
+                          const struct worker_compute_item *item, const struct pin *pins, uint32_t n,
+                          uint32_t run_count, uint64_t *bytes)
+{
+    *bytes = (uint64_t)run_count * sizeof(struct kernels_device_run);
+    struct kernels_device_run *run = *bytes <= budget ? malloc(*bytes) : NULL;
+    if (!run)
+        return false;
+    to->runs = run;
+    cut_slab(to, item);
+    *there = (struct kernels_device_item){.spec = &to->slab,
+                                          .rows = item->rows,
+                                          .q_first = item->first,
+                                          .visible = item->visible,
+                                          .q = item->q,
+                                          .q_row_stride = (uint64_t)to->slab.q_heads * to->slab.k_dim,
+                                          .q_head_stride = to->slab.k_dim,
+                                          .run_count = run_count,
+                                          .runs = run,
+                                          .out = item->out};
+    for (uint32_t i = 0; i < n; i++)
+        run += worker_chunk_device_runs(pins[i].chunk, item->layer, item->kv_head, pins[i].seen, run);
+    return true;
+}
+
+// Runs, workspace and the split, for the chunks of `pins`. False: out of memory.
+static bool lay_out(uint64_t budget, struct item *to, const struct worker_compute_item *item,
+                    const struct pin *pins, uint32_t n, uint32_t run_count, uint64_t *bytes)
+{
+    struct kernels_run *runs = malloc((size_t)item->kv_heads * run_count * sizeof *runs), *run = runs;
+    if (!runs)
+        return false;
+    for (uint32_t i = 0; i < n; i++)
+        run += worker_chunk_runs(pins[i].chunk, item->layer, item->kv_head, item->kv_heads, pins[i].seen,
+                                 run_count, run);
+    assert(run == runs + run_count);
+    to->runs = runs;
+    cut_slab(to, item);
     uint64_t k_dim = to->slab.k_dim;
     to->item = (struct kernels_item){.spec = &to->slab,
                                      .kernel = item->session->spec->kernel,
@@ -113,13 +155,13 @@ static bool lay_out(uint64_t budget, struct item *to, const struct worker_comput
                                      .q_head_stride = k_dim,
                                      .chunk_tokens = item->session->spec->shape.chunk_tokens,
                                      .run_count = run_count,
-                                     .runs = to->runs};
+                                     .runs = runs};
     uint64_t workspace = kernels_split_bytes(&to->item);
-    *bytes = workspace + (uint64_t)item->kv_heads * run_count * sizeof *to->runs;
+    *bytes = workspace + (uint64_t)item->kv_heads * run_count * sizeof *runs;
     if (workspace > 0 && *bytes <= budget)
         to->workspace = aligned_alloc(KERNELS_ALIGN, common_align64(workspace));
     if (!to->workspace) {
-        free(to->runs);
+        free(runs);
         return false;
     }
     kernels_split_init(&to->split, &to->item, to->workspace);
@@ -159,7 +201,10 @@ enum common_code worker_compute_add(struct worker_compute *compute, const struct
     } else {
         uint64_t budget = compute->budget > compute->bytes ? compute->budget - compute->bytes : 0;
         const struct pin *pins = compute->pins + compute->n_pins;
-        if (!lay_out(budget, to, item, pins, n_pins, run_count, &bytes))
+        struct kernels_device_item *there =
+            compute->device_items ? &compute->device_items[compute->n_items] : NULL;
+        if (!(there ? lay_out_there(budget, to, there, item, pins, n_pins, run_count, &bytes)
+                    : lay_out(budget, to, item, pins, n_pins, run_count, &bytes)))
             return common_error_set(
                 err, COMMON_RESOURCE_EXHAUSTED,
                 "no memory for the step: try again when less is in flight, or with fewer rows");
@@ -170,10 +215,10 @@ enum common_code worker_compute_add(struct worker_compute *compute, const struct
         to->first_task = compute->tasks;
         atomic_init(&to->left, to->split.tasks);
         compute->n_items++;
-        compute->tasks += to->split.tasks;
+        compute->tasks += to->split.tasks; // none on a device
         compute->bytes += bytes;
         compute->madds += seen * item->rows * to->slab.q_heads * (to->slab.k_dim + to->slab.v_dim);
-        uint64_t scratch = kernels_split_scratch(&to->item);
+        uint64_t scratch = there ? 0 : kernels_split_scratch(&to->item);
         compute->scratch = scratch > compute->scratch ? scratch : compute->scratch;
     }
     compute->tokens += cover.tokens;
@@ -207,6 +252,13 @@ uint64_t worker_compute_scratch(const struct worker_compute *compute)
     return compute->scratch;
 }
 
+const struct kernels_device_item *worker_compute_device_items(const struct worker_compute *compute,
+                                                              uint32_t *n)
+{
+    *n = compute->n_items;
+    return compute->n_items > 0 ? compute->device_items : NULL;
+}
+
 void worker_compute_run(void *arg, uint32_t task, void *scratch)
 {
     struct worker_compute *compute = arg;
@@ -236,6 +288,7 @@ void worker_compute_free(struct worker_compute *compute)
         free(compute->items[i].runs);
         free(compute->items[i].workspace);
     }
+    free(compute->device_items);
     free(compute->pins);
     free(compute);
 }

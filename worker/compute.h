@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The local part of a step: attention of each item's query rows over the chunks that this worker computes.
 // Items are gathered on the loop thread, which pins what they read; then the tasks run, inline or on the
-// team, with the same bits.
+// team, with the same bits; or the device that has K and V computes them.
 #ifndef WORKER_COMPUTE_H
 #define WORKER_COMPUTE_H
 
@@ -13,6 +13,7 @@
 #include "worker/session.h"
 #include "worker/team.h"
 
+struct kernels_device_item;
 struct worker_compute; // opaque
 
 struct worker_compute_item {
@@ -36,8 +37,13 @@ enum common_code worker_compute_add(struct worker_compute *compute, const struct
 uint64_t worker_compute_madds(const struct worker_compute *compute); // multiply-adds of all items
 uint64_t worker_compute_bytes(const struct worker_compute *compute); // of its own memory
 uint64_t worker_compute_tokens(const struct worker_compute *compute);
-uint32_t worker_compute_tasks(const struct worker_compute *compute);
+uint32_t worker_compute_tasks(const struct worker_compute *compute); // 0 on a device
 uint64_t worker_compute_scratch(const struct worker_compute *compute);
+
+// What the store's device is to compute, NULL where there is nothing or no device; its arrays live as long as
+// the computation.
+const struct kernels_device_item *worker_compute_device_items(const struct worker_compute *compute,
+                                                              uint32_t *n);
 
 void worker_compute_run(void *compute, uint32_t task, void *scratch); // as a job's run; each task once
 

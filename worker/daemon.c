@@ -131,11 +131,25 @@ static enum common_code set_place(struct worker_daemon_options *out, const char 
     return COMMON_OK;
 }
 
+static enum common_code set_device(struct worker_daemon_options *out, const char *wanted, const char *module,
+                                   struct common_error *err)
+{
+    struct worker_device_options options = {
+        .wanted = wanted, .module = module, .limit_bytes = out->config.memory_bytes, .place = out->place};
+    enum common_code code = worker_device_open(&options, &out->device, err);
+    if (code != COMMON_OK || !out->device)
+        return code;
+    out->config.device = out->device;
+    if (out->config.memory_bytes == 0)
+        out->config.memory_bytes = worker_device_info(out->device)->limit_bytes;
+    return COMMON_OK;
+}
+
 enum common_code worker_daemon_options_parse(int argc, char **argv, struct worker_daemon_options *out,
                                              struct common_error *err)
 {
     const char *name = NULL, *host = NULL, *secret_file = NULL, *token_file = NULL, *log_level = NULL,
-               *bind = NULL, *numa = NULL;
+               *bind = NULL, *numa = NULL, *device = "auto", *module = NULL;
     uint64_t threads = 0;
     *out = (struct worker_daemon_options){
         .config = {.listen = "tcp://127.0.0.1:0", .edge_listen = "tcp://127.0.0.1:0"}};
@@ -182,6 +196,13 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
          "NUMA node for threads and memory: its number, auto (the one that\nthe fewest workers of this host "
          "took) or none (all; memory is\ninterleaved)",
          0, 0},
+        {"device", 0, COMMON_OPTION_STRING, &device, "WHAT",
+         "what holds K and V and computes: cpu, a device as cuda:0, or auto\n(the default: a device where "
+         "there is one, else the processor);\nwith a device, --memory is of its memory (default: what is "
+         "free)",
+         0, 0},
+        {"device-module", 0, COMMON_OPTION_STRING, &module, "PATH",
+         "module that serves the device (default: banyan-cuda.so beside this\nprogram or in ../lib)", 0, 0},
         {"bandwidth", 0, COMMON_OPTION_SIZE, &config->bandwidth, "SIZE",
          "bytes of K and V per second to report instead of a measurement", 1, UINT64_C(1) << 50},
         {"ready-file", 0, COMMON_OPTION_STRING, &out->ready_file, "FILE",
@@ -190,15 +211,16 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
          "error, warn, info or debug (default: info, or BANYAN_LOG)", 0, 0},
         {NULL, 0, COMMON_OPTION_FLAG, NULL, NULL, NULL, 0, 0},
     };
-    const struct common_command command = {.program = "banyan-worker",
-                                           .synopsis = "--coordinator ENDPOINT [options]",
-                                           .about =
-                                               "Holds a part of each session's K and V and computes "
-                                               "attention over it. Joins the coordinator, and joins again "
-                                               "after a lost link. SIGTERM ends it after the steps in hand.\n"
-                                               "Exit codes: 0 clean, 2 wrong command line, 3 cannot start. "
-                                               "BANYAN_KERNEL chooses the attention kernel.",
-                                           .options = options};
+    const struct common_command command = {
+        .program = "banyan-worker",
+        .synopsis = "--coordinator ENDPOINT [options]",
+        .about = "Holds a part of each session's K and V and computes "
+                 "attention over it. Joins the coordinator, and joins again "
+                 "after a lost link. SIGTERM ends it after the steps in hand.\n"
+                 "Exit codes: 0 clean, 2 wrong command line, 3 cannot start, 4 the device is "
+                 "lost. "
+                 "BANYAN_KERNEL chooses the attention kernel.",
+        .options = options};
     int rest;
     enum common_code code = common_options_parse(&command, argc, argv, &rest, err);
     if (code != COMMON_OK)
@@ -215,6 +237,9 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
     if (code != COMMON_OK)
         return code;
     code = set_place(out, bind, numa, (uint32_t)threads, err);
+    if (code != COMMON_OK)
+        return code;
+    code = set_device(out, device, module, err);
     if (code != COMMON_OK)
         return code;
     if (config->memory_bytes == 0) {

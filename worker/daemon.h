@@ -4,13 +4,15 @@
 #define WORKER_DAEMON_H
 
 #include "common/status.h"
+#include "worker/device.h"
 #include "worker/place.h"
 #include "worker/worker.h"
 
 struct worker_daemon_options {
-    struct worker_config config; // strings point into argv, the environment, or below
-    const char *ready_file;      // NULL: none
-    struct worker_place *place;  // the caller's to free, after a failure too; NULL when there is none yet
+    struct worker_config config;  // strings point into argv, the environment, or below
+    const char *ready_file;       // NULL: none
+    struct worker_place *place;   // the caller's to free, after a failure too; NULL when there is none yet
+    struct worker_device *device; // the caller's to close, likewise
     char name[65], host[65], secret_file[4096], token[257];
 };
 

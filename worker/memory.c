@@ -9,22 +9,31 @@
 #define KEEP_BYTES (UINT64_C(256) << 20) // of empty mappings, and at most a quarter of the limit
 
 struct worker_memory {
+    const struct worker_memory_ops *ops;
+    void *arg;
+    struct worker_device *device;
     struct worker_arena *arena;
 };
 
-struct worker_memory *worker_memory_host(uint64_t limit_bytes, const struct worker_place *place)
+struct worker_memory *worker_memory_new(uint64_t limit_bytes, const struct worker_arena_source *source,
+                                        const struct worker_memory_ops *ops, void *arg,
+                                        struct worker_device *device)
 {
     struct worker_memory *memory = calloc(1, sizeof *memory);
     struct worker_arena_options options = {.limit_bytes = limit_bytes,
                                            .keep_bytes =
                                                limit_bytes / 4 < KEEP_BYTES ? limit_bytes / 4 : KEEP_BYTES,
-                                           .source = worker_pages_source(place)};
+                                           .source = *source};
     if (memory)
         memory->arena = worker_arena_new(&options);
-    if (memory && memory->arena)
-        return memory;
-    free(memory);
-    return NULL;
+    if (!memory || !memory->arena) {
+        free(memory);
+        return NULL;
+    }
+    memory->ops = ops;
+    memory->arg = arg;
+    memory->device = device;
+    return memory;
 }
 
 void worker_memory_free(struct worker_memory *memory)
@@ -33,6 +42,11 @@ void worker_memory_free(struct worker_memory *memory)
         return;
     worker_arena_free(memory->arena);
     free(memory);
+}
+
+struct worker_device *worker_memory_device(const struct worker_memory *memory)
+{
+    return memory->device;
 }
 
 uint8_t *worker_memory_alloc(struct worker_memory *memory, size_t bytes, uint64_t room)
@@ -57,22 +71,52 @@ void worker_memory_tidy(struct worker_memory *memory, uint64_t before_ns)
 
 void worker_memory_write(struct worker_memory *memory, const struct worker_piece *pieces, uint32_t n)
 {
-    (void)memory;
+    memory->ops->write(memory->arg, pieces, n);
+}
+
+void worker_memory_read(struct worker_memory *memory, const struct worker_piece *pieces, uint32_t n)
+{
+    memory->ops->read(memory->arg, pieces, n);
+}
+
+void worker_memory_copy(struct worker_memory *memory, uint8_t *to, const uint8_t *from, size_t bytes)
+{
+    memory->ops->copy(memory->arg, to, from, bytes);
+}
+
+bool worker_memory_lost(struct worker_memory *memory, struct common_error *err)
+{
+    return memory->ops->lost && memory->ops->lost(memory->arg, err);
+}
+
+// ---- the host's ---------------------------------------------------------------------------------
+
+static void host_write(void *arg, const struct worker_piece *pieces, uint32_t n)
+{
+    (void)arg;
     for (const struct worker_piece *piece = pieces; piece < pieces + n; piece++)
         for (uint64_t i = 0; i < piece->height; i++)
             memcpy(piece->memory + i * piece->pitch, piece->host + i * piece->host_pitch, piece->width);
 }
 
-void worker_memory_read(struct worker_memory *memory, const struct worker_piece *pieces, uint32_t n)
+static void host_read(void *arg, const struct worker_piece *pieces, uint32_t n)
 {
-    (void)memory;
+    (void)arg;
     for (const struct worker_piece *piece = pieces; piece < pieces + n; piece++)
         for (uint64_t i = 0; i < piece->height; i++)
             memcpy(piece->host + i * piece->host_pitch, piece->memory + i * piece->pitch, piece->width);
 }
 
-void worker_memory_copy(struct worker_memory *memory, uint8_t *to, const uint8_t *from, size_t bytes)
+static void host_copy(void *arg, uint8_t *to, const uint8_t *from, size_t bytes)
 {
-    (void)memory;
+    (void)arg;
     memcpy(to, from, bytes);
+}
+
+static const struct worker_memory_ops host_ops = {.write = host_write, .read = host_read, .copy = host_copy};
+
+struct worker_memory *worker_memory_host(uint64_t limit_bytes, const struct worker_place *place)
+{
+    struct worker_arena_source source = worker_pages_source(place);
+    return worker_memory_new(limit_bytes, &source, &host_ops, NULL, NULL);
 }

@@ -11,6 +11,8 @@
 #include "common/status.h"
 #include "worker/place.h"
 
+struct worker_arena_source;
+struct worker_device;
 struct worker_memory; // opaque
 
 // A rectangle of bytes: `height` rows of `width` bytes, here and in ordinary memory, each row a pitch after
@@ -22,10 +24,23 @@ struct worker_piece {
     uint64_t host_pitch, width, height;
 };
 
-// This process's: huge pages, on the place's NUMA node (kept; NULL: anywhere). At most limit_bytes will be
-// asked of it. NULL: out of memory.
+struct worker_memory_ops { // of a kind of memory
+    void (*write)(void *arg, const struct worker_piece *pieces, uint32_t n);
+    void (*read)(void *arg, const struct worker_piece *pieces, uint32_t n);
+    void (*copy)(void *arg, uint8_t *to, const uint8_t *from, size_t bytes);
+    bool (*lost)(void *arg, struct common_error *err); // NULL: it never is
+};
+
+// At most limit_bytes will be asked of it. device: what computes in this memory, NULL for this process.
+// NULL: out of memory.
+struct worker_memory *worker_memory_new(uint64_t limit_bytes, const struct worker_arena_source *source,
+                                        const struct worker_memory_ops *ops, void *arg,
+                                        struct worker_device *device);
+// This process's: huge pages, on the place's NUMA node (kept; NULL: anywhere).
 struct worker_memory *worker_memory_host(uint64_t limit_bytes, const struct worker_place *place);
 void worker_memory_free(struct worker_memory *memory); // nothing is allocated; NULL is allowed
+
+struct worker_device *worker_memory_device(const struct worker_memory *memory); // NULL: the host's memory
 
 // See worker/arena.h.
 uint8_t *worker_memory_alloc(struct worker_memory *memory, size_t bytes, uint64_t room);
@@ -33,8 +48,11 @@ void worker_memory_release(struct worker_memory *memory, uint8_t *allocated); //
 uint64_t worker_memory_held(const struct worker_memory *memory);
 void worker_memory_tidy(struct worker_memory *memory, uint64_t before_ns);
 
+// They take effect in order. Memory that is lost takes no bytes and gives zeros: who goes on from what was
+// written or read asks for worker_memory_lost first.
 void worker_memory_write(struct worker_memory *memory, const struct worker_piece *pieces, uint32_t n);
 void worker_memory_read(struct worker_memory *memory, const struct worker_piece *pieces, uint32_t n);
 void worker_memory_copy(struct worker_memory *memory, uint8_t *to, const uint8_t *from, size_t bytes);
+bool worker_memory_lost(struct worker_memory *memory, struct common_error *err); // for good; says why
 
 #endif

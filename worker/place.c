@@ -34,7 +34,7 @@ struct worker_place {
     bool to_cores;
     bool (*claim)(void *arg, const char *name);
     void *claim_arg;
-    int claims[THREADS_MAX + 1]; // sockets whose names are taken: a node, and a core per thread
+    int claims[THREADS_MAX + 2]; // sockets whose names are taken: a node, a device, a core per thread
     uint32_t n_claims;
 };
 
@@ -58,7 +58,7 @@ static bool claim_here(void *arg, const char *name)
     return !taken;
 }
 
-static bool take(struct worker_place *place, uint32_t slot, const char *what, uint32_t index)
+bool worker_place_take(const struct worker_place *place, uint32_t slot, const char *what, uint32_t index)
 {
     char name[64];
     snprintf(name, sizeof name, "%u/%s/%u", slot, what, index);
@@ -151,7 +151,8 @@ static enum common_code choose_node(struct worker_place *place, const struct wor
     for (uint32_t slot = 0; !place->interleave && slot < SLOTS_MAX; slot++) {
         for (uint32_t i = 0; i < place->n_nodes; i++) {
             const struct node *node = &place->nodes[i];
-            if (node->cores < options->threads || !take(place, slot, "node", node->obj->os_index))
+            if (node->cores < options->threads ||
+                !worker_place_take(place, slot, "node", node->obj->os_index))
                 continue;
             place->node = node;
             return COMMON_OK;
@@ -182,7 +183,7 @@ static bool take_cores(struct worker_place *place)
             if (!hwloc_bitmap_intersects(core->cpuset, left))
                 continue;
             some = true;
-            if (slot < SLOTS_MAX && !take(place, slot, "core", core->logical_index))
+            if (slot < SLOTS_MAX && !worker_place_take(place, slot, "core", core->logical_index))
                 continue;
             hwloc_bitmap_t own = hwloc_bitmap_dup(core->cpuset);
             if (!own) {

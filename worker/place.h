@@ -61,6 +61,10 @@ const char *worker_place_thread_text(const struct worker_place *place, uint32_t 
                                      char out[WORKER_PLACE_TEXT]);
 const char *worker_place_memory_text(const struct worker_place *place, char out[WORKER_PLACE_TEXT]);
 
+// Takes slot `slot` of thing `index` for as long as the place lives. False: another worker of this host has
+// it, or this one.
+bool worker_place_take(const struct worker_place *place, uint32_t slot, const char *what, uint32_t index);
+
 // Binds the calling thread: as compute thread `thread`, or as any other thread of the worker (threads that it
 // makes later inherit that). A system that refuses is not an error: a thread anywhere gives the same bits.
 void worker_place_bind_compute(const struct worker_place *place, uint32_t thread);

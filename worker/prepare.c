@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Phase one of a commit: freeze the rows and report what is here. Hashing gigabytes must not keep steps
 // waiting: above a limit it goes to the team, over pinned rows, and the answer follows.
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "worker/state.h"
@@ -16,6 +17,8 @@ struct prepare { // one call
     struct worker_hash **hashes; // [reply.n_chunks], NULL where rows are missing
     uint64_t bytes;              // to hash
     struct worker_job job;
+    uint32_t next;      // on a device: the chunk that is hashed next
+    atomic_bool failed; // a hash could not be had
 };
 
 // The ranges of a chunk's rows that are here. At most `budget` of them: what is left out counts as missing.
@@ -76,15 +79,22 @@ static void hash_task(void *arg, uint32_t task, void *scratch)
 {
     struct prepare *p = arg;
     (void)scratch;
-    if (p->hashes[task])
-        p->reply.chunks[task]->hash = worker_hash_run(p->hashes[task]);
+    if (p->hashes[task] && !worker_hash_run(p->hashes[task], &p->reply.chunks[task]->hash))
+        atomic_store(&p->failed, true);
 }
 
 static void answer(void *arg, bool complete)
 {
     struct prepare *p = arg;
     (void)complete; // nobody cancels it, and it needs no scratch
-    proto_request_reply(p->request, &p->reply.base, NULL, 0, NULL, NULL);
+    struct common_error err;
+    if (!atomic_load(&p->failed)) {
+        proto_request_reply(p->request, &p->reply.base, NULL, 0, NULL, NULL);
+    } else {
+        if (worker_store_check(p->worker->store, &err) == COMMON_OK)
+            common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a hash");
+        worker_fail(p->request, &err, "");
+    }
     prepare_free(p);
 }
 
@@ -94,6 +104,18 @@ static void answer_later(void *arg, bool complete)
     answer(arg, complete);
     worker->n_prepares--;
     worker_hand_emptied(worker);
+}
+
+// What is on a device only the loop may read: chunk by chunk, so that steps go on meanwhile.
+static void hash_next(void *arg)
+{
+    struct prepare *p = arg;
+    if (p->next < p->reply.n_chunks && !atomic_load(&p->failed)) {
+        hash_task(p, p->next++, NULL);
+        common_loop_post(p->worker->loop, hash_next, p);
+        return;
+    }
+    answer_later(p, true);
 }
 
 // Reports on one chunk, and makes its hash ready to run.
@@ -166,6 +188,9 @@ void worker_handle_rows_prepare(void *arg, struct proto_request *request)
         for (uint32_t i = 0; i < p->reply.n_chunks; i++)
             hash_task(p, i, NULL);
         answer(p, true);
+    } else if (worker->device) {
+        worker->n_prepares++;
+        hash_next(p);
     } else {
         p->job = (struct worker_job){
             .tasks = (uint32_t)p->reply.n_chunks, .run = hash_task, .done = answer_later, .arg = p};

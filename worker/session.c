@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "worker/device.h"
+
 #include "proto/kv.h"
 
 // ---- specs --------------------------------------------------------------------------------------
@@ -34,8 +36,8 @@ static const char *spec_problem(const Banyan__Pb__Spec *pb)
     return NULL;
 }
 
-enum common_code worker_spec_new(const Banyan__Pb__Spec *pb, struct worker_spec **out,
-                                 struct common_error *err)
+enum common_code worker_spec_new(const Banyan__Pb__Spec *pb, const struct worker_device *device,
+                                 struct worker_spec **out, struct common_error *err)
 {
     const char *problem = spec_problem(pb);
     if (problem)
@@ -76,15 +78,20 @@ enum common_code worker_spec_new(const Banyan__Pb__Spec *pb, struct worker_spec 
                               .kv_type = spec->kernels.kv_type,
                               .chunk_tokens = pb->chunk_tokens ? pb->chunk_tokens : WORKER_CHUNK_TOKENS};
     problem = kernels_spec_problem(&spec->kernels);
-    if (!problem)
-        spec->kernel = kernels_attention_default(&spec->kernels);
-    if (!spec->kernel) {
+    if (problem) {
         worker_spec_unref(spec);
-        return problem ? common_error_set(err, COMMON_INVALID_ARGUMENT, "spec: %s", problem)
-                       : common_error_set(err, COMMON_UNIMPLEMENTED,
-                                          "no attention kernel of this worker supports the spec");
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "spec: %s", problem);
     }
-    spec->kernel_digest = kernels_attention_digest(spec->kernel);
+    if (device)
+        problem = worker_device_spec_problem(device, &spec->kernels);
+    else if (!(spec->kernel = kernels_attention_default(&spec->kernels)))
+        problem = "no attention kernel of this worker supports the spec";
+    if (problem) {
+        worker_spec_unref(spec);
+        return common_error_set(err, COMMON_UNIMPLEMENTED, "%s", problem);
+    }
+    spec->kernel_digest =
+        device ? worker_device_info(device)->digest : kernels_attention_digest(spec->kernel);
     *out = spec;
     return COMMON_OK;
 }
@@ -356,7 +363,7 @@ static enum common_code create(struct worker_map *sessions, struct worker_store 
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "a worker has at most %u sessions",
                                 WORKER_SESSIONS_MAX);
     struct worker_spec *spec;
-    enum common_code code = worker_spec_new(request->spec, &spec, err);
+    enum common_code code = worker_spec_new(request->spec, worker_store_device(store), &spec, err);
     if (code != COMMON_OK)
         return code;
     struct worker_session *session = calloc(1, sizeof *session);

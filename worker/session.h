@@ -22,7 +22,7 @@ struct worker_spec { // checked; immutable and shared with computations that out
     unsigned refs;
     struct kernels_spec kernels; // alibi points into floats
     struct worker_shape shape;
-    const struct kernels_attention *kernel;
+    const struct kernels_attention *kernel; // NULL: a device computes
     uint64_t kernel_digest;
     const float *sinks; // NULL or [q_heads]
     size_t packed_bytes;
@@ -53,9 +53,10 @@ struct worker_layout_entry {
     bool compute;
 };
 
-// INVALID_ARGUMENT with what is wrong; UNIMPLEMENTED when no kernel here computes it; RESOURCE_EXHAUSTED.
-enum common_code worker_spec_new(const Banyan__Pb__Spec *pb, struct worker_spec **out,
-                                 struct common_error *err);
+// INVALID_ARGUMENT with what is wrong; UNIMPLEMENTED when no kernel here, or not the device, computes it;
+// RESOURCE_EXHAUSTED. device: NULL for the processor.
+enum common_code worker_spec_new(const Banyan__Pb__Spec *pb, const struct worker_device *device,
+                                 struct worker_spec **out, struct common_error *err);
 struct worker_spec *worker_spec_ref(struct worker_spec *spec);
 void worker_spec_unref(struct worker_spec *spec); // NULL is allowed; loop thread only
 bool worker_spec_equal(const struct worker_spec *spec, const Banyan__Pb__Spec *pb);

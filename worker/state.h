@@ -8,6 +8,7 @@
 #include "proto/rpc.h"
 #include "proto/status.h"
 #include "reduce/engine.h"
+#include "worker/device.h"
 #include "worker/map.h"
 #include "worker/membership.h"
 #include "worker/session.h"
@@ -39,6 +40,9 @@ struct worker {
     struct worker_store *store;
     struct worker_map sessions, plans;
     struct worker_team *team;
+    struct worker_device *device; // NULL: the team computes
+    void (*failed)(void *arg, const struct common_error *err);
+    void *failed_arg;
     struct reduce_env env;
     struct proto_server *public_server, *edge_server;
     struct worker_membership *membership;

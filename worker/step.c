@@ -8,7 +8,8 @@
 //     STEP_ABANDONED (answered) ────────────▶ (freed)
 //
 // The frame goes to the children first. Appended rows are stored in the order of frames, before anything is
-// computed. What is small is computed here, without a hand-off; the rest on the team.
+// computed. What is small is computed here, without a hand-off; the rest on the team; where K and V are a
+// device's, everything there.
 #include <assert.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -38,8 +39,9 @@ struct worker_step {
     struct proto_step_result *result; // likewise
     struct worker_compute *compute;
     struct worker_job job;
+    struct worker_device_job device_job;
     bool beginning; // the handler still looks at it
-    bool in_team;
+    bool in_team;   // or on the device
     uint64_t arrived_ns;
     _Atomic uint64_t started_ns; // first task
     uint64_t flight_bytes;
@@ -226,7 +228,10 @@ static void step_done(void *arg, struct reduce_outcome *outcome)
     s->worker->steps_done++;
     if (s->in_team) {
         move(s, STEP_COMPUTING, STEP_ABANDONED);
-        worker_team_cancel(s->worker->team, &s->job);
+        if (s->worker->device)
+            worker_device_cancel(s->worker->device, &s->device_job);
+        else
+            worker_team_cancel(s->worker->team, &s->job);
     } else if (!s->beginning) {
         step_free(s);
     }
@@ -466,6 +471,18 @@ static void team_done(void *arg, bool complete)
         give_up(s, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a step");
 }
 
+static void device_done(void *arg, enum common_code code, const struct common_error *err)
+{
+    struct worker_step *s = arg;
+    s->in_team = false;
+    if (s->state == STEP_ABANDONED)
+        step_free(s);
+    else if (code == COMMON_OK)
+        contribute(s);
+    else
+        give_up(s, code, err->message);
+}
+
 static bool scratch_ready(struct worker *worker, uint64_t bytes)
 {
     if (bytes <= worker->scratch_bytes)
@@ -483,7 +500,16 @@ static void compute(struct worker_step *s)
 {
     uint32_t tasks = worker_compute_tasks(s->compute);
     uint64_t scratch = worker_compute_scratch(s->compute);
+    uint32_t n;
+    const struct kernels_device_item *items = worker_compute_device_items(s->compute, &n);
     flight_add(s, worker_compute_bytes(s->compute));
+    if (items) {
+        s->device_job = (struct worker_device_job){.items = items, .n = n, .done = device_done, .arg = s};
+        s->in_team = true;
+        atomic_store(&s->started_ns, common_clock_ns());
+        worker_device_submit(s->worker->device, &s->device_job);
+        return;
+    }
     if (worker_compute_madds(s->compute) >= s->worker->inline_madds && tasks > 0) {
         s->job = (struct worker_job){
             .tasks = tasks, .scratch_bytes = scratch, .run = team_task, .done = team_done, .arg = s};

@@ -49,6 +49,16 @@ uint64_t worker_store_used(const struct worker_store *store)
     return store->used + worker_memory_held(store->memory);
 }
 
+struct worker_device *worker_store_device(const struct worker_store *store)
+{
+    return worker_memory_device(store->memory);
+}
+
+enum common_code worker_store_check(const struct worker_store *store, struct common_error *err)
+{
+    return worker_memory_lost(store->memory, err) ? COMMON_UNAVAILABLE : COMMON_OK;
+}
+
 void worker_store_tidy(struct worker_store *store, uint64_t before_ns)
 {
     worker_memory_tidy(store->memory, before_ns);
@@ -429,6 +439,8 @@ enum common_code worker_store_write(struct worker_store *store, const struct wor
     assert(to == WORKER_ROW_APPENDED || (to == WORKER_ROW_PUT && replace_from == UINT64_MAX));
     for (uint32_t i = 0; i < n; i++) {
         enum common_code code = check_piece(&pieces[i], replace_from, err);
+        if (code != COMMON_OK && worker_store_check(store, err) != COMMON_OK)
+            return COMMON_UNAVAILABLE; // what was compared was nothing
         if (code != COMMON_OK)
             return code;
     }
@@ -445,7 +457,7 @@ enum common_code worker_store_write(struct worker_store *store, const struct wor
     for (uint32_t i = 0; i < n; i++)
         write_piece(store, &pieces[i], to, replace_from);
     free(journal.entries);
-    return COMMON_OK;
+    return worker_store_check(store, err);
 }
 
 bool worker_store_same(const struct worker_rows *pieces, uint32_t n)
@@ -469,7 +481,10 @@ static bool copied(const struct worker_chunk *chunk, uint32_t layer, uint32_t ro
     return worker_chunk_row(chunk, layer, row) >= WORKER_ROW_APPENDED;
 }
 
-// Goes through the rows to copy twice: first to see whether it may (write false), then to do it.
+#define COPY_ROWS 64u // at a time
+
+// Goes through the rows to copy twice: first to see whether it may (write false), then to do it. k and v have
+// room for COPY_ROWS.
 static enum common_code copy_rows(struct journal *journal, const struct worker_chunk *from,
                                   struct worker_chunk *to, uint32_t rows, bool write, uint8_t *k, uint8_t *v,
                                   struct common_error *err)
@@ -480,11 +495,17 @@ static enum common_code copy_rows(struct journal *journal, const struct worker_c
             end--;
         if (write && end == from->shape.chunk_tokens && !journal_rows(journal, to, layer, 0, end))
             return COMMON_RESOURCE_EXHAUSTED; // a block at once
-        for (uint32_t row = 0; row < end; row++) {
+        for (uint32_t row = 0, n; row < end; row += n) {
+            n = 1;
             if (!copied(from, layer, row))
                 continue;
-            worker_chunk_read(from, layer, row, 1, k, v);
-            enum verdict verdict = judge(to, layer, row, k, v, UINT64_MAX);
+            bool fresh = worker_chunk_row(to, layer, row) <= WORKER_ROW_PUT;
+            while (fresh && n < COPY_ROWS && row + n < end && copied(from, layer, row + n) &&
+                   worker_chunk_row(to, layer, row + n) <= WORKER_ROW_PUT)
+                n++;
+            if (write || !fresh)
+                worker_chunk_read(from, layer, row, n, k, v);
+            enum verdict verdict = fresh ? VERDICT_WRITE : judge(to, layer, row, k, v, UINT64_MAX);
             if (verdict == VERDICT_SAME)
                 continue;
             if (verdict == VERDICT_REFUSE || to->refs > 1)
@@ -493,17 +514,17 @@ static enum common_code copy_rows(struct journal *journal, const struct worker_c
                                         layer);
             if (!write)
                 continue;
-            if (!journal_rows(journal, to, layer, row, 1))
+            if (!journal_rows(journal, to, layer, row, n))
                 return COMMON_RESOURCE_EXHAUSTED;
-            worker_layer_rows_set(to, to->layers[layer], row, 1, k, v);
+            worker_layer_rows_set(to, to->layers[layer], row, n, k, v);
         }
     }
     return COMMON_OK;
 }
 
-static uint64_t copy_hash(const struct worker_chunk *chunk, uint32_t rows)
+static bool copy_hash(const struct worker_chunk *chunk, uint32_t rows, uint64_t *out)
 {
-    uint64_t hash = 0;
+    *out = 0;
     for (uint32_t layer = 0; layer < chunk->shape.layers; layer++) {
         for (uint32_t row = 0; row < rows; row++) { // each stretch by itself: holes count
             uint32_t end = row;
@@ -511,13 +532,14 @@ static uint64_t copy_hash(const struct worker_chunk *chunk, uint32_t rows)
                 end++;
             if (end == row)
                 continue;
-            uint64_t parts[5] = {hash, layer, row, end - row,
-                                 worker_chunk_hash(chunk, layer, row, end - row)};
-            hash = common_xxh3(parts, sizeof parts, 0);
+            uint64_t parts[5] = {*out, layer, row, end - row, 0};
+            if (!worker_chunk_hash(chunk, layer, row, end - row, &parts[4]))
+                return false;
+            *out = common_xxh3(parts, sizeof parts, 0);
             row = end;
         }
     }
-    return hash;
+    return true;
 }
 
 enum common_code worker_store_copy(struct worker_store *store, const struct worker_chunk *from,
@@ -527,7 +549,7 @@ enum common_code worker_store_copy(struct worker_store *store, const struct work
     if (from == to || !shape_equal(&from->shape, &to->shape) || rows > from->shape.chunk_tokens)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "a chunk is copied to another one of its shape");
-    uint8_t *k = malloc(from->k_wire), *v = malloc(from->v_wire);
+    uint8_t *k = malloc(COPY_ROWS * from->k_wire), *v = malloc(COPY_ROWS * from->v_wire);
     struct journal journal = {.store = store};
     enum common_code code = COMMON_RESOURCE_EXHAUSTED;
     if (k && v)
@@ -544,7 +566,9 @@ enum common_code worker_store_copy(struct worker_store *store, const struct work
             worker_layer_advance(to, to->layers[layer]);
             make_block(store, to, to->layers[layer]);
         }
-        *hash = copy_hash(to, rows);
+        code = worker_store_check(store, err);
+        if (code == COMMON_OK && !copy_hash(to, rows, hash))
+            code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "no memory to hash the copy");
     } else {
         journal_undo(&journal);
         if (code == COMMON_RESOURCE_EXHAUSTED)

@@ -50,6 +50,8 @@ enum worker_row {
     WORKER_ROW_COMMITTED
 };
 
+struct kernels_device_run;
+struct worker_device;
 struct worker_memory;
 struct worker_store;
 struct worker_chunk;
@@ -58,6 +60,10 @@ struct worker_chunk;
 struct worker_store *worker_store_new(uint64_t limit_bytes, struct worker_memory *memory);
 void worker_store_free(struct worker_store *store); // nothing may be held or pinned; NULL is allowed
 
+// What computes where K and V lie; NULL: this process.
+struct worker_device *worker_store_device(const struct worker_store *store);
+// UNAVAILABLE: the memory of K and V is lost, for good. Writes and copies check by themselves.
+enum common_code worker_store_check(const struct worker_store *store, struct common_error *err);
 uint64_t worker_store_limit(const struct worker_store *store);
 uint64_t worker_store_used(const struct worker_store *store);
 uint64_t worker_store_chunks(const struct worker_store *store);
@@ -93,17 +99,23 @@ uint32_t worker_chunk_ready(const struct worker_chunk *chunk, uint32_t layer);
 uint32_t worker_chunk_run_count(const struct worker_chunk *chunk, uint32_t layer, uint32_t rows);
 uint32_t worker_chunk_runs(const struct worker_chunk *chunk, uint32_t layer, uint32_t kv_head,
                            uint32_t kv_heads, uint32_t rows, size_t stride, struct kernels_run *out);
+// As many for a device: each has all heads from kv_head on.
+uint32_t worker_chunk_device_runs(const struct worker_chunk *chunk, uint32_t layer, uint32_t kv_head,
+                                  uint32_t rows, struct kernels_device_run *out);
 
 // XXH3 of K [kv_heads][count][k_dim], then V [kv_heads][count][v_dim], then of scaled types the scales of K
 // [kv_heads][count] and of V, of rows that are all present.
-uint64_t worker_chunk_hash(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count);
+// False: the memory is lost, or there is none for a copy.
+bool worker_chunk_hash(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
+                       uint64_t *hash);
 
-// The same for another thread: new pins the chunk and notes where the bytes are (adding how many to *bytes;
-// NULL: out of memory), run may be called anywhere once the rows are at least PREPARED, free unpins.
+// The same for later: new pins the chunk and notes where the bytes are (adding how many to *bytes; NULL: out
+// of memory), run may be called once the rows are at least PREPARED, on any thread where the memory is the
+// host's, free unpins.
 struct worker_hash;
 struct worker_hash *worker_hash_new(struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
                                     uint64_t *bytes);
-uint64_t worker_hash_run(const struct worker_hash *hash);
+bool worker_hash_run(const struct worker_hash *hash, uint64_t *out);         // false: as above
 void worker_hash_free(struct worker_store *store, struct worker_hash *hash); // NULL is allowed
 
 // Copies rows that are present into k and v, as they travel (proto/kv.h).

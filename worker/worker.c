@@ -62,6 +62,14 @@ static void registered(void *arg)
         worker->registered(worker->registered_arg);
 }
 
+static void device_lost(void *arg, const struct common_error *err)
+{
+    struct worker *worker = arg;
+    common_log_error("device=%s is lost: %s", worker_device_text(worker->device), err->message);
+    if (worker->failed)
+        worker->failed(worker->failed_arg, err);
+}
+
 static enum common_code check_config(const struct worker_config *config, struct common_error *err)
 {
     size_t name = strlen(config->name), host = strlen(config->host);
@@ -122,10 +130,14 @@ static enum common_code join(struct worker *worker, const struct worker_config *
 static enum common_code speed_of(struct worker *worker, const struct worker_config *config,
                                  struct worker_speed *speed, struct common_error *err)
 {
+    if (config->bandwidth == 0 && config->device) {
+        speed->kernel = worker_device_info(config->device)->kernel;
+        return worker_device_bandwidth(config->device, &speed->bytes_per_s, err);
+    }
     if (config->bandwidth == 0)
         return worker_measure(worker->team, config->memory_bytes / 2, speed, err);
     speed->bytes_per_s = config->bandwidth;
-    speed->kernel = worker_measure_kernel(err);
+    speed->kernel = config->device ? worker_device_info(config->device)->kernel : worker_measure_kernel(err);
     return speed->kernel ? COMMON_OK : COMMON_FAILED_PRECONDITION;
 }
 
@@ -138,6 +150,19 @@ static uint64_t flight_share(uint64_t memory)
     if (share < enough)
         share = memory / 2 < enough ? memory / 2 : enough;
     return share > most ? most : share;
+}
+
+// What K and V may take. Of a device's memory an eighth (1 GiB at most) is for the module's own workspaces;
+// what is in flight is the host's.
+static uint64_t capacity_of(const struct worker_config *config, uint64_t flight_limit)
+{
+    if (!config->device)
+        return config->memory_bytes - flight_limit;
+    uint64_t limit = worker_device_info(config->device)->limit_bytes, own = limit / 8;
+    if (limit > config->memory_bytes)
+        limit = config->memory_bytes;
+    own = own < (UINT64_C(1) << 30) ? own : UINT64_C(1) << 30;
+    return limit > own ? limit - own : 0;
 }
 
 enum common_code worker_new(struct common_loop *loop, const struct worker_config *config, struct worker **out,
@@ -158,8 +183,15 @@ enum common_code worker_new(struct common_loop *loop, const struct worker_config
     worker->registered = config->registered;
     worker->registered_arg = config->registered_arg;
     worker->flight_limit = flight_share(config->memory_bytes);
-    uint64_t capacity = config->memory_bytes - worker->flight_limit;
-    worker->store = worker_store_new(capacity, worker_memory_host(capacity, config->place));
+    worker->failed = config->failed;
+    worker->failed_arg = config->failed_arg;
+    worker->device = config->device;
+    if (worker->device)
+        worker_device_attach(worker->device, loop, device_lost, worker);
+    uint64_t capacity = capacity_of(config, worker->flight_limit);
+    worker->store =
+        worker_store_new(capacity, worker->device ? worker_memory_of_device(capacity, worker->device)
+                                                  : worker_memory_host(capacity, config->place));
     worker->env = (struct reduce_env){.loop = loop, .name = worker->name, .secret = &worker->secret};
     struct worker_speed speed;
     code = worker->store ? reduce_edges_new(&worker->env, &worker->env.edges) : COMMON_RESOURCE_EXHAUSTED;
@@ -180,12 +212,12 @@ enum common_code worker_new(struct common_loop *loop, const struct worker_config
     char memory[32], bandwidth[32], place[WORKER_PLACE_TEXT] = "bind=none";
     if (config->place)
         worker_place_text(config->place, place);
-    common_log_info(
-        "serving name=%s host=%s listen=%s edge=%s memory=%s bandwidth=%s/s kernel=%s threads=%u %s",
-        worker->name, worker->host, worker_endpoint(worker), worker_edge_endpoint(worker),
-        common_format_bytes(config->memory_bytes, memory, sizeof memory),
-        common_format_bytes(speed.bytes_per_s, bandwidth, sizeof bandwidth), speed.kernel, config->threads,
-        place);
+    common_log_info("serving name=%s host=%s listen=%s edge=%s memory=%s bandwidth=%s/s kernel=%s device=%s "
+                    "threads=%u %s",
+                    worker->name, worker->host, worker_endpoint(worker), worker_edge_endpoint(worker),
+                    common_format_bytes(config->memory_bytes, memory, sizeof memory),
+                    common_format_bytes(speed.bytes_per_s, bandwidth, sizeof bandwidth), speed.kernel,
+                    worker_device_text(config->device), config->threads, place);
     *out = worker;
     return COMMON_OK;
 }

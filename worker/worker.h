@@ -12,6 +12,7 @@
 #include "common/status.h"
 
 struct worker; // opaque
+struct worker_device;
 struct worker_place;
 
 struct worker_config {                // strings are copied
@@ -24,11 +25,15 @@ struct worker_config {                // strings are copied
     const char *token;                // clients must present it too; NULL: the ticket is enough
     bool insecure;                    // the public endpoint may be other than loopback without a token
     uint64_t memory_bytes;            // for K and V and for what is in flight
+    struct worker_device *device;     // that holds K and V and computes, kept; NULL: the team does
     uint32_t threads;                 // of the compute team, >= 1
     const struct worker_place *place; // where they and the memory go, kept; NULL: anywhere
     uint64_t
         inline_madds;   // steps with fewer multiply-adds are computed on the loop thread; 0: measured default
     uint64_t bandwidth; // bytes of K and V per second to report; 0: measured now (about 0.1 s)
+    // The device is lost: no step succeeds any more. To be drained, and started anew. May be NULL.
+    void (*failed)(void *arg, const struct common_error *err);
+    void *failed_arg;
     void (*registered)(void *arg); // the coordinator accepted us, again and again; may be NULL
     void *registered_arg;
 };

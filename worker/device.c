@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/device.h"
+
+#include <assert.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/log.h"
+#include "worker/arena.h"
+
+struct worker_device {
+    const struct kernels_device_ops *ops;
+    struct kernels_device *handle;
+    struct kernels_device_info info;
+    char text[160];
+    struct common_loop *loop;
+    void (*on_lost)(void *arg, const struct common_error *err);
+    void *on_lost_arg;
+    bool told; // that it is lost
+    struct common_error why;
+    struct worker_device_job *waiting, **tail; // for others to end
+};
+
+// ---- the module ---------------------------------------------------------------------------------
+
+// Where a module of that name would be: beside the program, or in ../lib.
+static bool default_module(const char *name, char *out, size_t cap)
+{
+    char program[3072];
+    ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
+    if (n <= 0)
+        return false;
+    program[n] = '\0';
+    char *slash = strrchr(program, '/');
+    if (!slash)
+        return false;
+    *slash = '\0';
+    static const char *const places[] = {"", "/../lib", "/../lib/banyan"};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        snprintf(out, cap, "%s%s/banyan-%s.so", program, places[i], name);
+        if (access(out, R_OK) == 0)
+            return true;
+    }
+    return false;
+}
+
+static enum common_code load(const char *path, const struct kernels_device_ops **out,
+                             struct common_error *err)
+{
+    char absolute[4096]; // dlopen looks in the system's directories for a name without a slash
+    if (!strchr(path, '/') && snprintf(absolute, sizeof absolute, "./%s", path) < (int)sizeof absolute)
+        path = absolute;
+    void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL); // never closed: its threads may outlive a device
+    const char *reason = module ? NULL : dlerror();
+    const struct kernels_device_ops *ops = module ? dlsym(module, KERNELS_DEVICE_SYMBOL) : NULL;
+    if (!module)
+        return common_error_set(err, COMMON_FAILED_PRECONDITION, "cannot load the device module: %.200s",
+                                reason ? reason : path);
+    if (!ops || ops->abi != KERNELS_DEVICE_ABI || ops->size != sizeof *ops) {
+        dlclose(module);
+        return common_error_set(err, COMMON_FAILED_PRECONDITION, "%.200s is no device module of this version",
+                                path);
+    }
+    *out = ops;
+    // cppcheck-suppress resourceLeak ; it stays
+    return COMMON_OK;
+}
+
+// ---- choosing -----------------------------------------------------------------------------------
+
+// "cuda:0". False: it is none.
+static bool parse(const char *wanted, char name[32], uint32_t *index)
+{
+    const char *colon = strchr(wanted, ':');
+    size_t len = colon ? (size_t)(colon - wanted) : 0;
+    if (len < 1 || len > 31 || strspn(wanted, "abcdefghijklmnopqrstuvwxyz0123456789-") != len ||
+        strspn(colon + 1, "0123456789") != strlen(colon + 1) || strlen(colon + 1) < 1 ||
+        strlen(colon + 1) > 4)
+        return false;
+    memcpy(name, wanted, len);
+    name[len] = '\0';
+    *index = (uint32_t)strtoul(colon + 1, NULL, 10);
+    return true;
+}
+
+static enum common_code open_at(const struct worker_device_options *options,
+                                const struct kernels_device_ops *ops, uint32_t index,
+                                struct worker_device **out, struct common_error *err)
+{
+    struct worker_device *device = calloc(1, sizeof *device);
+    if (!device)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory");
+    enum common_code code = ops->open(index, options->limit_bytes, &device->handle, err);
+    if (code != COMMON_OK) {
+        free(device);
+        return code;
+    }
+    device->ops = ops;
+    device->tail = &device->waiting;
+    ops->info(device->handle, &device->info);
+    snprintf(device->text, sizeof device->text, "%s:%u (%.96s)", ops->name, index, device->info.name);
+    *out = device;
+    return COMMON_OK;
+}
+
+// The device that the fewest workers of this host took.
+static uint32_t share_out(const struct worker_device_options *options, const struct kernels_device_ops *ops,
+                          uint32_t count)
+{
+    for (uint32_t slot = 0; options->place && slot < 64; slot++)
+        for (uint32_t i = 0; i < count; i++)
+            if (worker_place_take(options->place, slot, ops->name, i))
+                return i;
+    return 0;
+}
+
+static enum common_code open_auto(const struct worker_device_options *options, struct worker_device **out,
+                                  struct common_error *err)
+{
+    char path[4096];
+    const struct kernels_device_ops *ops = NULL;
+    struct common_error why;
+    *out = NULL;
+    if (!options->module && !default_module("cuda", path, sizeof path)) {
+        common_log_debug("device=cpu: there is no module banyan-cuda.so");
+        return COMMON_OK;
+    }
+    enum common_code code = load(options->module ? options->module : path, &ops, &why);
+    if (code != COMMON_OK && options->module) // a module that was named is meant
+        return common_error_set(err, code, "%s", why.message);
+    uint32_t count = 0;
+    if (code == COMMON_OK) {
+        why.message[0] = '\0';
+        count = ops->count(&why);
+    }
+    if (count == 0) {
+        common_log_info("device=cpu: %s", why.message[0] ? why.message : "the module sees no device");
+        return COMMON_OK;
+    }
+    return open_at(options, ops, share_out(options, ops, count), out, err);
+}
+
+enum common_code worker_device_open(const struct worker_device_options *options, struct worker_device **out,
+                                    struct common_error *err)
+{
+    char name[32], path[4096];
+    uint32_t index;
+    const struct kernels_device_ops *ops;
+    *out = NULL;
+    if (strcmp(options->wanted, "cpu") == 0)
+        return COMMON_OK;
+    if (strcmp(options->wanted, "auto") == 0)
+        return open_auto(options, out, err);
+    if (!parse(options->wanted, name, &index))
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "--device is auto, cpu or NAME:INDEX as cuda:0; try 'banyan-worker --help'");
+    if (!options->module && !default_module(name, path, sizeof path))
+        return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                "there is no module banyan-%s.so beside the program: say --device-module",
+                                name);
+    enum common_code code = load(options->module ? options->module : path, &ops, err);
+    if (code != COMMON_OK)
+        return code;
+    if (strcmp(ops->name, name) != 0)
+        return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                "the module serves devices of the name %.31s, not %s", ops->name, name);
+    return open_at(options, ops, index, out, err);
+}
+
+void worker_device_close(struct worker_device *device)
+{
+    if (!device)
+        return;
+    assert(!device->waiting);
+    device->ops->close(device->handle);
+    free(device);
+}
+
+const struct kernels_device_info *worker_device_info(const struct worker_device *device)
+{
+    return &device->info;
+}
+
+const char *worker_device_text(const struct worker_device *device)
+{
+    return device ? device->text : "cpu";
+}
+
+const char *worker_device_spec_problem(const struct worker_device *device, const struct kernels_spec *spec)
+{
+    return device->ops->spec_problem(spec);
+}
+
+enum common_code worker_device_bandwidth(struct worker_device *device, uint64_t *bytes_per_s,
+                                         struct common_error *err)
+{
+    double measured = 0;
+    enum common_code code = device->ops->bandwidth(device->handle, &measured, err);
+    if (code == COMMON_OK && !(measured >= 1 && measured < 1e18))
+        return common_error_set(err, COMMON_INTERNAL,
+                                "the device's bandwidth cannot be measured: say --bandwidth");
+    if (code == COMMON_OK)
+        *bytes_per_s = (uint64_t)measured;
+    return code;
+}
+
+// ---- being lost ---------------------------------------------------------------------------------
+
+static void tell(void *arg)
+{
+    struct worker_device *device = arg;
+    device->on_lost(device->on_lost_arg, &device->why);
+}
+
+static void see(struct worker_device *device, enum common_code code, const struct common_error *err)
+{
+    if (code != COMMON_UNAVAILABLE || device->told)
+        return;
+    device->told = true;
+    device->why = *err;
+    if (device->loop)
+        common_loop_post(device->loop, tell, device);
+}
+
+void worker_device_attach(struct worker_device *device, struct common_loop *loop,
+                          void (*lost)(void *arg, const struct common_error *err), void *arg)
+{
+    device->loop = loop;
+    device->on_lost = lost;
+    device->on_lost_arg = arg;
+}
+
+// ---- jobs ---------------------------------------------------------------------------------------
+
+static void start_waiting(struct worker_device *device);
+
+static void report(void *arg)
+{
+    struct worker_device_job *job = arg;
+    struct worker_device *device = job->device;
+    see(device, job->code, &job->err);
+    job->done(job->arg, job->code, &job->err); // the job may be gone
+    start_waiting(device);
+}
+
+static void end(struct worker_device_job *job, enum common_code code, const struct common_error *err)
+{
+    job->code = code;
+    if (err)
+        job->err = *err;
+    common_loop_post(job->device->loop, report, job);
+}
+
+static void module_done(void *arg, enum common_code code,
+                        const struct common_error *err) // a thread of its own
+{
+    end(arg, code, code == COMMON_OK ? NULL : err);
+}
+
+// False: too many are under way.
+static bool start(struct worker_device_job *job)
+{
+    struct worker_device *device = job->device;
+    struct common_error err;
+    enum common_code code = device->ops->submit(device->handle, job->items, job->n, module_done, job, &err);
+    if (code == COMMON_IN_PROGRESS)
+        return false;
+    if (code == COMMON_INVALID_ARGUMENT) { // was checked: our mistake
+        char text[sizeof err.message];
+        memcpy(text, err.message, sizeof text);
+        code = common_error_set(&err, COMMON_INTERNAL, "the device refuses a step: %.180s", text);
+    }
+    if (code != COMMON_OK)
+        end(job, code, &err);
+    return true;
+}
+
+static void start_waiting(struct worker_device *device)
+{
+    while (device->waiting) {
+        struct worker_device_job *job = device->waiting;
+        job->waiting = false; // before it starts: it may end at once
+        if (!start(job)) {
+            job->waiting = true;
+            return;
+        }
+        device->waiting = job->next;
+        if (!device->waiting)
+            device->tail = &device->waiting;
+    }
+}
+
+void worker_device_submit(struct worker_device *device, struct worker_device_job *job)
+{
+    assert(job->n > 0 && device->loop);
+    job->device = device;
+    job->next = NULL;
+    job->waiting = true;
+    *device->tail = job;
+    device->tail = &job->next;
+    if (device->waiting == job)
+        start_waiting(device);
+}
+
+void worker_device_cancel(struct worker_device *device, struct worker_device_job *job)
+{
+    if (!job->waiting)
+        return;
+    struct worker_device_job **at = &device->waiting;
+    while (*at != job)
+        at = &(*at)->next;
+    *at = job->next;
+    if (!job->next)
+        device->tail = at;
+    job->waiting = false;
+    struct common_error err;
+    end(job, common_error_set(&err, COMMON_CANCELLED, "cancelled"), &err);
+}
+
+// ---- memory -------------------------------------------------------------------------------------
+
+static void *map(void *arg, size_t bytes)
+{
+    struct worker_device *device = arg;
+    struct common_error err;
+    uint64_t address = 0;
+    enum common_code code = device->ops->alloc(device->handle, bytes, &address, &err);
+    see(device, code, &err);
+    return code == COMMON_OK ? (void *)(uintptr_t)address : NULL;
+}
+
+static void unmap(void *arg, void *base, size_t bytes)
+{
+    struct worker_device *device = arg;
+    (void)bytes;
+    device->ops->free(device->handle, (uintptr_t)base);
+}
+
+enum { PIECES = 64 };
+
+// Hands pieces to the module, some at a time. `of` is its write or its read.
+static enum common_code move(struct worker_device *device, const struct worker_piece *pieces, uint32_t n,
+                             enum common_code (*of)(struct kernels_device *,
+                                                    const struct kernels_device_piece *, uint32_t,
+                                                    struct common_error *))
+{
+    struct kernels_device_piece out[PIECES];
+    enum common_code code = COMMON_OK;
+    struct common_error err;
+    for (uint32_t at = 0, some; code == COMMON_OK && at < n; at += some) {
+        some = n - at < PIECES ? n - at : PIECES;
+        for (uint32_t i = 0; i < some; i++)
+            out[i] = (struct kernels_device_piece){.device = (uintptr_t)pieces[at + i].memory,
+                                                   .device_pitch = pieces[at + i].pitch,
+                                                   .host = pieces[at + i].host,
+                                                   .host_pitch = pieces[at + i].host_pitch,
+                                                   .width = pieces[at + i].width,
+                                                   .height = pieces[at + i].height};
+        code = of(device->handle, out, some, &err);
+    }
+    assert(code == COMMON_OK || code == COMMON_UNAVAILABLE); // others would be our mistake
+    see(device, code, &err);
+    return code;
+}
+
+static void device_write(void *arg, const struct worker_piece *pieces, uint32_t n)
+{
+    struct worker_device *device = arg;
+    move(device, pieces, n, device->ops->write);
+}
+
+static void device_read(void *arg, const struct worker_piece *pieces, uint32_t n)
+{
+    struct worker_device *device = arg;
+    if (move(device, pieces, n, device->ops->read) == COMMON_OK)
+        return;
+    for (const struct worker_piece *piece = pieces; piece < pieces + n; piece++)
+        for (uint64_t i = 0; i < piece->height; i++)
+            memset(piece->host + i * piece->host_pitch, 0, piece->width);
+}
+
+static void device_copy(void *arg, uint8_t *to, const uint8_t *from, size_t bytes)
+{
+    struct worker_device *device = arg;
+    struct common_error err;
+    see(device, device->ops->copy(device->handle, (uintptr_t)to, (uintptr_t)from, bytes, &err), &err);
+}
+
+static bool device_lost(void *arg, struct common_error *err)
+{
+    struct worker_device *device = arg;
+    if (!device->told && device->ops->lost(device->handle, err))
+        see(device, COMMON_UNAVAILABLE, err);
+    if (device->told)
+        common_error_set(err, COMMON_UNAVAILABLE, "the device is lost: %.200s", device->why.message);
+    return device->told;
+}
+
+struct worker_memory *worker_memory_of_device(uint64_t limit_bytes, struct worker_device *device)
+{
+    static const struct worker_memory_ops ops = {
+        .write = device_write, .read = device_read, .copy = device_copy, .lost = device_lost};
+    const struct worker_arena_source source = {.map = map, .unmap = unmap, .arg = device};
+    return worker_memory_new(limit_bytes, &source, &ops, device, device);
+}
