@@ -46,6 +46,9 @@ function(banyan_test name)
     if(BANYAN_SANITIZE)
         math(EXPR A_TIMEOUT "${A_TIMEOUT} * 5")
     endif()
+    if(CMAKE_CROSSCOMPILING) # tests run under an emulator
+        math(EXPR A_TIMEOUT "${A_TIMEOUT} * 10")
+    endif()
     set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}"
         ENVIRONMENT "BANYAN_SOURCE_DIR=${CMAKE_SOURCE_DIR};BANYAN_BUILD_DIR=${CMAKE_BINARY_DIR}")
 endfunction()

@@ -1,23 +1,26 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs what Banyan builds and tests with, from Debian's own packages. Does nothing when all of it is there.
-#   deploy/install-deps.sh [--dev]     --dev: also what tests/run.sh checks the code with
+#   deploy/install-deps.sh [--dev] [--cross]     --dev: also what tests/run.sh checks the code with
 set -euo pipefail
 
 usage() {
     cat <<'TEXT'
-Usage: deploy/install-deps.sh [--dev]
+Usage: deploy/install-deps.sh [--dev] [--cross]
 
 Installs what Banyan builds and tests with, from Debian's own packages; does nothing when all of it is there.
   --dev    also what tests/run.sh checks the code with
+  --cross  also what tests/tools/neon.sh compiles for 64-bit ARM and runs that with
   --help   print this help
 TEXT
 }
 
 dev=no
+cross=no
 for arg in "$@"; do
     case $arg in
     --dev) dev=yes ;;
+    --cross) cross=yes ;;
     -h | --help)
         usage
         exit 0
@@ -33,6 +36,7 @@ packages=(build-essential cmake ninja-build pkg-config python3
           libnng-dev libprotobuf-c-dev protobuf-c-compiler libevent-dev libssl-dev libxxhash-dev
           libsqlite3-dev libjansson-dev libsmartcols-dev libcmocka-dev libhwloc-dev)
 if [ "$dev" = yes ]; then packages+=(clang-format cppcheck git); fi
+if [ "$cross" = yes ]; then packages+=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user); fi
 
 if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
     echo "install-deps: needs Debian's apt-get, which is not here; install what these packages hold by other means:" \

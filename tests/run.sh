@@ -11,7 +11,7 @@ Without options: the release build and its tests.
   --asan   build and test with the address and undefined-behaviour sanitizers
   --tsan   build with the thread sanitizer; run the tests labelled "threads"
   --ci     what CI runs: checks of format, includes and code, then the tests of all three builds
-  --all    also the tests labelled "long"
+  --all    also the tests labelled "long", and without a sanitizer the kernels as 64-bit ARM code under qemu
   --help   print this help
 Builds are in build/release, build/asan and build/tsan. Ends with CTest's summary of the last run.
 TEXT
@@ -104,14 +104,23 @@ build_and_test() {
         grep --line-buffered -vE '^ +Start +[0-9]+: |^Internal ctest'
 }
 
+neon() {
+    if [ "$all" = yes ]; then stage "kernels on aarch64" tests/tools/neon.sh; fi
+}
+
 stage "packages" deploy/install-deps.sh --dev
 case $mode in
-release | asan) build_and_test "$mode" ;;
+release)
+    neon
+    build_and_test release
+    ;;
+asan) build_and_test asan ;;
 tsan) build_and_test tsan threads ;;
 ci)
     stage "format" check_format
     stage "includes" tests/tools/check_includes.py
     stage "cppcheck" check_code
+    neon
     build_and_test release
     build_and_test asan
     build_and_test tsan threads
