@@ -320,7 +320,7 @@ static struct span *hold(struct worker_arena *arena, uint64_t bytes, uint64_t ro
     else
         fresh = bare->bytes; // or there is no memory for another span
     uint64_t more = cold(arena, mapping, bare->at, fresh, false);
-    if (fresh > room || !make_room(arena, more, most)) {
+    if (fresh > room || (more > 0 && !make_room(arena, more, most))) {
         if (settle(arena, bare, BARE)->bytes == mapping->bytes) {
             mapping->emptied_ns = common_clock_ns();
             arena->kept += mapping->bytes;

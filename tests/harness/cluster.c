@@ -175,6 +175,7 @@ static bool start_coordinator(struct harness_cluster *c)
 static bool start_worker(struct harness_cluster *c, struct daemon *d)
 {
     char edge[PATH_BYTES + 64], threads[16];
+    size_t number = (size_t)(d - c->workers);
     if (c->options.edges_tcp)
         snprintf(edge, sizeof edge, "tcp://127.0.0.1:0");
     else
@@ -194,6 +195,10 @@ static bool start_worker(struct harness_cluster *c, struct daemon *d)
         args[n++] = "--host";
         args[n++] = d->host;
     }
+    const char *const *each =
+        c->options.each_args && number < c->options.workers ? c->options.each_args[number] : NULL;
+    for (; each && *each && n < ARGS_MAX - 1; each++)
+        args[n++] = *each;
     return start_daemon(d, args, c->options.worker_args);
 }
 
@@ -416,6 +421,17 @@ void harness_cluster_signal(struct harness_cluster *c, uint32_t who, int sig)
         waitpid(d->pid, NULL, 0);
     }
     d->pid = 0;
+}
+
+bool harness_cluster_ended(struct harness_cluster *c, uint32_t who, int *code)
+{
+    struct daemon *d = find(c, who);
+    int status;
+    if (d->pid <= 0 || waitpid(d->pid, &status, WNOHANG) != d->pid)
+        return false;
+    d->pid = 0;
+    *code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    return true;
 }
 
 bool harness_cluster_restart(struct harness_cluster *c, uint32_t who)

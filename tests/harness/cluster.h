@@ -20,6 +20,7 @@ struct harness_options {
     const char *const *hosts;            // NULL: all the same; else [workers] names for --host
     const char *const *coordinator_args; // NULL, or more arguments, ending with NULL
     const char *const *worker_args;      // likewise, for every worker
+    const char *const *const *each_args; // NULL, or [workers] further ones for each; NULL entries: none
     bool edges_tcp;                      // edges over tcp instead of unix sockets
     bool public_nng;                     // workers' public endpoint nng+tcp instead of tcp
 };
@@ -51,7 +52,11 @@ int harness_cluster_pid(const struct harness_cluster *cluster, uint32_t who); //
 // Sends a signal. SIGKILL and SIGTERM also wait until the process is gone, and its end is then no problem.
 void harness_cluster_signal(struct harness_cluster *cluster, uint32_t who, int sig);
 
-// Starts a process again that was killed, at the same endpoints, and waits until it is ready.
+// Whether a process has ended by itself, and with which code (128 + signal when it was killed by one). Its
+// end is then no problem. False while it runs.
+bool harness_cluster_ended(struct harness_cluster *cluster, uint32_t who, int *code);
+
+// Starts a process again that was killed, or has ended, at the same endpoints, and waits until it is ready.
 bool harness_cluster_restart(struct harness_cluster *cluster, uint32_t who);
 
 // Starts one more worker and waits until it is ready. Its number, or UINT32_MAX. host NULL: the machine's.

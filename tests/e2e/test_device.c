@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// Workers whose K and V are on a device: beside one on the processor in one session, out of memory, and lost.
+// The device is the CUDA module's own code on an emulated runtime (tests/cuda).
+#include "tests/e2e/support.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *module; // path of banyan-cuda-emulated.so
+
+static const char *const on_cpu[] = {"--device", "cpu", NULL};
+static const char *on_device[] = {"--device", "cuda:0", "--device-module", NULL, "--bandwidth", "1G", NULL};
+
+static struct harness_cluster *start(const char *const *const *each, uint32_t workers, const char *memory)
+{
+    on_device[3] = module;
+    return support_start(&(struct harness_options){.workers = workers, .each_args = each, .memory = memory});
+}
+
+static banyan_spec spec_of(banyan_kv_type type, uint32_t members)
+{
+    return (banyan_spec){.layers = 2,
+                         .q_heads = 4,
+                         .kv_heads = 2,
+                         .k_dim = 64,
+                         .v_dim = 64,
+                         .kv_type = type,
+                         .chunk_tokens = 64,
+                         .members = members};
+}
+
+static void append_and_check(banyan_client *client, banyan_session *session, const struct context *context,
+                             uint64_t first, uint32_t rows, struct worst *worst, uint64_t *digest)
+{
+    for (uint32_t layer = 0; layer < context->spec.layers; layer++) {
+        struct step step = {.session = session, .layer = layer, .first = first, .rows = rows, .seed = first};
+        step_append(&step, context);
+        OK(step_run(client, &step));
+        context_check(context, layer, first, rows, 0, step.made_q, step.o, step.lse, worst, "appended");
+        struct step again = {.session = session, .layer = layer, .first = first, .rows = rows, .seed = first};
+        step_append(&again, context);
+        OK(step_run(client, &again)); // the same bytes once more: compared, not stored; the same bits
+        assert_true(step_same_bits(&step, &again));
+        assert_int_equal(step.digest, again.digest);
+        *digest = step.digest;
+        step_free(&step);
+        step_free(&again);
+    }
+}
+
+static void processor_and_device_serve_one_session(void **state)
+{
+    (void)state;
+    enum { ATTACHED = 300, TOKENS = 340 };
+    static const banyan_kv_type types[] = {BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_INT8, BANYAN_FP8};
+    static const char *const *const each[] = {on_cpu, on_device};
+    struct harness_cluster *cluster = start(each, 2, "64M");
+    banyan_client *client = support_connect(cluster, "unix");
+    struct worst worst = {0};
+    uint64_t digest;
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        banyan_spec spec = spec_of(types[t], 2);
+        struct context context;
+        banyan_session *session, *fork;
+        context_init(&context, &spec, TOKENS);
+        context_random(&context, 0, TOKENS, 10 + t);
+        OK(banyan_session_create(client, &spec, NULL, &session, ERR));
+        support_fill(session, &context, 0, ATTACHED);
+        banyan_cluster_info info;
+        OK(banyan_cluster_get_info(client, &info, ERR));
+        for (uint32_t i = 0; i < info.n_workers; i++) { // both hold a part, where they compute
+            assert_true(info.workers[i].chunks > 0);
+            assert_int_equal(strncmp(info.workers[i].kernel, "cuda", 4) == 0,
+                             strcmp(info.workers[i].name, "w1") == 0);
+        }
+        banyan_cluster_info_free(&info);
+        support_check_step(client, session, &context, 0, ATTACHED - 1, 1, 0, &worst, "the last row");
+        support_check_step(client, session, &context, 1, 17, 200, 0, &worst, "many rows");
+        uint64_t at = ATTACHED;
+        for (uint32_t rows = 1; at + rows <= TOKENS; at += rows, rows += 7) // pages become blocks
+            append_and_check(client, session, &context, at, rows, &worst, &digest);
+        OK(banyan_session_fork(session, 290, NULL, &fork, ERR));
+        OK(banyan_session_truncate(session, 100, ERR));
+        support_check_step(client, fork, &context, 1, 289, 1, 0, &worst, "a fork");
+        support_check_step(client, session, &context, 0, 99, 1, 0, &worst, "truncated");
+        append_and_check(client, session, &context, 100, 1, &worst, &digest);
+        OK(banyan_session_delete(fork, ERR));
+        banyan_session_close(fork);
+        OK(banyan_session_delete(session, ERR));
+        banyan_session_close(session);
+        context_free(&context);
+    }
+    printf("largest error %.3f of the bound (o), %.3f (lse)\n", worst.o, worst.lse);
+    EVENTUALLY(30, support_used_bytes(client) == 0);
+    banyan_disconnect(client);
+    support_stop(cluster);
+}
+
+// What does not fit is refused, what is there stays exact, and what is deleted can be used again.
+static void a_full_device_refuses(void **state)
+{
+    (void)state;
+    enum { TOKENS = 4096 }; // 1 KiB each and layer
+    static const char *const *const each[] = {on_device};
+    struct harness_cluster *cluster = start(each, 1, "64M");
+    banyan_client *client = support_connect(cluster, "unix");
+    banyan_spec spec = spec_of(BANYAN_F32, 1);
+    struct context context;
+    banyan_session *sessions[32];
+    uint32_t n = 0;
+    banyan_code code = BANYAN_OK;
+    context_init(&context, &spec, TOKENS);
+    context_random(&context, 0, TOKENS, 3);
+    while (code == BANYAN_OK && n < 32) {
+        OK(banyan_session_create(client, &spec, NULL, &sessions[n], ERR));
+        for (uint32_t layer = 0; code == BANYAN_OK && layer < spec.layers; layer++) {
+            code = context_attach(sessions[n], &context, layer, 0, TOKENS, ERR);
+            if (code == BANYAN_OK)
+                code = banyan_commit(sessions[n], layer, 0, TOKENS, ERR);
+        }
+        n++;
+    }
+    assert_int_equal(code, BANYAN_RESOURCE_EXHAUSTED);
+    assert_int_equal(code, BANYAN_RESOURCE_EXHAUSTED);
+    assert_in_range(n, 5, 8); // 56 MiB, 8 MiB each
+    for (uint32_t i = 0; i + 1 < n; i++)
+        support_check_step(client, sessions[i], &context, 1, TOKENS - 1, 1, 0, NULL, "beside a refusal");
+    for (uint32_t i = 0; i < n; i++) {
+        OK(banyan_session_delete(sessions[i], ERR));
+        banyan_session_close(sessions[i]);
+    }
+    EVENTUALLY(30, support_used_bytes(client) == 0);
+    OK(banyan_session_create(client, &spec, NULL, &sessions[0], ERR));
+    support_fill(sessions[0], &context, 0, TOKENS);
+    support_check_step(client, sessions[0], &context, 0, TOKENS - 1, 1, 0, NULL, "once more");
+    banyan_session_close(sessions[0]);
+    context_free(&context);
+    banyan_disconnect(client);
+    support_stop(cluster);
+}
+
+// A kernel faults: every answer before it is exact, none comes after it, the process ends with its own code,
+// and one that is started again serves.
+static void a_lost_device_gives_no_numbers(void **state)
+{
+    (void)state;
+    enum { TOKENS = 200 };
+    static const char *const *const each[] = {on_device};
+    setenv("BANYAN_EMULATED_FAULT", "40", 1);
+    struct harness_cluster *cluster = start(each, 1, "64M");
+    unsetenv("BANYAN_EMULATED_FAULT");
+    harness_cluster_allow_error(cluster, "is lost");
+    banyan_client *client = support_connect(cluster, "unix");
+    banyan_spec spec = spec_of(BANYAN_BF16, 1);
+    struct context context;
+    banyan_session *session;
+    context_init(&context, &spec, TOKENS);
+    context_random(&context, 0, TOKENS, 4);
+    OK(banyan_session_create(client, &spec, NULL, &session, ERR));
+    support_fill(session, &context, 0, TOKENS);
+    banyan_code code = BANYAN_OK;
+    uint32_t answered = 0;
+    while (code == BANYAN_OK && answered < 1000) {
+        struct step step = {.session = session, .first = answered % TOKENS, .rows = 1, .seed = answered};
+        code = step_run(client, &step); // writes nothing when it fails
+        if (code == BANYAN_OK) {
+            context_check(&context, 0, step.first, 1, 0, step.made_q, step.o, step.lse, NULL,
+                          "before the fault");
+            answered++;
+        }
+        step_free(&step);
+    }
+    assert_true(code == BANYAN_UNAVAILABLE || code == BANYAN_DATA_LOSS);
+    assert_in_range(answered, 5, 40);
+    int exit_code = 0;
+    EVENTUALLY(30, harness_cluster_ended(cluster, 0, &exit_code));
+    assert_int_equal(exit_code, 4);
+    assert_true(harness_cluster_restart(cluster, 0));
+    banyan_session *fresh;
+    OK(banyan_session_create(client, &spec, NULL, &fresh, ERR));
+    support_fill(fresh, &context, 0, TOKENS);
+    support_check_step(client, fresh, &context, 1, TOKENS - 1, 1, 0, NULL, "after the restart");
+    banyan_session_close(fresh);
+    banyan_session_close(session);
+    context_free(&context);
+    banyan_disconnect(client);
+    support_stop(cluster);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(processor_and_device_serve_one_session),
+        cmocka_unit_test(a_full_device_refuses),
+        cmocka_unit_test(a_lost_device_gives_no_numbers),
+    };
+    if (argc != 2)
+        return 2;
+    module = argv[1];
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
