@@ -184,8 +184,8 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
          "memory for K, V and what is in flight (default: half of what is free)", MEMORY_MIN,
          UINT64_C(1) << 50},
         {"threads", 't', COMMON_OPTION_U64, &threads, "N",
-         "compute threads (default: one for each core that it may use,\non one NUMA node where there are "
-         "several)",
+         "compute threads (default: one for each core that it may use, on one\nNUMA node where there are "
+         "several, and no more than its cgroup's\nprocessor time serves)",
          1, 256},
         {"bind", 0, COMMON_OPTION_STRING, &bind, "HOW",
          "where compute threads run: cores (each on a core of its own; workers\nof a host share the cores "

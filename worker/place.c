@@ -127,6 +127,30 @@ static bool find_nodes(struct worker_place *place)
     return true;
 }
 
+// How many processors' worth of time the cgroup and those above it allow (cpu.max); UINT32_MAX: no limit.
+static uint32_t quota_here(void)
+{
+    char line[1024], path[1200] = "", file_name[1300];
+    uint32_t least = UINT32_MAX;
+    FILE *groups = fopen("/proc/self/cgroup", "re");
+    while (groups && fgets(line, sizeof line, groups))
+        if (strncmp(line, "0::", 3) == 0)
+            snprintf(path, sizeof path, "/sys/fs/cgroup%.*s", (int)strcspn(line + 3, "\n"), line + 3);
+    if (groups)
+        fclose(groups);
+    for (char *slash; (slash = strrchr(path, '/')) && strlen(path) >= strlen("/sys/fs/cgroup");
+         *slash = '\0') {
+        unsigned long long quota, period;
+        snprintf(file_name, sizeof file_name, "%s/cpu.max", path);
+        FILE *file = fopen(file_name, "re");
+        if (file && fscanf(file, "%llu %llu", &quota, &period) == 2 && period > 0 && quota / period < least)
+            least = (uint32_t)(quota / period) + (quota % period > 0);
+        if (file)
+            fclose(file);
+    }
+    return least > 0 ? least : 1;
+}
+
 // ---- choosing -----------------------------------------------------------------------------------
 
 static enum common_code choose_node(struct worker_place *place, const struct worker_place_options *options,
@@ -243,7 +267,10 @@ enum common_code worker_place_new(const struct worker_place_options *options, st
     code = choose_node(place, options, err);
     if (code != COMMON_OK)
         goto fail;
+    uint32_t quota = options->quota ? options->quota : place->here ? quota_here() : UINT32_MAX;
     place->threads = options->threads ? options->threads : place->node ? place->node->cores : place->cores;
+    if (options->threads == 0 && place->threads > quota)
+        place->threads = quota;
     if (place->threads > THREADS_MAX)
         place->threads = THREADS_MAX;
     if (!choose_cpus(place, options->bind))

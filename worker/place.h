@@ -34,10 +34,11 @@ enum { WORKER_NUMA_AUTO = -1, WORKER_NUMA_NONE = -2 };
 struct worker_place_options {
     enum worker_bind bind;
     int32_t numa;     // WORKER_NUMA_*, or the number that the system gives a node
-    uint32_t threads; // 0: one per core; --threads
+    uint32_t threads; // 0: one per core, no more than the cgroup's processor time serves; --threads
     // For tests. A machine that hwloc makes up ("node:2 core:4 pu:2") in place of this one: nothing is bound.
     const char *synthetic;
     const char *cpuset; // the part of it that may be used, as hwloc writes it; NULL: all
+    uint32_t quota;     // processors' worth of time; 0: no limit
     // Whether a name could be taken; NULL: of this host.
     bool (*claim)(void *arg, const char *name);
     void *claim_arg;

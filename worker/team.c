@@ -154,10 +154,10 @@ static void enlist(struct worker_team *team, struct worker_job *job)
     job->stopped = false;
     *team->tail = job;
     team->tail = &job->next;
-    if (job->tasks == 1)
-        pthread_cond_signal(&team->work);
-    else
+    if (job->tasks >= team->n_threads)
         pthread_cond_broadcast(&team->work);
+    for (uint32_t i = 0; i < job->tasks && job->tasks < team->n_threads; i++) // no more than have work
+        pthread_cond_signal(&team->work);
 }
 
 void worker_team_submit(struct worker_team *team, struct worker_job *job)

@@ -107,6 +107,26 @@ static void an_affinity_counts(void **state)
     assert_int_equal(worker_place_new(&options, &place, &err), COMMON_FAILED_PRECONDITION);
 }
 
+static void a_quota_limits_the_default(void **state)
+{
+    (void)state;
+    struct host host = {.n = 0};
+    struct worker_place_options options = {.numa = WORKER_NUMA_AUTO,
+                                           .synthetic = "node:1 core:64 pu:2",
+                                           .quota = 3,
+                                           .claim = claim,
+                                           .claim_arg = &host};
+    struct worker_place *place = NULL;
+    assert_int_equal(worker_place_new(&options, &place, NULL), COMMON_OK);
+    assert_int_equal(worker_place_threads(place), 3);
+    assert_place(place, "cores=64 node=any bind=none", ""); // the system moves them about
+    worker_place_free(place);
+    options.threads = 8;
+    assert_int_equal(worker_place_new(&options, &place, NULL), COMMON_OK);
+    assert_int_equal(worker_place_threads(place), 8); // as it was told
+    worker_place_free(place);
+}
+
 static void each_worker_takes_a_node(void **state)
 {
     (void)state;
@@ -226,6 +246,7 @@ static void this_machine(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_quota_limits_the_default),
         cmocka_unit_test(one_node_needs_no_choice),
         cmocka_unit_test(an_affinity_counts),
         cmocka_unit_test(each_worker_takes_a_node),
