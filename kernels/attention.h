@@ -77,7 +77,7 @@ struct kernels_attention {
     const char *name;     // also the value of BANYAN_KERNEL; names what decides the bits
     uint32_t rank;        // the usable kernel with the highest rank that supports a spec is its default
     bool (*usable)(void); // can this CPU run it? NULL = always
-    bool (*supports)(const struct kernels_spec *spec); // NULL = every valid spec
+    bool (*supports)(const struct kernels_spec *spec);                         // NULL = every valid spec
     uint64_t (*scratch_bytes)(const struct kernels_spec *spec, uint32_t rows); // NULL = none
     void (*run)(const struct kernels_job *job, void *scratch); // cannot fail, allocates nothing, any thread
 };

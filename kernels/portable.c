@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The portable kernel: any dims, any group, many rows, float32 accumulation, in C with vector extensions.
-// Compiled once per instruction set (kernels/CMakeLists.txt gives KERNELS_VARIANT), so its name says what
-// decides its bits.
+// The vector kernel: any dims, any group, many rows, every KV type, float32 accumulation, in C with vector
+// extensions. Compiled once per instruction set (kernels/CMakeLists.txt), so its name says what decides its
+// bits.
 //
-// A tile of at most 64 (query row, head) pairs goes over the keys in panels of 4 blocks of 16 keys:
+// A tile of at most 64 (query row, head) pairs goes over the keys in panels of 4 or 8 blocks of 16 keys:
 //
 //        panel of keys         scores S          weights P = exp(S - m)       hi, lo += P V
 //      +---------------+     64 x 64 floats  ->  in place                 ->  64 x v_dim each
@@ -11,21 +11,25 @@
 //      +---------------+
 //
 // Accuracy. A logit is hi + lo until m is taken off, for the weights' sake. The sum over panels is
-// compensated (hi + lo), so the error does not grow with the number of keys; inside a panel at most 16 + 4
-// roundings follow each other. m rises only when a logit passes it by 4, which keeps rescaling, and its
-// roundings, rare; the true largest logit is put in at the end.
+// compensated (hi + lo), so the error does not grow with the number of keys. m rises only when a logit passes
+// it by 4, which keeps rescaling, and its roundings, rare; the true largest logit is put in at the end.
 //
-// Two paths: from WIDE rows on, a panel is converted and transposed once and all loops run along keys or
-// columns; below, keys are read where they lie (or from a padded copy if a dim is no multiple of the vector).
+// Three paths for a panel:
+//   wide     from WIDE pairs on: the panel is converted and transposed once, all loops run along keys
+//   (wide.h) slots    below, when every pair sees all of a full panel: keys are read where they lie, and the
+//   panel after
+//            it is asked for meanwhile (narrow.h)
+//   blocks   what is left: the same, block by block, with the range of keys that each pair sees
 #include <assert.h>
 #include <math.h>
 
-#include "kernels/portable_tiles.h"
+#include "kernels/narrow.h"
 #include "kernels/scalar.h"
 #include "kernels/variants.h"
+#include "kernels/wide.h"
 
 #define TILE  64u // (query row, head) pairs
-#define WIDE  8u
+#define WIDE  (LANES == 16 ? 17u : 9u)
 #define SLACK 4.0f // how far a logit may pass the m in use
 
 struct tile {
@@ -33,15 +37,18 @@ struct tile {
     const struct kernels_spec *spec;
     uint32_t rows; // pairs in this tile
     uint32_t k_dim, v_dim, k_pad, v_pad;
-    bool wide, copy_k, copy_v;
+    bool wide;
+    bool in_place; // whole panels may be read where they lie
+    bool bent;     // soft cap or ALiBi: scores become logits before their maximum is taken
     float *q, *scores, *lost, *keys, *values, *hi, *lo; // a dot is scores + lost
     uint64_t position[TILE], from[TILE], to[TILE]; // a pair's query position; it sees keys from .. to - 1
+    uint64_t all_from, all_to;                     // what all pairs see
     float slope[TILE];
     float m[TILE], top[TILE]; // m in use, and the largest logit seen
     float s_hi[TILE], s_lo[TILE];
     bool seen[TILE];
-    uint32_t block_count;
-    struct block blocks[PANEL_BLOCKS];
+    struct panel panels[2]; // the one to compute, and the one being filled
+    uint32_t filling;
 };
 
 static uint32_t round_up(uint32_t n, uint32_t to)
@@ -56,9 +63,9 @@ struct layout {
 
 static struct layout layout_of(const struct kernels_spec *spec)
 {
-    uint64_t k_pad = round_up(spec->k_dim, 16), v_pad = round_up(spec->v_dim, 16);
+    uint64_t k_pad = round_up(spec->k_dim, 32), v_pad = round_up(spec->v_dim, 32);
     return (struct layout){.q = TILE * k_pad,
-                           .scores = TILE * PANEL,
+                           .scores = TILE * ROW,
                            .keys = PANEL * k_pad,
                            .values = PANEL * v_pad,
                            .sums = TILE * v_pad};
@@ -82,11 +89,11 @@ static void tile_init(struct tile *t, const struct kernels_job *job, uint64_t fi
     t->rows = rows;
     t->k_dim = spec->k_dim;
     t->v_dim = spec->v_dim;
-    t->k_pad = round_up(spec->k_dim, LANES);
-    t->v_pad = round_up(spec->v_dim, LANES);
+    t->k_pad = round_up(spec->k_dim, 2 * LANES);
+    t->v_pad = round_up(spec->v_dim, 2 * LANES);
     t->wide = rows >= WIDE;
-    t->copy_k = !t->wide && t->k_pad != t->k_dim;
-    t->copy_v = t->v_pad != t->v_dim || (t->wide && spec->kv_type != KERNELS_KV_F32);
+    t->bent = spec->soft_cap > 0 || spec->alibi;
+    t->in_place = !t->wide && type_pairs(spec->k_dim) && type_pairs(spec->v_dim);
     t->q = scratch;
     t->scores = t->q + l.q;
     t->lost = t->scores + l.scores;
@@ -94,33 +101,45 @@ static void tile_init(struct tile *t, const struct kernels_job *job, uint64_t fi
     t->values = t->keys + l.keys;
     t->hi = t->values + l.values;
     t->lo = t->hi + l.sums;
-    t->block_count = 0;
+    t->panels[0].count = t->panels[1].count = 0;
+    t->filling = 0;
+    t->all_from = 0;
+    t->all_to = UINT64_MAX;
     for (uint32_t r = 0; r < rows; r++) {
         uint64_t i = (first + r) / group, h = (first + r) % group;
         uint64_t p = job->q_first + i;
         t->position[r] = p;
         t->to[r] = job->visible <= p ? job->visible : p + 1;
         t->from[r] = spec->window && p >= spec->window ? p - spec->window + 1 : 0;
+        t->all_from = t->from[r] > t->all_from ? t->from[r] : t->all_from;
+        t->all_to = t->to[r] < t->all_to ? t->to[r] : t->all_to;
         t->slope[r] = spec->alibi ? spec->alibi[(uint64_t)job->kv_head * group + h] : 0;
         t->m[r] = t->top[r] = -INFINITY;
         t->s_hi[r] = t->s_lo[r] = 0;
         t->seen[r] = false;
+        const float *from = job->q + i * job->q_row_stride + h * job->q_head_stride;
         float *q = t->q + (size_t)r * t->k_pad;
-        memset(q, 0, t->k_pad * sizeof(float));
-        memcpy(q, job->q + i * job->q_row_stride + h * job->q_head_stride, t->k_dim * sizeof(float));
+        if (t->k_pad != t->k_dim)
+            memset(q, 0, t->k_pad * sizeof(float));
+        if (spec->kv_type == KERNELS_KV_BF16) {
+            for (uint32_t d = 0; d < t->k_dim; d++)
+                q[type_place(KERNELS_KV_BF16, t->k_dim, d)] = from[d];
+        } else {
+            memcpy(q, from, t->k_dim * sizeof(float));
+        }
     }
-    uint32_t full = round_up(rows, WIDE_ROWS); // the wide path works on whole row tiles
+    uint32_t full = t->wide ? round_up(rows, WIDE_ROWS) : rows; // the wide path works on whole row tiles
     memset(t->q + (size_t)rows * t->k_pad, 0, (size_t)(full - rows) * t->k_pad * sizeof(float));
-    memset(t->hi, 0, (size_t)full * t->v_pad * sizeof(float));
-    memset(t->lo, 0, (size_t)full * t->v_pad * sizeof(float));
+    memset(t->hi, 0, (size_t)rows * t->v_pad * sizeof(float));
+    memset(t->lo, 0, (size_t)rows * t->v_pad * sizeof(float));
 }
 
 // Which keys of each block of the panel a pair sees. False: none.
-static bool row_ranges(const struct tile *t, uint32_t r, struct ranges *out)
+static bool row_ranges(const struct tile *t, const struct panel *panel, uint32_t r, struct ranges *out)
 {
     bool any = false;
-    for (uint32_t b = 0; b < t->block_count; b++) {
-        const struct block *x = &t->blocks[b];
+    for (uint32_t b = 0; b < panel->count; b++) {
+        const struct block *x = &panel->blocks[b];
         uint64_t begin = x->first + x->begin, end = x->first + x->end;
         if (begin < t->from[r])
             begin = t->from[r];
@@ -135,68 +154,147 @@ static bool row_ranges(const struct tile *t, uint32_t r, struct ranges *out)
     return any;
 }
 
-INLINE void score_panel(struct tile *t, enum kernels_kv_type type)
+// ---- scores -------------------------------------------------------------------------------------
+
+// Row r's dot with key j of block b, again and in double: for dots that are not finite.
+static float dot_again(const struct tile *t, uint32_t r, const struct block *b, uint32_t j)
 {
-    if (t->wide) {
-        for (uint32_t b = 0; b < t->block_count; b++)
-            transpose_block(type, &t->blocks[b], t->k_dim, t->keys + b * BLOCK);
-        for (uint32_t c = 0; c < t->block_count * BLOCK; c += WIDE_KEYS) {
-            for (uint32_t r = 0; r < t->rows; r += WIDE_ROWS)
-                dot_wide(t->q + (size_t)r * t->k_pad, t->k_pad, t->keys + c, t->k_dim,
-                         t->scores + (size_t)r * PANEL + c, t->lost + (size_t)r * PANEL + c);
-        }
-        return;
+    const float *q = t->q + (size_t)r * t->k_pad;
+    const char *row = b->k + (size_t)j * t->k_dim * type_bytes(t->spec->kv_type);
+    double x = 0;
+    for (uint32_t d = 0; d < t->k_dim; d++) {
+        float k[LANES];
+        vf_store(k, load_tail(t->spec->kv_type, row, d, 1));
+        x += (double)q[type_place(t->spec->kv_type, t->k_dim, d)] * k[0];
     }
-    for (uint32_t b = 0; b < t->block_count; b++) {
-        const struct block *x = &t->blocks[b];
-        const char *k = x->k;
-        size_t stride = t->k_dim * type_bytes(type);
-        enum kernels_kv_type as = type;
-        if (t->copy_k) {
-            copy_rows(type, k, x, t->k_dim, t->k_pad, t->keys);
-            k = (const char *)t->keys;
-            stride = t->k_pad * sizeof(float);
-            as = KERNELS_KV_F32;
+    return (float)x;
+}
+
+// Chains that met an infinity may have made NaN of it.
+static void dot_repair(struct tile *t, const struct panel *panel, uint32_t r)
+{
+    for (uint32_t b = 0; b < panel->count; b++) {
+        const struct block *x = &panel->blocks[b];
+        for (uint32_t j = x->begin; j < x->end; j++) {
+            float *hi = &t->scores[(size_t)r * ROW + b * BLOCK + j];
+            if (!isfinite(*hi))
+                *hi = dot_again(t, r, x, j);
         }
+    }
+}
+
+// keys and values of the panel as float32: keys transposed for the wide path.
+INLINE void convert_as(struct tile *t, const struct panel *panel, enum kernels_kv_type type)
+{
+    for (uint32_t b = 0; b < panel->count; b++) {
+        const struct block *x = &panel->blocks[b];
+        if (t->wide)
+            transpose_block(type, x, t->k_dim, t->keys + b * BLOCK);
+        else
+            copy_rows(type, x->k, x, t->k_dim, t->k_pad, t->keys + (size_t)b * BLOCK * t->k_pad);
+        copy_rows(type, x->v, x, t->v_dim, t->v_pad, t->values + (size_t)b * BLOCK * t->v_pad);
+    }
+}
+
+static void convert_panel(struct tile *t, const struct panel *panel)
+{
+    switch (t->spec->kv_type) {
+    case KERNELS_KV_F16:
+        convert_as(t, panel, KERNELS_KV_F16);
+        break;
+    case KERNELS_KV_BF16:
+        convert_as(t, panel, KERNELS_KV_BF16);
+        break;
+    case KERNELS_KV_INT8:
+        convert_as(t, panel, KERNELS_KV_INT8);
+        break;
+    case KERNELS_KV_FP8:
+        convert_as(t, panel, KERNELS_KV_FP8);
+        break;
+    default:
+        convert_as(t, panel, KERNELS_KV_F32);
+        break;
+    }
+}
+
+static void score_wide(struct tile *t, const struct panel *panel)
+{
+    uint32_t columns = panel->count * BLOCK;
+    if (columns % WIDE_KEYS) { // the last vectors hold what was there before
+        for (uint32_t d = 0; d < t->k_dim; d++)
+            memset(t->keys + (size_t)d * PANEL + columns, 0, BLOCK * sizeof(float));
+    }
+    for (uint32_t r = 0; r < t->rows; r += WIDE_ROWS) {
+        for (uint32_t c = 0; c < columns; c += WIDE_KEYS)
+            dot_wide(t->q + (size_t)r * t->k_pad, t->k_pad, t->keys + c, t->k_dim,
+                     t->scores + (size_t)r * ROW + c, t->lost + (size_t)r * ROW + c);
+    }
+    for (uint32_t r = 0; r < t->rows; r++) {
+        vf x = {0};
+        for (uint32_t c = 0; c < columns; c += LANES)
+            x += vf_load(t->scores + (size_t)r * ROW + c) * 0.0f;
+        if (vf_sum_lanes(x) != 0)
+            dot_repair(t, panel, r);
+    }
+}
+
+static void score_blocks(struct tile *t, const struct panel *panel)
+{
+    for (uint32_t b = 0; b < panel->count; b++) {
+        const struct block *x = &panel->blocks[b];
+        const float *k = t->keys + (size_t)b * BLOCK * t->k_pad;
+        float *hi = t->scores + b * BLOCK, *lo = t->lost + b * BLOCK;
         for (uint32_t r = 0; r < t->rows;) {
             const float *q = t->q + (size_t)r * t->k_pad;
-            float *hi = t->scores + (size_t)r * PANEL + b * BLOCK,
-                  *lo = t->lost + (size_t)r * PANEL + b * BLOCK;
+            size_t at = (size_t)r * ROW;
             uint32_t left = t->rows - r;
-            if (left >= 3 && LANES == 16) {
-                dot_rows(as, 4, q, left, k, stride, x->begin, x->end, t->k_pad, hi, lo);
+            if (left >= 3) {
+                dot_block(4, q, left, k, x->begin, x->end, t->k_pad, hi + at, lo + at);
                 r += 4;
-            } else if (left >= 2) {
-                dot_rows(as, 2, q, left, k, stride, x->begin, x->end, t->k_pad, hi, lo);
+            } else if (left == 2) {
+                dot_block(2, q, left, k, x->begin, x->end, t->k_pad, hi + at, lo + at);
                 r += 2;
             } else {
-                dot_rows(as, 1, q, left, k, stride, x->begin, x->end, t->k_pad, hi, lo);
+                dot_block(1, q, left, k, x->begin, x->end, t->k_pad, hi + at, lo + at);
                 r += 1;
             }
         }
     }
 }
 
-static float sum_lanes(vf x)
+// Dots of codes times their keys' scales, hi + lo as before. scales: by column of the scores.
+INLINE void score_scale(struct tile *t, enum kernels_kv_type type, uint32_t columns, const float *scales)
 {
-    float v[LANES];
-    vf_store(v, x);
-    for (uint32_t half = LANES / 2; half; half /= 2) {
-        for (uint32_t l = 0; l < half; l++)
-            v[l] += v[l + half];
+    vf factor = vf_splat(type_factor(type));
+    for (uint32_t r = 0; r < t->rows; r++) {
+        float *hi = t->scores + (size_t)r * ROW, *lo = t->lost + (size_t)r * ROW;
+        for (uint32_t c = 0; c < columns; c += LANES) {
+            vf scale = vf_load(scales + c), x = vf_load(hi + c) * factor;
+            vf product = x * scale;
+            vf lost = vf_fma_exact(x, scale, -product);
+            vf_store(lo + c, vf_fma(vf_load(lo + c) * factor, scale, lost));
+            vf_store(hi + c, product);
+        }
     }
-    return v[0];
 }
 
-static float max_lanes(vf x)
+// ---- weights ------------------------------------------------------------------------------------
+
+// Dots of a block to logits, in place, where there is a soft cap or ALiBi: in double, a logit being hi + lo
+// as a dot was. first: the position of the block.
+static void bend(const struct tile *t, uint32_t r, uint32_t block, uint64_t first)
 {
-    float v[LANES];
-    vf_store(v, x);
-    for (uint32_t half = LANES / 2; half; half /= 2) {
-        for (uint32_t l = 0; l < half; l++)
-            v[l] = v[l] > v[l + half] ? v[l] : v[l + half];
+    float *hi = t->scores + (size_t)r * ROW + block * BLOCK, *lo = t->lost + (size_t)r * ROW + block * BLOCK;
+    double distance = (double)(int64_t)(first - t->position[r]);
+    double scale = t->spec->scale, cap = t->spec->soft_cap, slope = t->slope[r];
+    for (uint32_t j = 0; j < BLOCK; j++) {
+        double low = isfinite(hi[j]) ? lo[j] : 0, x = ((double)hi[j] + low) * scale;
+        if (cap > 0)
+            x = cap * kernels_scalar_tanh(x / cap);
+        x += slope * (distance + j);
+        hi[j] = (float)x;
+        lo[j] = (float)(x - hi[j]);
     }
-    return v[0];
 }
 
 static vi lane_numbers(void)
@@ -214,87 +312,53 @@ INLINE vi lane_mask(vi lanes, uint32_t at, uint32_t begin, uint32_t end)
     return (key >= (int32_t)begin) & (key < (int32_t)end);
 }
 
-// tanh in plain double, accurate to 1e-10 and free of branches, so that loops over it vectorise. Odd series
-// near zero, where 1 - 2 / (e^2x + 1) would cancel.
-INLINE double tanh_of(double x)
+// The largest logit among those that the pair sees. Scores are dots, unless bent: then they are logits.
+// range: NULL = all columns are seen.
+INLINE float largest_logit(const struct tile *t, uint32_t r, uint32_t columns, const struct ranges *range)
 {
-    double a = x < 0 ? -x : x, z = x * x;
-    double near = a * (1 + z * (-1.0 / 3 + z * (2.0 / 15 + z * (-17.0 / 315 + z * (62.0 / 2835)))));
-    double y = 2 * (a > 20 ? 20 : a), t = y * 1.4426950408889634 + 0x1.8p52;
-    double r = y - (t - 0x1.8p52) * 0.6931471805599453;
-    double p = 1.0 / 3628800;
-    for (int k = 9; k >= 0; k--) { // e^r, |r| <= 0.35: terms to r^10 / 10!
-        static const double factor[] = {1,         1,         1.0 / 2,    1.0 / 6,     1.0 / 24,
-                                        1.0 / 120, 1.0 / 720, 1.0 / 5040, 1.0 / 40320, 1.0 / 362880};
-        p = p * r + factor[k];
-    }
-    uint64_t bits;
-    memcpy(&bits, &t, sizeof(bits));
-    double far = 1 - 2 / (p * kernels_scalar_bits((bits + 1023) << 52) + 1);
-    double up = a < 0.05 ? near : far;
-    return x < 0 ? -up : up;
-}
-
-// Dots to logits, in place, where there is a soft cap or ALiBi: in double, a logit being hi + lo as a dot
-// was.
-static void bend_block(const struct tile *t, uint32_t r, uint32_t b)
-{
-    float *hi = t->scores + (size_t)r * PANEL + b * BLOCK, *lo = t->lost + (size_t)r * PANEL + b * BLOCK;
-    double distance = (double)(int64_t)(t->blocks[b].first - t->position[r]);
-    double scale = t->spec->scale, cap = t->spec->soft_cap, slope = t->slope[r];
-    for (uint32_t j = 0; j < BLOCK; j++) {
-        double low = isfinite(hi[j]) ? lo[j] : 0, x = ((double)hi[j] + low) * scale;
-        if (cap > 0)
-            x = cap * tanh_of(x / cap);
-        x += slope * (distance + j);
-        hi[j] = (float)x;
-        lo[j] = (float)(x - hi[j]);
-    }
-}
-
-// The largest logit among those that the pair sees. Scores are dots, unless `bent`: then they are logits.
-INLINE float largest_logit(struct tile *t, uint32_t r, const struct ranges *range, vi lanes, bool bent)
-{
-    const float *x = t->scores + (size_t)r * PANEL;
-    vf none = vf_splat(-INFINITY), top = none, scale = vf_splat(bent ? 1 : t->spec->scale);
-    for (uint32_t b = 0; b < t->block_count; b++) {
-        if (range->begin[b] == range->end[b])
+    const float *x = t->scores + (size_t)r * ROW;
+    vi lanes = lane_numbers();
+    vf none = vf_splat(-INFINITY), top = none, scale = vf_splat(t->bent ? 1 : t->spec->scale);
+    for (uint32_t c = 0; c < columns; c += LANES) {
+        uint32_t b = c / BLOCK, l = c % BLOCK;
+        if (range && range->begin[b] == range->end[b])
             continue;
-        if (bent)
-            bend_block(t, r, b);
-        bool whole = range->begin[b] == 0 && range->end[b] == BLOCK;
-        for (uint32_t l = 0; l < BLOCK; l += LANES) {
-            vf y = vf_load(x + b * BLOCK + l) * scale;
-            if (!whole)
-                y = vf_select(lane_mask(lanes, l, range->begin[b], range->end[b]), y, none);
-            top = vf_max(y, top); // a NaN is passed over here; its weight will be NaN
-        }
+        vf y = vf_load(x + c) * scale;
+        if (range)
+            y = vf_select(lane_mask(lanes, l, range->begin[b], range->end[b]), y, none);
+        top = vf_max(y, top); // a NaN is passed over here; its weight will be NaN
     }
-    return max_lanes(top);
+    return vf_max_lanes(top);
 }
 
-// Weights exp(x - m) in place of scores, zero where the pair does not see the key. Returns their sum.
-INLINE float weigh(struct tile *t, uint32_t r, const struct ranges *range, vi lanes, float m, bool bent)
+// Weights exp(x - m) in place of scores, zero where the pair does not see the key, times the value's scale if
+// there is one. Returns the sum without those scales.
+INLINE float weigh(struct tile *t, uint32_t r, uint32_t columns, const struct ranges *range, float m,
+                   const float *v_scales)
 {
-    float *x = t->scores + (size_t)r * PANEL;
-    const float *lost = t->lost + (size_t)r * PANEL;
-    vf sum = {0}, scale = vf_splat(bent ? 1 : t->spec->scale), minus_m = vf_splat(-m);
-    for (uint32_t b = 0; b < t->block_count; b++) {
-        if (range->begin[b] == range->end[b])
+    float *x = t->scores + (size_t)r * ROW;
+    const float *lost = t->lost + (size_t)r * ROW;
+    vi lanes = lane_numbers();
+    vf sum = {0}, scale = vf_splat(t->bent ? 1 : t->spec->scale), minus_m = vf_splat(-m);
+    for (uint32_t c = 0; c < columns; c += LANES) {
+        uint32_t b = c / BLOCK, l = c % BLOCK;
+        if (range && range->begin[b] == range->end[b])
             continue;
-        bool whole = range->begin[b] == 0 && range->end[b] == BLOCK;
-        for (uint32_t l = 0; l < BLOCK; l += LANES) {
-            vf low = vf_load(lost + b * BLOCK + l);
-            low = vf_select(low == low, low, (vf){0}); // what an infinite dot lost is NaN
-            vf y = vf_fma(low, scale, vf_fma_exact(vf_load(x + b * BLOCK + l), scale, minus_m));
-            vf w = vf_exp(y);
-            if (!whole)
-                w = vf_select(lane_mask(lanes, l, range->begin[b], range->end[b]), w, (vf){0});
-            vf_store(x + b * BLOCK + l, w);
-            sum += w;
+        vf low = vf_load(lost + c);
+        low = vf_select(low - low == 0, low, (vf){0}); // what an infinite dot lost is not a number
+        vf y = vf_fma(low, scale, vf_fma_exact(vf_load(x + c), scale, minus_m));
+        vf w = vf_exp(y), scaled = w;
+        if (v_scales)
+            scaled = w * vf_load(v_scales + c);
+        if (range) {
+            vi seen = lane_mask(lanes, l, range->begin[b], range->end[b]);
+            w = vf_select(seen, w, (vf){0});
+            scaled = vf_select(seen, scaled, (vf){0});
         }
+        vf_store(x + c, scaled);
+        sum += w;
     }
-    return sum_lanes(sum);
+    return vf_sum_lanes(sum);
 }
 
 static void rescale(struct tile *t, uint32_t r, float factor)
@@ -308,10 +372,10 @@ static void rescale(struct tile *t, uint32_t r, float factor)
     t->s_lo[r] *= factor;
 }
 
-INLINE void softmax_row(struct tile *t, uint32_t r, const struct ranges *range, bool bent)
+INLINE void softmax_row(struct tile *t, uint32_t r, uint32_t columns, const struct ranges *range,
+                        const float *v_scales)
 {
-    vi lanes = lane_numbers();
-    float largest = largest_logit(t, r, range, lanes, bent);
+    float largest = largest_logit(t, r, columns, range);
     t->seen[r] = true;
     if (largest > t->top[r])
         t->top[r] = largest;
@@ -322,10 +386,90 @@ INLINE void softmax_row(struct tile *t, uint32_t r, const struct ranges *range, 
         t->m[r] = largest;
     }
     // All logits so far are -inf: any finite m makes their weights zero
-    float sum = weigh(t, r, range, lanes, t->m[r] == -INFINITY ? 0 : t->m[r], bent);
+    float sum = weigh(t, r, columns, range, t->m[r] == -INFINITY ? 0 : t->m[r], v_scales);
     float hi = t->s_hi[r], total = hi + sum, part = total - hi;
     t->s_lo[r] += (hi - (total - part)) + (sum - part);
     t->s_hi[r] = total;
+}
+
+// ---- panels -------------------------------------------------------------------------------------
+
+static void dots(enum kernels_kv_type type, const struct narrow *n)
+{
+    switch (type) {
+    case KERNELS_KV_F16:
+        f16_dots(n);
+        break;
+    case KERNELS_KV_BF16:
+        bf16_dots(n);
+        break;
+    case KERNELS_KV_INT8:
+        int8_dots(n);
+        break;
+    case KERNELS_KV_FP8:
+        fp8_dots(n);
+        break;
+    default:
+        f32_dots(n);
+        break;
+    }
+}
+
+static void folds(enum kernels_kv_type type, const struct narrow *n)
+{
+    switch (type) {
+    case KERNELS_KV_F16:
+        f16_folds(n);
+        break;
+    case KERNELS_KV_BF16:
+        bf16_folds(n);
+        break;
+    case KERNELS_KV_INT8:
+        int8_folds(n);
+        break;
+    case KERNELS_KV_FP8:
+        fp8_folds(n);
+        break;
+    default:
+        f32_folds(n);
+        break;
+    }
+}
+
+// A whole panel, keys and values read where they lie.
+static void run_whole(struct tile *t, const struct panel *panel, const struct panel *next)
+{
+    enum kernels_kv_type type = t->spec->kv_type;
+    uint32_t count = panel->count;
+    float scales[2][PANEL];
+    struct narrow n = {.rows = t->rows,
+                       .k_dim = t->k_dim,
+                       .v_dim = t->v_dim,
+                       .q = t->q,
+                       .scores = t->scores,
+                       .lost = t->lost,
+                       .hi = t->hi,
+                       .lo = t->lo};
+    for (uint32_t b = 0; b < count; b++) {
+        const struct block *now = &panel->blocks[b], *after = b < next->count ? &next->blocks[b] : now;
+        n.k.now[b] = now->k;
+        n.k.next[b] = after->k;
+        n.v.now[b] = now->v;
+        n.v.next[b] = after->v;
+        if (type_scaled(type)) {
+            memcpy(scales[0] + b * BLOCK, now->k_scale, BLOCK * sizeof(float));
+            memcpy(scales[1] + b * BLOCK, now->v_scale, BLOCK * sizeof(float));
+        }
+    }
+    dots(type, &n);
+    if (type_scaled(type))
+        score_scale(t, type, count * BLOCK, scales[0]);
+    for (uint32_t r = 0; r < t->rows; r++) {
+        for (uint32_t b = 0; t->bent && b < count; b++)
+            bend(t, r, b, panel->blocks[b].first);
+        softmax_row(t, r, count * BLOCK, NULL, type_scaled(type) ? scales[1] : NULL);
+    }
+    folds(type, &n);
 }
 
 static bool same_ranges(const struct ranges *a, const struct ranges *b, uint32_t blocks)
@@ -334,74 +478,83 @@ static bool same_ranges(const struct ranges *a, const struct ranges *b, uint32_t
            !memcmp(a->end, b->end, blocks * sizeof(a->end[0]));
 }
 
-// seen[r]: ranges of pair r; rows without any have begin == end everywhere.
-INLINE void fold_panel(struct tile *t, enum kernels_kv_type type, const struct values *v,
-                       const struct ranges *range)
+// range[r]: ranges of pair r; rows without any have begin == end everywhere.
+static void fold_ranges(struct tile *t, uint32_t blocks, const struct ranges *range)
 {
     for (uint32_t r = 0; r < t->rows;) {
         uint32_t alike = 1, most = t->rows - r < 4 ? t->rows - r : 4;
-        while (alike < most && same_ranges(&range[r], &range[r + alike], v->blocks))
+        while (alike < most && same_ranges(&range[r], &range[r + alike], blocks))
             alike++;
-        const float *w = t->scores + (size_t)r * PANEL;
+        const float *w = t->scores + (size_t)r * ROW;
         float *hi = t->hi + (size_t)r * t->v_pad, *lo = t->lo + (size_t)r * t->v_pad;
-        if (alike == 4 && LANES == 16) {
-            fold_value_rows(type, 4, w, v, &range[r], t->v_pad, hi, lo);
+        if (alike == 4) {
+            fold_blocks(4, w, t->values, blocks, &range[r], t->v_pad, hi, lo);
             r += 4;
         } else if (alike >= 2) {
-            fold_value_rows(type, 2, w, v, &range[r], t->v_pad, hi, lo);
+            fold_blocks(2, w, t->values, blocks, &range[r], t->v_pad, hi, lo);
             r += 2;
         } else {
-            fold_value_rows(type, 1, w, v, &range[r], t->v_pad, hi, lo);
+            fold_blocks(1, w, t->values, blocks, &range[r], t->v_pad, hi, lo);
             r += 1;
         }
     }
 }
 
-INLINE void run_panel(struct tile *t, enum kernels_kv_type type)
+// The scales of the keys that are seen, by column; others are not read, and count as 0.
+static void gather_scales(const struct panel *panel, float *k_scales, float *v_scales)
 {
-    struct ranges range[TILE];
-    score_panel(t, type);
-    bool bent = t->spec->soft_cap > 0 || t->spec->alibi;
-    for (uint32_t r = 0; r < t->rows; r++) {
-        if (!row_ranges(t, r, &range[r]))
-            continue;
-        if (bent)
-            softmax_row(t, r, &range[r], true);
-        else
-            softmax_row(t, r, &range[r], false);
+    memset(k_scales, 0, panel->count * BLOCK * sizeof(float));
+    memset(v_scales, 0, panel->count * BLOCK * sizeof(float));
+    for (uint32_t b = 0; b < panel->count; b++) {
+        const struct block *x = &panel->blocks[b];
+        size_t at = b * BLOCK + x->begin, bytes = (x->end - x->begin) * sizeof(float);
+        memcpy(k_scales + at, x->k_scale + x->begin, bytes);
+        memcpy(v_scales + at, x->v_scale + x->begin, bytes);
     }
-    struct values v = {.blocks = t->block_count};
-    for (uint32_t b = 0; b < t->block_count; b++) {
-        v.rows[b] = t->blocks[b].v;
-        if (t->copy_v) {
-            float *out = t->values + (size_t)b * BLOCK * t->v_pad;
-            copy_rows(type, t->blocks[b].v, &t->blocks[b], t->v_dim, t->v_pad, out);
-            v.rows[b] = (const char *)out;
-        }
-    }
-    v.stride = t->copy_v ? t->v_pad * sizeof(float) : t->v_dim * type_bytes(type);
-    if (t->copy_v)
-        fold_panel(t, KERNELS_KV_F32, &v, range);
-    else
-        fold_panel(t, type, &v, range);
-    t->block_count = 0;
 }
 
-static void flush_panel(struct tile *t)
+// Any panel, block by block, converted to float32 first.
+static void run_blocks(struct tile *t, const struct panel *panel)
 {
-    if (t->block_count == 0)
-        return;
-    switch (t->spec->kv_type) {
-    case KERNELS_KV_F16:
-        run_panel(t, KERNELS_KV_F16);
-        break;
-    case KERNELS_KV_BF16:
-        run_panel(t, KERNELS_KV_BF16);
-        break;
-    default:
-        run_panel(t, KERNELS_KV_F32);
-        break;
+    enum kernels_kv_type type = t->spec->kv_type;
+    struct ranges range[TILE];
+    float scales[2][PANEL];
+    uint32_t columns = panel->count * BLOCK;
+    convert_panel(t, panel);
+    if (t->wide)
+        score_wide(t, panel);
+    else
+        score_blocks(t, panel);
+    if (type_scaled(type)) {
+        gather_scales(panel, scales[0], scales[1]);
+        score_scale(t, type, columns, scales[0]);
     }
+    for (uint32_t r = 0; r < t->rows; r++) {
+        if (!row_ranges(t, panel, r, &range[r]))
+            continue;
+        for (uint32_t b = 0; t->bent && b < panel->count; b++)
+            bend(t, r, b, panel->blocks[b].first);
+        softmax_row(t, r, columns, &range[r], type_scaled(type) ? scales[1] : NULL);
+    }
+    fold_ranges(t, panel->count, range);
+}
+
+static void compute_panel(struct tile *t, const struct panel *panel, const struct panel *next)
+{
+    if (t->in_place && panel->whole && panel->count == type_blocks(t->spec->kv_type))
+        run_whole(t, panel, next);
+    else
+        run_blocks(t, panel);
+}
+
+// The panel that was filled is next; the one before it is computed now.
+static void turn_panel(struct tile *t)
+{
+    struct panel *full = &t->panels[t->filling], *before = &t->panels[!t->filling];
+    if (before->count > 0)
+        compute_panel(t, before, full);
+    before->count = 0;
+    t->filling = !t->filling;
 }
 
 // Cuts a run into blocks from its start and hands on those of which the tile sees a key.
@@ -412,16 +565,23 @@ static void feed_run(struct tile *t, const struct kernels_run *run)
     uint64_t end = to > run->first ? to - run->first : 0;
     if (end > run->rows)
         end = run->rows;
-    size_t bytes = kernels_kv_bytes(t->spec->kv_type);
+    size_t bytes = type_bytes(t->spec->kv_type);
+    bool scaled = type_scaled(t->spec->kv_type);
+    uint32_t most = type_blocks(t->spec->kv_type);
     for (uint64_t at = begin / BLOCK * BLOCK; at < end; at += BLOCK) {
-        struct block *b = &t->blocks[t->block_count++];
+        struct panel *panel = &t->panels[t->filling];
+        struct block *b = &panel->blocks[panel->count];
         b->k = (const char *)run->k + at * t->k_dim * bytes;
         b->v = (const char *)run->v + at * t->v_dim * bytes;
+        b->k_scale = scaled ? run->k_scale + at : NULL;
+        b->v_scale = scaled ? run->v_scale + at : NULL;
         b->first = run->first + at;
         b->begin = begin > at ? (uint32_t)(begin - at) : 0;
         b->end = end - at < BLOCK ? (uint32_t)(end - at) : BLOCK;
-        if (t->block_count == PANEL_BLOCKS)
-            flush_panel(t);
+        bool whole = b->first >= t->all_from && b->first + BLOCK <= t->all_to && b->end == BLOCK;
+        panel->whole = (panel->count == 0 || panel->whole) && whole;
+        if (++panel->count == most)
+            turn_panel(t);
     }
 }
 
@@ -436,10 +596,12 @@ static void finish_row(const struct tile *t, uint32_t r, float *m, float *s, flo
     }
     float factor =
         t->m[r] == -INFINITY ? 1.0f : (float)kernels_scalar_exp((double)t->m[r] - (double)t->top[r]);
+    float unit = type_factor(t->spec->kv_type); // of what was folded
     bool nan = false;
     for (uint32_t c = 0; c < t->v_dim; c++) {
-        float sum = isfinite(hi[c]) ? hi[c] + lo[c] : hi[c]; // what an infinite hi lost is NaN
-        o[c] = sum * factor;
+        size_t at = type_place(t->spec->kv_type, t->v_dim, c);
+        float sum = isfinite(hi[at]) ? hi[at] + lo[at] : hi[at];
+        o[c] = sum * factor * unit;
         nan = nan || isnan(o[c]);
     }
     *m = t->top[r];
@@ -459,26 +621,22 @@ static void run(const struct kernels_job *job, void *scratch)
         tile_init(&t, job, first, rows, scratch);
         for (uint32_t i = 0; i < job->run_count; i++)
             feed_run(&t, &job->runs[i]);
-        flush_panel(&t);
+        turn_panel(&t);
+        turn_panel(&t);
         for (uint32_t r = 0; r < rows; r++)
             finish_row(&t, r, job->out.m + first + r, job->out.s + first + r,
                        job->out.o + (size_t)(first + r) * v_dim);
     }
 }
 
-static bool supports(const struct kernels_spec *spec)
-{
-    return !kernels_kv_scaled(spec->kv_type);
-}
-
 #if LANES == 16
-const struct kernels_attention kernels_portable_avx512 = {
-    .name = "portable-avx512",
+const struct kernels_attention kernels_avx512 = {
+    .name = "avx512",
     .rank = 30,
     .usable = kernels_cpu_avx512,
 #elif LANES == 8
-const struct kernels_attention kernels_portable_avx2 = {
-    .name = "portable-avx2",
+const struct kernels_attention kernels_avx2 = {
+    .name = "avx2",
     .rank = 20,
     .usable = kernels_cpu_avx2,
 #else
@@ -486,7 +644,6 @@ const struct kernels_attention kernels_portable = {
     .name = "portable",
     .rank = 10,
 #endif
-    .supports = supports,
     .scratch_bytes = scratch_bytes,
     .run = run,
 };

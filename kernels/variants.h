@@ -6,8 +6,8 @@
 
 extern const struct kernels_attention kernels_reference_kernel;
 extern const struct kernels_attention kernels_portable;
-extern const struct kernels_attention kernels_portable_avx2;
-extern const struct kernels_attention kernels_portable_avx512;
+extern const struct kernels_attention kernels_avx2;
+extern const struct kernels_attention kernels_avx512;
 
 // In a file of their own, compiled for the oldest CPU: the answer must not need what it asks for.
 bool kernels_cpu_avx2(void);

@@ -19,6 +19,33 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
+// The statements, with the constant i from 0 to n - 1 <= 15; n must be constant once inlined. Loops that
+// compilers unroll late leave arrays of vectors in memory; these are in registers.
+#define REPEAT_ONE(i, n, at, ...)                                                                            \
+    if (at < (n)) {                                                                                          \
+        enum { i = at };                                                                                     \
+        __VA_ARGS__                                                                                          \
+    }
+#define REPEAT(i, n, ...)                                                                                    \
+    do {                                                                                                     \
+        REPEAT_ONE(i, n, 0, __VA_ARGS__)                                                                     \
+        REPEAT_ONE(i, n, 1, __VA_ARGS__)                                                                     \
+        REPEAT_ONE(i, n, 2, __VA_ARGS__)                                                                     \
+        REPEAT_ONE(i, n, 3, __VA_ARGS__)                                                                     \
+        REPEAT_ONE(i, n, 4, __VA_ARGS__)                                                                     \
+        REPEAT_ONE(i, n, 5, __VA_ARGS__)                                                                     \
+        REPEAT_ONE(i, n, 6, __VA_ARGS__)                                                                     \
+        REPEAT_ONE(i, n, 7, __VA_ARGS__)                                                                     \
+        REPEAT_ONE(i, n, 8, __VA_ARGS__)                                                                     \
+        REPEAT_ONE(i, n, 9, __VA_ARGS__)                                                                     \
+        REPEAT_ONE(i, n, 10, __VA_ARGS__)                                                                    \
+        REPEAT_ONE(i, n, 11, __VA_ARGS__)                                                                    \
+        REPEAT_ONE(i, n, 12, __VA_ARGS__)                                                                    \
+        REPEAT_ONE(i, n, 13, __VA_ARGS__)                                                                    \
+        REPEAT_ONE(i, n, 14, __VA_ARGS__)                                                                    \
+        REPEAT_ONE(i, n, 15, __VA_ARGS__)                                                                    \
+    } while (0)
+
 typedef float vf __attribute__((vector_size(4 * LANES)));
 typedef int32_t vi __attribute__((vector_size(4 * LANES)));
 typedef uint32_t vu __attribute__((vector_size(4 * LANES))); // arithmetic on bits: it may wrap
@@ -54,6 +81,17 @@ INLINE vf vf_fma(vf a, vf b, vf c)
     return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 #else
     return a * b + c;
+#endif
+}
+
+// *sum += a * b as vf_fma has it. In assembly where a compiler that may choose moves sums about and reads a
+// and b from memory once for each use: loads, and moves, then outnumber what the ports of a core take.
+INLINE void vf_fma_to(vf *sum, vf a, vf b)
+{
+#if LANES > 4
+    __asm__("vfmadd231ps %2, %1, %0" : "+v"(*sum) : "v"(a), "v"(b));
+#else
+    *sum = vf_fma(a, b, *sum);
 #endif
 }
 
@@ -93,8 +131,11 @@ INLINE vf vf_load_bf16(const uint16_t *p)
     return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p)),
                                  16);
 #elif LANES == 8
-    return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)),
-                                 16);
+    // Both quarters get all eight, and each puts its four into the high halves: one shuffle
+    const __m256i to = _mm256_setr_epi8(-1, -1, 0, 1, -1, -1, 2, 3, -1, -1, 4, 5, -1, -1, 6, 7, //
+                                        -1, -1, 8, 9, -1, -1, 10, 11, -1, -1, 12, 13, -1, -1, 14, 15);
+    __m128i x = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return (vf)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(x), to);
 #else
     vh h;
     memcpy(&h, p, sizeof(h));
@@ -116,6 +157,56 @@ INLINE vf vf_load_f16(const uint16_t *p)
     vu x = (vu)((vf)rest * vf_splat(0x1p112f)); // bias 15 to 127; exact for subnormals too
     x = (special & (rest | 0x7f800000u)) | (~special & x);
     return (vf)(x | (bits & 0x8000u) << 16);
+#endif
+}
+
+// The even and the odd ones of 2 * LANES elements.
+INLINE void vf_split_bf16(const uint16_t *p, vf *even, vf *odd)
+{
+    vu x;
+    memcpy(&x, p, sizeof(x));
+    *even = (vf)(x << 16);
+    *odd = (vf)(x & 0xffff0000u);
+}
+
+INLINE vf vf_load_int8(const int8_t *p)
+{
+#if LANES == 16
+    return (vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)));
+#elif LANES == 8
+    return (vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)));
+#else
+    typedef int8_t vb __attribute__((vector_size(LANES)));
+    vb x;
+    memcpy(&x, p, sizeof(x));
+    return __builtin_convertvector(x, vf);
+#endif
+}
+
+// e4m3 codes; the numbers come 256 times too small. As binary16 the code's bits, moved up by 7, are the
+// number over 2^8 (the biases are 7 and 15), subnormals included. 0x7f alone carries into bit 14 when 1 is
+// added at bit 7, and that bit makes it binary16's NaN.
+INLINE vf vf_load_fp8(const uint8_t *p)
+{
+#if LANES == 16
+    __m256i x = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p)), 7);
+    __m256i carry = _mm256_add_epi16(_mm256_and_si256(x, _mm256_set1_epi16(0x3f80)), _mm256_set1_epi16(0x80));
+    x = _mm256_ternarylogic_epi32(_mm256_set1_epi16(0x4000), carry, x, 0xca);
+    return (vf)_mm512_cvtph_ps(x);
+#elif LANES == 8
+    __m128i x = _mm_slli_epi16(_mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)(const void *)p)), 7);
+    __m128i carry = _mm_add_epi16(_mm_and_si128(x, _mm_set1_epi16(0x3f80)), _mm_set1_epi16(0x80));
+    x = _mm_or_si128(_mm_andnot_si128(_mm_set1_epi16(0x4000), x),
+                     _mm_and_si128(_mm_set1_epi16(0x4000), carry));
+    return (vf)_mm256_cvtph_ps(x);
+#else
+    typedef uint8_t vb __attribute__((vector_size(LANES)));
+    vb code;
+    memcpy(&code, p, sizeof(code));
+    vu bits = __builtin_convertvector(code, vu), rest = (bits & 0x7fu) << 20;
+    vu x = (vu)((vf)rest * vf_splat(0x1p112f)); // bias 7 to 127, less the 8
+    x |= (vu)(rest == (0x7fu << 20)) & 0x7fc00000u;
+    return (vf)(x | (bits & 0x80u) << 24);
 #endif
 }
 
@@ -162,19 +253,46 @@ INLINE vf vf_zip_high(vf a, vf b)
 }
 
 // Transposes a LANES x LANES tile: log2(LANES) perfect shuffles.
-INLINE void vf_transpose(vf x[LANES])
+INLINE void vf_shuffle_tile(const vf *x, vf *y)
 {
-    for (int stage = 1; stage < LANES; stage *= 2) {
-        vf y[LANES];
-#pragma GCC unroll 16
-        for (int i = 0; i < LANES / 2; i++) {
-            y[2 * i] = vf_zip_low(x[i], x[i + LANES / 2]);
-            y[2 * i + 1] = vf_zip_high(x[i], x[i + LANES / 2]);
-        }
-#pragma GCC unroll 16
-        for (int i = 0; i < LANES; i++)
-            x[i] = y[i];
+    REPEAT(i, LANES / 2, y[2 * i] = vf_zip_low(x[i], x[i + LANES / 2]);
+           y[2 * i + 1] = vf_zip_high(x[i], x[i + LANES / 2]););
+}
+
+INLINE void vf_transpose(vf *x)
+{
+    vf y[LANES];
+    vf_shuffle_tile(x, y);
+    vf_shuffle_tile(y, x);
+#if LANES == 16
+    vf_shuffle_tile(x, y);
+    vf_shuffle_tile(y, x);
+#elif LANES == 8
+    vf_shuffle_tile(x, y);
+    REPEAT(i, LANES, x[i] = y[i];);
+#endif
+}
+
+INLINE float vf_sum_lanes(vf x)
+{
+    float v[LANES];
+    vf_store(v, x);
+    for (uint32_t half = LANES / 2; half; half /= 2) {
+        for (uint32_t l = 0; l < half; l++)
+            v[l] += v[l + half];
     }
+    return v[0];
+}
+
+INLINE float vf_max_lanes(vf x)
+{
+    float v[LANES];
+    vf_store(v, x);
+    for (uint32_t half = LANES / 2; half; half /= 2) {
+        for (uint32_t l = 0; l < half; l++)
+            v[l] = v[l] > v[l + half] ? v[l] : v[l + half];
+    }
+    return v[0];
 }
 
 // hi + lo += x: hi takes the rounded sum, lo what it lost (Knuth's two-sum, free of branches). Where hi is
@@ -186,24 +304,111 @@ INLINE void vf_add_exact(vf *hi, vf *lo, vf x)
     *hi = sum;
 }
 
-// Lane i of hi + lo = the sum of the lanes of x[i], each in the same order: after a perfect shuffle of x[i]
-// and x[i + half], low + high holds half the vectors with the sums of lane pairs (l, l + half). The last two
-// levels, where the numbers are largest, keep what they lose.
-INLINE void vf_sum_each(vf x[LANES], vf *hi, vf *lo)
+// The same for a chain of sums that goes on from what was lost: sum takes sum + chain, chain what that lost
+// (Dekker's fast two-sum). Where |chain| > |sum| the loss is rounded, to no worse than the chain was. Where
+// sum becomes infinite, chain is infinite or NaN.
+INLINE void vf_carry(vf *sum, vf *chain)
 {
-#pragma GCC unroll 4
-    for (int half = LANES / 2; half > 2; half /= 2) {
-#pragma GCC unroll 16
-        for (int i = 0; i < half; i++)
-            x[i] = vf_zip_low(x[i], x[i + half]) + vf_zip_high(x[i], x[i + half]);
-    }
-    vf lost[2] = {{0}, {0}};
-    for (int i = 0; i < 2; i++) {
-        vf high = vf_zip_high(x[i], x[i + 2]);
-        x[i] = vf_zip_low(x[i], x[i + 2]);
-        vf_add_exact(&x[i], &lost[i], high);
-    }
-    *hi = vf_zip_low(x[0], x[1]);
-    *lo = vf_zip_low(lost[0], lost[1]) + vf_zip_high(lost[0], lost[1]);
-    vf_add_exact(hi, lo, vf_zip_high(x[0], x[1]));
+    vf total = *sum + *chain;
+    *chain = *chain - (total - *sum);
+    *sum = total;
+}
+
+// x within +-2^105, more than what any finite sum loses; NaN becomes a number.
+INLINE vf vf_tame(vf x)
+{
+    vf most = vf_splat(0x1p105f);
+#if LANES == 16
+    return (vf)_mm512_max_ps(_mm512_min_ps((__m512)x, (__m512)most), (__m512)-most);
+#elif LANES == 8
+    return (vf)_mm256_max_ps(_mm256_min_ps((__m256)x, (__m256)most), (__m256)-most);
+#else
+    x = vf_select(x < most, x, most);
+    return vf_select(x > -most, x, -most);
+#endif
+}
+
+// Two vectors to one of the same lanes' sums, in two halves to be added: within quarters of four lanes first.
+//     pair:  a0 b0 a1 b1 | ...   +   a2 b2 a3 b3 | ...        quad:  A0 B0 C0 D0 | ...   +   A1 B1 C1 D1 |
+//     ...
+INLINE void vf_pair_halves(vf a, vf b, vf *low, vf *high)
+{
+#if LANES == 16
+    *low = (vf)_mm512_unpacklo_ps((__m512)a, (__m512)b);
+    *high = (vf)_mm512_unpackhi_ps((__m512)a, (__m512)b);
+#elif LANES == 8
+    *low = (vf)_mm256_unpacklo_ps((__m256)a, (__m256)b);
+    *high = (vf)_mm256_unpackhi_ps((__m256)a, (__m256)b);
+#else
+    *low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+    *high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+#endif
+}
+
+INLINE void vf_quad_halves(vf ab, vf cd, vf *low, vf *high)
+{
+#if LANES == 16
+    *low = (vf)_mm512_unpacklo_pd((__m512d)ab, (__m512d)cd);
+    *high = (vf)_mm512_unpackhi_pd((__m512d)ab, (__m512d)cd);
+#elif LANES == 8
+    *low = (vf)_mm256_unpacklo_pd((__m256d)ab, (__m256d)cd);
+    *high = (vf)_mm256_unpackhi_pd((__m256d)ab, (__m256d)cd);
+#else
+    *low = __builtin_shufflevector(ab, cd, 0, 1, 4, 5);
+    *high = __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+#endif
+}
+
+INLINE vf vf_sum_pair(vf a, vf b)
+{
+    vf low, high;
+    vf_pair_halves(a, b, &low, &high);
+    return low + high;
+}
+
+INLINE vf vf_sum_quad(const vf *x)
+{
+    vf low, high;
+    vf_quad_halves(vf_sum_pair(x[0], x[1]), vf_sum_pair(x[2], x[3]), &low, &high);
+    return low + high;
+}
+
+// Lane i of hi + lo = the sum of the lanes of x[i], each in the same order. The last two levels, where the
+// numbers are largest, keep what they lose.
+INLINE void vf_sum_each(const vf *x, vf *hi, vf *lo)
+{
+    vf part[2], lost[2] = {{0}, {0}}, high;
+#if LANES == 16
+    vf quad[4];
+    REPEAT(i, 4, quad[i] = vf_sum_quad(x + 4 * i););
+    REPEAT(i, 2, {
+        part[i] = (vf)_mm512_shuffle_f32x4((__m512)quad[2 * i], (__m512)quad[2 * i + 1], 0x44);
+        high = (vf)_mm512_shuffle_f32x4((__m512)quad[2 * i], (__m512)quad[2 * i + 1], 0xee);
+        vf_add_exact(&part[i], &lost[i], high);
+    });
+    *hi = (vf)_mm512_shuffle_f32x4((__m512)part[0], (__m512)part[1], 0x88);
+    high = (vf)_mm512_shuffle_f32x4((__m512)part[0], (__m512)part[1], 0xdd);
+    *lo = (vf)_mm512_shuffle_f32x4((__m512)lost[0], (__m512)lost[1], 0x88) +
+          (vf)_mm512_shuffle_f32x4((__m512)lost[0], (__m512)lost[1], 0xdd);
+#elif LANES == 8
+    REPEAT(i, 2, {
+        vf_quad_halves(vf_sum_pair(x[4 * i], x[4 * i + 1]), vf_sum_pair(x[4 * i + 2], x[4 * i + 3]), &part[i],
+                       &high);
+        vf_add_exact(&part[i], &lost[i], high);
+    });
+    *hi = (vf)_mm256_permute2f128_ps((__m256)part[0], (__m256)part[1], 0x20);
+    high = (vf)_mm256_permute2f128_ps((__m256)part[0], (__m256)part[1], 0x31);
+    *lo = (vf)_mm256_permute2f128_ps((__m256)lost[0], (__m256)lost[1], 0x20) +
+          (vf)_mm256_permute2f128_ps((__m256)lost[0], (__m256)lost[1], 0x31);
+#else
+    REPEAT(i, 2, {
+        vf_pair_halves(x[2 * i], x[2 * i + 1], &part[i], &high);
+        vf_add_exact(&part[i], &lost[i], high);
+    });
+    vf_quad_halves(part[0], part[1], hi, &high);
+    vf low_lost, high_lost;
+    vf_quad_halves(lost[0], lost[1], &low_lost, &high_lost);
+    *lo = low_lost + high_lost;
+#endif
+    vf_add_exact(hi, lo, high);
 }

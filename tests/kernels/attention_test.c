@@ -133,8 +133,10 @@ static struct kernels_spec spec_of(enum kernels_kv_type type, uint32_t k_dim, ui
                                  .scale = (float)(1 / sqrt(k_dim))};
 }
 
-static const enum kernels_kv_type types[] = {KERNELS_KV_F32, KERNELS_KV_F16, KERNELS_KV_BF16};
-static const char *const type_names[] = {"f32", "f16", "bf16"};
+#define TYPES 5
+static const enum kernels_kv_type types[TYPES] = {KERNELS_KV_F32, KERNELS_KV_F16, KERNELS_KV_BF16,
+                                                  KERNELS_KV_INT8, KERNELS_KV_FP8};
+static const char *const type_names[TYPES] = {"f32", "f16", "bf16", "int8", "fp8"};
 
 static void every_shape(void **state)
 {
@@ -151,7 +153,7 @@ static void every_shape(void **state)
         {5, 7, 1, 3, 15},       {64, 64, 64, 1, 100},  {64, 64, 71, 2, 90},
     };
     for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++) {
-        for (int t = 0; t < 3; t++) {
+        for (int t = 0; t < (s % 2 ? 3 : TYPES); t++) { // half of them, for time's sake
             char name[100];
             snprintf(name, sizeof(name), "%s Dk %u Dv %u group %u rows %u keys %u", type_names[t],
                      shapes[s].k_dim, shapes[s].v_dim, shapes[s].group, shapes[s].rows, shapes[s].keys);
@@ -162,7 +164,7 @@ static void every_shape(void **state)
                              .key_first = 0,
                              .q_first = shapes[s].keys > shapes[s].rows ? shapes[s].keys - shapes[s].rows : 0,
                              .visible = shapes[s].keys};
-            data_make(&d, s * 3 + (uint64_t)t);
+            data_make(&d, s * TYPES + (uint64_t)t);
             check_all_kernels(&d, NULL, "causal at the end");
             d.q_first = 1u << 30;
             check_all_kernels(&d, NULL, "sees all");
@@ -201,7 +203,7 @@ static void every_bend(void **state)
     const uint32_t rows[] = {1, 5, 64}, groups[] = {1, 4, 8};
     for (size_t b = 0; b < sizeof(bends) / sizeof(bends[0]); b++) {
         for (int shape = 0; shape < 3; shape++) {
-            for (int t = 0; t < 3; t++) {
+            for (int t = 0; t < TYPES; t++) {
                 struct data d = {.name = bends[b].name,
                                  .spec = spec_of(types[t], 64, 64, groups[shape]),
                                  .rows = rows[shape],
@@ -227,7 +229,7 @@ static void adversarial_inputs(void **state)
     const uint32_t keys[] = {2, 100, 5000, 65536};
     for (int n = 0; n < 4; n++) {
         for (enum data_mode mode = 0; mode < DATA_MODES; mode++) {
-            for (int t = 0; t < 3; t++) {
+            for (int t = 0; t < TYPES; t++) {
                 if (keys[n] > 5000 && t == 1)
                     continue;                          // binary16 differs in the conversion alone
                 for (int wide = 0; wide < 2; wide++) { // few and many rows take different paths
@@ -259,7 +261,7 @@ static void partition_invariance(void **state)
     struct data_random r = {42};
     for (int round = 0; round < 24; round++) {
         struct data d = {.name = data_mode_name((enum data_mode)(round % DATA_MODES)),
-                         .spec = spec_of(types[round % 3], 64, 48, round % 2 ? 1 : 4),
+                         .spec = spec_of(types[round % TYPES], 64, 48, round % 2 ? 1 : 4),
                          .mode = (enum data_mode)(round % DATA_MODES),
                          .rows = round % 4 == 3 ? 20 : 1,
                          .keys = 1 + data_random_below(&r, 3000),
@@ -318,7 +320,7 @@ static void bits_do_not_depend_on_cuts(void **state)
         uint32_t k_dim, v_dim, group, rows;
     } shapes[] = {{64, 64, 1, 1}, {128, 128, 4, 1}, {80, 33, 3, 1}, {64, 64, 2, 40}, {17, 5, 1, 12}};
     for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++) {
-        for (int t = 0; t < 3; t++) {
+        for (int t = 0; t < TYPES; t++) {
             struct data d = {.name = "cuts",
                              .spec = spec_of(types[t], shapes[s].k_dim, shapes[s].v_dim, shapes[s].group),
                              .rows = shapes[s].rows,
@@ -393,7 +395,7 @@ static void unseen_keys_do_not_leak(void **state)
 {
     (void)state;
     for (int wide = 0; wide < 2; wide++) {
-        for (int t = 0; t < 3; t++) {
+        for (int t = 0; t < TYPES; t++) {
             struct data d = {.name = "NaN beyond what is visible",
                              .spec = spec_of(types[t], 64, 64, 2),
                              .rows = wide ? 16 : 1,
@@ -446,7 +448,7 @@ static void not_finite_flows_through(void **state)
     for (int which = 0; which < 3; which++) { // in q, k, v
         for (int x = 0; x < 3; x++) {
             for (int wide = 0; wide < 2; wide++) {
-                for (int t = 0; t < 3; t++) {
+                for (int t = 0; t < TYPES; t++) {
                     for (uint32_t keys = 1; keys <= 50; keys += 49) {
                         struct data d = {.name = which == 0   ? "not finite in q"
                                                  : which == 1 ? "not finite in k"

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/float16.h"
+#include "common/quantise.h"
 
 uint64_t data_random_u64(struct data_random *r)
 {
@@ -142,34 +143,48 @@ void data_free(struct data *d)
     d->q = d->k = d->v = NULL;
 }
 
-static void *convert(enum kernels_kv_type type, const float *from, size_t n)
+// `rows` rows of dim floats as the KV type has them; scales: of the scaled types, else NULL.
+static void *convert(enum kernels_kv_type type, const float *from, uint32_t rows, uint32_t dim,
+                     float **scales)
 {
-    if (type == KERNELS_KV_F32) {
-        float *to = allocate(n * sizeof(float));
-        memcpy(to, from, n * sizeof(float));
-        return to;
+    size_t n = (size_t)rows * dim;
+    char *to = allocate(n * kernels_kv_bytes(type));
+    *scales = kernels_kv_scaled(type) ? allocate(rows * sizeof(float)) : NULL;
+    for (uint32_t row = 0; *scales && row < rows; row++) {
+        const float *x = from + (size_t)row * dim;
+        if (type == KERNELS_KV_INT8)
+            (*scales)[row] = common_quantise_int8(x, dim, (int8_t *)to + (size_t)row * dim);
+        else
+            (*scales)[row] = common_quantise_fp8(x, dim, (uint8_t *)to + (size_t)row * dim);
     }
-    uint16_t *to = allocate(n * sizeof(uint16_t));
-    for (size_t i = 0; i < n; i++)
-        to[i] = type == KERNELS_KV_F16 ? common_f16_from_float(from[i]) : common_bf16_from_float(from[i]);
+    for (size_t i = 0; !*scales && i < n; i++) {
+        if (type == KERNELS_KV_F32)
+            ((float *)(void *)to)[i] = from[i];
+        else
+            ((uint16_t *)(void *)to)[i] =
+                type == KERNELS_KV_F16 ? common_f16_from_float(from[i]) : common_bf16_from_float(from[i]);
+    }
     return to;
 }
 
 struct kernels_run data_run(const struct data *d, uint32_t first, uint32_t rows)
 {
     const struct kernels_spec *s = &d->spec;
-    return (struct kernels_run){
-        .k = convert(s->kv_type, d->k + (size_t)first * s->k_dim, (size_t)rows * s->k_dim),
-        .v = convert(s->kv_type, d->v + (size_t)first * s->v_dim, (size_t)rows * s->v_dim),
-        .first = d->key_first + first,
-        .rows = rows,
-    };
+    float *k_scale, *v_scale;
+    struct kernels_run run = {.first = d->key_first + first, .rows = rows};
+    run.k = convert(s->kv_type, d->k + (size_t)first * s->k_dim, rows, s->k_dim, &k_scale);
+    run.v = convert(s->kv_type, d->v + (size_t)first * s->v_dim, rows, s->v_dim, &v_scale);
+    run.k_scale = k_scale;
+    run.v_scale = v_scale;
+    return run;
 }
 
 void data_run_free(struct kernels_run *run)
 {
     free((void *)(uintptr_t)run->k);
     free((void *)(uintptr_t)run->v);
+    free((void *)(uintptr_t)run->k_scale);
+    free((void *)(uintptr_t)run->v_scale);
 }
 
 void data_cut(struct data *d, const uint32_t *lengths, uint32_t n)

@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+// The inner loops of kernels/portable.c for few (query row, head) pairs, which read keys and values where
+// they lie.
+//
+// Orders of summation:
+//   dot     lanes along d, in groups of 16 vectors; then the lanes pairwise
+//   value   lanes along d; chains of 32 keys, each from what the sum over those before it lost
+//
+// A whole panel is walked in slots: slot s is key s / n of block s % n, n the panel's blocks. So four or
+// eight pages are read at a time, and while a line of this panel is used, the same line of the next is asked
+// for. What is left (ends, edges of windows) goes block by block, with ranges.
+#pragma once
+
+#include "kernels/panel.h"
+
+// Where the blocks of a panel start, and those of the panel after it (or the same again).
+struct lanes_of_blocks {
+    const char *now[MOST_BLOCKS], *next[MOST_BLOCKS];
+};
+
+#define TILE_SLOTS 16u // vectors of accumulators at most
+
+// Asks for the lines of elements i .. i + n - 1 of a row; where they are less than a line, when i is at the
+// start of one.
+INLINE void ask_for(enum kernels_kv_type type, const char *row, size_t i, uint32_t n)
+{
+    size_t at = i * type_bytes(type);
+    uint32_t bytes = n * (uint32_t)type_bytes(type);
+    if (bytes < 64 && at % 64 != 0)
+        return;
+    REPEAT(line, (bytes + 63) / 64, __builtin_prefetch(row + at + line * 64, 0, 2););
+}
+
+// ---- dots ---------------------------------------------------------------------------------------
+
+// Keys of a tile of 1, 2 or 4 rows: as many as registers hold, but more than 8 chains of additions in all,
+// where that can be: 8 keep two units of a latency of 4 busy only if nothing ever comes between.
+INLINE uint32_t tile_keys(uint32_t rows)
+{
+    return rows == 4 && LANES == 8 ? 3 : ACCS / rows;
+}
+
+// Results are kept for a power of two of keys.
+INLINE uint32_t tile_slots(uint32_t rows)
+{
+    return rows == 4 && LANES == 8 ? 4 : ACCS / rows;
+}
+
+// acc[r * keys + c] += q_row[r] . key[c] over dims from .. to - 1, whole pairs of vectors, lane by lane.
+INLINE void dot_lanes(enum kernels_kv_type type, uint32_t rows, uint32_t keys, const float *const q_row[4],
+                      const char *const key[TILE_SLOTS], const char *const next[TILE_SLOTS], size_t from,
+                      size_t to, vf *acc)
+{
+    for (size_t d = from; d < to; d += 2 * LANES) {
+        if (LANES < 16 && rows == 4) { // 16 registers: q is read where it is used
+            if (next)
+                REPEAT(c, keys, ask_for(type, next[c], d, 2 * LANES););
+            REPEAT(half, 2, {
+                vf x[4];
+                REPEAT(c, keys, x[c] = load_half(type, key[c], d, half););
+                REPEAT(r, rows, {
+                    vf y = vf_load(q_row[r] + d + half * LANES);
+                    REPEAT(c, keys, vf_fma_to(&acc[r * keys + c], y, x[c]););
+                });
+            });
+        } else {
+            vf y[8];
+            REPEAT(r, rows, y[2 * r] = vf_load(q_row[r] + d); y[2 * r + 1] = vf_load(q_row[r] + d + LANES););
+            REPEAT(c, keys, {
+                vf x[2];
+                load_pair(type, key[c], d, x);
+                if (next)
+                    ask_for(type, next[c], d, 2 * LANES);
+                REPEAT(r, rows, vf_fma_to(&acc[r * keys + c], y[2 * r], x[0]););
+                REPEAT(r, rows, vf_fma_to(&acc[r * keys + c], y[2 * r + 1], x[1]););
+            });
+        }
+    }
+}
+
+// Dots of `rows` rows with tile_keys(rows) keys: hi + lo, [row][tile_slots(rows)]. dim is a multiple of 2 *
+// LANES.
+INLINE void dot_tile(enum kernels_kv_type type, uint32_t rows, const float *const q_row[4],
+                     const char *const key[TILE_SLOTS], const char *const next[TILE_SLOTS], size_t dim,
+                     float *hi, float *lo)
+{
+    uint32_t keys = tile_keys(rows), n = rows * keys;
+    const size_t group = 16 * LANES;
+    vf acc[TILE_SLOTS];
+    REPEAT(i, n, acc[i] = (vf){0};);
+    dot_lanes(type, rows, keys, q_row, key, next, 0, dim < group ? dim : group, acc);
+    if (dim > group) {
+        vf total[TILE_SLOTS];
+        REPEAT(i, n, total[i] = acc[i];);
+        for (size_t d = group; d < dim; d += group) {
+            vf more[TILE_SLOTS];
+            REPEAT(i, n, more[i] = (vf){0};);
+            dot_lanes(type, rows, keys, q_row, key, next, d, dim - d < group ? dim : d + group, more);
+            REPEAT(i, n, total[i] += more[i];);
+        }
+        REPEAT(i, n, acc[i] = total[i];);
+    }
+    vf each[TILE_SLOTS];
+    REPEAT(r, rows,
+           REPEAT(c, tile_slots(rows),
+                  each[r * tile_slots(rows) + c] = acc[r * keys + (c < keys ? c : 0)];););
+    REPEAT(i, (rows * tile_slots(rows)) / LANES, {
+        vf h, l;
+        vf_sum_each(each + i * LANES, &h, &l);
+        vf_store(hi + i * LANES, h);
+        vf_store(lo + i * LANES, l);
+    });
+}
+
+INLINE void dot_rows_of(uint32_t tile, const float *q, uint32_t rows, size_t dim, const float *q_row[4])
+{
+    REPEAT(r, tile, q_row[r] = q + (r < rows ? r : rows - 1) * dim;);
+}
+
+INLINE void dot_store(uint32_t tile, uint32_t rows, const float *hi, const float *lo, float *scores,
+                      float *lost)
+{
+    uint32_t slots = tile_slots(tile); // tiles go in order: what one stores too much the next one overwrites
+    REPEAT(
+        r, tile, if (r < rows) {
+            memcpy(scores + r * ROW, hi + r * slots, slots * sizeof(float));
+            memcpy(lost + r * ROW, lo + r * slots, slots * sizeof(float));
+        });
+}
+
+// scores[r][key] for `tile` rows of q and all keys of a whole panel. Rows past `rows` repeat a neighbour's
+// work and are not stored; so do keys past the last, and what is stored of them is never looked at.
+INLINE void dot_panel(enum kernels_kv_type type, uint32_t tile, const float *q, uint32_t rows,
+                      const struct lanes_of_blocks *k, size_t k_stride, size_t dim, float *scores,
+                      float *lost)
+{
+    uint32_t keys = tile_keys(tile), n = type_blocks(type), all = n * BLOCK;
+    const float *q_row[4];
+    dot_rows_of(tile, q, rows, dim, q_row);
+    for (uint32_t s = 0; s < all; s += keys) {
+        const char *key[TILE_SLOTS], *next[TILE_SLOTS];
+        float hi[TILE_SLOTS], lo[TILE_SLOTS];
+        REPEAT(c, keys, {
+            uint32_t at = all % keys && s + c >= all ? all - 1 : s + c;
+            key[c] = k->now[at / BLOCK] + at % BLOCK * k_stride;
+            next[c] = k->next[at % n] + at / n * k_stride;
+        });
+        dot_tile(type, tile, q_row, key, next, dim, hi, lo);
+        dot_store(tile, rows, hi, lo, scores + s, lost + s);
+    }
+}
+
+// scores[r][j] for the seen keys of one block, converted: k [BLOCK][dim]. Keys outside the range repeat a
+// neighbour's work and are never looked at.
+INLINE void dot_block(uint32_t tile, const float *q, uint32_t rows, const float *k, uint32_t begin,
+                      uint32_t end, size_t dim, float *scores, float *lost)
+{
+    uint32_t keys = tile_keys(tile);
+    const float *q_row[4];
+    dot_rows_of(tile, q, rows, dim, q_row);
+    for (uint32_t j = begin - begin % keys; j < end; j += keys) {
+        const char *key[TILE_SLOTS];
+        float hi[TILE_SLOTS], lo[TILE_SLOTS];
+        REPEAT(c, keys, {
+            uint32_t at = j + c < begin ? begin : j + c >= end ? end - 1 : j + c;
+            key[c] = (const char *)(k + at * dim);
+        });
+        dot_tile(KERNELS_KV_F32, tile, q_row, key, NULL, dim, hi, lo);
+        dot_store(tile, rows, hi, lo, scores + j, lost + j);
+    }
+}
+
+// ---- values -------------------------------------------------------------------------------------
+
+// Keys that are added up without compensation. Were all terms equal, with the worst rounding at each step, n
+// of them could be off by n / 2 units in the last place; and where chains cancel, what each lost stays. 32
+// take half of what is promised (kernels/reference.h), 64 were too many.
+#define CHAIN 32u
+
+// A chain starts from what the sum over those before it lost ...
+INLINE void fold_start(uint32_t rows, uint32_t cols, vf *acc, size_t column, size_t width, const float *lo)
+{
+    REPEAT(r, rows, REPEAT(c, cols, acc[r * cols + c] = vf_load(lo + r * width + column + c * LANES);););
+}
+
+// ... and are added to it.
+INLINE void fold_keep(uint32_t rows, uint32_t cols, const vf *acc, size_t column, size_t width, float *hi,
+                      float *lo)
+{
+    REPEAT(r, rows, REPEAT(c, cols, {
+               size_t at = r * width + column + c * LANES;
+               vf sum = vf_load(hi + at), chain = acc[r * cols + c];
+               vf_carry(&sum, &chain);
+               vf_store(hi + at, sum);
+               vf_store(lo + at, vf_tame(chain));
+           }););
+}
+
+// acc[r * cols + c] += weight[r] * value, `cols` vectors of one key from `column` on.
+INLINE void fold_key(enum kernels_kv_type type, uint32_t rows, uint32_t cols, const float *weight,
+                     const char *value, size_t column, vf *acc)
+{
+    vf x[TILE_SLOTS];
+    if (cols % 2) {
+        REPEAT(c, cols, x[c] = load_as(type, value, column + c * LANES););
+    } else {
+        REPEAT(p, cols / 2, load_pair(type, value, column + p * 2 * LANES, x + 2 * p););
+    }
+    REPEAT(r, rows, {
+        vf y = vf_splat(weight[r * ROW]);
+        REPEAT(c, cols, vf_fma_to(&acc[r * cols + c], y, x[c]););
+    });
+}
+
+// `cols` vectors of columns over a whole panel.
+INLINE void fold_panel_strip(enum kernels_kv_type type, uint32_t rows, uint32_t cols, const float *weights,
+                             const struct lanes_of_blocks *v, size_t stride, size_t column, size_t width,
+                             float *hi, float *lo)
+{
+    uint32_t n = type_blocks(type);
+    for (uint32_t s = 0; s < n * BLOCK;) {
+        vf acc[TILE_SLOTS];
+        fold_start(rows, cols, acc, column, width, lo);
+        for (uint32_t end = s + CHAIN; s < end; s += 8) {
+            const char *row = v->now[s / BLOCK] + s % BLOCK * stride;
+            REPEAT(j, 8, {
+                fold_key(type, rows, cols, weights + s + j, row + j * stride, column, acc);
+                ask_for(type, v->next[j % n] + (s + j) / n * stride, column, cols * LANES);
+            });
+        }
+        fold_keep(rows, cols, acc, column, width, hi, lo);
+    }
+}
+
+// hi, lo [rows][width] += weights[r][key] * value[key] over a whole panel; width is a multiple of 2 * LANES.
+INLINE void fold_panel(enum kernels_kv_type type, uint32_t rows, const float *weights,
+                       const struct lanes_of_blocks *v, size_t stride, size_t width, float *hi, float *lo)
+{
+    size_t c = 0;
+    if (rows == 4 && LANES == 8) {
+        for (; c + 3 * LANES <= width && width - c != 4 * LANES; c += 3 * LANES)
+            fold_panel_strip(type, rows, 3, weights, v, stride, c, width, hi, lo);
+    }
+    REPEAT(half, 4, {
+        const uint32_t cols = ACCS / rows >> half;
+        if (cols >= 2) {
+            for (; c + cols * LANES <= width; c += cols * LANES)
+                fold_panel_strip(type, rows, cols, weights, v, stride, c, width, hi, lo);
+        }
+    });
+}
+
+// Keys to fold of each block of a panel.
+struct ranges {
+    uint32_t begin[MOST_BLOCKS], end[MOST_BLOCKS];
+};
+
+INLINE void fold_blocks_strip(uint32_t rows, uint32_t cols, const float *weights, const float *v,
+                              uint32_t blocks, const struct ranges *range, size_t column, size_t width,
+                              float *hi, float *lo)
+{
+    for (uint32_t b = 0; b < blocks;) {
+        vf acc[TILE_SLOTS];
+        fold_start(rows, cols, acc, column, width, lo);
+        for (uint32_t end = b + CHAIN / BLOCK < blocks ? b + CHAIN / BLOCK : blocks; b < end; b++) {
+            for (uint32_t at = b * BLOCK + range->begin[b]; at < b * BLOCK + range->end[b]; at++)
+                fold_key(KERNELS_KV_F32, rows, cols, weights + at, (const char *)(v + at * width), column,
+                         acc);
+        }
+        fold_keep(rows, cols, acc, column, width, hi, lo);
+    }
+}
+
+// The same as fold_slots, block by block and within ranges, of values converted: v [blocks][BLOCK][width].
+INLINE void fold_blocks(uint32_t rows, const float *weights, const float *v, uint32_t blocks,
+                        const struct ranges *range, size_t width, float *hi, float *lo)
+{
+    size_t c = 0;
+    REPEAT(half, 4, {
+        const uint32_t cols = ACCS / rows >> half;
+        if (cols >= 2) {
+            for (; c + cols * LANES <= width; c += cols * LANES)
+                fold_blocks_strip(rows, cols, weights, v, blocks, range, c, width, hi, lo);
+        }
+    });
+}
+
+// ---- by type ------------------------------------------------------------------------------------
+
+// What a whole panel needs beside its blocks: `rows` rows of q [rows][k_dim] and of sums [rows][v_dim],
+// scores [rows][ROW].
+struct narrow {
+    uint32_t rows;
+    size_t k_dim, v_dim;
+    const float *q;
+    float *scores, *lost, *hi, *lo;
+    struct lanes_of_blocks k, v;
+};
+
+INLINE void narrow_dots(enum kernels_kv_type type, const struct narrow *n)
+{
+    size_t stride = n->k_dim * type_bytes(type);
+    for (uint32_t r = 0; r < n->rows;) {
+        const float *q = n->q + r * n->k_dim;
+        float *hi = n->scores + (size_t)r * ROW, *lo = n->lost + (size_t)r * ROW;
+        uint32_t left = n->rows - r;
+        if (left >= 3) {
+            dot_panel(type, 4, q, left, &n->k, stride, n->k_dim, hi, lo);
+            r += 4;
+        } else if (left == 2) {
+            dot_panel(type, 2, q, left, &n->k, stride, n->k_dim, hi, lo);
+            r += 2;
+        } else {
+            dot_panel(type, 1, q, left, &n->k, stride, n->k_dim, hi, lo);
+            r += 1;
+        }
+    }
+}
+
+INLINE void narrow_folds(enum kernels_kv_type type, const struct narrow *n)
+{
+    size_t stride = n->v_dim * type_bytes(type);
+    for (uint32_t r = 0; r < n->rows;) {
+        const float *w = n->scores + (size_t)r * ROW;
+        float *hi = n->hi + r * n->v_dim, *lo = n->lo + r * n->v_dim;
+        if (n->rows - r >= 4) {
+            fold_panel(type, 4, w, &n->v, stride, n->v_dim, hi, lo);
+            r += 4;
+        } else if (n->rows - r >= 2) {
+            fold_panel(type, 2, w, &n->v, stride, n->v_dim, hi, lo);
+            r += 2;
+        } else {
+            fold_panel(type, 1, w, &n->v, stride, n->v_dim, hi, lo);
+            r += 1;
+        }
+    }
+}
+
+// Not inlined: compilers lose their way in one function of all types.
+#define NARROW(type, name)                                                                                   \
+    static __attribute__((noinline)) void name##_dots(const struct narrow *n)                                \
+    {                                                                                                        \
+        narrow_dots(type, n);                                                                                \
+    }                                                                                                        \
+    static __attribute__((noinline)) void name##_folds(const struct narrow *n)                               \
+    {                                                                                                        \
+        narrow_folds(type, n);                                                                               \
+    }
+NARROW(KERNELS_KV_F32, f32)
+NARROW(KERNELS_KV_F16, f16)
+NARROW(KERNELS_KV_BF16, bf16)
+NARROW(KERNELS_KV_INT8, int8)
+NARROW(KERNELS_KV_FP8, fp8)
+#undef NARROW

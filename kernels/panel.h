@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the narrow and the wide inner loops of kernels/portable.c share: panels of blocks, and loads by KV
+// type.
+#pragma once
+
+#include <stddef.h>
+
+#include "common/float16.h"
+#include "common/float8.h"
+#include "kernels/attention.h"
+#include "kernels/vector.h"
+
+#define BLOCK ((uint32_t)KERNELS_BLOCK)
+
+// Blocks of a panel: 4, or 8 where an element is one byte, so that a panel's K and V span four pages of 4 KiB
+// at least at 128 dims. Four streams of lines, one a page, draw 1.45 times what one draws (22.4 to 15.4 GB/s
+// with one thread, 2026-11-21).
+#define MOST_BLOCKS 8u
+#define PANEL       (BLOCK * MOST_BLOCKS) // keys
+#define ROW         (PANEL + 16u)         // stride of scores: tiles may store a little more
+
+// Register budget: 32 vectors with AVX-512 and 16 elsewhere, half of them for accumulators.
+#define ACCS (LANES == 16 ? 16 : 8)
+
+// Keys begin .. end - 1 of a block are seen by some row of the tile; the others are never read.
+struct block {
+    const char *k, *v; // key 0 of the block, in the job's memory
+    const float *k_scale, *v_scale;
+    uint64_t first; // its position
+    uint32_t begin, end;
+};
+
+struct panel {
+    uint32_t count;
+    bool whole; // as many blocks as fit, all keys of which every row of the tile sees
+    struct block blocks[MOST_BLOCKS];
+};
+
+INLINE size_t type_bytes(enum kernels_kv_type type)
+{
+    return type == KERNELS_KV_F32 ? 4 : type == KERNELS_KV_F16 || type == KERNELS_KV_BF16 ? 2 : 1;
+}
+
+INLINE bool type_scaled(enum kernels_kv_type type)
+{
+    return type == KERNELS_KV_INT8 || type == KERNELS_KV_FP8;
+}
+
+// What a stored code has to be multiplied by, beside its key's scale.
+INLINE float type_factor(enum kernels_kv_type type)
+{
+    return type == KERNELS_KV_FP8 ? 256 : 1;
+}
+
+INLINE uint32_t type_blocks(enum kernels_kv_type type)
+{
+    return type_scaled(type) ? 8 : 4;
+}
+
+INLINE vf load_as(enum kernels_kv_type type, const char *row, size_t i)
+{
+    switch (type) {
+    case KERNELS_KV_F16:
+        return vf_load_f16((const uint16_t *)(const void *)row + i);
+    case KERNELS_KV_BF16:
+        return vf_load_bf16((const uint16_t *)(const void *)row + i);
+    case KERNELS_KV_INT8:
+        return vf_load_int8((const int8_t *)row + i);
+    case KERNELS_KV_FP8:
+        return vf_load_fp8((const uint8_t *)row + i);
+    default:
+        return vf_load((const float *)(const void *)row + i);
+    }
+}
+
+// Elements i .. i + 2 * LANES - 1 as two vectors, in pair order: for bfloat16 with 16 lanes or 4 the even
+// ones and the odd ones, which takes one operation each; else the first half and the second.
+#define EVEN_ODD (LANES != 8)
+
+INLINE void load_pair(enum kernels_kv_type type, const char *row, size_t i, vf *x)
+{
+    if (type == KERNELS_KV_BF16 && EVEN_ODD) {
+        vf_split_bf16((const uint16_t *)(const void *)row + i, &x[0], &x[1]);
+    } else {
+        x[0] = load_as(type, row, i);
+        x[1] = load_as(type, row, i + LANES);
+    }
+}
+
+INLINE vf load_half(enum kernels_kv_type type, const char *row, size_t i, uint32_t half)
+{
+    vf x[2];
+    load_pair(type, row, i, x);
+    return x[half];
+}
+
+// Where element i of a row stands in a copy in pair order.
+INLINE size_t pair_place(enum kernels_kv_type type, size_t i)
+{
+    size_t pair = i / (2 * LANES) * (2 * LANES), at = i % (2 * LANES);
+    return type == KERNELS_KV_BF16 && EVEN_ODD ? pair + at % 2 * LANES + at / 2 : i;
+}
+
+// As load_as, where only n < LANES elements are left: the rest is zero.
+INLINE vf load_tail(enum kernels_kv_type type, const char *row, size_t i, size_t n)
+{
+    float x[LANES] = {0};
+    for (size_t l = 0; l < n && l < LANES; l++) {
+        switch (type) {
+        case KERNELS_KV_F16:
+            x[l] = common_f16_to_float(((const uint16_t *)(const void *)row)[i + l]);
+            break;
+        case KERNELS_KV_BF16:
+            x[l] = common_bf16_to_float(((const uint16_t *)(const void *)row)[i + l]);
+            break;
+        case KERNELS_KV_INT8:
+            x[l] = ((const int8_t *)row)[i + l];
+            break;
+        case KERNELS_KV_FP8:
+            x[l] = common_fp8_to_float(((const uint8_t *)row)[i + l]) / type_factor(type);
+            break;
+        default:
+            x[l] = ((const float *)(const void *)row)[i + l];
+            break;
+        }
+    }
+    return vf_load(x);
+}
+
+INLINE vf load_padded(enum kernels_kv_type type, const char *row, size_t i, size_t dim)
+{
+    return i >= dim ? (vf){0} : i + LANES <= dim ? load_as(type, row, i) : load_tail(type, row, i, dim - i);
+}
+
+// Whether rows of `dim` elements are read in pairs, all the others being read in their order.
+INLINE bool type_pairs(size_t dim)
+{
+    return dim % (2 * LANES) == 0;
+}
+
+// Where element i of a row of `dim` stands in what copy_rows, transpose_block and load_pair make of it.
+INLINE size_t type_place(enum kernels_kv_type type, size_t dim, size_t i)
+{
+    return type_pairs(dim) ? pair_place(type, i) : i;
+}
+
+// out[j][padded] = row j of the block, converted, in pair order where rows are read in pairs, padded with
+// zeros; nothing where no row sees the key.
+INLINE void copy_rows(enum kernels_kv_type type, const char *rows, const struct block *b, size_t dim,
+                      size_t padded, float *out)
+{
+    size_t stride = dim * type_bytes(type);
+    for (uint32_t j = b->begin; j < b->end; j++) {
+        for (size_t d = 0; d < padded; d += 2 * LANES) {
+            vf x[2];
+            if (type_pairs(dim)) {
+                load_pair(type, rows + j * stride, d, x);
+            } else {
+                x[0] = load_padded(type, rows + j * stride, d, dim);
+                x[1] = load_padded(type, rows + j * stride, d + LANES, dim);
+            }
+            vf_store(out + j * padded + d, x[0]);
+            vf_store(out + j * padded + d + LANES, x[1]);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// The inner loops of kernels/portable.c for many (query row, head) pairs: a panel is converted once, its keys
+// transposed, and all loops run along keys. Values are folded as in kernels/narrow.h, from the converted
+// copy.
+//
+// Order of summation of a dot: lanes along keys; d in groups, each group's chain starting from what the sum
+// of the groups before it lost, so that the groups' sums are added without loss.
+#pragma once
+
+#include "kernels/panel.h"
+
+#define WIDE_ROWS 4u
+#define WIDE_KEYS (2u * LANES)
+
+// scores[r][c .. c + WIDE_KEYS) for WIDE_ROWS rows of q (stride q_stride), keys transposed: keys[dim][PANEL].
+// Where an element is infinite, so that a chain's start is not a number, the score may be NaN in place of
+// infinite: the caller looks at those again.
+INLINE void dot_wide(const float *q, size_t q_stride, const float *keys, size_t dim, float *scores,
+                     float *lost)
+{
+    size_t group = dim <= 32 ? 4 : dim <= 64 ? 8 : 16;
+    vf sum[2 * WIDE_ROWS], chain[2 * WIDE_ROWS];
+    REPEAT(i, 2 * WIDE_ROWS, sum[i] = chain[i] = (vf){0};);
+    for (size_t d0 = 0; d0 < dim; d0 += group) {
+        size_t d1 = d0 + group < dim ? d0 + group : dim;
+        for (size_t d = d0; d < d1; d++) {
+            vf a = vf_load(keys + d * PANEL), b = vf_load(keys + d * PANEL + LANES);
+            REPEAT(r, WIDE_ROWS, {
+                vf x = vf_splat(q[r * q_stride + d]);
+                vf_fma_to(&chain[2 * r], x, a);
+                vf_fma_to(&chain[2 * r + 1], x, b);
+            });
+        }
+        REPEAT(i, 2 * WIDE_ROWS, vf_carry(&sum[i], &chain[i]););
+    }
+    REPEAT(i, 2 * WIDE_ROWS, {
+        vf_store(scores + i / 2 * ROW + i % 2 * LANES, sum[i]);
+        vf_store(lost + i / 2 * ROW + i % 2 * LANES, chain[i]);
+    });
+}
+
+// keys[d][column + j] = key j of the block, converted, elements in the order of type_place; zero where no row
+// sees the key.
+INLINE void transpose_block(enum kernels_kv_type type, const struct block *b, size_t dim, float *keys)
+{
+    size_t stride = dim * type_bytes(type);
+    for (uint32_t j = 0; j < BLOCK; j += LANES) {
+        for (size_t d = 0; d < dim; d += 2 * LANES) {
+            vf x[2][LANES];
+            for (uint32_t l = 0; l < LANES; l++) {
+                vf y[2] = {{0}, {0}};
+                const char *row = b->k + (j + l) * stride;
+                if (j + l >= b->begin && j + l < b->end) {
+                    if (type_pairs(dim)) {
+                        load_pair(type, row, d, y);
+                    } else {
+                        y[0] = load_padded(type, row, d, dim);
+                        y[1] = load_padded(type, row, d + LANES, dim);
+                    }
+                }
+                x[0][l] = y[0];
+                x[1][l] = y[1];
+            }
+            for (uint32_t half = 0; half < 2; half++) {
+                vf_transpose(x[half]);
+                size_t at = d + half * LANES;
+                for (size_t l = 0; l < LANES && at + l < dim; l++)
+                    vf_store(keys + (at + l) * PANEL + j, x[half][l]);
+            }
+        }
+    }
+}
