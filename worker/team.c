@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "common/blob.h"
@@ -12,7 +13,7 @@ struct worker_team {
     struct common_loop *loop;
     pthread_mutex_t mutex; // guards everything below and the team's part of jobs
     pthread_cond_t work, idle;
-    struct worker_job *head, **tail; // jobs with tasks that nobody has claimed
+    struct worker_job *head, **tail; // jobs that may have tasks that nobody has claimed; claiming is atomic
     bool stop;
     const struct worker_place *place;
     uint32_t n_bound; // threads that have begun
@@ -26,15 +27,16 @@ static void report(void *arg)
     job->done(job->arg, !job->stopped);
 }
 
-// Under the mutex: takes the job out of the list once all of its tasks are claimed.
+// Under the mutex: takes a job out of the list, all of whose tasks are claimed.
 static void unlist(struct worker_team *team, struct worker_job *job)
 {
-    for (struct worker_job **at = &team->head; *at; at = &(*at)->next) {
+    for (struct worker_job **at = &team->head; job->listed && *at; at = &(*at)->next) {
         if (*at != job)
             continue;
         *at = job->next;
         if (!job->next)
             team->tail = at;
+        job->listed = false;
         return;
     }
 }
@@ -45,21 +47,29 @@ static void finish(struct worker_team *team, struct worker_job *job, uint32_t n)
     job->finished += n;
     if (n == 0 || job->finished < job->tasks)
         return;
+    unlist(team, job);
     if (job->done)
         common_loop_post(team->loop, report, job);
     else
         pthread_cond_broadcast(&team->idle);
 }
 
+// Under the mutex.
 static void stop_job(struct worker_team *team, struct worker_job *job)
 {
+    uint64_t claimed = atomic_exchange(&job->claimed, job->tasks);
     job->stopped = true;
-    if (job->claimed == job->tasks)
-        return;
-    uint32_t left = job->tasks - job->claimed;
-    job->claimed = job->tasks;
-    unlist(team, job);
-    finish(team, job, left);
+    if (claimed < job->tasks)
+        finish(team, job, job->tasks - (uint32_t)claimed);
+}
+
+// Runs tasks of a job while there are any. Returns how many: the job lives until they are told as finished.
+static uint32_t run_tasks(struct worker_job *job, uint64_t task, void *scratch)
+{
+    uint32_t n = 0;
+    for (; task < job->tasks; task = atomic_fetch_add_explicit(&job->claimed, 1, memory_order_relaxed), n++)
+        job->run(job->arg, (uint32_t)task, scratch);
+    return n;
 }
 
 static void *serve(void *arg)
@@ -81,9 +91,11 @@ static void *serve(void *arg)
             pthread_cond_wait(&team->work, &team->mutex);
             continue;
         }
-        uint32_t task = job->claimed++;
-        if (job->claimed == job->tasks)
+        uint64_t task = atomic_fetch_add(&job->claimed, 1);
+        if (task + 1 >= job->tasks)
             unlist(team, job);
+        if (task >= job->tasks)
+            continue;
         pthread_mutex_unlock(&team->mutex);
         if (job->scratch_bytes > scratch_bytes) {
             free(scratch);
@@ -93,12 +105,11 @@ static void *serve(void *arg)
                 scratch_bytes = 0;
         }
         bool able = scratch || job->scratch_bytes == 0;
-        if (able)
-            job->run(job->arg, task, scratch);
+        uint32_t n = able ? run_tasks(job, task, scratch) : 1;
         pthread_mutex_lock(&team->mutex);
         if (!able)
             stop_job(team, job);
-        finish(team, job, 1);
+        finish(team, job, n);
     }
     pthread_mutex_unlock(&team->mutex);
     free(scratch);
@@ -150,7 +161,9 @@ static void enlist(struct worker_team *team, struct worker_job *job)
 {
     assert(job->tasks > 0);
     job->next = NULL;
-    job->claimed = job->finished = 0;
+    atomic_init(&job->claimed, 0);
+    job->finished = 0;
+    job->listed = true;
     job->stopped = false;
     *team->tail = job;
     team->tail = &job->next;

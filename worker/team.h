@@ -22,8 +22,9 @@ struct worker_job {         // owned by the submitter, untouched until done has 
     void *arg;
     // the team's own
     struct worker_job *next;
-    uint32_t claimed, finished;
-    bool stopped;
+    _Atomic uint64_t claimed; // beyond `tasks`, too
+    uint32_t finished;
+    bool listed, stopped;
 };
 
 // place, kept: where thread i runs; NULL: anywhere.
