@@ -18,10 +18,11 @@
 // its runs (rows 0 .. rows - 1) are not written, and their blocks not freed. Rows of a block beyond those
 // that a step names may be written at any time.
 //
-// Bits. A partial is a function of its item alone: the split is a rule of its chunks and of the shape, the
-// order of merging is fixed. Neither the batch nor the load nor addresses nor earlier steps enter. A run may
-// be cut at any multiple of KERNELS_BLOCK keys from its start, as in kernels/attention.h. Every answer is
-// within the project's bound (kernels/reference.h), NaN and Inf as kernels/attention.h has it.
+// Bits. A partial is a function of its item alone: the split is a rule of its blocks of KERNELS_BLOCK keys
+// and of the shape, the order of merging is fixed. Neither the batch nor the load nor addresses nor earlier
+// steps enter. A run may be cut at any multiple of KERNELS_BLOCK keys from its start, as in
+// kernels/attention.h. Every answer is within the project's bound (kernels/reference.h), NaN and Inf as
+// kernels/attention.h has it.
 //
 // Failure. An error that the device reports after the fact (a fault in a kernel, a device that fell off its
 // bus) fails all submissions in flight and makes the device *lost* for good: from then on everything but
@@ -73,12 +74,11 @@ struct kernels_device_run {
 // As struct kernels_item in kernels/split.h. All but `out` may be reused when submit has returned.
 struct kernels_device_item {
     const struct kernels_spec *spec;
-    uint32_t rows;                        // query rows
-    uint64_t q_first, visible;            // as in a job
-    const float *q;                       // on the host: [rows][q_heads][k_dim] with strides
-    uint64_t q_row_stride, q_head_stride; // in floats
-    uint32_t chunk_tokens; // > 0; a run at position p belongs to chunk p / chunk_tokens and stays inside it
-    uint32_t run_count;    // 0: the identity
+    uint32_t rows;                         // query rows
+    uint64_t q_first, visible;             // as in a job
+    const float *q;                        // on the host: [rows][q_heads][k_dim] with strides
+    uint64_t q_row_stride, q_head_stride;  // in floats
+    uint32_t run_count;                    // 0: the identity
     const struct kernels_device_run *runs; // in any order, but the runs of one chunk stand together; disjoint
     struct kernels_partial out; // on the host, rows x q_heads x v_dim; written before done, if code is OK
 };

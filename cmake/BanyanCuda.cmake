@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+# Finds nvcc and compiles .cu files with it, without CMake's CUDA language: a machine without a toolkit configures,
+# builds and tests the rest.
+set(BANYAN_CUDA AUTO CACHE STRING "banyan-cuda.so: AUTO (where nvcc is), ON (required) or OFF")
+set_property(CACHE BANYAN_CUDA PROPERTY STRINGS AUTO ON OFF)
+# Machine code for these, PTX of the last for what comes later.
+set(BANYAN_CUDA_ARCHITECTURES 80 90 CACHE STRING "Compute capabilities that banyan-cuda.so holds code for")
+
+set(BANYAN_CUDA_WHY_NOT "")
+if(NOT BANYAN_CUDA)
+    set(BANYAN_CUDA_WHY_NOT "BANYAN_CUDA is OFF")
+elseif(BANYAN_SANITIZE)
+    set(BANYAN_CUDA_WHY_NOT "sanitizers do not reach it; its kernels run emulated")
+else()
+    find_program(BANYAN_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
+    if(NOT BANYAN_NVCC)
+        set(BANYAN_CUDA_WHY_NOT "nvcc was not found")
+        if(BANYAN_CUDA STREQUAL ON)
+            message(FATAL_ERROR "BANYAN_CUDA is ON and nvcc was not found: set CUDA_HOME")
+        endif()
+    endif()
+endif()
+if(BANYAN_CUDA_WHY_NOT)
+    message(STATUS "banyan-cuda.so is not built: ${BANYAN_CUDA_WHY_NOT}")
+    return()
+endif()
+get_filename_component(BANYAN_CUDA_BIN ${BANYAN_NVCC} REALPATH)
+get_filename_component(BANYAN_CUDA_BIN ${BANYAN_CUDA_BIN} DIRECTORY)
+execute_process(COMMAND ${BANYAN_NVCC} --version OUTPUT_VARIABLE version OUTPUT_STRIP_TRAILING_WHITESPACE)
+string(REGEX MATCH "V([0-9.]+)" version "${version}")
+set(BANYAN_CUDA_VERSION ${CMAKE_MATCH_1})
+message(STATUS "banyan-cuda.so: nvcc ${BANYAN_CUDA_VERSION}, sm_${BANYAN_CUDA_ARCHITECTURES}")
+
+# banyan_cuda_objects(OUT SOURCES...): compiles .cu files of the current folder; OUT lists the objects. What the
+# assembler says of registers and spills lies beside each object, in a .log.
+function(banyan_cuda_objects out)
+    set(code "")
+    foreach(arch ${BANYAN_CUDA_ARCHITECTURES})
+        string(APPEND code " -gencode arch=compute_${arch},code=sm_${arch}")
+    endforeach()
+    list(GET BANYAN_CUDA_ARCHITECTURES -1 last)
+    string(APPEND code " -gencode arch=compute_${last},code=compute_${last}")
+    set(objects "")
+    foreach(source ${ARGN})
+        set(object ${CMAKE_CURRENT_BINARY_DIR}/${source}.o)
+        # No contraction: the kernels ask for fma by name, so that the emulated ones compute the same
+        string(CONCAT command "'${BANYAN_NVCC}' -std=c++17 -O3 -fmad=false -Werror all-warnings -Xptxas -v${code}"
+            " -I'${CMAKE_SOURCE_DIR}' -Xcompiler=-fPIC,-fvisibility=hidden,-Wall,-Wextra,-Werror"
+            " -MD -MF '${object}.d' -c '${CMAKE_CURRENT_SOURCE_DIR}/${source}' -o '${object}'"
+            " >'${object}.log' 2>&1 || (cat '${object}.log' && rm -f '${object}' && false)")
+        add_custom_command(OUTPUT ${object} ${object}.log COMMAND sh -c ${command} DEPENDS ${source}
+            DEPFILE ${object}.d COMMENT "Building CUDA object ${source}" VERBATIM)
+        list(APPEND objects ${object})
+    endforeach()
+    set(${out} ${objects} PARENT_SCOPE)
+endfunction()

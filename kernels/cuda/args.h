@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a step's kernels read from device memory: one buffer, filled by the host (plan.c), uploaded by one
+// copy.
+//
+//     cuda_header | cuda_item[items], sorted by class | per item: q, slopes, unit table, runs
+//
+// All offsets are bytes from the start of the buffer and multiples of 16. A launch covers the tasks of one
+// class (one kernel): task = (unit * kv_heads + KV head) * tiles + tile, counted over the class's items. A
+// unit is a number of consecutive blocks of 16 keys; a tile is `width` consecutive (query row, query head of
+// the group) pairs: pair = row * group + head. Each task leaves a partial in the workspace, in floats:
+//
+//     m[width] | s[width] | o[width][v_dim]
+#pragma once
+
+#include <stdint.h>
+
+#define CUDA_BLOCK_KEYS  16u
+#define CUDA_THREADS     128u  // of a block of any kernel
+#define CUDA_LARGEST_DIM 1024u // of k_dim and v_dim
+#define CUDA_PLAIN_WIDTH 8u    // pairs in a tile of the plain kernels
+#define CUDA_CLASSES     41u   // 4 types x 3 dims x 3 widths, and the plain kernels of 5 types
+
+struct cuda_run { // of one unit: cut at units' borders
+    uint64_t k, v, k_scale, v_scale, head_stride, first;
+    uint32_t rows;
+    uint32_t block; // how many blocks of the unit come before it
+};
+
+struct cuda_item {
+    uint64_t q_first, visible, window;
+    uint64_t q;       // offset of float [rows][q_heads][k_dim]
+    uint64_t alibi;   // offset of float [q_heads], 0 = none
+    uint64_t units;   // offset of uint32_t [unit_count + 1]: index of each unit's first run
+    uint64_t runs;    // offset of cuda_run []
+    uint64_t partial; // offset in the workspace, in floats, of task 0's partial
+    uint64_t out;     // offset in the output, in floats: m[rows][q_heads], s, o
+    uint32_t rows, kv_heads, group, k_dim, v_dim;
+    uint32_t unit_count, tiles, width;
+    uint32_t first_task;  // of the class's tasks
+    uint32_t first_merge; // of all items' (row, query head)s
+    float scale, soft_cap;
+};
+
+struct cuda_class {
+    uint32_t first_item, items, tasks;
+};
+
+struct cuda_header {
+    uint32_t items, merges; // merges: (row, query head)s of all items
+    struct cuda_class classes[CUDA_CLASSES];
+    uint32_t unused; // items stand at a multiple of 8
+};
+
+// The parameter of every kernel. Grids may be larger than the tasks: surplus blocks end at once.
+struct cuda_launch {
+    uint64_t args; // device addresses
+    uint64_t partials;
+    uint64_t out;
+    uint32_t class_index; // not for the merge
+};
+
+struct cuda_kernel {
+    const void *function;
+    uint32_t shared_bytes; // dynamic shared memory
+};
+
+// One table a KV type: [dim 64, 128, 256][width 8, 16, 64].
+#ifdef __cplusplus
+extern "C" {
+#endif
+extern const struct cuda_kernel cuda_tiles_bf16[3][3], cuda_tiles_f16[3][3], cuda_tiles_int8[3][3],
+    cuda_tiles_fp8[3][3];
+extern const struct cuda_kernel cuda_plain[5]; // by KV type - 1
+extern const struct cuda_kernel cuda_merge, cuda_read;
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// The instructions that C++ has no name for, each for one lane. g = lane / 4, t = lane % 4.
+//
+// The tests compile the kernels for the host against another file of this name, with the same functions.
+#pragma once
+
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+#define LANE_DEVICE __device__ __forceinline__
+
+extern __shared__ uint4 lane_shared_memory[];
+
+LANE_DEVICE char *lane_shared()
+{
+    return reinterpret_cast<char *>(lane_shared_memory);
+}
+
+LANE_DEVICE uint32_t lane_shared_address(const void *p)
+{
+    return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// Starts a copy of 16 bytes from global to shared memory, past L1; zeros if not `wanted` (from is not read
+// then).
+LANE_DEVICE void lane_copy16(void *to, const void *from, bool wanted)
+{
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(lane_shared_address(to)),
+                 "l"(from), "r"(wanted ? 16 : 0)
+                 : "memory");
+}
+
+LANE_DEVICE void lane_copy4(void *to, const void *from, bool wanted)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(lane_shared_address(to)), "l"(from),
+                 "r"(wanted ? 4 : 0)
+                 : "memory");
+}
+
+LANE_DEVICE void lane_copy_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Until at most n of this lane's groups are under way.
+template <int n> LANE_DEVICE void lane_copy_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
+}
+
+// d[16][8] = a[16][16] b[16][8] + c, two 16-bit elements a register:
+//     a0: a[g][2t, 2t+1]  a1: a[g+8][2t, 2t+1]  a2: a[g][2t+8, 2t+9]  a3: a[g+8][2t+8, 2t+9]
+//     b0: b[2t, 2t+1][g]  b1: b[2t+8, 2t+9][g]
+//     d0, d1: d[g][2t, 2t+1]  d2, d3: d[g+8][2t, 2t+1]
+struct lane_a {
+    uint32_t x0, x1, x2, x3;
+};
+
+LANE_DEVICE void lane_mma_bf16(float (&d)[4], const lane_a &a, uint2 b)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                 "{%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a.x0), "r"(a.x1), "r"(a.x2), "r"(a.x3), "r"(b.x), "r"(b.y));
+}
+
+LANE_DEVICE void lane_mma_f16(float (&d)[4], const lane_a &a, uint2 b)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                 "{%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a.x0), "r"(a.x1), "r"(a.x2), "r"(a.x3), "r"(b.x), "r"(b.y));
+}
+
+// An 8 x 8 matrix of 16-bit elements, row g, columns 2t and 2t+1 in each lane: transposed.
+LANE_DEVICE uint32_t lane_transpose(uint32_t x)
+{
+    uint32_t y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
+// binary16, two a register, rounded to nearest.
+LANE_DEVICE uint32_t lane_f16x2_pack(float low, float high)
+{
+    uint32_t y;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+    return y;
+}
+
+LANE_DEVICE float lane_f16_low(uint32_t x)
+{
+    float y;
+    asm("{.reg .f16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l;}" : "=f"(y) : "r"(x));
+    return y;
+}
+
+LANE_DEVICE float lane_f16_high(uint32_t x)
+{
+    float y;
+    asm("{.reg .f16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h;}" : "=f"(y) : "r"(x));
+    return y;
+}
+
+LANE_DEVICE uint32_t lane_f16x2_sub(uint32_t a, uint32_t b)
+{
+    uint32_t y;
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+    return y;
+}
+
+LANE_DEVICE uint32_t lane_f16x2_mul(uint32_t a, uint32_t b)
+{
+    uint32_t y;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+    return y;
+}

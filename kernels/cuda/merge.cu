@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// The merge of an item's units, one block of threads a (row, query head), and the plain read that measures
+// the memory.
+//
+// What comes out is what kernels_partial_merge() makes of the units' partials in any order, up to rounding:
+// those without mass are skipped, NaN comes through. Weights are taken against the largest m of all; warp w
+// adds units w, w + 4, ... and warps are added in order, each sum with the error of its additions carried
+// along.
+#include "kernels/cuda/task.cuh"
+
+// sum + rest = what was added so far, nearly exactly (Neumaier).
+LANE_DEVICE void merge_add(float x, float &sum, float &rest)
+{
+    float next = sum + x;
+    float lost = fabsf(sum) >= fabsf(x) ? (sum - next) + x : (x - next) + sum;
+    rest += number_finite(next) ? lost : 0.0f; // inf - inf is nobody's error
+    sum = next;
+}
+
+static __global__ void __launch_bounds__(CUDA_THREADS) merge_kernel(const cuda_launch launch)
+{
+    const cuda_header *header = task_at<const cuda_header>(launch.args, 0);
+    if (blockIdx.x >= header->merges)
+        return;
+    const cuda_item *items = task_at<const cuda_item>(launch.args, sizeof(cuda_header));
+    uint32_t low = 0, high = header->items;
+    while (high - low > 1) {
+        uint32_t middle = (low + high) / 2;
+        if (items[middle].first_merge <= blockIdx.x)
+            low = middle;
+        else
+            high = middle;
+    }
+    const cuda_item *item = items + low;
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    uint32_t at = blockIdx.x - item->first_merge, heads = item->kv_heads * item->group;
+    uint32_t row = at / heads, q_head = at % heads, kv_head = q_head / item->group;
+    uint32_t pair = row * item->group + q_head % item->group, width = item->width, v_dim = item->v_dim;
+    uint64_t task_floats = static_cast<uint64_t>(width) * (2 + v_dim);
+    uint64_t stride = task_floats * item->kv_heads * item->tiles; // from unit to unit
+    const float *first = task_at<const float>(launch.partials, 0) + item->partial +
+                         (static_cast<uint64_t>(kv_head) * item->tiles + pair / width) * task_floats;
+    uint32_t in_tile = pair % width;
+    const float *m = first + in_tile, *s = first + width + in_tile, *o = first + 2 * width + in_tile * v_dim;
+
+    float *shared =
+        reinterpret_cast<float *>(lane_shared()); // [4] tops, mass, seen; sums and rests [4][128] each
+    float top = -INFINITY;
+    bool mass = false, seen = false;
+    for (uint32_t u = threadIdx.x; u < item->unit_count; u += CUDA_THREADS) {
+        float mu = m[u * stride], su = s[u * stride];
+        bool empty = number_massless(mu, su);
+        seen = seen || (empty && (__float_as_uint(su) >> 31) != 0);
+        top = empty ? top : mass ? number_top(top, mu) : mu;
+        mass = mass || !empty;
+    }
+#pragma unroll
+    for (int i = 16; i > 0; i /= 2) {
+        float other = __shfl_xor_sync(0xffffffffu, top, i);
+        top = number_top(top, other); // -inf where there is no mass
+    }
+    if (lane == 0)
+        shared[warp] = top;
+    mass = __syncthreads_or(mass) != 0;
+    seen = __syncthreads_or(seen) != 0;
+    top = number_top(number_top(shared[0], shared[1]), number_top(shared[2], shared[3]));
+    __syncthreads();
+
+    float *sums = shared, *rests = shared + 4 * 128;
+    uint64_t n = static_cast<uint64_t>(item->rows) * heads;
+    float *out = task_at<float>(launch.out, 0) + item->out;
+    for (uint32_t d0 = 0; d0 <= v_dim; d0 += 128) { // column v_dim is s
+        float sum[4], rest[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            sum[i] = rest[i] = 0;
+        for (uint32_t u = warp; u < item->unit_count; u += 4) {
+            float mu = m[u * stride], su = s[u * stride];
+            if (number_massless(mu, su))
+                continue;
+            float factor = number_exp(mu - top);
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++) {
+                uint32_t d = d0 + i * 32 + lane;
+                if (d <= v_dim)
+                    merge_add((d < v_dim ? o[u * stride + d] : su) * factor, sum[i], rest[i]);
+            }
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            sums[warp * 128 + i * 32 + lane] = sum[i];
+            rests[warp * 128 + i * 32 + lane] = rest[i];
+        }
+        __syncthreads();
+        uint32_t d = d0 + threadIdx.x;
+        if (d <= v_dim) {
+            float all = 0, lost = 0;
+#pragma unroll
+            for (int w = 0; w < 4; w++) {
+                merge_add(sums[w * 128 + threadIdx.x], all, lost);
+                lost += rests[w * 128 + threadIdx.x];
+            }
+            all += lost;
+            if (d < v_dim)
+                out[2 * n + static_cast<uint64_t>(at) * v_dim + d] = all;
+            else
+                out[n + at] = mass ? all : seen ? -0.0f : 0.0f; // -0: keys were seen, if without mass
+        }
+        __syncthreads();
+    }
+    if (threadIdx.x == 0)
+        out[at] = mass ? top : -INFINITY;
+}
+
+const struct cuda_kernel cuda_merge = {reinterpret_cast<const void *>(&merge_kernel), 8 * 128 * 4};
+
+// Reads `partials` bytes at args and leaves a word that depends on all of them.
+static __global__ void __launch_bounds__(CUDA_THREADS) read_kernel(const cuda_launch launch)
+{
+    const uint4 *from = task_at<const uint4>(launch.args, 0);
+    uint64_t n = launch.partials / sizeof(uint4), step = static_cast<uint64_t>(gridDim.x) * CUDA_THREADS;
+    uint64_t i = static_cast<uint64_t>(blockIdx.x) * CUDA_THREADS + threadIdx.x;
+    uint32_t x = 0;
+    for (; i + 3 * step < n; i += 4 * step) {
+        uint4 a = from[i], b = from[i + step], c = from[i + 2 * step], d = from[i + 3 * step];
+        x ^= a.x ^ a.y ^ a.z ^ a.w ^ b.x ^ b.y ^ b.z ^ b.w ^ c.x ^ c.y ^ c.z ^ c.w ^ d.x ^ d.y ^ d.z ^ d.w;
+    }
+    for (; i < n; i += step)
+        x ^= from[i].x ^ from[i].y ^ from[i].z ^ from[i].w;
+    if (x == 0x9e3779b9u) // almost never; the compiler does not know
+        *task_at<uint32_t>(launch.out, 0) = x;
+}
+
+const struct cuda_kernel cuda_read = {reinterpret_cast<const void *>(&read_kernel), 0};

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cut of items into tasks, and the argument buffer that says so to the kernels.
+//
+// Width of a tile: the narrowest that holds all (row, head) pairs of a KV head, else the widest. A unit's
+// length: as long as 1,024 tasks are left, 8 to 128 blocks of keys, a power of two. Both are rules of the
+// item alone.
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/internal.h"
+
+#define UNIT_LEAST   8u
+#define UNIT_MOST    128u
+#define TASKS_WANTED 1024u
+
+static uint64_t round_up(uint64_t n)
+{
+    return (n + 15) & ~(uint64_t)15;
+}
+
+static uint64_t blocks_of(uint32_t rows)
+{
+    return ((uint64_t)rows + CUDA_BLOCK_KEYS - 1) / CUDA_BLOCK_KEYS;
+}
+
+uint32_t cuda_plan_element(enum kernels_kv_type type)
+{
+    return type == KERNELS_KV_F32 ? 4 : type == KERNELS_KV_F16 || type == KERNELS_KV_BF16 ? 2 : 1;
+}
+
+static bool dim_index(const struct kernels_spec *spec, uint32_t *index)
+{
+    *index = spec->k_dim == 64 ? 0 : spec->k_dim == 128 ? 1 : 2;
+    return spec->kv_type != KERNELS_KV_F32 && spec->k_dim == spec->v_dim &&
+           (spec->k_dim == 64 || spec->k_dim == 128 || spec->k_dim == 256);
+}
+
+// Class = (type * 3 + dim) * 3 + width of the tiled kernels, then one plain kernel a type.
+static uint32_t class_of(const struct kernels_spec *spec, uint64_t pairs, uint32_t *width)
+{
+    uint32_t dim, type = (uint32_t)spec->kv_type;
+    if (!dim_index(spec, &dim)) {
+        *width = CUDA_PLAIN_WIDTH;
+        return 36 + type - 1;
+    }
+    uint32_t which = pairs <= 8 ? 0 : pairs <= 16 ? 1 : 2;
+    static const uint32_t widths[3][3] = {{8, 16, 64}, {8, 16, 64}, {8, 32, 32}};
+    *width = widths[dim][which];
+    return ((type - 2) * 3 + dim) * 3 + which;
+}
+
+const struct cuda_kernel *cuda_plan_kernel(uint32_t class_index)
+{
+    static const struct cuda_kernel(*const tables[4])[3] = {cuda_tiles_f16, cuda_tiles_bf16, cuda_tiles_int8,
+                                                            cuda_tiles_fp8};
+    if (class_index >= 36)
+        return &cuda_plain[class_index - 36];
+    return &tables[class_index / 9][class_index / 3 % 3][class_index % 3];
+}
+
+const char *cuda_plan_spec_problem(const struct kernels_spec *spec)
+{
+    if (spec->kv_type < KERNELS_KV_F32 || spec->kv_type > KERNELS_KV_FP8)
+        return "the type of keys and values is unknown";
+    if (spec->k_dim == 0 || spec->v_dim == 0 || spec->k_dim > CUDA_LARGEST_DIM ||
+        spec->v_dim > CUDA_LARGEST_DIM)
+        return "head dimensions on a GPU are 1 to 1024";
+    if (spec->kv_heads == 0 || spec->q_heads == 0 || spec->q_heads % spec->kv_heads != 0)
+        return "query heads must be a multiple of KV heads";
+    return NULL;
+}
+
+static enum common_code check_item(const struct kernels_device_item *item, struct common_error *err)
+{
+    const char *problem = cuda_plan_spec_problem(item->spec);
+    if (problem)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "%s", problem);
+    const struct kernels_partial *out = &item->out;
+    if (item->rows == 0 || out->rows != item->rows || out->heads != item->spec->q_heads ||
+        out->dv != item->spec->v_dim)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "an item and its partial differ in shape");
+    if (item->rows > UINT32_MAX / item->spec->q_heads || item->q_first > INT64_MAX ||
+        item->visible > INT64_MAX)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "an item has too many rows or too high positions");
+    for (uint32_t i = 0; i < item->run_count; i++) {
+        if (item->runs[i].rows == 0 || item->runs[i].first > (uint64_t)INT64_MAX - item->runs[i].rows)
+            return common_error_set(err, COMMON_INVALID_ARGUMENT, "a run is empty or at too high a position");
+    }
+    return COMMON_OK;
+}
+
+// Pieces of runs, no one across a unit's border.
+static uint64_t count_pieces(const struct kernels_device_item *item, uint32_t unit_blocks)
+{
+    uint64_t at = 0, pieces = 0;
+    for (uint32_t i = 0; i < item->run_count; i++) {
+        uint64_t blocks = blocks_of(item->runs[i].rows);
+        pieces += (at + blocks - 1) / unit_blocks - at / unit_blocks + 1;
+        at += blocks;
+    }
+    return pieces;
+}
+
+static enum common_code lay_out(struct cuda_plan *plan, const struct kernels_device_item *item,
+                                struct cuda_plan_item *to, struct common_error *err)
+{
+    const struct kernels_spec *spec = item->spec;
+    uint64_t pairs = (uint64_t)item->rows * kernels_spec_group(spec), blocks = 0;
+    for (uint32_t i = 0; i < item->run_count; i++)
+        blocks += blocks_of(item->runs[i].rows);
+    to->class_index = class_of(spec, pairs, &to->width);
+    to->tiles = (uint32_t)((pairs + to->width - 1) / to->width);
+    uint64_t tasks = (uint64_t)spec->kv_heads * to->tiles; // of a unit: < 2^49
+    if (blocks > UINT32_MAX || tasks > UINT32_MAX)
+        goto too_much;
+    to->unit_blocks = UNIT_LEAST;
+    while (to->unit_blocks < UNIT_MOST && blocks * tasks / (2 * to->unit_blocks) >= TASKS_WANTED)
+        to->unit_blocks *= 2;
+    to->unit_count = (uint32_t)((blocks + to->unit_blocks - 1) / to->unit_blocks);
+    uint64_t pieces = count_pieces(item, to->unit_blocks);
+    struct cuda_class *class = &plan->header.classes[to->class_index];
+    if (pieces > UINT32_MAX || tasks * to->unit_count > (uint64_t)INT32_MAX - class->tasks)
+        goto too_much;
+    to->pieces = (uint32_t)pieces;
+    tasks *= to->unit_count;
+    class->items++;
+    class->tasks += (uint32_t)tasks;
+    uint64_t merges = (uint64_t)item->rows * spec->q_heads;
+    if (merges > (uint64_t)INT32_MAX - plan->header.merges)
+        goto too_much;
+    plan->header.merges += (uint32_t)merges;
+
+    // None of these sums can wrap: each term is below 2^46
+    to->q = plan->args_bytes;
+    plan->args_bytes += round_up(merges * spec->k_dim * sizeof(float));
+    to->alibi = spec->alibi ? plan->args_bytes : 0;
+    plan->args_bytes += spec->alibi ? round_up(spec->q_heads * sizeof(float)) : 0;
+    to->units = plan->args_bytes;
+    plan->args_bytes += round_up(((uint64_t)to->unit_count + 1) * sizeof(uint32_t));
+    to->runs = plan->args_bytes;
+    plan->args_bytes += round_up(pieces * sizeof(struct cuda_run));
+    to->partial = plan->partial_floats;
+    plan->partial_floats += tasks * to->width * (2 + spec->v_dim);
+    to->out = plan->out_floats;
+    plan->out_floats += merges * (2 + spec->v_dim);
+    return COMMON_OK;
+too_much:
+    return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "a step has more tasks than a GPU takes at once");
+}
+
+enum common_code cuda_plan_make(struct cuda_plan *plan, const struct kernels_device_item *items, uint32_t n,
+                                struct common_error *err)
+{
+    if (n == 0 || n > UINT16_MAX)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "a batch has 1 to 65535 items");
+    if (n > plan->item_cap) {
+        struct cuda_plan_item *grown = realloc(plan->items, n * sizeof(*grown));
+        if (!grown)
+            return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a step");
+        plan->items = grown;
+        plan->item_cap = n;
+    }
+    memset(&plan->header, 0, sizeof(plan->header));
+    plan->header.items = n;
+    plan->args_bytes = round_up(sizeof(struct cuda_header) + n * sizeof(struct cuda_item));
+    plan->partial_floats = plan->out_floats = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        enum common_code code = check_item(&items[i], err);
+        if (code == COMMON_OK)
+            code = lay_out(plan, &items[i], &plan->items[i], err);
+        if (code != COMMON_OK)
+            return code;
+    }
+    uint32_t next[CUDA_CLASSES], at = 0;
+    for (uint32_t c = 0; c < CUDA_CLASSES; c++) {
+        plan->header.classes[c].first_item = next[c] = at;
+        at += plan->header.classes[c].items;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        plan->items[i].place = next[plan->items[i].class_index]++;
+    return COMMON_OK;
+}
+
+static void fill_queries(const struct kernels_device_item *item, float *to)
+{
+    uint64_t k_dim = item->spec->k_dim, heads = item->spec->q_heads;
+    if (item->q_head_stride == k_dim && item->q_row_stride == heads * k_dim) {
+        memcpy(to, item->q, item->rows * heads * k_dim * sizeof(float));
+        return;
+    }
+    for (uint64_t row = 0; row < item->rows; row++) {
+        for (uint64_t head = 0; head < heads; head++, to += k_dim)
+            memcpy(to, item->q + row * item->q_row_stride + head * item->q_head_stride,
+                   k_dim * sizeof(float));
+    }
+}
+
+static void fill_runs(const struct kernels_device_item *item, const struct cuda_plan_item *plan,
+                      uint32_t *units, struct cuda_run *to)
+{
+    uint64_t key = (uint64_t)item->spec->k_dim * cuda_plan_element(item->spec->kv_type);
+    uint64_t value = (uint64_t)item->spec->v_dim * cuda_plan_element(item->spec->kv_type);
+    uint32_t unit = 0, in_unit = 0, piece = 0;
+    for (uint32_t i = 0; i < item->run_count; i++) {
+        const struct kernels_device_run *run = &item->runs[i];
+        for (uint64_t row = 0; row < run->rows; piece++) {
+            if (in_unit == 0)
+                units[unit++] = piece;
+            uint64_t room = (uint64_t)(plan->unit_blocks - in_unit) * CUDA_BLOCK_KEYS, left = run->rows - row;
+            uint32_t rows = (uint32_t)(left < room ? left : room);
+            to[piece] = (struct cuda_run){.k = run->k + row * key,
+                                          .v = run->v + row * value,
+                                          .k_scale = run->k_scale + row * sizeof(float),
+                                          .v_scale = run->v_scale + row * sizeof(float),
+                                          .head_stride = run->head_stride,
+                                          .first = run->first + row,
+                                          .rows = rows,
+                                          .block = in_unit};
+            in_unit = (in_unit + (uint32_t)blocks_of(rows)) % plan->unit_blocks;
+            row += rows;
+        }
+    }
+    units[unit] = piece;
+}
+
+void cuda_plan_fill(const struct cuda_plan *plan, const struct kernels_device_item *items, uint32_t n,
+                    void *args)
+{
+    char *base = args;
+    memcpy(base, &plan->header, sizeof(plan->header));
+    struct cuda_item *table = (struct cuda_item *)(base + sizeof(struct cuda_header));
+    for (uint32_t i = 0; i < n; i++) {
+        const struct kernels_device_item *item = &items[i];
+        const struct kernels_spec *spec = item->spec;
+        const struct cuda_plan_item *p = &plan->items[i];
+        table[p->place] = (struct cuda_item){.q_first = item->q_first,
+                                             .visible = item->visible,
+                                             .window = spec->window,
+                                             .q = p->q,
+                                             .alibi = p->alibi,
+                                             .units = p->units,
+                                             .runs = p->runs,
+                                             .partial = p->partial,
+                                             .out = p->out,
+                                             .rows = item->rows,
+                                             .kv_heads = spec->kv_heads,
+                                             .group = kernels_spec_group(spec),
+                                             .k_dim = spec->k_dim,
+                                             .v_dim = spec->v_dim,
+                                             .unit_count = p->unit_count,
+                                             .tiles = p->tiles,
+                                             .width = p->width,
+                                             .scale = spec->scale,
+                                             .soft_cap = spec->soft_cap};
+        fill_queries(item, (float *)(base + p->q));
+        if (spec->alibi)
+            memcpy(base + p->alibi, spec->alibi, spec->q_heads * sizeof(float));
+        fill_runs(item, p, (uint32_t *)(base + p->units), (struct cuda_run *)(base + p->runs));
+    }
+    uint32_t merges = 0;
+    for (uint32_t c = 0, i = 0; c < CUDA_CLASSES; c++) {
+        uint32_t tasks = 0;
+        for (uint32_t end = i + plan->header.classes[c].items; i < end; i++) {
+            table[i].first_task = tasks;
+            table[i].first_merge = merges;
+            tasks += table[i].unit_count * table[i].kv_heads * table[i].tiles;
+            merges += table[i].rows * table[i].kv_heads * table[i].group;
+        }
+    }
+}
+
+void cuda_plan_fini(struct cuda_plan *plan)
+{
+    free(plan->items);
+    plan->items = NULL;
+    plan->item_cap = 0;
+}

@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps: from items to launches, and from finished launches to done().
+//
+//     FREE ──submit──▶ QUEUED (on the compute stream) ──event, or the device is lost──▶ FREE, then done()
+//
+// A slot owns the buffers of one submission; the workspace for partials is shared, as the stream runs one
+// step after the other. A shape that comes a second time in a slot is captured as a graph, and launched as
+// one from then on: what differs between two steps of a shape is in the argument buffer alone. Grids and the
+// upload are rounded up so that a session that grows keeps its shape for long.
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "kernels/cuda/internal.h"
+
+#define SPIN_NS 60000 // how long the waiter asks before it sleeps: most decode steps are shorter
+
+static uint64_t round_pow2(uint64_t n, uint64_t least)
+{
+    uint64_t size = least;
+    while (size < n)
+        size *= 2;
+    return size;
+}
+
+// Up by at most an eighth.
+static uint32_t round_grid(uint32_t n)
+{
+    uint32_t step = 1;
+    while (step * 16 <= n)
+        step *= 2;
+    return (n + step - 1) / step * step;
+}
+
+static uint64_t round_args(uint64_t bytes)
+{
+    uint64_t step = 1024;
+    while (step * 16 <= bytes)
+        step *= 2;
+    return (bytes + step - 1) / step * step;
+}
+
+static void graphs_forget(struct kernels_device *device)
+{
+    for (uint32_t s = 0; s < CUDA_SLOTS; s++) {
+        for (uint32_t i = 0; i < CUDA_GRAPHS; i++) {
+            if (device->slots[s].graphs[i].exec)
+                cudaGraphExecDestroy(device->slots[s].graphs[i].exec);
+            device->slots[s].graphs[i] = (struct cuda_graph){0};
+        }
+    }
+}
+
+static enum common_code device_buffer(struct kernels_device *device, void **buffer, uint64_t *have,
+                                      uint64_t bytes, struct common_error *err)
+{
+    void *fresh = NULL;
+    enum common_code code = cuda_device_take(device, bytes, &fresh, err);
+    if (code != COMMON_OK)
+        return code;
+    graphs_forget(device); // they name the old one
+    if (*buffer) {
+        device->taken -= *have;
+        cudaFree(*buffer); // waits for the steps that use it
+    }
+    *buffer = fresh;
+    *have = bytes;
+    return COMMON_OK;
+}
+
+static enum common_code slot_buffer(struct kernels_device *device, struct cuda_buffer *buffer, uint64_t bytes,
+                                    struct common_error *err)
+{
+    if (bytes <= buffer->bytes)
+        return COMMON_OK;
+    uint64_t size = round_pow2(bytes, 64 * 1024), had = buffer->bytes;
+    void *host = NULL;
+    cudaError_t error = cudaHostAlloc(&host, size, cudaHostAllocDefault);
+    if (error != cudaSuccess)
+        return cuda_device_check(device, error, "a step's buffers", err);
+    enum common_code code = device_buffer(device, &buffer->device, &had, size, err);
+    if (code != COMMON_OK) {
+        cudaFreeHost(host);
+        return code;
+    }
+    if (buffer->host)
+        cudaFreeHost(buffer->host);
+    buffer->host = host;
+    buffer->bytes = size;
+    return COMMON_OK;
+}
+
+static enum common_code make_room(struct kernels_device *device, struct cuda_slot *slot, uint32_t n,
+                                  struct common_error *err)
+{
+    if (n > slot->out_cap) {
+        struct kernels_partial *grown = realloc(slot->outs, n * sizeof(*grown));
+        if (!grown)
+            return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a step");
+        slot->outs = grown;
+        slot->out_cap = n;
+    }
+    const struct cuda_plan *plan = &device->plan;
+    enum common_code code = slot_buffer(device, &slot->args, round_args(plan->args_bytes), err);
+    if (code == COMMON_OK)
+        code = slot_buffer(device, &slot->out, plan->out_floats * sizeof(float), err);
+    uint64_t partials = plan->partial_floats * sizeof(float);
+    if (code == COMMON_OK && partials > device->workspace_bytes)
+        code = device_buffer(device, &device->workspace, &device->workspace_bytes,
+                             round_pow2(partials, (uint64_t)1 << 20), err);
+    return code;
+}
+
+// Every run lies in a block of the pool, for all heads.
+static enum common_code check_runs(const struct kernels_device *device,
+                                   const struct kernels_device_item *item, struct common_error *err)
+{
+    const struct kernels_spec *spec = item->spec;
+    uint64_t element = cuda_plan_element(spec->kv_type), start = 0, end = 0;
+    bool scaled = element == 1;
+    for (uint32_t i = 0; i < item->run_count; i++) {
+        const struct kernels_device_run *run = &item->runs[i];
+        const uint64_t at[4] = {run->k, run->v, run->k_scale, run->v_scale};
+        const uint64_t row[4] = {spec->k_dim * element, spec->v_dim * element, sizeof(float), sizeof(float)};
+        for (int part = 0; part < (scaled ? 4 : 2); part++) {
+            uint64_t heads = 0, bytes = row[part] * run->rows; // < 2^44
+            bool fine = (at[part] >= start && at[part] < end) ||
+                        cuda_pool_block(device->pool, at[part], &start, &end);
+            fine = fine && at[part] % KERNELS_ALIGN == 0 && bytes <= end - at[part];
+            if (fine && spec->kv_heads > 1)
+                fine = run->head_stride % KERNELS_ALIGN == 0 &&
+                       !__builtin_mul_overflow(run->head_stride, (uint64_t)spec->kv_heads - 1, &heads) &&
+                       heads <= end - at[part] - bytes;
+            if (!fine)
+                return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                        "a run is not aligned or not inside one block of the pool");
+        }
+    }
+    return COMMON_OK;
+}
+
+// What the stream does for a step.
+static cudaError_t issue(struct kernels_device *device, struct cuda_slot *slot)
+{
+    const struct cuda_plan *plan = &device->plan;
+    cudaError_t error = cudaMemcpyAsync(slot->args.device, slot->args.host, round_args(plan->args_bytes),
+                                        cudaMemcpyHostToDevice, device->compute);
+    struct cuda_launch launch = {.args = (uint64_t)(uintptr_t)slot->args.device,
+                                 .partials = (uint64_t)(uintptr_t)device->workspace,
+                                 .out = (uint64_t)(uintptr_t)slot->out.device};
+    void *arguments[] = {&launch};
+    const struct dim3 block = {CUDA_THREADS, 1, 1};
+    for (uint32_t c = 0; c < CUDA_CLASSES && error == cudaSuccess; c++) {
+        if (plan->header.classes[c].tasks == 0)
+            continue;
+        const struct cuda_kernel *kernel = cuda_plan_kernel(c);
+        const struct dim3 grid = {round_grid(plan->header.classes[c].tasks), 1, 1};
+        launch.class_index = c;
+        error =
+            cudaLaunchKernel(kernel->function, grid, block, arguments, kernel->shared_bytes, device->compute);
+    }
+    if (error == cudaSuccess) {
+        const struct dim3 grid = {round_grid(plan->header.merges), 1, 1};
+        error = cudaLaunchKernel(cuda_merge.function, grid, block, arguments, cuda_merge.shared_bytes,
+                                 device->compute);
+    }
+    if (error == cudaSuccess)
+        error = cudaMemcpyAsync(slot->out.host, slot->out.device, plan->out_floats * sizeof(float),
+                                cudaMemcpyDeviceToHost, device->compute);
+    return error;
+}
+
+static uint64_t mix(uint64_t h, uint64_t x)
+{
+    h = (h ^ x) * 0x9e3779b97f4a7c15ULL;
+    return h ^ (h >> 29);
+}
+
+// Names all that issue() passes on.
+static uint64_t shape_key(const struct cuda_plan *plan)
+{
+    uint64_t h = mix(mix(1, round_args(plan->args_bytes)), plan->out_floats);
+    h = mix(h, round_grid(plan->header.merges));
+    for (uint32_t c = 0; c < CUDA_CLASSES; c++) {
+        if (plan->header.classes[c].tasks > 0)
+            h = mix(mix(h, c), round_grid(plan->header.classes[c].tasks));
+    }
+    return h;
+}
+
+static cudaError_t capture(struct kernels_device *device, struct cuda_slot *slot, cudaGraphExec_t *exec)
+{
+    cudaGraph_t graph = NULL;
+    cudaError_t error = cudaStreamBeginCapture(device->compute, cudaStreamCaptureModeThreadLocal);
+    if (error != cudaSuccess)
+        return error;
+    cudaError_t issued = issue(device, slot);
+    error = cudaStreamEndCapture(device->compute, &graph);
+    if (error == cudaSuccess)
+        error = issued;
+    if (error == cudaSuccess)
+        error = cudaGraphInstantiate(exec, graph, 0);
+    if (graph)
+        cudaGraphDestroy(graph);
+    return error;
+}
+
+static cudaError_t start(struct kernels_device *device, struct cuda_slot *slot)
+{
+    cudaError_t error = cudaSuccess;
+    if (device->fresh_writes) {
+        error = cudaEventRecord(device->written, device->copy);
+        if (error == cudaSuccess)
+            error = cudaStreamWaitEvent(device->compute, device->written, 0);
+        if (error != cudaSuccess)
+            return error;
+        device->fresh_writes = false;
+    }
+    uint64_t key = shape_key(&device->plan);
+    struct cuda_graph *graph = NULL, *oldest = &slot->graphs[0];
+    for (uint32_t i = 0; i < CUDA_GRAPHS; i++) {
+        if (slot->graphs[i].used && slot->graphs[i].key == key)
+            graph = &slot->graphs[i];
+        if (slot->graphs[i].used < oldest->used)
+            oldest = &slot->graphs[i];
+    }
+    if (graph) {
+        graph->used = ++device->clock;
+        if (!graph->exec)
+            error = capture(device, slot, &graph->exec);
+        if (error == cudaErrorMemoryAllocation) { // no memory for a graph: nothing was started
+            (void)cudaGetLastError();
+            *graph = (struct cuda_graph){0};
+            error = issue(device, slot);
+        } else if (error == cudaSuccess) {
+            error = cudaGraphLaunch(graph->exec, device->compute);
+        }
+    } else {
+        if (oldest->exec)
+            cudaGraphExecDestroy(oldest->exec);
+        *oldest = (struct cuda_graph){.key = key, .used = ++device->clock};
+        error = issue(device, slot);
+    }
+    return error == cudaSuccess ? cudaEventRecord(slot->done_event, device->compute) : error;
+}
+
+enum common_code cuda_step_submit(struct kernels_device *device, const struct kernels_device_item *items,
+                                  uint32_t n, kernels_device_done *done, void *arg, struct common_error *err)
+{
+    enum common_code code = cuda_device_enter(device, err);
+    if (code != COMMON_OK)
+        return code;
+    struct cuda_slot *slot = NULL;
+    uint32_t index = 0;
+    pthread_mutex_lock(&device->lock);
+    // The lowest that is free: it is the most likely to know the shape
+    for (uint32_t i = CUDA_SLOTS; i-- > 0;) {
+        if (!device->slots[i].busy) {
+            index = i;
+            slot = &device->slots[i];
+        }
+    }
+    pthread_mutex_unlock(&device->lock);
+    if (!slot)
+        return common_error_set(err, COMMON_IN_PROGRESS, "as many steps as the device takes are under way");
+    code = cuda_plan_make(&device->plan, items, n, err);
+    for (uint32_t i = 0; i < n && code == COMMON_OK; i++)
+        code = check_runs(device, &items[i], err);
+    if (code == COMMON_OK)
+        code = make_room(device, slot, n, err);
+    if (code != COMMON_OK)
+        return code;
+    cuda_plan_fill(&device->plan, items, n, slot->args.host);
+    for (uint32_t i = 0; i < n; i++)
+        slot->outs[i] = items[i].out;
+    slot->out_count = n;
+    slot->done = done;
+    slot->arg = arg;
+    cudaError_t error = start(device, slot);
+    if (error == cudaErrorMemoryAllocation) // half a step may be on the stream: nobody knows where it ends
+        error = cudaErrorLaunchFailure;
+    code = cuda_device_check(device, error, "a step", err);
+    if (code != COMMON_OK)
+        return code;
+    pthread_mutex_lock(&device->lock);
+    slot->busy = true;
+    device->queue[device->queued++] = index;
+    pthread_cond_broadcast(&device->changed);
+    pthread_mutex_unlock(&device->lock);
+    return COMMON_OK;
+}
+
+// ---- the waiter ------------------------------------------------------------------------------------------
+
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+static cudaError_t wait_for(cudaEvent_t event)
+{
+    int64_t until = now_ns() + SPIN_NS;
+    cudaError_t error;
+    while ((error = cudaEventQuery(event)) == cudaErrorNotReady && now_ns() < until)
+        continue;
+    return error == cudaErrorNotReady ? cudaEventSynchronize(event) : error;
+}
+
+static void copy_out(const struct cuda_slot *slot)
+{
+    const float *from = slot->out.host;
+    for (uint32_t i = 0; i < slot->out_count; i++) {
+        const struct kernels_partial *p = &slot->outs[i];
+        uint64_t n = (uint64_t)p->rows * p->heads;
+        memcpy(p->m, from, n * sizeof(float));
+        memcpy(p->s, from + n, n * sizeof(float));
+        memcpy(p->o, from + 2 * n, n * p->dv * sizeof(float));
+        from += n * (2 + p->dv);
+    }
+}
+
+static void *wait_and_tell(void *arg)
+{
+    struct kernels_device *device = arg;
+    cudaSetDevice(device->index);
+    pthread_mutex_lock(&device->lock);
+    for (;;) {
+        while (device->queued == 0 && !device->stop)
+            pthread_cond_wait(&device->changed, &device->lock);
+        if (device->queued == 0)
+            break;
+        struct cuda_slot *slot = &device->slots[device->queue[0]];
+        pthread_mutex_unlock(&device->lock);
+        struct common_error err = {0};
+        enum common_code code = cuda_device_check(device, wait_for(slot->done_event), "a step", &err);
+        if (code == COMMON_OK)
+            copy_out(slot);
+        kernels_device_done *done = slot->done;
+        void *done_arg = slot->arg;
+        pthread_mutex_lock(&device->lock);
+        if (device->lost) { // also one that ended just before: nothing is trusted any more
+            code = COMMON_UNAVAILABLE;
+            err = device->reason;
+        }
+        device->queued--;
+        memmove(device->queue, device->queue + 1, device->queued * sizeof(device->queue[0]));
+        slot->busy = false;
+        pthread_mutex_unlock(&device->lock);
+        done(done_arg, code, &err);
+        pthread_mutex_lock(&device->lock);
+    }
+    pthread_mutex_unlock(&device->lock);
+    return NULL;
+}
+
+enum common_code cuda_step_init(struct kernels_device *device, struct common_error *err)
+{
+    for (uint32_t c = 0; c < CUDA_CLASSES; c++) {
+        const struct cuda_kernel *kernel = cuda_plan_kernel(c);
+        cudaError_t error =
+            cudaFuncSetAttribute(kernel->function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 (int)kernel->shared_bytes);
+        if (error != cudaSuccess)
+            return cuda_device_check(device, error, "the kernels", err);
+    }
+    for (uint32_t i = 0; i < CUDA_SLOTS; i++) {
+        cudaError_t error = cudaEventCreateWithFlags(&device->slots[i].done_event,
+                                                     cudaEventDisableTiming | cudaEventBlockingSync);
+        if (error != cudaSuccess)
+            return cuda_device_check(device, error, "an event", err);
+    }
+    if (pthread_create(&device->waiter, NULL, wait_and_tell, device) != 0)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "no thread to wait for the device");
+    device->has_waiter = true;
+    return COMMON_OK;
+}
+
+void cuda_step_fini(struct kernels_device *device)
+{
+    if (device->has_waiter) {
+        pthread_mutex_lock(&device->lock);
+        device->stop = true;
+        pthread_cond_broadcast(&device->changed);
+        pthread_mutex_unlock(&device->lock);
+        pthread_join(device->waiter, NULL);
+    }
+    graphs_forget(device);
+    for (uint32_t i = 0; i < CUDA_SLOTS; i++) {
+        struct cuda_slot *slot = &device->slots[i];
+        if (slot->done_event)
+            cudaEventDestroy(slot->done_event);
+        cudaFree(slot->args.device);
+        cudaFree(slot->out.device);
+        cudaFreeHost(slot->args.host);
+        cudaFreeHost(slot->out.host);
+        free(slot->outs);
+    }
+    cudaFree(device->workspace);
+}

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cases of device_test.c.
+#pragma once
+
+// device_cases.c: numbers
+void cases_every_shape(void **state);
+void cases_every_bend(void **state);
+void cases_adversarial_inputs(void **state);
+void cases_runs_in_any_order(void **state);
+void cases_several_heads(void **state);
+void cases_bits_do_not_depend_on_cuts(void **state);
+void cases_bits_do_not_depend_on_the_batch(void **state);
+void cases_unseen_keys_do_not_leak(void **state);
+void cases_not_finite_flows_through(void **state);
+void cases_vanished_rows(void **state);
+void cases_no_keys_is_the_identity(void **state);
+void cases_scales_of_any_size(void **state);
+
+// device_life.c
+void cases_pool_and_limit(void **state);
+void cases_bytes_go_and_come(void **state);
+void cases_bad_calls(void **state);
+void cases_steps_read_what_was_written(void **state);
+void cases_many_under_way(void **state);
+void cases_bandwidth(void **state);
+void cases_fault_loses_the_device(void **state);

@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/cuda/device_cases.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/cuda/device_harness.h"
+
+static struct data keys_of(uint32_t keys, uint64_t seed)
+{
+    struct data d = {.name = "life",
+                     .spec = {.kv_type = KERNELS_KV_F32,
+                              .k_dim = 64,
+                              .v_dim = 64,
+                              .q_heads = 2,
+                              .kv_heads = 1,
+                              .scale = 0.125f},
+                     .rows = 1,
+                     .keys = keys,
+                     .q_first = 1u << 20,
+                     .visible = keys};
+    data_make(&d, seed);
+    data_uncut(&d);
+    d.spec.kv_type = KERNELS_KV_BF16;
+    return d;
+}
+
+// Up to the limit and not beyond; what is given back can be taken again, in other sizes.
+void cases_pool_and_limit(void **state)
+{
+    (void)state;
+    struct kernels_device *small = NULL;
+    struct common_error err;
+    const uint64_t limit = (uint64_t)8 << 20, block = 300000;
+    assert_int_equal(ops->open(0, limit, &small, &err), COMMON_OK);
+    uint64_t at[64], n = 0;
+    enum common_code code;
+    for (int round = 0; round < 3; round++) {
+        for (n = 0; n < 64 && (code = ops->alloc(small, block, &at[n], &err)) == COMMON_OK; n++) {
+            assert_true(at[n] != 0 && at[n] % KERNELS_DEVICE_ALIGN == 0);
+            for (uint64_t i = 0; i < n; i++)
+                assert_true(at[i] + block <= at[n] || at[n] + block <= at[i]);
+        }
+        assert_int_equal(code, COMMON_RESOURCE_EXHAUSTED);
+        assert_true(strlen(err.message) > 0);
+        assert_true(n >= 20 && n * block <= limit);
+        assert_true(ops->used(small) >= n * block && ops->used(small) <= limit);
+        uint64_t other;
+        assert_int_equal(ops->alloc(small, limit, &other, &err), COMMON_RESOURCE_EXHAUSTED);
+        for (uint64_t i = 0; i < n; i++)
+            ops->free(small, at[n - 1 - i]);
+        assert_int_equal(ops->used(small), 0);
+    }
+    uint64_t large;
+    assert_int_equal(ops->alloc(small, limit / 2, &large, &err), COMMON_OK); // what was free is joined
+    ops->free(small, large);
+    ops->free(small, 0);
+    // A step whose buffers do not fit
+    assert_int_equal(ops->alloc(small, 4096, &large, &err), COMMON_OK);
+    struct data d = keys_of(32, 1);
+    d.spec.q_heads = 20000;
+    float *q = calloc(20000 * 64, sizeof(float));
+    assert_non_null(q);
+    struct kernels_device_run run = {.k = large, .v = large, .rows = 8};
+    struct kernels_device_item item = {.spec = &d.spec,
+                                       .rows = 1,
+                                       .visible = 8,
+                                       .q = q,
+                                       .q_row_stride = 20000 * 64,
+                                       .q_head_stride = 64,
+                                       .run_count = 1,
+                                       .runs = &run,
+                                       .out = data_partial(1, 20000, 64)};
+    assert_int_equal(ops->submit(small, &item, 1, NULL, NULL, &err), COMMON_RESOURCE_EXHAUSTED);
+    assert_false(ops->lost(small, &err));
+    data_partial_free(&item.out);
+    free(q);
+    data_free(&d);
+    ops->close(small);
+    ops->close(NULL);
+    assert_int_equal(ops->open(0, UINT64_MAX, &small, &err), COMMON_RESOURCE_EXHAUSTED);
+    assert_int_equal(ops->open(1000, 0, &small, &err), COMMON_UNAVAILABLE);
+}
+
+void cases_bytes_go_and_come(void **state)
+{
+    (void)state;
+    struct common_error err;
+    const uint64_t bytes = 9000001; // more than all the buffers between
+    uint64_t a, b;
+    uint8_t *sent = malloc(bytes), *got = malloc(bytes);
+    assert_non_null(sent);
+    assert_non_null(got);
+    for (uint64_t i = 0; i < bytes; i++)
+        sent[i] = (uint8_t)(i * 2654435761u >> 13);
+    assert_int_equal(ops->alloc(device, bytes, &a, &err), COMMON_OK);
+    assert_int_equal(ops->alloc(device, bytes, &b, &err), COMMON_OK);
+    struct kernels_device_piece piece = {.device = a, .host = sent, .width = bytes, .height = 1};
+    assert_int_equal(ops->write(device, &piece, 1, &err), COMMON_OK);
+    assert_int_equal(ops->copy(device, b, a, bytes, &err), COMMON_OK);
+    piece.device = b;
+    piece.host = got;
+    assert_int_equal(ops->read(device, &piece, 1, &err), COMMON_OK);
+    assert_memory_equal(got, sent, bytes);
+    // Rows of heads: tight on the host, apart on the device, and back with gaps
+    static const uint64_t shapes[][2] = {{100, 7}, {64, 3000}, {3000000, 2}, {1, 5}};
+    for (int i = 0; i < 4; i++) {
+        uint64_t width = shapes[i][0], height = shapes[i][1], pitch = width + 12;
+        struct kernels_device_piece out = {.device = a,
+                                           .device_pitch = pitch,
+                                           .host = sent,
+                                           .host_pitch = width,
+                                           .width = width,
+                                           .height = height};
+        struct kernels_device_piece in = {.device = a,
+                                          .device_pitch = pitch,
+                                          .host = got,
+                                          .host_pitch = width + 1,
+                                          .width = width,
+                                          .height = height};
+        memset(got, 0xee, bytes);
+        assert_int_equal(ops->write(device, &out, 1, &err), COMMON_OK);
+        assert_int_equal(ops->read(device, &in, 1, &err), COMMON_OK);
+        for (uint64_t row = 0; row < height; row++) {
+            assert_memory_equal(got + row * (width + 1), sent + row * width, width);
+            assert_true(got[row * (width + 1) + width] == 0xee);
+        }
+    }
+    ops->free(device, a);
+    ops->free(device, b);
+    free(sent);
+    free(got);
+}
+
+static void never(void *arg, enum common_code code, const struct common_error *err)
+{
+    (void)arg;
+    (void)code;
+    (void)err;
+    abort();
+}
+
+void cases_bad_calls(void **state)
+{
+    (void)state;
+    struct common_error err;
+    uint64_t block;
+    uint8_t byte[16] = {0};
+    assert_int_equal(ops->alloc(device, 0, &block, &err), COMMON_INVALID_ARGUMENT);
+    assert_int_equal(ops->alloc(device, 8192, &block, &err), COMMON_OK);
+    const struct kernels_device_piece pieces[] = {
+        {.device = block, .host = byte, .width = 8193, .height = 1},
+        {.device = block + 8190, .host = byte, .width = 4, .height = 1},
+        {.device = block - 1, .host = byte, .width = 2, .height = 1},
+        {.device = 0, .host = byte, .width = 1, .height = 1},
+        {.device = block, .host = byte, .width = 0, .height = 1},
+        {.device = block,
+         .device_pitch = UINT64_MAX / 2,
+         .host = byte,
+         .host_pitch = 8,
+         .width = 8,
+         .height = 3},
+        {.device = block, .device_pitch = 4096, .host = byte, .host_pitch = 8, .width = 8, .height = 3},
+        {.device = block, .device_pitch = 4, .host = byte, .host_pitch = 8, .width = 8, .height = 2},
+    };
+    for (size_t i = 0; i < sizeof(pieces) / sizeof(pieces[0]); i++) {
+        assert_int_equal(ops->write(device, &pieces[i], 1, &err), COMMON_INVALID_ARGUMENT);
+        assert_int_equal(ops->read(device, &pieces[i], 1, &err), COMMON_INVALID_ARGUMENT);
+    }
+    assert_int_equal(ops->copy(device, block, block + 4096, 8192, &err), COMMON_INVALID_ARGUMENT);
+
+    struct data d = keys_of(16, 1);
+    struct kernels_device_run run = {.k = block, .v = block + 2048, .head_stride = 4096, .rows = 16};
+    struct kernels_spec spec = d.spec;
+    const struct kernels_device_item good = {.spec = &spec,
+                                             .rows = 1,
+                                             .visible = 16,
+                                             .q = d.q,
+                                             .q_row_stride = 128,
+                                             .q_head_stride = 64,
+                                             .run_count = 1,
+                                             .runs = &run,
+                                             .out = data_partial(1, 2, 64)};
+    for (int i = 0; i < 12; i++) {
+        struct kernels_device_item bad = good;
+        struct kernels_device_run other = run;
+        struct kernels_spec wrong = d.spec;
+        bad.runs = &other;
+        bad.spec = &wrong;
+        switch (i) {
+        case 0:
+            other.k += 1;
+            break;
+        case 1:
+            other.v = block + 8192 - 64;
+            break;
+        case 2:
+            other.rows = 0;
+            break;
+        case 3:
+            other.rows = UINT32_MAX;
+            break;
+        case 4:
+            other.first = UINT64_MAX - 3;
+            break;
+        case 5:
+            wrong.kv_heads = 2; // the second head's V ends past the block
+            wrong.q_heads = 2;
+            other.head_stride = 8192 - 2048;
+            break;
+        case 6:
+            wrong.kv_heads = 2;
+            other.head_stride = UINT64_MAX - 63;
+            break;
+        case 7:
+            wrong.k_dim = 1025;
+            break;
+        case 8:
+            wrong.kv_type = (enum kernels_kv_type)9;
+            break;
+        case 9:
+            bad.rows = 2;
+            break;
+        case 10:
+            bad.q_first = UINT64_MAX;
+            break;
+        default:
+            wrong.kv_type = KERNELS_KV_INT8; // no scales
+            break;
+        }
+        assert_int_equal(ops->submit(device, &bad, 1, never, NULL, &err), COMMON_INVALID_ARGUMENT);
+        if (i == 7 || i == 8)
+            assert_non_null(ops->spec_problem(&wrong));
+    }
+    assert_null(ops->spec_problem(&spec));
+    assert_int_equal(ops->submit(device, &good, 0, never, NULL, &err), COMMON_INVALID_ARGUMENT);
+    struct kernels_device_item freed = good;
+    ops->free(device, block);
+    assert_int_equal(ops->submit(device, &freed, 1, never, NULL, &err), COMMON_INVALID_ARGUMENT);
+    freed = good;
+    data_partial_free(&freed.out);
+    data_free(&d);
+}
+
+// The same addresses, written over between steps, with no wait between write and step.
+void cases_steps_read_what_was_written(void **state)
+{
+    (void)state;
+    static const uint32_t pages[] = {16};
+    for (int round = 0; round < 12; round++) {
+        struct data d = keys_of(64, (uint64_t)round);
+        struct placed p = harness_place(&d, 1, pages, 1);
+        struct kernels_device_item item = harness_item(&p);
+        assert_int_equal(harness_run(&item, 1, NULL), COMMON_OK);
+        harness_judge(&p, &item.out, "just written");
+        harness_item_free(&item);
+        harness_remove(&p);
+        data_free(&d);
+    }
+}
+
+struct many {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int next, wrong;
+};
+
+struct ticket {
+    struct many *many;
+    int number;
+};
+
+static void in_order(void *arg, enum common_code code, const struct common_error *err)
+{
+    (void)err;
+    struct ticket *t = arg;
+    pthread_mutex_lock(&t->many->lock);
+    t->many->wrong += code != COMMON_OK || t->number != t->many->next;
+    t->many->next++;
+    pthread_cond_signal(&t->many->changed);
+    pthread_mutex_unlock(&t->many->lock);
+}
+
+// As many as go, each done once and in order; beyond that, IN_PROGRESS until one is done.
+void cases_many_under_way(void **state)
+{
+    (void)state;
+    enum { STEPS = 40 };
+    static const uint32_t pages[] = {256};
+    struct data d = keys_of(500, 3);
+    struct placed p = harness_place(&d, 1, pages, 1);
+    struct many many = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+    struct kernels_device_item items[STEPS];
+    struct ticket tickets[STEPS];
+    struct kernels_device_info info;
+    ops->info(device, &info);
+    int refused = 0;
+    for (int i = 0; i < STEPS; i++) {
+        items[i] = harness_item(&p);
+        tickets[i] = (struct ticket){&many, i};
+        struct common_error err;
+        enum common_code code;
+        while ((code = ops->submit(device, &items[i], 1, in_order, &tickets[i], &err)) ==
+               COMMON_IN_PROGRESS) {
+            refused++;
+            pthread_mutex_lock(&many.lock);
+            assert_true(i - many.next <= (int)info.in_flight);
+            int seen = many.next;
+            while (many.next == seen && seen < i)
+                pthread_cond_wait(&many.changed, &many.lock);
+            pthread_mutex_unlock(&many.lock);
+        }
+        assert_int_equal(code, COMMON_OK);
+        // The query may be reused at once
+        memset((void *)(uintptr_t)items[i].q, 0xff, 128 * sizeof(float));
+    }
+    pthread_mutex_lock(&many.lock);
+    while (many.next < STEPS)
+        pthread_cond_wait(&many.changed, &many.lock);
+    pthread_mutex_unlock(&many.lock);
+    assert_int_equal(many.wrong, 0);
+    (void)refused; // as fast as the device is
+    for (int i = 0; i < STEPS; i++) {
+        harness_judge(&p, &items[i].out, "one of many");
+        assert_memory_equal(items[i].out.o, items[0].out.o, 128 * sizeof(float));
+    }
+    for (int i = 0; i < STEPS; i++)
+        harness_item_free(&items[i]);
+    harness_remove(&p);
+    data_free(&d);
+}
+
+void cases_bandwidth(void **state)
+{
+    (void)state;
+    struct common_error err;
+    double bytes_per_s = 0;
+    uint64_t before = ops->used(device);
+    assert_int_equal(ops->bandwidth(device, &bytes_per_s, &err), COMMON_OK);
+    assert_true(bytes_per_s > 0 && isfinite(bytes_per_s));
+    assert_int_equal(ops->used(device), before);
+}
+
+static int ended;
+static enum common_code ended_with;
+
+static void end(void *arg, enum common_code code, const struct common_error *err)
+{
+    (void)arg;
+    ended_with = code == COMMON_UNAVAILABLE && strstr(err->message, "lost") ? code : COMMON_UNKNOWN;
+    __atomic_add_fetch(&ended, 1, __ATOMIC_SEQ_CST);
+}
+
+// The third kernel faults: the first step (two kernels) has its answer, all that comes later is UNAVAILABLE
+// for good.
+void cases_fault_loses_the_device(void **state)
+{
+    (void)state;
+    static const uint32_t pages[] = {256};
+    struct common_error err;
+    struct data d = keys_of(100, 3);
+    struct placed p = harness_place(&d, 1, pages, 1);
+    struct kernels_device_item items[3];
+    for (int i = 0; i < 3; i++)
+        items[i] = harness_item(&p);
+    assert_int_equal(harness_run(&items[0], 1, &err), COMMON_OK);
+    harness_judge(&p, &items[0].out, "before the fault");
+    int sent = 0;
+    for (int i = 1; i < 3; i++)
+        sent += ops->submit(device, &items[i], 1, end, NULL, &err) == COMMON_OK;
+    assert_true(sent >= 1);
+    while (__atomic_load_n(&ended, __ATOMIC_SEQ_CST) < sent)
+        usleep(1000);
+    assert_int_equal(ended_with, COMMON_UNAVAILABLE);
+    for (uint32_t i = 0; i < 128; i++)
+        assert_true(isnan(items[1].out.o[i])); // as harness_item() left it: no numbers
+    assert_true(ops->lost(device, &err));
+    assert_non_null(strstr(err.message, "illegal memory access"));
+    uint64_t block;
+    double speed;
+    uint8_t byte = 0;
+    struct kernels_device_piece piece = {.device = p.blocks[0], .host = &byte, .width = 1, .height = 1};
+    assert_int_equal(ops->submit(device, &items[0], 1, end, NULL, &err), COMMON_UNAVAILABLE);
+    assert_int_equal(ops->alloc(device, 100, &block, &err), COMMON_UNAVAILABLE);
+    assert_int_equal(ops->write(device, &piece, 1, &err), COMMON_UNAVAILABLE);
+    assert_int_equal(ops->read(device, &piece, 1, &err), COMMON_UNAVAILABLE);
+    assert_int_equal(ops->bandwidth(device, &speed, &err), COMMON_UNAVAILABLE);
+    for (int i = 0; i < 3; i++)
+        harness_item_free(&items[i]);
+    harness_remove(&p); // free goes on
+    data_free(&d);
+    assert_int_equal(ops->used(device), 0);
+    ops->close(device);
+    assert_int_equal(ended, sent);
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// The suite that every device module passes (kernels/device.h):
+//
+//     cuda_device_test MODULE.so numbers|life|fault
+//
+// numbers: answers against the float64 reference, and bits. life: pool, writes, limits, many steps under way.
+// fault: only over the emulated module, which makes its third kernel fail. Exit status 77: no device here.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/cuda/device_cases.h"
+#include "tests/cuda/device_harness.h"
+
+static int open_device(void **state)
+{
+    (void)state;
+    struct common_error err;
+    if (ops->open(0, 0, &device, &err) != COMMON_OK) {
+        fprintf(stderr, "%s\n", err.message);
+        return -1;
+    }
+    struct kernels_device_info info;
+    ops->info(device, &info);
+    printf("%s, kernel %s\n", info.name, info.kernel);
+    return 0;
+}
+
+static int close_device(void **state)
+{
+    (void)state;
+    assert_int_equal(ops->used(device), 0);
+    ops->close(device);
+    device = NULL;
+    harness_print_worst();
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 3) {
+        fprintf(stderr, "usage: cuda_device_test MODULE.so numbers|life|fault\n");
+        return 2;
+    }
+    if (!strcmp(argv[2], "life"))
+        setenv("BANYAN_EMULATED_MEMORY", "67108864", 1);
+    if (!strcmp(argv[2], "fault"))
+        setenv("BANYAN_EMULATED_FAULT", "3", 1);
+    if (!harness_load(argv[1]))
+        return 1;
+    struct common_error err;
+    if (ops->count(&err) == 0) {
+        struct kernels_device *none = NULL;
+        printf("skipped: %s\n", err.message);
+        return ops->open(0, 0, &none, &err) == COMMON_UNAVAILABLE && !none ? 77 : 1;
+    }
+    if (!strcmp(argv[2], "numbers")) {
+        const struct CMUnitTest tests[] = {
+            cmocka_unit_test(cases_every_shape),
+            cmocka_unit_test(cases_every_bend),
+            cmocka_unit_test(cases_adversarial_inputs),
+            cmocka_unit_test(cases_runs_in_any_order),
+            cmocka_unit_test(cases_several_heads),
+            cmocka_unit_test(cases_bits_do_not_depend_on_cuts),
+            cmocka_unit_test(cases_bits_do_not_depend_on_the_batch),
+            cmocka_unit_test(cases_unseen_keys_do_not_leak),
+            cmocka_unit_test(cases_not_finite_flows_through),
+            cmocka_unit_test(cases_vanished_rows),
+            cmocka_unit_test(cases_no_keys_is_the_identity),
+            cmocka_unit_test(cases_scales_of_any_size),
+        };
+        return cmocka_run_group_tests(tests, open_device, close_device);
+    }
+    if (!strcmp(argv[2], "life")) {
+        const struct CMUnitTest tests[] = {
+            cmocka_unit_test(cases_pool_and_limit), cmocka_unit_test(cases_bytes_go_and_come),
+            cmocka_unit_test(cases_bad_calls),      cmocka_unit_test(cases_steps_read_what_was_written),
+            cmocka_unit_test(cases_many_under_way), cmocka_unit_test(cases_bandwidth),
+        };
+        return cmocka_run_group_tests(tests, open_device, close_device);
+    }
+    const struct CMUnitTest tests[] = {cmocka_unit_test(cases_fault_loses_the_device)};
+    return cmocka_run_group_tests(tests, open_device, NULL);
+}

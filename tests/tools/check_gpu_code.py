@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Fails when a kernel spills registers or keeps a stack.
+
+    tests/tools/check_gpu_code.py [--table] LOG...
+
+LOG: what nvcc -Xptxas -v said for one file. Each must report at least one kernel. --table prints for each kernel its
+registers and how many of its blocks (of 128 threads) the registers of a multiprocessor hold. Exit status: 0 fine, 1
+offences, 2 wrong use.
+"""
+import argparse
+import re
+import sys
+
+TYPES = {1: "f32", 2: "f16", 3: "bf16", 4: "int8", 5: "fp8"}
+THREADS = 128
+REGISTERS = 65536  # of a multiprocessor; given out to warps by 256
+
+
+def readable(symbol):
+    """tile_kernel<bf16, 128, 8> from its mangled name."""
+    match = re.search(r"(tile|plain|merge|read)_kernel((?:I(?:Li\d+E)+)?)", symbol)
+    if not match:
+        return symbol
+    values = [int(x) for x in re.findall(r"Li(\d+)E", match.group(2))]
+    shown = [TYPES.get(v, str(v)) if i == 0 else str(v) for i, v in enumerate(values)]
+    return match.group(1) + "_kernel" + (f"<{', '.join(shown)}>" if shown else "")
+
+
+def kernels(text):
+    """Yields (architecture, name, stack bytes, spilled bytes, registers)."""
+    pattern = re.compile(r"Compiling entry function '(\S+)' for '(\w+)'.*?"
+                         r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads.*?"
+                         r"Used (\d+) registers", re.DOTALL)
+    for match in pattern.finditer(text):
+        symbol, arch, stack, stores, loads, registers = match.groups()
+        yield arch, readable(symbol), int(stack), int(stores) + int(loads), int(registers)
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("log", nargs="+")
+    options = parser.parse_args(arguments)
+    offences = 0
+    for path in options.log:
+        with open(path, encoding="utf-8") as file:
+            found = sorted(kernels(file.read()))
+        if not found:
+            print(f"{path} reports no kernel", file=sys.stderr)
+            offences += 1
+        for arch, name, stack, spilled, registers in found:
+            if options.table:
+                per_warp = (registers * 32 + 255) // 256 * 256
+                print(f"{arch} {name:28} registers {registers:3}, blocks by registers "
+                      f"{REGISTERS // per_warp * 32 // THREADS}")
+            if stack or spilled:
+                print(f"{name} for {arch}: {stack} bytes of stack, {spilled} bytes spilled", file=sys.stderr)
+                offences += 1
+    return 1 if offences else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
