@@ -9,7 +9,7 @@
 #include "kernels/partial.h"
 #include "worker/memory.h"
 
-enum { Q_HEADS = 32, KV_HEADS = 8, DIM = 128, RUN_ROWS = 256, MEASURE_NS = 100 * 1000 * 1000 };
+enum { Q_HEADS = 32, KV_HEADS = 8, DIM = 128, RUN_ROWS = 256, SLICES = 5, SLICE_NS = 20 * 1000 * 1000 };
 
 static const struct kernels_spec spec = {.kv_type = KERNELS_KV_BF16,
                                          .k_dim = DIM,
@@ -92,20 +92,26 @@ enum common_code worker_measure(struct worker_team *team, uint64_t memory_bytes,
     for (size_t i = 0; i < sizeof bench.q / sizeof *bench.q; i++)
         bench.q[i] = 0.01f * (float)(i % 7);
     bench.data = data;
-    uint64_t start = common_clock_ns();
-    bench.deadline_ns = start + MEASURE_NS;
-    struct worker_job job = {.tasks = worker_team_threads(team),
-                             .scratch_bytes = kernels_attention_scratch(bench.kernel, &spec, 1),
-                             .run = task,
-                             .arg = &bench};
-    bool ok = worker_team_run(team, &job);
-    uint64_t took = common_clock_ns() - start;
+    double best = 0; // others on this machine take from a slice, and none gives
+    bool ok = true;
+    for (int slice = 0; ok && slice < SLICES; slice++) {
+        uint64_t start = common_clock_ns();
+        bench.deadline_ns = start + SLICE_NS;
+        atomic_store(&bench.bytes, 0);
+        struct worker_job job = {.tasks = worker_team_threads(team),
+                                 .scratch_bytes = kernels_attention_scratch(bench.kernel, &spec, 1),
+                                 .run = task,
+                                 .arg = &bench};
+        ok = worker_team_run(team, &job);
+        double rate = (double)atomic_load(&bench.bytes) * 1e9 / (double)(common_clock_ns() - start);
+        best = rate > best ? rate : best;
+    }
     worker_memory_release(memory, data);
     worker_memory_free(memory);
     if (!ok)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
                                 "the system has no memory to measure the kernel with");
-    out->bytes_per_s = (uint64_t)((double)atomic_load(&bench.bytes) * 1e9 / (double)took);
+    out->bytes_per_s = (uint64_t)best;
     out->kernel = bench.kernel->name;
     return COMMON_OK;
 }

@@ -13,9 +13,9 @@ struct worker_speed {
     const char *kernel;   // its name; static
 };
 
-// Runs the default kernel over bfloat16 keys (32 query heads, 8 KV heads, dim 128) that no cache holds, for
-// about 0.1 s, at most `memory_bytes` of them. Blocks; before the loop runs. FAILED_PRECONDITION:
-// BANYAN_KERNEL names no kernel that works here.
+// Runs the default kernel over bfloat16 keys (32 query heads, 8 KV heads, dim 128) that lie as K and V do,
+// for about 0.1 s in slices, of which the best counts, at most `memory_bytes` of them. Blocks; before the
+// loop runs. FAILED_PRECONDITION: BANYAN_KERNEL names no kernel that works here.
 enum common_code worker_measure(struct worker_team *team, uint64_t memory_bytes, struct worker_speed *out,
                                 struct common_error *err);
 const char *worker_measure_kernel(struct common_error *err); // the kernel alone; NULL: as above
