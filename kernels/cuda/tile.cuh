@@ -47,7 +47,7 @@ template <int type, int dim, int width> struct tile_shape {
     static constexpr int v_piece = dim / 8 * element < 16 ? 8 : 16; // bytes of V that a lane loads at once
     static constexpr int v_pieces = dim / 8 * element / v_piece;
     static constexpr int stage = 2 * 16 * row + (scaled ? 128 : 0) + 32;
-    static constexpr int fit = 24 * 1024 / stage;
+    static constexpr int fit = 25 * 1024 / stage; // two blocks of 4 warps in the 227 KiB of sm_90
     static constexpr int stages = fit < 2 ? 2 : fit > 4 ? 4 : fit;
     static constexpr bool q_in_registers = tiles * steps * terms * 2 <= 48;
     static constexpr int q_bytes = width / 8 * steps * terms * 256;

@@ -162,9 +162,9 @@ void cases_adversarial_inputs(void **state)
                              .spec = spec_of(types[t], 64, 64, 1),
                              .mode = long_modes[i],
                              .rows = 1,
-                             .keys = 12000,
+                             .keys = 8000,
                              .q_first = 1u << 20,
-                             .visible = 12000};
+                             .visible = 8000};
             make(&d, (uint64_t)i);
             check_data(&d, type_names[t]);
             data_free(&d);

@@ -374,12 +374,14 @@ void cases_fault_loses_the_device(void **state)
     assert_int_equal(harness_run(&items[0], 1, &err), COMMON_OK);
     harness_judge(&p, &items[0].out, "before the fault");
     int sent = 0;
-    for (int i = 1; i < 3; i++)
-        sent += ops->submit(device, &items[i], 1, end, NULL, &err) == COMMON_OK;
-    assert_true(sent >= 1);
+    for (int i = 1; i < 3; i++) {
+        enum common_code code = ops->submit(device, &items[i], 1, end, NULL, &err);
+        assert_true(code == COMMON_OK || code == COMMON_UNAVAILABLE); // the fault may be faster
+        sent += code == COMMON_OK;
+    }
     while (__atomic_load_n(&ended, __ATOMIC_SEQ_CST) < sent)
         usleep(1000);
-    assert_int_equal(ended_with, COMMON_UNAVAILABLE);
+    assert_true(sent == 0 || ended_with == COMMON_UNAVAILABLE);
     for (uint32_t i = 0; i < 128; i++)
         assert_true(isnan(items[1].out.o[i])); // as harness_item() left it: no numbers
     assert_true(ops->lost(device, &err));
