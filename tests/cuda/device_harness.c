@@ -119,8 +119,8 @@ static uint64_t align64(uint64_t n)
     return (n + 63) / 64 * 64;
 }
 
-// A block as long as its rows, full of NaN, with a run's parts at multiples of 64 behind each other, head by
-// head.
+// A block as long as its rows, full of finite rubbish, with a run's parts at multiples of 64 behind each
+// other, head by head.
 static void place_run(struct placed *p, uint32_t at, uint32_t rows)
 {
     uint64_t element = kernels_kv_bytes(p->spec.kv_type);
@@ -131,7 +131,7 @@ static void place_run(struct placed *p, uint32_t at, uint32_t rows)
     struct common_error err;
     assert_int_equal(ops->alloc(device, stride * p->kv_heads, &block, &err), COMMON_OK);
     uint8_t *bytes = allocate(stride * p->kv_heads);
-    memset(bytes, 0xff, stride * p->kv_heads);
+    memset(bytes, 0x5a, stride * p->kv_heads);
     for (uint32_t h = 0; h < p->kv_heads; h++) {
         uint8_t *head = bytes + h * stride;
         memcpy(head, p->k[h] + at * k_row, rows * k_row);
@@ -144,7 +144,7 @@ static void place_run(struct placed *p, uint32_t at, uint32_t rows)
     struct kernels_device_piece piece = {
         .device = block, .host = bytes, .width = stride * p->kv_heads, .height = 1};
     assert_int_equal(ops->write(device, &piece, 1, &err), COMMON_OK);
-    memset(bytes, 0xff, stride * p->kv_heads); // it may be reused
+    memset(bytes, 0x5a, stride * p->kv_heads); // it may be reused
     free(bytes);
     p->blocks[p->run_count] = block;
     p->runs[p->run_count++] = (struct kernels_device_run){.k = block,

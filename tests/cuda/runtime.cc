@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The runtime of tests/cuda/shim/cuda_runtime.h. Streams run on one thread, some time after the call, in an
-// order of its own between streams: who forgets to wait sees it here, too. Device memory is full of NaN at
-// first.
+// order of its own between streams: who forgets to wait sees it here, too. Memory is full of
+// rubbish at first.
 #include <cuda_runtime.h>
 
 #include <chrono>
@@ -168,7 +168,7 @@ cudaError_t allocate(std::map<char *, size_t> &blocks, void **p, size_t bytes)
     char *block = static_cast<char *>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
     if (!block)
         return cudaErrorMemoryAllocation;
-    std::memset(block, 0xff, bytes);
+    std::memset(block, EMULATED_RUBBISH, bytes);
     blocks[block] = bytes;
     *p = block;
     return cudaSuccess;

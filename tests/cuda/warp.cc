@@ -297,7 +297,7 @@ void emulated_copy(void *to, const void *from, uint32_t bytes, bool wanted)
     fiber *f = static_cast<fiber *>(emulated_self);
     if (reinterpret_cast<uintptr_t>(to) % bytes || (wanted && reinterpret_cast<uintptr_t>(from) % bytes))
         fault("a copy is not aligned");
-    std::memset(to, 0xff, bytes);
+    std::memset(to, EMULATED_RUBBISH, bytes);
     f->copies.push_back({to, from, bytes, wanted, f->group});
 }
 
@@ -336,7 +336,7 @@ void emulated_grid(void (*body)(void *), void *arg, uint32_t blocks, uint32_t sh
         (shared_bytes + 127) / 128 * 128 + 128; // a block of its own, so that a sanitizer sees its end
     std::unique_ptr<char, release> shared(static_cast<char *>(std::aligned_alloc(128, bytes)));
     for (uint32_t i = 0; i < blocks; i++) {
-        std::memset(shared.get(), 0xff, bytes);
+        std::memset(shared.get(), EMULATED_RUBBISH, bytes);
         for (uint32_t j = 0; j < THREADS; j++) {
             fiber *f = &fibers[j];
             f->thread = {j, 0, 0};

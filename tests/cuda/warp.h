@@ -3,11 +3,15 @@
 // runs until it must wait for its warp or its block.
 //
 // What it catches beside wrong numbers: a warp whose lanes do not meet at the same operation; a copy that is
-// read before its wait or overwritten while it is read (the place holds NaN from the start of a copy until
+// read before its wait or overwritten while it is read (the place holds rubbish from the start of a copy until
 // its lane's wait); a missing barrier, as the order of lanes changes from turn to turn.
 #pragma once
 
 #include <cstdint>
+
+// A byte that makes finite numbers of every type, most of them large: NaN would send a task to the plain
+// code, which would put it right.
+#define EMULATED_RUBBISH 0x5a
 
 enum emulated_operation {
     EMULATED_SYNC,
