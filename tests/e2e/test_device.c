@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Workers whose K and V are on a device: beside one on the processor in one session, out of memory, and lost.
-// The device is the CUDA module's own code on an emulated runtime (tests/cuda).
+// The device is the CUDA module's own code on an emulated runtime (tests/cuda), or a GPU where there is one.
 #include "tests/e2e/support.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char *module; // path of banyan-cuda-emulated.so
+#include "kernels/device.h"
+
+static const char *module; // path of banyan-cuda-emulated.so, or of banyan-cuda.so
 
 static const char *const on_cpu[] = {"--device", "cpu", NULL};
 static const char *on_device[] = {"--device", "cuda:0", "--device-module", NULL, "--bandwidth", "1G", NULL};
@@ -188,6 +191,16 @@ static void a_lost_device_gives_no_numbers(void **state)
     support_stop(cluster);
 }
 
+static bool sees_a_device(void)
+{
+    void *handle = dlopen(module, RTLD_NOW | RTLD_LOCAL);
+    const struct kernels_device_ops *ops = handle ? dlsym(handle, KERNELS_DEVICE_SYMBOL) : NULL;
+    struct common_error err;
+    return ops && ops->count(&err) > 0;
+}
+
+// MODULE: that the workers use. A second argument: it is of a real GPU, or else the test is skipped; faults
+// cannot be had there.
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -195,8 +208,15 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_full_device_refuses),
         cmocka_unit_test(a_lost_device_gives_no_numbers),
     };
-    if (argc != 2)
+    const struct CMUnitTest on_gpu[] = {
+        cmocka_unit_test(processor_and_device_serve_one_session),
+        cmocka_unit_test(a_full_device_refuses),
+    };
+    if (argc < 2)
         return 2;
     module = argv[1];
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    if (argc > 2 && !sees_a_device())
+        return 77;
+    return argc > 2 ? cmocka_run_group_tests_name("gpu", on_gpu, NULL, NULL)
+                    : cmocka_run_group_tests(tests, NULL, NULL);
 }
