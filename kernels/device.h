@@ -114,6 +114,7 @@ struct kernels_device_ops {
     const char *(*spec_problem)(const struct kernels_spec *spec);
 
     // ---- the pool: a block's contents are undefined at first ----
+    // INVALID_ARGUMENT: no bytes, or more than KERNELS_DEVICE_BLOCK.
     // RESOURCE_EXHAUSTED: it does not fit below the limit, or the device has no more; nothing was changed.
     enum common_code (*alloc)(struct kernels_device *device, uint64_t bytes, uint64_t *address,
                               struct common_error *err);

@@ -46,7 +46,7 @@ const struct cuda_kernel *cuda_plan_kernel(uint32_t class_index);
 // ---- pool.c: blocks in few large regions ----------------------------------------------------------------
 
 #define CUDA_GRANULE 4096u
-#define CUDA_REGION  ((uint64_t)256 << 20) // bytes, where there are as many; the largest block
+#define CUDA_REGION  KERNELS_DEVICE_BLOCK // bytes, where there are as many; the largest block
 
 struct cuda_pool;
 

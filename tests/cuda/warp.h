@@ -3,8 +3,8 @@
 // runs until it must wait for its warp or its block.
 //
 // What it catches beside wrong numbers: a warp whose lanes do not meet at the same operation; a copy that is
-// read before its wait or overwritten while it is read (the place holds rubbish from the start of a copy until
-// its lane's wait); a missing barrier, as the order of lanes changes from turn to turn.
+// read before its wait or overwritten while it is read (the place holds rubbish from the start of a copy
+// until its lane's wait); a missing barrier, as the order of lanes changes from turn to turn.
 #pragma once
 
 #include <cstdint>
