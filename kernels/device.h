@@ -37,6 +37,7 @@
 
 #define KERNELS_DEVICE_ABI    1u
 #define KERNELS_DEVICE_SYMBOL "kernels_device_module_1" // a const struct kernels_device_ops
+#define KERNELS_DEVICE_BLOCK  ((uint64_t)256 << 20)     // bytes: the largest block of the pool
 #define KERNELS_DEVICE_ALIGN  256u                      // bytes: start of each block of the pool
 
 struct kernels_device; // opaque
