@@ -13,22 +13,27 @@
 
 #include "kernels/panel.h"
 
-// Where the blocks of a panel start, and those of the panel after it (or the same again).
-struct lanes_of_blocks {
-    const char *now[MOST_BLOCKS], *next[MOST_BLOCKS];
+#define TILE_SLOTS 16u // vectors of accumulators at most
+#ifndef AHEAD_TO
+#define AHEAD_TO 2
+#endif
+
+// Asks for a panel: line after line, each from all of its n blocks at a time.
+struct ahead {
+    const char *const *blocks;
+    size_t at, last; // offset of the line to ask for, and of a block's last
 };
 
-#define TILE_SLOTS 16u // vectors of accumulators at most
-
-// Asks for the lines of elements i .. i + n - 1 of a row; where they are less than a line, when i is at the
-// start of one.
-INLINE void ask_for(enum kernels_kv_type type, const char *row, size_t i, uint32_t n)
+INLINE struct ahead ahead_of(const char *const *blocks, size_t block_bytes)
 {
-    size_t at = i * type_bytes(type);
-    uint32_t bytes = n * (uint32_t)type_bytes(type);
-    if (bytes < 64 && at % 64 != 0)
-        return;
-    REPEAT(line, (bytes + 63) / 64, __builtin_prefetch(row + at + line * 64, 0, 2););
+    return (struct ahead){.blocks = blocks, .at = 0, .last = block_bytes - 1};
+}
+
+// Once for every n lines that are used of this panel; at the end it asks for what it has asked for.
+INLINE void ahead_go(uint32_t n, struct ahead *ahead)
+{
+    REPEAT(b, n, __builtin_prefetch(ahead->blocks[b] + ahead->at, 0, AHEAD_TO););
+    ahead->at = ahead->at + 64 > ahead->last ? ahead->last : ahead->at + 64;
 }
 
 // ---- dots ---------------------------------------------------------------------------------------
@@ -48,13 +53,16 @@ INLINE uint32_t tile_slots(uint32_t rows)
 
 // acc[r * keys + c] += q_row[r] . key[c] over dims from .. to - 1, whole pairs of vectors, lane by lane.
 INLINE void dot_lanes(enum kernels_kv_type type, uint32_t rows, uint32_t keys, const float *const q_row[4],
-                      const char *const key[TILE_SLOTS], const char *const next[TILE_SLOTS], size_t from,
-                      size_t to, vf *acc)
+                      const char *const key[TILE_SLOTS], struct ahead *ahead, size_t from, size_t to, vf *acc)
 {
+    // How many groups of n lines are used in a step, or in how many steps one is
+    const uint32_t n = type_blocks(type), used = keys * 2 * LANES * (uint32_t)type_bytes(type),
+                   group = 64 * n;
+    const uint32_t groups = used / group, steps = used < group ? group / used : 1;
     for (size_t d = from; d < to; d += 2 * LANES) {
+        if (ahead && groups == 0 && d / (2 * LANES) % steps == 0)
+            ahead_go(n, ahead);
         if (LANES < 16 && rows == 4) { // 16 registers: q is read where it is used
-            if (next)
-                REPEAT(c, keys, ask_for(type, next[c], d, 2 * LANES););
             REPEAT(half, 2, {
                 vf x[4];
                 REPEAT(c, keys, x[c] = load_half(type, key[c], d, half););
@@ -69,10 +77,10 @@ INLINE void dot_lanes(enum kernels_kv_type type, uint32_t rows, uint32_t keys, c
             REPEAT(c, keys, {
                 vf x[2];
                 load_pair(type, key[c], d, x);
-                if (next)
-                    ask_for(type, next[c], d, 2 * LANES);
                 REPEAT(r, rows, vf_fma_to(&acc[r * keys + c], y[2 * r], x[0]););
                 REPEAT(r, rows, vf_fma_to(&acc[r * keys + c], y[2 * r + 1], x[1]););
+                if (ahead && groups > 0 && c % (keys / (groups > 0 ? groups : 1)) == 0)
+                    ahead_go(n, ahead);
             });
         }
     }
@@ -81,21 +89,20 @@ INLINE void dot_lanes(enum kernels_kv_type type, uint32_t rows, uint32_t keys, c
 // Dots of `rows` rows with tile_keys(rows) keys: hi + lo, [row][tile_slots(rows)]. dim is a multiple of 2 *
 // LANES.
 INLINE void dot_tile(enum kernels_kv_type type, uint32_t rows, const float *const q_row[4],
-                     const char *const key[TILE_SLOTS], const char *const next[TILE_SLOTS], size_t dim,
-                     float *hi, float *lo)
+                     const char *const key[TILE_SLOTS], struct ahead *ahead, size_t dim, float *hi, float *lo)
 {
     uint32_t keys = tile_keys(rows), n = rows * keys;
     const size_t group = 16 * LANES;
     vf acc[TILE_SLOTS];
     REPEAT(i, n, acc[i] = (vf){0};);
-    dot_lanes(type, rows, keys, q_row, key, next, 0, dim < group ? dim : group, acc);
+    dot_lanes(type, rows, keys, q_row, key, ahead, 0, dim < group ? dim : group, acc);
     if (dim > group) {
         vf total[TILE_SLOTS];
         REPEAT(i, n, total[i] = acc[i];);
         for (size_t d = group; d < dim; d += group) {
             vf more[TILE_SLOTS];
             REPEAT(i, n, more[i] = (vf){0};);
-            dot_lanes(type, rows, keys, q_row, key, next, d, dim - d < group ? dim : d + group, more);
+            dot_lanes(type, rows, keys, q_row, key, ahead, d, dim - d < group ? dim : d + group, more);
             REPEAT(i, n, total[i] += more[i];);
         }
         REPEAT(i, n, acc[i] = total[i];);
@@ -131,21 +138,20 @@ INLINE void dot_store(uint32_t tile, uint32_t rows, const float *hi, const float
 // scores[r][key] for `tile` rows of q and all keys of a whole panel. Rows past `rows` repeat a neighbour's
 // work and are not stored; so do keys past the last, and what is stored of them is never looked at.
 INLINE void dot_panel(enum kernels_kv_type type, uint32_t tile, const float *q, uint32_t rows,
-                      const struct lanes_of_blocks *k, size_t k_stride, size_t dim, float *scores,
+                      const char *const *k, size_t k_stride, size_t dim, struct ahead *ahead, float *scores,
                       float *lost)
 {
-    uint32_t keys = tile_keys(tile), n = type_blocks(type), all = n * BLOCK;
+    uint32_t keys = tile_keys(tile), all = type_blocks(type) * BLOCK;
     const float *q_row[4];
     dot_rows_of(tile, q, rows, dim, q_row);
     for (uint32_t s = 0; s < all; s += keys) {
-        const char *key[TILE_SLOTS], *next[TILE_SLOTS];
+        const char *key[TILE_SLOTS];
         float hi[TILE_SLOTS], lo[TILE_SLOTS];
         REPEAT(c, keys, {
             uint32_t at = all % keys && s + c >= all ? all - 1 : s + c;
-            key[c] = k->now[at / BLOCK] + at % BLOCK * k_stride;
-            next[c] = k->next[at % n] + at / n * k_stride;
+            key[c] = k[at / BLOCK] + at % BLOCK * k_stride;
         });
-        dot_tile(type, tile, q_row, key, next, dim, hi, lo);
+        dot_tile(type, tile, q_row, key, ahead, dim, hi, lo);
         dot_store(tile, rows, hi, lo, scores + s, lost + s);
     }
 }
@@ -214,18 +220,21 @@ INLINE void fold_key(enum kernels_kv_type type, uint32_t rows, uint32_t cols, co
 
 // `cols` vectors of columns over a whole panel.
 INLINE void fold_panel_strip(enum kernels_kv_type type, uint32_t rows, uint32_t cols, const float *weights,
-                             const struct lanes_of_blocks *v, size_t stride, size_t column, size_t width,
-                             float *hi, float *lo)
+                             const char *const *v, size_t stride, size_t column, size_t width,
+                             struct ahead *ahead, float *hi, float *lo)
 {
-    uint32_t n = type_blocks(type);
+    // Groups of n lines that eight keys use, rounded up
+    const uint32_t n = type_blocks(type), used = 8 * cols * LANES * (uint32_t)type_bytes(type);
+    const uint32_t groups = (used + 64 * n - 1) / (64 * n), each = groups < 8 ? 1 : groups / 8;
     for (uint32_t s = 0; s < n * BLOCK;) {
         vf acc[TILE_SLOTS];
         fold_start(rows, cols, acc, column, width, lo);
         for (uint32_t end = s + CHAIN; s < end; s += 8) {
-            const char *row = v->now[s / BLOCK] + s % BLOCK * stride;
+            const char *row = v[s / BLOCK] + s % BLOCK * stride;
             REPEAT(j, 8, {
                 fold_key(type, rows, cols, weights + s + j, row + j * stride, column, acc);
-                ask_for(type, v->next[j % n] + (s + j) / n * stride, column, cols * LANES);
+                if (groups >= 8 || j % (8 / (groups < 8 ? groups : 1)) == 0)
+                    REPEAT(i, each, ahead_go(n, ahead););
             });
         }
         fold_keep(rows, cols, acc, column, width, hi, lo);
@@ -233,19 +242,19 @@ INLINE void fold_panel_strip(enum kernels_kv_type type, uint32_t rows, uint32_t 
 }
 
 // hi, lo [rows][width] += weights[r][key] * value[key] over a whole panel; width is a multiple of 2 * LANES.
-INLINE void fold_panel(enum kernels_kv_type type, uint32_t rows, const float *weights,
-                       const struct lanes_of_blocks *v, size_t stride, size_t width, float *hi, float *lo)
+INLINE void fold_panel(enum kernels_kv_type type, uint32_t rows, const float *weights, const char *const *v,
+                       size_t stride, size_t width, struct ahead *ahead, float *hi, float *lo)
 {
     size_t c = 0;
     if (rows == 4 && LANES == 8) {
         for (; c + 3 * LANES <= width && width - c != 4 * LANES; c += 3 * LANES)
-            fold_panel_strip(type, rows, 3, weights, v, stride, c, width, hi, lo);
+            fold_panel_strip(type, rows, 3, weights, v, stride, c, width, ahead, hi, lo);
     }
     REPEAT(half, 4, {
         const uint32_t cols = ACCS / rows >> half;
         if (cols >= 2) {
             for (; c + cols * LANES <= width; c += cols * LANES)
-                fold_panel_strip(type, rows, cols, weights, v, stride, c, width, hi, lo);
+                fold_panel_strip(type, rows, cols, weights, v, stride, c, width, ahead, hi, lo);
         }
     });
 }
@@ -294,24 +303,27 @@ struct narrow {
     size_t k_dim, v_dim;
     const float *q;
     float *scores, *lost, *hi, *lo;
-    struct lanes_of_blocks k, v;
+    const char *k[MOST_BLOCKS], *v[MOST_BLOCKS]; // where the panel's blocks start
+    const char *next_k[MOST_BLOCKS],
+        *next_v[MOST_BLOCKS]; // and those of the panel after it, or the same again
 };
 
 INLINE void narrow_dots(enum kernels_kv_type type, const struct narrow *n)
 {
     size_t stride = n->k_dim * type_bytes(type);
+    struct ahead ahead = ahead_of(n->next_k, stride * BLOCK);
     for (uint32_t r = 0; r < n->rows;) {
         const float *q = n->q + r * n->k_dim;
         float *hi = n->scores + (size_t)r * ROW, *lo = n->lost + (size_t)r * ROW;
         uint32_t left = n->rows - r;
         if (left >= 3) {
-            dot_panel(type, 4, q, left, &n->k, stride, n->k_dim, hi, lo);
+            dot_panel(type, 4, q, left, n->k, stride, n->k_dim, &ahead, hi, lo);
             r += 4;
         } else if (left == 2) {
-            dot_panel(type, 2, q, left, &n->k, stride, n->k_dim, hi, lo);
+            dot_panel(type, 2, q, left, n->k, stride, n->k_dim, &ahead, hi, lo);
             r += 2;
         } else {
-            dot_panel(type, 1, q, left, &n->k, stride, n->k_dim, hi, lo);
+            dot_panel(type, 1, q, left, n->k, stride, n->k_dim, &ahead, hi, lo);
             r += 1;
         }
     }
@@ -320,17 +332,18 @@ INLINE void narrow_dots(enum kernels_kv_type type, const struct narrow *n)
 INLINE void narrow_folds(enum kernels_kv_type type, const struct narrow *n)
 {
     size_t stride = n->v_dim * type_bytes(type);
+    struct ahead ahead = ahead_of(n->next_v, stride * BLOCK);
     for (uint32_t r = 0; r < n->rows;) {
         const float *w = n->scores + (size_t)r * ROW;
         float *hi = n->hi + r * n->v_dim, *lo = n->lo + r * n->v_dim;
         if (n->rows - r >= 4) {
-            fold_panel(type, 4, w, &n->v, stride, n->v_dim, hi, lo);
+            fold_panel(type, 4, w, n->v, stride, n->v_dim, &ahead, hi, lo);
             r += 4;
         } else if (n->rows - r >= 2) {
-            fold_panel(type, 2, w, &n->v, stride, n->v_dim, hi, lo);
+            fold_panel(type, 2, w, n->v, stride, n->v_dim, &ahead, hi, lo);
             r += 2;
         } else {
-            fold_panel(type, 1, w, &n->v, stride, n->v_dim, hi, lo);
+            fold_panel(type, 1, w, n->v, stride, n->v_dim, &ahead, hi, lo);
             r += 1;
         }
     }

@@ -94,13 +94,6 @@ INLINE vf load_half(enum kernels_kv_type type, const char *row, size_t i, uint32
     return x[half];
 }
 
-// Where element i of a row stands in a copy in pair order.
-INLINE size_t pair_place(enum kernels_kv_type type, size_t i)
-{
-    size_t pair = i / (2 * LANES) * (2 * LANES), at = i % (2 * LANES);
-    return type == KERNELS_KV_BF16 && EVEN_ODD ? pair + at % 2 * LANES + at / 2 : i;
-}
-
 // As load_as, where only n < LANES elements are left: the rest is zero.
 INLINE vf load_tail(enum kernels_kv_type type, const char *row, size_t i, size_t n)
 {
@@ -138,10 +131,33 @@ INLINE bool type_pairs(size_t dim)
     return dim % (2 * LANES) == 0;
 }
 
-// Where element i of a row of `dim` stands in what copy_rows, transpose_block and load_pair make of it.
-INLINE size_t type_place(enum kernels_kv_type type, size_t dim, size_t i)
+// A row of `dim` floats in the order of what copy_rows, transpose_block and load_pair make of one, and back.
+INLINE void type_arrange(enum kernels_kv_type type, size_t dim, const float *row, float *arranged)
 {
-    return type_pairs(dim) ? pair_place(type, i) : i;
+    if (type != KERNELS_KV_BF16 || !EVEN_ODD || !type_pairs(dim)) {
+        memcpy(arranged, row, dim * sizeof(float));
+        return;
+    }
+    for (size_t d = 0; d < dim; d += 2 * LANES) {
+        for (size_t l = 0; l < LANES; l++) {
+            arranged[d + l] = row[d + 2 * l];
+            arranged[d + LANES + l] = row[d + 2 * l + 1];
+        }
+    }
+}
+
+INLINE void type_restore(enum kernels_kv_type type, size_t dim, const float *arranged, float *row)
+{
+    if (type != KERNELS_KV_BF16 || !EVEN_ODD || !type_pairs(dim)) {
+        memcpy(row, arranged, dim * sizeof(float));
+        return;
+    }
+    for (size_t d = 0; d < dim; d += 2 * LANES) {
+        for (size_t l = 0; l < LANES; l++) {
+            row[d + 2 * l] = arranged[d + l];
+            row[d + 2 * l + 1] = arranged[d + LANES + l];
+        }
+    }
 }
 
 // out[j][padded] = row j of the block, converted, in pair order where rows are read in pairs, padded with

@@ -35,7 +35,8 @@
 struct tile {
     const struct kernels_job *job;
     const struct kernels_spec *spec;
-    uint32_t rows; // pairs in this tile
+    uint64_t first; // of the job's pairs
+    uint32_t rows;  // pairs in this tile
     uint32_t k_dim, v_dim, k_pad, v_pad;
     bool wide;
     bool in_place; // whole panels may be read where they lie
@@ -86,6 +87,7 @@ static void tile_init(struct tile *t, const struct kernels_job *job, uint64_t fi
     struct layout l = layout_of(spec);
     t->job = job;
     t->spec = spec;
+    t->first = first;
     t->rows = rows;
     t->k_dim = spec->k_dim;
     t->v_dim = spec->v_dim;
@@ -121,12 +123,7 @@ static void tile_init(struct tile *t, const struct kernels_job *job, uint64_t fi
         float *q = t->q + (size_t)r * t->k_pad;
         if (t->k_pad != t->k_dim)
             memset(q, 0, t->k_pad * sizeof(float));
-        if (spec->kv_type == KERNELS_KV_BF16) {
-            for (uint32_t d = 0; d < t->k_dim; d++)
-                q[type_place(KERNELS_KV_BF16, t->k_dim, d)] = from[d];
-        } else {
-            memcpy(q, from, t->k_dim * sizeof(float));
-        }
+        type_arrange(spec->kv_type, t->k_dim, from, q);
     }
     uint32_t full = t->wide ? round_up(rows, WIDE_ROWS) : rows; // the wide path works on whole row tiles
     memset(t->q + (size_t)rows * t->k_pad, 0, (size_t)(full - rows) * t->k_pad * sizeof(float));
@@ -159,13 +156,16 @@ static bool row_ranges(const struct tile *t, const struct panel *panel, uint32_t
 // Row r's dot with key j of block b, again and in double: for dots that are not finite.
 static float dot_again(const struct tile *t, uint32_t r, const struct block *b, uint32_t j)
 {
-    const float *q = t->q + (size_t)r * t->k_pad;
+    const struct kernels_job *job = t->job;
+    uint32_t group = kernels_spec_group(t->spec);
+    uint64_t pair = t->first + r;
+    const float *q = job->q + pair / group * job->q_row_stride + pair % group * job->q_head_stride;
     const char *row = b->k + (size_t)j * t->k_dim * type_bytes(t->spec->kv_type);
     double x = 0;
     for (uint32_t d = 0; d < t->k_dim; d++) {
         float k[LANES];
         vf_store(k, load_tail(t->spec->kv_type, row, d, 1));
-        x += (double)q[type_place(t->spec->kv_type, t->k_dim, d)] * k[0];
+        x += (double)q[d] * k[0];
     }
     return (float)x;
 }
@@ -452,10 +452,10 @@ static void run_whole(struct tile *t, const struct panel *panel, const struct pa
                        .lo = t->lo};
     for (uint32_t b = 0; b < count; b++) {
         const struct block *now = &panel->blocks[b], *after = b < next->count ? &next->blocks[b] : now;
-        n.k.now[b] = now->k;
-        n.k.next[b] = after->k;
-        n.v.now[b] = now->v;
-        n.v.next[b] = after->v;
+        n.k[b] = now->k;
+        n.next_k[b] = after->k;
+        n.v[b] = now->v;
+        n.next_v[b] = after->v;
         if (type_scaled(type)) {
             memcpy(scales[0] + b * BLOCK, now->k_scale, BLOCK * sizeof(float));
             memcpy(scales[1] + b * BLOCK, now->v_scale, BLOCK * sizeof(float));
@@ -585,7 +585,7 @@ static void feed_run(struct tile *t, const struct kernels_run *run)
     }
 }
 
-static void finish_row(const struct tile *t, uint32_t r, float *m, float *s, float *o)
+static void finish_row(struct tile *t, uint32_t r, float *m, float *s, float *o)
 {
     const float *hi = t->hi + (size_t)r * t->v_pad, *lo = t->lo + (size_t)r * t->v_pad;
     if (!t->seen[r]) {
@@ -596,13 +596,19 @@ static void finish_row(const struct tile *t, uint32_t r, float *m, float *s, flo
     }
     float factor =
         t->m[r] == -INFINITY ? 1.0f : (float)kernels_scalar_exp((double)t->m[r] - (double)t->top[r]);
-    float unit = type_factor(t->spec->kv_type); // of what was folded
+    vf first = vf_splat(factor), second = vf_splat(type_factor(t->spec->kv_type)), any = {0};
+    float *sum = t->hi + (size_t)r * t->v_pad;
+    for (uint32_t c = 0; c < t->v_pad; c += LANES) {
+        vf high = vf_load(hi + c), both = high + vf_load(lo + c);
+        vf x = vf_select(high - high == 0, both, high) * first * second; // an infinity has lost nothing
+        any += x - x;                                                    // NaN where x is not finite
+        vf_store(sum + c, x);
+    }
+    type_restore(t->spec->kv_type, t->v_dim, sum, o);
     bool nan = false;
-    for (uint32_t c = 0; c < t->v_dim; c++) {
-        size_t at = type_place(t->spec->kv_type, t->v_dim, c);
-        float sum = isfinite(hi[at]) ? hi[at] + lo[at] : hi[at];
-        o[c] = sum * factor * unit;
-        nan = nan || isnan(o[c]);
+    if (vf_sum_lanes(any) != 0) {
+        for (uint32_t c = 0; c < t->v_dim; c++)
+            nan = nan || isnan(o[c]);
     }
     *m = t->top[r];
     *s = (isfinite(t->s_hi[r]) ? t->s_hi[r] + t->s_lo[r] : t->s_hi[r]) * factor;

@@ -39,8 +39,8 @@ INLINE void dot_wide(const float *q, size_t q_stride, const float *keys, size_t 
     });
 }
 
-// keys[d][column + j] = key j of the block, converted, elements in the order of type_place; zero where no row
-// sees the key.
+// keys[d][column + j] = key j of the block, converted, elements in the order of type_arrange; zero where no
+// row sees the key.
 INLINE void transpose_block(enum kernels_kv_type type, const struct block *b, size_t dim, float *keys)
 {
     size_t stride = dim * type_bytes(type);
