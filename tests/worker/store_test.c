@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "common/hash.h"
+#include "worker/device.h"
 #include "worker/memory.h"
 #include "worker/store.h"
 
@@ -78,9 +79,12 @@ static void assert_row(const struct worker_chunk *chunk, uint32_t layer, uint32_
     assert_memory_equal(v, want_v, v_row);
 }
 
+static struct worker_device *device; // NULL: the host's memory
+
 static struct worker_store *store_of(uint64_t limit)
 {
-    return worker_store_new(limit, worker_memory_host(limit, NULL));
+    return worker_store_new(limit, device ? worker_memory_of_device(limit, device)
+                                          : worker_memory_host(limit, NULL));
 }
 
 static struct worker_chunk *hold(struct worker_store *store, uint64_t id)
@@ -139,6 +143,8 @@ static void full_layers_become_blocks(void **state)
 static void runs_cover_what_is_ready(void **state)
 {
     (void)state;
+    if (device)
+        skip();
     struct worker_store *store = store_of(1 << 20);
     struct worker_chunk *chunk = NULL;
     assert_int_equal(worker_store_hold(store, 1, 480, &shape, &chunk, NULL), COMMON_OK);
@@ -304,6 +310,8 @@ static void a_new_history_forgets_what_was_put(void **state)
 static void pinned_bytes_stay(void **state)
 {
     (void)state;
+    if (device)
+        skip();
     struct worker_store *store = store_of(1 << 20);
     struct worker_chunk *chunk = hold(store, 1);
     assert_int_equal(write_rows(store, chunk, 0, 0, 20, 0, WORKER_ROW_APPENDED, UINT64_MAX), COMMON_OK);
@@ -613,8 +621,13 @@ static void many_operations_match_a_model(void **state)
     }
 }
 
-int main(void)
+// argv[1]: a device's module, whose memory is then used, for one type. What looks at addresses is left out.
+int main(int argc, char **argv)
 {
+    struct worker_device_options options = {.wanted = "cuda:0", .limit_bytes = 64 << 20};
+    options.module = argc > 1 ? argv[1] : NULL;
+    if (argc > 1 && worker_device_open(&options, &device, NULL) != COMMON_OK)
+        return 2;
     static const char *const names[] = {"", "f32", "f16", "bf16", "int8", "fp8"};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_comes_page_by_page),
@@ -633,7 +646,8 @@ int main(void)
         cmocka_unit_test(many_operations_match_a_model),
     };
     int failed = 0;
-    for (uint32_t type = KERNELS_KV_F32; type <= KERNELS_KV_FP8; type++) {
+    for (uint32_t type = device ? KERNELS_KV_INT8 : KERNELS_KV_F32;
+         type <= (device ? KERNELS_KV_INT8 : KERNELS_KV_FP8); type++) {
         struct CMUnitTest of_type[sizeof tests / sizeof *tests];
         for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
             of_type[i] = tests[i];
@@ -642,5 +656,6 @@ int main(void)
         }
         failed += cmocka_run_group_tests_name(names[type], of_type, NULL, NULL);
     }
+    worker_device_close(device);
     return failed;
 }
