@@ -17,13 +17,13 @@ static uint64_t round_up(uint64_t n)
 // Walks the chunks of the item. start: NULL, or where the first run of each unit and the end go.
 static uint32_t walk_units(const struct kernels_item *item, uint64_t unit_chunks, uint32_t *start)
 {
-    uint64_t in_unit = 0, chunk = 0;
+    uint64_t in_unit = 0, chunk_first = 0;
     uint32_t units = 0;
     for (uint32_t i = 0; i < item->run_count; i++) {
-        uint64_t at = item->runs[i].first / item->chunk_tokens;
-        if (i > 0 && at == chunk)
+        uint64_t first = item->runs[i].first;
+        if (i > 0 && first - chunk_first < item->chunk_tokens) // below it, the difference wraps
             continue;
-        chunk = at;
+        chunk_first = first - first % item->chunk_tokens;
         if (in_unit == 0) {
             if (start)
                 start[units] = i;
@@ -38,9 +38,11 @@ static uint32_t walk_units(const struct kernels_item *item, uint64_t unit_chunks
 
 static struct shape shape_of(const struct kernels_item *item)
 {
-    uint64_t group = kernels_spec_group(item->spec), eighths = (item->rows * group + 127) / 128;
+    uint64_t group = kernels_spec_group(item->spec), eights = (item->rows * group + 127) / 128;
+    uint64_t many = walk_units(item, 1, NULL) / 128;
     struct shape s;
-    s.unit_chunks = 8 * (eighths < 1 ? 1 : eighths > 16 ? 16 : eighths);
+    eights = many > eights ? many : eights;
+    s.unit_chunks = 8 * (eights < 1 ? 1 : eights > 16 ? 16 : eights);
     s.tile_rows = group < 64 ? (uint32_t)(64 / group) : 1;
     s.tiles = (uint32_t)(((uint64_t)item->rows + s.tile_rows - 1) / s.tile_rows);
     s.units = walk_units(item, s.unit_chunks, NULL);

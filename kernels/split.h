@@ -10,9 +10,11 @@
 //  head 1|               |               |           a task = (unit, KV head, tile), computed on its own
 //        +---------------+---------------+----
 //
-//     T = max(1, 64 / group) rows                                    about 64 (row, head) pairs share each
-//     key U = 8 * clamp(ceil(rows * group / 128), 1, 16) chunks          task partials stay near 1/16 of the
-//     KV they come from
+//     T = max(1, 64 / group) rows: about 64 (row, head) pairs share each key
+//     U = 8 * clamp(max(ceil(rows * group / 128), chunks / 128), 1, 16) chunks: task partials stay near 1/16
+//     of the
+//         KV they come from, and long contexts are cut into 16 units at least and into few more, for each
+//         task waits for its first keys
 //
 // Units are merged pairwise in order: 0+1, 2+3, ..., then (0+1)+(2+3), ...: rounding grows with the logarithm
 // of their number.
