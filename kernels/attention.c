@@ -12,11 +12,12 @@
 
 static const struct kernels_attention *const kernels[] = {
 #ifdef KERNELS_X86_64
-    &kernels_avx512,
-    &kernels_avx2,
+    &kernels_avx512,   &kernels_avx2,
 #endif
-    &kernels_portable,
-    &kernels_reference_kernel,
+#ifdef KERNELS_ARM64
+    &kernels_neon,
+#endif
+    &kernels_portable, &kernels_reference_kernel,
 };
 
 const char *kernels_spec_problem(const struct kernels_spec *spec)

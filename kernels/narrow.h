@@ -62,7 +62,7 @@ INLINE void dot_lanes(enum kernels_kv_type type, uint32_t rows, uint32_t keys, c
     for (size_t d = from; d < to; d += 2 * LANES) {
         if (ahead && groups == 0 && d / (2 * LANES) % steps == 0)
             ahead_go(n, ahead);
-        if (LANES < 16 && rows == 4) { // 16 registers: q is read where it is used
+        if (ACCS < 16 && rows == 4) { // 16 registers: q is read where it is used
             REPEAT(half, 2, {
                 vf x[4];
                 REPEAT(c, keys, x[c] = load_half(type, key[c], d, half););

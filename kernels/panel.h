@@ -19,8 +19,8 @@
 #define PANEL       (BLOCK * MOST_BLOCKS) // keys
 #define ROW         (PANEL + 16u)         // stride of scores: tiles may store a little more
 
-// Register budget: 32 vectors with AVX-512 and 16 elsewhere, half of them for accumulators.
-#define ACCS (LANES == 16 ? 16 : 8)
+// Register budget: 32 vectors with AVX-512 and NEON and 16 elsewhere, half of them for accumulators.
+#define ACCS (LANES == 16 || NEON ? 16 : 8)
 
 // Keys begin .. end - 1 of a block are seen by some row of the tile; the others are never read.
 struct block {

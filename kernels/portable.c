@@ -645,6 +645,10 @@ const struct kernels_attention kernels_avx2 = {
     .name = "avx2",
     .rank = 20,
     .usable = kernels_cpu_avx2,
+#elif NEON
+const struct kernels_attention kernels_neon = {
+    .name = "neon",
+    .rank = 20,
 #else
 const struct kernels_attention kernels_portable = {
     .name = "portable",

@@ -6,6 +6,7 @@
 
 extern const struct kernels_attention kernels_reference_kernel;
 extern const struct kernels_attention kernels_portable;
+extern const struct kernels_attention kernels_neon;
 extern const struct kernels_attention kernels_avx2;
 extern const struct kernels_attention kernels_avx512;
 

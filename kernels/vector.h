@@ -17,6 +17,15 @@
 #define LANES 4
 #endif
 
+// NEON is what every 64-bit ARM has; the plain variant does without, as on any machine.
+#if defined(__aarch64__) && !defined(KERNELS_PLAIN)
+#include <arm_neon.h>
+#define NEON 1
+#else
+#define NEON 0
+#endif
+#define FUSED (LANES > 4 || NEON) // multiplies and adds with one rounding
+
 #define INLINE static inline __attribute__((always_inline))
 
 // The statements, with the constant i from 0 to n - 1 <= 15; n must be constant once inlined. Loops that
@@ -79,6 +88,8 @@ INLINE vf vf_fma(vf a, vf b, vf c)
     return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif LANES == 8
     return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif NEON
+    return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
     return a * b + c;
 #endif
@@ -98,7 +109,7 @@ INLINE void vf_fma_to(vf *sum, vf a, vf b)
 // a * b + c rounded once, on every machine.
 INLINE vf vf_fma_exact(vf a, vf b, vf c)
 {
-#if LANES > 4
+#if FUSED
     return vf_fma(a, b, c);
 #else
     typedef double vd __attribute__((vector_size(8 * LANES))); // the product of two floats is exact in it
@@ -149,6 +160,10 @@ INLINE vf vf_load_f16(const uint16_t *p)
     return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
 #elif LANES == 8
     return (vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+#elif NEON
+    uint16x4_t h;
+    memcpy(&h, p, sizeof(h));
+    return (vf)vcvt_f32_f16(vreinterpret_f16_u16(h));
 #else
     vh h;
     memcpy(&h, p, sizeof(h));
