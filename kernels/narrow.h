@@ -285,6 +285,10 @@ INLINE void fold_blocks(uint32_t rows, const float *weights, const float *v, uin
                         const struct ranges *range, size_t width, float *hi, float *lo)
 {
     size_t c = 0;
+    if (rows == 4 && LANES == 8) {
+        for (; c + 3 * LANES <= width && width - c != 4 * LANES; c += 3 * LANES)
+            fold_blocks_strip(rows, 3, weights, v, blocks, range, c, width, hi, lo);
+    }
     REPEAT(half, 4, {
         const uint32_t cols = ACCS / rows >> half;
         if (cols >= 2) {

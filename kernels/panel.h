@@ -122,7 +122,9 @@ INLINE vf load_tail(enum kernels_kv_type type, const char *row, size_t i, size_t
 
 INLINE vf load_padded(enum kernels_kv_type type, const char *row, size_t i, size_t dim)
 {
-    return i >= dim ? (vf){0} : i + LANES <= dim ? load_as(type, row, i) : load_tail(type, row, i, dim - i);
+    if (i + LANES <= dim)
+        return load_as(type, row, i);
+    return load_tail(type, row, i, i < dim ? dim - i : 0);
 }
 
 // Whether rows of `dim` elements are read in pairs, all the others being read in their order.

@@ -220,10 +220,10 @@ static void convert_panel(struct tile *t, const struct panel *panel)
 static void score_wide(struct tile *t, const struct panel *panel)
 {
     uint32_t columns = panel->count * BLOCK;
-    if (columns % WIDE_KEYS) { // the last vectors hold what was there before
-        for (uint32_t d = 0; d < t->k_dim; d++)
-            memset(t->keys + (size_t)d * PANEL + columns, 0, BLOCK * sizeof(float));
-    }
+    uint32_t rest =
+        (WIDE_KEYS - columns % WIDE_KEYS) % WIDE_KEYS; // the last vectors hold what was there before
+    for (uint32_t d = 0; rest > 0 && d < t->k_dim; d++)
+        memset(t->keys + (size_t)d * PANEL + columns, 0, rest * sizeof(float));
     for (uint32_t r = 0; r < t->rows; r += WIDE_ROWS) {
         for (uint32_t c = 0; c < columns; c += WIDE_KEYS)
             dot_wide(t->q + (size_t)r * t->k_pad, t->k_pad, t->keys + c, t->k_dim,

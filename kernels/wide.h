@@ -9,8 +9,16 @@
 
 #include "kernels/panel.h"
 
-#define WIDE_ROWS 4u
-#define WIDE_KEYS (2u * LANES)
+// More than 8 chains, as in kernels/narrow.h; where registers do not hold their sums too, those wait in
+// memory.
+#if ACCS == 16
+#define WIDE_ROWS    4u
+#define WIDE_VECTORS 4u
+#else
+#define WIDE_ROWS    4u
+#define WIDE_VECTORS 2u
+#endif
+#define WIDE_KEYS (WIDE_VECTORS * LANES)
 
 // scores[r][c .. c + WIDE_KEYS) for WIDE_ROWS rows of q (stride q_stride), keys transposed: keys[dim][PANEL].
 // Where an element is infinite, so that a chain's start is not a number, the score may be NaN in place of
@@ -18,24 +26,26 @@
 INLINE void dot_wide(const float *q, size_t q_stride, const float *keys, size_t dim, float *scores,
                      float *lost)
 {
+    enum { CHAINS = WIDE_ROWS * WIDE_VECTORS };
     size_t group = dim <= 32 ? 4 : dim <= 64 ? 8 : 16;
-    vf sum[2 * WIDE_ROWS], chain[2 * WIDE_ROWS];
-    REPEAT(i, 2 * WIDE_ROWS, sum[i] = chain[i] = (vf){0};);
+    vf sum[CHAINS], chain[CHAINS];
+    REPEAT(i, CHAINS, sum[i] = chain[i] = (vf){0};);
     for (size_t d0 = 0; d0 < dim; d0 += group) {
         size_t d1 = d0 + group < dim ? d0 + group : dim;
         for (size_t d = d0; d < d1; d++) {
-            vf a = vf_load(keys + d * PANEL), b = vf_load(keys + d * PANEL + LANES);
+            vf key[WIDE_VECTORS];
+            REPEAT(v, WIDE_VECTORS, key[v] = vf_load(keys + d * PANEL + v * LANES););
             REPEAT(r, WIDE_ROWS, {
                 vf x = vf_splat(q[r * q_stride + d]);
-                vf_fma_to(&chain[2 * r], x, a);
-                vf_fma_to(&chain[2 * r + 1], x, b);
+                REPEAT(v, WIDE_VECTORS, vf_fma_to(&chain[r * WIDE_VECTORS + v], x, key[v]););
             });
         }
-        REPEAT(i, 2 * WIDE_ROWS, vf_carry(&sum[i], &chain[i]););
+        REPEAT(i, CHAINS, vf_carry(&sum[i], &chain[i]););
     }
-    REPEAT(i, 2 * WIDE_ROWS, {
-        vf_store(scores + i / 2 * ROW + i % 2 * LANES, sum[i]);
-        vf_store(lost + i / 2 * ROW + i % 2 * LANES, chain[i]);
+    REPEAT(i, CHAINS, {
+        size_t at = i / WIDE_VECTORS * ROW + i % WIDE_VECTORS * LANES;
+        vf_store(scores + at, sum[i]);
+        vf_store(lost + at, chain[i]);
     });
 }
 
