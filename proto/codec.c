@@ -34,6 +34,7 @@ static const struct proto_method_info methods[PROTO_METHOD_LIMIT] = {
     METHOD(ATTACH_OPEN, "Coordinator", "AttachOpen", attach_open_request, attach_open_reply, true),
     METHOD(ATTACH_COMMIT, "Coordinator", "AttachCommit", attach_commit_request, attach_commit_reply, true),
     METHOD(ATTEND, "Coordinator", "Attend", attend_request, attend_reply, true),
+    METHOD(SESSION_WATCH, "Coordinator", "SessionWatch", session_watch_request, session_watch_reply, true),
     METHOD(REGISTER, "Coordinator", "Register", register_request, register_reply, true),
     METHOD(HEARTBEAT, "Coordinator", "Heartbeat", heartbeat_request, heartbeat_reply, true),
     METHOD(CHUNK_PUT, "Worker", "ChunkPut", chunk_put_request, chunk_put_reply, true),
@@ -47,6 +48,7 @@ static const struct proto_method_info methods[PROTO_METHOD_LIMIT] = {
     METHOD(CHUNK_COPY, "Worker", "ChunkCopy", chunk_copy_request, chunk_copy_reply, true),
     METHOD(INVENTORY, "Worker", "Inventory", inventory_request, inventory_reply, true),
     METHOD(STEP, "Worker", "Step", step_request, step_reply, true),
+    METHOD(MASS, "Worker", "Mass", mass_request, mass_reply, true),
 };
 
 const struct proto_method_info *proto_codec_method(uint32_t method)

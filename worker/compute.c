@@ -176,7 +176,8 @@ enum common_code worker_compute_add(struct worker_compute *compute, const struct
     struct item *to = &compute->items[compute->n_items];
     struct kernels_coverage cover = {0, 0};
     uint64_t seen = 0, bytes = 0;
-    uint32_t n, from = worker_session_span(session, 0, item->visible, &n), run_count = 0, n_pins = 0;
+    uint32_t n, from = worker_session_span(session, item->from, item->visible - item->from, &n),
+                run_count = 0, n_pins = 0;
     uint64_t trail =
         common_mix64(session->spec->kernel_digest ^ ((uint64_t)item->rows << 32 | item->kv_heads));
     if (!grow_pins(compute, n))

@@ -20,6 +20,7 @@ struct worker_compute_item {
     const struct worker_session *session;
     uint32_t layer, rows;
     uint64_t first, visible;    // as in a StepItem
+    uint64_t from;              // chunks that end at or before it are left out
     uint32_t kv_head, kv_heads; // the slab
     const float *q;             // [rows][query heads of the slab][k_dim], until the computation is done
     struct kernels_partial out; // rows x query heads of the slab x v_dim, overwritten

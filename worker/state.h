@@ -16,9 +16,10 @@
 #include "worker/team.h"
 #include "worker/worker.h"
 
-#define WORKER_PLANS_MAX 4096u
-#define WORKER_STEPS_MAX 1024u // in hand at a time
-#define WORKER_NAME_MAX  64
+#define WORKER_PLANS_MAX  4096u
+#define WORKER_STEPS_MAX  1024u // in hand at a time
+#define WORKER_MASSES_MAX 64u   // likewise
+#define WORKER_NAME_MAX   64
 
 struct worker_plan {
     uint64_t id, epoch, digest;
@@ -53,6 +54,7 @@ struct worker {
     // steps
     struct worker_step *steps;           // in hand, a list
     uint32_t n_steps, n_prepares;        // in hand: what the team may still work on
+    uint32_t n_masses;                   // counted in n_prepares, too
     uint64_t flight_bytes, flight_limit; // of frames, partials and workspaces in hand
     void *scratch;                       // the loop thread's, for inline computation
     uint64_t scratch_bytes;
@@ -92,6 +94,9 @@ void worker_handle_plan_drop(void *arg, struct proto_request *request);
 void worker_plans_close(struct worker *worker);
 // step.c
 void worker_handle_step(void *arg, struct proto_request *request);
+bool worker_scratch_ready(struct worker *worker, uint64_t bytes); // worker->scratch; false: out of memory
+// mass.c
+void worker_handle_mass(void *arg, struct proto_request *request);
 void worker_hand_emptied(struct worker *worker); // worker.c: after a step or a prepare has ended
 
 #endif

@@ -483,7 +483,7 @@ static void device_done(void *arg, enum common_code code, const struct common_er
         give_up(s, code, err->message);
 }
 
-static bool scratch_ready(struct worker *worker, uint64_t bytes)
+bool worker_scratch_ready(struct worker *worker, uint64_t bytes)
 {
     if (bytes <= worker->scratch_bytes)
         return true;
@@ -517,7 +517,7 @@ static void compute(struct worker_step *s)
         worker_team_submit(s->worker->team, &s->job);
         return;
     }
-    if (!scratch_ready(s->worker, scratch)) {
+    if (!worker_scratch_ready(s->worker, scratch)) {
         give_up(s, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a step");
         return;
     }

@@ -42,6 +42,7 @@ static const struct proto_method edge_methods[] = {
     {BANYAN__PB__METHOD__METHOD_CHUNK_COPY, COORDINATOR, worker_handle_chunk_copy},
     {BANYAN__PB__METHOD__METHOD_INVENTORY, COORDINATOR, worker_handle_inventory},
     {BANYAN__PB__METHOD__METHOD_STEP, WORKER | COORDINATOR, worker_handle_step},
+    {BANYAN__PB__METHOD__METHOD_MASS, COORDINATOR, worker_handle_mass},
     {0, 0, NULL},
 };
 
