@@ -271,7 +271,7 @@ BANYAN_API size_t banyan_poll(banyan_client *client, banyan_completion *out,
 // ----------------------------------------------------------------------------------------------------------------------------
 
 typedef struct banyan_worker_info {
-    char name[65], host[65], endpoint[128], state[16], kernel[65];
+    char name[65], host[65], endpoint[128], state[16], kernel[65], engine[16];
     uint64_t capacity_bytes, used_bytes, bandwidth, chunks, tokens, steps, heartbeat_age_ns, last_compute_ns;
     uint32_t threads;
 } banyan_worker_info;
@@ -301,7 +301,7 @@ typedef struct banyan_plan_node {
 } banyan_plan_node;
 typedef struct banyan_plan_info {
     uint64_t plan, epoch, digest;
-    char engine[16], why[160];
+    char engine[16], why[288];
     double predicted_us;
     uint32_t n_nodes;
     banyan_plan_node *nodes;

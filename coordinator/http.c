@@ -12,6 +12,7 @@
 #include "common/clock.h"
 #include "common/metrics.h"
 #include "coordinator/membership.h"
+#include "coordinator/plans.h"
 #include "coordinator/state.h"
 
 struct coordinator_http {
@@ -65,6 +66,25 @@ static bool put(struct common_metrics *table, const struct number *n)
     return true;
 }
 
+// Plans by engine: those that an engine's workers offer, and stream.
+static bool put_engines(struct common_metrics *table, const struct coordinator *c)
+{
+    static const char *const engines[] = {COORDINATOR_ENGINE_STREAM, "mpi", "nccl"};
+    for (size_t e = 0; e < sizeof(engines) / sizeof(*engines); e++) {
+        struct number n = {COMMON_METRIC_GAUGE,
+                           "banyan_engine_plans",
+                           "Plans whose partials an engine carries.",
+                           "engine",
+                           engines[e],
+                           0};
+        for (const struct coordinator_plan *plan = c->plans; plan; plan = plan->next)
+            n.amount += plan->state == COORDINATOR_PLAN_READY && strcmp(plan->engine, engines[e]) == 0;
+        if (!put(table, &n))
+            return false;
+    }
+    return true;
+}
+
 static bool put_all(struct common_metrics *table, const struct coordinator *c)
 {
     const enum common_metric_kind counter = COMMON_METRIC_COUNTER, gauge = COMMON_METRIC_GAUGE;
@@ -83,6 +103,8 @@ static bool put_all(struct common_metrics *table, const struct coordinator *c)
     for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
         if (!put(table, &numbers[i]))
             return false;
+    if (!put_engines(table, c))
+        return false;
     for (uint32_t i = 0; i < c->n_workers; i++) {
         const struct coordinator_worker *w = c->workers[i];
         if (!w)

@@ -8,6 +8,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "coordinator/engine.h"
 #include "coordinator/plans.h"
 #include "coordinator/scheduler.h"
 #include "coordinator/session.h"
@@ -270,6 +271,14 @@ static enum common_code check_register(const Banyan__Pb__RegisterRequest *m, str
     if (!m->instance || !m->capacity_bytes || !m->bandwidth)
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
                                 "instance, capacity and bandwidth must not be zero");
+    if (strlen(m->engine) > 15 || strlen(m->engine_algorithm) > 32)
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+                                "an engine has at most 15 characters, its algorithm 32");
+    bool collective = m->engine[0] && strcmp(m->engine, COORDINATOR_ENGINE_STREAM) != 0;
+    if (collective && (!printable(m->engine, 15) || !printable(m->engine_algorithm, 32) ||
+                       !printable(m->group, 64) || (m->group_size && m->group_rank >= m->group_size)))
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+                                "an engine comes with an algorithm, a group and a rank below its size");
     return COMMON_OK;
 }
 
@@ -285,6 +294,19 @@ static void raise_term(struct coordinator *c, const struct coordinator_worker *w
     coordinator_store_submit(c->store, batch, NULL, NULL);
     common_log_warn("the term was raised above what a worker has seen term=%" PRIu64 " worker=%s", c->term,
                     w->name);
+}
+
+// What it says of its engine; `stream` needs no words.
+static void take_engine(struct coordinator_worker *w, const Banyan__Pb__RegisterRequest *m)
+{
+    bool collective = m->engine[0] && strcmp(m->engine, COORDINATOR_ENGINE_STREAM) != 0;
+    bool same = collective && strcmp(w->group, m->group) == 0;
+    w->engine_lost = same && w->engine_lost; // a group that is lost stays so
+    snprintf(w->engine, sizeof(w->engine), "%s", collective ? m->engine : "");
+    snprintf(w->algorithm, sizeof(w->algorithm), "%s", collective ? m->engine_algorithm : "");
+    snprintf(w->group, sizeof(w->group), "%s", collective ? m->group : "");
+    w->group_rank = collective ? m->group_rank : 0;
+    w->group_size = collective ? m->group_size : 0;
 }
 
 static enum common_code dial(struct coordinator_worker *w, struct common_error *err)
@@ -337,6 +359,7 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
     w->bandwidth = m->bandwidth;
     w->threads = m->threads ? m->threads : 1;
     w->cores = m->cores ? m->cores : w->threads;
+    take_engine(w, m);
     even_out(w);
     w->last_beat_ns = common_clock_ns();
     w->promised_bytes = 0;
@@ -348,8 +371,9 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
     }
     coordinator_worker_set_state(w, COORDINATOR_WORKER_JOINING);
     common_log_info("a worker registers worker=%s host=%s edge=%s capacity=%" PRIu64 " bandwidth=%" PRIu64
-                    " kernel=%s",
-                    w->name, w->host, w->edge_endpoint, w->capacity_bytes, w->bandwidth, w->kernel);
+                    " kernel=%s engine=%s group=%s",
+                    w->name, w->host, w->edge_endpoint, w->capacity_bytes, w->bandwidth, w->kernel,
+                    w->engine[0] ? w->engine : COORDINATOR_ENGINE_STREAM, w->group);
     w->registering = request;
     common_timer_start(w->grace, DIAL_NS, false);
 }
@@ -378,6 +402,8 @@ void coordinator_handle_heartbeat(void *arg, struct proto_request *request)
     w->steps = m->steps;
     w->last_compute_ns = m->last_compute_ns;
     w->last_beat_ns = common_clock_ns();
+    if (m->engine_lost && !w->engine_lost && w->group[0])
+        coordinator_group_lose(c, w->group, w->name);
     Banyan__Pb__HeartbeatReply reply = BANYAN__PB__HEARTBEAT_REPLY__INIT;
     reply.term = c->term;
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);

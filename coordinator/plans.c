@@ -3,16 +3,18 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/hash.h"
 #include "common/log.h"
+#include "coordinator/engine.h"
 #include "coordinator/membership.h"
 #include "coordinator/scheduler.h"
 
 #define PLANS_MAX 1024
 #define IDLE_NS   (10 * COMMON_NS_PER_S) // a plan that no session uses is kept this long
-#define ENGINE    "stream"
 
 #define TO(state) (1u << COORDINATOR_PLAN_##state)
 static const unsigned transitions[COORDINATOR_PLAN_STATES] = {
@@ -62,6 +64,9 @@ static void installed(void *arg, enum common_code code, const char *text)
             if (!plan->c->stopping)
                 common_log_warn("a plan could not be installed: %s plan=%016" PRIx64 " members=%u", text,
                                 plan->id, plan->n);
+            // A member that is there refuses the engine: it would do so again.
+            if (plan->group[0] && code == COMMON_FAILED_PRECONDITION && !plan->c->stopping)
+                coordinator_group_lose(plan->c, plan->group, text);
             coordinator_plan_retire(plan);
         }
     }
@@ -91,7 +96,7 @@ static void install(struct coordinator_plan *plan)
         m.plan = plan->id;
         m.epoch = plan->epoch;
         m.self_rank = r;
-        m.engine = ENGINE;
+        m.engine = plan->engine;
         m.n_members = plan->n;
         m.members = pointers;
         m.digest = plan->digest;
@@ -117,6 +122,24 @@ static bool same_members(const struct coordinator_plan *plan, struct coordinator
     return true;
 }
 
+// Engine, digest and what both are called.
+static void take_engine(struct coordinator_plan *plan)
+{
+    const struct coordinator_worker *of = coordinator_engine_choose(plan->workers, plan->n);
+    plan->digest = plan->tree->digest;
+    snprintf(plan->engine, sizeof(plan->engine), "%s", of ? of->engine : COORDINATOR_ENGINE_STREAM);
+    if (!of) {
+        snprintf(plan->why, sizeof(plan->why), "%s", plan->tree->why);
+        return;
+    }
+    char text[64];
+    int len = snprintf(text, sizeof(text), "%s/%s", of->engine, of->algorithm);
+    plan->digest = common_mix64(plan->digest ^ common_xxh3(text, (size_t)len, 0));
+    snprintf(plan->group, sizeof(plan->group), "%s", of->group);
+    snprintf(plan->why, sizeof(plan->why), "%s; %s by %s in its group of %u", plan->tree->why, of->algorithm,
+             of->engine, of->group_size);
+}
+
 static struct coordinator_plan *make(struct coordinator *c, struct coordinator_worker *const *workers,
                                      uint32_t n, struct proto_status *status)
 {
@@ -140,10 +163,10 @@ static struct coordinator_plan *make(struct coordinator *c, struct coordinator_w
     plan->n = n;
     plan->epoch = ++c->plans_made;
     plan->id = (c->term & 0xffffff) << 40 | plan->epoch;
-    plan->digest = plan->tree->digest;
     plan->workers = coordinator_alloc(n * sizeof(*plan->workers));
     for (uint32_t r = 0; r < n; r++)
         plan->workers[r] = workers[plan->tree->nodes[r].member];
+    take_engine(plan);
     plan->next = c->plans;
     c->plans = plan;
     c->n_plans++;
@@ -241,8 +264,29 @@ void coordinator_plan_retire(struct coordinator_plan *plan)
     coordinator_plan_landed(plan);
 }
 
+// Whether a plan has to do with a group: uses it, or could.
+static bool concerns(const struct coordinator_plan *plan, const char *group)
+{
+    return strcmp(plan->group, group) == 0 || strcmp(plan->workers[0]->group, group) == 0;
+}
+
+void coordinator_plans_engine_changed(struct coordinator *c, const char *group)
+{
+    struct coordinator_plan *plan = group[0] ? c->plans : NULL;
+    while (plan) {
+        if (plan->state != COORDINATOR_PLAN_RETIRED && concerns(plan, group) &&
+            !coordinator_engine_fits(plan)) {
+            coordinator_plan_retire(plan); // what it sets free may end other plans: start over
+            plan = c->plans;
+        } else {
+            plan = plan->next;
+        }
+    }
+}
+
 void coordinator_plans_worker_changed(struct coordinator_worker *w)
 {
+    coordinator_plans_engine_changed(w->c, w->group);
     if (coordinator_worker_active(w))
         return; // plans without it stay as they are; sessions ask for new ones
     struct coordinator_plan *plan = w->c->plans;

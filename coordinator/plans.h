@@ -10,7 +10,8 @@
 
 #include "coordinator/state.h"
 
-#define COORDINATOR_BIG_FRAMES 4 // frames of cut items that may be in flight on a plan
+#define COORDINATOR_ENGINE_STREAM "stream"
+#define COORDINATOR_BIG_FRAMES    4 // frames of cut items that may be in flight on a plan
 
 enum coordinator_plan_state {
     COORDINATOR_PLAN_INSTALLING,
@@ -24,9 +25,11 @@ struct coordinator_plan {
     struct coordinator *c;
     enum coordinator_plan_state state;
     uint64_t id, epoch, digest;
+    char engine[16], group[65];          // group: whose collectives it uses, "" with stream
     struct coordinator_worker **workers; // [n] by rank; 0 is the root
     uint32_t n;
     struct reduce_plan *tree;
+    char why[288];                 // tree and engine in words
     struct reduce_member *members; // as given to the planner: tree->nodes[].member is an index
     uint32_t refs;                 // sessions
     uint64_t idle_since_ns;        // refs fell to 0
@@ -51,6 +54,8 @@ void coordinator_plan_landed(
     struct coordinator_plan *plan); // a frame (or the installation) came back: in_flight falls; may free it
 
 void coordinator_plans_worker_changed(struct coordinator_worker *w);
+// Retires plans whose engine is not the one that they would get now, where their members are of that group.
+void coordinator_plans_engine_changed(struct coordinator *c, const char *group);
 void coordinator_plans_tick(struct coordinator *c, uint64_t now_ns); // drops what nobody uses
 void coordinator_plans_free(struct coordinator *c);
 

@@ -297,12 +297,12 @@ void coordinator_handle_session_plan(void *arg, struct proto_request *request)
     Banyan__Pb__SessionPlanReply reply = BANYAN__PB__SESSION_PLAN_REPLY__INIT;
     reply.plan = plan->id;
     reply.epoch = s->layout.epoch;
-    reply.engine = "stream";
+    reply.engine = (char *)plan->engine;
     reply.digest = plan->digest;
     reply.n_nodes = plan->n;
     reply.nodes = pointers;
     reply.predicted_us = reduce_plan_predict(plan->tree, plan->members, &cost, bytes) / 1000.0;
-    reply.why = plan->tree->why;
+    reply.why = (char *)plan->why;
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
     free(nodes);
     free(pointers);
@@ -329,6 +329,7 @@ static void fill_worker(Banyan__Pb__WorkerInfo *m, const struct coordinator_work
     m->heartbeat_age_ns = w->last_beat_ns && now > w->last_beat_ns ? now - w->last_beat_ns : 0;
     m->last_compute_ns = w->last_compute_ns;
     m->threads = w->threads;
+    m->engine = (char *)(w->engine[0] ? w->engine : COORDINATOR_ENGINE_STREAM);
 }
 
 void coordinator_handle_cluster_info(void *arg, struct proto_request *request)

@@ -70,6 +70,9 @@ struct coordinator_worker {
                    // is told
     enum coordinator_worker_state state;
     char name[65], host[65], kernel[65], endpoint[160], edge_endpoint[160];
+    char engine[16], algorithm[33], group[65]; // offered beside stream; "" where there is none
+    uint32_t group_rank, group_size;
+    bool engine_lost;  // it said, or showed, that its engine works no more
     uint64_t instance; // of the process; 0: never seen
     bool fresh;        // another instance than the one that the store knows: what that one held is gone
     uint64_t capacity_bytes, used_bytes, bandwidth, steps, last_compute_ns, reported_chunks;

@@ -149,7 +149,8 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
                                              struct common_error *err)
 {
     const char *name = NULL, *host = NULL, *secret_file = NULL, *token_file = NULL, *log_level = NULL,
-               *bind = NULL, *numa = NULL, *device = "auto", *module = NULL;
+               *bind = NULL, *numa = NULL, *device = "auto", *module = NULL, *engine = "stream",
+               *engine_module = NULL;
     uint64_t threads = 0;
     *out = (struct worker_daemon_options){
         .config = {.listen = "tcp://127.0.0.1:0", .edge_listen = "tcp://127.0.0.1:0"}};
@@ -203,6 +204,13 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
          0, 0},
         {"device-module", 0, COMMON_OPTION_STRING, &module, "PATH",
          "module that serves the device (default: banyan-cuda.so beside this\nprogram or in ../lib)", 0, 0},
+        {"engine", 0, COMMON_OPTION_STRING, &engine, "NAME",
+         "how partial results climb the tree where all workers of a plan offer\nit: stream (the default), "
+         "mpi "
+         "(started by mpirun or srun) or nccl",
+         0, 0},
+        {"engine-module", 0, COMMON_OPTION_STRING, &engine_module, "PATH",
+         "module of that engine (default: banyan-NAME.so beside this program or\nin ../lib)", 0, 0},
         {"bandwidth", 0, COMMON_OPTION_SIZE, &config->bandwidth, "SIZE",
          "bytes of K and V per second to report instead of a measurement", 1, UINT64_C(1) << 50},
         {"ready-file", 0, COMMON_OPTION_STRING, &out->ready_file, "FILE",
@@ -258,8 +266,15 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
         code = common_token_load(token_file, out->token, err);
         config->token = out->token;
     }
-    // A file that is wrong is no mistake in the command line.
-    return code == COMMON_INVALID_ARGUMENT ? COMMON_FAILED_PRECONDITION : code;
+    if (code != COMMON_OK) // a file that is wrong is no mistake in the command line
+        return code == COMMON_INVALID_ARGUMENT ? COMMON_FAILED_PRECONDITION : code;
+    // Last: from here on other processes wait for this one.
+    const struct worker_engine_options wanted = {.name = engine,
+                                                 .module = engine_module,
+                                                 .worker = out->name};
+    code = worker_engine_open(&wanted, &out->engine, err);
+    config->engine = out->engine;
+    return code;
 }
 
 enum common_code worker_daemon_write_ready(const char *path, const struct worker_config *config,

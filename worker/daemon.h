@@ -5,6 +5,7 @@
 
 #include "common/status.h"
 #include "worker/device.h"
+#include "worker/engine.h"
 #include "worker/place.h"
 #include "worker/worker.h"
 
@@ -13,6 +14,7 @@ struct worker_daemon_options {
     const char *ready_file;       // NULL: none
     struct worker_place *place;   // the caller's to free, after a failure too; NULL when there is none yet
     struct worker_device *device; // the caller's to close, likewise
+    struct worker_engine *engine; // likewise, last
     char name[65], host[65], secret_file[4096], token[257];
 };
 

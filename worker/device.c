@@ -2,14 +2,13 @@
 #include "worker/device.h"
 
 #include <assert.h>
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/log.h"
 #include "worker/arena.h"
+#include "worker/module.h"
 
 struct worker_device {
     const struct kernels_device_ops *ops;
@@ -26,46 +25,18 @@ struct worker_device {
 
 // ---- the module ---------------------------------------------------------------------------------
 
-// Where a module of that name would be: beside the program, or in ../lib.
-static bool default_module(const char *name, char *out, size_t cap)
-{
-    char program[3072];
-    ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
-    if (n <= 0)
-        return false;
-    program[n] = '\0';
-    char *slash = strrchr(program, '/');
-    if (!slash)
-        return false;
-    *slash = '\0';
-    static const char *const places[] = {"", "/../lib", "/../lib/banyan"};
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        snprintf(out, cap, "%s%s/banyan-%s.so", program, places[i], name);
-        if (access(out, R_OK) == 0)
-            return true;
-    }
-    return false;
-}
-
 static enum common_code load(const char *path, const struct kernels_device_ops **out,
                              struct common_error *err)
 {
-    char absolute[4096]; // dlopen looks in the system's directories for a name without a slash
-    if (!strchr(path, '/') && snprintf(absolute, sizeof absolute, "./%s", path) < (int)sizeof absolute)
-        path = absolute;
-    void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL); // never closed: its threads may outlive a device
-    const char *reason = module ? NULL : dlerror();
-    const struct kernels_device_ops *ops = module ? dlsym(module, KERNELS_DEVICE_SYMBOL) : NULL;
-    if (!module)
-        return common_error_set(err, COMMON_FAILED_PRECONDITION, "cannot load the device module: %.200s",
-                                reason ? reason : path);
-    if (!ops || ops->abi != KERNELS_DEVICE_ABI || ops->size != sizeof *ops) {
-        dlclose(module);
+    const void *symbol;
+    enum common_code code = worker_module_open(path, KERNELS_DEVICE_SYMBOL, &symbol, err);
+    if (code != COMMON_OK)
+        return code;
+    const struct kernels_device_ops *ops = symbol;
+    if (ops->abi != KERNELS_DEVICE_ABI || ops->size != sizeof *ops)
         return common_error_set(err, COMMON_FAILED_PRECONDITION, "%.200s is no device module of this version",
                                 path);
-    }
     *out = ops;
-    // cppcheck-suppress resourceLeak ; it stays
     return COMMON_OK;
 }
 
@@ -124,7 +95,7 @@ static enum common_code open_auto(const struct worker_device_options *options, s
     const struct kernels_device_ops *ops = NULL;
     struct common_error why;
     *out = NULL;
-    if (!options->module && !default_module("cuda", path, sizeof path)) {
+    if (!options->module && !worker_module_find("cuda", path, sizeof path)) {
         common_log_debug("device=cpu: there is no module banyan-cuda.so");
         return COMMON_OK;
     }
@@ -148,7 +119,7 @@ enum common_code worker_device_open(const struct worker_device_options *options,
 {
     char name[32], path[4096];
     uint32_t index;
-    const struct kernels_device_ops *ops;
+    const struct kernels_device_ops *ops = NULL;
     *out = NULL;
     if (strcmp(options->wanted, "cpu") == 0)
         return COMMON_OK;
@@ -157,7 +128,7 @@ enum common_code worker_device_open(const struct worker_device_options *options,
     if (!parse(options->wanted, name, &index))
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "--device is auto, cpu or NAME:INDEX as cuda:0; try 'banyan-worker --help'");
-    if (!options->module && !default_module(name, path, sizeof path))
+    if (!options->module && !worker_module_find(name, path, sizeof path))
         return common_error_set(err, COMMON_FAILED_PRECONDITION,
                                 "there is no module banyan-%s.so beside the program: say --device-module",
                                 name);

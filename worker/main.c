@@ -132,12 +132,13 @@ int main(int argc, char **argv)
         worker_device_close(d.options.device);
         worker_place_free(d.options.place);
         fprintf(stderr, "banyan-worker: %s\n", err.message);
-        return code == COMMON_INVALID_ARGUMENT ? EXIT_USAGE : EXIT_START;
+        return code == COMMON_INVALID_ARGUMENT ? EXIT_USAGE : EXIT_START; // an engine that failed is closed
     }
     if (d.options.ready_file)
         unlink(d.options.ready_file);         // an old one must not speak for this process
     worker_place_bind_other(d.options.place); // before there are threads that inherit it
     int exit_code = run(&d);
     worker_place_free(d.options.place);
+    worker_engine_close(d.options.engine, exit_code);
     return exit_code;
 }

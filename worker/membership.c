@@ -28,7 +28,7 @@ enum membership_state { MEMBERSHIP_AWAY, MEMBERSHIP_ASKING, MEMBERSHIP_MEMBER };
 
 struct worker_membership {
     struct worker_membership_options options;
-    char *strings[6]; // copies, freed at the end
+    char *strings[7]; // copies, freed at the end
     enum membership_state state;
     struct proto_channel *channel;
     struct common_timer *timer; // ASKING: the next try; MEMBER: the next heartbeat
@@ -121,6 +121,13 @@ static void ask(struct worker_membership *m)
     body.threads = o->threads;
     body.cores = o->cores;
     body.seen_term = *o->term;
+    body.engine = m->strings[6];
+    if (o->group) {
+        body.engine_algorithm = (char *)o->group->algorithm;
+        body.group = (char *)o->group->id;
+        body.group_rank = o->group->rank;
+        body.group_size = o->group->size;
+    }
     call(m, BANYAN__PB__METHOD__METHOD_REGISTER, &body.base, CALL_NS, asked);
 }
 
@@ -156,6 +163,7 @@ static void beat(struct worker_membership *m)
     body.chunks = stats.chunks;
     body.steps = stats.steps;
     body.last_compute_ns = stats.last_compute_ns;
+    body.engine_lost = stats.engine_lost;
     call(m, BANYAN__PB__METHOD__METHOD_HEARTBEAT, &body.base, 3 * m->beat_ns, beaten);
 }
 
@@ -195,13 +203,18 @@ enum common_code worker_membership_new(struct common_loop *loop,
     enum common_code code = COMMON_RESOURCE_EXHAUSTED;
     if (!m)
         return common_error_set(err, code, "the system has no memory");
-    const char *given[6] = {options->coordinator, options->name,          options->host,
-                            options->endpoint,    options->edge_endpoint, options->kernel};
+    const char *given[7] = {options->coordinator,
+                            options->name,
+                            options->host,
+                            options->endpoint,
+                            options->edge_endpoint,
+                            options->kernel,
+                            options->engine ? options->engine : "stream"};
     m->options = *options;
     m->pause_ns = PAUSE_FIRST_NS;
     common_random(&m->instance, sizeof m->instance);
     m->instance |= 1; // never 0
-    for (int i = 0; i < 6; i++)
+    for (int i = 0; i < 7; i++)
         if (!(m->strings[i] = strdup(given[i]))) {
             common_error_set(err, code, "the system has no memory");
             goto fail;
@@ -233,7 +246,7 @@ void worker_membership_free(struct worker_membership *m)
         return;
     proto_channel_close(m->channel);
     common_timer_free(m->timer);
-    for (int i = 0; i < 6; i++)
+    for (int i = 0; i < 7; i++)
         free(m->strings[i]);
     free(m);
 }

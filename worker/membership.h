@@ -9,15 +9,18 @@
 #include "common/loop.h"
 #include "common/secret.h"
 #include "common/status.h"
+#include "reduce/module.h"
 
 struct worker_membership; // opaque
 
 struct worker_membership_stats { // what a heartbeat says
     uint64_t used_bytes, chunks, steps, last_compute_ns;
+    bool engine_lost; // plans are to use `stream`
 };
 
 struct worker_membership_options { // strings are copied
-    const char *coordinator, *name, *host, *endpoint, *edge_endpoint, *kernel;
+    const char *coordinator, *name, *host, *endpoint, *edge_endpoint, *kernel, *engine;
+    const struct reduce_module_group *group; // of the engine, kept; NULL: none
     const struct common_secret *secret;
     uint64_t capacity_bytes, bandwidth;
     uint32_t threads, cores; // cores: processors that it may run on; 0: as many as threads

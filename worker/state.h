@@ -9,6 +9,7 @@
 #include "proto/status.h"
 #include "reduce/engine.h"
 #include "worker/device.h"
+#include "worker/engine.h"
 #include "worker/map.h"
 #include "worker/membership.h"
 #include "worker/session.h"
@@ -42,6 +43,8 @@ struct worker {
     struct worker_map sessions, plans;
     struct worker_team *team;
     struct worker_device *device; // NULL: the team computes
+    struct worker_engine *engine; // NULL: stream alone
+    bool engine_told;             // that it is lost
     void (*failed)(void *arg, const struct common_error *err);
     void *failed_arg;
     struct reduce_env env;

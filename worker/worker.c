@@ -46,6 +46,19 @@ static const struct proto_method edge_methods[] = {
     {0, 0, NULL},
 };
 
+// Said once; whoever asks learns it again and again.
+static bool engine_lost(struct worker *worker)
+{
+    struct common_error why;
+    if (!worker_engine_lost(worker->engine, &why))
+        return false;
+    if (!worker->engine_told)
+        common_log_error("engine=%s works no more, stream takes its place: %s",
+                         worker_engine_name(worker->engine), why.message);
+    worker->engine_told = true;
+    return true;
+}
+
 static void stats(void *arg, struct worker_membership_stats *out)
 {
     struct worker *worker = arg;
@@ -54,6 +67,7 @@ static void stats(void *arg, struct worker_membership_stats *out)
     out->chunks = worker_store_chunks(worker->store);
     out->steps = worker->steps_done;
     out->last_compute_ns = worker->last_compute_ns;
+    out->engine_lost = engine_lost(worker);
 }
 
 static void registered(void *arg)
@@ -121,6 +135,8 @@ static enum common_code join(struct worker *worker, const struct worker_config *
                                                 .cores = config->place
                                                              ? worker_place_processors(config->place)
                                                              : 0,
+                                                .engine = worker_engine_name(config->engine),
+                                                .group = worker_engine_group(config->engine),
                                                 .term = &worker->term,
                                                 .stats = stats,
                                                 .registered = registered,
@@ -187,6 +203,7 @@ enum common_code worker_new(struct common_loop *loop, const struct worker_config
     worker->failed = config->failed;
     worker->failed_arg = config->failed_arg;
     worker->device = config->device;
+    worker->engine = config->engine;
     if (worker->device)
         worker_device_attach(worker->device, loop, device_lost, worker);
     uint64_t capacity = capacity_of(config, worker->flight_limit);

@@ -13,6 +13,7 @@
 
 struct worker; // opaque
 struct worker_device;
+struct worker_engine;
 struct worker_place;
 
 struct worker_config {                // strings are copied
@@ -26,6 +27,7 @@ struct worker_config {                // strings are copied
     bool insecure;                    // the public endpoint may be other than loopback without a token
     uint64_t memory_bytes;            // for K and V and for what is in flight
     struct worker_device *device;     // that holds K and V and computes, kept; NULL: the team does
+    struct worker_engine *engine;     // offered beside `stream`, kept; NULL: none
     uint32_t threads;                 // of the compute team, >= 1
     const struct worker_place *place; // where they and the memory go, kept; NULL: anywhere
     uint64_t
