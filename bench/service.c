@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/blob.h"
 #include "common/float16.h"
@@ -45,11 +46,23 @@ static void random_bf16(uint16_t *out, size_t n, uint64_t *state)
         out[i] = common_bf16_from_float(random_float(state));
 }
 
-struct harness_cluster *service_cluster(uint32_t workers, const char *memory)
+struct harness_cluster *service_cluster_engine(uint32_t workers, const char *memory, const char *engine)
 {
+    static const char *const mpirun[] = {"mpirun", "--oversubscribe", "--bind-to", "none", NULL};
+    static const char *args[] = {"--engine", NULL, NULL};
     struct harness_options options = {.workers = workers, .memory = memory};
+    if (strcmp(engine, "stream") != 0) {
+        args[1] = engine;
+        options.worker_args = args;
+        options.launcher = mpirun;
+    }
     setenv("BANYAN_BUILD_DIR", BENCH_BUILD_DIR, 0);
     return harness_cluster_start(&options);
+}
+
+struct harness_cluster *service_cluster(uint32_t workers, const char *memory)
+{
+    return service_cluster_engine(workers, memory, "stream");
 }
 
 banyan_session *service_session(banyan_client *client, const struct service_geometry *g, uint32_t members,

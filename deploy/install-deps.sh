@@ -34,7 +34,8 @@ done
 
 packages=(build-essential cmake ninja-build pkg-config python3
           libnng-dev libprotobuf-c-dev protobuf-c-compiler libevent-dev libssl-dev libxxhash-dev
-          libsqlite3-dev libjansson-dev libsmartcols-dev libcmocka-dev libhwloc-dev)
+          libsqlite3-dev libjansson-dev libsmartcols-dev libcmocka-dev libhwloc-dev
+          libopenmpi-dev openmpi-bin)
 if [ "$dev" = yes ]; then packages+=(clang-format cppcheck git); fi
 if [ "$cross" = yes ]; then packages+=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user); fi
 

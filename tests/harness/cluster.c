@@ -28,10 +28,11 @@
 struct daemon {
     pid_t pid; // 0: does not run
     char name[32];
-    char log[PATH_BYTES + 64], ready[PATH_BYTES + 64];
+    char log[PATH_BYTES + 64], ready[PATH_BYTES + 64], script[PATH_BYTES + 64];
     char host[65];
     char endpoints[ENDPOINTS_MAX][PATH_BYTES]; // as in the ready file
     uint32_t n_endpoints;
+    bool of_job; // its parent is a launcher
 };
 
 struct harness_cluster {
@@ -39,6 +40,8 @@ struct harness_cluster {
     struct harness_options options;
     char dir[PATH_BYTES], secret[PATH_BYTES + 32], token[PATH_BYTES + 32], store[PATH_BYTES + 32];
     struct daemon coordinator;
+    struct daemon job; // the launcher, where there is one
+    bool job_hurt;     // a worker of it was signalled
     struct daemon workers[HARNESS_WORKERS_MAX];
     uint32_t n_workers;
     const char *allowed[ALLOWED_MAX];
@@ -51,8 +54,10 @@ static struct harness_cluster *live;
 static void kill_all(void)
 {
     for (struct harness_cluster *c = live; c; c = c->next) {
-        for (uint32_t i = 0; i <= c->n_workers; i++) {
-            struct daemon *d = i < c->n_workers ? &c->workers[i] : &c->coordinator;
+        for (uint32_t i = 0; i <= c->n_workers + 1; i++) {
+            struct daemon *d = i < c->n_workers    ? &c->workers[i]
+                               : i == c->n_workers ? &c->job
+                                                   : &c->coordinator;
             if (d->pid > 0) {
                 kill(d->pid, SIGKILL);
                 waitpid(d->pid, NULL, 0);
@@ -110,10 +115,13 @@ static bool wait_ready(struct daemon *d)
         bool ready = len > 0 && text[len - 1] == '\n';
         if (ready)
             parse_endpoints(d, text);
+        const char *pid = ready && d->of_job ? strstr(text, "\"pid\":") : NULL;
+        if (pid)
+            d->pid = (pid_t)strtol(pid + strlen("\"pid\":"), NULL, 10);
         free(text);
         if (ready)
             return true;
-        if (waitpid(d->pid, NULL, WNOHANG) == d->pid) {
+        if (!d->of_job && waitpid(d->pid, NULL, WNOHANG) == d->pid) {
             d->pid = 0;
             why = "ended before it was ready";
             break;
@@ -134,6 +142,20 @@ static void add_args(char **argv, size_t *n, const char *const *more)
     }
 }
 
+// What the launcher is to run: the daemon in place of a shell, so with the shell's process id.
+static bool write_script(struct daemon *d, char *const argv[])
+{
+    FILE *file = fopen(d->script, "we");
+    if (!file)
+        return false;
+    fprintf(file, "#!/bin/sh\nexec");
+    for (size_t i = 0; argv[i]; i++)
+        fprintf(file, " '%s'", argv[i]); // no argument of ours has a quote
+    fprintf(file, " >>'%s' 2>&1\n", d->log);
+    bool ok = fchmod(fileno(file), 0700) == 0;
+    return fclose(file) == 0 && ok;
+}
+
 static bool start_daemon(struct daemon *d, const char *const *args, const char *const *more)
 {
     char program[4096];
@@ -145,6 +167,8 @@ static bool start_daemon(struct daemon *d, const char *const *args, const char *
     add_args(argv, &n, args);
     add_args(argv, &n, more);
     unlink(d->ready);
+    if (d->of_job)
+        return write_script(d, argv);
     d->pid = harness_process_start(argv, d->log);
     if (d->pid < 0)
         d->pid = 0;
@@ -207,6 +231,7 @@ static void name_daemon(const struct harness_cluster *c, struct daemon *d, const
     snprintf(d->name, sizeof d->name, "%s", name);
     snprintf(d->log, sizeof d->log, "%s/%s.log", c->dir, name);
     snprintf(d->ready, sizeof d->ready, "%s/%s.ready", c->dir, name);
+    snprintf(d->script, sizeof d->script, "%s/%s.sh", c->dir, name);
 }
 
 static struct daemon *new_worker(struct harness_cluster *c, const char *host)
@@ -220,6 +245,41 @@ static struct daemon *new_worker(struct harness_cluster *c, const char *host)
     if (host)
         snprintf(d->host, sizeof d->host, "%s", host);
     return d;
+}
+
+// The job of all workers, from the scripts that start_worker has written.
+static bool start_job(struct harness_cluster *c)
+{
+    char app[PATH_BYTES + 64], program[4096];
+    const char *path = getenv("PATH");
+    snprintf(app, sizeof app, "%s/job.app", c->dir);
+    FILE *file = fopen(app, "we");
+    if (!file)
+        return false;
+    for (uint32_t i = 0; i < c->n_workers; i++)
+        fprintf(file, "-n 1 %s\n", c->workers[i].script);
+    if (fclose(file) != 0)
+        return false;
+    const char *name = c->options.launcher[0];
+    snprintf(program, sizeof program, "%s", name);
+    for (size_t len; !strchr(name, '/') && path && *path; path += len + (path[len] == ':')) {
+        len = strcspn(path, ":");
+        snprintf(program, sizeof program, "%.*s/%s", (int)len, path, name);
+        if (access(program, X_OK) == 0)
+            break;
+    }
+    char *argv[ARGS_MAX] = {program};
+    size_t n = 1;
+    add_args(argv, &n, c->options.launcher + 1);
+    argv[n++] = (char *)"--app";
+    argv[n++] = app;
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
+    c->job_hurt = false;
+    c->job.pid = harness_process_start(argv, c->job.log);
+    if (c->job.pid < 0)
+        c->job.pid = 0;
+    return c->job.pid > 0;
 }
 
 static bool write_private(const char *path, const char *text)
@@ -255,6 +315,7 @@ struct harness_cluster *harness_cluster_start(const struct harness_options *opti
     snprintf(c->token, sizeof c->token, "%s/token", c->dir);
     snprintf(c->store, sizeof c->store, "%s/store.db", c->dir);
     name_daemon(c, &c->coordinator, "coordinator");
+    name_daemon(c, &c->job, "job");
     char secret[66] = "";
     for (int i = 0; i < 64; i++)
         secret[i] = "0123456789abcdef"[(i * 7 + getpid()) % 16];
@@ -267,9 +328,13 @@ struct harness_cluster *harness_cluster_start(const struct harness_options *opti
         goto fail;
     for (uint32_t i = 0; i < c->options.workers; i++) {
         struct daemon *d = new_worker(c, c->options.hosts ? c->options.hosts[i] : NULL);
+        if (d)
+            d->of_job = c->options.launcher != NULL;
         if (!d || !start_worker(c, d))
             goto fail;
     }
+    if (c->options.launcher && !start_job(c))
+        goto fail;
     for (uint32_t i = 0; i < c->n_workers; i++)
         if (!wait_ready(&c->workers[i]))
             goto fail;
@@ -315,6 +380,8 @@ static int stop_daemon(struct daemon *d)
     d->pid = 0;
     kill(pid, SIGCONT);
     kill(pid, SIGTERM);
+    if (d->of_job)
+        return 0; // the job ends with them
     if (!harness_process_wait(pid, STOP_TIMEOUT_NS, &status)) {
         fprintf(stderr, "harness: %s did not stop on SIGTERM\n", d->name);
         kill(pid, SIGKILL);
@@ -325,6 +392,28 @@ static int stop_daemon(struct daemon *d)
         return 0;
     fprintf(stderr, "harness: %s ended with %s %d\n", d->name, WIFEXITED(status) ? "code" : "signal",
             WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+    return 1;
+}
+
+// Ends by itself when its workers do.
+static int stop_job(struct harness_cluster *c)
+{
+    int status = 0;
+    pid_t pid = c->job.pid;
+    if (pid <= 0)
+        return 0;
+    c->job.pid = 0;
+    if (!harness_process_wait(pid, STOP_TIMEOUT_NS, &status)) {
+        fprintf(stderr, "harness: the job did not end with its workers\n");
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+        return 1;
+    }
+    if (c->job_hurt || (WIFEXITED(status) && WEXITSTATUS(status) == 0))
+        return 0;
+    char *log = read_file(c->job.log);
+    fprintf(stderr, "harness: the job failed:\n%s\n", log ? log : "");
+    free(log);
     return 1;
 }
 
@@ -343,6 +432,7 @@ int harness_cluster_stop(struct harness_cluster *c)
     int problems = 0;
     for (uint32_t i = 0; i < c->n_workers; i++)
         problems += stop_daemon(&c->workers[i]);
+    problems += stop_job(c);
     problems += stop_daemon(&c->coordinator);
     for (uint32_t i = 0; i < c->n_workers; i++)
         problems += count_errors(c, &c->workers[i]);
@@ -416,6 +506,15 @@ void harness_cluster_signal(struct harness_cluster *c, uint32_t who, int sig)
     kill(d->pid, sig);
     if (sig != SIGKILL && sig != SIGTERM)
         return;
+    if (d->of_job) { // its parent reaps it
+        struct timespec pause = {.tv_nsec = 2000000};
+        uint64_t deadline = common_clock_after(STOP_TIMEOUT_NS);
+        c->job_hurt = true;
+        while (kill(d->pid, 0) == 0 && common_clock_left(deadline) > 0)
+            nanosleep(&pause, NULL);
+        d->pid = 0;
+        return;
+    }
     if (!harness_process_wait(d->pid, STOP_TIMEOUT_NS, NULL)) {
         kill(d->pid, SIGKILL);
         waitpid(d->pid, NULL, 0);
@@ -439,6 +538,31 @@ bool harness_cluster_restart(struct harness_cluster *c, uint32_t who)
     struct daemon *d = find(c, who);
     assert(d->pid == 0);
     return (who == HARNESS_COORDINATOR ? start_coordinator(c) : start_worker(c, d)) && wait_ready(d);
+}
+
+bool harness_cluster_job_ended(struct harness_cluster *c, uint64_t timeout_ns)
+{
+    if (c->job.pid > 0 && !harness_process_wait(c->job.pid, timeout_ns, NULL))
+        return false;
+    c->job.pid = 0;
+    for (uint32_t i = 0; i < c->n_workers; i++)
+        if (c->workers[i].of_job)
+            c->workers[i].pid = 0;
+    return true;
+}
+
+bool harness_cluster_job_restart(struct harness_cluster *c)
+{
+    assert(c->job.pid == 0);
+    for (uint32_t i = 0; i < c->n_workers; i++)
+        if (c->workers[i].of_job && !start_worker(c, &c->workers[i]))
+            return false;
+    if (!start_job(c))
+        return false;
+    for (uint32_t i = 0; i < c->n_workers; i++)
+        if (c->workers[i].of_job && !wait_ready(&c->workers[i]))
+            return false;
+    return true;
 }
 
 uint32_t harness_cluster_add_worker(struct harness_cluster *c, const char *host)

@@ -21,8 +21,11 @@ struct harness_options {
     const char *const *coordinator_args; // NULL, or more arguments, ending with NULL
     const char *const *worker_args;      // likewise, for every worker
     const char *const *const *each_args; // NULL, or [workers] further ones for each; NULL entries: none
-    bool edges_tcp;                      // edges over tcp instead of unix sockets
-    bool public_nng;                     // workers' public endpoint nng+tcp instead of tcp
+    // NULL, or a launcher (mpirun) with its options, ending with NULL: it starts the workers together, as one
+    // job described in a file that --app names. Its program is looked for in PATH.
+    const char *const *launcher;
+    bool edges_tcp;  // edges over tcp instead of unix sockets
+    bool public_nng; // workers' public endpoint nng+tcp instead of tcp
 };
 
 struct harness_cluster;
@@ -58,6 +61,12 @@ bool harness_cluster_ended(struct harness_cluster *cluster, uint32_t who, int *c
 
 // Starts a process again that was killed, or has ended, at the same endpoints, and waits until it is ready.
 bool harness_cluster_restart(struct harness_cluster *cluster, uint32_t who);
+
+// Of workers that a launcher has started: waits until their job has ended, however it does, for at most
+// timeout_ns; starts it again, with all its workers, and waits until they are ready. A worker of a job that
+// was signalled, or a job that ended, is no problem at stop.
+bool harness_cluster_job_ended(struct harness_cluster *cluster, uint64_t timeout_ns);
+bool harness_cluster_job_restart(struct harness_cluster *cluster);
 
 // Starts one more worker and waits until it is ready. Its number, or UINT32_MAX. host NULL: the machine's.
 uint32_t harness_cluster_add_worker(struct harness_cluster *cluster, const char *host);
