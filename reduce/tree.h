@@ -29,10 +29,10 @@ struct reduce_group {
     struct reduce_op *ending; // done, but children have not acknowledged their frames yet
 };
 
-// tree_group.c. The carrier is the group's from here on, after a failure, too.
+// tree_group.c. Without a carrier: whoever wants one sets it before the first step; it is closed with the
+// group.
 enum common_code reduce_tree_open(const struct reduce_env *env, const struct reduce_group_spec *spec,
-                                  struct reduce_carrier *carrier, struct reduce_group **out,
-                                  struct common_error *err);
+                                  struct reduce_group **out, struct common_error *err);
 void reduce_tree_free(struct reduce_group *group); // no step is in it; NULL is allowed
 
 // tree.c: as in struct reduce_engine_ops.

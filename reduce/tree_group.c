@@ -96,8 +96,7 @@ void reduce_tree_free(struct reduce_group *group)
 }
 
 enum common_code reduce_tree_open(const struct reduce_env *env, const struct reduce_group_spec *spec,
-                                  struct reduce_carrier *carrier, struct reduce_group **out,
-                                  struct common_error *err)
+                                  struct reduce_group **out, struct common_error *err)
 {
     enum common_code code = COMMON_OK;
     struct reduce_group *group = NULL;
@@ -138,8 +137,6 @@ enum common_code reduce_tree_open(const struct reduce_env *env, const struct red
         code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a plan");
         goto out;
     }
-    group->carrier = carrier;
-    carrier = NULL;
     *out = group;
     group = NULL;
 
@@ -147,7 +144,5 @@ out:
     free(scratch);
     free(subtree);
     reduce_tree_free(group);
-    if (carrier)
-        carrier->ops->close(carrier);
     return code;
 }

@@ -6,7 +6,6 @@
 
 #include "reduce/module.h"
 #include "reduce/mpi/world.h"
-#include "reduce/plan.h"
 #include "reduce/tree.h"
 
 struct carrier {
@@ -86,7 +85,7 @@ static enum common_code carrier_new(const struct reduce_env *env, const struct r
         }
     }
     int32_t parent = spec->members[spec->self].parent;
-    if (parent >= 0 && (uint32_t)parent < spec->n)
+    if (parent >= 0)
         carrier->parent = carrier->ranks[parent];
     if (mpi_world_acquire(env->loop) != COMMON_OK) {
         free(carrier);
@@ -99,12 +98,17 @@ static enum common_code carrier_new(const struct reduce_env *env, const struct r
 static enum common_code mpi_open(const struct reduce_env *env, const struct reduce_group_spec *spec,
                                  struct reduce_group **out, struct common_error *err)
 {
-    struct reduce_carrier *carrier;
-    if (spec->n == 0 || spec->n > REDUCE_PLAN_MEMBERS_MAX || spec->self >= spec->n)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "rank %u of %u members: a plan has 1 to %d",
-                                spec->self, spec->n, REDUCE_PLAN_MEMBERS_MAX);
-    enum common_code code = carrier_new(env, spec, &carrier, err);
-    return code == COMMON_OK ? reduce_tree_open(env, spec, carrier, out, err) : code;
+    struct reduce_group *group;
+    enum common_code code = reduce_tree_open(env, spec, &group, err);
+    if (code != COMMON_OK)
+        return code;
+    code = carrier_new(env, spec, &group->carrier, err);
+    if (code != COMMON_OK) {
+        reduce_tree_free(group);
+        return code;
+    }
+    *out = group;
+    return COMMON_OK;
 }
 
 static const struct reduce_engine_ops ops = {

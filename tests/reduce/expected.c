@@ -195,6 +195,8 @@ const char *ranks_name(uint32_t rank)
 // ---- steps
 // ---------------------------------------------------------------------------------------------------------
 
+uint64_t expected_term = 1;
+
 struct proto_step *step_new(uint64_t number, const struct script *script, const struct shape *shapes,
                             uint32_t n_items)
 {
@@ -205,7 +207,7 @@ struct proto_step *step_new(uint64_t number, const struct script *script, const 
     assert_non_null(bytes);
     memcpy(bytes, script, sizeof *script);
     *step = (struct proto_step){
-        .term = 1,
+        .term = expected_term,
         .plan = 7,
         .plan_epoch = 1,
         .step = number,

@@ -37,6 +37,7 @@ struct shape { // of an item's partial
     uint32_t rows, heads, dv;
 };
 
+extern uint64_t expected_term; // of the steps that step_new makes; another one for each tree of ranks
 struct proto_step *step_new(uint64_t number, const struct script *script, const struct shape *shapes,
                             uint32_t n_items);
 // The item appends one run of its rows, held by these ranks.

@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -31,6 +33,7 @@ struct rank {
 struct ranks {
     struct ranks_options options;
     char dir[64];
+    bool remote; // ranks but 0 are other processes
     struct common_secret secret;
     int32_t parents[RANKS_MAX];
     struct rank ranks[RANKS_MAX];
@@ -99,9 +102,9 @@ static void on_done(void *arg, struct reduce_outcome *outcome)
         return;
     }
     struct proto_step_result *result = outcome->result;
-    result->n_tensors = reduce_result_empty(result) ? 0 : 1; // as a worker answers
-    result->tensors[0] = outcome->partials->data;
-    result->tensor_bytes[0] = outcome->partials->len;
+    result->n_tensors = outcome->partials && !reduce_result_empty(result); // as a worker answers
+    result->tensors[0] = outcome->partials ? outcome->partials->data : NULL;
+    result->tensor_bytes[0] = outcome->partials ? outcome->partials->len : 0;
     if (served->script.wrong == served->rank->self)
         result->tensor_bytes[0] -= COMMON_BLOB_ALIGN;
     proto_step_reply(request, result, served_free, served);
@@ -282,6 +285,8 @@ void outcome_clear(struct reduce_outcome *outcome)
     outcome->partials = NULL;
 }
 
+enum ask { ASK_LISTEN, ASK_OPEN, ASK_COUNTS, ASK_STATS, ASK_CLOSE, ASK_VANISH, ASK_STOP };
+
 struct question { // asked of a rank on its loop
     struct rank *rank;
     uint32_t child;
@@ -289,6 +294,8 @@ struct question { // asked of a rank on its loop
     struct reduce_edge_stats stats;
     bool failed;
 };
+
+static void put_question(struct ranks *ranks, uint32_t rank, enum ask what, struct question *question);
 
 static void edge_endpoint(const struct ranks *ranks, uint32_t rank, char *out, size_t len)
 {
@@ -303,8 +310,8 @@ static void answer_counts(void *arg)
 
 void ranks_counts_get(struct ranks *ranks, uint32_t rank, struct ranks_counts *out)
 {
-    struct question question = {.rank = &ranks->ranks[rank]};
-    common_loop_call(ranks->ranks[rank].loop, answer_counts, &question);
+    struct question question = {0};
+    put_question(ranks, rank, ASK_COUNTS, &question);
     *out = question.counts;
 }
 
@@ -328,8 +335,8 @@ static void answer_stats(void *arg)
 
 void ranks_edge_stats(struct ranks *ranks, uint32_t rank, uint32_t child, struct reduce_edge_stats *out)
 {
-    struct question question = {.rank = &ranks->ranks[rank], .child = child};
-    common_loop_call(ranks->ranks[rank].loop, answer_stats, &question);
+    struct question question = {.child = child};
+    put_question(ranks, rank, ASK_STATS, &question);
     *out = question.stats;
 }
 
@@ -385,36 +392,6 @@ static void open_on_loop(void *arg)
                        ranks->options.ops->open(&rank->env, &spec, &rank->group, NULL) != COMMON_OK;
 }
 
-static void ask(struct ranks *ranks, uint32_t rank, common_loop_fn fn)
-{
-    struct question question = {.rank = &ranks->ranks[rank]};
-    common_loop_call(ranks->ranks[rank].loop, fn, &question);
-    assert_false(question.failed);
-}
-
-struct ranks *ranks_start(const struct ranks_options *options)
-{
-    struct ranks *ranks = calloc(1, sizeof *ranks);
-    assert_non_null(ranks);
-    ranks->options = *options;
-    memcpy(ranks->parents, options->parents, options->n * sizeof *options->parents);
-    memset(ranks->secret.bytes, 0x5a, sizeof ranks->secret.bytes);
-    snprintf(ranks->dir, sizeof ranks->dir, "/tmp/reduce.XXXXXX");
-    assert_non_null(mkdtemp(ranks->dir));
-    for (uint32_t r = 0; r < options->n; r++) {
-        struct rank *rank = &ranks->ranks[r];
-        rank->ranks = ranks;
-        rank->self = r;
-        assert_int_equal(common_loop_new(&rank->loop), COMMON_OK);
-        assert_int_equal(common_loop_start_thread(rank->loop, ranks_name(r)), COMMON_OK);
-        if (r != options->absent)
-            ask(ranks, r, listen_on_loop);
-    }
-    for (uint32_t r = 0; r < options->n; r++)
-        ask(ranks, r, open_on_loop);
-    return ranks;
-}
-
 static void close_on_loop(void *arg)
 {
     struct question *question = arg;
@@ -423,14 +400,10 @@ static void close_on_loop(void *arg)
     rank->group = NULL;
 }
 
-void ranks_close_root(struct ranks *ranks)
+static void vanish_on_loop(void *arg)
 {
-    ask(ranks, 0, close_on_loop);
-}
-
-void ranks_vanish(struct ranks *ranks, uint32_t rank)
-{
-    common_loop_call(ranks->ranks[rank].loop, vanish, &ranks->ranks[rank]);
+    struct question *question = arg;
+    vanish(question->rank);
 }
 
 static void stop_on_loop(void *arg)
@@ -440,18 +413,207 @@ static void stop_on_loop(void *arg)
     rank->ranks->options.ops->close(rank->group);
     rank->group = NULL;
     proto_server_close(rank->server);
+    rank->server = NULL;
     reduce_edges_free(rank->env.edges);
+}
+
+static void answer_here(struct rank *rank, enum ask what, struct question *question)
+{
+    static const common_loop_fn answers[] = {
+        [ASK_LISTEN] = listen_on_loop, [ASK_OPEN] = open_on_loop,   [ASK_COUNTS] = answer_counts,
+        [ASK_STATS] = answer_stats,    [ASK_CLOSE] = close_on_loop, [ASK_VANISH] = vanish_on_loop,
+        [ASK_STOP] = stop_on_loop,
+    };
+    question->rank = rank;
+    common_loop_call(rank->loop, answers[what], question);
+}
+
+static void start_loop(struct ranks *ranks, uint32_t r)
+{
+    struct rank *rank = &ranks->ranks[r];
+    *rank = (struct rank){.ranks = ranks, .self = r};
+    assert_int_equal(common_loop_new(&rank->loop), COMMON_OK);
+    assert_int_equal(common_loop_start_thread(rank->loop, ranks_name(r)), COMMON_OK);
+}
+
+static void end_loop(struct rank *rank)
+{
+    common_loop_stop(rank->loop);
+    common_loop_join(rank->loop);
+    common_loop_free(rank->loop);
+}
+
+// ---- ranks that are processes
+// --------------------------------------------------------------------------------------
+
+struct order { // to a process; its answer is a struct question
+    enum ask what;
+    uint32_t child, n, edge_frames_max, edge_queue_max;
+    int32_t parents[RANKS_MAX];
+    char dir[64];
+    bool begins; // a new tree: start a loop first
+};
+
+static int processes[RANKS_MAX]; // sockets by rank; 0: there is none
+
+static bool transfer(int fd, void *data, size_t len, bool out)
+{
+    uint8_t *at = data;
+    while (len > 0) {
+        ssize_t n = out ? write(fd, at, len) : read(fd, at, len);
+        if (n <= 0)
+            return false;
+        at += n;
+        len -= (size_t)n;
+    }
+    return true;
+}
+
+static bool address_of(const char *path, struct sockaddr_un *out)
+{
+    *out = (struct sockaddr_un){.sun_family = AF_UNIX};
+    return snprintf(out->sun_path, sizeof out->sun_path, "%s", path) < (int)sizeof out->sun_path;
+}
+
+void ranks_processes_lead(const char *path, uint32_t n)
+{
+    struct sockaddr_un address;
+    uint32_t rank;
+    int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (listener < 0 || n > RANKS_MAX || !address_of(path, &address) ||
+        bind(listener, (struct sockaddr *)&address, sizeof address) != 0 || listen(listener, RANKS_MAX) != 0)
+        abort();
+    for (uint32_t i = 1; i < n; i++) {
+        int fd = accept(listener, NULL, NULL);
+        if (fd < 0 || !transfer(fd, &rank, sizeof rank, false) || rank == 0 || rank >= n)
+            abort();
+        processes[rank] = fd;
+    }
+    close(listener);
+    unlink(path);
+}
+
+void ranks_processes_dismiss(void)
+{
+    for (uint32_t r = 0; r < RANKS_MAX; r++) {
+        if (processes[r] > 0)
+            close(processes[r]);
+        processes[r] = 0;
+    }
+}
+
+static void obey(struct ranks *ranks, uint32_t rank, const struct order *order, struct question *question)
+{
+    if (order->begins) {
+        const struct reduce_engine_ops *ops = ranks->options.ops;
+        ranks->options = (struct ranks_options){.ops = ops,
+                                                .n = order->n,
+                                                .edge_frames_max = order->edge_frames_max,
+                                                .edge_queue_max = order->edge_queue_max};
+        memcpy(ranks->parents, order->parents, sizeof ranks->parents);
+        memcpy(ranks->dir, order->dir, sizeof ranks->dir);
+        memset(ranks->secret.bytes, 0x5a, sizeof ranks->secret.bytes);
+        start_loop(ranks, rank);
+    }
+    question->child = order->child;
+    answer_here(&ranks->ranks[rank], order->what, question);
+    if (order->what == ASK_STOP)
+        end_loop(&ranks->ranks[rank]);
+}
+
+int ranks_processes_serve(const char *path, uint32_t rank, const struct reduce_engine_ops *ops)
+{
+    struct sockaddr_un address;
+    struct order order;
+    struct ranks *ranks = calloc(1, sizeof *ranks);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || !ranks || rank >= RANKS_MAX || !address_of(path, &address))
+        return 1;
+    while (connect(fd, (struct sockaddr *)&address, sizeof address) != 0)
+        usleep(1000); // rank 0 makes it
+    ranks->options.ops = ops;
+    if (!transfer(fd, &rank, sizeof rank, true))
+        return 1;
+    while (transfer(fd, &order, sizeof order, false)) {
+        struct question question = {0};
+        obey(ranks, rank, &order, &question);
+        if (!transfer(fd, &question, sizeof question, true))
+            return 1;
+    }
+    close(fd);
+    free(ranks);
+    return 0;
+}
+
+static void put_question(struct ranks *ranks, uint32_t rank, enum ask what, struct question *question)
+{
+    if (!ranks->remote || rank == 0) {
+        answer_here(&ranks->ranks[rank], what, question);
+        return;
+    }
+    struct order order = {.what = what,
+                          .child = question->child,
+                          .n = ranks->options.n,
+                          .edge_frames_max = ranks->options.edge_frames_max,
+                          .edge_queue_max = ranks->options.edge_queue_max,
+                          .begins = what == ASK_LISTEN};
+    memcpy(order.parents, ranks->parents, sizeof order.parents);
+    memcpy(order.dir, ranks->dir, sizeof order.dir);
+    assert_true(processes[rank] > 0);
+    assert_true(transfer(processes[rank], &order, sizeof order, true));
+    assert_true(transfer(processes[rank], question, sizeof *question, false));
+}
+
+// ---- a tree
+// -------------------------------------------------------------------------------------------------------
+
+static void ask(struct ranks *ranks, uint32_t rank, enum ask what)
+{
+    struct question question = {0};
+    put_question(ranks, rank, what, &question);
+    assert_false(question.failed);
+}
+
+struct ranks *ranks_start(const struct ranks_options *options)
+{
+    struct ranks *ranks = calloc(1, sizeof *ranks);
+    assert_non_null(ranks);
+    ranks->options = *options;
+    ranks->remote = processes[1] > 0;
+    memcpy(ranks->parents, options->parents, options->n * sizeof *options->parents);
+    memset(ranks->secret.bytes, 0x5a, sizeof ranks->secret.bytes);
+    snprintf(ranks->dir, sizeof ranks->dir, "/tmp/reduce.XXXXXX");
+    assert_non_null(mkdtemp(ranks->dir));
+    expected_term++;
+    for (uint32_t r = 0; r < options->n; r++) {
+        if (r == 0 || !ranks->remote)
+            start_loop(ranks, r);
+        if (r != options->absent)
+            ask(ranks, r, ASK_LISTEN);
+    }
+    for (uint32_t r = 0; r < options->n; r++)
+        ask(ranks, r, ASK_OPEN);
+    return ranks;
+}
+
+void ranks_close_root(struct ranks *ranks)
+{
+    ask(ranks, 0, ASK_CLOSE);
+}
+
+void ranks_vanish(struct ranks *ranks, uint32_t rank)
+{
+    ask(ranks, rank, ASK_VANISH);
 }
 
 void ranks_stop(struct ranks *ranks)
 {
     char endpoint[128];
     for (uint32_t r = 0; r < ranks->options.n; r++)
-        ask(ranks, r, stop_on_loop); // the root first: children see their links go
+        ask(ranks, r, ASK_STOP); // the root first: children see their links go
     for (uint32_t r = 0; r < ranks->options.n; r++) {
-        common_loop_stop(ranks->ranks[r].loop);
-        common_loop_join(ranks->ranks[r].loop);
-        common_loop_free(ranks->ranks[r].loop);
+        if (r == 0 || !ranks->remote)
+            end_loop(&ranks->ranks[r]);
         edge_endpoint(ranks, r, endpoint, sizeof endpoint);
         unlink(endpoint + strlen("unix://"));
     }

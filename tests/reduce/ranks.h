@@ -13,6 +13,13 @@
 
 struct ranks;
 
+// Ranks that are processes of their own, for engines that need that. One process a rank, rank 0 runs the
+// tests; the others serve it over a unix socket at `path`, made by rank 0, until it hangs up.
+void ranks_processes_lead(const char *path, uint32_t n); // returns when all are there
+void ranks_processes_dismiss(void);                      // they end
+int ranks_processes_serve(const char *path, uint32_t rank,
+                          const struct reduce_engine_ops *ops); // an exit code
+
 struct ranks_options {
     const struct reduce_engine_ops *ops;
     uint32_t n;
