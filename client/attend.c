@@ -11,6 +11,7 @@
 #include "client/rows.h"
 #include "client/split.h"
 #include "common/hash.h"
+#include "proto/mass.h"
 
 // 800 items of at most 76 bytes are a header of 60 KiB, far below its limit of 1 MiB. 16 MiB keep the
 // pipeline of a large call busy at a quarter of what a frame may hold.
@@ -95,8 +96,18 @@ static void set_item_error(banyan_item *item, const banyan_error *error)
 
 static void fail_all(banyan_item *items, size_t n_items, const banyan_error *error)
 {
-    for (size_t i = 0; items && i < n_items; i++)
+    for (size_t i = 0; items && i < n_items; i++) {
+        client_mass_clear(items[i].mass); // nothing that this call has made
         set_item_error(&items[i], error);
+    }
+}
+
+// Whether the item is sent in parts. A part's masses would have bins of their own.
+static bool cut(const banyan_item *item)
+{
+    const struct banyan_session *s = item->session;
+    uint64_t in = s->q_row + (item->k ? s->k_row + s->v_row : 0), out = s->o_row + s->lse_row;
+    return item->rows > RPC_ROWS_MAX || item->rows * (in > out ? in : out) > RPC_BYTES_MAX;
 }
 
 // What does not need the coordinator's word. A bad item fails alone.
@@ -120,6 +131,10 @@ static banyan_code check_item(const struct banyan_client *client, const banyan_i
         wrong = "k_scale and v_scale go with k and v of BANYAN_INT8 and BANYAN_FP8 only";
     else if (item->first > UINT64_MAX - item->rows)
         wrong = "first + rows is beyond 64 bits";
+    else if (item->mass && (item->mass->bins < 1 || item->mass->bins > PROTO_MASS_BINS_MAX))
+        wrong = "mass->bins is 1 to 4096";
+    else if (item->mass && cut(item))
+        wrong = "an item with masses has at most 4096 rows and 16 MiB: ask for fewer rows at a time";
     if (wrong)
         return client_error_set(error, BANYAN_INVALID_ARGUMENT, "item: %s", wrong);
     if (item->layer >= item->session->spec.layers)
@@ -150,6 +165,8 @@ static void pack_piece(struct client_attend *a, size_t nth)
     pb->v_bytes = item->k ? piece->rows * session->v_row : 0;
     pb->q_heads = session->spec.q_heads;
     pb->v_dim = session->spec.v_dim;
+    pb->mass_bins = item->mass ? item->mass->bins : 0;
+    pb->mass_heads = item->mass && item->mass->per_head;
     a->pb_items[nth] = pb;
     a->q[nth] = (struct common_slice){(const uint8_t *)item->q + piece->row * session->q_row,
                                       piece->rows * session->q_row};
@@ -222,6 +239,7 @@ static bool split_items(struct client_attend *a)
         banyan_item *item = &a->items[i];
         banyan_error wrong;
         item->length = item->digest = 0;
+        client_mass_clear(item->mass);
         item->code = check_item(a->client, item, &wrong);
         if (item->code != BANYAN_OK) {
             set_item_error(item, &wrong);
@@ -267,6 +285,8 @@ static bool pack(struct client_attend *a, uint64_t deadline_ns, bool trace)
 
 static void end(struct client_attend *a)
 {
+    for (size_t i = 0; a->code != BANYAN_OK && i < a->n_items; i++)
+        banyan_mass_free(a->items[i].mass);
     if (a->code != BANYAN_OK)
         fail_all(a->items, a->n_items, &a->error);
     if (a->trace) {
@@ -320,14 +340,19 @@ static void take_trace(struct client_attend *a, const Banyan__Pb__AttendReply *r
         return; // a trace is not worth an answer
     trace->workers = workers;
     for (size_t i = 0; i < reply->n_traces; i++) {
-        const Banyan__Pb__WorkerTrace *from = reply->traces[i];
-        banyan_worker_trace *to = &workers[trace->n_workers++];
-        *to = (banyan_worker_trace){.rank = from->rank,
-                                    .queue_ns = from->queue_ns,
-                                    .compute_ns = from->compute_ns,
-                                    .wait_ns = from->wait_ns,
-                                    .tokens = from->tokens};
-        client_copy_text(to->worker, sizeof to->worker, from->worker);
+        banyan_worker_trace one;
+        uint32_t at = 0;
+        client_trace_from_pb(reply->traces[i], &one);
+        while (at < trace->n_workers && strcmp(workers[at].worker, one.worker) != 0)
+            at++;
+        if (at == trace->n_workers) {
+            workers[trace->n_workers++] = one;
+            continue;
+        }
+        workers[at].queue_ns += one.queue_ns;
+        workers[at].compute_ns += one.compute_ns;
+        workers[at].wait_ns += one.wait_ns;
+        workers[at].tokens += one.tokens;
     }
 }
 
@@ -347,13 +372,20 @@ static banyan_code scatter(struct rpc *rpc, const struct proto_message *message,
 {
     struct client_attend *a = rpc->attend;
     const Banyan__Pb__AttendReply *reply = (const Banyan__Pb__AttendReply *)(message ? message->body : NULL);
-    if (!reply || reply->n_items != rpc->batch.count || message->n_tensors != (a->want_lse ? 2U : 1U) ||
+    const size_t n = a->want_lse ? 2 : 1; // a third or second one has the masses
+    if (!reply || reply->n_items != rpc->batch.count ||
+        (message->n_tensors != n && message->n_tensors != n + 1) ||
         message->tensors[0].bytes != rpc->o_bytes ||
         (a->want_lse && message->tensors[1].bytes != rpc->lse_bytes))
         return client_error_set(error, BANYAN_INTERNAL,
                                 "the coordinator's answer does not have the shape of the question");
     const uint8_t *o = message->tensors[0].data;
     const uint8_t *lse = a->want_lse ? message->tensors[1].data : NULL;
+    struct client_mass_reader masses = {.names = reply->workers, .n_names = reply->n_workers};
+    if (message->n_tensors > n) {
+        masses.values = message->tensors[n].data;
+        masses.left = message->tensors[n].bytes / sizeof(float);
+    }
     for (size_t i = 0; i < rpc->batch.count; i++) {
         const Banyan__Pb__AttendItemResult *result = reply->items[i];
         const struct client_piece *piece = &a->split.pieces[rpc->batch.first + i];
@@ -370,6 +402,10 @@ static banyan_code scatter(struct rpc *rpc, const struct proto_message *message,
             if (item->lse)
                 memcpy((uint8_t *)item->lse + piece->row * item->session->lse_row, lse, lse_bytes);
             take_result(item, piece, result);
+            banyan_code code =
+                item->mass ? client_mass_take(&masses, result->mass, item->mass, error) : BANYAN_OK;
+            if (code != BANYAN_OK)
+                return code;
         }
         o += o_bytes;
         if (lse)

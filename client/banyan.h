@@ -204,6 +204,36 @@ BANYAN_API banyan_code banyan_commit(banyan_session *session, uint32_t layer, ui
 // ---- attend
 // -----------------------------------------------------------------------------------------------------------------------------
 
+// Attention mass: which part of a row's attention each part of the context took. The mass of a part is
+// exp(lse of its keys alone - lse of all), its posterior probability (docs/ENERGY.md). It costs about as much
+// as the step itself, once more; o and lse have the same bits with and without it. Values are float32, each
+// row and head adds up: bins + sink = workers + sink = 1, to rounding; 0 everywhere where a row saw nothing,
+// NaN where its lse is.
+typedef struct banyan_mass_worker {
+    char name[65];
+    uint64_t tokens; // keys below `visible` that it computed
+} banyan_mass_worker;
+
+typedef struct banyan_mass {
+    // Wanted, by the caller:
+    uint32_t
+        bins; // stretches of whole chunks, at most: 1 .. 4096. As many as there are chunks: chunk by chunk
+    bool per_head; // of each query head; else the mean over the query heads
+    // Results, set to nothing when a call begins; banyan_mass_free:
+    banyan_code code;  // where the item's is OK: of the masses. o and lse are right whatever it says
+    char message[256]; // why there are none
+    uint32_t rows;     // of the item
+    uint32_t heads;    // 1, or the query heads
+    uint32_t n_bins;   // bin b: positions [b * bin_tokens, (b + 1) * bin_tokens) below `visible`
+    uint64_t bin_tokens, visible;
+    uint32_t n_workers; // that computed a part
+    banyan_mass_worker *workers;
+    float *bin;    // [rows][heads][n_bins]
+    float *worker; // [rows][heads][n_workers]
+    float *sink;   // [rows][heads] what the attention sink took; 0 where the session has none
+} banyan_mass;
+BANYAN_API void banyan_mass_free(banyan_mass *mass); // what it points to; NULL is allowed
+
 typedef struct banyan_item {
     banyan_session *session;
     uint32_t layer;
@@ -215,6 +245,9 @@ typedef struct banyan_item {
     uint64_t visible;               // 0: first + rows; else keys [0, visible) at most
     float *o;
     float *lse; // NULL: not wanted
+    // NULL: not wanted. Such an item has at most 4096 rows and 16 MiB, and rows * q_heads * bins is at most
+    // 2^20 (INVALID_ARGUMENT). For an item with a deadline: masses take their part of it.
+    banyan_mass *mass;
     // Results
     banyan_code code;    // of this item: a bad item fails alone
     banyan_error *error; // NULL or the caller's, filled when code is not OK
@@ -225,7 +258,11 @@ typedef struct banyan_item {
 typedef struct banyan_worker_trace {
     char worker[65];
     uint32_t rank;
-    uint64_t queue_ns, compute_ns, wait_ns, tokens;
+    int32_t parent;      // rank of its parent in the tree; −1: the root
+    uint64_t queue_ns;   // frame complete → its own computation begins
+    uint64_t compute_ns; // of its own part
+    uint64_t wait_ns;    // own part ready → its children's are merged
+    uint64_t tokens;     // keys that it computed
 } banyan_worker_trace;
 
 typedef struct banyan_trace { // where a call's time went
@@ -233,7 +270,8 @@ typedef struct banyan_trace { // where a call's time went
     uint64_t coordinator_ns;  // inside the coordinator, tree excluded
     uint64_t tree_ns;         // frame sent to the root → answer, the largest over the call's plans
     uint32_t n_workers;
-    banyan_worker_trace *workers; // allocated when asked for; banyan_trace_free
+    banyan_worker_trace *workers; // allocated when asked for; banyan_trace_free. Of the frames that carried
+                                  // the call, other calls' items in them included; several frames add up
 } banyan_trace;
 BANYAN_API void banyan_trace_free(banyan_trace *trace); // what it points to; NULL is allowed
 
@@ -309,6 +347,42 @@ typedef struct banyan_plan_info {
 BANYAN_API banyan_code banyan_session_get_plan(banyan_session *session, banyan_plan_info *out,
                                                banyan_error *error);
 BANYAN_API void banyan_plan_info_free(banyan_plan_info *info);
+
+// ---- watching
+// ---------------------------------------------------------------------------------------------------------------------------
+
+// What a session's last steps looked at and where their time went, for operators: beside the client that
+// makes the steps, which notices nothing. While a watch waits, the service looks at the session's next steps;
+// it keeps up to 64 of them (1 MiB) for the next watch, for the 64 sessions watched last. Steps whose client
+// asks for a trace or masses itself are kept, too.
+typedef struct banyan_watch_options {
+    uint32_t steps;   // 1 .. 64: an item of an attend is a step. 0: 1
+    uint64_t wait_ns; // for so many new ones, at most 50 s; then those that there are, kept ones included
+    bool all_layers;  // else only `layer`
+    uint32_t layer;
+    bool trace;         // only steps with a trace
+    uint32_t mass_bins; // not 0: only steps with masses; new ones with at most so many bins, 1 .. 1024
+    bool mass_per_head; // of each query head: q_heads * mass_bins is at most 65536
+} banyan_watch_options;
+
+typedef struct banyan_watched_step {
+    uint64_t step; // its number in the session
+    uint32_t layer, rows, attempts;
+    uint64_t first, visible;
+    bool append;
+    uint64_t age_ns;    // since it was answered
+    banyan_trace trace; // n_workers 0: it has none. total_ns: inside the service
+    banyan_mass mass;   // of its last row, rows 1; n_bins 0: it has none, `message` may say why
+} banyan_watched_step;
+
+typedef struct banyan_watch {
+    uint32_t n;
+    banyan_watched_step *steps; // oldest first
+} banyan_watch;
+// OK with n = 0: there was no such step. RESOURCE_EXHAUSTED: too many watch already.
+BANYAN_API banyan_code banyan_session_watch(banyan_session *session, const banyan_watch_options *options,
+                                            banyan_watch *out, banyan_error *error);
+BANYAN_API void banyan_watch_free(banyan_watch *watch); // what it points to; NULL is allowed
 
 // Round trip to the coordinator's health service.
 BANYAN_API banyan_code banyan_ping(banyan_client *client, uint64_t *rtt_ns, banyan_error *error);

@@ -149,6 +149,22 @@ void *client_attend_arg(const struct client_attend *attend);
 banyan_item *client_attend_items(const struct client_attend *attend, size_t *n_items);
 void client_attend_free(struct client_attend *attend);
 
+// ---- masses and traces
+// -------------------------------------------------------------------------------------------------------------------------------
+
+struct client_mass_reader { // a reply's masses, item after item
+    char **names;           // [n_names]
+    size_t n_names;
+    const float *values;
+    size_t left;
+};
+// Takes the next item's; its wishes stay. pb NULL: the answer has none. INTERNAL: it makes no sense. The
+// results are the caller's to free.
+banyan_code client_mass_take(struct client_mass_reader *reader, const Banyan__Pb__MassInfo *pb,
+                             banyan_mass *out, banyan_error *error);
+void client_mass_clear(banyan_mass *mass); // results to nothing, without freeing; NULL is allowed
+void client_trace_from_pb(const Banyan__Pb__WorkerTrace *pb, banyan_worker_trace *out);
+
 // Counts an asynchronous call against calls_max; any thread.
 banyan_code client_reserve(struct banyan_client *client, banyan_error *error);
 void client_release(struct banyan_client *client);

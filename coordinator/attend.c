@@ -8,6 +8,7 @@
 #include "coordinator/scheduler.h"
 #include "coordinator/session.h"
 #include "proto/kv.h"
+#include "proto/mass.h"
 
 #define ROWS_MAX      4096
 #define DEADLINE_MOST (3600 * COMMON_NS_PER_S) // a call that would wait longer waits this long
@@ -18,8 +19,11 @@ void coordinator_attend_unref(struct coordinator_attend *a)
     if (--a->refs)
         return;
     a->c->bytes -= a->o_bytes + a->lse_bytes;
-    for (uint32_t i = 0; i < a->n_items; i++)
+    for (uint32_t i = 0; i < a->n_items; i++) {
         free(a->items[i].failure);
+        free(a->items[i].traces);
+        coordinator_masses_free(a->items[i].masses);
+    }
     proto_step_result_free(a->result);
     common_blob_unref(a->blob);
     free(a->traces);
@@ -32,6 +36,13 @@ bool coordinator_attend_room(struct coordinator_attend *a)
     if (!a->out)
         a->out = calloc(1, a->o_bytes + a->lse_bytes + 1); // zeros where an item fails
     return a->out != NULL;
+}
+
+const float *coordinator_item_lse(const struct coordinator_item *item)
+{
+    const struct coordinator_attend *a = item->attend;
+    const uint8_t *lse = a->result ? a->result->tensors[1] : a->out ? a->out + a->o_bytes : NULL;
+    return lse ? (const float *)(const void *)(lse + item->lse_offset) : NULL;
 }
 
 // ---- the answer
@@ -54,14 +65,43 @@ static void zero_failed(struct coordinator_attend *a)
     }
 }
 
+void coordinator_trace_message(const struct proto_trace *trace, Banyan__Pb__WorkerTrace *out)
+{
+    *out = (Banyan__Pb__WorkerTrace)BANYAN__PB__WORKER_TRACE__INIT;
+    out->worker = (char *)trace->worker;
+    out->queue_ns = trace->queue_ns;
+    out->compute_ns = trace->compute_ns;
+    out->wait_ns = trace->wait_ns;
+    out->tokens = trace->tokens;
+    out->rank = trace->rank;
+    out->parent = trace->parent;
+}
+
+static bool pack_masses(const struct coordinator_attend *a, struct coordinator_mass_message *out)
+{
+    struct coordinator_masses **list = calloc(a->n_items, sizeof(struct coordinator_masses *));
+    for (uint32_t i = 0; list && i < a->n_items; i++)
+        if (a->items[i].state == COORDINATOR_ITEM_DONE && !a->items[i].failure)
+            list[i] = a->items[i].masses;
+    bool ok = list && coordinator_mass_message_init(out, list, a->n_items);
+    free(list);
+    return ok;
+}
+
 static void reply(struct coordinator_attend *a, struct proto_request *request, enum common_code unfinished,
                   const char *text)
 {
-    size_t n = a->n_items, t = a->n_traces;
+    size_t n = a->n_items, t = a->want_trace ? a->n_traces : 0;
     size_t bytes = n * (sizeof(Banyan__Pb__AttendItemResult) + sizeof(void *)) +
                    t * (sizeof(Banyan__Pb__WorkerTrace) + sizeof(void *));
     uint8_t *scratch = coordinator_scratch(a->c, bytes + 1);
     if (!scratch || (!a->result && !coordinator_attend_room(a))) {
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "the coordinator is out of memory", NULL, 0);
+        coordinator_attend_unref(a);
+        return;
+    }
+    struct coordinator_mass_message masses = {0};
+    if (a->want_mass && !pack_masses(a, &masses)) {
         proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "the coordinator is out of memory", NULL, 0);
         coordinator_attend_unref(a);
         return;
@@ -87,16 +127,11 @@ static void reply(struct coordinator_attend *a, struct proto_request *request, e
         items[i].status = failure ? proto_status_to_pb(failure) : NULL;
         items[i].length = failure ? 0 : item->length;
         items[i].plan_digest = failure ? 0 : item->plan_digest;
+        items[i].mass = masses.n ? masses.infos[i] : NULL;
         item_pointers[i] = &items[i];
     }
     for (size_t i = 0; i < t; i++) {
-        traces[i] = (Banyan__Pb__WorkerTrace)BANYAN__PB__WORKER_TRACE__INIT;
-        traces[i].worker = a->traces[i].worker;
-        traces[i].queue_ns = a->traces[i].queue_ns;
-        traces[i].compute_ns = a->traces[i].compute_ns;
-        traces[i].wait_ns = a->traces[i].wait_ns;
-        traces[i].tokens = a->traces[i].tokens;
-        traces[i].rank = a->traces[i].rank;
+        coordinator_trace_message(&a->traces[i], &traces[i]);
         trace_pointers[i] = &traces[i];
     }
     Banyan__Pb__AttendReply m = BANYAN__PB__ATTEND_REPLY__INIT;
@@ -105,11 +140,13 @@ static void reply(struct coordinator_attend *a, struct proto_request *request, e
     m.items = item_pointers;
     m.n_traces = t;
     m.traces = trace_pointers;
+    m.n_workers = masses.n_names;
+    m.workers = masses.names;
     m.tree_ns = a->tree_ns;
     m.coordinator_ns = inside > a->tree_ns ? inside - a->tree_ns : 0;
     struct common_slice o = {a->result ? a->result->tensors[0] : a->out, a->o_bytes};
     struct common_slice lse = {a->result ? a->result->tensors[1] : a->out + a->o_bytes, a->lse_bytes};
-    struct proto_tensor_out tensors[2] = {
+    struct proto_tensor_out tensors[3] = {
         {.dtype = BANYAN__PB__DTYPE__DTYPE_F32,
          .n_dims = 1,
          .dims = {a->o_bytes / sizeof(float)},
@@ -122,7 +159,11 @@ static void reply(struct coordinator_attend *a, struct proto_request *request, e
          .n_pieces = 1},
     };
     // `items` is in the scratch memory: nothing between here and its last use may build another message.
-    proto_request_reply(request, &m.base, tensors, a->want_lse ? 2 : 1, sent, a);
+    size_t n_tensors = a->want_lse ? 2 : 1;
+    if (masses.tensor.n_pieces)
+        tensors[n_tensors++] = masses.tensor;
+    proto_request_reply(request, &m.base, tensors, n_tensors, sent, a);
+    coordinator_mass_message_fini(&masses);
     for (size_t i = 0; i < n; i++)
         proto_status_pb_free(items[i].status);
 }
@@ -170,6 +211,14 @@ static bool check_shape(struct coordinator_item *item, const struct coordinator_
     uint64_t q = rows * spec->q_heads * spec->k_dim * sizeof(float);
     uint64_t k = item->append ? rows * proto_kv_row_bytes(spec->kv_type, spec->kv_heads, spec->k_dim) : 0;
     uint64_t v = item->append ? rows * proto_kv_row_bytes(spec->kv_type, spec->kv_heads, spec->v_dim) : 0;
+    if (item->mass_bins > PROTO_MASS_BINS_MAX)
+        return bad_item(item, "masses of %" PRIu64 " bins: at most %" PRIu64 " are allowed", item->mass_bins,
+                        PROTO_MASS_BINS_MAX);
+    if (rows * spec->q_heads * item->mass_bins > PROTO_MASS_VALUES_MAX)
+        return bad_item(item,
+                        "rows, query heads and bins of masses make %" PRIu64 " values, at most %" PRIu64
+                        " are allowed: ask for fewer bins, or fewer rows at a time",
+                        rows * spec->q_heads * item->mass_bins, PROTO_MASS_VALUES_MAX);
     if (rows < 1 || rows > ROWS_MAX)
         return bad_item(item, "an item has %" PRIu64 " rows: 1 to %" PRIu64 " are allowed", rows, ROWS_MAX);
     if (item->layer >= spec->layers)
@@ -256,6 +305,9 @@ static void take_item(struct coordinator_item *item, struct coordinator_attend *
     item->append = m->append;
     item->asked_visible = m->visible;
     item->incarnation = m->incarnation;
+    item->mass_bins = m->mass_bins;
+    item->mass_heads = m->mass_heads;
+    a->want_mass = a->want_mass || m->mass_bins;
 }
 
 static enum common_code take_all(struct coordinator_attend *a, const struct proto_message *message,

@@ -13,6 +13,7 @@
 #include "coordinator/scheduler.h"
 #include "coordinator/session.h"
 #include "coordinator/session_service.h"
+#include "coordinator/watch.h"
 
 #define ANYBODY                                                                                              \
     (1u << BANYAN__PB__ROLE__ROLE_CLIENT | 1u << BANYAN__PB__ROLE__ROLE_WORKER |                             \
@@ -33,6 +34,7 @@ static const struct proto_method methods[] = {
     {METHOD(SESSION_TRUNCATE), CLIENT, coordinator_handle_session_truncate},
     {METHOD(SESSION_FORK), CLIENT, coordinator_handle_session_fork},
     {METHOD(SESSION_PLAN), CLIENT, coordinator_handle_session_plan},
+    {METHOD(SESSION_WATCH), CLIENT, coordinator_handle_session_watch},
     {METHOD(ATTACH_OPEN), CLIENT, coordinator_handle_attach_open},
     {METHOD(ATTACH_COMMIT), CLIENT, coordinator_handle_attach_commit},
     {METHOD(ATTEND), CLIENT, coordinator_handle_attend},

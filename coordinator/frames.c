@@ -219,7 +219,7 @@ static void add_slab(struct coordinator_frame *f, struct coordinator_item *item,
         f->step.attempt = item->attempt;
     if (item->attend->deadline_ns > f->step.deadline_ns)
         f->step.deadline_ns = item->attend->deadline_ns;
-    f->step.want_trace = f->step.want_trace || item->attend->want_trace;
+    f->step.want_trace = f->step.want_trace || item->attend->want_trace || item->look;
 }
 
 // Whether the client's own bytes are the frame's: whole items that lie one behind the other in a request.
@@ -401,25 +401,27 @@ void coordinator_plan_pump(struct coordinator_plan *plan)
 // ---- taking apart
 // --------------------------------------------------------------------------------------------------
 
-static void take_traces(struct coordinator_attend *a, const struct coordinator_frame *f,
+static void take_traces(struct proto_trace **traces, uint32_t *n, const struct coordinator_frame *f,
                         const struct proto_step_result *result)
 {
     for (uint32_t i = 0; i < result->n_traces; i++) {
         const struct proto_trace *t = &result->traces[i];
         uint32_t at = 0;
-        while (at < a->n_traces && strcmp(a->traces[at].worker, t->worker))
+        while (at < *n && strcmp((*traces)[at].worker, t->worker))
             at++;
-        if (at < a->n_traces) { // several frames: the parts add up
-            a->traces[at].queue_ns += t->queue_ns;
-            a->traces[at].compute_ns += t->compute_ns;
-            a->traces[at].wait_ns += t->wait_ns;
-            a->traces[at].tokens += t->tokens;
+        if (at < *n) { // several frames: the parts add up
+            (*traces)[at].queue_ns += t->queue_ns;
+            (*traces)[at].compute_ns += t->compute_ns;
+            (*traces)[at].wait_ns += t->wait_ns;
+            (*traces)[at].tokens += t->tokens;
             continue;
         }
         if (at >= 1024 || t->rank >= f->plan->n)
             continue;
-        a->traces = grown(a->traces, at + 1, sizeof(*a->traces));
-        a->traces[a->n_traces++] = *t;
+        *traces = grown(*traces, at + 1, sizeof(**traces));
+        (*traces)[at] = *t;
+        (*traces)[at].parent = f->plan->tree->nodes[t->rank].parent;
+        *n = at + 1;
     }
 }
 
@@ -528,7 +530,7 @@ static void copy_out(const struct coordinator_frame *f, const struct proto_step_
             if (coordinator_attend_room(a)) {
                 coordinator_slabs_at(&item->slabs, f->nth[i], &slab);
                 scatter(item, &slab, o, a->out + item->o_offset, sent->v_dim * sizeof(float));
-                if (a->want_lse)
+                if (a->want_lse || item->mass_bins || item->look)
                     scatter(item, &slab, lse, a->out + a->o_bytes + item->lse_offset, sizeof(float));
             } else {
                 slab_failed(item, COMMON_RESOURCE_EXHAUSTED, "", "the coordinator is out of memory", "",
@@ -570,7 +572,10 @@ static void landed(void *arg, enum common_code code, const char *text, struct pr
         if (tree_ns > a->tree_ns)
             a->tree_ns = tree_ns;
         if (code == COMMON_OK && a->want_trace && (i == 0 || f->owners[i - 1]->attend != a))
-            take_traces(a, f, result);
+            take_traces(&a->traces, &a->n_traces, f, result);
+        struct coordinator_item *item = f->owners[i];
+        if (code == COMMON_OK && item->look && (i == 0 || f->owners[i - 1] != item))
+            take_traces(&item->traces, &item->n_traces, f, result);
     }
     if (code != COMMON_OK) {
         frame_failed(f, code, text);

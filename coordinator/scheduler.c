@@ -10,6 +10,7 @@
 #include "common/hash.h"
 #include "coordinator/relayout.h"
 #include "coordinator/session.h"
+#include "coordinator/watch.h"
 
 #define DEADLINE_TICK_NS (10 * COMMON_NS_PER_MS)
 #define RETRY_FIRST_NS   COMMON_NS_PER_MS
@@ -68,6 +69,8 @@ void coordinator_item_finish(struct coordinator_item *item)
         s->steps++;
         s->last_used_ns = common_clock_ns();
         c->count_steps++;
+        if (item->look || item->masses || a->want_trace)
+            coordinator_watch_step(item, s);
     }
     c->items--;
     if (!--a->left)
@@ -325,6 +328,7 @@ static void queue(struct coordinator_item *item, struct coordinator_session *s)
     coordinator_session_share(s);
     item->s = s;
     item->plan = plan;
+    item->look = coordinator_watch_wants(s->watch, item->layer);
     s->writing += item->append;
     if (item->append && !item->write)
         item->write = ++s->write;
@@ -406,12 +410,48 @@ void coordinator_item_acknowledge(struct coordinator_item *item)
     coordinator_scheduler_pump(s);
 }
 
+static void weighed(void *arg, struct coordinator_masses *masses)
+{
+    struct coordinator_item *item = arg;
+    struct coordinator_attend *a = item->attend;
+    size_t values = masses->rows * masses->heads * coordinator_masses_columns(masses);
+    item->masses = masses;
+    if (masses->failure.code == COMMON_OK && a->mass_values + values > PROTO_MASS_CALL_MAX)
+        proto_status_set(&masses->failure, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+                         "the call asks for too many masses: ask for fewer bins, rows or items at a time");
+    else if (masses->failure.code == COMMON_OK)
+        a->mass_values += values;
+    coordinator_item_landed(item);
+}
+
+// All of it has been answered but for where its rows looked: a computation beside it, for which it stays in
+// flight.
+static void weigh(struct coordinator_item *item)
+{
+    struct coordinator_mass_ask ask = {.s = item->s,
+                                       .layer = item->layer,
+                                       .rows = item->rows,
+                                       .bins = item->mass_bins,
+                                       .heads = item->mass_heads,
+                                       .first = item->first,
+                                       .visible = item->visible,
+                                       .deadline_ns = item->attend->deadline_ns,
+                                       .q = item->q,
+                                       .lse = coordinator_item_lse(item)};
+    item->in_frames++;
+    coordinator_mass_start(&ask, weighed, item);
+}
+
 void coordinator_item_landed(struct coordinator_item *item)
 {
     item->in_frames--;
     if (item->in_frames)
         return;
     bool over = !item->attend->request; // answered: its deadline passed, or its caller is gone
+    if (item->mass_bins && !item->masses && !item->slabs_left && !item->failure && !over) {
+        weigh(item);
+        return;
+    }
     if (item->failure && item->again && !over) {
         if (item->state == COORDINATOR_ITEM_QUEUED)
             coordinator_list_remove(&item->plan->big, item);
@@ -474,6 +514,7 @@ void coordinator_scheduler_stop(struct coordinator *c)
 {
     while (c->attends)
         coordinator_attend_answer(c->attends, COMMON_UNAVAILABLE, "the coordinator is stopping");
+    coordinator_watch_stop(c);
     common_timer_stop(c->deadlines);
     common_timer_stop(c->retry);
 }

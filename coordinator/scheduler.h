@@ -11,6 +11,7 @@
 #ifndef COORDINATOR_SCHEDULER_H
 #define COORDINATOR_SCHEDULER_H
 
+#include "coordinator/mass.h"
 #include "coordinator/plans.h"
 #include "coordinator/slab.h"
 #include "coordinator/state.h"
@@ -51,6 +52,12 @@ struct coordinator_item {
     uint32_t next_slab, slabs_left, bands_left, in_frames,
         attempt; // bands: of rows whose append is not stored yet
     uint64_t visible, length_before, write, retry_at_ns, digest, plan_digest, length;
+    uint32_t mass_bins; // masses are wanted, of so many stretches at most; 0: none
+    bool mass_heads;    // of each query head
+    struct coordinator_masses *masses;
+    bool look;                  // somebody watches the session
+    struct proto_trace *traces; // [n_traces] of the frames that carried it, when somebody looks
+    uint32_t n_traces;
     bool again;                   // a slab failed in a way that a new attempt may mend
     struct proto_status *failure; // why not; NULL so far
 };
@@ -61,7 +68,7 @@ struct coordinator_attend {
     struct proto_request *request; // NULL once answered
     struct common_blob *blob;      // of the request: what the items point into
     uint64_t arrived_ns, deadline_ns, tree_ns;
-    bool want_lse, want_trace;
+    bool want_lse, want_trace, want_mass;
     uint32_t refs; // unfinished items, an answer not sent, callbacks to come
     uint32_t left; // unfinished items
     size_t o_bytes, lse_bytes;
@@ -70,6 +77,7 @@ struct coordinator_attend {
         *result; // instead of `out`: the whole answer of the one frame that carried exactly this call
     struct proto_trace *traces;
     uint32_t n_traces, n_items;
+    size_t mass_values; // of all items' masses
     struct coordinator_item items[];
 };
 
@@ -102,6 +110,10 @@ void coordinator_attend_answer(struct coordinator_attend *a, enum common_code un
                                const char *text); // at most once
 void coordinator_attend_unref(struct coordinator_attend *a);
 bool coordinator_attend_room(struct coordinator_attend *a); // makes `out`; false: out of memory
+// lse of an item whose slabs are all back, [rows][q_heads]. NULL where nobody said that it would be needed.
+const float *coordinator_item_lse(const struct coordinator_item *item);
+void coordinator_trace_message(const struct proto_trace *trace,
+                               Banyan__Pb__WorkerTrace *out); // strings are borrowed
 
 // ---- frames.c ----
 void coordinator_plan_pump(struct coordinator_plan *plan); // sends what may be sent

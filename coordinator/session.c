@@ -13,6 +13,7 @@
 #include "coordinator/plans.h"
 #include "coordinator/relayout.h"
 #include "coordinator/scheduler.h"
+#include "coordinator/watch.h"
 #include "proto/kv.h"
 
 // ---- state
@@ -243,6 +244,7 @@ void coordinator_session_destroy(struct coordinator_session *s)
     c->free_slots[c->n_free_slots++] = slot;
     c->n_sessions--;
     coordinator_scheduler_session_gone(s);
+    coordinator_watch_session_gone(s);
     while (s->doors) {
         struct coordinator_door *door = s->doors;
         s->doors = door->next;

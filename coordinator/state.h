@@ -115,6 +115,7 @@ struct coordinator_session;
 struct coordinator_item;
 struct coordinator_plan;
 struct coordinator_placing;
+struct coordinator_watch;
 
 typedef void (*coordinator_session_fn)(void *arg,
                                        struct coordinator_session *session); // NULL: it was deleted meanwhile
@@ -164,6 +165,7 @@ struct coordinator_session {
     bool pumping;
     bool untidy; // a failed append may have left rows that no layer counts: the next truncate takes them away
     uint64_t steps, last_used_ns;
+    struct coordinator_watch *watch; // what its last steps looked at (watch.h); NULL: nobody has asked
     uint64_t ticket_until_ns; // when the last ticket given for it ends: rows may be on their way until then
 };
 
@@ -206,6 +208,8 @@ struct coordinator {
     struct common_timer *deadlines, *retry;
     bool deadlines_run, retry_runs;
     uint32_t items; // under way
+    struct coordinator_watch *watches;
+    uint32_t n_watches;
     uint64_t bytes; // of replies being gathered
     void *scratch;  // memory to build replies in
     size_t scratch_bytes;

@@ -377,7 +377,7 @@ enum common_code proto_step_result_decode(const struct proto_message *message, u
     for (size_t i = 0; i < from->n_traces; i++) {
         const Banyan__Pb__WorkerTrace *it = from->traces[i];
         struct proto_trace *trace = &result->traces[result->n_traces++];
-        *trace = (struct proto_trace){it->rank, it->queue_ns, it->compute_ns, it->wait_ns, it->tokens, ""};
+        *trace = (struct proto_trace){it->rank, it->queue_ns, it->compute_ns, it->wait_ns, it->tokens, 0, ""};
         if (!copy_name(trace->worker, it->worker)) {
             proto_step_result_free(result);
             return common_error_set(err, COMMON_INVALID_ARGUMENT,

@@ -70,6 +70,7 @@ void proto_step_free(struct proto_step *step); // NULL is allowed
 struct proto_trace { // one worker's part in a step
     uint32_t rank;
     uint64_t queue_ns, compute_ns, wait_ns, tokens;
+    int32_t parent; // rank; the coordinator sets it, in no frame
     char worker[65];
 };
 

@@ -163,6 +163,51 @@ static double ratio(double got, double want, double bound)
     return isfinite(d) && bound > 0 ? d / bound : INFINITY;
 }
 
+static struct kernels_spec kernels_spec_of(const banyan_spec *s)
+{
+    return (struct kernels_spec){.kv_type = (enum kernels_kv_type)s->kv_type,
+                                 .k_dim = s->k_dim,
+                                 .v_dim = s->v_dim,
+                                 .q_heads = s->q_heads,
+                                 .kv_heads = s->kv_heads,
+                                 .scale = s->scale != 0 ? s->scale : 1.0f / sqrtf((float)s->k_dim),
+                                 .soft_cap = s->soft_cap,
+                                 .window = s->window,
+                                 .alibi = s->alibi};
+}
+
+double context_lse(const struct context *c, uint32_t layer, uint64_t position, uint32_t head,
+                   uint64_t visible, const float *q, uint32_t row, uint64_t from, uint64_t to, bool with_sink,
+                   double *allowed)
+{
+    const banyan_spec *s = &c->spec;
+    uint32_t h = head / (s->q_heads / s->kv_heads);
+    size_t scales = s->kv_heads * sizeof(float);
+    uint64_t n = to - from;
+    const uint8_t *k_scales = (const uint8_t *)c->k_scale[layer];
+    void *k = one_head(c->k[layer] + from * c->k_row, c->k_row, s->k_dim * rounding_bytes(s->kv_type), h, n);
+    void *k_scale = k_scales ? one_head(k_scales + from * scales, scales, sizeof(float), h, n) : NULL;
+    struct kernels_spec ks = kernels_spec_of(s); // of this head alone, and V has nothing to say
+    ks.q_heads = ks.kv_heads = ks.v_dim = 1;
+    ks.alibi = s->alibi ? s->alibi + head : NULL;
+    struct kernels_run run = {
+        .k = k, .v = k, .first = from, .rows = (uint32_t)n, .k_scale = k_scale, .v_scale = k_scale};
+    struct kernels_job job = {.spec = &ks,
+                              .rows = 1,
+                              .q_first = position,
+                              .visible = visible,
+                              .q = q + ((size_t)row * s->q_heads + head) * s->k_dim,
+                              .runs = &run,
+                              .run_count = n > 0};
+    struct kernels_reference_row result;
+    double o;
+    kernels_reference(&job, with_sink && s->sinks ? s->sinks + head : NULL, &o, &result);
+    free(k);
+    free(k_scale);
+    *allowed = kernels_reference_bound_lse(&result);
+    return result.lse;
+}
+
 void context_check(const struct context *c, uint32_t layer, uint64_t first, uint32_t rows, uint64_t visible,
                    const float *q, const float *o, const float *lse, struct worst *worst, const char *what)
 {
@@ -170,15 +215,7 @@ void context_check(const struct context *c, uint32_t layer, uint64_t first, uint
     uint32_t group = s->q_heads / s->kv_heads;
     uint64_t keys = visible ? visible : first + rows;
     size_t element = rounding_bytes(s->kv_type);
-    struct kernels_spec ks = {.kv_type = (enum kernels_kv_type)s->kv_type,
-                              .k_dim = s->k_dim,
-                              .v_dim = s->v_dim,
-                              .q_heads = s->q_heads,
-                              .kv_heads = s->kv_heads,
-                              .scale = s->scale != 0 ? s->scale : 1.0f / sqrtf((float)s->k_dim),
-                              .soft_cap = s->soft_cap,
-                              .window = s->window,
-                              .alibi = s->alibi};
+    struct kernels_spec ks = kernels_spec_of(s);
     double *want = allocate((size_t)rows * group * s->v_dim * sizeof(*want));
     struct kernels_reference_row *row = allocate((size_t)rows * group * sizeof(*row));
     assert_true(keys <= c->room);

@@ -36,6 +36,13 @@ const float *context_v_scale(const struct context *c, uint32_t layer, uint64_t p
 banyan_code context_attach(banyan_session *session, const struct context *c, uint32_t layer, uint64_t first,
                            uint64_t count, banyan_error *error);
 
+// lse of query row `row` of q ([rows][q_heads][k_dim]), which stands at `position`, over the keys [from, to)
+// that it sees, in float64; with_sink: the head's attention sink counts, too. *allowed: how far off a served
+// one may be.
+double context_lse(const struct context *c, uint32_t layer, uint64_t position, uint32_t head,
+                   uint64_t visible, const float *q, uint32_t row, uint64_t from, uint64_t to, bool with_sink,
+                   double *allowed);
+
 // Query rows for this spec; free them.
 float *context_queries(const banyan_spec *spec, uint32_t rows, uint64_t seed);
 
