@@ -330,6 +330,7 @@ static void take_trace(struct client_attend *a, const Banyan__Pb__AttendReply *r
 {
     banyan_trace *trace = a->trace;
     trace->coordinator_ns += reply->coordinator_ns;
+    trace->mass_ns += reply->mass_ns;
     if (reply->tree_ns > trace->tree_ns)
         trace->tree_ns = reply->tree_ns;
     if (reply->n_traces == 0 || reply->n_traces > CLIENT_WORKERS_MAX)

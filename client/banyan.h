@@ -267,8 +267,9 @@ typedef struct banyan_worker_trace {
 
 typedef struct banyan_trace { // where a call's time went
     uint64_t total_ns;        // seen by the caller's side of the wire
-    uint64_t coordinator_ns;  // inside the coordinator, tree excluded
+    uint64_t coordinator_ns;  // inside the coordinator, tree and masses excluded
     uint64_t tree_ns;         // frame sent to the root → answer, the largest over the call's plans
+    uint64_t mass_ns;         // for masses, where an item asked for them
     uint32_t n_workers;
     banyan_worker_trace *workers; // allocated when asked for; banyan_trace_free. Of the frames that carried
                                   // the call, other calls' items in them included; several frames add up

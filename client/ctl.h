@@ -48,7 +48,8 @@ struct ctl_command {
     enum ctl_exit (*check)(int n_args, char **args);
 };
 
-extern const struct ctl_command ctl_info_commands[], ctl_session_commands[], ctl_tensor_commands[];
+extern const struct ctl_command ctl_info_commands[], ctl_session_commands[], ctl_tensor_commands[],
+    ctl_watch_commands[];
 
 // ---- ctl_args.c -------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@
 
 static struct {
     const char *endpoint, *token_file, *output;
+    bool json;
     uint64_t timeout_ns;
 } given = {.timeout_ns = 10 * COMMON_NS_PER_S};
 
@@ -22,6 +23,7 @@ static const struct common_option global_options[] = {
     {"token-file", 't', COMMON_OPTION_STRING, &given.token_file, "FILE",
      "File with the client token. Default: BANYAN_TOKEN_FILE, else none.", 0, 0},
     {"output", 'o', COMMON_OPTION_STRING, &given.output, "FORMAT", "table (default) or json.", 0, 0},
+    {"json", 0, COMMON_OPTION_FLAG, &given.json, NULL, "The same as --output=json.", 0, 0},
     {"timeout", 0, COMMON_OPTION_DURATION, &given.timeout_ns, "TIME",
      "How long to wait for an answer. Default: 10s.", COMMON_NS_PER_MS, 24 * 3600 * COMMON_NS_PER_S},
     {0},
@@ -52,7 +54,7 @@ bool ctl_settle(struct ctl *ctl)
         ctl_say(CTL_USAGE, "--output: '%.40s' is neither table nor json", given.output);
         return false;
     }
-    ctl->json = given.output && strcmp(given.output, "json") == 0;
+    ctl->json = given.json || (given.output && strcmp(given.output, "json") == 0);
     return true;
 }
 

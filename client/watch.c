@@ -36,7 +36,10 @@ static banyan_code take_step(const Banyan__Pb__WatchedStep *pb, struct client_ma
         .visible = pb->visible,
         .append = pb->append,
         .age_ns = pb->age_ns,
-        .trace = {.total_ns = pb->total_ns, .coordinator_ns = pb->coordinator_ns, .tree_ns = pb->tree_ns},
+        .trace = {.total_ns = pb->total_ns,
+                  .coordinator_ns = pb->coordinator_ns,
+                  .tree_ns = pb->tree_ns,
+                  .mass_ns = pb->mass_ns},
     };
     if (pb->n_traces > CLIENT_WORKERS_MAX)
         return client_error_set(error, BANYAN_INTERNAL, "the coordinator's traces make no sense");

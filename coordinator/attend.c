@@ -143,7 +143,8 @@ static void reply(struct coordinator_attend *a, struct proto_request *request, e
     m.n_workers = masses.n_names;
     m.workers = masses.names;
     m.tree_ns = a->tree_ns;
-    m.coordinator_ns = inside > a->tree_ns ? inside - a->tree_ns : 0;
+    m.mass_ns = a->mass_ns;
+    m.coordinator_ns = coordinator_own_ns(inside, a->tree_ns, a->mass_ns);
     struct common_slice o = {a->result ? a->result->tensors[0] : a->out, a->o_bytes};
     struct common_slice lse = {a->result ? a->result->tensors[1] : a->out + a->o_bytes, a->lse_bytes};
     struct proto_tensor_out tensors[3] = {

@@ -415,7 +415,9 @@ static void weighed(void *arg, struct coordinator_masses *masses)
     struct coordinator_item *item = arg;
     struct coordinator_attend *a = item->attend;
     size_t values = masses->rows * masses->heads * coordinator_masses_columns(masses);
+    uint64_t took_ns = common_clock_ns() - item->weighed_ns;
     item->masses = masses;
+    a->mass_ns = took_ns > a->mass_ns ? took_ns : a->mass_ns;
     if (masses->failure.code == COMMON_OK && a->mass_values + values > PROTO_MASS_CALL_MAX)
         proto_status_set(&masses->failure, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
                          "the call asks for too many masses: ask for fewer bins, rows or items at a time");
@@ -439,6 +441,7 @@ static void weigh(struct coordinator_item *item)
                                        .q = item->q,
                                        .lse = coordinator_item_lse(item)};
     item->in_frames++;
+    item->weighed_ns = common_clock_ns();
     coordinator_mass_start(&ask, weighed, item);
 }
 

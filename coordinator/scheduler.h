@@ -55,6 +55,7 @@ struct coordinator_item {
     uint32_t mass_bins; // masses are wanted, of so many stretches at most; 0: none
     bool mass_heads;    // of each query head
     struct coordinator_masses *masses;
+    uint64_t weighed_ns;        // when they were asked for
     bool look;                  // somebody watches the session
     struct proto_trace *traces; // [n_traces] of the frames that carried it, when somebody looks
     uint32_t n_traces;
@@ -67,7 +68,7 @@ struct coordinator_attend {
     struct coordinator *c;
     struct proto_request *request; // NULL once answered
     struct common_blob *blob;      // of the request: what the items point into
-    uint64_t arrived_ns, deadline_ns, tree_ns;
+    uint64_t arrived_ns, deadline_ns, tree_ns, mass_ns;
     bool want_lse, want_trace, want_mass;
     uint32_t refs; // unfinished items, an answer not sent, callbacks to come
     uint32_t left; // unfinished items
@@ -119,6 +120,12 @@ void coordinator_trace_message(const struct proto_trace *trace,
 void coordinator_plan_pump(struct coordinator_plan *plan); // sends what may be sent
 void coordinator_plan_enqueue(struct coordinator_plan *plan, struct coordinator_item *item);
 void coordinator_frames_free(struct coordinator *c);
+
+// Of the time inside the coordinator, what it did not wait for a tree or for masses.
+static inline uint64_t coordinator_own_ns(uint64_t inside_ns, uint64_t tree_ns, uint64_t mass_ns)
+{
+    return inside_ns > tree_ns + mass_ns ? inside_ns - tree_ns - mass_ns : 0;
+}
 
 static inline void coordinator_list_push(struct coordinator_item_list *list, struct coordinator_item *item)
 {

@@ -176,6 +176,7 @@ void coordinator_watch_step(struct coordinator_item *item, struct coordinator_se
                                       .visible = item->visible,
                                       .at_ns = common_clock_ns(),
                                       .tree_ns = a->tree_ns,
+                                      .mass_ns = a->mass_ns,
                                       .layer = item->layer,
                                       .rows = item->rows,
                                       .attempts = item->attempt,

@@ -21,7 +21,7 @@
     8 // masses being computed for watchers of one session; a step beyond has none
 
 struct coordinator_seen { // a step
-    uint64_t step, incarnation, first, visible, at_ns, total_ns, tree_ns;
+    uint64_t step, incarnation, first, visible, at_ns, total_ns, tree_ns, mass_ns;
     uint32_t layer, rows, attempts, n_traces;
     bool append;
     struct proto_trace *traces;        // [n_traces]

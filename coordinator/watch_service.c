@@ -79,7 +79,8 @@ static void fill(struct answer *answer, const struct coordinator_seen *seen, Ban
     m->age_ns = now - seen->at_ns;
     m->total_ns = seen->total_ns;
     m->tree_ns = seen->tree_ns;
-    m->coordinator_ns = seen->total_ns > seen->tree_ns ? seen->total_ns - seen->tree_ns : 0;
+    m->mass_ns = seen->mass_ns;
+    m->coordinator_ns = coordinator_own_ns(seen->total_ns, seen->tree_ns, seen->mass_ns);
     m->attempts = seen->attempts;
     fill_traces(answer, seen, m);
 }

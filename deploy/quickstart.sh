@@ -130,12 +130,16 @@ endpoint=$(python3 -c 'import json,sys; print([e for e in json.load(open(sys.arg
 # ---- the job -----------------------------------------------------------------------------------------------------------------
 options=(--model "$model" --json "$run/numbers.json")
 [ -n "$color" ] || options+=(--no-color)
-session=()
-[ -n "$keep" ] && session=(--keep-session --session quickstart)
 say "Reading $tokens tokens; their KV cache lives only in the cluster"
 "$bin/generate" "${options[@]}" --endpoint "$endpoint" --prompt-file "$prompt" --tokens "$tokens" --generate "$generate" --ask "$ask" \
-    --kv "$kv" --record "$run/record" ${full:+"$full"} "${session[@]}"
+    --kv "$kv" --record "$run/record" ${full:+"$full"} --keep-session --session quickstart
 "$bin/generate" "${options[@]}" --check "$run/record"
+echo
+say "What the last token looked at, layer by layer, and where the time of its steps went"
+export BANYAN_ENDPOINT=$endpoint
+"$bin/banyanctl" session mass quickstart --wait 0s
+echo
+"$bin/banyanctl" session trace quickstart --wait 0s
 [ -n "$json" ] && cp "$run/numbers.json" "$json"
 
 if [ -n "$keep" ]; then
@@ -147,6 +151,7 @@ if [ -n "$keep" ]; then
     echo "  $bin/banyanctl status"
     echo "  $bin/banyanctl plan quickstart"
     echo "  $bin/banyanctl session show quickstart"
+    echo "  $bin/banyanctl session mass quickstart --heads --wait 0s"
     echo "${dim}Stop it with:  kill ${pids[*]}; rm -rf $run${plain}"
     exit 0
 fi

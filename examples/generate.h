@@ -24,6 +24,7 @@ struct generate_options {
 struct generate_worker { // summed over the traces of the run
     char name[65];
     uint64_t compute_ns;
+    double mass; // attention that the last token's layers gave to what it holds, summed over `masses` layers
 };
 
 // What a run reports. Times of steps are of generated tokens: one attend call of one layer each.
@@ -32,7 +33,7 @@ struct generate_stats {
     double prefill_s, generate_s;
     struct common_histogram step, rpc, tree, compute;
     struct generate_worker worker[64];
-    uint32_t n_traced;
+    uint32_t n_traced, masses;
 };
 
 // Tokens of the sequence (prompt, then generated) and the logits of some of its rows, in ascending order.

@@ -20,6 +20,7 @@ struct cluster {
     void *k, *v;              // packed, of one block
     float *k_scale, *v_scale; // likewise; NULL for a type without
     bool generating;
+    uint64_t last; // position of the last token: its steps say where they looked, too
 };
 
 static enum common_code from_banyan(const banyan_error *e, const char *what, struct common_error *err)
@@ -55,6 +56,17 @@ static void count_trace(struct generate_stats *stats, const banyan_trace *trace,
                          trace->total_ns > trace->tree_ns ? trace->total_ns - trace->tree_ns : 0);
 }
 
+static void count_mass(struct generate_stats *stats, const banyan_mass *mass)
+{
+    if (mass->n_bins == 0)
+        return; // it is not worth the answer
+    stats->masses++;
+    for (uint32_t i = 0; i < mass->n_workers; i++)
+        for (uint32_t w = 0; w < stats->n_traced; w++)
+            if (strcmp(stats->worker[w].name, mass->workers[i].name) == 0)
+                stats->worker[w].mass += (double)mass->worker[i];
+}
+
 // A llama_attend_fn. A block of the prompt is attached and committed; a generated token is appended by its
 // step.
 static enum common_code cluster_attend(void *arg, uint32_t layer, uint64_t first, uint32_t rows,
@@ -64,6 +76,7 @@ static enum common_code cluster_attend(void *arg, uint32_t layer, uint64_t first
     struct cluster *c = arg;
     banyan_error e = {0}, ie = {0};
     banyan_trace trace = {0};
+    banyan_mass mass = {.bins = 72}; // what 'banyanctl session mass' draws of them fits in a terminal
     rounding_pack(c->kv_type, k, (size_t)rows * c->kv_heads, c->dim, c->k, c->k_scale);
     rounding_pack(c->kv_type, v, (size_t)rows * c->kv_heads, c->dim, c->v, c->v_scale);
     if (!c->generating) {
@@ -82,6 +95,7 @@ static enum common_code cluster_attend(void *arg, uint32_t layer, uint64_t first
         item.v = c->v;
         item.k_scale = c->k_scale;
         item.v_scale = c->v_scale;
+        item.mass = first == c->last ? &mass : NULL;
     }
     enum common_code code = COMMON_OK;
     if (banyan_attend(c->client, &item, 1, 0, &trace, &e) != BANYAN_OK)
@@ -90,6 +104,9 @@ static enum common_code cluster_attend(void *arg, uint32_t layer, uint64_t first
         code = from_banyan(&ie, "attend", err);
     else
         count_trace(c->stats, &trace, c->generating);
+    if (code == COMMON_OK && item.mass)
+        count_mass(c->stats, &mass);
+    banyan_mass_free(&mass);
     banyan_trace_free(&trace);
     return code;
 }
@@ -266,6 +283,7 @@ enum common_code generate_run(const struct generate_options *options, const stru
     }
     if (code == COMMON_OK) {
         cluster.generating = true;
+        cluster.last = record->prompt_tokens + options->generate_tokens - 1;
         code = decode(options, model, pool, record, attend, arg, err);
     }
     stats->prompt_tokens = record->prompt_tokens;

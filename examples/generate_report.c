@@ -59,16 +59,21 @@ void generate_report_print(const struct generate_stats *s, const banyan_cluster_
     print_quantiles("RPC to the root", &s->rpc);
     print_quantiles("tree", &s->tree);
     print_quantiles("compute (slowest)", &s->compute);
-    printf("\n%-12s %12s %12s %12s %10s\n", "worker", "tokens", "K and V", "compute", "of work");
+    printf("\n%-12s %12s %12s %12s %10s %20s\n", "worker", "tokens", "K and V", "compute", "of work",
+           "last token looked at");
     for (uint32_t i = 0; i < cluster->n_workers; i++) {
         const banyan_worker_info *w = &cluster->workers[i];
         uint64_t ns = 0;
+        double mass = 0;
         for (uint32_t t = 0; t < s->n_traced; t++)
-            if (strcmp(s->worker[t].name, w->name) == 0)
+            if (strcmp(s->worker[t].name, w->name) == 0) {
                 ns = s->worker[t].compute_ns;
-        printf("%-12s %12" PRIu64 " %12s %12s %9.1f%%\n", w->name, w->tokens,
+                mass = s->worker[t].mass;
+            }
+        printf("%-12s %12" PRIu64 " %12s %12s %9.1f%% %19.1f%%\n", w->name, w->tokens,
                common_format_bytes(w->used_bytes, bytes, sizeof(bytes)),
-               common_format_ns(ns, time, sizeof(time)), compute ? 100.0 * (double)ns / (double)compute : 0);
+               common_format_ns(ns, time, sizeof(time)), compute ? 100.0 * (double)ns / (double)compute : 0,
+               s->masses ? 100 * mass / s->masses : 0);
     }
 }
 

@@ -2,8 +2,10 @@
 // banyanctl as a user meets it: what it prints, what it says when something is wrong, and its exit codes
 // (docs/EXIT_CODES.md).
 #include <jansson.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -504,6 +506,146 @@ static void test_hello(void **state)
     said("1025 tokens");
 }
 
+// ---- session mass, session trace
+// --------------------------------------------------------------------------------
+
+enum { WATCHED = 300 };
+
+struct decoder { // a client that knows of no watch: attends again and again
+    banyan_client *client;
+    banyan_session *session;
+    const struct mirror *mirror;
+    banyan_mass *mass;   // NULL: it asks for nothing
+    banyan_trace *trace; // likewise
+    atomic_bool stop;
+};
+
+static void attend_once(struct decoder *d, uint32_t layer)
+{
+    float o[4 * 12];
+    banyan_error error;
+    banyan_item item = {.session = d->session,
+                        .layer = layer,
+                        .first = WATCHED - 1,
+                        .rows = 1,
+                        .q = mirror_q(d->mirror, WATCHED - 1),
+                        .o = o,
+                        .mass = d->mass};
+    if (banyan_attend(d->client, &item, 1, 0, d->trace, &error) != BANYAN_OK || item.code != BANYAN_OK)
+        fail_msg("attend: %s", error.message);
+    banyan_mass_free(d->mass);
+    banyan_trace_free(d->trace);
+}
+
+static void *decode(void *arg)
+{
+    struct decoder *d = arg;
+    for (uint32_t i = 0; !atomic_load(&d->stop); i++)
+        attend_once(d, i % 2);
+    return NULL;
+}
+
+// Its bins, its workers and its sink add up, and there is one of each layer.
+static void check_masses(const json_t *json, size_t heads)
+{
+    const json_t *steps = json_object_get(json, "steps"), *step, *value, *head;
+    size_t i, k, h, layers[2] = {0};
+    json_array_foreach(steps, i, step)
+    {
+        layers[number(step, "layer") & 1]++;
+        assert_int_equal(number(step, "visible"), WATCHED);
+        assert_int_equal(json_array_size(json_object_get(step, "heads")), heads);
+        json_array_foreach(json_object_get(step, "heads"), h, head)
+        {
+            double bins = json_real_value(json_object_get(head, "sink")), workers = bins;
+            json_array_foreach(json_object_get(head, "bins"), k, value) bins += json_real_value(value);
+            json_array_foreach(json_object_get(head, "workers"), k, value) workers += json_real_value(value);
+            assert_true(bins > 1 - 1e-5 && bins < 1 + 1e-5);
+            assert_true(workers > 1 - 1e-5 && workers < 1 + 1e-5);
+        }
+    }
+    if (heads == 1)
+        assert_true(layers[0] > 0 && layers[1] > 0);
+}
+
+static void test_watching(void **state)
+{
+    (void)state;
+    banyan_error error;
+    banyan_options options = {.token_file = harness_cluster_token_file(cluster)};
+    struct decoder d = {0};
+    banyan_spec wide = spec;
+    pthread_t thread;
+    wide.members = 2;
+    wide.chunk_tokens = 16;
+    struct mirror *mirror = mirror_new(&wide, WATCHED, 5);
+    d.mirror = mirror;
+    assert_int_equal(banyan_connect(harness_cluster_endpoint(cluster, "unix"), &options, &d.client, &error),
+                     BANYAN_OK);
+    assert_int_equal(banyan_session_create(d.client, &wide, "watched", &d.session, &error), BANYAN_OK);
+    for (uint32_t l = 0; l < 2; l++) {
+        assert_int_equal(banyan_attach(d.session, l, 0, WATCHED, mirror_k(mirror, l, 0),
+                                       mirror_v(mirror, l, 0), &error),
+                         BANYAN_OK);
+        assert_int_equal(banyan_commit(d.session, l, 0, WATCHED, &error), BANYAN_OK);
+    }
+    attend_once(&d, 0); // asked for nothing: nothing is kept
+    expect(6, "session mass watched --wait 0s", NULL);
+    complained("nobody watched");
+    expect(6, "session trace watched --wait 10ms --json", NULL);
+    // What its client asks for is.
+    banyan_mass mass = {.bins = 8};
+    banyan_trace trace;
+    d.mass = &mass;
+    d.trace = &trace;
+    attend_once(&d, 1);
+    d.mass = NULL;
+    d.trace = NULL;
+    expect(0, "session mass watched --wait 0s", NULL);
+    said("layer 1");
+    said("OF MASS");
+    said("w0");
+    said("w1");
+    expect(0, "session trace watched --wait 0s --each", NULL);
+    said("masses");
+    said("COMPUTE");
+    expect(6, "session mass watched --wait 0s --heads", NULL); // only their mean
+    // A running session.
+    assert_int_equal(pthread_create(&thread, NULL, decode, &d), 0);
+    expect(0, "session mass watched --wait 30s --bins 10 --steps 16 --json", NULL);
+    json_t *json = parse();
+    assert_int_equal(json_array_size(json_object_get(json, "steps")), 16);
+    check_masses(json, 1);
+    json_decref(json);
+    expect(0, "session mass watched --wait 30s --heads --layer 1 -o json", NULL);
+    json = parse();
+    assert_int_equal(json_array_size(json_object_get(json, "steps")), 1);
+    check_masses(json, 4);
+    json_decref(json);
+    expect(0, "session trace watched --wait 30s --steps 8 --json", NULL);
+    json = parse();
+    json_t *step = json_array_get(json_object_get(json, "steps"), 7);
+    assert_int_equal(json_array_size(json_object_get(step, "workers")), 2);
+    assert_int_equal(number(json_array_get(json_object_get(step, "workers"), 1), "parent"), 0);
+    assert_true(number(step, "total_ns") >= number(step, "tree_ns") && number(step, "tree_ns") > 0);
+    json_decref(json);
+    expect(0, "session trace watched", NULL);
+    said("mean of 2 steps");
+    atomic_store(&d.stop, true);
+    pthread_join(thread, NULL);
+    // What is wrong is said.
+    expect(3, "session mass nobody", NULL);
+    expect(2, "session mass watched --steps 65", NULL);
+    expect(2, "session mass watched --bins 0", NULL);
+    expect(2, "session trace watched --wait 51s", NULL);
+    expect(4, "session trace watched --layer 2", NULL);
+    complained("layers 0 to 1");
+    banyan_session_delete(d.session, NULL);
+    banyan_session_close(d.session);
+    banyan_disconnect(d.client);
+    mirror_free(mirror);
+}
+
 static int start_cluster(void **state)
 {
     (void)state;
@@ -530,6 +672,7 @@ int main(void)
         cmocka_unit_test_teardown(test_quantised_tensors, clean_up),
         cmocka_unit_test_teardown(test_wrong_tensors, clean_up),
         cmocka_unit_test_teardown(test_hello, clean_up),
+        cmocka_unit_test_teardown(test_watching, clean_up),
     };
     return cmocka_run_group_tests(tests, start_cluster, stop_cluster);
 }
