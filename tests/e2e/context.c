@@ -272,3 +272,61 @@ void context_check(const struct context *c, uint32_t layer, uint64_t first, uint
     free(want);
     free(row);
 }
+
+struct whole { // lse of a row and head over all that it sees, and how far off it may be
+    double lse, allowed;
+};
+
+void context_check_mass(const struct context *c, uint32_t layer, uint64_t first, uint64_t visible,
+                        const float *q, const banyan_mass *mass, double *worst, const char *what)
+{
+    const banyan_spec *s = &c->spec;
+    struct whole whole[64];
+    uint64_t tokens = 0;
+    visible = visible ? visible : first + mass->rows;
+    assert_int_equal(mass->code, BANYAN_OK);
+    assert_true(s->q_heads <= 64);
+    assert_int_equal(mass->heads, mass->per_head ? s->q_heads : 1);
+    assert_int_equal(mass->visible, visible);
+    assert_int_equal(mass->bin_tokens % s->chunk_tokens, 0);
+    assert_int_equal(mass->n_bins, (visible + mass->bin_tokens - 1) / mass->bin_tokens);
+    for (uint32_t w = 0; w < mass->n_workers; w++)
+        tokens += mass->workers[w].tokens;
+    assert_int_equal(tokens, visible);
+    for (uint32_t r = 0; r < mass->rows; r++) {
+        for (uint32_t h = 0; h < s->q_heads; h++)
+            whole[h].lse =
+                context_lse(c, layer, first + r, h, visible, q, r, 0, visible, true, &whole[h].allowed);
+        for (uint32_t h = 0; h < mass->heads; h++) {
+            size_t pair = (size_t)r * mass->heads + h;
+            double bins = 0, workers = 0, sink = (double)mass->sink[pair];
+            uint32_t heads = mass->per_head ? 1 : s->q_heads;
+            for (uint32_t b = 0; b < mass->n_bins; b++) {
+                uint64_t from = b * mass->bin_tokens, to = from + mass->bin_tokens;
+                double want = 0, allowed = 0;
+                to = to < visible ? to : visible;
+                for (uint32_t i = 0; i < heads; i++) {
+                    const uint32_t of = mass->per_head ? h : i;
+                    double off,
+                        lse = context_lse(c, layer, first + r, of, visible, q, r, from, to, false, &off);
+                    double one = lse == -INFINITY ? 0 : exp(lse - whole[of].lse);
+                    want += one / heads;
+                    allowed += (one * (off + whole[of].allowed) + 1e-6) / heads;
+                }
+                double got = (double)mass->bin[pair * mass->n_bins + b];
+                if (!(fabs(got - want) <= allowed))
+                    fail_msg("%s: row %u head %u bin %u: %.9g, the reference says %.9g, allowed %.3g", what,
+                             r, h, b, got, want, allowed);
+                if (worst)
+                    *worst = fmax(*worst, fabs(got - want) / allowed);
+                bins += got;
+            }
+            for (uint32_t w = 0; w < mass->n_workers; w++)
+                workers += (double)mass->worker[pair * mass->n_workers + w];
+            if (bins + sink != 0 && (fabs(bins + sink - 1) > 1e-5 || fabs(workers + sink - 1) > 1e-5))
+                fail_msg("%s: row %u head %u: bins %.9g, workers %.9g, sink %.9g", what, r, h, bins, workers,
+                         sink);
+            assert_true(s->sinks || sink == 0);
+        }
+    }
+}

@@ -43,6 +43,12 @@ double context_lse(const struct context *c, uint32_t layer, uint64_t position, u
                    uint64_t visible, const float *q, uint32_t row, uint64_t from, uint64_t to, bool with_sink,
                    double *allowed);
 
+// Fails the test when masses of rows from `first` on are further from the float64 reference than the promise
+// of lse allows, or do not add up. visible 0: first + rows. *worst: the largest error seen, as a fraction of
+// what is allowed; may be NULL.
+void context_check_mass(const struct context *c, uint32_t layer, uint64_t first, uint64_t visible,
+                        const float *q, const banyan_mass *mass, double *worst, const char *what);
+
 // Query rows for this spec; free them.
 float *context_queries(const banyan_spec *spec, uint32_t rows, uint64_t seed);
 

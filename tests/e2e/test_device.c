@@ -52,6 +52,25 @@ static void append_and_check(banyan_client *client, banyan_session *session, con
     }
 }
 
+// Each stretch's share, computed partly here and partly there; o keeps its bits.
+static void check_masses(banyan_client *client, banyan_session *session, const struct context *context,
+                         uint64_t first, uint32_t rows)
+{
+    struct step step = {.session = session, .first = first, .rows = rows, .seed = first}, plain = step;
+    banyan_mass mass = {.bins = 8, .per_head = true};
+    banyan_item item = step_item(&step);
+    item.mass = &mass;
+    OK(banyan_attend(client, &item, 1, 0, NULL, ERR));
+    assert_int_equal(item.code, BANYAN_OK);
+    assert_int_equal(mass.n_workers, 2);
+    context_check_mass(context, 0, first, 0, step.made_q, &mass, NULL, "masses");
+    OK(step_run(client, &plain));
+    assert_true(step_same_bits(&step, &plain));
+    banyan_mass_free(&mass);
+    step_free(&step);
+    step_free(&plain);
+}
+
 static void processor_and_device_serve_one_session(void **state)
 {
     (void)state;
@@ -80,6 +99,8 @@ static void processor_and_device_serve_one_session(void **state)
         banyan_cluster_info_free(&info);
         support_check_step(client, session, &context, 0, ATTACHED - 1, 1, 0, &worst, "the last row");
         support_check_step(client, session, &context, 1, 17, 200, 0, &worst, "many rows");
+        check_masses(client, session, &context, ATTACHED - 1, 1);
+        check_masses(client, session, &context, 200, 9);
         uint64_t at = ATTACHED;
         for (uint32_t rows = 1; at + rows <= TOKENS; at += rows, rows += 7) // pages become blocks
             append_and_check(client, session, &context, at, rows, &worst, &digest);

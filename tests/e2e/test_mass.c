@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/reference.h"
 #include "proto/mass.h"
 #include "tests/e2e/support.h"
 
@@ -26,76 +25,13 @@ static const float alibi[8] = {0.5f, 0.25f, 0.125f, 0.0625f, 0.5f, 0.25f, 0.125f
 // ---- against the reference
 // -----------------------------------------------------------------------------------------
 
-struct whole { // lse of a row and head over all that it sees, and how far off it may be
-    double lse, allowed;
-};
-
-// What bin [from, to) of a row and head weighs, and how far off it may be.
-static double reference_mass(const struct context *c, const struct step *step, uint64_t visible, uint32_t row,
-                             uint32_t head, const struct whole *whole, uint64_t from, uint64_t to,
-                             double *allowed)
-{
-    const float *q = step->q ? step->q : step->made_q;
-    double part =
-        context_lse(c, step->layer, step->first + row, head, visible, q, row, from, to, false, allowed);
-    double mass = part == -INFINITY ? 0 : exp(part - whole->lse);
-    *allowed = mass * (*allowed + whole->allowed) + 1e-6;
-    return mass;
-}
-
-// All of an answer against the reference; worker masses against the sums of the bins where bins are chunks.
 static void check_mass(const struct context *c, const struct step *step, const banyan_mass *mass,
                        const char *what)
 {
-    const banyan_spec *s = &c->spec;
-    uint64_t visible = step->visible ? step->visible : step->first + step->rows;
-    assert_int_equal(mass->code, BANYAN_OK);
     assert_int_equal(mass->rows, step->rows);
-    assert_int_equal(mass->heads, mass->per_head ? s->q_heads : 1);
-    assert_int_equal(mass->visible, visible);
     assert_in_range(mass->n_bins, 1, mass->bins);
-    assert_int_equal(mass->bin_tokens % s->chunk_tokens, 0);
-    assert_int_equal(mass->n_bins, (visible + mass->bin_tokens - 1) / mass->bin_tokens);
-    uint64_t tokens = 0;
-    for (uint32_t w = 0; w < mass->n_workers; w++)
-        tokens += mass->workers[w].tokens;
-    assert_int_equal(tokens, visible);
-    struct whole whole[64];
-    const float *q = step->q ? step->q : step->made_q;
-    for (uint32_t r = 0; r < mass->rows; r++) {
-        for (uint32_t h = 0; h < s->q_heads; h++)
-            whole[h].lse = context_lse(c, step->layer, step->first + r, h, visible, q, r, 0, visible, true,
-                                       &whole[h].allowed);
-        for (uint32_t h = 0; h < mass->heads; h++) {
-            size_t pair = (size_t)r * mass->heads + h;
-            double bins = 0, workers = 0, sink = mass->sink[pair];
-            uint32_t heads = mass->per_head ? 1 : s->q_heads;
-            for (uint32_t b = 0; b < mass->n_bins; b++) {
-                uint64_t from = b * mass->bin_tokens, to = from + mass->bin_tokens;
-                double want = 0, allowed = 0;
-                to = to < visible ? to : visible;
-                for (uint32_t i = 0; i < heads; i++) {
-                    uint32_t of = mass->per_head ? h : i;
-                    double one;
-                    want += reference_mass(c, step, visible, r, of, &whole[of], from, to, &one) / heads;
-                    allowed += one / heads;
-                }
-                float got = mass->bin[pair * mass->n_bins + b];
-                if (!(fabs(got - want) <= allowed))
-                    fail_msg("%s: row %u head %u bin %u: %.9g, the reference says %.9g, allowed %.3g", what,
-                             r, h, b, (double)got, want, allowed);
-                worst = fmax(worst, fabs(got - want) / allowed);
-                bins += got;
-            }
-            for (uint32_t w = 0; w < mass->n_workers; w++)
-                workers += mass->worker[pair * mass->n_workers + w];
-            bool nothing = bins + sink == 0;
-            if (!nothing && (fabs(bins + sink - 1) > 1e-5 || fabs(workers + sink - 1) > 1e-5))
-                fail_msg("%s: row %u head %u: bins %.9g, workers %.9g, sink %.9g", what, r, h, bins, workers,
-                         sink);
-            assert_true(s->sinks || sink == 0);
-        }
-    }
+    context_check_mass(c, step->layer, step->first, step->visible, step->q ? step->q : step->made_q, mass,
+                       &worst, what);
 }
 
 static banyan_code run_mass(struct step *step, banyan_mass *mass)
