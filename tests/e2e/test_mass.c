@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -440,6 +441,93 @@ static void a_deleted_session_ends_its_watches(void **state)
     context_free(&c);
 }
 
+struct asking { // asks for masses until it is stopped; whatever comes must be right, or say why not
+    banyan_client *client;
+    banyan_session *session;
+    const struct context *c;
+    atomic_bool stop;
+    atomic_uint right, failed;
+    pthread_t thread;
+};
+
+static void *ask(void *arg)
+{
+    struct asking *a = arg;
+    for (uint32_t i = 0; !atomic_load(&a->stop); i++) {
+        struct step step = {.session = a->session, .first = 299, .rows = 1, .seed = i % 4};
+        banyan_mass mass = {.bins = 8};
+        banyan_item item = step_item(&step);
+        item.mass = &mass;
+        item.error = NULL;
+        banyan_code code = banyan_attend(a->client, &item, 1, 0, NULL, NULL);
+        code = code == BANYAN_OK ? item.code : code;
+        if (code == BANYAN_OK && mass.code == BANYAN_OK) {
+            context_check_mass(a->c, 0, 299, 0, step.made_q, &mass, NULL, "under failure");
+            atomic_fetch_add(&a->right, 1);
+        } else {
+            assert_true(code == BANYAN_OK || code == BANYAN_UNAVAILABLE || code == BANYAN_DATA_LOSS);
+            assert_null(mass.bin);
+            atomic_fetch_add(&a->failed, 1);
+        }
+        banyan_mass_free(&mass);
+        step_free(&step);
+    }
+    return NULL;
+}
+
+// A worker dies under steps, masses and watches: no number is wrong, nobody hangs, another session goes on.
+static void a_worker_dies_under_masses(void **state)
+{
+    (void)state;
+    struct harness_cluster *own = support_start(&(struct harness_options){.workers = 2});
+    struct asking a[2] = {{.client = support_connect(own, "unix")}, {.client = support_connect(own, "tcp")}};
+    banyan_spec spec = shapes[0].spec;
+    struct context c;
+    spec.layers = 1;
+    spec.chunk_tokens = 16;
+    spec.members = 2;
+    context_init(&c, &spec, 300);
+    context_random(&c, 0, 300, 8);
+    OK(banyan_session_create(a[0].client, &spec, "dies", &a[0].session, ERR));
+    support_fill(a[0].session, &c, 0, 300);
+    OK(banyan_session_open(a[1].client, 0, "dies", &a[1].session, ERR));
+    for (int i = 0; i < 2; i++) {
+        a[i].c = &c;
+        assert_int_equal(pthread_create(&a[i].thread, NULL, ask, &a[i]), 0);
+    }
+    EVENTUALLY(60, atomic_load(&a[0].right) > 20 && atomic_load(&a[1].right) > 20);
+    harness_cluster_signal(own, 1, SIGKILL);
+    EVENTUALLY(60, atomic_load(&a[0].failed) > 5 && atomic_load(&a[1].failed) > 5);
+    for (int i = 0; i < 2; i++) {
+        atomic_store(&a[i].stop, true);
+        pthread_join(a[i].thread, NULL);
+    }
+    banyan_watch watch;
+    OK(banyan_session_watch(
+        a[0].session, &(banyan_watch_options){.steps = 3, .all_layers = true, .mass_bins = 8}, &watch, ERR));
+    assert_int_equal(watch.n, 3); // of before
+    banyan_watch_free(&watch);
+    banyan_session *next;
+    spec.members = 1;
+    OK(banyan_session_create(a[0].client, &spec, NULL, &next, ERR));
+    support_fill(next, &c, 0, 300);
+    struct step step = {.session = next, .first = 299, .rows = 1, .seed = 1};
+    banyan_mass mass = {.bins = 5};
+    banyan_item item = step_item(&step);
+    item.mass = &mass;
+    OK(banyan_attend(a[0].client, &item, 1, 0, NULL, ERR));
+    check_mass(&c, &step, &mass, "afterwards");
+    banyan_mass_free(&mass);
+    step_free(&step);
+    banyan_session_close(next);
+    for (int i = 0; i < 2; i++) {
+        banyan_session_close(a[i].session);
+        banyan_disconnect(a[i].client);
+    }
+    context_free(&c);
+    support_stop(own);
+}
+
 static int start(void **state)
 {
     (void)state;
@@ -468,6 +556,7 @@ int main(void)
         cmocka_unit_test(a_running_session_is_watched),
         cmocka_unit_test(what_clients_ask_for_is_kept),
         cmocka_unit_test(a_deleted_session_ends_its_watches),
+        cmocka_unit_test(a_worker_dies_under_masses),
     };
     return cmocka_run_group_tests_name("masses and traces of the service", tests, start, stop);
 }
