@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "bench/paper_algo.h"
 #include "bench/paper_check.h"
@@ -12,6 +13,8 @@
 #include "common/options.h"
 
 #define SAMPLES_MOST   10000u
+#define GROUP_MOST     8u // algorithms whose samples are taken in turn
+#define REST_NS        (2 * COMMON_NS_PER_MS)
 #define LONG_ENOUGH_NS (10 * COMMON_NS_PER_S) // a first call above it is a sample, too: it was checked
 
 static const struct paper_geometry geometries[] = {
@@ -27,8 +30,8 @@ struct options {
 };
 
 struct result {
-    double first_us, samples[SAMPLES_MOST];
-    uint32_t n;
+    double samples[SAMPLES_MOST];
+    uint32_t n, rounds; // samples; how many are to be taken
     struct paper_error error;
     double sent, sent_most, socket,
         wire; // bytes: mean a rank, most of a rank; mean a rank on sockets, on wires
@@ -73,7 +76,13 @@ static bool find_exact(struct paper_step *step, struct paper_exact *exact)
     return true;
 }
 
-// One step; microseconds on rank 0 from q there to o there.
+static bool is_ring(const struct paper_algo *algo)
+{
+    return algo->form == PAPER_FORM_RING || algo->form == PAPER_FORM_RING_LEAN;
+}
+
+// One step; microseconds on rank 0 from q there to o there. All but the ring wait for q, so the others may
+// first come to rest: what they still have to do in the barrier is no part of the step.
 static double run_once(struct paper_step *step, const struct paper_algo *algo)
 {
     size_t q = (size_t)step->g->q_heads * step->g->dim;
@@ -81,6 +90,8 @@ static double run_once(struct paper_step *step, const struct paper_algo *algo)
         memset(step->q, 0xff, q * sizeof(float));
     memset(step->o, 0xff, q * sizeof(float));
     paper_barrier(step->world);
+    if (step->world->rank == 0 && !is_ring(algo))
+        nanosleep(&(struct timespec){.tv_nsec = REST_NS}, NULL);
     uint64_t start = common_clock_ns();
     algo->run(step);
     return (double)(common_clock_ns() - start) / 1e3;
@@ -105,9 +116,10 @@ static void sum_bytes(struct paper_step *step, const struct paper_algo *algo, ui
     result->wire = all[2] / world->size;
 }
 
-// Collective. False on every rank when the answer is wrong or memory is short.
-static bool measure(struct paper_step *step, const struct paper_algo *algo, const struct paper_exact *exact,
-                    struct result *result)
+// Prepares an algorithm and makes the first call, which is checked and counted before time matters.
+// Collective; false on every rank when memory is short or the answer is wrong.
+static bool measure_begin(struct paper_step *step, const struct paper_algo *algo,
+                          const struct paper_exact *exact, struct result *result)
 {
     struct paper_world *world = step->world;
     bool root = world->rank == 0;
@@ -119,48 +131,62 @@ static bool measure(struct paper_step *step, const struct paper_algo *algo, cons
             fprintf(stderr, "paper: %s: no memory\n", algo->name);
         return false;
     }
+    if (root)
+        paper_data_query(step->g, step->q);
     paper_kv_peak_reset();
-
-    // The first call is checked and counted, and only then does time matter
     paper_barrier(world);
+    uint64_t barrier = paper_socket_bytes(); // what two of them cost is no part of the step
+    paper_barrier(world);
+    paper_barrier(world);
+    barrier = paper_socket_bytes() - barrier;
     world->sent = 0;
     uint64_t socket = paper_socket_bytes(), wire = paper_wire_bytes();
-    result->first_us = run_once(step, algo);
+    double us = run_once(step, algo);
     paper_barrier(world); // everything has left
     socket = paper_socket_bytes() - socket;
     wire = paper_wire_bytes() - wire;
-    sum_bytes(step, algo, socket, wire, result);
+    sum_bytes(step, algo, socket > barrier ? socket - barrier : 0, wire, result);
     paper_sockets_find();
-    if (root)
-        result->error = paper_check(exact, step->g, step->o, step->lse);
 
     double plan[2] = {0, 0};
     if (root) {
+        result->error = paper_check(exact, step->g, step->o, step->lse);
         plan[0] = result->error.bound <= 1;
-        plan[1] = fmax(1, fmin((double)options.rounds, (double)options.seconds * 1e6 / result->first_us));
-        if (result->first_us * 1e3 > LONG_ENOUGH_NS) {
-            result->samples[result->n++] = result->first_us;
+        plan[1] = fmax(1, fmin((double)options.rounds, (double)options.seconds * 1e6 / us));
+        if (us * 1e3 > LONG_ENOUGH_NS) {
+            result->samples[result->n++] = us;
             plan[1] -= 1;
         }
     }
     MPI_Bcast(plan, 2, MPI_DOUBLE, 0, world->comm);
-    for (uint32_t i = 0; plan[0] > 0 && i < (uint32_t)plan[1] && i < SAMPLES_MOST - 1; i++) {
-        double us = run_once(step, algo);
-        if (root) {
-            result->samples[result->n++] = us;
-            worst(&result->error, paper_check(exact, step->g, step->o, step->lse));
-        }
+    result->rounds = (uint32_t)plan[1];
+    return plan[0] > 0;
+}
+
+static void measure_sample(struct paper_step *step, const struct paper_algo *algo,
+                           const struct paper_exact *exact, struct result *result)
+{
+    double us = run_once(step, algo);
+    if (step->world->rank == 0) {
+        result->samples[result->n++] = us;
+        worst(&result->error, paper_check(exact, step->g, step->o, step->lse));
     }
+}
+
+// Collective; false on every rank when an answer was wrong.
+static bool measure_end(struct paper_step *step, const struct paper_algo *algo, struct result *result)
+{
+    struct paper_world *world = step->world;
+    bool root = world->rank == 0;
     paper_barrier(world);
     result->kv_peak = paper_kv_peak();
     MPI_Allreduce(MPI_IN_PLACE, &result->kv_peak, 1, MPI_UINT64_T, MPI_MAX, world->comm);
-    bool ring = algo->form == PAPER_FORM_RING || algo->form == PAPER_FORM_RING_LEAN;
-    if (ring && options.floors && plan[0] > 0)
+    int fine = root ? result->error.bound <= 1 : 1;
+    MPI_Bcast(&fine, 1, MPI_INT, 0, world->comm);
+    if (is_ring(algo) && options.floors && fine)
         paper_ring_floor(step, algo->form == PAPER_FORM_RING_LEAN, &result->floor);
     if (algo->fini)
         algo->fini(step);
-    fine = root ? result->error.bound <= 1 : 1;
-    MPI_Bcast(&fine, 1, MPI_INT, 0, world->comm);
     if (!fine && root)
         fprintf(stderr, "paper: %s is wrong: %.3g of what the reference allows\n", algo->name,
                 result->error.bound);
@@ -233,7 +259,7 @@ static void print_result(const struct paper_step *step, const struct paper_algo 
     print_number("kv_peak_bytes", (double)r->kv_peak);
     print_number("max_rel_err", r->error.rel);
     print_number("of_bound", r->error.bound);
-    if ((algo->form == PAPER_FORM_RING || algo->form == PAPER_FORM_RING_LEAN) && options.floors)
+    if (is_ring(algo) && options.floors)
         print_ring(step, r, median);
     if (options.json) {
         printf(", \"counted\": \"%s\", \"kernel\": \"%s\", \"network\": \"%s\"",
@@ -273,9 +299,55 @@ static uint64_t tokens_of(uint64_t mean, uint32_t r, uint32_t p)
     return r + 1 == p && p > 2 ? 0 : mean / 2 + mean * r / (p - 1);
 }
 
+// Some algorithms, their samples taken in turn, so that a machine that is slow for a while is slow for all.
+static bool run_group(struct paper_step *step, const struct paper_algo *const *algos, uint32_t n,
+                      const struct paper_exact *exact)
+{
+    static struct result results[GROUP_MOST];
+    uint32_t most = 0;
+    bool ok = true;
+    for (uint32_t i = 0; ok && i < n; i++) {
+        ok = measure_begin(step, algos[i], exact, &results[i]);
+        most = results[i].rounds > most ? results[i].rounds : most;
+    }
+    for (uint32_t round = 0; ok && round < most; round++) {
+        for (uint32_t i = 0; i < n; i++)
+            if (round < results[i].rounds)
+                measure_sample(step, algos[i], exact, &results[i]);
+    }
+    for (uint32_t i = 0; ok && i < n; i++) {
+        ok = measure_end(step, algos[i], &results[i]);
+        if (ok && step->world->rank == 0)
+            print_result(step, algos[i], &results[i]);
+    }
+    return ok;
+}
+
+// The algorithms asked for, a ring by itself: it has the keys and values elsewhere.
+static bool run_algos(struct paper_step *step, const struct paper_exact *exact)
+{
+    const struct paper_algo *group[GROUP_MOST];
+    uint32_t n = 0;
+    bool ok = true;
+    for (const char *name = options.algos; ok && *name; name += strspn(name, ",")) {
+        size_t len = strcspn(name, ",");
+        const struct paper_algo *algo = find_algo(name, len);
+        if (n > 0 && (is_ring(algo) || n == GROUP_MOST)) {
+            ok = run_group(step, group, n, exact);
+            n = 0;
+        }
+        group[n++] = algo;
+        if (ok && is_ring(algo)) {
+            ok = run_group(step, group, n, exact);
+            n = 0;
+        }
+        name += len;
+    }
+    return ok && (n == 0 || run_group(step, group, n, exact));
+}
+
 static bool run_size(struct paper_world *world, const struct paper_geometry *g, uint64_t mean)
 {
-    static struct result result;
     if (world->size > PAPER_RANKS_MOST) {
         fprintf(stderr, "paper: at most %u ranks\n", PAPER_RANKS_MOST);
         return false;
@@ -297,17 +369,7 @@ static bool run_size(struct paper_world *world, const struct paper_geometry *g, 
         MPI_Abort(world->comm, 1);
     }
     paper_shard_fill(g, step.kv, first[world->rank], tokens[world->rank]);
-    ok = find_exact(&step, &exact);
-    for (const char *name = options.algos; ok && *name; name += strspn(name, ",")) {
-        size_t len = strcspn(name, ",");
-        const struct paper_algo *algo = find_algo(name, len);
-        if (world->rank == 0)
-            paper_data_query(g, step.q);
-        ok = measure(&step, algo, &exact, &result);
-        if (ok && world->rank == 0)
-            print_result(&step, algo, &result);
-        name += len;
-    }
+    ok = find_exact(&step, &exact) && run_algos(&step, &exact);
     paper_exact_fini(&exact);
     paper_kv_free(step.kv, own);
     paper_step_fini(&step);

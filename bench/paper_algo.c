@@ -17,7 +17,7 @@ enum { TAG_QUERY = 1, TAG_PARTIAL, TAG_DOUBLING };
 
 static MPI_Datatype element_type = MPI_DATATYPE_NULL;
 static MPI_Op merge_op = MPI_OP_NULL;
-static uint32_t element_dim; // of the operator
+static uint32_t element_dim, operator_users;
 
 #define DIM_MOST 1024u // of the geometries
 
@@ -158,6 +158,8 @@ static void merge_elements(void *in, void *inout, int *n, MPI_Datatype *type)
 
 static bool operator_init(struct paper_step *step)
 {
+    if (operator_users++ > 0)
+        return true;
     element_dim = step->g->dim;
     MPI_Type_contiguous((int)element_dim + 2, MPI_FLOAT, &element_type);
     MPI_Type_commit(&element_type);
@@ -168,6 +170,8 @@ static bool operator_init(struct paper_step *step)
 static void operator_fini(struct paper_step *step)
 {
     (void)step;
+    if (--operator_users > 0)
+        return;
     MPI_Op_free(&merge_op);
     MPI_Type_free(&element_type);
 }
@@ -368,7 +372,7 @@ static void gather_run(struct paper_step *step)
 const struct paper_algo paper_algos[] = {
     {.name = "tree", .form = PAPER_FORM_TREE, .run = tree_run},
     {.name = "tree-library",
-     .form = PAPER_FORM_TREE,
+     .form = PAPER_FORM_TREE_LIBRARY,
      .library = true,
      .init = operator_init,
      .run = tree_library_run,

@@ -31,6 +31,9 @@ double paper_formula_bytes(enum paper_form form, const struct paper_geometry *g,
     switch (form) {
     case PAPER_FORM_TREE:
         return (double)(p - 1) * (double)(paper_query_bytes(g) + paper_partial_bytes(g));
+    case PAPER_FORM_TREE_LIBRARY:
+        return (double)(p - 1) * (double)paper_query_bytes(g) +
+               (p > 1 ? p : 0) * (double)paper_partial_bytes(g);
     case PAPER_FORM_ALLREDUCE:
         return (double)(p - 1) * (double)paper_query_bytes(g) +
                (double)paper_doubling_messages(p) * (double)paper_partial_bytes(g);

@@ -31,6 +31,7 @@ struct paper_geometry {
 
 enum paper_form {
     PAPER_FORM_TREE, // gather's is the same
+    PAPER_FORM_TREE_LIBRARY,
     PAPER_FORM_ALLREDUCE,
     PAPER_FORM_RING,
     PAPER_FORM_RING_LEAN,

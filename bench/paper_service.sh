@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Starts the service on the hosts of netcluster.sh, one worker a host, and runs bench/paper_service on the first.
+set -euo pipefail
+
+usage() {
+    cat <<'TEXT'
+Usage: bench/netcluster.sh [...] bench/paper_service.sh [--build DIR] [--engine stream|mpi] [--per-node N] [--] [options of paper_service]...
+
+The coordinator and the client are on the first host, a worker with one compute thread on every host. Workers of a
+node (--per-node, default 8, as netcluster.sh was told) are neighbours in the tree. With --engine mpi the workers
+are started by mpirun. --build is the build directory (default build/release). Several sets of options of
+paper_service, with '+' between them, are run one after the other.
+TEXT
+}
+
+build=build/release engine=stream per_node=8
+while [ $# -gt 0 ]; do
+    case $1 in
+    --build) build=$2; shift 2 ;;
+    --engine) engine=$2; shift 2 ;;
+    --per-node) per_node=$2; shift 2 ;;
+    -h | --help) usage; exit 0 ;;
+    --) shift; break ;;
+    *) break ;;
+    esac
+done
+if [ -z "${NETCLUSTER_AGENT-}" ]; then
+    echo "paper_service.sh: runs under bench/netcluster.sh; try --help" >&2
+    exit 2
+fi
+build=$(realpath "$build")
+read -r -a hosts <<<"$NETCLUSTER_HOSTS"
+dir=$(mktemp -d "$NETCLUSTER_DIR/service.XXXXXX")
+pids=()
+stop() {
+    trap - EXIT
+    [ ${#pids[@]} -eq 0 ] || kill -TERM "${pids[@]}" 2>/dev/null || true
+    wait || true
+}
+trap stop EXIT
+
+wait_for() { # FILE
+    for _ in $(seq 600); do
+        [ -s "$1" ] && return 0
+        sleep 0.1
+    done
+    echo "paper_service.sh: $1 was not written; logs:" >&2
+    tail -n 5 "$dir"/*.log >&2
+    return 1
+}
+
+(umask 077 && head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' >"$dir/secret" && echo >>"$dir/secret")
+"$build/bin/banyan-coordinator" --listen "unix://$dir/c.sock,tcp://${hosts[0]}:7412" --insecure --store :memory: \
+    --secret-file "$dir/secret" --ready-file "$dir/coordinator.ready" >"$dir/coordinator.log" 2>&1 &
+pids+=($!)
+wait_for "$dir/coordinator.ready"
+
+# One worker: what it is called and where it listens follows from its number. Reports a speed, all the same, so
+# that shards are equal.
+cat >"$dir/worker" <<WORKER
+#!/bin/sh
+i=\$1; address=10.77.0.\$((i + 1))
+exec "$build/bin/banyan-worker" --coordinator tcp://${hosts[0]}:7412 --name "\$(printf 'w%03d' "\$i")" \
+    --host "\$(printf 'node%03d' \$((i / $per_node)))" --listen "tcp://\$address:7500" --edge-listen "tcp://\$address:7501" --insecure \
+    --secret-file "$dir/secret" --ready-file "$dir/worker\$i.ready" --memory 2G --threads 1 --bind none --numa none --device cpu \
+    --bandwidth 2G --engine "$engine" >"$dir/worker\$i.log" 2>&1
+WORKER
+chmod +x "$dir/worker"
+if [ "$engine" = mpi ]; then
+    mpirun -np ${#hosts[@]} --enable-recovery sh -c "exec \"$dir/worker\" \$OMPI_COMM_WORLD_RANK" >"$dir/mpirun.log" 2>&1 &
+    pids+=($!)
+else
+    for i in "${!hosts[@]}"; do
+        "$NETCLUSTER_AGENT" "${hosts[$i]}" "exec $dir/worker $i" &
+        pids+=($!)
+    done
+fi
+for i in "${!hosts[@]}"; do wait_for "$dir/worker$i.ready"; done
+
+status=0
+while [ $status = 0 ]; do
+    set_of=()
+    more=no
+    while [ $# -gt 0 ]; do
+        if [ "$1" = + ]; then
+            shift
+            more=yes
+            break
+        fi
+        set_of+=("$1")
+        shift
+    done
+    "$build/bench/paper_service" --endpoint "unix://$dir/c.sock" --engine "$engine" "${set_of[@]}" || status=$?
+    [ "$more" = yes ] || break
+done
+[ $status = 0 ] || tail -n 3 "$dir"/*.log >&2
+exit "$status"
