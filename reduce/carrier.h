@@ -21,8 +21,10 @@ struct reduce_carrier_ops {
                                size_t bytes, uint32_t traces, proto_step_done_fn arrived, void *arg,
                                struct reduce_parcel **out, struct common_error *err);
     void (*forget)(struct reduce_carrier *carrier, struct reduce_parcel *parcel);
-    // Nothing but parcels is missing here, or a child has said that its own is on its way: look for them now.
+    // Nothing but parcels is missing here: look out for them.
     void (*look)(struct reduce_carrier *carrier);
+    // A child says that its own is on its way: take what is there. `arrived` may run on this stack.
+    void (*ring)(struct reduce_carrier *carrier);
     // Sends the result to the parent; both are copied. partials NULL: no item saw a key.
     enum common_code (*send)(struct reduce_carrier *carrier, const struct proto_step *step,
                              const struct proto_step_result *result, const struct common_blob *partials,

@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,6 +53,18 @@ static enum common_code mpi_failed(int code, const char *what, struct common_err
     return common_error_set(err, COMMON_UNAVAILABLE, "%s failed: %.200s", what, text);
 }
 
+static bool is_crowded(MPI_Comm comm)
+{
+    MPI_Comm host;
+    cpu_set_t processors;
+    int ranks = 1;
+    if (MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host) != MPI_SUCCESS)
+        return true;
+    MPI_Comm_size(host, &ranks);
+    MPI_Comm_free(&host);
+    return sched_getaffinity(0, sizeof processors, &processors) != 0 || ranks > CPU_COUNT(&processors);
+}
+
 static enum common_code meet(const char *worker, struct mpi_launch *out, struct common_error *err)
 {
     struct card own = {.version = MPI_MESSAGE_VERSION}, *cards;
@@ -64,6 +77,7 @@ static enum common_code meet(const char *worker, struct mpi_launch *out, struct 
     MPI_Comm_set_errhandler(out->comm, MPI_ERRORS_RETURN);
     MPI_Comm_rank(out->comm, &out->rank);
     MPI_Comm_size(out->comm, &out->size);
+    out->crowded = is_crowded(out->comm);
     cards = calloc((size_t)out->size, sizeof *cards);
     out->names = calloc((size_t)out->size, sizeof *out->names);
     if (!cards || !out->names) {

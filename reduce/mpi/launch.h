@@ -12,6 +12,7 @@ struct mpi_launch {
     MPI_Comm comm; // of our own; errors are returned
     int rank, size;
     char id[65];
+    bool crowded;      // more ranks on this host than processors for them
     char (*names)[65]; // [size] of workers, by rank
 };
 

@@ -41,6 +41,12 @@ static void carrier_look(struct reduce_carrier *base)
     mpi_world_look();
 }
 
+static void carrier_ring(struct reduce_carrier *base)
+{
+    (void)base;
+    mpi_world_ring();
+}
+
 static enum common_code carrier_send(struct reduce_carrier *base, const struct proto_step *step,
                                      const struct proto_step_result *result,
                                      const struct common_blob *partials, struct common_error *err)
@@ -59,6 +65,7 @@ static const struct reduce_carrier_ops carrier_ops = {
     .expect = carrier_expect,
     .forget = carrier_forget,
     .look = carrier_look,
+    .ring = carrier_ring,
     .send = carrier_send,
     .close = carrier_close,
 };

@@ -26,7 +26,7 @@
 #define TICK_US    1000
 #define LOOK_NS    (100 * COMMON_NS_PER_US) // in every turn of the loop for so long
 #define DRAIN_NS   (1 * COMMON_NS_PER_S)    // for so long after a step was given up
-#define POSTED_MAX ((size_t)1 << 30)        // bytes of receives at a time
+#define POSTED_MAX ((size_t)256 << 20)      // bytes of receives at a time
 
 enum parcel_state { PARCEL_POSTED, PARCEL_READY, PARCEL_ORPHAN };
 
@@ -293,21 +293,27 @@ enum common_code mpi_world_send(const struct proto_step *step, int to, const str
     }
     mpi_requests_add(&world.sends, request, blob);
     mpi_world_look();
+    schedule(common_clock_ns());
     return COMMON_OK;
 }
 
 // ---- looking
 // -----------------------------------------------------------------------------------------------------
 
-static void on_poll(evutil_socket_t fd, short what, void *arg)
+static void take(void)
 {
-    uint64_t now = common_clock_ns();
-    (void)fd, (void)what, (void)arg;
     if (!world.lost)
         worked(mpi_requests_test(&world.receives, received), "a receive");
     if (!world.lost)
         worked(mpi_requests_test(&world.sends, sent), "a send");
     hand_out();
+}
+
+static void on_poll(evutil_socket_t fd, short what, void *arg)
+{
+    uint64_t now = common_clock_ns();
+    (void)fd, (void)what, (void)arg;
+    take();
     if (world.lost || now >= world.look_until_ns) { // not while every turn counts
         drain();
         give_up(now);
@@ -317,9 +323,19 @@ static void on_poll(evutil_socket_t fd, short what, void *arg)
 
 void mpi_world_look(void)
 {
+    if (world.launch.crowded)
+        return; // whoever turns here keeps others from computing: the doorbell wakes us
     world.look_until_ns = common_clock_ns() + LOOK_NS;
     if (world.receives.n + world.sends.n > 0)
         look_now();
+}
+
+void mpi_world_ring(void)
+{
+    uint64_t now = common_clock_ns();
+    take();
+    world.look_until_ns = now + LOOK_NS; // what has been rung for and is not there must be close
+    schedule(now);
 }
 
 enum common_code mpi_world_acquire(struct common_loop *loop)

@@ -36,6 +36,7 @@ enum common_code mpi_world_expect(const struct mpi_expected *what, struct reduce
                                   struct common_error *err);
 void mpi_world_forget(struct reduce_parcel *parcel);
 void mpi_world_look(void);
+void mpi_world_ring(void);
 enum common_code mpi_world_send(const struct proto_step *step, int to, const struct proto_step_result *result,
                                 const struct common_blob *partials, struct common_error *err);
 
