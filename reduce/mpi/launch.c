@@ -16,7 +16,7 @@
 #include "reduce/module.h"
 #include "reduce/mpi/message.h"
 
-#define LEAVE_S 2
+#define LEAVE_S 7 // longer than a worker drains
 
 struct card { // what each process says of itself
     char name[65], build[63];

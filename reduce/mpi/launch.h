@@ -20,7 +20,7 @@ struct mpi_launch {
 // MPI_THREAD_SERIALIZED, two workers of one name, processes of different builds. UNAVAILABLE: MPI's reason.
 enum common_code mpi_launch_join(const char *worker, struct mpi_launch *out, struct common_error *err);
 
-// Waits for the others to leave, too, for two seconds at most; a process that has waited in vain, or whose
+// Waits for the others to leave, too, for seven seconds at most; a process that has waited in vain, or whose
 // MPI is `lost`, ends here.
 void mpi_launch_leave(struct mpi_launch *launch, bool lost, int exit_code);
 

@@ -170,8 +170,11 @@ static void idle_workers_burn_nothing(void **state)
     support_sleep_ms(1000);
     unsigned long long ticks =
         (unsigned long long)sysconf(_SC_CLK_TCK) * (support_now_ns() - started) / COMMON_NS_PER_S;
-    for (uint32_t i = 0; i < WORKERS; i++)
-        assert_in_range(ticks_of(harness_cluster_pid(cluster, i)) - before[i], 0, ticks / 10);
+    for (uint32_t i = 0; i < WORKERS; i++) {
+        unsigned long long used = ticks_of(harness_cluster_pid(cluster, i)) - before[i];
+        if (used > ticks / 10)
+            fail_msg("worker %u used %llu ticks of %llu", i, used, ticks);
+    }
     OK(step_on(client, &h, 199, 1, 0));
     drop(&h);
     banyan_disconnect(client);
