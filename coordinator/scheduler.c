@@ -13,6 +13,7 @@
 #include "coordinator/watch.h"
 
 #define DEADLINE_TICK_NS (10 * COMMON_NS_PER_MS)
+#define MASS_SPARE_NS    (100 * COMMON_NS_PER_MS)
 #define RETRY_FIRST_NS   COMMON_NS_PER_MS
 #define RETRY_MOST_NS    (50 * COMMON_NS_PER_MS)
 
@@ -418,7 +419,9 @@ static void weighed(void *arg, struct coordinator_masses *masses)
     uint64_t took_ns = common_clock_ns() - item->weighed_ns;
     item->masses = masses;
     a->mass_ns = took_ns > a->mass_ns ? took_ns : a->mass_ns;
-    if (masses->failure.code == COMMON_OK && a->mass_values + values > PROTO_MASS_CALL_MAX)
+    bool fits = a->mass_values + values <= PROTO_MASS_CALL_MAX &&
+                a->o_bytes + a->lse_bytes + (a->mass_values + values) * sizeof(float) <= PROTO_PAYLOAD_MAX;
+    if (masses->failure.code == COMMON_OK && !fits)
         proto_status_set(&masses->failure, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
                          "the call asks for too many masses: ask for fewer bins, rows or items at a time");
     else if (masses->failure.code == COMMON_OK)
@@ -427,9 +430,11 @@ static void weighed(void *arg, struct coordinator_masses *masses)
 }
 
 // All of it has been answered but for where its rows looked: a computation beside it, for which it stays in
-// flight.
+// flight. A little time is left for the answer, which stands without masses, too.
 static void weigh(struct coordinator_item *item)
 {
+    uint64_t left = common_clock_left(item->attend->deadline_ns),
+             spare = left / 8 < MASS_SPARE_NS ? left / 8 : MASS_SPARE_NS;
     struct coordinator_mass_ask ask = {.s = item->s,
                                        .layer = item->layer,
                                        .rows = item->rows,
@@ -437,7 +442,7 @@ static void weigh(struct coordinator_item *item)
                                        .heads = item->mass_heads,
                                        .first = item->first,
                                        .visible = item->visible,
-                                       .deadline_ns = item->attend->deadline_ns,
+                                       .deadline_ns = common_clock_after(left - spare),
                                        .q = item->q,
                                        .lse = coordinator_item_lse(item)};
     item->in_frames++;

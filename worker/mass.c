@@ -344,7 +344,8 @@ static enum common_code check_shape(struct worker_mass *m, const Banyan__Pb__Mas
     uint64_t bins = (body->visible + m->bin_tokens - 1) / m->bin_tokens;
     if (bins > PROTO_MASS_BINS_MAX || (uint64_t)body->rows * spec->q_heads * bins > PROTO_MASS_VALUES_MAX)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "%" PRIu64 " bins of %u rows and %u heads are more than %u bins, or %u values",
+                                "%" PRIu64
+                                " bins of %u rows and %u heads are more than %u bins, or %u values",
                                 bins, body->rows, spec->q_heads, PROTO_MASS_BINS_MAX, PROTO_MASS_VALUES_MAX);
     uint64_t pairs = (uint64_t)body->rows * spec->q_heads;
     if (message->n_tensors != 2 || message->tensors[0].bytes != pairs * spec->k_dim * sizeof(float) ||

@@ -128,6 +128,8 @@ static void masses_are_the_references(void **state)
             judge(session, &c, some, 1, true, shapes[i].name);
             judge(session, &c, some, 21, false, shapes[i].name);
             judge(session, &c, early, 4096, true, shapes[i].name);
+            struct step beyond = {.first = 50, .rows = 3, .visible = 200, .seed = i}; // than the rows may see
+            judge(session, &c, beyond, 9, true, shapes[i].name);
             drop(session, &c);
         }
 }
