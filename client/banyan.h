@@ -205,10 +205,10 @@ BANYAN_API banyan_code banyan_commit(banyan_session *session, uint32_t layer, ui
 // -----------------------------------------------------------------------------------------------------------------------------
 
 // Attention mass: which part of a row's attention each part of the context took. The mass of a part is
-// exp(lse of its keys alone - lse of all), its posterior probability (docs/ENERGY.md). It costs about as much
-// as the step itself, once more; o and lse have the same bits with and without it. Values are float32, each
-// row and head adds up: bins + sink = workers + sink = 1, to rounding; 0 everywhere where a row saw nothing,
-// NaN where its lse is.
+// exp(lse of its keys alone - lse of all), its posterior probability (docs/ENERGY.md). It costs up to one
+// and a half times the step itself; o and lse have the same bits with and without it. Values are float32,
+// each row and head adds up: bins + sink = workers + sink = 1, to rounding; 0 everywhere where a row saw
+// nothing, NaN where its lse is.
 typedef struct banyan_mass_worker {
     char name[65];
     uint64_t tokens; // keys below `visible` that it computed
