@@ -250,9 +250,9 @@ static void take(struct answer *answer, enum common_code code, const char *text,
 {
     struct reduce_op *op = answer->op;
     answer->arrived = true;
-    if (code == COMMON_OK && answer_fits(op, result)) {
+    if (result && answer_fits(op, result)) {
         answer->result = result;
-    } else if (code == COMMON_OK) {
+    } else if (result) {
         common_error_set(&answer->error, COMMON_INTERNAL, "the answer does not fit the step");
         proto_step_result_free(result);
     } else {

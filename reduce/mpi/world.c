@@ -18,7 +18,6 @@
 
 #include "common/blob.h"
 #include "common/clock.h"
-#include "common/log.h"
 #include "reduce/mpi/launch.h"
 #include "reduce/mpi/message.h"
 #include "reduce/mpi/requests.h"
