@@ -18,7 +18,7 @@
 #define PIECE        4096u // tokens of one attach
 
 static const char *endpoint, *geometry = "16x128", *model, *engine = "stream", *token_file;
-static uint64_t tokens = 1024, rounds = 200, seconds = 5, warm = 20;
+static uint64_t tokens = 1024, rounds = 200, seconds = 5, warm = 20, layers = 1;
 static bool json, samples;
 
 struct run {
@@ -190,20 +190,28 @@ static bool check(struct run *run, uint32_t layer, uint64_t seen)
     return run->error.bound <= 1;
 }
 
+// One layer; microseconds, or negative.
+static double layer_step(struct run *run, uint32_t layer, uint64_t position, bool checked)
+{
+    new_token(run, layer, position);
+    uint64_t start = common_clock_ns();
+    if (!step(run, layer, position))
+        return -1;
+    double us = (double)(common_clock_ns() - start) / 1e3;
+    return checked && !check(run, layer, position + 1) ? -1 : us;
+}
+
 // All layers in turn; microseconds, or negative.
 static double token(struct run *run, uint64_t position, bool checked)
 {
-    uint64_t ns = 0;
+    double sum = 0;
     for (uint32_t layer = 0; layer < run->layers; layer++) {
-        new_token(run, layer, position);
-        uint64_t start = common_clock_ns();
-        if (!step(run, layer, position))
+        double us = layer_step(run, layer, position, checked);
+        if (us < 0)
             return -1;
-        ns += common_clock_ns() - start;
-        if (checked && !check(run, layer, position + 1))
-            return -1;
+        sum += us;
     }
-    return (double)ns / 1e3;
+    return sum;
 }
 
 // Bytes that have left all hosts of netcluster.sh, headers included. 0 elsewhere.
@@ -229,27 +237,34 @@ static double wire_bytes(void)
     return total;
 }
 
+// A sample is a token of a model, else a step of one layer, the layers in turn.
+static double sample(struct run *run, uint64_t i, uint64_t position)
+{
+    return model ? token(run, position, false)
+                 : layer_step(run, (uint32_t)(i % run->layers), position, false);
+}
+
 static bool measure(struct run *run)
 {
     uint64_t position = run->total - !run->append;
-    double first = token(run, position, true), before, total = 0;
-    if (first < 0)
+    double before, total = 0;
+    if (token(run, position, true) < 0)
         return false;
     position += run->append;
     for (uint64_t i = 0; !run->append && i < warm; i++)
-        if (token(run, position, false) < 0)
+        if (sample(run, i, position) < 0)
             return false;
     before = wire_bytes();
     for (run->n = 0; run->n < rounds && (run->n == 0 || total < (double)seconds * 1e6); run->n++) {
-        double us = token(run, position, false);
+        double us = sample(run, run->n, position);
         if (us < 0)
             return false;
         run->us[run->n] = us;
         total += us;
         position += run->append;
     }
-    run->wire = (wire_bytes() - before) / run->n / run->workers / run->layers;
-    return run->append || check(run, 0, run->total);
+    run->wire = (wire_bytes() - before) / run->n / run->workers / (model ? run->layers : 1);
+    return run->append || (step(run, 0, position) && check(run, 0, run->total));
 }
 
 // ---- report ---------------------------------------------------------------------------------------------
@@ -320,7 +335,7 @@ static bool run_all(void)
     const struct paper_geometry all[] = {{"16x128", 16, 16, 128},
                                          {"32/8x128", 32, 8, 128},
                                          {"4/2x64", 4, 2, 64}};
-    run.layers = 1;
+    run.layers = (uint32_t)layers;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!strcmp(model ? "32/8x128" : geometry, all[i].name))
             run.g = all[i];
@@ -370,6 +385,10 @@ int main(int argc, char **argv)
          "llama-3.1-8b: 32 layers of 32/8x128 in turn; attaches the context, then decodes 10 tokens", 0, 0},
         {"tokens", 't', COMMON_OPTION_U64, &tokens, "N", "tokens a worker, at least 16 (default 1024)", 16,
          UINT32_MAX},
+        {"layers", 'l', COMMON_OPTION_U64, &layers, "N",
+         "layers of the session, stepped in turn (default 1): more than caches hold, and K and V come from "
+         "memory",
+         1, 1024},
         {"rounds", 'n', COMMON_OPTION_U64, &rounds, "N", "at most so many samples (default 200)", 1,
          SAMPLES_MOST},
         {"seconds", 's', COMMON_OPTION_U64, &seconds, "S", "and about so long (default 5)", 1, 3600},

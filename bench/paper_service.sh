@@ -72,7 +72,8 @@ if [ "$engine" = mpi ]; then
     pids+=($!)
 else
     for i in "${!hosts[@]}"; do
-        "$NETCLUSTER_AGENT" "${hosts[$i]}" "exec $dir/worker $i" &
+        # In sessions of their own, as mpirun has them: the kernel shares a machine out to sessions first
+        setsid "$NETCLUSTER_AGENT" "${hosts[$i]}" "exec $dir/worker $i" &
         pids+=($!)
     done
 fi

@@ -12,7 +12,7 @@ a line. --wrap CMD goes before each piece ('nice -n -19', or what keeps a machin
 free memory. Pieces:
   short, middle, long, ring, ring-long   16x128 on 2 nodes of 8, from 1 to 16,384 tokens a worker
   grouped, grouped-ring                  32/8x128
-  workers                                2 nodes of 1, 2, 4 and 8 hosts, 4,096 tokens a worker
+  workers                                2 nodes of 1, 2 and 4 hosts, 4,096 tokens a worker
   rates                                  other slow links: half to eight times the base
   node                                   one node of 8, fast links alone
   stream, stream-long, mpi, mpi-long     the whole service
@@ -78,7 +78,7 @@ for piece in ${only//,/ }; do
         paper 2 8 $slow --geometry 32/8x128 --tokens 16384 --algo ring --rounds 1 --floors --link-rate "$(link $slow)"
         ;;
     workers)
-        for hosts in 1 2 4 8; do
+        for hosts in 1 2 4; do
             paper 2 $hosts $slow --tokens 4096 --algo tree,allreduce1,allreduce3,ring --seconds 3 --rounds 100 --floors --link-rate "$(link $slow)"
         done
         ;;
@@ -93,9 +93,10 @@ for piece in ${only//,/ }; do
     mpi) service mpi $s --tokens 16 + $s --tokens 256 + $s --tokens 1024 + $s --tokens 4096 ;;
     mpi-long) service mpi $s --tokens 16384 --rounds 40 --seconds 8 ;;
     model) for engine in stream mpi; do service $engine $s --model llama-3.1-8b --tokens 1024; done ;;
-    fit)
-        for hosts in 1 2 4 8 16; do
-            service_on 1 $hosts 0 stream $s --tokens 16 + $s --tokens 256 + $s --tokens 1024 + $s --tokens 4096
+    fit) # half a gigabyte of keys and values in all, so that they come from memory
+        for hosts in 1 2 3 4 8 16; do
+            service_on 1 $hosts 0 stream $s --tokens 16 + $s --tokens 64 + $s --tokens 256 --layers $((256 / hosts)) + \
+                $s --tokens 1024 --layers $((64 / hosts)) + $s --tokens 4096 --layers $((16 / hosts))
         done
         ;;
     *) echo "paper_sweep: no piece '$piece'; try --help" >&2; exit 2 ;;

@@ -98,6 +98,7 @@ static bool run_fit(const char *path)
                                               {"error", NULL, off},
                                               {0}};
         report_line(json, fields);
+        simulate_point_fini(p);
     }
     const struct report_field summary[] = {
         {"bench", "simulate", 0}, {"what", "worst_error", 0}, {"error", NULL, worst}, {0}};

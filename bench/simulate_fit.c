@@ -13,11 +13,9 @@ static uint64_t kv_bytes(const struct simulate_point *p)
     return p->tokens * p->kv_heads * p->dim * 2 * 2;
 }
 
-double simulate_predict(const double terms[SIMULATE_TERMS], const struct simulate_point *point,
-                        uint32_t cores)
+double simulate_predict(const double terms[SIMULATE_TERMS], struct simulate_point *point, uint32_t cores)
 {
     struct reduce_cost cost;
-    struct reduce_plan *plan = NULL;
     uint32_t n = point->workers;
     double us = INFINITY;
     struct reduce_member *members = calloc(n, sizeof *members);
@@ -33,21 +31,26 @@ double simulate_predict(const double terms[SIMULATE_TERMS], const struct simulat
         bytes[i] = kv_bytes(point);
     }
     reduce_cost_default(&cost, point->q_heads, point->dim, point->dim, 1);
-    if (reduce_plan_make(members, n, &cost, &plan, NULL) != COMMON_OK)
+    if (!point->plan && reduce_plan_make(members, n, &cost, &point->plan, NULL) != COMMON_OK)
         goto out;
     cost.frame_cpu_ns = terms[SIMULATE_FRAME_CPU_NS];
     cost.local_latency_ns = terms[SIMULATE_LATENCY_NS];
     cost.compute_fixed_ns = terms[SIMULATE_COMPUTE_FIXED_NS];
-    us = (terms[SIMULATE_CLIENT_NS] + reduce_plan_predict(plan, members, &cost, bytes)) / 1e3;
+    us = (terms[SIMULATE_CLIENT_NS] + reduce_plan_predict(point->plan, members, &cost, bytes)) / 1e3;
 
 out:
-    reduce_plan_free(plan);
     free(members);
     free(bytes);
     return us;
 }
 
-static double badness(const double terms[SIMULATE_TERMS], const struct simulate_point *points, uint32_t n,
+void simulate_point_fini(struct simulate_point *point)
+{
+    reduce_plan_free(point->plan);
+    point->plan = NULL;
+}
+
+static double badness(const double terms[SIMULATE_TERMS], struct simulate_point *points, uint32_t n,
                       uint32_t most_workers, uint32_t cores)
 {
     double sum = 0;
@@ -61,7 +64,7 @@ static double badness(const double terms[SIMULATE_TERMS], const struct simulate_
 }
 
 // Goes along one term at a time, by a factor that shrinks when no term helps any more.
-uint32_t simulate_fit(const struct simulate_point *points, uint32_t n, uint32_t most_workers, uint32_t cores,
+uint32_t simulate_fit(struct simulate_point *points, uint32_t n, uint32_t most_workers, uint32_t cores,
                       double terms[SIMULATE_TERMS])
 {
     const double start[SIMULATE_TERMS] = {50e3, 5e3, 5e3, 5e3, 8e9};

@@ -23,20 +23,23 @@ enum simulate_term {
     SIMULATE_BANDWIDTH, // bytes of K and V a second and core
 };
 
-struct simulate_point {
+struct reduce_plan;
+
+struct simulate_point { // zeroed but for its sizes
     uint32_t workers, q_heads, kv_heads, dim;
     uint64_t tokens; // a worker
     double median_us;
-    double predicted_us; // filled in by simulate_predict
+    double predicted_us;
+    struct reduce_plan *plan; // made by the first simulate_predict; simulate_point_fini frees it
 };
 
 // Microseconds of a step; INFINITY: no memory or sizes that the planner refuses.
-double simulate_predict(const double terms[SIMULATE_TERMS], const struct simulate_point *point,
-                        uint32_t cores);
+double simulate_predict(const double terms[SIMULATE_TERMS], struct simulate_point *point, uint32_t cores);
+void simulate_point_fini(struct simulate_point *point);
 
 // The terms with the least sum of squared log ratios over the points of at most `most_workers`. Returns how
 // many points that were; 0: too few (fewer than terms).
-uint32_t simulate_fit(const struct simulate_point *points, uint32_t n, uint32_t most_workers, uint32_t cores,
+uint32_t simulate_fit(struct simulate_point *points, uint32_t n, uint32_t most_workers, uint32_t cores,
                       double terms[SIMULATE_TERMS]);
 
 #endif

@@ -40,7 +40,7 @@ static double ring_us(const struct simulate_gpu *gpu, const struct simulate_size
 static void best_tree(const struct simulate_gpu *gpu, const struct simulate_size *size,
                       struct simulate_times *out)
 {
-    static const uint32_t fans[] = {1, 2, 3, 4, 7, 8, 16, 32, REDUCE_FAN_BINOMIAL};
+    static const uint32_t fans[] = {7, 2, 4, 8, 16, 32, REDUCE_FAN_BINOMIAL};
     const uint32_t n_fans = sizeof fans / sizeof *fans;
     uint32_t n = size->gpus, in_node = n < gpu->per_node ? n : gpu->per_node,
              n_hosts = (n + in_node - 1) / in_node;
@@ -71,6 +71,8 @@ static void best_tree(const struct simulate_gpu *gpu, const struct simulate_size
     if (!sim)
         goto out;
     for (uint32_t i = 0; i < n_fans; i++) {
+        if (fans[i] > 8 && fans[i] != REDUCE_FAN_BINOMIAL)
+            continue; // more than a node has
         for (uint32_t o = 0; o < n_fans; o++) {
             reduce_topology_join(n_hosts, sizes, fans[i], fans[o], nodes, scratch);
             double ns = reduce_sim_run(sim, nodes, compute, best);
