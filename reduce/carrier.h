@@ -23,8 +23,8 @@ struct reduce_carrier_ops {
     void (*forget)(struct reduce_carrier *carrier, struct reduce_parcel *parcel);
     // Nothing but parcels is missing here: look out for them.
     void (*look)(struct reduce_carrier *carrier);
-    // A child says that its own is on its way: take what is there. `arrived` may run on this stack.
-    void (*ring)(struct reduce_carrier *carrier);
+    // The child says that this one is on its way: take what is there. `arrived` may run on this stack.
+    void (*ring)(struct reduce_carrier *carrier, struct reduce_parcel *parcel);
     // Sends the result to the parent; both are copied. partials NULL: no item saw a key.
     enum common_code (*send)(struct reduce_carrier *carrier, const struct proto_step *step,
                              const struct proto_step_result *result, const struct common_blob *partials,

@@ -276,7 +276,7 @@ static void on_answer(void *arg, enum common_code code, const char *text, struct
         if (acknowledged(op))
             op_free(op);
     } else if (code == COMMON_OK && !answer->arrived) {
-        carrier->ops->ring(carrier); // the op may be gone
+        carrier->ops->ring(carrier, answer->parcel); // the op may be gone
     } else if (!answer->arrived) {
         forget_parcel(answer);
         take(answer, code, text, NULL);

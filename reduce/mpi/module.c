@@ -41,10 +41,10 @@ static void carrier_look(struct reduce_carrier *base)
     mpi_world_look();
 }
 
-static void carrier_ring(struct reduce_carrier *base)
+static void carrier_ring(struct reduce_carrier *base, struct reduce_parcel *parcel)
 {
     (void)base;
-    mpi_world_ring();
+    mpi_world_ring(parcel);
 }
 
 static enum common_code carrier_send(struct reduce_carrier *base, const struct proto_step *step,

@@ -22,8 +22,9 @@
 #include "reduce/mpi/message.h"
 #include "reduce/mpi/requests.h"
 
-#define TICK_US    1000
+#define TICK_NS    COMMON_NS_PER_MS
 #define LOOK_NS    (100 * COMMON_NS_PER_US) // in every turn of the loop for so long
+#define RING_NS    (2 * COMMON_NS_PER_MS)   // likewise, after the doorbell
 #define DRAIN_NS   (1 * COMMON_NS_PER_S)    // for so long after a step was given up
 #define POSTED_MAX ((size_t)256 << 20)      // bytes of receives at a time
 
@@ -32,6 +33,7 @@ enum parcel_state { PARCEL_POSTED, PARCEL_READY, PARCEL_ORPHAN };
 struct reduce_parcel {
     enum parcel_state state;
     struct reduce_parcel *next; // READY
+    bool is_rung;               // it is on its way
     struct mpi_message_key key;
     struct common_blob *blob;
     size_t len; // READY: received
@@ -54,14 +56,36 @@ static struct {
     uint64_t look_until_ns, drain_until_ns;
 } world;
 
+// Until when nothing has to be looked at.
+static uint64_t quiet_until(uint64_t now)
+{
+    uint64_t until = COMMON_NO_DEADLINE, tick = now + TICK_NS;
+    if (world.receives.n + world.sends.n > 0 && now < world.look_until_ns)
+        return now;
+    if (world.sends.n > 0 || now < world.drain_until_ns)
+        until = tick;
+    for (int i = 0; i < world.receives.n; i++) {
+        const struct reduce_parcel *parcel = world.receives.items[i];
+        if (parcel->state != PARCEL_POSTED)
+            continue;
+        uint64_t due = world.lost                                      ? now
+                       : parcel->is_rung && parcel->deadline_ns > tick ? tick
+                                                                       : parcel->deadline_ns;
+        until = due < until ? due : until;
+    }
+    return until;
+}
+
 static void schedule(uint64_t now)
 {
-    bool looking = now < world.look_until_ns && world.receives.n + world.sends.n > 0;
-    bool missing = world.sends.n > 0 || now < world.drain_until_ns;
-    for (int i = 0; i < world.receives.n && !missing; i++)
-        missing = ((struct reduce_parcel *)world.receives.items[i])->state == PARCEL_POSTED;
-    struct timeval wait = {.tv_usec = looking || (world.lost && missing) ? 0 : TICK_US};
-    if (world.poll && (looking || missing))
+    uint64_t until = quiet_until(now), left_us = until > now ? (until - now) / 1000 + 1 : 0;
+    struct timeval wait = {.tv_sec = (time_t)(left_us / 1000000),
+                           .tv_usec = (suseconds_t)(left_us % 1000000)};
+    if (!world.poll)
+        return;
+    if (until == COMMON_NO_DEADLINE)
+        event_del(world.poll);
+    else
         event_add(world.poll, &wait);
 }
 
@@ -313,10 +337,9 @@ static void on_poll(evutil_socket_t fd, short what, void *arg)
     uint64_t now = common_clock_ns();
     (void)fd, (void)what, (void)arg;
     take();
-    if (world.lost || now >= world.look_until_ns) { // not while every turn counts
+    if (now < world.drain_until_ns)
         drain();
-        give_up(now);
-    }
+    give_up(now);
     schedule(now);
 }
 
@@ -329,11 +352,12 @@ void mpi_world_look(void)
         look_now();
 }
 
-void mpi_world_ring(void)
+void mpi_world_ring(struct reduce_parcel *parcel)
 {
     uint64_t now = common_clock_ns();
+    parcel->is_rung = true;
+    world.look_until_ns = now + RING_NS; // if it is not there yet, it must be close
     take();
-    world.look_until_ns = now + LOOK_NS; // what has been rung for and is not there must be close
     schedule(now);
 }
 

@@ -3,9 +3,10 @@
 // an MPI library is. After mpi_world_join everything is the loop thread's, and nothing here waits for another
 // process; MPI is entered from this thread alone (MPI_THREAD_SERIALIZED).
 //
-// When MPI is looked at. With nothing under way: never, and nothing burns. While results are missing: once a
-// millisecond; in every turn of the loop for a short while after mpi_world_look, that is, when a rank has
-// nothing left to do but to take them, and when a child has said on its edge that its result is on its way.
+// When MPI is looked at. With nothing under way, and while others still compute: never, and nothing burns.
+// When a child has said on its edge that its result is on its way: at once, in every turn of the loop for a
+// short while, then once a millisecond. When a rank has nothing left to do but to take results, and the host
+// has a processor for each rank: in every turn of the loop for a short while.
 #ifndef REDUCE_MPI_WORLD_H
 #define REDUCE_MPI_WORLD_H
 
@@ -36,7 +37,7 @@ enum common_code mpi_world_expect(const struct mpi_expected *what, struct reduce
                                   struct common_error *err);
 void mpi_world_forget(struct reduce_parcel *parcel);
 void mpi_world_look(void);
-void mpi_world_ring(void);
+void mpi_world_ring(struct reduce_parcel *parcel);
 enum common_code mpi_world_send(const struct proto_step *step, int to, const struct proto_step_result *result,
                                 const struct common_blob *partials, struct common_error *err);
 
