@@ -12,7 +12,7 @@
 
 static const struct kernels_attention *const kernels[] = {
 #ifdef KERNELS_X86_64
-    &kernels_avx512,   &kernels_avx2,
+    &kernels_amx,      &kernels_avx512,           &kernels_avx2,
 #endif
 #ifdef KERNELS_ARM64
     &kernels_neon,

@@ -23,6 +23,7 @@
 #include <assert.h>
 #include <math.h>
 
+#include "kernels/matrix.h"
 #include "kernels/narrow.h"
 #include "kernels/scalar.h"
 #include "kernels/variants.h"
@@ -31,6 +32,8 @@
 #define TILE  64u // (query row, head) pairs
 #define WIDE  (LANES == 16 ? 17u : 9u)
 #define SLACK 4.0f // how far a logit may pass the m in use
+
+_Static_assert(TILE <= KERNELS_MATRIX_ROWS, "a tile's pairs fit the matrix units' space");
 
 struct tile {
     const struct kernels_job *job;
@@ -48,6 +51,8 @@ struct tile {
     float m[TILE], top[TILE]; // m in use, and the largest logit seen
     float s_hi[TILE], s_lo[TILE];
     bool seen[TILE];
+    const struct kernels_matrix_ops *units; // matrix units that take the panels, or NULL
+    struct kernels_matrix matrix;
     struct panel panels[2]; // the one to compute, and the one being filled
     uint32_t filling;
 };
@@ -79,6 +84,12 @@ static uint64_t scratch_bytes(const struct kernels_spec *spec, uint32_t rows)
     return (l.q + 2 * l.scores + l.keys + l.values + 2 * l.sums) * sizeof(float);
 }
 
+static const float *row_q(const struct tile *t, uint32_t r)
+{
+    uint64_t pair = t->first + r, group = kernels_spec_group(t->spec);
+    return t->job->q + pair / group * t->job->q_row_stride + pair % group * t->job->q_head_stride;
+}
+
 static void tile_init(struct tile *t, const struct kernels_job *job, uint64_t first, uint32_t rows,
                       float *scratch)
 {
@@ -105,6 +116,7 @@ static void tile_init(struct tile *t, const struct kernels_job *job, uint64_t fi
     t->lo = t->hi + l.sums;
     t->panels[0].count = t->panels[1].count = 0;
     t->filling = 0;
+    t->units = NULL;
     t->all_from = 0;
     t->all_to = UINT64_MAX;
     for (uint32_t r = 0; r < rows; r++) {
@@ -119,11 +131,10 @@ static void tile_init(struct tile *t, const struct kernels_job *job, uint64_t fi
         t->m[r] = t->top[r] = -INFINITY;
         t->s_hi[r] = t->s_lo[r] = 0;
         t->seen[r] = false;
-        const float *from = job->q + i * job->q_row_stride + h * job->q_head_stride;
         float *q = t->q + (size_t)r * t->k_pad;
         if (t->k_pad != t->k_dim)
             memset(q, 0, t->k_pad * sizeof(float));
-        type_arrange(spec->kv_type, t->k_dim, from, q);
+        type_arrange(spec->kv_type, t->k_dim, row_q(t, r), q);
     }
     uint32_t full = t->wide ? round_up(rows, WIDE_ROWS) : rows; // the wide path works on whole row tiles
     memset(t->q + (size_t)rows * t->k_pad, 0, (size_t)(full - rows) * t->k_pad * sizeof(float));
@@ -156,10 +167,7 @@ static bool row_ranges(const struct tile *t, const struct panel *panel, uint32_t
 // Row r's dot with key j of block b, again and in double: for dots that are not finite.
 static float dot_again(const struct tile *t, uint32_t r, const struct block *b, uint32_t j)
 {
-    const struct kernels_job *job = t->job;
-    uint32_t group = kernels_spec_group(t->spec);
-    uint64_t pair = t->first + r;
-    const float *q = job->q + pair / group * job->q_row_stride + pair % group * job->q_head_stride;
+    const float *q = row_q(t, r);
     const char *row = b->k + (size_t)j * t->k_dim * type_bytes(t->spec->kv_type);
     double x = 0;
     for (uint32_t d = 0; d < t->k_dim; d++) {
@@ -342,8 +350,10 @@ INLINE float weigh(struct tile *t, uint32_t r, uint32_t columns, const struct ra
     vf sum = {0}, scale = vf_splat(t->bent ? 1 : t->spec->scale), minus_m = vf_splat(-m);
     for (uint32_t c = 0; c < columns; c += LANES) {
         uint32_t b = c / BLOCK, l = c % BLOCK;
-        if (range && range->begin[b] == range->end[b])
+        if (range && range->begin[b] == range->end[b]) {
+            vf_store(x + c, (vf){0});
             continue;
+        }
         vf low = vf_load(lost + c);
         low = vf_select(low - low == 0, low, (vf){0}); // what an infinite dot lost is not a number
         vf y = vf_fma(low, scale, vf_fma_exact(vf_load(x + c), scale, minus_m));
@@ -513,35 +523,57 @@ static void gather_scales(const struct panel *panel, float *k_scales, float *v_s
     }
 }
 
-// Any panel, block by block, converted to float32 first.
-static void run_blocks(struct tile *t, const struct panel *panel)
+// Softmax of a panel's scores, each pair over the keys that it sees.
+static void weigh_ranges(struct tile *t, const struct panel *panel, struct ranges *range)
 {
     enum kernels_kv_type type = t->spec->kv_type;
-    struct ranges range[TILE];
-    float scales[2][PANEL];
     uint32_t columns = panel->count * BLOCK;
-    convert_panel(t, panel);
-    if (t->wide)
-        score_wide(t, panel);
-    else
-        score_blocks(t, panel);
+    float scales[2][PANEL];
     if (type_scaled(type)) {
         gather_scales(panel, scales[0], scales[1]);
         score_scale(t, type, columns, scales[0]);
     }
     for (uint32_t r = 0; r < t->rows; r++) {
-        if (!row_ranges(t, panel, r, &range[r]))
+        if (!row_ranges(t, panel, r, &range[r])) {
+            memset(t->scores + (size_t)r * ROW, 0, columns * sizeof(float));
             continue;
+        }
         for (uint32_t b = 0; t->bent && b < panel->count; b++)
             bend(t, r, b, panel->blocks[b].first);
         softmax_row(t, r, columns, &range[r], type_scaled(type) ? scales[1] : NULL);
     }
+}
+
+// Any panel, block by block, converted to float32 first.
+static void run_blocks(struct tile *t, const struct panel *panel)
+{
+    struct ranges range[TILE];
+    convert_panel(t, panel);
+    if (t->wide)
+        score_wide(t, panel);
+    else
+        score_blocks(t, panel);
+    weigh_ranges(t, panel, range);
     fold_ranges(t, panel->count, range);
+}
+
+// Any panel, by matrix units.
+static void run_units(struct tile *t, const struct panel *panel)
+{
+    struct ranges range[TILE];
+    t->units->panel(&t->matrix, panel);
+    t->units->dots(&t->matrix, panel->count, t->scores, t->lost);
+    weigh_ranges(t, panel, range);
+    for (uint32_t r = 0; panel->count % 2 && r < t->rows; r++)
+        memset(t->scores + (size_t)r * ROW + panel->count * BLOCK, 0, BLOCK * sizeof(float));
+    t->units->folds(&t->matrix, panel->count, t->scores, t->hi, t->lo);
 }
 
 static void compute_panel(struct tile *t, const struct panel *panel, const struct panel *next)
 {
-    if (t->in_place && panel->whole && panel->count == type_blocks(t->spec->kv_type))
+    if (t->units)
+        run_units(t, panel);
+    else if (t->in_place && panel->whole && panel->count == type_blocks(t->spec->kv_type))
         run_whole(t, panel, next);
     else
         run_blocks(t, panel);
@@ -616,24 +648,93 @@ static void finish_row(struct tile *t, uint32_t r, float *m, float *s, float *o)
         *s = nan ? NAN : -0.0f; // keys seen, no mass: kernels/partial.h
 }
 
-static void run(const struct kernels_job *job, void *scratch)
+// Matrix units may count subnormal numbers as zero and make NaN of an infinity: such a result is not kept.
+// That of a row whose values are all zero, or cancel, is refused for nothing.
+static bool units_trusted(const struct tile *t)
 {
-    uint32_t group = kernels_spec_group(job->spec), v_dim = job->spec->v_dim;
-    uint64_t pairs = (uint64_t)job->rows * group;
-    assert(job->out.rows == job->rows && job->out.heads == group && job->out.dv == v_dim);
+    bool trusted = !t->matrix.odd;
+    for (uint32_t r = 0; r < t->rows && trusted; r++) {
+        const float *o = t->job->out.o + (size_t)(t->first + r) * t->v_dim;
+        float largest = 0, any = t->job->out.s[t->first + r] * 0;
+        for (uint32_t c = 0; c < t->v_dim; c++) {
+            any += o[c] * 0;
+            largest = fabsf(o[c]) > largest ? fabsf(o[c]) : largest;
+        }
+        trusted = any == 0 && (!t->seen[r] || largest >= 0x1p-60f);
+    }
+    return trusted;
+}
+
+static void run_tile(struct tile *t, const struct kernels_job *job)
+{
+    for (uint32_t i = 0; i < job->run_count; i++)
+        feed_run(t, &job->runs[i]);
+    turn_panel(t);
+    turn_panel(t);
+    for (uint32_t r = 0; r < t->rows; r++)
+        finish_row(t, r, job->out.m + t->first + r, job->out.s + t->first + r,
+                   job->out.o + (size_t)(t->first + r) * t->v_dim);
+}
+
+// By matrix units. False: nothing was done, or it cannot be kept.
+static bool run_tile_units(struct tile *t, const struct kernels_job *job,
+                           const struct kernels_matrix_ops *units, char *space)
+{
+    const float *q[TILE];
+    for (uint32_t r = 0; r < t->rows; r++)
+        q[r] = row_q(t, r);
+    if (!units->begin(&t->matrix, t->spec, q, t->rows, space))
+        return false;
+    t->units = units;
+    run_tile(t, job);
+    units->end();
+    return units_trusted(t);
+}
+
+// units: NULL = none.
+INLINE void run_job(const struct kernels_job *job, void *scratch, const struct kernels_matrix_ops *units)
+{
+    uint64_t pairs = (uint64_t)job->rows * kernels_spec_group(job->spec);
+    assert(job->out.rows == job->rows && job->out.heads == kernels_spec_group(job->spec) &&
+           job->out.dv == job->spec->v_dim);
     struct tile t;
     for (uint64_t first = 0; first < pairs; first += TILE) {
         uint32_t rows = pairs - first < TILE ? (uint32_t)(pairs - first) : TILE;
         tile_init(&t, job, first, rows, scratch);
-        for (uint32_t i = 0; i < job->run_count; i++)
-            feed_run(&t, &job->runs[i]);
-        turn_panel(&t);
-        turn_panel(&t);
-        for (uint32_t r = 0; r < rows; r++)
-            finish_row(&t, r, job->out.m + first + r, job->out.s + first + r,
-                       job->out.o + (size_t)(first + r) * v_dim);
+        if (units && rows >= units->rows_from) {
+            if (run_tile_units(&t, job, units, (char *)scratch + scratch_bytes(job->spec, job->rows)))
+                continue;
+            tile_init(&t, job, first, rows, scratch);
+        }
+        run_tile(&t, job);
     }
 }
+
+static void run(const struct kernels_job *job, void *scratch)
+{
+    run_job(job, scratch, NULL);
+}
+
+#if LANES == 16
+static uint64_t amx_scratch_bytes(const struct kernels_spec *spec, uint32_t rows)
+{
+    return scratch_bytes(spec, rows) +
+           kernels_matrix_amx.bytes(round_up(spec->k_dim, 32), round_up(spec->v_dim, 32));
+}
+
+static void amx_run(const struct kernels_job *job, void *scratch)
+{
+    run_job(job, scratch, &kernels_matrix_amx);
+}
+
+const struct kernels_attention kernels_amx = {
+    .name = "amx",
+    .rank = 40,
+    .usable = kernels_cpu_amx,
+    .scratch_bytes = amx_scratch_bytes,
+    .run = amx_run,
+};
+#endif
 
 #if LANES == 16
 const struct kernels_attention kernels_avx512 = {

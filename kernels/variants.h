@@ -9,7 +9,9 @@ extern const struct kernels_attention kernels_portable;
 extern const struct kernels_attention kernels_neon;
 extern const struct kernels_attention kernels_avx2;
 extern const struct kernels_attention kernels_avx512;
+extern const struct kernels_attention kernels_amx;
 
 // In a file of their own, compiled for the oldest CPU: the answer must not need what it asks for.
 bool kernels_cpu_avx2(void);
 bool kernels_cpu_avx512(void);
+bool kernels_cpu_amx(void); // asks the kernel for leave to use tiles, which a process needs once

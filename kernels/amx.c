@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention of many (query row, head) pairs on the tile units of x86-64 (AMX), for every KV type. A tile
+// product C += A B takes 16 rows of 32 bfloat16 by 16 columns and adds in float32: 16 times as many products
+// a cycle as vectors of float32. But bfloat16 holds 8 of float32's 24 bits. So everything is cut into
+// bfloat16 parts that sum to it exactly: q and weights into three, keys and values into one (bfloat16, int8,
+// fp8), two (float16) or three (float32). Products of parts are exact. Those of parts i and j with i + j > 2
+// are left out: they are below 2^-22 of the whole.
+//
+//   dots     A = 16 pairs x 32 dims of one part of q          B = 32 dims x 16 keys of one part of k
+//   values   A = 16 pairs x 32 keys of one part of weights    B = 32 keys x 16 columns of one part of v
+//
+// A row of B has two of the 32 in turn: two dims of each key, or the same key of two blocks.
+//
+// Orders of summation (Intel's manual, TDPBF16PS): in a product two chains of 16, for even and odd ones of
+// the 32, added to each other and then to C; each addition rounds to nearest. Of dots, the products of the
+// first parts are summed in two tiles, 64 dims in turn each, the others in a third; the three are added
+// without loss. Of values, one tile takes the products of a panel's keys, the smallest parts first, and is
+// added as in kernels/narrow.h.
+//
+// Subnormal numbers count as zero here, and infinities meet zeros among the parts. So amx_begin refuses a q
+// whose parts could be subnormal, and the caller computes again with vectors what came out not finite or very
+// small.
+#include <immintrin.h>
+#include <math.h>
+
+#include "kernels/matrix.h"
+
+#define AMX_BYTES ((size_t)1024) // of a tile
+#define AMX_PAIRS 16u            // of a tile
+#define AMX_TWOS  (MOST_BLOCKS / 2)
+
+#define AMX_CLEAR(tile) __asm__ volatile("tilezero %%tmm" #tile ::)
+#define AMX_LOAD(tile, from)                                                                                 \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(from), "r"((size_t)64) : "memory")
+#define AMX_STORE(tile, to)                                                                                  \
+    __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(to), "r"((size_t)64) : "memory")
+#define AMX_ADD(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
+
+INLINE uint32_t type_parts(enum kernels_kv_type type)
+{
+    return type == KERNELS_KV_F32 ? 3 : type == KERNELS_KV_F16 ? 2 : 1;
+}
+
+static uint64_t amx_bytes(uint64_t k_pad, uint64_t v_pad)
+{
+    uint64_t k_tiles = k_pad / 32, v_tiles = v_pad / 16,
+             sets = (KERNELS_MATRIX_ROWS + AMX_PAIRS - 1) / AMX_PAIRS;
+    return (sets * 3 * k_tiles + MOST_BLOCKS * 3 * k_tiles + AMX_TWOS * 3 * v_tiles + 3 * AMX_TWOS + 6) *
+           AMX_BYTES;
+}
+
+// Tiles: q [sets of pairs][3 parts][k_tiles], keys [blocks][k_tiles][parts], values [twos of blocks][v_tiles]
+// [parts], weights [3 parts][twos of blocks], and 6 of sums.
+static void amx_place(struct kernels_matrix *x, char *space)
+{
+    x->q = space;
+    x->keys = x->q + (x->rows + AMX_PAIRS - 1) / AMX_PAIRS * 3 * x->k_tiles * AMX_BYTES;
+    x->values = x->keys + MOST_BLOCKS * x->parts * x->k_tiles * AMX_BYTES;
+    x->weights = x->values + AMX_TWOS * x->parts * x->v_tiles * AMX_BYTES;
+    x->sums = x->weights + 3 * AMX_TWOS * AMX_BYTES;
+}
+
+// All tiles: 16 rows of 64 bytes.
+static void amx_start(void)
+{
+    struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } config = {.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        config.row_bytes[i] = 64;
+        config.rows[i] = 16;
+    }
+    __asm__ volatile("ldtilecfg %0" ::"m"(config));
+}
+
+static void amx_end(void)
+{
+    __asm__ volatile("tilerelease" ::);
+}
+
+// ---- parts --------------------------------------------------------------------------------------
+
+INLINE __m512i high_half(vf x)
+{
+    return _mm512_and_si512(_mm512_castps_si512((__m512)x), _mm512_set1_epi32((int)0xffff0000));
+}
+
+// Two vectors to the first of their bfloat16 parts: word 2 l is lane l of x, word 2 l + 1 lane l of y.
+INLINE void cut(vf x, vf y, uint32_t parts, __m512i *part)
+{
+    REPEAT(
+        i, 3, if (i < parts) {
+            __m512i xh = high_half(x), yh = high_half(y);
+            part[i] = _mm512_or_si512(_mm512_srli_epi32(xh, 16), yh);
+            x -= (vf)xh;
+            y -= (vf)yh;
+        });
+}
+
+// Whether rows are taken as they lie, so that dims are paired with their neighbours; else with those 16
+// apart.
+INLINE bool type_raw(enum kernels_kv_type type, size_t dim)
+{
+    return type == KERNELS_KV_BF16 && type_pairs(dim);
+}
+
+// A row of q as rows of A tiles, words in the order of cut_keys. False: a part could be subnormal, or a
+// product beyond what logits may be.
+static bool cut_q(const struct kernels_matrix *x, uint32_t r, const float *q)
+{
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+    char *to = x->q + r / AMX_PAIRS * 3 * x->k_tiles * AMX_BYTES + (size_t)(r % AMX_PAIRS) * 64;
+    __mmask16 bad = 0;
+    for (size_t t = 0; t < x->k_tiles; t++, to += AMX_BYTES) {
+        vf y[2];
+        for (uint32_t half = 0; half < 2; half++) {
+            y[half] = load_padded(KERNELS_KV_F32, (const char *)q, 32 * t + 16 * half, x->k_dim);
+            __m512 size = _mm512_abs_ps((__m512)y[half]);
+            __mmask16 some = _mm512_cmp_ps_mask(size, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+            bad |= _mm512_mask_cmp_ps_mask(some, size, _mm512_set1_ps(0x1p-80f), _CMP_NGE_UQ);
+            bad |= _mm512_cmp_ps_mask(size, _mm512_set1_ps(0x1p60f), _CMP_NLE_UQ);
+        }
+        __m512 a = (__m512)y[0], b = (__m512)y[1];
+        __m512i part[3];
+        if (type_raw(x->type, x->k_dim))
+            cut((vf)_mm512_permutex2var_ps(a, even, b), (vf)_mm512_permutex2var_ps(a, odd, b), 3, part);
+        else
+            cut(y[0], y[1], 3, part);
+        for (uint32_t i = 0; i < 3; i++)
+            _mm512_store_si512(to + i * x->k_tiles * AMX_BYTES, part[i]);
+    }
+    return bad == 0;
+}
+
+static bool amx_begin(struct kernels_matrix *x, const struct kernels_spec *spec, const float *const *q,
+                      uint32_t rows, char *space)
+{
+    *x = (struct kernels_matrix){
+        .type = spec->kv_type, .rows = rows, .k_dim = spec->k_dim, .v_dim = spec->v_dim};
+    x->k_tiles = (spec->k_dim + 31) / 32;
+    x->v_tiles = (spec->v_dim + 31) / 32 * 2;
+    x->parts = type_parts(spec->kv_type);
+    amx_place(x, space);
+    if (fabsf(spec->scale) > 0x1p30f)
+        return false;
+    for (uint32_t r = 0; r < rows; r++) {
+        if (!cut_q(x, r, q[r]))
+            return false;
+    }
+    for (uint32_t r = rows; r % AMX_PAIRS != 0; r++) { // pairs that are none
+        char *to = x->q + r / AMX_PAIRS * 3 * x->k_tiles * AMX_BYTES + (size_t)(r % AMX_PAIRS) * 64;
+        for (size_t t = 0; t < 3 * x->k_tiles; t++)
+            memset(to + t * AMX_BYTES, 0, 64);
+    }
+    amx_start();
+    return true;
+}
+
+// A block's keys as B tiles [k_tiles][parts]: row p has dims p and 16 + p of each key; zeros where no row of
+// the tile sees the key.
+INLINE void cut_keys(const struct kernels_matrix *x, enum kernels_kv_type type, const struct block *b,
+                     size_t dim, char *to)
+{
+    const uint32_t parts = type_parts(type);
+    size_t stride = dim * type_bytes(type);
+    for (size_t t = 0; t < x->k_tiles; t++) {
+        vf row[3][16] = {{{0}}};
+        for (uint32_t j = b->begin; j < b->end; j++) {
+            const char *from = b->k + j * stride;
+            __m512i part[3];
+            if (type_raw(type, dim)) {
+                row[0][j] = (vf)_mm512_loadu_si512(from + 64 * t);
+                continue;
+            }
+            cut(load_padded(type, from, 32 * t, dim), load_padded(type, from, 32 * t + 16, dim), parts, part);
+            for (uint32_t i = 0; i < parts; i++)
+                row[i][j] = (vf)part[i];
+        }
+        for (uint32_t i = 0; i < parts; i++, to += AMX_BYTES) {
+            vf_transpose(row[i]);
+            for (uint32_t p = 0; p < 16; p++)
+                vf_store((float *)(void *)(to + (size_t)p * 64), row[i][p]);
+        }
+    }
+}
+
+// Two vectors of pair order of a value's row, zeros where it is not seen.
+INLINE void cut_value(enum kernels_kv_type type, const struct block *b, uint32_t j, size_t d, size_t dim,
+                      vf *y)
+{
+    y[0] = y[1] = (vf){0};
+    if (!b || j < b->begin || j >= b->end)
+        return;
+    const char *row = b->v + j * dim * type_bytes(type);
+    if (type_pairs(dim)) {
+        load_pair(type, row, d, y);
+    } else {
+        y[0] = load_padded(type, row, d, dim);
+        y[1] = load_padded(type, row, d + 16, dim);
+    }
+}
+
+// Two blocks' values as B tiles [v_tiles][parts]: row p has keys p of either. NULL: no block.
+INLINE void cut_values(const struct kernels_matrix *x, enum kernels_kv_type type, const struct block *first,
+                       const struct block *second, size_t dim, char *to)
+{
+    const uint32_t parts = type_parts(type);
+    for (size_t c = 0; c < x->v_tiles; c += 2) { // in the order of copy_rows
+        for (uint32_t p = 0; p < 16; p++) {
+            vf a[2], b[2];
+            cut_value(type, first, p, 16 * c, dim, a);
+            cut_value(type, second, p, 16 * c, dim, b);
+            for (uint32_t half = 0; half < 2; half++) {
+                __m512i part[3];
+                cut(a[half], b[half], parts, part);
+                for (uint32_t i = 0; i < parts; i++)
+                    _mm512_store_si512(to + (half * parts + i) * AMX_BYTES + (size_t)p * 64, part[i]);
+            }
+        }
+        to += 2 * (size_t)parts * AMX_BYTES;
+    }
+}
+
+INLINE void cut_panel(const struct kernels_matrix *x, enum kernels_kv_type type, const struct panel *panel)
+{
+    const uint32_t parts = type_parts(type);
+    for (uint32_t b = 0; b < panel->count; b++)
+        cut_keys(x, type, &panel->blocks[b], x->k_dim, x->keys + b * x->k_tiles * parts * AMX_BYTES);
+    for (uint32_t h = 0; 2 * h < panel->count; h++) {
+        const struct block *first = &panel->blocks[2 * h];
+        cut_values(x, type, first, 2 * h + 1 < panel->count ? first + 1 : NULL, x->v_dim,
+                   x->values + h * x->v_tiles * parts * AMX_BYTES);
+    }
+}
+
+static void amx_panel(const struct kernels_matrix *x, const struct panel *panel)
+{
+    switch (x->type) {
+    case KERNELS_KV_F16:
+        cut_panel(x, KERNELS_KV_F16, panel);
+        break;
+    case KERNELS_KV_BF16:
+        cut_panel(x, KERNELS_KV_BF16, panel);
+        break;
+    case KERNELS_KV_INT8:
+        cut_panel(x, KERNELS_KV_INT8, panel);
+        break;
+    case KERNELS_KV_FP8:
+        cut_panel(x, KERNELS_KV_FP8, panel);
+        break;
+    default:
+        cut_panel(x, KERNELS_KV_F32, panel);
+        break;
+    }
+}
+
+// ---- dots ---------------------------------------------------------------------------------------
+
+// One set of pairs with one block: three tiles to sums.
+INLINE void amx_dot(const char *q, const char *keys, size_t tiles, uint32_t parts, char *sums)
+{
+    AMX_CLEAR(0);
+    AMX_CLEAR(1);
+    AMX_CLEAR(2);
+    for (size_t t = 0; t < tiles; t++) {
+        AMX_LOAD(3, keys);
+        AMX_LOAD(5, q + t * AMX_BYTES);
+        AMX_LOAD(6, q + (tiles + t) * AMX_BYTES);
+        AMX_LOAD(7, q + (2 * tiles + t) * AMX_BYTES);
+        if (t / 2 % 2 == 0)
+            AMX_ADD(0, 5, 3);
+        else
+            AMX_ADD(1, 5, 3);
+        AMX_ADD(2, 7, 3);
+        AMX_ADD(2, 6, 3);
+        if (parts > 1) {
+            AMX_LOAD(4, keys + AMX_BYTES);
+            AMX_ADD(2, 6, 4);
+            AMX_ADD(2, 5, 4);
+        }
+        if (parts > 2) {
+            AMX_LOAD(3, keys + 2 * AMX_BYTES);
+            AMX_ADD(2, 5, 3);
+        }
+        keys += parts * AMX_BYTES;
+    }
+    AMX_STORE(0, sums);
+    AMX_STORE(1, sums + AMX_BYTES);
+    AMX_STORE(2, sums + 2 * AMX_BYTES);
+}
+
+// The three tiles to scores + lost of a set's pairs. False: one is not finite.
+INLINE bool amx_scores(const char *sums, uint32_t rows, float *scores, float *lost)
+{
+    __mmask16 odd = 0;
+    for (uint32_t r = 0; r < rows; r++) {
+        __m512 a = _mm512_load_ps(sums + (size_t)r * 64),
+               b = _mm512_load_ps(sums + AMX_BYTES + (size_t)r * 64);
+        __m512 c = _mm512_load_ps(sums + 2 * AMX_BYTES + (size_t)r * 64);
+        __m512 s = _mm512_add_ps(a, b), part = _mm512_sub_ps(s, a);
+        __m512 low = _mm512_add_ps(_mm512_sub_ps(a, _mm512_sub_ps(s, part)), _mm512_sub_ps(b, part));
+        low = _mm512_add_ps(low, c);
+        __m512 sum = _mm512_add_ps(s, low);
+        odd |= _mm512_fpclass_ps_mask(sum, 0x99);
+        _mm512_store_ps(scores + (size_t)r * ROW, sum);
+        _mm512_store_ps(lost + (size_t)r * ROW, _mm512_sub_ps(low, _mm512_sub_ps(sum, s)));
+    }
+    return odd == 0;
+}
+
+// scores and lost [rows][ROW] of all pairs with `blocks` blocks.
+static void amx_dots(struct kernels_matrix *x, uint32_t blocks, float *scores, float *lost)
+{
+    uint32_t parts = x->parts, rows = x->rows;
+    for (uint32_t r = 0; r < rows; r += AMX_PAIRS) {
+        const char *q = x->q + (size_t)(r / AMX_PAIRS) * 3 * x->k_tiles * AMX_BYTES;
+        uint32_t some = rows - r < AMX_PAIRS ? rows - r : AMX_PAIRS;
+        size_t at = (size_t)r * ROW;
+        for (uint32_t b = 0; b <= blocks; b++) { // vectors one block behind: tiles take a while to be stored
+            if (b < blocks)
+                amx_dot(q, x->keys + b * x->k_tiles * parts * AMX_BYTES, x->k_tiles, parts,
+                        x->sums + (size_t)(b % 2) * 3 * AMX_BYTES);
+            size_t before = at + (size_t)(b - 1) * BLOCK;
+            if (b > 0 && !amx_scores(x->sums + (size_t)((b - 1) % 2) * 3 * AMX_BYTES, some, scores + before,
+                                     lost + before))
+                x->odd = true;
+        }
+    }
+}
+
+// ---- values -------------------------------------------------------------------------------------
+
+// A set's weights as A tiles.
+INLINE void amx_weights(const struct kernels_matrix *x, const float *weights, uint32_t rows, uint32_t twos)
+{
+    for (uint32_t r = 0; r < AMX_PAIRS; r++) {
+        for (uint32_t h = 0; h < twos; h++) {
+            const float *w = weights + (size_t)r * ROW + h * 2 * BLOCK;
+            __m512i part[3] = {_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512()};
+            if (r < rows)
+                cut(vf_load(w), vf_load(w + BLOCK), 3, part);
+            for (uint32_t i = 0; i < 3; i++)
+                _mm512_store_si512(x->weights + (i * AMX_TWOS + h) * AMX_BYTES + (size_t)r * 64, part[i]);
+        }
+    }
+}
+
+// Part i of the weights times part j of four tiles of values, `step` bytes apart, all keys.
+INLINE void amx_products(const char *weights, const char *values, size_t step, size_t two, uint32_t twos)
+{
+    for (uint32_t h = 0; h < twos; h++) {
+        AMX_LOAD(4, weights + h * AMX_BYTES);
+        AMX_LOAD(5, values);
+        AMX_ADD(0, 4, 5);
+        AMX_LOAD(6, values + step);
+        AMX_ADD(1, 4, 6);
+        AMX_LOAD(7, values + 2 * step);
+        AMX_ADD(2, 4, 7);
+        AMX_LOAD(5, values + 3 * step);
+        AMX_ADD(3, 4, 5);
+        values += two;
+    }
+}
+
+INLINE void amx_keep(const char *sums, uint32_t rows, uint32_t cols, size_t width, float *hi, float *lo)
+{
+    for (uint32_t r = 0; r < rows; r++) {
+        for (uint32_t c = 0; c < cols; c++) {
+            size_t at = r * width + (size_t)c * 16;
+            vf sum = vf_load(hi + at);
+            vf chain = vf_load((const float *)(const void *)(sums + c * AMX_BYTES + (size_t)r * 64)) +
+                       vf_load(lo + at);
+            vf_carry(&sum, &chain);
+            vf_store(hi + at, sum);
+            vf_store(lo + at, chain);
+        }
+    }
+}
+
+// hi, lo [rows][v_tiles * 16] += weights [rows][ROW] times the panel's values; v_tiles is even, tiles past
+// the last repeat it and are not kept.
+static void amx_folds(const struct kernels_matrix *x, uint32_t blocks, const float *weights, float *hi,
+                      float *lo)
+{
+    uint32_t parts = x->parts, rows = x->rows;
+    size_t width = x->v_tiles * 16, step = parts * AMX_BYTES, two = x->v_tiles * step;
+    uint32_t twos = (blocks + 1) / 2;
+    for (uint32_t r = 0; r < rows; r += AMX_PAIRS) {
+        uint32_t some = rows - r < AMX_PAIRS ? rows - r : AMX_PAIRS;
+        amx_weights(x, weights + (size_t)r * ROW, some, twos);
+        for (size_t c = 0; c < x->v_tiles; c += 4) {
+            uint32_t cols = x->v_tiles - c < 4 ? (uint32_t)(x->v_tiles - c) : 4;
+            const char *values = x->values + c * step;
+            char *sums = x->sums;
+            AMX_CLEAR(0);
+            AMX_CLEAR(1);
+            AMX_CLEAR(2);
+            AMX_CLEAR(3);
+            for (uint32_t sum = 3; sum-- > 0;) { // i + j
+                for (uint32_t j = 0; j <= sum && j < parts; j++)
+                    amx_products(x->weights + (size_t)(sum - j) * AMX_TWOS * AMX_BYTES,
+                                 values + j * AMX_BYTES, step, two, twos);
+            }
+            AMX_STORE(0, sums);
+            AMX_STORE(1, sums + AMX_BYTES);
+            AMX_STORE(2, sums + 2 * AMX_BYTES);
+            AMX_STORE(3, sums + 3 * AMX_BYTES);
+            amx_keep(sums, some, cols, width, hi + r * width + c * 16, lo + r * width + c * 16);
+        }
+    }
+}
+
+const struct kernels_matrix_ops kernels_matrix_amx = {
+    .rows_from = 9,
+    .bytes = amx_bytes,
+    .begin = amx_begin,
+    .end = amx_end,
+    .panel = amx_panel,
+    .dots = amx_dots,
+    .folds = amx_folds,
+};
