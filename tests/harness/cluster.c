@@ -198,22 +198,25 @@ static bool start_coordinator(struct harness_cluster *c)
 
 static bool start_worker(struct harness_cluster *c, struct daemon *d)
 {
-    char edge[PATH_BYTES + 64], threads[16];
+    char edge[PATH_BYTES + 64], public[PATH_BYTES + 64], threads[16];
     size_t number = (size_t)(d - c->workers);
     if (c->options.edges_tcp)
         snprintf(edge, sizeof edge, "tcp://127.0.0.1:0");
     else
         snprintf(edge, sizeof edge, "unix://%s/%s.sock", c->dir, d->name);
+    snprintf(public, sizeof public, "%s",
+             c->options.public_nng ? "nng+tcp://127.0.0.1:0" : "tcp://127.0.0.1:0");
+    if (d->of_job) // its ranks may be in other network namespaces
+        snprintf(public, sizeof public, "unix://%s/%s.public.sock", c->dir, d->name);
     snprintf(threads, sizeof threads, "%" PRIu32, c->options.threads ? c->options.threads : 1);
-    const char *args[ARGS_MAX] = {
-        "--coordinator", harness_cluster_endpoint(c, "unix"),
-        "--name",        d->name,
-        "--listen",      c->options.public_nng ? "nng+tcp://127.0.0.1:0" : "tcp://127.0.0.1:0",
-        "--edge-listen", edge,
-        "--secret-file", c->secret,
-        "--memory",      c->options.memory ? c->options.memory : "256M",
-        "--threads",     threads,
-        "--ready-file",  d->ready};
+    const char *args[ARGS_MAX] = {"--coordinator", harness_cluster_endpoint(c, "unix"),
+                                  "--name",        d->name,
+                                  "--listen",      public,
+                                  "--edge-listen", edge,
+                                  "--secret-file", c->secret,
+                                  "--memory",      c->options.memory ? c->options.memory : "256M",
+                                  "--threads",     threads,
+                                  "--ready-file",  d->ready};
     size_t n = 16;
     if (d->host[0]) {
         args[n++] = "--host";
