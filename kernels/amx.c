@@ -25,9 +25,10 @@
 
 #include "kernels/matrix.h"
 
-#define AMX_BYTES ((size_t)1024) // of a tile
-#define AMX_PAIRS 16u            // of a tile
-#define AMX_TWOS  (MOST_BLOCKS / 2)
+#define AMX_BYTES     ((size_t)1024) // of a tile
+#define AMX_PAIRS     16u            // of a tile
+#define AMX_TWOS      (MOST_BLOCKS / 2)
+#define AMX_DOT_TILES 5u
 
 #define AMX_CLEAR(tile) __asm__ volatile("tilezero %%tmm" #tile ::)
 #define AMX_LOAD(tile, from)                                                                                 \
@@ -45,12 +46,13 @@ static uint64_t amx_bytes(uint64_t k_pad, uint64_t v_pad)
 {
     uint64_t k_tiles = k_pad / 32, v_tiles = v_pad / 16,
              sets = (KERNELS_MATRIX_ROWS + AMX_PAIRS - 1) / AMX_PAIRS;
-    return (sets * 3 * k_tiles + MOST_BLOCKS * 3 * k_tiles + AMX_TWOS * 3 * v_tiles + 3 * AMX_TWOS + 6) *
+    return (sets * 3 * k_tiles + MOST_BLOCKS * 3 * k_tiles + AMX_TWOS * 3 * v_tiles + 3 * AMX_TWOS +
+            2 * AMX_DOT_TILES) *
            AMX_BYTES;
 }
 
 // Tiles: q [sets of pairs][3 parts][k_tiles], keys [blocks][k_tiles][parts], values [twos of blocks][v_tiles]
-// [parts], weights [3 parts][twos of blocks], and 6 of sums.
+// [parts], weights [3 parts][twos of blocks], and two times AMX_DOT_TILES of sums.
 static void amx_place(struct kernels_matrix *x, char *space)
 {
     x->q = space;
@@ -259,54 +261,63 @@ static void amx_panel(const struct kernels_matrix *x, const struct panel *panel)
 
 // ---- dots ---------------------------------------------------------------------------------------
 
-// One set of pairs with one block: three tiles to sums.
+// One set of pairs with one block: AMX_DOT_TILES tiles to sums.
 INLINE void amx_dot(const char *q, const char *keys, size_t tiles, uint32_t parts, char *sums)
 {
     AMX_CLEAR(0);
     AMX_CLEAR(1);
     AMX_CLEAR(2);
+    AMX_CLEAR(3);
+    AMX_CLEAR(4);
     for (size_t t = 0; t < tiles; t++) {
-        AMX_LOAD(3, keys);
-        AMX_LOAD(5, q + t * AMX_BYTES);
-        AMX_LOAD(6, q + (tiles + t) * AMX_BYTES);
-        AMX_LOAD(7, q + (2 * tiles + t) * AMX_BYTES);
-        if (t / 2 % 2 == 0)
-            AMX_ADD(0, 5, 3);
+        AMX_LOAD(5, keys);
+        AMX_LOAD(6, q + (2 * tiles + t) * AMX_BYTES);
+        AMX_ADD(4, 6, 5);
+        AMX_LOAD(7, q + (tiles + t) * AMX_BYTES);
+        AMX_ADD(4, 7, 5);
+        AMX_LOAD(6, q + t * AMX_BYTES);
+        if (t % 4 == 0)
+            AMX_ADD(0, 6, 5);
+        else if (t % 4 == 1)
+            AMX_ADD(1, 6, 5);
+        else if (t % 4 == 2)
+            AMX_ADD(2, 6, 5);
         else
-            AMX_ADD(1, 5, 3);
-        AMX_ADD(2, 7, 3);
-        AMX_ADD(2, 6, 3);
+            AMX_ADD(3, 6, 5);
         if (parts > 1) {
-            AMX_LOAD(4, keys + AMX_BYTES);
-            AMX_ADD(2, 6, 4);
-            AMX_ADD(2, 5, 4);
+            AMX_LOAD(5, keys + AMX_BYTES);
+            AMX_ADD(4, 7, 5);
+            AMX_ADD(4, 6, 5);
         }
         if (parts > 2) {
-            AMX_LOAD(3, keys + 2 * AMX_BYTES);
-            AMX_ADD(2, 5, 3);
+            AMX_LOAD(5, keys + 2 * AMX_BYTES);
+            AMX_ADD(4, 6, 5);
         }
         keys += parts * AMX_BYTES;
     }
+    AMX_STORE(4, sums + 4 * AMX_BYTES);
     AMX_STORE(0, sums);
     AMX_STORE(1, sums + AMX_BYTES);
     AMX_STORE(2, sums + 2 * AMX_BYTES);
+    AMX_STORE(3, sums + 3 * AMX_BYTES);
 }
 
-// The three tiles to scores + lost of a set's pairs. False: one is not finite.
+// The tiles' sums to scores + lost of a set's pairs. False: one is not finite.
 INLINE bool amx_scores(const char *sums, uint32_t rows, float *scores, float *lost)
 {
     __mmask16 odd = 0;
     for (uint32_t r = 0; r < rows; r++) {
-        __m512 a = _mm512_load_ps(sums + (size_t)r * 64),
-               b = _mm512_load_ps(sums + AMX_BYTES + (size_t)r * 64);
-        __m512 c = _mm512_load_ps(sums + 2 * AMX_BYTES + (size_t)r * 64);
-        __m512 s = _mm512_add_ps(a, b), part = _mm512_sub_ps(s, a);
-        __m512 low = _mm512_add_ps(_mm512_sub_ps(a, _mm512_sub_ps(s, part)), _mm512_sub_ps(b, part));
-        low = _mm512_add_ps(low, c);
-        __m512 sum = _mm512_add_ps(s, low);
-        odd |= _mm512_fpclass_ps_mask(sum, 0x99);
-        _mm512_store_ps(scores + (size_t)r * ROW, sum);
-        _mm512_store_ps(lost + (size_t)r * ROW, _mm512_sub_ps(low, _mm512_sub_ps(sum, s)));
+        vf x[AMX_DOT_TILES];
+        REPEAT(i, AMX_DOT_TILES,
+               x[i] = vf_load((const float *)(const void *)(sums + i * AMX_BYTES + (size_t)r * 64)););
+        vf low = x[4];
+        vf_add_exact(&x[0], &low, x[1]);
+        vf_add_exact(&x[2], &low, x[3]);
+        vf_add_exact(&x[0], &low, x[2]);
+        vf sum = x[0] + low;
+        odd |= _mm512_fpclass_ps_mask((__m512)sum, 0x99);
+        vf_store(scores + (size_t)r * ROW, sum);
+        vf_store(lost + (size_t)r * ROW, low - (sum - x[0]));
     }
     return odd == 0;
 }
@@ -322,10 +333,10 @@ static void amx_dots(struct kernels_matrix *x, uint32_t blocks, float *scores, f
         for (uint32_t b = 0; b <= blocks; b++) { // vectors one block behind: tiles take a while to be stored
             if (b < blocks)
                 amx_dot(q, x->keys + b * x->k_tiles * parts * AMX_BYTES, x->k_tiles, parts,
-                        x->sums + (size_t)(b % 2) * 3 * AMX_BYTES);
+                        x->sums + (size_t)(b % 2) * AMX_DOT_TILES * AMX_BYTES);
             size_t before = at + (size_t)(b - 1) * BLOCK;
-            if (b > 0 && !amx_scores(x->sums + (size_t)((b - 1) % 2) * 3 * AMX_BYTES, some, scores + before,
-                                     lost + before))
+            if (b > 0 && !amx_scores(x->sums + (size_t)((b - 1) % 2) * AMX_DOT_TILES * AMX_BYTES, some,
+                                     scores + before, lost + before))
                 x->odd = true;
         }
     }
@@ -348,68 +359,81 @@ INLINE void amx_weights(const struct kernels_matrix *x, const float *weights, ui
     }
 }
 
-// Part i of the weights times part j of four tiles of values, `step` bytes apart, all keys.
-INLINE void amx_products(const char *weights, const char *values, size_t step, size_t two, uint32_t twos)
+// Part i of the weights times part j of two tiles of values, `step` bytes apart: tiles 0 and 1 take the keys
+// of one two of blocks, 2 and 3 those of the next, `two` bytes on, if there is one.
+INLINE void amx_products(const char *weights, const char *values, size_t step, size_t two, bool both)
 {
-    for (uint32_t h = 0; h < twos; h++) {
-        AMX_LOAD(4, weights + h * AMX_BYTES);
-        AMX_LOAD(5, values);
-        AMX_ADD(0, 4, 5);
-        AMX_LOAD(6, values + step);
-        AMX_ADD(1, 4, 6);
-        AMX_LOAD(7, values + 2 * step);
-        AMX_ADD(2, 4, 7);
-        AMX_LOAD(5, values + 3 * step);
-        AMX_ADD(3, 4, 5);
-        values += two;
+    AMX_LOAD(4, weights);
+    AMX_LOAD(5, values);
+    AMX_ADD(0, 4, 5);
+    AMX_LOAD(6, values + step);
+    AMX_ADD(1, 4, 6);
+    if (both) {
+        AMX_LOAD(7, weights + AMX_BYTES);
+        AMX_LOAD(5, values + two);
+        AMX_ADD(2, 7, 5);
+        AMX_LOAD(6, values + two + step);
+        AMX_ADD(3, 7, 6);
     }
 }
 
-INLINE void amx_keep(const char *sums, uint32_t rows, uint32_t cols, size_t width, float *hi, float *lo)
+// hi, lo [rows][width] += two columns of tiles, [first, second two of blocks][2].
+INLINE void amx_keep(const char *sums, uint32_t rows, size_t width, float *hi, float *lo)
 {
     for (uint32_t r = 0; r < rows; r++) {
-        for (uint32_t c = 0; c < cols; c++) {
-            size_t at = r * width + (size_t)c * 16;
-            vf sum = vf_load(hi + at);
-            vf chain = vf_load((const float *)(const void *)(sums + c * AMX_BYTES + (size_t)r * 64)) +
-                       vf_load(lo + at);
+        REPEAT(c, 2, {
+            const char *from = sums + c * AMX_BYTES + (size_t)r * 64;
+            size_t at = r * width + c * 16;
+            vf sum = vf_load(hi + at), chain = vf_load((const float *)(const void *)from);
+            chain += vf_load((const float *)(const void *)(from + 2 * AMX_BYTES));
+            chain += vf_load(lo + at);
             vf_carry(&sum, &chain);
             vf_store(hi + at, sum);
             vf_store(lo + at, chain);
-        }
+        });
     }
 }
 
-// hi, lo [rows][v_tiles * 16] += weights [rows][ROW] times the panel's values; v_tiles is even, tiles past
-// the last repeat it and are not kept.
-static void amx_folds(const struct kernels_matrix *x, uint32_t blocks, const float *weights, float *hi,
-                      float *lo)
+// One set of pairs, one or two twos of blocks from `two` on.
+INLINE void amx_fold_set(const struct kernels_matrix *x, uint32_t parts, uint32_t rows, uint32_t two,
+                         bool both, float *hi, float *lo)
 {
-    uint32_t parts = x->parts, rows = x->rows;
-    size_t width = x->v_tiles * 16, step = parts * AMX_BYTES, two = x->v_tiles * step;
-    uint32_t twos = (blocks + 1) / 2;
-    for (uint32_t r = 0; r < rows; r += AMX_PAIRS) {
-        uint32_t some = rows - r < AMX_PAIRS ? rows - r : AMX_PAIRS;
-        amx_weights(x, weights + (size_t)r * ROW, some, twos);
-        for (size_t c = 0; c < x->v_tiles; c += 4) {
-            uint32_t cols = x->v_tiles - c < 4 ? (uint32_t)(x->v_tiles - c) : 4;
-            const char *values = x->values + c * step;
-            char *sums = x->sums;
+    size_t width = x->v_tiles * 16, step = parts * AMX_BYTES, next = x->v_tiles * step;
+    const char *weights = x->weights + two * AMX_BYTES, *values = x->values + two * next;
+    for (size_t c = 0; c <= x->v_tiles; c += 2) { // vectors one step behind: tiles take a while to be stored
+        char *sums = x->sums + c / 2 % 2 * 4 * AMX_BYTES, *before = x->sums + (c / 2 + 1) % 2 * 4 * AMX_BYTES;
+        if (c < x->v_tiles) {
             AMX_CLEAR(0);
             AMX_CLEAR(1);
             AMX_CLEAR(2);
             AMX_CLEAR(3);
-            for (uint32_t sum = 3; sum-- > 0;) { // i + j
-                for (uint32_t j = 0; j <= sum && j < parts; j++)
-                    amx_products(x->weights + (size_t)(sum - j) * AMX_TWOS * AMX_BYTES,
-                                 values + j * AMX_BYTES, step, two, twos);
-            }
+            REPEAT(less, 3, { // the smallest first: those of parts i + j = 2
+                REPEAT(
+                    j, 3, if (j <= 2 - less && j < parts) {
+                        const char *part = weights + (size_t)(2 - less - j) * AMX_TWOS * AMX_BYTES;
+                        amx_products(part, values + c * step + j * AMX_BYTES, step, next, both);
+                    });
+            });
             AMX_STORE(0, sums);
             AMX_STORE(1, sums + AMX_BYTES);
             AMX_STORE(2, sums + 2 * AMX_BYTES);
             AMX_STORE(3, sums + 3 * AMX_BYTES);
-            amx_keep(sums, some, cols, width, hi + r * width + c * 16, lo + r * width + c * 16);
         }
+        if (c > 0)
+            amx_keep(before, rows, width, hi + (c - 2) * 16, lo + (c - 2) * 16);
+    }
+}
+
+static void amx_folds(const struct kernels_matrix *x, uint32_t blocks, const float *weights, float *hi,
+                      float *lo)
+{
+    uint32_t twos = (blocks + 1) / 2;
+    size_t width = x->v_tiles * 16;
+    for (uint32_t r = 0; r < x->rows; r += AMX_PAIRS) {
+        uint32_t rows = x->rows - r < AMX_PAIRS ? x->rows - r : AMX_PAIRS;
+        amx_weights(x, weights + (size_t)r * ROW, rows, twos);
+        for (uint32_t two = 0; two < twos; two += 2)
+            amx_fold_set(x, x->parts, rows, two, two + 1 < twos, hi + r * width, lo + r * width);
     }
 }
 
