@@ -235,7 +235,7 @@ static void the_output_is_the_slope_of_the_energy(void **state)
         {"one row", 0, 0, NULL, NULL, 1, 1, 64, 16},     {"groups", 0, 0, NULL, NULL, 3, 4, 32, 24},
         {"soft cap", 5, 0, NULL, NULL, 1, 2, 32, 16},    {"window", 0, 50, NULL, NULL, 2, 2, 32, 16},
         {"ALiBi", 0, 0, alibi, NULL, 1, 4, 16, 8},       {"sinks", 0, 0, NULL, sinks, 2, 4, 32, 16},
-        {"all bends", 9, 90, alibi, sinks, 2, 4, 17, 5},
+        {"all bends", 9, 90, alibi, sinks, 2, 4, 17, 5}, {"one value", 0, 0, NULL, NULL, 3, 4, 128, 1},
     };
     for (uint32_t k = 0; k < kernels_attention_count(); k++) {
         const struct kernels_attention *kernel = kernels_attention_at(k);
