@@ -308,8 +308,8 @@ INLINE bool amx_scores(const char *sums, uint32_t rows, float *scores, float *lo
     __mmask16 odd = 0;
     for (uint32_t r = 0; r < rows; r++) {
         vf x[AMX_DOT_TILES];
-        REPEAT(i, AMX_DOT_TILES,
-               x[i] = vf_load((const float *)(const void *)(sums + i * AMX_BYTES + (size_t)r * 64)););
+        for (uint32_t i = 0; i < AMX_DOT_TILES; i++)
+            x[i] = vf_load((const float *)(const void *)(sums + i * AMX_BYTES + (size_t)r * 64));
         vf low = x[4];
         vf_add_exact(&x[0], &low, x[1]);
         vf_add_exact(&x[2], &low, x[3]);
