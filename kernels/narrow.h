@@ -369,3 +369,45 @@ NARROW(KERNELS_KV_BF16, bf16)
 NARROW(KERNELS_KV_INT8, int8)
 NARROW(KERNELS_KV_FP8, fp8)
 #undef NARROW
+
+static void narrow_dots_as(enum kernels_kv_type type, const struct narrow *n)
+{
+    switch (type) {
+    case KERNELS_KV_F16:
+        f16_dots(n);
+        break;
+    case KERNELS_KV_BF16:
+        bf16_dots(n);
+        break;
+    case KERNELS_KV_INT8:
+        int8_dots(n);
+        break;
+    case KERNELS_KV_FP8:
+        fp8_dots(n);
+        break;
+    default:
+        f32_dots(n);
+        break;
+    }
+}
+
+static void narrow_folds_as(enum kernels_kv_type type, const struct narrow *n)
+{
+    switch (type) {
+    case KERNELS_KV_F16:
+        f16_folds(n);
+        break;
+    case KERNELS_KV_BF16:
+        bf16_folds(n);
+        break;
+    case KERNELS_KV_INT8:
+        int8_folds(n);
+        break;
+    case KERNELS_KV_FP8:
+        fp8_folds(n);
+        break;
+    default:
+        f32_folds(n);
+        break;
+    }
+}

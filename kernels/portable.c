@@ -29,9 +29,10 @@
 #include "kernels/variants.h"
 #include "kernels/wide.h"
 
-#define TILE  64u // (query row, head) pairs
-#define WIDE  (LANES == 16 ? 17u : 9u)
-#define SLACK 4.0f // how far a logit may pass the m in use
+#define TILE        64u // (query row, head) pairs
+#define WIDE        (LANES == 16 ? 17u : 9u)
+#define WIDE_BLOCKS 4u   // converted keys of 128 dims take 32 KB, of a cache of 32 or 48
+#define SLACK       4.0f // how far a logit may pass the m in use
 
 _Static_assert(TILE <= KERNELS_MATRIX_ROWS, "a tile's pairs fit the matrix units' space");
 
@@ -42,8 +43,9 @@ struct tile {
     uint32_t rows;  // pairs in this tile
     uint32_t k_dim, v_dim, k_pad, v_pad;
     bool wide;
-    bool in_place; // whole panels may be read where they lie
-    bool bent;     // soft cap or ALiBi: scores become logits before their maximum is taken
+    uint32_t blocks; // of a full panel
+    bool in_place;   // whole panels may be read where they lie
+    bool bent;       // soft cap or ALiBi: scores become logits before their maximum is taken
     float *q, *scores, *lost, *keys, *values, *hi, *lo; // a dot is scores + lost
     uint64_t position[TILE], from[TILE], to[TILE]; // a pair's query position; it sees keys from .. to - 1
     uint64_t all_from, all_to;                     // what all pairs see
@@ -70,8 +72,9 @@ struct layout {
 static struct layout layout_of(const struct kernels_spec *spec)
 {
     uint64_t k_pad = round_up(spec->k_dim, 32), v_pad = round_up(spec->v_dim, 32);
-    return (struct layout){.q = TILE * k_pad,
-                           .scores = TILE * ROW,
+    uint64_t rows = round_up(TILE, WIDE_ROWS);
+    return (struct layout){.q = rows * k_pad,
+                           .scores = rows * ROW,
                            .keys = PANEL * k_pad,
                            .values = PANEL * v_pad,
                            .sums = TILE * v_pad};
@@ -105,6 +108,7 @@ static void tile_init(struct tile *t, const struct kernels_job *job, uint64_t fi
     t->k_pad = round_up(spec->k_dim, 2 * LANES);
     t->v_pad = round_up(spec->v_dim, 2 * LANES);
     t->wide = rows >= WIDE;
+    t->blocks = t->wide ? WIDE_BLOCKS : type_blocks(spec->kv_type);
     t->bent = spec->soft_cap > 0 || spec->alibi;
     t->in_place = !t->wide && type_pairs(spec->k_dim) && type_pairs(spec->v_dim);
     t->q = scratch;
@@ -191,20 +195,27 @@ static void dot_repair(struct tile *t, const struct panel *panel, uint32_t r)
     }
 }
 
+// Columns of the transposed keys of a panel: as many as there are, in whole tiles. A fixed stride of a power
+// of two would leave half of the cache's sets idle.
+static uint32_t wide_stride(const struct panel *panel)
+{
+    return round_up(panel->count * BLOCK, WIDE_KEYS);
+}
+
 // keys and values of the panel as float32: keys transposed for the wide path.
 INLINE void convert_as(struct tile *t, const struct panel *panel, enum kernels_kv_type type)
 {
     for (uint32_t b = 0; b < panel->count; b++) {
         const struct block *x = &panel->blocks[b];
         if (t->wide)
-            transpose_block(type, x, t->k_dim, t->keys + b * BLOCK);
+            transpose_block(type, x, t->k_dim, t->keys + b * BLOCK, wide_stride(panel));
         else
             copy_rows(type, x->k, x, t->k_dim, t->k_pad, t->keys + (size_t)b * BLOCK * t->k_pad);
         copy_rows(type, x->v, x, t->v_dim, t->v_pad, t->values + (size_t)b * BLOCK * t->v_pad);
     }
 }
 
-static void convert_panel(struct tile *t, const struct panel *panel)
+static __attribute__((noinline)) void convert_panel(struct tile *t, const struct panel *panel)
 {
     switch (t->spec->kv_type) {
     case KERNELS_KV_F16:
@@ -225,16 +236,19 @@ static void convert_panel(struct tile *t, const struct panel *panel)
     }
 }
 
-static void score_wide(struct tile *t, const struct panel *panel)
+static __attribute__((noinline)) void score_wide(struct tile *t, const struct panel *panel,
+                                                 const struct panel *next)
 {
-    uint32_t columns = panel->count * BLOCK;
-    uint32_t rest =
-        (WIDE_KEYS - columns % WIDE_KEYS) % WIDE_KEYS; // the last vectors hold what was there before
+    size_t bytes = type_bytes(t->spec->kv_type) * BLOCK;
+    struct wide_ahead ahead = {.panel = next, .k_bytes = bytes * t->k_dim, .v_bytes = bytes * t->v_dim};
+    wide_ahead_part(&ahead);
+    uint32_t columns = panel->count * BLOCK, stride = wide_stride(panel);
+    uint32_t rest = stride - columns; // the last vectors hold what was there before
     for (uint32_t d = 0; rest > 0 && d < t->k_dim; d++)
-        memset(t->keys + (size_t)d * PANEL + columns, 0, rest * sizeof(float));
+        memset(t->keys + (size_t)d * stride + columns, 0, rest * sizeof(float));
     for (uint32_t r = 0; r < t->rows; r += WIDE_ROWS) {
         for (uint32_t c = 0; c < columns; c += WIDE_KEYS)
-            dot_wide(t->q + (size_t)r * t->k_pad, t->k_pad, t->keys + c, t->k_dim,
+            dot_wide(t->q + (size_t)r * t->k_pad, t->k_pad, t->keys + c, stride, t->k_dim, &ahead,
                      t->scores + (size_t)r * ROW + c, t->lost + (size_t)r * ROW + c);
     }
     for (uint32_t r = 0; r < t->rows; r++) {
@@ -305,6 +319,14 @@ static void bend(const struct tile *t, uint32_t r, uint32_t block, uint64_t firs
     }
 }
 
+static void bend_panel(const struct tile *t, const struct panel *panel)
+{
+    for (uint32_t r = 0; t->bent && r < t->rows; r++) {
+        for (uint32_t b = 0; b < panel->count; b++)
+            bend(t, r, b, panel->blocks[b].first);
+    }
+}
+
 static vi lane_numbers(void)
 {
     vi x = {0};
@@ -354,8 +376,7 @@ INLINE float weigh(struct tile *t, uint32_t r, uint32_t columns, const struct ra
             vf_store(x + c, (vf){0});
             continue;
         }
-        vf low = vf_load(lost + c);
-        low = vf_select(low - low == 0, low, (vf){0}); // what an infinite dot lost is not a number
+        vf low = vf_finite(vf_load(lost + c)); // what an infinite dot lost is not a number
         vf y = vf_fma(low, scale, vf_fma_exact(vf_load(x + c), scale, minus_m));
         vf w = vf_exp(y), scaled = w;
         if (v_scales)
@@ -382,8 +403,8 @@ static void rescale(struct tile *t, uint32_t r, float factor)
     t->s_lo[r] *= factor;
 }
 
-INLINE void softmax_row(struct tile *t, uint32_t r, uint32_t columns, const struct ranges *range,
-                        const float *v_scales)
+// A pair's m for a panel whose scores are there.
+INLINE void softmax_top(struct tile *t, uint32_t r, uint32_t columns, const struct ranges *range)
 {
     float largest = largest_logit(t, r, columns, range);
     t->seen[r] = true;
@@ -395,6 +416,11 @@ INLINE void softmax_row(struct tile *t, uint32_t r, uint32_t columns, const stru
         rescale(t, r, (float)kernels_scalar_exp((double)t->m[r] - (double)largest));
         t->m[r] = largest;
     }
+}
+
+INLINE void softmax_weigh(struct tile *t, uint32_t r, uint32_t columns, const struct ranges *range,
+                          const float *v_scales)
+{
     // All logits so far are -inf: any finite m makes their weights zero
     float sum = weigh(t, r, columns, range, t->m[r] == -INFINITY ? 0 : t->m[r], v_scales);
     float hi = t->s_hi[r], total = hi + sum, part = total - hi;
@@ -402,49 +428,21 @@ INLINE void softmax_row(struct tile *t, uint32_t r, uint32_t columns, const stru
     t->s_hi[r] = total;
 }
 
+// Scores of whole columns to weights. In two passes: what a weight waits for is long done.
+INLINE void softmax_whole(struct tile *t, uint32_t columns, const float *v_scales)
+{
+    for (uint32_t r = 0; r < t->rows; r++)
+        softmax_top(t, r, columns, NULL);
+    if (v_scales) {
+        for (uint32_t r = 0; r < t->rows; r++)
+            softmax_weigh(t, r, columns, NULL, v_scales);
+    } else {
+        for (uint32_t r = 0; r < t->rows; r++)
+            softmax_weigh(t, r, columns, NULL, NULL);
+    }
+}
+
 // ---- panels -------------------------------------------------------------------------------------
-
-static void dots(enum kernels_kv_type type, const struct narrow *n)
-{
-    switch (type) {
-    case KERNELS_KV_F16:
-        f16_dots(n);
-        break;
-    case KERNELS_KV_BF16:
-        bf16_dots(n);
-        break;
-    case KERNELS_KV_INT8:
-        int8_dots(n);
-        break;
-    case KERNELS_KV_FP8:
-        fp8_dots(n);
-        break;
-    default:
-        f32_dots(n);
-        break;
-    }
-}
-
-static void folds(enum kernels_kv_type type, const struct narrow *n)
-{
-    switch (type) {
-    case KERNELS_KV_F16:
-        f16_folds(n);
-        break;
-    case KERNELS_KV_BF16:
-        bf16_folds(n);
-        break;
-    case KERNELS_KV_INT8:
-        int8_folds(n);
-        break;
-    case KERNELS_KV_FP8:
-        fp8_folds(n);
-        break;
-    default:
-        f32_folds(n);
-        break;
-    }
-}
 
 // A whole panel, keys and values read where they lie.
 static void run_whole(struct tile *t, const struct panel *panel, const struct panel *next)
@@ -471,15 +469,12 @@ static void run_whole(struct tile *t, const struct panel *panel, const struct pa
             memcpy(scales[1] + b * BLOCK, now->v_scale, BLOCK * sizeof(float));
         }
     }
-    dots(type, &n);
+    narrow_dots_as(type, &n);
     if (type_scaled(type))
         score_scale(t, type, count * BLOCK, scales[0]);
-    for (uint32_t r = 0; r < t->rows; r++) {
-        for (uint32_t b = 0; t->bent && b < count; b++)
-            bend(t, r, b, panel->blocks[b].first);
-        softmax_row(t, r, count * BLOCK, NULL, type_scaled(type) ? scales[1] : NULL);
-    }
-    folds(type, &n);
+    bend_panel(t, panel);
+    softmax_whole(t, count * BLOCK, type_scaled(type) ? scales[1] : NULL);
+    narrow_folds_as(type, &n);
 }
 
 static bool same_ranges(const struct ranges *a, const struct ranges *b, uint32_t blocks)
@@ -488,23 +483,21 @@ static bool same_ranges(const struct ranges *a, const struct ranges *b, uint32_t
            !memcmp(a->end, b->end, blocks * sizeof(a->end[0]));
 }
 
-// range[r]: ranges of pair r; rows without any have begin == end everywhere.
-static void fold_ranges(struct tile *t, uint32_t blocks, const struct ranges *range)
+// Pairs r .. end - 1, which see the same keys (begin == end everywhere: none).
+static __attribute__((noinline)) void fold_alike(struct tile *t, uint32_t r, uint32_t end, uint32_t blocks,
+                                                 const struct ranges *range)
 {
-    for (uint32_t r = 0; r < t->rows;) {
-        uint32_t alike = 1, most = t->rows - r < 4 ? t->rows - r : 4;
-        while (alike < most && same_ranges(&range[r], &range[r + alike], blocks))
-            alike++;
+    while (r < end) {
         const float *w = t->scores + (size_t)r * ROW;
         float *hi = t->hi + (size_t)r * t->v_pad, *lo = t->lo + (size_t)r * t->v_pad;
-        if (alike == 4) {
-            fold_blocks(4, w, t->values, blocks, &range[r], t->v_pad, hi, lo);
+        if (end - r >= 4) {
+            fold_blocks(4, w, t->values, blocks, range, t->v_pad, hi, lo);
             r += 4;
-        } else if (alike >= 2) {
-            fold_blocks(2, w, t->values, blocks, &range[r], t->v_pad, hi, lo);
+        } else if (end - r >= 2) {
+            fold_blocks(2, w, t->values, blocks, range, t->v_pad, hi, lo);
             r += 2;
         } else {
-            fold_blocks(1, w, t->values, blocks, &range[r], t->v_pad, hi, lo);
+            fold_blocks(1, w, t->values, blocks, range, t->v_pad, hi, lo);
             r += 1;
         }
     }
@@ -523,8 +516,9 @@ static void gather_scales(const struct panel *panel, float *k_scales, float *v_s
     }
 }
 
-// Softmax of a panel's scores, each pair over the keys that it sees.
-static void weigh_ranges(struct tile *t, const struct panel *panel, struct ranges *range)
+// Softmax of a panel's scores, each pair over the keys that it sees: `range` of each, or nothing if the panel
+// is whole.
+static void weigh_panel(struct tile *t, const struct panel *panel, struct ranges *range)
 {
     enum kernels_kv_type type = t->spec->kv_type;
     uint32_t columns = panel->count * BLOCK;
@@ -533,28 +527,49 @@ static void weigh_ranges(struct tile *t, const struct panel *panel, struct range
         gather_scales(panel, scales[0], scales[1]);
         score_scale(t, type, columns, scales[0]);
     }
+    const float *v_scales = type_scaled(type) ? scales[1] : NULL;
+    bend_panel(t, panel);
+    if (panel->whole) {
+        softmax_whole(t, columns, v_scales);
+        return;
+    }
     for (uint32_t r = 0; r < t->rows; r++) {
-        if (!row_ranges(t, panel, r, &range[r])) {
+        if (row_ranges(t, panel, r, &range[r])) {
+            softmax_top(t, r, columns, &range[r]);
+            softmax_weigh(t, r, columns, &range[r], v_scales);
+        } else {
             memset(t->scores + (size_t)r * ROW, 0, columns * sizeof(float));
-            continue;
         }
-        for (uint32_t b = 0; t->bent && b < panel->count; b++)
-            bend(t, r, b, panel->blocks[b].first);
-        softmax_row(t, r, columns, &range[r], type_scaled(type) ? scales[1] : NULL);
+    }
+}
+
+static void fold_ranges(struct tile *t, const struct panel *panel, struct ranges *range)
+{
+    if (panel->whole) {
+        row_ranges(t, panel, 0, range);
+        fold_alike(t, 0, t->rows, panel->count, range);
+        return;
+    }
+    for (uint32_t r = 0; r < t->rows;) {
+        uint32_t alike = 1;
+        while (r + alike < t->rows && same_ranges(&range[r], &range[r + alike], panel->count))
+            alike++;
+        fold_alike(t, r, r + alike, panel->count, &range[r]);
+        r += alike;
     }
 }
 
 // Any panel, block by block, converted to float32 first.
-static void run_blocks(struct tile *t, const struct panel *panel)
+static void run_blocks(struct tile *t, const struct panel *panel, const struct panel *next)
 {
     struct ranges range[TILE];
     convert_panel(t, panel);
     if (t->wide)
-        score_wide(t, panel);
+        score_wide(t, panel, next);
     else
         score_blocks(t, panel);
-    weigh_ranges(t, panel, range);
-    fold_ranges(t, panel->count, range);
+    weigh_panel(t, panel, range);
+    fold_ranges(t, panel, range);
 }
 
 // Any panel, by matrix units.
@@ -563,7 +578,7 @@ static void run_units(struct tile *t, const struct panel *panel)
     struct ranges range[TILE];
     t->units->panel(&t->matrix, panel);
     t->units->dots(&t->matrix, panel->count, t->scores, t->lost);
-    weigh_ranges(t, panel, range);
+    weigh_panel(t, panel, range);
     for (uint32_t r = 0; panel->count % 2 && r < t->rows; r++)
         memset(t->scores + (size_t)r * ROW + panel->count * BLOCK, 0, BLOCK * sizeof(float));
     t->units->folds(&t->matrix, panel->count, t->scores, t->hi, t->lo);
@@ -573,10 +588,10 @@ static void compute_panel(struct tile *t, const struct panel *panel, const struc
 {
     if (t->units)
         run_units(t, panel);
-    else if (t->in_place && panel->whole && panel->count == type_blocks(t->spec->kv_type))
+    else if (t->in_place && panel->whole && panel->count == t->blocks)
         run_whole(t, panel, next);
     else
-        run_blocks(t, panel);
+        run_blocks(t, panel, next);
 }
 
 // The panel that was filled is next; the one before it is computed now.
@@ -599,7 +614,6 @@ static void feed_run(struct tile *t, const struct kernels_run *run)
         end = run->rows;
     size_t bytes = type_bytes(t->spec->kv_type);
     bool scaled = type_scaled(t->spec->kv_type);
-    uint32_t most = type_blocks(t->spec->kv_type);
     for (uint64_t at = begin / BLOCK * BLOCK; at < end; at += BLOCK) {
         struct panel *panel = &t->panels[t->filling];
         struct block *b = &panel->blocks[panel->count];
@@ -612,7 +626,7 @@ static void feed_run(struct tile *t, const struct kernels_run *run)
         b->end = end - at < BLOCK ? (uint32_t)(end - at) : BLOCK;
         bool whole = b->first >= t->all_from && b->first + BLOCK <= t->all_to && b->end == BLOCK;
         panel->whole = (panel->count == 0 || panel->whole) && whole;
-        if (++panel->count == most)
+        if (++panel->count == t->blocks)
             turn_panel(t);
     }
 }
@@ -686,6 +700,7 @@ static bool run_tile_units(struct tile *t, const struct kernels_job *job,
     if (!units->begin(&t->matrix, t->spec, q, t->rows, space))
         return false;
     t->units = units;
+    t->blocks = type_blocks(t->spec->kv_type);
     run_tile(t, job);
     units->end();
     return units_trusted(t);
@@ -701,7 +716,7 @@ INLINE void run_job(const struct kernels_job *job, void *scratch, const struct k
     for (uint64_t first = 0; first < pairs; first += TILE) {
         uint32_t rows = pairs - first < TILE ? (uint32_t)(pairs - first) : TILE;
         tile_init(&t, job, first, rows, scratch);
-        if (units && rows >= units->rows_from) {
+        if (units && rows >= units->rows_from && units->takes(job->spec->kv_type)) {
             if (run_tile_units(&t, job, units, (char *)scratch + scratch_bytes(job->spec, job->rows)))
                 continue;
             tile_init(&t, job, first, rows, scratch);

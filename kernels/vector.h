@@ -248,8 +248,13 @@ INLINE vf vf_exp(vf x)
     p = vf_fma(p, r, vf_splat(0x1.5554d8p-3f));
     p = vf_fma(p, r, vf_splat(0.5f));
     p = vf_fma(r * r, p, r) + 1.0f;
+#if LANES == 16
+    __mmask16 mass = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ);
+    return (vf)_mm512_maskz_scalef_ps(mass, (__m512)p, (__m512)n);
+#else
     vu two_n = ((vu)t - 0x4b400000u + 127u) << 23;
     return vf_select(x < -87.0f, (vf){0}, p * (vf)two_n);
+#endif
 }
 
 // The lanes of a and b, interleaved: the first half of them, and the second half.
@@ -296,26 +301,40 @@ INLINE void vf_transpose(vf *x)
 #endif
 }
 
+// A sum of lanes adds lane l and lane l + LANES / 2 first, and so on in halves.
 INLINE float vf_sum_lanes(vf x)
 {
-    float v[LANES];
-    vf_store(v, x);
-    for (uint32_t half = LANES / 2; half; half /= 2) {
-        for (uint32_t l = 0; l < half; l++)
-            v[l] += v[l + half];
-    }
-    return v[0];
+#if LANES > 4
+#if LANES == 16
+    __m256 all = _mm512_castps512_ps256((__m512)x) + _mm512_extractf32x8_ps((__m512)x, 1);
+#else
+    __m256 all = (__m256)x;
+#endif
+    __m128 half = _mm256_castps256_ps128(all) + _mm256_extractf128_ps(all, 1);
+    half += _mm_movehl_ps(half, half);
+    return half[0] + half[1];
+#else
+    x += __builtin_shufflevector(x, x, 2, 3, 2, 3);
+    return x[0] + x[1];
+#endif
 }
 
+// The lanes hold no NaN.
 INLINE float vf_max_lanes(vf x)
 {
-    float v[LANES];
-    vf_store(v, x);
-    for (uint32_t half = LANES / 2; half; half /= 2) {
-        for (uint32_t l = 0; l < half; l++)
-            v[l] = v[l] > v[l + half] ? v[l] : v[l + half];
-    }
-    return v[0];
+#if LANES > 4
+#if LANES == 16
+    __m256 all = _mm256_max_ps(_mm512_castps512_ps256((__m512)x), _mm512_extractf32x8_ps((__m512)x, 1));
+#else
+    __m256 all = (__m256)x;
+#endif
+    __m128 half = _mm_max_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+    half = _mm_max_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
+#else
+    x = vf_max(x, __builtin_shufflevector(x, x, 2, 3, 2, 3));
+    return x[0] > x[1] ? x[0] : x[1];
+#endif
 }
 
 // hi + lo += x: hi takes the rounded sum, lo what it lost (Knuth's two-sum, free of branches). Where hi is
@@ -337,15 +356,28 @@ INLINE void vf_carry(vf *sum, vf *chain)
     *sum = total;
 }
 
-// x within +-2^105, more than what any finite sum loses; NaN becomes a number.
+// x where it is finite, else 0.
+INLINE vf vf_finite(vf x)
+{
+#if LANES == 16
+    // By class of x: its own value (1) or +0 (8)
+    return (vf)_mm512_fixupimm_ps((__m512)x, (__m512)x, _mm512_set1_epi32(0x11881188), 0);
+#else
+    return vf_select(x - x == 0, x, (vf){0});
+#endif
+}
+
+// x, but a number of no consequence where it is not finite, if |x| < 2^105, which is more than what any
+// finite sum loses.
 INLINE vf vf_tame(vf x)
 {
-    vf most = vf_splat(0x1p105f);
 #if LANES == 16
-    return (vf)_mm512_max_ps(_mm512_min_ps((__m512)x, (__m512)most), (__m512)-most);
+    return vf_finite(x);
 #elif LANES == 8
-    return (vf)_mm256_max_ps(_mm256_min_ps((__m256)x, (__m256)most), (__m256)-most);
+    const __m256 most = _mm256_set1_ps(0x1p105f);
+    return (vf)_mm256_max_ps(_mm256_min_ps((__m256)x, most), -most);
 #else
+    vf most = vf_splat(0x1p105f);
     x = vf_select(x < most, x, most);
     return vf_select(x > -most, x, -most);
 #endif

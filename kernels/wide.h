@@ -9,49 +9,84 @@
 
 #include "kernels/panel.h"
 
-// More than 8 chains, as in kernels/narrow.h; where registers do not hold their sums too, those wait in
-// memory.
+// Dims of a chain, 128 of them or more. 32 cost AVX2 a tenth of the bound (kernels/README.md) and save a
+// tenth of the dots.
+#define WIDE_GROUP (LANES == 4 ? 16u : 32u)
+
+// More than 8 chains, as in kernels/narrow.h. Sums wait in memory.
 #if ACCS == 16
 #define WIDE_ROWS    4u
 #define WIDE_VECTORS 4u
 #else
-#define WIDE_ROWS    4u
+#define WIDE_ROWS    6u
 #define WIDE_VECTORS 2u
 #endif
 #define WIDE_KEYS (WIDE_VECTORS * LANES)
 
-// scores[r][c .. c + WIDE_KEYS) for WIDE_ROWS rows of q (stride q_stride), keys transposed: keys[dim][PANEL].
-// Where an element is infinite, so that a chain's start is not a number, the score may be NaN in place of
-// infinite: the caller looks at those again.
-INLINE void dot_wide(const float *q, size_t q_stride, const float *keys, size_t dim, float *scores,
-                     float *lost)
+// Asks for the next panel, a line at a time: many at once would keep the products waiting.
+struct wide_ahead {
+    const struct panel *panel;
+    size_t k_bytes, v_bytes; // of a block
+    uint32_t part;           // 2 * block + (values)
+    const char *at, *end;
+};
+
+INLINE void wide_ahead_part(struct wide_ahead *a)
+{
+    if (a->part >= 2 * a->panel->count)
+        return;
+    const struct block *b = &a->panel->blocks[a->part / 2];
+    a->at = a->part % 2 ? b->v : b->k;
+    a->end = a->at + (a->part % 2 ? a->v_bytes : a->k_bytes);
+    a->part++;
+}
+
+INLINE void wide_ahead_go(struct wide_ahead *a)
+{
+    if (a->at >= a->end)
+        return;
+    __builtin_prefetch(a->at, 0, 2);
+    a->at += 64;
+    if (a->at >= a->end)
+        wide_ahead_part(a);
+}
+
+// scores[r][c .. c + WIDE_KEYS) for WIDE_ROWS rows of q (stride q_stride), keys transposed:
+// keys[dim][stride]. Where an element is infinite, so that a chain's start is not a number, the score may be
+// NaN in place of infinite: the caller looks at those again.
+INLINE void dot_wide(const float *q, size_t q_stride, const float *keys, size_t stride, size_t dim,
+                     struct wide_ahead *ahead, float *scores, float *lost)
 {
     enum { CHAINS = WIDE_ROWS * WIDE_VECTORS };
-    size_t group = dim <= 32 ? 4 : dim <= 64 ? 8 : 16;
-    vf sum[CHAINS], chain[CHAINS];
-    REPEAT(i, CHAINS, sum[i] = chain[i] = (vf){0};);
+    size_t group = dim <= 32 ? 4 : dim <= 64 ? 8 : WIDE_GROUP;
+    vf chain[CHAINS];
+    REPEAT(i, CHAINS, chain[i] = (vf){0};);
     for (size_t d0 = 0; d0 < dim; d0 += group) {
         size_t d1 = d0 + group < dim ? d0 + group : dim;
         for (size_t d = d0; d < d1; d++) {
             vf key[WIDE_VECTORS];
-            REPEAT(v, WIDE_VECTORS, key[v] = vf_load(keys + d * PANEL + v * LANES););
+            if (d % 2 == 0)
+                wide_ahead_go(ahead);
+            REPEAT(v, WIDE_VECTORS, key[v] = vf_load(keys + d * stride + v * LANES););
             REPEAT(r, WIDE_ROWS, {
                 vf x = vf_splat(q[r * q_stride + d]);
                 REPEAT(v, WIDE_VECTORS, vf_fma_to(&chain[r * WIDE_VECTORS + v], x, key[v]););
             });
         }
-        REPEAT(i, CHAINS, vf_carry(&sum[i], &chain[i]););
+        REPEAT(i, CHAINS, {
+            float *at = scores + i / WIDE_VECTORS * ROW + i % WIDE_VECTORS * LANES;
+            vf sum = d0 == 0 ? (vf){0} : vf_load(at);
+            vf_carry(&sum, &chain[i]);
+            vf_store(at, sum);
+        });
     }
-    REPEAT(i, CHAINS, {
-        size_t at = i / WIDE_VECTORS * ROW + i % WIDE_VECTORS * LANES;
-        vf_store(scores + at, sum[i]);
-        vf_store(lost + at, chain[i]);
-    });
+    REPEAT(i, CHAINS, vf_store(lost + i / WIDE_VECTORS * ROW + i % WIDE_VECTORS * LANES, chain[i]););
 }
 
-// keys[d][column + j] = key j of the block, converted, elements in the order of type_arrange; zero where no
-// row sees the key.
-INLINE void transpose_block(enum kernels_kv_type type, const struct block *b, size_t dim, float *keys)
+// out[d * out_stride + j] = key j of the block, converted, elements in the order of type_arrange; zero where
+// no row sees the key.
+INLINE void transpose_block(enum kernels_kv_type type, const struct block *b, size_t dim, float *out,
+                            size_t out_stride)
 {
     size_t stride = dim * type_bytes(type);
     for (uint32_t j = 0; j < BLOCK; j += LANES) {
@@ -75,7 +110,7 @@ INLINE void transpose_block(enum kernels_kv_type type, const struct block *b, si
                 vf_transpose(x[half]);
                 size_t at = d + half * LANES;
                 for (size_t l = 0; l < LANES && at + l < dim; l++)
-                    vf_store(keys + (at + l) * PANEL + j, x[half][l]);
+                    vf_store(out + (at + l) * out_stride + j, x[half][l]);
             }
         }
     }
