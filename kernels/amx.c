@@ -37,17 +37,24 @@
     __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(to), "r"((size_t)64) : "memory")
 #define AMX_ADD(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
 
+#define MOST_PARTS 2u // of keys and values
+
+static bool amx_takes(enum kernels_kv_type type)
+{
+    return type != KERNELS_KV_F32;
+}
+
 INLINE uint32_t type_parts(enum kernels_kv_type type)
 {
-    return type == KERNELS_KV_F32 ? 3 : type == KERNELS_KV_F16 ? 2 : 1;
+    return type == KERNELS_KV_F16 ? 2 : 1;
 }
 
 static uint64_t amx_bytes(uint64_t k_pad, uint64_t v_pad)
 {
     uint64_t k_tiles = k_pad / 32, v_tiles = v_pad / 16,
              sets = (KERNELS_MATRIX_ROWS + AMX_PAIRS - 1) / AMX_PAIRS;
-    return (sets * 3 * k_tiles + MOST_BLOCKS * 3 * k_tiles + AMX_TWOS * 3 * v_tiles + 3 * AMX_TWOS +
-            2 * AMX_DOT_TILES) *
+    return (sets * 3 * k_tiles + MOST_BLOCKS * MOST_PARTS * k_tiles + AMX_TWOS * MOST_PARTS * v_tiles +
+            3 * AMX_TWOS + 2 * AMX_DOT_TILES) *
            AMX_BYTES;
 }
 
@@ -169,7 +176,7 @@ INLINE void cut_keys(const struct kernels_matrix *x, enum kernels_kv_type type, 
     const uint32_t parts = type_parts(type);
     size_t stride = dim * type_bytes(type);
     for (size_t t = 0; t < x->k_tiles; t++) {
-        vf row[3][16] = {{{0}}};
+        vf row[MOST_PARTS][16] = {{{0}}};
         for (uint32_t j = b->begin; j < b->end; j++) {
             const char *from = b->k + j * stride;
             __m512i part[3];
@@ -253,8 +260,7 @@ static void amx_panel(const struct kernels_matrix *x, const struct panel *panel)
     case KERNELS_KV_FP8:
         cut_panel(x, KERNELS_KV_FP8, panel);
         break;
-    default:
-        cut_panel(x, KERNELS_KV_F32, panel);
+    case KERNELS_KV_F32: // not taken
         break;
     }
 }
@@ -287,10 +293,6 @@ INLINE void amx_dot(const char *q, const char *keys, size_t tiles, uint32_t part
         if (parts > 1) {
             AMX_LOAD(5, keys + AMX_BYTES);
             AMX_ADD(4, 7, 5);
-            AMX_ADD(4, 6, 5);
-        }
-        if (parts > 2) {
-            AMX_LOAD(5, keys + 2 * AMX_BYTES);
             AMX_ADD(4, 6, 5);
         }
         keys += parts * AMX_BYTES;
@@ -407,13 +409,12 @@ INLINE void amx_fold_set(const struct kernels_matrix *x, uint32_t parts, uint32_
             AMX_CLEAR(1);
             AMX_CLEAR(2);
             AMX_CLEAR(3);
-            REPEAT(less, 3, { // the smallest first: those of parts i + j = 2
-                REPEAT(
-                    j, 3, if (j <= 2 - less && j < parts) {
-                        const char *part = weights + (size_t)(2 - less - j) * AMX_TWOS * AMX_BYTES;
-                        amx_products(part, values + c * step + j * AMX_BYTES, step, next, both);
-                    });
-            });
+            for (uint32_t less = 0; less < 3; less++) { // the smallest first: those of parts i + j = 2
+                for (uint32_t j = 0; j <= 2 - less && j < parts; j++) {
+                    const char *part = weights + (size_t)(2 - less - j) * AMX_TWOS * AMX_BYTES;
+                    amx_products(part, values + c * step + j * AMX_BYTES, step, next, both);
+                }
+            }
             AMX_STORE(0, sums);
             AMX_STORE(1, sums + AMX_BYTES);
             AMX_STORE(2, sums + 2 * AMX_BYTES);
@@ -439,6 +440,7 @@ static void amx_folds(const struct kernels_matrix *x, uint32_t blocks, const flo
 
 const struct kernels_matrix_ops kernels_matrix_amx = {
     .rows_from = 9,
+    .takes = amx_takes,
     .bytes = amx_bytes,
     .begin = amx_begin,
     .end = amx_end,

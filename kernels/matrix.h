@@ -19,6 +19,7 @@ struct kernels_matrix {
 
 struct kernels_matrix_ops {
     uint32_t rows_from; // fewer pairs are as fast without
+    bool (*takes)(enum kernels_kv_type type);
     // Of the space, for KERNELS_MATRIX_ROWS pairs; dims rounded up to 32.
     uint64_t (*bytes)(uint64_t k_pad, uint64_t v_pad);
     // q: `rows` rows of k_dim floats, read here alone; space aligned to KERNELS_ALIGN. False, and no end:
