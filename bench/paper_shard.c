@@ -53,16 +53,17 @@ void paper_shard_fill(const struct paper_geometry *g, void *kv, uint64_t first, 
 
 // ---- memory ---------------------------------------------------------------------------------------------
 
+#define HUGE_PAGE ((size_t)2 << 20)
+
 static uint64_t held, peak;
 
 void *paper_kv_alloc(size_t bytes)
 {
-    if (bytes == 0)
-        bytes = 1;
-    void *kv = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (kv == MAP_FAILED)
+    size_t whole = (bytes / HUGE_PAGE + 1) * HUGE_PAGE;
+    void *kv = aligned_alloc(HUGE_PAGE, whole);
+    if (!kv)
         return NULL;
-    madvise(kv, bytes, MADV_HUGEPAGE);
+    madvise(kv, whole, MADV_HUGEPAGE);
     memset(kv, 0, bytes);
     held += bytes;
     peak = held > peak ? held : peak;
@@ -73,8 +74,7 @@ void paper_kv_free(void *kv, size_t bytes)
 {
     if (!kv)
         return;
-    bytes = bytes ? bytes : 1;
-    munmap(kv, bytes);
+    free(kv);
     held -= bytes;
 }
 

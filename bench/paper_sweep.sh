@@ -17,11 +17,11 @@ free memory. Pieces:
   node                                   one node of 8, fast links alone
   stream, stream-long, mpi, mpi-long     the whole service
   model                                  the service: a whole model's decode
-  fit                                    the service on one node of 1 to 16: what bench/simulate is fitted to
+  fit (only when named)                  the service on one node of 1 to 16: docs/paper_fit.jsonl, for bench/simulate
 TEXT
 }
 
-build=build/release wrap='' only=short,middle,long,ring,ring-long,grouped,grouped-ring,workers,rates,node,stream,stream-long,mpi,mpi-long,model,fit
+build=build/release wrap='' only=short,middle,long,ring,ring-long,grouped,grouped-ring,workers,rates,node,stream,stream-long,mpi,mpi-long,model
 while [ $# -gt 0 ]; do
     case $1 in
     --build) build=$2; shift 2 ;;
@@ -94,8 +94,9 @@ for piece in ${only//,/ }; do
     mpi-long) service mpi $s --tokens 16384 --rounds 40 --seconds 8 ;;
     model) for engine in stream mpi; do service $engine $s --model llama-3.1-8b --tokens 1024; done ;;
     fit) # half a gigabyte of keys and values in all, so that they come from memory
-        for hosts in 1 2 3 4 8 16; do
-            service_on 1 $hosts 0 stream $s --tokens 16 + $s --tokens 64 + $s --tokens 256 --layers $((256 / hosts)) + \
+        s='--json --samples --rounds 100 --seconds 1'
+        for hosts in 1 2 4 8 16; do
+            service_on 1 $hosts 0 stream $s --tokens 64 --layers $((1024 / hosts)) + $s --tokens 256 --layers $((256 / hosts)) + \
                 $s --tokens 1024 --layers $((64 / hosts)) + $s --tokens 4096 --layers $((16 / hosts))
         done
         ;;
