@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of many (query row, head) pairs on the tile units of x86-64 (AMX), for every KV type. A tile
-// product C += A B takes 16 rows of 32 bfloat16 by 16 columns and adds in float32: 16 times as many products
-// a cycle as vectors of float32. But bfloat16 holds 8 of float32's 24 bits. So everything is cut into
-// bfloat16 parts that sum to it exactly: q and weights into three, keys and values into one (bfloat16, int8,
-// fp8), two (float16) or three (float32). Products of parts are exact. Those of parts i and j with i + j > 2
-// are left out: they are below 2^-22 of the whole.
+// Attention of many (query row, head) pairs on the tile units of x86-64 (AMX), for KV types whose elements
+// bfloat16 holds exactly: bfloat16, int8, fp8. A tile product C += A B takes 16 rows of 32 bfloat16 by 16
+// columns and adds in float32: 16 times as many products a cycle as vectors of float32. But bfloat16 has 8 of
+// float32's 24 bits. So q and weights are cut into three bfloat16 parts each, which sum to them exactly; a
+// product of parts is exact, too. (float16 and float32 need two and three parts of keys and values as well:
+// no faster than vectors.)
 //
-//   dots     A = 16 pairs x 32 dims of one part of q          B = 32 dims x 16 keys of one part of k
-//   values   A = 16 pairs x 32 keys of one part of weights    B = 32 keys x 16 columns of one part of v
+//   dots     A = 16 pairs x 32 dims of one part of q          B = 32 dims x 16 keys
+//   values   A = 16 pairs x 32 keys of one part of weights    B = 32 keys x 16 columns
 //
 // A row of B has two of the 32 in turn: two dims of each key, or the same key of two blocks.
 //
 // Orders of summation (Intel's manual, TDPBF16PS): in a product two chains of 16, for even and odd ones of
 // the 32, added to each other and then to C; each addition rounds to nearest. Of dots, the products of the
-// first parts are summed in two tiles, 64 dims in turn each, the others in a third; the three are added
-// without loss. Of values, one tile takes the products of a panel's keys, the smallest parts first, and is
-// added as in kernels/narrow.h.
+// first parts are summed in four tiles, 32 dims in turn each, the others in a fifth; the five are added
+// without loss. Of values, a tile takes the products of 32 keys, the smallest parts first; those of 64 keys
+// are added, and then to the sum as in kernels/narrow.h.
 //
 // Subnormal numbers count as zero here, and infinities meet zeros among the parts. So amx_begin refuses a q
 // whose parts could be subnormal, and the caller computes again with vectors what came out not finite or very
@@ -37,35 +37,28 @@
     __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(to), "r"((size_t)64) : "memory")
 #define AMX_ADD(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
 
-#define MOST_PARTS 2u // of keys and values
-
 static bool amx_takes(enum kernels_kv_type type)
 {
-    return type != KERNELS_KV_F32;
-}
-
-INLINE uint32_t type_parts(enum kernels_kv_type type)
-{
-    return type == KERNELS_KV_F16 ? 2 : 1;
+    return type == KERNELS_KV_BF16 || type == KERNELS_KV_INT8 || type == KERNELS_KV_FP8;
 }
 
 static uint64_t amx_bytes(uint64_t k_pad, uint64_t v_pad)
 {
     uint64_t k_tiles = k_pad / 32, v_tiles = v_pad / 16,
              sets = (KERNELS_MATRIX_ROWS + AMX_PAIRS - 1) / AMX_PAIRS;
-    return (sets * 3 * k_tiles + MOST_BLOCKS * MOST_PARTS * k_tiles + AMX_TWOS * MOST_PARTS * v_tiles +
-            3 * AMX_TWOS + 2 * AMX_DOT_TILES) *
+    return (sets * 3 * k_tiles + MOST_BLOCKS * k_tiles + AMX_TWOS * v_tiles + 3 * AMX_TWOS +
+            2 * AMX_DOT_TILES) *
            AMX_BYTES;
 }
 
-// Tiles: q [sets of pairs][3 parts][k_tiles], keys [blocks][k_tiles][parts], values [twos of blocks][v_tiles]
-// [parts], weights [3 parts][twos of blocks], and two times AMX_DOT_TILES of sums.
+// Tiles: q [sets of pairs][3 parts][k_tiles], keys [blocks][k_tiles], values [twos of blocks][v_tiles],
+// weights [3 parts][twos of blocks], and two times AMX_DOT_TILES of sums.
 static void amx_place(struct kernels_matrix *x, char *space)
 {
     x->q = space;
     x->keys = x->q + (x->rows + AMX_PAIRS - 1) / AMX_PAIRS * 3 * x->k_tiles * AMX_BYTES;
-    x->values = x->keys + MOST_BLOCKS * x->parts * x->k_tiles * AMX_BYTES;
-    x->weights = x->values + AMX_TWOS * x->parts * x->v_tiles * AMX_BYTES;
+    x->values = x->keys + MOST_BLOCKS * x->k_tiles * AMX_BYTES;
+    x->weights = x->values + AMX_TWOS * x->v_tiles * AMX_BYTES;
     x->sums = x->weights + 3 * AMX_TWOS * AMX_BYTES;
 }
 
@@ -96,16 +89,20 @@ INLINE __m512i high_half(vf x)
     return _mm512_and_si512(_mm512_castps_si512((__m512)x), _mm512_set1_epi32((int)0xffff0000));
 }
 
-// Two vectors to the first of their bfloat16 parts: word 2 l is lane l of x, word 2 l + 1 lane l of y.
-INLINE void cut(vf x, vf y, uint32_t parts, __m512i *part)
+// The upper halves of two vectors' lanes: word 2 l of x's lane l, word 2 l + 1 of y's.
+INLINE vf halves(vf x, vf y)
 {
-    REPEAT(
-        i, 3, if (i < parts) {
-            __m512i xh = high_half(x), yh = high_half(y);
-            part[i] = _mm512_or_si512(_mm512_srli_epi32(xh, 16), yh);
-            x -= (vf)xh;
-            y -= (vf)yh;
-        });
+    return (vf)_mm512_or_si512(_mm512_srli_epi32((__m512i)high_half(x), 16), high_half(y));
+}
+
+// Two vectors to their three bfloat16 parts, paired in this way.
+INLINE void cut(vf x, vf y, vf *part)
+{
+    for (uint32_t i = 0; i < 3; i++) {
+        part[i] = halves(x, y);
+        x -= (vf)high_half(x);
+        y -= (vf)high_half(y);
+    }
 }
 
 // Whether rows are taken as they lie, so that dims are paired with their neighbours; else with those 16
@@ -133,13 +130,13 @@ static bool cut_q(const struct kernels_matrix *x, uint32_t r, const float *q)
             bad |= _mm512_cmp_ps_mask(size, _mm512_set1_ps(0x1p60f), _CMP_NLE_UQ);
         }
         __m512 a = (__m512)y[0], b = (__m512)y[1];
-        __m512i part[3];
+        vf part[3];
         if (type_raw(x->type, x->k_dim))
-            cut((vf)_mm512_permutex2var_ps(a, even, b), (vf)_mm512_permutex2var_ps(a, odd, b), 3, part);
+            cut((vf)_mm512_permutex2var_ps(a, even, b), (vf)_mm512_permutex2var_ps(a, odd, b), part);
         else
-            cut(y[0], y[1], 3, part);
+            cut(y[0], y[1], part);
         for (uint32_t i = 0; i < 3; i++)
-            _mm512_store_si512(to + i * x->k_tiles * AMX_BYTES, part[i]);
+            vf_store((float *)(void *)(to + i * x->k_tiles * AMX_BYTES), part[i]);
     }
     return bad == 0;
 }
@@ -151,7 +148,6 @@ static bool amx_begin(struct kernels_matrix *x, const struct kernels_spec *spec,
         .type = spec->kv_type, .rows = rows, .k_dim = spec->k_dim, .v_dim = spec->v_dim};
     x->k_tiles = (spec->k_dim + 31) / 32;
     x->v_tiles = (spec->v_dim + 31) / 32 * 2;
-    x->parts = type_parts(spec->kv_type);
     amx_place(x, space);
     if (fabsf(spec->scale) > 0x1p30f)
         return false;
@@ -168,31 +164,26 @@ static bool amx_begin(struct kernels_matrix *x, const struct kernels_spec *spec,
     return true;
 }
 
-// A block's keys as B tiles [k_tiles][parts]: row p has dims p and 16 + p of each key; zeros where no row of
+// A block's keys as B tiles [k_tiles]: row p has dims p and 16 + p of each key; zeros where no row of
 // the tile sees the key.
 INLINE void cut_keys(const struct kernels_matrix *x, enum kernels_kv_type type, const struct block *b,
                      size_t dim, char *to)
 {
-    const uint32_t parts = type_parts(type);
     size_t stride = dim * type_bytes(type);
     for (size_t t = 0; t < x->k_tiles; t++) {
-        vf row[MOST_PARTS][16] = {{{0}}};
+        vf row[16] = {{0}};
         for (uint32_t j = b->begin; j < b->end; j++) {
             const char *from = b->k + j * stride;
-            __m512i part[3];
-            if (type_raw(type, dim)) {
-                row[0][j] = (vf)_mm512_loadu_si512(from + 64 * t);
-                continue;
-            }
-            cut(load_padded(type, from, 32 * t, dim), load_padded(type, from, 32 * t + 16, dim), parts, part);
-            for (uint32_t i = 0; i < parts; i++)
-                row[i][j] = (vf)part[i];
+            if (type_raw(type, dim))
+                row[j] = (vf)_mm512_loadu_si512(from + 64 * t);
+            else
+                row[j] =
+                    halves(load_padded(type, from, 32 * t, dim), load_padded(type, from, 32 * t + 16, dim));
         }
-        for (uint32_t i = 0; i < parts; i++, to += AMX_BYTES) {
-            vf_transpose(row[i]);
-            for (uint32_t p = 0; p < 16; p++)
-                vf_store((float *)(void *)(to + (size_t)p * 64), row[i][p]);
-        }
+        vf_transpose(row);
+        for (uint32_t p = 0; p < 16; p++)
+            vf_store((float *)(void *)(to + (size_t)p * 64), row[p]);
+        to += AMX_BYTES;
     }
 }
 
@@ -212,36 +203,31 @@ INLINE void cut_value(enum kernels_kv_type type, const struct block *b, uint32_t
     }
 }
 
-// Two blocks' values as B tiles [v_tiles][parts]: row p has keys p of either. NULL: no block.
+// Two blocks' values as B tiles [v_tiles]: row p has keys p of either. NULL: no block.
 INLINE void cut_values(const struct kernels_matrix *x, enum kernels_kv_type type, const struct block *first,
                        const struct block *second, size_t dim, char *to)
 {
-    const uint32_t parts = type_parts(type);
     for (size_t c = 0; c < x->v_tiles; c += 2) { // in the order of copy_rows
         for (uint32_t p = 0; p < 16; p++) {
             vf a[2], b[2];
             cut_value(type, first, p, 16 * c, dim, a);
             cut_value(type, second, p, 16 * c, dim, b);
             for (uint32_t half = 0; half < 2; half++) {
-                __m512i part[3];
-                cut(a[half], b[half], parts, part);
-                for (uint32_t i = 0; i < parts; i++)
-                    _mm512_store_si512(to + (half * parts + i) * AMX_BYTES + (size_t)p * 64, part[i]);
+                vf_store((float *)(void *)(to + half * AMX_BYTES + (size_t)p * 64), halves(a[half], b[half]));
             }
         }
-        to += 2 * (size_t)parts * AMX_BYTES;
+        to += 2 * AMX_BYTES;
     }
 }
 
 INLINE void cut_panel(const struct kernels_matrix *x, enum kernels_kv_type type, const struct panel *panel)
 {
-    const uint32_t parts = type_parts(type);
     for (uint32_t b = 0; b < panel->count; b++)
-        cut_keys(x, type, &panel->blocks[b], x->k_dim, x->keys + b * x->k_tiles * parts * AMX_BYTES);
+        cut_keys(x, type, &panel->blocks[b], x->k_dim, x->keys + b * x->k_tiles * AMX_BYTES);
     for (uint32_t h = 0; 2 * h < panel->count; h++) {
         const struct block *first = &panel->blocks[2 * h];
         cut_values(x, type, first, 2 * h + 1 < panel->count ? first + 1 : NULL, x->v_dim,
-                   x->values + h * x->v_tiles * parts * AMX_BYTES);
+                   x->values + h * x->v_tiles * AMX_BYTES);
     }
 }
 
@@ -268,7 +254,7 @@ static void amx_panel(const struct kernels_matrix *x, const struct panel *panel)
 // ---- dots ---------------------------------------------------------------------------------------
 
 // One set of pairs with one block: AMX_DOT_TILES tiles to sums.
-INLINE void amx_dot(const char *q, const char *keys, size_t tiles, uint32_t parts, char *sums)
+INLINE void amx_dot(const char *q, const char *keys, size_t tiles, char *sums)
 {
     AMX_CLEAR(0);
     AMX_CLEAR(1);
@@ -290,12 +276,7 @@ INLINE void amx_dot(const char *q, const char *keys, size_t tiles, uint32_t part
             AMX_ADD(2, 6, 5);
         else
             AMX_ADD(3, 6, 5);
-        if (parts > 1) {
-            AMX_LOAD(5, keys + AMX_BYTES);
-            AMX_ADD(4, 7, 5);
-            AMX_ADD(4, 6, 5);
-        }
-        keys += parts * AMX_BYTES;
+        keys += AMX_BYTES;
     }
     AMX_STORE(4, sums + 4 * AMX_BYTES);
     AMX_STORE(0, sums);
@@ -324,18 +305,35 @@ INLINE bool amx_scores(const char *sums, uint32_t rows, float *scores, float *lo
     return odd == 0;
 }
 
-// scores and lost [rows][ROW] of all pairs with `blocks` blocks.
-static void amx_dots(struct kernels_matrix *x, uint32_t blocks, float *scores, float *lost)
+// Asks for part `at` of `of` of a panel, from all of its blocks at a time.
+static void ask_panel(const struct kernels_matrix *x, const struct panel *panel, uint32_t at, uint32_t of)
 {
-    uint32_t parts = x->parts, rows = x->rows;
-    for (uint32_t r = 0; r < rows; r += AMX_PAIRS) {
-        const char *q = x->q + (size_t)(r / AMX_PAIRS) * 3 * x->k_tiles * AMX_BYTES;
-        uint32_t some = rows - r < AMX_PAIRS ? rows - r : AMX_PAIRS;
+    size_t bytes = BLOCK * type_bytes(x->type), k = bytes * x->k_dim, v = bytes * x->v_dim;
+    for (size_t line = k * at / of / 64; line < k * (at + 1) / of / 64; line++) {
+        for (uint32_t b = 0; b < panel->count; b++)
+            __builtin_prefetch(panel->blocks[b].k + line * 64, 0, 2);
+    }
+    for (size_t line = v * at / of / 64; line < v * (at + 1) / of / 64; line++) {
+        for (uint32_t b = 0; b < panel->count; b++)
+            __builtin_prefetch(panel->blocks[b].v + line * 64, 0, 2);
+    }
+}
+
+// scores and lost [rows][ROW] of all pairs with `blocks` blocks.
+static void amx_dots(struct kernels_matrix *x, uint32_t blocks, const struct panel *next, float *scores,
+                     float *lost)
+{
+    uint32_t rows = x->rows, sets = (rows + AMX_PAIRS - 1) / AMX_PAIRS;
+    for (uint32_t set = 0; set < sets; set++) {
+        const char *q = x->q + (size_t)set * 3 * x->k_tiles * AMX_BYTES;
+        uint32_t r = set * AMX_PAIRS, some = rows - r < AMX_PAIRS ? rows - r : AMX_PAIRS;
         size_t at = (size_t)r * ROW;
         for (uint32_t b = 0; b <= blocks; b++) { // vectors one block behind: tiles take a while to be stored
-            if (b < blocks)
-                amx_dot(q, x->keys + b * x->k_tiles * parts * AMX_BYTES, x->k_tiles, parts,
+            if (b < blocks) {
+                amx_dot(q, x->keys + b * x->k_tiles * AMX_BYTES, x->k_tiles,
                         x->sums + (size_t)(b % 2) * AMX_DOT_TILES * AMX_BYTES);
+                ask_panel(x, next, set * blocks + b, sets * blocks);
+            }
             size_t before = at + (size_t)(b - 1) * BLOCK;
             if (b > 0 && !amx_scores(x->sums + (size_t)((b - 1) % 2) * AMX_DOT_TILES * AMX_BYTES, some,
                                      scores + before, lost + before))
@@ -352,29 +350,30 @@ INLINE void amx_weights(const struct kernels_matrix *x, const float *weights, ui
     for (uint32_t r = 0; r < AMX_PAIRS; r++) {
         for (uint32_t h = 0; h < twos; h++) {
             const float *w = weights + (size_t)r * ROW + h * 2 * BLOCK;
-            __m512i part[3] = {_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512()};
+            vf part[3] = {{0}};
             if (r < rows)
-                cut(vf_load(w), vf_load(w + BLOCK), 3, part);
+                cut(vf_load(w), vf_load(w + BLOCK), part);
             for (uint32_t i = 0; i < 3; i++)
-                _mm512_store_si512(x->weights + (i * AMX_TWOS + h) * AMX_BYTES + (size_t)r * 64, part[i]);
+                vf_store((float *)(void *)(x->weights + (i * AMX_TWOS + h) * AMX_BYTES + (size_t)r * 64),
+                         part[i]);
         }
     }
 }
 
-// Part i of the weights times part j of two tiles of values, `step` bytes apart: tiles 0 and 1 take the keys
-// of one two of blocks, 2 and 3 those of the next, `two` bytes on, if there is one.
-INLINE void amx_products(const char *weights, const char *values, size_t step, size_t two, bool both)
+// A part of the weights times two tiles of values: tiles 0 and 1 take the keys of one two of blocks, 2 and 3
+// those of the next, `next` bytes on, if there is one.
+INLINE void amx_products(const char *weights, const char *values, size_t next, bool both)
 {
     AMX_LOAD(4, weights);
     AMX_LOAD(5, values);
     AMX_ADD(0, 4, 5);
-    AMX_LOAD(6, values + step);
+    AMX_LOAD(6, values + AMX_BYTES);
     AMX_ADD(1, 4, 6);
     if (both) {
         AMX_LOAD(7, weights + AMX_BYTES);
-        AMX_LOAD(5, values + two);
+        AMX_LOAD(5, values + next);
         AMX_ADD(2, 7, 5);
-        AMX_LOAD(6, values + two + step);
+        AMX_LOAD(6, values + next + AMX_BYTES);
         AMX_ADD(3, 7, 6);
     }
 }
@@ -397,10 +396,10 @@ INLINE void amx_keep(const char *sums, uint32_t rows, size_t width, float *hi, f
 }
 
 // One set of pairs, one or two twos of blocks from `two` on.
-INLINE void amx_fold_set(const struct kernels_matrix *x, uint32_t parts, uint32_t rows, uint32_t two,
-                         bool both, float *hi, float *lo)
+INLINE void amx_fold_set(const struct kernels_matrix *x, uint32_t rows, uint32_t two, bool both, float *hi,
+                         float *lo)
 {
-    size_t width = x->v_tiles * 16, step = parts * AMX_BYTES, next = x->v_tiles * step;
+    size_t width = x->v_tiles * 16, next = x->v_tiles * AMX_BYTES;
     const char *weights = x->weights + two * AMX_BYTES, *values = x->values + two * next;
     for (size_t c = 0; c <= x->v_tiles; c += 2) { // vectors one step behind: tiles take a while to be stored
         char *sums = x->sums + c / 2 % 2 * 4 * AMX_BYTES, *before = x->sums + (c / 2 + 1) % 2 * 4 * AMX_BYTES;
@@ -409,12 +408,8 @@ INLINE void amx_fold_set(const struct kernels_matrix *x, uint32_t parts, uint32_
             AMX_CLEAR(1);
             AMX_CLEAR(2);
             AMX_CLEAR(3);
-            for (uint32_t less = 0; less < 3; less++) { // the smallest first: those of parts i + j = 2
-                for (uint32_t j = 0; j <= 2 - less && j < parts; j++) {
-                    const char *part = weights + (size_t)(2 - less - j) * AMX_TWOS * AMX_BYTES;
-                    amx_products(part, values + c * step + j * AMX_BYTES, step, next, both);
-                }
-            }
+            for (uint32_t i = 3; i-- > 0;)
+                amx_products(weights + i * AMX_TWOS * AMX_BYTES, values + c * AMX_BYTES, next, both);
             AMX_STORE(0, sums);
             AMX_STORE(1, sums + AMX_BYTES);
             AMX_STORE(2, sums + 2 * AMX_BYTES);
@@ -434,12 +429,12 @@ static void amx_folds(const struct kernels_matrix *x, uint32_t blocks, const flo
         uint32_t rows = x->rows - r < AMX_PAIRS ? x->rows - r : AMX_PAIRS;
         amx_weights(x, weights + (size_t)r * ROW, rows, twos);
         for (uint32_t two = 0; two < twos; two += 2)
-            amx_fold_set(x, x->parts, rows, two, two + 1 < twos, hi + r * width, lo + r * width);
+            amx_fold_set(x, rows, two, two + 1 < twos, hi + r * width, lo + r * width);
     }
 }
 
 const struct kernels_matrix_ops kernels_matrix_amx = {
-    .rows_from = 9,
+    .rows_from = 17,
     .takes = amx_takes,
     .bytes = amx_bytes,
     .begin = amx_begin,

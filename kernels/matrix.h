@@ -10,8 +10,7 @@
 // A tile's state. Fields are the implementation's, but for `odd`.
 struct kernels_matrix {
     enum kernels_kv_type type;
-    uint32_t rows;  // pairs
-    uint32_t parts; // of keys and values
+    uint32_t rows; // pairs
     size_t k_dim, v_dim, k_tiles, v_tiles;
     char *q, *keys, *values, *weights, *sums; // in the space that begin was given
     bool odd; // a dot was not finite: the tile has to be computed again otherwise
@@ -29,8 +28,10 @@ struct kernels_matrix_ops {
     void (*end)(void);
     // Reads a panel's keys and values, those that some pair sees; the others count as zero.
     void (*panel)(const struct kernels_matrix *x, const struct panel *panel);
-    // Of the panel read last: dots = scores + lost, [rows][ROW], in columns of `blocks` blocks.
-    void (*dots)(struct kernels_matrix *x, uint32_t blocks, float *scores, float *lost);
+    // Of the panel read last: dots = scores + lost, [rows][ROW], in columns of `blocks` blocks. Meanwhile
+    // memory is asked for the panel after it.
+    void (*dots)(struct kernels_matrix *x, uint32_t blocks, const struct panel *next, float *scores,
+                 float *lost);
     // Of the same panel: hi, lo [rows][v_pad] += weights [rows][ROW] * values, hi + lo being the sum; columns
     // in the order of copy_rows. Weights of keys that a pair does not see are zero, as are those up to the
     // next even number of blocks.

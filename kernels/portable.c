@@ -573,11 +573,11 @@ static void run_blocks(struct tile *t, const struct panel *panel, const struct p
 }
 
 // Any panel, by matrix units.
-static void run_units(struct tile *t, const struct panel *panel)
+static void run_units(struct tile *t, const struct panel *panel, const struct panel *next)
 {
     struct ranges range[TILE];
     t->units->panel(&t->matrix, panel);
-    t->units->dots(&t->matrix, panel->count, t->scores, t->lost);
+    t->units->dots(&t->matrix, panel->count, next, t->scores, t->lost);
     weigh_panel(t, panel, range);
     for (uint32_t r = 0; panel->count % 2 && r < t->rows; r++)
         memset(t->scores + (size_t)r * ROW + panel->count * BLOCK, 0, BLOCK * sizeof(float));
@@ -587,7 +587,7 @@ static void run_units(struct tile *t, const struct panel *panel)
 static void compute_panel(struct tile *t, const struct panel *panel, const struct panel *next)
 {
     if (t->units)
-        run_units(t, panel);
+        run_units(t, panel, next);
     else if (t->in_place && panel->whole && panel->count == t->blocks)
         run_whole(t, panel, next);
     else
