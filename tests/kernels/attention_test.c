@@ -233,14 +233,16 @@ static void adversarial_inputs(void **state)
                 if (keys[n] > 5000 && t == 1)
                     continue;                          // binary16 differs in the conversion alone
                 for (int wide = 0; wide < 2; wide++) { // few and many rows take different paths
+                    if (keys[n] > 5000 && wide && t > 2)
+                        continue; // types of one byte differ in the scales alone
                     char name[60];
                     snprintf(name, sizeof(name), "%s, %s, %u keys, %s", data_mode_name(mode), type_names[t],
-                             keys[n], wide ? "9 rows" : "1 row");
+                             keys[n], wide ? "17 rows" : "1 row");
                     struct data d = {.name = name,
                                      .spec = spec_of(types[t], keys[n] > 5000 ? 32 : 128,
                                                      keys[n] > 5000 ? 16 : 128, 1),
                                      .mode = mode,
-                                     .rows = wide ? 9 : 1,
+                                     .rows = wide ? 17 : 1,
                                      .keys = keys[n],
                                      .q_first = 1u << 20,
                                      .visible = keys[n]};
