@@ -116,8 +116,7 @@ bool floor_pingpong(enum floor_socket kind, size_t request_bytes, size_t reply_b
     return ok;
 }
 
-// ---- tree
-// ---------------------------------------------------------------------------------------------------------------------
+// ---- tree ---------------------------------------------------------------------------------------
 
 // Reads a request from `up`, passes it to `down`, gathers a partial from each, answers.
 static void relay_forever(int up, const int *down, uint32_t n_down, size_t request_bytes,
@@ -193,8 +192,7 @@ bool floor_tree_rounds(const struct floor_tree *tree, uint32_t rounds, struct co
     return ok;
 }
 
-// ---- copy
-// ---------------------------------------------------------------------------------------------------------------------
+// ---- copy ---------------------------------------------------------------------------------------
 
 #define COPY_PIECE  ((size_t)1 << 20)
 #define COPY_WINDOW 4

@@ -17,8 +17,7 @@
 
 #define WARM_UP 200
 
-// ---- the child: answers every step with partials of its size
-// ------------------------------------------------------
+// ---- the child: answers every step with partials of its size ------------------------------------
 
 static struct common_blob *answer; // large enough for any step here
 
@@ -77,8 +76,7 @@ static void child_close(void *arg)
     proto_server_close(child->server);
 }
 
-// ---- the parent: one step after the other
-// -------------------------------------------------------------------------
+// ---- the parent: one step after the other -------------------------------------------------------
 
 struct parent {
     struct common_loop *loop;

@@ -47,8 +47,7 @@ static uint64_t tokens_of(uint32_t members)
     return members == 1 ? 128 : 16 * (uint64_t)members;
 }
 
-// ---- batched
-// ------------------------------------------------------------------------------------------------------------------
+// ---- batched ------------------------------------------------------------------------------------
 
 static bool batched(banyan_client *client, const struct service_geometry *g, uint32_t members, uint32_t n,
                     double *steps_per_s)
@@ -85,8 +84,7 @@ static bool batched(banyan_client *client, const struct service_geometry *g, uin
     return ok;
 }
 
-// ---- clients
-// ------------------------------------------------------------------------------------------------------------------
+// ---- clients ------------------------------------------------------------------------------------
 
 struct stepper {
     banyan_client *client;
@@ -202,8 +200,7 @@ static bool clients(const char *endpoint, const struct service_geometry *g, uint
     return ok;
 }
 
-// ---- the whole
-// ----------------------------------------------------------------------------------------------------------------
+// ---- the whole ----------------------------------------------------------------------------------
 
 // Steps per second of the plain socket tree when n steps travel in one message.
 static bool floor_steps(banyan_client *client, const struct service_geometry *g, uint32_t n,

@@ -74,8 +74,7 @@ typedef struct banyan_error {
     char worker[65]; // worker concerned, or ""
 } banyan_error;
 
-// ---- connection
-// -------------------------------------------------------------------------------------------------------------------------
+// ---- connection ---------------------------------------------------------------------------------
 
 typedef struct banyan_client banyan_client;
 
@@ -99,8 +98,7 @@ BANYAN_API banyan_code banyan_connect(const char *endpoint, const banyan_options
 // afterwards, only closed. NULL is allowed.
 BANYAN_API void banyan_disconnect(banyan_client *client);
 
-// ---- sessions
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---- sessions -----------------------------------------------------------------------------------
 
 typedef enum banyan_kv_type {
     BANYAN_F32 = 1,
@@ -182,8 +180,7 @@ BANYAN_API banyan_code banyan_session_truncate(banyan_session *session, uint64_t
 BANYAN_API banyan_code banyan_session_fork(banyan_session *session, uint64_t length, const char *name,
                                            banyan_session **out, banyan_error *error);
 
-// ---- attach: bulk context
-// -----------------------------------------------------------------------------------------------------------------
+// ---- attach: bulk context -----------------------------------------------------------------------
 
 // Sends K and V of `count` tokens of one layer straight to the workers that are to hold them. Layers and
 // ranges in any order, from any number of threads; a range may be sent again until it is committed. Not
@@ -201,8 +198,7 @@ BANYAN_API banyan_code banyan_attach_scaled(banyan_session *session, uint32_t la
 BANYAN_API banyan_code banyan_commit(banyan_session *session, uint32_t layer, uint64_t first, uint64_t count,
                                      banyan_error *error);
 
-// ---- attend
-// -----------------------------------------------------------------------------------------------------------------------------
+// ---- attend -------------------------------------------------------------------------------------
 
 // Attention mass: which part of a row's attention each part of the context took. The mass of a part is
 // exp(lse of its keys alone - lse of all), its posterior probability (docs/ENERGY.md). It costs up to one
@@ -306,8 +302,7 @@ typedef struct banyan_completion {
 BANYAN_API size_t banyan_poll(banyan_client *client, banyan_completion *out,
                               size_t max); // never blocks; number fetched
 
-// ---- cluster
-// ----------------------------------------------------------------------------------------------------------------------------
+// ---- cluster ------------------------------------------------------------------------------------
 
 typedef struct banyan_worker_info {
     char name[65], host[65], endpoint[128], state[16], kernel[65], engine[16];
@@ -349,8 +344,7 @@ BANYAN_API banyan_code banyan_session_get_plan(banyan_session *session, banyan_p
                                                banyan_error *error);
 BANYAN_API void banyan_plan_info_free(banyan_plan_info *info);
 
-// ---- watching
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---- watching -----------------------------------------------------------------------------------
 
 // What a session's last steps looked at and where their time went, for operators: beside the client that
 // makes the steps, which notices nothing. While a watch waits, the service looks at the session's next steps;

@@ -13,8 +13,7 @@
 #define LABEL 27 // columns before a line of the map
 #define TOP   5  // stretches that are named
 
-// ---- masses: JSON
-// --------------------------------------------------------------------------------------------------
+// ---- masses: JSON -------------------------------------------------------------------------------
 
 static json_t *number(double x)
 {
@@ -59,8 +58,7 @@ static json_t *mass_json(const banyan_watched_step *s)
     return object;
 }
 
-// ---- masses: drawn
-// -------------------------------------------------------------------------------------------------
+// ---- masses: drawn ------------------------------------------------------------------------------
 
 static uint32_t width(void)
 {

@@ -58,8 +58,7 @@ struct banyan_session {
 
 void client_unref(struct banyan_client *client); // any thread
 
-// ---- errors (any thread)
-// ----------------------------------------------------------------------------------------------------------------
+// ---- errors (any thread) ------------------------------------------------------------------------
 
 // Fills *error (NULL is allowed) and returns code.
 banyan_code client_error_set(banyan_error *error, banyan_code code, const char *fmt, ...)
@@ -71,8 +70,7 @@ banyan_code client_check_blocking(struct banyan_client *client, banyan_error *er
 // Copies a string from a peer into a field; what does not fit is cut.
 void client_copy_text(char *out, size_t len, const char *text);
 
-// ---- waiting (any thread)
-// ---------------------------------------------------------------------------------------------------------------
+// ---- waiting (any thread) -----------------------------------------------------------------------
 
 struct client_wait { // one waiter, one signal
     _Atomic uint32_t done;
@@ -80,8 +78,7 @@ struct client_wait { // one waiter, one signal
 void client_wait_signal(struct client_wait *wait); // the waiter may be gone when this returns
 void client_wait_for(struct client_wait *wait);
 
-// ---- calls
-// ------------------------------------------------------------------------------------------------------------------------------
+// ---- calls --------------------------------------------------------------------------------------
 
 // One RPC with its retries. UNAVAILABLE from a lost connection is tried again until the deadline where the
 // method is idempotent.
@@ -132,8 +129,7 @@ banyan_code client_unary(struct banyan_client *client, uint32_t method, const Pr
                          bool idempotent, uint64_t timeout_ns, client_take_fn take, void *arg,
                          banyan_error *error);
 
-// ---- attend
-// -----------------------------------------------------------------------------------------------------------------------------
+// ---- attend -------------------------------------------------------------------------------------
 
 struct client_attend;
 // Runs on the I/O thread when the call has ended; owns the attend from then on.
@@ -149,8 +145,7 @@ void *client_attend_arg(const struct client_attend *attend);
 banyan_item *client_attend_items(const struct client_attend *attend, size_t *n_items);
 void client_attend_free(struct client_attend *attend);
 
-// ---- masses and traces
-// -------------------------------------------------------------------------------------------------------------------------------
+// ---- masses and traces --------------------------------------------------------------------------
 
 struct client_mass_reader { // a reply's masses, item after item
     char **names;           // [n_names]
@@ -169,15 +164,13 @@ void client_trace_from_pb(const Banyan__Pb__WorkerTrace *pb, banyan_worker_trace
 banyan_code client_reserve(struct banyan_client *client, banyan_error *error);
 void client_release(struct banyan_client *client);
 
-// ---- queue (any thread)
-// -----------------------------------------------------------------------------------------------------------------
+// ---- queue (any thread) -------------------------------------------------------------------------
 
 banyan_code client_queue_new(struct client_queue **out);
 void client_queue_free(
     struct client_queue *queue); // completions that nobody fetched are dropped; NULL is allowed
 
-// ---- attach
-// -----------------------------------------------------------------------------------------------------------------------------
+// ---- attach -------------------------------------------------------------------------------------
 
 void client_tickets_free(struct banyan_session *session);
 
@@ -201,8 +194,7 @@ banyan_code client_peer_find(struct client_peers *peers, const char *endpoint, s
 void client_peer_put(struct client_peer *peer, struct client_put *put);
 void client_peer_cancel(struct client_put *put); // done runs with CANCELLED, on this stack or soon
 
-// ---- sessions
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---- sessions -----------------------------------------------------------------------------------
 
 // Takes a spec as the coordinator says it (or as the caller asked for it). Any thread.
 banyan_code client_spec_from_pb(const Banyan__Pb__Spec *pb, banyan_spec *out, banyan_error *error);

@@ -32,8 +32,7 @@ static enum common_code check_range(const struct coordinator *c, uint64_t id, ui
     return COMMON_OK;
 }
 
-// ---- open
-// ----------------------------------------------------------------------------------------------------------
+// ---- open ---------------------------------------------------------------------------------------
 
 struct opening {
     struct coordinator *c;
@@ -121,8 +120,7 @@ void coordinator_handle_attach_open(void *arg, struct proto_request *request)
     coordinator_place(s, m->first / ct, (m->first + m->count - 1) / ct, true, open_placed, o);
 }
 
-// ---- commit
-// --------------------------------------------------------------------------------------------------------
+// ---- commit -------------------------------------------------------------------------------------
 
 struct committing {
     struct coordinator *c;

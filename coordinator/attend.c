@@ -45,8 +45,7 @@ const float *coordinator_item_lse(const struct coordinator_item *item)
     return lse ? (const float *)(const void *)(lse + item->lse_offset) : NULL;
 }
 
-// ---- the answer
-// ----------------------------------------------------------------------------------------------------
+// ---- the answer ---------------------------------------------------------------------------------
 
 static void sent(void *arg)
 {
@@ -193,8 +192,7 @@ static void cancelled(void *arg)
     coordinator_attend_answer(arg, COMMON_CANCELLED, "the caller is gone");
 }
 
-// ---- the call
-// ------------------------------------------------------------------------------------------------------
+// ---- the call -----------------------------------------------------------------------------------
 
 static bool bad_item(struct coordinator_item *item, const char *fmt, uint64_t got, uint64_t wanted)
 {

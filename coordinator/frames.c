@@ -73,8 +73,7 @@ static void *grown(void *array, uint32_t cap, size_t each)
     return p;
 }
 
-// ---- batches
-// -------------------------------------------------------------------------------------------------------
+// ---- batches ------------------------------------------------------------------------------------
 
 void coordinator_items_batch_begin(struct coordinator *c)
 {
@@ -108,8 +107,7 @@ void coordinator_plan_enqueue(struct coordinator_plan *plan, struct coordinator_
     }
 }
 
-// ---- putting together
-// ----------------------------------------------------------------------------------------------
+// ---- putting together ---------------------------------------------------------------------------
 
 // Appended rows travel with the first slab of their band of rows: the order of frames on an edge is the order
 // of sending, so the band's other slabs find them stored.
@@ -398,8 +396,7 @@ void coordinator_plan_pump(struct coordinator_plan *plan)
     coordinator_plan_landed(plan);
 }
 
-// ---- taking apart
-// --------------------------------------------------------------------------------------------------
+// ---- taking apart -------------------------------------------------------------------------------
 
 static void take_traces(struct proto_trace **traces, uint32_t *n, const struct coordinator_frame *f,
                         const struct proto_step_result *result)

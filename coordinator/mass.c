@@ -86,8 +86,7 @@ struct coordinator_masses *coordinator_masses_last_row(const struct coordinator_
     return m;
 }
 
-// ---- putting together
-// ----------------------------------------------------------------------------------------------
+// ---- putting together ---------------------------------------------------------------------------
 
 // One row and head: what bins, workers and sink weigh, in double. False: it does not add up.
 static bool add_up(const struct computation *x, size_t pair, uint32_t head, double *out)
@@ -180,8 +179,7 @@ static void end(struct computation *x)
     done(arg, m);
 }
 
-// ---- asking
-// --------------------------------------------------------------------------------------------------------
+// ---- asking -------------------------------------------------------------------------------------
 
 static void answered(void *arg, const struct proto_reply *reply)
 {

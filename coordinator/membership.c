@@ -148,8 +148,7 @@ void coordinator_worker_member(const struct coordinator_worker *w, struct reduce
     out->cores = w->cores;
 }
 
-// ---- calls
-// ---------------------------------------------------------------------------------------------------------
+// ---- calls --------------------------------------------------------------------------------------
 
 void coordinator_worker_call(struct coordinator_worker *w, uint32_t method, const ProtobufCMessage *body,
                              proto_reply_fn done, void *arg)
@@ -193,8 +192,7 @@ void coordinator_worker_doubt(struct coordinator_worker *w)
     }
 }
 
-// ---- links
-// ---------------------------------------------------------------------------------------------------------
+// ---- links --------------------------------------------------------------------------------------
 
 static void close_link(struct coordinator_worker *w)
 {
@@ -243,8 +241,7 @@ static void link_state(void *arg, bool connected)
     }
 }
 
-// ---- Register
-// ------------------------------------------------------------------------------------------------------
+// ---- Register -----------------------------------------------------------------------------------
 
 static bool printable(const char *text, size_t max)
 {
@@ -378,8 +375,7 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
     common_timer_start(w->grace, DIAL_NS, false);
 }
 
-// ---- Heartbeat
-// -----------------------------------------------------------------------------------------------------
+// ---- Heartbeat ----------------------------------------------------------------------------------
 
 void coordinator_handle_heartbeat(void *arg, struct proto_request *request)
 {

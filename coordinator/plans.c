@@ -50,8 +50,7 @@ uint32_t coordinator_plan_rank(const struct coordinator_plan *plan, const struct
     return UINT32_MAX;
 }
 
-// ---- installing
-// ----------------------------------------------------------------------------------------------------
+// ---- installing ---------------------------------------------------------------------------------
 
 static void installed(void *arg, enum common_code code, const char *text)
 {
@@ -108,8 +107,7 @@ static void install(struct coordinator_plan *plan)
     free(pointers);
 }
 
-// ---- finding and making
-// --------------------------------------------------------------------------------------------
+// ---- finding and making -------------------------------------------------------------------------
 
 static bool same_members(const struct coordinator_plan *plan, struct coordinator_worker *const *workers,
                          uint32_t n)
@@ -236,8 +234,7 @@ void coordinator_plan_landed(struct coordinator_plan *plan)
     free_if_done(plan);
 }
 
-// ---- retiring
-// ------------------------------------------------------------------------------------------------------
+// ---- retiring -----------------------------------------------------------------------------------
 
 static void dropped(void *arg, const struct proto_reply *reply)
 {

@@ -64,8 +64,7 @@ static void give_up(struct coordinator_reconcile *r, enum common_code code, cons
     }
 }
 
-// ---- telling
-// -------------------------------------------------------------------------------------------------------
+// ---- telling ------------------------------------------------------------------------------------
 
 static void tell(struct coordinator_reconcile *r);
 
@@ -179,8 +178,7 @@ static void tell(struct coordinator_reconcile *r)
     common_log_info("a worker is active worker=%s chunks=%" PRIu64, w->name, w->chunks);
 }
 
-// ---- comparing
-// -----------------------------------------------------------------------------------------------------
+// ---- comparing ----------------------------------------------------------------------------------
 
 static bool may_have_rows(const struct coordinator_session *s, const struct coordinator_chunk *chunk,
                           bool fresh)

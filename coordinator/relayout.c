@@ -28,8 +28,7 @@ struct coordinator_placing { // a request; the first of a session's list is unde
     void *arg;
 };
 
-// ---- LayoutSet
-// -----------------------------------------------------------------------------------------------------
+// ---- LayoutSet ----------------------------------------------------------------------------------
 
 void coordinator_layout_send(struct coordinator_worker *w, const struct coordinator_layout_message *message,
                              struct coordinator_gather *gather)
@@ -80,8 +79,7 @@ void coordinator_layout_send_all(struct coordinator_session *s, struct coordinat
     free(mine);
 }
 
-// ---- choosing
-// ------------------------------------------------------------------------------------------------------
+// ---- choosing -----------------------------------------------------------------------------------
 
 static bool has_rows(const struct coordinator_session *s, uint32_t index)
 {
@@ -205,8 +203,7 @@ static enum common_code choose(struct coordinator_placing *p, struct proto_statu
     return code;
 }
 
-// ---- doing
-// ---------------------------------------------------------------------------------------------------------
+// ---- doing --------------------------------------------------------------------------------------
 
 static void start(struct coordinator_placing *p);
 

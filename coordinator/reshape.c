@@ -77,8 +77,7 @@ static bool gone(struct reshape *r, struct coordinator_session *s)
     return true;
 }
 
-// ---- copying what a length cuts
-// ------------------------------------------------------------------------------------
+// ---- copying what a length cuts -----------------------------------------------------------------
 
 static bool has_rows(const struct coordinator_session *s, uint64_t first, uint64_t count)
 {
@@ -120,8 +119,7 @@ static void send_copy(struct reshape *r, uint64_t session, uint64_t incarnation,
     coordinator_worker_call_gather(r->copy.holder, BANYAN__PB__METHOD__METHOD_CHUNK_COPY, &m.base, gather);
 }
 
-// ---- truncate
-// ------------------------------------------------------------------------------------------------------
+// ---- truncate -----------------------------------------------------------------------------------
 
 static void answer_truncate(struct reshape *r)
 {
@@ -255,8 +253,7 @@ void coordinator_handle_session_truncate(void *arg, struct proto_request *reques
     start(arg, request, m->session, m->length, "", COORDINATOR_SESSION_TRUNCATING, truncate_alone);
 }
 
-// ---- fork
-// ----------------------------------------------------------------------------------------------------------
+// ---- fork ---------------------------------------------------------------------------------------
 
 static void fork_undo(struct reshape *r)
 {
@@ -376,8 +373,7 @@ void coordinator_handle_session_fork(void *arg, struct proto_request *request)
         start(arg, request, m->session, m->length, m->name, COORDINATOR_SESSION_FORKING, fork_alone);
 }
 
-// ---- delete
-// --------------------------------------------------------------------------------------------------------
+// ---- delete -------------------------------------------------------------------------------------
 
 static void delete_told(void *arg, enum common_code code, const char *text)
 {

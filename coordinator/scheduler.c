@@ -41,8 +41,7 @@ struct proto_status *coordinator_item_fail(struct coordinator_item *item)
     return item->failure;
 }
 
-// ---- the end of an item
-// --------------------------------------------------------------------------------------------
+// ---- the end of an item -------------------------------------------------------------------------
 
 static void stop_appending(struct coordinator_item *item, struct coordinator_session *s)
 {
@@ -101,8 +100,7 @@ void coordinator_item_stop(struct coordinator_item *item, enum common_code code,
     coordinator_item_finish(item);
 }
 
-// ---- waiting and trying again
-// --------------------------------------------------------------------------------------
+// ---- waiting and trying again -------------------------------------------------------------------
 
 static void wait_in(struct coordinator_session *s, struct coordinator_item *item)
 {
@@ -166,8 +164,7 @@ static void retry_timer(void *arg)
         common_timer_start(c->retry, RETRY_FIRST_NS, false);
 }
 
-// ---- may it go?
-// ----------------------------------------------------------------------------------------------------
+// ---- may it go? ---------------------------------------------------------------------------------
 
 static bool refuse(struct coordinator_item *item, enum common_code code, const char *reason, const char *text)
 {
@@ -395,8 +392,7 @@ void coordinator_scheduler_session_gone(struct coordinator_session *s)
     }
 }
 
-// ---- what comes back
-// -----------------------------------------------------------------------------------------------
+// ---- what comes back ----------------------------------------------------------------------------
 
 void coordinator_item_acknowledge(struct coordinator_item *item)
 {
@@ -494,8 +490,7 @@ void coordinator_scheduler_plan_retired(struct coordinator_plan *plan)
     }
 }
 
-// ---- deadlines
-// -----------------------------------------------------------------------------------------------------
+// ---- deadlines ----------------------------------------------------------------------------------
 
 static void deadline_timer(void *arg)
 {

@@ -16,8 +16,7 @@
 #include "coordinator/watch.h"
 #include "proto/kv.h"
 
-// ---- state
-// ---------------------------------------------------------------------------------------------------------
+// ---- state --------------------------------------------------------------------------------------
 
 #define TO(state) (1u << COORDINATOR_SESSION_##state)
 static const unsigned transitions[COORDINATOR_SESSION_STATES] = {
@@ -128,8 +127,7 @@ void coordinator_session_release(struct coordinator_session *s)
     settle(s);
 }
 
-// ---- the table
-// -----------------------------------------------------------------------------------------------------
+// ---- the table ----------------------------------------------------------------------------------
 
 static size_t bucket_of(const struct coordinator *c, const char *name)
 {
@@ -281,8 +279,7 @@ void coordinator_sessions_free(struct coordinator *c)
     free(c->free_slots);
 }
 
-// ---- what it holds
-// -------------------------------------------------------------------------------------------------
+// ---- what it holds ------------------------------------------------------------------------------
 
 uint64_t coordinator_session_layer_length(const struct coordinator_session *s, uint32_t layer)
 {
@@ -488,8 +485,7 @@ void coordinator_sessions_tick(struct coordinator *c, uint64_t now_ns)
     }
 }
 
-// ---- loading
-// -------------------------------------------------------------------------------------------------------
+// ---- loading ------------------------------------------------------------------------------------
 
 static bool load_worker(void *arg, const char *name, uint64_t instance)
 {

@@ -38,8 +38,7 @@ static struct coordinator_session *wanted(struct coordinator *c, struct proto_re
     return NULL;
 }
 
-// ---- create
-// --------------------------------------------------------------------------------------------------------
+// ---- create -------------------------------------------------------------------------------------
 
 struct creation {
     struct proto_request *request;
@@ -90,8 +89,7 @@ void coordinator_handle_session_create(void *arg, struct proto_request *request)
     coordinator_store_submit(c->store, batch, created, k);
 }
 
-// ---- info
-// ----------------------------------------------------------------------------------------------------------
+// ---- info ---------------------------------------------------------------------------------------
 
 // Memory of one SessionInfoReply, laid out behind each other in one block.
 struct info {
@@ -243,8 +241,7 @@ void coordinator_handle_session_list(void *arg, struct proto_request *request)
     free(pointers);
 }
 
-// ---- plan
-// ----------------------------------------------------------------------------------------------------------
+// ---- plan ---------------------------------------------------------------------------------------
 
 // Tokens of a chunk: committed in the layer that has most of them.
 static uint64_t chunk_tokens(const struct coordinator_session *s, const struct coordinator_chunk *chunk)
@@ -309,8 +306,7 @@ void coordinator_handle_session_plan(void *arg, struct proto_request *request)
     free(bytes);
 }
 
-// ---- cluster
-// -------------------------------------------------------------------------------------------------------
+// ---- cluster ------------------------------------------------------------------------------------
 
 static void fill_worker(Banyan__Pb__WorkerInfo *m, const struct coordinator_worker *w, uint64_t now)
 {

@@ -40,8 +40,7 @@ static inline void *coordinator_alloc(size_t bytes)
     return p;
 }
 
-// ---- workers
-// -------------------------------------------------------------------------------------------------------
+// ---- workers ------------------------------------------------------------------------------------
 
 //             Register (also after LOST, also with another instance)
 //   ABSENT ───────────────▶ JOINING ──inventory reconciled──▶ ACTIVE
@@ -89,8 +88,7 @@ struct coordinator_worker {
     uint32_t stamp;                          // of its last inventory
 };
 
-// ---- sessions
-// ------------------------------------------------------------------------------------------------------
+// ---- sessions -----------------------------------------------------------------------------------
 
 // Shared work (steps, attaches) runs side by side in ACTIVE. Exclusive work waits until no shared work is
 // left, while new shared work waits for it; it ends back in ACTIVE, or with the session's end.
@@ -169,8 +167,7 @@ struct coordinator_session {
     uint64_t ticket_until_ns; // when the last ticket given for it ends: rows may be on their way until then
 };
 
-// ---- the whole
-// -----------------------------------------------------------------------------------------------------
+// ---- the whole ----------------------------------------------------------------------------------
 
 struct coordinator_frame;
 struct coordinator_attend;
@@ -231,8 +228,7 @@ bool coordinator_park(struct coordinator_session *s, struct proto_request *reque
                       void (*handle)(void *arg, struct proto_request *request));
 void coordinator_unpark(struct coordinator *c); // there is news: a worker is ACTIVE, or the time is over
 
-// ---- waiting for several
-// -------------------------------------------------------------------------------------------
+// ---- waiting for several ------------------------------------------------------------------------
 
 // Counts answers down and keeps the first failure. `done` runs when all that were added have finished after
 // the seal, on the stack of the last; the gather is gone then.

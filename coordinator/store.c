@@ -42,8 +42,7 @@ struct coordinator_store {
     bool closing;
 };
 
-// ---- batches
-// -------------------------------------------------------------------------------------------------------
+// ---- batches ------------------------------------------------------------------------------------
 
 struct coordinator_batch *coordinator_batch_new(void)
 {
@@ -147,8 +146,7 @@ void coordinator_batch_clip(struct coordinator_batch *batch, uint64_t session, u
     add_numbers(batch, COORDINATOR_OP_CLIP, NULL, session, length, 0, 0);
 }
 
-// ---- the thread
-// ----------------------------------------------------------------------------------------------------
+// ---- the thread ---------------------------------------------------------------------------------
 
 static int apply(struct coordinator_sql *sql, struct coordinator_batch *batch)
 {
@@ -239,8 +237,7 @@ void coordinator_store_submit(struct coordinator_store *store, struct coordinato
     pthread_mutex_unlock(&store->lock);
 }
 
-// ---- counters
-// ------------------------------------------------------------------------------------------------------
+// ---- counters -----------------------------------------------------------------------------------
 
 static void reserved(void *arg, enum common_code code, const char *text)
 {

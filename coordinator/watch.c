@@ -8,8 +8,7 @@
 
 #define PROBE_NS (5 * COMMON_NS_PER_S)
 
-// ---- what is kept
-// --------------------------------------------------------------------------------------------------
+// ---- what is kept -------------------------------------------------------------------------------
 
 static void seen_free(struct coordinator_seen *seen)
 {
@@ -92,8 +91,7 @@ void coordinator_watch_session_gone(struct coordinator_session *s)
     watch_free(s->watch);
 }
 
-// ---- masses of a step that has been answered
-// -----------------------------------------------------------------------
+// ---- masses of a step that has been answered ----------------------------------------------------
 
 struct probe {
     struct coordinator_session *s;
@@ -143,8 +141,7 @@ static void probe(struct coordinator_watch *watch, const struct coordinator_item
     coordinator_mass_start(&ask, probed, p);
 }
 
-// ---- a step
-// --------------------------------------------------------------------------------------------------------
+// ---- a step -------------------------------------------------------------------------------------
 
 static void take_traces(struct coordinator_seen *seen, struct coordinator_item *item)
 {

@@ -12,8 +12,7 @@
 #define TRACES_TOTAL  4096                     // of one answer: a header has room for them
 #define TRACES_A_STEP 1024
 
-// ---- what they want
-// ------------------------------------------------------------------------------------------------
+// ---- what they want -----------------------------------------------------------------------------
 
 static bool matches(const struct coordinator_watcher *w, const struct coordinator_seen *seen)
 {
@@ -44,8 +43,7 @@ static void settle(struct coordinator_watch *watch)
         watch->mass_bins = PROTO_WATCH_VALUES_MAX / spec->q_heads;
 }
 
-// ---- answering
-// -----------------------------------------------------------------------------------------------------
+// ---- answering ----------------------------------------------------------------------------------
 
 struct answer { // what a reply is made of
     Banyan__Pb__WatchedStep steps[PROTO_WATCH_STEPS_MAX], *list[PROTO_WATCH_STEPS_MAX];
@@ -184,8 +182,7 @@ void coordinator_watch_stop(struct coordinator *c)
         coordinator_watchers_end(watch, COMMON_UNAVAILABLE, "the coordinator is stopping");
 }
 
-// ---- the call
-// ------------------------------------------------------------------------------------------------------
+// ---- the call -----------------------------------------------------------------------------------
 
 static enum common_code check(const Banyan__Pb__SessionWatchRequest *m, const struct coordinator_session *s,
                               struct proto_status *status)

@@ -234,9 +234,6 @@ INLINE void cut_panel(const struct kernels_matrix *x, enum kernels_kv_type type,
 static void amx_panel(const struct kernels_matrix *x, const struct panel *panel)
 {
     switch (x->type) {
-    case KERNELS_KV_F16:
-        cut_panel(x, KERNELS_KV_F16, panel);
-        break;
     case KERNELS_KV_BF16:
         cut_panel(x, KERNELS_KV_BF16, panel);
         break;
@@ -246,7 +243,7 @@ static void amx_panel(const struct kernels_matrix *x, const struct panel *panel)
     case KERNELS_KV_FP8:
         cut_panel(x, KERNELS_KV_FP8, panel);
         break;
-    case KERNELS_KV_F32: // not taken
+    default: // not taken
         break;
     }
 }

@@ -138,8 +138,7 @@ void reduce_sim_free(struct reduce_sim *sim)
     free(sim);
 }
 
-// ---- the queue of pieces: a binary heap
-// ----------------------------------------------------------------------
+// ---- the queue of pieces: a binary heap ---------------------------------------------------------
 
 static bool piece_before(const struct piece *a, const struct piece *b)
 {
@@ -175,8 +174,7 @@ static struct piece heap_pop(struct reduce_sim *sim)
     return top;
 }
 
-// ---- playing
-// -------------------------------------------------------------------------------------------------
+// ---- playing ------------------------------------------------------------------------------------
 
 // When bytes that rank r and its parent exchange are at the other end.
 static double edge_ns(const struct reduce_sim *sim, uint32_t a, uint32_t b, uint64_t bytes)

@@ -49,8 +49,7 @@ struct reduce_edge {
     struct reduce_edge_stats stats;
 };
 
-// ---- the pool
-// ----------------------------------------------------------------------------------------------------
+// ---- the pool -----------------------------------------------------------------------------------
 
 enum common_code reduce_edges_new(const struct reduce_env *env, struct reduce_edges **out)
 {
@@ -79,8 +78,7 @@ const struct reduce_edge *reduce_edge_find(const struct reduce_edges *edges, con
     return NULL;
 }
 
-// ---- the queue
-// ---------------------------------------------------------------------------------------------------
+// ---- the queue ----------------------------------------------------------------------------------
 
 static void enqueue(struct reduce_edge *edge, struct reduce_edge_call *call)
 {
@@ -235,8 +233,7 @@ static void on_answer(void *arg, enum common_code code, const char *text, struct
     reduce_edge_release(edge);
 }
 
-// ---- edges
-// ---------------------------------------------------------------------------------------------------------
+// ---- edges --------------------------------------------------------------------------------------
 
 enum common_code reduce_edge_acquire(struct reduce_edges *edges, const char *endpoint,
                                      struct reduce_edge **out, struct common_error *err)

@@ -7,8 +7,7 @@
 
 #include "common/hash.h"
 
-// ---- registry
-// ----------------------------------------------------------------------------------------------------
+// ---- registry -----------------------------------------------------------------------------------
 
 #define ENGINES_MAX 8
 
@@ -43,8 +42,7 @@ const struct reduce_engine_ops *reduce_engine_at(unsigned index)
     return index < n_engines ? engines[index] : NULL;
 }
 
-// ---- merging
-// -----------------------------------------------------------------------------------------------------
+// ---- merging ------------------------------------------------------------------------------------
 
 bool reduce_partials_bytes(const struct proto_step *step, size_t limit, size_t *out)
 {

@@ -17,8 +17,7 @@
 
 #define FANS_MAX 32
 
-// ---- candidates
-// ------------------------------------------------------------------------------------------------
+// ---- candidates ---------------------------------------------------------------------------------
 
 #define FINE_MEMBERS 512 // up to here all fan-outs are tried: 4096 members then plan in a tenth of a second
 
@@ -86,8 +85,7 @@ static void choose(const struct reduce_roster *roster, struct reduce_sim *sim, s
         best->fan_out = 0;
 }
 
-// ---- the plan
-// --------------------------------------------------------------------------------------------------
+// ---- the plan -----------------------------------------------------------------------------------
 
 static uint64_t digest_of(const struct reduce_node *nodes, uint32_t n, const struct reduce_member *members)
 {
@@ -206,8 +204,7 @@ void reduce_plan_free(struct reduce_plan *plan)
     free(plan);
 }
 
-// ---- prediction of a given tree
-// ----------------------------------------------------------------------------------
+// ---- prediction of a given tree -----------------------------------------------------------------
 
 double reduce_plan_predict(const struct reduce_plan *plan, const struct reduce_member *members,
                            const struct reduce_cost *cost, const uint64_t *bytes)

@@ -55,8 +55,7 @@ static void op_enter(struct reduce_op *op, enum op_state state)
     op->state = state;
 }
 
-// ---- ending
-// --------------------------------------------------------------------------------------------------------
+// ---- ending -------------------------------------------------------------------------------------
 
 static void unlink_op(struct reduce_op *op, struct reduce_op **list)
 {
@@ -178,8 +177,7 @@ static void op_complete(struct reduce_op *op)
     op_end(op, &outcome);
 }
 
-// ---- merging
-// -------------------------------------------------------------------------------------------------------
+// ---- merging ------------------------------------------------------------------------------------
 
 // What a child that gave no answer stands for: every item failed, nothing was seen.
 static void merge_lost(struct reduce_op *op, const struct reduce_tree_child *child,
@@ -291,8 +289,7 @@ static void on_parcel(void *arg, enum common_code code, const char *text, struct
     take(answer, code, text, result);
 }
 
-// ---- the step
-// ------------------------------------------------------------------------------------------------------
+// ---- the step -----------------------------------------------------------------------------------
 
 // Marks the children below which an appended row is held.
 static void find_holders(struct reduce_group *group, const struct proto_step *step)

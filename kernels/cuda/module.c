@@ -181,8 +181,7 @@ static void info(const struct kernels_device *device, struct kernels_device_info
     *out = device->info;
 }
 
-// ---- the pool
-// ----------------------------------------------------------------------------------------------
+// ---- the pool -----------------------------------------------------------------------------------
 
 static enum common_code pool_alloc(struct kernels_device *device, uint64_t bytes, uint64_t *address,
                                    struct common_error *err)
@@ -238,8 +237,7 @@ static uint64_t used(const struct kernels_device *device)
     return cuda_pool_used(device->pool);
 }
 
-// ---- the memory's speed
-// ---------------------------------------------------------------------------------------
+// ---- the memory's speed -------------------------------------------------------------------------
 
 static enum common_code measure(struct kernels_device *device, void *memory, uint64_t bytes, cudaEvent_t from,
                                 cudaEvent_t to, double *bytes_per_s, struct common_error *err)

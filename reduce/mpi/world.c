@@ -115,8 +115,7 @@ static bool worked(int mpi_code, const char *what)
     return mpi_code == MPI_SUCCESS;
 }
 
-// ---- receiving
-// ---------------------------------------------------------------------------------------------------
+// ---- receiving ----------------------------------------------------------------------------------
 
 static void parcel_free(struct reduce_parcel *parcel)
 {
@@ -228,8 +227,7 @@ static void drain(void)
     }
 }
 
-// ---- handing out
-// -------------------------------------------------------------------------------------------------
+// ---- handing out --------------------------------------------------------------------------------
 
 static void tell(struct reduce_parcel *parcel)
 {
@@ -282,8 +280,7 @@ static void give_up(uint64_t now)
     }
 }
 
-// ---- sending
-// -----------------------------------------------------------------------------------------------------
+// ---- sending ------------------------------------------------------------------------------------
 
 static void sent(void *item, const MPI_Status *status)
 {
@@ -320,8 +317,7 @@ enum common_code mpi_world_send(const struct proto_step *step, int to, const str
     return COMMON_OK;
 }
 
-// ---- looking
-// -----------------------------------------------------------------------------------------------------
+// ---- looking ------------------------------------------------------------------------------------
 
 static void take(void)
 {
@@ -378,8 +374,7 @@ void mpi_world_release(void)
     world.poll = NULL;
 }
 
-// ---- the group
-// ---------------------------------------------------------------------------------------------------
+// ---- the group ----------------------------------------------------------------------------------
 
 enum common_code mpi_world_join(const char *worker, struct reduce_module_group *out, struct common_error *err)
 {

@@ -506,8 +506,7 @@ static void test_hello(void **state)
     said("1025 tokens");
 }
 
-// ---- session mass, session trace
-// --------------------------------------------------------------------------------
+// ---- session mass, session trace ----------------------------------------------------------------
 
 enum { WATCHED = 300 };
 

@@ -25,8 +25,7 @@
 
 static char folder[64], path[128];
 
-// ---- what was read
-// -------------------------------------------------------------------------------------------------
+// ---- what was read ------------------------------------------------------------------------------
 
 struct seen {
     struct common_error *err;
@@ -96,8 +95,7 @@ static enum common_code open_store(struct common_loop *loop, struct seen *seen,
     return coordinator_store_open(path, false, loop, &reader, out, err);
 }
 
-// ---- working with it
-// -----------------------------------------------------------------------------------------------
+// ---- working with it ----------------------------------------------------------------------------
 
 static struct common_loop *loop;
 static uint32_t done, failed;

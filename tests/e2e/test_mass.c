@@ -23,8 +23,7 @@ static double worst; // of the allowed error
 static const float sinks[8] = {0.5f, -1, 3, 0, 2, -4, 1, 8};
 static const float alibi[8] = {0.5f, 0.25f, 0.125f, 0.0625f, 0.5f, 0.25f, 0.125f, 0.0625f};
 
-// ---- against the reference
-// -----------------------------------------------------------------------------------------
+// ---- against the reference ----------------------------------------------------------------------
 
 static void check_mass(const struct context *c, const struct step *step, const banyan_mass *mass,
                        const char *what)
@@ -235,8 +234,7 @@ static void far_below(void **state)
     drop(session, &c);
 }
 
-// ---- refusals
-// ------------------------------------------------------------------------------------------------------
+// ---- refusals -----------------------------------------------------------------------------------
 
 static void bad_sizes(void **state)
 {
@@ -284,8 +282,7 @@ static void bad_sizes(void **state)
     drop(session, &c);
 }
 
-// ---- watching
-// ------------------------------------------------------------------------------------------------------
+// ---- watching -----------------------------------------------------------------------------------
 
 struct decode { // a client that knows of no watch
     banyan_session *session;

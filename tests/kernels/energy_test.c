@@ -27,8 +27,7 @@
 
 static double worst; // error as a fraction of what is promised
 
-// ---- the energy
-// ----------------------------------------------------------------------------------------------------
+// ---- the energy ---------------------------------------------------------------------------------
 
 static double element(enum kernels_kv_type type, const void *base, const float *scale, uint32_t row,
                       uint32_t dim, uint32_t column)
@@ -118,8 +117,7 @@ static double slope(const struct energy *e, uint32_t column, uint32_t from, uint
            (12 * h);
 }
 
-// ---- what the kernels say
-// --------------------------------------------------------------------------------------------
+// ---- what the kernels say -----------------------------------------------------------------------
 
 // Keys [from, to) of the job through the split rule, as a worker computes them.
 static struct kernels_partial part_of(const struct data *d, const struct kernels_attention *kernel,

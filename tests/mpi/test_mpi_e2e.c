@@ -181,8 +181,7 @@ static void idle_workers_burn_nothing(void **state)
     support_stop(cluster);
 }
 
-// ---- ranks that die
-// ------------------------------------------------------------------------------------------
+// ---- ranks that die -----------------------------------------------------------------------------
 
 struct stepper { // steps without a pause, from a thread
     banyan_client *client;
@@ -319,8 +318,7 @@ static void a_rank_that_hangs(void **state)
     support_stop(cluster);
 }
 
-// ---- starting wrongly
-// ----------------------------------------------------------------------------------------
+// ---- starting wrongly ---------------------------------------------------------------------------
 
 static void run_worker(char *const *more, int want, const char *says)
 {

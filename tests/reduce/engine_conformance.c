@@ -53,8 +53,7 @@ static void run_and_compare(struct ranks *ranks, const struct proto_step *step, 
     outcome_clear(&outcome);
 }
 
-// ---- tests
-// ---------------------------------------------------------------------------------------------------------
+// ---- tests --------------------------------------------------------------------------------------
 
 static void test_equals_the_sequential_merge(void **state)
 {

@@ -62,8 +62,7 @@ struct served {
     struct reduce_outcome outcome; // until the answer is sent
 };
 
-// ---- a step on one rank
-// --------------------------------------------------------------------------------------------
+// ---- a step on one rank -------------------------------------------------------------------------
 
 static void served_free(void *arg)
 {
@@ -199,8 +198,7 @@ static const struct proto_method methods[] = {
     {0, 0, NULL},
 };
 
-// ---- the test's side
-// -----------------------------------------------------------------------------------------------
+// ---- the test's side ----------------------------------------------------------------------------
 
 static void begin_on_root(void *arg)
 {
@@ -348,8 +346,7 @@ void ranks_await_idle(struct ranks *ranks, uint32_t rank, uint32_t child)
         usleep(1000);
 }
 
-// ---- start and stop
-// ------------------------------------------------------------------------------------------------
+// ---- start and stop -----------------------------------------------------------------------------
 
 static void listen_on_loop(void *arg)
 {
@@ -443,8 +440,7 @@ static void end_loop(struct rank *rank)
     common_loop_free(rank->loop);
 }
 
-// ---- ranks that are processes
-// --------------------------------------------------------------------------------------
+// ---- ranks that are processes -------------------------------------------------------------------
 
 struct order { // to a process; its answer is a struct question
     enum ask what;
@@ -564,8 +560,7 @@ static void put_question(struct ranks *ranks, uint32_t rank, enum ask what, stru
     assert_true(transfer(processes[rank], question, sizeof *question, false));
 }
 
-// ---- a tree
-// -------------------------------------------------------------------------------------------------------
+// ---- a tree -------------------------------------------------------------------------------------
 
 static void ask(struct ranks *ranks, uint32_t rank, enum ask what)
 {

@@ -32,8 +32,7 @@ static void assert_drawn(const struct reduce_member *members, uint32_t n, const 
     reduce_plan_free(plan);
 }
 
-// ---- golden plans
-// ------------------------------------------------------------------------------------------------
+// ---- golden plans -------------------------------------------------------------------------------
 
 static void test_golden_one_host(void **state)
 {
@@ -147,8 +146,7 @@ static void test_golden_many_hosts(void **state)
     reduce_plan_free(plan);
 }
 
-// ---- one change at a time
-// ------------------------------------------------------------------------------------------
+// ---- one change at a time -----------------------------------------------------------------------
 
 struct fans {
     uint32_t in, out;
@@ -234,8 +232,7 @@ static void test_bandwidth_decides_the_root(void **state)
     reduce_plan_free(plan);
 }
 
-// ---- prediction, checked by hand
-// -----------------------------------------------------------------------------------
+// ---- prediction, checked by hand ----------------------------------------------------------------
 
 static void test_predict_by_hand(void **state)
 {
@@ -284,8 +281,7 @@ static void test_predict_by_hand(void **state)
     reduce_plan_free(plan);
 }
 
-// ---- properties
-// ------------------------------------------------------------------------------------------------------
+// ---- properties ---------------------------------------------------------------------------------
 
 static void assert_sound(const struct reduce_plan *plan, uint32_t n)
 {
