@@ -35,8 +35,8 @@
 #include "common/status.h"
 #include "kernels/attention.h"
 
-#define KERNELS_DEVICE_ABI    1u
-#define KERNELS_DEVICE_SYMBOL "kernels_device_module_1" // a const struct kernels_device_ops
+#define KERNELS_DEVICE_ABI    2u
+#define KERNELS_DEVICE_SYMBOL "kernels_device_module_2" // a const struct kernels_device_ops
 #define KERNELS_DEVICE_BLOCK  ((uint64_t)256 << 20)     // bytes: the largest block of the pool
 #define KERNELS_DEVICE_ALIGN  256u                      // bytes: start of each block of the pool
 
@@ -81,7 +81,25 @@ struct kernels_device_item {
     uint64_t q_row_stride, q_head_stride;  // in floats
     uint32_t run_count;                    // 0: the identity
     const struct kernels_device_run *runs; // in any order, but the runs of one chunk stand together; disjoint
-    struct kernels_partial out; // on the host, rows x q_heads x v_dim; written before done, if code is OK
+    struct kernels_partial
+        out; // on the host, rows x q_heads x v_dim; written before done, if code is OK. With
+             // a sink: where it stands in the block that the sink stands for; not written
+};
+
+// Where a submission leaves its partials in place of the host: device memory of somebody who carries them on
+// from there. It stands for a block of host memory, packed as kernels/partial.h has it, block after block;
+// each item's `out` is one such block in it. Only m, s and o of the items are written, no padding.
+//
+// `before` and `after` run on submit's stack, around the start of the work, with the stream that it is queued
+// on (a cudaStream_t): what must be over before the partials are written, and what waits for them. False:
+// they could not, which loses the device. done() then means that the partials are where they belong.
+struct kernels_device_sink {
+    uint64_t out;     // device address of the block, a multiple of KERNELS_ALIGN
+    const void *base; // host address that it stands for
+    uint64_t bytes;
+    bool (*before)(void *arg, void *stream);
+    bool (*after)(void *arg, void *stream);
+    void *arg;
 };
 
 // How a submission ended: OK (all partials are written), or UNAVAILABLE (the device is lost; none is to be
@@ -133,13 +151,17 @@ struct kernels_device_ops {
     enum common_code (*copy)(struct kernels_device *device, uint64_t to, uint64_t from, uint64_t bytes,
                              struct common_error *err);
 
-    // Starts the attention of n >= 1 items; never waits for the device, and allocates only where a step is
-    // larger than any before it.
+    // Starts the attention of n >= 1 items, to the host or, where `sink` is not NULL, to a sink, which is
+    // read on this stack alone; never waits for the device, and allocates only where a step is larger than
+    // any before it.
     //   OK                  done(arg, ...) will be called exactly once, in the order of submission
     //   IN_PROGRESS         info.in_flight submissions are under way: submit again when one is done
     //   RESOURCE_EXHAUSTED  no memory for a step of this size
-    //   INVALID_ARGUMENT    a bad item (shape, a run outside of its block): nothing was started
+    //   INVALID_ARGUMENT    a bad item (shape, a run outside of its block, an out that is no block of the
+    //   sink):
+    //                       nothing was started
     //   UNAVAILABLE         the device is lost
     enum common_code (*submit)(struct kernels_device *device, const struct kernels_device_item *items,
-                               uint32_t n, kernels_device_done *done, void *arg, struct common_error *err);
+                               uint32_t n, const struct kernels_device_sink *sink, kernels_device_done *done,
+                               void *arg, struct common_error *err);
 };

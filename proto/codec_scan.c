@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "proto/codec.h"
+#include "proto/step.h"
 #include "proto/wire.h"
 
 // The numbers in brackets in banyan.proto: elements of a repeated field, bytes of a string or bytes field.
@@ -60,6 +61,7 @@ static const struct limit {
     {&banyan__pb__append_run__descriptor, "holders", 16},
     {&banyan__pb__step_item__descriptor, "append", 4097},
     {&banyan__pb__step_request__descriptor, "items", 4096},
+    {&banyan__pb__collective__descriptor, "id", PROTO_COLLECTIVE_ID_MAX},
     {&banyan__pb__step_reply__descriptor, "items", 4096},
     {&banyan__pb__step_reply__descriptor, "traces", 4096},
 };

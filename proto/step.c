@@ -155,6 +155,15 @@ enum common_code proto_step_decode(const struct proto_message *message, uint64_t
         free(step);
         return code;
     }
+    if (from->collective) {
+        const Banyan__Pb__Collective *c = from->collective; // its id's length: codec_scan.c
+        step->collective.generation = c->generation;
+        step->collective.sequence = c->sequence;
+        step->collective.variant = c->variant;
+        step->collective.id_bytes = (uint32_t)c->id.len;
+        if (c->id.len > 0)
+            memcpy(step->collective.id, c->id.data, c->id.len);
+    }
     step->blob = common_blob_ref(message->blob);
     *out = step;
     return COMMON_OK;
@@ -179,6 +188,7 @@ struct step_messages { // the packed form of a step, in one allocation
     Banyan__Pb__StepRequest request;
     Banyan__Pb__StepItem *items, **item_list;
     Banyan__Pb__AppendRun *runs, **run_list;
+    Banyan__Pb__Collective collective;
 };
 
 static struct step_messages *messages_of(const struct proto_step *step, bool with_kv)
@@ -238,6 +248,15 @@ static struct step_messages *messages_of(const struct proto_step *step, bool wit
     m->request.want_trace = step->want_trace;
     m->request.n_items = step->n_items;
     m->request.items = m->item_list;
+    if (step->collective.generation > 0) {
+        banyan__pb__collective__init(&m->collective);
+        m->collective.generation = step->collective.generation;
+        m->collective.sequence = step->collective.sequence;
+        m->collective.variant = step->collective.variant;
+        m->collective.id.len = step->collective.id_bytes;
+        m->collective.id.data = (uint8_t *)step->collective.id; // only read by packing
+        m->request.collective = &m->collective;
+    }
     return m;
 }
 
@@ -389,6 +408,8 @@ enum common_code proto_step_result_decode(const struct proto_message *message, u
         result->tensor_bytes[i] = message->tensors[i].bytes;
     }
     result->n_tensors = (uint32_t)message->n_tensors;
+    result->generation = from->generation;
+    result->joined = from->joined;
     result->blob = common_blob_ref(message->blob);
     *out = result;
     return COMMON_OK;
@@ -460,6 +481,8 @@ void proto_step_reply(struct proto_request *request, const struct proto_step_res
     reply.items = item_list;
     reply.n_traces = n_traces;
     reply.traces = trace_list;
+    reply.generation = result->generation;
+    reply.joined = result->joined;
     struct common_slice slices[2];
     struct proto_tensor_out tensors[2];
     assert(result->n_tensors <= 2);

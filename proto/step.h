@@ -18,6 +18,8 @@
 #define PROTO_STEP_ROWS_MAX    4096
 #define PROTO_STEP_DETAILS_MAX 4
 
+#define PROTO_COLLECTIVE_ID_MAX 128 // bytes
+
 struct proto_append_run {
     uint64_t chunk;
     uint64_t first; // position
@@ -45,6 +47,15 @@ struct proto_step_item {
     size_t v_offset, v_bytes;
 };
 
+// For engines that carry partials outside of the answers: the root fills it in, ranks below pass it on.
+struct proto_collective {
+    uint64_t generation; // which communicator; 0: the rest says nothing
+    uint64_t sequence;   // place among its operations, from 1; 0: the partials come in the answers
+    uint32_t variant;    // which of the engine's algorithms
+    uint32_t id_bytes;   // 0: all members have joined
+    uint8_t id[PROTO_COLLECTIVE_ID_MAX];
+};
+
 struct proto_step {
     uint64_t term, plan, plan_epoch, step;
     uint32_t attempt;
@@ -57,6 +68,7 @@ struct proto_step {
     const uint8_t *q, *k, *v;         // inside blob (or borrowed, when the step was built for sending)
     size_t q_bytes, k_bytes, v_bytes;
     struct common_blob *blob; // reference held; NULL when built for sending
+    struct proto_collective collective;
 };
 
 // Items carry the bytes that they own of each tensor (StepItem.q_bytes …), because shapes belong to sessions,
@@ -91,6 +103,8 @@ struct proto_step_result {
     const void *tensors[2];               // partials; or o, lse. Inside blob when decoded
     size_t tensor_bytes[2];
     uint32_t n_tensors;
+    uint64_t generation;      // the communicator that all ranks of the subtree are members of; 0: none
+    uint32_t joined;          // ranks of the subtree that take part in the step's operation on it
     struct common_blob *blob; // reference held; NULL when built for sending
 };
 

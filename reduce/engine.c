@@ -93,7 +93,7 @@ void reduce_merge(const struct proto_step *step, struct common_blob *into, struc
     size_t offset = 0;
     for (uint32_t i = 0; i < step->n_items; i++) {
         const struct proto_step_item *item = &step->items[i];
-        if (result->items[i].code == COMMON_OK && child->items[i].code == COMMON_OK &&
+        if (into && result->items[i].code == COMMON_OK && child->items[i].code == COMMON_OK &&
             child->items[i].cover_tokens > 0) {
             struct kernels_partial ours, theirs;
             kernels_partial_view(into->data + offset, item->rows, item->q_heads, item->v_dim, &ours);
@@ -105,4 +105,7 @@ void reduce_merge(const struct proto_step *step, struct common_blob *into, struc
         merge_item(&result->items[i], &child->items[i]);
         offset += kernels_partial_bytes(item->rows, item->q_heads, item->v_dim);
     }
+    result->joined += child->joined;
+    if (child->generation != result->generation)
+        result->generation = 0;
 }

@@ -13,6 +13,8 @@
 #include "kernels/partial.h"
 #include "proto/step.h"
 
+struct kernels_device_item; // kernels/device.h
+struct kernels_device_sink;
 struct reduce_edges; // the worker's stream edges to its children, shared by all its groups (edge.h)
 
 // What an engine may use of its worker. Lives as long as the worker.
@@ -48,7 +50,8 @@ struct reduce_group_spec {
 struct reduce_local {
     // Owned by the engine from contribute on. n_items as in the step; its own trace, if any, has its rank.
     struct proto_step_result *result;
-    // Reference given to the engine; it merges into it. NULL when no item is OK.
+    // Reference given to the engine; it merges into it. NULL when no item is OK. Not read where the engine's
+    // sink has taken what it stands for.
     struct common_blob *partials;
     uint64_t ready_ns; // when it was ready: the trace's wait time starts here
 };
@@ -90,6 +93,13 @@ struct reduce_engine_ops {
     // Exactly once, unless cancelled. done may run on this stack; from done on the op is gone.
     void (*contribute)(struct reduce_op *op, const struct reduce_local *local);
     void (*cancel)(struct reduce_op *op); // done runs on this stack with CANCELLED
+    // Optional; NULL, and an answer of NULL: the partials come to the host. Between begin and contribute, at
+    // most once: where a device is to leave this step's partials, which the engine carries on from there.
+    // `items`, [n], are what the device will compute, each with its `out` inside of `partials`; what none of
+    // them writes is read from `partials` on this stack. The sink is the op's: once the op has ended nothing
+    // may be submitted with it. What is submitted with it ends well, or the device is lost.
+    const struct kernels_device_sink *(*sink)(struct reduce_op *op, const struct common_blob *partials,
+                                              const struct kernels_device_item *items, uint32_t n);
 };
 
 // Registered at start-up (built in) or by a loaded module. ALREADY_EXISTS for a name in use, INVALID_ARGUMENT
@@ -112,7 +122,9 @@ bool reduce_result_empty(const struct proto_step_result *result);
 // Merges what a child answered into `into`/`result`, item by item: partials where both are OK, coverage,
 // appends, digest; the first failure in rank order wins. A child's partial that saw no key is the identity
 // and is not read; with an empty result child_partials may be NULL. Traces are left alone. Both blocks have
-// reduce_partials_bytes of the step and are aligned to 64; both results have its number of items.
+// reduce_partials_bytes of the step and are aligned to 64; both results have its number of items. `into`
+// NULL: the partials are carried elsewhere, all else is merged. Also merged: what the result says of a
+// communicator.
 void reduce_merge(const struct proto_step *step, struct common_blob *into, struct proto_step_result *result,
                   const void *child_partials, const struct proto_step_result *child);
 

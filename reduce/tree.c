@@ -37,6 +37,7 @@ struct reduce_op {
     enum op_state state;
     const struct proto_step *step;
     size_t bytes; // of the packed partials
+    bool bare;    // they are carried elsewhere
     reduce_done_fn done;
     void *arg;
     struct reduce_local local;
@@ -159,7 +160,8 @@ static void op_complete(struct reduce_op *op)
         if (result->traces[i].rank == op->group->self)
             result->traces[i].wait_ns = waited_ns;
     }
-    clear_failed(op);
+    if (!op->bare)
+        clear_failed(op);
     struct reduce_outcome outcome = {.code = COMMON_OK, .result = result, .partials = op->local.partials};
     if (op->group->carrier && op->group->self > 0) {
         struct common_error err;
@@ -184,6 +186,7 @@ static void merge_lost(struct reduce_op *op, const struct reduce_tree_child *chi
                        const struct common_error *error)
 {
     bool lost = error->code == COMMON_UNAVAILABLE || error->code == COMMON_DEADLINE_EXCEEDED;
+    op->local.result->generation = 0;
     for (uint32_t i = 0; i < op->step->n_items; i++) {
         struct proto_step_result_item *item = &op->local.result->items[i];
         if (item->code != COMMON_OK)
@@ -219,8 +222,8 @@ static void op_advance(struct reduce_op *op)
         const struct reduce_tree_child *child = &group->children[op->merged];
         struct answer *answer = &op->answers[op->merged++];
         if (answer->result) {
-            reduce_merge(op->step, op->local.partials, op->local.result, answer->result->tensors[0],
-                         answer->result);
+            reduce_merge(op->step, op->bare ? NULL : op->local.partials, op->local.result,
+                         answer->result->tensors[0], answer->result);
             merge_traces(op, child, answer->result);
             proto_step_result_free(answer->result);
             answer->result = NULL;
@@ -237,7 +240,9 @@ static bool answer_fits(const struct reduce_op *op, const struct proto_step_resu
     if (result->n_items != op->step->n_items)
         return false;
     if (result->n_tensors == 0)
-        return reduce_result_empty(result);
+        return op->bare || reduce_result_empty(result);
+    if (op->bare)
+        return false;
     return result->n_tensors == 1 && result->tensor_bytes[0] == op->bytes &&
            (uintptr_t)result->tensors[0] % COMMON_BLOB_ALIGN == 0;
 }
@@ -322,6 +327,7 @@ enum common_code reduce_tree_begin(struct reduce_group *group, const struct prot
     op->group = group;
     op->step = step;
     op->bytes = bytes;
+    op->bare = step->collective.sequence > 0;
     op->done = done;
     op->arg = arg;
     op->frame = common_blob_ref(step->blob);
@@ -362,6 +368,8 @@ static bool widen_traces(struct reduce_op *op)
     if (!wide)
         return false;
     memcpy(wide->items, old->items, old->n_items * sizeof *old->items);
+    wide->generation = old->generation;
+    wide->joined = old->joined;
     wide->n_traces = old->n_traces < op->group->subtree ? old->n_traces : op->group->subtree;
     memcpy(wide->traces, old->traces, wide->n_traces * sizeof *old->traces);
     proto_step_result_free(old);
@@ -369,21 +377,39 @@ static bool widen_traces(struct reduce_op *op)
     return true;
 }
 
+// False: out of memory.
+static bool ready_partials(struct reduce_op *op)
+{
+    if (op->bare) {
+        common_blob_unref(op->local.partials);
+        op->local.partials = NULL;
+        return true;
+    }
+    bool any_ok = false;
+    for (uint32_t i = 0; i < op->local.result->n_items; i++)
+        any_ok |= op->local.result->items[i].code == COMMON_OK;
+    if (op->local.partials || any_ok)
+        return true;
+    op->local.partials = common_blob_new(op->bytes); // clear_failed makes it the identity
+    return op->local.partials != NULL;
+}
+
+static bool own_part_fits(const struct reduce_op *op)
+{
+    if (op->local.result->n_items != op->step->n_items)
+        return false;
+    return op->bare || (op->local.partials && op->local.partials->len == op->bytes);
+}
+
 void reduce_tree_contribute(struct reduce_op *op, const struct reduce_local *local)
 {
     op_enter(op, OP_GATHERING);
     op->local = *local;
-    bool any_ok = false;
-    for (uint32_t i = 0; i < local->result->n_items; i++)
-        any_ok |= local->result->items[i].code == COMMON_OK;
-    if (!local->partials && !any_ok)
-        op->local.partials = common_blob_new(op->bytes); // clear_failed makes it the identity
-    if ((!op->local.partials && !any_ok) || !widen_traces(op)) {
+    if (!ready_partials(op) || !widen_traces(op)) {
         op_fail(op, COMMON_RESOURCE_EXHAUSTED, "out of memory for a step's result");
         return;
     }
-    if (op->local.result->n_items != op->step->n_items || !op->local.partials ||
-        op->local.partials->len != op->bytes) {
+    if (!own_part_fits(op)) {
         op_fail(op, COMMON_INTERNAL, "the worker's own partials do not fit the step");
         return;
     }

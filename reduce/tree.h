@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What engines that follow the plan's tree have in common: frames go down the stream edges, children are
 // merged in rank order whatever the order of arrival. How results come up is a carrier's; without one they
-// are the answers on the edges (the engine `stream`). Private to reduce/ and its loadable engines.
+// are the answers on the edges (the engine `stream`). A step whose frame has a collective sequence is *bare*:
+// its partials travel elsewhere, the tree carries statuses, coverage, digests and traces alone, and its
+// outcome has no partials. Private to reduce/ and its loadable engines.
 #ifndef REDUCE_TREE_H
 #define REDUCE_TREE_H
 

@@ -236,7 +236,8 @@ static bool start(struct worker_device_job *job)
 {
     struct worker_device *device = job->device;
     struct common_error err;
-    enum common_code code = device->ops->submit(device->handle, job->items, job->n, module_done, job, &err);
+    enum common_code code =
+        device->ops->submit(device->handle, job->items, job->n, job->sink, module_done, job, &err);
     if (code == COMMON_IN_PROGRESS)
         return false;
     if (code == COMMON_INVALID_ARGUMENT) { // was checked: our mistake

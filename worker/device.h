@@ -48,7 +48,8 @@ void worker_device_attach(struct worker_device *device, struct common_loop *loop
 
 struct worker_device_job { // owned by the submitter, untouched until done has run
     const struct kernels_device_item *items;
-    uint32_t n; // >= 1
+    uint32_t n;                             // >= 1
+    const struct kernels_device_sink *sink; // NULL: to the host
     // On the loop thread, exactly once, never inside submit. OK: the partials are written. CANCELLED;
     // otherwise the device's code and reason.
     void (*done)(void *arg, enum common_code code, const struct common_error *err);

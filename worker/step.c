@@ -504,7 +504,13 @@ static void compute(struct worker_step *s)
     const struct kernels_device_item *items = worker_compute_device_items(s->compute, &n);
     flight_add(s, worker_compute_bytes(s->compute));
     if (items) {
-        s->device_job = (struct worker_device_job){.items = items, .n = n, .done = device_done, .arg = s};
+        s->device_job =
+            (struct worker_device_job){.items = items,
+                                       .n = n,
+                                       .sink = s->engine->sink ? s->engine->sink(s->op, s->partials, items, n)
+                                                               : NULL,
+                                       .done = device_done,
+                                       .arg = s};
         s->in_team = true;
         atomic_store(&s->started_ns, common_clock_ns());
         worker_device_submit(s->worker->device, &s->device_job);

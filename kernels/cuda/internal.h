@@ -34,7 +34,7 @@ struct cuda_plan {
 const char *cuda_plan_spec_problem(const struct kernels_spec *spec);
 // Lays out a batch. INVALID_ARGUMENT, or RESOURCE_EXHAUSTED (its own table, or too many tasks).
 enum common_code cuda_plan_make(struct cuda_plan *plan, const struct kernels_device_item *items, uint32_t n,
-                                struct common_error *err);
+                                const struct kernels_device_sink *sink, struct common_error *err);
 // Fills a buffer of args_bytes.
 void cuda_plan_fill(const struct cuda_plan *plan, const struct kernels_device_item *items, uint32_t n,
                     void *args);
@@ -138,7 +138,8 @@ enum common_code cuda_device_take(struct kernels_device *device, uint64_t bytes,
 enum common_code cuda_step_init(struct kernels_device *device, struct common_error *err);
 void cuda_step_fini(struct kernels_device *device); // waits; NULL parts are fine
 enum common_code cuda_step_submit(struct kernels_device *device, const struct kernels_device_item *items,
-                                  uint32_t n, kernels_device_done *done, void *arg, struct common_error *err);
+                                  uint32_t n, const struct kernels_device_sink *sink,
+                                  kernels_device_done *done, void *arg, struct common_error *err);
 
 enum common_code cuda_transfer_init(struct kernels_device *device, struct common_error *err);
 void cuda_transfer_fini(struct kernels_device *device);

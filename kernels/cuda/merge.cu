@@ -67,7 +67,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) merge_kernel(const cuda_l
     __syncthreads();
 
     float *sums = shared, *rests = shared + 4 * 128;
-    uint64_t n = static_cast<uint64_t>(item->rows) * heads;
+    uint64_t n = (static_cast<uint64_t>(item->rows) * heads + 15) / 16 * 16; // floats of a plane
     float *out = task_at<float>(launch.out, 0) + item->out;
     for (uint32_t d0 = 0; d0 <= v_dim; d0 += 128) { // column v_dim is s
         float sum[4], rest[4];

@@ -297,7 +297,7 @@ static enum common_code bandwidth(struct kernels_device *device, double *bytes_p
     return code;
 }
 
-__attribute__((visibility("default"))) const struct kernels_device_ops kernels_device_module_1 = {
+__attribute__((visibility("default"))) const struct kernels_device_ops kernels_device_module_2 = {
     .abi = KERNELS_DEVICE_ABI,
     .size = sizeof(struct kernels_device_ops),
     .name = "cuda",

@@ -102,8 +102,21 @@ static uint64_t count_pieces(const struct kernels_device_item *item, uint32_t un
     return pieces;
 }
 
+// An item's block within what the sink stands for.
+static bool place_in_sink(const struct kernels_device_sink *sink, const struct kernels_partial *out,
+                          uint64_t *floats)
+{
+    uint64_t at = (uintptr_t)out->m - (uintptr_t)sink->base; // wraps for what lies before
+    uint64_t n = (uint64_t)out->rows * out->heads, plane = round_up(n) * sizeof(float);
+    uint64_t bytes = 2 * plane + round_up(n * out->dv) * sizeof(float); // < 2^46
+    *floats = at / sizeof(float);
+    return at % 64 == 0 && at <= sink->bytes && bytes <= sink->bytes - at &&
+           (uintptr_t)out->s == (uintptr_t)out->m + plane && (uintptr_t)out->o == (uintptr_t)out->s + plane;
+}
+
 static enum common_code lay_out(struct cuda_plan *plan, const struct kernels_device_item *item,
-                                struct cuda_plan_item *to, struct common_error *err)
+                                const struct kernels_device_sink *sink, struct cuda_plan_item *to,
+                                struct common_error *err)
 {
     const struct kernels_spec *spec = item->spec;
     uint64_t pairs = (uint64_t)item->rows * kernels_spec_group(spec), blocks = 0;
@@ -143,14 +156,16 @@ static enum common_code lay_out(struct cuda_plan *plan, const struct kernels_dev
     to->partial = plan->partial_floats;
     plan->partial_floats += tasks * to->width * (2 + spec->v_dim);
     to->out = plan->out_floats;
-    plan->out_floats += merges * (2 + spec->v_dim);
+    plan->out_floats += 2 * round_up(merges) + round_up(merges * spec->v_dim);
+    if (sink && !place_in_sink(sink, &item->out, &to->out))
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "an item's partial is no block of the sink");
     return COMMON_OK;
 too_much:
     return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "a step has more tasks than a GPU takes at once");
 }
 
 enum common_code cuda_plan_make(struct cuda_plan *plan, const struct kernels_device_item *items, uint32_t n,
-                                struct common_error *err)
+                                const struct kernels_device_sink *sink, struct common_error *err)
 {
     if (n == 0 || n > UINT16_MAX)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "a batch has 1 to 65535 items");
@@ -168,7 +183,7 @@ enum common_code cuda_plan_make(struct cuda_plan *plan, const struct kernels_dev
     for (uint32_t i = 0; i < n; i++) {
         enum common_code code = check_item(&items[i], err);
         if (code == COMMON_OK)
-            code = lay_out(plan, &items[i], &plan->items[i], err);
+            code = lay_out(plan, &items[i], sink, &plan->items[i], err);
         if (code != COMMON_OK)
             return code;
     }

@@ -140,14 +140,15 @@ static enum common_code check_runs(const struct kernels_device *device,
 }
 
 // What the stream does for a step.
-static cudaError_t issue(struct kernels_device *device, struct cuda_slot *slot)
+static cudaError_t issue(struct kernels_device *device, struct cuda_slot *slot,
+                         const struct kernels_device_sink *sink)
 {
     const struct cuda_plan *plan = &device->plan;
     cudaError_t error = cudaMemcpyAsync(slot->args.device, slot->args.host, round_args(plan->args_bytes),
                                         cudaMemcpyHostToDevice, device->compute);
     struct cuda_launch launch = {.args = (uint64_t)(uintptr_t)slot->args.device,
                                  .partials = (uint64_t)(uintptr_t)device->workspace,
-                                 .out = (uint64_t)(uintptr_t)slot->out.device};
+                                 .out = sink ? sink->out : (uint64_t)(uintptr_t)slot->out.device};
     void *arguments[] = {&launch};
     const struct dim3 block = {CUDA_THREADS, 1, 1};
     for (uint32_t c = 0; c < CUDA_CLASSES && error == cudaSuccess; c++) {
@@ -164,7 +165,7 @@ static cudaError_t issue(struct kernels_device *device, struct cuda_slot *slot)
         error = cudaLaunchKernel(cuda_merge.function, grid, block, arguments, cuda_merge.shared_bytes,
                                  device->compute);
     }
-    if (error == cudaSuccess)
+    if (error == cudaSuccess && !sink)
         error = cudaMemcpyAsync(slot->out.host, slot->out.device, plan->out_floats * sizeof(float),
                                 cudaMemcpyDeviceToHost, device->compute);
     return error;
@@ -177,9 +178,9 @@ static uint64_t mix(uint64_t h, uint64_t x)
 }
 
 // Names all that issue() passes on.
-static uint64_t shape_key(const struct cuda_plan *plan)
+static uint64_t shape_key(const struct cuda_plan *plan, const struct kernels_device_sink *sink)
 {
-    uint64_t h = mix(mix(1, round_args(plan->args_bytes)), plan->out_floats);
+    uint64_t h = mix(mix(1, round_args(plan->args_bytes)), sink ? sink->out : plan->out_floats);
     h = mix(h, round_grid(plan->header.merges));
     for (uint32_t c = 0; c < CUDA_CLASSES; c++) {
         if (plan->header.classes[c].tasks > 0)
@@ -188,13 +189,14 @@ static uint64_t shape_key(const struct cuda_plan *plan)
     return h;
 }
 
-static cudaError_t capture(struct kernels_device *device, struct cuda_slot *slot, cudaGraphExec_t *exec)
+static cudaError_t capture(struct kernels_device *device, struct cuda_slot *slot,
+                           const struct kernels_device_sink *sink, cudaGraphExec_t *exec)
 {
     cudaGraph_t graph = NULL;
     cudaError_t error = cudaStreamBeginCapture(device->compute, cudaStreamCaptureModeThreadLocal);
     if (error != cudaSuccess)
         return error;
-    cudaError_t issued = issue(device, slot);
+    cudaError_t issued = issue(device, slot, sink);
     error = cudaStreamEndCapture(device->compute, &graph);
     if (error == cudaSuccess)
         error = issued;
@@ -205,7 +207,9 @@ static cudaError_t capture(struct kernels_device *device, struct cuda_slot *slot
     return error;
 }
 
-static cudaError_t start(struct kernels_device *device, struct cuda_slot *slot)
+// Puts a step on the stream, as a graph where its shape has come before.
+static cudaError_t start(struct kernels_device *device, struct cuda_slot *slot,
+                         const struct kernels_device_sink *sink)
 {
     cudaError_t error = cudaSuccess;
     if (device->fresh_writes) {
@@ -216,7 +220,9 @@ static cudaError_t start(struct kernels_device *device, struct cuda_slot *slot)
             return error;
         device->fresh_writes = false;
     }
-    uint64_t key = shape_key(&device->plan);
+    if (sink && !sink->before(sink->arg, device->compute))
+        return cudaErrorLaunchFailure;
+    uint64_t key = shape_key(&device->plan, sink);
     struct cuda_graph *graph = NULL, *oldest = &slot->graphs[0];
     for (uint32_t i = 0; i < CUDA_GRAPHS; i++) {
         if (slot->graphs[i].used && slot->graphs[i].key == key)
@@ -227,11 +233,11 @@ static cudaError_t start(struct kernels_device *device, struct cuda_slot *slot)
     if (graph) {
         graph->used = ++device->clock;
         if (!graph->exec)
-            error = capture(device, slot, &graph->exec);
+            error = capture(device, slot, sink, &graph->exec);
         if (error == cudaErrorMemoryAllocation) { // no memory for a graph: nothing was started
             (void)cudaGetLastError();
             *graph = (struct cuda_graph){0};
-            error = issue(device, slot);
+            error = issue(device, slot, sink);
         } else if (error == cudaSuccess) {
             error = cudaGraphLaunch(graph->exec, device->compute);
         }
@@ -239,13 +245,16 @@ static cudaError_t start(struct kernels_device *device, struct cuda_slot *slot)
         if (oldest->exec)
             cudaGraphExecDestroy(oldest->exec);
         *oldest = (struct cuda_graph){.key = key, .used = ++device->clock};
-        error = issue(device, slot);
+        error = issue(device, slot, sink);
     }
+    if (error == cudaSuccess && sink && !sink->after(sink->arg, device->compute))
+        return cudaErrorLaunchFailure;
     return error == cudaSuccess ? cudaEventRecord(slot->done_event, device->compute) : error;
 }
 
 enum common_code cuda_step_submit(struct kernels_device *device, const struct kernels_device_item *items,
-                                  uint32_t n, kernels_device_done *done, void *arg, struct common_error *err)
+                                  uint32_t n, const struct kernels_device_sink *sink,
+                                  kernels_device_done *done, void *arg, struct common_error *err)
 {
     enum common_code code = cuda_device_enter(device, err);
     if (code != COMMON_OK)
@@ -263,7 +272,7 @@ enum common_code cuda_step_submit(struct kernels_device *device, const struct ke
     pthread_mutex_unlock(&device->lock);
     if (!slot)
         return common_error_set(err, COMMON_IN_PROGRESS, "as many steps as the device takes are under way");
-    code = cuda_plan_make(&device->plan, items, n, err);
+    code = cuda_plan_make(&device->plan, items, n, sink, err);
     for (uint32_t i = 0; i < n && code == COMMON_OK; i++)
         code = check_runs(device, &items[i], err);
     if (code == COMMON_OK)
@@ -273,10 +282,10 @@ enum common_code cuda_step_submit(struct kernels_device *device, const struct ke
     cuda_plan_fill(&device->plan, items, n, slot->args.host);
     for (uint32_t i = 0; i < n; i++)
         slot->outs[i] = items[i].out;
-    slot->out_count = n;
+    slot->out_count = sink ? 0 : n;
     slot->done = done;
     slot->arg = arg;
-    cudaError_t error = start(device, slot);
+    cudaError_t error = start(device, slot, sink);
     if (error == cudaErrorMemoryAllocation) // half a step may be on the stream: nobody knows where it ends
         error = cudaErrorLaunchFailure;
     code = cuda_device_check(device, error, "a step", err);
@@ -313,11 +322,11 @@ static void copy_out(const struct cuda_slot *slot)
     const float *from = slot->out.host;
     for (uint32_t i = 0; i < slot->out_count; i++) {
         const struct kernels_partial *p = &slot->outs[i];
-        uint64_t n = (uint64_t)p->rows * p->heads;
+        uint64_t n = (uint64_t)p->rows * p->heads, plane = (n + 15) / 16 * 16; // as plan.c lays them out
         memcpy(p->m, from, n * sizeof(float));
-        memcpy(p->s, from + n, n * sizeof(float));
-        memcpy(p->o, from + 2 * n, n * p->dv * sizeof(float));
-        from += n * (2 + p->dv);
+        memcpy(p->s, from + plane, n * sizeof(float));
+        memcpy(p->o, from + 2 * plane, n * p->dv * sizeof(float));
+        from += 2 * plane + (n * p->dv + 15) / 16 * 16;
     }
 }
 

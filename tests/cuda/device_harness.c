@@ -245,10 +245,11 @@ static void note(void *arg, enum common_code code, const struct common_error *er
     pthread_mutex_unlock(&o->lock);
 }
 
-enum common_code harness_run(const struct kernels_device_item *items, uint32_t n, struct common_error *err)
+enum common_code harness_run_to(const struct kernels_device_sink *sink,
+                                const struct kernels_device_item *items, uint32_t n, struct common_error *err)
 {
     struct outcome o = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
-    enum common_code code = ops->submit(device, items, n, note, &o, err);
+    enum common_code code = ops->submit(device, items, n, sink, note, &o, err);
     if (code != COMMON_OK)
         return code;
     pthread_mutex_lock(&o.lock);
@@ -259,6 +260,11 @@ enum common_code harness_run(const struct kernels_device_item *items, uint32_t n
     if (err)
         *err = o.err;
     return o.code;
+}
+
+enum common_code harness_run(const struct kernels_device_item *items, uint32_t n, struct common_error *err)
+{
+    return harness_run_to(NULL, items, n, err);
 }
 
 static void judge_row(const struct data *d, const struct kernels_reference_row *row, const double *want,

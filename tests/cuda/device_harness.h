@@ -38,6 +38,11 @@ void harness_item_free(struct kernels_device_item *item);
 // Submits and waits.
 enum common_code harness_run(const struct kernels_device_item *items, uint32_t n, struct common_error *err);
 
+// The same, to a sink.
+enum common_code harness_run_to(const struct kernels_device_sink *sink,
+                                const struct kernels_device_item *items, uint32_t n,
+                                struct common_error *err);
+
 // Fails the test where a partial is not what the reference says, within the project's bound.
 void harness_judge(const struct placed *p, const struct kernels_partial *out, const char *what);
 // Largest errors so far, as fractions of the bound.

@@ -79,7 +79,7 @@ void cases_pool_and_limit(void **state)
                                        .run_count = 1,
                                        .runs = &run,
                                        .out = data_partial(1, 20000, 64)};
-    assert_int_equal(ops->submit(small, &item, 1, NULL, NULL, &err), COMMON_RESOURCE_EXHAUSTED);
+    assert_int_equal(ops->submit(small, &item, 1, NULL, NULL, NULL, &err), COMMON_RESOURCE_EXHAUSTED);
     assert_false(ops->lost(small, &err));
     data_partial_free(&item.out);
     free(q);
@@ -236,15 +236,15 @@ void cases_bad_calls(void **state)
             wrong.kv_type = KERNELS_KV_INT8; // no scales
             break;
         }
-        assert_int_equal(ops->submit(device, &bad, 1, never, NULL, &err), COMMON_INVALID_ARGUMENT);
+        assert_int_equal(ops->submit(device, &bad, 1, NULL, never, NULL, &err), COMMON_INVALID_ARGUMENT);
         if (i == 7 || i == 8)
             assert_non_null(ops->spec_problem(&wrong));
     }
     assert_null(ops->spec_problem(&spec));
-    assert_int_equal(ops->submit(device, &good, 0, never, NULL, &err), COMMON_INVALID_ARGUMENT);
+    assert_int_equal(ops->submit(device, &good, 0, NULL, never, NULL, &err), COMMON_INVALID_ARGUMENT);
     struct kernels_device_item freed = good;
     ops->free(device, block);
-    assert_int_equal(ops->submit(device, &freed, 1, never, NULL, &err), COMMON_INVALID_ARGUMENT);
+    assert_int_equal(ops->submit(device, &freed, 1, NULL, never, NULL, &err), COMMON_INVALID_ARGUMENT);
     freed = good;
     data_partial_free(&freed.out);
     data_free(&d);
@@ -265,6 +265,90 @@ void cases_steps_read_what_was_written(void **state)
         harness_remove(&p);
         data_free(&d);
     }
+}
+
+struct around { // what was called around a submission
+    int before, after;
+};
+
+static bool before(void *arg, void *stream)
+{
+    struct around *around = arg;
+    assert_non_null(stream);
+    assert_int_equal(around->before++, around->after);
+    return true;
+}
+
+static bool after(void *arg, void *stream)
+{
+    struct around *around = arg;
+    assert_non_null(stream);
+    assert_int_equal(++around->after, around->before);
+    return true;
+}
+
+// To a sink: the same bits as to the host, where they belong and nowhere else, also as a graph (the third
+// time), beside steps to the host of the same shape.
+void cases_to_a_sink(void **state)
+{
+    (void)state;
+    enum { FIRST = 3 * 64, GAP = 5 * 64 };
+    static const uint32_t pages[] = {256};
+    struct data d = keys_of(300, 11);
+    struct placed p = harness_place(&d, 1, pages, 1);
+    struct kernels_device_item items[2] = {harness_item(&p), harness_item(&p)}, sunk[2];
+    uint64_t each = kernels_partial_bytes(items[0].out.rows, items[0].out.heads, items[0].out.dv);
+    uint64_t bytes = FIRST + each + GAP + each, address;
+    uint8_t *block = aligned_alloc(64, bytes), *got = aligned_alloc(64, bytes);
+    struct common_error err;
+    struct around around = {0, 0};
+    assert_true(block && got);
+    assert_int_equal(ops->alloc(device, bytes, &address, &err), COMMON_OK);
+    struct kernels_device_sink sink = {
+        .out = address, .base = block, .bytes = bytes, .before = before, .after = after, .arg = &around};
+    struct kernels_device_piece all = {.device = address, .host = got, .width = bytes, .height = 1};
+    for (int i = 0; i < 2; i++) {
+        sunk[i] = items[i];
+        kernels_partial_view(block + (i ? FIRST + each + GAP : FIRST), items[i].out.rows, items[i].out.heads,
+                             items[i].out.dv, &sunk[i].out);
+    }
+    for (int round = 0; round < 4; round++) {
+        memset(block, 0x11, bytes);
+        memset(got, 0x22, bytes);
+        assert_int_equal(ops->write(device, &all, 1, &err), COMMON_OK);
+        assert_int_equal(harness_run_to(&sink, sunk, 2, &err), COMMON_OK);
+        assert_int_equal(around.after, round + 1);
+        assert_int_equal(harness_run(items, 2, &err), COMMON_OK);
+        assert_int_equal(ops->read(device, &all, 1, &err), COMMON_OK);
+        for (int i = 0; i < 2; i++) {
+            struct kernels_partial view;
+            uint64_t n = (uint64_t)items[i].out.rows * items[i].out.heads;
+            kernels_partial_view(got + (i ? FIRST + each + GAP : FIRST), items[i].out.rows,
+                                 items[i].out.heads, items[i].out.dv, &view);
+            assert_memory_equal(view.m, items[i].out.m, n * sizeof(float));
+            assert_memory_equal(view.s, items[i].out.s, n * sizeof(float));
+            assert_memory_equal(view.o, items[i].out.o, n * items[i].out.dv * sizeof(float));
+        }
+        for (uint64_t i = 0; i < bytes; i++) {
+            assert_int_equal(block[i], 0x11);
+            if (i < FIRST || (i >= FIRST + each && i < FIRST + each + GAP))
+                assert_int_equal(got[i], 0x22);
+        }
+    }
+    harness_judge(&p, &items[1].out, "beside a sink");
+    sunk[1].out.s++; // no packed block
+    assert_int_equal(harness_run_to(&sink, sunk, 2, &err), COMMON_INVALID_ARGUMENT);
+    sunk[1].out = sunk[0].out;
+    sink.bytes = FIRST + each - 64; // out of the sink
+    assert_int_equal(harness_run_to(&sink, sunk, 2, &err), COMMON_INVALID_ARGUMENT);
+    assert_int_equal(around.before, 4);
+    ops->free(device, address);
+    free(block);
+    free(got);
+    harness_item_free(&items[0]);
+    harness_item_free(&items[1]);
+    harness_remove(&p);
+    data_free(&d);
 }
 
 struct many {
@@ -308,7 +392,7 @@ void cases_many_under_way(void **state)
         tickets[i] = (struct ticket){&many, i};
         struct common_error err;
         enum common_code code;
-        while ((code = ops->submit(device, &items[i], 1, in_order, &tickets[i], &err)) ==
+        while ((code = ops->submit(device, &items[i], 1, NULL, in_order, &tickets[i], &err)) ==
                COMMON_IN_PROGRESS) {
             refused++;
             pthread_mutex_lock(&many.lock);
@@ -375,7 +459,7 @@ void cases_fault_loses_the_device(void **state)
     harness_judge(&p, &items[0].out, "before the fault");
     int sent = 0;
     for (int i = 1; i < 3; i++) {
-        enum common_code code = ops->submit(device, &items[i], 1, end, NULL, &err);
+        enum common_code code = ops->submit(device, &items[i], 1, NULL, end, NULL, &err);
         assert_true(code == COMMON_OK || code == COMMON_UNAVAILABLE); // the fault may be faster
         sent += code == COMMON_OK;
     }
@@ -390,7 +474,7 @@ void cases_fault_loses_the_device(void **state)
     double speed;
     uint8_t byte = 0;
     struct kernels_device_piece piece = {.device = p.blocks[0], .host = &byte, .width = 1, .height = 1};
-    assert_int_equal(ops->submit(device, &items[0], 1, end, NULL, &err), COMMON_UNAVAILABLE);
+    assert_int_equal(ops->submit(device, &items[0], 1, NULL, end, NULL, &err), COMMON_UNAVAILABLE);
     assert_int_equal(ops->alloc(device, 100, &block, &err), COMMON_UNAVAILABLE);
     assert_int_equal(ops->write(device, &piece, 1, &err), COMMON_UNAVAILABLE);
     assert_int_equal(ops->read(device, &piece, 1, &err), COMMON_UNAVAILABLE);
