@@ -5,17 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "bench/paper_algo.h"
-#include "bench/paper_check.h"
-#include "common/clock.h"
+#include "bench/paper_measure.h"
 #include "common/options.h"
 
-#define SAMPLES_MOST   10000u
-#define GROUP_MOST     8u // algorithms whose samples are taken in turn
-#define REST_NS        (2 * COMMON_NS_PER_MS)
-#define LONG_ENOUGH_NS (10 * COMMON_NS_PER_S) // a first call above it is a sample, too: it was checked
+#define GROUP_MOST 8u // algorithms whose samples are taken in turn
 
 static const struct paper_geometry geometries[] = {
     {"16x128", 16, 16, 128}, // the paper's
@@ -24,174 +18,17 @@ static const struct paper_geometry geometries[] = {
 };
 
 struct options {
-    const char *algos, *geometry, *tokens, *device, *note;
-    uint64_t rounds, seconds, per_node, link_rate;
+    const char *algos, *geometry, *tokens, *device, *module, *note;
+    struct paper_limits limits;
+    uint64_t per_node, link_rate;
     bool json, samples, uneven, floors;
-};
-
-struct result {
-    double samples[SAMPLES_MOST];
-    uint32_t n, rounds; // samples; how many are to be taken
-    struct paper_error error;
-    double sent, sent_most, socket,
-        wire; // bytes: mean a rank, most of a rank; mean a rank on sockets, on wires
-    uint64_t kv_peak;
-    struct paper_floor floor;
 };
 
 static struct options options = {.algos = "tree,allreduce1,allreduce3,gather,ring",
                                  .geometry = "16x128",
                                  .tokens = "1024",
                                  .device = "cpu",
-                                 .rounds = 200,
-                                 .seconds = 5};
-
-// ---- one configuration ----------------------------------------------------------------------------------
-
-// The reference of every shard, merged on rank 0. Collective.
-static bool find_exact(struct paper_step *step, struct paper_exact *exact)
-{
-    struct paper_world *world = step->world;
-    const struct paper_geometry *g = step->g;
-    struct paper_exact own;
-    int n_o = (int)(g->q_heads * g->dim), n_rows = (int)(g->q_heads * sizeof *own.rows);
-    if (!paper_exact_init(exact, g) || !paper_exact_init(&own, g))
-        return false;
-    paper_data_query(g, step->q);
-    paper_reference(&step->compute, step->kv, step->first[world->rank], step->tokens[world->rank],
-                    step->total, step->q, own.o, own.rows);
-    paper_barrier(world); // whoever is done early leaves the cores to the others
-    if (world->rank > 0) {
-        MPI_Send(own.o, n_o, MPI_DOUBLE, 0, 0, world->comm);
-        MPI_Send(own.rows, n_rows, MPI_BYTE, 0, 0, world->comm);
-    }
-    for (uint32_t r = 0; world->rank == 0 && r < world->size; r++) {
-        if (r > 0) {
-            MPI_Recv(own.o, n_o, MPI_DOUBLE, (int)r, 0, world->comm, MPI_STATUS_IGNORE);
-            MPI_Recv(own.rows, n_rows, MPI_BYTE, (int)r, 0, world->comm, MPI_STATUS_IGNORE);
-        }
-        paper_exact_merge(exact, &own, g);
-    }
-    paper_exact_fini(&own);
-    return true;
-}
-
-static bool is_ring(const struct paper_algo *algo)
-{
-    return algo->form == PAPER_FORM_RING || algo->form == PAPER_FORM_RING_LEAN;
-}
-
-// One step; microseconds on rank 0 from q there to o there. All but the ring wait for q, so the others may
-// first come to rest: what they still have to do in the barrier is no part of the step.
-static double run_once(struct paper_step *step, const struct paper_algo *algo)
-{
-    size_t q = (size_t)step->g->q_heads * step->g->dim;
-    if (step->world->rank > 0) // they have to be told
-        memset(step->q, 0xff, q * sizeof(float));
-    memset(step->o, 0xff, q * sizeof(float));
-    paper_barrier(step->world);
-    if (step->world->rank == 0 && !is_ring(algo))
-        nanosleep(&(struct timespec){.tv_nsec = REST_NS}, NULL);
-    uint64_t start = common_clock_ns();
-    algo->run(step);
-    return (double)(common_clock_ns() - start) / 1e3;
-}
-
-static void worst(struct paper_error *most, struct paper_error e)
-{
-    most->rel = fmax(most->rel, e.rel);
-    most->bound = fmax(most->bound, e.bound);
-}
-
-static void sum_bytes(struct paper_step *step, const struct paper_algo *algo, uint64_t socket, uint64_t wire,
-                      struct result *result)
-{
-    struct paper_world *world = step->world;
-    double own[3] = {algo->library ? (double)socket : (double)world->sent, (double)socket, (double)wire},
-           all[3];
-    MPI_Reduce(own, all, 3, MPI_DOUBLE, MPI_SUM, 0, world->comm);
-    MPI_Reduce(own, &result->sent_most, 1, MPI_DOUBLE, MPI_MAX, 0, world->comm);
-    result->sent = all[0] / world->size;
-    result->socket = all[1] / world->size;
-    result->wire = all[2] / world->size;
-}
-
-// Prepares an algorithm and makes the first call, which is checked and counted before time matters.
-// Collective; false on every rank when memory is short or the answer is wrong.
-static bool measure_begin(struct paper_step *step, const struct paper_algo *algo,
-                          const struct paper_exact *exact, struct result *result)
-{
-    struct paper_world *world = step->world;
-    bool root = world->rank == 0;
-    *result = (struct result){0};
-    int fine = !algo->init || algo->init(step);
-    MPI_Allreduce(MPI_IN_PLACE, &fine, 1, MPI_INT, MPI_LAND, world->comm);
-    if (!fine) {
-        if (root)
-            fprintf(stderr, "paper: %s: no memory\n", algo->name);
-        return false;
-    }
-    if (root)
-        paper_data_query(step->g, step->q);
-    paper_kv_peak_reset();
-    paper_barrier(world);
-    uint64_t barrier = paper_socket_bytes(); // what two of them cost is no part of the step
-    paper_barrier(world);
-    paper_barrier(world);
-    barrier = paper_socket_bytes() - barrier;
-    world->sent = 0;
-    uint64_t socket = paper_socket_bytes(), wire = paper_wire_bytes();
-    double us = run_once(step, algo);
-    paper_barrier(world); // everything has left
-    socket = paper_socket_bytes() - socket;
-    wire = paper_wire_bytes() - wire;
-    sum_bytes(step, algo, socket > barrier ? socket - barrier : 0, wire, result);
-    paper_sockets_find();
-
-    double plan[2] = {0, 0};
-    if (root) {
-        result->error = paper_check(exact, step->g, step->o, step->lse);
-        plan[0] = result->error.bound <= 1;
-        plan[1] = fmax(1, fmin((double)options.rounds, (double)options.seconds * 1e6 / us));
-        if (us * 1e3 > LONG_ENOUGH_NS) {
-            result->samples[result->n++] = us;
-            plan[1] -= 1;
-        }
-    }
-    MPI_Bcast(plan, 2, MPI_DOUBLE, 0, world->comm);
-    result->rounds = (uint32_t)plan[1];
-    return plan[0] > 0;
-}
-
-static void measure_sample(struct paper_step *step, const struct paper_algo *algo,
-                           const struct paper_exact *exact, struct result *result)
-{
-    double us = run_once(step, algo);
-    if (step->world->rank == 0) {
-        result->samples[result->n++] = us;
-        worst(&result->error, paper_check(exact, step->g, step->o, step->lse));
-    }
-}
-
-// Collective; false on every rank when an answer was wrong.
-static bool measure_end(struct paper_step *step, const struct paper_algo *algo, struct result *result)
-{
-    struct paper_world *world = step->world;
-    bool root = world->rank == 0;
-    paper_barrier(world);
-    result->kv_peak = paper_kv_peak();
-    MPI_Allreduce(MPI_IN_PLACE, &result->kv_peak, 1, MPI_UINT64_T, MPI_MAX, world->comm);
-    int fine = root ? result->error.bound <= 1 : 1;
-    MPI_Bcast(&fine, 1, MPI_INT, 0, world->comm);
-    if (is_ring(algo) && options.floors && fine)
-        paper_ring_floor(step, algo->form == PAPER_FORM_RING_LEAN, &result->floor);
-    if (algo->fini)
-        algo->fini(step);
-    if (!fine && root)
-        fprintf(stderr, "paper: %s is wrong: %.3g of what the reference allows\n", algo->name,
-                result->error.bound);
-    return fine;
-}
+                                 .limits = {.rounds = 200, .seconds = 5}};
 
 // ---- report ---------------------------------------------------------------------------------------------
 
@@ -214,7 +51,7 @@ static void print_number(const char *key, double value)
         printf(", \"%s\": null", key);
 }
 
-static void print_ring(const struct paper_step *step, const struct result *r, double median)
+static void print_ring(const struct paper_step *step, const struct paper_result *r, double median)
 {
     const struct paper_floor *f = &r->floor;
     double wire = f->socket_us > 0 ? fmin(f->socket_us, f->library_us) : f->library_us;
@@ -230,11 +67,11 @@ static void print_ring(const struct paper_step *step, const struct result *r, do
     }
 }
 
-static void print_result(const struct paper_step *step, const struct paper_algo *algo, struct result *r)
+static void print_result(const struct paper_step *step, const struct paper_algo *algo, struct paper_result *r)
 {
     const struct paper_geometry *g = step->g;
     uint32_t p = step->world->size;
-    double sorted[SAMPLES_MOST], t = (double)step->total / p;
+    double sorted[PAPER_SAMPLES_MOST], t = (double)step->total / p;
     memcpy(sorted, r->samples, r->n * sizeof *sorted);
     qsort(sorted, r->n, sizeof *sorted, ascending);
     double median = quantile(sorted, r->n, 0.5);
@@ -259,11 +96,15 @@ static void print_result(const struct paper_step *step, const struct paper_algo 
     print_number("kv_peak_bytes", (double)r->kv_peak);
     print_number("max_rel_err", r->error.rel);
     print_number("of_bound", r->error.bound);
-    if (is_ring(algo) && options.floors)
+    if (r->staged > 0) {
+        print_number("staged_bytes_per_rank", r->staged);
+        print_number("staging_us", r->staging_us / r->n);
+    }
+    if (paper_is_ring(algo) && options.floors)
         print_ring(step, r, median);
     if (options.json) {
-        printf(", \"counted\": \"%s\", \"kernel\": \"%s\", \"network\": \"%s\"",
-               algo->library ? "sockets" : "calls", step->compute.kernel->name,
+        printf(", \"counted\": \"%s\", \"device\": \"%s\", \"kernel\": \"%s\", \"network\": \"%s\"",
+               algo->library ? "sockets" : "calls", step->local->device, step->local->kernel,
                getenv("BANYAN_NETCLUSTER") ? getenv("BANYAN_NETCLUSTER") : "loopback");
         if (options.note)
             printf(", \"note\": \"%s\"", options.note);
@@ -303,20 +144,20 @@ static uint64_t tokens_of(uint64_t mean, uint32_t r, uint32_t p)
 static bool run_group(struct paper_step *step, const struct paper_algo *const *algos, uint32_t n,
                       const struct paper_exact *exact)
 {
-    static struct result results[GROUP_MOST];
+    static struct paper_result results[GROUP_MOST];
     uint32_t most = 0;
     bool ok = true;
     for (uint32_t i = 0; ok && i < n; i++) {
-        ok = measure_begin(step, algos[i], exact, &results[i]);
+        ok = paper_measure_begin(step, algos[i], exact, &options.limits, &results[i]);
         most = results[i].rounds > most ? results[i].rounds : most;
     }
     for (uint32_t round = 0; ok && round < most; round++) {
         for (uint32_t i = 0; i < n; i++)
             if (round < results[i].rounds)
-                measure_sample(step, algos[i], exact, &results[i]);
+                paper_measure_sample(step, algos[i], exact, &results[i]);
     }
     for (uint32_t i = 0; ok && i < n; i++) {
-        ok = measure_end(step, algos[i], &results[i]);
+        ok = paper_measure_end(step, algos[i], options.floors, &results[i]);
         if (ok && step->world->rank == 0)
             print_result(step, algos[i], &results[i]);
     }
@@ -332,12 +173,12 @@ static bool run_algos(struct paper_step *step, const struct paper_exact *exact)
     for (const char *name = options.algos; ok && *name; name += strspn(name, ",")) {
         size_t len = strcspn(name, ",");
         const struct paper_algo *algo = find_algo(name, len);
-        if (n > 0 && (is_ring(algo) || n == GROUP_MOST)) {
+        if (n > 0 && (paper_is_ring(algo) || n == GROUP_MOST)) {
             ok = run_group(step, group, n, exact);
             n = 0;
         }
         group[n++] = algo;
-        if (ok && is_ring(algo)) {
+        if (ok && paper_is_ring(algo)) {
             ok = run_group(step, group, n, exact);
             n = 0;
         }
@@ -346,14 +187,15 @@ static bool run_algos(struct paper_step *step, const struct paper_exact *exact)
     return ok && (n == 0 || run_group(step, group, n, exact));
 }
 
-static bool run_size(struct paper_world *world, const struct paper_geometry *g, uint64_t mean)
+static bool run_size(struct paper_world *world, struct paper_local *local, uint64_t mean)
 {
     if (world->size > PAPER_RANKS_MOST) {
         fprintf(stderr, "paper: at most %u ranks\n", PAPER_RANKS_MOST);
         return false;
     }
+    const struct paper_geometry *g = local->g;
     uint64_t *tokens = calloc(world->size, sizeof *tokens), *first = calloc(world->size, sizeof *first);
-    struct paper_step step = {.world = world, .g = g, .tokens = tokens, .first = first};
+    struct paper_step step = {.world = world, .g = g, .local = local, .tokens = tokens, .first = first};
     struct paper_exact exact = {0};
     bool ok = tokens && first;
     for (uint32_t r = 0; ok && r < world->size; r++) {
@@ -362,16 +204,14 @@ static bool run_size(struct paper_world *world, const struct paper_geometry *g, 
         step.total += tokens[r];
         step.most_tokens = tokens[r] > step.most_tokens ? tokens[r] : step.most_tokens;
     }
-    size_t own = ok ? paper_shard_bytes(g, tokens[world->rank]) : 0;
-    ok = ok && paper_step_init(&step) && (step.kv = paper_kv_alloc(own));
-    if (!ok) {
-        fprintf(stderr, "paper: rank %u: no memory for %zu bytes of keys and values\n", world->rank, own);
+    if (!ok || !paper_step_init(&step) || !paper_measure_exact(&step, &exact)) {
+        fprintf(stderr, "paper: rank %u: no memory\n", world->rank);
         MPI_Abort(world->comm, 1);
     }
-    paper_shard_fill(g, step.kv, first[world->rank], tokens[world->rank]);
-    ok = find_exact(&step, &exact) && run_algos(&step, &exact);
+    paper_step_place(&step, &step.home, paper_shard_bytes(g, tokens[world->rank]), false);
+    ok = run_algos(&step, &exact);
     paper_exact_fini(&exact);
-    paper_kv_free(step.kv, own);
+    paper_block_free(local, &step.home);
     paper_step_fini(&step);
     free(tokens);
     free(first);
@@ -406,23 +246,46 @@ static bool options_fine(void)
             wrong = "--tokens: numbers of tokens a worker, with commas between them";
         at += len;
     }
-    if (!wrong && strcmp(options.device, "cpu") != 0)
-        wrong = "--device: this program has the cpu's kernels only";
+    if (!paper_local_known(options.device))
+        wrong = "--device: cpu, cuda or cuda:N";
+    else if (options.module && !strcmp(options.device, "cpu"))
+        wrong = "--device-module goes with --device cuda";
     if (wrong)
         fprintf(stderr, "paper: %s; try 'paper --help'\n", wrong);
     return !wrong;
 }
 
+// Collective; NULL on every rank when one has none: the first of them says why.
+static struct paper_local *open_local(struct paper_world *world)
+{
+    struct paper_local_options wanted = {.device = options.device,
+                                         .module = options.module,
+                                         .g = find_geometry(options.geometry),
+                                         .neighbour = world->neighbour};
+    struct paper_local *local = NULL;
+    struct common_error err;
+    uint32_t first = paper_local_open(&wanted, &local, &err) == COMMON_OK ? UINT32_MAX : world->rank;
+    uint32_t own = first;
+    MPI_Allreduce(MPI_IN_PLACE, &first, 1, MPI_UINT32_T, MPI_MIN, world->comm);
+    if (first == UINT32_MAX)
+        return local;
+    if (first == own)
+        fprintf(stderr, "paper: --device %s: %s\n", options.device, err.message);
+    paper_local_close(local);
+    return NULL;
+}
+
 static bool run_all(uint32_t per_node)
 {
     struct paper_world world;
-    const struct paper_geometry *g = find_geometry(options.geometry);
-    bool ok = true;
     paper_world_init(&world, per_node);
+    struct paper_local *local = open_local(&world);
+    bool ok = local;
     for (const char *at = options.tokens; ok && *at; at += strspn(at, ",")) {
-        ok = run_size(&world, g, strtoull(at, NULL, 10));
+        ok = run_size(&world, local, strtoull(at, NULL, 10));
         at += strcspn(at, ",");
     }
+    paper_local_close(local);
     return ok;
 }
 
@@ -438,9 +301,9 @@ int main(int argc, char **argv)
          "16x128 (the paper's, default), 32/8x128 or 4/2x64", 0, 0},
         {"tokens", 't', COMMON_OPTION_STRING, &options.tokens, "LIST", "tokens a worker (default 1024)", 0,
          0},
-        {"rounds", 'n', COMMON_OPTION_U64, &options.rounds, "N", "at most so many samples (default 200)", 1,
-         SAMPLES_MOST - 1},
-        {"seconds", 's', COMMON_OPTION_U64, &options.seconds, "S",
+        {"rounds", 'n', COMMON_OPTION_U64, &options.limits.rounds, "N",
+         "at most so many samples (default 200)", 1, PAPER_SAMPLES_MOST - 1},
+        {"seconds", 's', COMMON_OPTION_U64, &options.limits.seconds, "S",
          "and about so long for each algorithm, at least one sample (default 5)", 1, 3600},
         {"per-node", 0, COMMON_OPTION_U64, &options.per_node, "N",
          "ranks with fast links among them (default all); only reported", 0, 4096},
@@ -450,7 +313,12 @@ int main(int argc, char **argv)
          "shards from a half to one and a half of --tokens, the last one empty", 0, 0},
         {"floors", 'f', COMMON_OPTION_FLAG, &options.floors, NULL,
          "of a ring, measure what its wire and its attention alone take", 0, 0},
-        {"device", 'd', COMMON_OPTION_STRING, &options.device, "D", "cpu", 0, 0},
+        {"device", 'd', COMMON_OPTION_STRING, &options.device, "D",
+         "what holds the keys and values and attends: cpu (default), cuda (the ranks of a host share\n"
+         "its devices out in turn) or cuda:N; what a ring passes is then staged through the host",
+         0, 0},
+        {"device-module", 0, COMMON_OPTION_STRING, &options.module, "PATH",
+         "its module (default: banyan-cuda.so beside this program or in ../lib)", 0, 0},
         {"note", 0, COMMON_OPTION_STRING, &options.note, "TEXT", "goes into each JSON object", 0, 0},
         {"samples", 0, COMMON_OPTION_FLAG, &options.samples, NULL, "with --json, print all samples", 0, 0},
         {"json", 'j', COMMON_OPTION_FLAG, &options.json, NULL, "one JSON object a line", 0, 0},
@@ -464,9 +332,11 @@ int main(int argc, char **argv)
         "bytes_sent_per_rank: mean over ranks of what is given to the library to send (of ...-library what\n"
         "its sockets sent), beside the formula of the algorithm (paper_formula.h) and that of the paper;\n"
         "socket_bytes: what the library's sockets sent, its headers included; wire_bytes: all that left the\n"
-        "network namespace, only under netcluster.sh. kv_peak_bytes: most keys and values held\n"
-        "by a rank. floor_fraction: floor over median, the floor being the larger of what the wire takes\n"
-        "without attention (plain sockets or the library, whichever is faster) and the attention alone.",
+        "network namespace, only under netcluster.sh. kv_peak_bytes: most keys and values held by a rank, of\n"
+        "a device in its memory. staged_bytes, staging_us: what a step of a ring copies between device and\n"
+        "host, and how long the root was at it. floor_fraction: floor over median, the floor being the larger\n"
+        "of what the wire takes without attention (plain sockets or the library, whichever is faster) and the\n"
+        "attention alone (with a device: and what takes blocks up to it).",
         table};
     struct common_error err = {0};
     int rest;

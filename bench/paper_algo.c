@@ -10,6 +10,7 @@
 #include "bench/paper_algo.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,19 +48,26 @@ bool paper_step_init(struct paper_step *step)
     step->partial = calloc(n, sizeof(float));
     step->elements = calloc(n, sizeof(float));
     step->inbox = calloc(n * step->world->size, sizeof(float));
-    return step->q && step->o && step->lse && step->partial && step->elements && step->inbox &&
-           paper_compute_init(&step->compute, step->g, step->most_tokens);
+    return step->q && step->o && step->lse && step->partial && step->elements && step->inbox;
 }
 
 void paper_step_fini(struct paper_step *step)
 {
-    paper_compute_fini(&step->compute);
     free(step->q);
     free(step->o);
     free(step->lse);
     free(step->partial);
     free(step->elements);
     free(step->inbox);
+}
+
+void paper_step_place(struct paper_step *step, struct paper_block *block, size_t bytes, bool travels)
+{
+    uint32_t r = step->world->rank;
+    if (paper_block_make(step->local, block, bytes, travels, step->first[r], step->tokens[r]))
+        return;
+    fprintf(stderr, "paper: rank %u: no memory for %zu bytes of keys and values\n", r, bytes);
+    MPI_Abort(step->world->comm, 1);
 }
 
 // Receives the query from the parent and sends it on, the largest subtree first. Returns the number of sends.
@@ -79,11 +87,11 @@ static int spread_query(struct paper_step *step, uint32_t parent, const uint32_t
 
 static void attend_shard(struct paper_step *step, const struct kernels_partial *out)
 {
+    struct paper_local *local = step->local;
     uint32_t r = step->world->rank;
-    paper_compute_begin(&step->compute, step->kv, step->first[r], step->tokens[r], step->total, step->q);
-    while (paper_compute_step(&step->compute))
+    local->ops->begin(local, &step->home, step->first[r], step->tokens[r], step->total, step->q, out);
+    while (local->ops->step(local))
         ;
-    paper_compute_finish(&step->compute, out);
 }
 
 // Query down, own partial computed: what all of them begin with.

@@ -11,9 +11,12 @@
 //
 // Only the root attends: it alone needs o. In the published code all ranks hold q and compute the same; here,
 // where ranks share cores, that would slow the ring for nothing.
+//
+// With a device, blocks pass by way of the host. A rank brings its block down once, at the beginning of a
+// step; what came in goes out again from the host. The root takes each block up before it attends it, the
+// others only the one that stays with them, so that the device has it when the next step begins. All of that
+// while the next block is in flight.
 #include "bench/paper_algo.h"
-
-#include <string.h>
 
 #include "common/clock.h"
 
@@ -31,34 +34,59 @@ static uint32_t shard_at(uint32_t held, uint32_t rank, uint32_t passes, uint32_t
     return (held + rank + size - passes % size) % size;
 }
 
-// Attends a block on the root, looking after what is in flight between two tasks, and merges it.
-static void attend_block(struct paper_step *step, const void *kv, uint32_t shard, bool first,
-                         MPI_Request *flying, int n)
+// What is in flight while a rank is busy otherwise.
+struct flight {
+    MPI_Request requests[2];
+    int n;
+};
+
+static void look_after(struct flight *flight)
 {
-    const struct paper_geometry *g = step->g;
-    float *at = first ? step->partial : step->inbox;
-    struct kernels_partial all = {1,
-                                  g->q_heads,
-                                  g->dim,
-                                  step->partial,
-                                  step->partial + g->q_heads,
-                                  step->partial + 2 * (size_t)g->q_heads};
-    struct kernels_partial block = {1, g->q_heads, g->dim, at, at + g->q_heads, at + 2 * (size_t)g->q_heads};
-    paper_compute_begin(&step->compute, kv, step->first[shard], step->tokens[shard], step->total, step->q);
-    while (paper_compute_step(&step->compute)) {
-        if (n > 0)
-            paper_test(flying, n);
-    }
-    paper_compute_finish(&step->compute, &block);
+    if (flight->n > 0)
+        paper_test(flight->requests, flight->n);
+}
+
+static void bring_up(struct paper_step *step, struct paper_block *block, uint32_t shard,
+                     struct flight *flight)
+{
+    uint64_t at = 0;
+    while (step->local->ops->up(step->local, block, block->host, step->tokens[shard], &at))
+        look_after(flight);
+}
+
+static void bring_down(struct paper_step *step, struct paper_block *block, uint32_t shard)
+{
+    uint64_t at = 0;
+    while (step->local->ops->down(step->local, block, step->tokens[shard], &at))
+        ;
+}
+
+static struct kernels_partial view(struct paper_step *step, float *at)
+{
+    uint32_t heads = step->g->q_heads;
+    return (struct kernels_partial){1, heads, step->g->dim, at, at + heads, at + 2 * (size_t)heads};
+}
+
+static void attend_begin(struct paper_step *step, const struct paper_block *block, uint32_t shard, bool first)
+{
+    struct kernels_partial out = view(step, first ? step->partial : step->inbox);
+    step->local->ops->begin(step->local, block, step->first[shard], step->tokens[shard], step->total, step->q,
+                            &out);
+}
+
+// Merges what began into the step's partial.
+static void attend_end(struct paper_step *step, bool first, struct flight *flight)
+{
+    struct kernels_partial all = view(step, step->partial), block = view(step, step->inbox);
+    while (step->local->ops->step(step->local))
+        look_after(flight);
     if (!first)
         kernels_partial_merge(&all, &block);
 }
 
 static void finish(struct paper_step *step)
 {
-    uint32_t heads = step->g->q_heads;
-    struct kernels_partial all = {
-        1, heads, step->g->dim, step->partial, step->partial + heads, step->partial + 2 * (size_t)heads};
+    struct kernels_partial all = view(step, step->partial);
     if (step->world->rank == 0 && step->compute_blocks)
         kernels_partial_finish(&all, NULL, step->o, step->lse);
 }
@@ -67,39 +95,45 @@ static void finish(struct paper_step *step)
 
 static bool ring_init(struct paper_step *step)
 {
-    size_t bytes = paper_shard_bytes(step->g, step->most_tokens), own = block_bytes(step, step->world->rank);
-    step->buffer[0] = paper_kv_alloc(bytes);
-    if (!step->buffer[0])
-        return false;
-    memcpy(step->buffer[0], step->kv, own);
-    paper_kv_free(step->kv, own);
-    step->kv = NULL;
-    step->buffer[1] = paper_kv_alloc(bytes);
+    size_t bytes = paper_shard_bytes(step->g, step->most_tokens);
+    paper_block_free(step->local, &step->home);
+    paper_step_place(step, &step->buffer[0], bytes, true);
     step->holds = 0;
     step->compute_blocks = true;
-    return step->buffer[1];
+    return step->local->ops->block_init(step->local, &step->buffer[1], bytes, true);
 }
 
 static void ring_run_passes(struct paper_step *step, uint32_t passes)
 {
     struct paper_world *world = step->world;
     uint32_t p = world->size, next = (world->rank + 1) % p, before = (world->rank + p - 1) % p;
+    bool attends = world->rank == 0 && step->compute_blocks;
     for (uint32_t s = 0; s <= passes; s++) {
         uint32_t shard = shard_at(step->holds, world->rank, s, p);
-        MPI_Request flying[2];
-        int n = 0;
+        struct paper_block *held = &step->buffer[0], *coming = &step->buffer[1];
+        struct flight flight = {.n = 0};
+        if (attends && s == 0)
+            attend_begin(step, held, shard, true);
+        if (step->compute_blocks && s == 0 && passes > 0)
+            bring_down(step, held, shard);
         if (s < passes) {
-            uint32_t coming = shard_at(step->holds, world->rank, s + 1, p);
-            paper_irecv(world, step->buffer[1], block_bytes(step, coming), before, TAG_BLOCK, &flying[n++]);
-            paper_isend(world, step->buffer[0], block_bytes(step, shard), next, TAG_BLOCK, &flying[n++]);
+            uint32_t other = shard_at(step->holds, world->rank, s + 1, p);
+            paper_irecv(world, coming->host, block_bytes(step, other), before, TAG_BLOCK,
+                        &flight.requests[flight.n++]);
+            paper_isend(world, held->host, block_bytes(step, shard), next, TAG_BLOCK,
+                        &flight.requests[flight.n++]);
         }
-        if (world->rank == 0 && step->compute_blocks)
-            attend_block(step, step->buffer[0], shard, s == 0, flying, n);
-        if (n > 0) {
-            paper_wait_bulk(flying, n);
-            void *swap = step->buffer[0];
-            step->buffer[0] = step->buffer[1];
-            step->buffer[1] = swap;
+        if (step->compute_blocks && s > 0 && (attends || s == passes))
+            bring_up(step, held, shard, &flight);
+        if (attends && s > 0)
+            attend_begin(step, held, shard, false);
+        if (attends)
+            attend_end(step, s == 0, &flight);
+        if (flight.n > 0) {
+            paper_wait_bulk(flight.requests, flight.n);
+            struct paper_block swap = *held;
+            *held = *coming;
+            *coming = swap;
         }
     }
     step->holds = shard_at(step->holds, 0, passes, p);
@@ -113,14 +147,10 @@ static void ring_run(struct paper_step *step)
 
 static void ring_fini(struct paper_step *step)
 {
-    size_t bytes = paper_shard_bytes(step->g, step->most_tokens);
     uint32_t rank = step->world->rank;
-    paper_kv_free(step->buffer[0], bytes);
-    paper_kv_free(step->buffer[1], bytes);
-    step->buffer[0] = step->buffer[1] = NULL;
-    step->kv = paper_kv_alloc(block_bytes(step, rank));
-    if (step->kv)
-        paper_shard_fill(step->g, step->kv, step->first[rank], step->tokens[rank]);
+    paper_block_free(step->local, &step->buffer[0]);
+    paper_block_free(step->local, &step->buffer[1]);
+    paper_step_place(step, &step->home, block_bytes(step, rank), false);
 }
 
 // ---- lean -----------------------------------------------------------------------------------------------
@@ -128,10 +158,11 @@ static void ring_fini(struct paper_step *step)
 static bool lean_init(struct paper_step *step)
 {
     size_t bytes = paper_shard_bytes(step->g, step->most_tokens);
-    step->buffer[0] = paper_kv_alloc(bytes);
-    step->buffer[1] = paper_kv_alloc(bytes);
+    paper_block_free(step->local, &step->home);
+    paper_step_place(step, &step->home, block_bytes(step, step->world->rank), true);
     step->compute_blocks = true;
-    return step->buffer[0] && step->buffer[1];
+    return step->local->ops->block_init(step->local, &step->buffer[0], bytes, true) &&
+           step->local->ops->block_init(step->local, &step->buffer[1], bytes, true);
 }
 
 // Before pass s rank r holds the block of rank r - s; the root, at the ring's end, that of p - s. Rank r > 0
@@ -140,22 +171,30 @@ static void lean_run_passes(struct paper_step *step, uint32_t passes)
 {
     struct paper_world *world = step->world;
     uint32_t p = world->size, r = world->rank, next = (r + 1) % p, before = (r + p - 1) % p;
-    const void *held = step->kv;
+    bool attends = r == 0 && step->compute_blocks;
+    struct paper_block *held = &step->home;
+    if (r > 0 && step->compute_blocks)
+        bring_down(step, held, r);
     for (uint32_t s = 0; s <= passes; s++) {
         uint32_t shard = (r + p - s % p) % p;
         bool sends = s < passes && r > 0 && s < r;
         bool receives = s < passes && (r == 0 || s + 1 < r);
-        void *into = step->buffer[s % 2];
-        MPI_Request flying[2];
-        int n = 0;
+        struct paper_block *into = &step->buffer[s % 2];
+        struct flight flight = {.n = 0};
         if (receives)
-            paper_irecv(world, into, block_bytes(step, (shard + p - 1) % p), before, TAG_BLOCK, &flying[n++]);
+            paper_irecv(world, into->host, block_bytes(step, (shard + p - 1) % p), before, TAG_BLOCK,
+                        &flight.requests[flight.n++]);
         if (sends)
-            paper_isend(world, held, block_bytes(step, shard), next, TAG_BLOCK, &flying[n++]);
-        if (r == 0 && step->compute_blocks)
-            attend_block(step, held, shard, s == 0, flying, n);
-        if (n > 0)
-            paper_wait_bulk(flying, n);
+            paper_isend(world, held->host, block_bytes(step, shard), next, TAG_BLOCK,
+                        &flight.requests[flight.n++]);
+        if (attends && s > 0)
+            bring_up(step, held, shard, &flight);
+        if (attends) {
+            attend_begin(step, held, shard, s == 0);
+            attend_end(step, s == 0, &flight);
+        }
+        if (flight.n > 0)
+            paper_wait_bulk(flight.requests, flight.n);
         if (receives)
             held = into;
     }
@@ -169,10 +208,10 @@ static void lean_run(struct paper_step *step)
 
 static void lean_fini(struct paper_step *step)
 {
-    size_t bytes = paper_shard_bytes(step->g, step->most_tokens);
-    paper_kv_free(step->buffer[0], bytes);
-    paper_kv_free(step->buffer[1], bytes);
-    step->buffer[0] = step->buffer[1] = NULL;
+    paper_block_free(step->local, &step->buffer[0]);
+    paper_block_free(step->local, &step->buffer[1]);
+    paper_block_free(step->local, &step->home);
+    paper_step_place(step, &step->home, block_bytes(step, step->world->rank), false);
 }
 
 // ---- floors ---------------------------------------------------------------------------------------------
@@ -189,12 +228,19 @@ void paper_ring_floor(struct paper_step *step, bool lean, struct paper_floor *ou
     struct paper_world *world = step->world;
     uint32_t p = world->size, passes = p - 1 < FLOOR_PASSES ? p - 1 : FLOOR_PASSES;
     size_t bytes = paper_shard_bytes(step->g, step->most_tokens);
+    struct paper_block *block = lean ? &step->home : &step->buffer[0];
+    uint32_t shard = lean ? 0 : step->holds;
+    struct flight none = {.n = 0};
     double scale = passes ? (double)(p - 1) / passes : 0;
 
     paper_barrier(world);
     uint64_t start = common_clock_ns();
-    for (uint32_t s = 0; world->rank == 0 && s < p; s++)
-        attend_block(step, lean ? step->kv : step->buffer[0], lean ? 0 : step->holds, s == 0, NULL, 0);
+    for (uint32_t s = 0; world->rank == 0 && s < p; s++) {
+        if (s > 0)
+            bring_up(step, block, shard, &none);
+        attend_begin(step, block, shard, s == 0);
+        attend_end(step, s == 0, &none);
+    }
     out->compute_us = (double)(common_clock_ns() - start) / 1e3;
 
     step->compute_blocks = false;
@@ -209,7 +255,7 @@ void paper_ring_floor(struct paper_step *step, bool lean, struct paper_floor *ou
     step->compute_blocks = true;
 
     paper_barrier(world);
-    double pass = paper_socket_ring(world, step->buffer[0], step->buffer[1], bytes, passes);
+    double pass = paper_socket_ring(world, step->buffer[0].host, step->buffer[1].host, bytes, passes);
     out->socket_us = pass < 0 ? -1 : pass * (p - 1);
 }
 

@@ -17,7 +17,7 @@
 #define SAMPLES_MOST 10000u
 #define PIECE        4096u // tokens of one attach
 
-static const char *endpoint, *geometry = "16x128", *model, *engine = "stream", *token_file;
+static const char *endpoint, *geometry = "16x128", *model, *engine = "stream", *token_file, *device = "cpu";
 static uint64_t tokens = 1024, rounds = 200, seconds = 5, warm = 20, layers = 1;
 static bool json, samples;
 
@@ -170,19 +170,17 @@ static void new_token(struct run *run, uint32_t layer, uint64_t position)
 
 static bool check(struct run *run, uint32_t layer, uint64_t seen)
 {
-    struct paper_compute compute;
     struct paper_exact exact;
     void *kv = paper_kv_alloc(paper_shard_bytes(&run->g, seen));
-    bool ok = paper_compute_init(&compute, &run->g, 1) && kv && paper_exact_init(&exact, &run->g);
+    bool ok = kv && paper_exact_init(&exact, &run->g);
     if (!ok)
         return false;
     paper_shard_fill(&run->g, kv, data_token(layer, 0), seen);
-    paper_reference(&compute, kv, 0, seen, seen, run->q, exact.o, exact.rows);
+    paper_reference(&run->g, kv, 0, seen, seen, run->q, exact.o, exact.rows);
     struct paper_error e = paper_check(&exact, &run->g, run->o, run->lse);
     run->error.rel = fmax(run->error.rel, e.rel);
     run->error.bound = fmax(run->error.bound, e.bound);
-    paper_kv_free(kv, paper_shard_bytes(&run->g, seen));
-    paper_compute_fini(&compute);
+    paper_kv_free(kv);
     paper_exact_fini(&exact);
     if (run->error.bound > 1)
         fprintf(stderr, "paper_service: layer %u is wrong: %.3g of what the reference allows\n", layer,
@@ -319,7 +317,8 @@ static void print_result(const struct run *run)
         print_number("decode_tokens", n);
     }
     if (json) {
-        printf(", \"counted\": \"wire\", \"network\": \"%s\"", network ? network : "loopback");
+        printf(", \"counted\": \"wire\", \"device\": \"%s\", \"network\": \"%s\"", device,
+               network ? network : "loopback");
         if (model)
             printf(", \"model\": \"%s\"", model);
         for (uint32_t i = 0; samples && i < n; i++)
@@ -394,6 +393,8 @@ int main(int argc, char **argv)
         {"seconds", 's', COMMON_OPTION_U64, &seconds, "S", "and about so long (default 5)", 1, 3600},
         {"engine", 'e', COMMON_OPTION_STRING, &engine, "NAME",
          "engine that the plan must have: stream (default), mpi or nccl", 0, 0},
+        {"device", 'd', COMMON_OPTION_STRING, &device, "D",
+         "what the workers were started with (default cpu); only reported", 0, 0},
         {"samples", 0, COMMON_OPTION_FLAG, &samples, NULL, "with --json, print all samples", 0, 0},
         {"json", 'j', COMMON_OPTION_FLAG, &json, NULL, "one JSON object a line", 0, 0},
         {0},

@@ -5,21 +5,26 @@ set -euo pipefail
 
 usage() {
     cat <<'TEXT'
-Usage: bench/netcluster.sh [...] bench/paper_service.sh [--build DIR] [--engine stream|mpi] [--per-node N] [--] [options of paper_service]...
+Usage: bench/netcluster.sh [...] bench/paper_service.sh [--build DIR] [--engine stream|mpi] [--per-node N]
+           [--device cpu|cuda|cuda:N] [--device-module PATH] [--memory SIZE] [--] [options of paper_service]...
 
 The coordinator and the client are on the first host, a worker with one compute thread on every host. Workers of a
 node (--per-node, default 8, as netcluster.sh was told) are neighbours in the tree. With --engine mpi the workers
-are started by mpirun. --build is the build directory (default build/release). Several sets of options of
-paper_service, with '+' between them, are run one after the other.
+are started by mpirun. --device: what the workers compute with and hold keys and values in, --memory of each (default
+cpu, 2G); with cuda the workers of a node share its devices out. --build is the build directory (default
+build/release). Several sets of options of paper_service, with '+' between them, are run one after the other.
 TEXT
 }
 
-build=build/release engine=stream per_node=8
+build=build/release engine=stream per_node=8 device=cpu module='' memory=2G
 while [ $# -gt 0 ]; do
     case $1 in
     --build) build=$2; shift 2 ;;
     --engine) engine=$2; shift 2 ;;
     --per-node) per_node=$2; shift 2 ;;
+    --device) device=$2; shift 2 ;;
+    --device-module) module=$(realpath "$2"); shift 2 ;;
+    --memory) memory=$2; shift 2 ;;
     -h | --help) usage; exit 0 ;;
     --) shift; break ;;
     *) break ;;
@@ -56,6 +61,9 @@ wait_for() { # FILE
 pids+=($!)
 wait_for "$dir/coordinator.ready"
 
+wanted=$device
+[ "$device" != cuda ] || wanted=auto # of the node's devices the one that the fewest have
+
 # One worker: what it is called and where it listens follows from its number. Reports a speed, all the same, so
 # that shards are equal.
 cat >"$dir/worker" <<WORKER
@@ -63,8 +71,8 @@ cat >"$dir/worker" <<WORKER
 i=\$1; address=10.77.0.\$((i + 1))
 exec "$build/bin/banyan-worker" --coordinator tcp://${hosts[0]}:7412 --name "\$(printf 'w%03d' "\$i")" \
     --host "\$(printf 'node%03d' \$((i / $per_node)))" --listen "tcp://\$address:7500" --edge-listen "tcp://\$address:7501" --insecure \
-    --secret-file "$dir/secret" --ready-file "$dir/worker\$i.ready" --memory 2G --threads 1 --bind none --numa none --device cpu \
-    --bandwidth 2G --engine "$engine" >"$dir/worker\$i.log" 2>&1
+    --secret-file "$dir/secret" --ready-file "$dir/worker\$i.ready" --memory "$memory" --threads 1 --bind none --numa none --device "$wanted" \
+    ${module:+--device-module "$module"} --bandwidth 2G --engine "$engine" >"$dir/worker\$i.log" 2>&1
 WORKER
 chmod +x "$dir/worker"
 if [ "$engine" = mpi ]; then
@@ -78,6 +86,13 @@ else
     done
 fi
 for i in "${!hosts[@]}"; do wait_for "$dir/worker$i.ready"; done
+for i in "${!hosts[@]}"; do
+    if ! grep -q " device=${device%%:*}" "$dir/worker$i.log"; then # 'auto' takes the processor where there is no device
+        echo "paper_service.sh: --device $device: a worker has none" >&2
+        grep -h "device=" "$dir/worker$i.log" >&2
+        exit 1
+    fi
+done
 
 status=0
 while [ $status = 0 ]; do
@@ -92,7 +107,7 @@ while [ $status = 0 ]; do
         set_of+=("$1")
         shift
     done
-    "$build/bench/paper_service" --endpoint "unix://$dir/c.sock" --engine "$engine" "${set_of[@]}" || status=$?
+    "$build/bench/paper_service" --endpoint "unix://$dir/c.sock" --engine "$engine" --device "$device" "${set_of[@]}" || status=$?
     [ "$more" = yes ] || break
 done
 [ $status = 0 ] || tail -n 3 "$dir"/*.log >&2

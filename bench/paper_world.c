@@ -44,6 +44,11 @@ void paper_world_init(struct paper_world *world, uint32_t per_node)
                                   .rank = (uint32_t)rank,
                                   .size = (uint32_t)size,
                                   .per_node = per_node ? per_node : (uint32_t)size};
+    MPI_Comm host;
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &host);
+    MPI_Comm_rank(host, &rank);
+    MPI_Comm_free(&host);
+    world->neighbour = (uint32_t)rank;
     MPI_Type_contiguous(BLOCK, MPI_BYTE, &block_type);
     MPI_Type_commit(&block_type);
     prctl(PR_SET_TIMERSLACK, 1000);

@@ -12,8 +12,9 @@
 struct paper_world {
     MPI_Comm comm;
     uint32_t rank, size;
-    uint32_t per_node; // ranks [n * per_node, (n + 1) * per_node) share a node: fast links among them
-    uint64_t sent;     // bytes handed to paper_isend
+    uint32_t per_node;  // ranks [n * per_node, (n + 1) * per_node) share a node: fast links among them
+    uint32_t neighbour; // this rank's number among those of its host
+    uint64_t sent;      // bytes handed to paper_isend
 };
 
 // Settings that must be made before MPI_Init: one algorithm for each of the library's collectives.
