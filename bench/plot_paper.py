@@ -9,7 +9,7 @@
 
 latency: a step over the context, 2 nodes of 8 workers. speedup: the ring's time over the tree's, over workers, tokens and
 rates of the slow link. bytes: what a rank sends and holds; lines are the algorithms' formulas, dashes the paper's, marks
-measured. Of several lines for one point the last one counts. Colours follow the reader's light or dark scheme.
+measured. Of several lines for one point the last one counts; a plot is of one kind of device. Colours follow the reader's light or dark scheme.
 """
 
 import argparse
@@ -170,6 +170,10 @@ def volume(rows):
     return svg("Bytes, 16 workers", panels, "line: formula, dashes: the paper's, marks: measured")
 
 
+def kind(row):
+    return row.get("device", "cpu").split(":")[0]
+
+
 def table(rows):
     keys = []
     for r in rows:
@@ -192,13 +196,16 @@ def main():
                 r = json.loads(line)
                 if r["bench"] != "paper":
                     raise KeyError("bench")
-                where = tuple(r.get(k) for k in ("algo", "geometry", "workers", "tokens_per_worker", "network", "model"))
+                where = tuple(r.get(k) for k in ("algo", "geometry", "workers", "tokens_per_worker", "network", "model")) + (kind(r),)
                 rows.pop(where, None)
                 rows[where] = r
     except (ValueError, KeyError) as e:
         parser.error(f"not lines of bench/paper --json: {e}")
     if not rows:
         parser.error("no results")
+    kinds = sorted(set(map(kind, rows.values())))
+    if options.what != "csv" and len(kinds) > 1:
+        parser.error(f"lines of {' and '.join(kinds)}: plot them apart")
     sys.stdout.write({"latency": latency, "speedup": speedup, "bytes": volume, "csv": table}[options.what](list(rows.values())))
 
 

@@ -47,6 +47,14 @@ class Plot(unittest.TestCase):
         self.assertEqual([r["median_us"] for r in rows if (r["algo"], r["tokens_per_worker"]) == ("tree", "1")], ["77"])
         self.assertNotIn("samples_us", rows[0])
 
+    def test_devices_are_kept_apart(self):
+        there = dict(next(lines()), device="cuda:0 (some GPU)", median_us=3)
+        both = self.text + json.dumps(there) + "\n" + json.dumps(dict(next(lines()), device="cpu", median_us=77)) + "\n"
+        rows = list(csv.DictReader(io.StringIO(plot("csv", both).stdout)))
+        self.assertEqual([r["median_us"] for r in rows if (r["algo"], r["tokens_per_worker"]) == ("tree", "1")], ["3", "77"])
+        self.assertEqual(plot("latency", both).returncode, 2)
+        self.assertEqual(plot("latency", json.dumps(there) + "\n").returncode, 0)
+
     def test_mistakes(self):
         for text in ("", "x\n", '{"bench": "attention"}\n'):
             self.assertEqual(plot("latency", text).returncode, 2)
