@@ -332,11 +332,11 @@ int main(int argc, char **argv)
         "bytes_sent_per_rank: mean over ranks of what is given to the library to send (of ...-library what\n"
         "its sockets sent), beside the formula of the algorithm (paper_formula.h) and that of the paper;\n"
         "socket_bytes: what the library's sockets sent, its headers included; wire_bytes: all that left the\n"
-        "network namespace, only under netcluster.sh. kv_peak_bytes: most keys and values held by a rank, of\n"
-        "a device in its memory. staged_bytes, staging_us: what a step of a ring copies between device and\n"
-        "host, and how long the root was at it. floor_fraction: floor over median, the floor being the larger\n"
-        "of what the wire takes without attention (plain sockets or the library, whichever is faster) and the\n"
-        "attention alone (with a device: and what takes blocks up to it).",
+        "network namespace, only under netcluster.sh. kv_peak_bytes: most keys and values held by a rank,\n"
+        "of a device in its memory. staged_bytes, staging_us: what a step of a ring copies between device\n"
+        "and host, and how long the root was at it. floor_fraction: floor over median, the floor being the\n"
+        "larger of what the wire takes without attention (plain sockets or the library, whichever is\n"
+        "faster) and the attention alone (with a device: and what takes blocks up to it).",
         table};
     struct common_error err = {0};
     int rest;
