@@ -139,6 +139,13 @@ void support_fill(banyan_session *session, const struct context *context, uint64
     }
 }
 
+void support_drop(banyan_session *session, struct context *context)
+{
+    OK(banyan_session_delete(session, ERR));
+    banyan_session_close(session);
+    context_free(context);
+}
+
 struct harness_cluster *support_start(const struct harness_options *options)
 {
     static const char *const patient[] = {"--heartbeat", SUPPORT_BEAT, NULL};

@@ -55,6 +55,8 @@ void support_check_step(banyan_client *client, banyan_session *session, const st
 
 // Attaches and commits rows [first, first + count) of all layers.
 void support_fill(banyan_session *session, const struct context *context, uint64_t first, uint64_t count);
+// Deletes the session, frees it and what it should hold.
+void support_drop(banyan_session *session, struct context *context);
 
 // With heartbeats that are slower than the daemons' own, where options say nothing: no test may fail for want
 // of speed.

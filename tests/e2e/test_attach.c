@@ -40,13 +40,6 @@ static void open_pair(struct pair *p, uint64_t tokens, uint64_t seed)
     OK(banyan_session_create(client, &spec, NULL, &p->session, ERR));
 }
 
-static void close_pair(struct pair *p)
-{
-    OK(banyan_session_delete(p->session, ERR));
-    banyan_session_close(p->session);
-    context_free(&p->context);
-}
-
 static banyan_code attach(const struct pair *p, uint32_t layer, uint64_t first, uint64_t count)
 {
     return banyan_attach(p->session, layer, first, count, context_k(&p->context, layer, first),
@@ -112,7 +105,7 @@ static void layers_and_ranges_in_any_order(void **state)
     }
     for (uint32_t l = 0; l < LAYERS; l++)
         check(&p, l, TOKENS - 7, 7);
-    close_pair(&p);
+    support_drop(p.session, &p.context);
 }
 
 struct sender {
@@ -157,7 +150,7 @@ static void many_threads(void **state)
     expect_lengths(&p, (const uint64_t[LAYERS]){TOKENS, TOKENS, TOKENS, TOKENS});
     for (uint32_t l = 0; l < LAYERS; l++)
         check(&p, l, TOKENS - 3, 3);
-    close_pair(&p);
+    support_drop(p.session, &p.context);
 }
 
 static void resend_before_commit(void **state)
@@ -175,8 +168,8 @@ static void resend_before_commit(void **state)
         OK(banyan_commit(p.session, l, 0, 100, ERR));
         check(&p, l, 99, 1);
     }
-    close_pair(&wrong);
-    close_pair(&p);
+    support_drop(wrong.session, &wrong.context);
+    support_drop(p.session, &p.context);
 }
 
 static void resend_after_commit(void **state)
@@ -213,8 +206,8 @@ static void resend_after_commit(void **state)
     check(&p, 0, 120, 8);
     step_free(&before);
     step_free(&after);
-    close_pair(&wrong);
-    close_pair(&p);
+    support_drop(wrong.session, &wrong.context);
+    support_drop(p.session, &p.context);
 }
 
 static void uncommitted_rows_are_invisible(void **state)
@@ -245,7 +238,7 @@ static void uncommitted_rows_are_invisible(void **state)
     OK(banyan_commit(p.session, 0, 50, 50, ERR));
     check(&p, 0, 99, 1);
     step_free(&step);
-    close_pair(&p);
+    support_drop(p.session, &p.context);
 }
 
 // A row beyond the end may look back at what is committed: visible says so.
@@ -256,7 +249,7 @@ static void a_row_may_stand_beyond_its_keys(void **state)
     open_pair(&p, 100, 8);
     support_fill(p.session, &p.context, 0, 60);
     support_check_step(client, p.session, &p.context, 2, 80, 3, 60, NULL, "beyond");
-    close_pair(&p);
+    support_drop(p.session, &p.context);
 }
 
 static void holes_are_named(void **state)
@@ -301,7 +294,7 @@ static void holes_are_named(void **state)
     step.k = step.v = NULL;
     FAILS(BANYAN_OUT_OF_RANGE, NULL, step_run(client, &step));
     step_free(&step);
-    close_pair(&p);
+    support_drop(p.session, &p.context);
 }
 
 static void attach_and_append_take_turns(void **state)
@@ -330,7 +323,7 @@ static void attach_and_append_take_turns(void **state)
     expect_lengths(&p, (const uint64_t[LAYERS]){160, 160, 160, 160});
     for (uint32_t l = 0; l < LAYERS; l++)
         check(&p, l, 0, 160);
-    close_pair(&p);
+    support_drop(p.session, &p.context);
 }
 
 // What was sent and never committed gives way to an append.
@@ -357,8 +350,8 @@ static void an_append_takes_the_place_of_uncommitted_rows(void **state)
     OK(attach(&p, 0, 25, 15));
     OK(banyan_commit(p.session, 0, 25, 15, ERR));
     check(&p, 0, 39, 1);
-    close_pair(&wrong);
-    close_pair(&p);
+    support_drop(wrong.session, &wrong.context);
+    support_drop(p.session, &p.context);
 }
 
 struct arrival {
@@ -424,7 +417,7 @@ static void steps_while_more_arrives(void **state)
         step_free(&kept[i]);
     }
     check(&p, 1, 1999, 1);
-    close_pair(&p);
+    support_drop(p.session, &p.context);
 }
 
 // Big ranges go in many puts, over the nng endpoints of workers too.

@@ -105,13 +105,6 @@ static void make(struct victim *v)
     ask_inventory(v);
 }
 
-static void drop(struct victim *v)
-{
-    OK(banyan_session_delete(v->session, ERR));
-    banyan_session_close(v->session);
-    context_free(&v->context);
-}
-
 // LayoutSet as the coordinator would send it. skip: a chunk to leave out; add: one to name besides.
 static void set_layout(const struct victim *v, uint32_t w, uint64_t epoch, uint64_t skip, uint64_t add,
                        uint64_t add_first)
@@ -163,7 +156,7 @@ static void a_removed_chunk(void **state)
         if (v.chunks[w][1].first > 0)
             support_check_step(client, v.session, &v.context, 0, v.chunks[w][1].first - 1, 1, 0, NULL,
                                "below");
-        drop(&v);
+        support_drop(v.session, &v.context);
     }
 }
 
@@ -224,7 +217,7 @@ static void a_doubled_chunk(void **state)
     commit.count = CHUNK;
     must(edge[1], BANYAN__PB__METHOD__METHOD_ROWS_COMMIT, &commit.base);
     FAILS(BANYAN_DATA_LOSS, "COVERAGE", try_step(&v));
-    drop(&v);
+    support_drop(v.session, &v.context);
 }
 
 // A worker with another epoch than the coordinator's is no part of the answer.
@@ -239,7 +232,7 @@ static void an_aged_layout(void **state)
         code != BANYAN_UNAVAILABLE)
         fail_msg("a step over two epochs: %s: %s", banyan_code_name(code), ERR->message);
     printf("over two epochs: %s\n", banyan_code_name(code));
-    drop(&v);
+    support_drop(v.session, &v.context);
 }
 
 static int start(void **state)

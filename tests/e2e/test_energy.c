@@ -78,13 +78,6 @@ static banyan_session *session_of(const banyan_spec *spec, struct context *c)
     return session;
 }
 
-static void drop(banyan_session *session, struct context *c)
-{
-    OK(banyan_session_delete(session, ERR));
-    banyan_session_close(session);
-    context_free(c);
-}
-
 static void what_is_served_is_the_slope_of_the_energy(void **state)
 {
     (void)state;
@@ -129,7 +122,7 @@ static void what_is_served_is_the_slope_of_the_energy(void **state)
         assert_true(worst_o < 1 && worst_mass < 1);
         banyan_mass_free(&mass);
         step_free(&step);
-        drop(session, &c);
+        support_drop(session, &c);
     }
 }
 
@@ -169,7 +162,7 @@ static void masses_are_the_output_for_indicators(void **state)
         assert_true(fabs(mass.bin[i] - step.o[i]) < 2e-5);
     banyan_mass_free(&mass);
     step_free(&step);
-    drop(session, &c);
+    support_drop(session, &c);
 }
 
 // F from the service itself: with keys [k, v] and a query [q, zeta] its lse is F(zeta). float32 allows coarse
@@ -220,8 +213,8 @@ static void the_services_own_lse_has_that_slope(void **state)
             fail_msg("o[%u] = %.6g, the slope of lse is %.6g", i, (double)step.o[i], got);
     }
     step_free(&step);
-    drop(augmented, &both);
-    drop(session, &c);
+    support_drop(augmented, &both);
+    support_drop(session, &c);
 }
 
 static int start(void **state)

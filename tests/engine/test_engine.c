@@ -58,12 +58,6 @@ static void make(banyan_client *client, struct held *h, uint32_t members)
     support_fill(h->session, &h->context, 0, 100);
 }
 
-static void drop(struct held *h)
-{
-    banyan_session_close(h->session);
-    context_free(&h->context);
-}
-
 static void check(banyan_client *client, const struct held *h, uint64_t *digest)
 {
     struct step step = {.session = h->session, .first = 99, .rows = 1, .seed = 5, .timeout_ns = LONG_NS};
@@ -97,7 +91,7 @@ static void a_whole_group(void **state)
         make(client, &h, members[m]);
         assert_true(engine_is(&h, members[m] > 1 ? "parrot" : "stream"));
         check(client, &h, &digest);
-        drop(&h);
+        support_drop(h.session, &h.context);
     }
     banyan_cluster_info info;
     OK(banyan_cluster_get_info(client, &info, ERR));
@@ -132,7 +126,7 @@ static void a_group_becomes_whole(void **state)
     assert_true(harness_cluster_restart(cluster, fourth)); // here the new process is of the same group
     EVENTUALLY(30, engine_is(&h, "parrot"));
     check(client, &h, &after);
-    drop(&h);
+    support_drop(h.session, &h.context);
     banyan_disconnect(client);
     support_stop(cluster);
 }
@@ -157,8 +151,8 @@ static void an_engine_is_lost(void **state)
     make(client, &late, 2);
     assert_true(engine_is(&late, "stream") && engine_is(&h, "stream"));
     check(client, &late, &digest);
-    drop(&late);
-    drop(&h);
+    support_drop(late.session, &late.context);
+    support_drop(h.session, &h.context);
     banyan_disconnect(client);
     support_stop(cluster);
 }
@@ -175,7 +169,7 @@ static void an_engine_refuses(void **state)
     make(client, &h, 3);
     check(client, &h, &digest);
     assert_true(engine_is(&h, "stream"));
-    drop(&h);
+    support_drop(h.session, &h.context);
     banyan_disconnect(client);
     support_stop(cluster);
 }
