@@ -26,6 +26,9 @@ extern "C" {
 cudaError_t emulated_enqueue(cudaStream_t stream, bool (*ready)(void *arg), void (*run)(void *arg),
                              void (*drop)(void *arg), void *arg);
 
+// Whether all of it lies in one block of the device's memory, or of pinned memory.
+bool emulated_memory(const void *p, size_t bytes);
+
 #ifdef __cplusplus
 }
 #endif

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "kernels/cuda/args.h"
+#include "tests/cuda/emulation.h"
 #include "tests/cuda/machine.h"
 #include "tests/cuda/warp.h"
 
@@ -203,14 +204,18 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
     });
 }
 
+bool emulated_memory(const void *p, size_t bytes)
+{
+    emulated_machine *m = emulated_the();
+    std::lock_guard<std::mutex> held(m->lock);
+    return inside(m->device, p, bytes) || inside(m->pinned, p, bytes);
+}
+
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
 {
     return enqueue(stream, [=] {
-        {
-            std::lock_guard<std::mutex> held(emulated_the()->lock);
-            if (!inside(emulated_the()->device, to, bytes) && !inside(emulated_the()->pinned, to, bytes))
-                misuse("a memset leaves its memory");
-        }
+        if (!emulated_memory(to, bytes))
+            misuse("a memset leaves its memory");
         std::memset(to, value, bytes);
     });
 }
