@@ -577,6 +577,7 @@ static void landed(void *arg, enum common_code code, const char *text, struct pr
     if (code != COMMON_OK) {
         frame_failed(f, code, text);
     } else {
+        c->count_collective += result->joined > 0;
         bool whole = is_whole(f, result);
         for (uint32_t i = 0; i < f->step.n_items; i++)
             slab_back(f->owners[i], f, i, &result->items[i]);

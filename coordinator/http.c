@@ -93,6 +93,8 @@ static bool put_all(struct common_metrics *table, const struct coordinator *c)
          (double)c->count_steps},
         {counter, "banyan_frames_total", "Step frames sent to roots.", NULL, NULL, (double)c->count_frames},
         {counter, "banyan_retries_total", "Items sent again.", NULL, NULL, (double)c->count_retries},
+        {counter, "banyan_collective_frames_total", "Step frames whose partials a communicator carried.",
+         NULL, NULL, (double)c->count_collective},
         {gauge, "banyan_sessions", "Sessions.", NULL, NULL, c->n_sessions},
         {gauge, "banyan_plans", "Plans.", NULL, NULL, c->n_plans},
         {gauge, "banyan_items", "Items of attend calls under way.", NULL, NULL, c->items},

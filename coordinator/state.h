@@ -211,7 +211,7 @@ struct coordinator {
     void *scratch;  // memory to build replies in
     size_t scratch_bytes;
 
-    uint64_t count_steps, count_frames, count_retries, step_ids;
+    uint64_t count_steps, count_frames, count_retries, count_collective, step_ids;
 };
 
 // Room to build one message in: valid until the next call, grows only. NULL: out of memory.

@@ -8,7 +8,13 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline double kernels_scalar_bits(uint64_t bits)
+#ifdef __CUDACC__ // an engine merges on a device, with the same bits
+#define KERNELS_SCALAR static __host__ __device__ __forceinline__
+#else
+#define KERNELS_SCALAR static inline
+#endif
+
+KERNELS_SCALAR double kernels_scalar_bits(uint64_t bits)
 {
     double x;
     memcpy(&x, &bits, sizeof(x));
@@ -16,7 +22,7 @@ static inline double kernels_scalar_bits(uint64_t bits)
 }
 
 // e^x. Below -700: 0. Above 700: inf. NaN: NaN.
-static inline double kernels_scalar_exp(double x)
+KERNELS_SCALAR double kernels_scalar_exp(double x)
 {
     if (x < -700)
         return 0;

@@ -86,6 +86,22 @@ bool reduce_result_empty(const struct proto_step_result *result)
     return true;
 }
 
+void reduce_clear_failed(const struct proto_step *step, const struct proto_step_result *result,
+                         struct common_blob *partials)
+{
+    size_t offset = 0;
+    for (uint32_t i = 0; i < step->n_items; i++) {
+        const struct proto_step_item *item = &step->items[i];
+        if (result->items[i].code != COMMON_OK) {
+            struct kernels_partial view;
+            kernels_partial_view(partials->data + offset, item->rows, item->q_heads, item->v_dim, &view);
+            kernels_partial_reset(&view);
+            kernels_partial_pad(partials->data + offset, item->rows, item->q_heads, item->v_dim);
+        }
+        offset += kernels_partial_bytes(item->rows, item->q_heads, item->v_dim);
+    }
+}
+
 void reduce_merge(const struct proto_step *step, struct common_blob *into, struct proto_step_result *result,
                   const void *child_partials, const struct proto_step_result *child)
 {

@@ -119,6 +119,11 @@ bool reduce_partials_bytes(const struct proto_step *step, size_t limit, size_t *
 // travel.
 bool reduce_result_empty(const struct proto_step_result *result);
 
+// Items that failed become the identity: what they hold is not worth sending, and may be memory never
+// written.
+void reduce_clear_failed(const struct proto_step *step, const struct proto_step_result *result,
+                         struct common_blob *partials);
+
 // Merges what a child answered into `into`/`result`, item by item: partials where both are OK, coverage,
 // appends, digest; the first failure in rank order wins. A child's partial that saw no key is the identity
 // and is not read; with an empty result child_partials may be NULL. Traces are left alone. Both blocks have

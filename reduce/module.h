@@ -22,8 +22,8 @@
 #include "common/status.h"
 #include "reduce/engine.h"
 
-#define REDUCE_MODULE_ABI    1u
-#define REDUCE_MODULE_SYMBOL "reduce_engine_module_1" // a const struct reduce_module
+#define REDUCE_MODULE_ABI    2u
+#define REDUCE_MODULE_SYMBOL "reduce_engine_module_2" // a const struct reduce_module
 #define REDUCE_MODULE_BUILD  __VERSION__ "/" BANYAN_VERSION
 
 // The group that this process is a member of: what the worker tells the coordinator when it registers. The
@@ -36,17 +36,23 @@ struct reduce_module_group {
                         // plan, and the engine forms what it needs when the plan is opened
 };
 
+// Who asks.
+struct reduce_module_self {
+    const char *worker; // the name that plans will know this process by
+    const char *device; // where it computes, "cuda:0"; NULL: on the processor
+};
+
 struct reduce_module {
     uint32_t abi;      // REDUCE_MODULE_ABI
     uint32_t size;     // sizeof(struct reduce_module)
     const char *build; // REDUCE_MODULE_BUILD
     const struct reduce_engine_ops *ops;
 
-    // Once, before the loop runs; may block until the other members do the same. `worker` is the name that
-    // plans will know this process by. FAILED_PRECONDITION: the process was not started as the engine needs
-    // it, the library or its driver is missing; the text says what to do. UNAVAILABLE: the group could not be
-    // formed.
-    enum common_code (*join)(const char *worker, struct reduce_module_group *out, struct common_error *err);
+    // Once, before the loop runs; may block until the other members do the same. FAILED_PRECONDITION: the
+    // process was not started as the engine needs it, the library or its driver is missing; the text says
+    // what to do. UNAVAILABLE: the group could not be formed.
+    enum common_code (*join)(const struct reduce_module_self *self, struct reduce_module_group *out,
+                             struct common_error *err);
     // Whether the engine works no more in this process, and why: heartbeats tell the coordinator, which falls
     // back to `stream`. Cheap. From then on open fails with
     // FAILED_PRECONDITION.

@@ -134,24 +134,6 @@ static void op_fail(struct reduce_op *op, enum common_code code, const char *tex
     op_end(op, &outcome);
 }
 
-// Items that failed leave as the identity: what they hold is not worth sending, and may be memory never
-// written.
-static void clear_failed(struct reduce_op *op)
-{
-    size_t offset = 0;
-    for (uint32_t i = 0; i < op->step->n_items; i++) {
-        const struct proto_step_item *item = &op->step->items[i];
-        if (op->local.result->items[i].code != COMMON_OK) {
-            struct kernels_partial view;
-            kernels_partial_view(op->local.partials->data + offset, item->rows, item->q_heads, item->v_dim,
-                                 &view);
-            kernels_partial_reset(&view);
-            kernels_partial_pad(op->local.partials->data + offset, item->rows, item->q_heads, item->v_dim);
-        }
-        offset += kernels_partial_bytes(item->rows, item->q_heads, item->v_dim);
-    }
-}
-
 static void op_complete(struct reduce_op *op)
 {
     struct proto_step_result *result = op->local.result;
@@ -161,7 +143,7 @@ static void op_complete(struct reduce_op *op)
             result->traces[i].wait_ns = waited_ns;
     }
     if (!op->bare)
-        clear_failed(op);
+        reduce_clear_failed(op->step, op->local.result, op->local.partials);
     struct reduce_outcome outcome = {.code = COMMON_OK, .result = result, .partials = op->local.partials};
     if (op->group->carrier && op->group->self > 0) {
         struct common_error err;
@@ -390,7 +372,7 @@ static bool ready_partials(struct reduce_op *op)
         any_ok |= op->local.result->items[i].code == COMMON_OK;
     if (op->local.partials || any_ok)
         return true;
-    op->local.partials = common_blob_new(op->bytes); // clear_failed makes it the identity
+    op->local.partials = common_blob_new(op->bytes); // it will be made the identity
     return op->local.partials != NULL;
 }
 
@@ -419,9 +401,26 @@ void reduce_tree_contribute(struct reduce_op *op, const struct reduce_local *loc
     op_advance(op);
 }
 
+void reduce_tree_fail(struct reduce_op *op, enum common_code code, const char *text)
+{
+    op_fail(op, code, text);
+}
+
 void reduce_tree_cancel(struct reduce_op *op)
 {
     op_fail(op, COMMON_CANCELLED, "the step was cancelled");
+}
+
+void reduce_tree_missing(const struct reduce_op *op, char *text, size_t cap)
+{
+    const char *before = "; not heard of: ";
+    for (uint32_t i = 0; i < op->group->n_children; i++) {
+        size_t len = strlen(text);
+        if (op->answers[i].arrived)
+            continue;
+        snprintf(text + len, cap - len, "%s%s", before, op->group->children[i].name);
+        before = ", ";
+    }
 }
 
 void reduce_tree_close(struct reduce_group *group)

@@ -45,4 +45,9 @@ enum common_code reduce_tree_begin(struct reduce_group *group, const struct prot
 void reduce_tree_contribute(struct reduce_op *op, const struct reduce_local *local);
 void reduce_tree_cancel(struct reduce_op *op);
 
+// Ends it with that code, as cancel does.
+void reduce_tree_fail(struct reduce_op *op, enum common_code code, const char *text);
+// Appends the names of children that have not answered: ", not heard of: w1, w2". Nothing if there are none.
+void reduce_tree_missing(const struct reduce_op *op, char *text, size_t cap);
+
 #endif

@@ -207,7 +207,7 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
         {"engine", 0, COMMON_OPTION_STRING, &engine, "NAME",
          "how partial results climb the tree where all workers of a plan offer\nit: stream (the default), "
          "mpi "
-         "(started by mpirun or srun) or nccl",
+         "(started by mpirun or srun) or nccl\n(with a CUDA device)",
          0, 0},
         {"engine-module", 0, COMMON_OPTION_STRING, &engine_module, "PATH",
          "module of that engine (default: banyan-NAME.so beside this program or\nin ../lib)", 0, 0},
@@ -271,7 +271,8 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
     // Last: from here on other processes wait for this one.
     const struct worker_engine_options wanted = {.name = engine,
                                                  .module = engine_module,
-                                                 .worker = out->name};
+                                                 .worker = out->name,
+                                                 .device = worker_device_name(out->device)};
     code = worker_engine_open(&wanted, &out->engine, err);
     config->engine = out->engine;
     return code;

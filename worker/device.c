@@ -14,6 +14,7 @@ struct worker_device {
     const struct kernels_device_ops *ops;
     struct kernels_device *handle;
     struct kernels_device_info info;
+    char name[48];
     char text[160];
     struct common_loop *loop;
     void (*on_lost)(void *arg, const struct common_error *err);
@@ -72,7 +73,8 @@ static enum common_code open_at(const struct worker_device_options *options,
     device->ops = ops;
     device->tail = &device->waiting;
     ops->info(device->handle, &device->info);
-    snprintf(device->text, sizeof device->text, "%s:%u (%.96s)", ops->name, index, device->info.name);
+    snprintf(device->name, sizeof device->name, "%.30s:%u", ops->name, index);
+    snprintf(device->text, sizeof device->text, "%s (%.96s)", device->name, device->info.name);
     *out = device;
     return COMMON_OK;
 }
@@ -158,6 +160,11 @@ const struct kernels_device_info *worker_device_info(const struct worker_device 
 const char *worker_device_text(const struct worker_device *device)
 {
     return device ? device->text : "cpu";
+}
+
+const char *worker_device_name(const struct worker_device *device)
+{
+    return device ? device->name : NULL;
 }
 
 const char *worker_device_spec_problem(const struct worker_device *device, const struct kernels_spec *spec)

@@ -56,7 +56,9 @@ enum common_code worker_engine_open(const struct worker_engine_options *options,
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory");
     enum common_code code = load(options, &engine->module, err);
     if (code == COMMON_OK)
-        code = engine->module->join(options->worker, &engine->group, err);
+        code = engine->module->join(&(struct reduce_module_self){.worker = options->worker,
+                                                                 .device = options->device},
+                                    &engine->group, err);
     if (code == COMMON_OK && reduce_engine_register(engine->module->ops) != COMMON_OK)
         code = common_error_set(err, COMMON_INTERNAL, "the engine %s lacks a function", options->name);
     if (code != COMMON_OK) {

@@ -13,6 +13,7 @@ struct worker_engine_options {
     const char *name;   // "stream", or of a module
     const char *module; // path; NULL: banyan-NAME.so beside the program or in ../lib
     const char *worker; // name of this worker
+    const char *device; // where it computes, "cuda:0"; NULL: on the processor
 };
 
 // Opens the module, joins its group (may block until the others do) and registers the engine. Before the loop

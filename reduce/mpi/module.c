@@ -128,15 +128,16 @@ static const struct reduce_engine_ops ops = {
     .cancel = reduce_tree_cancel,
 };
 
-static enum common_code join(const char *worker, struct reduce_module_group *out, struct common_error *err)
+static enum common_code join(const struct reduce_module_self *self, struct reduce_module_group *out,
+                             struct common_error *err)
 {
-    enum common_code code = mpi_world_join(worker, out, err);
+    enum common_code code = mpi_world_join(self->worker, out, err);
     strcpy(out->algorithm, "tree-1"); // children in rank order, as `stream`
     return code;
 }
 
-extern const struct reduce_module reduce_engine_module_1;
-__attribute__((visibility("default"))) const struct reduce_module reduce_engine_module_1 = {
+extern const struct reduce_module reduce_engine_module_2;
+__attribute__((visibility("default"))) const struct reduce_module reduce_engine_module_2 = {
     .abi = REDUCE_MODULE_ABI,
     .size = sizeof(struct reduce_module),
     .build = REDUCE_MODULE_BUILD,

@@ -34,13 +34,14 @@ static const struct reduce_engine_ops ops = {
     .cancel = reduce_tree_cancel,
 };
 
-static enum common_code join(const char *worker, struct reduce_module_group *out, struct common_error *err)
+static enum common_code join(const struct reduce_module_self *self, struct reduce_module_group *out,
+                             struct common_error *err)
 {
     const char *group = getenv("BANYAN_TEST_GROUP");
     *out = (struct reduce_module_group){.algorithm = "repeats-1"};
     if (!group || sscanf(group, "%64[^/]/%u", out->id, &out->size) != 2)
         return common_error_set(err, COMMON_FAILED_PRECONDITION, "the parrot has no group");
-    out->rank = (uint32_t)atoi(worker + 1); // "w0", "w1", ...
+    out->rank = (uint32_t)atoi(self->worker + 1); // "w0", "w1", ...
     return COMMON_OK;
 }
 
@@ -55,8 +56,8 @@ static void leave(int exit_code)
     (void)exit_code;
 }
 
-extern const struct reduce_module reduce_engine_module_1;
-__attribute__((visibility("default"))) const struct reduce_module reduce_engine_module_1 = {
+extern const struct reduce_module reduce_engine_module_2;
+__attribute__((visibility("default"))) const struct reduce_module reduce_engine_module_2 = {
     .abi = REDUCE_MODULE_ABI,
     .size = sizeof(struct reduce_module),
     .build = PARROT_BUILD,

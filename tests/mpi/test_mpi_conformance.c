@@ -28,7 +28,8 @@ int main(int argc, char **argv)
                 library ? "not under mpirun" : dlerror());
         return 2;
     }
-    if (module->join(ranks_name((uint32_t)atoi(rank)), &group, &err) != COMMON_OK) {
+    const struct reduce_module_self self = {.worker = ranks_name((uint32_t)atoi(rank))};
+    if (module->join(&self, &group, &err) != COMMON_OK) {
         fprintf(stderr, "test_mpi_conformance: %s\n", err.message);
         return 1;
     }
@@ -36,7 +37,7 @@ int main(int argc, char **argv)
     int code;
     if (group.rank == 0) {
         ranks_processes_lead(path, group.size);
-        code = engine_conformance_run(module->ops);
+        code = engine_conformance_run(module->ops, false);
         ranks_processes_dismiss();
     } else {
         code = ranks_processes_serve(path, group.rank, module->ops);

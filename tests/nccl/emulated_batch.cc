@@ -87,12 +87,13 @@ void start(batch *b)
     }
 }
 
-void spoil(char *bytes, size_t n)
+// Another mask for what is received: where both ends spoil, they do not put it right again.
+void spoil(char *bytes, size_t n, int mask)
 {
     for (size_t i = 3; i < n; i += 64) // signs and exponents of floats
-        bytes[i] = static_cast<char>(bytes[i] ^ 0x55);
+        bytes[i] = static_cast<char>(bytes[i] ^ mask);
     if (n > 0 && n < 4)
-        bytes[0] = static_cast<char>(bytes[0] ^ 0x55);
+        bytes[0] = static_cast<char>(bytes[0] ^ mask);
 }
 
 // What a send's bytes are: the caller's, in pieces.
@@ -106,7 +107,7 @@ size_t push_some(const batch *b, const transfer &t)
     n = std::min(t.message.bytes - (t.done - head), sizeof(piece));
     std::memcpy(piece, t.from + (t.done - head), n);
     if (b->corrupt)
-        spoil(piece, n);
+        spoil(piece, n, 0x55);
     return b->comm->link->push(t.peer, t.lane, piece, n);
 }
 
@@ -175,7 +176,7 @@ void write(const batch_call &call, size_t place, const std::vector<char> &bytes,
         return;
     std::memcpy(call.to + place, bytes.data(), bytes.size());
     if (spoilt)
-        spoil(call.to + place, bytes.size());
+        spoil(call.to + place, bytes.size(), 0x2a);
 }
 
 // Transfers stand in the order of the calls.

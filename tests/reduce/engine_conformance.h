@@ -5,7 +5,8 @@
 
 #include "reduce/engine.h"
 
-// Runs all of them as one cmocka group; returns how many failed.
-int engine_conformance_run(const struct reduce_engine_ops *ops);
+// Runs all of them as one cmocka group; returns how many failed. `collective`: the engine carries partials
+// outside of the answers once its ranks have formed what they need; each test waits for that.
+int engine_conformance_run(const struct reduce_engine_ops *ops, bool collective);
 
 #endif

@@ -31,6 +31,6 @@ int main(void)
     int failed = cmocka_run_group_tests_name("reduce/engine", tests, NULL, NULL);
     const struct reduce_engine_ops *ops;
     for (unsigned i = 0; (ops = reduce_engine_at(i)); i++)
-        failed += engine_conformance_run(ops);
+        failed += engine_conformance_run(ops, false);
     return failed;
 }

@@ -19,6 +19,8 @@ ALLOWED = {
     "proto": {"common"},
     "kernels": {"common"},
     "reduce": {"common", "proto", "kernels/partial.h"},
+    "reduce/nccl": {"common", "proto", "kernels/partial.h", "kernels/device.h", "kernels/scalar.h", "kernels/cuda/args.h",
+                    "kernels/cuda/lane.cuh"},
     "coordinator": {"common", "proto", "reduce/plan.h"},
     "worker": {"common", "proto", "kernels", "reduce"},
     "client": {"common", "proto"},
@@ -67,6 +69,8 @@ def check_include(root, name, quote, target):
         return f'"{target}" does not exist'
     if folder in ANYTHING or folder == first and folder in ALLOWED:
         return None
+    within = "/".join(name.split("/")[:2])  # a folder of its own rules
+    folder = within if within in ALLOWED else folder
     if folder not in ALLOWED:
         return f'"{target}": {folder} is no folder of the include table'
     if first in ALLOWED[folder] or target in ALLOWED[folder]:

@@ -1,0 +1,520 @@
+// SPDX-License-Identifier: Apache-2.0
+// A step on a rank, where the communicator carries its partials:
+//
+//     begin ──▶ frame to the children, with the operation's place
+//       │
+//     sink taken? ──yes──▶ the device's submission gives the work (before it has computed anything)
+//       │ no
+//     contribute ────────▶ gives the work, with what the host has
+//       │
+//     the tree is done: statuses, coverage, digests ──▶ not rank 0: done
+//       │                                               rank 0: done when the numbers are there, too
+//     cancelled, or nothing to give: an absence is given, so that nobody waits for this rank
+//
+// A rank that never saw the frame can give nothing: the answers count who took its place, and where one is
+// missing rank 0 gives the communicator up and forms another.
+#include "reduce/nccl/group.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/hash.h"
+#include "common/log.h"
+#include "common/secret.h"
+#include "kernels/partial.h"
+#include "reduce/tree.h"
+
+#define AGAIN_MOST_NS                                                                                        \
+    (60 * COMMON_NS_PER_S)               // how long rank 0 waits before it forms a communicator anew; first a
+#define AGAIN_FIRST   10u                // tenth of its patience
+#define FAILURES_MOST 5u                 // in a row, in this process: then the engine is lost
+#define SUM_MARK      UINT64_C(0x73756d) // in digests of what was added and not merged
+
+struct nccl_op;
+
+struct nccl_group {
+    struct reduce_group *tree;
+    struct common_loop *loop;
+    uint64_t plan;
+    uint32_t self, n;
+    int32_t *parents;
+    struct nccl_comm *comm; // NULL: none
+    bool was_in;            // this rank has been in it
+    bool all_in;            // rank 0: every rank is
+    uint64_t last;          // rank 0: sequence given out
+    uint64_t again_ns;      // rank 0: when one may be formed
+    uint64_t pause_ns;
+    struct nccl_op *ops;
+    bool closing;
+};
+
+struct nccl_op {
+    struct nccl_group *group;
+    struct nccl_op *prev, *next;
+    struct reduce_op *tree; // NULL: it is done
+    struct proto_step step; // as the children see it
+    reduce_done_fn done;
+    void *arg;
+    struct nccl_work *work; // NULL: none, or it is over
+    struct nccl_comm *comm; // that the work is of, held
+    bool numbers;           // a communicator carries the partials
+    bool failed;            // the work did
+    enum nccl_variant variant;
+    bool have_outcome; // rank 0: the tree's, while numbers are missing
+    struct reduce_outcome outcome;
+    struct common_blob *out; // the numbers, once they are there
+};
+
+struct nccl_setting nccl_setting = {.patience_ns = 10 * COMMON_NS_PER_S};
+static unsigned failures; // of forming, in a row
+
+bool nccl_engine_lost(struct common_error *err)
+{
+    if (failures < FAILURES_MOST)
+        return false;
+    common_error_set(err, COMMON_UNAVAILABLE,
+                     "no communicator could be formed %u times in a row: see this "
+                     "worker's log, and start it again",
+                     failures);
+    return true;
+}
+
+// ---- the communicator ---------------------------------------------------------------------------
+
+static void comm_changed(void *arg)
+{
+    struct nccl_group *group = arg;
+    struct common_error why;
+    enum nccl_comm_state state = nccl_comm_state_get(group->comm, &why);
+    if (state == NCCL_COMM_READY) {
+        group->was_in = true;
+        failures = 0;
+    }
+    if (state != NCCL_COMM_BROKEN)
+        return;
+    failures += !group->was_in; // it never came to be
+    group->all_in = false;
+}
+
+static void leave_comm(struct nccl_group *group)
+{
+    nccl_comm_release(group->comm);
+    group->comm = NULL;
+    group->was_in = group->all_in = false;
+    group->last = 0;
+}
+
+static void form(struct nccl_group *group, uint64_t generation, const uint8_t *id)
+{
+    const struct nccl_comm_options options = {.loop = group->loop,
+                                              .device = nccl_setting.device,
+                                              .rank = group->self,
+                                              .ranks = group->n,
+                                              .parents = group->parents,
+                                              .generation = generation,
+                                              .id = id,
+                                              .plan = group->plan,
+                                              .patience_ns = nccl_setting.patience_ns,
+                                              .changed = comm_changed,
+                                              .arg = group};
+    leave_comm(group);
+    group->comm = nccl_comm_new(&options);
+}
+
+// Rank 0: forms one when there is none, or anew when it is broken and some time has passed.
+static void lead(struct nccl_group *group)
+{
+    uint64_t now = common_clock_ns(), generation = 0;
+    struct common_error err;
+    bool broken = group->comm && nccl_comm_state_get(group->comm, NULL) == NCCL_COMM_BROKEN;
+    if ((group->comm && !broken) || now < group->again_ns || nccl_engine_lost(&err))
+        return;
+    while (generation == 0)
+        common_random(&generation, sizeof generation);
+    form(group, generation, NULL);
+    group->pause_ns = group->pause_ns ? group->pause_ns * 2 : nccl_setting.patience_ns / AGAIN_FIRST;
+    group->pause_ns = group->pause_ns < AGAIN_MOST_NS ? group->pause_ns : AGAIN_MOST_NS;
+    group->again_ns = now + group->pause_ns;
+}
+
+// Others: as the frame says.
+static void follow(struct nccl_group *group, const struct proto_collective *said)
+{
+    bool known = group->comm && nccl_comm_generation(group->comm) == said->generation;
+    if (!known && said->generation > 0 && said->id_bytes == PROTO_COLLECTIVE_ID_MAX)
+        form(group, said->generation, said->id);
+}
+
+static bool is_member(const struct nccl_group *group, uint64_t generation)
+{
+    return group->comm && nccl_comm_generation(group->comm) == generation &&
+           nccl_comm_state_get(group->comm, NULL) == NCCL_COMM_READY;
+}
+
+// Rank 0: what the order of operations is, nobody knows any more.
+static void give_up(struct nccl_group *group, const char *why)
+{
+    group->all_in = false;
+    if (group->comm)
+        nccl_comm_break(group->comm, why);
+}
+
+// ---- ending -------------------------------------------------------------------------------------
+
+// This rank has no part in it: nobody is to wait.
+static void give_absence(struct nccl_op *op)
+{
+    if (!op->work || op->work->given)
+        return;
+    op->work->source = NCCL_SOURCE_ABSENT;
+    nccl_comm_give(op->comm, op->work);
+}
+
+static void op_drop(struct nccl_op *op)
+{
+    if (op->work && op->work->given)
+        op->work->done = NULL;
+    if (op->comm)
+        nccl_comm_drop(op->comm);
+    common_blob_unref(op->out);
+    *(op->prev ? &op->prev->next : &op->group->ops) = op->next;
+    if (op->next)
+        op->next->prev = op->prev;
+    free(op);
+}
+
+static void op_end(struct nccl_op *op, struct reduce_outcome *outcome)
+{
+    reduce_done_fn done = op->done;
+    void *arg = op->arg;
+    give_absence(op);
+    op_drop(op);
+    done(arg, outcome); // may close the group
+}
+
+static void op_fail(struct nccl_op *op, enum common_code code, const char *text)
+{
+    struct reduce_outcome outcome = {.code = code};
+    snprintf(outcome.text, sizeof outcome.text, "%.255s", text);
+    if (op->have_outcome)
+        proto_step_result_free(op->outcome.result);
+    op_end(op, &outcome);
+}
+
+static bool any_ok(const struct proto_step_result *result)
+{
+    for (uint32_t i = 0; i < result->n_items; i++)
+        if (result->items[i].code == COMMON_OK)
+            return true;
+    return false;
+}
+
+// Rank 0, statuses and numbers are there.
+static void op_complete(struct nccl_op *op)
+{
+    struct reduce_outcome outcome = op->outcome;
+    outcome.partials = op->out;
+    op->out = NULL;
+    size_t offset = 0;
+    for (uint32_t i = 0; i < op->step.n_items; i++) {
+        const struct proto_step_item *item = &op->step.items[i];
+        uint8_t *block = outcome.partials->data + offset;
+        struct kernels_partial view;
+        kernels_partial_view(block, item->rows, item->q_heads, item->v_dim, &view);
+        if (outcome.result->items[i].code != COMMON_OK)
+            kernels_partial_reset(&view);
+        kernels_partial_pad(block, item->rows, item->q_heads, item->v_dim);
+        if (op->variant == NCCL_VARIANT_SUM)
+            outcome.result->items[i].digest = common_mix64(outcome.result->items[i].digest ^ SUM_MARK);
+        offset += kernels_partial_bytes(item->rows, item->q_heads, item->v_dim);
+    }
+    op_end(op, &outcome);
+}
+
+// No number is worth waiting for: every item has failed somewhere.
+static void op_complete_without(struct nccl_op *op)
+{
+    size_t bytes;
+    if (!reduce_partials_bytes(&op->step, PROTO_PAYLOAD_MAX, &bytes) || !(op->out = common_blob_new(bytes)))
+        op_fail(op, COMMON_RESOURCE_EXHAUSTED, "out of memory for a step's result");
+    else
+        op_complete(op);
+}
+
+static void tree_done(void *arg, struct reduce_outcome *outcome)
+{
+    struct nccl_op *op = arg;
+    struct nccl_group *group = op->group;
+    op->tree = NULL;
+    if (group->self == 0 && outcome->code == COMMON_OK && group->comm && !group->all_in &&
+        outcome->result->generation == nccl_comm_generation(group->comm)) {
+        group->all_in = true;
+        group->pause_ns = 0;
+    }
+    if (group->self > 0 || outcome->code != COMMON_OK || !op->numbers) {
+        op_end(op, outcome);
+        return;
+    }
+    op->have_outcome = true;
+    op->outcome = *outcome;
+    if (!any_ok(outcome->result)) {
+        op_complete_without(op);
+    } else if (outcome->result->joined != group->n) {
+        give_up(group, "a worker did not take its place");
+        op_fail(op, COMMON_UNAVAILABLE,
+                "a worker was not in the communicator: the step goes again by stream");
+    } else if (op->out) {
+        op_complete(op);
+    } else if (!op->work) {
+        op_fail(op, COMMON_UNAVAILABLE, "the communicator broke under the step");
+    }
+}
+
+// On rank 0 the numbers are there, or will never be. Elsewhere: this rank has done its part.
+static void work_done(void *arg, struct nccl_work *work)
+{
+    struct nccl_op *op = arg;
+    bool root = op->group->self == 0;
+    char text[256];
+    op->work = NULL;
+    op->failed = work->code != COMMON_OK;
+    if (work->code == COMMON_OK && root) {
+        op->out = work->out;
+        work->out = NULL;
+        if (op->have_outcome)
+            op_complete(op);
+        return;
+    }
+    if (work->code == COMMON_OK || !root)
+        return; // whether all took part, rank 0 knows
+    size_t len = (size_t)snprintf(text, sizeof text, "step %" PRIu64 ": %.150s", op->step.step, work->text);
+    if (op->tree && len < sizeof text)
+        reduce_tree_missing(op->tree, text + len, sizeof text - len);
+    common_log_warn("nccl: %s", text);
+    if (op->have_outcome) {
+        op_fail(op, COMMON_UNAVAILABLE, text);
+        return;
+    }
+    if (work->code == COMMON_UNAVAILABLE) // the tree may wait for those that hang
+        reduce_tree_fail(op->tree, COMMON_UNAVAILABLE, text);
+}
+
+// ---- a step -------------------------------------------------------------------------------------
+
+static struct nccl_op *op_new(struct nccl_group *group, const struct proto_step *step, reduce_done_fn done,
+                              void *arg)
+{
+    struct nccl_op *op = calloc(1, sizeof *op);
+    if (!op)
+        return NULL;
+    op->group = group;
+    op->step = *step;
+    op->done = done;
+    op->arg = arg;
+    op->next = group->ops;
+    if (op->next)
+        op->next->prev = op;
+    group->ops = op;
+    return op;
+}
+
+// The op's work, with the place that the frame has.
+static bool make_work(struct nccl_op *op, size_t bytes)
+{
+    struct nccl_group *group = op->group;
+    bool root = group->self == 0;
+    struct nccl_layout layout;
+    if (!nccl_layout_make(&layout, &op->step, bytes, group->parents, root ? group->n : 1))
+        return false;
+    struct nccl_work *work = nccl_work_new(&layout);
+    if (!work) {
+        nccl_layout_free(&layout);
+        return false;
+    }
+    work->out = root ? common_blob_new(bytes) : NULL;
+    if (root && !work->out) {
+        nccl_work_free(work);
+        return false;
+    }
+    op->variant = op->step.collective.variant == NCCL_VARIANT_SUM ? NCCL_VARIANT_SUM : NCCL_VARIANT_GATHER;
+    work->sequence = op->step.collective.sequence;
+    work->variant = op->variant;
+    work->step = op->step.step;
+    work->done = work_done;
+    work->arg = op;
+    op->work = work;
+    op->comm = group->comm;
+    nccl_comm_hold(op->comm);
+    op->numbers = true;
+    return true;
+}
+
+// Rank 0: how the step's partials come up, and what the frame says of the communicator.
+static void decide(struct nccl_op *op, size_t bytes)
+{
+    struct nccl_group *group = op->group;
+    struct proto_collective *say = &op->step.collective;
+    lead(group);
+    if (!group->comm)
+        return;
+    if (!group->all_in) {
+        const uint8_t *id = nccl_comm_id(group->comm);
+        if (id) {
+            say->generation = nccl_comm_generation(group->comm);
+            say->id_bytes = PROTO_COLLECTIVE_ID_MAX;
+            memcpy(say->id, id, sizeof say->id);
+        }
+        return;
+    }
+    say->generation = nccl_comm_generation(group->comm);
+    if (!is_member(group, say->generation) || bytes > nccl_comm_bytes_max(group->comm) ||
+        group->last >= nccl_comm_completed(group->comm) + NCCL_LANES)
+        return;
+    say->sequence = group->last + 1;
+    say->variant = nccl_setting.algorithm == NCCL_ALGORITHM_AUTO  ? nccl_comm_faster(group->comm, bytes)
+                   : nccl_setting.algorithm == NCCL_ALGORITHM_SUM ? NCCL_VARIANT_SUM
+                                                                  : NCCL_VARIANT_GATHER;
+    if (!make_work(op, bytes))
+        say->sequence = 0;
+}
+
+static enum common_code group_begin(struct reduce_group *base, const struct proto_step *step,
+                                    reduce_done_fn done, void *arg, struct reduce_op **out,
+                                    struct common_error *err)
+{
+    struct nccl_group *group = (struct nccl_group *)base;
+    size_t bytes;
+    bool sized = reduce_partials_bytes(step, PROTO_PAYLOAD_MAX, &bytes);
+    struct nccl_op *op = op_new(group, step, done, arg);
+    if (!op)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a step");
+    if (group->self == 0) {
+        op->step.collective = (struct proto_collective){0};
+        if (sized && group->n > 1 && !group->closing)
+            decide(op, bytes);
+    } else {
+        const struct proto_collective *said = &step->collective;
+        follow(group, said);
+        if (sized && said->sequence > 0 && group->comm &&
+            nccl_comm_generation(group->comm) == said->generation)
+            make_work(op, bytes); // or this rank does not take its place
+    }
+    enum common_code code = reduce_tree_begin(group->tree, &op->step, tree_done, op, &op->tree, err);
+    if (code != COMMON_OK) {
+        if (group->self > 0) {
+            give_absence(op); // others have heard of it
+        } else {              // nobody has
+            nccl_work_free(op->work);
+            op->work = NULL;
+        }
+        op_drop(op);
+        return code;
+    }
+    if (group->self == 0 && op->numbers)
+        group->last++;
+    *out = (struct reduce_op *)op;
+    return COMMON_OK;
+}
+
+static const struct kernels_device_sink *group_sink(struct reduce_op *base,
+                                                    const struct common_blob *partials,
+                                                    const struct kernels_device_item *items, uint32_t n)
+{
+    struct nccl_op *op = (struct nccl_op *)base;
+    uint64_t written = 0;
+    if (!op->work || op->work->given)
+        return NULL;
+    for (uint32_t i = 0; i < n; i++)
+        written += kernels_partial_bytes(items[i].out.rows, items[i].out.heads, items[i].out.dv);
+    // The rest is the identity, or of items that failed
+    struct common_blob *rest =
+        written < op->work->layout.bytes ? common_blob_ref((struct common_blob *)partials) : NULL;
+    return nccl_comm_sink(op->comm, op->work, partials->data, rest);
+}
+
+static void group_contribute(struct reduce_op *base, const struct reduce_local *local)
+{
+    struct nccl_op *op = (struct nccl_op *)base;
+    struct proto_step_result *result = local->result;
+    uint64_t generation = op->step.collective.generation;
+    if (op->work && !op->work->given && local->partials && local->partials->len == op->work->layout.bytes) {
+        reduce_clear_failed(&op->step, result, local->partials);
+        op->work->image = common_blob_ref(local->partials);
+        op->work->source = NCCL_SOURCE_HOST;
+        nccl_comm_give(op->comm, op->work);
+    }
+    give_absence(op);
+    result->generation = generation > 0 && is_member(op->group, generation) ? generation : 0;
+    result->joined = op->numbers && !op->failed && result->generation > 0;
+    reduce_tree_contribute(op->tree, local);
+}
+
+static void group_cancel(struct reduce_op *base)
+{
+    struct nccl_op *op = (struct nccl_op *)base;
+    if (op->tree)
+        reduce_tree_cancel(op->tree); // ends in tree_done
+    else
+        op_fail(op, COMMON_CANCELLED, "the step was cancelled");
+}
+
+// ---- a plan -------------------------------------------------------------------------------------
+
+static void group_close(struct reduce_group *base)
+{
+    struct nccl_group *group = (struct nccl_group *)base;
+    if (!group)
+        return;
+    group->closing = true;
+    for (struct nccl_op *op = group->ops, *next; op; op = next) {
+        next = op->next;
+        if (!op->tree)
+            op_fail(op, COMMON_CANCELLED, "the plan was dropped");
+    }
+    reduce_tree_close(group->tree);
+    leave_comm(group);
+    free(group->parents);
+    free(group);
+}
+
+static enum common_code group_open(const struct reduce_env *env, const struct reduce_group_spec *spec,
+                                   struct reduce_group **out, struct common_error *err)
+{
+    struct common_error why;
+    if (nccl_engine_lost(&why))
+        return common_error_set(err, COMMON_FAILED_PRECONDITION, "the engine nccl is lost: %.180s",
+                                why.message);
+    struct nccl_group *group = calloc(1, sizeof *group);
+    int32_t *parents = calloc(spec->n ? spec->n : 1, sizeof *parents);
+    enum common_code code =
+        group && parents ? reduce_tree_open(env, spec, &group->tree, err)
+                         : common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a plan");
+    if (code != COMMON_OK) {
+        free(group);
+        free(parents);
+        return code;
+    }
+    for (uint32_t r = 0; r < spec->n; r++)
+        parents[r] = spec->members[r].parent;
+    group->parents = parents;
+    group->loop = env->loop;
+    group->plan = spec->plan;
+    group->self = spec->self;
+    group->n = spec->n;
+    *out = (struct reduce_group *)group;
+    return COMMON_OK;
+}
+
+const struct reduce_engine_ops nccl_engine = {
+    .name = "nccl",
+    .repeatable = true,
+    .open = group_open,
+    .close = group_close,
+    .begin = group_begin,
+    .contribute = group_contribute,
+    .cancel = group_cancel,
+    .sink = group_sink,
+};

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+// On the stream, for one operation:
+//
+//     tag, arguments up ──▶ own part up, or wait for the device ──▶ graph ──▶ done
+//
+//     graph of a gather    rank 0: all blocks in ─▶ merge ─▶ result down         others: own block out
+//     graph of a sum       agree ─▶ largest of all ─▶ scale ─▶ sum of all ─▶ rank 0: settle ─▶ result down
+//
+// What differs between two operations of a shape is in the tag and the arguments, so the graph is the same.
+#include "reduce/nccl/lane.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/partial.h"
+
+#define BYTES_MAX ((size_t)1 << 20) // of a step's partials
+_Static_assert(sizeof(struct nccl_tag) == NCCL_TAG_BYTES, "blocks are laid out by it");
+
+#define BLOCKS_MAX ((size_t)64 << 20) // of all ranks' blocks on rank 0
+
+enum common_code nccl_room_cuda(cudaError_t error, const char *what, struct common_error *err)
+{
+    if (error == cudaSuccess)
+        return COMMON_OK;
+    (void)cudaGetLastError();
+    return common_error_set(err,
+                            error == cudaErrorMemoryAllocation ? COMMON_RESOURCE_EXHAUSTED
+                                                               : COMMON_UNAVAILABLE,
+                            "%s: %s", what, cudaGetErrorString(error));
+}
+
+enum common_code nccl_room_settle(struct nccl_room *room, ncclResult_t result, const char *what,
+                                  struct common_error *err)
+{
+    for (unsigned polls = 0; result == ncclInProgress; polls++) {
+        if (atomic_load(room->stop))
+            return common_error_set(err, COMMON_CANCELLED, "%s: stopped", what);
+        if (nccl.CommGetAsyncError(room->comm, &result) != ncclSuccess)
+            return common_error_set(err, COMMON_UNAVAILABLE, "%s: the communicator cannot be asked", what);
+        if (result == ncclInProgress && polls > 100)
+            usleep(polls > 2000 ? 1000 : 50);
+    }
+    if (result == ncclSuccess)
+        return COMMON_OK;
+    const char *more = nccl.GetLastError(room->comm);
+    return common_error_set(err, COMMON_UNAVAILABLE, "%s: %s: %.120s", what, nccl.GetErrorString(result),
+                            more ? more : "");
+}
+
+// ---- buffers ------------------------------------------------------------------------------------
+
+static cudaError_t lane_init(const struct nccl_room *room, struct nccl_lane *lane)
+{
+    size_t blocks = room->stride * (room->rank == 0 ? room->ranks : 1), pinned = room->stride;
+    size_t agreed =
+        3 * room->bytes_max / 2 + NCCL_PROOFS * sizeof(float); // a pair has m, s and at least one o
+    cudaError_t error = cudaMalloc((void **)&lane->blocks, blocks);
+    if (error == cudaSuccess)
+        error = cudaMalloc((void **)&lane->agreed, agreed);
+    if (error == cudaSuccess)
+        error = cudaMalloc((void **)&lane->args, room->args_max);
+    if (error == cudaSuccess)
+        error = cudaHostAlloc((void **)&lane->host_block, pinned, cudaHostAllocDefault);
+    if (error == cudaSuccess)
+        error = cudaHostAlloc((void **)&lane->host_args, room->args_max, cudaHostAllocDefault);
+    if (error == cudaSuccess && room->rank == 0)
+        error = cudaHostAlloc((void **)&lane->host_out, pinned, cudaHostAllocDefault);
+    if (error == cudaSuccess)
+        error = cudaEventCreateWithFlags(&lane->packed, cudaEventDisableTiming);
+    if (error == cudaSuccess)
+        error = cudaEventCreateWithFlags(&lane->done, cudaEventDisableTiming);
+    return error;
+}
+
+enum common_code nccl_room_init(struct nccl_room *room, struct common_error *err)
+{
+    room->bytes_max = BYTES_MAX;
+    while (room->bytes_max > 4096 && room->bytes_max * room->ranks > BLOCKS_MAX)
+        room->bytes_max /= 2;
+    room->stride = NCCL_TAG_BYTES + room->bytes_max;
+    room->args_max = nccl_layout_args_most(room->rank == 0 ? room->ranks : 1);
+    cudaError_t error = cudaSetDevice(room->device);
+    if (error == cudaSuccess)
+        error = cudaStreamCreateWithFlags(&room->stream, cudaStreamNonBlocking);
+    for (uint32_t i = 0; i < NCCL_LANES && error == cudaSuccess; i++)
+        error = lane_init(room, &room->lanes[i]);
+    return nccl_room_cuda(error, "its buffers", err);
+}
+
+void nccl_room_abort(struct nccl_room *room)
+{
+    for (uint32_t i = 0; i < NCCL_LANES; i++) { // first: NCCL waits for graphs that hold its operations
+        for (uint32_t g = 0; g < NCCL_GRAPHS; g++) {
+            if (room->lanes[i].graphs[g].exec)
+                cudaGraphExecDestroy(room->lanes[i].graphs[g].exec);
+            room->lanes[i].graphs[g] = (struct nccl_graph){0};
+        }
+    }
+    if (room->comm)
+        nccl.CommAbort(room->comm);
+    room->comm = NULL;
+}
+
+void nccl_room_fini(struct nccl_room *room)
+{
+    if (room->stream)
+        cudaStreamSynchronize(room->stream);
+    for (uint32_t i = 0; i < NCCL_LANES; i++) {
+        struct nccl_lane *lane = &room->lanes[i];
+        if (lane->packed)
+            cudaEventDestroy(lane->packed);
+        if (lane->done)
+            cudaEventDestroy(lane->done);
+        cudaFree(lane->blocks);
+        cudaFree(lane->agreed);
+        cudaFree(lane->args);
+        cudaFreeHost(lane->host_block);
+        cudaFreeHost(lane->host_args);
+        cudaFreeHost(lane->host_out);
+    }
+    if (room->stream)
+        cudaStreamDestroy(room->stream);
+}
+
+// ---- one operation ------------------------------------------------------------------------------
+
+static cudaError_t launch(const struct nccl_room *room, const struct nccl_lane *lane,
+                          const struct cuda_kernel *kernel, uint32_t pairs)
+{
+    struct cuda_launch what = {.args = (uint64_t)(uintptr_t)lane->args,
+                               .partials = (uint64_t)(uintptr_t)lane->blocks,
+                               .out = (uint64_t)(uintptr_t)lane->agreed};
+    void *arguments[] = {&what};
+    const struct dim3 grid = {pairs, 1, 1}, block = {CUDA_THREADS, 1, 1};
+    return cudaLaunchKernel(kernel->function, grid, block, arguments, kernel->shared_bytes, room->stream);
+}
+
+static enum common_code issue_gather(struct nccl_room *room, const struct nccl_lane *lane, size_t block_bytes,
+                                     uint32_t pairs, struct common_error *err)
+{
+    if (room->rank > 0)
+        return nccl_room_settle(room,
+                                nccl.Send(lane->blocks, block_bytes, ncclInt8, 0, room->comm, room->stream),
+                                "sending", err);
+    ncclResult_t result = nccl.GroupStart();
+    for (uint32_t r = 1; r < room->ranks && (result == ncclSuccess || result == ncclInProgress); r++)
+        result = nccl.Recv(lane->blocks + r * room->stride, block_bytes, ncclInt8, (int)r, room->comm,
+                           room->stream);
+    ncclResult_t ended = nccl.GroupEnd();
+    if (result == ncclSuccess || result == ncclInProgress)
+        result = ended;
+    enum common_code code = nccl_room_settle(room, result, "gathering", err);
+    if (code != COMMON_OK)
+        return code;
+    return nccl_room_cuda(launch(room, lane, &nccl_kernel_merge, pairs), "merging", err);
+}
+
+static enum common_code issue_sum(struct nccl_room *room, const struct nccl_lane *lane, size_t block_bytes,
+                                  uint32_t pairs, struct common_error *err)
+{
+    float *agreed = (float *)lane->agreed, *own = (float *)(lane->blocks + NCCL_TAG_BYTES);
+    size_t own_n = (block_bytes - NCCL_TAG_BYTES) / sizeof(float);
+    enum common_code code = nccl_room_cuda(launch(room, lane, &nccl_kernel_agree, pairs), "agreeing", err);
+    if (code == COMMON_OK)
+        code = nccl_room_settle(room,
+                                nccl.AllReduce(agreed, agreed, 3 * (size_t)pairs + NCCL_PROOFS, ncclFloat,
+                                               ncclMax, room->comm, room->stream),
+                                "agreeing", err);
+    if (code == COMMON_OK)
+        code = nccl_room_cuda(launch(room, lane, &nccl_kernel_scale, pairs), "scaling", err);
+    if (code == COMMON_OK)
+        code = nccl_room_settle(room,
+                                nccl.AllReduce(own, own, own_n, ncclFloat, ncclSum, room->comm, room->stream),
+                                "adding", err);
+    if (code == COMMON_OK && room->rank == 0)
+        code = nccl_room_cuda(launch(room, lane, &nccl_kernel_settle, pairs), "settling", err);
+    return code;
+}
+
+static enum common_code issue(struct nccl_room *room, const struct nccl_lane *lane,
+                              const struct nccl_work *work, struct common_error *err)
+{
+    size_t block_bytes = NCCL_TAG_BYTES + work->layout.bytes;
+    enum common_code code =
+        (work->variant == NCCL_VARIANT_SUM ? issue_sum : issue_gather)(room, lane, block_bytes,
+                                                                       work->layout.pairs, err);
+    if (code != COMMON_OK || room->rank > 0)
+        return code;
+    return nccl_room_cuda(cudaMemcpyAsync(lane->host_out, lane->blocks, block_bytes, cudaMemcpyDeviceToHost,
+                                          room->stream),
+                          "taking the result", err);
+}
+
+// Names all that issue() passes on.
+static uint64_t key_of(const struct nccl_work *work)
+{
+    return ((uint64_t)work->layout.bytes << 34) ^ ((uint64_t)work->layout.pairs << 2) ^ work->variant;
+}
+
+static enum common_code capture(struct nccl_room *room, const struct nccl_lane *lane,
+                                const struct nccl_work *work, cudaGraphExec_t *exec, struct common_error *err)
+{
+    cudaGraph_t graph = NULL;
+    struct common_error why;
+    enum common_code code =
+        nccl_room_cuda(cudaStreamBeginCapture(room->stream, cudaStreamCaptureModeThreadLocal), "capturing",
+                       err);
+    if (code != COMMON_OK)
+        return code;
+    code = issue(room, lane, work, err);
+    enum common_code ended = nccl_room_cuda(cudaStreamEndCapture(room->stream, &graph), "capturing", &why);
+    if (code == COMMON_OK && ended != COMMON_OK)
+        code = common_error_set(err, ended, "%.200s", why.message);
+    if (code == COMMON_OK)
+        code = nccl_room_cuda(cudaGraphInstantiate(exec, graph, 0), "capturing", err);
+    if (graph)
+        cudaGraphDestroy(graph);
+    return code;
+}
+
+static enum common_code run(struct nccl_room *room, struct nccl_lane *lane, const struct nccl_work *work,
+                            struct common_error *err)
+{
+    uint64_t key = key_of(work);
+    struct nccl_graph *graph = NULL, *oldest = &lane->graphs[0];
+    for (uint32_t i = 0; i < NCCL_GRAPHS; i++) {
+        if (lane->graphs[i].used && lane->graphs[i].key == key)
+            graph = &lane->graphs[i];
+        if (lane->graphs[i].used < oldest->used)
+            oldest = &lane->graphs[i];
+    }
+    if (!graph) {
+        if (oldest->exec)
+            cudaGraphExecDestroy(oldest->exec);
+        *oldest = (struct nccl_graph){.key = key, .used = ++room->clock};
+        return issue(room, lane, work, err);
+    }
+    graph->used = ++room->clock;
+    if (!graph->exec) {
+        enum common_code code = capture(room, lane, work, &graph->exec, err);
+        if (code != COMMON_OK)
+            return code;
+    }
+    return nccl_room_cuda(cudaGraphLaunch(graph->exec, room->stream), "an operation", err);
+}
+
+enum common_code nccl_lane_start(struct nccl_room *room, struct nccl_lane *lane, const struct nccl_work *work,
+                                 struct common_error *err)
+{
+    struct nccl_args *args = (struct nccl_args *)lane->host_args;
+    size_t up = NCCL_TAG_BYTES;
+    memcpy(args, work->layout.args, work->layout.args_bytes);
+    args->stride = room->stride;
+    args->tag.rank = room->rank;
+    args->tag.present = work->source != NCCL_SOURCE_ABSENT;
+    memcpy(lane->host_block, &args->tag, sizeof args->tag);
+    if (work->source == NCCL_SOURCE_HOST) {
+        memcpy(lane->host_block + NCCL_TAG_BYTES, work->image->data, work->layout.bytes);
+        up += work->layout.bytes;
+    }
+    cudaError_t error =
+        cudaMemcpyAsync(lane->blocks, lane->host_block, up, cudaMemcpyHostToDevice, room->stream);
+    if (error == cudaSuccess && (room->rank == 0 || work->variant == NCCL_VARIANT_SUM))
+        error = cudaMemcpyAsync(lane->args, lane->host_args, work->layout.args_bytes, cudaMemcpyHostToDevice,
+                                room->stream);
+    if (error == cudaSuccess && work->source == NCCL_SOURCE_DEVICE)
+        error = cudaStreamWaitEvent(room->stream, lane->packed, 0);
+    enum common_code code = nccl_room_cuda(error, "an operation", err);
+    if (code == COMMON_OK)
+        code = run(room, lane, work, err);
+    if (code == COMMON_OK)
+        code = nccl_room_cuda(cudaEventRecord(lane->done, room->stream), "an operation", err);
+    return code;
+}
+
+void nccl_lane_finish(const struct nccl_room *room, const struct nccl_lane *lane, struct nccl_work *work)
+{
+    work->code = COMMON_OK;
+    if (room->rank > 0)
+        return;
+    const struct nccl_tag *tag = (const struct nccl_tag *)lane->host_out;
+    if (tag->verdict) {
+        work->code = COMMON_INTERNAL;
+        snprintf(work->text, sizeof work->text, "rank %llu sent numbers of another step",
+                 (unsigned long long)tag->verdict - 1);
+    } else if (tag->absentee) {
+        work->code = COMMON_FAILED_PRECONDITION;
+        work->absentee = (uint32_t)tag->absentee;
+        snprintf(work->text, sizeof work->text, "a rank had no part in the step");
+    } else {
+        memcpy(work->out->data, lane->host_out + NCCL_TAG_BYTES, work->layout.bytes);
+    }
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine `nccl`: steps' partials as operations of an NCCL communicator of the plan's members.
+#include <cuda_runtime.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "reduce/module.h"
+#include "reduce/nccl/group.h"
+#include "reduce/nccl/library.h"
+
+#define LEAVE_NS (5 * COMMON_NS_PER_S)
+
+static enum common_code set_algorithm(const char **name, struct common_error *err)
+{
+    static const char *const names[] = {"gather", "sum", "auto"};
+    const char *wanted = getenv("BANYAN_NCCL_ALGORITHM");
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(wanted && *wanted ? wanted : names[0], names[i]) == 0) {
+            nccl_setting.algorithm = (enum nccl_algorithm)i;
+            *name = names[i];
+            return COMMON_OK;
+        }
+    }
+    return common_error_set(err, COMMON_FAILED_PRECONDITION, "BANYAN_NCCL_ALGORITHM is gather, sum or auto");
+}
+
+static enum common_code set_patience(struct common_error *err)
+{
+    const char *text = getenv("BANYAN_NCCL_PATIENCE_MS");
+    char *end;
+    if (!text || !*text)
+        return COMMON_OK;
+    unsigned long long ms = strtoull(text, &end, 10);
+    if (*end || ms < 10 || ms > 3600000)
+        return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                "BANYAN_NCCL_PATIENCE_MS is 10 to 3600000 milliseconds");
+    nccl_setting.patience_ns = ms * COMMON_NS_PER_MS;
+    return COMMON_OK;
+}
+
+// NCCL reads these once. What is set already stays.
+static void set_environment(void)
+{
+    // Sums of all-reduce in the order of its tree: the same bits each time
+    setenv("NCCL_ALGO", nccl.version >= 22400 ? "allreduce:tree" : "Tree", 0);
+    setenv("NCCL_RAS_ENABLE", "0", 0); // a listener that nobody asked for
+}
+
+static enum common_code check_device(const struct reduce_module_self *self, struct common_error *err)
+{
+    int count = 0;
+    unsigned index;
+    if (!self->device || sscanf(self->device, "cuda:%u", &index) != 1)
+        return common_error_set(
+            err, COMMON_FAILED_PRECONDITION,
+            "the engine nccl carries what a CUDA device computes, and this worker computes on "
+            "%.32s: start it with --device cuda:N, or another engine",
+            self->device ? self->device : "the processor");
+    cudaError_t error = cudaGetDeviceCount(&count);
+    if (error != cudaSuccess || index >= (unsigned)count) {
+        (void)cudaGetLastError();
+        return common_error_set(err, COMMON_FAILED_PRECONDITION, "no CUDA device %u for NCCL: %s", index,
+                                error == cudaSuccess ? "there are fewer" : cudaGetErrorString(error));
+    }
+    nccl_setting.device = index;
+    return COMMON_OK;
+}
+
+static enum common_code join(const struct reduce_module_self *self, struct reduce_module_group *out,
+                             struct common_error *err)
+{
+    const char *algorithm = "";
+    enum common_code code = nccl_library_open(err);
+    if (code == COMMON_OK)
+        code = check_device(self, err);
+    if (code == COMMON_OK)
+        code = set_algorithm(&algorithm, err);
+    if (code == COMMON_OK)
+        code = set_patience(err);
+    if (code != COMMON_OK)
+        return code;
+    set_environment();
+    // Any workers with the same library and algorithm may make a plan; its communicator is formed with the
+    // first steps.
+    *out = (struct reduce_module_group){.size = 0};
+    snprintf(out->id, sizeof out->id, "nccl-%d-%s", nccl.version, algorithm);
+    snprintf(out->algorithm, sizeof out->algorithm, "%s-1", algorithm);
+    return COMMON_OK;
+}
+
+static void leave(int exit_code)
+{
+    (void)exit_code;
+    if (!nccl_comm_drain(LEAVE_NS))
+        common_log_warn("nccl: a communicator does not end: leaving without it");
+}
+
+extern const struct reduce_module reduce_engine_module_2;
+__attribute__((visibility("default"))) const struct reduce_module reduce_engine_module_2 = {
+    .abi = REDUCE_MODULE_ABI,
+    .size = sizeof(struct reduce_module),
+    .build = REDUCE_MODULE_BUILD,
+    .ops = &nccl_engine,
+    .join = join,
+    .lost = nccl_engine_lost,
+    .leave = leave,
+};
