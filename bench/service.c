@@ -46,23 +46,23 @@ static void random_bf16(uint16_t *out, size_t n, uint64_t *state)
         out[i] = common_bf16_from_float(random_float(state));
 }
 
-struct harness_cluster *service_cluster_engine(uint32_t workers, const char *memory, const char *engine)
+struct harness_cluster *service_cluster_engine(uint32_t workers, const char *memory, const char *engine,
+                                               const char *device)
 {
     static const char *const mpirun[] = {"mpirun", "--oversubscribe", "--bind-to", "none", NULL};
-    static const char *args[] = {"--engine", NULL, NULL};
-    struct harness_options options = {.workers = workers, .memory = memory};
-    if (strcmp(engine, "stream") != 0) {
-        args[1] = engine;
-        options.worker_args = args;
+    static const char *args[] = {"--engine", NULL, "--device", NULL, NULL};
+    struct harness_options options = {.workers = workers, .memory = memory, .worker_args = args};
+    args[1] = engine;
+    args[3] = device;
+    if (strcmp(engine, "mpi") == 0)
         options.launcher = mpirun;
-    }
     setenv("BANYAN_BUILD_DIR", BENCH_BUILD_DIR, 0);
     return harness_cluster_start(&options);
 }
 
 struct harness_cluster *service_cluster(uint32_t workers, const char *memory)
 {
-    return service_cluster_engine(workers, memory, "stream");
+    return service_cluster_engine(workers, memory, "stream", "auto");
 }
 
 banyan_session *service_session(banyan_client *client, const struct service_geometry *g, uint32_t members,

@@ -27,7 +27,8 @@ size_t service_partial_bytes(const struct service_geometry *g); // of one row, p
 // Starts the daemons of this build. NULL with the reason on stderr.
 struct harness_cluster *service_cluster(uint32_t workers, const char *memory);
 // The same with an engine: "stream", or "mpi", whose workers mpirun starts.
-struct harness_cluster *service_cluster_engine(uint32_t workers, const char *memory, const char *engine);
+struct harness_cluster *service_cluster_engine(uint32_t workers, const char *memory, const char *engine,
+                                               const char *device);
 
 // One layer, bfloat16, chunks of chunk_tokens (0: the default), spread over `members` workers, holding
 // `tokens` random tokens. NULL with the reason on stderr.

@@ -18,7 +18,7 @@
 
 static bool json;
 static uint64_t workers = 4, rounds = 2000;
-static const char *only, *engine = "stream"; // NULL: all
+static const char *only, *engine = "stream", *device = "auto"; // only NULL: all
 
 static void report(const char *what, const struct common_histogram *h, double floor_us)
 {
@@ -172,7 +172,7 @@ static bool run(bool traced)
         return false;
     report("socket_tree", &h, 3 * unix_step);
 
-    struct harness_cluster *cluster = service_cluster_engine((uint32_t)workers, "1G", engine);
+    struct harness_cluster *cluster = service_cluster_engine((uint32_t)workers, "1G", engine, device);
     if (!cluster)
         return false;
     const char *nng = harness_cluster_endpoint(cluster, "nng+tcp"),
@@ -214,7 +214,10 @@ int main(int argc, char **argv)
          "of the service, measure this alone: null_rpc_unix, null_rpc_tcp, null_rpc_nng, "
          "step_min,\nstep_min_stream, step_32k, step_32k_stream",
          0, 0},
-        {"engine", 'e', COMMON_OPTION_STRING, &engine, "NAME", "stream (default) or mpi", 0, 0},
+        {"engine", 'e', COMMON_OPTION_STRING, &engine, "NAME", "stream (default), mpi, or nccl on GPUs", 0,
+         0},
+        {"device", 'd', COMMON_OPTION_STRING, &device, "WHAT",
+         "where workers compute: auto (default: they share GPUs out), cpu, cuda:N", 0, 0},
         {"traced", 't', COMMON_OPTION_FLAG, &traced, NULL, "ask for traces and print where the time went", 0,
          0},
         {"json", 'j', COMMON_OPTION_FLAG, &json, NULL, "one JSON object a line", 0, 0},
