@@ -8,23 +8,40 @@
 #include "common/float8.h"
 #include "kernels/variants.h"
 
-// Element `column` of row `row` of k or v, `dim` wide.
-static double element(enum kernels_kv_type type, const void *base, const float *scale, uint32_t row,
-                      uint32_t dim, uint32_t column)
+#define STRETCH 64u // elements of a row that are converted at a time
+
+// Elements first .. first + n - 1 of k or v, all of one row with this scale.
+static void fetch(enum kernels_kv_type type, const void *base, float scale, uint64_t first, uint32_t n,
+                  double *x)
 {
-    uint64_t i = (uint64_t)row * dim + column;
     switch (type) {
     case KERNELS_KV_F16:
-        return common_f16_to_float(((const uint16_t *)base)[i]);
+        for (uint32_t i = 0; i < n; i++)
+            x[i] = common_f16_to_float(((const uint16_t *)base)[first + i]);
+        break;
     case KERNELS_KV_BF16:
-        return common_bf16_to_float(((const uint16_t *)base)[i]);
+        for (uint32_t i = 0; i < n; i++)
+            x[i] = common_bf16_to_float(((const uint16_t *)base)[first + i]);
+        break;
     case KERNELS_KV_INT8:
-        return (double)scale[row] * ((const int8_t *)base)[i];
+        for (uint32_t i = 0; i < n; i++)
+            x[i] = (double)scale * ((const int8_t *)base)[first + i];
+        break;
     case KERNELS_KV_FP8:
-        return (double)scale[row] * common_fp8_to_float(((const uint8_t *)base)[i]);
+        for (uint32_t i = 0; i < n; i++)
+            x[i] = (double)scale * common_fp8_to_float(((const uint8_t *)base)[first + i]);
+        break;
     default:
-        return ((const float *)base)[i];
+        for (uint32_t i = 0; i < n; i++)
+            x[i] = ((const float *)base)[first + i];
+        break;
     }
+}
+
+// Elements of the stretch from d on, of dim.
+static uint32_t stretch(uint32_t d, uint32_t dim)
+{
+    return dim - d < STRETCH ? dim - d : STRETCH;
 }
 
 struct query {
@@ -52,9 +69,14 @@ static bool sees(const struct query *q, uint64_t key)
 static double logit(const struct query *q, const struct kernels_run *run, uint32_t row)
 {
     const struct kernels_spec *spec = q->job->spec;
-    double x = 0;
-    for (uint32_t d = 0; d < spec->k_dim; d++)
-        x += q->q[d] * element(spec->kv_type, run->k, run->k_scale, row, spec->k_dim, d);
+    float scale = kernels_kv_scaled(spec->kv_type) ? run->k_scale[row] : 1;
+    double x = 0, k[STRETCH];
+    for (uint32_t d = 0; d < spec->k_dim; d += STRETCH) {
+        uint32_t n = stretch(d, spec->k_dim);
+        fetch(spec->kv_type, run->k, scale, (uint64_t)row * spec->k_dim + d, n, k);
+        for (uint32_t i = 0; i < n; i++)
+            x += q->q[d + i] * k[i];
+    }
     x *= spec->scale;
     if (spec->soft_cap > 0)
         x = spec->soft_cap * tanh(x / spec->soft_cap);
@@ -63,9 +85,13 @@ static double logit(const struct query *q, const struct kernels_run *run, uint32
     return x;
 }
 
-static double value(const struct kernels_job *job, const struct kernels_run *run, uint32_t row, uint32_t d)
+// Elements d .. d + n - 1 of a value.
+static void value(const struct kernels_job *job, const struct kernels_run *run, uint32_t row, uint32_t d,
+                  uint32_t n, double *v)
 {
-    return element(job->spec->kv_type, run->v, run->v_scale, row, job->spec->v_dim, d);
+    const struct kernels_spec *spec = job->spec;
+    float scale = kernels_kv_scaled(spec->kv_type) ? run->v_scale[row] : 1;
+    fetch(spec->kv_type, run->v, scale, (uint64_t)row * spec->v_dim + d, n, v);
 }
 
 // The largest logit, or NaN if one is NaN, and what judges errors.
@@ -82,9 +108,12 @@ static double first_pass(const struct query *q, struct kernels_reference_row *ro
             m = isnan(m) || m >= x ? m : x;
             row->x_abs = fmax(row->x_abs, fabs(x));
             row->keys++;
-            for (uint32_t d = 0; d < job->spec->v_dim; d++) {
-                double v = value(job, &job->runs[i], j, d);
-                row->v_abs = fmax(row->v_abs, fabs(v));
+            for (uint32_t d = 0; d < job->spec->v_dim; d += STRETCH) {
+                uint32_t n = stretch(d, job->spec->v_dim);
+                double v[STRETCH];
+                value(job, &job->runs[i], j, d, n, v);
+                for (uint32_t c = 0; c < n; c++)
+                    row->v_abs = fabs(v[c]) > row->v_abs ? fabs(v[c]) : row->v_abs;
             }
         }
     }
@@ -103,8 +132,13 @@ static double second_pass(const struct query *q, double m, double *o)
                 continue;
             double x = logit(q, &job->runs[i], j), w = x == -INFINITY && m == x ? 0 : exp(x - m);
             s += w;
-            for (uint32_t d = 0; d < job->spec->v_dim; d++)
-                o[d] += w * value(job, &job->runs[i], j, d);
+            for (uint32_t d = 0; d < job->spec->v_dim; d += STRETCH) {
+                uint32_t n = stretch(d, job->spec->v_dim);
+                double v[STRETCH];
+                value(job, &job->runs[i], j, d, n, v);
+                for (uint32_t c = 0; c < n; c++)
+                    o[d + c] += w * v[c];
+            }
         }
     }
     return s;
