@@ -15,7 +15,7 @@
 
 #define TILE_SLOTS 16u // vectors of accumulators at most
 #ifndef AHEAD_TO
-#define AHEAD_TO 2
+#define AHEAD_TO 3
 #endif
 
 // Asks for a panel: line after line, each from all of its n blocks at a time.
@@ -64,7 +64,7 @@ INLINE void dot_lanes(enum kernels_kv_type type, uint32_t rows, uint32_t keys, c
             ahead_go(n, ahead);
         if (ACCS < 16 && rows == 4) { // 16 registers: q is read where it is used
             REPEAT(half, 2, {
-                vf x[4];
+                vf x[TILE_SLOTS]; // of which `keys`: as long as REPEAT could go
                 REPEAT(c, keys, x[c] = load_half(type, key[c], d, half););
                 REPEAT(r, rows, {
                     vf y = vf_load(q_row[r] + d + half * LANES);
@@ -72,7 +72,7 @@ INLINE void dot_lanes(enum kernels_kv_type type, uint32_t rows, uint32_t keys, c
                 });
             });
         } else {
-            vf y[8];
+            vf y[2 * TILE_SLOTS];
             REPEAT(r, rows, y[2 * r] = vf_load(q_row[r] + d); y[2 * r + 1] = vf_load(q_row[r] + d + LANES););
             REPEAT(c, keys, {
                 vf x[2];
@@ -367,7 +367,7 @@ NARROW(KERNELS_KV_F32, f32)
 NARROW(KERNELS_KV_F16, f16)
 NARROW(KERNELS_KV_BF16, bf16)
 NARROW(KERNELS_KV_INT8, int8)
-NARROW(KERNELS_KV_FP8, fp8)
+NARROW(FP8_NUMBERS, fp8)
 #undef NARROW
 
 static void narrow_dots_as(enum kernels_kv_type type, const struct narrow *n)

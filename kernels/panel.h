@@ -36,6 +36,9 @@ struct panel {
     struct block blocks[MOST_BLOCKS];
 };
 
+// A type of their own for loads: fp8 codes none of which is NaN.
+#define FP8_NUMBERS ((enum kernels_kv_type)99)
+
 INLINE size_t type_bytes(enum kernels_kv_type type)
 {
     return type == KERNELS_KV_F32 ? 4 : type == KERNELS_KV_F16 || type == KERNELS_KV_BF16 ? 2 : 1;
@@ -43,7 +46,7 @@ INLINE size_t type_bytes(enum kernels_kv_type type)
 
 INLINE bool type_scaled(enum kernels_kv_type type)
 {
-    return type == KERNELS_KV_INT8 || type == KERNELS_KV_FP8;
+    return type == KERNELS_KV_INT8 || type == KERNELS_KV_FP8 || type == FP8_NUMBERS;
 }
 
 // What a stored code has to be multiplied by, beside its key's scale.
@@ -59,6 +62,8 @@ INLINE uint32_t type_blocks(enum kernels_kv_type type)
 
 INLINE vf load_as(enum kernels_kv_type type, const char *row, size_t i)
 {
+    if (type == FP8_NUMBERS)
+        return vf_load_fp8((const uint8_t *)row + i, false);
     switch (type) {
     case KERNELS_KV_F16:
         return vf_load_f16((const uint16_t *)(const void *)row + i);
@@ -67,7 +72,7 @@ INLINE vf load_as(enum kernels_kv_type type, const char *row, size_t i)
     case KERNELS_KV_INT8:
         return vf_load_int8((const int8_t *)row + i);
     case KERNELS_KV_FP8:
-        return vf_load_fp8((const uint8_t *)row + i);
+        return vf_load_fp8((const uint8_t *)row + i, true);
     default:
         return vf_load((const float *)(const void *)row + i);
     }
@@ -81,6 +86,8 @@ INLINE void load_pair(enum kernels_kv_type type, const char *row, size_t i, vf *
 {
     if (type == KERNELS_KV_BF16 && EVEN_ODD) {
         vf_split_bf16((const uint16_t *)(const void *)row + i, &x[0], &x[1]);
+    } else if (type == FP8_NUMBERS) {
+        vf_load_fp8_pair((const uint8_t *)row + i, &x[0], &x[1]);
     } else {
         x[0] = load_as(type, row, i);
         x[1] = load_as(type, row, i + LANES);
@@ -90,6 +97,8 @@ INLINE void load_pair(enum kernels_kv_type type, const char *row, size_t i, vf *
 INLINE vf load_half(enum kernels_kv_type type, const char *row, size_t i, uint32_t half)
 {
     vf x[2];
+    if (type == FP8_NUMBERS)
+        return load_as(type, row, i + half * LANES);
     load_pair(type, row, i, x);
     return x[half];
 }

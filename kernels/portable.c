@@ -584,11 +584,21 @@ static void run_units(struct tile *t, const struct panel *panel, const struct pa
     t->units->folds(&t->matrix, panel->count, t->scores, t->hi, t->lo);
 }
 
+// Whether all of a panel may be read where it lies: not if an fp8 code is NaN.
+static bool panel_in_place(const struct tile *t, const struct panel *panel)
+{
+    bool yes = t->in_place && panel->whole && panel->count == t->blocks;
+    for (uint32_t b = 0; yes && t->spec->kv_type == KERNELS_KV_FP8 && b < panel->count; b++)
+        yes = vf_fp8_numbers((const uint8_t *)panel->blocks[b].k, (size_t)BLOCK * t->k_dim) &&
+              vf_fp8_numbers((const uint8_t *)panel->blocks[b].v, (size_t)BLOCK * t->v_dim);
+    return yes;
+}
+
 static void compute_panel(struct tile *t, const struct panel *panel, const struct panel *next)
 {
     if (t->units)
         run_units(t, panel, next);
-    else if (t->in_place && panel->whole && panel->count == t->blocks)
+    else if (panel_in_place(t, panel))
         run_whole(t, panel, next);
     else
         run_blocks(t, panel, next);

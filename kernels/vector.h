@@ -4,6 +4,8 @@
 // the machine; without one, 4 lanes run anywhere. All operations are IEEE: NaN, Inf and subnormals are kept.
 #pragma once
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -208,28 +210,80 @@ INLINE vf vf_load_int8(const int8_t *p)
 
 // e4m3 codes; the numbers come 256 times too small. As binary16 the code's bits, moved up by 7, are the
 // number over 2^8 (the biases are 7 and 15), subnormals included. 0x7f alone carries into bit 14 when 1 is
-// added at bit 7, and that bit makes it binary16's NaN.
-INLINE vf vf_load_fp8(const uint8_t *p)
+// added at bit 7, and that bit makes it binary16's NaN; the caller may know that there is none.
+INLINE vf vf_load_fp8(const uint8_t *p, bool nans)
 {
 #if LANES == 16
     __m256i x = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p)), 7);
-    __m256i carry = _mm256_add_epi16(_mm256_and_si256(x, _mm256_set1_epi16(0x3f80)), _mm256_set1_epi16(0x80));
-    x = _mm256_ternarylogic_epi32(_mm256_set1_epi16(0x4000), carry, x, 0xca);
-    return (vf)_mm512_cvtph_ps(x);
+    __m256i bit = _mm256_setzero_si256();
+    if (nans)
+        bit = _mm256_add_epi16(_mm256_and_si256(x, _mm256_set1_epi16(0x3f80)), _mm256_set1_epi16(0x80));
+    return (vf)_mm512_cvtph_ps(_mm256_ternarylogic_epi32(_mm256_set1_epi16(0x4000), bit, x, 0xca));
 #elif LANES == 8
     __m128i x = _mm_slli_epi16(_mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)(const void *)p)), 7);
-    __m128i carry = _mm_add_epi16(_mm_and_si128(x, _mm_set1_epi16(0x3f80)), _mm_set1_epi16(0x80));
-    x = _mm_or_si128(_mm_andnot_si128(_mm_set1_epi16(0x4000), x),
-                     _mm_and_si128(_mm_set1_epi16(0x4000), carry));
-    return (vf)_mm256_cvtph_ps(x);
+    __m128i bit = _mm_setzero_si128();
+    if (nans)
+        bit = _mm_add_epi16(_mm_and_si128(x, _mm_set1_epi16(0x3f80)), _mm_set1_epi16(0x80));
+    x = _mm_andnot_si128(_mm_set1_epi16(0x4000), x);
+    return (vf)_mm256_cvtph_ps(_mm_or_si128(x, _mm_and_si128(_mm_set1_epi16(0x4000), bit)));
 #else
     typedef uint8_t vb __attribute__((vector_size(LANES)));
     vb code;
     memcpy(&code, p, sizeof(code));
     vu bits = __builtin_convertvector(code, vu), rest = (bits & 0x7fu) << 20;
     vu x = (vu)((vf)rest * vf_splat(0x1p112f)); // bias 7 to 127, less the 8
-    x |= (vu)(rest == (0x7fu << 20)) & 0x7fc00000u;
+    if (nans)
+        x |= (vu)(rest == (0x7fu << 20)) & 0x7fc00000u;
     return (vf)(x | (bits & 0x80u) << 24);
+#endif
+}
+
+// 2 * LANES of them, none of which is NaN.
+INLINE void vf_load_fp8_pair(const uint8_t *p, vf *low, vf *high)
+{
+#if LANES == 16
+    __m512i x = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)p));
+    x = _mm512_and_si512(_mm512_slli_epi16(x, 7), _mm512_set1_epi16((short)0xbfff));
+    *low = (vf)_mm512_cvtph_ps(_mm512_castsi512_si256(x));
+    *high = (vf)_mm512_cvtph_ps(_mm512_extracti64x4_epi64(x, 1));
+#elif LANES == 8
+    __m256i x = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p));
+    x = _mm256_and_si256(_mm256_slli_epi16(x, 7), _mm256_set1_epi16((short)0xbfff));
+    *low = (vf)_mm256_cvtph_ps(_mm256_castsi256_si128(x));
+    *high = (vf)_mm256_cvtph_ps(_mm256_extracti128_si256(x, 1));
+#else
+    *low = vf_load_fp8(p, false);
+    *high = vf_load_fp8(p + LANES, false);
+#endif
+}
+
+// Whether no e4m3 code is NaN; bytes a multiple of 4 * LANES.
+INLINE bool vf_fp8_numbers(const uint8_t *p, size_t bytes)
+{
+#if LANES == 16
+    __m512i most = _mm512_setzero_si512();
+    for (size_t i = 0; i < bytes; i += 64) {
+        __m512i x = _mm512_loadu_si512(p + i);
+        most = _mm512_max_epu8(most, _mm512_add_epi8(x, x)); // without the sign, NaN is 0xfe
+    }
+    return _mm512_cmpeq_epi8_mask(most, _mm512_set1_epi8((char)0xfe)) == 0;
+#elif LANES == 8
+    __m256i most = _mm256_setzero_si256();
+    for (size_t i = 0; i < bytes; i += 32) {
+        __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)(p + i));
+        most = _mm256_max_epu8(most, _mm256_add_epi8(x, x)); // without the sign, NaN is 0xfe
+    }
+    return _mm256_movemask_epi8(_mm256_cmpeq_epi8(most, _mm256_set1_epi8((char)0xfe))) == 0;
+#else
+    typedef uint8_t vb __attribute__((vector_size(4 * LANES)));
+    vb seen = {0};
+    for (size_t i = 0; i < bytes; i += 4 * LANES) {
+        vb x;
+        memcpy(&x, p + i, sizeof(x));
+        seen |= (x & 0x7f) + 1; // bit 7 of NaN
+    }
+    vu words = (vu)seen & 0x80808080u;
+    return (words[0] | words[1] | words[2] | words[3]) == 0;
 #endif
 }
 
