@@ -285,17 +285,18 @@ struct stepper { // steps without a pause, from a thread
     struct held *held;
     _Atomic bool stop;
     _Atomic unsigned done;
-    banyan_code failed;
-    char text[512];
+    _Atomic banyan_code failed;
+    char text[512]; // written before failed is
 };
 
 static void *keep_stepping(void *arg)
 {
     struct stepper *s = arg;
     while (!s->stop && s->failed == BANYAN_OK) {
-        s->failed = step_on(s->client, s->held, 199, 1, LONG_NS);
-        if (s->failed != BANYAN_OK)
+        banyan_code code = step_on(s->client, s->held, 199, 1, LONG_NS);
+        if (code != BANYAN_OK)
             snprintf(s->text, sizeof s->text, "%s", support_error.message);
+        s->failed = code;
         s->done++;
     }
     return NULL;
