@@ -100,7 +100,7 @@ static void wait_one(struct device_steps *steps)
         ;
 }
 
-static uint32_t next_copy(struct device_steps *steps)
+uint32_t device_steps_turn(struct device_steps *steps)
 {
     uint32_t copy = steps->turn;
     steps->turn = (copy + 1) % steps->data->copies;
@@ -139,13 +139,13 @@ enum common_code device_steps_rate(struct device_steps *steps, uint32_t n, doubl
                                    struct common_error *err)
 {
     enum common_code code = COMMON_OK;
-    uint32_t submitted = 0, ended = 0, copy = next_copy(steps);
+    uint32_t submitted = 0, ended = 0, copy = device_steps_turn(steps);
     begin(steps);
     while (code == COMMON_OK && ended < n) {
         while (code == COMMON_OK && submitted < n) {
             code = submit(steps, submitted % steps->in_flight, copy, err);
             if (code == COMMON_OK) {
-                copy = next_copy(steps);
+                copy = device_steps_turn(steps);
                 submitted++;
             }
         }
@@ -174,7 +174,7 @@ enum common_code device_steps_copy(struct device_steps *steps, uint32_t n, doubl
     uint64_t bytes = 0, all = 0, start = common_clock_ns();
     enum common_code code = COMMON_OK;
     for (uint32_t i = 0; code == COMMON_OK && i < n; i++, all += bytes)
-        code = device_data_copy(data, next_copy(steps), &bytes, err);
+        code = device_data_copy(data, device_steps_turn(steps), &bytes, err);
     if (code == COMMON_OK)
         code = device_data_wait(data, err);
     *bytes_per_s = 2 * (double)all * 1e9 / (double)(common_clock_ns() - start);

@@ -32,6 +32,9 @@ enum common_code device_steps_init(struct device_steps *steps, const struct devi
                                    uint32_t in_flight, struct common_error *err);
 void device_steps_fini(struct device_steps *steps); // zeroed is allowed
 
+// The copy whose turn it is; then it is the next one's.
+uint32_t device_steps_turn(struct device_steps *steps);
+
 // One step over a copy, alone: from before submit to done(). outs (may be NULL): its partials, [batch].
 enum common_code device_steps_one(struct device_steps *steps, uint32_t copy, double *ns,
                                   struct kernels_partial *outs, struct common_error *err);
