@@ -18,7 +18,7 @@
 #define CUDA_THREADS     128u  // of a block of any kernel
 #define CUDA_LARGEST_DIM 1024u // of k_dim and v_dim
 #define CUDA_PLAIN_WIDTH 8u    // pairs in a tile of the plain kernels
-#define CUDA_CLASSES     41u   // 4 types x 3 dims x 3 widths, and the plain kernels of 5 types
+#define CUDA_CLASSES     50u   // 5 types x 3 dims x 3 widths, and the plain kernels of 5 types
 
 struct cuda_run { // of one unit: cut at units' borders
     uint64_t k, v, k_scale, v_scale, head_stride, first;
@@ -47,9 +47,8 @@ struct cuda_class {
 };
 
 struct cuda_header {
-    uint32_t items, merges; // merges: (row, query head)s of all items
-    struct cuda_class classes[CUDA_CLASSES];
-    uint32_t unused; // items stand at a multiple of 8
+    uint32_t items, merges;                  // merges: (row, query head)s of all items
+    struct cuda_class classes[CUDA_CLASSES]; // items, behind them, stand at a multiple of 8
 };
 
 // The parameter of every kernel. Grids may be larger than the tasks: surplus blocks end at once.
@@ -69,8 +68,8 @@ struct cuda_kernel {
 #ifdef __cplusplus
 extern "C" {
 #endif
-extern const struct cuda_kernel cuda_tiles_bf16[3][3], cuda_tiles_f16[3][3], cuda_tiles_int8[3][3],
-    cuda_tiles_fp8[3][3];
+extern const struct cuda_kernel cuda_tiles_f32[3][3], cuda_tiles_f16[3][3], cuda_tiles_bf16[3][3],
+    cuda_tiles_int8[3][3], cuda_tiles_fp8[3][3];
 extern const struct cuda_kernel cuda_plain[5]; // by KV type - 1
 extern const struct cuda_kernel cuda_merge, cuda_read;
 #ifdef __cplusplus

@@ -88,6 +88,30 @@ template <bool bf16> LANE_DEVICE void number_split(float x, float y, uint32_t *p
     }
 }
 
+// The bfloat16 that is nearest to a finite x; beyond the largest one Inf.
+LANE_DEVICE float number_near(float x)
+{
+    return number_cut(__uint_as_float(__float_as_uint(x) + 0x8000u));
+}
+
+// As number_split<true>, and tells what three parts do not hold: the last 16 bits of what is returned are not
+// zero where a number is so small (below 2^-109) that its last bits are no bfloat16. `near`: the first two
+// parts are the nearest, not cut, so the second and third are half as large, and of either sign.
+template <bool near> LANE_DEVICE uint32_t number_split_all(float x, float y, uint32_t *parts)
+{
+    float xs[3] = {x, 0, 0}, ys[3] = {y, 0, 0};
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float a = near ? number_near(xs[i]) : number_cut(xs[i]),
+              b = near ? number_near(ys[i]) : number_cut(ys[i]);
+        parts[i] = number_pack(a, b);
+        xs[i + 1] = xs[i] - a;
+        ys[i + 1] = ys[i] - b;
+    }
+    parts[2] = number_pack(xs[2], ys[2]);
+    return __float_as_uint(xs[2]) | __float_as_uint(ys[2]);
+}
+
 // Four codes of int8 or fp8, as they lie in a word, become binary16 in two registers (elements 0, 1 and 2,
 // 3).
 template <int type> LANE_DEVICE uint2 number_widen(uint32_t codes)

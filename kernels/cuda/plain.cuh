@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The task of any shape, type and data: float32 multiply-adds alone, one query at a time. It is the kernel
-// for float32 and odd dims, and what a tensor-core task falls back to when NaN or Inf came up, because 0 *
-// Inf and the parts of a split number do not behave as IEEE has it for the numbers themselves.
+// for odd dims, and what a tensor-core task falls back to when NaN or Inf came up, or float32 numbers that
+// parts do not hold, because 0 * Inf and the parts of a split number do not behave as IEEE has it for the
+// numbers themselves.
 //
 // Block i of 16 keys belongs to warp i % 4; lanes share the dims of a key. Four partials meet in shared
 // memory, in the order of the warps.

@@ -12,6 +12,7 @@
 #define UNIT_LEAST   8u
 #define UNIT_MOST    128u
 #define TASKS_WANTED 1024u
+#define PLAIN_CLASS  45u // the first of the plain kernels
 
 static uint64_t round_up(uint64_t n)
 {
@@ -31,8 +32,7 @@ uint32_t cuda_plan_element(enum kernels_kv_type type)
 static bool dim_index(const struct kernels_spec *spec, uint32_t *index)
 {
     *index = spec->k_dim == 64 ? 0 : spec->k_dim == 128 ? 1 : 2;
-    return spec->kv_type != KERNELS_KV_F32 && spec->k_dim == spec->v_dim &&
-           (spec->k_dim == 64 || spec->k_dim == 128 || spec->k_dim == 256);
+    return spec->k_dim == spec->v_dim && (spec->k_dim == 64 || spec->k_dim == 128 || spec->k_dim == 256);
 }
 
 // Class = (type * 3 + dim) * 3 + width of the tiled kernels, then one plain kernel a type.
@@ -41,20 +41,20 @@ static uint32_t class_of(const struct kernels_spec *spec, uint64_t pairs, uint32
     uint32_t dim, type = (uint32_t)spec->kv_type;
     if (!dim_index(spec, &dim)) {
         *width = CUDA_PLAIN_WIDTH;
-        return 36 + type - 1;
+        return PLAIN_CLASS + type - 1;
     }
     uint32_t which = pairs <= 8 ? 0 : pairs <= 16 ? 1 : 2;
     static const uint32_t widths[3][3] = {{8, 16, 64}, {8, 16, 64}, {8, 32, 32}};
     *width = widths[dim][which];
-    return ((type - 2) * 3 + dim) * 3 + which;
+    return ((type - 1) * 3 + dim) * 3 + which;
 }
 
 const struct cuda_kernel *cuda_plan_kernel(uint32_t class_index)
 {
-    static const struct cuda_kernel(*const tables[4])[3] = {cuda_tiles_f16, cuda_tiles_bf16, cuda_tiles_int8,
-                                                            cuda_tiles_fp8};
-    if (class_index >= 36)
-        return &cuda_plain[class_index - 36];
+    static const struct cuda_kernel(*const tables[5])[3] = {cuda_tiles_f32, cuda_tiles_f16, cuda_tiles_bf16,
+                                                            cuda_tiles_int8, cuda_tiles_fp8};
+    if (class_index >= PLAIN_CLASS)
+        return &cuda_plain[class_index - PLAIN_CLASS];
     return &tables[class_index / 9][class_index / 3 % 3][class_index % 3];
 }
 

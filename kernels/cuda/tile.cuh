@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of a tile of queries over a unit of keys on tensor cores, at the speed of memory. For bfloat16,
-// binary16, int8 and fp8 keys of 64, 128 or 256 dims.
+// Attention of a tile of queries over a unit of keys on tensor cores, at the speed of memory. For float32,
+// bfloat16, binary16, int8 and fp8 keys of 64, 128 or 256 dims.
 //
 //     X^T [16 keys][width pairs] = K [16][dim] Q^T [dim][width]        keys are the tall side of the product,
 //     so O^T [dim][width] += V^T [dim][16] P^T [16][width]                8 pairs fill it: a group of 8
@@ -14,6 +14,17 @@
 // and more, after a scale by a power of two), one product each; codes of int8 and fp8 are binary16 numbers.
 // Tensor cores cut rather than round when they add: so only small terms are added up there, and at most 16
 // products of the large ones; what is longer is added by float32 additions, which round to nearest.
+//
+// float32 keys and values are cut into 3 bfloat16 parts in registers, k = k1 + k2 + k3, by the lane that
+// loaded them; q and the weights are q1 + q2 + q3, where q1 and q2 are the nearest. With |k| and |q| in [1,
+// 2):
+//     |k2| < 2^-7, |k3| < 2^-15, |q2| <= 2^-8, |q3| <= 2^-17, and q2, q3 are of any sign
+// so of the 9 products 6 are made, and k2 q3, k3 q2, k3 q3 left out: together below 1.6 * 2^-23 |k q|, and,
+// as their signs are those of q's roundings, on average a tenth of that and of no direction, where a float32
+// multiplication errs by up to 2^-24 |k q|. The bound allows 2e-6 = 16.8 * 2^-23 of o where logits are up to
+// 16, that is 1.05 * 2^-23 of the largest logit, and in the same proportion above: what is left out could
+// only use it up if all dims erred by the most and to one side, in one key and not in the others. Numbers
+// that 3 parts do not hold (below 2^-109), or that overflow, are left to plain arithmetic.
 //
 // Fragments are loaded by 16 bytes, without ldmatrix, since order within a sum is free: lane (g, t) takes
 // dims 16-byte piece by piece from rows g and g + 8 of K, and dims g * dim/8 .. of keys 2t, 2t+1, 2t+8, 2t+9
@@ -33,9 +44,10 @@ struct tile_stage_note { // beside the bytes of a stage
 };
 
 template <int type, int dim, int width> struct tile_shape {
-    static constexpr bool bf16 = type == KERNELS_KV_BF16;
+    static constexpr bool wide = type == KERNELS_KV_F32; // K and V of a block are stages of their own
+    static constexpr bool bf16 = wide || type == KERNELS_KV_BF16; // the products'
     static constexpr bool scaled = type == KERNELS_KV_INT8 || type == KERNELS_KV_FP8;
-    static constexpr int element = scaled ? 1 : 2;                       // bytes
+    static constexpr int element = wide ? 4 : scaled ? 1 : 2;            // bytes
     static constexpr int row = dim * element;                            // bytes of a key
     static constexpr int pieces = row / 16;                              // of a row
     static constexpr int in_piece = 16 / element;                        // elements
@@ -46,10 +58,10 @@ template <int type, int dim, int width> struct tile_shape {
     static constexpr int terms = bf16 ? 3 : 2;                           // of q and of a weight
     static constexpr int v_piece = dim / 8 * element < 16 ? 8 : 16; // bytes of V that a lane loads at once
     static constexpr int v_pieces = dim / 8 * element / v_piece;
-    static constexpr int stage = 2 * 16 * row + (scaled ? 128 : 0) + 32;
+    static constexpr int stage = (wide ? 1 : 2) * 16 * row + (scaled ? 128 : 0) + 32;
     static constexpr int fit = 25 * 1024 / stage; // two blocks of 4 warps in the 227 KiB of sm_90
     static constexpr int stages = fit < 2 ? 2 : fit > 4 ? 4 : fit;
-    static constexpr bool q_in_registers = tiles * steps * terms * 2 <= 48;
+    static constexpr bool q_in_registers = tiles * steps * terms * 2 <= 48 && !(wide && tiles > 1);
     static constexpr int q_bytes = width / 8 * steps * terms * 256;
     static constexpr int scale_bytes =
         2 * width * 4; // of q: what it was divided by, and what to multiply with
@@ -66,9 +78,10 @@ template <int type, int dim, int width> struct tile_shape {
     }
     static LANE_DEVICE int v_place(int r, int c)
     {
-        return pieces == 16  ? c ^ ((r >> 1 & 1) | (r >> 2 & 1) << 2)
-               : pieces == 8 ? c ^ ((r >> 1 & 3) << 1)
-                             : c ^ (r >> 1 & 3);
+        return pieces == 64   ? c ^ ((r >> 1 & 3) | (c >> 3 & 1) << 2)
+               : pieces == 16 ? c ^ ((r >> 1 & 1) | (r >> 2 & 1) << 2)
+               : pieces == 8  ? c ^ ((r >> 1 & 3) << 1)
+                              : c ^ (r >> 1 & 3);
     }
 };
 
@@ -93,7 +106,34 @@ struct tile_walk {
     const cuda_run *run;
     uint32_t next; // block of the unit
     task_sight any, all;
+    uint32_t row0, low, high; // wide: the block whose keys were loaded, for its values
 };
+
+// 16 rows of K, or of V; rows low .. high - 1 are wanted, the others become zeros.
+template <class S, bool values>
+LANE_DEVICE void tile_copy(char *to, const char *from, uint32_t low, uint32_t high, uint32_t lane)
+{
+#pragma unroll
+    for (int i = 0; i < (16 * S::pieces + S::threads - 1) / S::threads; i++) {
+        int x = i * S::threads + static_cast<int>(lane), r = x / S::pieces, c = x % S::pieces;
+        if (16 * S::pieces % S::threads != 0 && x >= 16 * S::pieces)
+            break;
+        int place = values ? S::v_place(r, c) : S::k_place(r, c);
+        lane_copy16(to + r * S::row + place * 16, from + r * S::row + c * 16,
+                    static_cast<uint32_t>(r) - low < high - low);
+    }
+}
+
+// wide: the values of the block whose keys tile_load() loaded last; none behind the end.
+template <class S>
+LANE_DEVICE void tile_load_values(const task &t, const tile_walk &walk, char *stage, uint32_t lane)
+{
+    if (walk.low < walk.high)
+        tile_copy<S, true>(stage,
+                           reinterpret_cast<const char *>(walk.run->v + t.head * walk.run->head_stride) +
+                               static_cast<uint64_t>(walk.row0) * S::row,
+                           walk.low, walk.high, lane);
+}
 
 template <class S, int type>
 LANE_DEVICE void tile_load(const task &t, tile_walk &walk, char *stage, uint32_t lane)
@@ -106,6 +146,7 @@ LANE_DEVICE void tile_load(const task &t, tile_walk &walk, char *stage, uint32_t
         if (walk.run >= t.end) {
             if (lane == 0)
                 note->low = note->high = 0;
+            walk.low = walk.high = 0;
             return;
         }
         const cuda_run *run = walk.run;
@@ -126,22 +167,14 @@ LANE_DEVICE void tile_load(const task &t, tile_walk &walk, char *stage, uint32_t
         uint64_t at = t.head * run->head_stride;
         const char *k = reinterpret_cast<const char *>(run->k + at) + static_cast<uint64_t>(row0) * S::row;
         const char *v = reinterpret_cast<const char *>(run->v + at) + static_cast<uint64_t>(row0) * S::row;
-        char *to = stage;
-        const char *from = k;
-#pragma unroll
-        for (int part = 0; part < 2; part++) { // K, then V
-#pragma unroll
-            for (int i = 0; i < (16 * S::pieces + S::threads - 1) / S::threads; i++) {
-                int x = i * S::threads + static_cast<int>(lane), r = x / S::pieces, c = x % S::pieces;
-                if (16 * S::pieces % S::threads != 0 && x >= 16 * S::pieces)
-                    break;
-                int place = part == 0 ? S::k_place(r, c) : S::v_place(r, c);
-                lane_copy16(to + r * S::row + place * 16, from + r * S::row + c * 16,
-                            static_cast<uint32_t>(r) - low < high - low);
-            }
-            to = stage + 16 * S::row;
-            from = v;
+        tile_copy<S, false>(stage, k, low, high, lane);
+        if (S::wide) {
+            walk.row0 = row0;
+            walk.low = low;
+            walk.high = high;
+            return;
         }
+        tile_copy<S, true>(stage + 16 * S::row, v, low, high, lane);
         if (S::scaled && lane < 32) { // K's 16 scales, then V's
             uint32_t r = lane % 16;
             const float *scales =
@@ -153,14 +186,15 @@ LANE_DEVICE void tile_load(const task &t, tile_walk &walk, char *stage, uint32_t
 }
 
 // q as fragments: [tile of 8 pairs][step][term][lane], and for each pair the power of two that it was scaled
-// by.
+// by. Returns whether parts of q do not hold it (float32 alone).
 template <class S, int width>
-LANE_DEVICE void tile_queries(const cuda_launch &launch, const task &t, uint2 *parts, float *scales)
+LANE_DEVICE bool tile_queries(const cuda_launch &launch, const task &t, uint2 *parts, float *scales)
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, dim = S::steps * 16;
+    bool lost = false;
     for (uint32_t p = warp; p < width; p += 4) {
         float most = 0;
-        if (!S::bf16 && p < t.pairs) {
+        if ((S::wide || !S::bf16) && p < t.pairs) {
             const float *q = task_query(launch, t, t.pair + p);
             for (uint32_t d = lane; d < dim; d += 32)
                 most = fmaxf(most, fabsf(q[d]));
@@ -168,7 +202,10 @@ LANE_DEVICE void tile_queries(const cuda_launch &launch, const task &t, uint2 *p
             for (int i = 16; i > 0; i /= 2)
                 most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, i));
         }
-        int e = S::bf16 ? 0 : min(max(number_exponent(most) - 13, -100), 113); // the largest below 2^14
+        // The largest becomes less than 2^14; float32: 2^41, so that products of small keys do not vanish
+        int e = S::wide   ? max(number_exponent(most) - 40, -126)
+                : S::bf16 ? 0
+                          : min(max(number_exponent(most) - 13, -100), 113);
         if (lane == 0) {
             scales[p] = number_power(-e);
             scales[width + p] = number_power(e);
@@ -184,13 +221,22 @@ LANE_DEVICE void tile_queries(const cuda_launch &launch, const task &t, uint2 *p
             q = *reinterpret_cast<const float4 *>(task_query(launch, t, t.pair + p) + d);
         float down = scales[p];
         uint32_t a[3], b[3];
-        number_split<S::bf16>(q.x * down, q.y * down, a);
-        number_split<S::bf16>(q.z * down, q.w * down, b);
+        if constexpr (S::wide) {
+            float up = scales[width + p];
+            uint32_t rest = number_split_all<true>(q.x * down, q.y * down, a) |
+                            number_split_all<true>(q.z * down, q.w * down, b);
+            lost = lost || (rest & 0xffffu) != 0 || q.x * down * up != q.x || q.y * down * up != q.y ||
+                   q.z * down * up != q.z || q.w * down * up != q.w;
+        } else {
+            number_split<S::bf16>(q.x * down, q.y * down, a);
+            number_split<S::bf16>(q.z * down, q.w * down, b);
+        }
 #pragma unroll
         for (int i = 0; i < S::terms; i++)
             parts[(x / 32 * S::terms + i) * 32 + lane] = make_uint2(a[i], b[i]);
     }
     __syncthreads();
+    return lost;
 }
 
 template <int type, int dim, int width> struct tile_lane { // what a lane keeps
@@ -201,8 +247,33 @@ template <int type, int dim, int width> struct tile_lane { // what a lane keeps
     float m[S::tiles][2], s[S::tiles][2]; // pairs 2t, 2t+1; s of keys g and g+8 alone
     float factor[S::tiles][2], slope[S::tiles][2];
     uint32_t row[S::tiles][2];
-    uint32_t seen, bad;
+    uint32_t seen, bad; // wide: bad is in the last 16 bits
 };
+
+// float32: x[i] are the two elements of register i of a fragment. Returns what number_split_all() does.
+LANE_DEVICE uint32_t tile_parts(const float (&x)[4][2], lane_a (&parts)[3])
+{
+    uint32_t p[4][3], lost = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        lost |= number_split_all<false>(x[i][0], x[i][1], p[i]);
+#pragma unroll
+    for (int i = 0; i < 3; i++)
+        parts[i] = {p[0][i], p[1][i], p[2][i], p[3][i]};
+    return lost;
+}
+
+// The 6 products of parts, in two sums that do not wait for each other, and `large`, which may be the second.
+LANE_DEVICE void tile_products(float (&first)[4], float (&second)[4], float (&large)[4], const lane_a (&a)[3],
+                               const uint2 (&b)[3])
+{
+    lane_mma_bf16(first, a[2], b[0]);
+    lane_mma_bf16(second, a[0], b[2]);
+    lane_mma_bf16(first, a[1], b[1]);
+    lane_mma_bf16(second, a[0], b[1]);
+    lane_mma_bf16(first, a[1], b[0]);
+    lane_mma_bf16(large, a[0], b[0]);
+}
 
 template <int type, int dim, int width>
 LANE_DEVICE void tile_logits(const char *k, const uint2 *q, tile_lane<type, dim, width> &st,
@@ -210,12 +281,12 @@ LANE_DEVICE void tile_logits(const char *k, const uint2 *q, tile_lane<type, dim,
 {
     typedef tile_shape<type, dim, width> S;
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    float small[S::tiles][4];
+    float small[S::tiles][4], other[S::tiles][4]; // other: wide
 #pragma unroll
     for (int n = 0; n < S::tiles; n++) {
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            x[n][i] = small[n][i] = 0;
+            x[n][i] = small[n][i] = other[n][i] = 0;
     }
 #pragma unroll(S::q_in_registers ? S::pieces / 4 : 1)
     for (int piece = 0; piece < S::pieces / 4; piece++) {
@@ -227,6 +298,18 @@ LANE_DEVICE void tile_logits(const char *k, const uint2 *q, tile_lane<type, dim,
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 st.bad |= number_fp8_nan(a[i]) | number_fp8_nan(b[i]);
+        }
+        lane_a parts[3];
+        if constexpr (S::wide) {
+            float y[4][2];
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                y[0][i] = __uint_as_float(a[i]);
+                y[1][i] = __uint_as_float(b[i]);
+                y[2][i] = __uint_as_float(a[2 + i]);
+                y[3][i] = __uint_as_float(b[2 + i]);
+            }
+            st.bad |= tile_parts(y, parts);
         }
 #pragma unroll
         for (int i = 0; i < S::in_piece / 4; i++) {
@@ -247,10 +330,14 @@ LANE_DEVICE void tile_logits(const char *k, const uint2 *q, tile_lane<type, dim,
                     terms[j] = S::q_in_registers ? st.q[S::q_in_registers ? at : 0] : q[at * 32 + lane];
                 }
                 float large[4] = {0, 0, 0, 0};
-                tile_mma<S>(large, part, terms[0]);
+                if constexpr (S::wide) {
+                    tile_products(small[n], other[n], large, parts, terms);
+                } else {
+                    tile_mma<S>(large, part, terms[0]);
 #pragma unroll
-                for (int j = S::terms - 1; j > 0; j--)
-                    tile_mma<S>(small[n], part, terms[j]);
+                    for (int j = S::terms - 1; j > 0; j--)
+                        tile_mma<S>(small[n], part, terms[j]);
+                }
 #pragma unroll
                 for (int j = 0; j < 4; j++)
                     x[n][j] += large[j];
@@ -261,7 +348,7 @@ LANE_DEVICE void tile_logits(const char *k, const uint2 *q, tile_lane<type, dim,
     for (int n = 0; n < S::tiles; n++) {
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            x[n][i] += small[n][i];
+            x[n][i] += S::wide ? small[n][i] + other[n][i] : small[n][i];
     }
 }
 
@@ -275,6 +362,11 @@ LANE_DEVICE void tile_values(const char *v, const uint2 (&w)[tile_shape<type, di
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int piece = 0; piece < S::v_pieces; piece++) {
+        // Parts that do not hold a value: plain arithmetic will do the task. As important: a branch between
+        // every 8 chains of products keeps the compiler from having more under way than there are registers
+        if (S::wide && piece > 0 && piece % (2 / S::tiles) == 0 &&
+            __any_sync(0xffffffffu, (st.bad & 0xffffu) != 0))
+            return;
         uint32_t x[4][4]; // of keys 2t, 2t+1, 2t+8, 2t+9
         int at = g * (S::v_pieces * S::v_piece) + piece * S::v_piece;
 #pragma unroll
@@ -289,8 +381,33 @@ LANE_DEVICE void tile_values(const char *v, const uint2 (&w)[tile_shape<type, di
                 x[i][0] = y.x, x[i][1] = y.y, x[i][2] = x[i][3] = 0;
             }
         }
+        if constexpr (S::wide) {
 #pragma unroll
-        for (int word = 0; word < S::v_piece / 4; word++) {
+            for (int word = 0; word < 4; word += 2) { // one dim a word
+                float y[4][2];
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    y[0][i] = __uint_as_float(x[i][word]);
+                    y[1][i] = __uint_as_float(x[i][word + 1]);
+                    y[2][i] = __uint_as_float(x[2 + i][word]);
+                    y[3][i] = __uint_as_float(x[2 + i][word + 1]);
+                }
+                lane_a parts[3];
+                st.bad |= tile_parts(y, parts);
+#pragma unroll
+                for (int n = 0; n < S::tiles; n++) {
+                    float small[4] = {0, 0, 0, 0}, sum[4] = {0, 0, 0, 0};
+                    tile_products(small, sum, sum, parts, w[n]);
+#pragma unroll
+                    for (int e = 0; e < 4; e++) {
+                        float &o = st.o[n][piece * 2 + word / 2][e];
+                        o = fmaf(o, fade[n][e & 1], small[e] + sum[e]);
+                    }
+                }
+            }
+        }
+#pragma unroll
+        for (int word = 0; word < (S::wide ? 0 : S::v_piece / 4); word++) {
             lane_a part[2]; // a word holds 2 dims of 16 bits, or 4 codes
             if (!S::scaled) {
                 part[0] = {__byte_perm(x[0][word], x[1][word], 0x5410),
@@ -328,9 +445,11 @@ LANE_DEVICE void tile_values(const char *v, const uint2 (&w)[tile_shape<type, di
     }
 }
 
-// One block of 16 keys: logits, weights, values.
+// One block of 16 keys, its logits and weights, for tile_values().
 template <int type, int dim, int width>
-LANE_DEVICE void tile_block(const task &t, const char *stage, const uint2 *q, tile_lane<type, dim, width> &st)
+LANE_DEVICE void tile_keys(const task &t, const char *stage, const uint2 *q, tile_lane<type, dim, width> &st,
+                           uint2 (&w)[tile_shape<type, dim, width>::tiles][3],
+                           float (&fade)[tile_shape<type, dim, width>::tiles][2], float &up)
 {
     typedef tile_shape<type, dim, width> S;
     const int lane = threadIdx.x % 32, g = lane / 4;
@@ -340,7 +459,8 @@ LANE_DEVICE void tile_block(const task &t, const char *stage, const uint2 *q, ti
     float x[S::tiles][4];
     tile_logits<type, dim, width>(stage, q, st, x);
 
-    float v_scale[2] = {1, 1}, up = 1;
+    float v_scale[2] = {1, 1};
+    up = 1;
     int e = 0;
     if (S::scaled) { // weights take the values' scales in, less the largest one's exponent
         // An infinite one times a code of zero is NaN, which the products do not show
@@ -357,8 +477,6 @@ LANE_DEVICE void tile_block(const task &t, const char *stage, const uint2 *q, ti
         up = number_power(e - 14);
     }
     const float down = S::bf16 ? 1.0f : number_power(14 - e); // weights below 2^15
-    uint2 w[S::tiles][3];
-    float fade[S::tiles][2];
 #pragma unroll
     for (int n = 0; n < S::tiles; n++) {
 #pragma unroll
@@ -406,13 +524,17 @@ LANE_DEVICE void tile_block(const task &t, const char *stage, const uint2 *q, ti
             st.s[n][i] = fmaf(st.s[n][i], fade[n][i], p[i] + p[2 + i]);
         }
         uint32_t a[3], b[3];
-        number_split<S::bf16>(p[0] * (v_scale[0] * down), p[1] * (v_scale[0] * down), a);
-        number_split<S::bf16>(p[2] * (v_scale[1] * down), p[3] * (v_scale[1] * down), b);
+        if constexpr (S::wide) { // what parts of a weight do not hold is below 2^-133
+            number_split_all<true>(p[0], p[1], a);
+            number_split_all<true>(p[2], p[3], b);
+        } else {
+            number_split<S::bf16>(p[0] * (v_scale[0] * down), p[1] * (v_scale[0] * down), a);
+            number_split<S::bf16>(p[2] * (v_scale[1] * down), p[3] * (v_scale[1] * down), b);
+        }
 #pragma unroll
         for (int i = 0; i < S::terms; i++)
             w[n][i] = make_uint2(lane_transpose(a[i]), lane_transpose(b[i]));
     }
-    tile_values<type, dim, width>(stage + 16 * S::row, w, fade, up, st);
 }
 
 // Joins the four warps' partials, and writes the tile's. Returns whether this lane met what is not finite.
@@ -423,7 +545,7 @@ LANE_DEVICE bool tile_end(const task &t, char *shared, tile_lane<type, dim, widt
     const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, warp = threadIdx.x / 32;
     const int first = S::key_ways == 1 ? warp * S::tiles * 8 : 0;        // pair of this warp's first column
     float *ms = reinterpret_cast<float *>(shared), *os = ms + 8 * width; // [4][width] m, s; o [4][width][dim]
-    bool bad = st.bad != 0;
+    bool bad = (S::wide ? st.bad & 0xffffu : st.bad) != 0;
 #pragma unroll
     for (int n = 0; n < S::tiles; n++) {
 #pragma unroll
@@ -507,13 +629,14 @@ __global__ void __launch_bounds__(CUDA_THREADS, 2) tile_kernel(const cuda_launch
     char *shared = lane_shared();
     uint2 *q = reinterpret_cast<uint2 *>(shared);
     float *scales = reinterpret_cast<float *>(shared + S::q_bytes);
-    tile_queries<S, width>(launch, t, q, scales);
+    const bool lost = tile_queries<S, width>(launch, t, q, scales);
     if (S::key_ways == 1)
         q += warp * S::tiles * S::steps * S::terms * 32;
     const int first = S::key_ways == 1 ? warp * S::tiles * 8 : 0;
 
     tile_lane<type, dim, width> st;
-    st.seen = st.bad = 0;
+    st.seen = 0;
+    st.bad = lost;
     if (S::q_in_registers) {
 #pragma unroll
         for (int i = 0; i < (S::q_in_registers ? S::tiles * S::steps * S::terms : 0); i++)
@@ -558,7 +681,10 @@ __global__ void __launch_bounds__(CUDA_THREADS, 2) tile_kernel(const cuda_launch
     const uint32_t loader = S::key_ways == 1 ? threadIdx.x : static_cast<uint32_t>(lane);
 #pragma unroll
     for (int i = 0; i < S::stages - 1; i++) {
-        tile_load<S, type>(t, walk, ring + i * S::stage, loader);
+        if (S::wide && i % 2 != 0)
+            tile_load_values<S>(t, walk, ring + i * S::stage, loader);
+        else
+            tile_load<S, type>(t, walk, ring + i * S::stage, loader);
         lane_copy_commit();
     }
     int use = 0, fill = S::stages - 1;
@@ -569,9 +695,27 @@ __global__ void __launch_bounds__(CUDA_THREADS, 2) tile_kernel(const cuda_launch
         const tile_stage_note *note = reinterpret_cast<const tile_stage_note *>(stage + S::stage - 32);
         if (note->low >= note->high)
             break;
-        tile_load<S, type>(t, walk, ring + fill * S::stage, loader);
+        if (S::wide && S::stages % 2 == 0)
+            tile_load_values<S>(t, walk, ring + fill * S::stage, loader);
+        else
+            tile_load<S, type>(t, walk, ring + fill * S::stage, loader);
         lane_copy_commit();
-        tile_block<type, dim, width>(t, stage, q, st);
+        uint2 w[S::tiles][3];
+        float fade[S::tiles][2], up;
+        tile_keys<type, dim, width>(t, stage, q, st, w, fade, up);
+        if (S::wide) { // the same for the block's values, in a stage of their own
+            use = use + 1 == S::stages ? 0 : use + 1;
+            fill = fill + 1 == S::stages ? 0 : fill + 1;
+            lane_copy_wait<S::stages - 2>();
+            tile_sync<S>();
+            if (S::stages % 2 == 0)
+                tile_load<S, type>(t, walk, ring + fill * S::stage, loader);
+            else
+                tile_load_values<S>(t, walk, ring + fill * S::stage, loader);
+            lane_copy_commit();
+            stage = ring + use * S::stage;
+        }
+        tile_values<type, dim, width>(stage + (S::wide ? 0 : 16 * S::row), w, fade, up, st);
         use = use + 1 == S::stages ? 0 : use + 1;
         fill = fill + 1 == S::stages ? 0 : fill + 1;
     }

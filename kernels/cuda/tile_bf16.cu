@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Products of bfloat16: of keys and values as they are, and of the three parts of float32 ones.
 #include "kernels/cuda/tile.cuh"
 
 const struct cuda_kernel cuda_tiles_bf16[3][3] = TILE_TABLE(KERNELS_KV_BF16);
+const struct cuda_kernel cuda_tiles_f32[3][3] = TILE_TABLE(KERNELS_KV_F32);

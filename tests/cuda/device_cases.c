@@ -434,7 +434,7 @@ void cases_scales_of_any_size(void **state)
     (void)state;
     static const float sizes[] = {1e-30f, 1e-12f, 1, 1e6f, 1e18f, 1e30f};
     for (int i = 0; i < 12; i++) {
-        for (int t = 1; t < TYPES; t++) {
+        for (int t = 0; t < TYPES; t++) {
             bool scaled = types[t] == KERNELS_KV_INT8 || types[t] == KERNELS_KV_FP8;
             struct data d = {.name = "scales",
                              .spec = spec_of(types[t], 64, 64, 2),
@@ -452,6 +452,36 @@ void cases_scales_of_any_size(void **state)
                     d.v[j * 64 + c] *= i < 6 ? sizes[(j + (uint32_t)i) % 4] : j % 3 ? sizes[i / 2] : 0;
             }
             check_data(&d, type_names[t]);
+            data_free(&d);
+        }
+    }
+    // float32 up to its ends: all keys, all values, or a single element of each
+    static const float ends[] = {1e-42f, 1e-37f, 1e-33f, 1e-20f, 1e20f, 1e35f};
+    for (int i = 0; i < 18; i++) {
+        for (uint32_t rows = 1; rows <= 20; rows += 19) {
+            float x = ends[i / 3], back = i / 3 == 0 ? 1e37f : 1 / x;
+            struct data d = {.name = "float32 of any size",
+                             .spec = spec_of(KERNELS_KV_F32, 64, 64, 2),
+                             .rows = rows,
+                             .keys = 100,
+                             .q_first = 1000,
+                             .visible = 1000};
+            make(&d, (uint64_t)i);
+            for (uint32_t j = 0; j < d.keys * 64; j++) {
+                if (i % 3 == 0)
+                    d.k[j] *= x;
+                else if (i % 3 == 1)
+                    d.v[j] *= fmaxf(x, 1e-37f); // an o of 1e-42 has three digits
+                else if (x < 1 && j == 7 * 64 + 3)
+                    d.k[j] = d.v[j] = x * 0.7f;
+            }
+            for (uint32_t j = 0; i % 3 == 0 && j < rows * 2 * 64; j++)
+                d.q[j] *= back;
+            if (i == 0)
+                d.spec.scale *= 1e5f;
+            char what[60];
+            snprintf(what, sizeof(what), "%g, part %d, %u rows", (double)x, i % 3, rows);
+            check_data(&d, what);
             data_free(&d);
         }
     }
