@@ -18,6 +18,8 @@ bool coordinator_group_whole(const struct coordinator_worker *w)
     uint32_t active = 0;
     if (!w->group[0])
         return false;
+    if (w->group_size == 0)
+        return !w->engine_lost; // any of its workers may make a plan
     for (uint32_t i = 0; i < c->n_workers; i++) {
         const struct coordinator_worker *other = c->workers[i];
         if (!of_group(other, w->group))
@@ -26,7 +28,7 @@ bool coordinator_group_whole(const struct coordinator_worker *w)
             return false;
         active += coordinator_worker_active(other);
     }
-    return w->group_size == 0 || active == w->group_size;
+    return active == w->group_size;
 }
 
 const struct coordinator_worker *coordinator_engine_choose(struct coordinator_worker *const *workers,
@@ -36,7 +38,8 @@ const struct coordinator_worker *coordinator_engine_choose(struct coordinator_wo
     if (n < 2 || !first->group[0])
         return NULL; // one worker has nobody to merge with
     for (uint32_t i = 1; i < n; i++)
-        if (strcmp(workers[i]->group, first->group) != 0 || strcmp(workers[i]->engine, first->engine) != 0)
+        if (strcmp(workers[i]->group, first->group) != 0 || strcmp(workers[i]->engine, first->engine) != 0 ||
+            (first->group_size == 0 && workers[i]->engine_lost))
             return NULL;
     return coordinator_group_whole(first) ? first : NULL;
 }
@@ -48,22 +51,18 @@ bool coordinator_engine_fits(const struct coordinator_plan *plan)
            strcmp(plan->group, of ? of->group : "") == 0;
 }
 
-void coordinator_group_lose(struct coordinator *c, const char *group, const char *why)
+void coordinator_engine_lose(struct coordinator_worker *w, const char *why)
 {
-    struct coordinator_worker *any = NULL;
-    bool told = false;
-    for (uint32_t i = 0; i < c->n_workers; i++) {
-        struct coordinator_worker *w = c->workers[i];
-        if (!of_group(w, group))
-            continue;
-        told |= w->engine_lost;
-        w->engine_lost = true;
-        any = w;
-    }
-    if (!any)
+    struct coordinator *c = w->c;
+    char group[sizeof(w->group)];
+    if (w->engine_lost || !w->group[0])
         return;
-    if (!told)
-        common_log_warn("a group's engine works no more, its plans go by stream: %s group=%s engine=%s", why,
-                        group, any->engine);
+    memcpy(group, w->group, sizeof(group)); // the worker may be forgotten below
+    w->engine_lost = true;
+    for (uint32_t i = 0; w->group_size > 0 && i < c->n_workers; i++)
+        if (of_group(c->workers[i], group))
+            c->workers[i]->engine_lost = true;
+    common_log_warn("an engine works no more, plans go by stream: %s worker=%s group=%s engine=%s", why,
+                    w->name, group, w->engine);
     coordinator_plans_engine_changed(c, group);
 }

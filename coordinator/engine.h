@@ -21,8 +21,8 @@ const struct coordinator_worker *coordinator_engine_choose(struct coordinator_wo
 // Does it still hold for a plan, and is there nothing better for it?
 bool coordinator_engine_fits(const struct coordinator_plan *plan);
 
-// The engine works no more in this group: its plans go, and none is made with it until its members register
-// with another group.
-void coordinator_group_lose(struct coordinator *c, const char *group, const char *why);
+// The engine works no more on this worker: its plans go. In a group of a size none is made with it until its
+// members register with another group; where any workers may make a plan, until this one registers anew.
+void coordinator_engine_lose(struct coordinator_worker *w, const char *why);
 
 #endif

@@ -297,7 +297,7 @@ static void raise_term(struct coordinator *c, const struct coordinator_worker *w
 static void take_engine(struct coordinator_worker *w, const Banyan__Pb__RegisterRequest *m)
 {
     bool collective = m->engine[0] && strcmp(m->engine, COORDINATOR_ENGINE_STREAM) != 0;
-    bool same = collective && strcmp(w->group, m->group) == 0;
+    bool same = collective && m->group_size > 0 && strcmp(w->group, m->group) == 0;
     w->engine_lost = same && w->engine_lost; // a group that is lost stays so
     snprintf(w->engine, sizeof(w->engine), "%s", collective ? m->engine : "");
     snprintf(w->algorithm, sizeof(w->algorithm), "%s", collective ? m->engine_algorithm : "");
@@ -398,8 +398,8 @@ void coordinator_handle_heartbeat(void *arg, struct proto_request *request)
     w->steps = m->steps;
     w->last_compute_ns = m->last_compute_ns;
     w->last_beat_ns = common_clock_ns();
-    if (m->engine_lost && !w->engine_lost && w->group[0])
-        coordinator_group_lose(c, w->group, w->name);
+    if (m->engine_lost)
+        coordinator_engine_lose(w, "it says so");
     Banyan__Pb__HeartbeatReply reply = BANYAN__PB__HEARTBEAT_REPLY__INIT;
     reply.term = c->term;
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);

@@ -64,8 +64,12 @@ static void installed(void *arg, enum common_code code, const char *text)
                 common_log_warn("a plan could not be installed: %s plan=%016" PRIx64 " members=%u", text,
                                 plan->id, plan->n);
             // A member that is there refuses the engine: it would do so again.
-            if (plan->group[0] && code == COMMON_FAILED_PRECONDITION && !plan->c->stopping)
-                coordinator_group_lose(plan->c, plan->group, text);
+            if (plan->group[0] && code == COMMON_FAILED_PRECONDITION && !plan->c->stopping) {
+                for (uint32_t r = 0; r < plan->n; r++) {
+                    if (strcmp(plan->workers[r]->group, plan->group) == 0)
+                        coordinator_engine_lose(plan->workers[r], text);
+                }
+            }
             coordinator_plan_retire(plan);
         }
     }

@@ -299,6 +299,9 @@ enum common_code reduce_tree_begin(struct reduce_group *group, const struct prot
     size_t bytes;
     if (group->closing)
         return common_error_set(err, COMMON_CANCELLED, "the plan is being dropped");
+    if (step->collective.sequence > 0 && !group->bare)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "the frame names a communicator, and the plan's engine has none");
     if (!reduce_partials_bytes(step, PROTO_PAYLOAD_MAX, &bytes))
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "the step's partials have no size or pass %llu bytes",
@@ -421,6 +424,14 @@ void reduce_tree_missing(const struct reduce_op *op, char *text, size_t cap)
         snprintf(text + len, cap - len, "%s%s", before, op->group->children[i].name);
         before = ", ";
     }
+}
+
+bool reduce_tree_unsent(const struct reduce_op *op)
+{
+    for (uint32_t i = 0; i < op->group->n_children; i++)
+        if (op->answers[i].call.state == REDUCE_EDGE_CALL_WAITING)
+            return true;
+    return false;
 }
 
 void reduce_tree_close(struct reduce_group *group)

@@ -110,7 +110,6 @@ static int run(struct daemon *d)
     }
     common_timer_free(d->patience);
     worker_free(d->worker);
-    worker_device_close(d->options.device); // its memory has been given back
     if (term)
         event_free(term);
     if (interrupt)
@@ -139,6 +138,8 @@ int main(int argc, char **argv)
     worker_place_bind_other(d.options.place); // before there are threads that inherit it
     int exit_code = run(&d);
     worker_place_free(d.options.place);
-    worker_engine_close(d.options.engine, exit_code);
+    worker_engine_close(d.options.engine,
+                        exit_code);        // may have operations on the device, and may end the process
+    worker_device_close(d.options.device); // its memory has been given back
     return exit_code;
 }

@@ -618,6 +618,8 @@ void worker_handle_step(void *arg, struct proto_request *request)
         proto_step_free(step);
         return;
     }
+    if (s->self == 0)
+        step->collective = (struct proto_collective){0}; // the root's engine decides
     s->request = request;
     s->arrived_ns = proto_request_arrived(request);
     s->beginning = true;

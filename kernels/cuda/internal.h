@@ -81,6 +81,12 @@ struct cuda_buffer { // host and device side of what travels
     uint64_t bytes;
 };
 
+struct cuda_old {
+    struct cuda_old *next;
+    void *memory;
+    bool pinned;
+};
+
 struct cuda_slot {
     bool busy;
     struct cuda_buffer args, out;
@@ -112,6 +118,7 @@ struct kernels_device {
     void *workspace;
     uint64_t workspace_bytes;
     uint64_t clock;
+    struct cuda_old *old; // buffers that were outgrown; they go with the device: freeing waits for it
     struct cuda_segment segments[CUDA_SEGMENTS];
     uint32_t segment;
     struct cuda_slot slots[CUDA_SLOTS];

@@ -51,6 +51,25 @@ static void graphs_forget(struct kernels_device *device)
     }
 }
 
+// Freeing would wait for the device, and a communicator's operation on it may wait for another process. Sizes
+// double, so what is kept is less than what is in use.
+static bool put_away(struct kernels_device *device, void *memory, bool pinned)
+{
+    if (!memory)
+        return true;
+    struct cuda_old *old = malloc(sizeof(*old));
+    if (!old)
+        return false;
+    *old = (struct cuda_old){.next = device->old, .memory = memory, .pinned = pinned};
+    device->old = old;
+    return true;
+}
+
+static enum common_code no_memory(struct common_error *err)
+{
+    return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a step");
+}
+
 static enum common_code device_buffer(struct kernels_device *device, void **buffer, uint64_t *have,
                                       uint64_t bytes, struct common_error *err)
 {
@@ -59,9 +78,9 @@ static enum common_code device_buffer(struct kernels_device *device, void **buff
     if (code != COMMON_OK)
         return code;
     graphs_forget(device); // they name the old one
-    if (*buffer) {
-        device->taken -= *have;
-        cudaFree(*buffer); // waits for the steps that use it
+    if (!put_away(device, *buffer, false)) {
+        put_away(device, fresh, false);
+        return no_memory(err);
     }
     *buffer = fresh;
     *have = bytes;
@@ -79,12 +98,12 @@ static enum common_code slot_buffer(struct kernels_device *device, struct cuda_b
     if (error != cudaSuccess)
         return cuda_device_check(device, error, "a step's buffers", err);
     enum common_code code = device_buffer(device, &buffer->device, &had, size, err);
+    if (code == COMMON_OK && !put_away(device, buffer->host, true))
+        code = no_memory(err);
     if (code != COMMON_OK) {
-        cudaFreeHost(host);
+        put_away(device, host, true);
         return code;
     }
-    if (buffer->host)
-        cudaFreeHost(buffer->host);
     buffer->host = host;
     buffer->bytes = size;
     return COMMON_OK;
@@ -407,4 +426,13 @@ void cuda_step_fini(struct kernels_device *device)
         free(slot->outs);
     }
     cudaFree(device->workspace);
+    while (device->old) {
+        struct cuda_old *old = device->old;
+        device->old = old->next;
+        if (old->pinned)
+            cudaFreeHost(old->memory);
+        else
+            cudaFree(old->memory);
+        free(old);
+    }
 }

@@ -25,6 +25,7 @@ struct nccl_tag {
 };
 
 #define NCCL_TAG_BYTES 128u
+#define NCCL_SOME_RANK UINT64_C(0xffffffff) // as a verdict or absentee
 
 struct nccl_item {
     uint64_t at; // floats from the start of the partials to the item's m

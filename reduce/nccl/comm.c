@@ -25,9 +25,8 @@
 #define NAP_MOST_NS COMMON_NS_PER_MS
 #define WARN_NS     COMMON_NS_PER_S // an operation that takes longer is named in the log
 
-#define TRIALS      6u // of each size and variant, the first is not counted
-#define TRIAL_SIZES 3u
-#define TRIAL_DV    128u
+#define TRIAL_ROUNDS 6u // of each size and variant, the first is not counted
+#define TRIAL_DV     128u
 
 struct nccl_comm {
     struct nccl_comm_options options;
@@ -44,15 +43,16 @@ struct nccl_comm {
     struct nccl_work *given; // ascending sequence
     uint32_t holders;
     bool condemned; // for `why`
+    bool go, was_ready;
     uint64_t completed;
     // the thread's
     atomic_bool stop;
     struct nccl_room room;
+    uint64_t gap_since_ns, gap_warned;
     uint64_t next; // sequence to be started
     struct nccl_work *running[NCCL_LANES];
     uint32_t n_running;
-    double trial_us[TRIAL_SIZES][NCCL_VARIANTS]; // written before READY
-    size_t trial_bytes[TRIAL_SIZES];
+    struct nccl_trials trials; // written before READY
 };
 
 static pthread_mutex_t threads_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -136,6 +136,7 @@ static void set_state(struct nccl_comm *comm, enum nccl_comm_state state, const 
 {
     pthread_mutex_lock(&comm->lock);
     comm->state = state;
+    comm->was_ready |= state == NCCL_COMM_READY;
     if (why)
         comm->why = *why;
     if (!comm->released)
@@ -160,6 +161,16 @@ static enum common_code make_id(struct nccl_comm *comm, struct common_error *err
     return COMMON_OK;
 }
 
+static enum common_code await_go(struct nccl_comm *comm, struct common_error *err)
+{
+    pthread_mutex_lock(&comm->lock);
+    while (comm->room.rank == 0 && !comm->go && !comm->released)
+        pthread_cond_wait(&comm->changed, &comm->lock);
+    bool released = comm->released;
+    pthread_mutex_unlock(&comm->lock);
+    return released ? common_error_set(err, COMMON_CANCELLED, "it is no longer needed") : COMMON_OK;
+}
+
 static enum common_code join(struct nccl_comm *comm, struct common_error *err)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -176,7 +187,7 @@ static enum common_code join(struct nccl_comm *comm, struct common_error *err)
     uint64_t until = common_clock_after(comm->options.patience_ns);
     while (result == ncclInProgress && !atomic_load(&comm->stop)) {
         if (common_clock_ns() > until)
-            return common_error_set(err, COMMON_UNAVAILABLE, "not all members joined in time");
+            return common_error_set(err, COMMON_DEADLINE_EXCEEDED, "not all members joined in time");
         usleep(1000);
         if (nccl.CommGetAsyncError(room->comm, &result) != ncclSuccess)
             return common_error_set(err, COMMON_UNAVAILABLE, "joining: it cannot be asked");
@@ -197,7 +208,7 @@ static enum common_code await(struct nccl_comm *comm, cudaEvent_t event, struct 
             (result != ncclSuccess && result != ncclInProgress))
             return common_error_set(err, COMMON_UNAVAILABLE, "%s", nccl.GetErrorString(result));
         if (common_clock_ns() > until)
-            return common_error_set(err, COMMON_UNAVAILABLE, "an operation does not end");
+            return common_error_set(err, COMMON_DEADLINE_EXCEEDED, "an operation does not end");
     }
     return nccl_room_cuda(error, "an operation", err);
 }
@@ -220,15 +231,15 @@ static enum common_code try_one(struct nccl_comm *comm, struct nccl_work *work, 
 // Runs both variants, which also makes the connections, and measures them on rank 0.
 static enum common_code try_out(struct nccl_comm *comm, struct common_error *err)
 {
-    static const uint32_t heads[TRIAL_SIZES] = {8, 32, 128};
-    for (uint32_t s = 0; s < TRIAL_SIZES; s++) {
+    static const uint32_t heads[NCCL_TRIALS] = {8, 32, 128};
+    for (uint32_t s = 0; s < NCCL_TRIALS; s++) {
         struct proto_step_item item = {.rows = 1, .q_heads = heads[s], .v_dim = TRIAL_DV};
         struct proto_step step = {.items = &item, .n_items = 1};
         size_t bytes = kernels_partial_bytes(1, heads[s], TRIAL_DV);
         step.collective.generation = comm->options.generation;
         if (bytes > comm->room.bytes_max)
             continue;
-        comm->trial_bytes[s] = bytes;
+        comm->trials.bytes[s] = bytes;
         for (int v = 0; v < NCCL_VARIANTS; v++) {
             struct nccl_layout layout;
             if (!nccl_layout_make(&layout, &step, bytes, comm->parents,
@@ -245,13 +256,13 @@ static enum common_code try_out(struct nccl_comm *comm, struct common_error *err
                 code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "no memory to try it out");
             else
                 memset(work.image->data, 0, bytes);
-            for (uint32_t i = 0; code == COMMON_OK && i < TRIALS; i++) {
+            for (uint32_t i = 0; code == COMMON_OK && i < TRIAL_ROUNDS; i++) {
                 uint64_t from = common_clock_ns();
                 code = try_one(comm, &work, err);
                 double us = (double)(common_clock_ns() - from) / 1e3;
                 best = i > 0 && (best == 0 || us < best) ? us : best;
             }
-            comm->trial_us[s][v] = best;
+            comm->trials.us[s][v] = best;
             nccl_layout_free(&work.layout);
             common_blob_unref(work.image);
             common_blob_unref(work.out);
@@ -265,10 +276,10 @@ static enum common_code try_out(struct nccl_comm *comm, struct common_error *err
 static void log_ready(const struct nccl_comm *comm, uint64_t took_ns)
 {
     char table[160] = "";
-    for (uint32_t s = 0, at = 0; comm->room.rank == 0 && s < TRIAL_SIZES && at < sizeof table; s++)
+    for (uint32_t s = 0, at = 0; comm->room.rank == 0 && s < NCCL_TRIALS && at < sizeof table; s++)
         at += (uint32_t)snprintf(table + at, sizeof table - at, " trial_%zu=gather:%.1fus,sum:%.1fus",
-                                 comm->trial_bytes[s], comm->trial_us[s][NCCL_VARIANT_GATHER],
-                                 comm->trial_us[s][NCCL_VARIANT_SUM]);
+                                 comm->trials.bytes[s], comm->trials.us[s][NCCL_VARIANT_GATHER],
+                                 comm->trials.us[s][NCCL_VARIANT_SUM]);
     common_log_info("nccl: communicator ready plan=%016" PRIx64 " rank=%u ranks=%u took_ms=%" PRIu64 "%s",
                     comm->options.plan, comm->room.rank, comm->room.ranks, took_ns / COMMON_NS_PER_MS, table);
 }
@@ -279,6 +290,8 @@ static enum common_code form(struct nccl_comm *comm, struct common_error *err)
     enum common_code code = nccl_room_init(&comm->room, err);
     if (code == COMMON_OK && !comm->has_id)
         code = make_id(comm, err);
+    if (code == COMMON_OK)
+        code = await_go(comm, err);
     if (code == COMMON_OK)
         code = join(comm, err);
     if (code == COMMON_OK)
@@ -318,7 +331,7 @@ static enum common_code start_next(struct nccl_comm *comm, bool *any, struct com
     work->lane = &comm->room.lanes[comm->next % NCCL_LANES];
     comm->running[comm->n_running++] = work;
     comm->next++;
-    work->launched_ns = common_clock_ns();
+    work->since_ns = common_clock_ns();
     return nccl_lane_start(&comm->room, work->lane, work, err);
 }
 
@@ -339,6 +352,8 @@ static enum common_code end_first(struct nccl_comm *comm, bool *any, struct comm
     *any = true;
     comm->n_running--;
     memmove(comm->running, comm->running + 1, comm->n_running * sizeof *comm->running);
+    if (comm->n_running > 0)
+        comm->running[0]->since_ns = common_clock_ns();
     if (work->code == COMMON_INTERNAL)
         code = common_error_set(err, COMMON_INTERNAL, "%s", work->text);
     pthread_mutex_lock(&comm->lock);
@@ -348,6 +363,28 @@ static enum common_code end_first(struct nccl_comm *comm, bool *any, struct comm
     return code;
 }
 
+// An operation that was given, but not the one before it: another rank's frame may have been lost on its way
+// here.
+static void watch_gap(struct nccl_comm *comm)
+{
+    pthread_mutex_lock(&comm->lock);
+    const struct nccl_work *given = comm->given;
+    bool gap = comm->n_running == 0 && given && given->sequence > comm->next;
+    uint64_t now = common_clock_ns(), missing = comm->next, step = gap ? given->step : 0;
+    if (!gap)
+        comm->gap_since_ns = 0;
+    else if (comm->gap_since_ns == 0)
+        comm->gap_since_ns = now;
+    bool late = gap && now - comm->gap_since_ns > WARN_NS && comm->gap_warned != missing;
+    if (late)
+        comm->gap_warned = missing;
+    pthread_mutex_unlock(&comm->lock);
+    if (late)
+        common_log_warn("nccl: this rank was never told of an operation plan=%016" PRIx64
+                        " rank=%u sequence=%" PRIu64 ": step=%" PRIu64 " waits for it",
+                        comm->options.plan, comm->room.rank, missing, step);
+}
+
 // Is what runs late? Names the operation, and ends the communicator when patience is over.
 static enum common_code watch(struct nccl_comm *comm, struct common_error *err)
 {
@@ -355,7 +392,7 @@ static enum common_code watch(struct nccl_comm *comm, struct common_error *err)
     ncclResult_t result = ncclSuccess;
     if (comm->n_running == 0)
         return COMMON_OK;
-    uint64_t late_ns = common_clock_ns() - work->launched_ns;
+    uint64_t now = common_clock_ns(), late_ns = now - work->since_ns;
     if (late_ns < NAP_MOST_NS)
         return COMMON_OK;
     if (nccl.CommGetAsyncError(comm->room.comm, &result) != ncclSuccess ||
@@ -364,21 +401,22 @@ static enum common_code watch(struct nccl_comm *comm, struct common_error *err)
         return common_error_set(err, COMMON_UNAVAILABLE, "%s: %.120s", nccl.GetErrorString(result),
                                 more ? more : "");
     }
-    if (late_ns < WARN_NS && late_ns < comm->options.patience_ns)
+    if (work->source == NCCL_SOURCE_DEVICE && cudaEventQuery(work->lane->packed) == cudaErrorNotReady) {
+        work->since_ns = now; // its own attention is under way: that others wait for it they will say
         return COMMON_OK;
-    const char *what = "its own part is there: it waits for other ranks";
-    if (work->source == NCCL_SOURCE_DEVICE && cudaEventQuery(work->lane->packed) == cudaErrorNotReady)
-        what = "its own kernels have not ended";
+    }
     bool over = late_ns >= comm->options.patience_ns;
-    if (!work->warned || over)
-        common_log_warn("nccl: an operation is stuck plan=%016" PRIx64 " rank=%u step=%" PRIu64
-                        " sequence=%" PRIu64 " late_ms=%" PRIu64 ": %s",
-                        comm->options.plan, comm->room.rank, work->step, work->sequence,
-                        late_ns / COMMON_NS_PER_MS, what);
+    if (!over && (late_ns < WARN_NS || work->warned))
+        return COMMON_OK;
     work->warned = true;
-    return over ? common_error_set(err, COMMON_UNAVAILABLE,
-                                   "step %" PRIu64 " is stuck on rank %u since %" PRIu64 " ms: %s",
-                                   work->step, comm->room.rank, late_ns / COMMON_NS_PER_MS, what)
+    common_log_warn("nccl: an operation is stuck plan=%016" PRIx64 " rank=%u step=%" PRIu64
+                    " sequence=%" PRIu64 " late_ms=%" PRIu64
+                    ": its own part is there, it waits for other ranks",
+                    comm->options.plan, comm->room.rank, work->step, work->sequence,
+                    late_ns / COMMON_NS_PER_MS);
+    return over ? common_error_set(err, COMMON_DEADLINE_EXCEEDED,
+                                   "step %" PRIu64 " is stuck since %" PRIu64 " ms: rank %u waits for others",
+                                   work->step, late_ns / COMMON_NS_PER_MS, comm->room.rank)
                 : COMMON_OK;
 }
 
@@ -418,7 +456,8 @@ static enum common_code serve(struct nccl_comm *comm, struct common_error *err)
             busy_ns = common_clock_ns();
             nap_ns = NAP_NS;
         } else if (comm->n_running == 0) {
-            nap(comm, 0);
+            watch_gap(comm);
+            nap(comm, comm->gap_since_ns ? WARN_NS : 0);
         } else if (common_clock_ns() - busy_ns > SPIN_NS) {
             nap(comm, nap_ns);
             nap_ns = nap_ns * 2 < NAP_MOST_NS ? nap_ns * 2 : NAP_MOST_NS;
@@ -495,7 +534,7 @@ static bool start_thread(struct nccl_comm *comm)
     pthread_attr_init(&attr);
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     pthread_mutex_lock(&threads_lock);
-    bool ok = pthread_create(&thread, &attr, comm_main, comm) == 0;
+    bool ok = threads < NCCL_COMMS_MAX && pthread_create(&thread, &attr, comm_main, comm) == 0;
     threads += ok;
     pthread_mutex_unlock(&threads_lock);
     pthread_attr_destroy(&attr);
@@ -534,6 +573,14 @@ struct nccl_comm *nccl_comm_new(const struct nccl_comm_options *options)
         return NULL;
     }
     return comm;
+}
+
+void nccl_comm_go(struct nccl_comm *comm)
+{
+    pthread_mutex_lock(&comm->lock);
+    comm->go = true;
+    pthread_cond_broadcast(&comm->changed);
+    pthread_mutex_unlock(&comm->lock);
 }
 
 void nccl_comm_release(struct nccl_comm *comm)
@@ -586,12 +633,26 @@ uint64_t nccl_comm_completed(const struct nccl_comm *comm)
     return completed;
 }
 
-enum nccl_variant nccl_comm_faster(const struct nccl_comm *comm, size_t bytes)
+bool nccl_comm_was_ready(const struct nccl_comm *comm)
+{
+    struct nccl_comm *c = (struct nccl_comm *)comm;
+    pthread_mutex_lock(&c->lock);
+    bool was = c->was_ready;
+    pthread_mutex_unlock(&c->lock);
+    return was;
+}
+
+void nccl_comm_trials(const struct nccl_comm *comm, struct nccl_trials *out)
+{
+    *out = comm->trials;
+}
+
+enum nccl_variant nccl_trials_faster(const struct nccl_trials *trials, size_t bytes)
 {
     uint32_t s = 0;
-    while (s + 1 < TRIAL_SIZES && comm->trial_bytes[s + 1] > 0 && bytes > comm->trial_bytes[s])
+    while (s + 1 < NCCL_TRIALS && trials->bytes[s + 1] > 0 && bytes > trials->bytes[s])
         s++;
-    const double *us = comm->trial_us[s];
+    const double *us = trials->us[s];
     return us[NCCL_VARIANT_SUM] > 0 && us[NCCL_VARIANT_SUM] < us[NCCL_VARIANT_GATHER] ? NCCL_VARIANT_SUM
                                                                                       : NCCL_VARIANT_GATHER;
 }

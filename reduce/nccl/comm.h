@@ -19,7 +19,8 @@
 #include "kernels/device.h"
 #include "reduce/nccl/layout.h"
 
-#define NCCL_LANES 4u
+#define NCCL_LANES     4u
+#define NCCL_COMMS_MAX 16u // of a process, those that end included; plans beyond go by stream
 
 enum nccl_comm_state { NCCL_COMM_FORMING, NCCL_COMM_READY, NCCL_COMM_BROKEN };
 
@@ -52,7 +53,6 @@ struct nccl_work {
     void *arg;
     enum common_code code;
     char text[192];
-    uint32_t absentee; // with FAILED_PRECONDITION: 1 + a rank that had no part, or 0
     struct common_blob *out;
     // the communicator's own
     struct nccl_work *next;
@@ -60,7 +60,7 @@ struct nccl_work {
     struct nccl_lane *lane;
     struct kernels_device_sink sink;
     bool given;
-    uint64_t launched_ns;
+    uint64_t since_ns; // nothing of this rank is missing, and it is the first
     bool warned;
 };
 
@@ -77,8 +77,10 @@ struct nccl_comm_options {
     void *arg;
 };
 
-// Starts to form it. NULL: out of memory or threads.
+// Starts to form it. NULL: out of memory or threads, or there are NCCL_COMMS_MAX.
 struct nccl_comm *nccl_comm_new(const struct nccl_comm_options *options);
+// Rank 0: the others have been told of the id, and it may wait for them.
+void nccl_comm_go(struct nccl_comm *comm);
 // Ends it: operations under way are aborted, `changed` is not called any more. It goes when the device has
 // let go of its memory and nobody holds it. Works that were given come back all the same, while it is held.
 void nccl_comm_release(struct nccl_comm *comm); // NULL is allowed
@@ -88,13 +90,22 @@ void nccl_comm_drop(struct nccl_comm *comm);
 // It is to be BROKEN, for that reason.
 void nccl_comm_break(struct nccl_comm *comm, const char *why);
 
+// why: when BROKEN; UNAVAILABLE is CUDA's or NCCL's own fault, other codes are time, memory or an order.
 enum nccl_comm_state nccl_comm_state_get(const struct nccl_comm *comm, struct common_error *why);
+bool nccl_comm_was_ready(const struct nccl_comm *comm);
 uint64_t nccl_comm_generation(const struct nccl_comm *comm);
 const uint8_t *nccl_comm_id(const struct nccl_comm *comm); // [128]; NULL: not made yet
 size_t nccl_comm_bytes_max(const struct nccl_comm *comm);  // of a step's partials; larger ones go another way
 uint64_t nccl_comm_completed(const struct nccl_comm *comm); // operations so far, the first of the sequence
-enum nccl_variant nccl_comm_faster(const struct nccl_comm *comm,
-                                   size_t bytes); // as measured on rank 0 when it was formed
+
+// What both variants take, as measured on rank 0 when it was formed.
+#define NCCL_TRIALS 3u // sizes
+struct nccl_trials {
+    size_t bytes[NCCL_TRIALS]; // ascending; 0: not measured
+    double us[NCCL_TRIALS][NCCL_VARIANTS];
+};
+void nccl_comm_trials(const struct nccl_comm *comm, struct nccl_trials *out); // once it was ready
+enum nccl_variant nccl_trials_faster(const struct nccl_trials *trials, size_t bytes);
 
 struct nccl_work *nccl_work_new(const struct nccl_layout *layout); // takes the layout. NULL: out of memory
 void nccl_work_free(struct nccl_work *work);                       // one that was never given

@@ -42,11 +42,15 @@ struct nccl_group {
     uint32_t self, n;
     int32_t *parents;
     struct nccl_comm *comm; // NULL: none
-    bool was_in;            // this rank has been in it
+    bool broken;            // that it is was seen
+    bool told;              // rank 0: a frame with its id has gone
     bool all_in;            // rank 0: every rank is
     uint64_t last;          // rank 0: sequence given out
     uint64_t again_ns;      // rank 0: when one may be formed
     uint64_t pause_ns;
+    uint64_t ready_ns; // rank 0: when it was first seen ready, while not all are in
+    bool has_trials;   // of the plan's first communicator: what is chosen by them stays
+    struct nccl_trials trials;
     struct nccl_op *ops;
     bool closing;
 };
@@ -84,27 +88,41 @@ bool nccl_engine_lost(struct common_error *err)
 
 // ---- the communicator ---------------------------------------------------------------------------
 
-static void comm_changed(void *arg)
+// Rank 0: forms another one, after a pause that grows while none comes to be.
+static void pause(struct nccl_group *group)
+{
+    uint64_t first = nccl_setting.patience_ns / AGAIN_FIRST;
+    group->pause_ns = group->pause_ns ? group->pause_ns * 2 : first;
+    group->pause_ns = group->pause_ns < AGAIN_MOST_NS ? group->pause_ns : AGAIN_MOST_NS;
+    group->again_ns = common_clock_ns() + group->pause_ns;
+}
+
+static void comm_changed(void *arg) // perhaps twice for one change
 {
     struct nccl_group *group = arg;
     struct common_error why;
     enum nccl_comm_state state = nccl_comm_state_get(group->comm, &why);
-    if (state == NCCL_COMM_READY) {
-        group->was_in = true;
+    bool was_ready = nccl_comm_was_ready(group->comm);
+    if (was_ready && !group->has_trials)
+        nccl_comm_trials(group->comm, &group->trials);
+    group->has_trials |= was_ready;
+    if (was_ready)
         failures = 0;
-    }
-    if (state != NCCL_COMM_BROKEN)
+    if (state != NCCL_COMM_BROKEN || group->broken)
         return;
-    failures += !group->was_in; // it never came to be
+    group->broken = true;
     group->all_in = false;
+    failures += !was_ready && why.code == COMMON_UNAVAILABLE;
+    pause(group);
 }
 
 static void leave_comm(struct nccl_group *group)
 {
     nccl_comm_release(group->comm);
     group->comm = NULL;
-    group->was_in = group->all_in = false;
+    group->broken = group->told = group->all_in = false;
     group->last = 0;
+    group->ready_ns = 0;
 }
 
 static void form(struct nccl_group *group, uint64_t generation, const uint8_t *id)
@@ -135,9 +153,8 @@ static void lead(struct nccl_group *group)
     while (generation == 0)
         common_random(&generation, sizeof generation);
     form(group, generation, NULL);
-    group->pause_ns = group->pause_ns ? group->pause_ns * 2 : nccl_setting.patience_ns / AGAIN_FIRST;
-    group->pause_ns = group->pause_ns < AGAIN_MOST_NS ? group->pause_ns : AGAIN_MOST_NS;
-    group->again_ns = now + group->pause_ns;
+    if (!group->comm)
+        pause(group); // there are too many
 }
 
 // Others: as the frame says.
@@ -260,17 +277,18 @@ static void tree_done(void *arg, struct reduce_outcome *outcome)
     }
     op->have_outcome = true;
     op->outcome = *outcome;
-    if (!any_ok(outcome->result)) {
-        op_complete_without(op);
-    } else if (outcome->result->joined != group->n) {
+    bool all = outcome->result->joined == group->n;
+    if (!all)
         give_up(group, "a worker did not take its place");
+    if (!any_ok(outcome->result))
+        op_complete_without(op);
+    else if (!all)
         op_fail(op, COMMON_UNAVAILABLE,
                 "a worker was not in the communicator: the step goes again by stream");
-    } else if (op->out) {
+    else if (op->out)
         op_complete(op);
-    } else if (!op->work) {
+    else if (!op->work)
         op_fail(op, COMMON_UNAVAILABLE, "the communicator broke under the step");
-    }
 }
 
 // On rank 0 the numbers are there, or will never be. Elsewhere: this rank has done its part.
@@ -288,8 +306,8 @@ static void work_done(void *arg, struct nccl_work *work)
             op_complete(op);
         return;
     }
-    if (work->code == COMMON_OK || !root)
-        return; // whether all took part, rank 0 knows
+    if (work->code == COMMON_OK || work->code == COMMON_FAILED_PRECONDITION || !root)
+        return; // whether all took part, and why not, the answers say
     size_t len = (size_t)snprintf(text, sizeof text, "step %" PRIu64 ": %.150s", op->step.step, work->text);
     if (op->tree && len < sizeof text)
         reduce_tree_missing(op->tree, text + len, sizeof text - len);
@@ -352,29 +370,43 @@ static bool make_work(struct nccl_op *op, size_t bytes)
     return true;
 }
 
+// Rank 0: the frame tells the others how to join.
+static void invite(struct nccl_group *group, enum nccl_comm_state state, struct proto_collective *say)
+{
+    const uint8_t *id = nccl_comm_id(group->comm);
+    if (!id)
+        return;
+    uint64_t now = common_clock_ns();
+    if (state == NCCL_COMM_READY && group->ready_ns == 0)
+        group->ready_ns = now;
+    if (state == NCCL_COMM_READY && now - group->ready_ns > nccl_setting.patience_ns) {
+        give_up(group, "not all members came to be ready");
+        return;
+    }
+    say->generation = nccl_comm_generation(group->comm);
+    say->id_bytes = PROTO_COLLECTIVE_ID_MAX;
+    memcpy(say->id, id, sizeof say->id);
+}
+
 // Rank 0: how the step's partials come up, and what the frame says of the communicator.
 static void decide(struct nccl_op *op, size_t bytes)
 {
     struct nccl_group *group = op->group;
     struct proto_collective *say = &op->step.collective;
+    enum nccl_comm_state state;
     lead(group);
-    if (!group->comm)
+    if (!group->comm || (state = nccl_comm_state_get(group->comm, NULL)) == NCCL_COMM_BROKEN)
         return;
     if (!group->all_in) {
-        const uint8_t *id = nccl_comm_id(group->comm);
-        if (id) {
-            say->generation = nccl_comm_generation(group->comm);
-            say->id_bytes = PROTO_COLLECTIVE_ID_MAX;
-            memcpy(say->id, id, sizeof say->id);
-        }
+        invite(group, state, say);
         return;
     }
     say->generation = nccl_comm_generation(group->comm);
-    if (!is_member(group, say->generation) || bytes > nccl_comm_bytes_max(group->comm) ||
+    if (state != NCCL_COMM_READY || bytes > nccl_comm_bytes_max(group->comm) ||
         group->last >= nccl_comm_completed(group->comm) + NCCL_LANES)
         return;
     say->sequence = group->last + 1;
-    say->variant = nccl_setting.algorithm == NCCL_ALGORITHM_AUTO  ? nccl_comm_faster(group->comm, bytes)
+    say->variant = nccl_setting.algorithm == NCCL_ALGORITHM_AUTO  ? nccl_trials_faster(&group->trials, bytes)
                    : nccl_setting.algorithm == NCCL_ALGORITHM_SUM ? NCCL_VARIANT_SUM
                                                                   : NCCL_VARIANT_GATHER;
     if (!make_work(op, bytes))
@@ -415,6 +447,10 @@ static enum common_code group_begin(struct reduce_group *base, const struct prot
     }
     if (group->self == 0 && op->numbers)
         group->last++;
+    if (group->self == 0 && op->step.collective.id_bytes > 0 && !group->told) {
+        group->told = true; // the frame is on its way
+        nccl_comm_go(group->comm);
+    }
     *out = (struct reduce_op *)op;
     return COMMON_OK;
 }
@@ -455,6 +491,8 @@ static void group_contribute(struct reduce_op *base, const struct reduce_local *
 static void group_cancel(struct reduce_op *base)
 {
     struct nccl_op *op = (struct nccl_op *)base;
+    if (op->numbers && op->tree && reduce_tree_unsent(op->tree)) // whoever is not told cannot take its place
+        nccl_comm_break(op->comm, "a frame was not sent");
     if (op->tree)
         reduce_tree_cancel(op->tree); // ends in tree_done
     else
@@ -497,6 +535,7 @@ static enum common_code group_open(const struct reduce_env *env, const struct re
         free(parents);
         return code;
     }
+    group->tree->bare = true;
     for (uint32_t r = 0; r < spec->n; r++)
         parents[r] = spec->members[r].parent;
     group->parents = parents;
@@ -508,9 +547,9 @@ static enum common_code group_open(const struct reduce_env *env, const struct re
     return COMMON_OK;
 }
 
-const struct reduce_engine_ops nccl_engine = {
+struct reduce_engine_ops nccl_engine = {
     .name = "nccl",
-    .repeatable = true,
+    .repeatable = true, // with gather: module.c
     .open = group_open,
     .close = group_close,
     .begin = group_begin,

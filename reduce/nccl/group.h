@@ -20,7 +20,7 @@ struct nccl_setting {
 };
 extern struct nccl_setting nccl_setting;
 
-extern const struct reduce_engine_ops nccl_engine;
+extern struct reduce_engine_ops nccl_engine; // `repeatable` is set with the algorithm
 
 // Whether forming has failed so often that it is given up in this process.
 bool nccl_engine_lost(struct common_error *err);

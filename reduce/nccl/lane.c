@@ -9,6 +9,7 @@
 // What differs between two operations of a shape is in the tag and the arguments, so the graph is the same.
 #include "reduce/nccl/lane.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -51,24 +52,24 @@ enum common_code nccl_room_settle(struct nccl_room *room, ncclResult_t result, c
 
 // ---- buffers ------------------------------------------------------------------------------------
 
-static cudaError_t lane_init(const struct nccl_room *room, struct nccl_lane *lane)
+// The next part of a piece of memory.
+static char *cut(char **rest, size_t bytes)
 {
-    size_t blocks = room->stride * (room->rank == 0 ? room->ranks : 1), pinned = room->stride;
-    size_t agreed =
-        3 * room->bytes_max / 2 + NCCL_PROOFS * sizeof(float); // a pair has m, s and at least one o
-    cudaError_t error = cudaMalloc((void **)&lane->blocks, blocks);
-    if (error == cudaSuccess)
-        error = cudaMalloc((void **)&lane->agreed, agreed);
-    if (error == cudaSuccess)
-        error = cudaMalloc((void **)&lane->args, room->args_max);
-    if (error == cudaSuccess)
-        error = cudaHostAlloc((void **)&lane->host_block, pinned, cudaHostAllocDefault);
-    if (error == cudaSuccess)
-        error = cudaHostAlloc((void **)&lane->host_args, room->args_max, cudaHostAllocDefault);
-    if (error == cudaSuccess && room->rank == 0)
-        error = cudaHostAlloc((void **)&lane->host_out, pinned, cudaHostAllocDefault);
-    if (error == cudaSuccess)
-        error = cudaEventCreateWithFlags(&lane->packed, cudaEventDisableTiming);
+    char *part = *rest;
+    *rest += bytes;
+    return part;
+}
+
+static cudaError_t lane_init(const struct nccl_room *room, struct nccl_lane *lane, char **device, char **host)
+{
+    bool root = room->rank == 0;
+    lane->blocks = cut(device, room->stride * (root ? room->ranks : 1));
+    lane->agreed = cut(device, room->stride); // 3 floats a pair, whose partial has m, s and at least one o
+    lane->args = cut(device, room->args_max);
+    lane->host_block = cut(host, room->stride);
+    lane->host_args = cut(host, room->args_max);
+    lane->host_out = root ? cut(host, room->stride) : NULL;
+    cudaError_t error = cudaEventCreateWithFlags(&lane->packed, cudaEventDisableTiming);
     if (error == cudaSuccess)
         error = cudaEventCreateWithFlags(&lane->done, cudaEventDisableTiming);
     return error;
@@ -76,29 +77,48 @@ static cudaError_t lane_init(const struct nccl_room *room, struct nccl_lane *lan
 
 enum common_code nccl_room_init(struct nccl_room *room, struct common_error *err)
 {
+    bool root = room->rank == 0;
     room->bytes_max = BYTES_MAX;
     while (room->bytes_max > 4096 && room->bytes_max * room->ranks > BLOCKS_MAX)
         room->bytes_max /= 2;
     room->stride = NCCL_TAG_BYTES + room->bytes_max;
-    room->args_max = nccl_layout_args_most(room->rank == 0 ? room->ranks : 1);
+    room->args_max = (nccl_layout_args_most(root ? room->ranks : 1) + 255) / 256 * 256;
+    size_t on_device = room->stride * (root ? room->ranks + 1 : 2) + room->args_max;
+    size_t on_host = room->stride * (root ? 2 : 1) + room->args_max;
     cudaError_t error = cudaSetDevice(room->device);
     if (error == cudaSuccess)
         error = cudaStreamCreateWithFlags(&room->stream, cudaStreamNonBlocking);
+    if (error == cudaSuccess)
+        error = nccl_memory_take(NCCL_LANES * on_device, NCCL_LANES * on_host, &room->memory);
+    char *device = room->memory ? room->memory->device : NULL,
+         *host = room->memory ? room->memory->host : NULL;
     for (uint32_t i = 0; i < NCCL_LANES && error == cudaSuccess; i++)
-        error = lane_init(room, &room->lanes[i]);
+        error = lane_init(room, &room->lanes[i], &device, &host);
     return nccl_room_cuda(error, "its buffers", err);
+}
+
+static void *abort_comm(void *comm)
+{
+    nccl.CommAbort(comm);
+    return NULL;
 }
 
 void nccl_room_abort(struct nccl_room *room)
 {
-    for (uint32_t i = 0; i < NCCL_LANES; i++) { // first: NCCL waits for graphs that hold its operations
+    pthread_t thread;
+    // Abort tells the device first, then waits for graphs that hold operations; destroying these may wait for
+    // the device. So both at once.
+    bool aside = room->comm && pthread_create(&thread, NULL, abort_comm, room->comm) == 0;
+    for (uint32_t i = 0; i < NCCL_LANES; i++) {
         for (uint32_t g = 0; g < NCCL_GRAPHS; g++) {
             if (room->lanes[i].graphs[g].exec)
                 cudaGraphExecDestroy(room->lanes[i].graphs[g].exec);
             room->lanes[i].graphs[g] = (struct nccl_graph){0};
         }
     }
-    if (room->comm)
+    if (aside)
+        pthread_join(thread, NULL);
+    else if (room->comm)
         nccl.CommAbort(room->comm);
     room->comm = NULL;
 }
@@ -109,17 +129,14 @@ void nccl_room_fini(struct nccl_room *room)
         cudaStreamSynchronize(room->stream);
     for (uint32_t i = 0; i < NCCL_LANES; i++) {
         struct nccl_lane *lane = &room->lanes[i];
-        if (lane->packed)
+        if (lane->packed) {
+            cudaEventSynchronize(lane->packed); // a step that was given up may still leave its part here
             cudaEventDestroy(lane->packed);
+        }
         if (lane->done)
             cudaEventDestroy(lane->done);
-        cudaFree(lane->blocks);
-        cudaFree(lane->agreed);
-        cudaFree(lane->args);
-        cudaFreeHost(lane->host_block);
-        cudaFreeHost(lane->host_args);
-        cudaFreeHost(lane->host_out);
     }
+    nccl_memory_give(room->memory);
     if (room->stream)
         cudaStreamDestroy(room->stream);
 }
@@ -283,11 +300,13 @@ void nccl_lane_finish(const struct nccl_room *room, const struct nccl_lane *lane
     const struct nccl_tag *tag = (const struct nccl_tag *)lane->host_out;
     if (tag->verdict) {
         work->code = COMMON_INTERNAL;
-        snprintf(work->text, sizeof work->text, "rank %llu sent numbers of another step",
-                 (unsigned long long)tag->verdict - 1);
+        if (tag->verdict == NCCL_SOME_RANK)
+            snprintf(work->text, sizeof work->text, "some rank sent numbers of another step");
+        else
+            snprintf(work->text, sizeof work->text, "rank %llu sent numbers of another step",
+                     (unsigned long long)tag->verdict - 1);
     } else if (tag->absentee) {
         work->code = COMMON_FAILED_PRECONDITION;
-        work->absentee = (uint32_t)tag->absentee;
         snprintf(work->text, sizeof work->text, "a rank had no part in the step");
     } else {
         memcpy(work->out->data, lane->host_out + NCCL_TAG_BYTES, work->layout.bytes);

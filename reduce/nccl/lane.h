@@ -9,6 +9,7 @@
 
 #include "reduce/nccl/comm.h"
 #include "reduce/nccl/library.h"
+#include "reduce/nccl/memory.h"
 
 #define NCCL_GRAPHS 8u // shapes that a lane remembers
 
@@ -33,6 +34,7 @@ struct nccl_room {
     ncclComm_t comm; // NULL: none yet
     const atomic_bool *stop;
     uint64_t clock;
+    struct nccl_memory *memory;
     struct nccl_lane lanes[NCCL_LANES];
 };
 
@@ -52,7 +54,7 @@ enum common_code nccl_room_settle(struct nccl_room *room, ncclResult_t result, c
 // Puts an operation on the stream, as a graph where its shape has come before.
 enum common_code nccl_lane_start(struct nccl_room *room, struct nccl_lane *lane, const struct nccl_work *work,
                                  struct common_error *err);
-// What it has come to, once `done` is over: sets code, text, absentee and out of the work.
+// What it has come to, once `done` is over: sets code, text and out of the work.
 void nccl_lane_finish(const struct nccl_room *room, const struct nccl_lane *lane, struct nccl_work *work);
 
 #endif

@@ -206,8 +206,8 @@ static __global__ void __launch_bounds__(CUDA_THREADS) settle_kernel(const cuda_
         bool same = true;
         for (uint32_t i = 0; i < 3; i++)
             same = same && proof[i] == proof_of(&args->tag, i) && proof[4 + i] == -proof[i];
-        tag->verdict = same ? 0 : 1;
-        tag->absentee = proof[3] != 1.0f ? 1 : 0; // the sum does not say who
+        tag->verdict = same ? 0 : NCCL_SOME_RANK; // the sum does not say which
+        tag->absentee = proof[3] != 1.0f ? NCCL_SOME_RANK : 0;
     }
     if (threadIdx.x == 0) {
         float s = *own.s;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -43,8 +44,12 @@ static enum common_code set_patience(struct common_error *err)
 }
 
 // NCCL reads these once. What is set already stays.
-static void set_environment(void)
+static void set_environment(const char *worker)
 {
+    const char *share = getenv("BANYAN_NCCL_SHARE_GPU");
+    if (share && strcmp(share, "1") == 0)
+        setenv("NCCL_HOSTID", worker,
+               0); // several ranks may use one device where they seem to be on several hosts
     // Sums of all-reduce in the order of its tree: the same bits each time
     setenv("NCCL_ALGO", nccl.version >= 22400 ? "allreduce:tree" : "Tree", 0);
     setenv("NCCL_RAS_ENABLE", "0", 0); // a listener that nobody asked for
@@ -83,20 +88,23 @@ static enum common_code join(const struct reduce_module_self *self, struct reduc
         code = set_patience(err);
     if (code != COMMON_OK)
         return code;
-    set_environment();
+    set_environment(self->worker);
     // Any workers with the same library and algorithm may make a plan; its communicator is formed with the
     // first steps.
     *out = (struct reduce_module_group){.size = 0};
-    snprintf(out->id, sizeof out->id, "nccl-%d-%s", nccl.version, algorithm);
-    snprintf(out->algorithm, sizeof out->algorithm, "%s-1", algorithm);
+    const char *by = nccl_setting.algorithm == NCCL_ALGORITHM_GATHER ? "" : getenv("NCCL_ALGO");
+    snprintf(out->algorithm, sizeof out->algorithm, "%s-1%s%.20s", algorithm, *by ? "-" : "", by);
+    snprintf(out->id, sizeof out->id, "nccl-%d-%s", nccl.version, out->algorithm);
+    nccl_engine.repeatable = nccl_setting.algorithm == NCCL_ALGORITHM_GATHER;
     return COMMON_OK;
 }
 
 static void leave(int exit_code)
 {
-    (void)exit_code;
-    if (!nccl_comm_drain(LEAVE_NS))
-        common_log_warn("nccl: a communicator does not end: leaving without it");
+    if (nccl_comm_drain(LEAVE_NS))
+        return;
+    common_log_warn("nccl: a communicator does not end: leaving without it");
+    _exit(exit_code); // its thread is inside CUDA, which what runs at exit takes down
 }
 
 extern const struct reduce_module reduce_engine_module_2;
