@@ -89,7 +89,7 @@ bool nccl_engine_lost(struct common_error *err)
 // ---- the communicator ---------------------------------------------------------------------------
 
 // Rank 0: forms another one, after a pause that grows while none comes to be.
-static void pause(struct nccl_group *group)
+static void form_later(struct nccl_group *group)
 {
     uint64_t first = nccl_setting.patience_ns / AGAIN_FIRST;
     group->pause_ns = group->pause_ns ? group->pause_ns * 2 : first;
@@ -113,7 +113,7 @@ static void comm_changed(void *arg) // perhaps twice for one change
     group->broken = true;
     group->all_in = false;
     failures += !was_ready && why.code == COMMON_UNAVAILABLE;
-    pause(group);
+    form_later(group);
 }
 
 static void leave_comm(struct nccl_group *group)
@@ -154,7 +154,7 @@ static void lead(struct nccl_group *group)
         common_random(&generation, sizeof generation);
     form(group, generation, NULL);
     if (!group->comm)
-        pause(group); // there are too many
+        form_later(group); // there are too many
 }
 
 // Others: as the frame says.
@@ -172,11 +172,11 @@ static bool is_member(const struct nccl_group *group, uint64_t generation)
 }
 
 // Rank 0: what the order of operations is, nobody knows any more.
-static void give_up(struct nccl_group *group, const char *why)
+static void give_up(struct nccl_group *group, struct nccl_comm *comm, const char *why)
 {
-    group->all_in = false;
-    if (group->comm)
-        nccl_comm_break(group->comm, why);
+    if (comm == group->comm)
+        group->all_in = false;
+    nccl_comm_break(comm, why);
 }
 
 // ---- ending -------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ static void tree_done(void *arg, struct reduce_outcome *outcome)
     op->outcome = *outcome;
     bool all = outcome->result->joined == group->n;
     if (!all)
-        give_up(group, "a worker did not take its place");
+        give_up(group, op->comm, "a worker did not take its place");
     if (!any_ok(outcome->result))
         op_complete_without(op);
     else if (!all)
@@ -306,8 +306,10 @@ static void work_done(void *arg, struct nccl_work *work)
             op_complete(op);
         return;
     }
-    if (work->code == COMMON_OK || work->code == COMMON_FAILED_PRECONDITION || !root)
-        return; // whether all took part, and why not, the answers say
+    if (work->code == COMMON_OK || !root)
+        return; // whether all took part, rank 0 knows
+    if (work->code == COMMON_FAILED_PRECONDITION && !op->have_outcome)
+        return; // the answers will say why a rank had no part
     size_t len = (size_t)snprintf(text, sizeof text, "step %" PRIu64 ": %.150s", op->step.step, work->text);
     if (op->tree && len < sizeof text)
         reduce_tree_missing(op->tree, text + len, sizeof text - len);
@@ -380,7 +382,7 @@ static void invite(struct nccl_group *group, enum nccl_comm_state state, struct 
     if (state == NCCL_COMM_READY && group->ready_ns == 0)
         group->ready_ns = now;
     if (state == NCCL_COMM_READY && now - group->ready_ns > nccl_setting.patience_ns) {
-        give_up(group, "not all members came to be ready");
+        give_up(group, group->comm, "not all members came to be ready");
         return;
     }
     say->generation = nccl_comm_generation(group->comm);
