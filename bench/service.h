@@ -26,8 +26,8 @@ size_t service_partial_bytes(const struct service_geometry *g); // of one row, p
 
 // Starts the daemons of this build. NULL with the reason on stderr.
 struct harness_cluster *service_cluster(uint32_t workers, const char *memory);
-// The same with an engine: "stream", "mpi", whose workers mpirun starts, or "nccl"; and where workers compute: as
-// banyan-worker --device has it.
+// The same with an engine: "stream", "mpi", whose workers mpirun starts, or "nccl"; and where workers
+// compute: as banyan-worker --device has it.
 struct harness_cluster *service_cluster_engine(uint32_t workers, const char *memory, const char *engine,
                                                const char *device);
 
