@@ -7,13 +7,14 @@
 #define OLDEST 21800 // non-blocking communicators with a configuration
 
 struct nccl_library nccl;
+static void *library; // never closed: its threads may outlive us
 
 enum common_code nccl_library_open(struct common_error *err)
 {
     const char *path = getenv("BANYAN_NCCL_LIBRARY");
     if (!path || !*path)
         path = "libnccl.so.2";
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL); // never closed: its threads may outlive us
+    library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library)
         return common_error_set(err, COMMON_FAILED_PRECONDITION,
                                 "NCCL is not there (%s): install libnccl2, or name the file in "
