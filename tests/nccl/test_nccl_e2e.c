@@ -3,14 +3,13 @@
 // break and form anew under steps, ranks that die or hang. The device and NCCL are emulated (tests/cuda,
 // tests/nccl), or real where there is a GPU. Arguments: the device's module, the engine's, and "gpu" for real
 // ones.
-#include "tests/e2e/support.h"
+#include "tests/e2e/engines.h"
 
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +18,6 @@
 
 #include "common/clock.h"
 #include "kernels/device.h"
-#include "tests/harness/process.h"
 
 #define WORKERS 4
 #define LONG_NS (UINT64_C(100) * COMMON_NS_PER_S)
@@ -30,20 +28,6 @@ static const char *by_nccl[] = {"--device",        "cuda:0", "--device-module", 
 static char http[32];
 static const char *const with_metrics[] = {"--http", http, NULL};
 static uint16_t port;
-
-static const banyan_spec spread = {.layers = 2,
-                                   .q_heads = 8,
-                                   .kv_heads = 2,
-                                   .k_dim = 64,
-                                   .v_dim = 64,
-                                   .kv_type = BANYAN_BF16,
-                                   .chunk_tokens = 32,
-                                   .members = WORKERS};
-
-struct held { // a session and what it should hold
-    banyan_session *session;
-    struct context context;
-};
 
 static void choose_port(void)
 {
@@ -98,88 +82,17 @@ static uint64_t carried(void)
     return strtoull(line + sizeof name - 1, NULL, 10);
 }
 
-static void make(banyan_client *client, struct held *h, uint32_t members, uint64_t tokens)
-{
-    banyan_spec spec = spread;
-    spec.members = members;
-    context_init(&h->context, &spec, tokens + 64);
-    context_random(&h->context, 0, tokens + 64, tokens + members);
-    OK(banyan_session_create(client, &spec, NULL, &h->session, ERR));
-    support_fill(h->session, &h->context, 0, tokens);
-}
-
-static bool engine_is(banyan_session *session, const char *engine)
-{
-    banyan_plan_info plan;
-    OK(banyan_session_get_plan(session, &plan, ERR));
-    bool is = strcmp(plan.engine, engine) == 0;
-    banyan_plan_info_free(&plan);
-    return is;
-}
-
-static bool has_member(banyan_session *session, const char *name)
-{
-    banyan_session_info info;
-    bool has = false;
-    OK(banyan_session_get_info(session, &info, ERR));
-    for (uint32_t i = 0; i < info.n_members; i++)
-        has |= strcmp(info.members[i], name) == 0;
-    banyan_session_info_free(&info);
-    return has;
-}
-
-static banyan_code step_on(banyan_client *client, const struct held *h, uint64_t first, uint32_t rows,
-                           uint64_t timeout_ns)
-{
-    struct step step = {
-        .session = h->session, .first = first, .rows = rows, .seed = first, .timeout_ns = timeout_ns};
-    banyan_code code = step_run(client, &step);
-    if (code == BANYAN_OK)
-        context_check(&h->context, 0, first, rows, 0, step.made_q, step.o, step.lse, NULL, "step");
-    step_free(&step);
-    return code;
-}
-
 // Steps until a communicator carries them.
 static void await_carried(banyan_client *client, const struct held *h)
 {
     uint64_t before = carried();
     uint64_t until = support_now_ns() + 60 * COMMON_NS_PER_S;
     while (carried() == before) {
-        OK(step_on(client, h, 150, 1, LONG_NS));
+        OK(held_step(client, h, 150, 1, LONG_NS));
         if (support_now_ns() > until)
             fail_msg("no communicator was formed");
         support_sleep_ms(10);
     }
-}
-
-static void same_bits_again(banyan_client *client, const struct held *h, const struct step *kept, int times)
-{
-    for (int i = 0; i < times; i++) {
-        struct step again = {
-            .session = h->session, .first = kept->first, .rows = kept->rows, .seed = kept->seed};
-        OK(step_run(client, &again));
-        assert_true(step_same_bits(kept, &again));
-        assert_int_equal(kept->digest, again.digest);
-        step_free(&again);
-    }
-}
-
-// Steps of one row, of many (cut into slabs), and tokens that are appended, layer by layer.
-static void exercise(banyan_client *client, struct held *h, uint64_t tokens)
-{
-    struct worst worst = {0};
-    support_check_step(client, h->session, &h->context, 0, tokens - 1, 1, 0, &worst, "the last row");
-    support_check_step(client, h->session, &h->context, 1, 0, (uint32_t)tokens, 0, &worst, "all rows");
-    for (uint64_t at = tokens; at < tokens + 8; at++)
-        for (uint32_t layer = 0; layer < spread.layers; layer++) {
-            struct step step = {.session = h->session, .layer = layer, .first = at, .rows = 1, .seed = at};
-            step_append(&step, &h->context);
-            OK(step_run(client, &step));
-            context_check(&h->context, layer, at, 1, 0, step.made_q, step.o, step.lse, &worst, "appended");
-            step_free(&step);
-        }
-    printf("largest error %.3f of the bound (o), %.3f (lse)\n", worst.o, worst.lse);
 }
 
 // The first step goes by stream, as nothing is formed yet; later ones by the communicator, with the same bits
@@ -192,7 +105,7 @@ static void exact_and_the_bits_of_stream(void **state)
     static const uint32_t members[] = {WORKERS, 2, 1};
     for (size_t m = 0; m < sizeof members / sizeof *members; m++) {
         struct held h;
-        make(client, &h, members[m], 300);
+        held_make(client, &h, members[m], 300);
         assert_true(
             engine_is(h.session, members[m] > 1 ? "nccl" : "stream")); // alone there is nothing to merge
         struct step kept = {.session = h.session, .first = 297, .rows = 3, .seed = 77};
@@ -202,10 +115,10 @@ static void exact_and_the_bits_of_stream(void **state)
         if (members[m] > 1) {
             await_carried(client, &h);
             before = carried();
-            same_bits_again(client, &h, &kept, 50);
+            held_same_bits(client, &h, &kept, 50);
             assert_int_equal(carried(), before + 50);
         }
-        exercise(client, &h, 300);
+        held_exercise(client, &h, 300);
         step_free(&kept);
         support_drop(h.session, &h.context);
     }
@@ -222,36 +135,19 @@ static void exact_by_sums(void **state)
     environment("BANYAN_NCCL_ALGORITHM", NULL);
     banyan_client *client = support_connect(cluster, "unix");
     struct held h;
-    make(client, &h, WORKERS, 300);
+    held_make(client, &h, WORKERS, 300);
     struct step by_stream = {.session = h.session, .first = 250, .rows = 3, .seed = 77}, kept = by_stream;
     OK(step_run(client, &by_stream));
     await_carried(client, &h);
     OK(step_run(client, &kept));
     assert_int_not_equal(kept.digest, by_stream.digest);
-    same_bits_again(client, &h, &kept, 30);
-    exercise(client, &h, 300);
+    held_same_bits(client, &h, &kept, 30);
+    held_exercise(client, &h, 300);
     step_free(&kept);
     step_free(&by_stream);
     support_drop(h.session, &h.context);
     banyan_disconnect(client);
     support_stop(cluster);
-}
-
-// User and system time of a process, in ticks.
-static unsigned long long ticks_of(int pid)
-{
-    char path[64], text[1024] = "";
-    unsigned long long user = 0, system = 0;
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    FILE *file = fopen(path, "re");
-    assert_non_null(file);
-    assert_true(fread(text, 1, sizeof text - 1, file) > 0);
-    fclose(file);
-    const char *after = strrchr(text, ')');
-    assert_non_null(after);
-    assert_int_equal(
-        sscanf(after + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu", &user, &system), 2);
-    return user + system;
 }
 
 static void idle_workers_burn_nothing(void **state)
@@ -260,57 +156,15 @@ static void idle_workers_burn_nothing(void **state)
     struct harness_cluster *cluster = start();
     banyan_client *client = support_connect(cluster, "unix");
     struct held h;
-    unsigned long long before[WORKERS];
-    make(client, &h, WORKERS, 200);
+    held_make(client, &h, WORKERS, 200);
     await_carried(client, &h);
-    support_sleep_ms(100);
-    for (uint32_t i = 0; i < WORKERS; i++)
-        before[i] = ticks_of(harness_cluster_pid(cluster, i));
-    uint64_t started = support_now_ns();
-    support_sleep_ms(1000);
-    unsigned long long ticks =
-        (unsigned long long)sysconf(_SC_CLK_TCK) * (support_now_ns() - started) / COMMON_NS_PER_S;
-    for (uint32_t i = 0; i < WORKERS; i++) {
-        unsigned long long used = ticks_of(harness_cluster_pid(cluster, i)) - before[i];
-        if (used > ticks / 10)
-            fail_msg("worker %u used %llu ticks of %llu", i, used, ticks);
-    }
+    workers_are_idle(cluster, WORKERS);
     support_drop(h.session, &h.context);
     banyan_disconnect(client);
     support_stop(cluster);
 }
 
 // ---- what goes wrong ----------------------------------------------------------------------------
-
-struct stepper { // steps without a pause, from a thread
-    banyan_client *client;
-    struct held *held;
-    _Atomic bool stop;
-    _Atomic unsigned done;
-    _Atomic banyan_code failed;
-    char text[512]; // written before failed is
-};
-
-static void *keep_stepping(void *arg)
-{
-    struct stepper *s = arg;
-    while (!s->stop && s->failed == BANYAN_OK) {
-        banyan_code code = step_on(s->client, s->held, 199, 1, LONG_NS);
-        if (code != BANYAN_OK)
-            snprintf(s->text, sizeof s->text, "%s", support_error.message);
-        s->failed = code;
-        s->done++;
-    }
-    return NULL;
-}
-
-static void await_steps(struct stepper *s, unsigned more)
-{
-    unsigned target = s->done + more;
-    EVENTUALLY(60, s->done >= target || s->failed != BANYAN_OK);
-    if (s->failed != BANYAN_OK)
-        fail_msg("a step failed: %s", s->text);
-}
 
 // A worker dies under steps: those that need it fail and say so, those of other members go on by their own
 // communicator; a session of its successor and the survivors forms another.
@@ -321,26 +175,25 @@ static void a_worker_dies(void **state)
     banyan_client *client = support_connect(cluster, "unix");
     struct held pair, wide, fresh;
     pthread_t thread;
-    uint32_t victim = 0;
-    make(client, &pair, 2, 200);
-    make(client, &wide, WORKERS, 200);
+    uint32_t victim;
+    held_make(client, &pair, 2, 200);
+    held_make(client, &wide, WORKERS, 200);
     await_carried(client, &pair);
     await_carried(client, &wide);
-    while (has_member(pair.session, harness_cluster_worker_name(cluster, victim)))
-        victim++;
+    victim = no_member(cluster, pair.session);
     struct stepper stepper = {.client = client, .held = &pair};
-    assert_int_equal(pthread_create(&thread, NULL, keep_stepping, &stepper), 0);
-    await_steps(&stepper, 50);
+    assert_int_equal(pthread_create(&thread, NULL, stepper_run, &stepper), 0);
+    stepper_await(&stepper, 50);
     harness_cluster_signal(cluster, victim, SIGKILL);
-    FAILS(BANYAN_UNAVAILABLE, "MISSING_RANGE", step_on(client, &wide, 199, 1, LONG_NS));
+    FAILS(BANYAN_UNAVAILABLE, "MISSING_RANGE", held_step(client, &wide, 199, 1, LONG_NS));
     assert_string_equal(ERR->worker, harness_cluster_worker_name(cluster, victim));
     uint64_t before = carried();
-    await_steps(&stepper, 50);
+    stepper_await(&stepper, 50);
     assert_true(carried() > before);
     assert_true(harness_cluster_restart(cluster, victim));
-    make(client, &fresh, WORKERS, 200);
+    held_make(client, &fresh, WORKERS, 200);
     EVENTUALLY(30, engine_is(fresh.session, "nccl"));
-    await_steps(&stepper, 50);
+    stepper_await(&stepper, 50);
     stepper.stop = true;
     pthread_join(thread, NULL);
     assert_int_equal(stepper.failed, BANYAN_OK);
@@ -359,21 +212,20 @@ static void a_worker_hangs(void **state)
     struct harness_cluster *cluster = start();
     banyan_client *client = support_connect(cluster, "unix");
     struct held pair, wide;
-    uint32_t hung = 0;
-    make(client, &pair, 2, 200);
-    make(client, &wide, WORKERS, 200);
+    uint32_t hung;
+    held_make(client, &pair, 2, 200);
+    held_make(client, &wide, WORKERS, 200);
     await_carried(client, &pair);
     await_carried(client, &wide);
-    while (has_member(pair.session, harness_cluster_worker_name(cluster, hung)))
-        hung++;
+    hung = no_member(cluster, pair.session);
     harness_cluster_signal(cluster, hung, SIGSTOP);
-    FAILS(BANYAN_DEADLINE_EXCEEDED, NULL, step_on(client, &wide, 199, 1, COMMON_NS_PER_S / 2));
-    OK(step_on(client, &pair, 199, 1, 0));
-    FAILS(BANYAN_DEADLINE_EXCEEDED, NULL, step_on(client, &wide, 0, 200, COMMON_NS_PER_S / 2));
+    FAILS(BANYAN_DEADLINE_EXCEEDED, NULL, held_step(client, &wide, 199, 1, COMMON_NS_PER_S / 2));
+    OK(held_step(client, &pair, 199, 1, 0));
+    FAILS(BANYAN_DEADLINE_EXCEEDED, NULL, held_step(client, &wide, 0, 200, COMMON_NS_PER_S / 2));
     harness_cluster_signal(cluster, hung, SIGCONT);
-    OK(step_on(client, &wide, 199, 1, LONG_NS));
-    OK(step_on(client, &wide, 0, 200, LONG_NS));
-    OK(step_on(client, &pair, 199, 1, 0));
+    OK(held_step(client, &wide, 199, 1, LONG_NS));
+    OK(held_step(client, &wide, 0, 200, LONG_NS));
+    OK(held_step(client, &pair, 199, 1, 0));
     await_carried(client, &wide);
     support_drop(wide.session, &wide.context);
     support_drop(pair.session, &pair.context);
@@ -403,16 +255,16 @@ static void one_fault(const char *name, const char *value, const char *says)
     environment(name, NULL);
     banyan_client *client = support_connect(cluster, "unix");
     struct held h;
-    make(client, &h, WORKERS, 200);
+    held_make(client, &h, WORKERS, 200);
     uint64_t until = support_now_ns() + 60 * COMMON_NS_PER_S;
     while (!some_log_has(cluster, says)) {
         for (int i = 0; i < 10; i++)
-            OK(step_on(client, &h, 199, 1, LONG_NS));
+            OK(held_step(client, &h, 199, 1, LONG_NS));
         if (support_now_ns() > until)
             fail_msg("no log says '%s'", says);
     }
     await_carried(client, &h);
-    OK(step_on(client, &h, 0, 200, LONG_NS));
+    OK(held_step(client, &h, 0, 200, LONG_NS));
     support_drop(h.session, &h.context);
     banyan_disconnect(client);
     support_stop(cluster);
@@ -442,15 +294,15 @@ static void no_communicator_at_all(void **state)
     banyan_client *client = support_connect(cluster, "unix");
     struct held h;
     harness_cluster_allow_error(cluster, "engine=nccl works no more");
-    make(client, &h, WORKERS, 200);
+    held_make(client, &h, WORKERS, 200);
     uint64_t until = support_now_ns() + 60 * COMMON_NS_PER_S;
     while (!engine_is(h.session, "stream")) {
-        OK(step_on(client, &h, 199, 1, LONG_NS));
+        OK(held_step(client, &h, 199, 1, LONG_NS));
         if (support_now_ns() > until)
             fail_msg("the engine is not given up");
     }
     assert_int_equal(carried(), 0);
-    OK(step_on(client, &h, 199, 1, LONG_NS));
+    OK(held_step(client, &h, 199, 1, LONG_NS));
 
     // Started again without the fault, the workers have the engine again.
     struct held fresh;
@@ -458,7 +310,7 @@ static void no_communicator_at_all(void **state)
         harness_cluster_signal(cluster, i, SIGKILL);
     for (uint32_t i = 0; i < WORKERS; i++)
         assert_true(harness_cluster_restart(cluster, i));
-    make(client, &fresh, WORKERS, 200);
+    held_make(client, &fresh, WORKERS, 200);
     EVENTUALLY(30, engine_is(fresh.session, "nccl"));
     await_carried(client, &fresh);
     support_drop(fresh.session, &fresh.context);
@@ -476,9 +328,9 @@ static void steps_that_come_one_by_one(void **state)
     environment("BANYAN_NCCL_PATIENCE_MS", NULL);
     banyan_client *client = support_connect(cluster, "unix");
     struct held h;
-    make(client, &h, WORKERS, 200);
+    held_make(client, &h, WORKERS, 200);
     for (int i = 0; i < 6; i++) {
-        OK(step_on(client, &h, 199, 1, LONG_NS));
+        OK(held_step(client, &h, 199, 1, LONG_NS));
         support_sleep_ms(1500);
     }
     assert_true(carried() > 0);
@@ -500,14 +352,14 @@ static void a_stuck_plan_holds_up_no_other(void **state)
     environment("BANYAN_NCCL_PATIENCE_MS", NULL);
     banyan_client *client = support_connect(cluster, "unix");
     struct held wide, pair;
-    make(client, &wide, WORKERS, 200);
-    make(client, &pair, 2, 2000);
+    held_make(client, &wide, WORKERS, 200);
+    held_make(client, &pair, 2, 2000);
     banyan_code code = BANYAN_OK;
     for (int i = 0; i < 1000 && code == BANYAN_OK; i++)
-        code = step_on(client, &wide, 199, 1, 2 * COMMON_NS_PER_S);
+        code = held_step(client, &wide, 199, 1, 2 * COMMON_NS_PER_S);
     assert_int_equal(code, BANYAN_DEADLINE_EXCEEDED);
     for (uint32_t rows = 1; rows <= 1024; rows *= 4)
-        OK(step_on(client, &pair, 0, rows, LONG_NS));
+        OK(held_step(client, &pair, 0, rows, LONG_NS));
     support_drop(pair.session, &pair.context);
     banyan_session_close(wide.session);
     context_free(&wide.context);
@@ -519,17 +371,10 @@ static void a_stuck_plan_holds_up_no_other(void **state)
 
 static void run_worker(const char *device, const char *says)
 {
-    char program[4096];
-    char *argv[] = {
-        program,        (char *)"--coordinator",   (char *)"tcp://127.0.0.1:1", (char *)"--device",
-        (char *)device, (char *)"--device-module", (char *)device_module,       (char *)"--engine",
-        (char *)"nccl", (char *)"--engine-module", (char *)engine_module,       NULL};
-    struct harness_output output;
-    assert_true(harness_program_path("banyan-worker", program, sizeof program));
-    assert_true(harness_run(argv, NULL, LONG_NS, &output));
-    if (output.exit_code != 3 || !strstr(output.err, says))
-        fail_msg("code %d, and not '%s': %s", output.exit_code, says, output.err);
-    harness_output_free(&output);
+    const char *const arguments[] = {"--device",        device,        "--device-module",
+                                     device_module,     "--engine",    "nccl",
+                                     "--engine-module", engine_module, NULL};
+    worker_refuses(arguments, 3, says);
 }
 
 static void what_is_missing_is_said(void **state)
