@@ -35,14 +35,14 @@ static void tree_of(uint32_t n, uint32_t fan, int32_t *parents)
         parents[r] = nodes[r].parent;
 }
 
-// Steps until all ranks take part in them.
-static void await_collective(struct ranks *ranks, uint32_t n)
+// Steps of that number until all ranks take part in them.
+static void await_collective(struct ranks *ranks, uint32_t n, uint64_t number)
 {
     struct script script = SCRIPT_PLAIN;
     uint32_t joined = 0;
     for (int tries = 0; joined != n; tries++) {
         struct reduce_outcome outcome;
-        struct proto_step *step = step_new(0, &script, SHAPES, 1);
+        struct proto_step *step = step_new(number, &script, SHAPES, 1);
         ranks_run(ranks, step, &outcome);
         assert_int_equal(outcome.code, COMMON_OK);
         joined = outcome.result->joined;
@@ -60,12 +60,12 @@ static struct ranks *start(void **state, uint32_t n, const int32_t *parents)
         .ops = ops_of(state), .n = n, .parents = parents, .absent = NO_RANK};
     struct ranks *ranks = ranks_start(&options);
     if (is_collective && n > 1)
-        await_collective(ranks, n);
+        await_collective(ranks, n, 0);
     return ranks;
 }
 
-static void run_and_compare(struct ranks *ranks, const struct proto_step *step, const int32_t *parents,
-                            uint32_t n)
+static void run_and_compare_as(struct ranks *ranks, const struct proto_step *step, const int32_t *parents,
+                               uint32_t n, bool joined)
 {
     struct script script;
     struct reduce_outcome outcome;
@@ -74,10 +74,16 @@ static void run_and_compare(struct ranks *ranks, const struct proto_step *step, 
     ranks_run(ranks, step, &outcome);
     expect(step, &script, parents, n, &expected);
     assert_expected(step, &outcome, &expected);
-    if (is_collective && n > 1)
+    if (is_collective && n > 1 && joined)
         assert_int_equal(outcome.result->joined, n); // it did not go by stream
     expected_clear(&expected);
     outcome_clear(&outcome);
+}
+
+static void run_and_compare(struct ranks *ranks, const struct proto_step *step, const int32_t *parents,
+                            uint32_t n)
+{
+    run_and_compare_as(ranks, step, parents, n, true);
 }
 
 // ---- tests --------------------------------------------------------------------------------------
@@ -316,6 +322,38 @@ static void test_a_rank_that_vanishes_fails_the_step(void **state)
     }
 }
 
+// A rank that never begins a step fails it, and no other: those that come next have their answers, whatever
+// was carried in an order that this rank has no part in.
+static void test_a_rank_that_refuses(void **state)
+{
+    const int32_t parents[] = {-1, 0, 0, 2};
+    for (uint32_t refuse = 1; refuse < 4; refuse++) {
+        struct ranks *ranks = start(state, 4, parents);
+        struct script script = SCRIPT_PLAIN;
+        struct reduce_outcome outcome;
+        script.refuse = refuse;
+        struct proto_step *step = step_new(1, &script, SHAPES, N_SHAPES);
+        ranks_run(ranks, step, &outcome);
+        assert_int_equal(outcome.code, COMMON_OK);
+        for (uint32_t k = 0; k < N_SHAPES; k++) {
+            assert_int_equal(outcome.result->items[k].code, COMMON_RESOURCE_EXHAUSTED);
+            assert_string_equal(outcome.result->items[k].worker, ranks_name(refuse));
+            assert_identity(step, k, &outcome);
+        }
+        outcome_clear(&outcome);
+        step_free(step);
+        script.refuse = NO_RANK;
+        for (uint32_t i = 0; i < 20; i++) {
+            step = step_new(i + 2, &script, SHAPES, N_SHAPES);
+            run_and_compare_as(ranks, step, parents, 4, false);
+            step_free(step);
+        }
+        if (is_collective)
+            await_collective(ranks, 4, 100);
+        ranks_stop(ranks);
+    }
+}
+
 static void test_cancel(void **state)
 {
     const int32_t parents[] = {-1, 0, 0, 2};
@@ -417,6 +455,7 @@ int engine_conformance_run(const struct reduce_engine_ops *ops, bool collective)
         cmocka_unit_test_prestate(test_kv_goes_only_towards_holders, state),
         cmocka_unit_test_prestate(test_traces_of_all_ranks, state),
         cmocka_unit_test_prestate(test_a_rank_that_vanishes_fails_the_step, state),
+        cmocka_unit_test_prestate(test_a_rank_that_refuses, state),
         cmocka_unit_test_prestate(test_cancel, state),
         cmocka_unit_test_prestate(test_close_ends_steps, state),
         cmocka_unit_test_prestate(test_bad_groups_are_refused, state),

@@ -26,11 +26,12 @@ struct script {
     uint32_t vanish; // this rank closes its server when the frame comes
     uint32_t hang;   // this rank never contributes
     uint32_t wrong;  // this rank answers with too few bytes
+    uint32_t refuse; // this rank does not begin the step, as if it had no memory
 };
 
 #define SCRIPT_PLAIN                                                                                         \
     {                                                                                                        \
-        .seed = 1, .vanish = NO_RANK, .hang = NO_RANK, .wrong = NO_RANK                                      \
+        .seed = 1, .vanish = NO_RANK, .hang = NO_RANK, .wrong = NO_RANK, .refuse = NO_RANK                   \
     }
 
 struct shape { // of an item's partial

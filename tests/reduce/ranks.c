@@ -186,6 +186,11 @@ static void handle_step(void *arg, struct proto_request *request)
     rank->counts.with_kv += served->step->has_kv;
     rank->counts.out_of_order |= served->step->step < rank->last_step;
     rank->last_step = served->step->step;
+    if (served->script.refuse == rank->self) {
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "this rank has no memory", NULL, 0);
+        served_free(served);
+        return;
+    }
     if (served->script.vanish == rank->self) {
         common_loop_post(rank->loop, vanish, rank); // not on the stack of its own link
         served->script.hang = rank->self;
