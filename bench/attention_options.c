@@ -6,56 +6,13 @@
 
 #include "bench/attention_data.h"
 #include "bench/attention_team.h"
+#include "bench/lists.h"
 #include "common/options.h"
 #include "kernels/attention.h"
 
-static const uint64_t contexts[] = {4096, 16384, 65536, 131072, 262144}, groups[] = {1, 4, 8},
-                      rows[] = {1, 4, 64};
-
-static bool wrong(const char *option, const char *why)
-{
-    fprintf(stderr, "attention: --%s: %s; try 'attention --help'\n", option, why);
-    return false;
-}
-
-// Numbers separated by commas, each a size (4096, 128K) or a KV type, within [1, most].
-static bool parse_list(const char *option, const char *text, uint64_t most, struct attention_list *out)
-{
-    bool types = most == 0;
-    char what[160];
-    out->n = 0;
-    while (text) {
-        const char *comma = strchr(text, ',');
-        size_t len = comma ? (size_t)(comma - text) : strlen(text);
-        char one[24] = "";
-        uint64_t value = 0;
-        if (len < sizeof one)
-            memcpy(one, text, len);
-        if (types)
-            value = attention_kv_find(text, len);
-        bool ok = types ? value != 0
-                        : *one && common_parse_size(one, &value) == COMMON_OK && value > 0 && value <= most;
-        if (!ok) {
-            if (types)
-                snprintf(what, sizeof what, "'%.*s' is not one of f32, f16, bf16, int8, fp8", (int)len, text);
-            else
-                snprintf(what, sizeof what, "'%.*s' is not a number from 1 to %llu", (int)len, text,
-                         (unsigned long long)most);
-            return wrong(option, what);
-        }
-        if (out->n == ATTENTION_LIST_MOST)
-            return wrong(option, "too many values");
-        out->at[out->n++] = value;
-        text = comma ? comma + 1 : NULL;
-    }
-    return true;
-}
-
-static void default_list(struct attention_list *list, const uint64_t *values, uint32_t n)
-{
-    memcpy(list->at, values, n * sizeof *values);
-    list->n = n;
-}
+static const struct lists_program program = {.name = "attention",
+                                             .kv_find = attention_kv_find,
+                                             .shown = SIZE_MAX};
 
 static bool parse_kernels(const char *names)
 {
@@ -63,7 +20,7 @@ static bool parse_kernels(const char *names)
         return true;
     char copy[256], *rest = NULL;
     if (snprintf(copy, sizeof copy, "%s", names) >= (int)sizeof copy)
-        return wrong("kernel", "too long");
+        return lists_wrong(&program, "kernel", "too long");
     for (char *name = strtok_r(copy, ",", &rest); name; name = strtok_r(NULL, ",", &rest)) {
         if (!kernels_attention_find(name)) {
             char what[512];
@@ -74,7 +31,7 @@ static bool parse_kernels(const char *names)
                 if (kernels_attention_usable(kernel) && at < sizeof what)
                     at += (size_t)snprintf(what + at, sizeof what - at, " %s", kernel->name);
             }
-            return wrong("kernel", what);
+            return lists_wrong(&program, "kernel", what);
         }
     }
     return true;
@@ -87,26 +44,10 @@ enum common_code attention_options_parse(int argc, char **argv, struct attention
     uint32_t cpus = attention_team_cpus();
     *o = (struct attention_options){.kv_heads = 8, .dim = 128, .threads = cpus, .samples = 9};
     const struct common_option table[] = {
-        {.name = "context",
-         .type = COMMON_OPTION_STRING,
-         .out = &context,
-         .arg = "N,...",
-         .help = "keys (default 4K,16K,64K,128K,256K)"},
-        {.name = "kv",
-         .type = COMMON_OPTION_STRING,
-         .out = &kv,
-         .arg = "TYPE,...",
-         .help = "f32, f16, bf16, int8, fp8 (default: all)"},
-        {.name = "group",
-         .type = COMMON_OPTION_STRING,
-         .out = &group,
-         .arg = "N,...",
-         .help = "query heads a KV head (default 1,4,8)"},
-        {.name = "rows",
-         .type = COMMON_OPTION_STRING,
-         .out = &row,
-         .arg = "N,...",
-         .help = "query rows, the last ones of the context (default 1,4,64)"},
+        lists_option(LISTS_CONTEXT, &context),
+        lists_option(LISTS_KV, &kv),
+        lists_option(LISTS_GROUP, &group),
+        lists_option(LISTS_ROWS, &row),
         {.name = "kv-heads",
          .type = COMMON_OPTION_U64,
          .out = &o->kv_heads,
@@ -188,25 +129,23 @@ enum common_code attention_options_parse(int argc, char **argv, struct attention
             fprintf(stderr, "attention: %s\n", err.message);
         return code;
     }
+    o->context = lists_default(LISTS_CONTEXT);
+    o->kv = lists_default(LISTS_KV);
+    o->group = lists_default(LISTS_GROUP);
+    o->rows = lists_default(LISTS_ROWS);
     if (o->cost) {
-        default_list(&o->context, (const uint64_t[]){16, 64, 256, 1024, 4096}, 5);
+        o->context = (struct lists_values){{16, 64, 256, 1024, 4096}, 5};
+        o->rows = (struct lists_values){{1}, 1};
         o->kv_heads = 1;
     } else if (quick) {
-        default_list(&o->context, (const uint64_t[]){512, 1000}, 2);
+        o->context = (struct lists_values){{512, 1000}, 2};
         o->kv_heads = 2;
         o->samples = 3;
-    } else {
-        default_list(&o->context, contexts, sizeof contexts / sizeof *contexts);
     }
-    default_list(&o->group, groups, sizeof groups / sizeof *groups);
-    default_list(&o->rows, rows, o->cost ? 1 : sizeof rows / sizeof *rows);
-    default_list(&o->kv,
-                 (const uint64_t[]){KERNELS_KV_F32, KERNELS_KV_F16, KERNELS_KV_BF16, KERNELS_KV_INT8,
-                                    KERNELS_KV_FP8},
-                 5);
-    if ((context && !parse_list("context", context, 1u << 26, &o->context)) ||
-        (kv && !parse_list("kv", kv, 0, &o->kv)) || (group && !parse_list("group", group, 256, &o->group)) ||
-        (row && !parse_list("rows", row, 4096, &o->rows)) || !parse_kernels(o->kernel))
+    if (!lists_parse(&program, LISTS_CONTEXT, context, &o->context) ||
+        !lists_parse(&program, LISTS_KV, kv, &o->kv) ||
+        !lists_parse(&program, LISTS_GROUP, group, &o->group) ||
+        !lists_parse(&program, LISTS_ROWS, row, &o->rows) || !parse_kernels(o->kernel))
         return COMMON_INVALID_ARGUMENT;
     o->isa = READER_AVX512;
     while (!reader_isa_usable(o->isa))
@@ -216,7 +155,7 @@ enum common_code attention_options_parse(int argc, char **argv, struct attention
         for (o->isa = READER_PORTABLE; o->isa <= best && strcmp(isa, reader_isa_name(o->isa)) != 0; o->isa++)
             ;
         if (o->isa > best) {
-            wrong("isa", "not one of portable, avx2, avx512, or not of this CPU");
+            lists_wrong(&program, "isa", "not one of portable, avx2, avx512, or not of this CPU");
             return COMMON_INVALID_ARGUMENT;
         }
     }

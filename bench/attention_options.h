@@ -6,18 +6,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "bench/lists.h"
 #include "bench/reader.h"
 #include "common/status.h"
 
-enum { ATTENTION_LIST_MOST = 16, ATTENTION_SAMPLES_MOST = 64 };
-
-struct attention_list {
-    uint64_t at[ATTENTION_LIST_MOST];
-    uint32_t n;
-};
+enum { ATTENTION_SAMPLES_MOST = 64 };
 
 struct attention_options {
-    struct attention_list context, kv, group, rows;
+    struct lists_values context, kv, group, rows;
     uint64_t kv_heads, dim, threads, samples;
     const char *kernel, *peers; // NULL: not given
     enum reader_isa isa;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/lists.h"
 #include "common/options.h"
 #include "kernels/attention.h"
 
@@ -19,50 +20,16 @@ const char *device_options_kv_name(uint64_t kv)
     return kv_names[kv];
 }
 
-static bool wrong(const char *option, const char *why)
+static enum kernels_kv_type kv_find(const char *text, size_t len)
 {
-    fprintf(stderr, "device: --%s: %s; try 'device --help'\n", option, why);
-    return false;
-}
-
-// A size (4096, 128K) within [1, most] or, where most is 0, a KV type. 0: neither.
-static uint64_t parse_value(const char *text, uint64_t most)
-{
-    uint64_t value = 0;
-    if (most > 0)
-        return *text && common_parse_size(text, &value) == COMMON_OK && value <= most ? value : 0;
-    for (uint64_t kv = KERNELS_KV_F32; kv <= KERNELS_KV_FP8; kv++)
-        value = strcmp(text, kv_names[kv]) == 0 ? kv : value;
-    return value;
-}
-
-// Values separated by commas. NULL leaves the list as it is.
-static bool parse_list(const char *option, const char *text, uint64_t most, struct device_list *out)
-{
-    if (text)
-        out->n = 0;
-    while (text) {
-        const char *comma = strchr(text, ',');
-        size_t len = comma ? (size_t)(comma - text) : strlen(text);
-        char one[24] = "", what[160];
-        if (len < sizeof one)
-            memcpy(one, text, len);
-        uint64_t value = parse_value(one, most);
-        if (value == 0 && most == 0)
-            snprintf(what, sizeof what, "'%.*s' is not one of f32, f16, bf16, int8, fp8",
-                     (int)(len < 64 ? len : 64), text);
-        else if (value == 0)
-            snprintf(what, sizeof what, "'%.*s' is not a number from 1 to %llu", (int)(len < 64 ? len : 64),
-                     text, (unsigned long long)most);
-        if (value == 0)
-            return wrong(option, what);
-        if (out->n == DEVICE_LIST_MOST)
-            return wrong(option, "too many values");
-        out->at[out->n++] = value;
-        text = comma ? comma + 1 : NULL;
+    for (unsigned kv = KERNELS_KV_F32; kv <= KERNELS_KV_FP8; kv++) {
+        if (strlen(kv_names[kv]) == len && !memcmp(kv_names[kv], text, len))
+            return kv;
     }
-    return true;
+    return 0;
 }
+
+static const struct lists_program program = {.name = "device", .kv_find = kv_find, .shown = 64};
 
 // "cuda:0"
 static bool parse_device(const char *wanted, struct device_options *o)
@@ -71,7 +38,7 @@ static bool parse_device(const char *wanted, struct device_options *o)
     size_t len = colon ? (size_t)(colon - wanted) : 0, digits = colon ? strlen(colon + 1) : 0;
     if (len < 1 || len >= sizeof o->name || strspn(wanted, "abcdefghijklmnopqrstuvwxyz0123456789-") != len ||
         digits < 1 || digits > 4 || strspn(colon + 1, "0123456789") != digits)
-        return wrong("device", "it is NAME:INDEX as cuda:0");
+        return lists_wrong(&program, "device", "it is NAME:INDEX as cuda:0");
     memcpy(o->name, wanted, len);
     o->name[len] = '\0';
     o->index = (uint32_t)strtoul(colon + 1, NULL, 10);
@@ -94,16 +61,15 @@ static bool parse(const struct common_command *command, int argc, char **argv, e
 enum common_code device_options_parse(int argc, char **argv, struct device_options *o)
 {
     const char *context = NULL, *kv = NULL, *group = NULL, *rows = NULL, *batch = NULL, *device = "cuda:0";
-    *o = (struct device_options){
-        .context = {{4096, 16384, 65536, 131072, 262144}, 5},
-        .kv = {{KERNELS_KV_F32, KERNELS_KV_F16, KERNELS_KV_BF16, KERNELS_KV_INT8, KERNELS_KV_FP8}, 5},
-        .group = {{1, 4, 8}, 3},
-        .rows = {{1, 4, 64}, 3},
-        .batch = {{1}, 1},
-        .kv_heads = 8,
-        .dim = 128,
-        .samples = 9,
-        .rotate_bytes = (uint64_t)256 << 20};
+    *o = (struct device_options){.context = lists_default(LISTS_CONTEXT),
+                                 .kv = lists_default(LISTS_KV),
+                                 .group = lists_default(LISTS_GROUP),
+                                 .rows = lists_default(LISTS_ROWS),
+                                 .batch = lists_default(LISTS_BATCH),
+                                 .kv_heads = 8,
+                                 .dim = 128,
+                                 .samples = 9,
+                                 .rotate_bytes = (uint64_t)256 << 20};
     const struct common_option table[] = {
         {.name = "device",
          .type = COMMON_OPTION_STRING,
@@ -115,31 +81,11 @@ enum common_code device_options_parse(int argc, char **argv, struct device_optio
          .out = &o->module,
          .arg = "PATH",
          .help = "its module (default: banyan-NAME.so beside the program or in ../lib)"},
-        {.name = "context",
-         .type = COMMON_OPTION_STRING,
-         .out = &context,
-         .arg = "N,...",
-         .help = "keys (default 4K,16K,64K,128K,256K)"},
-        {.name = "kv",
-         .type = COMMON_OPTION_STRING,
-         .out = &kv,
-         .arg = "TYPE,...",
-         .help = "f32, f16, bf16, int8, fp8 (default: all)"},
-        {.name = "group",
-         .type = COMMON_OPTION_STRING,
-         .out = &group,
-         .arg = "N,...",
-         .help = "query heads a KV head (default 1,4,8)"},
-        {.name = "rows",
-         .type = COMMON_OPTION_STRING,
-         .out = &rows,
-         .arg = "N,...",
-         .help = "query rows, the last ones of the context (default 1,4,64)"},
-        {.name = "batch",
-         .type = COMMON_OPTION_STRING,
-         .out = &batch,
-         .arg = "N,...",
-         .help = "sequences a step, each with K and V of its own (default 1)"},
+        lists_option(LISTS_CONTEXT, &context),
+        lists_option(LISTS_KV, &kv),
+        lists_option(LISTS_GROUP, &group),
+        lists_option(LISTS_ROWS, &rows),
+        lists_option(LISTS_BATCH, &batch),
         {.name = "kv-heads",
          .type = COMMON_OPTION_U64,
          .out = &o->kv_heads,
@@ -198,8 +144,10 @@ enum common_code device_options_parse(int argc, char **argv, struct device_optio
     enum common_code code;
     if (!parse(&command, argc, argv, &code))
         return code;
-    bool ok = parse_device(device, o) && parse_list("context", context, 1u << 26, &o->context) &&
-              parse_list("kv", kv, 0, &o->kv) && parse_list("group", group, 256, &o->group) &&
-              parse_list("rows", rows, 4096, &o->rows) && parse_list("batch", batch, 1024, &o->batch);
+    bool ok = parse_device(device, o) && lists_parse(&program, LISTS_CONTEXT, context, &o->context) &&
+              lists_parse(&program, LISTS_KV, kv, &o->kv) &&
+              lists_parse(&program, LISTS_GROUP, group, &o->group) &&
+              lists_parse(&program, LISTS_ROWS, rows, &o->rows) &&
+              lists_parse(&program, LISTS_BATCH, batch, &o->batch);
     return ok ? COMMON_OK : COMMON_INVALID_ARGUMENT;
 }

@@ -6,17 +6,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "bench/lists.h"
 #include "common/status.h"
 
-enum { DEVICE_LIST_MOST = 16, DEVICE_SAMPLES_MOST = 64 };
-
-struct device_list {
-    uint64_t at[DEVICE_LIST_MOST];
-    uint32_t n;
-};
+enum { DEVICE_SAMPLES_MOST = 64 };
 
 struct device_options {
-    struct device_list context, kv, group, rows, batch; // kv: enum kernels_kv_type
+    struct lists_values context, kv, group, rows, batch;
     uint64_t kv_heads, dim, samples, rotate_bytes;
     char name[32]; // of the module: "cuda"
     uint32_t index;
