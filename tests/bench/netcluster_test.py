@@ -29,8 +29,8 @@ class Netcluster(unittest.TestCase):
                  "s = socket.create_server(('10.77.0.1', 7000))\n"
                  f"p = subprocess.Popen([os.environ['NETCLUSTER_AGENT'], '10.77.0.4', {ask!r}])\n"
                  "c, peer = s.accept()\n"
+                 "print(peer[0], os.environ['NETCLUSTER_HOSTS'], flush=True)\n"  # before the other one speaks
                  "c.sendall(b'hello'); c.close()\n"
-                 "print(peer[0], os.environ['NETCLUSTER_HOSTS'], flush=True)\n"
                  "raise SystemExit(p.wait() or 7)")
         run = start("--nodes", "2", "--per-node", "2", "--fast", "300M", "--slow", "30M", sys.executable, "-c", serve)
         out, err = run.communicate(timeout=60)
