@@ -8,7 +8,9 @@
 //
 // A whole panel is walked in slots: slot s is key s / n of block s % n, n the panel's blocks. So four or
 // eight pages are read at a time, and while a line of this panel is used, the same line of the next is asked
-// for. What is left (ends, edges of windows) goes block by block, with ranges.
+// for. What is left (ends, edges of windows) goes block by block, with ranges. A tile of one row of float32
+// in vectors of 16 asks for nothing: it is hardly more work than reading, which processors ask ahead for by
+// themselves.
 #pragma once
 
 #include "kernels/panel.h"
@@ -234,7 +236,8 @@ INLINE void fold_panel_strip(enum kernels_kv_type type, uint32_t rows, uint32_t 
             REPEAT(j, 8, {
                 fold_key(type, rows, cols, weights + s + j, row + j * stride, column, acc);
                 if (groups >= 8 || j % (8 / (groups < 8 ? groups : 1)) == 0)
-                    REPEAT(i, each, ahead_go(n, ahead););
+                    if (ahead)
+                        REPEAT(i, each, ahead_go(n, ahead););
             });
         }
         fold_keep(rows, cols, acc, column, width, hi, lo);
@@ -327,7 +330,8 @@ INLINE void narrow_dots(enum kernels_kv_type type, const struct narrow *n)
             dot_panel(type, 2, q, left, n->k, stride, n->k_dim, &ahead, hi, lo);
             r += 2;
         } else {
-            dot_panel(type, 1, q, left, n->k, stride, n->k_dim, &ahead, hi, lo);
+            dot_panel(type, 1, q, left, n->k, stride, n->k_dim,
+                      type == KERNELS_KV_F32 && LANES == 16 ? NULL : &ahead, hi, lo);
             r += 1;
         }
     }
@@ -347,7 +351,8 @@ INLINE void narrow_folds(enum kernels_kv_type type, const struct narrow *n)
             fold_panel(type, 2, w, n->v, stride, n->v_dim, &ahead, hi, lo);
             r += 2;
         } else {
-            fold_panel(type, 1, w, n->v, stride, n->v_dim, &ahead, hi, lo);
+            fold_panel(type, 1, w, n->v, stride, n->v_dim,
+                       type == KERNELS_KV_F32 && LANES == 16 ? NULL : &ahead, hi, lo);
             r += 1;
         }
     }
