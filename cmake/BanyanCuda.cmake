@@ -29,7 +29,11 @@ get_filename_component(BANYAN_CUDA_BIN ${BANYAN_CUDA_BIN} DIRECTORY)
 execute_process(COMMAND ${BANYAN_NVCC} --version OUTPUT_VARIABLE version OUTPUT_STRIP_TRAILING_WHITESPACE)
 string(REGEX MATCH "V([0-9.]+)" version "${version}")
 set(BANYAN_CUDA_VERSION ${CMAKE_MATCH_1})
-message(STATUS "banyan-cuda.so: nvcc ${BANYAN_CUDA_VERSION}, sm_${BANYAN_CUDA_ARCHITECTURES}")
+get_property(told GLOBAL PROPERTY BANYAN_CUDA_TOLD)
+if(NOT told) # several folders include this
+    message(STATUS "banyan-cuda.so: nvcc ${BANYAN_CUDA_VERSION}, sm_${BANYAN_CUDA_ARCHITECTURES}")
+    set_property(GLOBAL PROPERTY BANYAN_CUDA_TOLD TRUE)
+endif()
 
 # banyan_cuda_objects(OUT SOURCES...): compiles .cu files of the current folder; OUT lists the objects. What the
 # assembler says of registers and spills lies beside each object, in a .log.
@@ -53,4 +57,21 @@ function(banyan_cuda_objects out)
         list(APPEND objects ${object})
     endforeach()
     set(${out} ${objects} PARENT_SCOPE)
+endfunction()
+
+# banyan_cuda_module(NAME HOST LINKER OBJECTS...): links banyan-NAME.so, with the runtime in it, from the object library HOST and
+# what banyan_cuda_objects made. LINKER: more for the linker, after a comma. Its path is the property BANYAN_NAME_MODULE.
+function(banyan_cuda_module name host linker)
+    string(TOUPPER ${name} upper)
+    set(module ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/banyan-${name}.so)
+    add_custom_command(OUTPUT ${module}
+        COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}
+        COMMAND ${BANYAN_NVCC} -shared -cudart static -Xlinker=--as-needed,--exclude-libs,ALL${linker} -o ${module} ${ARGN}
+            $<TARGET_OBJECTS:${host}>
+        DEPENDS ${ARGN} $<TARGET_OBJECTS:${host}> COMMAND_EXPAND_LISTS COMMENT "Linking banyan-${name}.so" VERBATIM)
+    add_custom_target(banyan_${name} ALL DEPENDS ${module})
+    set_property(GLOBAL PROPERTY BANYAN_${upper}_MODULE ${module})
+    set(logs ${ARGN})
+    list(TRANSFORM logs APPEND .log)
+    set_property(GLOBAL APPEND PROPERTY BANYAN_CUDA_LOGS ${logs})
 endfunction()

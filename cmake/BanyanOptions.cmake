@@ -52,3 +52,12 @@ function(banyan_test name)
     set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}"
         ENVIRONMENT "BANYAN_SOURCE_DIR=${CMAKE_SOURCE_DIR};BANYAN_BUILD_DIR=${CMAKE_BINARY_DIR}")
 endfunction()
+
+# banyan_fibers(TEST...): tests that run emulated devices. With the address sanitizer's shadow stacks a fiber costs a thousand
+# times what it does without.
+function(banyan_fibers)
+    if(BANYAN_SANITIZE MATCHES address)
+        set_property(TEST ${ARGN} APPEND PROPERTY ENVIRONMENT
+            "ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=0:strict_string_checks=1")
+    endif()
+endfunction()

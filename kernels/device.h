@@ -81,9 +81,9 @@ struct kernels_device_item {
     uint64_t q_row_stride, q_head_stride;  // in floats
     uint32_t run_count;                    // 0: the identity
     const struct kernels_device_run *runs; // in any order, but the runs of one chunk stand together; disjoint
-    struct kernels_partial
-        out; // on the host, rows x q_heads x v_dim; written before done, if code is OK. With
-             // a sink: where it stands in the block that the sink stands for; not written
+    // On the host, rows x q_heads x v_dim; written before done, if code is OK. With a sink: its place in the
+    // block that the sink stands for; not written.
+    struct kernels_partial out;
 };
 
 // Where a submission leaves its partials in place of the host: device memory of somebody who carries them on
@@ -157,8 +157,7 @@ struct kernels_device_ops {
     //   OK                  done(arg, ...) will be called exactly once, in the order of submission
     //   IN_PROGRESS         info.in_flight submissions are under way: submit again when one is done
     //   RESOURCE_EXHAUSTED  no memory for a step of this size
-    //   INVALID_ARGUMENT    a bad item (shape, a run outside of its block, an out that is no block of the
-    //   sink):
+    //   INVALID_ARGUMENT    a bad item (shape, a run outside of its block, an out that is not in the sink's):
     //                       nothing was started
     //   UNAVAILABLE         the device is lost
     enum common_code (*submit)(struct kernels_device *device, const struct kernels_device_item *items,

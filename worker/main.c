@@ -138,8 +138,8 @@ int main(int argc, char **argv)
     worker_place_bind_other(d.options.place); // before there are threads that inherit it
     int exit_code = run(&d);
     worker_place_free(d.options.place);
-    worker_engine_close(d.options.engine,
-                        exit_code);        // may have operations on the device, and may end the process
+    // The engine first: it may have operations on the device, and may end the process
+    worker_engine_close(d.options.engine, exit_code);
     worker_device_close(d.options.device); // its memory has been given back
     return exit_code;
 }

@@ -236,14 +236,10 @@ static void op_complete(struct nccl_op *op)
     outcome.partials = op->out;
     op->out = NULL;
     size_t offset = 0;
+    reduce_clear_failed(&op->step, outcome.result, outcome.partials);
     for (uint32_t i = 0; i < op->step.n_items; i++) {
         const struct proto_step_item *item = &op->step.items[i];
-        uint8_t *block = outcome.partials->data + offset;
-        struct kernels_partial view;
-        kernels_partial_view(block, item->rows, item->q_heads, item->v_dim, &view);
-        if (outcome.result->items[i].code != COMMON_OK)
-            kernels_partial_reset(&view);
-        kernels_partial_pad(block, item->rows, item->q_heads, item->v_dim);
+        kernels_partial_pad(outcome.partials->data + offset, item->rows, item->q_heads, item->v_dim);
         if (op->variant == NCCL_VARIANT_SUM)
             outcome.result->items[i].digest = common_mix64(outcome.result->items[i].digest ^ SUM_MARK);
         offset += kernels_partial_bytes(item->rows, item->q_heads, item->v_dim);
