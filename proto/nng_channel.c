@@ -9,6 +9,13 @@
 // A call that ended early leaves its context to finish by itself (the answer comes and is dropped): an answer
 // that arrives while its socket is closed is what nng trips over. Only when such contexts are many are they
 // cancelled.
+//
+// nng connects again only once its reaper has destroyed the lost connection, and the reaper can be stuck for
+// good (proto/nng_door.h), without a word: the news that the connection is gone comes from the reaper, too.
+// So while calls are out, the channel asks the kernel whether the connection stands. One that has been gone
+// for LOST_NS without another in its place ends the calls with UNAVAILABLE and gives the channel a socket of
+// its own anew: connecting for the first time needs no reaper. A socket that has never connected is left
+// alone, so a server that is away costs one socket and no more.
 #include <assert.h>
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/req.h>
@@ -26,6 +33,8 @@
 // More outstanding requests on one socket cost quadratic time in nng (20,000: 2.8 s); the others wait in the
 // channel.
 enum { CONTEXTS = 64, ABANDONED_MAX = 32, RECONNECT_MIN_MS = 10, RECONNECT_MAX_MS = 1000, RESEND_MS = 60000 };
+#define WATCH_NS (500 * COMMON_NS_PER_MS)
+#define LOST_NS  (2 * COMMON_NS_PER_S) // longer than RECONNECT_MAX_MS: nng goes first
 
 struct nng_channel;
 
@@ -51,8 +60,11 @@ struct nng_channel {
     atomic_bool owed;              // a context has given up an answer that may still come
     struct proto_nng_door door;
     nng_socket socket;
-    atomic_int pipes;
-    atomic_bool met; // there has been a pipe
+    _Atomic uint32_t pipe; // the connection's id as nng has told it; 0: none
+    atomic_bool met;       // there has been a pipe
+    struct common_timer *watch;
+    bool watching;
+    uint64_t lost_ns; // loop: since when the connection has been gone; 0: it stands, or nobody has looked
     struct context contexts[CONTEXTS];
     unsigned n_contexts; // opened so far
     unsigned n_abandoned;
@@ -191,12 +203,25 @@ static void on_aio(void *arg)
     finish(context, rv);
 }
 
+// nng's thread. A dialer has one pipe at a time; should the news of one overtake each other, then asking the
+// kernel about it shows that it is none.
 static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *arg)
 {
-    (void)pipe;
     struct nng_channel *s = arg;
+    uint32_t id = (uint32_t)nng_pipe_id(pipe);
+    if (event == NNG_PIPE_EV_ADD_POST)
+        atomic_store(&s->pipe, id);
+    else
+        atomic_compare_exchange_strong(&s->pipe, &id, 0);
     atomic_store(&s->met, true);
-    atomic_fetch_add(&s->pipes, event == NNG_PIPE_EV_ADD_POST ? 1 : -1);
+}
+
+// Whether the connection stands: nng may have shut it down and not said so. Any thread but nng's own.
+static bool standing(struct nng_channel *s)
+{
+    nng_pipe pipe = {.id = atomic_load(&s->pipe)};
+    nng_sockaddr address;
+    return pipe.id != 0 && nng_pipe_get_addr(pipe, NNG_OPT_REMADDR, &address) == 0;
 }
 
 static struct context *take_context(struct nng_channel *s)
@@ -229,7 +254,7 @@ static bool nng_ready(const struct proto_channel *channel)
 static bool nng_connected(const struct proto_channel *channel)
 {
     struct nng_channel *s = channel->state;
-    return s && atomic_load(&s->pipes) > 0;
+    return s && standing(s);
 }
 
 static enum common_code nng_channel_send(struct proto_channel *channel, struct proto_pending *call,
@@ -263,6 +288,11 @@ static enum common_code nng_channel_send(struct proto_channel *channel, struct p
     nng_aio_set_timeout(context->aio, left_ms > INT32_MAX / 2 ? INT32_MAX / 2 : (nng_duration)left_ms);
     nng_aio_set_msg(context->aio, msg);
     nng_ctx_send(context->ctx, context->aio);
+    if (!s->watching) {
+        s->watching = true;
+        s->lost_ns = 0;
+        common_timer_start(s->watch, WATCH_NS, false);
+    }
     return COMMON_OK;
 }
 
@@ -275,8 +305,8 @@ static void cancel(struct context *context)
 static void nng_forget(struct proto_channel *channel, struct proto_pending *call, bool tell)
 {
     (void)tell; // REQ has no way to tell
-    struct nng_channel *s = channel->state;
     struct context *context = call->context;
+    struct nng_channel *s = context->owner; // not the channel's any more when it has been replaced
     if (context->call != call->id)
         return; // it has come to its end
     context->call = 0;
@@ -293,7 +323,7 @@ static void closer(void *arg)
     struct nng_channel *s = arg;
     for (int i = 0; i < HELLO_ROUNDS && !atomic_load(&s->met); i++)
         usleep(REST_ROUND_US); // a handshake that is cut short leaks inside nng
-    for (int i = 0; i < REST_ROUNDS && atomic_load(&s->busy) > 0 && atomic_load(&s->pipes) > 0; i++)
+    for (int i = 0; i < REST_ROUNDS && atomic_load(&s->busy) > 0 && standing(s); i++)
         usleep(REST_ROUND_US);
     for (unsigned i = 0; i < s->n_contexts && atomic_load(&s->busy) > 0; i++)
         cancel(&s->contexts[i]);
@@ -305,13 +335,21 @@ static void closer(void *arg)
     nng_channel_unref(s);
 }
 
-static enum common_code nng_channel_open(struct proto_channel *channel, const struct proto_endpoint *endpoint,
-                                         struct common_error *err)
+// Loop. Whatever is left in it says nothing to the channel any more.
+static void retire(struct nng_channel *s)
 {
-    if (channel->role != BANYAN__PB__ROLE__ROLE_CLIENT)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "'%s' is for clients: give the coordinator's tcp:// or unix:// endpoint",
-                                channel->endpoint_text);
+    s->channel = NULL;
+    common_timer_free(s->watch);
+    proto_nng_door_close(&s->door);
+    proto_nng_aside(closer, s);
+}
+
+static void on_watch(void *arg);
+
+// Starts to connect a socket of nng's for the channel.
+static enum common_code dial(struct proto_channel *channel, const struct proto_endpoint *endpoint,
+                             struct nng_channel **out, struct common_error *err)
+{
     struct nng_channel *s = calloc(1, sizeof *s);
     if (!s)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a channel");
@@ -324,8 +362,8 @@ static enum common_code nng_channel_open(struct proto_channel *channel, const st
     char url[PROTO_ENDPOINT_MAX], why[128];
     proto_endpoint_format(endpoint, url);
     nng_dialer dialer;
-    int rv = nng_req0_open(&s->socket);
-    if (rv != 0)
+    int rv = common_timer_new(channel->loop, on_watch, s, &s->watch) == COMMON_OK ? 0 : NNG_ENOMEM;
+    if (rv != 0 || (rv = nng_req0_open(&s->socket)) != 0)
         goto free_state;
     uint64_t max = PROTO_PREFIX_BYTES + 64 + PROTO_HEADER_MAX + channel->payload_max + 64;
     if ((rv = nng_socket_set_size(s->socket, NNG_OPT_RECVMAXSZ, (size_t)max)) != 0 ||
@@ -337,14 +375,14 @@ static enum common_code nng_channel_open(struct proto_channel *channel, const st
         (rv = nng_dialer_create(&dialer, s->socket, url + strlen("nng+"))) != 0 ||
         (rv = nng_dialer_start(dialer, NNG_FLAG_NONBLOCK)) != 0)
         goto close_socket;
-    channel->state = s;
+    *out = s;
     return COMMON_OK;
 
 close_socket:
-    proto_nng_door_close(&s->door);
-    proto_nng_aside(closer, s);
+    retire(s);
     goto fail;
 free_state:
+    common_timer_free(s->watch);
     proto_nng_door_close(&s->door);
     nng_channel_unref(s);
 fail:
@@ -352,13 +390,65 @@ fail:
                             "cannot dial '%s': %s", url, explain(rv, why, sizeof why));
 }
 
+// The connection is gone and nng does not bring another: see the top. Without the means for a new socket, the
+// old one stays and the next look tries again.
+static bool replace(struct nng_channel *old)
+{
+    struct proto_channel *channel = old->channel;
+    struct proto_endpoint endpoint;
+    struct nng_channel *fresh;
+    struct common_error err;
+    if (proto_endpoint_parse(channel->endpoint_text, &endpoint, &err) != COMMON_OK ||
+        dial(channel, &endpoint, &fresh, &err) != COMMON_OK) {
+        common_log_error("%s: no new connection to %s: %s", channel->name, channel->endpoint_text,
+                         err.message);
+        return false;
+    }
+    channel->state = fresh;
+    proto_channel_ref(channel);
+    proto_channel_fail_sent(channel, COMMON_UNAVAILABLE, "the connection was lost");
+    retire(old);
+    if (!channel->closing)
+        proto_channel_drain(channel);
+    proto_channel_unref(channel);
+    return true;
+}
+
+static void on_watch(void *arg)
+{
+    struct nng_channel *s = arg;
+    s->watching = false;
+    if (proto_list_empty(&s->channel->sent))
+        return;
+    if (!atomic_load(&s->met) || standing(s))
+        s->lost_ns = 0;
+    else if (s->lost_ns == 0)
+        s->lost_ns = common_clock_ns();
+    else if (common_clock_ns() - s->lost_ns >= LOST_NS && replace(s))
+        return;
+    s->watching = true;
+    common_timer_start(s->watch, WATCH_NS, false);
+}
+
+static enum common_code nng_channel_open(struct proto_channel *channel, const struct proto_endpoint *endpoint,
+                                         struct common_error *err)
+{
+    if (channel->role != BANYAN__PB__ROLE__ROLE_CLIENT)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "'%s' is for clients: give the coordinator's tcp:// or unix:// endpoint",
+                                channel->endpoint_text);
+    struct nng_channel *s;
+    enum common_code code = dial(channel, endpoint, &s, err);
+    if (code == COMMON_OK)
+        channel->state = s;
+    return code;
+}
+
 static void nng_channel_close(struct proto_channel *channel)
 {
     struct nng_channel *s = channel->state;
     channel->state = NULL;
-    s->channel = NULL;
-    proto_nng_door_close(&s->door);
-    proto_nng_aside(closer, s);
+    retire(s);
 }
 
 const struct proto_channel_ops proto_nng_channel_ops = {

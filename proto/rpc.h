@@ -97,9 +97,10 @@ struct proto_call {
     void *arg;
 };
 
-// A lost link ends its calls with UNAVAILABLE (stream); nng sends again after reconnecting until the
-// deadline. *id (may be NULL) may be used with proto_channel_cancel until done has run. INVALID_ARGUMENT,
-// RESOURCE_EXHAUSTED (too many calls, or a frame above its limits), CANCELLED (the channel is being closed).
+// A lost link ends its calls with UNAVAILABLE; over nng only when it stays lost for 2 s: nng sends them again
+// over one that comes sooner. *id (may be NULL) may be used with proto_channel_cancel until done has run.
+// INVALID_ARGUMENT, RESOURCE_EXHAUSTED (too many calls, or a frame above its limits), CANCELLED (the channel
+// is being closed).
 enum common_code proto_channel_call(struct proto_channel *channel, const struct proto_call *call,
                                     uint64_t *id, struct common_error *err);
 

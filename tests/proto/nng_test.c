@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Peers over nng that do not keep to the protocol, and one that vanishes.
+// Peers over nng that do not keep to the protocol, and connections that are lost.
 #include <arpa/inet.h>
 #include <nng/nng.h>
+#include <nng/protocol/reqrep0/rep.h>
 #include <nng/protocol/reqrep0/req.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -173,6 +176,145 @@ static void test_daemons_do_not_link_over_nng(void **state)
                      COMMON_INVALID_ARGUMENT);
 }
 
+// ---- nng's reaper ---------------------------------------------------------------------------------------
+
+// nng's one reaper thread, held as a lost operation holds it (proto/nng_door.h), but not for ever.
+struct reaper {
+    nng_socket served, dialled;
+    _Atomic uint32_t pipe;
+    sem_t connected, held, release;
+};
+
+static void on_reaper_pipe(nng_pipe pipe, nng_pipe_ev event, void *arg)
+{
+    struct reaper *r = arg;
+    uint32_t id = (uint32_t)nng_pipe_id(pipe), none = 0;
+    if (event == NNG_PIPE_EV_ADD_POST) {
+        if (atomic_compare_exchange_strong(&r->pipe, &none, id))
+            sem_post(&r->connected);
+    } else if (atomic_load(&r->pipe) == id) { // the first; the dialler comes again once it is gone
+        sem_post(&r->held);
+        sem_wait(&r->release);
+    }
+}
+
+static void hold_reaper(struct reaper *r)
+{
+    atomic_init(&r->pipe, 0);
+    sem_init(&r->connected, 0, 0);
+    sem_init(&r->held, 0, 0);
+    sem_init(&r->release, 0, 0);
+    assert_int_equal(nng_rep0_open(&r->served), 0);
+    assert_int_equal(nng_pipe_notify(r->served, NNG_PIPE_EV_ADD_POST, on_reaper_pipe, r), 0);
+    assert_int_equal(nng_pipe_notify(r->served, NNG_PIPE_EV_REM_POST, on_reaper_pipe, r), 0);
+    assert_int_equal(nng_listen(r->served, "inproc://reaper", NULL, 0), 0);
+    assert_int_equal(nng_req0_open(&r->dialled), 0);
+    assert_int_equal(nng_dial(r->dialled, "inproc://reaper", NULL, 0), 0);
+    sem_wait(&r->connected);
+    nng_pipe_close((nng_pipe){.id = atomic_load(&r->pipe)});
+    sem_wait(&r->held);
+}
+
+static void release_reaper(struct reaper *r)
+{
+    sem_post(&r->release);
+    nng_close(r->dialled); // both wait for the reaper
+    nng_close(r->served);
+    sem_destroy(&r->connected);
+    sem_destroy(&r->held);
+    sem_destroy(&r->release);
+}
+
+static void serve_again(struct fixture *f)
+{
+    struct proto_server_options options = fixture_server_options(f);
+    fixture_serve(f, &options);
+}
+
+// nng does not connect again then, and does not say that the connection is gone.
+static void test_server_comes_back_while_the_reaper_is_stuck(void **state)
+{
+    struct fixture *f = *state;
+    struct proto_channel *channel = fixture_connect(f);
+    struct outcome lost, again;
+    struct reaper reaper;
+    hold_reaper(&reaper);
+    assert_int_equal(fixture_ask(channel, &(struct ask){.service = "never"}, &lost, NULL), COMMON_OK);
+    fixture_turn(f, &f->n_held, 1);
+    proto_server_close(f->server);
+    serve_again(f);
+    fixture_turn(f, &lost.done, 1);
+    assert_int_equal(lost.code, COMMON_UNAVAILABLE);
+    assert_int_equal(fixture_ask(channel, &(struct ask){.service = "echo"}, &again, NULL), COMMON_OK);
+    fixture_turn(f, &again.done, 1);
+    assert_int_equal(again.code, COMMON_OK);
+    assert_true(proto_channel_connected(channel));
+    outcome_fini(&again);
+    proto_channel_close(channel);
+    release_reaper(&reaper);
+    fixture_answer_held(f);
+}
+
+// A connection that is lost and stays so ends its calls; those that come later wait for the server.
+static void test_server_stays_away(void **state)
+{
+    struct fixture *f = *state;
+    struct proto_channel *channel = fixture_connect(f);
+    struct outcome lost, patient;
+    assert_int_equal(fixture_ask(channel, &(struct ask){.service = "never"}, &lost, NULL), COMMON_OK);
+    fixture_turn(f, &f->n_held, 1);
+    proto_server_close(f->server);
+    f->server = NULL;
+    fixture_turn(f, &lost.done, 1);
+    assert_int_equal(lost.code, COMMON_UNAVAILABLE);
+    assert_false(proto_channel_connected(channel));
+    assert_int_equal(fixture_ask(channel, &(struct ask){.service = "echo"}, &patient, NULL), COMMON_OK);
+    fixture_turn_for(f, SECONDS(4));
+    assert_int_equal(patient.done, 0);
+    serve_again(f);
+    fixture_turn(f, &patient.done, 1);
+    assert_int_equal(patient.code, COMMON_OK);
+    outcome_fini(&patient);
+    proto_channel_close(channel);
+    fixture_answer_held(f);
+}
+
+// A callback that closes the channel while its calls are being ended.
+static void close_in_callback(void *arg, const struct proto_reply *reply)
+{
+    struct proto_channel **channel = arg;
+    if (*channel && reply->code == COMMON_UNAVAILABLE) {
+        struct proto_channel *closed = *channel;
+        *channel = NULL;
+        proto_channel_close(closed);
+    }
+}
+
+static void test_closed_by_the_news_of_its_loss(void **state)
+{
+    struct fixture *f = *state;
+    struct proto_channel *channel = fixture_connect(f);
+    struct outcome lost;
+    Banyan__Pb__HealthCheckRequest body = BANYAN__PB__HEALTH_CHECK_REQUEST__INIT;
+    body.service = (char *)"never";
+    struct proto_call call = {.method = BANYAN__PB__METHOD__METHOD_HEALTH_CHECK,
+                              .body = &body.base,
+                              .deadline_ns = common_clock_after(SECONDS(20)),
+                              .done = close_in_callback,
+                              .arg = &channel};
+    assert_int_equal(proto_channel_call(channel, &call, NULL, NULL), COMMON_OK);
+    assert_int_equal(fixture_ask(channel, &(struct ask){.service = "never"}, &lost, NULL), COMMON_OK);
+    fixture_turn(f, &f->n_held, 2);
+    proto_server_close(f->server);
+    f->server = NULL;
+    fixture_turn(f, &lost.done, 1);
+    assert_null(channel);
+    assert_int_equal(lost.code, COMMON_CANCELLED);
+    serve_again(f);
+    fixture_answer_held(f);
+    expect_still_serving(f);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -181,6 +323,9 @@ int main(void)
         TEST(test_stray_connections),
         TEST(test_a_caller_vanishes),
         TEST(test_daemons_do_not_link_over_nng),
+        TEST(test_server_comes_back_while_the_reaper_is_stuck),
+        TEST(test_server_stays_away),
+        TEST(test_closed_by_the_news_of_its_loss),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     for (int i = 0; i < 1000 && proto_nng_closing() > 0; i++)
