@@ -14,7 +14,9 @@
 // The other end can close it, too: a coordinator that dies while a client's message is being written. nng
 // does not connect again in that process, and tells nobody. Of 419 connections cut off within a message of 8
 // MB, 4 left the client so (2026-11-22, a virtual machine with 2 cores under load). nng_channel.c looks for
-// that.
+// that. And a caller that dies while an answer is read leaves the server so: of 6,000 that died within an
+// answer of 8 MB, one of the first 60 to 1,700 did it, and each loss after it kept a descriptor.
+// nng_server.c looks for that.
 #ifndef PROTO_NNG_DOOR_H
 #define PROTO_NNG_DOOR_H
 

@@ -5,6 +5,10 @@
 //
 //   RECEIVING --callback (nng), door--> loop: dispatch ... reply --nng_ctx_send--> SENDING --callback
 //   (nng)--> RECEIVING
+//
+// A caller that dies while a large answer is written to it can leave nng's reaper stuck for good
+// (proto/nng_door.h): no departure is told any more, and descriptors stay open until the process ends. So the
+// kernel is asked now and then which connections stand; a caller found gone twice has departed.
 #include <assert.h>
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/rep.h>
@@ -20,6 +24,7 @@
 #include "proto/transport.h"
 
 enum { CONTEXTS = 128, BUCKETS = 1024 };
+#define LOOK_NS (5 * COMMON_NS_PER_S)
 
 struct nng_server;
 
@@ -39,6 +44,7 @@ struct peer {
     struct nng_server *owner;
     uint32_t pipe;
     bool announced; // its arrival has been told, so its departure will be
+    bool missing;   // gone at the last look
     unsigned refs;  // the table, and each request
     struct proto_list requests;
     char address[80];
@@ -52,6 +58,8 @@ struct nng_server {
     nng_socket socket;
     nng_listener listener;
     struct peer *peers[BUCKETS];
+    struct common_timer *look;
+    bool stuck; // nng's reaper; it has been logged
     struct context contexts[CONTEXTS];
     unsigned n_contexts;
 };
@@ -116,6 +124,21 @@ struct news {                   // of a pipe, from nng's thread to the loop
     char address[80];
 };
 
+// Takes it out of the table and cancels its requests.
+static void peer_departs(struct peer **at)
+{
+    struct peer *peer = *at;
+    struct proto_list gone;
+    *at = peer->next;
+    proto_list_move(&peer->requests, &gone);
+    while (!proto_list_empty(&gone)) {
+        struct proto_request *request = proto_list_entry(gone.next, struct proto_request, link);
+        proto_list_remove(&request->link);
+        proto_request_cancel(request);
+    }
+    peer_unref(peer);
+}
+
 static void on_news(struct proto_nng_item *item)
 {
     struct news *news = (struct news *)item;
@@ -130,18 +153,35 @@ static void on_news(struct proto_nng_item *item)
         if (peer)
             peer->announced = true;
     } else if (*at) {
-        struct peer *peer = *at;
-        *at = peer->next;
-        struct proto_list gone;
-        proto_list_move(&peer->requests, &gone);
-        while (!proto_list_empty(&gone)) {
-            struct proto_request *request = proto_list_entry(gone.next, struct proto_request, link);
-            proto_list_remove(&request->link);
-            proto_request_cancel(request);
-        }
-        peer_unref(peer);
+        peer_departs(at);
     }
     free(news);
+    nng_server_unref(s);
+}
+
+static void on_look(void *arg)
+{
+    struct nng_server *s = arg;
+    atomic_fetch_add(&s->refs, 1); // what a cancelled request calls may close the server
+    for (unsigned i = 0; i < BUCKETS && !s->closed; i++)
+        for (struct peer **at = &s->peers[i]; *at;) {
+            struct peer *peer = *at;
+            nng_sockaddr address;
+            bool here = !peer->announced ||
+                        nng_pipe_get_addr((nng_pipe){.id = peer->pipe}, NNG_OPT_REMADDR, &address) == 0;
+            if (!here && peer->missing) {
+                if (!s->stuck)
+                    common_log_error("%s: nng no longer tells which callers have gone, nor closes their "
+                                     "descriptors until this process ends; start it anew when convenient",
+                                     s->server->name);
+                s->stuck = true;
+                peer_departs(at);
+                at = &s->peers[i]; // or change the table
+                continue;
+            }
+            peer->missing = !here;
+            at = &peer->next;
+        }
     nng_server_unref(s);
 }
 
@@ -372,8 +412,8 @@ static enum common_code nng_server_listen(struct proto_server *server, struct pr
         free(s);
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "no memory or descriptor for a listener");
     }
-    int rv = nng_rep0_open(&s->socket), port = 0;
-    if (rv != 0)
+    int port = 0, rv = common_timer_new(server->loop, on_look, s, &s->look) == COMMON_OK ? 0 : NNG_ENOMEM;
+    if (rv != 0 || (rv = nng_rep0_open(&s->socket)) != 0)
         goto free_state;
     // A little above the limit of payloads, so that one just above it is told so.
     uint64_t max = PROTO_PREFIX_BYTES + 64 + PROTO_HEADER_MAX + server->payload_max + (1 << 20);
@@ -395,16 +435,19 @@ static enum common_code nng_server_listen(struct proto_server *server, struct pr
     endpoint->port = (uint16_t)port;
     for (unsigned i = 0; i < CONTEXTS; i++)
         nng_ctx_recv(s->contexts[i].ctx, s->contexts[i].aio);
+    common_timer_start(s->look, LOOK_NS, true);
     proto_server_ref(server);
     listener->state = s;
     return COMMON_OK;
 
 close_socket:
     s->closed = true;
+    common_timer_free(s->look);
     proto_nng_door_close(&s->door);
     proto_nng_aside(closer, s);
     goto fail;
 free_state:
+    common_timer_free(s->look);
     proto_nng_door_close(&s->door);
     nng_server_unref(s);
 fail:
@@ -421,18 +464,12 @@ static void nng_server_close(struct proto_listener *listener)
     struct proto_server *server = s->server;
     listener->state = NULL;
     s->closed = true;
+    common_timer_free(s->look);
     nng_listener_close(s->listener); // the port is free again, whatever becomes of the rest
     proto_nng_door_close(&s->door);
     for (unsigned i = 0; i < BUCKETS; i++)
-        for (struct peer *peer = s->peers[i]; peer; peer = peer->next) {
-            struct proto_list gone;
-            proto_list_move(&peer->requests, &gone);
-            while (!proto_list_empty(&gone)) {
-                struct proto_request *request = proto_list_entry(gone.next, struct proto_request, link);
-                proto_list_remove(&request->link);
-                proto_request_cancel(request);
-            }
-        }
+        while (s->peers[i]) // what a cancelled request calls may change the table
+            peer_departs(&s->peers[i]);
     proto_nng_aside(closer, s);
     proto_server_unref(server);
 }
