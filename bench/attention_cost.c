@@ -40,8 +40,9 @@ bool attention_cost_measure(const struct attention_data *data, const struct kern
     struct kernels_item item;
     attention_data_item(data, kernel, &spec, &item);
     uint32_t group = kernels_spec_group(&spec);
-    void *scratch = aligned_alloc(KERNELS_ALIGN,
-                                  common_align64(kernels_attention_scratch(kernel, &spec, item.rows) + 64));
+    void *scratch =
+        aligned_alloc(KERNELS_ALIGN,
+                      common_align64(kernels_attention_scratch(kernel, &spec, item.rows, 1) + 64));
     void *block = aligned_alloc(KERNELS_ALIGN, kernels_partial_bytes(item.rows, group, spec.v_dim));
     if (!scratch || !block) {
         fprintf(stderr, "attention: no memory for a job\n");
@@ -64,13 +65,13 @@ bool attention_cost_measure(const struct attention_data *data, const struct kern
     for (double took = 0; took < BATCH_NS / 2.0 && repeats < 1u << 20; repeats *= 2) {
         double start = thread_ns();
         for (uint32_t r = 0; r < repeats; r++)
-            kernel->run(&job, scratch);
+            kernel->run(&job, 1, scratch);
         took = thread_ns() - start;
     }
     for (int i = 0; i < BATCHES; i++) {
         double start = thread_ns();
         for (uint32_t r = 0; r < repeats; r++)
-            kernel->run(&job, scratch);
+            kernel->run(&job, 1, scratch);
         ns[i] = (thread_ns() - start) / repeats;
         least = fmin(least, ns[i]);
         chain = fmin(chain, chain_ns());

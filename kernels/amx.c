@@ -27,7 +27,7 @@
 
 #define AMX_BYTES     ((size_t)1024) // of a tile
 #define AMX_PAIRS     16u            // of a tile
-#define AMX_TWOS      (MOST_BLOCKS / 2)
+#define AMX_TWOS      (CONVERTED_BLOCKS / 2)
 #define AMX_DOT_TILES 5u
 
 #define AMX_CLEAR(tile) __asm__ volatile("tilezero %%tmm" #tile ::)
@@ -46,7 +46,7 @@ static uint64_t amx_bytes(uint64_t k_pad, uint64_t v_pad)
 {
     uint64_t k_tiles = k_pad / 32, v_tiles = v_pad / 16,
              sets = (KERNELS_MATRIX_ROWS + AMX_PAIRS - 1) / AMX_PAIRS;
-    return (sets * 3 * k_tiles + MOST_BLOCKS * k_tiles + AMX_TWOS * v_tiles + 3 * AMX_TWOS +
+    return (sets * 3 * k_tiles + CONVERTED_BLOCKS * k_tiles + AMX_TWOS * v_tiles + 3 * AMX_TWOS +
             2 * AMX_DOT_TILES) *
            AMX_BYTES;
 }
@@ -57,7 +57,7 @@ static void amx_place(struct kernels_matrix *x, char *space)
 {
     x->q = space;
     x->keys = x->q + (x->rows + AMX_PAIRS - 1) / AMX_PAIRS * 3 * x->k_tiles * AMX_BYTES;
-    x->values = x->keys + MOST_BLOCKS * x->k_tiles * AMX_BYTES;
+    x->values = x->keys + CONVERTED_BLOCKS * x->k_tiles * AMX_BYTES;
     x->weights = x->values + AMX_TWOS * x->v_tiles * AMX_BYTES;
     x->sums = x->weights + 3 * AMX_TWOS * AMX_BYTES;
 }

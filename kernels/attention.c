@@ -8,7 +8,7 @@
 #include "kernels/variants.h"
 
 // Change it when the rules of attention.h or split.h, or the order of any summation, change.
-#define KERNELS_RULES "5"
+#define KERNELS_RULES "6"
 
 static const struct kernels_attention *const kernels[] = {
 #ifdef KERNELS_X86_64
@@ -108,9 +108,9 @@ const struct kernels_attention *kernels_attention_default(const struct kernels_s
 }
 
 uint64_t kernels_attention_scratch(const struct kernels_attention *kernel, const struct kernels_spec *spec,
-                                   uint32_t rows)
+                                   uint32_t rows, uint32_t jobs)
 {
-    uint64_t bytes = kernel->scratch_bytes ? kernel->scratch_bytes(spec, rows) : 0;
+    uint64_t bytes = kernel->scratch_bytes ? kernel->scratch_bytes(spec, rows, jobs) : 0;
     return (bytes + KERNELS_ALIGN - 1) / KERNELS_ALIGN * KERNELS_ALIGN;
 }
 

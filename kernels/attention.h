@@ -3,8 +3,9 @@
 // variant).
 //
 // One job = one KV head, a list of key runs, and all query rows and query heads of its group, so each key is
-// read once for its whole group. With p = q_first + i the global position of query row i, j a key's global
-// position, h a query head:
+// read once for its whole group. Jobs of several KV heads of the same step are run together, so that memory
+// in which heads alternate is read from its beginning to its end. With p = q_first + i the global position of
+// query row i, j a key's global position, h a query head:
 //
 //     x = scale * (q[i][h] . k[j])             then, if soft_cap > 0:  x = soft_cap * tanh(x / soft_cap)
 //     x = x + alibi[h] * (j - p)               if alibi is not NULL (alibi[h] >= 0 is a penalty on distance)
@@ -16,12 +17,12 @@
 // flow through as IEEE says. A weight below exp(-87) of the largest may be taken as zero. Sums of weight
 // times value must fit float32: |v| * keys < 1e36.
 //
-// Bits. A kernel's result is a function of the job alone: not of threads, of scratch contents, of addresses.
-// The keys of a job are folded in blocks of KERNELS_BLOCK keys, counted from the start of each run; a block
-// never spans two runs. So a stretch of keys may be cut into runs at any multiple of KERNELS_BLOCK from its
-// start without changing a bit, and one cut elsewhere changes bits but not exactness. Keys that nobody sees
-// are still counted into blocks: what is visible does not move block borders. The bits of a query row may
-// depend on how many rows share the job.
+// Bits. A kernel's result is a function of the job alone: not of threads, of scratch contents, of addresses,
+// of what other jobs are run together with it. The keys of a job are folded in blocks of KERNELS_BLOCK keys,
+// counted from the start of each run; a block never spans two runs. So a stretch of keys may be cut into runs
+// at any multiple of KERNELS_BLOCK from its start without changing a bit, and one cut elsewhere changes bits
+// but not exactness. Keys that nobody sees are still counted into blocks: what is visible does not move block
+// borders. The bits of a query row may depend on how many rows share the job.
 #pragma once
 
 #include <stdbool.h>
@@ -30,6 +31,7 @@
 #include "kernels/partial.h"
 
 #define KERNELS_BLOCK 16u // keys
+#define KERNELS_JOBS  8u  // that are worth being run together
 #define KERNELS_ALIGN 64u // bytes: start of each run's k and v, of scratch, of packed partials
 
 enum kernels_kv_type {
@@ -77,9 +79,12 @@ struct kernels_attention {
     const char *name;     // also the value of BANYAN_KERNEL; names what decides the bits
     uint32_t rank;        // the usable kernel with the highest rank that supports a spec is its default
     bool (*usable)(void); // can this CPU run it? NULL = always
-    bool (*supports)(const struct kernels_spec *spec);                         // NULL = every valid spec
-    uint64_t (*scratch_bytes)(const struct kernels_spec *spec, uint32_t rows); // NULL = none
-    void (*run)(const struct kernels_job *job, void *scratch); // cannot fail, allocates nothing, any thread
+    bool (*supports)(const struct kernels_spec *spec); // NULL = every valid spec
+    // For `jobs` jobs of `rows` query rows at a time; NULL = none.
+    uint64_t (*scratch_bytes)(const struct kernels_spec *spec, uint32_t rows, uint32_t jobs);
+    // n >= 1 jobs, which differ in kv_head, q, out, and in k, v and scales of their runs alone. Cannot fail,
+    // allocates nothing, any thread.
+    void (*run)(const struct kernels_job *jobs, uint32_t n, void *scratch);
 };
 
 // Query heads of one KV head. The spec must be valid.
@@ -111,7 +116,7 @@ const struct kernels_attention *kernels_attention_find(const char *name); // NUL
 const struct kernels_attention *kernels_attention_default(const struct kernels_spec *spec);
 
 uint64_t kernels_attention_scratch(const struct kernels_attention *kernel, const struct kernels_spec *spec,
-                                   uint32_t rows);
+                                   uint32_t rows, uint32_t jobs);
 
 // 64 bits that name what decides a kernel's bits beside the data: its name, this file's rules, the split
 // rule, the compiler. Part of the plan digest.

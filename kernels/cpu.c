@@ -20,6 +20,11 @@ bool kernels_cpu_avx512(void)
            __builtin_cpu_supports("avx512vl");
 }
 
+uint32_t kernels_cpu_streams(void)
+{
+    return __builtin_cpu_is("intel") ? 4 : 1;
+}
+
 // Tiles are 8 KB of state a thread, so Linux gives them only to a process that asks (5.16 and later; older
 // ones refuse).
 bool kernels_cpu_amx(void)

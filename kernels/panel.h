@@ -12,12 +12,12 @@
 
 #define BLOCK ((uint32_t)KERNELS_BLOCK)
 
-// Blocks of a panel: 4, or 8 where an element is one byte, so that a panel's K and V span four pages of 4 KiB
-// at least at 128 dims. Four streams of lines, one a page, draw 1.45 times what one draws (22.4 to 15.4 GB/s
-// with one thread, 2026-11-21).
-#define MOST_BLOCKS 8u
-#define PANEL       (BLOCK * MOST_BLOCKS) // keys
-#define ROW         (PANEL + 16u)         // stride of scores: tiles may store a little more
+// Blocks of a panel: as many as a chunk of the default length has, where keys and values are read where they
+// lie; where they are converted, as many as leave their copies in a cache.
+#define MOST_BLOCKS      16u
+#define CONVERTED_BLOCKS 8u
+#define PANEL            (BLOCK * MOST_BLOCKS) // keys
+#define ROW              (PANEL + 16u)         // stride of scores: tiles may store a little more
 
 // Register budget: 32 vectors with AVX-512 and NEON and 16 elsewhere, half of them for accumulators.
 #define ACCS (LANES == 16 || NEON ? 16 : 8)
@@ -28,6 +28,8 @@ struct block {
     const float *k_scale, *v_scale;
     uint64_t first; // its position
     uint32_t begin, end;
+    uint32_t run; // of the job's runs, and its keys before this block
+    uint64_t at;
 };
 
 struct panel {
@@ -55,9 +57,10 @@ INLINE float type_factor(enum kernels_kv_type type)
     return type == KERNELS_KV_FP8 ? 256 : 1;
 }
 
+// Blocks of a panel that is converted.
 INLINE uint32_t type_blocks(enum kernels_kv_type type)
 {
-    return type_scaled(type) ? 8 : 4;
+    return type_scaled(type) ? CONVERTED_BLOCKS : 4;
 }
 
 INLINE vf load_as(enum kernels_kv_type type, const char *row, size_t i)

@@ -55,7 +55,13 @@ struct tile {
     bool seen[TILE];
     const struct kernels_matrix_ops *units; // matrix units that take the panels, or NULL
     struct kernels_matrix matrix;
-    struct panel panels[2]; // the one to compute, and the one being filled
+};
+
+// Tiles of the same query rows, one a job, which take each panel in turn.
+struct feed {
+    struct tile *tiles;
+    uint32_t n;
+    struct panel panels[2]; // the one to compute, and the one being filled: of the first tile
     uint32_t filling;
 };
 
@@ -64,27 +70,35 @@ static uint32_t round_up(uint32_t n, uint32_t to)
     return (n + to - 1) / to * to;
 }
 
-// Floats of each part of the scratch; all are multiples of 16.
+// Floats of each part of the scratch; all are multiples of 16. First what all jobs use in turn, then q, hi
+// and lo of each.
 struct layout {
-    uint64_t q, scores, keys, values, sums;
+    uint64_t scores, keys, values, q, sums;
 };
 
-static struct layout layout_of(const struct kernels_spec *spec)
+static struct layout layout_of(const struct kernels_spec *spec, uint64_t pairs)
 {
     uint64_t k_pad = round_up(spec->k_dim, 32), v_pad = round_up(spec->v_dim, 32);
-    uint64_t rows = round_up(TILE, WIDE_ROWS);
-    return (struct layout){.q = rows * k_pad,
-                           .scores = rows * ROW,
-                           .keys = PANEL * k_pad,
-                           .values = PANEL * v_pad,
-                           .sums = TILE * v_pad};
+    uint64_t rows = pairs < WIDE ? WIDE - 1 : round_up(TILE, WIDE_ROWS);
+    return (struct layout){.scores = rows * ROW,
+                           .keys = CONVERTED_BLOCKS * BLOCK * k_pad,
+                           .values = CONVERTED_BLOCKS * BLOCK * v_pad,
+                           .q = rows * k_pad,
+                           .sums = rows * v_pad};
 }
 
-static uint64_t scratch_bytes(const struct kernels_spec *spec, uint32_t rows)
+static uint64_t layout_bytes(const struct kernels_spec *spec, uint64_t pairs, uint64_t jobs)
 {
-    (void)rows;
-    struct layout l = layout_of(spec);
-    return (l.q + 2 * l.scores + l.keys + l.values + 2 * l.sums) * sizeof(float);
+    struct layout l = layout_of(spec, pairs);
+    return (2 * l.scores + l.keys + l.values + jobs * (l.q + 2 * l.sums)) * sizeof(float);
+}
+
+// Enough for fewer rows, too.
+static uint64_t scratch_bytes(const struct kernels_spec *spec, uint32_t rows, uint32_t jobs)
+{
+    uint64_t few = layout_bytes(spec, 1, jobs < KERNELS_JOBS ? jobs : KERNELS_JOBS);
+    uint64_t many = layout_bytes(spec, (uint64_t)rows * kernels_spec_group(spec), 1);
+    return few > many ? few : many;
 }
 
 static const float *row_q(const struct tile *t, uint32_t r)
@@ -93,12 +107,13 @@ static const float *row_q(const struct tile *t, uint32_t r)
     return t->job->q + pair / group * t->job->q_row_stride + pair % group * t->job->q_head_stride;
 }
 
-static void tile_init(struct tile *t, const struct kernels_job *job, uint64_t first, uint32_t rows,
-                      float *scratch)
+// The tile of one of the jobs that are run together: its number among them.
+static void tile_init(struct tile *t, const struct kernels_job *job, uint32_t number, uint64_t first,
+                      uint32_t rows, float *scratch)
 {
     const struct kernels_spec *spec = job->spec;
     uint32_t group = kernels_spec_group(spec);
-    struct layout l = layout_of(spec);
+    struct layout l = layout_of(spec, (uint64_t)job->rows * group);
     t->job = job;
     t->spec = spec;
     t->first = first;
@@ -108,18 +123,16 @@ static void tile_init(struct tile *t, const struct kernels_job *job, uint64_t fi
     t->k_pad = round_up(spec->k_dim, 2 * LANES);
     t->v_pad = round_up(spec->v_dim, 2 * LANES);
     t->wide = rows >= WIDE;
-    t->blocks = t->wide ? WIDE_BLOCKS : type_blocks(spec->kv_type);
-    t->bent = spec->soft_cap > 0 || spec->alibi;
     t->in_place = !t->wide && type_pairs(spec->k_dim) && type_pairs(spec->v_dim);
-    t->q = scratch;
-    t->scores = t->q + l.q;
+    t->blocks = t->wide ? WIDE_BLOCKS : t->in_place ? MOST_BLOCKS : type_blocks(spec->kv_type);
+    t->bent = spec->soft_cap > 0 || spec->alibi;
+    t->scores = scratch;
     t->lost = t->scores + l.scores;
     t->keys = t->lost + l.scores;
     t->values = t->keys + l.keys;
-    t->hi = t->values + l.values;
+    t->q = t->values + l.values + number * (l.q + 2 * l.sums);
+    t->hi = t->q + l.q;
     t->lo = t->hi + l.sums;
-    t->panels[0].count = t->panels[1].count = 0;
-    t->filling = 0;
     t->units = NULL;
     t->all_from = 0;
     t->all_to = UINT64_MAX;
@@ -444,6 +457,14 @@ INLINE void softmax_whole(struct tile *t, uint32_t columns, const float *v_scale
 
 // ---- panels -------------------------------------------------------------------------------------
 
+static struct ahead_block *ahead_add(struct ahead_block *use, const char *const *blocks, uint32_t count,
+                                     size_t bytes)
+{
+    for (uint32_t b = 0; b < count; b++)
+        *use++ = (struct ahead_block){blocks[b], bytes};
+    return use;
+}
+
 // A whole panel, keys and values read where they lie.
 static void run_whole(struct tile *t, const struct panel *panel, const struct panel *next)
 {
@@ -451,24 +472,36 @@ static void run_whole(struct tile *t, const struct panel *panel, const struct pa
     uint32_t count = panel->count;
     float scales[2][PANEL];
     struct narrow n = {.rows = t->rows,
+                       .blocks = count,
                        .k_dim = t->k_dim,
                        .v_dim = t->v_dim,
                        .q = t->q,
                        .scores = t->scores,
                        .lost = t->lost,
                        .hi = t->hi,
-                       .lo = t->lo};
+                       .lo = t->lo,
+                       .streams = kernels_cpu_streams()};
+    const char *next_k[MOST_BLOCKS], *next_v[MOST_BLOCKS];
     for (uint32_t b = 0; b < count; b++) {
-        const struct block *now = &panel->blocks[b], *after = b < next->count ? &next->blocks[b] : now;
+        const struct block *now = &panel->blocks[b];
         n.k[b] = now->k;
-        n.next_k[b] = after->k;
         n.v[b] = now->v;
-        n.next_v[b] = after->v;
         if (type_scaled(type)) {
             memcpy(scales[0] + b * BLOCK, now->k_scale, BLOCK * sizeof(float));
             memcpy(scales[1] + b * BLOCK, now->v_scale, BLOCK * sizeof(float));
         }
     }
+    for (uint32_t b = 0; b < next->count; b++) {
+        next_k[b] = next->blocks[b].k;
+        next_v[b] = next->blocks[b].v;
+    }
+    size_t k_bytes = type_bytes(type) * BLOCK * t->k_dim, v_bytes = type_bytes(type) * BLOCK * t->v_dim;
+    n.distance = ahead_distance(type, k_bytes, n.streams);
+    struct ahead_block *use = ahead_add(n.use, n.k, count, k_bytes);
+    use = ahead_add(use, n.v, count, v_bytes);
+    use = ahead_add(use, next_k, next->count, k_bytes);
+    use = ahead_add(use, next_v, next->count, v_bytes);
+    n.uses = (uint32_t)(use - n.use);
     narrow_dots_as(type, &n);
     if (type_scaled(type))
         score_scale(t, type, count * BLOCK, scales[0]);
@@ -587,11 +620,27 @@ static void run_units(struct tile *t, const struct panel *panel, const struct pa
 // Whether all of a panel may be read where it lies: not if an fp8 code is NaN.
 static bool panel_in_place(const struct tile *t, const struct panel *panel)
 {
-    bool yes = t->in_place && panel->whole && panel->count == t->blocks;
-    for (uint32_t b = 0; yes && t->spec->kv_type == KERNELS_KV_FP8 && b < panel->count; b++)
-        yes = vf_fp8_numbers((const uint8_t *)panel->blocks[b].k, (size_t)BLOCK * t->k_dim) &&
-              vf_fp8_numbers((const uint8_t *)panel->blocks[b].v, (size_t)BLOCK * t->v_dim);
+    bool yes = t->in_place && panel->whole, fp8 = t->spec->kv_type == KERNELS_KV_FP8;
+    for (uint32_t b = 0; yes && fp8 && b < panel->count; b++)
+        yes = vf_fp8_numbers((const uint8_t *)panel->blocks[b].k, (size_t)BLOCK * t->k_dim);
+    for (uint32_t b = 0; yes && fp8 && b < panel->count; b++)
+        yes = vf_fp8_numbers((const uint8_t *)panel->blocks[b].v, (size_t)BLOCK * t->v_dim);
     return yes;
+}
+
+// A panel that cannot be read where it lies, in parts that can be converted: fp8 with a NaN may be longer.
+static void run_parts(struct tile *t, const struct panel *panel, const struct panel *next)
+{
+    uint32_t most = t->wide ? panel->count : type_blocks(t->spec->kv_type);
+    if (panel->count <= most) {
+        run_blocks(t, panel, next);
+        return;
+    }
+    for (uint32_t b = 0; b < panel->count; b += most) {
+        struct panel part = {.count = panel->count - b < most ? panel->count - b : most, .whole = true};
+        memcpy(part.blocks, panel->blocks + b, part.count * sizeof(part.blocks[0]));
+        run_blocks(t, &part, next);
+    }
 }
 
 static void compute_panel(struct tile *t, const struct panel *panel, const struct panel *next)
@@ -601,22 +650,68 @@ static void compute_panel(struct tile *t, const struct panel *panel, const struc
     else if (panel_in_place(t, panel))
         run_whole(t, panel, next);
     else
-        run_blocks(t, panel, next);
+        run_parts(t, panel, next);
+}
+
+// The same keys in another job's memory.
+static void panel_of(const struct kernels_job *job, const struct panel *panel, struct panel *out)
+{
+    size_t bytes = type_bytes(job->spec->kv_type);
+    bool scaled = type_scaled(job->spec->kv_type);
+    *out = (struct panel){.count = panel->count, .whole = panel->whole};
+    for (uint32_t b = 0; b < panel->count; b++) {
+        const struct block *x = &panel->blocks[b];
+        const struct kernels_run *run = &job->runs[x->run];
+        out->blocks[b] = *x;
+        out->blocks[b].k = (const char *)run->k + x->at * job->spec->k_dim * bytes;
+        out->blocks[b].v = (const char *)run->v + x->at * job->spec->v_dim * bytes;
+        out->blocks[b].k_scale = scaled ? run->k_scale + x->at : NULL;
+        out->blocks[b].v_scale = scaled ? run->v_scale + x->at : NULL;
+    }
+}
+
+static void compute_panels(struct feed *f, const struct panel *panel, const struct panel *next)
+{
+    struct panel moved[2];
+    for (uint32_t i = 0; i < f->n; i++) {
+        const struct panel *after = next;
+        if (i + 1 < f->n) {
+            panel_of(f->tiles[i + 1].job, panel, &moved[i % 2]);
+            after = &moved[i % 2];
+        }
+        compute_panel(&f->tiles[i], i == 0 ? panel : &moved[(i - 1) % 2], after);
+    }
 }
 
 // The panel that was filled is next; the one before it is computed now.
-static void turn_panel(struct tile *t)
+static void turn_panel(struct feed *f)
 {
-    struct panel *full = &t->panels[t->filling], *before = &t->panels[!t->filling];
+    struct panel *full = &f->panels[f->filling], *before = &f->panels[!f->filling];
     if (before->count > 0)
-        compute_panel(t, before, full);
+        compute_panels(f, before, full);
     before->count = 0;
-    t->filling = !t->filling;
+    f->filling = !f->filling;
 }
 
-// Cuts a run into blocks from its start and hands on those of which the tile sees a key.
-static void feed_run(struct tile *t, const struct kernels_run *run)
+// Blocks that can be read where they lie and others do not share a panel, of which the latter have fewer.
+static void feed_block(struct feed *f, const struct block *b)
 {
+    const struct tile *t = f->tiles;
+    bool whole = b->first >= t->all_from && b->first + BLOCK <= t->all_to && b->begin == 0 && b->end == BLOCK;
+    if (t->in_place && f->panels[f->filling].count > 0 && f->panels[f->filling].whole != whole)
+        turn_panel(f);
+    struct panel *panel = &f->panels[f->filling];
+    panel->whole = (panel->count == 0 || panel->whole) && whole;
+    panel->blocks[panel->count++] = *b;
+    if (panel->count == (t->in_place && !whole ? type_blocks(t->spec->kv_type) : t->blocks))
+        turn_panel(f);
+}
+
+// Cuts a run into blocks from its start and hands on those of which the tiles see a key.
+static void feed_run(struct feed *f, uint32_t i)
+{
+    const struct tile *t = f->tiles;
+    const struct kernels_run *run = &t->job->runs[i];
     uint64_t from = t->from[0], to = t->to[t->rows - 1]; // both rise with the row
     uint64_t begin = from > run->first ? from - run->first : 0;
     uint64_t end = to > run->first ? to - run->first : 0;
@@ -625,19 +720,16 @@ static void feed_run(struct tile *t, const struct kernels_run *run)
     size_t bytes = type_bytes(t->spec->kv_type);
     bool scaled = type_scaled(t->spec->kv_type);
     for (uint64_t at = begin / BLOCK * BLOCK; at < end; at += BLOCK) {
-        struct panel *panel = &t->panels[t->filling];
-        struct block *b = &panel->blocks[panel->count];
-        b->k = (const char *)run->k + at * t->k_dim * bytes;
-        b->v = (const char *)run->v + at * t->v_dim * bytes;
-        b->k_scale = scaled ? run->k_scale + at : NULL;
-        b->v_scale = scaled ? run->v_scale + at : NULL;
-        b->first = run->first + at;
-        b->begin = begin > at ? (uint32_t)(begin - at) : 0;
-        b->end = end - at < BLOCK ? (uint32_t)(end - at) : BLOCK;
-        bool whole = b->first >= t->all_from && b->first + BLOCK <= t->all_to && b->end == BLOCK;
-        panel->whole = (panel->count == 0 || panel->whole) && whole;
-        if (++panel->count == t->blocks)
-            turn_panel(t);
+        struct block b = {.k = (const char *)run->k + at * t->k_dim * bytes,
+                          .v = (const char *)run->v + at * t->v_dim * bytes,
+                          .k_scale = scaled ? run->k_scale + at : NULL,
+                          .v_scale = scaled ? run->v_scale + at : NULL,
+                          .first = run->first + at,
+                          .begin = begin > at ? (uint32_t)(begin - at) : 0,
+                          .end = end - at < BLOCK ? (uint32_t)(end - at) : BLOCK,
+                          .run = i,
+                          .at = at};
+        feed_block(f, &b);
     }
 }
 
@@ -689,20 +781,24 @@ static bool units_trusted(const struct tile *t)
     return trusted;
 }
 
-static void run_tile(struct tile *t, const struct kernels_job *job)
+static void run_tiles(struct tile *tiles, uint32_t n)
 {
-    for (uint32_t i = 0; i < job->run_count; i++)
-        feed_run(t, &job->runs[i]);
-    turn_panel(t);
-    turn_panel(t);
-    for (uint32_t r = 0; r < t->rows; r++)
-        finish_row(t, r, job->out.m + t->first + r, job->out.s + t->first + r,
-                   job->out.o + (size_t)(t->first + r) * t->v_dim);
+    struct feed f = {.tiles = tiles, .n = n};
+    f.panels[0].count = f.panels[1].count = f.filling = 0;
+    for (uint32_t i = 0; i < tiles->job->run_count; i++)
+        feed_run(&f, i);
+    turn_panel(&f);
+    turn_panel(&f);
+    for (struct tile *t = tiles; t < tiles + n; t++) {
+        const struct kernels_partial *out = &t->job->out;
+        for (uint32_t r = 0; r < t->rows; r++)
+            finish_row(t, r, out->m + t->first + r, out->s + t->first + r,
+                       out->o + (size_t)(t->first + r) * t->v_dim);
+    }
 }
 
 // By matrix units. False: nothing was done, or it cannot be kept.
-static bool run_tile_units(struct tile *t, const struct kernels_job *job,
-                           const struct kernels_matrix_ops *units, char *space)
+static bool run_tile_units(struct tile *t, const struct kernels_matrix_ops *units, char *space)
 {
     const float *q[TILE];
     for (uint32_t r = 0; r < t->rows; r++)
@@ -711,45 +807,61 @@ static bool run_tile_units(struct tile *t, const struct kernels_job *job,
         return false;
     t->units = units;
     t->blocks = type_blocks(t->spec->kv_type);
-    run_tile(t, job);
+    run_tiles(t, 1);
     units->end();
     return units_trusted(t);
 }
 
-// units: NULL = none.
-INLINE void run_job(const struct kernels_job *job, void *scratch, const struct kernels_matrix_ops *units)
+// Tile after tile of one job. units: NULL = none.
+static void run_alone(const struct kernels_job *job, uint64_t pairs, void *scratch,
+                      const struct kernels_matrix_ops *units)
 {
-    uint64_t pairs = (uint64_t)job->rows * kernels_spec_group(job->spec);
-    assert(job->out.rows == job->rows && job->out.heads == kernels_spec_group(job->spec) &&
-           job->out.dv == job->spec->v_dim);
     struct tile t;
     for (uint64_t first = 0; first < pairs; first += TILE) {
         uint32_t rows = pairs - first < TILE ? (uint32_t)(pairs - first) : TILE;
-        tile_init(&t, job, first, rows, scratch);
+        tile_init(&t, job, 0, first, rows, scratch);
         if (units && rows >= units->rows_from && units->takes(job->spec->kv_type)) {
-            if (run_tile_units(&t, job, units, (char *)scratch + scratch_bytes(job->spec, job->rows)))
+            if (run_tile_units(&t, units, (char *)scratch + scratch_bytes(job->spec, job->rows, 1)))
                 continue;
-            tile_init(&t, job, first, rows, scratch);
+            tile_init(&t, job, 0, first, rows, scratch);
         }
-        run_tile(&t, job);
+        run_tiles(&t, 1);
     }
 }
 
-static void run(const struct kernels_job *job, void *scratch)
+// Many pairs keep a thread busy with one job; those of few go through memory together.
+INLINE void run_jobs(const struct kernels_job *jobs, uint32_t n, void *scratch,
+                     const struct kernels_matrix_ops *units)
 {
-    run_job(job, scratch, NULL);
+    uint64_t pairs = (uint64_t)jobs->rows * kernels_spec_group(jobs->spec);
+    struct tile tiles[KERNELS_JOBS];
+    for (uint32_t i = 0, together; i < n; i += together) {
+        together = pairs >= WIDE ? 1 : n - i < KERNELS_JOBS ? n - i : KERNELS_JOBS;
+        if (pairs >= WIDE) {
+            run_alone(&jobs[i], pairs, scratch, units);
+            continue;
+        }
+        for (uint32_t j = 0; j < together; j++)
+            tile_init(&tiles[j], &jobs[i + j], j, 0, (uint32_t)pairs, scratch);
+        run_tiles(tiles, together);
+    }
+}
+
+static void run(const struct kernels_job *jobs, uint32_t n, void *scratch)
+{
+    run_jobs(jobs, n, scratch, NULL);
 }
 
 #if LANES == 16
-static uint64_t amx_scratch_bytes(const struct kernels_spec *spec, uint32_t rows)
+static uint64_t amx_scratch_bytes(const struct kernels_spec *spec, uint32_t rows, uint32_t jobs)
 {
-    return scratch_bytes(spec, rows) +
+    return scratch_bytes(spec, rows, jobs) +
            kernels_matrix_amx.bytes(round_up(spec->k_dim, 32), round_up(spec->v_dim, 32));
 }
 
-static void amx_run(const struct kernels_job *job, void *scratch)
+static void amx_run(const struct kernels_job *jobs, uint32_t n, void *scratch)
 {
-    run_job(job, scratch, &kernels_matrix_amx);
+    run_jobs(jobs, n, scratch, &kernels_matrix_amx);
 }
 
 const struct kernels_attention kernels_amx = {

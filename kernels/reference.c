@@ -184,17 +184,17 @@ double kernels_reference_bound_lse(const struct kernels_reference_row *row)
     return 2e-6 * fmax(1, row->x_abs);
 }
 
-static uint64_t scratch_bytes(const struct kernels_spec *spec, uint32_t rows)
+static uint64_t scratch_bytes(const struct kernels_spec *spec, uint32_t rows, uint32_t jobs)
 {
     (void)rows;
+    (void)jobs;
     return spec->v_dim * sizeof(double);
 }
 
 // As a kernel: slow, for BANYAN_KERNEL=reference, which makes a whole cluster an oracle.
-static void run(const struct kernels_job *job, void *scratch)
+static void run_one(const struct kernels_job *job, double *sum)
 {
     uint32_t group = kernels_spec_group(job->spec), v_dim = job->spec->v_dim;
-    double *sum = scratch;
     for (uint64_t i = 0; i < (uint64_t)job->rows * group; i++) {
         struct query q = query_of(job, (uint32_t)(i / group), (uint32_t)(i % group));
         struct kernels_reference_row row;
@@ -210,6 +210,12 @@ static void run(const struct kernels_job *job, void *scratch)
         job->out.m[i] = m;
         job->out.s[i] = row.keys && s == 0 ? (nan ? NAN : -0.0f) : (float)s;
     }
+}
+
+static void run(const struct kernels_job *jobs, uint32_t n, void *scratch)
+{
+    for (uint32_t i = 0; i < n; i++)
+        run_one(&jobs[i], scratch);
 }
 
 const struct kernels_attention kernels_reference_kernel = {

@@ -4,8 +4,11 @@
 #include <assert.h>
 #include <string.h>
 
+#define FEW_PAIRS 16u // of a tile: jobs of so few are worth being run together
+#define TASKS     64u // for as many threads as a host may have
+
 struct shape {
-    uint32_t units, tile_rows, tiles;
+    uint32_t units, tile_rows, tiles, heads; // KV heads of a task
     uint64_t unit_chunks;
 };
 
@@ -39,91 +42,107 @@ static uint32_t walk_units(const struct kernels_item *item, uint64_t unit_chunks
 static struct shape shape_of(const struct kernels_item *item)
 {
     uint64_t group = kernels_spec_group(item->spec), eights = (item->rows * group + 127) / 128;
-    uint64_t many = walk_units(item, 1, NULL) / 128;
     struct shape s;
-    eights = many > eights ? many : eights;
     s.unit_chunks = 8 * (eights < 1 ? 1 : eights > 16 ? 16 : eights);
     s.tile_rows = group < 64 ? (uint32_t)(64 / group) : 1;
     s.tiles = (uint32_t)(((uint64_t)item->rows + s.tile_rows - 1) / s.tile_rows);
     s.units = walk_units(item, s.unit_chunks, NULL);
+    uint64_t pairs = (item->rows < s.tile_rows ? item->rows : s.tile_rows) * group,
+             kv_heads = item->spec->kv_heads;
+    s.heads = pairs > FEW_PAIRS ? 1 : kv_heads < KERNELS_JOBS ? (uint32_t)kv_heads : KERNELS_JOBS;
+    while (s.heads > 1 && s.units * ((kv_heads + s.heads - 1) / s.heads) * s.tiles < TASKS)
+        s.heads = (s.heads + 1) / 2;
     return s;
 }
 
-// Bytes of the table of units, and of one task's partial. False if tasks or bytes pass what fits.
+static uint32_t groups_of(const struct kernels_item *item, const struct shape *s)
+{
+    return (item->spec->kv_heads + s->heads - 1) / s->heads;
+}
+
+// Bytes of the table of units, and of one partial, and how many there are. False if they pass what fits.
 static bool sizes_of(const struct kernels_item *item, const struct shape *s, uint64_t *table,
-                     uint64_t *partial, uint64_t *tasks)
+                     uint64_t *partial, uint64_t *partials)
 {
     *table = round_up(((uint64_t)s->units + 1) * sizeof(uint32_t));
     *partial = kernels_partial_bytes(s->tile_rows, kernels_spec_group(item->spec), item->spec->v_dim);
     uint64_t per_unit = (uint64_t)item->spec->kv_heads * s->tiles; // < 2^48
-    *tasks = per_unit > UINT32_MAX ? UINT64_MAX : per_unit * s->units;
-    return item->rows > 0 && *partial > 0 && *tasks < UINT32_MAX && *tasks <= ((uint64_t)1 << 62) / *partial;
+    *partials = per_unit > UINT32_MAX ? UINT64_MAX : per_unit * s->units;
+    return item->rows > 0 && *partial > 0 && *partials < UINT32_MAX &&
+           *partials <= ((uint64_t)1 << 62) / *partial;
 }
 
 uint64_t kernels_split_bytes(const struct kernels_item *item)
 {
     struct shape s = shape_of(item);
-    uint64_t table, partial, tasks;
-    return sizes_of(item, &s, &table, &partial, &tasks) ? table + partial * tasks : 0;
+    uint64_t table, partial, partials;
+    return sizes_of(item, &s, &table, &partial, &partials) ? table + partial * partials : 0;
 }
 
 uint64_t kernels_split_scratch(const struct kernels_item *item)
 {
-    return kernels_attention_scratch(item->kernel, item->spec, shape_of(item).tile_rows);
+    struct shape s = shape_of(item);
+    return kernels_attention_scratch(item->kernel, item->spec, s.tile_rows, s.heads);
 }
 
 void kernels_split_init(struct kernels_split *split, const struct kernels_item *item, void *workspace)
 {
     struct shape s = shape_of(item);
-    uint64_t table = 0, partial = 0, tasks = 0;
-    bool fits = sizes_of(item, &s, &table, &partial, &tasks);
+    uint64_t table = 0, partial = 0, partials = 0;
+    bool fits = sizes_of(item, &s, &table, &partial, &partials);
     assert(fits && (uintptr_t)workspace % KERNELS_ALIGN == 0);
     walk_units(item, s.unit_chunks, workspace);
     *split = (struct kernels_split){.item = item,
                                     .units = s.units,
                                     .tiles = s.tiles,
                                     .tile_rows = s.tile_rows,
-                                    .tasks = (uint32_t)tasks,
+                                    .heads = s.heads,
+                                    .tasks = s.units * groups_of(item, &s) * s.tiles,
                                     .unit_start = workspace,
                                     .partials = (char *)workspace + table,
                                     .partial_bytes = partial};
 }
 
-// Task = (unit * kv_heads + head) * tiles + tile.
 static struct kernels_partial partial_of(const struct kernels_split *split, uint32_t unit, uint32_t head,
                                          uint32_t tile)
 {
     const struct kernels_item *item = split->item;
-    uint64_t task = ((uint64_t)unit * item->spec->kv_heads + head) * split->tiles + tile;
+    uint64_t at = ((uint64_t)unit * item->spec->kv_heads + head) * split->tiles + tile;
     uint32_t first = tile * split->tile_rows;
     struct kernels_partial p;
-    kernels_partial_view(split->partials + task * split->partial_bytes,
+    kernels_partial_view(split->partials + at * split->partial_bytes,
                          item->rows - first < split->tile_rows ? item->rows - first : split->tile_rows,
                          kernels_spec_group(item->spec), item->spec->v_dim, &p);
     return p;
 }
 
+// Task = (unit * groups of heads + group) * tiles + tile.
 void kernels_split_run(const struct kernels_split *split, uint32_t task, void *scratch)
 {
     assert(task < split->tasks);
     const struct kernels_item *item = split->item;
-    uint32_t tile = task % split->tiles, head = task / split->tiles % item->spec->kv_heads;
-    uint32_t unit = task / split->tiles / item->spec->kv_heads, first = tile * split->tile_rows;
-    uint64_t q_head = (uint64_t)head * kernels_spec_group(item->spec);
-    struct kernels_job job = {
-        .spec = item->spec,
-        .kv_head = head,
-        .q_first = item->q_first + first,
-        .visible = item->visible,
-        .q = item->q + first * item->q_row_stride + q_head * item->q_head_stride,
-        .q_row_stride = item->q_row_stride,
-        .q_head_stride = item->q_head_stride,
-        .runs = item->runs + (size_t)head * item->run_count + split->unit_start[unit],
-        .run_count = split->unit_start[unit + 1] - split->unit_start[unit],
-        .out = partial_of(split, unit, head, tile),
-    };
-    job.rows = job.out.rows;
-    item->kernel->run(&job, scratch);
+    uint32_t heads = item->spec->kv_heads, groups = (heads + split->heads - 1) / split->heads;
+    uint32_t tile = task % split->tiles, head = task / split->tiles % groups * split->heads;
+    uint32_t unit = task / split->tiles / groups, first = tile * split->tile_rows;
+    struct kernels_job jobs[KERNELS_JOBS];
+    uint32_t n = heads - head < split->heads ? heads - head : split->heads;
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t q_head = (uint64_t)(head + i) * kernels_spec_group(item->spec);
+        jobs[i] = (struct kernels_job){
+            .spec = item->spec,
+            .kv_head = head + i,
+            .q_first = item->q_first + first,
+            .visible = item->visible,
+            .q = item->q + first * item->q_row_stride + q_head * item->q_head_stride,
+            .q_row_stride = item->q_row_stride,
+            .q_head_stride = item->q_head_stride,
+            .runs = item->runs + (size_t)(head + i) * item->run_count + split->unit_start[unit],
+            .run_count = split->unit_start[unit + 1] - split->unit_start[unit],
+            .out = partial_of(split, unit, head + i, tile),
+        };
+        jobs[i].rows = jobs[i].out.rows;
+    }
+    item->kernel->run(jobs, n, scratch);
 }
 
 void kernels_split_merge(const struct kernels_split *split, const struct kernels_partial *out)

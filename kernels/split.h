@@ -4,17 +4,17 @@
 //
 // The cut is a rule of the item alone (its shape, its list of chunks), never of threads, load or batch:
 //
-//            unit 0           unit 1        ...      a unit = U consecutive chunks of the item's list
-//        +---------------+---------------+----
-//  head 0| tile 0 tile 1 | tile 0 tile 1 |           a tile = T consecutive query rows
-//  head 1|               |               |           a task = (unit, KV head, tile), computed on its own
-//        +---------------+---------------+----
+//             unit 0           unit 1        ...      a unit = U consecutive chunks of the item's list
+//         +---------------+---------------+----
+//  heads 0| tile 0 tile 1 | tile 0 tile 1 |           a tile = T consecutive query rows
+//  heads 1|               |               |           a task = (unit, G KV heads, tile), computed on its own
+//         +---------------+---------------+----
 //
 //     T = max(1, 64 / group) rows: about 64 (row, head) pairs share each key
-//     U = 8 * clamp(max(ceil(rows * group / 128), chunks / 128), 1, 16) chunks: task partials stay near 1/16
-//     of the
-//         KV they come from, and long contexts are cut into 16 units at least and into few more, for each
-//         task waits for its first keys
+//     U = 8 * clamp(ceil(rows * group / 128), 1, 16) chunks: partials stay near 1/16 of the KV they come from
+//     G = KERNELS_JOBS where pairs are few, so that memory is read from its beginning to its end; halved
+//     while
+//         that leaves fewer than 64 tasks. It does not decide bits.
 //
 // Units are merged pairwise in order: 0+1, 2+3, ..., then (0+1)+(2+3), ...: rounding grows with the logarithm
 // of their number.
@@ -43,10 +43,10 @@ struct kernels_item {
 
 struct kernels_split {
     const struct kernels_item *item;
-    uint32_t units, tiles, tile_rows, tasks; // tasks = units * kv_heads * tiles
-    const uint32_t *unit_start;              // [units + 1] indices of runs
-    char *partials;                          // units * kv_heads * tiles packed blocks
-    uint64_t partial_bytes;                  // bytes of one
+    uint32_t units, tiles, tile_rows, heads, tasks; // tasks = units * ceil(kv_heads / heads) * tiles
+    const uint32_t *unit_start;                     // [units + 1] indices of runs
+    char *partials;                                 // units * kv_heads * tiles packed blocks
+    uint64_t partial_bytes;                         // bytes of one
 };
 
 // Bytes of the workspace (aligned to KERNELS_ALIGN) that an item needs; 0 if they or the tasks pass what

@@ -15,3 +15,14 @@ extern const struct kernels_attention kernels_amx;
 bool kernels_cpu_avx2(void);
 bool kernels_cpu_avx512(void);
 bool kernels_cpu_amx(void); // asks the kernel for leave to use tiles, which a process needs once
+
+// How many streams of lines to ask ahead in. Prefetchers of Intel's cores end at each page of 4 KiB: four
+// streams, a page each, draw 1.45 times what one draws. Others follow one stream better.
+#if defined(__x86_64__)
+uint32_t kernels_cpu_streams(void);
+#else
+static inline uint32_t kernels_cpu_streams(void)
+{
+    return 1;
+}
+#endif

@@ -51,7 +51,7 @@ static void task(void *arg, uint32_t index, void *scratch)
             .runs = &run,
             .run_count = 1,
             .out = {.rows = 1, .heads = Q_HEADS / KV_HEADS, .dv = DIM, .m = m, .s = s, .o = o}};
-        bench->kernel->run(&job, scratch);
+        bench->kernel->run(&job, 1, scratch);
         atomic_fetch_add(&bench->bytes, 2 * half);
     } while (common_clock_ns() < bench->deadline_ns);
 }
@@ -99,7 +99,7 @@ enum common_code worker_measure(struct worker_team *team, uint64_t memory_bytes,
         bench.deadline_ns = start + SLICE_NS;
         atomic_store(&bench.bytes, 0);
         struct worker_job job = {.tasks = worker_team_threads(team),
-                                 .scratch_bytes = kernels_attention_scratch(bench.kernel, &spec, 1),
+                                 .scratch_bytes = kernels_attention_scratch(bench.kernel, &spec, 1, 1),
                                  .run = task,
                                  .arg = &bench};
         ok = worker_team_run(team, &job);

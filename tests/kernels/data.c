@@ -246,9 +246,9 @@ void data_partial_free(struct kernels_partial *p)
 
 void data_run_kernel(const struct kernels_attention *kernel, const struct kernels_job *job)
 {
-    uint64_t bytes = kernels_attention_scratch(kernel, job->spec, job->rows);
+    uint64_t bytes = kernels_attention_scratch(kernel, job->spec, job->rows, 1);
     void *scratch = allocate(bytes);
     memset(scratch, 0xff, bytes);
-    kernel->run(job, scratch);
+    kernel->run(job, 1, scratch);
     free(scratch);
 }
