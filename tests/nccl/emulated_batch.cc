@@ -64,12 +64,12 @@ void add_transfer(batch *b, const batch_call &call, bool send, int peer)
 
 void start(batch *b)
 {
-    static std::atomic<uint64_t> operations;
+    static std::atomic<bool> hung, spoilt;
     static const uint64_t hang = batch_environment("BANYAN_EMULATED_NCCL_HANG"),
                           corrupt = batch_environment("BANYAN_EMULATED_NCCL_CORRUPT");
-    uint64_t n = ++operations;
-    b->hangs = n == hang;
-    b->corrupt = n == corrupt;
+    uint64_t n = ++b->comm->operations;
+    b->hangs = n == hang && !hung.exchange(true);
+    b->corrupt = n == corrupt && !spoilt.exchange(true);
     const batch_comm *comm = b->comm.get();
     for (const batch_call &call : b->calls) {
         if (call.kind == BATCH_SEND || call.kind == BATCH_RECV) {

@@ -38,6 +38,7 @@ struct batch_comm {  // the part of a communicator that outlives its handle
     std::unique_ptr<link_memory> link;
     bool aborted = false;         // what has not ended writes nothing and ends at once
     uint64_t calls = 0, next = 1; // tickets of batches that are not in a graph: started in this order
+    uint64_t operations = 0;      // started so far
     uint64_t numbers[LINK_MOST_RANKS][2][LINK_LANES] = {}; // of messages [peer][send, receive][lane], so far
     batch *running = nullptr;                              // one at a time
     int eager = 0, captured = 0; // batches that live, outside of graphs and in graphs

@@ -86,7 +86,7 @@ static float input(int r, size_t i, int round)
 
 static float summed(size_t i, int round)
 {
-    float x[MOST];
+    float x[MOST] = {0};
     for (int r = 0; r < ranks; r++)
         x[r] = input(r, i, round);
     for (int step = 1; step < ranks; step *= 2) {
@@ -262,6 +262,32 @@ static void hangs(void)
     cut_off(out, NULL);
 }
 
+// The second operation of a communicator, not of the process, and once.
+static void hangs_once(void)
+{
+    float *in = device(SMALL), *out = device(SMALL), *h = pinned(SMALL);
+    upload(in, h, SMALL, 0);
+    for (int round = 0; round < 3; round++) {
+        ncclUniqueId id;
+        CHECK(settled() == ncclSuccess);
+        for (int operation = 0; operation < (round == 0 ? 1 : 2); operation++) {
+            put(ncclAllReduce(in, out, SMALL, ncclFloat, ncclSum, comm, stream));
+            if (round == 1 && operation == 1)
+                break;
+            for (int i = 0; cudaStreamQuery(stream) == cudaErrorNotReady; i++, nap(1))
+                CHECK(i < 20000);
+        }
+        if (round == 1)
+            cut_off(out, NULL);
+        else
+            CHECK(ncclCommDestroy(comm) == ncclSuccess);
+        CHECK(ncclGetUniqueId(&id) == ncclSuccess);
+        begin(id);
+    }
+    CHECK(settled() == ncclSuccess);
+    CHECK(ncclCommDestroy(comm) == ncclSuccess);
+}
+
 static void corrupts(void)
 {
     CHECK(settled() == ncclSuccess);
@@ -310,7 +336,7 @@ static const struct scenario {
 } scenarios[] = {{"numbers", numbers},     {"graphs", graphs},         {"absent", absent},
                  {"killed", killed},       {"hangs", hangs},           {"killed_graph", killed_graph},
                  {"corrupts", corrupts},   {"init_fails", init_fails}, {"mismatch", mismatch},
-                 {"after_end", after_end}, {"too_early", too_early}};
+                 {"after_end", after_end}, {"too_early", too_early},   {"hangs_once", hangs_once}};
 
 static int be_rank(char **argv)
 {
@@ -402,6 +428,7 @@ static void faults_on_request(void **state)
     (void)state;
     setenv("BANYAN_EMULATED_NCCL_HANG", "2", 1);
     all_well("hangs", 2, 2);
+    all_well("hangs_once", 1, 1);
     unsetenv("BANYAN_EMULATED_NCCL_HANG");
     setenv("BANYAN_EMULATED_NCCL_CORRUPT", "1", 1);
     all_well("corrupts", 2, 2);

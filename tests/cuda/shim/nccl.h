@@ -15,8 +15,9 @@
 // used after its end; two threads at once in calls on one communicator; ranks whose calls do not match;
 // buffers that are not the device's, or pinned.
 //
-// Faults on request, from the environment at the first call. Operations of a process are counted when they
-// start, a group as one, each launch of a graph anew:
+// Faults on request, from the environment at the first call. Operations are counted when they start, each
+// communicator's for itself, a group as one, each launch of a graph anew. A fault comes once a process, in
+// the communicator that first gets so far: how many were given up before, and when, does not move it.
 //     BANYAN_EMULATED_NCCL_INIT_FAILS=1     each init ends with ncclSystemError
 //     BANYAN_EMULATED_NCCL_SLOW_INIT_MS=n   each init takes that much longer
 //     BANYAN_EMULATED_NCCL_HANG=n           the n-th operation (from 1) neither sends nor receives, for ever
