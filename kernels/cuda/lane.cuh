@@ -9,31 +9,46 @@
 
 #define LANE_DEVICE __device__ __forceinline__
 
-extern __shared__ uint4 lane_shared_memory[];
+// Whether codes of fp8 become binary16 in one instruction, NaN included.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#define LANE_FP8 1
+#else
+#define LANE_FP8 0
+#endif
+
+extern __shared__ __align__(1024) uint4 lane_shared_memory[];
 
 LANE_DEVICE char *lane_shared()
 {
     return reinterpret_cast<char *>(lane_shared_memory);
 }
 
-LANE_DEVICE uint32_t lane_shared_address(const void *p)
+// Tells the compiler that an address is one of global memory.
+template <class T> LANE_DEVICE T *lane_global(T *p)
+{
+    return static_cast<T *>(__cvta_global_to_generic(reinterpret_cast<uint64_t>(p)));
+}
+
+// A place in shared memory, to count bytes from.
+typedef uint32_t lane_place;
+
+LANE_DEVICE lane_place lane_place_of(const void *p)
 {
     return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
 // Starts a copy of 16 bytes from global to shared memory, past L1; zeros if not `wanted` (from is not read
 // then).
-LANE_DEVICE void lane_copy16(void *to, const void *from, bool wanted)
+LANE_DEVICE void lane_copy16(lane_place to, const void *from, bool wanted)
 {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(lane_shared_address(to)),
-                 "l"(from), "r"(wanted ? 16 : 0)
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                 "r"(wanted ? 16 : 0)
                  : "memory");
 }
 
-LANE_DEVICE void lane_copy4(void *to, const void *from, bool wanted)
+LANE_DEVICE void lane_copy4(lane_place to, const void *from, bool wanted)
 {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(lane_shared_address(to)), "l"(from),
-                 "r"(wanted ? 4 : 0)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(wanted ? 4 : 0)
                  : "memory");
 }
 
@@ -55,6 +70,28 @@ template <int n> LANE_DEVICE void lane_copy_wait()
 struct lane_a {
     uint32_t x0, x1, x2, x3;
 };
+
+// Four matrices of 8 x 8 elements of 16 bits: lane i names row i % 8 of matrix i / 8, 16 bytes; x0 .. x3 are
+// elements [g][2t, 2t+1] of each, or [2t, 2t+1][g].
+LANE_DEVICE lane_a lane_matrices(lane_place row)
+{
+    lane_a a;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(a.x0), "=r"(a.x1), "=r"(a.x2), "=r"(a.x3)
+                 : "r"(row)
+                 : "memory");
+    return a;
+}
+
+LANE_DEVICE lane_a lane_matrices_transposed(lane_place row)
+{
+    lane_a a;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(a.x0), "=r"(a.x1), "=r"(a.x2), "=r"(a.x3)
+                 : "r"(row)
+                 : "memory");
+    return a;
+}
 
 LANE_DEVICE void lane_mma_bf16(float (&d)[4], const lane_a &a, uint2 b)
 {
@@ -115,3 +152,13 @@ LANE_DEVICE uint32_t lane_f16x2_mul(uint32_t a, uint32_t b)
     asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
     return y;
 }
+
+#if LANE_FP8
+// Two codes of fp8 (e4m3), the first in the low byte.
+LANE_DEVICE uint32_t lane_fp8_widen(uint32_t codes)
+{
+    uint32_t y;
+    asm("{.reg .b16 c; cvt.u16.u32 c, %1; cvt.rn.f16x2.e4m3x2 %0, c;}" : "=r"(y) : "r"(codes));
+    return y;
+}
+#endif

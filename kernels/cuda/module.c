@@ -7,7 +7,7 @@
 #include "kernels/cuda/internal.h"
 
 #define STEP_RESERVE ((uint64_t)256 << 20) // bytes that the pool leaves for steps, where there are as many
-#define RULES        "2"                   // raise it when a kernel or the cut changes bits
+#define RULES        "3"                   // raise it when a kernel or the cut changes bits
 
 static uint32_t count(struct common_error *err)
 {
@@ -123,6 +123,15 @@ static enum common_code describe(struct kernels_device *device, uint64_t limit_b
     if (prop.major < 8)
         return common_error_set(err, COMMON_UNAVAILABLE, "%s has compute capability %d.%d; 8.0 is needed",
                                 info->name, prop.major, prop.minor);
+    for (uint32_t c = 0; c < CUDA_CLASSES; c++) {
+        uint32_t shared = cuda_plan_kernel(c)->shared_bytes;
+        if (shared > prop.sharedMemPerBlockOptin)
+            return common_error_set(
+                err, COMMON_UNAVAILABLE,
+                "%s (compute capability %d.%d) gives a block %zu bytes of shared memory; %u "
+                "are needed",
+                info->name, prop.major, prop.minor, prop.sharedMemPerBlockOptin, shared);
+    }
     snprintf(info->kernel, sizeof(info->kernel), "cuda-%s-sm_%d%d", RULES, prop.major, prop.minor);
     info->digest = hash(hash(hash(0xcbf29ce484222325ULL, info->kernel), info->name), BANYAN_CUDA_COMPILER);
     info->memory_bytes = total;

@@ -8,11 +8,9 @@
 #include "kernels/cuda/lane.cuh"
 
 // e^x for x <= 0: within 1.5 units in the last place. Below -87: 0. NaN: NaN. Adds and multiply-adds alone,
-// so the bits are those of the source.
+// so the bits are those of the source. Without a branch, so that several are under way at once.
 LANE_DEVICE float number_exp(float x)
 {
-    if (x < -87.0f)
-        return 0.0f;
     const float magic = 12582912.0f; // 1.5 * 2^23: its last bit is worth 1
     float shifted = fmaf(x, 1.44269504f, magic), n = shifted - magic;
     float r = fmaf(n, -0.693359375f, x);
@@ -24,7 +22,8 @@ LANE_DEVICE float number_exp(float x)
     y = fmaf(y, r, 1.6666665459e-1f);
     y = fmaf(y, r, 5.0000001201e-1f);
     y = fmaf(y, r * r, r) + 1.0f;
-    return y * __uint_as_float((__float_as_uint(shifted) + 127u) << 23);
+    y *= __uint_as_float((__float_as_uint(shifted) << 23) + 0x3f800000u);
+    return x < -87.0f ? 0.0f : y;
 }
 
 // 2^e for -126 <= e <= 127.
@@ -112,20 +111,27 @@ template <bool near> LANE_DEVICE uint32_t number_split_all(float x, float y, uin
     return __float_as_uint(xs[2]) | __float_as_uint(ys[2]);
 }
 
-// Four codes of int8 or fp8, as they lie in a word, become binary16 in two registers (elements 0, 1 and 2,
-// 3).
-template <int type> LANE_DEVICE uint2 number_widen(uint32_t codes)
+// Four codes of int8 or fp8, as they lie in a word, become binary16 in two registers: elements 0, 1 and 2, 3,
+// or, `across`, 0, 2 and 1, 3.
+template <int type, bool across = false> LANE_DEVICE uint2 number_widen(uint32_t codes)
 {
     if (type == KERNELS_KV_INT8) { // 1024 + (code + 128), less 1152: exact
         uint32_t u = codes ^ 0x80808080u;
-        return make_uint2(lane_f16x2_sub(__byte_perm(u, 0x64646464u, 0x4140), 0x64806480u),
-                          lane_f16x2_sub(__byte_perm(u, 0x64646464u, 0x4342), 0x64806480u));
+        return make_uint2(lane_f16x2_sub(__byte_perm(u, 0x64646464u, across ? 0x4240 : 0x4140), 0x64806480u),
+                          lane_f16x2_sub(__byte_perm(u, 0x64646464u, across ? 0x4341 : 0x4342), 0x64806480u));
     }
+#if LANE_FP8
+    if (across)
+        codes = __byte_perm(codes, 0, 0x3120);
+    return make_uint2(lane_fp8_widen(codes & 0xffffu), lane_fp8_widen(codes >> 16));
+#else
     // The same bits with an exponent of bias 15 are 2^-8 of the number, subnormal ones included. NaN comes
     // out wrong: number_fp8_nan() tells.
-    uint32_t a = __byte_perm(codes, 0, 0x1404), b = __byte_perm(codes, 0, 0x3424);
+    uint32_t a = __byte_perm(codes, 0, across ? 0x2404 : 0x1404),
+             b = __byte_perm(codes, 0, across ? 0x3414 : 0x3424);
     return make_uint2(lane_f16x2_mul((a & 0x80008000u) | (a >> 1 & 0x3f803f80u), 0x5c005c00u),
                       lane_f16x2_mul((b & 0x80008000u) | (b >> 1 & 0x3f803f80u), 0x5c005c00u));
+#endif
 }
 
 // Not zero if one of four codes is NaN.

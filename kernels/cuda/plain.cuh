@@ -35,10 +35,9 @@ LANE_DEVICE void plain_block(const task &t, const cuda_run *run, uint32_t row0, 
     const uint32_t lane = threadIdx.x % 32;
     constexpr bool scaled = type == KERNELS_KV_INT8 || type == KERNELS_KV_FP8;
     uint64_t shift = t.head * run->head_stride;
-    const char *k = reinterpret_cast<const char *>(run->k + shift),
-               *v = reinterpret_cast<const char *>(run->v + shift);
-    const float *k_scale = reinterpret_cast<const float *>(run->k_scale + shift),
-                *v_scale = reinterpret_cast<const float *>(run->v_scale + shift);
+    const char *k = task_at<const char>(run->k, shift), *v = task_at<const char>(run->v, shift);
+    const float *k_scale = task_at<const float>(run->k_scale, shift),
+                *v_scale = task_at<const float>(run->v_scale, shift);
     uint32_t k_dim = item->k_dim, v_dim = item->v_dim;
     float mine = -INFINITY; // lane j holds key j's logit
     for (uint32_t j = low; j < high; j++) {

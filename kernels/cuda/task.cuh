@@ -7,7 +7,7 @@
 
 template <class T> LANE_DEVICE T *task_at(uint64_t base, uint64_t offset)
 {
-    return reinterpret_cast<T *>(base + offset);
+    return lane_global(reinterpret_cast<T *>(base + offset));
 }
 
 struct task {

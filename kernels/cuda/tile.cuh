@@ -26,164 +26,17 @@
 // only use it up if all dims erred by the most and to one side, in one key and not in the others. Numbers
 // that 3 parts do not hold (below 2^-109), or that overflow, are left to plain arithmetic.
 //
-// Fragments are loaded by 16 bytes, without ldmatrix, since order within a sum is free: lane (g, t) takes
-// dims 16-byte piece by piece from rows g and g + 8 of K, and dims g * dim/8 .. of keys 2t, 2t+1, 2t+8, 2t+9
-// of V. Pieces of a row lie in shared memory in an order that depends on the row (swizzle), so that no two
-// lanes of a quarter of a warp meet in a bank.
+// 16-bit and 8-bit elements are loaded by ldmatrix, values transposed on the way, so a fragment's registers
+// come in one instruction. Two codes of 8 bits travel as one element of 16: a transposed word holds dims 2g,
+// 2g+1 of keys 2t and 2t+1. As order within a sum is free, a step of 16 dims of q has them in the order in
+// which keys come (dims()). float32 is loaded by 16 bytes, dims 4t .. 4t+3 of rows g and g + 8 of K, and dims
+// 4g .. 4g+3 of keys 2t, 2t+1, 2t+8, 2t+9 of V. Pieces of 16 bytes of a row lie in shared memory in an
+// order that depends on the row (place()), so that no two lanes of a quarter of a warp meet in a bank.
 //
 // Order of all sums: the unit's blocks in order in each warp, then the warps in order. Nothing else enters.
 #pragma once
 
-#include "kernels/cuda/plain.cuh"
-
-struct tile_stage_note { // beside the bytes of a stage
-    uint64_t first;      // position of key 0
-    uint32_t low, high;  // keys that a row of the tile sees; none: the end
-    uint32_t all;        // every row of the tile sees all 16 keys
-    uint32_t unused[3];
-};
-
-template <int type, int dim, int width> struct tile_shape {
-    static constexpr bool wide = type == KERNELS_KV_F32; // K and V of a block are stages of their own
-    static constexpr bool bf16 = wide || type == KERNELS_KV_BF16; // the products'
-    static constexpr bool scaled = type == KERNELS_KV_INT8 || type == KERNELS_KV_FP8;
-    static constexpr int element = wide ? 4 : scaled ? 1 : 2;            // bytes
-    static constexpr int row = dim * element;                            // bytes of a key
-    static constexpr int pieces = row / 16;                              // of a row
-    static constexpr int in_piece = 16 / element;                        // elements
-    static constexpr int key_ways = width >= 32 ? 1 : 4;                 // warps that share out the keys
-    static constexpr int tiles = key_ways == 1 ? width / 32 : width / 8; // of 8 pairs, per warp
-    static constexpr int threads = key_ways == 1 ? 128 : 32;             // that load and wait together
-    static constexpr int steps = dim / 16;                               // of a product over dims
-    static constexpr int terms = bf16 ? 3 : 2;                           // of q and of a weight
-    static constexpr int v_piece = dim / 8 * element < 16 ? 8 : 16; // bytes of V that a lane loads at once
-    static constexpr int v_pieces = dim / 8 * element / v_piece;
-    static constexpr int stage = (wide ? 1 : 2) * 16 * row + (scaled ? 128 : 0) + 32;
-    static constexpr int fit = 25 * 1024 / stage; // two blocks of 4 warps in the 227 KiB of sm_90
-    static constexpr int stages = fit < 2 ? 2 : fit > 4 ? 4 : fit;
-    static constexpr bool q_in_registers = tiles * steps * terms * 2 <= 48 && !(wide && tiles > 1);
-    static constexpr int q_bytes = width / 8 * steps * terms * 256;
-    static constexpr int scale_bytes =
-        2 * width * 4; // of q: what it was divided by, and what to multiply with
-    static constexpr int loop_bytes = q_bytes + scale_bytes + key_ways * stages * stage;
-    static constexpr int end_bytes = key_ways == 1 ? 0 : 4 * width * (dim + 2) * 4;
-    static constexpr int most = loop_bytes > end_bytes ? loop_bytes : end_bytes;
-    static constexpr int shared = most > static_cast<int>(PLAIN_SHARED) ? most
-                                                                        : static_cast<int>(PLAIN_SHARED);
-
-    // Where piece c of a row stands.
-    static LANE_DEVICE int k_place(int r, int c)
-    {
-        return pieces < 8 ? c : c ^ ((r & 1) << 2);
-    }
-    static LANE_DEVICE int v_place(int r, int c)
-    {
-        return pieces == 64   ? c ^ ((r >> 1 & 3) | (c >> 3 & 1) << 2)
-               : pieces == 16 ? c ^ ((r >> 1 & 1) | (r >> 2 & 1) << 2)
-               : pieces == 8  ? c ^ ((r >> 1 & 3) << 1)
-                              : c ^ (r >> 1 & 3);
-    }
-};
-
-template <class S> LANE_DEVICE void tile_mma(float (&d)[4], const lane_a &a, uint2 b)
-{
-    if (S::bf16)
-        lane_mma_bf16(d, a, b);
-    else
-        lane_mma_f16(d, a, b);
-}
-
-template <class S> LANE_DEVICE void tile_sync()
-{
-    if (S::key_ways == 1)
-        __syncthreads();
-    else
-        __syncwarp();
-}
-
-// Walks the blocks of the unit that belong to this warp (or to all), and loads those that the tile sees.
-struct tile_walk {
-    const cuda_run *run;
-    uint32_t next; // block of the unit
-    task_sight any, all;
-    uint32_t row0, low, high; // wide: the block whose keys were loaded, for its values
-};
-
-// 16 rows of K, or of V; rows low .. high - 1 are wanted, the others become zeros.
-template <class S, bool values>
-LANE_DEVICE void tile_copy(char *to, const char *from, uint32_t low, uint32_t high, uint32_t lane)
-{
-#pragma unroll
-    for (int i = 0; i < (16 * S::pieces + S::threads - 1) / S::threads; i++) {
-        int x = i * S::threads + static_cast<int>(lane), r = x / S::pieces, c = x % S::pieces;
-        if (16 * S::pieces % S::threads != 0 && x >= 16 * S::pieces)
-            break;
-        int place = values ? S::v_place(r, c) : S::k_place(r, c);
-        lane_copy16(to + r * S::row + place * 16, from + r * S::row + c * 16,
-                    static_cast<uint32_t>(r) - low < high - low);
-    }
-}
-
-// wide: the values of the block whose keys tile_load() loaded last; none behind the end.
-template <class S>
-LANE_DEVICE void tile_load_values(const task &t, const tile_walk &walk, char *stage, uint32_t lane)
-{
-    if (walk.low < walk.high)
-        tile_copy<S, true>(stage,
-                           reinterpret_cast<const char *>(walk.run->v + t.head * walk.run->head_stride) +
-                               static_cast<uint64_t>(walk.row0) * S::row,
-                           walk.low, walk.high, lane);
-}
-
-template <class S, int type>
-LANE_DEVICE void tile_load(const task &t, tile_walk &walk, char *stage, uint32_t lane)
-{
-    tile_stage_note *note = reinterpret_cast<tile_stage_note *>(stage + S::stage - 32);
-    for (;; walk.next += S::key_ways) {
-        while (walk.run < t.end &&
-               walk.next >= walk.run->block + (walk.run->rows + CUDA_BLOCK_KEYS - 1) / CUDA_BLOCK_KEYS)
-            walk.run++;
-        if (walk.run >= t.end) {
-            if (lane == 0)
-                note->low = note->high = 0;
-            walk.low = walk.high = 0;
-            return;
-        }
-        const cuda_run *run = walk.run;
-        uint32_t row0 = (walk.next - run->block) * CUDA_BLOCK_KEYS,
-                 rows = min(CUDA_BLOCK_KEYS, run->rows - row0);
-        uint64_t first = run->first + row0;
-        uint32_t low, high;
-        task_clip(walk.any, first, rows, low, high);
-        if (low >= high)
-            continue;
-        walk.next += S::key_ways;
-        if (lane == 0) {
-            note->first = first;
-            note->low = low;
-            note->high = high;
-            note->all = rows == CUDA_BLOCK_KEYS && walk.all.low <= first && walk.all.high >= first + 16;
-        }
-        uint64_t at = t.head * run->head_stride;
-        const char *k = reinterpret_cast<const char *>(run->k + at) + static_cast<uint64_t>(row0) * S::row;
-        const char *v = reinterpret_cast<const char *>(run->v + at) + static_cast<uint64_t>(row0) * S::row;
-        tile_copy<S, false>(stage, k, low, high, lane);
-        if (S::wide) {
-            walk.row0 = row0;
-            walk.low = low;
-            walk.high = high;
-            return;
-        }
-        tile_copy<S, true>(stage + 16 * S::row, v, low, high, lane);
-        if (S::scaled && lane < 32) { // K's 16 scales, then V's
-            uint32_t r = lane % 16;
-            const float *scales =
-                reinterpret_cast<const float *>((lane < 16 ? run->k_scale : run->v_scale) + at);
-            lane_copy4(stage + 32 * S::row + lane * 4, scales + row0 + r, r - low < high - low);
-        }
-        return;
-    }
-}
+#include "kernels/cuda/tile_load.cuh"
 
 // q as fragments: [tile of 8 pairs][step][term][lane], and for each pair the power of two that it was scaled
 // by. Returns whether parts of q do not hold it (float32 alone).
@@ -214,22 +67,23 @@ LANE_DEVICE bool tile_queries(const cuda_launch &launch, const task &t, uint2 *p
     __syncthreads();
     for (uint32_t x = threadIdx.x; x < width / 8 * S::steps * 32; x += CUDA_THREADS) {
         uint32_t step = x / 32 % S::steps, p = x / 32 / S::steps * 8 + lane / 4;
-        uint32_t d = step / (S::in_piece / 4) * (S::in_piece * 4) + lane % 4 * S::in_piece +
-                     step % (S::in_piece / 4) * 4;
-        float4 q = make_float4(0, 0, 0, 0);
-        if (p < t.pairs)
-            q = *reinterpret_cast<const float4 *>(task_query(launch, t, t.pair + p) + d);
+        float2 q = make_float2(0, 0), r = q;
+        if (p < t.pairs) {
+            const float *from = task_query(launch, t, t.pair + p) + S::dims(step, lane % 4);
+            q = *reinterpret_cast<const float2 *>(from);
+            r = *reinterpret_cast<const float2 *>(from + S::second);
+        }
         float down = scales[p];
         uint32_t a[3], b[3];
         if constexpr (S::wide) {
             float up = scales[width + p];
             uint32_t rest = number_split_all<true>(q.x * down, q.y * down, a) |
-                            number_split_all<true>(q.z * down, q.w * down, b);
+                            number_split_all<true>(r.x * down, r.y * down, b);
             lost = lost || (rest & 0xffffu) != 0 || q.x * down * up != q.x || q.y * down * up != q.y ||
-                   q.z * down * up != q.z || q.w * down * up != q.w;
+                   r.x * down * up != r.x || r.y * down * up != r.y;
         } else {
             number_split<S::bf16>(q.x * down, q.y * down, a);
-            number_split<S::bf16>(q.z * down, q.w * down, b);
+            number_split<S::bf16>(r.x * down, r.y * down, b);
         }
 #pragma unroll
         for (int i = 0; i < S::terms; i++)
@@ -242,13 +96,20 @@ LANE_DEVICE bool tile_queries(const cuda_launch &launch, const task &t, uint2 *p
 template <int type, int dim, int width> struct tile_lane { // what a lane keeps
     typedef tile_shape<type, dim, width> S;
     uint2 q[S::q_in_registers ? S::tiles * S::steps * S::terms : 1];
-    float o[S::tiles][S::v_pieces * S::v_piece / S::element / 2]
-           [4];                           // [.][j]: dims g*dim/8 + 2j, 2j+1 x pairs 2t, 2t+1
+    float o[S::tiles][S::steps][4];       // [.][j]: dims tile_dim(j, .) x pairs 2t, 2t+1
     float m[S::tiles][2], s[S::tiles][2]; // pairs 2t, 2t+1; s of keys g and g+8 alone
     float factor[S::tiles][2], slope[S::tiles][2];
-    uint32_t row[S::tiles][2];
     uint32_t seen, bad; // wide: bad is in the last 16 bits
+    int unit;           // binary16: o counts in 2^unit
 };
+
+// The dim of o[.][j][2 * half] of lanes of group g.
+template <class S> LANE_DEVICE int tile_dim(int g, int j, int half)
+{
+    if (S::wide)
+        return j / 2 * 32 + g * 4 + j % 2 * 2 + half;
+    return S::scaled ? j * 16 + g * 2 + half : j * 16 + g + half * 8;
+}
 
 // float32: x[i] are the two elements of register i of a fragment. Returns what number_split_all() does.
 LANE_DEVICE uint32_t tile_parts(const float (&x)[4][2], lane_a (&parts)[3])
@@ -275,52 +136,73 @@ LANE_DEVICE void tile_products(float (&first)[4], float (&second)[4], float (&la
     lane_mma_bf16(large, a[0], b[0]);
 }
 
+// A step's products with the terms of q: `large` for the first, the others in two sums that do not wait for
+// each other.
+template <class S>
+LANE_DEVICE void tile_step(const lane_a (&parts)[3], const uint2 (&q)[3], int step, float (&x)[4],
+                           float (&small)[4], float (&other)[4])
+{
+    float large[4] = {0, 0, 0, 0};
+    if constexpr (S::wide) {
+        tile_products(small, other, large, parts, q);
+    } else if constexpr (S::bf16) {
+        tile_mma<S>(large, parts[0], q[0]);
+        tile_mma<S>(small, parts[0], q[2]);
+        tile_mma<S>(other, parts[0], q[1]);
+    } else {
+        tile_mma<S>(large, parts[0], q[0]);
+        tile_mma<S>(step % 2 == 0 ? small : other, parts[0], q[1]);
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        x[j] += large[j];
+}
+
 template <int type, int dim, int width>
 LANE_DEVICE void tile_logits(const char *k, const uint2 *q, tile_lane<type, dim, width> &st,
                              float (&x)[tile_shape<type, dim, width>::tiles][4])
 {
     typedef tile_shape<type, dim, width> S;
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    float small[S::tiles][4], other[S::tiles][4]; // other: wide
+    float small[S::tiles][4], other[S::tiles][4];
 #pragma unroll
     for (int n = 0; n < S::tiles; n++) {
 #pragma unroll
         for (int i = 0; i < 4; i++)
             x[n][i] = small[n][i] = other[n][i] = 0;
     }
-#pragma unroll(S::q_in_registers ? S::pieces / 4 : 1)
-    for (int piece = 0; piece < S::pieces / 4; piece++) {
-        int place = S::k_place(g, piece * 4 + t) * 16;
-        uint4 low = *reinterpret_cast<const uint4 *>(k + g * S::row + place);
-        uint4 high = *reinterpret_cast<const uint4 *>(k + (g + 8) * S::row + place);
-        uint32_t a[4] = {low.x, low.y, low.z, low.w}, b[4] = {high.x, high.y, high.z, high.w};
-        if (type == KERNELS_KV_FP8) {
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                st.bad |= number_fp8_nan(a[i]) | number_fp8_nan(b[i]);
-        }
-        lane_a parts[3];
+    const lane_place matrices = lane_place_of(k);
+    const uint32_t row = S::template matrix_row<false>(lane);
+    constexpr int at_once = S::bf16 ? 1 : 2; // steps
+#pragma unroll(S::q_in_registers ? S::steps / at_once : 1)
+    for (int i = 0; i < S::steps / at_once; i++) {
+        lane_a parts[at_once][3];
         if constexpr (S::wide) {
-            float y[4][2];
+            int place = S::template place<false>(g, i * 4 + t) * 16;
+            uint4 low = *reinterpret_cast<const uint4 *>(k + g * S::row + place);
+            uint4 high = *reinterpret_cast<const uint4 *>(k + (g + 8) * S::row + place);
+            float y[4][2] = {{__uint_as_float(low.x), __uint_as_float(low.y)},
+                             {__uint_as_float(high.x), __uint_as_float(high.y)},
+                             {__uint_as_float(low.z), __uint_as_float(low.w)},
+                             {__uint_as_float(high.z), __uint_as_float(high.w)}};
+            st.bad |= tile_parts(y, parts[0]);
+        } else if constexpr (!S::scaled) {
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                y[0][i] = __uint_as_float(a[i]);
-                y[1][i] = __uint_as_float(b[i]);
-                y[2][i] = __uint_as_float(a[2 + i]);
-                y[3][i] = __uint_as_float(b[2 + i]);
-            }
-            st.bad |= tile_parts(y, parts);
+            for (int h = 0; h < at_once; h++)
+                parts[h][0] = lane_matrices(matrices + S::matrix_at(row, i * at_once + h));
+        } else {
+            lane_a words = lane_matrices(matrices + S::matrix_at(row, i));
+            if (type == KERNELS_KV_FP8 && !LANE_FP8)
+                st.bad |= number_fp8_nan(words.x0) | number_fp8_nan(words.x1) | number_fp8_nan(words.x2) |
+                          number_fp8_nan(words.x3);
+            uint2 a = number_widen<type, false>(words.x0), b = number_widen<type, false>(words.x1),
+                  c = number_widen<type, false>(words.x2), d = number_widen<type, false>(words.x3);
+            parts[0][0] = {a.x, b.x, a.y, b.y};
+            parts[1][0] = {c.x, d.x, c.y, d.y};
         }
 #pragma unroll
-        for (int i = 0; i < S::in_piece / 4; i++) {
-            lane_a part;
-            if (S::scaled) {
-                uint2 l = number_widen<type>(a[i]), h = number_widen<type>(b[i]);
-                part = {l.x, h.x, l.y, h.y};
-            } else {
-                part = {a[i * 2], b[i * 2], a[(i * 2 + 1) % 4], b[(i * 2 + 1) % 4]};
-            }
-            int step = piece * (S::in_piece / 4) + i;
+        for (int h = 0; h < at_once; h++) {
+            int step = i * at_once + h;
 #pragma unroll
             for (int n = 0; n < S::tiles; n++) {
                 uint2 terms[3];
@@ -329,18 +211,7 @@ LANE_DEVICE void tile_logits(const char *k, const uint2 *q, tile_lane<type, dim,
                     int at = (n * S::steps + step) * S::terms + j;
                     terms[j] = S::q_in_registers ? st.q[S::q_in_registers ? at : 0] : q[at * 32 + lane];
                 }
-                float large[4] = {0, 0, 0, 0};
-                if constexpr (S::wide) {
-                    tile_products(small[n], other[n], large, parts, terms);
-                } else {
-                    tile_mma<S>(large, part, terms[0]);
-#pragma unroll
-                    for (int j = S::terms - 1; j > 0; j--)
-                        tile_mma<S>(small[n], part, terms[j]);
-                }
-#pragma unroll
-                for (int j = 0; j < 4; j++)
-                    x[n][j] += large[j];
+                tile_step<S>(parts[h], terms, h, x[n], small[n], other[n]);
             }
         }
     }
@@ -348,40 +219,34 @@ LANE_DEVICE void tile_logits(const char *k, const uint2 *q, tile_lane<type, dim,
     for (int n = 0; n < S::tiles; n++) {
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            x[n][i] += S::wide ? small[n][i] + other[n][i] : small[n][i];
+            x[n][i] += small[n][i] + other[n][i];
     }
 }
 
-// o = o * fade + up * (V^T weights).
+// o = o * fade + V^T weights.
 template <int type, int dim, int width>
 LANE_DEVICE void tile_values(const char *v, const uint2 (&w)[tile_shape<type, dim, width>::tiles][3],
-                             const float (&fade)[tile_shape<type, dim, width>::tiles][2], float up,
+                             const float (&fade)[tile_shape<type, dim, width>::tiles][2],
                              tile_lane<type, dim, width> &st)
 {
     typedef tile_shape<type, dim, width> S;
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    if constexpr (S::wide) {
 #pragma unroll
-    for (int piece = 0; piece < S::v_pieces; piece++) {
-        // Parts that do not hold a value: plain arithmetic will do the task. As important: a branch between
-        // every 8 chains of products keeps the compiler from having more under way than there are registers
-        if (S::wide && piece > 0 && piece % (2 / S::tiles) == 0 &&
-            __any_sync(0xffffffffu, (st.bad & 0xffffu) != 0))
-            return;
-        uint32_t x[4][4]; // of keys 2t, 2t+1, 2t+8, 2t+9
-        int at = g * (S::v_pieces * S::v_piece) + piece * S::v_piece;
+        for (int piece = 0; piece < S::v_pieces; piece++) {
+            // Parts that do not hold a value: plain arithmetic will do the task. As important: a branch
+            // between every 8 chains of products keeps the compiler from having more under way than there are
+            // registers
+            if (piece > 0 && piece % (2 / S::tiles) == 0 && __any_sync(0xffffffffu, (st.bad & 0xffffu) != 0))
+                return;
+            uint32_t x[4][4]; // of keys 2t, 2t+1, 2t+8, 2t+9
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int r = 2 * t + (i & 1) + (i >> 1) * 8;
-            const char *from = v + r * S::row + S::v_place(r, at / 16) * 16 + at % 16;
-            if (S::v_piece == 16) {
-                uint4 y = *reinterpret_cast<const uint4 *>(from);
+            for (int i = 0; i < 4; i++) {
+                int r = 2 * t + (i & 1) + (i >> 1) * 8;
+                uint4 y = *reinterpret_cast<const uint4 *>(v + r * S::row +
+                                                           S::template place<true>(r, piece * 8 + g) * 16);
                 x[i][0] = y.x, x[i][1] = y.y, x[i][2] = y.z, x[i][3] = y.w;
-            } else {
-                uint2 y = *reinterpret_cast<const uint2 *>(from);
-                x[i][0] = y.x, x[i][1] = y.y, x[i][2] = x[i][3] = 0;
             }
-        }
-        if constexpr (S::wide) {
 #pragma unroll
             for (int word = 0; word < 4; word += 2) { // one dim a word
                 float y[4][2];
@@ -406,130 +271,152 @@ LANE_DEVICE void tile_values(const char *v, const uint2 (&w)[tile_shape<type, di
                 }
             }
         }
+    } else {
+        const lane_place matrices = lane_place_of(v);
+        const uint32_t row = S::template matrix_row<true>(lane);
+        constexpr int at_once = S::scaled ? 2 : 1;
 #pragma unroll
-        for (int word = 0; word < (S::wide ? 0 : S::v_piece / 4); word++) {
-            lane_a part[2]; // a word holds 2 dims of 16 bits, or 4 codes
-            if (!S::scaled) {
-                part[0] = {__byte_perm(x[0][word], x[1][word], 0x5410),
-                           __byte_perm(x[0][word], x[1][word], 0x7632),
-                           __byte_perm(x[2][word], x[3][word], 0x5410),
-                           __byte_perm(x[2][word], x[3][word], 0x7632)};
+        for (int i = 0; i < S::steps / at_once; i++) {
+            lane_a words = lane_matrices_transposed(matrices + S::matrix_at(row, i)), parts[at_once];
+            if constexpr (S::scaled) {
+                if (type == KERNELS_KV_FP8 && !LANE_FP8)
+                    st.bad |= number_fp8_nan(words.x0) | number_fp8_nan(words.x1) | number_fp8_nan(words.x2) |
+                              number_fp8_nan(words.x3);
+                uint2 a = number_widen<type, true>(words.x0), b = number_widen<type, true>(words.x1),
+                      c = number_widen<type, true>(words.x2), d = number_widen<type, true>(words.x3);
+                parts[0] = {a.x, a.y, b.x, b.y};
+                parts[1] = {c.x, c.y, d.x, d.y};
             } else {
-                if (type == KERNELS_KV_FP8) {
-#pragma unroll
-                    for (int i = 0; i < 4; i++)
-                        st.bad |= number_fp8_nan(x[i][word]);
-                }
-                uint2 a = number_widen<type>(__byte_perm(x[0][word], x[1][word], 0x5140));
-                uint2 b = number_widen<type>(__byte_perm(x[0][word], x[1][word], 0x7362));
-                uint2 c = number_widen<type>(__byte_perm(x[2][word], x[3][word], 0x5140));
-                uint2 d = number_widen<type>(__byte_perm(x[2][word], x[3][word], 0x7362));
-                part[0] = {a.x, a.y, c.x, c.y};
-                part[1] = {b.x, b.y, d.x, d.y};
+                parts[0] = words;
             }
 #pragma unroll
-            for (int i = 0; i < (S::scaled ? 2 : 1); i++) {
-                int j = (piece * (S::v_piece / 4) + word) * (S::scaled ? 2 : 1) + i;
+            for (int h = 0; h < at_once; h++) {
 #pragma unroll
                 for (int n = 0; n < S::tiles; n++) {
                     float sum[4] = {0, 0, 0, 0};
 #pragma unroll
                     for (int term = S::terms - 1; term >= 0; term--)
-                        tile_mma<S>(sum, part[i], w[n][term]);
+                        tile_mma<S>(sum, parts[h], w[n][term]);
 #pragma unroll
-                    for (int e = 0; e < 4; e++)
-                        st.o[n][j][e] = fmaf(st.o[n][j][e], fade[n][e & 1], S::scaled ? sum[e] * up : sum[e]);
+                    for (int e = 0; e < 4; e++) {
+                        float &o = st.o[n][i * at_once + h][e];
+                        o = fmaf(o, fade[n][e & 1], sum[e]);
+                    }
                 }
             }
         }
     }
 }
 
+// The pair in column i of tile n of this warp. Columns past the last pair repeat it, with q = 0: nobody reads
+// them.
+template <class S> LANE_DEVICE uint32_t tile_pair(const task &t, int n, int i)
+{
+    uint32_t first = S::key_ways == 1 ? threadIdx.x / 32 * S::tiles * 8 : 0;
+    return t.pair + min(first + static_cast<uint32_t>(n * 8 + i) + threadIdx.x % 4 * 2, t.pairs - 1);
+}
+
+template <class S> LANE_DEVICE uint32_t tile_row(const task &t, int n, int i)
+{
+    return tile_pair<S>(t, n, i) / t.item->group;
+}
+
+// What is beyond the products: soft cap, slopes, and keys that rows do not see.
+template <class S>
+LANE_DEVICE void tile_bend(const tile_task &kept, const tile_note &note, const float (&slope)[2], int n,
+                           float (&x)[4], uint32_t &seen)
+{
+    const cuda_item *item = kept.t.item;
+    const uint32_t g = threadIdx.x % 32 / 4;
+    const uint64_t first = note.run->first + note.row;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        uint32_t row = tile_row<S>(kept.t, n, i), low, high;
+        task_clip(task_sight_of(item, row), first, note.seen >> 8 & 0xffu, low, high);
+        if (low < high)
+            seen |= 1u << (n * 2 + i);
+#pragma unroll
+        for (uint32_t h = 0; h < 2; h++) {
+            uint32_t key = g + 8 * h;
+            float &y = x[2 * h + static_cast<uint32_t>(i)];
+            if (kept.simple == 0)
+                y = task_bend(item, y, slope[i], static_cast<int64_t>(item->q_first + row - (first + key)));
+            y = key >= low && key < high ? y : -INFINITY;
+        }
+    }
+}
+
 // One block of 16 keys, its logits and weights, for tile_values().
 template <int type, int dim, int width>
-LANE_DEVICE void tile_keys(const task &t, const char *stage, const uint2 *q, tile_lane<type, dim, width> &st,
+LANE_DEVICE void tile_keys(const tile_task &kept, const tile_note &note, bool simple, const char *stage,
+                           const uint2 *q, tile_lane<type, dim, width> &st,
                            uint2 (&w)[tile_shape<type, dim, width>::tiles][3],
-                           float (&fade)[tile_shape<type, dim, width>::tiles][2], float &up)
+                           float (&fade)[tile_shape<type, dim, width>::tiles][2])
 {
     typedef tile_shape<type, dim, width> S;
     const int lane = threadIdx.x % 32, g = lane / 4;
-    const tile_stage_note *note = reinterpret_cast<const tile_stage_note *>(stage + S::stage - 32);
     const float *scales = reinterpret_cast<const float *>(stage + 32 * S::row);
-    const cuda_item *item = t.item;
     float x[S::tiles][4];
     tile_logits<type, dim, width>(stage, q, st, x);
 
-    float v_scale[2] = {1, 1};
-    up = 1;
-    int e = 0;
+    float k_scale[2] = {1, 1}, v_scale[2] = {1, 1}, change = 1;
     if (S::scaled) { // weights take the values' scales in, less the largest one's exponent
+        k_scale[0] = scales[g];
+        k_scale[1] = scales[g + 8];
         // An infinite one times a code of zero is NaN, which the products do not show
-        st.bad |= !(number_finite(scales[g]) && number_finite(scales[g + 8]));
+        st.bad |= !(number_finite(k_scale[0]) && number_finite(k_scale[1]));
         v_scale[0] = scales[16 + g];
         v_scale[1] = scales[16 + g + 8];
-        e = max(number_exponent(v_scale[0]), number_exponent(v_scale[1]));
-#pragma unroll
-        for (int i = 4; i <= 16; i *= 2)
-            e = max(e, __shfl_xor_sync(0xffffffffu, e, i));
+        int e = max(number_exponent(v_scale[0]), number_exponent(v_scale[1]));
+        e = __reduce_max_sync(0xffffffffu, e);
         // Zero scales are fine; tiny and huge ones are left to plain arithmetic
-        st.bad |= (v_scale[0] != 0 || v_scale[1] != 0) && (e < -60 || e > 100);
-        e = min(max(e, -60), 100);
-        up = number_power(e - 14);
+        st.bad |= (v_scale[0] != 0 || v_scale[1] != 0) && (e < -60 || e > 60);
+        e = min(max(e, -60), 60) - 14; // weights below 2^15
+        change = number_power(st.unit - e);
+        st.unit = e;
+        v_scale[0] *= number_power(-e);
+        v_scale[1] *= number_power(-e);
+    } else if (!S::bf16) {
+        v_scale[0] = v_scale[1] = number_power(14);
     }
-    const float down = S::bf16 ? 1.0f : number_power(14 - e); // weights below 2^15
 #pragma unroll
     for (int n = 0; n < S::tiles; n++) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            float y = x[n][i];
-            if (S::scaled)
-                y *= scales[g + (i >> 1) * 8];
-            x[n][i] = y * st.factor[n][i & 1];
-        }
-        if (item->soft_cap > 0 || item->alibi != 0) {
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                x[n][i] =
-                    task_bend(item, x[n][i], st.slope[n][i & 1],
-                              static_cast<int64_t>(item->q_first + st.row[n][i & 1] -
-                                                   (note->first + static_cast<uint32_t>(g + (i >> 1) * 8))));
-        }
-        if (note->all) {
+        for (int i = 0; i < 4; i++)
+            x[n][i] = (S::scaled ? x[n][i] * k_scale[i >> 1] : x[n][i]) * st.factor[n][i & 1];
+        if (simple)
             st.seen = 0xffffffffu;
-        } else {
+        else
+            tile_bend<S>(kept, note, st.slope[n], n, x[n], st.seen);
+        float p[4], top[2];
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                uint32_t low, high;
-                task_clip(task_sight_of(item, st.row[n][i]), note->first, note->high, low, high);
-                if (low < high)
-                    st.seen |= 1u << (n * 2 + i);
-                uint32_t key = static_cast<uint32_t>(g);
-                x[n][i] = key >= low && key < high ? x[n][i] : -INFINITY;
-                x[n][2 + i] = key + 8 >= low && key + 8 < high ? x[n][2 + i] : -INFINITY;
-            }
+        for (int i = 0; i < 2; i++)
+            top[i] = fmaxf(x[n][i], x[n][2 + i]); // a NaN comes up in the weights
+#pragma unroll
+        for (int j = 4; j <= 16; j *= 2) {
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                top[i] = fmaxf(top[i], __shfl_xor_sync(0xffffffffu, top[i], j));
         }
-        float p[4];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            float top = fmaxf(x[n][i], x[n][2 + i]); // a NaN comes up in the weights
-#pragma unroll
-            for (int j = 4; j <= 16; j *= 2)
-                top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, j));
-            top = fmaxf(top, st.m[n][i]);
-            float base = top == -INFINITY ? 0.0f : top;
+            top[i] = fmaxf(top[i], st.m[n][i]);
+            float base = top[i] == -INFINITY ? 0.0f : top[i];
             fade[n][i] = number_exp(st.m[n][i] - base);
             p[i] = number_exp(x[n][i] - base);
             p[2 + i] = number_exp(x[n][2 + i] - base);
-            st.m[n][i] = top;
+            st.m[n][i] = top[i];
             st.s[n][i] = fmaf(st.s[n][i], fade[n][i], p[i] + p[2 + i]);
+            if (S::scaled)
+                fade[n][i] *= change;
         }
         uint32_t a[3], b[3];
         if constexpr (S::wide) { // what parts of a weight do not hold is below 2^-133
             number_split_all<true>(p[0], p[1], a);
             number_split_all<true>(p[2], p[3], b);
         } else {
-            number_split<S::bf16>(p[0] * (v_scale[0] * down), p[1] * (v_scale[0] * down), a);
-            number_split<S::bf16>(p[2] * (v_scale[1] * down), p[3] * (v_scale[1] * down), b);
+            number_split<S::bf16>(p[0] * v_scale[0], p[1] * v_scale[0], a);
+            number_split<S::bf16>(p[2] * v_scale[1], p[3] * v_scale[1], b);
         }
 #pragma unroll
         for (int i = 0; i < S::terms; i++)
@@ -575,21 +462,21 @@ LANE_DEVICE bool tile_end(const task &t, char *shared, tile_lane<type, dim, widt
         for (int i = 0; i < 2; i++) {
             int p = first + n * 8 + c * 2 + i;
             bool used = static_cast<uint32_t>(p) < t.pairs;
-            float factor = S::bf16 || S::scaled ? 1.0f : number_power(-14);
+            float factor = S::bf16 ? 1.0f : number_power(st.unit);
             float *o = t.out + 2 * width + p * dim;
             if (S::key_ways == 4) {
                 float top = -INFINITY;
                 for (int x = 0; x < 4; x++)
                     top = fmaxf(top, ms[x * 2 * width + p]);
                 factor *= number_exp(st.m[n][i] - (top == -INFINITY ? 0.0f : top));
-                o = os + (warp * width + p) * dim;
+                o = os + (warp * width + p) * S::end_row;
             }
 #pragma unroll
-            for (int j = 0; j < dim / 16; j++) {
-                float2 y = make_float2(st.o[n][j][i] * factor, st.o[n][j][2 + i] * factor);
-                bad = bad || (used && !(number_finite(y.x) && number_finite(y.y)));
+            for (int j = 0; j < S::steps * 2; j++) {
+                float y = st.o[n][j / 2][j % 2 * 2 + i] * factor;
+                bad = bad || (used && !number_finite(y));
                 if (S::key_ways == 4 || used)
-                    *reinterpret_cast<float2 *>(o + g * (dim / 8) + j * 2) = y;
+                    o[tile_dim<S>(g, j / 2, j % 2)] = y;
             }
         }
     }
@@ -597,10 +484,11 @@ LANE_DEVICE bool tile_end(const task &t, char *shared, tile_lane<type, dim, widt
         return bad;
     __syncthreads();
     for (uint32_t x = threadIdx.x; x < t.pairs * dim; x += CUDA_THREADS) {
-        float sum = os[x];
+        const float *o = os + x / dim * S::end_row + x % dim;
+        float sum = o[0];
 #pragma unroll
         for (int i = 1; i < 4; i++)
-            sum += os[i * width * dim + x];
+            sum += o[i * width * S::end_row];
         t.out[2 * width + x] = sum;
     }
     if (threadIdx.x < t.pairs) {
@@ -629,14 +517,21 @@ __global__ void __launch_bounds__(CUDA_THREADS, 2) tile_kernel(const cuda_launch
     char *shared = lane_shared();
     uint2 *q = reinterpret_cast<uint2 *>(shared);
     float *scales = reinterpret_cast<float *>(shared + S::q_bytes);
+    tile_task &kept = *reinterpret_cast<tile_task *>(shared + S::kept);
+    if (threadIdx.x == 0) {
+        kept.t = t;
+        kept.top = t.pair / t.item->group;
+        kept.bottom = (t.pair + t.pairs - 1) / t.item->group;
+        kept.simple = t.item->soft_cap > 0 || t.item->alibi != 0 ? 0 : TILE_SIMPLE;
+    }
     const bool lost = tile_queries<S, width>(launch, t, q, scales);
     if (S::key_ways == 1)
         q += warp * S::tiles * S::steps * S::terms * 32;
-    const int first = S::key_ways == 1 ? warp * S::tiles * 8 : 0;
 
     tile_lane<type, dim, width> st;
     st.seen = 0;
     st.bad = lost;
+    st.unit = -14;
     if (S::q_in_registers) {
 #pragma unroll
         for (int i = 0; i < (S::q_in_registers ? S::tiles * S::steps * S::terms : 0); i++)
@@ -646,11 +541,8 @@ __global__ void __launch_bounds__(CUDA_THREADS, 2) tile_kernel(const cuda_launch
     for (int n = 0; n < S::tiles; n++) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            // Columns past the last pair repeat it, with q = 0: nobody reads them
-            uint32_t p = static_cast<uint32_t>(first + n * 8 + lane % 4 * 2 + i);
-            uint32_t pair = t.pair + min(p, t.pairs - 1);
-            st.row[n][i] = pair / t.item->group;
-            st.factor[n][i] = scales[width + p] * t.item->scale;
+            uint32_t pair = tile_pair<S>(t, n, i);
+            st.factor[n][i] = scales[width + pair - t.pair] * t.item->scale;
             st.slope[n][i] = 0;
             if (t.item->alibi != 0)
                 st.slope[n][i] =
@@ -660,66 +552,63 @@ __global__ void __launch_bounds__(CUDA_THREADS, 2) tile_kernel(const cuda_launch
             st.s[n][i] = 0;
         }
 #pragma unroll
-        for (int j = 0; j < dim / 16; j++) {
+        for (int j = 0; j < S::steps; j++) {
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 st.o[n][j][i] = 0;
         }
     }
 
-    // What any row of the tile sees, and what all of them see
-    task_sight top = task_sight_of(t.item, t.pair / t.item->group),
-               bottom = task_sight_of(t.item, (t.pair + t.pairs - 1) / t.item->group);
+    const int way = S::key_ways == 1 ? 0 : warp;
     tile_walk walk;
     walk.run = t.run;
-    walk.next = S::key_ways == 1 ? 0 : static_cast<uint32_t>(warp);
-    walk.any.low = top.low;
-    walk.any.high = bottom.high;
-    walk.all.low = bottom.low;
-    walk.all.high = top.high;
-    char *ring = shared + S::q_bytes + S::scale_bytes + (S::key_ways == 1 ? 0 : warp * S::stages * S::stage);
+    walk.row = walk.end = 0;
+    tile_note *notes = reinterpret_cast<tile_note *>(shared + S::notes) + way * S::stages;
+    char *ring = shared + S::rings + way * S::stages * S::stage;
     const uint32_t loader = S::key_ways == 1 ? threadIdx.x : static_cast<uint32_t>(lane);
 #pragma unroll
     for (int i = 0; i < S::stages - 1; i++) {
         if (S::wide && i % 2 != 0)
-            tile_load_values<S>(t, walk, ring + i * S::stage, loader);
+            tile_load_values<S>(walk, ring + i * S::stage, loader);
         else
-            tile_load<S, type>(t, walk, ring + i * S::stage, loader);
+            tile_load<S>(kept, walk, notes + i, ring + i * S::stage, loader);
         lane_copy_commit();
     }
     int use = 0, fill = S::stages - 1;
     for (;;) {
         lane_copy_wait<S::stages - 2>();
         tile_sync<S>(); // this block is here, and the one before is done with
-        const char *stage = ring + use * S::stage;
-        const tile_stage_note *note = reinterpret_cast<const tile_stage_note *>(stage + S::stage - 32);
-        if (note->low >= note->high)
+        const tile_note &note = notes[use];
+        const uint32_t seen = note.seen;
+        if (seen == 0)
             break;
+        const char *stage = ring + use * S::stage;
         if (S::wide && S::stages % 2 == 0)
-            tile_load_values<S>(t, walk, ring + fill * S::stage, loader);
+            tile_load_values<S>(walk, ring + fill * S::stage, loader);
         else
-            tile_load<S, type>(t, walk, ring + fill * S::stage, loader);
+            tile_load<S>(kept, walk, notes + fill, ring + fill * S::stage, loader);
         lane_copy_commit();
         uint2 w[S::tiles][3];
-        float fade[S::tiles][2], up;
-        tile_keys<type, dim, width>(t, stage, q, st, w, fade, up);
+        float fade[S::tiles][2];
+        tile_keys<type, dim, width>(kept, note, (seen & TILE_SIMPLE) != 0, stage, q, st, w, fade);
         if (S::wide) { // the same for the block's values, in a stage of their own
             use = use + 1 == S::stages ? 0 : use + 1;
             fill = fill + 1 == S::stages ? 0 : fill + 1;
             lane_copy_wait<S::stages - 2>();
             tile_sync<S>();
             if (S::stages % 2 == 0)
-                tile_load<S, type>(t, walk, ring + fill * S::stage, loader);
+                tile_load<S>(kept, walk, notes + fill, ring + fill * S::stage, loader);
             else
-                tile_load_values<S>(t, walk, ring + fill * S::stage, loader);
+                tile_load_values<S>(walk, ring + fill * S::stage, loader);
             lane_copy_commit();
             stage = ring + use * S::stage;
         }
-        tile_values<type, dim, width>(stage + (S::wide ? 0 : 16 * S::row), w, fade, up, st);
+        tile_values<type, dim, width>(stage + (S::wide ? 0 : 16 * S::row), w, fade, st);
         use = use + 1 == S::stages ? 0 : use + 1;
         fill = fill + 1 == S::stages ? 0 : fill + 1;
     }
     lane_copy_wait<0>();
+    t = kept.t;
     __syncthreads();
     bool bad = tile_end<type, dim, width>(t, shared, st);
     if (__syncthreads_or(bad))

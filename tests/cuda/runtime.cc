@@ -12,6 +12,7 @@
 
 namespace
 {
+constexpr size_t SHARED = 163 * 1024; // bytes a block, as compute capability 8.0 has it
 thread_local int current_device;
 
 [[noreturn]] void misuse(const char *what)
@@ -104,6 +105,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int)
     std::memset(prop, 0, sizeof(*prop));
     std::snprintf(prop->name, sizeof(prop->name), "emulated");
     prop->totalGlobalMem = emulated_the()->memory;
+    prop->sharedMemPerBlockOptin = SHARED;
     prop->major = 8;
     prop->multiProcessorCount = 2;
     return cudaSuccess;
@@ -222,7 +224,7 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
 
 cudaError_t cudaFuncSetAttribute(const void *, cudaFuncAttribute, int value)
 {
-    return value <= 163 * 1024 ? cudaSuccess : cudaErrorInvalidValue; // as compute capability 8.0 has it
+    return static_cast<size_t>(value) <= SHARED ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared,

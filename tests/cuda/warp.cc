@@ -209,6 +209,33 @@ void mma(fiber *w, emulated_operation operation)
     }
 }
 
+// ldmatrix .x4: row `row` of matrix m.
+const char *matrix_row(const fiber *w, int m, int row)
+{
+    const char *p;
+    static_assert(sizeof(p) == 2 * sizeof(uint32_t), "an address is two words");
+    std::memcpy(&p, w[m * 8 + row].in, sizeof(p));
+    if (reinterpret_cast<uintptr_t>(p) % 16)
+        fault("a row of a matrix is not aligned");
+    return p;
+}
+
+void matrices(fiber *w, bool transposed)
+{
+    for (int lane = 0; lane < 32; lane++) {
+        int g = lane / 4, t = lane % 4;
+        for (int m = 0; m < 4; m++) {
+            char *to = reinterpret_cast<char *>(&w[lane].out[m]);
+            if (!transposed) {
+                std::memcpy(to, matrix_row(w, m, g) + t * 4, 4);
+            } else {
+                std::memcpy(to, matrix_row(w, m, 2 * t) + g * 2, 2);
+                std::memcpy(to + 2, matrix_row(w, m, 2 * t + 1) + g * 2, 2);
+            }
+        }
+    }
+}
+
 void together(fiber *w)
 {
     emulated_operation operation = w[0].operation;
@@ -232,6 +259,8 @@ void together(fiber *w)
     }
     if (operation == EMULATED_MMA_BF16 || operation == EMULATED_MMA_F16)
         mma(w, operation);
+    else if (operation == EMULATED_MATRICES || operation == EMULATED_MATRICES_TRANSPOSED)
+        matrices(w, operation == EMULATED_MATRICES_TRANSPOSED);
 }
 
 // Whether anything went on.

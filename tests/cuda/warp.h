@@ -18,6 +18,8 @@ enum emulated_operation {
     EMULATED_ANY,
     EMULATED_SHUFFLE, // value, lane to read
     EMULATED_TRANSPOSE,
+    EMULATED_MATRICES, // address of a row of 16 bytes
+    EMULATED_MATRICES_TRANSPOSED,
     EMULATED_MMA_BF16, // a[4], b[2], c[4]
     EMULATED_MMA_F16
 };

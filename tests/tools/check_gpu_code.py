@@ -5,11 +5,15 @@
     tests/tools/check_gpu_code.py [--table] LOG...
 
 LOG: what nvcc -Xptxas -v said for one file. Each must report at least one kernel. --table prints for each kernel its
-registers and how many of its blocks (of 128 threads) the registers of a multiprocessor hold. Exit status: 0 fine, 1
+registers and how many of its blocks (of 128 threads) the registers of a multiprocessor hold. Where cuobjdump and
+nvdisasm are in PATH, the machine code of the object beside each log (LOG without .log) is looked at, too: no kernel
+holds instructions for local memory, and the tiled ones hold those that they are built on. Exit status: 0 fine, 1
 offences, 2 wrong use.
 """
 import argparse
 import re
+import shutil
+import subprocess
 import sys
 
 TYPES = {1: "f32", 2: "f16", 3: "bf16", 4: "int8", 5: "fp8"}
@@ -37,6 +41,31 @@ def kernels(text):
         yield arch, readable(symbol), int(stack), int(stores) + int(loads), int(registers)
 
 
+def machine_code(text):
+    """Yields (architecture, name, set of instructions) from what cuobjdump -sass says."""
+    arch = None
+    for part in re.split(r"^\s*Function : ", text, flags=re.MULTILINE):
+        if arch:
+            symbol = part.split(maxsplit=1)[0]
+            yield arch, readable(symbol), set(re.findall(r"^\s*/\*[0-9a-f]+\*/\s+(?:@\S+\s+)?([A-Z][\w.]*)", part,
+                                                         re.MULTILINE))
+        arch = (re.findall(r"^\s*arch = (\w+)", part, re.MULTILINE) or [arch])[-1]
+
+
+def code_offences(name, instructions):
+    """Yields what is wrong with a kernel's machine code."""
+    local = sorted(x for x in instructions if re.match(r"(LDL|STL)\b", x))
+    if local:
+        yield "holds " + ", ".join(local)
+    if name.startswith("tile_"):
+        wanted = [("HMMA.16816.F32", "tensor cores"), (r"LDGSTS\.E\.BYPASS\S*\.128", "copies past L1"), ("MOVM", "weights transposed")]
+        if "<f32" not in name:
+            wanted += [(r"LDSM\.16\.M88\.4", "keys by matrices"), (r"LDSM\.16\.MT88\.4", "values, transposed")]
+        for pattern, what in wanted:
+            if not any(re.match(pattern, x) for x in instructions):
+                yield f"holds no {pattern} ({what})"
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--table", action="store_true")
@@ -57,6 +86,16 @@ def main(arguments=None):
             if stack or spilled:
                 print(f"{name} for {arch}: {stack} bytes of stack, {spilled} bytes spilled", file=sys.stderr)
                 offences += 1
+        if not (shutil.which("cuobjdump") and shutil.which("nvdisasm")):
+            continue
+        text = subprocess.run(["cuobjdump", "-sass", path.removesuffix(".log")], stdout=subprocess.PIPE, check=True,
+                              text=True).stdout
+        looked = [(arch, name, what) for arch, name, code in machine_code(text) for what in code_offences(name, code)]
+        if "Function : " not in text:
+            looked.append(("any", path, "holds no machine code"))
+        for arch, name, what in looked:
+            print(f"{name} for {arch}: {what}", file=sys.stderr)
+            offences += 1
     return 1 if offences else 0
 
 

@@ -35,7 +35,7 @@ typedef struct emulated_exec *cudaGraphExec_t;
 
 struct cudaDeviceProp {
     char name[256];
-    size_t totalGlobalMem;
+    size_t totalGlobalMem, sharedMemPerBlockOptin;
     int major, minor, multiProcessorCount;
 };
 

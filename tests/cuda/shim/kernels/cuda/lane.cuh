@@ -11,7 +11,12 @@
 #include <cstring>
 
 #include "common/float16.h"
+#include "common/float8.h"
 #include "tests/cuda/warp.h"
+
+#ifndef LANE_FP8 // builds with a sanitizer compute as sm_80 does, others as sm_90
+#define LANE_FP8 1
+#endif
 
 #define __device__
 #define __global__
@@ -104,15 +109,33 @@ LANE_DEVICE int __shfl_xor_sync(uint32_t, int x, int mask)
         emulated_shuffle(static_cast<uint32_t>(x), threadIdx.x % 32 ^ static_cast<uint32_t>(mask)));
 }
 
+LANE_DEVICE int __reduce_max_sync(uint32_t, int x)
+{
+    for (int i = 16; i > 0; i /= 2)
+        x = max(x, __shfl_xor_sync(0xffffffffu, x, i));
+    return x;
+}
+
 LANE_DEVICE char *lane_shared()
 {
     return emulated_self->shared;
 }
-LANE_DEVICE void lane_copy16(void *to, const void *from, bool wanted)
+template <class T> LANE_DEVICE T *lane_global(T *p)
+{
+    return p;
+}
+
+typedef char *lane_place;
+
+LANE_DEVICE lane_place lane_place_of(const void *p)
+{
+    return const_cast<char *>(static_cast<const char *>(p));
+}
+LANE_DEVICE void lane_copy16(lane_place to, const void *from, bool wanted)
 {
     emulated_copy(to, from, 16, wanted);
 }
-LANE_DEVICE void lane_copy4(void *to, const void *from, bool wanted)
+LANE_DEVICE void lane_copy4(lane_place to, const void *from, bool wanted)
 {
     emulated_copy(to, from, 4, wanted);
 }
@@ -128,6 +151,21 @@ template <int n> LANE_DEVICE void lane_copy_wait()
 struct lane_a {
     uint32_t x0, x1, x2, x3;
 };
+LANE_DEVICE lane_a emulated_matrices(enum emulated_operation operation, lane_place row)
+{
+    uint32_t in[2], out[4];
+    std::memcpy(in, &row, sizeof(in));
+    emulated_warp(operation, in, 2, out, 4);
+    return {out[0], out[1], out[2], out[3]};
+}
+LANE_DEVICE lane_a lane_matrices(lane_place row)
+{
+    return emulated_matrices(EMULATED_MATRICES, row);
+}
+LANE_DEVICE lane_a lane_matrices_transposed(lane_place row)
+{
+    return emulated_matrices(EMULATED_MATRICES_TRANSPOSED, row);
+}
 LANE_DEVICE void emulated_mma(enum emulated_operation operation, float (&d)[4], const lane_a &a, uint2 b)
 {
     uint32_t in[10] = {a.x0, a.x1, a.x2, a.x3, b.x, b.y}, out[4];
@@ -169,3 +207,11 @@ LANE_DEVICE uint32_t lane_f16x2_mul(uint32_t a, uint32_t b)
 {
     return lane_f16x2_pack(lane_f16_low(a) * lane_f16_low(b), lane_f16_high(a) * lane_f16_high(b));
 }
+
+#if LANE_FP8
+LANE_DEVICE uint32_t lane_fp8_widen(uint32_t codes)
+{
+    return lane_f16x2_pack(common_fp8_to_float(static_cast<uint8_t>(codes)),
+                           common_fp8_to_float(static_cast<uint8_t>(codes >> 8)));
+}
+#endif
