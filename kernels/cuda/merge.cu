@@ -17,7 +17,23 @@ LANE_DEVICE void merge_add(float x, float &sum, float &rest)
     sum = next;
 }
 
-static __global__ void __launch_bounds__(CUDA_THREADS) merge_kernel(const cuda_launch launch)
+// What four warps' sums and rests come to.
+LANE_DEVICE float merge_warps(const float *sums, const float *rests, int step)
+{
+    float all = 0, lost = 0;
+#pragma unroll
+    for (int w = 0; w < 4; w++) {
+        merge_add(sums[w * step], all, lost);
+        lost += rests[w * step];
+    }
+    return all + lost;
+}
+
+#define MERGE_DIMS  128u // at once, of a block of threads
+#define MERGE_UNITS 128u // whose weights are in shared memory
+#define MERGE_AHEAD 8u   // units of a warp that are on their way from memory at once
+
+static __global__ void __launch_bounds__(CUDA_THREADS, 4) merge_kernel(const cuda_launch launch)
 {
     const cuda_header *header = task_at<const cuda_header>(launch.args, 0);
     if (blockIdx.x >= header->merges)
@@ -44,7 +60,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) merge_kernel(const cuda_l
     const float *m = first + in_tile, *s = first + width + in_tile, *o = first + 2 * width + in_tile * v_dim;
 
     float *shared =
-        reinterpret_cast<float *>(lane_shared()); // [4] tops, mass, seen; sums and rests [4][128] each
+        reinterpret_cast<float *>(lane_shared()); // [4] tops; then sums and rests [4][MERGE_DIMS], weights, s
     float top = -INFINITY;
     bool mass = false, seen = false;
     for (uint32_t u = threadIdx.x; u < item->unit_count; u += CUDA_THREADS) {
@@ -66,45 +82,63 @@ static __global__ void __launch_bounds__(CUDA_THREADS) merge_kernel(const cuda_l
     top = number_top(number_top(shared[0], shared[1]), number_top(shared[2], shared[3]));
     __syncthreads();
 
-    float *sums = shared, *rests = shared + 4 * 128;
+    float *sums = shared, *rests = shared + 4 * MERGE_DIMS, *factors = shared + 8 * MERGE_DIMS,
+          *masses = factors + MERGE_UNITS;
     uint64_t n = (static_cast<uint64_t>(item->rows) * heads + 15) / 16 * 16; // floats of a plane
     float *out = task_at<float>(launch.out, 0) + item->out;
-    for (uint32_t d0 = 0; d0 <= v_dim; d0 += 128) { // column v_dim is s
-        float sum[4], rest[4];
+    for (uint32_t d0 = 0; d0 < v_dim; d0 += MERGE_DIMS) {
+        float sum[4], rest[4], sum_s = 0, rest_s = 0;
 #pragma unroll
         for (int i = 0; i < 4; i++)
             sum[i] = rest[i] = 0;
-        for (uint32_t u = warp; u < item->unit_count; u += 4) {
-            float mu = m[u * stride], su = s[u * stride];
-            if (number_massless(mu, su))
-                continue;
-            float factor = number_exp(mu - top);
-#pragma unroll
-            for (uint32_t i = 0; i < 4; i++) {
-                uint32_t d = d0 + i * 32 + lane;
-                if (d <= v_dim)
-                    merge_add((d < v_dim ? o[u * stride + d] : su) * factor, sum[i], rest[i]);
+        for (uint32_t u0 = 0; u0 < item->unit_count; u0 += MERGE_UNITS) {
+            uint32_t count = min(MERGE_UNITS, item->unit_count - u0);
+            if (threadIdx.x < count) {
+                float mu = m[(u0 + threadIdx.x) * stride], su = s[(u0 + threadIdx.x) * stride];
+                factors[threadIdx.x] = number_massless(mu, su) ? -1.0f : number_exp(mu - top);
+                masses[threadIdx.x] = su;
             }
+            __syncthreads();
+            for (uint32_t u = warp; u < count; u += 4 * MERGE_AHEAD) {
+                float x[MERGE_AHEAD][4];
+#pragma unroll
+                for (uint32_t k = 0; k < MERGE_AHEAD; k++) {
+#pragma unroll
+                    for (uint32_t i = 0; i < 4; i++) {
+                        uint32_t d = d0 + i * 32 + lane, at_u = u + 4 * k;
+                        x[k][i] = at_u < count && d < v_dim ? o[(u0 + at_u) * stride + d] : 0.0f;
+                    }
+                }
+#pragma unroll
+                for (uint32_t k = 0; k < MERGE_AHEAD; k++) {
+                    if (u + 4 * k >= count || factors[u + 4 * k] < 0)
+                        continue;
+                    float factor = factors[u + 4 * k];
+                    merge_add(masses[u + 4 * k] * factor, sum_s, rest_s);
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        merge_add(x[k][i] * factor, sum[i], rest[i]);
+                }
+            }
+            __syncthreads();
         }
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) {
-            sums[warp * 128 + i * 32 + lane] = sum[i];
-            rests[warp * 128 + i * 32 + lane] = rest[i];
+            sums[warp * MERGE_DIMS + i * 32 + lane] = sum[i];
+            rests[warp * MERGE_DIMS + i * 32 + lane] = rest[i];
+        }
+        if (lane == 0) {
+            factors[warp] = sum_s;
+            masses[warp] = rest_s;
         }
         __syncthreads();
         uint32_t d = d0 + threadIdx.x;
-        if (d <= v_dim) {
-            float all = 0, lost = 0;
-#pragma unroll
-            for (int w = 0; w < 4; w++) {
-                merge_add(sums[w * 128 + threadIdx.x], all, lost);
-                lost += rests[w * 128 + threadIdx.x];
-            }
-            all += lost;
-            if (d < v_dim)
-                out[2 * n + static_cast<uint64_t>(at) * v_dim + d] = all;
-            else
-                out[n + at] = mass ? all : seen ? -0.0f : 0.0f; // -0: keys were seen, if without mass
+        if (d < v_dim)
+            out[2 * n + static_cast<uint64_t>(at) * v_dim + d] =
+                merge_warps(sums + threadIdx.x, rests + threadIdx.x, MERGE_DIMS);
+        if (d == 0) { // -0: keys were seen, if without mass
+            float all = merge_warps(factors, masses, 1);
+            out[n + at] = mass ? all : seen ? -0.0f : 0.0f;
         }
         __syncthreads();
     }
@@ -112,7 +146,8 @@ static __global__ void __launch_bounds__(CUDA_THREADS) merge_kernel(const cuda_l
         out[at] = mass ? top : -INFINITY;
 }
 
-const struct cuda_kernel cuda_merge = {reinterpret_cast<const void *>(&merge_kernel), 8 * 128 * 4};
+const struct cuda_kernel cuda_merge = {reinterpret_cast<const void *>(&merge_kernel),
+                                       (8 * MERGE_DIMS + 2 * MERGE_UNITS) * 4};
 
 // Reads `partials` bytes at args and leaves a word that depends on all of them.
 static __global__ void __launch_bounds__(CUDA_THREADS) read_kernel(const cuda_launch launch)
