@@ -139,7 +139,7 @@ LANE_DEVICE void tile_products(float (&first)[4], float (&second)[4], float (&la
 // A step's products with the terms of q: `large` for the first, the others in two sums that do not wait for
 // each other.
 template <class S>
-LANE_DEVICE void tile_step(const lane_a (&parts)[3], const uint2 (&q)[3], int step, float (&x)[4],
+LANE_DEVICE void tile_step(const lane_a (&parts)[3], const uint2 (&q)[3], int step, bool first, float (&x)[4],
                            float (&small)[4], float (&other)[4])
 {
     float large[4] = {0, 0, 0, 0};
@@ -155,7 +155,7 @@ LANE_DEVICE void tile_step(const lane_a (&parts)[3], const uint2 (&q)[3], int st
     }
 #pragma unroll
     for (int j = 0; j < 4; j++)
-        x[j] += large[j];
+        x[j] = first ? large[j] : x[j] + large[j];
 }
 
 template <int type, int dim, int width>
@@ -211,7 +211,7 @@ LANE_DEVICE void tile_logits(const char *k, const uint2 *q, tile_lane<type, dim,
                     int at = (n * S::steps + step) * S::terms + j;
                     terms[j] = S::q_in_registers ? st.q[S::q_in_registers ? at : 0] : q[at * 32 + lane];
                 }
-                tile_step<S>(parts[h], terms, h, x[n], small[n], other[n]);
+                tile_step<S>(parts[h], terms, h, S::q_in_registers && step == 0, x[n], small[n], other[n]);
             }
         }
     }
