@@ -488,11 +488,20 @@ INLINE void vf_sum_each(const vf *x, vf *hi, vf *lo)
 {
     vf part[2], lost[2] = {{0}, {0}}, high;
 #if LANES == 16
-    vf quad[4];
-    REPEAT(i, 4, quad[i] = vf_sum_quad(x + 4 * i););
+    // Halves first, then halves of quarters: a blend in place of one of two shuffles
+    vf y[8], z[4];
+    REPEAT(i, 8, {
+        const uint32_t at = i / 4 * 8 + i % 4;
+        __m512 a = (__m512)x[at], b = (__m512)x[at + 4];
+        y[i] = (vf)_mm512_mask_blend_ps(0xff00, a, b) + (vf)_mm512_shuffle_f32x4(a, b, 0x4e);
+    });
+    REPEAT(i, 4, {
+        __m512 a = (__m512)y[2 * i], b = (__m512)y[2 * i + 1];
+        z[i] = (vf)_mm512_mask_blend_ps(0xcccc, a, b) + (vf)_mm512_shuffle_ps(a, b, 0x4e);
+    });
     REPEAT(i, 2, {
-        part[i] = (vf)_mm512_shuffle_f32x4((__m512)quad[2 * i], (__m512)quad[2 * i + 1], 0x44);
-        high = (vf)_mm512_shuffle_f32x4((__m512)quad[2 * i], (__m512)quad[2 * i + 1], 0xee);
+        part[i] = (vf)_mm512_shuffle_ps((__m512)z[2 * i], (__m512)z[2 * i + 1], 0x88);
+        high = (vf)_mm512_shuffle_ps((__m512)z[2 * i], (__m512)z[2 * i + 1], 0xdd);
         vf_add_exact(&part[i], &lost[i], high);
     });
     *hi = (vf)_mm512_shuffle_f32x4((__m512)part[0], (__m512)part[1], 0x88);
