@@ -114,13 +114,29 @@ uint32_t attention_peers_setup(struct attention_peers *peers, const struct atten
     return n;
 }
 
+// Its threads spin after their work, for longer than a sample of ours takes: returns when they rest, or after
+// two seconds.
+static void settle(const struct attention_peers *peers)
+{
+    clockid_t clock;
+    struct timespec now, before = {0};
+    if (peers->gone || clock_getcpuclockid(peers->pid, &clock))
+        return;
+    for (int i = 0; i < 400 && !clock_gettime(clock, &now); i++) {
+        int64_t used = (now.tv_sec - before.tv_sec) * INT64_C(1000000000) + now.tv_nsec - before.tv_nsec;
+        if (i > 0 && used < 100000)
+            return;
+        before = now;
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    }
+}
+
 uint64_t attention_peers_run(struct attention_peers *peers, const struct attention_peer *peer)
 {
     char line[64];
     snprintf(line, sizeof line, "run %s\n", peer->name);
     const char *ns = ask(peers, "ns ", line);
-    // Its threads spin for a while after their work: not while we measure something else.
-    nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    settle(peers);
     return ns ? strtoull(ns, NULL, 10) : 0;
 }
 
