@@ -124,7 +124,9 @@ static void tile_init(struct tile *t, const struct kernels_job *job, uint32_t nu
     t->v_pad = round_up(spec->v_dim, 2 * LANES);
     t->wide = rows >= WIDE;
     t->in_place = !t->wide && type_pairs(spec->k_dim) && type_pairs(spec->v_dim);
-    t->blocks = t->wide ? WIDE_BLOCKS : t->in_place ? MOST_BLOCKS : type_blocks(spec->kv_type);
+    // fp8 is looked through for NaN first: what fits a first cache
+    bool long_panels = t->in_place && spec->kv_type != KERNELS_KV_FP8;
+    t->blocks = t->wide ? WIDE_BLOCKS : long_panels ? MOST_BLOCKS : type_blocks(spec->kv_type);
     t->bent = spec->soft_cap > 0 || spec->alibi;
     t->scores = scratch;
     t->lost = t->scores + l.scores;
@@ -496,7 +498,9 @@ static void run_whole(struct tile *t, const struct panel *panel, const struct pa
         next_v[b] = next->blocks[b].v;
     }
     size_t k_bytes = type_bytes(type) * BLOCK * t->k_dim, v_bytes = type_bytes(type) * BLOCK * t->v_dim;
-    n.distance = ahead_distance(type, k_bytes, n.streams);
+    // Looking for NaN has read all of a panel of fp8 before it is computed: that is the time to ask for the
+    // next
+    n.distance = type == KERNELS_KV_FP8 ? 2 * count : ahead_distance(type, k_bytes, n.streams);
     struct ahead_block *use = ahead_add(n.use, n.k, count, k_bytes);
     use = ahead_add(use, n.v, count, v_bytes);
     use = ahead_add(use, next_k, next->count, k_bytes);
