@@ -34,6 +34,8 @@ static int open_device(void **state)
 static int close_device(void **state)
 {
     (void)state;
+    if (!device) // it could not be opened
+        return -1;
     assert_int_equal(ops->used(device), 0);
     ops->close(device);
     device = NULL;
