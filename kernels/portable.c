@@ -3,11 +3,12 @@
 // extensions. Compiled once per instruction set (kernels/CMakeLists.txt), so its name says what decides its
 // bits.
 //
-// A tile of at most 64 (query row, head) pairs goes over the keys in panels of 4 or 8 blocks of 16 keys:
+// A tile of at most 64 (query row, head) pairs (tile.h) goes over the keys in panels of 4, 8 or 16 blocks of
+// 16 keys:
 //
 //        panel of keys         scores S          weights P = exp(S - m)       hi, lo += P V
-//      +---------------+     64 x 64 floats  ->  in place                 ->  64 x v_dim each
-//      | 4 x 16 keys   |
+//      +---------------+    64 x 256 floats  ->  in place (softmax.h)     ->  64 x v_dim each
+//      | 16 x 16 keys  |
 //      +---------------+
 //
 // Accuracy. A logit is hi + lo until m is taken off, for the weights' sake. The sum over panels is
@@ -15,47 +16,17 @@
 // it by 4, which keeps rescaling, and its roundings, rare; the true largest logit is put in at the end.
 //
 // Three paths for a panel:
-//   wide     from WIDE pairs on: the panel is converted and transposed once, all loops run along keys
-//   (wide.h) slots    below, when every pair sees all of a full panel: keys are read where they lie, and the
-//   panel after
-//            it is asked for meanwhile (narrow.h)
-//   blocks   what is left: the same, block by block, with the range of keys that each pair sees
+//   wide     from WIDE pairs on: converted and transposed once, all loops run along keys (wide.h)
+//   whole    below, when every pair sees all of it: keys are read in place and in order, and what
+//            follows is asked for meanwhile (narrow.h)
+//   blocks   what is left: block by block, converted, with the range of keys that each pair sees
 #include <assert.h>
 #include <math.h>
 
-#include "kernels/matrix.h"
 #include "kernels/narrow.h"
-#include "kernels/scalar.h"
+#include "kernels/softmax.h"
 #include "kernels/variants.h"
 #include "kernels/wide.h"
-
-#define TILE        64u // (query row, head) pairs
-#define WIDE        (LANES == 16 ? 17u : 9u)
-#define WIDE_BLOCKS 4u   // converted keys of 128 dims take 32 KB, of a cache of 32 or 48
-#define SLACK       4.0f // how far a logit may pass the m in use
-
-_Static_assert(TILE <= KERNELS_MATRIX_ROWS, "a tile's pairs fit the matrix units' space");
-
-struct tile {
-    const struct kernels_job *job;
-    const struct kernels_spec *spec;
-    uint64_t first; // of the job's pairs
-    uint32_t rows;  // pairs in this tile
-    uint32_t k_dim, v_dim, k_pad, v_pad;
-    bool wide;
-    uint32_t blocks; // of a full panel
-    bool in_place;   // whole panels may be read where they lie
-    bool bent;       // soft cap or ALiBi: scores become logits before their maximum is taken
-    float *q, *scores, *lost, *keys, *values, *hi, *lo; // a dot is scores + lost
-    uint64_t position[TILE], from[TILE], to[TILE]; // a pair's query position; it sees keys from .. to - 1
-    uint64_t all_from, all_to;                     // what all pairs see
-    float slope[TILE];
-    float m[TILE], top[TILE]; // m in use, and the largest logit seen
-    float s_hi[TILE], s_lo[TILE];
-    bool seen[TILE];
-    const struct kernels_matrix_ops *units; // matrix units that take the panels, or NULL
-    struct kernels_matrix matrix;
-};
 
 // Tiles of the same query rows, one a job, which take each panel in turn.
 struct feed {
@@ -64,122 +35,6 @@ struct feed {
     struct panel panels[2]; // the one to compute, and the one being filled: of the first tile
     uint32_t filling;
 };
-
-static uint32_t round_up(uint32_t n, uint32_t to)
-{
-    return (n + to - 1) / to * to;
-}
-
-// Floats of each part of the scratch; all are multiples of 16. First what all jobs use in turn, then q, hi
-// and lo of each.
-struct layout {
-    uint64_t scores, keys, values, q, sums;
-};
-
-static struct layout layout_of(const struct kernels_spec *spec, uint64_t pairs)
-{
-    uint64_t k_pad = round_up(spec->k_dim, 32), v_pad = round_up(spec->v_dim, 32);
-    uint64_t rows = pairs < WIDE ? WIDE - 1 : round_up(TILE, WIDE_ROWS);
-    return (struct layout){.scores = rows * ROW,
-                           .keys = CONVERTED_BLOCKS * BLOCK * k_pad,
-                           .values = CONVERTED_BLOCKS * BLOCK * v_pad,
-                           .q = rows * k_pad,
-                           .sums = rows * v_pad};
-}
-
-static uint64_t layout_bytes(const struct kernels_spec *spec, uint64_t pairs, uint64_t jobs)
-{
-    struct layout l = layout_of(spec, pairs);
-    return (2 * l.scores + l.keys + l.values + jobs * (l.q + 2 * l.sums)) * sizeof(float);
-}
-
-// Enough for fewer rows, too.
-static uint64_t scratch_bytes(const struct kernels_spec *spec, uint32_t rows, uint32_t jobs)
-{
-    uint64_t few = layout_bytes(spec, 1, jobs < KERNELS_JOBS ? jobs : KERNELS_JOBS);
-    uint64_t many = layout_bytes(spec, (uint64_t)rows * kernels_spec_group(spec), 1);
-    return few > many ? few : many;
-}
-
-static const float *row_q(const struct tile *t, uint32_t r)
-{
-    uint64_t pair = t->first + r, group = kernels_spec_group(t->spec);
-    return t->job->q + pair / group * t->job->q_row_stride + pair % group * t->job->q_head_stride;
-}
-
-// The tile of one of the jobs that are run together: its number among them.
-static void tile_init(struct tile *t, const struct kernels_job *job, uint32_t number, uint64_t first,
-                      uint32_t rows, float *scratch)
-{
-    const struct kernels_spec *spec = job->spec;
-    uint32_t group = kernels_spec_group(spec);
-    struct layout l = layout_of(spec, (uint64_t)job->rows * group);
-    t->job = job;
-    t->spec = spec;
-    t->first = first;
-    t->rows = rows;
-    t->k_dim = spec->k_dim;
-    t->v_dim = spec->v_dim;
-    t->k_pad = round_up(spec->k_dim, 2 * LANES);
-    t->v_pad = round_up(spec->v_dim, 2 * LANES);
-    t->wide = rows >= WIDE;
-    t->in_place = !t->wide && type_pairs(spec->k_dim) && type_pairs(spec->v_dim);
-    // fp8 is looked through for NaN first: what fits a first cache
-    bool long_panels = t->in_place && spec->kv_type != KERNELS_KV_FP8;
-    t->blocks = t->wide ? WIDE_BLOCKS : long_panels ? MOST_BLOCKS : type_blocks(spec->kv_type);
-    t->bent = spec->soft_cap > 0 || spec->alibi;
-    t->scores = scratch;
-    t->lost = t->scores + l.scores;
-    t->keys = t->lost + l.scores;
-    t->values = t->keys + l.keys;
-    t->q = t->values + l.values + number * (l.q + 2 * l.sums);
-    t->hi = t->q + l.q;
-    t->lo = t->hi + l.sums;
-    t->units = NULL;
-    t->all_from = 0;
-    t->all_to = UINT64_MAX;
-    for (uint32_t r = 0; r < rows; r++) {
-        uint64_t i = (first + r) / group, h = (first + r) % group;
-        uint64_t p = job->q_first + i;
-        t->position[r] = p;
-        t->to[r] = job->visible <= p ? job->visible : p + 1;
-        t->from[r] = spec->window && p >= spec->window ? p - spec->window + 1 : 0;
-        t->all_from = t->from[r] > t->all_from ? t->from[r] : t->all_from;
-        t->all_to = t->to[r] < t->all_to ? t->to[r] : t->all_to;
-        t->slope[r] = spec->alibi ? spec->alibi[(uint64_t)job->kv_head * group + h] : 0;
-        t->m[r] = t->top[r] = -INFINITY;
-        t->s_hi[r] = t->s_lo[r] = 0;
-        t->seen[r] = false;
-        float *q = t->q + (size_t)r * t->k_pad;
-        if (t->k_pad != t->k_dim)
-            memset(q, 0, t->k_pad * sizeof(float));
-        type_arrange(spec->kv_type, t->k_dim, row_q(t, r), q);
-    }
-    uint32_t full = t->wide ? round_up(rows, WIDE_ROWS) : rows; // the wide path works on whole row tiles
-    memset(t->q + (size_t)rows * t->k_pad, 0, (size_t)(full - rows) * t->k_pad * sizeof(float));
-    memset(t->hi, 0, (size_t)rows * t->v_pad * sizeof(float));
-    memset(t->lo, 0, (size_t)rows * t->v_pad * sizeof(float));
-}
-
-// Which keys of each block of the panel a pair sees. False: none.
-static bool row_ranges(const struct tile *t, const struct panel *panel, uint32_t r, struct ranges *out)
-{
-    bool any = false;
-    for (uint32_t b = 0; b < panel->count; b++) {
-        const struct block *x = &panel->blocks[b];
-        uint64_t begin = x->first + x->begin, end = x->first + x->end;
-        if (begin < t->from[r])
-            begin = t->from[r];
-        if (end > t->to[r])
-            end = t->to[r];
-        if (end <= begin)
-            begin = end = x->first;
-        out->begin[b] = (uint32_t)(begin - x->first);
-        out->end[b] = (uint32_t)(end - x->first);
-        any = any || begin < end;
-    }
-    return any;
-}
 
 // ---- scores -------------------------------------------------------------------------------------
 
@@ -296,164 +151,6 @@ static void score_blocks(struct tile *t, const struct panel *panel)
                 r += 1;
             }
         }
-    }
-}
-
-// Dots of codes times their keys' scales, hi + lo as before. scales: by column of the scores.
-INLINE void score_scale(struct tile *t, enum kernels_kv_type type, uint32_t columns, const float *scales)
-{
-    vf factor = vf_splat(type_factor(type));
-    for (uint32_t r = 0; r < t->rows; r++) {
-        float *hi = t->scores + (size_t)r * ROW, *lo = t->lost + (size_t)r * ROW;
-        for (uint32_t c = 0; c < columns; c += LANES) {
-            vf scale = vf_load(scales + c), x = vf_load(hi + c) * factor;
-            vf product = x * scale;
-            vf lost = vf_fma_exact(x, scale, -product);
-            vf_store(lo + c, vf_fma(vf_load(lo + c) * factor, scale, lost));
-            vf_store(hi + c, product);
-        }
-    }
-}
-
-// ---- weights ------------------------------------------------------------------------------------
-
-// Dots of a block to logits, in place, where there is a soft cap or ALiBi: in double, a logit being hi + lo
-// as a dot was. first: the position of the block.
-static void bend(const struct tile *t, uint32_t r, uint32_t block, uint64_t first)
-{
-    float *hi = t->scores + (size_t)r * ROW + block * BLOCK, *lo = t->lost + (size_t)r * ROW + block * BLOCK;
-    double distance = (double)(int64_t)(first - t->position[r]);
-    double scale = t->spec->scale, cap = t->spec->soft_cap, slope = t->slope[r];
-    for (uint32_t j = 0; j < BLOCK; j++) {
-        double low = isfinite(hi[j]) ? lo[j] : 0, x = ((double)hi[j] + low) * scale;
-        if (cap > 0)
-            x = cap * kernels_scalar_tanh(x / cap);
-        x += slope * (distance + j);
-        hi[j] = (float)x;
-        lo[j] = (float)(x - hi[j]);
-    }
-}
-
-static void bend_panel(const struct tile *t, const struct panel *panel)
-{
-    for (uint32_t r = 0; t->bent && r < t->rows; r++) {
-        for (uint32_t b = 0; b < panel->count; b++)
-            bend(t, r, b, panel->blocks[b].first);
-    }
-}
-
-static vi lane_numbers(void)
-{
-    vi x = {0};
-    for (int l = 0; l < LANES; l++)
-        x[l] = l;
-    return x;
-}
-
-// All ones in the lanes of keys begin .. end - 1, the first lane being key `at`.
-INLINE vi lane_mask(vi lanes, uint32_t at, uint32_t begin, uint32_t end)
-{
-    vi key = lanes + (int32_t)at;
-    return (key >= (int32_t)begin) & (key < (int32_t)end);
-}
-
-// The largest logit among those that the pair sees. Scores are dots, unless bent: then they are logits.
-// range: NULL = all columns are seen.
-INLINE float largest_logit(const struct tile *t, uint32_t r, uint32_t columns, const struct ranges *range)
-{
-    const float *x = t->scores + (size_t)r * ROW;
-    vi lanes = lane_numbers();
-    vf none = vf_splat(-INFINITY), top = none, scale = vf_splat(t->bent ? 1 : t->spec->scale);
-    for (uint32_t c = 0; c < columns; c += LANES) {
-        uint32_t b = c / BLOCK, l = c % BLOCK;
-        if (range && range->begin[b] == range->end[b])
-            continue;
-        vf y = vf_load(x + c) * scale;
-        if (range)
-            y = vf_select(lane_mask(lanes, l, range->begin[b], range->end[b]), y, none);
-        top = vf_max(y, top); // a NaN is passed over here; its weight will be NaN
-    }
-    return vf_max_lanes(top);
-}
-
-// Weights exp(x - m) in place of scores, zero where the pair does not see the key, times the value's scale if
-// there is one. Returns the sum without those scales.
-INLINE float weigh(struct tile *t, uint32_t r, uint32_t columns, const struct ranges *range, float m,
-                   const float *v_scales)
-{
-    float *x = t->scores + (size_t)r * ROW;
-    const float *lost = t->lost + (size_t)r * ROW;
-    vi lanes = lane_numbers();
-    vf sum = {0}, scale = vf_splat(t->bent ? 1 : t->spec->scale), minus_m = vf_splat(-m);
-    for (uint32_t c = 0; c < columns; c += LANES) {
-        uint32_t b = c / BLOCK, l = c % BLOCK;
-        if (range && range->begin[b] == range->end[b]) {
-            vf_store(x + c, (vf){0});
-            continue;
-        }
-        vf low = vf_finite(vf_load(lost + c)); // what an infinite dot lost is not a number
-        vf y = vf_fma(low, scale, vf_fma_exact(vf_load(x + c), scale, minus_m));
-        vf w = vf_exp(y), scaled = w;
-        if (v_scales)
-            scaled = w * vf_load(v_scales + c);
-        if (range) {
-            vi seen = lane_mask(lanes, l, range->begin[b], range->end[b]);
-            w = vf_select(seen, w, (vf){0});
-            scaled = vf_select(seen, scaled, (vf){0});
-        }
-        vf_store(x + c, scaled);
-        sum += w;
-    }
-    return vf_sum_lanes(sum);
-}
-
-static void rescale(struct tile *t, uint32_t r, float factor)
-{
-    float *hi = t->hi + (size_t)r * t->v_pad, *lo = t->lo + (size_t)r * t->v_pad;
-    for (uint32_t c = 0; c < t->v_pad; c++) {
-        hi[c] *= factor;
-        lo[c] *= factor;
-    }
-    t->s_hi[r] *= factor;
-    t->s_lo[r] *= factor;
-}
-
-// A pair's m for a panel whose scores are there.
-INLINE void softmax_top(struct tile *t, uint32_t r, uint32_t columns, const struct ranges *range)
-{
-    float largest = largest_logit(t, r, columns, range);
-    t->seen[r] = true;
-    if (largest > t->top[r])
-        t->top[r] = largest;
-    if (t->m[r] == -INFINITY) {
-        t->m[r] = largest; // nothing but zeros, and what zero times a value gave, to rescale
-    } else if (largest > t->m[r] + SLACK) {
-        rescale(t, r, (float)kernels_scalar_exp((double)t->m[r] - (double)largest));
-        t->m[r] = largest;
-    }
-}
-
-INLINE void softmax_weigh(struct tile *t, uint32_t r, uint32_t columns, const struct ranges *range,
-                          const float *v_scales)
-{
-    // All logits so far are -inf: any finite m makes their weights zero
-    float sum = weigh(t, r, columns, range, t->m[r] == -INFINITY ? 0 : t->m[r], v_scales);
-    float hi = t->s_hi[r], total = hi + sum, part = total - hi;
-    t->s_lo[r] += (hi - (total - part)) + (sum - part);
-    t->s_hi[r] = total;
-}
-
-// Scores of whole columns to weights. In two passes: what a weight waits for is long done.
-INLINE void softmax_whole(struct tile *t, uint32_t columns, const float *v_scales)
-{
-    for (uint32_t r = 0; r < t->rows; r++)
-        softmax_top(t, r, columns, NULL);
-    if (v_scales) {
-        for (uint32_t r = 0; r < t->rows; r++)
-            softmax_weigh(t, r, columns, NULL, v_scales);
-    } else {
-        for (uint32_t r = 0; r < t->rows; r++)
-            softmax_weigh(t, r, columns, NULL, NULL);
     }
 }
 
