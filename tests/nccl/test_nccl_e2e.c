@@ -189,7 +189,7 @@ static void a_worker_dies(void **state)
     assert_string_equal(ERR->worker, harness_cluster_worker_name(cluster, victim));
     uint64_t before = carried();
     stepper_await(&stepper, 50);
-    assert_true(carried() > before);
+    EVENTUALLY(60, carried() > before); // on a busy machine a step may go by stream in between
     assert_true(harness_cluster_restart(cluster, victim));
     held_make(client, &fresh, WORKERS, 200);
     EVENTUALLY(30, engine_is(fresh.session, "nccl"));
