@@ -327,3 +327,52 @@ void common_timer_free(struct common_timer *timer)
     event_free(timer->event);
     free(timer);
 }
+
+struct common_deferred {
+    struct common_loop *loop;
+    struct event *event;
+    common_loop_fn fn;
+    void *arg;
+};
+
+static void on_deferred(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    struct common_deferred *deferred = arg;
+    deferred->fn(deferred->arg); // may free it
+}
+
+enum common_code common_deferred_new(struct common_loop *loop, common_loop_fn fn, void *arg,
+                                     struct common_deferred **out)
+{
+    assert(common_loop_is_owner(loop));
+    struct common_deferred *deferred = calloc(1, sizeof *deferred);
+    if (!deferred)
+        return COMMON_RESOURCE_EXHAUSTED;
+    *deferred = (struct common_deferred){.loop = loop, .fn = fn, .arg = arg};
+    deferred->event = event_new(loop->base, -1, 0, on_deferred, deferred);
+    if (!deferred->event) {
+        free(deferred);
+        return COMMON_RESOURCE_EXHAUSTED;
+    }
+    *out = deferred;
+    return COMMON_OK;
+}
+
+// libevent puts an event that is activated by hand behind those that are active already, and runs them all
+// before it polls again: that is the end of the turn. No system call, no allocation.
+void common_deferred_mark(struct common_deferred *deferred)
+{
+    assert(common_loop_is_owner(deferred->loop));
+    event_active(deferred->event, EV_TIMEOUT, 1);
+}
+
+void common_deferred_free(struct common_deferred *deferred)
+{
+    if (!deferred)
+        return;
+    assert(common_loop_is_owner(deferred->loop));
+    event_free(deferred->event);
+    free(deferred);
+}

@@ -56,4 +56,13 @@ void common_timer_start(struct common_timer *timer, unsigned long long delay_ns,
 void common_timer_stop(struct common_timer *timer);
 void common_timer_free(struct common_timer *timer); // NULL is allowed; stops it
 
+// Work that a turn of the loop leaves for its end. Once marked, the function runs once, after every handler that
+// is ready in this turn and before the loop waits again; until it runs, marking again changes nothing. It may
+// mark itself, and then runs again in the same way. All calls on the loop thread; free it before the loop.
+struct common_deferred;
+enum common_code common_deferred_new(struct common_loop *loop, common_loop_fn fn, void *arg,
+                                     struct common_deferred **out);
+void common_deferred_mark(struct common_deferred *deferred);
+void common_deferred_free(struct common_deferred *deferred); // NULL is allowed; what is marked does not run
+
 #endif

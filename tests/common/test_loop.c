@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <event2/event.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -6,6 +7,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -310,6 +314,61 @@ static void test_a_timer_may_free_itself_and_others(void **state)
     }
 }
 
+struct turns {
+    struct common_deferred *deferred;
+    struct event *events[2];
+    char text[8];
+    int left;
+};
+
+static void note(struct turns *t, char c)
+{
+    size_t n = strlen(t->text);
+    assert_true(n + 1 < sizeof(t->text));
+    t->text[n] = c;
+}
+
+static void ready(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what;
+    note(arg, 'h');
+    common_deferred_mark(((struct turns *)arg)->deferred);
+}
+
+static void at_the_end(void *arg)
+{
+    struct turns *t = arg;
+    note(t, 'd');
+    if (--t->left > 0)
+        common_deferred_mark(t->deferred);
+    else
+        common_loop_stop(loop);
+}
+
+// Two sockets are ready in the same turn: what both mark runs once, after both; and again when it marks itself.
+static void test_deferred_runs_after_all_handlers(void **state)
+{
+    (void)state;
+    struct turns t = {.left = 2};
+    int fds[2];
+    assert_int_equal(common_deferred_new(loop, at_the_end, &t, &t.deferred), COMMON_OK);
+    for (int i = 0; i < 2; i++) {
+        fds[i] = eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC);
+        assert_true(fds[i] >= 0);
+        t.events[i] = event_new(common_loop_base(loop), fds[i], EV_READ, ready, &t);
+        assert_int_equal(event_add(t.events[i], NULL), 0);
+    }
+    common_loop_run(loop);
+    assert_string_equal(t.text, "hhdd");
+    common_deferred_mark(t.deferred); // marked, and never run
+    common_deferred_free(t.deferred);
+    common_deferred_free(NULL);
+    for (int i = 0; i < 2; i++) {
+        event_free(t.events[i]);
+        close(fds[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -325,6 +384,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_repeat_until_stopped, setup, teardown),
         cmocka_unit_test_setup_teardown(test_start_again_moves_the_time, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_timer_may_free_itself_and_others, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_deferred_runs_after_all_handlers, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
