@@ -28,7 +28,7 @@ struct coordinator_reconcile {
     bool telling; // calls are being made: answers that come on that stack are only counted
     enum common_code code;
     uint64_t *unknown; // sessions that it holds and we do not know
-    uint32_t n_unknown;
+    uint32_t n_unknown, unknown_cap;
     struct loss {
         uint64_t session, chunk;
         uint32_t index;
@@ -296,10 +296,14 @@ static void take(struct coordinator_reconcile *r, const Banyan__Pb__InventorySes
     if (!s || !coordinator_session_has_member(s, w)) {
         if (r->n_unknown && r->unknown[r->n_unknown - 1] == held->session)
             return; // goes on from the page before
-        uint64_t *more = realloc(r->unknown, (r->n_unknown + 1) * sizeof(*more));
-        if (!more)
-            abort();
-        r->unknown = more;
+        if (r->n_unknown == r->unknown_cap) {
+            uint32_t cap = r->unknown_cap ? r->unknown_cap * 2 : 64;
+            uint64_t *more = realloc(r->unknown, cap * sizeof(*more));
+            if (!more)
+                abort();
+            r->unknown = more;
+            r->unknown_cap = cap;
+        }
         r->unknown[r->n_unknown++] = held->session;
         return;
     }
