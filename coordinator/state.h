@@ -19,6 +19,7 @@
 #include <stdlib.h>
 
 #include "common/loop.h"
+#include "coordinator/commits.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/layout.h"
 #include "coordinator/presence.h"
@@ -191,6 +192,7 @@ struct coordinator {
     struct coordinator_worker *workers[COORDINATOR_WORKERS_MAX]; // by slot
     uint32_t n_workers;                                          // slots in use, NULLs included
     uint32_t lives; // Registers; starts at term << 16, so that ids of an earlier life are foreign
+    struct coordinator_commits commits;
 
     struct coordinator_session **sessions; // [options.max_sessions] by slot: id = generation << 32 | slot + 1
     uint32_t session_slots, n_sessions;
