@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a group puts on a stream: sends, receives and collectives of one communicator that start together and
-// end together. Executed by the emulated machine's thread (tests/cuda/emulation.h): bytes go to and from the
+// end together. Executed by the emulated machine's thread (tests/emulation/cuda/emulation.h): bytes go to and from the
 // rings as there is room; what was received is written to its place only when all is there.
 #pragma once
 
@@ -9,7 +9,7 @@
 #include <mutex>
 #include <vector>
 
-#include "tests/nccl/emulated_link.h"
+#include "tests/emulation/nccl/link.h"
 
 enum batch_kind : uint32_t {
     BATCH_SEND,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // As much of the CUDA runtime as Banyan's modules use, for a machine without a GPU:
-// libbanyan-emulated-cudart.so (tests/cuda/) runs it on a thread of the host, for all modules of a process.
+// libbanyan-emulated-cudart.so (tests/emulation/cuda/) runs it on a thread of the host, for all modules of a process.
 // Names, values and meanings are CUDA's. Events cannot be recorded, or waited for, in capture.
 //
 // Faults on request, from the environment at the first call:

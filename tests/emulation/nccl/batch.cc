@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/nccl/emulated_batch.h"
+#include "tests/emulation/nccl/batch.h"
 
 #include <algorithm>
 #include <atomic>
@@ -9,7 +9,7 @@
 #include <cstring>
 #include <deque>
 
-#include "tests/cuda/emulation.h"
+#include "tests/emulation/cuda/emulation.h"
 
 namespace
 {

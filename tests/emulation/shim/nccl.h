@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // As much of NCCL 2.28 as Banyan's modules use, for a machine without a GPU: libbanyan-emulated-nccl.so
-// (tests/nccl/) runs it over shared memory between processes of one host, on streams of the emulated CUDA
+// (tests/emulation/nccl/) runs it over shared memory between processes of one host, on streams of the emulated CUDA
 // runtime. Names, values and meanings are NCCL's.
 //
 // As in NCCL, and easily missed:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/nccl/emulated_link.h"
+#include "tests/emulation/nccl/link.h"
 
 #include <algorithm>
 #include <atomic>

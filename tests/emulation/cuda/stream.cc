@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streams, events and graphs of the emulated runtime.
-#include "tests/cuda/machine.h"
+#include "tests/emulation/cuda/machine.h"
 
 #include <utility>
 

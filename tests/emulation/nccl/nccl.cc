@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The API of tests/cuda/shim/nccl.h. Each communicator has a thread that joins it to the others and, where it
+// The API of tests/emulation/shim/nccl.h. Each communicator has a thread that joins it to the others and, where it
 // is non-blocking, puts groups on streams. Handles are never freed, so that their use after the end is seen.
 #include <nccl.h>
 
@@ -12,8 +12,8 @@
 #include <thread>
 #include <utility>
 
-#include "tests/cuda/emulation.h"
-#include "tests/nccl/emulated_batch.h"
+#include "tests/emulation/cuda/emulation.h"
+#include "tests/emulation/nccl/batch.h"
 
 struct ncclComm {
     std::shared_ptr<batch_comm> core = std::make_shared<batch_comm>();

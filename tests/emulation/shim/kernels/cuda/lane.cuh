@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stands for kernels/cuda/lane.cuh when the kernels are compiled for the host: the same functions, and what
 // of CUDA C++ the kernels use. Lanes are fibers; what a warp does together is done when its last lane arrives
-// (tests/cuda/warp.cc).
+// (tests/emulation/cuda/warp.cc).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,7 +12,7 @@
 
 #include "common/float16.h"
 #include "common/float8.h"
-#include "tests/cuda/warp.h"
+#include "tests/emulation/cuda/warp.h"
 
 #ifndef LANE_FP8 // builds with a sanitizer compute as sm_80 does, others as sm_90
 #define LANE_FP8 1

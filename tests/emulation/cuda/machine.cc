@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streams run on one thread, some time after the call, in an order of its own between streams: who forgets to
 // wait sees it here, too.
-#include "tests/cuda/machine.h"
+#include "tests/emulation/cuda/machine.h"
 
 #include <algorithm>
 #include <cstdlib>
 #include <thread>
 
-#include "tests/cuda/emulation.h"
+#include "tests/emulation/cuda/emulation.h"
 
 namespace
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/cuda/warp.h"
+#include "tests/emulation/cuda/warp.h"
 
 #include <algorithm>
 #include <cmath>

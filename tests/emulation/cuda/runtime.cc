@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Devices, memory, copies and launches of tests/cuda/shim/cuda_runtime.h. Memory is full of rubbish at first.
+// Devices, memory, copies and launches of tests/emulation/shim/cuda_runtime.h. Memory is full of rubbish at first.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <thread>
 
 #include "kernels/cuda/args.h"
-#include "tests/cuda/emulation.h"
-#include "tests/cuda/machine.h"
-#include "tests/cuda/warp.h"
+#include "tests/emulation/cuda/emulation.h"
+#include "tests/emulation/cuda/machine.h"
+#include "tests/emulation/cuda/warp.h"
 
 namespace
 {
