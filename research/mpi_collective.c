@@ -3,8 +3,7 @@
 // a barrier to the merged result. Under mpirun, a process a rank.
 //
 //   reduce    MPI_Reduce with our operator (MPI_Op_create, not commutative) over a derived datatype: one head
-//   is
-//             one element (m, s, o...), so that pipelined algorithms cut between heads
+//             is one element (m, s, o...), so that pipelined algorithms cut between heads
 //   ireduce   the same with MPI_Ireduce and MPI_Test
 //   tree      a binomial tree of MPI_Isend and MPI_Irecv of packed partials, children merged in rank order
 #include <math.h>
@@ -14,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/main.h"
 #include "bench/report.h"
 #include "common/clock.h"
 #include "common/histogram.h"
@@ -181,15 +181,9 @@ int main(int argc, char **argv)
         .synopsis = "[options]   (under mpirun)",
         .about = "Ways to bring partials to rank 0 through Open MPI, timed on the root from a barrier on.",
         .options = options};
-    struct common_error err = {0};
-    int rest;
-    enum common_code code = common_options_parse(&command, argc, argv, &rest, &err);
-    if (code == COMMON_CANCELLED)
-        return 0;
-    if (code != COMMON_OK || rest != argc) {
-        fprintf(stderr, "mpi_collective: %s\n", code != COMMON_OK ? err.message : "no arguments are taken");
-        return 2;
-    }
+    enum common_code code = bench_parse(&command, argc, argv);
+    if (code != COMMON_OK)
+        return bench_parse_status(code);
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0); // as the engine sets them (reduce/mpi/launch.c)
     setenv("OMPI_MCA_btl_vader_eager_limit", "65536", 0);
     setenv("OMPI_MCA_btl_vader_max_send_size", "65536", 0);

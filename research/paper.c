@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/main.h"
 #include "common/options.h"
 #include "research/paper_measure.h"
 
@@ -338,16 +339,9 @@ int main(int argc, char **argv)
         "larger of what the wire takes without attention (plain sockets or the library, whichever is\n"
         "faster) and the attention alone (with a device: and what takes blocks up to it).",
         table};
-    struct common_error err = {0};
-    int rest;
-    enum common_code code = common_options_parse(&command, argc, argv, &rest, &err);
-    if (code == COMMON_CANCELLED)
-        return 0;
-    if (code != COMMON_OK || rest != argc) {
-        fprintf(stderr, "paper: %s\n",
-                code != COMMON_OK ? err.message : "no arguments are taken; try 'paper --help'");
-        return 2;
-    }
+    enum common_code code = bench_parse(&command, argc, argv);
+    if (code != COMMON_OK)
+        return bench_parse_status(code);
     if (!options_fine())
         return 2;
     paper_world_settings();

@@ -5,8 +5,8 @@
 //     tree-library    MPI_Reduce with our operator
 //     gather          MPI_Gather of the partials, merged on the root in the order of ranks
 //     allreduce1      MPI_Allreduce with our operator; one head is one element
-//     allreduce3      the paper's Algorithm 3: MAX of lse, SUM of n = o exp(lse - max), SUM of d = exp(lse -
-//     max)
+//     allreduce3      the paper's Algorithm 3: MAX of lse, SUM of n = o exp(lse - max),
+//                     SUM of d = exp(lse - max)
 #include "research/paper_algo.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The algorithms of research/paper behind one table. Every step starts with q on rank 0 alone and ends with o
 // and lse there; what the others must know they are sent. One query row.
-#ifndef BENCH_PAPER_ALGO_H
-#define BENCH_PAPER_ALGO_H
+#ifndef RESEARCH_PAPER_ALGO_H
+#define RESEARCH_PAPER_ALGO_H
 
 #include "research/paper_local.h"
 #include "research/paper_world.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is exact: the float64 reference over all shards, and how far an answer is from it.
-#ifndef BENCH_PAPER_CHECK_H
-#define BENCH_PAPER_CHECK_H
+#ifndef RESEARCH_PAPER_CHECK_H
+#define RESEARCH_PAPER_CHECK_H
 
 #include "kernels/reference.h"
 #include "research/paper_formula.h"

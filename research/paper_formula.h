@@ -19,8 +19,8 @@
 // The paper counts, per device and in elements: ring 2 b t d p (eq. 10), tree 2 (p - 1)/p (b d + 2 b n_h)
 // (eq. 14); d is the hidden size of the keys (kv_heads * dim) and of the query (q_heads * dim). Keys take two
 // bytes here, what is reduced four.
-#ifndef BENCH_PAPER_FORMULA_H
-#define BENCH_PAPER_FORMULA_H
+#ifndef RESEARCH_PAPER_FORMULA_H
+#define RESEARCH_PAPER_FORMULA_H
 
 #include <stdint.h>
 

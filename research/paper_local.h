@@ -12,8 +12,8 @@
 //
 // An error of the device after `open` is told once on stderr; from then on its partials are NaN, which no
 // check lets pass.
-#ifndef BENCH_PAPER_LOCAL_H
-#define BENCH_PAPER_LOCAL_H
+#ifndef RESEARCH_PAPER_LOCAL_H
+#define RESEARCH_PAPER_LOCAL_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One algorithm over one set of shards: its first call, which is checked and counted, its samples, its end.
-#ifndef BENCH_PAPER_MEASURE_H
-#define BENCH_PAPER_MEASURE_H
+#ifndef RESEARCH_PAPER_MEASURE_H
+#define RESEARCH_PAPER_MEASURE_H
 
 #include "research/paper_algo.h"
 #include "research/paper_check.h"

@@ -3,9 +3,8 @@
 // in flight. Two forms:
 //
 //     ring        as published: every rank passes on p - 1 blocks. Two buffers: the block that is attended
-//     and
-//                 sent, and the one that comes. A step leaves every block one rank further back, where the
-//                 next step finds it, so nothing is sent back home.
+//                 and sent, and the one that comes. A step leaves every block one rank further back, where
+//                 the next step finds it, so nothing is sent back home.
 //     ring-lean   a block stops once the root has seen it, half the bytes; shards stay at home, which takes a
 //                 third buffer. No rank passes on more, and the busiest link carries as much.
 //

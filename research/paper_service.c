@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/main.h"
 #include "bench/service.h"
 #include "client/banyan.h"
 #include "common/clock.h"
-#include "common/options.h"
 #include "research/paper_check.h"
 #include "research/paper_shard.h"
 
@@ -396,28 +396,19 @@ int main(int argc, char **argv)
         {"device", 'd', COMMON_OPTION_STRING, &device, "D",
          "what the workers were started with (default cpu); only reported", 0, 0},
         {"samples", 0, COMMON_OPTION_FLAG, &samples, NULL, "with --json, print all samples", 0, 0},
-        {"json", 'j', COMMON_OPTION_FLAG, &json, NULL, "one JSON object a line", 0, 0},
         {0},
     };
-    const struct common_command command = {
-        "paper_service", "[options]",
-        "The step of research/paper through the whole service: one query row, sent by a client to a "
-        "coordinator,\n"
-        "over a session that is spread over all its workers. The first answer and the last are checked "
-        "against\n"
-        "the float64 reference. bytes_sent_per_rank: what left the hosts of netcluster.sh for a step, with "
-        "all\n"
-        "headers, a worker's share. attach_s: how long the context took to attach and commit.",
-        options};
-    struct common_error err = {0};
-    int rest;
-    enum common_code code = common_options_parse(&command, argc, argv, &rest, &err);
-    if (code == COMMON_CANCELLED)
-        return 0;
-    if (code != COMMON_OK || rest != argc) {
-        fprintf(stderr, "paper_service: %s\n",
-                code != COMMON_OK ? err.message : "no arguments are taken; try 'paper_service --help'");
-        return 2;
-    }
-    return run_all() ? 0 : 1;
+    const struct bench_program program = {
+        .name = "paper_service",
+        .about =
+            "The step of research/paper through the whole service: one query row, sent by a client to a\n"
+            "coordinator, over a session that is spread over all its workers. The first answer and the\n"
+            "last are checked against the float64 reference. bytes_sent_per_rank: what left the hosts of\n"
+            "netcluster.sh for a step, with all headers, a worker's share. attach_s: how long the context\n"
+            "took to attach and commit.",
+        .options = options,
+        .json = &json,
+        .measure = run_all,
+    };
+    return bench_main(&program, argc, argv);
 }

@@ -4,8 +4,8 @@
 //
 // A shard is one block of bytes, which is also what a ring sends: for each KV head K[tokens][dim], then
 // V[tokens][dim], bfloat16. No KV head is repeated for its query heads and nothing is padded.
-#ifndef BENCH_PAPER_SHARD_H
-#define BENCH_PAPER_SHARD_H
+#ifndef RESEARCH_PAPER_SHARD_H
+#define RESEARCH_PAPER_SHARD_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ranks of research/paper, and how they talk: point-to-point messages whose bytes are counted, waits that
 // leave the core to others, a barrier, and the counters of what was really sent.
-#ifndef BENCH_PAPER_WORLD_H
-#define BENCH_PAPER_WORLD_H
+#ifndef RESEARCH_PAPER_WORLD_H
+#define RESEARCH_PAPER_WORLD_H
 
 #include <mpi.h>
 #include <stdbool.h>

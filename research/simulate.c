@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/main.h"
 #include "bench/report.h"
-#include "common/options.h"
 #include "reduce/plan.h"
 #include "research/simulate_fit.h"
 #include "research/simulate_gpu.h"
@@ -15,6 +15,7 @@
 #define POINTS_MOST 1024u
 
 static const char *algo = "service-stream";
+static const char *measured;
 static uint64_t cores = 2, fit_workers = 4;
 static bool json;
 
@@ -149,9 +150,16 @@ static void run_gpus(void)
     }
 }
 
+static bool measure_all(void)
+{
+    if (measured && !run_fit(measured))
+        return false;
+    run_gpus();
+    return true;
+}
+
 int main(int argc, char **argv)
 {
-    const char *measured = NULL;
     const struct common_option options[] = {
         {"measured", 'm', COMMON_OPTION_STRING, &measured, "FILE",
          "fit to the lines of research/paper or paper_service in it, and compare", 0, 0},
@@ -160,34 +168,21 @@ int main(int argc, char **argv)
         {"cores", 0, COMMON_OPTION_U64, &cores, "N", "that all its workers shared (default 2)", 1, 65535},
         {"fit-workers", 0, COMMON_OPTION_U64, &fit_workers, "N",
          "fit to sizes of up to so many workers, predict the others (default 4)", 1, 4096},
-        {"json", 'j', COMMON_OPTION_FLAG, &json, NULL, "one JSON object a line", 0, 0},
         {0},
     };
-    const struct common_command command = {
-        "simulate", "[options]",
-        "Step latency for any number of workers, by the planner's cost model (reduce/cost.h).\n"
-        "--measured: fits the model's terms to steps of few workers and prints what it says of all, and how "
-        "far\n"
-        "off that is. Then GPUs at the paper's sizes, and on to 65,536 of them with 40,000 tokens each:\n"
-        "tree, and a ring over one network card of each node's border and over all its cards. overhead_us: "
-        "what\n"
-        "must be added to both for the paper's ratio. The figures of an H100 cluster are assumed, not "
-        "measured:\n"
-        "memory 0.85 x 3.35 TB/s, launch 5 us, NVLink 450 GB/s and 1.5 us, card 50 GB/s and 5 us, 1 us a\n"
-        "message and side, merging 500 GB/s.",
-        options};
-    struct common_error err = {0};
-    int rest;
-    enum common_code code = common_options_parse(&command, argc, argv, &rest, &err);
-    if (code == COMMON_CANCELLED)
-        return 0;
-    if (code != COMMON_OK || rest != argc) {
-        fprintf(stderr, "simulate: %s\n",
-                code != COMMON_OK ? err.message : "no arguments are taken; try 'simulate --help'");
-        return 2;
-    }
-    if (measured && !run_fit(measured))
-        return 1;
-    run_gpus();
-    return 0;
+    const struct bench_program program = {
+        .name = "simulate",
+        .about =
+            "Step latency for any number of workers, by the planner's cost model (reduce/cost.h).\n"
+            "--measured: fits the model's terms to steps of few workers and prints what it says of all,\n"
+            "and how far off that is. Then GPUs at the paper's sizes, and on to 65,536 of them with\n"
+            "40,000 tokens each: tree, and a ring over one network card of each node's border and over\n"
+            "all its cards. overhead_us: what must be added to both for the paper's ratio. The figures of\n"
+            "an H100 cluster are assumed, not measured: memory 0.85 x 3.35 TB/s, launch 5 us, NVLink 450\n"
+            "GB/s and 1.5 us, card 50 GB/s and 5 us, 1 us a message and side, merging 500 GB/s.",
+        .options = options,
+        .json = &json,
+        .measure = measure_all,
+    };
+    return bench_main(&program, argc, argv);
 }

@@ -7,8 +7,8 @@
 //
 // client_ns stands for the way from the client over the coordinator to the root and back, which every step
 // takes once. The plan is the planner's own, for the costs that the daemons have.
-#ifndef BENCH_SIMULATE_FIT_H
-#define BENCH_SIMULATE_FIT_H
+#ifndef RESEARCH_SIMULATE_FIT_H
+#define RESEARCH_SIMULATE_FIT_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -2,13 +2,11 @@
 // Decode steps over a cluster of GPUs: the tree by the planner's cost model, the ring by its passes. Pure.
 //
 //     tree    the best of some fan-outs within a node and between nodes, played by reduce/cost.h; a GPU
-//     computes
-//             compute_fixed + bytes / memory
+//             computes compute_fixed + bytes / memory
 //     ring    compute + (p - 1) max(latency + bytes / link, compute); the link is the slowest that it
-//     crosses:
-//             NVLink within one node, else one card of a GPU, or all of a node's cards together
-#ifndef BENCH_SIMULATE_GPU_H
-#define BENCH_SIMULATE_GPU_H
+//             crosses: NVLink within one node, else one card of a GPU, or all of a node's cards together
+#ifndef RESEARCH_SIMULATE_GPU_H
+#define RESEARCH_SIMULATE_GPU_H
 
 #include <stdint.h>
 
