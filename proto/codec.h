@@ -43,6 +43,7 @@ struct proto_arena {
     struct proto_arena_block *blocks;
     uint8_t *at, *end;
     size_t used, budget;
+    bool out_of_memory; // the system gave none: what failed was not the message's fault
     _Alignas(16) uint8_t inline_bytes[3072];
 };
 void proto_arena_init(struct proto_arena *arena);

@@ -125,7 +125,7 @@ static void on_finished(struct proto_nng_item *item)
              total != blob->len))
             code = common_error_set(&err, COMMON_INVALID_ARGUMENT, "an answer that is no frame");
         if (code == COMMON_OK && !proto_channel_deliver(channel, &prefix, blob, 0, &err))
-            code = COMMON_INVALID_ARGUMENT;
+            code = err.code;
         if (code != COMMON_OK)
             proto_channel_fail_call(channel, call, code == COMMON_INVALID_ARGUMENT ? COMMON_INTERNAL : code,
                                     err.message);
@@ -386,7 +386,10 @@ free_state:
     proto_nng_door_close(&s->door);
     nng_channel_unref(s);
 fail:
-    return common_error_set(err, rv == NNG_EADDRINVAL ? COMMON_INVALID_ARGUMENT : COMMON_UNAVAILABLE,
+    return common_error_set(err,
+                            rv == NNG_EADDRINVAL ? COMMON_INVALID_ARGUMENT
+                            : rv == NNG_ENOMEM   ? COMMON_RESOURCE_EXHAUSTED
+                                                 : COMMON_UNAVAILABLE,
                             "cannot dial '%s': %s", url, explain(rv, why, sizeof why));
 }
 

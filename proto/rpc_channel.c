@@ -416,7 +416,9 @@ bool proto_channel_deliver(struct proto_channel *channel, const struct proto_pre
             else
                 code = proto_message_fill(message, proto_codec_method(call->method)->reply, &bad);
             if (code != COMMON_OK)
-                reply = (struct proto_reply){.code = COMMON_INTERNAL, .text = bad.message};
+                reply =
+                    (struct proto_reply){.code = code == COMMON_RESOURCE_EXHAUSTED ? code : COMMON_INTERNAL,
+                                         .text = bad.message};
         }
         finish(channel, call, &reply, false);
     }

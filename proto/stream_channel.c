@@ -116,11 +116,13 @@ static enum common_code take_hello(struct stream_channel *s, const Banyan__Pb__L
     uint8_t mac[COMMON_MAC_BYTES];
     const char *token = NULL;
     if (proto_role_is_daemon(channel->role)) {
-        proto_hello_proof(&channel->secret, &s->hello, false, mac);
+        if (!proto_hello_proof(&channel->secret, &s->hello, false, mac))
+            return common_error_set(err, COMMON_UNAVAILABLE, "out of memory for a proof");
         if (reply->proof.len != sizeof mac || !common_bytes_equal(reply->proof.data, mac, sizeof mac))
             return common_error_set(err, COMMON_UNAUTHENTICATED,
                                     "the server does not know this cluster's secret");
-        proto_hello_proof(&channel->secret, &s->hello, true, mac);
+        if (!proto_hello_proof(&channel->secret, &s->hello, true, mac))
+            return common_error_set(err, COMMON_UNAVAILABLE, "out of memory for a proof");
         proof.proof = (ProtobufCBinaryData){sizeof mac, mac};
     } else if (channel->has_token) {
         token = channel->token;
@@ -253,7 +255,10 @@ static void begin_hello(struct stream_channel *s)
     }
     s->state = STATE_HELLO;
     s->hello.dial_role = channel->role;
-    common_random(s->hello.dial_nonce, PROTO_NONCE_BYTES);
+    if (!common_random(s->hello.dial_nonce, PROTO_NONCE_BYTES)) {
+        proto_link_fail(s->io, COMMON_UNAVAILABLE, "the system gives no random bytes for a hello");
+        return;
+    }
     Banyan__Pb__LinkHelloRequest hello = BANYAN__PB__LINK_HELLO_REQUEST__INIT;
     hello.version = PROTO_VERSION;
     hello.role = (Banyan__Pb__Role)channel->role;
@@ -295,7 +300,8 @@ static void connect_to(struct stream_channel *s, const struct sockaddr *address,
     if (connect(s->fd, address, len) == 0) {
         begin_hello(s);
     } else if (errno == EINPROGRESS) {
-        event_add(&s->connect_event, NULL);
+        if (event_add(&s->connect_event, NULL) != 0)
+            retreat(s, COMMON_UNAVAILABLE, "out of memory for a connection");
     } else { // a full backlog of a unix socket (EAGAIN) is tried again as well
         char text[96];
         snprintf(text, sizeof text, "cannot connect: %s", strerrordesc_np(errno));

@@ -181,7 +181,8 @@ bool proto_link_send(struct proto_link *link, struct proto_gather *gather, proto
         *owner = out;
     if (first) {
         link->wrote_ns = common_clock_ns();
-        event_add(&link->write_event, NULL);
+        if (event_add(&link->write_event, NULL) != 0)
+            proto_link_fail(link, COMMON_RESOURCE_EXHAUSTED, "out of memory to wait for a socket");
     }
     link->out_bytes += left;
     proto_list_push(&link->outs, &out->link);
@@ -251,12 +252,16 @@ static bool make_room(struct proto_link *link, size_t need)
 static bool deliver(struct proto_link *link, const struct proto_prefix *prefix, struct common_blob *blob,
                     size_t offset, bool oversize)
 {
-    struct common_error err = {.message = "the peer sent a frame that this end does not take"};
+    struct common_error err = {.code = COMMON_INVALID_ARGUMENT,
+                               .message = "the peer sent a frame that this end does not take"};
     bool (*take)(void *, const struct proto_prefix *, struct common_blob *, size_t, struct common_error *) =
         oversize ? link->ops->oversize : link->ops->frame;
     if (take(link->owner, prefix, blob, offset, &err))
         return true;
-    proto_link_fail(link, COMMON_INVALID_ARGUMENT, err.message);
+    // Without memory for it the frame is lost, and the link with it; the next link is as good as any.
+    proto_link_fail(link,
+                    err.code == COMMON_RESOURCE_EXHAUSTED ? COMMON_UNAVAILABLE : COMMON_INVALID_ARGUMENT,
+                    err.message);
     return false;
 }
 
@@ -432,7 +437,10 @@ void proto_link_resume(struct proto_link *link)
     if (!link->paused || link->closed || link->failed)
         return;
     link->paused = false;
-    event_add(&link->read_event, NULL);
+    if (event_add(&link->read_event, NULL) != 0) {
+        proto_link_fail(link, COMMON_RESOURCE_EXHAUSTED, "out of memory to wait for a socket");
+        return;
+    }
     kick(link); // for what lies in the buffer already
 }
 
@@ -468,7 +476,11 @@ struct proto_link *proto_link_new(struct common_loop *loop, int fd, const struct
     event_assign(&link->read_event, base, fd, EV_READ | EV_PERSIST, on_readable, link);
     event_assign(&link->write_event, base, fd, EV_WRITE | EV_PERSIST, on_writable, link);
     event_assign(&link->kick_event, base, -1, 0, on_kick, link);
-    event_add(&link->read_event, NULL);
+    if (event_add(&link->read_event, NULL) != 0) {
+        common_blob_unref(link->in);
+        free(link);
+        return NULL;
+    }
     return link;
 }
 

@@ -211,7 +211,10 @@ static void on_hello(struct server_link *link, struct proto_request *request)
     link->hello.dial_role = link->role;
     link->hello.accept_role = server->role;
     memcpy(link->hello.dial_nonce, hello->nonce.data, PROTO_NONCE_BYTES);
-    common_random(link->hello.accept_nonce, PROTO_NONCE_BYTES);
+    if (!common_random(link->hello.accept_nonce, PROTO_NONCE_BYTES)) {
+        refuse_link(link, request, COMMON_UNAVAILABLE, "the system gives no random bytes for a hello");
+        return;
+    }
     // The peer's name is for logs: only what prints.
     char name[129];
     snprintf(name, sizeof name, "%s", hello->name);
@@ -226,7 +229,10 @@ static void on_hello(struct server_link *link, struct proto_request *request)
     reply.nonce = (ProtobufCBinaryData){PROTO_NONCE_BYTES, link->hello.accept_nonce};
     reply.name = server->name;
     if (daemon) {
-        proto_hello_proof(&server->secret, &link->hello, false, proof);
+        if (!proto_hello_proof(&server->secret, &link->hello, false, proof)) {
+            refuse_link(link, request, COMMON_RESOURCE_EXHAUSTED, "out of memory for a proof");
+            return;
+        }
         reply.proof = (ProtobufCBinaryData){sizeof proof, proof};
     }
     link->state = LINK_PROOF;
@@ -239,7 +245,10 @@ static void on_proof(struct server_link *link, struct proto_request *request)
     const Banyan__Pb__LinkProofRequest *proof = (const Banyan__Pb__LinkProofRequest *)request->message->body;
     if (proto_role_is_daemon(link->role)) {
         uint8_t want[COMMON_MAC_BYTES];
-        proto_hello_proof(&server->secret, &link->hello, true, want);
+        if (!proto_hello_proof(&server->secret, &link->hello, true, want)) {
+            refuse_link(link, request, COMMON_RESOURCE_EXHAUSTED, "out of memory for a proof");
+            return;
+        }
         if (!bytes_are(&proof->proof, want, sizeof want)) {
             refuse_link(link, request, COMMON_UNAUTHENTICATED,
                         "the dialler does not know the cluster secret");
@@ -473,7 +482,8 @@ static void on_accept(evutil_socket_t fd, short what, void *arg)
 static void on_pause_over(void *arg)
 {
     struct stream_listener *listener = arg;
-    event_add(listener->event, NULL);
+    if (event_add(listener->event, NULL) != 0) // no memory: later
+        common_timer_start(listener->pause, 100 * COMMON_NS_PER_MS, false);
 }
 
 // A socket file that nobody listens on is left over from a killed process.
