@@ -163,9 +163,7 @@ enum common_code proto_listen_allowed(const char *endpoint, bool has_token, bool
 
 const struct proto_message *proto_request_message(const struct proto_request *request);
 uint64_t proto_request_deadline(const struct proto_request *request); // absolute monotonic ns
-uint32_t proto_request_role(const struct proto_request *request);
-uint64_t proto_request_link(const struct proto_request *request);    // id of the stream link; 0 over nng
-const char *proto_request_peer(const struct proto_request *request); // for logs
+const char *proto_request_peer(const struct proto_request *request);  // for logs
 uint64_t
 proto_request_arrived(const struct proto_request *request); // monotonic ns when the frame was complete
 

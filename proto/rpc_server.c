@@ -375,16 +375,6 @@ uint64_t proto_request_deadline(const struct proto_request *request)
     return request->deadline_ns;
 }
 
-uint32_t proto_request_role(const struct proto_request *request)
-{
-    return request->role;
-}
-
-uint64_t proto_request_link(const struct proto_request *request)
-{
-    return request->link_id;
-}
-
 const char *proto_request_peer(const struct proto_request *request)
 {
     return request->peer;

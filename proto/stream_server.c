@@ -164,7 +164,6 @@ static struct proto_request *request_new(struct server_link *link, struct proto_
     request->send = send_reply;
     request->transport = link;
     request->peer = link->peer;
-    request->link_id = link->id;
     request->role = link->role;
     link->refs++;
     return request;

@@ -110,7 +110,7 @@ struct proto_request {
     void *transport;  // stream link or nng context; `send` is the last to use it
     const char *peer; // lives as long as the transport's object
     struct proto_message *message;
-    uint64_t id, deadline_ns, arrived_ns, link_id;
+    uint64_t id, deadline_ns, arrived_ns;
     uint32_t role, method;
     size_t bytes;
     bool cancelled;
