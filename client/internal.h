@@ -16,9 +16,10 @@
 #include "common/loop.h"
 #include "proto/rpc.h"
 
-#define CLIENT_TIMEOUT_NS       (30 * COMMON_NS_PER_S)
-#define CLIENT_CALLS_MAX        16384
-#define CLIENT_WORKERS_MAX      4096 // entries of any list in a reply: more than the messages allow is refused
+#define CLIENT_TIMEOUT_NS (30 * COMMON_NS_PER_S)
+#define CLIENT_CALLS_MAX  16384
+#define CLIENT_WORKERS_MAX                                                                                   \
+    PROTO_MEMBERS_MAX // entries of any list in a reply: more than the messages allow is refused
 #define CLIENT_ENDPOINT_DEFAULT "nng+tcp://127.0.0.1:7411"
 
 struct client_call;

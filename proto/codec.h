@@ -36,6 +36,9 @@ enum common_code proto_codec_scan(const ProtobufCMessageDescriptor *descriptor, 
 // use.
 bool proto_codec_sound(char *why, size_t why_len);
 
+// What proto/limits.h says of a field; 0: nothing. For tests; any thread.
+uint32_t proto_codec_limit(const ProtobufCMessageDescriptor *type, const char *field);
+
 // Bump memory for unpacking: a message of n packed bytes may take at most 32·n + 4096 bytes.
 struct proto_arena_block;
 struct proto_arena {

@@ -17,11 +17,10 @@
 #include "common/secret.h"
 #include "common/status.h"
 #include "proto/banyan.pb-c.h"
+#include "proto/limits.h"
 
 #define PROTO_VERSION     1
-#define PROTO_HEADER_MAX  (1024 * 1024) // bytes of a packed header; what it may unpack to is bounded too
 #define PROTO_PAYLOAD_MAX (UINT64_C(64) * 1024 * 1024) // default bytes of a payload
-#define PROTO_TENSORS_MAX 64
 
 // ---- messages -------------------------------------------------------------------------------------------
 
