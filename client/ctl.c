@@ -75,7 +75,11 @@ static void print_help(const struct common_command *program)
     common_options_parse(program, 2, argv, &rest, NULL);
     printf("\nCommands:\n");
     print_commands(stdout, "");
-    printf("\n'banyanctl help COMMAND' says more. Exit codes: docs/EXIT_CODES.md.\n");
+    printf("\n'banyanctl help COMMAND' says more.\n"
+           "\nExit codes: 0 done, 1 our mistake, 2 wrong command line, 3 not found, 4 wrong input, 5 "
+           "unavailable,\n"
+           "6 timeout, 7 not allowed, 8 exhausted, 9 wrong state, 10 data loss, 11 local file, 12 not "
+           "supported.\n");
 }
 
 static enum ctl_exit run(const struct ctl_command *command, int argc, char **argv, struct ctl *ctl)
