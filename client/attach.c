@@ -79,11 +79,12 @@ static void attach_fail(struct attach *a, const banyan_error *error)
     a->error = *error;
     bool nested = a->ending;
     a->ending = true;
-    for (int sent = 0; sent <= 1; sent++) { // what waits goes first, so that nothing of it is sent any more
+    // What waits goes first, so that nothing of it is sent any more.
+    for (enum client_put_state state = CLIENT_PUT_WAITING; state <= CLIENT_PUT_SENT; state++) {
         struct attach_put *put = a->puts, *next;
         for (; put; put = next) { // cancelling one ends at most that one
             next = put->next;
-            if (put->put.sent == (sent == 1))
+            if (put->put.state == state)
                 client_peer_cancel(&put->put);
         }
     }

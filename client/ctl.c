@@ -82,7 +82,7 @@ static void print_help(const struct common_command *program)
            "supported.\n");
 }
 
-static enum ctl_exit run(const struct ctl_command *command, int argc, char **argv, struct ctl *ctl)
+static enum ctl_exit run_command(const struct ctl_command *command, int argc, char **argv, struct ctl *ctl)
 {
     char *args[CTL_ARGS_MAX];
     int n_args;
@@ -115,7 +115,7 @@ static enum ctl_exit run(const struct ctl_command *command, int argc, char **arg
     return exit_code;
 }
 
-static enum ctl_exit help(const struct common_command *program, int argc, char **argv, struct ctl *ctl)
+static enum ctl_exit run_help(const struct common_command *program, int argc, char **argv, struct ctl *ctl)
 {
     char *ask[] = {(char *)"banyanctl", (char *)"--help", NULL};
     char *args[CTL_ARGS_MAX];
@@ -169,7 +169,7 @@ int main(int argc, char **argv)
     argc -= rest;
     argv += rest;
     if (strcmp(argv[0], "help") == 0)
-        return (int)help(&program, argc - 1, argv + 1, &ctl);
+        return (int)run_help(&program, argc - 1, argv + 1, &ctl);
     const struct ctl_command *command = find(argv[0], argc > 1 ? argv[1] : NULL);
     if (!command && is_group(argv[0]) &&
         (argc == 1 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
@@ -183,5 +183,5 @@ int main(int argc, char **argv)
         return (int)unknown(argv[0], argc > 1 ? argv[1] : NULL);
     int words = strchr(command->name, ' ') ? 2 : 1;
     // The last word of the name stands where the parser expects the program.
-    return (int)run(command, argc - words + 1, argv + words - 1, &ctl);
+    return (int)run_command(command, argc - words + 1, argv + words - 1, &ctl);
 }

@@ -194,7 +194,7 @@ struct client_put {           // a call that waits its turn on a worker's connec
     struct client_put *next;
     void (*done)(struct client_put *put, banyan_code code, const banyan_error *error);
     uint64_t timeout_ns;
-    bool sent, dropped;
+    enum client_put_state { CLIENT_PUT_OVER, CLIENT_PUT_WAITING, CLIENT_PUT_SENT } state;
 };
 banyan_code client_peer_find(struct client_peers *peers, const char *endpoint, struct client_peer **out,
                              banyan_error *error);

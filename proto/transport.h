@@ -20,18 +20,25 @@
 
 // ---- calling --------------------------------------------------------------------------------------------
 
-// A call: new -> waiting -> sent -> done, where waiting is skipped when the transport is ready, and done can
-// come from anywhere.
+// A call:
+//
+//     NEW ──transport ready──▶ SENT ──answer──▶ ENDED: its callback has run, or runs
+//      │                       ▲  │               ▲
+//      │        transport ready│  └──deadline, cancel, loss, close
+//      └──it is not──▶ WAITING─┘                  │
+//                         └───────────────────────┘
+enum proto_pending_state { PROTO_CALL_NEW, PROTO_CALL_WAITING, PROTO_CALL_SENT, PROTO_CALL_ENDED };
+
 struct proto_link_out;
 
 struct proto_pending {
     struct proto_list link; // in channel->waiting or channel->sent
     uint64_t id, deadline_ns;
     uint32_t method, heap_at; // place in the deadline heap
-    bool is_sent;
+    enum proto_pending_state state;
     proto_reply_fn done;
     void *arg;
-    struct proto_gather *kept;  // of a waiting call
+    struct proto_gather *kept;  // WAITING: the frame
     struct proto_link_out *out; // stream: the frame, while it waits for the socket
     void *context;              // nng: the context that carries it
 };
