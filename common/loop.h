@@ -38,6 +38,7 @@ struct common_mail {
     struct common_mail *next;
     common_loop_fn fn;
     void *arg;
+    bool is_post; // made by common_loop_post: common_loop_free frees it
 };
 
 // Any thread, never blocks, never fails. Functions run on the loop thread in the order posted by each thread.
@@ -46,6 +47,7 @@ void common_loop_mail(struct common_loop *loop, struct common_mail *mail, common
 
 // The same with a mail that it allocates; out of memory ends the process: for daemons alone.
 void common_loop_post(struct common_loop *loop, common_loop_fn fn, void *arg);
+void common_loop_push(struct common_loop *loop, struct common_mail *mail); // of a mail that is filled in
 
 // Runs fn on the loop thread and waits for its end; from the loop thread itself, and while nobody runs the
 // loop, calls it directly. The caller sees to it that the loop is not stopped meanwhile.

@@ -5,7 +5,7 @@
 #include "common/loop.h"
 
 struct post {
-    struct common_mail mail;
+    struct common_mail mail; // first: common_loop_free frees a post by it
     common_loop_fn fn;
     void *arg;
 };
@@ -14,7 +14,7 @@ static void run_post(void *arg)
 {
     struct post post = *(struct post *)arg;
     free(arg);
-    post.fn(post.arg);
+    post.fn(post.arg); // what it posts is another one
 }
 
 void common_loop_post(struct common_loop *loop, common_loop_fn fn, void *arg)
@@ -22,7 +22,6 @@ void common_loop_post(struct common_loop *loop, common_loop_fn fn, void *arg)
     struct post *post = malloc(sizeof *post);
     if (!post)
         abort();
-    post->fn = fn;
-    post->arg = arg;
-    common_loop_mail(loop, &post->mail, run_post, post);
+    *post = (struct post){.mail = {.fn = run_post, .arg = post, .is_post = true}, .fn = fn, .arg = arg};
+    common_loop_push(loop, &post->mail);
 }

@@ -59,7 +59,7 @@ enum common_code proto_codec_unpack(struct proto_arena *arena, const ProtobufCMe
                                     const uint8_t *data, size_t len, ProtobufCMessage **out,
                                     struct common_error *err);
 
-// ---- received frames ------------------------------------------------------------------------------------
+// ---- received messages ----------------------------------------------------------------------------------
 
 // Keeps some released messages for the next ones. Zero-initialised.
 struct proto_pool {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What transports and the common part of the RPC layer know of each other. Private to proto/. A transport
-// moves frames; calls, deadlines, limits, roles and dispatch are common. All on the loop's thread unless said
+// moves messages; calls, deadlines, limits, roles and dispatch are common. All on the loop's thread unless said
 // otherwise.
 #ifndef PROTO_TRANSPORT_H
 #define PROTO_TRANSPORT_H
@@ -38,8 +38,8 @@ struct proto_pending {
     enum proto_pending_state state;
     proto_reply_fn done;
     void *arg;
-    struct proto_gather *kept;  // WAITING: the frame
-    struct proto_link_out *out; // stream: the frame, while it waits for the socket
+    struct proto_gather *kept;  // WAITING: the message
+    struct proto_link_out *out; // stream: the message, while it waits for the socket
     void *context;              // nng: the context that carries it
 };
 
@@ -94,7 +94,7 @@ void proto_channel_unref(struct proto_channel *channel);
 // The transport has become ready: sends what waits.
 void proto_channel_drain(struct proto_channel *channel);
 
-// A reply frame has arrived. false: it cannot be trusted (the transport closes the link). Late ones are
+// A reply has arrived. false: it cannot be trusted (the transport closes the link). Late ones are
 // dropped.
 bool proto_channel_deliver(struct proto_channel *channel, const struct proto_prefix *prefix,
                            struct common_blob *blob, size_t offset, struct common_error *err);
@@ -185,7 +185,7 @@ void proto_request_dispatch(struct proto_request *request, bool authentic);
 // The caller does not want it any more.
 void proto_request_cancel(struct proto_request *request);
 
-// Answers a frame that does not become a request.
+// Answers a message that does not become a request.
 void proto_request_refuse(struct proto_request *request, enum common_code code, const char *text);
 
 // The server's bytes_max is reached; links are read again when proto_stream_resume is called for them.
