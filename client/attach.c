@@ -36,6 +36,7 @@ struct attach {
     uint64_t first, count;
     struct client_rows k, v;
     struct client_wait wait;
+    struct common_mail mail; // to the I/O thread
     banyan_code code;
     banyan_error error;
     // I/O thread only
@@ -63,14 +64,14 @@ struct attach_put {
     struct common_slice slices[]; // of K, then of V
 };
 
-static void pump(struct attach *a);
+static void attach_pump(struct attach *a);
 
 static void touch_deadline(struct attach *a)
 {
     a->deadline_ns = common_clock_after(a->session->client->timeout_ns);
 }
 
-static void fail(struct attach *a, const banyan_error *error)
+static void attach_fail(struct attach *a, const banyan_error *error)
 {
     if (a->code != BANYAN_OK)
         return; // the first failure counts
@@ -78,11 +79,12 @@ static void fail(struct attach *a, const banyan_error *error)
     a->error = *error;
     bool nested = a->ending;
     a->ending = true;
-    for (int sent = 0; sent <= 1; sent++) { // what waits goes first, so that nothing of it is sent any more
+    // What waits goes first, so that nothing of it is sent any more.
+    for (enum client_put_state state = CLIENT_PUT_WAITING; state <= CLIENT_PUT_SENT; state++) {
         struct attach_put *put = a->puts, *next;
         for (; put; put = next) { // cancelling one ends at most that one
             next = put->next;
-            if (put->put.sent == (sent == 1))
+            if (put->put.state == state)
                 client_peer_cancel(&put->put);
         }
     }
@@ -98,7 +100,7 @@ static void push_todo(struct attach *a, struct range range)
         if (!grown) {
             banyan_error error;
             client_error_set(&error, BANYAN_RESOURCE_EXHAUSTED, "out of memory");
-            fail(a, &error);
+            attach_fail(a, &error);
             return;
         }
         a->todo = grown;
@@ -119,28 +121,28 @@ static void on_asked(struct client_call *call, banyan_code code, const struct pr
     if (a->code == BANYAN_OK && code == BANYAN_RESOURCE_EXHAUSTED && !a->exactly) {
         a->exactly = true; // there may be room for the need, if not for more
     } else if (code != BANYAN_OK) {
-        fail(a, error);
+        attach_fail(a, error);
     } else if (!message || !message->body) {
         client_error_set(&wrong, BANYAN_INTERNAL, "the coordinator's answer is empty");
-        fail(a, &wrong);
+        attach_fail(a, &wrong);
     } else if (client_ticket_read((const Banyan__Pb__AttachOpenReply *)message->body, a->ask_request.first,
                                   a->ask_request.count, a->session->spec.chunk_tokens, &ticket,
                                   &wrong) != BANYAN_OK) {
-        fail(a, &wrong);
+        attach_fail(a, &wrong);
     } else if (ticket->incarnation != atomic_load(&a->session->incarnation)) {
         client_ticket_unref(ticket);
         client_error_set(&wrong, BANYAN_ABORTED,
                          "the session was truncated by somebody else: ask for its state "
                          "(banyan_session_get_info) and attach again");
-        fail(a, &wrong);
+        attach_fail(a, &wrong);
     } else {
         client_ticket_keep(a->session, ticket);
     }
     if (!a->ending)
-        pump(a);
+        attach_pump(a);
 }
 
-static void ask(struct attach *a, const struct range *need)
+static void ask_ticket(struct attach *a, const struct range *need)
 {
     uint64_t first, count;
     client_ticket_range(a->session, need->first, need->count, a->exactly, &first, &count);
@@ -166,7 +168,7 @@ static void on_pause_over(void *arg)
 {
     struct attach *a = arg;
     a->paused = false;
-    pump(a);
+    attach_pump(a);
 }
 
 // A short rest before the coordinator is asked where the rows should go now.
@@ -201,7 +203,7 @@ static void judge_failure(struct attach *a, struct attach_put *put, banyan_code 
         push_todo(a, again);
         pause_attach(a);
     } else {
-        fail(a, error);
+        attach_fail(a, error);
     }
 }
 
@@ -222,7 +224,7 @@ static void on_put_done(struct client_put *client_put, banyan_code code, const b
     client_ticket_unref(put->ticket);
     free(put);
     if (!a->ending)
-        pump(a);
+        attach_pump(a);
 }
 
 static struct proto_tensor_out rows_tensor(uint64_t bytes, const struct common_slice *slices, size_t n_slices)
@@ -301,7 +303,7 @@ static bool send_next(struct attach *a)
     for (uint32_t i = 0; i < n; i++) {
         banyan_error error;
         if (send_put(a, ticket, &piece, i, &error) != BANYAN_OK) {
-            fail(a, &error);
+            attach_fail(a, &error);
             break;
         }
     }
@@ -309,7 +311,7 @@ static bool send_next(struct attach *a)
     return true;
 }
 
-static void end(struct attach *a)
+static void attach_end(struct attach *a)
 {
     common_timer_free(a->pause);
     free(a->todo);
@@ -317,39 +319,39 @@ static void end(struct attach *a)
     client_wait_signal(&a->wait); // the attach is on the waiter's stack
 }
 
-static void pump(struct attach *a)
+static void attach_pump(struct attach *a)
 {
     while (a->code == BANYAN_OK && !a->paused && !a->asking && a->n_todo > 0 &&
            a->n_puts + CLIENT_TICKET_HOLDERS <= PUTS_MAX) {
         if (!send_next(a))
-            ask(a, &a->todo[a->n_todo - 1]);
+            ask_ticket(a, &a->todo[a->n_todo - 1]);
     }
     if (a->n_puts == 0 && !a->asking && (a->code != BANYAN_OK || a->n_todo == 0))
-        end(a);
+        attach_end(a);
 }
 
 // The client disconnects.
-static void cancel(struct client_op *op)
+static void attach_cancel(struct client_op *op)
 {
     struct attach *a = (struct attach *)((char *)op - offsetof(struct attach, op));
     banyan_error error;
     client_error_set(&error, BANYAN_CANCELLED, "the attach was cancelled: its client disconnects");
-    fail(a, &error);
-    pump(a);
+    attach_fail(a, &error);
+    attach_pump(a);
 }
 
-static void start(void *arg)
+static void attach_start(void *arg)
 {
     struct attach *a = arg;
     banyan_error error;
     touch_deadline(a);
-    client_op_add(a->session->client, &a->op, cancel);
+    client_op_add(a->session->client, &a->op, attach_cancel);
     push_todo(a, (struct range){.first = a->first, .count = a->count});
     if (common_timer_new(a->session->client->loop, on_pause_over, a, &a->pause) != COMMON_OK) {
         client_error_set(&error, BANYAN_RESOURCE_EXHAUSTED, "out of memory");
-        fail(a, &error);
+        attach_fail(a, &error);
     }
-    pump(a);
+    attach_pump(a);
 }
 
 static banyan_code check_range(const struct banyan_session *session, uint32_t layer, uint64_t first,
@@ -387,7 +389,7 @@ static banyan_code attach(banyan_session *session, uint32_t layer, uint64_t firs
         .count = count,
         .backoff_ns = BACKOFF_FIRST_NS,
     };
-    common_loop_post(session->client->loop, start, &a);
+    common_loop_mail(session->client->loop, &a.mail, attach_start, &a);
     client_wait_for(&a.wait);
     if (a.code != BANYAN_OK && error)
         *error = a.error;

@@ -32,6 +32,7 @@ struct rpc {
 
 struct client_attend {
     struct banyan_client *client;
+    struct common_mail mail; // to the I/O thread
     banyan_item *items;
     size_t n_items;
     client_attend_done_fn done;
@@ -103,7 +104,7 @@ static void fail_all(banyan_item *items, size_t n_items, const banyan_error *err
 }
 
 // Whether the item is sent in parts. A part's masses would have bins of their own.
-static bool cut(const banyan_item *item)
+static bool item_is_cut(const banyan_item *item)
 {
     const struct banyan_session *s = item->session;
     uint64_t in = s->q_row + (item->k ? s->k_row + s->v_row : 0), out = s->o_row + s->lse_row;
@@ -133,7 +134,7 @@ static banyan_code check_item(const struct banyan_client *client, const banyan_i
         wrong = "first + rows is beyond 64 bits";
     else if (item->mass && (item->mass->bins < 1 || item->mass->bins > PROTO_MASS_BINS_MAX))
         wrong = "mass->bins is 1 to 4096";
-    else if (item->mass && cut(item))
+    else if (item->mass && item_is_cut(item))
         wrong = "an item with masses has at most 4096 rows and 16 MiB: ask for fewer rows at a time";
     if (wrong)
         return client_error_set(error, BANYAN_INVALID_ARGUMENT, "item: %s", wrong);
@@ -259,7 +260,7 @@ static bool split_items(struct client_attend *a)
     return ok;
 }
 
-static bool pack(struct client_attend *a, uint64_t deadline_ns, bool trace)
+static bool attend_pack(struct client_attend *a, uint64_t deadline_ns, bool trace)
 {
     if (!split_items(a))
         return false;
@@ -283,7 +284,7 @@ static bool pack(struct client_attend *a, uint64_t deadline_ns, bool trace)
 
 // ---- the I/O thread ---------------------------------------------------------------------------------------
 
-static void end(struct client_attend *a)
+static void attend_end(struct client_attend *a)
 {
     for (size_t i = 0; a->code != BANYAN_OK && i < a->n_items; i++)
         banyan_mass_free(a->items[i].mass);
@@ -298,22 +299,22 @@ static void end(struct client_attend *a)
 }
 
 // Sends what the window allows. Ends the call when nothing is left.
-static void pump(struct client_attend *a)
+static void attend_pump(struct client_attend *a)
 {
     while (a->code == BANYAN_OK && a->next_rpc < a->split.n_batches && a->n_in_flight < a->window) {
         a->n_in_flight++;
         client_call_start(&a->rpcs[a->next_rpc++].call);
     }
     if (a->n_in_flight == 0)
-        end(a);
+        attend_end(a);
 }
 
-static void start(void *arg)
+static void attend_start(void *arg)
 {
-    pump(arg);
+    attend_pump(arg);
 }
 
-static void fail(struct client_attend *a, const banyan_error *error)
+static void attend_fail(struct client_attend *a, const banyan_error *error)
 {
     if (a->code != BANYAN_OK)
         return; // the first failure counts
@@ -426,11 +427,11 @@ static void on_rpc_done(struct client_call *call, banyan_code code, const struct
     rpc->ended = true;
     a->n_in_flight--;
     if (code != BANYAN_OK)
-        fail(a, error);
+        attend_fail(a, error);
     else if (a->code == BANYAN_OK && scatter(rpc, message, &wrong) != BANYAN_OK)
-        fail(a, &wrong);
+        attend_fail(a, &wrong);
     if (!a->pumping)
-        pump(a);
+        attend_pump(a);
 }
 
 banyan_code client_attend_submit(struct banyan_client *client, banyan_item *items, size_t n_items,
@@ -460,7 +461,7 @@ banyan_code client_attend_submit(struct banyan_client *client, banyan_item *item
     a->arg = arg;
     a->trace = trace;
     a->started_ns = common_clock_ns();
-    if (!pack(a, common_clock_after(timeout_ns ? timeout_ns : client->timeout_ns), trace != NULL)) {
+    if (!attend_pack(a, common_clock_after(timeout_ns ? timeout_ns : client->timeout_ns), trace != NULL)) {
         client_attend_free(a);
         code = client_error_set(&failure, BANYAN_RESOURCE_EXHAUSTED, "out of memory");
         goto refuse;
@@ -470,9 +471,9 @@ banyan_code client_attend_submit(struct banyan_client *client, banyan_item *item
     a->window = a->appends ? 1 : RPC_WINDOW;
     // From a callback a call starts at once; one without RPCs ends later, never on this stack.
     if (a->split.n_batches > 0 && common_loop_is_owner(client->loop))
-        start(a);
+        attend_start(a);
     else
-        common_loop_post(client->loop, start, a);
+        common_loop_mail(client->loop, &a->mail, attend_start, a);
     return BANYAN_OK;
 
 refuse:

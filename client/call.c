@@ -1,9 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // A call and its retries:
 //
-//     start ─▶ IN_CHANNEL ──answer──▶ done
-//       │        ▲     └─lost, idempotent, time left─▶ WAITING (timer) ──▶ IN_CHANNEL
-//       └─refused by the channel─▶ REFUSED (posted) ─▶ done
+//                    answer, failure, cancel
+//     OVER ─start─▶ SENT ──────────────────────────▶ OVER
+//      │            │  ▲                             ▲ ▲
+//      │       lost;│  │timer                        │ │
+//      │       again▼  │          cancel             │ │
+//      │          RESTING ───────────────────────────┘ │
+//      │             │ refused by the channel          │
+//      └─refused──▶ REFUSED ───next turn of the loop───┘
+//
+// A refusal waits for a turn of its own because done never runs on the stack of client_call_start. It needs no
+// memory: its mail and its text lie in the call.
+#include <assert.h>
 #include <linux/futex.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,31 +43,48 @@ void client_wait_for(struct client_wait *wait)
 
 // ---- calls ------------------------------------------------------------------------------------------------
 
-static void link_call(struct client_call *call)
+static void call_assert(const struct client_call *call)
 {
-    struct client_call **head = &call->client->calls;
-    call->next = *head;
-    call->at = head;
-    if (*head)
-        (*head)->at = &call->next;
-    *head = call;
-    call->live = true;
+    assert((call->state == CLIENT_CALL_RESTING) == (call->timer != NULL));
+    assert(call->state == CLIENT_CALL_OVER || *call->at == call);
+    assert(call->state != CLIENT_CALL_REFUSED || call->refusal.code != COMMON_OK);
 }
 
-static void unlink_call(struct client_call *call)
+static void call_move(struct client_call *call, enum client_call_state to)
 {
-    *call->at = call->next;
-    if (call->next)
-        call->next->at = call->at;
-    call->live = false;
+    static const bool allowed[4][4] = {
+        [CLIENT_CALL_OVER] = {[CLIENT_CALL_SENT] = true, [CLIENT_CALL_REFUSED] = true},
+        [CLIENT_CALL_SENT] = {[CLIENT_CALL_OVER] = true, [CLIENT_CALL_RESTING] = true},
+        [CLIENT_CALL_RESTING] =
+            {[CLIENT_CALL_OVER] = true, [CLIENT_CALL_SENT] = true, [CLIENT_CALL_REFUSED] = true},
+        [CLIENT_CALL_REFUSED] = {[CLIENT_CALL_OVER] = true},
+    };
+    assert(allowed[call->state][to]);
+    if (call->state == CLIENT_CALL_OVER) {
+        struct client_call **head = &call->client->calls;
+        call->next = *head;
+        call->at = head;
+        if (*head)
+            (*head)->at = &call->next;
+        *head = call;
+    }
+    if (call->state == CLIENT_CALL_RESTING) {
+        common_timer_free(call->timer);
+        call->timer = NULL;
+    }
+    if (to == CLIENT_CALL_OVER) {
+        *call->at = call->next;
+        if (call->next)
+            call->next->at = call->at;
+    }
+    call->state = to;
+    call_assert(call);
 }
 
-static void finish(struct client_call *call, banyan_code code, const struct proto_message *message,
-                   const banyan_error *error)
+static void call_end(struct client_call *call, banyan_code code, const struct proto_message *message,
+                     const banyan_error *error)
 {
-    unlink_call(call);
-    common_timer_free(call->timer);
-    call->timer = NULL;
+    call_move(call, CLIENT_CALL_OVER);
     call->done(call, code, message, error); // may free the call
 }
 
@@ -91,41 +117,48 @@ static void explain(const struct client_call *call, const struct proto_reply *re
 
 static void send_call(struct client_call *call);
 
-static void on_timer(void *arg)
+static void on_rested(void *arg)
 {
-    struct client_call *call = arg;
-    common_timer_free(call->timer);
-    call->timer = NULL;
-    send_call(call);
+    send_call(arg);
 }
 
-// True when the call waits to be sent again.
-static bool retry(struct client_call *call)
+// OK: the call rests, and is sent again. Else *why is the reason why it is not.
+static enum common_code call_retry(struct client_call *call, struct common_error *why)
 {
     uint64_t left = common_clock_left(call->deadline_ns);
     if (!call->idempotent || call->cancelled || atomic_load(&call->client->closing) || left == 0)
-        return false;
-    if (common_timer_new(call->client->loop, on_timer, call, &call->timer) != COMMON_OK)
-        return false;
+        return why->code;
+    struct common_timer *timer;
+    if (common_timer_new(call->client->loop, on_rested, call, &timer) != COMMON_OK)
+        return common_error_set(why, COMMON_RESOURCE_EXHAUSTED, "out of memory to send a call again");
     call->retried = true;
-    common_timer_start(call->timer, call->backoff_ns < left ? call->backoff_ns : left, false);
+    common_timer_start(timer, call->backoff_ns < left ? call->backoff_ns : left, false);
     call->backoff_ns = call->backoff_ns * 2 < BACKOFF_MAX_NS ? call->backoff_ns * 2 : BACKOFF_MAX_NS;
-    return true;
+    call->timer = timer;
+    call_move(call, CLIENT_CALL_RESTING);
+    return COMMON_OK;
 }
 
 static void on_reply(void *arg, const struct proto_reply *reply)
 {
     struct client_call *call = arg;
-    call->in_channel = false;
     if (reply->code == COMMON_OK) {
-        finish(call, BANYAN_OK, reply->message, NULL);
+        call_end(call, BANYAN_OK, reply->message, NULL);
         return;
     }
     struct proto_reply told = *reply;
     if (!reply->status && reply->code == COMMON_UNAVAILABLE) {
-        if (retry(call))
+        struct common_error why = {.code = COMMON_UNAVAILABLE};
+        told.code = call_retry(call, &why);
+        if (told.code == COMMON_OK)
             return;
-        call->lost = true;
+        call->lost = told.code == COMMON_UNAVAILABLE;
+        if (!call->lost) {
+            banyan_error error;
+            client_error_set(&error, (banyan_code)why.code, "%s", why.message);
+            call_end(call, error.code, NULL, &error);
+            return;
+        }
     } else if (!reply->status && reply->code == COMMON_DEADLINE_EXCEEDED &&
                !proto_channel_connected(channel_of(call))) {
         told.code = COMMON_UNAVAILABLE; // nobody was there to be late
@@ -134,35 +167,30 @@ static void on_reply(void *arg, const struct proto_reply *reply)
     // The first sending did the work and its answer was lost.
     if (call->retried && call->method == BANYAN__PB__METHOD__METHOD_SESSION_DELETE &&
         reply->code == COMMON_NOT_FOUND) {
-        finish(call, BANYAN_OK, NULL, NULL);
+        call_end(call, BANYAN_OK, NULL, NULL);
         return;
     }
     banyan_error error = {0};
     explain(call, &told, &error);
-    finish(call, error.code, NULL, &error);
+    call_end(call, error.code, NULL, &error);
 }
 
 static void tell_refusal(void *arg)
 {
     struct client_call *call = arg;
-    banyan_error *failure = call->failure;
-    call->failure = NULL;
-    finish(call, failure->code, NULL, failure);
-    free(failure);
+    banyan_error error;
+    client_error_set(&error, (banyan_code)call->refusal.code, "%s", call->refusal.message);
+    call_end(call, error.code, NULL, &error);
 }
 
-static void refuse(struct client_call *call, banyan_code code, const char *text)
+static void call_refuse(struct client_call *call)
 {
-    call->failure = calloc(1, sizeof *call->failure);
-    if (!call->failure)
-        abort();
-    client_error_set(call->failure, code, "%s", text);
-    common_loop_post(call->client->loop, tell_refusal, call);
+    call_move(call, CLIENT_CALL_REFUSED);
+    common_loop_mail(call->client->loop, &call->mail, tell_refusal, call);
 }
 
 static void send_call(struct client_call *call)
 {
-    struct common_error err = {0};
     struct proto_call out = {
         .method = call->method,
         .body = call->body,
@@ -172,39 +200,38 @@ static void send_call(struct client_call *call)
         .done = on_reply,
         .arg = call,
     };
-    call->in_channel = true;
-    enum common_code code = proto_channel_call(channel_of(call), &out, &call->id, &err);
-    if (code == COMMON_OK)
-        return;
-    call->in_channel = false;
-    refuse(call, (banyan_code)code, err.message);
+    if (proto_channel_call(channel_of(call), &out, &call->id, &call->refusal) == COMMON_OK)
+        call_move(call, CLIENT_CALL_SENT);
+    else
+        call_refuse(call);
 }
 
 void client_call_start(struct client_call *call)
 {
+    call->state = CLIENT_CALL_OVER;
     call->timer = NULL;
-    call->failure = NULL;
     call->backoff_ns = BACKOFF_FIRST_NS;
-    call->in_channel = call->retried = call->lost = call->cancelled = false;
-    link_call(call);
-    if (atomic_load(&call->client->closing))
-        refuse(call, BANYAN_CANCELLED, "the call was cancelled: its client disconnects");
-    else
+    call->retried = call->lost = call->cancelled = false;
+    if (!atomic_load(&call->client->closing)) {
         send_call(call);
+        return;
+    }
+    common_error_set(&call->refusal, COMMON_CANCELLED, "the call was cancelled: its client disconnects");
+    call_refuse(call);
 }
 
 void client_call_cancel(struct client_call *call)
 {
-    if (!call->live || call->failure)
+    if (call->state == CLIENT_CALL_OVER || call->state == CLIENT_CALL_REFUSED)
         return; // ended, or about to be told
     call->cancelled = true;
-    if (call->in_channel) {
+    if (call->state == CLIENT_CALL_SENT) {
         proto_channel_cancel(channel_of(call), call->id);
         return;
     }
     banyan_error error = {0};
     client_error_set(&error, BANYAN_CANCELLED, "the call was cancelled: its client disconnects");
-    finish(call, BANYAN_CANCELLED, NULL, &error);
+    call_end(call, BANYAN_CANCELLED, NULL, &error);
 }
 
 void client_op_add(struct banyan_client *client, struct client_op *op, void (*cancel)(struct client_op *op))
@@ -234,7 +261,7 @@ void client_calls_cancel_all(struct banyan_client *client)
     // after each.
     struct client_call *call = client->calls;
     while (call) {
-        if (call->timer) {
+        if (call->state == CLIENT_CALL_RESTING) {
             client_call_cancel(call);
             call = client->calls;
         } else {
@@ -295,7 +322,7 @@ banyan_code client_unary(struct banyan_client *client, uint32_t method, const Pr
         .take = take,
         .arg = arg,
     };
-    common_loop_post(client->loop, start_unary, &unary.call);
+    common_loop_mail(client->loop, &unary.call.mail, start_unary, &unary.call);
     client_wait_for(&unary.wait);
     if (unary.code != BANYAN_OK && error)
         *error = unary.error;

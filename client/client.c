@@ -58,7 +58,7 @@ static void close_channels(void *arg)
     client->peers = NULL;
 }
 
-static void stop(struct banyan_client *client)
+static void client_stop(struct banyan_client *client)
 {
     atomic_store(&client->closing, true);
     common_loop_call(client->loop, close_channels, client);
@@ -147,7 +147,7 @@ banyan_code banyan_connect(const char *endpoint, const banyan_options *options, 
         code = ping(client, options->connect_timeout_ns, NULL, error);
     memset(token, 0, sizeof token);
     if (code != BANYAN_OK) {
-        stop(client);
+        client_stop(client);
         goto free_client;
     }
     *out = client;
@@ -164,7 +164,7 @@ void banyan_disconnect(banyan_client *client)
 {
     if (!client)
         return;
-    stop(client);
+    client_stop(client);
     client_unref(client);
 }
 

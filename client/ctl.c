@@ -75,10 +75,14 @@ static void print_help(const struct common_command *program)
     common_options_parse(program, 2, argv, &rest, NULL);
     printf("\nCommands:\n");
     print_commands(stdout, "");
-    printf("\n'banyanctl help COMMAND' says more. Exit codes: docs/EXIT_CODES.md.\n");
+    printf("\n'banyanctl help COMMAND' says more.\n"
+           "\nExit codes: 0 done, 1 our mistake, 2 wrong command line, 3 not found, 4 wrong input, 5 "
+           "unavailable,\n"
+           "6 timeout, 7 not allowed, 8 exhausted, 9 wrong state, 10 data loss, 11 local file, 12 not "
+           "supported.\n");
 }
 
-static enum ctl_exit run(const struct ctl_command *command, int argc, char **argv, struct ctl *ctl)
+static enum ctl_exit run_command(const struct ctl_command *command, int argc, char **argv, struct ctl *ctl)
 {
     char *args[CTL_ARGS_MAX];
     int n_args;
@@ -111,7 +115,7 @@ static enum ctl_exit run(const struct ctl_command *command, int argc, char **arg
     return exit_code;
 }
 
-static enum ctl_exit help(const struct common_command *program, int argc, char **argv, struct ctl *ctl)
+static enum ctl_exit run_help(const struct common_command *program, int argc, char **argv, struct ctl *ctl)
 {
     char *ask[] = {(char *)"banyanctl", (char *)"--help", NULL};
     char *args[CTL_ARGS_MAX];
@@ -165,7 +169,7 @@ int main(int argc, char **argv)
     argc -= rest;
     argv += rest;
     if (strcmp(argv[0], "help") == 0)
-        return (int)help(&program, argc - 1, argv + 1, &ctl);
+        return (int)run_help(&program, argc - 1, argv + 1, &ctl);
     const struct ctl_command *command = find(argv[0], argc > 1 ? argv[1] : NULL);
     if (!command && is_group(argv[0]) &&
         (argc == 1 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
@@ -179,5 +183,5 @@ int main(int argc, char **argv)
         return (int)unknown(argv[0], argc > 1 ? argv[1] : NULL);
     int words = strchr(command->name, ' ') ? 2 : 1;
     // The last word of the name stands where the parser expects the program.
-    return (int)run(command, argc - words + 1, argv + words - 1, &ctl);
+    return (int)run_command(command, argc - words + 1, argv + words - 1, &ctl);
 }

@@ -16,9 +16,10 @@
 #include "common/loop.h"
 #include "proto/rpc.h"
 
-#define CLIENT_TIMEOUT_NS       (30 * COMMON_NS_PER_S)
-#define CLIENT_CALLS_MAX        16384
-#define CLIENT_WORKERS_MAX      4096 // entries of any list in a reply: more than the messages allow is refused
+#define CLIENT_TIMEOUT_NS (30 * COMMON_NS_PER_S)
+#define CLIENT_CALLS_MAX  16384
+#define CLIENT_WORKERS_MAX                                                                                   \
+    PROTO_MEMBERS_MAX // entries of any list in a reply: more than the messages allow is refused
 #define CLIENT_ENDPOINT_DEFAULT "nng+tcp://127.0.0.1:7411"
 
 struct client_call;
@@ -80,6 +81,13 @@ void client_wait_for(struct client_wait *wait);
 
 // ---- calls --------------------------------------------------------------------------------------
 
+enum client_call_state { // drawn in call.c
+    CLIENT_CALL_OVER,    // not started, or done has run
+    CLIENT_CALL_SENT,    // in its channel
+    CLIENT_CALL_RESTING, // its timer runs: sent again after it
+    CLIENT_CALL_REFUSED, // told in a later turn of the loop
+};
+
 // One RPC with its retries. UNAVAILABLE from a lost connection is tried again until the deadline where the
 // method is idempotent.
 struct client_call {
@@ -96,13 +104,14 @@ struct client_call {
     // connection's, not the peer's word.
     void (*done)(struct client_call *call, banyan_code code, const struct proto_message *message,
                  const banyan_error *error);
+    struct common_mail mail; // free for the owner until client_call_start, which may be what it runs
     // ---- below: call.c only
     struct client_call *next, **at; // in client->calls
-    struct common_timer *timer;     // waits to try again
+    enum client_call_state state;
+    struct common_timer *timer; // RESTING
     uint64_t id, backoff_ns;
-    bool in_channel, live, retried, lost;
-    bool cancelled;
-    banyan_error *failure; // refused at once: told later
+    bool retried, lost, cancelled; // what has happened to it
+    struct common_error refusal;   // REFUSED: why
 };
 
 void client_call_start(struct client_call *call);
@@ -185,7 +194,7 @@ struct client_put {           // a call that waits its turn on a worker's connec
     struct client_put *next;
     void (*done)(struct client_put *put, banyan_code code, const banyan_error *error);
     uint64_t timeout_ns;
-    bool sent, dropped;
+    enum client_put_state { CLIENT_PUT_OVER, CLIENT_PUT_WAITING, CLIENT_PUT_SENT } state;
 };
 banyan_code client_peer_find(struct client_peers *peers, const char *endpoint, struct client_peer **out,
                              banyan_error *error);

@@ -7,8 +7,6 @@
 #include "client/internal.h"
 #include "proto/mass.h"
 
-#define WORKERS_MAX 1024 // of one MassInfo
-
 void client_mass_clear(banyan_mass *mass)
 {
     if (mass)
@@ -63,7 +61,7 @@ banyan_code client_mass_take(struct client_mass_reader *reader, const Banyan__Pb
         return BANYAN_OK;
     }
     if (pb->rows < 1 || pb->heads < 1 || pb->bins < 1 || pb->bins > PROTO_MASS_BINS_MAX ||
-        pb->n_workers > WORKERS_MAX || pb->n_tokens != pb->n_workers ||
+        pb->n_workers > PROTO_MASS_WORKERS_MAX || pb->n_tokens != pb->n_workers ||
         (uint64_t)pb->rows * pb->heads > PROTO_MASS_VALUES_MAX)
         return senseless(error);
     size_t pairs = (size_t)pb->rows * pb->heads, values = pairs * (pb->bins + pb->n_workers + 1);

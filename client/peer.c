@@ -2,6 +2,13 @@
 // The pool of connections to workers: one an endpoint, whatever the number of sessions and threads that
 // attach. A few puts are in flight on each, so that neither end holds more than PEER_WINDOW × 4 MiB of them;
 // the rest wait in order.
+//
+//                       room on the connection
+//     OVER ──▶ WAITING ─────────────────────────▶ SENT
+//      ▲ client_peer_put                           │
+//      │          │ cancelled                      │ answered, failed, cancelled
+//      └──────────┴────────────────────────────────┘
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,6 +38,17 @@ struct client_peers {
     uint32_t n;
     struct client_peer *buckets[PEER_BUCKETS];
 };
+
+static void put_move(struct client_put *put, enum client_put_state to)
+{
+    static const bool allowed[3][3] = {
+        [CLIENT_PUT_OVER] = {[CLIENT_PUT_WAITING] = true},
+        [CLIENT_PUT_WAITING] = {[CLIENT_PUT_SENT] = true, [CLIENT_PUT_OVER] = true},
+        [CLIENT_PUT_SENT] = {[CLIENT_PUT_OVER] = true},
+    };
+    assert(allowed[put->state][to]);
+    put->state = to;
+}
 
 static void close_idle(void *arg)
 {
@@ -74,6 +92,7 @@ static void cancel_waiting(struct client_peer *peer)
         peer->first = put->next;
         if (!peer->first)
             peer->last = &peer->first;
+        put_move(put, CLIENT_PUT_OVER);
         put->done(put, BANYAN_CANCELLED, &error);
     }
 }
@@ -142,6 +161,7 @@ static void on_call_done(struct client_call *call, banyan_code code, const struc
     peer->used_ns = common_clock_ns();
     if (!atomic_load(&peer->peers->client->closing))
         send_waiting(peer);
+    put_move(put, CLIENT_PUT_OVER);
     put->done(put, code, error); // may free the put
 }
 
@@ -152,7 +172,7 @@ static void send_waiting(struct client_peer *peer)
         peer->first = put->next;
         if (!peer->first)
             peer->last = &peer->first;
-        put->sent = true;
+        put_move(put, CLIENT_PUT_SENT);
         peer->in_flight++;
         uint64_t limit = proto_channel_connected(peer->channel) ? put->timeout_ns : DIAL_LIMIT_NS;
         put->call.client = peer->peers->client;
@@ -167,7 +187,8 @@ void client_peer_put(struct client_peer *peer, struct client_put *put)
 {
     put->peer = peer;
     put->next = NULL;
-    put->sent = false;
+    put->state = CLIENT_PUT_OVER;
+    put_move(put, CLIENT_PUT_WAITING);
     *peer->last = put;
     peer->last = &put->next;
     peer->used_ns = common_clock_ns();
@@ -176,7 +197,8 @@ void client_peer_put(struct client_peer *peer, struct client_put *put)
 
 void client_peer_cancel(struct client_put *put)
 {
-    if (put->sent) {
+    assert(put->state != CLIENT_PUT_OVER);
+    if (put->state == CLIENT_PUT_SENT) {
         client_call_cancel(&put->call);
         return;
     }
@@ -188,6 +210,7 @@ void client_peer_cancel(struct client_put *put)
     if (!*at)
         peer->last = at;
     banyan_error error;
+    put_move(put, CLIENT_PUT_OVER);
     client_error_set(&error, BANYAN_CANCELLED, "the attach was given up");
     put->done(put, BANYAN_CANCELLED, &error);
 }

@@ -9,8 +9,7 @@
 #include "common/quantise.h"
 #include "proto/kv.h"
 
-#define SPEC_LAYERS_MAX 1024 // of banyan.proto, as those of proto/kv.h: sizes below cannot wrap within them
-#define CHUNK_TOKENS    256
+#define CHUNK_TOKENS 256
 
 _Static_assert((int)BANYAN_F32 == BANYAN__PB__DTYPE__DTYPE_F32 &&
                    (int)BANYAN_F16 == BANYAN__PB__DTYPE__DTYPE_F16 &&
@@ -61,7 +60,7 @@ static bool within(uint32_t value, uint32_t max)
 
 banyan_code client_spec_from_pb(const Banyan__Pb__Spec *pb, banyan_spec *out, banyan_error *error)
 {
-    if (!pb || !within(pb->layers, SPEC_LAYERS_MAX) || !within(pb->q_heads, PROTO_KV_HEADS_MAX) ||
+    if (!pb || !within(pb->layers, PROTO_LAYERS_MAX) || !within(pb->q_heads, PROTO_KV_HEADS_MAX) ||
         !proto_kv_row_bytes(pb->kv_type, pb->kv_heads, pb->k_dim) ||
         !proto_kv_row_bytes(pb->kv_type, pb->kv_heads, pb->v_dim) ||
         (pb->n_alibi != 0 && pb->n_alibi != pb->q_heads) || (pb->n_sinks != 0 && pb->n_sinks != pb->q_heads))

@@ -51,7 +51,7 @@ static banyan_code take_step(const Banyan__Pb__WatchedStep *pb, struct client_ma
     return pb->mass ? client_mass_take(masses, pb->mass, &out->mass, error) : BANYAN_OK;
 }
 
-static banyan_code take(const struct proto_message *message, banyan_watch *out, banyan_error *error)
+static banyan_code take_watch(const struct proto_message *message, banyan_watch *out, banyan_error *error)
 {
     const Banyan__Pb__SessionWatchReply *reply =
         (const Banyan__Pb__SessionWatchReply *)(message ? message->body : NULL);
@@ -79,19 +79,19 @@ struct watch_call {
     struct watching *waiter;
 };
 
-static void done(struct client_call *call, banyan_code code, const struct proto_message *message,
-                 const banyan_error *error)
+static void on_watch_done(struct client_call *call, banyan_code code, const struct proto_message *message,
+                          const banyan_error *error)
 {
     struct watching *w = ((struct watch_call *)call)->waiter;
     w->code = code;
     if (code == BANYAN_OK)
-        w->code = take(message, w->out, &w->error);
+        w->code = take_watch(message, w->out, &w->error);
     else
         w->error = *error;
     client_wait_signal(&w->wait);
 }
 
-static void start(void *arg)
+static void start_watch(void *arg)
 {
     client_call_start(&((struct watch_call *)arg)->call);
 }
@@ -125,9 +125,9 @@ banyan_code banyan_session_watch(banyan_session *session, const banyan_watch_opt
                                        .deadline_ns =
                                            common_clock_after(options->wait_ns + client->timeout_ns),
                                        .idempotent = true,
-                                       .done = done},
+                                       .done = on_watch_done},
                               .waiter = &waiter};
-    common_loop_post(client->loop, start, &call);
+    common_loop_mail(client->loop, &call.call.mail, start_watch, &call);
     client_wait_for(&waiter.wait);
     if (waiter.code != BANYAN_OK && error)
         *error = waiter.error;

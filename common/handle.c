@@ -79,7 +79,7 @@ enum common_code common_handle_add(struct common_handle_table *table, void *obje
     return COMMON_OK;
 }
 
-static struct slot *find(const struct common_handle_table *table, uint64_t handle)
+static struct slot *slot_find(const struct common_handle_table *table, uint64_t handle)
 {
     uint32_t i = (uint32_t)handle - 1; // slot 0 of a zero handle wraps to the largest number
     if (i >= table->n_slots)
@@ -90,13 +90,13 @@ static struct slot *find(const struct common_handle_table *table, uint64_t handl
 
 void *common_handle_get(const struct common_handle_table *table, uint64_t handle)
 {
-    struct slot *slot = find(table, handle);
+    struct slot *slot = slot_find(table, handle);
     return slot ? slot->object : NULL;
 }
 
 void *common_handle_remove(struct common_handle_table *table, uint64_t handle)
 {
-    struct slot *slot = find(table, handle);
+    struct slot *slot = slot_find(table, handle);
     if (!slot)
         return NULL;
     void *object = slot->object;

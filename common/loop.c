@@ -12,23 +12,18 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/timer.h"
 
 // The mailbox: posters push onto a stack with one compare-and-swap; the loop takes the whole stack with one
 // exchange and turns it round. Only the push that finds the stack empty writes the eventfd, so a burst costs
 // one wake-up. The loop reads the eventfd before the exchange: whoever pushes after the exchange finds the
 // stack empty and writes again.
-struct mail {
-    struct mail *next;
-    common_loop_fn fn;
-    void *arg;
-};
-
 struct common_loop {
     struct event_base *base;
     struct event *wake_event;
     int wake_fd;
-    _Atomic(struct mail *) mailbox; // newest first
+    _Atomic(struct common_mail *) mailbox; // newest first
+    struct common_timers timers;
     atomic_bool stopping;
     _Atomic(const char *) owner; // &thread_tag of the running thread; &starting; NULL while nobody runs it
     pthread_t thread;
@@ -46,12 +41,12 @@ static void wake(struct common_loop *loop)
         continue;
 }
 
-static struct mail *take_all(struct common_loop *loop)
+static struct common_mail *take_all(struct common_loop *loop)
 {
-    struct mail *newest = atomic_exchange_explicit(&loop->mailbox, NULL, memory_order_acquire);
-    struct mail *oldest = NULL;
+    struct common_mail *newest = atomic_exchange_explicit(&loop->mailbox, NULL, memory_order_acquire);
+    struct common_mail *oldest = NULL;
     while (newest) {
-        struct mail *next = newest->next;
+        struct common_mail *next = newest->next;
         newest->next = oldest;
         oldest = newest;
         newest = next;
@@ -62,11 +57,10 @@ static struct mail *take_all(struct common_loop *loop)
 // Runs what is there now; what these functions post comes in the next turn, so that sockets have theirs.
 static void run_mail(struct common_loop *loop)
 {
-    struct mail *mail = take_all(loop);
+    struct common_mail *mail = take_all(loop);
     while (mail) {
-        struct mail *next = mail->next;
-        mail->fn(mail->arg);
-        free(mail);
+        struct common_mail *next = mail->next;
+        mail->fn(mail->arg); // may post the mail again, or free it
         mail = next;
     }
 }
@@ -109,6 +103,8 @@ enum common_code common_loop_new(struct common_loop **out)
         goto close_fd;
     loop->wake_event = event_new(loop->base, loop->wake_fd, EV_READ | EV_PERSIST, on_wake, loop);
     if (!loop->wake_event || event_add(loop->wake_event, NULL) != 0)
+        goto free_base;
+    if (common_timers_init(&loop->timers, loop->base) != COMMON_OK)
         goto free_base;
     *out = loop;
     return COMMON_OK;
@@ -174,14 +170,15 @@ void common_loop_stop(struct common_loop *loop)
     wake(loop);
 }
 
-void common_loop_post(struct common_loop *loop, common_loop_fn fn, void *arg)
+void common_loop_mail(struct common_loop *loop, struct common_mail *mail, common_loop_fn fn, void *arg)
 {
-    struct mail *mail = malloc(sizeof *mail);
-    if (!mail)
-        abort();
-    mail->fn = fn;
-    mail->arg = arg;
-    struct mail *newest = atomic_load_explicit(&loop->mailbox, memory_order_relaxed);
+    *mail = (struct common_mail){.fn = fn, .arg = arg};
+    common_loop_push(loop, mail);
+}
+
+void common_loop_push(struct common_loop *loop, struct common_mail *mail)
+{
+    struct common_mail *newest = atomic_load_explicit(&loop->mailbox, memory_order_relaxed);
     do
         mail->next = newest;
     while (!atomic_compare_exchange_weak_explicit(&loop->mailbox, &newest, mail, memory_order_release,
@@ -191,6 +188,7 @@ void common_loop_post(struct common_loop *loop, common_loop_fn fn, void *arg)
 }
 
 struct call {
+    struct common_mail mail;
     common_loop_fn fn;
     void *arg;
     pthread_mutex_t mutex;
@@ -217,7 +215,7 @@ void common_loop_call(struct common_loop *loop, common_loop_fn fn, void *arg)
     struct call call = {.fn = fn, .arg = arg};
     pthread_mutex_init(&call.mutex, NULL);
     pthread_cond_init(&call.cond, NULL);
-    common_loop_post(loop, run_call, &call);
+    common_loop_mail(loop, &call.mail, run_call, &call);
     pthread_mutex_lock(&call.mutex);
     while (!call.done)
         pthread_cond_wait(&call.cond, &call.mutex);
@@ -237,106 +235,21 @@ void common_loop_free(struct common_loop *loop)
     if (!loop)
         return;
     assert(!loop->has_thread && atomic_load(&loop->owner) == NULL);
-    for (struct mail *mail = take_all(loop), *next; mail; mail = next) {
+    for (struct common_mail *mail = take_all(loop), *next; mail; mail = next) {
         next = mail->next;
-        free(mail);
+        if (mail->is_post)
+            free(mail);
     }
+    common_timers_fini(&loop->timers);
     event_free(loop->wake_event);
     event_base_free(loop->base);
     close(loop->wake_fd);
     free(loop);
 }
 
-struct common_timer {
-    struct common_loop *loop;
-    struct event *event; // always EV_PERSIST; a one-shot timer is taken out when it fires
-    common_loop_fn fn;
-    void *arg;
-    uint64_t due_ns; // one-shot only
-    bool late;       // so is this: it was due while the loop did not run, and waits for one turn
-    bool repeat;
-};
-
-#define LATE_NS (100 * COMMON_NS_PER_MS) // later than this: the sockets come first
-
-// About 31 years; keeps the seconds inside every time type.
-#define TIMER_MAX_NS (UINT64_C(1000000000) * COMMON_NS_PER_S)
-
-static struct timeval timeval_up(uint64_t ns)
+struct common_timers *common_loop_timers(struct common_loop *loop)
 {
-    if (ns > TIMER_MAX_NS)
-        ns = TIMER_MAX_NS;
-    uint64_t us = (ns + 999) / 1000;
-    return (struct timeval){.tv_sec = (time_t)(us / 1000000), .tv_usec = (suseconds_t)(us % 1000000)};
-}
-
-static void on_timer(evutil_socket_t fd, short what, void *arg)
-{
-    (void)fd;
-    (void)what;
-    struct common_timer *timer = arg;
-    if (!timer->repeat) {
-        // libevent counts from the start of its turn with a coarse clock, so it can be some milliseconds
-        // early.
-        uint64_t left = common_clock_left(timer->due_ns);
-        if (left > 0) {
-            struct timeval tv = timeval_up(left);
-            event_add(timer->event, &tv);
-            return;
-        }
-        // A process that was stopped wakes with EINTR from its poll: timers would run before what came in
-        // meanwhile, and take an answer that lies in a socket for none.
-        if (!timer->late && common_clock_ns() - timer->due_ns > LATE_NS) {
-            timer->late = true;
-            event_add(timer->event, &(struct timeval){0, 0});
-            return;
-        }
-        event_del(timer->event);
-    }
-    timer->fn(timer->arg); // may free the timer
-}
-
-enum common_code common_timer_new(struct common_loop *loop, common_loop_fn fn, void *arg,
-                                  struct common_timer **out)
-{
-    assert(common_loop_is_owner(loop));
-    struct common_timer *timer = calloc(1, sizeof *timer);
-    if (!timer)
-        return COMMON_RESOURCE_EXHAUSTED;
-    *timer = (struct common_timer){.loop = loop, .fn = fn, .arg = arg};
-    timer->event = event_new(loop->base, -1, EV_PERSIST, on_timer, timer);
-    if (!timer->event) {
-        free(timer);
-        return COMMON_RESOURCE_EXHAUSTED;
-    }
-    *out = timer;
-    return COMMON_OK;
-}
-
-void common_timer_start(struct common_timer *timer, unsigned long long delay_ns, bool repeat)
-{
-    assert(common_loop_is_owner(timer->loop));
-    timer->repeat = repeat;
-    timer->late = false;
-    timer->due_ns = common_clock_after(delay_ns);
-    struct timeval tv = timeval_up(delay_ns);
-    if (event_add(timer->event, &tv) != 0)
-        abort(); // out of memory for one entry of the timer heap
-}
-
-void common_timer_stop(struct common_timer *timer)
-{
-    assert(common_loop_is_owner(timer->loop));
-    event_del(timer->event);
-}
-
-void common_timer_free(struct common_timer *timer)
-{
-    if (!timer)
-        return;
-    assert(common_loop_is_owner(timer->loop));
-    event_free(timer->event);
-    free(timer);
+    return &loop->timers;
 }
 
 struct common_deferred {

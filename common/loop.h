@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // An event loop thread and its only door, the mailbox. All state of a daemon belongs to one loop; other
-// threads reach it by common_loop_post and by nothing else.
+// threads reach it by common_loop_mail and by nothing else. Posting and starting a timer need no memory: they
+// cannot fail, and neither ends the process (common/README.md, "Memory").
 #ifndef COMMON_LOOP_H
 #define COMMON_LOOP_H
 
@@ -30,10 +31,23 @@ void common_loop_join(struct common_loop *loop);
 // Any thread. Makes run return once the mailbox is empty.
 void common_loop_stop(struct common_loop *loop);
 
-// Any thread, never blocks, never fails (the node is allocated; out of memory aborts). Functions run on the
-// loop thread in the order posted by each thread. A poster must be bounded by something of its own: the
-// mailbox is not a queue for work.
+// One thing to run on the loop thread. Its memory is the poster's own, so that posting needs none: it lives
+// in the object that it is about. In use from common_loop_mail until fn has begun; fn may post it again, and
+// may free it. The fields are the loop's.
+struct common_mail {
+    struct common_mail *next;
+    common_loop_fn fn;
+    void *arg;
+    bool is_post; // made by common_loop_post: common_loop_free frees it
+};
+
+// Any thread, never blocks, never fails. Functions run on the loop thread in the order posted by each thread.
+// A mail that is in use must not be posted again: so what is posted is bounded by what there is.
+void common_loop_mail(struct common_loop *loop, struct common_mail *mail, common_loop_fn fn, void *arg);
+
+// The same with a mail that it allocates; out of memory ends the process: for daemons alone.
 void common_loop_post(struct common_loop *loop, common_loop_fn fn, void *arg);
+void common_loop_push(struct common_loop *loop, struct common_mail *mail); // of a mail that is filled in
 
 // Runs fn on the loop thread and waits for its end; from the loop thread itself, and while nobody runs the
 // loop, calls it directly. The caller sees to it that the loop is not stopped meanwhile.
@@ -46,9 +60,10 @@ bool common_loop_is_owner(const struct common_loop *loop);
 // allowed.
 void common_loop_free(struct common_loop *loop);
 
-// One-shot or periodic timer; all calls on the loop thread, free before the loop is freed. A one-shot timer
-// is never early; resolution is about a millisecond. One that is late by more than 100 ms, because the loop did
-// not run, lets the sockets have their turn first. The function may start, stop or free its timer.
+// One-shot or periodic timer; all calls on the loop thread, free before the loop is freed. A timer is never
+// early. One that is late by more than 100 ms, because the loop did not run, lets the sockets have their turn
+// first. The function may start, stop or free its timer, and others. What memory a timer needs it has from
+// common_timer_new on: RESOURCE_EXHAUSTED comes there and nowhere else.
 struct common_timer;
 enum common_code common_timer_new(struct common_loop *loop, common_loop_fn fn, void *arg,
                                   struct common_timer **out);

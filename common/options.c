@@ -55,10 +55,13 @@ static void print_help(const struct common_command *command)
             column = width;
     }
     printf("Usage: %s %s\n\n%s\n\nOptions:\n", command->program, command->synopsis, command->about);
-    for (const struct common_option *o = command->options; o && o->name; o++)
+    const struct common_option *o = command->options;
+    for (; o && o->name; o++)
         print_entry(entry_of(o, left, sizeof left), o->help, column);
     print_entry("  -h, --help", "Print this help and exit.", column);
     print_entry("      --version", "Print the version and exit.", column);
+    if (o && o->help)
+        printf("\n%s\n", o->help);
     fflush(stdout);
 }
 

@@ -20,7 +20,7 @@ enum common_option_type {
 };
 
 struct common_option {
-    const char *name; // without dashes; NULL ends the table
+    const char *name; // without dashes; NULL ends the table: its help, if any, stands behind the options
     char letter;      // short form or 0
     enum common_option_type type;
     void *out;
@@ -32,7 +32,7 @@ struct common_option {
 struct common_command {
     const char *program;  // "banyan-worker"
     const char *synopsis; // "[options]" or "[options] COMMAND ..."
-    const char *about;    // paragraph for --help
+    const char *about;    // paragraph for --help: what it is
     const struct common_option *options;
 };
 

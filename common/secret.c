@@ -7,11 +7,11 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/params.h>
-#include <openssl/rand.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -150,7 +150,8 @@ static enum common_code create_secret(const char *path, struct common_error *err
     char text[HEX_CHARS + 2];
     char temp[PATH_MAX];
     uint64_t unique;
-    common_random(&unique, sizeof unique);
+    if (!common_random(&unique, sizeof unique) || !common_random(secret.bytes, sizeof secret.bytes))
+        return common_error_set(err, COMMON_UNAVAILABLE, "the system gives no random bytes for a secret");
     int n = snprintf(temp, sizeof temp, "%s.%016llx.tmp", path, (unsigned long long)unique);
     if (n < 0 || (size_t)n >= sizeof temp)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "secret file name is too long");
@@ -158,7 +159,6 @@ static enum common_code create_secret(const char *path, struct common_error *err
     if (fd < 0)
         return common_error_set(err, COMMON_UNAVAILABLE, "secret file '%s' cannot be made: %s", path,
                                 strerror(errno));
-    common_random(secret.bytes, sizeof secret.bytes);
     for (size_t i = 0; i < COMMON_SECRET_BYTES; i++)
         snprintf(text + 2 * i, 3, "%02x", secret.bytes[i]);
     text[HEX_CHARS] = '\n';
@@ -232,7 +232,7 @@ static void fetch_hmac(void)
     hmac = EVP_MAC_fetch(NULL, "HMAC", NULL);
 }
 
-void common_mac(const struct common_secret *secret, const struct common_slice *parts, size_t n_parts,
+bool common_mac(const struct common_secret *secret, const struct common_slice *parts, size_t n_parts,
                 uint8_t out[COMMON_MAC_BYTES])
 {
     pthread_once(&hmac_once, fetch_hmac);
@@ -251,8 +251,7 @@ void common_mac(const struct common_secret *secret, const struct common_slice *p
     size_t len = 0;
     good = good && EVP_MAC_final(ctx, out, &len, COMMON_MAC_BYTES) && len == COMMON_MAC_BYTES;
     EVP_MAC_CTX_free(ctx);
-    if (!good)
-        abort(); // no memory or no libcrypto: going on without a proof is not a choice
+    return good;
 }
 
 bool common_bytes_equal(const void *a, const void *b, size_t len)
@@ -260,14 +259,17 @@ bool common_bytes_equal(const void *a, const void *b, size_t len)
     return len == 0 || CRYPTO_memcmp(a, b, len) == 0;
 }
 
-void common_random(void *out, size_t len)
+bool common_random(void *out, size_t len)
 {
     uint8_t *p = out;
     while (len > 0) {
-        int n = len > 1 << 20 ? 1 << 20 : (int)len;
-        if (RAND_bytes(p, n) != 1)
-            abort();
-        p += n;
-        len -= (size_t)n;
+        ssize_t got = getrandom(p, len, 0);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return false;
+        p += got;
+        len -= (size_t)got;
     }
+    return true;
 }

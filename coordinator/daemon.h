@@ -3,18 +3,18 @@
 #ifndef COORDINATOR_DAEMON_H
 #define COORDINATOR_DAEMON_H
 
+#include "common/daemon.h"
 #include "coordinator/coordinator.h"
 
 #define COORDINATOR_LISTEN_MAX 16
 
 struct coordinator_daemon_options {
     struct coordinator_options config;
-    const char *ready_file, *http;
+    struct common_daemon daemon;
+    const char *http;
     // What config points into.
     const char *endpoints[COORDINATOR_LISTEN_MAX + 1];
-    char *listen, *store, *secret_path;
-    struct common_secret secret;
-    char token[COMMON_TOKEN_MAX + 1];
+    char *listen, *store;
 };
 
 // COMMON_CANCELLED after --help and --version; INVALID_ARGUMENT for a mistake on the command line; another

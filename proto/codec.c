@@ -72,8 +72,10 @@ static void *arena_alloc(void *data, size_t size)
     if (rounded > (size_t)(arena->end - arena->at)) {
         size_t cap = rounded < 16 * 1024 ? 16 * 1024 : rounded;
         struct proto_arena_block *block = malloc(sizeof *block + cap);
-        if (!block)
+        if (!block) {
+            arena->out_of_memory = true;
             return NULL;
+        }
         block->next = arena->blocks;
         arena->blocks = block;
         arena->at = block->bytes;
@@ -98,6 +100,7 @@ void proto_arena_init(struct proto_arena *arena)
     arena->at = arena->inline_bytes;
     arena->end = arena->inline_bytes + sizeof arena->inline_bytes;
     arena->used = arena->budget = 0;
+    arena->out_of_memory = false;
 }
 
 void proto_arena_allow(struct proto_arena *arena, size_t packed_len)
@@ -127,6 +130,9 @@ enum common_code proto_codec_unpack(struct proto_arena *arena, const ProtobufCMe
         return code;
     proto_arena_allow(arena, len);
     ProtobufCMessage *message = protobuf_c_message_unpack(descriptor, &arena->allocator, len, data);
+    if (!message && arena->out_of_memory)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a %s",
+                                descriptor->short_name);
     if (!message)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "malformed %s, or one that unpacks to more than 32 times its size",
@@ -315,7 +321,10 @@ enum common_code proto_message_open(struct proto_pool *pool, const struct proto_
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a message");
     const uint8_t *frame = blob->data + offset;
     if (!read_header(box, frame + PROTO_PREFIX_BYTES, prefix->header_len)) {
+        bool out_of_memory = box->arena.out_of_memory;
         proto_message_release(pool, &box->message);
+        if (out_of_memory)
+            return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a message");
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "malformed header");
     }
     box->message.header = &box->header;

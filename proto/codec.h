@@ -36,6 +36,9 @@ enum common_code proto_codec_scan(const ProtobufCMessageDescriptor *descriptor, 
 // use.
 bool proto_codec_sound(char *why, size_t why_len);
 
+// What proto/limits.h says of a field; 0: nothing. For tests; any thread.
+uint32_t proto_codec_limit(const ProtobufCMessageDescriptor *type, const char *field);
+
 // Bump memory for unpacking: a message of n packed bytes may take at most 32·n + 4096 bytes.
 struct proto_arena_block;
 struct proto_arena {
@@ -43,6 +46,7 @@ struct proto_arena {
     struct proto_arena_block *blocks;
     uint8_t *at, *end;
     size_t used, budget;
+    bool out_of_memory; // the system gave none: what failed was not the message's fault
     _Alignas(16) uint8_t inline_bytes[3072];
 };
 void proto_arena_init(struct proto_arena *arena);
@@ -55,7 +59,7 @@ enum common_code proto_codec_unpack(struct proto_arena *arena, const ProtobufCMe
                                     const uint8_t *data, size_t len, ProtobufCMessage **out,
                                     struct common_error *err);
 
-// ---- received frames ------------------------------------------------------------------------------------
+// ---- received messages ----------------------------------------------------------------------------------
 
 // Keeps some released messages for the next ones. Zero-initialised.
 struct proto_pool {

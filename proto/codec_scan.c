@@ -5,65 +5,17 @@
 #include <string.h>
 
 #include "proto/codec.h"
-#include "proto/step.h"
+#include "proto/limits.h"
 #include "proto/wire.h"
 
-// The numbers in brackets in banyan.proto: elements of a repeated field, bytes of a string or bytes field.
 static const struct limit {
     const ProtobufCMessageDescriptor *type;
     const char *field;
     uint32_t max;
 } limits[] = {
-    {&banyan__pb__tensor__descriptor, "dims", 4},
-    {&banyan__pb__detail__descriptor, "reason", 64},
-    {&banyan__pb__detail__descriptor, "ranges", 16},
-    {&banyan__pb__detail__descriptor, "workers", 16},
-    {&banyan__pb__status__descriptor, "message", 1024},
-    {&banyan__pb__status__descriptor, "details", 16},
-    {&banyan__pb__header__descriptor, "credentials", 256},
-    {&banyan__pb__header__descriptor, "tensors", PROTO_TENSORS_MAX},
-    {&banyan__pb__header__descriptor, "body", PROTO_HEADER_MAX},
-    {&banyan__pb__link_hello_request__descriptor, "nonce", 32},
-    {&banyan__pb__link_hello_request__descriptor, "name", 128},
-    {&banyan__pb__link_hello_reply__descriptor, "nonce", 32},
-    {&banyan__pb__link_hello_reply__descriptor, "proof", 32},
-    {&banyan__pb__link_hello_reply__descriptor, "name", 128},
-    {&banyan__pb__link_proof_request__descriptor, "proof", 32},
-    {&banyan__pb__spec__descriptor, "alibi", 1024},
-    {&banyan__pb__spec__descriptor, "sinks", 1024},
-    {&banyan__pb__layer_info__descriptor, "committed", 64},
-    {&banyan__pb__session_info_reply__descriptor, "layers", 1024},
-    {&banyan__pb__session_info_reply__descriptor, "members", 1024},
-    {&banyan__pb__session_list_reply__descriptor, "sessions", 256},
-    {&banyan__pb__session_plan_reply__descriptor, "nodes", 4096},
-    {&banyan__pb__attach_chunk__descriptor, "holders", 16},
-    {&banyan__pb__attach_open_reply__descriptor, "ticket", 512},
-    {&banyan__pb__attach_open_reply__descriptor, "chunks", 1024},
-    {&banyan__pb__attach_open_reply__descriptor, "workers", 1024},
-    {&banyan__pb__chunk_put_request__descriptor, "ticket", 512},
-    {&banyan__pb__attend_request__descriptor, "items", 4096},
-    {&banyan__pb__attend_reply__descriptor, "items", 4096},
-    {&banyan__pb__attend_reply__descriptor, "traces", 1024},
-    {&banyan__pb__attend_reply__descriptor, "workers", 1024},
-    {&banyan__pb__mass_info__descriptor, "workers", 1024},
-    {&banyan__pb__mass_info__descriptor, "tokens", 1024},
-    {&banyan__pb__watched_step__descriptor, "traces", 1024},
-    {&banyan__pb__session_watch_reply__descriptor, "steps", 64},
-    {&banyan__pb__session_watch_reply__descriptor, "workers", 1024},
-    {&banyan__pb__cluster_info_reply__descriptor, "workers", 4096},
-    {&banyan__pb__plan_install_request__descriptor, "members", 4096},
-    {&banyan__pb__layout_set_request__descriptor, "chunks", 1024},
-    {&banyan__pb__chunk_report__descriptor, "present", 64},
-    {&banyan__pb__rows_prepare_reply__descriptor, "chunks", 1024},
-    {&banyan__pb__inventory_chunk__descriptor, "layer_rows", 1024},
-    {&banyan__pb__inventory_session__descriptor, "chunks", 65536},
-    {&banyan__pb__inventory_reply__descriptor, "sessions", 65536},
-    {&banyan__pb__append_run__descriptor, "holders", 16},
-    {&banyan__pb__step_item__descriptor, "append", 4097},
-    {&banyan__pb__step_request__descriptor, "items", 4096},
-    {&banyan__pb__collective__descriptor, "id", PROTO_COLLECTIVE_ID_MAX},
-    {&banyan__pb__step_reply__descriptor, "items", 4096},
-    {&banyan__pb__step_reply__descriptor, "traces", 4096},
+#define ROW(message, field, most) {&banyan__pb__##message##__descriptor, #field, most},
+    PROTO_LIMITS(ROW)
+#undef ROW
 };
 
 enum {
@@ -156,6 +108,14 @@ static void types_build(void)
         visit_all(why, sizeof why); // also enters the types without limits, so that later look-ups only read
     assert(sound);
     (void)sound;
+}
+
+uint32_t proto_codec_limit(const ProtobufCMessageDescriptor *type, const char *field)
+{
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+        if (limits[i].type == type && strcmp(limits[i].field, field) == 0)
+            return limits[i].max;
+    return 0;
 }
 
 bool proto_codec_sound(char *why, size_t why_len)

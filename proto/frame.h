@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One frame (docs/WIRE.md): 32 bytes of prefix, a packed Header, padding, the payload, padding. Frames are
-// multiples of 64 bytes long, so that in a buffer that starts aligned every payload is aligned where it was
-// read.
+// One message as bytes, a wire frame (docs/WIRE.md): 32 bytes of prefix, a packed Header, padding, the
+// payload, padding. It is a multiple of 64 bytes long, so that in a buffer that starts aligned every payload is
+// aligned where it was read. (The frames that carry slabs between daemons are step.h's.)
 #ifndef PROTO_FRAME_H
 #define PROTO_FRAME_H
 

@@ -18,9 +18,7 @@
 #include <stdint.h>
 
 #include "proto/banyan.pb-c.h"
-
-#define PROTO_KV_HEADS_MAX 1024u // of a spec (banyan.proto)
-#define PROTO_KV_DIM_MAX   1024u
+#include "proto/limits.h"
 
 // Bytes of one element or code; 0: not a KV type. `type`: Banyan__Pb__Dtype.
 static inline uint32_t proto_kv_element_bytes(uint32_t type)

@@ -6,10 +6,11 @@
 
 #include <stdint.h>
 
+#include "proto/limits.h"
+
 #define PROTO_MASS_BINS_MAX    4096u          // stretches of a context
 #define PROTO_MASS_VALUES_MAX  (1024u * 1024) // rows × query heads × bins of one item; and of its answer
 #define PROTO_MASS_CALL_MAX    (8u * 1024 * 1024) // values of all answers of one call: 32 MiB
-#define PROTO_WATCH_STEPS_MAX  64u
 #define PROTO_WATCH_BINS_MAX   1024u
 #define PROTO_WATCH_VALUES_MAX 65536u // (1 or query heads) × bins of a watched step
 

@@ -3,10 +3,13 @@
 // itself and sends a pending request again. Its callbacks run on nng's threads; they only move their own
 // context on and push it through the door to the loop.
 //
-//   IDLE --send (loop)--> SENDING --callback (nng)--> RECEIVING --callback (nng), door--> loop: delivered
-//    ^                       |                                                               ^    |
-//    |                       \_____________________failure, door____________________________/     |
-//    \_____________________________________________________________________________________________/
+//     ┌───────────────────────the loop has delivered the reply───────────────────────┐
+//     ▼                                                                               │
+//   IDLE ──send (loop)──▶ SENDING ──callback (nng)──▶ RECEIVING ──callback (nng)──▶ FINISHED: in the door
+//                           └──────────────────failure (nng)──────────────────────────▲
+//
+// A state is written by who has the context: nng's threads from the send on, the loop once it is through the
+// door.
 //
 // A call that ended early leaves its context to finish by itself (the answer comes and is dropped): an answer
 // that arrives while its socket is closed is what nng trips over. Only when such contexts are many are they
@@ -40,13 +43,15 @@ enum { CONTEXTS = 64, ABANDONED_MAX = 32, RECONNECT_MIN_MS = 10, RECONNECT_MAX_M
 
 struct nng_channel;
 
+enum context_state { CONTEXT_IDLE, CONTEXT_SENDING, CONTEXT_RECEIVING, CONTEXT_FINISHED };
+
 struct context {
     struct proto_nng_item item; // first: the loop finds its context by it
     struct nng_channel *owner;
     struct context *next_idle;
     nng_ctx ctx;
     nng_aio *aio;
-    bool receiving;        // nng's thread only, between send and push
+    enum context_state state;
     atomic_bool cancelled; // the loop wants the context back without an answer
     uint64_t call;         // loop: id of the call; 0: abandoned
     bool abandoned;        // loop: its call has ended before it
@@ -84,10 +89,22 @@ static void nng_channel_unref(struct nng_channel *s)
     free(s);
 }
 
-static const char *explain(int rv, char *buf, size_t len)
+static const char *explain_nng(int rv, char *buf, size_t len)
 {
     snprintf(buf, len, "nng: %s", nng_strerror(rv));
     return buf;
+}
+
+static void context_move(struct context *context, enum context_state to)
+{
+    static const bool allowed[4][4] = {
+        [CONTEXT_IDLE] = {[CONTEXT_SENDING] = true},
+        [CONTEXT_SENDING] = {[CONTEXT_RECEIVING] = true, [CONTEXT_FINISHED] = true},
+        [CONTEXT_RECEIVING] = {[CONTEXT_FINISHED] = true},
+        [CONTEXT_FINISHED] = {[CONTEXT_IDLE] = true},
+    };
+    assert(allowed[context->state][to]);
+    context->state = to;
 }
 
 // Loop: a context has come to its end.
@@ -103,6 +120,7 @@ static void on_finished(struct proto_nng_item *item)
     context->abandoned = false;
     context->blob = NULL;
     context->call = 0;
+    context_move(context, CONTEXT_IDLE);
     context->next_idle = s->idle;
     s->idle = context;
     if (channel)
@@ -127,7 +145,7 @@ static void on_finished(struct proto_nng_item *item)
              total != blob->len))
             code = common_error_set(&err, COMMON_INVALID_ARGUMENT, "an answer that is no frame");
         if (code == COMMON_OK && !proto_channel_deliver(channel, &prefix, blob, 0, &err))
-            code = COMMON_INVALID_ARGUMENT;
+            code = err.code;
         if (code != COMMON_OK)
             proto_channel_fail_call(channel, call, code == COMMON_INVALID_ARGUMENT ? COMMON_INTERNAL : code,
                                     err.message);
@@ -138,7 +156,7 @@ static void on_finished(struct proto_nng_item *item)
         enum common_code code = rv == NNG_ETIMEDOUT ? COMMON_DEADLINE_EXCEEDED
                                 : rv == NNG_ENOMEM  ? COMMON_RESOURCE_EXHAUSTED
                                                     : COMMON_UNAVAILABLE;
-        proto_channel_fail_call(channel, call, code, explain(rv, why, sizeof why));
+        proto_channel_fail_call(channel, call, code, explain_nng(rv, why, sizeof why));
     }
     if (channel) {
         if (!channel->closing)
@@ -150,10 +168,11 @@ static void on_finished(struct proto_nng_item *item)
 }
 
 // nng's thread: the last thing that a context does.
-static void finish(struct context *context, int rv)
+static void context_finish(struct context *context, int rv)
 {
     struct nng_channel *s = context->owner;
     context->rv = rv;
+    context_move(context, CONTEXT_FINISHED);
     if (rv != 0)
         atomic_store(&s->owed, true);
     context->item.run = on_finished;
@@ -171,19 +190,19 @@ static void on_aio(void *arg)
 {
     struct context *context = arg;
     int rv = nng_aio_result(context->aio);
-    if (!context->receiving) {
+    if (context->state == CONTEXT_SENDING) {
         if (rv != 0 && rv != NNG_EAGAIN) { // EAGAIN: the peer may have answered already
             nng_msg *unsent = nng_aio_get_msg(context->aio);
             nng_aio_set_msg(context->aio, NULL);
             nng_msg_free(unsent);
-            finish(context, rv);
+            context_finish(context, rv);
             return;
         }
         if (atomic_load(&context->cancelled)) {
-            finish(context, NNG_ECANCELED);
+            context_finish(context, NNG_ECANCELED);
             return;
         }
-        context->receiving = true;
+        context_move(context, CONTEXT_RECEIVING);
         nng_ctx_recv(context->ctx, context->aio);
         // From here on the next callback may be running: only what is safe beside it. A cancellation that
         // came between the look above and the receive has cancelled nothing.
@@ -202,7 +221,7 @@ static void on_aio(void *arg)
             rv = NNG_ENOMEM;
         nng_msg_free(msg);
     }
-    finish(context, rv);
+    context_finish(context, rv);
 }
 
 // nng's thread. A dialer has one pipe at a time; should the news of one overtake each other, then asking the
@@ -279,7 +298,7 @@ static enum common_code nng_channel_send(struct proto_channel *channel, struct p
         }
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a call");
     }
-    context->receiving = false;
+    context_move(context, CONTEXT_SENDING);
     atomic_store(&context->cancelled, false);
     context->call = call->id;
     call->context = context;
@@ -298,7 +317,7 @@ static enum common_code nng_channel_send(struct proto_channel *channel, struct p
     return COMMON_OK;
 }
 
-static void cancel(struct context *context)
+static void context_cancel(struct context *context)
 {
     atomic_store(&context->cancelled, true);
     nng_aio_cancel(context->aio);
@@ -314,7 +333,7 @@ static void nng_forget(struct proto_channel *channel, struct proto_pending *call
     context->call = 0;
     context->abandoned = true;
     if (++s->n_abandoned > ABANDONED_MAX && !channel->closing)
-        cancel(context);
+        context_cancel(context);
 }
 
 enum { HELLO_ROUNDS = 20, REST_ROUNDS = 400, REST_ROUND_US = 5000, OWED_US = 200000 };
@@ -328,7 +347,7 @@ static void closer(void *arg)
     for (int i = 0; i < REST_ROUNDS && atomic_load(&s->busy) > 0 && standing(s); i++)
         usleep(REST_ROUND_US);
     for (unsigned i = 0; i < s->n_contexts && atomic_load(&s->busy) > 0; i++)
-        cancel(&s->contexts[i]);
+        context_cancel(&s->contexts[i]);
     if (atomic_load(&s->owed))
         usleep(OWED_US); // answers that were given up may be on their way
     nng_close(s->socket);
@@ -388,8 +407,11 @@ free_state:
     proto_nng_door_close(&s->door);
     nng_channel_unref(s);
 fail:
-    return common_error_set(err, rv == NNG_EADDRINVAL ? COMMON_INVALID_ARGUMENT : COMMON_UNAVAILABLE,
-                            "cannot dial '%s': %s", url, explain(rv, why, sizeof why));
+    return common_error_set(err,
+                            rv == NNG_EADDRINVAL ? COMMON_INVALID_ARGUMENT
+                            : rv == NNG_ENOMEM   ? COMMON_RESOURCE_EXHAUSTED
+                                                 : COMMON_UNAVAILABLE,
+                            "cannot dial '%s': %s", url, explain_nng(rv, why, sizeof why));
 }
 
 // The connection is gone and nng does not bring another: see the top. Without the means for a new socket, the

@@ -3,8 +3,9 @@
 // threads and only push their context through the door to the loop. A context receives again only from the
 // callback of its send (nng crashes otherwise).
 //
-//   RECEIVING --callback (nng), door--> loop: dispatch ... reply --nng_ctx_send--> SENDING --callback
-//   (nng)--> RECEIVING
+//     ┌───────────────────────────callback (nng)───────────────────────────┐
+//     ▼                                                                    │
+//   RECEIVING ──callback (nng), door──▶ SERVED ──reply (loop)──▶ SENDING───┘
 //
 // A caller that dies while a large answer is written to it can leave nng's reaper stuck for good
 // (proto/nng_door.h): no departure is told any more, and descriptors stay open until the process ends. So the
@@ -28,12 +29,14 @@ enum { CONTEXTS = 128, BUCKETS = 1024 };
 
 struct nng_server;
 
+enum context_state { CONTEXT_RECEIVING, CONTEXT_SERVED, CONTEXT_SENDING };
+
 struct context {
     struct proto_nng_item item; // first: the loop finds its context by it
     struct nng_server *owner;
     nng_ctx ctx;
     nng_aio *aio;
-    bool sending;             // set by the loop before the send, cleared by nng's thread after it
+    enum context_state state; // written by who has the context: the loop while SERVED, else nng's threads
     uint32_t pipe;            // of the request
     struct common_blob *blob; // the request; NULL: out of memory
 };
@@ -80,6 +83,17 @@ static void nng_server_unref(struct nng_server *s)
         }
     proto_nng_door_fini(&s->door);
     free(s);
+}
+
+static void context_move(struct context *context, enum context_state to)
+{
+    static const bool allowed[3][3] = {
+        [CONTEXT_RECEIVING] = {[CONTEXT_SERVED] = true},
+        [CONTEXT_SERVED] = {[CONTEXT_SENDING] = true},
+        [CONTEXT_SENDING] = {[CONTEXT_RECEIVING] = true},
+    };
+    assert(allowed[context->state][to]);
+    context->state = to;
 }
 
 // ---- peers ----------------------------------------------------------------------------------------------
@@ -236,7 +250,7 @@ static void respond(struct context *context, struct proto_gather *gather)
             return; // not even an empty one: this context is lost until the restart
         nng_msg_clear(msg);
     }
-    context->sending = true;
+    context_move(context, CONTEXT_SENDING);
     nng_aio_set_msg(context->aio, msg);
     nng_ctx_send(context->ctx, context->aio);
 }
@@ -353,8 +367,8 @@ static void on_aio(void *arg)
     struct context *context = arg;
     struct nng_server *s = context->owner;
     int rv = nng_aio_result(context->aio);
-    if (context->sending) {
-        context->sending = false;
+    if (context->state == CONTEXT_SENDING) {
+        context_move(context, CONTEXT_RECEIVING);
         if (rv != 0) {
             nng_msg_free(nng_aio_get_msg(context->aio));
             nng_aio_set_msg(context->aio, NULL);
@@ -377,6 +391,7 @@ static void on_aio(void *arg)
     if (context->blob)
         memcpy(context->blob->data, nng_msg_body(msg), nng_msg_len(msg));
     nng_msg_free(msg);
+    context_move(context, CONTEXT_SERVED);
     context->item.run = on_request;
     atomic_fetch_add(&s->refs, 1);
     if (!proto_nng_door_push(&s->door, &context->item)) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Remote procedure calls over frames (docs/WIRE.md). Both ends live on one common_loop thread: every function
-// here is called on it and every callback runs on it, unless said otherwise. Endpoints choose the transport:
+// Remote procedure calls: messages, each in one wire frame (docs/WIRE.md). Both ends live on one common_loop
+// thread: every function here is called on it and every callback runs on it, unless said otherwise. Endpoints
+// choose the transport:
 //   nng+tcp://HOST:PORT   public RPC over nng REQ/REP contexts
 //   tcp://HOST:PORT       stream: libevent sockets, TCP_NODELAY
 //   unix:///PATH          stream over a unix socket
@@ -17,15 +18,14 @@
 #include "common/secret.h"
 #include "common/status.h"
 #include "proto/banyan.pb-c.h"
+#include "proto/limits.h"
 
 #define PROTO_VERSION     1
-#define PROTO_HEADER_MAX  (1024 * 1024) // bytes of a packed header; what it may unpack to is bounded too
 #define PROTO_PAYLOAD_MAX (UINT64_C(64) * 1024 * 1024) // default bytes of a payload
-#define PROTO_TENSORS_MAX 64
 
 // ---- messages -------------------------------------------------------------------------------------------
 
-// A received frame, checked: header unpacked, tensors inside the payload, aligned, sizes right.
+// A received message, checked: header unpacked, tensors inside the payload, aligned, sizes right.
 struct proto_message {
     Banyan__Pb__Header *header; // owned; without the tensors (below); its bytes fields point into the frame
     ProtobufCMessage *body;   // unpacked as the method says, repeated counts checked; NULL in a failed reply
@@ -99,7 +99,7 @@ struct proto_call {
 
 // A lost link ends its calls with UNAVAILABLE; over nng only when it stays lost for 2 s: nng sends them again
 // over one that comes sooner. *id (may be NULL) may be used with proto_channel_cancel until done has run.
-// INVALID_ARGUMENT, RESOURCE_EXHAUSTED (too many calls, or a frame above its limits), CANCELLED (the channel
+// INVALID_ARGUMENT, RESOURCE_EXHAUSTED (too many calls, or a message above its limits), CANCELLED (the channel
 // is being closed).
 enum common_code proto_channel_call(struct proto_channel *channel, const struct proto_call *call,
                                     uint64_t *id, struct common_error *err);
@@ -152,7 +152,7 @@ void proto_server_close(struct proto_server *server);
 struct proto_server_stats {
     uint64_t links, requests, bytes; // now: stream links, requests being served and their bytes
     uint64_t served,
-        refused; // so far: requests handed to handlers; links and frames refused (garbage, proof, limits)
+        refused; // so far: requests handed to handlers; links and messages refused (garbage, proof, limits)
 };
 void proto_server_stats(const struct proto_server *server, struct proto_server_stats *out);
 
@@ -163,11 +163,9 @@ enum common_code proto_listen_allowed(const char *endpoint, bool has_token, bool
 
 const struct proto_message *proto_request_message(const struct proto_request *request);
 uint64_t proto_request_deadline(const struct proto_request *request); // absolute monotonic ns
-uint32_t proto_request_role(const struct proto_request *request);
-uint64_t proto_request_link(const struct proto_request *request);    // id of the stream link; 0 over nng
-const char *proto_request_peer(const struct proto_request *request); // for logs
+const char *proto_request_peer(const struct proto_request *request);  // for logs
 uint64_t
-proto_request_arrived(const struct proto_request *request); // monotonic ns when the frame was complete
+proto_request_arrived(const struct proto_request *request); // monotonic ns when the message was complete
 
 // Called when the caller vanished or cancelled (at most once, never after the reply; at once when that has
 // already happened). The request must still be answered.

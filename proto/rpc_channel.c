@@ -76,7 +76,7 @@ static void heap_remove(struct proto_channel *channel, struct proto_pending *cal
 
 // One timer for all calls. It is not stopped when a call ends: it fires, looks and sleeps again, which costs
 // less than a change a call.
-static void arm(struct proto_channel *channel)
+static void arm_deadlines(struct proto_channel *channel)
 {
     if (channel->n_heap == 0 || channel->heap[0]->deadline_ns >= channel->armed_ns)
         return;
@@ -177,17 +177,36 @@ bool proto_channel_connected(const struct proto_channel *channel)
 
 // ---- ends of calls --------------------------------------------------------------------------------------
 
+static void call_assert(const struct proto_pending *call)
+{
+    assert(call->state != PROTO_CALL_WAITING || call->kept);
+    assert(call->done);
+}
+
+static void call_move(struct proto_pending *call, enum proto_pending_state to)
+{
+    static const bool allowed[4][4] = {
+        [PROTO_CALL_NEW] = {[PROTO_CALL_WAITING] = true, [PROTO_CALL_SENT] = true},
+        [PROTO_CALL_WAITING] = {[PROTO_CALL_SENT] = true, [PROTO_CALL_ENDED] = true},
+        [PROTO_CALL_SENT] = {[PROTO_CALL_ENDED] = true},
+    };
+    assert(allowed[call->state][to]);
+    call->state = to;
+    call_assert(call);
+}
+
 // Takes the call out of everything, then runs its callback, which may do anything, closing the channel
 // included.
-static void finish(struct proto_channel *channel, struct proto_pending *call, const struct proto_reply *reply,
-                   bool tell)
+static void call_finish(struct proto_channel *channel, struct proto_pending *call,
+                        const struct proto_reply *reply, bool tell)
 {
     common_handle_remove(channel->handles, call->id);
     heap_remove(channel, call);
     proto_list_remove(&call->link);
-    if (call->is_sent)
+    if (call->state == PROTO_CALL_SENT)
         channel->ops->forget(channel, call, tell);
     free(call->kept);
+    call_move(call, PROTO_CALL_ENDED);
     proto_reply_fn done = call->done;
     void *arg = call->arg;
     if (channel->n_idle < IDLE_MAX) {
@@ -199,10 +218,10 @@ static void finish(struct proto_channel *channel, struct proto_pending *call, co
     done(arg, reply);
 }
 
-static void fail(struct proto_channel *channel, struct proto_pending *call, enum common_code code,
-                 const char *text, bool tell)
+static void call_fail(struct proto_channel *channel, struct proto_pending *call, enum common_code code,
+                      const char *text, bool tell)
 {
-    finish(channel, call, &(struct proto_reply){.code = code, .text = text}, tell);
+    call_finish(channel, call, &(struct proto_reply){.code = code, .text = text}, tell);
 }
 
 void proto_channel_fail_call(struct proto_channel *channel, uint64_t id, enum common_code code,
@@ -210,7 +229,7 @@ void proto_channel_fail_call(struct proto_channel *channel, uint64_t id, enum co
 {
     struct proto_pending *call = common_handle_get(channel->handles, id);
     if (call)
-        fail(channel, call, code, text, false);
+        call_fail(channel, call, code, text, false);
 }
 
 static void fail_list(struct proto_channel *channel, struct proto_list *from, enum common_code code,
@@ -222,7 +241,7 @@ static void fail_list(struct proto_channel *channel, struct proto_list *from, en
     proto_channel_ref(channel);
     proto_list_move(from, &doomed);
     while (!proto_list_empty(&doomed))
-        fail(channel, proto_list_entry(doomed.next, struct proto_pending, link), code, copy, false);
+        call_fail(channel, proto_list_entry(doomed.next, struct proto_pending, link), code, copy, false);
     proto_channel_unref(channel);
 }
 
@@ -245,9 +264,9 @@ static void on_deadlines(void *arg)
     // As many as there are now: callbacks may add calls whose deadline has passed, too.
     for (uint32_t n = channel->n_heap; n > 0 && channel->n_heap > 0 && channel->heap[0]->deadline_ns <= now;
          n--)
-        fail(channel, channel->heap[0], COMMON_DEADLINE_EXCEEDED, "no answer within the deadline", true);
+        call_fail(channel, channel->heap[0], COMMON_DEADLINE_EXCEEDED, "no answer within the deadline", true);
     if (!channel->closing)
-        arm(channel);
+        arm_deadlines(channel);
     proto_channel_unref(channel);
 }
 
@@ -256,7 +275,7 @@ void proto_channel_cancel(struct proto_channel *channel, uint64_t id)
     assert(common_loop_is_owner(channel->loop));
     struct proto_pending *call = common_handle_get(channel->handles, id);
     if (call)
-        fail(channel, call, COMMON_CANCELLED, "cancelled by the caller", true);
+        call_fail(channel, call, COMMON_CANCELLED, "cancelled by the caller", true);
 }
 
 void proto_channel_close(struct proto_channel *channel)
@@ -267,7 +286,7 @@ void proto_channel_close(struct proto_channel *channel)
     channel->closing = true;
     // Calls that wait inside a fail_list further up the stack are on neither list, but in the heap.
     while (channel->n_heap > 0)
-        fail(channel, channel->heap[0], COMMON_CANCELLED, "the channel was closed", false);
+        call_fail(channel, channel->heap[0], COMMON_CANCELLED, "the channel was closed", false);
     channel->ops->close(channel);
     common_timer_free(channel->timer);
     proto_channel_unref(channel);
@@ -275,7 +294,7 @@ void proto_channel_close(struct proto_channel *channel)
 
 // ---- calls ----------------------------------------------------------------------------------------------
 
-static struct proto_pending *take(struct proto_channel *channel)
+static struct proto_pending *call_take(struct proto_channel *channel)
 {
     struct proto_pending *call;
     if (!proto_list_empty(&channel->idle)) {
@@ -292,7 +311,7 @@ static struct proto_pending *take(struct proto_channel *channel)
     return call;
 }
 
-static void give_back(struct proto_channel *channel, struct proto_pending *call)
+static void call_give_back(struct proto_channel *channel, struct proto_pending *call)
 {
     channel->n_idle++;
     proto_list_push(&channel->idle, &call->link);
@@ -310,7 +329,7 @@ enum common_code proto_channel_call(struct proto_channel *channel, const struct 
                                 "method %u does not exist or takes another message", call->method);
     if (call->deadline_ns == COMMON_NO_DEADLINE)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "%s: a call needs a deadline", info->name);
-    struct proto_pending *pending = take(channel);
+    struct proto_pending *pending = call_take(channel);
     if (!pending)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a call");
     pending->method = call->method;
@@ -347,10 +366,10 @@ enum common_code proto_channel_call(struct proto_channel *channel, const struct 
         code = channel->ops->send(channel, pending, &gather, err);
         if (code != COMMON_OK)
             goto remove_heap;
-        pending->is_sent = true;
     }
+    call_move(pending, ready ? PROTO_CALL_SENT : PROTO_CALL_WAITING);
     proto_list_push(ready ? &channel->sent : &channel->waiting, &pending->link);
-    arm(channel);
+    arm_deadlines(channel);
     if (id)
         *id = pending->id;
     return COMMON_OK;
@@ -361,7 +380,7 @@ remove_heap:
 remove_handle:
     common_handle_remove(channel->handles, pending->id);
 give:
-    give_back(channel, pending);
+    call_give_back(channel, pending);
     return code;
 }
 
@@ -376,12 +395,12 @@ void proto_channel_drain(struct proto_channel *channel)
         proto_gather_set_remaining(call->kept, left ? left : 1);
         enum common_code code = channel->ops->send(channel, call, call->kept, &err);
         if (code == COMMON_OK) {
-            call->is_sent = true;
+            call_move(call, PROTO_CALL_SENT);
             proto_list_push(&channel->sent, &call->link);
             free(call->kept); // the transport has copied what it still needs of it
             call->kept = NULL;
         } else {
-            fail(channel, call, code, err.message, false);
+            call_fail(channel, call, code, err.message, false);
         }
     }
     proto_channel_unref(channel);
@@ -397,7 +416,7 @@ bool proto_channel_deliver(struct proto_channel *channel, const struct proto_pre
         return false;
     proto_channel_ref(channel);
     struct proto_pending *call = common_handle_get(channel->handles, message->header->request);
-    if (call && call->is_sent) { // else late, or forged: nobody waits for it
+    if (call && call->state == PROTO_CALL_SENT) { // else late, or forged: nobody waits for it
         const Banyan__Pb__Status *status = message->header->status;
         struct proto_reply reply = {.code = COMMON_OK, .text = "", .status = status, .message = message};
         struct common_error bad;
@@ -416,9 +435,11 @@ bool proto_channel_deliver(struct proto_channel *channel, const struct proto_pre
             else
                 code = proto_message_fill(message, proto_codec_method(call->method)->reply, &bad);
             if (code != COMMON_OK)
-                reply = (struct proto_reply){.code = COMMON_INTERNAL, .text = bad.message};
+                reply =
+                    (struct proto_reply){.code = code == COMMON_RESOURCE_EXHAUSTED ? code : COMMON_INTERNAL,
+                                         .text = bad.message};
         }
-        finish(channel, call, &reply, false);
+        call_finish(channel, call, &reply, false);
     }
     proto_message_release(&channel->pool, message);
     proto_channel_unref(channel);

@@ -206,7 +206,7 @@ struct proto_request *proto_request_new(struct proto_server *server, struct prot
 }
 
 // The transport has taken the answer, or never will.
-static void end(struct proto_request *request)
+static void request_end(struct proto_request *request)
 {
     struct proto_server *server = request->server;
     bool was_full = proto_server_full(server);
@@ -225,8 +225,8 @@ static void end(struct proto_request *request)
     proto_server_unref(server);
 }
 
-static void answer(struct proto_request *request, struct proto_outgoing *outgoing, proto_done_fn sent,
-                   void *sent_arg)
+static void request_answer(struct proto_request *request, struct proto_outgoing *outgoing, proto_done_fn sent,
+                           void *sent_arg)
 {
     struct proto_server *server = request->server;
     assert(common_loop_is_owner(server->loop));
@@ -252,7 +252,7 @@ static void answer(struct proto_request *request, struct proto_outgoing *outgoin
         sent = NULL;
     }
     request->send(request, code == COMMON_OK ? &gather : NULL, sent, sent_arg);
-    end(request);
+    request_end(request);
 }
 
 void proto_request_reply(struct proto_request *request, const ProtobufCMessage *body,
@@ -262,12 +262,13 @@ void proto_request_reply(struct proto_request *request, const ProtobufCMessage *
     const struct proto_method_info *info = proto_codec_method(request->method);
     assert(info && body && body->descriptor == info->reply);
     (void)info;
-    answer(request, &(struct proto_outgoing){.body = body, .tensors = tensors, .n_tensors = n_tensors}, sent,
-           sent_arg);
+    request_answer(request,
+                   &(struct proto_outgoing){.body = body, .tensors = tensors, .n_tensors = n_tensors}, sent,
+                   sent_arg);
 }
 
 // Cuts at a limit without cutting a character of UTF-8 in two.
-static size_t cut(const char *text, size_t max)
+static size_t cut_text(const char *text, size_t max)
 {
     size_t n = strnlen(text, max + 1);
     if (n <= max)
@@ -283,7 +284,7 @@ void proto_request_fail(struct proto_request *request, enum common_code code, co
 {
     assert(code != COMMON_OK && common_code_valid((int)code));
     char copy[TEXT_MAX + 1];
-    size_t n = cut(text ? text : "", TEXT_MAX);
+    size_t n = cut_text(text ? text : "", TEXT_MAX);
     memcpy(copy, text ? text : "", n);
     copy[n] = 0;
     Banyan__Pb__Status status = BANYAN__PB__STATUS__INIT;
@@ -291,7 +292,7 @@ void proto_request_fail(struct proto_request *request, enum common_code code, co
     status.message = copy;
     status.details = details;
     status.n_details = n_details > 16 ? 16 : n_details;
-    answer(request, &(struct proto_outgoing){.status = &status}, NULL, NULL);
+    request_answer(request, &(struct proto_outgoing){.status = &status}, NULL, NULL);
 }
 
 void proto_request_refuse(struct proto_request *request, enum common_code code, const char *text)
@@ -373,16 +374,6 @@ const struct proto_message *proto_request_message(const struct proto_request *re
 uint64_t proto_request_deadline(const struct proto_request *request)
 {
     return request->deadline_ns;
-}
-
-uint32_t proto_request_role(const struct proto_request *request)
-{
-    return request->role;
-}
-
-uint64_t proto_request_link(const struct proto_request *request)
-{
-    return request->link_id;
 }
 
 const char *proto_request_peer(const struct proto_request *request)

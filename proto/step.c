@@ -11,15 +11,43 @@
 
 enum { WORKER_NAME_MAX = 64 };
 
-static enum common_code bad(struct common_error *err, size_t item, const char *what)
+static enum common_code bad_item(struct common_error *err, size_t item, const char *what)
 {
     return common_error_set(err, COMMON_INVALID_ARGUMENT, "step item %zu: %s", item, what);
 }
 
+// ---- fields of the same name on both sides, once: as they are read, so they are written -----------------
+
+#define REQUEST_FIELDS(X) X(term) X(plan) X(plan_epoch) X(step) X(attempt) X(want_trace)
+#define ITEM_FIELDS(X)                                                                                       \
+    X(session)                                                                                               \
+    X(incarnation)                                                                                           \
+    X(epoch)                                                                                                 \
+    X(layer)                                                                                                 \
+    X(first)                                                                                                 \
+    X(rows)                                                                                                  \
+    X(visible)                                                                                               \
+    X(kv_head)                                                                                               \
+    X(kv_heads)                                                                                              \
+    X(write)                                                                                                 \
+    X(cover_tokens)                                                                                          \
+    X(cover_sum)                                                                                             \
+    X(cover_appends)                                                                                         \
+    X(q_heads)                                                                                               \
+    X(v_dim)                                                                                                 \
+    X(length)
+#define RUN_FIELDS(X)         X(chunk) X(first) X(rows)
+#define COLLECTIVE_FIELDS(X)  X(generation) X(sequence) X(variant)
+#define RESULT_FIELDS(X)      X(generation) X(joined)
+#define RESULT_ITEM_FIELDS(X) X(cover_tokens) X(cover_sum) X(appends) X(digest)
+#define TRACE_FIELDS(X)       X(rank) X(queue_ns) X(compute_ns) X(wait_ns) X(tokens)
+
+#define COPY(field) to->field = from->field;
+
 // ---- steps ----------------------------------------------------------------------------------------------
 
 // The next `bytes` of a tensor belong to an item.
-static bool take(size_t *used, size_t total, uint64_t bytes, size_t *offset, size_t *len)
+static bool take_bytes(size_t *used, size_t total, uint64_t bytes, size_t *offset, size_t *len)
 {
     if (bytes > total - *used)
         return false;
@@ -27,6 +55,16 @@ static bool take(size_t *used, size_t total, uint64_t bytes, size_t *offset, siz
     *len = (size_t)bytes;
     *used += (size_t)bytes;
     return true;
+}
+
+static void copy_run(const Banyan__Pb__AppendRun *from, struct proto_append_run *to)
+{
+    RUN_FIELDS(COPY)
+}
+
+static void copy_item(const Banyan__Pb__StepItem *from, struct proto_step_item *to)
+{
+    ITEM_FIELDS(COPY)
 }
 
 static enum common_code decode_runs(const Banyan__Pb__StepItem *from, size_t index, struct proto_step *step,
@@ -40,18 +78,19 @@ static enum common_code decode_runs(const Banyan__Pb__StepItem *from, size_t ind
         struct proto_append_run *to = &step->appends[step->n_appends++];
         if (run->chunk == 0 || run->rows == 0 || run->first != item->first + rows ||
             run->rows > item->rows - rows)
-            return bad(err, index, "the appended runs do not cover its rows in order");
+            return bad_item(err, index, "the appended runs do not cover its rows in order");
         if (run->n_holders < 1 || run->n_holders > PROTO_STEP_HOLDERS_MAX)
-            return bad(err, index, "an appended run has no holders, or too many");
-        *to = (struct proto_append_run){run->chunk, run->first, run->rows, (uint32_t)run->n_holders, {0}};
+            return bad_item(err, index, "an appended run has no holders, or too many");
+        *to = (struct proto_append_run){.n_holders = (uint32_t)run->n_holders};
+        copy_run(run, to);
         for (size_t k = 0; k < run->n_holders; k++)
             to->holders[k] = run->holders[k];
         rows += run->rows;
     }
     if (from->n_append > 0 && rows != item->rows)
-        return bad(err, index, "the appended runs do not cover its rows");
+        return bad_item(err, index, "the appended runs do not cover its rows");
     if ((from->n_append > 0) != (from->write > 0))
-        return bad(err, index, "an append and its write sequence belong together");
+        return bad_item(err, index, "an append and its write sequence belong together");
     return COMMON_OK;
 }
 
@@ -62,49 +101,47 @@ static enum common_code decode_items(const Banyan__Pb__StepRequest *from, struct
     for (size_t i = 0; i < from->n_items; i++) {
         const Banyan__Pb__StepItem *it = from->items[i];
         struct proto_step_item *item = &step->items[i];
-        *item = (struct proto_step_item){
-            .session = it->session,
-            .incarnation = it->incarnation,
-            .epoch = it->epoch,
-            .layer = it->layer,
-            .first = it->first,
-            .rows = it->rows,
-            .visible = it->visible,
-            .kv_head = it->kv_head,
-            .kv_heads = it->kv_heads,
-            .write = it->write,
-            .cover_tokens = it->cover_tokens,
-            .cover_sum = it->cover_sum,
-            .cover_appends = it->cover_appends,
-            .q_heads = it->q_heads,
-            .v_dim = it->v_dim,
-            .length = it->length,
-        };
+        *item = (struct proto_step_item){0};
+        copy_item(it, item);
         if (it->session == 0)
-            return bad(err, i, "session 0 does not exist");
+            return bad_item(err, i, "session 0 does not exist");
         if (it->rows < 1 || it->rows > PROTO_STEP_ROWS_MAX || it->first > UINT64_MAX - it->rows)
-            return bad(err, i, "rows out of range");
+            return bad_item(err, i, "rows out of range");
         if (it->kv_heads < 1 || it->kv_head > UINT32_MAX - it->kv_heads)
-            return bad(err, i, "KV heads out of range");
-        if (it->q_bytes == 0 || !take(&q_used, step->q_bytes, it->q_bytes, &item->q_offset, &item->q_bytes))
-            return bad(err, i, "its q is missing or beyond the tensor");
-        if (!take(&k_used, step->k_bytes, it->k_bytes, &item->k_offset, &item->k_bytes) ||
-            !take(&v_used, step->v_bytes, it->v_bytes, &item->v_offset, &item->v_bytes))
-            return bad(err, i, "its k or v is beyond the tensor");
+            return bad_item(err, i, "KV heads out of range");
+        if (it->q_bytes == 0 ||
+            !take_bytes(&q_used, step->q_bytes, it->q_bytes, &item->q_offset, &item->q_bytes))
+            return bad_item(err, i, "its q is missing or beyond the tensor");
+        if (!take_bytes(&k_used, step->k_bytes, it->k_bytes, &item->k_offset, &item->k_bytes) ||
+            !take_bytes(&v_used, step->v_bytes, it->v_bytes, &item->v_offset, &item->v_bytes))
+            return bad_item(err, i, "its k or v is beyond the tensor");
         enum common_code code = decode_runs(it, i, step, item, err);
         if (code != COMMON_OK)
             return code;
         if (item->k_bytes > 0 && item->n_append == 0)
-            return bad(err, i, "k without an append");
+            return bad_item(err, i, "k without an append");
         if ((item->k_bytes > 0) != (item->v_bytes > 0))
-            return bad(err, i, "k and v belong together");
+            return bad_item(err, i, "k and v belong together");
         if (step->has_kv && item->n_append > 0 && item->k_bytes == 0)
-            return bad(err, i, "an append without k and v in a frame that carries them");
+            return bad_item(err, i, "an append without k and v in a frame that carries them");
         step->n_items++;
     }
     if (q_used != step->q_bytes || k_used != step->k_bytes || v_used != step->v_bytes)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "the items of a step do not fill its tensors");
     return COMMON_OK;
+}
+
+static void copy_collective(const Banyan__Pb__Collective *from, struct proto_collective *to)
+{
+    COLLECTIVE_FIELDS(COPY)
+    to->id_bytes = (uint32_t)from->id.len; // at most PROTO_COLLECTIVE_ID_MAX: codec_scan.c
+    if (from->id.len > 0)
+        memcpy(to->id, from->id.data, from->id.len);
+}
+
+static void copy_request(const Banyan__Pb__StepRequest *from, struct proto_step *to)
+{
+    REQUEST_FIELDS(COPY)
 }
 
 enum common_code proto_step_decode(const struct proto_message *message, uint64_t deadline_ns,
@@ -133,12 +170,6 @@ enum common_code proto_step_decode(const struct proto_message *message, uint64_t
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a step");
     bool kv = message->n_tensors == 3;
     *step = (struct proto_step){
-        .term = from->term,
-        .plan = from->plan,
-        .plan_epoch = from->plan_epoch,
-        .step = from->step,
-        .attempt = from->attempt,
-        .want_trace = from->want_trace,
         .has_kv = kv,
         .deadline_ns = deadline_ns,
         .items = (struct proto_step_item *)(void *)((char *)step + items_at),
@@ -150,19 +181,14 @@ enum common_code proto_step_decode(const struct proto_message *message, uint64_t
         .k_bytes = kv ? message->tensors[1].bytes : 0,
         .v_bytes = kv ? message->tensors[2].bytes : 0,
     };
+    copy_request(from, step);
     enum common_code code = decode_items(from, step, err);
     if (code != COMMON_OK) {
         free(step);
         return code;
     }
     if (from->collective) {
-        const Banyan__Pb__Collective *c = from->collective; // its id's length: codec_scan.c
-        step->collective.generation = c->generation;
-        step->collective.sequence = c->sequence;
-        step->collective.variant = c->variant;
-        step->collective.id_bytes = (uint32_t)c->id.len;
-        if (c->id.len > 0)
-            memcpy(step->collective.id, c->id.data, c->id.len);
+        copy_collective(from->collective, &step->collective);
     }
     step->blob = common_blob_ref(message->blob);
     *out = step;
@@ -191,6 +217,19 @@ struct step_messages { // the packed form of a step, in one allocation
     Banyan__Pb__Collective collective;
 };
 
+static void pack_request(const struct proto_step *from, Banyan__Pb__StepRequest *to)
+{
+    REQUEST_FIELDS(COPY)
+}
+
+static void pack_collective(const struct proto_collective *from, Banyan__Pb__Collective *to)
+{
+    banyan__pb__collective__init(to);
+    COLLECTIVE_FIELDS(COPY)
+    to->id.len = from->id_bytes;
+    to->id.data = (uint8_t *)from->id; // only read by packing
+}
+
 static struct step_messages *messages_of(const struct proto_step *step, bool with_kv)
 {
     size_t bytes = sizeof(struct step_messages) +
@@ -207,9 +246,7 @@ static struct step_messages *messages_of(const struct proto_step *step, bool wit
         const struct proto_append_run *from = &step->appends[i];
         Banyan__Pb__AppendRun *to = m->run_list[i] = &m->runs[i];
         banyan__pb__append_run__init(to);
-        to->chunk = from->chunk;
-        to->first = from->first;
-        to->rows = from->rows;
+        RUN_FIELDS(COPY)
         to->n_holders = from->n_holders;
         to->holders = (uint32_t *)from->holders; // only read by packing
     }
@@ -217,44 +254,19 @@ static struct step_messages *messages_of(const struct proto_step *step, bool wit
         const struct proto_step_item *from = &step->items[i];
         Banyan__Pb__StepItem *to = m->item_list[i] = &m->items[i];
         banyan__pb__step_item__init(to);
-        to->session = from->session;
-        to->incarnation = from->incarnation;
-        to->epoch = from->epoch;
-        to->layer = from->layer;
-        to->first = from->first;
-        to->rows = from->rows;
-        to->visible = from->visible;
-        to->kv_head = from->kv_head;
-        to->kv_heads = from->kv_heads;
+        ITEM_FIELDS(COPY)
         to->n_append = from->n_append;
         to->append = from->n_append ? m->run_list + from->append_first : NULL;
-        to->write = from->write;
-        to->cover_tokens = from->cover_tokens;
-        to->cover_sum = from->cover_sum;
-        to->cover_appends = from->cover_appends;
-        to->q_heads = from->q_heads;
-        to->v_dim = from->v_dim;
-        to->length = from->length;
         to->q_bytes = from->q_bytes;
         to->k_bytes = with_kv ? from->k_bytes : 0;
         to->v_bytes = with_kv ? from->v_bytes : 0;
     }
     banyan__pb__step_request__init(&m->request);
-    m->request.term = step->term;
-    m->request.plan = step->plan;
-    m->request.plan_epoch = step->plan_epoch;
-    m->request.step = step->step;
-    m->request.attempt = step->attempt;
-    m->request.want_trace = step->want_trace;
+    pack_request(step, &m->request);
     m->request.n_items = step->n_items;
     m->request.items = m->item_list;
     if (step->collective.generation > 0) {
-        banyan__pb__collective__init(&m->collective);
-        m->collective.generation = step->collective.generation;
-        m->collective.sequence = step->collective.sequence;
-        m->collective.variant = step->collective.variant;
-        m->collective.id.len = step->collective.id_bytes;
-        m->collective.id.data = (uint8_t *)step->collective.id; // only read by packing
+        pack_collective(&step->collective, &m->collective);
         m->request.collective = &m->collective;
     }
     return m;
@@ -357,6 +369,21 @@ static bool copy_name(char to[WORKER_NAME_MAX + 1], const char *from)
     return true;
 }
 
+static void copy_result(const Banyan__Pb__StepReply *from, struct proto_step_result *to)
+{
+    RESULT_FIELDS(COPY)
+}
+
+static void copy_result_item(const Banyan__Pb__StepItemResult *from, struct proto_step_result_item *to)
+{
+    RESULT_ITEM_FIELDS(COPY)
+}
+
+static void copy_trace(const Banyan__Pb__WorkerTrace *from, struct proto_trace *to)
+{
+    TRACE_FIELDS(COPY)
+}
+
 enum common_code proto_step_result_decode(const struct proto_message *message, uint32_t n_items,
                                           struct proto_step_result **out, struct common_error *err)
 {
@@ -377,7 +404,7 @@ enum common_code proto_step_result_decode(const struct proto_message *message, u
         struct proto_step_result_item *item = &result->items[i];
         if (it->status && !common_code_valid((int)it->status->code)) {
             proto_step_result_free(result);
-            return bad(err, i, "unknown status code");
+            return bad_item(err, i, "unknown status code");
         }
         if (it->status && it->status->code != COMMON_OK) {
             item->code = (enum common_code)it->status->code;
@@ -388,15 +415,12 @@ enum common_code proto_step_result_decode(const struct proto_message *message, u
             if (detail && detail->n_workers > 0)
                 snprintf(item->worker, sizeof item->worker, "%s", detail->workers[0]);
         }
-        item->cover_tokens = it->cover_tokens;
-        item->cover_sum = it->cover_sum;
-        item->appends = it->appends;
-        item->digest = it->digest;
+        copy_result_item(it, item);
     }
     for (size_t i = 0; i < from->n_traces; i++) {
         const Banyan__Pb__WorkerTrace *it = from->traces[i];
         struct proto_trace *trace = &result->traces[result->n_traces++];
-        *trace = (struct proto_trace){it->rank, it->queue_ns, it->compute_ns, it->wait_ns, it->tokens, 0, ""};
+        copy_trace(it, trace);
         if (!copy_name(trace->worker, it->worker)) {
             proto_step_result_free(result);
             return common_error_set(err, COMMON_INVALID_ARGUMENT,
@@ -408,8 +432,7 @@ enum common_code proto_step_result_decode(const struct proto_message *message, u
         result->tensor_bytes[i] = message->tensors[i].bytes;
     }
     result->n_tensors = (uint32_t)message->n_tensors;
-    result->generation = from->generation;
-    result->joined = from->joined;
+    copy_result(from, result);
     result->blob = common_blob_ref(message->blob);
     *out = result;
     return COMMON_OK;
@@ -421,6 +444,16 @@ struct item_messages {
     Banyan__Pb__Detail detail, *detail_list[1];
     char *worker_list[1];
 };
+
+static void pack_result(const struct proto_step_result *from, Banyan__Pb__StepReply *to)
+{
+    RESULT_FIELDS(COPY)
+}
+
+static void pack_result_item(const struct proto_step_result_item *from, Banyan__Pb__StepItemResult *to)
+{
+    RESULT_ITEM_FIELDS(COPY)
+}
 
 void proto_step_reply(struct proto_request *request, const struct proto_step_result *result,
                       proto_done_fn sent, void *sent_arg)
@@ -444,10 +477,7 @@ void proto_step_reply(struct proto_request *request, const struct proto_step_res
         struct item_messages *to = &items[i];
         item_list[i] = &to->result;
         banyan__pb__step_item_result__init(&to->result);
-        to->result.cover_tokens = from->cover_tokens;
-        to->result.cover_sum = from->cover_sum;
-        to->result.appends = from->appends;
-        to->result.digest = from->digest;
+        pack_result_item(from, &to->result);
         if (from->code == COMMON_OK)
             continue;
         banyan__pb__status__init(&to->status);
@@ -467,22 +497,17 @@ void proto_step_reply(struct proto_request *request, const struct proto_step_res
     }
     for (uint32_t i = 0; i < n_traces; i++) {
         const struct proto_trace *from = &result->traces[i];
-        trace_list[i] = &traces[i];
-        banyan__pb__worker_trace__init(&traces[i]);
-        traces[i].worker = (char *)from->worker;
-        traces[i].rank = from->rank;
-        traces[i].queue_ns = from->queue_ns;
-        traces[i].compute_ns = from->compute_ns;
-        traces[i].wait_ns = from->wait_ns;
-        traces[i].tokens = from->tokens;
+        Banyan__Pb__WorkerTrace *to = trace_list[i] = &traces[i];
+        banyan__pb__worker_trace__init(to);
+        to->worker = (char *)from->worker;
+        TRACE_FIELDS(COPY)
     }
     Banyan__Pb__StepReply reply = BANYAN__PB__STEP_REPLY__INIT;
     reply.n_items = n;
     reply.items = item_list;
     reply.n_traces = n_traces;
     reply.traces = trace_list;
-    reply.generation = result->generation;
-    reply.joined = result->joined;
+    pack_result(result, &reply);
     struct common_slice slices[2];
     struct proto_tensor_out tensors[2];
     assert(result->n_tensors <= 2);

@@ -11,14 +11,8 @@
 
 #include "common/blob.h"
 #include "common/status.h"
+#include "proto/limits.h"
 #include "proto/rpc.h"
-
-#define PROTO_STEP_ITEMS_MAX   4096
-#define PROTO_STEP_HOLDERS_MAX 16
-#define PROTO_STEP_ROWS_MAX    4096
-#define PROTO_STEP_DETAILS_MAX 4
-
-#define PROTO_COLLECTIVE_ID_MAX 128 // bytes
 
 struct proto_append_run {
     uint64_t chunk;

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The calling end over stream sockets: connects, says hello, sends calls, connects again after a loss.
 //
-//   BACKOFF --timer--> LOOKUP (names only) --> CONNECTING --> HELLO --> PROOF --> READY
-//      ^________________________any loss or refusal______________________________|
+//     ┌────────────────────timer─────────────────────┐
+//     │                                              ▼
+//   BACKOFF ──timer, a name──▶ LOOKUP ──────▶ CONNECTING ──▶ HELLO ──▶ PROOF ──▶ READY
+//     ▲ │ ▲                      │                │            │         │         │
+//     │ └─┘ cannot try           │                │            │         │         │
+//     └──────────────────────────┴────────────────┴────────────┴─────────┴─────────┘
+//                               loss, refusal, no answer in time
 #include <assert.h>
 #include <errno.h>
 #include <event2/dns.h>
@@ -45,6 +50,27 @@ struct stream_channel {
     struct proto_scratch scratch;
 };
 
+static void channel_assert(const struct stream_channel *s)
+{
+    assert((s->io != NULL) == (s->state >= STATE_HELLO));
+    assert(!s->lookup || s->state == STATE_LOOKUP);
+}
+
+static void channel_move(struct stream_channel *s, enum channel_state to)
+{
+    static const bool allowed[6][6] = {
+        [STATE_BACKOFF] = {[STATE_BACKOFF] = true, [STATE_LOOKUP] = true, [STATE_CONNECTING] = true},
+        [STATE_LOOKUP] = {[STATE_BACKOFF] = true, [STATE_CONNECTING] = true},
+        [STATE_CONNECTING] = {[STATE_BACKOFF] = true, [STATE_HELLO] = true},
+        [STATE_HELLO] = {[STATE_BACKOFF] = true, [STATE_PROOF] = true},
+        [STATE_PROOF] = {[STATE_BACKOFF] = true, [STATE_READY] = true},
+        [STATE_READY] = {[STATE_BACKOFF] = true},
+    };
+    assert(allowed[s->state][to]);
+    s->state = to;
+    channel_assert(s);
+}
+
 static void try_connect(struct stream_channel *s);
 
 // Everything that a failed try or a lost link leaves, and the next try.
@@ -59,7 +85,7 @@ static void retreat(struct stream_channel *s, enum common_code code, const char 
     }
     struct proto_link *io = s->io;
     s->io = NULL;
-    s->state = STATE_BACKOFF;
+    channel_move(s, STATE_BACKOFF);
     common_timer_start(s->timer, s->backoff_ns, false);
     s->backoff_ns = s->backoff_ns * 2 < BACKOFF_MAX_NS ? s->backoff_ns * 2 : BACKOFF_MAX_NS;
     if (!s->logged && before != STATE_READY && code != COMMON_UNAVAILABLE) {
@@ -116,16 +142,18 @@ static enum common_code take_hello(struct stream_channel *s, const Banyan__Pb__L
     uint8_t mac[COMMON_MAC_BYTES];
     const char *token = NULL;
     if (proto_role_is_daemon(channel->role)) {
-        proto_hello_proof(&channel->secret, &s->hello, false, mac);
+        if (!proto_hello_proof(&channel->secret, &s->hello, false, mac))
+            return common_error_set(err, COMMON_UNAVAILABLE, "out of memory for a proof");
         if (reply->proof.len != sizeof mac || !common_bytes_equal(reply->proof.data, mac, sizeof mac))
             return common_error_set(err, COMMON_UNAUTHENTICATED,
                                     "the server does not know this cluster's secret");
-        proto_hello_proof(&channel->secret, &s->hello, true, mac);
+        if (!proto_hello_proof(&channel->secret, &s->hello, true, mac))
+            return common_error_set(err, COMMON_UNAVAILABLE, "out of memory for a proof");
         proof.proof = (ProtobufCBinaryData){sizeof mac, mac};
     } else if (channel->has_token) {
         token = channel->token;
     }
-    s->state = STATE_PROOF;
+    channel_move(s, STATE_PROOF);
     if (!send_hello(s, BANYAN__PB__METHOD__METHOD_LINK_PROOF, &proof.base, token))
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a hello");
     return COMMON_OK;
@@ -134,7 +162,7 @@ static enum common_code take_hello(struct stream_channel *s, const Banyan__Pb__L
 static void become_ready(struct stream_channel *s)
 {
     struct proto_channel *channel = s->channel;
-    s->state = STATE_READY;
+    channel_move(s, STATE_READY);
     s->backoff_ns = BACKOFF_MIN_NS;
     s->logged = false;
     common_timer_stop(s->timer);
@@ -236,7 +264,6 @@ static void begin_hello(struct stream_channel *s)
 {
     struct proto_channel *channel = s->channel;
     int fd = s->fd, one = 1;
-    s->state = STATE_BACKOFF; // the descriptor has gone to the link, or is closed here
     if (s->endpoint.kind == PROTO_ENDPOINT_TCP) {
         int idle = 15, interval = 5, count = 3;
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
@@ -247,13 +274,15 @@ static void begin_hello(struct stream_channel *s)
     }
     s->io = proto_link_new(channel->loop, fd, &link_ops, s);
     if (!s->io) {
-        close(fd);
         retreat(s, COMMON_UNAVAILABLE, "out of memory for a link");
         return;
     }
-    s->state = STATE_HELLO;
+    channel_move(s, STATE_HELLO);
     s->hello.dial_role = channel->role;
-    common_random(s->hello.dial_nonce, PROTO_NONCE_BYTES);
+    if (!common_random(s->hello.dial_nonce, PROTO_NONCE_BYTES)) {
+        proto_link_fail(s->io, COMMON_UNAVAILABLE, "the system gives no random bytes for a hello");
+        return;
+    }
     Banyan__Pb__LinkHelloRequest hello = BANYAN__PB__LINK_HELLO_REQUEST__INIT;
     hello.version = PROTO_VERSION;
     hello.role = (Banyan__Pb__Role)channel->role;
@@ -285,17 +314,17 @@ static void connect_to(struct stream_channel *s, const struct sockaddr *address,
 {
     s->fd = socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (s->fd < 0) {
-        s->state = STATE_BACKOFF;
         retreat(s, COMMON_UNAVAILABLE, "no descriptor for a socket");
         return;
     }
-    s->state = STATE_CONNECTING;
+    channel_move(s, STATE_CONNECTING);
     event_assign(&s->connect_event, common_loop_base(s->channel->loop), s->fd, EV_WRITE, on_connect, s);
     common_timer_start(s->timer, PROTO_HELLO_NS, false);
     if (connect(s->fd, address, len) == 0) {
         begin_hello(s);
     } else if (errno == EINPROGRESS) {
-        event_add(&s->connect_event, NULL);
+        if (event_add(&s->connect_event, NULL) != 0)
+            retreat(s, COMMON_UNAVAILABLE, "out of memory for a connection");
     } else { // a full backlog of a unix socket (EAGAIN) is tried again as well
         char text[96];
         snprintf(text, sizeof text, "cannot connect: %s", strerrordesc_np(errno));
@@ -314,7 +343,6 @@ static void on_lookup(int result, struct evutil_addrinfo *found, void *arg)
         char text[300];
         snprintf(text, sizeof text, "cannot find the address of '%.150s': %s", s->endpoint.host,
                  evutil_gai_strerror(result));
-        s->state = STATE_BACKOFF;
         retreat(s, COMMON_UNAVAILABLE, text);
     } else {
         connect_to(s, found->ai_addr, (socklen_t)found->ai_addrlen);
@@ -337,7 +365,7 @@ static void look_up(struct stream_channel *s)
                                     .ai_flags = EVUTIL_AI_ADDRCONFIG};
     char port[8];
     snprintf(port, sizeof port, "%u", s->endpoint.port);
-    s->state = STATE_LOOKUP;
+    channel_move(s, STATE_LOOKUP);
     common_timer_start(s->timer, PROTO_HELLO_NS, false);
     s->alive_in_lookup = true;
     struct evdns_getaddrinfo_request *lookup =
@@ -425,7 +453,7 @@ static void stream_close(struct proto_channel *channel)
 static bool stream_ready(const struct proto_channel *channel)
 {
     const struct stream_channel *s = channel->state;
-    return s && s->state == STATE_READY && !s->io->failed;
+    return s && s->state == STATE_READY && proto_link_works(s->io);
 }
 
 static enum common_code stream_send(struct proto_channel *channel, struct proto_pending *call,

@@ -13,7 +13,7 @@ bool proto_role_is_daemon(uint32_t role)
 }
 
 // The two labels keep one side's proof from being sent back as the other's.
-void proto_hello_proof(const struct common_secret *secret, const struct proto_hello *hello, bool by_dialler,
+bool proto_hello_proof(const struct common_secret *secret, const struct proto_hello *hello, bool by_dialler,
                        uint8_t out[COMMON_MAC_BYTES])
 {
     const char *label = by_dialler ? "banyan dial" : "banyan accept";
@@ -25,5 +25,5 @@ void proto_hello_proof(const struct common_secret *secret, const struct proto_he
         {&dial_role, sizeof dial_role},
         {&accept_role, sizeof accept_role},
     };
-    common_mac(secret, parts, sizeof parts / sizeof *parts, out);
+    return common_mac(secret, parts, sizeof parts / sizeof *parts, out);
 }

@@ -18,7 +18,7 @@ struct proto_hello {
 };
 
 bool proto_role_is_daemon(uint32_t role);
-void proto_hello_proof(const struct common_secret *secret, const struct proto_hello *hello, bool by_dialler,
-                       uint8_t out[COMMON_MAC_BYTES]);
+bool proto_hello_proof(const struct common_secret *secret, const struct proto_hello *hello, bool by_dialler,
+                       uint8_t out[COMMON_MAC_BYTES]); // false: out of memory
 
 #endif

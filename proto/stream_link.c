@@ -18,18 +18,38 @@ enum {
     IOV_ROUND = 256,       // pieces a write: bounded by IOV_MAX
 };
 
+static void link_assert(const struct proto_link *link)
+{
+    assert(link->state == PROTO_LINK_CLOSED || link->in);
+    assert(link->state != PROTO_LINK_FAILED || link->failed_code != COMMON_OK);
+}
+
+static void link_move(struct proto_link *link, enum proto_link_state to)
+{
+    static const bool allowed[4][4] = {
+        [PROTO_LINK_OPEN] =
+            {[PROTO_LINK_PAUSED] = true, [PROTO_LINK_FAILED] = true, [PROTO_LINK_CLOSED] = true},
+        [PROTO_LINK_PAUSED] =
+            {[PROTO_LINK_OPEN] = true, [PROTO_LINK_FAILED] = true, [PROTO_LINK_CLOSED] = true},
+        [PROTO_LINK_FAILED] = {[PROTO_LINK_CLOSED] = true},
+    };
+    assert(allowed[link->state][to]);
+    link->state = to;
+    link_assert(link);
+}
+
 static void link_unref(struct proto_link *link)
 {
     assert(link->refs > 0);
     if (--link->refs > 0)
         return;
-    assert(link->closed);
+    assert(link->state == PROTO_LINK_CLOSED);
     free(link);
 }
 
-static void kick(struct proto_link *link)
+static void link_kick(struct proto_link *link)
 {
-    if (link->kicked || link->closed)
+    if (link->kicked || link->state == PROTO_LINK_CLOSED)
         return;
     link->kicked = true;
     event_active(&link->kick_event, EV_TIMEOUT, 1);
@@ -37,14 +57,14 @@ static void kick(struct proto_link *link)
 
 void proto_link_fail(struct proto_link *link, enum common_code code, const char *text)
 {
-    if (link->failed || link->closed)
+    if (!proto_link_works(link))
         return;
-    link->failed = true;
     link->failed_code = code;
+    link_move(link, PROTO_LINK_FAILED);
     snprintf(link->failed_text, sizeof link->failed_text, "%s", text);
     event_del(&link->read_event);
     event_del(&link->write_event);
-    kick(link);
+    link_kick(link);
 }
 
 // ---- writing --------------------------------------------------------------------------------------------
@@ -106,7 +126,7 @@ static void on_writable(evutil_socket_t fd, short what, void *arg)
     (void)what;
     struct proto_link *link = arg;
     link->refs++;
-    while (!proto_list_empty(&link->outs) && !link->failed && !link->closed) {
+    while (!proto_list_empty(&link->outs) && proto_link_works(link)) {
         struct proto_link_out *out = proto_list_entry(link->outs.next, struct proto_link_out, link);
         size_t before = out->left;
         bool alive = write_some(link, out->gather->iov, out->gather->n, &out->next, &out->left);
@@ -119,10 +139,9 @@ static void on_writable(evutil_socket_t fd, short what, void *arg)
             break;
         out_free(link, out); // its callback may close the link
     }
-    if (!link->closed && proto_list_empty(&link->outs)) {
+    if (link->state != PROTO_LINK_CLOSED && proto_list_empty(&link->outs))
         event_del(&link->write_event);
-    }
-    if (!link->closed && link->paused)
+    if (link->state == PROTO_LINK_PAUSED)
         proto_link_resume(link);
     link_unref(link);
 }
@@ -131,7 +150,7 @@ bool proto_link_send(struct proto_link *link, struct proto_gather *gather, proto
                      struct proto_link_out **owner)
 {
     size_t next = 0, left = gather->bytes, total = gather->bytes;
-    if (link->closed || link->failed) {
+    if (!proto_link_works(link)) {
         if (sent)
             sent(sent_arg);
         return true; // it goes where the link goes
@@ -181,7 +200,8 @@ bool proto_link_send(struct proto_link *link, struct proto_gather *gather, proto
         *owner = out;
     if (first) {
         link->wrote_ns = common_clock_ns();
-        event_add(&link->write_event, NULL);
+        if (event_add(&link->write_event, NULL) != 0)
+            proto_link_fail(link, COMMON_RESOURCE_EXHAUSTED, "out of memory to wait for a socket");
     }
     link->out_bytes += left;
     proto_list_push(&link->outs, &out->link);
@@ -193,7 +213,7 @@ bool proto_link_out_detach(struct proto_link *link, struct proto_link_out *out)
     out->owner = NULL;
     if (!out->started) {
         out_free(link, out);
-        if (proto_list_empty(&link->outs) && !link->failed && !link->closed)
+        if (proto_list_empty(&link->outs) && proto_link_works(link))
             event_del(&link->write_event);
         return false;
     }
@@ -248,15 +268,19 @@ static bool make_room(struct proto_link *link, size_t need)
     return true;
 }
 
-static bool deliver(struct proto_link *link, const struct proto_prefix *prefix, struct common_blob *blob,
-                    size_t offset, bool oversize)
+static bool deliver_frame(struct proto_link *link, const struct proto_prefix *prefix,
+                          struct common_blob *blob, size_t offset, bool oversize)
 {
-    struct common_error err = {.message = "the peer sent a frame that this end does not take"};
+    struct common_error err = {.code = COMMON_INVALID_ARGUMENT,
+                               .message = "the peer sent a frame that this end does not take"};
     bool (*take)(void *, const struct proto_prefix *, struct common_blob *, size_t, struct common_error *) =
         oversize ? link->ops->oversize : link->ops->frame;
     if (take(link->owner, prefix, blob, offset, &err))
         return true;
-    proto_link_fail(link, COMMON_INVALID_ARGUMENT, err.message);
+    // Without memory for it the frame is lost, and the link with it; the next link is as good as any.
+    proto_link_fail(link,
+                    err.code == COMMON_RESOURCE_EXHAUSTED ? COMMON_UNAVAILABLE : COMMON_INVALID_ARGUMENT,
+                    err.message);
     return false;
 }
 
@@ -273,7 +297,7 @@ static bool parse_one(struct proto_link *link)
     if (have < PROTO_PREFIX_BYTES)
         return false;
     if (link->ops->may_read && !link->ops->may_read(link->owner)) {
-        link->paused = true;
+        link_move(link, PROTO_LINK_PAUSED);
         event_del(&link->read_event);
         return false;
     }
@@ -304,7 +328,7 @@ static bool parse_one(struct proto_link *link)
         link->in_start += total;
         if (oversize)
             link->skip = (prefix.payload_len + 63) & ~UINT64_C(63);
-        bool go = deliver(link, &prefix, blob, at, oversize);
+        bool go = deliver_frame(link, &prefix, blob, at, oversize);
         common_blob_unref(blob);
         return go;
     }
@@ -331,10 +355,10 @@ static void parse_all(struct proto_link *link)
     if (link->in_parse)
         return; // a callback resumed the link: the loop below goes on
     link->in_parse = true;
-    while (!link->closed && !link->failed && !link->paused && !link->big && parse_one(link))
+    while (link->state == PROTO_LINK_OPEN && !link->big && parse_one(link))
         continue;
     link->in_parse = false;
-    if (link->closed || link->failed || link->in_start != link->in_end)
+    if (!proto_link_works(link) || link->in_start != link->in_end)
         return;
     size_t front =
         (size_t)(-link->skip & 63); // the next frame starts aligned also behind bytes that are skipped
@@ -376,7 +400,7 @@ static size_t read_some(struct proto_link *link, void *to, size_t len)
 static void read_big(struct proto_link *link)
 {
     size_t round = 0;
-    while (link->big && round < BIG_ROUND && !link->failed) {
+    while (link->big && round < BIG_ROUND && proto_link_works(link)) {
         size_t want = link->big_len - link->big_have;
         size_t got = read_some(link, link->big->data + link->big_have, want);
         if (got == 0)
@@ -388,7 +412,7 @@ static void read_big(struct proto_link *link)
         struct common_blob *blob = link->big;
         struct proto_prefix prefix = link->big_prefix;
         link->big = NULL;
-        deliver(link, &prefix, blob, 0, false);
+        deliver_frame(link, &prefix, blob, 0, false);
         common_blob_unref(blob);
     }
 }
@@ -407,7 +431,7 @@ static void on_readable(evutil_socket_t fd, short what, void *arg)
         link->in_end += got;
         if (got > 0 || room == 0)
             parse_all(link);
-        if (link->big && !link->closed && !link->failed)
+        if (link->big && proto_link_works(link))
             read_big(link);
     }
     link_unref(link);
@@ -420,26 +444,29 @@ static void on_kick(evutil_socket_t fd, short what, void *arg)
     struct proto_link *link = arg;
     link->refs++;
     link->kicked = false;
-    if (link->failed && !link->closed)
+    if (link->state == PROTO_LINK_FAILED)
         link->ops->failed(link->owner, link->failed_code, link->failed_text);
-    else if (!link->closed && !link->paused)
+    else if (link->state == PROTO_LINK_OPEN)
         parse_all(link);
     link_unref(link);
 }
 
 void proto_link_resume(struct proto_link *link)
 {
-    if (!link->paused || link->closed || link->failed)
+    if (link->state != PROTO_LINK_PAUSED)
         return;
-    link->paused = false;
-    event_add(&link->read_event, NULL);
-    kick(link); // for what lies in the buffer already
+    if (event_add(&link->read_event, NULL) != 0) {
+        proto_link_fail(link, COMMON_RESOURCE_EXHAUSTED, "out of memory to wait for a socket");
+        return;
+    }
+    link_move(link, PROTO_LINK_OPEN);
+    link_kick(link); // for what lies in the buffer already
 }
 
 bool proto_link_stalls(const struct proto_link *link, uint64_t since_ns)
 {
     bool half_read = link->big || link->skip > 0 || link->in_end > link->in_start;
-    return (half_read && !link->paused && link->read_ns < since_ns) ||
+    return (half_read && link->state != PROTO_LINK_PAUSED && link->read_ns < since_ns) ||
            (!proto_list_empty(&link->outs) && link->wrote_ns < since_ns);
 }
 
@@ -468,7 +495,11 @@ struct proto_link *proto_link_new(struct common_loop *loop, int fd, const struct
     event_assign(&link->read_event, base, fd, EV_READ | EV_PERSIST, on_readable, link);
     event_assign(&link->write_event, base, fd, EV_WRITE | EV_PERSIST, on_writable, link);
     event_assign(&link->kick_event, base, -1, 0, on_kick, link);
-    event_add(&link->read_event, NULL);
+    if (event_add(&link->read_event, NULL) != 0) {
+        common_blob_unref(link->in);
+        free(link);
+        return NULL;
+    }
     return link;
 }
 
@@ -492,9 +523,9 @@ bool proto_link_set_limits(struct proto_link *link, uint32_t header_max, uint64_
 
 void proto_link_close(struct proto_link *link)
 {
-    if (link->closed)
+    if (link->state == PROTO_LINK_CLOSED)
         return;
-    link->closed = true;
+    link_move(link, PROTO_LINK_CLOSED);
     event_del(&link->read_event);
     event_del(&link->write_event);
     event_del(&link->kick_event);

@@ -3,9 +3,16 @@
 // small frames are used in place; big frames are read straight into a blob of their own. Writes go out at
 // once on the caller's stack and wait only when the socket is full.
 //
-//   open --failure, end of file, garbage--> failed --kick (next turn of the loop)--> owner's `failed`
-//    |                                        |                                          |
-//    \______________________________stream_link_close____________________________________/---> closed
+//            may_read says no
+//     OPEN ◀─────────────────▶ PAUSED
+//      │    proto_link_resume    │
+//      │                         │   failure, end of file, garbage
+//      ├────────────┬────────────┘
+//      │            ▼
+//      │          FAILED: the owner's `failed` comes in the next turn of the loop
+//      │            │
+//      ▼            ▼            proto_link_close, from each of them
+//     CLOSED: nothing comes any more
 #ifndef PROTO_STREAM_LINK_H
 #define PROTO_STREAM_LINK_H
 
@@ -54,12 +61,15 @@ struct proto_link_out {
     struct proto_link_out **owner; // cleared when this goes
 };
 
+enum proto_link_state { PROTO_LINK_OPEN, PROTO_LINK_PAUSED, PROTO_LINK_FAILED, PROTO_LINK_CLOSED };
+
 struct proto_link {
     const struct proto_link_ops *ops;
     void *owner;
     int fd;
     unsigned refs;
-    bool closed, failed, paused, in_parse, kicked;
+    enum proto_link_state state;
+    bool in_parse, kicked; // a loop over frames is on the stack; a turn of its own is asked for
     enum common_code failed_code;
     char failed_text[COMMON_ERROR_BYTES];
     struct event read_event, write_event, kick_event;
@@ -78,6 +88,12 @@ struct proto_link {
     size_t out_bytes;
     uint64_t wrote_ns; // when bytes last went, for readers that stall
 };
+
+// Frames still go in and out.
+static inline bool proto_link_works(const struct proto_link *link)
+{
+    return link->state == PROTO_LINK_OPEN || link->state == PROTO_LINK_PAUSED;
+}
 
 // Takes over fd (non-blocking, connected). Limits are those of the hello until proto_link_set_limits. NULL:
 // out of memory (fd stays the caller's).

@@ -30,17 +30,24 @@ enum {
     BUCKETS_MIN = 64,
 };
 
-// One accepted link.
-//   HELLO --right hello--> PROOF --right proof--> READY;  anything else --> closed
-enum link_state { LINK_HELLO, LINK_PROOF, LINK_READY };
+// One accepted link:
+//
+//     HELLO ──right hello──▶ PROOF ──right proof──▶ READY
+//       │                      │                      │
+//       ├──────────────────────┘ anything else        │
+//       ▼                                             │
+//     REFUSED: closed once the answer is out          │
+//       │                                             │
+//       ▼          lost, garbage, from each of them   ▼
+//     CLOSED ◀────────────────────────────────────────┘
+enum link_state { LINK_HELLO, LINK_PROOF, LINK_READY, LINK_REFUSED, LINK_CLOSED };
 
 struct server_link {
     struct proto_list link; // in server->links
     struct proto_server *server;
-    struct proto_link *io; // NULL once closed
+    struct proto_link *io; // NULL: CLOSED
     unsigned refs;         // the list, and each request
     enum link_state state;
-    bool closing; // refused: closed when the answer is out
     uint64_t id, since_ns;
     uint32_t role;
     struct proto_hello hello;
@@ -50,6 +57,24 @@ struct server_link {
     char address[80];
     char peer[256];
 };
+
+static void link_assert(const struct server_link *link)
+{
+    assert((link->io == NULL) == (link->state == LINK_CLOSED));
+}
+
+static void link_move(struct server_link *link, enum link_state to)
+{
+    static const bool allowed[5][5] = {
+        [LINK_HELLO] = {[LINK_PROOF] = true, [LINK_REFUSED] = true, [LINK_CLOSED] = true},
+        [LINK_PROOF] = {[LINK_READY] = true, [LINK_REFUSED] = true, [LINK_CLOSED] = true},
+        [LINK_READY] = {[LINK_CLOSED] = true},
+        [LINK_REFUSED] = {[LINK_CLOSED] = true},
+    };
+    assert(allowed[link->state][to]);
+    link->state = to;
+    link_assert(link);
+}
 
 static void server_link_unref(struct server_link *link)
 {
@@ -63,11 +88,13 @@ static void server_link_unref(struct server_link *link)
 // Ends the link: its requests' callers are gone.
 static void server_link_close(struct server_link *link)
 {
-    if (!link->io)
+    if (link->state == LINK_CLOSED)
         return;
     struct proto_server *server = link->server;
     struct proto_link *io = link->io;
+    bool was_ready = link->state == LINK_READY;
     link->io = NULL;
+    link_move(link, LINK_CLOSED);
     proto_list_remove(&link->link);
     server->n_links--;
     proto_link_close(io);
@@ -78,7 +105,7 @@ static void server_link_close(struct server_link *link)
         proto_list_remove(&request->link);
         proto_request_cancel(request);
     }
-    if (link->state == LINK_READY && server->link_closed && !server->closed)
+    if (was_ready && server->link_closed && !server->closed)
         server->link_closed(server->arg, link->id);
     server_link_unref(link);
 }
@@ -90,7 +117,7 @@ static struct proto_request **bucket(struct server_link *link, uint64_t id)
     return &link->buckets[common_mix64(id) & (link->n_buckets - 1)];
 }
 
-static struct proto_request *find(struct server_link *link, uint64_t id)
+static struct proto_request *request_find(struct server_link *link, uint64_t id)
 {
     struct proto_request *request = link->n_buckets ? *bucket(link, id) : NULL;
     while (request && request->id != id)
@@ -98,7 +125,7 @@ static struct proto_request *find(struct server_link *link, uint64_t id)
     return request;
 }
 
-static bool insert(struct server_link *link, struct proto_request *request)
+static bool request_insert(struct server_link *link, struct proto_request *request)
 {
     if (link->n_requests >= link->n_buckets) {
         uint32_t n = link->n_buckets ? link->n_buckets * 2 : BUCKETS_MIN;
@@ -125,7 +152,7 @@ static bool insert(struct server_link *link, struct proto_request *request)
     return true;
 }
 
-static void take_out(struct server_link *link, struct proto_request *request)
+static void request_take_out(struct server_link *link, struct proto_request *request)
 {
     struct proto_request **at = bucket(link, request->id);
     while (*at && *at != request)
@@ -142,7 +169,7 @@ static void send_reply(struct proto_request *request, struct proto_gather *gathe
 {
     struct server_link *link = request->transport;
     if (link->n_buckets)
-        take_out(link, request);
+        request_take_out(link, request);
     if (!link->io || !gather) {
         if (sent)
             sent(sent_arg);
@@ -164,7 +191,6 @@ static struct proto_request *request_new(struct server_link *link, struct proto_
     request->send = send_reply;
     request->transport = link;
     request->peer = link->peer;
-    request->link_id = link->id;
     request->role = link->role;
     link->refs++;
     return request;
@@ -181,7 +207,7 @@ static bool bytes_are(const ProtobufCBinaryData *data, const uint8_t *want, size
 static void refuse_link(struct server_link *link, struct proto_request *request, enum common_code code,
                         const char *why)
 {
-    link->closing = true;
+    link_move(link, LINK_REFUSED);
     proto_request_refuse(request, code, why);
 }
 
@@ -211,7 +237,10 @@ static void on_hello(struct server_link *link, struct proto_request *request)
     link->hello.dial_role = link->role;
     link->hello.accept_role = server->role;
     memcpy(link->hello.dial_nonce, hello->nonce.data, PROTO_NONCE_BYTES);
-    common_random(link->hello.accept_nonce, PROTO_NONCE_BYTES);
+    if (!common_random(link->hello.accept_nonce, PROTO_NONCE_BYTES)) {
+        refuse_link(link, request, COMMON_UNAVAILABLE, "the system gives no random bytes for a hello");
+        return;
+    }
     // The peer's name is for logs: only what prints.
     char name[129];
     snprintf(name, sizeof name, "%s", hello->name);
@@ -226,10 +255,13 @@ static void on_hello(struct server_link *link, struct proto_request *request)
     reply.nonce = (ProtobufCBinaryData){PROTO_NONCE_BYTES, link->hello.accept_nonce};
     reply.name = server->name;
     if (daemon) {
-        proto_hello_proof(&server->secret, &link->hello, false, proof);
+        if (!proto_hello_proof(&server->secret, &link->hello, false, proof)) {
+            refuse_link(link, request, COMMON_RESOURCE_EXHAUSTED, "out of memory for a proof");
+            return;
+        }
         reply.proof = (ProtobufCBinaryData){sizeof proof, proof};
     }
-    link->state = LINK_PROOF;
+    link_move(link, LINK_PROOF);
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
 
@@ -239,7 +271,10 @@ static void on_proof(struct server_link *link, struct proto_request *request)
     const Banyan__Pb__LinkProofRequest *proof = (const Banyan__Pb__LinkProofRequest *)request->message->body;
     if (proto_role_is_daemon(link->role)) {
         uint8_t want[COMMON_MAC_BYTES];
-        proto_hello_proof(&server->secret, &link->hello, true, want);
+        if (!proto_hello_proof(&server->secret, &link->hello, true, want)) {
+            refuse_link(link, request, COMMON_RESOURCE_EXHAUSTED, "out of memory for a proof");
+            return;
+        }
         if (!bytes_are(&proof->proof, want, sizeof want)) {
             refuse_link(link, request, COMMON_UNAUTHENTICATED,
                         "the dialler does not know the cluster secret");
@@ -254,7 +289,7 @@ static void on_proof(struct server_link *link, struct proto_request *request)
         refuse_link(link, request, COMMON_RESOURCE_EXHAUSTED, "out of memory for a link");
         return;
     }
-    link->state = LINK_READY;
+    link_move(link, LINK_READY);
     Banyan__Pb__LinkProofReply reply = BANYAN__PB__LINK_PROOF_REPLY__INIT;
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
@@ -271,7 +306,7 @@ static bool take_frame(struct server_link *link, const struct proto_prefix *pref
                        size_t offset, bool oversize, struct common_error *err)
 {
     struct proto_server *server = link->server;
-    if (link->closing || prefix->kind == PROTO_FRAME_REPLY)
+    if (link->state == LINK_REFUSED || prefix->kind == PROTO_FRAME_REPLY)
         return fail_frame(err, "a frame after a refusal, or an answer to nothing");
     struct proto_prefix as_is = *prefix;
     if (oversize)
@@ -285,7 +320,7 @@ static bool take_frame(struct server_link *link, const struct proto_prefix *pref
         proto_message_release(&server->pool, message);
         if (link->state != LINK_READY || method != BANYAN__PB__METHOD__METHOD_CANCEL)
             return fail_frame(err, "an unknown one-way frame");
-        struct proto_request *request = find(link, id);
+        struct proto_request *request = request_find(link, id);
         if (request)
             proto_request_cancel(request);
         return true;
@@ -308,7 +343,7 @@ static bool take_frame(struct server_link *link, const struct proto_prefix *pref
             on_proof(link, request);
         return true;
     }
-    if (find(link, request->id)) {
+    if (request_find(link, request->id)) {
         proto_request_fail(request, COMMON_INVALID_ARGUMENT, "another request with this id is being served",
                            NULL, 0);
         return fail_frame(err, "two requests with one id");
@@ -320,7 +355,7 @@ static bool take_frame(struct server_link *link, const struct proto_prefix *pref
         proto_request_refuse(request, COMMON_RESOURCE_EXHAUSTED, text);
         return true;
     }
-    if (!insert(link, request)) {
+    if (!request_insert(link, request)) {
         proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "out of memory for a request", NULL, 0);
         return true;
     }
@@ -354,7 +389,7 @@ static void on_failed(void *owner, enum common_code code, const char *text)
 {
     struct server_link *link = owner;
     // A peer that goes is nobody's fault; one that sends nonsense is.
-    if (code != COMMON_UNAVAILABLE && !link->closing)
+    if (code != COMMON_UNAVAILABLE && link->state != LINK_REFUSED)
         proto_server_refused(link->server, link->peer, text);
     server_link_close(link);
 }
@@ -385,7 +420,7 @@ void proto_stream_tick(struct proto_server *server)
     uint64_t now = common_clock_ns(), stall = now > STALL_NS ? now - STALL_NS : 0;
     for (struct proto_list *at = server->links.next; at != &server->links; at = at->next) {
         struct server_link *link = proto_list_entry(at, struct server_link, link);
-        if (link->closing)
+        if (link->state == LINK_REFUSED)
             proto_link_fail(link->io, COMMON_UNAVAILABLE, "refused");
         else if (link->state != LINK_READY && now - link->since_ns > PROTO_HELLO_NS)
             proto_link_fail(link->io, COMMON_DEADLINE_EXCEEDED, "no hello in time");
@@ -473,7 +508,8 @@ static void on_accept(evutil_socket_t fd, short what, void *arg)
 static void on_pause_over(void *arg)
 {
     struct stream_listener *listener = arg;
-    event_add(listener->event, NULL);
+    if (event_add(listener->event, NULL) != 0) // no memory: later
+        common_timer_start(listener->pause, 100 * COMMON_NS_PER_MS, false);
 }
 
 // A socket file that nobody listens on is left over from a killed process.

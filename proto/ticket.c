@@ -19,8 +19,7 @@ size_t proto_ticket_make(const struct common_secret *secret, const struct proto_
     size_t len = banyan__pb__ticket__pack(&pb, out); // six numbers of at most 11 bytes
     assert(len + COMMON_MAC_BYTES <= PROTO_TICKET_MAX);
     struct common_slice part = {out, len};
-    common_mac(secret, &part, 1, out + len);
-    return len + COMMON_MAC_BYTES;
+    return common_mac(secret, &part, 1, out + len) ? len + COMMON_MAC_BYTES : 0;
 }
 
 enum common_code proto_ticket_check(const struct common_secret *secret, const void *data, size_t len,
@@ -31,7 +30,8 @@ enum common_code proto_ticket_check(const struct common_secret *secret, const vo
         return common_error_set(err, COMMON_PERMISSION_DENIED, "%s", denied);
     uint8_t mac[COMMON_MAC_BYTES];
     struct common_slice part = {data, len - COMMON_MAC_BYTES};
-    common_mac(secret, &part, 1, mac);
+    if (!common_mac(secret, &part, 1, mac))
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a ticket's proof");
     if (!common_bytes_equal(mac, (const uint8_t *)data + part.len, sizeof mac))
         return common_error_set(err, COMMON_PERMISSION_DENIED, "%s", denied);
     Banyan__Pb__Ticket *pb = banyan__pb__ticket__unpack(NULL, part.len, data);

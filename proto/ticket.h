@@ -19,12 +19,12 @@ struct proto_ticket {
     uint64_t expires_wall_ns;
 };
 
-// Fills out and returns the bytes used.
+// Fills out and returns the bytes used; 0: out of memory.
 size_t proto_ticket_make(const struct common_secret *secret, const struct proto_ticket *ticket,
                          uint8_t out[PROTO_TICKET_MAX]);
 
 // Checks the MAC in constant time, then the form, then the expiry. PERMISSION_DENIED: not made with this
-// secret; FAILED_PRECONDITION: expired, a new one is needed. What the ticket permits is the caller's to
+// secret; FAILED_PRECONDITION: expired, a new one is needed; RESOURCE_EXHAUSTED: no memory to check it. What the ticket permits is the caller's to
 // compare.
 enum common_code proto_ticket_check(const struct common_secret *secret, const void *data, size_t len,
                                     uint64_t now_wall_ns, struct proto_ticket *out, struct common_error *err);

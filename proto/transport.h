@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What transports and the common part of the RPC layer know of each other. Private to proto/. A transport
-// moves frames; calls, deadlines, limits, roles and dispatch are common. All on the loop's thread unless said
+// moves messages; calls, deadlines, limits, roles and dispatch are common. All on the loop's thread unless said
 // otherwise.
 #ifndef PROTO_TRANSPORT_H
 #define PROTO_TRANSPORT_H
@@ -20,19 +20,26 @@
 
 // ---- calling --------------------------------------------------------------------------------------------
 
-// A call: new -> waiting -> sent -> done, where waiting is skipped when the transport is ready, and done can
-// come from anywhere.
+// A call:
+//
+//     NEW ──transport ready──▶ SENT ──answer──▶ ENDED: its callback has run, or runs
+//      │                       ▲  │               ▲
+//      │        transport ready│  └──deadline, cancel, loss, close
+//      └──it is not──▶ WAITING─┘                  │
+//                         └───────────────────────┘
+enum proto_pending_state { PROTO_CALL_NEW, PROTO_CALL_WAITING, PROTO_CALL_SENT, PROTO_CALL_ENDED };
+
 struct proto_link_out;
 
 struct proto_pending {
     struct proto_list link; // in channel->waiting or channel->sent
     uint64_t id, deadline_ns;
     uint32_t method, heap_at; // place in the deadline heap
-    bool is_sent;
+    enum proto_pending_state state;
     proto_reply_fn done;
     void *arg;
-    struct proto_gather *kept;  // of a waiting call
-    struct proto_link_out *out; // stream: the frame, while it waits for the socket
+    struct proto_gather *kept;  // WAITING: the message
+    struct proto_link_out *out; // stream: the message, while it waits for the socket
     void *context;              // nng: the context that carries it
 };
 
@@ -87,7 +94,7 @@ void proto_channel_unref(struct proto_channel *channel);
 // The transport has become ready: sends what waits.
 void proto_channel_drain(struct proto_channel *channel);
 
-// A reply frame has arrived. false: it cannot be trusted (the transport closes the link). Late ones are
+// A reply has arrived. false: it cannot be trusted (the transport closes the link). Late ones are
 // dropped.
 bool proto_channel_deliver(struct proto_channel *channel, const struct proto_prefix *prefix,
                            struct common_blob *blob, size_t offset, struct common_error *err);
@@ -110,7 +117,7 @@ struct proto_request {
     void *transport;  // stream link or nng context; `send` is the last to use it
     const char *peer; // lives as long as the transport's object
     struct proto_message *message;
-    uint64_t id, deadline_ns, arrived_ns, link_id;
+    uint64_t id, deadline_ns, arrived_ns;
     uint32_t role, method;
     size_t bytes;
     bool cancelled;
@@ -178,7 +185,7 @@ void proto_request_dispatch(struct proto_request *request, bool authentic);
 // The caller does not want it any more.
 void proto_request_cancel(struct proto_request *request);
 
-// Answers a frame that does not become a request.
+// Answers a message that does not become a request.
 void proto_request_refuse(struct proto_request *request, enum common_code code, const char *text);
 
 // The server's bytes_max is reached; links are read again when proto_stream_resume is called for them.

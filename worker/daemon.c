@@ -2,16 +2,13 @@
 #include "worker/daemon.h"
 
 #include <ctype.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/log.h"
+#include "common/daemon.h"
 #include "common/options.h"
 
 #define MEMORY_MIN (UINT64_C(1) << 20)
@@ -29,51 +26,6 @@ static uint64_t free_memory(void) // bytes; what the kernel thinks can be had wi
     if (kib == 0)
         kib = 1024ull * 1024;
     return kib * 1024;
-}
-
-// Makes the directories above a path, for the user alone. What is wrong with them shows when the file is
-// made.
-static void make_parents(const char *path)
-{
-    char dir[4096];
-    if (snprintf(dir, sizeof dir, "%s", path) >= (int)sizeof dir)
-        return;
-    for (char *at = strchr(dir + 1, '/'); at; at = strchr(at + 1, '/')) {
-        *at = '\0';
-        mkdir(dir, 0700);
-        *at = '/';
-    }
-}
-
-static enum common_code default_secret_file(char *out, size_t len, struct common_error *err)
-{
-    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
-    int n;
-    if (state && *state)
-        n = snprintf(out, len, "%s/banyan/cluster.secret", state);
-    else if (home && *home)
-        n = snprintf(out, len, "%s/.local/state/banyan/cluster.secret", home);
-    else
-        return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                "neither XDG_STATE_HOME nor HOME is set: say --secret-file");
-    if (n < 0 || (size_t)n >= len)
-        return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                "the default secret file's path is too long: say --secret-file");
-    make_parents(out);
-    return COMMON_OK;
-}
-
-static enum common_code set_log_level(const char *level, struct common_error *err)
-{
-    static const char *const names[] = {"error", "warn", "info", "debug"};
-    for (int i = 0; level && i < 4; i++)
-        if (strcmp(level, names[i]) == 0) {
-            common_log_set_level((enum common_log_level)i);
-            return COMMON_OK;
-        }
-    return level ? common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                    "--log-level is error, warn, info or debug; try 'banyan-worker --help'")
-                 : COMMON_OK;
 }
 
 // The host's name, and the worker's: HOST-PID, unless given.
@@ -148,100 +100,88 @@ static enum common_code set_device(struct worker_daemon_options *out, const char
 enum common_code worker_daemon_options_parse(int argc, char **argv, struct worker_daemon_options *out,
                                              struct common_error *err)
 {
-    const char *name = NULL, *host = NULL, *secret_file = NULL, *token_file = NULL, *log_level = NULL,
-               *bind = NULL, *numa = NULL, *device = "auto", *module = NULL, *engine = "stream",
-               *engine_module = NULL;
+    const char *name = NULL, *host = NULL, *bind = NULL, *numa = NULL, *device = "auto", *module = NULL,
+               *engine = "stream", *engine_module = NULL;
     uint64_t threads = 0;
     *out = (struct worker_daemon_options){
         .config = {.listen = "tcp://127.0.0.1:0", .edge_listen = "tcp://127.0.0.1:0"}};
     struct worker_config *config = &out->config;
+    struct common_daemon *daemon = &out->daemon;
     const struct common_option options[] = {
         {"coordinator", 'c', COMMON_OPTION_STRING, &config->coordinator, "ENDPOINT",
-         "coordinator to join: tcp://HOST:PORT or unix:///PATH (required)", 0, 0},
-        {"name", 'n', COMMON_OPTION_STRING, &name, "NAME", "name, unique in the cluster (default: HOST-PID)",
+         "The coordinator to join: tcp://HOST:PORT or unix:///PATH. Required.", 0, 0},
+        {"name", 'n', COMMON_OPTION_STRING, &name, "NAME", "Name, unique in the cluster. Default: HOST-PID.",
          0, 0},
         {"host", 0, COMMON_OPTION_STRING, &host, "NAME",
-         "name of this machine: workers with the same one are\nneighbours in the tree (default: the host's "
-         "name)",
+         "Name of this machine: workers with the same one are neighbours in the tree.\n"
+         "Default: the host's name.",
          0, 0},
         {"listen", 'l', COMMON_OPTION_STRING, &config->listen, "ENDPOINT",
-         "where clients put K and V: tcp://, nng+tcp:// or unix://\n(default: tcp://127.0.0.1:0, a free "
-         "port)",
+         "Where clients put K and V: nng+tcp://, tcp:// or unix://, port 0: any.\n"
+         "Default: tcp://127.0.0.1:0.",
          0, 0},
         {"edge-listen", 'e', COMMON_OPTION_STRING, &config->edge_listen, "ENDPOINT",
-         "where the coordinator and other workers dial: tcp:// or unix://\n(default: tcp://127.0.0.1:0, a "
-         "free port)",
+         "Where the coordinator and other workers dial: tcp:// or unix://, port 0: any.\n"
+         "Default: tcp://127.0.0.1:0.",
          0, 0},
-        {"secret-file", 's', COMMON_OPTION_STRING, &secret_file, "FILE",
-         "the cluster's secret, made when absent "
-         "(default:\n${XDG_STATE_HOME:-~/.local/state}/banyan/cluster.secret)",
-         0, 0},
-        {"token-file", 0, COMMON_OPTION_STRING, &token_file, "FILE",
-         "token that clients must present beside their ticket;\nneeded where --listen is no loopback address",
-         0, 0},
+        COMMON_DAEMON_SECRET_OPTION(daemon),
+        COMMON_DAEMON_TOKEN_OPTION(daemon, "What clients must present beside their ticket; needed where\n"
+                                           "--listen is no loopback address. Default: clients need none."),
         {"insecure", 0, COMMON_OPTION_FLAG, &config->insecure, NULL,
-         "let --listen be another address without a token: tickets alone guard it", 0, 0},
+         "Let --listen be another address without a token: tickets alone guard it.", 0, 0},
         {"memory", 'm', COMMON_OPTION_SIZE, &config->memory_bytes, "SIZE",
-         "memory for K, V and what is in flight (default: half of what is free)", MEMORY_MIN,
-         UINT64_C(1) << 50},
+         "Memory for K, V and what is in flight; with a device, of its memory.\n"
+         "Default: half of what is free; of a device, all that is free.",
+         MEMORY_MIN, UINT64_C(1) << 50},
         {"threads", 't', COMMON_OPTION_U64, &threads, "N",
-         "compute threads (default: one for each core that it may use, on one\nNUMA node where there are "
-         "several, and no more than its cgroup's\nprocessor time serves)",
+         "Compute threads. Default: one for each core that it may use, on one NUMA node\n"
+         "where there are several, and no more than its cgroup's processor time serves.",
          1, 256},
         {"bind", 0, COMMON_OPTION_STRING, &bind, "HOW",
-         "where compute threads run: cores (each on a core of its own; workers\nof a host share the cores "
-         "out), none, or auto (cores when there are as\nmany threads as cores, else anywhere on the NUMA "
-         "node)",
+         "Where compute threads run: cores (each on a core of its own; workers of a host\n"
+         "share the cores out), none, or auto (cores when there are as many threads as\n"
+         "cores, else anywhere on the NUMA node). Default: auto.",
          0, 0},
         {"numa", 0, COMMON_OPTION_STRING, &numa, "NODE",
-         "NUMA node for threads and memory: its number, auto (the one that\nthe fewest workers of this host "
-         "took) or none (all; memory is\ninterleaved)",
+         "NUMA node for threads and memory: its number, auto (the one that the fewest\n"
+         "workers of this host took) or none (all; memory is interleaved). Default: auto.",
          0, 0},
         {"device", 0, COMMON_OPTION_STRING, &device, "WHAT",
-         "what holds K and V and computes: cpu, a device as cuda:0, or auto\n(the default: a device where "
-         "there is one, else the processor);\nwith a device, --memory is of its memory (default: what is "
-         "free)",
+         "What holds K and V and computes: cpu, a device as cuda:0, or auto (a device\n"
+         "where there is one, else the processor). Default: auto.",
          0, 0},
         {"device-module", 0, COMMON_OPTION_STRING, &module, "PATH",
-         "module that serves the device (default: banyan-cuda.so beside this\nprogram or in ../lib)", 0, 0},
+         "Module that serves the device. Default: banyan-cuda.so beside this program, in\n"
+         "../lib or in the library folder's banyan/.",
+         0, 0},
         {"engine", 0, COMMON_OPTION_STRING, &engine, "NAME",
-         "how partial results climb the tree where all workers of a plan offer\nit: stream (the default), "
-         "mpi "
-         "(started by mpirun or srun) or nccl\n(with a CUDA device)",
+         "How partial results climb the tree where all workers of a plan offer it: stream,\n"
+         "mpi (started by mpirun or srun) or nccl (with a CUDA device). Default: stream.",
          0, 0},
         {"engine-module", 0, COMMON_OPTION_STRING, &engine_module, "PATH",
-         "module of that engine (default: banyan-NAME.so beside this program or\nin ../lib)", 0, 0},
+         "Module of that engine. Default: banyan-NAME.so, where --device-module looks.", 0, 0},
         {"bandwidth", 0, COMMON_OPTION_SIZE, &config->bandwidth, "SIZE",
-         "bytes of K and V per second to report instead of a measurement", 1, UINT64_C(1) << 50},
-        {"ready-file", 0, COMMON_OPTION_STRING, &out->ready_file, "FILE",
-         "write a line of JSON there once registered: name, endpoint,\nedge_endpoint, pid", 0, 0},
-        {"log-level", 0, COMMON_OPTION_STRING, &log_level, "LEVEL",
-         "error, warn, info or debug (default: info, or BANYAN_LOG)", 0, 0},
-        {NULL, 0, COMMON_OPTION_FLAG, NULL, NULL, NULL, 0, 0},
+         "Bytes of K and V per second to report. Default: measured at the start.", 1, UINT64_C(1) << 50},
+        COMMON_DAEMON_READY_OPTION(daemon, "Written once it has joined: {\"name\": ..., \"endpoint\": ...,\n"
+                                           "\"edge_endpoint\": ..., \"pid\": n}. Default: none."),
+        COMMON_DAEMON_LOG_OPTION(daemon),
+        {NULL, 0, COMMON_OPTION_FLAG, NULL, NULL,
+         "Exit codes: 0 clean, 2 wrong command line, 3 cannot start, 4 the device is lost.", 0, 0},
     };
     const struct common_command command = {
         .program = "banyan-worker",
-        .synopsis = "--coordinator ENDPOINT [options]",
-        .about = "Holds a part of each session's K and V and computes "
-                 "attention over it. Joins the coordinator, and joins again "
-                 "after a lost link. SIGTERM ends it after the steps in hand.\n"
-                 "Exit codes: 0 clean, 2 wrong command line, 3 cannot start, 4 the device is "
-                 "lost. "
-                 "BANYAN_KERNEL chooses the attention kernel.",
+        .synopsis = "--coordinator=ENDPOINT [options]",
+        .about = "Holds a part of each session's K and V and computes attention over it. Joins the\n"
+                 "coordinator, and joins again after a lost link. SIGTERM and SIGINT end it after the steps\n"
+                 "in hand. BANYAN_KERNEL chooses the attention kernel.",
         .options = options};
-    int rest;
-    enum common_code code = common_options_parse(&command, argc, argv, &rest, err);
+    enum common_code code = common_daemon_parse(daemon, &command, argc, argv, err);
     if (code != COMMON_OK)
         return code;
-    if (rest < argc)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "'%.100s' is no option; try 'banyan-worker --help'", argv[rest]);
     if (!config->coordinator)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "--coordinator is needed; try 'banyan-worker --help'");
-    code = set_log_level(log_level, err);
-    if (code == COMMON_OK)
-        code = set_names(out, name, host, err);
+    code = set_names(out, name, host, err);
     if (code != COMMON_OK)
         return code;
     code = set_place(out, bind, numa, (uint32_t)threads, err);
@@ -256,18 +196,11 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
         if (config->memory_bytes < MEMORY_MIN)
             config->memory_bytes = MEMORY_MIN;
     }
-    if (!secret_file) {
-        code = default_secret_file(out->secret_file, sizeof out->secret_file, err);
-        secret_file = out->secret_file;
-    }
-    if (code == COMMON_OK)
-        code = common_secret_load_or_create(secret_file, &config->secret, err);
-    if (code == COMMON_OK && token_file) {
-        code = common_token_load(token_file, out->token, err);
-        config->token = out->token;
-    }
-    if (code != COMMON_OK) // a file that is wrong is no mistake in the command line
-        return code == COMMON_INVALID_ARGUMENT ? COMMON_FAILED_PRECONDITION : code;
+    code = common_daemon_load_keys(daemon, err);
+    if (code != COMMON_OK)
+        return code;
+    config->secret = daemon->secret;
+    config->token = daemon->token_file ? daemon->token : NULL;
     // Last: from here on other processes wait for this one.
     const struct worker_engine_options wanted = {.name = engine,
                                                  .module = engine_module,
@@ -282,22 +215,13 @@ enum common_code worker_daemon_write_ready(const char *path, const struct worker
                                            const char *endpoint, const char *edge_endpoint,
                                            struct common_error *err)
 {
-    char temporary[4096];
     json_t *json = json_pack("{s:s, s:s, s:s, s:I}", "name", config->name, "endpoint", endpoint,
                              "edge_endpoint", edge_endpoint, "pid", (json_int_t)getpid());
     char *line = json ? json_dumps(json, JSON_COMPACT) : NULL;
-    bool ok =
-        line && snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid()) < (int)sizeof temporary;
-    FILE *file = ok ? fopen(temporary, "wx") : NULL;
-    if (file) {
-        ok = fprintf(file, "%s\n", line) > 0;
-        ok = fclose(file) == 0 && ok && rename(temporary, path) == 0;
-        if (!ok)
-            unlink(temporary);
-    }
-    free(line);
+    enum common_code code =
+        line ? common_daemon_write_ready(path, line, err)
+             : common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for the ready file");
     json_decref(json);
-    return ok && file ? COMMON_OK
-                      : common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                         "cannot write the ready file '%.200s': %s", path, strerror(errno));
+    free(line);
+    return code;
 }

@@ -3,6 +3,7 @@
 #ifndef WORKER_DAEMON_H
 #define WORKER_DAEMON_H
 
+#include "common/daemon.h"
 #include "common/status.h"
 #include "worker/device.h"
 #include "worker/engine.h"
@@ -10,12 +11,12 @@
 #include "worker/worker.h"
 
 struct worker_daemon_options {
-    struct worker_config config;  // strings point into argv, the environment, or below
-    const char *ready_file;       // NULL: none
+    struct worker_config config; // strings point into argv, the environment, or below
+    struct common_daemon daemon;
     struct worker_place *place;   // the caller's to free, after a failure too; NULL when there is none yet
     struct worker_device *device; // the caller's to close, likewise
     struct worker_engine *engine; // likewise, last
-    char name[65], host[65], secret_file[4096], token[257];
+    char name[65], host[65];
 };
 
 // CANCELLED after --help or --version; INVALID_ARGUMENT for a wrong command line; other codes when the secret

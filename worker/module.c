@@ -6,6 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#ifndef WORKER_MODULES // a program that is not installed
+#define WORKER_MODULES "../lib/banyan"
+#endif
+
 bool worker_module_find(const char *name, char *out, size_t cap)
 {
     char program[3072];
@@ -17,7 +21,7 @@ bool worker_module_find(const char *name, char *out, size_t cap)
     if (!slash)
         return false;
     *slash = '\0';
-    static const char *const places[] = {"", "/../lib", "/../lib/banyan"};
+    static const char *const places[] = {"", "/../lib", "/" WORKER_MODULES};
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         snprintf(out, cap, "%s%s/banyan-%s.so", program, places[i], name);
         if (access(out, R_OK) == 0)

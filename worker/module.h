@@ -8,8 +8,8 @@
 
 #include "common/status.h"
 
-// Where the module of that name lies: beside the program, in ../lib or in ../lib/banyan. False: in none of
-// them.
+// Where the module of that name lies: beside the program, in ../lib (a build's folders), or in banyan/ of the
+// library folder that the program was installed with. False: in none of them.
 bool worker_module_find(const char *name, char *out, size_t cap);
 
 // Opens a module and finds its symbol. It is never closed: its threads may outlive what was made with it.

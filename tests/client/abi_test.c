@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The shared library exports the public API and nothing else.
+// The shared library exports the public API and nothing else, and has no way to end its host's process.
 #include <dlfcn.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -44,8 +45,32 @@ static void test_exports(void **state)
     dlclose(library);
 }
 
+// Failed assertions are our bugs, and end it all the same (__assert_fail); nothing else does.
+static void test_ends_no_process(void **state)
+{
+    (void)state;
+    char command[4200], line[512], name[256];
+    snprintf(command, sizeof command, "nm -D --undefined-only '%s/lib/libbanyan.so.0'",
+             getenv("BANYAN_BUILD_DIR"));
+    FILE *symbols = popen(command, "r");
+    assert_non_null(symbols);
+    unsigned n = 0;
+    while (fgets(line, sizeof line, symbols))
+        if (sscanf(line, " U %255[^@\n]", name) == 1) {
+            static const char *const ends[] = {"abort",      "exit", "_exit", "_Exit",
+                                               "quick_exit", "err",  "errx"};
+            for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+                if (strcmp(name, ends[i]) == 0)
+                    fail_msg("libbanyan calls %s", name);
+            n++;
+        }
+    assert_int_equal(pclose(symbols), 0);
+    assert_true(n > 100); // the list is there
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_exports)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_exports),
+                                       cmocka_unit_test(test_ends_no_process)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -71,6 +71,26 @@ static void test_stop_waits_for_the_mailbox(void **state)
     assert_int_equal(left, 0);
 }
 
+// Mail lies in what it is about: nothing is left of it, and it may be used again.
+static void test_mail(void **state)
+{
+    (void)state;
+    struct common_mail mails[10];
+    int count = 0;
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 10; i++)
+            common_loop_mail(loop, &mails[i], count_up, &count);
+        common_loop_stop(loop);
+        common_loop_run(loop);
+        assert_int_equal(count, 10 * (round + 1));
+    }
+    for (int i = 0; i < 10; i++)
+        common_loop_mail(loop, &mails[i], count_up, &count);
+    common_loop_free(loop); // drops them
+    loop = NULL;
+    assert_int_equal(count, 30);
+}
+
 static void test_mail_that_never_ran_is_freed(void **state)
 {
     (void)state;
@@ -433,11 +453,63 @@ static void test_a_stopped_process_reads_before_it_judges(void **state)
     }
 }
 
+enum { TIMERS = 500 };
+
+static struct crowd {
+    struct common_timer *timer;
+    uint64_t due_from_ns, due_to_ns; // it is due between them: the clock was read before and after its start
+    bool fired, stopped;
+} crowd[TIMERS];
+static uint64_t crowd_passed_ns; // the latest due_from_ns of those that fired
+static int crowd_fired, crowd_left;
+
+static void on_crowd(void *arg)
+{
+    struct crowd *one = arg;
+    assert_false(one->stopped || one->fired);
+    assert_true(one->due_to_ns >= crowd_passed_ns); // in the order of their times, whatever was taken out
+    if (one->due_from_ns > crowd_passed_ns)
+        crowd_passed_ns = one->due_from_ns;
+    one->fired = true;
+    crowd_fired++;
+    crowd_left--;
+    struct crowd *other = &crowd[(size_t)crowd_fired * 7919 % TIMERS];
+    if (!other->fired && !other->stopped) {
+        common_timer_stop(other->timer);
+        other->stopped = true;
+        crowd_left--;
+    }
+    if (crowd_left == 0)
+        common_loop_stop(loop);
+}
+
+static void test_a_crowd_of_timers_keeps_its_order(void **state)
+{
+    (void)state;
+    uint64_t drawn = 1;
+    for (int i = 0; i < TIMERS; i++)
+        assert_int_equal(common_timer_new(loop, on_crowd, &crowd[i], &crowd[i].timer), COMMON_OK);
+    for (int round = 0; round < 2; round++) // the second time they are in the heap already
+        for (int i = 0; i < TIMERS; i++) {
+            drawn = drawn * UINT64_C(6364136223846793005) + 1;
+            uint64_t delay = (drawn >> 40) % (20 * COMMON_NS_PER_MS);
+            crowd[i].due_from_ns = common_clock_ns() + delay;
+            common_timer_start(crowd[i].timer, delay, false);
+            crowd[i].due_to_ns = common_clock_ns() + delay;
+        }
+    crowd_left = TIMERS;
+    common_loop_run(loop);
+    assert_true(crowd_fired >= TIMERS / 2);
+    for (int i = 0; i < TIMERS; i++)
+        common_timer_free(crowd[i].timer);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_posted_before_stop_has_run, setup, teardown),
         cmocka_unit_test_setup_teardown(test_stop_waits_for_the_mailbox, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_mail, setup, teardown),
         cmocka_unit_test_setup_teardown(test_mail_that_never_ran_is_freed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_each_thread_keeps_its_order, setup, teardown),
         cmocka_unit_test_setup_teardown(test_owner, setup, teardown),
@@ -447,6 +519,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_one_shot_is_never_early, setup, teardown),
         cmocka_unit_test_setup_teardown(test_repeat_until_stopped, setup, teardown),
         cmocka_unit_test_setup_teardown(test_start_again_moves_the_time, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_crowd_of_timers_keeps_its_order, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_timer_may_free_itself_and_others, setup, teardown),
         cmocka_unit_test_setup_teardown(test_deferred_runs_after_all_handlers, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_stopped_process_reads_before_it_judges, setup, teardown),

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "common/hash.h"
+#include "proto/limits.h"
 
 static struct proto_pool pool;
 static uint64_t seed = 20261120;
@@ -615,10 +616,78 @@ static int teardown(void **state)
     return 0;
 }
 
+// ---- the numbers in brackets in banyan.proto are those of proto/limits.h ------------------------------------
+
+static const ProtobufCMessageDescriptor *type_named(const char *name, size_t len)
+{
+    static const ProtobufCMessageDescriptor *const types[] = {
+#define TYPE(message, field, most) &banyan__pb__##message##__descriptor,
+        PROTO_LIMITS(TYPE)
+#undef TYPE
+    };
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (strlen(types[i]->short_name) == len && memcmp(types[i]->short_name, name, len) == 0)
+            return types[i];
+    return NULL;
+}
+
+// The number in the brackets that a field's comment has: behind "field: " where the line has several fields,
+// else the first one. 0: there is none.
+static unsigned written_limit(const char *line, const char *field)
+{
+    const char *comment = strstr(line, "//");
+    char label[80];
+    snprintf(label, sizeof label, "%s: ", field);
+    const char *from = comment ? strstr(comment, label) : NULL;
+    unsigned n = 0;
+    int end = 0;
+    for (const char *at = from ? from : comment; at && (at = strchr(at, '[')); at++)
+        if ((sscanf(at, "[%u]%n", &n, &end) == 1 && end > 0) ||
+            (sscanf(at, "[%u bytes]%n", &n, &end) == 1 && end > 0))
+            return n;
+    return 0;
+}
+
+static void test_limits_are_as_written(void **state)
+{
+    (void)state;
+    char path[4096], line[1024];
+    snprintf(path, sizeof path, "%s/proto/banyan.proto", getenv("BANYAN_SOURCE_DIR"));
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    const ProtobufCMessageDescriptor *type = NULL;
+    unsigned n_seen = 0, n_limits = 0;
+    while (fgets(line, sizeof line, file)) {
+        if (strncmp(line, "message ", 8) == 0)
+            type = type_named(line + 8, strcspn(line + 8, " {"));
+        for (unsigned i = 0; type && i < type->n_fields; i++) {
+            const ProtobufCFieldDescriptor *field = &type->fields[i];
+            char declared[100];
+            snprintf(declared, sizeof declared, " %s = %u;", field->name, field->id);
+            if (!strstr(line, declared))
+                continue;
+            unsigned limit = proto_codec_limit(type, field->name), written = written_limit(line, field->name);
+            n_seen += limit > 0;
+            if (limit == PROTO_HEADER_MAX && written == 0)
+                continue; // of the whole header
+            bool alone = strstr(line, "message ") == NULL;
+            if (limit != written && (limit > 0 || alone))
+                fail_msg("%s.%s: %u in proto/limits.h, %u in banyan.proto: %s", type->short_name, field->name,
+                         limit, written, line);
+        }
+    }
+    fclose(file);
+#define ONE(message, field, most) n_limits++;
+    PROTO_LIMITS(ONE)
+#undef ONE
+    assert_int_equal(n_seen, n_limits); // each was found
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_types_are_sound),
+        cmocka_unit_test(test_limits_are_as_written),
         cmocka_unit_test(test_prefix),
         cmocka_unit_test(test_lengths_cannot_wrap),
         cmocka_unit_test(test_headers_agree_with_the_generated_code),

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+# cmake --install BUILD [--prefix PREFIX] [--component runtime|development|modules]
+#
+#   runtime       bin/: the three programs; lib/: libbanyan.so.0
+#   development   include/banyan.h; lib/: libbanyan.so, libbanyan.a, pkg-config's banyan.pc, CMake's banyan::banyan
+#   modules       lib/banyan/: what a worker opens at run time, as far as it was built
+#
+# Everything finds the rest by relative paths: a prefix may be moved.
+install(TARGETS banyan-coordinator banyan-worker banyanctl COMPONENT runtime)
+install(TARGETS banyan EXPORT banyanTargets
+    LIBRARY COMPONENT runtime NAMELINK_COMPONENT development
+    INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(TARGETS banyan_archive ARCHIVE COMPONENT development)
+install(FILES ${CMAKE_SOURCE_DIR}/client/banyan.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
+
+# Modules: MPI's is a target, the others are made by nvcc and known by their paths.
+if(TARGET banyan_mpi)
+    install(TARGETS banyan_mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/banyan COMPONENT modules)
+endif()
+foreach(name CUDA NCCL)
+    get_property(module GLOBAL PROPERTY BANYAN_${name}_MODULE)
+    if(module)
+        install(PROGRAMS ${module} DESTINATION ${CMAKE_INSTALL_LIBDIR}/banyan COMPONENT modules)
+    endif()
+endforeach()
+
+# For CMake: find_package(banyan 0.1 REQUIRED), target_link_libraries(... banyan::banyan)
+include(CMakePackageConfigHelpers)
+set(package ${CMAKE_INSTALL_LIBDIR}/cmake/banyan)
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/install/banyanConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/install/banyanConfig.cmake
+    CONTENT "include(\${CMAKE_CURRENT_LIST_DIR}/banyanTargets.cmake)\n" @ONLY)
+install(EXPORT banyanTargets NAMESPACE banyan:: DESTINATION ${package} COMPONENT development)
+install(FILES ${CMAKE_BINARY_DIR}/install/banyanConfigVersion.cmake ${CMAKE_BINARY_DIR}/install/banyanConfig.cmake
+    DESTINATION ${package} COMPONENT development)
+
+# For pkg-config: cc hello.c $(pkg-config --cflags --libs banyan)
+file(RELATIVE_PATH to_prefix ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+configure_file(${CMAKE_SOURCE_DIR}/cmake/banyan.pc.in ${CMAKE_BINARY_DIR}/install/banyan.pc @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/install/banyan.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT development)

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// The limits of messages: everything that a receiver compares before it allocates. The numbers in brackets in
+// banyan.proto are the same ones, for its readers; tests/proto/codec_test.c holds the two together.
+#ifndef PROTO_LIMITS_H
+#define PROTO_LIMITS_H
+
+#define PROTO_HEADER_MAX  (1024 * 1024) // bytes of a packed header; what it may unpack to is bounded too
+#define PROTO_TENSORS_MAX 64            // of a message
+#define PROTO_DIMS_MAX    4             // of a tensor
+
+// Of a spec: sizes of rows and of a layer's rows cannot wrap within them.
+#define PROTO_LAYERS_MAX   1024u
+#define PROTO_KV_HEADS_MAX 1024u // query heads, too
+#define PROTO_KV_DIM_MAX   1024u
+
+#define PROTO_MEMBERS_MAX 4096 // workers of a cluster, of a plan
+
+#define PROTO_STEP_ITEMS_MAX    4096
+#define PROTO_STEP_HOLDERS_MAX  16
+#define PROTO_STEP_ROWS_MAX     4096
+#define PROTO_COLLECTIVE_ID_MAX 128 // bytes
+
+#define PROTO_MASS_WORKERS_MAX 1024u // named in an answer with masses
+#define PROTO_WATCH_STEPS_MAX  64u
+
+// X(message, field, most): elements of a repeated field, bytes of a string or bytes field. Strings and bytes
+// that are not here have at most 1024 bytes.
+#define PROTO_LIMITS(X)                                                                                      \
+    X(tensor, dims, PROTO_DIMS_MAX)                                                                          \
+    X(detail, reason, 64)                                                                                    \
+    X(detail, ranges, 16)                                                                                    \
+    X(detail, workers, 16)                                                                                   \
+    X(status, message, 1024)                                                                                 \
+    X(status, details, 16)                                                                                   \
+    X(header, credentials, 256)                                                                              \
+    X(header, tensors, PROTO_TENSORS_MAX)                                                                    \
+    X(header, body, PROTO_HEADER_MAX)                                                                        \
+    X(link_hello_request, nonce, 32)                                                                         \
+    X(link_hello_request, name, 128)                                                                         \
+    X(link_hello_reply, nonce, 32)                                                                           \
+    X(link_hello_reply, proof, 32)                                                                           \
+    X(link_hello_reply, name, 128)                                                                           \
+    X(link_proof_request, proof, 32)                                                                         \
+    X(spec, alibi, PROTO_KV_HEADS_MAX)                                                                       \
+    X(spec, sinks, PROTO_KV_HEADS_MAX)                                                                       \
+    X(layer_info, committed, 64)                                                                             \
+    X(session_info_reply, layers, PROTO_LAYERS_MAX)                                                          \
+    X(session_info_reply, members, 1024)                                                                     \
+    X(session_list_reply, sessions, 256)                                                                     \
+    X(session_plan_reply, nodes, PROTO_MEMBERS_MAX)                                                          \
+    X(attach_chunk, holders, PROTO_STEP_HOLDERS_MAX)                                                         \
+    X(attach_open_reply, ticket, 512)                                                                        \
+    X(attach_open_reply, chunks, 1024)                                                                       \
+    X(attach_open_reply, workers, 1024)                                                                      \
+    X(chunk_put_request, ticket, 512)                                                                        \
+    X(attend_request, items, PROTO_STEP_ITEMS_MAX)                                                           \
+    X(attend_reply, items, PROTO_STEP_ITEMS_MAX)                                                             \
+    X(attend_reply, traces, 1024)                                                                            \
+    X(attend_reply, workers, PROTO_MASS_WORKERS_MAX)                                                         \
+    X(mass_info, workers, PROTO_MASS_WORKERS_MAX)                                                            \
+    X(mass_info, tokens, PROTO_MASS_WORKERS_MAX)                                                             \
+    X(watched_step, traces, 1024)                                                                            \
+    X(session_watch_reply, steps, PROTO_WATCH_STEPS_MAX)                                                     \
+    X(session_watch_reply, workers, PROTO_MASS_WORKERS_MAX)                                                  \
+    X(cluster_info_reply, workers, PROTO_MEMBERS_MAX)                                                        \
+    X(plan_install_request, members, PROTO_MEMBERS_MAX)                                                      \
+    X(layout_set_request, chunks, 1024)                                                                      \
+    X(chunk_report, present, 64)                                                                             \
+    X(rows_prepare_reply, chunks, 1024)                                                                      \
+    X(inventory_chunk, layer_rows, PROTO_LAYERS_MAX)                                                         \
+    X(inventory_session, chunks, 65536)                                                                      \
+    X(inventory_reply, sessions, 65536)                                                                      \
+    X(append_run, holders, PROTO_STEP_HOLDERS_MAX)                                                           \
+    X(step_item, append, PROTO_STEP_ROWS_MAX + 1)                                                            \
+    X(step_request, items, PROTO_STEP_ITEMS_MAX)                                                             \
+    X(collective, id, PROTO_COLLECTIVE_ID_MAX)                                                               \
+    X(step_reply, items, PROTO_STEP_ITEMS_MAX)                                                               \
+    X(step_reply, traces, PROTO_MEMBERS_MAX)
+
+#endif

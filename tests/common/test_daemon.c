@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// What daemons have in common: paths, keys, the ready file, options, signals.
+#include "common/daemon.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/common/scratch.h"
+
+static struct scratch scratch;
+
+static int setup(void **state)
+{
+    (void)state;
+    return scratch_init(&scratch);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    char command[PATH_MAX];
+    snprintf(command, sizeof command, "rm -rf '%s'", scratch.dir);
+    return system(command);
+}
+
+static void set_or_unset(const char *name, const char *value)
+{
+    assert_int_equal(value ? setenv(name, value, 1) : unsetenv(name), 0);
+}
+
+static void test_state_path(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *xdg, *home, *path; // path NULL: refused
+    } cases[] = {
+        {"XDG_STATE_HOME", "/state", "/home/a", "/state/banyan/x.db"},
+        {"HOME", NULL, "/home/a", "/home/a/.local/state/banyan/x.db"},
+        {"an empty XDG_STATE_HOME", "", "/home/a", "/home/a/.local/state/banyan/x.db"},
+        {"a relative XDG_STATE_HOME", "state", "/home/a", "/home/a/.local/state/banyan/x.db"},
+        {"a relative HOME", NULL, "a", NULL},
+        {"neither", NULL, NULL, NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *path;
+        struct common_error err;
+        set_or_unset("XDG_STATE_HOME", cases[i].xdg);
+        set_or_unset("HOME", cases[i].home);
+        enum common_code code = common_daemon_state_path("x.db", "--store", &path, &err);
+        if (code != (cases[i].path ? COMMON_OK : COMMON_FAILED_PRECONDITION) ||
+            (path && strcmp(path, cases[i].path) != 0))
+            fail_msg("%s: %s, %s", cases[i].name, common_code_name(code), path ? path : "no path");
+        if (!path)
+            assert_non_null(strstr(err.message, "--store"));
+        free(path);
+    }
+}
+
+static void test_keys(void **state)
+{
+    (void)state;
+    struct common_daemon first = {0}, second = {0};
+    struct common_error err;
+    struct stat st;
+    char token[PATH_MAX], folder[PATH_MAX + 16];
+    assert_int_equal(setenv("XDG_STATE_HOME", scratch_path(&scratch, "new/state"), 1), 0);
+    assert_int_equal(common_daemon_load_keys(&first, &err), COMMON_OK); // makes folders and secret
+    snprintf(folder, sizeof folder, "%s/banyan", scratch_path(&scratch, "new/state"));
+    assert_int_equal(stat(folder, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0700);
+    assert_string_equal(first.token, "");
+    strcpy(token, scratch_write(&scratch, "token", "eight ch\n", 9, 0600));
+    second.token_file = token;
+    assert_int_equal(common_daemon_load_keys(&second, &err), COMMON_OK);
+    assert_memory_equal(&first.secret, &second.secret, sizeof first.secret);
+    assert_string_equal(second.token, "eight ch");
+    strcpy(token, scratch_write(&scratch, "token", "short\n", 6, 0600));
+    assert_int_equal(common_daemon_load_keys(&second, &err), COMMON_FAILED_PRECONDITION);
+}
+
+static void test_ready_file(void **state)
+{
+    (void)state;
+    char path[PATH_MAX], text[64] = "";
+    struct common_error err;
+    strcpy(path, scratch_write(&scratch, "ready", "what was there before\n", 22, 0600));
+    assert_int_equal(common_daemon_write_ready(path, "{\"pid\":1}", &err), COMMON_OK);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    assert_int_equal(fread(text, 1, sizeof text, file), 10);
+    fclose(file);
+    assert_string_equal(text, "{\"pid\":1}\n");
+    assert_int_equal(scratch_count(&scratch), 1); // nothing is left beside it
+    assert_int_equal(common_daemon_write_ready("/proc/no/such", "{}", &err), COMMON_FAILED_PRECONDITION);
+    assert_non_null(strstr(err.message, "/proc/no/such"));
+}
+
+static enum common_code parse(struct common_daemon *daemon, int argc, char **argv, struct common_error *err)
+{
+    const struct common_option options[] = {COMMON_DAEMON_SECRET_OPTION(daemon),
+                                            COMMON_DAEMON_TOKEN_OPTION(daemon, "A token."),
+                                            COMMON_DAEMON_READY_OPTION(daemon, "A file."),
+                                            COMMON_DAEMON_LOG_OPTION(daemon),
+                                            {0}};
+    const struct common_command command = {
+        .program = "daemon", .synopsis = "[options]", .about = "A daemon.", .options = options};
+    return common_daemon_parse(daemon, &command, argc, argv, err);
+}
+
+static void test_options(void **state)
+{
+    (void)state;
+    struct common_daemon daemon = {0};
+    struct common_error err;
+    char *all[] = {"daemon", "-s", "a", "--token-file=b", "--ready-file", "c", "--log-level", "warn"};
+    assert_int_equal(parse(&daemon, 8, all, &err), COMMON_OK);
+    assert_string_equal(daemon.secret_file, "a");
+    assert_string_equal(daemon.token_file, "b");
+    assert_string_equal(daemon.ready_file, "c");
+    char *loud[] = {"daemon", "--log-level", "loud"}, *more[] = {"daemon", "more"};
+    assert_int_equal(parse(&daemon, 3, loud, &err), COMMON_INVALID_ARGUMENT);
+    assert_non_null(strstr(err.message, "try 'daemon --help'"));
+    daemon = (struct common_daemon){0};
+    assert_int_equal(parse(&daemon, 2, more, &err), COMMON_INVALID_ARGUMENT);
+    assert_non_null(strstr(err.message, "try 'daemon --help'"));
+    assert_int_equal(common_daemon_refuse("daemon", COMMON_CANCELLED, &err), COMMON_DAEMON_CLEAN);
+    assert_int_equal(common_daemon_refuse("daemon", COMMON_INVALID_ARGUMENT, &err), COMMON_DAEMON_USAGE);
+    assert_int_equal(common_daemon_refuse("daemon", COMMON_NOT_FOUND, &err), COMMON_DAEMON_START);
+}
+
+static void leave(void *arg)
+{
+    common_loop_stop(arg);
+}
+
+static void test_signals(void **state)
+{
+    (void)state;
+    static const int numbers[] = {SIGTERM, SIGINT};
+    for (int i = 0; i < 2; i++) {
+        struct common_loop *loop;
+        struct common_signals *signals;
+        assert_int_equal(common_loop_new(&loop), COMMON_OK);
+        assert_int_equal(common_signals_new(loop, leave, loop, &signals), COMMON_OK);
+        raise(SIGPIPE); // is ignored
+        raise(numbers[i]);
+        common_loop_run(loop); // ends
+        common_signals_free(signals);
+        common_loop_free(loop);
+    }
+    common_signals_free(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_state_path, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_keys, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_ready_file, setup, teardown),
+        cmocka_unit_test(test_options),
+        cmocka_unit_test(test_signals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
