@@ -3,8 +3,8 @@
 """Draws what bench/attention --json printed as SVG: one panel a group, contexts along x, a line a KV type.
 
     build/release/bench/attention --json --rows 1 > attention.jsonl
-    bench/plot.py --rows 1 attention.jsonl > docs/attention_decode.svg
-    bench/plot.py --rows 64 --y fma_ratio attention.jsonl > docs/attention_prefill.svg
+    bench/plot.py --rows 1 attention.jsonl > docs/measurements/attention_decode.svg
+    bench/plot.py --rows 64 --y fma_ratio attention.jsonl > docs/measurements/attention_prefill.svg
 
 Solid lines are ours (the fastest kernel in the file, or --kernel), dashed ones the fastest peer of each point.
 Colours follow the reader's light or dark scheme.
