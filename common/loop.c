@@ -253,8 +253,11 @@ struct common_timer {
     common_loop_fn fn;
     void *arg;
     uint64_t due_ns; // one-shot only
+    bool late;       // so is this: it was due while the loop did not run, and waits for one turn
     bool repeat;
 };
+
+#define LATE_NS (100 * COMMON_NS_PER_MS) // later than this: the sockets come first
 
 // About 31 years; keeps the seconds inside every time type.
 #define TIMER_MAX_NS (UINT64_C(1000000000) * COMMON_NS_PER_S)
@@ -279,6 +282,13 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
         if (left > 0) {
             struct timeval tv = timeval_up(left);
             event_add(timer->event, &tv);
+            return;
+        }
+        // A process that was stopped wakes with EINTR from its poll: timers would run before what came in
+        // meanwhile, and take an answer that lies in a socket for none.
+        if (!timer->late && common_clock_ns() - timer->due_ns > LATE_NS) {
+            timer->late = true;
+            event_add(timer->event, &(struct timeval){0, 0});
             return;
         }
         event_del(timer->event);
@@ -307,6 +317,7 @@ void common_timer_start(struct common_timer *timer, unsigned long long delay_ns,
 {
     assert(common_loop_is_owner(timer->loop));
     timer->repeat = repeat;
+    timer->late = false;
     timer->due_ns = common_clock_after(delay_ns);
     struct timeval tv = timeval_up(delay_ns);
     if (event_add(timer->event, &tv) != 0)

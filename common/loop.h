@@ -47,7 +47,8 @@ bool common_loop_is_owner(const struct common_loop *loop);
 void common_loop_free(struct common_loop *loop);
 
 // One-shot or periodic timer; all calls on the loop thread, free before the loop is freed. A one-shot timer
-// is never early; resolution is about a millisecond. The function may start, stop or free its timer.
+// is never early; resolution is about a millisecond. One that is late by more than 100 ms, because the loop did
+// not run, lets the sockets have their turn first. The function may start, stop or free its timer.
 struct common_timer;
 enum common_code common_timer_new(struct common_loop *loop, common_loop_fn fn, void *arg,
                                   struct common_timer **out);

@@ -2,9 +2,11 @@
 #include "coordinator/attach.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/log.h"
 #include "coordinator/membership.h"
 #include "coordinator/relayout.h"
 #include "coordinator/session.h"
@@ -122,16 +124,26 @@ void coordinator_handle_attach_open(void *arg, struct proto_request *request)
 
 // ---- commit -------------------------------------------------------------------------------------
 
+struct commit_holder { // and what is known of its part in the commit
+    struct committing *k;
+    struct coordinator_worker *w;
+    uint32_t stamp;    // of the worker when it was told to prepare
+    bool unheard;      // nobody knows whether it got the last message
+    char refusal[129]; // why it would not commit; "": it did not refuse
+};
+
 struct committing {
+    struct coordinator_commit id;
     struct coordinator *c;
     struct proto_request *request;
     struct coordinator_session *s; // counted in s->shared
     uint32_t layer;
     uint64_t first, count;
-    struct coordinator_worker **holders; // [n_holders]
+    struct commit_holder *holders; // [n_holders]
     uint32_t n_holders;
     uint32_t pending; // answers
-    bool writing;     // counted in s->writing
+    bool writing;     // counted in s->writing, and has a number
+    bool unsure;      // it may be durable, and we do not keep it
     struct coordinator_rangeset present;
     struct reported {
         uint64_t hash, rows;
@@ -141,9 +153,15 @@ struct committing {
     struct proto_status status; // the first failure
 };
 
-static void end(struct committing *k)
+// Whoever may not have heard how the commit ended is asked what it holds and told everything again.
+static void commit_end(struct committing *k)
 {
     struct coordinator_session *s = k->s;
+    if (k->writing)
+        coordinator_commit_end(&k->c->commits, &k->id, k->unsure);
+    for (uint32_t i = 0; i < k->n_holders; i++)
+        if (k->holders[i].unheard)
+            coordinator_worker_doubt(k->holders[i].w);
     s->writing -= k->writing;
     coordinator_rangeset_free(&k->present);
     free(k->holders);
@@ -159,24 +177,82 @@ static void answer_commit(struct proto_request *request, struct coordinator_sess
     proto_request_reply(request, &m.base, NULL, 0, NULL, NULL);
 }
 
-static void committed(void *arg, enum common_code code, const char *text)
+// A holder without the rows of a durable commit: steps over them will say DATA_LOSS, so the client must know.
+static void commit_refused(struct committing *k)
 {
-    struct committing *k = arg;
+    for (uint32_t i = 0; i < k->n_holders; i++) {
+        const struct commit_holder *h = &k->holders[i];
+        if (!h->refusal[0])
+            continue;
+        common_log_error("a worker lacks rows whose commit is durable: %s session=%016" PRIx64
+                         " layer=%u first=%" PRIu64 " count=%" PRIu64 " worker=%s",
+                         h->refusal, k->s->id, k->layer, k->first, k->count, h->w->name);
+        if (k->status.code == COMMON_OK) {
+            proto_status_set(&k->status, COMMON_DATA_LOSS, "COVERAGE",
+                             "worker %s lacks rows of tokens [%" PRIu64 ", %" PRIu64
+                             ") of layer %u (%s): attach the range again, then commit again",
+                             h->w->name, k->first, k->first + k->count, k->layer, h->refusal);
+            k->status.session = k->s->id;
+            k->status.layer = k->layer;
+            proto_status_add_range(&k->status, k->first, k->count);
+        }
+        proto_status_add_worker(&k->status, h->w->name);
+    }
+}
+
+static void committed(struct committing *k)
+{
     struct coordinator_rangeset *set = &k->s->layers[k->layer];
-    (void)text;
-    for (uint32_t i = 0; i < k->n_holders && code != COMMON_OK; i++)
-        coordinator_worker_doubt(k->holders[i]); // the commit is durable: whoever did not hear of it will
+    for (uint32_t i = 0; i < k->n_holders; i++) {
+        if (k->holders[i].unheard) // the commit is durable: whoever did not hear of it will
+            coordinator_worker_doubt(k->holders[i].w);
+        k->holders[i].unheard = false;
+    }
     set->pending--;
+    commit_refused(k);
     // Only now may steps look at the rows: a step reaches most holders through their parents, so it could
     // overtake the word of the commit on our own link.
     if (!coordinator_rangeset_add(set, k->first, k->count, NULL)) {
+        k->unsure = true;
         proto_request_fail(k->request, COMMON_RESOURCE_EXHAUSTED,
                            "the coordinator is out of memory: commit again", NULL, 0);
+    } else if (k->status.code != COMMON_OK) {
+        proto_request_fail_status(k->request, &k->status);
     } else {
         answer_commit(k->request, k->s, k->layer);
         coordinator_place_ahead(k->s, k->first + k->count);
     }
-    end(k);
+    commit_end(k);
+}
+
+static void commit_answered(void *arg, const struct proto_reply *reply)
+{
+    struct commit_holder *h = arg;
+    bool refused = reply->code == COMMON_FAILED_PRECONDITION || reply->code == COMMON_NOT_FOUND;
+    h->unheard = reply->code != COMMON_OK && reply->code != COMMON_FAILED_PRECONDITION;
+    if (refused)
+        snprintf(h->refusal, sizeof(h->refusal), "%s", reply->text[0] ? reply->text : "it says no more");
+    if (--h->k->pending == 0)
+        committed(h->k);
+}
+
+static void tell_committed(struct committing *k)
+{
+    k->pending = k->n_holders + 1;
+    for (uint32_t i = 0; i < k->n_holders; i++) {
+        Banyan__Pb__RowsCommitRequest m = BANYAN__PB__ROWS_COMMIT_REQUEST__INIT;
+        m.term = k->c->term;
+        m.session = k->s->id;
+        m.incarnation = k->s->incarnation;
+        m.layer = k->layer;
+        m.first = k->first;
+        m.count = k->count;
+        m.commit = k->id.number;
+        coordinator_worker_call(k->holders[i].w, BANYAN__PB__METHOD__METHOD_ROWS_COMMIT, &m.base,
+                                commit_answered, &k->holders[i]);
+    }
+    if (--k->pending == 0)
+        committed(k);
 }
 
 static void stored(void *arg, enum common_code code, const char *text)
@@ -185,39 +261,33 @@ static void stored(void *arg, enum common_code code, const char *text)
     struct coordinator_session *s = k->s;
     if (code != COMMON_OK) {
         s->layers[k->layer].pending--;
+        k->unsure = true;
         proto_request_fail(k->request, code, text, NULL,
                            0); // the rows stay prepared: the client commits again
-        end(k);
+        commit_end(k);
         return;
     }
-    struct coordinator_gather *gather = coordinator_gather_new(committed, k);
-    for (uint32_t i = 0; i < k->n_holders; i++) {
-        Banyan__Pb__RowsCommitRequest m = BANYAN__PB__ROWS_COMMIT_REQUEST__INIT;
-        m.term = k->c->term;
-        m.session = s->id;
-        m.incarnation = s->incarnation;
-        m.layer = k->layer;
-        m.first = k->first;
-        m.count = k->count;
-        coordinator_worker_call_gather(k->holders[i], BANYAN__PB__METHOD__METHOD_ROWS_COMMIT, &m.base,
-                                       gather);
-    }
-    coordinator_gather_seal(gather);
+    tell_committed(k);
 }
 
-static void aborted(void *arg, enum common_code code, const char *text)
+static void abort_answered(void *arg, const struct proto_reply *reply)
 {
-    struct committing *k = arg;
-    (void)code, (void)text; // a worker that did not hear of it keeps the rows frozen until the next prepare:
-                            // the same bytes still go in
+    struct commit_holder *h = arg;
+    struct committing *k = h->k;
+    // On a new link the abort may have overtaken the prepare.
+    h->unheard = reply->code == COMMON_UNAVAILABLE || reply->code == COMMON_CANCELLED ||
+                 reply->code == COMMON_DEADLINE_EXCEEDED || reply->code == COMMON_RESOURCE_EXHAUSTED ||
+                 h->stamp != h->w->stamp;
+    if (--k->pending)
+        return;
     proto_request_fail_status(k->request, &k->status);
-    end(k);
+    commit_end(k);
 }
 
 static void abort_rows(struct committing *k)
 {
-    struct coordinator_gather *gather = coordinator_gather_new(aborted, k);
-    for (uint32_t i = 0; i < k->n_holders; i++) {
+    k->pending = k->n_holders;
+    for (uint32_t i = 0, n = k->n_holders; i < n; i++) { // the last answer may end it on this stack
         Banyan__Pb__RowsAbortRequest m = BANYAN__PB__ROWS_ABORT_REQUEST__INIT;
         m.term = k->c->term;
         m.session = k->s->id;
@@ -225,9 +295,10 @@ static void abort_rows(struct committing *k)
         m.layer = k->layer;
         m.first = k->first;
         m.count = k->count;
-        coordinator_worker_call_gather(k->holders[i], BANYAN__PB__METHOD__METHOD_ROWS_ABORT, &m.base, gather);
+        m.commit = k->id.number;
+        coordinator_worker_call(k->holders[i].w, BANYAN__PB__METHOD__METHOD_ROWS_ABORT, &m.base,
+                                abort_answered, &k->holders[i]);
     }
-    coordinator_gather_seal(gather);
 }
 
 static void judge(struct committing *k)
@@ -254,10 +325,14 @@ static void judge(struct committing *k)
         abort_rows(k);
         return;
     }
+    set->pending++;
+    if (coordinator_rangeset_contains(set, k->first, k->count)) { // committed again: are the rows there?
+        tell_committed(k);
+        return;
+    }
     // The store has not seen what steps appended: with the rows beside these it keeps as few ranges as we do.
     uint64_t first = k->first, count = k->count;
     coordinator_rangeset_join(set, &first, &count);
-    set->pending++;
     struct coordinator_batch *batch = coordinator_batch_new();
     coordinator_batch_range(batch, s->id, k->layer, first, count);
     coordinator_store_submit(k->c->store, batch, stored, k);
@@ -317,7 +392,10 @@ static void prepare(struct committing *k)
         m.layer = k->layer;
         m.first = k->first;
         m.count = k->count;
-        coordinator_worker_call(k->holders[i], BANYAN__PB__METHOD__METHOD_ROWS_PREPARE, &m.base, prepared, k);
+        m.commit = k->id.number;
+        k->holders[i].stamp = k->holders[i].w->stamp;
+        coordinator_worker_call(k->holders[i].w, BANYAN__PB__METHOD__METHOD_ROWS_PREPARE, &m.base, prepared,
+                                k);
     }
     if (--k->pending == 0)
         judge(k);
@@ -342,10 +420,10 @@ static bool find_holders(struct committing *k)
             continue;
         }
         uint32_t h = 0;
-        while (h < k->n_holders && k->holders[h] != chunk->holder)
+        while (h < k->n_holders && k->holders[h].w != chunk->holder)
             h++;
         if (h == k->n_holders)
-            k->holders[k->n_holders++] = chunk->holder;
+            k->holders[k->n_holders++] = (struct commit_holder){.k = k, .w = chunk->holder};
     }
     return k->status.code == COMMON_OK &&
            (!s->missing ||
@@ -355,12 +433,8 @@ static bool find_holders(struct committing *k)
 static void commit_start(void *arg, struct coordinator_session *s)
 {
     struct committing *k = arg;
-    if (!s ||
-        coordinator_rangeset_contains(&s->layers[k->layer], k->first, k->count)) { // gone, or done before
-        if (s)
-            answer_commit(k->request, s, k->layer);
-        else
-            proto_request_fail(k->request, COMMON_NOT_FOUND, "the session was deleted", NULL, 0);
+    if (!s) {
+        proto_request_fail(k->request, COMMON_NOT_FOUND, "the session was deleted", NULL, 0);
         free(k);
         return;
     }
@@ -375,10 +449,11 @@ static void commit_start(void *arg, struct coordinator_session *s)
         memset(&k->status, 0, sizeof(k->status));
         k->writing = true;
         s->writing++;
+        coordinator_commit_begin(&k->c->commits, &k->id, k->c->term);
         prepare(k);
     } else {
         proto_request_fail_status(k->request, &k->status);
-        end(k);
+        commit_end(k);
     }
 }
 
@@ -398,6 +473,8 @@ void coordinator_handle_attach_commit(void *arg, struct proto_request *request)
         proto_request_fail_status(request, &status);
         return;
     }
+    if (coordinator_park(s, request, coordinator_handle_attach_commit))
+        return;
     struct committing *k = coordinator_alloc(sizeof(*k));
     *k = (struct committing){
         .c = c, .request = request, .layer = m->layer, .first = m->first, .count = m->count};

@@ -57,10 +57,19 @@ void coordinator_options_default(struct coordinator_options *options)
                                             .ticket_ns = 600 * COMMON_NS_PER_S};
 }
 
+void coordinator_here(struct coordinator *c, uint64_t now_ns)
+{
+    uint64_t away_ns = coordinator_presence_note(&c->presence, now_ns);
+    if (away_ns && !c->stopping)
+        common_log_warn("this process did not run: nobody's silence meanwhile counts away_ms=%" PRIu64,
+                        away_ns / COMMON_NS_PER_MS);
+}
+
 static void tick(void *arg)
 {
     struct coordinator *c = arg;
     uint64_t now = common_clock_ns();
+    coordinator_here(c, now);
     coordinator_workers_tick(c, now);
     coordinator_plans_tick(c, now);
     coordinator_sessions_tick(c, now);
@@ -137,7 +146,8 @@ enum common_code coordinator_new(struct common_loop *loop, const struct coordina
         coordinator_free(c);
         return code;
     }
-    common_timer_start(c->tick, c->options.heartbeat_ns / 2, true);
+    coordinator_presence_init(&c->presence, c->options.heartbeat_ns / 2, common_clock_ns());
+    common_timer_start(c->tick, c->presence.interval_ns, true);
     common_log_info("ready cluster=%s term=%" PRIu64 " sessions=%u store=%s", c->options.cluster, c->term,
                     c->n_sessions, c->options.store_path);
     *out = c;

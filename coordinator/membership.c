@@ -216,9 +216,24 @@ void coordinator_worker_lose(struct coordinator_worker *w, const char *why)
     close_link(w);
 }
 
+static void start_grace(struct coordinator_worker *w, uint64_t ns)
+{
+    w->grace_from_ns = common_clock_ns();
+    w->grace_ns = ns;
+    common_timer_start(w->grace, ns, false);
+}
+
 static void grace_over(void *arg)
 {
-    coordinator_worker_lose(arg, "there is no link to its edge endpoint");
+    struct coordinator_worker *w = arg;
+    struct coordinator *c = w->c;
+    uint64_t now = common_clock_ns();
+    coordinator_here(c, now); // if it was not, the link had no time to come back
+    uint64_t left = coordinator_presence_patience(&c->presence, w->grace_from_ns, w->grace_ns, now);
+    if (left)
+        common_timer_start(w->grace, left, false);
+    else
+        coordinator_worker_lose(w, "there is no link to its edge endpoint");
 }
 
 static void link_state(void *arg, bool connected)
@@ -236,10 +251,10 @@ static void link_state(void *arg, bool connected)
     }
     if (w->state == COORDINATOR_WORKER_ACTIVE) {
         coordinator_worker_set_state(w, COORDINATOR_WORKER_SUSPECT);
-        common_timer_start(w->grace, w->c->options.grace_ns, false);
+        start_grace(w, w->c->options.grace_ns);
     } else if (w->state == COORDINATOR_WORKER_JOINING) {
         coordinator_reconcile_cancel(w);
-        common_timer_start(w->grace, w->c->options.grace_ns, false);
+        start_grace(w, w->c->options.grace_ns);
     }
 }
 
@@ -407,7 +422,7 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
                     w->name, w->host, w->edge_endpoint, w->capacity_bytes, w->bandwidth, w->kernel,
                     w->engine[0] ? w->engine : COORDINATOR_ENGINE_STREAM, w->group);
     w->registering = request;
-    common_timer_start(w->grace, DIAL_NS, false);
+    start_grace(w, DIAL_NS);
 }
 
 // ---- Heartbeat ----------------------------------------------------------------------------------
@@ -447,10 +462,12 @@ void coordinator_link_closed(void *arg, uint64_t link)
 
 void coordinator_workers_tick(struct coordinator *c, uint64_t now_ns)
 {
+    const uint64_t patience_ns =
+        COORDINATOR_BEATS_MISSED * c->options.heartbeat_ns + c->options.heartbeat_ns / 2;
     for (uint32_t i = 0; i < c->n_workers; i++) {
         struct coordinator_worker *w = c->workers[i];
-        if (w && !w->registering && now_ns > w->last_beat_ns &&
-            now_ns - w->last_beat_ns > 3 * c->options.heartbeat_ns + c->options.heartbeat_ns / 2)
+        if (w && !w->registering &&
+            !coordinator_presence_patience(&c->presence, w->last_beat_ns, patience_ns, now_ns))
             coordinator_worker_lose(w, "three heartbeats were missed");
     }
 }

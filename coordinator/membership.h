@@ -8,6 +8,8 @@
 #define COORDINATOR_CONTROL_NS                                                                               \
     (UINT64_C(10) * 1000 * 1000 * 1000) // a worker answers control calls within this time
 
+#define COORDINATOR_BEATS_MISSED 3 // in a row: the worker is lost
+
 const char *coordinator_worker_state_name(enum coordinator_worker_state state);
 
 // The only way to alter a state; a transition that the diagram lacks is our bug.

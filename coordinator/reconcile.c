@@ -2,13 +2,14 @@
 // A worker comes (back): it is asked what it holds and told what it should hold, and only then is it ACTIVE.
 //
 //   Inventory, page by page ──▶ compare with our layouts ──▶ store what is lost ──▶ SessionDrop / LayoutSet /
-//   RowsCommit ──▶ ACTIVE
+//   RowsCommit, then RowsAbort of all commits that are over ──▶ ACTIVE
 //                                                                                        ▲ again while
 //                                                                                        `dirty`
 //
 // What it holds and we do not know is dropped. What we count on and it lacks is lost when rows of it were
-// committed: steps over them say DATA_LOSS. After a restart of the coordinator the inventory also says how
-// far each layer was appended.
+// committed: steps over them say DATA_LOSS. Rows that a commit has frozen and whose outcome the worker did not
+// hear, also one of an earlier term, thaw once all that is durable has been told. After a restart of the
+// coordinator the inventory also says how far each layer was appended.
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,10 +26,11 @@ struct coordinator_reconcile {
     bool dirty;
     uint32_t slot; // next session to be told
     uint32_t in_flight;
+    bool settled; // it was told which commits are over
     bool telling; // calls are being made: answers that come on that stack are only counted
     enum common_code code;
     uint64_t *unknown; // sessions that it holds and we do not know
-    uint32_t n_unknown;
+    uint32_t n_unknown, unknown_cap;
     struct loss {
         uint64_t session, chunk;
         uint32_t index;
@@ -127,6 +129,27 @@ static bool holds_chunk(const struct coordinator_session *s, const struct coordi
     return false;
 }
 
+static void settled_told(void *arg, const struct proto_reply *reply)
+{
+    bool older = reply->code == COMMON_NOT_FOUND; // a build without numbers of commits
+    coordinator_gather_finish(arg, older ? COMMON_OK : reply->code, reply->text);
+}
+
+// Comes after every RowsCommit has been answered: only then do rows that are still frozen belong to nobody.
+static void tell_settled(struct coordinator_reconcile *r)
+{
+    struct coordinator *c = r->w->c;
+    struct coordinator_gather *gather = coordinator_gather_new(told, r);
+    Banyan__Pb__RowsAbortRequest m = BANYAN__PB__ROWS_ABORT_REQUEST__INIT;
+    m.term = c->term;
+    m.before = coordinator_commits_settled(&c->commits, c->term);
+    r->settled = true;
+    r->in_flight++;
+    coordinator_gather_add(gather);
+    coordinator_worker_call(r->w, BANYAN__PB__METHOD__METHOD_ROWS_ABORT, &m.base, settled_told, gather);
+    coordinator_gather_seal(gather);
+}
+
 static void tell(struct coordinator_reconcile *r)
 {
     struct coordinator_worker *w = r->w;
@@ -146,8 +169,12 @@ static void tell(struct coordinator_reconcile *r)
             coordinator_worker_call_gather(w, BANYAN__PB__METHOD__METHOD_SESSION_DROP, &m.base, gather);
         } else {
             if (r->slot == c->session_slots && r->dirty && !r->in_flight) {
-                r->dirty = false;
+                r->dirty = r->settled = false;
                 r->slot = 0;
+            }
+            if (r->slot == c->session_slots && !r->in_flight && !r->settled) {
+                tell_settled(r);
+                continue;
             }
             if (r->slot == c->session_slots)
                 break;
@@ -296,10 +323,14 @@ static void take(struct coordinator_reconcile *r, const Banyan__Pb__InventorySes
     if (!s || !coordinator_session_has_member(s, w)) {
         if (r->n_unknown && r->unknown[r->n_unknown - 1] == held->session)
             return; // goes on from the page before
-        uint64_t *more = realloc(r->unknown, (r->n_unknown + 1) * sizeof(*more));
-        if (!more)
-            abort();
-        r->unknown = more;
+        if (r->n_unknown == r->unknown_cap) {
+            uint32_t cap = r->unknown_cap ? r->unknown_cap * 2 : 64;
+            uint64_t *more = realloc(r->unknown, cap * sizeof(*more));
+            if (!more)
+                abort();
+            r->unknown = more;
+            r->unknown_cap = cap;
+        }
         r->unknown[r->n_unknown++] = held->session;
         return;
     }

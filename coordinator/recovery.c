@@ -12,7 +12,12 @@ struct coordinator_parked { // at most as many as the server serves requests
 
 bool coordinator_recovering(const struct coordinator_session *s)
 {
-    return s->unknown && !s->c->stopping && common_clock_ns() - s->c->started_ns < RECOVERY_NS;
+    struct coordinator *c = s->c;
+    if (!s->unknown || c->stopping)
+        return false;
+    uint64_t now = common_clock_ns();
+    coordinator_here(c, now);
+    return coordinator_presence_patience(&c->presence, c->started_ns, RECOVERY_NS, now) > 0;
 }
 
 bool coordinator_park(struct coordinator_session *s, struct proto_request *request,

@@ -478,6 +478,10 @@ static bool idle(const struct coordinator_session *s, uint64_t now_ns)
 
 void coordinator_sessions_tick(struct coordinator *c, uint64_t now_ns)
 {
+    // What clients asked for while this process did not run comes in first.
+    if (coordinator_presence_patience(&c->presence, 0, COORDINATOR_BEATS_MISSED * c->options.heartbeat_ns,
+                                      now_ns))
+        return;
     for (uint32_t i = 0; i < c->session_slots; i++) {
         struct coordinator_session *s = c->sessions[i];
         if (s && s->spec->idle_ttl_ns && idle(s, now_ns))

@@ -19,8 +19,10 @@
 #include <stdlib.h>
 
 #include "common/loop.h"
+#include "coordinator/commits.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/layout.h"
+#include "coordinator/presence.h"
 #include "coordinator/rangeset.h"
 #include "coordinator/store.h"
 #include "proto/rpc.h"
@@ -84,6 +86,7 @@ struct coordinator_worker {
     uint64_t last_beat_ns;
     struct proto_channel *channel;           // to its edge endpoint; NULL unless JOINING, ACTIVE or SUSPECT
     struct common_timer *grace;              // runs while its link is down
+    uint64_t grace_from_ns, grace_ns;        // since when it runs, and for how long
     struct coordinator_reconcile *reconcile; // while JOINING
     struct proto_request *registering;       // its Register, answered when it is ACTIVE, or will not be
     uint32_t stamp;                          // of its last inventory
@@ -183,11 +186,13 @@ struct coordinator {
     uint64_t term, started_ns;
     uint64_t term_asked; // the highest that the store was asked to keep; not above `term` when none is
     bool stopping;
-    struct common_timer *tick; // once per heartbeat: missed beats, idle sessions, idle plans
+    struct common_timer *tick; // twice per heartbeat: missed beats, idle sessions, idle plans
+    struct coordinator_presence presence;
 
     struct coordinator_worker *workers[COORDINATOR_WORKERS_MAX]; // by slot
     uint32_t n_workers;                                          // slots in use, NULLs included
     uint32_t lives; // Registers; starts at term << 16, so that ids of an earlier life are foreign
+    struct coordinator_commits commits;
 
     struct coordinator_session **sessions; // [options.max_sessions] by slot: id = generation << 32 | slot + 1
     uint32_t session_slots, n_sessions;
@@ -215,6 +220,10 @@ struct coordinator {
 
     uint64_t count_steps, count_frames, count_retries, count_collective, step_ids;
 };
+
+// The process runs now: says so to `presence`, and to the log when it was away. To be called before anybody
+// is judged by silence.
+void coordinator_here(struct coordinator *c, uint64_t now_ns);
 
 // Room to build one message in: valid until the next call, grows only. NULL: out of memory.
 void *coordinator_scratch(struct coordinator *c, size_t bytes);

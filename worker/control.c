@@ -93,7 +93,9 @@ void worker_handle_chunk_copy(void *arg, struct proto_request *request)
 
 // ---- inventory ----------------------------------------------------------------------------------
 
-enum { INVENTORY_BYTES = 48 * 1024 }; // of a page: a packed header has 64 KiB
+// A page ends with the session that fills it, or inside of it: it may be larger by one header and one chunk
+// (of 1,024 layers: 3 KiB).
+enum { INVENTORY_BYTES = 48 * 1024, INVENTORY_HEADER_BYTES = 64 };
 
 static int compare_sessions(const void *a, const void *b)
 {
@@ -134,8 +136,8 @@ static Banyan__Pb__InventoryChunk *inventory_chunk(const struct worker_chunk *ch
     return pb;
 }
 
-// Adds as many of the session's chunks, from index `from` on, as fit. Returns how many, or -1 when memory is
-// short.
+// Adds as many of the session's chunks, from index `from` on, as fit, and one at least, so that each page
+// makes progress: the header alone may fill the page. Returns how many, or -1 when memory is short.
 static int64_t inventory_session(const struct worker_session *session, uint32_t from, size_t *bytes,
                                  Banyan__Pb__InventorySession **out)
 {
@@ -150,8 +152,8 @@ static int64_t inventory_session(const struct worker_session *session, uint32_t 
     *out = pb;
     if (!pb->chunks)
         return -1;
-    *bytes += 64;
-    for (uint32_t i = from; i < session->n_chunks && *bytes < INVENTORY_BYTES; i++) {
+    *bytes += INVENTORY_HEADER_BYTES;
+    for (uint32_t i = from; i < session->n_chunks && (i == from || *bytes < INVENTORY_BYTES); i++) {
         Banyan__Pb__InventoryChunk *chunk = inventory_chunk(session->chunks[i].chunk);
         if (!chunk)
             return -1;
@@ -194,7 +196,7 @@ void worker_handle_inventory(void *arg, struct proto_request *request)
         ok = taken >= 0;
         if (!ok || bytes < INVENTORY_BYTES)
             continue;
-        bool whole = from + (uint64_t)taken == sessions[i]->n_chunks;
+        bool whole = from + (uint64_t)taken == sessions[i]->n_chunks; // else it has given a chunk
         if (!whole || i + 1 < n) {
             reply.next_session = sessions[i]->id;
             reply.next_chunk = whole ? 0 : pb->chunks[taken - 1]->chunk;

@@ -7,6 +7,10 @@
 //      │ └── link lost ─────┘ │ └─ refused ──────┘ │   (a heartbeat was refused: register again)
 //      │                      │ refused: after a pause
 //      └──────── link lost ─────────────────────────┘
+//
+// A heartbeat without an answer is no refusal: the coordinator may have been stopped for a while and knows
+// this worker still, or this process was. To register would end the plans and steps that it takes part in,
+// so it beats again; a coordinator that has lost it, or a new one, says so.
 #include "worker/membership.h"
 
 #include <assert.h>
@@ -35,6 +39,7 @@ struct worker_membership {
     uint64_t instance, worker, pause_ns, beat_ns;
     bool calling; // one call at a time
     bool quiet;   // the refusal was logged
+    bool silent;  // so was that heartbeats are not answered
 };
 
 static void move(struct worker_membership *m, enum membership_state to)
@@ -131,6 +136,8 @@ static void ask(struct worker_membership *m)
     call(m, BANYAN__PB__METHOD__METHOD_REGISTER, &body.base, CALL_NS, asked);
 }
 
+static void beat(struct worker_membership *m);
+
 static void beaten(void *arg, const struct proto_reply *reply)
 {
     struct worker_membership *m = arg;
@@ -141,6 +148,15 @@ static void beaten(void *arg, const struct proto_reply *reply)
     }
     if (m->state != MEMBERSHIP_MEMBER || reply->code == COMMON_CANCELLED)
         return;
+    if (reply->code == COMMON_DEADLINE_EXCEEDED) {
+        if (!m->silent)
+            common_log_warn("the coordinator does not answer heartbeats: beating on (coordinator=%s)",
+                            m->options.coordinator);
+        m->silent = true;
+        beat(m);
+        return;
+    }
+    m->silent = false;
     if (reply->code == COMMON_OK &&
         ((const Banyan__Pb__HeartbeatReply *)reply->message->body)->term == *m->options.term) {
         common_timer_start(m->timer, m->beat_ns, false);
@@ -148,7 +164,7 @@ static void beaten(void *arg, const struct proto_reply *reply)
     }
     if (reply->code == COMMON_OK)
         see_term(m, ((const Banyan__Pb__HeartbeatReply *)reply->message->body)->term);
-    move(m, MEMBERSHIP_ASKING); // forgotten, overtaken, or it did not answer
+    move(m, MEMBERSHIP_ASKING); // forgotten, or overtaken
     ask(m);
 }
 

@@ -137,7 +137,7 @@ static bool add_chunk(struct prepare *p, struct worker_chunk *chunk,
     return p->hashes[at] != NULL;
 }
 
-static enum common_code collect(struct prepare *p, const struct worker_session *session,
+static enum common_code collect(struct prepare *p, struct worker_session *session,
                                 const Banyan__Pb__RowsPrepareRequest *body, struct common_error *err)
 {
     uint32_t span, ranges = 0, from = worker_session_span(session, body->first, body->count, &span);
@@ -151,6 +151,11 @@ static enum common_code collect(struct prepare *p, const struct worker_session *
         ok = add_chunk(p, session->chunks[i].chunk, body, &ranges);
     if (!ok)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a report");
+    struct worker_freeze freeze = {body->commit, body->first, body->count, body->layer};
+    if (!worker_frozen_add(&session->frozen, p->worker->store, &freeze))
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
+                                "no room for another commit of this session: %u are under way",
+                                session->frozen.n);
     for (uint32_t i = from; i < from + span; i++) {
         uint32_t row, count;
         worker_chunk_part(session->chunks[i].chunk, body->first, body->count, &row, &count);
@@ -177,12 +182,15 @@ void worker_handle_rows_prepare(void *arg, struct proto_request *request)
     p->worker = worker;
     p->request = request;
     banyan__pb__rows_prepare_reply__init(&p->reply);
-    enum common_code code = worker_session_check(&worker->sessions, body->session, body->incarnation,
-                                                 body->layer, body->first, body->count, &session, &err);
+    bool late = body->commit && body->commit < worker->settled; // it would freeze rows that nobody thaws
+    enum common_code code =
+        late ? common_error_set(&err, COMMON_ABORTED, "commit %" PRIu64 " is over", body->commit)
+             : worker_session_check(&worker->sessions, body->session, body->incarnation, body->layer,
+                                    body->first, body->count, &session, &err);
     if (code == COMMON_OK)
         code = collect(p, session, body, &err);
     if (code != COMMON_OK) {
-        worker_fail(request, &err, code == COMMON_ABORTED ? "OLD_INCARNATION" : "");
+        worker_fail(request, &err, late ? "OLD_COMMIT" : code == COMMON_ABORTED ? "OLD_INCARNATION" : "");
         prepare_free(p);
     } else if (p->bytes <= HASH_INLINE_BYTES || worker->draining) {
         for (uint32_t i = 0; i < p->reply.n_chunks; i++)

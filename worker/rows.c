@@ -147,20 +147,23 @@ void worker_handle_chunk_put(void *arg, struct proto_request *request)
 
 // ---- commit, abort ------------------------------------------------------------------------------
 
-// Whether all rows of the range that are of chunks held here have been prepared (or are committed).
-static enum common_code committable(const struct worker_session *session, uint32_t layer, uint64_t first,
-                                    uint64_t count, struct common_error *err)
+// Whether all rows of the range that are of chunks held here are committed, appended, or frozen by this
+// commit. 0: by any.
+static enum common_code committable(const struct worker_session *session, const struct worker_freeze *freeze,
+                                    struct common_error *err)
 {
-    uint32_t span, from = worker_session_span(session, first, count, &span);
+    bool own = freeze->commit == 0 || worker_frozen_has(&session->frozen, freeze);
+    enum worker_row least = own ? WORKER_ROW_PREPARED : WORKER_ROW_APPENDED;
+    uint32_t span, from = worker_session_span(session, freeze->first, freeze->count, &span);
     for (uint32_t i = from; i < from + span; i++) {
         const struct worker_chunk *chunk = session->chunks[i].chunk;
         uint32_t row, rows;
-        worker_chunk_part(chunk, first, count, &row, &rows);
+        worker_chunk_part(chunk, freeze->first, freeze->count, &row, &rows);
         for (uint32_t r = row; r < row + rows; r++)
-            if (worker_chunk_row(chunk, layer, r) < WORKER_ROW_PREPARED)
+            if (worker_chunk_row(chunk, freeze->layer, r) < least)
                 return common_error_set(err, COMMON_FAILED_PRECONDITION,
                                         "position %" PRIu64 " of layer %u is not prepared",
-                                        worker_chunk_first(chunk) + r, layer);
+                                        worker_chunk_first(chunk) + r, freeze->layer);
     }
     return COMMON_OK;
 }
@@ -176,6 +179,11 @@ static void each_part(const struct worker_session *session, uint32_t layer, uint
     }
 }
 
+static void thaw_rows(void *session, uint32_t layer, uint64_t first, uint64_t count)
+{
+    each_part(session, layer, first, count, worker_chunk_abort);
+}
+
 void worker_handle_rows_commit(void *arg, struct proto_request *request)
 {
     struct worker *worker = arg;
@@ -185,17 +193,35 @@ void worker_handle_rows_commit(void *arg, struct proto_request *request)
         return;
     struct common_error err;
     struct worker_session *session;
+    struct worker_freeze freeze = {body->commit, body->first, body->count, body->layer};
     enum common_code code = worker_session_check(&worker->sessions, body->session, body->incarnation,
                                                  body->layer, body->first, body->count, &session, &err);
-    if (code == COMMON_OK)
-        code = committable(session, body->layer, body->first, body->count, &err);
+    bool known = code == COMMON_OK;
+    if (known)
+        code = committable(session, &freeze, &err);
+    if (known &&
+        (code == COMMON_OK || body->commit == 0)) // told again: what is here of a durable range counts
+        each_part(session, body->layer, body->first, body->count, worker_chunk_commit);
     if (code != COMMON_OK) {
         worker_fail(request, &err, code == COMMON_ABORTED ? "OLD_INCARNATION" : "");
         return;
     }
-    each_part(session, body->layer, body->first, body->count, worker_chunk_commit);
+    worker_frozen_drop(&session->frozen, worker->store, &freeze, thaw_rows,
+                       session); // nothing is left to thaw
     Banyan__Pb__RowsCommitReply reply = BANYAN__PB__ROWS_COMMIT_REPLY__INIT;
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+}
+
+// Commits below `before` are over, whatever became of them: what was to be committed has been.
+static void settle_rows(struct worker *worker, uint64_t before)
+{
+    size_t cursor = 0;
+    void *session;
+    if (before > worker->settled)
+        worker->settled = before;
+    while (worker_map_next(&worker->sessions, &cursor, &session))
+        worker_frozen_settle(&((struct worker_session *)session)->frozen, worker->store, before, thaw_rows,
+                             session);
 }
 
 void worker_handle_rows_abort(void *arg, struct proto_request *request)
@@ -207,12 +233,16 @@ void worker_handle_rows_abort(void *arg, struct proto_request *request)
         return;
     struct common_error err;
     struct worker_session *session;
-    if (worker_session_check(&worker->sessions, body->session, body->incarnation, body->layer, body->first,
-                             body->count, &session, &err) != COMMON_OK) {
+    struct worker_freeze freeze = {body->commit, body->first, body->count, body->layer};
+    if (body->before) {
+        settle_rows(worker, body->before);
+    } else if (worker_session_check(&worker->sessions, body->session, body->incarnation, body->layer,
+                                    body->first, body->count, &session, &err) != COMMON_OK) {
         worker_fail(request, &err, err.code == COMMON_ABORTED ? "OLD_INCARNATION" : "");
         return;
+    } else {
+        worker_frozen_drop(&session->frozen, worker->store, &freeze, thaw_rows, session);
     }
-    each_part(session, body->layer, body->first, body->count, worker_chunk_abort);
     Banyan__Pb__RowsAbortReply reply = BANYAN__PB__ROWS_ABORT_REPLY__INIT;
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }

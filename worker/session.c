@@ -203,6 +203,7 @@ static void free_session(struct worker_store *store, struct worker_session *sess
 {
     for (uint32_t i = 0; i < session->n_chunks; i++)
         worker_store_release(store, session->chunks[i].chunk);
+    worker_frozen_clear(&session->frozen, store);
     worker_store_give(store, session_bytes(session->spec) + entry_bytes(session->n_chunks));
     worker_spec_unref(session->spec);
     free(session->chunks);
@@ -412,9 +413,11 @@ enum common_code worker_session_layout(struct worker_map *sessions, struct worke
         return COMMON_OK; // nothing takes effect before the last message
     }
     free(entries);
-    if (known && request->incarnation > session->incarnation)
+    if (known && request->incarnation > session->incarnation) {
+        worker_frozen_clear(&session->frozen, store);
         for (uint32_t i = 0; i < session->n_chunks; i++)
             worker_chunk_forget(session->chunks[i].chunk);
+    }
     session->incarnation = request->incarnation;
     session->epoch = request->epoch;
     return COMMON_OK;

@@ -9,6 +9,7 @@
 
 #include "common/status.h"
 #include "proto/banyan.pb-c.h"
+#include "worker/frozen.h"
 #include "worker/map.h"
 #include "worker/store.h"
 
@@ -41,6 +42,7 @@ struct worker_session {
     uint64_t write_term, write; // of the newest append seen
     uint32_t n_chunks;
     struct worker_session_chunk *chunks; // ascending by (first, id)
+    struct worker_frozen frozen;         // by commits under way
     // A replacing layout that comes in several messages collects here until the last one.
     bool staging;
     uint64_t staging_term, staging_incarnation, staging_epoch;

@@ -39,6 +39,7 @@ struct worker {
     struct common_secret secret;
     uint64_t term;       // the highest seen
     uint64_t plans_term; // the one that `plans` belong to
+    uint64_t settled;    // commits with lower numbers are over
     struct worker_store *store;
     struct worker_map sessions, plans;
     struct worker_team *team;

@@ -19,6 +19,7 @@
 //        └──────────▶ APPENDED ────────────────────────────────────────┘
 //                      (also from PUT, and from PREPARED with the same bytes)
 //
+// Which commits have prepared a row: frozen.h; the last to let go aborts it.
 // PUT rows may be overwritten. PREPARED and COMMITTED rows' bytes never change. An APPENDED row serves like a
 // committed one, but a newer append may replace it where the coordinator says that it was never acknowledged.
 //

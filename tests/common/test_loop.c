@@ -2,6 +2,7 @@
 #include <event2/event.h>
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -9,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -369,6 +371,68 @@ static void test_deferred_runs_after_all_handlers(void **state)
     }
 }
 
+struct stopped { // what a process sees that is stopped while its loop waits
+    int fd;
+    bool read, read_first;
+    struct common_timer *timer;
+};
+
+static void on_word(evutil_socket_t fd, short what, void *arg)
+{
+    (void)what;
+    struct stopped *s = arg;
+    char byte;
+    s->read = read(fd, &byte, 1) == 1;
+}
+
+static void on_patience_over(void *arg)
+{
+    struct stopped *s = arg;
+    s->read_first = s->read;
+    common_loop_stop(loop);
+}
+
+static int stopped_main(int fd, int ready_fd)
+{
+    struct stopped s = {.fd = fd};
+    struct event *event = event_new(common_loop_base(loop), fd, EV_READ | EV_PERSIST, on_word, &s);
+    if (!event || event_add(event, NULL) != 0 ||
+        common_timer_new(loop, on_patience_over, &s, &s.timer) != COMMON_OK || write(ready_fd, "", 1) != 1)
+        return 2;
+    common_timer_start(s.timer, COMMON_NS_PER_S, false);
+    common_loop_run(loop);
+    return s.read_first ? 0 : 1;
+}
+
+// What came while the process was stopped is read before its timers judge that nothing came.
+static void test_a_stopped_process_reads_before_it_judges(void **state)
+{
+    (void)state;
+    int to_child[2], from_child[2], status;
+    char byte;
+    assert_int_equal(pipe(to_child), 0);
+    assert_int_equal(pipe(from_child), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0)
+        _exit(stopped_main(to_child[0], from_child[1]));
+    assert_int_equal(read(from_child[0], &byte, 1), 1);
+    usleep(300 * 1000); // it waits in its poll by now
+    assert_int_equal(kill(pid, SIGSTOP), 0);
+    assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
+    assert_true(WIFSTOPPED(status));
+    assert_int_equal(write(to_child[1], "", 1), 1);
+    usleep(1500 * 1000);
+    assert_int_equal(kill(pid, SIGCONT), 0);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    for (int i = 0; i < 2; i++) {
+        close(to_child[i]);
+        close(from_child[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -385,6 +449,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_start_again_moves_the_time, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_timer_may_free_itself_and_others, setup, teardown),
         cmocka_unit_test_setup_teardown(test_deferred_runs_after_all_handlers, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_stopped_process_reads_before_it_judges, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

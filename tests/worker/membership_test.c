@@ -24,6 +24,9 @@ struct office { // where workers register
     struct worker_membership *membership;
     uint64_t term, worker_term;            // the office's; what the worker knows
     enum common_code refuse, refuse_beats; // OK: none is refused
+    bool mute;                             // heartbeats are taken, and kept
+    struct proto_request *kept[16];
+    unsigned n_kept;
     unsigned registers, beats, accepted;
     uint64_t instance, seen_term, last_used;
     char name[65], edge[128];
@@ -51,6 +54,13 @@ static void on_register(void *arg, struct proto_request *request)
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
 
+static void answer_beat(struct office *o, struct proto_request *request)
+{
+    Banyan__Pb__HeartbeatReply reply = BANYAN__PB__HEARTBEAT_REPLY__INIT;
+    reply.term = o->term;
+    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+}
+
 static void on_beat(void *arg, struct proto_request *request)
 {
     struct office *o = arg;
@@ -63,9 +73,10 @@ static void on_beat(void *arg, struct proto_request *request)
         proto_request_fail(request, o->refuse_beats, "who are you?", NULL, 0);
         return;
     }
-    Banyan__Pb__HeartbeatReply reply = BANYAN__PB__HEARTBEAT_REPLY__INIT;
-    reply.term = o->term;
-    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+    if (o->mute && o->n_kept < sizeof o->kept / sizeof *o->kept)
+        o->kept[o->n_kept++] = request;
+    else
+        answer_beat(o, request);
 }
 
 static void open_office(struct office *o)
@@ -225,6 +236,37 @@ static void it_registers_again_when_it_is_forgotten(void **state)
     end(&o);
 }
 
+// A coordinator that was stopped knows the worker still: it beats on, and does not register. One that has
+// forgotten it says so then.
+static void a_silent_coordinator_is_not_asked_again(void **state)
+{
+    (void)state;
+    struct office o;
+    begin(&o);
+    open_office(&o);
+    join(&o);
+    reach(&o, &o.beats, 2);
+    o.mute = true;
+    reach(&o, &o.n_kept, 4); // three of them had no answer for three beats
+    assert_int_equal(o.registers, 1);
+    o.mute = false;
+    while (o.n_kept)
+        answer_beat(&o, o.kept[--o.n_kept]); // too late, and of no use
+    reach(&o, &o.beats, o.beats + 5);
+    assert_int_equal(o.registers, 1);
+    assert_int_equal(o.accepted, 1);
+    o.mute = true;
+    reach(&o, &o.n_kept, 2);
+    while (o.n_kept)
+        answer_beat(&o, o.kept[--o.n_kept]);
+    o.mute = false;
+    o.refuse_beats = COMMON_NOT_FOUND;
+    reach(&o, &o.registers, 2);
+    o.refuse_beats = COMMON_OK;
+    reach(&o, &o.accepted, 2);
+    end(&o);
+}
+
 static void a_refusal_is_no_end(void **state)
 {
     (void)state;
@@ -265,6 +307,7 @@ int main(void)
         cmocka_unit_test(it_waits_for_a_late_coordinator),
         cmocka_unit_test(it_comes_back_after_a_lost_link_and_a_new_term),
         cmocka_unit_test(it_registers_again_when_it_is_forgotten),
+        cmocka_unit_test(a_silent_coordinator_is_not_asked_again),
         cmocka_unit_test(a_refusal_is_no_end),
         cmocka_unit_test(a_coordinator_of_the_past_is_not_followed),
     };

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+// A coordinator whose loop stood still, on the test's own loop: nobody is judged by the silence meanwhile,
+// and everybody is judged again afterwards. The test plays the worker.
+#include <event2/event.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "coordinator/coordinator.h"
+#include "coordinator/state.h"
+#include "proto/rpc.h"
+
+#define HEARTBEAT_NS (200 * COMMON_NS_PER_MS)
+
+struct play {
+    struct common_loop *loop;
+    struct common_secret secret;
+    char dir[64], endpoint[128], edge[128];
+    struct coordinator *c;
+    struct proto_channel *channel; // the worker's, to the coordinator
+    struct proto_server *server;   // the worker's edges
+    bool registered;
+    enum common_code code;
+    unsigned inventories;
+};
+
+static void on_inventory(void *arg, struct proto_request *request)
+{
+    ((struct play *)arg)->inventories++;
+    Banyan__Pb__InventoryReply reply = BANYAN__PB__INVENTORY_REPLY__INIT;
+    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+}
+
+static void open_edges(struct play *p)
+{
+    static const struct proto_method methods[] = {
+        {BANYAN__PB__METHOD__METHOD_INVENTORY, 1u << BANYAN__PB__ROLE__ROLE_COORDINATOR, on_inventory},
+        {0, 0, NULL},
+    };
+    struct proto_server_options options = {.name = "w",
+                                           .role = BANYAN__PB__ROLE__ROLE_WORKER,
+                                           .secret = &p->secret,
+                                           .methods = methods,
+                                           .arg = p};
+    assert_int_equal(proto_server_new(p->loop, &options, &p->server, NULL), COMMON_OK);
+    assert_int_equal(proto_server_listen(p->server, p->edge, NULL), COMMON_OK);
+}
+
+static void close_edges(struct play *p)
+{
+    if (p->server)
+        proto_server_close(p->server);
+    p->server = NULL;
+}
+
+static void turn(struct play *p, uint64_t ns)
+{
+    uint64_t until = common_clock_after(ns);
+    do {
+        struct timeval tick = {0, 1000};
+        event_base_loopexit(common_loop_base(p->loop), &tick);
+        event_base_loop(common_loop_base(p->loop), EVLOOP_ONCE);
+    } while (common_clock_left(until) > 0);
+}
+
+static enum coordinator_worker_state state_of(const struct play *p)
+{
+    return p->c->workers[0] ? p->c->workers[0]->state : COORDINATOR_WORKER_ABSENT;
+}
+
+static void reach(struct play *p, enum coordinator_worker_state state)
+{
+    uint64_t until = common_clock_after(30 * COMMON_NS_PER_S);
+    while (state_of(p) != state) {
+        if (!common_clock_left(until))
+            fail_msg("the worker is in state %d, and not in %d", state_of(p), state);
+        turn(p, 0);
+    }
+}
+
+static void begin(struct play *p)
+{
+    *p = (struct play){.dir = "/tmp/banyan-absence-XXXXXX"};
+    common_log_set_level(COMMON_LOG_ERROR);
+    assert_non_null(mkdtemp(p->dir));
+    snprintf(p->endpoint, sizeof p->endpoint, "unix://%s/c", p->dir);
+    snprintf(p->edge, sizeof p->edge, "unix://%s/e", p->dir);
+    memset(p->secret.bytes, 1, sizeof p->secret.bytes);
+    assert_int_equal(common_loop_new(&p->loop), COMMON_OK);
+    struct coordinator_options options;
+    coordinator_options_default(&options);
+    options.endpoints = (const char *const[]){p->endpoint, NULL};
+    options.secret = &p->secret;
+    options.heartbeat_ns = HEARTBEAT_NS;
+    struct common_error err;
+    if (coordinator_new(p->loop, &options, &p->c, &err) != COMMON_OK)
+        fail_msg("%s", err.message);
+}
+
+static void finish(struct play *p)
+{
+    proto_channel_close(p->channel);
+    coordinator_stop(p->c);
+    close_edges(p);
+    turn(p, 50 * COMMON_NS_PER_MS);
+    coordinator_free(p->c);
+    common_loop_free(p->loop);
+    rmdir(p->dir);
+}
+
+static void registered(void *arg, const struct proto_reply *reply)
+{
+    struct play *p = arg;
+    p->registered = true;
+    p->code = reply->code;
+}
+
+static void join(struct play *p)
+{
+    struct proto_channel_options options = {.name = "w",
+                                            .role = BANYAN__PB__ROLE__ROLE_WORKER,
+                                            .secret = &p->secret};
+    assert_int_equal(proto_channel_open(p->loop, p->endpoint, &options, &p->channel, NULL), COMMON_OK);
+    Banyan__Pb__RegisterRequest body = BANYAN__PB__REGISTER_REQUEST__INIT;
+    body.name = "w";
+    body.host = "h";
+    body.kernel = "k";
+    body.endpoint = "tcp://127.0.0.1:1";
+    body.edge_endpoint = p->edge;
+    body.instance = body.capacity_bytes = body.bandwidth = 1;
+    struct proto_call call = {.method = BANYAN__PB__METHOD__METHOD_REGISTER,
+                              .body = &body.base,
+                              .deadline_ns = common_clock_after(30 * COMMON_NS_PER_S),
+                              .done = registered,
+                              .arg = p};
+    assert_int_equal(proto_channel_call(p->channel, &call, NULL, NULL), COMMON_OK);
+}
+
+static void ignore(void *arg, const struct proto_reply *reply)
+{
+    (void)arg, (void)reply;
+}
+
+static void beat(struct play *p)
+{
+    Banyan__Pb__HeartbeatRequest body = BANYAN__PB__HEARTBEAT_REQUEST__INIT;
+    body.worker = (uint64_t)p->c->workers[0]->life << 32 | 1;
+    struct proto_call call = {.method = BANYAN__PB__METHOD__METHOD_HEARTBEAT,
+                              .body = &body.base,
+                              .deadline_ns = common_clock_after(30 * COMMON_NS_PER_S),
+                              .done = ignore};
+    assert_int_equal(proto_channel_call(p->channel, &call, NULL, NULL), COMMON_OK);
+}
+
+static void heartbeats(void **state)
+{
+    (void)state;
+    struct play p;
+    begin(&p);
+    open_edges(&p);
+    join(&p);
+    reach(&p, COORDINATOR_WORKER_ACTIVE);
+    for (int i = 0; i < 3; i++) {
+        usleep(5 * HEARTBEAT_NS / 1000);
+        turn(&p, 0);
+        turn(&p, 0); // the tick has come
+        assert_int_equal(state_of(&p), COORDINATOR_WORKER_ACTIVE);
+        beat(&p);
+        turn(&p, HEARTBEAT_NS);
+        assert_int_equal(state_of(&p), COORDINATOR_WORKER_ACTIVE);
+    }
+    assert_int_equal(p.inventories, 1); // and was not lost and taken again
+    reach(&p, COORDINATOR_WORKER_LOST); // silence while we are here is silence
+    finish(&p);
+}
+
+// The link breaks, and comes back as soon as there is somebody to dial.
+static void a_broken_link(void **state)
+{
+    (void)state;
+    struct play p;
+    begin(&p);
+    open_edges(&p);
+    join(&p);
+    reach(&p, COORDINATOR_WORKER_ACTIVE);
+    close_edges(&p);
+    reach(&p, COORDINATOR_WORKER_SUSPECT);
+    usleep(5 * HEARTBEAT_NS / 1000);
+    open_edges(&p);
+    turn(&p, 0);
+    turn(&p, 0);
+    assert_int_not_equal(state_of(&p), COORDINATOR_WORKER_LOST);
+    reach(&p, COORDINATOR_WORKER_ACTIVE);
+    close_edges(&p);
+    reach(&p, COORDINATOR_WORKER_LOST);
+    finish(&p);
+}
+
+// Nobody could dial a worker that registered just before.
+static void a_worker_that_registers(void **state)
+{
+    (void)state;
+    struct play p;
+    begin(&p);
+    join(&p);
+    reach(&p, COORDINATOR_WORKER_JOINING);
+    usleep(4500 * 1000); // it has 4 s to be reached
+    open_edges(&p);
+    reach(&p, COORDINATOR_WORKER_ACTIVE);
+    uint64_t until = common_clock_after(30 * COMMON_NS_PER_S);
+    while (!p.registered && common_clock_left(until) > 0)
+        turn(&p, 0);
+    assert_true(p.registered);
+    assert_int_equal(p.code, COMMON_OK);
+    finish(&p);
+}
+
+static void created(void *arg, const struct proto_reply *reply)
+{
+    *(enum common_code *)arg = reply->code;
+}
+
+// What its clients wanted of it comes in after our return: until then it is not idle.
+static void an_idle_session(void **state)
+{
+    (void)state;
+    struct play p;
+    begin(&p);
+    struct proto_channel_options options = {.name = "client", .role = BANYAN__PB__ROLE__ROLE_CLIENT};
+    assert_int_equal(proto_channel_open(p.loop, p.endpoint, &options, &p.channel, NULL), COMMON_OK);
+    Banyan__Pb__Spec spec = BANYAN__PB__SPEC__INIT;
+    spec.layers = spec.q_heads = spec.kv_heads = 1;
+    spec.k_dim = spec.v_dim = 16;
+    spec.kv_type = BANYAN__PB__DTYPE__DTYPE_F32;
+    spec.idle_ttl_ns = 3 * HEARTBEAT_NS;
+    Banyan__Pb__SessionCreateRequest body = BANYAN__PB__SESSION_CREATE_REQUEST__INIT;
+    body.spec = &spec;
+    enum common_code code = COMMON_UNAVAILABLE;
+    struct proto_call call = {.method = BANYAN__PB__METHOD__METHOD_SESSION_CREATE,
+                              .body = &body.base,
+                              .deadline_ns = common_clock_after(30 * COMMON_NS_PER_S),
+                              .done = created,
+                              .arg = &code};
+    assert_int_equal(proto_channel_call(p.channel, &call, NULL, NULL), COMMON_OK);
+    uint64_t until = common_clock_after(30 * COMMON_NS_PER_S);
+    while (code != COMMON_OK && common_clock_left(until) > 0)
+        turn(&p, 0);
+    assert_int_equal(code, COMMON_OK);
+    usleep(5 * HEARTBEAT_NS / 1000);
+    turn(&p, HEARTBEAT_NS);
+    assert_int_equal(p.c->n_sessions, 1);
+    while (p.c->n_sessions && common_clock_left(until) > 0)
+        turn(&p, 0);
+    assert_int_equal(p.c->n_sessions, 0); // nobody came
+    finish(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(heartbeats),
+        cmocka_unit_test(a_broken_link),
+        cmocka_unit_test(a_worker_that_registers),
+        cmocka_unit_test(an_idle_session),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
