@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole coordinator in one thread: simulated time, links and disk, scripted workers (tests/sim). Losses,
+// The whole coordinator in one thread: simulated time, links and disk, real workers (tests/sim). Losses,
 // retries, truncations and restarts in an order that a test chooses.
 // clang-format off
 #include <setjmp.h>
@@ -58,8 +58,7 @@ static struct sim_worker *holder_of(struct sim_cluster *cluster, uint64_t sessio
 {
     struct sim_worker *holder = NULL;
     for (uint32_t i = 0; i < cluster->options.workers; i++) {
-        const struct sim_session *held = sim_rows_session(&cluster->workers[i]->rows, session);
-        if (held && sim_session_chunk(held, position)) {
+        if (sim_worker_holds(cluster->workers[i], session, position)) {
             assert_null(holder);
             holder = cluster->workers[i];
         }
@@ -67,6 +66,14 @@ static struct sim_worker *holder_of(struct sim_cluster *cluster, uint64_t sessio
     assert_non_null(holder);
     return holder;
 }
+
+// What a read at the last of `rows` positions must answer: the mean of the values below it.
+#define READS(cluster, session, rows, sum)                                                                   \
+    do {                                                                                                     \
+        struct sim_call *reads = sim_read((cluster)->client, session, 0, (rows)-1, 1);                       \
+        OK(reads);                                                                                           \
+        assert_float_equal(reads->o, (float)(sum) / (float)(rows), 1e-4f);                                   \
+    } while (0)
 
 static uint64_t tokens_held(struct sim_cluster *cluster, uint64_t session)
 {
@@ -86,6 +93,7 @@ static void two_workers_hold_a_session(void **state)
     struct sim_call *read = sim_read(cluster->client, session, 0, 63, 1);
     OK(read);
     assert_int_equal(read->length, 64);
+    READS(cluster, session, 64, 64);
     assert_int_equal(length_of(cluster, session), 64);
     assert_int_equal(tokens_held(cluster, session), 64);
     for (int i = 0; i < 2; i++)
@@ -103,23 +111,22 @@ static void rows_are_attached_and_committed(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(2);
-    uint64_t session = session_of(cluster, 0), put = 0;
-    OK(sim_open(cluster->client, session, 0, 40));
-    for (int i = 0; i < 2; i++)
-        put += sim_worker_put(cluster->workers[i], session, 0, 0, 30, 500);
-    assert_int_equal(put, 30);
+    uint64_t session = session_of(cluster, 0);
+    struct sim_call *opened = sim_open(cluster->client, session, 0, 40);
+    OK(opened);
+    OK(sim_put(cluster->client, opened, 0, 0, 30, 6));
     struct sim_call *commit = sim_commit(cluster->client, session, 0, 0, 40);
     ENDS(COMMON_FAILED_PRECONDITION, commit);
     assert_string_equal(commit->reason, "HOLE");
     assert_int_equal(commit->first_missing, 30);
     assert_int_equal(commit->count_missing, 10);
-    for (int i = 0; i < 2; i++)
-        sim_worker_put(cluster->workers[i], session, 0, 30, 10, 500);
+    OK(sim_put(cluster->client, opened, 0, 30, 10, 2));
     commit = sim_commit(cluster->client, session, 0, 0, 40);
     OK(commit);
     assert_int_equal(commit->length, 40);
+    READS(cluster, session, 40, 30 * 6 + 10 * 2);
     OK(sim_append(cluster->client, session, 0, 40, 1, 1));
-    OK(sim_read(cluster->client, session, 0, 40, 1));
+    READS(cluster, session, 41, 30 * 6 + 10 * 2 + 1);
     sim_cluster_free(cluster);
 }
 
@@ -133,11 +140,12 @@ static void a_fork_shares_what_was_there(void **state)
     OK(sim_read(cluster->client, fork->session, 0, 19, 1));
     ENDS(COMMON_OUT_OF_RANGE, sim_read(cluster->client, fork->session, 0, 20, 1));
     OK(sim_append(cluster->client, fork->session, 0, 20, 4, 9));
-    OK(sim_read(cluster->client, session, 0, 39, 1));
+    READS(cluster, session, 40, 40);
+    READS(cluster, fork->session, 24, 20 + 4 * 9);
     assert_int_equal(length_of(cluster, fork->session), 24);
     assert_int_equal(length_of(cluster, session), 40);
     OK(sim_delete(cluster->client, session));
-    OK(sim_read(cluster->client, fork->session, 0, 23, 1));
+    READS(cluster, fork->session, 24, 20 + 4 * 9);
     sim_cluster_free(cluster);
 }
 
@@ -155,23 +163,25 @@ static void an_append_outlives_a_broken_edge(void **state)
     struct sim_cluster *cluster = cluster_of(2);
     uint64_t session = session_of(cluster, 40);
     struct sim_worker *w = cluster->workers[0], *other = cluster->workers[1];
-    uint64_t seen = w->seen[METHOD(STEP)] + other->seen[METHOD(STEP)];
-    sim_worker_rule(w, METHOD(STEP), (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
-    sim_worker_rule(other, METHOD(STEP), (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
+    uint64_t seen = sim_serve_seen(w->loop, METHOD(STEP)) + sim_serve_seen(other->loop, METHOD(STEP));
+    sim_serve_rule(w->loop, METHOD(STEP), (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
+    sim_serve_rule(other->loop, METHOD(STEP), (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
     struct sim_call *append = sim_append(cluster->client, session, 0, 40, 1, 2);
     sim_run_until_idle();
-    assert_int_equal(w->n_held + other->n_held, 1); // the root's
-    struct sim_worker *root = w->n_held ? w : other, *child = w->n_held ? other : w;
-    sim_worker_let_go(root);
+    assert_int_equal(sim_serve_held(w->loop) + sim_serve_held(other->loop), 1); // the root's
+    struct sim_worker *root = sim_serve_held(w->loop) ? w : other,
+                      *child = sim_serve_held(w->loop) ? other : w;
+    sim_serve_let_go(root->loop);
     sim_run_until_idle();
-    assert_int_equal(child->n_held, 1);
+    assert_int_equal(sim_serve_held(child->loop), 1);
     sim_net_cut(root->loop, child->loop);
     OK(append);
     assert_int_equal(append->length, 41);
-    assert_true(w->seen[METHOD(STEP)] + other->seen[METHOD(STEP)] >= seen + 4);
-    sim_worker_let_go(child); // late, and of an attempt that is over
+    assert_true(sim_serve_seen(w->loop, METHOD(STEP)) + sim_serve_seen(other->loop, METHOD(STEP)) >=
+                seen + 4);
+    sim_serve_let_go(child->loop); // late, and of an attempt that is over
     sim_run_until_idle();
-    OK(sim_read(cluster->client, session, 0, 40, 1));
+    READS(cluster, session, 41, 40 + 2);
     assert_int_equal(tokens_held(cluster, session), 41);
     sim_cluster_free(cluster);
 }
@@ -184,24 +194,25 @@ static void an_append_on_a_broken_link_fails_and_may_come_again(void **state)
         struct sim_cluster *cluster = cluster_of(2);
         uint64_t session = session_of(cluster, 20);
         struct sim_worker *holder = holder_of(cluster, session, 20);
-        sim_worker_rule(holder, METHOD(STEP), (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
+        sim_serve_rule(holder->loop, METHOD(STEP), (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
         struct sim_call *append = sim_append(cluster->client, session, 0, 20, 1, 2);
         sim_run_until_idle();
-        assert_int_equal(holder->n_held, 1);
+        assert_int_equal(sim_serve_held(holder->loop), 1);
         sim_net_cut(NULL, holder->loop);
         if (did)
-            sim_worker_let_go(holder);
+            sim_serve_let_go(holder->loop);
         ENDS(COMMON_UNAVAILABLE, append);
         assert_string_equal(append->reason, "MISSING_RANGE");
         sim_advance(COMMON_NS_PER_S);
         assert_int_equal(length_of(cluster, session), 20);
         OK(sim_append(cluster->client, session, 0, 20, 1,
-                      3));         // other bytes: the first never were acknowledged
-        sim_worker_let_go(holder); // overtaken
+                      3));              // other bytes: the first never were acknowledged
+        sim_serve_let_go(holder->loop); // overtaken
         sim_run_until_idle();
         OK(sim_append(cluster->client, session, 0, 20, 1, 3)); // the same bytes again change nothing
         ENDS(COMMON_FAILED_PRECONDITION, sim_append(cluster->client, session, 0, 20, 1, 2));
         assert_int_equal(length_of(cluster, session), 21);
+        READS(cluster, session, 21, 20 + 3);
         sim_cluster_free(cluster);
     }
 }
@@ -222,7 +233,7 @@ static void an_append_fails_while_its_holder_is_away(void **state)
     sim_net_mend(NULL, holder->loop);
     assert_true(sim_wait_active(cluster, 2));
     OK(sim_append(cluster->client, session, 0, 20, 1, 3)); // other bytes: the first ones never were
-    OK(sim_read(cluster->client, session, 0, 20, 1));
+    READS(cluster, session, 21, 20 + 3);
     sim_cluster_free(cluster);
 }
 
@@ -259,19 +270,21 @@ static void a_step_is_tried_again(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct sim_cluster *cluster = cluster_of(2);
         uint64_t session = session_of(cluster, 20);
-        uint64_t seen = cluster->workers[0]->seen[METHOD(STEP)] + cluster->workers[1]->seen[METHOD(STEP)];
+        uint64_t seen = sim_serve_seen(cluster->workers[0]->loop, METHOD(STEP)) +
+                        sim_serve_seen(cluster->workers[1]->loop, METHOD(STEP));
         for (int w = 0; w < 2; w++)
-            sim_worker_rule(cluster->workers[w], METHOD(STEP),
-                            (struct sim_rule){.verdict = SIM_FAIL,
-                                              .times = 1,
-                                              .code = cases[i].code,
-                                              .reason = cases[i].reason});
+            sim_serve_rule(cluster->workers[w]->loop, METHOD(STEP),
+                           (struct sim_rule){.verdict = SIM_FAIL,
+                                             .times = 1,
+                                             .code = cases[i].code,
+                                             .reason = cases[i].reason});
         struct sim_call *append = sim_append(cluster->client, session, 0, 20, 1, 2);
         if (sim_wait(append) != COMMON_OK)
             fail_msg("%s: %s", cases[i].what, append->text);
         assert_int_equal(append->length, 21);
-        OK(sim_read(cluster->client, session, 0, 20, 1));
-        assert_true(cluster->workers[0]->seen[METHOD(STEP)] + cluster->workers[1]->seen[METHOD(STEP)] >
+        READS(cluster, session, 21, 20 + 2);
+        assert_true(sim_serve_seen(cluster->workers[0]->loop, METHOD(STEP)) +
+                        sim_serve_seen(cluster->workers[1]->loop, METHOD(STEP)) >
                     seen + 2);
         sim_cluster_free(cluster);
     }
@@ -283,14 +296,14 @@ static void a_step_ends_at_its_deadline(void **state)
     struct sim_cluster *cluster = cluster_of(2);
     uint64_t session = session_of(cluster, 20);
     for (int w = 0; w < 2; w++)
-        sim_worker_rule(cluster->workers[w], METHOD(STEP), (struct sim_rule){.verdict = SIM_HOLD});
+        sim_serve_rule(cluster->workers[w]->loop, METHOD(STEP), (struct sim_rule){.verdict = SIM_HOLD});
     sim_client_deadline(cluster->client, COMMON_NS_PER_S);
     uint64_t start = sim_clock();
     struct sim_call *read = sim_read(cluster->client, session, 0, 19, 1);
     ENDS(COMMON_DEADLINE_EXCEEDED, read);
     assert_int_equal(read->done_ns, start + COMMON_NS_PER_S);
     for (int w = 0; w < 2; w++)
-        sim_worker_rule(cluster->workers[w], METHOD(STEP), (struct sim_rule){.verdict = SIM_DO});
+        sim_serve_rule(cluster->workers[w]->loop, METHOD(STEP), (struct sim_rule){.verdict = SIM_DO});
     OK(sim_read(cluster->client, session, 0, 19, 1));
     sim_cluster_free(cluster);
 }
@@ -303,7 +316,7 @@ static void a_truncate_waits_for_steps_and_steps_for_it(void **state)
     struct sim_cluster *cluster = cluster_of(2);
     uint64_t session = session_of(cluster, 40);
     for (int w = 0; w < 2; w++)
-        sim_worker_rule(cluster->workers[w], METHOD(STEP), (struct sim_rule){.verdict = SIM_HOLD});
+        sim_serve_rule(cluster->workers[w]->loop, METHOD(STEP), (struct sim_rule){.verdict = SIM_HOLD});
     struct sim_call *before = sim_read(cluster->client, session, 0, 39, 1);
     sim_run_until_idle();
     struct sim_call *truncate = sim_truncate(cluster->client, session, 20);
@@ -313,8 +326,8 @@ static void a_truncate_waits_for_steps_and_steps_for_it(void **state)
     sim_run_until_idle();
     assert_false(before->done || truncate->done || past->done || within->done || append->done);
     for (int w = 0; w < 2; w++) {
-        sim_worker_rule(cluster->workers[w], METHOD(STEP), (struct sim_rule){.verdict = SIM_DO});
-        sim_worker_let_go(cluster->workers[w]);
+        sim_serve_rule(cluster->workers[w]->loop, METHOD(STEP), (struct sim_rule){.verdict = SIM_DO});
+        sim_serve_let_go(cluster->workers[w]->loop);
     }
     OK(before);
     OK(truncate);
@@ -323,6 +336,7 @@ static void a_truncate_waits_for_steps_and_steps_for_it(void **state)
     OK(within);
     OK(append);
     assert_int_equal(append->length, 22);
+    READS(cluster, session, 22, 20 + 2 * 7);
     assert_int_equal(length_of(cluster, session), 22);
     sim_cluster_free(cluster);
 }
@@ -343,6 +357,7 @@ static void a_restarted_coordinator_learns_from_its_workers(void **state)
     assert_int_equal(length_of(cluster, session), 40); // appended rows are in no store
     OK(sim_append(cluster->client, session, 0, 40, 1, 1));
     assert_int_equal(tokens_held(cluster, session), 41);
+    READS(cluster, session, 41, 41);
     sim_cluster_free(cluster);
 }
 
@@ -369,7 +384,7 @@ static void an_append_under_way_at_a_kill_is_there_or_not(void **state)
         assert_int_equal(sim_coordinator_start(cluster, &err), COMMON_OK);
         OK(sim_append(cluster->client, session, 0, 20, 1, 2)); // again, with the same bytes
         assert_int_equal(length_of(cluster, session), 21);
-        OK(sim_read(cluster->client, session, 0, 20, 1));
+        READS(cluster, session, 21, 20 + 2);
         sim_cluster_free(cluster);
     }
 }
@@ -422,7 +437,8 @@ static void a_create_that_was_durable_and_unanswered_is_there_after_a_restart(vo
 
 static uint64_t trace_of(uint64_t seed)
 {
-    struct sim_cluster *cluster = sim_cluster_new(&(struct sim_cluster_options){.workers = 3, .seed = seed});
+    struct sim_cluster *cluster =
+        sim_cluster_new(&(struct sim_cluster_options){.workers = 3, .seed = seed, .team = true});
     sim_shuffle(true);
     sim_net_delay(10 * COMMON_NS_PER_US, 500 * COMMON_NS_PER_US);
     sim_cluster_start(cluster);

@@ -66,7 +66,7 @@ uint64_t sim_trace(void);  // a hash over all that have run: time, loop, kind
 void sim_loop_name(struct common_loop *loop, const char *name);
 
 // A frozen process runs nothing; its events wait, and run in their old order, late, once it is thawed. Links
-// stay up and fill. (SIGSTOP, a machine that sleeps.)
+// stay up and fill. (SIGSTOP, a machine that sleeps.) Timers that are late by more than 100 ms then come last.
 void sim_loop_freeze(struct common_loop *loop);
 void sim_loop_thaw(struct common_loop *loop);
 
@@ -75,8 +75,8 @@ void sim_loop_thaw(struct common_loop *loop);
 void sim_loop_mute(struct common_loop *loop);
 bool sim_loop_muted(const struct common_loop *loop);
 
-// Runs what was posted to this loop, and what that posts, but no timer and nothing of another loop: what
-// common_loop_run does between common_loop_stop and its return.
+// Runs what is due on this loop now, and what that makes due now, but reads nothing from its links: the end of
+// an object that waits for its own posts, timers and jobs.
 void sim_loop_drain(struct common_loop *loop);
 
 // Added to this process's wall clock (common_clock_wall_ns). The monotonic clock is one for all.

@@ -2,6 +2,7 @@
 #include "tests/sim/sim_client.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,12 +15,24 @@
 
 enum { Q_HEADS = 2, DIM = 4, ROWS_MAX = 256 };
 
+enum { HOLDERS_MAX = 16 };
+
+struct sim_opened {
+    uint8_t ticket[512];
+    size_t ticket_bytes;
+    uint32_t n, *holders; // [n] by chunk
+    uint64_t *first;      // [n]
+    uint64_t tokens;      // a chunk
+    struct proto_channel *channels[HOLDERS_MAX];
+};
+
 struct sim_client {
     struct common_loop *loop;
     struct proto_channel *channel;
     struct sim_call *calls;
     uint64_t deadline_ns;
-    uint8_t bytes[ROWS_MAX * Q_HEADS * DIM * sizeof(float)]; // copied as a call is made
+    const char *token;
+    float q[ROWS_MAX * Q_HEADS * DIM], k[ROWS_MAX * DIM], v[ROWS_MAX * DIM]; // copied as a call is made
 };
 
 struct sim_client *sim_client_new(const char *coordinator, const char *token)
@@ -30,6 +43,7 @@ struct sim_client *sim_client_new(const char *coordinator, const char *token)
         abort();
     sim_loop_name(client->loop, "client");
     client->deadline_ns = 10 * COMMON_NS_PER_S;
+    client->token = token;
     struct proto_channel_options options = {.name = "client",
                                             .role = BANYAN__PB__ROLE__ROLE_CLIENT,
                                             .token = token};
@@ -40,17 +54,30 @@ struct sim_client *sim_client_new(const char *coordinator, const char *token)
     return client;
 }
 
+static void opened_free(struct sim_opened *opened)
+{
+    if (!opened)
+        return;
+    free(opened->holders);
+    free(opened->first);
+    free(opened);
+}
+
 void sim_client_free(struct sim_client *client)
 {
     if (!client)
         return;
     sim_loop_thaw(client->loop);
     proto_channel_close(client->channel);
+    for (struct sim_call *call = client->calls; call; call = call->next)
+        for (uint32_t i = 0; call->opened && i < HOLDERS_MAX; i++)
+            proto_channel_close(call->opened->channels[i]);
     common_loop_free(client->loop);
     while (client->calls) {
         struct sim_call *call = client->calls;
         client->calls = call->next;
         assert(call->times == 1);
+        opened_free(call->opened);
         free(call);
     }
     free(client);
@@ -80,8 +107,51 @@ static void take_failure(struct sim_call *call, const Banyan__Pb__Status *status
     call->count_missing = plain.n_ranges ? plain.ranges[0].count : 0;
 }
 
-static void take_reply(struct sim_call *call, const ProtobufCMessage *body)
+static void take_opened(struct sim_call *call, const Banyan__Pb__AttachOpenReply *m)
 {
+    struct sim_opened *opened = calloc(1, sizeof *opened);
+    assert(opened && m->ticket.len <= sizeof opened->ticket && m->n_workers <= HOLDERS_MAX);
+    memcpy(opened->ticket, m->ticket.data, m->ticket.len);
+    opened->ticket_bytes = m->ticket.len;
+    opened->n = (uint32_t)m->n_chunks;
+    opened->holders = calloc(m->n_chunks + 1, sizeof(*opened->holders));
+    opened->first = calloc(m->n_chunks + 1, sizeof(*opened->first));
+    if (!opened->holders || !opened->first)
+        abort();
+    for (size_t i = 0; i < m->n_chunks; i++) {
+        opened->holders[i] = m->chunks[i]->holders[0];
+        opened->first[i] = m->chunks[i]->first;
+    }
+    for (size_t i = 0; i < m->n_workers; i++) {
+        struct proto_channel_options options = {.name = "client",
+                                                .role = BANYAN__PB__ROLE__ROLE_CLIENT,
+                                                .token = call->client->token};
+        struct common_error err;
+        if (proto_channel_open(call->client->loop, m->workers[i]->endpoint, &options, &opened->channels[i],
+                               &err) != COMMON_OK)
+            abort();
+    }
+    call->opened = opened;
+}
+
+// The last row's value in the tensor o, which must be the same in all heads and dimensions.
+static void take_o(struct sim_call *call, const struct proto_message *message)
+{
+    size_t n = message->tensors[0].bytes / sizeof(float), row = Q_HEADS * DIM;
+    const float *o = message->tensors[0].data;
+    assert(message->n_tensors == 2 && n >= row);
+    call->o = o[n - 1];
+    for (size_t i = n - row; i < n && call->code == COMMON_OK; i++)
+        if (!(fabsf(o[i] - call->o) <= 1e-5f * fabsf(call->o) + 1e-6f)) {
+            call->code = COMMON_INTERNAL;
+            snprintf(call->text, sizeof call->text, "o differs between heads: %g and %g", (double)o[i],
+                     (double)call->o);
+        }
+}
+
+static void take_reply(struct sim_call *call, const struct proto_message *message)
+{
+    const ProtobufCMessage *body = message->body;
     switch (call->method) {
     case METHOD(SESSION_CREATE):
         call->session = ((const Banyan__Pb__SessionCreateReply *)body)->session;
@@ -109,6 +179,9 @@ static void take_reply(struct sim_call *call, const ProtobufCMessage *body)
             call->n_active += strcmp(m->workers[i]->state, "active") == 0;
         break;
     }
+    case METHOD(ATTACH_OPEN):
+        take_opened(call, (const void *)body);
+        break;
     case METHOD(ATTACH_COMMIT):
         call->length = ((const Banyan__Pb__AttachCommitReply *)body)->length;
         break;
@@ -118,6 +191,8 @@ static void take_reply(struct sim_call *call, const ProtobufCMessage *body)
         call->length = m->items[0]->length;
         if (m->items[0]->status)
             take_failure(call, m->items[0]->status);
+        else
+            take_o(call, message);
         break;
     }
     default:
@@ -134,22 +209,28 @@ static void ended(void *arg, const struct proto_reply *reply)
     call->code = reply->code;
     snprintf(call->text, sizeof call->text, "%s", reply->text);
     if (reply->code == COMMON_OK)
-        take_reply(call, reply->message->body);
+        take_reply(call, reply->message);
     else if (reply->status)
         take_failure(call, reply->status);
 }
 
-static struct sim_call *call_start(struct sim_client *client, uint32_t method, const ProtobufCMessage *body,
-                                   const struct proto_tensor_out *tensors, size_t n_tensors)
+static struct sim_call *call_new(struct sim_client *client, uint32_t method)
 {
     struct sim_call *call = calloc(1, sizeof *call);
-    struct common_error err;
     if (!call)
         abort();
     call->client = client;
     call->method = method;
     call->next = client->calls;
     client->calls = call;
+    return call;
+}
+
+static struct sim_call *call_start(struct sim_client *client, uint32_t method, const ProtobufCMessage *body,
+                                   const struct proto_tensor_out *tensors, size_t n_tensors)
+{
+    struct sim_call *call = call_new(client, method);
+    struct common_error err;
     struct proto_call made = {.method = method,
                               .body = body,
                               .tensors = tensors,
@@ -232,7 +313,9 @@ struct sim_call *sim_open(struct sim_client *client, uint64_t session, uint64_t 
     m.session = session;
     m.first = first;
     m.count = count;
-    return call_start(client, METHOD(ATTACH_OPEN), &m.base, NULL, 0);
+    struct sim_call *call = call_start(client, METHOD(ATTACH_OPEN), &m.base, NULL, 0);
+    call->asked = session;
+    return call;
 }
 
 struct sim_call *sim_commit(struct sim_client *client, uint64_t session, uint32_t layer, uint64_t first,
@@ -246,30 +329,41 @@ struct sim_call *sim_commit(struct sim_client *client, uint64_t session, uint32_
     return call_start(client, METHOD(ATTACH_COMMIT), &m.base, NULL, 0);
 }
 
-static struct sim_call *attend(struct sim_client *client, Banyan__Pb__AttendItem *item, uint8_t fill)
+static void tensors_of(struct sim_client *client, uint32_t rows, float value, struct common_slice slices[3],
+                       struct proto_tensor_out tensors[3])
 {
-    Banyan__Pb__AttendRequest m = BANYAN__PB__ATTEND_REQUEST__INIT;
-    Banyan__Pb__AttendItem *items = item;
-    assert(item->rows <= ROWS_MAX);
-    memset(client->bytes, fill, sizeof client->bytes);
-    m.n_items = 1;
-    m.items = &items;
-    m.want_lse = true;
-    struct common_slice q = {client->bytes, item->rows * Q_HEADS * DIM * sizeof(float)};
-    struct common_slice kv = {client->bytes, item->rows * DIM * sizeof(float)};
-    struct proto_tensor_out tensors[3];
-    for (int i = 0; i < 3; i++) {
+    assert(rows <= ROWS_MAX);
+    for (uint32_t i = 0; i < ROWS_MAX * Q_HEADS * DIM; i++)
+        client->q[i] = 1;
+    for (uint32_t i = 0; i < rows * DIM; i++) {
+        client->k[i] = 1;
+        client->v[i] = value;
+    }
+    slices[0] = (struct common_slice){client->q, rows * Q_HEADS * DIM * sizeof(float)};
+    slices[1] = (struct common_slice){client->k, rows * DIM * sizeof(float)};
+    slices[2] = (struct common_slice){client->v, rows * DIM * sizeof(float)};
+    for (int i = 0; i < 3; i++)
         tensors[i] = (struct proto_tensor_out){.dtype = BANYAN__PB__DTYPE__DTYPE_U8,
                                                .n_dims = 1,
-                                               .dims = {i ? kv.len : q.len},
-                                               .pieces = i ? &kv : &q,
+                                               .dims = {slices[i].len},
+                                               .pieces = &slices[i],
                                                .n_pieces = 1};
-    }
+}
+
+static struct sim_call *attend(struct sim_client *client, Banyan__Pb__AttendItem *item, float value)
+{
+    Banyan__Pb__AttendRequest m = BANYAN__PB__ATTEND_REQUEST__INIT;
+    struct common_slice slices[3];
+    struct proto_tensor_out tensors[3];
+    tensors_of(client, item->rows, value, slices, tensors);
+    m.n_items = 1;
+    m.items = &item;
+    m.want_lse = true;
     return call_start(client, METHOD(ATTEND), &m.base, tensors, item->append ? 3 : 1);
 }
 
 struct sim_call *sim_append(struct sim_client *client, uint64_t session, uint32_t layer, uint64_t first,
-                            uint32_t rows, uint8_t fill)
+                            uint32_t rows, float value)
 {
     Banyan__Pb__AttendItem item = BANYAN__PB__ATTEND_ITEM__INIT;
     item.session = session;
@@ -277,7 +371,7 @@ struct sim_call *sim_append(struct sim_client *client, uint64_t session, uint32_
     item.first = first;
     item.rows = rows;
     item.append = true;
-    return attend(client, &item, fill);
+    return attend(client, &item, value);
 }
 
 struct sim_call *sim_read(struct sim_client *client, uint64_t session, uint32_t layer, uint64_t first,
@@ -289,4 +383,61 @@ struct sim_call *sim_read(struct sim_client *client, uint64_t session, uint32_t 
     item.first = first;
     item.rows = rows;
     return attend(client, &item, 0);
+}
+
+// ---- puts -----------------------------------------------------------------------------------------------
+
+static void put_ended(void *arg, const struct proto_reply *reply)
+{
+    struct sim_call *call = arg;
+    if (reply->code != COMMON_OK && call->code == COMMON_OK) {
+        call->code = reply->code;
+        snprintf(call->text, sizeof call->text, "%s", reply->text);
+        if (reply->status)
+            take_failure(call, reply->status);
+    }
+    if (--call->left > 0)
+        return;
+    call->times++;
+    call->done = true;
+    call->done_ns = common_clock_ns();
+}
+
+struct sim_call *sim_put(struct sim_client *client, const struct sim_call *opened, uint32_t layer,
+                         uint64_t first, uint64_t count, float value)
+{
+    const struct sim_opened *o = opened->opened;
+    struct sim_call *call = call_new(client, METHOD(CHUNK_PUT));
+    assert(o && count > 0);
+    call->left = 1;
+    for (uint32_t i = 0; i < o->n; i++) {
+        uint64_t end = i + 1 < o->n ? o->first[i + 1] : UINT64_MAX,
+                 from = first > o->first[i] ? first : o->first[i],
+                 to = first + count < end ? first + count : end;
+        if (from >= to)
+            continue;
+        struct common_slice slices[3];
+        struct proto_tensor_out tensors[3];
+        struct common_error err;
+        Banyan__Pb__ChunkPutRequest m = BANYAN__PB__CHUNK_PUT_REQUEST__INIT;
+        m.ticket = (ProtobufCBinaryData){o->ticket_bytes, (uint8_t *)o->ticket};
+        m.session = opened->asked;
+        m.layer = layer;
+        m.first = from;
+        m.count = to - from;
+        tensors_of(client, (uint32_t)m.count, value, slices, tensors);
+        struct proto_call made = {.method = METHOD(CHUNK_PUT),
+                                  .body = &m.base,
+                                  .tensors = tensors + 1,
+                                  .n_tensors = 2,
+                                  .deadline_ns = common_clock_after(client->deadline_ns),
+                                  .done = put_ended,
+                                  .arg = call};
+        call->left++;
+        enum common_code code = proto_channel_call(o->channels[o->holders[i]], &made, NULL, &err);
+        if (code != COMMON_OK)
+            put_ended(call, &(struct proto_reply){.code = code, .text = err.message});
+    }
+    put_ended(call, &(struct proto_reply){.code = COMMON_OK, .text = ""});
+    return call;
 }

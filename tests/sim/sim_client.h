@@ -13,6 +13,7 @@
 #include "proto/rpc.h"
 
 struct sim_client;
+struct sim_opened;
 
 struct sim_call {
     struct sim_call *next;
@@ -29,6 +30,10 @@ struct sim_call {
     char state[32];                                          // of an info
     uint32_t n_active;                                       // workers
     uint64_t first_missing, count_missing;                   // the first range that the failure names
+    float o;                   // of an attend: its last row's, all dimensions alike
+    struct sim_opened *opened; // ticket and holders of an open; its own
+    uint64_t asked;            // the session of an open
+    uint32_t left;             // puts that are under way
 };
 
 struct sim_client *sim_client_new(const char *coordinator, const char *token);
@@ -52,10 +57,15 @@ struct sim_call *sim_open(struct sim_client *client, uint64_t session, uint64_t 
 struct sim_call *sim_commit(struct sim_client *client, uint64_t session, uint32_t layer, uint64_t first,
                             uint64_t count);
 
-// One item. K and V of an append have every byte `fill`: equal fills are equal bytes. A read sees all below
-// first + rows.
+// The client's part of an attach, after sim_open has answered: puts the rows, with values as sim_append's, straight
+// to the workers that the answer names. It ends when all puts have; its code is the first failure's.
+struct sim_call *sim_put(struct sim_client *client, const struct sim_call *opened, uint32_t layer,
+                         uint64_t first, uint64_t count, float value);
+
+// One item. All K are 1, and all V of an append are `value`: so o of a row is the mean of the values that it sees. A
+// read sees all below its position + 1.
 struct sim_call *sim_append(struct sim_client *client, uint64_t session, uint32_t layer, uint64_t first,
-                            uint32_t rows, uint8_t fill);
+                            uint32_t rows, float value);
 struct sim_call *sim_read(struct sim_client *client, uint64_t session, uint32_t layer, uint64_t first,
                           uint32_t rows);
 

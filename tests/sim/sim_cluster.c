@@ -10,8 +10,9 @@
 #include "common/log.h"
 
 enum { FIRST_WORKER_PORT = 7100 };
-#define HEARTBEAT_NS (100 * COMMON_NS_PER_MS)
-#define WAIT_NS      (60 * COMMON_NS_PER_S)
+#define HEARTBEAT_NS  (100 * COMMON_NS_PER_MS)
+#define WAIT_NS       (60 * COMMON_NS_PER_S)
+#define WORKER_MEMORY (UINT64_C(64) << 20)
 
 struct sim_cluster *sim_cluster_new(const struct sim_cluster_options *options)
 {
@@ -31,10 +32,10 @@ struct sim_cluster *sim_cluster_new(const struct sim_cluster_options *options)
         cluster->workers[i] = sim_worker_new(&(struct sim_worker_options){.name = name,
                                                                           .host = host,
                                                                           .coordinator = SIM_COORDINATOR,
-                                                                          .port = FIRST_WORKER_PORT + i,
+                                                                          .port = FIRST_WORKER_PORT + 2 * i,
                                                                           .secret = &cluster->secret,
-                                                                          .capacity_bytes = 1 << 30,
-                                                                          .bandwidth = 1000000000});
+                                                                          .memory_bytes = WORKER_MEMORY,
+                                                                          .team = options->team});
     }
     cluster->client = sim_client_new(SIM_COORDINATOR, NULL);
     return cluster;

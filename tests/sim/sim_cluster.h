@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole cluster in a test: the real coordinator, scripted workers and one client, each a process of a world of
+// A whole cluster in a test: the real coordinator, real workers and one client, each a process of a world of
 // its own.
 //
 //   struct sim_cluster *cluster = sim_cluster_new(&(struct sim_cluster_options){.workers = 2});
@@ -16,6 +16,7 @@
 #include "tests/sim/sim.h"
 #include "tests/sim/sim_client.h"
 #include "tests/sim/sim_net.h"
+#include "tests/sim/sim_serve.h"
 #include "tests/sim/sim_store.h"
 #include "tests/sim/sim_worker.h"
 
@@ -27,6 +28,7 @@ enum { SIM_WORKERS_MAX = 16 };
 struct sim_cluster_options {
     uint64_t seed;    // of the world
     uint32_t workers; // w0, w1, ...: each on a host of its own
+    bool team;        // workers compute even the smallest step on their teams
     // Changes the coordinator's options before each start; NULL: defaults with heartbeats of 100 ms.
     void (*tune)(struct coordinator_options *options);
 };

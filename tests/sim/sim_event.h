@@ -8,7 +8,7 @@
 
 #include "common/loop.h"
 
-enum sim_kind { SIM_POST, SIM_TIMER, SIM_DEFERRED, SIM_WIRE, SIM_DISK };
+enum sim_kind { SIM_POST, SIM_TIMER, SIM_DEFERRED, SIM_WIRE, SIM_DISK, SIM_TEAM };
 
 // Lives inside the object that it belongs to: init once, arm and cancel as often as one likes, cancelled before
 // the memory goes.
@@ -34,11 +34,28 @@ static inline bool sim_event_armed(const struct sim_event *event)
     return event->place != 0;
 }
 
+struct sim_mail;
+
+struct common_loop { // a process
+    const char *name;
+    bool frozen, muted;
+    struct sim_event *held; // while it is frozen, in order of time
+    struct sim_mail *mail;  // posted and not run, in no order
+    int64_t skew_ns;
+    uint32_t number;
+};
+
+void sim_process_begin(struct common_loop *loop);
+void sim_process_end(struct common_loop *loop);
+const struct common_loop *sim_process_running(void); // whose event runs; NULL: none's
+
 // Whoever has things that must be gone at sim_end counts them here.
 extern uint64_t sim_alive;
 
 // At the beginning of a world: what an earlier one left (because its test failed) is forgotten and leaked.
 void sim_net_forget(void);
 void sim_disks_forget(void);
+// At the end of a process: its rules (sim_serve.h).
+void sim_serve_forget(const struct common_loop *loop);
 
 #endif

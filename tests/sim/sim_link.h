@@ -66,6 +66,10 @@ struct common_blob *sim_gather_blob(const struct proto_gather *gather);
 void sim_link_close(struct sim_link *link, enum sim_side side);
 void sim_link_resume(struct sim_link *link, enum sim_side side); // messages that were not taken come again
 
+// A request that has come: its rules (sim_serve.h), then dispatch. Before a server's requests go: those held of it.
+void sim_serve(struct proto_request *request, bool authentic);
+void sim_serve_closed(const struct proto_server *server);
+
 // Who listens where. Acceptors get SIM_DIAL with link->owners[SIM_ACCEPTOR] NULL: `accept` sets owner and take.
 struct sim_listener {
     struct sim_listener *next;

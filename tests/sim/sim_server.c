@@ -143,8 +143,7 @@ static bool take_frame(struct server_link *link, struct common_blob *blob, struc
         return true;
     }
     proto_list_push(&link->requests, &request->link);
-    proto_request_dispatch(request,
-                           !link->nng || proto_server_token_ok(server, &message->header->credentials));
+    sim_serve(request, !link->nng || proto_server_token_ok(server, &message->header->credentials));
     return true;
 }
 
@@ -278,6 +277,7 @@ static void server_unlisten(struct proto_listener *listener)
 {
     struct listener_state *state = listener->state;
     struct proto_server *server = state->server;
+    sim_serve_closed(server);
     sim_listener_remove(&state->listener);
     free(state);
     listener->state = NULL;
