@@ -2,13 +2,13 @@
 // The world of a simulation: one thread, simulated time, and every event of every loop in one queue.
 //
 // A program that is linked with the objects of tests/sim has these in the place of common/loop.h and
-// common/clock.h (and of proto's transports and the coordinator's store: sim_net.h, sim_store.h). A loop stands
-// for a process. Nothing runs by itself: the functions below run what is due, on the caller's stack.
+// common/clock.h; proto's transports, the coordinator's store and the worker's team are replaced, too (sim_net.h,
+// sim_store.h, sim_worker.h). A loop stands for a process. Nothing runs by itself: the functions below run what is due, on the caller's stack.
 //
-//   common_loop_post ─┐
-//   timers ───────────┤                     at_ns, then the order of arming
-//   deferred ─────────┼──▶ one queue ──sim_step──▶ fn(arg), with the clock at at_ns
-//   links, disks ─────┘
+//   common_loop_post ───┐
+//   timers ─────────────┤      at_ns, then the order of arming
+//   deferred ───────────┼──▶ one queue ──sim_step──▶ fn(arg), with the clock at at_ns
+//   links, disks, teams ┘
 //
 // The order is that of time, then of arming. With sim_shuffle, events of the same instant run in an order drawn
 // from the seed; what one loop was posted, and what travels one way on one link, stays in order, and a deferred
