@@ -254,6 +254,30 @@ static void what_a_dead_worker_held_is_lost_and_said_so(void **state)
     sim_cluster_free(cluster);
 }
 
+// New chunks of the range find a place, an old one's holder has not come back: the client must not be sent to it.
+static void an_attach_beside_a_holder_that_is_away_is_refused(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, 16);
+    struct sim_worker *holder = holder_of(cluster, session, 0);
+    struct common_error err;
+    sim_net_part(NULL, holder->loop);
+    sim_coordinator_kill(cluster); // its next life knows the holder by name alone
+    sim_run_until_idle();
+    assert_int_equal(sim_coordinator_start(cluster, &err), COMMON_OK);
+    assert_true(sim_wait_active(cluster, 1));
+    struct sim_call *opened = sim_open(cluster->client, session, 0, 40);
+    ENDS(COMMON_UNAVAILABLE, opened);
+    assert_string_equal(opened->reason, "MISSING_RANGE");
+    assert_int_equal(opened->first_missing, 0);
+    assert_int_equal(opened->count_missing, 16);
+    sim_net_mend(NULL, holder->loop);
+    assert_true(sim_wait_active(cluster, 2));
+    OK(sim_open(cluster->client, session, 0, 40));
+    sim_cluster_free(cluster);
+}
+
 // ---- retries --------------------------------------------------------------------------------------------
 
 static void a_step_is_tried_again(void **state)
@@ -473,6 +497,7 @@ int main(void)
         cmocka_unit_test(an_append_on_a_broken_link_fails_and_may_come_again),
         cmocka_unit_test(an_append_fails_while_its_holder_is_away),
         cmocka_unit_test(what_a_dead_worker_held_is_lost_and_said_so),
+        cmocka_unit_test(an_attach_beside_a_holder_that_is_away_is_refused),
         cmocka_unit_test(a_step_is_tried_again),
         cmocka_unit_test(a_step_ends_at_its_deadline),
         cmocka_unit_test(a_truncate_waits_for_steps_and_steps_for_it),

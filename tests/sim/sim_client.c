@@ -128,8 +128,11 @@ static void take_opened(struct sim_call *call, const Banyan__Pb__AttachOpenReply
                                                 .token = call->client->token};
         struct common_error err;
         if (proto_channel_open(call->client->loop, m->workers[i]->endpoint, &options, &opened->channels[i],
-                               &err) != COMMON_OK)
+                               &err) != COMMON_OK) {
+            fprintf(stderr, "sim: an attach names worker %s at '%s': %s\n", m->workers[i]->name,
+                    m->workers[i]->endpoint, err.message);
             abort();
+        }
     }
     call->opened = opened;
 }
