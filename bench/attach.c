@@ -7,10 +7,10 @@
 #include <string.h>
 
 #include "bench/floor.h"
+#include "bench/main.h"
 #include "bench/report.h"
 #include "bench/service.h"
 #include "common/clock.h"
-#include "common/options.h"
 #include "tests/harness/cluster.h"
 
 static bool json;
@@ -74,32 +74,12 @@ static bool run(uint32_t workers, const void *k, const void *v)
     return harness_cluster_stop(cluster) == 0 && ok;
 }
 
-int main(int argc, char **argv)
+static bool measure_all(void)
 {
-    floor_peer_main(argc, argv);
-    const struct common_option options[] = {
-        {"tokens", 'n', COMMON_OPTION_U64, &tokens, "N",
-         "tokens attached at a time, 4 KiB each (default 65536)", 1024, 1 << 20},
-        {"repeats", 'r', COMMON_OPTION_U64, &repeats, "N", "measurements of each kind (default 5)", 1, 64},
-        {"json", 'j', COMMON_OPTION_FLAG, &json, NULL, "one JSON object a line", 0, 0},
-        {0},
-    };
-    const struct common_command command = {
-        "attach", "[options]", "Bytes per second into 1 and 4 workers, beside a plain socket copy.", options};
-    struct common_error err = {0};
-    int rest;
-    enum common_code code = common_options_parse(&command, argc, argv, &rest, &err);
-    if (code == COMMON_CANCELLED)
-        return 0;
-    if (code != COMMON_OK || rest != argc) {
-        fprintf(stderr, "attach: %s\n",
-                code != COMMON_OK ? err.message : "no arguments are taken; try 'attach --help'");
-        return 2;
-    }
     size_t bytes = tokens * service_kv_row_bytes(&service_large);
     char *k = malloc(bytes), *v = malloc(bytes);
     if (!k || !v)
-        return 1;
+        return false;
     for (size_t i = 0; i < bytes; i++) { // finite numbers of any size
         k[i] = (char)(i * 31 % 63);
         v[i] = (char)(i * 17 % 63);
@@ -107,5 +87,24 @@ int main(int argc, char **argv)
     bool ok = run(1, k, v) && run(4, k, v);
     free(k);
     free(v);
-    return ok ? 0 : 1;
+    return ok;
+}
+
+int main(int argc, char **argv)
+{
+    floor_peer_main(argc, argv);
+    const struct common_option options[] = {
+        {"tokens", 'n', COMMON_OPTION_U64, &tokens, "N",
+         "tokens attached at a time, 4 KiB each (default 65536)", 1024, 1 << 20},
+        {"repeats", 'r', COMMON_OPTION_U64, &repeats, "N", "measurements of each kind (default 5)", 1, 64},
+        {0},
+    };
+    const struct bench_program program = {
+        .name = "attach",
+        .about = "Bytes per second into 1 and 4 workers, beside a plain socket copy.",
+        .options = options,
+        .json = &json,
+        .measure = measure_all,
+    };
+    return bench_main(&program, argc, argv);
 }

@@ -12,6 +12,7 @@
 #include "bench/attention_options.h"
 #include "bench/attention_peer.h"
 #include "bench/attention_run.h"
+#include "bench/main.h"
 
 enum { KERNELS_MOST = 16, FEW_SAMPLES = 3 };
 #define DIFFERENCE_MOST 0.05        // of a peer, of the largest value: they compute in the KV type
@@ -344,7 +345,7 @@ int main(int argc, char **argv)
     struct attention_options o;
     enum common_code code = attention_options_parse(argc, argv, &o);
     if (code != COMMON_OK)
-        return code == COMMON_CANCELLED ? 0 : 2;
+        return bench_parse_status(code);
     uint64_t bytes = 0, runs = 0;
     struct attention_shape largest = {0};
     for (uint32_t c = 0; c < o.context.n; c++) {

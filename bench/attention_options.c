@@ -7,6 +7,7 @@
 #include "bench/attention_data.h"
 #include "bench/attention_team.h"
 #include "bench/lists.h"
+#include "bench/main.h"
 #include "common/options.h"
 #include "kernels/attention.h"
 
@@ -118,17 +119,9 @@ enum common_code attention_options_parse(int argc, char **argv, struct attention
                  "on two cores, 2.5 GB of memory.",
         .options = table,
     };
-    int rest = argc;
-    struct common_error err = {0};
-    enum common_code code = common_options_parse(&command, argc, argv, &rest, &err);
-    if (code == COMMON_OK && rest < argc)
-        code = common_error_set(&err, COMMON_INVALID_ARGUMENT,
-                                "unexpected argument '%s'; try 'attention --help'", argv[rest]);
-    if (code != COMMON_OK) {
-        if (code != COMMON_CANCELLED)
-            fprintf(stderr, "attention: %s\n", err.message);
+    enum common_code code = bench_parse(&command, argc, argv);
+    if (code != COMMON_OK)
         return code;
-    }
     o->context = lists_default(LISTS_CONTEXT);
     o->kv = lists_default(LISTS_KV);
     o->group = lists_default(LISTS_GROUP);

@@ -10,6 +10,7 @@
 #include "bench/device_data.h"
 #include "bench/device_options.h"
 #include "bench/device_run.h"
+#include "bench/main.h"
 
 #define SAMPLE_NS      1e7 // a row of steps or of copies takes about so long
 #define ROW_MOST       1000u
@@ -286,7 +287,7 @@ int main(int argc, char **argv)
     struct bench b = {.o = &o};
     enum common_code code = device_options_parse(argc, argv, &o);
     if (code != COMMON_OK)
-        return code == COMMON_CANCELLED ? 0 : 2;
+        return bench_parse_status(code);
     code = device_run_open(o.name, o.index, o.module, &b.ops, &b.handle, &err);
     if (code != COMMON_OK) {
         fprintf(stderr, "device: %s:%u: %s\n", o.name, o.index, err.message);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "bench/lists.h"
+#include "bench/main.h"
 #include "common/options.h"
 #include "kernels/attention.h"
 
@@ -43,19 +44,6 @@ static bool parse_device(const char *wanted, struct device_options *o)
     o->name[len] = '\0';
     o->index = (uint32_t)strtoul(colon + 1, NULL, 10);
     return true;
-}
-
-static bool parse(const struct common_command *command, int argc, char **argv, enum common_code *code)
-{
-    int rest = argc;
-    struct common_error err = {0};
-    *code = common_options_parse(command, argc, argv, &rest, &err);
-    if (*code == COMMON_OK && rest < argc)
-        *code = common_error_set(&err, COMMON_INVALID_ARGUMENT,
-                                 "unexpected argument '%.100s'; try 'device --help'", argv[rest]);
-    if (*code != COMMON_OK && *code != COMMON_CANCELLED)
-        fprintf(stderr, "device: %s\n", err.message);
-    return *code == COMMON_OK;
 }
 
 enum common_code device_options_parse(int argc, char **argv, struct device_options *o)
@@ -141,8 +129,8 @@ enum common_code device_options_parse(int argc, char **argv, struct device_optio
             "step must read, once each. Figures are\nmedians. On an emulated device no figure is a speed.",
         .options = table,
     };
-    enum common_code code;
-    if (!parse(&command, argc, argv, &code))
+    enum common_code code = bench_parse(&command, argc, argv);
+    if (code != COMMON_OK)
         return code;
     bool ok = parse_device(device, o) && lists_parse(&program, LISTS_CONTEXT, context, &o->context) &&
               lists_parse(&program, LISTS_KV, kv, &o->kv) &&

@@ -6,11 +6,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "bench/main.h"
 #include "bench/report.h"
 #include "bench/service.h"
 #include "common/clock.h"
 #include "common/histogram.h"
-#include "common/options.h"
 #include "tests/harness/cluster.h"
 
 #define WARM 20
@@ -154,23 +154,16 @@ int main(int argc, char **argv)
         {"workers", 'w', COMMON_OPTION_U64, &workers, "P", "all in one plan (default 4)", 1,
          HARNESS_WORKERS_MAX},
         {"rounds", 'n', COMMON_OPTION_U64, &rounds, "N", "steps of each kind (default 300)", 1, 1000000},
-        {"json", 'j', COMMON_OPTION_FLAG, &json, NULL, "one JSON object a line", 0, 0},
         {0},
     };
-    const struct common_command command = {
-        "mass_cost", "[options]",
-        "What traces, attention masses (64 stretches; chunk by chunk) and a watcher beside the client cost a "
-        "one-token step:\np50, p99, and p50 beside the plain step's in the same run.",
-        options};
-    struct common_error err = {0};
-    int rest;
-    enum common_code code = common_options_parse(&command, argc, argv, &rest, &err);
-    if (code == COMMON_CANCELLED)
-        return 0;
-    if (code != COMMON_OK || rest != argc) {
-        fprintf(stderr, "mass_cost: %s\n",
-                code != COMMON_OK ? err.message : "no arguments are taken; try 'mass_cost --help'");
-        return 2;
-    }
-    return run() ? 0 : 1;
+    const struct bench_program program = {
+        .name = "mass_cost",
+        .about =
+            "What traces, attention masses (64 stretches; chunk by chunk) and a watcher beside the client\n"
+            "cost a one-token step: p50, p99, and p50 beside the plain step's in the same run.",
+        .options = options,
+        .json = &json,
+        .measure = run,
+    };
+    return bench_main(&program, argc, argv);
 }

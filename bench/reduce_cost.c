@@ -7,10 +7,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "bench/main.h"
 #include "bench/report.h"
 #include "common/clock.h"
 #include "common/histogram.h"
-#include "common/options.h"
 #include "kernels/partial.h"
 #include "proto/step.h"
 #include "reduce/engine.h"
@@ -197,48 +197,26 @@ static double merge_bytes_per_s(uint32_t heads, uint32_t dim)
     return (double)bytes * ROUNDS / seconds;
 }
 
-int main(int argc, char **argv)
-{
-    bool json = false;
-    uint64_t rounds = 20000;
-    const struct common_option table[] = {
-        {.name = "json", .type = COMMON_OPTION_FLAG, .out = &json, .help = "one JSON object a line"},
-        {.name = "rounds",
-         .type = COMMON_OPTION_U64,
-         .out = &rounds,
-         .arg = "N",
-         .help = "round trips of small frames",
-         .min = 100,
-         .max = 10000000},
-        {0},
-    };
-    const struct common_command command = {
-        .program = "reduce_cost",
-        .synopsis = "[options]",
-        .about = "Measures the terms of the planner's cost model: a step frame to a child thread and its "
-                 "answer, over a\n"
-                 "unix socket and tcp on loopback, and merges.",
-        .options = table,
-    };
-    enum common_code code = common_options_parse(&command, argc, argv, NULL, NULL);
-    if (code != COMMON_OK)
-        return code == COMMON_CANCELLED ? 0 : 2;
+static bool json;
+static uint64_t rounds = 20000;
 
+static bool measure_all(void)
+{
     char dir[] = "/tmp/reduce_cost.XXXXXX", unix_endpoint[64];
     answer = common_blob_new((size_t)2 << 20);
     if (!answer || !mkdtemp(dir))
-        return 1;
+        return false;
     memset(answer->data, 0, answer->len);
     snprintf(unix_endpoint, sizeof unix_endpoint, "unix://%s/child", dir);
     const char *const listen[] = {unix_endpoint, "tcp://127.0.0.1:0"}, *const names[] = {"unix", "tcp"};
-    int status = 0;
+    bool ok = true;
     for (int t = 0; t < 2; t++) {
         struct round_trip small, step, large;
         // Partials of one head of 16, of 32 heads of 128, and of 1 MiB; the last goes with a small query.
         if (!round_trips(listen[t], 1, 16, 64, (uint32_t)rounds, &small) ||
             !round_trips(listen[t], 32, 128, 16384, (uint32_t)rounds, &step) ||
             !round_trips(listen[t], 64, 4096, 64, (uint32_t)rounds / 20, &large)) {
-            status = 1;
+            ok = false;
             break;
         }
         double frame = small.cpu_ns / 4; // two frames, two sides
@@ -259,5 +237,28 @@ int main(int argc, char **argv)
                                                     {NULL, NULL, 0}});
     common_blob_unref(answer);
     rmdir(dir);
-    return status;
+    return ok;
+}
+
+int main(int argc, char **argv)
+{
+    const struct common_option options[] = {
+        {.name = "rounds",
+         .type = COMMON_OPTION_U64,
+         .out = &rounds,
+         .arg = "N",
+         .help = "round trips of small frames",
+         .min = 100,
+         .max = 10000000},
+        {0},
+    };
+    const struct bench_program program = {
+        .name = "reduce_cost",
+        .about = "Measures the terms of the planner's cost model: a step frame to a child thread and its\n"
+                 "answer, over a unix socket and tcp on loopback, and merges.",
+        .options = options,
+        .json = &json,
+        .measure = measure_all,
+    };
+    return bench_main(&program, argc, argv);
 }

@@ -9,10 +9,10 @@
 #include <string.h>
 
 #include "bench/floor.h"
+#include "bench/main.h"
 #include "bench/report.h"
 #include "bench/service.h"
 #include "common/clock.h"
-#include "common/options.h"
 #include "tests/harness/cluster.h"
 
 #define SESSIONS_MAX 64
@@ -259,6 +259,21 @@ static bool run_geometry(struct harness_cluster *cluster, banyan_client *client,
     return true;
 }
 
+static bool measure_all(void)
+{
+    struct harness_cluster *cluster = service_cluster((uint32_t)workers, "1G");
+    banyan_client *client = NULL;
+    banyan_error error = {0};
+    if (!cluster)
+        return false;
+    bool ok = banyan_connect(harness_cluster_endpoint(cluster, "unix"), NULL, &client, &error) == BANYAN_OK ||
+              service_failed("connect", &error);
+    ok = ok && run_geometry(cluster, client, &service_small, 1) &&
+         run_geometry(cluster, client, &service_large, (uint32_t)workers);
+    banyan_disconnect(client);
+    return harness_cluster_stop(cluster) == 0 && ok;
+}
+
 int main(int argc, char **argv)
 {
     floor_peer_main(argc, argv);
@@ -267,36 +282,18 @@ int main(int argc, char **argv)
          "workers, all in the large geometry's plan (default 4)", 2, HARNESS_WORKERS_MAX},
         {"milliseconds", 'm', COMMON_OPTION_U64, &milliseconds, "N", "of each measurement (default 1500)", 10,
          600000},
-        {"json", 'j', COMMON_OPTION_FLAG, &json, NULL, "one JSON object a line", 0, 0},
         {0},
     };
-    const struct common_command command = {
-        "sessions", "[options]",
-        "Steps per second of 1, 8 and 64 sessions, in one call and from as many clients.\n"
-        "ratio: batched, small geometry: to one session; batched, large geometry: to plain sockets that move "
-        "the same bytes along the same tree;\n"
-        "clients: to one client. least_share: the slowest client's steps over the mean (1: all alike, 0: one "
-        "starves).",
-        options};
-    struct common_error err = {0};
-    int rest;
-    enum common_code code = common_options_parse(&command, argc, argv, &rest, &err);
-    if (code == COMMON_CANCELLED)
-        return 0;
-    if (code != COMMON_OK || rest != argc) {
-        fprintf(stderr, "sessions: %s\n",
-                code != COMMON_OK ? err.message : "no arguments are taken; try 'sessions --help'");
-        return 2;
-    }
-    struct harness_cluster *cluster = service_cluster((uint32_t)workers, "1G");
-    banyan_client *client = NULL;
-    banyan_error error = {0};
-    if (!cluster)
-        return 1;
-    bool ok = banyan_connect(harness_cluster_endpoint(cluster, "unix"), NULL, &client, &error) == BANYAN_OK ||
-              service_failed("connect", &error);
-    ok = ok && run_geometry(cluster, client, &service_small, 1) &&
-         run_geometry(cluster, client, &service_large, (uint32_t)workers);
-    banyan_disconnect(client);
-    return harness_cluster_stop(cluster) == 0 && ok ? 0 : 1;
+    const struct bench_program program = {
+        .name = "sessions",
+        .about =
+            "Steps per second of 1, 8 and 64 sessions, in one call and from as many clients. ratio:\n"
+            "batched, small geometry: to one session; batched, large geometry: to plain sockets that move\n"
+            "the same bytes along the same tree; clients: to one client. least_share: the slowest\n"
+            "client's steps over the mean (1: all alike, 0: one starves).",
+        .options = options,
+        .json = &json,
+        .measure = measure_all,
+    };
+    return bench_main(&program, argc, argv);
 }

@@ -8,15 +8,15 @@
 #include <string.h>
 
 #include "bench/floor.h"
+#include "bench/main.h"
 #include "bench/report.h"
 #include "bench/service.h"
 #include "common/clock.h"
-#include "common/options.h"
 #include "tests/harness/cluster.h"
 
 #define CYCLE 16
 
-static bool json;
+static bool json, want_traces;
 static uint64_t workers = 4, rounds = 2000;
 static const char *only, *engine = "stream", *device = "auto"; // only NULL: all
 
@@ -128,7 +128,7 @@ static bool steps(const char *endpoint, uint64_t tokens, uint32_t chunk_tokens, 
     return ok;
 }
 
-static bool run(bool traced)
+static bool run(void)
 {
     static struct common_histogram h;
     const struct service_geometry *g = &service_large;
@@ -185,25 +185,29 @@ static bool run(bool traced)
     if (ok && wanted("null_rpc_nng") && (ok = ping(nng, &h)))
         report("null_rpc_nng", &h, unix_small);
     // A session of its first tokens, over a plan of all workers.
-    if (ok && wanted("step_min") && (ok = steps(nng, 0, 0, rounds, &h, traced)))
+    if (ok && wanted("step_min") && (ok = steps(nng, 0, 0, rounds, &h, want_traces)))
         report("step_min", &h, nng_step + 2 * unix_step);
-    if (ok && wanted("step_min_stream") && (ok = steps(local, 0, 0, rounds, &h, traced)))
+    if (ok && wanted("step_min_stream") && (ok = steps(local, 0, 0, rounds, &h, want_traces)))
         report("step_min_stream", &h, 3 * unix_step);
     // Every worker has a part, so every partial travels: a chunk of 16 tokens each.
-    if (ok && wanted("step_spread") && (ok = steps(nng, 16 * workers, 16, rounds, &h, traced)))
+    if (ok && wanted("step_spread") && (ok = steps(nng, 16 * workers, 16, rounds, &h, want_traces)))
         report("step_spread", &h, nng_step + 2 * unix_step);
-    if (ok && wanted("step_spread_stream") && (ok = steps(local, 16 * workers, 16, rounds, &h, traced)))
+    if (ok && wanted("step_spread_stream") && (ok = steps(local, 16 * workers, 16, rounds, &h, want_traces)))
         report("step_spread_stream", &h, 3 * unix_step);
-    if (ok && wanted("step_32k") && (ok = steps(nng, 32768 - CYCLE, 0, rounds / 4, &h, traced)))
+    if (ok && wanted("step_32k") && (ok = steps(nng, 32768 - CYCLE, 0, rounds / 4, &h, want_traces)))
         report("step_32k", &h, nng_step + 2 * unix_step);
-    if (ok && wanted("step_32k_stream") && (ok = steps(local, 32768 - CYCLE, 0, rounds / 4, &h, traced)))
+    if (ok && wanted("step_32k_stream") && (ok = steps(local, 32768 - CYCLE, 0, rounds / 4, &h, want_traces)))
         report("step_32k_stream", &h, 3 * unix_step);
     return harness_cluster_stop(cluster) == 0 && ok;
 }
 
+static bool only_is_known(void)
+{
+    return !only || known(only);
+}
+
 int main(int argc, char **argv)
 {
-    bool traced = false;
     floor_peer_main(argc, argv);
     const struct common_option options[] = {
         {"workers", 'w', COMMON_OPTION_U64, &workers, "P", "workers, all in one plan (default 4)", 1,
@@ -218,30 +222,21 @@ int main(int argc, char **argv)
          0},
         {"device", 'd', COMMON_OPTION_STRING, &device, "WHAT",
          "where workers compute: auto (default: they share GPUs out), cpu, cuda:N", 0, 0},
-        {"traced", 't', COMMON_OPTION_FLAG, &traced, NULL, "ask for traces and print where the time went", 0,
-         0},
-        {"json", 'j', COMMON_OPTION_FLAG, &json, NULL, "one JSON object a line", 0, 0},
+        {"traced", 't', COMMON_OPTION_FLAG, &want_traces, NULL,
+         "ask for traces and print where the time went", 0, 0},
         {0},
     };
-    const struct common_command command = {
-        "step_latency", "[options]",
-        "Latency of a one-token step beside the round trips that it cannot avoid, in one run.\n"
-        "ratio_to_floor is to: one nng round trip + two plain unix round trips at the step's payload "
-        "(step_min, step_32k);\n"
-        "three plain unix round trips at that payload (…_stream: the client on unix://); a plain unix round "
-        "trip (the rest).",
-        options};
-    struct common_error err = {0};
-    int rest;
-    enum common_code code = common_options_parse(&command, argc, argv, &rest, &err);
-    if (code == COMMON_CANCELLED)
-        return 0;
-    if (code != COMMON_OK || rest != argc) {
-        fprintf(stderr, "step_latency: %s\n",
-                code != COMMON_OK ? err.message : "no arguments are taken; try 'step_latency --help'");
-        return 2;
-    }
-    if (only && !known(only))
-        return 2;
-    return run(traced) ? 0 : 1;
+    const struct bench_program program = {
+        .name = "step_latency",
+        .about =
+            "Latency of a one-token step beside the round trips that it cannot avoid, in one run.\n"
+            "ratio_to_floor is to: one nng round trip + two plain unix round trips at the step's payload\n"
+            "(step_min, step_32k); three plain unix round trips at that payload (…_stream: the client on\n"
+            "unix://); a plain unix round trip (the rest).",
+        .options = options,
+        .json = &json,
+        .check = only_is_known,
+        .measure = run,
+    };
+    return bench_main(&program, argc, argv);
 }

@@ -11,17 +11,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "bench/main.h"
 #include "bench/report.h"
 #include "common/clock.h"
 #include "common/histogram.h"
 #include "common/loop.h"
-#include "common/options.h"
 #include "kernels/split.h"
 #include "worker/team.h"
 
 enum { Q_HEADS = 32, KV_HEADS = 8, DIM = 128, CHUNK = 256, WORKERS_MAX = 64, PEER_FD = 3 };
 
 static bool json;
+static const char *only; // NULL: all teams
 static uint64_t rounds = 200, idle_ms = 1000, threads = 2;
 
 static const struct kernels_spec spec = {.kv_type = KERNELS_KV_BF16,
@@ -233,38 +234,8 @@ static bool measure(const char *how, uint32_t workers, uint32_t tokens)
     return ok;
 }
 
-int main(int argc, char **argv)
+static bool measure_all(void)
 {
-    if (argc == 5 && strcmp(argv[1], "peer") == 0) {
-        threads = (uint64_t)atoi(argv[4]);
-        return serve(argv[2], (uint32_t)atoi(argv[3]));
-    }
-    const char *only = NULL;
-    const struct common_option options[] = {
-        {"rounds", 'n', COMMON_OPTION_U64, &rounds, "N", "steps of each kind (default 200)", 1, 1000000},
-        {"threads", 't', COMMON_OPTION_U64, &threads, "N", "threads of each worker (default 2)", 1, 256},
-        {"idle", 'i', COMMON_OPTION_U64, &idle_ms, "MS", "how long idle workers are watched (default 1000)",
-         1, 60000},
-        {"only", 'o', COMMON_OPTION_STRING, &only, "TEAM",
-         "parked, parked-cores, openmp-passive or openmp-active (default: all)", 0, 0},
-        {"json", 'j', COMMON_OPTION_FLAG, &json, NULL, "one JSON object a line", 0, 0},
-        {0},
-    };
-    const struct common_command command = {"team_cost", "[options]",
-                                           "Steps over 1 and 4 workers of one host, by the kind of team that "
-                                           "computes them: time, processor time "
-                                           "of all workers,\nand what they burn when idle.",
-                                           options};
-    struct common_error err = {0};
-    int rest;
-    enum common_code code = common_options_parse(&command, argc, argv, &rest, &err);
-    if (code == COMMON_CANCELLED)
-        return 0;
-    if (code != COMMON_OK || rest != argc) {
-        fprintf(stderr, "team_cost: %s\n",
-                code != COMMON_OK ? err.message : "no arguments are taken; try 'team_cost --help'");
-        return 2;
-    }
     static const char *const teams[] = {"parked", "parked-cores", "openmp-passive", "openmp-active"};
     static const uint32_t workers[] = {1, 4}, tokens[] = {2048, 32768};
     bool ok = true;
@@ -272,5 +243,31 @@ int main(int argc, char **argv)
         for (int t = 0; t < 2; t++)
             for (int i = 0; ok && i < 4; i++)
                 ok = (only && strcmp(only, teams[i]) != 0) || measure(teams[i], workers[w], tokens[t]);
-    return ok ? 0 : 1;
+    return ok;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 5 && strcmp(argv[1], "peer") == 0) {
+        threads = (uint64_t)atoi(argv[4]);
+        return serve(argv[2], (uint32_t)atoi(argv[3]));
+    }
+    const struct common_option options[] = {
+        {"rounds", 'n', COMMON_OPTION_U64, &rounds, "N", "steps of each kind (default 200)", 1, 1000000},
+        {"threads", 't', COMMON_OPTION_U64, &threads, "N", "threads of each worker (default 2)", 1, 256},
+        {"idle", 'i', COMMON_OPTION_U64, &idle_ms, "MS", "how long idle workers are watched (default 1000)",
+         1, 60000},
+        {"only", 'o', COMMON_OPTION_STRING, &only, "TEAM",
+         "parked, parked-cores, openmp-passive or openmp-active (default: all)", 0, 0},
+        {0},
+    };
+    const struct bench_program program = {
+        .name = "team_cost",
+        .about = "Steps over 1 and 4 workers of one host, by the kind of team that computes them: time,\n"
+                 "processor time of all workers, and what they burn when idle.",
+        .options = options,
+        .json = &json,
+        .measure = measure_all,
+    };
+    return bench_main(&program, argc, argv);
 }

@@ -16,10 +16,10 @@
 #include <unistd.h>
 
 #include "bench/floor.h"
+#include "bench/main.h"
 #include "bench/report.h"
 #include "common/clock.h"
 #include "common/loop.h"
-#include "common/options.h"
 #include "proto/rpc.h"
 
 enum { WARM_UP = 500 };
@@ -282,30 +282,13 @@ static bool measure(size_t bytes, const char *unix_endpoint, const char *tcp_end
     return true;
 }
 
-int main(int argc, char **argv)
+static bool measure_all(void)
 {
-    floor_peer_main(argc, argv);
-    const struct common_option options[] = {
-        {"json", 0, COMMON_OPTION_FLAG, &json, NULL, "one JSON object a line", 0, 0},
-        {"rounds", 'n', COMMON_OPTION_U64, &rounds, "N", "round trips of each kind (20000)", 100, 10000000},
-        {0},
-    };
-    const struct common_command command = {"transport", "[options]",
-                                           "Round trips of plain sockets, nng and RPCs.", options};
-    struct common_error err;
-    int rest = 0;
-    enum common_code code = common_options_parse(&command, argc, argv, &rest, &err);
-    if (code == COMMON_CANCELLED)
-        return 0;
-    if (code != COMMON_OK || rest != argc) {
-        fprintf(stderr, "transport: %s\n", code != COMMON_OK ? err.message : "it takes no arguments");
-        return 2;
-    }
     // The servers are forked before this process has any thread.
     char dir[] = "/tmp/banyan-bench-XXXXXX", listen[64], endpoints[3][256];
     if (!mkdtemp(dir)) {
         perror(dir);
-        return 1;
+        return false;
     }
     snprintf(listen, sizeof listen, "unix://%s/socket", dir);
     pid_t servers[3] = {serve(listen, endpoints[0]), serve("tcp://127.0.0.1:0", endpoints[1]),
@@ -322,5 +305,22 @@ int main(int argc, char **argv)
         }
     unlink(listen + strlen("unix://"));
     rmdir(dir);
-    return ok ? 0 : 1;
+    return ok;
+}
+
+int main(int argc, char **argv)
+{
+    floor_peer_main(argc, argv);
+    const struct common_option options[] = {
+        {"rounds", 'n', COMMON_OPTION_U64, &rounds, "N", "round trips of each kind (20000)", 100, 10000000},
+        {0},
+    };
+    const struct bench_program program = {
+        .name = "transport",
+        .about = "Round trips of plain sockets, nng and RPCs.",
+        .options = options,
+        .json = &json,
+        .measure = measure_all,
+    };
+    return bench_main(&program, argc, argv);
 }

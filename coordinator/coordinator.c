@@ -6,14 +6,17 @@
 
 #include "common/clock.h"
 #include "common/log.h"
-#include "coordinator/attach.h"
-#include "coordinator/membership.h"
-#include "coordinator/plans.h"
-#include "coordinator/reshape.h"
-#include "coordinator/scheduler.h"
-#include "coordinator/session.h"
-#include "coordinator/session_service.h"
-#include "coordinator/watch.h"
+#include "coordinator/cluster/membership.h"
+#include "coordinator/cluster/plan.h"
+#include "coordinator/service.h"
+#include "coordinator/sessions/attach.h"
+#include "coordinator/sessions/load.h"
+#include "coordinator/sessions/reshape.h"
+#include "coordinator/sessions/table.h"
+#include "coordinator/state.h"
+#include "coordinator/steps/call.h"
+#include "coordinator/steps/watchers.h"
+#include "coordinator/store/store.h"
 
 #define ANYBODY                                                                                              \
     (1u << BANYAN__PB__ROLE__ROLE_CLIENT | 1u << BANYAN__PB__ROLE__ROLE_WORKER |                             \
@@ -22,24 +25,41 @@
 #define WORKER       (1u << BANYAN__PB__ROLE__ROLE_WORKER)
 #define METHOD(name) BANYAN__PB__METHOD__METHOD_##name
 
+// Each handler gets the room that it belongs to.
+#define HANDLER(name, room)                                                                                  \
+    static void on_##name(void *arg, struct proto_request *request)                                          \
+    {                                                                                                        \
+        struct coordinator *c = arg;                                                                         \
+        coordinator_handle_##name(&c->room, request);                                                        \
+    }
+HANDLER(session_delete, sessions)
+HANDLER(session_truncate, sessions)
+HANDLER(session_fork, sessions)
+HANDLER(attach_open, sessions)
+HANDLER(attach_commit, sessions)
+HANDLER(attend, steps)
+HANDLER(session_watch, steps)
+HANDLER(register, cluster)
+HANDLER(heartbeat, cluster)
+
 static const struct proto_method methods[] = {
     {METHOD(HEALTH_CHECK), ANYBODY, coordinator_handle_health},
     {METHOD(CLUSTER_INFO), CLIENT, coordinator_handle_cluster_info},
     {METHOD(SESSION_CREATE), CLIENT, coordinator_handle_session_create},
     {METHOD(SESSION_OPEN), CLIENT, coordinator_handle_session_open},
     {METHOD(SESSION_CLOSE), CLIENT, coordinator_handle_session_close},
-    {METHOD(SESSION_DELETE), CLIENT, coordinator_handle_session_delete},
+    {METHOD(SESSION_DELETE), CLIENT, on_session_delete},
     {METHOD(SESSION_INFO), CLIENT, coordinator_handle_session_info},
     {METHOD(SESSION_LIST), CLIENT, coordinator_handle_session_list},
-    {METHOD(SESSION_TRUNCATE), CLIENT, coordinator_handle_session_truncate},
-    {METHOD(SESSION_FORK), CLIENT, coordinator_handle_session_fork},
+    {METHOD(SESSION_TRUNCATE), CLIENT, on_session_truncate},
+    {METHOD(SESSION_FORK), CLIENT, on_session_fork},
     {METHOD(SESSION_PLAN), CLIENT, coordinator_handle_session_plan},
-    {METHOD(SESSION_WATCH), CLIENT, coordinator_handle_session_watch},
-    {METHOD(ATTACH_OPEN), CLIENT, coordinator_handle_attach_open},
-    {METHOD(ATTACH_COMMIT), CLIENT, coordinator_handle_attach_commit},
-    {METHOD(ATTEND), CLIENT, coordinator_handle_attend},
-    {METHOD(REGISTER), WORKER, coordinator_handle_register},
-    {METHOD(HEARTBEAT), WORKER, coordinator_handle_heartbeat},
+    {METHOD(SESSION_WATCH), CLIENT, on_session_watch},
+    {METHOD(ATTACH_OPEN), CLIENT, on_attach_open},
+    {METHOD(ATTACH_COMMIT), CLIENT, on_attach_commit},
+    {METHOD(ATTEND), CLIENT, on_attend},
+    {METHOD(REGISTER), WORKER, on_register},
+    {METHOD(HEARTBEAT), WORKER, on_heartbeat},
     {0, 0, NULL},
 };
 
@@ -57,10 +77,10 @@ void coordinator_options_default(struct coordinator_options *options)
                                             .ticket_ns = 600 * COMMON_NS_PER_S};
 }
 
-void coordinator_here(struct coordinator *c, uint64_t now_ns)
+void coordinator_here(struct coordinator_core *core, uint64_t now_ns)
 {
-    uint64_t away_ns = coordinator_presence_note(&c->presence, now_ns);
-    if (away_ns && !c->stopping)
+    uint64_t away_ns = coordinator_presence_note(&core->presence, now_ns);
+    if (away_ns && !core->stopping)
         common_log_warn("this process did not run: nobody's silence meanwhile counts away_ms=%" PRIu64,
                         away_ns / COMMON_NS_PER_MS);
 }
@@ -69,11 +89,10 @@ static void tick(void *arg)
 {
     struct coordinator *c = arg;
     uint64_t now = common_clock_ns();
-    coordinator_here(c, now);
-    coordinator_workers_tick(c, now);
-    coordinator_plans_tick(c, now);
-    coordinator_sessions_tick(c, now);
-    coordinator_unpark(c); // their time may be over
+    coordinator_here(&c->core, now);
+    coordinator_workers_tick(&c->cluster, now);
+    coordinator_plans_tick(&c->cluster, now);
+    coordinator_sessions_tick(&c->sessions, now);
 }
 
 static enum common_code listen_all(struct coordinator *c, const char *const *endpoints,
@@ -81,7 +100,8 @@ static enum common_code listen_all(struct coordinator *c, const char *const *end
 {
     enum common_code code = COMMON_OK;
     for (size_t i = 0; endpoints[i] && code == COMMON_OK; i++) {
-        code = proto_listen_allowed(endpoints[i], c->options.token != NULL, c->options.insecure, err);
+        code =
+            proto_listen_allowed(endpoints[i], c->core.options.token != NULL, c->core.options.insecure, err);
         if (code == COMMON_OK)
             code = proto_server_listen(c->server, endpoints[i], err);
     }
@@ -90,66 +110,79 @@ static enum common_code listen_all(struct coordinator *c, const char *const *end
 
 static enum common_code open_store(struct coordinator *c, struct common_error *err)
 {
-    struct coordinator_loader loader = {.c = c, .err = err};
+    struct coordinator_core *core = &c->core;
+    struct coordinator_loader loader = {.sessions = &c->sessions, .err = err};
     struct coordinator_store_reader reader;
     coordinator_sessions_reader(&loader, &reader);
-    enum common_code code = coordinator_store_open(c->options.store_path, c->options.store_sync_full, c->loop,
-                                                   &reader, &c->store, err);
+    enum common_code code = coordinator_store_open(core->options.store_path, core->options.store_sync_full,
+                                                   core->loop, &reader, &c->store, err);
     if (code != COMMON_OK)
         return code;
-    c->term = coordinator_store_term(c->store);
-    c->lives = (uint32_t)c->term << 16;
-    coordinator_sessions_loaded(c);
+    c->cluster.store = c->sessions.store = c->store;
+    core->term = coordinator_store_term(c->store);
+    c->cluster.lives = (uint32_t)core->term << 16;
+    coordinator_sessions_restored(&c->sessions);
     return COMMON_OK;
+}
+
+static void copy_options(struct coordinator_core *core, const struct coordinator_options *options)
+{
+    core->options = *options;
+    core->options.endpoints = NULL;
+    core->options.cluster = strdup(options->cluster);
+    core->options.store_path = strdup(options->store_path);
+    core->options.token = options->token ? strdup(options->token) : NULL;
+    core->secret = *options->secret;
+    core->options.secret = &core->secret;
+    if (core->options.max_workers > COORDINATOR_WORKERS_MAX)
+        core->options.max_workers = COORDINATOR_WORKERS_MAX;
+}
+
+static enum common_code serve(struct coordinator *c, const char *const *endpoints, struct common_error *err)
+{
+    struct proto_server_options server = {.name = c->core.options.cluster,
+                                          .role = BANYAN__PB__ROLE__ROLE_COORDINATOR,
+                                          .secret = &c->core.secret,
+                                          .token = c->core.options.token,
+                                          .requests_max = 0,
+                                          .bytes_max = c->core.options.max_bytes,
+                                          .methods = methods,
+                                          .arg = c};
+    enum common_code code = proto_server_new(c->core.loop, &server, &c->server, err);
+    return code == COMMON_OK ? listen_all(c, endpoints, err) : code;
 }
 
 enum common_code coordinator_new(struct common_loop *loop, const struct coordinator_options *options,
                                  struct coordinator **out, struct common_error *err)
 {
     struct coordinator *c = coordinator_alloc(sizeof(*c));
+    struct coordinator_core *core = &c->core;
     struct common_error unasked = {0};
     err = err ? err : &unasked;
     err->code = COMMON_OK;
-    c->loop = loop;
-    c->options = *options;
-    c->options.endpoints = NULL;
-    c->options.cluster = strdup(options->cluster);
-    c->options.store_path = strdup(options->store_path);
-    c->options.token = options->token ? strdup(options->token) : NULL;
-    c->secret = *options->secret;
-    c->options.secret = &c->secret;
-    c->started_ns = common_clock_ns();
-    if (c->options.max_workers > COORDINATOR_WORKERS_MAX)
-        c->options.max_workers = COORDINATOR_WORKERS_MAX;
-    c->sessions = coordinator_alloc(c->options.max_sessions * sizeof(*c->sessions));
-    c->free_slots = coordinator_alloc(c->options.max_sessions * sizeof(*c->free_slots));
-    struct proto_server_options server = {.name = c->options.cluster,
-                                          .role = BANYAN__PB__ROLE__ROLE_COORDINATOR,
-                                          .secret = &c->secret,
-                                          .token = c->options.token,
-                                          .requests_max = 0,
-                                          .bytes_max = c->options.max_bytes,
-                                          .methods = methods,
-                                          .arg = c,
-                                          .link_closed = coordinator_link_closed};
-    enum common_code code = open_store(c, err);
+    core->loop = loop;
+    core->started_ns = common_clock_ns();
+    copy_options(core, options);
+    enum common_code code = coordinator_turn_init(&core->turn, loop);
+    coordinator_cluster_init(&c->cluster, core);
+    coordinator_sessions_init(&c->sessions, core, &c->cluster);
     if (code == COMMON_OK)
-        code = coordinator_scheduler_init(c);
+        code = coordinator_steps_init(&c->steps, core, &c->cluster, &c->sessions);
+    if (code == COMMON_OK)
+        code = open_store(c, err);
     if (code == COMMON_OK)
         code = common_timer_new(loop, tick, c, &c->tick);
     if (code == COMMON_OK)
-        code = proto_server_new(loop, &server, &c->server, err);
-    if (code == COMMON_OK)
-        code = listen_all(c, options->endpoints, err);
+        code = serve(c, options->endpoints, err);
     if (code != COMMON_OK) {
         coordinator_stop(c);
         coordinator_free(c);
         return code;
     }
-    coordinator_presence_init(&c->presence, c->options.heartbeat_ns / 2, common_clock_ns());
-    common_timer_start(c->tick, c->presence.interval_ns, true);
-    common_log_info("ready cluster=%s term=%" PRIu64 " sessions=%u store=%s", c->options.cluster, c->term,
-                    c->n_sessions, c->options.store_path);
+    coordinator_presence_init(&core->presence, core->options.heartbeat_ns / 2, common_clock_ns());
+    common_timer_start(c->tick, core->presence.interval_ns, true);
+    common_log_info("ready cluster=%s term=%" PRIu64 " sessions=%u store=%s", core->options.cluster,
+                    core->term, c->sessions.n, core->options.store_path);
     *out = c;
     return COMMON_OK;
 }
@@ -161,15 +194,16 @@ const char *coordinator_endpoint(const struct coordinator *c, uint32_t nth)
 
 void coordinator_stop(struct coordinator *c)
 {
-    if (c->stopping)
+    if (c->core.stopping)
         return;
-    c->stopping = true;
+    c->core.stopping = true;
     if (c->tick)
         common_timer_stop(c->tick);
-    if (c->deadlines && c->retry)
-        coordinator_scheduler_stop(c);
-    coordinator_unpark(c);
-    coordinator_workers_close(c); // what waits for a worker ends on this stack
+    coordinator_steps_stop(&c->steps);
+    c->sessions.unpark = true;
+    coordinator_turn_mark(&c->core.turn, COORDINATOR_PHASE_SESSIONS);
+    coordinator_workers_close(&c->cluster); // what waits for a worker ends
+    coordinator_turn_drain(&c->core.turn);
     coordinator_store_stop(c->store);
     proto_server_close(c->server);
     c->server = NULL;
@@ -179,15 +213,17 @@ void coordinator_free(struct coordinator *c)
 {
     if (!c)
         return;
-    coordinator_sessions_free(c);
-    coordinator_plans_free(c);
-    coordinator_workers_free(c);
-    coordinator_scheduler_fini(c);
+    coordinator_turn_drain(&c->core.turn); // what the store's last answers left
+    coordinator_sessions_fini(&c->sessions);
+    coordinator_steps_fini(&c->steps);
+    coordinator_turn_drain(&c->core.turn);
+    coordinator_cluster_fini(&c->cluster);
     coordinator_store_free(c->store);
+    coordinator_turn_fini(&c->core.turn);
     common_timer_free(c->tick);
-    free((char *)c->options.cluster);
-    free((char *)c->options.store_path);
-    free((char *)c->options.token);
-    free(c->scratch);
+    free((char *)c->core.options.cluster);
+    free((char *)c->core.options.store_path);
+    free((char *)c->core.options.token);
+    free(c->core.scratch);
     free(c);
 }

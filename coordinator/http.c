@@ -11,8 +11,8 @@
 
 #include "common/clock.h"
 #include "common/metrics.h"
-#include "coordinator/membership.h"
-#include "coordinator/plans.h"
+#include "coordinator/cluster/plan.h"
+#include "coordinator/cluster/worker.h"
 #include "coordinator/state.h"
 
 struct coordinator_http {
@@ -44,7 +44,7 @@ static void answer(struct evhttp_request *request, int code, const char *reason,
 static void healthz(struct evhttp_request *request, void *arg)
 {
     const struct coordinator_http *http = arg;
-    bool serving = !http->c->stopping;
+    bool serving = !http->c->core.stopping;
     answer(request, serving ? 200 : 503, serving ? "OK" : "Service Unavailable", "text/plain",
            serving ? "ok\n" : "stopping\n", serving ? 3 : 9);
 }
@@ -77,7 +77,7 @@ static bool put_engines(struct common_metrics *table, const struct coordinator *
                            "engine",
                            engines[e],
                            0};
-        for (const struct coordinator_plan *plan = c->plans; plan; plan = plan->next)
+        for (const struct coordinator_plan *plan = c->cluster.plans; plan; plan = plan->next)
             n.amount += plan->state == COORDINATOR_PLAN_READY && strcmp(plan->engine, engines[e]) == 0;
         if (!put(table, &n))
             return false;
@@ -90,25 +90,26 @@ static bool put_all(struct common_metrics *table, const struct coordinator *c)
     const enum common_metric_kind counter = COMMON_METRIC_COUNTER, gauge = COMMON_METRIC_GAUGE;
     const struct number numbers[] = {
         {counter, "banyan_steps_total", "Items of attend calls answered.", NULL, NULL,
-         (double)c->count_steps},
-        {counter, "banyan_frames_total", "Step frames sent to roots.", NULL, NULL, (double)c->count_frames},
-        {counter, "banyan_retries_total", "Items sent again.", NULL, NULL, (double)c->count_retries},
+         (double)c->steps.count_steps},
+        {counter, "banyan_frames_total", "Step frames sent to roots.", NULL, NULL,
+         (double)c->steps.count_frames},
+        {counter, "banyan_retries_total", "Items sent again.", NULL, NULL, (double)c->steps.count_retries},
         {counter, "banyan_collective_frames_total", "Step frames whose partials a communicator carried.",
-         NULL, NULL, (double)c->count_collective},
-        {gauge, "banyan_sessions", "Sessions.", NULL, NULL, c->n_sessions},
-        {gauge, "banyan_plans", "Plans.", NULL, NULL, c->n_plans},
-        {gauge, "banyan_items", "Items of attend calls under way.", NULL, NULL, c->items},
-        {gauge, "banyan_term", "Number of this coordinator's life.", NULL, NULL, (double)c->term},
+         NULL, NULL, (double)c->steps.count_collective},
+        {gauge, "banyan_sessions", "Sessions.", NULL, NULL, c->sessions.n},
+        {gauge, "banyan_plans", "Plans.", NULL, NULL, c->cluster.n_plans},
+        {gauge, "banyan_items", "Items of attend calls under way.", NULL, NULL, c->steps.items},
+        {gauge, "banyan_term", "Number of this coordinator's life.", NULL, NULL, (double)c->core.term},
         {gauge, "banyan_uptime_seconds", "Since the start.", NULL, NULL,
-         (double)(common_clock_ns() - c->started_ns) / 1e9},
+         (double)(common_clock_ns() - c->core.started_ns) / 1e9},
     };
     for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
         if (!put(table, &numbers[i]))
             return false;
     if (!put_engines(table, c))
         return false;
-    for (uint32_t i = 0; i < c->n_workers; i++) {
-        const struct coordinator_worker *w = c->workers[i];
+    for (uint32_t i = 0; i < c->cluster.n_workers; i++) {
+        const struct coordinator_worker *w = c->cluster.workers[i];
         if (!w)
             continue;
         const struct number mine[] = {
@@ -165,7 +166,7 @@ enum common_code coordinator_http_new(struct coordinator *c, const char *address
             "--http %s is not loopback, and nobody has to say who he is: add --insecure to mean it", address);
     struct coordinator_http *http = coordinator_alloc(sizeof(*http));
     http->c = c;
-    http->http = evhttp_new(common_loop_base(c->loop));
+    http->http = evhttp_new(common_loop_base(c->core.loop));
     if (!http->http || evhttp_bind_socket(http->http, host, (uint16_t)port)) {
         coordinator_http_free(http);
         return common_error_set(

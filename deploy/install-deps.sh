@@ -1,26 +1,29 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs what Banyan builds and tests with, from Debian's own packages. Does nothing when all of it is there.
-#   deploy/install-deps.sh [--dev] [--cross]     --dev: also what tests/run.sh checks the code with
+#   deploy/install-deps.sh [--dev] [--cross] [--check]     --check: only say what is missing
 set -euo pipefail
 
 usage() {
     cat <<'TEXT'
-Usage: deploy/install-deps.sh [--dev] [--cross]
+Usage: deploy/install-deps.sh [--dev] [--cross] [--check]
 
 Installs what Banyan builds and tests with, from Debian's own packages; does nothing when all of it is there.
   --dev    also what tests/run.sh checks the code with
   --cross  also what tests/tools/neon.sh compiles for 64-bit ARM and runs that with
+  --check  install nothing; list what is missing, however it was to come here, and end with code 1
   --help   print this help
 TEXT
 }
 
 dev=no
 cross=no
+check=no
 for arg in "$@"; do
     case $arg in
     --dev) dev=yes ;;
     --cross) cross=yes ;;
+    --check) check=yes ;;
     -h | --help)
         usage
         exit 0
@@ -32,12 +35,40 @@ for arg in "$@"; do
     esac
 done
 
-packages=(build-essential cmake ninja-build pkg-config python3
-          libnng-dev libprotobuf-c-dev protobuf-c-compiler libevent-dev libssl-dev libxxhash-dev
-          libsqlite3-dev libjansson-dev libsmartcols-dev libcmocka-dev libhwloc-dev
-          libopenmpi-dev openmpi-bin)
-if [ "$dev" = yes ]; then packages+=(clang-format cppcheck git); fi
-if [ "$cross" = yes ]; then packages+=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user); fi
+# Debian's package, and how to see that what it holds is here: a command, a header, a module of pkg-config. Without a
+# way to see it ("-"): the build does without.
+needs=('build-essential command cc' 'build-essential command c++' 'cmake command cmake' 'ninja-build command ninja'
+       'pkg-config command pkg-config' 'python3 command python3'
+       'libnng-dev header nng/nng.h' 'libprotobuf-c-dev module libprotobuf-c' 'protobuf-c-compiler command protoc-c'
+       'libevent-dev module libevent_pthreads' 'libssl-dev module libcrypto' 'libxxhash-dev module libxxhash'
+       'libsqlite3-dev module sqlite3' 'libjansson-dev module jansson' 'libsmartcols-dev module smartcols'
+       'libcmocka-dev module cmocka' 'libhwloc-dev module hwloc' 'libopenmpi-dev -' 'openmpi-bin -')
+if [ "$dev" = yes ]; then needs+=('clang-format command clang-format' 'cppcheck command cppcheck' 'git command git'); fi
+if [ "$cross" = yes ]; then
+    needs+=('gcc-aarch64-linux-gnu command aarch64-linux-gnu-gcc' 'libc6-dev-arm64-cross -' 'qemu-user command qemu-aarch64')
+fi
+
+is_here() { # command|header|module NAME
+    case $1 in
+    command) command -v "$2" ;;
+    header) echo "#include <$2>" | cc -E - ;;
+    module) pkg-config --exists "$2" ;;
+    esac >/dev/null 2>&1
+}
+
+if [ "$check" = yes ]; then
+    missing=0
+    for need in "${needs[@]}"; do
+        read -r package kind name <<<"$need"
+        if [ "$kind" != - ] && ! is_here "$kind" "$name"; then
+            echo "install-deps: missing: the $kind $name (in Debian: $package)" >&2
+            missing=1
+        fi
+    done
+    exit $missing
+fi
+
+mapfile -t packages < <(printf '%s\n' "${needs[@]%% *}" | awk '!seen[$0]++')
 
 if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
     echo "install-deps: needs Debian's apt-get, which is not here; install what these packages hold by other means:" \

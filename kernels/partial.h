@@ -11,17 +11,15 @@
 //
 // Rules, each with a test in tests/kernels/partial_test.c:
 //  - The identity is (-inf, +0, 0...). A side with s == 0 holds no mass: it is skipped, never multiplied,
-//  whatever its
-//    m (unless NaN) and o hold. Nothing else marks emptiness: no finite sentinel, no +inf.
+//    whatever its m (unless NaN) and o hold. Nothing else marks emptiness: no finite sentinel, no +inf.
 //  - A NaN in m or s, or in the o of a side with s != 0, comes out again. Who computes a partial with s == 0
-//  and a NaN in
-//    o (0 times a NaN or infinite value) makes s NaN too.
+//    and a NaN in o (0 times a NaN or infinite value) makes s NaN too.
 //  - m = +inf (a logit of +inf) is IEEE's inf - inf: s and o are NaN. A logit of -inf has weight zero. A
-//  kernel that saw
-//    keys, all of them at -inf, says s = -0: skipped beside any mass, and 0/0 = NaN when finished alone, as
-//    IEEE has it. So a row that saw nothing gives zeros, and a row whose weights all vanished gives NaN.
+//    kernel that saw keys, all of them at -inf, says s = -0: skipped beside any mass, and 0/0 = NaN when
+//    finished alone, as IEEE has it. So a row that saw nothing gives zeros, and a row whose weights all
+//    vanished gives NaN.
 //  - Bits are those of this build on every CPU of an architecture: no libm, no contraction, no dispatch
-//  inside.
+//    inside.
 //
 // Nothing here allocates, blocks or logs; all functions may be called from any thread on distinct blocks.
 #pragma once
@@ -32,8 +30,8 @@
 
 #include "common/coverage.h"
 
-// A view of a block of partials: m[rows][heads], s[rows][heads], o[rows][heads][dv]. The caller owns the
-// memory.
+// A view of a block of partials: m[rows][heads], s[rows][heads], o[rows][heads][dv]. The memory is the
+// caller's.
 struct kernels_partial {
     uint32_t rows, heads, dv;
     float *m, *s, *o;

@@ -17,8 +17,8 @@
 //
 // Three paths for a panel:
 //   wide     from WIDE pairs on: converted and transposed once, all loops run along keys (wide.h)
-//   whole    below, when every pair sees all of it: keys are read in place and in order, and what
-//            follows is asked for meanwhile (narrow.h)
+//   whole    below, when every pair sees all of it: keys are read in place and in order, and what follows is
+//            asked for meanwhile (narrow.h)
 //   blocks   what is left: block by block, converted, with the range of keys that each pair sees
 #include <assert.h>
 #include <math.h>
@@ -548,7 +548,7 @@ INLINE void run_jobs(const struct kernels_job *jobs, uint32_t n, void *scratch,
     }
 }
 
-static void run(const struct kernels_job *jobs, uint32_t n, void *scratch)
+static void portable_run(const struct kernels_job *jobs, uint32_t n, void *scratch)
 {
     run_jobs(jobs, n, scratch, NULL);
 }
@@ -594,5 +594,5 @@ const struct kernels_attention kernels_portable = {
     .rank = 10,
 #endif
     .scratch_bytes = scratch_bytes,
-    .run = run,
+    .run = portable_run,
 };

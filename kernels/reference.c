@@ -212,7 +212,7 @@ static void run_one(const struct kernels_job *job, double *sum)
     }
 }
 
-static void run(const struct kernels_job *jobs, uint32_t n, void *scratch)
+static void reference_run(const struct kernels_job *jobs, uint32_t n, void *scratch)
 {
     for (uint32_t i = 0; i < n; i++)
         run_one(&jobs[i], scratch);
@@ -222,5 +222,5 @@ const struct kernels_attention kernels_reference_kernel = {
     .name = "reference",
     .rank = 0,
     .scratch_bytes = scratch_bytes,
-    .run = run,
+    .run = reference_run,
 };

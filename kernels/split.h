@@ -13,8 +13,7 @@
 //     T = max(1, 64 / group) rows: about 64 (row, head) pairs share each key
 //     U = 8 * clamp(ceil(rows * group / 128), 1, 16) chunks: partials stay near 1/16 of the KV they come from
 //     G = KERNELS_JOBS where pairs are few, so that memory is read from its beginning to its end; halved
-//     while
-//         that leaves fewer than 64 tasks. It does not decide bits.
+//         while that leaves fewer than 64 tasks. It does not decide bits.
 //
 // Units are merged pairwise in order: 0+1, 2+3, ..., then (0+1)+(2+3), ...: rounding grows with the logarithm
 // of their number.
@@ -37,8 +36,9 @@ struct kernels_item {
     uint64_t q_row_stride, q_head_stride; // in floats
     uint32_t chunk_tokens; // > 0; a run at position p belongs to chunk p / chunk_tokens and stays inside it
     uint32_t run_count;    // runs per KV head
-    const struct kernels_run *runs; // [kv_heads][run_count]; positions and rows are the same for every head,
-                                    // and the runs of one chunk stand together
+    // [kv_heads][run_count]; positions and rows are the same for every head, and the runs of one chunk stand
+    // together.
+    const struct kernels_run *runs;
 };
 
 struct kernels_split {

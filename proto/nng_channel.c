@@ -3,9 +3,11 @@
 // itself and sends a pending request again. Its callbacks run on nng's threads; they only move their own
 // context on and push it through the door to the loop.
 //
-//   IDLE --send (loop)--> SENDING --callback (nng)--> RECEIVING --callback (nng), door--> loop: reply
-//   delivered --> IDLE
-//                            |________________failure, door__________________________________^
+//   IDLE --send (loop)--> SENDING --callback (nng)--> RECEIVING --callback (nng), door--> loop: delivered
+//    ^                       |                                                               ^    |
+//    |                       \_____________________failure, door____________________________/     |
+//    \_____________________________________________________________________________________________/
+//
 // A call that ended early leaves its context to finish by itself (the answer comes and is dropped): an answer
 // that arrives while its socket is closed is what nng trips over. Only when such contexts are many are they
 // cancelled.

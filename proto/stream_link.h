@@ -3,9 +3,9 @@
 // small frames are used in place; big frames are read straight into a blob of their own. Writes go out at
 // once on the caller's stack and wait only when the socket is full.
 //
-//   open --failure, end of file, garbage--> failed --kick (next turn of the loop)--> owner's `failed` -->
-//   closed
-//     \_______________________________________stream_link_close______________________________________/
+//   open --failure, end of file, garbage--> failed --kick (next turn of the loop)--> owner's `failed`
+//    |                                        |                                          |
+//    \______________________________stream_link_close____________________________________/---> closed
 #ifndef PROTO_STREAM_LINK_H
 #define PROTO_STREAM_LINK_H
 

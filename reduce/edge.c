@@ -8,8 +8,7 @@
 //     DIALLING   frames wait
 //     UP         frames leave while there are credits, others wait
 //     DOWN       frames are refused, those that wait fail: a dead worker fails steps at once, not at their
-//     deadline.
-//                The channel goes on dialling.
+//                deadline. The channel goes on dialling.
 //
 // Frames that wait are failed, and credits that a cancelled call gave back are used, from the edge's timer
 // and not where it happens: so no callback runs on the stack of a send, of a cancel, or of the transport.
@@ -154,7 +153,7 @@ static bool is_over(const struct reduce_edge *edge, const struct reduce_edge_cal
 
 // Callbacks may do anything to groups: after each of them the queue is looked at anew, and the caller holds a
 // reference.
-static void fail(struct reduce_edge_call *call, const struct common_error *err)
+static void call_fail(struct reduce_edge_call *call, const struct common_error *err)
 {
     call->done(call->arg, err->code, err->message, NULL);
 }
@@ -166,7 +165,7 @@ static void sweep(struct reduce_edge *edge)
     for (struct reduce_edge_call *call = edge->head; call;) {
         if (is_over(edge, call, &err)) {
             dequeue(edge, call);
-            fail(call, &err);
+            call_fail(call, &err);
             call = edge->head;
         } else {
             call = call->next;
@@ -182,7 +181,7 @@ static void pump(struct reduce_edge *edge)
         struct reduce_edge_call *call = edge->head;
         dequeue(edge, call);
         if (is_over(edge, call, &err) || transmit(edge, call, &err) != COMMON_OK)
-            fail(call, &err);
+            call_fail(call, &err);
     }
 }
 

@@ -75,11 +75,12 @@ uint32_t reduce_plan_width(const struct reduce_member *members, uint32_t n, cons
                            uint64_t kv_bytes);
 
 // The same for many sessions: the table of what each width costs is made once for a member list (milliseconds
-// for a hundred members, half a second for 4096), then each answer takes a look at it.
+// for a hundred members, half a second for 4096), then each answer takes a look at it. Fails as
+// reduce_plan_make.
 struct reduce_widths;
 enum common_code reduce_widths_make(const struct reduce_member *members, uint32_t n,
                                     const struct reduce_cost *cost, struct reduce_widths **out,
-                                    struct common_error *err); // fails as reduce_plan_make
+                                    struct common_error *err);
 uint32_t reduce_widths_best(const struct reduce_widths *widths, uint64_t kv_bytes);
 void reduce_widths_free(struct reduce_widths *widths); // NULL is allowed
 

@@ -5,13 +5,16 @@ set -euo pipefail
 
 usage() {
     cat <<'TEXT'
-Usage: tests/run.sh [--asan | --tsan | --ci] [--all]
+Usage: tests/run.sh [--asan | --tsan | --ci] [--all] [--no-install] [-j N]
 
 Without options: the release build and its tests.
   --asan   build and test with the address and undefined-behaviour sanitizers
   --tsan   build with the thread sanitizer; run the tests labelled "threads"
   --ci     what CI runs: checks of format, includes and code, then the tests of all three builds
   --all    also the tests labelled "long", and without a sanitizer the kernels as 64-bit ARM code under qemu
+  --no-install
+           install no packages; where something is missing, list it and end with code 1
+  -j N     so many jobs at a time, of the build and of the tests (default: as many as processors build, 2 tests run)
   --help   print this help
 Builds are in build/release, build/asan and build/tsan. Ends with CTest's summary of the last run.
 TEXT
@@ -19,7 +22,20 @@ TEXT
 
 mode=release
 all=no
-for arg in "$@"; do
+install=yes
+jobs=
+
+set_jobs() {
+    if ! [[ $1 =~ ^[1-9][0-9]{0,3}$ ]]; then
+        echo "tests/run.sh: -j: '$1' is not a number of jobs; try tests/run.sh --help" >&2
+        exit 2
+    fi
+    jobs=$1
+}
+
+while [ $# -gt 0 ]; do
+    arg=$1
+    shift
     case $arg in
     --asan | --tsan | --ci)
         if [ "$mode" != release ] && [ "$mode" != "${arg#--}" ]; then
@@ -29,6 +45,12 @@ for arg in "$@"; do
         mode=${arg#--}
         ;;
     --all) all=yes ;;
+    --no-install) install=no ;;
+    -j)
+        set_jobs "${1-}"
+        shift
+        ;;
+    -j*) set_jobs "${arg#-j}" ;;
     -h | --help)
         usage
         exit 0
@@ -76,7 +98,7 @@ sources() {
 }
 
 check_format() {
-    sources '*.c' '*.h' | xargs -0 -r -n1 -P2 clang-format --dry-run -Werror --ferror-limit=1 ||
+    sources '*.c' '*.h' | xargs -0 -r -n1 -P"${jobs:-2}" clang-format --dry-run -Werror --ferror-limit=1 ||
         { echo "Put right with: clang-format -i FILE..."; return 1; }
 }
 
@@ -84,14 +106,14 @@ check_code() {
     # One configuration a file: what the build itself compiles. Tests and cmocka's macros are left to the compiler.
     # invalidPointerCast: float32 on a little-endian machine is the wire format, and blobs are aligned.
     # Nor kernels/portable.c and amx.c, whose loops are unrolled by macros: it takes an hour to read one, and misreads both.
-    sources '*.c' | grep -zv '^\(\./\)\?\(tests/\|kernels/\(portable\|amx\)\.c\)' | xargs -0 -r cppcheck -j2 --quiet --error-exitcode=1 --inline-suppr \
+    sources '*.c' | grep -zv '^\(\./\)\?\(tests/\|kernels/\(portable\|amx\)\.c\)' | xargs -0 -r cppcheck -j"${jobs:-2}" --quiet --error-exitcode=1 --inline-suppr \
         --enable=warning,portability,performance --std=c11 --library=posix --max-configs=1 -D_GNU_SOURCE -D__x86_64__ \
         -DBANYAN_VERSION='""' -I. --suppress=missingInclude --suppress=missingIncludeSystem \
         --suppress=unmatchedSuppression --suppress=invalidPointerCast --template='{file}:{line}: {severity}: {message} [{id}]'
 }
 
 build() {
-    cmake --preset "$1" --log-level=WARNING && cmake --build --preset "$1" -- --quiet
+    cmake --preset "$1" --log-level=WARNING && cmake --build --preset "$1" -- --quiet ${jobs:+-j"$jobs"}
 }
 
 # build_and_test PRESET [LABEL]
@@ -101,15 +123,21 @@ build_and_test() {
     [ -z "${2:-}" ] || select+=(-L "^$2\$")
     stage "$1 build" build "$1"
     echo "== $1 tests"
-    ctest --test-dir "build/$1" --output-on-failure --no-tests=error -j2 "${select[@]}" |
+    ctest --test-dir "build/$1" --output-on-failure --no-tests=error -j"${jobs:-2}" "${select[@]}" |
         grep --line-buffered -vE '^ +Start +[0-9]+: |^Internal ctest'
 }
 
 neon() {
-    if [ "$all" = yes ]; then stage "kernels on aarch64" tests/tools/neon.sh; fi
+    [ "$all" = yes ] || return 0
+    [ "$install" = yes ] || stage "packages for aarch64" deploy/install-deps.sh --cross --check
+    stage "kernels on aarch64" tests/tools/neon.sh
 }
 
-stage "packages" deploy/install-deps.sh --dev
+if [ "$install" = yes ]; then
+    stage "packages" deploy/install-deps.sh --dev
+else
+    stage "packages" deploy/install-deps.sh --dev --check
+fi
 case $mode in
 release)
     neon

@@ -63,7 +63,7 @@ void worker_layer_rows_set(const struct worker_chunk *chunk, struct worker_layer
                            uint32_t count, const uint8_t *k, const uint8_t *v);
 void worker_layer_mark(const struct worker_chunk *chunk, struct worker_layer *layer, uint32_t row,
                        enum worker_row state);
-void worker_layer_advance(const struct worker_chunk *chunk,
-                          struct worker_layer *layer); // recounts ready from where it stands
+// Recounts `ready` from where it stands.
+void worker_layer_advance(const struct worker_chunk *chunk, struct worker_layer *layer);
 
 #endif

@@ -66,8 +66,8 @@ bool worker_spec_equal(const struct worker_spec *spec, const Banyan__Pb__Spec *p
 // All or nothing. See LayoutSetRequest; the term has been checked.
 enum common_code worker_session_layout(struct worker_map *sessions, struct worker_store *store,
                                        const Banyan__Pb__LayoutSetRequest *request, struct common_error *err);
-void worker_session_drop(struct worker_map *sessions, struct worker_store *store,
-                         uint64_t id); // unknown: nothing
+// Nothing where the session is unknown.
+void worker_session_drop(struct worker_map *sessions, struct worker_store *store, uint64_t id);
 
 // The chunks that touch [first, first + count): *n of them from the index returned on.
 uint32_t worker_session_span(const struct worker_session *session, uint64_t first, uint64_t count,

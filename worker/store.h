@@ -80,8 +80,8 @@ enum common_code worker_store_hold(struct worker_store *store, uint64_t id, uint
                                    const struct worker_shape *shape, struct worker_chunk **out,
                                    struct common_error *err);
 void worker_store_release(struct worker_store *store, struct worker_chunk *chunk); // the last one frees it
-struct worker_chunk *worker_store_find(const struct worker_store *store,
-                                       uint64_t id); // NULL: nobody holds it
+// NULL: nobody holds it.
+struct worker_chunk *worker_store_find(const struct worker_store *store, uint64_t id);
 
 void worker_store_pin(struct worker_chunk *chunk);
 void worker_store_unpin(struct worker_store *store, struct worker_chunk *chunk);

@@ -17,8 +17,8 @@ struct worker_job {         // owned by the submitter, untouched until done has 
     uint32_t tasks;         // >= 1
     uint64_t scratch_bytes; // per thread, aligned to 64
     void (*run)(void *arg, uint32_t task, void *scratch); // team threads
-    void (*done)(void *arg,
-                 bool complete); // loop thread, exactly once; false: cancelled, or no memory for scratch
+    // On the loop thread, exactly once. complete is false: cancelled, or no memory for scratch.
+    void (*done)(void *arg, bool complete);
     void *arg;
     // the team's own
     struct worker_job *next;

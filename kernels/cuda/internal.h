@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Private to kernels/cuda: a device, and what its files ask of each other.
 //
-//     submit ── plan (pure) ──▶ slot's pinned buffer ──┐ compute stream, in order, from a graph where it
-//     repeats:
-//                                                      └▶ upload, one launch a kernel, merge, download, event
+//     submit ── plan (pure) ──▶ slot's pinned buffer
+//                                 └─ compute stream, in order, from a graph where it repeats:
+//                                    upload, one launch a kernel, merge, download, event
 //     waiter (a thread) ── waits for the event ──▶ copies partials out ──▶ done()
 //
 //     write ──▶ pinned segments ──▶ copy stream ──event──▶ compute stream, where a step comes after it

@@ -227,8 +227,8 @@ static cudaError_t capture(struct kernels_device *device, struct cuda_slot *slot
 }
 
 // Puts a step on the stream, as a graph where its shape has come before.
-static cudaError_t start(struct kernels_device *device, struct cuda_slot *slot,
-                         const struct kernels_device_sink *sink)
+static cudaError_t slot_start(struct kernels_device *device, struct cuda_slot *slot,
+                              const struct kernels_device_sink *sink)
 {
     cudaError_t error = cudaSuccess;
     if (device->fresh_writes) {
@@ -304,7 +304,7 @@ enum common_code cuda_step_submit(struct kernels_device *device, const struct ke
     slot->out_count = sink ? 0 : n;
     slot->done = done;
     slot->arg = arg;
-    cudaError_t error = start(device, slot, sink);
+    cudaError_t error = slot_start(device, slot, sink);
     if (error == cudaErrorMemoryAllocation) // half a step may be on the stream: nobody knows where it ends
         error = cudaErrorLaunchFailure;
     code = cuda_device_check(device, error, "a step", err);

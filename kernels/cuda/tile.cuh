@@ -2,9 +2,10 @@
 // Attention of a tile of queries over a unit of keys on tensor cores, at the speed of memory. For float32,
 // bfloat16, binary16, int8 and fp8 keys of 64, 128 or 256 dims.
 //
-//     X^T [16 keys][width pairs] = K [16][dim] Q^T [dim][width]        keys are the tall side of the product,
-//     so O^T [dim][width] += V^T [dim][16] P^T [16][width]                8 pairs fill it: a group of 8
-//     heads, 1 row
+//     X^T [16 keys][width pairs] = K [16][dim] Q^T [dim][width]
+//     O^T [dim][width]          += V^T [dim][16] P^T [16][width]
+//
+// Keys are the tall side of the product, so 8 pairs fill it: a group of 8 heads, 1 row.
 //
 // width 8 and 16: each of the 4 warps has the whole tile and every fourth block of 16 keys, a ring of stages
 // in shared memory of its own, and never waits for another warp until the end. width 32 and 64: all warps
@@ -16,9 +17,11 @@
 // products of the large ones; what is longer is added by float32 additions, which round to nearest.
 //
 // float32 keys and values are cut into 3 bfloat16 parts in registers, k = k1 + k2 + k3, by the lane that
-// loaded them; q and the weights are q1 + q2 + q3, where q1 and q2 are the nearest. With |k| and |q| in [1,
-// 2):
+// loaded them; q and the weights are q1 + q2 + q3, where q1 and q2 are the nearest. With |k| and |q| within
+// [1, 2):
+//
 //     |k2| < 2^-7, |k3| < 2^-15, |q2| <= 2^-8, |q3| <= 2^-17, and q2, q3 are of any sign
+//
 // so of the 9 products 6 are made, and k2 q3, k3 q2, k3 q3 left out: together below 1.6 * 2^-23 |k q|, and,
 // as their signs are those of q's roundings, on average a tenth of that and of no direction, where a float32
 // multiplication errs by up to 2^-24 |k q|. The bound allows 2e-6 = 16.8 * 2^-23 of o where logits are up to

@@ -1,59 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread of a communicator:
+// A communicator: its state, its thread from start to end, and the loop's side. The thread:
 //
-//     buffers, id, join ──▶ try out, measure ──▶ serve: start what is next, end what is done ──▶ abort, give
-//     back
+//     form (forming.c) ──▶ READY: serve (serving.c) ──▶ BROKEN: abort ──▶ give works back ──▶ released: gone
+//          └──────────────── it fails, or is released ───────▲
 //
 // It asks the device instead of waiting in it, since an operation whose peers are gone never ends by itself,
 // and nobody may be inside NCCL when the communicator is aborted.
-#include "reduce/nccl/comm.h"
+#include "reduce/nccl/comm_private.h"
 
+#include <assert.h>
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/clock.h"
 #include "common/log.h"
-#include "kernels/partial.h"
-#include "reduce/nccl/lane.h"
-
-#define SPIN_NS     (100 * COMMON_NS_PER_US) // how long a thread asks without a pause
-#define NAP_NS      (50 * COMMON_NS_PER_US)
-#define NAP_MOST_NS COMMON_NS_PER_MS
-#define WARN_NS     COMMON_NS_PER_S // an operation that takes longer is named in the log
-
-#define TRIAL_ROUNDS 6u // of each size and variant, the first is not counted
-#define TRIAL_DV     128u
-
-struct nccl_comm {
-    struct nccl_comm_options options;
-    int32_t *parents;
-    unsigned refs; // the thread, and what is posted
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    // under lock
-    bool released;
-    enum nccl_comm_state state;
-    struct common_error why;
-    bool has_id;
-    uint8_t id[PROTO_COLLECTIVE_ID_MAX];
-    struct nccl_work *given; // ascending sequence
-    uint32_t holders;
-    bool condemned; // for `why`
-    bool go, was_ready;
-    uint64_t completed;
-    // the thread's
-    atomic_bool stop;
-    struct nccl_room room;
-    uint64_t gap_since_ns, gap_warned;
-    uint64_t next; // sequence to be started
-    struct nccl_work *running[NCCL_LANES];
-    uint32_t n_running;
-    struct nccl_trials trials; // written before READY
-};
 
 static pthread_mutex_t threads_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t threads_changed;
@@ -115,8 +77,13 @@ static void post(struct nccl_comm *comm, common_loop_fn fn, void *arg)
     common_loop_post(comm->options.loop, fn, arg);
 }
 
-// The work is finished with. Under lock.
-static void hand_back(struct nccl_comm *comm, struct nccl_work *work)
+void nccl_comm_tell(struct nccl_comm *comm)
+{
+    if (!comm->released)
+        post(comm, tell_change, comm);
+}
+
+void nccl_comm_hand_back(struct nccl_comm *comm, struct nccl_work *work)
 {
     work->comm = comm;
     if (comm->released && comm->holders == 0)
@@ -129,340 +96,28 @@ static void fail_work(struct nccl_comm *comm, struct nccl_work *work)
 {
     work->code = COMMON_UNAVAILABLE;
     snprintf(work->text, sizeof work->text, "the communicator is broken: %.150s", comm->why.message);
-    hand_back(comm, work);
+    nccl_comm_hand_back(comm, work);
 }
+
+// ---- state --------------------------------------------------------------------------------------
+
+#define TO(state) (1u << NCCL_COMM_##state)
+static const unsigned transitions[NCCL_COMM_STATES] = {
+    [NCCL_COMM_FORMING] = TO(READY) | TO(BROKEN),
+    [NCCL_COMM_READY] = TO(BROKEN),
+    [NCCL_COMM_BROKEN] = 0,
+};
 
 static void set_state(struct nccl_comm *comm, enum nccl_comm_state state, const struct common_error *why)
 {
     pthread_mutex_lock(&comm->lock);
+    assert(transitions[comm->state] & (1u << state));
     comm->state = state;
     comm->was_ready |= state == NCCL_COMM_READY;
     if (why)
         comm->why = *why;
-    if (!comm->released)
-        post(comm, tell_change, comm);
+    nccl_comm_tell(comm);
     pthread_mutex_unlock(&comm->lock);
-}
-
-// ---- forming ------------------------------------------------------------------------------------
-
-static enum common_code make_id(struct nccl_comm *comm, struct common_error *err)
-{
-    ncclUniqueId id;
-    ncclResult_t result = nccl.GetUniqueId(&id);
-    if (result != ncclSuccess)
-        return common_error_set(err, COMMON_UNAVAILABLE, "no id: %s", nccl.GetErrorString(result));
-    pthread_mutex_lock(&comm->lock);
-    memcpy(comm->id, id.internal, sizeof comm->id);
-    comm->has_id = true;
-    if (!comm->released)
-        post(comm, tell_change, comm);
-    pthread_mutex_unlock(&comm->lock);
-    return COMMON_OK;
-}
-
-static enum common_code await_go(struct nccl_comm *comm, struct common_error *err)
-{
-    pthread_mutex_lock(&comm->lock);
-    while (comm->room.rank == 0 && !comm->go && !comm->released)
-        pthread_cond_wait(&comm->changed, &comm->lock);
-    bool released = comm->released;
-    pthread_mutex_unlock(&comm->lock);
-    return released ? common_error_set(err, COMMON_CANCELLED, "it is no longer needed") : COMMON_OK;
-}
-
-static enum common_code join(struct nccl_comm *comm, struct common_error *err)
-{
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    ncclUniqueId id;
-    struct nccl_room *room = &comm->room;
-    memcpy(id.internal, comm->id, sizeof id.internal);
-    config.blocking = 0;
-    config.minCTAs = 1;
-    config.maxCTAs = 4; // messages are small, and attention wants the multiprocessors
-    ncclResult_t result =
-        nccl.CommInitRankConfig(&room->comm, (int)room->ranks, id, (int)room->rank, &config);
-    if (!room->comm)
-        return common_error_set(err, COMMON_UNAVAILABLE, "joining: %s", nccl.GetErrorString(result));
-    uint64_t until = common_clock_after(comm->options.patience_ns);
-    while (result == ncclInProgress && !atomic_load(&comm->stop)) {
-        if (common_clock_ns() > until)
-            return common_error_set(err, COMMON_DEADLINE_EXCEEDED, "not all members joined in time");
-        usleep(1000);
-        if (nccl.CommGetAsyncError(room->comm, &result) != ncclSuccess)
-            return common_error_set(err, COMMON_UNAVAILABLE, "joining: it cannot be asked");
-    }
-    return nccl_room_settle(room, result, "joining", err);
-}
-
-// Waits for an event, as long as patience lasts.
-static enum common_code await(struct nccl_comm *comm, cudaEvent_t event, struct common_error *err)
-{
-    uint64_t until = common_clock_after(comm->options.patience_ns);
-    cudaError_t error;
-    ncclResult_t result = ncclSuccess;
-    while ((error = cudaEventQuery(event)) == cudaErrorNotReady) {
-        if (atomic_load(&comm->stop))
-            return common_error_set(err, COMMON_CANCELLED, "stopped");
-        if (nccl.CommGetAsyncError(comm->room.comm, &result) != ncclSuccess ||
-            (result != ncclSuccess && result != ncclInProgress))
-            return common_error_set(err, COMMON_UNAVAILABLE, "%s", nccl.GetErrorString(result));
-        if (common_clock_ns() > until)
-            return common_error_set(err, COMMON_DEADLINE_EXCEEDED, "an operation does not end");
-    }
-    return nccl_room_cuda(error, "an operation", err);
-}
-
-// One operation of a made-up step; all ranks run the same ones in the same order.
-static enum common_code try_one(struct nccl_comm *comm, struct nccl_work *work, struct common_error *err)
-{
-    struct nccl_lane *lane = &comm->room.lanes[0];
-    enum common_code code = nccl_lane_start(&comm->room, lane, work, err);
-    if (code == COMMON_OK)
-        code = await(comm, lane->done, err);
-    if (code != COMMON_OK)
-        return code;
-    nccl_lane_finish(&comm->room, lane, work);
-    if (work->code != COMMON_OK)
-        return common_error_set(err, COMMON_UNAVAILABLE, "trying it out: %s", work->text);
-    return COMMON_OK;
-}
-
-// Runs both variants, which also makes the connections, and measures them on rank 0.
-static enum common_code try_out(struct nccl_comm *comm, struct common_error *err)
-{
-    static const uint32_t heads[NCCL_TRIALS] = {8, 32, 128};
-    for (uint32_t s = 0; s < NCCL_TRIALS; s++) {
-        struct proto_step_item item = {.rows = 1, .q_heads = heads[s], .v_dim = TRIAL_DV};
-        struct proto_step step = {.items = &item, .n_items = 1};
-        size_t bytes = kernels_partial_bytes(1, heads[s], TRIAL_DV);
-        step.collective.generation = comm->options.generation;
-        if (bytes > comm->room.bytes_max)
-            continue;
-        comm->trials.bytes[s] = bytes;
-        for (int v = 0; v < NCCL_VARIANTS; v++) {
-            struct nccl_layout layout;
-            if (!nccl_layout_make(&layout, &step, bytes, comm->parents,
-                                  comm->room.rank == 0 ? comm->room.ranks : 1))
-                return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "no memory to try it out");
-            struct nccl_work work = {.variant = (enum nccl_variant)v,
-                                     .layout = layout,
-                                     .source = NCCL_SOURCE_HOST,
-                                     .image = common_blob_new(bytes),
-                                     .out = common_blob_new(bytes)};
-            enum common_code code = COMMON_OK;
-            double best = 0;
-            if (!work.image || !work.out)
-                code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "no memory to try it out");
-            else
-                memset(work.image->data, 0, bytes);
-            for (uint32_t i = 0; code == COMMON_OK && i < TRIAL_ROUNDS; i++) {
-                uint64_t from = common_clock_ns();
-                code = try_one(comm, &work, err);
-                double us = (double)(common_clock_ns() - from) / 1e3;
-                best = i > 0 && (best == 0 || us < best) ? us : best;
-            }
-            comm->trials.us[s][v] = best;
-            nccl_layout_free(&work.layout);
-            common_blob_unref(work.image);
-            common_blob_unref(work.out);
-            if (code != COMMON_OK)
-                return code;
-        }
-    }
-    return COMMON_OK;
-}
-
-static void log_ready(const struct nccl_comm *comm, uint64_t took_ns)
-{
-    char table[160] = "";
-    for (uint32_t s = 0, at = 0; comm->room.rank == 0 && s < NCCL_TRIALS && at < sizeof table; s++)
-        at += (uint32_t)snprintf(table + at, sizeof table - at, " trial_%zu=gather:%.1fus,sum:%.1fus",
-                                 comm->trials.bytes[s], comm->trials.us[s][NCCL_VARIANT_GATHER],
-                                 comm->trials.us[s][NCCL_VARIANT_SUM]);
-    common_log_info("nccl: communicator ready plan=%016" PRIx64 " rank=%u ranks=%u took_ms=%" PRIu64 "%s",
-                    comm->options.plan, comm->room.rank, comm->room.ranks, took_ns / COMMON_NS_PER_MS, table);
-}
-
-static enum common_code form(struct nccl_comm *comm, struct common_error *err)
-{
-    uint64_t began = common_clock_ns();
-    enum common_code code = nccl_room_init(&comm->room, err);
-    if (code == COMMON_OK && !comm->has_id)
-        code = make_id(comm, err);
-    if (code == COMMON_OK)
-        code = await_go(comm, err);
-    if (code == COMMON_OK)
-        code = join(comm, err);
-    if (code == COMMON_OK)
-        code = try_out(comm, err);
-    if (code == COMMON_OK)
-        log_ready(comm, common_clock_ns() - began);
-    return code;
-}
-
-// ---- serving ------------------------------------------------------------------------------------
-
-// The next operation, if it was given and a lane is free. Takes it out of the list.
-static struct nccl_work *take_next(struct nccl_comm *comm, bool *condemned)
-{
-    struct nccl_work *work = NULL;
-    pthread_mutex_lock(&comm->lock);
-    *condemned = comm->condemned;
-    if (!comm->condemned && comm->given && comm->given->sequence == comm->next &&
-        comm->n_running < NCCL_LANES) {
-        work = comm->given;
-        comm->given = work->next;
-        work->next = NULL;
-    }
-    pthread_mutex_unlock(&comm->lock);
-    return work;
-}
-
-static enum common_code start_next(struct nccl_comm *comm, bool *any, struct common_error *err)
-{
-    bool condemned;
-    struct nccl_work *work = take_next(comm, &condemned);
-    *any = work != NULL;
-    if (condemned)
-        return common_error_set(err, COMMON_UNAVAILABLE, "%s", comm->why.message);
-    if (!work)
-        return COMMON_OK;
-    work->lane = &comm->room.lanes[comm->next % NCCL_LANES];
-    comm->running[comm->n_running++] = work;
-    comm->next++;
-    work->since_ns = common_clock_ns();
-    return nccl_lane_start(&comm->room, work->lane, work, err);
-}
-
-// Gives back the oldest that runs, if it has ended.
-static enum common_code end_first(struct nccl_comm *comm, bool *any, struct common_error *err)
-{
-    struct nccl_work *work = comm->running[0];
-    *any = false;
-    if (comm->n_running == 0)
-        return COMMON_OK;
-    cudaError_t error = cudaEventQuery(work->lane->done);
-    if (error == cudaErrorNotReady)
-        return COMMON_OK;
-    enum common_code code = nccl_room_cuda(error, "an operation", err);
-    if (code != COMMON_OK)
-        return code;
-    nccl_lane_finish(&comm->room, work->lane, work);
-    *any = true;
-    comm->n_running--;
-    memmove(comm->running, comm->running + 1, comm->n_running * sizeof *comm->running);
-    if (comm->n_running > 0)
-        comm->running[0]->since_ns = common_clock_ns();
-    if (work->code == COMMON_INTERNAL)
-        code = common_error_set(err, COMMON_INTERNAL, "%s", work->text);
-    pthread_mutex_lock(&comm->lock);
-    comm->completed = work->sequence;
-    hand_back(comm, work);
-    pthread_mutex_unlock(&comm->lock);
-    return code;
-}
-
-// An operation that was given, but not the one before it: another rank's frame may have been lost on its way
-// here.
-static void watch_gap(struct nccl_comm *comm)
-{
-    pthread_mutex_lock(&comm->lock);
-    const struct nccl_work *given = comm->given;
-    bool gap = comm->n_running == 0 && given && given->sequence > comm->next;
-    uint64_t now = common_clock_ns(), missing = comm->next, step = gap ? given->step : 0;
-    if (!gap)
-        comm->gap_since_ns = 0;
-    else if (comm->gap_since_ns == 0)
-        comm->gap_since_ns = now;
-    bool late = gap && now - comm->gap_since_ns > WARN_NS && comm->gap_warned != missing;
-    if (late)
-        comm->gap_warned = missing;
-    pthread_mutex_unlock(&comm->lock);
-    if (late)
-        common_log_warn("nccl: this rank was never told of an operation plan=%016" PRIx64
-                        " rank=%u sequence=%" PRIu64 ": step=%" PRIu64 " waits for it",
-                        comm->options.plan, comm->room.rank, missing, step);
-}
-
-// Is what runs late? Names the operation, and ends the communicator when patience is over.
-static enum common_code watch(struct nccl_comm *comm, struct common_error *err)
-{
-    struct nccl_work *work = comm->running[0];
-    ncclResult_t result = ncclSuccess;
-    if (comm->n_running == 0)
-        return COMMON_OK;
-    uint64_t now = common_clock_ns(), late_ns = now - work->since_ns;
-    if (late_ns < NAP_MOST_NS)
-        return COMMON_OK;
-    if (nccl.CommGetAsyncError(comm->room.comm, &result) != ncclSuccess ||
-        (result != ncclSuccess && result != ncclInProgress)) {
-        const char *more = nccl.GetLastError(comm->room.comm);
-        return common_error_set(err, COMMON_UNAVAILABLE, "%s: %.120s", nccl.GetErrorString(result),
-                                more ? more : "");
-    }
-    if (work->source == NCCL_SOURCE_DEVICE && cudaEventQuery(work->lane->packed) == cudaErrorNotReady) {
-        work->since_ns = now; // its own attention is under way: that others wait for it they will say
-        return COMMON_OK;
-    }
-    bool over = late_ns >= comm->options.patience_ns;
-    if (!over && (late_ns < WARN_NS || work->warned))
-        return COMMON_OK;
-    work->warned = true;
-    common_log_warn("nccl: an operation is stuck plan=%016" PRIx64 " rank=%u step=%" PRIu64
-                    " sequence=%" PRIu64 " late_ms=%" PRIu64
-                    ": its own part is there, it waits for other ranks",
-                    comm->options.plan, comm->room.rank, work->step, work->sequence,
-                    late_ns / COMMON_NS_PER_MS);
-    return over ? common_error_set(err, COMMON_DEADLINE_EXCEEDED,
-                                   "step %" PRIu64 " is stuck since %" PRIu64 " ms: rank %u waits for others",
-                                   work->step, late_ns / COMMON_NS_PER_MS, comm->room.rank)
-                : COMMON_OK;
-}
-
-static void nap(struct nccl_comm *comm, uint64_t ns) // 0: until something changes
-{
-    struct timespec until;
-    pthread_mutex_lock(&comm->lock);
-    bool more = comm->given && comm->given->sequence == comm->next && comm->n_running < NCCL_LANES;
-    if (!comm->released && !comm->condemned && !more) {
-        if (ns == 0) {
-            pthread_cond_wait(&comm->changed, &comm->lock);
-        } else {
-            uint64_t at = common_clock_after(ns);
-            until = (struct timespec){(time_t)(at / COMMON_NS_PER_S), (long)(at % COMMON_NS_PER_S)};
-            pthread_cond_timedwait(&comm->changed, &comm->lock, &until);
-        }
-    }
-    pthread_mutex_unlock(&comm->lock);
-}
-
-// Until it is released (OK) or broken.
-static enum common_code serve(struct nccl_comm *comm, struct common_error *err)
-{
-    uint64_t busy_ns = 0, nap_ns = NAP_NS;
-    for (;;) {
-        bool started, ended;
-        if (atomic_load(&comm->stop))
-            return COMMON_OK;
-        enum common_code code = start_next(comm, &started, err);
-        if (code == COMMON_OK)
-            code = end_first(comm, &ended, err);
-        if (code == COMMON_OK)
-            code = watch(comm, err);
-        if (code != COMMON_OK)
-            return code;
-        if (started || ended) {
-            busy_ns = common_clock_ns();
-            nap_ns = NAP_NS;
-        } else if (comm->n_running == 0) {
-            watch_gap(comm);
-            nap(comm, comm->gap_since_ns ? WARN_NS : 0);
-        } else if (common_clock_ns() - busy_ns > SPIN_NS) {
-            nap(comm, nap_ns);
-            nap_ns = nap_ns * 2 < NAP_MOST_NS ? nap_ns * 2 : NAP_MOST_NS;
-        }
-    }
 }
 
 // ---- ending -------------------------------------------------------------------------------------
@@ -490,10 +145,10 @@ static void *comm_main(void *arg)
 {
     struct nccl_comm *comm = arg;
     struct common_error err = {.code = COMMON_OK};
-    enum common_code code = form(comm, &err);
+    enum common_code code = nccl_comm_form(comm, &err);
     if (code == COMMON_OK) {
         set_state(comm, NCCL_COMM_READY, NULL);
-        code = serve(comm, &err);
+        code = nccl_comm_serve(comm, &err);
     }
     if (code == COMMON_OK)
         common_error_set(&err, COMMON_CANCELLED, "it is no longer needed");

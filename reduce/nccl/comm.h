@@ -2,9 +2,6 @@
 // A communicator of a plan's members, and the operations on it. It has a thread, the only one that is ever
 // inside NCCL with it; the loop hands it work and gets it back, finished.
 //
-//     FORMING ──joined by all, tried out──▶ READY ──an error, or time is over──▶ BROKEN
-//        └──────────────────────────────────────────────────────────────────────────▲
-//
 // Operations run in the order of their sequence, whatever the order in which they are given: all ranks give
 // every sequence, those that have no part in a step give an absence. At most NCCL_LANES are under way: rank 0
 // sees to that. One that a rank never gives holds up all that come later, on every rank, until `patience` is
@@ -22,7 +19,9 @@
 #define NCCL_LANES     4u
 #define NCCL_COMMS_MAX 16u // of a process, those that end included; plans beyond go by stream
 
-enum nccl_comm_state { NCCL_COMM_FORMING, NCCL_COMM_READY, NCCL_COMM_BROKEN };
+//     FORMING ──joined by all, tried out──▶ READY ──an error, time is over, released──▶ BROKEN
+//        └──────────────────────an error, time is over, released──────────────────────────▲
+enum nccl_comm_state { NCCL_COMM_FORMING, NCCL_COMM_READY, NCCL_COMM_BROKEN, NCCL_COMM_STATES };
 
 enum nccl_variant {
     NCCL_VARIANT_GATHER, // all blocks to rank 0, merged there in the plan's order: the bits of `stream`
@@ -79,6 +78,7 @@ struct nccl_comm_options {
 
 // Starts to form it. NULL: out of memory or threads, or there are NCCL_COMMS_MAX.
 struct nccl_comm *nccl_comm_new(const struct nccl_comm_options *options);
+
 // Rank 0: the others have been told of the id, and it may wait for them.
 void nccl_comm_go(struct nccl_comm *comm);
 // Ends it: operations under way are aborted, `changed` is not called any more. It goes when the device has

@@ -15,6 +15,7 @@
 // missing rank 0 gives the communicator up and forms another.
 #include "reduce/nccl/group.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,13 +28,35 @@
 #include "kernels/partial.h"
 #include "reduce/tree.h"
 
-#define AGAIN_MOST_NS                                                                                        \
-    (60 * COMMON_NS_PER_S)               // how long rank 0 waits before it forms a communicator anew; first a
-#define AGAIN_FIRST   10u                // tenth of its patience
+// How long rank 0 waits before it forms a communicator anew: at first a tenth of its patience.
+#define AGAIN_MOST_NS (60 * COMMON_NS_PER_S)
+#define AGAIN_FIRST   10u
 #define FAILURES_MOST 5u                 // in a row, in this process: then the engine is lost
 #define SUM_MARK      UINT64_C(0x73756d) // in digests of what was added and not merged
 
 struct nccl_op;
+
+// A plan's way to its communicator. Ranks other than 0 know FORMING alone: in it, as far as they know.
+//
+//           one is made             a frame has its id          every rank is in it
+//     NONE ─────────────▶ FORMING ─────────────────────▶ TOLD ─────────────────────▶ ALL_IN
+//      ▲                     │                            │ ▲───────given up───────────┤
+//      │                     └────────────────────────────┴───────┬────────────────────┘
+//      └──────left, as from every state────── BROKEN ◀──seen──────┘
+enum nccl_group_state {
+    NCCL_GROUP_NONE,
+    NCCL_GROUP_FORMING,
+    NCCL_GROUP_TOLD,
+    NCCL_GROUP_ALL_IN,
+    NCCL_GROUP_BROKEN,
+    NCCL_GROUP_STATES
+};
+
+// A step on this rank. Ranks other than 0 have no part in its numbers once the tree is done.
+//
+//     TREE ──the tree is done──▶ OVER
+//      └──rank 0: statuses are there, numbers are not──▶ NUMBERS ──there, or never──▶ OVER
+enum nccl_op_state { NCCL_OP_TREE, NCCL_OP_NUMBERS, NCCL_OP_OVER, NCCL_OP_STATES };
 
 struct nccl_group {
     struct reduce_group *tree;
@@ -41,10 +64,8 @@ struct nccl_group {
     uint64_t plan;
     uint32_t self, n;
     int32_t *parents;
-    struct nccl_comm *comm; // NULL: none
-    bool broken;            // that it is was seen
-    bool told;              // rank 0: a frame with its id has gone
-    bool all_in;            // rank 0: every rank is
+    enum nccl_group_state state;
+    struct nccl_comm *comm; // NULL: NONE
     uint64_t last;          // rank 0: sequence given out
     uint64_t again_ns;      // rank 0: when one may be formed
     uint64_t pause_ns;
@@ -58,6 +79,7 @@ struct nccl_group {
 struct nccl_op {
     struct nccl_group *group;
     struct nccl_op *prev, *next;
+    enum nccl_op_state state;
     struct reduce_op *tree; // NULL: it is done
     struct proto_step step; // as the children see it
     reduce_done_fn done;
@@ -67,9 +89,8 @@ struct nccl_op {
     bool numbers;           // a communicator carries the partials
     bool failed;            // the work did
     enum nccl_variant variant;
-    bool have_outcome; // rank 0: the tree's, while numbers are missing
-    struct reduce_outcome outcome;
-    struct common_blob *out; // the numbers, once they are there
+    struct reduce_outcome outcome; // the tree's, in NUMBERS
+    struct common_blob *out;       // the numbers, once they are there
 };
 
 struct nccl_setting nccl_setting = {.patience_ns = 10 * COMMON_NS_PER_S};
@@ -84,6 +105,38 @@ bool nccl_engine_lost(struct common_error *err)
                      "worker's log, and start it again",
                      failures);
     return true;
+}
+
+// ---- state --------------------------------------------------------------------------------------
+
+#define TO(state) (1u << NCCL_GROUP_##state)
+static const unsigned group_transitions[NCCL_GROUP_STATES] = {
+    [NCCL_GROUP_NONE] = TO(NONE) | TO(FORMING),
+    [NCCL_GROUP_FORMING] = TO(TOLD) | TO(BROKEN) | TO(NONE),
+    [NCCL_GROUP_TOLD] = TO(ALL_IN) | TO(BROKEN) | TO(NONE),
+    [NCCL_GROUP_ALL_IN] = TO(TOLD) | TO(BROKEN) | TO(NONE),
+    [NCCL_GROUP_BROKEN] = TO(NONE),
+};
+#undef TO
+
+static void group_set_state(struct nccl_group *group, enum nccl_group_state state)
+{
+    assert(group_transitions[group->state] & (1u << state));
+    group->state = state;
+}
+
+#define TO(state) (1u << NCCL_OP_##state)
+static const unsigned op_transitions[NCCL_OP_STATES] = {
+    [NCCL_OP_TREE] = TO(NUMBERS) | TO(OVER),
+    [NCCL_OP_NUMBERS] = TO(OVER),
+    [NCCL_OP_OVER] = 0,
+};
+#undef TO
+
+static void op_set_state(struct nccl_op *op, enum nccl_op_state state)
+{
+    assert(op_transitions[op->state] & (1u << state));
+    op->state = state;
 }
 
 // ---- the communicator ---------------------------------------------------------------------------
@@ -108,10 +161,9 @@ static void comm_changed(void *arg) // perhaps twice for one change
     group->has_trials |= was_ready;
     if (was_ready)
         failures = 0;
-    if (state != NCCL_COMM_BROKEN || group->broken)
+    if (state != NCCL_COMM_BROKEN || group->state == NCCL_GROUP_BROKEN)
         return;
-    group->broken = true;
-    group->all_in = false;
+    group_set_state(group, NCCL_GROUP_BROKEN);
     failures += !was_ready && why.code == COMMON_UNAVAILABLE;
     form_later(group);
 }
@@ -120,7 +172,7 @@ static void leave_comm(struct nccl_group *group)
 {
     nccl_comm_release(group->comm);
     group->comm = NULL;
-    group->broken = group->told = group->all_in = false;
+    group_set_state(group, NCCL_GROUP_NONE);
     group->last = 0;
     group->ready_ns = 0;
 }
@@ -140,6 +192,8 @@ static void form(struct nccl_group *group, uint64_t generation, const uint8_t *i
                                               .arg = group};
     leave_comm(group);
     group->comm = nccl_comm_new(&options);
+    if (group->comm)
+        group_set_state(group, NCCL_GROUP_FORMING);
 }
 
 // Rank 0: forms one when there is none, or anew when it is broken and some time has passed.
@@ -174,8 +228,8 @@ static bool is_member(const struct nccl_group *group, uint64_t generation)
 // Rank 0: what the order of operations is, nobody knows any more.
 static void give_up(struct nccl_group *group, struct nccl_comm *comm, const char *why)
 {
-    if (comm == group->comm)
-        group->all_in = false;
+    if (comm == group->comm && group->state == NCCL_GROUP_ALL_IN)
+        group_set_state(group, NCCL_GROUP_TOLD);
     nccl_comm_break(comm, why);
 }
 
@@ -207,6 +261,7 @@ static void op_end(struct nccl_op *op, struct reduce_outcome *outcome)
 {
     reduce_done_fn done = op->done;
     void *arg = op->arg;
+    op_set_state(op, NCCL_OP_OVER);
     give_absence(op);
     op_drop(op);
     done(arg, outcome); // may close the group
@@ -216,7 +271,7 @@ static void op_fail(struct nccl_op *op, enum common_code code, const char *text)
 {
     struct reduce_outcome outcome = {.code = code};
     snprintf(outcome.text, sizeof outcome.text, "%.255s", text);
-    if (op->have_outcome)
+    if (op->state == NCCL_OP_NUMBERS)
         proto_step_result_free(op->outcome.result);
     op_end(op, &outcome);
 }
@@ -262,16 +317,16 @@ static void tree_done(void *arg, struct reduce_outcome *outcome)
     struct nccl_op *op = arg;
     struct nccl_group *group = op->group;
     op->tree = NULL;
-    if (group->self == 0 && outcome->code == COMMON_OK && group->comm && !group->all_in &&
+    if (group->self == 0 && outcome->code == COMMON_OK && group->state == NCCL_GROUP_TOLD &&
         outcome->result->generation == nccl_comm_generation(group->comm)) {
-        group->all_in = true;
+        group_set_state(group, NCCL_GROUP_ALL_IN);
         group->pause_ns = 0;
     }
     if (group->self > 0 || outcome->code != COMMON_OK || !op->numbers) {
         op_end(op, outcome);
         return;
     }
-    op->have_outcome = true;
+    op_set_state(op, NCCL_OP_NUMBERS);
     op->outcome = *outcome;
     bool all = outcome->result->joined == group->n;
     if (!all)
@@ -298,19 +353,19 @@ static void work_done(void *arg, struct nccl_work *work)
     if (work->code == COMMON_OK && root) {
         op->out = work->out;
         work->out = NULL;
-        if (op->have_outcome)
+        if (op->state == NCCL_OP_NUMBERS)
             op_complete(op);
         return;
     }
     if (work->code == COMMON_OK || !root)
         return; // whether all took part, rank 0 knows
-    if (work->code == COMMON_FAILED_PRECONDITION && !op->have_outcome)
+    if (work->code == COMMON_FAILED_PRECONDITION && op->state == NCCL_OP_TREE)
         return; // the answers will say why a rank had no part
     size_t len = (size_t)snprintf(text, sizeof text, "step %" PRIu64 ": %.150s", op->step.step, work->text);
     if (op->tree && len < sizeof text)
         reduce_tree_missing(op->tree, text + len, sizeof text - len);
     common_log_warn("nccl: %s", text);
-    if (op->have_outcome) {
+    if (op->state == NCCL_OP_NUMBERS) {
         op_fail(op, COMMON_UNAVAILABLE, text);
         return;
     }
@@ -395,7 +450,7 @@ static void decide(struct nccl_op *op, size_t bytes)
     lead(group);
     if (!group->comm || (state = nccl_comm_state_get(group->comm, NULL)) == NCCL_COMM_BROKEN)
         return;
-    if (!group->all_in) {
+    if (group->state != NCCL_GROUP_ALL_IN) {
         invite(group, state, say);
         return;
     }
@@ -445,8 +500,8 @@ static enum common_code group_begin(struct reduce_group *base, const struct prot
     }
     if (group->self == 0 && op->numbers)
         group->last++;
-    if (group->self == 0 && op->step.collective.id_bytes > 0 && !group->told) {
-        group->told = true; // the frame is on its way
+    if (group->self == 0 && op->step.collective.id_bytes > 0 && group->state == NCCL_GROUP_FORMING) {
+        group_set_state(group, NCCL_GROUP_TOLD); // the frame is on its way
         nccl_comm_go(group->comm);
     }
     *out = (struct reduce_op *)op;

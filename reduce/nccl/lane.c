@@ -9,6 +9,7 @@
 // What differs between two operations of a shape is in the tag and the arguments, so the graph is the same.
 #include "reduce/nccl/lane.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -237,28 +238,46 @@ static enum common_code capture(struct nccl_room *room, const struct nccl_lane *
     return code;
 }
 
-static enum common_code run(struct nccl_room *room, struct nccl_lane *lane, const struct nccl_work *work,
-                            struct common_error *err)
+#define TO(state) (1u << NCCL_GRAPH_##state)
+static const unsigned graph_transitions[NCCL_GRAPH_STATES] = {
+    [NCCL_GRAPH_FREE] = TO(SEEN),
+    [NCCL_GRAPH_SEEN] = TO(CAPTURED) | TO(SEEN),
+    [NCCL_GRAPH_CAPTURED] = TO(SEEN),
+};
+#undef TO
+
+static void graph_set_state(struct nccl_graph *graph, enum nccl_graph_state state)
+{
+    assert(graph_transitions[graph->state] & (1u << state));
+    graph->state = state;
+}
+
+static enum common_code issue_or_replay(struct nccl_room *room, struct nccl_lane *lane,
+                                        const struct nccl_work *work, struct common_error *err)
 {
     uint64_t key = key_of(work);
     struct nccl_graph *graph = NULL, *oldest = &lane->graphs[0];
     for (uint32_t i = 0; i < NCCL_GRAPHS; i++) {
-        if (lane->graphs[i].used && lane->graphs[i].key == key)
+        if (lane->graphs[i].state != NCCL_GRAPH_FREE && lane->graphs[i].key == key)
             graph = &lane->graphs[i];
         if (lane->graphs[i].used < oldest->used)
             oldest = &lane->graphs[i];
     }
     if (!graph) {
-        if (oldest->exec)
+        if (oldest->state == NCCL_GRAPH_CAPTURED)
             cudaGraphExecDestroy(oldest->exec);
-        *oldest = (struct nccl_graph){.key = key, .used = ++room->clock};
+        graph_set_state(oldest, NCCL_GRAPH_SEEN);
+        oldest->exec = NULL;
+        oldest->key = key;
+        oldest->used = ++room->clock;
         return issue(room, lane, work, err);
     }
     graph->used = ++room->clock;
-    if (!graph->exec) {
+    if (graph->state == NCCL_GRAPH_SEEN) {
         enum common_code code = capture(room, lane, work, &graph->exec, err);
         if (code != COMMON_OK)
             return code;
+        graph_set_state(graph, NCCL_GRAPH_CAPTURED);
     }
     return nccl_room_cuda(cudaGraphLaunch(graph->exec, room->stream), "an operation", err);
 }
@@ -286,7 +305,7 @@ enum common_code nccl_lane_start(struct nccl_room *room, struct nccl_lane *lane,
         error = cudaStreamWaitEvent(room->stream, lane->packed, 0);
     enum common_code code = nccl_room_cuda(error, "an operation", err);
     if (code == COMMON_OK)
-        code = run(room, lane, work, err);
+        code = issue_or_replay(room, lane, work, err);
     if (code == COMMON_OK)
         code = nccl_room_cuda(cudaEventRecord(lane->done, room->stream), "an operation", err);
     return code;

@@ -13,9 +13,16 @@
 
 #define NCCL_GRAPHS 8u // shapes that a lane remembers
 
+// What a lane knows of a shape. The first operation of a shape goes without a graph, the second makes it.
+//
+//     FREE ──first of its shape──▶ SEEN ──second──▶ CAPTURED
+//                                   ▲──────────────────┘  the oldest of all: taken for another shape
+enum nccl_graph_state { NCCL_GRAPH_FREE, NCCL_GRAPH_SEEN, NCCL_GRAPH_CAPTURED, NCCL_GRAPH_STATES };
+
 struct nccl_graph {
-    uint64_t key, used;   // used 0: free
-    cudaGraphExec_t exec; // NULL: seen once
+    enum nccl_graph_state state;
+    uint64_t key, used;   // used: the room's clock when it last was
+    cudaGraphExec_t exec; // in CAPTURED
 };
 
 struct nccl_lane {

@@ -13,6 +13,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "coordinator/cluster/worker.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/state.h"
 #include "proto/rpc.h"
@@ -72,7 +73,7 @@ static void turn(struct play *p, uint64_t ns)
 
 static enum coordinator_worker_state state_of(const struct play *p)
 {
-    return p->c->workers[0] ? p->c->workers[0]->state : COORDINATOR_WORKER_ABSENT;
+    return p->c->cluster.workers[0] ? p->c->cluster.workers[0]->state : COORDINATOR_WORKER_ABSENT;
 }
 
 static void reach(struct play *p, enum coordinator_worker_state state)
@@ -151,7 +152,7 @@ static void ignore(void *arg, const struct proto_reply *reply)
 static void beat(struct play *p)
 {
     Banyan__Pb__HeartbeatRequest body = BANYAN__PB__HEARTBEAT_REQUEST__INIT;
-    body.worker = (uint64_t)p->c->workers[0]->life << 32 | 1;
+    body.worker = (uint64_t)p->c->cluster.workers[0]->life << 32 | 1;
     struct proto_call call = {.method = BANYAN__PB__METHOD__METHOD_HEARTBEAT,
                               .body = &body.base,
                               .deadline_ns = common_clock_after(30 * COMMON_NS_PER_S),
@@ -255,10 +256,10 @@ static void an_idle_session(void **state)
     assert_int_equal(code, COMMON_OK);
     usleep(5 * HEARTBEAT_NS / 1000);
     turn(&p, HEARTBEAT_NS);
-    assert_int_equal(p.c->n_sessions, 1);
-    while (p.c->n_sessions && common_clock_left(until) > 0)
+    assert_int_equal(p.c->sessions.n, 1);
+    while (p.c->sessions.n && common_clock_left(until) > 0)
         turn(&p, 0);
-    assert_int_equal(p.c->n_sessions, 0); // nobody came
+    assert_int_equal(p.c->sessions.n, 0); // nobody came
     finish(&p);
 }
 

@@ -12,7 +12,7 @@
 
 #include "common/coverage.h"
 #include "common/hash.h"
-#include "coordinator/layout.h"
+#include "coordinator/sessions/layout.h"
 
 #define INDICES 40
 #define TOKENS  16

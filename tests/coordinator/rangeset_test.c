@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "common/hash.h"
-#include "coordinator/rangeset.h"
+#include "coordinator/sessions/rangeset.h"
 
 #define POSITIONS 200
 

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-#include "coordinator/slab.h"
+#include "coordinator/steps/slab.h"
 
 static void check(uint32_t rows, uint32_t kv_heads, uint32_t group, uint32_t v_dim, uint64_t limit)
 {

@@ -13,9 +13,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "coordinator/membership.h"
-#include "coordinator/scheduler.h"
-#include "coordinator/session.h"
+#include "coordinator/cluster/membership.h"
+#include "coordinator/cluster/plan.h"
+#include "coordinator/steps/item.h"
+#include "coordinator/sessions/session.h"
 
 static void move_session(int from, int to)
 {
@@ -33,11 +34,14 @@ static void move_item(int from, int to)
 
 static void move_worker(int from, int to)
 {
-    struct coordinator *c = coordinator_alloc(sizeof(*c));
-    struct coordinator_worker w = {.c = c, .state = (enum coordinator_worker_state)from};
+    struct coordinator_core core = {0};
+    struct coordinator_cluster *cluster = coordinator_alloc(sizeof(*cluster));
+    coordinator_cluster_init(cluster, &core);
+    struct coordinator_worker w = {.cluster = cluster, .state = (enum coordinator_worker_state)from};
+    proto_list_init(&w.changed);
     coordinator_worker_set_state(&w, (enum coordinator_worker_state)to);
     assert_int_equal(w.state, to);
-    free(c);
+    free(cluster);
 }
 
 // Whether the move ends in abort(). In a child: the parent lives on.
@@ -56,6 +60,13 @@ static bool aborts(void (*move)(int, int), int from, int to)
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFSIGNALED(status) ? WTERMSIG(status) == SIGABRT : WEXITSTATUS(status) == 0);
     return WIFSIGNALED(status);
+}
+
+static void move_plan(int from, int to)
+{
+    struct coordinator_plan plan = {.state = (enum coordinator_plan_state)from};
+    coordinator_plan_set_state(&plan, (enum coordinator_plan_state)to);
+    assert_int_equal(plan.state, to);
 }
 
 struct machine {
@@ -100,9 +111,17 @@ static void items(void **state)
     check(&(struct machine){move_item, COORDINATOR_ITEM_STATES, allowed});
 }
 
+static void plans(void **state)
+{
+    (void)state;
+    // installing ready retired
+    static const char *const allowed[] = {"12", "2", ""};
+    check(&(struct machine){move_plan, COORDINATOR_PLAN_STATES, allowed});
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(workers), cmocka_unit_test(sessions),
-                                       cmocka_unit_test(items)};
+                                       cmocka_unit_test(items), cmocka_unit_test(plans)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,8 +21,8 @@
 #include <unistd.h>
 
 #include "common/hash.h"
-#include "coordinator/rangeset.h"
-#include "coordinator/store.h"
+#include "coordinator/sessions/rangeset.h"
+#include "coordinator/store/store.h"
 
 static char folder[64], path[128];
 

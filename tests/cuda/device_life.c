@@ -148,6 +148,43 @@ static void never(void *arg, enum common_code code, const struct common_error *e
     abort();
 }
 
+// CASE(what is wrong, whether the spec alone is, the change of a good item whose keys are in a block of 8 KiB)
+#define BAD_ITEMS(CASE)                                                                                      \
+    CASE(k_not_aligned, false, run->k += 1)                                                                  \
+    CASE(v_ends_past_the_block, false, run->v = block + 8192 - 64)                                           \
+    CASE(run_without_rows, false, run->rows = 0)                                                             \
+    CASE(run_past_the_block, false, run->rows = UINT32_MAX)                                                  \
+    CASE(run_past_all_positions, false, run->first = UINT64_MAX - 3)                                         \
+    CASE(v_of_the_second_head_ends_past_the_block, false,                                                    \
+         (spec->kv_heads = 2, spec->q_heads = 2, run->head_stride = 8192 - 2048))                            \
+    CASE(head_stride_that_wraps, false, (spec->kv_heads = 2, run->head_stride = UINT64_MAX - 63))            \
+    CASE(k_dim_too_large, true, spec->k_dim = 1025)                                                          \
+    CASE(unknown_kv_type, true, spec->kv_type = (enum kernels_kv_type)9)                                     \
+    CASE(more_rows_than_q, false, item->rows = 2)                                                            \
+    CASE(q_past_all_positions, false, item->q_first = UINT64_MAX)                                            \
+    CASE(int8_without_scales, false, spec->kv_type = KERNELS_KV_INT8)
+
+#define DEFINE(name, bad_spec, change)                                                                       \
+    static void item_##name(struct kernels_device_item *item, struct kernels_device_run *run,                \
+                            struct kernels_spec *spec, uint64_t block)                                       \
+    {                                                                                                        \
+        (void)item, (void)run, (void)spec, (void)block;                                                      \
+        change;                                                                                              \
+    }
+BAD_ITEMS(DEFINE)
+#undef DEFINE
+
+static const struct {
+    const char *name;
+    bool bad_spec;
+    void (*spoil)(struct kernels_device_item *item, struct kernels_device_run *run, struct kernels_spec *spec,
+                  uint64_t block);
+} bad_items[] = {
+#define ROW(name, bad_spec, change) {#name, bad_spec, item_##name},
+    BAD_ITEMS(ROW)
+#undef ROW
+};
+
 void cases_bad_calls(void **state)
 {
     (void)state;
@@ -189,56 +226,18 @@ void cases_bad_calls(void **state)
                                              .run_count = 1,
                                              .runs = &run,
                                              .out = data_partial(1, 2, 64)};
-    for (int i = 0; i < 12; i++) {
+    for (size_t i = 0; i < sizeof bad_items / sizeof *bad_items; i++) {
         struct kernels_device_item bad = good;
         struct kernels_device_run other = run;
         struct kernels_spec wrong = d.spec;
         bad.runs = &other;
         bad.spec = &wrong;
-        switch (i) {
-        case 0:
-            other.k += 1;
-            break;
-        case 1:
-            other.v = block + 8192 - 64;
-            break;
-        case 2:
-            other.rows = 0;
-            break;
-        case 3:
-            other.rows = UINT32_MAX;
-            break;
-        case 4:
-            other.first = UINT64_MAX - 3;
-            break;
-        case 5:
-            wrong.kv_heads = 2; // the second head's V ends past the block
-            wrong.q_heads = 2;
-            other.head_stride = 8192 - 2048;
-            break;
-        case 6:
-            wrong.kv_heads = 2;
-            other.head_stride = UINT64_MAX - 63;
-            break;
-        case 7:
-            wrong.k_dim = 1025;
-            break;
-        case 8:
-            wrong.kv_type = (enum kernels_kv_type)9;
-            break;
-        case 9:
-            bad.rows = 2;
-            break;
-        case 10:
-            bad.q_first = UINT64_MAX;
-            break;
-        default:
-            wrong.kv_type = KERNELS_KV_INT8; // no scales
-            break;
-        }
-        assert_int_equal(ops->submit(device, &bad, 1, NULL, never, NULL, &err), COMMON_INVALID_ARGUMENT);
-        if (i == 7 || i == 8)
-            assert_non_null(ops->spec_problem(&wrong));
+        bad_items[i].spoil(&bad, &other, &wrong, block);
+        enum common_code code = ops->submit(device, &bad, 1, NULL, never, NULL, &err);
+        if (code != COMMON_INVALID_ARGUMENT)
+            fail_msg("%s: code %d", bad_items[i].name, code);
+        if (bad_items[i].bad_spec && !ops->spec_problem(&wrong))
+            fail_msg("%s: the spec is taken", bad_items[i].name);
     }
     assert_null(ops->spec_problem(&spec));
     assert_int_equal(ops->submit(device, &good, 0, NULL, never, NULL, &err), COMMON_INVALID_ARGUMENT);

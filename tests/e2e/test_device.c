@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Workers whose K and V are on a device: beside one on the processor in one session, out of memory, and lost.
-// The device is the CUDA module's own code on an emulated runtime (tests/cuda), or a GPU where there is one.
+// The device is the CUDA module's own code on an emulated runtime (tests/emulation), or a GPU where there is one.
 #include "tests/e2e/support.h"
 
 #include <dlfcn.h>

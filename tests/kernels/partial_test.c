@@ -10,9 +10,9 @@
 //   6  overflow in exp(lse) or log(1 + exp d)             trap_overflow
 //   7  error grows with the number of parts               trap_many_parts
 //   8  causal mask by local position                      trap_interleaved_chunks_mask_by_position
-//   (attention_test.c) 9  bits depend on size or order of arrival            trap_bits_of_a_split
-//   (split_test.c); arrival over a network is
-//                                                         the reduction engines' to test
+//                                                         (attention_test.c)
+//   9  bits depend on size or order of arrival            trap_bits_of_a_split (split_test.c); arrival over a
+//                                                         network is the reduction engines' to test
 //  10  a guard that hides a genuine NaN                   trap_nan_is_not_hidden; in inputs: attention_test.c
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine `nccl` from worker to client: exact answers, the bits of `stream`, communicators that form,
-// break and form anew under steps, ranks that die or hang. The device and NCCL are emulated (tests/cuda,
-// tests/nccl), or real where there is a GPU. Arguments: the device's module, the engine's, and "gpu" for real
+// break and form anew under steps, ranks that die or hang. The device and NCCL are emulated
+// (tests/emulation), or real where there is a GPU. Arguments: the device's module, the engine's, and "gpu" for real
 // ones.
 #include "tests/e2e/engines.h"
 

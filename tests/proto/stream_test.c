@@ -21,6 +21,7 @@
 #include "proto/codec.h"
 #include "proto/frame.h"
 #include "proto/stream_hello.h"
+#include "tests/common/named.h"
 #include "tests/proto/fixture.h"
 
 static int setup(void **state)
@@ -31,6 +32,7 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
+    named_cases_report(state);
     fixture_free(*state);
     return 0;
 }
@@ -356,6 +358,19 @@ static void get_accept(struct fixture *f, int fd, struct proto_hello *hello, uin
     banyan__pb__header__free_unpacked(header, NULL);
 }
 
+// What a dialler may send as its proof; all but the first are refused.
+static const struct {
+    const char *name;
+    enum { PROOF_RIGHT, PROOF_OTHER_SECRET, PROOF_REFLECTED, PROOF_OLD, PROOF_OTHER_ROLE, PROOF_NONE } kind;
+} proofs[] = {
+    {"the right one", PROOF_RIGHT},
+    {"by another secret", PROOF_OTHER_SECRET},
+    {"the server's own, reflected", PROOF_REFLECTED},
+    {"that of an earlier link", PROOF_OLD},
+    {"that of another role", PROOF_OTHER_ROLE},
+    {"none, but a client's token", PROOF_NONE},
+};
+
 // The accepting side demands the proof, and takes neither its own back nor an old one.
 static void test_proofs_of_diallers(void **state)
 {
@@ -365,41 +380,44 @@ static void test_proofs_of_diallers(void **state)
     uint8_t accept[32], proof[32], want[32], old[32];
     struct common_secret other = f->secret;
     other.bytes[0] ^= 1;
-    for (int i = 0; i < 6; i++) {
+    for (size_t i = 0; i < sizeof proofs / sizeof *proofs; i++) {
+        named_case_begin(proofs[i].name);
         int fd = dial(f);
         put_hello(fd, hello.dial_role, nonce, sizeof nonce, PROTO_VERSION);
         get_accept(f, fd, &hello, accept);
         proto_hello_proof(&f->secret, &hello, false, want);
         assert_memory_equal(accept, want, 32); // the server's own proof is right
-        proto_hello_proof(i == 1 ? &other : &f->secret, &hello, true, proof);
-        if (i == 0)
+        proto_hello_proof(proofs[i].kind == PROOF_OTHER_SECRET ? &other : &f->secret, &hello, true, proof);
+        if (proofs[i].kind == PROOF_RIGHT)
             memcpy(old, proof, 32);
         struct proto_hello lied = hello;
         lied.dial_role = BANYAN__PB__ROLE__ROLE_COORDINATOR;
-        switch (i) {
-        case 0: // right
-        case 1: // another secret
+        switch (proofs[i].kind) {
+        case PROOF_RIGHT:
+        case PROOF_OTHER_SECRET:
             put_proof(fd, proof, NULL);
             break;
-        case 2: // the server's own proof, reflected
+        case PROOF_REFLECTED:
             put_proof(fd, accept, NULL);
             break;
-        case 3: // that of an earlier link
+        case PROOF_OLD:
             put_proof(fd, old, NULL);
             break;
-        case 4: // of another role
+        case PROOF_OTHER_ROLE:
             proto_hello_proof(&f->secret, &lied, true, proof);
             put_proof(fd, proof, NULL);
             break;
-        default: // none, but a client's token
+        case PROOF_NONE:
             put_proof(fd, NULL, TOKEN);
+            break;
         }
-        expect_reply(f, fd, 2, i == 0 ? COMMON_OK : COMMON_UNAUTHENTICATED);
-        if (i == 0)
+        expect_reply(f, fd, 2, proofs[i].kind == PROOF_RIGHT ? COMMON_OK : COMMON_UNAUTHENTICATED);
+        if (proofs[i].kind == PROOF_RIGHT)
             close(fd);
         else
             expect_end(f, fd);
     }
+    named_cases_end();
     // Without a secret a server takes no daemon at all.
     proto_server_close(f->server);
     struct proto_server_options options = fixture_server_options(f);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is durable of a coordinator's store: tables as in coordinator/store_sql.c, in memory. Private to the
+// What is durable of a coordinator's store: tables as in coordinator/store/sql.c, in memory. Private to the
 // simulator; sim_store.h is for tests.
 #ifndef TESTS_SIM_SIM_DISK_H
 #define TESTS_SIM_SIM_DISK_H
@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "coordinator/store.h"
+#include "coordinator/store/store.h"
 
 enum sim_op_kind {
     SIM_OP_META, // name: the key; a: value

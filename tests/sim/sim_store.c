@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// coordinator/store.h over a simulated disk (sim_store.h).
+// coordinator/store/store.h over a simulated disk (sim_store.h).
 #include "tests/sim/sim_store.h"
 
 #include <assert.h>
@@ -8,11 +8,11 @@
 #include <string.h>
 
 #include "common/clock.h"
-#include "coordinator/store.h"
+#include "coordinator/store/store.h"
 #include "tests/sim/sim_disk.h"
 #include "tests/sim/sim_event.h"
 
-#define COUNTER_BLOCK (UINT64_C(1) << 16) // as coordinator/store.c
+#define COUNTER_BLOCK (UINT64_C(1) << 16) // as coordinator/store/store.c
 #define DELAY_NS      (100 * COMMON_NS_PER_US)
 
 struct coordinator_batch {
@@ -42,7 +42,7 @@ struct disk {
 struct counter {
     struct coordinator_store *store;
     const char *key;
-    uint64_t next, end, reserved; // as coordinator/store.c
+    uint64_t next, end, reserved; // as coordinator/store/store.c
 };
 
 struct coordinator_store {
@@ -325,7 +325,7 @@ static void start_life(struct coordinator_store *store)
     put_meta(disk, "term", store->term);
     for (int i = 0; i < COORDINATOR_COUNTERS; i++) {
         struct counter *counter = &store->counters[i];
-        // As coordinator/store.c: an empty store does not give what an earlier one has given.
+        // As coordinator/store/store.c: an empty store does not give what an earlier one has given.
         uint64_t first = i == COORDINATOR_COUNTER_CHUNK ? now : now / COMMON_NS_PER_S & 0x7fffffff;
         counter->key = keys[i];
         counter->next = sim_tables_meta(&disk->tables, keys[i], first);

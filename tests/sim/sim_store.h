@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store of a simulation: coordinator/store.h in memory. A path names a simulated disk, which outlives the
+// The store of a simulation: coordinator/store/store.h in memory. A path names a simulated disk, which outlives the
 // coordinators that open it. Batches that wait are written together, each one whole or not at all:
 //
 //   submit ──▶ waiting ──disk free──▶ writing ──sim_disk_delay──▶ durable ──▶ answered on the loop

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "common/clock.h"
-#include "coordinator/store.h"
+#include "coordinator/store/store.h"
 #include "tests/sim/sim.h"
 #include "tests/sim/sim_client.h"
 #include "tests/sim/sim_net.h"

@@ -13,6 +13,7 @@
 #include "common/clock.h"
 #include "kernels/reference.h"
 #include "proto/status.h"
+#include "tests/common/named.h"
 #include "tests/worker/fixture.h"
 
 enum { CHUNKS = 12, KEYS = CHUNKS * TOKENS - 7 };
@@ -201,6 +202,48 @@ static void lse_that_is_none_and_nothing_to_see(void **state)
     cluster_stop(&c);
 }
 
+struct mass_call {
+    Banyan__Pb__MassRequest request;
+    size_t q_bytes, lse_bytes, tensors;
+};
+
+// CASE(what is wrong, expected code, its reason, the change of a good call)
+#define BAD_MASSES(CASE)                                                                                     \
+    CASE(unknown_session, NOT_FOUND, "", bad->request.session = 0x999)                                       \
+    CASE(another_incarnation, ABORTED, "OLD_INCARNATION", bad->request.incarnation++)                        \
+    CASE(another_epoch, ABORTED, "OLD_EPOCH", bad->request.epoch++)                                          \
+    CASE(old_term, ABORTED, "OLD_TERM", bad->request.term--)                                                 \
+    CASE(layer_past_the_last, INVALID_ARGUMENT, "", bad->request.layer = LAYERS)                             \
+    CASE(no_rows, INVALID_ARGUMENT, "", bad->request.rows = 0)                                               \
+    CASE(too_many_rows, INVALID_ARGUMENT, "", bad->request.rows = 4097)                                      \
+    CASE(bins_of_no_chunk, INVALID_ARGUMENT, "", bad->request.bin_chunks = 0)                                \
+    CASE(nothing_visible, INVALID_ARGUMENT, "", bad->request.visible = 0)                                    \
+    CASE(too_many_bins, INVALID_ARGUMENT, "", bad->request.visible = UINT64_C(4097) * TOKENS)                \
+    CASE(less_q, INVALID_ARGUMENT, "", bad->q_bytes -= 4)                                                    \
+    CASE(more_lse, INVALID_ARGUMENT, "", bad->lse_bytes += 4)                                                \
+    CASE(no_lse, INVALID_ARGUMENT, "", bad->tensors = 1)                                                     \
+    CASE(too_many_values, INVALID_ARGUMENT, "", /* 65 x 4 x 4096 */                                          \
+         (bad->request.rows = 65, bad->request.visible = UINT64_C(4096) * TOKENS))
+
+#define DEFINE(name, code, why, change)                                                                      \
+    static void mass_##name(struct mass_call *bad)                                                           \
+    {                                                                                                        \
+        change;                                                                                              \
+    }
+BAD_MASSES(DEFINE)
+#undef DEFINE
+
+static const struct {
+    const char *name;
+    enum common_code want;
+    const char *reason;
+    void (*spoil)(struct mass_call *bad);
+} bad_masses[] = {
+#define ROW(name, code, why, change) {#name, COMMON_##code, why, mass_##name},
+    BAD_MASSES(ROW)
+#undef ROW
+};
+
 static void what_is_wrong_is_refused(void **state)
 {
     (void)state;
@@ -210,59 +253,15 @@ static void what_is_wrong_is_refused(void **state)
     start(&c, &(struct cluster_options){0}, chunks);
     char *before = cluster_state(&c, 0);
     const size_t q1 = Q_HEADS * K_DIM * sizeof(float), lse1 = Q_HEADS * sizeof(float);
-    for (int i = 0; i < 14; i++) {
-        Banyan__Pb__MassRequest m = request_of(KEYS - 1, 1, 1);
-        enum common_code want = COMMON_INVALID_ARGUMENT;
-        const char *reason = "";
-        size_t q_bytes = q1, lse_bytes = lse1, n = 2;
-        switch (i) {
-        case 0:
-            m.session = 0x999, want = COMMON_NOT_FOUND;
-            break;
-        case 1:
-            m.incarnation++, want = COMMON_ABORTED, reason = "OLD_INCARNATION";
-            break;
-        case 2:
-            m.epoch++, want = COMMON_ABORTED, reason = "OLD_EPOCH";
-            break;
-        case 3:
-            m.term--, want = COMMON_ABORTED, reason = "OLD_TERM";
-            break;
-        case 4:
-            m.layer = LAYERS;
-            break;
-        case 5:
-            m.rows = 0;
-            break;
-        case 6:
-            m.rows = 4097;
-            break;
-        case 7:
-            m.bin_chunks = 0;
-            break;
-        case 8:
-            m.visible = 0;
-            break;
-        case 9:
-            m.visible = UINT64_C(4097) * TOKENS;
-            break; // bins
-        case 10:
-            q_bytes -= 4;
-            break;
-        case 11:
-            lse_bytes += 4;
-            break;
-        case 12:
-            n = 1;
-            break;
-        default:
-            m.rows = 65, m.visible = UINT64_C(4096) * TOKENS;
-            break; // values: 65 x 4 x 4096
-        }
-        struct got got = call_sized(&c, &m, q, q_bytes, lse, lse_bytes, n);
-        if (got.code != want || strcmp(got.reason, reason) != 0)
-            fail_msg("case %d: code %d, reason '%s'", i, got.code, got.reason);
+    for (size_t i = 0; i < sizeof bad_masses / sizeof *bad_masses; i++) {
+        named_case_begin(bad_masses[i].name);
+        struct mass_call bad = {request_of(KEYS - 1, 1, 1), q1, lse1, 2};
+        bad_masses[i].spoil(&bad);
+        struct got got = call_sized(&c, &bad.request, q, bad.q_bytes, lse, bad.lse_bytes, bad.tensors);
+        assert_int_equal(got.code, bad_masses[i].want);
+        assert_string_equal(got.reason, bad_masses[i].reason);
     }
+    named_cases_end();
     char *after = cluster_state(&c, 0);
     assert_string_equal(before, after);
     free(before);
@@ -317,7 +316,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(masses_add_up_and_repeat),
         cmocka_unit_test(lse_that_is_none_and_nothing_to_see),
-        cmocka_unit_test(what_is_wrong_is_refused),
+        named_cases_test(what_is_wrong_is_refused),
         cmocka_unit_test(too_many_at_a_time),
     };
     return cmocka_run_group_tests_name("masses of a worker", tests, NULL, NULL);

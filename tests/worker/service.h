@@ -58,13 +58,16 @@ static inline void end(struct setup *s)
     cluster_stop(&s->c);
 }
 
-static inline void expect(struct setup *s, uint32_t method, const ProtobufCMessage *body,
-                          enum common_code want, const char *reason)
+// Calls, wants this code and reason (NULL: any), and the worker's state as it was. Fails at the caller's line.
+#define expect(s, method, body, want, reason) expect_at(s, method, body, want, reason, __FILE__, __LINE__)
+
+static inline void expect_at(struct setup *s, uint32_t method, const ProtobufCMessage *body,
+                             enum common_code want, const char *reason, const char *file, int line)
 {
     struct answer answer;
-    assert_int_equal(cluster_call(&s->c, s->c.edges[0], method, body, NULL, 0, &answer), want);
+    _assert_int_equal(cluster_call(&s->c, s->c.edges[0], method, body, NULL, 0, &answer), want, file, line);
     if (reason)
-        assert_string_equal(answer.reason, reason);
+        _assert_string_equal(answer.reason, reason, file, line);
     answer_free(&answer);
     unchanged(s);
 }

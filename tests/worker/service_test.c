@@ -1,14 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bad calls of the control plane and bad steps: each gets its own status, and the worker's state stays what
 // it was.
+#include "tests/common/named.h"
 #include "tests/worker/service.h"
 
 // ---- control ------------------------------------------------------------------------------------
 
+static float zeros[Q_HEADS], not_a_number[Q_HEADS] = {0, 0, __builtin_nanf(""), 0};
+
+// Specs that no session may have: CASE(what is wrong, the change of a good one).
+#define BAD_SPECS(CASE)                                                                                      \
+    CASE(no_layers, spec->layers = 0)                                                                        \
+    CASE(too_many_layers, spec->layers = 1025)                                                               \
+    CASE(query_heads_not_in_groups, spec->q_heads = 3)                                                       \
+    CASE(no_kv_heads, spec->kv_heads = 0)                                                                    \
+    CASE(no_k_dim, spec->k_dim = 0)                                                                          \
+    CASE(v_dim_too_large, spec->v_dim = 1025)                                                                \
+    CASE(kv_type_of_no_kv, spec->kv_type = BANYAN__PB__DTYPE__DTYPE_U8)                                      \
+    CASE(unknown_kv_type, spec->kv_type = (Banyan__Pb__Dtype)77)                                             \
+    CASE(chunk_not_a_power_of_two, spec->chunk_tokens = 17)                                                  \
+    CASE(chunk_too_large, spec->chunk_tokens = 8192)                                                         \
+    CASE(negative_scale, spec->scale = -1)                                                                   \
+    CASE(infinite_soft_cap, spec->soft_cap = __builtin_inff())                                               \
+    CASE(one_alibi_slope_for_all_heads, (spec->n_alibi = 1, spec->alibi = zeros))                            \
+    CASE(sink_not_a_number, (spec->n_sinks = Q_HEADS, spec->sinks = not_a_number))
+
+#define DEFINE(name, change)                                                                                 \
+    static void spec_##name(Banyan__Pb__Spec *spec)                                                          \
+    {                                                                                                        \
+        change;                                                                                              \
+    }
+BAD_SPECS(DEFINE)
+#undef DEFINE
+
+static const struct {
+    const char *name;
+    void (*spoil)(Banyan__Pb__Spec *spec);
+} bad_specs[] = {
+#define ROW(name, change) {#name, spec_##name},
+    BAD_SPECS(ROW)
+#undef ROW
+};
+
 static void bad_layouts(void **state)
 {
     (void)state;
-    float zeros[Q_HEADS] = {0}, not_a_number[Q_HEADS] = {0, 0, __builtin_nanf(""), 0};
     struct setup s;
     begin(&s);
     const uint32_t method = BANYAN__PB__METHOD__METHOD_LAYOUT_SET;
@@ -58,57 +94,32 @@ static void bad_layouts(void **state)
     r = good, r.session = OTHER;
     expect(&s, method, &r.base, COMMON_FAILED_PRECONDITION, NULL); // held at another position
     chunk.chunk = 300;
-    for (int i = 0; i < 14; i++) { // specs of a session to be
+    for (size_t i = 0; i < sizeof bad_specs / sizeof *bad_specs; i++) { // of a session to be
+        named_case_begin(bad_specs[i].name);
         spec_init(&other);
-        switch (i) {
-        case 0:
-            other.layers = 0;
-            break;
-        case 1:
-            other.layers = 1025;
-            break;
-        case 2:
-            other.q_heads = 3;
-            break;
-        case 3:
-            other.kv_heads = 0;
-            break;
-        case 4:
-            other.k_dim = 0;
-            break;
-        case 5:
-            other.v_dim = 1025;
-            break;
-        case 6:
-            other.kv_type = BANYAN__PB__DTYPE__DTYPE_U8;
-            break;
-        case 7:
-            other.kv_type = (Banyan__Pb__Dtype)77;
-            break;
-        case 8:
-            other.chunk_tokens = 17;
-            break;
-        case 9:
-            other.chunk_tokens = 8192;
-            break;
-        case 10:
-            other.scale = -1;
-            break;
-        case 11:
-            other.soft_cap = __builtin_inff();
-            break;
-        case 12:
-            other.n_alibi = 1, other.alibi = zeros;
-            break;
-        default:
-            other.n_sinks = Q_HEADS, other.sinks = not_a_number;
-            break;
-        }
+        bad_specs[i].spoil(&other);
         r = good, r.session = 0xbeef, r.spec = &other;
         expect(&s, method, &r.base, COMMON_INVALID_ARGUMENT, NULL);
     }
+    named_cases_end();
     end(&s);
 }
+
+static const struct {
+    const char *name;
+    uint64_t term, session, incarnation;
+    uint32_t layer;
+    uint64_t count; // from the first on
+    enum common_code want;
+} bad_ranges[] = {
+    {"old term", TERM - 1, SESSION, INCARNATION, 0, 10, COMMON_ABORTED},
+    {"session zero", TERM, 0, INCARNATION, 0, 10, COMMON_NOT_FOUND},
+    {"unknown session", TERM, 0xdead, INCARNATION, 0, 10, COMMON_NOT_FOUND},
+    {"another incarnation", TERM, SESSION, INCARNATION + 1, 0, 10, COMMON_ABORTED},
+    {"layer past the last", TERM, SESSION, INCARNATION, LAYERS, 10, COMMON_INVALID_ARGUMENT},
+    {"no rows", TERM, SESSION, INCARNATION, 0, 0, COMMON_INVALID_ARGUMENT},
+    {"more rows than numbers", TERM, SESSION, INCARNATION, 0, UINT64_MAX, COMMON_INVALID_ARGUMENT},
+};
 
 static void bad_rows(void **state)
 {
@@ -116,42 +127,19 @@ static void bad_rows(void **state)
     struct setup s;
     begin(&s);
     Banyan__Pb__RowsPrepareRequest good = BANYAN__PB__ROWS_PREPARE_REQUEST__INIT, r;
-    good.term = TERM;
-    good.session = SESSION;
-    good.incarnation = INCARNATION;
-    good.first = 0;
-    good.count = 10;
     for (uint32_t method = BANYAN__PB__METHOD__METHOD_ROWS_PREPARE;
          method <= BANYAN__PB__METHOD__METHOD_ROWS_ABORT; method++) {
         // The three requests have the same fields; each goes as its own type.
         Banyan__Pb__RowsCommitRequest commit = BANYAN__PB__ROWS_COMMIT_REQUEST__INIT;
         Banyan__Pb__RowsAbortRequest abort = BANYAN__PB__ROWS_ABORT_REQUEST__INIT;
-        for (int i = 0; i < 7; i++) {
-            enum common_code want = COMMON_INVALID_ARGUMENT;
+        for (size_t i = 0; i < sizeof bad_ranges / sizeof *bad_ranges; i++) {
+            named_case_begin(bad_ranges[i].name);
             r = good;
-            switch (i) {
-            case 0:
-                r.term = TERM - 1, want = COMMON_ABORTED;
-                break;
-            case 1:
-                r.session = 0, want = COMMON_NOT_FOUND;
-                break;
-            case 2:
-                r.session = 0xdead, want = COMMON_NOT_FOUND;
-                break;
-            case 3:
-                r.incarnation++, want = COMMON_ABORTED;
-                break;
-            case 4:
-                r.layer = LAYERS;
-                break;
-            case 5:
-                r.count = 0;
-                break;
-            default:
-                r.count = UINT64_MAX;
-                break;
-            }
+            r.term = bad_ranges[i].term;
+            r.session = bad_ranges[i].session;
+            r.incarnation = bad_ranges[i].incarnation;
+            r.layer = bad_ranges[i].layer;
+            r.count = bad_ranges[i].count;
             commit.term = abort.term = r.term;
             commit.session = abort.session = r.session;
             commit.incarnation = abort.incarnation = r.incarnation;
@@ -161,9 +149,10 @@ static void bad_rows(void **state)
             const ProtobufCMessage *body = method == BANYAN__PB__METHOD__METHOD_ROWS_PREPARE  ? &r.base
                                            : method == BANYAN__PB__METHOD__METHOD_ROWS_COMMIT ? &commit.base
                                                                                               : &abort.base;
-            expect(&s, method, body, want, NULL);
+            expect(&s, method, body, bad_ranges[i].want, NULL);
         }
     }
+    named_cases_end();
     // A commit of what was not prepared, or is not there.
     assert_int_equal(cluster_commit(&s.c, 0, SESSION, 0, 40, 4), COMMON_FAILED_PRECONDITION);
     assert_int_equal(cluster_commit(&s.c, 0, SESSION, 0, 50, 4), COMMON_FAILED_PRECONDITION);
@@ -219,16 +208,50 @@ static void bad_copies_and_a_good_one(void **state)
     end(&s);
 }
 
+// Plans that no worker installs: CASE(what is wrong, expected code, the change of a good one of four members).
+#define BAD_PLANS(CASE)                                                                                      \
+    CASE(old_term, ABORTED, r->term = TERM - 1)                                                              \
+    CASE(plan_zero, INVALID_ARGUMENT, r->plan = 0)                                                           \
+    CASE(no_members, INVALID_ARGUMENT, r->n_members = 0)                                                     \
+    CASE(own_rank_past_the_last, INVALID_ARGUMENT, r->self_rank = 4)                                         \
+    CASE(own_rank_has_another_name, INVALID_ARGUMENT, r->self_rank = 1)                                      \
+    CASE(rank_twice, INVALID_ARGUMENT, members[2].rank = 1)                                                  \
+    CASE(root_below_itself, INVALID_ARGUMENT, members[0].parent = 0)                                         \
+    CASE(parent_after_its_child, INVALID_ARGUMENT, members[1].parent = 3)                                    \
+    CASE(two_roots, INVALID_ARGUMENT,                                                                        \
+         (members[2].parent = 1, members[3].parent = 0, members[1].parent = -1))                             \
+    CASE(subtree_in_two_pieces, INVALID_ARGUMENT, (members[2].parent = 0, members[3].parent = 1))            \
+    CASE(unknown_engine, UNIMPLEMENTED, r->engine = "carrier pigeons")
+
+#define DEFINE(name, code, change)                                                                           \
+    static void plan_##name(Banyan__Pb__PlanInstallRequest *r, Banyan__Pb__PlanMember members[4])            \
+    {                                                                                                        \
+        (void)r, (void)members;                                                                              \
+        change;                                                                                              \
+    }
+BAD_PLANS(DEFINE)
+#undef DEFINE
+
+static const struct {
+    const char *name;
+    enum common_code want;
+    void (*spoil)(Banyan__Pb__PlanInstallRequest *r, Banyan__Pb__PlanMember members[4]);
+} bad_plan_cases[] = {
+#define ROW(name, code, change) {#name, COMMON_##code, plan_##name},
+    BAD_PLANS(ROW)
+#undef ROW
+};
+
 static void bad_plans(void **state)
 {
     (void)state;
     struct setup s;
     begin(&s);
     const uint32_t method = BANYAN__PB__METHOD__METHOD_PLAN_INSTALL;
-    for (int i = 0; i < 11; i++) {
+    for (size_t i = 0; i < sizeof bad_plan_cases / sizeof *bad_plan_cases; i++) {
+        named_case_begin(bad_plan_cases[i].name);
         Banyan__Pb__PlanMember members[4], *list[4];
         char endpoint[] = "unix:///tmp/none", name[4][3] = {"w0", "x1", "x2", "x3"};
-        enum common_code want = COMMON_INVALID_ARGUMENT;
         Banyan__Pb__PlanInstallRequest r = BANYAN__PB__PLAN_INSTALL_REQUEST__INIT;
         r.term = TERM;
         r.plan = PLAN + 1;
@@ -245,43 +268,10 @@ static void bad_plans(void **state)
             members[m].edge_endpoint = endpoint;
             list[m] = &members[m];
         }
-        switch (i) {
-        case 0:
-            r.term = TERM - 1, want = COMMON_ABORTED;
-            break;
-        case 1:
-            r.plan = 0;
-            break;
-        case 2:
-            r.n_members = 0;
-            break;
-        case 3:
-            r.self_rank = 4;
-            break;
-        case 4:
-            r.self_rank = 1;
-            break; // another's name
-        case 5:
-            members[2].rank = 1;
-            break;
-        case 6:
-            members[0].parent = 0;
-            break;
-        case 7:
-            members[1].parent = 3;
-            break;
-        case 8:
-            members[2].parent = 1, members[3].parent = 0, members[1].parent = -1;
-            break;
-        case 9:
-            members[2].parent = 0, members[3].parent = 1;
-            break; // rank 1's subtree in two pieces
-        default:
-            r.engine = "carrier pigeons", want = COMMON_UNIMPLEMENTED;
-            break;
-        }
-        expect(&s, method, &r.base, want, NULL);
+        bad_plan_cases[i].spoil(&r, members);
+        expect(&s, method, &r.base, bad_plan_cases[i].want, NULL);
     }
+    named_cases_end();
     // The installed one: the same again is fine, another one at its epoch is not, dropping is idempotent.
     cluster_plan(&s.c, true);
     Banyan__Pb__PlanMember member = BANYAN__PB__PLAN_MEMBER__INIT, *list[1] = {&member};
@@ -308,38 +298,81 @@ static void bad_plans(void **state)
 
 // ---- steps --------------------------------------------------------------------------------------
 
+// Steps that a worker refuses as a whole: CASE(what is wrong, expected code, the change of a good one).
+#define BAD_FRAMES(CASE)                                                                                     \
+    CASE(old_term, ABORTED, step->term = TERM - 1)                                                           \
+    CASE(plan_zero, ABORTED, step->plan = 0)                                                                 \
+    CASE(another_epoch_of_the_plan, ABORTED, step->plan_epoch++)                                             \
+    CASE(session_zero, INVALID_ARGUMENT, item->session = 0)                                                  \
+    CASE(more_q_than_there_is, INVALID_ARGUMENT, item->q_bytes += 4)
+
+// Items that fail alone. CASE as above; the items before and after are good.
+#define BAD_ITEMS(CASE)                                                                                      \
+    CASE(session_not_here, DATA_LOSS, item->session = 0xdead) /* the coordinator thinks that it is here */   \
+    CASE(layer_past_the_last, INVALID_ARGUMENT, item->layer = LAYERS)                                        \
+    CASE(kv_head_past_the_last, INVALID_ARGUMENT, item->kv_head = 1)                                         \
+    CASE(fewer_kv_heads, INVALID_ARGUMENT, item->kv_heads = 1)                                               \
+    CASE(fewer_query_heads, INVALID_ARGUMENT, item->q_heads = 3)                                             \
+    CASE(another_v_dim, INVALID_ARGUMENT, item->v_dim++)                                                     \
+    CASE(visible_past_all_numbers, INVALID_ARGUMENT, item->visible = UINT64_MAX)                             \
+    CASE(position_past_all_numbers, INVALID_ARGUMENT, item->first = UINT64_C(1) << 50)                       \
+    CASE(old_incarnation, ABORTED, item->incarnation--)                                                      \
+    CASE(another_epoch, ABORTED, item->epoch++)                                                              \
+    CASE(put_but_not_committed, DATA_LOSS, (item->visible = 42, item->first = 41, item->rows = 2))           \
+    CASE(append_of_other_bytes, FAILED_PRECONDITION, step_append(step, 1, 100, 0, 9, 40, 1))                 \
+    CASE(append_over_attached_rows, FAILED_PRECONDITION, step_append(step, 1, 100, 0, 9, 0, 1))              \
+    CASE(append_outside_its_chunk, INVALID_ARGUMENT, step_append(step, 1, 101, 0, 9, 0, 0))                  \
+    CASE(append_to_a_chunk_not_here, DATA_LOSS, step_append(step, 1, 999, 0, 9, 0, 0))                       \
+    CASE(append_with_less_v, INVALID_ARGUMENT,                                                               \
+         (step_append(step, 1, 100, 0, 9, 40, 0), step->v_bytes -= 4, item->v_bytes -= 4))
+
+#define DEFINE(name, code, change)                                                                           \
+    static void step_##name(struct proto_step *step, struct proto_step_item *item)                           \
+    {                                                                                                        \
+        (void)step, (void)item;                                                                              \
+        change;                                                                                              \
+    }
+#define DEFINE_ITEM(name, code, change) DEFINE(item_##name, code, change)
+BAD_FRAMES(DEFINE)
+BAD_ITEMS(DEFINE_ITEM)
+#undef DEFINE_ITEM
+#undef DEFINE
+
+struct bad_step {
+    const char *name;
+    enum common_code want;
+    void (*spoil)(struct proto_step *step, struct proto_step_item *item);
+};
+
+static const struct bad_step bad_frame_cases[] = {
+#define ROW(name, code, change) {#name, COMMON_##code, step_##name},
+    BAD_FRAMES(ROW)
+#undef ROW
+};
+
+static const struct bad_step bad_item_cases[] = {
+#define ROW(name, code, change) {#name, COMMON_##code, step_item_##name},
+    BAD_ITEMS(ROW)
+#undef ROW
+};
+
 static void bad_frames(void **state)
 {
     (void)state;
     struct setup s;
     begin(&s);
-    for (int i = 0; i < 5; i++) {
+    for (size_t i = 0; i < sizeof bad_frame_cases / sizeof *bad_frame_cases; i++) {
+        named_case_begin(bad_frame_cases[i].name);
         struct proto_step *step = step_new(1);
         struct outcome out;
-        enum common_code want = COMMON_ABORTED;
         step_item(step, 0, SESSION, 0, 39, 1, chunks, 2);
-        switch (i) {
-        case 0:
-            step->term = TERM - 1;
-            break;
-        case 1:
-            step->plan = 0;
-            break;
-        case 2:
-            step->plan_epoch++;
-            break;
-        case 3:
-            step->items[0].session = 0, want = COMMON_INVALID_ARGUMENT;
-            break;
-        default:
-            step->items[0].q_bytes += 4, want = COMMON_INVALID_ARGUMENT;
-            break;
-        }
-        assert_int_equal(cluster_step(&s.c, 0, step, &out), want);
+        bad_frame_cases[i].spoil(step, &step->items[0]);
+        assert_int_equal(cluster_step(&s.c, 0, step, &out), bad_frame_cases[i].want);
         outcome_free(&out);
         proto_step_free(step);
         unchanged(&s);
     }
+    named_cases_end();
     end(&s);
 }
 
@@ -348,66 +381,17 @@ static void a_bad_item_fails_alone(void **state)
     (void)state;
     struct setup s;
     begin(&s);
-    for (int i = 0; i < 16; i++) {
+    for (size_t i = 0; i < sizeof bad_item_cases / sizeof *bad_item_cases; i++) {
+        named_case_begin(bad_item_cases[i].name);
         struct proto_step *step = step_new(3);
         struct outcome out;
         struct proto_step_item *item = &step->items[1];
-        enum common_code want = COMMON_INVALID_ARGUMENT;
         step_item(step, 0, SESSION, 0, 39, 1, chunks, 2);
         step_item(step, 1, SESSION, 1, 30, 2, chunks, 2);
         step_item(step, 2, SESSION, 1, 2, 1, chunks, 2);
-        switch (i) {
-        case 0:
-            item->session = 0xdead, want = COMMON_DATA_LOSS;
-            break; // the coordinator thinks that it is here
-        case 1:
-            item->layer = LAYERS;
-            break;
-        case 2:
-            item->kv_head = 1;
-            break;
-        case 3:
-            item->kv_heads = 1;
-            break;
-        case 4:
-            item->q_heads = 3;
-            break;
-        case 5:
-            item->v_dim++;
-            break;
-        case 6:
-            item->visible = UINT64_MAX;
-            break;
-        case 7:
-            item->first = UINT64_C(1) << 50;
-            break;
-        case 8:
-            item->incarnation--, want = COMMON_ABORTED;
-            break;
-        case 9:
-            item->epoch++, want = COMMON_ABORTED;
-            break;
-        case 10:
-            item->visible = 42, item->first = 41, item->rows = 2, want = COMMON_DATA_LOSS;
-            break; // put, not committed
-        case 11:
-            step_append(step, 1, 100, 0, 9, 40, 1), want = COMMON_FAILED_PRECONDITION;
-            break; // other bytes
-        case 12:
-            step_append(step, 1, 100, 0, 9, 0, 1), want = COMMON_FAILED_PRECONDITION;
-            break; // attached: never replaced
-        case 13:
-            step_append(step, 1, 101, 0, 9, 0, 0);
-            break; // leaves its chunk
-        case 14:
-            step_append(step, 1, 999, 0, 9, 0, 0), want = COMMON_DATA_LOSS;
-            break; // no such chunk here
-        default:
-            step_append(step, 1, 100, 0, 9, 40, 0), step->v_bytes -= 4, item->v_bytes -= 4;
-            break;
-        }
+        bad_item_cases[i].spoil(step, item);
         assert_int_equal(cluster_step(&s.c, 0, step, &out), COMMON_OK);
-        assert_int_equal(out.result->items[1].code, want);
+        assert_int_equal(out.result->items[1].code, bad_item_cases[i].want);
         assert_true(out.result->items[1].message[0] != 0);
         const float *o = out.result->tensors[0];
         size_t heads = item->q_heads;
@@ -420,6 +404,7 @@ static void a_bad_item_fails_alone(void **state)
         proto_step_free(step);
         unchanged(&s);
     }
+    named_cases_end();
     end(&s);
 }
 
@@ -499,12 +484,12 @@ static void a_higher_term_is_kept(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bad_layouts),
-        cmocka_unit_test(bad_rows),
+        named_cases_test(bad_layouts),
+        named_cases_test(bad_rows),
         cmocka_unit_test(bad_copies_and_a_good_one),
-        cmocka_unit_test(bad_plans),
-        cmocka_unit_test(bad_frames),
-        cmocka_unit_test(a_bad_item_fails_alone),
+        named_cases_test(bad_plans),
+        named_cases_test(bad_frames),
+        named_cases_test(a_bad_item_fails_alone),
         cmocka_unit_test(nan_and_inf_flow_through),
         cmocka_unit_test(roles_are_checked),
         cmocka_unit_test(a_higher_term_is_kept),

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The room of the cluster: which workers are there, how to call them, and the plans (trees) over them. It stands
+// on the store; it knows no session and no step.
+//
+//   worker.h      a worker: its record and states             membership.c  Register, Heartbeat, links, loss
+//   plan.c        trees over sets of workers                  engine.c      what carries partials up a tree
+//   gather.c      waiting for several answers
+#ifndef COORDINATOR_CLUSTER_H
+#define COORDINATOR_CLUSTER_H
+
+#include "coordinator/core.h"
+#include "proto/list.h"
+
+#define COORDINATOR_WORKERS_MAX 4096
+
+struct coordinator_plan;
+struct coordinator_store;
+struct coordinator_worker;
+
+struct coordinator_cluster {
+    struct coordinator_core *core;
+    struct coordinator_store *store;
+    struct coordinator_worker *workers[COORDINATOR_WORKERS_MAX]; // by slot
+    uint32_t n_workers;                                          // slots in use, NULLs included
+    uint32_t lives;   // Registers; starts at term << 16, so that ids of an earlier life are foreign
+    uint64_t changes; // rises when a worker becomes ACTIVE or ceases to be: what was derived from that is old
+    struct proto_list changed; // these workers, for the phase of workers: worker.changed
+    struct proto_list
+        joining; // workers to be asked and told what they hold: worker.joining. Taken by sessions
+
+    struct coordinator_plan *plans; // list
+    uint32_t n_plans;
+    uint64_t plans_made;
+    struct proto_list plans_dirty;   // for the phase of plans: plan.dirty
+    struct proto_list plans_changed; // READY or RETIRED since they were taken: plan.changed. Taken by steps
+};
+
+void coordinator_cluster_init(struct coordinator_cluster *cluster, struct coordinator_core *core);
+void coordinator_cluster_fini(struct coordinator_cluster *cluster); // no session and no queue is left
+
+#endif

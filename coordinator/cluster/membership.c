@@ -1,0 +1,570 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/cluster/membership.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "coordinator/cluster/engine.h"
+#include "coordinator/cluster/gather.h"
+#include "coordinator/cluster/plan.h"
+#include "coordinator/store/store.h"
+#include "reduce/plan.h"
+
+static const char *const state_names[COORDINATOR_WORKER_STATES] = {"absent", "joining", "active", "suspect",
+                                                                   "lost"};
+
+#define DIAL_NS (4 * COMMON_NS_PER_S) // from Register to a link
+
+#define TERM_AHEAD_MAX (UINT64_C(1) << 20) // that a worker may have seen above ours
+
+#define TO(state) (1u << COORDINATOR_WORKER_##state)
+static const unsigned transitions[COORDINATOR_WORKER_STATES] = {
+    [COORDINATOR_WORKER_ABSENT] = TO(JOINING),
+    [COORDINATOR_WORKER_JOINING] = TO(ACTIVE) | TO(LOST) | TO(JOINING),
+    [COORDINATOR_WORKER_ACTIVE] = TO(SUSPECT) | TO(LOST) | TO(JOINING),
+    [COORDINATOR_WORKER_SUSPECT] = TO(JOINING) | TO(LOST),
+    [COORDINATOR_WORKER_LOST] = TO(JOINING) | TO(ABSENT),
+};
+
+const char *coordinator_worker_state_name(enum coordinator_worker_state state)
+{
+    return state_names[state];
+}
+
+// Answers the Register that waits, if there is one.
+static void answer_register(struct coordinator_worker *w)
+{
+    struct proto_request *request = w->registering;
+    w->registering = NULL;
+    w->last_beat_ns = common_clock_ns();
+    if (!request)
+        return;
+    if (!coordinator_worker_active(w)) {
+        proto_request_fail(
+            request, COMMON_UNAVAILABLE,
+            "the coordinator could not reach the worker's edge endpoint, or tell it its layouts", NULL, 0);
+        return;
+    }
+    Banyan__Pb__RegisterReply reply = BANYAN__PB__REGISTER_REPLY__INIT;
+    reply.worker = (uint64_t)w->life << 32 | (w->slot + 1);
+    reply.term = w->cluster->core->term;
+    reply.heartbeat_ns = w->cluster->core->options.heartbeat_ns;
+    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+}
+
+void coordinator_worker_set_state(struct coordinator_worker *w, enum coordinator_worker_state state)
+{
+    struct coordinator_cluster *cluster = w->cluster;
+    assert(transitions[w->state] & (1u << state));
+    bool was = coordinator_worker_active(w);
+    w->state = state;
+    if (was == coordinator_worker_active(w))
+        return;
+    cluster->changes++; // what could be computed a moment ago cannot now, or the other way round
+    if (proto_list_empty(&w->changed))
+        proto_list_push(&cluster->changed, &w->changed);
+    coordinator_turn_mark(&cluster->core->turn, COORDINATOR_PHASE_WORKERS);
+    coordinator_turn_mark(&cluster->core->turn, COORDINATOR_PHASE_SESSIONS);
+}
+
+static void drain_workers(void *arg)
+{
+    struct coordinator_cluster *cluster = arg;
+    while (!proto_list_empty(&cluster->changed)) {
+        struct coordinator_worker *w =
+            proto_list_entry(cluster->changed.next, struct coordinator_worker, changed);
+        proto_list_remove(&w->changed);
+        coordinator_plans_worker_changed(w);
+        if (coordinator_worker_active(w))
+            answer_register(w);
+    }
+}
+
+// ---- visits -------------------------------------------------------------------------------------
+
+// JOINING and linked: it is asked what it holds and told what it should hold, in the phase of sessions.
+static void visit_begin(struct coordinator_worker *w)
+{
+    w->visit++;
+    w->dirty = false;
+    if (proto_list_empty(&w->joining))
+        proto_list_push(&w->cluster->joining, &w->joining);
+    coordinator_turn_mark(&w->cluster->core->turn, COORDINATOR_PHASE_SESSIONS);
+}
+
+static void visit_cancel(struct coordinator_worker *w)
+{
+    w->visit++;
+    proto_list_remove(&w->joining);
+}
+
+struct coordinator_worker *coordinator_workers_take_joining(struct coordinator_cluster *cluster)
+{
+    if (proto_list_empty(&cluster->joining))
+        return NULL;
+    struct coordinator_worker *w =
+        proto_list_entry(cluster->joining.next, struct coordinator_worker, joining);
+    proto_list_remove(&w->joining);
+    return w;
+}
+
+void coordinator_worker_dirty(struct coordinator_worker *w)
+{
+    if (w->state == COORDINATOR_WORKER_JOINING)
+        w->dirty = true;
+}
+
+// ---- the table ----------------------------------------------------------------------------------
+
+static void worker_forget(struct coordinator_worker *w)
+{
+    w->cluster->workers[w->slot] = NULL;
+    proto_list_remove(&w->changed);
+    proto_list_remove(&w->joining);
+    common_timer_free(w->grace);
+    free(w);
+}
+
+// A slot for a new name: a free one, else that of a worker that is gone and that no session needs.
+static uint32_t free_slot(struct coordinator_cluster *cluster)
+{
+    for (uint32_t i = 0; i < cluster->n_workers; i++)
+        if (!cluster->workers[i])
+            return i;
+    if (cluster->n_workers < cluster->core->options.max_workers)
+        return cluster->n_workers++;
+    for (uint32_t i = 0; i < cluster->n_workers; i++) {
+        struct coordinator_worker *w = cluster->workers[i];
+        bool gone = w->state == COORDINATOR_WORKER_LOST || w->state == COORDINATOR_WORKER_ABSENT;
+        if (gone && !w->chunks && !w->members && !w->visitors) {
+            worker_forget(w);
+            return i;
+        }
+    }
+    return UINT32_MAX;
+}
+
+struct coordinator_worker *coordinator_worker_find(const struct coordinator_cluster *cluster,
+                                                   const char *name)
+{
+    for (uint32_t i = 0; i < cluster->n_workers; i++)
+        if (cluster->workers[i] && !strcmp(cluster->workers[i]->name, name))
+            return cluster->workers[i];
+    return NULL;
+}
+
+struct coordinator_worker *coordinator_worker_named(struct coordinator_cluster *cluster, const char *name)
+{
+    struct coordinator_worker *known = coordinator_worker_find(cluster, name);
+    if (known)
+        return known;
+    uint32_t slot = free_slot(cluster);
+    if (slot == UINT32_MAX)
+        return NULL;
+    struct coordinator_worker *w = coordinator_alloc(sizeof(*w));
+    w->cluster = cluster;
+    w->slot = slot;
+    proto_list_init(&w->changed);
+    proto_list_init(&w->joining);
+    snprintf(w->name, sizeof(w->name), "%s", name);
+    cluster->workers[slot] = w;
+    return w;
+}
+
+// Workers of one host with the same kernel and as many threads are the same machine. Who measured itself
+// while its neighbours started was slowed by them, so the best of their measurements counts for all.
+static void even_out(struct coordinator_worker *w)
+{
+    struct coordinator_cluster *cluster = w->cluster;
+    w->speed = w->bandwidth;
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t i = 0; i < cluster->n_workers; i++) {
+            struct coordinator_worker *other = cluster->workers[i];
+            if (!other || !other->life || other->threads != w->threads || strcmp(other->host, w->host) != 0 ||
+                strcmp(other->kernel, w->kernel) != 0)
+                continue;
+            if (pass == 0 && other->bandwidth > w->speed)
+                w->speed = other->bandwidth;
+            else if (pass == 1)
+                other->speed = w->speed;
+        }
+}
+
+void coordinator_worker_member(const struct coordinator_worker *w, struct reduce_member *out)
+{
+    memset(out, 0, sizeof(*out));
+    memcpy(out->name, w->name, sizeof(out->name));
+    memcpy(out->host, w->host, sizeof(out->host));
+    memcpy(out->kernel, w->kernel, sizeof(out->kernel));
+    out->bandwidth = w->speed;
+    out->cores = w->cores;
+}
+
+// ---- calls --------------------------------------------------------------------------------------
+
+struct unmade_call { // that could not be made: it comes back at the end of the turn
+    struct coordinator_completion completion;
+    proto_reply_fn done;
+    void *arg;
+    enum common_code code;
+    char text[COMMON_ERROR_BYTES];
+};
+
+static void call_unmade(void *arg)
+{
+    struct unmade_call *call = arg;
+    struct proto_reply reply = {.code = call->code, .text = call->text};
+    call->done(call->arg, &reply);
+    free(call);
+}
+
+void coordinator_worker_call(struct coordinator_worker *w, uint32_t method, const ProtobufCMessage *body,
+                             proto_reply_fn done, void *arg)
+{
+    struct coordinator_core *core = w->cluster->core;
+    struct proto_call call = {.method = method,
+                              .body = body,
+                              .deadline_ns = common_clock_after(COORDINATOR_CONTROL_NS),
+                              .done = done,
+                              .arg = arg};
+    struct common_error err = {.message = "there is no link to the worker"};
+    enum common_code code = w->channel && !core->stopping ? proto_channel_call(w->channel, &call, NULL, &err)
+                                                          : COMMON_UNAVAILABLE;
+    if (code == COMMON_OK)
+        return;
+    struct unmade_call *unmade = coordinator_alloc(sizeof(*unmade));
+    *unmade = (struct unmade_call){
+        .completion = {.fn = call_unmade, .arg = unmade}, .done = done, .arg = arg, .code = code};
+    snprintf(unmade->text, sizeof(unmade->text), "%s", err.message);
+    coordinator_turn_complete(&core->turn, &unmade->completion);
+}
+
+static void gathered(void *arg, const struct proto_reply *reply)
+{
+    coordinator_gather_finish(arg, reply->code, reply->text);
+}
+
+void coordinator_worker_call_gather(struct coordinator_worker *w, uint32_t method,
+                                    const ProtobufCMessage *body, struct coordinator_gather *gather)
+{
+    coordinator_gather_add(gather);
+    coordinator_worker_call(w, method, body, gathered, gather);
+}
+
+void coordinator_worker_doubt(struct coordinator_worker *w)
+{
+    if (w->cluster->core->stopping)
+        return;
+    if (w->state == COORDINATOR_WORKER_ACTIVE) {
+        common_log_warn("a worker is asked again what it holds worker=%s", w->name);
+        coordinator_worker_set_state(w, COORDINATOR_WORKER_JOINING);
+        visit_begin(w);
+    } else {
+        coordinator_worker_dirty(w);
+    }
+}
+
+// ---- links --------------------------------------------------------------------------------------
+
+static void close_link(struct coordinator_worker *w)
+{
+    struct proto_channel *channel = w->channel;
+    w->channel = NULL; // calls that end now must not start others on it
+    visit_cancel(w);
+    answer_register(w);
+    if (w->grace)
+        common_timer_stop(w->grace);
+    proto_channel_close(channel);
+}
+
+void coordinator_worker_lose(struct coordinator_worker *w, const char *why)
+{
+    if (w->state == COORDINATOR_WORKER_LOST || w->state == COORDINATOR_WORKER_ABSENT)
+        return;
+    common_log_warn("a worker is lost: %s worker=%s chunks=%" PRIu64, why, w->name, w->chunks);
+    coordinator_worker_set_state(w, COORDINATOR_WORKER_LOST);
+    close_link(w);
+}
+
+static void start_grace(struct coordinator_worker *w, uint64_t ns)
+{
+    w->grace_from_ns = common_clock_ns();
+    w->grace_ns = ns;
+    common_timer_start(w->grace, ns, false);
+}
+
+static void grace_over(void *arg)
+{
+    struct coordinator_worker *w = arg;
+    struct coordinator_core *core = w->cluster->core;
+    uint64_t now = common_clock_ns();
+    coordinator_here(core, now); // if it was not, the link had no time to come back
+    uint64_t left = coordinator_presence_patience(&core->presence, w->grace_from_ns, w->grace_ns, now);
+    if (left)
+        common_timer_start(w->grace, left, false);
+    else
+        coordinator_worker_lose(w, "there is no link to its edge endpoint");
+}
+
+static void link_state(void *arg, bool connected)
+{
+    struct coordinator_worker *w = arg;
+    if (w->cluster->core->stopping || !w->channel)
+        return;
+    if (connected) {
+        common_timer_stop(w->grace);
+        if (w->state == COORDINATOR_WORKER_SUSPECT)
+            coordinator_worker_set_state(w, COORDINATOR_WORKER_JOINING);
+        if (w->state == COORDINATOR_WORKER_JOINING)
+            visit_begin(w);
+        return;
+    }
+    if (w->state == COORDINATOR_WORKER_ACTIVE) {
+        coordinator_worker_set_state(w, COORDINATOR_WORKER_SUSPECT);
+        start_grace(w, w->cluster->core->options.grace_ns);
+    } else if (w->state == COORDINATOR_WORKER_JOINING) {
+        visit_cancel(w);
+        start_grace(w, w->cluster->core->options.grace_ns);
+    }
+}
+
+// ---- Register -----------------------------------------------------------------------------------
+
+static bool printable(const char *text, size_t max)
+{
+    size_t len = strlen(text);
+    if (!len || len > max)
+        return false;
+    for (size_t i = 0; i < len; i++)
+        if ((unsigned char)text[i] <= ' ' || text[i] == 0x7f)
+            return false;
+    return true;
+}
+
+static enum common_code check_register(const Banyan__Pb__RegisterRequest *m, uint64_t term,
+                                       struct proto_status *status)
+{
+    if (!printable(m->name, 64) || !printable(m->host, 64) || !printable(m->kernel, 64))
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+                                "name, host and kernel must have 1 to 64 printable characters");
+    if (!printable(m->endpoint, 159) || !printable(m->edge_endpoint, 159))
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+                                "endpoints must have 1 to 159 printable characters");
+    if (strncmp(m->edge_endpoint, "tcp://", 6) && strncmp(m->edge_endpoint, "unix://", 7))
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+                                "the edge endpoint must be a stream endpoint: tcp:// or unix://");
+    if (!m->instance || !m->capacity_bytes || !m->bandwidth)
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+                                "instance, capacity and bandwidth must not be zero");
+    if (strlen(m->engine) > 15 || strlen(m->engine_algorithm) > 32)
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+                                "an engine has at most 15 characters, its algorithm 32");
+    // A term rises by one a start: no honest worker has seen one so much higher.
+    if (m->seen_term > term && m->seen_term - term > TERM_AHEAD_MAX)
+        return proto_status_set(status, COMMON_FAILED_PRECONDITION, "",
+                                "the worker says that it has seen term %" PRIu64
+                                ", and this coordinator is at %" PRIu64
+                                ": that cannot be. Start the worker afresh",
+                                m->seen_term, term);
+    bool collective = m->engine[0] && strcmp(m->engine, COORDINATOR_ENGINE_STREAM) != 0;
+    if (collective && (!printable(m->engine, 15) || !printable(m->engine_algorithm, 32) ||
+                       !printable(m->group, 64) || (m->group_size && m->group_rank >= m->group_size)))
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+                                "an engine comes with an algorithm, a group and a rank below its size");
+    return COMMON_OK;
+}
+
+// A worker that knows a term of ours that we do not has seen another life of this cluster (our store is new,
+// or older): ours must be higher, and durable before anybody hears it. The Register waits for that.
+struct term_raise {
+    struct coordinator_cluster *cluster;
+    struct proto_request *request;
+    uint64_t term;
+};
+
+static void term_stored(void *arg, enum common_code code, const char *text)
+{
+    struct term_raise raise = *(struct term_raise *)arg;
+    struct coordinator_cluster *cluster = raise.cluster;
+    free(arg);
+    if (code != COMMON_OK || cluster->core->stopping) {
+        proto_request_fail(raise.request, COMMON_UNAVAILABLE, code != COMMON_OK ? text : "stopping", NULL, 0);
+        return;
+    }
+    if (raise.term > cluster->core->term) {
+        cluster->core->term = raise.term;
+        common_log_warn("the term was raised above what a worker has seen term=%" PRIu64,
+                        cluster->core->term);
+    }
+    coordinator_handle_register(cluster, raise.request);
+}
+
+static bool raise_term(struct coordinator_cluster *cluster, const struct coordinator_worker *w,
+                       struct proto_request *request, uint64_t seen)
+{
+    if (seen < cluster->core->term || (seen == cluster->core->term && w->life))
+        return false;
+    struct term_raise *raise = coordinator_alloc(sizeof(*raise));
+    struct coordinator_batch *batch = coordinator_batch_new();
+    if (seen + 1 > cluster->core->term_asked) // of several the highest stays
+        cluster->core->term_asked = seen + 1;
+    *raise = (struct term_raise){.cluster = cluster, .request = request, .term = cluster->core->term_asked};
+    coordinator_batch_term(batch, raise->term);
+    coordinator_store_submit(cluster->store, batch, term_stored, raise);
+    return true;
+}
+
+// What it says of its engine; `stream` needs no words.
+static void take_engine(struct coordinator_worker *w, const Banyan__Pb__RegisterRequest *m)
+{
+    bool collective = m->engine[0] && strcmp(m->engine, COORDINATOR_ENGINE_STREAM) != 0;
+    bool same = collective && m->group_size > 0 && strcmp(w->group, m->group) == 0;
+    w->engine_lost = same && w->engine_lost; // a group that is lost stays so
+    snprintf(w->engine, sizeof(w->engine), "%s", collective ? m->engine : "");
+    snprintf(w->algorithm, sizeof(w->algorithm), "%s", collective ? m->engine_algorithm : "");
+    snprintf(w->group, sizeof(w->group), "%s", collective ? m->group : "");
+    w->group_rank = collective ? m->group_rank : 0;
+    w->group_size = collective ? m->group_size : 0;
+}
+
+static enum common_code dial(struct coordinator_worker *w, struct common_error *err)
+{
+    struct coordinator_cluster *cluster = w->cluster;
+    if (!w->grace && common_timer_new(cluster->core->loop, grace_over, w, &w->grace) != COMMON_OK)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory");
+    struct proto_channel_options options = {.name = cluster->core->options.cluster,
+                                            .role = BANYAN__PB__ROLE__ROLE_COORDINATOR,
+                                            .secret = &cluster->core->secret,
+                                            .state = link_state,
+                                            .state_arg = w};
+    return proto_channel_open(cluster->core->loop, w->edge_endpoint, &options, &w->channel, err);
+}
+
+void coordinator_handle_register(void *arg, struct proto_request *request)
+{
+    struct coordinator_cluster *cluster = arg;
+    const Banyan__Pb__RegisterRequest *m = (const void *)proto_request_message(request)->body;
+    struct proto_status status;
+    struct common_error err = {0};
+    if (check_register(m, cluster->core->term, &status) != COMMON_OK) {
+        proto_request_fail_status(request, &status);
+        return;
+    }
+    struct coordinator_worker *w = coordinator_worker_named(cluster, m->name);
+    if (!w) {
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED,
+                           "the coordinator knows as many workers as it may: raise --max-workers", NULL, 0);
+        return;
+    }
+    bool here = w->state == COORDINATOR_WORKER_ACTIVE || w->state == COORDINATOR_WORKER_JOINING;
+    if (here && w->instance != m->instance && proto_channel_connected(w->channel)) {
+        proto_request_fail(request, COMMON_ALREADY_EXISTS,
+                           "another worker with this name is there: choose another --name", NULL, 0);
+        return;
+    }
+    if (raise_term(cluster, w, request, m->seen_term))
+        return; // comes again
+    if (w->state != COORDINATOR_WORKER_ABSENT && w->state != COORDINATOR_WORKER_LOST) {
+        coordinator_worker_set_state(w, COORDINATOR_WORKER_LOST); // its plans name its old process
+        close_link(w);
+    }
+    w->fresh = w->fresh || (w->instance && w->instance != m->instance); // until it has been told its layouts
+    w->instance = m->instance;
+    snprintf(w->host, sizeof(w->host), "%s", m->host);
+    snprintf(w->kernel, sizeof(w->kernel), "%s", m->kernel);
+    snprintf(w->endpoint, sizeof(w->endpoint), "%s", m->endpoint);
+    snprintf(w->edge_endpoint, sizeof(w->edge_endpoint), "%s", m->edge_endpoint);
+    w->capacity_bytes = m->capacity_bytes;
+    w->bandwidth = m->bandwidth;
+    w->threads = m->threads ? m->threads : 1;
+    w->cores = m->cores ? m->cores : w->threads;
+    char group[sizeof(w->group)];
+    memcpy(group, w->group, sizeof(group));
+    take_engine(w, m);
+    coordinator_plans_engine_changed(cluster, group); // the group that it leaves is not whole any more
+    even_out(w);
+    w->last_beat_ns = common_clock_ns();
+    w->promised_bytes = 0;
+    w->life = ++cluster->lives;
+    enum common_code code = dial(w, &err);
+    if (code != COMMON_OK) {
+        proto_request_fail(request, code, err.message, NULL, 0);
+        return;
+    }
+    coordinator_worker_set_state(w, COORDINATOR_WORKER_JOINING);
+    common_log_info("a worker registers worker=%s host=%s edge=%s capacity=%" PRIu64 " bandwidth=%" PRIu64
+                    " kernel=%s engine=%s group=%s",
+                    w->name, w->host, w->edge_endpoint, w->capacity_bytes, w->bandwidth, w->kernel,
+                    w->engine[0] ? w->engine : COORDINATOR_ENGINE_STREAM, w->group);
+    w->registering = request;
+    start_grace(w, DIAL_NS);
+}
+
+// ---- Heartbeat ----------------------------------------------------------------------------------
+
+void coordinator_handle_heartbeat(void *arg, struct proto_request *request)
+{
+    struct coordinator_cluster *cluster = arg;
+    const Banyan__Pb__HeartbeatRequest *m = (const void *)proto_request_message(request)->body;
+    uint64_t slot = (m->worker & UINT32_MAX) - 1;
+    struct coordinator_worker *w = slot < cluster->n_workers ? cluster->workers[slot] : NULL;
+    if (!w || w->life != m->worker >> 32 || w->state == COORDINATOR_WORKER_LOST ||
+        w->state == COORDINATOR_WORKER_ABSENT) {
+        proto_request_fail(request, COMMON_NOT_FOUND,
+                           "the coordinator does not know this worker (any more): register again", NULL, 0);
+        return;
+    }
+    // Promises are kept as memory is taken; those that nobody takes up fade within a minute or so.
+    uint64_t grown = m->used_bytes > w->used_bytes ? m->used_bytes - w->used_bytes : 0;
+    w->promised_bytes -= grown < w->promised_bytes ? grown : w->promised_bytes;
+    w->promised_bytes -= w->promised_bytes / 64;
+    w->used_bytes = m->used_bytes;
+    w->reported_chunks = m->chunks;
+    w->steps = m->steps;
+    w->last_compute_ns = m->last_compute_ns;
+    w->last_beat_ns = common_clock_ns();
+    if (m->engine_lost)
+        coordinator_engine_lose(w, "it says so");
+    Banyan__Pb__HeartbeatReply reply = BANYAN__PB__HEARTBEAT_REPLY__INIT;
+    reply.term = cluster->core->term;
+    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+}
+
+void coordinator_workers_tick(struct coordinator_cluster *cluster, uint64_t now_ns)
+{
+    const struct coordinator_core *core = cluster->core;
+    const uint64_t patience_ns =
+        COORDINATOR_BEATS_MISSED * core->options.heartbeat_ns + core->options.heartbeat_ns / 2;
+    for (uint32_t i = 0; i < cluster->n_workers; i++) {
+        struct coordinator_worker *w = cluster->workers[i];
+        if (w && !w->registering &&
+            !coordinator_presence_patience(&core->presence, w->last_beat_ns, patience_ns, now_ns))
+            coordinator_worker_lose(w, "three heartbeats were missed");
+    }
+}
+
+void coordinator_workers_init(struct coordinator_cluster *cluster)
+{
+    proto_list_init(&cluster->changed);
+    proto_list_init(&cluster->joining);
+    coordinator_turn_set(&cluster->core->turn, COORDINATOR_PHASE_WORKERS, drain_workers, cluster);
+}
+
+void coordinator_workers_close(struct coordinator_cluster *cluster)
+{
+    for (uint32_t i = 0; i < cluster->n_workers; i++)
+        if (cluster->workers[i])
+            close_link(cluster->workers[i]);
+}
+
+void coordinator_workers_free(struct coordinator_cluster *cluster)
+{
+    for (uint32_t i = 0; i < cluster->n_workers; i++)
+        if (cluster->workers[i])
+            worker_forget(cluster->workers[i]);
+    cluster->n_workers = 0;
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans: a plan is a tree over a set of members, shared by all sessions that live on exactly that set.
+//
+//   INSTALLING ──all members answered──▶ READY ──a member went, or is idle──▶ RETIRED ──nothing refers to it──▶ (freed)
+//        │                                                                       ▲
+//        └──────────────a member went, or refused────────────────────────────────┘
+#ifndef COORDINATOR_PLANS_H
+#define COORDINATOR_PLANS_H
+
+#include "coordinator/cluster/cluster.h"
+#include "proto/status.h"
+#include "reduce/plan.h"
+
+#define COORDINATOR_ENGINE_STREAM "stream"
+
+struct coordinator_queue;
+
+enum coordinator_plan_state {
+    COORDINATOR_PLAN_INSTALLING,
+    COORDINATOR_PLAN_READY,
+    COORDINATOR_PLAN_RETIRED,
+    COORDINATOR_PLAN_STATES
+};
+
+struct coordinator_plan {
+    struct coordinator_plan *next; // in cluster.plans
+    struct coordinator_cluster *cluster;
+    enum coordinator_plan_state state;
+    uint64_t id, epoch, digest;
+    char engine[16], group[65];          // group: whose collectives it uses, "" with stream
+    struct coordinator_worker **workers; // [n] by rank; 0 is the root
+    uint32_t n;
+    struct reduce_plan *tree;
+    char why[288];                   // tree and engine in words
+    struct reduce_member *members;   // as given to the planner: tree->nodes[].member is an index
+    uint32_t refs;                   // sessions
+    uint64_t idle_since_ns;          // refs fell to 0
+    uint32_t in_flight;              // frames, and the installation
+    struct coordinator_queue *queue; // of the room of steps; the plan lives as long
+    bool told;                       // its members have been sent what its state demands
+    struct proto_list dirty;         // in cluster.plans_dirty
+    struct proto_list changed;       // in cluster.plans_changed
+};
+
+// The plan over exactly these workers, all of them ACTIVE: an existing one or a new one, which is being
+// installed. Takes a reference. NULL with the reason: too many plans, or no tree.
+struct coordinator_plan *coordinator_plan_get(struct coordinator_cluster *cluster,
+                                              struct coordinator_worker *const *workers, uint32_t n,
+                                              struct proto_status *status);
+void coordinator_plan_release(struct coordinator_plan *plan);
+
+uint32_t coordinator_plan_rank(const struct coordinator_plan *plan,
+                               const struct coordinator_worker *w); // UINT32_MAX: no member
+
+// No step may go this way any more; those that wait for it are sent another way.
+void coordinator_plan_retire(struct coordinator_plan *plan);
+
+// A frame (or the installation) came back: in_flight falls.
+void coordinator_plan_landed(struct coordinator_plan *plan);
+
+// The queue is being freed.
+void coordinator_plan_queue_gone(struct coordinator_plan *plan);
+
+// The next plan that has become READY or RETIRED; NULL: none is left.
+struct coordinator_plan *coordinator_plans_take_changed(struct coordinator_cluster *cluster);
+
+void coordinator_plans_worker_changed(struct coordinator_worker *w);
+// Retires plans whose engine is not the one that they would get now, where their members are of that group.
+void coordinator_plans_engine_changed(struct coordinator_cluster *cluster, const char *group);
+void coordinator_plans_tick(struct coordinator_cluster *cluster, uint64_t now_ns); // drops what nobody uses
+void coordinator_plans_drain(struct coordinator_cluster *cluster);
+void coordinator_plans_free(struct coordinator_cluster *cluster);
+
+// The only way to alter a state; a transition that the diagram lacks is our bug.
+void coordinator_plan_set_state(struct coordinator_plan *plan, enum coordinator_plan_state state);
+
+#endif

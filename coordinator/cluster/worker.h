@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// A worker, as the coordinator knows it.
+//
+//             Register (also after LOST, also with another instance)
+//   ABSENT ───────────────▶ JOINING ──inventory reconciled──▶ ACTIVE
+//      ▲                    │  ▲  ▲                             │ │
+//      │      link broken,  │  │  └──────── in doubt ───────────┘ │
+//      │      beats missed  │  │ link is back                     │ link broken
+//      │                    ▼  │                                  ▼
+//      └──no chunk left── LOST ◀──grace over, beats missed── SUSPECT
+//
+// ABSENT is a slot that a name has but no process: known from the store. Only ACTIVE workers are sent steps
+// and given chunks.
+#ifndef COORDINATOR_WORKER_H
+#define COORDINATOR_WORKER_H
+
+#include "coordinator/cluster/cluster.h"
+#include "proto/rpc.h"
+
+enum coordinator_worker_state {
+    COORDINATOR_WORKER_ABSENT,
+    COORDINATOR_WORKER_JOINING,
+    COORDINATOR_WORKER_ACTIVE,
+    COORDINATOR_WORKER_SUSPECT,
+    COORDINATOR_WORKER_LOST,
+    COORDINATOR_WORKER_STATES
+};
+
+struct coordinator_worker {
+    struct coordinator_cluster *cluster;
+    uint32_t slot; // index in cluster.workers
+    uint32_t life; // number of its Register, 0: none in this life. (life << 32 | slot + 1) is the id that it
+                   // is told
+    enum coordinator_worker_state state;
+    char name[65], host[65], kernel[65], endpoint[160], edge_endpoint[160];
+    char engine[16], algorithm[33], group[65]; // offered beside stream; "" where there is none
+    uint32_t group_rank, group_size;
+    bool engine_lost;         // it said, or showed, that its engine has failed
+    uint64_t instance;        // of the process; 0: never seen
+    uint64_t stored_instance; // the one that the store knows; 0: none
+    bool fresh; // another instance than the one that the store knows: what that one held is gone
+    uint64_t capacity_bytes, used_bytes, bandwidth, steps, last_compute_ns, reported_chunks;
+    uint64_t speed; // the bandwidth that placement counts with: the best of its kind on its host
+    uint32_t threads, cores;
+    uint64_t promised_bytes;     // memory given out since, not yet seen in used_bytes
+    uint64_t chunks, load_bytes; // in sessions' layouts
+    uint32_t members;            // sessions that count it as a member
+    uint64_t last_beat_ns;
+    struct proto_channel *channel;      // to its edge endpoint; NULL unless JOINING, ACTIVE or SUSPECT
+    struct common_timer *grace;         // runs while its link is down
+    uint64_t grace_from_ns, grace_ns;   // since when it runs, and for how long
+    struct proto_request *registering;  // its Register, answered when it is ACTIVE, or will not be
+    struct proto_list changed, joining; // in the lists of the room
+    // Reconciling (the room of sessions asks and tells): a visit is one try to make it ACTIVE.
+    uint32_t visit;    // rises when a visit begins, and when it has come to nothing
+    uint32_t visitors; // visits whose answers are still to come: the record stays
+    bool dirty;        // a layout has changed since it was told: tell all again before it is ACTIVE
+};
+
+static inline bool coordinator_worker_active(const struct coordinator_worker *w)
+{
+    return w->state == COORDINATOR_WORKER_ACTIVE;
+}
+
+#endif

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every room of the coordinator may use: the loop, the options, the term, the turn. A room is a folder with
+// a struct of its own inside struct coordinator (state.h); it knows the rooms below it by pointers, and none
+// above it.
+//
+//   steps ──▶ sessions ──▶ cluster ──▶ store        each ──▶ core, turn
+#ifndef COORDINATOR_CORE_H
+#define COORDINATOR_CORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "common/loop.h"
+#include "common/secret.h"
+#include "coordinator/coordinator.h"
+#include "coordinator/presence.h"
+#include "coordinator/turn.h"
+
+struct coordinator_core {
+    struct common_loop *loop;
+    struct coordinator_options options; // strings owned
+    struct common_secret secret;
+    uint64_t term, started_ns;
+    uint64_t term_asked; // the highest that the store was asked to keep; not above `term` when none is
+    bool stopping;       // nothing new is begun
+    struct coordinator_turn turn;
+    struct coordinator_presence presence;
+    void *scratch; // memory to build replies in
+    size_t scratch_bytes;
+};
+
+// The process runs now: says so to `presence`, and to the log when it was away. To be called before anybody
+// is judged by silence.
+void coordinator_here(struct coordinator_core *core, uint64_t now_ns);
+
+// Room to build one message in: valid until the next call, grows only. NULL: out of memory.
+static inline void *coordinator_scratch(struct coordinator_core *core, size_t bytes)
+{
+    if (bytes > core->scratch_bytes) {
+        void *scratch = realloc(core->scratch, bytes);
+        if (!scratch)
+            return NULL;
+        core->scratch = scratch;
+        core->scratch_bytes = bytes;
+    }
+    return core->scratch;
+}
+
+// Objects of fixed size that our own operations need. What a peer sizes is checked and may fail; these abort
+// when memory is gone.
+static inline void *coordinator_alloc(size_t bytes)
+{
+    void *p = calloc(1, bytes);
+    if (!p)
+        abort();
+    return p;
+}
+
+#endif

@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/service.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "coordinator/cluster/membership.h"
+#include "coordinator/cluster/plan.h"
+#include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/recovery.h"
+#include "coordinator/sessions/spec.h"
+#include "coordinator/sessions/table.h"
+#include "coordinator/state.h"
+#include "coordinator/store/store.h"
+
+#define LAYER_RANGES_MAX 64
+#define RANGES_TOTAL     4096 // of one answer: a header has room for them
+#define MEMBERS_MAX      1024
+#define LIST_MAX         256
+#define LIST_BYTES       (256 * 1024) // of a page
+
+// By id, or by name where the id is 0.
+static struct coordinator_session *session_wanted(struct coordinator *c, struct proto_request *request,
+                                                  uint64_t id, const char *name)
+{
+    struct coordinator_session *s = id        ? coordinator_session_find(&c->sessions, id)
+                                    : name[0] ? coordinator_session_named(&c->sessions, name)
+                                              : NULL;
+    struct proto_status status;
+    if (s)
+        return s;
+    if (!id && name[0])
+        proto_status_set(&status, COMMON_NOT_FOUND, "", "there is no session with the name %.100s", name);
+    else
+        coordinator_session_unknown(id, &status);
+    proto_request_fail_status(request, &status);
+    return NULL;
+}
+
+// ---- create -------------------------------------------------------------------------------------
+
+struct creation {
+    struct proto_request *request;
+    struct coordinator_session *s;
+};
+
+static void created(void *arg, enum common_code code, const char *text)
+{
+    struct creation *k = arg;
+    if (code != COMMON_OK) {
+        proto_request_fail(k->request, code, text, NULL, 0);
+        coordinator_session_destroy(k->s);
+    } else {
+        coordinator_session_enter(k->s);
+        Banyan__Pb__SessionCreateReply m = BANYAN__PB__SESSION_CREATE_REPLY__INIT;
+        m.session = k->s->id;
+        m.incarnation = k->s->incarnation;
+        proto_request_reply(k->request, &m.base, NULL, 0, NULL, NULL);
+    }
+    free(k);
+}
+
+void coordinator_handle_session_create(void *arg, struct proto_request *request)
+{
+    struct coordinator *c = arg;
+    const Banyan__Pb__SessionCreateRequest *m = (const void *)proto_request_message(request)->body;
+    struct proto_status status;
+    struct coordinator_session *s = NULL;
+    if (!m->spec) {
+        proto_request_fail(request, COMMON_INVALID_ARGUMENT, "the specification is missing", NULL, 0);
+        return;
+    }
+    Banyan__Pb__Spec *spec = coordinator_spec_copy(m->spec);
+    enum common_code code = coordinator_name_check(m->name, &status);
+    if (code == COMMON_OK)
+        code = coordinator_spec_check(spec, &status);
+    if (code == COMMON_OK)
+        code = coordinator_session_new(&c->sessions, m->name, spec, &s, &status);
+    if (code != COMMON_OK) {
+        banyan__pb__spec__free_unpacked(spec, NULL);
+        proto_request_fail_status(request, &status);
+        return;
+    }
+    struct creation *k = coordinator_alloc(sizeof(*k));
+    *k = (struct creation){.request = request, .s = s};
+    struct coordinator_batch *batch = coordinator_batch_new();
+    coordinator_batch_whole_session(batch, s);
+    coordinator_store_submit(c->store, batch, created, k);
+}
+
+// ---- info ---------------------------------------------------------------------------------------
+
+// Memory of one SessionInfoReply, laid out behind each other in one block.
+struct info {
+    Banyan__Pb__SessionInfoReply m;
+    void *block;
+};
+
+static bool fill_layers(struct info *out, const struct coordinator_session *s)
+{
+    uint32_t layers = s->spec->layers, total = 0, left = RANGES_TOTAL;
+    for (uint32_t l = 0; l < layers; l++)
+        total += s->layers[l].n < LAYER_RANGES_MAX ? s->layers[l].n : LAYER_RANGES_MAX;
+    struct block {
+        Banyan__Pb__LayerInfo *layers, **layer_pointers;
+        Banyan__Pb__Range *ranges, **range_pointers;
+    } at;
+    size_t bytes =
+        layers * (sizeof(*at.layers) + sizeof(void *)) + total * (sizeof(*at.ranges) + sizeof(void *));
+    uint8_t *block = calloc(1, bytes);
+    if (!block)
+        return false;
+    at.layers = (void *)block;
+    at.ranges = (void *)(at.layers + layers);
+    at.layer_pointers = (void *)(at.ranges + total);
+    at.range_pointers = (void *)(at.layer_pointers + layers);
+    for (uint32_t l = 0; l < layers; l++) {
+        const struct coordinator_rangeset *set = &s->layers[l];
+        uint32_t n = set->n < LAYER_RANGES_MAX ? set->n : LAYER_RANGES_MAX;
+        n = n < left ? n : left; // the length is always said; of very many ranges the first ones are
+        left -= n;
+        at.layers[l] = (Banyan__Pb__LayerInfo)BANYAN__PB__LAYER_INFO__INIT;
+        at.layers[l].length = coordinator_rangeset_length(set);
+        at.layers[l].n_committed = n;
+        at.layers[l].committed = at.range_pointers;
+        for (uint32_t i = 0; i < n; i++) {
+            *at.ranges = (Banyan__Pb__Range)BANYAN__PB__RANGE__INIT;
+            at.ranges->first = set->ranges[i].first;
+            at.ranges->count = set->ranges[i].count;
+            *at.range_pointers++ = at.ranges++;
+        }
+        at.layer_pointers[l] = &at.layers[l];
+    }
+    out->block = block;
+    out->m.n_layers = layers;
+    out->m.layers = at.layer_pointers;
+    return true;
+}
+
+static void fill_info(struct info *out, struct coordinator_session *s)
+{
+    uint64_t now = common_clock_ns(), row = coordinator_session_row_bytes(s->spec);
+    out->block = NULL;
+    out->m = (Banyan__Pb__SessionInfoReply)BANYAN__PB__SESSION_INFO_REPLY__INIT;
+    out->m.session = s->id;
+    out->m.name = (char *)s->name;
+    out->m.spec = s->spec;
+    out->m.incarnation = s->incarnation;
+    out->m.epoch = s->layout.epoch;
+    out->m.chunks = s->layout.n;
+    for (uint32_t l = 0; l < s->spec->layers; l++)
+        out->m.bytes += coordinator_rangeset_count(&s->layers[l]) * row;
+    out->m.length = coordinator_session_length(s);
+    out->m.state = (char *)coordinator_session_state_text(s);
+    out->m.steps = s->steps;
+    out->m.idle_ns = now > s->last_used_ns ? now - s->last_used_ns : 0;
+}
+
+static char **member_names(const struct coordinator_session *s, size_t *n)
+{
+    char **names = coordinator_alloc((s->n_members + 1) * sizeof(*names));
+    *n = s->n_members < MEMBERS_MAX ? s->n_members : MEMBERS_MAX;
+    for (size_t i = 0; i < *n; i++)
+        names[i] = s->members[i]->name;
+    return names;
+}
+
+static void answer_info(struct proto_request *request, struct coordinator_session *s)
+{
+    struct info info;
+    fill_info(&info, s);
+    info.m.members = member_names(s, &info.m.n_members);
+    if (fill_layers(&info, s))
+        proto_request_reply(request, &info.m.base, NULL, 0, NULL, NULL);
+    else
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "the coordinator is out of memory", NULL, 0);
+    free(info.m.members);
+    free(info.block);
+}
+
+void coordinator_handle_session_info(void *arg, struct proto_request *request)
+{
+    const Banyan__Pb__SessionInfoRequest *m = (const void *)proto_request_message(request)->body;
+    struct coordinator_session *s = session_wanted(arg, request, m->session, m->name);
+    if (s && !coordinator_park(s, request, coordinator_handle_session_info, arg))
+        answer_info(request, s);
+}
+
+void coordinator_handle_session_open(void *arg, struct proto_request *request)
+{
+    const Banyan__Pb__SessionOpenRequest *m = (const void *)proto_request_message(request)->body;
+    struct coordinator_session *s = session_wanted(arg, request, m->session, m->name);
+    if (!s || coordinator_park(s, request, coordinator_handle_session_open, arg))
+        return;
+    s->last_used_ns = common_clock_ns();
+    answer_info(request, s);
+}
+
+void coordinator_handle_session_close(void *arg, struct proto_request *request)
+{
+    const Banyan__Pb__SessionCloseRequest *m = (const void *)proto_request_message(request)->body;
+    struct coordinator_session *s = session_wanted(arg, request, m->session, "");
+    if (!s)
+        return;
+    s->last_used_ns = common_clock_ns();
+    Banyan__Pb__SessionCloseReply reply = BANYAN__PB__SESSION_CLOSE_REPLY__INIT;
+    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+}
+
+// Pages in the order of slots: a session that lives through the listing is in it once, others may be missed.
+void coordinator_handle_session_list(void *arg, struct proto_request *request)
+{
+    struct coordinator *c = arg;
+    const Banyan__Pb__SessionListRequest *m = (const void *)proto_request_message(request)->body;
+    uint32_t limit = m->limit && m->limit < LIST_MAX ? m->limit : LIST_MAX, n = 0;
+    struct info *infos = coordinator_alloc(limit * sizeof(*infos));
+    Banyan__Pb__SessionInfoReply **pointers = coordinator_alloc(limit * sizeof(*pointers));
+    Banyan__Pb__SessionListReply reply = BANYAN__PB__SESSION_LIST_REPLY__INIT;
+    size_t bytes = 0;
+    for (uint64_t slot = m->after & UINT32_MAX; slot < c->sessions.n_slots; slot++) {
+        struct coordinator_session *s = c->sessions.slots[slot];
+        if (!s || s->state == COORDINATOR_SESSION_CREATING)
+            continue;
+        if (n == limit || bytes > LIST_BYTES) {
+            reply.next = infos[n - 1].m.session;
+            break;
+        }
+        fill_info(&infos[n], s);
+        infos[n].m.members = member_names(s, &infos[n].m.n_members);
+        bytes += banyan__pb__session_info_reply__get_packed_size(&infos[n].m);
+        pointers[n] = &infos[n].m;
+        n++;
+    }
+    reply.n_sessions = n;
+    reply.sessions = pointers;
+    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+    for (uint32_t i = 0; i < n; i++)
+        free(infos[i].m.members);
+    free(infos);
+    free(pointers);
+}
+
+// ---- plan ---------------------------------------------------------------------------------------
+
+// Tokens of a chunk: committed in the layer that has most of them.
+static uint64_t chunk_tokens(const struct coordinator_session *s, const struct coordinator_chunk *chunk)
+{
+    uint64_t first = (uint64_t)chunk->index * s->layout.chunk_tokens, end = coordinator_session_end(s);
+    uint64_t tokens = end > first ? end - first : 0;
+    return tokens < s->layout.chunk_tokens ? tokens : s->layout.chunk_tokens;
+}
+
+void coordinator_handle_session_plan(void *arg, struct proto_request *request)
+{
+    const Banyan__Pb__SessionPlanRequest *m = (const void *)proto_request_message(request)->body;
+    struct coordinator_session *s = session_wanted(arg, request, m->session, "");
+    struct proto_status status;
+    if (!s || coordinator_park(s, request, coordinator_handle_session_plan, arg))
+        return;
+    if (!s->n_members) {
+        proto_request_fail(request, COMMON_FAILED_PRECONDITION,
+                           "the session has no tokens yet, so it lives on no worker: append or attach first",
+                           NULL, 0);
+        return;
+    }
+    const struct coordinator_plan *plan = coordinator_session_plan(s, &status);
+    if (!plan) {
+        proto_request_fail_status(request, &status);
+        return;
+    }
+    Banyan__Pb__PlanNode *nodes = coordinator_alloc(plan->n * sizeof(*nodes)),
+                         **pointers = coordinator_alloc(plan->n * sizeof(*pointers));
+    uint64_t *bytes = coordinator_alloc(plan->n * sizeof(*bytes));
+    for (uint32_t r = 0; r < plan->n; r++) {
+        nodes[r] = (Banyan__Pb__PlanNode)BANYAN__PB__PLAN_NODE__INIT;
+        nodes[r].rank = r;
+        nodes[r].parent = plan->tree->nodes[r].parent;
+        nodes[r].worker = plan->workers[r]->name;
+        nodes[r].host = plan->workers[r]->host;
+        pointers[r] = &nodes[r];
+    }
+    for (uint32_t i = 0; i < s->layout.n; i++) {
+        const struct coordinator_chunk *chunk = &s->layout.chunks[i];
+        uint32_t r = chunk->lost ? UINT32_MAX : coordinator_plan_rank(plan, chunk->holder);
+        if (r == UINT32_MAX)
+            continue;
+        nodes[r].chunks++;
+        nodes[r].tokens += chunk_tokens(s, chunk);
+        bytes[r] = nodes[r].tokens * coordinator_session_row_bytes(s->spec);
+    }
+    struct reduce_cost cost;
+    reduce_cost_default(&cost, s->spec->q_heads, s->spec->k_dim, s->spec->v_dim, 1);
+    Banyan__Pb__SessionPlanReply reply = BANYAN__PB__SESSION_PLAN_REPLY__INIT;
+    reply.plan = plan->id;
+    reply.epoch = s->layout.epoch;
+    reply.engine = (char *)plan->engine;
+    reply.digest = plan->digest;
+    reply.n_nodes = plan->n;
+    reply.nodes = pointers;
+    reply.predicted_us = reduce_plan_predict(plan->tree, plan->members, &cost, bytes) / 1000.0;
+    reply.why = (char *)plan->why;
+    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+    free(nodes);
+    free(pointers);
+    free(bytes);
+}
+
+// ---- cluster ------------------------------------------------------------------------------------
+
+static void fill_worker(Banyan__Pb__WorkerInfo *m, const struct coordinator_worker *w, uint64_t now)
+{
+    *m = (Banyan__Pb__WorkerInfo)BANYAN__PB__WORKER_INFO__INIT;
+    m->name = (char *)w->name;
+    m->host = (char *)w->host;
+    m->endpoint = (char *)w->endpoint;
+    m->state = (char *)coordinator_worker_state_name(
+        w->state == COORDINATOR_WORKER_ABSENT ? COORDINATOR_WORKER_LOST : w->state);
+    m->capacity_bytes = w->capacity_bytes;
+    m->used_bytes = w->used_bytes;
+    m->bandwidth = w->bandwidth;
+    m->kernel = (char *)w->kernel;
+    m->chunks = w->chunks;
+    m->steps = w->steps;
+    m->heartbeat_age_ns = w->last_beat_ns && now > w->last_beat_ns ? now - w->last_beat_ns : 0;
+    m->last_compute_ns = w->last_compute_ns;
+    m->threads = w->threads;
+    m->engine = (char *)(w->engine[0] ? w->engine : COORDINATOR_ENGINE_STREAM);
+}
+
+void coordinator_handle_cluster_info(void *arg, struct proto_request *request)
+{
+    struct coordinator *c = arg;
+    uint64_t now = common_clock_ns();
+    Banyan__Pb__WorkerInfo *workers = coordinator_alloc((c->cluster.n_workers + 1) * sizeof(*workers));
+    Banyan__Pb__WorkerInfo **pointers = coordinator_alloc((c->cluster.n_workers + 1) * sizeof(*pointers));
+    uint32_t n = 0, *at = coordinator_alloc((c->cluster.n_workers + 1) * sizeof(*at));
+    Banyan__Pb__ClusterInfoReply m = BANYAN__PB__CLUSTER_INFO_REPLY__INIT;
+    for (uint32_t i = 0; i < c->cluster.n_workers; i++) {
+        if (!c->cluster.workers[i])
+            continue;
+        at[i] = n;
+        fill_worker(&workers[n], c->cluster.workers[i], now);
+        pointers[n] = &workers[n];
+        n++;
+    }
+    for (uint32_t i = 0; i < c->sessions.n_slots; i++) {
+        const struct coordinator_session *s = c->sessions.slots[i];
+        for (uint32_t k = 0; s && k < s->layout.n; k++) {
+            uint64_t first = (uint64_t)s->layout.chunks[k].index * s->layout.chunk_tokens;
+            uint64_t length = coordinator_session_layer_length(s, 0),
+                     tokens = length > first ? length - first : 0;
+            workers[at[s->layout.chunks[k].holder->slot]].tokens +=
+                tokens < s->layout.chunk_tokens ? tokens : s->layout.chunk_tokens;
+        }
+        m.chunks += s ? s->layout.n : 0;
+    }
+    struct proto_server_stats stats;
+    proto_server_stats(c->server, &stats);
+    uint64_t daemons = 0;
+    for (uint32_t i = 0; i < c->cluster.n_workers; i++)
+        daemons += c->cluster.workers[i] && c->cluster.workers[i]->channel;
+    m.version = BANYAN_VERSION;
+    m.cluster = (char *)c->core.options.cluster;
+    m.term = c->core.term;
+    m.uptime_ns = now - c->core.started_ns;
+    m.sessions = c->sessions.n;
+    m.steps = c->steps.count_steps;
+    m.frames = c->steps.count_frames;
+    m.n_workers = n;
+    m.workers = pointers;
+    m.clients =
+        stats.links > daemons ? stats.links - daemons : 0; // links of streams; nng's pipes are not counted
+    proto_request_reply(request, &m.base, NULL, 0, NULL, NULL);
+    free(workers);
+    free(pointers);
+    free(at);
+}
+
+void coordinator_handle_health(void *arg, struct proto_request *request)
+{
+    struct coordinator *c = arg;
+    Banyan__Pb__HealthCheckReply m = BANYAN__PB__HEALTH_CHECK_REPLY__INIT;
+    m.serving = !c->core.stopping;
+    m.version = BANYAN_VERSION;
+    m.term = c->core.term;
+    m.uptime_ns = common_clock_ns() - c->core.started_ns;
+    proto_request_reply(request, &m.base, NULL, 0, NULL, NULL);
+}

@@ -1,0 +1,495 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/sessions/attach.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "coordinator/cluster/membership.h"
+#include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/placing.h"
+#include "coordinator/sessions/recovery.h"
+#include "coordinator/sessions/table.h"
+#include "coordinator/store/store.h"
+#include "proto/ticket.h"
+
+// What open and commit demand of their range.
+static enum common_code check_range(const struct coordinator_sessions *sessions, uint64_t id, uint64_t first,
+                                    uint64_t count, struct coordinator_session **out,
+                                    struct proto_status *status)
+{
+    struct coordinator_session *s = coordinator_session_find(sessions, id);
+    uint64_t most = sessions->core->options.max_session_tokens;
+    if (!s)
+        return coordinator_session_unknown(id, status);
+    uint64_t ct = s->layout.chunk_tokens;
+    if (!count)
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "", "the range is empty");
+    if (first >= most || count > most - first)
+        return proto_status_set(status, COMMON_OUT_OF_RANGE, "LIMIT",
+                                "the range ends past the limit of %" PRIu64 " tokens a session", most);
+    if ((first + count - 1) / ct - first / ct + 1 > COORDINATOR_ATTACH_CHUNKS)
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "LIMIT",
+                                "the range spans more than %d chunks of %" PRIu64 " tokens: cut it",
+                                COORDINATOR_ATTACH_CHUNKS, ct);
+    *out = s;
+    return COMMON_OK;
+}
+
+// ---- open ---------------------------------------------------------------------------------------
+
+struct opening {
+    struct coordinator_sessions *sessions;
+    struct proto_request *request;
+    uint64_t first, count;
+};
+
+static void answer_open(struct opening *o, struct coordinator_session *s)
+{
+    struct coordinator_sessions *sessions = o->sessions;
+    uint64_t ct = s->layout.chunk_tokens, from = o->first / ct, n = (o->first + o->count - 1) / ct - from + 1;
+    struct {
+        Banyan__Pb__AttachChunk chunks[COORDINATOR_ATTACH_CHUNKS], *chunk_pointers[COORDINATOR_ATTACH_CHUNKS];
+        Banyan__Pb__AttachWorker workers[COORDINATOR_ATTACH_CHUNKS],
+            *worker_pointers[COORDINATOR_ATTACH_CHUNKS];
+        struct coordinator_worker *named[COORDINATOR_ATTACH_CHUNKS];
+        uint32_t indices[COORDINATOR_ATTACH_CHUNKS];
+        uint8_t ticket[PROTO_TICKET_MAX];
+    } *room = coordinator_alloc(sizeof(*room));
+    Banyan__Pb__AttachOpenReply m = BANYAN__PB__ATTACH_OPEN_REPLY__INIT;
+    struct proto_ticket ticket = {.session = s->id,
+                                  .incarnation = s->incarnation,
+                                  .term = sessions->core->term,
+                                  .first = o->first,
+                                  .count = o->count,
+                                  .expires_wall_ns =
+                                      common_clock_wall_ns() + sessions->core->options.ticket_ns};
+    for (uint64_t i = 0; i < n; i++) {
+        const struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, from + i);
+        uint32_t w = 0;
+        while (w < m.n_workers && room->named[w] != chunk->holder)
+            w++;
+        if (w == m.n_workers) {
+            room->named[w] = chunk->holder;
+            room->workers[w] = (Banyan__Pb__AttachWorker)BANYAN__PB__ATTACH_WORKER__INIT;
+            room->workers[w].name = chunk->holder->name;
+            room->workers[w].endpoint = chunk->holder->endpoint;
+            room->worker_pointers[m.n_workers++] = &room->workers[w];
+        }
+        room->indices[i] = w;
+        room->chunks[i] = (Banyan__Pb__AttachChunk)BANYAN__PB__ATTACH_CHUNK__INIT;
+        room->chunks[i].chunk = chunk->id;
+        room->chunks[i].first = (from + i) * ct;
+        room->chunks[i].n_holders = 1;
+        room->chunks[i].holders = &room->indices[i];
+        room->chunk_pointers[i] = &room->chunks[i];
+    }
+    m.ticket.data = room->ticket;
+    m.ticket.len = proto_ticket_make(&sessions->core->secret, &ticket, room->ticket);
+    m.expires_wall_ns = ticket.expires_wall_ns;
+    m.n_chunks = n;
+    m.chunks = room->chunk_pointers;
+    m.workers = room->worker_pointers;
+    m.incarnation = s->incarnation;
+    s->last_used_ns = common_clock_ns();
+    s->ticket_until_ns = s->last_used_ns + sessions->core->options.ticket_ns;
+    proto_request_reply(o->request, &m.base, NULL, 0, NULL, NULL);
+    free(room);
+}
+
+static void open_placed(void *arg, struct coordinator_session *s, const struct proto_status *failure)
+{
+    struct opening *o = arg;
+    struct proto_status status;
+    // What was to be placed is; a chunk with rows whose holder is away has kept its place.
+    if (!failure && coordinator_session_missing(s, o->first, o->count, 0, &status) != COMMON_OK)
+        failure = &status;
+    if (failure)
+        proto_request_fail_status(o->request, failure);
+    else
+        answer_open(o, s);
+    free(o);
+}
+
+void coordinator_handle_attach_open(void *arg, struct proto_request *request)
+{
+    struct coordinator_sessions *sessions = arg;
+    const Banyan__Pb__AttachOpenRequest *m = (const void *)proto_request_message(request)->body;
+    struct coordinator_session *s;
+    struct proto_status status;
+    if (check_range(sessions, m->session, m->first, m->count, &s, &status) != COMMON_OK) {
+        proto_request_fail_status(request, &status);
+        return;
+    }
+    if (coordinator_park(s, request, coordinator_handle_attach_open, arg))
+        return;
+    struct opening *o = coordinator_alloc(sizeof(*o));
+    *o = (struct opening){.sessions = sessions, .request = request, .first = m->first, .count = m->count};
+    uint64_t ct = s->layout.chunk_tokens;
+    coordinator_place(s, m->first / ct, (m->first + m->count - 1) / ct, true, open_placed, o);
+}
+
+// ---- commit -------------------------------------------------------------------------------------
+
+struct commit_holder { // and what is known of its part in the commit
+    struct committing *k;
+    struct coordinator_worker *w;
+    uint32_t stamp;    // of the worker when it was told to prepare
+    bool unheard;      // nobody knows whether it got the last message
+    char refusal[129]; // why it would not commit; "": it did not refuse
+};
+
+struct committing {
+    struct coordinator_commit id;
+    struct coordinator_sessions *sessions;
+    struct proto_request *request;
+    struct coordinator_session *s; // counted in s->shared
+    uint32_t layer;
+    uint64_t first, count;
+    struct commit_holder *holders; // [n_holders]
+    uint32_t n_holders;
+    uint32_t pending; // answers
+    bool writing;     // counted in s->writing, and has a number
+    bool unsure;      // it may be durable, and we do not keep it
+    struct coordinator_rangeset present;
+    struct reported {
+        uint64_t hash, rows;
+        uint32_t reports;
+    } * chunks; // [n_chunks] of the range
+    uint64_t n_chunks;
+    struct proto_status status; // the first failure
+};
+
+// Whoever may not have heard how the commit ended is asked what it holds and told everything again.
+static void commit_end(struct committing *k)
+{
+    struct coordinator_session *s = k->s;
+    if (k->writing)
+        coordinator_commit_end(&k->sessions->commits, &k->id, k->unsure);
+    for (uint32_t i = 0; i < k->n_holders; i++)
+        if (k->holders[i].unheard)
+            coordinator_worker_doubt(k->holders[i].w);
+    s->writing -= k->writing;
+    coordinator_rangeset_free(&k->present);
+    free(k->holders);
+    free(k->chunks);
+    free(k);
+    coordinator_session_unshare(s);
+}
+
+static void answer_commit(struct proto_request *request, struct coordinator_session *s, uint32_t layer)
+{
+    Banyan__Pb__AttachCommitReply m = BANYAN__PB__ATTACH_COMMIT_REPLY__INIT;
+    m.length = coordinator_session_layer_length(s, layer);
+    proto_request_reply(request, &m.base, NULL, 0, NULL, NULL);
+}
+
+// A holder without the rows of a durable commit: steps over them will say DATA_LOSS, so the client must know.
+static void commit_refused(struct committing *k)
+{
+    for (uint32_t i = 0; i < k->n_holders; i++) {
+        const struct commit_holder *h = &k->holders[i];
+        if (!h->refusal[0])
+            continue;
+        common_log_error("a worker lacks rows whose commit is durable: %s session=%016" PRIx64
+                         " layer=%u first=%" PRIu64 " count=%" PRIu64 " worker=%s",
+                         h->refusal, k->s->id, k->layer, k->first, k->count, h->w->name);
+        if (k->status.code == COMMON_OK) {
+            proto_status_set(&k->status, COMMON_DATA_LOSS, "COVERAGE",
+                             "worker %s lacks rows of tokens [%" PRIu64 ", %" PRIu64
+                             ") of layer %u (%s): attach the range again, then commit again",
+                             h->w->name, k->first, k->first + k->count, k->layer, h->refusal);
+            k->status.session = k->s->id;
+            k->status.layer = k->layer;
+            proto_status_add_range(&k->status, k->first, k->count);
+        }
+        proto_status_add_worker(&k->status, h->w->name);
+    }
+}
+
+static void committed(struct committing *k)
+{
+    struct coordinator_rangeset *set = &k->s->layers[k->layer];
+    for (uint32_t i = 0; i < k->n_holders; i++) {
+        if (k->holders[i].unheard) // the commit is durable: whoever did not hear of it will
+            coordinator_worker_doubt(k->holders[i].w);
+        k->holders[i].unheard = false;
+    }
+    set->pending--;
+    commit_refused(k);
+    // Only now may steps look at the rows: a step reaches most holders through their parents, so it could
+    // overtake the word of the commit on our own link.
+    if (!coordinator_rangeset_add(set, k->first, k->count, NULL)) {
+        k->unsure = true;
+        proto_request_fail(k->request, COMMON_RESOURCE_EXHAUSTED,
+                           "the coordinator is out of memory: commit again", NULL, 0);
+    } else if (k->status.code != COMMON_OK) {
+        proto_request_fail_status(k->request, &k->status);
+    } else {
+        answer_commit(k->request, k->s, k->layer);
+        coordinator_place_ahead(k->s, k->first + k->count);
+    }
+    commit_end(k);
+}
+
+static void commit_answered(void *arg, const struct proto_reply *reply)
+{
+    struct commit_holder *h = arg;
+    bool refused = reply->code == COMMON_FAILED_PRECONDITION || reply->code == COMMON_NOT_FOUND;
+    h->unheard = reply->code != COMMON_OK && reply->code != COMMON_FAILED_PRECONDITION;
+    if (refused)
+        snprintf(h->refusal, sizeof(h->refusal), "%s", reply->text[0] ? reply->text : "it says no more");
+    if (--h->k->pending == 0)
+        committed(h->k);
+}
+
+static void tell_committed(struct committing *k)
+{
+    k->pending = k->n_holders + 1;
+    for (uint32_t i = 0; i < k->n_holders; i++) {
+        Banyan__Pb__RowsCommitRequest m = BANYAN__PB__ROWS_COMMIT_REQUEST__INIT;
+        m.term = k->sessions->core->term;
+        m.session = k->s->id;
+        m.incarnation = k->s->incarnation;
+        m.layer = k->layer;
+        m.first = k->first;
+        m.count = k->count;
+        m.commit = k->id.number;
+        coordinator_worker_call(k->holders[i].w, BANYAN__PB__METHOD__METHOD_ROWS_COMMIT, &m.base,
+                                commit_answered, &k->holders[i]);
+    }
+    if (--k->pending == 0)
+        committed(k);
+}
+
+static void stored(void *arg, enum common_code code, const char *text)
+{
+    struct committing *k = arg;
+    struct coordinator_session *s = k->s;
+    if (code != COMMON_OK) {
+        s->layers[k->layer].pending--;
+        k->unsure = true;
+        proto_request_fail(k->request, code, text, NULL,
+                           0); // the rows stay prepared: the client commits again
+        commit_end(k);
+        return;
+    }
+    tell_committed(k);
+}
+
+static void abort_answered(void *arg, const struct proto_reply *reply)
+{
+    struct commit_holder *h = arg;
+    struct committing *k = h->k;
+    // On a new link the abort may have overtaken the prepare.
+    h->unheard = reply->code == COMMON_UNAVAILABLE || reply->code == COMMON_CANCELLED ||
+                 reply->code == COMMON_DEADLINE_EXCEEDED || reply->code == COMMON_RESOURCE_EXHAUSTED ||
+                 h->stamp != h->w->visit;
+    if (--k->pending)
+        return;
+    proto_request_fail_status(k->request, &k->status);
+    commit_end(k);
+}
+
+static void abort_rows(struct committing *k)
+{
+    k->pending = k->n_holders;
+    for (uint32_t i = 0, n = k->n_holders; i < n; i++) { // the last answer may end it on this stack
+        Banyan__Pb__RowsAbortRequest m = BANYAN__PB__ROWS_ABORT_REQUEST__INIT;
+        m.term = k->sessions->core->term;
+        m.session = k->s->id;
+        m.incarnation = k->s->incarnation;
+        m.layer = k->layer;
+        m.first = k->first;
+        m.count = k->count;
+        m.commit = k->id.number;
+        coordinator_worker_call(k->holders[i].w, BANYAN__PB__METHOD__METHOD_ROWS_ABORT, &m.base,
+                                abort_answered, &k->holders[i]);
+    }
+}
+
+static void judge(struct committing *k)
+{
+    struct coordinator_session *s = k->s;
+    struct proto_range missing[PROTO_STATUS_RANGES];
+    uint32_t n = coordinator_rangeset_missing(&k->present, k->first, k->count, missing, PROTO_STATUS_RANGES);
+    if (k->status.code == COMMON_OK && n) {
+        proto_status_set(&k->status, COMMON_FAILED_PRECONDITION, "HOLE",
+                         "tokens [%" PRIu64 ", %" PRIu64
+                         ")%s of layer %u have not arrived: put them, then commit again",
+                         missing[0].first, missing[0].first + missing[0].count, n > 1 ? " and others" : "",
+                         k->layer);
+        for (uint32_t i = 0; i < n && i < PROTO_STATUS_RANGES; i++)
+            proto_status_add_range(&k->status, missing[i].first, missing[i].count);
+    }
+    struct coordinator_rangeset *set = &s->layers[k->layer];
+    if (k->status.code == COMMON_OK && !coordinator_rangeset_room(set, k->first, k->count))
+        proto_status_set(&k->status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+                         "layer %u has %u separate ranges already: fill holes first", k->layer, set->n);
+    k->status.session = s->id;
+    k->status.layer = k->layer;
+    if (k->status.code != COMMON_OK) {
+        abort_rows(k);
+        return;
+    }
+    set->pending++;
+    if (coordinator_rangeset_contains(set, k->first, k->count)) { // committed again: are the rows there?
+        tell_committed(k);
+        return;
+    }
+    // The store has not seen what steps appended: with the rows beside these it keeps as few ranges as we do.
+    uint64_t first = k->first, count = k->count;
+    coordinator_rangeset_join(set, &first, &count);
+    struct coordinator_batch *batch = coordinator_batch_new();
+    coordinator_batch_range(batch, s->id, k->layer, first, count);
+    coordinator_store_submit(k->sessions->store, batch, stored, k);
+}
+
+static void take_report(struct committing *k, const Banyan__Pb__ChunkReport *r)
+{
+    struct coordinator_session *s = k->s;
+    uint64_t ct = s->layout.chunk_tokens, index = r->first / ct, end_at = k->first + k->count;
+    const struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, index);
+    if (!chunk || chunk->id != r->chunk || index < k->first / ct || index - k->first / ct >= k->n_chunks)
+        return; // a copy that a truncation is making
+    struct reported *at = &k->chunks[index - k->first / ct];
+    if (at->reports++ && at->hash != r->hash && k->status.code == COMMON_OK) {
+        proto_status_set(&k->status, COMMON_FAILED_PRECONDITION, "HASH_MISMATCH",
+                         "the holders of chunk %" PRIu64 " (tokens from %" PRIu64
+                         ") do not have the same bytes: put them again",
+                         r->chunk, r->first);
+        k->status.chunk = r->chunk;
+    }
+    at->hash = r->hash;
+    for (size_t i = 0; i < r->n_present; i++) {
+        const Banyan__Pb__Range *range = r->present[i];
+        if (range->count && range->first >= k->first && range->first < end_at &&
+            range->count <= end_at - range->first)
+            coordinator_rangeset_add(&k->present, range->first, range->count,
+                                     NULL); // what does not fit counts as missing
+    }
+}
+
+static void prepared(void *arg, const struct proto_reply *reply)
+{
+    struct committing *k = arg;
+    if (reply->code == COMMON_OK) {
+        const Banyan__Pb__RowsPrepareReply *m = (const void *)reply->message->body;
+        for (size_t i = 0; i < m->n_chunks; i++)
+            take_report(k, m->chunks[i]);
+    } else if (k->status.code == COMMON_OK) {
+        if (reply->status)
+            proto_status_from_pb(reply->status, &k->status);
+        else
+            proto_status_set(&k->status, reply->code == COMMON_CANCELLED ? COMMON_UNAVAILABLE : reply->code,
+                             "WORKER_LOST", "%s", reply->text);
+    }
+    if (--k->pending == 0)
+        judge(k);
+}
+
+static void prepare(struct committing *k)
+{
+    k->pending = k->n_holders + 1;
+    for (uint32_t i = 0; i < k->n_holders; i++) {
+        Banyan__Pb__RowsPrepareRequest m = BANYAN__PB__ROWS_PREPARE_REQUEST__INIT;
+        m.term = k->sessions->core->term;
+        m.session = k->s->id;
+        m.incarnation = k->s->incarnation;
+        m.layer = k->layer;
+        m.first = k->first;
+        m.count = k->count;
+        m.commit = k->id.number;
+        k->holders[i].stamp = k->holders[i].w->visit;
+        coordinator_worker_call(k->holders[i].w, BANYAN__PB__METHOD__METHOD_ROWS_PREPARE, &m.base, prepared,
+                                k);
+    }
+    if (--k->pending == 0)
+        judge(k);
+}
+
+// All chunks of the range placed and their holders there; fills the holders.
+static bool find_holders(struct committing *k)
+{
+    struct coordinator_session *s = k->s;
+    uint64_t ct = s->layout.chunk_tokens, from = k->first / ct;
+    for (uint64_t i = 0; i < k->n_chunks; i++) {
+        const struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, from + i);
+        uint64_t start = (from + i) * ct < k->first ? k->first : (from + i) * ct;
+        uint64_t stop = (from + i + 1) * ct < k->first + k->count ? (from + i + 1) * ct : k->first + k->count;
+        if (!chunk || !chunk->ready) {
+            if (k->status.code == COMMON_OK)
+                proto_status_set(&k->status, COMMON_FAILED_PRECONDITION, "HOLE",
+                                 "tokens [%" PRIu64 ", %" PRIu64
+                                 ") were never attached: open the range and put them first",
+                                 start, stop);
+            proto_status_add_range(&k->status, start, stop - start);
+            continue;
+        }
+        uint32_t h = 0;
+        while (h < k->n_holders && k->holders[h].w != chunk->holder)
+            h++;
+        if (h == k->n_holders)
+            k->holders[k->n_holders++] = (struct commit_holder){.k = k, .w = chunk->holder};
+    }
+    return k->status.code == COMMON_OK &&
+           (!s->missing ||
+            coordinator_session_missing(s, k->first, k->count, k->layer, &k->status) == COMMON_OK);
+}
+
+static void commit_start(void *arg, struct coordinator_session *s)
+{
+    struct committing *k = arg;
+    if (!s) {
+        proto_request_fail(k->request, COMMON_NOT_FOUND, "the session was deleted", NULL, 0);
+        free(k);
+        return;
+    }
+    uint64_t ct = s->layout.chunk_tokens;
+    k->s = s;
+    k->n_chunks = (k->first + k->count - 1) / ct - k->first / ct + 1;
+    k->chunks = coordinator_alloc(k->n_chunks * sizeof(*k->chunks));
+    k->holders = coordinator_alloc(k->n_chunks * sizeof(*k->holders));
+    s->last_used_ns = common_clock_ns();
+    coordinator_session_share(s);
+    if (find_holders(k)) {
+        memset(&k->status, 0, sizeof(k->status));
+        k->writing = true;
+        s->writing++;
+        coordinator_commit_begin(&k->sessions->commits, &k->id, k->sessions->core->term);
+        prepare(k);
+    } else {
+        proto_request_fail_status(k->request, &k->status);
+        commit_end(k);
+    }
+}
+
+void coordinator_handle_attach_commit(void *arg, struct proto_request *request)
+{
+    struct coordinator_sessions *sessions = arg;
+    const Banyan__Pb__AttachCommitRequest *m = (const void *)proto_request_message(request)->body;
+    struct coordinator_session *s;
+    struct proto_status status;
+    if (check_range(sessions, m->session, m->first, m->count, &s, &status) != COMMON_OK) {
+        proto_request_fail_status(request, &status);
+        return;
+    }
+    if (m->layer >= s->spec->layers) {
+        proto_status_set(&status, COMMON_INVALID_ARGUMENT, "", "layer %u does not exist: the session has %u",
+                         m->layer, s->spec->layers);
+        proto_request_fail_status(request, &status);
+        return;
+    }
+    if (coordinator_park(s, request, coordinator_handle_attach_commit, arg))
+        return;
+    struct committing *k = coordinator_alloc(sizeof(*k));
+    *k = (struct committing){
+        .sessions = sessions, .request = request, .layer = m->layer, .first = m->first, .count = m->count};
+    if (coordinator_session_when_open(s, commit_start, k) != COMMON_OK) {
+        free(k);
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED,
+                           "too many commits wait for this session: try again", NULL, 0);
+    }
+}

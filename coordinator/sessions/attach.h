@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attach: tickets for a range, and the commit of what clients have put, in two phases.
+//
+//   AttachCommit:  RowsPrepare to all holders ──▶ all present, hashes agree? ──▶ store: durable ──▶
+//   RowsCommit ──▶ answered
+//                         (rows are frozen)               └──no──▶ RowsAbort ──▶ FAILED_PRECONDITION: HOLE or
+//                         HASH_MISMATCH
+//
+// Commits of one session and layer may overlap and run side by side. Each has a number of its own (commits.h),
+// and what it freezes at a worker is its own: rows that several have frozen thaw when the last of them lets go.
+// Making overlapping commits wait for each other instead would not do: an abort that nobody answered may
+// still arrive after the next commit's prepare, and would thaw its rows.
+//
+// How a commit ends at a holder:
+//   RowsCommit answered    the rows are committed there
+//   RowsCommit refused     it lacks rows of a durable commit: DATA_LOSS to the client, reason COVERAGE, with the
+//                          worker and the range. Attaching and committing the range again heals it.
+//   RowsCommit unheard     durable means that it has happened, so the client is told OK. The worker is doubted
+//                          (steps over its rows say UNAVAILABLE), and told again when it is reconciled.
+//   RowsAbort unheard      doubted too: reconciling ends by telling which commits are over, and rows that only
+//                          these have frozen thaw; so do those of a coordinator that was killed in between.
+// A range that is committed already goes the same way but for the store: OK means that the holders have it now.
+#ifndef COORDINATOR_ATTACH_H
+#define COORDINATOR_ATTACH_H
+
+#include "coordinator/sessions/session.h"
+#include "proto/rpc.h"
+
+#define COORDINATOR_ATTACH_CHUNKS 1024 // of one open or commit
+
+void coordinator_handle_attach_open(void *arg, struct proto_request *request);
+void coordinator_handle_attach_commit(void *arg, struct proto_request *request);
+
+#endif

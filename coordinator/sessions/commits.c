@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/sessions/commits.h"
+
+#include <stddef.h>
+
+static uint64_t commit_next_number(const struct coordinator_commits *commits, uint64_t term)
+{
+    uint64_t least = term << COORDINATOR_COMMIT_TERM_SHIFT; // the term may have been raised meanwhile
+    return (commits->last < least ? least : commits->last) + 1;
+}
+
+void coordinator_commit_begin(struct coordinator_commits *commits, struct coordinator_commit *commit,
+                              uint64_t term)
+{
+    *commit = (struct coordinator_commit){.before = commits->tail,
+                                          .number = commits->last = commit_next_number(commits, term)};
+    *(commits->tail ? &commits->tail->next : &commits->head) = commit;
+    commits->tail = commit;
+}
+
+void coordinator_commit_end(struct coordinator_commits *commits, struct coordinator_commit *commit,
+                            bool unsure)
+{
+    *(commit->before ? &commit->before->next : &commits->head) = commit->next;
+    *(commit->next ? &commit->next->before : &commits->tail) = commit->before;
+    if (unsure && (!commits->unsure || commit->number < commits->unsure))
+        commits->unsure = commit->number;
+}
+
+uint64_t coordinator_commits_settled(const struct coordinator_commits *commits, uint64_t term)
+{
+    uint64_t settled = commits->head ? commits->head->number : commit_next_number(commits, term);
+    return commits->unsure && commits->unsure < settled ? commits->unsure : settled;
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/sessions/layout_send.h"
+
+#include "coordinator/cluster/gather.h"
+#include "coordinator/cluster/membership.h"
+#include "coordinator/cluster/worker.h"
+
+#define PAGE_CHUNKS 1024
+
+void coordinator_layout_send(struct coordinator_worker *w, const struct coordinator_layout_message *message,
+                             struct coordinator_gather *gather)
+{
+    Banyan__Pb__LayoutChunk chunks[PAGE_CHUNKS], *pointers[PAGE_CHUNKS];
+    uint32_t sent = 0;
+    do {
+        uint32_t n = message->n - sent < PAGE_CHUNKS ? message->n - sent : PAGE_CHUNKS;
+        Banyan__Pb__LayoutSetRequest m = BANYAN__PB__LAYOUT_SET_REQUEST__INIT;
+        m.term = w->cluster->core->term;
+        m.session = message->session;
+        m.incarnation = message->incarnation;
+        m.epoch = message->epoch;
+        m.spec = (Banyan__Pb__Spec *)message->spec;
+        m.replace = message->replace;
+        m.more = message->replace && sent + n < message->n;
+        m.n_chunks = n;
+        m.chunks = pointers;
+        for (uint32_t i = 0; i < n; i++) {
+            const struct coordinator_chunk *chunk = message->chunks[sent + i];
+            chunks[i] = (Banyan__Pb__LayoutChunk)BANYAN__PB__LAYOUT_CHUNK__INIT;
+            chunks[i].chunk = chunk->id;
+            chunks[i].first = (uint64_t)chunk->index * message->spec->chunk_tokens;
+            chunks[i].compute = !message->idle;
+            pointers[i] = &chunks[i];
+        }
+        coordinator_worker_call_gather(w, BANYAN__PB__METHOD__METHOD_LAYOUT_SET, &m.base, gather);
+        sent += n;
+    } while (sent < message->n);
+}
+
+void coordinator_layout_send_all(struct coordinator_session *s, struct coordinator_worker *w,
+                                 struct coordinator_gather *gather)
+{
+    const struct coordinator_chunk **mine = coordinator_alloc((s->layout.n + 1) * sizeof(*mine));
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->layout.n; i++)
+        if (s->layout.chunks[i].holder == w && !s->layout.chunks[i].lost)
+            mine[n++] = &s->layout.chunks[i];
+    struct coordinator_layout_message m = {.session = s->id,
+                                           .incarnation = s->incarnation,
+                                           .epoch = s->layout.epoch,
+                                           .spec = s->spec,
+                                           .chunks = mine,
+                                           .n = n,
+                                           .replace = true};
+    coordinator_layout_send(w, &m, gather);
+    free(mine);
+}
+
+static void drops_told(void *arg, enum common_code code, const char *text)
+{
+    (void)arg, (void)code, (void)text;
+}
+
+void coordinator_session_drop_at_workers(struct coordinator_session *s, struct coordinator_gather *gather)
+{
+    struct coordinator_gather *own = coordinator_gather_new(&s->sessions->core->turn, drops_told, NULL);
+    for (uint32_t i = 0; i < s->n_members; i++) {
+        if (!s->members[i]->channel)
+            continue; // its inventory will name a session that is unknown
+        // So may that of one that is joining, or the page is behind us: it is told too, but not waited for.
+        bool wait = gather && coordinator_worker_active(s->members[i]);
+        Banyan__Pb__SessionDropRequest m = BANYAN__PB__SESSION_DROP_REQUEST__INIT;
+        m.term = s->sessions->core->term;
+        m.session = s->id;
+        coordinator_worker_call_gather(s->members[i], BANYAN__PB__METHOD__METHOD_SESSION_DROP, &m.base,
+                                       wait ? gather : own);
+    }
+    coordinator_gather_seal(own);
+}

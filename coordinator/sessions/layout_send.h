@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Telling workers which chunks of a session they hold.
+#ifndef COORDINATOR_LAYOUT_SEND_H
+#define COORDINATOR_LAYOUT_SEND_H
+
+#include "coordinator/sessions/session.h"
+
+struct coordinator_gather;
+
+// Sends LayoutSet in as many calls as it takes: `n` chunks of the session to a worker that holds them.
+// `incarnation` and `epoch` as given.
+struct coordinator_layout_message {
+    uint64_t session, incarnation, epoch;
+    const Banyan__Pb__Spec *spec;
+    const struct coordinator_chunk *const *chunks;
+    uint32_t n;
+    bool replace;
+    bool idle; // the chunks are not to be computed (yet)
+};
+void coordinator_layout_send(struct coordinator_worker *w, const struct coordinator_layout_message *message,
+                             struct coordinator_gather *gather);
+
+// Everything of the session that the worker holds, or should forget: with replace.
+void coordinator_layout_send_all(struct coordinator_session *s, struct coordinator_worker *w,
+                                 struct coordinator_gather *gather);
+
+// SessionDrop to every member that is there. gather may be NULL: nobody waits.
+void coordinator_session_drop_at_workers(struct coordinator_session *s, struct coordinator_gather *gather);
+
+#endif

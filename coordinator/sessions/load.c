@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/sessions/load.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "coordinator/cluster/membership.h"
+#include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/spec.h"
+#include "coordinator/sessions/table.h"
+
+static bool load_worker(void *arg, const char *name, uint64_t instance)
+{
+    struct coordinator_loader *r = arg;
+    struct coordinator_worker *w = coordinator_worker_named(r->sessions->cluster, name);
+    if (w)
+        w->instance = w->stored_instance = instance;
+    else
+        common_error_set(r->err, COMMON_RESOURCE_EXHAUSTED,
+                         "the store knows more workers than --max-workers allows");
+    return w != NULL;
+}
+
+static bool damaged(struct coordinator_loader *r, const char *what, uint64_t session)
+{
+    common_error_set(r->err, COMMON_INVALID_ARGUMENT, "the store is damaged: %s of session %016" PRIx64, what,
+                     session);
+    return false;
+}
+
+static bool load_session(void *arg, uint64_t id, const char *name, const void *bytes, size_t n_bytes,
+                         uint64_t incarnation, uint64_t epoch)
+{
+    struct coordinator_loader *r = arg;
+    struct coordinator_sessions *sessions = r->sessions;
+    Banyan__Pb__Spec *spec = banyan__pb__spec__unpack(NULL, n_bytes, bytes);
+    struct proto_status status;
+    if (!spec || coordinator_spec_check(spec, &status) != COMMON_OK ||
+        strlen(name) >= COORDINATOR_NAME_BYTES) {
+        if (spec)
+            banyan__pb__spec__free_unpacked(spec, NULL);
+        return damaged(r, "the specification", id);
+    }
+    struct coordinator_session *s = coordinator_session_restore(sessions, id, name, spec);
+    if (!s) {
+        banyan__pb__spec__free_unpacked(spec, NULL);
+        common_error_set(r->err, COMMON_RESOURCE_EXHAUSTED,
+                         "the store has more sessions than --max-sessions allows");
+        return false;
+    }
+    s->incarnation = incarnation;
+    s->ticket_until_ns =
+        s->last_used_ns + sessions->core->options.ticket_ns; // tickets of the life before are still good
+    coordinator_layout_set_epoch(&s->layout, epoch);
+    coordinator_session_enter(s);
+    return true;
+}
+
+static bool load_member(void *arg, uint64_t session, const char *worker)
+{
+    struct coordinator_loader *r = arg;
+    struct coordinator_session *s = coordinator_session_find(r->sessions, session);
+    struct coordinator_worker *w = coordinator_worker_named(r->sessions->cluster, worker);
+    if (!s || !w)
+        return damaged(r, "a member", session);
+    coordinator_session_add_member(s, w);
+    return true;
+}
+
+static bool load_chunk(void *arg, uint64_t session, uint32_t index, uint64_t id, bool lost,
+                       const char *holder)
+{
+    struct coordinator_loader *r = arg;
+    struct coordinator_session *s = coordinator_session_find(r->sessions, session);
+    struct coordinator_worker *w = coordinator_worker_named(r->sessions->cluster, holder);
+    if (!s || !w || !id)
+        return damaged(r, "a chunk", session);
+    struct coordinator_chunk chunk = {.id = id, .index = index, .ready = true, .lost = lost, .holder = w};
+    return coordinator_session_put_chunk(s, &chunk) || damaged(r, "a chunk", session);
+}
+
+static bool load_range(void *arg, uint64_t session, uint32_t layer, uint64_t first, uint64_t count)
+{
+    struct coordinator_loader *r = arg;
+    struct coordinator_session *s = coordinator_session_find(r->sessions, session);
+    if (!s || layer >= s->spec->layers || !count || first + count < first ||
+        !coordinator_rangeset_load(&s->layers[layer], first, count))
+        return damaged(r, "a range", session);
+    return true;
+}
+
+void coordinator_sessions_reader(struct coordinator_loader *loader, struct coordinator_store_reader *out)
+{
+    *out = (struct coordinator_store_reader){.arg = loader,
+                                             .worker = load_worker,
+                                             .session = load_session,
+                                             .member = load_member,
+                                             .chunk = load_chunk,
+                                             .range = load_range};
+}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/sessions/placement.h"
+
+static uint32_t best(const struct coordinator_candidate *candidates, uint32_t n, bool member,
+                     uint32_t chunk_tokens, uint64_t chunk_bytes)
+{
+    uint32_t chosen = UINT32_MAX;
+    double least = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct coordinator_candidate *c = &candidates[i];
+        if (c->member != member || c->free_bytes < chunk_bytes)
+            continue;
+        double work = member ? (double)c->tokens + chunk_tokens : (double)c->load_bytes + (double)chunk_bytes;
+        double time = work / (double)c->bandwidth;
+        if (chosen == UINT32_MAX || time < least) {
+            chosen = i;
+            least = time;
+        }
+    }
+    return chosen;
+}
+
+uint32_t coordinator_placement_choose(const struct coordinator_candidate *candidates, uint32_t n,
+                                      uint32_t width, uint32_t chunk_tokens, uint64_t chunk_bytes)
+{
+    uint32_t members = 0, chosen = UINT32_MAX;
+    for (uint32_t i = 0; i < n; i++)
+        members += candidates[i].member;
+    if (members < width)
+        chosen = best(candidates, n, false, chunk_tokens, chunk_bytes);
+    if (chosen == UINT32_MAX)
+        chosen = best(candidates, n, true, chunk_tokens, chunk_bytes);
+    if (chosen == UINT32_MAX)
+        chosen = best(candidates, n, false, chunk_tokens, chunk_bytes);
+    return chosen;
+}

@@ -1,0 +1,473 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/sessions/placing.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "coordinator/cluster/gather.h"
+#include "coordinator/cluster/membership.h"
+#include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/layout_send.h"
+#include "coordinator/sessions/placement.h"
+#include "coordinator/sessions/session.h"
+#include "coordinator/store/store.h"
+#include "reduce/plan.h"
+
+#define TRIES 3
+
+struct coordinator_placing { // a request; the first of a session's list is under way
+    struct coordinator_placing *next;
+    struct coordinator_session *s;
+    uint64_t first, last;
+    bool bulk, exclusive, wishing; // exclusive: it has the session alone; wishing: it waits for that
+    bool counted;                  // in session->shared
+    uint32_t tries;
+    struct coordinator_worker **joining; // [n_joining] who becomes a member
+    uint32_t n_joining;
+    struct coordinator_chunk *chosen; // [n]
+    uint32_t n;
+    coordinator_placed_fn fn;
+    void *arg;
+    enum common_code code; // why what the store has taken is taken back
+    char text[256];
+};
+
+// ---- choosing -----------------------------------------------------------------------------------
+
+// A chunk whose holder is away is given to another one only when nothing is in it: not even rows of a commit
+// or an append under way, which may be acknowledged yet.
+static bool to_be_placed(const struct coordinator_session *s, uint64_t index)
+{
+    const struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, index);
+    return !chunk ||
+           (!coordinator_session_chunk_usable(chunk) && !chunk->lost && chunk->known && !s->writing &&
+            !coordinator_session_has_rows(s, index * s->layout.chunk_tokens, s->layout.chunk_tokens));
+}
+
+bool coordinator_placed(const struct coordinator_session *s, uint64_t first, uint64_t last)
+{
+    for (uint64_t i = first; i <= last; i++) {
+        const struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, i);
+        if (!chunk || !chunk->ready || !coordinator_session_chunk_usable(chunk))
+            return false;
+    }
+    return true;
+}
+
+// A session that says how many members it wants has as many, and more only for want of memory; else the cost
+// model decides.
+static uint32_t width_of(const struct coordinator_session *s, struct coordinator_worker *const *active,
+                         uint32_t n, uint64_t tokens)
+{
+    if (s->spec->members || n < 2)
+        return s->spec->members && s->spec->members < n ? s->spec->members : n;
+    struct reduce_member *members = coordinator_alloc(n * sizeof(*members));
+    for (uint32_t i = 0; i < n; i++)
+        coordinator_worker_member(active[i], &members[i]);
+    struct reduce_cost cost;
+    reduce_cost_default(&cost, s->spec->q_heads, s->spec->k_dim, s->spec->v_dim, 1);
+    uint32_t width = reduce_plan_width(members, n, &cost, tokens * coordinator_session_row_bytes(s->spec));
+    free(members);
+    return width;
+}
+
+static void joins(struct coordinator_placing *p, struct coordinator_candidate *candidate,
+                  struct coordinator_worker *w)
+{
+    if (candidate->member)
+        return;
+    candidate->member = true;
+    p->joining[p->n_joining++] = w;
+}
+
+// Fills chosen and joining. A failure leaves the session as it was.
+static enum common_code choose_holders(struct coordinator_placing *p, struct proto_status *status)
+{
+    struct coordinator_session *s = p->s;
+    const struct coordinator_cluster *cluster = s->sessions->cluster;
+    struct coordinator_worker *active[COORDINATOR_WORKERS_MAX];
+    uint32_t n = 0, ct = s->layout.chunk_tokens;
+    uint64_t chunk_bytes = coordinator_session_chunk_bytes(s);
+    enum common_code code = COMMON_OK;
+    for (uint32_t i = 0; i < cluster->n_workers; i++)
+        if (cluster->workers[i] && coordinator_worker_active(cluster->workers[i]))
+            active[n++] = cluster->workers[i];
+    if (!n)
+        return proto_status_set(status, COMMON_UNAVAILABLE, "",
+                                "no worker is active: start one, or wait for one");
+    struct coordinator_candidate *candidates = coordinator_alloc(n * sizeof(*candidates));
+    uint64_t tokens[COORDINATOR_WORKERS_MAX]; // of this session, by worker
+    memset(tokens, 0, cluster->n_workers * sizeof(*tokens));
+    for (uint32_t i = 0; i < s->layout.n; i++)
+        tokens[s->layout.chunks[i].holder->slot] += ct;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct coordinator_worker *w = active[i];
+        uint64_t taken = w->used_bytes + w->promised_bytes;
+        candidates[i] =
+            (struct coordinator_candidate){.free_bytes =
+                                               taken < w->capacity_bytes ? w->capacity_bytes - taken : 0,
+                                           .bandwidth = w->speed,
+                                           .load_bytes = w->load_bytes,
+                                           .tokens = tokens[w->slot],
+                                           .member = coordinator_session_has_member(s, w)};
+    }
+    free(p->joining);
+    free(p->chosen);
+    p->joining = coordinator_alloc(n * sizeof(*p->joining));
+    p->chosen = coordinator_alloc((p->last - p->first + 1) * sizeof(*p->chosen));
+    p->n = p->n_joining = 0;
+    uint64_t end = s->layout.n ? s->layout.chunks[s->layout.n - 1].index : 0;
+    uint32_t width = width_of(s, active, n, ((p->last > end ? p->last : end) + 1) * ct);
+    for (uint64_t i = p->first; i <= p->last && code == COMMON_OK; i++) {
+        if (!to_be_placed(s, i))
+            continue;
+        uint32_t to = coordinator_placement_choose(candidates, n, width, ct, chunk_bytes);
+        if (to == UINT32_MAX) {
+            code = proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+                                    "no worker has %" PRIu64
+                                    " bytes left for another chunk: add a worker, or delete sessions",
+                                    chunk_bytes);
+            break;
+        }
+        joins(p, &candidates[to], active[to]);
+        candidates[to].free_bytes -= chunk_bytes;
+        candidates[to].load_bytes += chunk_bytes;
+        candidates[to].tokens += ct;
+        p->chosen[p->n++] =
+            (struct coordinator_chunk){.index = (uint32_t)i, .known = true, .holder = active[to]};
+    }
+    uint32_t members = 0, asked = s->spec->members < n ? s->spec->members : n;
+    for (uint32_t i = 0; i < n; i++)
+        members += candidates[i].member;
+    while (code == COMMON_OK && p->n && members < asked) { // members that have no chunk yet
+        uint32_t to = coordinator_placement_choose(candidates, n, asked, ct, 0);
+        joins(p, &candidates[to], active[to]);
+        members++;
+    }
+    free(candidates);
+    return code;
+}
+
+// ---- doing --------------------------------------------------------------------------------------
+
+static void placing_finish(struct coordinator_placing *p, const struct proto_status *failure)
+{
+    struct coordinator_session *s = p->s;
+    s->placing = p->next;
+    if (failure)
+        s->place_again_ns = common_clock_after(COMMON_NS_PER_S);
+    bool exclusive = p->exclusive, counted = p->counted;
+    if (p->fn)
+        p->fn(p->arg, s, failure);
+    free(p->joining);
+    free(p->chosen);
+    free(p);
+    if (exclusive)
+        coordinator_session_release(s);
+    else if (counted)
+        coordinator_session_unshare(s);
+    else if (s->placing)
+        coordinator_session_settle(s);
+}
+
+static void promise_back(struct coordinator_placing *p)
+{
+    uint64_t promise = p->bulk ? coordinator_session_chunk_bytes(p->s) : 0;
+    for (uint32_t i = 0; i < p->n; i++) {
+        uint64_t *promised = &p->chosen[i].holder->promised_bytes;
+        *promised -= promise < *promised ? promise : *promised;
+    }
+}
+
+static void placing_fail(struct coordinator_placing *p, enum common_code code, const char *text)
+{
+    struct proto_status status;
+    proto_status_set(&status, code, "", "chunks could not be placed: %s", text);
+    placing_finish(p, &status);
+}
+
+// The store has not taken it: nobody was told, and all is as it was.
+static void store_refused(struct coordinator_placing *p, enum common_code code, const char *text)
+{
+    for (uint32_t i = 0; i < p->n; i++) {
+        struct coordinator_chunk *before = coordinator_layout_find(&p->s->layout, p->chosen[i].index);
+        if (before)
+            before->ready = true;
+    }
+    promise_back(p);
+    placing_fail(p, code, text);
+}
+
+// The chunks are out of the store again. Where it refused that, they stay: their holders are told of them by
+// reconciling. Members that have joined remain members either way.
+static void taken_back(void *arg, enum common_code code, const char *text)
+{
+    struct coordinator_placing *p = arg;
+    struct coordinator_session *s = p->s;
+    (void)text;
+    for (uint32_t i = 0; i < p->n; i++) {
+        struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, p->chosen[i].index);
+        if (!chunk || chunk->id != p->chosen[i].id)
+            continue;
+        chunk->ready = code != COMMON_OK;
+        if (code == COMMON_OK)
+            coordinator_session_remove_chunk(s, p->chosen[i].index);
+        coordinator_worker_doubt(p->chosen[i].holder); // it may know the chunk
+    }
+    bool again =
+        (p->code == COMMON_UNAVAILABLE || p->code == COMMON_CANCELLED || p->code == COMMON_ABORTED) &&
+        code == COMMON_OK && !s->sessions->core->stopping && ++p->tries < TRIES;
+    if (!again) {
+        placing_fail(p, p->code, p->text);
+        return;
+    }
+    bool exclusive = p->exclusive, counted = p->counted; // its worker went away meanwhile: another one may do
+    p->exclusive = p->counted = false;
+    if (exclusive)
+        coordinator_session_release(s);
+    else if (counted)
+        coordinator_session_unshare(s);
+}
+
+// Somebody could not be told of what the store has taken.
+static void set_down(struct coordinator_placing *p, enum common_code code, const char *text)
+{
+    struct coordinator_session *s = p->s;
+    promise_back(p);
+    if (s->sessions->core->stopping) {
+        placing_fail(p, code, text);
+        return;
+    }
+    p->code = code;
+    snprintf(p->text, sizeof(p->text), "%s", text);
+    struct coordinator_batch *batch = coordinator_batch_new();
+    for (uint32_t i = 0; i < p->n; i++)
+        coordinator_batch_chunk_drop(batch, s->id, p->chosen[i].index);
+    coordinator_store_submit(s->sessions->store, batch, taken_back, p);
+}
+
+static void holders_told(void *arg, enum common_code code, const char *text)
+{
+    struct coordinator_placing *p = arg;
+    for (uint32_t i = 0; i < p->n && code == COMMON_OK; i++) {
+        struct coordinator_chunk *chunk = coordinator_layout_find(&p->s->layout, p->chosen[i].index);
+        if (!chunk || chunk->id != p->chosen[i].id || !coordinator_session_chunk_usable(chunk)) {
+            code = COMMON_UNAVAILABLE;
+            text = "the worker went away";
+        }
+    }
+    if (code != COMMON_OK) {
+        set_down(p, code, text);
+        return;
+    }
+    for (uint32_t i = 0; i < p->n; i++)
+        coordinator_layout_find(&p->s->layout, p->chosen[i].index)->ready = true;
+    placing_finish(p, NULL);
+}
+
+// A member that holds none of the new chunks must hear of the new epoch before steps go on. One that cannot
+// be told is doubted: the placing itself does not fail for that.
+struct epoch_message {
+    struct coordinator_gather *gather;
+    struct coordinator_worker *w;
+};
+
+static void epoch_told(void *arg, enum common_code code, const char *text)
+{
+    (void)text;
+    struct epoch_message told = *(struct epoch_message *)arg;
+    free(arg);
+    if (code != COMMON_OK)
+        coordinator_worker_doubt(told.w);
+    coordinator_gather_finish(told.gather, COMMON_OK, "");
+}
+
+static void tell_chosen(struct coordinator_placing *p, struct coordinator_worker *w, bool epoch_rose,
+                        struct coordinator_gather *gather)
+{
+    struct coordinator_session *s = p->s;
+    const struct coordinator_chunk **mine = coordinator_alloc((p->n + 1) * sizeof(*mine));
+    struct coordinator_layout_message m = {.session = s->id,
+                                           .incarnation = s->incarnation,
+                                           .epoch = s->layout.epoch,
+                                           .spec = s->spec,
+                                           .chunks = mine};
+    for (uint32_t i = 0; i < p->n; i++)
+        if (p->chosen[i].holder == w)
+            mine[m.n++] = &p->chosen[i];
+    if (m.n) {
+        coordinator_layout_send(w, &m, gather);
+    } else if (epoch_rose) {
+        struct epoch_message *message = coordinator_alloc(sizeof(*message));
+        *message = (struct epoch_message){.gather = gather, .w = w};
+        coordinator_gather_add(gather);
+        struct coordinator_gather *own =
+            coordinator_gather_new(&s->sessions->core->turn, epoch_told, message);
+        coordinator_layout_send(w, &m, own);
+        coordinator_gather_seal(own);
+    }
+    free(mine);
+}
+
+// The store has it: now it is so, and only now anybody is told.
+static void chosen_stored(void *arg, enum common_code code, const char *text)
+{
+    struct coordinator_placing *p = arg;
+    struct coordinator_session *s = p->s;
+    if (code != COMMON_OK) {
+        store_refused(p, code, text);
+        return;
+    }
+    bool put = true;
+    for (uint32_t i = 0; i < p->n && put; i++) {
+        const struct coordinator_chunk *before = coordinator_layout_find(&s->layout, p->chosen[i].index);
+        struct coordinator_worker *holder = before ? before->holder : NULL;
+        put = coordinator_session_put_chunk(s, &p->chosen[i]) != NULL;
+        if (holder && holder != p->chosen[i].holder)
+            coordinator_worker_doubt(holder); // it may be back, with the chunk that this one replaces
+    }
+    for (uint32_t i = 0; i < p->n_joining; i++)
+        coordinator_session_add_member(s, p->joining[i]);
+    if (p->n_joining)
+        coordinator_layout_set_epoch(&s->layout, s->layout.epoch + 1);
+    if (!put) {
+        p->tries = TRIES;
+        set_down(p, COMMON_RESOURCE_EXHAUSTED, "the coordinator is out of memory");
+        return;
+    }
+    struct coordinator_gather *gather = coordinator_gather_new(&s->sessions->core->turn, holders_told, p);
+    for (uint32_t i = 0; i < s->n_members; i++) {
+        struct coordinator_worker *w = s->members[i];
+        if (coordinator_worker_active(w))
+            tell_chosen(p, w, p->n_joining > 0, gather);
+        else
+            coordinator_worker_dirty(w);
+    }
+    coordinator_gather_seal(gather);
+}
+
+static void store_chosen(struct coordinator_placing *p)
+{
+    struct coordinator_session *s = p->s;
+    struct coordinator_batch *batch = coordinator_batch_new();
+    uint64_t promise = p->bulk ? coordinator_session_chunk_bytes(s) : 0;
+    bool ids = true;
+    for (uint32_t i = 0; i < p->n; i++) {
+        struct coordinator_chunk *before = coordinator_layout_find(&s->layout, p->chosen[i].index);
+        ids = ids && coordinator_store_next(s->sessions->store, COORDINATOR_COUNTER_CHUNK, &p->chosen[i].id);
+        p->chosen[i].holder->promised_bytes += promise;
+        if (before)
+            before->ready = false; // nobody fills what is being replaced, should its holder come back
+        coordinator_batch_chunk(batch, s->id, p->chosen[i].index, p->chosen[i].id, false,
+                                p->chosen[i].holder->name);
+    }
+    for (uint32_t i = 0; i < p->n_joining; i++)
+        coordinator_batch_member(batch, s->id, p->joining[i]->name);
+    if (p->n_joining)
+        coordinator_batch_numbers(batch, s->id, s->incarnation, s->layout.epoch + 1);
+    if (ids) {
+        coordinator_store_submit(s->sessions->store, batch, chosen_stored, p);
+    } else {
+        coordinator_batch_free(batch);
+        store_refused(p, COMMON_RESOURCE_EXHAUSTED, "the coordinator's disk does not keep up");
+    }
+}
+
+static void placing_alone(void *arg, struct coordinator_session *s)
+{
+    struct coordinator_placing *p = arg;
+    p->wishing = false;
+    if (!s)
+        return; // coordinator_placing_session_gone ends the list
+    p->exclusive = true;
+    struct proto_status status;
+    if (choose_holders(p, &status) != COMMON_OK)
+        placing_finish(p, &status);
+    else
+        store_chosen(p);
+}
+
+static void placing_start(struct coordinator_placing *p)
+{
+    struct coordinator_session *s = p->s;
+    struct proto_status status;
+    if (p->wishing || p->counted || p->exclusive || !coordinator_session_open(s))
+        return; // under way, or pumped later
+    bool needed = false;
+    for (uint64_t i = p->first; i <= p->last && !needed; i++)
+        needed = to_be_placed(s, i);
+    if (!needed) {
+        uint32_t ct = s->layout.chunk_tokens;
+        enum common_code code =
+            coordinator_session_missing(s, p->first * ct, (p->last - p->first + 1) * ct, 0, &status);
+        placing_finish(p, code == COMMON_OK ? NULL : &status);
+        return;
+    }
+    if (choose_holders(p, &status) != COMMON_OK) {
+        placing_finish(p, &status);
+        return;
+    }
+    if (p->n_joining) {
+        p->wishing = true;
+        if (coordinator_session_exclusive(s, COORDINATOR_SESSION_RELAYOUT, placing_alone, p) != COMMON_OK) {
+            p->wishing = false;
+            proto_status_set(&status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+                             "too many operations wait for this session");
+            placing_finish(p, &status);
+        }
+        return;
+    }
+    coordinator_session_share(s);
+    p->counted = true;
+    store_chosen(p);
+}
+
+void coordinator_place(struct coordinator_session *s, uint64_t first, uint64_t last, bool bulk,
+                       coordinator_placed_fn fn, void *arg)
+{
+    struct coordinator_placing *p = coordinator_alloc(sizeof(*p)), **at = &s->placing;
+    *p = (struct coordinator_placing){
+        .s = s, .first = first, .last = last, .bulk = bulk, .fn = fn, .arg = arg};
+    while (*at)
+        at = &(*at)->next;
+    *at = p;
+    if (s->placing == p)
+        coordinator_session_settle(s);
+}
+
+void coordinator_place_ahead(struct coordinator_session *s, uint64_t past)
+{
+    uint64_t ct = s->layout.chunk_tokens, open = past % ct;
+    if ((open && open * 2 < ct) || coordinator_layout_find(&s->layout, (past + ct - 1) / ct))
+        return; // almost always, and without a look at every layer
+    uint64_t end = coordinator_session_end(s), next = (end + ct - 1) / ct;
+    open = end % ct;
+    if (!end || (open && open * 2 < ct) || s->placing || coordinator_layout_find(&s->layout, next) ||
+        next * ct >= s->sessions->core->options.max_session_tokens || common_clock_ns() < s->place_again_ns)
+        return;
+    coordinator_place(s, next, next, false, NULL, NULL);
+}
+
+void coordinator_placing_pump(struct coordinator_session *s)
+{
+    if (s->placing)
+        placing_start(s->placing);
+}
+
+void coordinator_placing_session_gone(struct coordinator_session *s)
+{
+    struct proto_status status;
+    proto_status_set(&status, COMMON_NOT_FOUND, "", "the session was deleted");
+    while (s->placing) {
+        struct coordinator_placing *p = s->placing;
+        s->placing = p->next;
+        if (p->fn)
+            p->fn(p->arg, NULL, &status);
+        free(p->joining);
+        free(p->chosen);
+        free(p);
+    }
+}

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Placing chunks: choosing holders, making it durable, telling them. What is placed may be named by steps and
+// tickets only afterwards.
+#ifndef COORDINATOR_PLACING_H
+#define COORDINATOR_PLACING_H
+
+#include "coordinator/sessions/session.h"
+
+// Runs once, never on the stack of coordinator_place: failure NULL when every chunk asked for is ready. session
+// NULL: it was deleted meanwhile (failure says so).
+typedef void (*coordinator_placed_fn)(void *arg, struct coordinator_session *session,
+                                      const struct proto_status *failure);
+
+// Whether chunks [first, last] are all ready and their holders there.
+bool coordinator_placed(const struct coordinator_session *s, uint64_t first, uint64_t last);
+
+// Sees to it that they are. `fn` may be NULL. bulk: the memory of whole chunks will be
+// needed soon (attach). An empty chunk of a worker that is gone is placed anew; one with committed rows is a
+// failure that names them.
+void coordinator_place(struct coordinator_session *s, uint64_t first, uint64_t last, bool bulk,
+                       coordinator_placed_fn fn, void *arg);
+
+// Places the next chunk when the last one is half full, so that a step need not wait for it. past: where rows
+// that were just committed end.
+void coordinator_place_ahead(struct coordinator_session *s, uint64_t past);
+
+void coordinator_placing_pump(
+    struct coordinator_session *s); // the session is open: the next request may start
+void coordinator_placing_session_gone(struct coordinator_session *s); // all requests fail with NOT_FOUND
+
+#endif

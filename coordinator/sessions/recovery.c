@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/sessions/recovery.h"
+
+#include "common/clock.h"
+
+#define RECOVERY_NS (5 * COMMON_NS_PER_S) // workers try again within 2 s
+
+struct coordinator_parked { // at most as many as the server serves requests
+    struct coordinator_parked *next;
+    struct proto_request *request;
+    coordinator_handle_fn handle;
+    void *arg;
+};
+
+bool coordinator_recovering(const struct coordinator_session *s)
+{
+    struct coordinator_core *core = s->sessions->core;
+    if (!s->unknown || core->stopping)
+        return false;
+    uint64_t now = common_clock_ns();
+    coordinator_here(core, now);
+    return coordinator_presence_patience(&core->presence, core->started_ns, RECOVERY_NS, now) > 0;
+}
+
+bool coordinator_park(struct coordinator_session *s, struct proto_request *request,
+                      coordinator_handle_fn handle, void *arg)
+{
+    struct coordinator_sessions *sessions = s->sessions;
+    if (!coordinator_recovering(s))
+        return false;
+    struct coordinator_parked *parked = coordinator_alloc(sizeof(*parked));
+    *parked = (struct coordinator_parked){
+        .next = sessions->parked, .request = request, .handle = handle, .arg = arg};
+    sessions->parked = parked;
+    return true;
+}
+
+void coordinator_unpark(struct coordinator_sessions *sessions)
+{
+    struct coordinator_parked *list = sessions->parked;
+    sessions->parked = NULL;
+    while (list) {
+        struct coordinator_parked parked = *list;
+        free(list);
+        list = parked.next;
+        parked.handle(parked.arg, parked.request);
+    }
+}

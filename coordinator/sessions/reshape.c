@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/sessions/reshape.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "coordinator/cluster/gather.h"
+#include "coordinator/cluster/membership.h"
+#include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/layout_send.h"
+#include "coordinator/sessions/recovery.h"
+#include "coordinator/sessions/spec.h"
+#include "coordinator/sessions/table.h"
+#include "coordinator/store/store.h"
+
+struct reshape { // one operation; `request` is NULL when nobody asked (an idle session)
+    struct coordinator_sessions *sessions;
+    struct proto_request *request;
+    struct coordinator_session *s;    // alone
+    struct coordinator_session *fork; // the new one
+    uint64_t length;
+    char name[COORDINATOR_NAME_BYTES];
+    bool copying;
+    struct coordinator_chunk cut; // what is copied
+    struct coordinator_chunk copy;
+};
+
+static void reshape_fail(struct reshape *r, const struct proto_status *status)
+{
+    if (r->request)
+        proto_request_fail_status(r->request, status);
+    r->request = NULL;
+}
+
+static void reshape_fail_code(struct reshape *r, enum common_code code, const char *text)
+{
+    struct proto_status status;
+    proto_status_set(&status, code == COMMON_CANCELLED ? COMMON_UNAVAILABLE : code, "", "%s", text);
+    reshape_fail(r, &status);
+}
+
+static void reshape_end(struct reshape *r)
+{
+    struct coordinator_session *s = r->s;
+    free(r);
+    coordinator_session_release(s);
+}
+
+static void reshape_start(struct coordinator_sessions *sessions, struct proto_request *request, uint64_t id,
+                          uint64_t length, const char *name, enum coordinator_session_state state,
+                          coordinator_session_fn fn)
+{
+    struct coordinator_session *s = coordinator_session_find(sessions, id);
+    if (!s) {
+        struct proto_status status;
+        coordinator_session_unknown(id, &status);
+        proto_request_fail_status(request, &status);
+        return;
+    }
+    struct reshape *r = coordinator_alloc(sizeof(*r));
+    *r = (struct reshape){.sessions = sessions, .request = request, .length = length};
+    snprintf(r->name, sizeof(r->name), "%s", name);
+    if (coordinator_session_exclusive(s, state, fn, r) != COMMON_OK) {
+        free(r);
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED,
+                           "too many operations wait for this session: try again", NULL, 0);
+    }
+}
+
+// fn was told that the session is gone.
+static bool reshape_gone(struct reshape *r, struct coordinator_session *s)
+{
+    r->s = s;
+    if (s) {
+        s->last_used_ns = common_clock_ns();
+        return false;
+    }
+    reshape_fail_code(r, COMMON_NOT_FOUND, "the session was deleted");
+    free(r);
+    return true;
+}
+
+// ---- copying what a length cuts -----------------------------------------------------------------
+
+// Finds the chunk that r->length cuts and gives its copy an id. Nothing to copy is OK too.
+static enum common_code plan_copy(struct reshape *r, struct proto_status *status)
+{
+    struct coordinator_session *s = r->s;
+    uint64_t ct = s->layout.chunk_tokens, start_at = r->length / ct * ct;
+    const struct coordinator_chunk *cut = coordinator_layout_find(&s->layout, r->length / ct);
+    if (r->length == start_at || !cut || !coordinator_session_has_rows(s, start_at, r->length - start_at))
+        return COMMON_OK;
+    if (coordinator_session_missing(s, start_at, r->length - start_at, 0, status) != COMMON_OK)
+        return status->code;
+    r->cut = *cut;
+    r->copy =
+        (struct coordinator_chunk){.index = cut->index, .ready = true, .known = true, .holder = cut->holder};
+    if (!coordinator_store_next(r->sessions->store, COORDINATOR_COUNTER_CHUNK, &r->copy.id))
+        return proto_status_set(status, COMMON_UNAVAILABLE, "", "the store does not answer: try again");
+    r->copying = true;
+    return COMMON_OK;
+}
+
+static void send_copy(struct reshape *r, uint64_t session, uint64_t incarnation,
+                      struct coordinator_gather *gather)
+{
+    Banyan__Pb__ChunkCopyRequest m = BANYAN__PB__CHUNK_COPY_REQUEST__INIT;
+    m.term = r->sessions->core->term;
+    m.from_chunk = r->cut.id;
+    m.session = session;
+    m.incarnation = incarnation;
+    m.chunk = r->copy.id;
+    m.rows = (uint32_t)(r->length % r->s->layout.chunk_tokens);
+    coordinator_worker_call_gather(r->copy.holder, BANYAN__PB__METHOD__METHOD_CHUNK_COPY, &m.base, gather);
+}
+
+// ---- truncate -----------------------------------------------------------------------------------
+
+static void answer_truncate(struct reshape *r)
+{
+    Banyan__Pb__SessionTruncateReply m = BANYAN__PB__SESSION_TRUNCATE_REPLY__INIT;
+    m.incarnation = r->s->incarnation;
+    proto_request_reply(r->request, &m.base, NULL, 0, NULL, NULL);
+    r->request = NULL;
+}
+
+static void truncate_told(void *arg, enum common_code code, const char *text)
+{
+    struct reshape *r = arg;
+    (void)text;
+    for (uint32_t i = 0; i < r->s->n_members && code != COMMON_OK; i++)
+        coordinator_worker_doubt(r->s->members[i]); // it has happened: whoever did not hear of it will
+    answer_truncate(r);
+    reshape_end(r);
+}
+
+static void truncate_stored(void *arg, enum common_code code, const char *text)
+{
+    struct reshape *r = arg;
+    struct coordinator_session *s = r->s;
+    uint64_t ct = s->layout.chunk_tokens;
+    if (code != COMMON_OK) {
+        if (r->copying)
+            coordinator_worker_doubt(r->copy.holder); // so that it forgets the copy
+        reshape_fail_code(r, code, text);
+        reshape_end(r);
+        return;
+    }
+    for (uint32_t i = coordinator_layout_lower(&s->layout, r->length / ct); i < s->layout.n; i++)
+        coordinator_session_memory_back(s, &s->layout.chunks[i]);
+    while (s->layout.n && s->layout.chunks[s->layout.n - 1].index * ct >= r->length)
+        coordinator_session_remove_chunk(s, s->layout.chunks[s->layout.n - 1].index);
+    if (r->copying && !coordinator_session_put_chunk(s, &r->copy))
+        abort();
+    else if (!r->copying && r->length % ct)
+        coordinator_session_remove_chunk(s, (uint32_t)(r->length / ct)); // nothing of it is kept
+    for (uint32_t l = 0; l < s->spec->layers; l++)
+        coordinator_rangeset_clip(&s->layers[l], r->length);
+    s->untidy = false;
+    s->incarnation++;
+    coordinator_layout_set_epoch(&s->layout, s->layout.epoch + 1);
+    struct coordinator_gather *gather = coordinator_gather_new(&r->sessions->core->turn, truncate_told, r);
+    for (uint32_t i = 0; i < s->n_members; i++) {
+        if (coordinator_worker_active(s->members[i]))
+            coordinator_layout_send_all(s, s->members[i], gather);
+        else
+            coordinator_worker_dirty(s->members[i]);
+    }
+    coordinator_gather_seal(gather);
+}
+
+static void truncate_copied(void *arg, enum common_code code, const char *text)
+{
+    struct reshape *r = arg;
+    struct coordinator_session *s = r->s;
+    uint64_t ct = s->layout.chunk_tokens;
+    if (code != COMMON_OK) {
+        coordinator_worker_doubt(r->copy.holder);
+        reshape_fail_code(r, code, text);
+        reshape_end(r);
+        return;
+    }
+    struct coordinator_batch *batch = coordinator_batch_new();
+    coordinator_batch_numbers(batch, s->id, s->incarnation + 1, s->layout.epoch + 1);
+    coordinator_batch_clip(batch, s->id, r->length);
+    for (uint32_t i = coordinator_layout_lower(&s->layout, r->length / ct); i < s->layout.n; i++)
+        coordinator_batch_chunk_drop(batch, s->id, s->layout.chunks[i].index);
+    if (r->copying)
+        coordinator_batch_chunk(batch, s->id, r->copy.index, r->copy.id, false, r->copy.holder->name);
+    coordinator_store_submit(r->sessions->store, batch, truncate_stored, r);
+}
+
+static void truncate_alone(void *arg, struct coordinator_session *s)
+{
+    struct reshape *r = arg;
+    struct proto_status status;
+    if (reshape_gone(r, s))
+        return;
+    // Rows that nobody knows of now must not come back later: every chunk at or past the cut must be known.
+    uint64_t ct = s->layout.chunk_tokens,
+             end_at = (s->layout.n ? s->layout.chunks[s->layout.n - 1].index + 1 : 0) * ct;
+    bool lost = false;
+    for (uint32_t i = coordinator_layout_lower(&s->layout, r->length / ct); i < s->layout.n; i++)
+        lost = lost || s->layout.chunks[i].lost || !s->layout.chunks[i].known;
+    uint64_t longest = coordinator_session_end(s);
+    if (r->length > longest && !lost) {
+        proto_status_set(&status, COMMON_OUT_OF_RANGE, "",
+                         "a truncate to %" PRIu64 " is past the end: the longest layer has %" PRIu64
+                         " tokens",
+                         r->length, longest);
+        reshape_fail(r, &status);
+        reshape_end(r);
+        return;
+    }
+    if (r->length >= end_at || (!coordinator_session_has_rows(s, r->length, end_at - r->length) && !lost &&
+                                !s->untidy)) { // nothing to forget
+        answer_truncate(r);
+        reshape_end(r);
+        return;
+    }
+    if (plan_copy(r, &status) != COMMON_OK) {
+        reshape_fail(r, &status);
+        reshape_end(r);
+        return;
+    }
+    struct coordinator_gather *gather = coordinator_gather_new(&r->sessions->core->turn, truncate_copied, r);
+    if (r->copying) {
+        const struct coordinator_chunk *copy = &r->copy;
+        struct coordinator_layout_message m = {.session = s->id,
+                                               .incarnation = s->incarnation,
+                                               .epoch = s->layout.epoch,
+                                               .spec = s->spec,
+                                               .chunks = &copy,
+                                               .n = 1,
+                                               .idle = true};
+        coordinator_layout_send(copy->holder, &m, gather);
+        send_copy(r, s->id, s->incarnation, gather);
+    }
+    coordinator_gather_seal(gather);
+}
+
+void coordinator_handle_session_truncate(void *arg, struct proto_request *request)
+{
+    const Banyan__Pb__SessionTruncateRequest *m = (const void *)proto_request_message(request)->body;
+    struct coordinator_session *s = coordinator_session_find(arg, m->session);
+    if (s && coordinator_park(s, request, coordinator_handle_session_truncate, arg))
+        return;
+    reshape_start(arg, request, m->session, m->length, "", COORDINATOR_SESSION_TRUNCATING, truncate_alone);
+}
+
+// ---- fork ---------------------------------------------------------------------------------------
+
+static void fork_undo(struct reshape *r)
+{
+    struct coordinator_session *fork = r->fork;
+    struct coordinator_batch *batch = coordinator_batch_new();
+    coordinator_batch_session_drop(batch, fork->id);
+    coordinator_store_submit(r->sessions->store, batch, NULL, NULL);
+    coordinator_session_drop_at_workers(fork, NULL);
+    coordinator_session_destroy(fork);
+}
+
+static void fork_stored(void *arg, enum common_code code, const char *text)
+{
+    struct reshape *r = arg;
+    if (code != COMMON_OK) {
+        fork_undo(r);
+        reshape_fail_code(r, code, text);
+        reshape_end(r);
+        return;
+    }
+    coordinator_session_enter(r->fork);
+    Banyan__Pb__SessionForkReply m = BANYAN__PB__SESSION_FORK_REPLY__INIT;
+    m.session = r->fork->id;
+    m.incarnation = r->fork->incarnation;
+    proto_request_reply(r->request, &m.base, NULL, 0, NULL, NULL);
+    r->request = NULL;
+    for (uint32_t i = 0; i < r->fork->n_members; i++)
+        if (!coordinator_worker_active(r->fork->members[i]))
+            coordinator_worker_dirty(r->fork->members[i]);
+    reshape_end(r);
+}
+
+static void fork_copied(void *arg, enum common_code code, const char *text)
+{
+    struct reshape *r = arg;
+    struct coordinator_session *fork = r->fork;
+    if (code != COMMON_OK) {
+        fork_undo(r);
+        reshape_fail_code(r, code, text);
+        reshape_end(r);
+        return;
+    }
+    struct coordinator_batch *batch = coordinator_batch_new();
+    coordinator_batch_whole_session(batch, fork);
+    for (uint32_t l = 0; l < fork->spec->layers && r->length; l++)
+        coordinator_batch_range(batch, fork->id, l, 0, r->length);
+    coordinator_store_submit(r->sessions->store, batch, fork_stored, r);
+}
+
+// The new session as it will be: in no table, nobody told.
+static enum common_code make_fork(struct reshape *r, struct proto_status *status)
+{
+    struct coordinator_session *s = r->s;
+    uint64_t ct = s->layout.chunk_tokens;
+    Banyan__Pb__Spec *spec = coordinator_spec_copy(s->spec);
+    enum common_code code = coordinator_session_new(r->sessions, r->name, spec, &r->fork, status);
+    if (code != COMMON_OK) {
+        banyan__pb__spec__free_unpacked(spec, NULL);
+        if (code == COMMON_ALREADY_EXISTS)
+            proto_status_set(status, code, "", "the fork cannot be named %s: another session is", r->name);
+        return code;
+    }
+    for (uint32_t i = 0; i < s->n_members; i++)
+        if (coordinator_worker_active(s->members[i]))
+            coordinator_session_add_member(r->fork, s->members[i]);
+    for (uint32_t i = 0; i < s->layout.n && ((uint64_t)s->layout.chunks[i].index + 1) * ct <= r->length; i++)
+        if (!coordinator_session_put_chunk(r->fork, &s->layout.chunks[i]))
+            abort();
+    if (r->copying && !coordinator_session_put_chunk(r->fork, &r->copy))
+        abort();
+    for (uint32_t l = 0; l < spec->layers && r->length; l++)
+        if (!coordinator_rangeset_add(&r->fork->layers[l], 0, r->length, NULL))
+            abort();
+    return COMMON_OK;
+}
+
+static void fork_alone(void *arg, struct coordinator_session *s)
+{
+    struct reshape *r = arg;
+    struct proto_status status;
+    if (reshape_gone(r, s))
+        return;
+    uint64_t shortest = coordinator_session_length(s);
+    enum common_code code = coordinator_session_missing(s, 0, r->length ? r->length : 1, 0, &status);
+    if (code == COMMON_OK && r->length > shortest)
+        code = proto_status_set(&status, COMMON_OUT_OF_RANGE, "",
+                                "a fork at %" PRIu64 " is past the end: the shortest layer has %" PRIu64
+                                " tokens",
+                                r->length, shortest);
+    if (code == COMMON_OK)
+        code = plan_copy(r, &status);
+    if (code == COMMON_OK)
+        code = make_fork(r, &status);
+    if (code != COMMON_OK) {
+        reshape_fail(r, &status);
+        reshape_end(r);
+        return;
+    }
+    struct coordinator_gather *gather = coordinator_gather_new(&r->sessions->core->turn, fork_copied, r);
+    for (uint32_t i = 0; i < r->fork->n_members; i++)
+        coordinator_layout_send_all(r->fork, r->fork->members[i], gather);
+    if (r->copying)
+        send_copy(r, r->fork->id, r->fork->incarnation, gather);
+    coordinator_gather_seal(gather);
+}
+
+void coordinator_handle_session_fork(void *arg, struct proto_request *request)
+{
+    const Banyan__Pb__SessionForkRequest *m = (const void *)proto_request_message(request)->body;
+    struct coordinator_session *s = coordinator_session_find(arg, m->session);
+    struct proto_status status;
+    if (s && coordinator_park(s, request, coordinator_handle_session_fork, arg))
+        return;
+    if (coordinator_name_check(m->name, &status) != COMMON_OK)
+        proto_request_fail_status(request, &status);
+    else
+        reshape_start(arg, request, m->session, m->length, m->name, COORDINATOR_SESSION_FORKING, fork_alone);
+}
+
+// ---- delete -------------------------------------------------------------------------------------
+
+static void delete_told(void *arg, enum common_code code, const char *text)
+{
+    struct proto_request *request = arg;
+    (void)code, (void)text; // a worker that did not hear of it drops the session when it comes back
+    if (!request)
+        return;
+    Banyan__Pb__SessionDeleteReply m = BANYAN__PB__SESSION_DELETE_REPLY__INIT;
+    proto_request_reply(request, &m.base, NULL, 0, NULL, NULL);
+}
+
+static void delete_stored(void *arg, enum common_code code, const char *text)
+{
+    struct reshape *r = arg;
+    if (code != COMMON_OK) {
+        reshape_fail_code(r, code, text);
+        reshape_end(r);
+        return;
+    }
+    struct coordinator_gather *gather =
+        coordinator_gather_new(&r->sessions->core->turn, delete_told, r->request);
+    coordinator_session_drop_at_workers(r->s, gather);
+    for (uint32_t i = 0; i < r->s->layout.n; i++)
+        coordinator_session_memory_back(r->s, &r->s->layout.chunks[i]);
+    coordinator_session_destroy(r->s);
+    free(r);
+    coordinator_gather_seal(gather);
+}
+
+static void delete_alone(void *arg, struct coordinator_session *s)
+{
+    struct reshape *r = arg;
+    if (reshape_gone(r, s))
+        return;
+    struct coordinator_batch *batch = coordinator_batch_new();
+    coordinator_batch_session_drop(batch, s->id);
+    coordinator_store_submit(r->sessions->store, batch, delete_stored, r);
+}
+
+void coordinator_handle_session_delete(void *arg, struct proto_request *request)
+{
+    const Banyan__Pb__SessionDeleteRequest *m = (const void *)proto_request_message(request)->body;
+    reshape_start(arg, request, m->session, 0, "", COORDINATOR_SESSION_DELETING, delete_alone);
+}
+
+void coordinator_session_reclaim(struct coordinator_session *s)
+{
+    struct reshape *r = coordinator_alloc(sizeof(*r));
+    *r = (struct reshape){.sessions = s->sessions};
+    common_log_info("an idle session is reclaimed session=%016" PRIx64 " name=%s", s->id, s->name);
+    if (coordinator_session_exclusive(s, COORDINATOR_SESSION_DELETING, delete_alone, r) != COMMON_OK)
+        free(r); // it is not idle after all
+}

@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/sessions/session.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "coordinator/cluster/cluster.h"
+#include "coordinator/cluster/plan.h"
+#include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/placing.h"
+#include "proto/kv.h"
+
+struct coordinator_exclusive {
+    struct coordinator_exclusive *next;
+    enum coordinator_session_state state;
+    coordinator_session_fn fn;
+    void *arg;
+};
+
+struct coordinator_door {
+    struct coordinator_door *next;
+    coordinator_session_fn fn;
+    void *arg;
+};
+
+// ---- state --------------------------------------------------------------------------------------
+
+#define TO(state) (1u << COORDINATOR_SESSION_##state)
+static const unsigned transitions[COORDINATOR_SESSION_STATES] = {
+    [COORDINATOR_SESSION_CREATING] = TO(ACTIVE) | TO(GONE),
+    [COORDINATOR_SESSION_ACTIVE] = TO(RELAYOUT) | TO(TRUNCATING) | TO(FORKING) | TO(DELETING) | TO(GONE),
+    [COORDINATOR_SESSION_RELAYOUT] = TO(ACTIVE) | TO(GONE),
+    [COORDINATOR_SESSION_TRUNCATING] = TO(ACTIVE) | TO(GONE),
+    [COORDINATOR_SESSION_FORKING] = TO(ACTIVE) | TO(GONE),
+    [COORDINATOR_SESSION_DELETING] = TO(ACTIVE) | TO(GONE), // ACTIVE: the store refused
+    [COORDINATOR_SESSION_GONE] = 0,
+};
+
+void coordinator_session_set_state(struct coordinator_session *s, enum coordinator_session_state state)
+{
+    assert(transitions[s->state] & (1u << state));
+    s->state = state;
+}
+
+// ---- who works on it ----------------------------------------------------------------------------
+
+void coordinator_session_settle(struct coordinator_session *s)
+{
+    if (!proto_list_empty(&s->settled) || s->state == COORDINATOR_SESSION_GONE)
+        return;
+    proto_list_push(&s->sessions->settled, &s->settled);
+    coordinator_turn_mark(&s->sessions->core->turn, COORDINATOR_PHASE_SESSIONS);
+}
+
+void coordinator_session_share(struct coordinator_session *s)
+{
+    assert(s->state == COORDINATOR_SESSION_ACTIVE);
+    s->shared++;
+}
+
+void coordinator_session_unshare(struct coordinator_session *s)
+{
+    assert(s->shared > 0);
+    s->shared--;
+    if (s->exclusive || s->n_waiting || s->placing || s->doors)
+        coordinator_session_settle(s);
+}
+
+enum common_code coordinator_session_exclusive(struct coordinator_session *s,
+                                               enum coordinator_session_state state,
+                                               coordinator_session_fn fn, void *arg)
+{
+    if (s->n_exclusive >= COORDINATOR_EXCLUSIVE_MAX)
+        return COMMON_RESOURCE_EXHAUSTED;
+    struct coordinator_exclusive *x = coordinator_alloc(sizeof(*x));
+    *x = (struct coordinator_exclusive){.state = state, .fn = fn, .arg = arg};
+    *s->exclusive_tail = x;
+    s->exclusive_tail = &x->next;
+    s->n_exclusive++;
+    coordinator_session_settle(s);
+    return COMMON_OK;
+}
+
+enum common_code coordinator_session_when_open(struct coordinator_session *s, coordinator_session_fn fn,
+                                               void *arg)
+{
+    if (s->n_doors >= COORDINATOR_DOORS_MAX)
+        return COMMON_RESOURCE_EXHAUSTED;
+    struct coordinator_door *door = coordinator_alloc(sizeof(*door));
+    *door = (struct coordinator_door){.fn = fn, .arg = arg};
+    *s->doors_tail = door;
+    s->doors_tail = &door->next;
+    s->n_doors++;
+    coordinator_session_settle(s);
+    return COMMON_OK;
+}
+
+void coordinator_session_release(struct coordinator_session *s)
+{
+    coordinator_session_set_state(s, COORDINATOR_SESSION_ACTIVE);
+    coordinator_session_settle(s);
+}
+
+static void pop_exclusive(struct coordinator_session *s, struct coordinator_exclusive *out)
+{
+    struct coordinator_exclusive *x = s->exclusive;
+    *out = *x;
+    s->exclusive = x->next;
+    if (!s->exclusive)
+        s->exclusive_tail = &s->exclusive;
+    s->n_exclusive--;
+    free(x);
+}
+
+static void pop_door(struct coordinator_session *s, struct coordinator_door *out)
+{
+    struct coordinator_door *door = s->doors;
+    *out = *door;
+    s->doors = door->next;
+    if (!s->doors)
+        s->doors_tail = &s->doors;
+    s->n_doors--;
+    free(door);
+}
+
+static void let_one_alone(struct coordinator_session *s)
+{
+    if (!s->exclusive || s->shared || s->state != COORDINATOR_SESSION_ACTIVE)
+        return;
+    struct coordinator_exclusive mine;
+    pop_exclusive(s, &mine);
+    coordinator_session_set_state(s, mine.state);
+    mine.fn(mine.arg, s);
+}
+
+void coordinator_session_let_in(struct coordinator_session *s)
+{
+    while (s->doors && coordinator_session_open(s)) {
+        struct coordinator_door door;
+        pop_door(s, &door);
+        door.fn(door.arg, s);
+    }
+    if (coordinator_session_open(s))
+        coordinator_placing_pump(s);
+    if (coordinator_session_open(s) && s->n_waiting && proto_list_empty(&s->opened)) {
+        proto_list_push(&s->sessions->opened, &s->opened);
+        coordinator_turn_mark(&s->sessions->core->turn, COORDINATOR_PHASE_STEPS);
+    }
+    let_one_alone(s);
+}
+
+void coordinator_session_turn_away(struct coordinator_session *s)
+{
+    while (s->doors) {
+        struct coordinator_door door;
+        pop_door(s, &door);
+        door.fn(door.arg, NULL);
+    }
+    while (s->exclusive) {
+        struct coordinator_exclusive x;
+        pop_exclusive(s, &x);
+        x.fn(x.arg, NULL);
+    }
+    coordinator_placing_session_gone(s); // after the wishes: one of them may be a placing's own
+}
+
+// ---- what it holds ------------------------------------------------------------------------------
+
+uint64_t coordinator_session_layer_length(const struct coordinator_session *s, uint32_t layer)
+{
+    return coordinator_rangeset_length(&s->layers[layer]);
+}
+
+uint64_t coordinator_session_length(const struct coordinator_session *s)
+{
+    uint64_t least = UINT64_MAX;
+    for (uint32_t l = 0; l < s->spec->layers; l++) {
+        uint64_t length = coordinator_rangeset_length(&s->layers[l]);
+        least = length < least ? length : least;
+    }
+    return least;
+}
+
+uint64_t coordinator_session_end(const struct coordinator_session *s)
+{
+    uint64_t most = 0;
+    for (uint32_t l = 0; l < s->spec->layers; l++) {
+        uint64_t end = coordinator_rangeset_end(&s->layers[l]);
+        most = end > most ? end : most;
+    }
+    return most;
+}
+
+uint64_t coordinator_session_row_bytes(const Banyan__Pb__Spec *spec)
+{
+    return proto_kv_row_bytes(spec->kv_type, spec->kv_heads, spec->k_dim) +
+           proto_kv_row_bytes(spec->kv_type, spec->kv_heads, spec->v_dim);
+}
+
+uint64_t coordinator_session_chunk_bytes(const struct coordinator_session *s)
+{
+    return coordinator_session_row_bytes(s->spec) * s->spec->layers * s->spec->chunk_tokens;
+}
+
+const char *coordinator_session_state_text(struct coordinator_session *s)
+{
+    return coordinator_session_has_missing(s) ? "unavailable" : "active";
+}
+
+bool coordinator_session_chunk_usable(const struct coordinator_chunk *chunk)
+{
+    return !chunk->lost && coordinator_worker_active(chunk->holder);
+}
+
+bool coordinator_session_has_rows(const struct coordinator_session *s, uint64_t first, uint64_t count)
+{
+    for (uint32_t l = 0; l < s->spec->layers; l++)
+        if (coordinator_rangeset_intersects(&s->layers[l], first, count))
+            return true;
+    return false;
+}
+
+void coordinator_session_recount(struct coordinator_session *s)
+{
+    s->counted = s->sessions->cluster->changes;
+    s->missing = s->unknown = 0;
+    for (uint32_t i = 0; i < s->layout.n; i++) {
+        s->missing += !coordinator_session_chunk_usable(&s->layout.chunks[i]);
+        s->unknown += !s->layout.chunks[i].known;
+    }
+}
+
+// A worker that becomes ACTIVE or ceases to be makes the count an old one.
+static void count_if_old(struct coordinator_session *s)
+{
+    if (s->counted != s->sessions->cluster->changes)
+        coordinator_session_recount(s);
+}
+
+bool coordinator_session_has_missing(struct coordinator_session *s)
+{
+    count_if_old(s);
+    return s->missing > 0;
+}
+
+struct coordinator_chunk *coordinator_session_put_chunk(struct coordinator_session *s,
+                                                        const struct coordinator_chunk *chunk)
+{
+    coordinator_session_remove_chunk(s, chunk->index); // counts, too
+    struct coordinator_chunk *put = coordinator_layout_put(&s->layout, chunk);
+    if (put) {
+        put->holder->chunks++;
+        put->holder->load_bytes += coordinator_session_chunk_bytes(s);
+        s->missing += !coordinator_session_chunk_usable(put);
+        s->unknown += !put->known;
+    }
+    return put;
+}
+
+void coordinator_session_memory_back(const struct coordinator_session *s,
+                                     const struct coordinator_chunk *chunk)
+{
+    struct coordinator_worker *w = chunk->holder;
+    uint64_t row = coordinator_session_row_bytes(s->spec), ct = s->layout.chunk_tokens, bytes = 0;
+    uint64_t promise = coordinator_session_chunk_bytes(s);
+    for (uint32_t l = 0; l < s->spec->layers; l++)
+        bytes += coordinator_rangeset_overlap(&s->layers[l], chunk->index * ct, ct) * row;
+    promise -= bytes < promise ? bytes : promise; // what was not filled
+    if (bytes > w->used_bytes) // filled since the worker last reported: still counted as promised
+        promise += bytes - w->used_bytes;
+    w->used_bytes -= bytes < w->used_bytes ? bytes : w->used_bytes;
+    w->promised_bytes -= promise < w->promised_bytes ? promise : w->promised_bytes;
+}
+
+void coordinator_session_remove_chunk(struct coordinator_session *s, uint32_t index)
+{
+    count_if_old(s);
+    struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, index);
+    if (!chunk)
+        return;
+    chunk->holder->chunks--;
+    chunk->holder->load_bytes -= coordinator_session_chunk_bytes(s);
+    s->missing -= !coordinator_session_chunk_usable(chunk);
+    s->unknown -= !chunk->known;
+    coordinator_layout_remove(&s->layout, index);
+}
+
+bool coordinator_session_has_member(const struct coordinator_session *s, const struct coordinator_worker *w)
+{
+    for (uint32_t i = 0; i < s->n_members; i++)
+        if (s->members[i] == w)
+            return true;
+    return false;
+}
+
+void coordinator_session_add_member(struct coordinator_session *s, struct coordinator_worker *w)
+{
+    if (coordinator_session_has_member(s, w))
+        return;
+    s->members = realloc(s->members, (s->n_members + 1) * sizeof(*s->members));
+    if (!s->members)
+        abort();
+    s->members[s->n_members++] = w;
+    w->members++;
+    coordinator_session_drop_plan(s);
+}
+
+void coordinator_session_drop_members(struct coordinator_session *s, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        s->members[--s->n_members]->members--;
+    coordinator_session_drop_plan(s);
+}
+
+void coordinator_session_drop_plan(struct coordinator_session *s)
+{
+    if (s->plan)
+        coordinator_plan_release(s->plan);
+    s->plan = NULL;
+}
+
+struct coordinator_plan *coordinator_session_plan(struct coordinator_session *s, struct proto_status *status)
+{
+    if (s->plan && s->plan->state != COORDINATOR_PLAN_RETIRED)
+        return s->plan;
+    coordinator_session_drop_plan(s);
+    struct coordinator_worker **active = coordinator_alloc((s->n_members + 1) * sizeof(*active));
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->n_members; i++)
+        if (coordinator_worker_active(s->members[i]))
+            active[n++] = s->members[i];
+    if (n)
+        s->plan = coordinator_plan_get(s->sessions->cluster, active, n, status);
+    else
+        proto_status_set(status, COMMON_UNAVAILABLE, "WORKER_LOST",
+                         "none of the workers that hold this session is there now");
+    free(active);
+    return s->plan;
+}
+
+enum common_code coordinator_session_missing(struct coordinator_session *s, uint64_t first, uint64_t count,
+                                             uint32_t layer, struct proto_status *status)
+{
+    uint32_t ct = s->layout.chunk_tokens;
+    uint64_t end = first + count, from = 0, to = 0; // the missing range that is being put together
+    bool lost = false;
+    if (!coordinator_session_has_missing(s))
+        return COMMON_OK;
+    proto_status_set(status, COMMON_UNAVAILABLE, "MISSING_RANGE",
+                     "tokens of this session are on workers that are not there now");
+    for (uint32_t i = coordinator_layout_lower(&s->layout, first / ct); i < s->layout.n; i++) {
+        const struct coordinator_chunk *chunk = &s->layout.chunks[i];
+        uint64_t start = (uint64_t)chunk->index * ct, stop = start + ct;
+        if (start >= end)
+            break;
+        if (coordinator_session_chunk_usable(chunk))
+            continue;
+        lost = lost || chunk->lost;
+        start = start < first ? first : start;
+        stop = stop > end ? end : stop;
+        bool named = false;
+        for (uint32_t n = 0; n < status->n_workers; n++)
+            named = named || !strcmp(status->workers[n], chunk->holder->name);
+        if (!named)
+            proto_status_add_worker(status, chunk->holder->name);
+        if (to && to != start) {
+            proto_status_add_range(status, from, to - from);
+            from = start;
+        } else if (!to) {
+            from = start;
+        }
+        to = stop;
+    }
+    if (!to) {
+        status->code = COMMON_OK;
+        return COMMON_OK;
+    }
+    proto_status_add_range(status, from, to - from);
+    status->session = s->id;
+    status->layer = layer;
+    const struct proto_range *r = &status->ranges[0];
+    status->code = lost ? COMMON_DATA_LOSS : COMMON_UNAVAILABLE;
+    snprintf(status->message, sizeof(status->message),
+             "%s tokens [%" PRIu64 ", %" PRIu64 ")%s, held by %s%s: %s",
+             lost ? "no worker holds" : "no worker can answer now for", r->first, r->first + r->count,
+             status->n_ranges > 1 ? " and more" : "", status->workers[0],
+             status->n_workers > 1 ? " and others" : "",
+             lost ? "truncate the session before them, or delete it" : "try again when it is back");
+    return status->code;
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// A session: its state, who works on it, its chunks and members.
+//
+// Shared work (steps, attaches, commits) runs side by side in ACTIVE. Exclusive work waits until no shared work
+// is left, while new shared work waits for it; it ends back in ACTIVE, or with the session's end.
+//
+//              ┌──────────▶ RELAYOUT ────┐   members join: the epoch rises
+//   ACTIVE ────┼──────────▶ TRUNCATING ──┼──▶ ACTIVE
+//     ▲        ├──────────▶ FORKING ─────┤
+//     │        └──────────▶ DELETING ────┴──▶ GONE: in no table; freed when nothing refers to it
+//   CREATING: being written to the store, in no table yet but its name's ──▶ GONE: the store refused
+#ifndef COORDINATOR_SESSION_H
+#define COORDINATOR_SESSION_H
+
+#include "coordinator/sessions/layout.h"
+#include "coordinator/sessions/rangeset.h"
+#include "coordinator/sessions/sessions.h"
+#include "proto/banyan.pb-c.h"
+#include "proto/status.h"
+
+#define COORDINATOR_NAME_BYTES    129
+#define COORDINATOR_EXCLUSIVE_MAX 64   // operations that may wait to have one session alone
+#define COORDINATOR_DOORS_MAX     4096 // commits that may wait for one session
+
+enum coordinator_session_state {
+    COORDINATOR_SESSION_CREATING,
+    COORDINATOR_SESSION_ACTIVE,
+    COORDINATOR_SESSION_RELAYOUT,
+    COORDINATOR_SESSION_TRUNCATING,
+    COORDINATOR_SESSION_FORKING,
+    COORDINATOR_SESSION_DELETING,
+    COORDINATOR_SESSION_GONE,
+    COORDINATOR_SESSION_STATES
+};
+
+struct coordinator_exclusive; // a wish for the session alone
+struct coordinator_lane;      // of the room of steps
+struct coordinator_placing;
+struct coordinator_plan;
+struct coordinator_worker;
+
+struct coordinator_session {
+    struct coordinator_sessions *sessions;
+    uint64_t id;
+    char name[COORDINATOR_NAME_BYTES];
+    struct coordinator_session *name_next; // in its bucket of names
+    Banyan__Pb__Spec *spec;                // owned; every default filled in
+    uint64_t incarnation, write;           // the write numbers of a life start at its term << 40
+    enum coordinator_session_state state;
+
+    uint32_t shared;    // steps, opens and commits under way
+    uint32_t writing;   // of these: commits and appends, whose rows may be on workers and in no layer yet
+    uint32_t n_waiting; // steps that wait in its lane
+    struct coordinator_exclusive *exclusive, **exclusive_tail;
+    struct coordinator_door *doors, **doors_tail; // shared work that waits until the session is open
+    uint32_t n_exclusive, n_doors;
+    struct coordinator_lane
+        *lane; // the room of steps makes it and takes it away; NULL: no step has waited yet
+    struct proto_list settled, opened, gone; // in the lists of the room
+
+    struct coordinator_layout layout;
+    uint64_t counted; // cluster.changes when `missing` was counted
+    uint32_t missing; // chunks that cannot be computed: lost, or their holder is not ACTIVE. See has_missing
+    uint32_t unknown; // chunks whose rows are not known yet (`known` is false)
+    struct coordinator_rangeset *layers; // [spec->layers] committed rows
+    struct coordinator_worker **members; // [n_members]
+    uint32_t n_members;
+    struct coordinator_plan *plan;       // a reference; NULL: to be made from the members that are ACTIVE
+    struct coordinator_placing *placing; // requests for chunks, the first one under way
+    uint64_t place_again_ns;             // no placing ahead before: the last one failed
+    bool untidy; // a failed append may have left rows that no layer counts: the next truncate takes them away
+
+    uint64_t steps, last_used_ns;
+    uint64_t ticket_until_ns; // when the last ticket given for it ends: rows may be on their way until then
+};
+
+// ---- who works on it ----
+
+// The only way to alter a state; a transition that the diagram lacks is our bug.
+void coordinator_session_set_state(struct coordinator_session *s, enum coordinator_session_state state);
+
+// Whether shared work may start now: ACTIVE and nobody waits to have it alone.
+static inline bool coordinator_session_open(const struct coordinator_session *s)
+{
+    return s->state == COORDINATOR_SESSION_ACTIVE && !s->exclusive;
+}
+
+void coordinator_session_share(struct coordinator_session *s);
+// What waits for the session may start at the end of the turn.
+void coordinator_session_unshare(struct coordinator_session *s);
+
+// What waits for the session may have its turn: looked at in the phase of sessions.
+void coordinator_session_settle(struct coordinator_session *s);
+
+typedef void (*coordinator_session_fn)(void *arg, struct coordinator_session *session);
+
+// Calls fn when shared work may start, in the phase of sessions; session NULL when it goes first.
+// RESOURCE_EXHAUSTED: too many wait (fn is not called).
+enum common_code coordinator_session_when_open(struct coordinator_session *s, coordinator_session_fn fn,
+                                               void *arg);
+
+// Calls fn with the session in `state` once no shared work is left, in the phase of sessions;
+// coordinator_session_release ends it. fn is told NULL when the session goes first. RESOURCE_EXHAUSTED: too
+// many wait (fn is not called).
+enum common_code coordinator_session_exclusive(struct coordinator_session *s,
+                                               enum coordinator_session_state state,
+                                               coordinator_session_fn fn, void *arg);
+void coordinator_session_release(struct coordinator_session *s);
+
+// Drains: lets in whoever may come in now.
+void coordinator_session_let_in(struct coordinator_session *s);
+// It is GONE: whoever waits for it is told so.
+void coordinator_session_turn_away(struct coordinator_session *s);
+
+// ---- what it holds ----
+
+uint64_t coordinator_session_layer_length(const struct coordinator_session *s, uint32_t layer);
+uint64_t coordinator_session_length(const struct coordinator_session *s); // of the shortest layer
+// Past the last committed row of any layer.
+uint64_t coordinator_session_end(const struct coordinator_session *s);
+uint64_t coordinator_session_row_bytes(const Banyan__Pb__Spec *spec); // K and V of one token and layer
+uint64_t coordinator_session_chunk_bytes(const struct coordinator_session *s); // of a full chunk, all layers
+const char *coordinator_session_state_text(struct coordinator_session *s);
+// Whether any layer has committed rows in [first, first + count).
+bool coordinator_session_has_rows(const struct coordinator_session *s, uint64_t first, uint64_t count);
+
+// Chunks are put in and taken out by these alone: they keep the workers' counts and `missing` right. put:
+// NULL is out of memory.
+struct coordinator_chunk *coordinator_session_put_chunk(struct coordinator_session *s,
+                                                        const struct coordinator_chunk *chunk);
+void coordinator_session_remove_chunk(struct coordinator_session *s, uint32_t index);
+// A chunk is about to be dropped by its holder: its memory can be promised again at once, the next heartbeat
+// says exactly how much.
+void coordinator_session_memory_back(const struct coordinator_session *s,
+                                     const struct coordinator_chunk *chunk);
+void coordinator_session_recount(struct coordinator_session *s); // after chunks' flags have changed
+// Whether its holder can be asked about it now.
+bool coordinator_session_chunk_usable(const struct coordinator_chunk *chunk);
+// Whether there are chunks that are not usable now.
+bool coordinator_session_has_missing(struct coordinator_session *s);
+
+bool coordinator_session_has_member(const struct coordinator_session *s, const struct coordinator_worker *w);
+void coordinator_session_add_member(struct coordinator_session *s,
+                                    struct coordinator_worker *w); // no-op when it is one
+// Takes back the last `n` that were added.
+void coordinator_session_drop_members(struct coordinator_session *s, uint32_t n);
+
+// The plan of its members that are ACTIVE, kept until these change. NULL with the reason: nobody is there, or
+// too many plans.
+struct coordinator_plan *coordinator_session_plan(struct coordinator_session *s, struct proto_status *status);
+void coordinator_session_drop_plan(struct coordinator_session *s);
+
+// DATA_LOSS or UNAVAILABLE with the token ranges of [first, first + count) that no worker can answer for now,
+// and the workers' names. OK: nothing is missing, and *status is as it was.
+enum common_code coordinator_session_missing(struct coordinator_session *s, uint64_t first, uint64_t count,
+                                             uint32_t layer, struct proto_status *status);
+
+#endif

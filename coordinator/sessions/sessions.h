@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The room of sessions: what is kept, where it lies, and who may work on it when. It stands on the cluster and
+// the store; it knows no step.
+//
+//   session.c     one session: states, shared and exclusive work, chunks, members
+//   table.c       all of them: by id and by name, new ones, deleted ones, idle ones
+//   spec.c        what a session is, checked               layout.c, rangeset.c, placement.c: pure
+//   placing.c     chunks get holders                       layout_send.c: workers are told
+//   attach.c      tickets, commits in two phases           reshape.c: truncate, fork, delete
+//   load.c        sessions from the store at the start     recovery.c: waiting for workers after it
+//   reconcile.c   a worker that comes (back) is asked what it holds and told what it should hold
+#ifndef COORDINATOR_SESSIONS_H
+#define COORDINATOR_SESSIONS_H
+
+#include "coordinator/core.h"
+#include "coordinator/sessions/commits.h"
+#include "proto/list.h"
+
+struct coordinator_cluster;
+struct coordinator_parked;
+struct coordinator_session;
+struct coordinator_store;
+
+struct coordinator_sessions {
+    struct coordinator_core *core;
+    struct coordinator_cluster *cluster;
+    struct coordinator_store *store;
+    struct coordinator_session **slots; // [options.max_sessions]: id = generation << 32 | slot + 1
+    uint32_t n_slots, n;                // slots in use, NULLs included; sessions
+    uint32_t *free_slots, n_free_slots;
+    struct coordinator_session *names[4096]; // buckets of sessions with a name
+    struct proto_list settled;               // for the phase of sessions: session.settled
+    struct proto_list opened; // with steps that wait, and may go now: session.opened. Taken by steps
+    struct proto_list gone;   // deleted: session.gone. Taken by steps, then freed
+    struct proto_list reaped; // gone, and no step knows them any more: session.gone
+    uint64_t seen_changes;    // of cluster.changes
+    struct coordinator_commits commits;
+    struct coordinator_parked *parked; // calls that wait for workers to come back after a restart
+    bool unpark;                       // they may go now
+};
+
+// Room for all sessions. The store is set by the caller once it is open.
+void coordinator_sessions_init(struct coordinator_sessions *sessions, struct coordinator_core *core,
+                               struct coordinator_cluster *cluster);
+void coordinator_sessions_fini(struct coordinator_sessions *sessions); // destroys all that are left
+
+#endif

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/sessions/table.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/hash.h"
+#include "coordinator/cluster/cluster.h"
+#include "coordinator/cluster/membership.h"
+#include "coordinator/cluster/plan.h"
+#include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/reconcile.h"
+#include "coordinator/sessions/recovery.h"
+#include "coordinator/sessions/reshape.h"
+#include "coordinator/store/store.h"
+
+// ---- finding ------------------------------------------------------------------------------------
+
+static size_t bucket_of(const struct coordinator_sessions *sessions, const char *name)
+{
+    return common_xxh3(name, strlen(name), 0) % (sizeof(sessions->names) / sizeof(*sessions->names));
+}
+
+struct coordinator_session *coordinator_session_any(const struct coordinator_sessions *sessions, uint64_t id)
+{
+    uint64_t slot = (id & UINT32_MAX) - 1;
+    struct coordinator_session *s = slot < sessions->n_slots ? sessions->slots[slot] : NULL;
+    return s && s->id == id ? s : NULL;
+}
+
+struct coordinator_session *coordinator_session_find(const struct coordinator_sessions *sessions, uint64_t id)
+{
+    struct coordinator_session *s = coordinator_session_any(sessions, id);
+    return s && s->state != COORDINATOR_SESSION_CREATING ? s : NULL;
+}
+
+enum common_code coordinator_session_unknown(uint64_t id, struct proto_status *status)
+{
+    if (!id)
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+                                "session 0 is no session: a handle was not set");
+    return proto_status_set(status, COMMON_NOT_FOUND, "",
+                            "there is no such session (it may have been deleted)");
+}
+
+static struct coordinator_session *find_name(const struct coordinator_sessions *sessions, const char *name)
+{
+    struct coordinator_session *s = sessions->names[bucket_of(sessions, name)];
+    while (s && strcmp(s->name, name))
+        s = s->name_next;
+    return s;
+}
+
+struct coordinator_session *coordinator_session_named(const struct coordinator_sessions *sessions,
+                                                      const char *name)
+{
+    struct coordinator_session *s = find_name(sessions, name);
+    return s && s->state != COORDINATOR_SESSION_CREATING ? s : NULL;
+}
+
+static void name_enter(struct coordinator_session *s)
+{
+    struct coordinator_session **bucket = &s->sessions->names[bucket_of(s->sessions, s->name)];
+    s->name_next = *bucket;
+    *bucket = s;
+}
+
+static void name_leave(struct coordinator_session *s)
+{
+    struct coordinator_session **at = &s->sessions->names[bucket_of(s->sessions, s->name)];
+    while (*at != s)
+        at = &(*at)->name_next;
+    *at = s->name_next;
+}
+
+// ---- making -------------------------------------------------------------------------------------
+
+static struct coordinator_session *session_make(struct coordinator_sessions *sessions, uint64_t id,
+                                                const char *name, Banyan__Pb__Spec *spec)
+{
+    struct coordinator_session *s = coordinator_alloc(sizeof(*s));
+    s->sessions = sessions;
+    s->id = id;
+    snprintf(s->name, sizeof(s->name), "%s", name);
+    s->spec = spec;
+    s->incarnation = 1;
+    s->write = sessions->core->term << 40;
+    s->exclusive_tail = &s->exclusive;
+    s->doors_tail = &s->doors;
+    proto_list_init(&s->settled);
+    proto_list_init(&s->opened);
+    proto_list_init(&s->gone);
+    s->counted = sessions->cluster->changes;
+    s->layers = coordinator_alloc(spec->layers * sizeof(*s->layers));
+    s->last_used_ns = common_clock_ns();
+    coordinator_layout_init(&s->layout, spec->chunk_tokens, 1);
+    sessions->slots[(id & UINT32_MAX) - 1] = s;
+    sessions->n++;
+    if (s->name[0])
+        name_enter(s);
+    return s;
+}
+
+enum common_code coordinator_session_new(struct coordinator_sessions *sessions, const char *name,
+                                         Banyan__Pb__Spec *spec, struct coordinator_session **out,
+                                         struct proto_status *status)
+{
+    if (name[0] && find_name(sessions, name))
+        return proto_status_set(status, COMMON_ALREADY_EXISTS, "",
+                                "a session with the name %s exists: open it, or choose another name", name);
+    uint64_t generation;
+    if (!sessions->n_free_slots && sessions->n_slots >= sessions->core->options.max_sessions)
+        return proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+                                "there are %u sessions already: delete some, or raise --max-sessions",
+                                sessions->n);
+    if (!coordinator_store_next(sessions->store, COORDINATOR_COUNTER_GENERATION, &generation))
+        return proto_status_set(status, COMMON_UNAVAILABLE, "",
+                                "the store does not keep up with the number of new sessions: try again");
+    uint32_t slot =
+        sessions->n_free_slots ? sessions->free_slots[--sessions->n_free_slots] : sessions->n_slots++;
+    *out = session_make(sessions, (generation & UINT32_MAX) << 32 | (slot + 1), name, spec);
+    return COMMON_OK;
+}
+
+struct coordinator_session *coordinator_session_restore(struct coordinator_sessions *sessions, uint64_t id,
+                                                        const char *name, Banyan__Pb__Spec *spec)
+{
+    uint64_t slot = (id & UINT32_MAX) - 1;
+    if (slot >= sessions->core->options.max_sessions || sessions->slots[slot])
+        return NULL;
+    if (slot >= sessions->n_slots)
+        sessions->n_slots = (uint32_t)slot + 1;
+    return session_make(sessions, id, name, spec);
+}
+
+void coordinator_sessions_restored(struct coordinator_sessions *sessions)
+{
+    for (uint32_t i = sessions->n_slots; i > 0; i--) {
+        if (!sessions->slots[i - 1])
+            sessions->free_slots[sessions->n_free_slots++] = i - 1;
+        else
+            sessions->slots[i - 1]->write = sessions->core->term << 40;
+    }
+}
+
+void coordinator_session_enter(struct coordinator_session *s)
+{
+    coordinator_session_set_state(s, COORDINATOR_SESSION_ACTIVE);
+}
+
+void coordinator_batch_whole_session(struct coordinator_batch *batch, const struct coordinator_session *s)
+{
+    size_t bytes = banyan__pb__spec__get_packed_size(s->spec);
+    uint8_t *packed = coordinator_alloc(bytes + 1);
+    banyan__pb__spec__pack(s->spec, packed);
+    coordinator_batch_session(batch, s->id, s->name, packed, bytes, s->incarnation, s->layout.epoch);
+    for (uint32_t i = 0; i < s->n_members; i++)
+        coordinator_batch_member(batch, s->id, s->members[i]->name);
+    for (uint32_t i = 0; i < s->layout.n; i++)
+        coordinator_batch_chunk(batch, s->id, s->layout.chunks[i].index, s->layout.chunks[i].id,
+                                s->layout.chunks[i].lost, s->layout.chunks[i].holder->name);
+    free(packed);
+}
+
+// ---- its end ------------------------------------------------------------------------------------
+
+void coordinator_session_destroy(struct coordinator_session *s)
+{
+    struct coordinator_sessions *sessions = s->sessions;
+    coordinator_session_set_state(s, COORDINATOR_SESSION_GONE);
+    if (s->name[0])
+        name_leave(s);
+    uint32_t slot = (uint32_t)((s->id & UINT32_MAX) - 1);
+    sessions->slots[slot] = NULL;
+    sessions->free_slots[sessions->n_free_slots++] = slot;
+    sessions->n--;
+    coordinator_session_drop_plan(s);
+    while (s->layout.n)
+        coordinator_session_remove_chunk(s, s->layout.chunks[s->layout.n - 1].index);
+    coordinator_session_drop_members(s, s->n_members);
+    proto_list_remove(&s->settled);
+    proto_list_remove(&s->opened);
+    proto_list_push(&sessions->gone, &s->gone);
+    coordinator_turn_mark(&sessions->core->turn, COORDINATOR_PHASE_STEPS);
+}
+
+static void session_free(struct coordinator_session *s)
+{
+    coordinator_session_turn_away(s);
+    proto_list_remove(&s->gone);
+    for (uint32_t l = 0; l < s->spec->layers; l++)
+        coordinator_rangeset_free(&s->layers[l]);
+    coordinator_layout_fini(&s->layout);
+    banyan__pb__spec__free_unpacked(s->spec, NULL);
+    free(s->layers);
+    free(s->members);
+    free(s);
+}
+
+static struct coordinator_session *first_of(struct proto_list *list, size_t offset)
+{
+    return proto_list_empty(list) ? NULL
+                                  : (struct coordinator_session *)(void *)((char *)list->next - offset);
+}
+
+struct coordinator_session *coordinator_sessions_take_gone(struct coordinator_sessions *sessions)
+{
+    struct coordinator_session *s = first_of(&sessions->gone, offsetof(struct coordinator_session, gone));
+    if (!s)
+        return NULL;
+    proto_list_remove(&s->gone);
+    proto_list_push(&sessions->reaped, &s->gone);
+    coordinator_turn_mark(&sessions->core->turn, COORDINATOR_PHASE_SESSIONS);
+    return s;
+}
+
+struct coordinator_session *coordinator_sessions_take_opened(struct coordinator_sessions *sessions)
+{
+    struct coordinator_session *s = first_of(&sessions->opened, offsetof(struct coordinator_session, opened));
+    if (s)
+        proto_list_remove(&s->opened);
+    return s;
+}
+
+// ---- the end of a turn --------------------------------------------------------------------------
+
+static bool plan_is_old(const struct coordinator_session *s)
+{
+    uint32_t active = 0;
+    if (!s->plan)
+        return false;
+    for (uint32_t i = 0; i < s->n_members; i++) {
+        bool is = coordinator_worker_active(s->members[i]);
+        if (is != (coordinator_plan_rank(s->plan, s->members[i]) != UINT32_MAX))
+            return true;
+        active += is;
+    }
+    return s->plan->state == COORDINATOR_PLAN_RETIRED || active != s->plan->n;
+}
+
+// A worker has become ACTIVE, or has ceased to be: what was derived from that is made anew.
+static void take_changes(struct coordinator_sessions *sessions)
+{
+    if (sessions->seen_changes == sessions->cluster->changes)
+        return;
+    sessions->seen_changes = sessions->cluster->changes;
+    sessions->unpark = true;
+    for (uint32_t i = 0; i < sessions->n_slots; i++) {
+        struct coordinator_session *s = sessions->slots[i];
+        if (!s)
+            continue;
+        coordinator_session_recount(s);
+        if (plan_is_old(s))
+            coordinator_session_drop_plan(s);
+    }
+}
+
+static void drain_sessions(void *arg)
+{
+    struct coordinator_sessions *sessions = arg;
+    struct coordinator_session *s;
+    take_changes(sessions);
+    coordinator_reconciles_drain(sessions);
+    while ((s = first_of(&sessions->settled, offsetof(struct coordinator_session, settled)))) {
+        proto_list_remove(&s->settled);
+        coordinator_session_let_in(s);
+    }
+    while ((s = first_of(&sessions->reaped, offsetof(struct coordinator_session, gone))))
+        session_free(s);
+    if (sessions->unpark)
+        coordinator_unpark(sessions);
+    sessions->unpark = false;
+}
+
+// Puts go to the workers and are not seen here: while a ticket is good, an attach may be under way.
+static bool is_idle(const struct coordinator_session *s, uint64_t now_ns)
+{
+    uint64_t used_ns = s->last_used_ns > s->ticket_until_ns ? s->last_used_ns : s->ticket_until_ns;
+    return coordinator_session_open(s) && !s->shared && !s->n_waiting && !s->placing && now_ns > used_ns &&
+           now_ns - used_ns > s->spec->idle_ttl_ns;
+}
+
+static void reclaim_idle(struct coordinator_sessions *sessions, uint64_t now_ns)
+{
+    // What clients asked for while this process did not run comes in first.
+    const struct coordinator_core *core = sessions->core;
+    if (coordinator_presence_patience(&core->presence, 0,
+                                      COORDINATOR_BEATS_MISSED * core->options.heartbeat_ns, now_ns))
+        return;
+    for (uint32_t i = 0; i < sessions->n_slots; i++) {
+        struct coordinator_session *s = sessions->slots[i];
+        if (s && s->spec->idle_ttl_ns && is_idle(s, now_ns))
+            coordinator_session_reclaim(s);
+    }
+}
+
+void coordinator_sessions_tick(struct coordinator_sessions *sessions, uint64_t now_ns)
+{
+    reclaim_idle(sessions, now_ns);
+    if (sessions->parked) { // their time may be over
+        sessions->unpark = true;
+        coordinator_turn_mark(&sessions->core->turn, COORDINATOR_PHASE_SESSIONS);
+    }
+}
+
+void coordinator_sessions_init(struct coordinator_sessions *sessions, struct coordinator_core *core,
+                               struct coordinator_cluster *cluster)
+{
+    sessions->core = core;
+    sessions->cluster = cluster;
+    sessions->slots = coordinator_alloc(core->options.max_sessions * sizeof(*sessions->slots));
+    sessions->free_slots = coordinator_alloc(core->options.max_sessions * sizeof(*sessions->free_slots));
+    proto_list_init(&sessions->settled);
+    proto_list_init(&sessions->opened);
+    proto_list_init(&sessions->gone);
+    proto_list_init(&sessions->reaped);
+    coordinator_turn_set(&core->turn, COORDINATOR_PHASE_SESSIONS, drain_sessions, sessions);
+}
+
+void coordinator_sessions_fini(struct coordinator_sessions *sessions)
+{
+    for (uint32_t i = 0; i < sessions->n_slots; i++)
+        if (sessions->slots[i])
+            coordinator_session_destroy(sessions->slots[i]);
+    coordinator_turn_drain(&sessions->core->turn);
+    free(sessions->slots);
+    free(sessions->free_slots);
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// All sessions: by id, by name; new ones, deleted ones, idle ones.
+#ifndef COORDINATOR_TABLE_H
+#define COORDINATOR_TABLE_H
+
+#include "coordinator/sessions/session.h"
+
+struct coordinator_batch;
+
+// NULL: unknown, zero, deleted, or still being created.
+struct coordinator_session *coordinator_session_find(const struct coordinator_sessions *sessions,
+                                                     uint64_t id);
+// Also one that is CREATING: workers may hold chunks of a new fork.
+struct coordinator_session *coordinator_session_any(const struct coordinator_sessions *sessions, uint64_t id);
+struct coordinator_session *coordinator_session_named(const struct coordinator_sessions *sessions,
+                                                      const char *name);
+
+// What to say about an id that find does not know: INVALID_ARGUMENT for zero, else NOT_FOUND. Returns the
+// code.
+enum common_code coordinator_session_unknown(uint64_t id, struct proto_status *status);
+
+// A session that is in no table yet, CREATING, with an id of its own. Takes `spec`, which is checked and
+// complete, on success. RESOURCE_EXHAUSTED: too many sessions. ALREADY_EXISTS: the name is taken (the name is
+// reserved from now on).
+enum common_code coordinator_session_new(struct coordinator_sessions *sessions, const char *name,
+                                         Banyan__Pb__Spec *spec, struct coordinator_session **out,
+                                         struct proto_status *status);
+// One that the store knows, CREATING, in the slot that its id names. NULL: the slot is taken, or past the
+// limit.
+struct coordinator_session *coordinator_session_restore(struct coordinator_sessions *sessions, uint64_t id,
+                                                        const char *name, Banyan__Pb__Spec *spec);
+void coordinator_session_enter(struct coordinator_session *s); // CREATING → ACTIVE, found by id from now on
+void coordinator_sessions_restored(struct coordinator_sessions *sessions); // all that the store knows are in
+
+// Everything of it but its ranges.
+void coordinator_batch_whole_session(struct coordinator_batch *batch, const struct coordinator_session *s);
+
+// Ends a session, in a table or not, which nobody shares: it is found no more, its chunks are counted off. At
+// the end of the turn who waits for it is told, its waiting steps fail with NOT_FOUND, and it is freed.
+void coordinator_session_destroy(struct coordinator_session *s);
+
+// The next session that is gone; the next one that is open again and has steps that wait. For the room of steps.
+struct coordinator_session *coordinator_sessions_take_gone(struct coordinator_sessions *sessions);
+struct coordinator_session *coordinator_sessions_take_opened(struct coordinator_sessions *sessions);
+
+void coordinator_sessions_tick(struct coordinator_sessions *sessions, uint64_t now_ns); // idle sessions
+
+#endif

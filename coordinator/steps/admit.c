@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/steps/admit.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "coordinator/sessions/placing.h"
+#include "coordinator/sessions/recovery.h"
+#include "coordinator/sessions/session.h"
+#include "coordinator/steps/item.h"
+#include "coordinator/steps/lane.h"
+
+// Something below `wanted` is not committed: says what, in the words that help.
+static bool refuse_position(struct coordinator_item *item, struct coordinator_session *s, uint64_t length,
+                            uint64_t wanted)
+{
+    const struct coordinator_item_ask *ask = &item->ask;
+    const struct coordinator_rangeset *set = &s->layers[ask->layer];
+    struct proto_status status;
+    if (coordinator_session_missing(s, length, wanted - length, ask->layer, &status) != COMMON_OK) {
+        *coordinator_item_failure(item) = status; // who is away may have more rows than we know
+        return false;
+    }
+    char text[COMMON_ERROR_BYTES];
+    if (coordinator_rangeset_end(set) >= wanted) {
+        struct proto_range hole = {.first = length, .count = 0};
+        coordinator_rangeset_missing(set, length, coordinator_rangeset_end(set) - length, &hole, 1);
+        snprintf(text, sizeof(text),
+                 "tokens [%" PRIu64 ", %" PRIu64
+                 ") of layer %u are not committed: attach and commit them first",
+                 hole.first, hole.first + hole.count, ask->layer);
+        coordinator_item_refuse(item, COMMON_FAILED_PRECONDITION, "HOLE", text);
+        proto_status_add_range(item->failure, hole.first, hole.count);
+        return false;
+    }
+    if (ask->append && wanted == ask->first)
+        snprintf(text, sizeof(text), "an append at %" PRIu64 " leaves a gap: layer %u has %" PRIu64 " tokens",
+                 wanted, ask->layer, length);
+    else if (ask->visible)
+        snprintf(text, sizeof(text), "keys below %" PRIu64 " were asked for: layer %u has %" PRIu64 " tokens",
+                 wanted, ask->layer, length);
+    else
+        snprintf(text, sizeof(text), "position %" PRIu64 " is past the end: layer %u has %" PRIu64 " tokens",
+                 wanted - 1, ask->layer, length);
+    return coordinator_item_refuse(item, COMMON_OUT_OF_RANGE, "", text);
+}
+
+static uint64_t visible_of(const struct coordinator_item *item)
+{
+    return item->ask.visible ? item->ask.visible : item->ask.first + item->ask.rows;
+}
+
+bool coordinator_item_looks_ahead(const struct coordinator_item *item, const struct coordinator_session *s)
+{
+    return visible_of(item) > coordinator_session_layer_length(s, item->ask.layer);
+}
+
+// The holder of a chunk that is not known yet may have rows past what we know of: an append must not go over
+// them.
+static const struct coordinator_chunk *unknown_chunk(const struct coordinator_session *s, uint64_t length)
+{
+    for (uint32_t i = coordinator_layout_lower(&s->layout, length / s->layout.chunk_tokens); i < s->layout.n;
+         i++)
+        if (!s->layout.chunks[i].known)
+            return &s->layout.chunks[i];
+    return NULL;
+}
+
+static bool check_positions(struct coordinator_item *item, struct coordinator_session *s)
+{
+    const struct coordinator_item_ask *ask = &item->ask;
+    uint64_t length = coordinator_session_layer_length(s, ask->layer), after = length;
+    if (ask->append) {
+        if (ask->first > length)
+            return refuse_position(item, s, length, ask->first);
+        const struct coordinator_chunk *unknown = NULL;
+        if (s->unknown && ask->first + ask->rows > length && coordinator_session_has_missing(s))
+            unknown = unknown_chunk(s, length);
+        if (unknown)
+            return refuse_position(item, s, length, (uint64_t)(unknown->index + 1) * s->layout.chunk_tokens);
+        if (!coordinator_rangeset_room(&s->layers[ask->layer], ask->first, ask->rows))
+            return coordinator_item_refuse(item, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+                                           "the layer has too many separate ranges: fill holes first");
+        after = coordinator_rangeset_length_with(&s->layers[ask->layer], ask->first, ask->rows);
+    }
+    item->way.visible = visible_of(item);
+    item->way.length_before = length;
+    return item->way.visible <= after || refuse_position(item, s, after, item->way.visible);
+}
+
+static bool chunks_placed(const struct coordinator_item *item, const struct coordinator_session *s)
+{
+    uint64_t ct = s->layout.chunk_tokens, last = item->ask.first + item->ask.rows - 1;
+    return coordinator_placed(s, item->ask.first / ct, last / ct);
+}
+
+enum coordinator_verdict coordinator_item_admit(struct coordinator_item *item, struct coordinator_session *s,
+                                                bool pumped)
+{
+    struct proto_status status;
+    uint64_t tokens, sum;
+    if (item->ask.incarnation && item->ask.incarnation != s->incarnation) {
+        coordinator_item_refuse(item, COMMON_ABORTED, "OLD_INCARNATION",
+                                "the session was truncated meanwhile: ask for its state and try again");
+        return COORDINATOR_ADMIT_REFUSED;
+    }
+    if (coordinator_recovering(s)) {
+        coordinator_item_refuse(item, COMMON_UNAVAILABLE, "MISSING_RANGE",
+                                "its workers have not come back yet after a restart of the coordinator");
+        return COORDINATOR_ADMIT_RETRY;
+    }
+    if ((!pumped && coordinator_lane_behind(s->lane, item)) || !coordinator_session_open(s))
+        return COORDINATOR_ADMIT_WAIT;
+    if (!check_positions(item, s))
+        return COORDINATOR_ADMIT_REFUSED;
+    if (item->ask.append && !chunks_placed(item, s))
+        return COORDINATOR_ADMIT_PLACE;
+    if (coordinator_session_missing(s, 0, item->way.visible, item->ask.layer, &status) != COMMON_OK) {
+        *coordinator_item_failure(item) = status;
+        return COORDINATOR_ADMIT_REFUSED;
+    }
+    if (!coordinator_layout_cover(&s->layout, item->way.visible, &tokens, &sum)) {
+        coordinator_item_refuse(item, COMMON_INTERNAL, "", "committed tokens have no place");
+        return COORDINATOR_ADMIT_REFUSED;
+    }
+    return COORDINATOR_ADMIT_GO;
+}

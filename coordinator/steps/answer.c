@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/steps/answer.h"
+
+#include <string.h>
+
+#include "common/clock.h"
+#include "coordinator/steps/mass.h"
+#include "coordinator/steps/mass_message.h"
+
+static void answer_sent(void *arg)
+{
+    coordinator_call_unref(arg);
+}
+
+static void zero_failed(struct coordinator_call *call)
+{
+    for (uint32_t i = 0; i < call->n_items && call->out; i++) {
+        const struct coordinator_item *item = &call->items[i];
+        if (item->state == COORDINATOR_ITEM_DONE && !item->failure)
+            continue;
+        memset(call->out + item->reply.o_offset, 0,
+               item->reply.o_bytes); // some of its slabs may have come back
+        if (call->want_lse)
+            memset(call->out + call->o_bytes + item->reply.lse_offset, 0, item->reply.lse_bytes);
+    }
+}
+
+void coordinator_trace_message(const struct proto_trace *trace, Banyan__Pb__WorkerTrace *out)
+{
+    *out = (Banyan__Pb__WorkerTrace)BANYAN__PB__WORKER_TRACE__INIT;
+    out->worker = (char *)trace->worker;
+    out->queue_ns = trace->queue_ns;
+    out->compute_ns = trace->compute_ns;
+    out->wait_ns = trace->wait_ns;
+    out->tokens = trace->tokens;
+    out->rank = trace->rank;
+    out->parent = trace->parent;
+}
+
+static bool pack_masses(const struct coordinator_call *call, struct coordinator_mass_message *out)
+{
+    struct coordinator_masses **list = calloc(call->n_items, sizeof(struct coordinator_masses *));
+    for (uint32_t i = 0; list && i < call->n_items; i++)
+        if (call->items[i].state == COORDINATOR_ITEM_DONE && !call->items[i].failure)
+            list[i] = call->items[i].look.masses;
+    bool ok = list && coordinator_mass_message_init(out, list, call->n_items);
+    free(list);
+    return ok;
+}
+
+void coordinator_answer_send(struct coordinator_call *call, struct proto_request *request,
+                             enum common_code unfinished, const char *text)
+{
+    size_t n = call->n_items, t = call->want_trace ? call->n_traces : 0;
+    size_t bytes = n * (sizeof(Banyan__Pb__AttendItemResult) + sizeof(void *)) +
+                   t * (sizeof(Banyan__Pb__WorkerTrace) + sizeof(void *));
+    uint8_t *scratch = coordinator_scratch(call->steps->core, bytes + 1);
+    if (!scratch || (!call->result && !coordinator_call_room(call))) {
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "the coordinator is out of memory", NULL, 0);
+        coordinator_call_unref(call);
+        return;
+    }
+    struct coordinator_mass_message masses = {0};
+    if (call->want_mass && !pack_masses(call, &masses)) {
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "the coordinator is out of memory", NULL, 0);
+        coordinator_call_unref(call);
+        return;
+    }
+    zero_failed(call);
+    Banyan__Pb__AttendItemResult *items = (void *)scratch;
+    Banyan__Pb__WorkerTrace *traces = (void *)(items + n);
+    Banyan__Pb__AttendItemResult **item_pointers = (void *)(traces + t);
+    Banyan__Pb__WorkerTrace **trace_pointers = (void *)(item_pointers + n);
+    struct proto_status status;
+    for (size_t i = 0; i < n; i++) {
+        const struct coordinator_item *item = &call->items[i];
+        const struct proto_status *failure = item->failure;
+        items[i] = (Banyan__Pb__AttendItemResult)BANYAN__PB__ATTEND_ITEM_RESULT__INIT;
+        if (item->state != COORDINATOR_ITEM_DONE) {
+            if (failure)
+                proto_status_set(&status, unfinished, failure->reason, "%s; before that: %.200s", text,
+                                 failure->message);
+            else
+                proto_status_set(&status, unfinished, "", "%s", text);
+            failure = &status;
+        }
+        items[i].status = failure ? proto_status_to_pb(failure) : NULL;
+        items[i].length = failure ? 0 : item->length;
+        items[i].plan_digest = failure ? 0 : item->plan_digest;
+        items[i].mass = masses.n ? masses.infos[i] : NULL;
+        item_pointers[i] = &items[i];
+    }
+    for (size_t i = 0; i < t; i++) {
+        coordinator_trace_message(&call->traces[i], &traces[i]);
+        trace_pointers[i] = &traces[i];
+    }
+    Banyan__Pb__AttendReply m = BANYAN__PB__ATTEND_REPLY__INIT;
+    uint64_t inside = common_clock_ns() - call->arrived_ns;
+    m.n_items = n;
+    m.items = item_pointers;
+    m.n_traces = t;
+    m.traces = trace_pointers;
+    m.n_workers = masses.n_names;
+    m.workers = masses.names;
+    m.tree_ns = call->tree_ns;
+    m.mass_ns = call->mass_ns;
+    m.coordinator_ns = coordinator_own_ns(inside, call->tree_ns, call->mass_ns);
+    struct common_slice o = {call->result ? call->result->tensors[0] : call->out, call->o_bytes};
+    struct common_slice lse = {call->result ? call->result->tensors[1] : call->out + call->o_bytes,
+                               call->lse_bytes};
+    struct proto_tensor_out tensors[3] = {
+        {.dtype = BANYAN__PB__DTYPE__DTYPE_F32,
+         .n_dims = 1,
+         .dims = {call->o_bytes / sizeof(float)},
+         .pieces = &o,
+         .n_pieces = 1},
+        {.dtype = BANYAN__PB__DTYPE__DTYPE_F32,
+         .n_dims = 1,
+         .dims = {call->lse_bytes / sizeof(float)},
+         .pieces = &lse,
+         .n_pieces = 1},
+    };
+    // `items` is in the scratch memory: nothing between here and its last use may build another message.
+    size_t n_tensors = call->want_lse ? 2 : 1;
+    if (masses.tensor.n_pieces)
+        tensors[n_tensors++] = masses.tensor;
+    proto_request_reply(request, &m.base, tensors, n_tensors, answer_sent, call);
+    coordinator_mass_message_fini(&masses);
+    for (size_t i = 0; i < n; i++)
+        proto_status_pb_free(items[i].status);
+}

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/steps/call.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "coordinator/sessions/session.h"
+#include "coordinator/sessions/table.h"
+#include "coordinator/steps/answer.h"
+#include "coordinator/steps/mass.h"
+#include "coordinator/steps/watch.h"
+#include "proto/kv.h"
+#include "proto/mass.h"
+
+#define ROWS_MAX      4096
+#define DEADLINE_MOST (3600 * COMMON_NS_PER_S) // a call that would wait longer waits this long
+#define DEADLINE_TICK (10 * COMMON_NS_PER_MS)
+
+void coordinator_call_unref(struct coordinator_call *call)
+{
+    if (--call->refs)
+        return;
+    call->steps->bytes -= call->o_bytes + call->lse_bytes;
+    for (uint32_t i = 0; i < call->n_items; i++) {
+        free(call->items[i].failure);
+        free(call->items[i].look.traces);
+        coordinator_masses_free(call->items[i].look.masses);
+    }
+    proto_step_result_free(call->result);
+    common_blob_unref(call->blob);
+    free(call->traces);
+    free(call->out);
+    free(call);
+}
+
+bool coordinator_call_room(struct coordinator_call *call)
+{
+    if (!call->out)
+        call->out = calloc(1, call->o_bytes + call->lse_bytes + 1); // zeros where an item fails
+    return call->out != NULL;
+}
+
+const uint8_t *coordinator_call_lse(const struct coordinator_call *call)
+{
+    return call->result ? call->result->tensors[1] : call->out ? call->out + call->o_bytes : NULL;
+}
+
+void coordinator_call_take_masses(struct coordinator_call *call, struct coordinator_masses *masses)
+{
+    size_t values = masses->rows * masses->heads * coordinator_masses_columns(masses);
+    bool fits =
+        call->mass_values + values <= PROTO_MASS_CALL_MAX &&
+        call->o_bytes + call->lse_bytes + (call->mass_values + values) * sizeof(float) <= PROTO_PAYLOAD_MAX;
+    if (masses->failure.code == COMMON_OK && !fits)
+        proto_status_set(&masses->failure, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+                         "the call asks for too many masses: ask for fewer bins, rows or items at a time");
+    else if (masses->failure.code == COMMON_OK)
+        call->mass_values += values;
+}
+
+// ---- its end ------------------------------------------------------------------------------------
+
+void coordinator_call_end(struct coordinator_call *call, enum common_code unfinished, const char *text)
+{
+    struct proto_request *request = call->request;
+    if (!request)
+        return;
+    call->request = NULL;
+    proto_list_remove(&call->link);
+    call->refs++; // until the answer is sent
+    for (uint32_t i = 0; i < call->n_items && call->left; i++)
+        coordinator_item_stop(&call->items[i], unfinished, text);
+    coordinator_answer_send(call, request, unfinished, text);
+}
+
+void coordinator_call_item_done(struct coordinator_call *call)
+{
+    if (!--call->left)
+        coordinator_call_end(call, COMMON_INTERNAL, "");
+    coordinator_call_unref(call);
+}
+
+static void call_cancelled(void *arg)
+{
+    coordinator_call_end(arg, COMMON_CANCELLED, "the caller is gone");
+}
+
+static void deadline_timer(void *arg)
+{
+    struct coordinator_steps *steps = arg;
+    uint64_t now = common_clock_ns();
+    // Ending one call frees that call at most: what its items held is let go at the end of the turn.
+    for (struct proto_list *link = steps->calls.next, *next; link != &steps->calls; link = next) {
+        struct coordinator_call *call = proto_list_entry(link, struct coordinator_call, link);
+        next = link->next;
+        if (call->deadline_ns <= now)
+            coordinator_call_end(call, COMMON_DEADLINE_EXCEEDED, "the deadline has passed");
+    }
+    if (proto_list_empty(&steps->calls)) {
+        common_timer_stop(steps->deadlines);
+        steps->deadlines_run = false;
+    }
+}
+
+enum common_code coordinator_calls_init(struct coordinator_steps *steps)
+{
+    return common_timer_new(steps->core->loop, deadline_timer, steps, &steps->deadlines);
+}
+
+void coordinator_calls_stop(struct coordinator_steps *steps)
+{
+    while (!proto_list_empty(&steps->calls))
+        coordinator_call_end(proto_list_entry(steps->calls.next, struct coordinator_call, link),
+                             COMMON_UNAVAILABLE, "the coordinator is stopping");
+    common_timer_stop(steps->deadlines);
+}
+
+// ---- taking apart -------------------------------------------------------------------------------
+
+static bool bad_item(struct coordinator_item *item, const char *fmt, uint64_t got, uint64_t wanted)
+{
+    proto_status_set(coordinator_item_failure(item), COMMON_INVALID_ARGUMENT, "", fmt, got, wanted);
+    item->failure->session = item->ask.session;
+    item->failure->layer = item->ask.layer;
+    return false;
+}
+
+// What can be said about an item without knowing how far the session has come.
+static bool check_shape(struct coordinator_item *item, const struct coordinator_session *s)
+{
+    const Banyan__Pb__Spec *spec = s->spec;
+    uint64_t rows = item->ask.rows, most = coordinator_item_steps(item)->core->options.max_session_tokens;
+    uint64_t q = rows * spec->q_heads * spec->k_dim * sizeof(float);
+    uint64_t k = item->ask.append ? rows * proto_kv_row_bytes(spec->kv_type, spec->kv_heads, spec->k_dim) : 0;
+    uint64_t v = item->ask.append ? rows * proto_kv_row_bytes(spec->kv_type, spec->kv_heads, spec->v_dim) : 0;
+    if (item->ask.mass_bins > PROTO_MASS_BINS_MAX)
+        return bad_item(item, "masses of %" PRIu64 " bins: at most %" PRIu64 " are allowed",
+                        item->ask.mass_bins, PROTO_MASS_BINS_MAX);
+    if (rows * spec->q_heads * item->ask.mass_bins > PROTO_MASS_VALUES_MAX)
+        return bad_item(item,
+                        "rows, query heads and bins of masses make %" PRIu64 " values, at most %" PRIu64
+                        " are allowed: ask for fewer bins, or fewer rows at a time",
+                        rows * spec->q_heads * item->ask.mass_bins, PROTO_MASS_VALUES_MAX);
+    if (rows < 1 || rows > ROWS_MAX)
+        return bad_item(item, "an item has %" PRIu64 " rows: 1 to %" PRIu64 " are allowed", rows, ROWS_MAX);
+    if (item->ask.layer >= spec->layers)
+        return bad_item(item, "layer %" PRIu64 " does not exist: the session has %" PRIu64, item->ask.layer,
+                        spec->layers);
+    if (item->ask.q_heads != spec->q_heads)
+        return bad_item(item, "the item says %" PRIu64 " query heads, the session has %" PRIu64,
+                        item->ask.q_heads, spec->q_heads);
+    if (item->ask.v_dim != spec->v_dim)
+        return bad_item(item, "the item says V has dimension %" PRIu64 ", the session's has %" PRIu64,
+                        item->ask.v_dim, spec->v_dim);
+    if (item->ask.q_bytes != q)
+        return bad_item(item, "q has %" PRIu64 " bytes, the session's shape makes %" PRIu64,
+                        item->ask.q_bytes, q);
+    if (item->ask.k_bytes != k)
+        return bad_item(item, "k has %" PRIu64 " bytes, the session's shape makes %" PRIu64,
+                        item->ask.k_bytes, k);
+    if (item->ask.v_bytes != v)
+        return bad_item(item, "v has %" PRIu64 " bytes, the session's shape makes %" PRIu64,
+                        item->ask.v_bytes, v);
+    if (k + v > COORDINATOR_APPEND_BYTES)
+        return bad_item(item, "an append of %" PRIu64 " bytes is too large (%" PRIu64 " at most): attach it",
+                        k + v, COORDINATOR_APPEND_BYTES);
+    if (item->ask.first >= most || rows > most - item->ask.first) {
+        bad_item(item, "position %" PRIu64 " is past the limit of %" PRIu64 " tokens a session",
+                 item->ask.first, most);
+        item->failure->code = COMMON_OUT_OF_RANGE; // as for an attach
+        snprintf(item->failure->reason, sizeof(item->failure->reason), "LIMIT");
+        return false;
+    }
+    return true;
+}
+
+struct sizes { // sums over the items, checked for wrapping
+    size_t q, k, v, o, lse;
+};
+
+static bool sum(size_t *total, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
+{
+    size_t n;
+    return common_size_mul(a, b, &n) && common_size_mul(n, c, &n) && common_size_mul(n, d, &n) &&
+           common_size_add(*total, n, total);
+}
+
+// Lays the item's parts of the tensors behind those of the items before it.
+static bool measure(struct coordinator_item *item, const Banyan__Pb__AttendItem *m,
+                    const struct coordinator_session *s, struct sizes *at)
+{
+    const Banyan__Pb__Spec *spec = s ? s->spec : NULL;
+    size_t k_row = s ? proto_kv_row_bytes(spec->kv_type, spec->kv_heads, spec->k_dim) : 0,
+           v_row = s ? proto_kv_row_bytes(spec->kv_type, spec->kv_heads, spec->v_dim) : 0;
+    struct sizes next = *at;
+    bool ok = true;
+    item->ask.q_heads = m->q_heads ? m->q_heads : s ? spec->q_heads : 0;
+    item->ask.v_dim = m->v_dim ? m->v_dim : s ? spec->v_dim : 0;
+    ok = ok && (m->q_bytes || !s ? sum(&next.q, m->q_bytes, 1, 1, 1)
+                                 : sum(&next.q, m->rows, spec->q_heads, spec->k_dim, 4));
+    ok = ok && (m->k_bytes || !s || !m->append ? sum(&next.k, m->k_bytes, 1, 1, 1)
+                                               : sum(&next.k, m->rows, k_row, 1, 1));
+    ok = ok && (m->v_bytes || !s || !m->append ? sum(&next.v, m->v_bytes, 1, 1, 1)
+                                               : sum(&next.v, m->rows, v_row, 1, 1));
+    ok = ok && sum(&next.o, m->rows, item->ask.q_heads, item->ask.v_dim, 4) &&
+         sum(&next.lse, m->rows, item->ask.q_heads, 1, 4);
+    if (!ok)
+        return false;
+    item->ask.q_bytes = next.q - at->q;
+    item->ask.k_bytes = next.k - at->k;
+    item->ask.v_bytes = next.v - at->v;
+    item->reply.o_offset = at->o, item->reply.o_bytes = next.o - at->o;
+    item->reply.lse_offset = at->lse, item->reply.lse_bytes = next.lse - at->lse;
+    *at = next;
+    return true;
+}
+
+static void take_item(struct coordinator_item *item, struct coordinator_call *call, uint32_t index,
+                      const Banyan__Pb__AttendItem *m)
+{
+    item->call = call;
+    proto_list_init(&item->link);
+    item->index = index;
+    item->ask.session = m->session;
+    item->ask.layer = m->layer;
+    item->ask.rows = m->rows;
+    item->ask.first = m->first;
+    item->ask.append = m->append;
+    item->ask.visible = m->visible;
+    item->ask.incarnation = m->incarnation;
+    item->ask.mass_bins = m->mass_bins;
+    item->ask.mass_heads = m->mass_heads;
+    call->want_mass = call->want_mass || m->mass_bins;
+}
+
+static enum common_code take_all(struct coordinator_call *call, const struct proto_message *message,
+                                 struct common_error *err)
+{
+    const Banyan__Pb__AttendRequest *m = (const void *)message->body;
+    struct sizes at = {0};
+    bool append = false;
+    for (uint32_t i = 0; i < call->n_items; i++) {
+        const struct coordinator_session *s =
+            coordinator_session_find(call->steps->sessions, m->items[i]->session);
+        take_item(&call->items[i], call, i, m->items[i]);
+        append = append || m->items[i]->append;
+        if (!measure(&call->items[i], m->items[i], s, &at))
+            return common_error_set(err, COMMON_INVALID_ARGUMENT, "item %u: its sizes cannot be", i);
+    }
+    // A lone item of an unknown session may have any size: it is refused for what it is.
+    bool lone =
+        call->n_items == 1 && !coordinator_session_find(call->steps->sessions, call->items[0].ask.session);
+    size_t n = message->n_tensors;
+    if (!lone && (n != 1 && n != 3))
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "an attend call has the tensors q, or q, k and v: %zu came", n);
+    if (!lone && append && n != 3)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "an item appends, but k and v are missing");
+    if (!lone && (message->tensors[0].bytes != at.q ||
+                  (n == 3 && (message->tensors[1].bytes != at.k || message->tensors[2].bytes != at.v))))
+        return common_error_set(
+            err, COMMON_INVALID_ARGUMENT,
+            "the tensors' sizes are not the sum of the items': q %zu (items: %zu), k %zu (%zu), v %zu (%zu)",
+            message->tensors[0].bytes, at.q, n == 3 ? message->tensors[1].bytes : 0, at.k,
+            n == 3 ? message->tensors[2].bytes : 0, at.v);
+    if (at.o > PROTO_PAYLOAD_MAX || at.lse > PROTO_PAYLOAD_MAX - at.o)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "the answer would have %zu bytes: ask for fewer rows at a time", at.o);
+    call->o_bytes = at.o;
+    call->lse_bytes = at.lse;
+    at = (struct sizes){0};
+    for (uint32_t i = 0; i < call->n_items && !lone; i++) {
+        struct coordinator_item *item = &call->items[i];
+        item->ask.q = (const uint8_t *)message->tensors[0].data + at.q;
+        if (n == 3) {
+            item->ask.k = (const uint8_t *)message->tensors[1].data + at.k;
+            item->ask.v = (const uint8_t *)message->tensors[2].data + at.v;
+        }
+        at.q += item->ask.q_bytes, at.k += item->ask.k_bytes, at.v += item->ask.v_bytes;
+    }
+    return COMMON_OK;
+}
+
+// ---- the call -----------------------------------------------------------------------------------
+
+static void start_item(struct coordinator_item *item)
+{
+    const struct coordinator_session *s =
+        coordinator_session_find(coordinator_item_steps(item)->sessions, item->ask.session);
+    if (s && !check_shape(item, s))
+        coordinator_item_finish(item);
+    else
+        coordinator_item_enter(item); // says NOT_FOUND for an unknown session
+}
+
+// From now on it is ended by coordinator_call_end.
+static void enter_call(struct coordinator_call *call, struct proto_request *request)
+{
+    struct coordinator_steps *steps = call->steps;
+    uint64_t latest = common_clock_after(DEADLINE_MOST), deadline = proto_request_deadline(request);
+    call->arrived_ns = proto_request_arrived(request);
+    call->deadline_ns = deadline < latest ? deadline : latest;
+    call->blob = common_blob_ref(proto_request_message(request)->blob);
+    call->request = request;
+    call->left = call->n_items;
+    call->refs = call->n_items;
+    proto_list_push(&steps->calls, &call->link);
+    steps->items += call->n_items;
+    steps->bytes += call->o_bytes + call->lse_bytes;
+    if (!steps->deadlines_run)
+        common_timer_start(steps->deadlines, DEADLINE_TICK, true);
+    steps->deadlines_run = true;
+}
+
+void coordinator_handle_attend(struct coordinator_steps *steps, struct proto_request *request)
+{
+    const struct coordinator_options *options = &steps->core->options;
+    const struct proto_message *message = proto_request_message(request);
+    const Banyan__Pb__AttendRequest *m = (const void *)message->body;
+    struct common_error err = {0};
+    if (!m->n_items || m->n_items > PROTO_STEP_ITEMS_MAX) {
+        proto_request_fail(request, COMMON_INVALID_ARGUMENT, "an attend call has 1 to 4096 items", NULL, 0);
+        return;
+    }
+    if (m->n_items > options->max_items - steps->items) {
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "too many steps are under way: try again",
+                           NULL, 0);
+        return;
+    }
+    struct coordinator_call *call = calloc(1, sizeof(*call) + m->n_items * sizeof(call->items[0]));
+    if (!call) {
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "the coordinator is out of memory", NULL, 0);
+        return;
+    }
+    call->steps = steps;
+    call->n_items = (uint32_t)m->n_items;
+    call->want_lse = m->want_lse;
+    call->want_trace = m->want_trace;
+    enum common_code code = take_all(call, message, &err);
+    if (code == COMMON_OK && call->o_bytes + call->lse_bytes > options->max_bytes - steps->bytes)
+        code = common_error_set(&err, COMMON_RESOURCE_EXHAUSTED,
+                                "too many answers are being put together: try again");
+    if (code != COMMON_OK) {
+        free(call);
+        proto_request_fail(request, code, err.message, NULL, 0);
+        return;
+    }
+    enter_call(call, request);
+    call->refs++; // one for this function
+    proto_request_on_cancel(request, call_cancelled, call);
+    for (uint32_t i = 0; i < call->n_items && call->request; i++) // not cancelled at once
+        start_item(&call->items[i]);
+    coordinator_call_unref(call);
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// A client's Attend call: it is taken apart into items, and answered once, when all of them are done, when its
+// deadline has passed, or when its caller is gone.
+#ifndef COORDINATOR_CALL_H
+#define COORDINATOR_CALL_H
+
+#include "coordinator/steps/item.h"
+
+#define COORDINATOR_APPEND_BYTES (1024 * 1024) // K and V of one append; more is attached
+
+struct coordinator_call {
+    struct proto_list link; // in steps.calls until it is answered
+    struct coordinator_steps *steps;
+    struct proto_request *request; // NULL once answered
+    struct common_blob *blob;      // of the request: what the items point into
+    uint64_t arrived_ns, deadline_ns, tree_ns, mass_ns;
+    bool want_lse, want_trace, want_mass;
+    uint32_t refs; // unfinished items, an answer not sent, callbacks to come
+    uint32_t left; // unfinished items
+    size_t o_bytes, lse_bytes;
+    uint8_t *out; // o then lse, allocated when the first slab is copied in
+    // Instead of `out`: the whole answer of the one frame that carried exactly this call.
+    struct proto_step_result *result;
+    struct proto_trace *traces;
+    uint32_t n_traces, n_items;
+    size_t mass_values; // of all items' masses
+    struct coordinator_item items[];
+};
+
+// Handler (proto_method.handle).
+void coordinator_handle_attend(struct coordinator_steps *steps, struct proto_request *request);
+
+// An item of it is done. It may be gone afterwards.
+void coordinator_call_item_done(struct coordinator_call *call);
+
+// Ends it: items that are not done yet say `unfinished` and `text`. Nothing when it has been answered.
+void coordinator_call_end(struct coordinator_call *call, enum common_code unfinished, const char *text);
+
+bool coordinator_call_room(struct coordinator_call *call);                // makes `out`; false: out of memory
+const uint8_t *coordinator_call_lse(const struct coordinator_call *call); // of all items; NULL: not there yet
+
+// Counts an item's masses; those that are too many for the answer become a failure.
+void coordinator_call_take_masses(struct coordinator_call *call, struct coordinator_masses *masses);
+
+void coordinator_call_unref(struct coordinator_call *call);
+
+enum common_code coordinator_calls_init(struct coordinator_steps *steps); // the timer of deadlines
+void coordinator_calls_stop(struct coordinator_steps *steps);             // ends all with UNAVAILABLE
+
+#endif

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Frames: what waits on a plan is put together, sent to the root (frame.c), and taken apart again when it is
+// back (landing.c). The hot path: no allocation once frames have grown, no copy of q, k, v or o when a frame is
+// exactly what one client sent.
+#ifndef COORDINATOR_FRAME_H
+#define COORDINATOR_FRAME_H
+
+#include "coordinator/steps/queue.h"
+#include "proto/step.h"
+
+#define COORDINATOR_FRAME_ITEMS  1024
+#define COORDINATOR_FRAME_HEADER (48 * 1024)       // bytes of packed header, estimated from above
+#define COORDINATOR_FRAME_BYTES  (4 * 1024 * 1024) // q, k and v; a single slab may be more
+
+struct coordinator_frame {
+    struct coordinator_frame *next; // spare
+    struct coordinator_queue *queue;
+    bool big;
+    struct proto_step step;           // items and appends are ours
+    struct coordinator_item **owners; // [step.n_items]
+    uint32_t *nth;                    // [step.n_items] which slab of its owner
+    uint32_t cap_items, cap_appends;
+    uint8_t *buffer; // q, k and v when they had to be copied
+    size_t buffer_bytes;
+    uint64_t sent_ns;
+    struct coordinator_completion unsent; // it could not be sent: comes back at the end of the turn
+    enum common_code unsent_code;
+    char unsent_text[128];
+};
+
+// Sends what is at the head of a queue that has something of its kind. Never comes back on this stack.
+void coordinator_frame_send_small(struct coordinator_queue *queue);
+void coordinator_frame_send_big(struct coordinator_queue *queue);
+
+// A proto_step_done_fn, arg: the frame.
+void coordinator_frame_landed(void *arg, enum common_code code, const char *text,
+                              struct proto_step_result *result);
+
+void coordinator_frame_recycle(struct coordinator_steps *steps, struct coordinator_frame *frame);
+void coordinator_frames_free(struct coordinator_steps *steps); // spare ones
+
+// Array of a frame or of traces with room for `cap` elements of `each` bytes. Their number is bounded.
+void *coordinator_frame_grown(void *array, uint32_t cap, size_t each);
+
+#endif

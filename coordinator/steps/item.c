@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/steps/item.h"
+
+#include <assert.h>
+
+#include "common/clock.h"
+#include "common/hash.h"
+#include "coordinator/cluster/plan.h"
+#include "coordinator/sessions/placing.h"
+#include "coordinator/sessions/session.h"
+#include "coordinator/sessions/table.h"
+#include "coordinator/steps/admit.h"
+#include "coordinator/steps/call.h"
+#include "coordinator/steps/lane.h"
+#include "coordinator/steps/mass.h"
+#include "coordinator/steps/queue.h"
+#include "coordinator/steps/watch.h"
+#include "proto/mass.h"
+
+#define MASS_SPARE_NS  (100 * COMMON_NS_PER_MS)
+#define RETRY_FIRST_NS COMMON_NS_PER_MS
+#define RETRY_MOST_NS  (50 * COMMON_NS_PER_MS)
+
+#define TO(state) (1u << COORDINATOR_ITEM_##state)
+static const unsigned transitions[COORDINATOR_ITEM_STATES] = {
+    [COORDINATOR_ITEM_NEW] = TO(WAITING) | TO(PLACING) | TO(QUEUED) | TO(RETRYING) | TO(DONE),
+    [COORDINATOR_ITEM_WAITING] = TO(NEW) | TO(DONE),
+    [COORDINATOR_ITEM_PLACING] = TO(NEW) | TO(DONE),
+    [COORDINATOR_ITEM_QUEUED] = TO(FLYING) | TO(RETRYING) | TO(DONE),
+    [COORDINATOR_ITEM_FLYING] = TO(QUEUED) | TO(RETRYING) | TO(DONE),
+    [COORDINATOR_ITEM_RETRYING] = TO(NEW) | TO(DONE),
+    [COORDINATOR_ITEM_DONE] = 0,
+};
+
+void coordinator_item_set_state(struct coordinator_item *item, enum coordinator_item_state state)
+{
+    assert(transitions[item->state] & (1u << state));
+    item->state = state;
+}
+
+struct coordinator_steps *coordinator_item_steps(const struct coordinator_item *item)
+{
+    return item->call->steps;
+}
+
+struct proto_status *coordinator_item_failure(struct coordinator_item *item)
+{
+    if (!item->failure)
+        item->failure = coordinator_alloc(sizeof(*item->failure));
+    return item->failure;
+}
+
+bool coordinator_item_refuse(struct coordinator_item *item, enum common_code code, const char *reason,
+                             const char *text)
+{
+    proto_status_set(coordinator_item_failure(item), code, reason, "%s", text);
+    item->failure->session = item->ask.session;
+    item->failure->layer = item->ask.layer;
+    return false;
+}
+
+const float *coordinator_item_lse(const struct coordinator_item *item)
+{
+    const uint8_t *lse = coordinator_call_lse(item->call);
+    return lse ? (const float *)(const void *)(lse + item->reply.lse_offset) : NULL;
+}
+
+static struct coordinator_session *session_of(const struct coordinator_item *item)
+{
+    return item->way.s ? item->way.s
+                       : coordinator_session_find(coordinator_item_steps(item)->sessions, item->ask.session);
+}
+
+// It leaves its session and its plan. False: it had none.
+static void way_over(struct coordinator_item *item)
+{
+    struct coordinator_session *s = item->way.s;
+    item->way.s = NULL;
+    item->way.plan = NULL;
+    if (!s)
+        return;
+    s->writing -= item->ask.append;
+    coordinator_session_unshare(s);
+}
+
+// ---- the end ------------------------------------------------------------------------------------
+
+static void count_success(struct coordinator_item *item, struct coordinator_session *s)
+{
+    struct coordinator_steps *steps = coordinator_item_steps(item);
+    item->length = coordinator_session_layer_length(s, item->ask.layer);
+    item->plan_digest = common_mix64(item->way.digest ^ item->way.plan_digest);
+    s->steps++;
+    s->last_used_ns = common_clock_ns();
+    steps->count_steps++;
+    if (item->look.watched || item->look.masses || item->call->want_trace)
+        coordinator_watch_step(item, s);
+}
+
+void coordinator_item_finish(struct coordinator_item *item)
+{
+    struct coordinator_call *call = item->call;
+    struct coordinator_steps *steps = call->steps;
+    struct coordinator_session *s = session_of(item);
+    coordinator_item_set_state(item, COORDINATOR_ITEM_DONE);
+    if (s)
+        coordinator_lane_append_over(steps, s->lane, item);
+    if (s && item->ask.append && item->failure && item->write)
+        s->untidy = true;
+    if (!item->failure && s)
+        count_success(item, s);
+    steps->items--;
+    way_over(item);
+    coordinator_call_item_done(call);
+}
+
+void coordinator_item_stop(struct coordinator_item *item, enum common_code code, const char *text)
+{
+    if (item->state == COORDINATOR_ITEM_DONE || item->state == COORDINATOR_ITEM_PLACING ||
+        item->way.in_frames) {
+        item->again = false; // it ends when what it waits for comes back
+        return;
+    }
+    if (item->state == COORDINATOR_ITEM_WAITING)
+        coordinator_lane_leave(session_of(item)->lane, item);
+    else
+        proto_list_remove(&item->link);
+    proto_status_set(coordinator_item_failure(item), code, "", "%s", text);
+    coordinator_item_finish(item);
+}
+
+// ---- trying again -------------------------------------------------------------------------------
+
+static void retry_later(struct coordinator_item *item)
+{
+    struct coordinator_steps *steps = coordinator_item_steps(item);
+    uint32_t shift = item->attempt < 6 ? item->attempt : 6;
+    uint64_t delay = RETRY_FIRST_NS << shift;
+    coordinator_item_set_state(item, COORDINATOR_ITEM_RETRYING);
+    item->attempt++;
+    item->again = false;
+    item->retry_at_ns = common_clock_after(delay < RETRY_MOST_NS ? delay : RETRY_MOST_NS);
+    proto_list_push(&steps->retries, &item->link);
+    steps->count_retries++;
+    if (!steps->retry_runs)
+        common_timer_start(steps->retry, RETRY_FIRST_NS, false);
+    steps->retry_runs = true;
+    way_over(item);
+}
+
+static void retry_timer(void *arg)
+{
+    struct coordinator_steps *steps = arg;
+    uint64_t now = common_clock_ns();
+    struct proto_list all;
+    proto_list_move(&steps->retries, &all);
+    while (!proto_list_empty(&all)) {
+        struct coordinator_item *item = proto_list_entry(all.next, struct coordinator_item, link);
+        proto_list_remove(&item->link);
+        if (item->retry_at_ns > now && !steps->core->stopping) {
+            proto_list_push(&steps->retries, &item->link);
+            continue;
+        }
+        coordinator_item_set_state(item, COORDINATOR_ITEM_NEW);
+        coordinator_item_enter(item);
+    }
+    steps->retry_runs = !proto_list_empty(&steps->retries);
+    if (steps->retry_runs)
+        common_timer_start(steps->retry, RETRY_FIRST_NS, false);
+}
+
+void coordinator_item_reroute(struct coordinator_item *item)
+{
+    coordinator_item_refuse(item, COMMON_UNAVAILABLE, "WORKER_LOST", "a worker went away");
+    item->again = true;
+    if (item->way.in_frames)
+        coordinator_item_set_state(item, COORDINATOR_ITEM_FLYING); // goes again when they are back
+    else
+        retry_later(item);
+}
+
+// ---- its way ------------------------------------------------------------------------------------
+
+void coordinator_item_enter(struct coordinator_item *item)
+{
+    struct coordinator_steps *steps = coordinator_item_steps(item);
+    proto_list_push(&steps->fresh, &item->link);
+    coordinator_turn_mark(&steps->core->turn, COORDINATOR_PHASE_STEPS);
+}
+
+// A completion of the placing, on an empty stack.
+static void item_placed(void *arg, struct coordinator_session *s, const struct proto_status *failure)
+{
+    struct coordinator_item *item = arg;
+    (void)s;
+    if (failure || !item->call->request) { // the call was answered meanwhile
+        if (failure)
+            *coordinator_item_failure(item) = *failure;
+        else
+            coordinator_item_refuse(item, COMMON_CANCELLED, "", "the caller is gone");
+        coordinator_item_finish(item);
+        return;
+    }
+    coordinator_item_set_state(item, COORDINATOR_ITEM_NEW);
+    coordinator_item_enter(item);
+}
+
+static void place_chunks(struct coordinator_item *item, struct coordinator_session *s)
+{
+    uint64_t ct = s->layout.chunk_tokens, last = item->ask.first + item->ask.rows - 1;
+    coordinator_item_set_state(item, COORDINATOR_ITEM_PLACING);
+    coordinator_place(s, item->ask.first / ct, last / ct, false, item_placed, item);
+}
+
+static void wait_in_lane(struct coordinator_item *item, struct coordinator_session *s)
+{
+    if (coordinator_lane_wait(coordinator_lane_of(coordinator_item_steps(item), s), item))
+        return;
+    proto_status_set(coordinator_item_failure(item), COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+                     "%u steps wait for this session already: try again", s->n_waiting);
+    coordinator_item_finish(item);
+}
+
+static void enqueue(struct coordinator_item *item, struct coordinator_session *s)
+{
+    struct coordinator_item_way *way = &item->way;
+    struct coordinator_steps *steps = coordinator_item_steps(item);
+    struct proto_status status;
+    struct coordinator_plan *plan = coordinator_session_plan(s, &status);
+    if (!plan) {
+        *coordinator_item_failure(item) = status;
+        coordinator_item_finish(item);
+        return;
+    }
+    free(item->failure); // of an earlier attempt
+    item->failure = NULL;
+    coordinator_session_share(s);
+    way->s = s;
+    way->plan = plan;
+    item->look.watched = s->lane && coordinator_watch_wants(s->lane->watch, item->ask.layer);
+    s->writing += item->ask.append;
+    if (item->ask.append && !item->write)
+        item->write = ++s->write;
+    const Banyan__Pb__Spec *spec = s->spec;
+    coordinator_slabs_cut(item->ask.rows, spec->kv_heads, spec->q_heads / spec->kv_heads, spec->v_dim,
+                          COORDINATOR_SLAB_BYTES, &way->slabs);
+    way->next_slab = 0;
+    way->slabs_left = way->slabs.n;
+    way->bands_left = item->ask.append ? way->slabs.n / way->slabs.across : 0;
+    way->digest = 0;
+    way->plan_digest = plan->digest;
+    coordinator_item_set_state(item, COORDINATOR_ITEM_QUEUED);
+    coordinator_queue_push(steps, plan, item);
+}
+
+static void item_run(struct coordinator_item *item, bool pumped)
+{
+    struct coordinator_steps *steps = coordinator_item_steps(item);
+    struct coordinator_session *s = coordinator_session_find(steps->sessions, item->ask.session);
+    if (!s) {
+        coordinator_session_unknown(item->ask.session, coordinator_item_failure(item));
+        item->failure->session = item->ask.session;
+        coordinator_item_finish(item);
+        return;
+    }
+    enum coordinator_verdict verdict = coordinator_item_admit(item, s, pumped);
+    if (item->ask.append && (verdict == COORDINATOR_ADMIT_GO || verdict == COORDINATOR_ADMIT_PLACE))
+        coordinator_lane_of(steps, s)->appending = item;
+    switch (verdict) {
+    case COORDINATOR_ADMIT_GO:
+        enqueue(item, s);
+        break;
+    case COORDINATOR_ADMIT_REFUSED:
+        coordinator_item_finish(item);
+        break;
+    case COORDINATOR_ADMIT_WAIT:
+        wait_in_lane(item, s);
+        break;
+    case COORDINATOR_ADMIT_PLACE:
+        place_chunks(item, s);
+        break;
+    case COORDINATOR_ADMIT_RETRY:
+        retry_later(item);
+        break;
+    }
+}
+
+void coordinator_item_go(struct coordinator_item *item)
+{
+    item_run(item, true);
+}
+
+void coordinator_items_drain(struct coordinator_steps *steps)
+{
+    while (!proto_list_empty(&steps->fresh)) {
+        struct coordinator_item *item = proto_list_entry(steps->fresh.next, struct coordinator_item, link);
+        proto_list_remove(&item->link);
+        item_run(item, false);
+    }
+}
+
+// ---- what comes back ----------------------------------------------------------------------------
+
+void coordinator_item_acknowledge(struct coordinator_item *item)
+{
+    struct coordinator_session *s = item->way.s;
+    const struct coordinator_item_ask *ask = &item->ask;
+    if (!coordinator_rangeset_add(&s->layers[ask->layer], ask->first, ask->rows, NULL)) {
+        coordinator_item_refuse(item, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+                                "the layer has too many separate ranges: fill holes first");
+        return;
+    }
+    coordinator_lane_append_over(coordinator_item_steps(item), s->lane, item);
+    coordinator_place_ahead(s, ask->first + ask->rows);
+}
+
+static void weighed(void *arg, struct coordinator_masses *masses)
+{
+    struct coordinator_item *item = arg;
+    struct coordinator_call *call = item->call;
+    uint64_t took_ns = common_clock_ns() - item->look.weighed_ns;
+    item->look.masses = masses;
+    call->mass_ns = took_ns > call->mass_ns ? took_ns : call->mass_ns;
+    coordinator_call_take_masses(call, masses);
+    coordinator_item_landed(item);
+}
+
+// All of it has been answered but for where its rows looked: a computation beside it, for which it stays in
+// flight. A little time is left for the answer, which stands without masses, too.
+static void weigh(struct coordinator_item *item)
+{
+    uint64_t left = common_clock_left(item->call->deadline_ns),
+             spare = left / 8 < MASS_SPARE_NS ? left / 8 : MASS_SPARE_NS;
+    struct coordinator_mass_ask ask = {.s = item->way.s,
+                                       .layer = item->ask.layer,
+                                       .rows = item->ask.rows,
+                                       .bins = item->ask.mass_bins,
+                                       .heads = item->ask.mass_heads,
+                                       .first = item->ask.first,
+                                       .visible = item->way.visible,
+                                       .deadline_ns = common_clock_after(left - spare),
+                                       .q = item->ask.q,
+                                       .lse = coordinator_item_lse(item)};
+    item->way.in_frames++;
+    item->look.weighed_ns = common_clock_ns();
+    coordinator_mass_start(coordinator_item_steps(item), &ask, weighed, item);
+}
+
+void coordinator_item_landed(struct coordinator_item *item)
+{
+    if (--item->way.in_frames)
+        return;
+    bool over = !item->call->request; // answered: its deadline passed, or its caller is gone
+    bool all = !item->way.slabs_left;
+    if (item->ask.mass_bins && !item->look.masses && all && !item->failure && !over) {
+        weigh(item);
+        return;
+    }
+    if (!item->failure && !over && !all)
+        return; // its other slabs are still to go
+    if (item->state == COORDINATOR_ITEM_QUEUED)
+        proto_list_remove(&item->link);
+    if (item->failure && item->again && !over) {
+        retry_later(item);
+        return;
+    }
+    if (over && !all)
+        coordinator_item_refuse(item, COMMON_DEADLINE_EXCEEDED, "", "the deadline has passed");
+    coordinator_item_finish(item);
+}
+
+enum common_code coordinator_items_init(struct coordinator_steps *steps)
+{
+    return common_timer_new(steps->core->loop, retry_timer, steps, &steps->retry);
+}
+
+void coordinator_items_stop(struct coordinator_steps *steps)
+{
+    common_timer_stop(steps->retry);
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// An item: one attention call for one layer of one session. It waits for its turn in its session's lane, is cut
+// into slabs, travels down its plan's tree in frames, and comes back.
+//
+//             ┌──────────────────────── retry, other plan ◀────────────────────────┐
+//             ▼                                                                    │
+//   NEW ──▶ WAITING ──▶ NEW                                                     RETRYING
+//    │                                                                           ▲    ▲
+//    ├──▶ PLACING: its chunks are being placed ──▶ NEW                           │    │
+//    │                                                                           │    │
+//    └──▶ QUEUED ──frame sent──▶ FLYING ──a slab failed, a new attempt may mend──┘    │
+//           │  ▲ (slabs of a cut item    │                                            │
+//           │  └─ leave one by one) ─────┤                                            │
+//           └── its plan has retired ────┼────────────────────────────────────────────┘
+//                                        └──all slabs back──▶ DONE ◀── any refusal, from any state
+#ifndef COORDINATOR_ITEM_H
+#define COORDINATOR_ITEM_H
+
+#include "coordinator/steps/slab.h"
+#include "coordinator/steps/steps.h"
+#include "proto/status.h"
+#include "proto/step.h"
+
+struct coordinator_call;
+struct coordinator_masses;
+struct coordinator_plan;
+struct coordinator_session;
+
+enum coordinator_item_state {
+    COORDINATOR_ITEM_NEW,      // in steps.fresh, until the end of the turn
+    COORDINATOR_ITEM_WAITING,  // in its session's lane
+    COORDINATOR_ITEM_PLACING,  // in no list: the placing completes
+    COORDINATOR_ITEM_QUEUED,   // in its plan's queue
+    COORDINATOR_ITEM_FLYING,   // in no list: its frames come back
+    COORDINATOR_ITEM_RETRYING, // in steps.retries, until its time
+    COORDINATOR_ITEM_DONE,
+    COORDINATOR_ITEM_STATES
+};
+
+struct coordinator_item_ask {                      // what the client has asked for; never altered
+    uint64_t session, incarnation, first, visible; // visible 0: up to its last row
+    uint32_t layer, rows, q_heads, v_dim;
+    bool append;
+    uint32_t mass_bins;       // masses are wanted, of so many stretches at most; 0: none
+    bool mass_heads;          // of each query head
+    const uint8_t *q, *k, *v; // in the request
+    size_t q_bytes, k_bytes, v_bytes;
+};
+
+struct coordinator_item_reply { // where its results lie in the call's answer
+    size_t o_offset, o_bytes, lse_offset, lse_bytes;
+};
+
+struct coordinator_item_way {      // of the present attempt: QUEUED and FLYING
+    struct coordinator_session *s; // it counts in s->shared
+    struct coordinator_plan *plan;
+    struct coordinator_slabs slabs;
+    uint32_t next_slab, slabs_left, bands_left; // bands: of rows whose append is not stored yet
+    uint32_t in_frames;                         // slabs under way, and the masses
+    uint64_t visible, length_before;
+    uint64_t digest, plan_digest;
+};
+
+struct coordinator_item_look { // where its rows looked and where its time went, when somebody wants to know
+    bool watched;              // somebody watches the session
+    struct coordinator_masses *masses;
+    uint64_t weighed_ns;        // when they were asked for
+    struct proto_trace *traces; // [n_traces] of the frames that carried it
+    uint32_t n_traces;
+};
+
+struct coordinator_item {
+    struct proto_list link; // in the one list that its state names
+    struct coordinator_call *call;
+    enum coordinator_item_state state;
+    uint32_t index; // in the call
+    struct coordinator_item_ask ask;
+    struct coordinator_item_reply reply;
+    struct coordinator_item_way way;
+    struct coordinator_item_look look;
+    uint64_t write; // number of its append, kept over attempts; 0: none yet
+    uint32_t attempt;
+    uint64_t retry_at_ns;
+    bool again;                   // a slab failed in a way that a new attempt may mend
+    struct proto_status *failure; // why not; NULL so far
+    uint64_t length, plan_digest; // of the answer
+};
+
+// The only way to alter a state; a transition that the diagram lacks is our bug.
+void coordinator_item_set_state(struct coordinator_item *item, enum coordinator_item_state state);
+
+struct coordinator_steps *coordinator_item_steps(const struct coordinator_item *item);
+
+// Its failure, made when there is none; to be filled in.
+struct proto_status *coordinator_item_failure(struct coordinator_item *item);
+
+// Sets the failure with session and layer. Always false.
+bool coordinator_item_refuse(struct coordinator_item *item, enum common_code code, const char *reason,
+                             const char *text);
+
+// NEW: it runs at the end of the turn.
+void coordinator_item_enter(struct coordinator_item *item);
+
+// Ends it, unless it is PLACING or in frames: then it ends when these come back.
+void coordinator_item_stop(struct coordinator_item *item, enum common_code code, const char *text);
+
+// Its end: failure says whether it worked. The call, and the item in it, may be gone afterwards.
+void coordinator_item_finish(struct coordinator_item *item);
+
+// Its rows are stored: they are acknowledged.
+void coordinator_item_acknowledge(struct coordinator_item *item);
+
+// A frame that carried a slab of it came back, or its masses did. It may be gone afterwards.
+void coordinator_item_landed(struct coordinator_item *item);
+
+// QUEUED and its plan has retired: it goes another way, once what is under way has come back. Already out of
+// the queue.
+void coordinator_item_reroute(struct coordinator_item *item);
+
+// A waiting item whose turn it is.
+void coordinator_item_go(struct coordinator_item *item);
+
+// lse of an item whose slabs are all back, [rows][q_heads]. NULL where nobody said that it would be needed.
+const float *coordinator_item_lse(const struct coordinator_item *item);
+
+// Drains: items that are NEW. The timer of items that are RETRYING.
+void coordinator_items_drain(struct coordinator_steps *steps);
+enum common_code coordinator_items_init(struct coordinator_steps *steps);
+void coordinator_items_stop(struct coordinator_steps *steps);
+
+#endif

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// The second half of frame.h: a frame comes back and is taken apart.
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/hash.h"
+#include "coordinator/cluster/membership.h"
+#include "coordinator/cluster/plan.h"
+#include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/session.h"
+#include "coordinator/steps/call.h"
+#include "coordinator/steps/frame.h"
+#include "coordinator/steps/item.h"
+
+static void take_traces(struct proto_trace **traces, uint32_t *n, const struct coordinator_frame *f,
+                        const struct proto_step_result *result)
+{
+    for (uint32_t i = 0; i < result->n_traces; i++) {
+        const struct proto_trace *t = &result->traces[i];
+        uint32_t at = 0;
+        while (at < *n && strcmp((*traces)[at].worker, t->worker))
+            at++;
+        if (at < *n) { // several frames: the parts add up
+            (*traces)[at].queue_ns += t->queue_ns;
+            (*traces)[at].compute_ns += t->compute_ns;
+            (*traces)[at].wait_ns += t->wait_ns;
+            (*traces)[at].tokens += t->tokens;
+            continue;
+        }
+        if (at >= 1024 || t->rank >= f->queue->plan->n)
+            continue;
+        *traces = coordinator_frame_grown(*traces, at + 1, sizeof(**traces));
+        (*traces)[at] = *t;
+        (*traces)[at].parent = f->queue->plan->tree->nodes[t->rank].parent;
+        *n = at + 1;
+    }
+}
+
+// Copies a slab's rows to their place among all query heads.
+static void scatter(const struct coordinator_item *item, const struct coordinator_slab *slab,
+                    const uint8_t *from, uint8_t *to, size_t head_bytes)
+{
+    const Banyan__Pb__Spec *spec = item->way.s->spec;
+    size_t group = spec->q_heads / spec->kv_heads, row = spec->q_heads * head_bytes,
+           part = slab->kv_heads * group * head_bytes;
+    to += slab->row * row + slab->kv_head * group * head_bytes;
+    if (part == row) {
+        memcpy(to, from, slab->rows * row);
+        return;
+    }
+    for (uint32_t r = 0; r < slab->rows; r++)
+        memcpy(to + r * row, from + r * part, part);
+}
+
+static void slab_failed(struct coordinator_item *item, enum common_code code, const char *reason,
+                        const char *text, const char *worker, bool again)
+{
+    if (item->failure && !item->again)
+        return; // an earlier slab has decided
+    proto_status_set(coordinator_item_failure(item), code, reason, "%s", text);
+    if (worker[0])
+        proto_status_add_worker(item->failure, worker);
+    item->failure->session = item->ask.session;
+    item->failure->layer = item->ask.layer;
+    item->again = again;
+    if (item->state == COORDINATOR_ITEM_QUEUED) { // its other slabs need not go
+        proto_list_remove(&item->link);
+        coordinator_item_set_state(item, COORDINATOR_ITEM_FLYING);
+    }
+}
+
+static bool may_mend(enum common_code code)
+{
+    return code == COMMON_UNAVAILABLE || code == COMMON_ABORTED || code == COMMON_CANCELLED ||
+           code == COMMON_NOT_FOUND;
+}
+
+static void frame_failed(struct coordinator_frame *f, enum common_code code, const char *text)
+{
+    bool ours = code == COMMON_RESOURCE_EXHAUSTED || code == COMMON_DEADLINE_EXCEEDED || may_mend(code);
+    enum common_code told = code == COMMON_NOT_FOUND || code == COMMON_CANCELLED ? COMMON_UNAVAILABLE : code;
+    for (uint32_t i = 0; i < f->step.n_items; i++)
+        slab_failed(f->owners[i], ours ? told : COMMON_INTERNAL, "", text, "", may_mend(code));
+    if (code == COMMON_NOT_FOUND) // the root does not know the plan
+        coordinator_plan_retire(f->queue->plan);
+}
+
+static void slab_back(struct coordinator_item *item, const struct coordinator_frame *f, uint32_t at,
+                      const struct proto_step_result_item *r)
+{
+    const struct proto_step_item *sent = &f->step.items[at];
+    if (r->code != COMMON_OK) {
+        // A member that lost its layout is not a session that does not exist: our caller knows better.
+        enum common_code told = r->code == COMMON_NOT_FOUND ? COMMON_UNAVAILABLE : r->code;
+        if (may_mend(r->code) && item->attempt > 3 && r->worker[0]) {
+            struct coordinator_worker *w = coordinator_worker_find(f->queue->steps->cluster, r->worker);
+            if (w)
+                coordinator_worker_doubt(w);
+        }
+        slab_failed(item, told, r->reason, r->message, r->worker,
+                    may_mend(r->code) && strcmp(r->reason, "OLD_WRITE"));
+        return;
+    }
+    if (r->cover_tokens != sent->cover_tokens || r->cover_sum != sent->cover_sum ||
+        r->appends < sent->cover_appends) {
+        slab_failed(item, COMMON_DATA_LOSS, "COVERAGE", "the answer does not cover what it must", "", false);
+        return;
+    }
+    item->way.digest += common_mix64(r->digest + f->nth[at]);
+    item->way.slabs_left--;
+    if (sent->n_append && --item->way.bands_left == 0)
+        coordinator_item_acknowledge(
+            item); // all its rows: a part of them would be a length that nobody asked for
+}
+
+// A call whose only frame this was can be answered from the result as it is.
+static bool is_whole(const struct coordinator_frame *f, const struct proto_step_result *result)
+{
+    const struct coordinator_call *call = f->owners[0]->call;
+    if (!call->request || call->out || call->n_items != f->step.n_items)
+        return false;
+    for (uint32_t i = 0; i < f->step.n_items; i++) {
+        const struct coordinator_item *item = f->owners[i];
+        if (item->call != call || item->index != i || item->way.slabs.n > 1 ||
+            result->items[i].code != COMMON_OK || item->failure)
+            return false;
+    }
+    return true;
+}
+
+static void copy_out(const struct coordinator_frame *f, const struct proto_step_result *result)
+{
+    const uint8_t *o = result->tensors[0], *lse = result->tensors[1];
+    for (uint32_t i = 0; i < f->step.n_items; i++) {
+        struct coordinator_item *item = f->owners[i];
+        struct coordinator_call *call = item->call;
+        const struct proto_step_item *sent = &f->step.items[i];
+        size_t pairs = (size_t)sent->rows * sent->q_heads, o_bytes = pairs * sent->v_dim * sizeof(float);
+        struct coordinator_slab slab;
+        if (result->items[i].code == COMMON_OK && !item->failure && call->request) {
+            if (coordinator_call_room(call)) {
+                coordinator_slabs_at(&item->way.slabs, f->nth[i], &slab);
+                scatter(item, &slab, o, call->out + item->reply.o_offset, sent->v_dim * sizeof(float));
+                if (call->want_lse || item->ask.mass_bins || item->look.watched)
+                    scatter(item, &slab, lse, call->out + call->o_bytes + item->reply.lse_offset,
+                            sizeof(float));
+            } else {
+                slab_failed(item, COMMON_RESOURCE_EXHAUSTED, "", "the coordinator is out of memory", "",
+                            false);
+            }
+        }
+        o += o_bytes;
+        lse += pairs * sizeof(float);
+    }
+}
+
+static bool right_size(const struct coordinator_frame *f, const struct proto_step_result *result)
+{
+    size_t o_bytes = 0, lse_bytes = 0;
+    for (uint32_t i = 0; i < f->step.n_items; i++) {
+        const struct proto_step_item *sent = &f->step.items[i];
+        size_t pairs = (size_t)sent->rows * sent->q_heads;
+        o_bytes += pairs * sent->v_dim * sizeof(float);
+        lse_bytes += pairs * sizeof(float);
+    }
+    return result->n_tensors == 2 && result->tensor_bytes[0] == o_bytes &&
+           result->tensor_bytes[1] == lse_bytes;
+}
+
+static void look_at(struct coordinator_frame *f, const struct proto_step_result *result, uint64_t tree_ns)
+{
+    for (uint32_t i = 0; i < f->step.n_items; i++) {
+        struct coordinator_item *item = f->owners[i];
+        struct coordinator_call *call = item->call;
+        if (tree_ns > call->tree_ns)
+            call->tree_ns = tree_ns;
+        if (result && call->want_trace && (i == 0 || f->owners[i - 1]->call != call))
+            take_traces(&call->traces, &call->n_traces, f, result);
+        if (result && item->look.watched && (i == 0 || f->owners[i - 1] != item))
+            take_traces(&item->look.traces, &item->look.n_traces, f, result);
+    }
+}
+
+void coordinator_frame_landed(void *arg, enum common_code code, const char *text,
+                              struct proto_step_result *result)
+{
+    struct coordinator_frame *f = arg;
+    struct coordinator_queue *queue = f->queue;
+    struct coordinator_steps *steps = queue->steps;
+    uint64_t tree_ns = common_clock_ns() - f->sent_ns;
+    *(f->big ? &queue->big_in_flight : &queue->small_in_flight) -= 1;
+    if (code == COMMON_OK && (result->n_items != f->step.n_items || !right_size(f, result))) {
+        code = COMMON_INTERNAL;
+        text = "a root answered a step with tensors of another size";
+    }
+    look_at(f, code == COMMON_OK ? result : NULL, tree_ns);
+    if (code != COMMON_OK) {
+        frame_failed(f, code, text);
+    } else {
+        steps->count_collective += result->joined > 0;
+        bool whole = is_whole(f, result);
+        for (uint32_t i = 0; i < f->step.n_items; i++)
+            slab_back(f->owners[i], f, i, &result->items[i]);
+        if (whole && is_whole(f, result)) { // still: coverage was right too
+            f->owners[0]->call->result = result;
+            result = NULL;
+        } else {
+            copy_out(f, result);
+        }
+    }
+    proto_step_result_free(result);
+    for (uint32_t i = 0; i < f->step.n_items; i++)
+        coordinator_item_landed(f->owners[i]); // may free it and what belongs to it
+    coordinator_frame_recycle(steps, f);
+    coordinator_queue_mark(queue);
+    coordinator_plan_landed(queue->plan);
+}

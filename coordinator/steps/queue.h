@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// What waits to go down a plan's tree. Small items share frames: one such frame is in flight, the next one
+// collects meanwhile. Items that were cut leave slab by slab, in frames of their own, taking turns.
+//
+//   small: item item item ──▶ one frame in flight               plan INSTALLING: both wait
+//   big:   item item      ──▶ up to 4 frames in flight          plan RETIRED: all go another way
+#ifndef COORDINATOR_QUEUE_H
+#define COORDINATOR_QUEUE_H
+
+#include "coordinator/steps/steps.h"
+
+#define COORDINATOR_BIG_FRAMES 4 // frames of cut items that may be in flight on a plan
+
+struct coordinator_item;
+struct coordinator_plan;
+
+struct coordinator_queue {
+    struct coordinator_steps *steps;
+    struct coordinator_plan *plan; // plan->queue is this one: the plan lives as long
+    struct proto_list small, big;  // item.link
+    uint32_t small_in_flight, big_in_flight;
+    struct proto_list link;  // in steps.queues
+    struct proto_list dirty; // in steps.dirty
+};
+
+// The item is QUEUED: it goes with the plan's next frame.
+void coordinator_queue_push(struct coordinator_steps *steps, struct coordinator_plan *plan,
+                            struct coordinator_item *item);
+
+// There may be something to send: looked at in the phase of frames.
+void coordinator_queue_mark(struct coordinator_queue *queue);
+
+// Drains: plans that are ready or retired; queues that are dirty.
+void coordinator_queues_take_plans(struct coordinator_steps *steps);
+void coordinator_queues_drain(struct coordinator_steps *steps);
+void coordinator_queues_free(struct coordinator_steps *steps);
+
+#endif

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// The room of steps: clients' calls, the items in them, and the frames that carry the items to workers and back
+// (docs/ARCHITECTURE.md, "A step"). It stands on sessions, cluster and store; nothing below knows it.
+//
+//   call.c      an Attend call comes, is taken apart into items, ends          answer.c   its answer
+//   item.c      an item's way and its states                                   admit.c    may it go?
+//   lane.c      items of one session that wait for their turn
+//   queue.c     items that wait for a plan's next frame                        slab.c     cutting
+//   frame.c     put together and sent; landing.c: come back and taken apart
+//   mass.c      attention masses of a step; mass_message.c; watch.c, watchers.c: who watches sessions
+#ifndef COORDINATOR_STEPS_H
+#define COORDINATOR_STEPS_H
+
+#include "coordinator/core.h"
+#include "proto/list.h"
+
+struct coordinator_cluster;
+struct coordinator_frame;
+struct coordinator_sessions;
+struct coordinator_watch;
+
+struct coordinator_steps {
+    struct coordinator_core *core;
+    struct coordinator_sessions *sessions;
+    struct coordinator_cluster *cluster;
+    struct proto_list calls;          // under way: coordinator_call.link
+    struct proto_list fresh;          // items that are NEW: item.link
+    struct proto_list retries;        // items that are RETRYING: item.link
+    struct proto_list lanes;          // with items that may go now: lane.moved
+    struct proto_list queues;         // all: queue.link
+    struct proto_list dirty;          // queues with something to send, or whose plan has retired: queue.dirty
+    struct coordinator_frame *frames; // spare
+    uint32_t n_frames;
+    struct common_timer *deadlines, *retry; // of calls; of items that are RETRYING
+    bool deadlines_run, retry_runs;
+    uint32_t items; // under way
+    struct coordinator_watch *watches;
+    uint32_t n_watches;
+    uint64_t bytes; // of replies being gathered
+    uint64_t count_steps, count_frames, count_retries, count_collective, step_ids;
+};
+
+// Timers and drains. RESOURCE_EXHAUSTED.
+enum common_code coordinator_steps_init(struct coordinator_steps *steps, struct coordinator_core *core,
+                                        struct coordinator_cluster *cluster,
+                                        struct coordinator_sessions *sessions);
+// Ends all calls with UNAVAILABLE; frames are still to come back. Harmless before init has succeeded.
+void coordinator_steps_stop(struct coordinator_steps *steps);
+void coordinator_steps_fini(struct coordinator_steps *steps);
+
+// Of the time inside the coordinator, what it did not wait for a tree or for masses.
+static inline uint64_t coordinator_own_ns(uint64_t inside_ns, uint64_t tree_ns, uint64_t mass_ns)
+{
+    return inside_ns > tree_ns + mass_ns ? inside_ns - tree_ns - mass_ns : 0;
+}
+
+#endif

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/store/sql.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define SCHEMA_VERSION 1
+#define APPLICATION_ID 0x62616e79 // "bany": a file that is something else is refused, not altered
+
+static const char schema[] =
+    "CREATE TABLE meta(key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;"
+    "CREATE TABLE workers(name TEXT PRIMARY KEY, instance INTEGER NOT NULL) WITHOUT ROWID;"
+    "CREATE TABLE sessions(id INTEGER PRIMARY KEY, name TEXT UNIQUE, spec BLOB NOT NULL, incarnation INTEGER "
+    "NOT NULL,"
+    " epoch INTEGER NOT NULL);"
+    "CREATE TABLE members(session INTEGER, worker TEXT, PRIMARY KEY(session, worker)) WITHOUT ROWID;"
+    "CREATE TABLE chunks(session INTEGER, idx INTEGER, id INTEGER NOT NULL, lost INTEGER NOT NULL, PRIMARY "
+    "KEY(session, idx)) WITHOUT ROWID;"
+    "CREATE TABLE holders(session INTEGER, idx INTEGER, worker TEXT, PRIMARY KEY(session, idx, worker)) "
+    "WITHOUT ROWID;"
+    "CREATE TABLE ranges(session INTEGER, layer INTEGER, first INTEGER, count INTEGER NOT NULL, PRIMARY "
+    "KEY(session, layer, first))"
+    " WITHOUT ROWID;";
+
+// What each kind of operation executes, in order; ?1 ?2 ?3 ?4 are a b c d, ?5 the name, ?6 the bytes. At most
+// three statements each.
+static const char *const texts[COORDINATOR_OPS][3] = {
+    [COORDINATOR_OP_META] = {"INSERT OR REPLACE INTO meta VALUES(?5, ?1)"},
+    [COORDINATOR_OP_WORKER] = {"INSERT OR REPLACE INTO workers VALUES(?5, ?1)"},
+    [COORDINATOR_OP_SESSION] = {"INSERT OR REPLACE INTO sessions VALUES(?1, nullif(?5, ''), ?6, ?2, ?3)"},
+    [COORDINATOR_OP_NUMBERS] = {"UPDATE sessions SET incarnation = ?2, epoch = ?3 WHERE id = ?1"},
+    [COORDINATOR_OP_SESSION_DROP] = {"DELETE FROM sessions WHERE id = ?1",
+                                     "DELETE FROM members WHERE session = ?1",
+                                     "DELETE FROM ranges WHERE session = ?1"},
+    [COORDINATOR_OP_MEMBER] = {"INSERT OR REPLACE INTO members VALUES(?1, ?5)"},
+    [COORDINATOR_OP_CHUNK] = {"INSERT OR REPLACE INTO chunks VALUES(?1, ?2, ?3, ?4)",
+                              "DELETE FROM holders WHERE session = ?1 AND idx = ?2",
+                              "INSERT INTO holders VALUES(?1, ?2, ?5)"},
+    [COORDINATOR_OP_CHUNK_LOST] = {"UPDATE chunks SET lost = 1 WHERE session = ?1 AND idx = ?2 AND id = ?3"},
+    [COORDINATOR_OP_CHUNK_DROP] = {"DELETE FROM chunks WHERE session = ?1 AND idx BETWEEN ?2 AND ?3",
+                                   "DELETE FROM holders WHERE session = ?1 AND idx BETWEEN ?2 AND ?3"},
+    // The union with every range that it overlaps or touches, then away with those that are inside it now.
+    [COORDINATOR_OP_RANGE] =
+        {"INSERT OR REPLACE INTO ranges"
+         " SELECT ?1, ?2, lo, hi - lo FROM (SELECT min(?3, coalesce(min(first), ?3)) AS lo,"
+         "   max(?3 + ?4, coalesce(max(first + count), ?3 + ?4)) AS hi"
+         "   FROM ranges WHERE session = ?1 AND layer = ?2 AND first <= ?3 + ?4 AND first + count >= ?3)",
+         "DELETE FROM ranges AS r WHERE session = ?1 AND layer = ?2 AND first <= ?3 + ?4 AND first + count "
+         ">= ?3"
+         " AND EXISTS (SELECT 1 FROM ranges o WHERE o.session = ?1 AND o.layer = ?2 AND o.first < r.first"
+         "   AND o.first + o.count >= r.first + r.count)"},
+    [COORDINATOR_OP_CLIP] =
+        {"DELETE FROM ranges WHERE session = ?1 AND first >= ?2",
+         "UPDATE ranges SET count = ?2 - first WHERE session = ?1 AND first + count > ?2"},
+};
+
+int coordinator_sql_exec(struct coordinator_sql *sql, const char *text)
+{
+    return sqlite3_exec(sql->db, text, NULL, NULL, NULL);
+}
+
+static enum common_code fail(const char *path, const struct coordinator_sql *sql, int rc,
+                             struct common_error *err)
+{
+    if (rc == SQLITE_BUSY || rc == SQLITE_LOCKED)
+        return common_error_set(
+            err, COMMON_FAILED_PRECONDITION,
+            "store %s is in use by another coordinator: stop that one, or choose another --store", path);
+    if (rc == SQLITE_NOTADB || rc == SQLITE_CORRUPT)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "store %s is not a Banyan store, or is damaged: %s", path,
+                                sqlite3_errmsg(sql->db));
+    return common_error_set(err, COMMON_UNAVAILABLE, "store %s cannot be used: %s", path,
+                            sql->db ? sqlite3_errmsg(sql->db) : sqlite3_errstr(rc));
+}
+
+static bool number(struct coordinator_sql *sql, const char *text, uint64_t *out)
+{
+    sqlite3_stmt *s = NULL;
+    bool ok = sqlite3_prepare_v2(sql->db, text, -1, &s, NULL) == SQLITE_OK && sqlite3_step(s) == SQLITE_ROW;
+    if (ok)
+        *out = (uint64_t)sqlite3_column_int64(s, 0);
+    sqlite3_finalize(s);
+    return ok;
+}
+
+// Makes the folder that the file is to be in, with those above it.
+static void make_folder(const char *path)
+{
+    char folder[4096];
+    size_t len = strlen(path);
+    if (len >= sizeof(folder))
+        return; // opening fails with a reason
+    memcpy(folder, path, len + 1);
+    for (char *slash = strchr(folder + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        (void)mkdir(folder, 0700); // an existing one is fine; any other failure shows when the file is opened
+        *slash = '/';
+    }
+}
+
+static int prepare_all(struct coordinator_sql *sql)
+{
+    int n = 0;
+    for (int kind = 0; kind < COORDINATOR_OPS; kind++) {
+        for (int i = 0; i < 3 && texts[kind][i]; i++) {
+            int rc = sqlite3_prepare_v3(sql->db, texts[kind][i], -1, SQLITE_PREPARE_PERSISTENT,
+                                        &sql->statements[n++], NULL);
+            if (rc != SQLITE_OK)
+                return rc;
+        }
+    }
+    return SQLITE_OK;
+}
+
+enum common_code coordinator_sql_open(struct coordinator_sql *sql, const char *path, bool sync_full,
+                                      struct common_error *err)
+{
+    memset(sql, 0, sizeof(*sql));
+    bool memory = !strcmp(path, ":memory:");
+    if (!memory) {
+        make_folder(path);
+        int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600); // SQLite would make it readable for all
+        if (fd >= 0)
+            close(fd);
+    }
+    int rc = sqlite3_open_v2(path, &sql->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
+                             NULL);
+    enum common_code code = COMMON_OK;
+    uint64_t application = 0, version = 0, tables = 0;
+    if (rc != SQLITE_OK) {
+        code = fail(path, sql, rc, err);
+        goto failed;
+    }
+    // The lock is the file's own, held from the first write to the end of the process, so a killed
+    // coordinator leaves none behind.
+    if ((rc = coordinator_sql_exec(sql, "PRAGMA locking_mode=EXCLUSIVE")) != SQLITE_OK ||
+        (rc = coordinator_sql_exec(sql, "PRAGMA journal_mode=WAL")) != SQLITE_OK ||
+        (rc = coordinator_sql_exec(sql, sync_full ? "PRAGMA synchronous=FULL"
+                                                  : "PRAGMA synchronous=NORMAL")) != SQLITE_OK ||
+        (rc = coordinator_sql_exec(sql, "BEGIN EXCLUSIVE")) != SQLITE_OK) {
+        code = fail(path, sql, rc, err);
+        goto failed;
+    }
+    if (!number(sql, "PRAGMA application_id", &application) ||
+        !number(sql, "PRAGMA user_version", &version) ||
+        !number(sql, "SELECT count(*) FROM sqlite_schema", &tables)) {
+        code = fail(path, sql, sqlite3_errcode(sql->db), err);
+        goto failed;
+    }
+    if (!tables) {
+        char marks[96];
+        sqlite3_snprintf(sizeof(marks), marks, "PRAGMA application_id=%d; PRAGMA user_version=%d",
+                         APPLICATION_ID, SCHEMA_VERSION);
+        if ((rc = coordinator_sql_exec(sql, schema)) != SQLITE_OK ||
+            (rc = coordinator_sql_exec(sql, marks)) != SQLITE_OK) {
+            code = fail(path, sql, rc, err);
+            goto failed;
+        }
+    } else if (application != APPLICATION_ID) {
+        code = common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "%s is a database, but not a Banyan store: choose another --store", path);
+        goto failed;
+    } else if (version != SCHEMA_VERSION) {
+        code = common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                "store %s has version %llu and this coordinator reads version %d: use the "
+                                "coordinator that wrote it",
+                                path, (unsigned long long)version, SCHEMA_VERSION);
+        goto failed;
+    }
+    if ((rc = coordinator_sql_exec(sql, "COMMIT")) != SQLITE_OK || (rc = prepare_all(sql)) != SQLITE_OK) {
+        code = fail(path, sql, rc, err);
+        goto failed;
+    }
+    return COMMON_OK;
+failed:
+    coordinator_sql_close(sql);
+    return code;
+}
+
+void coordinator_sql_close(struct coordinator_sql *sql)
+{
+    for (int i = 0; i < COORDINATOR_STATEMENTS; i++)
+        sqlite3_finalize(sql->statements[i]);
+    sqlite3_close(sql->db);
+    memset(sql, 0, sizeof(*sql));
+}
+
+bool coordinator_sql_meta(struct coordinator_sql *sql, const char *key, uint64_t absent, uint64_t *out)
+{
+    sqlite3_stmt *s = NULL;
+    int rc = sqlite3_prepare_v2(sql->db, "SELECT value FROM meta WHERE key = ?1", -1, &s, NULL);
+    if (rc == SQLITE_OK) {
+        sqlite3_bind_text(s, 1, key, -1, SQLITE_STATIC);
+        rc = sqlite3_step(s);
+        *out = rc == SQLITE_ROW ? (uint64_t)sqlite3_column_int64(s, 0) : absent;
+    }
+    sqlite3_finalize(s);
+    return rc == SQLITE_ROW || rc == SQLITE_DONE;
+}
+
+static const char *text_of(sqlite3_stmt *s, int column)
+{
+    const char *text = (const char *)sqlite3_column_text(s, column);
+    return text ? text : "";
+}
+
+static uint64_t u64(sqlite3_stmt *s, int column)
+{
+    return (uint64_t)sqlite3_column_int64(s, column);
+}
+
+enum common_code coordinator_sql_read(struct coordinator_sql *sql, const struct coordinator_store_reader *r,
+                                      struct common_error *err)
+{
+    static const char *const queries[] = {
+        "SELECT name, instance FROM workers",
+        "SELECT id, name, spec, incarnation, epoch FROM sessions ORDER BY id",
+        "SELECT session, worker FROM members",
+        "SELECT c.session, c.idx, c.id, c.lost, h.worker FROM chunks c JOIN holders h ON h.session = "
+        "c.session AND h.idx = c.idx"
+        " ORDER BY c.session, c.idx",
+        "SELECT session, layer, first, count FROM ranges ORDER BY session, layer, first",
+    };
+    enum common_code code = COMMON_OK;
+    for (size_t q = 0; q < sizeof(queries) / sizeof(*queries) && code == COMMON_OK; q++) {
+        sqlite3_stmt *s = NULL;
+        int rc = sqlite3_prepare_v2(sql->db, queries[q], -1, &s, NULL);
+        bool ok = rc == SQLITE_OK;
+        while (ok && (rc = sqlite3_step(s)) == SQLITE_ROW) {
+            if (q == 0)
+                ok = r->worker(r->arg, text_of(s, 0), u64(s, 1));
+            else if (q == 1)
+                ok = r->session(r->arg, u64(s, 0), text_of(s, 1), sqlite3_column_blob(s, 2),
+                                (size_t)sqlite3_column_bytes(s, 2), u64(s, 3), u64(s, 4));
+            else if (q == 2)
+                ok = r->member(r->arg, u64(s, 0), text_of(s, 1));
+            else if (q == 3)
+                ok = r->chunk(r->arg, u64(s, 0), (uint32_t)u64(s, 1), u64(s, 2), u64(s, 3) != 0,
+                              text_of(s, 4));
+            else
+                ok = r->range(r->arg, u64(s, 0), (uint32_t)u64(s, 1), u64(s, 2), u64(s, 3));
+        }
+        if (ok && rc != SQLITE_DONE)
+            code = common_error_set(err, COMMON_INVALID_ARGUMENT, "the store cannot be read: %s",
+                                    sqlite3_errmsg(sql->db));
+        else if (!ok)
+            code = err && err->code != COMMON_OK ? err->code : COMMON_INTERNAL;
+        sqlite3_finalize(s);
+    }
+    return code;
+}
+
+static int run(sqlite3_stmt *s, const struct coordinator_op *op)
+{
+    const uint64_t numbers[] = {op->a, op->b, op->c, op->d};
+    int n = sqlite3_bind_parameter_count(s); // the highest index that the statement uses
+    for (int i = 1; i <= n; i++) {
+        if (i <= 4)
+            sqlite3_bind_int64(s, i, (sqlite3_int64)numbers[i - 1]);
+        else if (i == 5)
+            sqlite3_bind_text(s, i, op->name, -1, SQLITE_STATIC);
+        else
+            sqlite3_bind_blob(s, i, op->bytes, (int)op->n_bytes, SQLITE_STATIC);
+    }
+    int rc = sqlite3_step(s);
+    sqlite3_reset(s);
+    sqlite3_clear_bindings(s);
+    return rc == SQLITE_DONE ? SQLITE_OK : rc;
+}
+
+int coordinator_sql_apply(struct coordinator_sql *sql, const struct coordinator_op *op)
+{
+    int at = 0, rc = SQLITE_OK;
+    for (int kind = 0; kind < (int)op->kind; kind++)
+        for (int i = 0; i < 3 && texts[kind][i]; i++)
+            at++;
+    for (int i = 0; i < 3 && texts[op->kind][i] && rc == SQLITE_OK; i++)
+        rc = run(sql->statements[at + i], op);
+    return rc;
+}

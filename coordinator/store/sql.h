@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// The SQL half of the store (private to it): opening, schema, reading, and executing the operations of a
+// batch. No threads here: before the store's thread starts it belongs to the opener, afterwards to that
+// thread.
+#ifndef COORDINATOR_SQL_H
+#define COORDINATOR_SQL_H
+
+#include <sqlite3.h>
+
+#include "coordinator/store/store.h"
+
+enum coordinator_op_kind {
+    COORDINATOR_OP_META, // name: the key; a: value
+    COORDINATOR_OP_WORKER,
+    COORDINATOR_OP_SESSION,
+    COORDINATOR_OP_NUMBERS,
+    COORDINATOR_OP_SESSION_DROP,
+    COORDINATOR_OP_MEMBER,
+    COORDINATOR_OP_CHUNK,
+    COORDINATOR_OP_CHUNK_LOST,
+    COORDINATOR_OP_CHUNK_DROP,
+    COORDINATOR_OP_RANGE,
+    COORDINATOR_OP_CLIP,
+    COORDINATOR_OPS
+};
+
+struct coordinator_op {
+    enum coordinator_op_kind kind;
+    uint64_t a, b, c, d;
+    char name[132];
+    void *bytes; // owned by the batch
+    size_t n_bytes;
+};
+
+#define COORDINATOR_STATEMENTS 20
+
+struct coordinator_sql {
+    sqlite3 *db;
+    sqlite3_stmt *statements[COORDINATOR_STATEMENTS];
+};
+
+enum common_code coordinator_sql_open(struct coordinator_sql *sql, const char *path, bool sync_full,
+                                      struct common_error *err);
+void coordinator_sql_close(struct coordinator_sql *sql);
+
+// Absent keys read as `absent`.
+bool coordinator_sql_meta(struct coordinator_sql *sql, const char *key, uint64_t absent, uint64_t *out);
+enum common_code coordinator_sql_read(struct coordinator_sql *sql,
+                                      const struct coordinator_store_reader *reader,
+                                      struct common_error *err);
+
+// SQLite's own result codes.
+int coordinator_sql_exec(struct coordinator_sql *sql, const char *text);
+int coordinator_sql_apply(struct coordinator_sql *sql, const struct coordinator_op *op);
+
+#endif

@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/store/store.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "coordinator/store/sql.h"
+
+#define COUNTER_BLOCK (UINT64_C(1) << 16)
+
+struct coordinator_batch {
+    struct coordinator_batch *next; // in the queue
+    struct coordinator_op *ops;
+    uint32_t n, cap;
+    coordinator_store_fn done;
+    void *arg;
+    enum common_code code;
+    char text[160];
+};
+
+struct counter {
+    const char *key;
+    uint64_t next, end, reserved; // numbers [next, end) may be given; [end, reserved) is being made durable
+                                  // when reserved > end
+};
+
+struct coordinator_store {
+    struct common_loop *loop;
+    struct coordinator_sql sql; // the store's thread
+    uint64_t term;
+    struct counter counters[COORDINATOR_COUNTERS];
+    pthread_t thread;
+    bool started;
+    // Shared, under the lock. A queue of batches, bounded by the operations that wait for them.
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    struct coordinator_batch *head, **tail;
+    bool closing;
+};
+
+// ---- batches ------------------------------------------------------------------------------------
+
+struct coordinator_batch *coordinator_batch_new(void)
+{
+    struct coordinator_batch *batch = calloc(1, sizeof(*batch));
+    if (!batch)
+        abort();
+    return batch;
+}
+
+void coordinator_batch_free(struct coordinator_batch *batch)
+{
+    if (!batch)
+        return;
+    for (uint32_t i = 0; i < batch->n; i++)
+        free(batch->ops[i].bytes);
+    free(batch->ops);
+    free(batch);
+}
+
+static struct coordinator_op *add(struct coordinator_batch *batch, enum coordinator_op_kind kind,
+                                  const char *name)
+{
+    if (batch->n == batch->cap) {
+        batch->cap = batch->cap ? batch->cap * 2 : 4;
+        batch->ops = realloc(batch->ops, batch->cap * sizeof(*batch->ops));
+        if (!batch->ops)
+            abort();
+    }
+    struct coordinator_op *op = &batch->ops[batch->n++];
+    memset(op, 0, sizeof(*op));
+    op->kind = kind;
+    snprintf(op->name, sizeof(op->name), "%s", name ? name : "");
+    return op;
+}
+
+static void add_numbers(struct coordinator_batch *batch, enum coordinator_op_kind kind, const char *name,
+                        uint64_t a, uint64_t b, uint64_t c, uint64_t d)
+{
+    struct coordinator_op *op = add(batch, kind, name);
+    op->a = a, op->b = b, op->c = c, op->d = d;
+}
+
+void coordinator_batch_term(struct coordinator_batch *batch, uint64_t term)
+{
+    add_numbers(batch, COORDINATOR_OP_META, "term", term, 0, 0, 0);
+}
+
+void coordinator_batch_worker(struct coordinator_batch *batch, const char *name, uint64_t instance)
+{
+    add_numbers(batch, COORDINATOR_OP_WORKER, name, instance, 0, 0, 0);
+}
+
+void coordinator_batch_session(struct coordinator_batch *batch, uint64_t session, const char *name,
+                               const void *spec, size_t spec_bytes, uint64_t incarnation, uint64_t epoch)
+{
+    struct coordinator_op *op = add(batch, COORDINATOR_OP_SESSION, name);
+    op->a = session, op->b = incarnation, op->c = epoch;
+    op->bytes = malloc(spec_bytes ? spec_bytes : 1);
+    if (!op->bytes)
+        abort();
+    memcpy(op->bytes, spec, spec_bytes);
+    op->n_bytes = spec_bytes;
+}
+
+void coordinator_batch_numbers(struct coordinator_batch *batch, uint64_t session, uint64_t incarnation,
+                               uint64_t epoch)
+{
+    add_numbers(batch, COORDINATOR_OP_NUMBERS, NULL, session, incarnation, epoch, 0);
+}
+
+void coordinator_batch_session_drop(struct coordinator_batch *batch, uint64_t session)
+{
+    add_numbers(batch, COORDINATOR_OP_SESSION_DROP, NULL, session, 0, 0, 0);
+    add_numbers(batch, COORDINATOR_OP_CHUNK_DROP, NULL, session, 0, UINT32_MAX, 0);
+}
+
+void coordinator_batch_member(struct coordinator_batch *batch, uint64_t session, const char *worker)
+{
+    add_numbers(batch, COORDINATOR_OP_MEMBER, worker, session, 0, 0, 0);
+}
+
+void coordinator_batch_chunk(struct coordinator_batch *batch, uint64_t session, uint32_t index, uint64_t id,
+                             bool lost, const char *holder)
+{
+    add_numbers(batch, COORDINATOR_OP_CHUNK, holder, session, index, id, lost);
+}
+
+void coordinator_batch_chunk_lost(struct coordinator_batch *batch, uint64_t session, uint32_t index,
+                                  uint64_t id)
+{
+    add_numbers(batch, COORDINATOR_OP_CHUNK_LOST, NULL, session, index, id, 0);
+}
+
+void coordinator_batch_chunk_drop(struct coordinator_batch *batch, uint64_t session, uint32_t index)
+{
+    add_numbers(batch, COORDINATOR_OP_CHUNK_DROP, NULL, session, index, index, 0);
+}
+
+void coordinator_batch_range(struct coordinator_batch *batch, uint64_t session, uint32_t layer,
+                             uint64_t first, uint64_t count)
+{
+    add_numbers(batch, COORDINATOR_OP_RANGE, NULL, session, layer, first, count);
+}
+
+void coordinator_batch_clip(struct coordinator_batch *batch, uint64_t session, uint64_t length)
+{
+    add_numbers(batch, COORDINATOR_OP_CLIP, NULL, session, length, 0, 0);
+}
+
+// ---- the thread ---------------------------------------------------------------------------------
+
+static void batch_fail(struct coordinator_batch *batch, int rc, const char *what, const char *text)
+{
+    batch->code = rc == SQLITE_FULL ? COMMON_RESOURCE_EXHAUSTED : COMMON_UNAVAILABLE;
+    snprintf(batch->text, sizeof(batch->text), "the store %s: %s", what, text);
+}
+
+// False: the transaction around it is gone, and what other batches did in it (SQLite rolls back as a whole
+// when it cannot write in the middle of one).
+static bool apply(struct coordinator_sql *sql, struct coordinator_batch *batch)
+{
+    int rc = coordinator_sql_exec(sql, "SAVEPOINT batch");
+    for (uint32_t i = 0; i < batch->n && rc == SQLITE_OK; i++)
+        rc = coordinator_sql_apply(sql, &batch->ops[i]);
+    if (rc != SQLITE_OK) {
+        batch_fail(batch, rc, "refused", sqlite3_errmsg(sql->db));
+        if (sqlite3_get_autocommit(sql->db))
+            return false;
+        (void)coordinator_sql_exec(sql, "ROLLBACK TO batch"); // a failure of these shows at COMMIT
+    }
+    (void)coordinator_sql_exec(sql, "RELEASE batch");
+    return !sqlite3_get_autocommit(sql->db);
+}
+
+// One transaction of `first` and those after it up to `end`. False: nothing of it was written, and each of
+// them says why.
+static bool transaction(struct coordinator_sql *sql, struct coordinator_batch *first,
+                        const struct coordinator_batch *end)
+{
+    for (struct coordinator_batch *b = first; b != end; b = b->next)
+        b->code = COMMON_OK, b->text[0] = '\0';
+    int rc = coordinator_sql_exec(sql, "BEGIN IMMEDIATE");
+    bool whole = rc == SQLITE_OK;
+    for (struct coordinator_batch *b = first; b != end && whole; b = b->next)
+        whole = apply(sql, b);
+    if (whole)
+        rc = coordinator_sql_exec(sql, "COMMIT");
+    if (whole && rc == SQLITE_OK)
+        return true;
+    if (rc == SQLITE_OK)
+        rc = sqlite3_errcode(sql->db);
+    for (struct coordinator_batch *b = first; b != end; b = b->next)
+        if (b->code == COMMON_OK)
+            batch_fail(b, rc, "cannot be written", sqlite3_errmsg(sql->db));
+    if (!sqlite3_get_autocommit(sql->db))
+        (void)coordinator_sql_exec(sql, "ROLLBACK");
+    return false;
+}
+
+// Everything that waits goes into one transaction: one wait for the disk, whatever the load. When it fails,
+// each goes alone: what is too large for the disk does not take others along.
+static void commit(struct coordinator_sql *sql, struct coordinator_batch *list)
+{
+    if (transaction(sql, list, NULL) || !list->next)
+        return;
+    for (struct coordinator_batch *b = list; b; b = b->next)
+        (void)transaction(sql, b, b->next);
+}
+
+static void deliver(void *arg)
+{
+    struct coordinator_batch *list = arg;
+    while (list) {
+        struct coordinator_batch *batch = list;
+        list = batch->next;
+        if (batch->done)
+            batch->done(batch->arg, batch->code, batch->text);
+        coordinator_batch_free(batch);
+    }
+}
+
+static void *store_thread(void *arg)
+{
+    struct coordinator_store *store = arg;
+    pthread_mutex_lock(&store->lock);
+    while (store->head || !store->closing) {
+        if (!store->head) {
+            pthread_cond_wait(&store->wake, &store->lock);
+            continue;
+        }
+        struct coordinator_batch *list = store->head;
+        store->head = NULL;
+        store->tail = &store->head;
+        pthread_mutex_unlock(&store->lock);
+        commit(&store->sql, list);
+        common_loop_post(store->loop, deliver, list);
+        pthread_mutex_lock(&store->lock);
+    }
+    pthread_mutex_unlock(&store->lock);
+    return NULL;
+}
+
+void coordinator_store_submit(struct coordinator_store *store, struct coordinator_batch *batch,
+                              coordinator_store_fn done, void *arg)
+{
+    batch->done = done;
+    batch->arg = arg;
+    if (!store->started) { // it was stopped: what is still under way comes to nothing
+        batch_fail(batch, SQLITE_ABORT, "cannot be written", "the coordinator is stopping");
+        common_loop_post(store->loop, deliver, batch);
+        return;
+    }
+    pthread_mutex_lock(&store->lock);
+    *store->tail = batch;
+    store->tail = &batch->next;
+    pthread_cond_signal(&store->wake);
+    pthread_mutex_unlock(&store->lock);
+}
+
+// ---- counters -----------------------------------------------------------------------------------
+
+static void reserved(void *arg, enum common_code code, const char *text)
+{
+    struct counter *counter = arg;
+    if (code == COMMON_OK)
+        counter->end = counter->reserved;
+    else {
+        counter->reserved = counter->end; // the next caller tries again
+        common_log_error("no numbers could be reserved: %s counter=%s", text, counter->key);
+    }
+}
+
+bool coordinator_store_next(struct coordinator_store *store, enum coordinator_counter which, uint64_t *out)
+{
+    struct counter *counter = &store->counters[which];
+    if (counter->end - counter->next < COUNTER_BLOCK / 2 && counter->reserved == counter->end) {
+        counter->reserved = counter->end + COUNTER_BLOCK;
+        struct coordinator_batch *batch = coordinator_batch_new();
+        add_numbers(batch, COORDINATOR_OP_META, counter->key, counter->reserved, 0, 0, 0);
+        coordinator_store_submit(store, batch, reserved, counter);
+    }
+    if (counter->next == counter->end)
+        return false;
+    *out = counter->next++;
+    return true;
+}
+
+// A new store does not start at 1: workers may still hold what an earlier store (deleted, or in memory) has
+// named. Times of creation rise faster than anybody creates sessions or chunks.
+static uint64_t start_of(enum coordinator_counter which)
+{
+    uint64_t now = common_clock_wall_ns();
+    return which == COORDINATOR_COUNTER_CHUNK ? now : now / COMMON_NS_PER_S & 0x7fffffff;
+}
+
+static enum common_code start_life(struct coordinator_store *store, struct common_error *err)
+{
+    static const char *const keys[COORDINATOR_COUNTERS] = {"next_generation", "next_chunk"};
+    uint64_t term = 0;
+    bool ok = coordinator_sql_exec(&store->sql, "BEGIN IMMEDIATE") == SQLITE_OK &&
+              coordinator_sql_meta(&store->sql, "term", 0, &term);
+    struct coordinator_op op = {.kind = COORDINATOR_OP_META, .name = "term", .a = term + 1};
+    ok = ok && coordinator_sql_apply(&store->sql, &op) == SQLITE_OK;
+    for (int i = 0; i < COORDINATOR_COUNTERS && ok; i++) {
+        struct counter *counter = &store->counters[i];
+        counter->key = keys[i];
+        ok = coordinator_sql_meta(&store->sql, keys[i], start_of(i), &counter->next);
+        counter->end = counter->reserved = counter->next + COUNTER_BLOCK;
+        op.a = counter->end;
+        snprintf(op.name, sizeof(op.name), "%s", keys[i]);
+        ok = ok && coordinator_sql_apply(&store->sql, &op) == SQLITE_OK;
+    }
+    ok = ok && coordinator_sql_exec(&store->sql, "COMMIT") == SQLITE_OK;
+    store->term = term + 1;
+    return ok ? COMMON_OK
+              : common_error_set(err, COMMON_UNAVAILABLE, "the store cannot be written: %s",
+                                 sqlite3_errmsg(store->sql.db));
+}
+
+enum common_code coordinator_store_open(const char *path, bool sync_full, struct common_loop *loop,
+                                        const struct coordinator_store_reader *reader,
+                                        struct coordinator_store **out, struct common_error *err)
+{
+    struct coordinator_store *store = calloc(1, sizeof(*store));
+    if (!store)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory");
+    store->loop = loop;
+    store->tail = &store->head;
+    pthread_mutex_init(&store->lock, NULL);
+    pthread_cond_init(&store->wake, NULL);
+    enum common_code code = coordinator_sql_open(&store->sql, path, sync_full, err);
+    if (code == COMMON_OK)
+        code = coordinator_sql_read(&store->sql, reader, err);
+    if (code == COMMON_OK)
+        code = start_life(store, err);
+    if (code == COMMON_OK && pthread_create(&store->thread, NULL, store_thread, store) != 0)
+        code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "cannot start the store's thread");
+    if (code != COMMON_OK) {
+        coordinator_store_free(store);
+        return code;
+    }
+    store->started = true;
+    *out = store;
+    return COMMON_OK;
+}
+
+void coordinator_store_stop(struct coordinator_store *store)
+{
+    if (!store || !store->started)
+        return;
+    pthread_mutex_lock(&store->lock);
+    store->closing = true;
+    pthread_cond_signal(&store->wake);
+    pthread_mutex_unlock(&store->lock);
+    pthread_join(store->thread, NULL);
+    store->started = false;
+    coordinator_sql_close(&store->sql);
+}
+
+void coordinator_store_free(struct coordinator_store *store)
+{
+    if (!store)
+        return;
+    coordinator_store_stop(store);
+    coordinator_sql_close(&store->sql);
+    pthread_cond_destroy(&store->wake);
+    pthread_mutex_destroy(&store->lock);
+    free(store);
+}
+
+uint64_t coordinator_store_term(const struct coordinator_store *store)
+{
+    return store->term;
+}
