@@ -102,6 +102,10 @@ static void answer_open(struct opening *o, struct coordinator_session *s)
 static void open_placed(void *arg, struct coordinator_session *s, const struct proto_status *failure)
 {
     struct opening *o = arg;
+    struct proto_status status;
+    // What was to be placed is; a chunk with rows whose holder is away has kept its place.
+    if (!failure && coordinator_session_missing(s, o->first, o->count, 0, &status) != COMMON_OK)
+        failure = &status;
     if (failure)
         proto_request_fail_status(o->request, failure);
     else

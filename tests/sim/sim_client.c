@@ -1,0 +1,446 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/sim/sim_client.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "proto/status.h"
+#include "tests/sim/sim.h"
+
+#define METHOD(name) BANYAN__PB__METHOD__METHOD_##name
+
+enum { Q_HEADS = 2, DIM = 4, ROWS_MAX = 256 };
+
+enum { HOLDERS_MAX = 16 };
+
+struct sim_opened {
+    uint8_t ticket[512];
+    size_t ticket_bytes;
+    uint32_t n, *holders; // [n] by chunk
+    uint64_t *first;      // [n]
+    uint64_t tokens;      // a chunk
+    struct proto_channel *channels[HOLDERS_MAX];
+};
+
+struct sim_client {
+    struct common_loop *loop;
+    struct proto_channel *channel;
+    struct sim_call *calls;
+    uint64_t deadline_ns;
+    const char *token;
+    float q[ROWS_MAX * Q_HEADS * DIM], k[ROWS_MAX * DIM], v[ROWS_MAX * DIM]; // copied as a call is made
+};
+
+struct sim_client *sim_client_new(const char *coordinator, const char *token)
+{
+    struct sim_client *client = calloc(1, sizeof *client);
+    struct common_error err;
+    if (!client || common_loop_new(&client->loop) != COMMON_OK)
+        abort();
+    sim_loop_name(client->loop, "client");
+    client->deadline_ns = 10 * COMMON_NS_PER_S;
+    client->token = token;
+    struct proto_channel_options options = {.name = "client",
+                                            .role = BANYAN__PB__ROLE__ROLE_CLIENT,
+                                            .token = token};
+    if (proto_channel_open(client->loop, coordinator, &options, &client->channel, &err) != COMMON_OK) {
+        fprintf(stderr, "sim: client: %s\n", err.message);
+        abort();
+    }
+    return client;
+}
+
+static void opened_free(struct sim_opened *opened)
+{
+    if (!opened)
+        return;
+    free(opened->holders);
+    free(opened->first);
+    free(opened);
+}
+
+void sim_client_free(struct sim_client *client)
+{
+    if (!client)
+        return;
+    sim_loop_thaw(client->loop);
+    proto_channel_close(client->channel);
+    for (struct sim_call *call = client->calls; call; call = call->next)
+        for (uint32_t i = 0; call->opened && i < HOLDERS_MAX; i++)
+            proto_channel_close(call->opened->channels[i]);
+    common_loop_free(client->loop);
+    while (client->calls) {
+        struct sim_call *call = client->calls;
+        client->calls = call->next;
+        assert(call->times == 1);
+        opened_free(call->opened);
+        free(call);
+    }
+    free(client);
+}
+
+struct common_loop *sim_client_loop(struct sim_client *client)
+{
+    return client->loop;
+}
+
+void sim_client_deadline(struct sim_client *client, uint64_t ns)
+{
+    client->deadline_ns = ns;
+}
+
+// ---- outcomes -------------------------------------------------------------------------------------------
+
+static void take_failure(struct sim_call *call, const Banyan__Pb__Status *status)
+{
+    struct proto_status plain;
+    proto_status_from_pb(status, &plain);
+    call->code = plain.code;
+    snprintf(call->text, sizeof call->text, "%s", plain.message);
+    snprintf(call->reason, sizeof call->reason, "%s", plain.reason);
+    call->n_missing = plain.n_ranges;
+    call->first_missing = plain.n_ranges ? plain.ranges[0].first : 0;
+    call->count_missing = plain.n_ranges ? plain.ranges[0].count : 0;
+}
+
+static void take_opened(struct sim_call *call, const Banyan__Pb__AttachOpenReply *m)
+{
+    struct sim_opened *opened = calloc(1, sizeof *opened);
+    assert(opened && m->ticket.len <= sizeof opened->ticket && m->n_workers <= HOLDERS_MAX);
+    memcpy(opened->ticket, m->ticket.data, m->ticket.len);
+    opened->ticket_bytes = m->ticket.len;
+    opened->n = (uint32_t)m->n_chunks;
+    opened->holders = calloc(m->n_chunks + 1, sizeof(*opened->holders));
+    opened->first = calloc(m->n_chunks + 1, sizeof(*opened->first));
+    if (!opened->holders || !opened->first)
+        abort();
+    for (size_t i = 0; i < m->n_chunks; i++) {
+        opened->holders[i] = m->chunks[i]->holders[0];
+        opened->first[i] = m->chunks[i]->first;
+    }
+    for (size_t i = 0; i < m->n_workers; i++) {
+        struct proto_channel_options options = {.name = "client",
+                                                .role = BANYAN__PB__ROLE__ROLE_CLIENT,
+                                                .token = call->client->token};
+        struct common_error err;
+        if (proto_channel_open(call->client->loop, m->workers[i]->endpoint, &options, &opened->channels[i],
+                               &err) != COMMON_OK) {
+            fprintf(stderr, "sim: an attach names worker %s at '%s': %s\n", m->workers[i]->name,
+                    m->workers[i]->endpoint, err.message);
+            abort();
+        }
+    }
+    call->opened = opened;
+}
+
+// The last row's value in the tensor o, which must be the same in all heads and dimensions.
+static void take_o(struct sim_call *call, const struct proto_message *message)
+{
+    size_t n = message->tensors[0].bytes / sizeof(float), row = Q_HEADS * DIM;
+    const float *o = message->tensors[0].data;
+    assert(message->n_tensors == 2 && n >= row);
+    call->o = o[n - 1];
+    for (size_t i = n - row; i < n && call->code == COMMON_OK; i++)
+        if (!(fabsf(o[i] - call->o) <= 1e-5f * fabsf(call->o) + 1e-6f)) {
+            call->code = COMMON_INTERNAL;
+            snprintf(call->text, sizeof call->text, "o differs between heads: %g and %g", (double)o[i],
+                     (double)call->o);
+        }
+}
+
+static void take_reply(struct sim_call *call, const struct proto_message *message)
+{
+    const ProtobufCMessage *body = message->body;
+    switch (call->method) {
+    case METHOD(SESSION_CREATE):
+        call->session = ((const Banyan__Pb__SessionCreateReply *)body)->session;
+        call->incarnation = ((const Banyan__Pb__SessionCreateReply *)body)->incarnation;
+        break;
+    case METHOD(SESSION_FORK):
+        call->session = ((const Banyan__Pb__SessionForkReply *)body)->session;
+        call->incarnation = ((const Banyan__Pb__SessionForkReply *)body)->incarnation;
+        break;
+    case METHOD(SESSION_TRUNCATE):
+        call->incarnation = ((const Banyan__Pb__SessionTruncateReply *)body)->incarnation;
+        break;
+    case METHOD(SESSION_INFO): {
+        const Banyan__Pb__SessionInfoReply *m = (const void *)body;
+        call->session = m->session;
+        call->incarnation = m->incarnation;
+        call->length = m->length;
+        call->epoch = m->epoch;
+        snprintf(call->state, sizeof call->state, "%s", m->state);
+        break;
+    }
+    case METHOD(CLUSTER_INFO): {
+        const Banyan__Pb__ClusterInfoReply *m = (const void *)body;
+        for (size_t i = 0; i < m->n_workers; i++)
+            call->n_active += strcmp(m->workers[i]->state, "active") == 0;
+        break;
+    }
+    case METHOD(ATTACH_OPEN):
+        take_opened(call, (const void *)body);
+        break;
+    case METHOD(ATTACH_COMMIT):
+        call->length = ((const Banyan__Pb__AttachCommitReply *)body)->length;
+        break;
+    case METHOD(ATTEND): {
+        const Banyan__Pb__AttendReply *m = (const void *)body;
+        assert(m->n_items == 1);
+        call->length = m->items[0]->length;
+        if (m->items[0]->status)
+            take_failure(call, m->items[0]->status);
+        else
+            take_o(call, message);
+        break;
+    }
+    default:
+        break;
+    }
+}
+
+static void ended(void *arg, const struct proto_reply *reply)
+{
+    struct sim_call *call = arg;
+    call->times++;
+    call->done = true;
+    call->done_ns = common_clock_ns();
+    call->code = reply->code;
+    snprintf(call->text, sizeof call->text, "%s", reply->text);
+    if (reply->code == COMMON_OK)
+        take_reply(call, reply->message);
+    else if (reply->status)
+        take_failure(call, reply->status);
+}
+
+static struct sim_call *call_new(struct sim_client *client, uint32_t method)
+{
+    struct sim_call *call = calloc(1, sizeof *call);
+    if (!call)
+        abort();
+    call->client = client;
+    call->method = method;
+    call->next = client->calls;
+    client->calls = call;
+    return call;
+}
+
+static struct sim_call *call_start(struct sim_client *client, uint32_t method, const ProtobufCMessage *body,
+                                   const struct proto_tensor_out *tensors, size_t n_tensors)
+{
+    struct sim_call *call = call_new(client, method);
+    struct common_error err;
+    struct proto_call made = {.method = method,
+                              .body = body,
+                              .tensors = tensors,
+                              .n_tensors = n_tensors,
+                              .deadline_ns = common_clock_after(client->deadline_ns),
+                              .done = ended,
+                              .arg = call};
+    enum common_code code = proto_channel_call(client->channel, &made, &call->id, &err);
+    if (code != COMMON_OK) {
+        struct proto_reply reply = {.code = code, .text = err.message};
+        ended(call, &reply);
+    }
+    return call;
+}
+
+void sim_cancel(struct sim_call *call)
+{
+    if (!call->done)
+        proto_channel_cancel(call->client->channel, call->id);
+}
+
+// ---- operations -----------------------------------------------------------------------------------------
+
+struct sim_call *sim_create(struct sim_client *client, struct sim_shape shape, const char *name)
+{
+    Banyan__Pb__Spec spec = BANYAN__PB__SPEC__INIT;
+    Banyan__Pb__SessionCreateRequest m = BANYAN__PB__SESSION_CREATE_REQUEST__INIT;
+    spec.layers = shape.layers ? shape.layers : 1;
+    spec.q_heads = Q_HEADS;
+    spec.kv_heads = 1;
+    spec.k_dim = spec.v_dim = DIM;
+    spec.kv_type = BANYAN__PB__DTYPE__DTYPE_F32;
+    spec.chunk_tokens = shape.chunk_tokens ? shape.chunk_tokens : 16;
+    spec.members = shape.members;
+    m.spec = &spec;
+    m.name = (char *)(name ? name : "");
+    return call_start(client, METHOD(SESSION_CREATE), &m.base, NULL, 0);
+}
+
+struct sim_call *sim_delete(struct sim_client *client, uint64_t session)
+{
+    Banyan__Pb__SessionDeleteRequest m = BANYAN__PB__SESSION_DELETE_REQUEST__INIT;
+    m.session = session;
+    return call_start(client, METHOD(SESSION_DELETE), &m.base, NULL, 0);
+}
+
+struct sim_call *sim_info(struct sim_client *client, uint64_t session)
+{
+    Banyan__Pb__SessionInfoRequest m = BANYAN__PB__SESSION_INFO_REQUEST__INIT;
+    m.session = session;
+    return call_start(client, METHOD(SESSION_INFO), &m.base, NULL, 0);
+}
+
+struct sim_call *sim_cluster_info(struct sim_client *client)
+{
+    Banyan__Pb__ClusterInfoRequest m = BANYAN__PB__CLUSTER_INFO_REQUEST__INIT;
+    return call_start(client, METHOD(CLUSTER_INFO), &m.base, NULL, 0);
+}
+
+struct sim_call *sim_truncate(struct sim_client *client, uint64_t session, uint64_t length)
+{
+    Banyan__Pb__SessionTruncateRequest m = BANYAN__PB__SESSION_TRUNCATE_REQUEST__INIT;
+    m.session = session;
+    m.length = length;
+    return call_start(client, METHOD(SESSION_TRUNCATE), &m.base, NULL, 0);
+}
+
+struct sim_call *sim_fork(struct sim_client *client, uint64_t session, uint64_t length, const char *name)
+{
+    Banyan__Pb__SessionForkRequest m = BANYAN__PB__SESSION_FORK_REQUEST__INIT;
+    m.session = session;
+    m.length = length;
+    m.name = (char *)(name ? name : "");
+    return call_start(client, METHOD(SESSION_FORK), &m.base, NULL, 0);
+}
+
+struct sim_call *sim_open(struct sim_client *client, uint64_t session, uint64_t first, uint64_t count)
+{
+    Banyan__Pb__AttachOpenRequest m = BANYAN__PB__ATTACH_OPEN_REQUEST__INIT;
+    m.session = session;
+    m.first = first;
+    m.count = count;
+    struct sim_call *call = call_start(client, METHOD(ATTACH_OPEN), &m.base, NULL, 0);
+    call->asked = session;
+    return call;
+}
+
+struct sim_call *sim_commit(struct sim_client *client, uint64_t session, uint32_t layer, uint64_t first,
+                            uint64_t count)
+{
+    Banyan__Pb__AttachCommitRequest m = BANYAN__PB__ATTACH_COMMIT_REQUEST__INIT;
+    m.session = session;
+    m.layer = layer;
+    m.first = first;
+    m.count = count;
+    return call_start(client, METHOD(ATTACH_COMMIT), &m.base, NULL, 0);
+}
+
+static void tensors_of(struct sim_client *client, uint32_t rows, float value, struct common_slice slices[3],
+                       struct proto_tensor_out tensors[3])
+{
+    assert(rows <= ROWS_MAX);
+    for (uint32_t i = 0; i < ROWS_MAX * Q_HEADS * DIM; i++)
+        client->q[i] = 1;
+    for (uint32_t i = 0; i < rows * DIM; i++) {
+        client->k[i] = 1;
+        client->v[i] = value;
+    }
+    slices[0] = (struct common_slice){client->q, rows * Q_HEADS * DIM * sizeof(float)};
+    slices[1] = (struct common_slice){client->k, rows * DIM * sizeof(float)};
+    slices[2] = (struct common_slice){client->v, rows * DIM * sizeof(float)};
+    for (int i = 0; i < 3; i++)
+        tensors[i] = (struct proto_tensor_out){.dtype = BANYAN__PB__DTYPE__DTYPE_U8,
+                                               .n_dims = 1,
+                                               .dims = {slices[i].len},
+                                               .pieces = &slices[i],
+                                               .n_pieces = 1};
+}
+
+static struct sim_call *attend(struct sim_client *client, Banyan__Pb__AttendItem *item, float value)
+{
+    Banyan__Pb__AttendRequest m = BANYAN__PB__ATTEND_REQUEST__INIT;
+    struct common_slice slices[3];
+    struct proto_tensor_out tensors[3];
+    tensors_of(client, item->rows, value, slices, tensors);
+    m.n_items = 1;
+    m.items = &item;
+    m.want_lse = true;
+    return call_start(client, METHOD(ATTEND), &m.base, tensors, item->append ? 3 : 1);
+}
+
+struct sim_call *sim_append(struct sim_client *client, uint64_t session, uint32_t layer, uint64_t first,
+                            uint32_t rows, float value)
+{
+    Banyan__Pb__AttendItem item = BANYAN__PB__ATTEND_ITEM__INIT;
+    item.session = session;
+    item.layer = layer;
+    item.first = first;
+    item.rows = rows;
+    item.append = true;
+    return attend(client, &item, value);
+}
+
+struct sim_call *sim_read(struct sim_client *client, uint64_t session, uint32_t layer, uint64_t first,
+                          uint32_t rows)
+{
+    Banyan__Pb__AttendItem item = BANYAN__PB__ATTEND_ITEM__INIT;
+    item.session = session;
+    item.layer = layer;
+    item.first = first;
+    item.rows = rows;
+    return attend(client, &item, 0);
+}
+
+// ---- puts -----------------------------------------------------------------------------------------------
+
+static void put_ended(void *arg, const struct proto_reply *reply)
+{
+    struct sim_call *call = arg;
+    if (reply->code != COMMON_OK && call->code == COMMON_OK) {
+        call->code = reply->code;
+        snprintf(call->text, sizeof call->text, "%s", reply->text);
+        if (reply->status)
+            take_failure(call, reply->status);
+    }
+    if (--call->left > 0)
+        return;
+    call->times++;
+    call->done = true;
+    call->done_ns = common_clock_ns();
+}
+
+struct sim_call *sim_put(struct sim_client *client, const struct sim_call *opened, uint32_t layer,
+                         uint64_t first, uint64_t count, float value)
+{
+    const struct sim_opened *o = opened->opened;
+    struct sim_call *call = call_new(client, METHOD(CHUNK_PUT));
+    assert(o && count > 0);
+    call->left = 1;
+    for (uint32_t i = 0; i < o->n; i++) {
+        uint64_t end = i + 1 < o->n ? o->first[i + 1] : UINT64_MAX,
+                 from = first > o->first[i] ? first : o->first[i],
+                 to = first + count < end ? first + count : end;
+        if (from >= to)
+            continue;
+        struct common_slice slices[3];
+        struct proto_tensor_out tensors[3];
+        struct common_error err;
+        Banyan__Pb__ChunkPutRequest m = BANYAN__PB__CHUNK_PUT_REQUEST__INIT;
+        m.ticket = (ProtobufCBinaryData){o->ticket_bytes, (uint8_t *)o->ticket};
+        m.session = opened->asked;
+        m.layer = layer;
+        m.first = from;
+        m.count = to - from;
+        tensors_of(client, (uint32_t)m.count, value, slices, tensors);
+        struct proto_call made = {.method = METHOD(CHUNK_PUT),
+                                  .body = &m.base,
+                                  .tensors = tensors + 1,
+                                  .n_tensors = 2,
+                                  .deadline_ns = common_clock_after(client->deadline_ns),
+                                  .done = put_ended,
+                                  .arg = call};
+        call->left++;
+        enum common_code code = proto_channel_call(o->channels[o->holders[i]], &made, NULL, &err);
+        if (code != COMMON_OK)
+            put_ended(call, &(struct proto_reply){.code = code, .text = err.message});
+    }
+    put_ended(call, &(struct proto_reply){.code = COMMON_OK, .text = ""});
+    return call;
+}

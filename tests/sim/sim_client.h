@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// A client of a simulation: a process with a channel to the coordinator. Each operation is one call, made at once
+// and ended later: a sim_call records how. Calls belong to the client and live until sim_client_free.
+#ifndef TESTS_SIM_SIM_CLIENT_H
+#define TESTS_SIM_SIM_CLIENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/loop.h"
+#include "common/status.h"
+#include "proto/banyan.pb-c.h"
+#include "proto/rpc.h"
+
+struct sim_client;
+struct sim_opened;
+
+struct sim_call {
+    struct sim_call *next;
+    struct sim_client *client;
+    uint32_t method;
+    uint64_t id; // of the channel, for sim_client_cancel
+    bool done;
+    uint32_t times;        // that the reply has come: 1 once done
+    enum common_code code; // of the call, or of the item of an attend
+    char text[400], reason[32];
+    uint64_t done_ns;
+    // What a reply said:
+    uint64_t session, incarnation, length, epoch, n_missing; // length: of the layer, or the session's
+    char state[32];                                          // of an info
+    uint32_t n_active;                                       // workers
+    uint64_t first_missing, count_missing;                   // the first range that the failure names
+    float o;                   // of an attend: its last row's, all dimensions alike
+    struct sim_opened *opened; // ticket and holders of an open; its own
+    uint64_t asked;            // the session of an open
+    uint32_t left;             // puts that are under way
+};
+
+struct sim_client *sim_client_new(const char *coordinator, const char *token);
+void sim_client_free(struct sim_client *client); // calls under way end with CANCELLED; NULL is allowed
+struct common_loop *sim_client_loop(struct sim_client *client);
+
+// Deadline of the calls made from now on; 10 s at the beginning.
+void sim_client_deadline(struct sim_client *client, uint64_t ns);
+
+struct sim_shape { // of the sessions that are made: F32, 2 query heads over 1, dimension 4
+    uint32_t layers, chunk_tokens, members; // 0: 1, 16, as the coordinator likes
+};
+
+struct sim_call *sim_create(struct sim_client *client, struct sim_shape shape, const char *name);
+struct sim_call *sim_delete(struct sim_client *client, uint64_t session);
+struct sim_call *sim_info(struct sim_client *client, uint64_t session);
+struct sim_call *sim_cluster_info(struct sim_client *client); // n_active
+struct sim_call *sim_truncate(struct sim_client *client, uint64_t session, uint64_t length);
+struct sim_call *sim_fork(struct sim_client *client, uint64_t session, uint64_t length, const char *name);
+struct sim_call *sim_open(struct sim_client *client, uint64_t session, uint64_t first, uint64_t count);
+struct sim_call *sim_commit(struct sim_client *client, uint64_t session, uint32_t layer, uint64_t first,
+                            uint64_t count);
+
+// The client's part of an attach, after sim_open has answered: puts the rows, with values as sim_append's, straight
+// to the workers that the answer names. It ends when all puts have; its code is the first failure's.
+struct sim_call *sim_put(struct sim_client *client, const struct sim_call *opened, uint32_t layer,
+                         uint64_t first, uint64_t count, float value);
+
+// One item. All K are 1, and all V of an append are `value`: so o of a row is the mean of the values that it sees. A
+// read sees all below its position + 1.
+struct sim_call *sim_append(struct sim_client *client, uint64_t session, uint32_t layer, uint64_t first,
+                            uint32_t rows, float value);
+struct sim_call *sim_read(struct sim_client *client, uint64_t session, uint32_t layer, uint64_t first,
+                          uint32_t rows);
+
+void sim_cancel(struct sim_call *call);
+
+#endif

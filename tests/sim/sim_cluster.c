@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/sim/sim_cluster.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+
+enum { FIRST_WORKER_PORT = 7100 };
+#define HEARTBEAT_NS  (100 * COMMON_NS_PER_MS)
+#define WAIT_NS       (60 * COMMON_NS_PER_S)
+#define WORKER_MEMORY (UINT64_C(64) << 20)
+
+struct sim_cluster *sim_cluster_new(const struct sim_cluster_options *options)
+{
+    struct sim_cluster *cluster = calloc(1, sizeof *cluster);
+    if (!cluster)
+        abort();
+    assert(options->workers <= SIM_WORKERS_MAX);
+    if (!getenv("BANYAN_LOG"))
+        common_log_set_level(COMMON_LOG_ERROR);
+    sim_begin(options->seed);
+    cluster->options = *options;
+    memset(cluster->secret.bytes, 7, sizeof cluster->secret.bytes);
+    for (uint32_t i = 0; i < options->workers; i++) {
+        char name[16], host[16];
+        snprintf(name, sizeof name, "w%u", i);
+        snprintf(host, sizeof host, "h%u", i);
+        cluster->workers[i] = sim_worker_new(&(struct sim_worker_options){.name = name,
+                                                                          .host = host,
+                                                                          .coordinator = SIM_COORDINATOR,
+                                                                          .port = FIRST_WORKER_PORT + 2 * i,
+                                                                          .secret = &cluster->secret,
+                                                                          .memory_bytes = WORKER_MEMORY,
+                                                                          .team = options->team});
+    }
+    cluster->client = sim_client_new(SIM_COORDINATOR, NULL);
+    return cluster;
+}
+
+enum common_code sim_coordinator_start(struct sim_cluster *cluster, struct common_error *err)
+{
+    static const char *const endpoints[] = {SIM_COORDINATOR, NULL};
+    struct coordinator_options options;
+    assert(!cluster->loop);
+    coordinator_options_default(&options);
+    options.endpoints = endpoints;
+    options.secret = &cluster->secret;
+    options.store_path = SIM_DISK_PATH;
+    options.heartbeat_ns = HEARTBEAT_NS;
+    options.max_sessions = 1024;
+    if (cluster->options.tune)
+        cluster->options.tune(&options);
+    if (common_loop_new(&cluster->loop) != COMMON_OK)
+        abort();
+    sim_loop_name(cluster->loop, "coordinator");
+    enum common_code code = coordinator_new(cluster->loop, &options, &cluster->coordinator, err);
+    if (code != COMMON_OK) {
+        cluster->coordinator = NULL;
+        common_loop_free(cluster->loop);
+        cluster->loop = NULL;
+    }
+    return code;
+}
+
+static void coordinator_end(struct sim_cluster *cluster)
+{
+    coordinator_stop(cluster->coordinator);
+    sim_loop_drain(cluster->loop);
+    coordinator_free(cluster->coordinator);
+    common_loop_free(cluster->loop);
+    cluster->coordinator = NULL;
+    cluster->loop = NULL;
+}
+
+void sim_coordinator_kill(struct sim_cluster *cluster)
+{
+    if (!cluster->loop)
+        return;
+    sim_loop_thaw(cluster->loop);
+    sim_loop_mute(cluster->loop);
+    sim_disk_crash(SIM_DISK_PATH);
+    coordinator_end(cluster);
+}
+
+void sim_coordinator_stop(struct sim_cluster *cluster)
+{
+    if (!cluster->loop)
+        return;
+    sim_loop_thaw(cluster->loop);
+    coordinator_end(cluster);
+}
+
+bool sim_wait_active(struct sim_cluster *cluster, uint32_t n)
+{
+    for (uint64_t until = sim_clock() + 20 * COMMON_NS_PER_S; sim_clock() < until;) {
+        struct sim_call *call = sim_cluster_info(cluster->client);
+        if (sim_wait(call) == COMMON_OK && call->n_active == n)
+            return true;
+        sim_advance(10 * COMMON_NS_PER_MS);
+    }
+    return false;
+}
+
+void sim_cluster_start(struct sim_cluster *cluster)
+{
+    struct common_error err;
+    if (sim_coordinator_start(cluster, &err) != COMMON_OK) {
+        fprintf(stderr, "sim: the coordinator does not start: %s\n", err.message);
+        abort();
+    }
+    for (uint32_t i = 0; i < cluster->options.workers; i++)
+        sim_worker_start(cluster->workers[i]);
+    if (!sim_wait_active(cluster, cluster->options.workers)) {
+        fprintf(stderr, "sim: not all workers are active\n");
+        abort();
+    }
+}
+
+enum common_code sim_wait(struct sim_call *call)
+{
+    return sim_run_until(&call->done, WAIT_NS) ? call->code : COMMON_IN_PROGRESS;
+}
+
+void sim_cluster_free(struct sim_cluster *cluster)
+{
+    sim_coordinator_kill(cluster);
+    for (uint32_t i = 0; i < cluster->options.workers; i++)
+        sim_worker_free(cluster->workers[i]);
+    sim_client_free(cluster->client);
+    free(cluster);
+    sim_disks_free();
+    sim_end();
+}

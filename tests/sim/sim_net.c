@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: Apache-2.0
+// Links, what travels on them, and the faults that tests order (sim_net.h).
+#include "tests/sim/sim_net.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "tests/sim/sim.h"
+#include "tests/sim/sim_link.h"
+
+#define DELAY_NS (20 * COMMON_NS_PER_US)
+
+enum { FAULTS_MAX = 256, FIRST_PORT = 20000 };
+
+struct fault {
+    const struct common_loop *from, *to; // NULL: any
+    bool held, down;
+};
+
+static struct {
+    struct sim_link *links;
+    struct sim_listener *listeners;
+    struct fault faults[FAULTS_MAX];
+    uint32_t n_faults, n_links;
+    uint64_t least_ns, most_ns, frames;
+    uint16_t port;
+} net;
+
+void sim_net_forget(void)
+{
+    net.links = NULL;
+    net.listeners = NULL;
+    net.n_links = net.n_faults = 0;
+    net.frames = 0;
+    net.port = FIRST_PORT;
+    net.least_ns = net.most_ns = DELAY_NS;
+}
+
+void sim_net_delay(uint64_t least_ns, uint64_t most_ns)
+{
+    net.least_ns = least_ns;
+    net.most_ns = most_ns;
+}
+
+uint32_t sim_net_links(void)
+{
+    return net.n_links;
+}
+
+uint64_t sim_net_frames(void)
+{
+    return net.frames;
+}
+
+static uint64_t delay(void)
+{
+    return net.least_ns + (net.most_ns > net.least_ns ? sim_random(net.most_ns - net.least_ns + 1) : 0);
+}
+
+// ---- faults ---------------------------------------------------------------------------------------------
+
+static bool concerns(const struct fault *fault, const struct common_loop *from, const struct common_loop *to)
+{
+    return (!fault->from || fault->from == from) && (!fault->to || fault->to == to);
+}
+
+static bool is_held(const struct common_loop *from, const struct common_loop *to)
+{
+    for (uint32_t i = 0; i < net.n_faults; i++)
+        if (net.faults[i].held && concerns(&net.faults[i], from, to))
+            return true;
+    return false;
+}
+
+static bool is_down(const struct common_loop *from, const struct common_loop *to)
+{
+    for (uint32_t i = 0; i < net.n_faults; i++)
+        if (net.faults[i].down && (concerns(&net.faults[i], from, to) || concerns(&net.faults[i], to, from)))
+            return true;
+    return false;
+}
+
+static void fault_add(struct fault fault)
+{
+    assert(net.n_faults < FAULTS_MAX);
+    net.faults[net.n_faults++] = fault;
+}
+
+static void fault_remove(struct fault fault)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < net.n_faults; i++) {
+        const struct fault *f = &net.faults[i];
+        if (f->from != fault.from || f->to != fault.to || f->held != fault.held || f->down != fault.down)
+            net.faults[kept++] = *f;
+    }
+    net.n_faults = kept;
+}
+
+// ---- what travels ---------------------------------------------------------------------------------------
+
+struct sim_message *sim_message_new(enum sim_message_kind kind)
+{
+    struct sim_message *message = calloc(1, sizeof *message);
+    if (!message)
+        abort();
+    message->kind = kind;
+    return message;
+}
+
+void sim_message_free(struct sim_message *message)
+{
+    common_blob_unref(message->blob);
+    free(message);
+}
+
+struct common_blob *sim_gather_blob(const struct proto_gather *gather)
+{
+    struct common_blob *blob = common_blob_new(gather->bytes);
+    size_t at = 0;
+    if (!blob)
+        abort();
+    for (size_t i = 0; i < gather->n; i++) {
+        if (gather->iov[i].iov_len)
+            memcpy(blob->data + at, gather->iov[i].iov_base, gather->iov[i].iov_len);
+        at += gather->iov[i].iov_len;
+    }
+    assert(at == gather->bytes);
+    return blob;
+}
+
+static struct sim_message *way_pop(struct sim_way *way)
+{
+    struct sim_message *message = way->head;
+    way->head = message->next;
+    if (!way->head)
+        way->tail = &way->head;
+    way->bytes -= message->blob ? message->blob->len : 0;
+    return message;
+}
+
+static void way_put_back(struct sim_way *way, struct sim_message *message)
+{
+    message->next = way->head;
+    way->head = message;
+    if (!message->next)
+        way->tail = &message->next;
+    way->bytes += message->blob ? message->blob->len : 0;
+}
+
+static void way_empty(struct sim_way *way)
+{
+    sim_event_cancel(&way->event);
+    while (way->head)
+        sim_message_free(way_pop(way));
+}
+
+static void way_arm(struct sim_way *way)
+{
+    if (way->head && !sim_event_armed(&way->event))
+        sim_event_arm(&way->event, way->head->due_ns);
+}
+
+static void link_unref(struct sim_link *link)
+{
+    if (--link->refs > 0)
+        return;
+    way_empty(&link->ways[0]);
+    way_empty(&link->ways[1]);
+    if (link->prev)
+        link->prev->next = link->next;
+    else
+        net.links = link->next;
+    if (link->next)
+        link->next->prev = link->prev;
+    net.n_links--;
+    sim_alive--;
+    free(link);
+}
+
+static void deliver(void *arg)
+{
+    struct sim_way *way = arg;
+    struct sim_link *link = way->link;
+    enum sim_side to = way->to;
+    struct sim_message *message = way->head;
+    if (message->kind != SIM_BROKEN && is_held(link->loops[!to], link->loops[to])) {
+        way->stuck = true;
+        return;
+    }
+    link->refs++;
+    bool taken = true;
+    way_pop(way); // who takes it may close this end, which empties the way
+    net.frames += message->kind == SIM_FRAME;
+    if (message->kind == SIM_DIAL) {
+        struct sim_listener *listener = link->owners[to];
+        link->owners[to] = NULL;
+        listener->accept(listener, link);
+    } else {
+        taken = link->take[to](link->owners[to], message);
+    }
+    if (taken) {
+        sim_message_free(message);
+        way_arm(way);
+        sim_link_resume(link, !to); // an end that did not read because its answers were not read
+    } else {
+        way_put_back(way, message);
+        way->stuck = true;
+    }
+    link_unref(link);
+}
+
+static void push(struct sim_way *way, struct sim_message *message)
+{
+    struct sim_link *link = way->link;
+    if (!link->owners[way->to]) { // nobody is there any more
+        sim_message_free(message);
+        return;
+    }
+    uint64_t due = sim_clock() + delay();
+    way->last_ns = message->due_ns = due > way->last_ns ? due : way->last_ns;
+    *way->tail = message;
+    way->tail = &message->next;
+    way->bytes += message->blob ? message->blob->len : 0;
+    if (!way->stuck)
+        way_arm(way);
+}
+
+void sim_link_send(struct sim_link *link, enum sim_side from, struct sim_message *message)
+{
+    if (sim_loop_muted(link->loops[from]))
+        sim_message_free(message);
+    else
+        push(&link->ways[!from], message);
+}
+
+void sim_link_close(struct sim_link *link, enum sim_side side)
+{
+    assert(link->owners[side]);
+    link->owners[side] = NULL;
+    // A delivery to this end may be under way: deliver() sees the way empty.
+    way_empty(&link->ways[side]);
+    push(&link->ways[!side], sim_message_new(SIM_CLOSED));
+    link_unref(link);
+}
+
+void sim_link_resume(struct sim_link *link, enum sim_side side)
+{
+    struct sim_way *way = &link->ways[side];
+    if (!way->stuck)
+        return;
+    way->stuck = false;
+    way_arm(way);
+}
+
+// ---- links ----------------------------------------------------------------------------------------------
+
+static struct sim_listener *listener_at(const char *endpoint)
+{
+    for (struct sim_listener *l = net.listeners; l; l = l->next)
+        if (!strcmp(l->endpoint, endpoint))
+            return l;
+    return NULL;
+}
+
+struct sim_link *sim_link_dial(struct common_loop *loop, const char *endpoint, sim_take_fn take, void *owner)
+{
+    struct sim_listener *listener = listener_at(endpoint);
+    if (!listener || is_down(loop, listener->loop) || sim_loop_muted(loop))
+        return NULL;
+    struct sim_link *link = calloc(1, sizeof *link);
+    if (!link)
+        abort();
+    link->loops[SIM_DIALLER] = loop;
+    link->loops[SIM_ACCEPTOR] = listener->loop;
+    link->owners[SIM_DIALLER] = owner;
+    link->owners[SIM_ACCEPTOR] = listener; // until it has accepted
+    link->take[SIM_DIALLER] = take;
+    link->refs = 2;
+    for (int side = 0; side < 2; side++) {
+        struct sim_way *way = &link->ways[side];
+        way->link = link;
+        way->to = (enum sim_side)side;
+        way->tail = &way->head;
+        sim_event_init(&way->event, SIM_WIRE, link->loops[side], way, deliver, way);
+    }
+    link->next = net.links;
+    if (link->next)
+        link->next->prev = link;
+    net.links = link;
+    net.n_links++;
+    sim_alive++;
+    push(&link->ways[SIM_ACCEPTOR], sim_message_new(SIM_DIAL));
+    return link;
+}
+
+static void way_break(struct sim_way *way)
+{
+    if (!way->link->owners[way->to])
+        return;
+    bool dialling = way->head && way->head->kind == SIM_DIAL;
+    if (dialling) { // the listener has not heard of it, and will not
+        way->link->owners[way->to] = NULL;
+        way_empty(way);
+        link_unref(way->link);
+        return;
+    }
+    way_empty(way);
+    way->stuck = false;
+    push(way, sim_message_new(SIM_BROKEN));
+}
+
+void sim_net_cut(const struct common_loop *a, const struct common_loop *b)
+{
+    for (struct sim_link *link = net.links, *next; link; link = next) {
+        next = link->next;
+        struct fault between = {.from = a, .to = b};
+        if (!concerns(&between, link->loops[0], link->loops[1]) &&
+            !concerns(&between, link->loops[1], link->loops[0]))
+            continue;
+        link->refs++;
+        way_break(&link->ways[SIM_DIALLER]);
+        way_break(&link->ways[SIM_ACCEPTOR]);
+        link_unref(link);
+    }
+}
+
+void sim_net_part(const struct common_loop *a, const struct common_loop *b)
+{
+    fault_add((struct fault){.from = a, .to = b, .down = true});
+    sim_net_cut(a, b);
+}
+
+void sim_net_mend(const struct common_loop *a, const struct common_loop *b)
+{
+    fault_remove((struct fault){.from = a, .to = b, .down = true});
+}
+
+static void resume_all(void) // what is held still gets stuck again
+{
+    for (struct sim_link *link = net.links; link; link = link->next) {
+        sim_link_resume(link, SIM_DIALLER);
+        sim_link_resume(link, SIM_ACCEPTOR);
+    }
+}
+
+void sim_net_hold(const struct common_loop *from, const struct common_loop *to)
+{
+    fault_add((struct fault){.from = from, .to = to, .held = true});
+}
+
+void sim_net_release(const struct common_loop *from, const struct common_loop *to)
+{
+    fault_remove((struct fault){.from = from, .to = to, .held = true});
+    resume_all();
+}
+
+void sim_net_heal(void)
+{
+    net.n_faults = 0;
+    resume_all();
+}
+
+// ---- listeners ------------------------------------------------------------------------------------------
+
+bool sim_listener_add(struct sim_listener *listener)
+{
+    if (listener_at(listener->endpoint))
+        return false;
+    listener->next = net.listeners;
+    net.listeners = listener;
+    sim_alive++;
+    return true;
+}
+
+void sim_listener_remove(struct sim_listener *listener)
+{
+    struct sim_listener **at = &net.listeners;
+    while (*at != listener)
+        at = &(*at)->next;
+    *at = listener->next;
+    sim_alive--;
+    for (struct sim_link *link = net.links, *next; link; link = next) { // dials on their way to it
+        next = link->next;
+        if (link->owners[SIM_ACCEPTOR] == listener)
+            sim_link_close(link, SIM_ACCEPTOR);
+    }
+}
+
+uint16_t sim_port(void)
+{
+    return ++net.port;
+}

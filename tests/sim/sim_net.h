@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The network of a simulation: in the place of proto's transports (proto/stream_*.c, proto/nng_*.c). The common
+// halves, rpc_channel.c and rpc_server.c, are the real ones, and so are frames and messages: what a handler sees
+// was packed, copied and unpacked. A link joins a channel with a server that listens on its endpoint, in this
+// program; a one-way of a link is in order; nothing is delivered on the stack of who sends.
+//
+//   loop A: proto_channel ──dial──▶ one way ──▶ proto_server :loop B
+//                         ◀── one way ◀── answers
+//
+// Faults are set between loops (processes), for links that are there and for later ones. NULL: any loop.
+//
+// Other than in the real transports: a frame leaves its sender whole and at once (`sent` runs on the stack of
+// the reply, borrowed bytes are free); a hello is one round trip without packed messages, after which proof or
+// token are compared; links do not stall (30 s without a byte); nng endpoints have links, too: a caller that goes
+// is known at once, calls of a lost link end with UNAVAILABLE at once and are not sent again, and there is no
+// limit of contexts. Cancellation does not travel over nng, as in the real one.
+#ifndef TESTS_SIM_SIM_NET_H
+#define TESTS_SIM_SIM_NET_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/loop.h"
+
+// Time on the way, drawn between the two for each frame; 20 us at the beginning of a world.
+void sim_net_delay(uint64_t least_ns, uint64_t most_ns);
+
+// From now on what `from` sends to `to` stays on its way (a black hole, or a peer that does not read); neither
+// end is told. Dials do not arrive, either. Release delivers it all, in order.
+void sim_net_hold(const struct common_loop *from, const struct common_loop *to);
+void sim_net_release(const struct common_loop *from, const struct common_loop *to);
+
+// Breaks all links between a and b (in both directions): what is on its way is lost, and both ends are told
+// after a delay. They may dial again.
+void sim_net_cut(const struct common_loop *a, const struct common_loop *b);
+
+// As cut, and dials between them are refused until mend: a network that is down and says so.
+void sim_net_part(const struct common_loop *a, const struct common_loop *b);
+void sim_net_mend(const struct common_loop *a, const struct common_loop *b);
+
+// Forgets all faults: releases what is held, mends what is down. Delays stay.
+void sim_net_heal(void);
+
+uint32_t sim_net_links(void);  // made and not yet closed at both ends
+uint64_t sim_net_frames(void); // delivered in this world
+
+#endif

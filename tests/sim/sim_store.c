@@ -1,0 +1,504 @@
+// SPDX-License-Identifier: Apache-2.0
+// coordinator/store/store.h over a simulated disk (sim_store.h).
+#include "tests/sim/sim_store.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "coordinator/store/store.h"
+#include "tests/sim/sim_disk.h"
+#include "tests/sim/sim_event.h"
+
+#define COUNTER_BLOCK (UINT64_C(1) << 16) // as coordinator/store/store.c
+#define DELAY_NS      (100 * COMMON_NS_PER_US)
+
+struct coordinator_batch {
+    struct coordinator_batch *next;
+    struct sim_op *ops;
+    uint32_t n, cap;
+    coordinator_store_fn done;
+    void *arg;
+    enum common_code code;
+};
+
+struct queue {
+    struct coordinator_batch *head, **tail;
+};
+
+struct disk {
+    struct disk *next;
+    char path[128];
+    struct sim_tables tables;
+    struct coordinator_store *store; // that has it open
+    uint64_t delay_ns, batches;
+    uint32_t failures;
+    enum common_code failure;
+    bool stalled, silent;
+};
+
+struct counter {
+    struct coordinator_store *store;
+    const char *key;
+    uint64_t next, end, reserved; // as coordinator/store/store.c
+};
+
+struct coordinator_store {
+    struct common_loop *loop;
+    struct disk *disk; // NULL once stopped or crashed
+    uint64_t term;
+    struct counter counters[COORDINATOR_COUNTERS];
+    struct queue waiting, writing, durable; // durable: to be answered
+    struct sim_event write;                 // the disk's
+    bool anonymous;
+};
+
+static struct disk *disks;
+
+static struct disk *disk_at(const char *path)
+{
+    for (struct disk *disk = disks; disk; disk = disk->next)
+        if (!strcmp(disk->path, path))
+            return disk;
+    struct disk *disk = calloc(1, sizeof *disk);
+    if (!disk)
+        abort();
+    snprintf(disk->path, sizeof disk->path, "%s", path);
+    disk->delay_ns = DELAY_NS;
+    disk->next = disks;
+    disks = disk;
+    return disk;
+}
+
+static void disk_free(struct disk *disk)
+{
+    struct disk **at = &disks;
+    while (*at != disk)
+        at = &(*at)->next;
+    *at = disk->next;
+    sim_tables_clear(&disk->tables);
+    free(disk);
+}
+
+// ---- batches --------------------------------------------------------------------------------------------
+
+struct coordinator_batch *coordinator_batch_new(void)
+{
+    struct coordinator_batch *batch = calloc(1, sizeof *batch);
+    if (!batch)
+        abort();
+    return batch;
+}
+
+void coordinator_batch_free(struct coordinator_batch *batch)
+{
+    if (!batch)
+        return;
+    for (uint32_t i = 0; i < batch->n; i++)
+        free(batch->ops[i].bytes);
+    free(batch->ops);
+    free(batch);
+}
+
+static struct sim_op *add(struct coordinator_batch *batch, enum sim_op_kind kind, const char *name,
+                          uint64_t a, uint64_t b, uint64_t c, uint64_t d)
+{
+    if (batch->n == batch->cap) {
+        batch->cap = batch->cap ? batch->cap * 2 : 4;
+        batch->ops = realloc(batch->ops, batch->cap * sizeof(*batch->ops));
+        if (!batch->ops)
+            abort();
+    }
+    struct sim_op *op = &batch->ops[batch->n++];
+    *op = (struct sim_op){.kind = kind, .a = a, .b = b, .c = c, .d = d};
+    snprintf(op->name, sizeof op->name, "%s", name);
+    return op;
+}
+
+void coordinator_batch_term(struct coordinator_batch *batch, uint64_t term)
+{
+    add(batch, SIM_OP_META, "term", term, 0, 0, 0);
+}
+
+void coordinator_batch_worker(struct coordinator_batch *batch, const char *name, uint64_t instance)
+{
+    add(batch, SIM_OP_WORKER, name, instance, 0, 0, 0);
+}
+
+void coordinator_batch_session(struct coordinator_batch *batch, uint64_t session, const char *name,
+                               const void *spec, size_t spec_bytes, uint64_t incarnation, uint64_t epoch)
+{
+    struct sim_op *op = add(batch, SIM_OP_SESSION, name, session, incarnation, epoch, 0);
+    op->bytes = malloc(spec_bytes ? spec_bytes : 1);
+    if (!op->bytes)
+        abort();
+    memcpy(op->bytes, spec, spec_bytes);
+    op->n_bytes = spec_bytes;
+}
+
+void coordinator_batch_numbers(struct coordinator_batch *batch, uint64_t session, uint64_t incarnation,
+                               uint64_t epoch)
+{
+    add(batch, SIM_OP_NUMBERS, "", session, incarnation, epoch, 0);
+}
+
+void coordinator_batch_session_drop(struct coordinator_batch *batch, uint64_t session)
+{
+    add(batch, SIM_OP_SESSION_DROP, "", session, 0, 0, 0);
+    add(batch, SIM_OP_CHUNK_DROP, "", session, 0, UINT32_MAX, 0);
+}
+
+void coordinator_batch_member(struct coordinator_batch *batch, uint64_t session, const char *worker)
+{
+    add(batch, SIM_OP_MEMBER, worker, session, 0, 0, 0);
+}
+
+void coordinator_batch_chunk(struct coordinator_batch *batch, uint64_t session, uint32_t index, uint64_t id,
+                             bool lost, const char *holder)
+{
+    add(batch, SIM_OP_CHUNK, holder, session, index, id, lost);
+}
+
+void coordinator_batch_chunk_lost(struct coordinator_batch *batch, uint64_t session, uint32_t index,
+                                  uint64_t id)
+{
+    add(batch, SIM_OP_CHUNK_LOST, "", session, index, id, 0);
+}
+
+void coordinator_batch_chunk_drop(struct coordinator_batch *batch, uint64_t session, uint32_t index)
+{
+    add(batch, SIM_OP_CHUNK_DROP, "", session, index, index, 0);
+}
+
+void coordinator_batch_range(struct coordinator_batch *batch, uint64_t session, uint32_t layer,
+                             uint64_t first, uint64_t count)
+{
+    add(batch, SIM_OP_RANGE, "", session, layer, first, count);
+}
+
+void coordinator_batch_clip(struct coordinator_batch *batch, uint64_t session, uint64_t length)
+{
+    add(batch, SIM_OP_CLIP, "", session, length, 0, 0);
+}
+
+// ---- writing --------------------------------------------------------------------------------------------
+
+static void queue_push(struct queue *queue, struct coordinator_batch *batch)
+{
+    if (!queue->head)
+        queue->tail = &queue->head;
+    batch->next = NULL;
+    *queue->tail = batch;
+    queue->tail = &batch->next;
+}
+
+static struct coordinator_batch *queue_pop(struct queue *queue)
+{
+    struct coordinator_batch *batch = queue->head;
+    if (batch)
+        queue->head = batch->next;
+    return batch;
+}
+
+static void queue_move(struct queue *from, struct queue *to)
+{
+    for (struct coordinator_batch *batch; (batch = queue_pop(from));)
+        queue_push(to, batch);
+}
+
+// The loop, for each post as many as there are: a post finds nothing when an earlier one has answered it all.
+static void answer(void *arg)
+{
+    struct coordinator_store *store = arg;
+    struct queue now = {0};
+    queue_move(&store->durable, &now);
+    for (struct coordinator_batch *batch; (batch = queue_pop(&now));) {
+        const char *text = batch->code == COMMON_OK                   ? ""
+                           : batch->code == COMMON_RESOURCE_EXHAUSTED ? "the store refused: the disk is full"
+                                                                      : "the store cannot be written";
+        if (batch->done)
+            batch->done(batch->arg, batch->code, text);
+        coordinator_batch_free(batch);
+        sim_alive--;
+    }
+}
+
+static void write_next(struct coordinator_store *store)
+{
+    struct disk *disk = store->disk;
+    if (!disk || disk->stalled || sim_event_armed(&store->write))
+        return;
+    queue_move(&store->waiting, &store->writing);
+    if (store->writing.head)
+        sim_event_arm(&store->write, common_clock_after(disk->delay_ns));
+}
+
+static void written(void *arg)
+{
+    struct coordinator_store *store = arg;
+    struct disk *disk = store->disk;
+    for (struct coordinator_batch *batch; (batch = queue_pop(&store->writing));) {
+        if (disk->failures) {
+            disk->failures--;
+            batch->code = disk->failure;
+        } else {
+            for (uint32_t i = 0; i < batch->n; i++)
+                sim_tables_apply(&disk->tables, &batch->ops[i]);
+        }
+        queue_push(&store->durable, batch);
+    }
+    if (!disk->silent)
+        common_loop_post(store->loop, answer, store);
+    write_next(store);
+}
+
+static void fail_all(struct coordinator_store *store)
+{
+    queue_move(&store->writing, &store->durable); // already durable ones stay what they are: nobody asks
+    queue_move(&store->waiting, &store->durable);
+    for (struct coordinator_batch *batch = store->durable.head; batch; batch = batch->next)
+        batch->code = COMMON_UNAVAILABLE;
+    common_loop_post(store->loop, answer, store);
+}
+
+void coordinator_store_submit(struct coordinator_store *store, struct coordinator_batch *batch,
+                              coordinator_store_fn done, void *arg)
+{
+    batch->done = done;
+    batch->arg = arg;
+    sim_alive++;
+    if (!store->disk) { // stopped, or dead: what is still under way comes to nothing
+        batch->code = COMMON_UNAVAILABLE;
+        queue_push(&store->durable, batch);
+        common_loop_post(store->loop, answer, store);
+        return;
+    }
+    store->disk->batches++;
+    queue_push(&store->waiting, batch);
+    write_next(store);
+}
+
+// ---- counters -------------------------------------------------------------------------------------------
+
+static void reserved(void *arg, enum common_code code, const char *text)
+{
+    struct counter *counter = arg;
+    (void)text;
+    if (code == COMMON_OK)
+        counter->end = counter->reserved;
+    else
+        counter->reserved = counter->end; // the next caller tries again
+}
+
+bool coordinator_store_next(struct coordinator_store *store, enum coordinator_counter which, uint64_t *out)
+{
+    struct counter *counter = &store->counters[which];
+    if (counter->end - counter->next < COUNTER_BLOCK / 2 && counter->reserved == counter->end) {
+        counter->reserved = counter->end + COUNTER_BLOCK;
+        struct coordinator_batch *batch = coordinator_batch_new();
+        add(batch, SIM_OP_META, counter->key, counter->reserved, 0, 0, 0);
+        coordinator_store_submit(store, batch, reserved, counter);
+    }
+    if (counter->next == counter->end)
+        return false;
+    *out = counter->next++;
+    return true;
+}
+
+// ---- life -----------------------------------------------------------------------------------------------
+
+static void put_meta(struct disk *disk, const char *key, uint64_t value)
+{
+    struct sim_op op = {.kind = SIM_OP_META, .a = value};
+    snprintf(op.name, sizeof op.name, "%s", key);
+    sim_tables_apply(&disk->tables, &op);
+}
+
+static void start_life(struct coordinator_store *store)
+{
+    static const char *const keys[COORDINATOR_COUNTERS] = {"next_generation", "next_chunk"};
+    struct disk *disk = store->disk;
+    uint64_t now = common_clock_wall_ns();
+    store->term = sim_tables_meta(&disk->tables, "term", 0) + 1;
+    put_meta(disk, "term", store->term);
+    for (int i = 0; i < COORDINATOR_COUNTERS; i++) {
+        struct counter *counter = &store->counters[i];
+        // As coordinator/store/store.c: an empty store does not give what an earlier one has given.
+        uint64_t first = i == COORDINATOR_COUNTER_CHUNK ? now : now / COMMON_NS_PER_S & 0x7fffffff;
+        counter->key = keys[i];
+        counter->next = sim_tables_meta(&disk->tables, keys[i], first);
+        counter->end = counter->reserved = counter->next + COUNTER_BLOCK;
+        put_meta(disk, keys[i], counter->end);
+    }
+}
+
+enum common_code coordinator_store_open(const char *path, bool sync_full, struct common_loop *loop,
+                                        const struct coordinator_store_reader *reader,
+                                        struct coordinator_store **out, struct common_error *err)
+{
+    static unsigned n_anonymous;
+    char name[32];
+    (void)sync_full;
+    bool anonymous = !strcmp(path, ":memory:");
+    if (anonymous) {
+        snprintf(name, sizeof name, ":memory:%u", ++n_anonymous);
+        path = name;
+    }
+    struct disk *disk = disk_at(path);
+    if (disk->store)
+        return common_error_set(
+            err, COMMON_FAILED_PRECONDITION,
+            "store %s is in use by another coordinator: stop that one, or choose another --store", path);
+    if (disk->failures) {
+        disk->failures--;
+        return common_error_set(err, COMMON_UNAVAILABLE, "the store cannot be written: a simulated failure");
+    }
+    enum common_code code = sim_tables_read(&disk->tables, reader, err);
+    if (code != COMMON_OK)
+        return code;
+    struct coordinator_store *store = calloc(1, sizeof *store);
+    if (!store)
+        abort();
+    store->loop = loop;
+    store->disk = disk;
+    store->anonymous = anonymous;
+    sim_event_init(&store->write, SIM_DISK, NULL, NULL, written, store);
+    disk->store = store;
+    sim_alive++;
+    start_life(store);
+    *out = store;
+    return COMMON_OK;
+}
+
+static void detach(struct coordinator_store *store)
+{
+    struct disk *disk = store->disk;
+    sim_event_cancel(&store->write);
+    store->disk = NULL;
+    disk->store = NULL;
+    if (store->anonymous)
+        disk_free(disk);
+}
+
+// An orderly stop: everything that was submitted is written now, as the real one waits for its thread.
+void coordinator_store_stop(struct coordinator_store *store)
+{
+    if (!store || !store->disk)
+        return;
+    if (store->disk->stalled) {
+        fail_all(store); // the real one would wait for ever
+    } else {
+        queue_move(&store->waiting, &store->writing);
+        written(store);
+        common_loop_post(store->loop, answer, store);
+    }
+    detach(store);
+}
+
+void coordinator_store_free(struct coordinator_store *store)
+{
+    if (!store)
+        return;
+    coordinator_store_stop(store);
+    struct queue *queues[] = {&store->waiting, &store->writing, &store->durable};
+    for (int i = 0; i < 3; i++)
+        for (struct coordinator_batch *batch; (batch = queue_pop(queues[i])); sim_alive--)
+            coordinator_batch_free(batch);
+    sim_alive--;
+    free(store);
+}
+
+uint64_t coordinator_store_term(const struct coordinator_store *store)
+{
+    return store->term;
+}
+
+// ---- for tests ------------------------------------------------------------------------------------------
+
+void sim_disk_delay(const char *path, uint64_t ns)
+{
+    disk_at(path)->delay_ns = ns;
+}
+
+void sim_disk_fail(const char *path, uint32_t n, enum common_code code)
+{
+    struct disk *disk = disk_at(path);
+    disk->failures = n;
+    disk->failure = code;
+}
+
+void sim_disk_stall(const char *path, bool on)
+{
+    struct disk *disk = disk_at(path);
+    disk->stalled = on;
+    if (!disk->store)
+        return;
+    if (on)
+        sim_event_cancel(&disk->store->write);
+    else
+        write_next(disk->store);
+}
+
+void sim_disk_silence(const char *path, bool on)
+{
+    struct disk *disk = disk_at(path);
+    disk->silent = on;
+    if (!on && disk->store)
+        common_loop_post(disk->store->loop, answer, disk->store);
+}
+
+void sim_disk_crash(const char *path)
+{
+    struct disk *disk = disk_at(path);
+    if (!disk->store)
+        return;
+    struct coordinator_store *store = disk->store;
+    fail_all(store);
+    detach(store);
+    disk->stalled = disk->silent = false;
+}
+
+void sim_disk_copy(const char *from, const char *to)
+{
+    struct disk *source = disk_at(from), *target = disk_at(to);
+    assert(!source->store && !target->store);
+    sim_tables_copy(&source->tables, &target->tables);
+}
+
+void sim_disk_wipe(const char *path)
+{
+    struct disk *disk = disk_at(path);
+    assert(!disk->store);
+    sim_tables_clear(&disk->tables);
+}
+
+uint64_t sim_disk_batches(const char *path)
+{
+    return disk_at(path)->batches;
+}
+
+uint64_t sim_disk_waiting(const char *path)
+{
+    const struct coordinator_store *store = disk_at(path)->store;
+    uint64_t n = 0;
+    for (const struct coordinator_batch *b = store ? store->waiting.head : NULL; b; b = b->next)
+        n++;
+    for (const struct coordinator_batch *b = store ? store->writing.head : NULL; b; b = b->next)
+        n++;
+    return n;
+}
+
+void sim_disks_forget(void)
+{
+    disks = NULL;
+}
+
+void sim_disks_free(void)
+{
+    while (disks) {
+        assert(!disks->store);
+        disk_free(disks);
+    }
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// The store of a simulation: coordinator/store/store.h in memory. A path names a simulated disk, which outlives the
+// coordinators that open it. Batches that wait are written together, each one whole or not at all:
+//
+//   submit ──▶ waiting ──disk free──▶ writing ──sim_disk_delay──▶ durable ──▶ answered on the loop
+//                          ▲ stall                                   ▲ silence
+//
+// A disk is made at its first use; ":memory:" is another one at each open. sim_disks_free ends them all.
+#ifndef TESTS_SIM_SIM_STORE_H
+#define TESTS_SIM_SIM_STORE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/status.h"
+
+// Of each write; 100 us at the beginning.
+void sim_disk_delay(const char *path, uint64_t ns);
+
+// The next n batches are refused with this code (RESOURCE_EXHAUSTED: full, UNAVAILABLE: an error of the disk)
+// and nothing of them is written. The reservations of counters are batches, too.
+void sim_disk_fail(const char *path, uint32_t n, enum common_code code);
+
+// While it stalls, nothing becomes durable: what is submitted waits, and so does a write under way.
+void sim_disk_stall(const char *path, bool on);
+
+// While it is silent, batches become durable and are not answered: the moment between the commit and its news.
+void sim_disk_silence(const char *path, bool on);
+
+// The process that has it open is killed: what waits is never written; what is durable stays. For the dead
+// process everything that it waits for ends with UNAVAILABLE (so that it can be freed), and so does what it
+// submits from now on.
+void sim_disk_crash(const char *path);
+
+// For wrong, older and empty stores: `to` becomes what `from` is now. Neither may be open.
+void sim_disk_copy(const char *from, const char *to);
+void sim_disk_wipe(const char *path);
+
+uint64_t sim_disk_batches(const char *path); // submitted so far
+uint64_t sim_disk_waiting(const char *path); // submitted and not durable
+void sim_disks_free(void);                   // none may be open
+
+#endif

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/sim/sim_worker.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/sim/sim.h"
+#include "worker/state.h"
+
+#define BANDWIDTH UINT64_C(10000000000)
+
+struct sim_worker *sim_worker_new(const struct sim_worker_options *options)
+{
+    struct sim_worker *worker = calloc(1, sizeof *worker);
+    if (!worker)
+        abort();
+    worker->options = *options;
+    snprintf(worker->name, sizeof worker->name, "%s", options->name);
+    snprintf(worker->host, sizeof worker->host, "%s", options->host);
+    snprintf(worker->coordinator, sizeof worker->coordinator, "%s", options->coordinator);
+    snprintf(worker->endpoint, sizeof worker->endpoint, "tcp://127.0.0.1:%u", options->port);
+    snprintf(worker->edge_endpoint, sizeof worker->edge_endpoint, "tcp://127.0.0.1:%u", options->port + 1);
+    return worker;
+}
+
+void sim_worker_start(struct sim_worker *worker)
+{
+    struct common_error err;
+    assert(!worker->loop);
+    if (common_loop_new(&worker->loop) != COMMON_OK)
+        abort();
+    sim_loop_name(worker->loop, worker->name);
+    struct worker_config config = {.name = worker->name,
+                                   .host = worker->host,
+                                   .coordinator = worker->coordinator,
+                                   .listen = worker->endpoint,
+                                   .edge_listen = worker->edge_endpoint,
+                                   .secret = *worker->options.secret,
+                                   .memory_bytes = worker->options.memory_bytes,
+                                   .threads = 1,
+                                   .inline_madds = worker->options.team ? 1 : 0,
+                                   .bandwidth = BANDWIDTH};
+    if (worker_new(worker->loop, &config, &worker->worker, &err) != COMMON_OK) {
+        fprintf(stderr, "sim: worker %s: %s\n", worker->name, err.message);
+        abort();
+    }
+}
+
+static void drained(void *arg)
+{
+    *(bool *)arg = true;
+}
+
+void sim_worker_kill(struct sim_worker *worker)
+{
+    bool done = false;
+    if (!worker || !worker->loop)
+        return;
+    sim_loop_thaw(worker->loop);
+    sim_loop_mute(worker->loop);
+    if (worker_drain(worker->worker, 0, drained, &done) != COMMON_OK)
+        abort();
+    sim_loop_drain(worker->loop); // what is in hand ends, and says so to nobody
+    assert(done);
+    worker_free(worker->worker);
+    sim_loop_drain(worker->loop);
+    common_loop_free(worker->loop);
+    worker->loop = NULL;
+    worker->worker = NULL;
+}
+
+void sim_worker_free(struct sim_worker *worker)
+{
+    sim_worker_kill(worker);
+    free(worker);
+}
+
+static const struct worker_session *session_of(const struct sim_worker *worker, uint64_t id)
+{
+    return worker->worker ? worker_map_get(&worker->worker->sessions, id) : NULL;
+}
+
+uint64_t sim_worker_tokens(const struct sim_worker *worker, uint64_t id, uint32_t layer)
+{
+    const struct worker_session *session = session_of(worker, id);
+    uint64_t n = 0;
+    for (uint32_t i = 0; session && i < session->n_chunks; i++)
+        n += worker_chunk_ready(session->chunks[i].chunk, layer);
+    return n;
+}
+
+bool sim_worker_holds(const struct sim_worker *worker, uint64_t id, uint64_t position)
+{
+    const struct worker_session *session = session_of(worker, id);
+    uint32_t n = 0;
+    if (session)
+        worker_session_span(session, position, 1, &n);
+    return n > 0;
+}
