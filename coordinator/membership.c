@@ -18,6 +18,8 @@ static const char *const state_names[COORDINATOR_WORKER_STATES] = {"absent", "jo
 
 #define DIAL_NS (4 * COMMON_NS_PER_S) // from Register to a link
 
+#define TERM_AHEAD_MAX (UINT64_C(1) << 20) // that a worker may have seen above ours
+
 #define TO(state) (1u << COORDINATOR_WORKER_##state)
 static const unsigned transitions[COORDINATOR_WORKER_STATES] = {
     [COORDINATOR_WORKER_ABSENT] = TO(JOINING),
@@ -254,7 +256,8 @@ static bool printable(const char *text, size_t max)
     return true;
 }
 
-static enum common_code check_register(const Banyan__Pb__RegisterRequest *m, struct proto_status *status)
+static enum common_code check_register(const Banyan__Pb__RegisterRequest *m, uint64_t term,
+                                       struct proto_status *status)
 {
     if (!printable(m->name, 64) || !printable(m->host, 64) || !printable(m->kernel, 64))
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
@@ -271,6 +274,13 @@ static enum common_code check_register(const Banyan__Pb__RegisterRequest *m, str
     if (strlen(m->engine) > 15 || strlen(m->engine_algorithm) > 32)
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
                                 "an engine has at most 15 characters, its algorithm 32");
+    // A term rises by one a start: no honest worker has seen one so much higher.
+    if (m->seen_term > term && m->seen_term - term > TERM_AHEAD_MAX)
+        return proto_status_set(status, COMMON_FAILED_PRECONDITION, "",
+                                "the worker says that it has seen term %" PRIu64
+                                ", and this coordinator is at %" PRIu64
+                                ": that cannot be. Start the worker afresh",
+                                m->seen_term, term);
     bool collective = m->engine[0] && strcmp(m->engine, COORDINATOR_ENGINE_STREAM) != 0;
     if (collective && (!printable(m->engine, 15) || !printable(m->engine_algorithm, 32) ||
                        !printable(m->group, 64) || (m->group_size && m->group_rank >= m->group_size)))
@@ -279,18 +289,42 @@ static enum common_code check_register(const Banyan__Pb__RegisterRequest *m, str
     return COMMON_OK;
 }
 
-// A worker that knows a term of ours that we do not has seen another life of this cluster (our store is new):
-// ours must be higher.
-static void raise_term(struct coordinator *c, const struct coordinator_worker *w, uint64_t seen)
+// A worker that knows a term of ours that we do not has seen another life of this cluster (our store is new,
+// or older): ours must be higher, and durable before anybody hears it. The Register waits for that.
+struct term_raise {
+    struct coordinator *c;
+    struct proto_request *request;
+    uint64_t term;
+};
+
+static void term_stored(void *arg, enum common_code code, const char *text)
+{
+    struct term_raise raise = *(struct term_raise *)arg;
+    struct coordinator *c = raise.c;
+    free(arg);
+    if (code != COMMON_OK || c->stopping) {
+        proto_request_fail(raise.request, COMMON_UNAVAILABLE, code != COMMON_OK ? text : "stopping", NULL, 0);
+        return;
+    }
+    if (raise.term > c->term) {
+        c->term = raise.term;
+        common_log_warn("the term was raised above what a worker has seen term=%" PRIu64, c->term);
+    }
+    coordinator_handle_register(c, raise.request);
+}
+
+static bool raise_term(struct coordinator *c, const struct coordinator_worker *w,
+                       struct proto_request *request, uint64_t seen)
 {
     if (seen < c->term || (seen == c->term && w->life))
-        return;
-    c->term = seen + 1;
+        return false;
+    struct term_raise *raise = coordinator_alloc(sizeof(*raise));
     struct coordinator_batch *batch = coordinator_batch_new();
-    coordinator_batch_term(batch, c->term);
-    coordinator_store_submit(c->store, batch, NULL, NULL);
-    common_log_warn("the term was raised above what a worker has seen term=%" PRIu64 " worker=%s", c->term,
-                    w->name);
+    c->term_asked = seen + 1 > c->term_asked ? seen + 1 : c->term_asked; // of several the highest stays
+    *raise = (struct term_raise){.c = c, .request = request, .term = c->term_asked};
+    coordinator_batch_term(batch, raise->term);
+    coordinator_store_submit(c->store, batch, term_stored, raise);
+    return true;
 }
 
 // What it says of its engine; `stream` needs no words.
@@ -325,7 +359,7 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
     const Banyan__Pb__RegisterRequest *m = (const void *)proto_request_message(request)->body;
     struct proto_status status;
     struct common_error err = {0};
-    if (check_register(m, &status) != COMMON_OK) {
+    if (check_register(m, c->term, &status) != COMMON_OK) {
         proto_request_fail_status(request, &status);
         return;
     }
@@ -341,7 +375,8 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
                            "another worker with this name is there: choose another --name", NULL, 0);
         return;
     }
-    raise_term(c, w, m->seen_term);
+    if (raise_term(c, w, request, m->seen_term))
+        return; // comes again
     if (w->state != COORDINATOR_WORKER_ABSENT && w->state != COORDINATOR_WORKER_LOST) {
         coordinator_worker_set_state(w, COORDINATOR_WORKER_LOST); // its plans name its old process
         close_link(w);

@@ -29,6 +29,11 @@ struct coordinator_reconcile {
     enum common_code code;
     uint64_t *unknown; // sessions that it holds and we do not know
     uint32_t n_unknown;
+    struct loss {
+        uint64_t session, chunk;
+        uint32_t index;
+    } * lost; // [n_lost] being written to the store
+    uint32_t n_lost;
 };
 
 static void end(struct coordinator_reconcile *r)
@@ -36,6 +41,7 @@ static void end(struct coordinator_reconcile *r)
     if (r->w)
         r->w->reconcile = NULL;
     free(r->unknown);
+    free(r->lost);
     free(r);
 }
 
@@ -190,7 +196,20 @@ static bool may_have_rows(const struct coordinator_session *s, const struct coor
     return fresh && !chunk->known; // nobody can say what was appended to it
 }
 
-static void stored(void *arg, enum common_code code, const char *text)
+// The store refused: what it was to keep is not so, and the worker cannot be taken yet. It registers again.
+static void store_refused(struct coordinator_reconcile *r, const char *text)
+{
+    struct coordinator_worker *w = r->w;
+    end(r);
+    if (!w->c->stopping && w->channel && proto_channel_connected(w->channel)) {
+        common_log_error("the store does not take that a worker is a new process, or what a worker lost: %s "
+                         "worker=%s",
+                         text, w->name);
+        coordinator_worker_lose(w, "the store refused what is to be known of it");
+    }
+}
+
+static void lost_stored(void *arg, enum common_code code, const char *text)
 {
     struct coordinator_reconcile *r = arg;
     r->in_flight--;
@@ -199,40 +218,62 @@ static void stored(void *arg, enum common_code code, const char *text)
         return;
     }
     if (code != COMMON_OK) {
-        give_up(r, code, text);
+        store_refused(r, text);
         return;
     }
+    r->w->stored_instance = r->w->instance;
+    for (uint32_t i = 0; i < r->n_lost; i++) {
+        struct coordinator_session *s = coordinator_session_any(r->w->c, r->lost[i].session);
+        struct coordinator_chunk *chunk = s ? coordinator_layout_find(&s->layout, r->lost[i].index) : NULL;
+        if (!chunk || chunk->id != r->lost[i].chunk)
+            continue; // truncated meanwhile
+        chunk->lost = true;
+        coordinator_session_recount(s);
+    }
     tell(r);
+}
+
+static void add_loss(struct coordinator_reconcile *r, const struct coordinator_session *s,
+                     const struct coordinator_chunk *chunk)
+{
+    if (!(r->n_lost & (r->n_lost + 1))) { // full: as many as a power of two, less one
+        r->lost = realloc(r->lost, (r->n_lost + 1) * 2 * sizeof(*r->lost));
+        if (!r->lost)
+            abort();
+    }
+    r->lost[r->n_lost++] = (struct loss){.session = s->id, .chunk = chunk->id, .index = chunk->index};
 }
 
 static void compare(struct coordinator_reconcile *r)
 {
     struct coordinator_worker *w = r->w;
     struct coordinator *c = w->c;
-    struct coordinator_batch *batch = coordinator_batch_new();
-    uint64_t lost = 0;
-    coordinator_batch_worker(batch, w->name, w->instance);
     for (uint32_t i = 0; i < c->session_slots; i++) {
         struct coordinator_session *s = c->sessions[i];
         if (!s || !coordinator_session_has_member(s, w))
             continue;
         for (uint32_t k = 0; k < s->layout.n; k++) {
-            struct coordinator_chunk *chunk = &s->layout.chunks[k];
+            const struct coordinator_chunk *chunk = &s->layout.chunks[k];
             if (chunk->holder != w || chunk->lost || !chunk->ready)
                 continue;
-            if (chunk->stamp != w->stamp && may_have_rows(s, chunk, w->fresh)) {
-                chunk->lost = true;
-                coordinator_batch_chunk(batch, s->id, chunk->index, chunk->id, true, w->name);
-                lost++;
-            }
+            if (chunk->stamp != w->stamp && may_have_rows(s, chunk, w->fresh))
+                add_loss(r, s, chunk);
         }
         coordinator_session_recount(s);
     }
-    if (lost)
-        common_log_warn("a worker came back without chunks that have committed rows worker=%s lost=%" PRIu64,
-                        w->name, lost);
+    if (r->n_lost)
+        common_log_warn("a worker came back without chunks that have committed rows worker=%s lost=%u",
+                        w->name, r->n_lost);
+    if (!r->n_lost && w->instance == w->stored_instance) { // no news for the store
+        tell(r);
+        return;
+    }
+    struct coordinator_batch *batch = coordinator_batch_new();
+    coordinator_batch_worker(batch, w->name, w->instance);
+    for (uint32_t i = 0; i < r->n_lost; i++)
+        coordinator_batch_chunk_lost(batch, r->lost[i].session, r->lost[i].index, r->lost[i].chunk);
     r->in_flight++;
-    coordinator_store_submit(c->store, batch, stored, r);
+    coordinator_store_submit(c->store, batch, lost_stored, r);
 }
 
 // Rows that steps have appended, as their holder has them: news only after a restart of the coordinator.

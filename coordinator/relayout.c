@@ -2,6 +2,7 @@
 #include "coordinator/relayout.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/clock.h"
@@ -26,6 +27,8 @@ struct coordinator_placing { // a request; the first of a session's list is unde
     uint32_t n;
     coordinator_placed_fn fn;
     void *arg;
+    enum common_code code; // why what the store has taken is taken back
+    char text[256];
 };
 
 // ---- LayoutSet ----------------------------------------------------------------------------------
@@ -227,36 +230,80 @@ static void finish(struct coordinator_placing *p, const struct proto_status *fai
         start(s->placing);
 }
 
-static void set_down(struct coordinator_placing *p, enum common_code code, const char *text)
+static void promise_back(struct coordinator_placing *p)
 {
-    struct coordinator_session *s = p->s;
-    struct coordinator_batch *batch = coordinator_batch_new();
+    uint64_t promise = p->bulk ? coordinator_session_chunk_bytes(p->s) : 0;
     for (uint32_t i = 0; i < p->n; i++) {
-        struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, p->chosen[i].index);
-        if (chunk && chunk->id == p->chosen[i].id) {
-            uint64_t promise = p->bulk ? coordinator_session_chunk_bytes(s) : 0;
-            uint64_t *promised = &chunk->holder->promised_bytes;
-            *promised -= promise < *promised ? promise : *promised;
-            coordinator_batch_chunk_drop(batch, s->id, chunk->index);
-            coordinator_worker_doubt(chunk->holder); // it may know the chunk
-            coordinator_session_remove_chunk(s, chunk->index);
-        }
+        uint64_t *promised = &p->chosen[i].holder->promised_bytes;
+        *promised -= promise < *promised ? promise : *promised;
     }
-    coordinator_store_submit(s->c->store, batch, NULL, NULL);
-    bool again = (code == COMMON_UNAVAILABLE || code == COMMON_CANCELLED || code == COMMON_ABORTED) &&
-                 !s->c->stopping && ++p->tries < TRIES;
-    if (again) { // its worker went away meanwhile: another one may do
-        bool exclusive = p->exclusive, counted = p->counted;
-        p->exclusive = p->counted = false;
-        if (exclusive)
-            coordinator_session_release(s); // pumps
-        else if (counted)
-            coordinator_session_unshare(s); // pumps
-        return;
-    }
+}
+
+static void give_up(struct coordinator_placing *p, enum common_code code, const char *text)
+{
     struct proto_status status;
     proto_status_set(&status, code, "", "chunks could not be placed: %s", text);
     finish(p, &status);
+}
+
+// The store has not taken it: nobody was told, and all is as it was.
+static void refused(struct coordinator_placing *p, enum common_code code, const char *text)
+{
+    for (uint32_t i = 0; i < p->n; i++) {
+        struct coordinator_chunk *before = coordinator_layout_find(&p->s->layout, p->chosen[i].index);
+        if (before)
+            before->ready = true;
+    }
+    promise_back(p);
+    give_up(p, code, text);
+}
+
+// The chunks are out of the store again. Where it refused that, they stay: their holders are told of them by
+// reconciling. Members that have joined remain members either way.
+static void taken_back(void *arg, enum common_code code, const char *text)
+{
+    struct coordinator_placing *p = arg;
+    struct coordinator_session *s = p->s;
+    (void)text;
+    for (uint32_t i = 0; i < p->n; i++) {
+        struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, p->chosen[i].index);
+        if (!chunk || chunk->id != p->chosen[i].id)
+            continue;
+        chunk->ready = code != COMMON_OK;
+        if (code == COMMON_OK)
+            coordinator_session_remove_chunk(s, p->chosen[i].index);
+        coordinator_worker_doubt(p->chosen[i].holder); // it may know the chunk
+    }
+    bool again =
+        (p->code == COMMON_UNAVAILABLE || p->code == COMMON_CANCELLED || p->code == COMMON_ABORTED) &&
+        code == COMMON_OK && !s->c->stopping && ++p->tries < TRIES;
+    if (!again) {
+        give_up(p, p->code, p->text);
+        return;
+    }
+    bool exclusive = p->exclusive, counted = p->counted; // its worker went away meanwhile: another one may do
+    p->exclusive = p->counted = false;
+    if (exclusive)
+        coordinator_session_release(s); // pumps
+    else if (counted)
+        coordinator_session_unshare(s); // pumps
+}
+
+// Somebody could not be told of what the store has taken.
+static void set_down(struct coordinator_placing *p, enum common_code code, const char *text)
+{
+    struct coordinator_session *s = p->s;
+    promise_back(p);
+    if (s->c->stopping) {
+        give_up(p, code, text);
+        return;
+    }
+    p->code = code;
+    snprintf(p->text, sizeof(p->text), "%s", text);
+    struct coordinator_batch *batch = coordinator_batch_new();
+    for (uint32_t i = 0; i < p->n; i++)
+        coordinator_batch_chunk_drop(batch, s->id, p->chosen[i].index);
+    coordinator_store_submit(s->c->store, batch, taken_back, p);
 }
 
 static void placed(void *arg, enum common_code code, const char *text)
@@ -321,39 +368,33 @@ static void tell_chosen(struct coordinator_placing *p, struct coordinator_worker
     free(mine);
 }
 
-static void apply(struct coordinator_placing *p)
+// The store has it: now it is so, and only now anybody is told.
+static void chosen_stored(void *arg, enum common_code code, const char *text)
 {
+    struct coordinator_placing *p = arg;
     struct coordinator_session *s = p->s;
-    struct coordinator *c = s->c;
-    struct coordinator_batch *batch = coordinator_batch_new();
-    uint64_t chunk_bytes = coordinator_session_chunk_bytes(s);
-    bool ids = true;
-    for (uint32_t i = 0; i < p->n && ids; i++)
-        ids = coordinator_store_next(c->store, COORDINATOR_COUNTER_CHUNK, &p->chosen[i].id);
-    for (uint32_t i = 0; i < p->n && ids; i++) {
-        ids = coordinator_session_put_chunk(s, &p->chosen[i]) != NULL;
-        p->chosen[i].holder->promised_bytes += p->bulk && ids ? chunk_bytes : 0;
-        coordinator_batch_chunk(batch, s->id, p->chosen[i].index, p->chosen[i].id, false,
-                                p->chosen[i].holder->name);
-    }
-    if (!ids) {
-        coordinator_batch_free(batch);
-        p->tries = TRIES;
-        set_down(p, COMMON_RESOURCE_EXHAUSTED,
-                 "the coordinator is out of memory, or its disk does not keep up");
+    if (code != COMMON_OK) {
+        refused(p, code, text);
         return;
     }
-    for (uint32_t i = 0; i < p->n_joining; i++) {
-        coordinator_session_add_member(s, p->joining[i]);
-        coordinator_batch_member(batch, s->id, p->joining[i]->name);
+    bool put = true;
+    for (uint32_t i = 0; i < p->n && put; i++) {
+        const struct coordinator_chunk *before = coordinator_layout_find(&s->layout, p->chosen[i].index);
+        struct coordinator_worker *holder = before ? before->holder : NULL;
+        put = coordinator_session_put_chunk(s, &p->chosen[i]) != NULL;
+        if (holder && holder != p->chosen[i].holder)
+            coordinator_worker_doubt(holder); // it may be back, with the chunk that this one replaces
     }
-    if (p->n_joining) {
+    for (uint32_t i = 0; i < p->n_joining; i++)
+        coordinator_session_add_member(s, p->joining[i]);
+    if (p->n_joining)
         coordinator_layout_set_epoch(&s->layout, s->layout.epoch + 1);
-        coordinator_batch_numbers(batch, s->id, s->incarnation, s->layout.epoch);
+    if (!put) {
+        p->tries = TRIES;
+        set_down(p, COMMON_RESOURCE_EXHAUSTED, "the coordinator is out of memory");
+        return;
     }
     struct coordinator_gather *gather = coordinator_gather_new(placed, p);
-    coordinator_gather_add(gather);
-    coordinator_store_submit(c->store, batch, coordinator_gather_stored, gather);
     for (uint32_t i = 0; i < s->n_members; i++) {
         struct coordinator_worker *w = s->members[i];
         if (coordinator_worker_active(w))
@@ -362,6 +403,34 @@ static void apply(struct coordinator_placing *p)
             coordinator_reconcile_dirty(w);
     }
     coordinator_gather_seal(gather);
+}
+
+static void apply(struct coordinator_placing *p)
+{
+    struct coordinator_session *s = p->s;
+    struct coordinator *c = s->c;
+    struct coordinator_batch *batch = coordinator_batch_new();
+    uint64_t promise = p->bulk ? coordinator_session_chunk_bytes(s) : 0;
+    bool ids = true;
+    for (uint32_t i = 0; i < p->n; i++) {
+        struct coordinator_chunk *before = coordinator_layout_find(&s->layout, p->chosen[i].index);
+        ids = ids && coordinator_store_next(c->store, COORDINATOR_COUNTER_CHUNK, &p->chosen[i].id);
+        p->chosen[i].holder->promised_bytes += promise;
+        if (before)
+            before->ready = false; // nobody fills what is being replaced, should its holder come back
+        coordinator_batch_chunk(batch, s->id, p->chosen[i].index, p->chosen[i].id, false,
+                                p->chosen[i].holder->name);
+    }
+    for (uint32_t i = 0; i < p->n_joining; i++)
+        coordinator_batch_member(batch, s->id, p->joining[i]->name);
+    if (p->n_joining)
+        coordinator_batch_numbers(batch, s->id, s->incarnation, s->layout.epoch + 1);
+    if (ids) {
+        coordinator_store_submit(c->store, batch, chosen_stored, p);
+    } else {
+        coordinator_batch_free(batch);
+        refused(p, COMMON_RESOURCE_EXHAUSTED, "the coordinator's disk does not keep up");
+    }
 }
 
 static void alone(void *arg, struct coordinator_session *s)

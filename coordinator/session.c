@@ -492,7 +492,7 @@ static bool load_worker(void *arg, const char *name, uint64_t instance)
     struct coordinator_loader *r = arg;
     struct coordinator_worker *w = coordinator_worker_named(r->c, name);
     if (w)
-        w->instance = instance;
+        w->instance = w->stored_instance = instance;
     else
         common_error_set(r->err, COMMON_RESOURCE_EXHAUSTED,
                          "the store knows more workers than --max-workers allows");

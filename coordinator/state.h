@@ -71,9 +71,10 @@ struct coordinator_worker {
     char name[65], host[65], kernel[65], endpoint[160], edge_endpoint[160];
     char engine[16], algorithm[33], group[65]; // offered beside stream; "" where there is none
     uint32_t group_rank, group_size;
-    bool engine_lost;  // it said, or showed, that its engine works no more
-    uint64_t instance; // of the process; 0: never seen
-    bool fresh;        // another instance than the one that the store knows: what that one held is gone
+    bool engine_lost;         // it said, or showed, that its engine works no more
+    uint64_t instance;        // of the process; 0: never seen
+    uint64_t stored_instance; // the one that the store knows; 0: none
+    bool fresh; // another instance than the one that the store knows: what that one held is gone
     uint64_t capacity_bytes, used_bytes, bandwidth, steps, last_compute_ns, reported_chunks;
     uint64_t speed; // the bandwidth that placement counts with: the best of its kind on its host
     uint32_t threads, cores;
@@ -180,6 +181,7 @@ struct coordinator {
     struct coordinator_parked *parked; // calls that wait for workers to come back after a restart
     struct coordinator_store *store;
     uint64_t term, started_ns;
+    uint64_t term_asked; // the highest that the store was asked to keep; not above `term` when none is
     bool stopping;
     struct common_timer *tick; // once per heartbeat: missed beats, idle sessions, idle plans
 

@@ -130,6 +130,12 @@ void coordinator_batch_chunk(struct coordinator_batch *batch, uint64_t session, 
     add_numbers(batch, COORDINATOR_OP_CHUNK, holder, session, index, id, lost);
 }
 
+void coordinator_batch_chunk_lost(struct coordinator_batch *batch, uint64_t session, uint32_t index,
+                                  uint64_t id)
+{
+    add_numbers(batch, COORDINATOR_OP_CHUNK_LOST, NULL, session, index, id, 0);
+}
+
 void coordinator_batch_chunk_drop(struct coordinator_batch *batch, uint64_t session, uint32_t index)
 {
     add_numbers(batch, COORDINATOR_OP_CHUNK_DROP, NULL, session, index, index, 0);
@@ -148,43 +154,62 @@ void coordinator_batch_clip(struct coordinator_batch *batch, uint64_t session, u
 
 // ---- the thread ---------------------------------------------------------------------------------
 
-static int apply(struct coordinator_sql *sql, struct coordinator_batch *batch)
+static void batch_fail(struct coordinator_batch *batch, int rc, const char *what, const char *text)
+{
+    batch->code = rc == SQLITE_FULL ? COMMON_RESOURCE_EXHAUSTED : COMMON_UNAVAILABLE;
+    snprintf(batch->text, sizeof(batch->text), "the store %s: %s", what, text);
+}
+
+// False: the transaction around it is gone, and what other batches did in it (SQLite rolls back as a whole
+// when it cannot write in the middle of one).
+static bool apply(struct coordinator_sql *sql, struct coordinator_batch *batch)
 {
     int rc = coordinator_sql_exec(sql, "SAVEPOINT batch");
     for (uint32_t i = 0; i < batch->n && rc == SQLITE_OK; i++)
         rc = coordinator_sql_apply(sql, &batch->ops[i]);
     if (rc != SQLITE_OK) {
-        snprintf(batch->text, sizeof(batch->text), "the store refused: %s", sqlite3_errmsg(sql->db));
-        batch->code = rc == SQLITE_FULL ? COMMON_RESOURCE_EXHAUSTED : COMMON_UNAVAILABLE;
+        batch_fail(batch, rc, "refused", sqlite3_errmsg(sql->db));
+        if (sqlite3_get_autocommit(sql->db))
+            return false;
         (void)coordinator_sql_exec(sql, "ROLLBACK TO batch"); // a failure of these shows at COMMIT
     }
     (void)coordinator_sql_exec(sql, "RELEASE batch");
-    return rc;
+    return !sqlite3_get_autocommit(sql->db);
 }
 
-static void fail_all(struct coordinator_batch *list, const char *text)
+// One transaction of `first` and those after it up to `end`. False: nothing of it was written, and each of
+// them says why.
+static bool transaction(struct coordinator_sql *sql, struct coordinator_batch *first,
+                        const struct coordinator_batch *end)
 {
-    for (struct coordinator_batch *b = list; b; b = b->next) {
-        if (b->code == COMMON_OK) {
-            b->code = COMMON_UNAVAILABLE;
-            snprintf(b->text, sizeof(b->text), "the store cannot be written: %s", text);
-        }
-    }
+    for (struct coordinator_batch *b = first; b != end; b = b->next)
+        b->code = COMMON_OK, b->text[0] = '\0';
+    int rc = coordinator_sql_exec(sql, "BEGIN IMMEDIATE");
+    bool whole = rc == SQLITE_OK;
+    for (struct coordinator_batch *b = first; b != end && whole; b = b->next)
+        whole = apply(sql, b);
+    if (whole)
+        rc = coordinator_sql_exec(sql, "COMMIT");
+    if (whole && rc == SQLITE_OK)
+        return true;
+    if (rc == SQLITE_OK)
+        rc = sqlite3_errcode(sql->db);
+    for (struct coordinator_batch *b = first; b != end; b = b->next)
+        if (b->code == COMMON_OK)
+            batch_fail(b, rc, "cannot be written", sqlite3_errmsg(sql->db));
+    if (!sqlite3_get_autocommit(sql->db))
+        (void)coordinator_sql_exec(sql, "ROLLBACK");
+    return false;
 }
 
-// Everything that waits goes into one transaction: one wait for the disk, whatever the load.
+// Everything that waits goes into one transaction: one wait for the disk, whatever the load. When it fails,
+// each goes alone: what is too large for the disk does not take others along.
 static void commit(struct coordinator_sql *sql, struct coordinator_batch *list)
 {
-    if (coordinator_sql_exec(sql, "BEGIN IMMEDIATE") != SQLITE_OK) {
-        fail_all(list, sqlite3_errmsg(sql->db));
+    if (transaction(sql, list, NULL) || !list->next)
         return;
-    }
     for (struct coordinator_batch *b = list; b; b = b->next)
-        apply(sql, b);
-    if (coordinator_sql_exec(sql, "COMMIT") != SQLITE_OK) {
-        fail_all(list, sqlite3_errmsg(sql->db));
-        (void)coordinator_sql_exec(sql, "ROLLBACK");
-    }
+        (void)transaction(sql, b, b->next);
 }
 
 static void deliver(void *arg)
@@ -226,7 +251,7 @@ void coordinator_store_submit(struct coordinator_store *store, struct coordinato
     batch->done = done;
     batch->arg = arg;
     if (!store->started) { // it was stopped: what is still under way comes to nothing
-        fail_all(batch, "the coordinator is stopping");
+        batch_fail(batch, SQLITE_ABORT, "cannot be written", "the coordinator is stopping");
         common_loop_post(store->loop, deliver, batch);
         return;
     }

@@ -71,6 +71,9 @@ void coordinator_batch_member(struct coordinator_batch *batch, uint64_t session,
 void coordinator_batch_chunk(struct coordinator_batch *batch, uint64_t session, uint32_t index, uint64_t id,
                              bool lost,
                              const char *holder); // adds or replaces
+// Nobody holds this chunk any more; one that has been dropped or replaced meanwhile is left alone.
+void coordinator_batch_chunk_lost(struct coordinator_batch *batch, uint64_t session, uint32_t index,
+                                  uint64_t id);
 void coordinator_batch_chunk_drop(struct coordinator_batch *batch, uint64_t session, uint32_t index);
 // One more committed range: the store keeps the union.
 void coordinator_batch_range(struct coordinator_batch *batch, uint64_t session, uint32_t layer,

@@ -38,6 +38,7 @@ static const char *const texts[COORDINATOR_OPS][3] = {
     [COORDINATOR_OP_CHUNK] = {"INSERT OR REPLACE INTO chunks VALUES(?1, ?2, ?3, ?4)",
                               "DELETE FROM holders WHERE session = ?1 AND idx = ?2",
                               "INSERT INTO holders VALUES(?1, ?2, ?5)"},
+    [COORDINATOR_OP_CHUNK_LOST] = {"UPDATE chunks SET lost = 1 WHERE session = ?1 AND idx = ?2 AND id = ?3"},
     [COORDINATOR_OP_CHUNK_DROP] = {"DELETE FROM chunks WHERE session = ?1 AND idx BETWEEN ?2 AND ?3",
                                    "DELETE FROM holders WHERE session = ?1 AND idx BETWEEN ?2 AND ?3"},
     // The union with every range that it overlaps or touches, then away with those that are inside it now.

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -248,6 +249,100 @@ static void a_batch_is_atomic(void **state)
     close_store(store);
 }
 
+// ---- a disk that is full ------------------------------------------------------------------------
+
+// The store's log may become `more` bytes longer than it is; UINT64_MAX: as long as it likes.
+static void disk_room(uint64_t more)
+{
+    char log[160];
+    struct stat info;
+    struct rlimit limit;
+    snprintf(log, sizeof(log), "%s-wal", path);
+    assert_int_equal(stat(log, &info), 0);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = more == UINT64_MAX ? limit.rlim_max : (rlim_t)info.st_size + more;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+struct answer {
+    bool come;
+    enum common_code code;
+    char text[160];
+};
+
+static void answered(void *arg, enum common_code code, const char *text)
+{
+    struct answer *answer = arg;
+    answer->come = true;
+    answer->code = code;
+    snprintf(answer->text, sizeof(answer->text), "%s", text);
+}
+
+static struct coordinator_batch *chunks_of(uint32_t first, uint32_t count)
+{
+    struct coordinator_batch *batch = coordinator_batch_new();
+    for (uint32_t i = 0; i < count; i++)
+        coordinator_batch_chunk(batch, 1, first + i, 1, false,
+                                "a holder whose name is as long as the name of a holder may be, or nearly");
+    return batch;
+}
+
+static void submit_chunks(struct coordinator_store *store, struct answer *answer, uint32_t first,
+                          uint32_t count)
+{
+    coordinator_store_submit(store, chunks_of(first, count), answered, answer);
+}
+
+static void await(const struct answer *answer)
+{
+    while (!answer->come) { // one turn of the loop
+        common_loop_stop(loop);
+        common_loop_run(loop);
+    }
+}
+
+// What is refused is not there afterwards, what is acknowledged is, also when the disk is full in the middle
+// of a transaction that carries several batches.
+static void a_full_disk(void **state)
+{
+    (void)state;
+    struct coordinator_store *store;
+    struct seen seen;
+    struct answer before = {0}, refused = {0}, busy = {0}, many[3] = {0}, after = {0};
+    void (*was)(int) = signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(open_store(loop, &seen, &store, NULL), COMMON_OK);
+    submit_chunks(store, &before, 0, 1);
+    await(&before);
+    assert_int_equal(before.code, COMMON_OK);
+    disk_room(0);
+    submit_chunks(store, &refused, 1, 1);
+    await(&refused);
+    assert_int_not_equal(refused.code, COMMON_OK);
+    assert_non_null(strstr(refused.text, "store"));
+    // The second of these is more than the store keeps in memory before it writes, and more than the disk
+    // has. While the first batch is being written the others wait, and share a transaction.
+    struct coordinator_batch *batches[] = {chunks_of(10000, 1), chunks_of(20000, 100000),
+                                           chunks_of(10001, 1)};
+    disk_room(3 << 20);
+    submit_chunks(store, &busy, 2, 5000);
+    for (int i = 0; i < 3; i++)
+        coordinator_store_submit(store, batches[i], answered, &many[i]);
+    for (int i = 0; i < 3; i++)
+        await(&many[i]);
+    assert_int_equal(busy.code, COMMON_OK);
+    assert_int_not_equal(many[1].code, COMMON_OK);
+    assert_true(many[0].code == COMMON_OK && many[2].code == COMMON_OK); // what fits is not taken along
+    disk_room(UINT64_MAX);
+    submit_chunks(store, &after, 10002, 1);
+    await(&after);
+    assert_int_equal(after.code, COMMON_OK);
+    close_store(store);
+    assert_int_equal(open_store(loop, &seen, &store, NULL), COMMON_OK);
+    assert_int_equal(seen.chunks, 1 + 5000 + 2 + 1);
+    close_store(store);
+    signal(SIGXFSZ, was);
+}
+
 static int child_status(pid_t pid)
 {
     int status;
@@ -433,6 +528,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(everything_comes_back, setup, teardown),
         cmocka_unit_test_setup_teardown(ranges_are_united, setup, teardown),
         cmocka_unit_test_setup_teardown(a_batch_is_atomic, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_full_disk, setup, teardown),
         cmocka_unit_test_setup_teardown(killed_again_and_again, setup, teardown),
         cmocka_unit_test_setup_teardown(numbers_go_on, setup, teardown),
         cmocka_unit_test_setup_teardown(one_at_a_time, setup, teardown),
