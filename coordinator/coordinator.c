@@ -9,6 +9,7 @@
 #include "coordinator/attach.h"
 #include "coordinator/membership.h"
 #include "coordinator/plans.h"
+#include "coordinator/quarantine.h"
 #include "coordinator/reshape.h"
 #include "coordinator/scheduler.h"
 #include "coordinator/session.h"
@@ -37,6 +38,8 @@ static const struct proto_method methods[] = {
     {METHOD(SESSION_WATCH), CLIENT, coordinator_handle_session_watch},
     {METHOD(ATTACH_OPEN), CLIENT, coordinator_handle_attach_open},
     {METHOD(ATTACH_COMMIT), CLIENT, coordinator_handle_attach_commit},
+    {METHOD(QUARANTINE_LIST), CLIENT, coordinator_handle_quarantine_list},
+    {METHOD(QUARANTINE_DROP), CLIENT, coordinator_handle_quarantine_drop},
     {METHOD(ATTEND), CLIENT, coordinator_handle_attend},
     {METHOD(REGISTER), WORKER, coordinator_handle_register},
     {METHOD(HEARTBEAT), WORKER, coordinator_handle_heartbeat},
@@ -138,8 +141,9 @@ enum common_code coordinator_new(struct common_loop *loop, const struct coordina
         return code;
     }
     common_timer_start(c->tick, c->options.heartbeat_ns / 2, true);
-    common_log_info("ready cluster=%s term=%" PRIu64 " sessions=%u store=%s", c->options.cluster, c->term,
-                    c->n_sessions, c->options.store_path);
+    common_log_info("ready cluster=%s term=%" PRIu64 " sessions=%u store=%s store_id=%016" PRIx64,
+                    c->options.cluster, c->term, c->n_sessions, c->options.store_path,
+                    coordinator_store_id(c->store));
     *out = c;
     return COMMON_OK;
 }

@@ -74,6 +74,7 @@ void coordinator_worker_set_state(struct coordinator_worker *w, enum coordinator
 static void forget(struct coordinator_worker *w)
 {
     w->c->workers[w->slot] = NULL;
+    coordinator_quarantine_fini(&w->quarantine);
     common_timer_free(w->grace);
     free(w);
 }
@@ -89,7 +90,7 @@ static uint32_t free_slot(struct coordinator *c)
     for (uint32_t i = 0; i < c->n_workers; i++) {
         struct coordinator_worker *w = c->workers[i];
         bool gone = w->state == COORDINATOR_WORKER_LOST || w->state == COORDINATOR_WORKER_ABSENT;
-        if (gone && !w->chunks && !w->members) {
+        if (gone && !w->chunks && !w->members && !w->quarantine.n) {
             forget(w);
             return i;
         }

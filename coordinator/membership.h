@@ -53,6 +53,8 @@ void coordinator_link_closed(void *arg, uint64_t link);
 // reconcile.c: asks what a JOINING worker holds, tells it what it should hold, and makes it ACTIVE.
 void coordinator_reconcile_start(struct coordinator_worker *w);
 void coordinator_reconcile_cancel(struct coordinator_worker *w); // its callbacks come to nothing
+// Whether the inventory under way has named this session, or is past it, without a reason to keep it there.
+bool coordinator_reconcile_passed(const struct coordinator_worker *w, uint64_t session);
 void coordinator_reconcile_dirty(
     struct coordinator_worker *w); // a layout has changed meanwhile: tell all again at the end
 

@@ -6,7 +6,7 @@
 //                                                                                        ▲ again while
 //                                                                                        `dirty`
 //
-// What it holds and we do not know is dropped. What we count on and it lacks is lost when rows of it were
+// What it holds and we have deleted is dropped; what we do not know is in quarantine (quarantine.h). What we count on and it lacks is lost when rows of it were
 // committed: steps over them say DATA_LOSS. After a restart of the coordinator the inventory also says how
 // far each layer was appended.
 #include <inttypes.h>
@@ -27,8 +27,10 @@ struct coordinator_reconcile {
     uint32_t in_flight;
     bool telling; // calls are being made: answers that come on that stack are only counted
     enum common_code code;
-    uint64_t *unknown; // sessions that it holds and we do not know
+    uint64_t *unknown; // sessions that it holds and we have deleted
     uint32_t n_unknown;
+    struct coordinator_quarantine quarantine; // what we never knew; the worker's own from `compare` on
+    uint64_t listed, listed_bytes;            // the session that came last, and what of it has come
     struct loss {
         uint64_t session, chunk;
         uint32_t index;
@@ -42,6 +44,7 @@ static void end(struct coordinator_reconcile *r)
         r->w->reconcile = NULL;
     free(r->unknown);
     free(r->lost);
+    coordinator_quarantine_fini(&r->quarantine);
     free(r);
 }
 
@@ -56,6 +59,13 @@ void coordinator_reconcile_dirty(struct coordinator_worker *w)
 {
     if (w->reconcile)
         w->reconcile->dirty = true;
+}
+
+bool coordinator_reconcile_passed(const struct coordinator_worker *w, uint64_t session)
+{
+    return w->reconcile && w->reconcile->listed >= session &&
+           !coordinator_quarantine_has(&w->reconcile->quarantine, session) &&
+           !coordinator_quarantine_has(&w->quarantine, session);
 }
 
 // An answer failed: when the link broke, its return starts anew; else the worker does not do as it should.
@@ -138,6 +148,8 @@ static void tell(struct coordinator_reconcile *r)
             Banyan__Pb__SessionDropRequest m = BANYAN__PB__SESSION_DROP_REQUEST__INIT;
             m.term = c->term;
             m.session = r->unknown[--r->n_unknown];
+            m.life = coordinator_store_life(c->store);
+            m.claim = true;
             const struct coordinator_session *s = coordinator_session_any(c, m.session);
             if (s && coordinator_session_has_member(s, w))
                 continue; // it has become a member since
@@ -152,11 +164,12 @@ static void tell(struct coordinator_reconcile *r)
             if (r->slot == c->session_slots)
                 break;
             struct coordinator_session *s = c->sessions[r->slot++];
-            if (!s || !coordinator_session_has_member(s, w))
+            if (!s || !coordinator_session_has_member(s, w) ||
+                coordinator_quarantine_has(&w->quarantine, s->id))
                 continue;
             r->in_flight++;
             gather = coordinator_gather_new(told, r);
-            coordinator_layout_send_all(s, w, gather);
+            coordinator_layout_claim(s, w, gather);
             if (holds_chunk(s, w))
                 tell_commits(s, w, gather);
         }
@@ -248,9 +261,17 @@ static void compare(struct coordinator_reconcile *r)
 {
     struct coordinator_worker *w = r->w;
     struct coordinator *c = w->c;
+    r->listed = UINT64_MAX;
+    coordinator_quarantine_set(w, &r->quarantine);
+    if (w->quarantine.n)
+        common_log_warn(
+            "a worker holds sessions that this store does not know: they are kept, and neither served "
+            "nor dropped. Start the coordinator on the store that knows them, or give them up with "
+            "'banyanctl quarantine drop' worker=%s sessions=%u bytes=%" PRIu64,
+            w->name, w->quarantine.n, coordinator_quarantine_bytes(w));
     for (uint32_t i = 0; i < c->session_slots; i++) {
         struct coordinator_session *s = c->sessions[i];
-        if (!s || !coordinator_session_has_member(s, w))
+        if (!s || !coordinator_session_has_member(s, w) || coordinator_quarantine_has(&w->quarantine, s->id))
             continue;
         for (uint32_t k = 0; k < s->layout.n; k++) {
             const struct coordinator_chunk *chunk = &s->layout.chunks[k];
@@ -289,11 +310,54 @@ static void learn_rows(struct coordinator_session *s, struct coordinator_chunk *
     }
 }
 
+// Whether the worker was told of the session by a later history than the store's.
+static bool is_newer(const struct coordinator_session *s, const struct coordinator_worker *w,
+                     const Banyan__Pb__InventorySession *held, bool known_life)
+{
+    if (held->incarnation > s->incarnation || held->epoch > s->layout.epoch)
+        return true;
+    for (size_t i = 0; i < held->n_chunks && !known_life; i++) {
+        const struct coordinator_chunk *chunk =
+            coordinator_layout_find(&s->layout, held->chunks[i]->first / s->layout.chunk_tokens);
+        if (!chunk || chunk->id != held->chunks[i]->chunk || chunk->holder != w)
+            return true;
+    }
+    return false;
+}
+
+// False: it is for another store, or a later state of this one, to say what becomes of it.
+static bool is_ours(struct coordinator_reconcile *r, const struct coordinator_session *s, bool member,
+                    const Banyan__Pb__InventorySession *held)
+{
+    struct coordinator_store *store = r->w->c->store;
+    bool known_life = coordinator_store_knows_life(store, held->life);
+    r->listed_bytes = (held->session == r->listed ? r->listed_bytes : 0) + held->bytes;
+    bool again = held->session == r->listed && coordinator_quarantine_has(&r->quarantine, held->session);
+    r->listed = held->session;
+    bool newer = s && (member ? is_newer(s, r->w, held, known_life) : !known_life);
+    if (!again && !newer && (s && member ? true : known_life))
+        return true;
+    struct coordinator_quarantined entry = {
+        .session = held->session,
+        .life = held->life,
+        .bytes = r->listed_bytes,
+        .incarnation = held->incarnation,
+        .epoch = held->epoch,
+        .newer = s != NULL,
+    };
+    coordinator_quarantine_add(&r->quarantine, &entry);
+    coordinator_store_skip(store, COORDINATOR_COUNTER_GENERATION, held->session >> 32); // not again
+    return false;
+}
+
 static void take(struct coordinator_reconcile *r, const Banyan__Pb__InventorySession *held)
 {
     struct coordinator_worker *w = r->w;
     struct coordinator_session *s = coordinator_session_any(w->c, held->session);
-    if (!s || !coordinator_session_has_member(s, w)) {
+    bool member = s && coordinator_session_has_member(s, w);
+    if (!is_ours(r, s, member, held))
+        return;
+    if (!member) {
         if (r->n_unknown && r->unknown[r->n_unknown - 1] == held->session)
             return; // goes on from the page before
         uint64_t *more = realloc(r->unknown, (r->n_unknown + 1) * sizeof(*more));
@@ -344,6 +408,7 @@ static void ask(struct coordinator_reconcile *r, uint64_t after_session, uint64_
     m.term = r->w->c->term;
     m.after_session = after_session;
     m.after_chunk = after_chunk;
+    m.life = coordinator_store_life(r->w->c->store);
     r->in_flight++;
     coordinator_worker_call(r->w, BANYAN__PB__METHOD__METHOD_INVENTORY, &m.base, inventory, r);
 }

@@ -46,6 +46,8 @@ void coordinator_layout_send(struct coordinator_worker *w, const struct coordina
         m.incarnation = message->incarnation;
         m.epoch = message->epoch;
         m.spec = (Banyan__Pb__Spec *)message->spec;
+        m.life = coordinator_store_life(w->c->store);
+        m.claim = message->claim;
         m.replace = message->replace;
         m.more = message->replace && sent + n < message->n;
         m.n_chunks = n;
@@ -63,8 +65,8 @@ void coordinator_layout_send(struct coordinator_worker *w, const struct coordina
     } while (sent < message->n);
 }
 
-void coordinator_layout_send_all(struct coordinator_session *s, struct coordinator_worker *w,
-                                 struct coordinator_gather *gather)
+static void send_whole(struct coordinator_session *s, struct coordinator_worker *w, bool claim,
+                       struct coordinator_gather *gather)
 {
     const struct coordinator_chunk **mine = coordinator_alloc((s->layout.n + 1) * sizeof(*mine));
     uint32_t n = 0;
@@ -77,9 +79,22 @@ void coordinator_layout_send_all(struct coordinator_session *s, struct coordinat
                                            .spec = s->spec,
                                            .chunks = mine,
                                            .n = n,
-                                           .replace = true};
+                                           .replace = true,
+                                           .claim = claim};
     coordinator_layout_send(w, &m, gather);
     free(mine);
+}
+
+void coordinator_layout_send_all(struct coordinator_session *s, struct coordinator_worker *w,
+                                 struct coordinator_gather *gather)
+{
+    send_whole(s, w, false, gather);
+}
+
+void coordinator_layout_claim(struct coordinator_session *s, struct coordinator_worker *w,
+                              struct coordinator_gather *gather)
+{
+    send_whole(s, w, true, gather);
 }
 
 // ---- choosing -----------------------------------------------------------------------------------
@@ -127,6 +142,15 @@ static uint32_t width_of(const struct coordinator_session *s, struct coordinator
     uint32_t width = reduce_plan_width(members, n, &cost, tokens * coordinator_session_row_bytes(s->spec));
     free(members);
     return width;
+}
+
+static uint64_t quarantined_bytes(const struct coordinator *c)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < c->n_workers; i++)
+        if (c->workers[i] && coordinator_worker_active(c->workers[i]))
+            bytes += coordinator_quarantine_bytes(c->workers[i]);
+    return bytes;
 }
 
 static void joins(struct coordinator_placing *p, struct coordinator_candidate *candidate,
@@ -180,6 +204,13 @@ static enum common_code choose(struct coordinator_placing *p, struct proto_statu
         if (!to_be_placed(s, i))
             continue;
         uint32_t to = coordinator_placement_choose(candidates, n, width, ct, chunk_bytes);
+        if (to == UINT32_MAX && quarantined_bytes(c)) {
+            code = proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+                                    "no worker has %" PRIu64 " bytes left for another chunk; %" PRIu64
+                                    " are in quarantine (banyanctl quarantine list)",
+                                    chunk_bytes, quarantined_bytes(c));
+            break;
+        }
         if (to == UINT32_MAX) {
             code = proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
                                     "no worker has %" PRIu64
@@ -453,6 +484,11 @@ static void start(struct coordinator_placing *p)
     struct proto_status status;
     if (p->wishing || p->counted || p->exclusive || !coordinator_session_open(s))
         return; // under way, or pumped later
+    if (s->withheld) {
+        coordinator_session_missing(s, 0, 1, 0, &status);
+        finish(p, &status);
+        return;
+    }
     bool needed = false;
     for (uint64_t i = p->first; i <= p->last && !needed; i++)
         needed = to_be_placed(s, i);

@@ -119,6 +119,8 @@ void coordinator_session_drop_at_workers(struct coordinator_session *s, struct c
         Banyan__Pb__SessionDropRequest m = BANYAN__PB__SESSION_DROP_REQUEST__INIT;
         m.term = s->c->term;
         m.session = s->id;
+        m.life = coordinator_store_life(s->c->store);
+        m.claim = coordinator_reconcile_passed(s->members[i], s->id);
         coordinator_worker_call_gather(s->members[i], BANYAN__PB__METHOD__METHOD_SESSION_DROP, &m.base,
                                        wait ? gather : own);
     }

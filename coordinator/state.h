@@ -21,6 +21,7 @@
 #include "common/loop.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/layout.h"
+#include "coordinator/quarantine.h"
 #include "coordinator/rangeset.h"
 #include "coordinator/store.h"
 #include "proto/rpc.h"
@@ -82,11 +83,12 @@ struct coordinator_worker {
     uint64_t chunks, load_bytes; // in our layouts
     uint32_t members;            // sessions that count it as a member
     uint64_t last_beat_ns;
-    struct proto_channel *channel;           // to its edge endpoint; NULL unless JOINING, ACTIVE or SUSPECT
-    struct common_timer *grace;              // runs while its link is down
-    struct coordinator_reconcile *reconcile; // while JOINING
-    struct proto_request *registering;       // its Register, answered when it is ACTIVE, or will not be
-    uint32_t stamp;                          // of its last inventory
+    struct proto_channel *channel;            // to its edge endpoint; NULL unless JOINING, ACTIVE or SUSPECT
+    struct common_timer *grace;               // runs while its link is down
+    struct coordinator_reconcile *reconcile;  // while JOINING
+    struct proto_request *registering;        // its Register, answered when it is ACTIVE, or will not be
+    uint32_t stamp;                           // of its last inventory
+    struct coordinator_quarantine quarantine; // that its last inventory showed
 };
 
 // ---- sessions -----------------------------------------------------------------------------------
@@ -150,8 +152,10 @@ struct coordinator_session {
     struct coordinator_door *doors, **doors_tail;
     uint32_t n_exclusive, n_doors;
     struct coordinator_layout layout;
-    uint32_t missing; // chunks that cannot be computed now: lost, or their holder is not ACTIVE
-    uint32_t unknown; // chunks whose rows are not known yet (`known` is false)
+    uint32_t withheld; // workers that have a newer state of it in quarantine: it is unavailable as a whole
+    uint32_t
+        missing; // chunks that cannot be computed now: lost, or their holder is not ACTIVE; and one if withheld
+    uint32_t unknown;                    // chunks whose rows are not known yet (`known` is false)
     struct coordinator_rangeset *layers; // [spec->layers] committed rows
     struct coordinator_worker **members; // [n_members]
     uint32_t n_members;

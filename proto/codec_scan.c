@@ -51,6 +51,7 @@ static const struct limit {
     {&banyan__pb__session_watch_reply__descriptor, "steps", 64},
     {&banyan__pb__session_watch_reply__descriptor, "workers", 1024},
     {&banyan__pb__cluster_info_reply__descriptor, "workers", 4096},
+    {&banyan__pb__quarantine_list_reply__descriptor, "sessions", 4096},
     {&banyan__pb__plan_install_request__descriptor, "members", 4096},
     {&banyan__pb__layout_set_request__descriptor, "chunks", 1024},
     {&banyan__pb__chunk_report__descriptor, "present", 64},
