@@ -310,6 +310,7 @@ typedef struct banyan_worker_info {
     char name[65], host[65], endpoint[128], state[16], kernel[65], engine[16];
     uint64_t capacity_bytes, used_bytes, bandwidth, chunks, tokens, steps, heartbeat_age_ns, last_compute_ns;
     uint32_t threads;
+    uint64_t quarantined_bytes, quarantined_sessions; // of used_bytes: see banyan_quarantine_get_list
 } banyan_worker_info;
 typedef struct banyan_cluster_info {
     char version[32], cluster[65];
@@ -328,6 +329,29 @@ typedef struct banyan_session_list {
 BANYAN_API banyan_code banyan_session_get_list(banyan_client *client, banyan_session_list *out,
                                                banyan_error *error);
 BANYAN_API void banyan_session_list_free(banyan_session_list *list);
+
+// What workers hold and the coordinator's store does not know: sessions of another store, or in a later state
+// than this one has. They are neither served nor dropped, and come back by themselves when the coordinator is
+// started on the store that knows them.
+typedef struct banyan_quarantined {
+    char worker[65];
+    uint64_t session, life, bytes; // life: which life of which store laid it out; bytes: of K and V
+    bool newer;                    // the store knows the session, in an earlier state: it is unavailable
+} banyan_quarantined;
+typedef struct banyan_quarantine_list {
+    uint32_t n;
+    banyan_quarantined *sessions;
+} banyan_quarantine_list;
+// worker: NULL for all.
+BANYAN_API banyan_code banyan_quarantine_get_list(banyan_client *client, const char *worker,
+                                                  banyan_quarantine_list *out, banyan_error *error);
+BANYAN_API void
+banyan_quarantine_list_free(banyan_quarantine_list *list); // what it points to; NULL is allowed
+// Gives up what a worker has in quarantine: one session, or all (0). It cannot be undone. *sessions and *bytes
+// (may be NULL): how much went. NOT_FOUND: no such worker, or no such session there; UNAVAILABLE: the worker is
+// not active.
+BANYAN_API banyan_code banyan_quarantine_drop(banyan_client *client, const char *worker, uint64_t session,
+                                              uint64_t *sessions, uint64_t *bytes, banyan_error *error);
 
 typedef struct banyan_plan_node {
     uint32_t rank;

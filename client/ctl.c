@@ -11,7 +11,8 @@
 #define CONNECT_TIMEOUT_NS (3 * COMMON_NS_PER_S)
 
 static const struct ctl_command *const groups[] = {ctl_info_commands, ctl_session_commands,
-                                                   ctl_watch_commands, ctl_tensor_commands};
+                                                   ctl_quarantine_commands, ctl_watch_commands,
+                                                   ctl_tensor_commands};
 
 static void print_commands(FILE *to, const char *prefix)
 {
@@ -35,9 +36,10 @@ static const struct ctl_command *find(const char *first, const char *second)
 static bool is_group(const char *word)
 {
     size_t len = strlen(word);
-    for (const struct ctl_command *c = ctl_session_commands; c->name; c++)
-        if (strncmp(c->name, word, len) == 0 && c->name[len] == ' ')
-            return true;
+    for (size_t g = 0; g < sizeof groups / sizeof *groups; g++)
+        for (const struct ctl_command *c = groups[g]; c->name; c++)
+            if (strncmp(c->name, word, len) == 0 && c->name[len] == ' ')
+                return true;
     return false;
 }
 

@@ -63,14 +63,17 @@ static enum ctl_exit run_workers(struct ctl *ctl, int n_args, char **args)
     for (uint32_t i = 0; i < info.n_workers; i++) {
         const banyan_worker_info *w = &info.workers[i];
         json_array_append_new(
-            rows, json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:i, s:s, s:s, s:o, s:o}",
-                            "name", w->name, "host", w->host, "state", w->state, "endpoint", w->endpoint,
-                            "capacity_bytes", ctl_json_u64(w->capacity_bytes), "used_bytes",
-                            ctl_json_u64(w->used_bytes), "bandwidth", ctl_json_u64(w->bandwidth), "chunks",
-                            ctl_json_u64(w->chunks), "tokens", ctl_json_u64(w->tokens), "steps",
-                            ctl_json_u64(w->steps), "threads", (int)w->threads, "kernel", w->kernel, "engine",
-                            w->engine, "heartbeat_age_ns", ctl_json_u64(w->heartbeat_age_ns),
-                            "last_compute_ns", ctl_json_u64(w->last_compute_ns)));
+            rows,
+            json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:i, s:s, s:s, s:o, s:o, s:o, s:o}",
+                      "name", w->name, "host", w->host, "state", w->state, "endpoint", w->endpoint,
+                      "capacity_bytes", ctl_json_u64(w->capacity_bytes), "used_bytes",
+                      ctl_json_u64(w->used_bytes), "bandwidth", ctl_json_u64(w->bandwidth), "chunks",
+                      ctl_json_u64(w->chunks), "tokens", ctl_json_u64(w->tokens), "steps",
+                      ctl_json_u64(w->steps), "threads", (int)w->threads, "kernel", w->kernel, "engine",
+                      w->engine, "heartbeat_age_ns", ctl_json_u64(w->heartbeat_age_ns), "last_compute_ns",
+                      ctl_json_u64(w->last_compute_ns), "quarantined_bytes",
+                      ctl_json_u64(w->quarantined_bytes), "quarantined_sessions",
+                      ctl_json_u64(w->quarantined_sessions)));
     }
     banyan_cluster_info_free(&info);
     static const struct ctl_column columns[] = {
@@ -79,6 +82,7 @@ static enum ctl_exit run_workers(struct ctl *ctl, int n_args, char **args)
         {"state", "STATE", CTL_TEXT},
         {"capacity_bytes", "MEMORY", CTL_BYTES},
         {"used_bytes", "USED", CTL_BYTES},
+        {"quarantined_bytes", "QUARANTINE", CTL_BYTES},
         {"bandwidth", "SPEED", CTL_RATE},
         {"chunks", "CHUNKS", CTL_COUNT},
         {"tokens", "TOKENS", CTL_COUNT},

@@ -183,6 +183,8 @@ static banyan_code take_cluster(void *arg, const ProtobufCMessage *body, banyan_
         to->heartbeat_age_ns = from->heartbeat_age_ns;
         to->last_compute_ns = from->last_compute_ns;
         to->threads = from->threads;
+        to->quarantined_bytes = from->quarantined_bytes;
+        to->quarantined_sessions = from->quarantined_sessions;
     }
     *out = info;
     return BANYAN_OK;

@@ -11,6 +11,7 @@
 #include "coordinator/service.h"
 #include "coordinator/sessions/attach.h"
 #include "coordinator/sessions/load.h"
+#include "coordinator/sessions/quarantine_service.h"
 #include "coordinator/sessions/reshape.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/state.h"
@@ -37,6 +38,8 @@ HANDLER(session_truncate, sessions)
 HANDLER(session_fork, sessions)
 HANDLER(attach_open, sessions)
 HANDLER(attach_commit, sessions)
+HANDLER(quarantine_list, sessions)
+HANDLER(quarantine_drop, sessions)
 HANDLER(attend, steps)
 HANDLER(session_watch, steps)
 HANDLER(register, cluster)
@@ -57,6 +60,8 @@ static const struct proto_method methods[] = {
     {METHOD(SESSION_WATCH), CLIENT, on_session_watch},
     {METHOD(ATTACH_OPEN), CLIENT, on_attach_open},
     {METHOD(ATTACH_COMMIT), CLIENT, on_attach_commit},
+    {METHOD(QUARANTINE_LIST), CLIENT, on_quarantine_list},
+    {METHOD(QUARANTINE_DROP), CLIENT, on_quarantine_drop},
     {METHOD(ATTEND), CLIENT, on_attend},
     {METHOD(REGISTER), WORKER, on_register},
     {METHOD(HEARTBEAT), WORKER, on_heartbeat},
@@ -181,8 +186,9 @@ enum common_code coordinator_new(struct common_loop *loop, const struct coordina
     }
     coordinator_presence_init(&core->presence, core->options.heartbeat_ns / 2, common_clock_ns());
     common_timer_start(c->tick, core->presence.interval_ns, true);
-    common_log_info("ready cluster=%s term=%" PRIu64 " sessions=%u store=%s", core->options.cluster,
-                    core->term, c->sessions.n, core->options.store_path);
+    common_log_info("ready cluster=%s term=%" PRIu64 " sessions=%u store=%s store_id=%016" PRIx64,
+                    core->options.cluster, core->term, c->sessions.n, core->options.store_path,
+                    coordinator_store_id(c->store));
     *out = c;
     return COMMON_OK;
 }

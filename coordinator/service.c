@@ -325,6 +325,8 @@ static void fill_worker(Banyan__Pb__WorkerInfo *m, const struct coordinator_work
     m->heartbeat_age_ns = w->last_beat_ns && now > w->last_beat_ns ? now - w->last_beat_ns : 0;
     m->last_compute_ns = w->last_compute_ns;
     m->threads = w->threads;
+    m->quarantined_bytes = coordinator_quarantine_bytes(&w->quarantine);
+    m->quarantined_sessions = w->quarantine.n;
     m->engine = (char *)(w->engine[0] ? w->engine : COORDINATOR_ENGINE_STREAM);
 }
 

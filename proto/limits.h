@@ -13,7 +13,8 @@
 #define PROTO_KV_HEADS_MAX 1024u // query heads, too
 #define PROTO_KV_DIM_MAX   1024u
 
-#define PROTO_MEMBERS_MAX 4096 // workers of a cluster, of a plan
+#define PROTO_MEMBERS_MAX         4096 // workers of a cluster, of a plan
+#define PROTO_QUARANTINE_PAGE_MAX 4096 // sessions of one QuarantineList reply
 
 #define PROTO_STEP_ITEMS_MAX    4096
 #define PROTO_STEP_HOLDERS_MAX  16
@@ -63,6 +64,7 @@
     X(session_watch_reply, steps, PROTO_WATCH_STEPS_MAX)                                                     \
     X(session_watch_reply, workers, PROTO_MASS_WORKERS_MAX)                                                  \
     X(cluster_info_reply, workers, PROTO_MEMBERS_MAX)                                                        \
+    X(quarantine_list_reply, sessions, PROTO_QUARANTINE_PAGE_MAX)                                            \
     X(plan_install_request, members, PROTO_MEMBERS_MAX)                                                      \
     X(layout_set_request, chunks, 1024)                                                                      \
     X(chunk_report, present, 64)                                                                             \

@@ -207,6 +207,20 @@ const struct worker_shape *worker_chunk_shape(const struct worker_chunk *chunk)
     return &chunk->shape;
 }
 
+uint64_t worker_chunk_bytes(const struct worker_chunk *chunk)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < chunk->shape.layers; i++) {
+        const struct worker_layer *layer = chunk->layers[i];
+        if (layer && layer->block)
+            bytes += chunk->block_bytes;
+        for (uint32_t p = 0; layer && !layer->block && p < chunk->shape.chunk_tokens / WORKER_PAGE_TOKENS;
+             p++)
+            bytes += layer->pages[p] ? chunk->page_bytes : 0;
+    }
+    return bytes;
+}
+
 bool worker_chunk_in_block(const struct worker_chunk *chunk, uint32_t layer)
 {
     return chunk->layers[layer] && chunk->layers[layer]->block;

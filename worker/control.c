@@ -55,7 +55,9 @@ void worker_handle_session_drop(void *arg, struct proto_request *request)
         (const Banyan__Pb__SessionDropRequest *)proto_request_message(request)->body;
     if (!worker_term_check(worker, body->term, request))
         return;
-    worker_session_drop(&worker->sessions, worker->store, body->session);
+    const struct worker_session *session = worker_map_get(&worker->sessions, body->session);
+    if (session && (body->claim || session->life == body->life)) // else it is in quarantine, and stays
+        worker_session_drop(&worker->sessions, worker->store, body->session);
     Banyan__Pb__SessionDropReply reply = BANYAN__PB__SESSION_DROP_REPLY__INIT;
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
@@ -148,6 +150,7 @@ static int64_t inventory_session(const struct worker_session *session, uint32_t 
     pb->session = session->id;
     pb->incarnation = session->incarnation;
     pb->epoch = session->epoch;
+    pb->life = session->life;
     pb->chunks = malloc((session->n_chunks - from + 1) * sizeof *pb->chunks);
     *out = pb;
     if (!pb->chunks)
@@ -158,6 +161,7 @@ static int64_t inventory_session(const struct worker_session *session, uint32_t 
         if (!chunk)
             return -1;
         pb->chunks[pb->n_chunks++] = chunk;
+        pb->bytes += worker_chunk_bytes(session->chunks[i].chunk);
         *bytes += banyan__pb__inventory_chunk__get_packed_size(chunk) + 8;
     }
     return (int64_t)pb->n_chunks;
@@ -180,6 +184,7 @@ void worker_handle_inventory(void *arg, struct proto_request *request)
     if (!worker_term_check(worker, body->term, request))
         return;
     Banyan__Pb__InventoryReply reply = BANYAN__PB__INVENTORY_REPLY__INIT;
+    worker->life = body->life;
     struct worker_session **sessions = sorted_sessions(worker);
     reply.sessions = malloc((worker->sessions.count + 1) * sizeof *reply.sessions);
     bool ok = sessions && reply.sessions;

@@ -218,6 +218,14 @@ void worker_session_drop(struct worker_map *sessions, struct worker_store *store
         free_session(store, session);
 }
 
+uint64_t worker_session_bytes(const struct worker_session *session)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < session->n_chunks; i++)
+        bytes += worker_chunk_bytes(session->chunks[i].chunk);
+    return bytes;
+}
+
 static int compare_entries(const void *a, const void *b)
 {
     const struct worker_layout_entry *x = a, *y = b;
@@ -266,6 +274,12 @@ static enum common_code check_layout(const struct worker_session *session, const
             return common_error_set(err, COMMON_FAILED_PRECONDITION,
                                     "session %016" PRIx64 " has another spec here", request->session);
     }
+    if (session && session->life != request->life && !request->claim)
+        return common_error_set(
+            err, COMMON_FAILED_PRECONDITION,
+            "session %016" PRIx64
+            " is in quarantine here: another store laid it out, or a later state of this one",
+            request->session);
     if (request->more && !request->replace)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "more goes with replace");
     for (size_t i = 0; i < request->n_chunks; i++) {
@@ -420,5 +434,6 @@ enum common_code worker_session_layout(struct worker_map *sessions, struct worke
     }
     session->incarnation = request->incarnation;
     session->epoch = request->epoch;
+    session->life = request->life;
     return COMMON_OK;
 }

@@ -38,6 +38,8 @@ struct worker_session_chunk {
 
 struct worker_session {
     uint64_t id, incarnation, epoch;
+    uint64_t
+        life; // of the coordinator's store that laid it out last (coordinator/store.h); 0: it did not say
     struct worker_spec *spec;
     uint64_t write_term, write; // of the newest append seen
     uint32_t n_chunks;
@@ -66,6 +68,7 @@ bool worker_spec_equal(const struct worker_spec *spec, const Banyan__Pb__Spec *p
 // All or nothing. See LayoutSetRequest; the term has been checked.
 enum common_code worker_session_layout(struct worker_map *sessions, struct worker_store *store,
                                        const Banyan__Pb__LayoutSetRequest *request, struct common_error *err);
+uint64_t worker_session_bytes(const struct worker_session *session); // of its chunks
 // Nothing where the session is unknown.
 void worker_session_drop(struct worker_map *sessions, struct worker_store *store, uint64_t id);
 

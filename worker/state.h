@@ -40,6 +40,7 @@ struct worker {
     uint64_t term;       // the highest seen
     uint64_t plans_term; // the one that `plans` belong to
     uint64_t settled;    // commits with lower numbers are over
+    uint64_t life;       // of the store that its coordinator has: sessions of other lives are in quarantine
     struct worker_store *store;
     struct worker_map sessions, plans;
     struct worker_team *team;

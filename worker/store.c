@@ -14,6 +14,7 @@
 struct worker_store {
     struct worker_memory *memory; // of pages and blocks
     uint64_t limit, used;         // used: beside what the memory counts
+    uint64_t quarantined;         // of it, as far as refusals say
     struct worker_map chunks;
 };
 
@@ -67,6 +68,11 @@ void worker_store_tidy(struct worker_store *store, uint64_t before_ns)
 uint64_t worker_store_chunks(const struct worker_store *store)
 {
     return store->chunks.count;
+}
+
+void worker_store_set_quarantined(struct worker_store *store, uint64_t bytes)
+{
+    store->quarantined = bytes;
 }
 
 bool worker_store_take(struct worker_store *store, uint64_t bytes)
@@ -449,6 +455,12 @@ enum common_code worker_store_write(struct worker_store *store, const struct wor
         if (!reserve_piece(&journal, &pieces[i], replace_from)) {
             journal_undo(&journal);
             free(journal.entries);
+            if (store->quarantined)
+                return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
+                                        "no memory for these rows: %" PRIu64 " of %" PRIu64
+                                        " bytes are in use, %" PRIu64
+                                        " of them in quarantine (banyanctl quarantine list)",
+                                        worker_store_used(store), store->limit, store->quarantined);
             return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
                                     "no memory for these rows: %" PRIu64 " of %" PRIu64 " bytes are in use",
                                     worker_store_used(store), store->limit);

@@ -68,6 +68,8 @@ enum common_code worker_store_check(const struct worker_store *store, struct com
 uint64_t worker_store_limit(const struct worker_store *store);
 uint64_t worker_store_used(const struct worker_store *store);
 uint64_t worker_store_chunks(const struct worker_store *store);
+// Of what is used, as much is in quarantine: refusals for want of memory say so.
+void worker_store_set_quarantined(struct worker_store *store, uint64_t bytes);
 // Gives memory back to the system that has been empty since before `before_ns` (common_clock_ns).
 void worker_store_tidy(struct worker_store *store, uint64_t before_ns);
 // Counts memory that belongs to what is stored but is held elsewhere (sessions). False: it does not fit.
@@ -89,6 +91,7 @@ void worker_store_unpin(struct worker_store *store, struct worker_chunk *chunk);
 uint64_t worker_chunk_id(const struct worker_chunk *chunk);
 uint64_t worker_chunk_first(const struct worker_chunk *chunk); // position of row 0
 const struct worker_shape *worker_chunk_shape(const struct worker_chunk *chunk);
+uint64_t worker_chunk_bytes(const struct worker_chunk *chunk); // of K and V that its layers have memory for
 bool worker_chunk_in_block(const struct worker_chunk *chunk, uint32_t layer); // the layer is one block
 
 enum worker_row worker_chunk_row(const struct worker_chunk *chunk, uint32_t layer, uint32_t row);

@@ -59,9 +59,21 @@ static bool engine_lost(struct worker *worker)
     return true;
 }
 
+static uint64_t quarantined(const struct worker *worker)
+{
+    size_t cursor = 0;
+    uint64_t bytes = 0;
+    void *value;
+    while (worker_map_next(&worker->sessions, &cursor, &value))
+        if (((const struct worker_session *)value)->life != worker->life)
+            bytes += worker_session_bytes(value);
+    return bytes;
+}
+
 static void stats(void *arg, struct worker_membership_stats *out)
 {
     struct worker *worker = arg;
+    worker_store_set_quarantined(worker->store, quarantined(worker));
     worker_store_tidy(worker->store, common_clock_ns() - TIDY_NS);
     out->used_bytes = worker_store_used(worker->store);
     out->chunks = worker_store_chunks(worker->store);

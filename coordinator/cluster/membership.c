@@ -91,6 +91,8 @@ static void visit_begin(struct coordinator_worker *w)
 {
     w->visit++;
     w->dirty = false;
+    w->listed = 0;
+    coordinator_quarantine_fini(&w->arriving);
     if (proto_list_empty(&w->joining))
         proto_list_push(&w->cluster->joining, &w->joining);
     coordinator_turn_mark(&w->cluster->core->turn, COORDINATOR_PHASE_SESSIONS);
@@ -99,6 +101,8 @@ static void visit_begin(struct coordinator_worker *w)
 static void visit_cancel(struct coordinator_worker *w)
 {
     w->visit++;
+    w->listed = 0;
+    coordinator_quarantine_fini(&w->arriving);
     proto_list_remove(&w->joining);
 }
 
@@ -112,6 +116,13 @@ struct coordinator_worker *coordinator_workers_take_joining(struct coordinator_c
     return w;
 }
 
+bool coordinator_worker_listed(const struct coordinator_worker *w, uint64_t session)
+{
+    return w->state == COORDINATOR_WORKER_JOINING && w->listed >= session &&
+           !coordinator_quarantine_has(&w->arriving, session) &&
+           !coordinator_quarantine_has(&w->quarantine, session);
+}
+
 void coordinator_worker_dirty(struct coordinator_worker *w)
 {
     if (w->state == COORDINATOR_WORKER_JOINING)
@@ -123,6 +134,8 @@ void coordinator_worker_dirty(struct coordinator_worker *w)
 static void worker_forget(struct coordinator_worker *w)
 {
     w->cluster->workers[w->slot] = NULL;
+    coordinator_quarantine_fini(&w->quarantine);
+    coordinator_quarantine_fini(&w->arriving);
     proto_list_remove(&w->changed);
     proto_list_remove(&w->joining);
     common_timer_free(w->grace);
@@ -140,7 +153,7 @@ static uint32_t free_slot(struct coordinator_cluster *cluster)
     for (uint32_t i = 0; i < cluster->n_workers; i++) {
         struct coordinator_worker *w = cluster->workers[i];
         bool gone = w->state == COORDINATOR_WORKER_LOST || w->state == COORDINATOR_WORKER_ABSENT;
-        if (gone && !w->chunks && !w->members && !w->visitors) {
+        if (gone && !w->chunks && !w->members && !w->visitors && !w->quarantine.n) {
             worker_forget(w);
             return i;
         }

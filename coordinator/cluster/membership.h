@@ -50,6 +50,9 @@ void coordinator_workers_free(struct coordinator_cluster *cluster);
 // w->visit any more has come to nothing.
 struct coordinator_worker *coordinator_workers_take_joining(struct coordinator_cluster *cluster);
 
+// Whether the inventory under way has named this session, or is past it, without a reason to keep it there.
+bool coordinator_worker_listed(const struct coordinator_worker *w, uint64_t session);
+
 // A layout has changed that the worker may have been told already: it is told all again before it is ACTIVE.
 void coordinator_worker_dirty(struct coordinator_worker *w);
 

@@ -15,6 +15,7 @@
 #define COORDINATOR_WORKER_H
 
 #include "coordinator/cluster/cluster.h"
+#include "coordinator/cluster/quarantine.h"
 #include "proto/rpc.h"
 
 enum coordinator_worker_state {
@@ -54,7 +55,10 @@ struct coordinator_worker {
     // Reconciling (the room of sessions asks and tells): a visit is one try to make it ACTIVE.
     uint32_t visit;    // rises when a visit begins, and when it has come to nothing
     uint32_t visitors; // visits whose answers are still to come: the record stays
-    bool dirty;        // a layout has changed since it was told: tell all again before it is ACTIVE
+    uint64_t listed;   // the visit's inventory has come to this session; 0: none has begun
+    struct coordinator_quarantine arriving;   // what it showed so far that this store does not know
+    struct coordinator_quarantine quarantine; // that the last whole inventory showed
+    bool dirty; // a layout has changed since it was told: tell all again before it is ACTIVE
 };
 
 static inline bool coordinator_worker_active(const struct coordinator_worker *w)

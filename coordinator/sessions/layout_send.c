@@ -4,6 +4,7 @@
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/store/store.h"
 
 #define PAGE_CHUNKS 1024
 
@@ -20,6 +21,8 @@ void coordinator_layout_send(struct coordinator_worker *w, const struct coordina
         m.incarnation = message->incarnation;
         m.epoch = message->epoch;
         m.spec = (Banyan__Pb__Spec *)message->spec;
+        m.life = coordinator_store_life(w->cluster->store);
+        m.claim = message->claim;
         m.replace = message->replace;
         m.more = message->replace && sent + n < message->n;
         m.n_chunks = n;
@@ -37,8 +40,8 @@ void coordinator_layout_send(struct coordinator_worker *w, const struct coordina
     } while (sent < message->n);
 }
 
-void coordinator_layout_send_all(struct coordinator_session *s, struct coordinator_worker *w,
-                                 struct coordinator_gather *gather)
+static void send_whole(struct coordinator_session *s, struct coordinator_worker *w, bool claim,
+                       struct coordinator_gather *gather)
 {
     const struct coordinator_chunk **mine = coordinator_alloc((s->layout.n + 1) * sizeof(*mine));
     uint32_t n = 0;
@@ -51,9 +54,22 @@ void coordinator_layout_send_all(struct coordinator_session *s, struct coordinat
                                            .spec = s->spec,
                                            .chunks = mine,
                                            .n = n,
-                                           .replace = true};
+                                           .replace = true,
+                                           .claim = claim};
     coordinator_layout_send(w, &m, gather);
     free(mine);
+}
+
+void coordinator_layout_send_all(struct coordinator_session *s, struct coordinator_worker *w,
+                                 struct coordinator_gather *gather)
+{
+    send_whole(s, w, false, gather);
+}
+
+void coordinator_layout_claim(struct coordinator_session *s, struct coordinator_worker *w,
+                              struct coordinator_gather *gather)
+{
+    send_whole(s, w, true, gather);
 }
 
 static void drops_told(void *arg, enum common_code code, const char *text)
@@ -72,6 +88,8 @@ void coordinator_session_drop_at_workers(struct coordinator_session *s, struct c
         Banyan__Pb__SessionDropRequest m = BANYAN__PB__SESSION_DROP_REQUEST__INIT;
         m.term = s->sessions->core->term;
         m.session = s->id;
+        m.life = coordinator_store_life(s->sessions->store);
+        m.claim = coordinator_worker_listed(s->members[i], s->id);
         coordinator_worker_call_gather(s->members[i], BANYAN__PB__METHOD__METHOD_SESSION_DROP, &m.base,
                                        wait ? gather : own);
     }

@@ -15,7 +15,8 @@ struct coordinator_layout_message {
     const struct coordinator_chunk *const *chunks;
     uint32_t n;
     bool replace;
-    bool idle; // the chunks are not to be computed (yet)
+    bool idle;  // the chunks are not to be computed (yet)
+    bool claim; // what another life has told the worker of the session is the store's too (store.h)
 };
 void coordinator_layout_send(struct coordinator_worker *w, const struct coordinator_layout_message *message,
                              struct coordinator_gather *gather);
@@ -23,6 +24,10 @@ void coordinator_layout_send(struct coordinator_worker *w, const struct coordina
 // Everything of the session that the worker holds, or should forget: with replace.
 void coordinator_layout_send_all(struct coordinator_session *s, struct coordinator_worker *w,
                                  struct coordinator_gather *gather);
+
+// The same by reconciling: also what another life has told it.
+void coordinator_layout_claim(struct coordinator_session *s, struct coordinator_worker *w,
+                              struct coordinator_gather *gather);
 
 // SessionDrop to every member that is there. gather may be NULL: nobody waits.
 void coordinator_session_drop_at_workers(struct coordinator_session *s, struct coordinator_gather *gather);

@@ -74,6 +74,15 @@ static uint32_t width_of(const struct coordinator_session *s, struct coordinator
     return width;
 }
 
+static uint64_t quarantined_bytes(const struct coordinator_cluster *cluster)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < cluster->n_workers; i++)
+        if (cluster->workers[i] && coordinator_worker_active(cluster->workers[i]))
+            bytes += coordinator_quarantine_bytes(&cluster->workers[i]->quarantine);
+    return bytes;
+}
+
 static void joins(struct coordinator_placing *p, struct coordinator_candidate *candidate,
                   struct coordinator_worker *w)
 {
@@ -125,6 +134,13 @@ static enum common_code choose_holders(struct coordinator_placing *p, struct pro
         if (!to_be_placed(s, i))
             continue;
         uint32_t to = coordinator_placement_choose(candidates, n, width, ct, chunk_bytes);
+        if (to == UINT32_MAX && quarantined_bytes(cluster)) {
+            code = proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+                                    "no worker has %" PRIu64 " bytes left for another chunk; %" PRIu64
+                                    " are in quarantine (banyanctl quarantine list)",
+                                    chunk_bytes, quarantined_bytes(cluster));
+            break;
+        }
         if (to == UINT32_MAX) {
             code = proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
                                     "no worker has %" PRIu64
@@ -396,6 +412,11 @@ static void placing_start(struct coordinator_placing *p)
     struct proto_status status;
     if (p->wishing || p->counted || p->exclusive || !coordinator_session_open(s))
         return; // under way, or pumped later
+    if (s->withheld) {
+        coordinator_session_missing(s, 0, 1, 0, &status);
+        placing_finish(p, &status);
+        return;
+    }
     bool needed = false;
     for (uint64_t i = p->first; i <= p->last && !needed; i++)
         needed = to_be_placed(s, i);

@@ -12,6 +12,7 @@
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/layout_send.h"
+#include "coordinator/sessions/quarantine_service.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/store/store.h"
 
@@ -27,8 +28,9 @@ struct visit {
     uint32_t slot; // next session to be told
     uint32_t in_flight;
     enum common_code code;
-    uint64_t *unknown; // sessions that it holds and we do not know
+    uint64_t *unknown; // sessions that it holds and we have deleted
     uint32_t n_unknown, unknown_cap;
+    uint64_t listed_bytes; // of the session that came last, what of it has come
     struct loss {
         uint64_t session, chunk;
         uint32_t index;
@@ -158,6 +160,8 @@ static void tell_drop(struct visit *v)
     Banyan__Pb__SessionDropRequest m = BANYAN__PB__SESSION_DROP_REQUEST__INIT;
     m.term = v->sessions->core->term;
     m.session = v->unknown[--v->n_unknown];
+    m.life = coordinator_store_life(v->sessions->store);
+    m.claim = true;
     const struct coordinator_session *s = coordinator_session_any(v->sessions, m.session);
     if (s && coordinator_session_has_member(s, v->w))
         return; // it has become a member since
@@ -171,11 +175,12 @@ static void tell_drop(struct visit *v)
 static void tell_session(struct visit *v)
 {
     struct coordinator_session *s = v->sessions->slots[v->slot++];
-    if (!s || !coordinator_session_has_member(s, v->w))
+    if (!s || !coordinator_session_has_member(s, v->w) ||
+        coordinator_quarantine_has(&v->w->quarantine, s->id))
         return;
     v->in_flight++;
     struct coordinator_gather *gather = coordinator_gather_new(&v->sessions->core->turn, told, v);
-    coordinator_layout_send_all(s, v->w, gather);
+    coordinator_layout_claim(s, v->w, gather);
     if (holds_chunk(s, v->w))
         tell_commits(s, v->w, gather);
     coordinator_gather_seal(gather);
@@ -267,9 +272,17 @@ static void add_loss(struct visit *v, const struct coordinator_session *s,
 static void compare_inventory(struct visit *v)
 {
     struct coordinator_worker *w = v->w;
+    w->listed = UINT64_MAX;
+    coordinator_quarantine_set(v->sessions, w, &w->arriving);
+    if (w->quarantine.n)
+        common_log_warn(
+            "a worker holds sessions that this store does not know: they are kept, and neither served "
+            "nor dropped. Start the coordinator on the store that knows them, or give them up with "
+            "'banyanctl quarantine drop' worker=%s sessions=%u bytes=%" PRIu64,
+            w->name, w->quarantine.n, coordinator_quarantine_bytes(&w->quarantine));
     for (uint32_t i = 0; i < v->sessions->n_slots; i++) {
         struct coordinator_session *s = v->sessions->slots[i];
-        if (!s || !coordinator_session_has_member(s, w))
+        if (!s || !coordinator_session_has_member(s, w) || coordinator_quarantine_has(&w->quarantine, s->id))
             continue;
         for (uint32_t k = 0; k < s->layout.n; k++) {
             const struct coordinator_chunk *chunk = &s->layout.chunks[k];
@@ -310,11 +323,55 @@ static void learn_rows(struct coordinator_session *s, struct coordinator_chunk *
     }
 }
 
+// Whether the worker was told of the session by a later history than the store's.
+static bool is_newer(const struct coordinator_session *s, const struct coordinator_worker *w,
+                     const Banyan__Pb__InventorySession *held, bool known_life)
+{
+    if (held->incarnation > s->incarnation || held->epoch > s->layout.epoch)
+        return true;
+    for (size_t i = 0; i < held->n_chunks && !known_life; i++) {
+        const struct coordinator_chunk *chunk =
+            coordinator_layout_find(&s->layout, held->chunks[i]->first / s->layout.chunk_tokens);
+        if (!chunk || chunk->id != held->chunks[i]->chunk || chunk->holder != w)
+            return true;
+    }
+    return false;
+}
+
+// False: it is for another store, or a later state of this one, to say what becomes of it.
+static bool is_ours(struct visit *v, const struct coordinator_session *s, bool member,
+                    const Banyan__Pb__InventorySession *held)
+{
+    struct coordinator_store *store = v->sessions->store;
+    struct coordinator_worker *w = v->w;
+    bool known_life = coordinator_store_knows_life(store, held->life);
+    v->listed_bytes = (held->session == w->listed ? v->listed_bytes : 0) + held->bytes;
+    bool again = held->session == w->listed && coordinator_quarantine_has(&w->arriving, held->session);
+    w->listed = held->session;
+    bool newer = s && (member ? is_newer(s, w, held, known_life) : !known_life);
+    if (!again && !newer && (s && member ? true : known_life))
+        return true;
+    struct coordinator_quarantined entry = {
+        .session = held->session,
+        .life = held->life,
+        .bytes = v->listed_bytes,
+        .incarnation = held->incarnation,
+        .epoch = held->epoch,
+        .newer = s != NULL,
+    };
+    coordinator_quarantine_add(&w->arriving, &entry);
+    coordinator_store_skip(store, COORDINATOR_COUNTER_GENERATION, held->session >> 32); // not again
+    return false;
+}
+
 static void take_session(struct visit *v, const Banyan__Pb__InventorySession *held)
 {
     struct coordinator_worker *w = v->w;
     struct coordinator_session *s = coordinator_session_any(v->sessions, held->session);
-    if (!s || !coordinator_session_has_member(s, w)) {
+    bool member = s && coordinator_session_has_member(s, w);
+    if (!is_ours(v, s, member, held))
+        return;
+    if (!member) {
         if (v->n_unknown && v->unknown[v->n_unknown - 1] == held->session)
             return; // goes on from the page before
         if (v->n_unknown == v->unknown_cap) {
@@ -365,6 +422,7 @@ static void ask_page(struct visit *v, uint64_t after_session, uint64_t after_chu
     m.term = v->sessions->core->term;
     m.after_session = after_session;
     m.after_chunk = after_chunk;
+    m.life = coordinator_store_life(v->sessions->store);
     v->in_flight++;
     coordinator_worker_call(v->w, BANYAN__PB__METHOD__METHOD_INVENTORY, &m.base, page_came, v);
 }

@@ -8,7 +8,7 @@
 //   ACTIVE ◀── SETTLING: which commits are over ◀── all answered ── TELLING: SessionDrop, LayoutSet, RowsCommit
 //                 └──────── a layout has changed meanwhile (dirty) ───────▶ TELLING
 //
-// What it holds and we do not know is dropped. What we count on and it lacks is lost when rows of it were
+// What it holds and we have deleted is dropped; what we do not know is in quarantine (cluster/quarantine.h). What we count on and it lacks is lost when rows of it were
 // committed: steps over them say DATA_LOSS. After a restart of the coordinator the inventory also says how
 // far each layer was appended.
 #ifndef COORDINATOR_RECONCILE_H

@@ -199,6 +199,12 @@ static void truncate_alone(void *arg, struct coordinator_session *s)
     struct proto_status status;
     if (reshape_gone(r, s))
         return;
+    if (s->withheld) {
+        coordinator_session_missing(s, 0, 1, 0, &status);
+        reshape_fail(r, &status);
+        reshape_end(r);
+        return;
+    }
     // Rows that nobody knows of now must not come back later: every chunk at or past the cut must be known.
     uint64_t ct = s->layout.chunk_tokens,
              end_at = (s->layout.n ? s->layout.chunks[s->layout.n - 1].index + 1 : 0) * ct;

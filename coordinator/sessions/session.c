@@ -225,7 +225,8 @@ bool coordinator_session_has_rows(const struct coordinator_session *s, uint64_t 
 void coordinator_session_recount(struct coordinator_session *s)
 {
     s->counted = s->sessions->cluster->changes;
-    s->missing = s->unknown = 0;
+    s->missing = s->withheld > 0;
+    s->unknown = 0;
     for (uint32_t i = 0; i < s->layout.n; i++) {
         s->missing += !coordinator_session_chunk_usable(&s->layout.chunks[i]);
         s->unknown += !s->layout.chunks[i].known;
@@ -348,6 +349,15 @@ enum common_code coordinator_session_missing(struct coordinator_session *s, uint
     bool lost = false;
     if (!coordinator_session_has_missing(s))
         return COMMON_OK;
+    if (s->withheld) {
+        proto_status_set(
+            status, COMMON_UNAVAILABLE, "QUARANTINE",
+            "workers hold a newer state of this session than the coordinator's store has: start the "
+            "coordinator on the store that knows it, or give that state up (banyanctl quarantine)");
+        status->session = s->id;
+        status->layer = layer;
+        return status->code;
+    }
     proto_status_set(status, COMMON_UNAVAILABLE, "MISSING_RANGE",
                      "tokens of this session are on workers that are not there now");
     for (uint32_t i = coordinator_layout_lower(&s->layout, first / ct); i < s->layout.n; i++) {

@@ -59,9 +59,11 @@ struct coordinator_session {
     struct proto_list settled, opened, gone; // in the lists of the room
 
     struct coordinator_layout layout;
-    uint64_t counted; // cluster.changes when `missing` was counted
-    uint32_t missing; // chunks that cannot be computed: lost, or their holder is not ACTIVE. See has_missing
-    uint32_t unknown; // chunks whose rows are not known yet (`known` is false)
+    uint32_t withheld; // workers that have a newer state of it in quarantine: it is unavailable as a whole
+    uint64_t counted;  // cluster.changes when `missing` was counted
+    uint32_t
+        missing; // chunks that cannot be computed: lost, or their holder is not ACTIVE; one if withheld. See has_missing
+    uint32_t unknown;                    // chunks whose rows are not known yet (`known` is false)
     struct coordinator_rangeset *layers; // [spec->layers] committed rows
     struct coordinator_worker **members; // [n_members]
     uint32_t n_members;

@@ -2,6 +2,7 @@
 #include "coordinator/store/sql.h"
 
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -24,10 +25,15 @@ static const char schema[] =
     "KEY(session, layer, first))"
     " WITHOUT ROWID;";
 
+// Added to every store that lacks it; older coordinators do not mind.
+static const char lives_schema[] =
+    "CREATE TABLE IF NOT EXISTS lives(term INTEGER PRIMARY KEY, life INTEGER NOT NULL)";
+
 // What each kind of operation executes, in order; ?1 ?2 ?3 ?4 are a b c d, ?5 the name, ?6 the bytes. At most
 // three statements each.
 static const char *const texts[COORDINATOR_OPS][3] = {
     [COORDINATOR_OP_META] = {"INSERT OR REPLACE INTO meta VALUES(?5, ?1)"},
+    [COORDINATOR_OP_LIFE] = {"INSERT INTO lives VALUES(?1, ?2)"},
     [COORDINATOR_OP_WORKER] = {"INSERT OR REPLACE INTO workers VALUES(?5, ?1)"},
     [COORDINATOR_OP_SESSION] = {"INSERT OR REPLACE INTO sessions VALUES(?1, nullif(?5, ''), ?6, ?2, ?3)"},
     [COORDINATOR_OP_NUMBERS] = {"UPDATE sessions SET incarnation = ?2, epoch = ?3 WHERE id = ?1"},
@@ -170,7 +176,8 @@ enum common_code coordinator_sql_open(struct coordinator_sql *sql, const char *p
                                 path, (unsigned long long)version, SCHEMA_VERSION);
         goto failed;
     }
-    if ((rc = coordinator_sql_exec(sql, "COMMIT")) != SQLITE_OK || (rc = prepare_all(sql)) != SQLITE_OK) {
+    if ((rc = coordinator_sql_exec(sql, lives_schema)) != SQLITE_OK ||
+        (rc = coordinator_sql_exec(sql, "COMMIT")) != SQLITE_OK || (rc = prepare_all(sql)) != SQLITE_OK) {
         code = fail(path, sql, rc, err);
         goto failed;
     }
@@ -210,6 +217,30 @@ static const char *text_of(sqlite3_stmt *s, int column)
 static uint64_t u64(sqlite3_stmt *s, int column)
 {
     return (uint64_t)sqlite3_column_int64(s, column);
+}
+
+bool coordinator_sql_lives(struct coordinator_sql *sql, uint64_t **lives, size_t *n)
+{
+    sqlite3_stmt *s = NULL;
+    uint64_t *list = NULL;
+    size_t count = 0;
+    int rc = sqlite3_prepare_v2(sql->db, "SELECT life FROM lives ORDER BY term", -1, &s, NULL);
+    bool ok = rc == SQLITE_OK;
+    while (ok && (rc = sqlite3_step(s)) == SQLITE_ROW) {
+        uint64_t *more = realloc(list, (count + 1) * sizeof(*more));
+        ok = more != NULL;
+        list = ok ? more : list;
+        if (ok)
+            list[count++] = u64(s, 0);
+    }
+    sqlite3_finalize(s);
+    if (!ok || rc != SQLITE_DONE) {
+        free(list);
+        return false;
+    }
+    *lives = list;
+    *n = count;
+    return true;
 }
 
 enum common_code coordinator_sql_read(struct coordinator_sql *sql, const struct coordinator_store_reader *r,

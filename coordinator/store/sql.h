@@ -11,6 +11,7 @@
 
 enum coordinator_op_kind {
     COORDINATOR_OP_META, // name: the key; a: value
+    COORDINATOR_OP_LIFE, // a: term, b: life
     COORDINATOR_OP_WORKER,
     COORDINATOR_OP_SESSION,
     COORDINATOR_OP_NUMBERS,
@@ -45,6 +46,8 @@ void coordinator_sql_close(struct coordinator_sql *sql);
 
 // Absent keys read as `absent`.
 bool coordinator_sql_meta(struct coordinator_sql *sql, const char *key, uint64_t absent, uint64_t *out);
+// The lives so far, by ascending term; free them. False: out of memory, or the file system.
+bool coordinator_sql_lives(struct coordinator_sql *sql, uint64_t **lives, size_t *n);
 enum common_code coordinator_sql_read(struct coordinator_sql *sql,
                                       const struct coordinator_store_reader *reader,
                                       struct common_error *err);

@@ -8,6 +8,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/secret.h"
 #include "coordinator/store/sql.h"
 
 #define COUNTER_BLOCK (UINT64_C(1) << 16)
@@ -32,6 +33,8 @@ struct coordinator_store {
     struct common_loop *loop;
     struct coordinator_sql sql; // the store's thread
     uint64_t term;
+    uint64_t *lives; // [n_lives] so far, the last one is this one
+    size_t n_lives;
     struct counter counters[COORDINATOR_COUNTERS];
     pthread_t thread;
     bool started;
@@ -278,24 +281,48 @@ static void reserved(void *arg, enum common_code code, const char *text)
 bool coordinator_store_next(struct coordinator_store *store, enum coordinator_counter which, uint64_t *out)
 {
     struct counter *counter = &store->counters[which];
-    if (counter->end - counter->next < COUNTER_BLOCK / 2 && counter->reserved == counter->end) {
-        counter->reserved = counter->end + COUNTER_BLOCK;
+    if (counter->next + COUNTER_BLOCK / 2 > counter->end && counter->reserved == counter->end) {
+        counter->reserved = (counter->next > counter->end ? counter->next : counter->end) + COUNTER_BLOCK;
         struct coordinator_batch *batch = coordinator_batch_new();
         add_numbers(batch, COORDINATOR_OP_META, counter->key, counter->reserved, 0, 0, 0);
         coordinator_store_submit(store, batch, reserved, counter);
     }
-    if (counter->next == counter->end)
+    if (counter->next >= counter->end)
         return false;
     *out = counter->next++;
     return true;
 }
 
-// A new store does not start at 1: workers may still hold what an earlier store (deleted, or in memory) has
-// named. Times of creation rise faster than anybody creates sessions or chunks.
+void coordinator_store_skip(struct coordinator_store *store, enum coordinator_counter which, uint64_t used)
+{
+    struct counter *counter = &store->counters[which];
+    if (used >= counter->next && used < UINT64_MAX - 2 * COUNTER_BLOCK)
+        counter->next = used + 1;
+}
+
+// A new store does not start at 1: workers may still hold what another store (deleted, or in memory) has
+// named. Times of creation rise faster than anybody creates sessions or chunks. Chunk ids start at the time of
+// day in every life: an older copy of a store does not give the numbers again that the store has given since.
 static uint64_t start_of(enum coordinator_counter which)
 {
     uint64_t now = common_clock_wall_ns();
     return which == COORDINATOR_COUNTER_CHUNK ? now : now / COMMON_NS_PER_S & 0x7fffffff;
+}
+
+// The number of this life, added to the store's; 0: out of memory, or the file system.
+static uint64_t add_life(struct coordinator_store *store)
+{
+    uint64_t life = 0;
+    if (!coordinator_sql_lives(&store->sql, &store->lives, &store->n_lives))
+        return 0;
+    uint64_t *more = realloc(store->lives, (store->n_lives + 1) * sizeof(*more));
+    if (!more)
+        return 0;
+    store->lives = more;
+    while (!life)
+        common_random(&life, sizeof(life));
+    store->lives[store->n_lives++] = life;
+    return life;
 }
 
 static enum common_code start_life(struct coordinator_store *store, struct common_error *err)
@@ -310,11 +337,15 @@ static enum common_code start_life(struct coordinator_store *store, struct commo
         struct counter *counter = &store->counters[i];
         counter->key = keys[i];
         ok = coordinator_sql_meta(&store->sql, keys[i], start_of(i), &counter->next);
+        if (i == COORDINATOR_COUNTER_CHUNK && counter->next < start_of(i))
+            counter->next = start_of(i);
         counter->end = counter->reserved = counter->next + COUNTER_BLOCK;
         op.a = counter->end;
         snprintf(op.name, sizeof(op.name), "%s", keys[i]);
         ok = ok && coordinator_sql_apply(&store->sql, &op) == SQLITE_OK;
     }
+    op = (struct coordinator_op){.kind = COORDINATOR_OP_LIFE, .a = term + 1, .b = add_life(store)};
+    ok = ok && op.b && coordinator_sql_apply(&store->sql, &op) == SQLITE_OK;
     ok = ok && coordinator_sql_exec(&store->sql, "COMMIT") == SQLITE_OK;
     store->term = term + 1;
     return ok ? COMMON_OK
@@ -370,10 +401,29 @@ void coordinator_store_free(struct coordinator_store *store)
     coordinator_sql_close(&store->sql);
     pthread_cond_destroy(&store->wake);
     pthread_mutex_destroy(&store->lock);
+    free(store->lives);
     free(store);
 }
 
 uint64_t coordinator_store_term(const struct coordinator_store *store)
 {
     return store->term;
+}
+
+uint64_t coordinator_store_life(const struct coordinator_store *store)
+{
+    return store->lives[store->n_lives - 1];
+}
+
+uint64_t coordinator_store_id(const struct coordinator_store *store)
+{
+    return store->lives[0];
+}
+
+bool coordinator_store_knows_life(const struct coordinator_store *store, uint64_t life)
+{
+    for (size_t i = store->n_lives; i > 0; i--) // nearly always one of the last
+        if (store->lives[i - 1] == life)
+            return true;
+    return false;
 }

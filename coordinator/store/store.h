@@ -52,9 +52,18 @@ void coordinator_store_free(
 
 uint64_t coordinator_store_term(const struct coordinator_store *store);
 
+// Each start of a coordinator on a store is a life with a random number, which the store keeps: they are its
+// history. A copy of the file has the lives up to the copying in common with it, and none after.
+uint64_t coordinator_store_life(const struct coordinator_store *store); // this one; never 0
+bool coordinator_store_knows_life(const struct coordinator_store *store, uint64_t life);
+uint64_t coordinator_store_id(const struct coordinator_store *store); // its first life
+
 // The next number of a counter: never given before, in this life or an earlier one. Numbers are reserved in
 // blocks; the next block is reserved ahead. False when it is not there in time (the disk does not answer).
 bool coordinator_store_next(struct coordinator_store *store, enum coordinator_counter counter, uint64_t *out);
+
+// Numbers up to this one are not given any more.
+void coordinator_store_skip(struct coordinator_store *store, enum coordinator_counter counter, uint64_t used);
 
 // ---- batches ----
 struct coordinator_batch *coordinator_batch_new(void);

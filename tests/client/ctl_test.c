@@ -169,6 +169,9 @@ static void test_usage(void **state)
     expect(2, "session create --q-heads 4 --dim 8 --kv-type f8", NULL);
     complained("f8");
     expect(2, "session truncate x many", NULL);
+    expect(2, "quarantine", NULL);
+    expect(2, "quarantine drop w0", NULL);
+    expect(2, "quarantine drop w0 many --yes", NULL);
 }
 
 static void test_connection(void **state)

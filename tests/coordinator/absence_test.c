@@ -39,10 +39,18 @@ static void on_inventory(void *arg, struct proto_request *request)
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
 
+static void on_abort(void *arg, struct proto_request *request)
+{
+    (void)arg;
+    Banyan__Pb__RowsAbortReply reply = BANYAN__PB__ROWS_ABORT_REPLY__INIT;
+    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+}
+
 static void open_edges(struct play *p)
 {
     static const struct proto_method methods[] = {
         {BANYAN__PB__METHOD__METHOD_INVENTORY, 1u << BANYAN__PB__ROLE__ROLE_COORDINATOR, on_inventory},
+        {BANYAN__PB__METHOD__METHOD_ROWS_ABORT, 1u << BANYAN__PB__ROLE__ROLE_COORDINATOR, on_abort},
         {0, 0, NULL},
     };
     struct proto_server_options options = {.name = "w",

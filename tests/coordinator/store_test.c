@@ -444,6 +444,60 @@ static void numbers_go_on(void **state)
     close_store(store);
 }
 
+// A store knows its lives, also those that a copy of it has not had; a copy knows those before the copying.
+// Neither gives a chunk the number that the other one has given.
+static void lives_are_kept(void **state)
+{
+    (void)state;
+    struct coordinator_store *store;
+    struct seen seen;
+    uint64_t lives[5], id = 0, chunks[5];
+    char command[512], right[128];
+    for (int i = 0; i < 4; i++) { // two lives, the copy, and one more of each
+        if (i == 2) {
+            snprintf(command, sizeof(command), "cp %s %s/copy.db", path, folder);
+            assert_int_equal(system(command), 0);
+        }
+        if (i == 3) {
+            snprintf(right, sizeof(right), "%s", path);
+            snprintf(path, sizeof(path), "%s/copy.db", folder);
+        }
+        assert_int_equal(open_store(loop, &seen, &store, NULL), COMMON_OK);
+        lives[i] = coordinator_store_life(store);
+        id = i ? id : lives[0];
+        assert_true(lives[i] != 0 && coordinator_store_id(store) == id);
+        for (int k = 0; k <= i; k++)
+            assert_int_equal(coordinator_store_knows_life(store, lives[k]), !(i == 3 && k == 2));
+        assert_false(coordinator_store_knows_life(store, 0));
+        assert_true(coordinator_store_next(store, COORDINATOR_COUNTER_CHUNK, &chunks[i]));
+        for (int k = 0; k < i; k++)
+            assert_true(chunks[i] > chunks[k]);
+        close_store(store);
+    }
+    snprintf(path, sizeof(path), "%s", right);
+    assert_int_equal(open_store(loop, &seen, &store, NULL), COMMON_OK);
+    assert_true(coordinator_store_knows_life(store, lives[2]) &&
+                !coordinator_store_knows_life(store, lives[3]));
+    // Numbers that turn up elsewhere are skipped, and never given again
+    uint64_t next, far;
+    assert_true(coordinator_store_next(store, COORDINATOR_COUNTER_GENERATION, &next));
+    far = next + 1000000; // past what is reserved
+    coordinator_store_skip(store, COORDINATOR_COUNTER_GENERATION, next + 5);
+    coordinator_store_skip(store, COORDINATOR_COUNTER_GENERATION, next + 2);
+    assert_true(coordinator_store_next(store, COORDINATOR_COUNTER_GENERATION, &next) &&
+                next == far - 1000000 + 6);
+    coordinator_store_skip(store, COORDINATOR_COUNTER_GENERATION, far);
+    while (!coordinator_store_next(store, COORDINATOR_COUNTER_GENERATION, &next)) { // until it is reserved
+        common_loop_stop(loop);
+        common_loop_run(loop);
+    }
+    assert_int_equal(next, far + 1);
+    close_store(store);
+    assert_int_equal(open_store(loop, &seen, &store, NULL), COMMON_OK);
+    assert_true(coordinator_store_next(store, COORDINATOR_COUNTER_GENERATION, &next) && next > far + 1);
+    close_store(store);
+}
+
 static void one_at_a_time(void **state)
 {
     (void)state;
@@ -531,6 +585,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_full_disk, setup, teardown),
         cmocka_unit_test_setup_teardown(killed_again_and_again, setup, teardown),
         cmocka_unit_test_setup_teardown(numbers_go_on, setup, teardown),
+        cmocka_unit_test_setup_teardown(lives_are_kept, setup, teardown),
         cmocka_unit_test_setup_teardown(one_at_a_time, setup, teardown),
         cmocka_unit_test_setup_teardown(foreign_files, setup, teardown),
         cmocka_unit_test_setup_teardown(memory_keeps_nothing, setup, teardown),

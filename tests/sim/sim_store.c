@@ -3,11 +3,13 @@
 #include "tests/sim/sim_store.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/hash.h"
 #include "coordinator/store/store.h"
 #include "tests/sim/sim_disk.h"
 #include "tests/sim/sim_event.h"
@@ -48,7 +50,7 @@ struct counter {
 struct coordinator_store {
     struct common_loop *loop;
     struct disk *disk; // NULL once stopped or crashed
-    uint64_t term;
+    uint64_t term, life;
     struct counter counters[COORDINATOR_COUNTERS];
     struct queue waiting, writing, durable; // durable: to be answered
     struct sim_event write;                 // the disk's
@@ -295,16 +297,23 @@ static void reserved(void *arg, enum common_code code, const char *text)
 bool coordinator_store_next(struct coordinator_store *store, enum coordinator_counter which, uint64_t *out)
 {
     struct counter *counter = &store->counters[which];
-    if (counter->end - counter->next < COUNTER_BLOCK / 2 && counter->reserved == counter->end) {
-        counter->reserved = counter->end + COUNTER_BLOCK;
+    if (counter->next + COUNTER_BLOCK / 2 > counter->end && counter->reserved == counter->end) {
+        counter->reserved = (counter->next > counter->end ? counter->next : counter->end) + COUNTER_BLOCK;
         struct coordinator_batch *batch = coordinator_batch_new();
         add(batch, SIM_OP_META, counter->key, counter->reserved, 0, 0, 0);
         coordinator_store_submit(store, batch, reserved, counter);
     }
-    if (counter->next == counter->end)
+    if (counter->next >= counter->end)
         return false;
     *out = counter->next++;
     return true;
+}
+
+void coordinator_store_skip(struct coordinator_store *store, enum coordinator_counter which, uint64_t used)
+{
+    struct counter *counter = &store->counters[which];
+    if (used >= counter->next && used < UINT64_MAX - 2 * COUNTER_BLOCK)
+        counter->next = used + 1;
 }
 
 // ---- life -----------------------------------------------------------------------------------------------
@@ -314,6 +323,24 @@ static void put_meta(struct disk *disk, const char *key, uint64_t value)
     struct sim_op op = {.kind = SIM_OP_META, .a = value};
     snprintf(op.name, sizeof op.name, "%s", key);
     sim_tables_apply(&disk->tables, &op);
+}
+
+static uint64_t life_at(const struct coordinator_store *store, uint64_t nth) // 0: not so many
+{
+    char key[32];
+    snprintf(key, sizeof key, "life.%" PRIu64, nth);
+    return sim_tables_meta(&store->disk->tables, key, 0);
+}
+
+// Not from chance: the same seed has the same lives.
+static void add_life(struct coordinator_store *store, uint64_t now)
+{
+    char key[32];
+    uint64_t nth = sim_tables_meta(&store->disk->tables, "lives", 0) + 1;
+    snprintf(key, sizeof key, "life.%" PRIu64, nth);
+    store->life = common_mix64(now + store->term) | 1;
+    put_meta(store->disk, "lives", nth);
+    put_meta(store->disk, key, store->life);
 }
 
 static void start_life(struct coordinator_store *store)
@@ -329,9 +356,12 @@ static void start_life(struct coordinator_store *store)
         uint64_t first = i == COORDINATOR_COUNTER_CHUNK ? now : now / COMMON_NS_PER_S & 0x7fffffff;
         counter->key = keys[i];
         counter->next = sim_tables_meta(&disk->tables, keys[i], first);
+        if (i == COORDINATOR_COUNTER_CHUNK && counter->next < first)
+            counter->next = first;
         counter->end = counter->reserved = counter->next + COUNTER_BLOCK;
         put_meta(disk, keys[i], counter->end);
     }
+    add_life(store, now);
 }
 
 enum common_code coordinator_store_open(const char *path, bool sync_full, struct common_loop *loop,
@@ -413,6 +443,24 @@ void coordinator_store_free(struct coordinator_store *store)
 uint64_t coordinator_store_term(const struct coordinator_store *store)
 {
     return store->term;
+}
+
+uint64_t coordinator_store_life(const struct coordinator_store *store)
+{
+    return store->life;
+}
+
+uint64_t coordinator_store_id(const struct coordinator_store *store)
+{
+    return life_at(store, 1);
+}
+
+bool coordinator_store_knows_life(const struct coordinator_store *store, uint64_t life)
+{
+    for (uint64_t nth = 1; store->disk && life_at(store, nth); nth++)
+        if (life_at(store, nth) == life)
+            return true;
+    return false;
 }
 
 // ---- for tests ------------------------------------------------------------------------------------------

@@ -481,10 +481,67 @@ static void a_higher_term_is_kept(void **state)
     cluster_stop(&s.c);
 }
 
+// What another life of a coordinator's store laid out is in quarantine: neither altered nor dropped, unless the
+// store says that it knows it.
+static void another_life(void **state)
+{
+    (void)state;
+    struct setup s;
+    begin(&s); // laid out by life 0
+    Banyan__Pb__LayoutSetRequest layout = BANYAN__PB__LAYOUT_SET_REQUEST__INIT;
+    layout.term = TERM;
+    layout.session = SESSION;
+    layout.incarnation = INCARNATION;
+    layout.epoch = EPOCH;
+    layout.life = 8;
+    expect(&s, BANYAN__PB__METHOD__METHOD_LAYOUT_SET, &layout.base, COMMON_FAILED_PRECONDITION, "");
+    layout.replace = true; // all its chunks would go
+    expect(&s, BANYAN__PB__METHOD__METHOD_LAYOUT_SET, &layout.base, COMMON_FAILED_PRECONDITION, "");
+    Banyan__Pb__SessionDropRequest drop = BANYAN__PB__SESSION_DROP_REQUEST__INIT;
+    drop.term = TERM;
+    drop.session = SESSION;
+    drop.life = 8;
+    expect(&s, BANYAN__PB__METHOD__METHOD_SESSION_DROP, &drop.base, COMMON_OK, "");
+    layout.replace = false;
+    layout.claim = true; // from here on it is life 8's
+    assert_int_equal(cluster_call(&s.c, s.c.edges[0], BANYAN__PB__METHOD__METHOD_LAYOUT_SET, &layout.base,
+                                  NULL, 0, NULL),
+                     COMMON_OK);
+    drop.life = 0; // it is not life 0's any more
+    assert_int_equal(cluster_call(&s.c, s.c.edges[0], BANYAN__PB__METHOD__METHOD_SESSION_DROP, &drop.base,
+                                  NULL, 0, NULL),
+                     COMMON_OK);
+    struct answer answer;
+    Banyan__Pb__InventoryRequest ask = BANYAN__PB__INVENTORY_REQUEST__INIT;
+    ask.term = TERM;
+    ask.life = 9;
+    for (int held = 2; held > 0; held--) {
+        assert_int_equal(cluster_call(&s.c, s.c.edges[0], BANYAN__PB__METHOD__METHOD_INVENTORY, &ask.base,
+                                      NULL, 0, &answer),
+                         COMMON_OK);
+        const Banyan__Pb__InventoryReply *reply = (const Banyan__Pb__InventoryReply *)answer.body;
+        assert_int_equal(reply->n_sessions, held);
+        for (int i = 0; i < held; i++) {
+            const Banyan__Pb__InventorySession *session = reply->sessions[i];
+            assert_int_equal(session->life, session->session == SESSION ? 8 : 0);
+            assert_int_equal(session->bytes > 0, session->session == SESSION);
+        }
+        answer_free(&answer);
+        drop.life = 9;
+        drop.claim = true; // the store knows that it was deleted, or an operator does
+        assert_int_equal(cluster_call(&s.c, s.c.edges[0], BANYAN__PB__METHOD__METHOD_SESSION_DROP, &drop.base,
+                                      NULL, 0, NULL),
+                         COMMON_OK);
+    }
+    free(s.before);
+    cluster_stop(&s.c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         named_cases_test(bad_layouts),
+        cmocka_unit_test(another_life),
         named_cases_test(bad_rows),
         cmocka_unit_test(bad_copies_and_a_good_one),
         named_cases_test(bad_plans),
