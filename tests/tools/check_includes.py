@@ -13,15 +13,24 @@ import re
 import subprocess
 import sys
 
-# Folder -> what it may include beside itself and the system: folders, or single files.
+# What all rooms of the coordinator may include.
+CORE = {"common", "proto", "reduce/plan.h", "coordinator/core.h", "coordinator/turn.h"}
+
+# Folder -> what it may include beside itself and the system: folders, or single files. A folder within a folder that
+# stands here has rules of its own.
 ALLOWED = {
     "common": set(),
     "proto": {"common"},
     "kernels": {"common"},
     "reduce": {"common", "proto", "kernels/partial.h"},
-    "reduce/nccl": {"common", "proto", "kernels/partial.h", "kernels/device.h", "kernels/scalar.h", "kernels/cuda/args.h",
-                    "kernels/cuda/lane.cuh"},
+    "reduce/nccl": {"common", "proto", "reduce", "kernels/partial.h", "kernels/device.h", "kernels/scalar.h",
+                    "kernels/cuda/args.h", "kernels/cuda/lane.cuh"},
     "coordinator": {"common", "proto", "reduce/plan.h"},
+    # The coordinator's rooms: steps -> sessions -> cluster -> store, never back (coordinator/core.h).
+    "coordinator/store": {"common"},
+    "coordinator/cluster": CORE | {"coordinator/store"},
+    "coordinator/sessions": CORE | {"coordinator/store", "coordinator/cluster"},
+    "coordinator/steps": CORE | {"coordinator/store", "coordinator/cluster", "coordinator/sessions"},
     "worker": {"common", "proto", "kernels", "reduce"},
     "client": {"common", "proto"},
 }
@@ -67,13 +76,14 @@ def check_include(root, name, quote, target):
         return f'"{target}": includes are "folder/file.h" from the root'
     if not target.endswith(".pb-c.h") and not os.path.isfile(os.path.join(root, target)):
         return f'"{target}" does not exist'
-    if folder in ANYTHING or folder == first and folder in ALLOWED:
+    if folder in ANYTHING:
         return None
     within = "/".join(name.split("/")[:2])  # a folder of its own rules
     folder = within if within in ALLOWED else folder
     if folder not in ALLOWED:
         return f'"{target}": {folder} is no folder of the include table'
-    if first in ALLOWED[folder] or target in ALLOWED[folder]:
+    holders = {"/".join(target.split("/")[:n]) for n in range(1, target.count("/") + 2)}
+    if folder in holders or holders & ALLOWED[folder]:
         return None
     return f'"{target}": {folder} may include only {", ".join(sorted(ALLOWED[folder])) or "system headers"}'
 
