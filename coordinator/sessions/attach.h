@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attach: tickets for a range, and the commit of what clients have put, in two phases.
 //
-//   AttachCommit:  RowsPrepare to all holders ──▶ all present, hashes agree? ──▶ store: durable ──▶
-//   RowsCommit ──▶ answered
-//                         (rows are frozen)               └──no──▶ RowsAbort ──▶ FAILED_PRECONDITION: HOLE or
-//                         HASH_MISMATCH
+//   AttachCommit
+//     RowsPrepare to all holders: the rows are frozen
+//          │
+//          ▼
+//     all present, hashes agree? ──yes──▶ store: durable ──▶ RowsCommit to all ──▶ answered
+//          │
+//          └──no──▶ RowsAbort to all ──▶ FAILED_PRECONDITION: HOLE or HASH_MISMATCH
 //
 // Commits of one session and layer may overlap and run side by side. Each has a number of its own (commits.h),
 // and what it freezes at a worker is its own: rows that several have frozen thaw when the last of them lets go.
@@ -28,6 +31,7 @@
 
 #define COORDINATOR_ATTACH_CHUNKS 1024 // of one open or commit
 
+// Handlers (proto_method.handle); arg: the room of sessions.
 void coordinator_handle_attach_open(void *arg, struct proto_request *request);
 void coordinator_handle_attach_commit(void *arg, struct proto_request *request);
 

@@ -2,14 +2,15 @@
 // Where a session's tokens lie: its chunks in order of position, each with its holder, and what a step over
 // the first n tokens must cover. Pure: no network, no clock.
 //
-//   index      0         1         2                   4           chunks are sparse: an attach may start
-//   anywhere
+//   index      0         1         2                   4
 //          ┌─────────┬─────────┬─────────┐        ┌─────────┐
 //          │ id 17   │ id 18   │ id 21   │        │ id 30   │
 //          │ holder a│ holder b│ holder a│        │ holder b│
 //          └─────────┴─────────┴─────────┘        └─────────┘
-//   sums   0         s₀        s₀+s₁     s₀+s₁+s₂              prefix sums of coverage over the chunks from 0
-//   on without a hole
+//   sums   0         s₀        s₀+s₁     s₀+s₁+s₂
+//
+// Chunks are sparse: an attach may start anywhere. The sums are prefix sums of coverage over the chunks from 0
+// on, up to the first hole.
 #ifndef COORDINATOR_LAYOUT_H
 #define COORDINATOR_LAYOUT_H
 
@@ -18,14 +19,15 @@
 
 struct coordinator_worker;
 
+// A chunk is known when it was placed in this life of the coordinator, or when its holder has said since the
+// start which rows it has.
 struct coordinator_chunk {
     uint64_t id;
     uint32_t index; // covers positions [index × chunk_tokens, (index + 1) × chunk_tokens)
     bool ready;     // durable, and its holder has acknowledged it: steps and tickets may name it
-    bool known; // its committed rows are known in this life: placed in it, or its holder has reported since
-                // the start
-    bool lost;  // its holder came back without it
-    uint32_t stamp;                    // last inventory of its holder that named it
+    bool known;     // its committed rows are known in this life (see below)
+    bool lost;      // its holder came back without it
+    uint32_t stamp; // the last visit of its holder whose inventory named it
     struct coordinator_worker *holder; // not owned
 };
 

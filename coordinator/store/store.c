@@ -36,6 +36,9 @@ struct coordinator_store {
     uint64_t *lives; // [n_lives] so far, the last one is this one
     size_t n_lives;
     struct counter counters[COORDINATOR_COUNTERS];
+    // What this turn of the loop has submitted goes over to the thread at its end, in one piece: one transaction.
+    struct coordinator_batch *submitted, **submitted_tail;
+    struct common_deferred *hand_over;
     pthread_t thread;
     bool started;
     // Shared, under the lock. A queue of batches, bounded by the operations that wait for them.
@@ -248,6 +251,20 @@ static void *store_thread(void *arg)
     return NULL;
 }
 
+static void hand_over(void *arg)
+{
+    struct coordinator_store *store = arg;
+    if (!store->submitted)
+        return;
+    pthread_mutex_lock(&store->lock);
+    *store->tail = store->submitted;
+    store->tail = store->submitted_tail;
+    pthread_cond_signal(&store->wake);
+    pthread_mutex_unlock(&store->lock);
+    store->submitted = NULL;
+    store->submitted_tail = &store->submitted;
+}
+
 void coordinator_store_submit(struct coordinator_store *store, struct coordinator_batch *batch,
                               coordinator_store_fn done, void *arg)
 {
@@ -258,11 +275,9 @@ void coordinator_store_submit(struct coordinator_store *store, struct coordinato
         common_loop_post(store->loop, deliver, batch);
         return;
     }
-    pthread_mutex_lock(&store->lock);
-    *store->tail = batch;
-    store->tail = &batch->next;
-    pthread_cond_signal(&store->wake);
-    pthread_mutex_unlock(&store->lock);
+    *store->submitted_tail = batch;
+    store->submitted_tail = &batch->next;
+    common_deferred_mark(store->hand_over);
 }
 
 // ---- counters -----------------------------------------------------------------------------------
@@ -362,6 +377,7 @@ enum common_code coordinator_store_open(const char *path, bool sync_full, struct
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory");
     store->loop = loop;
     store->tail = &store->head;
+    store->submitted_tail = &store->submitted;
     pthread_mutex_init(&store->lock, NULL);
     pthread_cond_init(&store->wake, NULL);
     enum common_code code = coordinator_sql_open(&store->sql, path, sync_full, err);
@@ -369,6 +385,8 @@ enum common_code coordinator_store_open(const char *path, bool sync_full, struct
         code = coordinator_sql_read(&store->sql, reader, err);
     if (code == COMMON_OK)
         code = start_life(store, err);
+    if (code == COMMON_OK && common_deferred_new(loop, hand_over, store, &store->hand_over) != COMMON_OK)
+        code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory");
     if (code == COMMON_OK && pthread_create(&store->thread, NULL, store_thread, store) != 0)
         code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "cannot start the store's thread");
     if (code != COMMON_OK) {
@@ -384,6 +402,7 @@ void coordinator_store_stop(struct coordinator_store *store)
 {
     if (!store || !store->started)
         return;
+    hand_over(store);
     pthread_mutex_lock(&store->lock);
     store->closing = true;
     pthread_cond_signal(&store->wake);
@@ -401,6 +420,7 @@ void coordinator_store_free(struct coordinator_store *store)
     coordinator_sql_close(&store->sql);
     pthread_cond_destroy(&store->wake);
     pthread_mutex_destroy(&store->lock);
+    common_deferred_free(store->hand_over);
     free(store->lives);
     free(store);
 }

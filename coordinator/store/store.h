@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What must survive the coordinator: its term, counters, sessions with their layouts, and which rows were
 // attached. SQLite in its own thread; the loop thread submits batches (each one atomic) and is called back
-// when they are durable. Batches that wait are committed together. Rows that were appended by steps are not
+// when they are durable. What one turn of the loop submits, and what has come while the disk was busy, is
+// committed together. Rows that were appended by steps are not
 // here: after a restart their holders say what they have.
 //
 // Everything here is for the loop thread.
