@@ -214,8 +214,8 @@ typedef struct banyan_mass_worker {
 
 typedef struct banyan_mass {
     // Wanted, by the caller:
-    uint32_t
-        bins; // stretches of whole chunks, at most: 1 .. 4096. As many as there are chunks: chunk by chunk
+    // Stretches of whole chunks, at most: 1 .. 4096. As many as there are chunks: chunk by chunk.
+    uint32_t bins;
     bool per_head; // of each query head; else the mean over the query heads
     // Results, set to nothing when a call begins; banyan_mass_free:
     banyan_code code;  // where the item's is OK: of the masses. o and lse are right whatever it says

@@ -115,12 +115,12 @@ struct client_call {
 };
 
 void client_call_start(struct client_call *call);
-void client_call_cancel(
-    struct client_call *call); // done runs on this stack, or soon; nothing when it is not live
-void client_calls_cancel_all(
-    struct banyan_client *client); // operations, and calls that wait to be sent again
-bool client_call_lost(
-    const struct client_call *call); // inside done: the connection failed, or nobody could be reached
+// `done` runs on this stack, or soon; nothing when the call is not live.
+void client_call_cancel(struct client_call *call);
+// Operations, and calls that wait to be sent again.
+void client_calls_cancel_all(struct banyan_client *client);
+// Inside `done`: the connection failed, or nobody could be reached.
+bool client_call_lost(const struct client_call *call);
 
 // Something longer than a call that must hear of a disconnect. cancel ends it, at once or with the calls that
 // it cancels.
@@ -176,8 +176,8 @@ void client_release(struct banyan_client *client);
 // ---- queue (any thread) -------------------------------------------------------------------------
 
 banyan_code client_queue_new(struct client_queue **out);
-void client_queue_free(
-    struct client_queue *queue); // completions that nobody fetched are dropped; NULL is allowed
+// Completions that nobody fetched are dropped; NULL is allowed.
+void client_queue_free(struct client_queue *queue);
 
 // ---- attach -------------------------------------------------------------------------------------
 

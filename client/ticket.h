@@ -17,9 +17,9 @@ struct client_ticket {
     bool cached;
     uint64_t first, count, expires_wall_ns, incarnation;
     uint32_t chunk_tokens, n_chunks, n_workers;
-    uint8_t (
-        *holders)[CLIENT_TICKET_HOLDERS + 1][2]; // [n_chunks]: number, then indices of workers, 16 bits each
-    char (*endpoints)[128];                      // [n_workers]
+    // [n_chunks]: number, then indices of workers, 16 bits each.
+    uint8_t (*holders)[CLIENT_TICKET_HOLDERS + 1][2];
+    char (*endpoints)[128]; // [n_workers]
     size_t proof_len;
     uint8_t proof[512];
 };

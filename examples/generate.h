@@ -75,8 +75,8 @@ enum common_code generate_check_run(const struct generate_record *record, const 
                                     struct common_error *err);
 
 // generate_report.c
-bool generate_color(
-    const struct generate_options *options); // standard output is a terminal and nobody said no
+// Whether standard output is a terminal and colours were not refused.
+bool generate_color(const struct generate_options *options);
 void generate_progress(const char *what, uint64_t done, uint64_t total, double seconds, bool color);
 void generate_report_print(const struct generate_stats *stats, const banyan_cluster_info *cluster);
 void generate_report_check(const struct generate_check *check);

@@ -78,8 +78,8 @@ enum common_code proto_message_open(struct proto_pool *pool, const struct proto_
 // Adds body (as `descriptor` says) and tensors.
 enum common_code proto_message_fill(struct proto_message *message,
                                     const ProtobufCMessageDescriptor *descriptor, struct common_error *err);
-size_t proto_message_bytes(
-    const struct proto_message *message); // what it keeps from others: frame and unpacked message
+// What it keeps from others: frame and unpacked message.
+size_t proto_message_bytes(const struct proto_message *message);
 void proto_message_release(struct proto_pool *pool, struct proto_message *message); // NULL is allowed
 
 #endif

@@ -28,8 +28,8 @@
 
 struct proto_nng_item {
     struct proto_nng_item *next;
-    void (*run)(
-        struct proto_nng_item *item); // on the loop; inside proto_nng_door_close for those that are left
+    // On the loop; inside proto_nng_door_close for those that are left.
+    void (*run)(struct proto_nng_item *item);
 };
 
 struct proto_nng_door {

@@ -77,8 +77,8 @@ void proto_channel_close(struct proto_channel *channel);
 bool proto_channel_connected(const struct proto_channel *channel);
 
 struct proto_reply {
-    enum common_code
-        code; // COMMON_OK or why not: the peer's status, or ours (UNAVAILABLE, DEADLINE_EXCEEDED, CANCELLED)
+    // COMMON_OK or why not: the peer's status, or ours (UNAVAILABLE, DEADLINE_EXCEEDED, CANCELLED)
+    enum common_code code;
     const char *text;                    // never NULL
     const Banyan__Pb__Status *status;    // the peer's status with details; NULL when the failure is ours
     const struct proto_message *message; // NULL when the failure is ours; lives until the callback returns
@@ -164,8 +164,8 @@ enum common_code proto_listen_allowed(const char *endpoint, bool has_token, bool
 const struct proto_message *proto_request_message(const struct proto_request *request);
 uint64_t proto_request_deadline(const struct proto_request *request); // absolute monotonic ns
 const char *proto_request_peer(const struct proto_request *request);  // for logs
-uint64_t
-proto_request_arrived(const struct proto_request *request); // monotonic ns when the message was complete
+// Monotonic ns when the message was complete.
+uint64_t proto_request_arrived(const struct proto_request *request);
 
 // Called when the caller vanished or cancelled (at most once, never after the reply; at once when that has
 // already happened). The request must still be answered.

@@ -32,8 +32,8 @@ enum common_code worker_device_open(const struct worker_device_options *options,
 void worker_device_close(struct worker_device *device); // no job is under way; NULL is allowed
 
 const struct kernels_device_info *worker_device_info(const struct worker_device *device);
-const char *
-worker_device_text(const struct worker_device *device); // "cuda:0 (NVIDIA H200)"; NULL device: "cpu"
+// "cuda:0 (NVIDIA H200)"; NULL device: "cpu".
+const char *worker_device_text(const struct worker_device *device);
 const char *worker_device_name(const struct worker_device *device); // "cuda:0"; NULL device: NULL
 // NULL, or why steps of this spec cannot be computed there.
 const char *worker_device_spec_problem(const struct worker_device *device, const struct kernels_spec *spec);

@@ -38,8 +38,8 @@ struct worker_session_chunk {
 
 struct worker_session {
     uint64_t id, incarnation, epoch;
-    uint64_t
-        life; // of the coordinator's store that laid it out last (coordinator/store.h); 0: it did not say
+    // Of the coordinator's store that laid it out last (coordinator/store.h); 0: it did not say.
+    uint64_t life;
     struct worker_spec *spec;
     uint64_t write_term, write; // of the newest append seen
     uint32_t n_chunks;

@@ -30,8 +30,8 @@ struct worker_config {                // strings are copied
     struct worker_engine *engine;     // offered beside `stream`, kept; NULL: none
     uint32_t threads;                 // of the compute team, >= 1
     const struct worker_place *place; // where they and the memory go, kept; NULL: anywhere
-    uint64_t
-        inline_madds;   // steps with fewer multiply-adds are computed on the loop thread; 0: measured default
+    // Steps with fewer multiply-adds are computed on the loop thread; 0: measured default.
+    uint64_t inline_madds;
     uint64_t bandwidth; // bytes of K and V per second to report; 0: measured now (about 0.1 s)
     // The device is lost: no step succeeds any more. To be drained, and started anew. May be NULL.
     void (*failed)(void *arg, const struct common_error *err);

@@ -25,8 +25,8 @@ struct coordinator_cluster {
     uint32_t lives;   // Registers; starts at term << 16, so that ids of an earlier life are foreign
     uint64_t changes; // rises when a worker becomes ACTIVE or ceases to be: what was derived from that is old
     struct proto_list changed; // these workers, for the phase of workers: worker.changed
-    struct proto_list
-        joining; // workers to be asked and told what they hold: worker.joining. Taken by sessions
+    // Workers to be asked and told what they hold: worker.joining. Taken by sessions.
+    struct proto_list joining;
 
     struct coordinator_plan *plans; // list
     uint32_t n_plans;

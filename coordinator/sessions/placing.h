@@ -24,8 +24,8 @@ void coordinator_place(struct coordinator_session *s, uint64_t first, uint64_t l
 // that were just committed end.
 void coordinator_place_ahead(struct coordinator_session *s, uint64_t past);
 
-void coordinator_placing_pump(
-    struct coordinator_session *s); // the session is open: the next request may start
+// The session is open: the next request may start.
+void coordinator_placing_pump(struct coordinator_session *s);
 void coordinator_placing_session_gone(struct coordinator_session *s); // all requests fail with NOT_FOUND
 
 #endif

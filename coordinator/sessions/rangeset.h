@@ -42,8 +42,8 @@ void coordinator_rangeset_clip(struct coordinator_rangeset *set,
 bool coordinator_rangeset_contains(const struct coordinator_rangeset *set, uint64_t first, uint64_t count);
 bool coordinator_rangeset_intersects(const struct coordinator_rangeset *set, uint64_t first, uint64_t count);
 
-uint64_t coordinator_rangeset_length(
-    const struct coordinator_rangeset *set); // end of the range that starts at 0; 0: there is none
+// End of the range that starts at 0; 0: there is none.
+uint64_t coordinator_rangeset_length(const struct coordinator_rangeset *set);
 uint64_t coordinator_rangeset_end(const struct coordinator_rangeset *set);   // end of the last range
 uint64_t coordinator_rangeset_count(const struct coordinator_rangeset *set); // tokens in it
 

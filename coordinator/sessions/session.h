@@ -54,15 +54,16 @@ struct coordinator_session {
     struct coordinator_exclusive *exclusive, **exclusive_tail;
     struct coordinator_door *doors, **doors_tail; // shared work that waits until the session is open
     uint32_t n_exclusive, n_doors;
-    struct coordinator_lane
-        *lane; // the room of steps makes it and takes it away; NULL: no step has waited yet
+    // The room of steps makes it and takes it away; NULL: no step has waited yet.
+    struct coordinator_lane *lane;
     struct proto_list settled, opened, gone; // in the lists of the room
 
     struct coordinator_layout layout;
     uint32_t withheld; // workers that have a newer state of it in quarantine: it is unavailable as a whole
     uint64_t counted;  // cluster.changes when `missing` was counted
-    uint32_t
-        missing; // chunks that cannot be computed: lost, or their holder is not ACTIVE; one if withheld. See has_missing
+    // Chunks that cannot be computed: lost, or their holder is not ACTIVE; one if withheld. See
+    // has_missing.
+    uint32_t missing;
     uint32_t unknown;                    // chunks whose rows are not known yet (`known` is false)
     struct coordinator_rangeset *layers; // [spec->layers] committed rows
     struct coordinator_worker **members; // [n_members]

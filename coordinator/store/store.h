@@ -48,8 +48,8 @@ enum common_code coordinator_store_open(const char *path, bool sync_full, struct
 // Finishes what was submitted (callbacks are posted to the loop) and closes the file. Submit nothing
 // afterwards. NULL is allowed.
 void coordinator_store_stop(struct coordinator_store *store);
-void coordinator_store_free(
-    struct coordinator_store *store); // once the loop has run what was posted; NULL is allowed
+// Once the loop has run what was posted; NULL is allowed.
+void coordinator_store_free(struct coordinator_store *store);
 
 uint64_t coordinator_store_term(const struct coordinator_store *store);
 

@@ -33,8 +33,8 @@ struct cuda_item {
     uint64_t units;   // offset of uint32_t [unit_count + 1]: index of each unit's first run
     uint64_t runs;    // offset of cuda_run []
     uint64_t partial; // offset in the workspace, in floats, of task 0's partial
-    uint64_t
-        out; // offset in the output, in floats, of m[rows][q_heads] | s | o as kernels/partial.h packs them
+    // Offset in the output, in floats, of m[rows][q_heads] | s | o as kernels/partial.h packs them.
+    uint64_t out;
     uint32_t rows, kv_heads, group, k_dim, v_dim;
     uint32_t unit_count, tiles, width;
     uint32_t first_task;  // of the class's tasks
