@@ -116,6 +116,7 @@ static void set_layout(const struct victim *v, uint32_t w, uint64_t epoch, uint6
     set.incarnation = v->incarnation;
     set.epoch = epoch;
     set.replace = true;
+    set.claim = true; // of the life that laid it out
     set.chunks = chunks;
     for (uint32_t i = 0; i <= v->n[w]; i++) {
         uint64_t id = i < v->n[w] ? v->chunks[w][i].id : add;
