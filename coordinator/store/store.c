@@ -15,6 +15,7 @@
 
 struct coordinator_batch {
     struct coordinator_batch *next; // in the queue
+    struct common_mail mail;        // to the loop, of the list that begins here
     struct coordinator_op *ops;
     uint32_t n, cap;
     coordinator_store_fn done;
@@ -241,7 +242,7 @@ static void *store_thread(void *arg)
         store->tail = &store->head;
         pthread_mutex_unlock(&store->lock);
         commit(&store->sql, list);
-        common_loop_post(store->loop, deliver, list);
+        common_loop_mail(store->loop, &list->mail, deliver, list);
         pthread_mutex_lock(&store->lock);
     }
     pthread_mutex_unlock(&store->lock);
@@ -255,7 +256,7 @@ void coordinator_store_submit(struct coordinator_store *store, struct coordinato
     batch->arg = arg;
     if (!store->started) { // it was stopped: what is still under way comes to nothing
         batch_fail(batch, SQLITE_ABORT, "cannot be written", "the coordinator is stopping");
-        common_loop_post(store->loop, deliver, batch);
+        common_loop_mail(store->loop, &batch->mail, deliver, batch);
         return;
     }
     pthread_mutex_lock(&store->lock);
