@@ -310,7 +310,7 @@ static uint64_t start_of(enum coordinator_counter which)
     return which == COORDINATOR_COUNTER_CHUNK ? now : now / COMMON_NS_PER_S & 0x7fffffff;
 }
 
-// The number of this life, added to the store's; 0: out of memory, or the file system.
+// The number of this life, added to the store's; 0: out of memory, no random bytes, or the file system.
 static uint64_t add_life(struct coordinator_store *store)
 {
     uint64_t life = 0;
@@ -321,7 +321,8 @@ static uint64_t add_life(struct coordinator_store *store)
         return 0;
     store->lives = more;
     while (!life)
-        common_random(&life, sizeof(life));
+        if (!common_random(&life, sizeof(life)))
+            return 0;
     store->lives[store->n_lives++] = life;
     return life;
 }
