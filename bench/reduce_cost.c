@@ -142,10 +142,9 @@ static bool round_trips(const char *listen, uint32_t heads, uint32_t dim, size_t
     struct child child = {.listen = listen};
     struct parent parent = {.left = rounds, .warm_up = WARM_UP};
     uint8_t *q = calloc(1, query_bytes);
-    common_random(child.secret.bytes, sizeof child.secret.bytes);
     common_histogram_reset(&parent.times);
-    if (!q || common_loop_new(&child.loop) || common_loop_new(&parent.loop) ||
-        common_loop_start_thread(child.loop, "child"))
+    if (!q || !common_random(child.secret.bytes, sizeof child.secret.bytes) || common_loop_new(&child.loop) ||
+        common_loop_new(&parent.loop) || common_loop_start_thread(child.loop, "child"))
         return false;
     common_loop_call(child.loop, child_listen, &child);
     parent.item = (struct proto_step_item){

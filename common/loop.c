@@ -172,13 +172,8 @@ void common_loop_stop(struct common_loop *loop)
 
 void common_loop_mail(struct common_loop *loop, struct common_mail *mail, common_loop_fn fn, void *arg)
 {
-    *mail = (struct common_mail){.fn = fn, .arg = arg};
-    common_loop_push(loop, mail);
-}
-
-void common_loop_push(struct common_loop *loop, struct common_mail *mail)
-{
     struct common_mail *newest = atomic_load_explicit(&loop->mailbox, memory_order_relaxed);
+    *mail = (struct common_mail){.fn = fn, .arg = arg};
     do
         mail->next = newest;
     while (!atomic_compare_exchange_weak_explicit(&loop->mailbox, &newest, mail, memory_order_release,
@@ -235,11 +230,6 @@ void common_loop_free(struct common_loop *loop)
     if (!loop)
         return;
     assert(!loop->has_thread && atomic_load(&loop->owner) == NULL);
-    for (struct common_mail *mail = take_all(loop), *next; mail; mail = next) {
-        next = mail->next;
-        if (mail->is_post)
-            free(mail);
-    }
     common_timers_fini(&loop->timers);
     event_free(loop->wake_event);
     event_base_free(loop->base);

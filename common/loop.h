@@ -38,16 +38,11 @@ struct common_mail {
     struct common_mail *next;
     common_loop_fn fn;
     void *arg;
-    bool is_post; // made by common_loop_post: common_loop_free frees it
 };
 
 // Any thread, never blocks, never fails. Functions run on the loop thread in the order posted by each thread.
 // A mail that is in use must not be posted again: so what is posted is bounded by what there is.
 void common_loop_mail(struct common_loop *loop, struct common_mail *mail, common_loop_fn fn, void *arg);
-
-// The same with a mail that it allocates; out of memory ends the process: for daemons alone.
-void common_loop_post(struct common_loop *loop, common_loop_fn fn, void *arg);
-void common_loop_push(struct common_loop *loop, struct common_mail *mail); // of a mail that is filled in
 
 // Runs fn on the loop thread and waits for its end; from the loop thread itself, and while nobody runs the
 // loop, calls it directly. The caller sees to it that the loop is not stopped meanwhile.
@@ -56,8 +51,8 @@ void common_loop_call(struct common_loop *loop, common_loop_fn fn, void *arg);
 // Whether the calling thread owns the loop. True for any thread while nobody runs it.
 bool common_loop_is_owner(const struct common_loop *loop);
 
-// Frees the loop. It must not be running. What was posted after stop and has not run is dropped. NULL is
-// allowed.
+// Frees the loop. It must not be running. What was posted after stop and has not run is dropped, and its mail,
+// which may be gone by now, is not touched. NULL is allowed.
 void common_loop_free(struct common_loop *loop);
 
 // One-shot or periodic timer; all calls on the loop thread, free before the loop is freed. A timer is never

@@ -33,13 +33,14 @@ enum common_code common_token_load(const char *path, char out[COMMON_TOKEN_MAX +
 // HMAC-SHA256 over the concatenation of parts. Each part is preceded by its length (8 bytes little endian),
 // so that ("ab","c") and ("a","bc") differ. False: no memory; `out` must not be used.
 struct common_slice;
-bool common_mac(const struct common_secret *secret, const struct common_slice *parts, size_t n_parts,
-                uint8_t out[COMMON_MAC_BYTES]);
+__attribute__((warn_unused_result)) bool common_mac(const struct common_secret *secret,
+                                                    const struct common_slice *parts, size_t n_parts,
+                                                    uint8_t out[COMMON_MAC_BYTES]);
 
 bool common_bytes_equal(const void *a, const void *b, size_t len); // constant time
 
 // Random bytes from the kernel, which needs no memory for them. False on a system that gives none (a sandbox
 // that forbids getrandom): `out` must not be used.
-bool common_random(void *out, size_t len);
+__attribute__((warn_unused_result)) bool common_random(void *out, size_t len);
 
 #endif

@@ -19,7 +19,8 @@ struct worker_device {
     struct common_loop *loop;
     void (*on_lost)(void *arg, const struct common_error *err);
     void *on_lost_arg;
-    bool told; // that it is lost
+    bool told;                    // that it is lost
+    struct common_mail told_mail; // once
     struct common_error why;
     struct worker_device_job *waiting, **tail; // for others to end
 };
@@ -200,7 +201,7 @@ static void see(struct worker_device *device, enum common_code code, const struc
     device->told = true;
     device->why = *err;
     if (device->loop)
-        common_loop_post(device->loop, tell, device);
+        common_loop_mail(device->loop, &device->told_mail, tell, device);
 }
 
 void worker_device_attach(struct worker_device *device, struct common_loop *loop,
@@ -229,7 +230,7 @@ static void end(struct worker_device_job *job, enum common_code code, const stru
     job->code = code;
     if (err)
         job->err = *err;
-    common_loop_post(job->device->loop, report, job);
+    common_loop_mail(job->device->loop, &job->mail, report, job);
 }
 
 static void module_done(void *arg, enum common_code code,

@@ -58,6 +58,7 @@ struct worker_device_job { // owned by the submitter, untouched until done has r
     // the device's own
     struct worker_device *device;
     struct worker_device_job *next;
+    struct common_mail mail; // its end
     bool waiting;
     enum common_code code;
     struct common_error err;

@@ -55,7 +55,8 @@ struct worker_mass {
     uint32_t n_parts;
     struct worker_job job;
     struct worker_device_job device_job;
-    float *out; // [rows][q_heads][n_bins]
+    struct common_mail mail; // to itself, in MASS_NEXT
+    float *out;              // [rows][q_heads][n_bins]
     uint64_t out_bytes, batch_bytes;
 };
 
@@ -281,7 +282,7 @@ static void compute(struct worker_mass *m)
     for (uint32_t i = 0; i < tasks; i++)
         worker_compute_run(m->compute, i, worker->scratch);
     batch_done(m);
-    common_loop_post(worker->loop, proceed, m); // steps that wait go first
+    common_loop_mail(worker->loop, &m->mail, proceed, m); // steps that wait go first
 }
 
 static void proceed(void *arg)

@@ -228,7 +228,10 @@ enum common_code worker_membership_new(struct common_loop *loop,
                             options->engine ? options->engine : "stream"};
     m->options = *options;
     m->pause_ns = PAUSE_FIRST_NS;
-    common_random(&m->instance, sizeof m->instance);
+    if (!common_random(&m->instance, sizeof m->instance)) {
+        code = common_error_set(err, COMMON_UNAVAILABLE, "the system gives no random bytes for an instance");
+        goto fail;
+    }
     m->instance |= 1; // never 0
     for (int i = 0; i < 7; i++)
         if (!(m->strings[i] = strdup(given[i]))) {

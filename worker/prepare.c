@@ -17,8 +17,9 @@ struct prepare { // one call
     struct worker_hash **hashes; // [reply.n_chunks], NULL where rows are missing
     uint64_t bytes;              // to hash
     struct worker_job job;
-    uint32_t next;      // on a device: the chunk that is hashed next
-    atomic_bool failed; // a hash could not be had
+    uint32_t next;           // on a device: the chunk that is hashed next
+    struct common_mail mail; // likewise, for the turn that hashes it
+    atomic_bool failed;      // a hash could not be had
 };
 
 // The ranges of a chunk's rows that are here. At most `budget` of them: what is left out counts as missing.
@@ -112,7 +113,7 @@ static void hash_next(void *arg)
     struct prepare *p = arg;
     if (p->next < p->reply.n_chunks && !atomic_load(&p->failed)) {
         hash_task(p, p->next++, NULL);
-        common_loop_post(p->worker->loop, hash_next, p);
+        common_loop_mail(p->worker->loop, &p->mail, hash_next, p);
         return;
     }
     answer_later(p, true);

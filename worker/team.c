@@ -49,7 +49,7 @@ static void finish(struct worker_team *team, struct worker_job *job, uint32_t n)
         return;
     unlist(team, job);
     if (job->done)
-        common_loop_post(team->loop, report, job);
+        common_loop_mail(team->loop, &job->mail, report, job);
     else
         pthread_cond_broadcast(&team->idle);
 }

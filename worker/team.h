@@ -22,6 +22,7 @@ struct worker_job {         // owned by the submitter, untouched until done has 
     void *arg;
     // the team's own
     struct worker_job *next;
+    struct common_mail mail;  // its end
     _Atomic uint64_t claimed; // beyond `tasks`, too
     uint32_t finished;
     bool listed, stopped;

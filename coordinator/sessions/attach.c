@@ -88,6 +88,10 @@ static void answer_open(struct opening *o, struct coordinator_session *s)
     }
     m.ticket.data = room->ticket;
     m.ticket.len = proto_ticket_make(&sessions->core->secret, &ticket, room->ticket);
+    if (m.ticket.len == 0) {
+        proto_request_fail(o->request, COMMON_RESOURCE_EXHAUSTED, "out of memory for a ticket", NULL, 0);
+        goto free_room;
+    }
     m.expires_wall_ns = ticket.expires_wall_ns;
     m.n_chunks = n;
     m.chunks = room->chunk_pointers;
@@ -96,6 +100,7 @@ static void answer_open(struct opening *o, struct coordinator_session *s)
     s->last_used_ns = common_clock_ns();
     s->ticket_until_ns = s->last_used_ns + sessions->core->options.ticket_ns;
     proto_request_reply(o->request, &m.base, NULL, 0, NULL, NULL);
+free_room:
     free(room);
 }
 

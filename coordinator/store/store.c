@@ -15,6 +15,7 @@
 
 struct coordinator_batch {
     struct coordinator_batch *next; // in the queue
+    struct common_mail mail;        // to the loop, of the list that begins here
     struct coordinator_op *ops;
     uint32_t n, cap;
     coordinator_store_fn done;
@@ -244,7 +245,7 @@ static void *store_thread(void *arg)
         store->tail = &store->head;
         pthread_mutex_unlock(&store->lock);
         commit(&store->sql, list);
-        common_loop_post(store->loop, deliver, list);
+        common_loop_mail(store->loop, &list->mail, deliver, list);
         pthread_mutex_lock(&store->lock);
     }
     pthread_mutex_unlock(&store->lock);
@@ -272,7 +273,7 @@ void coordinator_store_submit(struct coordinator_store *store, struct coordinato
     batch->arg = arg;
     if (!store->started) { // it was stopped: what is still under way comes to nothing
         batch_fail(batch, SQLITE_ABORT, "cannot be written", "the coordinator is stopping");
-        common_loop_post(store->loop, deliver, batch);
+        common_loop_mail(store->loop, &batch->mail, deliver, batch);
         return;
     }
     *store->submitted_tail = batch;
@@ -324,7 +325,7 @@ static uint64_t start_of(enum coordinator_counter which)
     return which == COORDINATOR_COUNTER_CHUNK ? now : now / COMMON_NS_PER_S & 0x7fffffff;
 }
 
-// The number of this life, added to the store's; 0: out of memory, or the file system.
+// The number of this life, added to the store's; 0: out of memory, no random bytes, or the file system.
 static uint64_t add_life(struct coordinator_store *store)
 {
     uint64_t life = 0;
@@ -335,7 +336,8 @@ static uint64_t add_life(struct coordinator_store *store)
         return 0;
     store->lives = more;
     while (!life)
-        common_random(&life, sizeof(life));
+        if (!common_random(&life, sizeof(life)))
+            return 0;
     store->lives[store->n_lives++] = life;
     return life;
 }

@@ -83,11 +83,14 @@ static enum common_code meet(const char *worker, struct mpi_launch *out, struct 
         free(cards);
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a group");
     }
-    common_random(id, sizeof id); // rank 0's counts
+    if (!common_random(id, sizeof id)) // rank 0's counts
+        memset(id, 0, sizeof id);      // and if it has none, all ranks see that
     code = MPI_Bcast(id, sizeof id, MPI_BYTE, 0, out->comm);
     if (code == MPI_SUCCESS)
         code = MPI_Allgather(&own, sizeof own, MPI_BYTE, cards, sizeof own, MPI_BYTE, out->comm);
     enum common_code result = code == MPI_SUCCESS ? COMMON_OK : mpi_failed(code, "MPI_Allgather", err);
+    if (result == COMMON_OK && id[0] == 0 && id[1] == 0)
+        result = common_error_set(err, COMMON_UNAVAILABLE, "rank 0's system gives no random bytes for an id");
     snprintf(out->id, sizeof out->id, "%016llx%016llx", (unsigned long long)id[0], (unsigned long long)id[1]);
     for (int i = 0; i < out->size && result == COMMON_OK; i++) {
         memcpy(out->names[i], cards[i].name, sizeof out->names[i]);

@@ -65,22 +65,27 @@ static void work_over(void *arg) // on the loop
 static void tell_change(void *arg) // on the loop
 {
     struct nccl_comm *comm = arg;
+    pthread_mutex_lock(&comm->lock);
+    comm->telling = false; // a change from here on is told anew
+    pthread_mutex_unlock(&comm->lock);
     if (!comm->released && comm->options.changed)
         comm->options.changed(comm->options.arg);
     unref(comm);
 }
 
-// Under lock: nothing is posted once it is released.
-static void post(struct nccl_comm *comm, common_loop_fn fn, void *arg)
+// Under lock. The communicator lives until fn has run.
+static void mail_to_loop(struct nccl_comm *comm, struct common_mail *mail, common_loop_fn fn, void *arg)
 {
     __atomic_add_fetch(&comm->refs, 1, __ATOMIC_RELAXED);
-    common_loop_post(comm->options.loop, fn, arg);
+    common_loop_mail(comm->options.loop, mail, fn, arg);
 }
 
 void nccl_comm_tell(struct nccl_comm *comm)
 {
-    if (!comm->released)
-        post(comm, tell_change, comm);
+    if (comm->released || comm->telling) // nothing is posted once it is released
+        return;
+    comm->telling = true;
+    mail_to_loop(comm, &comm->change, tell_change, comm);
 }
 
 void nccl_comm_hand_back(struct nccl_comm *comm, struct nccl_work *work)
@@ -89,7 +94,7 @@ void nccl_comm_hand_back(struct nccl_comm *comm, struct nccl_work *work)
     if (comm->released && comm->holders == 0)
         nccl_work_free(work); // whoever gave it is gone, and perhaps the loop
     else
-        post(comm, work_over, work);
+        mail_to_loop(comm, &work->mail, work_over, work);
 }
 
 static void fail_work(struct nccl_comm *comm, struct nccl_work *work)

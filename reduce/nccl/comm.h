@@ -55,6 +55,7 @@ struct nccl_work {
     struct common_blob *out;
     // the communicator's own
     struct nccl_work *next;
+    struct common_mail mail; // back to the loop
     struct nccl_comm *comm;
     struct nccl_lane *lane;
     struct kernels_device_sink sink;

@@ -27,6 +27,8 @@ struct nccl_comm {
     bool condemned; // for `why`
     bool go, was_ready;
     uint64_t completed;
+    bool telling; // `change` is in use
+    struct common_mail change;
     // the thread's
     atomic_bool stop;
     struct nccl_room room;

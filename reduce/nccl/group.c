@@ -205,7 +205,10 @@ static void lead(struct nccl_group *group)
     if ((group->comm && !broken) || now < group->again_ns || nccl_engine_lost(&err))
         return;
     while (generation == 0)
-        common_random(&generation, sizeof generation);
+        if (!common_random(&generation, sizeof generation)) {
+            form_later(group);
+            return;
+        }
     form(group, generation, NULL);
     if (!group->comm)
         form_later(group); // there are too many

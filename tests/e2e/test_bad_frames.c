@@ -556,7 +556,7 @@ static void tickets(void **state)
     struct common_secret secret, other;
     assert_int_equal(common_secret_load(harness_cluster_secret_file(witness_cluster), &secret, NULL),
                      COMMON_OK);
-    common_random(&other, sizeof(other));
+    assert_true(common_random(&other, sizeof(other)));
     banyan_session *mine;
     OK(banyan_session_create(witness_client, &witness_spec, NULL, &mine, ERR));
     OK(banyan_attach(mine, 0, 0, 32, context_k(&witness_context, 0, 0), context_v(&witness_context, 0, 0),

@@ -28,6 +28,8 @@ struct rank {
     struct reduce_group *group;
     struct ranks_counts counts;
     uint64_t last_step;
+    bool is_vanishing; // `vanish_mail` was posted, once
+    struct common_mail vanish_mail;
 };
 
 struct ranks {
@@ -45,6 +47,7 @@ struct ranks_call {
     struct served *served; // on the root's loop; NULL when it has ended
     pthread_mutex_t lock;
     pthread_cond_t ended;
+    struct common_mail mail; // to the root, its beginning
     bool is_over;
     struct reduce_outcome outcome;
 };
@@ -192,7 +195,10 @@ static void handle_step(void *arg, struct proto_request *request)
         return;
     }
     if (served->script.vanish == rank->self) {
-        common_loop_post(rank->loop, vanish, rank); // not on the stack of its own link
+        if (!rank->is_vanishing)
+            common_loop_mail(rank->loop, &rank->vanish_mail, vanish,
+                             rank); // not on the stack of its own link
+        rank->is_vanishing = true;
         served->script.hang = rank->self;
     }
     serve(served);
@@ -233,7 +239,7 @@ static struct ranks_call *call_new(struct ranks *ranks, const struct proto_step 
 struct ranks_call *ranks_begin(struct ranks *ranks, const struct proto_step *step)
 {
     struct ranks_call *call = call_new(ranks, step);
-    common_loop_post(ranks->ranks[0].loop, begin_on_root, call);
+    common_loop_mail(ranks->ranks[0].loop, &call->mail, begin_on_root, call);
     return call;
 }
 

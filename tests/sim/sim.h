@@ -5,7 +5,7 @@
 // common/clock.h; proto's transports, the coordinator's store and the worker's team are replaced, too (sim_net.h,
 // sim_store.h, sim_worker.h). A loop stands for a process. Nothing runs by itself: the functions below run what is due, on the caller's stack.
 //
-//   common_loop_post ───┐
+//   common_loop_mail ───┐
 //   timers ─────────────┤      at_ns, then the order of arming
 //   deferred ───────────┼──▶ one queue ──sim_step──▶ fn(arg), with the clock at at_ns
 //   links, disks, teams ┘

@@ -12,11 +12,10 @@
 
 #define WALL_NS (UINT64_C(1700000000) * COMMON_NS_PER_S)
 
-struct sim_mail { // a post
+struct sim_mail { // a mail's place in the queue; what it runs lies in the mail itself, as with the real loop
     struct sim_event event;
     struct sim_mail *next, *prev;
-    common_loop_fn fn;
-    void *arg;
+    struct common_mail *mail;
     struct common_loop *loop;
 };
 
@@ -64,7 +63,8 @@ void common_loop_stop(struct common_loop *loop)
 
 static void run_mail(void *arg)
 {
-    struct sim_mail mail = *(struct sim_mail *)arg, *own = arg;
+    struct sim_mail *own = arg;
+    struct common_mail mail = *own->mail;
     *(own->prev ? &own->prev->next : &own->loop->mail) = own->next;
     if (own->next)
         own->next->prev = own->prev;
@@ -74,21 +74,18 @@ static void run_mail(void *arg)
 
 void common_loop_mail(struct common_loop *loop, struct common_mail *mail, common_loop_fn fn, void *arg)
 {
-    (void)mail; // the real loop needs its memory
-    common_loop_post(loop, fn, arg);
-}
-
-void common_loop_post(struct common_loop *loop, common_loop_fn fn, void *arg)
-{
-    struct sim_mail *mail = malloc(sizeof *mail);
-    if (!mail)
+    for (const struct sim_mail *other = loop->mail; other; other = other->next)
+        assert(other->mail != mail); // it is in use
+    struct sim_mail *own = malloc(sizeof *own);
+    if (!own)
         abort();
-    *mail = (struct sim_mail){.next = loop->mail, .fn = fn, .arg = arg, .loop = loop};
-    if (mail->next)
-        mail->next->prev = mail;
-    loop->mail = mail;
-    sim_event_init(&mail->event, SIM_POST, loop, loop, run_mail, mail);
-    sim_event_arm(&mail->event, sim_clock());
+    *mail = (struct common_mail){.fn = fn, .arg = arg};
+    *own = (struct sim_mail){.next = loop->mail, .mail = mail, .loop = loop};
+    if (own->next)
+        own->next->prev = own;
+    loop->mail = own;
+    sim_event_init(&own->event, SIM_POST, loop, loop, run_mail, own);
+    sim_event_arm(&own->event, sim_clock());
 }
 
 void common_loop_call(struct common_loop *loop, common_loop_fn fn, void *arg)

@@ -53,6 +53,8 @@ struct coordinator_store {
     uint64_t term, life;
     struct counter counters[COORDINATOR_COUNTERS];
     struct queue waiting, writing, durable; // durable: to be answered
+    struct common_mail mail;                // for `answer`
+    bool answering;                         // it is in use
     struct sim_event write;                 // the disk's
     bool anonymous;
 };
@@ -210,11 +212,12 @@ static void queue_move(struct queue *from, struct queue *to)
         queue_push(to, batch);
 }
 
-// The loop, for each post as many as there are: a post finds nothing when an earlier one has answered it all.
+// On the loop: all that there are.
 static void answer(void *arg)
 {
     struct coordinator_store *store = arg;
     struct queue now = {0};
+    store->answering = false;
     queue_move(&store->durable, &now);
     for (struct coordinator_batch *batch; (batch = queue_pop(&now));) {
         const char *text = batch->code == COMMON_OK                   ? ""
@@ -225,6 +228,13 @@ static void answer(void *arg)
         coordinator_batch_free(batch);
         sim_alive--;
     }
+}
+
+static void answer_later(struct coordinator_store *store)
+{
+    if (!store->answering)
+        common_loop_mail(store->loop, &store->mail, answer, store);
+    store->answering = true;
 }
 
 static void write_next(struct coordinator_store *store)
@@ -252,7 +262,7 @@ static void written(void *arg)
         queue_push(&store->durable, batch);
     }
     if (!disk->silent)
-        common_loop_post(store->loop, answer, store);
+        answer_later(store);
     write_next(store);
 }
 
@@ -262,7 +272,7 @@ static void fail_all(struct coordinator_store *store)
     queue_move(&store->waiting, &store->durable);
     for (struct coordinator_batch *batch = store->durable.head; batch; batch = batch->next)
         batch->code = COMMON_UNAVAILABLE;
-    common_loop_post(store->loop, answer, store);
+    answer_later(store);
 }
 
 void coordinator_store_submit(struct coordinator_store *store, struct coordinator_batch *batch,
@@ -274,7 +284,7 @@ void coordinator_store_submit(struct coordinator_store *store, struct coordinato
     if (!store->disk) { // stopped, or dead: what is still under way comes to nothing
         batch->code = COMMON_UNAVAILABLE;
         queue_push(&store->durable, batch);
-        common_loop_post(store->loop, answer, store);
+        answer_later(store);
         return;
     }
     store->disk->batches++;
@@ -422,7 +432,7 @@ void coordinator_store_stop(struct coordinator_store *store)
     } else {
         queue_move(&store->waiting, &store->writing);
         written(store);
-        common_loop_post(store->loop, answer, store);
+        answer_later(store);
     }
     detach(store);
 }
@@ -494,7 +504,7 @@ void sim_disk_silence(const char *path, bool on)
     struct disk *disk = disk_at(path);
     disk->silent = on;
     if (!on && disk->store)
-        common_loop_post(disk->store->loop, answer, disk->store);
+        answer_later(disk->store);
 }
 
 void sim_disk_crash(const char *path)

@@ -28,10 +28,20 @@ static void say(void *arg)
     said[n + 1] = 0;
 }
 
+static struct common_mail mails[16];
+static unsigned n_mails; // of this world
+
 static void begin(uint64_t seed)
 {
     said[0] = 0;
+    n_mails = 0;
     sim_begin(seed);
+}
+
+static void post(struct common_loop *loop, common_loop_fn fn, void *arg)
+{
+    assert_true(n_mails < 16);
+    common_loop_mail(loop, &mails[n_mails++], fn, arg);
 }
 
 static struct common_loop *loop_new(const char *name)
@@ -49,9 +59,9 @@ static void posts_run_in_order_and_not_by_themselves(void **state)
     (void)state;
     begin(1);
     struct common_loop *a = loop_new("a"), *b = loop_new("b");
-    common_loop_post(a, say, "1");
-    common_loop_post(b, say, "2");
-    common_loop_post(a, say, "3");
+    post(a, say, "1");
+    post(b, say, "2");
+    post(a, say, "3");
     assert_string_equal(said, "");
     assert_true(sim_step());
     assert_string_equal(said, "1");
@@ -98,7 +108,7 @@ static void mark(void *arg)
 {
     struct marking *m = arg;
     say("m");
-    common_loop_post(m->loop, say, "n"); // of the next turn
+    post(m->loop, say, "n"); // of the next turn
     common_deferred_mark(m->deferred);
     common_deferred_mark(m->deferred);
 }
@@ -109,8 +119,8 @@ static void deferred_work_runs_once_at_the_end_of_the_turn(void **state)
     begin(1);
     struct marking m = {.loop = loop_new("a")};
     assert_int_equal(common_deferred_new(m.loop, say, "d", &m.deferred), COMMON_OK);
-    common_loop_post(m.loop, mark, &m);
-    common_loop_post(m.loop, say, "x"); // ready in the same turn
+    post(m.loop, mark, &m);
+    post(m.loop, say, "x"); // ready in the same turn
     sim_run_until_idle();
     assert_string_equal(said, "mxnd");
     common_deferred_free(m.deferred);
@@ -126,10 +136,10 @@ static void a_frozen_process_runs_late_and_in_order(void **state)
     struct common_timer *timer;
     assert_int_equal(common_timer_new(a, say, "t", &timer), COMMON_OK);
     common_timer_start(timer, 10, false);
-    common_loop_post(a, say, "1");
+    post(a, say, "1");
     sim_loop_freeze(a);
-    common_loop_post(a, say, "2");
-    common_loop_post(b, say, "b");
+    post(a, say, "2");
+    post(b, say, "b");
     sim_advance(100);
     assert_string_equal(said, "b");
     sim_loop_thaw(a);
@@ -148,10 +158,10 @@ static uint64_t shuffled(uint64_t seed, char out[8])
     begin(seed);
     sim_shuffle(true);
     struct common_loop *a = loop_new("a"), *b = loop_new("b");
-    common_loop_post(a, say, "1");
-    common_loop_post(b, say, "5");
-    common_loop_post(a, say, "2");
-    common_loop_post(b, say, "6");
+    post(a, say, "1");
+    post(b, say, "5");
+    post(a, say, "2");
+    post(b, say, "6");
     sim_run_until_idle();
     snprintf(out, 8, "%s", said);
     uint64_t trace = sim_trace();

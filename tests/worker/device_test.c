@@ -88,6 +88,7 @@ static void bytes_go_and_come_back(void **state)
 
 struct line { // jobs, and what became of them
     struct common_loop *loop;
+    struct common_mail mail; // what the loop begins with
     struct worker_device *device;
     struct worker_memory *memory;
     uint8_t *block;
@@ -191,7 +192,7 @@ static void jobs_wait_in_line(void **state)
     static struct line line;
     line_start(&line);
     assert_in_range(worker_device_info(line.device)->in_flight, 1, JOBS - 1);
-    common_loop_post(line.loop, submit_all, &line);
+    common_loop_mail(line.loop, &line.mail, submit_all, &line);
     common_loop_run(line.loop);
     for (uint32_t i = 0; i < JOBS; i++) {
         assert_int_equal(line.jobs[i].code, COMMON_OK);
@@ -221,7 +222,7 @@ static void what_waits_can_be_cancelled(void **state)
     (void)state;
     static struct line line;
     line_start(&line);
-    common_loop_post(line.loop, submit_and_cancel, &line);
+    common_loop_mail(line.loop, &line.mail, submit_and_cancel, &line);
     common_loop_run(line.loop);
     for (int i = 0; i < JOBS; i++) {
         assert_int_equal(line.jobs[i].code, line.jobs[i].cancelled ? COMMON_CANCELLED : COMMON_OK);
@@ -239,7 +240,7 @@ static void a_lost_device_ends_everything(void **state)
     static struct line line;
     struct common_error err;
     line_start(&line);
-    common_loop_post(line.loop, submit_all, &line);
+    common_loop_mail(line.loop, &line.mail, submit_all, &line);
     common_loop_run(line.loop);
     uint32_t good = 0;
     for (int i = 0; i < JOBS; i++) {

@@ -16,6 +16,16 @@
 #include "proto/rpc.h"
 #include "worker/membership.h"
 
+static bool random_fails;
+
+bool __real_common_random(void *out, size_t len);
+bool __wrap_common_random(void *out, size_t len);
+
+bool __wrap_common_random(void *out, size_t len) // the linker's (--wrap)
+{
+    return !random_fails && __real_common_random(out, len);
+}
+
 struct office { // where workers register
     struct common_loop *loop;
     struct common_secret secret;
@@ -300,6 +310,27 @@ static void a_coordinator_of_the_past_is_not_followed(void **state)
     end(&o);
 }
 
+// Without an instance of its own it would be taken for another worker's earlier life.
+static void without_random_bytes_there_is_no_membership(void **state)
+{
+    (void)state;
+    struct worker_membership_options options = {.coordinator = "tcp://127.0.0.1:1",
+                                                .name = "w",
+                                                .host = "h",
+                                                .endpoint = "tcp://127.0.0.1:1",
+                                                .edge_endpoint = "tcp://127.0.0.1:2",
+                                                .kernel = "k"};
+    struct worker_membership *membership = NULL;
+    struct common_loop *loop;
+    struct common_error err;
+    assert_int_equal(common_loop_new(&loop), COMMON_OK);
+    random_fails = true;
+    assert_int_equal(worker_membership_new(loop, &options, &membership, &err), COMMON_UNAVAILABLE);
+    random_fails = false;
+    assert_null(membership);
+    common_loop_free(loop);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -310,6 +341,7 @@ int main(void)
         cmocka_unit_test(a_silent_coordinator_is_not_asked_again),
         cmocka_unit_test(a_refusal_is_no_end),
         cmocka_unit_test(a_coordinator_of_the_past_is_not_followed),
+        cmocka_unit_test(without_random_bytes_there_is_no_membership),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
