@@ -25,6 +25,10 @@ ALLOWED = {
     "worker": {"common", "proto", "kernels", "reduce"},
     "client": {"common", "proto"},
 }
+# The coordinator's rooms, the lowest first: each may use those before it. Every room may use CORE (coordinator.h has the
+# options), which uses no room. What else stands in coordinator/ itself may use all rooms.
+ROOMS = ["store", "cluster", "sessions", "steps"]
+CORE = {f"coordinator/{name}" for name in ("coordinator.h", "core.h", "turn.h", "turn.c", "presence.h", "presence.c")}
 ANYTHING = {"tests", "bench", "examples", "research"}  # may include anything; nothing includes them
 FOLDERS = set(ALLOWED) | ANYTHING
 NO_PROTOBUF = {"common", "kernels", "reduce"}  # a kernel or an engine sees no protobuf type
@@ -51,6 +55,21 @@ def list_files(root):
     return sorted(found)
 
 
+def check_room(name, target):
+    """The rule of rooms that an include within coordinator/ breaks, or None."""
+    def room_of(path):
+        parts = path.split("/")
+        return parts[1] if len(parts) > 2 else None
+
+    here, there = room_of(name), room_of(target)
+    if target in CORE or (here is None and name not in CORE):
+        return None
+    if here and here not in ROOMS:
+        return f'"{target}": {here} is no room of the coordinator'
+    above = here is None or there not in ROOMS[: ROOMS.index(here) + 1]
+    return f'"{target}": {here or "core"} may use only the rooms below it' if above else None
+
+
 def check_include(root, name, quote, target):
     """The rule that this include breaks, or None."""
     folder = name.split("/")[0]
@@ -67,6 +86,8 @@ def check_include(root, name, quote, target):
         return f'"{target}": includes are "folder/file.h" from the root'
     if not target.endswith(".pb-c.h") and not os.path.isfile(os.path.join(root, target)):
         return f'"{target}" does not exist'
+    if folder == first == "coordinator":
+        return check_room(name, target)
     if folder in ANYTHING or folder == first and folder in ALLOWED:
         return None
     within = "/".join(name.split("/")[:2])  # a folder of its own rules

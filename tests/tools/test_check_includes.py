@@ -77,6 +77,21 @@ class CheckIncludes(unittest.TestCase):
         self.assert_forbidden("tests/x.c", '#include "common/log.c"', "nobody includes .c files")
         self.assert_forbidden("stray/x.c", '#include "common/log.h"', "stray")
 
+    def test_rooms(self):
+        rooms = ["store", "cluster", "sessions", "steps"]
+        core = [f"coordinator/{name}.h" for name in ("coordinator", "core", "turn", "presence")]
+        everything = core + [f"coordinator/{room}/y.h" for room in rooms] + ["coordinator/state.h"]
+        text = HEAD + "".join(f'#include "{target}"\n' for target in everything)
+        base = {name: HEAD for name in everything}
+        for name, allowed in [(f"{room}/x.c", len(core) + i + 1) for i, room in enumerate(rooms)] + [
+                ("turn.c", len(core)), ("coordinator.c", len(everything))]:
+            status, out = check({**base, f"coordinator/{name}": text})
+            expected = [f"coordinator/{name}:{i}" for i, _ in enumerate(everything, 2) if i >= 2 + allowed]
+            self.assertEqual((status, [line.split(": ")[0] for line in out.splitlines()]), (int(bool(expected)), expected))
+        self.assertEqual(check({**base, "coordinator/attic/x.c": HEAD})[0], 0)
+        status, out = check({**base, "coordinator/attic/x.c": HEAD + '#include "coordinator/store/y.h"\n'})
+        self.assertEqual((status, out.count("attic is no room")), (1, 1))
+
     def test_protobuf_stays_out_of_kernels_and_engines(self):
         for folder in ("common", "kernels", "reduce"):
             self.assert_forbidden(f"{folder}/x.c", "#include <protobuf-c/protobuf-c.h>", "no protobuf type")
