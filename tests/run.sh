@@ -10,7 +10,7 @@ Usage: tests/run.sh [--asan | --tsan | --ci] [--all] [--no-install] [-j N]
 Without options: the release build and its tests.
   --asan   build and test with the address and undefined-behaviour sanitizers
   --tsan   build with the thread sanitizer; run the tests labelled "threads"
-  --ci     what CI runs: checks of format, includes and code, then the tests of all three builds
+  --ci     what CI runs: checks of format, includes, links and code, then the tests of all three builds
   --all    also the tests labelled "long", and without a sanitizer the kernels as 64-bit ARM code under qemu
   --no-install
            install no packages; where something is missing, list it and end with code 1
@@ -148,6 +148,7 @@ tsan) build_and_test tsan threads ;;
 ci)
     stage "format" check_format
     stage "includes" tests/tools/check_includes.py
+    stage "links" tests/tools/check_links.py
     stage "cppcheck" check_code
     neon
     build_and_test release

@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Fails when a document names what does not exist: a link to a missing file or heading, or a missing source file.
+
+    tests/tools/check_links.py [--root DIR]
+
+Looks at the .md files that git tracks or, where there is no git, at all outside of build/. Checked are relative links
+([text](path#heading)), and names of our files as words: `folder/file.c` in backquotes, and in drawings. A name without
+a folder must exist in some folder. Names with a placeholder (NAME, GROUP) and fenced commands are left alone. Each
+offence is one line, file:line: rule. Exit status: 0 clean, 1 offences, 2 wrong use.
+"""
+import argparse
+import os
+import re
+import sys
+
+sys.dont_write_bytecode = True
+from check_includes import list_files
+
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+FILE = re.compile(r"(?<![\w./*$-])((?:[\w-]+/)*[\w-]+\.(?:c|h|cc|cu|cuh|py|sh|proto|cmake|md))(?![\w/*(])")
+CODE = re.compile(r"`([^`]+)`")
+PLACEHOLDER = re.compile(r"NAME|GROUP")
+# Of others: libraries' headers, and what the reader makes.
+FOREIGN = {"mpi.h", "nccl.h", "hello.c"}
+
+
+def anchor(heading):
+    """The name that a heading gets when it is rendered."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+    return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+
+
+def lines_of(path):
+    """Yields (number, line, fenced)."""
+    fenced = False
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if line.startswith("```"):
+                fenced = not fenced
+                continue
+            yield number, line.rstrip("\n"), fenced
+
+
+def anchors_of(path):
+    return {anchor(line.lstrip("#")) for _, line, fenced in lines_of(path) if not fenced and re.match(r"#{1,6} ", line)}
+
+
+def link_rule(root, name, target):
+    """The rule that this link breaks, or None."""
+    if re.match(r"[a-z]+:", target):
+        return None
+    path, _, heading = target.partition("#")
+    full = os.path.normpath(os.path.join(root, os.path.dirname(name), path) if path else os.path.join(root, name))
+    if not os.path.exists(full):
+        return f"({target}): {path} does not exist"
+    if heading and full.endswith(".md") and heading not in anchors_of(full):
+        return f"({target}): no heading gives #{heading}"
+    return None
+
+
+def file_rule(name, target, files, ends):
+    """The rule that this name of a file breaks, or None."""
+    if target in FOREIGN or PLACEHOLDER.search(target):
+        return None
+    here = os.path.normpath(os.path.join(os.path.dirname(name), target))
+    if here in files or target in files or target in ends:
+        return None
+    return f"{target} does not exist"
+
+
+def ends_of(files):
+    """Each path without its first folders: what a reader can find by its name."""
+    return {"/".join(parts[i:]) for parts in (f.split("/") for f in files) for i in range(len(parts))}
+
+
+def check_file(root, name, files, ends):
+    """Yields (line number, rule) for each offence."""
+    for number, line, fenced in lines_of(os.path.join(root, name)):
+        if not fenced:
+            for target in LINK.findall(line):
+                rule = link_rule(root, name, target)
+                if rule:
+                    yield number, rule
+        # In fences only drawings are read: what is there besides is commands and programs.
+        texts = [line] if fenced and re.search("[│├└─▶]", line) else [] if fenced else CODE.findall(line)
+        for text in texts:
+            for target in FILE.findall(text):
+                rule = file_rule(name, target, files, ends)
+                if rule:
+                    yield number, rule
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--root", default=os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+    root = parser.parse_args(arguments).root
+    files = set(list_files(root))
+    ends = ends_of(files)
+    offences = 0
+    for name in sorted(f for f in files if f.endswith(".md")):
+        for number, rule in check_file(root, name, files, ends):
+            print(f"{name}:{number}: {rule}")
+            offences += 1
+    if offences:
+        print(f"check_links: {offences} offence{'s' if offences > 1 else ''}", file=sys.stderr)
+    return 1 if offences else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

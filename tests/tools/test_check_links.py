@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of check_links.py: small trees with one offence each."""
+import contextlib
+import io
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+import check_links
+
+BASE = {"common/log.h": "", "steps/call.c": "", "docs/GUIDE.md": "# Guide\n## The `first` step, at last\n", "deploy/go.sh": ""}
+
+
+def check(files):
+    """Runs the tool over the base tree with these files (name -> text): status and output."""
+    with tempfile.TemporaryDirectory() as root:
+        for name, text in {**BASE, **files}.items():
+            path = os.path.join(root, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+        os.environ["GIT_CEILING_DIRECTORIES"] = os.path.dirname(root)  # whatever lies around the scratch directory
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+            status = check_links.main(["--root", root])
+        return status, out.getvalue()
+
+
+class CheckLinks(unittest.TestCase):
+    def assert_offence(self, text, word, line=2):
+        status, out = check({"docs/x.md": "# X\n" + text + "\n"})
+        self.assertEqual(status, 1, text)
+        self.assertEqual(out.count("\n"), 1, out)
+        self.assertTrue(out.startswith(f"docs/x.md:{line}: "), out)
+        self.assertIn(word, out)
+
+    def assert_clean(self, text):
+        self.assertEqual(check({"docs/x.md": "# X\n" + text + "\n"}), (0, ""), text)
+
+    def test_links(self):
+        for text in ("[a](GUIDE.md)", "[a](../common/log.h), [b](../common)", "[a](https://example.org/absent.md)",
+                     "[a](#x)", "![p](GUIDE.md)", "[a](GUIDE.md#the-first-step-at-last)"):
+            self.assert_clean(text)
+        self.assert_offence("[a](ABSENT.md)", "ABSENT.md does not exist")
+        self.assert_offence("[a](common/log.h)", "common/log.h does not exist")  # from the root, not from here
+        self.assert_offence("![p](absent.svg)", "absent.svg")
+        self.assert_offence("[a](GUIDE.md) and [b](../absent/)", "absent")
+
+    def test_headings(self):
+        self.assert_offence("[a](#absent)", "no heading gives #absent")
+        self.assert_offence("[a](GUIDE.md#first-step)", "#first-step")
+        self.assert_offence("```\n# comment\n```\n[a](#comment)", "#comment", line=5)
+
+    def test_names_of_files(self):
+        for text in ("`common/log.h`", "`log.h`, `call.c`", "`../common/log.h`", "`deploy/go.sh --all`", "`mpi.h`",
+                     "`kernels/NAME.c`", "`x_*.c`", "a plain absent.c"):
+            self.assert_clean(text)
+        self.assert_offence("`common/absent.h`", "common/absent.h does not exist")
+        self.assert_offence("`call.c`, `absent.c`", "absent.c")
+        self.assert_offence("`common/call.c`", "common/call.c")  # of another folder
+        self.assert_offence("`deploy/absent.sh --all`", "deploy/absent.sh")
+
+    def test_fences(self):
+        self.assert_clean("```sh\ncc absent.c\n[a](absent.md)\n```")
+        self.assert_clean("```\n ├─▶ steps/call.c: cut │\n```")
+        self.assert_offence("```\n ├─▶ steps/absent.c: cut │\n```", "steps/absent.c", line=3)
+
+    def test_exit_status_and_git(self):
+        with tempfile.TemporaryDirectory() as root:
+            for name in ("tracked.md", "ignored.md"):
+                with open(os.path.join(root, name), "w", encoding="utf-8") as file:
+                    file.write("[a](absent.md)\n")
+            git = ["git", "-C", root]
+            subprocess.run([*git, "init", "-q"], check=True)
+            subprocess.run([*git, "add", "tracked.md"], check=True)
+            command = [sys.executable, check_links.__file__, "--root", root]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            self.assertEqual((done.returncode, done.stdout.split(": ")[0]), (1, "tracked.md:1"))
+            self.assertNotIn("ignored", done.stdout)
+            subprocess.run([*git, "rm", "-q", "--cached", "tracked.md"], check=True)
+            self.assertEqual(subprocess.run(command, check=False).returncode, 0)
+
+    def test_every_offence_is_printed(self):
+        status, out = check({"docs/x.md": "[a](b.md) `c.h`\n[d](e.md)\n"})
+        self.assertEqual((status, out.count("\n")), (1, 3))
+
+
+if __name__ == "__main__":
+    unittest.main()
