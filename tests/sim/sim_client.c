@@ -32,7 +32,12 @@ struct sim_client {
     struct sim_call *calls;
     uint64_t deadline_ns;
     const char *token;
-    float q[ROWS_MAX * Q_HEADS * DIM], k[ROWS_MAX * DIM], v[ROWS_MAX * DIM]; // copied as a call is made
+    struct sim_rows *rows;
+};
+
+struct sim_rows { // what a call sends
+    struct sim_rows *next;
+    float values[];
 };
 
 struct sim_client *sim_client_new(const char *coordinator, const char *token)
@@ -79,6 +84,11 @@ void sim_client_free(struct sim_client *client)
         assert(call->times == 1);
         opened_free(call->opened);
         free(call);
+    }
+    while (client->rows) {
+        struct sim_rows *rows = client->rows;
+        client->rows = rows->next;
+        free(rows);
     }
     free(client);
 }
@@ -332,19 +342,27 @@ struct sim_call *sim_commit(struct sim_client *client, uint64_t session, uint32_
     return call_start(client, METHOD(ATTACH_COMMIT), &m.base, NULL, 0);
 }
 
-static void tensors_of(struct sim_client *client, uint32_t rows, float value, struct common_slice slices[3],
-                       struct proto_tensor_out tensors[3])
+// Tensors of so many rows, whose bytes the client keeps: a call borrows them until its reply. values: of each row;
+// NULL: all have `value`.
+static void tensors_of(struct sim_client *client, uint32_t rows, const float *values, float value,
+                       struct common_slice slices[3], struct proto_tensor_out tensors[3])
 {
-    assert(rows <= ROWS_MAX);
-    for (uint32_t i = 0; i < ROWS_MAX * Q_HEADS * DIM; i++)
-        client->q[i] = 1;
+    assert(rows > 0 && rows <= ROWS_MAX);
+    struct sim_rows *kept = malloc(sizeof *kept + rows * (Q_HEADS + 2) * DIM * sizeof(float));
+    if (!kept)
+        abort();
+    kept->next = client->rows;
+    client->rows = kept;
+    float *q = kept->values, *k = q + rows * Q_HEADS * DIM, *v = k + rows * DIM;
+    for (uint32_t i = 0; i < rows * Q_HEADS * DIM; i++)
+        q[i] = 1;
     for (uint32_t i = 0; i < rows * DIM; i++) {
-        client->k[i] = 1;
-        client->v[i] = value;
+        k[i] = 1;
+        v[i] = values ? values[i / DIM] : value;
     }
-    slices[0] = (struct common_slice){client->q, rows * Q_HEADS * DIM * sizeof(float)};
-    slices[1] = (struct common_slice){client->k, rows * DIM * sizeof(float)};
-    slices[2] = (struct common_slice){client->v, rows * DIM * sizeof(float)};
+    slices[0] = (struct common_slice){q, rows * Q_HEADS * DIM * sizeof(float)};
+    slices[1] = (struct common_slice){k, rows * DIM * sizeof(float)};
+    slices[2] = (struct common_slice){v, rows * DIM * sizeof(float)};
     for (int i = 0; i < 3; i++)
         tensors[i] = (struct proto_tensor_out){.dtype = BANYAN__PB__DTYPE__DTYPE_U8,
                                                .n_dims = 1,
@@ -353,12 +371,13 @@ static void tensors_of(struct sim_client *client, uint32_t rows, float value, st
                                                .n_pieces = 1};
 }
 
-static struct sim_call *attend(struct sim_client *client, Banyan__Pb__AttendItem *item, float value)
+static struct sim_call *attend(struct sim_client *client, Banyan__Pb__AttendItem *item, const float *values,
+                               float value)
 {
     Banyan__Pb__AttendRequest m = BANYAN__PB__ATTEND_REQUEST__INIT;
     struct common_slice slices[3];
     struct proto_tensor_out tensors[3];
-    tensors_of(client, item->rows, value, slices, tensors);
+    tensors_of(client, item->rows, values, value, slices, tensors);
     m.n_items = 1;
     m.items = &item;
     m.want_lse = true;
@@ -374,7 +393,20 @@ struct sim_call *sim_append(struct sim_client *client, uint64_t session, uint32_
     item.first = first;
     item.rows = rows;
     item.append = true;
-    return attend(client, &item, value);
+    return attend(client, &item, NULL, value);
+}
+
+struct sim_call *sim_append_rows(struct sim_client *client, uint64_t session, uint64_t incarnation,
+                                 uint32_t layer, uint64_t first, uint32_t rows, const float *values)
+{
+    Banyan__Pb__AttendItem item = BANYAN__PB__ATTEND_ITEM__INIT;
+    item.session = session;
+    item.incarnation = incarnation;
+    item.layer = layer;
+    item.first = first;
+    item.rows = rows;
+    item.append = true;
+    return attend(client, &item, values, 0);
 }
 
 struct sim_call *sim_read(struct sim_client *client, uint64_t session, uint32_t layer, uint64_t first,
@@ -385,7 +417,7 @@ struct sim_call *sim_read(struct sim_client *client, uint64_t session, uint32_t 
     item.layer = layer;
     item.first = first;
     item.rows = rows;
-    return attend(client, &item, 0);
+    return attend(client, &item, NULL, 0);
 }
 
 // ---- puts -----------------------------------------------------------------------------------------------
@@ -406,8 +438,8 @@ static void put_ended(void *arg, const struct proto_reply *reply)
     call->done_ns = common_clock_ns();
 }
 
-struct sim_call *sim_put(struct sim_client *client, const struct sim_call *opened, uint32_t layer,
-                         uint64_t first, uint64_t count, float value)
+static struct sim_call *put(struct sim_client *client, const struct sim_call *opened, uint32_t layer,
+                            uint64_t first, uint64_t count, const float *values, float value)
 {
     const struct sim_opened *o = opened->opened;
     struct sim_call *call = call_new(client, METHOD(CHUNK_PUT));
@@ -428,7 +460,8 @@ struct sim_call *sim_put(struct sim_client *client, const struct sim_call *opene
         m.layer = layer;
         m.first = from;
         m.count = to - from;
-        tensors_of(client, (uint32_t)m.count, value, slices, tensors);
+        tensors_of(client, (uint32_t)m.count, values ? values + (from - first) : NULL, value, slices,
+                   tensors);
         struct proto_call made = {.method = METHOD(CHUNK_PUT),
                                   .body = &m.base,
                                   .tensors = tensors + 1,
@@ -443,4 +476,16 @@ struct sim_call *sim_put(struct sim_client *client, const struct sim_call *opene
     }
     put_ended(call, &(struct proto_reply){.code = COMMON_OK, .text = ""});
     return call;
+}
+
+struct sim_call *sim_put(struct sim_client *client, const struct sim_call *opened, uint32_t layer,
+                         uint64_t first, uint64_t count, float value)
+{
+    return put(client, opened, layer, first, count, NULL, value);
+}
+
+struct sim_call *sim_put_rows(struct sim_client *client, const struct sim_call *opened, uint32_t layer,
+                              uint64_t first, uint64_t count, const float *values)
+{
+    return put(client, opened, layer, first, count, values, 0);
 }

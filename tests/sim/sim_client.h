@@ -69,6 +69,12 @@ struct sim_call *sim_append(struct sim_client *client, uint64_t session, uint32_
 struct sim_call *sim_read(struct sim_client *client, uint64_t session, uint32_t layer, uint64_t first,
                           uint32_t rows);
 
+// The same with a value for each row. incarnation: as in AttendItem, 0: any.
+struct sim_call *sim_append_rows(struct sim_client *client, uint64_t session, uint64_t incarnation,
+                                 uint32_t layer, uint64_t first, uint32_t rows, const float *values);
+struct sim_call *sim_put_rows(struct sim_client *client, const struct sim_call *opened, uint32_t layer,
+                              uint64_t first, uint64_t count, const float *values);
+
 void sim_cancel(struct sim_call *call);
 
 #endif
