@@ -17,15 +17,15 @@ enum common_code device_run_open(const char *name, uint32_t index, const char *m
     struct common_error why = {.message = ""};
     if (!module && !worker_module_find(name, path, sizeof path))
         return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                "there is no banyan-%s.so beside the program or in ../lib: say --module",
+                                "there is no banyan-%s.so beside the program or in ../lib: give --module",
                                 name);
     enum common_code code = worker_module_open(module ? module : path, KERNELS_DEVICE_SYMBOL, &symbol, err);
     if (code != COMMON_OK)
         return code;
     const struct kernels_device_ops *ops = symbol;
     if (ops->abi != KERNELS_DEVICE_ABI || ops->size != sizeof *ops)
-        return common_error_set(err, COMMON_FAILED_PRECONDITION, "%.200s is no device module of this version",
-                                module ? module : path);
+        return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                "%.200s is not a device module of this version", module ? module : path);
     if (strcmp(ops->name, name) != 0)
         return common_error_set(err, COMMON_FAILED_PRECONDITION,
                                 "the module serves devices of the name %.31s, not %.31s", ops->name, name);

@@ -132,7 +132,7 @@ static void on_asked(struct client_call *call, banyan_code code, const struct pr
     } else if (ticket->incarnation != atomic_load(&a->session->incarnation)) {
         client_ticket_unref(ticket);
         client_error_set(&wrong, BANYAN_ABORTED,
-                         "the session was truncated by somebody else: ask for its state "
+                         "the session was truncated by another client: ask for its state "
                          "(banyan_session_get_info) and attach again");
         attach_fail(a, &wrong);
     } else {
@@ -365,7 +365,7 @@ static banyan_code check_range(const struct banyan_session *session, uint32_t la
     // Ends far below 2^64, so that no arithmetic on positions wraps.
     if (count == 0 || first > UINT64_MAX / 4 || count > UINT64_MAX / 4)
         return client_error_set(error, BANYAN_INVALID_ARGUMENT,
-                                "the range is empty or beyond what positions can be");
+                                "the range is empty or exceeds the largest position");
     return BANYAN_OK;
 }
 

@@ -380,7 +380,7 @@ static banyan_code scatter(struct rpc *rpc, const struct proto_message *message,
         message->tensors[0].bytes != rpc->o_bytes ||
         (a->want_lse && message->tensors[1].bytes != rpc->lse_bytes))
         return client_error_set(error, BANYAN_INTERNAL,
-                                "the coordinator's answer does not have the shape of the question");
+                                "the coordinator's answer does not match the request's shape");
     const uint8_t *o = message->tensors[0].data;
     const uint8_t *lse = a->want_lse ? message->tensors[1].data : NULL;
     struct client_mass_reader masses = {.names = reply->workers, .n_names = reply->n_workers};

@@ -77,8 +77,7 @@ static banyan_code take_health(void *arg, const ProtobufCMessage *body, banyan_e
     const Banyan__Pb__HealthCheckReply *reply = (const Banyan__Pb__HealthCheckReply *)body;
     if (reply->serving)
         return BANYAN_OK;
-    return client_error_set(error, BANYAN_UNAVAILABLE,
-                            "the coordinator is there but does not serve yet: try again");
+    return client_error_set(error, BANYAN_UNAVAILABLE, "the coordinator is not ready yet: try again");
 }
 
 static banyan_code ping(struct banyan_client *client, uint64_t timeout_ns, uint64_t *rtt_ns,

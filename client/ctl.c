@@ -103,7 +103,8 @@ static enum ctl_exit run_command(const struct ctl_command *command, int argc, ch
     };
     banyan_error error;
     if (banyan_connect(ctl->endpoint, &options, &ctl->client, &error) == BANYAN_UNAVAILABLE)
-        return ctl_say(CTL_UNAVAILABLE, "%s\n  give --endpoint, or set BANYAN_ENDPOINT, if it is elsewhere",
+        return ctl_say(CTL_UNAVAILABLE,
+                       "%s\n  give --endpoint, or set BANYAN_ENDPOINT, if the coordinator is elsewhere",
                        error.message);
     if (!ctl->client &&
         error.code == BANYAN_NOT_FOUND) // of all that connecting needs, only the token's file can be missing
@@ -164,7 +165,7 @@ int main(int argc, char **argv)
     if (code != COMMON_OK)
         return (int)ctl_say(CTL_USAGE, "%s", err.message);
     if (rest >= argc) {
-        ctl_say(CTL_USAGE, "a command is missing; these are there:");
+        ctl_say(CTL_USAGE, "give a command:");
         print_commands(stderr, "");
         return CTL_USAGE;
     }

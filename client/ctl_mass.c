@@ -179,8 +179,7 @@ static void add_step(struct means *means, const banyan_mass *m)
 
 static void print_top(struct means *means)
 {
-    printf("\nWhere they looked most, on average (of %.4g %% each, were all alike):\n",
-           100.0 / means->n_bins);
+    printf("\nWhere they looked most, on average (an even share would be %.4g %%):\n", 100.0 / means->n_bins);
     for (int i = 0; i < TOP && i < (int)means->n_bins; i++) {
         uint32_t most = 0;
         for (uint32_t b = 1; b < means->n_bins; b++)

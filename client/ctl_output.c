@@ -238,15 +238,15 @@ static const char *next_step(banyan_code code)
 {
     switch (code) {
     case BANYAN_UNAVAILABLE:
-        return "give --endpoint or set BANYAN_ENDPOINT if it is elsewhere; 'banyanctl workers' says who is "
-               "there";
+        return "give --endpoint or set BANYAN_ENDPOINT if the coordinator is elsewhere; 'banyanctl workers' "
+               "lists the workers";
     case BANYAN_DEADLINE_EXCEEDED:
-        return "give a longer --timeout, or see 'banyanctl workers' for one that is stuck";
+        return "give a longer --timeout, or see 'banyanctl workers' for a worker that does not answer";
     case BANYAN_UNAUTHENTICATED:
     case BANYAN_PERMISSION_DENIED:
         return "give --token-file or set BANYAN_TOKEN_FILE to the file with the cluster's client token";
     case BANYAN_NOT_FOUND:
-        return "'banyanctl sessions' lists what is there";
+        return "'banyanctl sessions' lists the sessions";
     case BANYAN_RESOURCE_EXHAUSTED:
         return "'banyanctl workers' shows the memory; delete sessions, or add workers";
     case BANYAN_ABORTED:
@@ -254,8 +254,8 @@ static const char *next_step(banyan_code code)
     case BANYAN_ALREADY_EXISTS:
         return "choose another name, or see 'banyanctl sessions' for the one that has it";
     case BANYAN_FAILED_PRECONDITION:
-        return "'banyanctl session show SESSION' says how far each layer goes; attach and commit what is "
-               "missing";
+        return "'banyanctl session show SESSION' shows the length of each layer; attach and commit what "
+               "is missing";
     case BANYAN_OUT_OF_RANGE:
         return "'banyanctl session show SESSION' says how many tokens there are";
     case BANYAN_INVALID_ARGUMENT:

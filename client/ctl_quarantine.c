@@ -55,7 +55,7 @@ static enum ctl_exit check_drop(int n_args, char **args)
                            args[1]);
     }
     if (!drop.yes)
-        return ctl_say(CTL_USAGE, "this cannot be undone: say --yes to drop %s",
+        return ctl_say(CTL_USAGE, "this cannot be undone: give --yes to drop %s",
                        n_args > 1 ? "it" : "all of it");
     return CTL_OK;
 }

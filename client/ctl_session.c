@@ -25,7 +25,7 @@ enum ctl_exit ctl_session_open(struct ctl *ctl, const char *text, banyan_session
     banyan_error error;
     bool is_id = parse_id(text, &id);
     if (is_id && id == 0)
-        return ctl_say(CTL_REFUSED, "session 0 is never valid: 'banyanctl sessions' lists what is there");
+        return ctl_say(CTL_REFUSED, "session 0 is never valid: 'banyanctl sessions' lists the sessions");
     banyan_code code = banyan_session_open(ctl->client, id, is_id ? NULL : text, out, &error);
     if (code == BANYAN_NOT_FOUND && is_id) // a name may look like a number
         code = banyan_session_open(ctl->client, 0, text, out, NULL) == BANYAN_OK ? BANYAN_OK : code;
@@ -150,10 +150,10 @@ static struct {
 
 static const struct common_option create_options[] = {
     {"layers", 0, COMMON_OPTION_U64, &create.layers, "N", "Layers. Default: 1.", 1, 1024},
-    {"q-heads", 0, COMMON_OPTION_U64, &create.q_heads, "N", "Query heads (needed).", 1, 1024},
+    {"q-heads", 0, COMMON_OPTION_U64, &create.q_heads, "N", "Query heads (required).", 1, 1024},
     {"kv-heads", 0, COMMON_OPTION_U64, &create.kv_heads, "N", "KV heads. Default: as many as query heads.", 1,
      1024},
-    {"dim", 0, COMMON_OPTION_U64, &create.dim, "N", "Dimension of a key (needed).", 1, 1024},
+    {"dim", 0, COMMON_OPTION_U64, &create.dim, "N", "Dimension of a key (required).", 1, 1024},
     {"v-dim", 0, COMMON_OPTION_U64, &create.v_dim, "N", "Dimension of a value. Default: that of a key.", 1,
      1024},
     {"kv-type", 0, COMMON_OPTION_STRING, &create.type, "TYPE",
@@ -163,8 +163,8 @@ static const struct common_option create_options[] = {
     {"window", 0, COMMON_OPTION_U64, &create.window, "N", "Tokens that a row sees. Default: all.", 0, 0},
     {"chunk-tokens", 0, COMMON_OPTION_U64, &create.chunk_tokens, "N", "Default: 256.", 16, 4096},
     {"members", 0, COMMON_OPTION_U64, &create.members, "N",
-     "Exactly N workers, or all there are; more only where memory is short.\nDefault: as few as the length "
-     "deserves.",
+     "Exactly N workers, or all there are; more only where memory is short.\nDefault: chosen by the "
+     "cost model.",
      1, 4096},
     {"ttl", 0, COMMON_OPTION_DURATION, &create.ttl_ns, "TIME",
      "Delete it after this long without use. Default: never.", 0, 0},
@@ -184,9 +184,9 @@ static enum ctl_exit check_create(int n_args, char **args)
     (void)n_args;
     (void)args;
     if (create_type() == 0)
-        return ctl_say(CTL_USAGE, "--kv-type: '%.20s' is none of f32, f16, bf16, int8, fp8", create.type);
+        return ctl_say(CTL_USAGE, "--kv-type: '%.20s' is not one of f32, f16, bf16, int8, fp8", create.type);
     if (create.q_heads == 0 || create.dim == 0)
-        return ctl_say(CTL_USAGE, "--q-heads and --dim are needed; try 'banyanctl session create --help'");
+        return ctl_say(CTL_USAGE, "--q-heads and --dim are required; try 'banyanctl session create --help'");
     return CTL_OK;
 }
 

@@ -196,7 +196,8 @@ static const struct common_option attend_options[] = {
      "last row stands at the layer's end.",
      0, UINT64_MAX - 1},
     {"out", 0, COMMON_OPTION_STRING, &attend.out, "FILE", "Write o and lse there (.safetensors).", 0, 0},
-    {"trace", 0, COMMON_OPTION_FLAG, &attend.trace, NULL, "Say where the time went, worker by worker.", 0, 0},
+    {"trace", 0, COMMON_OPTION_FLAG, &attend.trace, NULL, "Show where the time went, worker by worker.", 0,
+     0},
     {0},
 };
 
@@ -393,7 +394,7 @@ const struct ctl_command ctl_tensor_commands[] = {
      "For a session of type int8 or fp8 they are I8 or F8_E4M3, with layers.N.k_scale and layers.N.v_scale\n"
      "[tokens][kv_heads] (F32); or F32, without scales, which are quantised on the way.",
      attach_options, 2, 2, run_attach, open_input},
-    {"attend", "SESSION FILE.safetensors", "ask a session with the q of a file",
+    {"attend", "SESSION FILE.safetensors", "attend a session with the q of a file",
      "Sends the tensor q [rows][q_heads][k_dim] (F32) of a file, and appends its k and v where it has them\n"
      "(with k_scale and v_scale, or quantised on the way, as for attach).",
      attend_options, 2, 2, run_attend, open_input},

@@ -46,8 +46,8 @@ enum ctl_exit ctl_watch_look(struct ctl *ctl, const char *name, uint32_t bins, s
         exit_code = ctl_fail(&error);
     else if (out->watch.n == 0)
         exit_code = ctl_say(CTL_TIMEOUT,
-                            "no step of session %s came within %s, and none such is kept\n"
-                            "  nothing is kept of steps that nobody watched: ask again while it is in use, "
+                            "no step of session %s came within %s, and no matching step is kept\n"
+                            "  steps are kept only while watched: try again while the session is in use, "
                             "or with a longer --wait",
                             name, common_format_ns(ctl_watch_given.wait_ns, wait, sizeof wait));
     if (exit_code != CTL_OK)
@@ -90,7 +90,7 @@ static const struct common_option mass_options[] = {
     STEPS_OPTION,
     LAYER_OPTION,
     {"heads", 0, COMMON_OPTION_FLAG, &ctl_watch_given.heads, NULL,
-     "Each query head for itself, of one step unless --steps says more.", 0, 0},
+     "Show each query head separately, for one step unless --steps is given.", 0, 0},
     {"bins", 'b', COMMON_OPTION_U64, &ctl_watch_given.bins, "N",
      "Stretches of the context, at most. Default: what the terminal shows.", 1, BINS_MAX},
     WAIT_OPTION,
@@ -100,7 +100,7 @@ static const struct common_option mass_options[] = {
 static const struct common_option trace_options[] = {
     STEPS_OPTION,
     LAYER_OPTION,
-    {"each", 0, COMMON_OPTION_FLAG, &ctl_watch_given.each, NULL, "Each step for itself, not their mean.", 0,
+    {"each", 0, COMMON_OPTION_FLAG, &ctl_watch_given.each, NULL, "Show each step instead of their mean.", 0,
      0},
     WAIT_OPTION,
     {0},
@@ -109,17 +109,14 @@ static const struct common_option trace_options[] = {
 const struct ctl_command ctl_watch_commands[] = {
     {"session mass", "SESSION", "which part of the context its last steps looked at",
      "Draws the attention mass of each stretch of the context: of the session's next steps, and where none "
-     "come in "
-     "time, of the last ones that\nwere watched or whose client asked. The session's client notices nothing; "
-     "the "
-     "workers compute the masses beside the steps.",
+     "come in time, of the last ones that\nwere watched or whose client asked. The session's client is not "
+     "affected; the workers compute the masses beside the steps.",
      mass_options, 1, 1, ctl_run_mass, NULL},
     {"session trace", "SESSION", "where the time of its last steps went",
      "Draws the tree of workers with the time that each waited for its turn (queue), computed, and waited "
-     "for its "
-     "children: of the session's next\nsteps, and where none come in time, of the last ones that were "
-     "watched or "
-     "whose client asked.",
+     "for its children: of the session's next\nsteps, and where none come in time, of the last ones that "
+     "were "
+     "watched or whose client asked.",
      trace_options, 1, 1, ctl_run_trace, NULL},
     {0},
 };

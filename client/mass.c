@@ -24,7 +24,7 @@ void banyan_mass_free(banyan_mass *mass)
 
 static banyan_code senseless(banyan_error *error)
 {
-    return client_error_set(error, BANYAN_INTERNAL, "the coordinator's masses make no sense");
+    return client_error_set(error, BANYAN_INTERNAL, "the coordinator's masses are malformed");
 }
 
 static void take_status(const Banyan__Pb__Status *status, banyan_mass *out)
@@ -57,7 +57,8 @@ banyan_code client_mass_take(struct client_mass_reader *reader, const Banyan__Pb
         if (pb)
             take_status(pb->status, out);
         else
-            client_copy_text(out->message, sizeof out->message, "the coordinator knows of no masses");
+            client_copy_text(out->message, sizeof out->message,
+                             "the coordinator does not support attention masses");
         return BANYAN_OK;
     }
     if (pb->rows < 1 || pb->heads < 1 || pb->bins < 1 || pb->bins > PROTO_MASS_BINS_MAX ||

@@ -127,7 +127,7 @@ banyan_code client_peer_find(struct client_peers *peers, const char *endpoint, s
         }
     if (peers->n == PEERS_MAX)
         return client_error_set(error, BANYAN_RESOURCE_EXHAUSTED,
-                                "connected to %u workers: more are not possible", PEERS_MAX);
+                                "connected to %u workers: this is the limit", PEERS_MAX);
     struct client_peer *peer = calloc(1, sizeof *peer + len + 1);
     if (!peer)
         return client_error_set(error, BANYAN_RESOURCE_EXHAUSTED, "out of memory");

@@ -64,8 +64,7 @@ banyan_code client_spec_from_pb(const Banyan__Pb__Spec *pb, banyan_spec *out, ba
         !proto_kv_row_bytes(pb->kv_type, pb->kv_heads, pb->k_dim) ||
         !proto_kv_row_bytes(pb->kv_type, pb->kv_heads, pb->v_dim) ||
         (pb->n_alibi != 0 && pb->n_alibi != pb->q_heads) || (pb->n_sinks != 0 && pb->n_sinks != pb->q_heads))
-        return client_error_set(error, BANYAN_INTERNAL,
-                                "the coordinator describes the session by an impossible spec");
+        return client_error_set(error, BANYAN_INTERNAL, "the coordinator sent an invalid session spec");
     banyan_spec spec = {
         .layers = pb->layers,
         .q_heads = pb->q_heads,
@@ -163,11 +162,11 @@ banyan_code banyan_session_create(banyan_client *client, const banyan_spec *spec
         return client_error_set(error, BANYAN_INVALID_ARGUMENT, "spec or out is NULL");
     // The coordinator checks values; here only what the arrays' lengths rest on.
     if ((spec->alibi || spec->sinks) && !within(spec->q_heads, PROTO_KV_HEADS_MAX))
-        return client_error_set(error, BANYAN_INVALID_ARGUMENT, "q_heads is %u: 1 to %u are possible",
+        return client_error_set(error, BANYAN_INVALID_ARGUMENT, "q_heads is %u: must be 1 to %u",
                                 spec->q_heads, PROTO_KV_HEADS_MAX);
     if (proto_kv_element_bytes((uint32_t)spec->kv_type) == 0)
         return client_error_set(error, BANYAN_INVALID_ARGUMENT,
-                                "kv_type %d is none of BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_INT8, "
+                                "kv_type %d is not one of BANYAN_F32, BANYAN_F16, BANYAN_BF16, BANYAN_INT8, "
                                 "BANYAN_FP8",
                                 (int)spec->kv_type);
     Banyan__Pb__Spec pb;
@@ -194,7 +193,7 @@ banyan_code banyan_session_open(banyan_client *client, uint64_t id, const char *
 {
     if (!out || (id == 0 && (!name || !*name)))
         return client_error_set(error, BANYAN_INVALID_ARGUMENT,
-                                "an id or a name is needed, and a place for the session");
+                                "give an id or a name; session must not be NULL");
     Banyan__Pb__SessionOpenRequest request = BANYAN__PB__SESSION_OPEN_REQUEST__INIT;
     request.session = id;
     if (id == 0)

@@ -42,7 +42,7 @@ static banyan_code take_step(const Banyan__Pb__WatchedStep *pb, struct client_ma
                   .mass_ns = pb->mass_ns},
     };
     if (pb->n_traces > CLIENT_WORKERS_MAX)
-        return client_error_set(error, BANYAN_INTERNAL, "the coordinator's traces make no sense");
+        return client_error_set(error, BANYAN_INTERNAL, "the coordinator's traces are malformed");
     out->trace.workers = calloc(pb->n_traces + 1, sizeof *out->trace.workers);
     if (!out->trace.workers)
         return client_error_set(error, BANYAN_RESOURCE_EXHAUSTED, "out of memory");
@@ -56,7 +56,7 @@ static banyan_code take_watch(const struct proto_message *message, banyan_watch 
     const Banyan__Pb__SessionWatchReply *reply =
         (const Banyan__Pb__SessionWatchReply *)(message ? message->body : NULL);
     if (!reply || message->n_tensors > 1)
-        return client_error_set(error, BANYAN_INTERNAL, "the coordinator's answer has no sense");
+        return client_error_set(error, BANYAN_INTERNAL, "the coordinator's answer is malformed");
     struct client_mass_reader masses = {.names = reply->workers, .n_names = reply->n_workers};
     if (message->n_tensors == 1) {
         masses.values = message->tensors[0].data;

@@ -100,7 +100,7 @@ static enum common_code set_number(const struct common_command *command, const s
     uint64_t max = option->max ? option->max : UINT64_MAX;
     if (value < option->min || value > max) {
         if (option->max)
-            snprintf(reason, sizeof reason, "'%.60s' is not within %" PRIu64 " and %" PRIu64, text,
+            snprintf(reason, sizeof reason, "'%.60s' must be between %" PRIu64 " and %" PRIu64, text,
                      option->min, max);
         else
             snprintf(reason, sizeof reason, "'%.60s' is below %" PRIu64, text, option->min);

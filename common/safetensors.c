@@ -106,7 +106,7 @@ static enum common_code read_tensor(const struct common_safetensors *file, const
     if (begin > end || end > file->data_len)
         return bad(err, name, "its data lie outside of the file");
     if (!common_size_mul(n_elements, dtypes[kind].bytes, &bytes) || bytes != end - begin)
-        return bad(err, name, "its shape and its number of bytes disagree");
+        return bad(err, name, "its size in bytes does not match its shape");
     out->data = file->data + begin;
     out->bytes = bytes;
     out->name = strdup(name);

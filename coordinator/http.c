@@ -157,13 +157,14 @@ enum common_code coordinator_http_new(struct coordinator *c, const char *address
     char rest;
     if (!colon || colon == address || (size_t)(colon - address) >= sizeof(host) ||
         sscanf(colon + 1, "%5u%c", &port, &rest) != 1 || port > 65535)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "--http wants HOST:PORT, not %s", address);
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "--http takes HOST:PORT, not %s", address);
     snprintf(host, sizeof(host), "%.*s", (int)(colon - address), address);
     snprintf(endpoint, sizeof(endpoint), "tcp://%s", address);
     if (proto_listen_allowed(endpoint, false, insecure, err) != COMMON_OK)
         return common_error_set(
             err, COMMON_PERMISSION_DENIED,
-            "--http %s is not loopback, and nobody has to say who he is: add --insecure to mean it", address);
+            "--http %s is not a loopback address and has no authentication: add --insecure to allow it",
+            address);
     struct coordinator_http *http = coordinator_alloc(sizeof(*http));
     http->c = c;
     http->http = evhttp_new(common_loop_base(c->core.loop));

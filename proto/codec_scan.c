@@ -51,7 +51,7 @@ static bool visit(const ProtobufCMessageDescriptor *type, const ProtobufCMessage
                   char *why, size_t why_len)
 {
     if (depth >= DEPTH_MAX) {
-        snprintf(why, why_len, "%s lies too deep", type->name);
+        snprintf(why, why_len, "%s is nested too deeply", type->name);
         return false;
     }
     for (int i = 0; i < depth; i++)

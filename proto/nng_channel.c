@@ -143,7 +143,7 @@ static void on_finished(struct proto_nng_item *item)
             (prefix.kind != PROTO_FRAME_REPLY ||
              !proto_frame_total(&prefix, PROTO_HEADER_MAX, channel->payload_max, &total) ||
              total != blob->len))
-            code = common_error_set(&err, COMMON_INVALID_ARGUMENT, "an answer that is no frame");
+            code = common_error_set(&err, COMMON_INVALID_ARGUMENT, "the answer is not a frame");
         if (code == COMMON_OK && !proto_channel_deliver(channel, &prefix, blob, 0, &err))
             code = err.code;
         if (code != COMMON_OK)

@@ -185,8 +185,8 @@ static void on_look(void *arg)
                         nng_pipe_get_addr((nng_pipe){.id = peer->pipe}, NNG_OPT_REMADDR, &address) == 0;
             if (!here && peer->missing) {
                 if (!s->stuck)
-                    common_log_error("%s: nng no longer tells which callers have gone, nor closes their "
-                                     "descriptors until this process ends; start it anew when convenient",
+                    common_log_error("%s: nng no longer reports closed connections; their descriptors stay "
+                                     "open until this process ends. Restart it when convenient",
                                      s->server->name);
                 s->stuck = true;
                 peer_departs(at);
@@ -297,7 +297,7 @@ static struct proto_request *request_of(struct context *context, struct proto_pr
     // The payload's own limit gets a polite answer below; what could not have come whole does not.
     if (prefix->kind != PROTO_FRAME_REQUEST ||
         !proto_frame_total(prefix, PROTO_HEADER_MAX, SIZE_MAX / 4, &total) || total != blob->len) {
-        common_error_set(err, COMMON_INVALID_ARGUMENT, "a message that is no request frame");
+        common_error_set(err, COMMON_INVALID_ARGUMENT, "the message is not a request frame");
         return NULL;
     }
     struct proto_message *message;

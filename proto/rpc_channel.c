@@ -338,8 +338,8 @@ enum common_code proto_channel_call(struct proto_channel *channel, const struct 
     pending->arg = call->arg;
     enum common_code code = common_handle_add(channel->handles, pending, &pending->id);
     if (code != COMMON_OK) {
-        common_error_set(err, code, "%u calls wait for answers from %s: no more at once", channel->calls_max,
-                         channel->endpoint_text);
+        common_error_set(err, code, "%u calls wait for answers from %s: the limit is reached",
+                         channel->calls_max, channel->endpoint_text);
         goto give;
     }
     uint64_t left = common_clock_left(call->deadline_ns);

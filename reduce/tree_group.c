@@ -116,7 +116,8 @@ enum common_code reduce_tree_open(const struct reduce_env *env, const struct red
         goto out;
     }
     if (!measure_subtrees(spec, subtree, scratch)) {
-        code = common_error_set(err, COMMON_INVALID_ARGUMENT, "the members' parents are no pre-order tree");
+        code = common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "the members' parents do not form a pre-order tree");
         goto out;
     }
     group->env = *env;

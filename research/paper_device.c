@@ -70,7 +70,7 @@ static enum common_code load(const char *wanted, const struct kernels_device_ops
     if (!wanted && !worker_module_find(NAME, found, sizeof found))
         return common_error_set(err, COMMON_FAILED_PRECONDITION,
                                 "there is no banyan-" NAME
-                                ".so beside the program or in ../lib: say --device-module");
+                                ".so beside the program or in ../lib: give --device-module");
     const char *path = wanted ? wanted : found;
     enum common_code code = worker_module_open(path, KERNELS_DEVICE_SYMBOL, &symbol, err);
     if (code != COMMON_OK)

@@ -36,8 +36,8 @@ static enum common_code load(const char *path, const struct kernels_device_ops *
         return code;
     const struct kernels_device_ops *ops = symbol;
     if (ops->abi != KERNELS_DEVICE_ABI || ops->size != sizeof *ops)
-        return common_error_set(err, COMMON_FAILED_PRECONDITION, "%.200s is no device module of this version",
-                                path);
+        return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                "%.200s is not a device module of this version", path);
     *out = ops;
     return COMMON_OK;
 }
@@ -133,7 +133,7 @@ enum common_code worker_device_open(const struct worker_device_options *options,
                                 "--device is auto, cpu or NAME:INDEX as cuda:0; try 'banyan-worker --help'");
     if (!options->module && !worker_module_find(name, path, sizeof path))
         return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                "there is no module banyan-%s.so beside the program: say --device-module",
+                                "there is no module banyan-%s.so beside the program: give --device-module",
                                 name);
     enum common_code code = load(options->module ? options->module : path, &ops, err);
     if (code != COMMON_OK)
@@ -180,7 +180,7 @@ enum common_code worker_device_bandwidth(struct worker_device *device, uint64_t 
     enum common_code code = device->ops->bandwidth(device->handle, &measured, err);
     if (code == COMMON_OK && !(measured >= 1 && measured < 1e18))
         return common_error_set(err, COMMON_INTERNAL,
-                                "the device's bandwidth cannot be measured: say --bandwidth");
+                                "the device's bandwidth cannot be measured: give --bandwidth");
     if (code == COMMON_OK)
         *bytes_per_s = (uint64_t)measured;
     return code;

@@ -25,7 +25,7 @@ static enum common_code load(const struct worker_engine_options *options, const 
     const void *symbol;
     if (!options->module && !worker_module_find(options->name, path, sizeof path))
         return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                "there is no module banyan-%s.so beside the program: say --engine-module",
+                                "there is no module banyan-%s.so beside the program: give --engine-module",
                                 options->name);
     const char *from = options->module ? options->module : path;
     enum common_code code = worker_module_open(from, REDUCE_MODULE_SYMBOL, &symbol, err);

@@ -45,7 +45,7 @@ static void leave(void *arg)
 static void lost_patience(void *arg)
 {
     (void)arg;
-    common_log_error("the device holds on to its steps: leaving without them");
+    common_log_error("the device does not finish its steps: exiting without them");
     _exit(EXIT_DEVICE);
 }
 

@@ -202,8 +202,8 @@ static enum common_code lay_out(struct worker_mass *m, const char **reason, stru
         worker->flight_limit > worker->flight_bytes ? worker->flight_limit - worker->flight_bytes : 0;
     if (fit * each > room) {
         *reason = "LIMIT";
-        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "too much is in flight on worker %s",
-                                worker->name);
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
+                                "worker %s has reached its limit of memory in flight", worker->name);
     }
     m->partials = common_blob_new(fit * each);
     m->compute = worker_compute_new(worker->store, (uint32_t)fit, room - fit * each);
@@ -297,7 +297,7 @@ static void proceed(void *arg)
         common_error_set(&err, COMMON_UNAVAILABLE, "worker %s is leaving", m->worker->name);
         end(m, &err, "");
     } else if (common_clock_ns() >= m->deadline_ns) {
-        common_error_set(&err, COMMON_DEADLINE_EXCEEDED, "no time was left to compute");
+        common_error_set(&err, COMMON_DEADLINE_EXCEEDED, "the deadline passed before the computation began");
         end(m, &err, "");
     } else if (m->row == m->rows || m->n_bins == 0) {
         end(m, NULL, "");
@@ -392,8 +392,8 @@ static enum common_code begin(struct worker_mass *m, const Banyan__Pb__MassReque
     if (worker->n_masses >= WORKER_MASSES_MAX || m->out_bytes > room) {
         *reason = "LIMIT";
         m->out_bytes = 0;
-        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "too much is in flight on worker %s",
-                                worker->name);
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
+                                "worker %s has reached its limit of memory in flight", worker->name);
     }
     m->out = malloc(m->out_bytes + 1);
     if (!m->out)

@@ -80,8 +80,9 @@ static void asked(void *arg, const struct proto_reply *reply)
         reply->code == COMMON_OK ? (const Banyan__Pb__RegisterReply *)reply->message->body : NULL;
     if (!body || body->worker == 0 || body->term < *m->options.term) {
         if (!m->quiet)
-            common_log_warn("the coordinator does not take this worker yet: %s; trying on (coordinator=%s)",
-                            !body ? reply->text : "its term is over", m->options.coordinator);
+            common_log_warn(
+                "the coordinator has not accepted this worker yet: %s; trying again (coordinator=%s)",
+                !body ? reply->text : "its term is over", m->options.coordinator);
         m->quiet = true;
         ask_later(m);
         return;
@@ -150,7 +151,7 @@ static void beaten(void *arg, const struct proto_reply *reply)
         return;
     if (reply->code == COMMON_DEADLINE_EXCEEDED) {
         if (!m->silent)
-            common_log_warn("the coordinator does not answer heartbeats: beating on (coordinator=%s)",
+            common_log_warn("the coordinator does not answer heartbeats: sending them again (coordinator=%s)",
                             m->options.coordinator);
         m->silent = true;
         beat(m);

@@ -44,7 +44,7 @@ enum common_code worker_module_open(const char *path, const char *symbol, const 
     const void *found = dlsym(module, symbol);
     if (!found) {
         dlclose(module);
-        return common_error_set(err, COMMON_FAILED_PRECONDITION, "%.200s is no module with %.40s", path,
+        return common_error_set(err, COMMON_FAILED_PRECONDITION, "%.200s does not export %.40s", path,
                                 symbol);
     }
     *out = found;

@@ -32,7 +32,7 @@ static enum common_code put_permitted(struct worker *worker, const Banyan__Pb__C
         return common_error_set(err, COMMON_PERMISSION_DENIED, "the ticket is for another session");
     if (body->count == 0 || body->count > WORKER_POSITIONS_MAX || body->first > WORKER_POSITIONS_MAX)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "%" PRIu64 " rows from position %" PRIu64 " is no range", body->count,
+                                "invalid range: %" PRIu64 " rows from position %" PRIu64, body->count,
                                 body->first);
     if (body->first < ticket->first || body->first - ticket->first > ticket->count ||
         body->count > ticket->count - (body->first - ticket->first))

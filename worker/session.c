@@ -183,7 +183,7 @@ enum common_code worker_session_check(const struct worker_map *sessions, uint64_
                                 session->spec->shape.layers);
     if (count == 0 || first >= WORKER_POSITIONS_MAX || count > WORKER_POSITIONS_MAX)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "%" PRIu64 " rows from position %" PRIu64 " is no range", count, first);
+                                "invalid range: %" PRIu64 " rows from position %" PRIu64, count, first);
     *out = session;
     return COMMON_OK;
 }

@@ -552,8 +552,8 @@ static enum common_code admit(struct worker *worker, const struct proto_step *st
     // Twice: the partials, and the answer that is made of them.
     if (worker->n_steps >= WORKER_STEPS_MAX || !reduce_partials_bytes(step, room / 2, partial_bytes)) {
         *reason = "LIMIT";
-        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "too much is in flight on worker %s",
-                                worker->name);
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
+                                "worker %s has reached its limit of memory in flight", worker->name);
     }
     return COMMON_OK;
 }
@@ -636,7 +636,7 @@ void worker_handle_step(void *arg, struct proto_request *request)
     }
     take_items(s);
     if (common_clock_ns() >= step->deadline_ns)
-        give_up(s, COMMON_DEADLINE_EXCEEDED, "no time was left to compute");
+        give_up(s, COMMON_DEADLINE_EXCEEDED, "the deadline passed before the computation began");
     else
         compute(s);
 }

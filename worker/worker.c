@@ -53,7 +53,7 @@ static bool engine_lost(struct worker *worker)
     if (!worker_engine_lost(worker->engine, &why))
         return false;
     if (!worker->engine_told)
-        common_log_error("engine=%s works no more, stream takes its place: %s",
+        common_log_error("engine=%s has failed, stream is used instead: %s",
                          worker_engine_name(worker->engine), why.message);
     worker->engine_told = true;
     return true;

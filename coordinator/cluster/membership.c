@@ -273,7 +273,7 @@ void coordinator_worker_doubt(struct coordinator_worker *w)
     if (w->cluster->core->stopping)
         return;
     if (w->state == COORDINATOR_WORKER_ACTIVE) {
-        common_log_warn("a worker is asked again what it holds worker=%s", w->name);
+        common_log_warn("asking a worker for its inventory again worker=%s", w->name);
         coordinator_worker_set_state(w, COORDINATOR_WORKER_JOINING);
         visit_begin(w);
     } else {
@@ -470,13 +470,13 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
     struct coordinator_worker *w = coordinator_worker_named(cluster, m->name);
     if (!w) {
         proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED,
-                           "the coordinator knows as many workers as it may: raise --max-workers", NULL, 0);
+                           "the coordinator has reached its limit of workers: raise --max-workers", NULL, 0);
         return;
     }
     bool here = w->state == COORDINATOR_WORKER_ACTIVE || w->state == COORDINATOR_WORKER_JOINING;
     if (here && w->instance != m->instance && proto_channel_connected(w->channel)) {
         proto_request_fail(request, COMMON_ALREADY_EXISTS,
-                           "another worker with this name is there: choose another --name", NULL, 0);
+                           "another worker has this name: choose another --name", NULL, 0);
         return;
     }
     if (raise_term(cluster, w, request, m->seen_term))

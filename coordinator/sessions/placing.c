@@ -272,7 +272,7 @@ static void holders_told(void *arg, enum common_code code, const char *text)
         struct coordinator_chunk *chunk = coordinator_layout_find(&p->s->layout, p->chosen[i].index);
         if (!chunk || chunk->id != p->chosen[i].id || !coordinator_session_chunk_usable(chunk)) {
             code = COMMON_UNAVAILABLE;
-            text = "the worker went away";
+            text = "the worker was lost meanwhile";
         }
     }
     if (code != COMMON_OK) {
@@ -388,7 +388,7 @@ static void store_chosen(struct coordinator_placing *p)
         coordinator_store_submit(s->sessions->store, batch, chosen_stored, p);
     } else {
         coordinator_batch_free(batch);
-        store_refused(p, COMMON_RESOURCE_EXHAUSTED, "the coordinator's disk does not keep up");
+        store_refused(p, COMMON_RESOURCE_EXHAUSTED, "the coordinator's disk is too slow");
     }
 }
 

@@ -128,8 +128,8 @@ static void drop_told(void *arg, enum common_code code, const char *text)
     struct quarantine_drop *d = arg;
     struct coordinator_worker *w = drop_worker(d);
     if (code != COMMON_OK || !w) {
-        proto_request_fail(d->request, COMMON_UNAVAILABLE, code != COMMON_OK ? text : "the worker went away",
-                           NULL, 0);
+        proto_request_fail(d->request, COMMON_UNAVAILABLE,
+                           code != COMMON_OK ? text : "the worker was lost meanwhile", NULL, 0);
         if (w)
             coordinator_worker_doubt(w);
         drop_end(d);
@@ -140,7 +140,7 @@ static void drop_told(void *arg, enum common_code code, const char *text)
         drop_some(d);
         return;
     }
-    common_log_warn("dropped from quarantine on an operator's word worker=%s sessions=%" PRIu64
+    common_log_warn("dropped from quarantine on an operator's request worker=%s sessions=%" PRIu64
                     " bytes=%" PRIu64,
                     w->name, d->sessions, d->bytes);
     Banyan__Pb__QuarantineDropReply reply = BANYAN__PB__QUARANTINE_DROP_REPLY__INIT;

@@ -336,7 +336,7 @@ struct coordinator_plan *coordinator_session_plan(struct coordinator_session *s,
         s->plan = coordinator_plan_get(s->sessions->cluster, active, n, status);
     else
         proto_status_set(status, COMMON_UNAVAILABLE, "WORKER_LOST",
-                         "none of the workers that hold this session is there now");
+                         "no worker that holds this session is reachable");
     free(active);
     return s->plan;
 }
@@ -394,7 +394,7 @@ enum common_code coordinator_session_missing(struct coordinator_session *s, uint
     status->code = lost ? COMMON_DATA_LOSS : COMMON_UNAVAILABLE;
     snprintf(status->message, sizeof(status->message),
              "%s tokens [%" PRIu64 ", %" PRIu64 ")%s, held by %s%s: %s",
-             lost ? "no worker holds" : "no worker can answer now for", r->first, r->first + r->count,
+             lost ? "no worker holds" : "no worker that is reachable holds", r->first, r->first + r->count,
              status->n_ranges > 1 ? " and more" : "", status->workers[0],
              status->n_workers > 1 ? " and others" : "",
              lost ? "truncate the session before them, or delete it" : "try again when it is back");

@@ -36,7 +36,7 @@ enum common_code coordinator_spec_check(Banyan__Pb__Spec *m, struct proto_status
     if (m->q_heads < 1 || m->q_heads > PROTO_KV_HEADS_MAX)
         return BAD("%u query heads: 1 to %u are allowed", m->q_heads, PROTO_KV_HEADS_MAX);
     if (m->kv_heads < 1 || m->q_heads % m->kv_heads)
-        return BAD("%u query heads over %u KV heads: the one must be a multiple of the other", m->q_heads,
+        return BAD("%u query heads over %u KV heads: query heads must be a multiple of KV heads", m->q_heads,
                    m->kv_heads);
     if (m->k_dim < 1 || m->k_dim > PROTO_KV_DIM_MAX)
         return BAD("keys of dimension %u: 1 to %u are allowed", m->k_dim, PROTO_KV_DIM_MAX);
@@ -57,7 +57,7 @@ enum common_code coordinator_spec_check(Banyan__Pb__Spec *m, struct proto_status
                    m->chunk_tokens);
     if (m->replicas > 1)
         return proto_status_set(status, COMMON_UNIMPLEMENTED, "",
-                                "replicas are not there in this version: ask for one");
+                                "this version has no replicas: ask for one holder");
     m->chunk_tokens = m->chunk_tokens ? m->chunk_tokens : 256;
     m->scale = m->scale > 0 ? m->scale : 1.0f / sqrtf((float)m->k_dim);
     m->replicas = 1;

@@ -39,7 +39,7 @@ enum common_code coordinator_session_unknown(uint64_t id, struct proto_status *s
 {
     if (!id)
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
-                                "session 0 is no session: a handle was not set");
+                                "session 0 is invalid: the handle was not set");
     return proto_status_set(status, COMMON_NOT_FOUND, "",
                             "there is no such session (it may have been deleted)");
 }
@@ -116,7 +116,7 @@ enum common_code coordinator_session_new(struct coordinator_sessions *sessions, 
                                 sessions->n);
     if (!coordinator_store_next(sessions->store, COORDINATOR_COUNTER_GENERATION, &generation))
         return proto_status_set(status, COMMON_UNAVAILABLE, "",
-                                "the store does not keep up with the number of new sessions: try again");
+                                "the store is too slow for the number of new sessions: try again");
     uint32_t slot =
         sessions->n_free_slots ? sessions->free_slots[--sessions->n_free_slots] : sessions->n_slots++;
     *out = session_make(sessions, (generation & UINT32_MAX) << 32 | (slot + 1), name, spec);

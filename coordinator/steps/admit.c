@@ -120,7 +120,7 @@ enum coordinator_verdict coordinator_item_admit(struct coordinator_item *item, s
         return COORDINATOR_ADMIT_REFUSED;
     }
     if (!coordinator_layout_cover(&s->layout, item->way.visible, &tokens, &sum)) {
-        coordinator_item_refuse(item, COMMON_INTERNAL, "", "committed tokens have no place");
+        coordinator_item_refuse(item, COMMON_INTERNAL, "", "committed tokens have no holder");
         return COORDINATOR_ADMIT_REFUSED;
     }
     return COORDINATOR_ADMIT_GO;

@@ -84,7 +84,7 @@ void coordinator_call_item_done(struct coordinator_call *call)
 
 static void call_cancelled(void *arg)
 {
-    coordinator_call_end(arg, COMMON_CANCELLED, "the caller is gone");
+    coordinator_call_end(arg, COMMON_CANCELLED, "the caller has disconnected");
 }
 
 static void deadline_timer(void *arg)
@@ -247,7 +247,7 @@ static enum common_code take_all(struct coordinator_call *call, const struct pro
         take_item(&call->items[i], call, i, m->items[i]);
         append = append || m->items[i]->append;
         if (!measure(&call->items[i], m->items[i], s, &at))
-            return common_error_set(err, COMMON_INVALID_ARGUMENT, "item %u: its sizes cannot be", i);
+            return common_error_set(err, COMMON_INVALID_ARGUMENT, "item %u: invalid sizes", i);
     }
     // A lone item of an unknown session may have any size: it is refused for what it is.
     bool lone =
@@ -255,7 +255,7 @@ static enum common_code take_all(struct coordinator_call *call, const struct pro
     size_t n = message->n_tensors;
     if (!lone && (n != 1 && n != 3))
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "an attend call has the tensors q, or q, k and v: %zu came", n);
+                                "expected the tensors q, or q, k and v; got %zu", n);
     if (!lone && append && n != 3)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "an item appends, but k and v are missing");
     if (!lone && (message->tensors[0].bytes != at.q ||

@@ -171,7 +171,7 @@ static void retry_timer(void *arg)
 
 void coordinator_item_reroute(struct coordinator_item *item)
 {
-    coordinator_item_refuse(item, COMMON_UNAVAILABLE, "WORKER_LOST", "a worker went away");
+    coordinator_item_refuse(item, COMMON_UNAVAILABLE, "WORKER_LOST", "a worker was lost meanwhile");
     item->again = true;
     if (item->way.in_frames)
         coordinator_item_set_state(item, COORDINATOR_ITEM_FLYING); // goes again when they are back
@@ -197,7 +197,7 @@ static void item_placed(void *arg, struct coordinator_session *s, const struct p
         if (failure)
             *coordinator_item_failure(item) = *failure;
         else
-            coordinator_item_refuse(item, COMMON_CANCELLED, "", "the caller is gone");
+            coordinator_item_refuse(item, COMMON_CANCELLED, "", "the caller has disconnected");
         coordinator_item_finish(item);
         return;
     }

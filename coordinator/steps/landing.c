@@ -103,7 +103,7 @@ static void slab_back(struct coordinator_item *item, const struct coordinator_fr
     }
     if (r->cover_tokens != sent->cover_tokens || r->cover_sum != sent->cover_sum ||
         r->appends < sent->cover_appends) {
-        slab_failed(item, COMMON_DATA_LOSS, "COVERAGE", "the answer does not cover what it must", "", false);
+        slab_failed(item, COMMON_DATA_LOSS, "COVERAGE", "the answer does not cover all tokens", "", false);
         return;
     }
     item->way.digest += common_mix64(r->digest + f->nth[at]);

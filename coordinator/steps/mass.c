@@ -164,7 +164,7 @@ static void computation_end(void *arg)
     if (m->failure.code == COMMON_OK) {
         if (!coordinator_layout_cover(&s->layout, x->ask.visible, &tokens, &sum) || tokens != x->tokens ||
             sum != x->sum) {
-            computation_fail(x, COMMON_DATA_LOSS, "COVERAGE", "the masses do not cover what they must");
+            computation_fail(x, COMMON_DATA_LOSS, "COVERAGE", "the masses do not cover all tokens");
         } else if (!put_together(x)) {
             computation_fail(x, COMMON_INTERNAL, "", "the masses do not add up to the step's lse");
             common_log_error("masses do not add up session=%016" PRIx64 " layer=%u first=%" PRIu64, s->id,

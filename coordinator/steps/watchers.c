@@ -158,7 +158,7 @@ static void answer_now(void *arg)
 static void watcher_cancelled(void *arg)
 {
     struct coordinator_watcher *w = arg;
-    proto_request_fail(w->request, COMMON_CANCELLED, "the caller is gone", NULL, 0);
+    proto_request_fail(w->request, COMMON_CANCELLED, "the caller has disconnected", NULL, 0);
     watcher_leave(w->s->lane->watch, w);
 }
 

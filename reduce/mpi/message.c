@@ -157,7 +157,7 @@ enum common_code mpi_message_decode(const struct mpi_message_key *key, uint32_t 
     struct head head;
     struct layout at;
     if (len < sizeof head || len > blob->len)
-        return common_error_set(err, COMMON_INTERNAL, "a result of %zu bytes is none", len);
+        return common_error_set(err, COMMON_INTERNAL, "invalid result of %zu bytes", len);
     memcpy(&head, blob->data, sizeof head);
     if (!head_fits(&head, key, n_items, traces, partials, len, &at))
         return common_error_set(err, COMMON_INTERNAL, "the result is not of this step");
@@ -178,7 +178,7 @@ enum common_code mpi_message_decode(const struct mpi_message_key *key, uint32_t 
          take_traces(blob->data + at.traces, head.n_traces, result);
     if (!ok) {
         proto_step_result_free(result);
-        return common_error_set(err, COMMON_INTERNAL, "the result does not hold together");
+        return common_error_set(err, COMMON_INTERNAL, "the result is malformed");
     }
     if (head.partials > 0) {
         result->tensors[0] = blob->data + at.partials;

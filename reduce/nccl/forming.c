@@ -63,7 +63,7 @@ static enum common_code join(struct nccl_comm *comm, struct common_error *err)
             return common_error_set(err, COMMON_DEADLINE_EXCEEDED, "not all members joined in time");
         usleep(1000);
         if (nccl.CommGetAsyncError(room->comm, &result) != ncclSuccess)
-            return common_error_set(err, COMMON_UNAVAILABLE, "joining: it cannot be asked");
+            return common_error_set(err, COMMON_UNAVAILABLE, "joining: its state cannot be read");
     }
     return nccl_room_settle(room, result, "joining", err);
 }

@@ -436,7 +436,7 @@ static void invite(struct nccl_group *group, enum nccl_comm_state state, struct 
     if (state == NCCL_COMM_READY && group->ready_ns == 0)
         group->ready_ns = now;
     if (state == NCCL_COMM_READY && now - group->ready_ns > nccl_setting.patience_ns) {
-        give_up(group, group->comm, "not all members came to be ready");
+        give_up(group, group->comm, "not all members became ready");
         return;
     }
     say->generation = nccl_comm_generation(group->comm);

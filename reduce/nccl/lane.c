@@ -40,7 +40,8 @@ enum common_code nccl_room_settle(struct nccl_room *room, ncclResult_t result, c
         if (atomic_load(room->stop))
             return common_error_set(err, COMMON_CANCELLED, "%s: stopped", what);
         if (nccl.CommGetAsyncError(room->comm, &result) != ncclSuccess)
-            return common_error_set(err, COMMON_UNAVAILABLE, "%s: the communicator cannot be asked", what);
+            return common_error_set(err, COMMON_UNAVAILABLE, "%s: the communicator's state cannot be read",
+                                    what);
         if (result == ncclInProgress && polls > 100)
             usleep(polls > 2000 ? 1000 : 50);
     }

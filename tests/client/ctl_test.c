@@ -593,7 +593,7 @@ static void test_watching(void **state)
     }
     attend_once(&d, 0); // asked for nothing: nothing is kept
     expect(6, "session mass watched --wait 0s", NULL);
-    complained("nobody watched");
+    complained("only while watched");
     expect(6, "session trace watched --wait 10ms --json", NULL);
     // What its client asks for is.
     banyan_mass mass = {.bins = 8};

@@ -131,7 +131,7 @@ static void a_group_becomes_whole(void **state)
     support_stop(cluster);
 }
 
-// A member says that the engine works no more: plans go by stream, and steps do not notice.
+// A member says that the engine has failed: plans go by stream, and steps do not notice.
 static void an_engine_is_lost(void **state)
 {
     (void)state;
@@ -139,7 +139,7 @@ static void an_engine_is_lost(void **state)
     banyan_client *client = support_connect(cluster, "unix");
     struct held h, late;
     uint64_t digest;
-    harness_cluster_allow_error(cluster, "engine=parrot works no more");
+    harness_cluster_allow_error(cluster, "engine=parrot has failed");
     make(client, &h, 3);
     assert_true(engine_is(&h, "parrot"));
     check(client, &h, &digest);

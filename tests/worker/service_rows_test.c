@@ -89,9 +89,9 @@ static void bad_puts(void **state)
             put.ticket.expires_wall_ns = common_clock_wall_ns() - 1);
     TRY_PUT(&s, COMMON_PERMISSION_DENIED, "other positions", put.ticket.first = 45);
     TRY_PUT(&s, COMMON_PERMISSION_DENIED, "other positions", put.ticket.count = 45);
-    TRY_PUT(&s, COMMON_INVALID_ARGUMENT, "no range", put.count = 0; put.rows = 1);
-    TRY_PUT(&s, COMMON_INVALID_ARGUMENT, "no range", put.count = UINT64_MAX; put.rows = 1);
-    TRY_PUT(&s, COMMON_INVALID_ARGUMENT, "no range", put.first = UINT64_MAX; put.rows = 1);
+    TRY_PUT(&s, COMMON_INVALID_ARGUMENT, "invalid range", put.count = 0; put.rows = 1);
+    TRY_PUT(&s, COMMON_INVALID_ARGUMENT, "invalid range", put.count = UINT64_MAX; put.rows = 1);
+    TRY_PUT(&s, COMMON_INVALID_ARGUMENT, "invalid range", put.first = UINT64_MAX; put.rows = 1);
     TRY_PUT(&s, COMMON_PERMISSION_DENIED, NULL, put.first = UINT64_C(1) << 39; put.rows = 1);
     TRY_PUT(&s, COMMON_ABORTED, "incarnation", put.ticket.incarnation = INCARNATION - 1);
     TRY_PUT(&s, COMMON_NOT_FOUND, "unknown", put.session = put.ticket.session = 0xdead);
