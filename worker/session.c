@@ -13,13 +13,17 @@
 
 // ---- specs --------------------------------------------------------------------------------------
 
+static_assert(PROTO_LAYERS_MAX == 1024 && PROTO_KV_HEADS_MAX == 1024 && PROTO_KV_DIM_MAX == 1024,
+              "the texts say 1024");
+
 static const char *spec_problem(const Banyan__Pb__Spec *pb)
 {
-    if (pb->layers < 1 || pb->layers > 1024)
+    if (pb->layers < 1 || pb->layers > PROTO_LAYERS_MAX)
         return "layers must be 1..1024";
-    if (pb->kv_heads < 1 || pb->q_heads < 1 || pb->q_heads > 1024 || pb->q_heads % pb->kv_heads != 0)
+    if (pb->kv_heads < 1 || pb->q_heads < 1 || pb->q_heads > PROTO_KV_HEADS_MAX ||
+        pb->q_heads % pb->kv_heads != 0)
         return "q_heads must be 1..1024 and a multiple of kv_heads";
-    if (pb->k_dim < 1 || pb->k_dim > 1024 || pb->v_dim < 1 || pb->v_dim > 1024)
+    if (pb->k_dim < 1 || pb->k_dim > PROTO_KV_DIM_MAX || pb->v_dim < 1 || pb->v_dim > PROTO_KV_DIM_MAX)
         return "k_dim and v_dim must be 1..1024";
     if (proto_kv_element_bytes(pb->kv_type) == 0)
         return "kv_type must be F32, F16, BF16, INT8 or FP8_E4M3";
