@@ -28,7 +28,7 @@ struct mapping {
     uint64_t bytes;
     struct span *first;
     uint64_t emptied_ns; // when it is one BARE span; 0: it is not
-    uint64_t touched[];  // a bit per frame: the system may hold memory for it
+    uint64_t touched[];  // a bit per extent: the system may hold memory for it
 };
 
 struct span {
@@ -47,7 +47,7 @@ struct lists { // HELD spans, or BARE ones
 
 struct worker_arena {
     struct worker_arena_options options;
-    uint64_t frame, mapping_bytes;
+    uint64_t extent, mapping_bytes;
     struct mapping *mappings;
     struct lists lists[2];
     struct worker_map used;               // by address
@@ -175,18 +175,18 @@ static struct span *settle(struct worker_arena *arena, struct span *span, enum s
     return span;
 }
 
-// ---- frames -------------------------------------------------------------------------------------
+// ---- extents -------------------------------------------------------------------------------------
 
-// Counts, or with `set` also marks, the bytes of a stretch of frames that the system does not hold yet.
+// Counts, or with `set` also marks, the bytes of a stretch of extents that the system does not hold yet.
 static uint64_t cold(struct worker_arena *arena, struct mapping *mapping, uint64_t at, uint64_t bytes,
                      bool set)
 {
     uint64_t n = 0;
-    for (uint64_t frame = at / arena->frame; frame < (at + bytes) / arena->frame; frame++) {
-        uint64_t bit = UINT64_C(1) << frame % 64;
-        n += mapping->touched[frame / 64] & bit ? 0 : arena->frame;
+    for (uint64_t extent = at / arena->extent; extent < (at + bytes) / arena->extent; extent++) {
+        uint64_t bit = UINT64_C(1) << extent % 64;
+        n += mapping->touched[extent / 64] & bit ? 0 : arena->extent;
         if (set)
-            mapping->touched[frame / 64] |= bit;
+            mapping->touched[extent / 64] |= bit;
     }
     return n;
 }
@@ -194,13 +194,13 @@ static uint64_t cold(struct worker_arena *arena, struct mapping *mapping, uint64
 static void discard(struct worker_arena *arena, struct span *bare)
 {
     struct mapping *mapping = bare->mapping;
-    for (uint64_t at = bare->at; at < bare->at + bare->bytes; at += arena->frame) {
-        uint64_t frame = at / arena->frame, bit = UINT64_C(1) << frame % 64;
-        if (!(mapping->touched[frame / 64] & bit))
+    for (uint64_t at = bare->at; at < bare->at + bare->bytes; at += arena->extent) {
+        uint64_t extent = at / arena->extent, bit = UINT64_C(1) << extent % 64;
+        if (!(mapping->touched[extent / 64] & bit))
             continue;
-        mapping->touched[frame / 64] &= ~bit;
-        arena->touched -= arena->frame;
-        arena->options.source.discard(arena->options.source.arg, mapping->base + at, arena->frame);
+        mapping->touched[extent / 64] &= ~bit;
+        arena->touched -= arena->extent;
+        arena->options.source.discard(arena->options.source.arg, mapping->base + at, arena->extent);
     }
 }
 
@@ -244,22 +244,22 @@ static bool make_room(struct worker_arena *arena, uint64_t more, uint64_t most)
 static struct mapping *mapping_new(struct worker_arena *arena, uint64_t bytes, uint64_t most)
 {
     const struct worker_arena_source *source = &arena->options.source;
-    uint64_t need = up(bytes, arena->frame), size = need;
+    uint64_t need = up(bytes, arena->extent), size = need;
     if (size < arena->mapping_bytes)
         size = arena->mapping_bytes;
     if (!source->discard) { // all of it counts at once
         if (!make_room(arena, need, most))
             return NULL;
         if (size > most - arena->touched)
-            size = (most - arena->touched) / arena->frame * arena->frame;
+            size = (most - arena->touched) / arena->extent * arena->extent;
     }
-    uint64_t words = (size / arena->frame + 63) / 64;
+    uint64_t words = (size / arena->extent + 63) / 64;
     struct mapping *mapping = calloc(1, sizeof *mapping + words * sizeof *mapping->touched);
     struct span *span = malloc(sizeof *span);
     if (mapping && span)
         mapping->base = source->map(source->arg, size);
     while (mapping && span && !mapping->base && size > need) { // less may be had
-        size = size / 2 > need ? up(size / 2, arena->frame) : need;
+        size = size / 2 > need ? up(size / 2, arena->extent) : need;
         mapping->base = source->map(source->arg, size);
     }
     if (!mapping || !span || !mapping->base) {
@@ -287,14 +287,14 @@ static struct mapping *mapping_new(struct worker_arena *arena, uint64_t bytes, u
 
 // ---- allocating ---------------------------------------------------------------------------------
 
-// A HELD span of at least `bytes`, made of BARE frames and what is HELD before them. NULL: no memory, or more
+// A HELD span of at least `bytes`, made of BARE extents and what is HELD before them. NULL: no memory, or more
 // than room allows.
 static struct span *hold(struct worker_arena *arena, uint64_t bytes, uint64_t room)
 {
     uint64_t most = room > UINT64_MAX - arena->held ? UINT64_MAX : arena->held + room;
-    struct span *bare = find(arena, BARE, up(bytes, arena->frame));
+    struct span *bare = find(arena, BARE, up(bytes, arena->extent));
     if (!bare) {
-        if (up(bytes, arena->frame) > room)
+        if (up(bytes, arena->extent) > room)
             return NULL;
         struct mapping *mapping = mapping_new(arena, bytes, most);
         if (!mapping)
@@ -305,7 +305,7 @@ static struct span *hold(struct worker_arena *arena, uint64_t bytes, uint64_t ro
     uint64_t before = bare->prev && bare->prev->state == HELD ? bare->prev->bytes : 0;
     if (before >= bytes)
         return bare->prev;
-    uint64_t fresh = up(bytes - before, arena->frame);
+    uint64_t fresh = up(bytes - before, arena->extent);
     if (fresh > room)
         return NULL;
     if (mapping->emptied_ns) { // it must not go while room is made
@@ -332,13 +332,14 @@ static struct span *hold(struct worker_arena *arena, uint64_t bytes, uint64_t ro
     return settle(arena, bare, HELD);
 }
 
-// Makes a span that is in no list HELD, and whole frames that are free now BARE. Without memory for the cuts
+// Makes a span that is in no list HELD, and whole extents that are free now BARE. Without memory for the cuts
 // they stay HELD, until next time.
 static void give_back(struct worker_arena *arena, struct span *span)
 {
     struct mapping *mapping = span->mapping;
     span = settle(arena, span, HELD);
-    uint64_t from = up(span->at, arena->frame), to = (span->at + span->bytes) / arena->frame * arena->frame;
+    uint64_t from = up(span->at, arena->extent),
+             to = (span->at + span->bytes) / arena->extent * arena->extent;
     if (to <= from)
         return;
     unlist(arena, span);
@@ -419,12 +420,12 @@ struct worker_arena *worker_arena_new(const struct worker_arena_options *options
     if (!arena)
         return NULL;
     arena->options = *options;
-    // One frame that is used in part is to be no large part of the limit.
-    arena->frame = options->limit_bytes >= 64 * WORKER_ARENA_HUGE ? WORKER_ARENA_HUGE
-                   : options->limit_bytes >= (4u << 20)           ? 64u << 10
-                                                                  : UNIT;
+    // One extent that is used in part is to be no large part of the limit.
+    arena->extent = options->limit_bytes >= 64 * WORKER_ARENA_HUGE ? WORKER_ARENA_HUGE
+                    : options->limit_bytes >= (4u << 20)           ? 64u << 10
+                                                                   : UNIT;
     arena->mapping_bytes = options->limit_bytes < WORKER_ARENA_MAPPING
-                               ? up(options->limit_bytes, arena->frame)
+                               ? up(options->limit_bytes, arena->extent)
                                : WORKER_ARENA_MAPPING;
     return arena;
 }
@@ -455,9 +456,9 @@ uint64_t worker_arena_warm(const struct worker_arena *arena)
     return arena->touched + arena->used.count * WORKER_ARENA_NODE - arena->held;
 }
 
-uint64_t worker_arena_frame(const struct worker_arena *arena)
+uint64_t worker_arena_extent(const struct worker_arena *arena)
 {
-    return arena->frame;
+    return arena->extent;
 }
 
 bool worker_arena_check(const struct worker_arena *arena)
@@ -469,7 +470,7 @@ bool worker_arena_check(const struct worker_arena *arena)
             if (span->at != at || span->bytes == 0 || span->mapping != mapping ||
                 (span->prev &&
                  (span->prev->next != span || (span->state != USED && span->prev->state == span->state))) ||
-                (span->state == BARE && (span->at % arena->frame || span->bytes % arena->frame)))
+                (span->state == BARE && (span->at % arena->extent || span->bytes % arena->extent)))
                 return false;
             if (span->state == USED &&
                 worker_map_get(&arena->used, (uintptr_t)(mapping->base + span->at)) != span)
