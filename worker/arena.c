@@ -75,7 +75,7 @@ static void class_of(uint64_t bytes, uint32_t *first, uint32_t *second)
     *second = (uint32_t)(units >> (bits - 4)) & (SECOND - 1);
 }
 
-static void list(struct worker_arena *arena, struct span *span, enum state state)
+static void span_list(struct worker_arena *arena, struct span *span, enum state state)
 {
     struct lists *lists = &arena->lists[state - HELD];
     uint32_t first, second;
@@ -91,7 +91,7 @@ static void list(struct worker_arena *arena, struct span *span, enum state state
     lists->second[first] |= 1u << second;
 }
 
-static void unlist(struct worker_arena *arena, struct span *span)
+static void span_unlist(struct worker_arena *arena, struct span *span)
 {
     struct lists *lists = &arena->lists[span->state - HELD];
     if (span->fore)
@@ -111,7 +111,7 @@ static void unlist(struct worker_arena *arena, struct span *span)
 }
 
 // A span of at least `bytes`: one of its own class, if one of the first does, else of the next class.
-static struct span *find(const struct worker_arena *arena, enum state state, uint64_t bytes)
+static struct span *span_find(const struct worker_arena *arena, enum state state, uint64_t bytes)
 {
     const struct lists *lists = &arena->lists[state - HELD];
     uint32_t first, second, looked = 0;
@@ -133,7 +133,7 @@ static struct span *find(const struct worker_arena *arena, enum state state, uin
 // ---- spans --------------------------------------------------------------------------------------
 
 // Cuts a span in two; the second part, in no list, is returned. NULL: out of memory.
-static struct span *cut(struct span *span, uint64_t bytes)
+static struct span *span_cut(struct span *span, uint64_t bytes)
 {
     struct span *rest = malloc(sizeof *rest);
     if (!rest)
@@ -150,7 +150,7 @@ static struct span *cut(struct span *span, uint64_t bytes)
     return rest;
 }
 
-static void join(struct span *span, struct span *next) // next is in no list
+static void span_join(struct span *span, struct span *next) // next is in no list
 {
     span->bytes += next->bytes;
     span->next = next->next;
@@ -160,18 +160,18 @@ static void join(struct span *span, struct span *next) // next is in no list
 }
 
 // Makes a span that is in no list one with its neighbours in that state, and lists it.
-static struct span *settle(struct worker_arena *arena, struct span *span, enum state state)
+static struct span *span_settle(struct worker_arena *arena, struct span *span, enum state state)
 {
     if (span->next && span->next->state == state) {
-        unlist(arena, span->next);
-        join(span, span->next);
+        span_unlist(arena, span->next);
+        span_join(span, span->next);
     }
     if (span->prev && span->prev->state == state) {
         span = span->prev;
-        unlist(arena, span);
-        join(span, span->next);
+        span_unlist(arena, span);
+        span_join(span, span->next);
     }
-    list(arena, span, state);
+    span_list(arena, span, state);
     return span;
 }
 
@@ -191,7 +191,7 @@ static uint64_t cold(struct worker_arena *arena, struct mapping *mapping, uint64
     return n;
 }
 
-static void discard(struct worker_arena *arena, struct span *bare)
+static void extents_discard(struct worker_arena *arena, struct span *bare)
 {
     struct mapping *mapping = bare->mapping;
     for (uint64_t at = bare->at; at < bare->at + bare->bytes; at += arena->extent) {
@@ -204,14 +204,14 @@ static void discard(struct worker_arena *arena, struct span *bare)
     }
 }
 
-static void unmap(struct worker_arena *arena, struct mapping *mapping)
+static void mapping_unmap(struct worker_arena *arena, struct mapping *mapping)
 {
     struct span *span = mapping->first;
     assert(!span->next && span->state == BARE);
     if (mapping->emptied_ns)
         arena->kept -= mapping->bytes;
     arena->touched -= mapping->bytes - cold(arena, mapping, 0, mapping->bytes, false);
-    unlist(arena, span);
+    span_unlist(arena, span);
     free(span);
     if (mapping->next)
         mapping->next->prev = mapping->prev;
@@ -230,12 +230,12 @@ static bool make_room(struct worker_arena *arena, uint64_t more, uint64_t most)
          mapping = next) {
         next = mapping->next;
         if (mapping->emptied_ns) {
-            unmap(arena, mapping);
+            mapping_unmap(arena, mapping);
             continue;
         }
         for (struct span *span = mapping->first; arena->options.source.discard && span; span = span->next)
             if (span->state == BARE)
-                discard(arena, span);
+                extents_discard(arena, span);
     }
     return arena->touched + more <= most;
 }
@@ -281,7 +281,7 @@ static struct mapping *mapping_new(struct worker_arena *arena, uint64_t bytes, u
     if (!source->discard)
         arena->touched += cold(arena, mapping, 0, size, true);
     *span = (struct span){.mapping = mapping, .bytes = size};
-    list(arena, span, BARE);
+    span_list(arena, span, BARE);
     return mapping;
 }
 
@@ -289,10 +289,10 @@ static struct mapping *mapping_new(struct worker_arena *arena, uint64_t bytes, u
 
 // A HELD span of at least `bytes`, made of BARE extents and what is HELD before them. NULL: no memory, or more
 // than room allows.
-static struct span *hold(struct worker_arena *arena, uint64_t bytes, uint64_t room)
+static struct span *span_hold(struct worker_arena *arena, uint64_t bytes, uint64_t room)
 {
     uint64_t most = room > UINT64_MAX - arena->held ? UINT64_MAX : arena->held + room;
-    struct span *bare = find(arena, BARE, up(bytes, arena->extent));
+    struct span *bare = span_find(arena, BARE, up(bytes, arena->extent));
     if (!bare) {
         if (up(bytes, arena->extent) > room)
             return NULL;
@@ -312,16 +312,16 @@ static struct span *hold(struct worker_arena *arena, uint64_t bytes, uint64_t ro
         mapping->emptied_ns = 0;
         arena->kept -= mapping->bytes;
     }
-    unlist(arena, bare);
+    span_unlist(arena, bare);
     bare->state = USED; // likewise
-    struct span *rest = bare->bytes > fresh ? cut(bare, fresh) : NULL;
+    struct span *rest = bare->bytes > fresh ? span_cut(bare, fresh) : NULL;
     if (rest)
-        list(arena, rest, BARE);
+        span_list(arena, rest, BARE);
     else
         fresh = bare->bytes; // or there is no memory for another span
     uint64_t more = cold(arena, mapping, bare->at, fresh, false);
     if (fresh > room || (more > 0 && !make_room(arena, more, most))) {
-        if (settle(arena, bare, BARE)->bytes == mapping->bytes) {
+        if (span_settle(arena, bare, BARE)->bytes == mapping->bytes) {
             mapping->emptied_ns = common_clock_ns();
             arena->kept += mapping->bytes;
         }
@@ -329,7 +329,7 @@ static struct span *hold(struct worker_arena *arena, uint64_t bytes, uint64_t ro
     }
     arena->touched += cold(arena, mapping, bare->at, fresh, true);
     arena->held += fresh;
-    return settle(arena, bare, HELD);
+    return span_settle(arena, bare, HELD);
 }
 
 // Makes a span that is in no list HELD, and whole extents that are free now BARE. Without memory for the cuts
@@ -337,32 +337,32 @@ static struct span *hold(struct worker_arena *arena, uint64_t bytes, uint64_t ro
 static void give_back(struct worker_arena *arena, struct span *span)
 {
     struct mapping *mapping = span->mapping;
-    span = settle(arena, span, HELD);
+    span = span_settle(arena, span, HELD);
     uint64_t from = up(span->at, arena->extent),
              to = (span->at + span->bytes) / arena->extent * arena->extent;
     if (to <= from)
         return;
-    unlist(arena, span);
-    struct span *bare = from > span->at ? cut(span, from - span->at) : span;
+    span_unlist(arena, span);
+    struct span *bare = from > span->at ? span_cut(span, from - span->at) : span;
     if (bare != span)
-        list(arena, span, HELD);
+        span_list(arena, span, HELD);
     if (!bare)
         return;
-    struct span *rest = bare->bytes > to - from ? cut(bare, to - from) : NULL;
+    struct span *rest = bare->bytes > to - from ? span_cut(bare, to - from) : NULL;
     if (bare->bytes > to - from) {
-        settle(arena, bare, HELD);
+        span_settle(arena, bare, HELD);
         return;
     }
     if (rest)
-        list(arena, rest, HELD);
+        span_list(arena, rest, HELD);
     arena->held -= to - from;
-    bare = settle(arena, bare, BARE);
+    bare = span_settle(arena, bare, BARE);
     if (bare->bytes < mapping->bytes)
         return;
     mapping->emptied_ns = common_clock_ns();
     arena->kept += mapping->bytes;
     if (arena->kept > arena->options.keep_bytes)
-        unmap(arena, mapping);
+        mapping_unmap(arena, mapping);
 }
 
 void *worker_arena_alloc(struct worker_arena *arena, size_t bytes, uint64_t room)
@@ -370,20 +370,20 @@ void *worker_arena_alloc(struct worker_arena *arena, size_t bytes, uint64_t room
     if (bytes == 0 || bytes > arena->options.limit_bytes || room < WORKER_ARENA_NODE)
         return NULL;
     uint64_t size = up(bytes, UNIT);
-    struct span *span = find(arena, HELD, size);
+    struct span *span = span_find(arena, HELD, size);
     if (!span)
-        span = hold(arena, size, room - WORKER_ARENA_NODE);
+        span = span_hold(arena, size, room - WORKER_ARENA_NODE);
     if (!span)
         return NULL;
     uint8_t *memory = span->mapping->base + span->at;
-    unlist(arena, span);
+    span_unlist(arena, span);
     if (!worker_map_put(&arena->used, (uintptr_t)memory, span)) {
         give_back(arena, span);
         return NULL;
     }
-    struct span *rest = span->bytes > size ? cut(span, size) : NULL;
+    struct span *rest = span->bytes > size ? span_cut(span, size) : NULL;
     if (rest)
-        list(arena, rest, HELD);
+        span_list(arena, rest, HELD);
     span->state = USED;
     arena->held += WORKER_ARENA_NODE;
     if (arena->options.source.addressable)
@@ -408,7 +408,7 @@ void worker_arena_tidy(struct worker_arena *arena, uint64_t before_ns)
     for (struct mapping *mapping = arena->mappings, *next; mapping; mapping = next) {
         next = mapping->next;
         if (mapping->emptied_ns && mapping->emptied_ns < before_ns)
-            unmap(arena, mapping);
+            mapping_unmap(arena, mapping);
     }
 }
 

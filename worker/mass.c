@@ -60,7 +60,7 @@ struct worker_mass {
     uint64_t out_bytes, round_bytes;
 };
 
-static void move(struct worker_mass *m, enum mass_state from, enum mass_state to)
+static void mass_set_state(struct worker_mass *m, enum mass_state from, enum mass_state to)
 {
     assert(m->state == from);
     m->state = to;
@@ -87,7 +87,7 @@ static void mass_free(void *arg)
 }
 
 // Out of the worker's hand; its answer may still be on its way.
-static void let_go(struct worker_mass *m)
+static void mass_let_go(struct worker_mass *m)
 {
     struct worker *worker = m->worker;
     round_free(m);
@@ -97,10 +97,10 @@ static void let_go(struct worker_mass *m)
     worker_hand_emptied(worker);
 }
 
-static void end(struct worker_mass *m, const struct common_error *err, const char *reason)
+static void mass_end(struct worker_mass *m, const struct common_error *err, const char *reason)
 {
     struct proto_request *request = m->request;
-    let_go(m);
+    mass_let_go(m);
     if (err) {
         worker_fail(request, err, reason);
         mass_free(m);
@@ -186,7 +186,7 @@ static enum common_code find_session(const struct worker_mass *m, struct worker_
                             (*out)->epoch, m->epoch);
 }
 
-static enum common_code lay_out(struct worker_mass *m, const char **reason, struct common_error *err)
+static enum common_code round_lay_out(struct worker_mass *m, const char **reason, struct common_error *err)
 {
     struct worker *worker = m->worker;
     struct worker_session *session;
@@ -218,13 +218,13 @@ static enum common_code lay_out(struct worker_mass *m, const char **reason, stru
 
 // ---- running ------------------------------------------------------------------------------------
 
-static void proceed(void *arg);
+static void mass_proceed(void *arg);
 
 static void round_done(struct worker_mass *m)
 {
     take_masses(m);
     round_free(m);
-    move(m, MASS_COMPUTING, MASS_NEXT);
+    mass_set_state(m, MASS_COMPUTING, MASS_NEXT);
 }
 
 static void team_done(void *arg, bool complete)
@@ -233,11 +233,11 @@ static void team_done(void *arg, bool complete)
     struct common_error err;
     if (complete) {
         round_done(m);
-        proceed(m);
+        mass_proceed(m);
         return;
     }
     common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for masses");
-    end(m, &err, "");
+    mass_end(m, &err, "");
 }
 
 static void team_task(void *arg, uint32_t task, void *scratch)
@@ -250,20 +250,20 @@ static void device_done(void *arg, enum common_code code, const struct common_er
     struct worker_mass *m = arg;
     if (code == COMMON_OK) {
         round_done(m);
-        proceed(m);
+        mass_proceed(m);
         return;
     }
     struct common_error why = *err;
-    end(m, &why, "");
+    mass_end(m, &why, "");
 }
 
-static void compute(struct worker_mass *m)
+static void mass_compute(struct worker_mass *m)
 {
     struct worker *worker = m->worker;
     uint32_t n, tasks = worker_compute_tasks(m->compute);
     uint64_t scratch = worker_compute_scratch(m->compute);
     const struct kernels_device_item *items = worker_compute_device_items(m->compute, &n);
-    move(m, MASS_NEXT, MASS_COMPUTING);
+    mass_set_state(m, MASS_NEXT, MASS_COMPUTING);
     if (items) {
         m->device_job = (struct worker_device_job){.items = items, .n = n, .done = device_done, .arg = m};
         worker_device_submit(worker->device, &m->device_job);
@@ -282,33 +282,33 @@ static void compute(struct worker_mass *m)
     for (uint32_t i = 0; i < tasks; i++)
         worker_compute_run(m->compute, i, worker->scratch);
     round_done(m);
-    common_loop_mail(worker->loop, &m->mail, proceed, m); // steps that wait go first
+    common_loop_mail(worker->loop, &m->mail, mass_proceed, m); // steps that wait go first
 }
 
-static void proceed(void *arg)
+static void mass_proceed(void *arg)
 {
     struct worker_mass *m = arg;
     struct common_error err;
     const char *reason = "";
     if (m->cancelled) {
         common_error_set(&err, COMMON_CANCELLED, "cancelled by the caller");
-        end(m, &err, "");
+        mass_end(m, &err, "");
     } else if (m->worker->draining) {
         common_error_set(&err, COMMON_UNAVAILABLE, "worker %s is leaving", m->worker->name);
-        end(m, &err, "");
+        mass_end(m, &err, "");
     } else if (common_clock_ns() >= m->deadline_ns) {
         common_error_set(&err, COMMON_DEADLINE_EXCEEDED, "no time was left to compute");
-        end(m, &err, "");
+        mass_end(m, &err, "");
     } else if (m->row == m->rows || m->n_bins == 0) {
-        end(m, NULL, "");
-    } else if (lay_out(m, &reason, &err) != COMMON_OK) {
-        end(m, &err, reason);
+        mass_end(m, NULL, "");
+    } else if (round_lay_out(m, &reason, &err) != COMMON_OK) {
+        mass_end(m, &err, reason);
     } else {
-        compute(m);
+        mass_compute(m);
     }
 }
 
-static void cancelled(void *arg)
+static void mass_cancelled(void *arg)
 {
     ((struct worker_mass *)arg)->cancelled = true; // seen before the next round
 }
@@ -366,9 +366,9 @@ static enum common_code check_shape(struct worker_mass *m, const Banyan__Pb__Mas
     return COMMON_OK;
 }
 
-static enum common_code begin(struct worker_mass *m, const Banyan__Pb__MassRequest *body,
-                              const struct proto_message *message, const char **reason,
-                              struct common_error *err)
+static enum common_code mass_begin(struct worker_mass *m, const Banyan__Pb__MassRequest *body,
+                                   const struct proto_message *message, const char **reason,
+                                   struct common_error *err)
 {
     struct worker *worker = m->worker;
     struct worker_session *session;
@@ -417,7 +417,7 @@ void worker_handle_mass(void *arg, struct proto_request *request)
         return;
     }
     m->worker = worker;
-    if (begin(m, body, message, &reason, &err) != COMMON_OK) {
+    if (mass_begin(m, body, message, &reason, &err) != COMMON_OK) {
         worker_fail(request, &err, reason);
         mass_free(m);
         return;
@@ -428,6 +428,6 @@ void worker_handle_mass(void *arg, struct proto_request *request)
     worker->flight_bytes += m->out_bytes;
     worker->n_masses++;
     worker->n_prepares++; // what the team may still work on
-    proto_request_on_cancel(request, cancelled, m);
-    proceed(m);
+    proto_request_on_cancel(request, mass_cancelled, m);
+    mass_proceed(m);
 }
