@@ -23,7 +23,7 @@
 struct rpc {
     struct client_call call; // first: on_rpc_done
     struct client_attend *attend;
-    struct client_batch batch;
+    struct client_load load;
     Banyan__Pb__AttendRequest request;
     struct proto_tensor_out tensors[3];
     size_t o_bytes, lse_bytes; // of the reply
@@ -47,11 +47,11 @@ struct client_attend {
     bool pumping;
     // packed
     struct client_split split;
-    struct rpc *rpcs;           // [split.n_batches]
+    struct rpc *rpcs;           // [split.n_loads]
     Banyan__Pb__AttendItem *pb; // [split.n_pieces], as the rest
     Banyan__Pb__AttendItem **pb_items;
     struct common_slice *q;
-    struct common_slice *k, *v; // filled without gaps, batch by batch
+    struct common_slice *k, *v; // filled without gaps, load by load
     size_t n_kv;                // so far
 };
 
@@ -185,13 +185,13 @@ static struct proto_tensor_out bytes_tensor(const struct common_slice *pieces, s
 static void on_rpc_done(struct client_call *call, banyan_code code, const struct proto_message *message,
                         const banyan_error *error);
 
-static void pack_rpc(struct client_attend *a, struct rpc *rpc, struct client_batch batch,
-                     uint64_t deadline_ns, bool trace)
+static void pack_rpc(struct client_attend *a, struct rpc *rpc, struct client_load load, uint64_t deadline_ns,
+                     bool trace)
 {
     rpc->attend = a;
-    rpc->batch = batch;
+    rpc->load = load;
     const size_t from = a->n_kv;
-    for (size_t i = batch.first; i < batch.first + batch.count; i++) {
+    for (size_t i = load.first; i < load.first + load.count; i++) {
         const struct client_piece *piece = &a->split.pieces[i];
         const banyan_item *item = &a->items[piece->item];
         const struct banyan_session *session = item->session;
@@ -208,11 +208,11 @@ static void pack_rpc(struct client_attend *a, struct rpc *rpc, struct client_bat
     }
     const size_t n_kv = a->n_kv - from;
     banyan__pb__attend_request__init(&rpc->request);
-    rpc->request.n_items = batch.count;
-    rpc->request.items = a->pb_items + batch.first;
+    rpc->request.n_items = load.count;
+    rpc->request.items = a->pb_items + load.first;
     rpc->request.want_lse = a->want_lse;
     rpc->request.want_trace = trace;
-    rpc->tensors[0] = bytes_tensor(a->q + batch.first, batch.count);
+    rpc->tensors[0] = bytes_tensor(a->q + load.first, load.count);
     rpc->tensors[1] = bytes_tensor(a->k + from, n_kv);
     rpc->tensors[2] = bytes_tensor(a->v + from, n_kv);
     rpc->call = (struct client_call){
@@ -269,7 +269,7 @@ static bool attend_pack(struct client_attend *a, uint64_t deadline_ns, bool trac
         return true;
     for (size_t i = 0; i < n; i++)
         n_kv += a->items[a->split.pieces[i].item].session->scale_row ? 2 * a->split.pieces[i].rows : 1;
-    a->rpcs = calloc(a->split.n_batches, sizeof *a->rpcs);
+    a->rpcs = calloc(a->split.n_loads, sizeof *a->rpcs);
     a->pb = calloc(n, sizeof *a->pb);
     a->pb_items = calloc(n, sizeof(Banyan__Pb__AttendItem *));
     a->q = calloc(n + 2 * n_kv, sizeof *a->q);
@@ -277,8 +277,8 @@ static bool attend_pack(struct client_attend *a, uint64_t deadline_ns, bool trac
         return false;
     a->k = a->q + n;
     a->v = a->k + n_kv;
-    for (size_t i = 0; i < a->split.n_batches; i++)
-        pack_rpc(a, &a->rpcs[i], a->split.batches[i], deadline_ns, trace);
+    for (size_t i = 0; i < a->split.n_loads; i++)
+        pack_rpc(a, &a->rpcs[i], a->split.loads[i], deadline_ns, trace);
     return true;
 }
 
@@ -301,7 +301,7 @@ static void attend_end(struct client_attend *a)
 // Sends what the window allows. Ends the call when nothing is left.
 static void attend_pump(struct client_attend *a)
 {
-    while (a->code == BANYAN_OK && a->next_rpc < a->split.n_batches && a->n_in_flight < a->window) {
+    while (a->code == BANYAN_OK && a->next_rpc < a->split.n_loads && a->n_in_flight < a->window) {
         a->n_in_flight++;
         client_call_start(&a->rpcs[a->next_rpc++].call);
     }
@@ -375,7 +375,7 @@ static banyan_code scatter(struct rpc *rpc, const struct proto_message *message,
     struct client_attend *a = rpc->attend;
     const Banyan__Pb__AttendReply *reply = (const Banyan__Pb__AttendReply *)(message ? message->body : NULL);
     const size_t n = a->want_lse ? 2 : 1; // a third or second one has the masses
-    if (!reply || reply->n_items != rpc->batch.count ||
+    if (!reply || reply->n_items != rpc->load.count ||
         (message->n_tensors != n && message->n_tensors != n + 1) ||
         message->tensors[0].bytes != rpc->o_bytes ||
         (a->want_lse && message->tensors[1].bytes != rpc->lse_bytes))
@@ -388,9 +388,9 @@ static banyan_code scatter(struct rpc *rpc, const struct proto_message *message,
         masses.values = message->tensors[n].data;
         masses.left = message->tensors[n].bytes / sizeof(float);
     }
-    for (size_t i = 0; i < rpc->batch.count; i++) {
+    for (size_t i = 0; i < rpc->load.count; i++) {
         const Banyan__Pb__AttendItemResult *result = reply->items[i];
-        const struct client_piece *piece = &a->split.pieces[rpc->batch.first + i];
+        const struct client_piece *piece = &a->split.pieces[rpc->load.first + i];
         banyan_item *item = &a->items[piece->item];
         size_t o_bytes = piece->rows * item->session->o_row, lse_bytes = piece->rows * item->session->lse_row;
         if (result->status && result->status->code != BANYAN_OK) {
@@ -470,7 +470,7 @@ banyan_code client_attend_submit(struct banyan_client *client, banyan_item *item
         memset(trace, 0, sizeof *trace);
     a->window = a->appends ? 1 : RPC_WINDOW;
     // From a callback a call starts at once; one without RPCs ends later, never on this stack.
-    if (a->split.n_batches > 0 && common_loop_is_owner(client->loop))
+    if (a->split.n_loads > 0 && common_loop_is_owner(client->loop))
         attend_start(a);
     else
         common_loop_mail(client->loop, &a->mail, attend_start, a);

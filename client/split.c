@@ -7,32 +7,32 @@
 // Where the next piece goes.
 struct cursor {
     struct client_split *out; // NULL arrays: count only
-    uint64_t in, reply;       // bytes of the open batch
-    size_t in_batch;          // pieces of the open batch
+    uint64_t in, reply;       // bytes of the open load
+    size_t in_load;           // pieces of the open load
 };
 
 static void add_piece(struct cursor *c, const struct client_split_item *item, size_t nth, uint32_t row,
                       uint32_t rows)
 {
     struct client_split *out = c->out;
-    if (c->in_batch == 0) {
-        if (out->batches)
-            out->batches[out->n_batches] = (struct client_batch){.first = out->n_pieces};
-        out->n_batches++;
+    if (c->in_load == 0) {
+        if (out->loads)
+            out->loads[out->n_loads] = (struct client_load){.first = out->n_pieces};
+        out->n_loads++;
     }
     if (out->pieces) {
         out->pieces[out->n_pieces] = (struct client_piece){.item = nth, .row = row, .rows = rows};
-        out->batches[out->n_batches - 1].count++;
+        out->loads[out->n_loads - 1].count++;
     }
     out->n_pieces++;
-    c->in_batch++;
+    c->in_load++;
     c->in += rows * item->in_row;
     c->reply += rows * item->out_row;
 }
 
-static void close_batch(struct cursor *c)
+static void close_load(struct cursor *c)
 {
-    c->in_batch = 0;
+    c->in_load = 0;
     c->in = c->reply = 0;
 }
 
@@ -48,7 +48,7 @@ static void cut(const struct client_split_item *items, size_t n_items,
                 const struct client_split_limits *limits, struct client_split *out)
 {
     struct cursor c = {.out = out};
-    out->n_pieces = out->n_batches = 0;
+    out->n_pieces = out->n_loads = 0;
     for (size_t i = 0; i < n_items; i++) {
         const struct client_split_item *item = &items[i];
         for (uint32_t row = 0; row < item->rows;) {
@@ -56,9 +56,9 @@ static void cut(const struct client_split_item *items, size_t n_items,
             uint32_t rows = left < limits->rows ? left : limits->rows;
             uint32_t fit = rows_that_fit(c.in, item->in_row, limits->bytes, rows);
             fit = rows_that_fit(c.reply, item->out_row, limits->bytes, fit);
-            // What fits into an empty batch is not cut to fill up another.
-            if (c.in_batch > 0 && (fit < rows || c.in_batch == limits->items)) {
-                close_batch(&c);
+            // What fits into an empty load is not cut to fill up another.
+            if (c.in_load > 0 && (fit < rows || c.in_load == limits->items)) {
+                close_load(&c);
                 continue;
             }
             if (fit == 0)
@@ -77,8 +77,8 @@ bool client_split_make(const struct client_split_item *items, size_t n_items,
     cut(items, n_items, limits, &split);
     if (split.n_pieces > 0) {
         split.pieces = calloc(split.n_pieces, sizeof *split.pieces);
-        split.batches = calloc(split.n_batches, sizeof *split.batches);
-        if (!split.pieces || !split.batches) {
+        split.loads = calloc(split.n_loads, sizeof *split.loads);
+        if (!split.pieces || !split.loads) {
             client_split_free(&split);
             return false;
         }
@@ -91,5 +91,5 @@ bool client_split_make(const struct client_split_item *items, size_t n_items,
 void client_split_free(struct client_split *split)
 {
     free(split->pieces);
-    free(split->batches);
+    free(split->loads);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts the items of an attend call into RPCs. Pure. A piece is a run of rows of one item; a batch is a run of
+// Cuts the items of an attend call into RPCs. Pure. A piece is a run of rows of one item; a load is a run of
 // pieces that travel in one RPC. Pieces keep the order of items and rows.
 #ifndef CLIENT_SPLIT_H
 #define CLIENT_SPLIT_H
@@ -15,8 +15,8 @@ struct client_split_item {
 
 struct client_split_limits {
     uint32_t rows;  // of a piece
-    uint32_t items; // pieces of a batch
-    uint64_t bytes; // of a batch, in the request and in the reply; a single row may be more
+    uint32_t items; // pieces of a load
+    uint64_t bytes; // of a load, in the request and in the reply; a single row may be more
 };
 
 struct client_piece {
@@ -24,14 +24,14 @@ struct client_piece {
     uint32_t row, rows;
 };
 
-struct client_batch {
+struct client_load {
     size_t first, count; // pieces
 };
 
 struct client_split {
     struct client_piece *pieces;
-    struct client_batch *batches;
-    size_t n_pieces, n_batches;
+    struct client_load *loads;
+    size_t n_pieces, n_loads;
 };
 
 // False: out of memory. Free with client_split_free.

@@ -74,7 +74,7 @@ void coordinator_options_default(struct coordinator_options *options)
                                             .store_path = ":memory:",
                                             .max_workers = 256,
                                             .max_sessions = 65536,
-                                            .max_items = 65536,
+                                            .max_steps = 65536,
                                             .max_bytes = UINT64_C(1) << 30,
                                             .max_session_tokens = UINT64_C(1) << 26,
                                             .heartbeat_ns = COMMON_NS_PER_S,

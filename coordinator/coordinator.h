@@ -22,7 +22,7 @@ struct coordinator_options {
     const char *store_path; // ":memory:" keeps nothing
     bool store_sync_full;
     uint32_t max_workers, max_sessions;
-    uint32_t max_items;          // of attend calls that wait or are under way
+    uint32_t max_steps;          // that wait or are under way
     uint64_t max_bytes;          // of requests being served, and of replies being gathered
     uint64_t max_session_tokens; // positions are below it
     uint64_t heartbeat_ns;       // workers' interval; three missed: lost

@@ -43,7 +43,7 @@ enum common_code coordinator_daemon_options_parse(int argc, char **argv,
     coordinator_options_default(config);
     struct common_daemon *daemon = &out->daemon;
     const char *listen = LISTEN_DEFAULT, *store = NULL;
-    uint64_t workers = config->max_workers, sessions = config->max_sessions, items = config->max_items;
+    uint64_t workers = config->max_workers, sessions = config->max_sessions, steps = config->max_steps;
     const struct common_option options[] = {
         {"listen", 'l', COMMON_OPTION_STRING, &listen, "ENDPOINT,...",
          "Where clients and workers reach it: nng+tcp://, tcp:// or unix://, port 0: any.\n"
@@ -68,7 +68,7 @@ enum common_code coordinator_daemon_options_parse(int argc, char **argv,
          4096},
         {"max-sessions", 0, COMMON_OPTION_U64, &sessions, "N", "Largest number of sessions. Default: 65536.",
          1, 1u << 24},
-        {"max-steps", 0, COMMON_OPTION_U64, &items, "N",
+        {"max-steps", 0, COMMON_OPTION_U64, &steps, "N",
          "Steps that may wait or be under way at once, of all sessions; a step is one\n"
          "attention call for one layer. Default: 65536.",
          1, 1u << 24},
@@ -101,7 +101,7 @@ enum common_code coordinator_daemon_options_parse(int argc, char **argv,
                                 "--heartbeat is 20ms to 1m; try 'banyan-coordinator --help'");
     config->max_workers = (uint32_t)workers;
     config->max_sessions = (uint32_t)sessions;
-    config->max_items = (uint32_t)items;
+    config->max_steps = (uint32_t)steps;
     code = split_listen(out, listen, err);
     if (code == COMMON_OK && !store) {
         code = common_daemon_state_path("coordinator.db", "--store", &out->store, err);

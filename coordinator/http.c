@@ -28,8 +28,8 @@ static void no_delay(struct evhttp_request *request)
     setsockopt(bufferevent_getfd(bev), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
-static void answer(struct evhttp_request *request, int code, const char *reason, const char *type,
-                   const char *text, size_t len)
+static void http_answer(struct evhttp_request *request, int code, const char *reason, const char *type,
+                        const char *text, size_t len)
 {
     struct evbuffer *body = evbuffer_new();
     no_delay(request);
@@ -45,8 +45,8 @@ static void healthz(struct evhttp_request *request, void *arg)
 {
     const struct coordinator_http *http = arg;
     bool serving = !http->c->core.stopping;
-    answer(request, serving ? 200 : 503, serving ? "OK" : "Service Unavailable", "text/plain",
-           serving ? "ok\n" : "stopping\n", serving ? 3 : 9);
+    http_answer(request, serving ? 200 : 503, serving ? "OK" : "Service Unavailable", "text/plain",
+                serving ? "ok\n" : "stopping\n", serving ? 3 : 9);
 }
 
 struct number {
@@ -55,7 +55,7 @@ struct number {
     double amount;
 };
 
-static bool put(struct common_metrics *table, const struct number *n)
+static bool text_put(struct common_metrics *table, const struct number *n)
 {
     struct common_metric_spec spec = {
         .kind = n->kind, .name = n->name, .help = n->help, .label = n->label, .value = n->value};
@@ -79,7 +79,7 @@ static bool put_engines(struct common_metrics *table, const struct coordinator *
                            0};
         for (const struct coordinator_plan *plan = c->cluster.plans; plan; plan = plan->next)
             n.amount += plan->state == COORDINATOR_PLAN_READY && strcmp(plan->engine, engines[e]) == 0;
-        if (!put(table, &n))
+        if (!text_put(table, &n))
             return false;
     }
     return true;
@@ -104,7 +104,7 @@ static bool put_all(struct common_metrics *table, const struct coordinator *c)
          (double)(common_clock_ns() - c->core.started_ns) / 1e9},
     };
     for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
-        if (!put(table, &numbers[i]))
+        if (!text_put(table, &numbers[i]))
             return false;
     if (!put_engines(table, c))
         return false;
@@ -122,7 +122,7 @@ static bool put_all(struct common_metrics *table, const struct coordinator *c)
             {gauge, "banyan_worker_chunks", "Chunks placed on it.", "worker", w->name, (double)w->chunks},
         };
         for (size_t k = 0; k < sizeof(mine) / sizeof(*mine); k++)
-            if (!put(table, &mine[k]))
+            if (!text_put(table, &mine[k]))
                 return false;
     }
     return true;
@@ -135,9 +135,9 @@ static void metrics(struct evhttp_request *request, void *arg)
     char *text = NULL;
     size_t len = 0;
     if (table && put_all(table, http->c) && common_metrics_render(table, &text, &len) == COMMON_OK)
-        answer(request, 200, "OK", "text/plain; version=0.0.4; charset=utf-8", text, len);
+        http_answer(request, 200, "OK", "text/plain; version=0.0.4; charset=utf-8", text, len);
     else
-        answer(request, 503, "Service Unavailable", "text/plain", "out of memory\n", 14);
+        http_answer(request, 503, "Service Unavailable", "text/plain", "out of memory\n", 14);
     free(text);
     common_metrics_free(table);
 }
@@ -145,7 +145,7 @@ static void metrics(struct evhttp_request *request, void *arg)
 static void other(struct evhttp_request *request, void *arg)
 {
     (void)arg;
-    answer(request, 404, "Not Found", "text/plain", "try /healthz or /metrics\n", 25);
+    http_answer(request, 404, "Not Found", "text/plain", "try /healthz or /metrics\n", 25);
 }
 
 enum common_code coordinator_http_new(struct coordinator *c, const char *address, bool insecure,

@@ -19,7 +19,7 @@
 // that a step names may be written at any time.
 //
 // Bits. A partial is a function of its item alone: the split is a rule of its blocks of KERNELS_BLOCK keys
-// and of the shape, the order of merging is fixed. Neither the batch nor the load nor addresses nor earlier
+// and of the shape, the order of merging is fixed. Neither other items nor the load nor addresses nor earlier
 // steps enter. A run may be cut at any multiple of KERNELS_BLOCK keys from its start, as in
 // kernels/attention.h. Every answer is within the project's bound (kernels/reference.h), NaN and Inf as
 // kernels/attention.h has it.

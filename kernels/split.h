@@ -2,7 +2,7 @@
 // One worker's share of an attention step, cut into tasks that any number of threads may run, with the same
 // bits.
 //
-// The cut is a rule of the item alone (its shape, its list of chunks), never of threads, load or batch:
+// The cut is a rule of the item alone (its shape, its list of chunks), never of threads, load or other items:
 //
 //             unit 0           unit 1        ...      a unit = U consecutive chunks of the item's list
 //         +---------------+---------------+----

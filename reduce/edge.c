@@ -79,7 +79,7 @@ const struct reduce_edge *reduce_edge_find(const struct reduce_edges *edges, con
 
 // ---- the queue ----------------------------------------------------------------------------------
 
-static void enqueue(struct reduce_edge *edge, struct reduce_edge_call *call)
+static void call_enqueue(struct reduce_edge *edge, struct reduce_edge_call *call)
 {
     call->state = REDUCE_EDGE_CALL_WAITING;
     call->prev = edge->tail;
@@ -92,7 +92,7 @@ static void enqueue(struct reduce_edge *edge, struct reduce_edge_call *call)
     edge->stats.waiting++;
 }
 
-static void dequeue(struct reduce_edge *edge, struct reduce_edge_call *call)
+static void call_dequeue(struct reduce_edge *edge, struct reduce_edge_call *call)
 {
     if (call->prev)
         call->prev->next = call->next;
@@ -107,7 +107,7 @@ static void dequeue(struct reduce_edge *edge, struct reduce_edge_call *call)
     edge->stats.waiting--;
 }
 
-static void arm(struct reduce_edge *edge, uint64_t due_ns)
+static void edge_arm(struct reduce_edge *edge, uint64_t due_ns)
 {
     if (due_ns >= edge->due_ns)
         return;
@@ -123,8 +123,8 @@ static bool can_send(const struct reduce_edge *edge)
 
 static void on_answer(void *arg, enum common_code code, const char *text, struct proto_step_result *result);
 
-static enum common_code transmit(struct reduce_edge *edge, struct reduce_edge_call *call,
-                                 struct common_error *err)
+static enum common_code call_transmit(struct reduce_edge *edge, struct reduce_edge_call *call,
+                                      struct common_error *err)
 {
     enum common_code code =
         proto_step_send(edge->channel, call->step, call->with_kv, on_answer, call, &call->id, err);
@@ -159,12 +159,12 @@ static void call_fail(struct reduce_edge_call *call, const struct common_error *
 }
 
 // Ends whatever waits and is over, wherever it stands.
-static void sweep(struct reduce_edge *edge)
+static void edge_sweep(struct reduce_edge *edge)
 {
     struct common_error err;
     for (struct reduce_edge_call *call = edge->head; call;) {
         if (is_over(edge, call, &err)) {
-            dequeue(edge, call);
+            call_dequeue(edge, call);
             call_fail(call, &err);
             call = edge->head;
         } else {
@@ -174,13 +174,13 @@ static void sweep(struct reduce_edge *edge)
 }
 
 // Sends from the head while there are credits.
-static void pump(struct reduce_edge *edge)
+static void edge_pump(struct reduce_edge *edge)
 {
     struct common_error err;
     while (edge->head && can_send(edge)) {
         struct reduce_edge_call *call = edge->head;
-        dequeue(edge, call);
-        if (is_over(edge, call, &err) || transmit(edge, call, &err) != COMMON_OK)
+        call_dequeue(edge, call);
+        if (is_over(edge, call, &err) || call_transmit(edge, call, &err) != COMMON_OK)
             call_fail(call, &err);
     }
 }
@@ -194,12 +194,12 @@ static void on_timer(void *arg)
         if (common_clock_left(edge->grace_ends_ns) == 0)
             edge->state = EDGE_DOWN;
         else
-            arm(edge, edge->grace_ends_ns);
+            edge_arm(edge, edge->grace_ends_ns);
     }
-    sweep(edge);
-    pump(edge);
+    edge_sweep(edge);
+    edge_pump(edge);
     for (const struct reduce_edge_call *call = edge->head; call; call = call->next)
-        arm(edge, call->step->deadline_ns);
+        edge_arm(edge, call->step->deadline_ns);
     reduce_edge_release(edge);
 }
 
@@ -210,7 +210,7 @@ static void on_link(void *arg, bool connected)
         edge->state = EDGE_UP;
     else if (edge->state == EDGE_UP)
         edge->state = EDGE_DOWN;
-    arm(edge, 0);
+    edge_arm(edge, 0);
 }
 
 static void on_answer(void *arg, enum common_code code, const char *text, struct proto_step_result *result)
@@ -223,12 +223,12 @@ static void on_answer(void *arg, enum common_code code, const char *text, struct
     if (cancelled) {
         proto_step_result_free(result);
         if (edge->head)
-            arm(edge, 0);
+            edge_arm(edge, 0);
         return;
     }
     edge->refs++;
     call->done(call->arg, code, text, result);
-    pump(edge);
+    edge_pump(edge);
     reduce_edge_release(edge);
 }
 
@@ -268,7 +268,7 @@ enum common_code reduce_edge_acquire(struct reduce_edges *edges, const char *end
     if (code != COMMON_OK)
         goto fail;
     edge->grace_ends_ns = common_clock_after(GRACE_NS);
-    arm(edge, edge->grace_ends_ns);
+    edge_arm(edge, edge->grace_ends_ns);
     edge->next = edges->first;
     if (edge->next)
         edge->next->prev = edge;
@@ -316,19 +316,19 @@ enum common_code reduce_edge_send(struct reduce_edge *edge, struct reduce_edge_c
     if (is_over(edge, call, &over))
         return common_error_set(err, over.code, "%s", over.message);
     if (!edge->head && can_send(edge))
-        return transmit(edge, call, err);
+        return call_transmit(edge, call, err);
     if (edge->stats.waiting >= edge->edges->queue_max)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "%u frames wait for credits on one edge",
                                 edge->stats.waiting);
-    enqueue(edge, call);
-    arm(edge, step->deadline_ns);
+    call_enqueue(edge, call);
+    edge_arm(edge, step->deadline_ns);
     return COMMON_OK;
 }
 
 void reduce_edge_cancel(struct reduce_edge_call *call)
 {
     if (call->state == REDUCE_EDGE_CALL_WAITING) {
-        dequeue(call->edge, call);
+        call_dequeue(call->edge, call);
     } else if (call->state == REDUCE_EDGE_CALL_SENT) {
         call->state = REDUCE_EDGE_CALL_IDLE; // on_answer runs on this stack and sees it
         proto_channel_cancel(call->edge->channel, call->id);

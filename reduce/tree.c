@@ -230,8 +230,8 @@ static bool answer_fits(const struct reduce_op *op, const struct proto_step_resu
 }
 
 // A child's result, or why there is none.
-static void take(struct answer *answer, enum common_code code, const char *text,
-                 struct proto_step_result *result)
+static void answer_take(struct answer *answer, enum common_code code, const char *text,
+                        struct proto_step_result *result)
 {
     struct reduce_op *op = answer->op;
     answer->arrived = true;
@@ -253,7 +253,7 @@ static void on_answer(void *arg, enum common_code code, const char *text, struct
     struct reduce_op *op = answer->op;
     struct reduce_carrier *carrier = op->group->carrier;
     if (!carrier) {
-        take(answer, code, text, result);
+        answer_take(answer, code, text, result);
         return;
     }
     proto_step_result_free(result);
@@ -264,7 +264,7 @@ static void on_answer(void *arg, enum common_code code, const char *text, struct
         carrier->ops->ring(carrier, answer->parcel); // the op may be gone
     } else if (!answer->arrived) {
         forget_parcel(answer);
-        take(answer, code, text, NULL);
+        answer_take(answer, code, text, NULL);
     }
 }
 
@@ -273,7 +273,7 @@ static void on_parcel(void *arg, enum common_code code, const char *text, struct
 {
     struct answer *answer = arg;
     answer->parcel = NULL;
-    take(answer, code, text, result);
+    answer_take(answer, code, text, result);
 }
 
 // ---- the step -----------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ struct mapping {
     uint64_t bytes;
     struct span *first;
     uint64_t emptied_ns; // when it is one BARE span; 0: it is not
-    uint64_t touched[];  // a bit per frame: the system may hold memory for it
+    uint64_t touched[];  // a bit per extent: the system may hold memory for it
 };
 
 struct span {
@@ -47,7 +47,7 @@ struct lists { // HELD spans, or BARE ones
 
 struct worker_arena {
     struct worker_arena_options options;
-    uint64_t frame, mapping_bytes;
+    uint64_t extent, mapping_bytes;
     struct mapping *mappings;
     struct lists lists[2];
     struct worker_map used;               // by address
@@ -75,7 +75,7 @@ static void class_of(uint64_t bytes, uint32_t *first, uint32_t *second)
     *second = (uint32_t)(units >> (bits - 4)) & (SECOND - 1);
 }
 
-static void list(struct worker_arena *arena, struct span *span, enum state state)
+static void span_list(struct worker_arena *arena, struct span *span, enum state state)
 {
     struct lists *lists = &arena->lists[state - HELD];
     uint32_t first, second;
@@ -91,7 +91,7 @@ static void list(struct worker_arena *arena, struct span *span, enum state state
     lists->second[first] |= 1u << second;
 }
 
-static void unlist(struct worker_arena *arena, struct span *span)
+static void span_unlist(struct worker_arena *arena, struct span *span)
 {
     struct lists *lists = &arena->lists[span->state - HELD];
     if (span->fore)
@@ -111,7 +111,7 @@ static void unlist(struct worker_arena *arena, struct span *span)
 }
 
 // A span of at least `bytes`: one of its own class, if one of the first does, else of the next class.
-static struct span *find(const struct worker_arena *arena, enum state state, uint64_t bytes)
+static struct span *span_find(const struct worker_arena *arena, enum state state, uint64_t bytes)
 {
     const struct lists *lists = &arena->lists[state - HELD];
     uint32_t first, second, looked = 0;
@@ -133,7 +133,7 @@ static struct span *find(const struct worker_arena *arena, enum state state, uin
 // ---- spans --------------------------------------------------------------------------------------
 
 // Cuts a span in two; the second part, in no list, is returned. NULL: out of memory.
-static struct span *cut(struct span *span, uint64_t bytes)
+static struct span *span_cut(struct span *span, uint64_t bytes)
 {
     struct span *rest = malloc(sizeof *rest);
     if (!rest)
@@ -150,7 +150,7 @@ static struct span *cut(struct span *span, uint64_t bytes)
     return rest;
 }
 
-static void join(struct span *span, struct span *next) // next is in no list
+static void span_join(struct span *span, struct span *next) // next is in no list
 {
     span->bytes += next->bytes;
     span->next = next->next;
@@ -160,58 +160,58 @@ static void join(struct span *span, struct span *next) // next is in no list
 }
 
 // Makes a span that is in no list one with its neighbours in that state, and lists it.
-static struct span *settle(struct worker_arena *arena, struct span *span, enum state state)
+static struct span *span_settle(struct worker_arena *arena, struct span *span, enum state state)
 {
     if (span->next && span->next->state == state) {
-        unlist(arena, span->next);
-        join(span, span->next);
+        span_unlist(arena, span->next);
+        span_join(span, span->next);
     }
     if (span->prev && span->prev->state == state) {
         span = span->prev;
-        unlist(arena, span);
-        join(span, span->next);
+        span_unlist(arena, span);
+        span_join(span, span->next);
     }
-    list(arena, span, state);
+    span_list(arena, span, state);
     return span;
 }
 
-// ---- frames -------------------------------------------------------------------------------------
+// ---- extents -------------------------------------------------------------------------------------
 
-// Counts, or with `set` also marks, the bytes of a stretch of frames that the system does not hold yet.
+// Counts, or with `set` also marks, the bytes of a stretch of extents that the system does not hold yet.
 static uint64_t cold(struct worker_arena *arena, struct mapping *mapping, uint64_t at, uint64_t bytes,
                      bool set)
 {
     uint64_t n = 0;
-    for (uint64_t frame = at / arena->frame; frame < (at + bytes) / arena->frame; frame++) {
-        uint64_t bit = UINT64_C(1) << frame % 64;
-        n += mapping->touched[frame / 64] & bit ? 0 : arena->frame;
+    for (uint64_t extent = at / arena->extent; extent < (at + bytes) / arena->extent; extent++) {
+        uint64_t bit = UINT64_C(1) << extent % 64;
+        n += mapping->touched[extent / 64] & bit ? 0 : arena->extent;
         if (set)
-            mapping->touched[frame / 64] |= bit;
+            mapping->touched[extent / 64] |= bit;
     }
     return n;
 }
 
-static void discard(struct worker_arena *arena, struct span *bare)
+static void extents_discard(struct worker_arena *arena, struct span *bare)
 {
     struct mapping *mapping = bare->mapping;
-    for (uint64_t at = bare->at; at < bare->at + bare->bytes; at += arena->frame) {
-        uint64_t frame = at / arena->frame, bit = UINT64_C(1) << frame % 64;
-        if (!(mapping->touched[frame / 64] & bit))
+    for (uint64_t at = bare->at; at < bare->at + bare->bytes; at += arena->extent) {
+        uint64_t extent = at / arena->extent, bit = UINT64_C(1) << extent % 64;
+        if (!(mapping->touched[extent / 64] & bit))
             continue;
-        mapping->touched[frame / 64] &= ~bit;
-        arena->touched -= arena->frame;
-        arena->options.source.discard(arena->options.source.arg, mapping->base + at, arena->frame);
+        mapping->touched[extent / 64] &= ~bit;
+        arena->touched -= arena->extent;
+        arena->options.source.discard(arena->options.source.arg, mapping->base + at, arena->extent);
     }
 }
 
-static void unmap(struct worker_arena *arena, struct mapping *mapping)
+static void mapping_unmap(struct worker_arena *arena, struct mapping *mapping)
 {
     struct span *span = mapping->first;
     assert(!span->next && span->state == BARE);
     if (mapping->emptied_ns)
         arena->kept -= mapping->bytes;
     arena->touched -= mapping->bytes - cold(arena, mapping, 0, mapping->bytes, false);
-    unlist(arena, span);
+    span_unlist(arena, span);
     free(span);
     if (mapping->next)
         mapping->next->prev = mapping->prev;
@@ -230,12 +230,12 @@ static bool make_room(struct worker_arena *arena, uint64_t more, uint64_t most)
          mapping = next) {
         next = mapping->next;
         if (mapping->emptied_ns) {
-            unmap(arena, mapping);
+            mapping_unmap(arena, mapping);
             continue;
         }
         for (struct span *span = mapping->first; arena->options.source.discard && span; span = span->next)
             if (span->state == BARE)
-                discard(arena, span);
+                extents_discard(arena, span);
     }
     return arena->touched + more <= most;
 }
@@ -244,22 +244,22 @@ static bool make_room(struct worker_arena *arena, uint64_t more, uint64_t most)
 static struct mapping *mapping_new(struct worker_arena *arena, uint64_t bytes, uint64_t most)
 {
     const struct worker_arena_source *source = &arena->options.source;
-    uint64_t need = up(bytes, arena->frame), size = need;
+    uint64_t need = up(bytes, arena->extent), size = need;
     if (size < arena->mapping_bytes)
         size = arena->mapping_bytes;
     if (!source->discard) { // all of it counts at once
         if (!make_room(arena, need, most))
             return NULL;
         if (size > most - arena->touched)
-            size = (most - arena->touched) / arena->frame * arena->frame;
+            size = (most - arena->touched) / arena->extent * arena->extent;
     }
-    uint64_t words = (size / arena->frame + 63) / 64;
+    uint64_t words = (size / arena->extent + 63) / 64;
     struct mapping *mapping = calloc(1, sizeof *mapping + words * sizeof *mapping->touched);
     struct span *span = malloc(sizeof *span);
     if (mapping && span)
         mapping->base = source->map(source->arg, size);
     while (mapping && span && !mapping->base && size > need) { // less may be had
-        size = size / 2 > need ? up(size / 2, arena->frame) : need;
+        size = size / 2 > need ? up(size / 2, arena->extent) : need;
         mapping->base = source->map(source->arg, size);
     }
     if (!mapping || !span || !mapping->base) {
@@ -281,20 +281,20 @@ static struct mapping *mapping_new(struct worker_arena *arena, uint64_t bytes, u
     if (!source->discard)
         arena->touched += cold(arena, mapping, 0, size, true);
     *span = (struct span){.mapping = mapping, .bytes = size};
-    list(arena, span, BARE);
+    span_list(arena, span, BARE);
     return mapping;
 }
 
 // ---- allocating ---------------------------------------------------------------------------------
 
-// A HELD span of at least `bytes`, made of BARE frames and what is HELD before them. NULL: no memory, or more
+// A HELD span of at least `bytes`, made of BARE extents and what is HELD before them. NULL: no memory, or more
 // than room allows.
-static struct span *hold(struct worker_arena *arena, uint64_t bytes, uint64_t room)
+static struct span *span_hold(struct worker_arena *arena, uint64_t bytes, uint64_t room)
 {
     uint64_t most = room > UINT64_MAX - arena->held ? UINT64_MAX : arena->held + room;
-    struct span *bare = find(arena, BARE, up(bytes, arena->frame));
+    struct span *bare = span_find(arena, BARE, up(bytes, arena->extent));
     if (!bare) {
-        if (up(bytes, arena->frame) > room)
+        if (up(bytes, arena->extent) > room)
             return NULL;
         struct mapping *mapping = mapping_new(arena, bytes, most);
         if (!mapping)
@@ -305,23 +305,23 @@ static struct span *hold(struct worker_arena *arena, uint64_t bytes, uint64_t ro
     uint64_t before = bare->prev && bare->prev->state == HELD ? bare->prev->bytes : 0;
     if (before >= bytes)
         return bare->prev;
-    uint64_t fresh = up(bytes - before, arena->frame);
+    uint64_t fresh = up(bytes - before, arena->extent);
     if (fresh > room)
         return NULL;
     if (mapping->emptied_ns) { // it must not go while room is made
         mapping->emptied_ns = 0;
         arena->kept -= mapping->bytes;
     }
-    unlist(arena, bare);
+    span_unlist(arena, bare);
     bare->state = USED; // likewise
-    struct span *rest = bare->bytes > fresh ? cut(bare, fresh) : NULL;
+    struct span *rest = bare->bytes > fresh ? span_cut(bare, fresh) : NULL;
     if (rest)
-        list(arena, rest, BARE);
+        span_list(arena, rest, BARE);
     else
         fresh = bare->bytes; // or there is no memory for another span
     uint64_t more = cold(arena, mapping, bare->at, fresh, false);
     if (fresh > room || (more > 0 && !make_room(arena, more, most))) {
-        if (settle(arena, bare, BARE)->bytes == mapping->bytes) {
+        if (span_settle(arena, bare, BARE)->bytes == mapping->bytes) {
             mapping->emptied_ns = common_clock_ns();
             arena->kept += mapping->bytes;
         }
@@ -329,39 +329,40 @@ static struct span *hold(struct worker_arena *arena, uint64_t bytes, uint64_t ro
     }
     arena->touched += cold(arena, mapping, bare->at, fresh, true);
     arena->held += fresh;
-    return settle(arena, bare, HELD);
+    return span_settle(arena, bare, HELD);
 }
 
-// Makes a span that is in no list HELD, and whole frames that are free now BARE. Without memory for the cuts
+// Makes a span that is in no list HELD, and whole extents that are free now BARE. Without memory for the cuts
 // they stay HELD, until next time.
 static void give_back(struct worker_arena *arena, struct span *span)
 {
     struct mapping *mapping = span->mapping;
-    span = settle(arena, span, HELD);
-    uint64_t from = up(span->at, arena->frame), to = (span->at + span->bytes) / arena->frame * arena->frame;
+    span = span_settle(arena, span, HELD);
+    uint64_t from = up(span->at, arena->extent),
+             to = (span->at + span->bytes) / arena->extent * arena->extent;
     if (to <= from)
         return;
-    unlist(arena, span);
-    struct span *bare = from > span->at ? cut(span, from - span->at) : span;
+    span_unlist(arena, span);
+    struct span *bare = from > span->at ? span_cut(span, from - span->at) : span;
     if (bare != span)
-        list(arena, span, HELD);
+        span_list(arena, span, HELD);
     if (!bare)
         return;
-    struct span *rest = bare->bytes > to - from ? cut(bare, to - from) : NULL;
+    struct span *rest = bare->bytes > to - from ? span_cut(bare, to - from) : NULL;
     if (bare->bytes > to - from) {
-        settle(arena, bare, HELD);
+        span_settle(arena, bare, HELD);
         return;
     }
     if (rest)
-        list(arena, rest, HELD);
+        span_list(arena, rest, HELD);
     arena->held -= to - from;
-    bare = settle(arena, bare, BARE);
+    bare = span_settle(arena, bare, BARE);
     if (bare->bytes < mapping->bytes)
         return;
     mapping->emptied_ns = common_clock_ns();
     arena->kept += mapping->bytes;
     if (arena->kept > arena->options.keep_bytes)
-        unmap(arena, mapping);
+        mapping_unmap(arena, mapping);
 }
 
 void *worker_arena_alloc(struct worker_arena *arena, size_t bytes, uint64_t room)
@@ -369,20 +370,20 @@ void *worker_arena_alloc(struct worker_arena *arena, size_t bytes, uint64_t room
     if (bytes == 0 || bytes > arena->options.limit_bytes || room < WORKER_ARENA_NODE)
         return NULL;
     uint64_t size = up(bytes, UNIT);
-    struct span *span = find(arena, HELD, size);
+    struct span *span = span_find(arena, HELD, size);
     if (!span)
-        span = hold(arena, size, room - WORKER_ARENA_NODE);
+        span = span_hold(arena, size, room - WORKER_ARENA_NODE);
     if (!span)
         return NULL;
     uint8_t *memory = span->mapping->base + span->at;
-    unlist(arena, span);
+    span_unlist(arena, span);
     if (!worker_map_put(&arena->used, (uintptr_t)memory, span)) {
         give_back(arena, span);
         return NULL;
     }
-    struct span *rest = span->bytes > size ? cut(span, size) : NULL;
+    struct span *rest = span->bytes > size ? span_cut(span, size) : NULL;
     if (rest)
-        list(arena, rest, HELD);
+        span_list(arena, rest, HELD);
     span->state = USED;
     arena->held += WORKER_ARENA_NODE;
     if (arena->options.source.addressable)
@@ -407,7 +408,7 @@ void worker_arena_tidy(struct worker_arena *arena, uint64_t before_ns)
     for (struct mapping *mapping = arena->mappings, *next; mapping; mapping = next) {
         next = mapping->next;
         if (mapping->emptied_ns && mapping->emptied_ns < before_ns)
-            unmap(arena, mapping);
+            mapping_unmap(arena, mapping);
     }
 }
 
@@ -419,12 +420,12 @@ struct worker_arena *worker_arena_new(const struct worker_arena_options *options
     if (!arena)
         return NULL;
     arena->options = *options;
-    // One frame that is used in part is to be no large part of the limit.
-    arena->frame = options->limit_bytes >= 64 * WORKER_ARENA_HUGE ? WORKER_ARENA_HUGE
-                   : options->limit_bytes >= (4u << 20)           ? 64u << 10
-                                                                  : UNIT;
+    // One extent that is used in part is to be no large part of the limit.
+    arena->extent = options->limit_bytes >= 64 * WORKER_ARENA_HUGE ? WORKER_ARENA_HUGE
+                    : options->limit_bytes >= (4u << 20)           ? 64u << 10
+                                                                   : UNIT;
     arena->mapping_bytes = options->limit_bytes < WORKER_ARENA_MAPPING
-                               ? up(options->limit_bytes, arena->frame)
+                               ? up(options->limit_bytes, arena->extent)
                                : WORKER_ARENA_MAPPING;
     return arena;
 }
@@ -455,9 +456,9 @@ uint64_t worker_arena_warm(const struct worker_arena *arena)
     return arena->touched + arena->used.count * WORKER_ARENA_NODE - arena->held;
 }
 
-uint64_t worker_arena_frame(const struct worker_arena *arena)
+uint64_t worker_arena_extent(const struct worker_arena *arena)
 {
-    return arena->frame;
+    return arena->extent;
 }
 
 bool worker_arena_check(const struct worker_arena *arena)
@@ -469,7 +470,7 @@ bool worker_arena_check(const struct worker_arena *arena)
             if (span->at != at || span->bytes == 0 || span->mapping != mapping ||
                 (span->prev &&
                  (span->prev->next != span || (span->state != USED && span->prev->state == span->state))) ||
-                (span->state == BARE && (span->at % arena->frame || span->bytes % arena->frame)))
+                (span->state == BARE && (span->at % arena->extent || span->bytes % arena->extent)))
                 return false;
             if (span->state == USED &&
                 worker_map_get(&arena->used, (uintptr_t)(mapping->base + span->at)) != span)

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where pages and blocks of K and V lie: large mappings, cut up with little waste.
 //
-//     mapping (64 MiB):  | frame (2 MiB) | frame | frame | frame | ...
-//                        | page | block  |blo.ck | rest  | bare  |
+//     mapping (64 MiB):  | extent (2 MiB) | extent | extent | extent | ...
+//                        | page | block   | blo.ck | rest   | bare   |
 //
-// A mapping is a row of spans, each USED (one allocation), HELD (free, in a frame that something else uses)
-// or BARE (whole frames that nothing uses). Allocations follow each other without headers, each at a multiple
-// of 64 bytes; free neighbours become one span, and whole frames of it become BARE. What is needed is looked
+// A mapping is a row of spans, each USED (one allocation), HELD (free, in an extent that something else uses)
+// or BARE (whole extents that nothing uses). Allocations follow each other without headers, each at a multiple
+// of 64 bytes; free neighbours become one span, and whole extents of it become BARE. What is needed is looked
 // for among HELD spans first, then BARE ones, by classes of size (two-level segregated fit: Masmano et al.
 // 2004), in constant time; a mapping is made when nothing fits.
 //
-// The account is exact: what counts (`worker_arena_held`) is every frame that holds an allocation, whole, so
-// that fragmentation counts like what is stored, and the arena's own tables. BARE frames do not count, but
+// The account is exact: what counts (`worker_arena_held`) is every extent that holds an allocation, whole, so
+// that fragmentation counts like what is stored, and the arena's own tables. BARE extents do not count, but
 // the system may still hold their memory, warm for what comes next; with that, too, the arena stays within
 // what alloc is told it may take. An empty mapping is unmapped, but up to `keep_bytes` of them wait for
 // worker_arena_tidy, since fresh memory costs page faults.
 //
-// A frame has 2 MiB, one huge page; where the limit is small, 64 KiB or 64 bytes. All functions belong to the
+// An extent has 2 MiB, one huge page; where the limit is small, 64 KiB or 64 bytes. All functions belong to the
 // loop thread.
 #ifndef WORKER_ARENA_H
 #define WORKER_ARENA_H
@@ -43,7 +43,7 @@ struct worker_arena_source { // of mappings
 };
 
 struct worker_arena_options {
-    uint64_t limit_bytes; // that it will ever hold: decides the sizes of frames and mappings
+    uint64_t limit_bytes; // that it will ever hold: decides the sizes of extents and mappings
     uint64_t keep_bytes;  // of empty mappings
     struct worker_arena_source source;
 };
@@ -58,8 +58,8 @@ void worker_arena_release(struct worker_arena *arena, void *memory); // NULL is 
 
 uint64_t worker_arena_held(const struct worker_arena *arena);   // what counts, see above
 uint64_t worker_arena_mapped(const struct worker_arena *arena); // bytes of all mappings
-uint64_t worker_arena_warm(const struct worker_arena *arena);   // of BARE frames that the system still holds
-uint64_t worker_arena_frame(const struct worker_arena *arena);  // bytes of one
+uint64_t worker_arena_warm(const struct worker_arena *arena);   // of BARE extents that the system still holds
+uint64_t worker_arena_extent(const struct worker_arena *arena); // bytes of one
 
 // Unmaps mappings that have been empty since before `before_ns`, a time of common_clock_ns.
 void worker_arena_tidy(struct worker_arena *arena, uint64_t before_ns);

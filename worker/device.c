@@ -27,8 +27,8 @@ struct worker_device {
 
 // ---- the module ---------------------------------------------------------------------------------
 
-static enum common_code load(const char *path, const struct kernels_device_ops **out,
-                             struct common_error *err)
+static enum common_code module_load(const char *path, const struct kernels_device_ops **out,
+                                    struct common_error *err)
 {
     const void *symbol;
     enum common_code code = worker_module_open(path, KERNELS_DEVICE_SYMBOL, &symbol, err);
@@ -45,7 +45,7 @@ static enum common_code load(const char *path, const struct kernels_device_ops *
 // ---- choosing -----------------------------------------------------------------------------------
 
 // "cuda:0". False: it is none.
-static bool parse(const char *wanted, char name[32], uint32_t *index)
+static bool name_parse(const char *wanted, char name[32], uint32_t *index)
 {
     const char *colon = strchr(wanted, ':');
     size_t len = colon ? (size_t)(colon - wanted) : 0;
@@ -102,7 +102,7 @@ static enum common_code open_auto(const struct worker_device_options *options, s
         common_log_debug("device=cpu: there is no module banyan-cuda.so");
         return COMMON_OK;
     }
-    enum common_code code = load(options->module ? options->module : path, &ops, &why);
+    enum common_code code = module_load(options->module ? options->module : path, &ops, &why);
     if (code != COMMON_OK && options->module) // a module that was named is meant
         return common_error_set(err, code, "%s", why.message);
     uint32_t count = 0;
@@ -128,14 +128,14 @@ enum common_code worker_device_open(const struct worker_device_options *options,
         return COMMON_OK;
     if (strcmp(options->wanted, "auto") == 0)
         return open_auto(options, out, err);
-    if (!parse(options->wanted, name, &index))
+    if (!name_parse(options->wanted, name, &index))
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "--device is auto, cpu or NAME:INDEX as cuda:0; try 'banyan-worker --help'");
     if (!options->module && !worker_module_find(name, path, sizeof path))
         return common_error_set(err, COMMON_FAILED_PRECONDITION,
                                 "there is no module banyan-%s.so beside the program: give --device-module",
                                 name);
-    enum common_code code = load(options->module ? options->module : path, &ops, err);
+    enum common_code code = module_load(options->module ? options->module : path, &ops, err);
     if (code != COMMON_OK)
         return code;
     if (strcmp(ops->name, name) != 0)
@@ -188,20 +188,20 @@ enum common_code worker_device_bandwidth(struct worker_device *device, uint64_t 
 
 // ---- being lost ---------------------------------------------------------------------------------
 
-static void tell(void *arg)
+static void device_tell_lost(void *arg)
 {
     struct worker_device *device = arg;
     device->on_lost(device->on_lost_arg, &device->why);
 }
 
-static void see(struct worker_device *device, enum common_code code, const struct common_error *err)
+static void device_see(struct worker_device *device, enum common_code code, const struct common_error *err)
 {
     if (code != COMMON_UNAVAILABLE || device->told)
         return;
     device->told = true;
     device->why = *err;
     if (device->loop)
-        common_loop_mail(device->loop, &device->told_mail, tell, device);
+        common_loop_mail(device->loop, &device->told_mail, device_tell_lost, device);
 }
 
 void worker_device_attach(struct worker_device *device, struct common_loop *loop,
@@ -216,31 +216,31 @@ void worker_device_attach(struct worker_device *device, struct common_loop *loop
 
 static void start_waiting(struct worker_device *device);
 
-static void report(void *arg)
+static void job_report(void *arg)
 {
     struct worker_device_job *job = arg;
     struct worker_device *device = job->device;
-    see(device, job->code, &job->err);
+    device_see(device, job->code, &job->err);
     job->done(job->arg, job->code, &job->err); // the job may be gone
     start_waiting(device);
 }
 
-static void end(struct worker_device_job *job, enum common_code code, const struct common_error *err)
+static void job_end(struct worker_device_job *job, enum common_code code, const struct common_error *err)
 {
     job->code = code;
     if (err)
         job->err = *err;
-    common_loop_mail(job->device->loop, &job->mail, report, job);
+    common_loop_mail(job->device->loop, &job->mail, job_report, job);
 }
 
 static void module_done(void *arg, enum common_code code,
                         const struct common_error *err) // a thread of its own
 {
-    end(arg, code, code == COMMON_OK ? NULL : err);
+    job_end(arg, code, code == COMMON_OK ? NULL : err);
 }
 
 // False: too many are under way.
-static bool start(struct worker_device_job *job)
+static bool job_start(struct worker_device_job *job)
 {
     struct worker_device *device = job->device;
     struct common_error err;
@@ -254,7 +254,7 @@ static bool start(struct worker_device_job *job)
         code = common_error_set(&err, COMMON_INTERNAL, "the device refuses a step: %.180s", text);
     }
     if (code != COMMON_OK)
-        end(job, code, &err);
+        job_end(job, code, &err);
     return true;
 }
 
@@ -263,7 +263,7 @@ static void start_waiting(struct worker_device *device)
     while (device->waiting) {
         struct worker_device_job *job = device->waiting;
         job->waiting = false; // before it starts: it may end at once
-        if (!start(job)) {
+        if (!job_start(job)) {
             job->waiting = true;
             return;
         }
@@ -297,22 +297,22 @@ void worker_device_cancel(struct worker_device *device, struct worker_device_job
         device->tail = at;
     job->waiting = false;
     struct common_error err;
-    end(job, common_error_set(&err, COMMON_CANCELLED, "cancelled"), &err);
+    job_end(job, common_error_set(&err, COMMON_CANCELLED, "cancelled"), &err);
 }
 
 // ---- memory -------------------------------------------------------------------------------------
 
-static void *map(void *arg, size_t bytes)
+static void *memory_map(void *arg, size_t bytes)
 {
     struct worker_device *device = arg;
     struct common_error err;
     uint64_t address = 0;
     enum common_code code = device->ops->alloc(device->handle, bytes, &address, &err);
-    see(device, code, &err);
+    device_see(device, code, &err);
     return code == COMMON_OK ? (void *)(uintptr_t)address : NULL;
 }
 
-static void unmap(void *arg, void *base, size_t bytes)
+static void memory_unmap(void *arg, void *base, size_t bytes)
 {
     struct worker_device *device = arg;
     (void)bytes;
@@ -322,10 +322,10 @@ static void unmap(void *arg, void *base, size_t bytes)
 enum { PIECES = 64 };
 
 // Hands pieces to the module, some at a time. `of` is its write or its read.
-static enum common_code move(struct worker_device *device, const struct worker_piece *pieces, uint32_t n,
-                             enum common_code (*of)(struct kernels_device *,
-                                                    const struct kernels_device_piece *, uint32_t,
-                                                    struct common_error *))
+static enum common_code
+pieces_move(struct worker_device *device, const struct worker_piece *pieces, uint32_t n,
+            enum common_code (*of)(struct kernels_device *, const struct kernels_device_piece *, uint32_t,
+                                   struct common_error *))
 {
     struct kernels_device_piece out[PIECES];
     enum common_code code = COMMON_OK;
@@ -342,20 +342,20 @@ static enum common_code move(struct worker_device *device, const struct worker_p
         code = of(device->handle, out, some, &err);
     }
     assert(code == COMMON_OK || code == COMMON_UNAVAILABLE); // others would be our mistake
-    see(device, code, &err);
+    device_see(device, code, &err);
     return code;
 }
 
 static void device_write(void *arg, const struct worker_piece *pieces, uint32_t n)
 {
     struct worker_device *device = arg;
-    move(device, pieces, n, device->ops->write);
+    pieces_move(device, pieces, n, device->ops->write);
 }
 
 static void device_read(void *arg, const struct worker_piece *pieces, uint32_t n)
 {
     struct worker_device *device = arg;
-    if (move(device, pieces, n, device->ops->read) == COMMON_OK)
+    if (pieces_move(device, pieces, n, device->ops->read) == COMMON_OK)
         return;
     for (const struct worker_piece *piece = pieces; piece < pieces + n; piece++)
         for (uint64_t i = 0; i < piece->height; i++)
@@ -366,14 +366,14 @@ static void device_copy(void *arg, uint8_t *to, const uint8_t *from, size_t byte
 {
     struct worker_device *device = arg;
     struct common_error err;
-    see(device, device->ops->copy(device->handle, (uintptr_t)to, (uintptr_t)from, bytes, &err), &err);
+    device_see(device, device->ops->copy(device->handle, (uintptr_t)to, (uintptr_t)from, bytes, &err), &err);
 }
 
 static bool device_lost(void *arg, struct common_error *err)
 {
     struct worker_device *device = arg;
     if (!device->told && device->ops->lost(device->handle, err))
-        see(device, COMMON_UNAVAILABLE, err);
+        device_see(device, COMMON_UNAVAILABLE, err);
     if (device->told)
         common_error_set(err, COMMON_UNAVAILABLE, "the device is lost: %.200s", device->why.message);
     return device->told;
@@ -383,6 +383,6 @@ struct worker_memory *worker_memory_of_device(uint64_t limit_bytes, struct worke
 {
     static const struct worker_memory_ops ops = {
         .write = device_write, .read = device_read, .copy = device_copy, .lost = device_lost};
-    const struct worker_arena_source source = {.map = map, .unmap = unmap, .arg = device};
+    const struct worker_arena_source source = {.map = memory_map, .unmap = memory_unmap, .arg = device};
     return worker_memory_new(limit_bytes, &source, &ops, device, device);
 }

@@ -18,8 +18,8 @@ static bool valid_name(const char *name)
     return len >= 1 && len <= 15 && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789") == len;
 }
 
-static enum common_code load(const struct worker_engine_options *options, const struct reduce_module **out,
-                             struct common_error *err)
+static enum common_code engine_load(const struct worker_engine_options *options,
+                                    const struct reduce_module **out, struct common_error *err)
 {
     char path[4096];
     const void *symbol;
@@ -54,7 +54,7 @@ enum common_code worker_engine_open(const struct worker_engine_options *options,
     struct worker_engine *engine = calloc(1, sizeof *engine);
     if (!engine)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory");
-    enum common_code code = load(options, &engine->module, err);
+    enum common_code code = engine_load(options, &engine->module, err);
     if (code == COMMON_OK)
         code = engine->module->join(&(struct reduce_module_self){.worker = options->worker,
                                                                  .device = options->device},

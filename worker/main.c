@@ -26,19 +26,19 @@ struct daemon {
     int exit_code;
 };
 
-static void left(void *arg)
+static void daemon_left(void *arg)
 {
     struct daemon *d = arg;
     common_loop_stop(d->loop);
 }
 
-static void leave(void *arg)
+static void daemon_leave(void *arg)
 {
     struct daemon *d = arg;
     if (d->leaving)
         return;
     d->leaving = true;
-    if (worker_drain(d->worker, GRACE_NS, left, d) != COMMON_OK)
+    if (worker_drain(d->worker, GRACE_NS, daemon_left, d) != COMMON_OK)
         _exit(COMMON_DAEMON_CLEAN); // no memory to leave in order
 }
 
@@ -51,7 +51,7 @@ static void lost_patience(void *arg)
 
 // The device is lost: the steps in hand fail, the link to the coordinator closes, a supervisor starts us
 // again.
-static void failed(void *arg, const struct common_error *err)
+static void daemon_failed(void *arg, const struct common_error *err)
 {
     struct daemon *d = arg;
     (void)err; // was logged
@@ -62,11 +62,11 @@ static void failed(void *arg, const struct common_error *err)
     if (d->leaving)
         return;
     d->leaving = true;
-    if (worker_drain(d->worker, LOST_GRACE_NS, left, d) != COMMON_OK)
+    if (worker_drain(d->worker, LOST_GRACE_NS, daemon_left, d) != COMMON_OK)
         _exit(EXIT_DEVICE);
 }
 
-static void registered(void *arg)
+static void daemon_registered(void *arg)
 {
     struct daemon *d = arg;
     struct common_error err;
@@ -88,11 +88,11 @@ static int run_daemon(struct daemon *d)
         common_log_error("cannot start: the system has no memory or descriptors for an event loop");
         return code;
     }
-    d->options.config.registered = registered;
+    d->options.config.registered = daemon_registered;
     d->options.config.registered_arg = d;
-    d->options.config.failed = failed;
+    d->options.config.failed = daemon_failed;
     d->options.config.failed_arg = d;
-    if (common_signals_new(d->loop, leave, d, &signals) != COMMON_OK) {
+    if (common_signals_new(d->loop, daemon_leave, d, &signals) != COMMON_OK) {
         common_log_error("cannot start: no memory for signals");
     } else if (worker_new(d->loop, &d->options.config, &d->worker, &err) != COMMON_OK) {
         common_log_error("cannot start: %s", err.message);

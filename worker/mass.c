@@ -3,12 +3,12 @@
 // partial of its keys alone, and exp(its lse - lse of all), the posterior mass of these keys
 // (docs/ENERGY.md).
 //
-//   MASS_NEXT ──a batch of (band of rows, bin) is laid out──▶ MASS_COMPUTING ──┐
+//   MASS_NEXT ──a round of (band of rows, bin) is laid out──▶ MASS_COMPUTING ──┐
 //      ▲  │                                                                    │
 //      │  └──none is left, cancelled, no time──▶ (answered, freed)             │
 //      └───────────────────────────── its masses are taken ◀───────────────────┘
 //
-// Beside steps, never in one: a step's own work, split and bits do not know of it. Batches are small, so that
+// Beside steps, never in one: a step's own work, split and bits do not know of it. Rounds are small, so that
 // steps pass between them.
 #include <assert.h>
 #include <math.h>
@@ -22,14 +22,14 @@
 #include "worker/state.h"
 
 enum {
-    BATCH_PARTS = 64,
-    BATCH_BYTES = 4 * 1024 * 1024, // of partials; a single one may be more
+    ROUND_PARTS = 64,
+    ROUND_BYTES = 4 * 1024 * 1024, // of partials; a single one may be more
     BAND_BYTES = 256 * 1024,       // of one partial, for whose sake rows are cut into bands
 };
 
 enum mass_state { MASS_NEXT, MASS_COMPUTING };
 
-struct part { // of a batch: rows [row, row + rows) over the keys of a bin
+struct part { // of a round: rows [row, row + rows) over the keys of a bin
     uint32_t row, rows, bin;
     struct kernels_partial partial;
 };
@@ -49,31 +49,31 @@ struct worker_mass {
     uint32_t row, bin; // what comes next
     struct kernels_coverage cover;
     bool cancelled;
-    struct worker_compute *compute; // of the batch
+    struct worker_compute *compute; // of the round
     struct common_blob *partials;   // likewise
-    struct part parts[BATCH_PARTS];
+    struct part parts[ROUND_PARTS];
     uint32_t n_parts;
     struct worker_job job;
     struct worker_device_job device_job;
     struct common_mail mail; // to itself, in MASS_NEXT
     float *out;              // [rows][q_heads][n_bins]
-    uint64_t out_bytes, batch_bytes;
+    uint64_t out_bytes, round_bytes;
 };
 
-static void move(struct worker_mass *m, enum mass_state from, enum mass_state to)
+static void mass_set_state(struct worker_mass *m, enum mass_state from, enum mass_state to)
 {
     assert(m->state == from);
     m->state = to;
 }
 
-static void batch_free(struct worker_mass *m)
+static void round_free(struct worker_mass *m)
 {
     worker_compute_free(m->compute);
     common_blob_unref(m->partials);
     m->compute = NULL;
     m->partials = NULL;
-    m->worker->flight_bytes -= m->batch_bytes;
-    m->batch_bytes = 0;
+    m->worker->flight_bytes -= m->round_bytes;
+    m->round_bytes = 0;
     m->n_parts = 0;
 }
 
@@ -87,20 +87,20 @@ static void mass_free(void *arg)
 }
 
 // Out of the worker's hand; its answer may still be on its way.
-static void let_go(struct worker_mass *m)
+static void mass_let_go(struct worker_mass *m)
 {
     struct worker *worker = m->worker;
-    batch_free(m);
+    round_free(m);
     worker->flight_bytes -= m->out_bytes;
     worker->n_masses--;
     worker->n_prepares--;
     worker_hand_emptied(worker);
 }
 
-static void end(struct worker_mass *m, const struct common_error *err, const char *reason)
+static void mass_end(struct worker_mass *m, const struct common_error *err, const char *reason)
 {
     struct proto_request *request = m->request;
-    let_go(m);
+    mass_let_go(m);
     if (err) {
         worker_fail(request, err, reason);
         mass_free(m);
@@ -118,7 +118,7 @@ static void end(struct worker_mass *m, const struct common_error *err, const cha
     proto_request_reply(request, &reply.base, &tensor, m->n_bins > 0 ? 1 : 0, mass_free, m);
 }
 
-// ---- a batch ------------------------------------------------------------------------------------
+// ---- a round ------------------------------------------------------------------------------------
 
 // What a part weighs of the whole, whose log-sum-exp is lse: s exp(m - lse).
 static float mass_of(float m, float s, float lse)
@@ -186,7 +186,7 @@ static enum common_code find_session(const struct worker_mass *m, struct worker_
                             (*out)->epoch, m->epoch);
 }
 
-static enum common_code lay_out(struct worker_mass *m, const char **reason, struct common_error *err)
+static enum common_code round_lay_out(struct worker_mass *m, const char **reason, struct common_error *err)
 {
     struct worker *worker = m->worker;
     struct worker_session *session;
@@ -194,9 +194,9 @@ static enum common_code lay_out(struct worker_mass *m, const char **reason, stru
     if (code != COMMON_OK)
         return code;
     uint64_t each = kernels_partial_bytes(m->band, m->q_heads, m->v_dim);
-    uint64_t fit = each < BATCH_BYTES ? BATCH_BYTES / each : 1;
+    uint64_t fit = each < ROUND_BYTES ? ROUND_BYTES / each : 1;
     uint64_t left = (uint64_t)((m->rows - m->row + m->band - 1) / m->band) * m->n_bins - m->bin;
-    fit = fit < BATCH_PARTS ? fit : BATCH_PARTS;
+    fit = fit < ROUND_PARTS ? fit : ROUND_PARTS;
     fit = fit < left ? fit : left;
     uint64_t room =
         worker->flight_limit > worker->flight_bytes ? worker->flight_limit - worker->flight_bytes : 0;
@@ -211,20 +211,20 @@ static enum common_code lay_out(struct worker_mass *m, const char **reason, stru
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for masses");
     for (uint64_t i = 0; i < fit && code == COMMON_OK; i++)
         code = add_part(m, session, m->partials->data + i * each, err);
-    m->batch_bytes = fit * each + worker_compute_bytes(m->compute);
-    worker->flight_bytes += m->batch_bytes;
+    m->round_bytes = fit * each + worker_compute_bytes(m->compute);
+    worker->flight_bytes += m->round_bytes;
     return code;
 }
 
 // ---- running ------------------------------------------------------------------------------------
 
-static void proceed(void *arg);
+static void mass_proceed(void *arg);
 
-static void batch_done(struct worker_mass *m)
+static void round_done(struct worker_mass *m)
 {
     take_masses(m);
-    batch_free(m);
-    move(m, MASS_COMPUTING, MASS_NEXT);
+    round_free(m);
+    mass_set_state(m, MASS_COMPUTING, MASS_NEXT);
 }
 
 static void team_done(void *arg, bool complete)
@@ -232,12 +232,12 @@ static void team_done(void *arg, bool complete)
     struct worker_mass *m = arg;
     struct common_error err;
     if (complete) {
-        batch_done(m);
-        proceed(m);
+        round_done(m);
+        mass_proceed(m);
         return;
     }
     common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for masses");
-    end(m, &err, "");
+    mass_end(m, &err, "");
 }
 
 static void team_task(void *arg, uint32_t task, void *scratch)
@@ -249,21 +249,21 @@ static void device_done(void *arg, enum common_code code, const struct common_er
 {
     struct worker_mass *m = arg;
     if (code == COMMON_OK) {
-        batch_done(m);
-        proceed(m);
+        round_done(m);
+        mass_proceed(m);
         return;
     }
     struct common_error why = *err;
-    end(m, &why, "");
+    mass_end(m, &why, "");
 }
 
-static void compute(struct worker_mass *m)
+static void mass_compute(struct worker_mass *m)
 {
     struct worker *worker = m->worker;
     uint32_t n, tasks = worker_compute_tasks(m->compute);
     uint64_t scratch = worker_compute_scratch(m->compute);
     const struct kernels_device_item *items = worker_compute_device_items(m->compute, &n);
-    move(m, MASS_NEXT, MASS_COMPUTING);
+    mass_set_state(m, MASS_NEXT, MASS_COMPUTING);
     if (items) {
         m->device_job = (struct worker_device_job){.items = items, .n = n, .done = device_done, .arg = m};
         worker_device_submit(worker->device, &m->device_job);
@@ -281,36 +281,36 @@ static void compute(struct worker_mass *m)
     }
     for (uint32_t i = 0; i < tasks; i++)
         worker_compute_run(m->compute, i, worker->scratch);
-    batch_done(m);
-    common_loop_mail(worker->loop, &m->mail, proceed, m); // steps that wait go first
+    round_done(m);
+    common_loop_mail(worker->loop, &m->mail, mass_proceed, m); // steps that wait go first
 }
 
-static void proceed(void *arg)
+static void mass_proceed(void *arg)
 {
     struct worker_mass *m = arg;
     struct common_error err;
     const char *reason = "";
     if (m->cancelled) {
         common_error_set(&err, COMMON_CANCELLED, "cancelled by the caller");
-        end(m, &err, "");
+        mass_end(m, &err, "");
     } else if (m->worker->draining) {
         common_error_set(&err, COMMON_UNAVAILABLE, "worker %s is leaving", m->worker->name);
-        end(m, &err, "");
+        mass_end(m, &err, "");
     } else if (common_clock_ns() >= m->deadline_ns) {
         common_error_set(&err, COMMON_DEADLINE_EXCEEDED, "the deadline passed before the computation began");
-        end(m, &err, "");
+        mass_end(m, &err, "");
     } else if (m->row == m->rows || m->n_bins == 0) {
-        end(m, NULL, "");
-    } else if (lay_out(m, &reason, &err) != COMMON_OK) {
-        end(m, &err, reason);
+        mass_end(m, NULL, "");
+    } else if (round_lay_out(m, &reason, &err) != COMMON_OK) {
+        mass_end(m, &err, reason);
     } else {
-        compute(m);
+        mass_compute(m);
     }
 }
 
-static void cancelled(void *arg)
+static void mass_cancelled(void *arg)
 {
-    ((struct worker_mass *)arg)->cancelled = true; // seen before the next batch
+    ((struct worker_mass *)arg)->cancelled = true; // seen before the next round
 }
 
 // ---- beginning ----------------------------------------------------------------------------------
@@ -366,9 +366,9 @@ static enum common_code check_shape(struct worker_mass *m, const Banyan__Pb__Mas
     return COMMON_OK;
 }
 
-static enum common_code begin(struct worker_mass *m, const Banyan__Pb__MassRequest *body,
-                              const struct proto_message *message, const char **reason,
-                              struct common_error *err)
+static enum common_code mass_begin(struct worker_mass *m, const Banyan__Pb__MassRequest *body,
+                                   const struct proto_message *message, const char **reason,
+                                   struct common_error *err)
 {
     struct worker *worker = m->worker;
     struct worker_session *session;
@@ -417,7 +417,7 @@ void worker_handle_mass(void *arg, struct proto_request *request)
         return;
     }
     m->worker = worker;
-    if (begin(m, body, message, &reason, &err) != COMMON_OK) {
+    if (mass_begin(m, body, message, &reason, &err) != COMMON_OK) {
         worker_fail(request, &err, reason);
         mass_free(m);
         return;
@@ -428,6 +428,6 @@ void worker_handle_mass(void *arg, struct proto_request *request)
     worker->flight_bytes += m->out_bytes;
     worker->n_masses++;
     worker->n_prepares++; // what the team may still work on
-    proto_request_on_cancel(request, cancelled, m);
-    proceed(m);
+    proto_request_on_cancel(request, mass_cancelled, m);
+    mass_proceed(m);
 }

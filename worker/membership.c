@@ -42,7 +42,7 @@ struct worker_membership {
     bool silent;  // so was that heartbeats are not answered
 };
 
-static void move(struct worker_membership *m, enum membership_state to)
+static void membership_set_state(struct worker_membership *m, enum membership_state to)
 {
     static const bool allowed[3][3] = {
         [MEMBERSHIP_AWAY] = {[MEMBERSHIP_AWAY] = true, [MEMBERSHIP_ASKING] = true},
@@ -94,15 +94,15 @@ static void asked(void *arg, const struct proto_reply *reply)
                                                     : body->heartbeat_ns;
     m->pause_ns = PAUSE_FIRST_NS;
     m->quiet = false;
-    move(m, MEMBERSHIP_MEMBER);
+    membership_set_state(m, MEMBERSHIP_MEMBER);
     common_timer_start(m->timer, m->beat_ns, false);
     common_log_info("registered coordinator=%s term=%" PRIu64, m->options.coordinator, body->term);
     if (m->options.registered)
         m->options.registered(m->options.arg);
 }
 
-static void call(struct worker_membership *m, uint32_t method, const ProtobufCMessage *body, uint64_t time_ns,
-                 proto_reply_fn done)
+static void membership_call(struct worker_membership *m, uint32_t method, const ProtobufCMessage *body,
+                            uint64_t time_ns, proto_reply_fn done)
 {
     struct proto_call pc = {
         .method = method, .body = body, .deadline_ns = common_clock_after(time_ns), .done = done, .arg = m};
@@ -134,7 +134,7 @@ static void ask(struct worker_membership *m)
         body.group_rank = o->group->rank;
         body.group_size = o->group->size;
     }
-    call(m, BANYAN__PB__METHOD__METHOD_REGISTER, &body.base, CALL_NS, asked);
+    membership_call(m, BANYAN__PB__METHOD__METHOD_REGISTER, &body.base, CALL_NS, asked);
 }
 
 static void beat(struct worker_membership *m);
@@ -165,7 +165,7 @@ static void beaten(void *arg, const struct proto_reply *reply)
     }
     if (reply->code == COMMON_OK)
         see_term(m, ((const Banyan__Pb__HeartbeatReply *)reply->message->body)->term);
-    move(m, MEMBERSHIP_ASKING); // forgotten, or overtaken
+    membership_set_state(m, MEMBERSHIP_ASKING); // forgotten, or overtaken
     ask(m);
 }
 
@@ -181,10 +181,10 @@ static void beat(struct worker_membership *m)
     body.steps = stats.steps;
     body.last_compute_ns = stats.last_compute_ns;
     body.engine_lost = stats.engine_lost;
-    call(m, BANYAN__PB__METHOD__METHOD_HEARTBEAT, &body.base, 3 * m->beat_ns, beaten);
+    membership_call(m, BANYAN__PB__METHOD__METHOD_HEARTBEAT, &body.base, 3 * m->beat_ns, beaten);
 }
 
-static void tick(void *arg)
+static void membership_tick(void *arg)
 {
     struct worker_membership *m = arg;
     if (m->calling)
@@ -202,10 +202,10 @@ static void link_state(void *arg, bool connected)
         if (m->state == MEMBERSHIP_MEMBER)
             common_log_warn("the link to the coordinator is lost: dialling again (coordinator=%s)",
                             m->options.coordinator);
-        move(m, MEMBERSHIP_AWAY);
+        membership_set_state(m, MEMBERSHIP_AWAY);
         common_timer_stop(m->timer);
     } else if (m->state == MEMBERSHIP_AWAY) {
-        move(m, MEMBERSHIP_ASKING);
+        membership_set_state(m, MEMBERSHIP_ASKING);
         m->pause_ns = PAUSE_FIRST_NS;
         if (!m->calling)
             ask(m);
@@ -240,7 +240,7 @@ enum common_code worker_membership_new(struct common_loop *loop,
             goto fail;
         }
     m->options.coordinator = m->strings[0];
-    code = common_timer_new(loop, tick, m, &m->timer);
+    code = common_timer_new(loop, membership_tick, m, &m->timer);
     if (code != COMMON_OK) {
         common_error_set(err, code, "cannot make a timer");
         goto fail;

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 // madvise's answers are not looked at: a system without huge pages serves small ones.
-static void *map(void *arg, size_t bytes)
+static void *pages_map(void *arg, size_t bytes)
 {
     const struct worker_place *place = arg;
     const size_t huge = WORKER_ARENA_HUGE;
@@ -33,13 +33,13 @@ static void *map(void *arg, size_t bytes)
     return base;
 }
 
-static void unmap(void *arg, void *base, size_t bytes)
+static void pages_unmap(void *arg, void *base, size_t bytes)
 {
     (void)arg;
     munmap(base, bytes);
 }
 
-static void discard(void *arg, void *base, size_t bytes)
+static void pages_discard(void *arg, void *base, size_t bytes)
 {
     (void)arg;
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -49,6 +49,9 @@ static void discard(void *arg, void *base, size_t bytes)
 
 struct worker_arena_source worker_pages_source(const struct worker_place *place)
 {
-    return (struct worker_arena_source){
-        .map = map, .unmap = unmap, .discard = discard, .addressable = true, .arg = (void *)(uintptr_t)place};
+    return (struct worker_arena_source){.map = pages_map,
+                                        .unmap = pages_unmap,
+                                        .discard = pages_discard,
+                                        .addressable = true,
+                                        .arg = (void *)(uintptr_t)place};
 }

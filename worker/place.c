@@ -76,7 +76,7 @@ static uint32_t cores_in(hwloc_topology_t topology, hwloc_const_bitmap_t cpus)
     return cores > 0 ? cores : processors > 0 ? (uint32_t)processors : 1;
 }
 
-static bool load(struct worker_place *place, const struct worker_place_options *options)
+static bool topology_load(struct worker_place *place, const struct worker_place_options *options)
 {
     if (hwloc_topology_init(&place->topology) != 0)
         return false;
@@ -254,7 +254,7 @@ enum common_code worker_place_new(const struct worker_place_options *options, st
         return common_error_set(err, code, "the system has no memory");
     place->claim = options->claim ? options->claim : claim_here;
     place->claim_arg = options->claim ? options->claim_arg : place;
-    if (!load(place, options)) {
+    if (!topology_load(place, options)) {
         code =
             common_error_set(err, COMMON_FAILED_PRECONDITION,
                              "hwloc cannot see this machine's processors: HWLOC_XMLFILE and HWLOC_SYNTHETIC "

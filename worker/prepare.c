@@ -84,7 +84,7 @@ static void hash_task(void *arg, uint32_t task, void *scratch)
         atomic_store(&p->failed, true);
 }
 
-static void answer(void *arg, bool complete)
+static void prepare_answer(void *arg, bool complete)
 {
     struct prepare *p = arg;
     (void)complete; // nobody cancels it, and it needs no scratch
@@ -102,7 +102,7 @@ static void answer(void *arg, bool complete)
 static void answer_later(void *arg, bool complete)
 {
     struct worker *worker = ((struct prepare *)arg)->worker;
-    answer(arg, complete);
+    prepare_answer(arg, complete);
     worker->n_prepares--;
     worker_hand_emptied(worker);
 }
@@ -138,8 +138,8 @@ static bool add_chunk(struct prepare *p, struct worker_chunk *chunk,
     return p->hashes[at] != NULL;
 }
 
-static enum common_code collect(struct prepare *p, struct worker_session *session,
-                                const Banyan__Pb__RowsPrepareRequest *body, struct common_error *err)
+static enum common_code prepare_collect(struct prepare *p, struct worker_session *session,
+                                        const Banyan__Pb__RowsPrepareRequest *body, struct common_error *err)
 {
     uint32_t span, ranges = 0, from = worker_session_span(session, body->first, body->count, &span);
     if (span > REPORT_CHUNKS_MAX)
@@ -189,14 +189,14 @@ void worker_handle_rows_prepare(void *arg, struct proto_request *request)
              : worker_session_check(&worker->sessions, body->session, body->incarnation, body->layer,
                                     body->first, body->count, &session, &err);
     if (code == COMMON_OK)
-        code = collect(p, session, body, &err);
+        code = prepare_collect(p, session, body, &err);
     if (code != COMMON_OK) {
         worker_fail(request, &err, late ? "OLD_COMMIT" : code == COMMON_ABORTED ? "OLD_INCARNATION" : "");
         prepare_free(p);
     } else if (p->bytes <= HASH_INLINE_BYTES || worker->draining) {
         for (uint32_t i = 0; i < p->reply.n_chunks; i++)
             hash_task(p, i, NULL);
-        answer(p, true);
+        prepare_answer(p, true);
     } else if (worker->device) {
         worker->n_prepares++;
         hash_next(p);

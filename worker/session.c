@@ -13,13 +13,17 @@
 
 // ---- specs --------------------------------------------------------------------------------------
 
+static_assert(PROTO_LAYERS_MAX == 1024 && PROTO_KV_HEADS_MAX == 1024 && PROTO_KV_DIM_MAX == 1024,
+              "the texts say 1024");
+
 static const char *spec_problem(const Banyan__Pb__Spec *pb)
 {
-    if (pb->layers < 1 || pb->layers > 1024)
+    if (pb->layers < 1 || pb->layers > PROTO_LAYERS_MAX)
         return "layers must be 1..1024";
-    if (pb->kv_heads < 1 || pb->q_heads < 1 || pb->q_heads > 1024 || pb->q_heads % pb->kv_heads != 0)
+    if (pb->kv_heads < 1 || pb->q_heads < 1 || pb->q_heads > PROTO_KV_HEADS_MAX ||
+        pb->q_heads % pb->kv_heads != 0)
         return "q_heads must be 1..1024 and a multiple of kv_heads";
-    if (pb->k_dim < 1 || pb->k_dim > 1024 || pb->v_dim < 1 || pb->v_dim > 1024)
+    if (pb->k_dim < 1 || pb->k_dim > PROTO_KV_DIM_MAX || pb->v_dim < 1 || pb->v_dim > PROTO_KV_DIM_MAX)
         return "k_dim and v_dim must be 1..1024";
     if (proto_kv_element_bytes(pb->kv_type) == 0)
         return "kv_type must be F32, F16, BF16, INT8 or FP8_E4M3";
@@ -233,7 +237,7 @@ static int compare_entries(const void *a, const void *b)
 }
 
 // Sorts, and leaves one of equal entries: the last one given. False: one id at two places.
-static bool tidy(struct worker_layout_entry *entries, uint32_t *n)
+static bool entries_tidy(struct worker_layout_entry *entries, uint32_t *n)
 {
     // Insertion keeps the order of equals; what comes is nearly always in order already.
     for (uint32_t i = 1; i < *n; i++) {
@@ -295,9 +299,10 @@ static enum common_code check_layout(const struct worker_session *session, const
 }
 
 // The layout that the request asks for, as a list of its own: what is there (or staged) and what comes.
-static enum common_code collect(const struct worker_session *session,
-                                const Banyan__Pb__LayoutSetRequest *request, struct worker_layout_entry **out,
-                                uint32_t *n, struct common_error *err)
+static enum common_code layout_collect(const struct worker_session *session,
+                                       const Banyan__Pb__LayoutSetRequest *request,
+                                       struct worker_layout_entry **out, uint32_t *n,
+                                       struct common_error *err)
 {
     bool resume = request->replace && session->staging && session->staging_term == request->term &&
                   session->staging_incarnation == request->incarnation &&
@@ -319,7 +324,7 @@ static enum common_code collect(const struct worker_session *session,
         entries[have + i] = (struct worker_layout_entry){request->chunks[i]->chunk, request->chunks[i]->first,
                                                          request->chunks[i]->compute};
     *n = have + (uint32_t)request->n_chunks;
-    if (!tidy(entries, n)) {
+    if (!entries_tidy(entries, n)) {
         free(entries);
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "a chunk is named at two positions");
     }
@@ -328,9 +333,9 @@ static enum common_code collect(const struct worker_session *session,
 }
 
 // References to all chunks of the new layout, then the old ones go: a failure leaves the session as it was.
-static enum common_code install(struct worker_store *store, struct worker_session *session,
-                                const struct worker_layout_entry *entries, uint32_t n,
-                                struct common_error *err)
+static enum common_code layout_install(struct worker_store *store, struct worker_session *session,
+                                       const struct worker_layout_entry *entries, uint32_t n,
+                                       struct common_error *err)
 {
     struct worker_session_chunk *chunks = malloc((n + 1) * sizeof *chunks);
     if (!chunks || !worker_store_take(store, entry_bytes(n))) {
@@ -358,7 +363,7 @@ static enum common_code install(struct worker_store *store, struct worker_sessio
     return COMMON_OK;
 }
 
-static void unstage(struct worker_session *session)
+static void session_unstage(struct worker_session *session)
 {
     free(session->staged);
     session->staged = NULL;
@@ -366,9 +371,9 @@ static void unstage(struct worker_session *session)
     session->staging = false;
 }
 
-static enum common_code create(struct worker_map *sessions, struct worker_store *store,
-                               const Banyan__Pb__LayoutSetRequest *request, struct worker_session **out,
-                               struct common_error *err)
+static enum common_code session_create(struct worker_map *sessions, struct worker_store *store,
+                                       const Banyan__Pb__LayoutSetRequest *request,
+                                       struct worker_session **out, struct common_error *err)
 {
     if (request->session == 0 || !request->spec)
         return common_error_set(err, request->session ? COMMON_NOT_FOUND : COMMON_INVALID_ARGUMENT,
@@ -400,14 +405,14 @@ enum common_code worker_session_layout(struct worker_map *sessions, struct worke
     bool known = session != NULL;
     struct worker_layout_entry *entries = NULL;
     uint32_t n = 0;
-    enum common_code code = known ? COMMON_OK : create(sessions, store, request, &session, err);
+    enum common_code code = known ? COMMON_OK : session_create(sessions, store, request, &session, err);
     if (code != COMMON_OK)
         return code;
     code = check_layout(known ? session : NULL, session->spec, request, err);
     if (code == COMMON_OK)
-        code = collect(session, request, &entries, &n, err);
+        code = layout_collect(session, request, &entries, &n, err);
     if (code == COMMON_OK && !request->more)
-        code = install(store, session, entries, n, err);
+        code = layout_install(store, session, entries, n, err);
     if (code == COMMON_OK && !known && !worker_map_put(sessions, session->id, session))
         code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a session");
     if (code != COMMON_OK) {
@@ -416,7 +421,7 @@ enum common_code worker_session_layout(struct worker_map *sessions, struct worke
         free(entries);
         return code;
     }
-    unstage(session);
+    session_unstage(session);
     if (request->more) {
         session->staging = true;
         session->staging_term = request->term;

@@ -47,7 +47,7 @@ struct worker_step {
     uint64_t flight_bytes;
 };
 
-static void move(struct worker_step *s, enum step_state from, enum step_state to)
+static void step_set_state(struct worker_step *s, enum step_state from, enum step_state to)
 {
     assert(s->state == from);
     s->state = to;
@@ -91,7 +91,7 @@ static void answer_sent(void *arg)
     free(answer);
 }
 
-static void reply(struct worker_step *s, struct common_blob *blob, struct proto_step_result *result)
+static void step_reply(struct worker_step *s, struct common_blob *blob, struct proto_step_result *result)
 {
     struct answer *answer = malloc(sizeof *answer);
     struct proto_request *request = s->request;
@@ -107,7 +107,7 @@ static void reply(struct worker_step *s, struct common_blob *blob, struct proto_
     proto_step_reply(request, result, answer_sent, answer);
 }
 
-static void fail(struct worker_step *s, enum common_code code, const char *reason, const char *text)
+static void step_fail(struct worker_step *s, enum common_code code, const char *reason, const char *text)
 {
     struct proto_status status;
     struct proto_request *request = s->request;
@@ -153,8 +153,8 @@ static void check_cover(struct worker_step *s, uint32_t i, struct proto_step_res
 }
 
 // Root: o and lse of all items, zeros where one failed.
-static struct common_blob *finish(struct worker_step *s, struct common_blob *partials,
-                                  struct proto_step_result *result)
+static struct common_blob *step_finish(struct worker_step *s, struct common_blob *partials,
+                                       struct proto_step_result *result)
 {
     const struct proto_step *step = s->step;
     size_t o_bytes = 0, lse_bytes = 0; // both less than the partials' bytes, which were checked
@@ -206,28 +206,28 @@ static void step_done(void *arg, struct reduce_outcome *outcome)
     if (outcome->code != COMMON_OK) {
         bool overtaken = outcome->code == COMMON_CANCELLED && s->request;
         if (overtaken)
-            fail(s, COMMON_ABORTED, "OLD_EPOCH", "the plan was replaced or dropped under the step");
+            step_fail(s, COMMON_ABORTED, "OLD_EPOCH", "the plan was replaced or dropped under the step");
         else if (s->request)
-            fail(s, outcome->code, "", outcome->text);
+            step_fail(s, outcome->code, "", outcome->text);
     } else if (s->self == 0) {
-        struct common_blob *blob = finish(s, outcome->partials, outcome->result);
+        struct common_blob *blob = step_finish(s, outcome->partials, outcome->result);
         common_blob_unref(outcome->partials);
         if (blob) {
-            reply(s, blob, outcome->result);
+            step_reply(s, blob, outcome->result);
         } else {
             proto_step_result_free(outcome->result);
-            fail(s, COMMON_RESOURCE_EXHAUSTED, "", "the system has no memory for an answer");
+            step_fail(s, COMMON_RESOURCE_EXHAUSTED, "", "the system has no memory for an answer");
         }
     } else {
         bool sent = outcome->partials && !reduce_result_empty(outcome->result);
         outcome->result->tensors[0] = sent ? outcome->partials->data : NULL;
         outcome->result->tensor_bytes[0] = sent ? outcome->partials->len : 0;
         outcome->result->n_tensors = sent ? 1 : 0;
-        reply(s, outcome->partials, outcome->result);
+        step_reply(s, outcome->partials, outcome->result);
     }
     s->worker->steps_done++;
     if (s->in_team) {
-        move(s, STEP_COMPUTING, STEP_ABANDONED);
+        step_set_state(s, STEP_COMPUTING, STEP_ABANDONED);
         if (s->worker->device)
             worker_device_cancel(s->worker->device, &s->device_job);
         else
@@ -240,7 +240,7 @@ static void step_done(void *arg, struct reduce_outcome *outcome)
 static void step_cancelled(void *arg) // the caller vanished, or has no more time
 {
     struct worker_step *s = arg;
-    fail(s, COMMON_CANCELLED, "", "cancelled by the caller");
+    step_fail(s, COMMON_CANCELLED, "", "cancelled by the caller");
     s->engine->cancel(s->op); // ends in step_done
 }
 
@@ -320,9 +320,9 @@ static enum common_code append_pieces(struct worker_step *s, const struct worker
 }
 
 // Stores what is held here of the item's rows.
-static enum common_code append(struct worker_step *s, struct worker_session *session,
-                               const struct proto_step_item *item, uint32_t *appends, const char **reason,
-                               struct common_error *err)
+static enum common_code step_append(struct worker_step *s, struct worker_session *session,
+                                    const struct proto_step_item *item, uint32_t *appends,
+                                    const char **reason, struct common_error *err)
 {
     if (item->write == 0)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "an append has a write sequence");
@@ -378,7 +378,7 @@ static enum common_code take_item(struct worker_step *s, uint32_t i, const struc
     if (problem)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "%s", problem);
     enum common_code code =
-        item->n_append ? append(s, session, item, &result->appends, reason, err) : COMMON_OK;
+        item->n_append ? step_append(s, session, item, &result->appends, reason, err) : COMMON_OK;
     if (code != COMMON_OK)
         return code;
     struct worker_compute_item compute = {.session = session,
@@ -420,7 +420,7 @@ static void take_items(struct worker_step *s)
 }
 
 // The own part is ready. The step may be gone afterwards.
-static void contribute(struct worker_step *s)
+static void step_contribute(struct worker_step *s)
 {
     uint64_t now = common_clock_ns(), started = atomic_load(&s->started_ns);
     struct worker *worker = s->worker;
@@ -440,7 +440,7 @@ static void contribute(struct worker_step *s)
     struct reduce_local local = {.result = s->result, .partials = s->partials, .ready_ns = now};
     s->result = NULL;
     s->partials = NULL;
-    move(s, STEP_COMPUTING, STEP_MERGING);
+    step_set_state(s, STEP_COMPUTING, STEP_MERGING);
     s->engine->contribute(s->op, &local);
 }
 
@@ -455,7 +455,7 @@ static void team_task(void *arg, uint32_t task, void *scratch)
 
 static void give_up(struct worker_step *s, enum common_code code, const char *text)
 {
-    fail(s, code, "", text);
+    step_fail(s, code, "", text);
     s->engine->cancel(s->op); // ends in step_done
 }
 
@@ -466,7 +466,7 @@ static void team_done(void *arg, bool complete)
     if (s->state == STEP_ABANDONED)
         step_free(s);
     else if (complete)
-        contribute(s);
+        step_contribute(s);
     else
         give_up(s, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a step");
 }
@@ -478,7 +478,7 @@ static void device_done(void *arg, enum common_code code, const struct common_er
     if (s->state == STEP_ABANDONED)
         step_free(s);
     else if (code == COMMON_OK)
-        contribute(s);
+        step_contribute(s);
     else
         give_up(s, code, err->message);
 }
@@ -496,7 +496,7 @@ bool worker_scratch_ready(struct worker *worker, uint64_t bytes)
     return true;
 }
 
-static void compute(struct worker_step *s)
+static void step_compute(struct worker_step *s)
 {
     uint32_t tasks = worker_compute_tasks(s->compute);
     uint64_t scratch = worker_compute_scratch(s->compute);
@@ -529,14 +529,14 @@ static void compute(struct worker_step *s)
     }
     for (uint32_t i = 0; i < tasks; i++)
         team_task(s, i, s->worker->scratch);
-    contribute(s);
+    step_contribute(s);
 }
 
 // ---- beginning ----------------------------------------------------------------------------------
 
-static enum common_code admit(struct worker *worker, const struct proto_step *step,
-                              const struct worker_plan **plan, size_t *partial_bytes, const char **reason,
-                              struct common_error *err)
+static enum common_code step_admit(struct worker *worker, const struct proto_step *step,
+                                   const struct worker_plan **plan, size_t *partial_bytes,
+                                   const char **reason, struct common_error *err)
 {
     if (worker->draining)
         return common_error_set(err, COMMON_UNAVAILABLE, "worker %s is leaving", worker->name);
@@ -606,7 +606,7 @@ void worker_handle_step(void *arg, struct proto_request *request)
         proto_step_free(step);
         return;
     }
-    if (admit(worker, step, &plan, &partial_bytes, &reason, &err) != COMMON_OK) {
+    if (step_admit(worker, step, &plan, &partial_bytes, &reason, &err) != COMMON_OK) {
         worker_fail(request, &err, reason);
         proto_step_free(step);
         return;
@@ -624,7 +624,7 @@ void worker_handle_step(void *arg, struct proto_request *request)
     s->arrived_ns = proto_request_arrived(request);
     s->beginning = true;
     if (s->engine->begin(plan->group, step, step_done, s, &s->op, &err) != COMMON_OK) {
-        fail(s, err.code, "", err.message);
+        step_fail(s, err.code, "", err.message);
         step_free(s);
         return;
     }
@@ -638,5 +638,5 @@ void worker_handle_step(void *arg, struct proto_request *request)
     if (common_clock_ns() >= step->deadline_ns)
         give_up(s, COMMON_DEADLINE_EXCEEDED, "the deadline passed before the computation began");
     else
-        compute(s);
+        step_compute(s);
 }

@@ -281,8 +281,8 @@ static void journal_undo(struct journal *journal)
 }
 
 // Puts memory that a pin may read aside, or frees it. The node was allocated before anything changed.
-static void retire(struct worker_store *store, struct worker_chunk *chunk, struct worker_retired *node,
-                   uint8_t *memory)
+static void chunk_retire(struct worker_store *store, struct worker_chunk *chunk, struct worker_retired *node,
+                         uint8_t *memory)
 {
     if (chunk->pins == 0) {
         worker_memory_release(store->memory, memory);
@@ -294,8 +294,8 @@ static void retire(struct worker_store *store, struct worker_chunk *chunk, struc
 }
 
 // Gives a pinned chunk's row other memory with the same contents, so that it may be changed.
-static bool unshare(struct worker_store *store, struct worker_chunk *chunk, struct worker_layer *layer,
-                    uint32_t row)
+static bool chunk_unshare(struct worker_store *store, struct worker_chunk *chunk, struct worker_layer *layer,
+                          uint32_t row)
 {
     uint8_t **where = layer->block ? &layer->block : &layer->pages[row / WORKER_PAGE_TOKENS];
     uint64_t bytes = layer->block ? chunk->block_bytes : chunk->page_bytes;
@@ -306,7 +306,7 @@ static bool unshare(struct worker_store *store, struct worker_chunk *chunk, stru
         return false;
     }
     worker_memory_copy(store->memory, memory, *where, bytes);
-    retire(store, chunk, node, *where);
+    chunk_retire(store, chunk, node, *where);
     *where = memory;
     return true;
 }
@@ -338,7 +338,7 @@ static void make_block(struct worker_store *store, struct worker_chunk *chunk, s
                                    worker_layer_part(chunk, layer, part, row, head),
                                    (size_t)WORKER_PAGE_TOKENS * chunk->row[part]);
     for (uint32_t p = 0; p < pages; p++) {
-        retire(store, chunk, nodes[p], layer->pages[p]);
+        chunk_retire(store, chunk, nodes[p], layer->pages[p]);
         layer->pages[p] = NULL;
     }
     layer->block = block;
@@ -355,8 +355,8 @@ static void piece_row(const struct worker_rows *piece, uint32_t i, const uint8_t
 // What writing a row would mean.
 enum verdict { VERDICT_WRITE, VERDICT_REPLACE, VERDICT_SAME, VERDICT_REFUSE };
 
-static enum verdict judge(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, const uint8_t *k,
-                          const uint8_t *v, uint64_t replace_from)
+static enum verdict row_judge(const struct worker_chunk *chunk, uint32_t layer, uint32_t row,
+                              const uint8_t *k, const uint8_t *v, uint64_t replace_from)
 {
     enum worker_row state = worker_chunk_row(chunk, layer, row);
     if (state <= WORKER_ROW_PUT)
@@ -374,7 +374,7 @@ static enum common_code check_piece(const struct worker_rows *piece, uint64_t re
     for (uint32_t i = 0; i < piece->count; i++) {
         const uint8_t *k, *v;
         piece_row(piece, i, &k, &v);
-        enum verdict verdict = judge(piece->chunk, piece->layer, piece->row + i, k, v, replace_from);
+        enum verdict verdict = row_judge(piece->chunk, piece->layer, piece->row + i, k, v, replace_from);
         if (verdict == VERDICT_REFUSE)
             return common_error_set(err, COMMON_FAILED_PRECONDITION,
                                     "position %" PRIu64
@@ -399,9 +399,9 @@ static bool reserve_piece(struct journal *journal, const struct worker_rows *pie
     for (uint32_t i = 0; i < piece->count; i++) {
         const uint8_t *k, *v;
         piece_row(piece, i, &k, &v);
-        if (judge(chunk, piece->layer, piece->row + i, k, v, replace_from) != VERDICT_REPLACE)
+        if (row_judge(chunk, piece->layer, piece->row + i, k, v, replace_from) != VERDICT_REPLACE)
             continue;
-        if (!unshare(journal->store, chunk, chunk->layers[piece->layer], piece->row + i))
+        if (!chunk_unshare(journal->store, chunk, chunk->layers[piece->layer], piece->row + i))
             return false;
         if (chunk->layers[piece->layer]->block)
             break;
@@ -422,7 +422,7 @@ static void write_piece(struct worker_store *store, const struct worker_rows *pi
         enum verdict verdict = VERDICT_SAME;
         piece_row(piece, i, &k, &v);
         if (i < piece->count)
-            verdict = judge(chunk, piece->layer, piece->row + i, k, v, replace_from);
+            verdict = row_judge(chunk, piece->layer, piece->row + i, k, v, replace_from);
         if (verdict != VERDICT_SAME) {
             fresh++;
         } else if (fresh > 0) { // what is the same may be frozen bytes, which someone may be hashing
@@ -479,7 +479,8 @@ bool worker_store_same(const struct worker_rows *pieces, uint32_t n)
             const uint8_t *k, *v;
             piece_row(&pieces[i], r, &k, &v);
             if (worker_chunk_row(pieces[i].chunk, pieces[i].layer, pieces[i].row + r) < WORKER_ROW_APPENDED ||
-                judge(pieces[i].chunk, pieces[i].layer, pieces[i].row + r, k, v, UINT64_MAX) != VERDICT_SAME)
+                row_judge(pieces[i].chunk, pieces[i].layer, pieces[i].row + r, k, v, UINT64_MAX) !=
+                    VERDICT_SAME)
                 return false;
         }
     }
@@ -517,7 +518,7 @@ static enum common_code copy_rows(struct journal *journal, const struct worker_c
                 n++;
             if (write || !fresh)
                 worker_chunk_read(from, layer, row, n, k, v);
-            enum verdict verdict = fresh ? VERDICT_WRITE : judge(to, layer, row, k, v, UINT64_MAX);
+            enum verdict verdict = fresh ? VERDICT_WRITE : row_judge(to, layer, row, k, v, UINT64_MAX);
             if (verdict == VERDICT_SAME)
                 continue;
             if (verdict == VERDICT_REFUSE || to->refs > 1)

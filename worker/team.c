@@ -21,14 +21,14 @@ struct worker_team {
     pthread_t threads[];
 };
 
-static void report(void *arg)
+static void job_report(void *arg)
 {
     struct worker_job *job = arg;
     job->done(job->arg, !job->stopped);
 }
 
 // Under the mutex: takes a job out of the list, all of whose tasks are claimed.
-static void unlist(struct worker_team *team, struct worker_job *job)
+static void job_unlist(struct worker_team *team, struct worker_job *job)
 {
     for (struct worker_job **at = &team->head; job->listed && *at; at = &(*at)->next) {
         if (*at != job)
@@ -42,14 +42,14 @@ static void unlist(struct worker_team *team, struct worker_job *job)
 }
 
 // Under the mutex: `n` tasks ended. The job may be gone afterwards.
-static void finish(struct worker_team *team, struct worker_job *job, uint32_t n)
+static void job_finish(struct worker_team *team, struct worker_job *job, uint32_t n)
 {
     job->finished += n;
     if (n == 0 || job->finished < job->tasks)
         return;
-    unlist(team, job);
+    job_unlist(team, job);
     if (job->done)
-        common_loop_mail(team->loop, &job->mail, report, job);
+        common_loop_mail(team->loop, &job->mail, job_report, job);
     else
         pthread_cond_broadcast(&team->idle);
 }
@@ -60,7 +60,7 @@ static void stop_job(struct worker_team *team, struct worker_job *job)
     uint64_t claimed = atomic_exchange(&job->claimed, job->tasks);
     job->stopped = true;
     if (claimed < job->tasks)
-        finish(team, job, job->tasks - (uint32_t)claimed);
+        job_finish(team, job, job->tasks - (uint32_t)claimed);
 }
 
 // Runs tasks of a job while there are any. Returns how many: the job lives until they are told as finished.
@@ -72,7 +72,7 @@ static uint32_t run_tasks(struct worker_job *job, uint64_t task, void *scratch)
     return n;
 }
 
-static void *serve(void *arg)
+static void *team_serve(void *arg)
 {
     struct worker_team *team = arg;
     void *scratch = NULL;
@@ -93,7 +93,7 @@ static void *serve(void *arg)
         }
         uint64_t task = atomic_fetch_add(&job->claimed, 1);
         if (task + 1 >= job->tasks)
-            unlist(team, job);
+            job_unlist(team, job);
         if (task >= job->tasks)
             continue;
         pthread_mutex_unlock(&team->mutex);
@@ -109,7 +109,7 @@ static void *serve(void *arg)
         pthread_mutex_lock(&team->mutex);
         if (!able)
             stop_job(team, job);
-        finish(team, job, n);
+        job_finish(team, job, n);
     }
     pthread_mutex_unlock(&team->mutex);
     free(scratch);
@@ -133,7 +133,7 @@ enum common_code worker_team_new(struct common_loop *loop, uint32_t threads, con
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     while (team->n_threads < threads &&
-           pthread_create(&team->threads[team->n_threads], NULL, serve, team) == 0)
+           pthread_create(&team->threads[team->n_threads], NULL, team_serve, team) == 0)
         team->n_threads++;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     for (uint32_t i = 0; i < team->n_threads; i++)
@@ -157,7 +157,7 @@ const struct worker_place *worker_team_place(const struct worker_team *team)
     return team->place;
 }
 
-static void enlist(struct worker_team *team, struct worker_job *job)
+static void job_enlist(struct worker_team *team, struct worker_job *job)
 {
     assert(job->tasks > 0);
     job->next = NULL;
@@ -176,7 +176,7 @@ static void enlist(struct worker_team *team, struct worker_job *job)
 void worker_team_submit(struct worker_team *team, struct worker_job *job)
 {
     pthread_mutex_lock(&team->mutex);
-    enlist(team, job);
+    job_enlist(team, job);
     pthread_mutex_unlock(&team->mutex);
 }
 
@@ -191,7 +191,7 @@ bool worker_team_run(struct worker_team *team, struct worker_job *job)
 {
     assert(!job->done);
     pthread_mutex_lock(&team->mutex);
-    enlist(team, job);
+    job_enlist(team, job);
     while (job->finished < job->tasks)
         pthread_cond_wait(&team->idle, &team->mutex);
     pthread_mutex_unlock(&team->mutex);

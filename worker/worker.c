@@ -70,7 +70,7 @@ static uint64_t quarantined(const struct worker *worker)
     return bytes;
 }
 
-static void stats(void *arg, struct worker_membership_stats *out)
+static void membership_stats(void *arg, struct worker_membership_stats *out)
 {
     struct worker *worker = arg;
     worker_store_set_quarantined(worker->store, quarantined(worker));
@@ -82,7 +82,7 @@ static void stats(void *arg, struct worker_membership_stats *out)
     out->engine_lost = engine_lost(worker);
 }
 
-static void registered(void *arg)
+static void membership_registered(void *arg)
 {
     struct worker *worker = arg;
     if (worker->registered)
@@ -108,8 +108,8 @@ static enum common_code check_config(const struct worker_config *config, struct 
     return proto_listen_allowed(config->listen, config->token != NULL, config->insecure, err);
 }
 
-static enum common_code serve(struct worker *worker, const struct worker_config *config,
-                              struct common_error *err)
+static enum common_code worker_serve(struct worker *worker, const struct worker_config *config,
+                                     struct common_error *err)
 {
     struct proto_server_options options = {.name = worker->name,
                                            .role = BANYAN__PB__ROLE__ROLE_WORKER,
@@ -131,8 +131,8 @@ static enum common_code serve(struct worker *worker, const struct worker_config 
     return code;
 }
 
-static enum common_code join(struct worker *worker, const struct worker_config *config,
-                             const struct worker_speed *speed, struct common_error *err)
+static enum common_code worker_join(struct worker *worker, const struct worker_config *config,
+                                    const struct worker_speed *speed, struct common_error *err)
 {
     struct worker_membership_options options = {.coordinator = config->coordinator,
                                                 .name = worker->name,
@@ -150,8 +150,8 @@ static enum common_code join(struct worker *worker, const struct worker_config *
                                                 .engine = worker_engine_name(config->engine),
                                                 .group = worker_engine_group(config->engine),
                                                 .term = &worker->term,
-                                                .stats = stats,
-                                                .registered = registered,
+                                                .stats = membership_stats,
+                                                .registered = membership_registered,
                                                 .arg = worker};
     return worker_membership_new(worker->loop, &options, &worker->membership, err);
 }
@@ -232,9 +232,9 @@ enum common_code worker_new(struct common_loop *loop, const struct worker_config
     if (code == COMMON_OK)
         code = speed_of(worker, config, &speed, err);
     if (code == COMMON_OK)
-        code = serve(worker, config, err);
+        code = worker_serve(worker, config, err);
     if (code == COMMON_OK && config->coordinator)
-        code = join(worker, config, &speed, err);
+        code = worker_join(worker, config, &speed, err);
     if (code != COMMON_OK) {
         worker_free(worker);
         return code;

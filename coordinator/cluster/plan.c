@@ -83,7 +83,7 @@ struct coordinator_plan *coordinator_plans_take_changed(struct coordinator_clust
 
 // ---- installing ---------------------------------------------------------------------------------
 
-static void refused(struct coordinator_plan *plan, enum common_code code, const char *text)
+static void plan_refused(struct coordinator_plan *plan, enum common_code code, const char *text)
 {
     common_log_warn("a plan could not be installed: %s plan=%016" PRIx64 " members=%u", text, plan->id,
                     plan->n);
@@ -93,7 +93,7 @@ static void refused(struct coordinator_plan *plan, enum common_code code, const 
             coordinator_engine_lose(plan->workers[r], text);
 }
 
-static void installed(void *arg, enum common_code code, const char *text)
+static void plan_installed(void *arg, enum common_code code, const char *text)
 {
     struct coordinator_plan *plan = arg;
     if (plan->state == COORDINATOR_PLAN_INSTALLING && code == COMMON_OK) {
@@ -101,13 +101,13 @@ static void installed(void *arg, enum common_code code, const char *text)
         plan_changed(plan);
     } else if (plan->state == COORDINATOR_PLAN_INSTALLING) {
         if (!plan->cluster->core->stopping)
-            refused(plan, code, text);
+            plan_refused(plan, code, text);
         coordinator_plan_retire(plan);
     }
     coordinator_plan_landed(plan);
 }
 
-static void install(struct coordinator_plan *plan)
+static void plan_install(struct coordinator_plan *plan)
 {
     Banyan__Pb__PlanMember *members = coordinator_alloc(plan->n * sizeof(*members));
     Banyan__Pb__PlanMember **pointers = coordinator_alloc(plan->n * sizeof(*pointers));
@@ -123,7 +123,8 @@ static void install(struct coordinator_plan *plan)
         pointers[r] = &members[r];
     }
     plan->in_flight++;
-    struct coordinator_gather *gather = coordinator_gather_new(&plan->cluster->core->turn, installed, plan);
+    struct coordinator_gather *gather =
+        coordinator_gather_new(&plan->cluster->core->turn, plan_installed, plan);
     for (uint32_t r = 0; r < plan->n; r++) {
         Banyan__Pb__PlanInstallRequest m = BANYAN__PB__PLAN_INSTALL_REQUEST__INIT;
         m.term = plan->cluster->core->term;
@@ -173,9 +174,9 @@ static void take_engine(struct coordinator_plan *plan)
              of->engine, of->group_size);
 }
 
-static struct coordinator_plan *make(struct coordinator_cluster *cluster,
-                                     struct coordinator_worker *const *workers, uint32_t n,
-                                     struct proto_status *status)
+static struct coordinator_plan *plan_make(struct coordinator_cluster *cluster,
+                                          struct coordinator_worker *const *workers, uint32_t n,
+                                          struct proto_status *status)
 {
     struct coordinator_plan *plan = coordinator_alloc(sizeof(*plan));
     struct common_error err = {0};
@@ -222,7 +223,7 @@ struct coordinator_plan *coordinator_plan_get(struct coordinator_cluster *cluste
         return NULL;
     }
     if (!plan) {
-        plan = make(cluster, workers, n, status);
+        plan = plan_make(cluster, workers, n, status);
         if (plan)
             plan_mark(plan);
     }
@@ -256,7 +257,7 @@ void coordinator_plan_queue_gone(struct coordinator_plan *plan)
 
 // ---- retiring -----------------------------------------------------------------------------------
 
-static void dropped(void *arg, const struct proto_reply *reply)
+static void plan_dropped(void *arg, const struct proto_reply *reply)
 {
     (void)arg,
         (void)reply; // a worker that is gone has no plans, one that forgets to drop it loses a little memory
@@ -270,7 +271,7 @@ static void send_drops(const struct coordinator_plan *plan)
         Banyan__Pb__PlanDropRequest m = BANYAN__PB__PLAN_DROP_REQUEST__INIT;
         m.term = plan->cluster->core->term;
         m.plan = plan->id;
-        coordinator_worker_call(plan->workers[r], BANYAN__PB__METHOD__METHOD_PLAN_DROP, &m.base, dropped,
+        coordinator_worker_call(plan->workers[r], BANYAN__PB__METHOD__METHOD_PLAN_DROP, &m.base, plan_dropped,
                                 NULL);
     }
 }
@@ -287,7 +288,7 @@ void coordinator_plan_retire(struct coordinator_plan *plan)
 static void plan_settle(struct coordinator_plan *plan)
 {
     if (!plan->told && plan->state == COORDINATOR_PLAN_INSTALLING)
-        install(plan);
+        plan_install(plan);
     else if (!plan->told && plan->state == COORDINATOR_PLAN_RETIRED)
         send_drops(plan);
     plan->told = true;

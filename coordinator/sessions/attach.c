@@ -269,7 +269,7 @@ static void tell_committed(struct committing *k)
         committed(k);
 }
 
-static void stored(void *arg, enum common_code code, const char *text)
+static void commit_stored(void *arg, enum common_code code, const char *text)
 {
     struct committing *k = arg;
     struct coordinator_session *s = k->s;
@@ -315,7 +315,7 @@ static void abort_rows(struct committing *k)
     }
 }
 
-static void judge(struct committing *k)
+static void commit_judge(struct committing *k)
 {
     struct coordinator_session *s = k->s;
     struct proto_range missing[PROTO_STATUS_RANGES];
@@ -349,7 +349,7 @@ static void judge(struct committing *k)
     coordinator_rangeset_join(set, &first, &count);
     struct coordinator_batch *batch = coordinator_batch_new();
     coordinator_batch_range(batch, s->id, k->layer, first, count);
-    coordinator_store_submit(k->sessions->store, batch, stored, k);
+    coordinator_store_submit(k->sessions->store, batch, commit_stored, k);
 }
 
 static void take_report(struct committing *k, const Banyan__Pb__ChunkReport *r)
@@ -377,7 +377,7 @@ static void take_report(struct committing *k, const Banyan__Pb__ChunkReport *r)
     }
 }
 
-static void prepared(void *arg, const struct proto_reply *reply)
+static void commit_prepared(void *arg, const struct proto_reply *reply)
 {
     struct committing *k = arg;
     if (reply->code == COMMON_OK) {
@@ -392,10 +392,10 @@ static void prepared(void *arg, const struct proto_reply *reply)
                              "WORKER_LOST", "%s", reply->text);
     }
     if (--k->pending == 0)
-        judge(k);
+        commit_judge(k);
 }
 
-static void prepare(struct committing *k)
+static void commit_prepare(struct committing *k)
 {
     k->pending = k->n_holders + 1;
     for (uint32_t i = 0; i < k->n_holders; i++) {
@@ -408,11 +408,11 @@ static void prepare(struct committing *k)
         m.count = k->count;
         m.commit = k->id.number;
         k->holders[i].stamp = k->holders[i].w->visit;
-        coordinator_worker_call(k->holders[i].w, BANYAN__PB__METHOD__METHOD_ROWS_PREPARE, &m.base, prepared,
-                                k);
+        coordinator_worker_call(k->holders[i].w, BANYAN__PB__METHOD__METHOD_ROWS_PREPARE, &m.base,
+                                commit_prepared, k);
     }
     if (--k->pending == 0)
-        judge(k);
+        commit_judge(k);
 }
 
 // All chunks of the range placed and their holders there; fills the holders.
@@ -464,7 +464,7 @@ static void commit_start(void *arg, struct coordinator_session *s)
         k->writing = true;
         s->writing++;
         coordinator_commit_begin(&k->sessions->commits, &k->id, k->sessions->core->term);
-        prepare(k);
+        commit_prepare(k);
     } else {
         proto_request_fail_status(k->request, &k->status);
         commit_end(k);

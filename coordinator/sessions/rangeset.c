@@ -25,7 +25,7 @@ static uint32_t first_reaching(const struct coordinator_rangeset *set, uint64_t 
     return low;
 }
 
-static bool grow(struct coordinator_rangeset *set, uint32_t most)
+static bool ranges_grow(struct coordinator_rangeset *set, uint32_t most)
 {
     if (set->n >= most)
         return false;
@@ -40,15 +40,15 @@ static bool grow(struct coordinator_rangeset *set, uint32_t most)
     return true;
 }
 
-static bool add(struct coordinator_rangeset *set, uint64_t first, uint64_t count, uint32_t most,
-                struct proto_range *merged)
+static bool range_add(struct coordinator_rangeset *set, uint64_t first, uint64_t count, uint32_t most,
+                      struct proto_range *merged)
 {
     uint64_t end = first + count;
     uint32_t at = first_reaching(set, first), past = at;
     while (past < set->n && set->ranges[past].first <= end) // everything that overlaps or touches
         past++;
     if (past == at) {
-        if (!grow(set, most))
+        if (!ranges_grow(set, most))
             return false;
         memmove(&set->ranges[at + 1], &set->ranges[at], (set->n - at) * sizeof(*set->ranges));
         set->n++;
@@ -70,12 +70,12 @@ static bool add(struct coordinator_rangeset *set, uint64_t first, uint64_t count
 bool coordinator_rangeset_add(struct coordinator_rangeset *set, uint64_t first, uint64_t count,
                               struct proto_range *merged)
 {
-    return add(set, first, count, COORDINATOR_RANGES_MAX, merged);
+    return range_add(set, first, count, COORDINATOR_RANGES_MAX, merged);
 }
 
 bool coordinator_rangeset_load(struct coordinator_rangeset *set, uint64_t first, uint64_t count)
 {
-    return add(set, first, count, UINT32_MAX / 2, NULL);
+    return range_add(set, first, count, UINT32_MAX / 2, NULL);
 }
 
 bool coordinator_rangeset_join(const struct coordinator_rangeset *set, uint64_t *first, uint64_t *count)

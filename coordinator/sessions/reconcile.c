@@ -85,7 +85,7 @@ static void visit_fail(struct visit *v, const char *what, enum common_code code,
 
 static void tell_more(struct visit *v);
 
-static void told(void *arg, enum common_code code, const char *text)
+static void visit_told(void *arg, enum common_code code, const char *text)
 {
     struct visit *v = arg;
     v->in_flight--;
@@ -143,7 +143,7 @@ static void settled_told(void *arg, const struct proto_reply *reply)
 static void tell_settled(struct visit *v)
 {
     struct coordinator_core *core = v->sessions->core;
-    struct coordinator_gather *gather = coordinator_gather_new(&core->turn, told, v);
+    struct coordinator_gather *gather = coordinator_gather_new(&core->turn, visit_told, v);
     Banyan__Pb__RowsAbortRequest m = BANYAN__PB__ROWS_ABORT_REQUEST__INIT;
     m.term = core->term;
     m.before = coordinator_commits_settled(&v->sessions->commits, core->term);
@@ -166,7 +166,7 @@ static void tell_drop(struct visit *v)
     if (s && coordinator_session_has_member(s, v->w))
         return; // it has become a member since
     v->in_flight++;
-    struct coordinator_gather *gather = coordinator_gather_new(&v->sessions->core->turn, told, v);
+    struct coordinator_gather *gather = coordinator_gather_new(&v->sessions->core->turn, visit_told, v);
     coordinator_worker_call_gather(v->w, BANYAN__PB__METHOD__METHOD_SESSION_DROP, &m.base, gather);
     coordinator_gather_seal(gather);
 }
@@ -179,7 +179,7 @@ static void tell_session(struct visit *v)
         coordinator_quarantine_has(&v->w->quarantine, s->id))
         return;
     v->in_flight++;
-    struct coordinator_gather *gather = coordinator_gather_new(&v->sessions->core->turn, told, v);
+    struct coordinator_gather *gather = coordinator_gather_new(&v->sessions->core->turn, visit_told, v);
     coordinator_layout_claim(s, v->w, gather);
     if (holds_chunk(s, v->w))
         tell_commits(s, v->w, gather);

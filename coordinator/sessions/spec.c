@@ -8,8 +8,6 @@
 #include "coordinator/sessions/session.h"
 #include "proto/kv.h"
 
-#define LAYERS_MAX 1024
-
 #define BAD(...)                                                                                             \
     proto_status_set(status, COMMON_INVALID_ARGUMENT, "", "the specification is wrong: " __VA_ARGS__)
 
@@ -31,8 +29,8 @@ static bool sinks_right(const float *values, size_t n)
 
 enum common_code coordinator_spec_check(Banyan__Pb__Spec *m, struct proto_status *status)
 {
-    if (m->layers < 1 || m->layers > LAYERS_MAX)
-        return BAD("%u layers: 1 to %d are allowed", m->layers, LAYERS_MAX);
+    if (m->layers < 1 || m->layers > PROTO_LAYERS_MAX)
+        return BAD("%u layers: 1 to %u are allowed", m->layers, PROTO_LAYERS_MAX);
     if (m->q_heads < 1 || m->q_heads > PROTO_KV_HEADS_MAX)
         return BAD("%u query heads: 1 to %u are allowed", m->q_heads, PROTO_KV_HEADS_MAX);
     if (m->kv_heads < 1 || m->q_heads % m->kv_heads)

@@ -324,7 +324,7 @@ void coordinator_handle_attend(struct coordinator_steps *steps, struct proto_req
         proto_request_fail(request, COMMON_INVALID_ARGUMENT, "an attend call has 1 to 4096 items", NULL, 0);
         return;
     }
-    if (m->n_items > options->max_items - steps->items) {
+    if (m->n_items > options->max_steps - steps->items) {
         proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "too many steps are under way: try again",
                            NULL, 0);
         return;

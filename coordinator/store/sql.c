@@ -67,8 +67,8 @@ int coordinator_sql_exec(struct coordinator_sql *sql, const char *text)
     return sqlite3_exec(sql->db, text, NULL, NULL, NULL);
 }
 
-static enum common_code fail(const char *path, const struct coordinator_sql *sql, int rc,
-                             struct common_error *err)
+static enum common_code sql_fail(const char *path, const struct coordinator_sql *sql, int rc,
+                                 struct common_error *err)
 {
     if (rc == SQLITE_BUSY || rc == SQLITE_LOCKED)
         return common_error_set(
@@ -82,7 +82,7 @@ static enum common_code fail(const char *path, const struct coordinator_sql *sql
                             sql->db ? sqlite3_errmsg(sql->db) : sqlite3_errstr(rc));
 }
 
-static bool number(struct coordinator_sql *sql, const char *text, uint64_t *out)
+static bool meta_number(struct coordinator_sql *sql, const char *text, uint64_t *out)
 {
     sqlite3_stmt *s = NULL;
     bool ok = sqlite3_prepare_v2(sql->db, text, -1, &s, NULL) == SQLITE_OK && sqlite3_step(s) == SQLITE_ROW;
@@ -137,7 +137,7 @@ enum common_code coordinator_sql_open(struct coordinator_sql *sql, const char *p
     enum common_code code = COMMON_OK;
     uint64_t application = 0, version = 0, tables = 0;
     if (rc != SQLITE_OK) {
-        code = fail(path, sql, rc, err);
+        code = sql_fail(path, sql, rc, err);
         goto failed;
     }
     // The lock is the file's own, held from the first write to the end of the process, so a killed
@@ -147,13 +147,13 @@ enum common_code coordinator_sql_open(struct coordinator_sql *sql, const char *p
         (rc = coordinator_sql_exec(sql, sync_full ? "PRAGMA synchronous=FULL"
                                                   : "PRAGMA synchronous=NORMAL")) != SQLITE_OK ||
         (rc = coordinator_sql_exec(sql, "BEGIN EXCLUSIVE")) != SQLITE_OK) {
-        code = fail(path, sql, rc, err);
+        code = sql_fail(path, sql, rc, err);
         goto failed;
     }
-    if (!number(sql, "PRAGMA application_id", &application) ||
-        !number(sql, "PRAGMA user_version", &version) ||
-        !number(sql, "SELECT count(*) FROM sqlite_schema", &tables)) {
-        code = fail(path, sql, sqlite3_errcode(sql->db), err);
+    if (!meta_number(sql, "PRAGMA application_id", &application) ||
+        !meta_number(sql, "PRAGMA user_version", &version) ||
+        !meta_number(sql, "SELECT count(*) FROM sqlite_schema", &tables)) {
+        code = sql_fail(path, sql, sqlite3_errcode(sql->db), err);
         goto failed;
     }
     if (!tables) {
@@ -162,7 +162,7 @@ enum common_code coordinator_sql_open(struct coordinator_sql *sql, const char *p
                          APPLICATION_ID, SCHEMA_VERSION);
         if ((rc = coordinator_sql_exec(sql, schema)) != SQLITE_OK ||
             (rc = coordinator_sql_exec(sql, marks)) != SQLITE_OK) {
-            code = fail(path, sql, rc, err);
+            code = sql_fail(path, sql, rc, err);
             goto failed;
         }
     } else if (application != APPLICATION_ID) {
@@ -178,7 +178,7 @@ enum common_code coordinator_sql_open(struct coordinator_sql *sql, const char *p
     }
     if ((rc = coordinator_sql_exec(sql, lives_schema)) != SQLITE_OK ||
         (rc = coordinator_sql_exec(sql, "COMMIT")) != SQLITE_OK || (rc = prepare_all(sql)) != SQLITE_OK) {
-        code = fail(path, sql, rc, err);
+        code = sql_fail(path, sql, rc, err);
         goto failed;
     }
     return COMMON_OK;
@@ -284,7 +284,7 @@ enum common_code coordinator_sql_read(struct coordinator_sql *sql, const struct 
     return code;
 }
 
-static int run(sqlite3_stmt *s, const struct coordinator_op *op)
+static int op_run(sqlite3_stmt *s, const struct coordinator_op *op)
 {
     const uint64_t numbers[] = {op->a, op->b, op->c, op->d};
     int n = sqlite3_bind_parameter_count(s); // the highest index that the statement uses
@@ -309,6 +309,6 @@ int coordinator_sql_apply(struct coordinator_sql *sql, const struct coordinator_
         for (int i = 0; i < 3 && texts[kind][i]; i++)
             at++;
     for (int i = 0; i < 3 && texts[op->kind][i] && rc == SQLITE_OK; i++)
-        rc = run(sql->statements[at + i], op);
+        rc = op_run(sql->statements[at + i], op);
     return rc;
 }

@@ -69,8 +69,8 @@ void coordinator_batch_free(struct coordinator_batch *batch)
     free(batch);
 }
 
-static struct coordinator_op *add(struct coordinator_batch *batch, enum coordinator_op_kind kind,
-                                  const char *name)
+static struct coordinator_op *batch_add(struct coordinator_batch *batch, enum coordinator_op_kind kind,
+                                        const char *name)
 {
     if (batch->n == batch->cap) {
         batch->cap = batch->cap ? batch->cap * 2 : 4;
@@ -88,7 +88,7 @@ static struct coordinator_op *add(struct coordinator_batch *batch, enum coordina
 static void add_numbers(struct coordinator_batch *batch, enum coordinator_op_kind kind, const char *name,
                         uint64_t a, uint64_t b, uint64_t c, uint64_t d)
 {
-    struct coordinator_op *op = add(batch, kind, name);
+    struct coordinator_op *op = batch_add(batch, kind, name);
     op->a = a, op->b = b, op->c = c, op->d = d;
 }
 
@@ -105,7 +105,7 @@ void coordinator_batch_worker(struct coordinator_batch *batch, const char *name,
 void coordinator_batch_session(struct coordinator_batch *batch, uint64_t session, const char *name,
                                const void *spec, size_t spec_bytes, uint64_t incarnation, uint64_t epoch)
 {
-    struct coordinator_op *op = add(batch, COORDINATOR_OP_SESSION, name);
+    struct coordinator_op *op = batch_add(batch, COORDINATOR_OP_SESSION, name);
     op->a = session, op->b = incarnation, op->c = epoch;
     op->bytes = malloc(spec_bytes ? spec_bytes : 1);
     if (!op->bytes)
@@ -169,7 +169,7 @@ static void batch_fail(struct coordinator_batch *batch, int rc, const char *what
 
 // False: the transaction around it is gone, and what other batches did in it (SQLite rolls back as a whole
 // when it cannot write in the middle of one).
-static bool apply(struct coordinator_sql *sql, struct coordinator_batch *batch)
+static bool batch_apply(struct coordinator_sql *sql, struct coordinator_batch *batch)
 {
     int rc = coordinator_sql_exec(sql, "SAVEPOINT batch");
     for (uint32_t i = 0; i < batch->n && rc == SQLITE_OK; i++)
@@ -186,15 +186,15 @@ static bool apply(struct coordinator_sql *sql, struct coordinator_batch *batch)
 
 // One transaction of `first` and those after it up to `end`. False: nothing of it was written, and each of
 // them says why.
-static bool transaction(struct coordinator_sql *sql, struct coordinator_batch *first,
-                        const struct coordinator_batch *end)
+static bool batches_write(struct coordinator_sql *sql, struct coordinator_batch *first,
+                          const struct coordinator_batch *end)
 {
     for (struct coordinator_batch *b = first; b != end; b = b->next)
         b->code = COMMON_OK, b->text[0] = '\0';
     int rc = coordinator_sql_exec(sql, "BEGIN IMMEDIATE");
     bool whole = rc == SQLITE_OK;
     for (struct coordinator_batch *b = first; b != end && whole; b = b->next)
-        whole = apply(sql, b);
+        whole = batch_apply(sql, b);
     if (whole)
         rc = coordinator_sql_exec(sql, "COMMIT");
     if (whole && rc == SQLITE_OK)
@@ -211,15 +211,15 @@ static bool transaction(struct coordinator_sql *sql, struct coordinator_batch *f
 
 // Everything that waits goes into one transaction: one wait for the disk, whatever the load. When it fails,
 // each goes alone: what is too large for the disk does not take others along.
-static void commit(struct coordinator_sql *sql, struct coordinator_batch *list)
+static void batches_commit(struct coordinator_sql *sql, struct coordinator_batch *list)
 {
-    if (transaction(sql, list, NULL) || !list->next)
+    if (batches_write(sql, list, NULL) || !list->next)
         return;
     for (struct coordinator_batch *b = list; b; b = b->next)
-        (void)transaction(sql, b, b->next);
+        (void)batches_write(sql, b, b->next);
 }
 
-static void deliver(void *arg)
+static void batches_deliver(void *arg)
 {
     struct coordinator_batch *list = arg;
     while (list) {
@@ -244,8 +244,8 @@ static void *store_thread(void *arg)
         store->head = NULL;
         store->tail = &store->head;
         pthread_mutex_unlock(&store->lock);
-        commit(&store->sql, list);
-        common_loop_mail(store->loop, &list->mail, deliver, list);
+        batches_commit(&store->sql, list);
+        common_loop_mail(store->loop, &list->mail, batches_deliver, list);
         pthread_mutex_lock(&store->lock);
     }
     pthread_mutex_unlock(&store->lock);
@@ -273,7 +273,7 @@ void coordinator_store_submit(struct coordinator_store *store, struct coordinato
     batch->arg = arg;
     if (!store->started) { // it was stopped: what is still under way comes to nothing
         batch_fail(batch, SQLITE_ABORT, "cannot be written", "the coordinator is stopping");
-        common_loop_mail(store->loop, &batch->mail, deliver, batch);
+        common_loop_mail(store->loop, &batch->mail, batches_deliver, batch);
         return;
     }
     *store->submitted_tail = batch;
@@ -283,7 +283,7 @@ void coordinator_store_submit(struct coordinator_store *store, struct coordinato
 
 // ---- counters -----------------------------------------------------------------------------------
 
-static void reserved(void *arg, enum common_code code, const char *text)
+static void counter_reserved(void *arg, enum common_code code, const char *text)
 {
     struct counter *counter = arg;
     if (code == COMMON_OK)
@@ -301,7 +301,7 @@ bool coordinator_store_next(struct coordinator_store *store, enum coordinator_co
         counter->reserved = (counter->next > counter->end ? counter->next : counter->end) + COUNTER_BLOCK;
         struct coordinator_batch *batch = coordinator_batch_new();
         add_numbers(batch, COORDINATOR_OP_META, counter->key, counter->reserved, 0, 0, 0);
-        coordinator_store_submit(store, batch, reserved, counter);
+        coordinator_store_submit(store, batch, counter_reserved, counter);
     }
     if (counter->next >= counter->end)
         return false;

@@ -32,7 +32,7 @@ struct cuda_plan {
 
 // NULL if steps of this (valid) spec can be computed, else why not.
 const char *cuda_plan_spec_problem(const struct kernels_spec *spec);
-// Lays out a batch. INVALID_ARGUMENT, or RESOURCE_EXHAUSTED (its own table, or too many tasks).
+// Lays out a launch. INVALID_ARGUMENT, or RESOURCE_EXHAUSTED (its own table, or too many tasks).
 enum common_code cuda_plan_make(struct cuda_plan *plan, const struct kernels_device_item *items, uint32_t n,
                                 const struct kernels_device_sink *sink, struct common_error *err);
 // Fills a buffer of args_bytes.

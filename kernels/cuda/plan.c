@@ -168,7 +168,7 @@ enum common_code cuda_plan_make(struct cuda_plan *plan, const struct kernels_dev
                                 const struct kernels_device_sink *sink, struct common_error *err)
 {
     if (n == 0 || n > UINT16_MAX)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "a batch has 1 to 65535 items");
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "a launch has 1 to 65535 items");
     if (n > plan->item_cap) {
         struct cuda_plan_item *grown = realloc(plan->items, n * sizeof(*grown));
         if (!grown)

@@ -64,7 +64,7 @@ static bool is_crowded(MPI_Comm comm)
     return sched_getaffinity(0, sizeof processors, &processors) != 0 || ranks > CPU_COUNT(&processors);
 }
 
-static enum common_code meet(const char *worker, struct mpi_launch *out, struct common_error *err)
+static enum common_code ranks_meet(const char *worker, struct mpi_launch *out, struct common_error *err)
 {
     struct card own = {.version = MPI_MESSAGE_VERSION}, *cards;
     uint64_t id[2] = {0};
@@ -126,7 +126,7 @@ enum common_code mpi_launch_join(const char *worker, struct mpi_launch *out, str
         return common_error_set(err, COMMON_FAILED_PRECONDITION,
                                 "this MPI library has no MPI_THREAD_SERIALIZED");
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    return meet(worker, out, err);
+    return ranks_meet(worker, out, err);
 }
 
 static void *lose_patience(void *arg)

@@ -128,8 +128,8 @@ static const struct reduce_engine_ops ops = {
     .cancel = reduce_tree_cancel,
 };
 
-static enum common_code join(const struct reduce_module_self *self, struct reduce_module_group *out,
-                             struct common_error *err)
+static enum common_code module_join(const struct reduce_module_self *self, struct reduce_module_group *out,
+                                    struct common_error *err)
 {
     enum common_code code = mpi_world_join(self->worker, out, err);
     strcpy(out->algorithm, "tree-1"); // children in rank order, as `stream`
@@ -142,7 +142,7 @@ __attribute__((visibility("default"))) const struct reduce_module reduce_engine_
     .size = sizeof(struct reduce_module),
     .build = REDUCE_MODULE_BUILD,
     .ops = &ops,
-    .join = join,
+    .join = module_join,
     .lost = mpi_world_lost,
     .leave = mpi_world_leave,
 };

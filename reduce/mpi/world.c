@@ -96,7 +96,7 @@ static void look_now(void)
         event_add(world.poll, &now);
 }
 
-static void lose(int mpi_code, const char *what)
+static void world_lose(int mpi_code, const char *what)
 {
     char text[MPI_MAX_ERROR_STRING] = "";
     int len = 0;
@@ -111,7 +111,7 @@ static void lose(int mpi_code, const char *what)
 static bool worked(int mpi_code, const char *what)
 {
     if (mpi_code != MPI_SUCCESS)
-        lose(mpi_code, what);
+        world_lose(mpi_code, what);
     return mpi_code == MPI_SUCCESS;
 }
 
@@ -123,7 +123,8 @@ static void parcel_free(struct reduce_parcel *parcel)
     free(parcel);
 }
 
-static enum common_code post(struct reduce_parcel *parcel, int source, int tag, struct common_error *err)
+static enum common_code parcel_post(struct reduce_parcel *parcel, int source, int tag,
+                                    struct common_error *err)
 {
     MPI_Request request;
     if (world.lost)
@@ -158,7 +159,7 @@ enum common_code mpi_world_expect(const struct mpi_expected *what, struct reduce
     parcel->deadline_ns = step->deadline_ns;
     parcel->arrived = what->arrived;
     parcel->arg = what->arg;
-    enum common_code code = post(parcel, what->source, mpi_message_tag(&parcel->key), err);
+    enum common_code code = parcel_post(parcel, what->source, mpi_message_tag(&parcel->key), err);
     if (code != COMMON_OK) {
         parcel_free(parcel);
         return code;
@@ -168,7 +169,7 @@ enum common_code mpi_world_expect(const struct mpi_expected *what, struct reduce
     return COMMON_OK;
 }
 
-static void received(void *item, const MPI_Status *status)
+static void parcel_received(void *item, const MPI_Status *status)
 {
     struct reduce_parcel *parcel = item;
     int count = 0;
@@ -207,7 +208,7 @@ void mpi_world_forget(struct reduce_parcel *parcel)
 }
 
 // What nobody expects (any more).
-static void drain(void)
+static void world_drain(void)
 {
     int found = 1, count;
     MPI_Status status;
@@ -219,7 +220,8 @@ static void drain(void)
         struct reduce_parcel *parcel = calloc(1, sizeof *parcel);
         if (parcel && (parcel->blob = common_blob_new(count > 0 ? (size_t)count : 1)))
             parcel->state = PARCEL_ORPHAN;
-        if (!parcel || !parcel->blob || post(parcel, status.MPI_SOURCE, status.MPI_TAG, &err) != COMMON_OK) {
+        if (!parcel || !parcel->blob ||
+            parcel_post(parcel, status.MPI_SOURCE, status.MPI_TAG, &err) != COMMON_OK) {
             if (parcel)
                 parcel_free(parcel);
             return;
@@ -229,7 +231,7 @@ static void drain(void)
 
 // ---- handing out --------------------------------------------------------------------------------
 
-static void tell(struct reduce_parcel *parcel)
+static void parcel_tell(struct reduce_parcel *parcel)
 {
     struct common_error err;
     struct proto_step_result *result = NULL;
@@ -250,7 +252,7 @@ static void hand_out(void)
     struct reduce_parcel *ready; // callbacks may forget others of the list, expect new ones, and close groups
     while ((ready = world.ready)) {
         world.ready = ready->next;
-        tell(ready);
+        parcel_tell(ready);
     }
 }
 
@@ -282,7 +284,7 @@ static void give_up(uint64_t now)
 
 // ---- sending ------------------------------------------------------------------------------------
 
-static void sent(void *item, const MPI_Status *status)
+static void parcel_sent(void *item, const MPI_Status *status)
 {
     (void)status;
     common_blob_unref(item);
@@ -319,12 +321,12 @@ enum common_code mpi_world_send(const struct proto_step *step, int to, const str
 
 // ---- looking ------------------------------------------------------------------------------------
 
-static void take(void)
+static void world_take(void)
 {
     if (!world.lost)
-        worked(mpi_requests_test(&world.receives, received), "a receive");
+        worked(mpi_requests_test(&world.receives, parcel_received), "a receive");
     if (!world.lost)
-        worked(mpi_requests_test(&world.sends, sent), "a send");
+        worked(mpi_requests_test(&world.sends, parcel_sent), "a send");
     hand_out();
 }
 
@@ -332,9 +334,9 @@ static void on_poll(evutil_socket_t fd, short what, void *arg)
 {
     uint64_t now = common_clock_ns();
     (void)fd, (void)what, (void)arg;
-    take();
+    world_take();
     if (now < world.drain_until_ns)
-        drain();
+        world_drain();
     give_up(now);
     schedule(now);
 }
@@ -353,7 +355,7 @@ void mpi_world_ring(struct reduce_parcel *parcel)
     uint64_t now = common_clock_ns();
     parcel->is_rung = true;
     world.look_until_ns = now + RING_NS; // if it is not there yet, it must be close
-    take();
+    world_take();
     schedule(now);
 }
 

@@ -24,7 +24,7 @@ static unsigned threads;
 
 // ---- memory, and the way to the loop ------------------------------------------------------------
 
-static void unref(struct nccl_comm *comm)
+static void comm_unref(struct nccl_comm *comm)
 {
     if (__atomic_sub_fetch(&comm->refs, 1, __ATOMIC_ACQ_REL) > 0)
         return;
@@ -59,7 +59,7 @@ static void work_over(void *arg) // on the loop
     if (work->done)
         work->done(work->arg, work);
     nccl_work_free(work);
-    unref(comm);
+    comm_unref(comm);
 }
 
 static void tell_change(void *arg) // on the loop
@@ -70,7 +70,7 @@ static void tell_change(void *arg) // on the loop
     pthread_mutex_unlock(&comm->lock);
     if (!comm->released && comm->options.changed)
         comm->options.changed(comm->options.arg);
-    unref(comm);
+    comm_unref(comm);
 }
 
 // Under lock. The communicator lives until fn has run.
@@ -163,7 +163,7 @@ static void *comm_main(void *arg)
         pthread_cond_wait(&comm->changed, &comm->lock);
     pthread_mutex_unlock(&comm->lock);
     nccl_room_fini(&comm->room);
-    unref(comm);
+    comm_unref(comm);
     pthread_mutex_lock(&threads_lock);
     threads--;
     pthread_cond_broadcast(&threads_changed);
@@ -229,7 +229,7 @@ struct nccl_comm *nccl_comm_new(const struct nccl_comm_options *options)
     comm->room.ranks = options->ranks;
     comm->room.stop = &comm->stop;
     if (!start_thread(comm)) {
-        unref(comm);
+        comm_unref(comm);
         return NULL;
     }
     return comm;

@@ -44,7 +44,7 @@ static enum common_code await_go(struct nccl_comm *comm, struct common_error *er
     return released ? common_error_set(err, COMMON_CANCELLED, "it is no longer needed") : COMMON_OK;
 }
 
-static enum common_code join(struct nccl_comm *comm, struct common_error *err)
+static enum common_code comm_join(struct nccl_comm *comm, struct common_error *err)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclUniqueId id;
@@ -166,7 +166,7 @@ enum common_code nccl_comm_form(struct nccl_comm *comm, struct common_error *err
     if (code == COMMON_OK)
         code = await_go(comm, err);
     if (code == COMMON_OK)
-        code = join(comm, err);
+        code = comm_join(comm, err);
     if (code == COMMON_OK)
         code = try_out(comm, err);
     if (code == COMMON_OK)

@@ -177,7 +177,7 @@ static void leave_comm(struct nccl_group *group)
     group->ready_ns = 0;
 }
 
-static void form(struct nccl_group *group, uint64_t generation, const uint8_t *id)
+static void comm_form(struct nccl_group *group, uint64_t generation, const uint8_t *id)
 {
     const struct nccl_comm_options options = {.loop = group->loop,
                                               .device = nccl_setting.device,
@@ -197,7 +197,7 @@ static void form(struct nccl_group *group, uint64_t generation, const uint8_t *i
 }
 
 // Rank 0: forms one when there is none, or anew when it is broken and some time has passed.
-static void lead(struct nccl_group *group)
+static void group_lead(struct nccl_group *group)
 {
     uint64_t now = common_clock_ns(), generation = 0;
     struct common_error err;
@@ -209,17 +209,17 @@ static void lead(struct nccl_group *group)
             form_later(group);
             return;
         }
-    form(group, generation, NULL);
+    comm_form(group, generation, NULL);
     if (!group->comm)
         form_later(group); // there are too many
 }
 
 // Others: as the frame says.
-static void follow(struct nccl_group *group, const struct proto_collective *said)
+static void group_follow(struct nccl_group *group, const struct proto_collective *said)
 {
     bool known = group->comm && nccl_comm_generation(group->comm) == said->generation;
     if (!known && said->generation > 0 && said->id_bytes == PROTO_COLLECTIVE_ID_MAX)
-        form(group, said->generation, said->id);
+        comm_form(group, said->generation, said->id);
 }
 
 static bool is_member(const struct nccl_group *group, uint64_t generation)
@@ -427,7 +427,7 @@ static bool make_work(struct nccl_op *op, size_t bytes)
 }
 
 // Rank 0: the frame tells the others how to join.
-static void invite(struct nccl_group *group, enum nccl_comm_state state, struct proto_collective *say)
+static void group_invite(struct nccl_group *group, enum nccl_comm_state state, struct proto_collective *say)
 {
     const uint8_t *id = nccl_comm_id(group->comm);
     if (!id)
@@ -445,16 +445,16 @@ static void invite(struct nccl_group *group, enum nccl_comm_state state, struct 
 }
 
 // Rank 0: how the step's partials come up, and what the frame says of the communicator.
-static void decide(struct nccl_op *op, size_t bytes)
+static void op_decide(struct nccl_op *op, size_t bytes)
 {
     struct nccl_group *group = op->group;
     struct proto_collective *say = &op->step.collective;
     enum nccl_comm_state state;
-    lead(group);
+    group_lead(group);
     if (!group->comm || (state = nccl_comm_state_get(group->comm, NULL)) == NCCL_COMM_BROKEN)
         return;
     if (group->state != NCCL_GROUP_ALL_IN) {
-        invite(group, state, say);
+        group_invite(group, state, say);
         return;
     }
     say->generation = nccl_comm_generation(group->comm);
@@ -482,10 +482,10 @@ static enum common_code group_begin(struct reduce_group *base, const struct prot
     if (group->self == 0) {
         op->step.collective = (struct proto_collective){0};
         if (sized && group->n > 1 && !group->closing)
-            decide(op, bytes);
+            op_decide(op, bytes);
     } else {
         const struct proto_collective *said = &step->collective;
-        follow(group, said);
+        group_follow(group, said);
         if (sized && said->sequence > 0 && group->comm &&
             nccl_comm_generation(group->comm) == said->generation)
             make_work(op, bytes); // or this rank does not take its place

@@ -55,7 +55,7 @@ enum common_code nccl_room_settle(struct nccl_room *room, ncclResult_t result, c
 // ---- buffers ------------------------------------------------------------------------------------
 
 // The next part of a piece of memory.
-static char *cut(char **rest, size_t bytes)
+static char *lane_cut(char **rest, size_t bytes)
 {
     char *part = *rest;
     *rest += bytes;
@@ -65,12 +65,13 @@ static char *cut(char **rest, size_t bytes)
 static cudaError_t lane_init(const struct nccl_room *room, struct nccl_lane *lane, char **device, char **host)
 {
     bool root = room->rank == 0;
-    lane->blocks = cut(device, room->stride * (root ? room->ranks : 1));
-    lane->agreed = cut(device, room->stride); // 3 floats a pair, whose partial has m, s and at least one o
-    lane->args = cut(device, room->args_max);
-    lane->host_block = cut(host, room->stride);
-    lane->host_args = cut(host, room->args_max);
-    lane->host_out = root ? cut(host, room->stride) : NULL;
+    lane->blocks = lane_cut(device, room->stride * (root ? room->ranks : 1));
+    lane->agreed =
+        lane_cut(device, room->stride); // 3 floats a pair, whose partial has m, s and at least one o
+    lane->args = lane_cut(device, room->args_max);
+    lane->host_block = lane_cut(host, room->stride);
+    lane->host_args = lane_cut(host, room->args_max);
+    lane->host_out = root ? lane_cut(host, room->stride) : NULL;
     cudaError_t error = cudaEventCreateWithFlags(&lane->packed, cudaEventDisableTiming);
     if (error == cudaSuccess)
         error = cudaEventCreateWithFlags(&lane->done, cudaEventDisableTiming);
@@ -145,8 +146,8 @@ void nccl_room_fini(struct nccl_room *room)
 
 // ---- one operation ------------------------------------------------------------------------------
 
-static cudaError_t launch(const struct nccl_room *room, const struct nccl_lane *lane,
-                          const struct cuda_kernel *kernel, uint32_t pairs)
+static cudaError_t lane_launch(const struct nccl_room *room, const struct nccl_lane *lane,
+                               const struct cuda_kernel *kernel, uint32_t pairs)
 {
     struct cuda_launch what = {.args = (uint64_t)(uintptr_t)lane->args,
                                .partials = (uint64_t)(uintptr_t)lane->blocks,
@@ -173,7 +174,7 @@ static enum common_code issue_gather(struct nccl_room *room, const struct nccl_l
     enum common_code code = nccl_room_settle(room, result, "gathering", err);
     if (code != COMMON_OK)
         return code;
-    return nccl_room_cuda(launch(room, lane, &nccl_kernel_merge, pairs), "merging", err);
+    return nccl_room_cuda(lane_launch(room, lane, &nccl_kernel_merge, pairs), "merging", err);
 }
 
 static enum common_code issue_sum(struct nccl_room *room, const struct nccl_lane *lane, size_t block_bytes,
@@ -181,25 +182,26 @@ static enum common_code issue_sum(struct nccl_room *room, const struct nccl_lane
 {
     float *agreed = (float *)lane->agreed, *own = (float *)(lane->blocks + NCCL_TAG_BYTES);
     size_t own_n = (block_bytes - NCCL_TAG_BYTES) / sizeof(float);
-    enum common_code code = nccl_room_cuda(launch(room, lane, &nccl_kernel_agree, pairs), "agreeing", err);
+    enum common_code code =
+        nccl_room_cuda(lane_launch(room, lane, &nccl_kernel_agree, pairs), "agreeing", err);
     if (code == COMMON_OK)
         code = nccl_room_settle(room,
                                 nccl.AllReduce(agreed, agreed, 3 * (size_t)pairs + NCCL_PROOFS, ncclFloat,
                                                ncclMax, room->comm, room->stream),
                                 "agreeing", err);
     if (code == COMMON_OK)
-        code = nccl_room_cuda(launch(room, lane, &nccl_kernel_scale, pairs), "scaling", err);
+        code = nccl_room_cuda(lane_launch(room, lane, &nccl_kernel_scale, pairs), "scaling", err);
     if (code == COMMON_OK)
         code = nccl_room_settle(room,
                                 nccl.AllReduce(own, own, own_n, ncclFloat, ncclSum, room->comm, room->stream),
                                 "adding", err);
     if (code == COMMON_OK && room->rank == 0)
-        code = nccl_room_cuda(launch(room, lane, &nccl_kernel_settle, pairs), "settling", err);
+        code = nccl_room_cuda(lane_launch(room, lane, &nccl_kernel_settle, pairs), "settling", err);
     return code;
 }
 
-static enum common_code issue(struct nccl_room *room, const struct nccl_lane *lane,
-                              const struct nccl_work *work, struct common_error *err)
+static enum common_code lane_issue(struct nccl_room *room, const struct nccl_lane *lane,
+                                   const struct nccl_work *work, struct common_error *err)
 {
     size_t block_bytes = NCCL_TAG_BYTES + work->layout.bytes;
     enum common_code code =
@@ -218,8 +220,9 @@ static uint64_t key_of(const struct nccl_work *work)
     return ((uint64_t)work->layout.bytes << 34) ^ ((uint64_t)work->layout.pairs << 2) ^ work->variant;
 }
 
-static enum common_code capture(struct nccl_room *room, const struct nccl_lane *lane,
-                                const struct nccl_work *work, cudaGraphExec_t *exec, struct common_error *err)
+static enum common_code lane_capture(struct nccl_room *room, const struct nccl_lane *lane,
+                                     const struct nccl_work *work, cudaGraphExec_t *exec,
+                                     struct common_error *err)
 {
     cudaGraph_t graph = NULL;
     struct common_error why;
@@ -228,7 +231,7 @@ static enum common_code capture(struct nccl_room *room, const struct nccl_lane *
                        err);
     if (code != COMMON_OK)
         return code;
-    code = issue(room, lane, work, err);
+    code = lane_issue(room, lane, work, err);
     enum common_code ended = nccl_room_cuda(cudaStreamEndCapture(room->stream, &graph), "capturing", &why);
     if (code == COMMON_OK && ended != COMMON_OK)
         code = common_error_set(err, ended, "%.200s", why.message);
@@ -271,11 +274,11 @@ static enum common_code issue_or_replay(struct nccl_room *room, struct nccl_lane
         oldest->exec = NULL;
         oldest->key = key;
         oldest->used = ++room->clock;
-        return issue(room, lane, work, err);
+        return lane_issue(room, lane, work, err);
     }
     graph->used = ++room->clock;
     if (graph->state == NCCL_GRAPH_SEEN) {
-        enum common_code code = capture(room, lane, work, &graph->exec, err);
+        enum common_code code = lane_capture(room, lane, work, &graph->exec, err);
         if (code != COMMON_OK)
             return code;
         graph_set_state(graph, NCCL_GRAPH_CAPTURED);

@@ -75,8 +75,8 @@ static enum common_code check_device(const struct reduce_module_self *self, stru
     return COMMON_OK;
 }
 
-static enum common_code join(const struct reduce_module_self *self, struct reduce_module_group *out,
-                             struct common_error *err)
+static enum common_code module_join(const struct reduce_module_self *self, struct reduce_module_group *out,
+                                    struct common_error *err)
 {
     const char *algorithm = "";
     enum common_code code = nccl_library_open(err);
@@ -99,7 +99,7 @@ static enum common_code join(const struct reduce_module_self *self, struct reduc
     return COMMON_OK;
 }
 
-static void leave(int exit_code)
+static void module_leave(int exit_code)
 {
     if (nccl_comm_drain(LEAVE_NS))
         return;
@@ -113,7 +113,7 @@ __attribute__((visibility("default"))) const struct reduce_module reduce_engine_
     .size = sizeof(struct reduce_module),
     .build = REDUCE_MODULE_BUILD,
     .ops = &nccl_engine,
-    .join = join,
+    .join = module_join,
     .lost = nccl_engine_lost,
-    .leave = leave,
+    .leave = module_leave,
 };

@@ -10,16 +10,16 @@
 
 static const struct client_split_limits limits = {.rows = 10, .items = 4, .bytes = 1000};
 
-// What every split must hold: each row once and in order, batches within the limits and without gaps.
+// What every split must hold: each row once and in order, loads within the limits and without gaps.
 static void check(const struct client_split_item *items, size_t n, const struct client_split *split)
 {
     size_t item = 0, piece = 0;
     uint32_t row = 0;
-    for (size_t b = 0; b < split->n_batches; b++) {
+    for (size_t b = 0; b < split->n_loads; b++) {
         uint64_t in = 0, out = 0, rows = 0;
-        assert_int_equal(split->batches[b].first, piece);
-        assert_in_range(split->batches[b].count, 1, limits.items);
-        for (size_t i = 0; i < split->batches[b].count; i++, piece++) {
+        assert_int_equal(split->loads[b].first, piece);
+        assert_in_range(split->loads[b].count, 1, limits.items);
+        for (size_t i = 0; i < split->loads[b].count; i++, piece++) {
             const struct client_piece *p = &split->pieces[piece];
             while (item < n && row == items[item].rows) {
                 item++;
@@ -46,13 +46,13 @@ static void check(const struct client_split_item *items, size_t n, const struct 
     assert_int_equal(item, n);
 }
 
-static void split_one(const struct client_split_item *items, size_t n, size_t pieces, size_t batches)
+static void split_one(const struct client_split_item *items, size_t n, size_t pieces, size_t loads)
 {
     struct client_split split;
     assert_true(client_split_make(items, n, &limits, &split));
     check(items, n, &split);
     assert_int_equal(split.n_pieces, pieces);
-    assert_int_equal(split.n_batches, batches);
+    assert_int_equal(split.n_loads, loads);
     client_split_free(&split);
 }
 

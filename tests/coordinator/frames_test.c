@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The step scheduler's promise: frames are as many as plans and batches, not as items or workers.
+// The step scheduler's promise: frames are as many as plans and round trips, not as items or workers.
 #include "tests/coordinator/helper.h"
 
 #include <stdatomic.h>

@@ -266,16 +266,16 @@ void cases_bits_do_not_depend_on_cuts(void **state)
     }
 }
 
-// Alone, among others, at another place in the batch, again as a graph: the same bits.
+// Alone, among others, at another place among them, again as a graph: the same bits.
 void cases_bits_do_not_depend_on_the_batch(void **state)
 {
     (void)state;
     enum { N = 7 };
     struct data d[N];
     struct placed p[N];
-    struct kernels_device_item alone[N], batch[N];
+    struct kernels_device_item alone[N], together[N];
     for (int i = 0; i < N; i++) {
-        d[i] = (struct data){.name = "batch",
+        d[i] = (struct data){.name = "together",
                              .spec = spec_of(types[i % TYPES], i == 5 ? 128 : 64, i == 5 ? 128 : 64,
                                              1 + (uint32_t)i),
                              .rows = 1 + (uint32_t)i % 3,
@@ -290,11 +290,11 @@ void cases_bits_do_not_depend_on_the_batch(void **state)
     }
     for (int round = 0; round < 4; round++) { // the shape of rounds 2 and 3 is a graph's
         for (int i = 0; i < N; i++)
-            batch[i] = harness_item(&p[round == 1 ? N - 1 - i : i]);
-        assert_int_equal(harness_run(batch, N, NULL), COMMON_OK);
+            together[i] = harness_item(&p[round == 1 ? N - 1 - i : i]);
+        assert_int_equal(harness_run(together, N, NULL), COMMON_OK);
         for (int i = 0; i < N; i++) {
-            same_bits(&alone[round == 1 ? N - 1 - i : i].out, &batch[i].out);
-            harness_item_free(&batch[i]);
+            same_bits(&alone[round == 1 ? N - 1 - i : i].out, &together[i].out);
+            harness_item_free(&together[i]);
         }
     }
     for (int i = 0; i < N; i++) {

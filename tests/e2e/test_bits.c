@@ -237,7 +237,7 @@ static void in_a_batch(void **state)
                     continue;
                 }
                 if (item[i].code != BANYAN_OK)
-                    fail_msg("step %d in a batch: %s", nth[at], error[i].message);
+                    fail_msg("step %d among others: %s", nth[at], error[i].message);
                 step[at].digest = item[i].digest;
                 expect_same(&step[at], nth[at]);
                 step_free(&step[at]);

@@ -191,7 +191,7 @@ static void blocks_and_batches(void **state)
     for (uint32_t i = 0; i < 6; i++) {
         assert_int_equal(items[i].code, i == 4 ? BANYAN_OUT_OF_RANGE : BANYAN_OK);
         if (i != 2 && i != 4)
-            check_mass(&c, &steps[i], &masses[i], "batch");
+            check_mass(&c, &steps[i], &masses[i], "together");
         banyan_mass_free(&masses[i]);
         step_free(&steps[i]);
     }

@@ -38,44 +38,44 @@ static void end(struct worker_arena *arena)
     worker_arena_free(arena);
 }
 
-static void pages_share_frames(void **state)
+static void pages_share_extents(void **state)
 {
     (void)state;
     struct worker_arena *arena = arena_of(1024 * MIB, 0);
     void *pages[64];
-    assert_int_equal(worker_arena_frame(arena), 2 * MIB);
+    assert_int_equal(worker_arena_extent(arena), 2 * MIB);
     for (int i = 0; i < 64; i++) {
         pages[i] = worker_arena_alloc(arena, 64 << 10, UINT64_MAX);
         assert_non_null(pages[i]);
         assert_int_equal((uintptr_t)pages[i] % 64, 0);
         memset(pages[i], i, 64 << 10);
-        // 32 pages of 64 KiB fill a frame: without headers nothing is lost
+        // 32 pages of 64 KiB fill an extent: without headers nothing is lost
         assert_int_equal(worker_arena_held(arena),
                          (i / 32 + 1) * 2 * MIB + (uint64_t)(i + 1) * WORKER_ARENA_NODE);
     }
     assert_int_equal(worker_arena_mapped(arena), 64 * MIB);
     for (int i = 0; i < 64; i += 2)
         worker_arena_release(arena, pages[i]);
-    assert_int_equal(worker_arena_held(arena), 4 * MIB + 32 * WORKER_ARENA_NODE); // all frames are in use
+    assert_int_equal(worker_arena_held(arena), 4 * MIB + 32 * WORKER_ARENA_NODE); // all extents are in use
     assert_true(worker_arena_check(arena));
     for (int i = 0; i < 64; i += 2) { // holes are filled before anything else
         pages[i] = worker_arena_alloc(arena, 64 << 10, WORKER_ARENA_NODE);
         assert_non_null(pages[i]);
     }
-    uintptr_t first = (uintptr_t)pages[1]; // in the first frame, as nothing moved it
+    uintptr_t first = (uintptr_t)pages[1]; // in the first extent, as nothing moved it
     for (int i = 0; i < 64; i++)
         if ((uintptr_t)pages[i] / (2 * MIB) == first / (2 * MIB)) {
             worker_arena_release(arena, pages[i]);
             pages[i] = NULL;
         }
-    assert_int_equal(worker_arena_held(arena), 2 * MIB + 32 * WORKER_ARENA_NODE); // a frame is free
+    assert_int_equal(worker_arena_held(arena), 2 * MIB + 32 * WORKER_ARENA_NODE); // an extent is free
     for (int i = 0; i < 64; i++)
         worker_arena_release(arena, pages[i]);
     assert_int_equal(worker_arena_mapped(arena), 0); // empty: gone at once
     end(arena);
 }
 
-// Blocks that fit no frame evenly follow each other without a gap.
+// Blocks that fit no extent evenly follow each other without a gap.
 static void odd_blocks_waste_nothing(void **state)
 {
     (void)state;
@@ -106,7 +106,7 @@ static void room_is_a_limit(void **state)
     void *one = worker_arena_alloc(arena, 1, 2 * MIB + WORKER_ARENA_NODE);
     assert_non_null(one);
     assert_int_equal(worker_arena_held(arena), 2 * MIB + WORKER_ARENA_NODE);
-    assert_null(worker_arena_alloc(arena, 2 * MIB, MIB)); // needs another frame
+    assert_null(worker_arena_alloc(arena, 2 * MIB, MIB)); // needs another extent
     void *rest = worker_arena_alloc(arena, 2 * MIB - 64, WORKER_ARENA_NODE);
     assert_non_null(rest); // and this does not
     assert_true(worker_arena_check(arena));
@@ -125,7 +125,7 @@ static void larger_than_a_mapping(void **state)
     void *large = worker_arena_alloc(arena, 200 * MIB + 64, UINT64_MAX);
     assert_non_null(large);
     assert_int_equal(worker_arena_mapped(arena), 202 * MIB);
-    void *page = worker_arena_alloc(arena, MIB, WORKER_ARENA_NODE); // in its last frame
+    void *page = worker_arena_alloc(arena, MIB, WORKER_ARENA_NODE); // in its last extent
     assert_non_null(page);
     worker_arena_release(arena, large);
     assert_int_equal(worker_arena_held(arena), 2 * MIB + WORKER_ARENA_NODE);
@@ -144,7 +144,7 @@ static uint64_t resident(const uint8_t *memory, size_t bytes)
     return n;
 }
 
-// Free frames stay warm while there is room; where there is none, the system gets them back before more is
+// Free extents stay warm while there is room; where there is none, the system gets them back before more is
 // taken.
 static void warm_frames_give_way(void **state)
 {
@@ -161,7 +161,7 @@ static void warm_frames_give_way(void **state)
     for (int i = 0; i < 60; i += 2) // both mappings stay
         worker_arena_release(arena, blocks[i]);
     assert_int_equal(worker_arena_warm(arena), 60 * MIB);
-    // No stretch of BARE frames is long enough, so this takes new ones: the old must go.
+    // No stretch of BARE extents is long enough, so this takes new ones: the old must go.
     void *large = worker_arena_alloc(arena, 60 * MIB, limit - worker_arena_held(arena));
     assert_non_null(large);
     assert_true(worker_arena_held(arena) + worker_arena_warm(arena) <= limit);
@@ -233,7 +233,7 @@ static void a_mapping_that_is_all_there_counts_at_once(void **state)
     uint32_t n = 0;
     while ((blocks[n] = worker_arena_alloc(arena, 2 * MIB, 150 * MIB - worker_arena_held(arena))))
         n++;
-    assert_int_equal(n, 74); // 75 frames, less the tables
+    assert_int_equal(n, 74); // 75 extents, less the tables
     assert_true(counted.most <= 150 * MIB);
     worker_arena_release(arena, blocks[n - 1]);
     // What others took of the limit meanwhile does not lock up what has been mapped.
@@ -335,7 +335,7 @@ static void anything_goes(uint64_t limit, uint64_t keep, uint64_t seed)
             if (!piece->memory) {
                 assert_int_equal(worker_arena_held(arena), held);
                 // Refused only where what is held leaves too little.
-                assert_true(limit - held < bytes + 2 * worker_arena_frame(arena) + WORKER_ARENA_NODE);
+                assert_true(limit - held < bytes + 2 * worker_arena_extent(arena) + WORKER_ARENA_NODE);
                 refused++;
                 continue;
             }
@@ -371,15 +371,15 @@ static void random_runs(void **state)
     anything_goes(256 * MIB, 0, 1);
     anything_goes(256 * MIB, 64 * MIB, 2);
     anything_goes(4096 * MIB, 256 * MIB, 3);
-    anything_goes(32 * MIB, 0, 4);  // frames of 64 KiB
-    anything_goes(1 * MIB, MIB, 5); // frames of 64 bytes
+    anything_goes(32 * MIB, 0, 4);  // extents of 64 KiB
+    anything_goes(1 * MIB, MIB, 5); // extents of 64 bytes
     anything_goes(130 * MIB, 130 * MIB, 6);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pages_share_frames),
+        cmocka_unit_test(pages_share_extents),
         cmocka_unit_test(odd_blocks_waste_nothing),
         cmocka_unit_test(room_is_a_limit),
         cmocka_unit_test(larger_than_a_mapping),

@@ -107,10 +107,10 @@ static void bits_depend_on_nothing_but_the_data(void **state)
     struct chunk_place chunks[CHUNKS];
     places(chunks, CHUNKS);
     const uint32_t keys = KEYS - 5;
-    struct proto_step *alone = step_new(1), *batch = step_new(6);
+    struct proto_step *alone = step_new(1), *together = step_new(6);
     step_item(alone, 0, SESSION, 0, keys - 9, 9, chunks, CHUNKS);
     for (uint32_t i = 0; i < 6; i++) // the same item as the fourth
-        step_item(batch, i, SESSION, 0, i == 3 ? keys - 9 : 50 * i, i == 3 ? 9 : 3 + i, chunks, CHUNKS);
+        step_item(together, i, SESSION, 0, i == 3 ? keys - 9 : 50 * i, i == 3 ? 9 : 3 + i, chunks, CHUNKS);
     struct outcome first = {0};
     for (int way = 0; way < 3; way++) {
         for (uint32_t threads = 0; threads <= 3; threads++) { // 0: inline
@@ -121,10 +121,10 @@ static void bits_depend_on_nothing_but_the_data(void **state)
             arrive(&c, chunks, CHUNKS, keys, way);
             assert_int_equal(cluster_step(&c, 0, alone, &out), COMMON_OK);
             assert_exact(alone, &out, 0);
-            assert_int_equal(cluster_step(&c, 0, batch, &many), COMMON_OK);
+            assert_int_equal(cluster_step(&c, 0, together, &many), COMMON_OK);
             const float *o = many.result->tensors[0];
             for (uint32_t i = 0; i < 3; i++)
-                o += batch->items[i].rows * Q_HEADS * V_DIM;
+                o += together->items[i].rows * Q_HEADS * V_DIM;
             assert_memory_equal(o, out.result->tensors[0], out.result->tensor_bytes[0]);
             assert_int_equal(many.result->items[3].digest, out.result->items[0].digest);
             outcome_free(&many);
@@ -139,7 +139,7 @@ static void bits_depend_on_nothing_but_the_data(void **state)
     }
     outcome_free(&first);
     proto_step_free(alone);
-    proto_step_free(batch);
+    proto_step_free(together);
 }
 
 // Many frames at once, on the team: each the bits that it has alone.
