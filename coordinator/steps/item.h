@@ -16,6 +16,7 @@
 #ifndef COORDINATOR_ITEM_H
 #define COORDINATOR_ITEM_H
 
+#include "coordinator/machine.h"
 #include "coordinator/steps/slab.h"
 #include "coordinator/steps/steps.h"
 #include "proto/status.h"
@@ -36,6 +37,7 @@ enum coordinator_item_state {
     COORDINATOR_ITEM_DONE,
     COORDINATOR_ITEM_STATES
 };
+extern const struct coordinator_machine coordinator_item_machine;
 
 struct coordinator_item_ask {                      // what the client has asked for; never altered
     uint64_t session, incarnation, first, visible; // visible 0: up to its last row
