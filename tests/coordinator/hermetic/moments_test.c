@@ -302,6 +302,20 @@ static void kill_before_durable(struct scene *scene)
     kill_coordinator(scene);
 }
 
+static void stop_coordinator(struct scene *scene)
+{
+    sim_coordinator_stop(scene->cluster);
+    restart(scene->cluster);
+}
+
+static void stop_on_full_disk(struct scene *scene)
+{
+    sim_disk_fail(SIM_DISK_PATH, UINT32_MAX, COMMON_RESOURCE_EXHAUSTED);
+    sim_coordinator_stop(scene->cluster);
+    sim_disk_fail(SIM_DISK_PATH, 0, COMMON_OK);
+    restart(scene->cluster);
+}
+
 static void freeze_coordinator(struct scene *scene)
 {
     sim_loop_freeze(scene->cluster->loop);
@@ -392,6 +406,8 @@ static const struct fault faults[] = {
     {"the coordinator is killed", kill_coordinator, false},
     {"the coordinator is killed once all is durable", kill_once_durable, false},
     {"the coordinator is killed before more is durable", kill_before_durable, false},
+    {"the coordinator is stopped", stop_coordinator, false},
+    {"the coordinator is stopped on a full disk", stop_on_full_disk, false},
     {"the coordinator is frozen", freeze_coordinator, false},
     {"the disk is full", fill_disk, false},
     {"the disk fails once", fail_disk_once, false},
@@ -412,7 +428,8 @@ static const struct fault faults[] = {
 static bool is_allowed(enum common_code code, const struct fault *fault)
 {
     return code == COMMON_OK || code == COMMON_UNAVAILABLE || code == COMMON_DEADLINE_EXCEEDED ||
-           (code == COMMON_RESOURCE_EXHAUSTED && fault->strike == fill_disk) ||
+           (code == COMMON_RESOURCE_EXHAUSTED &&
+            (fault->strike == fill_disk || fault->strike == stop_on_full_disk)) ||
            (code == COMMON_CANCELLED && fault->strike == cancel_call) ||
            (code == COMMON_DATA_LOSS && fault->loses);
 }
