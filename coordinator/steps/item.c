@@ -120,13 +120,15 @@ void coordinator_item_finish(struct coordinator_item *item)
 
 void coordinator_item_stop(struct coordinator_item *item, enum common_code code, const char *text)
 {
+    const struct coordinator_session *s = session_of(item);
+    bool lane_ends = item->state == COORDINATOR_ITEM_WAITING && !s; // deleted in this turn
     if (item->state == COORDINATOR_ITEM_DONE || item->state == COORDINATOR_ITEM_PLACING ||
-        item->way.in_frames) {
-        item->again = false; // it ends when what it waits for comes back
+        item->way.in_frames || lane_ends) {
+        item->again = false; // it ends when what it waits for comes back, or with its lane
         return;
     }
     if (item->state == COORDINATOR_ITEM_WAITING)
-        coordinator_lane_leave(session_of(item)->lane, item);
+        coordinator_lane_leave(s->lane, item);
     else
         proto_list_remove(&item->link);
     proto_status_set(coordinator_item_failure(item), code, "", "%s", text);

@@ -103,7 +103,8 @@ bool coordinator_item_refuse(struct coordinator_item *item, enum common_code cod
 // NEW: it runs at the end of the turn.
 void coordinator_item_enter(struct coordinator_item *item);
 
-// Ends it, unless it is PLACING or in frames: then it ends when these come back.
+// Ends it, unless it is PLACING or in frames: then it ends when these come back. One that waits for a session that
+// was deleted in this turn ends at the end of the turn.
 void coordinator_item_stop(struct coordinator_item *item, enum common_code code, const char *text);
 
 // Its end: failure says whether it worked. The call, and the item in it, may be gone afterwards.

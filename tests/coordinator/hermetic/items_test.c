@@ -217,6 +217,37 @@ static void an_item_waits_for_the_workers_after_a_restart(void **state)
     sim_cluster_free(cluster);
 }
 
+// The answer that deletes the session, and the end of a call that waits for it, in the same turn.
+static void a_call_may_end_in_the_turn_in_which_its_session_goes(void **state)
+{
+    (void)state;
+    for (int cancelled = 0; cancelled < 2; cancelled++) {
+        struct sim_cluster *cluster = cluster_of(2);
+        uint64_t session = session_of(cluster, 20);
+        sim_disk_stall(SIM_DISK_PATH, true);
+        struct sim_call *delete = sim_delete(cluster->client, session);
+        sim_run_until_idle();
+        sim_client_deadline(cluster->client, 100 * COMMON_NS_PER_MS);
+        struct sim_call *append = sim_append(cluster->client, session, 0, 20, 1, 2);
+        sim_run_until_idle();
+        SHOWS(item, "new", "waiting");
+        sim_loop_freeze(cluster->loop);
+        sim_disk_stall(SIM_DISK_PATH, false);
+        sim_advance(COMMON_NS_PER_MS);
+        if (cancelled)
+            sim_cancel(append);
+        sim_advance(COMMON_NS_PER_S);
+        sim_loop_thaw(cluster->loop);
+        OK(delete);
+        enum common_code code = sim_wait(append);
+        assert_true(code == COMMON_NOT_FOUND || code == COMMON_DEADLINE_EXCEEDED || code == COMMON_CANCELLED);
+        SHOWS(item, "waiting", "done");
+        sim_run_until_idle();
+        assert_int_equal(cluster->coordinator->steps.items, 0);
+        sim_cluster_free(cluster);
+    }
+}
+
 int hermetic_items(void)
 {
     const struct CMUnitTest tests[] = {
@@ -229,6 +260,7 @@ int hermetic_items(void)
         cmocka_unit_test(an_item_whose_place_is_refused_ends),
         cmocka_unit_test(an_item_ends_at_its_deadline_wherever_it_is),
         cmocka_unit_test(an_item_waits_for_the_workers_after_a_restart),
+        cmocka_unit_test(a_call_may_end_in_the_turn_in_which_its_session_goes),
     };
     return cmocka_run_group_tests_name("items", tests, NULL, NULL);
 }
