@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/cluster/membership.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,25 +13,28 @@
 #include "coordinator/store/store.h"
 #include "reduce/plan.h"
 
-static const char *const state_names[COORDINATOR_WORKER_STATES] = {"absent", "joining", "active", "suspect",
-                                                                   "lost"};
-
 #define DIAL_NS (4 * COMMON_NS_PER_S) // from Register to a link
 
 #define TERM_AHEAD_MAX (UINT64_C(1) << 20) // that a worker may have seen above ours
 
 #define TO(state) (1u << COORDINATOR_WORKER_##state)
-static const unsigned transitions[COORDINATOR_WORKER_STATES] = {
-    [COORDINATOR_WORKER_ABSENT] = TO(JOINING),
-    [COORDINATOR_WORKER_JOINING] = TO(ACTIVE) | TO(LOST) | TO(JOINING),
-    [COORDINATOR_WORKER_ACTIVE] = TO(SUSPECT) | TO(LOST) | TO(JOINING),
-    [COORDINATOR_WORKER_SUSPECT] = TO(JOINING) | TO(LOST),
-    [COORDINATOR_WORKER_LOST] = TO(JOINING) | TO(ABSENT),
+const struct coordinator_machine coordinator_worker_machine = {
+    .name = "worker",
+    .n = COORDINATOR_WORKER_STATES,
+    .states = {"absent", "joining", "active", "suspect", "lost"},
+    .next =
+        {
+            [COORDINATOR_WORKER_ABSENT] = TO(JOINING),
+            [COORDINATOR_WORKER_JOINING] = TO(ACTIVE) | TO(LOST),
+            [COORDINATOR_WORKER_ACTIVE] = TO(SUSPECT) | TO(LOST) | TO(JOINING),
+            [COORDINATOR_WORKER_SUSPECT] = TO(JOINING) | TO(LOST),
+            [COORDINATOR_WORKER_LOST] = TO(JOINING),
+        },
 };
 
 const char *coordinator_worker_state_name(enum coordinator_worker_state state)
 {
-    return state_names[state];
+    return coordinator_worker_machine.states[state];
 }
 
 // Answers the Register that waits, if there is one.
@@ -59,7 +61,7 @@ static void answer_register(struct coordinator_worker *w)
 void coordinator_worker_set_state(struct coordinator_worker *w, enum coordinator_worker_state state)
 {
     struct coordinator_cluster *cluster = w->cluster;
-    assert(transitions[w->state] & (1u << state));
+    coordinator_machine_move(&coordinator_worker_machine, w->state, state);
     bool was = coordinator_worker_active(w);
     w->state = state;
     if (was == coordinator_worker_active(w))

@@ -18,15 +18,21 @@
 #define IDLE_NS   (10 * COMMON_NS_PER_S) // a plan that no session uses is kept this long
 
 #define TO(state) (1u << COORDINATOR_PLAN_##state)
-static const unsigned transitions[COORDINATOR_PLAN_STATES] = {
-    [COORDINATOR_PLAN_INSTALLING] = TO(READY) | TO(RETIRED),
-    [COORDINATOR_PLAN_READY] = TO(RETIRED),
-    [COORDINATOR_PLAN_RETIRED] = 0,
+const struct coordinator_machine coordinator_plan_machine = {
+    .name = "plan",
+    .n = COORDINATOR_PLAN_STATES,
+    .states = {"installing", "ready", "retired"},
+    .next =
+        {
+            [COORDINATOR_PLAN_INSTALLING] = TO(READY) | TO(RETIRED),
+            [COORDINATOR_PLAN_READY] = TO(RETIRED),
+            [COORDINATOR_PLAN_RETIRED] = 0,
+        },
 };
 
 void coordinator_plan_set_state(struct coordinator_plan *plan, enum coordinator_plan_state state)
 {
-    assert(transitions[plan->state] & (1u << state));
+    coordinator_machine_move(&coordinator_plan_machine, plan->state, state);
     plan->state = state;
 }
 

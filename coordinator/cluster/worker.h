@@ -3,19 +3,22 @@
 //
 //             Register (also after LOST, also with another instance)
 //   ABSENT ───────────────▶ JOINING ──inventory reconciled──▶ ACTIVE
-//      ▲                    │  ▲  ▲                             │ │
-//      │      link broken,  │  │  └──────── in doubt ───────────┘ │
-//      │      beats missed  │  │ link is back                     │ link broken
-//      │                    ▼  │                                  ▼
-//      └──no chunk left── LOST ◀──grace over, beats missed── SUSPECT
+//                           ▲ │  ▲ ▲                           │ │ │
+//                  Register │ │  │ └──────── in doubt ─────────┘ │ │
+//                           │ │  │ link is back                  │ │ link broken
+//              link broken, │ ▼  └────────────────────────────┐  │ ▼
+//              beats missed LOST ◀──grace over, beats missed── SUSPECT
+//                             ▲                                  │
+//                             └──── beats missed, Register ──────┘ (of an ACTIVE one)
 //
 // ABSENT is a slot that a name has but no process: known from the store. Only ACTIVE workers are sent steps
-// and given chunks.
+// and given chunks. The record of one that is ABSENT or LOST goes when another name needs its slot.
 #ifndef COORDINATOR_WORKER_H
 #define COORDINATOR_WORKER_H
 
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/quarantine.h"
+#include "coordinator/machine.h"
 #include "proto/rpc.h"
 
 enum coordinator_worker_state {
@@ -26,6 +29,7 @@ enum coordinator_worker_state {
     COORDINATOR_WORKER_LOST,
     COORDINATOR_WORKER_STATES
 };
+extern const struct coordinator_machine coordinator_worker_machine;
 
 struct coordinator_worker {
     struct coordinator_cluster *cluster;

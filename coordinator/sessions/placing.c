@@ -201,7 +201,9 @@ static void promise_back(struct coordinator_placing *p)
 static void placing_fail(struct coordinator_placing *p, enum common_code code, const char *text)
 {
     struct proto_status status;
-    proto_status_set(&status, code, "", "chunks could not be placed: %s", text);
+    // A call that was cut off is not one that the client has cancelled.
+    proto_status_set(&status, code == COMMON_CANCELLED ? COMMON_UNAVAILABLE : code, "",
+                     "chunks could not be placed: %s", text);
     placing_finish(p, &status);
 }
 

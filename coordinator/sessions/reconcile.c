@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/sessions/reconcile.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -39,17 +38,23 @@ struct visit {
 };
 
 #define TO(state) (1u << VISIT_##state)
-static const unsigned transitions[VISIT_STATES] = {
-    [VISIT_ASKING] = TO(STORING) | TO(TELLING) | TO(OVER),
-    [VISIT_STORING] = TO(TELLING) | TO(OVER),
-    [VISIT_TELLING] = TO(SETTLING) | TO(OVER),
-    [VISIT_SETTLING] = TO(TELLING) | TO(OVER),
-    [VISIT_OVER] = 0,
+const struct coordinator_machine coordinator_visit_machine = {
+    .name = "visit",
+    .n = VISIT_STATES,
+    .states = {"asking", "storing", "telling", "settling", "over"},
+    .next =
+        {
+            [VISIT_ASKING] = TO(STORING) | TO(TELLING) | TO(OVER),
+            [VISIT_STORING] = TO(TELLING) | TO(OVER),
+            [VISIT_TELLING] = TO(SETTLING) | TO(OVER),
+            [VISIT_SETTLING] = TO(TELLING) | TO(OVER),
+            [VISIT_OVER] = 0,
+        },
 };
 
 static void visit_set_state(struct visit *v, enum visit_state state)
 {
-    assert(transitions[v->state] & (1u << state));
+    coordinator_machine_move(&coordinator_visit_machine, v->state, state);
     v->state = state;
 }
 

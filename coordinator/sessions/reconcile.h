@@ -14,7 +14,10 @@
 #ifndef COORDINATOR_RECONCILE_H
 #define COORDINATOR_RECONCILE_H
 
+#include "coordinator/machine.h"
 #include "coordinator/sessions/sessions.h"
+
+extern const struct coordinator_machine coordinator_visit_machine;
 
 // Begins the visits that the room of the cluster wants.
 void coordinator_reconciles_drain(struct coordinator_sessions *sessions);

@@ -28,19 +28,26 @@ struct coordinator_door {
 // ---- state --------------------------------------------------------------------------------------
 
 #define TO(state) (1u << COORDINATOR_SESSION_##state)
-static const unsigned transitions[COORDINATOR_SESSION_STATES] = {
-    [COORDINATOR_SESSION_CREATING] = TO(ACTIVE) | TO(GONE),
-    [COORDINATOR_SESSION_ACTIVE] = TO(RELAYOUT) | TO(TRUNCATING) | TO(FORKING) | TO(DELETING) | TO(GONE),
-    [COORDINATOR_SESSION_RELAYOUT] = TO(ACTIVE) | TO(GONE),
-    [COORDINATOR_SESSION_TRUNCATING] = TO(ACTIVE) | TO(GONE),
-    [COORDINATOR_SESSION_FORKING] = TO(ACTIVE) | TO(GONE),
-    [COORDINATOR_SESSION_DELETING] = TO(ACTIVE) | TO(GONE), // ACTIVE: the store refused
-    [COORDINATOR_SESSION_GONE] = 0,
+const struct coordinator_machine coordinator_session_machine = {
+    .name = "session",
+    .n = COORDINATOR_SESSION_STATES,
+    .states = {"creating", "active", "relayout", "truncating", "forking", "deleting", "gone"},
+    .next =
+        {
+            [COORDINATOR_SESSION_CREATING] = TO(ACTIVE) | TO(GONE),
+            [COORDINATOR_SESSION_ACTIVE] =
+                TO(RELAYOUT) | TO(TRUNCATING) | TO(FORKING) | TO(DELETING) | TO(GONE),
+            [COORDINATOR_SESSION_RELAYOUT] = TO(ACTIVE),
+            [COORDINATOR_SESSION_TRUNCATING] = TO(ACTIVE),
+            [COORDINATOR_SESSION_FORKING] = TO(ACTIVE),
+            [COORDINATOR_SESSION_DELETING] = TO(ACTIVE) | TO(GONE), // ACTIVE: the store refused
+            [COORDINATOR_SESSION_GONE] = 0,
+        },
 };
 
 void coordinator_session_set_state(struct coordinator_session *s, enum coordinator_session_state state)
 {
-    assert(transitions[s->state] & (1u << state));
+    coordinator_machine_move(&coordinator_session_machine, s->state, state);
     s->state = state;
 }
 

@@ -9,9 +9,13 @@
 //     ▲        ├──────────▶ FORKING ─────┤
 //     │        └──────────▶ DELETING ────┴──▶ GONE: in no table; freed when nothing refers to it
 //   CREATING: being written to the store, in no table yet but its name's ──▶ GONE: the store refused
+//
+// DELETING ends in ACTIVE when the store refuses. At the end of the coordinator the ACTIVE ones are GONE from memory:
+// what has them alone has ended by then.
 #ifndef COORDINATOR_SESSION_H
 #define COORDINATOR_SESSION_H
 
+#include "coordinator/machine.h"
 #include "coordinator/sessions/layout.h"
 #include "coordinator/sessions/rangeset.h"
 #include "coordinator/sessions/sessions.h"
@@ -32,6 +36,7 @@ enum coordinator_session_state {
     COORDINATOR_SESSION_GONE,
     COORDINATOR_SESSION_STATES
 };
+extern const struct coordinator_machine coordinator_session_machine;
 
 struct coordinator_exclusive; // a wish for the session alone
 struct coordinator_lane;      // of the room of steps

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/steps/item.h"
 
-#include <assert.h>
-
 #include "common/clock.h"
 #include "common/hash.h"
 #include "coordinator/cluster/plan.h"
@@ -22,19 +20,25 @@
 #define RETRY_MOST_NS  (50 * COMMON_NS_PER_MS)
 
 #define TO(state) (1u << COORDINATOR_ITEM_##state)
-static const unsigned transitions[COORDINATOR_ITEM_STATES] = {
-    [COORDINATOR_ITEM_NEW] = TO(WAITING) | TO(PLACING) | TO(QUEUED) | TO(RETRYING) | TO(DONE),
-    [COORDINATOR_ITEM_WAITING] = TO(NEW) | TO(DONE),
-    [COORDINATOR_ITEM_PLACING] = TO(NEW) | TO(DONE),
-    [COORDINATOR_ITEM_QUEUED] = TO(FLYING) | TO(RETRYING) | TO(DONE),
-    [COORDINATOR_ITEM_FLYING] = TO(QUEUED) | TO(RETRYING) | TO(DONE),
-    [COORDINATOR_ITEM_RETRYING] = TO(NEW) | TO(DONE),
-    [COORDINATOR_ITEM_DONE] = 0,
+const struct coordinator_machine coordinator_item_machine = {
+    .name = "item",
+    .n = COORDINATOR_ITEM_STATES,
+    .states = {"new", "waiting", "placing", "queued", "flying", "retrying", "done"},
+    .next =
+        {
+            [COORDINATOR_ITEM_NEW] = TO(WAITING) | TO(PLACING) | TO(QUEUED) | TO(RETRYING) | TO(DONE),
+            [COORDINATOR_ITEM_WAITING] = TO(NEW) | TO(DONE),
+            [COORDINATOR_ITEM_PLACING] = TO(NEW) | TO(DONE),
+            [COORDINATOR_ITEM_QUEUED] = TO(FLYING) | TO(RETRYING) | TO(DONE),
+            [COORDINATOR_ITEM_FLYING] = TO(RETRYING) | TO(DONE),
+            [COORDINATOR_ITEM_RETRYING] = TO(NEW) | TO(DONE),
+            [COORDINATOR_ITEM_DONE] = 0,
+        },
 };
 
 void coordinator_item_set_state(struct coordinator_item *item, enum coordinator_item_state state)
 {
-    assert(transitions[item->state] & (1u << state));
+    coordinator_machine_move(&coordinator_item_machine, item->state, state);
     item->state = state;
 }
 
@@ -116,13 +120,15 @@ void coordinator_item_finish(struct coordinator_item *item)
 
 void coordinator_item_stop(struct coordinator_item *item, enum common_code code, const char *text)
 {
+    const struct coordinator_session *s = session_of(item);
+    bool lane_ends = item->state == COORDINATOR_ITEM_WAITING && !s; // deleted in this turn
     if (item->state == COORDINATOR_ITEM_DONE || item->state == COORDINATOR_ITEM_PLACING ||
-        item->way.in_frames) {
-        item->again = false; // it ends when what it waits for comes back
+        item->way.in_frames || lane_ends) {
+        item->again = false; // it ends when what it waits for comes back, or with its lane
         return;
     }
     if (item->state == COORDINATOR_ITEM_WAITING)
-        coordinator_lane_leave(session_of(item)->lane, item);
+        coordinator_lane_leave(s->lane, item);
     else
         proto_list_remove(&item->link);
     proto_status_set(coordinator_item_failure(item), code, "", "%s", text);

@@ -16,6 +16,7 @@
 #ifndef COORDINATOR_ITEM_H
 #define COORDINATOR_ITEM_H
 
+#include "coordinator/machine.h"
 #include "coordinator/steps/slab.h"
 #include "coordinator/steps/steps.h"
 #include "proto/status.h"
@@ -36,6 +37,7 @@ enum coordinator_item_state {
     COORDINATOR_ITEM_DONE,
     COORDINATOR_ITEM_STATES
 };
+extern const struct coordinator_machine coordinator_item_machine;
 
 struct coordinator_item_ask {                      // what the client has asked for; never altered
     uint64_t session, incarnation, first, visible; // visible 0: up to its last row
@@ -101,7 +103,8 @@ bool coordinator_item_refuse(struct coordinator_item *item, enum common_code cod
 // NEW: it runs at the end of the turn.
 void coordinator_item_enter(struct coordinator_item *item);
 
-// Ends it, unless it is PLACING or in frames: then it ends when these come back.
+// Ends it, unless it is PLACING or in frames: then it ends when these come back. One that waits for a session that
+// was deleted in this turn ends at the end of the turn.
 void coordinator_item_stop(struct coordinator_item *item, enum common_code code, const char *text);
 
 // Its end: failure says whether it worked. The call, and the item in it, may be gone afterwards.

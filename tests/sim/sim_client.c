@@ -188,8 +188,12 @@ static void take_reply(struct sim_call *call, const struct proto_message *messag
     }
     case METHOD(CLUSTER_INFO): {
         const Banyan__Pb__ClusterInfoReply *m = (const void *)body;
-        for (size_t i = 0; i < m->n_workers; i++)
+        for (size_t i = 0; i < m->n_workers; i++) {
+            unsigned number = (unsigned)strtoul(m->workers[i]->name + 1, NULL, 10); // "w3"
             call->n_active += strcmp(m->workers[i]->state, "active") == 0;
+            if (number < sizeof call->workers / sizeof *call->workers)
+                snprintf(call->workers[number], sizeof *call->workers, "%s", m->workers[i]->state);
+        }
         break;
     }
     case METHOD(ATTACH_OPEN):

@@ -29,6 +29,7 @@ struct sim_call {
     uint64_t session, incarnation, length, epoch, n_missing; // length: of the layer, or the session's
     char state[32];                                          // of an info
     uint32_t n_active;                                       // workers
+    char workers[16][12];                                    // their states, by the number in their names
     uint64_t first_missing, count_missing;                   // the first range that the failure names
     float o;                   // of an attend: its last row's, all dimensions alike
     struct sim_opened *opened; // ticket and holders of an open; its own

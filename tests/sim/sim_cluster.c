@@ -8,6 +8,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "tests/sim/sim_edges.h"
 
 enum { FIRST_WORKER_PORT = 7100 };
 #define HEARTBEAT_NS  (100 * COMMON_NS_PER_MS)
@@ -23,6 +24,7 @@ struct sim_cluster *sim_cluster_new(const struct sim_cluster_options *options)
     if (!getenv("BANYAN_LOG"))
         common_log_set_level(COMMON_LOG_ERROR);
     sim_begin(options->seed);
+    sim_edges_begin();
     cluster->options = *options;
     memset(cluster->secret.bytes, 7, sizeof cluster->secret.bytes);
     for (uint32_t i = 0; i < options->workers; i++) {

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// State machines. Each one is an enum with a drawing beside it, a table of what may follow what, and one function
+// that alters the state and asks the table first.
+#ifndef COORDINATOR_MACHINE_H
+#define COORDINATOR_MACHINE_H
+
+#define COORDINATOR_MACHINE_STATES 8
+
+struct coordinator_machine {
+    const char *name;
+    unsigned n; // states
+    const char *states[COORDINATOR_MACHINE_STATES];
+    unsigned next[COORDINATOR_MACHINE_STATES]; // bits of the states that may follow this one
+};
+
+// A transition that the table lacks is our bug and ends the process. The simulator has another one of these, which
+// also counts (tests/sim/sim_edges.h): every edge of every table is taken by a test.
+void coordinator_machine_move(const struct coordinator_machine *machine, unsigned from, unsigned to);
+
+#endif

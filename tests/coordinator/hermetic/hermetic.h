@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the hermetic tests of the coordinator share. They are one program (main.c), a file for each theme: the whole
+// coordinator in one thread, on simulated time, links and disk, with real workers (tests/sim). The last group asks
+// whether every edge of every state machine was taken, and looked at by a test (SHOWS).
+#ifndef TESTS_COORDINATOR_HERMETIC_H
+#define TESTS_COORDINATOR_HERMETIC_H
+
+// clang-format off
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+// clang-format on
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "coordinator/cluster/plan.h"
+#include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/reconcile.h"
+#include "coordinator/sessions/session.h"
+#include "coordinator/state.h"
+#include "coordinator/steps/item.h"
+#include "tests/sim/sim_cluster.h"
+#include "tests/sim/sim_edges.h"
+
+#define METHOD(name) BANYAN__PB__METHOD__METHOD_##name
+
+// Waits for a call and says what it said when that is not what was wanted.
+#define ENDS(want, made)                                                                                     \
+    do {                                                                                                     \
+        struct sim_call *ends = (made);                                                                      \
+        enum common_code got = sim_wait(ends);                                                               \
+        if (got != (want))                                                                                   \
+            fail_msg("%s: %s: %s (%s)", #made, common_code_name(got), ends->text, ends->reason);             \
+    } while (0)
+#define OK(made) ENDS(COMMON_OK, made)
+
+// This test has taken an edge of a machine: SHOWS(item, "new", "queued").
+#define SHOWS(machine, from, to)                                                                             \
+    do {                                                                                                     \
+        if (!sim_edge_taken(&coordinator_##machine##_machine, from, to))                                     \
+            fail_msg("no %s went from %s to %s", #machine, from, to);                                        \
+    } while (0)
+
+// What a read at the last of `rows` positions must answer: the mean of the values below it.
+#define READS(cluster, session, rows, sum)                                                                   \
+    do {                                                                                                     \
+        struct sim_call *reads = sim_read((cluster)->client, session, 0, (rows)-1, 1);                       \
+        OK(reads);                                                                                           \
+        assert_float_equal(reads->o, (float)(sum) / (float)(rows), 1e-4f);                                   \
+    } while (0)
+
+struct sim_cluster *cluster_of(uint32_t workers);
+
+// A session over all workers, with so many tokens of value 1 in layer 0, 16 in each chunk.
+uint64_t session_of(struct sim_cluster *cluster, uint32_t tokens);
+
+uint64_t length_of(struct sim_cluster *cluster, uint64_t session);
+uint64_t tokens_held(struct sim_cluster *cluster, uint64_t session); // by all workers
+struct sim_worker *holder_of(struct sim_cluster *cluster, uint64_t session,
+                             uint64_t position); // the only one
+
+// The worker's state, as an operator sees it.
+void state_is(struct sim_cluster *cluster, const struct sim_worker *worker, const char *state);
+
+// A rule for the next requests of a method, at all workers.
+void rule_all(struct sim_cluster *cluster, uint32_t method, struct sim_rule rule);
+uint32_t held_all(struct sim_cluster *cluster);
+void let_go_all(struct sim_cluster *cluster);
+
+void restart(struct sim_cluster *cluster); // of the coordinator, which was killed
+
+// The groups. Each returns how many tests failed.
+int hermetic_commits(void);
+int hermetic_edges(void); // the last one
+int hermetic_items(void);
+int hermetic_moments(void);
+int hermetic_plans(void);
+int hermetic_restarts(void);
+int hermetic_sessions(void);
+int hermetic_workers(void);
+
+#endif

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/coordinator/hermetic/hermetic.h"
+
+struct sim_cluster *cluster_of(uint32_t workers)
+{
+    struct sim_cluster *cluster = sim_cluster_new(&(struct sim_cluster_options){.workers = workers});
+    sim_cluster_start(cluster);
+    return cluster;
+}
+
+uint64_t session_of(struct sim_cluster *cluster, uint32_t tokens)
+{
+    struct sim_shape shape = {.members = cluster->options.workers};
+    struct sim_call *call = sim_create(cluster->client, shape, "");
+    OK(call);
+    uint64_t session = call->session;
+    for (uint32_t at = 0; at < tokens; at += 16)
+        OK(sim_append(cluster->client, session, 0, at, tokens - at < 16 ? tokens - at : 16, 1));
+    return session;
+}
+
+uint64_t length_of(struct sim_cluster *cluster, uint64_t session)
+{
+    struct sim_call *call = sim_info(cluster->client, session);
+    OK(call);
+    return call->length;
+}
+
+struct sim_worker *holder_of(struct sim_cluster *cluster, uint64_t session, uint64_t position)
+{
+    struct sim_worker *holder = NULL;
+    for (uint32_t i = 0; i < cluster->options.workers; i++) {
+        if (sim_worker_holds(cluster->workers[i], session, position)) {
+            assert_null(holder);
+            holder = cluster->workers[i];
+        }
+    }
+    assert_non_null(holder);
+    return holder;
+}
+
+uint64_t tokens_held(struct sim_cluster *cluster, uint64_t session)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < cluster->options.workers; i++)
+        n += sim_worker_tokens(cluster->workers[i], session, 0);
+    return n;
+}
+
+void state_is(struct sim_cluster *cluster, const struct sim_worker *worker, const char *state)
+{
+    struct sim_call *info = sim_cluster_info(cluster->client);
+    OK(info);
+    assert_string_equal(info->workers[worker->name[1] - '0'], state);
+}
+
+void rule_all(struct sim_cluster *cluster, uint32_t method, struct sim_rule rule)
+{
+    for (uint32_t i = 0; i < cluster->options.workers; i++)
+        sim_serve_rule(cluster->workers[i]->loop, method, rule);
+}
+
+uint32_t held_all(struct sim_cluster *cluster)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < cluster->options.workers; i++)
+        n += sim_serve_held(cluster->workers[i]->loop);
+    return n;
+}
+
+void let_go_all(struct sim_cluster *cluster)
+{
+    for (uint32_t i = 0; i < cluster->options.workers; i++)
+        sim_serve_let_go(cluster->workers[i]->loop);
+}
+
+void restart(struct sim_cluster *cluster)
+{
+    struct common_error err;
+    sim_run_until_idle();
+    if (sim_coordinator_start(cluster, &err) != COMMON_OK)
+        fail_msg("the coordinator does not start: %s", err.message);
+}
+
+int main(void)
+{
+    return hermetic_workers() + hermetic_plans() + hermetic_sessions() + hermetic_items() +
+           hermetic_commits() + hermetic_restarts() + hermetic_moments() + hermetic_edges();
+}

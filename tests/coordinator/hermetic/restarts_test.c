@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Restarts of the coordinator, and runs that come out the same.
+#include "tests/coordinator/hermetic/hermetic.h"
+
+static void a_restarted_coordinator_learns_from_its_workers(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, 40);
+    struct common_error err;
+    sim_coordinator_kill(cluster);
+    sim_advance(COMMON_NS_PER_S);
+    struct sim_call *read = sim_read(cluster->client, session, 0, 39, 1); // waits for it
+    assert_int_equal(sim_coordinator_start(cluster, &err), COMMON_OK);
+    OK(read);
+    assert_int_equal(length_of(cluster, session), 40); // appended rows are in no store
+    OK(sim_append(cluster->client, session, 0, 40, 1, 1));
+    assert_int_equal(tokens_held(cluster, session), 41);
+    READS(cluster, session, 41, 41);
+    sim_cluster_free(cluster);
+}
+
+static void an_append_under_way_at_a_kill_is_there_or_not(void **state)
+{
+    (void)state;
+    for (int stored = 0; stored < 2; stored++) {
+        struct sim_cluster *cluster = cluster_of(2);
+        uint64_t session = session_of(cluster, 20);
+        struct common_error err;
+        if (stored) // the workers have the rows, their answer is on its way for ever
+            for (int w = 0; w < 2; w++)
+                sim_net_hold(cluster->workers[w]->loop, cluster->loop);
+        else
+            for (int w = 0; w < 2; w++)
+                sim_net_hold(cluster->loop, cluster->workers[w]->loop);
+        struct sim_call *append = sim_append(cluster->client, session, 0, 20, 1, 2);
+        sim_run_until_idle();
+        sim_advance(10 * COMMON_NS_PER_MS);
+        assert_false(append->done);
+        sim_coordinator_kill(cluster);
+        sim_net_heal();
+        ENDS(COMMON_UNAVAILABLE, append);
+        assert_int_equal(sim_coordinator_start(cluster, &err), COMMON_OK);
+        OK(sim_append(cluster->client, session, 0, 20, 1, 2)); // again, with the same bytes
+        assert_int_equal(length_of(cluster, session), 21);
+        READS(cluster, session, 21, 20 + 2);
+        sim_cluster_free(cluster);
+    }
+}
+
+static void a_create_that_was_durable_and_unanswered_is_there_after_a_restart(void **state)
+{
+    (void)state;
+    for (int durable = 0; durable < 2; durable++) {
+        struct sim_cluster *cluster = cluster_of(1);
+        struct common_error err;
+        if (durable)
+            sim_disk_silence(SIM_DISK_PATH, true);
+        else
+            sim_disk_stall(SIM_DISK_PATH, true);
+        struct sim_call *create = sim_create(cluster->client, (struct sim_shape){0}, "name");
+        sim_run_until_idle();
+        assert_false(create->done);
+        sim_coordinator_kill(cluster);
+        ENDS(COMMON_UNAVAILABLE, create);
+        assert_int_equal(sim_coordinator_start(cluster, &err), COMMON_OK);
+        ENDS(durable ? COMMON_ALREADY_EXISTS : COMMON_OK,
+             sim_create(cluster->client, (struct sim_shape){0}, "name"));
+        sim_cluster_free(cluster);
+    }
+}
+
+static uint64_t trace_of(uint64_t seed)
+{
+    struct sim_cluster *cluster =
+        sim_cluster_new(&(struct sim_cluster_options){.workers = 3, .seed = seed, .team = true});
+    sim_shuffle(true);
+    sim_net_delay(10 * COMMON_NS_PER_US, 500 * COMMON_NS_PER_US);
+    sim_cluster_start(cluster);
+    uint64_t session = session_of(cluster, 48);
+    struct sim_call *calls[8];
+    for (uint32_t i = 0; i < 8; i++)
+        calls[i] = i % 2 ? sim_read(cluster->client, session, 0, 40 + i, 1)
+                         : sim_append(cluster->client, session, 0, 48 + i / 2, 1, 3);
+    sim_net_cut(cluster->loop, cluster->workers[0]->loop);
+    for (uint32_t i = 0; i < 8; i++)
+        assert_true(sim_wait(calls[i]) != COMMON_IN_PROGRESS);
+    uint64_t trace = sim_trace();
+    sim_cluster_free(cluster);
+    return trace;
+}
+
+static void a_seed_gives_the_same_run(void **state)
+{
+    (void)state;
+    uint64_t first = trace_of(1);
+    assert_true(trace_of(1) == first);
+    assert_true(trace_of(2) != first);
+}
+
+int hermetic_restarts(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_restarted_coordinator_learns_from_its_workers),
+        cmocka_unit_test(an_append_under_way_at_a_kill_is_there_or_not),
+        cmocka_unit_test(a_create_that_was_durable_and_unanswered_is_there_after_a_restart),
+        cmocka_unit_test(a_seed_gives_the_same_run),
+    };
+    return cmocka_run_group_tests_name("restarts", tests, NULL, NULL);
+}

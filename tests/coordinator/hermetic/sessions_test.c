@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sessions: creating, placing, truncating, forking, deleting; refusals of the store.
+#include "tests/coordinator/hermetic/hermetic.h"
+
+static void two_workers_hold_a_session(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, 64);
+    struct sim_call *read = sim_read(cluster->client, session, 0, 63, 1);
+    OK(read);
+    assert_int_equal(read->length, 64);
+    READS(cluster, session, 64, 64);
+    assert_int_equal(length_of(cluster, session), 64);
+    assert_int_equal(tokens_held(cluster, session), 64);
+    for (int i = 0; i < 2; i++)
+        assert_true(sim_worker_tokens(cluster->workers[i], session, 0) > 0);
+    ENDS(COMMON_OUT_OF_RANGE, sim_read(cluster->client, session, 0, 64, 1));
+    ENDS(COMMON_OUT_OF_RANGE, sim_append(cluster->client, session, 0, 65, 1, 1));
+    OK(sim_delete(cluster->client, session));
+    ENDS(COMMON_NOT_FOUND, sim_read(cluster->client, session, 0, 0, 1));
+    sim_run_until_idle();
+    assert_int_equal(tokens_held(cluster, session), 0);
+    sim_cluster_free(cluster);
+}
+
+static void a_fork_shares_what_was_there(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, 40);
+    struct sim_call *fork = sim_fork(cluster->client, session, 20, "");
+    OK(fork);
+    OK(sim_read(cluster->client, fork->session, 0, 19, 1));
+    ENDS(COMMON_OUT_OF_RANGE, sim_read(cluster->client, fork->session, 0, 20, 1));
+    OK(sim_append(cluster->client, fork->session, 0, 20, 4, 9));
+    READS(cluster, session, 40, 40);
+    READS(cluster, fork->session, 24, 20 + 4 * 9);
+    assert_int_equal(length_of(cluster, fork->session), 24);
+    assert_int_equal(length_of(cluster, session), 40);
+    OK(sim_delete(cluster->client, session));
+    READS(cluster, fork->session, 24, 20 + 4 * 9);
+    sim_cluster_free(cluster);
+}
+
+static void a_truncate_waits_for_steps_and_steps_for_it(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, 40);
+    for (int w = 0; w < 2; w++)
+        sim_serve_rule(cluster->workers[w]->loop, METHOD(STEP), (struct sim_rule){.verdict = SIM_HOLD});
+    struct sim_call *before = sim_read(cluster->client, session, 0, 39, 1);
+    sim_run_until_idle();
+    struct sim_call *truncate = sim_truncate(cluster->client, session, 20);
+    struct sim_call *past = sim_read(cluster->client, session, 0, 39, 1);
+    struct sim_call *within = sim_read(cluster->client, session, 0, 19, 1);
+    struct sim_call *append = sim_append(cluster->client, session, 0, 20, 2, 7);
+    sim_run_until_idle();
+    assert_false(before->done || truncate->done || past->done || within->done || append->done);
+    for (int w = 0; w < 2; w++) {
+        sim_serve_rule(cluster->workers[w]->loop, METHOD(STEP), (struct sim_rule){.verdict = SIM_DO});
+        sim_serve_let_go(cluster->workers[w]->loop);
+    }
+    OK(before);
+    OK(truncate);
+    assert_int_equal(truncate->incarnation, 2);
+    ENDS(COMMON_OUT_OF_RANGE, past);
+    OK(within);
+    OK(append);
+    assert_int_equal(append->length, 22);
+    READS(cluster, session, 22, 20 + 2 * 7);
+    assert_int_equal(length_of(cluster, session), 22);
+    sim_cluster_free(cluster);
+}
+
+static void a_create_that_the_store_refuses_leaves_no_name(void **state)
+{
+    static const enum common_code codes[] = {COMMON_RESOURCE_EXHAUSTED, COMMON_UNAVAILABLE};
+    (void)state;
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
+        struct sim_cluster *cluster = cluster_of(1);
+        struct common_error err;
+        sim_disk_fail(SIM_DISK_PATH, 1, codes[i]);
+        struct sim_call *refused = sim_create(cluster->client, (struct sim_shape){0}, "name");
+        struct sim_call *taken = sim_create(cluster->client, (struct sim_shape){0}, "name");
+        ENDS(codes[i], refused);
+        ENDS(COMMON_ALREADY_EXISTS, taken); // it was taken while the first was being written
+        struct sim_call *created = sim_create(cluster->client, (struct sim_shape){0}, "name");
+        OK(created);
+        sim_coordinator_kill(cluster);
+        sim_run_until_idle();
+        assert_int_equal(sim_coordinator_start(cluster, &err), COMMON_OK);
+        OK(sim_info(cluster->client, created->session));
+        sim_cluster_free(cluster);
+    }
+}
+
+// ---- edges ----------------------------------------------------------------------------------------------
+
+static void a_session_is_created_laid_out_and_back_after_a_stop(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, 20);
+    SHOWS(session, "creating", "active");
+    SHOWS(session, "active", "relayout");
+    SHOWS(session, "relayout", "active");
+    sim_coordinator_stop(cluster);
+    SHOWS(session, "active", "gone"); // from memory
+    restart(cluster);
+    READS(cluster, session, 20, 20);
+    sim_cluster_free(cluster);
+}
+
+// A refusal of each exclusive operation by the store: the session is as it was, and the next try works.
+static void a_store_that_refuses_leaves_the_session_as_it_was(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, 20);
+    sim_disk_fail(SIM_DISK_PATH, 1, COMMON_RESOURCE_EXHAUSTED);
+    ENDS(COMMON_RESOURCE_EXHAUSTED, sim_truncate(cluster->client, session, 10));
+    SHOWS(session, "active", "truncating");
+    SHOWS(session, "truncating", "active");
+    assert_true(sim_wait_active(cluster, 2));
+    READS(cluster, session, 20, 20);
+    sim_disk_fail(SIM_DISK_PATH, 2, COMMON_RESOURCE_EXHAUSTED); // and the undoing
+    ENDS(COMMON_RESOURCE_EXHAUSTED, sim_fork(cluster->client, session, 10, "fork"));
+    SHOWS(session, "active", "forking");
+    SHOWS(session, "forking", "active");
+    SHOWS(session, "creating", "gone"); // the fork
+    sim_run_until_idle();
+    sim_disk_fail(SIM_DISK_PATH, 1, COMMON_RESOURCE_EXHAUSTED);
+    ENDS(COMMON_RESOURCE_EXHAUSTED, sim_delete(cluster->client, session));
+    SHOWS(session, "active", "deleting");
+    SHOWS(session, "deleting", "active");
+    READS(cluster, session, 20, 20);
+    struct sim_call *fork = sim_fork(cluster->client, session, 10, "fork");
+    OK(fork);
+    READS(cluster, fork->session, 10, 10);
+    OK(sim_truncate(cluster->client, session, 10));
+    READS(cluster, session, 10, 10);
+    OK(sim_delete(cluster->client, session));
+    SHOWS(session, "deleting", "gone");
+    ENDS(COMMON_NOT_FOUND, sim_info(cluster->client, session));
+    sim_cluster_free(cluster);
+}
+
+// What waits for a session to have it alone is told when it goes first, and so is what waits for its door.
+static void who_waits_for_a_session_that_goes_is_told(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, 40);
+    rule_all(cluster, METHOD(STEP), (struct sim_rule){.verdict = SIM_HOLD});
+    struct sim_call *read = sim_read(cluster->client, session, 0, 39, 1);
+    sim_run_until_idle();
+    struct sim_call *delete = sim_delete(cluster->client, session);
+    struct sim_call *later[] = {
+        sim_truncate(cluster->client, session, 20),  sim_fork(cluster->client, session, 20, ""),
+        sim_delete(cluster->client, session),        sim_commit(cluster->client, session, 0, 0, 40),
+        sim_open(cluster->client, session, 40, 10),  sim_append(cluster->client, session, 0, 40, 1, 1),
+        sim_read(cluster->client, session, 0, 39, 1)};
+    sim_run_until_idle();
+    rule_all(cluster, METHOD(STEP), (struct sim_rule){.verdict = SIM_DO});
+    let_go_all(cluster);
+    OK(read);
+    OK(delete);
+    for (size_t i = 0; i < sizeof later / sizeof *later; i++)
+        ENDS(COMMON_NOT_FOUND, later[i]);
+    SHOWS(item, "waiting", "done");
+    sim_run_until_idle();
+    assert_int_equal(tokens_held(cluster, session), 0);
+    sim_cluster_free(cluster);
+}
+
+int hermetic_sessions(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(two_workers_hold_a_session),
+        cmocka_unit_test(a_fork_shares_what_was_there),
+        cmocka_unit_test(a_truncate_waits_for_steps_and_steps_for_it),
+        cmocka_unit_test(a_create_that_the_store_refuses_leaves_no_name),
+        cmocka_unit_test(a_session_is_created_laid_out_and_back_after_a_stop),
+        cmocka_unit_test(a_store_that_refuses_leaves_the_session_as_it_was),
+        cmocka_unit_test(who_waits_for_a_session_that_goes_is_told),
+    };
+    return cmocka_run_group_tests_name("sessions", tests, NULL, NULL);
+}
