@@ -91,7 +91,10 @@ static enum common_code plan_copy(struct reshape *r, struct proto_status *status
     struct coordinator_session *s = r->s;
     uint64_t ct = s->layout.chunk_tokens, start_at = r->length / ct * ct;
     const struct coordinator_chunk *cut = coordinator_layout_find(&s->layout, r->length / ct);
-    if (r->length == start_at || !cut || !coordinator_session_has_rows(s, start_at, r->length - start_at))
+    if (r->length == start_at || !cut)
+        return COMMON_OK;
+    // After a restart its holder may have rows that steps appended: until it has said so, they are not dropped.
+    if ((cut->known || cut->lost) && !coordinator_session_has_rows(s, start_at, r->length - start_at))
         return COMMON_OK;
     if (coordinator_session_missing(s, start_at, r->length - start_at, 0, status) != COMMON_OK)
         return status->code;
