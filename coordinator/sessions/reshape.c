@@ -145,6 +145,7 @@ static void truncate_stored(void *arg, enum common_code code, const char *text)
     struct reshape *r = arg;
     struct coordinator_session *s = r->s;
     uint64_t ct = s->layout.chunk_tokens;
+    s->copy = NULL;
     if (code != COMMON_OK) {
         if (r->copying)
             coordinator_worker_doubt(r->copy.holder); // so that it forgets the copy
@@ -181,6 +182,7 @@ static void truncate_copied(void *arg, enum common_code code, const char *text)
     struct coordinator_session *s = r->s;
     uint64_t ct = s->layout.chunk_tokens;
     if (code != COMMON_OK) {
+        s->copy = NULL;
         coordinator_worker_doubt(r->copy.holder);
         reshape_fail_code(r, code, text);
         reshape_end(r);
@@ -244,7 +246,8 @@ static void truncate_alone(void *arg, struct coordinator_session *s)
                                                .spec = s->spec,
                                                .chunks = &copy,
                                                .n = 1,
-                                               .idle = true};
+                                               .idle = copy};
+        s->copy = copy;
         coordinator_layout_send(copy->holder, &m, gather);
         send_copy(r, s->id, s->incarnation, gather);
     }

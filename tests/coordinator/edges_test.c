@@ -59,10 +59,41 @@ static void a_truncate_keeps_rows_that_nobody_has_told_of_yet(void **state)
     sim_cluster_free(cluster);
 }
 
+// A holder that comes back while the store takes the truncation is told its chunks again: with the copy, which
+// is all that is left of them a moment later. Seed 34.
+static void a_truncate_keeps_its_copy_while_its_holder_comes_back(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(1);
+    const struct common_loop *holder = cluster->workers[0]->loop;
+    uint64_t session = session_of(cluster, 12);
+    struct sim_call *opened = sim_open(cluster->client, session, 12, 3);
+    OK(opened);
+    OK(sim_put(cluster->client, opened, 0, 12, 3, 1));
+    OK(sim_commit(cluster->client, session, 0, 12, 3)); // reconciling tells of these, too
+    sim_disk_stall(SIM_DISK_PATH, true);
+    struct sim_call *truncate = sim_truncate(cluster->client, session, 3);
+    sim_run_until_idle();
+    assert_int_equal(sim_serve_seen(holder, METHOD(CHUNK_COPY)), 1);
+    assert_false(truncate->done);
+    uint64_t seen = sim_serve_seen(holder, METHOD(INVENTORY));
+    sim_net_cut(cluster->loop, holder);
+    sim_advance(COMMON_NS_PER_S);
+    assert_true(sim_wait_active(cluster, 1));
+    assert_true(sim_serve_seen(holder, METHOD(INVENTORY)) > seen);
+    sim_disk_stall(SIM_DISK_PATH, false);
+    OK(truncate);
+    OK(sim_read(cluster->client, session, 0, 2, 1));
+    ENDS(COMMON_OUT_OF_RANGE, sim_read(cluster->client, session, 0, 3, 1));
+    OK(sim_append(cluster->client, session, 0, 3, 1, 1));
+    sim_cluster_free(cluster);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_truncate_keeps_rows_that_nobody_has_told_of_yet),
+        cmocka_unit_test(a_truncate_keeps_its_copy_while_its_holder_comes_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
