@@ -147,6 +147,17 @@ void worker_handle_chunk_put(void *arg, struct proto_request *request)
 
 // ---- commit, abort ------------------------------------------------------------------------------
 
+// A truncation is having it made: its rows are those of the chunk beside it, up to where it will cut.
+static bool is_copy(const struct worker_session *session, uint32_t nth)
+{
+    const struct worker_session_chunk *entry = &session->chunks[nth];
+    uint64_t first = worker_chunk_first(entry->chunk);
+    bool before = nth > 0 && worker_chunk_first(entry[-1].chunk) == first && entry[-1].compute;
+    bool after =
+        nth + 1 < session->n_chunks && worker_chunk_first(entry[1].chunk) == first && entry[1].compute;
+    return !entry->compute && (before || after);
+}
+
 // Whether all rows of the range that are of chunks held here are committed, appended, or frozen by this
 // commit. 0: by any.
 static enum common_code committable(const struct worker_session *session, const struct worker_freeze *freeze,
@@ -159,7 +170,7 @@ static enum common_code committable(const struct worker_session *session, const 
         const struct worker_chunk *chunk = session->chunks[i].chunk;
         uint32_t row, rows;
         worker_chunk_part(chunk, freeze->first, freeze->count, &row, &rows);
-        for (uint32_t r = row; r < row + rows; r++)
+        for (uint32_t r = row; r < row + rows && !is_copy(session, i); r++)
             if (worker_chunk_row(chunk, freeze->layer, r) < least)
                 return common_error_set(err, COMMON_FAILED_PRECONDITION,
                                         "position %" PRIu64 " of layer %u is not prepared",

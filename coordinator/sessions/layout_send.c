@@ -32,7 +32,7 @@ void coordinator_layout_send(struct coordinator_worker *w, const struct coordina
             chunks[i] = (Banyan__Pb__LayoutChunk)BANYAN__PB__LAYOUT_CHUNK__INIT;
             chunks[i].chunk = chunk->id;
             chunks[i].first = (uint64_t)chunk->index * message->spec->chunk_tokens;
-            chunks[i].compute = !message->idle;
+            chunks[i].compute = chunk != message->idle;
             pointers[i] = &chunks[i];
         }
         coordinator_worker_call_gather(w, BANYAN__PB__METHOD__METHOD_LAYOUT_SET, &m.base, gather);
@@ -44,16 +44,20 @@ static void send_whole(struct coordinator_session *s, struct coordinator_worker 
                        struct coordinator_gather *gather)
 {
     const struct coordinator_chunk **mine = coordinator_alloc((s->layout.n + 1) * sizeof(*mine));
+    const struct coordinator_chunk *copy = s->copy && s->copy->holder == w ? s->copy : NULL;
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->layout.n; i++)
         if (s->layout.chunks[i].holder == w && !s->layout.chunks[i].lost)
             mine[n++] = &s->layout.chunks[i];
+    if (copy) // it may be durable already that this one takes the place of what it is copied from
+        mine[n++] = copy;
     struct coordinator_layout_message m = {.session = s->id,
                                            .incarnation = s->incarnation,
                                            .epoch = s->layout.epoch,
                                            .spec = s->spec,
                                            .chunks = mine,
                                            .n = n,
+                                           .idle = copy,
                                            .replace = true,
                                            .claim = claim};
     coordinator_layout_send(w, &m, gather);

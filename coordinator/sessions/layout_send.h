@@ -15,7 +15,8 @@ struct coordinator_layout_message {
     const struct coordinator_chunk *const *chunks;
     uint32_t n;
     bool replace;
-    bool idle;  // the chunks are not to be computed (yet)
+    const struct coordinator_chunk
+        *idle;  // of the chunks, the one that is not to be computed (yet); NULL: none
     bool claim; // what another life has told the worker of the session is the store's too (store.h)
 };
 void coordinator_layout_send(struct coordinator_worker *w, const struct coordinator_layout_message *message,

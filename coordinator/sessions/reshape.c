@@ -91,7 +91,10 @@ static enum common_code plan_copy(struct reshape *r, struct proto_status *status
     struct coordinator_session *s = r->s;
     uint64_t ct = s->layout.chunk_tokens, start_at = r->length / ct * ct;
     const struct coordinator_chunk *cut = coordinator_layout_find(&s->layout, r->length / ct);
-    if (r->length == start_at || !cut || !coordinator_session_has_rows(s, start_at, r->length - start_at))
+    if (r->length == start_at || !cut)
+        return COMMON_OK;
+    // After a restart its holder may have rows that steps appended: until it has said so, they are not dropped.
+    if ((cut->known || cut->lost) && !coordinator_session_has_rows(s, start_at, r->length - start_at))
         return COMMON_OK;
     if (coordinator_session_missing(s, start_at, r->length - start_at, 0, status) != COMMON_OK)
         return status->code;
@@ -142,6 +145,7 @@ static void truncate_stored(void *arg, enum common_code code, const char *text)
     struct reshape *r = arg;
     struct coordinator_session *s = r->s;
     uint64_t ct = s->layout.chunk_tokens;
+    s->copy = NULL;
     if (code != COMMON_OK) {
         if (r->copying)
             coordinator_worker_doubt(r->copy.holder); // so that it forgets the copy
@@ -178,6 +182,7 @@ static void truncate_copied(void *arg, enum common_code code, const char *text)
     struct coordinator_session *s = r->s;
     uint64_t ct = s->layout.chunk_tokens;
     if (code != COMMON_OK) {
+        s->copy = NULL;
         coordinator_worker_doubt(r->copy.holder);
         reshape_fail_code(r, code, text);
         reshape_end(r);
@@ -241,7 +246,8 @@ static void truncate_alone(void *arg, struct coordinator_session *s)
                                                .spec = s->spec,
                                                .chunks = &copy,
                                                .n = 1,
-                                               .idle = true};
+                                               .idle = copy};
+        s->copy = copy;
         coordinator_layout_send(copy->holder, &m, gather);
         send_copy(r, s->id, s->incarnation, gather);
     }

@@ -73,9 +73,10 @@ struct coordinator_session {
     struct coordinator_rangeset *layers; // [spec->layers] committed rows
     struct coordinator_worker **members; // [n_members]
     uint32_t n_members;
-    struct coordinator_plan *plan;       // a reference; NULL: to be made from the members that are ACTIVE
-    struct coordinator_placing *placing; // requests for chunks, the first one under way
-    uint64_t place_again_ns;             // no placing ahead before: the last one failed
+    struct coordinator_plan *plan;        // a reference; NULL: to be made from the members that are ACTIVE
+    struct coordinator_placing *placing;  // requests for chunks, the first one under way
+    uint64_t place_again_ns;              // no placing ahead before: the last one failed
+    const struct coordinator_chunk *copy; // that a truncation under way has its holder make; NULL: none
     bool untidy; // a failed append may have left rows that no layer counts: the next truncate takes them away
 
     uint64_t steps, last_used_ns;

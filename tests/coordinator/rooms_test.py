@@ -13,7 +13,7 @@ import unittest
 
 ROOMS = ["store", "cluster", "sessions", "steps"]  # each may use those before it
 CORE = {"coordinator_here"}  # core.h: defined beside the whole, for all rooms
-SHARED = {"turn.c.o", "presence.c.o"}
+SHARED = {"machine.c.o", "presence.c.o", "turn.c.o"}
 OBJECTS = sys.argv[1:]
 
 
