@@ -119,12 +119,13 @@ static void mark_handler(void *arg)
 static void handlers_that_are_ready_together_share_a_turn(void **state)
 {
     struct ground *ground = *state;
+    static struct common_mail mails[100];
     for (int i = 0; i < 100; i++)
-        common_loop_post(ground->loop, mark_handler, ground);
+        common_loop_mail(ground->loop, &mails[i], mark_handler, ground);
     sim_run_until_idle();
     assert_string_equal(ground->ran, "pt");
     assert_int_equal(ground->turn.turns, 1);
-    common_loop_post(ground->loop, mark_handler, ground);
+    common_loop_mail(ground->loop, &mails[0], mark_handler, ground);
     sim_run_until_idle();
     assert_string_equal(ground->ran, "ptpt");
     assert_int_equal(ground->turn.turns, 2);
