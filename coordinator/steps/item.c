@@ -121,8 +121,9 @@ void coordinator_item_stop(struct coordinator_item *item, enum common_code code,
         item->again = false; // it ends when what it waits for comes back
         return;
     }
-    if (item->state == COORDINATOR_ITEM_WAITING)
-        coordinator_lane_leave(session_of(item)->lane, item);
+    struct coordinator_session *s = session_of(item); // NULL: deleted in this turn, its lane is about to end
+    if (item->state == COORDINATOR_ITEM_WAITING && s)
+        coordinator_lane_leave(s->lane, item);
     else
         proto_list_remove(&item->link);
     proto_status_set(coordinator_item_failure(item), code, "", "%s", text);

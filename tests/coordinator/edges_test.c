@@ -109,12 +109,37 @@ static void a_worker_without_its_layout_is_no_session_that_is_gone(void **state)
     sim_cluster_free(cluster);
 }
 
+// What is deleted and what waits for it end in the same turn: the store's answer and the caller's farewell were
+// both there when the coordinator came to run.
+static void a_waiting_step_is_cancelled_as_its_session_is_deleted(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(1);
+    uint64_t session = session_of(cluster, 12);
+    sim_run_until_idle(); // the next chunk is being placed
+    sim_disk_silence(SIM_DISK_PATH, true);
+    struct sim_call *deleted = sim_delete(cluster->client, session);
+    sim_run_until_idle();
+    struct sim_call *read = sim_read(cluster->client, session, 0, 11, 1);
+    sim_run_until_idle();
+    assert_false(deleted->done || read->done);
+    sim_loop_freeze(cluster->loop);
+    sim_disk_silence(SIM_DISK_PATH, false);
+    sim_cancel(read);
+    sim_advance(COMMON_NS_PER_MS);
+    sim_loop_thaw(cluster->loop);
+    OK(deleted);
+    ENDS(COMMON_CANCELLED, read);
+    sim_cluster_free(cluster);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_truncate_keeps_rows_that_nobody_has_told_of_yet),
         cmocka_unit_test(a_truncate_keeps_its_copy_while_its_holder_comes_back),
         cmocka_unit_test(a_worker_without_its_layout_is_no_session_that_is_gone),
+        cmocka_unit_test(a_waiting_step_is_cancelled_as_its_session_is_deleted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
