@@ -155,7 +155,9 @@ static uint32_t free_slot(struct coordinator_cluster *cluster)
     for (uint32_t i = 0; i < cluster->n_workers; i++) {
         struct coordinator_worker *w = cluster->workers[i];
         bool gone = w->state == COORDINATOR_WORKER_LOST || w->state == COORDINATOR_WORKER_ABSENT;
-        if (gone && !w->chunks && !w->members && !w->visitors && !w->quarantine.n) {
+        // One whose change is still to be drained has plans that name it.
+        if (gone && !w->chunks && !w->members && !w->visitors && !w->quarantine.n &&
+            proto_list_empty(&w->changed)) {
             worker_forget(w);
             return i;
         }

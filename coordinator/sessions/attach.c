@@ -385,7 +385,10 @@ static void commit_prepared(void *arg, const struct proto_reply *reply)
         for (size_t i = 0; i < m->n_chunks; i++)
             take_report(k, m->chunks[i]);
     } else if (k->status.code == COMMON_OK) {
-        if (reply->status)
+        if (reply->code ==
+            COMMON_NOT_FOUND) // a worker without its layout is not a session that does not exist
+            proto_status_set(&k->status, COMMON_UNAVAILABLE, "WORKER_LOST", "%s", reply->text);
+        else if (reply->status)
             proto_status_from_pb(reply->status, &k->status);
         else
             proto_status_set(&k->status, reply->code == COMMON_CANCELLED ? COMMON_UNAVAILABLE : reply->code,

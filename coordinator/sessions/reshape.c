@@ -42,6 +42,12 @@ static void reshape_fail_code(struct reshape *r, enum common_code code, const ch
     reshape_fail(r, &status);
 }
 
+// A worker has not made what it was asked for. One that lost its layout is not a session that does not exist.
+static void reshape_fail_copy(struct reshape *r, enum common_code code, const char *text)
+{
+    reshape_fail_code(r, code == COMMON_NOT_FOUND ? COMMON_UNAVAILABLE : code, text);
+}
+
 static void reshape_end(struct reshape *r)
 {
     struct coordinator_session *s = r->s;
@@ -184,7 +190,7 @@ static void truncate_copied(void *arg, enum common_code code, const char *text)
     if (code != COMMON_OK) {
         s->copy = NULL;
         coordinator_worker_doubt(r->copy.holder);
-        reshape_fail_code(r, code, text);
+        reshape_fail_copy(r, code, text);
         reshape_end(r);
         return;
     }
@@ -302,7 +308,7 @@ static void fork_copied(void *arg, enum common_code code, const char *text)
     struct coordinator_session *fork = r->fork;
     if (code != COMMON_OK) {
         fork_undo(r);
-        reshape_fail_code(r, code, text);
+        reshape_fail_copy(r, code, text);
         reshape_end(r);
         return;
     }

@@ -89,11 +89,57 @@ static void a_truncate_keeps_its_copy_while_its_holder_comes_back(void **state)
     sim_cluster_free(cluster);
 }
 
+// NOT_FOUND would say to the client that its session is gone. Seeds 453 and 513.
+static void a_worker_without_its_layout_is_no_session_that_is_gone(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(1);
+    const struct common_loop *holder = cluster->workers[0]->loop;
+    const struct sim_rule unknown = {.verdict = SIM_FAIL, .times = 1, .code = COMMON_NOT_FOUND};
+    uint64_t session = session_of(cluster, 12);
+    sim_serve_rule(holder, METHOD(CHUNK_COPY), unknown);
+    ENDS(COMMON_UNAVAILABLE, sim_fork(cluster->client, session, 3, ""));
+    sim_serve_rule(holder, METHOD(CHUNK_COPY), unknown);
+    ENDS(COMMON_UNAVAILABLE, sim_truncate(cluster->client, session, 3));
+    assert_true(sim_wait_active(cluster, 1));
+    sim_serve_rule(holder, METHOD(ROWS_PREPARE), unknown);
+    ENDS(COMMON_UNAVAILABLE, sim_commit(cluster->client, session, 0, 0, 12));
+    assert_true(sim_wait_active(cluster, 1));
+    OK(sim_read(cluster->client, session, 0, 11, 1));
+    sim_cluster_free(cluster);
+}
+
+// What is deleted and what waits for it end in the same turn: the store's answer and the caller's farewell were
+// both there when the coordinator came to run.
+static void a_waiting_step_is_cancelled_as_its_session_is_deleted(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(1);
+    uint64_t session = session_of(cluster, 12);
+    sim_run_until_idle(); // the next chunk is being placed
+    sim_disk_silence(SIM_DISK_PATH, true);
+    struct sim_call *deleted = sim_delete(cluster->client, session);
+    sim_run_until_idle();
+    struct sim_call *read = sim_read(cluster->client, session, 0, 11, 1);
+    sim_run_until_idle();
+    assert_false(deleted->done || read->done);
+    sim_loop_freeze(cluster->loop);
+    sim_disk_silence(SIM_DISK_PATH, false);
+    sim_cancel(read);
+    sim_advance(COMMON_NS_PER_MS);
+    sim_loop_thaw(cluster->loop);
+    OK(deleted);
+    ENDS(COMMON_CANCELLED, read);
+    sim_cluster_free(cluster);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_truncate_keeps_rows_that_nobody_has_told_of_yet),
         cmocka_unit_test(a_truncate_keeps_its_copy_while_its_holder_comes_back),
+        cmocka_unit_test(a_worker_without_its_layout_is_no_session_that_is_gone),
+        cmocka_unit_test(a_waiting_step_is_cancelled_as_its_session_is_deleted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

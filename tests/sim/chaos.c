@@ -475,13 +475,16 @@ enum fault {
     FAULTS
 };
 
+// Held is only what a worker does beside its loop in truth, too: the others are done as they come, in the order of
+// their link, so none can come into force after a later one.
 static void refuse(const struct sim_worker *worker, enum sim_verdict verdict)
 {
-    static const uint32_t methods[] = {METHOD(LAYOUT_SET), METHOD(ROWS_PREPARE), METHOD(ROWS_COMMIT),
-                                       METHOD(ROWS_ABORT), METHOD(CHUNK_COPY),   METHOD(PLAN_INSTALL),
-                                       METHOD(INVENTORY),  METHOD(SESSION_DROP), METHOD(CHUNK_PUT)};
+    static const uint32_t methods[] = {METHOD(ROWS_PREPARE), METHOD(CHUNK_COPY),   METHOD(CHUNK_PUT),
+                                       METHOD(ROWS_COMMIT),  METHOD(ROWS_ABORT),   METHOD(LAYOUT_SET),
+                                       METHOD(INVENTORY),    METHOD(PLAN_INSTALL), METHOD(SESSION_DROP)};
     static const enum common_code codes[] = {COMMON_UNAVAILABLE, COMMON_RESOURCE_EXHAUSTED, COMMON_ABORTED};
-    sim_serve_rule(worker->loop, methods[sim_random(sizeof methods / sizeof *methods)],
+    uint64_t n = verdict == SIM_HOLD ? 3 : sizeof methods / sizeof *methods;
+    sim_serve_rule(worker->loop, methods[sim_random(n)],
                    (struct sim_rule){.verdict = verdict,
                                      .times = 1 + (uint32_t)sim_random(2),
                                      .code = codes[sim_random(3)]});
@@ -721,7 +724,7 @@ static bool run_apart(uint64_t seed)
     bool ok = status == 0;
     char line[512];
     rewind(said);
-    for (int n = 0; (!ok || getenv("CHAOS_SAY")) && n < 40 && fgets(line, sizeof line, said); n++)
+    for (int n = 0; !ok && n < 40 && fgets(line, sizeof line, said); n++)
         printf("[seed %" PRIu64 "] %s", seed, line);
     fclose(said);
     if (!ok)
