@@ -170,6 +170,11 @@ const struct fault moment_faults[MOMENT_FAULTS] = {
     {"the client gives up", cancel_call, NEITHER},
 };
 
+bool moment_fills_disk(const struct fault *fault)
+{
+    return fault->strike == fill_disk;
+}
+
 bool moment_allows(const struct fault *fault, enum common_code code)
 {
     return code == COMMON_OK || code == COMMON_UNAVAILABLE || code == COMMON_DEADLINE_EXCEEDED ||

@@ -19,6 +19,7 @@ struct operation {
     void (*prepare)(struct scene *scene); // NULL: nothing
     struct sim_call *(*start)(struct scene *scene);
     void (*check)(struct scene *scene, bool done); // done: the client was told so
+    bool writes;                                   // to the store, before it is answered
 };
 
 struct fault {
@@ -32,5 +33,7 @@ extern const struct fault moment_faults[MOMENT_FAULTS];
 
 // Whether a client may be told this by an operation that the fault strikes.
 bool moment_allows(const struct fault *fault, enum common_code code);
+
+bool moment_fills_disk(const struct fault *fault);
 
 #endif
