@@ -199,8 +199,13 @@ static void visit_succeed(struct visit *v)
     w->fresh = false;
     for (uint32_t i = 0; i < sessions->n_slots; i++) {
         struct coordinator_session *s = sessions->slots[i];
-        for (uint32_t k = 0; s && k < s->layout.n; k++)
+        bool known = true;
+        for (uint32_t k = 0; s && k < s->layout.n; k++) {
             s->layout.chunks[k].known = s->layout.chunks[k].known || s->layout.chunks[k].holder == w;
+            known = known && s->layout.chunks[k].known;
+        }
+        if (s && known)
+            coordinator_session_forget_named(s);
     }
     coordinator_worker_set_state(w, COORDINATOR_WORKER_ACTIVE);
     common_log_info("a worker is active worker=%s chunks=%" PRIu64, w->name, w->chunks);
@@ -322,7 +327,7 @@ static void learn_rows(struct coordinator_session *s, struct coordinator_chunk *
     uint32_t ct = s->layout.chunk_tokens;
     for (uint32_t l = 0; l < held->n_layer_rows && l < s->spec->layers; l++) {
         uint32_t rows = held->layer_rows[l] < ct ? held->layer_rows[l] : ct;
-        if (rows && !coordinator_rangeset_add(&s->layers[l], (uint64_t)chunk->index * ct, rows, NULL))
+        if (rows && !coordinator_session_name_rows(s, l, (uint64_t)chunk->index * ct, rows))
             common_log_error("a layer has too many separate ranges session=%016" PRIx64 " layer=%u", s->id,
                              l);
     }

@@ -229,6 +229,40 @@ bool coordinator_session_has_rows(const struct coordinator_session *s, uint64_t 
     return false;
 }
 
+bool coordinator_session_name_rows(struct coordinator_session *s, uint32_t layer, uint64_t first,
+                                   uint64_t count)
+{
+    struct coordinator_rangeset *set = &s->layers[layer];
+    if (!s->named)
+        s->named = coordinator_alloc(s->spec->layers * sizeof(*s->named));
+    struct coordinator_rangeset *named = &s->named[layer];
+    if (!coordinator_rangeset_add(named, first, count, NULL))
+        return false;
+    for (uint32_t i = 0; i < named->n; i++) { // ascending: each may lead up to the next
+        const struct proto_range *range = &named->ranges[i];
+        if (range->first <= coordinator_rangeset_length(set) &&
+            !coordinator_rangeset_add(set, range->first, range->count, NULL))
+            return false;
+    }
+    return true;
+}
+
+void coordinator_session_forget_named(struct coordinator_session *s)
+{
+    if (!s->named)
+        return;
+    for (uint32_t l = 0; l < s->spec->layers; l++) {
+        for (uint32_t i = 0; i < s->named[l].n; i++) {
+            const struct proto_range *range = &s->named[l].ranges[i];
+            s->untidy =
+                s->untidy || !coordinator_rangeset_contains(&s->layers[l], range->first, range->count);
+        }
+        coordinator_rangeset_free(&s->named[l]);
+    }
+    free(s->named);
+    s->named = NULL;
+}
+
 void coordinator_session_recount(struct coordinator_session *s)
 {
     s->counted = s->sessions->cluster->changes;

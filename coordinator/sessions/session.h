@@ -71,6 +71,9 @@ struct coordinator_session {
     uint32_t missing;
     uint32_t unknown;                    // chunks whose rows are not known yet (`known` is false)
     struct coordinator_rangeset *layers; // [spec->layers] committed rows
+    // [spec->layers] appended rows that a holder has named after a restart, and that nothing leads up to yet: rows
+    // of another holder that is still to come, or of an append that was never acknowledged. NULL: none.
+    struct coordinator_rangeset *named;
     struct coordinator_worker **members; // [n_members]
     uint32_t n_members;
     struct coordinator_plan *plan;        // a reference; NULL: to be made from the members that are ACTIVE
@@ -132,6 +135,13 @@ uint64_t coordinator_session_chunk_bytes(const struct coordinator_session *s); /
 const char *coordinator_session_state_text(struct coordinator_session *s);
 // Whether any layer has committed rows in [first, first + count).
 bool coordinator_session_has_rows(const struct coordinator_session *s, uint64_t first, uint64_t count);
+
+// Rows that their holder has, appended by steps of an earlier life: they count once the layer leads up to them, as
+// every append did. False: the layer has too many ranges.
+bool coordinator_session_name_rows(struct coordinator_session *s, uint32_t layer, uint64_t first,
+                                   uint64_t count);
+// All holders have said what they have: what nothing leads up to was never acknowledged.
+void coordinator_session_forget_named(struct coordinator_session *s);
 
 // Chunks are put in and taken out by these alone: they keep the workers' counts and `missing` right. put:
 // NULL is out of memory.

@@ -189,6 +189,7 @@ static void session_free(struct coordinator_session *s)
 {
     coordinator_session_turn_away(s);
     proto_list_remove(&s->gone);
+    coordinator_session_forget_named(s);
     for (uint32_t l = 0; l < s->spec->layers; l++)
         coordinator_rangeset_free(&s->layers[l]);
     coordinator_layout_fini(&s->layout);

@@ -49,11 +49,53 @@ static void an_attach_beside_a_holder_that_is_away_is_refused(void **state)
     sim_cluster_free(cluster);
 }
 
+// A holder that did not take the word of a durable commit, for want of memory: it is told again.
+static void a_commit_that_a_holder_did_not_hear_is_told_again(void **state)
+{
+    static const enum common_code codes[] = {COMMON_RESOURCE_EXHAUSTED, COMMON_INTERNAL};
+    (void)state;
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
+        struct sim_cluster *cluster = cluster_of(2);
+        uint64_t session = session_of(cluster, 0);
+        struct sim_call *opened = sim_open(cluster->client, session, 0, 40);
+        OK(opened);
+        OK(sim_put(cluster->client, opened, 0, 0, 40, 3));
+        rule_all(cluster, METHOD(ROWS_COMMIT),
+                 (struct sim_rule){.verdict = SIM_FAIL, .times = 1, .code = codes[i]});
+        OK(sim_commit(cluster->client, session, 0, 0, 40));
+        assert_true(sim_wait_active(cluster, 2));
+        READS(cluster, session, 40, 40 * 3);
+        sim_cluster_free(cluster);
+    }
+}
+
+// Rows past a hole are in no length: only the store knows of them after a restart.
+static void a_commit_past_a_hole_is_durable_when_it_is_answered(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, 0);
+    struct sim_call *opened = sim_open(cluster->client, session, 0, 60);
+    OK(opened);
+    OK(sim_put(cluster->client, opened, 0, 0, 60, 3));
+    OK(sim_commit(cluster->client, session, 0, 20, 40));
+    sim_coordinator_kill(cluster);
+    restart(cluster);
+    assert_true(sim_wait_active(cluster, 2));
+    assert_int_equal(length_of(cluster, session), 0);
+    OK(sim_commit(cluster->client, session, 0, 0, 20));
+    assert_int_equal(length_of(cluster, session), 60);
+    READS(cluster, session, 60, 60 * 3);
+    sim_cluster_free(cluster);
+}
+
 int hermetic_commits(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_attached_and_committed),
         cmocka_unit_test(an_attach_beside_a_holder_that_is_away_is_refused),
+        cmocka_unit_test(a_commit_that_a_holder_did_not_hear_is_told_again),
+        cmocka_unit_test(a_commit_past_a_hole_is_durable_when_it_is_answered),
     };
     return cmocka_run_group_tests_name("commits", tests, NULL, NULL);
 }

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <sys/prctl.h>
+
 #include "tests/coordinator/hermetic/hermetic.h"
 
 struct sim_cluster *cluster_of(uint32_t workers)
@@ -84,6 +86,8 @@ void restart(struct sim_cluster *cluster)
 
 int main(void)
 {
+    prctl(PR_SET_THP_DISABLE, 1, 0, 0,
+          0); // thousands of workers with a few rows each: to clear huge pages is the most of it
     return hermetic_workers() + hermetic_plans() + hermetic_sessions() + hermetic_items() +
            hermetic_commits() + hermetic_restarts() + hermetic_moments() + hermetic_edges();
 }

@@ -147,6 +147,25 @@ static void a_store_that_refuses_leaves_the_session_as_it_was(void **state)
     sim_cluster_free(cluster);
 }
 
+// A worker that has no memory for a chunk: the client is told so, and the next try works.
+static void a_place_that_its_holder_refuses_is_taken_back(void **state)
+{
+    (void)state;
+    for (int append = 0; append < 2; append++) {
+        struct sim_cluster *cluster = cluster_of(2);
+        uint64_t session = session_of(cluster, 20);
+        rule_all(cluster, METHOD(LAYOUT_SET),
+                 (struct sim_rule){.verdict = SIM_FAIL, .times = 1, .code = COMMON_RESOURCE_EXHAUSTED});
+        ENDS(COMMON_RESOURCE_EXHAUSTED, append ? sim_append(cluster->client, session, 0, 20, 40, 2)
+                                               : sim_open(cluster->client, session, 20, 60));
+        assert_true(sim_wait_active(cluster, 2));
+        assert_int_equal(length_of(cluster, session), 20);
+        OK(sim_append(cluster->client, session, 0, 20, 40, 3));
+        READS(cluster, session, 60, 20 + 40 * 3);
+        sim_cluster_free(cluster);
+    }
+}
+
 // What waits for a session to have it alone is told when it goes first, and so is what waits for its door.
 static void who_waits_for_a_session_that_goes_is_told(void **state)
 {
@@ -184,6 +203,7 @@ int hermetic_sessions(void)
         cmocka_unit_test(a_create_that_the_store_refuses_leaves_no_name),
         cmocka_unit_test(a_session_is_created_laid_out_and_back_after_a_stop),
         cmocka_unit_test(a_store_that_refuses_leaves_the_session_as_it_was),
+        cmocka_unit_test(a_place_that_its_holder_refuses_is_taken_back),
         cmocka_unit_test(who_waits_for_a_session_that_goes_is_told),
     };
     return cmocka_run_group_tests_name("sessions", tests, NULL, NULL);
