@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // banyan-worker. Exit codes: 0 clean (also after SIGTERM or SIGINT), 2 usage, 3 cannot start, 4 the device is
 // lost: to be started again.
+#include <assert.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -17,14 +18,32 @@
 
 enum { EXIT_DEVICE = 4 }; // beside those of common/daemon.h
 
+//     STARTING ──registered──▶ SERVING ──a signal, or the device is lost──▶ LEAVING
+//         └──────────────────────────────a signal, or the device is lost──────▲
+enum daemon_state { DAEMON_STARTING, DAEMON_SERVING, DAEMON_LEAVING, DAEMON_STATES };
+
+#define TO(state) (1u << DAEMON_##state)
+static const unsigned transitions[DAEMON_STATES] = {
+    [DAEMON_STARTING] = TO(SERVING) | TO(LEAVING),
+    [DAEMON_SERVING] = TO(LEAVING),
+    [DAEMON_LEAVING] = 0,
+};
+#undef TO
+
 struct daemon {
     struct common_loop *loop;
     struct worker *worker;
     struct worker_daemon_options options;
     struct common_timer *patience;
-    bool leaving, ready;
+    enum daemon_state state;
     int exit_code;
 };
+
+static void daemon_set_state(struct daemon *d, enum daemon_state state)
+{
+    assert(transitions[d->state] & (1u << state));
+    d->state = state;
+}
 
 static void daemon_left(void *arg)
 {
@@ -35,9 +54,9 @@ static void daemon_left(void *arg)
 static void daemon_leave(void *arg)
 {
     struct daemon *d = arg;
-    if (d->leaving)
+    if (d->state == DAEMON_LEAVING)
         return;
-    d->leaving = true;
+    daemon_set_state(d, DAEMON_LEAVING);
     if (worker_drain(d->worker, GRACE_NS, daemon_left, d) != COMMON_OK)
         _exit(COMMON_DAEMON_CLEAN); // no memory to leave in order
 }
@@ -59,9 +78,9 @@ static void daemon_failed(void *arg, const struct common_error *err)
     if (common_timer_new(d->loop, lost_patience, d, &d->patience) != COMMON_OK)
         _exit(EXIT_DEVICE);
     common_timer_start(d->patience, 2 * LOST_GRACE_NS, false);
-    if (d->leaving)
+    if (d->state == DAEMON_LEAVING)
         return;
-    d->leaving = true;
+    daemon_set_state(d, DAEMON_LEAVING);
     if (worker_drain(d->worker, LOST_GRACE_NS, daemon_left, d) != COMMON_OK)
         _exit(EXIT_DEVICE);
 }
@@ -70,9 +89,11 @@ static void daemon_registered(void *arg)
 {
     struct daemon *d = arg;
     struct common_error err;
-    if (d->ready || !d->options.daemon.ready_file)
+    if (d->state != DAEMON_STARTING) // registered again, or leaving
         return;
-    d->ready = true;
+    daemon_set_state(d, DAEMON_SERVING);
+    if (!d->options.daemon.ready_file)
+        return;
     if (worker_daemon_write_ready(d->options.daemon.ready_file, &d->options.config,
                                   worker_endpoint(d->worker), worker_edge_endpoint(d->worker),
                                   &err) != COMMON_OK)

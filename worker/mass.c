@@ -3,10 +3,15 @@
 // partial of its keys alone, and exp(its lse - lse of all), the posterior mass of these keys
 // (docs/ENERGY.md).
 //
-//   MASS_NEXT ──a round of (band of rows, bin) is laid out──▶ MASS_COMPUTING ──┐
-//      ▲  │                                                                    │
-//      │  └──none is left, cancelled, no time──▶ (answered, freed)             │
-//      └───────────────────────────── its masses are taken ◀───────────────────┘
+//     MASS_NEXT ◀──its masses are taken─── MASS_COMPUTING
+//      │    │                                 ▲    │
+//      │    └───a round is laid out───────────┘    │
+//      │                                           │
+//      │ none is left; cancelled, no time,         │ no memory,
+//      ▼ no room                                   ▼ the device has failed
+//     MASS_OVER (answered) ◀────────────────────────
+//
+// A round: pairs of a band of rows and a bin.
 //
 // Beside steps, never in one: a step's own work, split and bits do not know of it. Rounds are small, so that
 // steps pass between them.
@@ -27,7 +32,15 @@ enum {
     BAND_BYTES = 256 * 1024,       // of one partial, for whose sake rows are cut into bands
 };
 
-enum mass_state { MASS_NEXT, MASS_COMPUTING };
+enum mass_state { MASS_NEXT, MASS_COMPUTING, MASS_OVER, MASS_STATES };
+
+#define TO(state) (1u << MASS_##state)
+static const unsigned transitions[MASS_STATES] = {
+    [MASS_NEXT] = TO(COMPUTING) | TO(OVER),
+    [MASS_COMPUTING] = TO(NEXT) | TO(OVER),
+    [MASS_OVER] = 0,
+};
+#undef TO
 
 struct part { // of a round: rows [row, row + rows) over the keys of a bin
     uint32_t row, rows, bin;
@@ -60,10 +73,10 @@ struct worker_mass {
     uint64_t out_bytes, round_bytes;
 };
 
-static void mass_set_state(struct worker_mass *m, enum mass_state from, enum mass_state to)
+static void mass_set_state(struct worker_mass *m, enum mass_state state)
 {
-    assert(m->state == from);
-    m->state = to;
+    assert(transitions[m->state] & (1u << state));
+    m->state = state;
 }
 
 static void round_free(struct worker_mass *m)
@@ -100,6 +113,7 @@ static void mass_let_go(struct worker_mass *m)
 static void mass_end(struct worker_mass *m, const struct common_error *err, const char *reason)
 {
     struct proto_request *request = m->request;
+    mass_set_state(m, MASS_OVER);
     mass_let_go(m);
     if (err) {
         worker_fail(request, err, reason);
@@ -224,7 +238,7 @@ static void round_done(struct worker_mass *m)
 {
     take_masses(m);
     round_free(m);
-    mass_set_state(m, MASS_COMPUTING, MASS_NEXT);
+    mass_set_state(m, MASS_NEXT);
 }
 
 static void team_done(void *arg, bool complete)
@@ -263,7 +277,7 @@ static void mass_compute(struct worker_mass *m)
     uint32_t n, tasks = worker_compute_tasks(m->compute);
     uint64_t scratch = worker_compute_scratch(m->compute);
     const struct kernels_device_item *items = worker_compute_device_items(m->compute, &n);
-    mass_set_state(m, MASS_NEXT, MASS_COMPUTING);
+    mass_set_state(m, MASS_COMPUTING);
     if (items) {
         m->device_job = (struct worker_device_job){.items = items, .n = n, .done = device_done, .arg = m};
         worker_device_submit(worker->device, &m->device_job);

@@ -28,7 +28,15 @@
 #define BEAT_MIN_NS    (10 * COMMON_NS_PER_MS)
 #define BEAT_MAX_NS    (60 * COMMON_NS_PER_S)
 
-enum membership_state { MEMBERSHIP_AWAY, MEMBERSHIP_ASKING, MEMBERSHIP_MEMBER };
+enum membership_state { MEMBERSHIP_AWAY, MEMBERSHIP_ASKING, MEMBERSHIP_MEMBER, MEMBERSHIP_STATES };
+
+#define TO(state) (1u << MEMBERSHIP_##state)
+static const unsigned transitions[MEMBERSHIP_STATES] = {
+    [MEMBERSHIP_AWAY] = TO(AWAY) | TO(ASKING),
+    [MEMBERSHIP_ASKING] = TO(AWAY) | TO(MEMBER),
+    [MEMBERSHIP_MEMBER] = TO(AWAY) | TO(ASKING),
+};
+#undef TO
 
 struct worker_membership {
     struct worker_membership_options options;
@@ -42,15 +50,10 @@ struct worker_membership {
     bool silent;  // so was that heartbeats are not answered
 };
 
-static void membership_set_state(struct worker_membership *m, enum membership_state to)
+static void membership_set_state(struct worker_membership *m, enum membership_state state)
 {
-    static const bool allowed[3][3] = {
-        [MEMBERSHIP_AWAY] = {[MEMBERSHIP_AWAY] = true, [MEMBERSHIP_ASKING] = true},
-        [MEMBERSHIP_ASKING] = {[MEMBERSHIP_AWAY] = true, [MEMBERSHIP_MEMBER] = true},
-        [MEMBERSHIP_MEMBER] = {[MEMBERSHIP_AWAY] = true, [MEMBERSHIP_ASKING] = true},
-    };
-    assert(allowed[m->state][to]);
-    m->state = to;
+    assert(transitions[m->state] & (1u << state));
+    m->state = state;
 }
 
 static void see_term(struct worker_membership *m, uint64_t term)

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // One step on one worker.
 //
-//                        own part ready           engine done
-//     STEP_COMPUTING ────────────────▶ STEP_MERGING ────────▶ (answered, freed)
-//           │ engine done first: cancelled, plan gone
-//           ▼                     team done
-//     STEP_ABANDONED (answered) ────────────▶ (freed)
+//   BEGINNING ──the engine has it──▶ COMPUTING ──own part ready──▶ MERGING ──engine done──▶ OVER
+//                                     │    ▲                                        (answered, freed)
+//                   to team or device │    │ it is done
+//                                     ▼    │
+//                                     AWAY ┘
+//                                      │
+//                                      └──engine done: cancelled, plan gone──▶ ABANDONED (answered)
+//                                                                                  │ it is done
+//                                                                                  ▼
+//   BEGINNING, COMPUTING ──engine done: cancelled, no memory, no time─────────▶ OVER
 //
 // The frame goes to the children first. Appended rows are stored in the order of frames, before anything is
 // computed. What is small is computed here, without a hand-off; the rest on the team; where K and V are a
@@ -23,7 +28,26 @@
 #include "worker/compute.h"
 #include "worker/state.h"
 
-enum step_state { STEP_COMPUTING, STEP_MERGING, STEP_ABANDONED };
+enum step_state {
+    STEP_BEGINNING, // the handler still looks at it, and frees it when it is over by then
+    STEP_COMPUTING,
+    STEP_AWAY, // the team has it, or the device
+    STEP_MERGING,
+    STEP_ABANDONED,
+    STEP_OVER,
+    STEP_STATES
+};
+
+#define TO(state) (1u << STEP_##state)
+static const unsigned transitions[STEP_STATES] = {
+    [STEP_BEGINNING] = TO(COMPUTING) | TO(OVER),
+    [STEP_COMPUTING] = TO(AWAY) | TO(MERGING) | TO(OVER),
+    [STEP_AWAY] = TO(COMPUTING) | TO(ABANDONED),
+    [STEP_MERGING] = TO(OVER),
+    [STEP_ABANDONED] = TO(OVER),
+    [STEP_OVER] = 0,
+};
+#undef TO
 
 struct worker_step {
     struct worker *worker;
@@ -40,17 +64,15 @@ struct worker_step {
     struct worker_compute *compute;
     struct worker_job job;
     struct worker_device_job device_job;
-    bool beginning; // the handler still looks at it
-    bool in_team;   // or on the device
     uint64_t arrived_ns;
     _Atomic uint64_t started_ns; // first task
     uint64_t flight_bytes;
 };
 
-static void step_set_state(struct worker_step *s, enum step_state from, enum step_state to)
+static void step_set_state(struct worker_step *s, enum step_state state)
 {
-    assert(s->state == from);
-    s->state = to;
+    assert(transitions[s->state] & (1u << state));
+    s->state = state;
 }
 
 static void flight_add(struct worker_step *s, uint64_t bytes)
@@ -62,7 +84,7 @@ static void flight_add(struct worker_step *s, uint64_t bytes)
 static void step_free(struct worker_step *s)
 {
     struct worker *worker = s->worker;
-    assert(!s->request && !s->op && !s->in_team);
+    assert(!s->request && !s->op && s->state == STEP_OVER);
     *(s->prev ? &s->prev->next : &worker->steps) = s->next;
     if (s->next)
         s->next->prev = s->prev;
@@ -226,15 +248,18 @@ static void step_done(void *arg, struct reduce_outcome *outcome)
         step_reply(s, outcome->partials, outcome->result);
     }
     s->worker->steps_done++;
-    if (s->in_team) {
-        step_set_state(s, STEP_COMPUTING, STEP_ABANDONED);
+    if (s->state == STEP_AWAY) {
+        step_set_state(s, STEP_ABANDONED);
         if (s->worker->device)
             worker_device_cancel(s->worker->device, &s->device_job);
         else
             worker_team_cancel(s->worker->team, &s->job);
-    } else if (!s->beginning) {
-        step_free(s);
+        return;
     }
+    bool beginning = s->state == STEP_BEGINNING;
+    step_set_state(s, STEP_OVER);
+    if (!beginning)
+        step_free(s);
 }
 
 static void step_cancelled(void *arg) // the caller vanished, or has no more time
@@ -440,7 +465,7 @@ static void step_contribute(struct worker_step *s)
     struct reduce_local local = {.result = s->result, .partials = s->partials, .ready_ns = now};
     s->result = NULL;
     s->partials = NULL;
-    step_set_state(s, STEP_COMPUTING, STEP_MERGING);
+    step_set_state(s, STEP_MERGING);
     s->engine->contribute(s->op, &local);
 }
 
@@ -459,13 +484,22 @@ static void give_up(struct worker_step *s, enum common_code code, const char *te
     s->engine->cancel(s->op); // ends in step_done
 }
 
+// Back from the team or the device. False: it was abandoned, and is gone.
+static bool step_back(struct worker_step *s)
+{
+    bool abandoned = s->state == STEP_ABANDONED;
+    step_set_state(s, abandoned ? STEP_OVER : STEP_COMPUTING);
+    if (abandoned)
+        step_free(s);
+    return !abandoned;
+}
+
 static void team_done(void *arg, bool complete)
 {
     struct worker_step *s = arg;
-    s->in_team = false;
-    if (s->state == STEP_ABANDONED)
-        step_free(s);
-    else if (complete)
+    if (!step_back(s))
+        return;
+    if (complete)
         step_contribute(s);
     else
         give_up(s, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a step");
@@ -474,10 +508,9 @@ static void team_done(void *arg, bool complete)
 static void device_done(void *arg, enum common_code code, const struct common_error *err)
 {
     struct worker_step *s = arg;
-    s->in_team = false;
-    if (s->state == STEP_ABANDONED)
-        step_free(s);
-    else if (code == COMMON_OK)
+    if (!step_back(s))
+        return;
+    if (code == COMMON_OK)
         step_contribute(s);
     else
         give_up(s, code, err->message);
@@ -511,7 +544,7 @@ static void step_compute(struct worker_step *s)
                                                                : NULL,
                                        .done = device_done,
                                        .arg = s};
-        s->in_team = true;
+        step_set_state(s, STEP_AWAY);
         atomic_store(&s->started_ns, common_clock_ns());
         worker_device_submit(s->worker->device, &s->device_job);
         return;
@@ -519,7 +552,7 @@ static void step_compute(struct worker_step *s)
     if (worker_compute_madds(s->compute) >= s->worker->inline_madds && tasks > 0) {
         s->job = (struct worker_job){
             .tasks = tasks, .scratch_bytes = scratch, .run = team_task, .done = team_done, .arg = s};
-        s->in_team = true;
+        step_set_state(s, STEP_AWAY);
         worker_team_submit(s->worker->team, &s->job);
         return;
     }
@@ -622,18 +655,18 @@ void worker_handle_step(void *arg, struct proto_request *request)
         step->collective = (struct proto_collective){0}; // the root's engine decides
     s->request = request;
     s->arrived_ns = proto_request_arrived(request);
-    s->beginning = true;
     if (s->engine->begin(plan->group, step, step_done, s, &s->op, &err) != COMMON_OK) {
         step_fail(s, err.code, "", err.message);
+        step_set_state(s, STEP_OVER);
         step_free(s);
         return;
     }
     proto_request_on_cancel(request, step_cancelled, s); // at once, when the caller has gone meanwhile
-    s->beginning = false;
-    if (!s->op) {
+    if (s->state == STEP_OVER) {
         step_free(s);
         return;
     }
+    step_set_state(s, STEP_COMPUTING);
     take_items(s);
     if (common_clock_ns() >= step->deadline_ns)
         give_up(s, COMMON_DEADLINE_EXCEEDED, "the deadline passed before the computation began");

@@ -379,6 +379,15 @@ void nccl_comm_drop(struct nccl_comm *comm)
     pthread_mutex_unlock(&comm->lock);
 }
 
+bool nccl_comm_condemned(const struct nccl_comm *comm)
+{
+    struct nccl_comm *c = (struct nccl_comm *)comm; // its lock alone is written
+    pthread_mutex_lock(&c->lock);
+    bool condemned = c->condemned;
+    pthread_mutex_unlock(&c->lock);
+    return condemned;
+}
+
 void nccl_comm_break(struct nccl_comm *comm, const char *why)
 {
     pthread_mutex_lock(&comm->lock);

@@ -88,8 +88,10 @@ void nccl_comm_release(struct nccl_comm *comm); // NULL is allowed
 // Whoever has a work of it that is not over holds it.
 void nccl_comm_hold(struct nccl_comm *comm);
 void nccl_comm_drop(struct nccl_comm *comm);
-// It is to be BROKEN, for that reason.
+// It is to be BROKEN, for that reason. Its thread sees to that: until then its state is READY.
 void nccl_comm_break(struct nccl_comm *comm, const char *why);
+bool nccl_comm_condemned(
+    const struct nccl_comm *comm); // nccl_comm_break was called: it takes no more operations
 
 // why: when BROKEN; UNAVAILABLE is CUDA's or NCCL's own fault, other codes are time, memory or an order.
 enum nccl_comm_state nccl_comm_state_get(const struct nccl_comm *comm, struct common_error *why);

@@ -453,6 +453,8 @@ static void op_decide(struct nccl_op *op, size_t bytes)
     group_lead(group);
     if (!group->comm || (state = nccl_comm_state_get(group->comm, NULL)) == NCCL_COMM_BROKEN)
         return;
+    if (nccl_comm_condemned(group->comm)) // answers may still name it, and all ranks be in it
+        return;
     if (group->state != NCCL_GROUP_ALL_IN) {
         group_invite(group, state, say);
         return;
