@@ -70,6 +70,32 @@ static void a_create_that_was_durable_and_unanswered_is_there_after_a_restart(vo
     }
 }
 
+// A layout that is in the store and that nobody was told: the next life tells it, and no worker refuses it as old.
+static void a_layout_is_stored_before_it_is_told(void **state)
+{
+    (void)state;
+    for (int first = 0; first < 2; first++) { // whether members join, and the epoch rises
+        struct sim_cluster *cluster = cluster_of(2);
+        uint64_t session = session_of(cluster, first ? 0 : 20);
+        uint64_t told = sim_serve_seen(cluster->workers[0]->loop, METHOD(LAYOUT_SET)) +
+                        sim_serve_seen(cluster->workers[1]->loop, METHOD(LAYOUT_SET));
+        sim_disk_silence(SIM_DISK_PATH, true);
+        struct sim_call *open = sim_open(cluster->client, session, 0, 60);
+        sim_run_until_idle();
+        sim_advance(50 * COMMON_NS_PER_MS);
+        assert_int_equal(sim_serve_seen(cluster->workers[0]->loop, METHOD(LAYOUT_SET)) +
+                             sim_serve_seen(cluster->workers[1]->loop, METHOD(LAYOUT_SET)),
+                         told);
+        sim_coordinator_kill(cluster);
+        ENDS(COMMON_UNAVAILABLE, open);
+        restart(cluster);
+        assert_true(sim_wait_active(cluster, 2));
+        OK(sim_append(cluster->client, session, 0, first ? 0 : 20, 40, 2));
+        READS(cluster, session, first ? 40 : 60, first ? 40 * 2 : 20 + 40 * 2);
+        sim_cluster_free(cluster);
+    }
+}
+
 static uint64_t trace_of(uint64_t seed)
 {
     struct sim_cluster *cluster =
@@ -104,6 +130,7 @@ int hermetic_restarts(void)
         cmocka_unit_test(a_restarted_coordinator_learns_from_its_workers),
         cmocka_unit_test(an_append_under_way_at_a_kill_is_there_or_not),
         cmocka_unit_test(a_create_that_was_durable_and_unanswered_is_there_after_a_restart),
+        cmocka_unit_test(a_layout_is_stored_before_it_is_told),
         cmocka_unit_test(a_seed_gives_the_same_run),
     };
     return cmocka_run_group_tests_name("restarts", tests, NULL, NULL);
