@@ -214,12 +214,25 @@ static void commit_refused(struct committing *k)
     }
 }
 
+// Until the worker has been told, nothing may make it forget rows that are prepared there (reshape.c).
+static void mark_untold(struct committing *k, const struct coordinator_worker *w)
+{
+    uint64_t ct = k->s->layout.chunk_tokens;
+    for (uint64_t i = k->first / ct; i <= (k->first + k->count - 1) / ct; i++) {
+        struct coordinator_chunk *chunk = coordinator_layout_find(&k->s->layout, i);
+        if (chunk && chunk->holder == w)
+            chunk->untold = true;
+    }
+}
+
 static void committed(struct committing *k)
 {
     struct coordinator_rangeset *set = &k->s->layers[k->layer];
     for (uint32_t i = 0; i < k->n_holders; i++) {
-        if (k->holders[i].unheard) // the commit is durable: whoever did not hear of it will
+        if (k->holders[i].unheard) { // the commit is durable: whoever did not hear of it will
+            mark_untold(k, k->holders[i].w);
             coordinator_worker_doubt(k->holders[i].w);
+        }
         k->holders[i].unheard = false;
     }
     set->pending--;

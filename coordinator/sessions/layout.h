@@ -26,6 +26,7 @@ struct coordinator_chunk {
     uint32_t index; // covers positions [index × chunk_tokens, (index + 1) × chunk_tokens)
     bool ready;     // durable, and its holder has acknowledged it: steps and tickets may name it
     bool known;     // its committed rows are known in this life (see below)
+    bool untold;    // a commit of its rows is durable, and its holder may not have heard so
     bool lost;      // its holder came back without it
     uint32_t stamp; // the last visit of its holder whose inventory named it
     struct coordinator_worker *holder; // not owned

@@ -201,7 +201,9 @@ static void visit_succeed(struct visit *v)
         struct coordinator_session *s = sessions->slots[i];
         bool known = true;
         for (uint32_t k = 0; s && k < s->layout.n; k++) {
-            s->layout.chunks[k].known = s->layout.chunks[k].known || s->layout.chunks[k].holder == w;
+            struct coordinator_chunk *chunk = &s->layout.chunks[k];
+            chunk->known = chunk->known || chunk->holder == w;
+            chunk->untold = chunk->untold && chunk->holder != w;
             known = known && s->layout.chunks[k].known;
         }
         if (s && known)

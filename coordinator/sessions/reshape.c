@@ -204,6 +204,24 @@ static void truncate_copied(void *arg, enum common_code code, const char *text)
     coordinator_store_submit(r->sessions->store, batch, truncate_stored, r);
 }
 
+// A kept chunk whose holder is away may have rows of a commit that the holder has not heard of: it would take
+// the layout of a later incarnation for the word to forget them. After a restart nobody knows what it has heard.
+static enum common_code untold_chunks(const struct reshape *r, struct proto_status *status)
+{
+    struct coordinator_session *s = r->s;
+    uint64_t ct = s->layout.chunk_tokens;
+    for (uint32_t i = 0; i < s->layout.n && s->layout.chunks[i].index * ct < r->length; i++) {
+        const struct coordinator_chunk *chunk = &s->layout.chunks[i];
+        if ((!chunk->untold && chunk->known) || chunk->lost ||
+            !coordinator_session_has_rows(s, chunk->index * ct, ct))
+            continue;
+        enum common_code code = coordinator_session_missing(s, chunk->index * ct, ct, 0, status);
+        if (code != COMMON_OK)
+            return code;
+    }
+    return COMMON_OK;
+}
+
 static void truncate_alone(void *arg, struct coordinator_session *s)
 {
     struct reshape *r = arg;
@@ -238,7 +256,7 @@ static void truncate_alone(void *arg, struct coordinator_session *s)
         reshape_end(r);
         return;
     }
-    if (plan_copy(r, &status) != COMMON_OK) {
+    if (untold_chunks(r, &status) != COMMON_OK || plan_copy(r, &status) != COMMON_OK) {
         reshape_fail(r, &status);
         reshape_end(r);
         return;

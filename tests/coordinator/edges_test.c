@@ -11,6 +11,7 @@
 #include "common/clock.h"
 #include "tests/sim/sim_cluster.h"
 
+#define CHUNK_TOKENS 16 // of sessions of the shape {0}
 #define METHOD(name) BANYAN__PB__METHOD__METHOD_##name
 
 #define ENDS(want, made)                                                                                     \
@@ -89,6 +90,34 @@ static void a_truncate_keeps_its_copy_while_its_holder_comes_back(void **state)
     sim_cluster_free(cluster);
 }
 
+// The commit is durable, and its holder went away before it heard so. A truncation would give it a new layout
+// first when it comes back, and with that it forgets rows that it takes for prepared. Seed 20262.
+static void a_truncate_waits_for_holders_that_have_not_heard_of_a_commit(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(1);
+    const struct common_loop *holder = cluster->workers[0]->loop;
+    struct sim_call *call = sim_create(cluster->client, (struct sim_shape){0}, "");
+    OK(call);
+    uint64_t session = call->session, rows = 2 * CHUNK_TOKENS;
+    struct sim_call *opened = sim_open(cluster->client, session, 0, rows);
+    OK(opened);
+    OK(sim_put(cluster->client, opened, 0, 0, (uint32_t)rows, 1));
+    sim_disk_stall(SIM_DISK_PATH, true);
+    struct sim_call *commit = sim_commit(cluster->client, session, 0, 0, rows);
+    sim_run_until_idle();
+    assert_false(commit->done);
+    sim_net_part(cluster->loop, holder);
+    sim_disk_stall(SIM_DISK_PATH, false);
+    OK(commit);
+    ENDS(COMMON_UNAVAILABLE, sim_truncate(cluster->client, session, CHUNK_TOKENS));
+    sim_net_mend(cluster->loop, holder);
+    assert_true(sim_wait_active(cluster, 1));
+    OK(sim_truncate(cluster->client, session, CHUNK_TOKENS));
+    OK(sim_read(cluster->client, session, 0, CHUNK_TOKENS - 1, 1));
+    sim_cluster_free(cluster);
+}
+
 // NOT_FOUND would say to the client that its session is gone. Seeds 453 and 513.
 static void a_worker_without_its_layout_is_no_session_that_is_gone(void **state)
 {
@@ -138,6 +167,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_truncate_keeps_rows_that_nobody_has_told_of_yet),
         cmocka_unit_test(a_truncate_keeps_its_copy_while_its_holder_comes_back),
+        cmocka_unit_test(a_truncate_waits_for_holders_that_have_not_heard_of_a_commit),
         cmocka_unit_test(a_worker_without_its_layout_is_no_session_that_is_gone),
         cmocka_unit_test(a_waiting_step_is_cancelled_as_its_session_is_deleted),
     };
