@@ -205,15 +205,16 @@ static void truncate_copied(void *arg, enum common_code code, const char *text)
 }
 
 // A kept chunk whose holder is away may have rows of a commit that the holder has not heard of: it would take
-// the layout of a later incarnation for the word to forget them. After a restart nobody knows what it has heard.
+// the layout of a later incarnation for the word to forget them. After a restart nobody knows what it has heard,
+// nor which rows steps have appended to it.
 static enum common_code untold_chunks(const struct reshape *r, struct proto_status *status)
 {
     struct coordinator_session *s = r->s;
     uint64_t ct = s->layout.chunk_tokens;
     for (uint32_t i = 0; i < s->layout.n && s->layout.chunks[i].index * ct < r->length; i++) {
         const struct coordinator_chunk *chunk = &s->layout.chunks[i];
-        if ((!chunk->untold && chunk->known) || chunk->lost ||
-            !coordinator_session_has_rows(s, chunk->index * ct, ct))
+        bool untold = chunk->untold && coordinator_session_has_rows(s, chunk->index * ct, ct);
+        if (chunk->lost || (chunk->known && !untold))
             continue;
         enum common_code code = coordinator_session_missing(s, chunk->index * ct, ct, 0, status);
         if (code != COMMON_OK)
@@ -228,8 +229,10 @@ static void truncate_alone(void *arg, struct coordinator_session *s)
     struct proto_status status;
     if (reshape_gone(r, s))
         return;
-    if (s->withheld) {
-        coordinator_session_missing(s, 0, 1, 0, &status);
+    enum common_code code = s->withheld ? coordinator_session_missing(s, 0, 1, 0, &status) : COMMON_OK;
+    if (code == COMMON_OK)
+        code = untold_chunks(r, &status);
+    if (code != COMMON_OK) {
         reshape_fail(r, &status);
         reshape_end(r);
         return;
@@ -256,7 +259,7 @@ static void truncate_alone(void *arg, struct coordinator_session *s)
         reshape_end(r);
         return;
     }
-    if (untold_chunks(r, &status) != COMMON_OK || plan_copy(r, &status) != COMMON_OK) {
+    if (plan_copy(r, &status) != COMMON_OK) {
         reshape_fail(r, &status);
         reshape_end(r);
         return;

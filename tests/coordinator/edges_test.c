@@ -118,6 +118,32 @@ static void a_truncate_waits_for_holders_that_have_not_heard_of_a_commit(void **
     sim_cluster_free(cluster);
 }
 
+// After a restart one holder is back and tells of rows past a chunk whose holder is away: they count once the
+// layer leads up to them. A truncation between them must not take the chunk for empty. Seed 40413.
+static void a_truncate_waits_for_holders_that_lead_up_to_what_it_keeps(void **state)
+{
+    (void)state;
+    for (int away = 0; away < 2; away++) { // whoever of them has which chunk
+        struct sim_cluster *cluster = cluster_of(2);
+        const struct common_loop *holder = cluster->workers[away]->loop;
+        struct common_error err;
+        struct sim_call *call = sim_create(cluster->client, (struct sim_shape){.members = 2}, "");
+        OK(call);
+        uint64_t session = call->session;
+        OK(sim_append(cluster->client, session, 0, 0, 2 * CHUNK_TOKENS, 1));
+        sim_coordinator_kill(cluster);
+        assert_int_equal(sim_coordinator_start(cluster, &err), COMMON_OK);
+        sim_net_part(cluster->loop, holder);
+        sim_advance(6 * COMMON_NS_PER_S);
+        ENDS(COMMON_UNAVAILABLE, sim_truncate(cluster->client, session, CHUNK_TOKENS + 2));
+        sim_net_mend(cluster->loop, holder);
+        assert_true(sim_wait_active(cluster, 2));
+        OK(sim_truncate(cluster->client, session, CHUNK_TOKENS + 2));
+        OK(sim_read(cluster->client, session, 0, CHUNK_TOKENS + 1, 1));
+        sim_cluster_free(cluster);
+    }
+}
+
 // NOT_FOUND would say to the client that its session is gone. Seeds 453 and 513.
 static void a_worker_without_its_layout_is_no_session_that_is_gone(void **state)
 {
@@ -168,6 +194,7 @@ int main(void)
         cmocka_unit_test(a_truncate_keeps_rows_that_nobody_has_told_of_yet),
         cmocka_unit_test(a_truncate_keeps_its_copy_while_its_holder_comes_back),
         cmocka_unit_test(a_truncate_waits_for_holders_that_have_not_heard_of_a_commit),
+        cmocka_unit_test(a_truncate_waits_for_holders_that_lead_up_to_what_it_keeps),
         cmocka_unit_test(a_worker_without_its_layout_is_no_session_that_is_gone),
         cmocka_unit_test(a_waiting_step_is_cancelled_as_its_session_is_deleted),
     };
