@@ -114,7 +114,7 @@ class Device(unittest.TestCase):
     def test_no_module_and_no_device(self):
         with tempfile.TemporaryDirectory() as alone:  # there is no module beside it
             copy = shutil.copy(BENCH, alone)
-            self.fails(run("--json", bench=copy), "cuda:0: there is no banyan-cuda.so", "say --module")
+            self.fails(run("--json", bench=copy), "cuda:0: there is no banyan-cuda.so", "give --module")
         self.fails(run("--module", "/nowhere/module.so"), "cannot load the module: /nowhere/module.so")
         self.fails(run("--module", "/proc/self/exe"), "cuda:0: ")
         self.fails(device("--device", "tpu:0"), "the module serves devices of the name cuda, not tpu")
