@@ -282,7 +282,7 @@ static void frame_send(struct coordinator_frame *f)
         return;
     f->unsent = (struct coordinator_completion){.fn = come_back_unsent, .arg = f};
     f->unsent_code = code;
-    snprintf(f->unsent_text, sizeof(f->unsent_text), "%s", err.message);
+    snprintf(f->unsent_text, sizeof(f->unsent_text), "%.120s", err.message);
     coordinator_turn_complete(&steps->core->turn, &f->unsent);
 }
 
