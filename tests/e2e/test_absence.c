@@ -106,9 +106,11 @@ struct runner { // steps one after another, until it is told to stop, or one fai
 static void *run_steps(void *arg)
 {
     struct runner *r = arg;
-    while (r->code == BANYAN_OK && !__atomic_load_n(&r->stop, __ATOMIC_RELAXED)) {
-        r->code = check(r->client, r->session, r->context, 99);
+    banyan_code code = BANYAN_OK;
+    while (code == BANYAN_OK && !__atomic_load_n(&r->stop, __ATOMIC_RELAXED)) {
+        code = check(r->client, r->session, r->context, 99);
         r->error = *ERR;
+        __atomic_store_n(&r->code, code, __ATOMIC_RELAXED);
         __atomic_fetch_add(&r->done, 1, __ATOMIC_RELAXED);
     }
     return NULL;
