@@ -94,7 +94,10 @@ static bool steps(const char *endpoint, uint64_t tokens, uint32_t chunk_tokens, 
         service_session(client, &service_large, (uint32_t)workers, chunk_tokens, tokens);
     bool ok = session != NULL;
     common_histogram_reset(out);
-    uint64_t compute = 0, tree = 0, coordinator = 0;
+    static struct common_histogram compute, tree, coordinator;
+    common_histogram_reset(&compute);
+    common_histogram_reset(&tree);
+    common_histogram_reset(&coordinator);
     for (uint64_t i = 0; ok && i < n + 100; i++) {
         banyan_item item = service_item(session, &step, tokens + i % CYCLE);
         banyan_trace trace = {0};
@@ -108,16 +111,21 @@ static bool steps(const char *endpoint, uint64_t tokens, uint32_t chunk_tokens, 
         }
         if (i >= 100)
             common_histogram_add(out, end - start);
+        uint64_t computed = 0;
         for (uint32_t w = 0; w < trace.n_workers; w++)
-            compute += trace.workers[w].compute_ns;
-        tree += trace.tree_ns;
-        coordinator += trace.coordinator_ns;
+            computed += trace.workers[w].compute_ns;
+        if (i >= 100 && traced) {
+            common_histogram_add(&compute, computed);
+            common_histogram_add(&tree, trace.tree_ns);
+            common_histogram_add(&coordinator, trace.coordinator_ns);
+        }
         banyan_trace_free(&trace);
     }
     if (traced && ok)
-        fprintf(stderr, "traced: mean tree %.1f us, coordinator %.1f us, compute of all workers %.1f us\n",
-                (double)tree / 1e3 / (double)(n + 100), (double)coordinator / 1e3 / (double)(n + 100),
-                (double)compute / 1e3 / (double)(n + 100));
+        fprintf(
+            stderr,
+            "traced: p50 of the tree %.1f us, of the coordinator %.2f us, of all workers' compute %.1f us\n",
+            p50(&tree), p50(&coordinator), p50(&compute));
     if (!ok)
         service_failed("step", &error);
     if (session)

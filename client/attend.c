@@ -284,12 +284,31 @@ static bool attend_pack(struct client_attend *a, uint64_t deadline_ns, bool trac
 
 // ---- the I/O thread ---------------------------------------------------------------------------------------
 
+// The call has no answer: what it has appended may be there all the same.
+static bool is_open(const struct client_attend *a)
+{
+    return a->next_rpc > 0 &&
+           (a->split.n_loads > 1 || a->code == BANYAN_UNAVAILABLE || a->code == BANYAN_DEADLINE_EXCEEDED ||
+            a->code == BANYAN_CANCELLED || a->code == BANYAN_INTERNAL);
+}
+
+static void fail_items(struct client_attend *a)
+{
+    for (size_t i = 0; i < a->n_items; i++)
+        banyan_mass_free(a->items[i].mass);
+    fail_all(a->items, a->n_items, &a->error);
+    if (!a->appends || !is_open(a))
+        return;
+    client_copy_text(a->error.reason, sizeof a->error.reason, "UNCONFIRMED");
+    for (size_t i = 0; i < a->n_items; i++)
+        if (a->items[i].k)
+            set_item_error(&a->items[i], &a->error);
+}
+
 static void attend_end(struct client_attend *a)
 {
-    for (size_t i = 0; a->code != BANYAN_OK && i < a->n_items; i++)
-        banyan_mass_free(a->items[i].mass);
     if (a->code != BANYAN_OK)
-        fail_all(a->items, a->n_items, &a->error);
+        fail_items(a);
     if (a->trace) {
         a->trace->total_ns = common_clock_ns() - a->started_ns;
         if (a->code != BANYAN_OK)

@@ -277,6 +277,13 @@ BANYAN_API void banyan_trace_free(banyan_trace *trace); // what it points to; NU
 // Any number of items in one call, of any sessions of this client. timeout_ns 0: the client's. trace may be
 // NULL. The code is OK when the call as a whole was answered: then each item has its own code. When it is not
 // OK every item has that code.
+//
+// An append that fails is not there and never will be, unless the reason of the item's error is UNCONFIRMED (so give
+// items an `error`): then a worker or the answer is missing, and the rows may be there, or may yet be acknowledged:
+// all of them or none. The same append again settles it, whichever it is, and may be repeated until it is answered.
+// Other bytes in its place are accepted if it is not there (else FAILED_PRECONDITION). banyan_session_get_info says how
+// long the layers are at the moment. An item that needs several messages (more than 4096 rows or 16 MiB) is several
+// appends, one after the other: `length` says how far they have come.
 BANYAN_API banyan_code banyan_attend(banyan_client *client, banyan_item *items, size_t n_items,
                                      uint64_t timeout_ns, banyan_trace *trace, banyan_error *error);
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/quantise.h"
+#include "common/secret.h"
 #include "proto/kv.h"
 
 #define CHUNK_TOKENS 256
@@ -155,6 +156,16 @@ static banyan_code take_created(void *arg, const ProtobufCMessage *body, banyan_
     return make(created, reply->session, reply->incarnation, created->spec, error);
 }
 
+// Of one call of the application's: however often it is sent, it makes one session.
+static banyan_code draw_key(uint64_t *key, banyan_error *error)
+{
+    do
+        if (!common_random(key, sizeof *key))
+            return client_error_set(error, BANYAN_INTERNAL, "the system gives no random numbers");
+    while (*key == 0);
+    return BANYAN_OK;
+}
+
 banyan_code banyan_session_create(banyan_client *client, const banyan_spec *spec, const char *name,
                                   banyan_session **out, banyan_error *error)
 {
@@ -175,8 +186,10 @@ banyan_code banyan_session_create(banyan_client *client, const banyan_spec *spec
     request.spec = &pb;
     request.name = (char *)(name ? name : "");
     struct created created = {.client = client, .spec = &pb};
-    banyan_code code = client_unary(client, BANYAN__PB__METHOD__METHOD_SESSION_CREATE, &request.base, false,
-                                    0, take_created, &created, error);
+    banyan_code code = draw_key(&request.key, error);
+    if (code == BANYAN_OK)
+        code = client_unary(client, BANYAN__PB__METHOD__METHOD_SESSION_CREATE, &request.base, true, 0,
+                            take_created, &created, error);
     if (code == BANYAN_OK)
         *out = created.session;
     return code;
@@ -333,8 +346,10 @@ banyan_code banyan_session_fork(banyan_session *session, uint64_t length, const 
     request.length = length;
     request.name = (char *)(name ? name : "");
     struct created created = {.client = session->client, .spec = &pb};
-    code = client_unary(session->client, BANYAN__PB__METHOD__METHOD_SESSION_FORK, &request.base, false, 0,
-                        take_forked, &created, error);
+    code = draw_key(&request.key, error);
+    if (code == BANYAN_OK)
+        code = client_unary(session->client, BANYAN__PB__METHOD__METHOD_SESSION_FORK, &request.base, true, 0,
+                            take_forked, &created, error);
     if (code == BANYAN_OK)
         *out = created.session;
     return code;

@@ -13,9 +13,11 @@ set(BANYAN_SANITIZE "" CACHE STRING "Sanitizers: empty, 'address,undefined' or '
 
 add_compile_options(-Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes
     -Wpointer-arith -Wvla -Wformat=2 -Wno-format-nonliteral -fno-common -fno-math-errno
+    -fno-semantic-interposition # a file's own public functions may be inlined in it
+    -UNDEBUG # assertions stand in every build
     -ffp-contract=off) # contraction changes bits between compilers: kernels ask for fma by name
 add_compile_definitions(_GNU_SOURCE)
-set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -g") # no NDEBUG: assertions stand in every build
+set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -g")
 if(BANYAN_SANITIZE)
     add_compile_options(-fsanitize=${BANYAN_SANITIZE} -fno-omit-frame-pointer)
     add_link_options(-fsanitize=${BANYAN_SANITIZE})

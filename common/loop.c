@@ -24,6 +24,8 @@ struct common_loop {
     int wake_fd;
     _Atomic(struct common_mail *) mailbox; // newest first
     struct common_timers timers;
+    struct common_deferred *held; // marked inside the handler that has entered, oldest first
+    bool entered;
     atomic_bool stopping;
     _Atomic(const char *) owner; // &thread_tag of the running thread; &starting; NULL while nobody runs it
     pthread_t thread;
@@ -244,17 +246,24 @@ struct common_timers *common_loop_timers(struct common_loop *loop)
 
 struct common_deferred {
     struct common_loop *loop;
+    struct common_deferred *next; // in loop->held
+    bool marked, held;
     struct event *event;
     common_loop_fn fn;
     void *arg;
 };
 
+static void run_deferred(struct common_deferred *deferred)
+{
+    deferred->marked = false;
+    deferred->fn(deferred->arg); // may free it
+}
+
 static void on_deferred(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd;
     (void)what;
-    struct common_deferred *deferred = arg;
-    deferred->fn(deferred->arg); // may free it
+    run_deferred(arg);
 }
 
 enum common_code common_deferred_new(struct common_loop *loop, common_loop_fn fn, void *arg,
@@ -274,12 +283,58 @@ enum common_code common_deferred_new(struct common_loop *loop, common_loop_fn fn
     return COMMON_OK;
 }
 
+static void hold(struct common_loop *loop, struct common_deferred *deferred)
+{
+    struct common_deferred **at = &loop->held;
+    while (*at)
+        at = &(*at)->next;
+    *at = deferred;
+    deferred->next = NULL;
+    deferred->held = true;
+}
+
+static void let_go(struct common_loop *loop, struct common_deferred *deferred)
+{
+    struct common_deferred **at = &loop->held;
+    while (*at != deferred)
+        at = &(*at)->next;
+    *at = deferred->next;
+    deferred->held = false;
+}
+
 // libevent puts an event that is activated by hand behind those that are active already, and runs them all
 // before it polls again: that is the end of the turn. No system call, no allocation.
 void common_deferred_mark(struct common_deferred *deferred)
 {
-    assert(common_loop_is_owner(deferred->loop));
-    event_active(deferred->event, EV_TIMEOUT, 1);
+    struct common_loop *loop = deferred->loop;
+    assert(common_loop_is_owner(loop));
+    if (deferred->marked)
+        return;
+    deferred->marked = true;
+    if (loop->entered)
+        hold(loop, deferred);
+    else
+        event_active(deferred->event, EV_TIMEOUT, 1);
+}
+
+void common_loop_enter(struct common_loop *loop)
+{
+    assert(common_loop_is_owner(loop) && !loop->entered);
+    loop->entered = true;
+}
+
+void common_loop_leave(struct common_loop *loop)
+{
+    assert(loop->entered);
+    while (loop->held) {
+        struct common_deferred *deferred = loop->held;
+        let_go(loop, deferred);
+        if (event_base_get_num_events(loop->base, EVENT_BASE_COUNT_ACTIVE) > 0)
+            event_active(deferred->event, EV_TIMEOUT, 1);
+        else
+            run_deferred(deferred);
+    }
+    loop->entered = false;
 }
 
 void common_deferred_free(struct common_deferred *deferred)
@@ -287,6 +342,8 @@ void common_deferred_free(struct common_deferred *deferred)
     if (!deferred)
         return;
     assert(common_loop_is_owner(deferred->loop));
+    if (deferred->held)
+        let_go(deferred->loop, deferred);
     event_free(deferred->event);
     free(deferred);
 }

@@ -76,4 +76,10 @@ enum common_code common_deferred_new(struct common_loop *loop, common_loop_fn fn
 void common_deferred_mark(struct common_deferred *deferred);
 void common_deferred_free(struct common_deferred *deferred); // NULL is allowed; what is marked does not run
 
+// An event handler that is on the path of a step stands between these two. If no other handler is ready in this
+// turn, what it marked runs in common_loop_leave, and the way through the queue of events is saved; otherwise it
+// runs at the turn's end as ever. Nothing that a deferred function may free is touched after common_loop_leave.
+void common_loop_enter(struct common_loop *loop);
+void common_loop_leave(struct common_loop *loop);
+
 #endif

@@ -8,6 +8,7 @@
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/keys.h"
 #include "coordinator/sessions/recovery.h"
 #include "coordinator/sessions/spec.h"
 #include "coordinator/sessions/table.h"
@@ -50,6 +51,7 @@ static void created(void *arg, enum common_code code, const char *text)
     struct creation *k = arg;
     if (code != COMMON_OK) {
         proto_request_fail(k->request, code, text, NULL, 0);
+        coordinator_key_settle(k->s, code, text);
         coordinator_session_destroy(k->s);
     } else {
         coordinator_session_enter(k->s);
@@ -57,6 +59,7 @@ static void created(void *arg, enum common_code code, const char *text)
         m.session = k->s->id;
         m.incarnation = k->s->incarnation;
         proto_request_reply(k->request, &m.base, NULL, 0, NULL, NULL);
+        coordinator_key_settle(k->s, COMMON_OK, "");
     }
     free(k);
 }
@@ -71,6 +74,8 @@ void coordinator_handle_session_create(void *arg, struct proto_request *request)
         proto_request_fail(request, COMMON_INVALID_ARGUMENT, "the specification is missing", NULL, 0);
         return;
     }
+    if (coordinator_key_known(&c->sessions, m->key, request))
+        return;
     Banyan__Pb__Spec *spec = coordinator_spec_copy(m->spec);
     enum common_code code = coordinator_name_check(m->name, &status);
     if (code == COMMON_OK)
@@ -82,6 +87,7 @@ void coordinator_handle_session_create(void *arg, struct proto_request *request)
         proto_request_fail_status(request, &status);
         return;
     }
+    coordinator_key_enter(s, m->key);
     struct creation *k = coordinator_alloc(sizeof(*k));
     *k = (struct creation){.request = request, .s = s};
     struct coordinator_batch *batch = coordinator_batch_new();
@@ -371,8 +377,8 @@ void coordinator_handle_cluster_info(void *arg, struct proto_request *request)
     m.frames = c->steps.count_frames;
     m.n_workers = n;
     m.workers = pointers;
-    m.clients =
-        stats.links > daemons ? stats.links - daemons : 0; // links of streams; nng's pipes are not counted
+    m.clients = stats.links > daemons ? stats.links - daemons
+                                      : 0; // links of streams; nng's connections are not counted
     proto_request_reply(request, &m.base, NULL, 0, NULL, NULL);
     free(workers);
     free(pointers);

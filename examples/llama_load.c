@@ -66,7 +66,7 @@ static enum common_code check_config(const json_t *j, struct llama_config *c, st
     const json_t *dim = json_object_get(j, "head_dim");
     if (dim && !json_is_null(dim) && (code = read_u32(j, "head_dim", 1024, &c->head_dim, err)))
         return code;
-    if (c->q_heads % c->kv_heads || c->head_dim == 0 || c->head_dim % 2)
+    if (c->q_heads % c->kv_heads || c->head_dim == 0 || c->head_dim % 2 || c->head_dim > 1024)
         return common_error_set(
             err, COMMON_INVALID_ARGUMENT,
             "config.json: %u attention heads, %u KV heads, head_dim %u do not fit together", c->q_heads,

@@ -20,7 +20,7 @@ static const struct proto_method_info methods[PROTO_METHOD_LIMIT] = {
     METHOD(HEALTH_CHECK, "Health", "Check", health_check_request, health_check_reply, true),
     METHOD(CLUSTER_INFO, "Coordinator", "ClusterInfo", cluster_info_request, cluster_info_reply, true),
     METHOD(SESSION_CREATE, "Coordinator", "SessionCreate", session_create_request, session_create_reply,
-           false),
+           true), // by its key
     METHOD(SESSION_OPEN, "Coordinator", "SessionOpen", session_open_request, session_info_reply, true),
     METHOD(SESSION_CLOSE, "Coordinator", "SessionClose", session_close_request, session_close_reply, true),
     METHOD(SESSION_DELETE, "Coordinator", "SessionDelete", session_delete_request, session_delete_reply,
@@ -29,7 +29,7 @@ static const struct proto_method_info methods[PROTO_METHOD_LIMIT] = {
     METHOD(SESSION_LIST, "Coordinator", "SessionList", session_list_request, session_list_reply, true),
     METHOD(SESSION_TRUNCATE, "Coordinator", "SessionTruncate", session_truncate_request,
            session_truncate_reply, true),
-    METHOD(SESSION_FORK, "Coordinator", "SessionFork", session_fork_request, session_fork_reply, false),
+    METHOD(SESSION_FORK, "Coordinator", "SessionFork", session_fork_request, session_fork_reply, true),
     METHOD(SESSION_PLAN, "Coordinator", "SessionPlan", session_plan_request, session_plan_reply, true),
     METHOD(ATTACH_OPEN, "Coordinator", "AttachOpen", attach_open_request, attach_open_reply, true),
     METHOD(ATTACH_COMMIT, "Coordinator", "AttachCommit", attach_commit_request, attach_commit_reply, true),

@@ -165,6 +165,19 @@ static enum common_code too_many(struct common_error *err, const ProtobufCMessag
                             field, max);
 }
 
+// Fields lie in the order of their numbers, in a type as in what encoders write: the search begins at `next`, and is
+// the library's only where that order is broken.
+static const ProtobufCFieldDescriptor *find_field(const ProtobufCMessageDescriptor *type, uint32_t number,
+                                                  unsigned *next)
+{
+    for (unsigned i = *next; i < type->n_fields && type->fields[i].id <= number; i++)
+        if (type->fields[i].id == number) {
+            *next = i;
+            return &type->fields[i];
+        }
+    return protobuf_c_message_descriptor_get_field(type, number);
+}
+
 static enum common_code scan(const ProtobufCMessageDescriptor *type, struct proto_cursor c, int depth,
                              struct common_error *err)
 {
@@ -172,6 +185,7 @@ static enum common_code scan(const ProtobufCMessageDescriptor *type, struct prot
         return malformed(err, type);
     const struct type_limits *slot = type_slot(type);
     uint32_t counts[FIELDS_MAX] = {0}, unknown = 0;
+    unsigned next = 0;
     while (c.at < c.end) {
         struct proto_field found;
         if (!proto_wire_field(&c, &found))
@@ -179,7 +193,7 @@ static enum common_code scan(const ProtobufCMessageDescriptor *type, struct prot
         const uint8_t *data = found.data;
         size_t len = found.len;
         unsigned wire = found.wire;
-        const ProtobufCFieldDescriptor *field = protobuf_c_message_descriptor_get_field(type, found.number);
+        const ProtobufCFieldDescriptor *field = find_field(type, found.number, &next);
         if (!field) {
             if (++unknown > UNKNOWN_MAX || len > TEXT_MAX)
                 return malformed(err, type);
@@ -220,5 +234,7 @@ enum common_code proto_codec_scan(const ProtobufCMessageDescriptor *descriptor, 
                                   size_t len, struct common_error *err)
 {
     pthread_once(&types_once, types_build);
+    if (len == 0)
+        return COMMON_OK; // data may be NULL
     return scan(descriptor, (struct proto_cursor){data, data + len}, 0, err);
 }

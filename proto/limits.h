@@ -21,6 +21,9 @@
 #define PROTO_STEP_ROWS_MAX     4096
 #define PROTO_COLLECTIVE_ID_MAX 128 // bytes
 
+#define PROTO_EDGES_DOWN_MAX    64    // named in a heartbeat
+#define PROTO_COMMIT_RANGES_MAX 4096u // of one RowsCommit
+
 #define PROTO_MASS_WORKERS_MAX 1024u // named in an answer with masses
 #define PROTO_WATCH_STEPS_MAX  64u
 
@@ -66,11 +69,16 @@
     X(cluster_info_reply, workers, PROTO_MEMBERS_MAX)                                                        \
     X(quarantine_list_reply, sessions, PROTO_QUARANTINE_PAGE_MAX)                                            \
     X(plan_install_request, members, PROTO_MEMBERS_MAX)                                                      \
+    X(heartbeat_request, edges_down, PROTO_EDGES_DOWN_MAX)                                                   \
     X(layout_set_request, chunks, 1024)                                                                      \
+    X(layout_set_request, lengths, PROTO_LAYERS_MAX)                                                         \
     X(chunk_report, present, 64)                                                                             \
     X(rows_prepare_reply, chunks, 1024)                                                                      \
+    X(rows_commit_request, ranges, PROTO_COMMIT_RANGES_MAX)                                                  \
     X(inventory_chunk, layer_rows, PROTO_LAYERS_MAX)                                                         \
     X(inventory_session, chunks, 65536)                                                                      \
+    X(inventory_session, lengths, PROTO_LAYERS_MAX)                                                          \
+    X(inventory_session, unconfirmed, PROTO_LAYERS_MAX)                                                      \
     X(inventory_reply, sessions, 65536)                                                                      \
     X(append_run, holders, PROTO_STEP_HOLDERS_MAX)                                                           \
     X(step_item, append, PROTO_STEP_ROWS_MAX + 1)                                                            \

@@ -65,6 +65,8 @@ struct nng_channel {
     atomic_uint refs;              // the channel and then the closer, and each busy context
     atomic_uint busy;              // contexts between send and their last callback
     atomic_bool owed;              // a context has given up an answer that may still come
+    pthread_mutex_t lock;          // around `shut`, and around a receive that begins: see on_aio
+    bool shut;                     // the closer closes the socket now
     struct proto_nng_door door;
     nng_socket socket;
     _Atomic uint32_t pipe; // the connection's id as nng has told it; 0: none
@@ -86,6 +88,7 @@ static void nng_channel_unref(struct nng_channel *s)
     for (unsigned i = 0; i < s->n_contexts; i++)
         nng_aio_free(s->contexts[i].aio);
     proto_nng_door_fini(&s->door);
+    pthread_mutex_destroy(&s->lock);
     free(s);
 }
 
@@ -202,8 +205,20 @@ static void on_aio(void *arg)
             context_finish(context, NNG_ECANCELED);
             return;
         }
-        context_move(context, CONTEXT_RECEIVING);
-        nng_ctx_recv(context->ctx, context->aio);
+        // nng_close of nng 1.5.2 may free what an nng_ctx_recv of another thread still locks, and nng then ends the
+        // process: the two exclude each other. nng calls nobody back on this stack.
+        struct nng_channel *s = context->owner;
+        pthread_mutex_lock(&s->lock);
+        bool shut = s->shut;
+        if (!shut) {
+            context_move(context, CONTEXT_RECEIVING);
+            nng_ctx_recv(context->ctx, context->aio);
+        }
+        pthread_mutex_unlock(&s->lock);
+        if (shut) {
+            context_finish(context, NNG_ECLOSED);
+            return;
+        }
         // From here on the next callback may be running: only what is safe beside it. A cancellation that
         // came between the look above and the receive has cancelled nothing.
         if (atomic_load(&context->cancelled))
@@ -350,6 +365,9 @@ static void closer(void *arg)
         context_cancel(&s->contexts[i]);
     if (atomic_load(&s->owed))
         usleep(OWED_US); // answers that were given up may be on their way
+    pthread_mutex_lock(&s->lock);
+    s->shut = true;
+    pthread_mutex_unlock(&s->lock);
     nng_close(s->socket);
     for (unsigned i = 0; i < s->n_contexts; i++)
         nng_aio_wait(s->contexts[i].aio);
@@ -375,8 +393,10 @@ static enum common_code dial(struct proto_channel *channel, const struct proto_e
     if (!s)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a channel");
     s->channel = channel;
+    pthread_mutex_init(&s->lock, NULL);
     atomic_init(&s->refs, 1);
     if (!proto_nng_door_open(&s->door, channel->loop)) {
+        pthread_mutex_destroy(&s->lock);
         free(s);
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "no memory or descriptor for a channel");
     }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How nng's threads reach the loop, and how nng's sockets are closed. Shared by both ends.
+// How nng's threads reach the loop, and how nng's sockets are closed. For the calling end: the serving end speaks
+// nng's wire by itself (sp_server.c) and has none of these threads.
 //
-// The door is a mailbox that can be closed: nng may call back long after a channel or server is gone, and
+// The door is a mailbox that can be closed: nng may call back long after a channel is gone, and
 // perhaps after its loop is. Items are intrusive (no allocation a message); what one burst pushes costs one
 // wake-up.
 //
@@ -14,9 +15,7 @@
 // The other end can close it, too: a coordinator that dies while a client's message is being written. nng
 // does not connect again in that process, and tells nobody. Of 419 connections cut off within a message of 8
 // MB, 4 left the client so (2026-11-22, a virtual machine with 2 cores under load). nng_channel.c looks for
-// that. And a caller that dies while an answer is read leaves the server so: of 6,000 that died within an
-// answer of 8 MB, one of the first 60 to 1,700 did it, and each loss after it kept a descriptor.
-// nng_server.c looks for that.
+// that.
 #ifndef PROTO_NNG_DOOR_H
 #define PROTO_NNG_DOOR_H
 

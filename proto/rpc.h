@@ -2,7 +2,7 @@
 // Remote procedure calls: messages, each in one wire frame (docs/WIRE.md). Both ends live on one common_loop
 // thread: every function here is called on it and every callback runs on it, unless said otherwise. Endpoints
 // choose the transport:
-//   nng+tcp://HOST:PORT   public RPC over nng REQ/REP contexts
+//   nng+tcp://HOST:PORT   public RPC to any client of nng's (REQ)
 //   tcp://HOST:PORT       stream: libevent sockets, TCP_NODELAY
 //   unix:///PATH          stream over a unix socket
 // Port 0 listens on a free port; proto_server_endpoint says which.
@@ -20,8 +20,10 @@
 #include "proto/banyan.pb-c.h"
 #include "proto/limits.h"
 
-#define PROTO_VERSION     1
-#define PROTO_PAYLOAD_MAX (UINT64_C(64) * 1024 * 1024) // default bytes of a payload
+#define PROTO_VERSION 1
+// Of what the coordinator asks and tells workers. It rises where an older worker would do something else.
+#define PROTO_CONTROL_VERSION 2u
+#define PROTO_PAYLOAD_MAX     (UINT64_C(64) * 1024 * 1024) // default bytes of a payload
 
 // ---- messages -------------------------------------------------------------------------------------------
 
@@ -63,6 +65,10 @@ struct proto_channel_options {
     uint64_t payload_max;               // of replies; 0: PROTO_PAYLOAD_MAX
     uint64_t send_max;  // of calls, refused here when larger; 0: PROTO_PAYLOAD_MAX (what servers take)
     uint32_t calls_max; // in flight and waiting; more are RESOURCE_EXHAUSTED; 0: 16384
+    // Stream only; 0: never. While a call is out and the peer's host has been silent for so long, the peer is asked
+    // (HealthCheck); when its host then acknowledges nothing for twice as long, the link is lost. A process that
+    // is stopped, busy or does not read is not silent: its host acknowledges.
+    uint64_t quiet_ns;
     void (*state)(void *arg, bool connected); // stream only; may be NULL
     void *state_arg;
 };
@@ -126,10 +132,12 @@ struct proto_server_options {
     uint32_t role;                      // ours
     const struct common_secret *secret; // the cluster's; NULL: no daemon can link
     const char *token; // clients must present it; NULL: none needed (loopback only, see proto_listen_allowed)
-    uint64_t payload_max;  // of requests; 0: PROTO_PAYLOAD_MAX
-    uint32_t links_max;    // stream links; 0: 1024
+    uint64_t payload_max; // of requests; 0: PROTO_PAYLOAD_MAX
+    uint32_t links_max;   // stream links, and connections of each nng endpoint; 0: 1024
+    // Of clients, and again of daemons: what the ones have under way never keeps the others waiting.
     uint32_t requests_max; // being served; more get RESOURCE_EXHAUSTED; 0: 16384
-    uint64_t bytes_max;    // of requests being served; more: links are not read until it falls; 0: 1 GiB
+    uint64_t bytes_max; // of requests being served; more: links are not read until it falls, nng's requests
+                        // are RESOURCE_EXHAUSTED; 0: 1 GiB
     const struct proto_method *methods;            // ends with method 0; kept, not copied
     void *arg;                                     // for handle and link_closed
     void (*link_closed)(void *arg, uint64_t link); // stream only; may be NULL

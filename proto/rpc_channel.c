@@ -145,6 +145,7 @@ enum common_code proto_channel_open(struct common_loop *loop, const char *endpoi
     channel->payload_max = options->payload_max ? options->payload_max : PROTO_PAYLOAD_MAX;
     channel->send_max = options->send_max ? options->send_max : PROTO_PAYLOAD_MAX;
     channel->calls_max = options->calls_max ? options->calls_max : CALLS_DEFAULT;
+    channel->quiet_ns = options->quiet_ns;
     channel->state_fn = options->state;
     channel->state_arg = options->state_arg;
     channel->armed_ns = UINT64_MAX;
@@ -157,12 +158,18 @@ enum common_code proto_channel_open(struct common_loop *loop, const char *endpoi
         common_error_set(err, code, "out of memory for a channel");
         goto unref;
     }
+    if (proto_keepalive_init(channel) != COMMON_OK) {
+        common_error_set(err, code, "out of memory for a channel");
+        goto free_timer;
+    }
     code = channel->ops->open(channel, &where, err);
     if (code != COMMON_OK)
-        goto free_timer;
+        goto free_keepalive;
     *out = channel;
     return COMMON_OK;
 
+free_keepalive:
+    proto_keepalive_fini(channel);
 free_timer:
     common_timer_free(channel->timer);
 unref:
@@ -288,6 +295,7 @@ void proto_channel_close(struct proto_channel *channel)
     while (channel->n_heap > 0)
         call_fail(channel, channel->heap[0], COMMON_CANCELLED, "the channel was closed", false);
     channel->ops->close(channel);
+    proto_keepalive_fini(channel);
     common_timer_free(channel->timer);
     proto_channel_unref(channel);
 }
@@ -370,6 +378,8 @@ enum common_code proto_channel_call(struct proto_channel *channel, const struct 
     call_move(pending, ready ? PROTO_CALL_SENT : PROTO_CALL_WAITING);
     proto_list_push(ready ? &channel->sent : &channel->waiting, &pending->link);
     arm_deadlines(channel);
+    if (ready)
+        proto_keepalive_watch(channel);
     if (id)
         *id = pending->id;
     return COMMON_OK;
@@ -399,6 +409,7 @@ void proto_channel_drain(struct proto_channel *channel)
             proto_list_push(&channel->sent, &call->link);
             free(call->kept); // the transport has copied what it still needs of it
             call->kept = NULL;
+            proto_keepalive_watch(channel);
         } else {
             call_fail(channel, call, code, err.message, false);
         }

@@ -7,6 +7,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "proto/stream_hello.h"
 #include "proto/transport.h"
 
 enum { IDLE_MAX = 1024, LINKS_DEFAULT = 1024, REQUESTS_DEFAULT = 16384, TEXT_MAX = 1024 };
@@ -104,7 +105,8 @@ enum common_code proto_server_listen(struct proto_server *server, const char *en
     struct proto_listener *listener = calloc(1, sizeof *listener);
     if (!listener)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a listener");
-    listener->ops = where.kind == PROTO_ENDPOINT_NNG_TCP ? &proto_nng_server_ops : &proto_stream_server_ops;
+    listener->server = server;
+    listener->ops = where.kind == PROTO_ENDPOINT_NNG_TCP ? &proto_sp_server_ops : &proto_stream_server_ops;
     code = listener->ops->listen(server, &where, listener, err);
     if (code != COMMON_OK) {
         free(listener);
@@ -167,14 +169,28 @@ bool proto_server_token_ok(const struct proto_server *server, const ProtobufCBin
            common_bytes_equal(credentials->data, server->token, credentials->len);
 }
 
-bool proto_server_full(const struct proto_server *server)
+static struct proto_lane *lane_of(struct proto_server *server, uint32_t role)
 {
-    return server->stats.bytes >= server->bytes_max;
+    return &server->lanes[proto_role_is_daemon(role) ? PROTO_LANE_DAEMONS : PROTO_LANE_CLIENTS];
+}
+
+bool proto_server_full(const struct proto_server *server, uint32_t role)
+{
+    return lane_of((struct proto_server *)server, role)->bytes >= server->bytes_max;
 }
 
 // ---- requests -------------------------------------------------------------------------------------------
 
-struct proto_request *proto_request_new(struct proto_server *server, struct proto_message *message)
+static void count(struct proto_request *request, int64_t requests, int64_t bytes)
+{
+    struct proto_server *server = request->server;
+    struct proto_lane *lane = lane_of(server, request->role);
+    server->stats.requests += (uint64_t)requests, server->stats.bytes += (uint64_t)bytes;
+    lane->requests += (uint64_t)requests, lane->bytes += (uint64_t)bytes;
+}
+
+struct proto_request *proto_request_new(struct proto_server *server, uint32_t role,
+                                        struct proto_message *message)
 {
     struct proto_request *request = server->idle;
     if (request) {
@@ -192,6 +208,7 @@ struct proto_request *proto_request_new(struct proto_server *server, struct prot
         .message = message,
         .id = message->header->request,
         .method = message->header->method,
+        .role = role,
         .arrived_ns = common_clock_ns(),
         .bytes = proto_message_bytes(message),
     };
@@ -200,8 +217,7 @@ struct proto_request *proto_request_new(struct proto_server *server, struct prot
     request->deadline_ns =
         left < UINT64_MAX - request->arrived_ns ? request->arrived_ns + left : UINT64_MAX - 1;
     proto_server_ref(server);
-    server->stats.requests++;
-    server->stats.bytes += request->bytes;
+    count(request, 1, (int64_t)request->bytes);
     return request;
 }
 
@@ -209,9 +225,9 @@ struct proto_request *proto_request_new(struct proto_server *server, struct prot
 static void request_end(struct proto_request *request)
 {
     struct proto_server *server = request->server;
-    bool was_full = proto_server_full(server);
-    server->stats.requests--;
-    server->stats.bytes -= request->bytes;
+    uint32_t role = request->role;
+    bool was_full = proto_server_full(server, role);
+    count(request, -1, -(int64_t)request->bytes);
     proto_message_release(&server->pool, request->message);
     if (server->n_idle < IDLE_MAX) {
         request->hash_next = server->idle;
@@ -220,7 +236,7 @@ static void request_end(struct proto_request *request)
     } else {
         free(request);
     }
-    if (was_full && !proto_server_full(server) && !server->closed)
+    if (was_full && !proto_server_full(server, role) && !server->closed)
         proto_stream_resume(server);
     proto_server_unref(server);
 }
@@ -344,7 +360,7 @@ void proto_request_dispatch(struct proto_request *request, bool authentic)
         proto_request_refuse(request, COMMON_PERMISSION_DENIED, err.message);
         return;
     }
-    if (server->stats.requests > server->requests_max) {
+    if (lane_of(server, request->role)->requests > server->requests_max) {
         proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED,
                            "the server has as many requests as it may serve at once", NULL, 0);
         return;
@@ -359,9 +375,9 @@ void proto_request_dispatch(struct proto_request *request, bool authentic)
         proto_request_refuse(request, code, err.message);
         return;
     }
-    server->stats.bytes -= request->bytes; // it has grown by the body
-    request->bytes = proto_message_bytes(request->message);
-    server->stats.bytes += request->bytes;
+    size_t bytes = proto_message_bytes(request->message); // it has grown by the body
+    count(request, 0, (int64_t)bytes - (int64_t)request->bytes);
+    request->bytes = bytes;
     server->stats.served++;
     method->handle(server->arg, request);
 }

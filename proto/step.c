@@ -35,7 +35,8 @@ static enum common_code bad_item(struct common_error *err, size_t item, const ch
     X(cover_appends)                                                                                         \
     X(q_heads)                                                                                               \
     X(v_dim)                                                                                                 \
-    X(length)
+    X(length)                                                                                                \
+    X(write_end)
 #define RUN_FIELDS(X)         X(chunk) X(first) X(rows)
 #define COLLECTIVE_FIELDS(X)  X(generation) X(sequence) X(variant)
 #define RESULT_FIELDS(X)      X(generation) X(joined)

@@ -32,7 +32,8 @@ struct proto_step_item {
     uint32_t q_heads, v_dim;         // of the slab's partial: [rows][q_heads][v_dim]
     uint32_t append_first, n_append; // runs: step->appends[append_first ..]
     uint64_t write;
-    uint64_t length; // acknowledged length of the layer: rows below it are never altered
+    uint64_t length;    // acknowledged length of the layer: rows below it are never altered
+    uint64_t write_end; // of the whole append that this is a part of
     uint64_t cover_tokens, cover_sum;
     uint32_t cover_appends;
     size_t q_offset, q_bytes; // within the q tensor

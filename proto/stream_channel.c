@@ -485,6 +485,18 @@ static void stream_forget(struct proto_channel *channel, struct proto_pending *c
                         NULL); // out of memory: the peer finds out by the deadline
 }
 
+static void stream_signs(const struct proto_channel *channel, struct proto_signs *out)
+{
+    const struct stream_channel *s = channel->state;
+    proto_link_signs(s->io, out);
+}
+
+static void stream_lose(struct proto_channel *channel, const char *text)
+{
+    const struct stream_channel *s = channel->state;
+    proto_link_fail(s->io, COMMON_UNAVAILABLE, text);
+}
+
 const struct proto_channel_ops proto_stream_channel_ops = {
     .open = stream_open,
     .close = stream_close,
@@ -492,4 +504,6 @@ const struct proto_channel_ops proto_stream_channel_ops = {
     .ready = stream_ready,
     .send = stream_send,
     .forget = stream_forget,
+    .signs = stream_signs,
+    .lose = stream_lose,
 };

@@ -4,6 +4,8 @@
 #include <assert.h>
 #include <errno.h>
 #include <limits.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,16 +13,18 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "proto/transport.h"
 
 enum {
     BIG_ROUND = 4 << 20,   // bytes of big frames read in one turn of the loop: others want theirs
     SMALL_ROOM = 16 << 10, // less room than this at the end of a buffer in use: take a new one
     IOV_ROUND = 256,       // pieces a write: bounded by IOV_MAX
+    PROBES = 3,            // of a closed window, without an answer: the peer's host is silent
 };
 
 static void link_assert(const struct proto_link *link)
 {
-    assert(link->state == PROTO_LINK_CLOSED || link->in);
+    assert(link->state == PROTO_LINK_CLOSED || link->in || link->ops->readable);
     assert(link->state != PROTO_LINK_FAILED || link->failed_code != COMMON_OK);
 }
 
@@ -271,17 +275,25 @@ static bool make_room(struct proto_link *link, size_t need)
 static bool deliver_frame(struct proto_link *link, const struct proto_prefix *prefix,
                           struct common_blob *blob, size_t offset, bool oversize)
 {
-    struct common_error err = {.code = COMMON_INVALID_ARGUMENT,
-                               .message = "the peer sent a frame that this end does not take"};
+    struct common_error err;
+    err.code = COMMON_OK; // the text is not cleared: this is on the path of a step
     bool (*take)(void *, const struct proto_prefix *, struct common_blob *, size_t, struct common_error *) =
         oversize ? link->ops->oversize : link->ops->frame;
     if (take(link->owner, prefix, blob, offset, &err))
         return true;
+    if (err.code == COMMON_OK)
+        common_error_set(&err, COMMON_INVALID_ARGUMENT, "the peer sent a frame that this end does not take");
     // Without memory for it the frame is lost, and the link with it; the next link is as good as any.
     proto_link_fail(link,
                     err.code == COMMON_RESOURCE_EXHAUSTED ? COMMON_UNAVAILABLE : COMMON_INVALID_ARGUMENT,
                     err.message);
     return false;
+}
+
+void proto_link_pause(struct proto_link *link)
+{
+    link_move(link, PROTO_LINK_PAUSED);
+    event_del(&link->read_event);
 }
 
 // Takes one step with what is in the buffer. False: nothing more to do with it now.
@@ -297,8 +309,7 @@ static bool parse_one(struct proto_link *link)
     if (have < PROTO_PREFIX_BYTES)
         return false;
     if (link->ops->may_read && !link->ops->may_read(link->owner)) {
-        link_move(link, PROTO_LINK_PAUSED);
-        event_del(&link->read_event);
+        proto_link_pause(link);
         return false;
     }
     struct proto_prefix prefix;
@@ -358,7 +369,12 @@ static void parse_all(struct proto_link *link)
     while (link->state == PROTO_LINK_OPEN && !link->big && parse_one(link))
         continue;
     link->in_parse = false;
-    if (!proto_link_works(link) || link->in_start != link->in_end)
+}
+
+// Room for what comes next: the same buffer from its front if nobody holds a frame in it, or another.
+static void renew_buffer(struct proto_link *link)
+{
+    if (!proto_link_works(link) || !link->in || link->in_start != link->in_end)
         return;
     size_t front =
         (size_t)(-link->skip & 63); // the next frame starts aligned also behind bytes that are skipped
@@ -376,8 +392,7 @@ static void parse_all(struct proto_link *link)
     }
 }
 
-// Returns bytes read; 0: nothing now, or the link has failed.
-static size_t read_some(struct proto_link *link, void *to, size_t len)
+size_t proto_link_read(struct proto_link *link, void *to, size_t len)
 {
     ssize_t got;
     do
@@ -402,7 +417,7 @@ static void read_big(struct proto_link *link)
     size_t round = 0;
     while (link->big && round < BIG_ROUND && proto_link_works(link)) {
         size_t want = link->big_len - link->big_have;
-        size_t got = read_some(link, link->big->data + link->big_have, want);
+        size_t got = proto_link_read(link, link->big->data + link->big_have, want);
         if (got == 0)
             return;
         link->big_have += got;
@@ -422,18 +437,24 @@ static void on_readable(evutil_socket_t fd, short what, void *arg)
     (void)fd;
     (void)what;
     struct proto_link *link = arg;
+    struct common_loop *loop = link->loop;
+    common_loop_enter(loop);
     link->refs++;
-    if (link->big) {
+    if (link->ops->readable) {
+        link->ops->readable(link->owner);
+    } else if (link->big) {
         read_big(link);
     } else {
         size_t room = link->in->cap - link->in_end; // 0 only when a full buffer has just been resumed
-        size_t got = room > 0 ? read_some(link, link->in->data + link->in_end, room) : 0;
+        size_t got = room > 0 ? proto_link_read(link, link->in->data + link->in_end, room) : 0;
         link->in_end += got;
         if (got > 0 || room == 0)
             parse_all(link);
         if (link->big && proto_link_works(link))
             read_big(link);
     }
+    common_loop_leave(loop); // before the buffer: what came in is on its way sooner
+    renew_buffer(link);
     link_unref(link);
 }
 
@@ -446,8 +467,11 @@ static void on_kick(evutil_socket_t fd, short what, void *arg)
     link->kicked = false;
     if (link->state == PROTO_LINK_FAILED)
         link->ops->failed(link->owner, link->failed_code, link->failed_text);
+    else if (link->state == PROTO_LINK_OPEN && link->ops->readable)
+        link->ops->readable(link->owner);
     else if (link->state == PROTO_LINK_OPEN)
         parse_all(link);
+    renew_buffer(link);
     link_unref(link);
 }
 
@@ -470,6 +494,20 @@ bool proto_link_stalls(const struct proto_link *link, uint64_t since_ns)
            (!proto_list_empty(&link->outs) && link->wrote_ns < since_ns);
 }
 
+void proto_link_signs(const struct proto_link *link, struct proto_signs *out)
+{
+    struct tcp_info info = {0};
+    socklen_t len = sizeof info;
+    uint64_t now = common_clock_ns();
+    *out = (struct proto_signs){.heard_ns = now};
+    if (getsockopt(link->fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0)
+        return;
+    uint64_t ago = info.tcpi_last_ack_recv * COMMON_NS_PER_MS, acked = now > ago ? now - ago : 0;
+    out->heard_ns = link->read_ns > acked ? link->read_ns : acked;
+    // A window that the peer has closed is probed, ever more rarely; who answers probes is there.
+    out->owed = info.tcpi_unacked > 0 || info.tcpi_probes >= PROBES;
+}
+
 // ---- life -----------------------------------------------------------------------------------------------
 
 struct proto_link *proto_link_new(struct common_loop *loop, int fd, const struct proto_link_ops *ops,
@@ -479,11 +517,12 @@ struct proto_link *proto_link_new(struct common_loop *loop, int fd, const struct
     struct proto_link *link = calloc(1, sizeof *link);
     if (!link)
         return NULL;
-    link->in = common_blob_new(PROTO_LINK_HELLO_BUFFER);
-    if (!link->in) {
+    link->in = ops->readable ? NULL : common_blob_new(PROTO_LINK_HELLO_BUFFER);
+    if (!link->in && !ops->readable) {
         free(link);
         return NULL;
     }
+    link->loop = loop;
     link->ops = ops;
     link->owner = owner;
     link->fd = fd;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One connected stream socket that carries frames, used by both ends. Reads fill one aligned buffer in which
 // small frames are used in place; big frames are read straight into a blob of their own. Writes go out at
-// once on the caller's stack and wait only when the socket is full.
+// once on the caller's stack and wait only when the socket is full. An owner with a wire of its own (nng's:
+// proto/sp_server.c) reads for itself and has everything else from here.
 //
 //            may_read says no
 //     OPEN ◀─────────────────▶ PAUSED
@@ -32,8 +33,12 @@
 #define PROTO_LINK_HELLO_BUFFER 4096 // before the hello is done: nobody unknown gets more memory than this
 
 struct proto_link;
+struct proto_signs; // transport.h
 
 struct proto_link_ops {
+    // There may be bytes: the owner takes them with proto_link_read. It may close the link. Instead of the three
+    // about frames, and the link then has no buffer. NULL: the link reads frames.
+    void (*readable)(void *owner);
     // A whole frame lies at blob->data + offset. It may close the link. A false return fails the link with
     // *err.
     bool (*frame)(void *owner, const struct proto_prefix *prefix, struct common_blob *blob, size_t offset,
@@ -64,6 +69,7 @@ struct proto_link_out {
 enum proto_link_state { PROTO_LINK_OPEN, PROTO_LINK_PAUSED, PROTO_LINK_FAILED, PROTO_LINK_CLOSED };
 
 struct proto_link {
+    struct common_loop *loop;
     const struct proto_link_ops *ops;
     void *owner;
     int fd;
@@ -116,9 +122,16 @@ void proto_link_fail(struct proto_link *link, enum common_code code,
                      const char *text); // `failed` comes in the next turn
 void proto_link_resume(struct proto_link *link);
 
+// For an owner that reads for itself. Bytes read; 0: nothing now, or the link has failed.
+size_t proto_link_read(struct proto_link *link, void *to, size_t len);
+void proto_link_pause(struct proto_link *link); // an open one; `readable` comes again after proto_link_resume
+
 // Nothing comes afterwards, except `sent` of what waits: on this stack. The memory goes with the last
 // reference.
 void proto_link_close(struct proto_link *link);
+
+// Signs of the peer's host: bytes that came and acknowledgements of TCP. That of a unix socket is ours.
+void proto_link_signs(const struct proto_link *link, struct proto_signs *out);
 
 // Whether a frame has been half read, or an answer half written, without a byte moving since `since_ns`.
 bool proto_link_stalls(const struct proto_link *link, uint64_t since_ns);

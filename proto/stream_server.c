@@ -1,21 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The serving end over stream sockets: listeners, the accepting half of the hello, requests by link.
 #include <assert.h>
-#include <errno.h>
-#include <event2/event.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/un.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/log.h"
+#include "proto/acceptor.h"
 #include "proto/stream_hello.h"
 #include "proto/stream_link.h"
 #include "proto/transport.h"
@@ -23,8 +18,6 @@
 #define STALL_NS (30 * COMMON_NS_PER_S)
 
 enum {
-    BACKLOG = 512,
-    ACCEPTS_ROUND = 64,
     OUT_BYTES_MAX =
         4 << 20, // answers that a link's reader has not taken: above it, the link's requests are not read
     BUCKETS_MIN = 64,
@@ -185,13 +178,12 @@ static void send_reply(struct proto_request *request, struct proto_gather *gathe
 
 static struct proto_request *request_new(struct server_link *link, struct proto_message *message)
 {
-    struct proto_request *request = proto_request_new(link->server, message);
+    struct proto_request *request = proto_request_new(link->server, link->role, message);
     if (!request)
         return NULL;
     request->send = send_reply;
     request->transport = link;
     request->peer = link->peer;
-    request->role = link->role;
     link->refs++;
     return request;
 }
@@ -398,7 +390,7 @@ static bool may_read(void *owner)
 {
     struct server_link *link = owner;
     return link->state != LINK_READY ||
-           (!proto_server_full(link->server) && link->io->out_bytes < OUT_BYTES_MAX);
+           (!proto_server_full(link->server, link->role) && link->io->out_bytes < OUT_BYTES_MAX);
 }
 
 static const struct proto_link_ops link_ops = {
@@ -432,28 +424,9 @@ void proto_stream_tick(struct proto_server *server)
 
 // ---- listeners ------------------------------------------------------------------------------------------
 
-struct stream_listener {
-    struct proto_server *server;
-    int fd;
-    struct event *event;
-    struct common_timer *pause; // after running out of descriptors
-    char path[108];             // unix: to be removed
-    dev_t dev;
-    ino_t ino;
-};
-
-static void tune(int fd)
+static void on_accepted(void *owner, int fd, const struct sockaddr *address)
 {
-    int one = 1, idle = 15, interval = 5, count = 3;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
-}
-
-static void accept_link(struct proto_server *server, int fd, const struct sockaddr *address)
-{
+    struct proto_server *server = owner;
     char text[80];
     proto_address_format(address, text);
     if (server->n_links >= server->links_max) {
@@ -469,8 +442,6 @@ static void accept_link(struct proto_server *server, int fd, const struct sockad
         close(fd);
         return;
     }
-    if (address->sa_family != AF_UNIX)
-        tune(fd);
     link->server = server;
     link->io = io;
     link->refs = 1;
@@ -484,150 +455,24 @@ static void accept_link(struct proto_server *server, int fd, const struct sockad
     proto_server_ref(server);
 }
 
-static void on_accept(evutil_socket_t fd, short what, void *arg)
-{
-    (void)what;
-    struct stream_listener *listener = arg;
-    for (int i = 0; i < ACCEPTS_ROUND; i++) {
-        struct sockaddr_storage address = {0};
-        socklen_t len = sizeof address;
-        int peer = accept4(fd, (struct sockaddr *)&address, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (peer >= 0) {
-            accept_link(listener->server, peer, (struct sockaddr *)&address);
-            continue;
-        }
-        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            common_log_error("%s cannot accept a link: %s", listener->server->name, strerrordesc_np(errno));
-            event_del(listener->event);
-            common_timer_start(listener->pause, 100 * COMMON_NS_PER_MS, false);
-        }
-        return;
-    }
-}
-
-static void on_pause_over(void *arg)
-{
-    struct stream_listener *listener = arg;
-    if (event_add(listener->event, NULL) != 0) // no memory: later
-        common_timer_start(listener->pause, 100 * COMMON_NS_PER_MS, false);
-}
-
-// A socket file that nobody listens on is left over from a killed process.
-static bool stale(const struct sockaddr_un *address, socklen_t len)
-{
-    struct stat st;
-    if (lstat(address->sun_path, &st) != 0 || !S_ISSOCK(st.st_mode))
-        return false;
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return false;
-    bool refused = connect(fd, (const struct sockaddr *)address, len) != 0 && errno == ECONNREFUSED;
-    close(fd);
-    return refused;
-}
-
-static enum common_code bind_to(int fd, const struct sockaddr_storage *address, socklen_t len,
-                                const char *text, struct common_error *err)
-{
-    int rv = bind(fd, (const struct sockaddr *)address, len);
-    const struct sockaddr_un *un = (const struct sockaddr_un *)address;
-    if (rv != 0 && errno == EADDRINUSE && address->ss_family == AF_UNIX && stale(un, len) &&
-        unlink(un->sun_path) == 0)
-        rv = bind(fd, (const struct sockaddr *)address, len);
-    if (rv == 0 && address->ss_family == AF_UNIX && chmod(un->sun_path, 0600) != 0)
-        rv = -1;
-    if (rv == 0 && listen(fd, BACKLOG) == 0)
-        return COMMON_OK;
-    return common_error_set(err, errno == EADDRINUSE ? COMMON_ALREADY_EXISTS : COMMON_UNAVAILABLE,
-                            "cannot listen on '%s': %s", text, strerrordesc_np(errno));
-}
+static const struct proto_acceptor_ops acceptor_ops = {.accepted = on_accepted};
 
 static enum common_code stream_listen(struct proto_server *server, struct proto_endpoint *endpoint,
                                       struct proto_listener *listener, struct common_error *err)
 {
-    char text[PROTO_ENDPOINT_MAX];
-    proto_endpoint_format(endpoint, text);
-    struct sockaddr_storage address;
-    socklen_t len;
-    if (!proto_endpoint_address(endpoint, &address, &len)) {
-        struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
-        char port[8];
-        snprintf(port, sizeof port, "%u", endpoint->port);
-        int rv = getaddrinfo(endpoint->host, port, &hints, &found);
-        if (rv != 0 || found->ai_addrlen > sizeof address) {
-            common_error_set(err, COMMON_NOT_FOUND, "cannot listen on '%s': %s", text,
-                             rv ? gai_strerror(rv) : "no address");
-            if (found)
-                freeaddrinfo(found);
-            return COMMON_NOT_FOUND;
-        }
-        memcpy(&address, found->ai_addr, found->ai_addrlen);
-        len = found->ai_addrlen;
-        freeaddrinfo(found);
-    }
-    enum common_code code = COMMON_RESOURCE_EXHAUSTED;
-    struct stream_listener *state = calloc(1, sizeof *state);
-    if (!state)
-        return common_error_set(err, code, "out of memory for a listener");
-    state->server = server;
-    state->fd = socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (state->fd < 0) {
-        common_error_set(err, code, "cannot listen on '%s': %s", text, strerrordesc_np(errno));
-        goto free_state;
-    }
-    int one = 1;
-    if (address.ss_family != AF_UNIX)
-        setsockopt(state->fd, SOL_SOCKET, SO_REUSEADDR, &one,
-                   sizeof one); // past connections may linger; two listeners may not
-    if (address.ss_family == AF_INET6)
-        setsockopt(state->fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one);
-    code = bind_to(state->fd, &address, len, text, err);
-    if (code != COMMON_OK)
-        goto close_fd;
-    struct stat st;
-    if (address.ss_family == AF_UNIX && lstat(endpoint->path, &st) == 0) {
-        memcpy(state->path, endpoint->path, sizeof state->path);
-        state->dev = st.st_dev;
-        state->ino = st.st_ino;
-    }
-    state->event =
-        event_new(common_loop_base(server->loop), state->fd, EV_READ | EV_PERSIST, on_accept, state);
-    if (!state->event || event_add(state->event, NULL) != 0 ||
-        common_timer_new(server->loop, on_pause_over, state, &state->pause) != COMMON_OK) {
-        code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a listener");
-        goto free_event;
-    }
-    len = sizeof address;
-    if (address.ss_family != AF_UNIX && getsockname(state->fd, (struct sockaddr *)&address, &len) == 0)
-        endpoint->port = ntohs(address.ss_family == AF_INET ? ((struct sockaddr_in *)&address)->sin_port
-                                                            : ((struct sockaddr_in6 *)&address)->sin6_port);
-    listener->state = state;
-    return COMMON_OK;
-
-free_event:
-    if (state->event)
-        event_free(state->event);
-    if (state->path[0])
-        unlink(state->path);
-close_fd:
-    close(state->fd);
-free_state:
-    free(state);
+    struct proto_acceptor *acceptor;
+    enum common_code code =
+        proto_acceptor_open(server->loop, server->name, endpoint, &acceptor_ops, server, &acceptor, err);
+    if (code == COMMON_OK)
+        listener->state = acceptor;
     return code;
 }
 
 // The links of all stream listeners go with the first.
 static void stream_close(struct proto_listener *listener)
 {
-    struct stream_listener *state = listener->state;
-    struct proto_server *server = state->server;
-    struct stat st;
-    event_free(state->event);
-    common_timer_free(state->pause);
-    close(state->fd);
-    if (state->path[0] && lstat(state->path, &st) == 0 && st.st_dev == state->dev && st.st_ino == state->ino)
-        unlink(state->path);
-    free(state);
+    struct proto_server *server = listener->server;
+    proto_acceptor_close(listener->state);
     listener->state = NULL;
     while (!proto_list_empty(&server->links))
         server_link_close(proto_list_entry(server->links.next, struct server_link, link));

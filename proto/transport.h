@@ -43,6 +43,11 @@ struct proto_pending {
     void *context;              // nng: the context that carries it
 };
 
+struct proto_signs {   // of life, of the peer's host
+    uint64_t heard_ns; // when something came from it last, be it that it has ours
+    bool owed;         // something of ours is on its way, or ours to send again
+};
+
 struct proto_channel_ops {
     // Starts to connect. The channel's fields are set, its `state` is NULL.
     enum common_code (*open)(struct proto_channel *channel, const struct proto_endpoint *endpoint,
@@ -58,6 +63,10 @@ struct proto_channel_ops {
                              struct proto_gather *gather, struct common_error *err);
     // A sent call has ended: its borrowed bytes go away now. `tell`: the peer may still be working on it.
     void (*forget)(struct proto_channel *channel, struct proto_pending *call, bool tell);
+    // Both or none; NULL: nothing is known of the peer's host, and `quiet_ns` has no effect.
+    void (*signs)(const struct proto_channel *channel, struct proto_signs *out); // connected
+    // Connected: the link breaks now, on this stack or in the next turn, and its calls end with UNAVAILABLE.
+    void (*lose)(struct proto_channel *channel, const char *text);
 };
 extern const struct proto_channel_ops proto_stream_channel_ops, proto_nng_channel_ops;
 
@@ -72,7 +81,7 @@ struct proto_channel {
     bool has_token, has_secret;
     struct common_secret secret;
     uint32_t role, calls_max;
-    uint64_t payload_max, send_max;
+    uint64_t payload_max, send_max, quiet_ns;
     void (*state_fn)(void *arg, bool connected);
     void *state_arg;
     // calls
@@ -81,8 +90,12 @@ struct proto_channel {
     struct proto_pending **heap; // by deadline
     uint32_t n_heap, heap_cap;
     struct common_timer *timer;
-    uint64_t armed_ns;      // when the timer fires; UINT64_MAX: never
-    struct proto_list idle; // ended calls for reuse
+    uint64_t armed_ns; // when the timer fires; UINT64_MAX: never
+    // the keep-alive
+    struct common_timer *keepalive; // NULL: none
+    bool watching, asking;          // its timer runs; a HealthCheck is out
+    uint64_t watched_ns, asked_ns;  // since when it watches; when it asked, 0: not yet
+    struct proto_list idle;         // ended calls for reuse
     unsigned n_idle;
     struct proto_scratch scratch;
     struct proto_pool pool;
@@ -90,6 +103,11 @@ struct proto_channel {
 
 void proto_channel_ref(struct proto_channel *channel);
 void proto_channel_unref(struct proto_channel *channel);
+
+// The keep-alive (rpc_keepalive.c): a call is out.
+void proto_keepalive_watch(struct proto_channel *channel);
+enum common_code proto_keepalive_init(struct proto_channel *channel);
+void proto_keepalive_fini(struct proto_channel *channel);
 
 // The transport has become ready: sends what waits.
 void proto_channel_drain(struct proto_channel *channel);
@@ -114,7 +132,7 @@ struct proto_request {
     struct proto_server *server;
     void (*send)(struct proto_request *request, struct proto_gather *gather, proto_done_fn sent,
                  void *sent_arg);
-    void *transport;  // stream link or nng context; `send` is the last to use it
+    void *transport; // stream link, or what joins a request with its nng client; `send` is the last to use it
     const char *peer; // lives as long as the transport's object
     struct proto_message *message;
     uint64_t id, deadline_ns, arrived_ns;
@@ -128,6 +146,7 @@ struct proto_request {
 // An endpoint listened on.
 struct proto_listener {
     struct proto_listener *next;
+    struct proto_server *server;
     const struct proto_server_ops *ops;
     void *state; // the transport's
     char endpoint[PROTO_ENDPOINT_MAX];
@@ -139,7 +158,13 @@ struct proto_server_ops {
                                struct proto_listener *listener, struct common_error *err);
     void (*close)(struct proto_listener *listener);
 };
-extern const struct proto_server_ops proto_stream_server_ops, proto_nng_server_ops;
+extern const struct proto_server_ops proto_stream_server_ops, proto_sp_server_ops;
+
+enum { PROTO_LANE_CLIENTS, PROTO_LANE_DAEMONS, PROTO_LANES };
+
+struct proto_lane { // what is being served
+    uint64_t requests, bytes;
+};
 
 struct proto_server {
     struct common_loop *loop;
@@ -157,7 +182,8 @@ struct proto_server {
     struct proto_list links; // stream links
     uint32_t n_links;
     uint64_t next_link;
-    struct common_timer *tick; // each second: links that stall
+    struct common_timer *tick;            // each second: links that stall
+    struct proto_lane lanes[PROTO_LANES]; // each has the server's limits for itself
     struct proto_server_stats stats;
     uint64_t warned_ns, warned_refused; // rate limit of warnings about refused peers
     struct proto_request *idle;         // ended requests for reuse, by hash_next
@@ -175,8 +201,10 @@ void proto_server_refused(struct proto_server *server, const char *peer, const c
 // Whether the token is right, or none is needed. Constant time in its contents.
 bool proto_server_token_ok(const struct proto_server *server, const ProtobufCBinaryData *credentials);
 
-// A zeroed request for a message, whose ownership it takes. NULL: out of memory (the message is released).
-struct proto_request *proto_request_new(struct proto_server *server, struct proto_message *message);
+// A zeroed request for a message, whose ownership it takes, of a caller with this role (of a link whose hello is
+// under way: what it says it is). NULL: out of memory (the message is released).
+struct proto_request *proto_request_new(struct proto_server *server, uint32_t role,
+                                        struct proto_message *message);
 
 // Checks it and hands it to its handler or answers it; the transport's fields are set. `authentic`: the
 // caller has proved what it must.
@@ -188,8 +216,9 @@ void proto_request_cancel(struct proto_request *request);
 // Answers a message that does not become a request.
 void proto_request_refuse(struct proto_request *request, enum common_code code, const char *text);
 
-// The server's bytes_max is reached; links are read again when proto_stream_resume is called for them.
-bool proto_server_full(const struct proto_server *server);
+// The server's bytes_max is reached by callers of this kind; links are read again when proto_stream_resume is
+// called for them.
+bool proto_server_full(const struct proto_server *server, uint32_t role);
 void proto_stream_resume(struct proto_server *server);
 void proto_stream_tick(struct proto_server *server);
 

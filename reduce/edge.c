@@ -27,6 +27,13 @@
 // for a machine that is busy starting workers.
 #define GRACE_NS (250 * COMMON_NS_PER_MS)
 
+// A network that swallows frames: the child's host is asked after 1 s without a sign of it, and the edge is down
+// when 2 s later there is none either.
+#define QUIET_NS COMMON_NS_PER_S
+
+// An edge is said to be down after as long as a channel may wait to dial again.
+#define DOWN_NS COMMON_NS_PER_S
+
 enum edge_state { EDGE_DIALLING, EDGE_UP, EDGE_DOWN };
 
 struct reduce_edges {
@@ -43,8 +50,8 @@ struct reduce_edge {
     enum edge_state state;
     struct proto_channel *channel;
     struct common_timer *timer; // armed for due_ns: end of grace, or the first deadline among those that wait
-    uint64_t due_ns, grace_ends_ns;
-    struct reduce_edge_call *head, *tail; // waiting, in order
+    uint64_t due_ns, grace_ends_ns, down_ns; // down_ns: since when it is DOWN
+    struct reduce_edge_call *head, *tail;    // waiting, in order
     struct reduce_edge_stats stats;
 };
 
@@ -75,6 +82,22 @@ const struct reduce_edge *reduce_edge_find(const struct reduce_edges *edges, con
             return edge;
     }
     return NULL;
+}
+
+uint32_t reduce_edges_down(const struct reduce_edges *edges, char **endpoints, uint32_t most)
+{
+    uint64_t now = common_clock_ns();
+    uint32_t n = 0;
+    for (const struct reduce_edge *edge = edges->first; edge && n < most; edge = edge->next)
+        if (edge->state == EDGE_DOWN && now - edge->down_ns >= DOWN_NS)
+            endpoints[n++] = edge->endpoint;
+    return n;
+}
+
+static void edge_set_down(struct reduce_edge *edge)
+{
+    edge->state = EDGE_DOWN;
+    edge->down_ns = common_clock_ns();
 }
 
 // ---- the queue ----------------------------------------------------------------------------------
@@ -192,7 +215,7 @@ static void on_timer(void *arg)
     edge->due_ns = COMMON_NO_DEADLINE;
     if (edge->state == EDGE_DIALLING) {
         if (common_clock_left(edge->grace_ends_ns) == 0)
-            edge->state = EDGE_DOWN;
+            edge_set_down(edge);
         else
             edge_arm(edge, edge->grace_ends_ns);
     }
@@ -209,7 +232,7 @@ static void on_link(void *arg, bool connected)
     if (connected)
         edge->state = EDGE_UP;
     else if (edge->state == EDGE_UP)
-        edge->state = EDGE_DOWN;
+        edge_set_down(edge);
     edge_arm(edge, 0);
 }
 
@@ -261,6 +284,7 @@ enum common_code reduce_edge_acquire(struct reduce_edges *edges, const char *end
         .name = env->name,
         .role = BANYAN__PB__ROLE__ROLE_WORKER,
         .secret = env->secret,
+        .quiet_ns = QUIET_NS,
         .state = on_link,
         .state_arg = edge,
     };

@@ -31,6 +31,10 @@ struct reduce_env {
 enum common_code reduce_edges_new(const struct reduce_env *env, struct reduce_edges **out);
 void reduce_edges_free(struct reduce_edges *edges); // NULL is allowed
 
+// Endpoints of the edges that have been down for 1 s or longer, at most `most`; they live as long as the edges.
+// Returns how many. Their channels go on dialling, and a child that is back is found within a second.
+uint32_t reduce_edges_down(const struct reduce_edges *edges, char **endpoints, uint32_t most);
+
 struct reduce_group_member {
     char name[65];
     char edge_endpoint[128];
@@ -60,8 +64,8 @@ struct reduce_local {
 // partials (collectives), partials is NULL. The bytes of an item whose code is not OK are the identity.
 //
 // A child that does not answer fails every item of the step: its code (UNAVAILABLE, DEADLINE_EXCEEDED, ...),
-// reason "WORKER_LOST" for these two, its name as `worker`. So does one whose answer does not fit the step:
-// INTERNAL.
+// reason "WORKER_LOST" for these two, "OLD_PLAN" for ABORTED, its name as `worker`. So does one whose answer
+// does not fit the step: INTERNAL.
 struct reduce_outcome {
     // Not OK: the step as a whole failed here (cancelled, engine broken, no memory); the rest is NULL.
     enum common_code code;

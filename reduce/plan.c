@@ -204,6 +204,80 @@ void reduce_plan_free(struct reduce_plan *plan)
     free(plan);
 }
 
+// ---- edges to avoid -----------------------------------------------------------------------------
+
+// A parent that does not reach its child costs more than any number of children that do not reach their parents.
+#define AVOID_COST (UINT64_C(1) << 32)
+
+static uint64_t avoid_cost(const struct reduce_plan *plan, const uint32_t *rank_of,
+                           const struct reduce_avoid *avoid, uint32_t n)
+{
+    uint64_t cost = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t from = rank_of[avoid[i].from], to = rank_of[avoid[i].to];
+        if (plan->nodes[to].parent == (int32_t)from)
+            cost += AVOID_COST;
+        else if (plan->nodes[from].parent == (int32_t)to)
+            cost++;
+    }
+    return cost;
+}
+
+static void swap_ranks(struct reduce_plan *plan, uint32_t *rank_of, uint32_t a, uint32_t b)
+{
+    uint32_t member = plan->nodes[a].member;
+    plan->nodes[a].member = plan->nodes[b].member;
+    plan->nodes[b].member = member;
+    rank_of[plan->nodes[a].member] = a;
+    rank_of[plan->nodes[b].member] = b;
+}
+
+// The best change of places of one member; false: none is better than none.
+static bool swap_best(struct reduce_plan *plan, uint32_t *rank_of, const struct reduce_member *members,
+                      const struct reduce_avoid *avoid, uint32_t n, uint32_t rank, uint64_t *cost)
+{
+    uint32_t best = UINT32_MAX;
+    bool best_near = false;
+    for (uint32_t r = 0; r < plan->n; r++) {
+        bool near = strcmp(members[plan->nodes[r].member].host, members[plan->nodes[rank].member].host) == 0;
+        swap_ranks(plan, rank_of, rank, r);
+        uint64_t now = avoid_cost(plan, rank_of, avoid, n);
+        swap_ranks(plan, rank_of, rank, r);
+        if (now < *cost || (now == *cost && best != UINT32_MAX && near && !best_near)) {
+            best = r;
+            best_near = near;
+            *cost = now;
+        }
+    }
+    if (best != UINT32_MAX)
+        swap_ranks(plan, rank_of, rank, best);
+    return best != UINT32_MAX;
+}
+
+enum common_code reduce_plan_avoid(struct reduce_plan *plan, const struct reduce_member *members,
+                                   const struct reduce_avoid *avoid, uint32_t n, uint32_t *left)
+{
+    uint32_t *rank_of = calloc(plan->n, sizeof *rank_of);
+    if (!rank_of)
+        return COMMON_RESOURCE_EXHAUSTED;
+    for (uint32_t r = 0; r < plan->n; r++)
+        rank_of[plan->nodes[r].member] = r;
+    uint64_t cost = avoid_cost(plan, rank_of, avoid, n);
+    for (bool better = cost > 0; better && cost > 0;) { // each round costs less than the one before
+        better = false;
+        for (uint32_t i = 0; i < n && !better; i++) {
+            uint32_t from = rank_of[avoid[i].from], to = rank_of[avoid[i].to];
+            if (plan->nodes[to].parent == (int32_t)from || plan->nodes[from].parent == (int32_t)to)
+                better = swap_best(plan, rank_of, members, avoid, n, to, &cost) ||
+                         swap_best(plan, rank_of, members, avoid, n, from, &cost);
+        }
+    }
+    free(rank_of);
+    plan->digest = digest_of(plan->nodes, plan->n, members);
+    *left = (uint32_t)(cost / AVOID_COST);
+    return COMMON_OK;
+}
+
 // ---- prediction of a given tree -----------------------------------------------------------------
 
 double reduce_plan_predict(const struct reduce_plan *plan, const struct reduce_member *members,

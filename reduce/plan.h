@@ -66,6 +66,18 @@ enum common_code reduce_plan_make(const struct reduce_member *members, uint32_t 
                                   struct common_error *err);
 void reduce_plan_free(struct reduce_plan *plan); // NULL is allowed
 
+// A member that is not to be the other's parent: `from` does not reach `to`. Indices into the members given.
+struct reduce_avoid {
+    uint32_t from, to;
+};
+
+// Members change places in the tree, whose shape stays, until no parent has a child that it does not reach; nor,
+// where that can be had as well, a child that does not reach it. Of equal changes one within a host comes first, then
+// the lowest ranks. The digest follows, predicted_ns stays. Pure. *left: pairs that are parent and child all
+// the same, as two members alone that do not reach each other. RESOURCE_EXHAUSTED: nothing has changed.
+enum common_code reduce_plan_avoid(struct reduce_plan *plan, const struct reduce_member *members,
+                                   const struct reduce_avoid *avoid, uint32_t n, uint32_t *left);
+
 // How many members a session of `kv_bytes` (K and V of one layer) deserves: the number with the shortest
 // step, each member computing as much as it can in that time; of equals the smallest. 1 .. n; n for a cost or
 // members that reduce_plan_make refuses. Never falls when kv_bytes rises. Members are the w fastest of those

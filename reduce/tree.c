@@ -174,8 +174,16 @@ static void merge_lost(struct reduce_op *op, const struct reduce_tree_child *chi
         if (item->code != COMMON_OK)
             continue;
         item->code = error->code;
-        snprintf(item->message, sizeof item->message, "worker %s: %.180s", child->name, error->message);
-        snprintf(item->reason, sizeof item->reason, "%s", lost ? "WORKER_LOST" : "");
+        if (lost)
+            snprintf(item->message, sizeof item->message, "edge from worker %.64s to worker %.64s: %.90s",
+                     op->group->env.name, child->name, error->message);
+        else
+            snprintf(item->message, sizeof item->message, "worker %s: %.180s", child->name, error->message);
+        // A frame as a whole is ABORTED where the plan is not known, or no longer.
+        snprintf(item->reason, sizeof item->reason, "%s",
+                 lost                            ? "WORKER_LOST"
+                 : error->code == COMMON_ABORTED ? "OLD_PLAN"
+                                                 : "");
         snprintf(item->worker, sizeof item->worker, "%s", child->name);
     }
 }

@@ -232,6 +232,24 @@ enum worker_row worker_chunk_row(const struct worker_chunk *chunk, uint32_t laye
     return l ? (enum worker_row)l->rows[row] : WORKER_ROW_ABSENT;
 }
 
+uint32_t worker_chunk_rows_at(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
+                              enum worker_row least)
+{
+    const struct worker_layer *l = chunk->layers[layer];
+    const uint8_t *rows = l ? l->rows + row : NULL;
+    uint8_t lowest = UINT8_MAX;
+    uint32_t n = 0;
+    if (!l)
+        return least == WORKER_ROW_ABSENT ? count : 0;
+    for (uint32_t i = 0; i < count; i++) // without a way out: several rows an instruction
+        lowest = rows[i] < lowest ? rows[i] : lowest;
+    if (lowest >= (uint8_t)least)
+        return count;
+    while (rows[n] >= (uint8_t)least)
+        n++;
+    return n;
+}
+
 uint32_t worker_chunk_ready(const struct worker_chunk *chunk, uint32_t layer)
 {
     return chunk->layers[layer] ? chunk->layers[layer]->ready : 0;
@@ -424,8 +442,29 @@ void worker_chunk_abort(struct worker_chunk *chunk, uint32_t layer, uint32_t row
 
 void worker_chunk_commit(struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count)
 {
+    if (worker_chunk_rows_at(chunk, layer, row, count, WORKER_ROW_COMMITTED) == count)
+        return;
     move_rows(chunk, layer, row, count, WORKER_ROW_PREPARED, WORKER_ROW_COMMITTED);
     move_rows(chunk, layer, row, count, WORKER_ROW_APPENDED, WORKER_ROW_COMMITTED);
+}
+
+void worker_chunk_withdraw(struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
+                           enum worker_row to)
+{
+    struct worker_layer *l = chunk->layers[layer];
+    assert(to == WORKER_ROW_ABSENT || to == WORKER_ROW_PREPARED);
+    for (uint32_t i = row; l && chunk->refs == 1 && i < row + count; i++) {
+        if (l->rows[i] != WORKER_ROW_APPENDED)
+            continue;
+        l->rows[i] = (uint8_t)to;
+        l->ready = i < l->ready ? i : l->ready;
+        l->present -= to == WORKER_ROW_ABSENT; // its page stays for what comes next
+        if (chunk->pins == 0 || to != WORKER_ROW_ABSENT)
+            continue;
+        bool none = l->read_first == l->read_end;
+        l->read_first = none || i < l->read_first ? i : l->read_first;
+        l->read_end = none || i + 1 > l->read_end ? i + 1 : l->read_end;
+    }
 }
 
 void worker_chunk_forget(struct worker_chunk *chunk)

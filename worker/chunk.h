@@ -15,7 +15,8 @@ struct worker_retired { // memory that a pin may still read
 
 struct worker_layer {
     uint32_t present, ready;
-    uint8_t *block;  // whole layer, or NULL
+    uint32_t read_first, read_end; // rows that were withdrawn under a pin, which may still read their bytes
+    uint8_t *block;                // whole layer, or NULL
     uint8_t **pages; // [chunk_tokens / 16], entries NULL where no row is; all NULL when there is a block
     uint8_t *rows;   // [chunk_tokens] enum worker_row
 };

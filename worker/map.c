@@ -31,7 +31,9 @@ void *worker_map_get(const struct worker_map *map, uint64_t key)
 
 static bool grow(struct worker_map *map)
 {
-    struct worker_map next = {.cap = map->cap ? map->cap * 2 : MAP_FIRST_CAP, .count = map->count};
+    struct worker_map next = {.cap = map->cap ? map->cap * 2 : MAP_FIRST_CAP,
+                              .count = map->count,
+                              .changes = map->changes};
     next.keys = calloc(next.cap, sizeof *next.keys);
     next.values = calloc(next.cap, sizeof *next.values);
     if (!next.keys || !next.values) {
@@ -60,6 +62,7 @@ bool worker_map_put(struct worker_map *map, uint64_t key, void *value)
     map->keys[i] = key;
     map->values[i] = value;
     map->count++;
+    map->changes++;
     return true;
 }
 
@@ -83,6 +86,7 @@ void *worker_map_remove(struct worker_map *map, uint64_t key)
     map->keys[hole] = 0;
     map->values[hole] = NULL;
     map->count--;
+    map->changes++;
     return value;
 }
 

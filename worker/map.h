@@ -12,6 +12,7 @@ struct worker_map { // zero it to begin with
     uint64_t *keys;
     void **values;
     size_t cap, count;
+    uint64_t changes; // rises with each put and remove
 };
 
 void *worker_map_get(const struct worker_map *map, uint64_t key); // NULL: absent

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The link's states:
 //
-//              connected             accepted
-//     AWAY ───────────────▶ ASKING ────────────▶ MEMBER
-//      ▲ ▲                  │ ▲ ▲                │ │
-//      │ └── link lost ─────┘ │ └─ refused ──────┘ │   (a heartbeat was refused: register again)
-//      │                      │ refused: after a pause
-//      └──────── link lost ─────────────────────────┘
+//              connected             accepted              active
+//     AWAY ───────────────▶ ASKING ────────────▶ JOINING ───────────▶ MEMBER
+//      ▲ ▲                  │ ▲ ▲ ▲               │ │                  │ │
+//      │ └── link lost ─────┘ │ │ └── refused ────┘ │                  │ │
+//      │                      │ └─── refused ───────│──────────────────┘ │   (a heartbeat was: register again)
+//      │                      │ refused: after a pause                   │
+//      └──────── link lost ─────────────────────────┴────────────────────┘
+//
+// JOINING: the coordinator asks what this worker holds, and tells it what it should hold. Meanwhile the worker beats,
+// at first every 5 ms, so that it knows soon that it is active.
 //
 // A heartbeat without an answer is no refusal: the coordinator may have been stopped for a while and knows
 // this worker still, or this process was. To register would end the plans and steps that it takes part in,
@@ -25,15 +29,23 @@
 #define CALL_NS        (5 * COMMON_NS_PER_S)
 #define PAUSE_FIRST_NS (50 * COMMON_NS_PER_MS)
 #define PAUSE_MAX_NS   (2 * COMMON_NS_PER_S)
+#define JOIN_FIRST_NS  (5 * COMMON_NS_PER_MS)
 #define BEAT_MIN_NS    (10 * COMMON_NS_PER_MS)
 #define BEAT_MAX_NS    (60 * COMMON_NS_PER_S)
 
-enum membership_state { MEMBERSHIP_AWAY, MEMBERSHIP_ASKING, MEMBERSHIP_MEMBER, MEMBERSHIP_STATES };
+enum membership_state {
+    MEMBERSHIP_AWAY,
+    MEMBERSHIP_ASKING,
+    MEMBERSHIP_JOINING,
+    MEMBERSHIP_MEMBER,
+    MEMBERSHIP_STATES
+};
 
 #define TO(state) (1u << MEMBERSHIP_##state)
 static const unsigned transitions[MEMBERSHIP_STATES] = {
     [MEMBERSHIP_AWAY] = TO(AWAY) | TO(ASKING),
-    [MEMBERSHIP_ASKING] = TO(AWAY) | TO(MEMBER),
+    [MEMBERSHIP_ASKING] = TO(AWAY) | TO(JOINING),
+    [MEMBERSHIP_JOINING] = TO(AWAY) | TO(ASKING) | TO(MEMBER),
     [MEMBERSHIP_MEMBER] = TO(AWAY) | TO(ASKING),
 };
 #undef TO
@@ -45,9 +57,10 @@ struct worker_membership {
     struct proto_channel *channel;
     struct common_timer *timer; // ASKING: the next try; MEMBER: the next heartbeat
     uint64_t instance, worker, pause_ns, beat_ns;
-    bool calling; // one call at a time
-    bool quiet;   // the refusal was logged
-    bool silent;  // so was that heartbeats are not answered
+    uint64_t join_ns; // JOINING: until the next heartbeat
+    bool calling;     // one call at a time
+    bool quiet;       // the refusal was logged
+    bool silent;      // so was that heartbeats are not answered
 };
 
 static void membership_set_state(struct worker_membership *m, enum membership_state state)
@@ -68,6 +81,24 @@ static void ask_later(struct worker_membership *m)
 {
     common_timer_start(m->timer, m->pause_ns, false);
     m->pause_ns = m->pause_ns * 2 < PAUSE_MAX_NS ? m->pause_ns * 2 : PAUSE_MAX_NS;
+}
+
+static void beat_later(struct worker_membership *m)
+{
+    uint64_t after = m->beat_ns;
+    if (m->state == MEMBERSHIP_JOINING && m->join_ns < after) {
+        after = m->join_ns;
+        m->join_ns *= 2;
+    }
+    common_timer_start(m->timer, after, false);
+}
+
+static void joined(struct worker_membership *m)
+{
+    membership_set_state(m, MEMBERSHIP_MEMBER);
+    common_log_info("registered coordinator=%s term=%" PRIu64, m->options.coordinator, *m->options.term);
+    if (m->options.registered)
+        m->options.registered(m->options.arg);
 }
 
 static void asked(void *arg, const struct proto_reply *reply)
@@ -97,11 +128,11 @@ static void asked(void *arg, const struct proto_reply *reply)
                                                     : body->heartbeat_ns;
     m->pause_ns = PAUSE_FIRST_NS;
     m->quiet = false;
-    membership_set_state(m, MEMBERSHIP_MEMBER);
-    common_timer_start(m->timer, m->beat_ns, false);
-    common_log_info("registered coordinator=%s term=%" PRIu64, m->options.coordinator, body->term);
-    if (m->options.registered)
-        m->options.registered(m->options.arg);
+    m->join_ns = JOIN_FIRST_NS;
+    membership_set_state(m, MEMBERSHIP_JOINING);
+    if (!body->joining)
+        joined(m);
+    beat_later(m);
 }
 
 static void membership_call(struct worker_membership *m, uint32_t method, const ProtobufCMessage *body,
@@ -131,6 +162,7 @@ static void ask(struct worker_membership *m)
     body.cores = o->cores;
     body.seen_term = *o->term;
     body.engine = m->strings[6];
+    body.control = PROTO_CONTROL_VERSION;
     if (o->group) {
         body.engine_algorithm = (char *)o->group->algorithm;
         body.group = (char *)o->group->id;
@@ -150,7 +182,7 @@ static void beaten(void *arg, const struct proto_reply *reply)
         ask(m); // the link was lost and made again meanwhile
         return;
     }
-    if (m->state != MEMBERSHIP_MEMBER || reply->code == COMMON_CANCELLED)
+    if (m->state == MEMBERSHIP_AWAY || reply->code == COMMON_CANCELLED)
         return;
     if (reply->code == COMMON_DEADLINE_EXCEEDED) {
         if (!m->silent)
@@ -161,13 +193,16 @@ static void beaten(void *arg, const struct proto_reply *reply)
         return;
     }
     m->silent = false;
-    if (reply->code == COMMON_OK &&
-        ((const Banyan__Pb__HeartbeatReply *)reply->message->body)->term == *m->options.term) {
-        common_timer_start(m->timer, m->beat_ns, false);
+    const Banyan__Pb__HeartbeatReply *body =
+        reply->code == COMMON_OK ? (const Banyan__Pb__HeartbeatReply *)reply->message->body : NULL;
+    if (body && body->term == *m->options.term) {
+        if (m->state == MEMBERSHIP_JOINING && !body->joining)
+            joined(m);
+        beat_later(m);
         return;
     }
-    if (reply->code == COMMON_OK)
-        see_term(m, ((const Banyan__Pb__HeartbeatReply *)reply->message->body)->term);
+    if (body)
+        see_term(m, body->term);
     membership_set_state(m, MEMBERSHIP_ASKING); // forgotten, or overtaken
     ask(m);
 }
@@ -184,6 +219,8 @@ static void beat(struct worker_membership *m)
     body.steps = stats.steps;
     body.last_compute_ns = stats.last_compute_ns;
     body.engine_lost = stats.engine_lost;
+    body.n_edges_down = stats.n_edges_down;
+    body.edges_down = stats.edges_down;
     membership_call(m, BANYAN__PB__METHOD__METHOD_HEARTBEAT, &body.base, 3 * m->beat_ns, beaten);
 }
 
@@ -194,7 +231,7 @@ static void membership_tick(void *arg)
         return;
     if (m->state == MEMBERSHIP_ASKING)
         ask(m);
-    else if (m->state == MEMBERSHIP_MEMBER)
+    else if (m->state != MEMBERSHIP_AWAY)
         beat(m);
 }
 
@@ -202,7 +239,7 @@ static void link_state(void *arg, bool connected)
 {
     struct worker_membership *m = arg;
     if (!connected) {
-        if (m->state == MEMBERSHIP_MEMBER)
+        if (m->state == MEMBERSHIP_MEMBER || m->state == MEMBERSHIP_JOINING)
             common_log_warn("the link to the coordinator is lost: dialling again (coordinator=%s)",
                             m->options.coordinator);
         membership_set_state(m, MEMBERSHIP_AWAY);

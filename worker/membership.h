@@ -9,6 +9,7 @@
 #include "common/loop.h"
 #include "common/secret.h"
 #include "common/status.h"
+#include "proto/limits.h"
 #include "reduce/module.h"
 
 struct worker_membership; // opaque
@@ -16,6 +17,8 @@ struct worker_membership; // opaque
 struct worker_membership_stats { // what a heartbeat says
     uint64_t used_bytes, chunks, steps, last_compute_ns;
     bool engine_lost; // plans are to use `stream`
+    uint32_t n_edges_down;
+    char *edges_down[PROTO_EDGES_DOWN_MAX]; // endpoints, borrowed
 };
 
 struct worker_membership_options { // strings are copied
@@ -26,7 +29,7 @@ struct worker_membership_options { // strings are copied
     uint32_t threads, cores; // cores: processors that it may run on; 0: as many as threads
     uint64_t *term;          // the worker's highest: read, and raised by what the coordinator says
     void (*stats)(void *arg, struct worker_membership_stats *out);
-    void (*registered)(void *arg); // each time; may be NULL
+    void (*registered)(void *arg); // each time that it is active: told what it should hold; may be NULL
     void *arg;
 };
 

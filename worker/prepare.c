@@ -22,9 +22,17 @@ struct prepare { // one call
     atomic_bool failed;      // a hash could not be had
 };
 
+// Rows of an append that is not acknowledged are not there: it may yet be refused, and then they go.
+static bool is_there(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint64_t length)
+{
+    enum worker_row state = worker_chunk_row(chunk, layer, row);
+    return state != WORKER_ROW_ABSENT &&
+           (state != WORKER_ROW_APPENDED || worker_chunk_first(chunk) + row < length);
+}
+
 // The ranges of a chunk's rows that are here. At most `budget` of them: what is left out counts as missing.
 static bool report_ranges(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
-                          uint32_t budget, Banyan__Pb__ChunkReport *pb)
+                          uint64_t length, uint32_t budget, Banyan__Pb__ChunkReport *pb)
 {
     pb->present = malloc(REPORT_RANGES_MAX * sizeof *pb->present);
     if (!pb->present)
@@ -32,7 +40,7 @@ static bool report_ranges(const struct worker_chunk *chunk, uint32_t layer, uint
     for (uint32_t at = row;
          at < row + count && pb->n_present < REPORT_RANGES_MAX && pb->n_present < budget;) {
         uint32_t end = at;
-        while (end < row + count && worker_chunk_row(chunk, layer, end) != WORKER_ROW_ABSENT)
+        while (end < row + count && is_there(chunk, layer, end, length))
             end++;
         if (end > at) {
             Banyan__Pb__Range *range = malloc(sizeof *range);
@@ -49,7 +57,7 @@ static bool report_ranges(const struct worker_chunk *chunk, uint32_t layer, uint
 }
 
 static Banyan__Pb__ChunkReport *report_chunk(const struct worker_chunk *chunk, uint32_t layer, uint32_t row,
-                                             uint32_t count, uint32_t budget)
+                                             uint32_t count, uint64_t length, uint32_t budget)
 {
     Banyan__Pb__ChunkReport *pb = malloc(sizeof *pb);
     if (!pb)
@@ -57,7 +65,7 @@ static Banyan__Pb__ChunkReport *report_chunk(const struct worker_chunk *chunk, u
     banyan__pb__chunk_report__init(pb);
     pb->chunk = worker_chunk_id(chunk);
     pb->first = worker_chunk_first(chunk);
-    if (!report_ranges(chunk, layer, row, count, budget, pb)) {
+    if (!report_ranges(chunk, layer, row, count, length, budget, pb)) {
         banyan__pb__chunk_report__free_unpacked(pb, NULL);
         return NULL;
     }
@@ -121,11 +129,12 @@ static void hash_next(void *arg)
 
 // Reports on one chunk, and makes its hash ready to run.
 static bool add_chunk(struct prepare *p, struct worker_chunk *chunk,
-                      const Banyan__Pb__RowsPrepareRequest *body, uint32_t *ranges)
+                      const Banyan__Pb__RowsPrepareRequest *body, uint64_t length, uint32_t *ranges)
 {
     uint32_t row, count;
     worker_chunk_part(chunk, body->first, body->count, &row, &count);
-    Banyan__Pb__ChunkReport *pb = report_chunk(chunk, body->layer, row, count, REPORT_RANGES_TOTAL - *ranges);
+    Banyan__Pb__ChunkReport *pb =
+        report_chunk(chunk, body->layer, row, count, length, REPORT_RANGES_TOTAL - *ranges);
     if (!pb)
         return false;
     size_t at = p->reply.n_chunks++;
@@ -148,8 +157,9 @@ static enum common_code prepare_collect(struct prepare *p, struct worker_session
     p->reply.chunks = malloc((span + 1) * sizeof *p->reply.chunks);
     p->hashes = malloc((span + 1) * sizeof *p->hashes);
     bool ok = p->reply.chunks && p->hashes;
+    worker_appended_confirm(session, body->layer, body->length);
     for (uint32_t i = from; ok && i < from + span; i++)
-        ok = add_chunk(p, session->chunks[i].chunk, body, &ranges);
+        ok = add_chunk(p, session->chunks[i].chunk, body, session->appended[body->layer].length, &ranges);
     if (!ok)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a report");
     struct worker_freeze freeze = {body->commit, body->first, body->count, body->layer};
@@ -183,7 +193,9 @@ void worker_handle_rows_prepare(void *arg, struct proto_request *request)
     p->worker = worker;
     p->request = request;
     banyan__pb__rows_prepare_reply__init(&p->reply);
-    bool late = body->commit && body->commit < worker->settled; // it would freeze rows that nobody thaws
+    const struct worker_session *of = worker_map_get(&worker->sessions, body->session);
+    uint64_t settled = of && of->settled > worker->settled ? of->settled : worker->settled;
+    bool late = body->commit && body->commit < settled; // it would freeze rows that nobody thaws
     enum common_code code =
         late ? common_error_set(&err, COMMON_ABORTED, "commit %" PRIu64 " is over", body->commit)
              : worker_session_check(&worker->sessions, body->session, body->incarnation, body->layer,

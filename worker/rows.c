@@ -170,11 +170,13 @@ static enum common_code committable(const struct worker_session *session, const 
         const struct worker_chunk *chunk = session->chunks[i].chunk;
         uint32_t row, rows;
         worker_chunk_part(chunk, freeze->first, freeze->count, &row, &rows);
-        for (uint32_t r = row; r < row + rows && !is_copy(session, i); r++)
-            if (worker_chunk_row(chunk, freeze->layer, r) < least)
-                return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                        "position %" PRIu64 " of layer %u is not prepared",
-                                        worker_chunk_first(chunk) + r, freeze->layer);
+        if (is_copy(session, i))
+            continue;
+        uint32_t n = worker_chunk_rows_at(chunk, freeze->layer, row, rows, least);
+        if (n < rows)
+            return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                    "position %" PRIu64 " of layer %u is not prepared",
+                                    worker_chunk_first(chunk) + row + n, freeze->layer);
     }
     return COMMON_OK;
 }
@@ -195,6 +197,46 @@ static void thaw_rows(void *session, uint32_t layer, uint64_t first, uint64_t co
     each_part(session, layer, first, count, worker_chunk_abort);
 }
 
+static enum common_code commit_range(struct worker *worker, struct worker_session *session,
+                                     const struct worker_freeze *freeze, struct common_error *err)
+{
+    enum common_code code = committable(session, freeze, err);
+    if (code == COMMON_OK || freeze->commit == 0) // told again: what is here of a durable range counts
+        each_part(session, freeze->layer, freeze->first, freeze->count, worker_chunk_commit);
+    if (code == COMMON_OK)
+        worker_frozen_drop(&session->frozen, worker->store, freeze, thaw_rows,
+                           session); // nothing is left to thaw
+    return code;
+}
+
+// Ranges whose commit is durable, told again. All are checked before any of them counts; the first one that lacks
+// rows is named.
+static enum common_code commit_again(struct worker *worker, const Banyan__Pb__RowsCommitRequest *body,
+                                     struct common_error *err)
+{
+    struct worker_session *session = NULL;
+    enum common_code first = COMMON_OK;
+    if (body->commit)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "ranges go with commit 0");
+    for (size_t i = 0; i < body->n_ranges; i++) {
+        const Banyan__Pb__RowsRange *range = body->ranges[i];
+        enum common_code code = worker_session_check(&worker->sessions, body->session, body->incarnation,
+                                                     range->layer, range->first, range->count, &session, err);
+        if (code != COMMON_OK)
+            return code;
+    }
+    for (size_t i = 0; i < body->n_ranges; i++) {
+        const Banyan__Pb__RowsRange *range = body->ranges[i];
+        struct worker_freeze freeze = {0, range->first, range->count, range->layer};
+        struct common_error lacks;
+        enum common_code code = commit_range(worker, session, &freeze, &lacks);
+        if (first == COMMON_OK && code != COMMON_OK)
+            *err = lacks;
+        first = first == COMMON_OK ? code : first;
+    }
+    return first;
+}
+
 void worker_handle_rows_commit(void *arg, struct proto_request *request)
 {
     struct worker *worker = arg;
@@ -203,36 +245,47 @@ void worker_handle_rows_commit(void *arg, struct proto_request *request)
     if (!worker_term_check(worker, body->term, request))
         return;
     struct common_error err;
-    struct worker_session *session;
-    struct worker_freeze freeze = {body->commit, body->first, body->count, body->layer};
-    enum common_code code = worker_session_check(&worker->sessions, body->session, body->incarnation,
-                                                 body->layer, body->first, body->count, &session, &err);
-    bool known = code == COMMON_OK;
-    if (known)
-        code = committable(session, &freeze, &err);
-    if (known &&
-        (code == COMMON_OK || body->commit == 0)) // told again: what is here of a durable range counts
-        each_part(session, body->layer, body->first, body->count, worker_chunk_commit);
+    enum common_code code;
+    if (body->n_ranges) {
+        code = commit_again(worker, body, &err);
+    } else {
+        struct worker_session *session;
+        struct worker_freeze freeze = {body->commit, body->first, body->count, body->layer};
+        code = worker_session_check(&worker->sessions, body->session, body->incarnation, body->layer,
+                                    body->first, body->count, &session, &err);
+        if (code == COMMON_OK)
+            code = commit_range(worker, session, &freeze, &err);
+    }
     if (code != COMMON_OK) {
         worker_fail(request, &err, code == COMMON_ABORTED ? "OLD_INCARNATION" : "");
         return;
     }
-    worker_frozen_drop(&session->frozen, worker->store, &freeze, thaw_rows,
-                       session); // nothing is left to thaw
     Banyan__Pb__RowsCommitReply reply = BANYAN__PB__ROWS_COMMIT_REPLY__INIT;
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
 
-// Commits below `before` are over, whatever became of them: what was to be committed has been.
-static void settle_rows(struct worker *worker, uint64_t before)
+static void settle_session(struct worker *worker, struct worker_session *session, uint64_t before)
+{
+    worker_frozen_settle(&session->frozen, worker->store, before, thaw_rows, session);
+}
+
+// Commits below `before` are over, whatever became of them: what was to be committed has been. one: of this session;
+// 0: of all.
+static void settle_rows(struct worker *worker, uint64_t before, uint64_t one)
 {
     size_t cursor = 0;
-    void *session;
+    void *session = one ? worker_map_get(&worker->sessions, one) : NULL;
+    if (session) {
+        if (before > ((struct worker_session *)session)->settled)
+            ((struct worker_session *)session)->settled = before;
+        settle_session(worker, session, before);
+    }
+    if (one)
+        return;
     if (before > worker->settled)
         worker->settled = before;
     while (worker_map_next(&worker->sessions, &cursor, &session))
-        worker_frozen_settle(&((struct worker_session *)session)->frozen, worker->store, before, thaw_rows,
-                             session);
+        settle_session(worker, session, before);
 }
 
 void worker_handle_rows_abort(void *arg, struct proto_request *request)
@@ -246,13 +299,18 @@ void worker_handle_rows_abort(void *arg, struct proto_request *request)
     struct worker_session *session;
     struct worker_freeze freeze = {body->commit, body->first, body->count, body->layer};
     if (body->before) {
-        settle_rows(worker, body->before);
+        settle_rows(worker, body->before, body->session);
     } else if (worker_session_check(&worker->sessions, body->session, body->incarnation, body->layer,
                                     body->first, body->count, &session, &err) != COMMON_OK) {
         worker_fail(request, &err, err.code == COMMON_ABORTED ? "OLD_INCARNATION" : "");
         return;
     } else {
-        worker_frozen_drop(&session->frozen, worker->store, &freeze, thaw_rows, session);
+        if (body->write) {
+            worker_appended_confirm(session, body->layer, body->first);
+            worker_appended_settle(session, body->layer, body->write);
+        } else {
+            worker_frozen_drop(&session->frozen, worker->store, &freeze, thaw_rows, session);
+        }
     }
     Banyan__Pb__RowsAbortReply reply = BANYAN__PB__ROWS_ABORT_REPLY__INIT;
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);

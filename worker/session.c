@@ -195,6 +195,7 @@ enum common_code worker_session_check(const struct worker_map *sessions, uint64_
 static uint64_t session_bytes(const struct worker_spec *spec)
 {
     return sizeof(struct worker_session) + sizeof *spec +
+           spec->shape.layers * sizeof(struct worker_appended) +
            2 * spec->packed_bytes; // packed holds the floats as well
 }
 
@@ -212,6 +213,7 @@ static void free_session(struct worker_store *store, struct worker_session *sess
     worker_spec_unref(session->spec);
     free(session->chunks);
     free(session->staged);
+    free(session->appended);
     free(session);
 }
 
@@ -284,8 +286,11 @@ static enum common_code check_layout(const struct worker_session *session, const
             "session %016" PRIx64
             " is in quarantine here: another store laid it out, or a later state of this one",
             request->session);
-    if (request->more && !request->replace)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "more goes with replace");
+    if (request->n_lengths && request->n_lengths != spec->shape.layers)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "%zu lengths for %u layers", request->n_lengths,
+                                spec->shape.layers);
+    if ((request->more || request->page) && !request->replace)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "more and page go with replace");
     for (size_t i = 0; i < request->n_chunks; i++) {
         const Banyan__Pb__LayoutChunk *chunk = request->chunks[i];
         if (chunk->chunk == 0 || chunk->first % spec->shape.chunk_tokens != 0 ||
@@ -304,9 +309,12 @@ static enum common_code layout_collect(const struct worker_session *session,
                                        struct worker_layout_entry **out, uint32_t *n,
                                        struct common_error *err)
 {
-    bool resume = request->replace && session->staging && session->staging_term == request->term &&
+    bool staged = session->staging && session->staging_term == request->term &&
                   session->staging_incarnation == request->incarnation &&
                   session->staging_epoch == request->epoch;
+    bool resume = request->replace && staged && request->page != 1;
+    if (request->page > 1 && (!staged || session->n_staged != request->page - 1))
+        return common_error_set(err, COMMON_ABORTED, "a layout in several calls was broken off: begin again");
     uint32_t have = request->replace ? (resume ? session->n_staged : 0) : session->n_chunks;
     if (request->n_chunks > WORKER_SESSION_CHUNKS_MAX - have)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "a session has at most %u chunks here",
@@ -332,13 +340,15 @@ static enum common_code layout_collect(const struct worker_session *session,
     return COMMON_OK;
 }
 
-// References to all chunks of the new layout, then the old ones go: a failure leaves the session as it was.
+// References to all chunks of the new layout, then the old ones go: a failure leaves the session as it was. A layout
+// of as many chunks, or fewer, needs no room in the account: a full worker can always be told it.
 static enum common_code layout_install(struct worker_store *store, struct worker_session *session,
                                        const struct worker_layout_entry *entries, uint32_t n,
                                        struct common_error *err)
 {
     struct worker_session_chunk *chunks = malloc((n + 1) * sizeof *chunks);
-    if (!chunks || !worker_store_take(store, entry_bytes(n))) {
+    uint32_t before = session->n_chunks, more = n > before ? n - before : 0;
+    if (!chunks || !worker_store_take(store, entry_bytes(more))) {
         free(chunks);
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "no memory for a layout of %u chunks", n);
     }
@@ -348,7 +358,7 @@ static enum common_code layout_install(struct worker_store *store, struct worker
         if (code != COMMON_OK) {
             while (i > 0)
                 worker_store_release(store, chunks[--i].chunk);
-            worker_store_give(store, entry_bytes(n));
+            worker_store_give(store, entry_bytes(more));
             free(chunks);
             return code;
         }
@@ -356,7 +366,7 @@ static enum common_code layout_install(struct worker_store *store, struct worker
     }
     for (uint32_t i = 0; i < session->n_chunks; i++)
         worker_store_release(store, session->chunks[i].chunk);
-    worker_store_give(store, entry_bytes(session->n_chunks));
+    worker_store_give(store, entry_bytes(before > n ? before - n : 0));
     free(session->chunks);
     session->chunks = chunks;
     session->n_chunks = n;
@@ -387,13 +397,16 @@ static enum common_code session_create(struct worker_map *sessions, struct worke
     if (code != COMMON_OK)
         return code;
     struct worker_session *session = calloc(1, sizeof *session);
-    if (!session || !worker_store_take(store, session_bytes(spec))) {
+    struct worker_appended *appended = calloc(spec->shape.layers, sizeof *appended);
+    if (!session || !appended || !worker_store_take(store, session_bytes(spec))) {
+        free(appended);
         free(session);
         worker_spec_unref(spec);
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "no memory for a session");
     }
     session->id = request->session;
     session->spec = spec;
+    session->appended = appended;
     *out = session;
     return COMMON_OK;
 }
@@ -432,6 +445,7 @@ enum common_code worker_session_layout(struct worker_map *sessions, struct worke
         return COMMON_OK; // nothing takes effect before the last message
     }
     free(entries);
+    worker_appended_layout(session, request, request->incarnation > session->incarnation);
     if (known && request->incarnation > session->incarnation) {
         worker_frozen_clear(&session->frozen, store);
         for (uint32_t i = 0; i < session->n_chunks; i++)

@@ -9,6 +9,7 @@
 
 #include "common/status.h"
 #include "proto/banyan.pb-c.h"
+#include "worker/appended.h"
 #include "worker/frozen.h"
 #include "worker/map.h"
 #include "worker/store.h"
@@ -41,10 +42,13 @@ struct worker_session {
     // Of the coordinator's store that laid it out last (coordinator/store.h); 0: it did not say.
     uint64_t life;
     struct worker_spec *spec;
-    uint64_t write_term, write; // of the newest append seen
+    uint64_t write_term, write;       // of the newest append seen
+    uint64_t writes_over;             // appends with a write up to this one are over
+    struct worker_appended *appended; // [spec's layers]
     uint32_t n_chunks;
     struct worker_session_chunk *chunks; // ascending by (first, id)
     struct worker_frozen frozen;         // by commits under way
+    uint64_t settled;                    // its commits with lower numbers are over; see worker.settled, too
     // A replacing layout that comes in several messages collects here until the last one.
     bool staging;
     uint64_t staging_term, staging_incarnation, staging_epoch;

@@ -33,6 +33,12 @@ struct worker_plan {
 
 struct worker_step;
 
+struct worker_listing { // the sessions' ids in order, while an inventory is being read; zeroed: none
+    uint64_t *ids;
+    size_t n;
+    uint64_t changes; // of worker.sessions when it was made
+};
+
 struct worker {
     struct common_loop *loop;
     char name[WORKER_NAME_MAX + 1], host[WORKER_NAME_MAX + 1];
@@ -43,6 +49,8 @@ struct worker {
     uint64_t life;       // of the store that its coordinator has: sessions of other lives are in quarantine
     struct worker_store *store;
     struct worker_map sessions, plans;
+    struct worker_listing listing;
+    uint64_t listings; // made so far
     struct worker_team *team;
     struct worker_device *device; // NULL: the team computes
     struct worker_engine *engine; // NULL: stream alone
@@ -82,8 +90,10 @@ void worker_fail(struct proto_request *request, const struct common_error *err, 
 void worker_handle_layout_set(void *arg, struct proto_request *request);
 void worker_handle_session_drop(void *arg, struct proto_request *request);
 void worker_handle_chunk_copy(void *arg, struct proto_request *request);
-void worker_handle_inventory(void *arg, struct proto_request *request);
 void worker_handle_health(void *arg, struct proto_request *request);
+// inventory.c
+void worker_handle_inventory(void *arg, struct proto_request *request);
+void worker_listing_free(struct worker_listing *listing);
 // prepare.c
 void worker_handle_rows_prepare(void *arg, struct proto_request *request);
 // rows.c

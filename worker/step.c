@@ -228,7 +228,7 @@ static void step_done(void *arg, struct reduce_outcome *outcome)
     if (outcome->code != COMMON_OK) {
         bool overtaken = outcome->code == COMMON_CANCELLED && s->request;
         if (overtaken)
-            step_fail(s, COMMON_ABORTED, "OLD_EPOCH", "the plan was replaced or dropped under the step");
+            step_fail(s, COMMON_ABORTED, "OLD_PLAN", "the plan was replaced or dropped under the step");
         else if (s->request)
             step_fail(s, outcome->code, "", outcome->text);
     } else if (s->self == 0) {
@@ -355,23 +355,29 @@ static enum common_code step_append(struct worker_step *s, struct worker_session
     if (!pieces)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for an append");
     uint32_t n;
+    uint64_t end = item->first + item->rows;
+    end = item->write_end > end ? item->write_end : end;
     bool older = s->step->term < session->write_term ||
-                 (s->step->term == session->write_term && item->write < session->write);
-    bool newer = s->step->term > session->write_term || item->write > session->write;
+                 (s->step->term == session->write_term && item->write < session->write) ||
+                 item->write <= session->writes_over;
     enum common_code code = append_pieces(s, session, item, pieces, &n, reason, err);
     if (code == COMMON_OK && older) {
         if (!worker_store_same(pieces, n)) {
             *reason = "OLD_WRITE";
             code = common_error_set(err, COMMON_ABORTED, "write %" PRIu64 " was overtaken by write %" PRIu64,
-                                    item->write, session->write);
+                                    item->write,
+                                    session->writes_over > session->write ? session->writes_over
+                                                                          : session->write);
         }
     } else if (code == COMMON_OK) {
-        code = worker_store_write(s->worker->store, pieces, n, WORKER_ROW_APPENDED,
-                                  newer ? item->length : UINT64_MAX, err);
-        if (code == COMMON_OK) {
-            session->write_term = s->step->term;
-            session->write = item->write;
-        }
+        session->write_term = s->step->term;
+        session->write = item->write;
+        worker_appended_begin(session, item->layer, item->write);
+        code = worker_store_write(s->worker->store, pieces, n, WORKER_ROW_APPENDED, UINT64_MAX, err);
+        if (code == COMMON_OK && n > 0)
+            worker_appended_stored(session, item->layer, item->write, end);
+        else if (code == COMMON_FAILED_PRECONDITION || code == COMMON_RESOURCE_EXHAUSTED)
+            worker_appended_settle(session, item->layer, item->write); // not all of it was ever stored here
     }
     for (uint32_t i = 0; code == COMMON_OK && i < n; i++)
         *appends += pieces[i].count;
@@ -402,6 +408,8 @@ static enum common_code take_item(struct worker_step *s, uint32_t i, const struc
     const char *problem = shape_problem(session, item);
     if (problem)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "%s", problem);
+    worker_appended_confirm(session, item->layer, item->length);
+    bool first = item->n_append && session->appended[item->layer].write != item->write;
     enum common_code code =
         item->n_append ? step_append(s, session, item, &result->appends, reason, err) : COMMON_OK;
     if (code != COMMON_OK)
@@ -420,6 +428,8 @@ static enum common_code take_item(struct worker_step *s, uint32_t i, const struc
     if (code == COMMON_OK) {
         result->cover_tokens = cover.tokens;
         result->cover_sum = cover.sum;
+    } else if (first) { // no other attempt has stored it, which may have been acknowledged
+        worker_appended_settle(session, item->layer, item->write);
     }
     return code;
 }
@@ -575,7 +585,7 @@ static enum common_code step_admit(struct worker *worker, const struct proto_ste
         return common_error_set(err, COMMON_UNAVAILABLE, "worker %s is leaving", worker->name);
     *plan = worker_map_get(&worker->plans, step->plan);
     if (!*plan || (*plan)->epoch != step->plan_epoch) {
-        *reason = "OLD_EPOCH";
+        *reason = "OLD_PLAN";
         return common_error_set(err, COMMON_ABORTED,
                                 "plan %016" PRIx64 " at epoch %" PRIu64 " is not installed here", step->plan,
                                 step->plan_epoch);
@@ -667,9 +677,10 @@ void worker_handle_step(void *arg, struct proto_request *request)
         return;
     }
     step_set_state(s, STEP_COMPUTING);
-    take_items(s);
-    if (common_clock_ns() >= step->deadline_ns)
+    if (common_clock_ns() >= step->deadline_ns) { // before anything is stored
         give_up(s, COMMON_DEADLINE_EXCEEDED, "the deadline passed before the computation began");
-    else
-        step_compute(s);
+        return;
+    }
+    take_items(s);
+    step_compute(s);
 }

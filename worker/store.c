@@ -388,6 +388,13 @@ static enum common_code check_piece(const struct worker_rows *piece, uint64_t re
     return COMMON_OK;
 }
 
+// Whether a pin may be reading the bytes that writing a row alters.
+static bool may_be_read(const struct worker_layer *layer, uint32_t row, enum verdict verdict)
+{
+    return verdict == VERDICT_REPLACE ||
+           (verdict == VERDICT_WRITE && row >= layer->read_first && row < layer->read_end);
+}
+
 // Memory for everything that a piece writes.
 static bool reserve_piece(struct journal *journal, const struct worker_rows *piece, uint64_t replace_from)
 {
@@ -399,7 +406,8 @@ static bool reserve_piece(struct journal *journal, const struct worker_rows *pie
     for (uint32_t i = 0; i < piece->count; i++) {
         const uint8_t *k, *v;
         piece_row(piece, i, &k, &v);
-        if (row_judge(chunk, piece->layer, piece->row + i, k, v, replace_from) != VERDICT_REPLACE)
+        enum verdict verdict = row_judge(chunk, piece->layer, piece->row + i, k, v, replace_from);
+        if (!may_be_read(chunk->layers[piece->layer], piece->row + i, verdict))
             continue;
         if (!chunk_unshare(journal->store, chunk, chunk->layers[piece->layer], piece->row + i))
             return false;
@@ -435,6 +443,8 @@ static void write_piece(struct worker_store *store, const struct worker_rows *pi
              (to == WORKER_ROW_APPENDED && layer->rows[piece->row + i] == WORKER_ROW_PREPARED)))
             worker_layer_mark(chunk, layer, piece->row + i, to);
     }
+    if (piece->row <= layer->read_first && piece->row + piece->count >= layer->read_end)
+        layer->read_first = layer->read_end = 0;
     worker_layer_advance(chunk, layer);
     make_block(store, chunk, layer);
 }

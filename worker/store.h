@@ -17,7 +17,8 @@
 //        │                │ ▲       abort           │                  ▲
 //        │ append         │ └───────────────────────┘                  │ commit
 //        └──────────▶ APPENDED ────────────────────────────────────────┘
-//                      (also from PUT, and from PREPARED with the same bytes)
+//          ◀─────────  (also from PUT, and from PREPARED with the same bytes)
+//          withdraw (where a commit has frozen it: PREPARED)
 //
 // Which commits have prepared a row: frozen.h; the last to let go aborts it.
 // PUT rows may be overwritten. PREPARED and COMMITTED rows' bytes never change. An APPENDED row serves like a
@@ -95,6 +96,9 @@ uint64_t worker_chunk_bytes(const struct worker_chunk *chunk); // of K and V tha
 bool worker_chunk_in_block(const struct worker_chunk *chunk, uint32_t layer); // the layer is one block
 
 enum worker_row worker_chunk_row(const struct worker_chunk *chunk, uint32_t layer, uint32_t row);
+// How many rows from `row` on, `count` at most, are all in this state or a later one.
+uint32_t worker_chunk_rows_at(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
+                              enum worker_row least);
 // Rows from the chunk's start on, without a hole, that are APPENDED or COMMITTED: what a step may see.
 uint32_t worker_chunk_ready(const struct worker_chunk *chunk, uint32_t layer);
 
@@ -148,6 +152,10 @@ bool worker_store_same(const struct worker_rows *pieces, uint32_t n);
 void worker_chunk_prepare(struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count);
 void worker_chunk_abort(struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count);
 void worker_chunk_commit(struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count);
+// APPENDED rows become ABSENT, or PREPARED where they were that before. A chunk that several sessions share has no
+// such rows, and stays as it is.
+void worker_chunk_withdraw(struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
+                           enum worker_row to);
 // A new incarnation: no commit will come for PUT and PREPARED rows of any layer, so they are ABSENT again. In
 // a chunk that several sessions share, frozen ones thaw only.
 void worker_chunk_forget(struct worker_chunk *chunk);

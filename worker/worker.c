@@ -80,6 +80,7 @@ static void membership_stats(void *arg, struct worker_membership_stats *out)
     out->steps = worker->steps_done;
     out->last_compute_ns = worker->last_compute_ns;
     out->engine_lost = engine_lost(worker);
+    out->n_edges_down = reduce_edges_down(worker->env.edges, out->edges_down, PROTO_EDGES_DOWN_MAX);
 }
 
 static void membership_registered(void *arg)
@@ -321,6 +322,7 @@ void worker_free(struct worker *worker)
         cursor = 0; // the map has changed
     }
     worker_map_free(&worker->sessions);
+    worker_listing_free(&worker->listing);
     worker_store_free(worker->store);
     free(worker->scratch);
     free(worker);

@@ -4,7 +4,7 @@
 //
 //   worker.h      a worker: its record and states             membership.c  Register, Heartbeat, links, loss
 //   plan.c        trees over sets of workers                  engine.c      what carries partials up a tree
-//   gather.c      waiting for several answers
+//   edges.c       edges that are down, which trees avoid      gather.c      waiting for several answers
 #ifndef COORDINATOR_CLUSTER_H
 #define COORDINATOR_CLUSTER_H
 
@@ -12,10 +12,19 @@
 #include "proto/list.h"
 
 #define COORDINATOR_WORKERS_MAX 4096
+#define COORDINATOR_EDGES_MAX   64 // that are down
 
 struct coordinator_plan;
 struct coordinator_store;
 struct coordinator_worker;
+
+// An edge that is down (edges.h): from ends[0] to ends[1].
+struct coordinator_edge {
+    struct coordinator_edge_end {
+        uint32_t slot, life; // of a worker
+    } ends[2];
+    uint64_t reported_ns; // last
+};
 
 struct coordinator_cluster {
     struct coordinator_core *core;
@@ -27,6 +36,9 @@ struct coordinator_cluster {
     struct proto_list changed; // these workers, for the phase of workers: worker.changed
     // Workers to be asked and told what they hold: worker.joining. Taken by sessions.
     struct proto_list joining;
+
+    struct coordinator_edge edges[COORDINATOR_EDGES_MAX];
+    uint32_t n_edges;
 
     struct coordinator_plan *plans; // list
     uint32_t n_plans;

@@ -7,13 +7,15 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "coordinator/cluster/edges.h"
 #include "coordinator/cluster/engine.h"
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/store/store.h"
 #include "reduce/plan.h"
 
-#define DIAL_NS (4 * COMMON_NS_PER_S) // from Register to a link
+#define QUIET_NS COMMON_NS_PER_S       // of a worker's host, while calls to it are out; see proto/rpc.h
+#define DIAL_NS  (4 * COMMON_NS_PER_S) // from Register to a link
 
 #define TERM_AHEAD_MAX (UINT64_C(1) << 20) // that a worker may have seen above ours
 
@@ -26,7 +28,7 @@ const struct coordinator_machine coordinator_worker_machine = {
         {
             [COORDINATOR_WORKER_ABSENT] = TO(JOINING),
             [COORDINATOR_WORKER_JOINING] = TO(ACTIVE) | TO(LOST),
-            [COORDINATOR_WORKER_ACTIVE] = TO(SUSPECT) | TO(LOST) | TO(JOINING),
+            [COORDINATOR_WORKER_ACTIVE] = TO(SUSPECT) | TO(LOST),
             [COORDINATOR_WORKER_SUSPECT] = TO(JOINING) | TO(LOST),
             [COORDINATOR_WORKER_LOST] = TO(JOINING),
         },
@@ -37,24 +39,24 @@ const char *coordinator_worker_state_name(enum coordinator_worker_state state)
     return coordinator_worker_machine.states[state];
 }
 
-// Answers the Register that waits, if there is one.
-static void answer_register(struct coordinator_worker *w)
+// Answers the Register that waits, if there is one: from now on the worker beats.
+static void answer_register(struct coordinator_worker *w, bool linked)
 {
     struct proto_request *request = w->registering;
     w->registering = NULL;
     w->last_beat_ns = common_clock_ns();
     if (!request)
         return;
-    if (!coordinator_worker_active(w)) {
-        proto_request_fail(
-            request, COMMON_UNAVAILABLE,
-            "the coordinator could not reach the worker's edge endpoint, or tell it its layouts", NULL, 0);
+    if (!linked) {
+        proto_request_fail(request, COMMON_UNAVAILABLE,
+                           "the coordinator could not reach the worker's edge endpoint", NULL, 0);
         return;
     }
     Banyan__Pb__RegisterReply reply = BANYAN__PB__REGISTER_REPLY__INIT;
     reply.worker = (uint64_t)w->life << 32 | (w->slot + 1);
     reply.term = w->cluster->core->term;
     reply.heartbeat_ns = w->cluster->core->options.heartbeat_ns;
+    reply.joining = !coordinator_worker_active(w);
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
 
@@ -66,6 +68,8 @@ void coordinator_worker_set_state(struct coordinator_worker *w, enum coordinator
     w->state = state;
     if (was == coordinator_worker_active(w))
         return;
+    if (!was)
+        w->active_ns = common_clock_ns();
     cluster->changes++; // what could be computed a moment ago cannot now, or the other way round
     if (proto_list_empty(&w->changed))
         proto_list_push(&cluster->changed, &w->changed);
@@ -81,8 +85,6 @@ static void drain_workers(void *arg)
             proto_list_entry(cluster->changed.next, struct coordinator_worker, changed);
         proto_list_remove(&w->changed);
         coordinator_plans_worker_changed(w);
-        if (coordinator_worker_active(w))
-            answer_register(w);
     }
 }
 
@@ -187,6 +189,7 @@ struct coordinator_worker *coordinator_worker_named(struct coordinator_cluster *
     w->slot = slot;
     proto_list_init(&w->changed);
     proto_list_init(&w->joining);
+    proto_list_init(&w->repairs);
     snprintf(w->name, sizeof(w->name), "%s", name);
     cluster->workers[slot] = w;
     return w;
@@ -272,19 +275,6 @@ void coordinator_worker_call_gather(struct coordinator_worker *w, uint32_t metho
     coordinator_worker_call(w, method, body, gathered, gather);
 }
 
-void coordinator_worker_doubt(struct coordinator_worker *w)
-{
-    if (w->cluster->core->stopping)
-        return;
-    if (w->state == COORDINATOR_WORKER_ACTIVE) {
-        common_log_warn("asking a worker for its inventory again worker=%s", w->name);
-        coordinator_worker_set_state(w, COORDINATOR_WORKER_JOINING);
-        visit_begin(w);
-    } else {
-        coordinator_worker_dirty(w);
-    }
-}
-
 // ---- links --------------------------------------------------------------------------------------
 
 static void close_link(struct coordinator_worker *w)
@@ -292,7 +282,7 @@ static void close_link(struct coordinator_worker *w)
     struct proto_channel *channel = w->channel;
     w->channel = NULL; // calls that end now must not start others on it
     visit_cancel(w);
-    answer_register(w);
+    answer_register(w, false);
     if (w->grace)
         common_timer_stop(w->grace);
     proto_channel_close(channel);
@@ -336,8 +326,10 @@ static void link_state(void *arg, bool connected)
         common_timer_stop(w->grace);
         if (w->state == COORDINATOR_WORKER_SUSPECT)
             coordinator_worker_set_state(w, COORDINATOR_WORKER_JOINING);
-        if (w->state == COORDINATOR_WORKER_JOINING)
+        if (w->state == COORDINATOR_WORKER_JOINING) {
+            answer_register(w, true);
             visit_begin(w);
+        }
         return;
     }
     if (w->state == COORDINATOR_WORKER_ACTIVE) {
@@ -374,6 +366,11 @@ static enum common_code check_register(const Banyan__Pb__RegisterRequest *m, uin
     if (strncmp(m->edge_endpoint, "tcp://", 6) && strncmp(m->edge_endpoint, "unix://", 7))
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
                                 "the edge endpoint must be a stream endpoint: tcp:// or unix://");
+    if (m->control < PROTO_CONTROL_VERSION)
+        return proto_status_set(status, COMMON_FAILED_PRECONDITION, "",
+                                "the worker understands version %u of control calls, and this coordinator "
+                                "speaks %u: install the same release on both",
+                                m->control, PROTO_CONTROL_VERSION);
     if (!m->instance || !m->capacity_bytes || !m->bandwidth)
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
                                 "instance, capacity and bandwidth must not be zero");
@@ -414,6 +411,7 @@ static void term_stored(void *arg, enum common_code code, const char *text)
     }
     if (raise.term > cluster->core->term) {
         cluster->core->term = raise.term;
+        coordinator_plans_term_raised(cluster);
         common_log_warn("the term was raised above what a worker has seen term=%" PRIu64,
                         cluster->core->term);
     }
@@ -456,9 +454,19 @@ static enum common_code dial(struct coordinator_worker *w, struct common_error *
     struct proto_channel_options options = {.name = cluster->core->options.cluster,
                                             .role = BANYAN__PB__ROLE__ROLE_COORDINATOR,
                                             .secret = &cluster->core->secret,
+                                            .quiet_ns = QUIET_NS,
                                             .state = link_state,
                                             .state_arg = w};
     return proto_channel_open(cluster->core->loop, w->edge_endpoint, &options, &w->channel, err);
+}
+
+// The same process, whose visit is under way, or whose link is being made: to begin anew would be to begin for ever
+// where a visit takes longer than it takes the worker to register again.
+static bool is_joining_already(const struct coordinator_worker *w, const Banyan__Pb__RegisterRequest *m)
+{
+    return w->state == COORDINATOR_WORKER_JOINING && w->instance == m->instance && w->channel &&
+           (w->registering || proto_channel_connected(w->channel)) &&
+           !strcmp(w->edge_endpoint, m->edge_endpoint) && !strcmp(w->group, m->group);
 }
 
 void coordinator_handle_register(void *arg, struct proto_request *request)
@@ -484,7 +492,16 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
         return;
     }
     if (raise_term(cluster, w, request, m->seen_term))
-        return; // comes again
+        return;                     // comes again
+    if (is_joining_already(w, m)) { // it has lost its own link to us meanwhile: what it is told goes on
+        if (w->registering)
+            proto_request_fail(w->registering, COMMON_UNAVAILABLE, "the worker has registered again", NULL,
+                               0);
+        w->registering = request;
+        if (proto_channel_connected(w->channel))
+            answer_register(w, true);
+        return;
+    }
     if (w->state != COORDINATOR_WORKER_ABSENT && w->state != COORDINATOR_WORKER_LOST) {
         coordinator_worker_set_state(w, COORDINATOR_WORKER_LOST); // its plans name its old process
         close_link(w);
@@ -544,10 +561,12 @@ void coordinator_handle_heartbeat(void *arg, struct proto_request *request)
     w->steps = m->steps;
     w->last_compute_ns = m->last_compute_ns;
     w->last_beat_ns = common_clock_ns();
+    coordinator_edges_report(w, m->edges_down, m->n_edges_down);
     if (m->engine_lost)
         coordinator_engine_lose(w, "it says so");
     Banyan__Pb__HeartbeatReply reply = BANYAN__PB__HEARTBEAT_REPLY__INIT;
     reply.term = cluster->core->term;
+    reply.joining = w->state == COORDINATOR_WORKER_JOINING;
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
 

@@ -33,10 +33,6 @@ void coordinator_worker_call(struct coordinator_worker *w, uint32_t method, cons
 void coordinator_worker_call_gather(struct coordinator_worker *w, uint32_t method,
                                     const ProtobufCMessage *body, struct coordinator_gather *gather);
 
-// A control call failed in a way that leaves open what the worker knows: it is asked and told everything
-// again.
-void coordinator_worker_doubt(struct coordinator_worker *w);
-
 void coordinator_worker_member(const struct coordinator_worker *w,
                                struct reduce_member *out); // as the planner sees it
 
@@ -53,7 +49,7 @@ struct coordinator_worker *coordinator_workers_take_joining(struct coordinator_c
 // Whether the inventory under way has named this session, or is past it, without a reason to keep it there.
 bool coordinator_worker_listed(const struct coordinator_worker *w, uint64_t session);
 
-// A layout has changed that the worker may have been told already: it is told all again before it is ACTIVE.
+// A layout has changed that the worker may have been told already: it is told again before it is ACTIVE.
 void coordinator_worker_dirty(struct coordinator_worker *w);
 
 void coordinator_workers_init(struct coordinator_cluster *cluster);

@@ -9,6 +9,7 @@
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/log.h"
+#include "coordinator/cluster/edges.h"
 #include "coordinator/cluster/engine.h"
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/membership.h"
@@ -180,6 +181,21 @@ static void take_engine(struct coordinator_plan *plan)
              of->engine, of->group_size);
 }
 
+// Where no tree avoids them all, the plan's steps fail with the edge's name until it is back.
+static enum common_code avoid_edges(const struct coordinator_cluster *cluster,
+                                    struct coordinator_worker *const *workers, uint32_t n,
+                                    struct coordinator_plan *plan)
+{
+    struct reduce_avoid avoid[COORDINATOR_EDGES_MAX];
+    uint32_t left = 0, found = coordinator_edges_between(cluster, workers, n, avoid);
+    if (!found)
+        return COMMON_OK;
+    enum common_code code = reduce_plan_avoid(plan->tree, plan->members, avoid, found, &left);
+    if (code == COMMON_OK && left)
+        common_log_warn("no tree over %u workers avoids %u edges that are down", n, left);
+    return code;
+}
+
 static struct coordinator_plan *plan_make(struct coordinator_cluster *cluster,
                                           struct coordinator_worker *const *workers, uint32_t n,
                                           struct proto_status *status)
@@ -194,8 +210,11 @@ static struct coordinator_plan *plan_make(struct coordinator_cluster *cluster,
     // 70B-class layer, one row.
     reduce_cost_default(&cost, 32, 128, 128, 1);
     enum common_code code = reduce_plan_make(plan->members, n, &cost, &plan->tree, &err);
+    if (code == COMMON_OK)
+        code = avoid_edges(cluster, workers, n, plan);
     if (code != COMMON_OK) {
         proto_status_set(status, code, "", "no tree could be made: %s", err.message);
+        reduce_plan_free(plan->tree);
         free(plan->members);
         free(plan);
         return NULL;
@@ -335,6 +354,22 @@ void coordinator_plans_worker_changed(struct coordinator_worker *w)
     for (struct coordinator_plan *plan = w->cluster->plans; plan; plan = plan->next)
         if (plan->state != COORDINATOR_PLAN_RETIRED && coordinator_plan_rank(plan, w) != UINT32_MAX)
             coordinator_plan_retire(plan);
+}
+
+void coordinator_plans_edge_down(struct coordinator_cluster *cluster, const struct coordinator_worker *from,
+                                 const struct coordinator_worker *to)
+{
+    for (struct coordinator_plan *plan = cluster->plans; plan; plan = plan->next) {
+        uint32_t child = coordinator_plan_rank(plan, to), parent = coordinator_plan_rank(plan, from);
+        if (child != UINT32_MAX && parent != UINT32_MAX && plan->tree->nodes[child].parent == (int32_t)parent)
+            coordinator_plan_retire(plan);
+    }
+}
+
+void coordinator_plans_term_raised(struct coordinator_cluster *cluster)
+{
+    for (struct coordinator_plan *plan = cluster->plans; plan; plan = plan->next)
+        coordinator_plan_retire(plan);
 }
 
 void coordinator_plans_tick(struct coordinator_cluster *cluster, uint64_t now_ns)

@@ -69,6 +69,11 @@ struct coordinator_plan *coordinator_plans_take_changed(struct coordinator_clust
 void coordinator_plans_worker_changed(struct coordinator_worker *w);
 // Retires plans whose engine is not the one that they would get now, where their members are of that group.
 void coordinator_plans_engine_changed(struct coordinator_cluster *cluster, const char *group);
+// Retires plans in which the one is the other's parent.
+void coordinator_plans_edge_down(struct coordinator_cluster *cluster, const struct coordinator_worker *from,
+                                 const struct coordinator_worker *to);
+// Retires all: a worker drops the plans of a term when it hears of a later one.
+void coordinator_plans_term_raised(struct coordinator_cluster *cluster);
 void coordinator_plans_tick(struct coordinator_cluster *cluster, uint64_t now_ns); // drops what nobody uses
 void coordinator_plans_drain(struct coordinator_cluster *cluster);
 void coordinator_plans_free(struct coordinator_cluster *cluster);

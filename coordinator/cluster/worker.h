@@ -3,13 +3,15 @@
 //
 //             Register (also after LOST, also with another instance)
 //   ABSENT ───────────────▶ JOINING ──inventory reconciled──▶ ACTIVE
-//                           ▲ │  ▲ ▲                           │ │ │
-//                  Register │ │  │ └──────── in doubt ─────────┘ │ │
-//                           │ │  │ link is back                  │ │ link broken
-//              link broken, │ ▼  └────────────────────────────┐  │ ▼
+//                           ▲ │  ▲                           │ │
+//                  Register │ │  │ link is back              │ │ link broken
+//                           │ │  └─────────────────────────┐ │ │
+//              link broken, │ ▼   ┌──── beats missed ──────│─┘ ▼
 //              beats missed LOST ◀──grace over, beats missed── SUSPECT
-//                             ▲                                  │
-//                             └──── beats missed, Register ──────┘ (of an ACTIVE one)
+//                                 (an ACTIVE one: also by Register)
+//
+// Register is answered when the link to its edge endpoint is made: from then on it beats, while it is asked and told
+// what it holds.
 //
 // ABSENT is a slot that a name has but no process: known from the store. Only ACTIVE workers are sent steps
 // and given chunks. The record of one that is ABSENT or LOST goes when another name needs its slot.
@@ -47,22 +49,25 @@ struct coordinator_worker {
     uint64_t capacity_bytes, used_bytes, bandwidth, steps, last_compute_ns, reported_chunks;
     uint64_t speed; // the bandwidth that placement counts with: the best of its kind on its host
     uint32_t threads, cores;
-    uint64_t promised_bytes;     // memory given out since, not yet seen in used_bytes
-    uint64_t chunks, load_bytes; // in sessions' layouts
-    uint32_t members;            // sessions that count it as a member
-    uint64_t last_beat_ns;
+    uint64_t promised_bytes;            // memory given out since, not yet seen in used_bytes
+    uint64_t chunks, load_bytes;        // in sessions' layouts
+    uint32_t members;                   // sessions that count it as a member
+    uint64_t last_beat_ns, active_ns;   // active_ns: since when it is ACTIVE
     struct proto_channel *channel;      // to its edge endpoint; NULL unless JOINING, ACTIVE or SUSPECT
     struct common_timer *grace;         // runs while its link is down
     uint64_t grace_from_ns, grace_ns;   // since when it runs, and for how long
-    struct proto_request *registering;  // its Register, answered when it is ACTIVE, or will not be
+    struct proto_request *registering;  // its Register, answered when it is linked, or will not be
     struct proto_list changed, joining; // in the lists of the room
     // Reconciling (the room of sessions asks and tells): a visit is one try to make it ACTIVE.
-    uint32_t visit;    // rises when a visit begins, and when it has come to nothing
-    uint32_t visitors; // visits whose answers are still to come: the record stays
-    uint64_t listed;   // the visit's inventory has come to this session; 0: none has begun
+    uint32_t visit;            // rises when a visit begins, and when it has come to nothing
+    uint32_t visitors;         // visits whose answers are still to come: the record stays
+    uint64_t listed;           // the visit's inventory has come to this session; 0: none has begun
+    struct proto_list repairs; // of sessions, that wait (repair.h)
+    uint32_t repairing;        // under way
     struct coordinator_quarantine arriving;   // what it showed so far that this store does not know
     struct coordinator_quarantine quarantine; // that the last whole inventory showed
-    bool dirty; // a layout has changed since it was told: tell all again before it is ACTIVE
+    bool dirty;              // layouts have changed since it was told them: these again before it is ACTIVE
+    uint64_t store_again_ns; // the store refused news of it: when to try again; 0: there are none
 };
 
 static inline bool coordinator_worker_active(const struct coordinator_worker *w)

@@ -11,6 +11,7 @@
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/placing.h"
 #include "coordinator/sessions/recovery.h"
+#include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/store/store.h"
 #include "proto/ticket.h"
@@ -167,7 +168,7 @@ struct committing {
     struct proto_status status; // the first failure
 };
 
-// Whoever may not have heard how the commit ended is asked what it holds and told everything again.
+// Whoever may not have heard how the commit ended is asked what it holds of the session, and told again.
 static void commit_end(struct committing *k)
 {
     struct coordinator_session *s = k->s;
@@ -175,7 +176,7 @@ static void commit_end(struct committing *k)
         coordinator_commit_end(&k->sessions->commits, &k->id, k->unsure);
     for (uint32_t i = 0; i < k->n_holders; i++)
         if (k->holders[i].unheard)
-            coordinator_worker_doubt(k->holders[i].w);
+            coordinator_session_doubt(s, k->holders[i].w);
     s->writing -= k->writing;
     coordinator_rangeset_free(&k->present);
     free(k->holders);
@@ -231,7 +232,7 @@ static void committed(struct committing *k)
     for (uint32_t i = 0; i < k->n_holders; i++) {
         if (k->holders[i].unheard) { // the commit is durable: whoever did not hear of it will
             mark_untold(k, k->holders[i].w);
-            coordinator_worker_doubt(k->holders[i].w);
+            coordinator_session_doubt(k->s, k->holders[i].w);
         }
         k->holders[i].unheard = false;
     }
@@ -423,6 +424,7 @@ static void commit_prepare(struct committing *k)
         m.first = k->first;
         m.count = k->count;
         m.commit = k->id.number;
+        m.length = coordinator_session_layer_length(k->s, k->layer);
         k->holders[i].stamp = k->holders[i].w->visit;
         coordinator_worker_call(k->holders[i].w, BANYAN__PB__METHOD__METHOD_ROWS_PREPARE, &m.base,
                                 commit_prepared, k);
@@ -479,7 +481,7 @@ static void commit_start(void *arg, struct coordinator_session *s)
         memset(&k->status, 0, sizeof(k->status));
         k->writing = true;
         s->writing++;
-        coordinator_commit_begin(&k->sessions->commits, &k->id, k->sessions->core->term);
+        coordinator_commit_begin(&k->sessions->commits, &k->id, k->sessions->core->term, s->id);
         commit_prepare(k);
     } else {
         proto_request_fail_status(k->request, &k->status);

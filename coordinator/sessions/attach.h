@@ -18,9 +18,9 @@
 //   RowsCommit answered    the rows are committed there
 //   RowsCommit refused     it lacks rows of a durable commit: DATA_LOSS to the client, reason COVERAGE, with the
 //                          worker and the range. Attaching and committing the range again heals it.
-//   RowsCommit unheard     durable means that it has happened, so the client is told OK. The worker is doubted
-//                          (steps over its rows say UNAVAILABLE), and told again when it is reconciled.
-//   RowsAbort unheard      doubted too: reconciling ends by telling which commits are over, and rows that only
+//   RowsCommit unheard     durable means that it has happened, so the client is told OK. The session is in doubt at
+//                          this worker: it is told again there, and steps wait for that (repair.h).
+//   RowsAbort unheard      in doubt too: a repair ends by telling which commits are over, and rows that only
 //                          these have frozen thaw; so do those of a coordinator that was killed in between.
 // A range that is committed already goes the same way but for the store: OK means that the holders have it now.
 #ifndef COORDINATOR_ATTACH_H

@@ -10,9 +10,10 @@ static uint64_t commit_next_number(const struct coordinator_commits *commits, ui
 }
 
 void coordinator_commit_begin(struct coordinator_commits *commits, struct coordinator_commit *commit,
-                              uint64_t term)
+                              uint64_t term, uint64_t session)
 {
     *commit = (struct coordinator_commit){.before = commits->tail,
+                                          .session = session,
                                           .number = commits->last = commit_next_number(commits, term)};
     *(commits->tail ? &commits->tail->next : &commits->head) = commit;
     commits->tail = commit;
@@ -27,8 +28,12 @@ void coordinator_commit_end(struct coordinator_commits *commits, struct coordina
         commits->unsure = commit->number;
 }
 
-uint64_t coordinator_commits_settled(const struct coordinator_commits *commits, uint64_t term)
+uint64_t coordinator_commits_settled(const struct coordinator_commits *commits, uint64_t term,
+                                     uint64_t session)
 {
-    uint64_t settled = commits->head ? commits->head->number : commit_next_number(commits, term);
+    const struct coordinator_commit *first = commits->head;
+    while (first && session && first->session != session)
+        first = first->next;
+    uint64_t settled = first ? first->number : commit_next_number(commits, term);
     return commits->unsure && commits->unsure < settled ? commits->unsure : settled;
 }

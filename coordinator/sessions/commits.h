@@ -11,7 +11,7 @@
 
 struct coordinator_commit { // one under way; part of the object that carries it out
     struct coordinator_commit *next, *before;
-    uint64_t number;
+    uint64_t number, session;
 };
 
 struct coordinator_commits {                // zeroed: none
@@ -21,14 +21,16 @@ struct coordinator_commits {                // zeroed: none
 };
 
 void coordinator_commit_begin(struct coordinator_commits *commits, struct coordinator_commit *commit,
-                              uint64_t term); // gives it its number
+                              uint64_t term, uint64_t session); // gives it its number
 
 // unsure: what it wanted may be durable without our knowing. It counts as under way from now on, until the
 // store is read again at the next start.
 void coordinator_commit_end(struct coordinator_commits *commits, struct coordinator_commit *commit,
                             bool unsure);
 
-// All commits with a number below this are over, those of earlier terms included. Never 0, never falls.
-uint64_t coordinator_commits_settled(const struct coordinator_commits *commits, uint64_t term);
+// All commits with a number below this are over, those of earlier terms included. Never 0, never falls. session: of
+// this one; 0: of all.
+uint64_t coordinator_commits_settled(const struct coordinator_commits *commits, uint64_t term,
+                                     uint64_t session);
 
 #endif

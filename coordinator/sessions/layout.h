@@ -28,7 +28,7 @@ struct coordinator_chunk {
     bool known;     // its committed rows are known in this life (see below)
     bool untold;    // a commit of its rows is durable, and its holder may not have heard so
     bool lost;      // its holder came back without it
-    uint32_t stamp; // the last visit of its holder whose inventory named it
+    uint64_t stamp; // of the last visit of its holder that asked for it, or whose inventory named it
     struct coordinator_worker *holder; // not owned
 };
 

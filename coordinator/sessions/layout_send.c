@@ -22,9 +22,12 @@ void coordinator_layout_send(struct coordinator_worker *w, const struct coordina
         m.epoch = message->epoch;
         m.spec = (Banyan__Pb__Spec *)message->spec;
         m.life = coordinator_store_life(w->cluster->store);
-        m.claim = message->claim;
         m.replace = message->replace;
         m.more = message->replace && sent + n < message->n;
+        m.page = message->replace ? sent + 1 : 0;
+        m.n_lengths = message->lengths ? message->spec->layers : 0;
+        m.lengths = message->lengths;
+        m.settled = message->settled;
         m.n_chunks = n;
         m.chunks = pointers;
         for (uint32_t i = 0; i < n; i++) {
@@ -40,10 +43,11 @@ void coordinator_layout_send(struct coordinator_worker *w, const struct coordina
     } while (sent < message->n);
 }
 
-static void send_whole(struct coordinator_session *s, struct coordinator_worker *w, bool claim,
-                       struct coordinator_gather *gather)
+void coordinator_layout_send_all(struct coordinator_session *s, struct coordinator_worker *w,
+                                 struct coordinator_gather *gather)
 {
     const struct coordinator_chunk **mine = coordinator_alloc((s->layout.n + 1) * sizeof(*mine));
+    uint64_t *lengths = coordinator_alloc(s->spec->layers * sizeof(*lengths));
     const struct coordinator_chunk *copy = s->copy && s->copy->holder == w ? s->copy : NULL;
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->layout.n; i++)
@@ -51,29 +55,21 @@ static void send_whole(struct coordinator_session *s, struct coordinator_worker 
             mine[n++] = &s->layout.chunks[i];
     if (copy) // it may be durable already that this one takes the place of what it is copied from
         mine[n++] = copy;
+    for (uint32_t l = 0; l < s->spec->layers; l++)
+        lengths[l] = coordinator_session_layer_length(s, l);
     struct coordinator_layout_message m = {.session = s->id,
+                                           .lengths = lengths,
+                                           .settled = coordinator_session_settled(s),
                                            .incarnation = s->incarnation,
                                            .epoch = s->layout.epoch,
                                            .spec = s->spec,
                                            .chunks = mine,
                                            .n = n,
                                            .idle = copy,
-                                           .replace = true,
-                                           .claim = claim};
+                                           .replace = true};
     coordinator_layout_send(w, &m, gather);
     free(mine);
-}
-
-void coordinator_layout_send_all(struct coordinator_session *s, struct coordinator_worker *w,
-                                 struct coordinator_gather *gather)
-{
-    send_whole(s, w, false, gather);
-}
-
-void coordinator_layout_claim(struct coordinator_session *s, struct coordinator_worker *w,
-                              struct coordinator_gather *gather)
-{
-    send_whole(s, w, true, gather);
+    free(lengths);
 }
 
 static void drops_told(void *arg, enum common_code code, const char *text)

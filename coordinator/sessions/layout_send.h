@@ -16,8 +16,9 @@ struct coordinator_layout_message {
     uint32_t n;
     bool replace;
     const struct coordinator_chunk
-        *idle;  // of the chunks, the one that is not to be computed (yet); NULL: none
-    bool claim; // what another life has told the worker of the session is the store's too (store.h)
+        *idle;         // of the chunks, the one that is not to be computed (yet); NULL: none
+    uint64_t *lengths; // [layers] acknowledged; NULL: nothing is said about appends
+    uint64_t settled;  // with them: coordinator_session_settled
 };
 void coordinator_layout_send(struct coordinator_worker *w, const struct coordinator_layout_message *message,
                              struct coordinator_gather *gather);
@@ -25,10 +26,6 @@ void coordinator_layout_send(struct coordinator_worker *w, const struct coordina
 // Everything of the session that the worker holds, or should forget: with replace.
 void coordinator_layout_send_all(struct coordinator_session *s, struct coordinator_worker *w,
                                  struct coordinator_gather *gather);
-
-// The same by reconciling: also what another life has told it.
-void coordinator_layout_claim(struct coordinator_session *s, struct coordinator_worker *w,
-                              struct coordinator_gather *gather);
 
 // SessionDrop to every member that is there. gather may be NULL: nobody waits.
 void coordinator_session_drop_at_workers(struct coordinator_session *s, struct coordinator_gather *gather);

@@ -6,6 +6,7 @@
 
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/keys.h"
 #include "coordinator/sessions/spec.h"
 #include "coordinator/sessions/table.h"
 
@@ -89,6 +90,16 @@ static bool load_range(void *arg, uint64_t session, uint32_t layer, uint64_t fir
     return true;
 }
 
+static bool load_key(void *arg, uint64_t session, uint64_t key)
+{
+    struct coordinator_loader *r = arg;
+    struct coordinator_session *s = coordinator_session_find(r->sessions, session);
+    if (!s || s->key)
+        return damaged(r, "a key", session);
+    coordinator_key_enter(s, key);
+    return true;
+}
+
 void coordinator_sessions_reader(struct coordinator_loader *loader, struct coordinator_store_reader *out)
 {
     *out = (struct coordinator_store_reader){.arg = loader,
@@ -96,5 +107,6 @@ void coordinator_sessions_reader(struct coordinator_loader *loader, struct coord
                                              .session = load_session,
                                              .member = load_member,
                                              .chunk = load_chunk,
-                                             .range = load_range};
+                                             .range = load_range,
+                                             .key = load_key};
 }

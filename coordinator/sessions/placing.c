@@ -12,6 +12,7 @@
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/layout_send.h"
 #include "coordinator/sessions/placement.h"
+#include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/session.h"
 #include "coordinator/store/store.h"
 #include "reduce/plan.h"
@@ -233,7 +234,7 @@ static void taken_back(void *arg, enum common_code code, const char *text)
         chunk->ready = code != COMMON_OK;
         if (code == COMMON_OK)
             coordinator_session_remove_chunk(s, p->chosen[i].index);
-        coordinator_worker_doubt(p->chosen[i].holder); // it may know the chunk
+        coordinator_session_doubt(s, p->chosen[i].holder); // it may know the chunk
     }
     bool again =
         (p->code == COMMON_UNAVAILABLE || p->code == COMMON_CANCELLED || p->code == COMMON_ABORTED) &&
@@ -287,9 +288,10 @@ static void holders_told(void *arg, enum common_code code, const char *text)
 }
 
 // A member that holds none of the new chunks must hear of the new epoch before steps go on. One that cannot
-// be told is doubted: the placing itself does not fail for that.
+// be told is asked and told again: the placing itself does not fail for that.
 struct epoch_message {
     struct coordinator_gather *gather;
+    struct coordinator_session *s; // stays while it is being placed
     struct coordinator_worker *w;
 };
 
@@ -299,7 +301,7 @@ static void epoch_told(void *arg, enum common_code code, const char *text)
     struct epoch_message told = *(struct epoch_message *)arg;
     free(arg);
     if (code != COMMON_OK)
-        coordinator_worker_doubt(told.w);
+        coordinator_session_doubt(told.s, told.w);
     coordinator_gather_finish(told.gather, COMMON_OK, "");
 }
 
@@ -320,7 +322,7 @@ static void tell_chosen(struct coordinator_placing *p, struct coordinator_worker
         coordinator_layout_send(w, &m, gather);
     } else if (epoch_rose) {
         struct epoch_message *message = coordinator_alloc(sizeof(*message));
-        *message = (struct epoch_message){.gather = gather, .w = w};
+        *message = (struct epoch_message){.gather = gather, .s = s, .w = w};
         coordinator_gather_add(gather);
         struct coordinator_gather *own =
             coordinator_gather_new(&s->sessions->core->turn, epoch_told, message);
@@ -345,7 +347,7 @@ static void chosen_stored(void *arg, enum common_code code, const char *text)
         struct coordinator_worker *holder = before ? before->holder : NULL;
         put = coordinator_session_put_chunk(s, &p->chosen[i]) != NULL;
         if (holder && holder != p->chosen[i].holder)
-            coordinator_worker_doubt(holder); // it may be back, with the chunk that this one replaces
+            coordinator_session_doubt(s, holder); // it may be back, with the chunk that this one replaces
     }
     for (uint32_t i = 0; i < p->n_joining; i++)
         coordinator_session_add_member(s, p->joining[i]);
@@ -362,7 +364,7 @@ static void chosen_stored(void *arg, enum common_code code, const char *text)
         if (coordinator_worker_active(w))
             tell_chosen(p, w, p->n_joining > 0, gather);
         else
-            coordinator_worker_dirty(w);
+            coordinator_session_dirty(s, w);
     }
     coordinator_gather_seal(gather);
 }
@@ -414,7 +416,7 @@ static void placing_start(struct coordinator_placing *p)
     struct proto_status status;
     if (p->wishing || p->counted || p->exclusive || !coordinator_session_open(s))
         return; // under way, or pumped later
-    if (s->withheld) {
+    if (s->withheld || s->broken) {
         coordinator_session_missing(s, 0, 1, 0, &status);
         placing_finish(p, &status);
         return;

@@ -8,6 +8,7 @@
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/membership.h"
+#include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/store/store.h"
 #include "proto/limits.h"
@@ -87,7 +88,6 @@ struct quarantine_drop {
     struct coordinator_quarantine going; // a copy
     uint32_t at, told;                   // of `going`: the next; past the last that was told
     uint64_t sessions, bytes;
-    bool newer;
 };
 
 static void drop_some(struct quarantine_drop *d);
@@ -117,9 +117,13 @@ static void drop_forget(struct quarantine_drop *d, struct coordinator_worker *w)
         }
         d->sessions++;
         d->bytes += entry->bytes;
-        d->newer = d->newer || entry->newer;
     }
     coordinator_quarantine_set(d->room, w, &left);
+    for (uint32_t i = 0; i < gone.n; i++) { // what is left of these is the store's: who holds what of it?
+        struct coordinator_session *s = coordinator_session_any(d->room, gone.entries[i].session);
+        if (s && gone.entries[i].newer && coordinator_session_has_member(s, w))
+            coordinator_session_doubt(s, w);
+    }
     d->told = d->at;
 }
 
@@ -127,11 +131,10 @@ static void drop_told(void *arg, enum common_code code, const char *text)
 {
     struct quarantine_drop *d = arg;
     struct coordinator_worker *w = drop_worker(d);
-    if (code != COMMON_OK || !w) {
+    if (code != COMMON_OK ||
+        !w) { // what it has dropped of these is dropped once more when it is asked for again
         proto_request_fail(d->request, COMMON_UNAVAILABLE,
                            code != COMMON_OK ? text : "the worker was lost meanwhile", NULL, 0);
-        if (w)
-            coordinator_worker_doubt(w);
         drop_end(d);
         return;
     }
@@ -147,8 +150,6 @@ static void drop_told(void *arg, enum common_code code, const char *text)
     reply.sessions = d->sessions;
     reply.bytes = d->bytes;
     proto_request_reply(d->request, &reply.base, NULL, 0, NULL, NULL);
-    if (d->newer)
-        coordinator_worker_doubt(w); // what is left of these sessions is the store's: who holds what of it?
     drop_end(d);
 }
 

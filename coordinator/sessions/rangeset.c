@@ -186,3 +186,14 @@ uint32_t coordinator_rangeset_missing(const struct coordinator_rangeset *set, ui
     }
     return n;
 }
+
+bool coordinator_rangeset_next(const struct coordinator_rangeset *set, uint64_t from, struct proto_range *out)
+{
+    uint32_t at = first_reaching(set, from + 1);
+    if (at == set->n)
+        return false;
+    const struct proto_range *range = &set->ranges[at];
+    uint64_t first = range->first > from ? range->first : from;
+    *out = (struct proto_range){.first = first, .count = range->first + range->count - first};
+    return true;
+}

@@ -54,6 +54,10 @@ uint64_t coordinator_rangeset_overlap(const struct coordinator_rangeset *set, ui
 uint64_t coordinator_rangeset_length_with(const struct coordinator_rangeset *set, uint64_t first,
                                           uint64_t count);
 
+// What the set has at and after `from`, up to its first hole. False: nothing.
+bool coordinator_rangeset_next(const struct coordinator_rangeset *set, uint64_t from,
+                               struct proto_range *out);
+
 // The parts of [first, first + count) that are not in the set, ascending: writes at most `max`, returns how
 // many there are.
 uint32_t coordinator_rangeset_missing(const struct coordinator_rangeset *set, uint64_t first, uint64_t count,

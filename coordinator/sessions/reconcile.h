@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker comes (back), or is in doubt: it is asked what it holds and told what it should hold, and only then
-// is it ACTIVE. One try is a visit (cluster/worker.h says which one counts).
+// Asking a worker what it holds, and telling it what it should hold: all of it when it comes (back), before it is
+// ACTIVE; or of one session, at a worker that is and stays ACTIVE, when a call has left open what it knows
+// (repair.h). One try is a visit (cluster/worker.h says which one counts).
 //
 //   ASKING: Inventory, page by page ──▶ compared with our layouts ──┬──▶ STORING: what is lost ──┐
 //                                                                   └────── no news ─────────────┤
@@ -8,18 +9,33 @@
 //   ACTIVE ◀── SETTLING: which commits are over ◀── all answered ── TELLING: SessionDrop, LayoutSet, RowsCommit
 //                 └──────── a layout has changed meanwhile (dirty) ───────▶ TELLING
 //
-// What it holds and we have deleted is dropped; what we do not know is in quarantine (cluster/quarantine.h). What we count on and it lacks is lost when rows of it were
-// committed: steps over them say DATA_LOSS. After a restart of the coordinator the inventory also says how
-// far each layer was appended.
+// At most 64 messages of a visit are under way (4 of a visit for one session), whatever it has to tell.
+//
+// What it holds and we have deleted is dropped; what we do not know is in quarantine (cluster/quarantine.h). What we
+// count on and it lacks is lost when rows of it were committed: steps over them say DATA_LOSS. A store that cannot be
+// written does not keep it away: the news are written later. After a restart of the coordinator the inventory also
+// says how far each layer was appended.
 #ifndef COORDINATOR_RECONCILE_H
 #define COORDINATOR_RECONCILE_H
 
+#include "common/status.h"
 #include "coordinator/machine.h"
 #include "coordinator/sessions/sessions.h"
 
 extern const struct coordinator_machine coordinator_visit_machine;
 
+struct coordinator_worker;
+
 // Begins the visits that the room of the cluster wants.
 void coordinator_reconciles_drain(struct coordinator_sessions *sessions);
+
+// Writes what the store has refused, every 2 s until it takes it.
+void coordinator_reconciles_tick(struct coordinator_sessions *sessions, uint64_t now_ns);
+
+// Visits an ACTIVE worker for one session. `done` runs once, never on this stack: OK when the worker has been asked and
+// told, and was ACTIVE all the time.
+typedef void (*coordinator_visited_fn)(void *arg, enum common_code code, const char *text);
+void coordinator_visit_session(struct coordinator_sessions *sessions, struct coordinator_worker *w,
+                               uint64_t session, coordinator_visited_fn done, void *arg);
 
 #endif

@@ -10,8 +10,11 @@
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/keys.h"
 #include "coordinator/sessions/layout_send.h"
+#include "coordinator/sessions/named.h"
 #include "coordinator/sessions/recovery.h"
+#include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/spec.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/store/store.h"
@@ -21,7 +24,7 @@ struct reshape { // one operation; `request` is NULL when nobody asked (an idle 
     struct proto_request *request;
     struct coordinator_session *s;    // alone
     struct coordinator_session *fork; // the new one
-    uint64_t length;
+    uint64_t length, key;             // of a fork
     char name[COORDINATOR_NAME_BYTES];
     bool copying;
     struct coordinator_chunk cut; // what is copied
@@ -56,8 +59,8 @@ static void reshape_end(struct reshape *r)
 }
 
 static void reshape_start(struct coordinator_sessions *sessions, struct proto_request *request, uint64_t id,
-                          uint64_t length, const char *name, enum coordinator_session_state state,
-                          coordinator_session_fn fn)
+                          uint64_t key, uint64_t length, const char *name,
+                          enum coordinator_session_state state, coordinator_session_fn fn)
 {
     struct coordinator_session *s = coordinator_session_find(sessions, id);
     if (!s) {
@@ -67,7 +70,7 @@ static void reshape_start(struct coordinator_sessions *sessions, struct proto_re
         return;
     }
     struct reshape *r = coordinator_alloc(sizeof(*r));
-    *r = (struct reshape){.sessions = sessions, .request = request, .length = length};
+    *r = (struct reshape){.sessions = sessions, .request = request, .length = length, .key = key};
     snprintf(r->name, sizeof(r->name), "%s", name);
     if (coordinator_session_exclusive(s, state, fn, r) != COMMON_OK) {
         free(r);
@@ -141,7 +144,7 @@ static void truncate_told(void *arg, enum common_code code, const char *text)
     struct reshape *r = arg;
     (void)text;
     for (uint32_t i = 0; i < r->s->n_members && code != COMMON_OK; i++)
-        coordinator_worker_doubt(r->s->members[i]); // it has happened: whoever did not hear of it will
+        coordinator_session_doubt(r->s, r->s->members[i]); // it has happened: whoever did not hear of it will
     answer_truncate(r);
     reshape_end(r);
 }
@@ -154,7 +157,7 @@ static void truncate_stored(void *arg, enum common_code code, const char *text)
     s->copy = NULL;
     if (code != COMMON_OK) {
         if (r->copying)
-            coordinator_worker_doubt(r->copy.holder); // so that it forgets the copy
+            coordinator_session_doubt(s, r->copy.holder); // so that it forgets the copy
         reshape_fail_code(r, code, text);
         reshape_end(r);
         return;
@@ -169,6 +172,7 @@ static void truncate_stored(void *arg, enum common_code code, const char *text)
         coordinator_session_remove_chunk(s, (uint32_t)(r->length / ct)); // nothing of it is kept
     for (uint32_t l = 0; l < s->spec->layers; l++)
         coordinator_rangeset_clip(&s->layers[l], r->length);
+    coordinator_session_forget_named(s); // every chunk that is left is known
     s->untidy = false;
     s->incarnation++;
     coordinator_layout_set_epoch(&s->layout, s->layout.epoch + 1);
@@ -177,7 +181,7 @@ static void truncate_stored(void *arg, enum common_code code, const char *text)
         if (coordinator_worker_active(s->members[i]))
             coordinator_layout_send_all(s, s->members[i], gather);
         else
-            coordinator_worker_dirty(s->members[i]);
+            coordinator_session_dirty(s, s->members[i]);
     }
     coordinator_gather_seal(gather);
 }
@@ -189,7 +193,8 @@ static void truncate_copied(void *arg, enum common_code code, const char *text)
     uint64_t ct = s->layout.chunk_tokens;
     if (code != COMMON_OK) {
         s->copy = NULL;
-        coordinator_worker_doubt(r->copy.holder);
+        if (r->copying)
+            coordinator_session_doubt(s, r->copy.holder); // so that it forgets the copy
         reshape_fail_copy(r, code, text);
         reshape_end(r);
         return;
@@ -197,6 +202,13 @@ static void truncate_copied(void *arg, enum common_code code, const char *text)
     struct coordinator_batch *batch = coordinator_batch_new();
     coordinator_batch_numbers(batch, s->id, s->incarnation + 1, s->layout.epoch + 1);
     coordinator_batch_clip(batch, s->id, r->length);
+    // Rows that steps have appended are in the store from now on: who does not hear of this truncate, and of what
+    // was acknowledged before it, is not asked about them after a restart.
+    for (uint32_t l = 0; l < s->spec->layers; l++) {
+        uint64_t length = coordinator_session_layer_length(s, l);
+        if (length && r->length)
+            coordinator_batch_range(batch, s->id, l, 0, length < r->length ? length : r->length);
+    }
     for (uint32_t i = coordinator_layout_lower(&s->layout, r->length / ct); i < s->layout.n; i++)
         coordinator_batch_chunk_drop(batch, s->id, s->layout.chunks[i].index);
     if (r->copying)
@@ -287,7 +299,7 @@ void coordinator_handle_session_truncate(void *arg, struct proto_request *reques
     struct coordinator_session *s = coordinator_session_find(arg, m->session);
     if (s && coordinator_park(s, request, coordinator_handle_session_truncate, arg))
         return;
-    reshape_start(arg, request, m->session, m->length, "", COORDINATOR_SESSION_TRUNCATING, truncate_alone);
+    reshape_start(arg, request, m->session, 0, m->length, "", COORDINATOR_SESSION_TRUNCATING, truncate_alone);
 }
 
 // ---- fork ---------------------------------------------------------------------------------------
@@ -299,6 +311,7 @@ static void fork_undo(struct reshape *r)
     coordinator_batch_session_drop(batch, fork->id);
     coordinator_store_submit(r->sessions->store, batch, NULL, NULL);
     coordinator_session_drop_at_workers(fork, NULL);
+    coordinator_key_settle(fork, COMMON_UNAVAILABLE, "the fork was not made: try again");
     coordinator_session_destroy(fork);
 }
 
@@ -316,10 +329,11 @@ static void fork_stored(void *arg, enum common_code code, const char *text)
     m.session = r->fork->id;
     m.incarnation = r->fork->incarnation;
     proto_request_reply(r->request, &m.base, NULL, 0, NULL, NULL);
+    coordinator_key_settle(r->fork, COMMON_OK, "");
     r->request = NULL;
     for (uint32_t i = 0; i < r->fork->n_members; i++)
         if (!coordinator_worker_active(r->fork->members[i]))
-            coordinator_worker_dirty(r->fork->members[i]);
+            coordinator_session_dirty(r->fork, r->fork->members[i]);
     reshape_end(r);
 }
 
@@ -353,6 +367,7 @@ static enum common_code make_fork(struct reshape *r, struct proto_status *status
             proto_status_set(status, code, "", "the fork cannot be named %s: another session is", r->name);
         return code;
     }
+    coordinator_key_enter(r->fork, r->key);
     for (uint32_t i = 0; i < s->n_members; i++)
         if (coordinator_worker_active(s->members[i]))
             coordinator_session_add_member(r->fork, s->members[i]);
@@ -373,6 +388,10 @@ static void fork_alone(void *arg, struct coordinator_session *s)
     struct proto_status status;
     if (reshape_gone(r, s))
         return;
+    if (coordinator_key_known(r->sessions, r->key, r->request)) { // made while this one waited
+        reshape_end(r);
+        return;
+    }
     uint64_t shortest = coordinator_session_length(s);
     enum common_code code = coordinator_session_missing(s, 0, r->length ? r->length : 1, 0, &status);
     if (code == COMMON_OK && r->length > shortest)
@@ -402,12 +421,14 @@ void coordinator_handle_session_fork(void *arg, struct proto_request *request)
     const Banyan__Pb__SessionForkRequest *m = (const void *)proto_request_message(request)->body;
     struct coordinator_session *s = coordinator_session_find(arg, m->session);
     struct proto_status status;
-    if (s && coordinator_park(s, request, coordinator_handle_session_fork, arg))
+    if (coordinator_key_known(arg, m->key, request) ||
+        (s && coordinator_park(s, request, coordinator_handle_session_fork, arg)))
         return;
     if (coordinator_name_check(m->name, &status) != COMMON_OK)
         proto_request_fail_status(request, &status);
     else
-        reshape_start(arg, request, m->session, m->length, m->name, COORDINATOR_SESSION_FORKING, fork_alone);
+        reshape_start(arg, request, m->session, m->key, m->length, m->name, COORDINATOR_SESSION_FORKING,
+                      fork_alone);
 }
 
 // ---- delete -------------------------------------------------------------------------------------
@@ -453,7 +474,7 @@ static void delete_alone(void *arg, struct coordinator_session *s)
 void coordinator_handle_session_delete(void *arg, struct proto_request *request)
 {
     const Banyan__Pb__SessionDeleteRequest *m = (const void *)proto_request_message(request)->body;
-    reshape_start(arg, request, m->session, 0, "", COORDINATOR_SESSION_DELETING, delete_alone);
+    reshape_start(arg, request, m->session, 0, 0, "", COORDINATOR_SESSION_DELETING, delete_alone);
 }
 
 void coordinator_session_reclaim(struct coordinator_session *s)

@@ -9,7 +9,9 @@
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/named.h"
 #include "coordinator/sessions/placing.h"
+#include "coordinator/sessions/repair.h"
 #include "proto/kv.h"
 
 struct coordinator_exclusive {
@@ -134,7 +136,7 @@ static void pop_door(struct coordinator_session *s, struct coordinator_door *out
 
 static void let_one_alone(struct coordinator_session *s)
 {
-    if (!s->exclusive || s->shared || s->state != COORDINATOR_SESSION_ACTIVE)
+    if (!s->exclusive || s->shared || s->repairing || s->state != COORDINATOR_SESSION_ACTIVE)
         return;
     struct coordinator_exclusive mine;
     pop_exclusive(s, &mine);
@@ -226,47 +228,27 @@ bool coordinator_session_has_rows(const struct coordinator_session *s, uint64_t 
     for (uint32_t l = 0; l < s->spec->layers; l++)
         if (coordinator_rangeset_intersects(&s->layers[l], first, count))
             return true;
-    return false;
+    return coordinator_session_names_rows(s, first, count);
 }
 
-bool coordinator_session_name_rows(struct coordinator_session *s, uint32_t layer, uint64_t first,
-                                   uint64_t count)
+void coordinator_session_told(struct coordinator_session *s, const struct coordinator_worker *w)
 {
-    struct coordinator_rangeset *set = &s->layers[layer];
-    if (!s->named)
-        s->named = coordinator_alloc(s->spec->layers * sizeof(*s->named));
-    struct coordinator_rangeset *named = &s->named[layer];
-    if (!coordinator_rangeset_add(named, first, count, NULL))
-        return false;
-    for (uint32_t i = 0; i < named->n; i++) { // ascending: each may lead up to the next
-        const struct proto_range *range = &named->ranges[i];
-        if (range->first <= coordinator_rangeset_length(set) &&
-            !coordinator_rangeset_add(set, range->first, range->count, NULL))
-            return false;
+    bool known = true;
+    for (uint32_t i = 0; i < s->layout.n; i++) {
+        struct coordinator_chunk *chunk = &s->layout.chunks[i];
+        chunk->known = chunk->known || chunk->holder == w;
+        chunk->untold = chunk->untold && chunk->holder != w;
+        known = known && chunk->known;
     }
-    return true;
-}
-
-void coordinator_session_forget_named(struct coordinator_session *s)
-{
-    if (!s->named)
-        return;
-    for (uint32_t l = 0; l < s->spec->layers; l++) {
-        for (uint32_t i = 0; i < s->named[l].n; i++) {
-            const struct proto_range *range = &s->named[l].ranges[i];
-            s->untidy =
-                s->untidy || !coordinator_rangeset_contains(&s->layers[l], range->first, range->count);
-        }
-        coordinator_rangeset_free(&s->named[l]);
-    }
-    free(s->named);
-    s->named = NULL;
+    if (known)
+        coordinator_session_forget_named(s);
+    coordinator_session_recount(s);
 }
 
 void coordinator_session_recount(struct coordinator_session *s)
 {
     s->counted = s->sessions->cluster->changes;
-    s->missing = s->withheld > 0;
+    s->missing = (s->withheld > 0) + (s->broken > 0);
     s->unknown = 0;
     for (uint32_t i = 0; i < s->layout.n; i++) {
         s->missing += !coordinator_session_chunk_usable(&s->layout.chunks[i]);
@@ -279,6 +261,24 @@ static void count_if_old(struct coordinator_session *s)
 {
     if (s->counted != s->sessions->cluster->changes)
         coordinator_session_recount(s);
+}
+
+// All writes of this life are above it, also when its term has been raised meanwhile.
+static uint64_t least_write(const struct coordinator_session *s)
+{
+    uint64_t start = s->sessions->core->term << 40;
+    return s->write > start ? s->write : start;
+}
+
+uint64_t coordinator_session_settled(struct coordinator_session *s)
+{
+    count_if_old(s);
+    return s->unknown ? 0 : s->open_write ? s->open_write - 1 : least_write(s);
+}
+
+uint64_t coordinator_session_next_write(struct coordinator_session *s)
+{
+    return s->write = least_write(s) + 1;
 }
 
 bool coordinator_session_has_missing(struct coordinator_session *s)
@@ -399,6 +399,8 @@ enum common_code coordinator_session_missing(struct coordinator_session *s, uint
         status->layer = layer;
         return status->code;
     }
+    if (s->broken)
+        return coordinator_repairs_status(s, layer, status);
     proto_status_set(status, COMMON_UNAVAILABLE, "MISSING_RANGE",
                      "tokens of this session are on workers that are not there now");
     for (uint32_t i = coordinator_layout_lower(&s->layout, first / ct); i < s->layout.n; i++) {

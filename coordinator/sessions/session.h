@@ -40,8 +40,10 @@ extern const struct coordinator_machine coordinator_session_machine;
 
 struct coordinator_exclusive; // a wish for the session alone
 struct coordinator_lane;      // of the room of steps
+struct coordinator_named;
 struct coordinator_placing;
 struct coordinator_plan;
+struct coordinator_repair;
 struct coordinator_worker;
 
 struct coordinator_session {
@@ -49,8 +51,13 @@ struct coordinator_session {
     uint64_t id;
     char name[COORDINATOR_NAME_BYTES];
     struct coordinator_session *name_next; // in its bucket of names
+    uint64_t key;                          // of the call that made it; 0: none (keys.h)
+    struct coordinator_session *key_next;  // in its bucket of keys
+    struct coordinator_again *again;       // the same call, once more
     Banyan__Pb__Spec *spec;                // owned; every default filled in
-    uint64_t incarnation, write;           // the write numbers of a life start at its term << 40
+    uint64_t incarnation;
+    uint64_t write,
+        open_write; // numbers of appends, from the term << 40 on: the last one, and that under way or 0
     enum coordinator_session_state state;
 
     uint32_t shared;    // steps, opens and commits under way
@@ -64,16 +71,19 @@ struct coordinator_session {
     struct proto_list settled, opened, gone; // in the lists of the room
 
     struct coordinator_layout layout;
+    struct coordinator_repair *repairs; // at workers that are in doubt about it (repair.h): a list
+    uint32_t repairing;                 // of these: what the session waits for
+    uint32_t broken;                    // the others: it is unavailable as a whole
+    uint64_t dirtied;  // sessions.dirties when a worker that is JOINING was last to be told it again
     uint32_t withheld; // workers that have a newer state of it in quarantine: it is unavailable as a whole
     uint64_t counted;  // cluster.changes when `missing` was counted
-    // Chunks that cannot be computed: lost, or their holder is not ACTIVE; one if withheld. See
+    // Chunks that cannot be computed: lost, or their holder is not ACTIVE; one if withheld, one if broken. See
     // has_missing.
     uint32_t missing;
     uint32_t unknown;                    // chunks whose rows are not known yet (`known` is false)
     struct coordinator_rangeset *layers; // [spec->layers] committed rows
-    // [spec->layers] appended rows that a holder has named after a restart, and that nothing leads up to yet: rows
-    // of another holder that is still to come, or of an append that was never acknowledged. NULL: none.
-    struct coordinator_rangeset *named;
+    struct coordinator_named
+        *named; // [spec->layers] what holders say after a restart (named.h); NULL: nothing
     struct coordinator_worker **members; // [n_members]
     uint32_t n_members;
     struct coordinator_plan *plan;        // a reference; NULL: to be made from the members that are ACTIVE
@@ -91,10 +101,10 @@ struct coordinator_session {
 // The only way to alter a state; a transition that the diagram lacks is our bug.
 void coordinator_session_set_state(struct coordinator_session *s, enum coordinator_session_state state);
 
-// Whether shared work may start now: ACTIVE and nobody waits to have it alone.
+// Whether shared work may start now: ACTIVE, nobody waits to have it alone, and no worker is being asked about it.
 static inline bool coordinator_session_open(const struct coordinator_session *s)
 {
-    return s->state == COORDINATOR_SESSION_ACTIVE && !s->exclusive;
+    return s->state == COORDINATOR_SESSION_ACTIVE && !s->exclusive && !s->repairing;
 }
 
 void coordinator_session_share(struct coordinator_session *s);
@@ -133,15 +143,13 @@ uint64_t coordinator_session_end(const struct coordinator_session *s);
 uint64_t coordinator_session_row_bytes(const Banyan__Pb__Spec *spec); // K and V of one token and layer
 uint64_t coordinator_session_chunk_bytes(const struct coordinator_session *s); // of a full chunk, all layers
 const char *coordinator_session_state_text(struct coordinator_session *s);
-// Whether any layer has committed rows in [first, first + count).
+// Whether any layer has committed rows in [first, first + count), or some that may turn out to be (named.h).
 bool coordinator_session_has_rows(const struct coordinator_session *s, uint64_t first, uint64_t count);
 
-// Rows that their holder has, appended by steps of an earlier life: they count once the layer leads up to them, as
-// every append did. False: the layer has too many ranges.
-bool coordinator_session_name_rows(struct coordinator_session *s, uint32_t layer, uint64_t first,
-                                   uint64_t count);
-// All holders have said what they have: what nothing leads up to was never acknowledged.
-void coordinator_session_forget_named(struct coordinator_session *s);
+uint64_t coordinator_session_next_write(struct coordinator_session *s); // higher than all of it, of any term
+// Appends with a write number up to this one are over, and no holder is still to say what it has of them. 0: that
+// cannot be said.
+uint64_t coordinator_session_settled(struct coordinator_session *s);
 
 // Chunks are put in and taken out by these alone: they keep the workers' counts and `missing` right. put:
 // NULL is out of memory.
@@ -152,6 +160,8 @@ void coordinator_session_remove_chunk(struct coordinator_session *s, uint32_t in
 // says exactly how much.
 void coordinator_session_memory_back(const struct coordinator_session *s,
                                      const struct coordinator_chunk *chunk);
+// The worker has been asked and told all of it.
+void coordinator_session_told(struct coordinator_session *s, const struct coordinator_worker *w);
 void coordinator_session_recount(struct coordinator_session *s); // after chunks' flags have changed
 // Whether its holder can be asked about it now.
 bool coordinator_session_chunk_usable(const struct coordinator_chunk *chunk);

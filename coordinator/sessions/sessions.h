@@ -9,6 +9,9 @@
 //   attach.c      tickets, commits in two phases           reshape.c: truncate, fork, delete
 //   load.c        sessions from the store at the start     recovery.c: waiting for workers after it
 //   reconcile.c   a worker that comes (back) is asked what it holds and told what it should hold
+//   visit.c       how it is told, and how one try ends
+//   telling.c     all that a worker should know of a session, message by message
+//   repair.c      the same for one session, where a call has left open what one worker knows of it
 #ifndef COORDINATOR_SESSIONS_H
 #define COORDINATOR_SESSIONS_H
 
@@ -29,12 +32,17 @@ struct coordinator_sessions {
     uint32_t n_slots, n;                // slots in use, NULLs included; sessions
     uint32_t *free_slots, n_free_slots;
     struct coordinator_session *names[4096]; // buckets of sessions with a name
+    struct coordinator_session *keys[4096];  // and of those with a key
     struct proto_list settled;               // for the phase of sessions: session.settled
     struct proto_list opened; // with steps that wait, and may go now: session.opened. Taken by steps
     struct proto_list gone;   // deleted: session.gone. Taken by steps, then freed
     struct proto_list reaped; // gone, and no step knows them any more: session.gone
     uint64_t seen_changes;    // of cluster.changes
     struct coordinator_commits commits;
+    uint64_t dirties;          // layouts that have changed under visits: session.dirtied
+    uint64_t stamps;           // given to visits: chunk.stamp
+    uint64_t logging_since_ns; // repairs that failed: a second, and how many of them in it
+    uint32_t logged;
     struct coordinator_parked *parked; // calls that wait for workers to come back after a restart
     bool unpark;                       // they may go now
 };

@@ -10,8 +10,11 @@
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/keys.h"
+#include "coordinator/sessions/named.h"
 #include "coordinator/sessions/reconcile.h"
 #include "coordinator/sessions/recovery.h"
+#include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/reshape.h"
 #include "coordinator/store/store.h"
 
@@ -160,6 +163,8 @@ void coordinator_batch_whole_session(struct coordinator_batch *batch, const stru
     for (uint32_t i = 0; i < s->layout.n; i++)
         coordinator_batch_chunk(batch, s->id, s->layout.chunks[i].index, s->layout.chunks[i].id,
                                 s->layout.chunks[i].lost, s->layout.chunks[i].holder->name);
+    if (s->key)
+        coordinator_batch_key(batch, s->id, s->key);
     free(packed);
 }
 
@@ -169,8 +174,10 @@ void coordinator_session_destroy(struct coordinator_session *s)
 {
     struct coordinator_sessions *sessions = s->sessions;
     coordinator_session_set_state(s, COORDINATOR_SESSION_GONE);
+    coordinator_repairs_session_gone(s);
     if (s->name[0])
         name_leave(s);
+    coordinator_key_leave(s);
     uint32_t slot = (uint32_t)((s->id & UINT32_MAX) - 1);
     sessions->slots[slot] = NULL;
     sessions->free_slots[sessions->n_free_slots++] = slot;
@@ -251,6 +258,7 @@ static void take_changes(struct coordinator_sessions *sessions)
         struct coordinator_session *s = sessions->slots[i];
         if (!s)
             continue;
+        coordinator_repairs_recheck(s);
         coordinator_session_recount(s);
         if (plan_is_old(s))
             coordinator_session_drop_plan(s);
@@ -299,6 +307,7 @@ static void reclaim_idle(struct coordinator_sessions *sessions, uint64_t now_ns)
 void coordinator_sessions_tick(struct coordinator_sessions *sessions, uint64_t now_ns)
 {
     reclaim_idle(sessions, now_ns);
+    coordinator_reconciles_tick(sessions, now_ns);
     if (sessions->parked) { // their time may be over
         sessions->unpark = true;
         coordinator_turn_mark(&sessions->core->turn, COORDINATOR_PHASE_SESSIONS);

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "coordinator/sessions/named.h"
 #include "coordinator/sessions/placing.h"
 #include "coordinator/sessions/recovery.h"
 #include "coordinator/sessions/session.h"
@@ -17,7 +18,12 @@ static bool refuse_position(struct coordinator_item *item, struct coordinator_se
     const struct coordinator_item_ask *ask = &item->ask;
     const struct coordinator_rangeset *set = &s->layers[ask->layer];
     struct proto_status status;
-    if (coordinator_session_missing(s, length, wanted - length, ask->layer, &status) != COMMON_OK) {
+    uint64_t end = wanted;
+    if (coordinator_session_names_rows(s, length,
+                                       wanted - length)) // whether they count, who is away decides (named.h)
+        end = (uint64_t)(s->layout.chunks[s->layout.n - 1].index + 1) * s->layout.chunk_tokens;
+    end = end > wanted ? end : wanted;
+    if (coordinator_session_missing(s, length, end - length, ask->layer, &status) != COMMON_OK) {
         *coordinator_item_failure(item) = status; // who is away may have more rows than we know
         return false;
     }

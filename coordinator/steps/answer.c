@@ -48,6 +48,19 @@ static bool pack_masses(const struct coordinator_call *call, struct coordinator_
     return ok;
 }
 
+// There is no memory for what has been done.
+static void fail_answer(struct coordinator_call *call, struct proto_request *request)
+{
+    struct proto_status status;
+    bool appended = false;
+    for (uint32_t i = 0; i < call->n_items; i++)
+        appended = appended || call->items[i].sent;
+    proto_status_set(&status, COMMON_RESOURCE_EXHAUSTED, appended ? "UNCONFIRMED" : "",
+                     "the coordinator is out of memory");
+    proto_request_fail_status(request, &status);
+    coordinator_call_unref(call);
+}
+
 void coordinator_answer_send(struct coordinator_call *call, struct proto_request *request,
                              enum common_code unfinished, const char *text)
 {
@@ -56,14 +69,12 @@ void coordinator_answer_send(struct coordinator_call *call, struct proto_request
                    t * (sizeof(Banyan__Pb__WorkerTrace) + sizeof(void *));
     uint8_t *scratch = coordinator_scratch(call->steps->core, bytes + 1);
     if (!scratch || (!call->result && !coordinator_call_room(call))) {
-        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "the coordinator is out of memory", NULL, 0);
-        coordinator_call_unref(call);
+        fail_answer(call, request);
         return;
     }
     struct coordinator_mass_message masses = {0};
     if (call->want_mass && !pack_masses(call, &masses)) {
-        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "the coordinator is out of memory", NULL, 0);
-        coordinator_call_unref(call);
+        fail_answer(call, request);
         return;
     }
     zero_failed(call);
@@ -77,11 +88,12 @@ void coordinator_answer_send(struct coordinator_call *call, struct proto_request
         const struct proto_status *failure = item->failure;
         items[i] = (Banyan__Pb__AttendItemResult)BANYAN__PB__ATTEND_ITEM_RESULT__INIT;
         if (item->state != COORDINATOR_ITEM_DONE) {
+            const char *reason = item->sent ? "UNCONFIRMED" : failure ? failure->reason : "";
             if (failure)
-                proto_status_set(&status, unfinished, failure->reason, "%s; before that: %.200s", text,
+                proto_status_set(&status, unfinished, reason, "%s; before that: %.200s", text,
                                  failure->message);
             else
-                proto_status_set(&status, unfinished, "", "%s", text);
+                proto_status_set(&status, unfinished, reason, "%s", text);
             failure = &status;
         }
         items[i].status = failure ? proto_status_to_pb(failure) : NULL;

@@ -299,8 +299,9 @@ static void start_item(struct coordinator_item *item)
 static void enter_call(struct coordinator_call *call, struct proto_request *request)
 {
     struct coordinator_steps *steps = call->steps;
-    uint64_t latest = common_clock_after(DEADLINE_MOST), deadline = proto_request_deadline(request);
-    call->arrived_ns = proto_request_arrived(request);
+    uint64_t arrived = proto_request_arrived(request), deadline = proto_request_deadline(request);
+    uint64_t latest = arrived + DEADLINE_MOST;
+    call->arrived_ns = arrived;
     call->deadline_ns = deadline < latest ? deadline : latest;
     call->blob = common_blob_ref(proto_request_message(request)->blob);
     call->request = request;

@@ -86,7 +86,7 @@ static struct load load_of(const struct coordinator_item *item, const struct coo
     const Banyan__Pb__Spec *spec = item->way.s->spec;
     uint64_t heads = (uint64_t)slab->kv_heads * (spec->q_heads / spec->kv_heads);
     struct load load = {.partial_bytes = coordinator_slab_partial_bytes(slab->rows, heads, spec->v_dim),
-                        .header_bytes = 160 + (appends(item, slab) ? 48 * (uint64_t)runs_of(item, slab)
+                        .header_bytes = 160 + (appends(item, slab) ? 12 + 48 * (uint64_t)runs_of(item, slab)
                                                                    : 0), // fields at their largest
                         .bytes = slab->rows * heads * spec->k_dim * sizeof(float)};
     load.bytes +=
@@ -117,6 +117,7 @@ static void add_appends(struct coordinator_frame *f, const struct coordinator_it
         at += run->rows;
     }
     out->write = item->write;
+    out->write_end = item->ask.first + item->ask.rows;
     out->cover_appends = slab->rows; // one holder a chunk
     out->k_offset = f->step.k_bytes;
     out->v_offset = f->step.v_bytes;
@@ -166,8 +167,10 @@ static void add_slab(struct coordinator_frame *f, struct coordinator_item *item,
     out->q_offset = f->step.q_bytes;
     out->q_bytes = (size_t)slab->rows * out->q_heads * spec->k_dim * sizeof(float);
     f->step.q_bytes += out->q_bytes;
-    if (appends(item, slab))
+    if (appends(item, slab)) {
         add_appends(f, item, slab, out);
+        item->sent = true;
+    }
     item->way.in_frames++;
     item->attempt = item->attempt ? item->attempt : 1;
     if (item->attempt > f->step.attempt)
@@ -271,12 +274,14 @@ static void frame_send(struct coordinator_frame *f)
     f->step.plan_epoch = plan->epoch;
     f->step.step = ++steps->step_ids;
     f->sent_ns = common_clock_ns();
+    f->call = 0;
+    proto_list_push(&steps->flying, &f->link);
     plan->in_flight++;
     *(f->big ? &queue->big_in_flight : &queue->small_in_flight) += 1;
     steps->count_frames++;
     struct proto_channel *root = plan->workers[0]->channel;
     enum common_code code =
-        root ? proto_step_send(root, &f->step, f->step.has_kv, coordinator_frame_landed, f, NULL, &err)
+        root ? proto_step_send(root, &f->step, f->step.has_kv, coordinator_frame_landed, f, &f->call, &err)
              : COMMON_UNAVAILABLE;
     if (code == COMMON_OK)
         return;
@@ -284,6 +289,28 @@ static void frame_send(struct coordinator_frame *f)
     f->unsent_code = code;
     snprintf(f->unsent_text, sizeof(f->unsent_text), "%.120s", err.message);
     coordinator_turn_complete(&steps->core->turn, &f->unsent);
+}
+
+static bool somebody_waits(const struct coordinator_frame *f)
+{
+    for (uint32_t i = 0; i < f->step.n_items; i++)
+        if (f->owners[i]->call->request)
+            return true;
+    return false;
+}
+
+void coordinator_frames_cancel(struct coordinator_steps *steps)
+{
+    if (!steps->some_over)
+        return;
+    steps->some_over = false;
+    for (struct proto_list *at = steps->flying.next, *next; at != &steps->flying; at = next) {
+        struct coordinator_frame *f = proto_list_entry(at, struct coordinator_frame, link);
+        struct proto_channel *root = f->queue->plan->workers[0]->channel;
+        next = at->next;
+        if (f->call && root && !somebody_waits(f)) // without a link it is on its way back already
+            proto_channel_cancel(root, f->call);
+    }
 }
 
 static struct coordinator_frame *frame_begin(struct coordinator_queue *queue, bool big)

@@ -14,6 +14,7 @@
 
 struct coordinator_frame {
     struct coordinator_frame *next; // spare
+    struct proto_list link;         // in steps.flying until it comes back
     struct coordinator_queue *queue;
     bool big;
     struct proto_step step;           // items and appends are ours
@@ -23,6 +24,7 @@ struct coordinator_frame {
     uint8_t *buffer; // q, k and v when they had to be copied
     size_t buffer_bytes;
     uint64_t sent_ns;
+    uint64_t call;                        // of the root's channel; 0: it could not be sent
     struct coordinator_completion unsent; // it could not be sent: comes back at the end of the turn
     enum common_code unsent_code;
     char unsent_text[128];
@@ -35,6 +37,10 @@ void coordinator_frame_send_big(struct coordinator_queue *queue);
 // A proto_step_done_fn, arg: the frame.
 void coordinator_frame_landed(void *arg, enum common_code code, const char *text,
                               struct proto_step_result *result);
+
+// Cancels the frames all of whose calls are over: nobody waits for what they compute, and what waits for the plan
+// may go. They come back on this stack. Drain.
+void coordinator_frames_cancel(struct coordinator_steps *steps);
 
 void coordinator_frame_recycle(struct coordinator_steps *steps, struct coordinator_frame *frame);
 void coordinator_frames_free(struct coordinator_steps *steps); // spare ones

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/steps/item.h"
 
+#include <stdio.h>
+
 #include "common/clock.h"
 #include "common/hash.h"
 #include "coordinator/cluster/plan.h"
@@ -12,6 +14,7 @@
 #include "coordinator/steps/lane.h"
 #include "coordinator/steps/mass.h"
 #include "coordinator/steps/queue.h"
+#include "coordinator/steps/undo.h"
 #include "coordinator/steps/watch.h"
 #include "proto/mass.h"
 
@@ -23,15 +26,17 @@
 const struct coordinator_machine coordinator_item_machine = {
     .name = "item",
     .n = COORDINATOR_ITEM_STATES,
-    .states = {"new", "waiting", "placing", "queued", "flying", "retrying", "done"},
+    .states = {"new", "waiting", "placing", "queued", "flying", "retrying", "undoing", "done"},
     .next =
         {
-            [COORDINATOR_ITEM_NEW] = TO(WAITING) | TO(PLACING) | TO(QUEUED) | TO(RETRYING) | TO(DONE),
-            [COORDINATOR_ITEM_WAITING] = TO(NEW) | TO(DONE),
-            [COORDINATOR_ITEM_PLACING] = TO(NEW) | TO(DONE),
-            [COORDINATOR_ITEM_QUEUED] = TO(FLYING) | TO(RETRYING) | TO(DONE),
-            [COORDINATOR_ITEM_FLYING] = TO(RETRYING) | TO(DONE),
-            [COORDINATOR_ITEM_RETRYING] = TO(NEW) | TO(DONE),
+            [COORDINATOR_ITEM_NEW] =
+                TO(WAITING) | TO(PLACING) | TO(QUEUED) | TO(RETRYING) | TO(UNDOING) | TO(DONE),
+            [COORDINATOR_ITEM_WAITING] = TO(NEW) | TO(UNDOING) | TO(DONE),
+            [COORDINATOR_ITEM_PLACING] = TO(NEW) | TO(UNDOING) | TO(DONE),
+            [COORDINATOR_ITEM_QUEUED] = TO(FLYING) | TO(RETRYING) | TO(UNDOING) | TO(DONE),
+            [COORDINATOR_ITEM_FLYING] = TO(RETRYING) | TO(UNDOING) | TO(DONE),
+            [COORDINATOR_ITEM_RETRYING] = TO(NEW) | TO(UNDOING) | TO(DONE),
+            [COORDINATOR_ITEM_UNDOING] = TO(DONE),
             [COORDINATOR_ITEM_DONE] = 0,
         },
 };
@@ -95,13 +100,14 @@ static void count_success(struct coordinator_item *item, struct coordinator_sess
     item->length = coordinator_session_layer_length(s, item->ask.layer);
     item->plan_digest = common_mix64(item->way.digest ^ item->way.plan_digest);
     s->steps++;
-    s->last_used_ns = common_clock_ns();
+    if (steps->landed_ns > s->last_used_ns)
+        s->last_used_ns = steps->landed_ns;
     steps->count_steps++;
     if (item->look.watched || item->look.masses || item->call->want_trace)
         coordinator_watch_step(item, s);
 }
 
-void coordinator_item_finish(struct coordinator_item *item)
+static void item_over(struct coordinator_item *item)
 {
     struct coordinator_call *call = item->call;
     struct coordinator_steps *steps = call->steps;
@@ -109,8 +115,8 @@ void coordinator_item_finish(struct coordinator_item *item)
     coordinator_item_set_state(item, COORDINATOR_ITEM_DONE);
     if (s)
         coordinator_lane_append_over(steps, s->lane, item);
-    if (s && item->ask.append && item->failure && item->write)
-        s->untidy = true;
+    if (s && item->write && s->open_write == item->write)
+        s->open_write = 0;
     if (!item->failure && s)
         count_success(item, s);
     steps->items--;
@@ -118,13 +124,54 @@ void coordinator_item_finish(struct coordinator_item *item)
     coordinator_call_item_done(call);
 }
 
+static void item_unconfirmed(struct coordinator_item *item)
+{
+    struct proto_status *failure = item->failure;
+    char before[sizeof(failure->message)];
+    snprintf(before, sizeof(before), "%s", failure->message);
+    snprintf(failure->reason, sizeof(failure->reason), "UNCONFIRMED");
+    snprintf(failure->message, sizeof(failure->message),
+             "%.300s; whether the rows are there is not known: append them again", before);
+}
+
+static void item_undone(void *arg, enum common_code code, const char *text)
+{
+    struct coordinator_item *item = arg;
+    struct coordinator_session *s = session_of(item);
+    (void)text;
+    if (code != COMMON_OK)
+        item_unconfirmed(item);
+    if (s && code != COMMON_OK)
+        s->untidy = true;
+    item_over(item);
+}
+
+void coordinator_item_finish(struct coordinator_item *item)
+{
+    struct coordinator_session *s = session_of(item);
+    bool stopping = coordinator_item_steps(item)->core->stopping;
+    if (item->failure && item->sent && s && !item->stored && !stopping) {
+        coordinator_item_set_state(item, COORDINATOR_ITEM_UNDOING);
+        coordinator_undo(s, item, item_undone);
+        return;
+    }
+    if (item->failure && item->sent && (item->stored || stopping))
+        item_unconfirmed(item);
+    item_over(item);
+}
+
 void coordinator_item_stop(struct coordinator_item *item, enum common_code code, const char *text)
 {
     const struct coordinator_session *s = session_of(item);
     bool lane_ends = item->state == COORDINATOR_ITEM_WAITING && !s; // deleted in this turn
     if (item->state == COORDINATOR_ITEM_DONE || item->state == COORDINATOR_ITEM_PLACING ||
-        item->way.in_frames || lane_ends) {
+        item->state == COORDINATOR_ITEM_UNDOING || item->way.in_frames || lane_ends) {
         item->again = false; // it ends when what it waits for comes back, or with its lane
+        if (item->way.in_frames) {
+            struct coordinator_steps *steps = coordinator_item_steps(item);
+            steps->some_over = true;
+            coordinator_turn_mark(&steps->core->turn, COORDINATOR_PHASE_FRAMES);
+        }
         return;
     }
     if (item->state == COORDINATOR_ITEM_WAITING)
@@ -246,7 +293,9 @@ static void enqueue(struct coordinator_item *item, struct coordinator_session *s
     item->look.watched = s->lane && coordinator_watch_wants(s->lane->watch, item->ask.layer);
     s->writing += item->ask.append;
     if (item->ask.append && !item->write)
-        item->write = ++s->write;
+        item->write = coordinator_session_next_write(s);
+    if (item->ask.append)
+        s->open_write = item->write;
     const Banyan__Pb__Spec *spec = s->spec;
     coordinator_slabs_cut(item->ask.rows, spec->kv_heads, spec->q_heads / spec->kv_heads, spec->v_dim,
                           COORDINATOR_SLAB_BYTES, &way->slabs);
@@ -316,6 +365,8 @@ void coordinator_item_acknowledge(struct coordinator_item *item)
                                 "the layer has too many separate ranges: fill holes first");
         return;
     }
+    item->stored = true;
+    s->open_write = 0;
     coordinator_lane_append_over(coordinator_item_steps(item), s->lane, item);
     coordinator_place_ahead(s, ask->first + ask->rows);
 }

@@ -12,7 +12,9 @@
 //           │  ▲ (slabs of a cut item    │                                            │
 //           │  └─ leave one by one) ─────┤                                            │
 //           └── its plan has retired ────┼────────────────────────────────────────────┘
-//                                        └──all slabs back──▶ DONE ◀── any refusal, from any state
+//                                        └──all slabs back──▶ DONE ◀── any refusal, from any state ──┐
+//                                                              ▲                                     │
+//                                                              └── UNDOING ◀── rows of it were sent ─┘
 #ifndef COORDINATOR_ITEM_H
 #define COORDINATOR_ITEM_H
 
@@ -34,6 +36,7 @@ enum coordinator_item_state {
     COORDINATOR_ITEM_QUEUED,   // in its plan's queue
     COORDINATOR_ITEM_FLYING,   // in no list: its frames come back
     COORDINATOR_ITEM_RETRYING, // in steps.retries, until its time
+    COORDINATOR_ITEM_UNDOING,  // in no list: the holders' words on an append that failed (undo.h)
     COORDINATOR_ITEM_DONE,
     COORDINATOR_ITEM_STATES
 };
@@ -80,7 +83,8 @@ struct coordinator_item {
     struct coordinator_item_reply reply;
     struct coordinator_item_way way;
     struct coordinator_item_look look;
-    uint64_t write; // number of its append, kept over attempts; 0: none yet
+    uint64_t write;    // number of its append, kept over attempts; 0: none yet
+    bool sent, stored; // rows of its append in a frame, of any attempt; all of them, and acknowledged
     uint32_t attempt;
     uint64_t retry_at_ns;
     bool again;                   // a slab failed in a way that a new attempt may mend
@@ -107,7 +111,8 @@ void coordinator_item_enter(struct coordinator_item *item);
 // was deleted in this turn ends at the end of the turn.
 void coordinator_item_stop(struct coordinator_item *item, enum common_code code, const char *text);
 
-// Its end: failure says whether it worked. The call, and the item in it, may be gone afterwards.
+// Its end: failure says whether it worked. Rows of an append that failed are taken back first, and the failure says
+// UNCONFIRMED when a holder cannot be told. The call, and the item in it, may be gone afterwards.
 void coordinator_item_finish(struct coordinator_item *item);
 
 // Its rows are stored: they are acknowledged.

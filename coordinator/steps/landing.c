@@ -4,9 +4,11 @@
 
 #include "common/clock.h"
 #include "common/hash.h"
+#include "coordinator/cluster/edges.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/session.h"
 #include "coordinator/steps/call.h"
 #include "coordinator/steps/frame.h"
@@ -81,7 +83,8 @@ static void frame_failed(struct coordinator_frame *f, enum common_code code, con
     enum common_code told = code == COMMON_NOT_FOUND || code == COMMON_CANCELLED ? COMMON_UNAVAILABLE : code;
     for (uint32_t i = 0; i < f->step.n_items; i++)
         slab_failed(f->owners[i], ours ? told : COMMON_INTERNAL, "", text, "", may_mend(code));
-    if (code == COMMON_NOT_FOUND) // the root does not know the plan
+    // The root does not know the plan (any more), or us: it would say so again.
+    if (code == COMMON_NOT_FOUND || code == COMMON_ABORTED)
         coordinator_plan_retire(f->queue->plan);
 }
 
@@ -92,13 +95,18 @@ static void slab_back(struct coordinator_item *item, const struct coordinator_fr
     if (r->code != COMMON_OK) {
         // A member that lost its layout is not a session that does not exist: our caller knows better.
         enum common_code told = r->code == COMMON_NOT_FOUND ? COMMON_UNAVAILABLE : r->code;
-        if (may_mend(r->code) && item->attempt > 3 && r->worker[0]) {
-            struct coordinator_worker *w = coordinator_worker_find(f->queue->steps->cluster, r->worker);
-            if (w)
-                coordinator_worker_doubt(w);
-        }
-        slab_failed(item, told, r->reason, r->message, r->worker,
-                    may_mend(r->code) && strcmp(r->reason, "OLD_WRITE"));
+        struct coordinator_worker *w =
+            r->worker[0] ? coordinator_worker_find(f->queue->steps->cluster, r->worker) : NULL;
+        bool unreached = r->code == COMMON_UNAVAILABLE; // by its parent: it has said nothing of its layouts
+        bool again = may_mend(r->code) && strcmp(r->reason, "OLD_WRITE");
+        bool no_plan = !strcmp(r->reason, "OLD_PLAN"); // a member below the root does not know the plan
+        if (no_plan)
+            coordinator_plan_retire(f->queue->plan);
+        if (w && may_mend(r->code) && !unreached && !no_plan && item->attempt > 3)
+            coordinator_session_doubt(item->way.s, w);
+        if (w && unreached && coordinator_edges_cut(f->queue->plan, w))
+            again = false;
+        slab_failed(item, told, r->reason, r->message, r->worker, again);
         return;
     }
     if (r->cover_tokens != sent->cover_tokens || r->cover_sum != sent->cover_sum ||
@@ -187,7 +195,9 @@ void coordinator_frame_landed(void *arg, enum common_code code, const char *text
     struct coordinator_frame *f = arg;
     struct coordinator_queue *queue = f->queue;
     struct coordinator_steps *steps = queue->steps;
-    uint64_t tree_ns = common_clock_ns() - f->sent_ns;
+    steps->landed_ns = common_clock_ns();
+    uint64_t tree_ns = steps->landed_ns - f->sent_ns;
+    proto_list_remove(&f->link);
     *(f->big ? &queue->big_in_flight : &queue->small_in_flight) -= 1;
     if (code == COMMON_OK && (result->n_items != f->step.n_items || !right_size(f, result))) {
         code = COMMON_INTERNAL;

@@ -17,6 +17,7 @@ static void drain_steps(void *arg)
 
 static void drain_frames(void *arg)
 {
+    coordinator_frames_cancel(arg);
     coordinator_queues_drain(arg);
 }
 
@@ -27,8 +28,8 @@ enum common_code coordinator_steps_init(struct coordinator_steps *steps, struct 
     steps->core = core;
     steps->cluster = cluster;
     steps->sessions = sessions;
-    struct proto_list *lists[] = {&steps->calls, &steps->fresh,  &steps->retries,
-                                  &steps->lanes, &steps->queues, &steps->dirty};
+    struct proto_list *lists[] = {&steps->calls,  &steps->fresh, &steps->retries, &steps->lanes,
+                                  &steps->queues, &steps->dirty, &steps->flying};
     for (size_t i = 0; i < sizeof(lists) / sizeof(*lists); i++)
         proto_list_init(lists[i]);
     coordinator_turn_set(&core->turn, COORDINATOR_PHASE_STEPS, drain_steps, steps);

@@ -23,12 +23,14 @@ struct coordinator_steps {
     struct coordinator_core *core;
     struct coordinator_sessions *sessions;
     struct coordinator_cluster *cluster;
-    struct proto_list calls;          // under way: coordinator_call.link
-    struct proto_list fresh;          // items that are NEW: item.link
-    struct proto_list retries;        // items that are RETRYING: item.link
-    struct proto_list lanes;          // with items that may go now: lane.moved
-    struct proto_list queues;         // all: queue.link
-    struct proto_list dirty;          // queues with something to send, or whose plan has retired: queue.dirty
+    struct proto_list calls;   // under way: coordinator_call.link
+    struct proto_list fresh;   // items that are NEW: item.link
+    struct proto_list retries; // items that are RETRYING: item.link
+    struct proto_list lanes;   // with items that may go now: lane.moved
+    struct proto_list queues;  // all: queue.link
+    struct proto_list dirty;   // queues with something to send, or whose plan has retired: queue.dirty
+    struct proto_list flying;  // frames that have not come back: frame.link
+    bool some_over; // a call ended that frames may carry: they are looked at in the phase of frames
     struct coordinator_frame *frames; // spare
     uint32_t n_frames;
     struct common_timer *deadlines, *retry; // of calls; of items that are RETRYING
@@ -36,7 +38,8 @@ struct coordinator_steps {
     uint32_t items; // under way
     struct coordinator_watch *watches;
     uint32_t n_watches;
-    uint64_t bytes; // of replies being gathered
+    uint64_t bytes;     // of replies being gathered
+    uint64_t landed_ns; // when the last frame came back
     uint64_t count_steps, count_frames, count_retries, count_collective, step_ids;
 };
 

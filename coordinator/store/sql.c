@@ -26,12 +26,15 @@ static const char schema[] =
     " WITHOUT ROWID;";
 
 // Added to every store that lacks it; older coordinators do not mind.
-static const char lives_schema[] =
-    "CREATE TABLE IF NOT EXISTS lives(term INTEGER PRIMARY KEY, life INTEGER NOT NULL)";
+static const char added_schema[] =
+    "CREATE TABLE IF NOT EXISTS lives(term INTEGER PRIMARY KEY, life INTEGER NOT NULL);"
+    "CREATE TABLE IF NOT EXISTS keys(session INTEGER PRIMARY KEY, key INTEGER NOT NULL);"
+    "DELETE FROM keys WHERE session NOT IN (SELECT id FROM sessions)"; // an older coordinator has deleted them
 
-// What each kind of operation executes, in order; ?1 ?2 ?3 ?4 are a b c d, ?5 the name, ?6 the bytes. At most
-// three statements each.
-static const char *const texts[COORDINATOR_OPS][3] = {
+#define TEXTS 4 // statements of an operation, at most
+
+// What each kind of operation executes, in order; ?1 ?2 ?3 ?4 are a b c d, ?5 the name, ?6 the bytes.
+static const char *const texts[COORDINATOR_OPS][TEXTS] = {
     [COORDINATOR_OP_META] = {"INSERT OR REPLACE INTO meta VALUES(?5, ?1)"},
     [COORDINATOR_OP_LIFE] = {"INSERT INTO lives VALUES(?1, ?2)"},
     [COORDINATOR_OP_WORKER] = {"INSERT OR REPLACE INTO workers VALUES(?5, ?1)"},
@@ -39,7 +42,9 @@ static const char *const texts[COORDINATOR_OPS][3] = {
     [COORDINATOR_OP_NUMBERS] = {"UPDATE sessions SET incarnation = ?2, epoch = ?3 WHERE id = ?1"},
     [COORDINATOR_OP_SESSION_DROP] = {"DELETE FROM sessions WHERE id = ?1",
                                      "DELETE FROM members WHERE session = ?1",
-                                     "DELETE FROM ranges WHERE session = ?1"},
+                                     "DELETE FROM ranges WHERE session = ?1",
+                                     "DELETE FROM keys WHERE session = ?1"},
+    [COORDINATOR_OP_KEY] = {"INSERT OR REPLACE INTO keys VALUES(?1, ?2)"},
     [COORDINATOR_OP_MEMBER] = {"INSERT OR REPLACE INTO members VALUES(?1, ?5)"},
     [COORDINATOR_OP_CHUNK] = {"INSERT OR REPLACE INTO chunks VALUES(?1, ?2, ?3, ?4)",
                               "DELETE FROM holders WHERE session = ?1 AND idx = ?2",
@@ -111,7 +116,7 @@ static int prepare_all(struct coordinator_sql *sql)
 {
     int n = 0;
     for (int kind = 0; kind < COORDINATOR_OPS; kind++) {
-        for (int i = 0; i < 3 && texts[kind][i]; i++) {
+        for (int i = 0; i < TEXTS && texts[kind][i]; i++) {
             int rc = sqlite3_prepare_v3(sql->db, texts[kind][i], -1, SQLITE_PREPARE_PERSISTENT,
                                         &sql->statements[n++], NULL);
             if (rc != SQLITE_OK)
@@ -176,7 +181,7 @@ enum common_code coordinator_sql_open(struct coordinator_sql *sql, const char *p
                                 path, (unsigned long long)version, SCHEMA_VERSION);
         goto failed;
     }
-    if ((rc = coordinator_sql_exec(sql, lives_schema)) != SQLITE_OK ||
+    if ((rc = coordinator_sql_exec(sql, added_schema)) != SQLITE_OK ||
         (rc = coordinator_sql_exec(sql, "COMMIT")) != SQLITE_OK || (rc = prepare_all(sql)) != SQLITE_OK) {
         code = sql_fail(path, sql, rc, err);
         goto failed;
@@ -254,6 +259,7 @@ enum common_code coordinator_sql_read(struct coordinator_sql *sql, const struct 
         "c.session AND h.idx = c.idx"
         " ORDER BY c.session, c.idx",
         "SELECT session, layer, first, count FROM ranges ORDER BY session, layer, first",
+        "SELECT session, key FROM keys",
     };
     enum common_code code = COMMON_OK;
     for (size_t q = 0; q < sizeof(queries) / sizeof(*queries) && code == COMMON_OK; q++) {
@@ -271,8 +277,10 @@ enum common_code coordinator_sql_read(struct coordinator_sql *sql, const struct 
             else if (q == 3)
                 ok = r->chunk(r->arg, u64(s, 0), (uint32_t)u64(s, 1), u64(s, 2), u64(s, 3) != 0,
                               text_of(s, 4));
-            else
+            else if (q == 4)
                 ok = r->range(r->arg, u64(s, 0), (uint32_t)u64(s, 1), u64(s, 2), u64(s, 3));
+            else
+                ok = r->key(r->arg, u64(s, 0), u64(s, 1));
         }
         if (ok && rc != SQLITE_DONE)
             code = common_error_set(err, COMMON_INVALID_ARGUMENT, "the store cannot be read: %s",
@@ -306,9 +314,9 @@ int coordinator_sql_apply(struct coordinator_sql *sql, const struct coordinator_
 {
     int at = 0, rc = SQLITE_OK;
     for (int kind = 0; kind < (int)op->kind; kind++)
-        for (int i = 0; i < 3 && texts[kind][i]; i++)
+        for (int i = 0; i < TEXTS && texts[kind][i]; i++)
             at++;
-    for (int i = 0; i < 3 && texts[op->kind][i] && rc == SQLITE_OK; i++)
+    for (int i = 0; i < TEXTS && texts[op->kind][i] && rc == SQLITE_OK; i++)
         rc = op_run(sql->statements[at + i], op);
     return rc;
 }

@@ -126,6 +126,11 @@ void coordinator_batch_session_drop(struct coordinator_batch *batch, uint64_t se
     add_numbers(batch, COORDINATOR_OP_CHUNK_DROP, NULL, session, 0, UINT32_MAX, 0);
 }
 
+void coordinator_batch_key(struct coordinator_batch *batch, uint64_t session, uint64_t key)
+{
+    add_numbers(batch, COORDINATOR_OP_KEY, NULL, session, key, 0, 0);
+}
+
 void coordinator_batch_member(struct coordinator_batch *batch, uint64_t session, const char *worker)
 {
     add_numbers(batch, COORDINATOR_OP_MEMBER, worker, session, 0, 0, 0);

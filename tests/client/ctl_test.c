@@ -159,6 +159,11 @@ static void test_usage(void **state)
     expect(2, "plan", NULL);
     complained("SESSION");
     expect(2, "plan a b", NULL);
+    complained("usage:");
+    expect(2, "plan a b c d e f g h", NULL); // as many as it keeps; from the ninth on it does not look
+    complained("usage:");
+    expect(2, "plan a b c d e f g h i", NULL);
+    complained("--help");
     expect(2, "status --bogus", NULL);
     complained("--bogus");
     expect(2, "status -o yaml", NULL);

@@ -136,7 +136,14 @@ static void test_worker_stands_still(void **state)
     harness_cluster_signal(cluster, 2, SIGSTOP);
     banyan_code code = ask(session, TOKENS - 1, false, 300 * COMMON_NS_PER_MS, &error);
     assert_true(code == BANYAN_DEADLINE_EXCEEDED || code == BANYAN_UNAVAILABLE);
-    harness_cluster_signal(cluster, 2, SIGCONT);
+    assert_string_not_equal(error.reason, "UNCONFIRMED"); // it has appended nothing
+    for (uint32_t w = 0; w < 3; w++)
+        harness_cluster_signal(cluster, w, SIGSTOP);
+    code = ask(session, TOKENS, true, 300 * COMMON_NS_PER_MS, &error);
+    assert_true(code == BANYAN_DEADLINE_EXCEEDED || code == BANYAN_UNAVAILABLE);
+    assert_string_equal(error.reason, "UNCONFIRMED");
+    for (uint32_t w = 0; w < 3; w++)
+        harness_cluster_signal(cluster, w, SIGCONT);
     uint64_t give_up = common_clock_after(60 * COMMON_NS_PER_S);
     do {
         code = ask(session, TOKENS - 1, false, 0, &error);
@@ -144,6 +151,7 @@ static void test_worker_stands_still(void **state)
             usleep(20000);
     } while ((code == BANYAN_UNAVAILABLE || code == BANYAN_ABORTED) && common_clock_left(give_up) > 0);
     ok(code, &error);
+    ok(ask(session, TOKENS, true, 0, &error), &error); // the same append settles it
 }
 
 int main(void)

@@ -299,6 +299,31 @@ static void test_repeat_until_stopped(void **state)
     common_timer_free(NULL);
 }
 
+#define MISSED_NS (5 * COMMON_NS_PER_MS)
+
+static void sleep_once(void *arg)
+{
+    struct timer_test *t = arg;
+    if (++t->fired == 1) {
+        usleep(10 * MISSED_NS / 1000);
+        t->at_ns = common_clock_ns();
+    }
+    if (t->fired == t->wanted)
+        common_loop_stop(loop);
+}
+
+// A loop that stood still fires once for all it has missed, and then one period at a time.
+static void test_missed_turns_are_not_made_up_for(void **state)
+{
+    (void)state;
+    struct timer_test t = {.wanted = 6};
+    assert_int_equal(common_timer_new(loop, sleep_once, &t, &t.timer), COMMON_OK);
+    common_timer_start(t.timer, MISSED_NS, true);
+    common_loop_run(loop);
+    assert_true(common_clock_ns() - t.at_ns >= (unsigned)(t.wanted - 2) * MISSED_NS);
+    common_timer_free(t.timer);
+}
+
 static void test_start_again_moves_the_time(void **state)
 {
     (void)state;
@@ -397,6 +422,67 @@ static void test_deferred_runs_after_all_handlers(void **state)
         event_free(t.events[i]);
         close(fds[i]);
     }
+}
+
+struct handlers {
+    struct common_deferred *deferred;
+    struct event *events[2];
+    char text[8];
+    bool free_it;
+};
+
+static void entering(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what;
+    struct handlers *h = arg;
+    common_loop_enter(loop);
+    common_deferred_mark(h->deferred);
+    common_deferred_mark(h->deferred); // once
+    strcat(h->text, "h");
+    common_loop_leave(loop);
+    strcat(h->text, "l");
+}
+
+static void deferred_in_time(void *arg)
+{
+    struct handlers *h = arg;
+    strcat(h->text, "d");
+    common_loop_stop(loop);
+    if (h->free_it) {
+        common_deferred_free(h->deferred);
+        h->deferred = NULL;
+    }
+}
+
+// One handler is ready: what it marks runs as it leaves. Two are: it runs once, behind both.
+static void test_deferred_runs_at_leave_when_nothing_else_is_ready(void **state)
+{
+    (void)state;
+    for (int n = 1; n <= 2; n++) {
+        struct handlers h = {.free_it = n == 1};
+        int fds[2];
+        assert_int_equal(common_deferred_new(loop, deferred_in_time, &h, &h.deferred), COMMON_OK);
+        for (int i = 0; i < n; i++) {
+            fds[i] = eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC);
+            assert_true(fds[i] >= 0);
+            h.events[i] = event_new(common_loop_base(loop), fds[i], EV_READ, entering, &h);
+            assert_int_equal(event_add(h.events[i], NULL), 0);
+        }
+        common_loop_run(loop);
+        assert_string_equal(h.text, n == 1 ? "hdl" : "hlhld");
+        for (int i = 0; i < n; i++) {
+            event_free(h.events[i]);
+            close(fds[i]);
+        }
+        common_deferred_free(h.deferred);
+    }
+    struct handlers h = {0};
+    assert_int_equal(common_deferred_new(loop, deferred_in_time, &h, &h.deferred), COMMON_OK);
+    common_loop_enter(loop);
+    common_deferred_mark(h.deferred);
+    common_deferred_free(h.deferred); // marked, and never run
+    common_loop_leave(loop);
+    assert_string_equal(h.text, "");
 }
 
 struct stopped { // what a process sees that is stopped while its loop waits
@@ -526,10 +612,13 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_start_and_stop_at_once, setup, teardown),
         cmocka_unit_test_setup_teardown(test_one_shot_is_never_early, setup, teardown),
         cmocka_unit_test_setup_teardown(test_repeat_until_stopped, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_missed_turns_are_not_made_up_for, setup, teardown),
         cmocka_unit_test_setup_teardown(test_start_again_moves_the_time, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_crowd_of_timers_keeps_its_order, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_timer_may_free_itself_and_others, setup, teardown),
         cmocka_unit_test_setup_teardown(test_deferred_runs_after_all_handlers, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_deferred_runs_at_leave_when_nothing_else_is_ready, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(test_a_stopped_process_reads_before_it_judges, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

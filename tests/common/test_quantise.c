@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <float.h>
 #include <math.h>
 
 #include "common/float8.h"
@@ -67,6 +68,12 @@ static void rows_quantise(void **state)
     assert_true(common_quantise_fp8(x, 100, f8) == 0 && f8[50] == 0);
     x[3] = 1e-44f;
     assert_true(common_quantise_int8(x, 100, i8) == 0 && i8[3] == 0);
+    // A scale below the normal numbers has too few bits to divide by; the smallest normal one is a scale.
+    x[3] = 100 * FLT_MIN;
+    assert_true(common_quantise_int8(x, 100, i8) == 0 && i8[3] == 0);
+    assert_true(common_quantise_fp8(x, 100, f8) == 0 && f8[3] == 0);
+    x[3] = 127 * FLT_MIN;
+    assert_true(common_quantise_int8(x, 100, i8) == FLT_MIN && i8[3] == 127);
     x[3] = -3e38f;
     si = common_quantise_int8(x, 100, i8);
     assert_int_equal(i8[3], -127);

@@ -51,6 +51,18 @@ static void test_message_is_one_line_of_utf8(void **state)
         }
 }
 
+// One byte too long, and that byte the end of a character.
+static void test_a_character_that_just_does_not_fit(void **state)
+{
+    (void)state;
+    struct common_error err;
+    char text[COMMON_ERROR_BYTES + 1];
+    memset(text, 'x', sizeof text);
+    memcpy(text + COMMON_ERROR_BYTES - 2, "\xc3\xa9", 3);
+    common_error_set(&err, COMMON_INTERNAL, "%s", text);
+    assert_int_equal(strlen(err.message), COMMON_ERROR_BYTES - 2);
+}
+
 static void test_long_ascii_is_cut_at_the_last_byte(void **state)
 {
     (void)state;
@@ -89,6 +101,7 @@ int main(void)
         cmocka_unit_test(test_set_fills_and_returns),
         cmocka_unit_test(test_message_may_wrap_itself),
         cmocka_unit_test(test_message_is_one_line_of_utf8),
+        cmocka_unit_test(test_a_character_that_just_does_not_fit),
         cmocka_unit_test(test_long_ascii_is_cut_at_the_last_byte),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_valid),

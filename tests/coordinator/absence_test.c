@@ -144,6 +144,7 @@ static void join(struct play *p)
     body.endpoint = "tcp://127.0.0.1:1";
     body.edge_endpoint = p->edge;
     body.instance = body.capacity_bytes = body.bandwidth = 1;
+    body.control = PROTO_CONTROL_VERSION;
     struct proto_call call = {.method = BANYAN__PB__METHOD__METHOD_REGISTER,
                               .body = &body.base,
                               .deadline_ns = common_clock_after(30 * COMMON_NS_PER_S),

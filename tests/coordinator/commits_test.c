@@ -17,20 +17,34 @@ static void the_oldest_under_way_bounds_what_is_over(void **state)
     (void)state;
     struct coordinator_commits all = {0};
     struct coordinator_commit a, b, c;
-    assert_int_equal(coordinator_commits_settled(&all, 3), AT(3, 1)); // all of term 2 and before
-    coordinator_commit_begin(&all, &a, 3);
-    coordinator_commit_begin(&all, &b, 3);
-    coordinator_commit_begin(&all, &c, 3);
+    assert_int_equal(coordinator_commits_settled(&all, 3, 0), AT(3, 1)); // all of term 2 and before
+    coordinator_commit_begin(&all, &a, 3, 1);
+    coordinator_commit_begin(&all, &b, 3, 1);
+    coordinator_commit_begin(&all, &c, 3, 1);
     assert_int_equal(a.number, AT(3, 1));
     assert_int_equal(c.number, AT(3, 3));
     coordinator_commit_end(&all, &b, false);
-    assert_int_equal(coordinator_commits_settled(&all, 3), a.number);
+    assert_int_equal(coordinator_commits_settled(&all, 3, 0), a.number);
     coordinator_commit_end(&all, &a, false);
-    assert_int_equal(coordinator_commits_settled(&all, 3), c.number);
+    assert_int_equal(coordinator_commits_settled(&all, 3, 0), c.number);
     coordinator_commit_end(&all, &c, false);
-    assert_int_equal(coordinator_commits_settled(&all, 3), AT(3, 4));
+    assert_int_equal(coordinator_commits_settled(&all, 3, 0), AT(3, 4));
     assert_null(all.head);
     assert_null(all.tail);
+}
+
+static void a_sessions_own_bound(void **state)
+{
+    (void)state;
+    struct coordinator_commits all = {0};
+    struct coordinator_commit a, b;
+    coordinator_commit_begin(&all, &a, 3, 1);
+    coordinator_commit_begin(&all, &b, 3, 2);
+    assert_int_equal(coordinator_commits_settled(&all, 3, 1), a.number);
+    assert_int_equal(coordinator_commits_settled(&all, 3, 2), b.number);
+    assert_int_equal(coordinator_commits_settled(&all, 3, 7), AT(3, 3)); // has none
+    coordinator_commit_end(&all, &a, true);
+    assert_int_equal(coordinator_commits_settled(&all, 3, 2), a.number);
 }
 
 static void a_term_that_was_raised(void **state)
@@ -38,13 +52,13 @@ static void a_term_that_was_raised(void **state)
     (void)state;
     struct coordinator_commits all = {0};
     struct coordinator_commit a, b;
-    coordinator_commit_begin(&all, &a, 3);
-    coordinator_commit_begin(&all, &b, 9);
+    coordinator_commit_begin(&all, &a, 3, 1);
+    coordinator_commit_begin(&all, &b, 9, 1);
     assert_int_equal(b.number, AT(9, 1));
     coordinator_commit_end(&all, &b, false);
-    assert_int_equal(coordinator_commits_settled(&all, 9), a.number);
+    assert_int_equal(coordinator_commits_settled(&all, 9, 0), a.number);
     coordinator_commit_end(&all, &a, false);
-    assert_int_equal(coordinator_commits_settled(&all, 9), AT(9, 2));
+    assert_int_equal(coordinator_commits_settled(&all, 9, 0), AT(9, 2));
 }
 
 static void what_only_the_store_knows_is_not_over(void **state)
@@ -52,21 +66,22 @@ static void what_only_the_store_knows_is_not_over(void **state)
     (void)state;
     struct coordinator_commits all = {0};
     struct coordinator_commit a, b;
-    coordinator_commit_begin(&all, &a, 1);
-    coordinator_commit_begin(&all, &b, 1);
+    coordinator_commit_begin(&all, &a, 1, 1);
+    coordinator_commit_begin(&all, &b, 1, 1);
     coordinator_commit_end(&all, &b, true);
-    assert_int_equal(coordinator_commits_settled(&all, 1), a.number);
+    assert_int_equal(coordinator_commits_settled(&all, 1, 0), a.number);
     coordinator_commit_end(&all, &a, false);
-    assert_int_equal(coordinator_commits_settled(&all, 1), b.number);
-    coordinator_commit_begin(&all, &a, 1);
+    assert_int_equal(coordinator_commits_settled(&all, 1, 0), b.number);
+    coordinator_commit_begin(&all, &a, 1, 1);
     coordinator_commit_end(&all, &a, true);
-    assert_int_equal(coordinator_commits_settled(&all, 1), b.number);
+    assert_int_equal(coordinator_commits_settled(&all, 1, 0), b.number);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_oldest_under_way_bounds_what_is_over),
+        cmocka_unit_test(a_sessions_own_bound),
         cmocka_unit_test(a_term_that_was_raised),
         cmocka_unit_test(what_only_the_store_knows_is_not_over),
     };

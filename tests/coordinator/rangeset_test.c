@@ -140,6 +140,26 @@ static void room_is_kept(void **state)
     coordinator_rangeset_free(&set);
 }
 
+static void what_follows_a_position(void **state)
+{
+    (void)state;
+    struct coordinator_rangeset set = {0};
+    struct proto_range range;
+    assert_false(coordinator_rangeset_next(&set, 0, &range));
+    assert_true(coordinator_rangeset_add(&set, 2, 3, NULL));
+    assert_true(coordinator_rangeset_add(&set, 7, 1, NULL));
+    static const struct {
+        uint64_t from, first, count;
+    } want[] = {{0, 2, 3}, {2, 2, 3}, {4, 4, 1}, {5, 7, 1}, {7, 7, 1}};
+    for (size_t i = 0; i < sizeof(want) / sizeof(*want); i++) {
+        assert_true(coordinator_rangeset_next(&set, want[i].from, &range));
+        assert_int_equal(range.first, want[i].first);
+        assert_int_equal(range.count, want[i].count);
+    }
+    assert_false(coordinator_rangeset_next(&set, 8, &range));
+    coordinator_rangeset_free(&set);
+}
+
 static void far_positions(void **state)
 {
     (void)state;
@@ -157,9 +177,8 @@ static void far_positions(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_as_bits),
-        cmocka_unit_test(a_full_set_refuses),
-        cmocka_unit_test(room_is_kept),
+        cmocka_unit_test(same_as_bits),  cmocka_unit_test(a_full_set_refuses),
+        cmocka_unit_test(room_is_kept),  cmocka_unit_test(what_follows_a_position),
         cmocka_unit_test(far_positions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

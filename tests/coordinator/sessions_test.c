@@ -15,7 +15,7 @@ static int start(void **state)
 {
     (void)state;
     static const char *const args[] = {
-        "--max-sessions", "400", "--max-session-tokens", "100000", "--heartbeat", "50ms", NULL};
+        "--max-sessions", "400", "--max-session-tokens", "100000", "--heartbeat", "500ms", NULL};
     static const char *const same_speed[] = {"--bandwidth", "8G",
                                              NULL}; // measured ones may send all to one worker
     cluster = harness_cluster_start(

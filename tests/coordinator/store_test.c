@@ -12,6 +12,7 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <sqlite3.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,12 +27,41 @@
 
 static char folder[64], path[128];
 
+// ---- a disk that fails where it is told to --------------------------------------------------------
+
+static _Atomic(const char *) full_at; // the next execution of this text finds the disk full
+static atomic_uint full_in;           // so many steps from now one finds it full; 0: none does
+static atomic_bool sync_asked;        // every commit is to reach the disk before it returns
+
+int __real_sqlite3_exec(sqlite3 *db, const char *text, int (*row)(void *, int, char **, char **), void *arg,
+                        char **error);
+int __wrap_sqlite3_exec(sqlite3 *db, const char *text, int (*row)(void *, int, char **, char **), void *arg,
+                        char **error);
+int __wrap_sqlite3_exec(sqlite3 *db, const char *text, int (*row)(void *, int, char **, char **), void *arg,
+                        char **error)
+{
+    const char *doomed = full_at;
+    if (strcmp(text, "PRAGMA synchronous=FULL") == 0)
+        sync_asked = true;
+    if (!doomed || strcmp(text, doomed) != 0)
+        return __real_sqlite3_exec(db, text, row, arg, error);
+    full_at = NULL;
+    return SQLITE_FULL;
+}
+
+int __real_sqlite3_step(sqlite3_stmt *statement);
+int __wrap_sqlite3_step(sqlite3_stmt *statement);
+int __wrap_sqlite3_step(sqlite3_stmt *statement)
+{
+    return full_in > 0 && --full_in == 0 ? SQLITE_FULL : __real_sqlite3_step(statement);
+}
+
 // ---- what was read ------------------------------------------------------------------------------
 
 struct seen {
     struct common_error *err;
     uint32_t workers, sessions, members, chunks, lost;
-    uint64_t session, incarnation, epoch, instance, chunk_sum;
+    uint64_t session, incarnation, epoch, instance, chunk_sum, key;
     char name[132], spec[16], holder[65];
     struct coordinator_rangeset ranges;
     uint32_t n_ranges;
@@ -88,10 +118,19 @@ static bool on_range(void *arg, uint64_t session, uint32_t layer, uint64_t first
     return true;
 }
 
+static bool on_key(void *arg, uint64_t session, uint64_t key)
+{
+    struct seen *seen = arg;
+    assert_int_equal(session, seen->session);
+    seen->key = key;
+    return true;
+}
+
 static enum common_code open_store(struct common_loop *loop, struct seen *seen,
                                    struct coordinator_store **out, struct common_error *err)
 {
-    struct coordinator_store_reader reader = {seen, on_worker, on_session, on_member, on_chunk, on_range};
+    struct coordinator_store_reader reader = {seen,     on_worker, on_session, on_member,
+                                              on_chunk, on_range,  on_key};
     memset(seen, 0, sizeof(*seen));
     return coordinator_store_open(path, false, loop, &reader, out, err);
 }
@@ -130,6 +169,8 @@ static int setup(void **state)
     snprintf(path, sizeof(path), "%s/deep/er/store.db", folder);
     assert_int_equal(common_loop_new(&loop), COMMON_OK);
     done = failed = 0;
+    full_at = NULL;
+    full_in = 0;
     return 0;
 }
 
@@ -156,6 +197,7 @@ static void everything_comes_back(void **state)
     struct coordinator_batch *batch = coordinator_batch_new();
     coordinator_batch_worker(batch, "w0", UINT64_MAX); // numbers of 64 bits come back whole
     coordinator_batch_session(batch, UINT64_C(0xfedcba9876543210), "a name", "spec", 4, 5, 6);
+    coordinator_batch_key(batch, UINT64_C(0xfedcba9876543210), UINT64_MAX - 1);
     coordinator_batch_member(batch, UINT64_C(0xfedcba9876543210), "w0");
     for (uint32_t i = 0; i < 4; i++)
         coordinator_batch_chunk(batch, UINT64_C(0xfedcba9876543210), i, 10 + i, false, "w0");
@@ -182,13 +224,14 @@ static void everything_comes_back(void **state)
     assert_true(seen.members == 1 && seen.chunks == 3 && seen.lost == 1);
     assert_int_equal(seen.chunk_sum, 10 + 50 * 2 + 12 * 3);
     assert_true(coordinator_rangeset_length(&seen.ranges) == 60);
+    assert_true(seen.key == UINT64_MAX - 1);
     coordinator_rangeset_free(&seen.ranges);
     batch = coordinator_batch_new();
     coordinator_batch_session_drop(batch, UINT64_C(0xfedcba9876543210));
     submit(store, batch);
     close_store(store);
     assert_int_equal(open_store(loop, &seen, &store, NULL), COMMON_OK);
-    assert_int_equal(seen.sessions + seen.members + seen.chunks + seen.n_ranges, 0);
+    assert_int_equal(seen.sessions + seen.members + seen.chunks + seen.n_ranges + seen.key, 0);
     close_store(store);
 }
 
@@ -341,6 +384,130 @@ static void a_full_disk(void **state)
     assert_int_equal(seen.chunks, 1 + 5000 + 2 + 1);
     close_store(store);
     signal(SIGXFSZ, was);
+}
+
+// A commit that fails acknowledges nothing, and the next one works.
+static void a_commit_that_fails(void **state)
+{
+    (void)state;
+    struct coordinator_store *store;
+    struct seen seen;
+    struct answer refused = {0}, after = {0};
+    assert_int_equal(open_store(loop, &seen, &store, NULL), COMMON_OK);
+    full_at = "COMMIT";
+    submit_chunks(store, &refused, 0, 1);
+    await(&refused);
+    assert_int_equal(refused.code, COMMON_RESOURCE_EXHAUSTED);
+    submit_chunks(store, &after, 1, 1);
+    await(&after);
+    assert_int_equal(after.code, COMMON_OK);
+    close_store(store);
+    assert_int_equal(open_store(loop, &seen, &store, NULL), COMMON_OK);
+    assert_int_equal(seen.chunks, 1);
+    assert_int_equal(seen.chunk_sum, 2); // the second
+    close_store(store);
+}
+
+// The second operation of a batch fails, between two batches of the same transaction: its first one is not there
+// either, theirs are.
+static void half_a_batch(void **state)
+{
+    (void)state;
+    struct coordinator_store *store;
+    struct seen seen;
+    struct answer answers[3] = {0};
+    assert_int_equal(open_store(loop, &seen, &store, NULL), COMMON_OK);
+    full_in = 7; // a chunk takes three steps: one before, one of this batch, and the next
+    submit_chunks(store, &answers[0], 0, 1);
+    submit_chunks(store, &answers[1], 10, 2);
+    submit_chunks(store, &answers[2], 1, 1);
+    for (int i = 0; i < 3; i++)
+        await(&answers[i]);
+    assert_int_equal(full_in, 0);
+    assert_true(answers[0].code == COMMON_OK && answers[2].code == COMMON_OK);
+    assert_int_equal(answers[1].code, COMMON_RESOURCE_EXHAUSTED);
+    close_store(store);
+    assert_int_equal(open_store(loop, &seen, &store, NULL), COMMON_OK);
+    assert_int_equal(seen.chunks, 2);
+    assert_int_equal(seen.chunk_sum, 1 + 2);
+    close_store(store);
+}
+
+// Numbers are given once they are reserved on disk, not before; a reservation that fails is tried again.
+static void numbers_wait_for_the_disk(void **state)
+{
+    (void)state;
+    struct coordinator_store *store;
+    struct seen seen;
+    uint64_t next;
+    bool given = false;
+    assert_int_equal(open_store(loop, &seen, &store, NULL), COMMON_OK);
+    assert_true(coordinator_store_next(store, COORDINATOR_COUNTER_GENERATION, &next));
+    coordinator_store_skip(store, COORDINATOR_COUNTER_GENERATION, next + 1000000);
+    full_at = "COMMIT";
+    assert_false(coordinator_store_next(store, COORDINATOR_COUNTER_GENERATION, &next));
+    for (int i = 0; i < 5000 && !given; i++) {
+        common_loop_stop(loop);
+        common_loop_run(loop);
+        given = coordinator_store_next(store, COORDINATOR_COUNTER_GENERATION, &next);
+        if (!given)
+            usleep(1000);
+    }
+    assert_true(given && !full_at);
+    close_store(store);
+}
+
+static void a_chunk_has_one_holder(void **state)
+{
+    (void)state;
+    struct coordinator_store *store;
+    struct seen seen;
+    assert_int_equal(open_store(loop, &seen, &store, NULL), COMMON_OK);
+    struct coordinator_batch *batch = coordinator_batch_new();
+    coordinator_batch_chunk(batch, 1, 0, 77, false, "w0");
+    coordinator_batch_chunk(batch, 1, 0, 78, false, "w1"); // it has moved
+    submit(store, batch);
+    close_store(store);
+    assert_int_equal(open_store(loop, &seen, &store, NULL), COMMON_OK);
+    assert_true(seen.chunks == 1 && seen.chunk_sum == 78);
+    assert_string_equal(seen.holder, "w1");
+    close_store(store);
+}
+
+// A range that begins where the session ends now is gone; it does not stay as one without tokens.
+static void a_clip_where_a_range_begins(void **state)
+{
+    (void)state;
+    struct coordinator_store *store;
+    struct seen seen;
+    assert_int_equal(open_store(loop, &seen, &store, NULL), COMMON_OK);
+    struct coordinator_batch *batch = coordinator_batch_new();
+    coordinator_batch_range(batch, 1, 3, 0, 50);
+    coordinator_batch_range(batch, 1, 3, 60, 40);
+    coordinator_batch_clip(batch, 1, 60);
+    submit(store, batch);
+    close_store(store);
+    assert_int_equal(failed, 0);
+    assert_int_equal(open_store(loop, &seen, &store, NULL), COMMON_OK);
+    assert_int_equal(seen.n_ranges, 1);
+    assert_int_equal(coordinator_rangeset_length(&seen.ranges), 50);
+    coordinator_rangeset_free(&seen.ranges);
+    close_store(store);
+}
+
+static void full_sync_is_asked_of_the_disk(void **state)
+{
+    (void)state;
+    for (int full = 0; full < 2; full++) {
+        struct coordinator_store *store;
+        struct seen seen = {0};
+        struct coordinator_store_reader reader = {&seen,    on_worker, on_session, on_member,
+                                                  on_chunk, on_range,  on_key};
+        sync_asked = false;
+        assert_int_equal(coordinator_store_open(path, full, loop, &reader, &store, NULL), COMMON_OK);
+        assert_int_equal(sync_asked, full);
+        close_store(store);
+    }
 }
 
 static int child_status(pid_t pid)
@@ -583,6 +750,12 @@ int main(void)
         cmocka_unit_test_setup_teardown(ranges_are_united, setup, teardown),
         cmocka_unit_test_setup_teardown(a_batch_is_atomic, setup, teardown),
         cmocka_unit_test_setup_teardown(a_full_disk, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_commit_that_fails, setup, teardown),
+        cmocka_unit_test_setup_teardown(half_a_batch, setup, teardown),
+        cmocka_unit_test_setup_teardown(numbers_wait_for_the_disk, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_chunk_has_one_holder, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_clip_where_a_range_begins, setup, teardown),
+        cmocka_unit_test_setup_teardown(full_sync_is_asked_of_the_disk, setup, teardown),
         cmocka_unit_test_setup_teardown(killed_again_and_again, setup, teardown),
         cmocka_unit_test_setup_teardown(numbers_go_on, setup, teardown),
         cmocka_unit_test_setup_teardown(lives_are_kept, setup, teardown),

@@ -208,9 +208,12 @@ double context_lse(const struct context *c, uint32_t layer, uint64_t position, u
     return result.lse;
 }
 
-void context_check(const struct context *c, uint32_t layer, uint64_t first, uint32_t rows, uint64_t visible,
-                   const float *q, const float *o, const float *lse, struct worst *worst, const char *what)
+// False: further off than is allowed; the first place is in `why`.
+static bool judge(const struct context *c, uint32_t layer, uint64_t first, uint32_t rows, uint64_t visible,
+                  const float *q, const float *o, const float *lse, struct worst *worst, const char *what,
+                  char *why, size_t why_len)
 {
+    bool right = true;
     const banyan_spec *s = &c->spec;
     uint32_t group = s->q_heads / s->kv_heads;
     uint64_t keys = visible ? visible : first + rows;
@@ -247,16 +250,20 @@ void context_check(const struct context *c, uint32_t layer, uint64_t first, uint
             for (uint32_t d = 0; d < s->v_dim; d++) {
                 double r = ratio(o[at * s->v_dim + d], want[(size_t)i * s->v_dim + d], bound);
                 worst_o = r > worst_o ? r : worst_o;
-                if (r > 1)
-                    fail_msg("%s: layer %u position %" PRIu64 " head %zu dim %u: o = %.9g, the reference "
+                if (r > 1 && right)
+                    snprintf(why, why_len,
+                             "%s: layer %u position %" PRIu64 " head %zu dim %u: o = %.9g, the reference "
                              "says %.9g, allowed %.3g",
                              what, layer, first + i / group, at % s->q_heads, d, (double)o[at * s->v_dim + d],
                              want[(size_t)i * s->v_dim + d], bound);
+                right = right && r <= 1;
             }
             double r = lse ? ratio(lse[at], row[i].lse, kernels_reference_bound_lse(&row[i])) : 0;
-            if (r > 1)
-                fail_msg("%s: layer %u position %" PRIu64 " head %zu: lse = %.9g, the reference says %.9g",
+            if (r > 1 && right)
+                snprintf(why, why_len,
+                         "%s: layer %u position %" PRIu64 " head %zu: lse = %.9g, the reference says %.9g",
                          what, layer, first + i / group, at % s->q_heads, (double)lse[at], row[i].lse);
+            right = right && r <= 1;
             if (worst && worst_o > worst->o) {
                 worst->o = worst_o;
                 snprintf(worst->what, sizeof(worst->what), "%s", what);
@@ -271,6 +278,21 @@ void context_check(const struct context *c, uint32_t layer, uint64_t first, uint
     }
     free(want);
     free(row);
+    return right;
+}
+
+bool context_agrees(const struct context *c, uint32_t layer, uint64_t first, uint32_t rows, uint64_t visible,
+                    const float *q, const float *o, const float *lse, char *why, size_t why_len)
+{
+    return judge(c, layer, first, rows, visible, q, o, lse, NULL, "answer", why, why_len);
+}
+
+void context_check(const struct context *c, uint32_t layer, uint64_t first, uint32_t rows, uint64_t visible,
+                   const float *q, const float *o, const float *lse, struct worst *worst, const char *what)
+{
+    char why[400];
+    if (!judge(c, layer, first, rows, visible, q, o, lse, worst, what, why, sizeof(why)))
+        fail_msg("%s", why);
 }
 
 struct whole { // lse of a row and head over all that it sees, and how far off it may be

@@ -63,4 +63,8 @@ struct worst {
 void context_check(const struct context *c, uint32_t layer, uint64_t first, uint32_t rows, uint64_t visible,
                    const float *q, const float *o, const float *lse, struct worst *worst, const char *what);
 
+// The same for any thread: false, and why, instead of failing the test.
+bool context_agrees(const struct context *c, uint32_t layer, uint64_t first, uint32_t rows, uint64_t visible,
+                    const float *q, const float *o, const float *lse, char *why, size_t why_len);
+
 #endif

@@ -215,6 +215,8 @@ static void bad_configs(void **state)
         {"more layers than weights", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3",
          "model.layers.2"},
         {"heads that do not divide", "\"num_key_value_heads\": 1", "\"num_key_value_heads\": 3", "heads"},
+        {"a head_dim above the limit that the sizes make", "\"hidden_size\": 16", "\"hidden_size\": 4096",
+         "head_dim"},
         {"an odd head_dim", "\"hidden_size\": 16", "\"hidden_size\": 16, \"head_dim\": 7", "head_dim"},
         {"another head_dim than the weights'", "\"hidden_size\": 16", "\"hidden_size\": 16, \"head_dim\": 10",
          "q_proj"},

@@ -652,7 +652,7 @@ static void bad_specs_are_named(void **state)
 {
     (void)state;
     struct kernels_spec good = spec_of(KERNELS_KV_F16, 64, 64, 4), s;
-    float slope[4] = {0, 0, INFINITY, 0};
+    float slope[4] = {0, 0, INFINITY, 0}, last[4] = {0, 0, 0, NAN};
     assert_null(kernels_spec_problem(&good));
 #define BAD(field, value)                                                                                    \
     s = good;                                                                                                \
@@ -672,6 +672,7 @@ static void bad_specs_are_named(void **state)
     BAD(soft_cap, -1);
     BAD(soft_cap, NAN);
     BAD(alibi, slope);
+    BAD(alibi, last);
 #undef BAD
 }
 

@@ -251,15 +251,15 @@ static void sinks_enter_at_the_finish(void **state)
     (void)state;
     struct one x = {2, 3, {3, 6, -3}};
     float o[DV], lse;
-    const float sinks[] = {-1, 2, 9, 100, -INFINITY};
-    for (size_t i = 0; i < 5; i++) {
+    const float sinks[] = {-1, 2, 9, 100, -INFINITY, 1002, -1000}; // far above every logit, far below
+    for (size_t i = 0; i < sizeof(sinks) / sizeof(sinks[0]); i++) {
         finish(x, &sinks[i], o, &lse);
         double mass = 3 * exp(2) + exp((double)sinks[i]);
         if (sinks[i] < 50) {
             assert_near(lse, log(mass), 1e-6);
             assert_near(o[1], 6 * exp(2) / mass, 1e-6);
         } else {
-            assert_true(lse == 100 && o[1] < 1e-40);
+            assert_true(lse == sinks[i] && o[1] < 1e-40);
         }
     }
     float sink = -3;
@@ -289,6 +289,7 @@ static void packed_layout(void **state)
     assert_int_equal(kernels_partial_bytes(1, 1, 0), 0);
     assert_int_equal(kernels_partial_bytes(UINT32_MAX, UINT32_MAX, UINT32_MAX), 0);
     assert_int_equal(kernels_partial_bytes(UINT32_MAX, UINT32_MAX, 1), 0);
+    assert_int_equal(kernels_partial_bytes(1u << 31, (1u << 30) + 1, 2), 0); // 2^64 bytes and some
     assert_true(kernels_partial_bytes(UINT32_MAX, 1, 1) >= 3 * 4 * (uint64_t)UINT32_MAX);
     struct kernels_partial p = data_partial(3, 7, 5);
     assert_ptr_equal(p.s, (char *)p.m + 128);

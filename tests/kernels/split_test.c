@@ -232,6 +232,30 @@ static void units_follow_the_list_of_chunks(void **state)
     assert_int_equal(split.tasks, 2 * 2 * 3);
 }
 
+// Where a list begins inside a chunk (a window, another worker's rows), the chunks end where they always end.
+static void units_keep_to_the_grid(void **state)
+{
+    (void)state;
+    struct kernels_spec spec = {KERNELS_KV_F32, 8, 8, 1, 1, 1, 0, 0, NULL};
+    struct kernels_run runs[39];
+    memset(runs, 0, sizeof(runs));
+    for (uint32_t i = 0; i < 39; i++) // pages of 16 keys: the last of chunk 0, then all of chunks 1 to 9, ...
+        runs[i] = (struct kernels_run){.first = 48 + 16 * i, .rows = 16};
+    struct kernels_item item = {.spec = &spec,
+                                .kernel = kernels_attention_find("portable"),
+                                .rows = 1,
+                                .chunk_tokens = CHUNK,
+                                .run_count = 39,
+                                .runs = runs};
+    _Alignas(64) char workspace[1 << 14];
+    assert_true(kernels_split_bytes(&item) <= sizeof(workspace));
+    struct kernels_split split;
+    kernels_split_init(&split, &item, workspace);
+    const uint32_t start[] = {0, 1 + 7 * CHUNK / 16, 39};
+    assert_int_equal(split.units, 2);
+    assert_memory_equal(split.unit_start, start, sizeof(start));
+}
+
 static void nothing_is_the_identity(void **state)
 {
     (void)state;
@@ -266,6 +290,7 @@ int main(void)
         cmocka_unit_test(trap_bits_of_a_split),
         cmocka_unit_test(the_split_is_exact),
         cmocka_unit_test(units_follow_the_list_of_chunks),
+        cmocka_unit_test(units_keep_to_the_grid),
         cmocka_unit_test(nothing_is_the_identity),
         cmocka_unit_test(too_large_is_refused),
     };

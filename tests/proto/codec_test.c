@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proto/codec.h"
 
+#include <endian.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -96,6 +97,17 @@ static void test_types_are_sound(void **state)
     }
 }
 
+static void put_checksum(uint8_t bytes[PROTO_PREFIX_BYTES])
+{
+    uint64_t sum = 0, word;
+    for (size_t i = 0; i < 3; i++) {
+        memcpy(&word, bytes + 8 * i, sizeof word);
+        sum = common_mix64(sum ^ le64toh(word));
+    }
+    sum = htole64(sum);
+    memcpy(bytes + 24, &sum, sizeof sum);
+}
+
 static void test_prefix(void **state)
 {
     (void)state;
@@ -119,6 +131,17 @@ static void test_prefix(void **state)
     prefix.kind = 4;
     proto_prefix_encode(&prefix, bytes);
     assert_int_equal(proto_prefix_decode(bytes, &back, NULL), COMMON_INVALID_ARGUMENT);
+    // Flags and lengths that only a later version could mean, with a checksum that is right.
+    for (int at = 7; at <= 12; at += 5) {
+        prefix.kind = PROTO_FRAME_REPLY;
+        proto_prefix_encode(&prefix, bytes);
+        bytes[at] = 1;
+        put_checksum(bytes);
+        assert_int_equal(proto_prefix_decode(bytes, &back, NULL), COMMON_INVALID_ARGUMENT);
+        bytes[at] = 0;
+        put_checksum(bytes);
+        assert_int_equal(proto_prefix_decode(bytes, &back, NULL), COMMON_OK);
+    }
 }
 
 static void test_lengths_cannot_wrap(void **state)
@@ -135,6 +158,13 @@ static void test_lengths_cannot_wrap(void **state)
     }
     struct proto_prefix prefix = {PROTO_VERSION, PROTO_FRAME_REQUEST, PROTO_HEADER_MAX + 1, 0};
     assert_false(proto_frame_total(&prefix, PROTO_HEADER_MAX, PROTO_PAYLOAD_MAX, &total));
+    // A limit is the last length that is taken.
+    prefix.header_len = PROTO_HEADER_MAX;
+    prefix.payload_len = PROTO_PAYLOAD_MAX;
+    assert_true(proto_frame_total(&prefix, PROTO_HEADER_MAX, PROTO_PAYLOAD_MAX, &total));
+    prefix.payload_len++;
+    assert_false(proto_frame_total(&prefix, PROTO_HEADER_MAX, PROTO_PAYLOAD_MAX, &total));
+    prefix.payload_len = 0;
     prefix.header_len = UINT32_MAX;
     assert_false(proto_frame_total(&prefix, PROTO_HEADER_MAX, PROTO_PAYLOAD_MAX, &total));
 }

@@ -268,8 +268,9 @@ static void test_byte_limit(void **state)
                                      &(struct ask){.service = "later", .tensors = &tensor, .n_tensors = 1},
                                      &o[i], NULL),
                          COMMON_OK);
-    unsigned answered = 0, refused = 0;
+    unsigned answered = 0, refused = 0, rounds = 0;
     while (answered + refused < 8) {
+        assert_true(++rounds < 200); // else nobody reads on
         fixture_turn_for(f, SECONDS(1) / 10);
         struct proto_server_stats stats;
         proto_server_stats(f->server, &stats);
@@ -290,14 +291,64 @@ static void test_byte_limit(void **state)
     proto_channel_close(channel);
 }
 
+// What clients have under way fills their share, not that of daemons.
+static void test_daemons_have_a_share_of_their_own(void **state)
+{
+    struct fixture *f = *state;
+    if (!is_stream())
+        return; // daemons have stream links alone
+    proto_server_close(f->server);
+    struct proto_server_options options = fixture_server_options(f);
+    options.bytes_max = 300000;
+    options.requests_max = 8;
+    fixture_serve(f, &options);
+    struct proto_channel *client = fixture_connect(f);
+    struct proto_channel *daemon =
+        fixture_connect_as(f, &(struct proto_channel_options){.name = "test-worker",
+                                                              .role = BANYAN__PB__ROLE__ROLE_WORKER,
+                                                              .secret = &f->secret});
+    uint8_t *bytes = calloc(1, 100000);
+    assert_non_null(bytes);
+    struct common_slice piece = {bytes, 100000};
+    struct proto_tensor_out tensor = {BANYAN__PB__DTYPE__DTYPE_U8, 1, {100000}, &piece, 1};
+    struct outcome o[8], beat;
+    for (unsigned i = 0; i < 8; i++)
+        assert_int_equal(fixture_ask(client,
+                                     &(struct ask){.service = "later", .tensors = &tensor, .n_tensors = 1},
+                                     &o[i], NULL),
+                         COMMON_OK);
+    fixture_turn(f, &f->n_held, 3);
+    for (unsigned i = 0; i < 20; i++) {
+        assert_int_equal(fixture_ask(daemon, &(struct ask){.service = "echo"}, &beat, NULL), COMMON_OK);
+        fixture_turn(f, &beat.done, 1);
+        assert_int_equal(beat.code, COMMON_OK);
+        outcome_fini(&beat);
+    }
+    assert_int_equal(f->n_held, 3); // the rest of the clients' waits
+    for (unsigned i = 0; i < 8; i++) {
+        while (!o[i].done) {
+            fixture_answer_held(f);
+            fixture_turn_for(f, 0);
+        }
+        assert_int_equal(o[i].code, COMMON_OK);
+        outcome_fini(&o[i]);
+    }
+    free(bytes);
+    proto_channel_close(daemon);
+    proto_channel_close(client);
+}
+
 // ---- time -----------------------------------------------------------------------------------------------
 
 static void test_deadlines(void **state)
 {
     struct fixture *f = *state;
     struct proto_channel *channel = fixture_connect(f);
-    struct outcome o[3];
+    struct outcome o[3], far;
     uint64_t start = common_clock_ns();
+    assert_int_equal(fixture_ask(channel, &(struct ask){.service = "never", .deadline_ns = SECONDS(15)}, &far,
+                                 NULL),
+                     COMMON_OK); // the first deadline is not the next one
     assert_int_equal(fixture_ask(channel, &(struct ask){.service = "never", .deadline_ns = SECONDS(1) / 2},
                                  &o[0], NULL),
                      COMMON_OK);
@@ -313,8 +364,12 @@ static void test_deadlines(void **state)
         assert_int_equal(o[i].done, 1);
         assert_int_equal(o[i].code, COMMON_DEADLINE_EXCEEDED);
     }
+    assert_int_equal(far.done, 0);
     // The answers come late, are dropped, and the channel goes on.
     fixture_answer_held(f);
+    fixture_turn(f, &far.done, 1);
+    assert_int_equal(far.code, COMMON_OK);
+    outcome_fini(&far);
     struct outcome after;
     assert_int_equal(fixture_ask(channel, &(struct ask){.service = "echo"}, &after, NULL), COMMON_OK);
     fixture_turn(f, &after.done, 1);
@@ -664,6 +719,7 @@ int conformance_run(enum transport which)
         TEST(test_more_calls_than_allowed),
         TEST(test_request_limit),
         TEST(test_byte_limit),
+        TEST(test_daemons_have_a_share_of_their_own),
         TEST(test_deadlines),
         TEST(test_cancel),
         TEST(test_cancel_of_a_half_sent_call),

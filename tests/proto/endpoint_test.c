@@ -57,6 +57,19 @@ static void test_parse_and_format(void **state)
     }
 }
 
+// The longest path comes back whole; one byte more is refused, not cut.
+static void test_the_longest_path(void **state)
+{
+    (void)state;
+    struct proto_endpoint e;
+    char text[16 + sizeof e.path] = "unix:///", buf[PROTO_ENDPOINT_MAX];
+    memset(text + strlen(text), 'x', sizeof e.path - 2);
+    assert_int_equal(proto_endpoint_parse(text, &e, NULL), COMMON_OK);
+    assert_string_equal(proto_endpoint_format(&e, buf), text);
+    strcat(text, "y");
+    assert_int_equal(proto_endpoint_parse(text, &e, NULL), COMMON_INVALID_ARGUMENT);
+}
+
 static void test_listen_allowed(void **state)
 {
     (void)state;
@@ -80,6 +93,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parse_and_format),
+        cmocka_unit_test(test_the_longest_path),
         cmocka_unit_test(test_listen_allowed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Peers over nng that do not keep to the protocol, and connections that are lost.
-#include <arpa/inet.h>
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/rep.h>
 #include <nng/protocol/reqrep0/req.h>
@@ -12,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -53,11 +51,23 @@ static nng_socket dial(struct fixture *f)
     return s;
 }
 
+// The server shakes hands on the loop that is turned here.
+static void send_turning(struct fixture *f, nng_socket s, const void *data, size_t len)
+{
+    int rv = NNG_EAGAIN;
+    for (uint64_t since = common_clock_ns(); rv == NNG_EAGAIN && common_clock_ns() - since < SECONDS(30);) {
+        rv = nng_send(s, (void *)(uintptr_t)data, len, NNG_FLAG_NONBLOCK);
+        if (rv == NNG_EAGAIN)
+            fixture_turn_for(f, SECONDS(1) / 100);
+    }
+    assert_int_equal(rv, 0);
+}
+
 // Sends and turns the loop until the answer is there. Returns its length; its beginning goes to `out`.
 static size_t exchange(struct fixture *f, nng_socket s, const void *data, size_t len, void *out,
                        size_t out_len)
 {
-    assert_int_equal(nng_send(s, (void *)data, len, 0), 0);
+    send_turning(f, s, data, len);
     for (uint64_t since = common_clock_ns(); common_clock_ns() - since < SECONDS(30);) {
         nng_msg *msg;
         if (nng_recvmsg(s, &msg, NNG_FLAG_NONBLOCK) == 0) {
@@ -107,33 +117,6 @@ static void test_messages_that_are_no_frames(void **state)
     expect_still_serving(f);
 }
 
-// Below nng: connections that say nothing, garbage, or a length of 8 GB.
-static void test_stray_connections(void **state)
-{
-    struct fixture *f = *state;
-    struct sockaddr_in address = {.sin_family = AF_INET,
-                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
-                                  .sin_port = htons((uint16_t)atoi(strrchr(f->endpoint, ':') + 1))};
-    static const uint8_t hello[] = {0, 'S', 'P', 0, 0, 0x30, 0, 0}; // REQ
-    static const uint8_t huge[] = {0, 0, 0, 2, 0, 0, 0, 0};
-    for (int i = 0; i < 40; i++) {
-        int fd = socket(AF_INET, SOCK_STREAM, 0);
-        assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
-        if (i % 4 == 1) {
-            assert_int_equal(send(fd, "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL), 18);
-        } else if (i % 4 >= 2) {
-            char theirs[8];
-            assert_int_equal(send(fd, hello, sizeof hello, MSG_NOSIGNAL), sizeof hello);
-            assert_int_equal(recv(fd, theirs, sizeof theirs, MSG_WAITALL), sizeof theirs);
-            if (i % 4 == 3)
-                assert_int_equal(send(fd, huge, sizeof huge, MSG_NOSIGNAL), sizeof huge);
-        }
-        close(fd);
-        fixture_turn_for(f, 0);
-    }
-    expect_still_serving(f);
-}
-
 // A request that nobody answers.
 static void ask_never(struct proto_scratch *scratch, struct proto_gather *gather)
 {
@@ -158,7 +141,7 @@ static void test_a_caller_vanishes(void **state)
     struct proto_gather gather;
     ask_never(&scratch, &gather);
     nng_socket s = dial(f);
-    assert_int_equal(nng_send(s, gather.iov[0].iov_base, gather.iov[0].iov_len, 0), 0);
+    send_turning(f, s, gather.iov[0].iov_base, gather.iov[0].iov_len);
     proto_scratch_fini(&scratch);
     fixture_turn(f, &f->n_held, 1);
     assert_false(f->held->cancelled);
@@ -180,6 +163,127 @@ static void test_daemons_do_not_link_over_nng(void **state)
                                                                         .secret = &f->secret},
                                         &channel, &err),
                      COMMON_INVALID_ARGUMENT);
+}
+
+// ---- any program of nng's -------------------------------------------------------------------------------
+
+enum { CONTEXTS = 24, ROUNDS = 6 };
+
+struct asker { // a context of a plain REQ socket
+    nng_ctx ctx;
+    nng_aio *aio;
+    atomic_uint *done;
+    bool sent;
+    int rv;
+    uint32_t number;
+    size_t bytes;
+    nng_msg *answer;
+};
+
+static void on_aio(void *arg)
+{
+    struct asker *asker = arg;
+    asker->rv = nng_aio_result(asker->aio);
+    if (asker->rv == 0 && !asker->sent) {
+        asker->sent = true;
+        nng_ctx_recv(asker->ctx, asker->aio);
+        return;
+    }
+    if (asker->rv == 0)
+        asker->answer = nng_aio_get_msg(asker->aio);
+    atomic_fetch_add(asker->done, 1);
+}
+
+static uint8_t byte_of(const struct asker *asker, size_t at)
+{
+    return (uint8_t)(asker->number * 31 + at * 7 + at / 251);
+}
+
+static void ask_echo(struct asker *asker)
+{
+    struct proto_scratch scratch = {0};
+    struct proto_gather gather;
+    Banyan__Pb__HealthCheckRequest body = BANYAN__PB__HEALTH_CHECK_REQUEST__INIT;
+    body.service = asker->number % 3 == 0 ? "later" : "echo";
+    uint8_t *bytes = malloc(asker->bytes + 1);
+    assert_non_null(bytes);
+    for (size_t i = 0; i < asker->bytes; i++)
+        bytes[i] = byte_of(asker, i);
+    struct common_slice piece = {bytes, asker->bytes};
+    struct proto_tensor_out tensor = {BANYAN__PB__DTYPE__DTYPE_U8, 1, {asker->bytes}, &piece, 1};
+    struct proto_outgoing outgoing = {.kind = PROTO_FRAME_REQUEST,
+                                      .method = BANYAN__PB__METHOD__METHOD_HEALTH_CHECK,
+                                      .request = 1000 + asker->number,
+                                      .remaining_ns = SECONDS(60),
+                                      .credentials = TOKEN,
+                                      .body = &body.base,
+                                      .tensors = &tensor,
+                                      .n_tensors = 1};
+    nng_msg *msg;
+    assert_int_equal(proto_frame_encode(&scratch, &outgoing, SIZE_MAX / 4, &gather, NULL), COMMON_OK);
+    assert_int_equal(nng_msg_alloc(&msg, 0), 0);
+    for (size_t i = 0; i < gather.n; i++)
+        assert_int_equal(nng_msg_append(msg, gather.iov[i].iov_base, gather.iov[i].iov_len), 0);
+    asker->sent = false;
+    nng_aio_set_msg(asker->aio, msg);
+    nng_ctx_send(asker->ctx, asker->aio);
+    proto_scratch_fini(&scratch);
+    free(bytes);
+}
+
+static void check_echo(struct asker *asker)
+{
+    struct proto_prefix prefix;
+    assert_int_equal(asker->rv, 0);
+    const uint8_t *frame = nng_msg_body(asker->answer);
+    assert_true(nng_msg_len(asker->answer) >= PROTO_PREFIX_BYTES);
+    assert_int_equal(proto_prefix_decode(frame, &prefix, NULL), COMMON_OK);
+    assert_int_equal(prefix.kind, PROTO_FRAME_REPLY);
+    assert_int_equal(prefix.payload_len, asker->bytes);
+    size_t at = proto_frame_payload_at(prefix.header_len);
+    assert_int_equal(nng_msg_len(asker->answer), at + common_align64(asker->bytes));
+    for (size_t i = 0; i < asker->bytes; i++)
+        if (frame[at + i] != byte_of(asker, i))
+            fail_msg("byte %zu of the answer to %u is another's", i, asker->number);
+    nng_msg_free(asker->answer);
+    asker->answer = NULL;
+}
+
+// The library alone, as another language's binding has it: contexts side by side on one connection, small and
+// large, answered in another order than asked.
+static void test_contexts_of_one_connection(void **state)
+{
+    struct fixture *f = *state;
+    struct asker askers[CONTEXTS];
+    atomic_uint done = 0;
+    nng_socket s = dial(f);
+    for (uint32_t i = 0; i < CONTEXTS; i++) {
+        askers[i] = (struct asker){.number = i, .done = &done};
+        assert_int_equal(nng_ctx_open(&askers[i].ctx, s), 0);
+        assert_int_equal(nng_aio_alloc(&askers[i].aio, on_aio, &askers[i]), 0);
+        nng_aio_set_timeout(askers[i].aio, 30000);
+    }
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        atomic_store(&done, 0);
+        for (uint32_t i = 0; i < CONTEXTS; i++) {
+            askers[i].number = round * CONTEXTS + i;
+            askers[i].bytes = (size_t)1 << (askers[i].number * 5 % 23); // up to 4 MiB
+            ask_echo(&askers[i]);
+        }
+        while (atomic_load(&done) < CONTEXTS) {
+            fixture_turn_for(f, SECONDS(1) / 100);
+            if (atomic_load(&done) + f->n_held >= CONTEXTS)
+                fixture_answer_held(f);
+        }
+        for (uint32_t i = 0; i < CONTEXTS; i++)
+            check_echo(&askers[i]);
+    }
+    assert_int_equal(f->n_handled, ROUNDS * CONTEXTS);
+    for (uint32_t i = 0; i < CONTEXTS; i++) {
+        nng_ctx_close(askers[i].ctx);
+        nng_aio_free(askers[i].aio);
+    }
+    nng_close(s);
 }
 
 // ---- nng's reaper ---------------------------------------------------------------------------------------
@@ -229,45 +333,6 @@ static void release_reaper(struct reaper *r)
     sem_destroy(&r->connected);
     sem_destroy(&r->held);
     sem_destroy(&r->release);
-}
-
-// Sends all of it over a connection of its own, below nng, whose close waits for nobody.
-static int send_below(struct fixture *f, const void *frame, size_t len)
-{
-    static const uint8_t hello[] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
-    struct sockaddr_in address = {.sin_family = AF_INET,
-                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
-                                  .sin_port = htons((uint16_t)atoi(strrchr(f->endpoint, ':') + 1))};
-    uint8_t theirs[8],
-        start[12] = {0, 0, 0, 0, 0, 0, (uint8_t)((len + 4) >> 8), (uint8_t)(len + 4), 0x80, 0, 0, 1};
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
-    assert_int_equal(send(fd, hello, sizeof hello, MSG_NOSIGNAL), sizeof hello);
-    assert_int_equal(recv(fd, theirs, sizeof theirs, MSG_WAITALL), sizeof theirs);
-    assert_int_equal(send(fd, start, sizeof start, MSG_NOSIGNAL), sizeof start);
-    assert_int_equal(send(fd, frame, len, MSG_NOSIGNAL), len);
-    return fd;
-}
-
-// nng does not say that the caller is gone.
-static void test_a_caller_vanishes_while_the_reaper_is_stuck(void **state)
-{
-    struct fixture *f = *state;
-    struct proto_scratch scratch = {0};
-    struct proto_gather gather;
-    struct reaper reaper;
-    ask_never(&scratch, &gather);
-    hold_reaper(&reaper);
-    int fd = send_below(f, gather.iov[0].iov_base, gather.iov[0].iov_len);
-    proto_scratch_fini(&scratch);
-    fixture_turn(f, &f->n_held, 1);
-    close(fd);
-    for (uint64_t since = common_clock_ns(); !f->held->cancelled && common_clock_ns() - since < SECONDS(30);)
-        fixture_turn_for(f, SECONDS(1) / 100);
-    assert_true(f->held->cancelled);
-    fixture_answer_held(f);
-    expect_still_serving(f);
-    release_reaper(&reaper);
 }
 
 static void serve_again(struct fixture *f)
@@ -365,10 +430,9 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(test_messages_that_are_no_frames),
-        TEST(test_stray_connections),
         TEST(test_a_caller_vanishes),
         TEST(test_daemons_do_not_link_over_nng),
-        TEST(test_a_caller_vanishes_while_the_reaper_is_stuck),
+        TEST(test_contexts_of_one_connection),
         TEST(test_server_comes_back_while_the_reaper_is_stuck),
         TEST(test_server_stays_away),
         TEST(test_closed_by_the_news_of_its_loss),

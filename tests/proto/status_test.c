@@ -81,6 +81,21 @@ static void test_more_than_fits(void **state)
     assert_int_equal(strlen(b.workers[7]), 64);
 }
 
+// One that comes last and lies before the others: the last range reaches back to it.
+static void test_a_range_before_the_last(void **state)
+{
+    (void)state;
+    struct proto_status a;
+    proto_status_set(&a, COMMON_DATA_LOSS, "MISSING_RANGE", "%s", "");
+    for (uint64_t i = 0; i < PROTO_STATUS_RANGES; i++)
+        proto_status_add_range(&a, 1000 + i * 100, 10);
+    proto_status_add_range(&a, 5, 10);
+    assert_int_equal(a.n_ranges, PROTO_STATUS_RANGES);
+    assert_int_equal(a.ranges[PROTO_STATUS_RANGES - 1].first, 5);
+    assert_int_equal(a.ranges[PROTO_STATUS_RANGES - 1].count,
+                     1000 + (PROTO_STATUS_RANGES - 1) * 100 + 10 - 5);
+}
+
 static void test_hostile_status(void **state)
 {
     (void)state;
@@ -119,6 +134,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_more_than_fits),
+        cmocka_unit_test(test_a_range_before_the_last),
         cmocka_unit_test(test_hostile_status),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -21,6 +21,7 @@
 #include "proto/codec.h"
 #include "proto/frame.h"
 #include "proto/stream_hello.h"
+#include "proto/stream_link.h"
 #include "tests/common/named.h"
 #include "tests/proto/fixture.h"
 
@@ -478,6 +479,45 @@ static void test_bad_frames_on_a_link(void **state)
     close(fd);
 }
 
+// However often it is said, and when the link goes besides.
+static void test_a_cancellation_is_told_once(void **state)
+{
+    struct fixture *f = *state;
+    const struct proto_outgoing cancel = {.kind = PROTO_FRAME_ONE_WAY,
+                                          .method = BANYAN__PB__METHOD__METHOD_CANCEL,
+                                          .request = 9};
+    int fd = dial_as_client(f);
+    put_health(fd, 9, "never");
+    fixture_turn(f, &f->n_held, 1);
+    put_frame(fd, &cancel);
+    put_frame(fd, &cancel);
+    put_health(fd, 10, "echo");
+    expect_reply(f, fd, 10, COMMON_OK);
+    assert_true(f->held->cancelled);
+    close(fd);
+    fixture_turn(f, &f->n_links_closed, 1);
+}
+
+// A call whose time is over is no longer worked on.
+static void test_a_late_call_is_taken_back(void **state)
+{
+    struct fixture *f = *state;
+    struct proto_channel *channel = fixture_connect(f);
+    struct outcome o;
+    fixture_turn_while_connected(f, channel, false);
+    assert_int_equal(fixture_ask(channel, &(struct ask){.service = "never", .deadline_ns = SECONDS(1) / 20},
+                                 &o, NULL),
+                     COMMON_OK);
+    fixture_turn(f, &o.done, 1);
+    assert_int_equal(o.code, COMMON_DEADLINE_EXCEEDED);
+    fixture_turn(f, &f->n_held, 1);
+    for (int i = 0; i < 1000 && !f->held->cancelled; i++)
+        fixture_turn_for(f, SECONDS(1) / 100);
+    assert_true(f->held->cancelled);
+    outcome_fini(&o);
+    proto_channel_close(channel);
+}
+
 // Frames in every kind of pieces.
 static void test_bytes_one_by_one(void **state)
 {
@@ -546,6 +586,78 @@ static void test_slow_reader(void **state)
     fixture_turn(f, &f->n_sent, sent);
 }
 
+static bool never(void *arg)
+{
+    (void)arg;
+    return false;
+}
+
+// A link stalls that has begun a frame and waits for the rest, on either way. One that is idle does not, nor one that
+// is not read because this end has enough.
+static void test_what_stalls(void **state)
+{
+    struct fixture *f = *state;
+    static const struct proto_link_ops reads = {.frame = NULL}, waits = {.frame = NULL, .may_read = never};
+    uint8_t prefix[PROTO_PREFIX_BYTES];
+    proto_prefix_encode(&(struct proto_prefix){PROTO_VERSION, PROTO_FRAME_REPLY, 10, 0}, prefix);
+    for (int paused = 0; paused < 2; paused++) {
+        int fds[2];
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+        struct proto_link *link = proto_link_new(f->loop, fds[0], paused ? &waits : &reads, NULL);
+        assert_non_null(link);
+        assert_false(proto_link_stalls(link, UINT64_MAX)); // idle
+        put(fds[1], prefix, sizeof prefix);
+        for (int i = 0; i < 1000 && link->in_end == link->in_start; i++)
+            fixture_turn_for(f, SECONDS(1) / 100);
+        assert_int_equal(link->state, paused ? PROTO_LINK_PAUSED : PROTO_LINK_OPEN);
+        assert_int_equal(proto_link_stalls(link, UINT64_MAX), !paused);
+        assert_false(proto_link_stalls(link, 0)); // something has moved since then
+        proto_link_close(link);
+        close(fds[1]);
+    }
+}
+
+// A server that holds as many bytes as it may reads on once it holds less, also where no answer waits for its socket.
+static void test_a_full_server_reads_on(void **state)
+{
+    struct fixture *f = *state;
+    proto_server_close(f->server);
+    struct proto_server_options options = fixture_server_options(f);
+    options.bytes_max = 150000; // the second request is the last that is read
+    fixture_serve(f, &options);
+    struct proto_channel *channel = fixture_connect(f);
+    uint8_t *bytes = calloc(1, 100000);
+    assert_non_null(bytes);
+    struct common_slice piece = {bytes, 100000};
+    struct proto_tensor_out tensor = {BANYAN__PB__DTYPE__DTYPE_U8, 1, {100000}, &piece, 1};
+    struct outcome o[3];
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(fixture_ask(channel,
+                                     &(struct ask){.service = "later", .tensors = &tensor, .n_tensors = 1},
+                                     &o[i], NULL),
+                         COMMON_OK);
+    fixture_turn(f, &f->n_held, 2);
+    for (int i = 0; i < 10; i++)
+        fixture_turn_for(f, SECONDS(1) / 100);
+    assert_int_equal(f->n_held, 2);
+    for (struct held *held = f->held, *next; held; held = next) {
+        next = held->next;
+        proto_request_fail(held->request, COMMON_ABORTED, "a short answer", NULL, 0);
+        free(held);
+    }
+    f->held = NULL;
+    f->n_held = 0;
+    fixture_turn(f, &f->n_held, 1);
+    fixture_answer_held(f);
+    for (unsigned i = 0; i < 3; i++) {
+        fixture_turn(f, &o[i].done, 1);
+        assert_int_equal(o[i].code, i < 2 ? COMMON_ABORTED : COMMON_OK);
+        outcome_fini(&o[i]);
+    }
+    free(bytes);
+    proto_channel_close(channel);
+}
+
 static void test_stale_socket_file(void **state)
 {
     struct fixture *f = *state;
@@ -575,6 +687,23 @@ static void test_stale_socket_file(void **state)
     assert_int_equal(proto_server_listen(f->server, f->endpoint, &err), COMMON_ALREADY_EXISTS);
     assert_int_equal(stat(path, &st), 0);
     unlink(path);
+}
+
+// A server that goes leaves the socket file of the one that has taken its place.
+static void test_a_successors_socket_file_stays(void **state)
+{
+    struct fixture *f = *state;
+    struct stat st;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", f->endpoint + strlen("unix://"));
+    assert_int_equal(unlink(address.sun_path), 0);
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    proto_server_close(f->server);
+    assert_int_equal(stat(address.sun_path, &st), 0);
+    close(fd);
+    struct proto_server_options options = fixture_server_options(f);
+    fixture_serve(f, &options);
 }
 
 static void test_names_are_looked_up(void **state)
@@ -629,13 +758,24 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_garbage_is_refused), TEST(test_calls_before_the_hello),
-        TEST(test_wrong_hellos),       TEST(test_silence_is_not_waited_for),
-        TEST(test_too_many_links),     TEST(test_daemons),
-        TEST(test_proofs_of_diallers), TEST(test_bad_frames_on_a_link),
-        TEST(test_bytes_one_by_one),   TEST(test_slow_reader),
-        TEST(test_stale_socket_file),  cmocka_unit_test(test_names_are_looked_up),
+        TEST(test_garbage_is_refused),
+        TEST(test_calls_before_the_hello),
+        TEST(test_wrong_hellos),
+        TEST(test_silence_is_not_waited_for),
+        TEST(test_too_many_links),
+        TEST(test_daemons),
+        TEST(test_proofs_of_diallers),
+        TEST(test_bad_frames_on_a_link),
+        TEST(test_bytes_one_by_one),
+        TEST(test_slow_reader),
+        TEST(test_stale_socket_file),
+        cmocka_unit_test(test_names_are_looked_up),
         TEST(test_state_is_told),
+        TEST(test_a_cancellation_is_told_once),
+        TEST(test_a_late_call_is_taken_back),
+        TEST(test_a_successors_socket_file_stays),
+        TEST(test_what_stalls),
+        TEST(test_a_full_server_reads_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

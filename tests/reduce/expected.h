@@ -27,11 +27,14 @@ struct script {
     uint32_t hang;   // this rank never contributes
     uint32_t wrong;  // this rank answers with too few bytes
     uint32_t refuse; // this rank does not begin the step, as if it had no memory
+    uint32_t large;  // this rank answers with too many bytes
+    uint32_t alias;  // this rank's trace says that it is the next one
 };
 
 #define SCRIPT_PLAIN                                                                                         \
     {                                                                                                        \
-        .seed = 1, .vanish = NO_RANK, .hang = NO_RANK, .wrong = NO_RANK, .refuse = NO_RANK                   \
+        .seed = 1, .vanish = NO_RANK, .hang = NO_RANK, .wrong = NO_RANK, .refuse = NO_RANK,                  \
+        .large = NO_RANK, .alias = NO_RANK                                                                   \
     }
 
 struct shape { // of an item's partial

@@ -86,6 +86,17 @@ static void call_end(struct ranks_call *call, const struct reduce_outcome *outco
     pthread_mutex_unlock(&call->lock);
 }
 
+// The same partials with a line more behind them.
+static struct common_blob *enlarge(struct common_blob *partials)
+{
+    struct common_blob *large = common_blob_new(partials->len + COMMON_BLOB_ALIGN);
+    assert_non_null(large);
+    memcpy(large->data, partials->data, partials->len);
+    memset(large->data + partials->len, 0, COMMON_BLOB_ALIGN);
+    common_blob_unref(partials);
+    return large;
+}
+
 static void on_done(void *arg, struct reduce_outcome *outcome)
 {
     struct served *served = arg;
@@ -103,6 +114,8 @@ static void on_done(void *arg, struct reduce_outcome *outcome)
         served_free(served);
         return;
     }
+    if (served->script.large == served->rank->self)
+        outcome->partials = served->outcome.partials = enlarge(outcome->partials);
     struct proto_step_result *result = outcome->result;
     result->n_tensors = outcome->partials && !reduce_result_empty(result); // as a worker answers
     result->tensors[0] = outcome->partials ? outcome->partials->data : NULL;
@@ -125,7 +138,7 @@ static void contribute(void *arg)
     contribution_make(served->step, &served->script, served->rank->self, &local);
     if (served->step->want_trace) {
         local.result->n_traces = 1;
-        local.result->traces[0].rank = served->rank->self;
+        local.result->traces[0].rank = served->rank->self + (served->script.alias == served->rank->self);
         local.result->traces[0].tokens = served->step->has_kv;
         snprintf(local.result->traces[0].worker, sizeof local.result->traces[0].worker, "%s",
                  ranks_name(served->rank->self));

@@ -348,6 +348,63 @@ static void test_random_clusters(void **state)
     }
 }
 
+static bool is_edge(const struct reduce_plan *plan, uint32_t from, uint32_t to)
+{
+    for (uint32_t r = 1; r < plan->n; r++)
+        if (plan->nodes[r].member == to && plan->nodes[plan->nodes[r].parent].member == from)
+            return true;
+    return false;
+}
+
+// One edge after another of a tree is down: as long as they are few, all can be avoided, in both directions.
+static void test_edges_are_avoided(void **state)
+{
+    (void)state;
+    static struct reduce_member m[160];
+    unsigned seed = 5;
+    for (int round = 0; round < 100; round++) {
+        uint32_t n = 0, hosts = 1 + (uint32_t)rand_r(&seed) % 16, n_avoid = 0, left = 99;
+        for (uint32_t h = 0; h < hosts; h++)
+            for (uint32_t i = 0, each = 1 + (uint32_t)rand_r(&seed) % 10; i < each; i++)
+                member_set(&m[n++], h, i, 1 + (uint64_t)rand_r(&seed) % 3, 1 + (uint32_t)rand_r(&seed) % 12);
+        uint32_t most = n / 8 + 1; // of n (n - 1) edges
+        struct reduce_avoid avoid[32];
+        for (; n > 2 && n_avoid < most; n_avoid++) {
+            struct reduce_plan *plan = make(m, n, &GOLDEN_COST), *before = make(m, n, &GOLDEN_COST);
+            assert_int_equal(reduce_plan_avoid(plan, m, avoid, n_avoid, &left), COMMON_OK);
+            assert_int_equal(left, 0);
+            assert_sound(plan, n);
+            for (uint32_t i = 0; i < n_avoid; i++)
+                assert_false(is_edge(plan, avoid[i].from, avoid[i].to) ||
+                             is_edge(plan, avoid[i].to, avoid[i].from));
+            for (uint32_t r = 0; r < n; r++)
+                assert_int_equal(plan->nodes[r].parent, before->nodes[r].parent); // the shape stays
+            assert_true((plan->digest == before->digest) == (n_avoid == 0));
+            uint32_t rank = 1 + (uint32_t)rand_r(&seed) % (n - 1);
+            avoid[n_avoid].from = plan->nodes[plan->nodes[rank].parent].member;
+            avoid[n_avoid].to = plan->nodes[rank].member;
+            reduce_plan_free(before);
+            reduce_plan_free(plan);
+        }
+    }
+}
+
+static void test_two_members_can_only_change_places(void **state)
+{
+    (void)state;
+    struct reduce_member m[2];
+    members_fill(m, 2, 1, 8);
+    struct reduce_plan *plan = make(m, 2, &GOLDEN_COST);
+    uint32_t root = plan->nodes[0].member, left;
+    struct reduce_avoid both[2] = {{root, 1 - root}, {1 - root, root}};
+    assert_int_equal(reduce_plan_avoid(plan, m, both, 1, &left), COMMON_OK);
+    assert_int_equal(left, 0);
+    assert_int_equal(plan->nodes[0].member, 1 - root);
+    assert_int_equal(reduce_plan_avoid(plan, m, both, 2, &left), COMMON_OK);
+    assert_int_equal(left, 1);
+    reduce_plan_free(plan);
+}
+
 static uint64_t digest_of(const struct reduce_member *m, uint32_t n, const struct reduce_cost *cost)
 {
     struct reduce_plan *plan = make(m, n, cost);
@@ -374,14 +431,20 @@ static void test_digest_names_the_tree(void **state)
     // A letter that moves from one member's kernel to the next one's name.
     struct reduce_member pair[2];
     members_fill(pair, 1, 2, 2);
+    strcpy(pair[0].name, "a"); // stays first
     strcpy(pair[0].kernel, "ka");
     strcpy(pair[1].name, "b");
     uint64_t before = digest_of(pair, 2, &GOLDEN_COST);
     strcpy(pair[0].kernel, "k");
     strcpy(pair[1].name, "ab");
-    strcpy(pair[0].name, "a"); // stays first
-    strcpy(pair[0].kernel, "k");
     assert_true(digest_of(pair, 2, &GOLDEN_COST) != before);
+    // And from a member's kernel to its own name.
+    strcpy(pair[0].name, "a");
+    strcpy(pair[0].kernel, "bc");
+    before = digest_of(pair, 1, &GOLDEN_COST);
+    strcpy(pair[0].name, "ab");
+    strcpy(pair[0].kernel, "c");
+    assert_true(digest_of(pair, 1, &GOLDEN_COST) != before);
     // Another tree over the same members.
     struct reduce_cost cost = GOLDEN_COST;
     cost.local_latency_ns = 200000;
@@ -405,6 +468,18 @@ static void test_4096_members(void **state)
     free(m);
 }
 
+// The sum of a host's bandwidths stops at the largest number: the fastest host leads.
+static void test_boundless_bandwidths(void **state)
+{
+    (void)state;
+    struct reduce_member m[4];
+    uint32_t n = members_fill(m, 2, 2, 8);
+    m[2].bandwidth = m[3].bandwidth = UINT64_C(1) << 63;
+    struct reduce_plan *plan = make(m, n, &GOLDEN_COST);
+    assert_true(plan->nodes[0].member >= 2);
+    reduce_plan_free(plan);
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -422,6 +497,9 @@ static void test_refusals(void **state)
     assert_int_equal(reduce_plan_make(m, n, &GOLDEN_COST, &plan, NULL), COMMON_INVALID_ARGUMENT);
     n = members_fill(m, 2, 2, 8);
     memset(m[2].host, 'x', sizeof m[2].host);
+    assert_int_equal(reduce_plan_make(m, n, &GOLDEN_COST, &plan, NULL), COMMON_INVALID_ARGUMENT);
+    n = members_fill(m, 2, 2, 8);
+    memset(m[2].kernel, 'x', sizeof m[2].kernel);
     assert_int_equal(reduce_plan_make(m, n, &GOLDEN_COST, &plan, NULL), COMMON_INVALID_ARGUMENT);
     n = members_fill(m, 2, 2, 0);
     assert_int_equal(reduce_plan_make(m, n, &GOLDEN_COST, &plan, NULL), COMMON_INVALID_ARGUMENT);
@@ -469,8 +547,11 @@ int main(void)
         cmocka_unit_test(test_random_clusters),
         cmocka_unit_test(test_digest_names_the_tree),
         cmocka_unit_test(test_4096_members),
+        cmocka_unit_test(test_boundless_bandwidths),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_draw_is_bounded),
+        cmocka_unit_test(test_edges_are_avoided),
+        cmocka_unit_test(test_two_members_can_only_change_places),
     };
     return cmocka_run_group_tests_name("reduce/plan", tests, NULL, NULL);
 }

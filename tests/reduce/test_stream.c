@@ -182,6 +182,58 @@ static void test_an_answer_that_does_not_fit(void **state)
     ranks_stop(ranks);
 }
 
+static void test_an_answer_with_bytes_behind_it(void **state)
+{
+    (void)state;
+    struct reduce_outcome outcome;
+    struct script script = SCRIPT_PLAIN;
+    struct ranks *ranks = start(STAR, 0, 0, NO_RANK);
+    script.large = 2;
+    struct proto_step *step = step_new(1, &script, SHAPES, N_SHAPES);
+    ranks_run(ranks, step, &outcome);
+    assert_lost(step, &outcome, COMMON_INTERNAL, "", 2);
+    outcome_clear(&outcome);
+    step_free(step);
+    ranks_stop(ranks);
+}
+
+// Of two that fail the first in the order of ranks is told, whichever was first in time.
+static void test_the_first_failure_is_told(void **state)
+{
+    (void)state;
+    struct reduce_outcome outcome;
+    struct script script = SCRIPT_PLAIN;
+    struct ranks *ranks = start(STAR, 0, 0, NO_RANK);
+    script.wrong = 2;
+    script.hang = 3;
+    struct proto_step *step = step_new(1, &script, SHAPES, N_SHAPES);
+    step->deadline_ns = common_clock_after(300 * COMMON_NS_PER_MS);
+    ranks_run(ranks, step, &outcome);
+    assert_lost(step, &outcome, COMMON_INTERNAL, "", 2);
+    outcome_clear(&outcome);
+    step_free(step);
+    ranks_stop(ranks);
+}
+
+// A trace of a rank comes from the child above it: what another child says about it is dropped.
+static void test_a_child_traces_its_own_ranks(void **state)
+{
+    (void)state;
+    struct reduce_outcome outcome;
+    struct script script = SCRIPT_PLAIN;
+    struct ranks *ranks = start(STAR, 0, 0, NO_RANK);
+    script.alias = 1;
+    struct proto_step *step = step_new(1, &script, SHAPES, N_SHAPES);
+    ranks_run(ranks, step, &outcome);
+    assert_int_equal(outcome.code, COMMON_OK);
+    assert_int_equal(outcome.result->n_traces, 3);
+    for (uint32_t i = 0; i < outcome.result->n_traces; i++)
+        assert_string_equal(outcome.result->traces[i].worker, ranks_name(outcome.result->traces[i].rank));
+    outcome_clear(&outcome);
+    step_free(step);
+    ranks_stop(ranks);
+}
+
 static void test_a_silent_child_fails_at_the_deadline(void **state)
 {
     (void)state;
@@ -287,6 +339,9 @@ int main(void)
         cmocka_unit_test(test_a_full_queue_refuses),
         cmocka_unit_test(test_cancel_hands_the_credit_on),
         cmocka_unit_test(test_an_answer_that_does_not_fit),
+        cmocka_unit_test(test_an_answer_with_bytes_behind_it),
+        cmocka_unit_test(test_the_first_failure_is_told),
+        cmocka_unit_test(test_a_child_traces_its_own_ranks),
         cmocka_unit_test(test_a_silent_child_fails_at_the_deadline),
         cmocka_unit_test(test_a_frame_that_waits_fails_at_its_deadline),
         cmocka_unit_test(test_frames_that_wait_fail_with_their_link),

@@ -3,24 +3,32 @@
 // A seed decides everything: which kinds of fault there are (a few of them in each run), what the client does, and in
 // which order events run. Each seed is a process of its own, so a crash, a hang or a failed assertion is one seed's.
 //
-//   chaos_test --seeds N [--from S]     runs the seeds S (1) to S + N - 1
-//   chaos_test --seed S                 runs one in this process and tells what it does
+//   chaos_test --seeds N [--from S]     runs the seeds S (1) to S + N - 1; with --stop, until one fails
+//   chaos_test --seeds N --new          runs N that nobody has run before
+//   chaos_test --seed S                 runs one in this process and tells what it does; with --steps N and
+//                                       --faults MASK, less of it (tests/sim/run finds the least that fails)
 //
 // What must hold, looked at whenever a call ends:
 //   - a read that succeeds says the mean of exactly the values that were written below its position, and none of
 //     its positions was never written;
 //   - what was acknowledged is never refused for a reason that does not pass, while the processes that hold it
 //     live (a killed worker takes with it what it holds);
+//   - of an append that is refused for good no row is seen from then on, and other values are accepted;
 //   - a code is one that the contract allows.
-// And at the end, when the faults have ceased: every call has ended; every session whose holders lived answers and
+// And at the end, when the faults have ceased: every call has ended; every layer ends where something ends that was
+// written to it; every session whose holders lived answers and
 // takes an append; the others do after a truncate to 0; what was deleted is held by nobody; nothing leaks.
+//
+// The file is long because one model is shared by what the client does, what is checked and what disturbs it.
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -39,10 +47,13 @@ struct model { // a session as its client knows it
     float value[LAYERS][TOKENS]; // what is, or will be, written there
     bool acked[LAYERS][TOKENS];  // acknowledged, and not truncated since
     bool maybe[LAYERS][TOKENS];  // written, acknowledged or not
-    uint32_t cuts;               // truncations begun, and ended well
-    uint32_t writes, reads;      // under way, reads without those that are cancelled
-    bool cutting;                // a truncation is under way
-    bool must_cut;               // its outcome is unknown: it is made again before anything is written
+    // Appends and puts that may have written it: of those that were refused for good nothing may be seen again.
+    uint32_t writers[LAYERS][TOKENS];
+    bool ends[LAYERS][TOKENS + 1]; // something that was written ends there: a layer ends nowhere else
+    uint32_t cuts;                 // truncations begun, and ended well
+    uint32_t writes, reads;        // under way, reads without those that are cancelled
+    bool cutting;                  // a truncation is under way
+    bool must_cut;                 // its outcome is unknown: it is made again before anything is written
     uint64_t cut;
     bool lossy;   // a worker was killed that held some of it
     bool deleted; // or nobody knows
@@ -66,7 +77,10 @@ static struct {
     struct sim_cluster *cluster;
     uint64_t seed;
     bool verbose;
-    unsigned faults; // kinds that this seed has
+    unsigned faults;        // kinds that this seed has
+    unsigned faults_most;   // of these alone, for a shorter trace
+    uint64_t trace, events; // of a run that has ended
+    uint32_t steps;         // how many things happen before the end
     struct model models[SESSIONS];
     uint32_t n_models, n_ops, kills;
     struct op ops[OPS];
@@ -114,6 +128,7 @@ static void forget_from(struct model *m, uint64_t from, bool written)
         for (uint64_t i = from; i < TOKENS; i++) {
             m->acked[l][i] = false;
             m->maybe[l][i] = m->maybe[l][i] && !written;
+            m->writers[l][i] = written ? 0 : m->writers[l][i];
         }
 }
 
@@ -157,8 +172,22 @@ static struct op *op_new(enum kind kind, struct model *m, uint32_t layer, uint64
 
 static void mark_maybe(struct model *m, uint32_t layer, uint64_t first, uint32_t rows)
 {
-    for (uint32_t i = 0; i < rows; i++)
+    for (uint32_t i = 0; i < rows; i++) {
         m->maybe[layer][first + i] = true;
+        m->writers[layer][first + i]++;
+    }
+    m->ends[layer][first + rows] = true;
+}
+
+// Nothing of it is there, or ever will be: other values may come.
+static void unmark(struct model *m, uint32_t layer, uint64_t first, uint32_t rows)
+{
+    for (uint64_t i = first; i < first + rows; i++) {
+        if (m->writers[layer][i] && --m->writers[layer][i] == 0 && !m->acked[layer][i]) {
+            m->maybe[layer][i] = false;
+            m->value[layer][i] = (float)(1 + sim_random(1000));
+        }
+    }
 }
 
 static struct op *start_read(struct model *m, uint32_t layer, uint64_t at)
@@ -192,10 +221,28 @@ static void start_put(const struct op *open)
                             &op->m->value[op->layer][op->first]);
 }
 
-static void start_commit(const struct op *put)
+static void start_commit(struct model *m, uint32_t layer, uint64_t first, uint32_t rows)
 {
-    struct op *op = op_new(COMMIT, put->m, put->layer, put->first, put->rows);
-    op->call = sim_commit(chaos.cluster->client, op->m->id, op->layer, op->first, op->rows);
+    struct op *op = op_new(COMMIT, m, layer, first, rows);
+    m->ends[layer][first + rows] = true;
+    op->call = sim_commit(chaos.cluster->client, m->id, layer, first, rows);
+}
+
+// What was put is committed; now and then another commit of more than that is under way at the same time, which
+// finds a hole, or not.
+static void start_commits(const struct op *put)
+{
+    struct model *m = put->m;
+    bool wider = !sim_random(3), sooner = sim_random(2);
+    uint64_t before = sim_random(9), after = sim_random(9), end = put->first + put->rows;
+    before = before < put->first ? before : put->first;
+    after = after < TOKENS - end ? after : TOKENS - end;
+    uint32_t rows = (uint32_t)(before + put->rows + after);
+    if (wider && sooner)
+        start_commit(m, put->layer, put->first - before, rows);
+    start_commit(m, put->layer, put->first, put->rows);
+    if (wider && !sooner)
+        start_commit(m, put->layer, put->first - before, rows);
 }
 
 static struct op *start_truncate(struct model *m, uint64_t length)
@@ -205,6 +252,8 @@ static struct op *start_truncate(struct model *m, uint64_t length)
     for (uint32_t l = 0; l < LAYERS; l++)
         op->must = op->must || (prefix(m, l) >= length && !m->must_cut && !m->lossy);
     forget_from(m, length, false);
+    for (uint32_t l = 0; l < LAYERS; l++)
+        m->ends[l][length] = true;
     m->cutting = true;
     m->cut = length;
     op->call = sim_truncate(chaos.cluster->client, m->id, length);
@@ -244,6 +293,8 @@ static void check_read(const struct op *op)
         return;
     if (code == COMMON_DATA_LOSS && !m->lossy && !chaos.kills)
         violated(op, "rows are lost though no worker was killed");
+    if (code == COMMON_DATA_LOSS && !op->call->n_missing)
+        violated(op, "an error does not say what is lost");
     if (op->cuts != m->cuts)
         return;
     if (op->must && !m->lossy && code != COMMON_OK && !passes(code))
@@ -267,6 +318,8 @@ static void check_append(const struct op *op)
     if (code == COMMON_OK)
         for (uint32_t i = 0; i < op->rows; i++)
             m->acked[op->layer][op->first + i] = true;
+    if (sim_append_refused(op->call) && op->cuts == m->cuts)
+        unmark(m, op->layer, op->first, op->rows);
     if (m->deleted || m->lossy || chaos.kills || code == COMMON_OK || passes(code))
         return;
     if (op->must)
@@ -318,6 +371,7 @@ static void check_fork(const struct op *op)
             for (uint64_t i = 0; i < op->first; i++) {
                 f->value[l][i] = m->value[l][i];
                 f->acked[l][i] = f->maybe[l][i] = true;
+                f->ends[l][op->first] = true;
             }
         f->lossy = m->lossy || op->kills != chaos.kills;
     } else if (!m->deleted && op->must && !m->lossy && !chaos.kills && code != COMMON_OK && !passes(code)) {
@@ -340,7 +394,7 @@ static void check(struct op *op)
     if (op->m &&
         (op->kind == APPEND || op->kind == OPEN || op->kind == PUT || op->kind == COMMIT || op->kind == FORK))
         op->m->writes--;
-    bool goes_on = op->call->code == COMMON_OK && op->m && !op->m->deleted && chaos.n_ops < OPS;
+    bool goes_on = op->call->code == COMMON_OK && op->m && !op->m->deleted && chaos.n_ops + 1 < OPS;
     switch (op->kind) {
     case READ:
         check_read(op);
@@ -354,7 +408,7 @@ static void check(struct op *op)
         break;
     case PUT:
         if (goes_on)
-            start_commit(op);
+            start_commits(op);
         break;
     case COMMIT:
         check_commit(op);
@@ -558,7 +612,7 @@ static void disturb(enum fault fault)
         freeze(cluster->loop, 4 * COMMON_NS_PER_S);
         break;
     case DISK_FAILS:
-        sim_disk_fail(SIM_DISK_PATH, 1 + (uint32_t)sim_random(2),
+        sim_disk_fail(SIM_DISK_PATH, 1 + (uint32_t)sim_random(6),
                       sim_random(2) ? COMMON_UNAVAILABLE : COMMON_RESOURCE_EXHAUSTED);
         break;
     case DISK_STALLS:
@@ -617,6 +671,26 @@ enum { TRIES = 100 }; // 100 ms apart
         }                                                                                                    \
     } while (0)
 
+// What the client does not know the outcome of is there as a whole, or not at all.
+static void ends_where_something_does(struct model *m, uint32_t layer)
+{
+    uint32_t length = prefix(m, layer);
+    struct op *op = NULL;
+    for (int tries = 0; length < TOKENS && tries < TRIES; tries++) {
+        if (chaos.n_ops + 4 > OPS)
+            chaos.n_ops = 0;
+        ended(op = start_read(m, layer, length));
+        if (op->call->code == COMMON_OK)
+            length++;
+        else if (passes(op->call->code))
+            sim_advance(100 * COMMON_NS_PER_MS);
+        else
+            break;
+    }
+    if (length && !m->ends[layer][length] && length < TOKENS)
+        violated(op, "a part of what was written is there");
+}
+
 static void settle(struct model *m)
 {
     struct op *op;
@@ -639,6 +713,8 @@ static void settle(struct model *m)
     for (uint32_t l = 0; l < LAYERS; l++) {
         if (prefix(m, l))
             UNTIL_OK(op, start_read(m, l, prefix(m, l) - 1), "acknowledged rows do not come back");
+        if (!m->lossy && !chaos.kills)
+            ends_where_something_does(m, l);
         if (prefix(m, l) < TOKENS)
             UNTIL_OK(op, start_append(m, l, prefix(m, l), 1), "a session takes no append");
         UNTIL_OK(op, start_read(m, l, prefix(m, l) - 1), "what was appended cannot be read");
@@ -648,7 +724,14 @@ static void settle(struct model *m)
 static void deleted_everywhere(struct model *m)
 {
     struct op *op;
-    UNTIL_OK(op, start_delete(m), "a session is not deleted");
+    for (int tries = 0; ended(op = start_delete(m)) && op->call->code != COMMON_OK; tries++) {
+        if (op->call->code == COMMON_NOT_FOUND) // it was deleted before
+            break;
+        if (tries == TRIES || !passes(op->call->code))
+            violated(op, "a session is not deleted");
+        sim_advance(100 * COMMON_NS_PER_MS);
+        chaos.n_ops = chaos.n_ops + 4 > OPS ? 0 : chaos.n_ops;
+    }
     for (int tries = 0; tries < TRIES; tries++) {
         bool held = false;
         for (uint32_t w = 0; w < WORKERS; w++)
@@ -671,9 +754,12 @@ static void run(uint64_t seed)
     for (int i = 0; i < FAULTS; i++)
         chaos.faults |= sim_random(3) ? 0 : 1u << i;
     chaos.faults |= 1u << HEAL;
+    chaos.faults &= chaos.faults_most;
+    if (chaos.verbose)
+        printf("faults 0x%x\n", chaos.faults);
     sim_cluster_start(chaos.cluster);
     uint64_t rate = 3 + sim_random(12), pace = COMMON_NS_PER_MS << sim_random(7);
-    for (int i = 0; i < STEPS; i++) {
+    for (uint32_t i = 0; i < chaos.steps; i++) {
         enum fault fault = (enum fault)sim_random(FAULTS);
         if (!sim_random(rate) && chaos.faults & 1u << fault)
             disturb(fault);
@@ -695,14 +781,18 @@ static void run(uint64_t seed)
         sim_advance(100 * COMMON_NS_PER_MS);
     }
     sim_client_deadline(chaos.cluster->client, 10 * COMMON_NS_PER_S);
+    if (sim_random(2)) // what is in the store, and not only in memory, is what counts
+        disturb(KILL_COORDINATOR);
     if (!sim_wait_active(chaos.cluster, WORKERS))
         violated(NULL, "not all workers become active");
     for (uint32_t i = 0; i < chaos.n_models; i++)
         if (!chaos.models[i].deleted)
             settle(&chaos.models[i]);
-    for (uint32_t i = 0; i < chaos.n_models; i++)
-        if (!chaos.models[i].deleted)
+    for (uint32_t i = 0; i < chaos.n_models; i++) // a SessionDrop that was refused is not said again: not yet
+        if (!chaos.models[i].deleted || !(chaos.faults & 1u << REFUSE))
             deleted_everywhere(&chaos.models[i]);
+    chaos.trace = sim_trace();
+    chaos.events = sim_events();
     sim_cluster_free(chaos.cluster);
 }
 
@@ -734,25 +824,58 @@ static bool run_apart(uint64_t seed)
     return ok;
 }
 
+static uint64_t number(const char *text)
+{
+    char *end;
+    uint64_t n = strtoull(text, &end, 0);
+    if (!*text || *end) {
+        fprintf(stderr, "chaos_test: '%s' is not a number\n", text);
+        exit(2);
+    }
+    return n;
+}
+
 int main(int argc, char **argv)
 {
-    uint64_t seeds = 200, from = 1, failed = 0;
-    for (int i = 1; i + 1 < argc; i += 2) {
-        uint64_t n = strtoull(argv[i + 1], NULL, 10);
-        if (!strcmp(argv[i], "--seed")) {
-            chaos.verbose = true;
-            setvbuf(stdout, NULL, _IOLBF, 0);
-            run(n);
-            printf("seed %" PRIu64 ": ok\n", n);
-            return 0;
+    uint64_t seeds = 200, from = 1, seed = 0, run_of = 0, failed = 0;
+    bool stop = false, one = false;
+    chaos.steps = STEPS;
+    chaos.faults_most = UINT_MAX;
+    for (int i = 1; i < argc; i++) {
+        const char *next = i + 1 < argc ? argv[i + 1] : "";
+        if (!strcmp(argv[i], "--stop")) {
+            stop = true;
+            continue;
         }
-        if (!strcmp(argv[i], "--seeds"))
-            seeds = n;
-        if (!strcmp(argv[i], "--from"))
-            from = n;
+        if (!strcmp(argv[i], "--new")) {          // another few each time; the first line says which
+            from = (uint64_t)time(NULL) * 100000; // the clock of the machine, not of the simulation
+            continue;
+        }
+        if (!strcmp(argv[i], "--seed"))
+            seed = number(next), one = true;
+        else if (!strcmp(argv[i], "--seeds"))
+            seeds = number(next);
+        else if (!strcmp(argv[i], "--from"))
+            from = number(next);
+        else if (!strcmp(argv[i], "--steps"))
+            chaos.steps = (uint32_t)number(next);
+        else if (!strcmp(argv[i], "--faults"))
+            chaos.faults_most = (unsigned)number(next);
+        else
+            return fprintf(stderr, "chaos_test: unknown option '%s'\n", argv[i]), 2;
+        i++;
     }
-    for (uint64_t seed = from; seed < from + seeds; seed++)
+    if (one) {
+        chaos.verbose = true;
+        setvbuf(stdout, NULL, _IOLBF, 0);
+        run(seed);
+        printf("seed %" PRIu64 ": ok, trace %016" PRIx64 ", %" PRIu64 " events, faults 0x%x\n", seed,
+               chaos.trace, chaos.events, chaos.faults);
+        return 0;
+    }
+    printf("seeds %" PRIu64 " to %" PRIu64 "\n", from, from + seeds - 1);
+    for (seed = from; seed < from + seeds && !(stop && failed); seed++, run_of++)
         failed += !run_apart(seed);
-    printf("%" PRIu64 " seeds, %" PRIu64 " failed\n", seeds, failed);
+    printf("%" PRIu64 " seeds, %" PRIu64 " failed\n", run_of, failed);
     return failed > 0;
 }

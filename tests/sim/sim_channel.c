@@ -11,6 +11,7 @@
 #include "common/clock.h"
 #include "proto/stream_hello.h"
 #include "proto/transport.h"
+#include "tests/sim/sim.h"
 #include "tests/sim/sim_dial.h"
 #include "tests/sim/sim_link.h"
 
@@ -46,6 +47,7 @@ static void become_ready(struct sim_dial *s)
 {
     struct proto_channel *channel = s->channel;
     s->state = SIM_READY;
+    s->heard_ns = sim_clock();
     s->backoff_ns = BACKOFF_MIN_NS;
     common_timer_stop(s->timer);
     proto_channel_ref(channel);
@@ -96,6 +98,7 @@ static bool take(void *owner, struct sim_message *message)
         retreat(s, message->code, message->text);
         break;
     case SIM_FRAME:
+        s->heard_ns = sim_clock();
         take_frame(s, message->blob);
         break;
     case SIM_CLOSED:
@@ -197,6 +200,18 @@ static void dial_forget(struct proto_channel *channel, struct proto_pending *cal
         send_frame(s, &gather);
 }
 
+static void dial_signs(const struct proto_channel *channel, struct proto_signs *out)
+{
+    const struct sim_dial *s = channel->state;
+    bool carries = sim_link_carries(s->link);
+    *out = (struct proto_signs){.heard_ns = carries ? sim_clock() : s->heard_ns, .owed = !carries};
+}
+
+static void dial_lose(struct proto_channel *channel, const char *text)
+{
+    retreat(channel->state, COMMON_UNAVAILABLE, text);
+}
+
 const struct proto_channel_ops proto_stream_channel_ops = {
     .open = dial_open,
     .close = dial_close,
@@ -204,6 +219,8 @@ const struct proto_channel_ops proto_stream_channel_ops = {
     .ready = dial_ready,
     .send = dial_send,
     .forget = dial_forget,
+    .signs = dial_signs,
+    .lose = dial_lose,
 };
 
 // Another object, so that rpc_channel.c tells them apart: credentials travel with each call.

@@ -13,7 +13,7 @@
 
 #define METHOD(name) BANYAN__PB__METHOD__METHOD_##name
 
-enum { Q_HEADS = 2, DIM = 4, ROWS_MAX = 256 };
+enum { Q_HEADS = 2, DIM = 4, ROWS_MAX = 1024 };
 
 enum { HOLDERS_MAX = 16 };
 
@@ -31,6 +31,7 @@ struct sim_client {
     struct proto_channel *channel;
     struct sim_call *calls;
     uint64_t deadline_ns;
+    uint32_t dim; // of K and V
     const char *token;
     struct sim_rows *rows;
 };
@@ -48,6 +49,7 @@ struct sim_client *sim_client_new(const char *coordinator, const char *token)
         abort();
     sim_loop_name(client->loop, "client");
     client->deadline_ns = 10 * COMMON_NS_PER_S;
+    client->dim = DIM;
     client->token = token;
     struct proto_channel_options options = {.name = "client",
                                             .role = BANYAN__PB__ROLE__ROLE_CLIENT,
@@ -103,6 +105,11 @@ void sim_client_deadline(struct sim_client *client, uint64_t ns)
     client->deadline_ns = ns;
 }
 
+void sim_client_dim(struct sim_client *client, uint32_t dim)
+{
+    client->dim = dim;
+}
+
 // ---- outcomes -------------------------------------------------------------------------------------------
 
 static void take_failure(struct sim_call *call, const Banyan__Pb__Status *status)
@@ -150,7 +157,7 @@ static void take_opened(struct sim_call *call, const Banyan__Pb__AttachOpenReply
 // The last row's value in the tensor o, which must be the same in all heads and dimensions.
 static void take_o(struct sim_call *call, const struct proto_message *message)
 {
-    size_t n = message->tensors[0].bytes / sizeof(float), row = Q_HEADS * DIM;
+    size_t n = message->tensors[0].bytes / sizeof(float), row = Q_HEADS * call->client->dim;
     const float *o = message->tensors[0].data;
     assert(message->n_tensors == 2 && n >= row);
     call->o = o[n - 1];
@@ -206,6 +213,7 @@ static void take_reply(struct sim_call *call, const struct proto_message *messag
         const Banyan__Pb__AttendReply *m = (const void *)body;
         assert(m->n_items == 1);
         call->length = m->items[0]->length;
+        call->told = true;
         if (m->items[0]->status)
             take_failure(call, m->items[0]->status);
         else
@@ -271,20 +279,32 @@ void sim_cancel(struct sim_call *call)
 
 // ---- operations -----------------------------------------------------------------------------------------
 
-struct sim_call *sim_create(struct sim_client *client, struct sim_shape shape, const char *name)
+static struct sim_call *create(struct sim_client *client, struct sim_shape shape, const char *name,
+                               uint64_t key)
 {
     Banyan__Pb__Spec spec = BANYAN__PB__SPEC__INIT;
     Banyan__Pb__SessionCreateRequest m = BANYAN__PB__SESSION_CREATE_REQUEST__INIT;
     spec.layers = shape.layers ? shape.layers : 1;
     spec.q_heads = Q_HEADS;
     spec.kv_heads = 1;
-    spec.k_dim = spec.v_dim = DIM;
+    spec.k_dim = spec.v_dim = client->dim;
     spec.kv_type = BANYAN__PB__DTYPE__DTYPE_F32;
     spec.chunk_tokens = shape.chunk_tokens ? shape.chunk_tokens : 16;
     spec.members = shape.members;
     m.spec = &spec;
     m.name = (char *)(name ? name : "");
+    m.key = key;
     return call_start(client, METHOD(SESSION_CREATE), &m.base, NULL, 0);
+}
+
+struct sim_call *sim_create(struct sim_client *client, struct sim_shape shape, const char *name)
+{
+    return create(client, shape, name, 0);
+}
+
+struct sim_call *sim_create_once(struct sim_client *client, uint64_t key, const char *name)
+{
+    return create(client, (struct sim_shape){0}, name, key);
 }
 
 struct sim_call *sim_delete(struct sim_client *client, uint64_t session)
@@ -324,6 +344,16 @@ struct sim_call *sim_fork(struct sim_client *client, uint64_t session, uint64_t 
     return call_start(client, METHOD(SESSION_FORK), &m.base, NULL, 0);
 }
 
+struct sim_call *sim_fork_once(struct sim_client *client, uint64_t key, uint64_t session, uint64_t length)
+{
+    Banyan__Pb__SessionForkRequest m = BANYAN__PB__SESSION_FORK_REQUEST__INIT;
+    m.session = session;
+    m.length = length;
+    m.name = (char *)"";
+    m.key = key;
+    return call_start(client, METHOD(SESSION_FORK), &m.base, NULL, 0);
+}
+
 struct sim_call *sim_open(struct sim_client *client, uint64_t session, uint64_t first, uint64_t count)
 {
     Banyan__Pb__AttachOpenRequest m = BANYAN__PB__ATTACH_OPEN_REQUEST__INIT;
@@ -352,21 +382,22 @@ static void tensors_of(struct sim_client *client, uint32_t rows, const float *va
                        struct common_slice slices[3], struct proto_tensor_out tensors[3])
 {
     assert(rows > 0 && rows <= ROWS_MAX);
-    struct sim_rows *kept = malloc(sizeof *kept + rows * (Q_HEADS + 2) * DIM * sizeof(float));
+    const uint32_t dim = client->dim;
+    struct sim_rows *kept = malloc(sizeof *kept + rows * (Q_HEADS + 2) * dim * sizeof(float));
     if (!kept)
         abort();
     kept->next = client->rows;
     client->rows = kept;
-    float *q = kept->values, *k = q + rows * Q_HEADS * DIM, *v = k + rows * DIM;
-    for (uint32_t i = 0; i < rows * Q_HEADS * DIM; i++)
+    float *q = kept->values, *k = q + rows * Q_HEADS * dim, *v = k + rows * dim;
+    for (uint32_t i = 0; i < rows * Q_HEADS * dim; i++)
         q[i] = 1;
-    for (uint32_t i = 0; i < rows * DIM; i++) {
+    for (uint32_t i = 0; i < rows * dim; i++) {
         k[i] = 1;
-        v[i] = values ? values[i / DIM] : value;
+        v[i] = values ? values[i / dim] : value;
     }
-    slices[0] = (struct common_slice){q, rows * Q_HEADS * DIM * sizeof(float)};
-    slices[1] = (struct common_slice){k, rows * DIM * sizeof(float)};
-    slices[2] = (struct common_slice){v, rows * DIM * sizeof(float)};
+    slices[0] = (struct common_slice){q, rows * Q_HEADS * dim * sizeof(float)};
+    slices[1] = (struct common_slice){k, rows * dim * sizeof(float)};
+    slices[2] = (struct common_slice){v, rows * dim * sizeof(float)};
     for (int i = 0; i < 3; i++)
         tensors[i] = (struct proto_tensor_out){.dtype = BANYAN__PB__DTYPE__DTYPE_U8,
                                                .n_dims = 1,

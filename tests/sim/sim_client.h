@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "common/loop.h"
 #include "common/status.h"
@@ -24,6 +25,7 @@ struct sim_call {
     uint32_t times;        // that the reply has come: 1 once done
     enum common_code code; // of the call, or of the item of an attend
     char text[400], reason[32];
+    bool told; // of an attend: the item has an answer of its own, and the code is its
     uint64_t done_ns;
     // What a reply said:
     uint64_t session, incarnation, length, epoch, n_missing; // length: of the layer, or the session's
@@ -44,11 +46,24 @@ struct common_loop *sim_client_loop(struct sim_client *client);
 // Deadline of the calls made from now on; 10 s at the beginning.
 void sim_client_deadline(struct sim_client *client, uint64_t ns);
 
-struct sim_shape { // of the sessions that are made: F32, 2 query heads over 1, dimension 4
+// Dimension of K and V in the calls made from now on, and of the sessions that they make; 4 at the beginning. Rows
+// of 128 make an append be cut into bands of some 250.
+void sim_client_dim(struct sim_client *client, uint32_t dim);
+
+// An append has failed and never comes back; else it may yet be there, as a whole.
+static inline bool sim_append_refused(const struct sim_call *call)
+{
+    return call->told && call->code != COMMON_OK && strcmp(call->reason, "UNCONFIRMED") != 0;
+}
+
+struct sim_shape {                          // of the sessions that are made: F32, 2 query heads over 1
     uint32_t layers, chunk_tokens, members; // 0: 1, 16, as the coordinator likes
 };
 
 struct sim_call *sim_create(struct sim_client *client, struct sim_shape shape, const char *name);
+// The same, with a key of the caller's (SessionCreateRequest.key, SessionForkRequest.key).
+struct sim_call *sim_create_once(struct sim_client *client, uint64_t key, const char *name);
+struct sim_call *sim_fork_once(struct sim_client *client, uint64_t key, uint64_t session, uint64_t length);
 struct sim_call *sim_delete(struct sim_client *client, uint64_t session);
 struct sim_call *sim_info(struct sim_client *client, uint64_t session);
 struct sim_call *sim_cluster_info(struct sim_client *client); // n_active

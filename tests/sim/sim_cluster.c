@@ -31,13 +31,14 @@ struct sim_cluster *sim_cluster_new(const struct sim_cluster_options *options)
         char name[16], host[16];
         snprintf(name, sizeof name, "w%u", i);
         snprintf(host, sizeof host, "h%u", i);
-        cluster->workers[i] = sim_worker_new(&(struct sim_worker_options){.name = name,
-                                                                          .host = host,
-                                                                          .coordinator = SIM_COORDINATOR,
-                                                                          .port = FIRST_WORKER_PORT + 2 * i,
-                                                                          .secret = &cluster->secret,
-                                                                          .memory_bytes = WORKER_MEMORY,
-                                                                          .team = options->team});
+        cluster->workers[i] = sim_worker_new(&(struct sim_worker_options){
+            .name = name,
+            .host = host,
+            .coordinator = SIM_COORDINATOR,
+            .port = FIRST_WORKER_PORT + 2 * i,
+            .secret = &cluster->secret,
+            .memory_bytes = options->memory_bytes ? options->memory_bytes : WORKER_MEMORY,
+            .team = options->team});
     }
     cluster->client = sim_client_new(SIM_COORDINATOR, NULL);
     return cluster;

@@ -26,9 +26,10 @@
 enum { SIM_WORKERS_MAX = 16 };
 
 struct sim_cluster_options {
-    uint64_t seed;    // of the world
-    uint32_t workers; // w0, w1, ...: each on a host of its own
-    bool team;        // workers compute even the smallest step on their teams
+    uint64_t seed;         // of the world
+    uint32_t workers;      // w0, w1, ...: each on a host of its own
+    uint64_t memory_bytes; // of each worker; 0: 64 MiB
+    bool team;             // workers compute even the smallest step on their teams
     // Changes the coordinator's options before each start; NULL: defaults with heartbeats of 100 ms.
     void (*tune)(struct coordinator_options *options);
 };

@@ -16,7 +16,7 @@ struct sim_dial {
     bool nng;
     struct sim_link *link;      // DIALLING and READY
     struct common_timer *timer; // backoff, and the time for the hello
-    uint64_t backoff_ns;
+    uint64_t backoff_ns, heard_ns;
     struct proto_scratch scratch;
 };
 

@@ -16,6 +16,31 @@ static void *copied(const void *bytes, size_t n)
     return copy;
 }
 
+// Rows of sessions are kept in order of these, so that a disk with a million rows is one, too.
+static bool is_keyed(enum sim_op_kind kind)
+{
+    return kind != SIM_OP_META && kind != SIM_OP_WORKER;
+}
+
+// Index of the first row of a session, or of one after it.
+static size_t rows_from(const struct sim_table *table, uint64_t session)
+{
+    size_t lo = 0, hi = table->n;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (table->rows[mid].a < session)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+static size_t rows_to(const struct sim_table *table, uint64_t session)
+{
+    return session == UINT64_MAX ? table->n : rows_from(table, session + 1);
+}
+
 static void row_add(struct sim_table *table, const struct sim_op *row)
 {
     if (table->n == table->cap) {
@@ -24,25 +49,32 @@ static void row_add(struct sim_table *table, const struct sim_op *row)
         if (!table->rows)
             abort();
     }
-    table->rows[table->n] = *row;
-    table->rows[table->n++].bytes = copied(row->bytes, row->n_bytes);
+    size_t at = is_keyed(row->kind) ? rows_to(table, row->a) : table->n;
+    memmove(&table->rows[at + 1], &table->rows[at], (table->n++ - at) * sizeof(*table->rows));
+    table->rows[at] = *row;
+    table->rows[at].bytes = copied(row->bytes, row->n_bytes);
 }
 
 static void row_remove(struct sim_table *table, size_t at)
 {
     free(table->rows[at].bytes);
-    table->rows[at] = table->rows[--table->n];
+    memmove(&table->rows[at], &table->rows[at + 1], (--table->n - at) * sizeof(*table->rows));
 }
 
 typedef bool (*same_fn)(const struct sim_op *row, const struct sim_op *op);
 
 static void rows_remove(struct sim_table *table, const struct sim_op *op, same_fn same)
 {
-    for (size_t i = 0; i < table->n;) {
-        if (same(&table->rows[i], op))
+    bool all =
+        !is_keyed(op->kind) || (op->kind == SIM_OP_SESSION && op->name[0]); // names, too, are looked at
+    size_t i = all ? 0 : rows_from(table, op->a), end = all ? table->n : rows_to(table, op->a);
+    while (i < end) {
+        if (same(&table->rows[i], op)) {
             row_remove(table, i);
-        else
+            end--;
+        } else {
             i++;
+        }
     }
 }
 
@@ -80,9 +112,9 @@ static bool chunk_between(const struct sim_op *row, const struct sim_op *op)
 static void add_range(struct sim_table *table, const struct sim_op *op)
 {
     uint64_t lo = op->c, hi = op->c + op->d;
-    for (size_t i = 0; i < table->n;) {
+    for (size_t i = rows_from(table, op->a); i < table->n && table->rows[i].a == op->a;) {
         const struct sim_op *row = &table->rows[i];
-        bool touches = row->a == op->a && row->b == op->b && row->c <= hi && row->c + row->d >= lo;
+        bool touches = row->b == op->b && row->c <= hi && row->c + row->d >= lo;
         if (!touches) {
             i++;
             continue;
@@ -90,20 +122,20 @@ static void add_range(struct sim_table *table, const struct sim_op *op)
         lo = row->c < lo ? row->c : lo;
         hi = row->c + row->d > hi ? row->c + row->d : hi;
         row_remove(table, i);
-        i = 0; // it may touch others now
+        i = rows_from(table, op->a); // it may touch others now
     }
     row_add(table, &(struct sim_op){.kind = SIM_OP_RANGE, .a = op->a, .b = op->b, .c = lo, .d = hi - lo});
 }
 
 static void clip_ranges(struct sim_table *table, uint64_t session, uint64_t length)
 {
-    for (size_t i = 0; i < table->n;) {
+    for (size_t i = rows_from(table, session); i < table->n && table->rows[i].a == session;) {
         struct sim_op *row = &table->rows[i];
-        if (row->a == session && row->c >= length) {
+        if (row->c >= length) {
             row_remove(table, i);
             continue;
         }
-        if (row->a == session && row->c + row->d > length)
+        if (row->c + row->d > length)
             row->d = length - row->c;
         i++;
     }
@@ -129,18 +161,20 @@ void sim_tables_apply(struct sim_tables *t, const struct sim_op *op)
         replace(&tables[SIM_SESSIONS], op, same_session_or_name);
         break;
     case SIM_OP_NUMBERS:
-        for (size_t i = 0; i < tables[SIM_SESSIONS].n; i++) {
-            struct sim_op *row = &tables[SIM_SESSIONS].rows[i];
-            if (row->a == op->a) {
-                row->b = op->b;
-                row->c = op->c;
-            }
+        for (size_t i = rows_from(&tables[SIM_SESSIONS], op->a); i < rows_to(&tables[SIM_SESSIONS], op->a);
+             i++) {
+            tables[SIM_SESSIONS].rows[i].b = op->b;
+            tables[SIM_SESSIONS].rows[i].c = op->c;
         }
         break;
     case SIM_OP_SESSION_DROP:
         rows_remove(&tables[SIM_SESSIONS], op, same_session);
         rows_remove(&tables[SIM_MEMBERS], op, same_session);
         rows_remove(&tables[SIM_RANGES], op, same_session);
+        rows_remove(&tables[SIM_KEYS], op, same_session);
+        break;
+    case SIM_OP_KEY:
+        replace(&tables[SIM_KEYS], op, same_session);
         break;
     case SIM_OP_MEMBER:
         replace(&tables[SIM_MEMBERS], op, same_member);
@@ -149,7 +183,7 @@ void sim_tables_apply(struct sim_tables *t, const struct sim_op *op)
         replace(&tables[SIM_CHUNKS], op, same_chunk);
         break;
     case SIM_OP_CHUNK_LOST:
-        for (size_t i = 0; i < tables[SIM_CHUNKS].n; i++) {
+        for (size_t i = rows_from(&tables[SIM_CHUNKS], op->a); i < rows_to(&tables[SIM_CHUNKS], op->a); i++) {
             struct sim_op *row = &tables[SIM_CHUNKS].rows[i];
             if (same_chunk(row, op) && row->c == op->c)
                 row->d = true;
@@ -189,6 +223,8 @@ static bool read_row(const struct coordinator_store_reader *r, const struct sim_
         return r->session(r->arg, row->a, row->name, row->bytes, row->n_bytes, row->b, row->c);
     case SIM_OP_MEMBER:
         return r->member(r->arg, row->a, row->name);
+    case SIM_OP_KEY:
+        return r->key(r->arg, row->a, row->b);
     case SIM_OP_CHUNK:
         return r->chunk(r->arg, row->a, (uint32_t)row->b, row->c, row->d != 0, row->name);
     default:

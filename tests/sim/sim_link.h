@@ -52,6 +52,9 @@ struct sim_link {
     unsigned refs;          // open ends, and a delivery under way
 };
 
+// Whether what either end sends arrives: what a host acknowledges, whatever its process does.
+bool sim_link_carries(const struct sim_link *link);
+
 // Begins a link from a dialler: the way towards the listener of `endpoint` carries SIM_DIAL. NULL: nobody
 // listens there, or the network between them is down.
 struct sim_link *sim_link_dial(struct common_loop *loop, const char *endpoint, sim_take_fn take, void *owner);

@@ -247,6 +247,11 @@ void sim_link_close(struct sim_link *link, enum sim_side side)
     link_unref(link);
 }
 
+bool sim_link_carries(const struct sim_link *link)
+{
+    return !is_held(link->loops[0], link->loops[1]) && !is_held(link->loops[1], link->loops[0]);
+}
+
 void sim_link_resume(struct sim_link *link, enum sim_side side)
 {
     struct sim_way *way = &link->ways[side];

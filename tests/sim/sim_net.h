@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The network of a simulation: in the place of proto's transports (proto/stream_*.c, proto/nng_*.c). The common
+// The network of a simulation: in the place of proto's transports (proto/stream_*.c, proto/sp_*.c, proto/nng_channel.c). The common
 // halves, rpc_channel.c and rpc_server.c, are the real ones, and so are frames and messages: what a handler sees
 // was packed, copied and unpacked. A link joins a channel with a server that listens on its endpoint, in this
 // program; a one-way of a link is in order; nothing is delivered on the stack of who sends.
@@ -11,9 +11,10 @@
 //
 // Other than in the real transports: a frame leaves its sender whole and at once (`sent` runs on the stack of
 // the reply, borrowed bytes are free); a hello is one round trip without packed messages, after which proof or
-// token are compared; links do not stall (30 s without a byte); nng endpoints have links, too: a caller that goes
-// is known at once, calls of a lost link end with UNAVAILABLE at once and are not sent again, and there is no
-// limit of contexts. Cancellation does not travel over nng, as in the real one.
+// token are compared; links do not stall (30 s without a byte), and a host acknowledges (proto_channel_options.quiet_ns)
+// while neither way of the link is held; nng endpoints have links, too: a caller that goes is known at once, calls of
+// a lost link end with UNAVAILABLE at once and are not sent again, and none of the limits of a connection hold.
+// Cancellation does not travel over nng, as in the real one.
 #ifndef TESTS_SIM_SIM_NET_H
 #define TESTS_SIM_SIM_NET_H
 

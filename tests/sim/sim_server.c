@@ -121,13 +121,12 @@ static bool take_frame(struct server_link *link, struct common_blob *blob, struc
             proto_request_cancel(request);
         return true;
     }
-    struct proto_request *request = proto_request_new(server, message);
+    struct proto_request *request = proto_request_new(server, link->role, message);
     if (!request)
         return fail_frame(err, "out of memory for a request");
     request->send = send_reply;
     request->transport = link;
     request->peer = link->peer;
-    request->role = link->role;
     link->refs++;
     if (find(link, request->id)) {
         proto_request_fail(request, COMMON_INVALID_ARGUMENT, "another request with this id is being served",
@@ -153,7 +152,7 @@ static bool take(void *owner, struct sim_message *message)
         server_link_close(link);
         return true;
     }
-    if (proto_server_full(link->server) || link->io->ways[SIM_DIALLER].bytes >= OUT_BYTES_MAX)
+    if (proto_server_full(link->server, link->role) || link->io->ways[SIM_DIALLER].bytes >= OUT_BYTES_MAX)
         return false;
     struct common_error err;
     link->refs++;
@@ -285,4 +284,4 @@ static void server_unlisten(struct proto_listener *listener)
 }
 
 const struct proto_server_ops proto_stream_server_ops = {.listen = server_listen, .close = server_unlisten};
-const struct proto_server_ops proto_nng_server_ops = {.listen = server_listen, .close = server_unlisten};
+const struct proto_server_ops proto_sp_server_ops = {.listen = server_listen, .close = server_unlisten};

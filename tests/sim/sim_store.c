@@ -142,6 +142,11 @@ void coordinator_batch_session(struct coordinator_batch *batch, uint64_t session
     op->n_bytes = spec_bytes;
 }
 
+void coordinator_batch_key(struct coordinator_batch *batch, uint64_t session, uint64_t key)
+{
+    add(batch, SIM_OP_KEY, "", session, key, 0, 0);
+}
+
 void coordinator_batch_numbers(struct coordinator_batch *batch, uint64_t session, uint64_t incarnation,
                                uint64_t epoch)
 {

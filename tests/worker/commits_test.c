@@ -263,6 +263,121 @@ static void any_order(void **state)
     rows_stop(&s);
 }
 
+static enum common_code tell_ranges(struct setup *s, uint64_t commit, const uint64_t (*ranges)[3], uint32_t n)
+{
+    Banyan__Pb__RowsCommitRequest m = BANYAN__PB__ROWS_COMMIT_REQUEST__INIT;
+    Banyan__Pb__RowsRange list[4], *pointers[4];
+    for (uint32_t i = 0; i < n; i++) {
+        banyan__pb__rows_range__init(&list[i]);
+        list[i].layer = (uint32_t)ranges[i][0];
+        list[i].first = ranges[i][1];
+        list[i].count = ranges[i][2];
+        pointers[i] = &list[i];
+    }
+    m.term = TERM;
+    m.session = SESSION;
+    m.incarnation = INCARNATION;
+    m.commit = commit;
+    m.ranges = pointers;
+    m.n_ranges = n;
+    return cluster_call(&s->c, s->c.edges[0], BANYAN__PB__METHOD__METHOD_ROWS_COMMIT, &m.base, NULL, 0, NULL);
+}
+
+// Rows whose commits are durable, told again in one message: what is here of all of them counts.
+static void many_ranges_in_a_message(void **state)
+{
+    (void)state;
+    struct setup s;
+    rows_start(&s);
+    assert_int_equal(say(&s, PREPARE, A, 40, 4), COMMON_OK);
+    assert_int_equal(say(&s, PREPARE, B, 50, 4), COMMON_OK);
+    static const uint64_t bad[][3] = {{1, 40, 4}, {LAYERS, 0, 1}}, empty[][3] = {{1, 40, 4}, {1, 50, 0}},
+                          lacking[][3] = {{1, 55, 1}, {1, 40, 4}, {0, 0, 40}, {1, 50, 4}},
+                          all[][3] = {{1, 0, 44}, {1, 50, 4}};
+    assert_int_equal(tell_ranges(&s, 0, bad, 2), COMMON_INVALID_ARGUMENT);
+    assert_int_equal(tell_ranges(&s, 0, empty, 2), COMMON_INVALID_ARGUMENT);
+    assert_int_equal(tell_ranges(&s, A, all, 2), COMMON_INVALID_ARGUMENT);
+    assert_int_equal(say(&s, ABORT, B, 50, 4), COMMON_OK); // so nothing was committed
+    assert_false(frozen(&s, 50));
+    assert_int_equal(say(&s, PREPARE, B, 50, 4), COMMON_OK);
+    assert_int_equal(tell_ranges(&s, 0, lacking, 4), COMMON_FAILED_PRECONDITION);
+    assert_int_equal(say(&s, ABORT, A, 40, 4), COMMON_OK);
+    assert_int_equal(say(&s, ABORT, B, 50, 4), COMMON_OK);
+    assert_true(frozen(&s, 40) && frozen(&s, 43) && frozen(&s, 50) && frozen(&s, 53)); // committed
+    assert_false(frozen(&s, 55));
+    assert_int_equal(tell_ranges(&s, 0, all, 2), COMMON_OK);
+    rows_stop(&s);
+}
+
+// What is over for one session is not over for the others.
+static void one_session_is_settled(void **state)
+{
+    (void)state;
+    struct setup s;
+    rows_start(&s);
+    Banyan__Pb__RowsAbortRequest m = BANYAN__PB__ROWS_ABORT_REQUEST__INIT;
+    m.term = TERM;
+    m.before = C;
+    m.session = OTHER;
+    assert_int_equal(say(&s, PREPARE, A, 40, 4), COMMON_OK);
+    assert_int_equal(cluster_call(&s.c, s.c.edges[0], BANYAN__PB__METHOD__METHOD_ROWS_ABORT, &m.base, NULL, 0,
+                                  NULL),
+                     COMMON_OK);
+    assert_true(frozen(&s, 40));
+    assert_int_equal(say(&s, PREPARE, B, 50, 4), COMMON_OK);
+    m.session = SESSION;
+    assert_int_equal(cluster_call(&s.c, s.c.edges[0], BANYAN__PB__METHOD__METHOD_ROWS_ABORT, &m.base, NULL, 0,
+                                  NULL),
+                     COMMON_OK);
+    assert_false(frozen(&s, 40) || frozen(&s, 50));
+    assert_int_equal(say(&s, PREPARE, B, 50, 4), COMMON_ABORTED); // it comes late
+    assert_int_equal(say(&s, PREPARE, C, 50, 4), COMMON_OK);
+    rows_stop(&s);
+}
+
+static enum common_code undo_append(struct setup *s, uint64_t write, uint64_t length)
+{
+    Banyan__Pb__RowsAbortRequest m = BANYAN__PB__ROWS_ABORT_REQUEST__INIT;
+    m.term = TERM;
+    m.session = SESSION;
+    m.incarnation = INCARNATION;
+    m.layer = 1;
+    m.first = length;
+    m.count = 1;
+    m.write = write;
+    return cluster_call(&s->c, s->c.edges[0], BANYAN__PB__METHOD__METHOD_ROWS_ABORT, &m.base, NULL, 0, NULL);
+}
+
+// An append over frozen rows takes them out of the commit. When it is taken back they are the commit's again, which
+// may be durable already.
+static void an_append_that_is_taken_back_leaves_a_commit_its_rows(void **state)
+{
+    (void)state;
+    struct setup s;
+    rows_start(&s);
+    assert_int_equal(say(&s, PREPARE, A, 44, 10), COMMON_OK);
+    struct proto_step *step = step_new(1);
+    struct outcome out;
+    step_item(step, 0, SESSION, 1, 40, 20, chunks, 2);
+    step_append(step, 0, 101, 0, 9, 40, 0);
+    assert_int_equal(cluster_step(&s.c, 0, step, &out), COMMON_OK);
+    assert_int_equal(out.result->items[0].code, COMMON_OK);
+    outcome_free(&out);
+    assert_int_equal(undo_append(&s, 9, 40), COMMON_OK);
+    assert_int_equal(undo_append(&s, 9, 40), COMMON_OK); // once more
+    assert_int_equal(cluster_step(&s.c, 0, step, &out), COMMON_OK);
+    assert_string_equal(out.result->items[0].reason, "OLD_WRITE"); // late
+    outcome_free(&out);
+    proto_step_free(step);
+    assert_false(frozen(&s, 43));
+    assert_true(frozen(&s, 44) && frozen(&s, 53));
+    assert_false(frozen(&s, 54));
+    assert_int_equal(say(&s, COMMIT, A, 44, 10), COMMON_OK);
+    assert_int_equal(undo_append(&s, 10, 40), COMMON_OK); // what is committed is nobody's to take back
+    assert_true(frozen(&s, 44) && frozen(&s, 53));
+    rows_stop(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -273,6 +388,9 @@ int main(void)
         cmocka_unit_test(a_truncation_ends_them_all),
         cmocka_unit_test(there_is_a_limit),
         cmocka_unit_test(any_order),
+        cmocka_unit_test(an_append_that_is_taken_back_leaves_a_commit_its_rows),
+        cmocka_unit_test(many_ranges_in_a_message),
+        cmocka_unit_test(one_session_is_settled),
     };
     return cmocka_run_group_tests_name("commits", tests, NULL, NULL);
 }

@@ -177,13 +177,91 @@ static void twenty_thousand_sessions(void **state)
     cluster_stop(&c);
 }
 
+static void one_session_alone(void **state)
+{
+    (void)state;
+    struct cluster c;
+    cluster_start(&c, &(struct cluster_options){.memory_bytes = 64 << 20});
+    uint64_t next = lay(&c, 1, 1, 3);
+    next = lay(&c, 2, next, 2000); // more than a page
+    lay(&c, 3, next, 3);
+    Banyan__Pb__InventoryRequest request = BANYAN__PB__INVENTORY_REQUEST__INIT;
+    request.term = TERM;
+    request.session = 2;
+    uint32_t chunks = 0, pages = 0;
+    do {
+        struct answer answer;
+        assert_int_equal(cluster_call(&c, c.edges[0], BANYAN__PB__METHOD__METHOD_INVENTORY, &request.base,
+                                      NULL, 0, &answer),
+                         COMMON_OK);
+        const Banyan__Pb__InventoryReply *reply = (const Banyan__Pb__InventoryReply *)answer.body;
+        assert_int_equal(reply->n_sessions, 1);
+        assert_int_equal(reply->sessions[0]->session, 2);
+        chunks += (uint32_t)reply->sessions[0]->n_chunks;
+        request.after_session = reply->next_session;
+        request.after_chunk = reply->next_chunk;
+        request.after_first = reply->next_first;
+        answer_free(&answer);
+        pages++;
+    } while (request.after_session);
+    assert_int_equal(chunks, 2000);
+    assert_true(pages > 1);
+    request.session = 4;
+    struct answer answer;
+    assert_int_equal(cluster_call(&c, c.edges[0], BANYAN__PB__METHOD__METHOD_INVENTORY, &request.base, NULL,
+                                  0, &answer),
+                     COMMON_OK);
+    assert_int_equal(((const Banyan__Pb__InventoryReply *)answer.body)->n_sessions, 0);
+    answer_free(&answer);
+    cluster_stop(&c);
+}
+
+static enum common_code lay_page(struct cluster *c, uint32_t page, uint64_t chunk, bool more)
+{
+    Banyan__Pb__Spec spec;
+    spec_init(&spec);
+    Banyan__Pb__LayoutChunk laid = BANYAN__PB__LAYOUT_CHUNK__INIT, *chunks[] = {&laid};
+    laid.chunk = chunk;
+    laid.first = (chunk - 1) * TOKENS;
+    Banyan__Pb__LayoutSetRequest layout = BANYAN__PB__LAYOUT_SET_REQUEST__INIT;
+    layout.term = TERM;
+    layout.session = 1;
+    layout.incarnation = INCARNATION;
+    layout.epoch = EPOCH;
+    layout.spec = &spec;
+    layout.replace = true;
+    layout.more = more;
+    layout.page = page;
+    layout.chunks = chunks;
+    layout.n_chunks = 1;
+    return cluster_call(c, c->edges[0], BANYAN__PB__METHOD__METHOD_LAYOUT_SET, &layout.base, NULL, 0, NULL);
+}
+
+// A layout in several calls that was broken off does not become a part of one, nor of the next.
+static void a_layout_that_was_broken_off(void **state)
+{
+    (void)state;
+    struct cluster c;
+    cluster_start(&c, &(struct cluster_options){.memory_bytes = 64 << 20});
+    uint32_t three = 3, two = 2;
+    lay(&c, 1, 1, 3);
+    assert_int_equal(lay_page(&c, 2, 2, false), COMMON_ABORTED); // without the first
+    assert_int_equal(lay_page(&c, 1, 1, true), COMMON_OK);
+    assert_int_equal(lay_page(&c, 3, 3, false), COMMON_ABORTED); // without the second
+    assert_int_equal(walk(&c, &three, 1), 1);
+    assert_int_equal(lay_page(&c, 1, 3, true), COMMON_OK);
+    assert_int_equal(lay_page(&c, 1, 1, true), COMMON_OK); // begins anew
+    assert_int_equal(lay_page(&c, 2, 2, false), COMMON_OK);
+    assert_int_equal(walk(&c, &two, 1), 1);
+    cluster_stop(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_page_that_is_exactly_full),
-        cmocka_unit_test(a_session_over_several_pages),
-        cmocka_unit_test(every_place_of_an_end),
-        cmocka_unit_test(twenty_thousand_sessions),
+        cmocka_unit_test(a_page_that_is_exactly_full), cmocka_unit_test(a_session_over_several_pages),
+        cmocka_unit_test(every_place_of_an_end),       cmocka_unit_test(twenty_thousand_sessions),
+        cmocka_unit_test(one_session_alone),           cmocka_unit_test(a_layout_that_was_broken_off),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

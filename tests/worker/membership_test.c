@@ -35,6 +35,7 @@ struct office { // where workers register
     uint64_t term, worker_term;            // the office's; what the worker knows
     enum common_code refuse, refuse_beats; // OK: none is refused
     bool mute;                             // heartbeats are taken, and kept
+    unsigned joining;                      // heartbeats that are told that the worker is not active yet
     struct proto_request *kept[16];
     unsigned n_kept;
     unsigned registers, beats, accepted;
@@ -61,6 +62,7 @@ static void on_register(void *arg, struct proto_request *request)
     reply.worker = 42;
     reply.term = o->term;
     reply.heartbeat_ns = 10 * COMMON_NS_PER_MS;
+    reply.joining = o->joining > 0;
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
 
@@ -68,6 +70,8 @@ static void answer_beat(struct office *o, struct proto_request *request)
 {
     Banyan__Pb__HeartbeatReply reply = BANYAN__PB__HEARTBEAT_REPLY__INIT;
     reply.term = o->term;
+    reply.joining = o->joining > 0;
+    o->joining -= o->joining > 0;
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
 
@@ -187,6 +191,33 @@ static void it_registers_and_beats(void **state)
     assert_int_equal(o.last_used, 1234);
     assert_string_equal(o.name, "w");
     assert_string_equal(o.edge, "tcp://127.0.0.1:2");
+    end(&o);
+}
+
+// Accepted, and asked and told for a while what it holds: it beats, and is registered once it is active.
+static void it_beats_while_it_is_told(void **state)
+{
+    (void)state;
+    struct office o;
+    begin(&o);
+    o.joining = 5;
+    open_office(&o);
+    join(&o);
+    reach(&o, &o.beats, 3);
+    assert_int_equal(o.accepted, 0);
+    reach(&o, &o.accepted, 1);
+    assert_true(o.beats >= 6);
+    assert_int_equal(o.registers, 1);
+    o.refuse_beats = COMMON_NOT_FOUND; // lost while it was told, as well as later
+    reach(&o, &o.registers, 2);
+    o.joining = 1000000;
+    reach(&o, &o.registers, 3);
+    o.refuse_beats = COMMON_OK;
+    unsigned beats = o.beats;
+    reach(&o, &o.beats, beats + 3);
+    o.joining = 0;
+    beats = o.accepted;
+    reach(&o, &o.accepted, beats + 1);
     end(&o);
 }
 
@@ -335,6 +366,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_registers_and_beats),
+        cmocka_unit_test(it_beats_while_it_is_told),
         cmocka_unit_test(it_waits_for_a_late_coordinator),
         cmocka_unit_test(it_comes_back_after_a_lost_link_and_a_new_term),
         cmocka_unit_test(it_registers_again_when_it_is_forgotten),

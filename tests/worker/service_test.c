@@ -320,11 +320,11 @@ static void bad_plans(void **state)
     CASE(another_epoch, ABORTED, item->epoch++)                                                              \
     CASE(put_but_not_committed, DATA_LOSS, (item->visible = 42, item->first = 41, item->rows = 2))           \
     CASE(append_of_other_bytes, FAILED_PRECONDITION, step_append(step, 1, 100, 0, 9, 40, 1))                 \
-    CASE(append_over_attached_rows, FAILED_PRECONDITION, step_append(step, 1, 100, 0, 9, 0, 1))              \
-    CASE(append_outside_its_chunk, INVALID_ARGUMENT, step_append(step, 1, 101, 0, 9, 0, 0))                  \
-    CASE(append_to_a_chunk_not_here, DATA_LOSS, step_append(step, 1, 999, 0, 9, 0, 0))                       \
+    CASE(append_over_attached_rows, FAILED_PRECONDITION, step_append(step, 1, 100, 0, 10, 0, 1))             \
+    CASE(append_outside_its_chunk, INVALID_ARGUMENT, step_append(step, 1, 101, 0, 11, 0, 0))                 \
+    CASE(append_to_a_chunk_not_here, DATA_LOSS, step_append(step, 1, 999, 0, 12, 0, 0))                      \
     CASE(append_with_less_v, INVALID_ARGUMENT,                                                               \
-         (step_append(step, 1, 100, 0, 9, 40, 0), step->v_bytes -= 4, item->v_bytes -= 4))
+         (step_append(step, 1, 100, 0, 13, 40, 0), step->v_bytes -= 4, item->v_bytes -= 4))
 
 #define DEFINE(name, code, change)                                                                           \
     static void step_##name(struct proto_step *step, struct proto_step_item *item)                           \

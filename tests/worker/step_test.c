@@ -393,15 +393,102 @@ static void writes_are_ordered(void **state)
     assert_int_equal(append_one(&c, chunks, 30, 31, 30, 0, reason), COMMON_OK); // an old one, the same bytes
     assert_int_equal(append_one(&c, chunks, 30, 31, 30, 1, reason), COMMON_ABORTED);
     assert_string_equal(reason, "OLD_WRITE");
-    assert_int_equal(append_one(&c, chunks, 39, 40, 39, 1, reason),
-                     COMMON_FAILED_PRECONDITION); // same write, other bytes
-    assert_int_equal(append_one(&c, chunks, 39, 41, 40, 1, reason),
-                     COMMON_FAILED_PRECONDITION);                               // acknowledged
-    assert_int_equal(append_one(&c, chunks, 39, 41, 39, 1, reason), COMMON_OK); // it was not
+    assert_int_equal(append_one(&c, chunks, 39, 41, 39, 1, reason), COMMON_OK); // it was not acknowledged
     assert_int_equal(append_one(&c, chunks, 39, 42, 39, 0, reason), COMMON_OK);
-    assert_int_equal(append_one(&c, chunks, 40, 41, 40, 0, reason),
+    assert_int_equal(append_one(&c, chunks, 39, 43, 40, 1, reason), COMMON_FAILED_PRECONDITION); // it was
+    assert_int_equal(append_one(&c, chunks, 39, 44, 39, 1, reason), COMMON_FAILED_PRECONDITION); // for good
+    assert_int_equal(append_one(&c, chunks, 40, 43, 40, 0, reason),
                      COMMON_ABORTED); // overtaken, nothing there
-    assert_int_equal(append_one(&c, chunks, 40, 43, 40, 0, reason), COMMON_OK);
+    assert_int_equal(append_one(&c, chunks, 40, 45, 40, 0, reason), COMMON_OK);
+    assert_int_equal(append_one(&c, chunks, 40, 45, 40, 1, reason),
+                     COMMON_FAILED_PRECONDITION); // same write, other bytes
+    cluster_stop(&c);
+}
+
+// A part of an append of [0, 2 * TOKENS): that of one chunk.
+static enum common_code append_part(struct cluster *c, const struct chunk_place *chunks, uint32_t nth,
+                                    uint64_t write, uint32_t version)
+{
+    struct proto_step *step = step_new(1);
+    struct outcome out;
+    step_item(step, 0, SESSION, 0, nth * TOKENS, TOKENS, chunks, 2);
+    step_append(step, 0, chunks[nth].chunk, 0, write, 0, version);
+    step->items[0].write_end = 2 * TOKENS;
+    assert_int_equal(cluster_step(c, 0, step, &out), COMMON_OK);
+    enum common_code code = out.result->items[0].code;
+    outcome_free(&out);
+    proto_step_free(step);
+    return code;
+}
+
+// What the worker says of layer 0: how much is acknowledged, which append may not be, and its rows.
+static void says(struct cluster *c, uint64_t length, uint64_t write, uint32_t first_rows,
+                 uint32_t second_rows)
+{
+    Banyan__Pb__InventoryRequest m = BANYAN__PB__INVENTORY_REQUEST__INIT;
+    struct answer answer;
+    m.term = TERM;
+    assert_int_equal(cluster_call(c, c->edges[0], BANYAN__PB__METHOD__METHOD_INVENTORY, &m.base, NULL, 0,
+                                  &answer),
+                     COMMON_OK);
+    const Banyan__Pb__InventoryReply *reply = (const void *)answer.body;
+    const Banyan__Pb__InventorySession *s = reply->sessions[0];
+    assert_int_equal(s->n_lengths, LAYERS);
+    assert_int_equal(s->lengths[0], length);
+    assert_int_equal(s->lengths[1], 0);
+    assert_int_equal(s->n_unconfirmed, write ? 1 : 0);
+    if (write) {
+        assert_int_equal(s->unconfirmed[0]->layer, 0);
+        assert_int_equal(s->unconfirmed[0]->write, write);
+        assert_int_equal(s->unconfirmed[0]->end, 2 * TOKENS);
+    }
+    assert_int_equal(s->chunks[0]->layer_rows[0], first_rows);
+    assert_int_equal(s->chunks[1]->layer_rows[0], second_rows);
+    answer_free(&answer);
+}
+
+static void a_newer_append_replaces_the_whole_of_one_that_failed(void **state)
+{
+    (void)state;
+    struct cluster c;
+    struct chunk_place chunks[2];
+    char reason[64];
+    places(chunks, 2);
+    cluster_start(&c, &(struct cluster_options){0});
+    cluster_layout_ok(&c, 0, SESSION, chunks, 2);
+    cluster_plan(&c, false);
+    says(&c, 0, 0, 0, 0);
+    for (uint64_t write = 1; write < 4; write++) {
+        assert_int_equal(append_part(&c, chunks, 0, write, write & 1), COMMON_OK);
+        says(&c, 0, write, TOKENS, 0); // nothing is left of the one before
+        assert_int_equal(append_part(&c, chunks, 1, write, write & 1), COMMON_OK);
+        says(&c, 0, write, TOKENS, TOKENS);
+    }
+    assert_int_equal(append_part(&c, chunks, 1, 4, 0), COMMON_DATA_LOSS); // the first part is still to come
+    says(&c, 0, 4, 0, TOKENS);
+    assert_int_equal(append_part(&c, chunks, 0, 4, 0), COMMON_OK);
+    assert_int_equal(append_part(&c, chunks, 0, 4, 0), COMMON_OK); // another attempt
+    says(&c, 0, 4, TOKENS, TOKENS);
+    assert_int_equal(append_one(&c, chunks, 30, 5, 2 * TOKENS, 0, reason), COMMON_OK); // it was acknowledged
+    says(&c, 2 * TOKENS, 0, TOKENS, TOKENS);
+    cluster_stop(&c);
+}
+
+static void a_refused_part_leaves_nothing_of_its_append(void **state)
+{
+    (void)state;
+    struct cluster c;
+    struct chunk_place chunks[2];
+    places(chunks, 2);
+    cluster_start(&c, &(struct cluster_options){0});
+    cluster_layout_ok(&c, 0, SESSION, chunks, 2);
+    cluster_plan(&c, false);
+    cluster_attach(&c, 0, SESSION, 0, TOKENS, 4); // other bytes past the end
+    assert_int_equal(append_part(&c, chunks, 0, 1, 1), COMMON_OK);
+    assert_int_equal(append_part(&c, chunks, 1, 1, 1), COMMON_FAILED_PRECONDITION);
+    says(&c, 0, 0, 0, 4);
+    assert_int_equal(append_part(&c, chunks, 0, 1, 1), COMMON_ABORTED); // late
+    says(&c, 0, 0, 0, 4);
     cluster_stop(&c);
 }
 
@@ -446,6 +533,8 @@ int main(void)
         cmocka_unit_test(a_forgotten_session_is_noticed),
         cmocka_unit_test(a_lost_worker_is_named),
         cmocka_unit_test(writes_are_ordered),
+        cmocka_unit_test(a_newer_append_replaces_the_whole_of_one_that_failed),
+        cmocka_unit_test(a_refused_part_leaves_nothing_of_its_append),
         cmocka_unit_test(an_append_goes_to_its_holder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

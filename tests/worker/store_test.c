@@ -346,6 +346,46 @@ static void pinned_bytes_stay(void **state)
     end(store);
 }
 
+// What is withdrawn under a pin keeps its bytes for who reads them, in pages and in a block.
+static void withdrawn_bytes_stay_under_a_pin(void **state)
+{
+    (void)state;
+    if (device)
+        skip();
+    for (uint32_t rows = 20; rows <= TOKENS; rows += TOKENS - 20) {
+        struct worker_store *store = store_of(1 << 20);
+        struct worker_chunk *chunk = hold(store, 1);
+        uint8_t before[2 * K_ROW_MAX];
+        struct kernels_run runs[TOKENS / WORKER_PAGE_TOKENS];
+        assert_int_equal(write_rows(store, chunk, 0, 0, rows, 0, WORKER_ROW_APPENDED, UINT64_MAX), COMMON_OK);
+        worker_chunk_runs(chunk, 0, 0, 1, rows, 0, runs);
+        const uint8_t *k = rows == 20 ? runs[1].k : (const uint8_t *)runs[0].k + 16 * k_head;
+        memcpy(before, k, 2 * k_head);
+        worker_store_pin(chunk);
+        worker_chunk_withdraw(chunk, 0, 10, rows - 10, WORKER_ROW_ABSENT);
+        assert_int_equal(worker_chunk_ready(chunk, 0), 10);
+        assert_int_equal(worker_chunk_row(chunk, 0, 10), WORKER_ROW_ABSENT);
+        for (uint32_t row = 10; row < 18; row += 4) { // any part of them
+            assert_int_equal(write_rows(store, chunk, 0, row, 4, 1, WORKER_ROW_APPENDED, UINT64_MAX),
+                             COMMON_OK);
+            assert_memory_equal(k, before, 2 * k_head);
+        }
+        assert_int_equal(worker_chunk_ready(chunk, 0), 18);
+        for (uint32_t row = 0; row < 18; row++)
+            assert_row(chunk, 0, row, row < 10 ? 0 : 1);
+        worker_store_unpin(store, chunk);
+        assert_int_equal(write_rows(store, chunk, 0, 18, TOKENS - 18, 1, WORKER_ROW_APPENDED, UINT64_MAX),
+                         COMMON_OK);
+        assert_int_equal(worker_chunk_ready(chunk, 0), TOKENS);
+        hold(store, 1);
+        worker_chunk_withdraw(chunk, 0, 0, TOKENS, WORKER_ROW_ABSENT); // shared: nothing happens
+        assert_int_equal(worker_chunk_ready(chunk, 0), TOKENS);
+        worker_store_release(store, chunk);
+        worker_store_release(store, chunk);
+        end(store);
+    }
+}
+
 static void hashes_know_no_pages(void **state)
 {
     (void)state;
@@ -638,6 +678,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(appends_outlive_an_abort),
         cmocka_unit_test(a_new_history_forgets_what_was_put),
         cmocka_unit_test(pinned_bytes_stay),
+        cmocka_unit_test(withdrawn_bytes_stay_under_a_pin),
         cmocka_unit_test(hashes_know_no_pages),
         cmocka_unit_test(a_full_store_changes_nothing),
         cmocka_unit_test(shared_chunks_are_not_written),

@@ -20,6 +20,7 @@
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/reconcile.h"
+#include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/session.h"
 #include "coordinator/state.h"
 #include "coordinator/steps/item.h"
@@ -74,11 +75,14 @@ void let_go_all(struct sim_cluster *cluster);
 void restart(struct sim_cluster *cluster); // of the coordinator, which was killed
 
 // The groups. Each returns how many tests failed.
+int hermetic_appends(void);
 int hermetic_commits(void);
 int hermetic_edges(void); // the last one
+int hermetic_frames(void);
 int hermetic_items(void);
 int hermetic_moments(void);
 int hermetic_plans(void);
+int hermetic_reconcile(void);
 int hermetic_restarts(void);
 int hermetic_sessions(void);
 int hermetic_workers(void);

@@ -48,7 +48,9 @@ static void an_append_on_a_broken_link_fails_and_may_come_again(void **state)
         if (did)
             sim_serve_let_go(holder->loop);
         ENDS(COMMON_UNAVAILABLE, append);
-        assert_string_equal(append->reason, "MISSING_RANGE");
+        assert_string_equal(append->reason, "UNCONFIRMED");
+        assert_int_equal(append->n_missing, 1);
+        SHOWS(item, "placing", "undoing");
         sim_advance(COMMON_NS_PER_S);
         assert_int_equal(length_of(cluster, session), 20);
         OK(sim_append(cluster->client, session, 0, 20, 1,

@@ -110,12 +110,10 @@ static void added(struct scene *scene, uint64_t rows, float value, bool done)
         is_usable(scene);
         return;
     }
-    // After a restart only the holders know: of an append over several of them a part may have come, up to the end
-    // of a chunk.
-    bool part = scene->restarts && length > before && length < before + rows && length % 16 == 0;
-    if (length != before + rows && !part)
+    if (length != before + rows)
         assert_int_equal(length, before);
     assert_true(!done || length == before + rows);
+    assert_true(!sim_append_refused(scene->call) || length == before);
     reads_right(scene, before, (float)before);
     float now = length > before ? value : value + 3;
     OK(sim_append(scene->client, scene->session, 0, before, (uint32_t)rows, now));

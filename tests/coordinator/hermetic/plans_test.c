@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans: installed, refused, retired with a member or for idleness.
 #include "tests/coordinator/hermetic/hermetic.h"
+#include "worker/state.h"
 
 static uint64_t seen(struct sim_cluster *cluster, uint32_t method)
 {
@@ -96,6 +97,52 @@ static void a_plan_that_nobody_uses_is_dropped(void **state)
     sim_cluster_free(cluster);
 }
 
+// Their members drop plans of an earlier term at the first word of a later one: so the term takes them along.
+static void steps_go_on_when_a_worker_raises_the_term(void **state)
+{
+    (void)state;
+    for (uint32_t members = 1; members <= 2; members++) {
+        struct sim_cluster *cluster = sim_cluster_new(&(struct sim_cluster_options){.workers = members + 1});
+        struct sim_worker *late = cluster->workers[members];
+        struct common_error err;
+        assert_int_equal(sim_coordinator_start(cluster, &err), COMMON_OK);
+        for (uint32_t i = 0; i < members; i++)
+            sim_worker_start(cluster->workers[i]);
+        assert_true(sim_wait_active(cluster, members));
+        struct sim_call *create = sim_create(cluster->client, (struct sim_shape){.members = members}, "");
+        OK(create);
+        for (uint32_t at = 0; at < 48; at += 16)
+            OK(sim_append(cluster->client, create->session, 0, at, 16, 1));
+        sim_client_deadline(cluster->client, COMMON_NS_PER_S);
+        uint64_t term = cluster->coordinator->core.term;
+        sim_worker_start(late);
+        late->worker->term = term + 5;  // it has seen another life of the cluster
+        for (int i = 0; i < 500; i++) { // a client that never rests: a step is there before a heartbeat
+            READS(cluster, create->session, 48, 48);
+            sim_advance(COMMON_NS_PER_MS);
+        }
+        assert_true(cluster->coordinator->core.term > term + 5);
+        assert_true(sim_wait_active(cluster, members + 1));
+        OK(sim_append(cluster->client, create->session, 0, 48, 4, 2));
+        READS(cluster, create->session, 52, 48 + 4 * 2);
+        sim_cluster_free(cluster);
+    }
+}
+
+// A root that has dropped the plan, whyever: it is made anew.
+static void a_plan_that_its_root_does_not_know_is_made_anew(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, 40);
+    sim_client_deadline(cluster->client, COMMON_NS_PER_S);
+    for (int i = 0; i < 2; i++) {
+        worker_plans_close(cluster->workers[i]->worker);
+        READS(cluster, session, 40, 40);
+    }
+    sim_cluster_free(cluster);
+}
+
 int hermetic_plans(void)
 {
     const struct CMUnitTest tests[] = {
@@ -104,6 +151,8 @@ int hermetic_plans(void)
         cmocka_unit_test(a_plan_is_retired_with_a_member_that_goes_before_it_is_ready),
         cmocka_unit_test(a_plan_is_retired_with_a_member_that_goes),
         cmocka_unit_test(a_plan_that_nobody_uses_is_dropped),
+        cmocka_unit_test(steps_go_on_when_a_worker_raises_the_term),
+        cmocka_unit_test(a_plan_that_its_root_does_not_know_is_made_anew),
     };
     return cmocka_run_group_tests_name("plans", tests, NULL, NULL);
 }

@@ -74,6 +74,67 @@ static void a_truncate_waits_for_steps_and_steps_for_it(void **state)
     sim_cluster_free(cluster);
 }
 
+// The same create and the same fork again, by a caller that has not heard of the first: while the store writes, after
+// it, after a restart. One session each.
+static void a_call_with_a_key_makes_one_session(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, 20);
+    for (int fork = 0; fork < 2; fork++) {
+        uint64_t key = 77 + (uint64_t)fork;
+        struct sim_call *calls[3];
+        sim_disk_stall(SIM_DISK_PATH, true);
+        for (int i = 0; i < 3; i++)
+            calls[i] = fork ? sim_fork_once(cluster->client, key, session, 10)
+                            : sim_create_once(cluster->client, key, "once");
+        sim_advance(COMMON_NS_PER_S);
+        sim_cancel(calls[1]); // its caller goes away meanwhile
+        sim_advance(COMMON_NS_PER_S);
+        sim_disk_stall(SIM_DISK_PATH, false);
+        OK(calls[0]);
+        OK(calls[2]);
+        assert_int_equal(calls[2]->session, calls[0]->session);
+        assert_int_equal(calls[2]->incarnation, calls[0]->incarnation);
+        sim_coordinator_kill(cluster);
+        restart(cluster);
+        assert_true(sim_wait_active(cluster, 2));
+        struct sim_call *again = fork ? sim_fork_once(cluster->client, key, session, 10)
+                                      : sim_create_once(cluster->client, key, "once");
+        OK(again);
+        assert_int_equal(again->session, calls[0]->session);
+        OK(sim_delete(cluster->client, again->session)); // and the key with it
+        again = fork ? sim_fork_once(cluster->client, key, session, 10)
+                     : sim_create_once(cluster->client, key, "once");
+        OK(again);
+        assert_int_not_equal(again->session, calls[0]->session);
+    }
+    sim_cluster_free(cluster);
+}
+
+// What the first call fails of, those that came for it fail of, too; then the key is free.
+static void a_key_of_a_session_that_was_not_made_is_free(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(1);
+    uint64_t session = session_of(cluster, 20);
+    for (int fork = 0; fork < 2; fork++) {
+        struct sim_call *calls[2];
+        sim_disk_stall(SIM_DISK_PATH, true);
+        sim_disk_fail(SIM_DISK_PATH, 1 + (uint32_t)fork, COMMON_RESOURCE_EXHAUSTED);
+        for (int i = 0; i < 2; i++)
+            calls[i] = fork ? sim_fork_once(cluster->client, 5, session, 10)
+                            : sim_create_once(cluster->client, 4, "");
+        sim_advance(COMMON_NS_PER_S);
+        sim_disk_stall(SIM_DISK_PATH, false);
+        ENDS(COMMON_RESOURCE_EXHAUSTED, calls[0]);
+        assert_int_not_equal(sim_wait(calls[1]), COMMON_OK);
+        sim_disk_fail(SIM_DISK_PATH, 0, COMMON_OK);
+        OK(fork ? sim_fork_once(cluster->client, 5, session, 10) : sim_create_once(cluster->client, 4, ""));
+    }
+    sim_cluster_free(cluster);
+}
+
 static void a_create_that_the_store_refuses_leaves_no_name(void **state)
 {
     static const enum common_code codes[] = {COMMON_RESOURCE_EXHAUSTED, COMMON_UNAVAILABLE};
@@ -200,6 +261,8 @@ int hermetic_sessions(void)
         cmocka_unit_test(two_workers_hold_a_session),
         cmocka_unit_test(a_fork_shares_what_was_there),
         cmocka_unit_test(a_truncate_waits_for_steps_and_steps_for_it),
+        cmocka_unit_test(a_call_with_a_key_makes_one_session),
+        cmocka_unit_test(a_key_of_a_session_that_was_not_made_is_free),
         cmocka_unit_test(a_create_that_the_store_refuses_leaves_no_name),
         cmocka_unit_test(a_session_is_created_laid_out_and_back_after_a_stop),
         cmocka_unit_test(a_store_that_refuses_leaves_the_session_as_it_was),

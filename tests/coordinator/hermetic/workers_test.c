@@ -153,16 +153,18 @@ static void a_worker_that_is_silent_is_lost(void **state)
     sim_cluster_free(cluster);
 }
 
-// Nobody can say whether it has heard of the truncation: it is asked and told all again.
-static void a_worker_in_doubt_is_told_all_again(void **state)
+// Nobody can say whether it has heard of the truncation: it is asked and told again what it holds of this session.
+static void a_worker_in_doubt_of_a_session_is_told_it_again(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(2);
     uint64_t session = session_of(cluster, 40);
     sim_serve_rule(cluster->workers[1]->loop, METHOD(LAYOUT_SET), fail_one);
     OK(sim_truncate(cluster->client, session, 16));
-    assert_true(sim_wait_active(cluster, 2));
-    SHOWS(worker, "active", "joining");
+    state_is(cluster, cluster->workers[1], "active");
+    OK(sim_read(cluster->client, session, 0, 15, 1)); // once it is repaired
+    SHOWS(repair, "queued", "running");
+    SHOWS(repair, "running", "over");
     assert_int_equal(tokens_held(cluster, session), 16);
     READS(cluster, session, 16, 16);
     OK(sim_append(cluster->client, session, 0, 16, 4, 5));
@@ -170,7 +172,7 @@ static void a_worker_in_doubt_is_told_all_again(void **state)
     sim_cluster_free(cluster);
 }
 
-// What it lost is in the store before it is ACTIVE. A store that refuses makes it try again.
+// What it lost is in the store before it is ACTIVE. The worker goes away while the store writes: it tries again.
 static void a_visit_waits_for_the_store(void **state)
 {
     (void)state;
@@ -179,10 +181,17 @@ static void a_visit_waits_for_the_store(void **state)
     struct sim_worker *w = holder_of(cluster, session, 0);
     sim_worker_kill(w);
     sim_advance(COMMON_NS_PER_S);
-    sim_disk_fail(SIM_DISK_PATH, 1, COMMON_RESOURCE_EXHAUSTED);
+    sim_disk_stall(SIM_DISK_PATH, true);
+    sim_worker_start(w);
+    sim_advance(COMMON_NS_PER_S);
+    state_is(cluster, w, "joining");
+    sim_worker_kill(w);
+    sim_advance(10 * COMMON_NS_PER_MS);
+    sim_disk_stall(SIM_DISK_PATH, false);
+    sim_advance(10 * COMMON_NS_PER_MS);
+    SHOWS(visit, "storing", "over");
     sim_worker_start(w);
     assert_true(sim_wait_active(cluster, 2));
-    SHOWS(visit, "storing", "over");
     sim_coordinator_kill(cluster);
     restart(cluster);
     assert_true(sim_wait_active(cluster, 2));
@@ -195,7 +204,51 @@ static void a_visit_waits_for_the_store(void **state)
     sim_cluster_free(cluster);
 }
 
-static void a_worker_that_refuses_its_layouts_is_lost_and_tries_again(void **state)
+// The disk is full: what is there can be read and appended to, workers come back, and what needs the store is
+// refused for that reason. What a worker lost meanwhile is known, and stays so over a restart, whether the news have
+// come into the store by then or not.
+static void a_full_disk_takes_no_worker_away(void **state)
+{
+    (void)state;
+    for (int written = 0; written < 2; written++) {
+        struct sim_cluster *cluster = cluster_of(2);
+        uint64_t session = session_of(cluster, 40), other = session_of(cluster, 0);
+        struct sim_worker *w = holder_of(cluster, session, 0);
+        struct sim_call *read = sim_read(cluster->client, session, 0, 7, 1);
+        OK(read);
+        sim_disk_fail(SIM_DISK_PATH, UINT32_MAX, COMMON_RESOURCE_EXHAUSTED);
+        struct sim_call *open = sim_open(cluster->client, other, 0, 16);
+        ENDS(COMMON_RESOURCE_EXHAUSTED, open);
+        assert_non_null(strstr(open->text, "store"));
+        ENDS(COMMON_RESOURCE_EXHAUSTED, sim_append(cluster->client, other, 0, 0, 1, 1));
+        assert_true(sim_wait_active(cluster, 2));
+        READS(cluster, session, 40, 40);
+        OK(sim_append(cluster->client, session, 0, 40, 1, 1));
+        sim_worker_kill(w);
+        sim_advance(COMMON_NS_PER_S);
+        sim_worker_start(w);
+        assert_true(sim_wait_active(cluster, 2));
+        ENDS(COMMON_DATA_LOSS, sim_read(cluster->client, session, 0, 40, 1));
+        if (written) {
+            sim_disk_fail(SIM_DISK_PATH, 0, COMMON_OK);
+            sim_advance(5 * COMMON_NS_PER_S);
+            OK(sim_open(cluster->client, other, 0, 16));
+        }
+        sim_coordinator_kill(cluster);
+        sim_disk_fail(SIM_DISK_PATH, 0, COMMON_OK);
+        restart(cluster);
+        assert_true(sim_wait_active(cluster, 2));
+        read = sim_read(cluster->client, session, 0, 40, 1);
+        ENDS(COMMON_DATA_LOSS, read);
+        assert_int_equal(read->first_missing, 0);
+        OK(sim_truncate(cluster->client, session, 0));
+        OK(sim_append(cluster->client, session, 0, 0, 4, 3));
+        READS(cluster, session, 4, 4 * 3);
+        sim_cluster_free(cluster);
+    }
+}
+
+static void a_worker_that_refuses_one_layout_is_active_for_the_others(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(2);
@@ -206,8 +259,32 @@ static void a_worker_that_refuses_its_layouts_is_lost_and_tries_again(void **sta
     sim_serve_rule(w->loop, METHOD(LAYOUT_SET), fail_one);
     sim_net_mend(cluster->loop, w->loop);
     assert_true(sim_wait_active(cluster, 2));
+    assert_int_equal(sim_edge_taken(&coordinator_worker_machine, "joining", "lost"), 0);
+    READS(cluster, session, 40, 40); // waits for the repair
+    assert_true(sim_edge_taken(&coordinator_repair_machine, "running", "over") > 0);
+    sim_cluster_free(cluster);
+}
+
+static void a_link_that_breaks_while_a_worker_is_told_begins_anew(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, 40);
+    struct sim_worker *w = holder_of(cluster, session, 0);
+    sim_net_part(cluster->loop, w->loop);
+    sim_advance(10 * COMMON_NS_PER_MS);
+    sim_serve_rule(w->loop, METHOD(LAYOUT_SET), hold_one);
+    sim_net_mend(cluster->loop, w->loop);
+    for (int i = 0; i < 500 && !sim_serve_held(w->loop); i++)
+        sim_advance(COMMON_NS_PER_MS);
+    state_is(cluster, w, "joining");
+    sim_net_part(cluster->loop, w->loop);
+    sim_advance(COMMON_NS_PER_S);
     SHOWS(visit, "telling", "over");
     SHOWS(worker, "joining", "lost");
+    sim_serve_let_go(w->loop);
+    sim_net_mend(cluster->loop, w->loop);
+    assert_true(sim_wait_active(cluster, 2));
     READS(cluster, session, 40, 40);
     sim_cluster_free(cluster);
 }
@@ -260,6 +337,42 @@ static void a_name_is_one_workers(void **state)
     sim_cluster_free(cluster);
 }
 
+static void little_memory(struct coordinator_options *options)
+{
+    options->max_bytes = 64 << 10;
+}
+
+static bool is_full(void *arg)
+{
+    const struct sim_cluster *cluster = arg;
+    struct proto_server_stats stats;
+    proto_server_stats(cluster->coordinator->server, &stats);
+    return stats.bytes >= 64 << 10;
+}
+
+// What clients have under way fills the server: it stops reading of clients, not of workers.
+static void requests_of_clients_do_not_silence_workers(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster =
+        sim_cluster_new(&(struct sim_cluster_options){.workers = 2, .tune = little_memory});
+    sim_cluster_start(cluster);
+    struct sim_call *create = sim_create(cluster->client, (struct sim_shape){.members = 2}, ""), *last = NULL;
+    OK(create);
+    rule_all(cluster, METHOD(STEP), (struct sim_rule){.verdict = SIM_HOLD});
+    for (uint32_t at = 0; at < 5; at++) // 64 bytes a row
+        last = sim_append(cluster->client, create->session, 0, at * 256, 256, 1);
+    assert_true(sim_run_while_not(is_full, cluster, COMMON_NS_PER_S));
+    sim_advance(2 * COMMON_NS_PER_S); // 20 heartbeats
+    assert_int_equal(sim_edge_taken(&coordinator_worker_machine, "active", "lost"), 0);
+    assert_true(is_full(cluster));
+    rule_all(cluster, METHOD(STEP), (struct sim_rule){.verdict = SIM_DO});
+    let_go_all(cluster);
+    OK(last);
+    READS(cluster, create->session, 5 * 256, 5 * 256);
+    sim_cluster_free(cluster);
+}
+
 int hermetic_workers(void)
 {
     const struct CMUnitTest tests[] = {
@@ -270,11 +383,14 @@ int hermetic_workers(void)
         cmocka_unit_test(a_link_that_breaks_and_is_back_costs_nothing),
         cmocka_unit_test(a_link_that_stays_broken_is_a_worker_that_is_lost),
         cmocka_unit_test(a_worker_that_is_silent_is_lost),
-        cmocka_unit_test(a_worker_in_doubt_is_told_all_again),
+        cmocka_unit_test(a_worker_in_doubt_of_a_session_is_told_it_again),
         cmocka_unit_test(a_visit_waits_for_the_store),
-        cmocka_unit_test(a_worker_that_refuses_its_layouts_is_lost_and_tries_again),
+        cmocka_unit_test(a_full_disk_takes_no_worker_away),
+        cmocka_unit_test(a_worker_that_refuses_one_layout_is_active_for_the_others),
+        cmocka_unit_test(a_link_that_breaks_while_a_worker_is_told_begins_anew),
         cmocka_unit_test(a_layout_that_changes_under_a_visit_is_told_again),
         cmocka_unit_test(a_name_is_one_workers),
+        cmocka_unit_test(requests_of_clients_do_not_silence_workers),
     };
     return cmocka_run_group_tests_name("workers", tests, NULL, NULL);
 }

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Edges that are down: a worker says in its heartbeats which children it does not reach, though both are ACTIVE.
+// Plans that use such an edge are retired, and the next ones over the same members have another tree
+// (reduce_plan_avoid). Nobody is lost for it: what the two compute without each other goes on. An edge is
+// forgotten a minute after it was last reported, or when one of its workers registers again; plans that avoid it
+// stay.
+#ifndef COORDINATOR_EDGES_H
+#define COORDINATOR_EDGES_H
+
+#include <stdbool.h>
+
+#include "coordinator/cluster/cluster.h"
+#include "reduce/plan.h"
+
+// A heartbeat's edges_down. What is not known yet is logged, and its plans are retired.
+void coordinator_edges_report(struct coordinator_worker *from, char *const *endpoints, size_t n);
+
+// Whether this member's parent says, now, that it does not reach it, while the plan is the best one: the same step
+// would fail again.
+bool coordinator_edges_cut(const struct coordinator_plan *plan, const struct coordinator_worker *child);
+
+// Of the edges between these workers: fills avoid[COORDINATOR_EDGES_MAX] with their indices, returns how many.
+uint32_t coordinator_edges_between(const struct coordinator_cluster *cluster,
+                                   struct coordinator_worker *const *workers, uint32_t n,
+                                   struct reduce_avoid *avoid);
+
+#endif

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// What holders name after a restart of the coordinator: the rows that steps have appended are in no store. A row
+// counts when its append was acknowledged, and an append of which nobody knows whether it was counts as a whole or
+// not at all.
+//
+//     holder A   ├──── rows ────────────────────┤        knows of acknowledged rows up to here: ▲
+//     holder B          ├──── rows ───────┤ ─ ─ ─ ┤      has its part of write W, which ends there ─┘
+//                              ▲ length           ▲ end
+//     0 .. length    acknowledged: the most that any of them was told
+//     length .. end  of the newest append that any of them has, W: there when all its holders have their parts of W.
+//                    Then it may have been acknowledged. When one has not, it never was.
+//
+// Rows past that are of older appends, which have failed.
+#ifndef COORDINATOR_NAMED_H
+#define COORDINATOR_NAMED_H
+
+#include "coordinator/sessions/session.h"
+
+// What a worker says of its appends, before its rows.
+void coordinator_session_name_appends(struct coordinator_session *s,
+                                      const Banyan__Pb__InventorySession *held);
+// The rows of one of its chunks. False: a layer has too many ranges.
+bool coordinator_session_name_rows(struct coordinator_session *s, uint64_t first,
+                                   const Banyan__Pb__InventorySession *held,
+                                   const Banyan__Pb__InventoryChunk *chunk);
+// Whether a holder has named any of these rows, while others are still to come.
+bool coordinator_session_names_rows(const struct coordinator_session *s, uint64_t first, uint64_t count);
+// All holders have said what they have: what does not count by now never will.
+void coordinator_session_forget_named(struct coordinator_session *s);
+
+#endif

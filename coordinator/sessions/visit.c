@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/sessions/visit.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "common/log.h"
+#include "coordinator/cluster/cluster.h"
+#include "coordinator/cluster/membership.h"
+#include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/repair.h"
+#include "coordinator/sessions/table.h"
+#include "coordinator/store/store.h"
+
+enum { WINDOW = 64, WINDOW_ONE = 4 }; // messages under way: of a visit; of one for a session
+
+#define TO(state) (1u << COORDINATOR_VISIT_##state)
+const struct coordinator_machine coordinator_visit_machine = {
+    .name = "visit",
+    .n = COORDINATOR_VISIT_STATES,
+    .states = {"asking", "storing", "telling", "settling", "over"},
+    .next =
+        {
+            [COORDINATOR_VISIT_ASKING] = TO(STORING) | TO(TELLING) | TO(OVER),
+            [COORDINATOR_VISIT_STORING] = TO(TELLING) | TO(OVER),
+            [COORDINATOR_VISIT_TELLING] = TO(SETTLING) | TO(OVER),
+            [COORDINATOR_VISIT_SETTLING] = TO(TELLING) | TO(OVER),
+            [COORDINATOR_VISIT_OVER] = 0,
+        },
+};
+
+void coordinator_visit_set_state(struct coordinator_visit *v, enum coordinator_visit_state state)
+{
+    coordinator_machine_move(&coordinator_visit_machine, v->state, state);
+    v->state = state;
+}
+
+bool coordinator_visit_counts(const struct coordinator_visit *v)
+{
+    return v->w->visit == v->number && (!v->one || coordinator_worker_active(v->w));
+}
+
+static void visit_free(struct coordinator_visit *v)
+{
+    coordinator_visit_set_state(v, COORDINATOR_VISIT_OVER);
+    v->w->visitors--;
+    free(v->unknown);
+    free(v->refused);
+    free(v);
+}
+
+void coordinator_visit_note(struct coordinator_visit *v, enum common_code code, const char *text)
+{
+    if (code == COMMON_OK || v->code != COMMON_OK)
+        return;
+    v->code = code;
+    snprintf(v->text, sizeof(v->text), "%s", text);
+}
+
+void coordinator_visit_fail(struct coordinator_visit *v, const char *what)
+{
+    struct coordinator_visit was = *v;
+    struct coordinator_worker *w = v->w;
+    bool counts = coordinator_visit_counts(v);
+    visit_free(v);
+    if (was.one) {
+        was.done(was.arg, was.code == COMMON_OK ? COMMON_UNAVAILABLE : was.code, was.text);
+        return;
+    }
+    if (!counts || w->cluster->core->stopping || !w->channel || !proto_channel_connected(w->channel))
+        return;
+    common_log_error("%s: %s code=%s worker=%s", what, was.text, common_code_name(was.code), w->name);
+    coordinator_worker_lose(w, what);
+}
+
+// ---- telling ------------------------------------------------------------------------------------
+
+static void tell_more(struct coordinator_visit *v);
+
+static void visit_told(struct coordinator_visit *v, enum common_code code, const char *text)
+{
+    v->in_flight--;
+    coordinator_visit_note(v, code, text);
+    tell_more(v);
+}
+
+static void call_told(void *arg, const struct proto_reply *reply)
+{
+    visit_told(arg, reply->code, reply->text);
+}
+
+// The worker does not take what it is told of one session: that is no reason to do without the worker.
+static bool is_refusal(enum common_code code)
+{
+    return code != COMMON_OK && code != COMMON_UNAVAILABLE && code != COMMON_CANCELLED &&
+           code != COMMON_DEADLINE_EXCEEDED;
+}
+
+static void add_refused(struct coordinator_visit *v, uint64_t session)
+{
+    if (v->n_refused && v->refused[v->n_refused - 1] == session)
+        return;
+    if (!(v->n_refused & (v->n_refused + 1))) { // full: as many as a power of two, less one
+        v->refused = realloc(v->refused, (v->n_refused + 1) * 2 * sizeof(*v->refused));
+        if (!v->refused)
+            abort();
+    }
+    v->refused[v->n_refused++] = session;
+}
+
+struct session_call { // one message about a session
+    struct coordinator_visit *v;
+    uint64_t session;
+};
+
+static void session_told(void *arg, enum common_code code, const char *text)
+{
+    struct session_call call = *(struct session_call *)arg;
+    free(arg);
+    if (!call.v->one && is_refusal(code)) {
+        add_refused(call.v, call.session);
+        code = COMMON_OK;
+    }
+    visit_told(call.v, code, text);
+}
+
+static void layout_told(void *arg, const struct proto_reply *reply)
+{
+    session_told(arg, reply->code, reply->text);
+}
+
+static void rows_told(void *arg, const struct proto_reply *reply)
+{
+    const struct session_call *call = arg;
+    session_told(arg, coordinator_telling_rows_code(reply, call->v->w), reply->text);
+}
+
+// Comes after every RowsCommit has been answered: only then do rows that are still frozen belong to nobody.
+static void tell_settled(struct coordinator_visit *v)
+{
+    const struct coordinator_sessions *sessions = v->sessions;
+    Banyan__Pb__RowsAbortRequest m = BANYAN__PB__ROWS_ABORT_REQUEST__INIT;
+    m.term = sessions->core->term;
+    m.session = v->one;
+    m.before = coordinator_commits_settled(&sessions->commits, sessions->core->term, v->one);
+    coordinator_visit_set_state(v, COORDINATOR_VISIT_SETTLING);
+    v->in_flight++;
+    coordinator_worker_call(v->w, BANYAN__PB__METHOD__METHOD_ROWS_ABORT, &m.base, call_told, v);
+}
+
+// The next session that it holds and should not.
+static void tell_drop(struct coordinator_visit *v)
+{
+    Banyan__Pb__SessionDropRequest m = BANYAN__PB__SESSION_DROP_REQUEST__INIT;
+    m.term = v->sessions->core->term;
+    m.session = v->unknown[--v->n_unknown];
+    m.life = coordinator_store_life(v->sessions->store);
+    m.claim = true;
+    const struct coordinator_session *s = coordinator_session_any(v->sessions, m.session);
+    if (s && coordinator_session_has_member(s, v->w))
+        return; // it has become a member since
+    v->in_flight++;
+    coordinator_worker_call(v->w, BANYAN__PB__METHOD__METHOD_SESSION_DROP, &m.base, call_told, v);
+}
+
+bool coordinator_visit_tells(const struct coordinator_visit *v, const struct coordinator_session *s)
+{
+    return s && (!v->again || s->dirtied > v->since) && coordinator_session_has_member(s, v->w) &&
+           !coordinator_quarantine_has(&v->w->quarantine, s->id);
+}
+
+// The next session that it should hold. False: there is none.
+static bool next_session(struct coordinator_visit *v)
+{
+    struct coordinator_sessions *sessions = v->sessions;
+    const struct coordinator_session *s = NULL;
+    if (v->one) {
+        s = v->slot++ ? NULL : coordinator_session_any(sessions, v->one);
+        s = coordinator_visit_tells(v, s) ? s : NULL;
+    }
+    while (!v->one && !s && v->slot < sessions->n_slots) {
+        s = sessions->slots[v->slot++];
+        s = coordinator_visit_tells(v, s) ? s : NULL;
+    }
+    if (s)
+        coordinator_telling_begin(&v->telling, s);
+    return s != NULL;
+}
+
+// Makes one call. False: all has been told.
+static bool tell_one(struct coordinator_visit *v)
+{
+    if (v->n_unknown) {
+        tell_drop(v);
+        return true;
+    }
+    do {
+        struct session_call *call = coordinator_alloc(sizeof(*call));
+        *call = (struct session_call){.v = v, .session = v->telling.session};
+        enum coordinator_told told =
+            coordinator_telling_next(&v->telling, v->sessions, v->w, layout_told, rows_told, call);
+        if (told == COORDINATOR_TOLD) {
+            v->in_flight++;
+            return true;
+        }
+        free(call);
+        // Told again anyway: a worker that is JOINING is dirty by then.
+        if (told == COORDINATOR_TOLD_CHANGED && v->one)
+            coordinator_visit_note(v, COMMON_ABORTED, "the session has changed meanwhile");
+    } while (next_session(v));
+    return false;
+}
+
+static void visit_succeed(struct coordinator_visit *v)
+{
+    struct coordinator_sessions *sessions = v->sessions;
+    struct coordinator_worker *w = v->w;
+    if (v->one) {
+        struct coordinator_visit was = *v;
+        visit_free(v);
+        was.done(was.arg, COMMON_OK, "");
+        return;
+    }
+    w->fresh = false;
+    coordinator_worker_set_state(w, COORDINATOR_WORKER_ACTIVE);
+    for (uint32_t i = 0; i < v->n_refused; i++) {
+        struct coordinator_session *s = coordinator_session_any(sessions, v->refused[i]);
+        if (s && coordinator_session_has_member(s, w))
+            coordinator_session_doubt(s, w);
+    }
+    for (uint32_t i = 0; i < sessions->n_slots; i++)
+        if (sessions->slots[i] && !coordinator_session_in_doubt(sessions->slots[i], w))
+            coordinator_session_told(sessions->slots[i], w);
+    common_log_info("a worker is active worker=%s chunks=%" PRIu64, w->name, w->chunks);
+    visit_free(v);
+}
+
+static void tell_more(struct coordinator_visit *v)
+{
+    uint32_t window = v->one ? WINDOW_ONE : WINDOW;
+    while (v->state == COORDINATOR_VISIT_TELLING && v->code == COMMON_OK && coordinator_visit_counts(v) &&
+           v->in_flight < window)
+        if (!tell_one(v))
+            break;
+    if (v->in_flight)
+        return;
+    if (!coordinator_visit_counts(v) || v->code != COMMON_OK) {
+        coordinator_visit_fail(v, "a worker cannot be told its layouts");
+    } else if (v->state == COORDINATOR_VISIT_TELLING) {
+        tell_settled(v);
+    } else if (!v->one && v->w->dirty) { // layouts have changed meanwhile: these again
+        v->w->dirty = false;
+        v->slot = 0;
+        v->again = true;
+        v->since = v->passed;
+        v->passed = v->sessions->dirties;
+        coordinator_visit_set_state(v, COORDINATOR_VISIT_TELLING);
+        tell_more(v);
+    } else {
+        visit_succeed(v);
+    }
+}
+
+void coordinator_visit_tell(struct coordinator_visit *v)
+{
+    coordinator_visit_set_state(v, COORDINATOR_VISIT_TELLING);
+    v->passed = v->sessions->dirties;
+    v->telling.stage = COORDINATOR_TELLING_OVER;
+    tell_more(v);
+}

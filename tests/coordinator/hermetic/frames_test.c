@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+// Frames: what a plan has under way, and who waits behind it.
+#include "tests/coordinator/hermetic/hermetic.h"
+#include "worker/state.h"
+
+// The plan that all sessions of a test share, and its members as processes.
+static struct coordinator_plan *plan_of(const struct sim_cluster *cluster)
+{
+    struct coordinator_plan *plan = cluster->coordinator->cluster.plans;
+    while (plan && plan->state == COORDINATOR_PLAN_RETIRED)
+        plan = plan->next;
+    assert_non_null(plan);
+    return plan;
+}
+
+static struct sim_worker *at_rank(const struct sim_cluster *cluster, uint32_t rank)
+{
+    return cluster->workers[plan_of(cluster)->workers[rank]->name[1] - '0'];
+}
+
+// What the client has given up is not computed any more, on no rank, and the plan's next frame goes.
+static void a_frame_ends_with_its_last_call(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t a = session_of(cluster, 40), b = session_of(cluster, 40);
+    struct sim_worker *root = at_rank(cluster, 0), *child = at_rank(cluster, 1);
+    sim_client_deadline(cluster->client, 50 * COMMON_NS_PER_S);
+    sim_serve_rule(child->loop, METHOD(STEP), (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
+    struct sim_call *first = sim_read(cluster->client, a, 0, 39, 1);
+    sim_run_until_idle();
+    assert_int_equal(sim_serve_held(child->loop), 1);
+    struct sim_call *second = sim_read(cluster->client, b, 0, 39, 1); // waits for the frame
+    sim_advance(COMMON_NS_PER_S);
+    assert_false(second->done);
+    uint64_t given_up = sim_clock();
+    sim_cancel(first);
+    OK(second);
+    assert_true(second->done_ns - given_up < 100 * COMMON_NS_PER_MS);
+    assert_float_equal(second->o, 1, 1e-4f);
+    assert_int_equal(root->worker->n_steps, 0);
+    sim_serve_let_go(child->loop); // the child was told, too: it computes nothing
+    assert_int_equal(child->worker->n_steps, 0);
+    sim_run_until_idle();
+    assert_int_equal(cluster->coordinator->steps.items, 0);
+    sim_cluster_free(cluster);
+}
+
+// So does what the client's end leaves behind.
+static void a_frame_ends_with_its_client(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, 40);
+    struct sim_client *other = sim_client_new(SIM_COORDINATOR, NULL);
+    sim_client_deadline(other, 50 * COMMON_NS_PER_S);
+    rule_all(cluster, METHOD(STEP), (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
+    sim_read(other, session, 0, 39, 1);
+    sim_run_until_idle();
+    assert_int_equal(held_all(cluster), 1);
+    sim_client_free(other);
+    rule_all(cluster, METHOD(STEP), (struct sim_rule){.verdict = SIM_DO});
+    sim_client_deadline(cluster->client, COMMON_NS_PER_S);
+    READS(cluster, session, 40, 40);
+    let_go_all(cluster);
+    sim_run_until_idle();
+    assert_int_equal(cluster->coordinator->steps.items, 0);
+    sim_cluster_free(cluster);
+}
+
+// A frame of several calls goes on for those that still wait.
+static void a_frame_lives_as_long_as_one_of_its_calls(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t a = session_of(cluster, 40), b = session_of(cluster, 24);
+    rule_all(cluster, METHOD(STEP), (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
+    struct sim_call *first = sim_read(cluster->client, a, 0, 39, 1);
+    struct sim_call *second = sim_append(cluster->client, b, 0, 24, 1, 26);
+    sim_run_until_idle();
+    assert_int_equal(held_all(cluster), 1); // both in one
+    sim_cancel(first);
+    sim_advance(COMMON_NS_PER_S);
+    rule_all(cluster, METHOD(STEP), (struct sim_rule){.verdict = SIM_DO});
+    let_go_all(cluster);
+    OK(second);
+    READS(cluster, b, 25, 24 + 26);
+    sim_run_until_idle();
+    assert_int_equal(cluster->coordinator->steps.items, 0);
+    sim_cluster_free(cluster);
+}
+
+// An append that was cancelled may or may not have been stored: other bytes may take its place.
+static void an_append_that_was_given_up_may_be_replaced(void **state)
+{
+    (void)state;
+    for (int late = 0; late < 2; late++) { // whether it reaches the holder after all
+        struct sim_cluster *cluster = cluster_of(2);
+        uint64_t session = session_of(cluster, 20);
+        struct sim_worker *holder = holder_of(cluster, session, 20);
+        sim_serve_rule(holder->loop, METHOD(STEP), (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
+        struct sim_call *append = sim_append(cluster->client, session, 0, 20, 1, 2);
+        sim_run_until_idle();
+        assert_int_equal(sim_serve_held(holder->loop), 1);
+        sim_cancel(append);
+        sim_run_until_idle();
+        if (late)
+            sim_serve_let_go(holder->loop);
+        OK(sim_append(cluster->client, session, 0, 20, 1, 3));
+        sim_serve_let_go(holder->loop);
+        sim_run_until_idle();
+        assert_int_equal(length_of(cluster, session), 21);
+        READS(cluster, session, 21, 20 + 3);
+        sim_cluster_free(cluster);
+    }
+}
+
+// Two workers that cannot reach each other, and both the coordinator: the frame fails in bounded time, and says
+// where; a session that needs only one of them is not held up; when the network is back, all goes on.
+static void a_black_hole_between_two_workers_ends_their_steps(void **state)
+{
+    (void)state;
+    for (int ways = 1; ways <= 3; ways++) {
+        struct sim_cluster *cluster = cluster_of(2);
+        uint64_t session = session_of(cluster, 40);
+        struct sim_worker *root = at_rank(cluster, 0), *child = at_rank(cluster, 1);
+        if (ways & 1)
+            sim_net_hold(root->loop, child->loop);
+        if (ways & 2)
+            sim_net_hold(child->loop, root->loop);
+        sim_client_deadline(cluster->client, 8 * COMMON_NS_PER_S);
+        struct sim_call *read = sim_read(cluster->client, session, 0, 39, 1);
+        sim_advance(4 * COMMON_NS_PER_S);
+        assert_int_equal(root->worker->n_steps, 0); // nothing waits for the black hole any more
+        enum common_code code = sim_wait(read);
+        assert_true(code == COMMON_UNAVAILABLE || code == COMMON_DEADLINE_EXCEEDED);
+        sim_advance(5 * COMMON_NS_PER_S);
+        uint64_t start = sim_clock();
+        read = sim_read(cluster->client, session, 0, 39, 1); // there is no other tree: it fails at once
+        ENDS(COMMON_UNAVAILABLE, read);
+        assert_non_null(strstr(read->text, "edge from worker w"));
+        assert_true(read->done_ns - start < COMMON_NS_PER_S);
+        state_is(cluster, root, "active");
+        state_is(cluster, child, "active");
+        sim_net_heal();
+        sim_advance(6 * COMMON_NS_PER_S); // a dial that is under way is given up after 5 s
+        READS(cluster, session, 40, 40);
+        sim_cluster_free(cluster);
+    }
+}
+
+enum edge_fault { SWALLOWED, SWALLOWED_DOWN, SWALLOWED_UP, REFUSED, EDGE_FAULTS };
+
+static void break_edge(enum edge_fault fault, const struct sim_worker *parent, const struct sim_worker *child)
+{
+    if (fault == SWALLOWED || fault == SWALLOWED_DOWN)
+        sim_net_hold(parent->loop, child->loop);
+    if (fault == SWALLOWED || fault == SWALLOWED_UP)
+        sim_net_hold(child->loop, parent->loop);
+    if (fault == REFUSED)
+        sim_net_part(parent->loop, child->loop);
+}
+
+static bool is_edge(const struct coordinator_plan *plan, const struct sim_worker *a,
+                    const struct sim_worker *b)
+{
+    for (uint32_t r = 1; r < plan->n; r++) {
+        const char *child = plan->workers[r]->name,
+                   *parent = plan->workers[plan->tree->nodes[r].parent]->name;
+        if ((!strcmp(child, a->name) && !strcmp(parent, b->name)) ||
+            (!strcmp(child, b->name) && !strcmp(parent, a->name)))
+            return true;
+    }
+    return false;
+}
+
+// Two of three workers do not reach each other: the tree becomes another, with another digest, and the session
+// goes on, also with appends, while nobody is lost.
+static void a_tree_avoids_an_edge_that_is_down(void **state)
+{
+    (void)state;
+    for (enum edge_fault fault = 0; fault < EDGE_FAULTS; fault++) {
+        struct sim_cluster *cluster = cluster_of(3);
+        uint64_t session = session_of(cluster, 48), start = sim_clock();
+        sim_advance(3 * COMMON_NS_PER_S); // a worker that is new is not judged by others
+        uint64_t digest = plan_of(cluster)->digest, epoch = plan_of(cluster)->epoch;
+        struct sim_worker *root = at_rank(cluster, 0), *child = at_rank(cluster, 2);
+        assert_true(is_edge(plan_of(cluster), root, child));
+        sim_client_deadline(cluster->client, 50 * COMMON_NS_PER_S);
+        break_edge(fault, root, child);
+        start = sim_clock();
+        struct sim_call *append = sim_append(cluster->client, session, 0, 48, 16, 2);
+        OK(append);
+        assert_true(append->done_ns - start < 6 * COMMON_NS_PER_S);
+        assert_false(is_edge(plan_of(cluster), root, child));
+        assert_true(plan_of(cluster)->digest != digest);
+        assert_true(plan_of(cluster)->epoch > epoch);
+        epoch = plan_of(cluster)->epoch;
+        for (int i = 0; i < 20; i++) { // and it stays so
+            start = sim_clock();
+            READS(cluster, session, 64, 48 + 16 * 2);
+            assert_true(sim_clock() - start < 10 * COMMON_NS_PER_MS);
+            sim_advance(COMMON_NS_PER_S);
+        }
+        assert_int_equal(plan_of(cluster)->epoch, epoch);
+        for (int w = 0; w < 3; w++)
+            state_is(cluster, cluster->workers[w], "active");
+        sim_net_heal();
+        sim_advance(100 * COMMON_NS_PER_S); // forgotten
+        READS(cluster, session, 64, 48 + 16 * 2);
+        sim_cluster_free(cluster);
+    }
+}
+
+// A worker that computes for long is not silent: its host acknowledges.
+static void an_edge_to_a_busy_worker_stays(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, 40);
+    struct sim_worker *child = at_rank(cluster, 1);
+    sim_client_deadline(cluster->client, 50 * COMMON_NS_PER_S);
+    sim_serve_rule(child->loop, METHOD(STEP), (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
+    struct sim_call *read = sim_read(cluster->client, session, 0, 39, 1);
+    sim_advance(20 * COMMON_NS_PER_S);
+    assert_false(read->done);
+    assert_int_equal(sim_serve_held(child->loop), 1);
+    sim_serve_let_go(child->loop);
+    OK(read);
+    assert_int_equal(sim_serve_seen(child->loop, METHOD(STEP)), 1 + 40 / 16 + 1);
+    sim_cluster_free(cluster);
+}
+
+// What the coordinator says to a worker is swallowed, and its heartbeats come: it is lost all the same.
+static void a_worker_that_cannot_be_called_is_lost(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, 40);
+    struct sim_worker *root = at_rank(cluster, 0);
+    sim_net_hold(cluster->loop, root->loop);
+    sim_client_deadline(cluster->client, 50 * COMMON_NS_PER_S);
+    struct sim_call *read = sim_read(cluster->client, session, 0, 39, 1);
+    ENDS(COMMON_UNAVAILABLE, read);
+    assert_string_equal(read->reason, "MISSING_RANGE");
+    sim_advance(COMMON_NS_PER_S); // its grace
+    state_is(cluster, root, "lost");
+    sim_net_heal();
+    assert_true(sim_wait_active(cluster, 2));
+    READS(cluster, session, 40, 40);
+    sim_cluster_free(cluster);
+}
+
+int hermetic_frames(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_frame_ends_with_its_last_call),
+        cmocka_unit_test(a_frame_ends_with_its_client),
+        cmocka_unit_test(a_frame_lives_as_long_as_one_of_its_calls),
+        cmocka_unit_test(an_append_that_was_given_up_may_be_replaced),
+        cmocka_unit_test(a_black_hole_between_two_workers_ends_their_steps),
+        cmocka_unit_test(a_tree_avoids_an_edge_that_is_down),
+        cmocka_unit_test(an_edge_to_a_busy_worker_stays),
+        cmocka_unit_test(a_worker_that_cannot_be_called_is_lost),
+    };
+    return cmocka_run_group_tests_name("frames", tests, NULL, NULL);
+}

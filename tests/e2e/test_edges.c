@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// A black hole between workers, with real daemons: the sockets of their edges get a filter that drops every packet,
+// so that neither host acknowledges anything and no process is told. Workers that dial anew have sockets without it:
+// what is shown is that they do, and that a step goes on with the right numbers.
+#include <dirent.h>
+#include <errno.h>
+#include <linux/filter.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "tests/e2e/support.h"
+
+enum { WORKERS = 3, SOCKETS_MAX = 256 };
+
+struct ends { // of a TCP connection, as one process has it
+    int fd;   // ours, a duplicate
+    struct sockaddr_in self, peer;
+};
+
+struct sockets {
+    struct ends all[SOCKETS_MAX];
+    uint32_t n;
+};
+
+// Duplicates the sockets of a process. False: this system does not allow it.
+static bool take_sockets(int pid, struct sockets *out)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd", pid);
+    DIR *dir = opendir(path);
+    int process = (int)syscall(SYS_pidfd_open, pid, 0);
+    bool allowed = dir && process >= 0;
+    out->n = 0;
+    for (struct dirent *entry; allowed && (entry = readdir(dir)) && out->n < SOCKETS_MAX;) {
+        struct ends *e = &out->all[out->n];
+        socklen_t self_len = sizeof e->self, peer_len = sizeof e->peer;
+        if (entry->d_name[0] == '.')
+            continue;
+        e->fd = (int)syscall(SYS_pidfd_getfd, process, atoi(entry->d_name), 0);
+        allowed = e->fd >= 0 || errno == EBADF; // it has just been closed
+        if (e->fd < 0)
+            continue;
+        if (getsockname(e->fd, (struct sockaddr *)&e->self, &self_len) == 0 &&
+            getpeername(e->fd, (struct sockaddr *)&e->peer, &peer_len) == 0 && e->self.sin_family == AF_INET)
+            out->n++;
+        else
+            close(e->fd);
+    }
+    if (dir)
+        closedir(dir);
+    if (process >= 0)
+        close(process);
+    return allowed;
+}
+
+static bool same(const struct sockaddr_in *a, const struct sockaddr_in *b)
+{
+    return a->sin_port == b->sin_port && a->sin_addr.s_addr == b->sin_addr.s_addr;
+}
+
+static uint32_t swallow(const struct sockets *a, const struct sockets *b)
+{
+    struct sock_filter nothing = {.code = BPF_RET | BPF_K, .k = 0};
+    struct sock_fprog program = {1, &nothing};
+    uint32_t links = 0;
+    for (uint32_t i = 0; i < a->n; i++)
+        for (uint32_t j = 0; j < b->n; j++)
+            if (same(&a->all[i].self, &b->all[j].peer) && same(&a->all[i].peer, &b->all[j].self)) {
+                assert_int_equal(
+                    setsockopt(a->all[i].fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program), 0);
+                assert_int_equal(
+                    setsockopt(b->all[j].fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program), 0);
+                links++;
+            }
+    return links;
+}
+
+// Returns how many edges there are; 0: this system does not let a test near them.
+static uint32_t swallow_edges(const struct harness_cluster *cluster)
+{
+    static struct sockets sockets[WORKERS];
+    uint32_t links = 0;
+    bool allowed = true;
+    for (uint32_t w = 0; w < WORKERS; w++)
+        allowed = take_sockets(harness_cluster_pid(cluster, w), &sockets[w]) && allowed;
+    for (uint32_t a = 0; allowed && a < WORKERS; a++)
+        for (uint32_t b = a + 1; b < WORKERS; b++)
+            links += swallow(&sockets[a], &sockets[b]);
+    for (uint32_t w = 0; w < WORKERS; w++)
+        for (uint32_t i = 0; i < sockets[w].n; i++)
+            close(sockets[w].all[i].fd);
+    return links;
+}
+
+static void steps_outlive_a_black_hole(void **state)
+{
+    (void)state;
+    static const char *const same_speed[] = {"--bandwidth", "8G", NULL};
+    static const banyan_spec spec = {.layers = 1,
+                                     .q_heads = 4,
+                                     .kv_heads = 2,
+                                     .k_dim = 32,
+                                     .v_dim = 32,
+                                     .kv_type = BANYAN_F32,
+                                     .chunk_tokens = 32,
+                                     .members = WORKERS};
+    struct harness_cluster *cluster = support_start(
+        &(struct harness_options){.workers = WORKERS, .worker_args = same_speed, .edges_tcp = true});
+    banyan_client *client = support_connect(cluster, "tcp");
+    banyan_session *session;
+    struct context context;
+    context_init(&context, &spec, 320);
+    context_random(&context, 0, 320, 7);
+    OK(banyan_session_create(client, &spec, "wide", &session, ERR));
+    support_fill(session, &context, 0, 320);
+    struct step before = {.session = session, .first = 319, .rows = 1, .seed = 3},
+                after = {.session = session,
+                         .first = 319,
+                         .rows = 1,
+                         .seed = 3,
+                         .timeout_ns = UINT64_C(100) * 1000000000};
+    OK(step_run(client, &before));
+    uint32_t links = swallow_edges(cluster);
+    if (links) {
+        assert_int_equal(links, WORKERS - 1); // a tree
+        uint64_t start = support_now_ns();
+        OK(step_run(client, &after));
+        uint64_t took_ns = support_now_ns() - start;
+        assert_true(took_ns > UINT64_C(1000000000)); // nobody was told
+        assert_true(took_ns < UINT64_C(50) * 1000000000);
+        context_check(&context, 0, 319, 1, 0, after.made_q, after.o, after.lse, NULL, "step");
+        assert_true(step_same_bits(&before, &after) || before.digest != after.digest);
+        step_free(&after);
+    }
+    step_free(&before);
+    support_drop(session, &context);
+    banyan_disconnect(client);
+    support_stop(cluster);
+    if (!links)
+        skip();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(steps_outlive_a_black_hole)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

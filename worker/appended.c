@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/appended.h"
+
+#include "worker/session.h"
+
+// The stretch of the session's chunk that [first, end) touches. False: none.
+static bool part_of(const struct worker_chunk *chunk, uint64_t first, uint64_t end, uint32_t *row,
+                    uint32_t *rows)
+{
+    uint64_t start = worker_chunk_first(chunk), stop = start + worker_chunk_shape(chunk)->chunk_tokens;
+    uint64_t from = first > start ? first : start, to = end < stop ? end : stop;
+    *row = (uint32_t)(from - start);
+    *rows = (uint32_t)(to - from);
+    return from < to;
+}
+
+static void withdraw(struct worker_session *session, uint32_t layer, uint64_t first, uint64_t end,
+                     enum worker_row to)
+{
+    uint32_t span, row, rows, from = worker_session_span(session, first, end - first, &span);
+    for (uint32_t i = from; i < from + span; i++)
+        if (part_of(session->chunks[i].chunk, first, end, &row, &rows))
+            worker_chunk_withdraw(session->chunks[i].chunk, layer, row, rows, to);
+}
+
+// Rows that a commit has frozen are its own again: it may be durable already.
+static void take_back(struct worker_session *session, uint32_t layer)
+{
+    struct worker_appended *appended = &session->appended[layer];
+    uint64_t first = appended->length, end = appended->end;
+    bool any = appended->write && first < end;
+    appended->write = appended->end = 0;
+    for (uint32_t i = 0; any && i < session->frozen.n; i++) {
+        const struct worker_freeze *freeze = &session->frozen.entries[i];
+        uint64_t from = freeze->first > first ? freeze->first : first,
+                 to = freeze->first + freeze->count < end ? freeze->first + freeze->count : end;
+        if (freeze->layer == layer && from < to)
+            withdraw(session, layer, from, to, WORKER_ROW_PREPARED);
+    }
+    if (any)
+        withdraw(session, layer, first, end, WORKER_ROW_ABSENT);
+}
+
+void worker_appended_confirm(struct worker_session *session, uint32_t layer, uint64_t length)
+{
+    struct worker_appended *appended = &session->appended[layer];
+    if (length > appended->length)
+        appended->length = length;
+    if (appended->end <= appended->length)
+        appended->write = appended->end = 0;
+}
+
+void worker_appended_begin(struct worker_session *session, uint32_t layer, uint64_t write)
+{
+    if (session->appended[layer].write != write)
+        take_back(session, layer);
+}
+
+void worker_appended_stored(struct worker_session *session, uint32_t layer, uint64_t write, uint64_t end)
+{
+    struct worker_appended *appended = &session->appended[layer];
+    if (end <= appended->length)
+        return;
+    appended->write = write;
+    appended->end = end > appended->end ? end : appended->end;
+}
+
+void worker_appended_settle(struct worker_session *session, uint32_t layer, uint64_t write)
+{
+    if (session->appended[layer].write <= write)
+        take_back(session, layer);
+    if (write > session->writes_over)
+        session->writes_over = write;
+}
+
+void worker_appended_layout(struct worker_session *session, const Banyan__Pb__LayoutSetRequest *request,
+                            bool newer)
+{
+    for (uint32_t l = 0; l < request->n_lengths; l++) {
+        if (newer)
+            session->appended[l].length = 0; // it may have fallen
+        worker_appended_confirm(session, l, request->lengths[l]);
+        if (newer)
+            take_back(session, l);
+        worker_appended_settle(session, l, request->settled);
+    }
+}
