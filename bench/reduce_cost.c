@@ -11,6 +11,7 @@
 #include "bench/report.h"
 #include "common/clock.h"
 #include "common/histogram.h"
+#include "common/random.h"
 #include "kernels/partial.h"
 #include "proto/step.h"
 #include "reduce/engine.h"

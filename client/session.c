@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/quantise.h"
+#include "common/random.h"
 #include "common/secret.h"
 #include "proto/kv.h"
 

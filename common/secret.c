@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "common/blob.h"
+#include "common/random.h"
 
 #define HEX_CHARS (2 * COMMON_SECRET_BYTES)
 
@@ -257,19 +258,4 @@ bool common_mac(const struct common_secret *secret, const struct common_slice *p
 bool common_bytes_equal(const void *a, const void *b, size_t len)
 {
     return len == 0 || CRYPTO_memcmp(a, b, len) == 0;
-}
-
-bool common_random(void *out, size_t len)
-{
-    uint8_t *p = out;
-    while (len > 0) {
-        ssize_t got = getrandom(p, len, 0);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return false;
-        p += got;
-        len -= (size_t)got;
-    }
-    return true;
 }

@@ -39,8 +39,4 @@ __attribute__((warn_unused_result)) bool common_mac(const struct common_secret *
 
 bool common_bytes_equal(const void *a, const void *b, size_t len); // constant time
 
-// Random bytes from the kernel, which needs no memory for them. False on a system that gives none (a sandbox
-// that forbids getrandom): `out` must not be used.
-__attribute__((warn_unused_result)) bool common_random(void *out, size_t len);
-
 #endif

@@ -23,6 +23,7 @@
 
 #define PROTO_EDGES_DOWN_MAX    64    // named in a heartbeat
 #define PROTO_COMMIT_RANGES_MAX 4096u // of one RowsCommit
+#define PROTO_ABORT_EXCEPT_MAX  4096u // sessions that one RowsAbort leaves alone
 
 #define PROTO_MASS_WORKERS_MAX 1024u // named in an answer with masses
 #define PROTO_WATCH_STEPS_MAX  64u
@@ -75,6 +76,7 @@
     X(chunk_report, present, 64)                                                                             \
     X(rows_prepare_reply, chunks, 1024)                                                                      \
     X(rows_commit_request, ranges, PROTO_COMMIT_RANGES_MAX)                                                  \
+    X(rows_abort_request, except, PROTO_ABORT_EXCEPT_MAX)                                                    \
     X(inventory_chunk, layer_rows, PROTO_LAYERS_MAX)                                                         \
     X(inventory_session, chunks, 65536)                                                                      \
     X(inventory_session, lengths, PROTO_LAYERS_MAX)                                                          \

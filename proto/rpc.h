@@ -22,7 +22,7 @@
 
 #define PROTO_VERSION 1
 // Of what the coordinator asks and tells workers. It rises where an older worker would do something else.
-#define PROTO_CONTROL_VERSION 2u
+#define PROTO_CONTROL_VERSION 3u
 #define PROTO_PAYLOAD_MAX     (UINT64_C(64) * 1024 * 1024) // default bytes of a payload
 
 // ---- messages -------------------------------------------------------------------------------------------
@@ -178,6 +178,10 @@ uint64_t proto_request_arrived(const struct proto_request *request);
 // Called when the caller vanished or cancelled (at most once, never after the reply; at once when that has
 // already happened). The request must still be answered.
 void proto_request_on_cancel(struct proto_request *request, proto_done_fn fn, void *arg);
+
+// Whether nobody waits for the answer any more: cancelled, or past its deadline. What alters something and has not
+// begun had better not begin: the caller may have gone on to other things.
+bool proto_request_over(const struct proto_request *request);
 
 // Answers OK. `sent` (may be NULL) runs exactly once when the tensors' bytes are no longer needed, at once or
 // later. The request is gone.

@@ -338,6 +338,11 @@ void proto_request_on_cancel(struct proto_request *request, proto_done_fn fn, vo
     request->on_cancel_arg = arg;
 }
 
+bool proto_request_over(const struct proto_request *request)
+{
+    return request->cancelled || common_clock_ns() >= proto_request_deadline(request);
+}
+
 void proto_request_dispatch(struct proto_request *request, bool authentic)
 {
     struct proto_server *server = request->server;

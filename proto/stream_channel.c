@@ -23,6 +23,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/random.h"
 #include "proto/stream_hello.h"
 #include "proto/stream_link.h"
 #include "proto/transport.h"

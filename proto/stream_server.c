@@ -10,6 +10,7 @@
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/log.h"
+#include "common/random.h"
 #include "proto/acceptor.h"
 #include "proto/stream_hello.h"
 #include "proto/stream_link.h"

@@ -24,6 +24,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/random.h"
 #include "proto/rpc.h"
 
 #define CALL_NS        (5 * COMMON_NS_PER_S)

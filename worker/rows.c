@@ -269,9 +269,16 @@ static void settle_session(struct worker *worker, struct worker_session *session
     worker_frozen_settle(&session->frozen, worker->store, before, thaw_rows, session);
 }
 
+static int compare_ids(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
 // Commits below `before` are over, whatever became of them: what was to be committed has been. one: of this session;
-// 0: of all.
-static void settle_rows(struct worker *worker, uint64_t before, uint64_t one)
+// 0: of all but those in except.
+static void settle_rows(struct worker *worker, uint64_t before, uint64_t one, uint64_t *except,
+                        size_t n_except)
 {
     size_t cursor = 0;
     void *session = one ? worker_map_get(&worker->sessions, one) : NULL;
@@ -284,8 +291,12 @@ static void settle_rows(struct worker *worker, uint64_t before, uint64_t one)
         return;
     if (before > worker->settled)
         worker->settled = before;
+    if (n_except)
+        qsort(except, n_except, sizeof *except, compare_ids);
     while (worker_map_next(&worker->sessions, &cursor, &session))
-        settle_session(worker, session, before);
+        if (!n_except ||
+            !bsearch(&((struct worker_session *)session)->id, except, n_except, sizeof *except, compare_ids))
+            settle_session(worker, session, before);
 }
 
 void worker_handle_rows_abort(void *arg, struct proto_request *request)
@@ -299,7 +310,7 @@ void worker_handle_rows_abort(void *arg, struct proto_request *request)
     struct worker_session *session;
     struct worker_freeze freeze = {body->commit, body->first, body->count, body->layer};
     if (body->before) {
-        settle_rows(worker, body->before, body->session);
+        settle_rows(worker, body->before, body->session, body->except, body->n_except);
     } else if (worker_session_check(&worker->sessions, body->session, body->incarnation, body->layer,
                                     body->first, body->count, &session, &err) != COMMON_OK) {
         worker_fail(request, &err, err.code == COMMON_ABORTED ? "OLD_INCARNATION" : "");

@@ -5,8 +5,8 @@
 
 #define RECOVERY_NS (5 * COMMON_NS_PER_S) // workers try again within 2 s
 
-struct coordinator_parked { // at most as many as the server serves requests
-    struct coordinator_parked *next;
+struct coordinator_parked {          // at most as many as the server serves requests
+    struct coordinator_parked *next; // in the order in which they came
     struct proto_request *request;
     coordinator_handle_fn handle;
     void *arg;
@@ -29,9 +29,9 @@ bool coordinator_park(struct coordinator_session *s, struct proto_request *reque
     if (!coordinator_recovering(s))
         return false;
     struct coordinator_parked *parked = coordinator_alloc(sizeof(*parked));
-    *parked = (struct coordinator_parked){
-        .next = sessions->parked, .request = request, .handle = handle, .arg = arg};
-    sessions->parked = parked;
+    *parked = (struct coordinator_parked){.request = request, .handle = handle, .arg = arg};
+    *sessions->parked_tail = parked;
+    sessions->parked_tail = &parked->next;
     return true;
 }
 
@@ -39,6 +39,7 @@ void coordinator_unpark(struct coordinator_sessions *sessions)
 {
     struct coordinator_parked *list = sessions->parked;
     sessions->parked = NULL;
+    sessions->parked_tail = &sessions->parked;
     while (list) {
         struct coordinator_parked parked = *list;
         free(list);

@@ -156,7 +156,7 @@ static void repair_told(void *arg, enum common_code code, const char *text)
     if (!r->s || r->sessions->core->stopping) {
         repair_free(r);
     } else if (code != COMMON_OK || r->again) {
-        bool failed = code != COMMON_OK;
+        bool failed = code != COMMON_OK && !r->again;
         r->again = false;
         r->tries = failed ? r->tries : 0;
         repair_rest(r);
@@ -203,6 +203,7 @@ void coordinator_session_doubt(struct coordinator_session *s, struct coordinator
         return;
     }
     struct coordinator_repair *r = repair_of(s, w);
+    s->dirtied = ++s->sessions->dirties; // what a visit under way has told may not be all
     if (r) {
         r->again = r->state == REPAIR_RUNNING; // else it is still to be told
         return;

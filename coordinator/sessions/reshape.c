@@ -79,17 +79,23 @@ static void reshape_start(struct coordinator_sessions *sessions, struct proto_re
     }
 }
 
-// fn was told that the session is gone.
+// It ends before it has begun: the session is gone, or whoever asked. A truncate that comes so late could take away what
+// the same client has written since.
 static bool reshape_gone(struct reshape *r, struct coordinator_session *s)
 {
     r->s = s;
-    if (s) {
-        s->last_used_ns = common_clock_ns();
-        return false;
+    if (!s) {
+        reshape_fail_code(r, COMMON_NOT_FOUND, "the session was deleted");
+        free(r);
+        return true;
     }
-    reshape_fail_code(r, COMMON_NOT_FOUND, "the session was deleted");
-    free(r);
-    return true;
+    if (r->request && proto_request_over(r->request)) {
+        reshape_fail_code(r, COMMON_DEADLINE_EXCEEDED, "nobody waits for it any more: it was not begun");
+        reshape_end(r);
+        return true;
+    }
+    s->last_used_ns = common_clock_ns();
+    return false;
 }
 
 // ---- copying what a length cuts -----------------------------------------------------------------
@@ -218,12 +224,13 @@ static void truncate_copied(void *arg, enum common_code code, const char *text)
 
 // A kept chunk whose holder is away may have rows of a commit that the holder has not heard of: it would take
 // the layout of a later incarnation for the word to forget them. After a restart nobody knows what it has heard,
-// nor which rows steps have appended to it.
+// nor which rows steps have appended to it; and of an append over the cut, the holders past it decide as well.
 static enum common_code untold_chunks(const struct reshape *r, struct proto_status *status)
 {
     struct coordinator_session *s = r->s;
-    uint64_t ct = s->layout.chunk_tokens;
-    for (uint32_t i = 0; i < s->layout.n && s->layout.chunks[i].index * ct < r->length; i++) {
+    uint64_t ct = s->layout.chunk_tokens, shortest = coordinator_session_length(s);
+    bool over = shortest < r->length && coordinator_session_names_rows(s, shortest, r->length - shortest);
+    for (uint32_t i = 0; i < s->layout.n && (over || s->layout.chunks[i].index * ct < r->length); i++) {
         const struct coordinator_chunk *chunk = &s->layout.chunks[i];
         bool untold = chunk->untold && coordinator_session_has_rows(s, chunk->index * ct, ct);
         if (chunk->lost || (chunk->known && !untold))
@@ -394,6 +401,8 @@ static void fork_alone(void *arg, struct coordinator_session *s)
     }
     uint64_t shortest = coordinator_session_length(s);
     enum common_code code = coordinator_session_missing(s, 0, r->length ? r->length : 1, 0, &status);
+    if (code == COMMON_OK && r->length > shortest)
+        code = coordinator_session_unsettled(s, shortest, r->length, 0, &status);
     if (code == COMMON_OK && r->length > shortest)
         code = proto_status_set(&status, COMMON_OUT_OF_RANGE, "",
                                 "a fork at %" PRIu64 " is past the end: the shortest layer has %" PRIu64

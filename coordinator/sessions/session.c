@@ -443,3 +443,19 @@ enum common_code coordinator_session_missing(struct coordinator_session *s, uint
              lost ? "truncate the session before them, or delete it" : "try again when it is back");
     return status->code;
 }
+
+enum common_code coordinator_session_unsettled(struct coordinator_session *s, uint64_t length, uint64_t most,
+                                               uint32_t layer, struct proto_status *status)
+{
+    uint64_t ct = s->layout.chunk_tokens, end = most;
+    count_if_old(s);
+    // An append may lie over several chunks, and counts as a whole: all that are not known decide about its first row.
+    for (uint32_t i = s->unknown ? s->layout.n : 0; i > 0; i--) {
+        const struct coordinator_chunk *chunk = &s->layout.chunks[i - 1];
+        if (!chunk->known && (chunk->index + 1) * ct > end) {
+            end = (chunk->index + 1) * ct;
+            break;
+        }
+    }
+    return end > length ? coordinator_session_missing(s, length, end - length, layer, status) : COMMON_OK;
+}

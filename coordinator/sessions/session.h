@@ -74,7 +74,7 @@ struct coordinator_session {
     struct coordinator_repair *repairs; // at workers that are in doubt about it (repair.h): a list
     uint32_t repairing;                 // of these: what the session waits for
     uint32_t broken;                    // the others: it is unavailable as a whole
-    uint64_t dirtied;  // sessions.dirties when a worker that is JOINING was last to be told it again
+    uint64_t dirtied;                   // sessions.dirties when a worker was last to be told it again
     uint32_t withheld; // workers that have a newer state of it in quarantine: it is unavailable as a whole
     uint64_t counted;  // cluster.changes when `missing` was counted
     // Chunks that cannot be computed: lost, or their holder is not ACTIVE; one if withheld, one if broken. See
@@ -183,5 +183,10 @@ void coordinator_session_drop_plan(struct coordinator_session *s);
 // and the workers' names. OK: nothing is missing, and *status is as it was.
 enum common_code coordinator_session_missing(struct coordinator_session *s, uint64_t first, uint64_t count,
                                              uint32_t layer, struct proto_status *status);
+// Whether committed rows may turn up past `length`, where a layer ends as far as it is known: what holders that have
+// not come back since a restart of the coordinator have appended is in no store (named.h). OK: none will; else as
+// coordinator_session_missing, with the ranges up to `most` at least.
+enum common_code coordinator_session_unsettled(struct coordinator_session *s, uint64_t length, uint64_t most,
+                                               uint32_t layer, struct proto_status *status);
 
 #endif

@@ -39,12 +39,13 @@ struct coordinator_sessions {
     struct proto_list reaped; // gone, and no step knows them any more: session.gone
     uint64_t seen_changes;    // of cluster.changes
     struct coordinator_commits commits;
-    uint64_t dirties;          // layouts that have changed under visits: session.dirtied
+    uint64_t dirties;          // what has changed under visits: session.dirtied
     uint64_t stamps;           // given to visits: chunk.stamp
     uint64_t logging_since_ns; // repairs that failed: a second, and how many of them in it
     uint32_t logged;
-    struct coordinator_parked *parked; // calls that wait for workers to come back after a restart
-    bool unpark;                       // they may go now
+    struct coordinator_parked *parked,
+        **parked_tail; // calls that wait for workers to come back after a restart
+    bool unpark;       // they may go now
 };
 
 // Room for all sessions. The store is set by the caller once it is open.

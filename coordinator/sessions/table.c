@@ -321,6 +321,7 @@ void coordinator_sessions_init(struct coordinator_sessions *sessions, struct coo
     sessions->cluster = cluster;
     sessions->slots = coordinator_alloc(core->options.max_sessions * sizeof(*sessions->slots));
     sessions->free_slots = coordinator_alloc(core->options.max_sessions * sizeof(*sessions->free_slots));
+    sessions->parked_tail = &sessions->parked;
     proto_list_init(&sessions->settled);
     proto_list_init(&sessions->opened);
     proto_list_init(&sessions->gone);

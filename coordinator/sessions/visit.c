@@ -135,17 +135,48 @@ static void rows_told(void *arg, const struct proto_reply *reply)
     session_told(arg, coordinator_telling_rows_code(reply, call->v->w), reply->text);
 }
 
-// Comes after every RowsCommit has been answered: only then do rows that are still frozen belong to nobody.
+// Sessions of which the worker may not have been told everything: it has refused, or more came while it was told. The
+// list is the caller's.
+static uint64_t *untold_sessions(const struct coordinator_visit *v, size_t *n)
+{
+    const struct coordinator_sessions *sessions = v->sessions;
+    uint64_t *ids = coordinator_alloc((v->n_refused + sessions->n_slots + 1) * sizeof(*ids));
+    *n = 0;
+    for (uint32_t i = 0; i < v->n_refused; i++)
+        ids[(*n)++] = v->refused[i];
+    for (uint32_t i = 0; i < sessions->n_slots; i++)
+        if (sessions->slots[i] && sessions->slots[i]->dirtied > v->passed)
+            ids[(*n)++] = sessions->slots[i]->id;
+    return ids;
+}
+
+// Comes after every RowsCommit has been answered: only then do rows that are still frozen belong to nobody. Where not
+// all of them have been, they may be a durable commit's.
 static void tell_settled(struct coordinator_visit *v)
 {
     const struct coordinator_sessions *sessions = v->sessions;
     Banyan__Pb__RowsAbortRequest m = BANYAN__PB__ROWS_ABORT_REQUEST__INIT;
+    const struct coordinator_session *s = coordinator_session_any(sessions, v->one);
+    if (s && s->dirtied > v->passed) {
+        coordinator_visit_note(v, COMMON_ABORTED, "the session has changed meanwhile");
+        coordinator_visit_fail(v, "");
+        return;
+    }
+    uint64_t *except = v->one ? NULL : untold_sessions(v, &m.n_except);
+    m.except = except;
     m.term = sessions->core->term;
     m.session = v->one;
     m.before = coordinator_commits_settled(&sessions->commits, sessions->core->term, v->one);
     coordinator_visit_set_state(v, COORDINATOR_VISIT_SETTLING);
     v->in_flight++;
-    coordinator_worker_call(v->w, BANYAN__PB__METHOD__METHOD_ROWS_ABORT, &m.base, call_told, v);
+    if (m.n_except <= PROTO_ABORT_EXCEPT_MAX) {
+        coordinator_worker_call(v->w, BANYAN__PB__METHOD__METHOD_ROWS_ABORT, &m.base, call_told, v);
+    } else { // they stay frozen until the next visit, or their sessions'
+        common_log_warn("a worker does not take what it is told of many sessions worker=%s sessions=%zu",
+                        v->w->name, m.n_except);
+        visit_told(v, COMMON_OK, "");
+    }
+    free(except);
 }
 
 // The next session that it holds and should not.
@@ -204,7 +235,7 @@ static bool tell_one(struct coordinator_visit *v)
             return true;
         }
         free(call);
-        // Told again anyway: a worker that is JOINING is dirty by then.
+        // Told again: a worker that is JOINING is dirty by then.
         if (told == COORDINATOR_TOLD_CHANGED && v->one)
             coordinator_visit_note(v, COMMON_ABORTED, "the session has changed meanwhile");
     } while (next_session(v));

@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "coordinator/sessions/named.h"
 #include "coordinator/sessions/placing.h"
 #include "coordinator/sessions/recovery.h"
 #include "coordinator/sessions/session.h"
@@ -18,13 +17,8 @@ static bool refuse_position(struct coordinator_item *item, struct coordinator_se
     const struct coordinator_item_ask *ask = &item->ask;
     const struct coordinator_rangeset *set = &s->layers[ask->layer];
     struct proto_status status;
-    uint64_t end = wanted;
-    if (coordinator_session_names_rows(s, length,
-                                       wanted - length)) // whether they count, who is away decides (named.h)
-        end = (uint64_t)(s->layout.chunks[s->layout.n - 1].index + 1) * s->layout.chunk_tokens;
-    end = end > wanted ? end : wanted;
-    if (coordinator_session_missing(s, length, end - length, ask->layer, &status) != COMMON_OK) {
-        *coordinator_item_failure(item) = status; // who is away may have more rows than we know
+    if (coordinator_session_unsettled(s, length, wanted, ask->layer, &status) != COMMON_OK) {
+        *coordinator_item_failure(item) = status;
         return false;
     }
     char text[COMMON_ERROR_BYTES];
@@ -61,17 +55,6 @@ bool coordinator_item_looks_ahead(const struct coordinator_item *item, const str
     return visible_of(item) > coordinator_session_layer_length(s, item->ask.layer);
 }
 
-// The holder of a chunk that is not known yet may have rows past what we know of: an append must not go over
-// them.
-static const struct coordinator_chunk *unknown_chunk(const struct coordinator_session *s, uint64_t length)
-{
-    for (uint32_t i = coordinator_layout_lower(&s->layout, length / s->layout.chunk_tokens); i < s->layout.n;
-         i++)
-        if (!s->layout.chunks[i].known)
-            return &s->layout.chunks[i];
-    return NULL;
-}
-
 static bool check_positions(struct coordinator_item *item, struct coordinator_session *s)
 {
     const struct coordinator_item_ask *ask = &item->ask;
@@ -79,11 +62,12 @@ static bool check_positions(struct coordinator_item *item, struct coordinator_se
     if (ask->append) {
         if (ask->first > length)
             return refuse_position(item, s, length, ask->first);
-        const struct coordinator_chunk *unknown = NULL;
-        if (s->unknown && ask->first + ask->rows > length && coordinator_session_has_missing(s))
-            unknown = unknown_chunk(s, length);
-        if (unknown)
-            return refuse_position(item, s, length, (uint64_t)(unknown->index + 1) * s->layout.chunk_tokens);
+        struct proto_status status;
+        // Rows that may turn up go where a newer append comes, also one of rows that are acknowledged.
+        if (coordinator_session_unsettled(s, length, length, ask->layer, &status) != COMMON_OK) {
+            *coordinator_item_failure(item) = status;
+            return false;
+        }
         if (!coordinator_rangeset_room(&s->layers[ask->layer], ask->first, ask->rows))
             return coordinator_item_refuse(item, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
                                            "the layer has too many separate ranges: fill holes first");

@@ -8,6 +8,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/random.h"
 #include "common/secret.h"
 #include "coordinator/store/sql.h"
 

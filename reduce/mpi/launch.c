@@ -12,6 +12,7 @@
 
 #include "common/clock.h"
 #include "common/hash.h"
+#include "common/random.h"
 #include "reduce/module.h"
 #include "reduce/mpi/message.h"
 

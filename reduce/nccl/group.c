@@ -24,6 +24,7 @@
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/log.h"
+#include "common/random.h"
 #include "common/secret.h"
 #include "kernels/partial.h"
 #include "reduce/tree.h"

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "common/blob.h"
+#include "common/random.h"
 #include "common/secret.h"
 #include "tests/common/scratch.h"
 

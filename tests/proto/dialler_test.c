@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "common/clock.h"
+#include "common/random.h"
 #include "proto/codec.h"
 #include "proto/frame.h"
 #include "proto/stream_hello.h"

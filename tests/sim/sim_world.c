@@ -9,6 +9,7 @@
 
 #include "common/clock.h"
 #include "common/hash.h"
+#include "common/random.h"
 #include "tests/sim/sim_event.h"
 
 #define START_NS   (1000 * COMMON_NS_PER_S)
@@ -59,6 +60,14 @@ uint64_t sim_random(uint64_t n)
     assert(n > 0);
     world.seed += UINT64_C(0x9e3779b97f4a7c15); // splitmix64
     return common_mix64(world.seed) % n;
+}
+
+// What a process takes for random is the seed's, too.
+bool common_random(void *out, size_t len)
+{
+    for (size_t i = 0; i < len; i++)
+        ((uint8_t *)out)[i] = (uint8_t)sim_random(256);
+    return true;
 }
 
 void sim_shuffle(bool on)

@@ -13,6 +13,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/random.h"
 #include "proto/rpc.h"
 #include "worker/membership.h"
 

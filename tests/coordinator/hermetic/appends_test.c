@@ -232,9 +232,37 @@ static void what_another_holder_decides_is_not_past_the_end(void **state)
     ENDS(COMMON_UNAVAILABLE, read);
     assert_string_equal(read->reason, "MISSING_RANGE");
     assert_int_equal(read->first_missing, 16);
+    ENDS(COMMON_UNAVAILABLE, sim_fork(cluster->client, session, 10, "")); // seed 179539240106240
+    ENDS(COMMON_UNAVAILABLE, sim_truncate(cluster->client, session, 10)); // seed 5000029097
     sim_net_mend(NULL, second->loop);
     assert_true(sim_wait_active(cluster, 3));
     READS(cluster, session, 11, 11);
+    READS(cluster, session, 20, 20);
+    sim_cluster_free(cluster);
+}
+
+// The first rows are acknowledged, and appended once more while another holder decides about the rest: that is no reason
+// for anybody to throw the rest away (seed 179539240107035 of chaos_test).
+static void rows_that_may_count_outlive_an_append_of_older_ones(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(3);
+    uint64_t session = session_of(cluster, 0);
+    OK(sim_append(cluster->client, session, 0, 0, 5, 1));
+    OK(sim_append(cluster->client, session, 0, 5, 15, 1));
+    struct sim_worker *second = holder_of(cluster, session, 16);
+    assert_ptr_not_equal(holder_of(cluster, session, 0), second);
+    sim_coordinator_kill(cluster);
+    sim_net_part(NULL, second->loop);
+    restart(cluster);
+    assert_true(sim_wait_active(cluster, 2));
+    sim_advance(6 * COMMON_NS_PER_S);
+    assert_int_equal(length_of(cluster, session), 5);
+    ENDS(COMMON_UNAVAILABLE, sim_append(cluster->client, session, 0, 0, 3, 1));
+    sim_net_mend(NULL, second->loop);
+    assert_true(sim_wait_active(cluster, 3));
+    READS(cluster, session, 20, 20);
+    OK(sim_append(cluster->client, session, 0, 0, 3, 1));
     READS(cluster, session, 20, 20);
     sim_cluster_free(cluster);
 }
@@ -389,6 +417,7 @@ int hermetic_appends(void)
         cmocka_unit_test(an_acknowledged_append_survives_though_no_step_followed),
         cmocka_unit_test(a_chunk_that_may_have_rows_is_not_placed_anew),
         cmocka_unit_test(what_another_holder_decides_is_not_past_the_end),
+        cmocka_unit_test(rows_that_may_count_outlive_an_append_of_older_ones),
         cmocka_unit_test(a_truncate_keeps_what_was_acknowledged_before_it),
         cmocka_unit_test(other_bytes_replace_a_failed_append_of_many_bands),
         cmocka_unit_test(an_append_that_goes_again_is_undone),

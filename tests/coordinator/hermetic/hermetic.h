@@ -22,6 +22,7 @@
 #include "coordinator/sessions/reconcile.h"
 #include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/session.h"
+#include "coordinator/sessions/table.h"
 #include "coordinator/state.h"
 #include "coordinator/steps/item.h"
 #include "tests/sim/sim_cluster.h"

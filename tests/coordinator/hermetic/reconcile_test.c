@@ -309,6 +309,63 @@ static void a_commit_that_its_holder_did_not_hear_is_told_again(void **state)
     sim_cluster_free(cluster);
 }
 
+// A commit is durable and its holder has not heard of it. After the restart the holder refuses the word at first: that
+// other commits are over is no reason to let go of the rows (seed 179538998001429 of chaos_test).
+static void what_a_worker_refuses_at_its_return_stays_frozen(void **state)
+{
+    (void)state;
+    uint64_t session, innocent;
+    struct sim_cluster *cluster = doubted(&session, &innocent);
+    struct sim_worker *w = cluster->workers[0];
+    sim_serve_rule(w->loop, METHOD(LAYOUT_SET), pass);
+    struct sim_call *open = sim_open(cluster->client, session, 32, 16);
+    OK(open);
+    OK(sim_put(cluster->client, open, 0, 32, 16, 3));
+    sim_disk_silence(SIM_DISK_PATH, true);
+    struct sim_call *commit = sim_commit(cluster->client, session, 0, 32, 16);
+    sim_advance(20 * COMMON_NS_PER_MS);
+    assert_false(commit->done);
+    sim_coordinator_kill(cluster);
+    sim_disk_silence(SIM_DISK_PATH, false);
+    sim_serve_rule(w->loop, METHOD(ROWS_COMMIT),
+                   (struct sim_rule){.verdict = SIM_FAIL, .times = 1, .code = COMMON_RESOURCE_EXHAUSTED});
+    restart(cluster);
+    assert_true(sim_wait_active(cluster, 1));
+    sim_advance(COMMON_NS_PER_S);
+    READS(cluster, session, 48, 32 + 16 * 3);
+    sim_cluster_free(cluster);
+}
+
+// The commit becomes durable while its session is repaired, after the holder was told what was committed by then, and
+// the holder is too busy to hear of it.
+static void what_becomes_durable_under_a_repair_stays_frozen(void **state)
+{
+    (void)state;
+    uint64_t session, innocent;
+    struct sim_cluster *cluster = doubted(&session, &innocent);
+    struct sim_worker *w = cluster->workers[0];
+    sim_serve_rule(w->loop, METHOD(LAYOUT_SET), pass);
+    struct sim_call *open = sim_open(cluster->client, session, 32, 16);
+    OK(open);
+    OK(sim_put(cluster->client, open, 0, 32, 16, 3));
+    sim_disk_stall(SIM_DISK_PATH, true);
+    struct sim_call *commit = sim_commit(cluster->client, session, 0, 32, 16);
+    sim_run_until_idle();
+    sim_serve_rule(w->loop, METHOD(ROWS_COMMIT), (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
+    struct coordinator_sessions *sessions = &cluster->coordinator->sessions;
+    coordinator_session_doubt(coordinator_session_find(sessions, session), sessions->cluster->workers[0]);
+    sim_run_until_idle();
+    assert_int_equal(sim_serve_held(w->loop), 1); // the word of the repair
+    sim_serve_rule(w->loop, METHOD(ROWS_COMMIT),
+                   (struct sim_rule){.verdict = SIM_FAIL, .times = 1, .code = COMMON_RESOURCE_EXHAUSTED});
+    sim_disk_stall(SIM_DISK_PATH, false);
+    OK(commit);
+    sim_serve_let_go(w->loop);
+    sim_advance(COMMON_NS_PER_S);
+    READS(cluster, session, 48, 32 + 16 * 3);
+    sim_cluster_free(cluster);
+}
+
 // The rows that it has frozen are free again, for this session; another one's commit under way keeps its own.
 static void an_abort_that_its_holder_did_not_hear_is_told_again(void **state)
 {
@@ -380,6 +437,8 @@ int hermetic_reconcile(void)
         cmocka_unit_test(repairs_end_with_the_link_of_their_worker),
         cmocka_unit_test(what_a_repair_finds_missing_is_lost),
         cmocka_unit_test(a_commit_that_its_holder_did_not_hear_is_told_again),
+        cmocka_unit_test(what_a_worker_refuses_at_its_return_stays_frozen),
+        cmocka_unit_test(what_becomes_durable_under_a_repair_stays_frozen),
         cmocka_unit_test(an_abort_that_its_holder_did_not_hear_is_told_again),
         cmocka_unit_test(a_visit_outlasts_a_register),
         cmocka_unit_test(a_session_of_many_ranges_is_told_in_a_few_messages),

@@ -116,6 +116,55 @@ static uint64_t trace_of(uint64_t seed)
     return trace;
 }
 
+// What waits for a holder after a restart has its turn in the order in which it came, however often it was looked at
+// meanwhile.
+static void calls_that_wait_for_a_holder_keep_their_order(void **state)
+{
+    (void)state;
+    for (uint64_t ms = 20; ms <= 400; ms += 20) {
+        struct sim_cluster *cluster = cluster_of(2);
+        uint64_t session = session_of(cluster, 80);
+        const struct sim_worker *holder = holder_of(cluster, session, 0);
+        sim_coordinator_kill(cluster);
+        sim_net_part(NULL, holder->loop);
+        restart(cluster);
+        assert_true(sim_wait_active(cluster, 1));
+        struct sim_call *first = sim_truncate(cluster->client, session, 64),
+                        *second = sim_truncate(cluster->client, session, 32);
+        sim_advance(ms * COMMON_NS_PER_MS);
+        assert_false(first->done || second->done);
+        sim_net_mend(NULL, holder->loop);
+        OK(first);
+        OK(second);
+        READS(cluster, session, 32, 32);
+        sim_cluster_free(cluster);
+    }
+}
+
+// A truncate that its client has given up while it waited does not happen after all: the client has gone on to other
+// things (seed 5000018785 of chaos_test).
+static void a_truncate_that_was_given_up_does_not_come_later(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, 80);
+    const struct sim_worker *holder = holder_of(cluster, session, 0);
+    sim_coordinator_kill(cluster);
+    sim_net_part(NULL, holder->loop);
+    restart(cluster);
+    assert_true(sim_wait_active(cluster, 1));
+    struct sim_call *truncate = sim_truncate(cluster->client, session, 32);
+    sim_advance(100 * COMMON_NS_PER_MS);
+    assert_false(truncate->done);
+    sim_cancel(truncate);
+    ENDS(COMMON_CANCELLED, truncate);
+    sim_net_mend(NULL, holder->loop);
+    assert_true(sim_wait_active(cluster, 2));
+    sim_advance(COMMON_NS_PER_S);
+    READS(cluster, session, 80, 80);
+    sim_cluster_free(cluster);
+}
+
 static void a_seed_gives_the_same_run(void **state)
 {
     (void)state;
@@ -131,6 +180,8 @@ int hermetic_restarts(void)
         cmocka_unit_test(an_append_under_way_at_a_kill_is_there_or_not),
         cmocka_unit_test(a_create_that_was_durable_and_unanswered_is_there_after_a_restart),
         cmocka_unit_test(a_layout_is_stored_before_it_is_told),
+        cmocka_unit_test(calls_that_wait_for_a_holder_keep_their_order),
+        cmocka_unit_test(a_truncate_that_was_given_up_does_not_come_later),
         cmocka_unit_test(a_seed_gives_the_same_run),
     };
     return cmocka_run_group_tests_name("restarts", tests, NULL, NULL);
