@@ -71,27 +71,3 @@ void coordinator_layout_send_all(struct coordinator_session *s, struct coordinat
     free(mine);
     free(lengths);
 }
-
-static void drops_told(void *arg, enum common_code code, const char *text)
-{
-    (void)arg, (void)code, (void)text;
-}
-
-void coordinator_session_drop_at_workers(struct coordinator_session *s, struct coordinator_gather *gather)
-{
-    struct coordinator_gather *own = coordinator_gather_new(&s->sessions->core->turn, drops_told, NULL);
-    for (uint32_t i = 0; i < s->n_members; i++) {
-        if (!s->members[i]->channel)
-            continue; // its inventory will name a session that is unknown
-        // So may that of one that is joining, or the page is behind us: it is told too, but not waited for.
-        bool wait = gather && coordinator_worker_active(s->members[i]);
-        Banyan__Pb__SessionDropRequest m = BANYAN__PB__SESSION_DROP_REQUEST__INIT;
-        m.term = s->sessions->core->term;
-        m.session = s->id;
-        m.life = coordinator_store_life(s->sessions->store);
-        m.claim = coordinator_worker_listed(s->members[i], s->id);
-        coordinator_worker_call_gather(s->members[i], BANYAN__PB__METHOD__METHOD_SESSION_DROP, &m.base,
-                                       wait ? gather : own);
-    }
-    coordinator_gather_seal(own);
-}

@@ -27,7 +27,4 @@ void coordinator_layout_send(struct coordinator_worker *w, const struct coordina
 void coordinator_layout_send_all(struct coordinator_session *s, struct coordinator_worker *w,
                                  struct coordinator_gather *gather);
 
-// SessionDrop to every member that is there. gather may be NULL: nobody waits.
-void coordinator_session_drop_at_workers(struct coordinator_session *s, struct coordinator_gather *gather);
-
 #endif

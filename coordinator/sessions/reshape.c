@@ -10,6 +10,7 @@
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/dropping.h"
 #include "coordinator/sessions/keys.h"
 #include "coordinator/sessions/layout_send.h"
 #include "coordinator/sessions/named.h"

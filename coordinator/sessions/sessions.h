@@ -34,10 +34,12 @@ struct coordinator_sessions {
     struct coordinator_session *names[4096]; // buckets of sessions with a name
     struct coordinator_session *keys[4096];  // and of those with a key
     struct proto_list settled;               // for the phase of sessions: session.settled
-    struct proto_list opened; // with steps that wait, and may go now: session.opened. Taken by steps
-    struct proto_list gone;   // deleted: session.gone. Taken by steps, then freed
-    struct proto_list reaped; // gone, and no step knows them any more: session.gone
-    uint64_t seen_changes;    // of cluster.changes
+    struct proto_list opened;    // with steps that wait, and may go now: session.opened. Taken by steps
+    struct proto_list gone;      // deleted: session.gone. Taken by steps, then freed
+    struct proto_list reaped;    // gone, and no step knows them any more: session.gone
+    uint64_t seen_changes;       // of cluster.changes
+    struct proto_list droppings; // deleted sessions that workers are to be told again (dropping.h)
+    uint32_t n_droppings;
     struct coordinator_commits commits;
     uint64_t dirties;          // what has changed under visits: session.dirtied
     uint64_t stamps;           // given to visits: chunk.stamp

@@ -10,6 +10,7 @@
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/dropping.h"
 #include "coordinator/sessions/keys.h"
 #include "coordinator/sessions/named.h"
 #include "coordinator/sessions/reconcile.h"
@@ -308,6 +309,7 @@ void coordinator_sessions_tick(struct coordinator_sessions *sessions, uint64_t n
 {
     reclaim_idle(sessions, now_ns);
     coordinator_reconciles_tick(sessions, now_ns);
+    coordinator_droppings_tick(sessions);
     if (sessions->parked) { // their time may be over
         sessions->unpark = true;
         coordinator_turn_mark(&sessions->core->turn, COORDINATOR_PHASE_SESSIONS);
@@ -323,6 +325,7 @@ void coordinator_sessions_init(struct coordinator_sessions *sessions, struct coo
     sessions->free_slots = coordinator_alloc(core->options.max_sessions * sizeof(*sessions->free_slots));
     sessions->parked_tail = &sessions->parked;
     proto_list_init(&sessions->settled);
+    proto_list_init(&sessions->droppings);
     proto_list_init(&sessions->opened);
     proto_list_init(&sessions->gone);
     proto_list_init(&sessions->reaped);
@@ -334,6 +337,7 @@ void coordinator_sessions_fini(struct coordinator_sessions *sessions)
     for (uint32_t i = 0; i < sessions->n_slots; i++)
         if (sessions->slots[i])
             coordinator_session_destroy(sessions->slots[i]);
+    coordinator_droppings_fini(sessions);
     coordinator_turn_drain(&sessions->core->turn);
     free(sessions->slots);
     free(sessions->free_slots);

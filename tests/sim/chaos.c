@@ -788,9 +788,8 @@ static void run(uint64_t seed)
     for (uint32_t i = 0; i < chaos.n_models; i++)
         if (!chaos.models[i].deleted)
             settle(&chaos.models[i]);
-    for (uint32_t i = 0; i < chaos.n_models; i++) // a SessionDrop that was refused is not said again: not yet
-        if (!chaos.models[i].deleted || !(chaos.faults & 1u << REFUSE))
-            deleted_everywhere(&chaos.models[i]);
+    for (uint32_t i = 0; i < chaos.n_models; i++)
+        deleted_everywhere(&chaos.models[i]);
     chaos.trace = sim_trace();
     chaos.events = sim_events();
     sim_cluster_free(chaos.cluster);

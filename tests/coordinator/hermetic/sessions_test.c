@@ -255,6 +255,23 @@ static void who_waits_for_a_session_that_goes_is_told(void **state)
     sim_cluster_free(cluster);
 }
 
+// A worker that is too busy to hear that a session is deleted is told again, though its link lasts.
+static void a_worker_that_refuses_a_drop_is_told_again(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, 64);
+    rule_all(cluster, METHOD(SESSION_DROP),
+             (struct sim_rule){.verdict = SIM_FAIL, .times = 3, .code = COMMON_RESOURCE_EXHAUSTED});
+    OK(sim_delete(cluster->client, session));
+    sim_run_until_idle();
+    assert_int_equal(tokens_held(cluster, session), 64);
+    sim_advance(10 * COMMON_NS_PER_S);
+    assert_int_equal(tokens_held(cluster, session), 0);
+    state_is(cluster, cluster->workers[0], "active");
+    sim_cluster_free(cluster);
+}
+
 int hermetic_sessions(void)
 {
     const struct CMUnitTest tests[] = {
@@ -268,6 +285,7 @@ int hermetic_sessions(void)
         cmocka_unit_test(a_store_that_refuses_leaves_the_session_as_it_was),
         cmocka_unit_test(a_place_that_its_holder_refuses_is_taken_back),
         cmocka_unit_test(who_waits_for_a_session_that_goes_is_told),
+        cmocka_unit_test(a_worker_that_refuses_a_drop_is_told_again),
     };
     return cmocka_run_group_tests_name("sessions", tests, NULL, NULL);
 }
