@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the parts of chaos_test share: the model of what its clients know, what they do, and what disturbs them.
+#ifndef TESTS_SIM_CHAOS_H
+#define TESTS_SIM_CHAOS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "tests/sim/sim_cluster.h"
+
+enum {
+    WORKERS = 3,
+    CLIENTS = 3, // each with a connection of its own; they tell each other what they know
+    LAYERS = 2,
+    TOKENS = 120,
+    SESSIONS = 12,
+    OPS = 1000,
+    STEPS = 140,
+    MOST_ROWS = 24
+};
+
+// ---- the model (chaos_model.c) --------------------------------------------------------------------------
+
+struct model { // a session as its clients know it
+    uint64_t id, incarnation;
+    float value[LAYERS][TOKENS]; // what is, or will be, written there
+    bool acked[LAYERS][TOKENS];  // acknowledged, and not truncated since
+    bool maybe[LAYERS][TOKENS];  // written, acknowledged or not
+    // Appends and puts that may have written it: of those that were refused for good nothing may be seen again.
+    uint32_t writers[LAYERS][TOKENS];
+    bool ends[LAYERS][TOKENS + 1]; // something that was written ends there: a layer ends nowhere else
+    uint32_t cuts;                 // truncations begun, and ended well
+    uint32_t writes, reads;        // under way, reads without those that are cancelled
+    bool cutting;                  // a truncation is under way
+    bool must_cut;                 // its outcome is unknown: it is made again before anything is written
+    uint64_t cut;
+    bool lossy;   // a worker was killed that held some of it
+    bool deleted; // or nobody knows
+};
+
+enum kind { READ, APPEND, OPEN, PUT, COMMIT, TRUNCATE, FORK, DELETE, CREATE };
+extern const char *const chaos_kind_names[];
+
+struct op {
+    struct sim_call *call;
+    enum kind kind;
+    struct model *m;
+    uint32_t layer, rows, cuts, kills;
+    uint64_t first;
+    bool must; // all that it needs was acknowledged
+    bool checked;
+};
+
+struct chaos {
+    struct sim_cluster *cluster;
+    struct sim_client *clients[CLIENTS];
+    uint32_t n_clients;
+    uint64_t seed;
+    bool verbose;
+    unsigned faults;        // kinds that this seed has
+    unsigned faults_most;   // of these alone, for a shorter trace
+    uint64_t trace, events; // of a run that has ended
+    uint32_t steps;         // how many things happen before the end
+    struct model models[SESSIONS];
+    uint32_t n_models, n_ops, kills;
+    uint64_t taken[WORKERS]; // bytes of their memory
+    struct op ops[OPS];
+};
+extern struct chaos chaos;
+
+void chaos_violated(const struct op *op, const char *what) __attribute__((noreturn));
+struct model *chaos_model_new(uint64_t id, uint64_t incarnation);
+uint32_t chaos_prefix(const struct model *m, uint32_t layer); // acknowledged from 0 on
+float chaos_mean(const struct model *m, uint32_t layer, uint64_t last);
+void chaos_draw_values(struct model *m, uint64_t from);
+void chaos_forget_from(struct model *m, uint64_t from, bool written);
+// Nothing of it is there, or ever will be: other values may come.
+void chaos_unmark(struct model *m, uint32_t layer, uint64_t first, uint32_t rows);
+bool chaos_passes(enum common_code code); // an error that the same call may not meet again
+
+// ---- what clients do (chaos_model.c), and what must hold when a call ends (chaos_check.c) ------------------
+
+struct op *chaos_start_read(struct model *m, uint32_t layer, uint64_t at);
+struct op *chaos_start_append(struct model *m, uint32_t layer, uint64_t first, uint32_t rows);
+struct op *chaos_start_truncate(struct model *m, uint64_t length);
+struct op *chaos_start_delete(struct model *m);
+void chaos_start_put(const struct op *open);
+void chaos_start_commits(const struct op *put);
+void chaos_act(void); // one thing that clients do
+
+bool chaos_check_all(void); // true: all calls have ended
+
+// ---- what disturbs them (chaos_faults.c) ----------------------------------------------------------------
+
+enum fault {
+    CUT,
+    HOLD,
+    PART,
+    HEAL,
+    KILL_WORKER,
+    KILL_COORDINATOR,
+    STOP_COORDINATOR,
+    FREEZE_WORKER,
+    FREEZE_COORDINATOR,
+    DISK_FAILS,
+    DISK_STALLS,
+    DISK_SILENT,
+    REFUSE,
+    HOLD_REQUESTS,
+    CANCEL,
+    CUT_CLIENT,
+    MEMORY_SHORT,
+    FAULTS
+};
+
+void chaos_disturb(enum fault fault);
+void chaos_disturb_end(void); // nothing is disturbed any more
+
+#endif

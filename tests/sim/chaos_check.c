@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// What must hold whenever a call of chaos_test ends.
+#include "tests/sim/chaos.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+static bool allowed(enum common_code code)
+{
+    return code == COMMON_OK || chaos_passes(code) || code == COMMON_FAILED_PRECONDITION ||
+           code == COMMON_OUT_OF_RANGE || code == COMMON_DATA_LOSS || code == COMMON_NOT_FOUND;
+}
+
+static void check_read(const struct op *op)
+{
+    const struct model *m = op->m;
+    enum common_code code = op->call->code;
+    if (m->deleted)
+        return;
+    if (code == COMMON_DATA_LOSS && !m->lossy && !chaos.kills)
+        chaos_violated(op, "rows are lost though no worker was killed");
+    if (code == COMMON_DATA_LOSS && !op->call->n_missing)
+        chaos_violated(op, "an error does not say what is lost");
+    if (op->cuts != m->cuts)
+        return;
+    if (op->must && !m->lossy && code != COMMON_OK && !chaos_passes(code))
+        chaos_violated(op, "acknowledged rows are refused");
+    if (code != COMMON_OK)
+        return;
+    for (uint64_t i = 0; i <= op->first; i++)
+        if (!m->maybe[op->layer][i])
+            chaos_violated(op, "a row can be read that nobody wrote");
+    float want = chaos_mean(m, op->layer, op->first);
+    if (!(fabsf(op->call->o - want) <= 1e-4f * want)) {
+        fprintf(stderr, "wanted %g\n", (double)want);
+        chaos_violated(op, "a wrong answer");
+    }
+}
+
+static void check_append(const struct op *op)
+{
+    struct model *m = op->m;
+    enum common_code code = op->call->code;
+    if (code == COMMON_OK)
+        for (uint32_t i = 0; i < op->rows; i++)
+            m->acked[op->layer][op->first + i] = true;
+    if (sim_append_refused(op->call) && op->cuts == m->cuts)
+        chaos_unmark(m, op->layer, op->first, op->rows);
+    if (m->deleted || m->lossy || chaos.kills || code == COMMON_OK || chaos_passes(code))
+        return;
+    if (op->must)
+        chaos_violated(op, "an append where the layer ends is refused");
+}
+
+static void check_commit(const struct op *op)
+{
+    struct model *m = op->m;
+    enum common_code code = op->call->code;
+    if (code == COMMON_OK)
+        for (uint32_t i = 0; i < op->rows; i++)
+            m->acked[op->layer][op->first + i] = true;
+    if (!m->deleted && code == COMMON_DATA_LOSS && !m->lossy && !chaos.kills)
+        chaos_violated(op, "rows of a commit are lost though no worker was killed");
+}
+
+static void check_truncate(const struct op *op)
+{
+    struct model *m = op->m;
+    enum common_code code = op->call->code;
+    m->cutting = false;
+    m->must_cut = true;
+    if (m->deleted)
+        return;
+    if (code == COMMON_OUT_OF_RANGE && op->must && !m->lossy && !chaos.kills)
+        chaos_violated(op, "acknowledged rows are past the end");
+    if (code == COMMON_OUT_OF_RANGE) // a truncation before it may have raised the incarnation
+        m->cut = 0;
+    if (code != COMMON_OK)
+        return;
+    m->must_cut = false;
+    m->cuts++;
+    if (m->incarnation != op->call->incarnation) { // else there was nothing to forget
+        chaos_forget_from(m, op->first, true);
+        chaos_draw_values(m, op->first);
+    }
+    m->incarnation = op->call->incarnation;
+    m->lossy = m->lossy && (op->first || op->kills != chaos.kills);
+}
+
+static void check_fork(const struct op *op)
+{
+    const struct model *m = op->m;
+    enum common_code code = op->call->code;
+    if (code == COMMON_OK && chaos.n_models < SESSIONS) {
+        struct model *f = chaos_model_new(op->call->session, op->call->incarnation);
+        for (uint32_t l = 0; l < LAYERS; l++)
+            for (uint64_t i = 0; i < op->first; i++) {
+                f->value[l][i] = m->value[l][i];
+                f->acked[l][i] = f->maybe[l][i] = true;
+                f->ends[l][op->first] = true;
+            }
+        f->lossy = m->lossy || op->kills != chaos.kills;
+    } else if (!m->deleted && op->must && !m->lossy && !chaos.kills && code != COMMON_OK &&
+               !chaos_passes(code)) {
+        chaos_violated(op, "a fork of acknowledged rows is refused");
+    }
+}
+
+static void check(struct op *op)
+{
+    op->checked = true;
+    if (chaos.verbose)
+        printf("  %" PRIu64 " ended: %s session=%016" PRIx64 " layer=%u first=%" PRIu64
+               " rows=%u: %s %s (%s)\n",
+               sim_clock(), chaos_kind_names[op->kind], op->m ? op->m->id : 0, op->layer, op->first, op->rows,
+               common_code_name(op->call->code), op->call->text, op->call->reason);
+    if (!allowed(op->call->code))
+        chaos_violated(op, "a code that the contract does not allow");
+    if (op->call->code == COMMON_NOT_FOUND && op->m && !op->m->deleted && op->kind != PUT)
+        chaos_violated(op, "a session is gone");
+    if (op->m &&
+        (op->kind == APPEND || op->kind == OPEN || op->kind == PUT || op->kind == COMMIT || op->kind == FORK))
+        op->m->writes--;
+    bool goes_on = op->call->code == COMMON_OK && op->m && !op->m->deleted && chaos.n_ops + 1 < OPS;
+    switch (op->kind) {
+    case READ:
+        check_read(op);
+        break;
+    case APPEND:
+        check_append(op);
+        break;
+    case OPEN:
+        if (goes_on)
+            chaos_start_put(op);
+        break;
+    case PUT:
+        if (goes_on)
+            chaos_start_commits(op);
+        break;
+    case COMMIT:
+        check_commit(op);
+        break;
+    case TRUNCATE:
+        check_truncate(op);
+        break;
+    case FORK:
+        check_fork(op);
+        break;
+    case DELETE:
+        break;
+    case CREATE:
+        if (op->call->code == COMMON_OK && chaos.n_models < SESSIONS)
+            chaos_model_new(op->call->session, op->call->incarnation);
+        break;
+    }
+}
+
+bool chaos_check_all(void) // true: all have ended
+{
+    bool all = true;
+    for (uint32_t i = 0; i < chaos.n_ops; i++) {
+        struct op *op = &chaos.ops[i];
+        if (!op->checked && op->call->done)
+            check(op);
+        all = all && op->checked;
+    }
+    return all;
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// What disturbs the cluster of chaos_test.
+#include "tests/sim/chaos.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "common/clock.h"
+#include "proto/banyan.pb-c.h"
+#include "worker/state.h"
+
+#define METHOD(name) BANYAN__PB__METHOD__METHOD_##name
+
+// Memory that something else on the machine has taken.
+static void take_memory(struct sim_worker *worker)
+{
+    uint32_t i = 0;
+    while (chaos.cluster->workers[i] != worker)
+        i++;
+    struct worker_store *store = worker->worker->store;
+    uint64_t left = worker_store_limit(store) - worker_store_used(store),
+             taken = left - (left >> sim_random(20));
+    if (worker_store_take(store, taken))
+        chaos.taken[i] += taken;
+}
+
+static void give_memory_back(uint32_t i)
+{
+    if (chaos.taken[i])
+        worker_store_give(chaos.cluster->workers[i]->worker->store, chaos.taken[i]);
+    chaos.taken[i] = 0;
+}
+
+static void kill_worker(struct sim_worker *worker)
+{
+    for (uint32_t i = 0; i < WORKERS; i++)
+        if (chaos.cluster->workers[i] == worker)
+            give_memory_back(i);
+    for (uint32_t i = 0; i < chaos.n_models; i++)
+        for (uint64_t at = 0; at < TOKENS && !chaos.models[i].lossy; at += 16)
+            chaos.models[i].lossy = sim_worker_holds(worker, chaos.models[i].id, at);
+    chaos.kills++;
+    sim_worker_kill(worker);
+}
+
+// Held is only what a worker does beside its loop in truth, too: the others are done as they come, in the order of
+// their link, so none can come into force after a later one.
+static void refuse(const struct sim_worker *worker, enum sim_verdict verdict)
+{
+    static const uint32_t methods[] = {METHOD(ROWS_PREPARE), METHOD(CHUNK_COPY),   METHOD(CHUNK_PUT),
+                                       METHOD(ROWS_COMMIT),  METHOD(ROWS_ABORT),   METHOD(LAYOUT_SET),
+                                       METHOD(INVENTORY),    METHOD(PLAN_INSTALL), METHOD(SESSION_DROP)};
+    static const enum common_code codes[] = {COMMON_UNAVAILABLE, COMMON_RESOURCE_EXHAUSTED, COMMON_ABORTED};
+    uint64_t n = verdict == SIM_HOLD ? 3 : sizeof methods / sizeof *methods;
+    sim_serve_rule(worker->loop, methods[sim_random(n)],
+                   (struct sim_rule){.verdict = verdict,
+                                     .times = 1 + (uint32_t)sim_random(2),
+                                     .code = codes[sim_random(3)]});
+}
+
+static void freeze(struct common_loop *loop, uint64_t most_ns)
+{
+    sim_loop_freeze(loop);
+    sim_advance(sim_random(most_ns));
+    chaos_check_all();
+    sim_loop_thaw(loop);
+}
+
+void chaos_disturb(enum fault fault)
+{
+    struct sim_cluster *cluster = chaos.cluster;
+    struct sim_worker *worker = cluster->workers[sim_random(WORKERS)];
+    const struct common_loop *ends[2] = {worker->loop, sim_random(2)
+                                                           ? cluster->loop
+                                                           : cluster->workers[sim_random(WORKERS)]->loop};
+    bool both = ends[0] && ends[1] && ends[0] != ends[1];
+    uint32_t way = (uint32_t)sim_random(2);
+    struct common_error err;
+    if (chaos.verbose)
+        printf("%" PRIu64 " fault %d worker %s\n", sim_clock(), fault, worker->name);
+    switch (fault) {
+    case CUT:
+        if (both)
+            sim_net_cut(ends[0], ends[1]);
+        break;
+    case HOLD:
+        if (both)
+            sim_net_hold(ends[way], ends[1 - way]);
+        break;
+    case PART:
+        if (both)
+            sim_net_part(ends[0], ends[1]);
+        break;
+    case HEAL:
+        sim_net_heal();
+        for (uint32_t i = 0; i < WORKERS; i++) {
+            give_memory_back(i);
+            if (cluster->workers[i]->loop)
+                sim_serve_let_go(cluster->workers[i]->loop);
+            else
+                sim_worker_start(cluster->workers[i]);
+        }
+        sim_disk_stall(SIM_DISK_PATH, false);
+        break;
+    case KILL_WORKER:
+        if (worker->loop)
+            kill_worker(worker);
+        break;
+    case KILL_COORDINATOR:
+    case STOP_COORDINATOR:
+        if (cluster->loop && fault == KILL_COORDINATOR)
+            sim_coordinator_kill(cluster);
+        else if (cluster->loop)
+            sim_coordinator_stop(cluster);
+        sim_advance(sim_random(COMMON_NS_PER_S));
+        chaos_check_all();
+        sim_disk_silence(SIM_DISK_PATH, false);
+        sim_disk_fail(SIM_DISK_PATH, 0, COMMON_OK);
+        if (sim_coordinator_start(cluster, &err) != COMMON_OK)
+            chaos_violated(NULL, err.message);
+        break;
+    case FREEZE_WORKER:
+        if (worker->loop)
+            freeze(worker->loop, 2 * COMMON_NS_PER_S);
+        break;
+    case FREEZE_COORDINATOR:
+        freeze(cluster->loop, 4 * COMMON_NS_PER_S);
+        break;
+    case DISK_FAILS:
+        sim_disk_fail(SIM_DISK_PATH, 1 + (uint32_t)sim_random(6),
+                      sim_random(2) ? COMMON_UNAVAILABLE : COMMON_RESOURCE_EXHAUSTED);
+        break;
+    case DISK_STALLS:
+        sim_disk_stall(SIM_DISK_PATH, sim_random(2));
+        break;
+    case DISK_SILENT:
+        sim_disk_silence(SIM_DISK_PATH, true);
+        sim_advance(sim_random(20 * COMMON_NS_PER_MS));
+        chaos_check_all();
+        chaos_disturb(KILL_COORDINATOR);
+        break;
+    case REFUSE:
+    case HOLD_REQUESTS:
+        if (worker->loop)
+            refuse(worker, fault == REFUSE ? SIM_FAIL : SIM_HOLD);
+        break;
+    case CANCEL:
+        for (uint32_t i = 0; i < chaos.n_ops; i++)
+            if (!chaos.ops[i].call->done && chaos.ops[i].kind != PUT && !sim_random(3))
+                sim_cancel(chaos.ops[i].call);
+        break;
+    case CUT_CLIENT:
+        sim_net_cut(sim_client_loop(chaos.clients[sim_random(chaos.n_clients)]),
+                    sim_random(2) || !worker->loop ? cluster->loop : worker->loop);
+        break;
+    case MEMORY_SHORT:
+        if (worker->loop)
+            take_memory(worker);
+        break;
+    case FAULTS:
+        break;
+    }
+}
+
+void chaos_disturb_end(void)
+{
+    chaos_disturb(HEAL);
+    sim_disk_fail(SIM_DISK_PATH, 0, COMMON_OK);
+    for (uint32_t i = 0; i < WORKERS; i++) // rules that have not struck yet
+        for (uint32_t method = 1; method < 128; method++)
+            sim_serve_rule(chaos.cluster->workers[i]->loop, method, (struct sim_rule){.verdict = SIM_DO});
+}

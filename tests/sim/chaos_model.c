@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the clients of chaos_test know, and what they do.
+#include "tests/sim/chaos.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/clock.h"
+
+struct chaos chaos;
+
+const char *const chaos_kind_names[] = {"read",     "append", "open",   "put",   "commit",
+                                        "truncate", "fork",   "delete", "create"};
+
+void chaos_violated(const struct op *op, const char *what)
+{
+    fprintf(stderr, "seed %" PRIu64 ": %s", chaos.seed, what);
+    if (op)
+        fprintf(stderr,
+                ": %s session=%016" PRIx64 " layer=%u first=%" PRIu64 " rows=%u: %s %s (%s) o=%g at=%" PRIu64,
+                chaos_kind_names[op->kind], op->m ? op->m->id : 0, op->layer, op->first, op->rows,
+                common_code_name(op->call->code), op->call->text, op->call->reason, (double)op->call->o,
+                sim_clock());
+    fprintf(stderr, "\n");
+    exit(1);
+}
+
+uint32_t chaos_prefix(const struct model *m, uint32_t layer)
+{
+    uint32_t n = 0;
+    while (n < TOKENS && m->acked[layer][n])
+        n++;
+    return n;
+}
+
+float chaos_mean(const struct model *m, uint32_t layer, uint64_t last)
+{
+    double sum = 0;
+    for (uint64_t i = 0; i <= last; i++)
+        sum += m->value[layer][i];
+    return (float)(sum / (double)(last + 1));
+}
+
+void chaos_draw_values(struct model *m, uint64_t from)
+{
+    for (uint32_t l = 0; l < LAYERS; l++)
+        for (uint64_t i = from; i < TOKENS; i++)
+            m->value[l][i] = (float)(1 + sim_random(1000));
+}
+
+void chaos_forget_from(struct model *m, uint64_t from, bool written)
+{
+    for (uint32_t l = 0; l < LAYERS; l++)
+        for (uint64_t i = from; i < TOKENS; i++) {
+            m->acked[l][i] = false;
+            m->maybe[l][i] = m->maybe[l][i] && !written;
+            m->writers[l][i] = written ? 0 : m->writers[l][i];
+        }
+}
+
+struct model *chaos_model_new(uint64_t id, uint64_t incarnation)
+{
+    struct model *m = &chaos.models[chaos.n_models++];
+    m->id = id;
+    m->incarnation = incarnation;
+    chaos_draw_values(m, 0);
+    return m;
+}
+
+bool chaos_passes(enum common_code code) // an error that the same call may not meet again
+{
+    return code == COMMON_UNAVAILABLE || code == COMMON_DEADLINE_EXCEEDED || code == COMMON_CANCELLED ||
+           code == COMMON_RESOURCE_EXHAUSTED || code == COMMON_ABORTED;
+}
+
+// ---- operations -----------------------------------------------------------------------------------------
+
+static struct sim_client *a_client(void)
+{
+    return chaos.clients[sim_random(chaos.n_clients)];
+}
+
+static struct op *op_new(enum kind kind, struct model *m, uint32_t layer, uint64_t first, uint32_t rows)
+{
+    struct op *op = &chaos.ops[chaos.n_ops++];
+    *op = (struct op){.kind = kind,
+                      .m = m,
+                      .layer = layer,
+                      .first = first,
+                      .rows = rows,
+                      .cuts = m ? m->cuts : 0,
+                      .kills = chaos.kills};
+    if (m && (kind == APPEND || kind == OPEN || kind == PUT || kind == COMMIT || kind == FORK))
+        m->writes++;
+    return op;
+}
+
+static void mark_maybe(struct model *m, uint32_t layer, uint64_t first, uint32_t rows)
+{
+    for (uint32_t i = 0; i < rows; i++) {
+        m->maybe[layer][first + i] = true;
+        m->writers[layer][first + i]++;
+    }
+    m->ends[layer][first + rows] = true;
+}
+
+// Nothing of it is there, or ever will be: other values may come.
+void chaos_unmark(struct model *m, uint32_t layer, uint64_t first, uint32_t rows)
+{
+    for (uint64_t i = first; i < first + rows; i++) {
+        if (m->writers[layer][i] && --m->writers[layer][i] == 0 && !m->acked[layer][i]) {
+            m->maybe[layer][i] = false;
+            m->value[layer][i] = (float)(1 + sim_random(1000));
+        }
+    }
+}
+
+struct op *chaos_start_read(struct model *m, uint32_t layer, uint64_t at)
+{
+    struct op *op = op_new(READ, m, layer, at, 1);
+    op->must = chaos_prefix(m, layer) > at && !m->lossy && !m->cutting;
+    op->call = sim_read(a_client(), m->id, layer, at, 1);
+    return op;
+}
+
+struct op *chaos_start_append(struct model *m, uint32_t layer, uint64_t first, uint32_t rows)
+{
+    struct op *op = op_new(APPEND, m, layer, first, rows);
+    op->must = chaos_prefix(m, layer) >= first && !m->lossy;
+    mark_maybe(m, layer, first, rows);
+    op->call =
+        sim_append_rows(a_client(), m->id, m->incarnation, layer, first, rows, &m->value[layer][first]);
+    return op;
+}
+
+static void start_open(struct model *m, uint32_t layer, uint64_t first, uint32_t rows)
+{
+    op_new(OPEN, m, layer, first, rows)->call = sim_open(a_client(), m->id, first, rows);
+}
+
+void chaos_start_put(const struct op *open)
+{
+    struct op *op = op_new(PUT, open->m, open->layer, open->first, open->rows);
+    mark_maybe(op->m, op->layer, op->first, op->rows);
+    op->call = sim_put_rows(a_client(), open->call, op->layer, op->first, op->rows,
+                            &op->m->value[op->layer][op->first]);
+}
+
+static void start_commit(struct model *m, uint32_t layer, uint64_t first, uint32_t rows)
+{
+    struct op *op = op_new(COMMIT, m, layer, first, rows);
+    m->ends[layer][first + rows] = true;
+    op->call = sim_commit(a_client(), m->id, layer, first, rows);
+}
+
+// What was put is committed; now and then another commit of more than that is under way at the same time, which
+// finds a hole, or not.
+void chaos_start_commits(const struct op *put)
+{
+    struct model *m = put->m;
+    bool wider = !sim_random(3), sooner = sim_random(2);
+    uint64_t before = sim_random(9), after = sim_random(9), end = put->first + put->rows;
+    before = before < put->first ? before : put->first;
+    after = after < TOKENS - end ? after : TOKENS - end;
+    uint32_t rows = (uint32_t)(before + put->rows + after);
+    if (wider && sooner)
+        start_commit(m, put->layer, put->first - before, rows);
+    start_commit(m, put->layer, put->first, put->rows);
+    if (wider && !sooner)
+        start_commit(m, put->layer, put->first - before, rows);
+}
+
+struct op *chaos_start_truncate(struct model *m, uint64_t length)
+{
+    m->cuts++;
+    struct op *op = op_new(TRUNCATE, m, 0, length, 0);
+    for (uint32_t l = 0; l < LAYERS; l++)
+        op->must = op->must || (chaos_prefix(m, l) >= length && !m->must_cut && !m->lossy);
+    chaos_forget_from(m, length, false);
+    for (uint32_t l = 0; l < LAYERS; l++)
+        m->ends[l][length] = true;
+    m->cutting = true;
+    m->cut = length;
+    op->call = sim_truncate(a_client(), m->id, length);
+    return op;
+}
+
+static void start_fork(struct model *m, uint64_t length)
+{
+    struct op *op = op_new(FORK, m, 0, length, 0);
+    op->must = !m->lossy;
+    op->call = sim_fork(a_client(), m->id, length, "");
+}
+
+struct op *chaos_start_delete(struct model *m)
+{
+    struct op *op = op_new(DELETE, m, 0, 0, 0);
+    m->deleted = true;
+    op->call = sim_delete(a_client(), m->id);
+    return op;
+}
+
+static void start_create(void)
+{
+    struct op *op = op_new(CREATE, NULL, 0, 0, 0);
+    op->call =
+        sim_create(a_client(),
+                   (struct sim_shape){.layers = LAYERS, .members = (uint32_t)sim_random(WORKERS + 1)}, "");
+}
+
+// ---- what the client does -------------------------------------------------------------------------------
+
+void chaos_act(void)
+{
+    if (!chaos.n_models || (chaos.n_models < SESSIONS && !sim_random(30))) {
+        start_create();
+        return;
+    }
+    struct model *m = &chaos.models[sim_random(chaos.n_models)];
+    uint32_t layer = (uint32_t)sim_random(LAYERS), end = chaos_prefix(m, layer);
+    sim_client_deadline(a_client(), sim_random(4) ? 10 * COMMON_NS_PER_S
+                                                  : 100 * COMMON_NS_PER_MS + sim_random(COMMON_NS_PER_S));
+    if (m->deleted)
+        return;
+    if (sim_random(3) == 0) {
+        uint64_t at = sim_random(4) || !end ? sim_random(TOKENS) : end - 1;
+        chaos_start_read(m, layer, end && sim_random(2) ? sim_random(end) : at);
+        return;
+    }
+    if (m->cutting)
+        return;
+    if (m->must_cut) {
+        if (!m->writes)
+            chaos_start_truncate(m, m->cut);
+        return;
+    }
+    uint64_t first = end && !sim_random(4) ? sim_random(end) : end;
+    uint32_t rows = 1 + (uint32_t)sim_random(MOST_ROWS);
+    rows = first + rows > TOKENS ? (uint32_t)(TOKENS - first) : rows;
+    switch (sim_random(10)) {
+    case 0:
+        if (!m->writes)
+            chaos_start_truncate(m, m->lossy && sim_random(2) ? 0 : sim_random(end + 1));
+        break;
+    case 1:
+        if (chaos.n_models < SESSIONS) {
+            uint32_t other = chaos_prefix(m, 1 - layer);
+            start_fork(m, sim_random((end < other ? end : other) + 1));
+        }
+        break;
+    case 2:
+    case 3:
+        first = sim_random(3) ? first : sim_random(TOKENS - MOST_ROWS);
+        rows = 1 + (uint32_t)sim_random(MOST_ROWS);
+        if (first + rows <= TOKENS)
+            start_open(m, layer, first, rows);
+        break;
+    case 4:
+        if (chaos.n_models > 2 && !m->writes && !sim_random(4))
+            chaos_start_delete(m);
+        break;
+    default:
+        if (rows)
+            chaos_start_append(m, layer, first, rows);
+    }
+}
