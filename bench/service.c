@@ -46,6 +46,12 @@ static void random_bf16(uint16_t *out, size_t n, uint64_t *state)
         out[i] = common_bf16_from_float(random_float(state));
 }
 
+struct harness_cluster *service_cluster_with(const struct harness_options *options)
+{
+    setenv("BANYAN_BUILD_DIR", BENCH_BUILD_DIR, 0);
+    return harness_cluster_start(options);
+}
+
 struct harness_cluster *service_cluster_engine(uint32_t workers, const char *memory, const char *engine,
                                                const char *device)
 {
@@ -56,8 +62,7 @@ struct harness_cluster *service_cluster_engine(uint32_t workers, const char *mem
     args[3] = device;
     if (strcmp(engine, "mpi") == 0)
         options.launcher = mpirun;
-    setenv("BANYAN_BUILD_DIR", BENCH_BUILD_DIR, 0);
-    return harness_cluster_start(&options);
+    return service_cluster_with(&options);
 }
 
 struct harness_cluster *service_cluster(uint32_t workers, const char *memory)

@@ -11,6 +11,7 @@
 #include "client/banyan.h"
 
 struct harness_cluster;
+struct harness_options;
 
 struct service_geometry {
     const char *name; // "32/8x128"
@@ -30,6 +31,8 @@ struct harness_cluster *service_cluster(uint32_t workers, const char *memory);
 // compute: as banyan-worker --device has it.
 struct harness_cluster *service_cluster_engine(uint32_t workers, const char *memory, const char *engine,
                                                const char *device);
+
+struct harness_cluster *service_cluster_with(const struct harness_options *options);
 
 // One layer, bfloat16, chunks of chunk_tokens (0: the default), spread over `members` workers, holding
 // `tokens` random tokens. NULL with the reason on stderr.
