@@ -141,7 +141,8 @@ static void run(uint64_t seed)
     chaos.cluster =
         sim_cluster_new(&(struct sim_cluster_options){.workers = WORKERS, .seed = seed, .team = seed & 1});
     sim_shuffle(true);
-    sim_net_delay(10 * COMMON_NS_PER_US, sim_random(2) ? COMMON_NS_PER_MS : 100 * COMMON_NS_PER_US);
+    chaos.delay_ns = sim_random(2) ? COMMON_NS_PER_MS : 100 * COMMON_NS_PER_US;
+    sim_net_delay(10 * COMMON_NS_PER_US, chaos.delay_ns);
     for (int i = 0; i < FAULTS; i++)
         chaos.faults |= sim_random(3) ? 0 : 1u << i;
     chaos.faults |= 1u << HEAL;

@@ -64,6 +64,7 @@ struct chaos {
     struct model models[SESSIONS];
     uint32_t n_models, n_ops, kills;
     uint64_t taken[WORKERS]; // bytes of their memory
+    uint64_t delay_ns;       // of a message, at most, while the network is as it should be
     struct op ops[OPS];
 };
 extern struct chaos chaos;
@@ -110,6 +111,8 @@ enum fault {
     CANCEL,
     CUT_CLIENT,
     MEMORY_SHORT,
+    CLOCK_SKEWED,
+    NET_SLOW,
     FAULTS
 };
 

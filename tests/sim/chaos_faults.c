@@ -96,11 +96,14 @@ void chaos_disturb(enum fault fault)
         for (uint32_t i = 0; i < WORKERS; i++) {
             give_memory_back(i);
             if (cluster->workers[i]->loop)
+                sim_loop_skew(cluster->workers[i]->loop, 0);
+            if (cluster->workers[i]->loop)
                 sim_serve_let_go(cluster->workers[i]->loop);
             else
                 sim_worker_start(cluster->workers[i]);
         }
         sim_disk_stall(SIM_DISK_PATH, false);
+        sim_net_delay(10 * COMMON_NS_PER_US, chaos.delay_ns);
         break;
     case KILL_WORKER:
         if (worker->loop)
@@ -156,6 +159,14 @@ void chaos_disturb(enum fault fault)
     case MEMORY_SHORT:
         if (worker->loop)
             take_memory(worker);
+        break;
+    case CLOCK_SKEWED:
+        if (worker->loop)
+            sim_loop_skew(worker->loop, (int64_t)sim_random(7200) * (int64_t)COMMON_NS_PER_S -
+                                            (int64_t)(3600 * COMMON_NS_PER_S));
+        break;
+    case NET_SLOW:
+        sim_net_delay(10 * COMMON_NS_PER_US, COMMON_NS_PER_MS << sim_random(10));
         break;
     case FAULTS:
         break;
