@@ -14,7 +14,7 @@
 //   - what was acknowledged is never refused for a reason that does not pass, while the processes that hold it
 //     live (a killed worker takes with it what it holds);
 //   - of an append that is refused for good no row is seen from then on, and other values are accepted;
-//   - a code is one that the contract allows.
+//   - a code is one that the contract allows; a commit of rows that a worker's memory has damaged says so.
 // And at the end, when the faults have ceased: every call has ended; every layer ends where something ends that was
 // written to it; every session whose holders lived answers and
 // takes an append; the others do after a truncate to 0; what was deleted is held by nobody; nothing leaks.
@@ -36,7 +36,16 @@
 #include "proto/banyan.pb-c.h"
 #include "tests/sim/sim_cluster.h"
 
-enum { WORKERS = 3, LAYERS = 2, TOKENS = 120, SESSIONS = 12, OPS = 1000, STEPS = 140, MOST_ROWS = 24 };
+enum {
+    WORKERS = 3,
+    LAYERS = 2,
+    TOKENS = 120,
+    CHUNK_TOKENS = 16,
+    SESSIONS = 12,
+    OPS = 1000,
+    STEPS = 140,
+    MOST_ROWS = 24
+};
 
 #define METHOD(name) BANYAN__PB__METHOD__METHOD_##name
 
@@ -82,7 +91,7 @@ static struct {
     uint64_t trace, events; // of a run that has ended
     uint32_t steps;         // how many things happen before the end
     struct model models[SESSIONS];
-    uint32_t n_models, n_ops, kills;
+    uint32_t n_models, n_ops, kills, rotten;
     struct op ops[OPS];
 } chaos;
 
@@ -225,7 +234,8 @@ static void start_commit(struct model *m, uint32_t layer, uint64_t first, uint32
 {
     struct op *op = op_new(COMMIT, m, layer, first, rows);
     m->ends[layer][first + rows] = true;
-    op->call = sim_commit(chaos.cluster->client, m->id, layer, first, rows);
+    op->call = sim_commit_rows(chaos.cluster->client, m->id, layer, first, rows, &m->value[layer][first],
+                               CHUNK_TOKENS);
 }
 
 // What was put is committed; now and then another commit of more than that is under way at the same time, which
@@ -322,7 +332,8 @@ static void check_append(const struct op *op)
         unmark(m, op->layer, op->first, op->rows);
     if (m->deleted || m->lossy || chaos.kills || code == COMMON_OK || passes(code))
         return;
-    if (op->must)
+    if (op->must &&
+        (code != COMMON_FAILED_PRECONDITION || !chaos.rotten)) // damaged rows of a commit that hangs
         violated(op, "an append where the layer ends is refused");
 }
 
@@ -333,7 +344,8 @@ static void check_commit(const struct op *op)
     if (code == COMMON_OK)
         for (uint32_t i = 0; i < op->rows; i++)
             m->acked[op->layer][op->first + i] = true;
-    if (!m->deleted && code == COMMON_DATA_LOSS && !m->lossy && !chaos.kills)
+    bool rotten = chaos.rotten && strcmp(op->call->reason, "HASH_MISMATCH") == 0;
+    if (!m->deleted && code == COMMON_DATA_LOSS && !m->lossy && !chaos.kills && !rotten)
         violated(op, "rows of a commit are lost though no worker was killed");
 }
 
@@ -526,6 +538,8 @@ enum fault {
     HOLD_REQUESTS,
     CANCEL,
     CUT_CLIENT,
+    FLIP, // bits of frames, on their way
+    ROT,  // a bit of a row that is put and not committed
     FAULTS
 };
 
@@ -637,6 +651,15 @@ static void disturb(enum fault fault)
     case CUT_CLIENT:
         sim_net_cut(sim_client_loop(cluster->client),
                     sim_random(2) || !worker->loop ? cluster->loop : worker->loop);
+        break;
+    case FLIP: // of all that some process sends, or is sent
+        sim_net_flip(sim_random(2)   ? worker->loop
+                     : sim_random(2) ? cluster->loop
+                                     : NULL,
+                     NULL, 4 << sim_random(6));
+        break;
+    case ROT:
+        chaos.rotten += sim_worker_rot(worker, sim_random(UINT64_MAX));
         break;
     case FAULTS:
         break;

@@ -48,6 +48,7 @@ static void become_ready(struct sim_dial *s)
 {
     struct proto_channel *channel = s->channel;
     s->state = SIM_READY;
+    channel->peer_sums = channel->sums; // the hello's answers had them
     s->heard_ns = sim_clock();
     s->backoff_ns = BACKOFF_MIN_NS;
     common_timer_stop(s->timer);

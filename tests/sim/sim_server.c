@@ -235,6 +235,7 @@ static void accept_link(struct sim_listener *listener, struct sim_link *io)
     link->nng = state->nng;
     link->id = ++server->next_link;
     link->role = channel->role;
+    link->sums = channel->sums; // the hello had them
     memcpy(link->peer, peer, sizeof link->peer);
     proto_list_init(&link->requests);
     proto_list_push(&server->links, &link->link);
