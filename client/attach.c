@@ -16,6 +16,8 @@
 #include "client/internal.h"
 #include "client/rows.h"
 #include "client/ticket.h"
+#include "proto/kv.h"
+#include "proto/rows_sum.h"
 
 #define PUTS_MAX         64   // of one attach, waiting or in flight
 #define SCALED_ROWS_MAX  8192 // of one put where a row is two slices: their lists stay below 32 MiB in all
@@ -369,6 +371,45 @@ static banyan_code check_range(const struct banyan_session *session, uint32_t la
     return BANYAN_OK;
 }
 
+// ---- sums -------------------------------------------------------------------------------------------------
+
+static uint64_t sum_rows(const struct attach *a, const struct client_rows *rows, bool v, uint64_t row,
+                         uint64_t count)
+{
+    uint32_t heads = a->session->spec.kv_heads;
+    struct proto_rows_piece piece = {
+        .data = (const uint8_t *)rows->codes + row * rows->code_bytes,
+        .len = rows->code_bytes / heads,
+        .row_pitch = rows->code_bytes,
+        .head_pitch = rows->code_bytes / heads,
+        .part = v ? PROTO_ROWS_V : PROTO_ROWS_K,
+        .heads = heads,
+        .first = a->first + row,
+        .count = count,
+    };
+    uint64_t sum = proto_rows_sum(&piece);
+    if (!rows->scale_bytes)
+        return sum;
+    piece.data = (const uint8_t *)rows->scales + row * rows->scale_bytes;
+    piece.len = piece.head_pitch = rows->scale_bytes / heads;
+    piece.row_pitch = rows->scale_bytes;
+    piece.part = v ? PROTO_ROWS_V_SCALE : PROTO_ROWS_K_SCALE;
+    return sum + proto_rows_sum(&piece);
+}
+
+// On the caller's thread, which has nothing else to do while the I/O thread sends. Stretches end where chunks do.
+static void keep_sums(const struct attach *a)
+{
+    uint64_t ct = a->session->spec.chunk_tokens, n;
+    for (uint64_t row = 0; row < a->count; row += n) {
+        n = ct - (a->first + row) % ct < a->count - row ? ct - (a->first + row) % ct : a->count - row;
+        client_sums_keep(&a->session->sums, a->layer,
+                         (struct client_sum){a->first + row, n,
+                                             sum_rows(a, &a->k, false, row, n) +
+                                                 sum_rows(a, &a->v, true, row, n)});
+    }
+}
+
 // The range and the session have been checked.
 static banyan_code attach(banyan_session *session, uint32_t layer, uint64_t first, uint64_t count,
                           const void *k, const float *k_scale, const void *v, const float *v_scale,
@@ -390,7 +431,10 @@ static banyan_code attach(banyan_session *session, uint32_t layer, uint64_t firs
         .backoff_ns = BACKOFF_FIRST_NS,
     };
     common_loop_mail(session->client->loop, &a.mail, attach_start, &a);
+    keep_sums(&a);
     client_wait_for(&a.wait);
+    if (a.code != BANYAN_OK) // what of it is there, nobody knows
+        client_sums_forget(&session->sums, layer, first, count);
     if (a.code != BANYAN_OK && error)
         *error = a.error;
     return a.code;
@@ -423,6 +467,34 @@ banyan_code banyan_attach_scaled(banyan_session *session, uint32_t layer, uint64
     return attach(session, layer, first, count, k, k_scale, v, v_scale, error);
 }
 
+struct commit_sums {
+    size_t n;
+    Banyan__Pb__RowsSum *pointers[PROTO_COMMIT_CHUNKS_MAX], sums[PROTO_COMMIT_CHUNKS_MAX];
+};
+
+// What was attached of the range, where a chunk's rows are all known. NULL: none, or no memory, or the range is longer
+// than any commit may be.
+static struct commit_sums *take_sums(banyan_session *session, uint32_t layer, uint64_t first, uint64_t count)
+{
+    uint64_t ct = session->spec.chunk_tokens, end = first + count;
+    if ((end - 1) / ct - first / ct >= PROTO_COMMIT_CHUNKS_MAX)
+        return NULL;
+    struct commit_sums *out = malloc(sizeof *out);
+    if (!out)
+        return NULL;
+    out->n = 0;
+    for (uint64_t at = first, n; at < end; at += n) {
+        n = ct - at % ct < end - at ? ct - at % ct : end - at;
+        Banyan__Pb__RowsSum *sum = &out->sums[out->n];
+        banyan__pb__rows_sum__init(sum);
+        sum->first = at;
+        sum->count = n;
+        out->pointers[out->n] = sum;
+        out->n += client_sums_of(&session->sums, layer, at, n, &sum->sum);
+    }
+    return out;
+}
+
 banyan_code banyan_commit(banyan_session *session, uint32_t layer, uint64_t first, uint64_t count,
                           banyan_error *error)
 {
@@ -434,6 +506,15 @@ banyan_code banyan_commit(banyan_session *session, uint32_t layer, uint64_t firs
     request.layer = layer;
     request.first = first;
     request.count = count;
-    return client_unary(session->client, BANYAN__PB__METHOD__METHOD_ATTACH_COMMIT, &request.base, true, 0,
+    struct commit_sums *sums = take_sums(session, layer, first, count);
+    if (sums) {
+        request.n_sums = sums->n;
+        request.sums = sums->pointers;
+    }
+    code = client_unary(session->client, BANYAN__PB__METHOD__METHOD_ATTACH_COMMIT, &request.base, true, 0,
                         NULL, NULL, error);
+    free(sums);
+    if (code == BANYAN_OK)
+        client_sums_forget(&session->sums, layer, first, count);
+    return code;
 }

@@ -193,10 +193,12 @@ BANYAN_API banyan_code banyan_attach(banyan_session *session, uint32_t layer, ui
 BANYAN_API banyan_code banyan_attach_scaled(banyan_session *session, uint32_t layer, uint64_t first,
                                             uint64_t count, const void *k, const float *k_scale,
                                             const void *v, const float *v_scale, banyan_error *error);
-// Makes the range visible once every holder has it and their hashes agree. FAILED_PRECONDITION names what is
+// Makes the range visible once its holders have it, as it was attached. FAILED_PRECONDITION names what is
 // missing; nothing is changed then. Ranges of commits that run side by side may overlap. DATA_LOSS: the range
 // is committed, but a worker, which is named, has lost rows of it: attach the range again, then commit it
-// again. A range that is committed already may be committed again: OK means that its holders have it now.
+// again; reason HASH_MISMATCH: rows in a worker's memory are not those that this session handle has attached,
+// and they were thrown away: likewise. What another handle has attached, and parts of an attach that end inside
+// a chunk, are not compared. A range that is committed already may be committed again: OK means that its holders have it now.
 BANYAN_API banyan_code banyan_commit(banyan_session *session, uint32_t layer, uint64_t first, uint64_t count,
                                      banyan_error *error);
 

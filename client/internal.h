@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "client/banyan.h"
+#include "client/sums.h"
 #include "common/clock.h"
 #include "common/loop.h"
 #include "proto/rpc.h"
@@ -52,6 +53,7 @@ struct banyan_session {
     size_t q_row, o_row, lse_row;      // bytes of one token
     size_t k_row, v_row;               // as they travel, scales included (proto/kv.h)
     size_t scale_row;                  // bytes of a token's scales in k_row and in v_row; 0: none
+    struct client_sums sums;           // of what was attached and not committed; any thread
     struct client_ticket *tickets;     // newest first; I/O thread only
     uint32_t n_tickets;
     uint64_t ticket_end; // end of the newest ticket

@@ -145,6 +145,7 @@ static banyan_code make(struct created *created, uint64_t id, uint64_t incarnati
     session->id = id;
     atomic_store(&session->incarnation, incarnation);
     session->client = created->client;
+    client_sums_init(&session->sums, s->layers);
     atomic_fetch_add(&created->client->refs, 1);
     created->session = session;
     return BANYAN_OK;
@@ -274,6 +275,7 @@ void banyan_session_close(banyan_session *session)
                          CLOSE_TIMEOUT_NS, NULL, NULL, NULL);
     }
     client_tickets_free(session);
+    client_sums_fini(&session->sums);
     spec_free(&session->spec);
     free(session);
     client_unref(client);
@@ -321,6 +323,7 @@ banyan_code banyan_session_truncate(banyan_session *session, uint64_t length, ba
     Banyan__Pb__SessionTruncateRequest request = BANYAN__PB__SESSION_TRUNCATE_REQUEST__INIT;
     request.session = session->id;
     request.length = length;
+    client_sums_truncate(&session->sums, length);
     return client_unary(session->client, BANYAN__PB__METHOD__METHOD_SESSION_TRUNCATE, &request.base, true, 0,
                         take_truncated, session, error);
 }

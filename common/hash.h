@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 // A bijection on 64 bits with good avalanche (the finaliser of splitmix64, Steele et al. 2014).
 static inline uint64_t common_mix64(uint64_t x)
@@ -16,5 +17,7 @@ static inline uint64_t common_mix64(uint64_t x)
 }
 
 uint64_t common_xxh3(const void *data, size_t len, uint64_t seed); // XXH3 64-bit of libxxhash
+uint64_t common_xxh3_gather(const struct iovec *pieces,
+                            size_t n); // with seed 0, of pieces that follow each other
 
 #endif

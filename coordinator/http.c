@@ -96,6 +96,8 @@ static bool put_all(struct common_metrics *table, const struct coordinator *c)
         {counter, "banyan_retries_total", "Items sent again.", NULL, NULL, (double)c->steps.count_retries},
         {counter, "banyan_collective_frames_total", "Step frames whose partials a communicator carried.",
          NULL, NULL, (double)c->steps.count_collective},
+        {counter, "banyan_damaged_frames_total", "Messages to the coordinator that were damaged on their way.",
+         NULL, NULL, (double)proto_frames_damaged()},
         {gauge, "banyan_sessions", "Sessions.", NULL, NULL, c->sessions.n},
         {gauge, "banyan_plans", "Plans.", NULL, NULL, c->cluster.n_plans},
         {gauge, "banyan_items", "Items of attend calls under way.", NULL, NULL, c->steps.items},

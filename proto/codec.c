@@ -2,6 +2,7 @@
 #include "proto/codec.h"
 
 #include <assert.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -305,25 +306,54 @@ static bool read_header(struct proto_box *box, const uint8_t *data, size_t len)
         struct proto_field field;
         if (!proto_wire_field(&c, &field))
             return false;
-        if (field.number <= 7 ? !read_field(box, &field) : ++unknown > UNKNOWN_MAX)
+        if (field.number == 8) { // the checksum has been judged; elsewhere than here nobody looks for it
+            if (field.wire != PROTO_WIRE_FIXED64 || c.at != data + 9)
+                return false;
+        } else if (field.number <= 7 ? !read_field(box, &field) : ++unknown > UNKNOWN_MAX) {
             return false;
+        }
     }
     return true;
 }
 
+static atomic_uint_least64_t damaged;
+
+uint64_t proto_frames_damaged(void)
+{
+    return atomic_load_explicit(&damaged, memory_order_relaxed);
+}
+
+static enum common_code check_sum(const struct proto_prefix *prefix, const uint8_t *frame, bool *sums,
+                                  bool *summed, struct common_error *err)
+{
+    enum proto_sum sum = proto_frame_sum(prefix, frame);
+    *summed = sum == PROTO_SUM_RIGHT;
+    *sums = *sums || *summed;
+    if (*summed || (sum == PROTO_SUM_NONE && !*sums))
+        return COMMON_OK;
+    atomic_fetch_add_explicit(&damaged, 1, memory_order_relaxed);
+    return common_error_set(err, COMMON_DATA_LOSS, "damaged on its way: a frame of %u + %llu bytes %s",
+                            prefix->header_len, (unsigned long long)prefix->payload_len,
+                            sum == PROTO_SUM_WRONG ? "does not have its checksum" : "has lost its checksum");
+}
+
 enum common_code proto_message_open(struct proto_pool *pool, const struct proto_prefix *prefix,
-                                    struct common_blob *blob, size_t offset, struct proto_message **out,
-                                    struct common_error *err)
+                                    struct common_blob *blob, size_t offset, bool *sums,
+                                    struct proto_message **out, struct common_error *err)
 {
     size_t total;
     bool fits = proto_frame_total(prefix, PROTO_HEADER_MAX, SIZE_MAX / 2, &total) && offset <= blob->cap &&
                 total <= blob->cap - offset;
     if (!fits)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "the frame is shorter than its prefix says");
+    const uint8_t *frame = blob->data + offset;
+    bool summed;
+    enum common_code code = check_sum(prefix, frame, sums, &summed, err);
+    if (code != COMMON_OK)
+        return code;
     struct proto_box *box = box_take(pool);
     if (!box)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a message");
-    const uint8_t *frame = blob->data + offset;
     if (!read_header(box, frame + PROTO_PREFIX_BYTES, prefix->header_len)) {
         bool out_of_memory = box->arena.out_of_memory;
         proto_message_release(pool, &box->message);
@@ -332,6 +362,7 @@ enum common_code proto_message_open(struct proto_pool *pool, const struct proto_
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "malformed header");
     }
     box->message.header = &box->header;
+    box->message.summed = summed;
     box->message.blob = common_blob_ref(blob);
     box->payload = frame + proto_frame_payload_at(prefix->header_len);
     box->payload_len = prefix->payload_len;

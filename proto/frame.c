@@ -65,6 +65,31 @@ enum common_code proto_prefix_decode(const uint8_t in[PROTO_PREFIX_BYTES], struc
     return COMMON_OK;
 }
 
+// The checksum is the header's first field, so that it is found without reading a header that may be damaged: no
+// other field begins with its key. It covers what follows up to the frame's end, padding included.
+enum { HEADER_SUM = 8, SUM_KEY = HEADER_SUM << 3 | PROTO_WIRE_FIXED64, SUM_BYTES = 9 };
+#define SUM_END (PROTO_PREFIX_BYTES + SUM_BYTES)
+
+enum proto_sum proto_frame_sum(const struct proto_prefix *prefix, const uint8_t *frame)
+{
+    if (prefix->header_len < SUM_BYTES || frame[PROTO_PREFIX_BYTES] != SUM_KEY)
+        return PROTO_SUM_NONE;
+    if (prefix->skipped)
+        return PROTO_SUM_RIGHT;
+    size_t end = proto_frame_payload_at(prefix->header_len) + common_align64((size_t)prefix->payload_len);
+    uint64_t sum = common_xxh3(frame + SUM_END, end - SUM_END, 0);
+    return sum == get64(frame + SUM_END - 8) ? PROTO_SUM_RIGHT : PROTO_SUM_WRONG;
+}
+
+static void gather_sum(struct proto_gather *gather)
+{
+    struct iovec head = gather->iov[0];
+    uint8_t *at = (uint8_t *)head.iov_base + SUM_END;
+    gather->iov[0] = (struct iovec){at, head.iov_len - SUM_END};
+    put64(at - 8, common_xxh3_gather(gather->iov, gather->n));
+    gather->iov[0] = head;
+}
+
 bool proto_frame_total(const struct proto_prefix *prefix, uint32_t header_max, uint64_t payload_max,
                        size_t *out)
 {
@@ -212,7 +237,7 @@ static bool measure_header(struct layout *layout, const struct proto_outgoing *o
     if (layout->credentials_len > PROTO_HEADER_MAX || layout->status_len > PROTO_HEADER_MAX ||
         layout->body_len > PROTO_HEADER_MAX)
         return false;
-    size_t len = 0;
+    size_t len = outgoing->summed ? SUM_BYTES : 0;
     if (outgoing->method)
         len += 1 + proto_wire_varint_len(outgoing->method);
     len += outgoing->request ? 9 : 0;
@@ -232,6 +257,8 @@ static uint8_t *put_header(uint8_t *start, const struct layout *layout, const st
 {
     uint8_t *at = start + PROTO_PREFIX_BYTES;
     *remaining_at = 0;
+    if (outgoing->summed) // gather_sum writes its value
+        at = proto_wire_put_fixed64(proto_wire_put_key(at, HEADER_SUM, PROTO_WIRE_FIXED64), 0);
     if (outgoing->method)
         at =
             proto_wire_put_varint(proto_wire_put_key(at, HEADER_METHOD, PROTO_WIRE_VARINT), outgoing->method);
@@ -293,7 +320,10 @@ enum common_code proto_frame_encode(struct proto_scratch *scratch, const struct 
     if (!reserve_head(scratch, head) || !reserve_iov(scratch, n_iov))
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a frame");
 
-    struct proto_prefix prefix = {PROTO_VERSION, outgoing->kind, (uint32_t)header_len, payload};
+    struct proto_prefix prefix = {.version = PROTO_VERSION,
+                                  .kind = outgoing->kind,
+                                  .header_len = (uint32_t)header_len,
+                                  .payload_len = payload};
     proto_prefix_encode(&prefix, scratch->head);
     size_t remaining_at;
     uint8_t *at = put_header(scratch->head, &layout, outgoing, &remaining_at);
@@ -311,7 +341,13 @@ enum common_code proto_frame_encode(struct proto_scratch *scratch, const struct 
         if (pad > 0)
             scratch->iov[n++] = (struct iovec){(void *)zeros, pad};
     }
-    *out = (struct proto_gather){scratch->iov, n, head + common_align64(payload), remaining_at};
+    *out = (struct proto_gather){.iov = scratch->iov,
+                                 .n = n,
+                                 .bytes = head + common_align64(payload),
+                                 .summed = outgoing->summed,
+                                 .remaining_at = remaining_at};
+    if (out->summed)
+        gather_sum(out);
     return COMMON_OK;
 }
 
@@ -324,11 +360,14 @@ struct proto_gather *proto_gather_keep(const struct proto_gather *gather)
     struct iovec *iov = (struct iovec *)(void *)(kept + 1);
     memcpy(iov, gather->iov, gather->n * sizeof *iov);
     iov[0].iov_base = memcpy(iov + gather->n, gather->iov[0].iov_base, head);
-    *kept = (struct proto_gather){iov, gather->n, gather->bytes, gather->remaining_at};
+    *kept = *gather;
+    kept->iov = iov;
     return kept;
 }
 
 void proto_gather_set_remaining(struct proto_gather *gather, uint64_t remaining_ns)
 {
     put64((uint8_t *)gather->iov[0].iov_base + gather->remaining_at, remaining_ns);
+    if (gather->summed)
+        gather_sum(gather);
 }

@@ -24,6 +24,7 @@ struct proto_prefix {
     uint8_t kind; // enum proto_frame_kind
     uint32_t header_len;
     uint64_t payload_len;
+    bool skipped; // not on the wire: the payload is above a limit and not here, payload_len is 0
 };
 
 void proto_prefix_encode(const struct proto_prefix *prefix, uint8_t out[PROTO_PREFIX_BYTES]);
@@ -38,6 +39,14 @@ static inline size_t proto_frame_payload_at(uint32_t header_len)
 {
     return common_align64(PROTO_PREFIX_BYTES + (size_t)header_len);
 }
+
+// What the checksum of a whole frame says of it (docs/WIRE.md, "Checksum"). Nothing of it has been read yet.
+enum proto_sum {
+    PROTO_SUM_NONE,  // the frame carries none
+    PROTO_SUM_RIGHT, // or cannot be judged: the payload has been skipped, and nobody will use it
+    PROTO_SUM_WRONG,
+};
+enum proto_sum proto_frame_sum(const struct proto_prefix *prefix, const uint8_t *frame);
 
 // Bytes of the whole frame; false when the lengths are above the limits.
 bool proto_frame_total(const struct proto_prefix *prefix, uint32_t header_max, uint64_t payload_max,
@@ -58,6 +67,7 @@ struct proto_outgoing {
     const ProtobufCMessage *body;     // NULL: none
     const struct proto_tensor_out *tensors;
     size_t n_tensors;
+    bool summed; // carries a checksum, taken of the tensors as they are when it is encoded
 };
 
 // Memory that encoding reuses; zero-initialised. One a channel or server.
@@ -73,7 +83,8 @@ void proto_scratch_fini(struct proto_scratch *scratch);
 struct proto_gather {
     struct iovec *iov; // in the scratch: valid until its next use; the reader may alter it
     size_t n;
-    size_t bytes;        // of the whole frame
+    size_t bytes; // of the whole frame
+    bool summed;
     size_t remaining_at; // where in the head Header.remaining_ns lies (8 bytes, little endian); 0: it is not
                          // there
 };
@@ -82,7 +93,7 @@ struct proto_gather {
 // NULL: out of memory.
 struct proto_gather *proto_gather_keep(const struct proto_gather *gather);
 
-// Writes another remaining time (> 0) into a frame that waited.
+// Writes another remaining time (> 0), and the checksum anew, into a frame that waited.
 void proto_gather_set_remaining(struct proto_gather *gather, uint64_t remaining_ns);
 
 // No tensor is copied. RESOURCE_EXHAUSTED: above PROTO_HEADER_MAX or payload_max, or no memory.

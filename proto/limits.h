@@ -24,6 +24,8 @@
 #define PROTO_EDGES_DOWN_MAX    64    // named in a heartbeat
 #define PROTO_COMMIT_RANGES_MAX 4096u // of one RowsCommit
 #define PROTO_ABORT_EXCEPT_MAX  4096u // sessions that one RowsAbort leaves alone
+#define PROTO_COMMIT_CHUNKS_MAX 1024u // of an attach or a commit
+#define PROTO_COMMIT_DROP_MAX   64u   // ranges of one RowsAbort
 
 #define PROTO_MASS_WORKERS_MAX 1024u // named in an answer with masses
 #define PROTO_WATCH_STEPS_MAX  64u
@@ -57,6 +59,7 @@
     X(attach_open_reply, ticket, 512)                                                                        \
     X(attach_open_reply, chunks, 1024)                                                                       \
     X(attach_open_reply, workers, 1024)                                                                      \
+    X(attach_commit_request, sums, PROTO_COMMIT_CHUNKS_MAX)                                                  \
     X(chunk_put_request, ticket, 512)                                                                        \
     X(attend_request, items, PROTO_STEP_ITEMS_MAX)                                                           \
     X(attend_reply, items, PROTO_STEP_ITEMS_MAX)                                                             \
@@ -77,6 +80,7 @@
     X(rows_prepare_reply, chunks, 1024)                                                                      \
     X(rows_commit_request, ranges, PROTO_COMMIT_RANGES_MAX)                                                  \
     X(rows_abort_request, except, PROTO_ABORT_EXCEPT_MAX)                                                    \
+    X(rows_abort_request, drop, PROTO_COMMIT_DROP_MAX)                                                       \
     X(inventory_chunk, layer_rows, PROTO_LAYERS_MAX)                                                         \
     X(inventory_session, chunks, 65536)                                                                      \
     X(inventory_session, lengths, PROTO_LAYERS_MAX)                                                          \

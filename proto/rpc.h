@@ -32,6 +32,7 @@ struct proto_message {
     Banyan__Pb__Header *header; // owned; without the tensors (below); its bytes fields point into the frame
     ProtobufCMessage *body;   // unpacked as the method says, repeated counts checked; NULL in a failed reply
     struct common_blob *blob; // what the tensors point into; take a reference to keep them
+    bool summed;              // it carried a checksum, which was right: an answer to it carries one, too
     size_t n_tensors;
     struct {
         const void *data; // 64-byte aligned
@@ -55,6 +56,14 @@ typedef void (*proto_done_fn)(void *arg);
 
 // ---- calling --------------------------------------------------------------------------------------------
 
+// Whether a channel's calls, and so their answers, carry a checksum of all their bytes. AUTO: what the environment's
+// BANYAN_CHECKSUMS says ("always", "never"); otherwise over TCP, whichever wire, and not over unix sockets.
+enum proto_sums { PROTO_SUMS_AUTO, PROTO_SUMS_ALWAYS, PROTO_SUMS_NEVER };
+
+// Frames that came with a wrong checksum, or without one from a peer that sends them; of this process, so far. Any
+// thread.
+uint64_t proto_frames_damaged(void);
+
 struct proto_channel; // a client end: one endpoint, reconnects by itself (10 ms … 1 s)
 
 struct proto_channel_options {
@@ -71,6 +80,7 @@ struct proto_channel_options {
     uint64_t quiet_ns;
     void (*state)(void *arg, bool connected); // stream only; may be NULL
     void *state_arg;
+    enum proto_sums sums;
 };
 
 // Starts to connect; calls made meanwhile wait (within their deadline). Strings and secret are copied.
@@ -103,7 +113,7 @@ struct proto_call {
     void *arg;
 };
 
-// A lost link ends its calls with UNAVAILABLE; over nng only when it stays lost for 2 s: nng sends them again
+// A lost link ends its calls with UNAVAILABLE, and so does an answer whose checksum is wrong; over nng only when it stays lost for 2 s: nng sends them again
 // over one that comes sooner. *id (may be NULL) may be used with proto_channel_cancel until done has run.
 // INVALID_ARGUMENT, RESOURCE_EXHAUSTED (too many calls, or a message above its limits), CANCELLED (the channel
 // is being closed).

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The common half of the calling end: calls, their deadlines, what waits for a link, and replies.
 #include <assert.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,6 +111,16 @@ void proto_channel_unref(struct proto_channel *channel)
 
 static void on_deadlines(void *arg);
 
+static bool wants_sums(enum proto_sums sums, enum proto_endpoint_kind kind)
+{
+    const char *said = sums == PROTO_SUMS_AUTO ? getenv("BANYAN_CHECKSUMS") : NULL;
+    if (said && strcmp(said, "always") == 0)
+        sums = PROTO_SUMS_ALWAYS;
+    else if (said && strcmp(said, "never") == 0)
+        sums = PROTO_SUMS_NEVER;
+    return sums == PROTO_SUMS_ALWAYS || (sums == PROTO_SUMS_AUTO && kind != PROTO_ENDPOINT_UNIX);
+}
+
 enum common_code proto_channel_open(struct common_loop *loop, const char *endpoint,
                                     const struct proto_channel_options *options, struct proto_channel **out,
                                     struct common_error *err)
@@ -146,6 +157,7 @@ enum common_code proto_channel_open(struct common_loop *loop, const char *endpoi
     channel->send_max = options->send_max ? options->send_max : PROTO_PAYLOAD_MAX;
     channel->calls_max = options->calls_max ? options->calls_max : CALLS_DEFAULT;
     channel->quiet_ns = options->quiet_ns;
+    channel->sums = wants_sums(options->sums, where.kind);
     channel->state_fn = options->state;
     channel->state_arg = options->state_arg;
     channel->armed_ns = UINT64_MAX;
@@ -360,6 +372,7 @@ enum common_code proto_channel_call(struct proto_channel *channel, const struct 
         .body = call->body,
         .tensors = call->tensors,
         .n_tensors = call->n_tensors,
+        .summed = channel->sums,
     };
     struct proto_gather gather;
     code = proto_frame_encode(&channel->scratch, &outgoing, channel->send_max, &gather, err);
@@ -419,12 +432,29 @@ void proto_channel_drain(struct proto_channel *channel)
 
 // ---- replies --------------------------------------------------------------------------------------------
 
+void proto_channel_damaged(struct proto_channel *channel, struct common_error *err)
+{
+    uint64_t now = common_clock_ns();
+    if (err->code != COMMON_DATA_LOSS)
+        return;
+    err->code = COMMON_UNAVAILABLE; // sent again it may come whole
+    channel->peer_sums = false;     // over nng the next answer may be another server's
+    if (channel->warned_ns && now - channel->warned_ns < COMMON_NS_PER_S)
+        return;
+    channel->warned_ns = now;
+    common_log_warn("%s: an answer of %s was %s (%" PRIu64 " such frames so far)", channel->name,
+                    channel->endpoint_text, err->message, proto_frames_damaged());
+}
+
 bool proto_channel_deliver(struct proto_channel *channel, const struct proto_prefix *prefix,
                            struct common_blob *blob, size_t offset, struct common_error *err)
 {
     struct proto_message *message;
-    if (proto_message_open(&channel->pool, prefix, blob, offset, &message, err) != COMMON_OK)
+    if (proto_message_open(&channel->pool, prefix, blob, offset, &channel->peer_sums, &message, err) !=
+        COMMON_OK) {
+        proto_channel_damaged(channel, err);
         return false;
+    }
     proto_channel_ref(channel);
     struct proto_pending *call = common_handle_get(channel->handles, message->header->request);
     if (call && call->state == PROTO_CALL_SENT) { // else late, or forged: nobody waits for it

@@ -251,6 +251,7 @@ static void request_answer(struct proto_request *request, struct proto_outgoing 
     outgoing->kind = PROTO_FRAME_REPLY;
     outgoing->method = request->method;
     outgoing->request = request->id;
+    outgoing->summed = request->message->summed;
     enum common_code code = proto_frame_encode(&server->scratch, outgoing, UINT64_MAX / 4, &gather, &err);
     if (code != COMMON_OK) {
         common_log_error("%s cannot send the answer to %s to %s: %s", server->name,
@@ -261,7 +262,12 @@ static void request_answer(struct proto_request *request, struct proto_outgoing 
         status.code = (uint32_t)(code == COMMON_INVALID_ARGUMENT ? COMMON_INTERNAL : code);
         status.message = err.message;
         struct proto_outgoing failed = {
-            .kind = PROTO_FRAME_REPLY, .method = request->method, .request = request->id, .status = &status};
+            .kind = PROTO_FRAME_REPLY,
+            .method = request->method,
+            .request = request->id,
+            .status = &status,
+            .summed = outgoing->summed,
+        };
         code = proto_frame_encode(&server->scratch, &failed, 0, &gather, NULL);
         if (sent)
             sent(sent_arg);

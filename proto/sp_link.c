@@ -293,7 +293,7 @@ struct proto_sp_link *proto_sp_link_new(struct proto_sp_server *sp, int fd, cons
     uint8_t hello[PROTO_SP_HELLO_BYTES];
     proto_sp_hello(PROTO_SP_REP, hello);
     struct iovec iov = {hello, sizeof hello};
-    struct proto_gather gather = {&iov, 1, sizeof hello, 0};
+    struct proto_gather gather = {.iov = &iov, .n = 1, .bytes = sizeof hello};
     link->io = proto_link_new(sp->server->loop, fd, &link_ops, link);
     if (!link->io) {
         free(link);

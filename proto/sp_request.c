@@ -35,7 +35,7 @@ static void answer(struct proto_sp_link *link, const uint8_t *trace, unsigned tr
 {
     struct proto_sp_server *sp = link->sp;
     struct iovec only = {NULL, 0};
-    struct proto_gather empty = {&only, 1, 0, 0};
+    struct proto_gather empty = {.iov = &only, .n = 1};
     if (!gather)
         gather = &empty;
     size_t head = gather->iov[0].iov_len, lead = 8 + (size_t)trace_len;
@@ -106,10 +106,12 @@ static struct proto_request *request_of(struct proto_sp_link *link, struct commo
     struct proto_server *server = link->server;
     struct proto_sp_reader *reader = &link->reader;
     struct proto_prefix here = link->prefix;
-    if (link->use != PROTO_SP_REQUEST)
-        here.payload_len = 0; // it has been skipped
+    here.skipped = link->use != PROTO_SP_REQUEST;
+    if (here.skipped)
+        here.payload_len = 0;
     struct proto_message *message;
-    if (proto_message_open(&server->pool, &here, reader->blob, 0, &message, err) != COMMON_OK)
+    bool unsaid = false; // callers of several kinds may share a connection, behind a device of nng's
+    if (proto_message_open(&server->pool, &here, reader->blob, 0, &unsaid, &message, err) != COMMON_OK)
         return NULL;
     struct served *served = malloc(sizeof *served);
     struct proto_request *request = NULL;
@@ -147,6 +149,11 @@ void proto_sp_serve(struct proto_sp_link *link)
     if (being_served(link))
         return;
     struct proto_request *request = request_of(link, &err);
+    if (!request &&
+        err.code == COMMON_DATA_LOSS) { // who asked is not known; its REQ asks again over another link
+        proto_link_fail(link->io, err.code, err.message);
+        return;
+    }
     if (!request) {
         refuse_empty(link, err.message);
         return;

@@ -86,6 +86,7 @@ static void retreat(struct stream_channel *s, enum common_code code, const char 
     }
     struct proto_link *io = s->io;
     s->io = NULL;
+    channel->peer_sums = false; // the next peer may be another
     channel_move(s, STATE_BACKOFF);
     common_timer_start(s->timer, s->backoff_ns, false);
     s->backoff_ns = s->backoff_ns * 2 < BACKOFF_MAX_NS ? s->backoff_ns * 2 : BACKOFF_MAX_NS;
@@ -121,6 +122,7 @@ static bool send_hello(struct stream_channel *s, uint32_t method, const Protobuf
         .remaining_ns = PROTO_HELLO_NS,
         .credentials = credentials,
         .body = body,
+        .summed = s->channel->sums,
     };
     struct proto_gather gather;
     return proto_frame_encode(&s->scratch, &outgoing, 0, &gather, NULL) == COMMON_OK &&
@@ -219,8 +221,11 @@ static bool on_frame(void *owner, const struct proto_prefix *prefix, struct comm
     if (s->state == STATE_READY)
         return proto_channel_deliver(channel, prefix, blob, offset, err);
     struct proto_message *message;
-    if (proto_message_open(&channel->pool, prefix, blob, offset, &message, err) != COMMON_OK)
+    if (proto_message_open(&channel->pool, prefix, blob, offset, &channel->peer_sums, &message, err) !=
+        COMMON_OK) {
+        proto_channel_damaged(channel, err);
         return false;
+    }
     proto_channel_ref(channel);
     on_hello_frame(s, message); // may end with the channel closed
     proto_message_release(&channel->pool, message);
@@ -236,8 +241,9 @@ static bool on_oversize(void *owner, const struct proto_prefix *prefix, struct c
     struct proto_prefix as_is = *prefix;
     struct proto_message *message;
     as_is.payload_len = 0;
-    if (s->state != STATE_READY ||
-        proto_message_open(&channel->pool, &as_is, blob, offset, &message, err) != COMMON_OK)
+    as_is.skipped = true;
+    if (s->state != STATE_READY || proto_message_open(&channel->pool, &as_is, blob, offset,
+                                                      &channel->peer_sums, &message, err) != COMMON_OK)
         return false;
     uint64_t id = message->header->request;
     proto_message_release(&channel->pool, message);
@@ -479,7 +485,8 @@ static void stream_forget(struct proto_channel *channel, struct proto_pending *c
         return;
     struct proto_outgoing cancel = {.kind = PROTO_FRAME_ONE_WAY,
                                     .method = BANYAN__PB__METHOD__METHOD_CANCEL,
-                                    .request = call->id};
+                                    .request = call->id,
+                                    .summed = channel->sums};
     struct proto_gather gather;
     if (proto_frame_encode(&s->scratch, &cancel, 0, &gather, NULL) == COMMON_OK)
         proto_link_send(s->io, &gather, NULL, NULL,

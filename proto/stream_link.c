@@ -170,7 +170,7 @@ bool proto_link_send(struct proto_link *link, struct proto_gather *gather, proto
             sent(sent_arg);
         return true;
     }
-    struct proto_gather rest = {gather->iov + next, gather->n - next, left, 0};
+    struct proto_gather rest = {.iov = gather->iov + next, .n = gather->n - next, .bytes = left};
     struct proto_link_out *out = calloc(1, sizeof *out);
     if (out) {
         if (next == 0) {
@@ -180,7 +180,7 @@ bool proto_link_send(struct proto_link *link, struct proto_gather *gather, proto
             if (iov) {
                 iov[0] = none;
                 memcpy(iov + 1, rest.iov, rest.n * sizeof *iov);
-                struct proto_gather shifted = {iov, rest.n + 1, left, 0};
+                struct proto_gather shifted = {.iov = iov, .n = rest.n + 1, .bytes = left};
                 out->gather = proto_gather_keep(&shifted);
                 free(iov);
             }
@@ -235,7 +235,7 @@ bool proto_link_out_detach(struct proto_link *link, struct proto_link_out *out)
             memcpy(at, out->gather->iov[i].iov_base, out->gather->iov[i].iov_len);
             at += out->gather->iov[i].iov_len;
         }
-    *copy = (struct proto_gather){iov, 1, out->left, 0};
+    *copy = (struct proto_gather){.iov = iov, .n = 1, .bytes = out->left};
     free(out->gather);
     out->gather = copy;
     out->next = 0;
@@ -284,8 +284,11 @@ static bool deliver_frame(struct proto_link *link, const struct proto_prefix *pr
     if (err.code == COMMON_OK)
         common_error_set(&err, COMMON_INVALID_ARGUMENT, "the peer sent a frame that this end does not take");
     // Without memory for it the frame is lost, and the link with it; the next link is as good as any.
+    bool spared = err.code == COMMON_DATA_LOSS || err.code == COMMON_UNAVAILABLE;
     proto_link_fail(link,
-                    err.code == COMMON_RESOURCE_EXHAUSTED ? COMMON_UNAVAILABLE : COMMON_INVALID_ARGUMENT,
+                    spared                                  ? err.code
+                    : err.code == COMMON_RESOURCE_EXHAUSTED ? COMMON_UNAVAILABLE
+                                                            : COMMON_INVALID_ARGUMENT,
                     err.message);
     return false;
 }

@@ -44,6 +44,7 @@ struct server_link {
     enum link_state state;
     uint64_t id, since_ns;
     uint32_t role;
+    bool sums; // its frames carry checksums
     struct proto_hello hello;
     struct proto_list requests;
     struct proto_request **buckets; // requests by id
@@ -302,10 +303,11 @@ static bool take_frame(struct server_link *link, const struct proto_prefix *pref
     if (link->state == LINK_REFUSED || prefix->kind == PROTO_FRAME_REPLY)
         return fail_frame(err, "a frame after a refusal, or an answer to nothing");
     struct proto_prefix as_is = *prefix;
+    as_is.skipped = oversize;
     if (oversize)
-        as_is.payload_len = 0; // it is not here
+        as_is.payload_len = 0;
     struct proto_message *message;
-    if (proto_message_open(&server->pool, &as_is, blob, offset, &message, err) != COMMON_OK)
+    if (proto_message_open(&server->pool, &as_is, blob, offset, &link->sums, &message, err) != COMMON_OK)
         return false;
     uint32_t method = message->header->method;
     if (prefix->kind == PROTO_FRAME_ONE_WAY) {

@@ -82,6 +82,9 @@ struct proto_channel {
     struct common_secret secret;
     uint32_t role, calls_max;
     uint64_t payload_max, send_max, quiet_ns;
+    bool sums;          // our frames carry checksums
+    bool peer_sums;     // the peer's do: so far on this connection, where there is one
+    uint64_t warned_ns; // rate limit of warnings about damaged answers
     void (*state_fn)(void *arg, bool connected);
     void *state_arg;
     // calls
@@ -116,6 +119,9 @@ void proto_channel_drain(struct proto_channel *channel);
 // dropped.
 bool proto_channel_deliver(struct proto_channel *channel, const struct proto_prefix *prefix,
                            struct common_blob *blob, size_t offset, struct common_error *err);
+
+// What a frame from the peer that cannot be opened means to calls: damage is the way's fault, not the peer's.
+void proto_channel_damaged(struct proto_channel *channel, struct common_error *err);
 
 // Ends calls with a failure of our own: the sent ones (the link is lost), or the waiting ones (the peer
 // refuses us).

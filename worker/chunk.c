@@ -10,6 +10,7 @@
 #include "common/blob.h"
 #include "kernels/device.h"
 #include "proto/kv.h"
+#include "proto/rows_sum.h"
 
 uint64_t worker_chunk_overhead(const struct worker_shape *shape)
 {
@@ -318,9 +319,9 @@ static void hash_rows(XXH3_state_t *state, const struct worker_chunk *chunk, con
             }
 }
 
-// The same bytes in the same order, by a copy in the host's memory.
-static bool hash_there(XXH3_state_t *state, const struct worker_chunk *chunk,
-                       const struct worker_layer *layer, uint32_t row, uint32_t count)
+// The same bytes in the same order, by a copy in the host's memory; NULL as worker_chunk_hash says. Free it.
+static uint8_t *copy_there(const struct worker_chunk *chunk, const struct worker_layer *layer, uint32_t row,
+                           uint32_t count)
 {
     enum { PIECES = 64 };
     struct worker_piece pieces[PIECES];
@@ -328,7 +329,7 @@ static bool hash_there(XXH3_state_t *state, const struct worker_chunk *chunk,
     uint32_t n_pieces = 0;
     uint8_t *copy = malloc(bytes);
     if (!copy)
-        return false;
+        return NULL;
     for (enum worker_part part = 0; part < chunk->parts; part++)
         for (uint32_t head = 0; head < chunk->shape.kv_heads; head++)
             for (uint32_t i = row, n; i < row + count; i += n) {
@@ -346,10 +347,10 @@ static bool hash_there(XXH3_state_t *state, const struct worker_chunk *chunk,
                 n_pieces = 0;
             }
     struct common_error err;
-    bool ok = !worker_memory_lost(chunk->memory, &err);
-    XXH3_64bits_update(state, copy, bytes);
+    if (!worker_memory_lost(chunk->memory, &err))
+        return copy;
     free(copy);
-    return ok;
+    return NULL;
 }
 
 static bool hash(const struct worker_chunk *chunk, const struct worker_layer *layer, uint32_t row,
@@ -358,11 +359,46 @@ static bool hash(const struct worker_chunk *chunk, const struct worker_layer *la
     XXH3_state_t state;
     XXH3_INITSTATE(&state);
     XXH3_64bits_reset(&state);
-    if (!worker_memory_device(chunk->memory))
+    if (!worker_memory_device(chunk->memory)) {
         hash_rows(&state, chunk, layer, row, count);
-    else if (!hash_there(&state, chunk, layer, row, count))
-        return false;
+    } else {
+        uint8_t *copy = copy_there(chunk, layer, row, count);
+        if (!copy)
+            return false;
+        XXH3_64bits_update(&state, copy, count * (chunk->k_wire + chunk->v_wire));
+        free(copy);
+    }
     *out = XXH3_64bits_digest(&state);
+    return true;
+}
+
+static bool sum(const struct worker_chunk *chunk, const struct worker_layer *layer, uint32_t row,
+                uint32_t count, uint64_t *out)
+{
+    bool there = worker_memory_device(chunk->memory);
+    uint8_t *copy = there ? copy_there(chunk, layer, row, count) : NULL;
+    const uint8_t *at = copy;
+    uint64_t total = 0;
+    if (there && !copy)
+        return false;
+    for (enum worker_part part = 0; part < chunk->parts; part++)
+        for (uint32_t head = 0; head < chunk->shape.kv_heads; head++)
+            for (uint32_t i = row, n; i < row + count; i += n, at += there ? n * chunk->row[part] : 0) {
+                n = layer->block || there ? row + count - i : WORKER_PAGE_TOKENS - i % WORKER_PAGE_TOKENS;
+                n = n < row + count - i ? n : row + count - i;
+                total += proto_rows_sum(&(struct proto_rows_piece){
+                    .data = there ? at : worker_layer_part(chunk, layer, part, i, head),
+                    .len = chunk->row[part],
+                    .row_pitch = chunk->row[part],
+                    .part = (enum proto_rows_part)part,
+                    .first_head = head,
+                    .heads = 1,
+                    .first = chunk->first + i,
+                    .count = n,
+                });
+            }
+    free(copy);
+    *out = total;
     return true;
 }
 
@@ -370,6 +406,12 @@ bool worker_chunk_hash(const struct worker_chunk *chunk, uint32_t layer, uint32_
                        uint64_t *out)
 {
     return hash(chunk, chunk->layers[layer], row, count, out);
+}
+
+bool worker_chunk_sum(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
+                      uint64_t *out)
+{
+    return sum(chunk, chunk->layers[layer], row, count, out);
 }
 
 struct worker_hash {
@@ -397,9 +439,9 @@ struct worker_hash *worker_hash_new(struct worker_chunk *chunk, uint32_t layer, 
     return later;
 }
 
-bool worker_hash_run(const struct worker_hash *later, uint64_t *out)
+bool worker_hash_run(const struct worker_hash *later, bool of_sum, uint64_t *out)
 {
-    return hash(later->chunk, later->layer, later->row, later->count, out);
+    return (of_sum ? sum : hash)(later->chunk, later->layer, later->row, later->count, out);
 }
 
 void worker_hash_free(struct worker_store *store, struct worker_hash *later)
@@ -467,16 +509,21 @@ void worker_chunk_withdraw(struct worker_chunk *chunk, uint32_t layer, uint32_t 
     }
 }
 
+void worker_chunk_discard(struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count)
+{
+    struct worker_layer *l = chunk->layers[layer];
+    for (uint32_t i = row; l && chunk->refs == 1 && i < row + count; i++) {
+        if (l->rows[i] != WORKER_ROW_PUT)
+            continue;
+        l->rows[i] = WORKER_ROW_ABSENT; // its page stays for what comes next
+        l->present--;
+    }
+}
+
 void worker_chunk_forget(struct worker_chunk *chunk)
 {
     for (uint32_t layer = 0; layer < chunk->shape.layers; layer++) {
-        struct worker_layer *l = chunk->layers[layer];
         worker_chunk_abort(chunk, layer, 0, chunk->shape.chunk_tokens);
-        for (uint32_t row = 0; l && chunk->refs == 1 && row < chunk->shape.chunk_tokens; row++) {
-            if (l->rows[row] != WORKER_ROW_PUT)
-                continue;
-            l->rows[row] = WORKER_ROW_ABSENT; // its page stays for what comes next
-            l->present--;
-        }
+        worker_chunk_discard(chunk, layer, 0, chunk->shape.chunk_tokens);
     }
 }

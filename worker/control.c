@@ -36,6 +36,12 @@ void worker_handle_layout_set(void *arg, struct proto_request *request)
     if (!worker_term_check(worker, body->term, request))
         return;
     struct common_error err;
+    if (body->visit && body->term == worker->visit_term && body->visit < worker->visit) {
+        common_error_set(&err, COMMON_ABORTED, "visit %" PRIu64 " is over: visit %" PRIu64 " has begun",
+                         body->visit, worker->visit);
+        worker_fail(request, &err, "OLD_EPOCH");
+        return;
+    }
     if (worker_session_layout(&worker->sessions, worker->store, body, &err) != COMMON_OK) {
         worker_fail(request, &err, err.code == COMMON_ABORTED ? "OLD_EPOCH" : "");
         return;

@@ -202,6 +202,10 @@ void worker_handle_inventory(void *arg, struct proto_request *request)
         return;
     Banyan__Pb__InventoryReply reply = BANYAN__PB__INVENTORY_REPLY__INIT;
     worker->life = body->life;
+    if (body->term > worker->visit_term || body->visit > worker->visit) {
+        worker->visit_term = body->term;
+        worker->visit = body->visit;
+    }
     if (inventory_collect(worker, body, &reply))
         proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
     else

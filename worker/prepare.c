@@ -16,6 +16,7 @@ struct prepare { // one call
     Banyan__Pb__RowsPrepareReply reply;
     struct worker_hash **hashes; // [reply.n_chunks], NULL where rows are missing
     uint64_t bytes;              // to hash
+    bool sums;                   // and not hashes
     struct worker_job job;
     uint32_t next;           // on a device: the chunk that is hashed next
     struct common_mail mail; // likewise, for the turn that hashes it
@@ -88,7 +89,8 @@ static void hash_task(void *arg, uint32_t task, void *scratch)
 {
     struct prepare *p = arg;
     (void)scratch;
-    if (p->hashes[task] && !worker_hash_run(p->hashes[task], &p->reply.chunks[task]->hash))
+    Banyan__Pb__ChunkReport *report = p->reply.chunks[task];
+    if (p->hashes[task] && !worker_hash_run(p->hashes[task], p->sums, p->sums ? &report->sum : &report->hash))
         atomic_store(&p->failed, true);
 }
 
@@ -192,6 +194,7 @@ void worker_handle_rows_prepare(void *arg, struct proto_request *request)
     }
     p->worker = worker;
     p->request = request;
+    p->sums = body->sums;
     banyan__pb__rows_prepare_reply__init(&p->reply);
     const struct worker_session *of = worker_map_get(&worker->sessions, body->session);
     uint64_t settled = of && of->settled > worker->settled ? of->settled : worker->settled;

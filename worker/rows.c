@@ -299,6 +299,17 @@ static void settle_rows(struct worker *worker, uint64_t before, uint64_t one, ui
             settle_session(worker, session, before);
 }
 
+// What is not what was attached, as the coordinator found. Ranges outside that of the message are left alone.
+static void discard_rows(struct worker_session *session, const Banyan__Pb__RowsAbortRequest *body)
+{
+    for (size_t i = 0; i < body->n_drop; i++) {
+        const Banyan__Pb__Range *range = body->drop[i];
+        if (range->first >= body->first && range->count && range->count <= body->count &&
+            range->first - body->first <= body->count - range->count)
+            each_part(session, body->layer, range->first, range->count, worker_chunk_discard);
+    }
+}
+
 void worker_handle_rows_abort(void *arg, struct proto_request *request)
 {
     struct worker *worker = arg;
@@ -321,6 +332,7 @@ void worker_handle_rows_abort(void *arg, struct proto_request *request)
             worker_appended_settle(session, body->layer, body->write);
         } else {
             worker_frozen_drop(&session->frozen, worker->store, &freeze, thaw_rows, session);
+            discard_rows(session, body);
         }
     }
     Banyan__Pb__RowsAbortReply reply = BANYAN__PB__ROWS_ABORT_REPLY__INIT;

@@ -43,10 +43,11 @@ struct worker {
     struct common_loop *loop;
     char name[WORKER_NAME_MAX + 1], host[WORKER_NAME_MAX + 1];
     struct common_secret secret;
-    uint64_t term;       // the highest seen
-    uint64_t plans_term; // the one that `plans` belong to
-    uint64_t settled;    // commits with lower numbers are over
-    uint64_t life;       // of the store that its coordinator has: sessions of other lives are in quarantine
+    uint64_t term;              // the highest seen
+    uint64_t visit_term, visit; // the last that an inventory was asked for
+    uint64_t plans_term;        // the one that `plans` belong to
+    uint64_t settled;           // commits with lower numbers are over
+    uint64_t life; // of the store that its coordinator has: sessions of other lives are in quarantine
     struct worker_store *store;
     struct worker_map sessions, plans;
     struct worker_listing listing;

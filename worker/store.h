@@ -117,14 +117,18 @@ uint32_t worker_chunk_device_runs(const struct worker_chunk *chunk, uint32_t lay
 bool worker_chunk_hash(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
                        uint64_t *hash);
 
-// The same for later: new pins the chunk and notes where the bytes are (adding how many to *bytes; NULL: out
+// The sum of these rows (docs/WIRE.md, "Sums of rows"). False: as above.
+bool worker_chunk_sum(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
+                      uint64_t *sum);
+
+// Either for later: new pins the chunk and notes where the bytes are (adding how many to *bytes; NULL: out
 // of memory), run may be called once the rows are at least PREPARED, on any thread where the memory is the
 // host's, free unpins.
 struct worker_hash;
 struct worker_hash *worker_hash_new(struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
                                     uint64_t *bytes);
-bool worker_hash_run(const struct worker_hash *hash, uint64_t *out);         // false: as above
-void worker_hash_free(struct worker_store *store, struct worker_hash *hash); // NULL is allowed
+bool worker_hash_run(const struct worker_hash *hash, bool sum, uint64_t *out); // false: as above
+void worker_hash_free(struct worker_store *store, struct worker_hash *hash);   // NULL is allowed
 
 // Copies rows that are present into k and v, as they travel (proto/kv.h).
 void worker_chunk_read(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
@@ -152,6 +156,8 @@ bool worker_store_same(const struct worker_rows *pieces, uint32_t n);
 void worker_chunk_prepare(struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count);
 void worker_chunk_abort(struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count);
 void worker_chunk_commit(struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count);
+// PUT rows become ABSENT. In a chunk that several sessions share they stay.
+void worker_chunk_discard(struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count);
 // APPENDED rows become ABSENT, or PREPARED where they were that before. A chunk that several sessions share has no
 // such rows, and stays as it is.
 void worker_chunk_withdraw(struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,

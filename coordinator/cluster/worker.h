@@ -60,6 +60,7 @@ struct coordinator_worker {
     struct proto_list changed, joining; // in the lists of the room
     // Reconciling (the room of sessions asks and tells): a visit is one try to make it ACTIVE.
     uint32_t visit;            // rises when a visit begins, and when it has come to nothing
+    uint64_t visit_number;     // of the last that began: tells the worker which layouts come late
     uint32_t visitors;         // visits whose answers are still to come: the record stays
     uint64_t listed;           // the visit's inventory has come to this session; 0: none has begun
     struct proto_list repairs; // of sessions, that wait (repair.h)

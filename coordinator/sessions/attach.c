@@ -161,9 +161,10 @@ struct committing {
     bool unsure;      // it may be durable, and we do not keep it
     struct coordinator_rangeset present;
     struct reported {
-        uint64_t hash, rows;
+        uint64_t sum, want; // what the worker has, and what was attached; 0: not known
         uint32_t reports;
-    } * chunks; // [n_chunks] of the range
+        bool differs; // from what was attached
+    } * chunks;       // [n_chunks] of the range
     uint64_t n_chunks;
     struct proto_status status; // the first failure
 };
@@ -312,8 +313,37 @@ static void abort_answered(void *arg, const struct proto_reply *reply)
     commit_end(k);
 }
 
+// The rows of the range that lie in its nth chunk.
+static struct proto_range chunk_part(const struct committing *k, uint64_t nth)
+{
+    uint64_t ct = k->s->layout.chunk_tokens, start = (k->first / ct + nth) * ct, end = k->first + k->count;
+    uint64_t from = start < k->first ? k->first : start, to = start + ct < end ? start + ct : end;
+    return (struct proto_range){.first = from, .count = to - from};
+}
+
+// What is not what was attached goes, so that nobody commits it. Of what does not fit here, the next commit says
+// the same.
+static size_t rows_to_drop(const struct committing *k, Banyan__Pb__Range out[PROTO_COMMIT_DROP_MAX],
+                           Banyan__Pb__Range *pointers[PROTO_COMMIT_DROP_MAX])
+{
+    size_t n = 0;
+    for (uint64_t i = 0; i < k->n_chunks && n < PROTO_COMMIT_DROP_MAX; i++) {
+        if (!k->chunks[i].differs)
+            continue;
+        struct proto_range part = chunk_part(k, i);
+        out[n] = (Banyan__Pb__Range)BANYAN__PB__RANGE__INIT;
+        out[n].first = part.first;
+        out[n].count = part.count;
+        pointers[n] = &out[n];
+        n++;
+    }
+    return n;
+}
+
 static void abort_rows(struct committing *k)
 {
+    Banyan__Pb__Range drop[PROTO_COMMIT_DROP_MAX], *pointers[PROTO_COMMIT_DROP_MAX];
+    size_t n_drop = rows_to_drop(k, drop, pointers);
     k->pending = k->n_holders;
     for (uint32_t i = 0, n = k->n_holders; i < n; i++) { // the last answer may end it on this stack
         Banyan__Pb__RowsAbortRequest m = BANYAN__PB__ROWS_ABORT_REQUEST__INIT;
@@ -324,8 +354,39 @@ static void abort_rows(struct committing *k)
         m.first = k->first;
         m.count = k->count;
         m.commit = k->id.number;
+        m.n_drop = n_drop;
+        m.drop = pointers;
         coordinator_worker_call(k->holders[i].w, BANYAN__PB__METHOD__METHOD_ROWS_ABORT, &m.base,
                                 abort_answered, &k->holders[i]);
+    }
+}
+
+// What the client attached against what the workers have in their memory.
+static void compare_sums(struct committing *k)
+{
+    const struct coordinator_rangeset *set = &k->s->layers[k->layer];
+    for (uint64_t i = 0; i < k->n_chunks; i++) {
+        struct reported *at = &k->chunks[i];
+        if (!at->want || !at->sum || at->want == at->sum)
+            continue;
+        struct proto_range part = chunk_part(k, i);
+        const struct coordinator_chunk *chunk =
+            coordinator_layout_find(&k->s->layout, part.first / k->s->layout.chunk_tokens);
+        const char *worker = chunk && chunk->holder ? chunk->holder->name : "?";
+        bool durable = coordinator_rangeset_contains(set, part.first, part.count);
+        at->differs = !durable;
+        common_log_error("a worker does not have the bytes that were attached: session=%016" PRIx64
+                         " layer=%u first=%" PRIu64 " count=%" PRIu64 " worker=%s",
+                         k->s->id, k->layer, part.first, part.count, worker);
+        if (k->status.code == COMMON_OK)
+            proto_status_set(&k->status, COMMON_DATA_LOSS, "HASH_MISMATCH",
+                             "tokens [%" PRIu64 ", %" PRIu64
+                             ") of layer %u on worker %s are not the bytes that were attached: %s",
+                             part.first, part.first + part.count, k->layer, worker,
+                             durable ? "they are committed, so truncate before them and attach anew"
+                                     : "attach them again, then commit again");
+        proto_status_add_range(&k->status, part.first, part.count);
+        proto_status_add_worker(&k->status, worker);
     }
 }
 
@@ -344,6 +405,8 @@ static void commit_judge(struct committing *k)
             proto_status_add_range(&k->status, missing[i].first, missing[i].count);
     }
     struct coordinator_rangeset *set = &s->layers[k->layer];
+    if (k->status.code == COMMON_OK)
+        compare_sums(k);
     if (k->status.code == COMMON_OK && !coordinator_rangeset_room(set, k->first, k->count))
         proto_status_set(&k->status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
                          "layer %u has %u separate ranges already: fill holes first", k->layer, set->n);
@@ -374,14 +437,14 @@ static void take_report(struct committing *k, const Banyan__Pb__ChunkReport *r)
     if (!chunk || chunk->id != r->chunk || index < k->first / ct || index - k->first / ct >= k->n_chunks)
         return; // a copy that a truncation is making
     struct reported *at = &k->chunks[index - k->first / ct];
-    if (at->reports++ && at->hash != r->hash && k->status.code == COMMON_OK) {
+    if (at->reports++ && at->sum && r->sum && at->sum != r->sum && k->status.code == COMMON_OK) {
         proto_status_set(&k->status, COMMON_FAILED_PRECONDITION, "HASH_MISMATCH",
                          "the holders of chunk %" PRIu64 " (tokens from %" PRIu64
                          ") do not have the same bytes: put them again",
                          r->chunk, r->first);
         k->status.chunk = r->chunk;
     }
-    at->hash = r->hash;
+    at->sum = r->sum ? r->sum : at->sum;
     for (size_t i = 0; i < r->n_present; i++) {
         const Banyan__Pb__Range *range = r->present[i];
         if (range->count && range->first >= k->first && range->first < end_at &&
@@ -425,6 +488,7 @@ static void commit_prepare(struct committing *k)
         m.count = k->count;
         m.commit = k->id.number;
         m.length = coordinator_session_layer_length(k->s, k->layer);
+        m.sums = true;
         k->holders[i].stamp = k->holders[i].w->visit;
         coordinator_worker_call(k->holders[i].w, BANYAN__PB__METHOD__METHOD_ROWS_PREPARE, &m.base,
                                 commit_prepared, k);
@@ -462,6 +526,22 @@ static bool find_holders(struct committing *k)
             coordinator_session_missing(s, k->first, k->count, k->layer, &k->status) == COMMON_OK);
 }
 
+// A sum counts where it is that of all rows of the range in a chunk.
+static void take_sums(struct committing *k)
+{
+    const Banyan__Pb__AttachCommitRequest *m = (const void *)proto_request_message(k->request)->body;
+    uint64_t ct = k->s->layout.chunk_tokens;
+    for (size_t i = 0; i < m->n_sums; i++) {
+        const Banyan__Pb__RowsSum *sum = m->sums[i];
+        if (sum->first < k->first || sum->first - k->first >= k->count)
+            continue;
+        uint64_t nth = sum->first / ct - k->first / ct;
+        struct proto_range part = chunk_part(k, nth);
+        if (part.first == sum->first && part.count == sum->count)
+            k->chunks[nth].want = sum->sum;
+    }
+}
+
 static void commit_start(void *arg, struct coordinator_session *s)
 {
     struct committing *k = arg;
@@ -475,6 +555,7 @@ static void commit_start(void *arg, struct coordinator_session *s)
     k->n_chunks = (k->first + k->count - 1) / ct - k->first / ct + 1;
     k->chunks = coordinator_alloc(k->n_chunks * sizeof(*k->chunks));
     k->holders = coordinator_alloc(k->n_chunks * sizeof(*k->holders));
+    take_sums(k);
     s->last_used_ns = common_clock_ns();
     coordinator_session_share(s);
     if (find_holders(k)) {

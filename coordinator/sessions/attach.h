@@ -5,9 +5,12 @@
 //     RowsPrepare to all holders: the rows are frozen
 //          │
 //          ▼
-//     all present, hashes agree? ──yes──▶ store: durable ──▶ RowsCommit to all ──▶ answered
+//     all present, sums agree? ──yes──▶ store: durable ──▶ RowsCommit to all ──▶ answered
 //          │
-//          └──no──▶ RowsAbort to all ──▶ FAILED_PRECONDITION: HOLE or HASH_MISMATCH
+//          └──no──▶ RowsAbort to all ──▶ FAILED_PRECONDITION: HOLE; DATA_LOSS: HASH_MISMATCH
+//
+// Sums are those of rows (docs/WIRE.md): the client says what it has attached, the workers what they have. Rows that
+// are not what was attached go with the abort, so that nobody commits them.
 //
 // Commits of one session and layer may overlap and run side by side. Each has a number of its own (commits.h),
 // and what it freezes at a worker is its own: rows that several have frozen thaw when the last of them lets go.

@@ -22,6 +22,7 @@ void coordinator_layout_send(struct coordinator_worker *w, const struct coordina
         m.epoch = message->epoch;
         m.spec = (Banyan__Pb__Spec *)message->spec;
         m.life = coordinator_store_life(w->cluster->store);
+        m.visit = w->visit_number;
         m.replace = message->replace;
         m.more = message->replace && sent + n < message->n;
         m.page = message->replace ? sent + 1 : 0;

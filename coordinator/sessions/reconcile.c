@@ -278,6 +278,7 @@ static void ask_page(struct coordinator_visit *v, const Banyan__Pb__InventoryRep
     m.after_chunk = before ? before->next_chunk : 0;
     m.after_first = before ? before->next_first : 0;
     m.life = coordinator_store_life(v->sessions->store);
+    m.visit = v->w->visit_number;
     v->in_flight++;
     coordinator_worker_call(v->w, BANYAN__PB__METHOD__METHOD_INVENTORY, &m.base, page_came, v);
 }
@@ -296,8 +297,10 @@ static struct coordinator_visit *visit_new(struct coordinator_sessions *sessions
 void coordinator_reconciles_drain(struct coordinator_sessions *sessions)
 {
     struct coordinator_worker *w;
-    while ((w = coordinator_workers_take_joining(sessions->cluster)))
+    while ((w = coordinator_workers_take_joining(sessions->cluster))) {
+        w->visit_number = ++sessions->visits;
         ask_page(visit_new(sessions, w), NULL);
+    }
 }
 
 void coordinator_visit_session(struct coordinator_sessions *sessions, struct coordinator_worker *w,

@@ -42,6 +42,7 @@ struct coordinator_sessions {
     uint32_t n_droppings;
     struct coordinator_commits commits;
     uint64_t dirties;          // what has changed under visits: session.dirtied
+    uint64_t visits;           // of whole workers, that have begun
     uint64_t stamps;           // given to visits: chunk.stamp
     uint64_t logging_since_ns; // repairs that failed: a second, and how many of them in it
     uint32_t logged;

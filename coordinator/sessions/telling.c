@@ -57,6 +57,7 @@ static void tell_layout(struct coordinator_telling *t, struct coordinator_sessio
     m.epoch = s->layout.epoch;
     m.spec = s->spec;
     m.life = coordinator_store_life(w->cluster->store);
+    m.visit = w->visit_number;
     m.claim = true; // what another life has told the worker of the session is the store's too (store.h)
     m.replace = true;
     m.page = t->told + 1;

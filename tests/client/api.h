@@ -60,6 +60,7 @@ banyan_code api_ask(banyan_session *session, const struct mirror *m, uint32_t la
 // api_attention.c
 void test_attach_any_order_in_parallel(void **state);
 void test_commit_names_what_is_missing(void **state);
+void test_commit_compares_bytes(void **state);
 void test_decode_token_by_token(void **state);
 void test_positions_beyond(void **state);
 void test_kinds_of_attention(void **state);

@@ -216,6 +216,7 @@ int main(int argc, char **argv)
         TEST(test_bad_specs),
         TEST(test_attach_any_order_in_parallel),
         TEST(test_commit_names_what_is_missing),
+        TEST(test_commit_compares_bytes),
         TEST(test_decode_token_by_token),
         TEST(test_positions_beyond),
         TEST(test_kinds_of_attention),

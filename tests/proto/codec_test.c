@@ -39,8 +39,10 @@ static struct common_blob *blob_of(const struct proto_gather *gather)
 // The same from a header that the generated code packs: what another implementation would send.
 static struct common_blob *blob_of_header(const Banyan__Pb__Header *header, size_t payload)
 {
-    struct proto_prefix prefix = {PROTO_VERSION, PROTO_FRAME_REQUEST,
-                                  (uint32_t)banyan__pb__header__get_packed_size(header), payload};
+    struct proto_prefix prefix = {.version = PROTO_VERSION,
+                                  .kind = PROTO_FRAME_REQUEST,
+                                  .header_len = (uint32_t)banyan__pb__header__get_packed_size(header),
+                                  .payload_len = payload};
     size_t total, at = proto_frame_payload_at(prefix.header_len);
     assert_true(proto_frame_total(&prefix, PROTO_HEADER_MAX, UINT64_MAX / 4, &total));
     struct common_blob *blob = common_blob_new(total);
@@ -58,7 +60,8 @@ static enum common_code open_blob(struct common_blob *blob, struct proto_message
 {
     struct proto_prefix prefix;
     enum common_code code = proto_prefix_decode(blob->data, &prefix, err);
-    return code == COMMON_OK ? proto_message_open(&pool, &prefix, blob, 0, out, err) : code;
+    bool sums = false;
+    return code == COMMON_OK ? proto_message_open(&pool, &prefix, blob, 0, &sums, out, err) : code;
 }
 
 // Opens and fills; the message is released again.
@@ -111,7 +114,11 @@ static void put_checksum(uint8_t bytes[PROTO_PREFIX_BYTES])
 static void test_prefix(void **state)
 {
     (void)state;
-    struct proto_prefix prefix = {PROTO_VERSION, PROTO_FRAME_REPLY, 12345, UINT64_C(1) << 40}, back;
+    struct proto_prefix prefix = {.version = PROTO_VERSION,
+                                  .kind = PROTO_FRAME_REPLY,
+                                  .header_len = 12345,
+                                  .payload_len = UINT64_C(1) << 40},
+                        back;
     uint8_t bytes[PROTO_PREFIX_BYTES];
     proto_prefix_encode(&prefix, bytes);
     assert_memory_equal(bytes, "BNYN", 4);
@@ -151,12 +158,18 @@ static void test_lengths_cannot_wrap(void **state)
                                         UINT64_MAX - 128};
     size_t total;
     for (size_t i = 0; i < sizeof payloads / sizeof *payloads; i++) {
-        struct proto_prefix prefix = {PROTO_VERSION, PROTO_FRAME_REQUEST, 100, payloads[i]};
+        struct proto_prefix prefix = {.version = PROTO_VERSION,
+                                      .kind = PROTO_FRAME_REQUEST,
+                                      .header_len = 100,
+                                      .payload_len = payloads[i]};
         assert_false(proto_frame_total(&prefix, PROTO_HEADER_MAX, PROTO_PAYLOAD_MAX, &total));
         assert_true(!proto_frame_total(&prefix, PROTO_HEADER_MAX, UINT64_MAX, &total) ||
                     total >= payloads[i]);
     }
-    struct proto_prefix prefix = {PROTO_VERSION, PROTO_FRAME_REQUEST, PROTO_HEADER_MAX + 1, 0};
+    struct proto_prefix prefix = {.version = PROTO_VERSION,
+                                  .kind = PROTO_FRAME_REQUEST,
+                                  .header_len = PROTO_HEADER_MAX + 1,
+                                  .payload_len = 0};
     assert_false(proto_frame_total(&prefix, PROTO_HEADER_MAX, PROTO_PAYLOAD_MAX, &total));
     // A limit is the last length that is taken.
     prefix.header_len = PROTO_HEADER_MAX;
@@ -565,7 +578,8 @@ static void test_mutations(void **state)
             said.payload_len = rnd() % (prefix.payload_len + 1);
         struct proto_message *message;
         struct common_error err;
-        enum common_code code = proto_message_open(&pool, &said, blob, 0, &message, &err);
+        bool sums = false;
+        enum common_code code = proto_message_open(&pool, &said, blob, 0, &sums, &message, &err);
         if (code == COMMON_OK) {
             code = proto_message_fill(message, &banyan__pb__step_request__descriptor, &err);
             if (code == COMMON_OK)
@@ -592,7 +606,8 @@ static void test_truncations_and_garbage(void **state)
         struct common_blob *part = common_blob_new(len);
         assert_non_null(part);
         memcpy(part->data, valid->data, len);
-        assert_int_equal(proto_message_open(&pool, &prefix, part, 0, &message, NULL),
+        bool sums = false;
+        assert_int_equal(proto_message_open(&pool, &prefix, part, 0, &sums, &message, NULL),
                          COMMON_INVALID_ARGUMENT);
         common_blob_unref(part);
     }

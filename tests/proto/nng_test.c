@@ -92,18 +92,37 @@ static void test_messages_that_are_no_frames(void **state)
     memset(bytes, 0xa5, sizeof bytes);
     assert_int_equal(exchange(f, s, bytes, sizeof bytes, answer, sizeof answer), 0);
     // A right prefix with other lengths than the message's, a reply, another version.
-    proto_prefix_encode(&(struct proto_prefix){PROTO_VERSION, PROTO_FRAME_REQUEST, 10, 1000}, bytes);
-    assert_int_equal(exchange(f, s, bytes, sizeof bytes, answer, sizeof answer), 0);
-    proto_prefix_encode(&(struct proto_prefix){PROTO_VERSION, PROTO_FRAME_REQUEST, UINT32_MAX, UINT64_MAX},
+    proto_prefix_encode(&(struct proto_prefix){.version = PROTO_VERSION,
+                                               .kind = PROTO_FRAME_REQUEST,
+                                               .header_len = 10,
+                                               .payload_len = 1000},
                         bytes);
     assert_int_equal(exchange(f, s, bytes, sizeof bytes, answer, sizeof answer), 0);
-    proto_prefix_encode(&(struct proto_prefix){PROTO_VERSION, PROTO_FRAME_REPLY, 10, 0}, bytes);
+    proto_prefix_encode(&(struct proto_prefix){.version = PROTO_VERSION,
+                                               .kind = PROTO_FRAME_REQUEST,
+                                               .header_len = UINT32_MAX,
+                                               .payload_len = UINT64_MAX},
+                        bytes);
+    assert_int_equal(exchange(f, s, bytes, sizeof bytes, answer, sizeof answer), 0);
+    proto_prefix_encode(&(struct proto_prefix){.version = PROTO_VERSION,
+                                               .kind = PROTO_FRAME_REPLY,
+                                               .header_len = 10,
+                                               .payload_len = 0},
+                        bytes);
     assert_int_equal(exchange(f, s, bytes, 64, answer, sizeof answer), 0);
-    proto_prefix_encode(&(struct proto_prefix){PROTO_VERSION + 1, PROTO_FRAME_REQUEST, 10, 0}, bytes);
+    proto_prefix_encode(&(struct proto_prefix){.version = PROTO_VERSION + 1,
+                                               .kind = PROTO_FRAME_REQUEST,
+                                               .header_len = 10,
+                                               .payload_len = 0},
+                        bytes);
     assert_int_equal(exchange(f, s, bytes, 64, answer, sizeof answer), 0);
     // An empty header is a frame, from nobody: the answer is one, too.
     memset(bytes, 0, sizeof bytes);
-    proto_prefix_encode(&(struct proto_prefix){PROTO_VERSION, PROTO_FRAME_REQUEST, 0, 0}, bytes);
+    proto_prefix_encode(&(struct proto_prefix){.version = PROTO_VERSION,
+                                               .kind = PROTO_FRAME_REQUEST,
+                                               .header_len = 0,
+                                               .payload_len = 0},
+                        bytes);
     assert_true(exchange(f, s, bytes, 64, answer, sizeof answer) >= 64);
     struct proto_prefix prefix;
     assert_int_equal(proto_prefix_decode(answer, &prefix, NULL), COMMON_OK);

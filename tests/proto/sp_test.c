@@ -173,10 +173,11 @@ static void expect_code(struct fixture *f, int fd, uint32_t id, enum common_code
     struct proto_pool pool = {0};
     struct proto_message *message;
     struct proto_prefix prefix;
+    bool sums = false;
     assert_non_null(blob);
     assert_true(get_answer(f, fd, id, blob->data, blob->len) >= PROTO_PREFIX_BYTES);
     assert_int_equal(proto_prefix_decode(blob->data, &prefix, NULL), COMMON_OK);
-    assert_int_equal(proto_message_open(&pool, &prefix, blob, 0, &message, NULL), COMMON_OK);
+    assert_int_equal(proto_message_open(&pool, &prefix, blob, 0, &sums, &message, NULL), COMMON_OK);
     assert_int_equal(message->header->status ? message->header->status->code : COMMON_OK, want);
     proto_message_release(&pool, message);
     proto_pool_fini(&pool);
@@ -503,8 +504,10 @@ static void test_strangers_with_large_messages(void **state)
     uint8_t prefix[PROTO_PREFIX_BYTES], answer[8], *big = calloc(1, 1 << 20);
     assert_non_null(big);
     fd = dial_req(f);
-    proto_prefix_encode(&(struct proto_prefix){PROTO_VERSION, PROTO_FRAME_REQUEST,
-                                               (1 << 20) - PROTO_PREFIX_BYTES, 0},
+    proto_prefix_encode(&(struct proto_prefix){.version = PROTO_VERSION,
+                                               .kind = PROTO_FRAME_REQUEST,
+                                               .header_len = (1 << 20) - PROTO_PREFIX_BYTES,
+                                               .payload_len = 0},
                         prefix);
     put_lead(fd, 4 + (1 << 20), IDS | 1);
     put(fd, prefix, sizeof prefix);

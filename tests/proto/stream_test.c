@@ -195,24 +195,39 @@ static void test_garbage_is_refused(void **state)
     put(fd, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", 35);
     expect_end(f, fd);
     fd = dial(f); // another version
-    proto_prefix_encode(&(struct proto_prefix){PROTO_VERSION + 1, PROTO_FRAME_REQUEST, 10, 0}, frame);
+    proto_prefix_encode(&(struct proto_prefix){.version = PROTO_VERSION + 1,
+                                               .kind = PROTO_FRAME_REQUEST,
+                                               .header_len = 10,
+                                               .payload_len = 0},
+                        frame);
     put(fd, frame, sizeof frame);
     expect_end(f, fd);
     fd = dial(f); // a reply to nothing
     put_frame(fd, &(struct proto_outgoing){.kind = PROTO_FRAME_REPLY, .method = 1, .request = 1});
     expect_end(f, fd);
     fd = dial(f); // an announced payload, and a header above what strangers may send
-    proto_prefix_encode(&(struct proto_prefix){PROTO_VERSION, PROTO_FRAME_REQUEST, 10, 1}, frame);
+    proto_prefix_encode(&(struct proto_prefix){.version = PROTO_VERSION,
+                                               .kind = PROTO_FRAME_REQUEST,
+                                               .header_len = 10,
+                                               .payload_len = 1},
+                        frame);
     put(fd, frame, sizeof frame);
     uint8_t rest[96] = {0};
     put(fd, rest, sizeof rest);
     expect_end(f, fd);
     fd = dial(f);
-    proto_prefix_encode(&(struct proto_prefix){PROTO_VERSION, PROTO_FRAME_REQUEST, 3000, 0}, frame);
+    proto_prefix_encode(&(struct proto_prefix){.version = PROTO_VERSION,
+                                               .kind = PROTO_FRAME_REQUEST,
+                                               .header_len = 3000,
+                                               .payload_len = 0},
+                        frame);
     put(fd, frame, sizeof frame);
     expect_end(f, fd);
     fd = dial(f); // lengths that wrap
-    proto_prefix_encode(&(struct proto_prefix){PROTO_VERSION, PROTO_FRAME_REQUEST, UINT32_MAX, UINT64_MAX},
+    proto_prefix_encode(&(struct proto_prefix){.version = PROTO_VERSION,
+                                               .kind = PROTO_FRAME_REQUEST,
+                                               .header_len = UINT32_MAX,
+                                               .payload_len = UINT64_MAX},
                         frame);
     put(fd, frame, sizeof frame);
     expect_end(f, fd);
@@ -599,7 +614,11 @@ static void test_what_stalls(void **state)
     struct fixture *f = *state;
     static const struct proto_link_ops reads = {.frame = NULL}, waits = {.frame = NULL, .may_read = never};
     uint8_t prefix[PROTO_PREFIX_BYTES];
-    proto_prefix_encode(&(struct proto_prefix){PROTO_VERSION, PROTO_FRAME_REPLY, 10, 0}, prefix);
+    proto_prefix_encode(&(struct proto_prefix){.version = PROTO_VERSION,
+                                               .kind = PROTO_FRAME_REPLY,
+                                               .header_len = 10,
+                                               .payload_len = 0},
+                        prefix);
     for (int paused = 0; paused < 2; paused++) {
         int fds[2];
         assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);

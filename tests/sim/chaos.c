@@ -14,7 +14,7 @@
 //   - what was acknowledged is never refused for a reason that does not pass, while the processes that hold it
 //     live (a killed worker takes with it what it holds);
 //   - of an append that is refused for good no row is seen from then on, and other values are accepted;
-//   - a code is one that the contract allows.
+//   - a code is one that the contract allows; a commit of rows that a worker's memory has damaged says so.
 // And at the end, when the faults have ceased: every call has ended; every layer ends where something ends that was
 // written to it; every session whose holders lived answers and
 // takes an append; the others do after a truncate to 0; what was deleted is held by nobody; nothing leaks.

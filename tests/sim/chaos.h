@@ -13,6 +13,7 @@ enum {
     CLIENTS = 3, // each with a connection of its own; they tell each other what they know
     LAYERS = 2,
     TOKENS = 120,
+    CHUNK_TOKENS = 16,
     SESSIONS = 12,
     OPS = 1000,
     STEPS = 140,
@@ -63,6 +64,7 @@ struct chaos {
     uint32_t steps;         // how many things happen before the end
     struct model models[SESSIONS];
     uint32_t n_models, n_ops, kills;
+    uint32_t rotten;         // rows that were damaged
     uint64_t taken[WORKERS]; // bytes of their memory
     uint64_t delay_ns;       // of a message, at most, while the network is as it should be
     struct op ops[OPS];
@@ -113,6 +115,8 @@ enum fault {
     MEMORY_SHORT,
     CLOCK_SKEWED,
     NET_SLOW,
+    FLIP, // bits of frames, on their way
+    ROT,  // a bit of a row that is put and not committed
     FAULTS
 };
 

@@ -168,6 +168,15 @@ void chaos_disturb(enum fault fault)
     case NET_SLOW:
         sim_net_delay(10 * COMMON_NS_PER_US, COMMON_NS_PER_MS << sim_random(10));
         break;
+    case FLIP: // of all that some process sends, or is sent
+        sim_net_flip(sim_random(2)   ? worker->loop
+                     : sim_random(2) ? cluster->loop
+                                     : NULL,
+                     NULL, 4 << sim_random(6));
+        break;
+    case ROT:
+        chaos.rotten += sim_worker_rot(worker, sim_random(UINT64_MAX));
+        break;
     case FAULTS:
         break;
     }

@@ -151,7 +151,7 @@ static void start_commit(struct model *m, uint32_t layer, uint64_t first, uint32
 {
     struct op *op = op_new(COMMIT, m, layer, first, rows);
     m->ends[layer][first + rows] = true;
-    op->call = sim_commit(a_client(), m->id, layer, first, rows);
+    op->call = sim_commit_rows(a_client(), m->id, layer, first, rows, &m->value[layer][first], CHUNK_TOKENS);
 }
 
 // What was put is committed; now and then another commit of more than that is under way at the same time, which

@@ -27,6 +27,7 @@ static void retreat(struct sim_dial *s, enum common_code code, const char *text)
     s->backoff_ns = s->backoff_ns * 2 < BACKOFF_MAX_NS ? s->backoff_ns * 2 : BACKOFF_MAX_NS;
     struct sim_link *link = s->link;
     s->link = NULL;
+    channel->peer_sums = false;
     // From here on callbacks may close the channel; the channel's memory, not `s`, is kept by the reference.
     char why[COMMON_ERROR_BYTES];
     snprintf(why, sizeof why, "%.300s (%.60s)", text, channel->endpoint_text);
@@ -47,6 +48,7 @@ static void become_ready(struct sim_dial *s)
 {
     struct proto_channel *channel = s->channel;
     s->state = SIM_READY;
+    channel->peer_sums = channel->sums; // the hello's answers had them
     s->heard_ns = sim_clock();
     s->backoff_ns = BACKOFF_MIN_NS;
     common_timer_stop(s->timer);
@@ -70,7 +72,8 @@ static void take_frame(struct sim_dial *s, struct common_blob *blob)
         struct proto_prefix as_is = prefix;
         struct proto_message *message;
         as_is.payload_len = 0;
-        code = proto_message_open(&channel->pool, &as_is, blob, 0, &message, &err);
+        as_is.skipped = true;
+        code = proto_message_open(&channel->pool, &as_is, blob, 0, &channel->peer_sums, &message, &err);
         if (code == COMMON_OK) {
             uint64_t id = message->header->request;
             char text[128];
@@ -80,7 +83,7 @@ static void take_frame(struct sim_dial *s, struct common_blob *blob)
             proto_channel_fail_call(channel, id, COMMON_RESOURCE_EXHAUSTED, text);
         }
     } else if (code == COMMON_OK && !proto_channel_deliver(channel, &prefix, blob, 0, &err)) {
-        code = COMMON_INVALID_ARGUMENT;
+        code = err.code == COMMON_UNAVAILABLE ? err.code : COMMON_INVALID_ARGUMENT;
     }
     if (code != COMMON_OK && !channel->closing)
         retreat(s, code, err.message);
@@ -194,7 +197,8 @@ static void dial_forget(struct proto_channel *channel, struct proto_pending *cal
         return;
     struct proto_outgoing cancel = {.kind = PROTO_FRAME_ONE_WAY,
                                     .method = BANYAN__PB__METHOD__METHOD_CANCEL,
-                                    .request = call->id};
+                                    .request = call->id,
+                                    .summed = channel->sums};
     struct proto_gather gather;
     if (proto_frame_encode(&s->scratch, &cancel, 0, &gather, NULL) == COMMON_OK)
         send_frame(s, &gather);

@@ -8,12 +8,13 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "proto/rows_sum.h"
 #include "proto/status.h"
 #include "tests/sim/sim.h"
 
 #define METHOD(name) BANYAN__PB__METHOD__METHOD_##name
 
-enum { Q_HEADS = 2, DIM = 4, ROWS_MAX = 1024 };
+enum { Q_HEADS = 2, DIM = 4, DIM_MAX = 64, ROWS_MAX = 1024, SUMS_MAX = 64 };
 
 enum { HOLDERS_MAX = 16 };
 
@@ -373,6 +374,42 @@ struct sim_call *sim_commit(struct sim_client *client, uint64_t session, uint32_
     m.layer = layer;
     m.first = first;
     m.count = count;
+    return call_start(client, METHOD(ATTACH_COMMIT), &m.base, NULL, 0);
+}
+
+struct sim_call *sim_commit_rows(struct sim_client *client, uint64_t session, uint32_t layer, uint64_t first,
+                                 uint64_t count, const float *values, uint32_t chunk_tokens)
+{
+    Banyan__Pb__AttachCommitRequest m = BANYAN__PB__ATTACH_COMMIT_REQUEST__INIT;
+    Banyan__Pb__RowsSum sums[SUMS_MAX], *pointers[SUMS_MAX];
+    m.session = session;
+    m.layer = layer;
+    m.first = first;
+    m.count = count;
+    m.sums = pointers;
+    for (uint64_t at = first, n; at < first + count; at += n) {
+        n = chunk_tokens - at % chunk_tokens;
+        n = n < first + count - at ? n : first + count - at;
+        assert(m.n_sums < SUMS_MAX);
+        Banyan__Pb__RowsSum *sum = pointers[m.n_sums] = &sums[m.n_sums];
+        m.n_sums++;
+        *sum = (Banyan__Pb__RowsSum)BANYAN__PB__ROWS_SUM__INIT;
+        sum->first = at;
+        sum->count = n;
+        for (uint64_t i = 0; i < n; i++)
+            for (enum proto_rows_part part = PROTO_ROWS_K; part <= PROTO_ROWS_V; part++) {
+                float row[DIM_MAX];
+                assert(client->dim <= DIM_MAX);
+                for (uint32_t k = 0; k < client->dim; k++)
+                    row[k] = part == PROTO_ROWS_K ? 1 : values[at + i - first];
+                sum->sum += proto_rows_sum(&(struct proto_rows_piece){.data = row,
+                                                                      .len = client->dim * sizeof *row,
+                                                                      .part = part,
+                                                                      .heads = 1,
+                                                                      .first = at + i,
+                                                                      .count = 1});
+            }
+    }
     return call_start(client, METHOD(ATTACH_COMMIT), &m.base, NULL, 0);
 }
 

@@ -91,6 +91,10 @@ struct sim_call *sim_append_rows(struct sim_client *client, uint64_t session, ui
 struct sim_call *sim_put_rows(struct sim_client *client, const struct sim_call *opened, uint32_t layer,
                               uint64_t first, uint64_t count, const float *values);
 
+// A commit that says what was put: the sums of rows with these values, chunk by chunk of chunk_tokens.
+struct sim_call *sim_commit_rows(struct sim_client *client, uint64_t session, uint32_t layer, uint64_t first,
+                                 uint64_t count, const float *values, uint32_t chunk_tokens);
+
 void sim_cancel(struct sim_call *call);
 
 #endif

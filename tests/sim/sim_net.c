@@ -18,6 +18,7 @@ enum { FAULTS_MAX = 256, FIRST_PORT = 20000 };
 struct fault {
     const struct common_loop *from, *to; // NULL: any
     bool held, down;
+    uint32_t flips; // one in so many frames; 0: none
 };
 
 static struct {
@@ -25,7 +26,7 @@ static struct {
     struct sim_listener *listeners;
     struct fault faults[FAULTS_MAX];
     uint32_t n_faults, n_links;
-    uint64_t least_ns, most_ns, frames;
+    uint64_t least_ns, most_ns, frames, flipped;
     uint16_t port;
 } net;
 
@@ -34,7 +35,7 @@ void sim_net_forget(void)
     net.links = NULL;
     net.listeners = NULL;
     net.n_links = net.n_faults = 0;
-    net.frames = 0;
+    net.frames = net.flipped = 0;
     net.port = FIRST_PORT;
     net.least_ns = net.most_ns = DELAY_NS;
 }
@@ -53,6 +54,11 @@ uint32_t sim_net_links(void)
 uint64_t sim_net_frames(void)
 {
     return net.frames;
+}
+
+uint64_t sim_net_flipped(void)
+{
+    return net.flipped;
 }
 
 static uint64_t delay(void)
@@ -83,6 +89,19 @@ static bool is_down(const struct common_loop *from, const struct common_loop *to
     return false;
 }
 
+// Nothing is drawn where no such fault is in force: the worlds of other seeds stay what they were.
+static void damage(struct sim_message *message, const struct common_loop *from, const struct common_loop *to)
+{
+    for (uint32_t i = 0; message->blob && i < net.n_faults; i++) {
+        const struct fault *fault = &net.faults[i];
+        if (!fault->flips || !concerns(fault, from, to) || sim_random(fault->flips))
+            continue;
+        uint64_t bit = sim_random(8 * message->blob->len);
+        message->blob->data[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        net.flipped++;
+    }
+}
+
 static void fault_add(struct fault fault)
 {
     assert(net.n_faults < FAULTS_MAX);
@@ -94,7 +113,8 @@ static void fault_remove(struct fault fault)
     uint32_t kept = 0;
     for (uint32_t i = 0; i < net.n_faults; i++) {
         const struct fault *f = &net.faults[i];
-        if (f->from != fault.from || f->to != fault.to || f->held != fault.held || f->down != fault.down)
+        if (f->from != fault.from || f->to != fault.to || f->held != fault.held || f->down != fault.down ||
+            f->flips != fault.flips)
             net.faults[kept++] = *f;
     }
     net.n_faults = kept;
@@ -231,10 +251,12 @@ static void push(struct sim_way *way, struct sim_message *message)
 
 void sim_link_send(struct sim_link *link, enum sim_side from, struct sim_message *message)
 {
-    if (sim_loop_muted(link->loops[from]))
+    if (sim_loop_muted(link->loops[from])) {
         sim_message_free(message);
-    else
-        push(&link->ways[!from], message);
+        return;
+    }
+    damage(message, link->loops[from], link->loops[!from]);
+    push(&link->ways[!from], message);
 }
 
 void sim_link_close(struct sim_link *link, enum sim_side side)
@@ -361,6 +383,12 @@ void sim_net_release(const struct common_loop *from, const struct common_loop *t
 {
     fault_remove((struct fault){.from = from, .to = to, .held = true});
     resume_all();
+}
+
+void sim_net_flip(const struct common_loop *from, const struct common_loop *to, uint32_t one_in)
+{
+    if (net.n_faults < FAULTS_MAX)
+        fault_add((struct fault){.from = from, .to = to, .flips = one_in});
 }
 
 void sim_net_heal(void)

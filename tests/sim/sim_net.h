@@ -12,7 +12,8 @@
 // Other than in the real transports: a frame leaves its sender whole and at once (`sent` runs on the stack of
 // the reply, borrowed bytes are free); a hello is one round trip without packed messages, after which proof or
 // token are compared; links do not stall (30 s without a byte), and a host acknowledges (proto_channel_options.quiet_ns)
-// while neither way of the link is held; nng endpoints have links, too: a caller that goes is known at once, calls of
+// while neither way of the link is held; what nng and TCP put around frames does not exist, so nothing of it can be
+// damaged; nng endpoints have links, too: a caller that goes is known at once, calls of
 // a lost link end with UNAVAILABLE at once and are not sent again, and none of the limits of a connection hold.
 // Cancellation does not travel over nng, as in the real one.
 #ifndef TESTS_SIM_SIM_NET_H
@@ -38,6 +39,10 @@ void sim_net_cut(const struct common_loop *a, const struct common_loop *b);
 // As cut, and dials between them are refused until mend: a network that is down and says so.
 void sim_net_part(const struct common_loop *a, const struct common_loop *b);
 void sim_net_mend(const struct common_loop *a, const struct common_loop *b);
+
+// From now on one in so many of the frames that `from` sends to `to` has one bit flipped, anywhere in it.
+void sim_net_flip(const struct common_loop *from, const struct common_loop *to, uint32_t one_in);
+uint64_t sim_net_flipped(void); // in this world
 
 // Forgets all faults: releases what is held, mends what is down. Delays stay.
 void sim_net_heal(void);

@@ -19,7 +19,7 @@ struct server_link {
     struct proto_server *server;
     struct sim_link *io; // NULL once closed
     unsigned refs;       // the list, and each request
-    bool nng;
+    bool nng, sums;
     uint64_t id;
     uint32_t role;
     struct proto_list requests;
@@ -108,7 +108,8 @@ static bool take_frame(struct server_link *link, struct common_blob *blob, struc
     bool oversize = prefix.payload_len > server->payload_max;
     struct proto_prefix as_is = prefix;
     as_is.payload_len = oversize ? 0 : prefix.payload_len;
-    if (proto_message_open(&server->pool, &as_is, blob, 0, &message, err) != COMMON_OK)
+    as_is.skipped = oversize;
+    if (proto_message_open(&server->pool, &as_is, blob, 0, &link->sums, &message, err) != COMMON_OK)
         return false;
     if (prefix.kind == PROTO_FRAME_ONE_WAY) {
         uint32_t method = message->header->method;
@@ -234,6 +235,7 @@ static void accept_link(struct sim_listener *listener, struct sim_link *io)
     link->nng = state->nng;
     link->id = ++server->next_link;
     link->role = channel->role;
+    link->sums = channel->sums; // the hello had them
     memcpy(link->peer, peer, sizeof link->peer);
     proto_list_init(&link->requests);
     proto_list_push(&server->links, &link->link);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "tests/sim/sim.h"
+#include "worker/chunk.h"
 #include "worker/state.h"
 
 #define BANDWIDTH UINT64_C(10000000000)
@@ -88,6 +89,43 @@ uint64_t sim_worker_tokens(const struct sim_worker *worker, uint64_t id, uint32_
     for (uint32_t i = 0; session && i < session->n_chunks; i++)
         n += worker_chunk_ready(session->chunks[i].chunk, layer);
     return n;
+}
+
+// The nth row that is only put; NULL: there are fewer, and *n are left.
+static uint8_t *put_row(const struct worker_session *session, uint64_t *n, uint32_t *len)
+{
+    for (uint32_t i = 0; i < session->n_chunks; i++) {
+        const struct worker_chunk *chunk = session->chunks[i].chunk;
+        for (uint32_t layer = 0; layer < chunk->shape.layers; layer++)
+            for (uint32_t row = 0; chunk->layers[layer] && row < chunk->shape.chunk_tokens; row++) {
+                if (worker_chunk_row(chunk, layer, row) != WORKER_ROW_PUT || (*n)-- > 0)
+                    continue;
+                *len = chunk->row[WORKER_PART_V];
+                return worker_layer_part(chunk, chunk->layers[layer], WORKER_PART_V, row, 0);
+            }
+    }
+    return NULL;
+}
+
+bool sim_worker_rot(const struct sim_worker *worker, uint64_t chance)
+{
+    void *session = NULL;
+    uint64_t rows = 0;
+    uint32_t len;
+    for (int round = 0; round < 2 && worker->worker; round++) { // counts, then goes there
+        uint64_t n = round && rows ? chance % rows : UINT64_MAX;
+        for (size_t cursor = 0; worker_map_next(&worker->worker->sessions, &cursor, &session);) {
+            uint8_t *bytes = put_row(session, &n, &len);
+            if (bytes) {
+                bytes[(chance >> 3) % len] ^= (uint8_t)(1u << (chance & 7));
+                return true;
+            }
+        }
+        rows = UINT64_MAX - n;
+        if (!rows)
+            return false;
+    }
+    return false;
 }
 
 bool sim_worker_holds(const struct sim_worker *worker, uint64_t id, uint64_t position)

@@ -43,6 +43,10 @@ void sim_worker_free(struct sim_worker *worker);
 // Rows of a layer that steps may see here: APPENDED or COMMITTED, from each chunk's start. 0 while it is down.
 uint64_t sim_worker_tokens(const struct sim_worker *worker, uint64_t session, uint32_t layer);
 
+// Flips a bit of one row that is put here and neither committed nor being committed; `chance` says which. False: there is
+// no such row.
+bool sim_worker_rot(const struct sim_worker *worker, uint64_t chance);
+
 // Whether the chunk at this position is held here.
 bool sim_worker_holds(const struct sim_worker *worker, uint64_t session, uint64_t position);
 

@@ -336,6 +336,45 @@ static void inventories_come_in_pages(void **state)
     cluster_stop(&c);
 }
 
+// The sum of rows as they travel, from WIRE.md's words: heads of k_len and v_len bytes, scales behind them where
+// there are any.
+static uint64_t sum_of(const uint8_t *k, const uint8_t *v, uint64_t first, uint64_t rows, uint32_t heads,
+                       size_t k_len, size_t v_len, size_t scale_len)
+{
+    uint64_t sum = 0;
+    for (uint64_t row = 0; row < rows; row++)
+        for (uint64_t part = 0; part < (scale_len ? 4 : 2); part++)
+            for (uint64_t head = 0; head < heads; head++) {
+                size_t len = part % 2 ? v_len : k_len;
+                const uint8_t *at = (part % 2 ? v : k) + row * heads * (len + scale_len);
+                at += part < 2 ? head * len : heads * len + head * scale_len;
+                sum += common_mix64(common_xxh3(at, part < 2 ? len : scale_len, 0) ^
+                                    common_mix64((first + row) << 16 | head << 2 | part));
+            }
+    return sum;
+}
+
+static void expect_sum(struct cluster *c, uint64_t session, uint64_t first, uint64_t count, size_t nth,
+                       uint64_t sum)
+{
+    Banyan__Pb__RowsPrepareRequest prepare = BANYAN__PB__ROWS_PREPARE_REQUEST__INIT;
+    struct answer answer;
+    prepare.term = TERM;
+    prepare.session = session;
+    prepare.incarnation = INCARNATION;
+    prepare.first = first;
+    prepare.count = count;
+    prepare.sums = true;
+    assert_int_equal(cluster_call(c, c->edges[0], BANYAN__PB__METHOD__METHOD_ROWS_PREPARE, &prepare.base,
+                                  NULL, 0, &answer),
+                     COMMON_OK);
+    const Banyan__Pb__RowsPrepareReply *reply = (const Banyan__Pb__RowsPrepareReply *)answer.body;
+    assert_true(nth < reply->n_chunks);
+    assert_int_equal(reply->chunks[nth]->hash, 0);
+    assert_true(reply->chunks[nth]->sum == sum);
+    answer_free(&answer);
+}
+
 // Above a limit the team hashes, while the loop goes on; the hash is that of the bytes that were put.
 static void large_commits_hash_aside(void **state)
 {
@@ -395,6 +434,14 @@ static void large_commits_hash_aside(void **state)
         assert_int_equal(reply->chunks[i]->hash, common_xxh3(flat, HALF * sizeof *k, 0));
     }
     answer_free(&answer);
+    for (uint64_t nth = 0; nth < 2; nth++) { // in a block, by the team; then a part of a chunk, at once
+        const uint8_t *from[2] = {(const uint8_t *)(k + nth * HALF / 2),
+                                  (const uint8_t *)(v + nth * HALF / 2)};
+        expect_sum(&c, SESSION, 0, ROWS, nth,
+                   sum_of(from[0], from[1], nth * ROWS / 2, ROWS / 2, HEADS, DIM * 4, DIM * 4, 0));
+        expect_sum(&c, SESSION, nth * ROWS / 2, 7, 0,
+                   sum_of(from[0], from[1], nth * ROWS / 2, 7, HEADS, DIM * 4, DIM * 4, 0));
+    }
     assert_int_equal(cluster_commit(&c, 0, SESSION, 0, 0, ROWS), COMMON_OK);
     free(k);
     free(flat);
@@ -478,6 +525,8 @@ static void quantised_rows_have_one_size(void **state)
     assert_int_equal(reply->n_chunks, 1);
     assert_int_equal(reply->chunks[0]->hash, common_xxh3(flat, sizeof flat, 0));
     answer_free(&report);
+    expect_sum(&c, QUANTISED, 0, ROWS, 0, sum_of(k, v, 0, ROWS, KV_HEADS, K_DIM, V_DIM, 4));
+    expect_sum(&c, QUANTISED, 1, 2, 0, sum_of(k + K_BYTES, v + V_BYTES, 1, 2, KV_HEADS, K_DIM, V_DIM, 4));
     assert_int_equal(cluster_commit(&c, 0, QUANTISED, 0, 0, ROWS), COMMON_OK);
     for (int right = 0; right < 2; right++) {
         const struct chunk_place place = {100, 0};

@@ -89,6 +89,92 @@ static void a_commit_past_a_hole_is_durable_when_it_is_answered(void **state)
     sim_cluster_free(cluster);
 }
 
+// A bit flips in a worker's memory between put and commit: the commit says where, the rows go, and attached again
+// they are what they were.
+static void rows_that_were_damaged_are_not_committed(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, 0);
+    struct sim_call *opened = sim_open(cluster->client, session, 0, 40);
+    float values[40];
+    for (int i = 0; i < 40; i++)
+        values[i] = 5;
+    OK(opened);
+    OK(sim_put_rows(cluster->client, opened, 0, 0, 40, values));
+    struct sim_worker *holder = holder_of(cluster, session, 16);
+    assert_true(sim_worker_rot(holder, 1));
+    struct sim_call *commit = sim_commit_rows(cluster->client, session, 0, 0, 40, values, 16);
+    ENDS(COMMON_DATA_LOSS, commit);
+    assert_string_equal(commit->reason, "HASH_MISMATCH");
+    assert_non_null(strstr(commit->text, holder->name));
+    assert_non_null(strstr(commit->text, "of layer 0"));
+    uint64_t first = commit->first_missing, count = commit->count_missing;
+    assert_true(first % 16 == 0 && first < 40 && count == (first == 32 ? 8u : 16u));
+    commit = sim_commit_rows(cluster->client, session, 0, 0, 40, values, 16); // nothing of them is left
+    ENDS(COMMON_FAILED_PRECONDITION, commit);
+    assert_string_equal(commit->reason, "HOLE");
+    assert_int_equal(commit->first_missing, first);
+    assert_int_equal(commit->count_missing, count);
+    OK(sim_put_rows(cluster->client, opened, 0, first, count, values));
+    OK(sim_commit_rows(cluster->client, session, 0, 0, 40, values, 16));
+    READS(cluster, session, 40, 40 * 5);
+    sim_cluster_free(cluster);
+}
+
+// What is committed stays, whatever a client says that it is. Sums of parts of a chunk are not compared.
+static void a_commit_with_sums_of_something_else(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, 0);
+    struct sim_call *opened = sim_open(cluster->client, session, 0, 40);
+    float values[40], others[40];
+    for (int i = 0; i < 40; i++)
+        values[i] = 5, others[i] = i == 20 ? 6 : 5;
+    OK(opened);
+    OK(sim_put_rows(cluster->client, opened, 0, 0, 40, values));
+    OK(sim_commit_rows(cluster->client, session, 0, 0, 40, values, 16));
+    struct sim_call *commit = sim_commit_rows(cluster->client, session, 0, 0, 40, others, 16);
+    ENDS(COMMON_DATA_LOSS, commit);
+    assert_non_null(strstr(commit->text, "truncate"));
+    assert_int_equal(commit->first_missing, 16);
+    OK(sim_commit_rows(cluster->client, session, 0, 0, 40, others, 8));
+    OK(sim_commit(cluster->client, session, 0, 0, 40));
+    READS(cluster, session, 40, 40 * 5);
+    sim_cluster_free(cluster);
+}
+
+// A link on which every other frame is damaged: calls end with UNAVAILABLE or with the right answer, and when it is
+// mended all is as before.
+static void damaged_frames_are_errors(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, 0);
+    unsigned right = 0, refused = 0;
+    OK(sim_append(cluster->client, session, 0, 0, 40, 3));
+    uint64_t damaged = proto_frames_damaged();
+    sim_net_flip(NULL, sim_client_loop(cluster->client), 2);
+    sim_net_flip(sim_client_loop(cluster->client), NULL, 8);
+    for (int i = 0; i < 200; i++) {
+        struct sim_call *read = sim_read(cluster->client, session, 0, 39, 1);
+        enum common_code code = sim_wait(read);
+        if (code == COMMON_OK)
+            assert_true(read->o == 3);
+        else if (code != COMMON_UNAVAILABLE)
+            fail_msg("%s: %s", common_code_name(code), read->text);
+        right += code == COMMON_OK;
+        refused += code != COMMON_OK;
+    }
+    assert_true(right > 20 && refused > 20);
+    assert_true(sim_net_flipped() > 20 && proto_frames_damaged() > damaged + 20);
+    sim_net_heal();
+    sim_advance(2 * COMMON_NS_PER_S);
+    READS(cluster, session, 40, 40 * 3);
+    sim_cluster_free(cluster);
+}
+
 int hermetic_commits(void)
 {
     const struct CMUnitTest tests[] = {
@@ -96,6 +182,9 @@ int hermetic_commits(void)
         cmocka_unit_test(an_attach_beside_a_holder_that_is_away_is_refused),
         cmocka_unit_test(a_commit_that_a_holder_did_not_hear_is_told_again),
         cmocka_unit_test(a_commit_past_a_hole_is_durable_when_it_is_answered),
+        cmocka_unit_test(rows_that_were_damaged_are_not_committed),
+        cmocka_unit_test(a_commit_with_sums_of_something_else),
+        cmocka_unit_test(damaged_frames_are_errors),
     };
     return cmocka_run_group_tests_name("commits", tests, NULL, NULL);
 }
