@@ -238,6 +238,31 @@ static void appended_rows_give_way_only_where_they_may(void **state)
     end(store);
 }
 
+// Rows are the same when all of their bytes are: each head's K, V and scales count.
+static void a_byte_of_any_head_makes_other_rows(void **state)
+{
+    (void)state;
+    struct worker_store *store = store_of(1 << 20);
+    struct worker_chunk *chunk = hold(store, 1);
+    uint8_t k[K_ROW_MAX], v[V_ROW_MAX];
+    struct worker_rows row = {chunk, 0, 3, 1, k, v};
+    assert_int_equal(write_rows(store, chunk, 0, 3, 1, 0, WORKER_ROW_APPENDED, UINT64_MAX), COMMON_OK);
+    row_bytes(0, 3, 0, k, v);
+    assert_true(worker_store_same(&row, 1));
+    for (uint32_t i = 0; i < k_row + v_row; i++) {
+        uint8_t *byte = i < k_row ? k + i : v + i - k_row;
+        *byte ^= 1;
+        assert_false(worker_store_same(&row, 1));
+        assert_int_equal(worker_store_write(store, &row, 1, WORKER_ROW_APPENDED, UINT64_MAX, NULL),
+                         COMMON_FAILED_PRECONDITION);
+        *byte ^= 1;
+    }
+    assert_int_equal(worker_store_write(store, &row, 1, WORKER_ROW_APPENDED, UINT64_MAX, NULL), COMMON_OK);
+    assert_row(chunk, 0, 3, 0);
+    worker_store_release(store, chunk);
+    end(store);
+}
+
 // An append over rows that are prepared is acknowledged: an abort must not take them back.
 static void appends_outlive_an_abort(void **state)
 {
@@ -675,6 +700,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(runs_cover_what_is_ready),
         cmocka_unit_test(rows_go_through_their_states),
         cmocka_unit_test(appended_rows_give_way_only_where_they_may),
+        cmocka_unit_test(a_byte_of_any_head_makes_other_rows),
         cmocka_unit_test(appends_outlive_an_abort),
         cmocka_unit_test(a_new_history_forgets_what_was_put),
         cmocka_unit_test(pinned_bytes_stay),
