@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "coordinator/steps/slab.h"
+#include "kernels/partial.h"
 
 static void check(uint32_t rows, uint32_t kv_heads, uint32_t group, uint32_t v_dim, uint64_t limit)
 {
@@ -26,8 +27,7 @@ static void check(uint32_t rows, uint32_t kv_heads, uint32_t group, uint32_t v_d
         assert_true(slab.rows > 0 && slab.kv_heads > 0);
         assert_true(slab.row + slab.rows <= rows && slab.kv_head + slab.kv_heads <= kv_heads);
         bool single = slab.rows == 1 && slab.kv_heads == 1;
-        assert_true(single ||
-                    coordinator_slab_partial_bytes(slab.rows, slab.kv_heads * group, v_dim) <= limit);
+        assert_true(single || kernels_partial_bytes(slab.rows, slab.kv_heads * group, v_dim) <= limit);
         for (uint32_t r = slab.row; r < slab.row + slab.rows; r++)
             for (uint32_t h = slab.kv_head; h < slab.kv_head + slab.kv_heads; h++)
                 assert_int_equal(seen[r * kv_heads + h]++, 0);
@@ -40,6 +40,23 @@ static void check(uint32_t rows, uint32_t kv_heads, uint32_t group, uint32_t v_d
     free(seen);
     if (coordinator_slab_partial_bytes(rows, (uint64_t)kv_heads * group, v_dim) <= limit)
         assert_int_equal(slabs.n, 1);
+}
+
+// A slab is as large as what workers make of it: m, s and o, each padded to a cache line.
+static void a_slab_has_the_bytes_of_a_packed_partial(void **state)
+{
+    (void)state;
+    for (uint32_t rows = 1; rows <= 40; rows++)
+        for (uint32_t heads = 1; heads <= 9; heads++)
+            for (uint32_t dim = 1; dim <= 33; dim++)
+                assert_int_equal(coordinator_slab_partial_bytes(rows, heads, dim),
+                                 kernels_partial_bytes(rows, heads, dim));
+    // Two KV heads of one value take 12 bytes each and three lines together: one line less is too few for one.
+    struct coordinator_slabs slabs;
+    coordinator_slabs_cut(1, 2, 1, 1, 3 * 64, &slabs);
+    assert_int_equal(slabs.n, 1);
+    coordinator_slabs_cut(1, 2, 1, 1, 2 * 64, &slabs);
+    assert_int_equal(slabs.n, 2);
 }
 
 static void every_shape(void **state)
@@ -78,6 +95,7 @@ static void known_cuts(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_shape), cmocka_unit_test(known_cuts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_slab_has_the_bytes_of_a_packed_partial),
+                                       cmocka_unit_test(every_shape), cmocka_unit_test(known_cuts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "proto/codec.h"
 #include "proto/status.h"
 #include "proto/transport.h"
 #include "tests/sim/sim_event.h"
@@ -82,6 +83,11 @@ void sim_serve(struct proto_request *request, bool authentic)
         struct proto_status status;
         proto_status_set(&status, now.code, now.reason ? now.reason : "", "as the test orders");
         proto_request_fail_status(request, &status);
+    } else if (now.verdict == SIM_TELL) {
+        struct common_error err;
+        if (proto_message_fill(request->message, proto_codec_method(method)->request, &err) != COMMON_OK)
+            abort();
+        now.tell(now.arg, request);
     } else if (now.verdict == SIM_HOLD) {
         struct held *held = malloc(sizeof *held);
         if (!held)

@@ -16,6 +16,7 @@ enum sim_verdict {
     SIM_DO,   // its handler gets it
     SIM_FAIL, // it is answered with code and reason; its handler never sees it
     SIM_HOLD, // it waits until sim_serve_let_go: a process that is slow with this one
+    SIM_TELL, // the test answers it in the handler's place
 };
 
 struct sim_rule {
@@ -23,6 +24,9 @@ struct sim_rule {
     uint32_t times; // of the next requests; 0: of all
     enum common_code code;
     const char *reason; // NULL: none
+    void (*tell)(void *arg,
+                 struct proto_request *request); // of SIM_TELL; as a handler it replies or fails, once
+    void *arg;
 };
 
 void sim_serve_rule(const struct common_loop *server, uint32_t method, struct sim_rule rule);

@@ -405,6 +405,27 @@ static void writes_are_ordered(void **state)
     cluster_stop(&c);
 }
 
+// Whatever it is behind by: what an older write brings is not stored over a newer one's rows.
+static void a_write_that_is_older_by_one_is_refused(void **state)
+{
+    (void)state;
+    struct cluster c;
+    struct chunk_place chunks[2];
+    char reason[64];
+    places(chunks, 2);
+    cluster_start(&c, &(struct cluster_options){0});
+    cluster_layout_ok(&c, 0, SESSION, chunks, 2);
+    cluster_plan(&c, false);
+    assert_int_equal(append_one(&c, chunks, 0, 7, 0, 0, reason), COMMON_OK);
+    for (uint64_t write = 6; write > 0; write--) {
+        assert_int_equal(append_one(&c, chunks, 0, write, 0, 1, reason), COMMON_ABORTED);
+        assert_string_equal(reason, "OLD_WRITE");
+        assert_int_equal(append_one(&c, chunks, 0, write, 0, 0, reason), COMMON_OK); // the same bytes
+    }
+    assert_int_equal(append_one(&c, chunks, 0, 8, 0, 1, reason), COMMON_OK);
+    cluster_stop(&c);
+}
+
 // A part of an append of [0, 2 * TOKENS): that of one chunk.
 static enum common_code append_part(struct cluster *c, const struct chunk_place *chunks, uint32_t nth,
                                     uint64_t write, uint32_t version)
@@ -533,6 +554,7 @@ int main(void)
         cmocka_unit_test(a_forgotten_session_is_noticed),
         cmocka_unit_test(a_lost_worker_is_named),
         cmocka_unit_test(writes_are_ordered),
+        cmocka_unit_test(a_write_that_is_older_by_one_is_refused),
         cmocka_unit_test(a_newer_append_replaces_the_whole_of_one_that_failed),
         cmocka_unit_test(a_refused_part_leaves_nothing_of_its_append),
         cmocka_unit_test(an_append_goes_to_its_holder),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attaches: open, put, commit in two phases.
+#include "coordinator/sessions/table.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 
 static void rows_are_attached_and_committed(void **state)
@@ -67,6 +68,61 @@ static void a_commit_that_a_holder_did_not_hear_is_told_again(void **state)
         READS(cluster, session, 40, 40 * 3);
         sim_cluster_free(cluster);
     }
+}
+
+struct liar {
+    uint64_t chunk;
+    bool same; // the hashes
+};
+
+// Two reports of a chunk, as of two holders.
+static void report_twice(void *arg, struct proto_request *request)
+{
+    const struct liar *liar = arg;
+    const Banyan__Pb__RowsPrepareRequest *m = (const void *)proto_request_message(request)->body;
+    Banyan__Pb__Range present = BANYAN__PB__RANGE__INIT, *ranges[] = {&present};
+    Banyan__Pb__ChunkReport reports[2], *list[] = {&reports[0], &reports[1]};
+    Banyan__Pb__RowsPrepareReply reply = BANYAN__PB__ROWS_PREPARE_REPLY__INIT;
+    present.first = m->first;
+    present.count = m->count;
+    for (int i = 0; i < 2; i++) {
+        banyan__pb__chunk_report__init(&reports[i]);
+        reports[i].chunk = liar->chunk;
+        reports[i].first = m->first;
+        reports[i].sum = 7 + (liar->same ? 0 : (uint64_t)i);
+        reports[i].n_present = 1;
+        reports[i].present = ranges;
+    }
+    reply.n_chunks = 2;
+    reply.chunks = list;
+    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
+}
+
+// Whoever commits what differs between holders would read one or the other.
+static void rows_that_differ_between_holders_are_not_committed(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(1);
+    uint64_t session = session_of(cluster, 0);
+    struct sim_call *opened = sim_open(cluster->client, session, 0, 16);
+    OK(opened);
+    OK(sim_put(cluster->client, opened, 0, 0, 16, 3));
+    const struct coordinator_session *s = coordinator_session_find(&cluster->coordinator->sessions, session);
+    struct liar liar = {.chunk = s->layout.chunks[0].id};
+    const struct sim_rule lie = {.verdict = SIM_TELL, .times = 1, .tell = report_twice, .arg = &liar};
+    uint64_t aborts = sim_serve_seen(cluster->workers[0]->loop, METHOD(ROWS_ABORT));
+    rule_all(cluster, METHOD(ROWS_PREPARE), lie);
+    struct sim_call *commit = sim_commit(cluster->client, session, 0, 0, 16);
+    ENDS(COMMON_FAILED_PRECONDITION, commit);
+    assert_string_equal(commit->reason, "HASH_MISMATCH");
+    assert_int_equal(length_of(cluster, session), 0);
+    assert_int_equal(sim_serve_seen(cluster->workers[0]->loop, METHOD(ROWS_ABORT)), aborts + 1);
+    OK(sim_commit(cluster->client, session, 0, 0, 16));
+    READS(cluster, session, 16, 16 * 3);
+    liar.same = true; // no quarrel
+    rule_all(cluster, METHOD(ROWS_PREPARE), lie);
+    OK(sim_commit(cluster->client, session, 0, 0, 16));
+    sim_cluster_free(cluster);
 }
 
 // Rows past a hole are in no length: only the store knows of them after a restart.
@@ -181,6 +237,7 @@ int hermetic_commits(void)
         cmocka_unit_test(rows_are_attached_and_committed),
         cmocka_unit_test(an_attach_beside_a_holder_that_is_away_is_refused),
         cmocka_unit_test(a_commit_that_a_holder_did_not_hear_is_told_again),
+        cmocka_unit_test(rows_that_differ_between_holders_are_not_committed),
         cmocka_unit_test(a_commit_past_a_hole_is_durable_when_it_is_answered),
         cmocka_unit_test(rows_that_were_damaged_are_not_committed),
         cmocka_unit_test(a_commit_with_sums_of_something_else),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Frames: what a plan has under way, and who waits behind it.
+#include "coordinator/steps/frame.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 #include "worker/state.h"
 
@@ -68,26 +69,76 @@ static void a_frame_ends_with_its_client(void **state)
     sim_cluster_free(cluster);
 }
 
+// While a plan has a frame under way, small steps gather: what is called between the two is one frame, and the root
+// holds it.
+static struct sim_call *gather_begin(struct sim_cluster *cluster, uint64_t session)
+{
+    sim_serve_rule(at_rank(cluster, 0)->loop, METHOD(STEP), (struct sim_rule){.verdict = SIM_HOLD});
+    struct sim_call *ahead = sim_read(cluster->client, session, 0, 0, 1);
+    sim_run_until_idle();
+    assert_int_equal(held_all(cluster), 1);
+    return ahead;
+}
+
+static void gather_end(struct sim_cluster *cluster, struct sim_call *ahead, uint32_t items)
+{
+    const struct coordinator_steps *steps = &cluster->coordinator->steps;
+    sim_run_until_idle();
+    let_go_all(cluster);
+    OK(ahead);
+    sim_run_until_idle();
+    assert_int_equal(held_all(cluster), 1);
+    const struct coordinator_frame *frame =
+        proto_list_entry(steps->flying.next, struct coordinator_frame, link);
+    assert_int_equal(frame->step.n_items, items);
+    rule_all(cluster, METHOD(STEP), (struct sim_rule){.verdict = SIM_DO});
+}
+
 // A frame of several calls goes on for those that still wait.
 static void a_frame_lives_as_long_as_one_of_its_calls(void **state)
 {
     (void)state;
-    struct sim_cluster *cluster = cluster_of(2);
-    uint64_t a = session_of(cluster, 40), b = session_of(cluster, 24);
-    rule_all(cluster, METHOD(STEP), (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
-    struct sim_call *first = sim_read(cluster->client, a, 0, 39, 1);
-    struct sim_call *second = sim_append(cluster->client, b, 0, 24, 1, 26);
-    sim_run_until_idle();
-    assert_int_equal(held_all(cluster), 1); // both in one
-    sim_cancel(first);
-    sim_advance(COMMON_NS_PER_S);
-    rule_all(cluster, METHOD(STEP), (struct sim_rule){.verdict = SIM_DO});
-    let_go_all(cluster);
-    OK(second);
-    READS(cluster, b, 25, 24 + 26);
-    sim_run_until_idle();
-    assert_int_equal(cluster->coordinator->steps.items, 0);
-    sim_cluster_free(cluster);
+    for (int given_up = 0; given_up < 2; given_up++) {
+        struct sim_cluster *cluster = cluster_of(2);
+        uint64_t a = session_of(cluster, 40), b = session_of(cluster, 24);
+        struct sim_call *calls[2], *ahead = gather_begin(cluster, a);
+        calls[0] = sim_read(cluster->client, a, 0, 39, 1);
+        calls[1] = sim_append(cluster->client, b, 0, 24, 1, 26);
+        gather_end(cluster, ahead, 2);
+        sim_cancel(calls[given_up]);
+        sim_advance(COMMON_NS_PER_S);
+        let_go_all(cluster);
+        OK(calls[!given_up]);
+        OK(sim_append(cluster->client, b, 0, 24, 1, 26)); // it is there, whoever has heard of it
+        READS(cluster, b, 25, 24 + 26);
+        sim_run_until_idle();
+        assert_int_equal(cluster->coordinator->steps.items, 0);
+        sim_cluster_free(cluster);
+    }
+}
+
+// The shortest deadline of a frame's calls is not the frame's: what it ends is that call alone.
+static void a_frame_has_the_time_of_its_most_patient_call(void **state)
+{
+    (void)state;
+    for (int patient = 0; patient < 2; patient++) {
+        struct sim_cluster *cluster = cluster_of(2);
+        uint64_t sessions[] = {session_of(cluster, 40), session_of(cluster, 40)};
+        struct sim_call *reads[2], *ahead = gather_begin(cluster, sessions[0]);
+        for (int i = 0; i < 2; i++) {
+            sim_client_deadline(cluster->client, (i == patient ? 10 : 1) * COMMON_NS_PER_S);
+            reads[i] = sim_read(cluster->client, sessions[i], 0, 39, 1);
+        }
+        gather_end(cluster, ahead, 2);
+        ENDS(COMMON_DEADLINE_EXCEEDED, reads[!patient]);
+        sim_advance(COMMON_NS_PER_S);
+        let_go_all(cluster);
+        OK(reads[patient]);
+        assert_float_equal(reads[patient]->o, 1, 1e-4f);
+        sim_run_until_idle();
+        assert_int_equal(cluster->coordinator->steps.items, 0);
+        sim_cluster_free(cluster);
+    }
 }
 
 // An append that was cancelled may or may not have been stored: other bytes may take its place.
@@ -257,6 +308,7 @@ int hermetic_frames(void)
         cmocka_unit_test(a_frame_ends_with_its_last_call),
         cmocka_unit_test(a_frame_ends_with_its_client),
         cmocka_unit_test(a_frame_lives_as_long_as_one_of_its_calls),
+        cmocka_unit_test(a_frame_has_the_time_of_its_most_patient_call),
         cmocka_unit_test(an_append_that_was_given_up_may_be_replaced),
         cmocka_unit_test(a_black_hole_between_two_workers_ends_their_steps),
         cmocka_unit_test(a_tree_avoids_an_edge_that_is_down),

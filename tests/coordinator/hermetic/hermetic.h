@@ -82,6 +82,7 @@ int hermetic_edges(void); // the last one
 int hermetic_frames(void);
 int hermetic_items(void);
 int hermetic_moments(void);
+int hermetic_placing(void);
 int hermetic_plans(void);
 int hermetic_reconcile(void);
 int hermetic_restarts(void);

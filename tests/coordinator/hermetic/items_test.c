@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Items: steps that wait, are placed, queued, flown, tried again, ended.
+#include "coordinator/steps/lane.h"
 #include "tests/coordinator/hermetic/hermetic.h"
+#include "worker/state.h"
 
 // The tree's edge breaks under a step: the workers stay ACTIVE, and the step goes again.
 static void an_append_outlives_a_broken_edge(void **state)
@@ -99,6 +101,26 @@ static void a_step_is_tried_again(void **state)
     }
 }
 
+// A newer write is there: to send the older one again would only be refused again.
+static void an_overtaken_append_is_not_sent_again(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(1);
+    uint64_t session = session_of(cluster, 20);
+    struct worker *holder = cluster->workers[0]->worker;
+    struct worker_session *held = worker_map_get(&holder->sessions, session);
+    uint64_t write = held->write, seen = sim_serve_seen(cluster->workers[0]->loop, METHOD(STEP));
+    held->write = write + 100; // of somebody else
+    struct sim_call *append = sim_append(cluster->client, session, 0, 20, 1, 2);
+    ENDS(COMMON_ABORTED, append);
+    assert_string_equal(append->reason, "OLD_WRITE");
+    assert_int_equal(sim_serve_seen(cluster->workers[0]->loop, METHOD(STEP)), seen + 1);
+    held->write = write;
+    OK(sim_append(cluster->client, session, 0, 20, 1, 3));
+    READS(cluster, session, 21, 20 + 3);
+    sim_cluster_free(cluster);
+}
+
 static void a_step_ends_at_its_deadline(void **state)
 {
     (void)state;
@@ -149,6 +171,57 @@ static void appends_wait_for_one_another(void **state)
     assert_float_equal(read->o, (20 + 2 + 3) / 22.0f, 1e-4f);
     SHOWS(item, "new", "waiting");
     SHOWS(item, "waiting", "new");
+    sim_cluster_free(cluster);
+}
+
+// As many as may wait do, and the next one is told so at once.
+static void one_item_more_than_may_wait_is_refused(void **state)
+{
+    static struct sim_call *waiting[COORDINATOR_WAITING_MAX];
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(1);
+    uint64_t session = session_of(cluster, 20);
+    rule_all(cluster, METHOD(STEP), (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
+    struct sim_call *append = sim_append(cluster->client, session, 0, 20, 1, 2);
+    sim_run_until_idle();
+    for (size_t i = 0; i < COORDINATOR_WAITING_MAX; i++)
+        waiting[i] = sim_read(cluster->client, session, 0, 20, 1); // what is being appended
+    struct sim_call *past = sim_read(cluster->client, session, 0, 20, 1);
+    ENDS(COMMON_RESOURCE_EXHAUSTED, past);
+    assert_string_equal(past->reason, "LIMIT");
+    assert_false(append->done);
+    let_go_all(cluster);
+    OK(append);
+    for (size_t i = 0; i < COORDINATOR_WAITING_MAX; i++)
+        OK(waiting[i]);
+    READS(cluster, session, 21, 20 + 2);
+    sim_cluster_free(cluster);
+}
+
+static void at_most_twenty_tokens(struct coordinator_options *options)
+{
+    options->max_session_tokens = 20;
+}
+
+// Up to the most tokens of a session, and not a row further.
+static void an_append_past_the_most_tokens_is_refused(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster =
+        sim_cluster_new(&(struct sim_cluster_options){.workers = 1, .tune = at_most_twenty_tokens});
+    sim_cluster_start(cluster);
+    uint64_t session = session_of(cluster, 16);
+    for (uint32_t rows = 5; rows <= 16; rows++) {
+        struct sim_call *straddles = sim_append(cluster->client, session, 0, 16, rows, 2);
+        ENDS(COMMON_OUT_OF_RANGE, straddles);
+        assert_string_equal(straddles->reason, "LIMIT");
+    }
+    assert_int_equal(length_of(cluster, session), 16);
+    OK(sim_append(cluster->client, session, 0, 16, 4, 3));
+    struct sim_call *past = sim_append(cluster->client, session, 0, 20, 1, 2);
+    ENDS(COMMON_OUT_OF_RANGE, past);
+    assert_string_equal(past->reason, "LIMIT");
+    READS(cluster, session, 20, 16 + 4 * 3);
     sim_cluster_free(cluster);
 }
 
@@ -256,9 +329,12 @@ int hermetic_items(void)
         cmocka_unit_test(an_append_outlives_a_broken_edge),
         cmocka_unit_test(an_append_on_a_broken_link_fails_and_may_come_again),
         cmocka_unit_test(a_step_is_tried_again),
+        cmocka_unit_test(an_overtaken_append_is_not_sent_again),
         cmocka_unit_test(a_step_ends_at_its_deadline),
         cmocka_unit_test(an_item_is_placed_queued_flown_and_done),
         cmocka_unit_test(appends_wait_for_one_another),
+        cmocka_unit_test(one_item_more_than_may_wait_is_refused),
+        cmocka_unit_test(an_append_past_the_most_tokens_is_refused),
         cmocka_unit_test(an_item_whose_place_is_refused_ends),
         cmocka_unit_test(an_item_ends_at_its_deadline_wherever_it_is),
         cmocka_unit_test(an_item_waits_for_the_workers_after_a_restart),

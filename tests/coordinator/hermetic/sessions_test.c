@@ -43,6 +43,28 @@ static void a_fork_shares_what_was_there(void **state)
     sim_cluster_free(cluster);
 }
 
+// A length between two chunks cuts none: the fork has every whole chunk below it, and nothing is copied.
+static void a_fork_between_chunks_shares_all_below(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, 40);
+    for (uint32_t at = 16; at <= 32; at += 16) {
+        struct sim_call *fork = sim_fork(cluster->client, session, at, "");
+        OK(fork);
+        assert_int_equal(length_of(cluster, fork->session), at);
+        assert_int_equal(tokens_held(cluster, fork->session), at);
+        READS(cluster, fork->session, at, at);
+        OK(sim_append(cluster->client, fork->session, 0, at, 1, 9));
+        READS(cluster, fork->session, at + 1, at + 9);
+        assert_int_equal(sim_serve_seen(cluster->workers[0]->loop, METHOD(CHUNK_COPY)) +
+                             sim_serve_seen(cluster->workers[1]->loop, METHOD(CHUNK_COPY)),
+                         0);
+    }
+    READS(cluster, session, 40, 40);
+    sim_cluster_free(cluster);
+}
+
 static void a_truncate_waits_for_steps_and_steps_for_it(void **state)
 {
     (void)state;
@@ -277,6 +299,7 @@ int hermetic_sessions(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_workers_hold_a_session),
         cmocka_unit_test(a_fork_shares_what_was_there),
+        cmocka_unit_test(a_fork_between_chunks_shares_all_below),
         cmocka_unit_test(a_truncate_waits_for_steps_and_steps_for_it),
         cmocka_unit_test(a_call_with_a_key_makes_one_session),
         cmocka_unit_test(a_key_of_a_session_that_was_not_made_is_free),
