@@ -120,12 +120,51 @@ static void a_refused_layout_holds_nothing(void **state)
     end(&s);
 }
 
+// What a visit that is over says of a layout comes by a link that is gone, and late: the worker may know better. A new
+// term begins to count anew.
+static void a_layout_of_an_earlier_visit_is_refused(void **state)
+{
+    (void)state;
+    struct setup s;
+    begin(&s);
+    Banyan__Pb__InventoryRequest asked = BANYAN__PB__INVENTORY_REQUEST__INIT;
+    Banyan__Pb__LayoutSetRequest layout = BANYAN__PB__LAYOUT_SET_REQUEST__INIT;
+    asked.term = TERM;
+    asked.visit = 7;
+    assert_int_equal(cluster_call(&s.c, s.c.edges[0], BANYAN__PB__METHOD__METHOD_INVENTORY, &asked.base, NULL,
+                                  0, NULL),
+                     COMMON_OK);
+    layout.term = TERM;
+    layout.session = SESSION;
+    layout.incarnation = INCARNATION;
+    layout.epoch = EPOCH;
+    layout.replace = true; // by nothing
+    layout.visit = 6;
+    assert_int_equal(tell(&s, &layout), COMMON_ABORTED);
+    unchanged(&s);
+    layout.session = SESSION + 77; // nor does it bring back what was dropped since
+    assert_int_equal(tell(&s, &layout), COMMON_ABORTED);
+    layout.session = SESSION;
+    layout.replace = false;
+    layout.visit = 7;
+    assert_int_equal(tell(&s, &layout), COMMON_OK);
+    asked.term = layout.term = TERM + 1;
+    asked.visit = layout.visit = 1;
+    assert_int_equal(cluster_call(&s.c, s.c.edges[0], BANYAN__PB__METHOD__METHOD_INVENTORY, &asked.base, NULL,
+                                  0, NULL),
+                     COMMON_OK);
+    assert_int_equal(tell(&s, &layout), COMMON_OK);
+    free(s.before);
+    cluster_stop(&s.c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layouts_come_in_parts),
         cmocka_unit_test(a_layout_in_parts_is_of_one_time),
         cmocka_unit_test(a_refused_layout_holds_nothing),
+        cmocka_unit_test(a_layout_of_an_earlier_visit_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
