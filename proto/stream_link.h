@@ -92,6 +92,7 @@ struct proto_link {
     // writing
     struct proto_list outs;
     size_t out_bytes;
+    size_t *unread;    // NULL, or where the out_bytes of several links are summed
     uint64_t wrote_ns; // when bytes last went, for readers that stall
 };
 
