@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proto/sp_link.h"
 
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,13 +92,6 @@ uint64_t proto_sp_link_spare(const struct proto_sp_link *link, uint64_t now_ns)
                                                                                        : UINT64_MAX;
 }
 
-// A link that is not read does not see its end by itself.
-static bool hung_up(const struct proto_link *io)
-{
-    struct pollfd poll_fd = {.fd = io->fd, .events = POLLRDHUP};
-    return io->state == PROTO_LINK_PAUSED && poll(&poll_fd, 1, 0) == 1;
-}
-
 void proto_sp_link_check(struct proto_sp_link *link, uint64_t now_ns)
 {
     uint64_t stall_ns = now_ns > STALL_NS ? now_ns - STALL_NS : 0, age_ns = now_ns - link->since_ns;
@@ -107,7 +99,7 @@ void proto_sp_link_check(struct proto_sp_link *link, uint64_t now_ns)
         proto_link_fail(link->io, COMMON_DEADLINE_EXCEEDED, "no handshake of nng's in time");
     else if (!link->known && age_ns > STRANGER_NS)
         proto_link_fail(link->io, COMMON_UNAVAILABLE, "no valid request in time"); // it may dial again
-    else if (hung_up(link->io))
+    else if (proto_link_hung_up(link->io))
         proto_link_fail(link->io, COMMON_UNAVAILABLE, "the peer closed the link");
     else if (proto_link_stalls(link->io, stall_ns) ||
              (!proto_sp_between(&link->reader) && link->io->state == PROTO_LINK_OPEN &&

@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -492,6 +493,12 @@ void proto_link_resume(struct proto_link *link)
     }
     link_move(link, PROTO_LINK_OPEN);
     link_kick(link); // for what lies in the buffer already
+}
+
+bool proto_link_hung_up(const struct proto_link *link)
+{
+    struct pollfd poll_fd = {.fd = link->fd, .events = POLLRDHUP};
+    return link->state == PROTO_LINK_PAUSED && poll(&poll_fd, 1, 0) == 1;
 }
 
 bool proto_link_stalls(const struct proto_link *link, uint64_t since_ns)

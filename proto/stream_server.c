@@ -475,6 +475,8 @@ void proto_stream_tick(struct proto_server *server)
             proto_link_fail(link->io, COMMON_UNAVAILABLE, "refused");
         else if (link->state != LINK_READY && now - link->since_ns > PROTO_HELLO_NS)
             proto_link_fail(link->io, COMMON_DEADLINE_EXCEEDED, "no hello in time");
+        else if (proto_link_hung_up(link->io))
+            proto_link_fail(link->io, COMMON_UNAVAILABLE, "the peer closed the link");
         else if (proto_link_stalls(link->io, stall))
             proto_link_fail(link->io, COMMON_DEADLINE_EXCEEDED,
                             "no byte of a begun frame has moved for 30 s");

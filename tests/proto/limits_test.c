@@ -16,9 +16,9 @@
 #include "tests/proto/peer.h"
 
 static const char *const flags[PROTO_LIMIT_COUNT] = {[PROTO_LIMIT_CLIENTS] = "--max-clients",
-                                                [PROTO_LIMIT_DAEMONS] = "--max-workers",
-                                                [PROTO_LIMIT_REQUESTS] = "--max-requests",
-                                                [PROTO_LIMIT_UNREAD] = "--max-bytes"};
+                                                     [PROTO_LIMIT_DAEMONS] = "--max-workers",
+                                                     [PROTO_LIMIT_REQUESTS] = "--max-requests",
+                                                     [PROTO_LIMIT_UNREAD] = "--max-bytes"};
 
 static int setup(void **state)
 {
@@ -216,6 +216,24 @@ static void test_requests_of_one_client(void **state)
     proto_channel_close(daemon);
 }
 
+// A client at its limits is not read: that it has gone is seen all the same, and what it asked for is cancelled.
+static void test_a_greedy_client_that_goes(void **state)
+{
+    struct fixture *f = *state;
+    struct proto_server_options options = begin(f);
+    options.requests_max = 8;
+    fixture_serve(f, &options);
+    int greedy = peer_dial_as_client(f);
+    for (unsigned i = 0; i < 8; i++)
+        peer_put_health(greedy, 10 + i, "never");
+    fixture_turn(f, &f->n_held, 4);
+    fixture_turn_for(f, SECONDS(1) / 10);
+    close(greedy);
+    fixture_turn(f, &f->n_links_closed, 1);
+    fixture_answer_held(f);
+    assert_int_equal(f->n_cancelled, 4);
+}
+
 // Bytes of requests and of answers that are being made, of one client.
 static void test_bytes_of_one_client(void **state)
 {
@@ -305,8 +323,13 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_silent_crowd),           TEST(test_crowd_that_greets),      TEST(test_places),
-        TEST(test_no_methods_for_clients), TEST(test_requests_of_one_client), TEST(test_bytes_of_one_client),
+        TEST(test_silent_crowd),
+        TEST(test_crowd_that_greets),
+        TEST(test_places),
+        TEST(test_no_methods_for_clients),
+        TEST(test_requests_of_one_client),
+        TEST(test_a_greedy_client_that_goes),
+        TEST(test_bytes_of_one_client),
         TEST(test_slow_readers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
