@@ -133,7 +133,7 @@ typedef struct banyan_spec {
     // 0: as few workers as the length deserves. n: exactly n workers, or all there are; more only where
     // memory is short.
     uint32_t members;
-    // 0: kept until deleted. Else the session is deleted when it was not used for so long. Use is what
+    // 0: kept until deleted, or as the coordinator's --session-ttl says. Else the session is deleted when it was not used for so long. Use is what
     // reaches the coordinator: create, open, info, steps, fork, truncate, attach, commit. An attach counts as
     // going on for as long as a ticket that it was given is good (coordinator: --ticket-life), also after its
     // end.
@@ -184,7 +184,8 @@ BANYAN_API banyan_code banyan_session_fork(banyan_session *session, uint64_t len
 
 // Sends K and V of `count` tokens of one layer straight to the workers that are to hold them. Layers and
 // ranges in any order, from any number of threads; a range may be sent again until it is committed. Not
-// visible before commit. The client's timeout is a limit on standing still: it runs anew whenever something
+// visible before commit. What is not committed is dropped when nothing of the session was attached for a while
+// (workers: --attach-ttl, 15 minutes). The client's timeout is a limit on standing still: it runs anew whenever something
 // arrives.
 BANYAN_API banyan_code banyan_attach(banyan_session *session, uint32_t layer, uint64_t first, uint64_t count,
                                      const void *k, const void *v, banyan_error *error);
@@ -321,11 +322,17 @@ typedef struct banyan_worker_info {
     uint32_t threads;
     uint64_t quarantined_bytes, quarantined_sessions; // of used_bytes: see banyan_quarantine_get_list
 } banyan_worker_info;
+typedef struct banyan_limit {    // what may be had at once of something
+    char name[65], flag[65];     // flag: of the coordinator, that raises it; "": none does
+    uint64_t used, max, refused; // refused: times that it was reached since the start
+} banyan_limit;
 typedef struct banyan_cluster_info {
     char version[32], cluster[65];
     uint64_t term, uptime_ns, sessions, steps, frames, chunks, clients;
     uint32_t n_workers;
     banyan_worker_info *workers;
+    uint32_t n_limits;
+    banyan_limit *limits;
 } banyan_cluster_info;
 BANYAN_API banyan_code banyan_cluster_get_info(banyan_client *client, banyan_cluster_info *out,
                                                banyan_error *error);

@@ -7,6 +7,40 @@
 #include "client/ctl.h"
 #include "common/clock.h"
 
+static void format_amount(uint64_t amount, bool bytes, char *out, size_t size)
+{
+    if (bytes)
+        common_format_bytes(amount, out, size);
+    else
+        snprintf(out, size, "%" PRIu64, amount);
+}
+
+// One that nobody can come near, for want of an endpoint, is left out.
+static json_t *limit_rows(const struct ctl *ctl, const banyan_cluster_info *info)
+{
+    json_t *rows = json_array();
+    for (uint32_t i = 0; i < info->n_limits; i++) {
+        const banyan_limit *limit = &info->limits[i];
+        bool bytes = strstr(limit->name, "bytes") != NULL;
+        char used[32], max[32];
+        if (limit->max == 0)
+            continue;
+        json_t *row = json_pack("{s:s, s:s, s:o}", "name", limit->name, "flag", limit->flag, "refused",
+                                ctl_json_u64(limit->refused));
+        if (ctl->json) {
+            json_object_set_new(row, "used", ctl_json_u64(limit->used));
+            json_object_set_new(row, "max", ctl_json_u64(limit->max));
+        } else {
+            format_amount(limit->used, bytes, used, sizeof used);
+            format_amount(limit->max, bytes, max, sizeof max);
+            json_object_set_new(row, "used", json_string(used));
+            json_object_set_new(row, "max", json_string(max));
+        }
+        json_array_append_new(rows, row);
+    }
+    return rows;
+}
+
 static enum ctl_exit run_status(struct ctl *ctl, int n_args, char **args)
 {
     (void)n_args;
@@ -30,6 +64,7 @@ static enum ctl_exit run_status(struct ctl *ctl, int n_args, char **args)
                                "used_bytes", ctl_json_u64(used), "sessions", ctl_json_u64(info.sessions),
                                "chunks", ctl_json_u64(info.chunks), "steps", ctl_json_u64(info.steps),
                                "frames", ctl_json_u64(info.frames), "clients", ctl_json_u64(info.clients));
+    json_t *limits = limit_rows(ctl, &info);
     banyan_cluster_info_free(&info);
     static const struct ctl_column fields[] = {
         {"version", "version", CTL_TEXT},
@@ -47,7 +82,18 @@ static enum ctl_exit run_status(struct ctl *ctl, int n_args, char **args)
         {"clients", "clients", CTL_COUNT},
         {0},
     };
+    if (ctl->json) {
+        json_object_set_new(record, "limits", limits);
+        ctl_print_json(record);
+        return CTL_OK;
+    }
+    static const struct ctl_column columns[] = {
+        {"name", "LIMIT", CTL_TEXT},       {"used", "USED", CTL_TEXT}, {"max", "MOST", CTL_TEXT},
+        {"refused", "REFUSED", CTL_COUNT}, {"flag", "FLAG", CTL_TEXT}, {0},
+    };
     ctl_print_record(ctl, record, fields);
+    putchar('\n');
+    ctl_print_rows(ctl, limits, columns);
     return CTL_OK;
 }
 
@@ -175,7 +221,10 @@ static const struct common_option ping_options[] = {
 };
 
 const struct ctl_command ctl_info_commands[] = {
-    {"status", "", "the cluster in a few lines", NULL, NULL, 0, 0, run_status, NULL},
+    {"status", "", "the cluster in a few lines, and how near each limit is",
+     "Shows the cluster in a few lines, then each limit of the coordinator: what is in use, the\nmost that "
+     "may be, how often it was reached since the start, and the flag that raises it.",
+     NULL, 0, 0, run_status, NULL},
     {"workers", "", "all workers, their memory, speed and work", NULL, NULL, 0, 0, run_workers, NULL},
     {"plan", "SESSION", "the tree that answers a session's steps",
      "Draws the tree of workers that answers the steps of a session (id or name),\nwith the part of each and "

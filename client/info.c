@@ -147,6 +147,8 @@ static banyan_code take_cluster(void *arg, const ProtobufCMessage *body, banyan_
     banyan_cluster_info *out = arg;
     const Banyan__Pb__ClusterInfoReply *reply = (const Banyan__Pb__ClusterInfoReply *)body;
     banyan_code code = check_count(reply->n_workers, error);
+    if (code == BANYAN_OK)
+        code = check_count(reply->n_limits, error);
     if (code != BANYAN_OK)
         return code;
     banyan_cluster_info info = {
@@ -158,13 +160,25 @@ static banyan_code take_cluster(void *arg, const ProtobufCMessage *body, banyan_
         .chunks = reply->chunks,
         .clients = reply->clients,
         .n_workers = (uint32_t)reply->n_workers,
+        .n_limits = (uint32_t)reply->n_limits,
     };
     client_copy_text(info.version, sizeof info.version, reply->version);
     client_copy_text(info.cluster, sizeof info.cluster, reply->cluster);
     if (info.n_workers > 0)
         info.workers = calloc(info.n_workers, sizeof *info.workers);
-    if (info.n_workers > 0 && !info.workers)
+    if (info.n_limits > 0)
+        info.limits = calloc(info.n_limits, sizeof *info.limits);
+    if ((info.n_workers > 0 && !info.workers) || (info.n_limits > 0 && !info.limits)) {
+        banyan_cluster_info_free(&info);
         return no_memory(error);
+    }
+    for (uint32_t i = 0; i < info.n_limits; i++) {
+        const Banyan__Pb__Limit *from = reply->limits[i];
+        banyan_limit *to = &info.limits[i];
+        *to = (banyan_limit){.used = from->used, .max = from->max, .refused = from->refused};
+        client_copy_text(to->name, sizeof to->name, from->name);
+        client_copy_text(to->flag, sizeof to->flag, from->flag);
+    }
     for (uint32_t i = 0; i < info.n_workers; i++) {
         const Banyan__Pb__WorkerInfo *from = reply->workers[i];
         banyan_worker_info *to = &info.workers[i];
@@ -205,8 +219,10 @@ void banyan_cluster_info_free(banyan_cluster_info *info)
     if (!info)
         return;
     free(info->workers);
+    free(info->limits);
     info->workers = NULL;
-    info->n_workers = 0;
+    info->limits = NULL;
+    info->n_workers = info->n_limits = 0;
 }
 
 // ---- plan -------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -63,6 +64,21 @@ enum common_code common_daemon_state_path(const char *name, const char *option, 
         return COMMON_OK;
     *out = NULL;
     return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a path");
+}
+
+void common_daemon_raise_files(uint64_t needed)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0)
+        return;
+    rlim_t before = files.rlim_cur;
+    files.rlim_cur = files.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &files) != 0)
+        files.rlim_cur = before;
+    if (files.rlim_cur < needed)
+        common_log_warn("this process may have %llu files and connections, and its limits allow %llu: raise "
+                        "the hard limit (ulimit -Hn), or lower --max-clients",
+                        (unsigned long long)files.rlim_cur, (unsigned long long)needed);
 }
 
 void common_daemon_make_folders(const char *path)

@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "common/loop.h"
 #include "common/options.h"
@@ -61,6 +62,10 @@ enum common_code common_daemon_load_keys(struct common_daemon *daemon, struct co
 // unset. FAILED_PRECONDITION: neither is set; `option` is what the user should give instead ("--store").
 enum common_code common_daemon_state_path(const char *name, const char *option, char **out,
                                           struct common_error *err);
+
+// Lets the process have as many descriptors as the system allows it, and warns where `needed` are more than that: then
+// connections are refused before the daemon's own limits are reached.
+void common_daemon_raise_files(uint64_t needed);
 
 // Makes the folders above a path, for the user alone. What is wrong with them shows when the file is made.
 void common_daemon_make_folders(const char *path);

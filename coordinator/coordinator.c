@@ -8,6 +8,7 @@
 #include "common/log.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
+#include "coordinator/limits.h"
 #include "coordinator/service.h"
 #include "coordinator/sessions/attach.h"
 #include "coordinator/sessions/load.h"
@@ -74,6 +75,8 @@ void coordinator_options_default(struct coordinator_options *options)
                                             .store_path = ":memory:",
                                             .max_workers = 256,
                                             .max_sessions = 65536,
+                                            .max_clients = 1024,
+                                            .max_requests = 16384,
                                             .max_steps = 65536,
                                             .max_bytes = UINT64_C(1) << 30,
                                             .max_session_tokens = UINT64_C(1) << 26,
@@ -149,8 +152,14 @@ static enum common_code serve(struct coordinator *c, const char *const *endpoint
                                           .role = BANYAN__PB__ROLE__ROLE_COORDINATOR,
                                           .secret = &c->core.secret,
                                           .token = c->core.options.token,
-                                          .requests_max = 0,
+                                          .links_max = c->core.options.max_clients,
+                                          // a worker that starts again may come before its old link is gone
+                                          .daemons_max = 2 * c->core.options.max_workers + 16,
+                                          .requests_max = c->core.options.max_requests,
+                                          .caller_requests_max = c->core.options.max_client_requests,
                                           .bytes_max = c->core.options.max_bytes,
+                                          .caller_bytes_max = c->core.options.max_client_bytes,
+                                          .flags = coordinator_limit_flags,
                                           .methods = methods,
                                           .arg = c};
     enum common_code code = proto_server_new(c->core.loop, &server, &c->server, err);

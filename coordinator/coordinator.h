@@ -22,10 +22,15 @@ struct coordinator_options {
     const char *store_path; // ":memory:" keeps nothing
     bool store_sync_full;
     uint32_t max_workers, max_sessions;
-    uint32_t max_steps;          // that wait or are under way
-    uint64_t max_bytes;          // of requests being served, and of replies being gathered
-    uint64_t max_session_tokens; // positions are below it
-    uint64_t heartbeat_ns;       // workers' interval; three missed: lost
+    uint32_t max_clients;         // connections over streams, and again over each nng endpoint
+    uint32_t max_requests;        // of clients being served, and again of daemons
+    uint32_t max_client_requests; // of these, of one client; 0: half
+    uint32_t max_steps;           // that wait or are under way
+    uint64_t max_bytes;           // of requests being served, and of replies being gathered
+    uint64_t max_client_bytes;    // of these, of one client; 0: an eighth
+    uint64_t max_session_tokens;  // positions are below it
+    uint64_t session_ttl_ns;      // idle time to live of sessions that are created without one; 0: none
+    uint64_t heartbeat_ns;        // workers' interval; three missed: lost
     uint64_t grace_ns;  // a broken link may take this long to come back before the worker counts as lost
     uint64_t ticket_ns; // life of an attach ticket
 };

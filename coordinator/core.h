@@ -18,6 +18,16 @@
 #include "coordinator/presence.h"
 #include "coordinator/turn.h"
 
+// What the rooms may have at once. How much is used: limits.c.
+enum coordinator_limit {
+    COORDINATOR_LIMIT_WORKERS,
+    COORDINATOR_LIMIT_SESSIONS,
+    COORDINATOR_LIMIT_STEPS,
+    COORDINATOR_LIMIT_ANSWERS, // bytes of answers that are being put together
+    COORDINATOR_LIMIT_PLANS,
+    COORDINATOR_LIMITS
+};
+
 struct coordinator_core {
     struct common_loop *loop;
     struct coordinator_options options; // strings owned
@@ -27,7 +37,8 @@ struct coordinator_core {
     bool stopping;       // nothing new is begun
     struct coordinator_turn turn;
     struct coordinator_presence presence;
-    void *scratch; // memory to build replies in
+    uint64_t reached[COORDINATOR_LIMITS]; // times that something was refused for it
+    void *scratch;                        // memory to build replies in
     size_t scratch_bytes;
 };
 

@@ -43,7 +43,8 @@ enum common_code coordinator_daemon_options_parse(int argc, char **argv,
     coordinator_options_default(config);
     struct common_daemon *daemon = &out->daemon;
     const char *listen = LISTEN_DEFAULT, *store = NULL;
-    uint64_t workers = config->max_workers, sessions = config->max_sessions, steps = config->max_steps;
+    uint64_t workers = config->max_workers, sessions = config->max_sessions, steps = config->max_steps,
+             clients = config->max_clients, requests = config->max_requests, client_requests = 0;
     const struct common_option options[] = {
         {"listen", 'l', COMMON_OPTION_STRING, &listen, "ENDPOINT,...",
          "Where clients and workers reach it: nng+tcp://, tcp:// or unix://, port 0: any.\n"
@@ -72,13 +73,31 @@ enum common_code coordinator_daemon_options_parse(int argc, char **argv,
          "Steps that may wait or be under way at once, of all sessions; a step is one\n"
          "attention call for one layer. Default: 65536.",
          1, 1u << 24},
+        {"max-clients", 0, COMMON_OPTION_U64, &clients, "N",
+         "Connections of clients over tcp and unix, and as many over each nng endpoint.\n"
+         "Workers have places of their own. Default: 1024.",
+         1, 1u << 20},
+        {"max-requests", 0, COMMON_OPTION_U64, &requests, "N",
+         "Requests of clients being served at once, and as many of workers. Default: 16384.", 1, 1u << 24},
+        {"max-client-requests", 0, COMMON_OPTION_U64, &client_requests, "N",
+         "Of these, those of one connection, which is not read beyond (over nng 256 at\n"
+         "most). Default: half.",
+         1, 1u << 24},
         {"max-bytes", 0, COMMON_OPTION_SIZE, &config->max_bytes, "SIZE",
          "Memory for requests being served, and again for their answers. Default: 1G.", 1 << 20,
          UINT64_C(1) << 44},
+        {"max-client-bytes", 0, COMMON_OPTION_SIZE, &config->max_client_bytes, "SIZE",
+         "Of these, those of one connection's requests and answers together: it is not read\n"
+         "beyond. Default: an eighth.",
+         1 << 16, UINT64_C(1) << 44},
         {"max-session-tokens", 0, COMMON_OPTION_U64, &config->max_session_tokens, "N",
          "Tokens of one session. Default: 67108864.", 16, UINT64_C(1) << 32},
         {"heartbeat", 0, COMMON_OPTION_DURATION, &config->heartbeat_ns, "TIME",
          "Time between a worker's heartbeats, 20ms to 1m. Default: 1s.", 0, 0},
+        {"session-ttl", 0, COMMON_OPTION_DURATION, &config->session_ttl_ns, "TIME",
+         "Sessions that are created without a time to live are deleted when nobody has used\n"
+         "them for so long. Default: never.",
+         0, 0},
         {"ticket-life", 0, COMMON_OPTION_DURATION, &config->ticket_ns, "TIME",
          "How long an attach ticket is valid. Default: 10m.", 0, 0},
         COMMON_DAEMON_READY_OPTION(daemon, "Written when it serves: {\"endpoints\": [...], \"pid\": n}. "
@@ -102,6 +121,9 @@ enum common_code coordinator_daemon_options_parse(int argc, char **argv,
     config->max_workers = (uint32_t)workers;
     config->max_sessions = (uint32_t)sessions;
     config->max_steps = (uint32_t)steps;
+    config->max_clients = (uint32_t)clients;
+    config->max_requests = (uint32_t)requests;
+    config->max_client_requests = (uint32_t)client_requests;
     code = split_listen(out, listen, err);
     if (code == COMMON_OK && !store) {
         code = common_daemon_state_path("coordinator.db", "--store", &out->store, err);

@@ -13,6 +13,7 @@
 #include "common/metrics.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/limits.h"
 #include "coordinator/state.h"
 
 struct coordinator_http {
@@ -85,6 +86,28 @@ static bool put_engines(struct common_metrics *table, const struct coordinator *
     return true;
 }
 
+static bool put_limits(struct common_metrics *table, const struct coordinator *c)
+{
+    struct coordinator_limit_use limits[COORDINATOR_LIMIT_USES];
+    coordinator_limits(c, limits);
+    for (size_t i = 0; i < COORDINATOR_LIMIT_USES; i++) {
+        const char *name = limits[i].name;
+        const struct number numbers[] = {
+            {COMMON_METRIC_GAUGE, "banyan_limit_used", "What is in use of a limit.", "limit", name,
+             (double)limits[i].used},
+            {COMMON_METRIC_GAUGE, "banyan_limit_max", "How much may be in use.", "limit", name,
+             (double)limits[i].max},
+            {COMMON_METRIC_COUNTER, "banyan_limit_refused_total",
+             "Times that a limit was reached: refused, closed or not read on.", "limit", name,
+             (double)limits[i].refused},
+        };
+        for (size_t k = 0; k < sizeof(numbers) / sizeof(*numbers); k++)
+            if (!text_put(table, &numbers[k]))
+                return false;
+    }
+    return true;
+}
+
 static bool put_all(struct common_metrics *table, const struct coordinator *c)
 {
     const enum common_metric_kind counter = COMMON_METRIC_COUNTER, gauge = COMMON_METRIC_GAUGE;
@@ -108,7 +131,7 @@ static bool put_all(struct common_metrics *table, const struct coordinator *c)
     for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
         if (!text_put(table, &numbers[i]))
             return false;
-    if (!put_engines(table, c))
+    if (!put_engines(table, c) || !put_limits(table, c))
         return false;
     for (uint32_t i = 0; i < c->cluster.n_workers; i++) {
         const struct coordinator_worker *w = c->cluster.workers[i];
@@ -121,6 +144,7 @@ static bool put_all(struct common_metrics *table, const struct coordinator *c)
              (double)w->used_bytes},
             {gauge, "banyan_worker_capacity_bytes", "Memory of K and V that it may use.", "worker", w->name,
              (double)w->capacity_bytes},
+            {gauge, "banyan_worker_tokens", "Tokens in these chunks.", "worker", w->name, (double)w->tokens},
             {gauge, "banyan_worker_chunks", "Chunks placed on it.", "worker", w->name, (double)w->chunks},
         };
         for (size_t k = 0; k < sizeof(mine) / sizeof(*mine); k++)

@@ -8,6 +8,7 @@
 #include "coordinator/coordinator.h"
 #include "coordinator/daemon.h"
 #include "coordinator/http.h"
+#include "proto/rpc.h"
 
 struct daemon {
     struct common_loop *loop;
@@ -25,6 +26,10 @@ static void leave(void *arg)
 
 static enum common_code start_serving(struct daemon *d, struct common_error *err)
 {
+    const struct coordinator_options *config = &d->options.config;
+    // Over streams and over nng; of each worker its link, the one to it, and one more while it starts again.
+    common_daemon_raise_files(2 * ((uint64_t)config->max_clients + PROTO_STRANGERS_MAX) +
+                              3 * (uint64_t)config->max_workers + 64);
     enum common_code code = coordinator_new(d->loop, &d->options.config, &d->coordinator, err);
     if (code == COMMON_OK && d->options.http)
         code =

@@ -8,6 +8,7 @@
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/limits.h"
 #include "coordinator/sessions/keys.h"
 #include "coordinator/sessions/recovery.h"
 #include "coordinator/sessions/spec.h"
@@ -80,6 +81,8 @@ void coordinator_handle_session_create(void *arg, struct proto_request *request)
     enum common_code code = coordinator_name_check(m->name, &status);
     if (code == COMMON_OK)
         code = coordinator_spec_check(spec, &status);
+    if (!spec->idle_ttl_ns)
+        spec->idle_ttl_ns = c->core.options.session_ttl_ns;
     if (code == COMMON_OK)
         code = coordinator_session_new(&c->sessions, m->name, spec, &s, &status);
     if (code != COMMON_OK) {
@@ -327,6 +330,7 @@ static void fill_worker(Banyan__Pb__WorkerInfo *m, const struct coordinator_work
     m->bandwidth = w->bandwidth;
     m->kernel = (char *)w->kernel;
     m->chunks = w->chunks;
+    m->tokens = w->tokens;
     m->steps = w->steps;
     m->heartbeat_age_ns = w->last_beat_ns && now > w->last_beat_ns ? now - w->last_beat_ns : 0;
     m->last_compute_ns = w->last_compute_ns;
@@ -342,32 +346,30 @@ void coordinator_handle_cluster_info(void *arg, struct proto_request *request)
     uint64_t now = common_clock_ns();
     Banyan__Pb__WorkerInfo *workers = coordinator_alloc((c->cluster.n_workers + 1) * sizeof(*workers));
     Banyan__Pb__WorkerInfo **pointers = coordinator_alloc((c->cluster.n_workers + 1) * sizeof(*pointers));
-    uint32_t n = 0, *at = coordinator_alloc((c->cluster.n_workers + 1) * sizeof(*at));
+    uint32_t n = 0;
     Banyan__Pb__ClusterInfoReply m = BANYAN__PB__CLUSTER_INFO_REPLY__INIT;
     for (uint32_t i = 0; i < c->cluster.n_workers; i++) {
         if (!c->cluster.workers[i])
             continue;
-        at[i] = n;
         fill_worker(&workers[n], c->cluster.workers[i], now);
+        m.chunks += workers[n].chunks;
         pointers[n] = &workers[n];
         n++;
     }
-    for (uint32_t i = 0; i < c->sessions.n_slots; i++) {
-        const struct coordinator_session *s = c->sessions.slots[i];
-        for (uint32_t k = 0; s && k < s->layout.n; k++) {
-            uint64_t first = (uint64_t)s->layout.chunks[k].index * s->layout.chunk_tokens;
-            uint64_t length = coordinator_session_layer_length(s, 0),
-                     tokens = length > first ? length - first : 0;
-            workers[at[s->layout.chunks[k].holder->slot]].tokens +=
-                tokens < s->layout.chunk_tokens ? tokens : s->layout.chunk_tokens;
-        }
-        m.chunks += s ? s->layout.n : 0;
+    struct coordinator_limit_use limits[COORDINATOR_LIMIT_USES];
+    Banyan__Pb__Limit rows[COORDINATOR_LIMIT_USES], *row_pointers[COORDINATOR_LIMIT_USES];
+    coordinator_limits(c, limits);
+    for (size_t i = 0; i < COORDINATOR_LIMIT_USES; i++) {
+        rows[i] = (Banyan__Pb__Limit)BANYAN__PB__LIMIT__INIT;
+        rows[i].name = (char *)limits[i].name;
+        rows[i].flag = (char *)limits[i].flag;
+        rows[i].used = limits[i].used;
+        rows[i].max = limits[i].max;
+        rows[i].refused = limits[i].refused;
+        row_pointers[i] = &rows[i];
     }
-    struct proto_server_stats stats;
-    proto_server_stats(c->server, &stats);
-    uint64_t daemons = 0;
-    for (uint32_t i = 0; i < c->cluster.n_workers; i++)
-        daemons += c->cluster.workers[i] && c->cluster.workers[i]->channel;
+    m.n_limits = COORDINATOR_LIMIT_USES;
+    m.limits = row_pointers;
     m.version = BANYAN_VERSION;
     m.cluster = (char *)c->core.options.cluster;
     m.term = c->core.term;
@@ -377,12 +379,10 @@ void coordinator_handle_cluster_info(void *arg, struct proto_request *request)
     m.frames = c->steps.count_frames;
     m.n_workers = n;
     m.workers = pointers;
-    m.clients = stats.links > daemons ? stats.links - daemons
-                                      : 0; // links of streams; nng's connections are not counted
+    m.clients = limits[PROTO_LIMIT_CLIENTS].used + limits[PROTO_LIMIT_NNG_CLIENTS].used;
     proto_request_reply(request, &m.base, NULL, 0, NULL, NULL);
     free(workers);
     free(pointers);
-    free(at);
 }
 
 void coordinator_handle_health(void *arg, struct proto_request *request)

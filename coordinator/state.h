@@ -3,7 +3,7 @@
 // locked. Read core.h, turn.h and the rooms' own headers (cluster/cluster.h, sessions/sessions.h,
 // steps/steps.h) next.
 //
-//   main, daemon, http, service, coordinator
+//   main, daemon, http, limits, service, coordinator
 //        │
 //        ▼
 //      steps ──▶ sessions ──▶ cluster ──▶ store            each ──▶ core, turn

@@ -18,7 +18,7 @@
 #include "common/log.h"
 
 enum {
-    BACKLOG = 512,
+    BACKLOG = 4096, // as many as the system allows: a burst of connections must not be lost in the queue
     ACCEPTS_ROUND = 64,
 };
 

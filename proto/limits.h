@@ -71,6 +71,9 @@
     X(session_watch_reply, steps, PROTO_WATCH_STEPS_MAX)                                                     \
     X(session_watch_reply, workers, PROTO_MASS_WORKERS_MAX)                                                  \
     X(cluster_info_reply, workers, PROTO_MEMBERS_MAX)                                                        \
+    X(cluster_info_reply, limits, 64)                                                                        \
+    X(limit, name, 64)                                                                                       \
+    X(limit, flag, 64)                                                                                       \
     X(quarantine_list_reply, sessions, PROTO_QUARANTINE_PAGE_MAX)                                            \
     X(plan_install_request, members, PROTO_MEMBERS_MAX)                                                      \
     X(heartbeat_request, edges_down, PROTO_EDGES_DOWN_MAX)                                                   \

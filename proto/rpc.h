@@ -143,11 +143,20 @@ struct proto_server_options {
     const struct common_secret *secret; // the cluster's; NULL: no daemon can link
     const char *token; // clients must present it; NULL: none needed (loopback only, see proto_listen_allowed)
     uint64_t payload_max; // of requests; 0: PROTO_PAYLOAD_MAX
-    uint32_t links_max;   // stream links, and connections of each nng endpoint; 0: 1024
+    // Connections of clients: over streams, and again over each nng endpoint; 0: 1024. Those that have not shown yet
+    // who they are do not count here: PROTO_STRANGERS_MAX.
+    uint32_t links_max;
+    uint32_t daemons_max; // links of daemons; 0: 8192
     // Of clients, and again of daemons: what the ones have under way never keeps the others waiting.
     uint32_t requests_max; // being served; more get RESOURCE_EXHAUSTED; 0: 16384
     uint64_t bytes_max; // of requests being served; more: links are not read until it falls, nng's requests
                         // are RESOURCE_EXHAUSTED; 0: 1 GiB
+    // Of these, what one connection of a client may have: beyond it, it is not read. 0: half of the requests (of nng's,
+    // 256 at most); an eighth of the bytes, which answers count in, too (proto_request_charge).
+    uint32_t caller_requests_max;
+    uint64_t caller_bytes_max;
+    const char *const
+        *flags; // [PROTO_LIMIT_COUNT] what raises each, for people; entries and all may be NULL; kept
     const struct proto_method *methods;            // ends with method 0; kept, not copied
     void *arg;                                     // for handle and link_closed
     void (*link_closed)(void *arg, uint64_t link); // stream only; may be NULL
@@ -174,6 +183,30 @@ struct proto_server_stats {
 };
 void proto_server_stats(const struct proto_server *server, struct proto_server_stats *out);
 
+#define PROTO_STRANGERS_MAX 256 // connections to the stream endpoints, and to each of nng's
+
+enum proto_limit {
+    PROTO_LIMIT_STRANGERS, // connections that have not shown a token or a proof: the oldest goes
+    PROTO_LIMIT_CLIENTS,
+    PROTO_LIMIT_NNG_CLIENTS,
+    PROTO_LIMIT_DAEMONS,
+    PROTO_LIMIT_REQUESTS,
+    PROTO_LIMIT_DAEMON_REQUESTS,
+    PROTO_LIMIT_BYTES,
+    PROTO_LIMIT_DAEMON_BYTES,
+    PROTO_LIMIT_CALLER_REQUESTS, // `used`: of the client that has most
+    PROTO_LIMIT_CALLER_BYTES,
+    PROTO_LIMIT_UNREAD, // bytes of answers: half of bytes_max; then the link of the slowest reader is closed
+    PROTO_LIMIT_COUNT
+};
+
+struct proto_limit_use {
+    const char *name, *flag; // flag: what raises it; NULL: nothing does
+    uint64_t used, max;
+    uint64_t refused; // times that it was reached: something was refused or closed, or a link was not read on
+};
+void proto_server_limits(const struct proto_server *server, struct proto_limit_use out[PROTO_LIMIT_COUNT]);
+
 // Loopback addresses and unix sockets may always be listened on. Any other needs a token, or `insecure`.
 // PERMISSION_DENIED with a sentence that says what to do.
 enum common_code proto_listen_allowed(const char *endpoint, bool has_token, bool insecure,
@@ -184,6 +217,10 @@ uint64_t proto_request_deadline(const struct proto_request *request); // absolut
 const char *proto_request_peer(const struct proto_request *request);  // for logs
 // Monotonic ns when the message was complete.
 uint64_t proto_request_arrived(const struct proto_request *request);
+
+// The answer will take so many bytes: they count, until it is given, among those of its caller alone, whose link is
+// not read while it has more than caller_bytes_max.
+void proto_request_charge(struct proto_request *request, uint64_t bytes);
 
 // Called when the caller vanished or cancelled (at most once, never after the reply; at once when that has
 // already happened). The request must still be answered.

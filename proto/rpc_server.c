@@ -10,7 +10,13 @@
 #include "proto/stream_hello.h"
 #include "proto/transport.h"
 
-enum { IDLE_MAX = 1024, LINKS_DEFAULT = 1024, REQUESTS_DEFAULT = 16384, TEXT_MAX = 1024 };
+enum {
+    IDLE_MAX = 1024,
+    LINKS_DEFAULT = 1024,
+    DAEMONS_DEFAULT = 8192,
+    REQUESTS_DEFAULT = 16384,
+    TEXT_MAX = 1024
+};
 #define BYTES_DEFAULT (UINT64_C(1) << 30)
 
 // ---- life of a server -----------------------------------------------------------------------------------
@@ -40,7 +46,10 @@ void proto_server_unref(struct proto_server *server)
 
 static void on_tick(void *arg)
 {
-    proto_stream_tick(arg);
+    struct proto_server *server = arg;
+    if (server->unread)
+        proto_callers_relieve(server);
+    proto_stream_tick(server);
 }
 
 enum common_code proto_server_new(struct common_loop *loop, const struct proto_server_options *options,
@@ -69,9 +78,18 @@ enum common_code proto_server_new(struct common_loop *loop, const struct proto_s
     server->links_max = options->links_max ? options->links_max : LINKS_DEFAULT;
     server->requests_max = options->requests_max ? options->requests_max : REQUESTS_DEFAULT;
     server->bytes_max = options->bytes_max ? options->bytes_max : BYTES_DEFAULT;
+    server->daemons_max = options->daemons_max ? options->daemons_max : DAEMONS_DEFAULT;
+    server->caller_requests_max =
+        options->caller_requests_max ? options->caller_requests_max : (server->requests_max + 1) / 2;
+    server->caller_bytes_max =
+        options->caller_bytes_max ? options->caller_bytes_max : server->bytes_max / 8 + 1;
+    server->flags = options->flags;
     server->arg = options->arg;
     server->link_closed = options->link_closed;
     proto_list_init(&server->links);
+    proto_list_init(&server->callers);
+    for (int i = 0; i < 2; i++)
+        proto_list_init(&server->strangers[i]);
     enum common_code code;
     for (const struct proto_method *method = options->methods; method && method->method; method++) {
         if (!proto_codec_method(method->method)) {
@@ -79,6 +97,7 @@ enum common_code proto_server_new(struct common_loop *loop, const struct proto_s
             goto unref;
         }
         server->methods[method->method] = method;
+        server->for_clients = server->for_clients || method->roles & 1u << BANYAN__PB__ROLE__ROLE_CLIENT;
     }
     code = common_timer_new(loop, on_tick, server, &server->tick);
     if (code != COMMON_OK) {
@@ -189,8 +208,13 @@ static void count(struct proto_request *request, int64_t requests, int64_t bytes
     lane->requests += (uint64_t)requests, lane->bytes += (uint64_t)bytes;
 }
 
-struct proto_request *proto_request_new(struct proto_server *server, uint32_t role,
-                                        struct proto_message *message)
+static void count_caller(struct proto_request *request, int32_t requests, int64_t bytes)
+{
+    request->caller->requests += (uint32_t)requests, request->caller->bytes += (uint64_t)bytes;
+}
+
+struct proto_request *proto_request_new(struct proto_server *server, struct proto_caller *caller,
+                                        uint32_t role, struct proto_message *message)
 {
     struct proto_request *request = server->idle;
     if (request) {
@@ -209,6 +233,7 @@ struct proto_request *proto_request_new(struct proto_server *server, uint32_t ro
         .id = message->header->request,
         .method = message->header->method,
         .role = role,
+        .caller = caller,
         .arrived_ns = common_clock_ns(),
         .bytes = proto_message_bytes(message),
     };
@@ -218,6 +243,7 @@ struct proto_request *proto_request_new(struct proto_server *server, uint32_t ro
         left < UINT64_MAX - request->arrived_ns ? request->arrived_ns + left : UINT64_MAX - 1;
     proto_server_ref(server);
     count(request, 1, (int64_t)request->bytes);
+    count_caller(request, 1, (int64_t)request->bytes);
     return request;
 }
 
@@ -273,7 +299,12 @@ static void request_answer(struct proto_request *request, struct proto_outgoing 
             sent(sent_arg);
         sent = NULL;
     }
+    // Before the transport looks whether the caller may be read again; the link may be gone afterwards.
+    count_caller(request, -1, -(int64_t)(request->bytes + request->charged));
+    request->caller = NULL;
     request->send(request, code == COMMON_OK ? &gather : NULL, sent, sent_arg);
+    if (server->unread > server->bytes_max / 2)
+        proto_callers_relieve(server);
     request_end(request);
 }
 
@@ -372,8 +403,12 @@ void proto_request_dispatch(struct proto_request *request, bool authentic)
         return;
     }
     if (lane_of(server, request->role)->requests > server->requests_max) {
-        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED,
-                           "the server has as many requests as it may serve at once", NULL, 0);
+        char text[PROTO_LIMIT_TEXT];
+        proto_limit_reached(server,
+                            proto_role_is_daemon(request->role) ? PROTO_LIMIT_DAEMON_REQUESTS
+                                                                : PROTO_LIMIT_REQUESTS,
+                            text);
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, text, NULL, 0);
         return;
     }
     if (request->message->header->remaining_ns == 0) {
@@ -388,6 +423,7 @@ void proto_request_dispatch(struct proto_request *request, bool authentic)
     }
     size_t bytes = proto_message_bytes(request->message); // it has grown by the body
     count(request, 0, (int64_t)bytes - (int64_t)request->bytes);
+    count_caller(request, 0, (int64_t)bytes - (int64_t)request->bytes);
     request->bytes = bytes;
     server->stats.served++;
     method->handle(server->arg, request);
@@ -406,6 +442,12 @@ uint64_t proto_request_deadline(const struct proto_request *request)
 const char *proto_request_peer(const struct proto_request *request)
 {
     return request->peer;
+}
+
+void proto_request_charge(struct proto_request *request, uint64_t bytes)
+{
+    request->charged += bytes;
+    count_caller(request, 0, (int64_t)bytes);
 }
 
 uint64_t proto_request_arrived(const struct proto_request *request)

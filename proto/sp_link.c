@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "proto/sp_link.h"
 
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,15 +32,20 @@ void proto_sp_link_unref(struct proto_sp_link *link)
     free(link);
 }
 
-void proto_sp_link_known(struct proto_sp_link *link)
+bool proto_sp_link_known(struct proto_sp_link *link)
 {
+    struct proto_sp_server *sp = link->sp;
     if (link->known)
-        return;
+        return true;
+    if (sp->n_known >= sp->server->links_max && !proto_sp_crowd_out_silent(sp))
+        return false;
     link->known = true;
     proto_list_remove(&link->link);
-    proto_list_push(&link->sp->known, &link->link);
-    link->sp->n_strangers--;
-    link->sp->n_known++;
+    proto_list_push(&sp->known, &link->link);
+    sp->n_strangers--, sp->server->n_strangers--;
+    sp->n_known++, sp->server->n_nng++;
+    proto_caller_known(sp->server, &link->caller);
+    return true;
 }
 
 // What has come of a message counts, not what was declared: a sender that stops holds what it has sent.
@@ -58,10 +62,11 @@ void proto_sp_link_close(struct proto_sp_link *link)
         return;
     link->io = NULL;
     proto_list_remove(&link->link);
+    proto_caller_gone(&link->caller);
     if (link->known)
-        link->sp->n_known--;
+        link->sp->n_known--, link->server->n_nng--;
     else
-        link->sp->n_strangers--;
+        link->sp->n_strangers--, link->server->n_strangers--;
     count_reading(link, 0);
     link->sp = NULL;
     proto_link_close(io);
@@ -83,14 +88,8 @@ uint64_t proto_sp_link_spare(const struct proto_sp_link *link, uint64_t now_ns)
     const struct proto_link *io = link->io;
     uint64_t moved_ns = io->read_ns > io->wrote_ns ? io->read_ns : io->wrote_ns;
     bool idle = proto_sp_between(&link->reader) && !link->rest && proto_list_empty(&io->outs);
-    return link->n_requests == 0 && (idle || now_ns - moved_ns > COMMON_NS_PER_S) ? moved_ns : UINT64_MAX;
-}
-
-// A link that is not read does not see its end by itself.
-static bool hung_up(const struct proto_link *io)
-{
-    struct pollfd poll_fd = {.fd = io->fd, .events = POLLRDHUP};
-    return io->state == PROTO_LINK_PAUSED && poll(&poll_fd, 1, 0) == 1;
+    return link->caller.requests == 0 && (idle || now_ns - moved_ns > COMMON_NS_PER_S) ? moved_ns
+                                                                                       : UINT64_MAX;
 }
 
 void proto_sp_link_check(struct proto_sp_link *link, uint64_t now_ns)
@@ -100,7 +99,7 @@ void proto_sp_link_check(struct proto_sp_link *link, uint64_t now_ns)
         proto_link_fail(link->io, COMMON_DEADLINE_EXCEEDED, "no handshake of nng's in time");
     else if (!link->known && age_ns > STRANGER_NS)
         proto_link_fail(link->io, COMMON_UNAVAILABLE, "no valid request in time"); // it may dial again
-    else if (hung_up(link->io))
+    else if (proto_link_hung_up(link->io))
         proto_link_fail(link->io, COMMON_UNAVAILABLE, "the peer closed the link");
     else if (proto_link_stalls(link->io, stall_ns) ||
              (!proto_sp_between(&link->reader) && link->io->state == PROTO_LINK_OPEN &&
@@ -108,9 +107,9 @@ void proto_sp_link_check(struct proto_sp_link *link, uint64_t now_ns)
         proto_link_fail(link->io, COMMON_DEADLINE_EXCEEDED, "no byte of a begun message has moved for 30 s");
 }
 
-bool proto_sp_link_may_read(const struct proto_sp_link *link)
+bool proto_sp_link_may_read(struct proto_sp_link *link)
 {
-    return link->n_requests < REQUESTS_MAX && link->request_bytes < link->server->bytes_max / 8 + 1 &&
+    return link->caller.requests < REQUESTS_MAX && !proto_caller_full(link->server, &link->caller) &&
            link->io->out_bytes < (link->known ? OUT_MAX : STRANGER_OUT_MAX);
 }
 
@@ -156,11 +155,13 @@ static bool admit(struct proto_sp_link *link)
     size_t head = proto_frame_payload_at(prefix->header_len), shown = reader->have - PROTO_PREFIX_BYTES;
     if (shown > prefix->header_len)
         shown = prefix->header_len;
-    if (!link->known && shows_token(server, reader->small + PROTO_PREFIX_BYTES, shown))
-        proto_sp_link_known(link);
+    bool crowded = !link->known && shows_token(server, reader->small + PROTO_PREFIX_BYTES, shown) &&
+                   !proto_sp_link_known(link);
     if (!link->known && head > STRANGER_FRAME_MAX)
         return use_empty(link, "a large request without a token at its beginning");
-    if (prefix->payload_len > server->payload_max)
+    if (crowded)
+        link->use = PROTO_SP_CROWDED;
+    else if (prefix->payload_len > server->payload_max)
         link->use = PROTO_SP_OVERSIZE;
     else if (!link->known && total > STRANGER_FRAME_MAX)
         link->use = PROTO_SP_UNKNOWN;
@@ -307,7 +308,10 @@ struct proto_sp_link *proto_sp_link_new(struct proto_sp_server *sp, int fd, cons
     proto_sp_reader_init(&link->reader);
     proto_list_init(&link->requests);
     proto_list_push(&sp->strangers, &link->link);
-    sp->n_strangers++;
+    sp->n_strangers++, sp->server->n_strangers++;
+    proto_caller_init(&link->caller);
+    link->caller.io = link->io;
+    link->caller.fail = proto_link_fail;
     proto_server_ref(sp->server);
     if (!proto_link_send(link->io, &gather, NULL, NULL, NULL))
         proto_link_fail(link->io, COMMON_RESOURCE_EXHAUSTED, "out of memory for a handshake");

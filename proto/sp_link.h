@@ -8,10 +8,10 @@
 //                     stranger                                     known
 //   of a message      frames of 64 KiB; larger ones are skipped    payload_max; above it the payload is skipped
 //   messages          64, then closed                              any number
-//   requests served   none                                         256, and an eighth of bytes_max: not read beyond
-//   unread answers    64 KiB: not read beyond                      4 MiB: not read beyond; half of bytes_max: closed
+//   requests served   none                                         256, and those of one client (rpc.h): not read beyond
+//   unread answers    64 KiB: not read beyond                      4 MiB: not read beyond
 //   time              5 s to the handshake, 10 s to the token      30 s without a byte of what is begun
-//   links             256, then the oldest goes (sp_server.c)      links_max, strangers included
+//   links             256, then the oldest goes (sp_server.c)      links_max; then one that is silent goes
 #ifndef PROTO_SP_LINK_H
 #define PROTO_SP_LINK_H
 
@@ -46,6 +46,7 @@ enum proto_sp_use {
     PROTO_SP_OVERSIZE, // refused; its payload is skipped
     PROTO_SP_UNKNOWN,  // likewise, from a stranger
     PROTO_SP_FULL,     // likewise, for want of room
+    PROTO_SP_CROWDED,  // refused: as many clients as may be are here, and all of them are busy
     PROTO_SP_REQUEST,
 };
 
@@ -64,12 +65,14 @@ struct proto_sp_link {
     struct proto_prefix prefix;
     size_t reading; // its share of sp->reading
     struct proto_list requests;
-    uint32_t n_requests;
-    size_t request_bytes;
+    struct proto_caller caller;
     struct common_blob *rest; // read, but not to be taken now
     size_t rest_at;
     char peer[80];
 };
+
+// A place for one more client, where all are taken: one that is silent goes. false: there is none. sp_server.c
+bool proto_sp_crowd_out_silent(struct proto_sp_server *sp);
 
 // Takes fd over. NULL: out of memory (fd stays the caller's).
 struct proto_sp_link *proto_sp_link_new(struct proto_sp_server *sp, int fd, const char *peer);
@@ -89,8 +92,8 @@ void proto_sp_link_check(struct proto_sp_link *link, uint64_t now_ns);
 // Serves the whole message of link->reader, as link->use says. It may close the link.
 void proto_sp_serve(struct proto_sp_link *link);
 
-bool proto_sp_link_may_read(const struct proto_sp_link *link); // another message, now
-void proto_sp_link_known(struct proto_sp_link *link);          // the token has been shown
+bool proto_sp_link_may_read(struct proto_sp_link *link); // another message, now
+bool proto_sp_link_known(struct proto_sp_link *link);    // the token has been shown; false: there is no place
 void proto_sp_link_unref(struct proto_sp_link *link);
 
 #endif

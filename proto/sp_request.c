@@ -11,7 +11,6 @@ enum { LEAD_MAX = 8 + 4 * PROTO_SP_TRACE_MAX };
 
 struct served { // joins a request with its link
     struct proto_sp_link *link;
-    size_t bytes;
     unsigned trace_len;
     uint8_t trace[4 * PROTO_SP_TRACE_MAX];
 };
@@ -63,15 +62,11 @@ static void send_reply(struct proto_request *request, struct proto_gather *gathe
     struct served *served = request->transport;
     struct proto_sp_link *link = served->link;
     proto_list_remove(&request->link);
-    link->n_requests--;
-    link->request_bytes -= served->bytes;
     if (link->io)
         answer(link, served->trace, served->trace_len, gather, sent, sent_arg);
     else if (sent)
         sent(sent_arg);
     // `sent` may have closed it
-    if (link->io && link->io->out_bytes > link->server->bytes_max / 2)
-        proto_link_fail(link->io, COMMON_RESOURCE_EXHAUSTED, "it does not read its answers");
     if (link->io && link->io->state == PROTO_LINK_PAUSED && proto_sp_link_may_read(link))
         proto_link_resume(link->io);
     free(served);
@@ -116,7 +111,7 @@ static struct proto_request *request_of(struct proto_sp_link *link, struct commo
     struct served *served = malloc(sizeof *served);
     struct proto_request *request = NULL;
     if (served)
-        request = proto_request_new(server, BANYAN__PB__ROLE__ROLE_CLIENT, message);
+        request = proto_request_new(server, &link->caller, BANYAN__PB__ROLE__ROLE_CLIENT, message);
     else
         proto_message_release(&server->pool, message);
     if (!request) {
@@ -125,12 +120,9 @@ static struct proto_request *request_of(struct proto_sp_link *link, struct commo
         return NULL;
     }
     served->link = link;
-    served->bytes = reader->blob->len;
     served->trace_len = reader->trace_len;
     memcpy(served->trace, reader->trace, reader->trace_len);
     link->refs++;
-    link->n_requests++;
-    link->request_bytes += served->bytes;
     request->send = send_reply;
     request->transport = served;
     request->peer = link->peer;
@@ -159,8 +151,13 @@ void proto_sp_serve(struct proto_sp_link *link)
         return;
     }
     bool authentic = proto_server_token_ok(server, &request->message->header->credentials);
-    if (link->use == PROTO_SP_OVERSIZE) {
-        char text[160];
+    char text[PROTO_LIMIT_TEXT];
+    // One whose token stands late in its header is known only now.
+    bool crowded = authentic && (link->use == PROTO_SP_CROWDED || !proto_sp_link_known(link));
+    if (crowded) {
+        proto_limit_reached(server, PROTO_LIMIT_NNG_CLIENTS, text);
+        proto_request_refuse(request, COMMON_RESOURCE_EXHAUSTED, text);
+    } else if (link->use == PROTO_SP_OVERSIZE) {
         snprintf(text, sizeof text, "a payload of %llu bytes is above this server's limit of %llu",
                  (unsigned long long)link->prefix.payload_len, (unsigned long long)server->payload_max);
         proto_request_refuse(request, COMMON_RESOURCE_EXHAUSTED, text);
@@ -169,11 +166,9 @@ void proto_sp_serve(struct proto_sp_link *link)
                              "the client token must stand at the beginning of a large request's header");
     } else if (authentic &&
                (link->use == PROTO_SP_FULL || server->lanes[PROTO_LANE_CLIENTS].bytes > server->bytes_max)) {
-        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED,
-                           "the server holds as many bytes of requests as it may", NULL, 0);
+        proto_limit_reached(server, PROTO_LIMIT_BYTES, text);
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, text, NULL, 0);
     } else {
-        if (authentic)
-            proto_sp_link_known(link);
         proto_request_dispatch(request, authentic);
     }
 }

@@ -9,8 +9,6 @@
 #include "common/clock.h"
 #include "proto/sp_link.h"
 
-enum { STRANGERS_MAX = 256 };
-
 static void crowd_out(struct proto_sp_link *link, const char *why)
 {
     proto_server_refused(link->server, link->peer, why);
@@ -21,13 +19,14 @@ static bool crowd_out_stranger(struct proto_sp_server *sp)
 {
     if (proto_list_empty(&sp->strangers))
         return false;
-    crowd_out(proto_list_entry(sp->strangers.next, struct proto_sp_link, link),
-              "without a valid request it makes room for another connection");
+    char why[PROTO_LIMIT_TEXT];
+    proto_limit_reached(sp->server, PROTO_LIMIT_STRANGERS, why);
+    crowd_out(proto_list_entry(sp->strangers.next, struct proto_sp_link, link), why);
     return true;
 }
 
 // A client whose connection is closed while nothing is under way connects again when it needs it.
-static bool crowd_out_silent(struct proto_sp_server *sp)
+bool proto_sp_crowd_out_silent(struct proto_sp_server *sp)
 {
     struct proto_sp_link *silent = NULL;
     uint64_t now_ns = common_clock_ns(), since_ns = UINT64_MAX;
@@ -41,7 +40,9 @@ static bool crowd_out_silent(struct proto_sp_server *sp)
     }
     if (!silent)
         return false;
-    crowd_out(silent, "the server has as many connections as it may, and nothing moves on this one");
+    char why[PROTO_LIMIT_TEXT];
+    proto_limit_reached(sp->server, PROTO_LIMIT_NNG_CLIENTS, why);
+    crowd_out(silent, why);
     return true;
 }
 
@@ -55,14 +56,8 @@ static void on_accepted(void *owner, int fd, const struct sockaddr *address)
     struct proto_sp_server *sp = owner;
     char peer[80];
     proto_address_format(address, peer);
-    if (sp->n_strangers >= STRANGERS_MAX)
+    if (sp->n_strangers >= PROTO_STRANGERS_MAX)
         crowd_out_stranger(sp);
-    if (sp->n_strangers + sp->n_known >= sp->server->links_max && !crowd_out_stranger(sp) &&
-        !crowd_out_silent(sp)) {
-        proto_server_refused(sp->server, peer, "the server has as many connections as it may");
-        close(fd);
-        return;
-    }
     if (!proto_sp_link_new(sp, fd, peer)) {
         proto_server_refused(sp->server, peer, "out of memory for a connection");
         close(fd);
@@ -103,6 +98,7 @@ static enum common_code sp_listen(struct proto_server *server, struct proto_endp
     if (code != COMMON_OK)
         goto free_timer;
     common_timer_start(sp->tick, COMMON_NS_PER_S, true);
+    server->n_nng_endpoints++;
     listener->state = sp;
     return COMMON_OK;
 

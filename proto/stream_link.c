@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,12 +74,19 @@ void proto_link_fail(struct proto_link *link, enum common_code code, const char 
 
 // ---- writing --------------------------------------------------------------------------------------------
 
+static void out_count(struct proto_link *link, size_t more, size_t less)
+{
+    link->out_bytes += more - less;
+    if (link->unread)
+        *link->unread += more - less;
+}
+
 static void out_free(struct proto_link *link, struct proto_link_out *out)
 {
     proto_done_fn sent = out->sent;
     void *sent_arg = out->sent_arg;
     proto_list_remove(&out->link);
-    link->out_bytes -= out->left;
+    out_count(link, 0, out->left);
     if (out->owner)
         *out->owner = NULL;
     free(out->gather);
@@ -134,7 +142,7 @@ static void on_writable(evutil_socket_t fd, short what, void *arg)
         struct proto_link_out *out = proto_list_entry(link->outs.next, struct proto_link_out, link);
         size_t before = out->left;
         bool alive = write_some(link, out->gather->iov, out->gather->n, &out->next, &out->left);
-        link->out_bytes -= before - out->left;
+        out_count(link, 0, before - out->left);
         if (out->left < before) {
             out->started = true;
             link->wrote_ns = common_clock_ns();
@@ -207,7 +215,7 @@ bool proto_link_send(struct proto_link *link, struct proto_gather *gather, proto
         if (event_add(&link->write_event, NULL) != 0)
             proto_link_fail(link, COMMON_RESOURCE_EXHAUSTED, "out of memory to wait for a socket");
     }
-    link->out_bytes += left;
+    out_count(link, left, 0);
     proto_list_push(&link->outs, &out->link);
     return true;
 }
@@ -488,6 +496,12 @@ void proto_link_resume(struct proto_link *link)
     }
     link_move(link, PROTO_LINK_OPEN);
     link_kick(link); // for what lies in the buffer already
+}
+
+bool proto_link_hung_up(const struct proto_link *link)
+{
+    struct pollfd poll_fd = {.fd = link->fd, .events = POLLRDHUP};
+    return link->state == PROTO_LINK_PAUSED && poll(&poll_fd, 1, 0) == 1;
 }
 
 bool proto_link_stalls(const struct proto_link *link, uint64_t since_ns)

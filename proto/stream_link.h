@@ -92,6 +92,7 @@ struct proto_link {
     // writing
     struct proto_list outs;
     size_t out_bytes;
+    size_t *unread;    // NULL, or where the out_bytes of several links are summed
     uint64_t wrote_ns; // when bytes last went, for readers that stall
 };
 
@@ -132,6 +133,9 @@ void proto_link_close(struct proto_link *link);
 
 // Signs of the peer's host: bytes that came and acknowledgements of TCP. That of a unix socket is ours.
 void proto_link_signs(const struct proto_link *link, struct proto_signs *out);
+
+// A link that is not read does not see its end by itself: whether a paused one has come to it.
+bool proto_link_hung_up(const struct proto_link *link);
 
 // Whether a frame has been half read, or an answer half written, without a byte moving since `since_ns`.
 bool proto_link_stalls(const struct proto_link *link, uint64_t since_ns);

@@ -24,6 +24,11 @@ enum {
     BUCKETS_MIN = 64,
 };
 
+// Strangers, before the hello is done, have few places and little time. Of those that have said nothing and of those
+// that have said hello the more numerous kind makes room when all places are taken, its oldest first: neither kind
+// drives the other one out, however many come.
+enum { SILENT, GREETED };
+
 // One accepted link:
 //
 //     HELLO ──right hello──▶ PROOF ──right proof──▶ READY
@@ -37,10 +42,12 @@ enum {
 enum link_state { LINK_HELLO, LINK_PROOF, LINK_READY, LINK_REFUSED, LINK_CLOSED };
 
 struct server_link {
-    struct proto_list link; // in server->links
+    struct proto_list link;     // in server->links
+    struct proto_list stranger; // in server->strangers, until it is READY
     struct proto_server *server;
     struct proto_link *io; // NULL: CLOSED
-    unsigned refs;         // the list, and each request
+    struct proto_caller caller;
+    unsigned refs; // the list, and each request
     enum link_state state;
     uint64_t id, since_ns;
     uint32_t role;
@@ -58,6 +65,29 @@ static void link_assert(const struct server_link *link)
     assert((link->io == NULL) == (link->state == LINK_CLOSED));
 }
 
+static bool is_stranger(enum link_state state)
+{
+    return state == LINK_HELLO || state == LINK_PROOF || state == LINK_REFUSED;
+}
+
+static void count_stranger(struct server_link *link, enum link_state state, int by)
+{
+    if (!is_stranger(state))
+        return;
+    struct proto_server *server = link->server;
+    int kind = state == LINK_HELLO ? SILENT : GREETED;
+    server->n_strangers += (uint32_t)by;
+    server->n_stream_strangers[kind] += (uint32_t)by;
+    proto_list_remove(&link->stranger);
+    if (by > 0)
+        proto_list_push(&server->strangers[kind], &link->stranger);
+}
+
+static struct proto_lane *lane_of(const struct server_link *link)
+{
+    return &link->server->lanes[proto_role_is_daemon(link->role) ? PROTO_LANE_DAEMONS : PROTO_LANE_CLIENTS];
+}
+
 static void link_move(struct server_link *link, enum link_state to)
 {
     static const bool allowed[5][5] = {
@@ -67,6 +97,12 @@ static void link_move(struct server_link *link, enum link_state to)
         [LINK_REFUSED] = {[LINK_CLOSED] = true},
     };
     assert(allowed[link->state][to]);
+    count_stranger(link, link->state, -1);
+    count_stranger(link, to, 1);
+    if (to == LINK_READY)
+        lane_of(link)->links++;
+    else if (link->state == LINK_READY)
+        lane_of(link)->links--;
     link->state = to;
     link_assert(link);
 }
@@ -89,6 +125,7 @@ static void server_link_close(struct server_link *link)
     struct proto_link *io = link->io;
     bool was_ready = link->state == LINK_READY;
     link->io = NULL;
+    proto_caller_gone(&link->caller);
     link_move(link, LINK_CLOSED);
     proto_list_remove(&link->link);
     server->n_links--;
@@ -159,6 +196,8 @@ static void request_take_out(struct server_link *link, struct proto_request *req
     proto_list_remove(&request->link);
 }
 
+static bool may_read(void *owner);
+
 static void send_reply(struct proto_request *request, struct proto_gather *gather, proto_done_fn sent,
                        void *sent_arg)
 {
@@ -175,12 +214,15 @@ static void send_reply(struct proto_request *request, struct proto_gather *gathe
         if (sent)
             sent(sent_arg);
     }
+    // `sent` may have closed it
+    if (link->io && link->io->state == PROTO_LINK_PAUSED && may_read(link))
+        proto_link_resume(link->io);
     server_link_unref(link);
 }
 
 static struct proto_request *request_new(struct server_link *link, struct proto_message *message)
 {
-    struct proto_request *request = proto_request_new(link->server, link->role, message);
+    struct proto_request *request = proto_request_new(link->server, &link->caller, link->role, message);
     if (!request)
         return NULL;
     request->send = send_reply;
@@ -220,6 +262,11 @@ static void on_hello(struct server_link *link, struct proto_request *request)
     if (hello->nonce.len != PROTO_NONCE_BYTES || (!daemon && hello->role != BANYAN__PB__ROLE__ROLE_CLIENT)) {
         refuse_link(link, request, COMMON_INVALID_ARGUMENT,
                     "a hello without a nonce or with an unknown role");
+        return;
+    }
+    if (!daemon && !server->for_clients) {
+        refuse_link(link, request, COMMON_PERMISSION_DENIED,
+                    "this endpoint is for the cluster's daemons: clients use the others");
         return;
     }
     if (daemon && !server->has_secret) {
@@ -279,11 +326,20 @@ static void on_proof(struct server_link *link, struct proto_request *request)
                     "the client token is missing or wrong: give the server's --token-file");
         return;
     }
+    bool daemon = proto_role_is_daemon(link->role);
+    if (lane_of(link)->links >= (daemon ? server->daemons_max : server->links_max)) {
+        char why[PROTO_LIMIT_TEXT];
+        proto_limit_reached(server, daemon ? PROTO_LIMIT_DAEMONS : PROTO_LIMIT_CLIENTS, why);
+        refuse_link(link, request, COMMON_RESOURCE_EXHAUSTED, why);
+        return;
+    }
     if (!proto_link_set_limits(link->io, PROTO_HEADER_MAX, server->payload_max)) {
         refuse_link(link, request, COMMON_RESOURCE_EXHAUSTED, "out of memory for a link");
         return;
     }
     link_move(link, LINK_READY);
+    if (!daemon)
+        proto_caller_known(server, &link->caller);
     Banyan__Pb__LinkProofReply reply = BANYAN__PB__LINK_PROOF_REPLY__INIT;
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
@@ -392,8 +448,11 @@ static void on_failed(void *owner, enum common_code code, const char *text)
 static bool may_read(void *owner)
 {
     struct server_link *link = owner;
-    return link->state != LINK_READY ||
-           (!proto_server_full(link->server, link->role) && link->io->out_bytes < OUT_BYTES_MAX);
+    if (link->state != LINK_READY)
+        return true;
+    if (proto_server_full(link->server, link->role) || link->io->out_bytes >= OUT_BYTES_MAX)
+        return false;
+    return proto_role_is_daemon(link->role) || !proto_caller_full(link->server, &link->caller);
 }
 
 static const struct proto_link_ops link_ops = {
@@ -419,6 +478,8 @@ void proto_stream_tick(struct proto_server *server)
             proto_link_fail(link->io, COMMON_UNAVAILABLE, "refused");
         else if (link->state != LINK_READY && now - link->since_ns > PROTO_HELLO_NS)
             proto_link_fail(link->io, COMMON_DEADLINE_EXCEEDED, "no hello in time");
+        else if (proto_link_hung_up(link->io))
+            proto_link_fail(link->io, COMMON_UNAVAILABLE, "the peer closed the link");
         else if (proto_link_stalls(link->io, stall))
             proto_link_fail(link->io, COMMON_DEADLINE_EXCEEDED,
                             "no byte of a begun frame has moved for 30 s");
@@ -427,16 +488,31 @@ void proto_stream_tick(struct proto_server *server)
 
 // ---- listeners ------------------------------------------------------------------------------------------
 
+static bool crowd_out_stranger(struct proto_server *server)
+{
+    int kind = server->n_stream_strangers[SILENT] >= server->n_stream_strangers[GREETED] ? SILENT : GREETED;
+    if (proto_list_empty(&server->strangers[kind]))
+        return false;
+    struct server_link *link = proto_list_entry(server->strangers[kind].next, struct server_link, stranger);
+    char why[PROTO_LIMIT_TEXT];
+    proto_limit_reached(server, PROTO_LIMIT_STRANGERS, why);
+    proto_server_refused(server, link->peer, why);
+    server_link_close(link);
+    return true;
+}
+
+static bool make_room(void *owner)
+{
+    return crowd_out_stranger(owner);
+}
+
 static void on_accepted(void *owner, int fd, const struct sockaddr *address)
 {
     struct proto_server *server = owner;
     char text[80];
     proto_address_format(address, text);
-    if (server->n_links >= server->links_max) {
-        proto_server_refused(server, text, "the server has as many links as it may");
-        close(fd);
-        return;
-    }
+    if (server->n_stream_strangers[SILENT] + server->n_stream_strangers[GREETED] >= PROTO_STRANGERS_MAX)
+        crowd_out_stranger(server);
     struct server_link *link = calloc(1, sizeof *link);
     struct proto_link *io = link ? proto_link_new(server->loop, fd, &link_ops, link) : NULL;
     if (!io) {
@@ -453,12 +529,17 @@ static void on_accepted(void *owner, int fd, const struct sockaddr *address)
     snprintf(link->address, sizeof link->address, "%s", text);
     snprintf(link->peer, sizeof link->peer, "%s", text);
     proto_list_init(&link->requests);
+    proto_list_init(&link->stranger);
+    proto_caller_init(&link->caller);
+    link->caller.io = io;
+    link->caller.fail = proto_link_fail;
+    count_stranger(link, LINK_HELLO, 1);
     proto_list_push(&server->links, &link->link);
     server->n_links++;
     proto_server_ref(server);
 }
 
-static const struct proto_acceptor_ops acceptor_ops = {.accepted = on_accepted};
+static const struct proto_acceptor_ops acceptor_ops = {.accepted = on_accepted, .make_room = make_room};
 
 static enum common_code stream_listen(struct proto_server *server, struct proto_endpoint *endpoint,
                                       struct proto_listener *listener, struct common_error *err)

@@ -143,7 +143,9 @@ struct proto_request {
     struct proto_message *message;
     uint64_t id, deadline_ns, arrived_ns;
     uint32_t role, method;
+    struct proto_caller *caller; // the transport's; until the answer is sent
     size_t bytes;
+    uint64_t charged;
     bool cancelled;
     proto_done_fn on_cancel;
     void *on_cancel_arg;
@@ -168,8 +170,19 @@ extern const struct proto_server_ops proto_stream_server_ops, proto_sp_server_op
 
 enum { PROTO_LANE_CLIENTS, PROTO_LANE_DAEMONS, PROTO_LANES };
 
-struct proto_lane { // what is being served
+struct proto_lane { // what is being served, and over how many stream links of known peers
     uint64_t requests, bytes;
+    uint32_t links;
+};
+
+// One connection at the serving end.
+struct proto_caller {
+    struct proto_list link; // clients that are known: in server->callers; else by itself
+    struct proto_link *io;  // NULL: closed, or it has none (the simulator's)
+    void (*fail)(struct proto_link *io, enum common_code code, const char *text); // proto_link_fail
+    uint32_t requests;                                                            // being served
+    uint64_t bytes; // of these, and what they have been charged
+    bool waits;     // it was found at its limits when it was last to be read
 };
 
 struct proto_server {
@@ -179,14 +192,23 @@ struct proto_server {
     char name[129], token[COMMON_TOKEN_MAX + 1];
     bool has_token, has_secret;
     struct common_secret secret;
-    uint32_t role, links_max, requests_max;
-    uint64_t payload_max, bytes_max;
+    uint32_t role, links_max, daemons_max, requests_max, caller_requests_max;
+    uint64_t payload_max, bytes_max, caller_bytes_max;
+    bool for_clients; // some method is
+    const char *const *flags;
+    uint64_t reached[PROTO_LIMIT_COUNT];
+    uint32_t n_strangers, n_nng, n_nng_endpoints; // of all endpoints
+    struct proto_list callers;
+    size_t unread; // bytes of answers to clients that wait for their sockets
     const struct proto_method *methods[PROTO_METHOD_LIMIT];
     void *arg;
     void (*link_closed)(void *arg, uint64_t link);
     struct proto_listener *listeners;
     struct proto_list links; // stream links
     uint32_t n_links;
+    struct proto_list
+        strangers[2]; // of these, those that are not known: silent, and in the middle of the hello
+    uint32_t n_stream_strangers[2];
     uint64_t next_link;
     struct common_timer *tick;            // each second: links that stall
     struct proto_lane lanes[PROTO_LANES]; // each has the server's limits for itself
@@ -209,8 +231,8 @@ bool proto_server_token_ok(const struct proto_server *server, const ProtobufCBin
 
 // A zeroed request for a message, whose ownership it takes, of a caller with this role (of a link whose hello is
 // under way: what it says it is). NULL: out of memory (the message is released).
-struct proto_request *proto_request_new(struct proto_server *server, uint32_t role,
-                                        struct proto_message *message);
+struct proto_request *proto_request_new(struct proto_server *server, struct proto_caller *caller,
+                                        uint32_t role, struct proto_message *message);
 
 // Checks it and hands it to its handler or answers it; the transport's fields are set. `authentic`: the
 // caller has proved what it must.
@@ -226,6 +248,22 @@ void proto_request_refuse(struct proto_request *request, enum common_code code, 
 // called for them.
 bool proto_server_full(const struct proto_server *server, uint32_t role);
 void proto_stream_resume(struct proto_server *server);
+
+// ---- limits (rpc_limits.c) ----
+
+enum { PROTO_LIMIT_TEXT = 160 };
+// Counts that a limit was reached, and says so: which, how much, what raises it. NULL: counts only.
+void proto_limit_reached(struct proto_server *server, enum proto_limit limit, char text[PROTO_LIMIT_TEXT]);
+
+void proto_caller_init(struct proto_caller *caller);
+// It is a client that may be here: its unread answers count.
+void proto_caller_known(struct proto_server *server, struct proto_caller *caller);
+void proto_caller_gone(struct proto_caller *caller);
+// Whether a client at its own limits is to be left unread. Counts each time that it comes to them.
+bool proto_caller_full(struct proto_server *server, struct proto_caller *caller);
+
+// An answer waits for a client's socket, or a second has passed: past the limit the link of the slowest reader fails.
+void proto_callers_relieve(struct proto_server *server);
 void proto_stream_tick(struct proto_server *server);
 
 #endif

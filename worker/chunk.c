@@ -495,6 +495,7 @@ void worker_chunk_withdraw(struct worker_chunk *chunk, uint32_t layer, uint32_t 
 {
     struct worker_layer *l = chunk->layers[layer];
     assert(to == WORKER_ROW_ABSENT || to == WORKER_ROW_PREPARED);
+    chunk->put = chunk->put || to == WORKER_ROW_PREPARED;
     for (uint32_t i = row; l && chunk->refs == 1 && i < row + count; i++) {
         if (l->rows[i] != WORKER_ROW_APPENDED)
             continue;
@@ -518,6 +519,11 @@ void worker_chunk_discard(struct worker_chunk *chunk, uint32_t layer, uint32_t r
         l->rows[i] = WORKER_ROW_ABSENT; // its page stays for what comes next
         l->present--;
     }
+}
+
+bool worker_chunk_has_put(const struct worker_chunk *chunk)
+{
+    return chunk->put;
 }
 
 void worker_chunk_forget(struct worker_chunk *chunk)

@@ -38,6 +38,7 @@ struct worker_chunk {
     uint64_t id, first;
     struct worker_shape shape;
     uint32_t refs, pins;
+    bool put;                   // rows may be PUT, or PREPARED
     uint32_t row[WORKER_PARTS]; // bytes of one row of one head; 0: the type has no such part
     uint32_t parts;             // 2 or 4
     size_t k_wire, v_wire;      // bytes of a token's K and V, all heads (proto/kv.h)

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "common/daemon.h"
 #include "common/options.h"
 
@@ -102,9 +103,10 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
 {
     const char *name = NULL, *host = NULL, *bind = NULL, *numa = NULL, *device = "auto", *module = NULL,
                *engine = "stream", *engine_module = NULL;
-    uint64_t threads = 0;
-    *out = (struct worker_daemon_options){
-        .config = {.listen = "tcp://127.0.0.1:0", .edge_listen = "tcp://127.0.0.1:0"}};
+    uint64_t threads = 0, clients = 1024;
+    *out = (struct worker_daemon_options){.config = {.listen = "tcp://127.0.0.1:0",
+                                                     .edge_listen = "tcp://127.0.0.1:0",
+                                                     .attach_ttl_ns = 900 * COMMON_NS_PER_S}};
     struct worker_config *config = &out->config;
     struct common_daemon *daemon = &out->daemon;
     const struct common_option options[] = {
@@ -133,6 +135,14 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
          "Memory for K, V and what is in flight; with a device, of its memory.\n"
          "Default: half of what is free; of a device, all that is free.",
          MEMORY_MIN, UINT64_C(1) << 50},
+        {"max-clients", 0, COMMON_OPTION_U64, &clients, "N",
+         "Connections of clients. The coordinator and other workers have places of their own.\n"
+         "Default: 1024.",
+         1, 1u << 20},
+        {"attach-ttl", 0, COMMON_OPTION_DURATION, &config->attach_ttl_ns, "TIME",
+         "Rows that were attached and are not committed are dropped when nothing of their\n"
+         "chunk has been attached for so long; 0: never. Default: 15m.",
+         0, 0},
         {"threads", 't', COMMON_OPTION_U64, &threads, "N",
          "Compute threads. Default: one for each core that it may use, on one NUMA node\n"
          "where there are several, and no more than its cgroup's processor time serves.",
@@ -181,6 +191,7 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
     if (!config->coordinator)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "--coordinator is needed; try 'banyan-worker --help'");
+    config->max_clients = (uint32_t)clients;
     code = set_names(out, name, host, err);
     if (code != COMMON_OK)
         return code;

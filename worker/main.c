@@ -9,6 +9,7 @@
 #include "common/daemon.h"
 #include "common/log.h"
 #include "common/memory.h"
+#include "proto/rpc.h"
 #include "worker/daemon.h"
 #include "worker/worker.h"
 
@@ -109,6 +110,8 @@ static int run_daemon(struct daemon *d)
         common_log_error("cannot start: the system has no memory or descriptors for an event loop");
         return code;
     }
+    // Clients and strangers at both endpoints; parents and children, and files.
+    common_daemon_raise_files(d->options.config.max_clients + 2 * PROTO_STRANGERS_MAX + 1024);
     d->options.config.registered = daemon_registered;
     d->options.config.registered_arg = d;
     d->options.config.failed = daemon_failed;

@@ -217,7 +217,9 @@ static enum common_code round_lay_out(struct worker_mass *m, const char **reason
     if (fit * each > room) {
         *reason = "LIMIT";
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
-                                "worker %s has reached its limit of memory in flight", worker->name);
+                                "worker %s has reached its limit of %" PRIu64
+                                " bytes in flight: raise its --memory",
+                                worker->name, worker->flight_limit);
     }
     m->partials = common_blob_new(fit * each);
     m->compute = worker_compute_new(worker->store, (uint32_t)fit, room - fit * each);
@@ -407,7 +409,9 @@ static enum common_code mass_begin(struct worker_mass *m, const Banyan__Pb__Mass
         *reason = "LIMIT";
         m->out_bytes = 0;
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
-                                "worker %s has reached its limit of memory in flight", worker->name);
+                                "worker %s has reached its limit of %" PRIu64
+                                " bytes in flight: raise its --memory",
+                                worker->name, worker->flight_limit);
     }
     m->out = malloc(m->out_bytes + 1);
     if (!m->out)

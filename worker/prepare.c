@@ -160,6 +160,7 @@ static enum common_code prepare_collect(struct prepare *p, struct worker_session
     p->hashes = malloc((span + 1) * sizeof *p->hashes);
     bool ok = p->reply.chunks && p->hashes;
     worker_appended_confirm(session, body->layer, body->length);
+    worker_attach_touch(p->worker, session, false);
     for (uint32_t i = from; ok && i < from + span; i++)
         ok = add_chunk(p, session->chunks[i].chunk, body, session->appended[body->layer].length, &ranges);
     if (!ok)

@@ -131,6 +131,8 @@ void worker_handle_chunk_put(void *arg, struct proto_request *request)
     }
     if (code == COMMON_OK)
         code = worker_store_write(worker->store, pieces, n, WORKER_ROW_PUT, UINT64_MAX, &err);
+    if (code == COMMON_OK)
+        worker_attach_touch(worker, session, true);
     free(pieces);
     if (code != COMMON_OK) {
         if (old_ticket)

@@ -161,6 +161,11 @@ struct worker_session_chunk *worker_session_chunk(const struct worker_session *s
                : NULL;
 }
 
+uint32_t worker_session_at(const struct worker_session *session, uint64_t position)
+{
+    return lower_bound(session, position - position % session->spec->shape.chunk_tokens, 0);
+}
+
 uint32_t worker_session_span(const struct worker_session *session, uint64_t first, uint64_t count,
                              uint32_t *n)
 {

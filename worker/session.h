@@ -49,6 +49,11 @@ struct worker_session {
     struct worker_session_chunk *chunks; // ascending by (first, id)
     struct worker_frozen frozen;         // by commits under way
     uint64_t settled;                    // its commits with lower numbers are over; see worker.settled, too
+    // Rows that are PUT, by worker.attach_clock_ns (expire.c); 0: there are none
+    uint64_t put_at_ns;
+    uint64_t expire_from,
+        expired_rows; // the round that drops them has come to this position, and dropped so many
+    bool expire_left; // and passed by some
     // A replacing layout that comes in several messages collects here until the last one.
     bool staging;
     uint64_t staging_term, staging_incarnation, staging_epoch;
@@ -79,6 +84,8 @@ void worker_session_drop(struct worker_map *sessions, struct worker_store *store
 // The chunks that touch [first, first + count): *n of them from the index returned on.
 uint32_t worker_session_span(const struct worker_session *session, uint64_t first, uint64_t count,
                              uint32_t *n);
+// Index of the first chunk that ends past this position.
+uint32_t worker_session_at(const struct worker_session *session, uint64_t position);
 // NULL: the session does not name this chunk here.
 struct worker_session_chunk *worker_session_chunk(const struct worker_session *session, uint64_t chunk_id,
                                                   uint64_t first);

@@ -49,6 +49,9 @@ struct worker {
     uint64_t settled;           // commits with lower numbers are over
     uint64_t life; // of the store that its coordinator has: sessions of other lives are in quarantine
     struct worker_store *store;
+    uint64_t attach_ttl_ns;   // 0: rows that are put stay until they are committed
+    uint64_t attach_clock_ns; // runs while heartbeats do; starts at 1
+    uint64_t attach_seen_ns;  // when it was looked at last
     struct worker_map sessions, plans;
     struct worker_listing listing;
     uint64_t listings; // made so far
@@ -95,6 +98,10 @@ void worker_handle_health(void *arg, struct proto_request *request);
 // inventory.c
 void worker_handle_inventory(void *arg, struct proto_request *request);
 void worker_listing_free(struct worker_listing *listing);
+// expire.c
+// A put has come, or a commit of a session whose rows may be waiting for it: they are not dropped for a while.
+void worker_attach_touch(const struct worker *worker, struct worker_session *session, bool put);
+void worker_attach_expire(struct worker *worker, uint64_t now_ns); // with each heartbeat
 // prepare.c
 void worker_handle_rows_prepare(void *arg, struct proto_request *request);
 // rows.c

@@ -596,7 +596,9 @@ static enum common_code step_admit(struct worker *worker, const struct proto_ste
     if (worker->n_steps >= WORKER_STEPS_MAX || !reduce_partials_bytes(step, room / 2, partial_bytes)) {
         *reason = "LIMIT";
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
-                                "worker %s has reached its limit of memory in flight", worker->name);
+                                "worker %s has reached its limit of %" PRIu64
+                                " bytes in flight: raise its --memory",
+                                worker->name, worker->flight_limit);
     }
     return COMMON_OK;
 }

@@ -443,6 +443,7 @@ static void write_piece(struct worker_store *store, const struct worker_rows *pi
              (to == WORKER_ROW_APPENDED && layer->rows[piece->row + i] == WORKER_ROW_PREPARED)))
             worker_layer_mark(chunk, layer, piece->row + i, to);
     }
+    chunk->put = chunk->put || to == WORKER_ROW_PUT;
     if (piece->row <= layer->read_first && piece->row + piece->count >= layer->read_end)
         layer->read_first = layer->read_end = 0;
     worker_layer_advance(chunk, layer);
@@ -495,6 +496,52 @@ bool worker_store_same(const struct worker_rows *pieces, uint32_t n)
         }
     }
     return true;
+}
+
+// ---- what nobody commits ------------------------------------------------------------------------
+
+// Pages and blocks without a row, and a layer without any.
+static void free_empty(struct worker_store *store, struct worker_chunk *chunk, uint32_t layer)
+{
+    struct worker_layer *l = chunk->layers[layer];
+    for (uint32_t p = 0; !l->block && p < chunk->shape.chunk_tokens / WORKER_PAGE_TOKENS; p++) {
+        uint32_t row = p * WORKER_PAGE_TOKENS, end = row + WORKER_PAGE_TOKENS;
+        while (row < end && l->rows[row] == WORKER_ROW_ABSENT)
+            row++;
+        if (row < end)
+            continue;
+        worker_memory_release(store->memory, l->pages[p]);
+        l->pages[p] = NULL;
+    }
+    if (l->present > 0)
+        return;
+    worker_memory_release(store->memory, l->block);
+    worker_store_give(store, worker_layer_overhead(&chunk->shape));
+    free(l);
+    chunk->layers[layer] = NULL;
+}
+
+uint64_t worker_store_expire(struct worker_store *store, struct worker_chunk *chunk)
+{
+    uint64_t rows = 0;
+    if (chunk->pins > 0 || chunk->refs > 1)
+        return 0;
+    chunk->put = false;
+    for (uint32_t layer = 0; layer < chunk->shape.layers; layer++) {
+        struct worker_layer *l = chunk->layers[layer];
+        uint64_t before = rows;
+        for (uint32_t row = 0; l && row < chunk->shape.chunk_tokens; row++) {
+            chunk->put = chunk->put || l->rows[row] == WORKER_ROW_PREPARED;
+            if (l->rows[row] != WORKER_ROW_PUT)
+                continue;
+            l->rows[row] = WORKER_ROW_ABSENT;
+            l->present--;
+            rows++;
+        }
+        if (rows > before)
+            free_empty(store, chunk, layer);
+    }
+    return rows;
 }
 
 // ---- copying ------------------------------------------------------------------------------------

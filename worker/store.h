@@ -20,6 +20,7 @@
 //          ◀─────────  (also from PUT, and from PREPARED with the same bytes)
 //          withdraw (where a commit has frozen it: PREPARED)
 //
+// PUT rows that nobody commits become ABSENT after a time, and their memory is freed (expire.c).
 // Which commits have prepared a row: frozen.h; the last to let go aborts it.
 // PUT rows may be overwritten. PREPARED and COMMITTED rows' bytes never change. An APPENDED row serves like a
 // committed one, but a newer append may replace it where the coordinator says that it was never acknowledged.
@@ -165,6 +166,12 @@ void worker_chunk_withdraw(struct worker_chunk *chunk, uint32_t layer, uint32_t 
 // A new incarnation: no commit will come for PUT and PREPARED rows of any layer, so they are ABSENT again. In
 // a chunk that several sessions share, frozen ones thaw only.
 void worker_chunk_forget(struct worker_chunk *chunk);
+
+// Whether rows may be PUT, or PREPARED and PUT again when their commit comes to nothing.
+bool worker_chunk_has_put(const struct worker_chunk *chunk);
+// Nobody commits them: PUT rows become ABSENT, and pages and blocks without rows are freed. Returns how many rows. A
+// chunk that is pinned, or that several sessions share, stays as it is: another time.
+uint64_t worker_store_expire(struct worker_store *store, struct worker_chunk *chunk);
 
 // Copies the APPENDED and COMMITTED ones among the first `rows` rows of all layers, with their states. Rows
 // that `to` has already must be the same. *hash: over what the result holds of these rows.

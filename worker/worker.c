@@ -46,6 +46,16 @@ static const struct proto_method edge_methods[] = {
     {0, 0, NULL},
 };
 
+// What raises the limits of both servers; the others are fixed.
+static const char *const limit_flags[PROTO_LIMIT_COUNT] = {
+    [PROTO_LIMIT_CLIENTS] = "the worker's --max-clients",
+    [PROTO_LIMIT_NNG_CLIENTS] = "the worker's --max-clients",
+    [PROTO_LIMIT_BYTES] = "the worker's --memory",
+    [PROTO_LIMIT_DAEMON_BYTES] = "the worker's --memory",
+    [PROTO_LIMIT_CALLER_BYTES] = "the worker's --memory",
+    [PROTO_LIMIT_UNREAD] = "the worker's --memory",
+};
+
 // Said once; whoever asks learns it again and again.
 static bool engine_lost(struct worker *worker)
 {
@@ -74,6 +84,7 @@ static void membership_stats(void *arg, struct worker_membership_stats *out)
 {
     struct worker *worker = arg;
     worker_store_set_quarantined(worker->store, quarantined(worker));
+    worker_attach_expire(worker, common_clock_ns());
     worker_store_tidy(worker->store, common_clock_ns() - TIDY_NS);
     out->used_bytes = worker_store_used(worker->store);
     out->chunks = worker_store_chunks(worker->store);
@@ -116,7 +127,9 @@ static enum common_code worker_serve(struct worker *worker, const struct worker_
                                            .role = BANYAN__PB__ROLE__ROLE_WORKER,
                                            .secret = &worker->secret,
                                            .token = config->token,
+                                           .links_max = config->max_clients,
                                            .bytes_max = worker->flight_limit,
+                                           .flags = limit_flags,
                                            .methods = public_methods,
                                            .arg = worker};
     enum common_code code = proto_server_new(worker->loop, &options, &worker->public_server, err);
@@ -213,6 +226,8 @@ enum common_code worker_new(struct common_loop *loop, const struct worker_config
     worker->registered = config->registered;
     worker->registered_arg = config->registered_arg;
     worker->flight_limit = flight_share(config->memory_bytes);
+    worker->attach_ttl_ns = config->attach_ttl_ns;
+    worker->attach_clock_ns = 1;
     worker->failed = config->failed;
     worker->failed_arg = config->failed_arg;
     worker->device = config->device;

@@ -26,6 +26,8 @@ struct worker_config {                // strings are copied
     const char *token;                // clients must present it too; NULL: the ticket is enough
     bool insecure;                    // the public endpoint may be other than loopback without a token
     uint64_t memory_bytes;            // for K and V and for what is in flight
+    uint32_t max_clients;             // connections; 0: 1024
+    uint64_t attach_ttl_ns;           // rows that are put and not committed stay so long; 0: for ever
     struct worker_device *device;     // that holds K and V and computes, kept; NULL: the team does
     struct worker_engine *engine;     // offered beside `stream`, kept; NULL: none
     uint32_t threads;                 // of the compute team, >= 1

@@ -481,8 +481,11 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
     }
     struct coordinator_worker *w = coordinator_worker_named(cluster, m->name);
     if (!w) {
-        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED,
-                           "the coordinator has reached its limit of workers: raise --max-workers", NULL, 0);
+        snprintf(err.message, sizeof err.message,
+                 "the limit of %" PRIu32 " workers is reached: raise the coordinator's --max-workers",
+                 cluster->core->options.max_workers);
+        cluster->core->reached[COORDINATOR_LIMIT_WORKERS]++;
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, err.message, NULL, 0);
         return;
     }
     bool here = w->state == COORDINATOR_WORKER_ACTIVE || w->state == COORDINATOR_WORKER_JOINING;

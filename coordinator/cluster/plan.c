@@ -15,8 +15,7 @@
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 
-#define PLANS_MAX 1024
-#define IDLE_NS   (10 * COMMON_NS_PER_S) // a plan that no session uses is kept this long
+#define IDLE_NS (10 * COMMON_NS_PER_S) // a plan that no session uses is kept this long
 
 #define TO(state) (1u << COORDINATOR_PLAN_##state)
 const struct coordinator_machine coordinator_plan_machine = {
@@ -242,9 +241,10 @@ struct coordinator_plan *coordinator_plan_get(struct coordinator_cluster *cluste
     struct coordinator_plan *plan = cluster->plans;
     while (plan && !same_members(plan, workers, n))
         plan = plan->next;
-    if (!plan && cluster->n_plans >= PLANS_MAX) {
-        proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, "LIMIT", "there are %u plans already: try again",
-                         cluster->n_plans);
+    if (!plan && cluster->n_plans >= COORDINATOR_PLANS_MAX) {
+        cluster->core->reached[COORDINATOR_LIMIT_PLANS]++;
+        proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+                         "the limit of %u plans is reached: try again when one is unused", cluster->n_plans);
         return NULL;
     }
     if (!plan) {

@@ -14,6 +14,8 @@
 
 #define COORDINATOR_ENGINE_STREAM "stream"
 
+#define COORDINATOR_PLANS_MAX 1024
+
 struct coordinator_queue;
 
 enum coordinator_plan_state {

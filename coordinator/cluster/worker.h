@@ -51,6 +51,7 @@ struct coordinator_worker {
     uint32_t threads, cores;
     uint64_t promised_bytes;            // memory given out since, not yet seen in used_bytes
     uint64_t chunks, load_bytes;        // in sessions' layouts
+    uint64_t tokens;                    // of these chunks, of the first layer's length
     uint32_t members;                   // sessions that count it as a member
     uint64_t last_beat_ns, active_ns;   // active_ns: since when it is ACTIVE
     struct proto_channel *channel;      // to its edge endpoint; NULL unless JOINING, ACTIVE or SUSPECT

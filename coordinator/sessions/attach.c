@@ -241,7 +241,9 @@ static void committed(struct committing *k)
     commit_refused(k);
     // Only now may steps look at the rows: a step reaches most holders through their parents, so it could
     // overtake the word of the commit on our own link.
-    if (!coordinator_rangeset_add(set, k->first, k->count, NULL)) {
+    bool counted = coordinator_rangeset_add(set, k->first, k->count, NULL);
+    coordinator_session_count_tokens(k->s);
+    if (!counted) {
         k->unsure = true;
         proto_request_fail(k->request, COMMON_RESOURCE_EXHAUSTED,
                            "the coordinator is out of memory: commit again", NULL, 0);

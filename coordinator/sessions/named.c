@@ -54,6 +54,7 @@ static bool count_rows(struct coordinator_session *s, uint32_t layer)
             !coordinator_rangeset_add(set, range->first, stop - range->first, NULL))
             return false;
     }
+    coordinator_session_count_tokens(s);
     return true;
 }
 

@@ -179,6 +179,7 @@ static void truncate_stored(void *arg, enum common_code code, const char *text)
         coordinator_session_remove_chunk(s, (uint32_t)(r->length / ct)); // nothing of it is kept
     for (uint32_t l = 0; l < s->spec->layers; l++)
         coordinator_rangeset_clip(&s->layers[l], r->length);
+    coordinator_session_count_tokens(s);
     coordinator_session_forget_named(s); // every chunk that is left is known
     s->untidy = false;
     s->incarnation++;
@@ -387,6 +388,7 @@ static enum common_code make_fork(struct reshape *r, struct proto_status *status
     for (uint32_t l = 0; l < spec->layers && r->length; l++)
         if (!coordinator_rangeset_add(&r->fork->layers[l], 0, r->length, NULL))
             abort();
+    coordinator_session_count_tokens(r->fork);
     return COMMON_OK;
 }
 

@@ -263,6 +263,30 @@ static void count_if_old(struct coordinator_session *s)
         coordinator_session_recount(s);
 }
 
+static uint64_t tokens_of(const struct coordinator_session *s, const struct coordinator_chunk *chunk,
+                          uint64_t length)
+{
+    uint64_t first = (uint64_t)chunk->index * s->layout.chunk_tokens,
+             tokens = length > first ? length - first : 0;
+    return tokens < s->layout.chunk_tokens ? tokens : s->layout.chunk_tokens;
+}
+
+void coordinator_session_count_tokens(struct coordinator_session *s)
+{
+    uint64_t before = s->counted_length, now = coordinator_session_layer_length(s, 0),
+             ct = s->layout.chunk_tokens;
+    uint64_t least = before < now ? before : now, most = before < now ? now : before;
+    s->counted_length = now;
+    if (least == most)
+        return;
+    for (uint32_t i = coordinator_layout_lower(&s->layout, least / ct); i < s->layout.n; i++) {
+        const struct coordinator_chunk *chunk = &s->layout.chunks[i];
+        if (chunk->index * ct >= most)
+            break;
+        chunk->holder->tokens += tokens_of(s, chunk, now) - tokens_of(s, chunk, before);
+    }
+}
+
 // All writes of this life are above it, also when its term has been raised meanwhile.
 static uint64_t least_write(const struct coordinator_session *s)
 {
@@ -294,6 +318,7 @@ struct coordinator_chunk *coordinator_session_put_chunk(struct coordinator_sessi
     struct coordinator_chunk *put = coordinator_layout_put(&s->layout, chunk);
     if (put) {
         put->holder->chunks++;
+        put->holder->tokens += tokens_of(s, put, s->counted_length);
         put->holder->load_bytes += coordinator_session_chunk_bytes(s);
         s->missing += !coordinator_session_chunk_usable(put);
         s->unknown += !put->known;
@@ -323,6 +348,7 @@ void coordinator_session_remove_chunk(struct coordinator_session *s, uint32_t in
     if (!chunk)
         return;
     chunk->holder->chunks--;
+    chunk->holder->tokens -= tokens_of(s, chunk, s->counted_length);
     chunk->holder->load_bytes -= coordinator_session_chunk_bytes(s);
     s->missing -= !coordinator_session_chunk_usable(chunk);
     s->unknown -= !chunk->known;

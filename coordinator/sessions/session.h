@@ -82,6 +82,7 @@ struct coordinator_session {
     uint32_t missing;
     uint32_t unknown;                    // chunks whose rows are not known yet (`known` is false)
     struct coordinator_rangeset *layers; // [spec->layers] committed rows
+    uint64_t counted_length;             // of the first layer, in its holders' `tokens`
     struct coordinator_named
         *named; // [spec->layers] what holders say after a restart (named.h); NULL: nothing
     struct coordinator_worker **members; // [n_members]
@@ -138,6 +139,8 @@ void coordinator_session_turn_away(struct coordinator_session *s);
 
 uint64_t coordinator_session_layer_length(const struct coordinator_session *s, uint32_t layer);
 uint64_t coordinator_session_length(const struct coordinator_session *s); // of the shortest layer
+// After each change of `layers`: the holders' tokens follow.
+void coordinator_session_count_tokens(struct coordinator_session *s);
 // Past the last committed row of any layer.
 uint64_t coordinator_session_end(const struct coordinator_session *s);
 uint64_t coordinator_session_row_bytes(const Banyan__Pb__Spec *spec); // K and V of one token and layer

@@ -114,10 +114,12 @@ enum common_code coordinator_session_new(struct coordinator_sessions *sessions, 
         return proto_status_set(status, COMMON_ALREADY_EXISTS, "",
                                 "a session with the name %s exists: open it, or choose another name", name);
     uint64_t generation;
-    if (!sessions->n_free_slots && sessions->n_slots >= sessions->core->options.max_sessions)
+    if (!sessions->n_free_slots && sessions->n_slots >= sessions->core->options.max_sessions) {
+        sessions->core->reached[COORDINATOR_LIMIT_SESSIONS]++;
         return proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
-                                "there are %u sessions already: delete some, or raise --max-sessions",
-                                sessions->n);
+                                "the limit of %u sessions is reached: delete some, or raise --max-sessions",
+                                sessions->core->options.max_sessions);
+    }
     if (!coordinator_store_next(sessions->store, COORDINATOR_COUNTER_GENERATION, &generation))
         return proto_status_set(status, COMMON_UNAVAILABLE, "",
                                 "the store is too slow for the number of new sessions: try again");
@@ -145,6 +147,8 @@ void coordinator_sessions_restored(struct coordinator_sessions *sessions)
             sessions->free_slots[sessions->n_free_slots++] = i - 1;
         else
             sessions->slots[i - 1]->write = sessions->core->term << 40;
+        if (sessions->slots[i - 1])
+            coordinator_session_count_tokens(sessions->slots[i - 1]);
     }
 }
 

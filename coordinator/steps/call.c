@@ -310,6 +310,7 @@ static void enter_call(struct coordinator_call *call, struct proto_request *requ
     proto_list_push(&steps->calls, &call->link);
     steps->items += call->n_items;
     steps->bytes += call->o_bytes + call->lse_bytes;
+    proto_request_charge(request, call->o_bytes + call->lse_bytes);
     if (!steps->deadlines_run)
         common_timer_start(steps->deadlines, DEADLINE_TICK, true);
     steps->deadlines_run = true;
@@ -326,8 +327,11 @@ void coordinator_handle_attend(struct coordinator_steps *steps, struct proto_req
         return;
     }
     if (m->n_items > options->max_steps - steps->items) {
-        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "too many steps are under way: try again",
-                           NULL, 0);
+        steps->core->reached[COORDINATOR_LIMIT_STEPS]++;
+        snprintf(err.message, sizeof err.message,
+                 "the limit of %" PRIu32 " steps at once is reached: try again, or raise --max-steps",
+                 options->max_steps);
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, err.message, NULL, 0);
         return;
     }
     struct coordinator_call *call = calloc(1, sizeof(*call) + m->n_items * sizeof(call->items[0]));
@@ -340,9 +344,13 @@ void coordinator_handle_attend(struct coordinator_steps *steps, struct proto_req
     call->want_lse = m->want_lse;
     call->want_trace = m->want_trace;
     enum common_code code = take_all(call, message, &err);
-    if (code == COMMON_OK && call->o_bytes + call->lse_bytes > options->max_bytes - steps->bytes)
+    if (code == COMMON_OK && call->o_bytes + call->lse_bytes > options->max_bytes - steps->bytes) {
+        steps->core->reached[COORDINATOR_LIMIT_ANSWERS]++;
         code = common_error_set(&err, COMMON_RESOURCE_EXHAUSTED,
-                                "too many answers are being put together: try again");
+                                "the limit of %" PRIu64
+                                " bytes of answers at once is reached: try again, or raise --max-bytes",
+                                options->max_bytes);
+    }
     if (code != COMMON_OK) {
         free(call);
         proto_request_fail(request, code, err.message, NULL, 0);

@@ -365,6 +365,7 @@ void coordinator_item_acknowledge(struct coordinator_item *item)
                                 "the layer has too many separate ranges: fill holes first");
         return;
     }
+    coordinator_session_count_tokens(s);
     item->stored = true;
     s->open_write = 0;
     coordinator_lane_append_over(coordinator_item_steps(item), s->lane, item);

@@ -286,6 +286,12 @@ static void find_parts(struct computation *x)
     free(of);
 }
 
+static const char *refuse_room(struct coordinator_steps *steps)
+{
+    steps->core->reached[COORDINATOR_LIMIT_ANSWERS]++;
+    return "the limit of bytes of answers at once is reached: try again, or raise --max-bytes";
+}
+
 static const char *no_room(struct computation *x)
 {
     struct coordinator_masses *m = x->masses;
@@ -295,7 +301,7 @@ static const char *no_room(struct computation *x)
     for (uint32_t p = 0; p < x->n_parts; p++)
         bytes += pairs * x->parts[p].n_bins * sizeof(float);
     if (!masses_alloc(m) || bytes > m->steps->core->options.max_bytes - m->steps->bytes)
-        return "too many answers are being put together: try again";
+        return refuse_room(m->steps);
     x->bytes = bytes;
     m->steps->bytes += bytes;
     return NULL;

@@ -106,10 +106,26 @@ static void test_looking(void **state)
     (void)state;
     expect(0, "status", NULL);
     said("workers active");
+    said("LIMIT");
+    said("--max-client-bytes");
     expect(0, "-o json status", NULL);
     json_t *json = parse();
     assert_int_equal(number(json, "workers_active"), 2);
     assert_int_equal(number(json, "sessions"), 0);
+    bool clients = false;
+    size_t i;
+    json_t *limit;
+    json_array_foreach(json_object_get(json, "limits"), i, limit)
+    {
+        assert_true(number(limit, "used") <= number(limit, "max"));
+        if (strcmp(json_string_value(json_object_get(limit, "name")), "nng_clients") != 0)
+            continue;
+        clients = true;
+        assert_int_equal(number(limit, "max"), 1024);
+        assert_int_equal(number(limit, "refused"), 0);
+        assert_string_equal(json_string_value(json_object_get(limit, "flag")), "--max-clients");
+    }
+    assert_true(clients);
     json_decref(json);
     expect(0, "workers", NULL);
     said("w0");

@@ -172,13 +172,17 @@ static void http(void **state)
     char address[32];
     uint16_t port = free_port();
     snprintf(address, sizeof(address), "127.0.0.1:%u", port);
-    pid_t pid = start(ARGS("--http", address));
+    pid_t pid = start(ARGS("--http", address, "--max-clients", "77", "--max-client-bytes", "1M"));
     get(port, "GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", said, sizeof(said));
     assert_non_null(strstr(said, "200 OK"));
     get(port, "GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", said, sizeof(said));
     assert_non_null(strstr(said, "200 OK"));
     assert_non_null(strstr(said, "\nbanyan_term 1\n"));
     assert_non_null(strstr(said, "# TYPE banyan_frames_total counter"));
+    assert_non_null(strstr(said, "\nbanyan_limit_max{limit=\"clients\"} 77\n"));
+    assert_non_null(strstr(said, "\nbanyan_limit_max{limit=\"bytes_of_a_client\"} 1048576\n"));
+    assert_non_null(strstr(said, "\nbanyan_limit_used{limit=\"sessions\"} 0\n"));
+    assert_non_null(strstr(said, "\nbanyan_limit_refused_total{limit=\"strangers\"} 0\n"));
     get(port, "GET /else HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", said, sizeof(said));
     assert_non_null(strstr(said, "404"));
     get(port, "POST /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc", said,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Crowds at the coordinator's nng endpoint: connections without a token, and clients whose steps nobody answers.
-// Others are served as if they were not there.
+// Crowds at the coordinator's endpoints: connections without a token, and clients whose steps nobody answers. Others are
+// served as if they were not there.
 #include <dirent.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -9,13 +9,18 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "common/clock.h"
+#include "proto/endpoint.h"
 #include "tests/e2e/context.h"
 #include "tests/e2e/support.h"
 #include "tests/e2e/wire.h"
@@ -137,11 +142,94 @@ static void steps_that_are_held(void **state)
     support_stop(cluster);
 }
 
+// Connections that say nothing, in a process of their own: all of them are dialled again every 4 s.
+static pid_t flood(const char *endpoint)
+{
+    enum { CROWD = 1100 };
+    struct proto_endpoint parsed;
+    struct sockaddr_storage address;
+    socklen_t len;
+    assert_int_equal(proto_endpoint_parse(endpoint, &parsed, NULL), COMMON_OK);
+    assert_true(proto_endpoint_address(&parsed, &address, &len));
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid > 0)
+        return pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    struct rlimit files;
+    int fd[CROWD];
+    memset(fd, -1, sizeof fd);
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || (files.rlim_cur = files.rlim_max) < CROWD + 64 ||
+        setrlimit(RLIMIT_NOFILE, &files) != 0)
+        _exit(1);
+    for (;;) {
+        uint64_t from_ns = common_clock_ns();
+        for (int i = 0; i < CROWD; i++) {
+            if (fd[i] >= 0)
+                close(fd[i]);
+            fd[i] = socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+            (void)connect(fd[i], (struct sockaddr *)&address, len);
+        }
+        while (common_clock_ns() - from_ns < 4 * COMMON_NS_PER_S)
+            support_sleep_ms(10);
+    }
+}
+
+static void connect_within(const struct harness_cluster *cluster, const char *transport, uint64_t most_ns)
+{
+    uint64_t from_ns = common_clock_ns();
+    ping_over(cluster, transport);
+    assert_in_range(common_clock_ns() - from_ns, 0, most_ns);
+}
+
+static unsigned active_workers(banyan_client *client)
+{
+    banyan_cluster_info info;
+    unsigned n = 0;
+    OK(banyan_cluster_get_info(client, &info, ERR));
+    for (uint32_t i = 0; i < info.n_workers; i++)
+        n += strcmp(info.workers[i].state, "active") == 0;
+    banyan_cluster_info_free(&info);
+    return n;
+}
+
+// Whatever endpoint they crowd: clients come in over each of them, and a worker that is started again joins.
+static void connections_that_are_silent(void **state)
+{
+    (void)state;
+    static const char *const transports[] = {"tcp", "unix", "nng+tcp"};
+    struct harness_cluster *cluster =
+        support_start(&(struct harness_options){.workers = 2, .token = "e2e-crowds-token"});
+    banyan_client *watcher = support_connect(cluster, "tcp");
+    for (int t = 0; t < 3; t++) {
+        pid_t pid = flood(harness_cluster_endpoint(cluster, transports[t]));
+        support_sleep_ms(1000);
+        harness_cluster_signal(cluster, 0, SIGKILL);
+        connect_within(cluster, transports[t], 2 * COMMON_NS_PER_S);
+        EVENTUALLY(10, active_workers(watcher) == 1);
+        uint64_t from_ns = common_clock_ns();
+        assert_true(harness_cluster_restart(cluster, 0));
+        EVENTUALLY(5, active_workers(watcher) == 2);
+        assert_in_range(common_clock_ns() - from_ns, 0, 8 * COMMON_NS_PER_S);
+        while (common_clock_ns() - from_ns < 5 * COMMON_NS_PER_S) { // beyond the next time that they come
+            for (int k = 0; k < 3; k++)
+                connect_within(cluster, transports[k], 2 * COMMON_NS_PER_S);
+            support_sleep_ms(50);
+        }
+        assert_int_equal(waitpid(pid, NULL, WNOHANG), 0); // it has been there all the time
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+    }
+    banyan_disconnect(watcher);
+    support_stop(cluster);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(connections_that_reset),
         cmocka_unit_test(steps_that_are_held),
+        cmocka_unit_test(connections_that_are_silent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

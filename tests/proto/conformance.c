@@ -223,6 +223,7 @@ static void test_request_limit(void **state)
     proto_server_close(f->server);
     struct proto_server_options options = fixture_server_options(f);
     options.requests_max = 4;
+    options.caller_requests_max = 100;
     fixture_serve(f, &options);
     struct proto_channel *channel = fixture_connect(f);
     struct outcome held[4], o;
@@ -256,6 +257,7 @@ static void test_byte_limit(void **state)
     proto_server_close(f->server);
     struct proto_server_options options = fixture_server_options(f);
     options.bytes_max = 300000;
+    options.caller_bytes_max = UINT64_MAX;
     fixture_serve(f, &options);
     struct proto_channel *channel = fixture_connect(f);
     uint8_t *bytes = calloc(1, 100000);
@@ -300,7 +302,9 @@ static void test_daemons_have_a_share_of_their_own(void **state)
     proto_server_close(f->server);
     struct proto_server_options options = fixture_server_options(f);
     options.bytes_max = 300000;
+    options.caller_bytes_max = UINT64_MAX;
     options.requests_max = 8;
+    options.caller_requests_max = 100;
     fixture_serve(f, &options);
     struct proto_channel *client = fixture_connect(f);
     struct proto_channel *daemon =

@@ -24,6 +24,7 @@
 #include "proto/stream_link.h"
 #include "tests/common/named.h"
 #include "tests/proto/fixture.h"
+#include "tests/proto/peer.h"
 
 static int setup(void **state)
 {
@@ -38,151 +39,6 @@ static int teardown(void **state)
     return 0;
 }
 
-// ---- a peer by hand -------------------------------------------------------------------------------------
-
-static int dial(struct fixture *f)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    snprintf(address.sun_path, sizeof address.sun_path, "%s", f->endpoint + strlen("unix://"));
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
-    assert_true(fd >= 0);
-    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
-    return fd;
-}
-
-static void put(int fd, const void *data, size_t len)
-{
-    assert_int_equal(send(fd, data, len, MSG_NOSIGNAL), (ssize_t)len);
-}
-
-static void put_frame(int fd, const struct proto_outgoing *outgoing)
-{
-    struct proto_scratch scratch = {0};
-    struct proto_gather gather;
-    assert_int_equal(proto_frame_encode(&scratch, outgoing, PROTO_PAYLOAD_MAX, &gather, NULL), COMMON_OK);
-    for (size_t i = 0; i < gather.n; i++)
-        put(fd, gather.iov[i].iov_base, gather.iov[i].iov_len);
-    proto_scratch_fini(&scratch);
-}
-
-static void put_health(int fd, uint64_t id, const char *service)
-{
-    Banyan__Pb__HealthCheckRequest body = BANYAN__PB__HEALTH_CHECK_REQUEST__INIT;
-    body.service = (char *)service;
-    put_frame(fd, &(struct proto_outgoing){.kind = PROTO_FRAME_REQUEST,
-                                           .method = BANYAN__PB__METHOD__METHOD_HEALTH_CHECK,
-                                           .request = id,
-                                           .remaining_ns = SECONDS(20),
-                                           .body = &body.base});
-}
-
-// Turns the loop until there is something to read; false: the end.
-static bool wait_readable(struct fixture *f, int fd)
-{
-    for (uint64_t since = common_clock_ns(); common_clock_ns() - since < SECONDS(30);) {
-        char byte;
-        ssize_t n = recv(fd, &byte, 1, MSG_PEEK);
-        if (n != -1 || errno != EAGAIN)
-            return n == 1;
-        usleep(100);
-        fixture_turn_for(f, 0);
-    }
-    fail_msg("the server says nothing");
-    return false;
-}
-
-// The next frame; NULL at the end of the stream. The caller frees header and blob.
-static Banyan__Pb__Header *get_frame(struct fixture *f, int fd)
-{
-    uint8_t prefix_bytes[PROTO_PREFIX_BYTES];
-    struct proto_prefix prefix;
-    size_t total, have = 0;
-    while (have < sizeof prefix_bytes) {
-        if (!wait_readable(f, fd))
-            return NULL;
-        have += (size_t)recv(fd, prefix_bytes + have, sizeof prefix_bytes - have, 0);
-    }
-    assert_int_equal(proto_prefix_decode(prefix_bytes, &prefix, NULL), COMMON_OK);
-    assert_int_equal(prefix.kind, PROTO_FRAME_REPLY);
-    assert_true(proto_frame_total(&prefix, PROTO_HEADER_MAX, PROTO_PAYLOAD_MAX, &total));
-    uint8_t *frame = malloc(total);
-    assert_non_null(frame);
-    while (have < total) {
-        assert_true(wait_readable(f, fd));
-        have += (size_t)recv(fd, frame + have, total - have, 0);
-    }
-    Banyan__Pb__Header *header =
-        banyan__pb__header__unpack(NULL, prefix.header_len, frame + PROTO_PREFIX_BYTES);
-    assert_non_null(header);
-    free(frame);
-    return header;
-}
-
-static void expect_reply(struct fixture *f, int fd, uint64_t id, enum common_code code)
-{
-    Banyan__Pb__Header *header = get_frame(f, fd);
-    assert_non_null(header);
-    assert_int_equal(header->request, id);
-    assert_int_equal(header->status ? header->status->code : 0, code);
-    banyan__pb__header__free_unpacked(header, NULL);
-}
-
-static void expect_end(struct fixture *f, int fd)
-{
-    assert_false(wait_readable(f, fd));
-    close(fd);
-}
-
-static void put_hello(int fd, uint32_t role, const uint8_t nonce[32], size_t nonce_len, uint32_t version)
-{
-    Banyan__Pb__LinkHelloRequest hello = BANYAN__PB__LINK_HELLO_REQUEST__INIT;
-    hello.version = version;
-    hello.role = (Banyan__Pb__Role)role;
-    hello.nonce = (ProtobufCBinaryData){nonce_len, (uint8_t *)nonce};
-    hello.name = "by\nhand";
-    put_frame(fd, &(struct proto_outgoing){.kind = PROTO_FRAME_REQUEST,
-                                           .method = BANYAN__PB__METHOD__METHOD_LINK_HELLO,
-                                           .request = 1,
-                                           .remaining_ns = 1,
-                                           .body = &hello.base});
-}
-
-static void put_proof(int fd, const uint8_t *proof, const char *token)
-{
-    Banyan__Pb__LinkProofRequest body = BANYAN__PB__LINK_PROOF_REQUEST__INIT;
-    if (proof)
-        body.proof = (ProtobufCBinaryData){32, (uint8_t *)proof};
-    put_frame(fd, &(struct proto_outgoing){.kind = PROTO_FRAME_REQUEST,
-                                           .method = BANYAN__PB__METHOD__METHOD_LINK_PROOF,
-                                           .request = 2,
-                                           .remaining_ns = 1,
-                                           .credentials = token,
-                                           .body = &body.base});
-}
-
-static const uint8_t nonce[32] = {1, 2, 3};
-
-static int dial_as_client(struct fixture *f)
-{
-    int fd = dial(f);
-    put_hello(fd, BANYAN__PB__ROLE__ROLE_CLIENT, nonce, sizeof nonce, PROTO_VERSION);
-    expect_reply(f, fd, 1, COMMON_OK);
-    put_proof(fd, NULL, TOKEN);
-    expect_reply(f, fd, 2, COMMON_OK);
-    return fd;
-}
-
-static void expect_still_serving(struct fixture *f)
-{
-    struct proto_channel *channel = fixture_connect(f);
-    struct outcome o;
-    assert_int_equal(fixture_ask(channel, &(struct ask){.service = "echo"}, &o, NULL), COMMON_OK);
-    fixture_turn(f, &o.done, 1);
-    assert_int_equal(o.code, COMMON_OK);
-    outcome_fini(&o);
-    proto_channel_close(channel);
-}
-
 // ---- before the hello -----------------------------------------------------------------------------------
 
 static void test_garbage_is_refused(void **state)
@@ -191,70 +47,70 @@ static void test_garbage_is_refused(void **state)
     struct proto_server_stats before, after;
     uint8_t frame[PROTO_PREFIX_BYTES];
     proto_server_stats(f->server, &before);
-    int fd = dial(f);
-    put(fd, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", 35);
-    expect_end(f, fd);
-    fd = dial(f); // another version
+    int fd = peer_dial(f);
+    peer_put(fd, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", 35);
+    peer_expect_end(f, fd);
+    fd = peer_dial(f); // another version
     proto_prefix_encode(&(struct proto_prefix){.version = PROTO_VERSION + 1,
                                                .kind = PROTO_FRAME_REQUEST,
                                                .header_len = 10,
                                                .payload_len = 0},
                         frame);
-    put(fd, frame, sizeof frame);
-    expect_end(f, fd);
-    fd = dial(f); // a reply to nothing
-    put_frame(fd, &(struct proto_outgoing){.kind = PROTO_FRAME_REPLY, .method = 1, .request = 1});
-    expect_end(f, fd);
-    fd = dial(f); // an announced payload, and a header above what strangers may send
+    peer_put(fd, frame, sizeof frame);
+    peer_expect_end(f, fd);
+    fd = peer_dial(f); // a reply to nothing
+    peer_put_frame(fd, &(struct proto_outgoing){.kind = PROTO_FRAME_REPLY, .method = 1, .request = 1});
+    peer_expect_end(f, fd);
+    fd = peer_dial(f); // an announced payload, and a header above what strangers may send
     proto_prefix_encode(&(struct proto_prefix){.version = PROTO_VERSION,
                                                .kind = PROTO_FRAME_REQUEST,
                                                .header_len = 10,
                                                .payload_len = 1},
                         frame);
-    put(fd, frame, sizeof frame);
+    peer_put(fd, frame, sizeof frame);
     uint8_t rest[96] = {0};
-    put(fd, rest, sizeof rest);
-    expect_end(f, fd);
-    fd = dial(f);
+    peer_put(fd, rest, sizeof rest);
+    peer_expect_end(f, fd);
+    fd = peer_dial(f);
     proto_prefix_encode(&(struct proto_prefix){.version = PROTO_VERSION,
                                                .kind = PROTO_FRAME_REQUEST,
                                                .header_len = 3000,
                                                .payload_len = 0},
                         frame);
-    put(fd, frame, sizeof frame);
-    expect_end(f, fd);
-    fd = dial(f); // lengths that wrap
+    peer_put(fd, frame, sizeof frame);
+    peer_expect_end(f, fd);
+    fd = peer_dial(f); // lengths that wrap
     proto_prefix_encode(&(struct proto_prefix){.version = PROTO_VERSION,
                                                .kind = PROTO_FRAME_REQUEST,
                                                .header_len = UINT32_MAX,
                                                .payload_len = UINT64_MAX},
                         frame);
-    put(fd, frame, sizeof frame);
-    expect_end(f, fd);
+    peer_put(fd, frame, sizeof frame);
+    peer_expect_end(f, fd);
     proto_server_stats(f->server, &after);
     assert_int_equal(after.refused - before.refused, 6);
     assert_int_equal(f->n_handled, 0);
     assert_int_equal(f->n_links_closed, 0); // none of them was a link
-    expect_still_serving(f);
+    peer_expect_still_serving(f);
 }
 
 static void test_calls_before_the_hello(void **state)
 {
     struct fixture *f = *state;
-    int fd = dial(f);
-    put_health(fd, 7, "echo");
-    expect_reply(f, fd, 7, COMMON_UNAUTHENTICATED);
-    expect_end(f, fd); // closed a moment later
-    fd = dial(f);
-    put_proof(fd, NULL, TOKEN); // the second message first
-    expect_reply(f, fd, 2, COMMON_UNAUTHENTICATED);
-    expect_end(f, fd);
-    fd = dial(f);
-    put_hello(fd, BANYAN__PB__ROLE__ROLE_CLIENT, nonce, sizeof nonce, PROTO_VERSION);
-    expect_reply(f, fd, 1, COMMON_OK);
-    put_health(fd, 7, "echo");
-    expect_reply(f, fd, 7, COMMON_UNAUTHENTICATED);
-    expect_end(f, fd);
+    int fd = peer_dial(f);
+    peer_put_health(fd, 7, "echo");
+    peer_expect_reply(f, fd, 7, COMMON_UNAUTHENTICATED);
+    peer_expect_end(f, fd); // closed a moment later
+    fd = peer_dial(f);
+    peer_put_proof(fd, NULL, TOKEN); // the second message first
+    peer_expect_reply(f, fd, 2, COMMON_UNAUTHENTICATED);
+    peer_expect_end(f, fd);
+    fd = peer_dial(f);
+    peer_put_hello(fd, BANYAN__PB__ROLE__ROLE_CLIENT, peer_nonce, sizeof peer_nonce, PROTO_VERSION);
+    peer_expect_reply(f, fd, 1, COMMON_OK);
+    peer_put_health(fd, 7, "echo");
+    peer_expect_reply(f, fd, 7, COMMON_UNAUTHENTICATED);
+    peer_expect_end(f, fd);
     assert_int_equal(f->n_handled, 0);
 }
 
@@ -274,20 +130,20 @@ static void test_wrong_hellos(void **state)
         {99, 32, PROTO_VERSION, COMMON_INVALID_ARGUMENT},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        int fd = dial(f);
-        put_hello(fd, cases[i].role, nonce, cases[i].nonce_len, cases[i].version);
-        expect_reply(f, fd, 1, cases[i].code);
-        expect_end(f, fd);
+        int fd = peer_dial(f);
+        peer_put_hello(fd, cases[i].role, peer_nonce, cases[i].nonce_len, cases[i].version);
+        peer_expect_reply(f, fd, 1, cases[i].code);
+        peer_expect_end(f, fd);
     }
 }
 
 static void test_silence_is_not_waited_for(void **state)
 {
     struct fixture *f = *state;
-    int silent = dial(f), half = dial(f);
-    put(half, "BNYN", 4);
-    expect_end(f, silent); // within the time for hellos
-    expect_end(f, half);
+    int silent = peer_dial(f), half = peer_dial(f);
+    peer_put(half, "BNYN", 4);
+    peer_expect_end(f, silent); // within the time for hellos
+    peer_expect_end(f, half);
     struct proto_server_stats stats;
     proto_server_stats(f->server, &stats);
     assert_int_equal(stats.links, 0);
@@ -300,13 +156,17 @@ static void test_too_many_links(void **state)
     struct proto_server_options options = fixture_server_options(f);
     options.links_max = 2;
     fixture_serve(f, &options);
-    int first = dial_as_client(f), second = dial_as_client(f), third = dial(f);
-    expect_end(f, third);
-    put_health(first, 5, "echo");
-    expect_reply(f, first, 5, COMMON_OK);
+    int first = peer_dial_as_client(f), second = peer_dial_as_client(f), third = peer_dial(f);
+    peer_put_hello(third, BANYAN__PB__ROLE__ROLE_CLIENT, peer_nonce, sizeof peer_nonce, PROTO_VERSION);
+    peer_expect_reply(f, third, 1, COMMON_OK);
+    peer_put_proof(third, NULL, TOKEN);
+    peer_expect_reply(f, third, 2, COMMON_RESOURCE_EXHAUSTED);
+    peer_expect_end(f, third);
+    peer_put_health(first, 5, "echo");
+    peer_expect_reply(f, first, 5, COMMON_OK);
     close(second);
     fixture_turn(f, &f->n_links_closed, 1);
-    int again = dial_as_client(f);
+    int again = peer_dial_as_client(f);
     close(again);
     close(first);
     fixture_turn(f, &f->n_links_closed, 3);
@@ -360,7 +220,7 @@ static void test_daemons(void **state)
 
 static void get_accept(struct fixture *f, int fd, struct proto_hello *hello, uint8_t proof[32])
 {
-    Banyan__Pb__Header *header = get_frame(f, fd);
+    Banyan__Pb__Header *header = peer_get_frame(f, fd);
     assert_non_null(header);
     Banyan__Pb__LinkHelloReply *reply =
         banyan__pb__link_hello_reply__unpack(NULL, header->body.len, header->body.data);
@@ -392,14 +252,14 @@ static void test_proofs_of_diallers(void **state)
 {
     struct fixture *f = *state;
     struct proto_hello hello = {.dial_role = BANYAN__PB__ROLE__ROLE_WORKER};
-    memcpy(hello.dial_nonce, nonce, sizeof nonce);
+    memcpy(hello.dial_nonce, peer_nonce, sizeof peer_nonce);
     uint8_t accept[32], proof[32], want[32], old[32];
     struct common_secret other = f->secret;
     other.bytes[0] ^= 1;
     for (size_t i = 0; i < sizeof proofs / sizeof *proofs; i++) {
         named_case_begin(proofs[i].name);
-        int fd = dial(f);
-        put_hello(fd, hello.dial_role, nonce, sizeof nonce, PROTO_VERSION);
+        int fd = peer_dial(f);
+        peer_put_hello(fd, hello.dial_role, peer_nonce, sizeof peer_nonce, PROTO_VERSION);
         get_accept(f, fd, &hello, accept);
         proto_hello_proof(&f->secret, &hello, false, want);
         assert_memory_equal(accept, want, 32); // the server's own proof is right
@@ -411,27 +271,27 @@ static void test_proofs_of_diallers(void **state)
         switch (proofs[i].kind) {
         case PROOF_RIGHT:
         case PROOF_OTHER_SECRET:
-            put_proof(fd, proof, NULL);
+            peer_put_proof(fd, proof, NULL);
             break;
         case PROOF_REFLECTED:
-            put_proof(fd, accept, NULL);
+            peer_put_proof(fd, accept, NULL);
             break;
         case PROOF_OLD:
-            put_proof(fd, old, NULL);
+            peer_put_proof(fd, old, NULL);
             break;
         case PROOF_OTHER_ROLE:
             proto_hello_proof(&f->secret, &lied, true, proof);
-            put_proof(fd, proof, NULL);
+            peer_put_proof(fd, proof, NULL);
             break;
         case PROOF_NONE:
-            put_proof(fd, NULL, TOKEN);
+            peer_put_proof(fd, NULL, TOKEN);
             break;
         }
-        expect_reply(f, fd, 2, proofs[i].kind == PROOF_RIGHT ? COMMON_OK : COMMON_UNAUTHENTICATED);
+        peer_expect_reply(f, fd, 2, proofs[i].kind == PROOF_RIGHT ? COMMON_OK : COMMON_UNAUTHENTICATED);
         if (proofs[i].kind == PROOF_RIGHT)
             close(fd);
         else
-            expect_end(f, fd);
+            peer_expect_end(f, fd);
     }
     named_cases_end();
     // Without a secret a server takes no daemon at all.
@@ -439,10 +299,10 @@ static void test_proofs_of_diallers(void **state)
     struct proto_server_options options = fixture_server_options(f);
     options.secret = NULL;
     fixture_serve(f, &options);
-    int fd = dial(f);
-    put_hello(fd, hello.dial_role, nonce, sizeof nonce, PROTO_VERSION);
-    expect_reply(f, fd, 1, COMMON_UNAUTHENTICATED);
-    expect_end(f, fd);
+    int fd = peer_dial(f);
+    peer_put_hello(fd, hello.dial_role, peer_nonce, sizeof peer_nonce, PROTO_VERSION);
+    peer_expect_reply(f, fd, 1, COMMON_UNAUTHENTICATED);
+    peer_expect_end(f, fd);
 }
 
 // ---- behind the hello -----------------------------------------------------------------------------------
@@ -451,46 +311,46 @@ static void test_bad_frames_on_a_link(void **state)
 {
     struct fixture *f = *state;
     // The same id twice.
-    int fd = dial_as_client(f);
-    put_health(fd, 9, "never");
+    int fd = peer_dial_as_client(f);
+    peer_put_health(fd, 9, "never");
     fixture_turn(f, &f->n_held, 1);
-    put_health(fd, 9, "echo");
-    expect_reply(f, fd, 9, COMMON_INVALID_ARGUMENT);
-    expect_end(f, fd);
+    peer_put_health(fd, 9, "echo");
+    peer_expect_reply(f, fd, 9, COMMON_INVALID_ARGUMENT);
+    peer_expect_end(f, fd);
     assert_true(f->held->cancelled);
     // A one-way frame that is not a cancellation.
-    fd = dial_as_client(f);
-    put_frame(fd, &(struct proto_outgoing){.kind = PROTO_FRAME_ONE_WAY,
-                                           .method = BANYAN__PB__METHOD__METHOD_HEALTH_CHECK,
-                                           .request = 1});
-    expect_end(f, fd);
+    fd = peer_dial_as_client(f);
+    peer_put_frame(fd, &(struct proto_outgoing){.kind = PROTO_FRAME_ONE_WAY,
+                                                .method = BANYAN__PB__METHOD__METHOD_HEALTH_CHECK,
+                                                .request = 1});
+    peer_expect_end(f, fd);
     // Garbage between frames.
-    fd = dial_as_client(f);
-    put_health(fd, 3, "echo");
+    fd = peer_dial_as_client(f);
+    peer_put_health(fd, 3, "echo");
     uint8_t junk[64];
     memset(junk, 0xa5, sizeof junk);
-    put(fd, junk, sizeof junk);
-    expect_reply(f, fd, 3, COMMON_OK);
-    expect_end(f, fd);
+    peer_put(fd, junk, sizeof junk);
+    peer_expect_reply(f, fd, 3, COMMON_OK);
+    peer_expect_end(f, fd);
     // A body that is none, and a deadline that has passed, cost only their call.
-    fd = dial_as_client(f);
+    fd = peer_dial_as_client(f);
     Banyan__Pb__Tensor tensor = BANYAN__PB__TENSOR__INIT;
     tensor.bytes = 1; // its first field, an enum, where a string is due
     tensor.dtype = BANYAN__PB__DTYPE__DTYPE_F32;
-    put_frame(fd, &(struct proto_outgoing){.kind = PROTO_FRAME_REQUEST,
-                                           .method = BANYAN__PB__METHOD__METHOD_HEALTH_CHECK,
-                                           .request = 4,
-                                           .remaining_ns = 1000,
-                                           .body = &tensor.base});
-    expect_reply(f, fd, 4, COMMON_INVALID_ARGUMENT);
+    peer_put_frame(fd, &(struct proto_outgoing){.kind = PROTO_FRAME_REQUEST,
+                                                .method = BANYAN__PB__METHOD__METHOD_HEALTH_CHECK,
+                                                .request = 4,
+                                                .remaining_ns = 1000,
+                                                .body = &tensor.base});
+    peer_expect_reply(f, fd, 4, COMMON_INVALID_ARGUMENT);
     Banyan__Pb__HealthCheckRequest body = BANYAN__PB__HEALTH_CHECK_REQUEST__INIT;
-    put_frame(fd, &(struct proto_outgoing){.kind = PROTO_FRAME_REQUEST,
-                                           .method = BANYAN__PB__METHOD__METHOD_HEALTH_CHECK,
-                                           .request = 5,
-                                           .body = &body.base});
-    expect_reply(f, fd, 5, COMMON_DEADLINE_EXCEEDED);
-    put_health(fd, 6, "echo");
-    expect_reply(f, fd, 6, COMMON_OK);
+    peer_put_frame(fd, &(struct proto_outgoing){.kind = PROTO_FRAME_REQUEST,
+                                                .method = BANYAN__PB__METHOD__METHOD_HEALTH_CHECK,
+                                                .request = 5,
+                                                .body = &body.base});
+    peer_expect_reply(f, fd, 5, COMMON_DEADLINE_EXCEEDED);
+    peer_put_health(fd, 6, "echo");
+    peer_expect_reply(f, fd, 6, COMMON_OK);
     close(fd);
 }
 
@@ -501,13 +361,13 @@ static void test_a_cancellation_is_told_once(void **state)
     const struct proto_outgoing cancel = {.kind = PROTO_FRAME_ONE_WAY,
                                           .method = BANYAN__PB__METHOD__METHOD_CANCEL,
                                           .request = 9};
-    int fd = dial_as_client(f);
-    put_health(fd, 9, "never");
+    int fd = peer_dial_as_client(f);
+    peer_put_health(fd, 9, "never");
     fixture_turn(f, &f->n_held, 1);
-    put_frame(fd, &cancel);
-    put_frame(fd, &cancel);
-    put_health(fd, 10, "echo");
-    expect_reply(f, fd, 10, COMMON_OK);
+    peer_put_frame(fd, &cancel);
+    peer_put_frame(fd, &cancel);
+    peer_put_health(fd, 10, "echo");
+    peer_expect_reply(f, fd, 10, COMMON_OK);
     assert_true(f->held->cancelled);
     close(fd);
     fixture_turn(f, &f->n_links_closed, 1);
@@ -537,7 +397,7 @@ static void test_a_late_call_is_taken_back(void **state)
 static void test_bytes_one_by_one(void **state)
 {
     struct fixture *f = *state;
-    int fd = dial_as_client(f);
+    int fd = peer_dial_as_client(f);
     struct proto_scratch scratch = {0};
     struct proto_gather gather;
     Banyan__Pb__HealthCheckRequest body = BANYAN__PB__HEALTH_CHECK_REQUEST__INIT;
@@ -557,10 +417,10 @@ static void test_bytes_one_by_one(void **state)
                      COMMON_OK);
     for (size_t i = 0; i < gather.n; i++)
         for (size_t k = 0; k < gather.iov[i].iov_len; k++) {
-            put(fd, (const uint8_t *)gather.iov[i].iov_base + k, 1);
+            peer_put(fd, (const uint8_t *)gather.iov[i].iov_base + k, 1);
             fixture_turn_for(f, 0);
         }
-    expect_reply(f, fd, 8, COMMON_OK);
+    peer_expect_reply(f, fd, 8, COMMON_OK);
     proto_scratch_fini(&scratch);
     close(fd);
 }
@@ -570,7 +430,7 @@ static void test_bytes_one_by_one(void **state)
 static void test_slow_reader(void **state)
 {
     struct fixture *f = *state;
-    int slow = dial_as_client(f);
+    int slow = peer_dial_as_client(f);
     unsigned sent = 0;
     for (int round = 0; round < 200; round++) {
         Banyan__Pb__HealthCheckRequest body = BANYAN__PB__HEALTH_CHECK_REQUEST__INIT;
@@ -593,10 +453,10 @@ static void test_slow_reader(void **state)
         fixture_turn_for(f, 0);
     }
     assert_true(f->n_handled < 20); // some MB of answers, not 200
-    expect_still_serving(f);
+    peer_expect_still_serving(f);
     // When it reads at last, it gets all.
     for (unsigned i = 0; i < sent; i++)
-        expect_reply(f, slow, 100 + i, COMMON_OK);
+        peer_expect_reply(f, slow, 100 + i, COMMON_OK);
     close(slow);
     fixture_turn(f, &f->n_sent, sent);
 }
@@ -625,7 +485,7 @@ static void test_what_stalls(void **state)
         struct proto_link *link = proto_link_new(f->loop, fds[0], paused ? &waits : &reads, NULL);
         assert_non_null(link);
         assert_false(proto_link_stalls(link, UINT64_MAX)); // idle
-        put(fds[1], prefix, sizeof prefix);
+        peer_put(fds[1], prefix, sizeof prefix);
         for (int i = 0; i < 1000 && link->in_end == link->in_start; i++)
             fixture_turn_for(f, SECONDS(1) / 100);
         assert_int_equal(link->state, paused ? PROTO_LINK_PAUSED : PROTO_LINK_OPEN);
@@ -643,6 +503,7 @@ static void test_a_full_server_reads_on(void **state)
     proto_server_close(f->server);
     struct proto_server_options options = fixture_server_options(f);
     options.bytes_max = 150000; // the second request is the last that is read
+    options.caller_bytes_max = UINT64_MAX;
     fixture_serve(f, &options);
     struct proto_channel *channel = fixture_connect(f);
     uint8_t *bytes = calloc(1, 100000);
@@ -695,7 +556,7 @@ static void test_stale_socket_file(void **state)
     close(fd);
     struct proto_server_options options = fixture_server_options(f);
     fixture_serve(f, &options);
-    expect_still_serving(f);
+    peer_expect_still_serving(f);
     // A file that is no socket is nobody's to remove.
     proto_server_close(f->server);
     FILE *file = fopen(path, "w");

@@ -112,6 +112,8 @@ static void check_fork(const struct op *op)
 
 static void check(struct op *op)
 {
+    if (chaos.cluster->coordinator && !sim_tokens_counted(chaos.cluster))
+        chaos_violated(op, "the workers' tokens are not those of the layouts");
     op->checked = true;
     if (chaos.verbose)
         printf("  %" PRIu64 " ended: %s session=%016" PRIx64 " layer=%u first=%" PRIu64

@@ -8,6 +8,9 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/session.h"
+#include "coordinator/state.h"
 #include "tests/sim/sim_edges.h"
 
 enum { FIRST_WORKER_PORT = 7100 };
@@ -38,7 +41,8 @@ struct sim_cluster *sim_cluster_new(const struct sim_cluster_options *options)
             .port = FIRST_WORKER_PORT + 2 * i,
             .secret = &cluster->secret,
             .memory_bytes = options->memory_bytes ? options->memory_bytes : WORKER_MEMORY,
-            .team = options->team});
+            .team = options->team,
+            .attach_ttl_ns = options->attach_ttl_ns});
     }
     cluster->client = sim_client_new(SIM_COORDINATOR, NULL);
     return cluster;
@@ -121,6 +125,28 @@ void sim_cluster_start(struct sim_cluster *cluster)
         fprintf(stderr, "sim: not all workers are active\n");
         abort();
     }
+}
+
+bool sim_tokens_counted(const struct sim_cluster *cluster)
+{
+    const struct coordinator *c = cluster->coordinator;
+    for (uint32_t w = 0; w < c->cluster.n_workers; w++) {
+        uint64_t tokens = 0;
+        for (uint32_t i = 0; i < c->sessions.n_slots; i++) {
+            const struct coordinator_session *s = c->sessions.slots[i];
+            for (uint32_t k = 0; s && k < s->layout.n; k++) {
+                const struct coordinator_chunk *chunk = &s->layout.chunks[k];
+                uint64_t ct = s->layout.chunk_tokens, first = chunk->index * ct;
+                uint64_t length = coordinator_session_layer_length(s, 0),
+                         n = length > first ? length - first : 0;
+                if (chunk->holder == c->cluster.workers[w])
+                    tokens += n < ct ? n : ct;
+            }
+        }
+        if (c->cluster.workers[w] && c->cluster.workers[w]->tokens != tokens)
+            return false;
+    }
+    return true;
 }
 
 enum common_code sim_wait(struct sim_call *call)

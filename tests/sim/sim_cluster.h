@@ -26,10 +26,11 @@
 enum { SIM_WORKERS_MAX = 16 };
 
 struct sim_cluster_options {
-    uint64_t seed;         // of the world
-    uint32_t workers;      // w0, w1, ...: each on a host of its own
-    uint64_t memory_bytes; // of each worker; 0: 64 MiB
-    bool team;             // workers compute even the smallest step on their teams
+    uint64_t seed;          // of the world
+    uint32_t workers;       // w0, w1, ...: each on a host of its own
+    uint64_t memory_bytes;  // of each worker; 0: 64 MiB
+    bool team;              // workers compute even the smallest step on their teams
+    uint64_t attach_ttl_ns; // of each worker
     // Changes the coordinator's options before each start; NULL: defaults with heartbeats of 100 ms.
     void (*tune)(struct coordinator_options *options);
 };
@@ -61,6 +62,9 @@ void sim_coordinator_stop(struct sim_cluster *cluster);
 
 // Asks the coordinator every 10 ms until so many workers are ACTIVE, for at most 20 s.
 bool sim_wait_active(struct sim_cluster *cluster, uint32_t n);
+
+// Whether the tokens that the coordinator has kept of each worker are those that counting its layouts gives.
+bool sim_tokens_counted(const struct sim_cluster *cluster);
 
 // Waits until the call is done, at most 60 s of simulated time. Returns its code; COMMON_IN_PROGRESS: it is not.
 enum common_code sim_wait(struct sim_call *call);

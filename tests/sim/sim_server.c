@@ -22,6 +22,7 @@ struct server_link {
     bool nng, sums;
     uint64_t id;
     uint32_t role;
+    struct proto_caller caller;
     struct proto_list requests;
     char peer[256];
 };
@@ -50,6 +51,8 @@ static void server_link_close(struct server_link *link)
     link->io = NULL;
     proto_list_remove(&link->link);
     server->n_links--;
+    server->lanes[proto_role_is_daemon(link->role) ? PROTO_LANE_DAEMONS : PROTO_LANE_CLIENTS].links--;
+    proto_caller_gone(&link->caller);
     sim_link_close(io, SIM_ACCEPTOR);
     struct proto_list gone;
     proto_list_move(&link->requests, &gone);
@@ -87,6 +90,8 @@ static void send_reply(struct proto_request *request, struct proto_gather *gathe
     }
     if (sent)
         sent(sent_arg);
+    if (link->io && link->caller.waits)
+        sim_link_resume(link->io, SIM_ACCEPTOR);
     server_link_unref(link);
 }
 
@@ -122,7 +127,7 @@ static bool take_frame(struct server_link *link, struct common_blob *blob, struc
             proto_request_cancel(request);
         return true;
     }
-    struct proto_request *request = proto_request_new(server, link->role, message);
+    struct proto_request *request = proto_request_new(server, &link->caller, link->role, message);
     if (!request)
         return fail_frame(err, "out of memory for a request");
     request->send = send_reply;
@@ -153,7 +158,8 @@ static bool take(void *owner, struct sim_message *message)
         server_link_close(link);
         return true;
     }
-    if (proto_server_full(link->server, link->role) || link->io->ways[SIM_DIALLER].bytes >= OUT_BYTES_MAX)
+    if (proto_server_full(link->server, link->role) || link->io->ways[SIM_DIALLER].bytes >= OUT_BYTES_MAX ||
+        (!proto_role_is_daemon(link->role) && proto_caller_full(link->server, &link->caller)))
         return false;
     struct common_error err;
     link->refs++;
@@ -207,8 +213,11 @@ static void accept_link(struct sim_listener *listener, struct sim_link *io)
     bool daemon = proto_role_is_daemon(channel->role);
     char peer[256];
     snprintf(peer, sizeof peer, "%.128s@sim", channel->name);
-    if (server->n_links >= server->links_max) {
-        refuse(server, io, peer, COMMON_UNAVAILABLE, "the server has as many links as it may");
+    struct proto_lane *lane = &server->lanes[daemon ? PROTO_LANE_DAEMONS : PROTO_LANE_CLIENTS];
+    if (lane->links >= (daemon ? server->daemons_max : server->links_max)) {
+        char why[PROTO_LIMIT_TEXT];
+        proto_limit_reached(server, daemon ? PROTO_LIMIT_DAEMONS : PROTO_LIMIT_CLIENTS, why);
+        refuse(server, io, peer, COMMON_RESOURCE_EXHAUSTED, why);
         return;
     }
     if (daemon && !server->has_secret) {
@@ -240,6 +249,10 @@ static void accept_link(struct sim_listener *listener, struct sim_link *io)
     proto_list_init(&link->requests);
     proto_list_push(&server->links, &link->link);
     server->n_links++;
+    lane->links++;
+    proto_caller_init(&link->caller);
+    if (!daemon)
+        proto_caller_known(server, &link->caller);
     proto_server_ref(server);
     io->owners[SIM_ACCEPTOR] = link;
     io->take[SIM_ACCEPTOR] = take;

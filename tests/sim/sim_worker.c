@@ -40,6 +40,7 @@ void sim_worker_start(struct sim_worker *worker)
                                    .secret = *worker->options.secret,
                                    .memory_bytes = worker->options.memory_bytes,
                                    .threads = 1,
+                                   .attach_ttl_ns = worker->options.attach_ttl_ns,
                                    .inline_madds = worker->options.team ? 1 : 0,
                                    .bandwidth = BANDWIDTH};
     if (worker_new(worker->loop, &config, &worker->worker, &err) != COMMON_OK) {

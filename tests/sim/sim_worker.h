@@ -17,8 +17,9 @@ struct sim_worker_options { // strings are copied
     const char *coordinator; // endpoint
     uint32_t port;           // public on 127.0.0.1; its edge is the next one
     const struct common_secret *secret;
-    uint64_t memory_bytes; // half of it or more is for K and V
-    bool team;             // even the smallest step goes to the team
+    uint64_t memory_bytes;  // half of it or more is for K and V
+    bool team;              // even the smallest step goes to the team
+    uint64_t attach_ttl_ns; // 0: rows that are put stay until they are committed
 };
 
 struct sim_worker { // for tests to read

@@ -25,6 +25,49 @@ static void memory_comes_page_by_page(void **state)
     end(store);
 }
 
+// Rows that nobody commits go, and the pages that had nothing else; frozen, appended and committed rows stay.
+static void what_nobody_commits_goes(void **state)
+{
+    (void)state;
+    struct worker_store *store = store_of(1 << 20);
+    struct worker_chunk *chunk = hold(store, 1);
+    uint64_t empty = worker_store_used(store);
+    assert_false(worker_chunk_has_put(chunk));
+    assert_int_equal(write_rows(store, chunk, 0, 0, 8, 0, WORKER_ROW_APPENDED, UINT64_MAX), COMMON_OK);
+    assert_false(worker_chunk_has_put(chunk));
+    uint64_t appended = worker_store_used(store);
+    assert_int_equal(write_rows(store, chunk, 0, 8, 24, 0, WORKER_ROW_PUT, UINT64_MAX), COMMON_OK);
+    assert_int_equal(write_rows(store, chunk, 1, 0, TOKENS, 0, WORKER_ROW_PUT, UINT64_MAX), COMMON_OK);
+    assert_true(worker_chunk_has_put(chunk));
+    worker_chunk_prepare(chunk, 0, 30, 1);
+    worker_store_pin(chunk);
+    assert_int_equal(worker_store_expire(store, chunk), 0); // somebody reads it
+    worker_store_unpin(store, chunk);
+    assert_int_equal(worker_store_expire(store, chunk), 23 + TOKENS);
+    assert_true(worker_chunk_has_put(chunk)); // one is frozen
+    assert_int_equal(worker_chunk_row(chunk, 0, 30), WORKER_ROW_PREPARED);
+    assert_int_equal(worker_chunk_row(chunk, 0, 8), WORKER_ROW_ABSENT);
+    assert_int_equal(worker_chunk_row(chunk, 1, 0), WORKER_ROW_ABSENT);
+    assert_row(chunk, 0, 7, 0);
+    assert_row(chunk, 0, 30, 0);
+    worker_chunk_abort(chunk, 0, 30, 1);
+    assert_int_equal(worker_store_expire(store, chunk), 1);
+    assert_false(worker_chunk_has_put(chunk));
+    assert_int_equal(worker_store_used(store), appended);
+    for (uint32_t layer = 0; layer < LAYERS; layer++) // other bytes may come in their place
+        assert_int_equal(write_rows(store, chunk, layer, 8, TOKENS - 8, 1, WORKER_ROW_PUT, UINT64_MAX),
+                         COMMON_OK);
+    assert_row(chunk, 0, TOKENS - 1, 1);
+    worker_chunk_prepare(chunk, 0, 8, TOKENS - 8);
+    worker_chunk_commit(chunk, 0, 8, TOKENS - 8);
+    assert_int_equal(worker_store_expire(store, chunk), TOKENS - 8); // of the other layer
+    assert_int_equal(worker_chunk_ready(chunk, 0), TOKENS);
+    assert_int_equal(worker_store_expire(store, chunk), 0);
+    assert_true(appended > empty);
+    worker_store_release(store, chunk);
+    end(store);
+}
+
 static void full_layers_become_blocks(void **state)
 {
     (void)state;
@@ -266,10 +309,11 @@ static void a_copy_fits_or_changes_nothing(void **state)
 int store_memory(uint32_t type)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(memory_comes_page_by_page),     cmocka_unit_test(full_layers_become_blocks),
-        cmocka_unit_test(runs_cover_what_is_ready),      cmocka_unit_test(hashes_know_no_pages),
-        cmocka_unit_test(a_full_store_changes_nothing),  cmocka_unit_test(shared_chunks_are_not_written),
-        cmocka_unit_test(copies_keep_what_is_committed), cmocka_unit_test(a_copy_fits_or_changes_nothing),
+        cmocka_unit_test(memory_comes_page_by_page),      cmocka_unit_test(what_nobody_commits_goes),
+        cmocka_unit_test(full_layers_become_blocks),      cmocka_unit_test(runs_cover_what_is_ready),
+        cmocka_unit_test(hashes_know_no_pages),           cmocka_unit_test(a_full_store_changes_nothing),
+        cmocka_unit_test(shared_chunks_are_not_written),  cmocka_unit_test(copies_keep_what_is_committed),
+        cmocka_unit_test(a_copy_fits_or_changes_nothing),
     };
     return store_group("memory", type, tests, sizeof tests / sizeof *tests);
 }

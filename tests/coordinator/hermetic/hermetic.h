@@ -19,6 +19,7 @@
 #include "common/clock.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/limits.h"
 #include "coordinator/sessions/reconcile.h"
 #include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/session.h"
@@ -81,6 +82,7 @@ int hermetic_commits(void);
 int hermetic_edges(void); // the last one
 int hermetic_frames(void);
 int hermetic_items(void);
+int hermetic_limits(void);
 int hermetic_moments(void);
 int hermetic_placing(void);
 int hermetic_plans(void);

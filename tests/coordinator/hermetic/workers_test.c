@@ -340,6 +340,7 @@ static void a_name_is_one_workers(void **state)
 static void little_memory(struct coordinator_options *options)
 {
     options->max_bytes = 64 << 10;
+    options->max_client_bytes = 64 << 20;
 }
 
 static bool is_full(void *arg)
