@@ -89,7 +89,8 @@ typedef struct banyan_options {
 // Connects to a coordinator: "nng+tcp://127.0.0.1:7411", "tcp://…" or "unix:///path" (lowest latency). NULL:
 // BANYAN_ENDPOINT, else "nng+tcp://127.0.0.1:7411". Blocks until the coordinator has answered, and keeps
 // trying when nobody is there yet. options may be NULL. UNAVAILABLE when it cannot be reached; NOT_FOUND when
-// the token file does not exist.
+// the token file does not exist. What travels over TCP carries checksums, unless BANYAN_CHECKSUMS says "never";
+// "always": over unix sockets, too. An answer that was damaged on its way is UNAVAILABLE.
 BANYAN_API banyan_code banyan_connect(const char *endpoint, const banyan_options *options,
                                       banyan_client **out, banyan_error *error);
 

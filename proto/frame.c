@@ -77,7 +77,8 @@ enum proto_sum proto_frame_sum(const struct proto_prefix *prefix, const uint8_t 
     if (prefix->skipped)
         return PROTO_SUM_RIGHT;
     size_t end = proto_frame_payload_at(prefix->header_len) + common_align64((size_t)prefix->payload_len);
-    uint64_t sum = common_xxh3(frame + SUM_END, end - SUM_END, 0);
+    struct iovec rest = {(void *)(uintptr_t)(frame + SUM_END), end - SUM_END};
+    uint64_t sum = common_xxh3_gather(&rest, 1);
     return sum == get64(frame + SUM_END - 8) ? PROTO_SUM_RIGHT : PROTO_SUM_WRONG;
 }
 

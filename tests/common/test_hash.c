@@ -37,11 +37,35 @@ static void test_xxh3(void **state)
     assert_true(common_xxh3(data, sizeof data, 0) == whole);
 }
 
+// However the bytes are cut.
+static void test_gather(void **state)
+{
+    (void)state;
+    static uint8_t data[20000];
+    uint64_t seed = 1;
+    for (size_t i = 0; i < sizeof data; i++)
+        data[i] = (uint8_t)common_mix64(i);
+    for (int round = 0; round < 2000; round++) {
+        struct iovec pieces[8];
+        size_t len = (seed = common_mix64(seed)) % (round % 2 ? 600 : sizeof data), n = 0, at = 0;
+        while (n < 7 && at < len) {
+            size_t step = round % 5 ? (seed = common_mix64(seed)) % (len - at + 1) : len - at;
+            pieces[n++] = (struct iovec){data + at, step};
+            at += step;
+        }
+        pieces[n++] = (struct iovec){data + at, len - at};
+        uint64_t want = common_xxh3(data, len, 0);
+        assert_true(common_xxh3_gather(pieces, n) == want);
+        assert_true(common_xxh3_gather(&(struct iovec){data, len}, 1) == want);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mix64_is_splitmix64),
         cmocka_unit_test(test_xxh3),
+        cmocka_unit_test(test_gather),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -126,7 +126,7 @@ static void relay_arm(struct relay *relay, int way, long at)
     relay->passed[0] = relay->passed[1] = 0;
     relay->left[0] = relay->left[1] = -1;
     relay->left[way] = at;
-    relay->mask[way] = (uint8_t)(1 << at * 7 % 8);
+    relay->mask[way] = (uint8_t)(1u << (unsigned long)at * 7 % 8);
     pthread_mutex_unlock(&relay->lock);
 }
 
