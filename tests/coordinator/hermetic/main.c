@@ -89,6 +89,6 @@ int main(void)
     prctl(PR_SET_THP_DISABLE, 1, 0, 0,
           0); // thousands of workers with a few rows each: to clear huge pages is the most of it
     return hermetic_workers() + hermetic_plans() + hermetic_frames() + hermetic_sessions() +
-           hermetic_items() + hermetic_limits() + hermetic_appends() + hermetic_commits() + hermetic_reconcile() +
-           hermetic_restarts() + hermetic_moments() + hermetic_edges();
+           hermetic_items() + hermetic_limits() + hermetic_appends() + hermetic_commits() +
+           hermetic_reconcile() + hermetic_restarts() + hermetic_moments() + hermetic_edges();
 }
