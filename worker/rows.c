@@ -28,6 +28,11 @@ static enum common_code put_permitted(struct worker *worker, const Banyan__Pb__C
                                                common_clock_wall_ns(), ticket, err);
     if (code != COMMON_OK)
         return code;
+    if (ticket->term < worker->term)
+        return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                "the ticket is of term %" PRIu64 ", and term %" PRIu64
+                                " has begun: open the attach again",
+                                ticket->term, worker->term);
     if (body->session != ticket->session)
         return common_error_set(err, COMMON_PERMISSION_DENIED, "the ticket is for another session");
     if (body->count == 0 || body->count > WORKER_POSITIONS_MAX || body->first > WORKER_POSITIONS_MAX)

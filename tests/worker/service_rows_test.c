@@ -23,7 +23,7 @@ static struct put good_put(void)
 {
     return (struct put){.ticket = {.session = SESSION,
                                    .incarnation = INCARNATION,
-                                   .term = 1,
+                                   .term = TERM,
                                    .first = 0,
                                    .count = 64,
                                    .expires_wall_ns = UINT64_MAX},
@@ -87,6 +87,7 @@ static void bad_puts(void **state)
     TRY_PUT(&s, COMMON_PERMISSION_DENIED, "another session", put.session = 0);
     TRY_PUT(&s, COMMON_FAILED_PRECONDITION, "expired",
             put.ticket.expires_wall_ns = common_clock_wall_ns() - 1);
+    TRY_PUT(&s, COMMON_FAILED_PRECONDITION, "has begun", put.ticket.term = TERM - 1);
     TRY_PUT(&s, COMMON_PERMISSION_DENIED, "other positions", put.ticket.first = 45);
     TRY_PUT(&s, COMMON_PERMISSION_DENIED, "other positions", put.ticket.count = 45);
     // Below a ticket without an end: the distance to its first position wraps.
