@@ -135,11 +135,16 @@ static void deleted_everywhere(struct model *m)
     chaos_violated(op, "a worker still holds what was deleted");
 }
 
+static void choose_store(struct coordinator_options *options)
+{
+    options->store_path = chaos.wrong ? "another disk" : SIM_DISK_PATH;
+}
+
 static void run(uint64_t seed)
 {
     chaos.seed = seed;
-    chaos.cluster =
-        sim_cluster_new(&(struct sim_cluster_options){.workers = WORKERS, .seed = seed, .team = seed & 1});
+    chaos.cluster = sim_cluster_new(&(struct sim_cluster_options){
+        .workers = WORKERS, .seed = seed, .team = seed & 1, .tune = choose_store});
     sim_shuffle(true);
     chaos.delay_ns = sim_random(2) ? COMMON_NS_PER_MS : 100 * COMMON_NS_PER_US;
     sim_net_delay(10 * COMMON_NS_PER_US, chaos.delay_ns);

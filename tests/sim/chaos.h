@@ -64,6 +64,7 @@ struct chaos {
     uint32_t steps;         // how many things happen before the end
     struct model models[SESSIONS];
     uint32_t n_models, n_ops, kills;
+    bool wrong;              // the coordinator has another store: what it says of sessions does not count
     uint32_t rotten;         // rows that were damaged
     uint64_t taken[WORKERS]; // bytes of their memory
     uint64_t delay_ns;       // of a message, at most, while the network is as it should be
@@ -115,8 +116,9 @@ enum fault {
     MEMORY_SHORT,
     CLOCK_SKEWED,
     NET_SLOW,
-    FLIP, // bits of frames, on their way
-    ROT,  // a bit of a row that is put and not committed
+    STORE_WRONG, // at a start: an empty one, and later one that knows nothing of what has happened since
+    FLIP,        // bits of frames, on their way
+    ROT,         // a bit of a row that is put and not committed
     FAULTS
 };
 

@@ -110,6 +110,23 @@ static void check_fork(const struct op *op)
     }
 }
 
+static bool writes(const struct op *op)
+{
+    return op->m && (op->kind == APPEND || op->kind == OPEN || op->kind == PUT || op->kind == COMMIT ||
+                     op->kind == FORK);
+}
+
+// A coordinator that does not know the session has answered, or none: its outcome is unknown.
+static void unheard(const struct op *op)
+{
+    if (writes(op))
+        op->m->writes--;
+    if (op->kind == TRUNCATE) {
+        op->m->cutting = false;
+        op->m->must_cut = true;
+    }
+}
+
 static void check(struct op *op)
 {
     if (chaos.cluster->coordinator && !sim_tokens_counted(chaos.cluster))
@@ -122,10 +139,13 @@ static void check(struct op *op)
                common_code_name(op->call->code), op->call->text, op->call->reason);
     if (!allowed(op->call->code))
         chaos_violated(op, "a code that the contract does not allow");
+    if (chaos.wrong) {
+        unheard(op);
+        return;
+    }
     if (op->call->code == COMMON_NOT_FOUND && op->m && !op->m->deleted && op->kind != PUT)
         chaos_violated(op, "a session is gone");
-    if (op->m &&
-        (op->kind == APPEND || op->kind == OPEN || op->kind == PUT || op->kind == COMMIT || op->kind == FORK))
+    if (writes(op))
         op->m->writes--;
     bool goes_on = op->call->code == COMMON_OK && op->m && !op->m->deleted && chaos.n_ops + 1 < OPS;
     switch (op->kind) {

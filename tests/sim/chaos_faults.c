@@ -66,6 +66,23 @@ static void freeze(struct common_loop *loop, uint64_t most_ns)
     sim_loop_thaw(loop);
 }
 
+// It ends, and starts again on its store, or on a wrong one. Its disk is as it should be.
+static void coordinator_anew(bool kill)
+{
+    struct sim_cluster *cluster = chaos.cluster;
+    struct common_error err;
+    if (cluster->loop && kill)
+        sim_coordinator_kill(cluster);
+    else if (cluster->loop)
+        sim_coordinator_stop(cluster);
+    sim_advance(sim_random(COMMON_NS_PER_S));
+    chaos_check_all();
+    sim_disk_silence(SIM_DISK_PATH, false);
+    sim_disk_fail(SIM_DISK_PATH, 0, COMMON_OK);
+    if (sim_coordinator_start(cluster, &err) != COMMON_OK)
+        chaos_violated(NULL, err.message);
+}
+
 void chaos_disturb(enum fault fault)
 {
     struct sim_cluster *cluster = chaos.cluster;
@@ -75,7 +92,6 @@ void chaos_disturb(enum fault fault)
                                                            : cluster->workers[sim_random(WORKERS)]->loop};
     bool both = ends[0] && ends[1] && ends[0] != ends[1];
     uint32_t way = (uint32_t)sim_random(2);
-    struct common_error err;
     if (chaos.verbose)
         printf("%" PRIu64 " fault %d worker %s\n", sim_clock(), fault, worker->name);
     switch (fault) {
@@ -109,18 +125,20 @@ void chaos_disturb(enum fault fault)
         if (worker->loop)
             kill_worker(worker);
         break;
+    case STORE_WRONG:
+        chaos.wrong = true;
+        coordinator_anew(true);
+        sim_advance(sim_random(5 * COMMON_NS_PER_S));
+        chaos_check_all();
+        sim_coordinator_kill(cluster);
+        sim_advance(COMMON_NS_PER_S); // nothing that it said is on its way
+        chaos_check_all();
+        chaos.wrong = false;
+        coordinator_anew(true);
+        break;
     case KILL_COORDINATOR:
     case STOP_COORDINATOR:
-        if (cluster->loop && fault == KILL_COORDINATOR)
-            sim_coordinator_kill(cluster);
-        else if (cluster->loop)
-            sim_coordinator_stop(cluster);
-        sim_advance(sim_random(COMMON_NS_PER_S));
-        chaos_check_all();
-        sim_disk_silence(SIM_DISK_PATH, false);
-        sim_disk_fail(SIM_DISK_PATH, 0, COMMON_OK);
-        if (sim_coordinator_start(cluster, &err) != COMMON_OK)
-            chaos_violated(NULL, err.message);
+        coordinator_anew(fault == KILL_COORDINATOR);
         break;
     case FREEZE_WORKER:
         if (worker->loop)
