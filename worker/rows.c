@@ -282,8 +282,16 @@ static int compare_ids(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static bool is_settled(const struct worker *worker, const struct worker_session *session,
+                       const uint64_t *except, size_t n_except)
+{
+    if (session->life != worker->life) // in quarantine: the store that says so does not know of its commits
+        return false;
+    return !n_except || !bsearch(&session->id, except, n_except, sizeof *except, compare_ids);
+}
+
 // Commits below `before` are over, whatever became of them: what was to be committed has been. one: of this session;
-// 0: of all but those in except.
+// 0: of all but those in except and in quarantine. Sorts except.
 static void settle_rows(struct worker *worker, uint64_t before, uint64_t one, uint64_t *except,
                         size_t n_except)
 {
@@ -301,8 +309,7 @@ static void settle_rows(struct worker *worker, uint64_t before, uint64_t one, ui
     if (n_except)
         qsort(except, n_except, sizeof *except, compare_ids);
     while (worker_map_next(&worker->sessions, &cursor, &session))
-        if (!n_except ||
-            !bsearch(&((struct worker_session *)session)->id, except, n_except, sizeof *except, compare_ids))
+        if (is_settled(worker, session, except, n_except))
             settle_session(worker, session, before);
 }
 

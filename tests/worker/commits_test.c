@@ -150,6 +150,33 @@ static void what_is_over_thaws(void **state)
     rows_stop(&s);
 }
 
+static void ask_as(struct setup *s, uint64_t life)
+{
+    Banyan__Pb__InventoryRequest m = BANYAN__PB__INVENTORY_REQUEST__INIT;
+    m.term = TERM;
+    m.life = life;
+    assert_int_equal(cluster_call(&s->c, s->c.edges[0], BANYAN__PB__METHOD__METHOD_INVENTORY, &m.base, NULL,
+                                  0, NULL),
+                     COMMON_OK);
+}
+
+// A coordinator on a wrong store does not know whether the commit is durable on the right one (seed 20003411 of
+// chaos_test).
+static void what_is_over_for_another_store_stays_frozen(void **state)
+{
+    (void)state;
+    struct setup s;
+    rows_start(&s);
+    assert_int_equal(say(&s, PREPARE, A, 40, 10), COMMON_OK);
+    ask_as(&s, 9);
+    assert_int_equal(settle(&s, TERM, C), COMMON_OK);
+    assert_true(frozen(&s, 40) && frozen(&s, 49));
+    ask_as(&s, 0);
+    assert_int_equal(settle(&s, TERM, C), COMMON_OK);
+    assert_false(frozen(&s, 40) || frozen(&s, 49));
+    rows_stop(&s);
+}
+
 // Told again, a durable range is committed as far as it is here, and the rest is refused.
 static void what_is_here_of_a_durable_range_counts(void **state)
 {
@@ -384,6 +411,7 @@ int main(void)
         cmocka_unit_test(an_abort_leaves_what_another_froze),
         cmocka_unit_test(the_last_to_let_go_thaws),
         cmocka_unit_test(what_is_over_thaws),
+        cmocka_unit_test(what_is_over_for_another_store_stays_frozen),
         cmocka_unit_test(what_is_here_of_a_durable_range_counts),
         cmocka_unit_test(a_truncation_ends_them_all),
         cmocka_unit_test(there_is_a_limit),
