@@ -153,6 +153,7 @@ ci)
     neon
     build_and_test release
     build_and_test asan
+    stage "simulated traces" tests/sim/same_traces.sh build/release/bin/chaos_test build/asan/bin/chaos_test
     build_and_test tsan threads
     ;;
 esac

@@ -11,6 +11,7 @@
 #include "proto/rows_sum.h"
 #include "proto/status.h"
 #include "tests/sim/sim.h"
+#include "tests/sim/sim_event.h"
 
 #define METHOD(name) BANYAN__PB__METHOD__METHOD_##name
 
@@ -29,6 +30,7 @@ struct sim_opened {
 
 struct sim_client {
     struct common_loop *loop;
+    char name[24];
     struct proto_channel *channel;
     struct sim_call *calls;
     uint64_t deadline_ns;
@@ -48,7 +50,8 @@ struct sim_client *sim_client_new(const char *coordinator, const char *token)
     struct common_error err;
     if (!client || common_loop_new(&client->loop) != COMMON_OK)
         abort();
-    sim_loop_name(client->loop, "client");
+    snprintf(client->name, sizeof client->name, "client %u", client->loop->number);
+    sim_loop_name(client->loop, client->name);
     client->deadline_ns = 10 * COMMON_NS_PER_S;
     client->dim = DIM;
     client->token = token;

@@ -43,10 +43,18 @@ struct sim_way { // towards one end
     bool stuck; // head is due, and held or not taken
 };
 
+// A machine: by its name, which is the same when its process has another life. The loop may have any address then, also
+// that of one before, and is looked at where there is no name.
+struct sim_place {
+    const struct common_loop *loop;
+    char name[24];
+};
+
 struct sim_link {
     struct sim_link *next, *prev;
     struct common_loop *loops[2]; // by side
-    void *owners[2];              // NULL once that end is closed
+    struct sim_place places[2];
+    void *owners[2]; // NULL once that end is closed
     sim_take_fn take[2];
     struct sim_way ways[2]; // towards that side
     unsigned refs;          // open ends, and a delivery under way

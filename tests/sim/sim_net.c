@@ -16,7 +16,7 @@
 enum { FAULTS_MAX = 256, FIRST_PORT = 20000 };
 
 struct fault {
-    const struct common_loop *from, *to; // NULL: any
+    struct sim_place from, to; // whom it concerns
     bool held, down;
     uint32_t flips; // one in so many frames; 0: none
 };
@@ -68,12 +68,30 @@ static uint64_t delay(void)
 
 // ---- faults ---------------------------------------------------------------------------------------------
 
-static bool concerns(const struct fault *fault, const struct common_loop *from, const struct common_loop *to)
+static struct sim_place place_of(const struct common_loop *loop)
 {
-    return (!fault->from || fault->from == from) && (!fault->to || fault->to == to);
+    struct sim_place place = {.loop = loop};
+    if (loop && loop->name)
+        snprintf(place.name, sizeof place.name, "%s", loop->name);
+    return place;
 }
 
-static bool is_held(const struct common_loop *from, const struct common_loop *to)
+static bool same_place(const struct sim_place *a, const struct sim_place *b)
+{
+    return a->name[0] || b->name[0] ? strcmp(a->name, b->name) == 0 : a->loop == b->loop;
+}
+
+static bool is_at(const struct sim_place *place, const struct sim_place *other) // nobody named: anybody
+{
+    return (!place->loop && !place->name[0]) || same_place(place, other);
+}
+
+static bool concerns(const struct fault *fault, const struct sim_place *from, const struct sim_place *to)
+{
+    return is_at(&fault->from, from) && is_at(&fault->to, to);
+}
+
+static bool is_held(const struct sim_place *from, const struct sim_place *to)
 {
     for (uint32_t i = 0; i < net.n_faults; i++)
         if (net.faults[i].held && concerns(&net.faults[i], from, to))
@@ -81,7 +99,7 @@ static bool is_held(const struct common_loop *from, const struct common_loop *to
     return false;
 }
 
-static bool is_down(const struct common_loop *from, const struct common_loop *to)
+static bool is_down(const struct sim_place *from, const struct sim_place *to)
 {
     for (uint32_t i = 0; i < net.n_faults; i++)
         if (net.faults[i].down && (concerns(&net.faults[i], from, to) || concerns(&net.faults[i], to, from)))
@@ -90,7 +108,7 @@ static bool is_down(const struct common_loop *from, const struct common_loop *to
 }
 
 // Nothing is drawn where no such fault is in force: the worlds of other seeds stay what they were.
-static void damage(struct sim_message *message, const struct common_loop *from, const struct common_loop *to)
+static void damage(struct sim_message *message, const struct sim_place *from, const struct sim_place *to)
 {
     for (uint32_t i = 0; message->blob && i < net.n_faults; i++) {
         const struct fault *fault = &net.faults[i];
@@ -113,8 +131,8 @@ static void fault_remove(struct fault fault)
     uint32_t kept = 0;
     for (uint32_t i = 0; i < net.n_faults; i++) {
         const struct fault *f = &net.faults[i];
-        if (f->from != fault.from || f->to != fault.to || f->held != fault.held || f->down != fault.down ||
-            f->flips != fault.flips)
+        if (!same_place(&f->from, &fault.from) || !same_place(&f->to, &fault.to) || f->held != fault.held ||
+            f->down != fault.down || f->flips != fault.flips)
             net.faults[kept++] = *f;
     }
     net.n_faults = kept;
@@ -207,7 +225,7 @@ static void deliver(void *arg)
     struct sim_link *link = way->link;
     enum sim_side to = way->to;
     struct sim_message *message = way->head;
-    if (message->kind != SIM_BROKEN && is_held(link->loops[!to], link->loops[to])) {
+    if (message->kind != SIM_BROKEN && is_held(&link->places[!to], &link->places[to])) {
         way->stuck = true;
         return;
     }
@@ -255,7 +273,7 @@ void sim_link_send(struct sim_link *link, enum sim_side from, struct sim_message
         sim_message_free(message);
         return;
     }
-    damage(message, link->loops[from], link->loops[!from]);
+    damage(message, &link->places[from], &link->places[!from]);
     push(&link->ways[!from], message);
 }
 
@@ -271,7 +289,7 @@ void sim_link_close(struct sim_link *link, enum sim_side side)
 
 bool sim_link_carries(const struct sim_link *link)
 {
-    return !is_held(link->loops[0], link->loops[1]) && !is_held(link->loops[1], link->loops[0]);
+    return !is_held(&link->places[0], &link->places[1]) && !is_held(&link->places[1], &link->places[0]);
 }
 
 void sim_link_resume(struct sim_link *link, enum sim_side side)
@@ -296,13 +314,18 @@ static struct sim_listener *listener_at(const char *endpoint)
 struct sim_link *sim_link_dial(struct common_loop *loop, const char *endpoint, sim_take_fn take, void *owner)
 {
     struct sim_listener *listener = listener_at(endpoint);
-    if (!listener || is_down(loop, listener->loop) || sim_loop_muted(loop))
+    if (!listener || sim_loop_muted(loop))
+        return NULL;
+    struct sim_place from = place_of(loop), to = place_of(listener->loop);
+    if (is_down(&from, &to))
         return NULL;
     struct sim_link *link = calloc(1, sizeof *link);
     if (!link)
         abort();
     link->loops[SIM_DIALLER] = loop;
     link->loops[SIM_ACCEPTOR] = listener->loop;
+    link->places[SIM_DIALLER] = from;
+    link->places[SIM_ACCEPTOR] = to;
     link->owners[SIM_DIALLER] = owner;
     link->owners[SIM_ACCEPTOR] = listener; // until it has accepted
     link->take[SIM_DIALLER] = take;
@@ -344,9 +367,9 @@ void sim_net_cut(const struct common_loop *a, const struct common_loop *b)
 {
     for (struct sim_link *link = net.links, *next; link; link = next) {
         next = link->next;
-        struct fault between = {.from = a, .to = b};
-        if (!concerns(&between, link->loops[0], link->loops[1]) &&
-            !concerns(&between, link->loops[1], link->loops[0]))
+        struct fault between = {.from = place_of(a), .to = place_of(b)};
+        if (!concerns(&between, &link->places[0], &link->places[1]) &&
+            !concerns(&between, &link->places[1], &link->places[0]))
             continue;
         link->refs++;
         way_break(&link->ways[SIM_DIALLER]);
@@ -357,13 +380,13 @@ void sim_net_cut(const struct common_loop *a, const struct common_loop *b)
 
 void sim_net_part(const struct common_loop *a, const struct common_loop *b)
 {
-    fault_add((struct fault){.from = a, .to = b, .down = true});
+    fault_add((struct fault){.from = place_of(a), .to = place_of(b), .down = true});
     sim_net_cut(a, b);
 }
 
 void sim_net_mend(const struct common_loop *a, const struct common_loop *b)
 {
-    fault_remove((struct fault){.from = a, .to = b, .down = true});
+    fault_remove((struct fault){.from = place_of(a), .to = place_of(b), .down = true});
 }
 
 static void resume_all(void) // what is held still gets stuck again
@@ -376,19 +399,19 @@ static void resume_all(void) // what is held still gets stuck again
 
 void sim_net_hold(const struct common_loop *from, const struct common_loop *to)
 {
-    fault_add((struct fault){.from = from, .to = to, .held = true});
+    fault_add((struct fault){.from = place_of(from), .to = place_of(to), .held = true});
 }
 
 void sim_net_release(const struct common_loop *from, const struct common_loop *to)
 {
-    fault_remove((struct fault){.from = from, .to = to, .held = true});
+    fault_remove((struct fault){.from = place_of(from), .to = place_of(to), .held = true});
     resume_all();
 }
 
 void sim_net_flip(const struct common_loop *from, const struct common_loop *to, uint32_t one_in)
 {
     if (net.n_faults < FAULTS_MAX)
-        fault_add((struct fault){.from = from, .to = to, .flips = one_in});
+        fault_add((struct fault){.from = place_of(from), .to = place_of(to), .flips = one_in});
 }
 
 void sim_net_heal(void)
