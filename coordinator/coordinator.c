@@ -85,14 +85,6 @@ void coordinator_options_default(struct coordinator_options *options)
                                             .ticket_ns = 600 * COMMON_NS_PER_S};
 }
 
-void coordinator_here(struct coordinator_core *core, uint64_t now_ns)
-{
-    uint64_t away_ns = coordinator_presence_note(&core->presence, now_ns);
-    if (away_ns && !core->stopping)
-        common_log_warn("this process did not run: silence meanwhile is not counted away_ms=%" PRIu64,
-                        away_ns / COMMON_NS_PER_MS);
-}
-
 static void tick(void *arg)
 {
     struct coordinator *c = arg;

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/core.h"
+
+#include <inttypes.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+
+void coordinator_here(struct coordinator_core *core, uint64_t now_ns)
+{
+    uint64_t away_ns = coordinator_presence_note(&core->presence, now_ns);
+    if (away_ns && !core->stopping)
+        common_log_warn("this process did not run: silence meanwhile is not counted away_ms=%" PRIu64,
+                        away_ns / COMMON_NS_PER_MS);
+}
