@@ -186,7 +186,8 @@ BANYAN_API banyan_code banyan_session_fork(banyan_session *session, uint64_t len
 // Sends K and V of `count` tokens of one layer straight to the workers that are to hold them. Layers and
 // ranges in any order, from any number of threads; a range may be sent again until it is committed. Not
 // visible before commit. What is not committed is dropped when nothing of the session was attached for a while
-// (workers: --attach-ttl, 15 minutes). The client's timeout is a limit on standing still: it runs anew whenever something
+// (workers: --attach-ttl, 15 minutes), and goes with a worker that is lost or was out of reach for some heartbeats:
+// the commit names it then, and attaching it again is the remedy. The client's timeout is a limit on standing still: it runs anew whenever something
 // arrives.
 BANYAN_API banyan_code banyan_attach(banyan_session *session, uint32_t layer, uint64_t first, uint64_t count,
                                      const void *k, const void *v, banyan_error *error);

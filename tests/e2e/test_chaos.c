@@ -20,7 +20,7 @@
 #include "common/clock.h"
 #include "common/hash.h"
 
-enum { WORKERS = 3, CLIENTS = 3, SESSIONS = 2, ROOM = 400, BLOCK = 40 };
+enum { WORKERS = 3, CLIENTS = 3, SESSIONS = 2, ROOM = 400, BLOCK = 40, AGAIN = 20 };
 
 static const banyan_spec spec = {.layers = 1,
                                  .q_heads = 4,
@@ -116,23 +116,39 @@ static void act_append(struct worker_of_load *w, struct held *h)
     }
 }
 
+// Rows that were put and not committed go with their holder, also when that was only taken for lost. The service says which
+// (nothing else may be missing), and putting them again is the remedy.
+static bool went_with_their_holder(banyan_code code, uint64_t first, uint64_t count)
+{
+    if (code != BANYAN_FAILED_PRECONDITION || strcmp(ERR->reason, "HOLE") != 0 || ERR->n_ranges == 0)
+        return false;
+    for (uint32_t i = 0; i < ERR->n_ranges; i++)
+        if (ERR->ranges[i].first < first || ERR->ranges[i].count > first + count - ERR->ranges[i].first)
+            return false;
+    return true;
+}
+
 static void act_attach(struct worker_of_load *w, struct held *h)
 {
     uint64_t count = 1 + draw(w, BLOCK), first = h->length;
-    unsigned before = atomic_load(&kills);
     if (first + count > ROOM)
         return;
     h->written = h->written > first + count ? h->written : first + count;
-    if (!took(w, h, "attach",
-              banyan_attach(h->session, 0, first, count, context_k(&h->context, 0, first),
-                            context_v(&h->context, 0, first), ERR)))
-        return;
-    banyan_code code = banyan_commit(h->session, 0, first, count, ERR);
-    if (code == BANYAN_FAILED_PRECONDITION && atomic_load(&kills) != before) {
-        w->refused++; // what was put and not committed has gone with its holder
-    } else if (took(w, h, "commit", code)) {
-        h->length += count;
-        w->attaches++;
+    for (int i = 0;; i++) {
+        if (!took(w, h, "attach",
+                  banyan_attach(h->session, 0, first, count, context_k(&h->context, 0, first),
+                                context_v(&h->context, 0, first), ERR)))
+            return;
+        banyan_code code = banyan_commit(h->session, 0, first, count, ERR);
+        if (i < AGAIN && went_with_their_holder(code, first, count)) {
+            w->refused++;
+        } else {
+            if (took(w, h, "commit", code)) {
+                h->length += count;
+                w->attaches++;
+            }
+            return;
+        }
     }
 }
 
