@@ -1,0 +1,463 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients and sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Literal, overload
+
+from . import arrays
+from . import info as infos
+from . import spec as specs
+from ._abi import ffi, lib
+from .errors import BanyanError, Closed, InvalidArgument, from_c, raise_c
+from .guard import Guard
+from .items import Answer, Call, Item
+from .spec import Spec
+
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for client in list(_clients):
+        client.close()
+
+
+atexit.register(_close_all)
+
+
+def _timeout_ns(seconds: float | None) -> int:
+    if seconds is None:
+        return 0
+    if not seconds > 0:
+        raise InvalidArgument(f"a timeout of {seconds} s: it must be above 0")
+    return max(1, int(min(seconds, 1e9) * 1e9))
+
+
+def _name(text: str | None) -> Any:
+    return ffi.NULL if text is None else ffi.new("char[]", text.encode())
+
+
+class Client:
+    """A connection to a coordinator. Thread-safe; a call releases the interpreter's lock while it waits.
+
+    Args:
+        endpoint: "nng+tcp://127.0.0.1:7411", "tcp://…" or "unix:///path" (lowest latency). None: the environment's
+            BANYAN_ENDPOINT, else "nng+tcp://127.0.0.1:7411".
+        token_file: where the token is, if the coordinator wants one.
+        timeout: seconds, for calls that state none.
+        connect_timeout: seconds until the first answer must be there; None: as `timeout`.
+
+    >>> with cluster.connect() as client:
+    ...     client.cluster().workers[0].state
+    'active'
+    """
+
+    def __init__(
+        self,
+        endpoint: str | None = None,
+        *,
+        token_file: str | None = None,
+        timeout: float = 30.0,
+        connect_timeout: float | None = None,
+        calls_max: int = 0,
+    ) -> None:
+        self._guard = Guard("client")
+        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._tags = itertools.count(1)
+        self._waiting: dict[int, tuple[Call, asyncio.Future[Any], asyncio.AbstractEventLoop]] = {}
+        self._loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
+        token = _name(token_file)
+        options = ffi.new("banyan_options *")
+        options.token_file = token
+        options.timeout_ns = _timeout_ns(timeout)
+        options.connect_timeout_ns = _timeout_ns(connect_timeout)
+        options.calls_max = calls_max
+        out, error = ffi.new("banyan_client **"), ffi.new("banyan_error *")
+        code = lib.banyan_connect(_name(endpoint), options, out, error)
+        if code != lib.BANYAN_OK:
+            self._guard.close()
+            raise_c(code, error)
+        self._c = out[0]
+        _clients.add(self)
+
+    # ---- life ----
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._guard.closed
+
+    def close(self) -> None:
+        """Ends calls under way with Cancelled, lets go of all sessions (they live on in the service) and disconnects."""
+        if not self._guard.close():
+            return
+        for session in list(self._sessions):
+            session._guard.close()
+        self._forget_loops()
+        lib.banyan_disconnect(self._c)
+        self._guard.wait()
+        for session in list(self._sessions):
+            session._release()
+        with self._lock:
+            waiting, self._waiting = list(self._waiting.values()), {}
+        for _, future, loop in waiting:
+            _settle(loop, future, Closed("the client was closed"))
+
+    def call(self, function: Callable[..., int], *arguments: Any) -> None:
+        """One blocking call of the C library; `function` takes a banyan_error last."""
+        error = ffi.new("banyan_error *")
+        self._guard.enter()
+        try:
+            code = function(*arguments, error)
+        finally:
+            self._guard.leave()
+        if code != lib.BANYAN_OK:
+            raise_c(code, error)
+
+    # ---- sessions ----
+
+    def create(self, spec: Spec, name: str | None = None) -> Session:
+        """A new session, empty. name: unique in the cluster; NULL: none."""
+        c, keep = spec.to_c()
+        out = ffi.new("banyan_session **")
+        self.call(lib.banyan_session_create, self._c, c, _name(name), out)
+        del keep
+        return Session(self, out[0])
+
+    def open(self, session: int | str) -> Session:
+        """The session with this id or name."""
+        out = ffi.new("banyan_session **")
+        by_id = isinstance(session, int)
+        self.call(lib.banyan_session_open, self._c, session if by_id else 0, ffi.NULL if by_id else _name(str(session)), out)
+        return Session(self, out[0])
+
+    def sessions(self) -> list[infos.SessionInfo]:
+        """All sessions, without their layers."""
+        out = ffi.new("banyan_session_list *")
+        self.call(lib.banyan_session_get_list, self._c, out)
+        try:
+            return [infos.session_info(out.sessions[i]) for i in range(out.n)]
+        finally:
+            lib.banyan_session_list_free(out)
+
+    # ---- attention ----
+
+    @overload
+    def attend(
+        self, items: Sequence[Item], *, timeout: float | None = None, return_errors: Literal[False] = False
+    ) -> list[Answer[Any]]: ...
+
+    @overload
+    def attend(
+        self, items: Sequence[Item], *, timeout: float | None = None, return_errors: Literal[True]
+    ) -> list[Answer[Any] | BanyanError]: ...
+
+    def attend(
+        self, items: Sequence[Item], *, timeout: float | None = None, return_errors: bool = False
+    ) -> list[Answer[Any]] | list[Answer[Any] | BanyanError]:
+        """Any number of items, of any sessions of this client, in one call.
+
+        Items fail alone. The first failure is raised, unless `return_errors`: then errors stand where answers would.
+        """
+        call = Call(items)
+        self.call(lib.banyan_attend, self._c, call.c, len(items), _timeout_ns(timeout), ffi.NULL)
+        return _answers(call, return_errors)
+
+    def attend_traced(self, items: Sequence[Item], *, timeout: float | None = None) -> tuple[list[Answer[Any]], infos.Trace]:
+        """attend, and where the call's time went."""
+        call = Call(items)
+        trace = ffi.new("banyan_trace *")
+        self.call(lib.banyan_attend, self._c, call.c, len(items), _timeout_ns(timeout), trace)
+        try:
+            return _answers(call, False), infos.trace(trace)
+        finally:
+            lib.banyan_trace_free(trace)
+
+    async def attend_async(
+        self, items: Sequence[Item], *, timeout: float | None = None, return_errors: bool = False
+    ) -> list[Answer[Any] | BanyanError]:
+        """attend for asyncio: many may be under way. Cancelling the task does not take back what it appends."""
+        loop = asyncio.get_running_loop()
+        self._listen(loop)
+        call, tag = Call(items), next(self._tags)
+        future: asyncio.Future[Any] = loop.create_future()
+        with self._lock:
+            self._waiting[tag] = (call, future, loop)
+        try:
+            self.call(
+                lib.banyan_attend_queue, self._c, call.c, len(items), _timeout_ns(timeout), ffi.cast("void *", tag)
+            )
+        except BanyanError:
+            with self._lock:
+                self._waiting.pop(tag, None)
+            raise
+        await future
+        return list(_answers(call, return_errors))
+
+    def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._guard.enter()
+        try:
+            if loop not in self._loops:
+                loop.add_reader(lib.banyan_poll_fd(self._c), self._drain)
+                self._loops.add(loop)
+        finally:
+            self._guard.leave()
+
+    def _forget_loops(self) -> None:
+        fd = lib.banyan_poll_fd(self._c)
+        for loop in list(self._loops):
+            if not loop.is_closed():
+                try:
+                    loop.call_soon_threadsafe(loop.remove_reader, fd)
+                except RuntimeError:
+                    pass  # it was closed just now
+
+    def _drain(self) -> None:
+        """Fetches completions, whichever loop they are for, and hands each to its loop."""
+        done = ffi.new("banyan_completion[16]")
+        try:
+            self._guard.enter()
+        except Closed:
+            return
+        try:
+            while n := lib.banyan_poll(self._c, done, 16):
+                for i in range(n):
+                    with self._lock:
+                        entry = self._waiting.pop(int(ffi.cast("uintptr_t", done[i].tag)), None)
+                    if entry is not None:
+                        error = None if done[i].code == lib.BANYAN_OK else from_c(done[i].code, done[i].error)
+                        _settle(entry[2], entry[1], error)
+        finally:
+            self._guard.leave()
+
+    # ---- cluster ----
+
+    def cluster(self) -> infos.ClusterInfo:
+        """The cluster, its workers, and how near its limits are."""
+        out = ffi.new("banyan_cluster_info *")
+        self.call(lib.banyan_cluster_get_info, self._c, out)
+        try:
+            return infos.cluster_info(out)
+        finally:
+            lib.banyan_cluster_info_free(out)
+
+    def ping(self) -> float:
+        """Seconds of a round trip to the coordinator."""
+        out = ffi.new("uint64_t *")
+        self.call(lib.banyan_ping, self._c, out)
+        return float(out[0]) / 1e9
+
+    def quarantine(self, worker: str | None = None) -> list[infos.Quarantined]:
+        """What workers hold and the coordinator's store does not know; of one worker, or of all."""
+        out = ffi.new("banyan_quarantine_list *")
+        self.call(lib.banyan_quarantine_get_list, self._c, _name(worker), out)
+        try:
+            entries = (out.sessions[i] for i in range(out.n))
+            return [infos.Quarantined(infos.text(e.worker), e.session, e.life, e.bytes, e.newer) for e in entries]
+        finally:
+            lib.banyan_quarantine_list_free(out)
+
+    def drop_quarantined(self, worker: str, session: int = 0) -> tuple[int, int]:
+        """Gives up what a worker has in quarantine: one session, or all (0). How many sessions and bytes went."""
+        sessions, size = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+        self.call(lib.banyan_quarantine_drop, self._c, _name(worker), session, sessions, size)
+        return int(sessions[0]), int(size[0])
+
+
+def _settle(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], error: BanyanError | None) -> None:
+    def settle() -> None:
+        if not future.done():
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+    try:
+        loop.call_soon_threadsafe(settle)
+    except RuntimeError:
+        pass  # the loop is closed: nobody waits
+
+
+@overload
+def _answers(call: Call, return_errors: Literal[False]) -> list[Answer[Any]]: ...
+@overload
+def _answers(call: Call, return_errors: bool) -> list[Answer[Any] | BanyanError]: ...
+def _answers(call: Call, return_errors: bool) -> Any:
+    results = call.results()
+    if not return_errors:
+        for result in results:
+            if isinstance(result, BanyanError):
+                raise result
+    return results
+
+
+class Session:
+    """A hold on a session: its keys and values live in the service, also after close(). Thread-safe.
+
+    Made by Client.create, Client.open and Session.fork.
+    """
+
+    def __init__(self, client: Client, c: Any) -> None:
+        self.client = client
+        self._guard = Guard("session")
+        self._c = c
+        self.id = int(lib.banyan_session_id(c))
+        self.spec = specs.from_c(lib.banyan_session_spec(c))
+        client._sessions.add(self)
+        if client.closed:  # between the call that made it and here
+            self.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<banyan.Session {self.id:016x}{' closed' if self._guard.closed else ''}>"
+
+    @property
+    def handle(self) -> Any:
+        if self._guard.closed or self._guard.foreign or self.client.closed:
+            raise Closed(f"session {self.id:016x} was closed, or belongs to another process")
+        return self._c
+
+    def _call(self, function: Callable[..., int], *arguments: Any) -> None:
+        self._guard.enter()
+        try:
+            self.client.call(function, *arguments)
+        finally:
+            self._guard.leave()
+
+    def close(self) -> None:
+        """Lets go of it, after this hold's calls under way; the session lives on. delete() ends it."""
+        if self._guard.close():
+            self._release()
+
+    def _release(self) -> None:
+        self._guard.wait()
+        c, self._c = self._c, ffi.NULL
+        lib.banyan_session_close(c)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_guard"):
+            self.close()
+
+    def info(self) -> infos.SessionInfo:
+        """Its state now. Also takes note of another client's truncate, after which calls are Aborted."""
+        out = ffi.new("banyan_session_info *")
+        self._call(lib.banyan_session_get_info, self._c, out)
+        try:
+            return infos.session_info(out)
+        finally:
+            lib.banyan_session_info_free(out)
+
+    def delete(self) -> None:
+        """Destroys the session and everything held for it, and closes this hold."""
+        self._call(lib.banyan_session_delete, self._c)
+        self.close()
+
+    def truncate(self, length: int) -> None:
+        """Keeps the first `length` tokens of every layer."""
+        self._call(lib.banyan_session_truncate, self._c, length)
+
+    def fork(self, length: int | None = None, name: str | None = None) -> Session:
+        """A new session with the first `length` tokens (None: all that every layer has); full chunks are shared."""
+        out = ffi.new("banyan_session **")
+        if length is None:
+            length = self.info().length
+        self._call(lib.banyan_session_fork, self._c, length, _name(name), out)
+        return Session(self.client, out[0])
+
+    def attach(self, layer: int, first: int, k: Any, v: Any, k_scale: Any = None, v_scale: Any = None) -> int:
+        """Sends K and V of a range straight to the workers that are to hold it; returns how many tokens.
+
+        In any order, from any number of threads; not visible before commit().
+        """
+        spec = self.spec
+        ks = arrays.view(k, "k")
+        count = 1
+        for n in ks.shape:
+            count *= n
+        row = spec.kv_heads * spec.k_dim
+        if count == 0 or count % row:
+            raise InvalidArgument(f"k has the shape {list(ks.shape)}, wanted is [tokens, {spec.kv_heads}, {spec.k_dim}]")
+        count //= row
+        ks = arrays.expect(k, "k", spec.kv_type, (count, spec.kv_heads, spec.k_dim))
+        vs = arrays.expect(v, "v", spec.kv_type, (count, spec.kv_heads, spec.v_dim))
+        where = (self._c, layer, first, count)
+        if not spec.scaled:
+            self._call(lib.banyan_attach, *where, ffi.cast("void *", ks.address), ffi.cast("void *", vs.address))
+            return count
+        kss = arrays.expect(k_scale, "k_scale", "f32", (count, spec.kv_heads))
+        vss = arrays.expect(v_scale, "v_scale", "f32", (count, spec.kv_heads))
+        self._call(
+            lib.banyan_attach_scaled, *where, ffi.cast("void *", ks.address), ffi.cast("float *", kss.address),
+            ffi.cast("void *", vs.address), ffi.cast("float *", vss.address),
+        )  # fmt: skip
+        return count
+
+    def commit(self, layer: int, first: int, count: int) -> None:
+        """Makes a range visible once its holders have it, as it was attached."""
+        self._call(lib.banyan_commit, self._c, layer, first, count)
+
+    def attend(self, layer: int, first: int, q: Any, k: Any = None, v: Any = None, **more: Any) -> Answer[Any]:
+        """One item: see Item."""
+        timeout = more.pop("timeout", None)
+        return self.client.attend([Item(self, layer, first, q, k, v, **more)], timeout=timeout)[0]
+
+    def plan(self) -> infos.Plan:
+        """The tree over which its steps are reduced."""
+        out = ffi.new("banyan_plan_info *")
+        self._call(lib.banyan_session_get_plan, self._c, out)
+        try:
+            return infos.plan(out)
+        finally:
+            lib.banyan_plan_info_free(out)
+
+    def watch(
+        self, steps: int = 1, *, wait: float = 10.0, layer: int | None = None, trace: bool = False, mass_bins: int = 0,
+        mass_per_head: bool = False,
+    ) -> list[infos.WatchedStep]:  # fmt: skip
+        """What its next steps look at and where their time goes, beside the client that makes them."""
+        options = ffi.new("banyan_watch_options *")
+        options.steps, options.wait_ns, options.trace = steps, int(wait * 1e9), trace
+        options.all_layers, options.layer = layer is None, layer or 0
+        options.mass_bins, options.mass_per_head = mass_bins, mass_per_head
+        out = ffi.new("banyan_watch *")
+        self._call(lib.banyan_session_watch, self._c, options, out)
+        try:
+            return [infos.watched(out.steps[i]) for i in range(out.n)]
+        finally:
+            lib.banyan_watch_free(out)
+
+
+def quantise(x: Any, kv_type: str) -> tuple[Any, Any]:
+    """Rows of float32 [..., dim] as (codes, scales) of "int8" or "fp8": codes as uint8 or int8, scales [...]."""
+    import numpy as np
+
+    v = arrays.view(x, "x")
+    if v.dtype != "f32" or not v.shape:
+        raise InvalidArgument(f"x holds {v.dtype} of shape {list(v.shape)}: rows of float32 are wanted")
+    codes = np.empty(v.shape, dtype=np.int8 if kv_type == "int8" else np.uint8)
+    scales = np.empty(v.shape[:-1], dtype=np.float32)
+    code = lib.banyan_quantise(
+        specs.KV_TYPES.get(kv_type, 0), ffi.cast("float *", v.address), scales.size, v.shape[-1],
+        ffi.cast("void *", codes.ctypes.data), ffi.cast("float *", scales.ctypes.data),
+    )  # fmt: skip
+    if code != lib.BANYAN_OK:
+        raise InvalidArgument(f"kv_type {kv_type!r}: only int8 and fp8 are quantised")
+    return codes, scales

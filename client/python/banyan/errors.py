@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What calls raise: one class a code, with all that the service said."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from ._abi import ffi, lib
+
+
+class BanyanError(Exception):
+    """A call that failed. It has changed nothing that a repetition of it would not set right.
+
+    Attributes:
+        code: the canonical code, as "NOT_FOUND".
+        message: one sentence that says what to do.
+        reason: the machine-readable reason, as "HOLE" or "MISSING_RANGE"; "" where there is none.
+        ranges: token ranges concerned, as (first, count).
+        worker: the worker concerned, or "".
+    """
+
+    code = "UNKNOWN"
+
+    def __init__(
+        self, message: str, *, code: str = "", reason: str = "", ranges: tuple[tuple[int, int], ...] = (), worker: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.code = code or type(self).code
+        self.message = message
+        self.reason = reason
+        self.ranges = ranges
+        self.worker = worker
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}"
+
+
+class Cancelled(BanyanError):
+    code = "CANCELLED"
+
+
+class InvalidArgument(BanyanError, ValueError):
+    code = "INVALID_ARGUMENT"
+
+
+class DeadlineExceeded(BanyanError, TimeoutError):
+    code = "DEADLINE_EXCEEDED"
+
+
+class NotFound(BanyanError, LookupError):
+    code = "NOT_FOUND"
+
+
+class AlreadyExists(BanyanError):
+    code = "ALREADY_EXISTS"
+
+
+class PermissionDenied(BanyanError, PermissionError):
+    code = "PERMISSION_DENIED"
+
+
+class ResourceExhausted(BanyanError):
+    code = "RESOURCE_EXHAUSTED"
+
+
+class FailedPrecondition(BanyanError):
+    """Other bytes at a position that is acknowledged; a hole in the context."""
+
+    code = "FAILED_PRECONDITION"
+
+
+class Aborted(BanyanError):
+    """Overtaken by a truncate or a new layout: ask for the session's state with Session.info and try again."""
+
+    code = "ABORTED"
+
+
+class OutOfRange(BanyanError, IndexError):
+    code = "OUT_OF_RANGE"
+
+
+class Unimplemented(BanyanError, NotImplementedError):
+    code = "UNIMPLEMENTED"
+
+
+class Internal(BanyanError):
+    code = "INTERNAL"
+
+
+class Unavailable(BanyanError, ConnectionError):
+    """A worker or the coordinator is not there now: try again."""
+
+    code = "UNAVAILABLE"
+
+
+class DataLoss(BanyanError):
+    code = "DATA_LOSS"
+
+
+class Unauthenticated(BanyanError, PermissionError):
+    code = "UNAUTHENTICATED"
+
+
+class Closed(BanyanError, ValueError):
+    """The client or the session was closed, or belongs to the process that this one was forked from."""
+
+    code = "FAILED_PRECONDITION"
+
+
+_CLASSES: dict[str, type[BanyanError]] = {
+    c.code: c
+    for c in (
+        Cancelled, InvalidArgument, DeadlineExceeded, NotFound, AlreadyExists, PermissionDenied, ResourceExhausted,
+        FailedPrecondition, Aborted, OutOfRange, Unimplemented, Internal, Unavailable, DataLoss, Unauthenticated,
+    )
+}  # fmt: skip
+
+
+def code_name(code: int) -> str:
+    return str(ffi.string(lib.banyan_code_name(code)).decode())
+
+
+def from_c(code: int, error: Any) -> BanyanError:
+    """The exception for a code and a struct banyan_error."""
+    name = code_name(code)
+    return _CLASSES.get(name, BanyanError)(
+        ffi.string(error.message).decode(errors="replace") or name,
+        code=name,
+        reason=ffi.string(error.reason).decode(errors="replace"),
+        ranges=tuple((error.ranges[i].first, error.ranges[i].count) for i in range(min(error.n_ranges, 16))),
+        worker=ffi.string(error.worker).decode(errors="replace"),
+    )
+
+
+def raise_c(code: int, error: Any) -> NoReturn:
+    raise from_c(code, error)

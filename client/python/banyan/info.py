@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the service says of itself: plain values, copied out of the C structures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._abi import ffi
+
+
+def text(c: Any) -> str:
+    return str(ffi.string(c).decode(errors="replace"))
+
+
+@dataclass(frozen=True)
+class SessionInfo:
+    """A session's state. `length` is that of its shortest layer; `layer_lengths` and `members` are empty in lists."""
+
+    id: int
+    name: str
+    state: str
+    length: int
+    layer_lengths: tuple[int, ...]
+    members: tuple[str, ...]
+    chunks: int
+    bytes: int
+    steps: int
+    idle: float
+    incarnation: int
+    epoch: int
+
+
+def session_info(c: Any) -> SessionInfo:
+    return SessionInfo(
+        id=c.id, name=text(c.name), state=text(c.state), length=c.length,
+        layer_lengths=tuple(c.layer_lengths[i] for i in range(c.n_layers)) if c.layer_lengths != ffi.NULL else (),
+        members=tuple(text(c.members[i]) for i in range(c.n_members)),
+        chunks=c.chunks, bytes=c.bytes, steps=c.steps, idle=c.idle_ns / 1e9, incarnation=c.incarnation, epoch=c.epoch,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    name: str
+    host: str
+    endpoint: str
+    state: str
+    kernel: str
+    engine: str
+    capacity_bytes: int
+    used_bytes: int
+    bandwidth: int
+    chunks: int
+    tokens: int
+    steps: int
+    threads: int
+    heartbeat_age: float
+    quarantined_bytes: int
+    quarantined_sessions: int
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What may be had at once of something. `flag` raises it ("": none does); `refused`: how often it was reached."""
+
+    name: str
+    flag: str
+    used: int
+    max: int
+    refused: int
+
+
+@dataclass(frozen=True)
+class ClusterInfo:
+    name: str
+    version: str
+    term: int
+    uptime: float
+    sessions: int
+    steps: int
+    frames: int
+    chunks: int
+    clients: int
+    workers: tuple[WorkerInfo, ...]
+    limits: tuple[Limit, ...]
+
+
+def cluster_info(c: Any) -> ClusterInfo:
+    def worker(w: Any) -> WorkerInfo:
+        return WorkerInfo(
+            name=text(w.name), host=text(w.host), endpoint=text(w.endpoint), state=text(w.state), kernel=text(w.kernel),
+            engine=text(w.engine), capacity_bytes=w.capacity_bytes, used_bytes=w.used_bytes, bandwidth=w.bandwidth,
+            chunks=w.chunks, tokens=w.tokens, steps=w.steps, threads=w.threads, heartbeat_age=w.heartbeat_age_ns / 1e9,
+            quarantined_bytes=w.quarantined_bytes, quarantined_sessions=w.quarantined_sessions,
+        )  # fmt: skip
+
+    return ClusterInfo(
+        name=text(c.cluster), version=text(c.version), term=c.term, uptime=c.uptime_ns / 1e9, sessions=c.sessions,
+        steps=c.steps, frames=c.frames, chunks=c.chunks, clients=c.clients,
+        workers=tuple(worker(c.workers[i]) for i in range(c.n_workers)),
+        limits=tuple(
+            Limit(text(x.name), text(x.flag), x.used, x.max, x.refused) for x in (c.limits[i] for i in range(c.n_limits))
+        ),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Quarantined:
+    """What a worker holds and the coordinator's store does not know."""
+
+    worker: str
+    session: int
+    life: int
+    bytes: int
+    newer: bool
+
+
+@dataclass(frozen=True)
+class PlanNode:
+    rank: int
+    parent: int
+    worker: str
+    host: str
+    chunks: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The tree over which a session's steps are reduced."""
+
+    plan: int
+    epoch: int
+    digest: int
+    engine: str
+    why: str
+    predicted_us: float
+    nodes: tuple[PlanNode, ...]
+
+
+def plan(c: Any) -> Plan:
+    return Plan(
+        plan=c.plan, epoch=c.epoch, digest=c.digest, engine=text(c.engine), why=text(c.why), predicted_us=c.predicted_us,
+        nodes=tuple(
+            PlanNode(n.rank, n.parent, text(n.worker), text(n.host), n.chunks, n.tokens)
+            for n in (c.nodes[i] for i in range(c.n_nodes))
+        ),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class WorkerTrace:
+    """Where one worker's time in a call went, in seconds."""
+
+    worker: str
+    rank: int
+    parent: int
+    queue: float
+    compute: float
+    wait: float
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Where a call's time went, in seconds."""
+
+    total: float
+    coordinator: float
+    tree: float
+    mass: float
+    workers: tuple[WorkerTrace, ...]
+
+
+def trace(c: Any) -> Trace:
+    return Trace(
+        total=c.total_ns / 1e9, coordinator=c.coordinator_ns / 1e9, tree=c.tree_ns / 1e9, mass=c.mass_ns / 1e9,
+        workers=tuple(
+            WorkerTrace(text(w.worker), w.rank, w.parent, w.queue_ns / 1e9, w.compute_ns / 1e9, w.wait_ns / 1e9, w.tokens)
+            for w in (c.workers[i] for i in range(c.n_workers))
+        ),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mass:
+    """Which part of a row's attention each part of the context took.
+
+    `bin` is [rows, heads, bins], bin b holds positions [b * bin_tokens, (b + 1) * bin_tokens) below `visible`;
+    `worker` is [rows, heads, workers]; `sink` is [rows, heads]. bin + sink = worker + sink = 1.
+    """
+
+    bin_tokens: int
+    visible: int
+    bin: NDArray[np.float32]
+    worker: NDArray[np.float32]
+    sink: NDArray[np.float32]
+    workers: tuple[str, ...]
+    tokens: tuple[int, ...]
+
+
+def _floats(pointer: Any, *shape: int) -> NDArray[np.float32]:
+    count = int(np.prod(shape))
+    if count == 0 or pointer == ffi.NULL:
+        return np.zeros(shape, dtype=np.float32)
+    floats: NDArray[np.float32] = np.frombuffer(ffi.buffer(pointer, count * 4), dtype=np.float32)
+    return np.array(floats.reshape(shape))
+
+
+def mass(c: Any) -> Mass:
+    return Mass(
+        bin_tokens=c.bin_tokens, visible=c.visible,
+        bin=_floats(c.bin, c.rows, c.heads, c.n_bins),
+        worker=_floats(c.worker, c.rows, c.heads, c.n_workers),
+        sink=_floats(c.sink, c.rows, c.heads),
+        workers=tuple(text(c.workers[i].name) for i in range(c.n_workers)),
+        tokens=tuple(c.workers[i].tokens for i in range(c.n_workers)),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class WatchedStep:
+    """One of a session's last steps, as an operator sees it."""
+
+    step: int
+    layer: int
+    rows: int
+    attempts: int
+    first: int
+    visible: int
+    append: bool
+    age: float
+    trace: Trace | None
+    mass: Mass | None
+
+
+def watched(c: Any) -> WatchedStep:
+    return WatchedStep(
+        step=c.step, layer=c.layer, rows=c.rows, attempts=c.attempts, first=c.first, visible=c.visible, append=c.append,
+        age=c.age_ns / 1e9, trace=trace(c.trace) if c.trace.n_workers else None, mass=mass(c.mass) if c.mass.n_bins else None,
+    )  # fmt: skip

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention calls: items as callers write them, and the C structures of one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from . import arrays, info
+from ._abi import ffi, lib
+from .errors import BanyanError, InvalidArgument, from_c
+
+if TYPE_CHECKING:
+    from .client import Session
+
+ArrayT = TypeVar("ArrayT")
+
+
+@dataclass
+class Item:
+    """One layer's attention for some rows of a session; appends k and v first where they are given.
+
+    Attributes:
+        session, layer: whose.
+        first: position of the first row.
+        q: float32, [rows, q_heads, k_dim].
+        k, v: of the session's type, [rows, kv_heads, k_dim] and [rows, kv_heads, v_dim]: appended at `first`. Both or none.
+        k_scale, v_scale: float32, [rows, kv_heads], of int8 and fp8 sessions.
+        visible: rows see keys below it only; 0: up to their own position.
+        lse: whether the answer carries the rows' log-sum-exp.
+        mass_bins: attention masses over so many stretches of the context; 0: none. mass_per_head: of each query head.
+    """
+
+    session: Session
+    layer: int
+    first: int
+    q: Any
+    k: Any = None
+    v: Any = None
+    k_scale: Any = None
+    v_scale: Any = None
+    visible: int = 0
+    lse: bool = False
+    mass_bins: int = 0
+    mass_per_head: bool = False
+
+
+@dataclass(frozen=True)
+class Answer(Generic[ArrayT]):
+    """What an item got.
+
+    Attributes:
+        o: float32, [rows, q_heads, v_dim], of the library that q was of.
+        lse: float32, [rows, q_heads], where it was asked for: -inf where a row saw no key.
+        length: of the layer after the step.
+        digest: the plan digest: same data, same request, same digest, same bits.
+        mass: where it was asked for.
+    """
+
+    o: ArrayT
+    lse: ArrayT | None
+    length: int
+    digest: int
+    mass: info.Mass | None = None
+
+
+class Call:
+    """The C side of one call: lives until it has ended. Outputs belong to it until then."""
+
+    def __init__(self, items: Sequence[Item]) -> None:
+        self.items = items
+        self.c = ffi.new("banyan_item[]", max(1, len(items)))
+        self._errors = ffi.new("banyan_error[]", max(1, len(items)))
+        self._keep: list[Any] = []
+        self._out: list[tuple[Any, Any, Any]] = []
+        for i, item in enumerate(items):
+            try:
+                self._fill(self.c[i], item)
+            except BanyanError as error:
+                error.args = (f"item {i}: {error.message}" if len(items) > 1 else error.message,)
+                raise
+            self.c[i].error = ffi.addressof(self._errors, i)
+
+    def _tensor(self, x: Any, name: str, dtype: str, shape: tuple[int, ...], c_type: str = "void *") -> Any:
+        v = arrays.expect(x, name, dtype, shape)
+        self._keep.append(v.keep)
+        return ffi.cast(c_type, v.address)
+
+    def _fill(self, c: Any, item: Item) -> None:
+        spec = item.session.spec
+        row = spec.q_heads * spec.k_dim
+        q = arrays.view(item.q, "q")
+        count = 1
+        for n in q.shape:
+            count *= n
+        if q.dtype != "f32":
+            raise InvalidArgument(f"q holds {q.dtype}: float32 is wanted, whatever the session's type")
+        if count == 0 or count % row or (len(q.shape) != 1 and q.shape[-2:] != (spec.q_heads, spec.k_dim)):
+            raise InvalidArgument(f"q has the shape {list(q.shape)}, wanted is [rows, {spec.q_heads}, {spec.k_dim}]")
+        rows = count // row
+        self._keep.append(q.keep)
+        c.session = item.session.handle
+        try:
+            c.layer, c.first, c.rows, c.visible = item.layer, item.first, rows, item.visible
+        except (OverflowError, TypeError) as error:
+            raise InvalidArgument(f"layer {item.layer!r}, first {item.first!r}, visible {item.visible!r}: {error}") from None
+        c.q = ffi.cast("float *", q.address)
+        if (item.k is None) != (item.v is None):
+            raise InvalidArgument("k and v: both or none")
+        if item.k is not None:
+            c.k = self._tensor(item.k, "k", spec.kv_type, (rows, spec.kv_heads, spec.k_dim))
+            c.v = self._tensor(item.v, "v", spec.kv_type, (rows, spec.kv_heads, spec.v_dim))
+            if spec.scaled:
+                c.k_scale = self._tensor(item.k_scale, "k_scale", "f32", (rows, spec.kv_heads), "float *")
+                c.v_scale = self._tensor(item.v_scale, "v_scale", "f32", (rows, spec.kv_heads), "float *")
+        o, address = arrays.new_like(item.q, (rows, spec.q_heads, spec.v_dim))
+        c.o = ffi.cast("float *", address)
+        lse = None
+        if item.lse:
+            lse, address = arrays.new_like(item.q, (rows, spec.q_heads))
+            c.lse = ffi.cast("float *", address)
+        mass = None
+        if item.mass_bins:
+            mass = ffi.new("banyan_mass *", {"bins": item.mass_bins, "per_head": item.mass_per_head})
+            c.mass = mass
+        self._out.append((o, lse, mass))
+
+    def result(self, i: int) -> Answer[Any] | BanyanError:
+        """After the call as a whole was answered."""
+        c, item = self.c[i], self.items[i]
+        o, lse, mass = self._out[i]
+        try:
+            if c.code != lib.BANYAN_OK:
+                return from_c(c.code, self._errors[i])
+            if mass is not None and mass.code != lib.BANYAN_OK:
+                return BanyanError(info.text(mass.message), code="UNAVAILABLE")
+            return Answer(
+                arrays.given_back(item.q, o),
+                None if lse is None else arrays.given_back(item.q, lse),
+                c.length,
+                c.digest,
+                None if mass is None else info.mass(mass),
+            )
+        finally:
+            if mass is not None:
+                lib.banyan_mass_free(mass)
+
+    def results(self) -> list[Answer[Any] | BanyanError]:
+        return [self.result(i) for i in range(len(self.items))]

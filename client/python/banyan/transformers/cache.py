@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BanyanCache: a Transformers cache whose keys and values live in a Banyan cluster. Nothing of them is kept here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from ..client import Client, Session
+from ..errors import BanyanError, NotFound
+from ..spec import Spec
+from .layers import Layer, check_keywords, local_layers, run_probe, scale_of
+from .masks import Mask
+from .refused import Refused
+from .steps import Steps
+from .tags import Tag, give
+
+_KV_TYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+
+
+class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
+    """One layer's face towards Transformers."""
+
+    is_sliding, is_croppable, is_compileable = False, True, False
+
+    def __init__(self, cache: BanyanCache, index: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.cache, self.index = cache, index
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        self.is_initialized = True
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *more: Any, **keywords: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self.is_initialized = True
+        self.cache._arrives(self.index, key_states)
+        return give(Tag(self.cache, self.index, key_states, value_states))
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.cache.columns + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.cache.columns
+
+    def get_max_length(self) -> int:
+        return -1
+
+
+class BanyanCache(Cache):
+    """A cache for `model(..., past_key_values=cache)` and `model.generate(..., past_key_values=cache)`.
+
+    The model is to be made with `attn_implementation="banyan"`.
+
+    Args:
+        model: the model; or its config, then the model is looked at when it is first called.
+        client: of the cluster.
+        session: the session's name: opened where it is there, and generation goes on without a prefill; else made.
+            None: a session without a name, deleted by close(). A batch has one session a sequence, NAME/0, NAME/1, …
+        batch: how many sequences a named session has; None: opened, or made by the first call.
+        kv_type: how the cluster holds keys and values; None: as the model computes them.
+        spec: more fields of banyan.Spec: chunk_tokens, members, idle_ttl.
+    """
+
+    probing = False
+
+    def __init__(
+        self, model: PreTrainedModel | Any, client: Client, session: str | None = None, *, batch: int | None = None,
+        kv_type: str | None = None, **spec: Any,
+    ) -> None:  # fmt: skip
+        self.client, self.name = client, session
+        self.columns = 0  # of the batch: tokens of each sequence, padding on its left included
+        self.pads: list[int] = []  # padding of each sequence
+        self._kv_type, self._more = kv_type, spec
+        self._plan: dict[int, Layer] = {}
+        self._done: dict[int, int] = {}  # columns that each layer has, while a forward is under way
+        self._steps: Steps | None = None
+        self._hook: Any = None
+        is_model = isinstance(model, PreTrainedModel)
+        whole: Any = model.config if is_model else model
+        config = whole.get_text_config(decoder=True)
+        self._local = local_layers(config)
+        super().__init__(layers=[self._local.get(i) or _Layer(self, i) for i in range(config.num_hidden_layers)])
+        if is_model:
+            self._look_at(model)
+        else:
+            self._await_model(model)
+        if session is not None:
+            self._resume(session, batch)
+
+    # ---- what the model is ----
+
+    def _await_model(self, config: Any) -> None:
+        def hook(module: torch.nn.Module, arguments: Any) -> None:
+            if self._hook is not None and isinstance(module, PreTrainedModel) and module.config is config:
+                self._hook.remove()
+                self._hook = None
+                self._look_at(module)
+
+        self._hook = torch.nn.modules.module.register_module_forward_pre_hook(hook)
+
+    def _look_at(self, model: PreTrainedModel) -> None:
+        self._plan, dtype = run_probe(model)
+        if self._kv_type is None:
+            if dtype not in _KV_TYPES:
+                raise Refused(f"keys and values of {dtype}: the service holds float32, float16 and bfloat16; use model.to(torch.bfloat16)")
+            self._kv_type = _KV_TYPES[dtype]
+        if self._steps is not None:
+            self._check_spec(self._steps.sessions[0].spec)
+            self._steps.set_plan(self._plan)
+
+    def _spec(self) -> Spec:
+        from .spec import spec_of
+
+        return spec_of(self._plan, len(self.layers), self._kv_type or "f32", self._more)
+
+    def _check_spec(self, found: Spec) -> None:
+        wanted = self._spec()
+        for name in ("layers", "q_heads", "kv_heads", "k_dim", "v_dim", "kv_type", "soft_cap", "window"):
+            if getattr(found, name) != getattr(wanted, name):
+                raise Refused(
+                    f"session {self.name!r} is not this model's: it has {name} = {getattr(found, name)}, the model {getattr(wanted, name)}"
+                )
+
+    # ---- sessions ----
+
+    @property
+    def sessions(self) -> Sequence[Session]:
+        return () if self._steps is None else tuple(self._steps.sessions)
+
+    def _names(self, batch: int) -> list[str | None]:
+        if self.name is None:
+            return [None] * batch
+        return [self.name] if batch == 1 else [f"{self.name}/{i}" for i in range(batch)]
+
+    def _resume(self, name: str, batch: int | None) -> None:
+        sessions: list[Session] = []
+        try:
+            if batch in (None, 1):
+                try:
+                    sessions.append(self.client.open(name))
+                except NotFound:
+                    pass
+            while not sessions if batch is None else len(sessions) < batch:
+                sessions.append(self.client.open(f"{name}/{len(sessions)}"))
+            while batch is None and len(sessions) > 1:
+                sessions.append(self.client.open(f"{name}/{len(sessions)}"))
+        except NotFound:
+            pass
+        if not sessions:
+            return
+        if self._local:
+            raise Refused(
+                f"session {name!r} is there, but layers {sorted(self._local)[:4]} of this model keep their state in the client: "
+                "it cannot be resumed"
+            )
+        self._adopt(sessions)
+
+    def _adopt(self, sessions: list[Session]) -> None:
+        if self._plan:
+            self._check_spec(sessions[0].spec)
+        lengths = [s.info().length for s in sessions]
+        self.columns = max(lengths)
+        self.pads = [self.columns - n for n in lengths]
+        self._steps = Steps(self.client, sessions, self._plan, self._kv_type)
+
+    def _begin(self, batch: int) -> Steps:
+        if self._steps is None:
+            if not self._plan:
+                raise Refused("this cache has not seen its model: give BanyanCache the model, or the config of the model that is called")
+            spec, sessions = self._spec(), []
+            try:
+                for name in self._names(batch):
+                    sessions.append(self.client.create(spec, name))
+            except BanyanError:
+                for session in sessions:
+                    session.delete()
+                raise
+            self.pads = [0] * batch
+            self._steps = Steps(self.client, sessions, self._plan, self._kv_type)
+        if len(self._steps.sessions) != batch:
+            raise Refused(f"this cache holds {len(self._steps.sessions)} sequences and is given {batch}")
+        return self._steps
+
+    # ---- a forward ----
+
+    def _arrives(self, index: int, keys: torch.Tensor) -> None:
+        """An update: the first of a forward puts right what an interrupted one has left."""
+        steps = self._begin(keys.shape[0])
+        if index not in self._plan:
+            raise Refused(f"layer {index} has keys and values, and had none when the model was first looked at")
+        if index in self._done or not self._done:
+            if self._done:
+                steps.truncate([max(0, self.columns - pad) for pad in self.pads])
+            self._done = {}
+
+    def attend(
+        self, module: torch.nn.Module, tag: Tag, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+        mask: Any, scaling: float | None, keywords: dict[str, Any],
+    ) -> torch.Tensor:  # fmt: skip
+        index = getattr(module, "layer_idx", tag.layer)
+        layer = self._plan.get(index)
+        if layer is None or layer.source != tag.layer or (tag.opened and layer.source == index):
+            raise Refused(f"layer {index} asks for attention in another way than when the model was first looked at")
+        check_keywords(f"layer {index}", keywords)
+        if not isinstance(mask, Mask):
+            raise Refused(f"layer {index} brings a mask of its own: the service cannot know what it means")
+        if mask.rule != layer.rule or scale_of(scaling, query) != layer.scale or float(keywords.get("softcap") or 0.0) != layer.soft_cap:
+            raise Refused(f"layer {index} has another mask, scale or soft cap than when the model was first looked at")
+        if mask.blocks is not None and bool((mask.blocks >= 0).any()):
+            raise Refused("tokens that see each other in both directions (images): this version does not send them")
+        tag.opened += 1
+        assert self._steps is not None
+        if not self._done:
+            self._take_pads(mask)
+        o = self._steps.attend(index, layer, module, tag, query, self.columns, self.pads)
+        if layer.source == index:
+            self._done[index] = query.shape[2]
+            if len(self._done) == self._steps.own:
+                self.columns += query.shape[2]
+                self._done = {}
+        return o
+
+    def _take_pads(self, mask: Mask) -> None:
+        if mask.q_offset != self.columns:
+            raise Refused(f"the mask begins at {mask.q_offset}, the cache ends at {self.columns}")
+        if self.columns == 0:
+            self.pads = mask.pads or [0] * len(self.pads)
+        elif mask.pads is not None and mask.pads != self.pads:
+            raise Refused(f"padding of {mask.pads} tokens, where the cache has {self.pads}")
+        elif mask.pads is None and any(self.pads):
+            raise Refused(f"no attention_mask, where the cache has padding of {self.pads} tokens: give the mask of all tokens")
+
+    # ---- what generate() does with a cache ----
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.columns
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Removes the last -tokens_to_remove tokens."""
+        if tokens_to_remove > 0:
+            raise ValueError("crop: give how many tokens to remove, as a negative number")
+        for layer in self._local.values():
+            layer.crop(tokens_to_remove)
+        if tokens_to_remove == 0 or self._steps is None:
+            return
+        self.columns = max(0, self.columns + tokens_to_remove)
+        self._done = {}
+        self._steps.truncate([max(0, self.columns - pad) for pad in self.pads])
+
+    def reset(self) -> None:
+        for layer in self._local.values():
+            layer.reset()
+        if self._steps is not None:
+            self._steps.truncate([0] * len(self.pads))
+        self.columns, self._done, self.pads = 0, {}, [0] * len(self.pads)
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        """Sequence i goes on from what sequence beam_idx[i] is now: by forks, which share all full chunks."""
+        for layer in self._local.values():
+            layer.reorder_cache(beam_idx)
+        self._select([int(i) for i in beam_idx])
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        for layer in self._local.values():
+            layer.batch_select_indices(indices)
+        chosen = torch.arange(len(self.pads))[indices.cpu()] if self.pads else indices
+        self._select([int(i) for i in chosen])
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        for layer in self._local.values():
+            layer.batch_repeat_interleave(repeats)
+        self._select([i for i in range(len(self.pads)) for _ in range(repeats)])
+
+    def _select(self, sources: list[int]) -> None:
+        if self._steps is None:
+            return
+        self._steps.select(sources, self._names(len(sources)))
+        self.pads = [self.pads[i] for i in sources]
+
+    # ---- life ----
+
+    def fork(self, name: str | None = None) -> BanyanCache:
+        """Another cache that begins with what this one holds: n answers to one document, which is held once."""
+        if self._local:
+            raise Refused("layers of this model keep their state in the client: the cache cannot be forked")
+        other = object.__new__(BanyanCache)
+        other.__dict__.update(self.__dict__, name=name, pads=list(self.pads), _done={}, _hook=None, _steps=None)
+        other.layers = [_Layer(other, i) for i in range(len(self.layers))]
+        if self._steps is not None:
+            names = other._names(len(self.pads))
+            other._steps = Steps(
+                self.client, [s.fork(self.columns - pad, n) for s, pad, n in zip(self._steps.sessions, self.pads, names)],
+                self._plan, self._kv_type,
+            )  # fmt: skip
+        return other
+
+    def close(self) -> None:
+        """Lets go of the sessions. Those with a name live on; those without are deleted."""
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+        if self._steps is not None:
+            for session in self._steps.sessions:
+                session.delete() if self.name is None else session.close()
+            self._steps = None
+
+    def delete(self) -> None:
+        """Deletes the sessions and everything held for them."""
+        self.name = None
+        self.close()
+
+    def __enter__(self) -> BanyanCache:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.close()

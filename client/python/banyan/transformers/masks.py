@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transformers' masks, recognised: what a row may see, and how much padding stands before each sequence.
+
+Transformers describes a mask as a function of (batch, head, query, key), composed of known parts, and asks the
+attention implementation's mask function to make a tensor of it. Ours makes none: it reads how the function is
+composed. A part that it does not know is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from transformers import masking_utils
+
+from .refused import Refused
+
+
+class Rule(NamedTuple):
+    """What the row at position p sees: keys > p - window, of its own run of `chunk` positions, up to p itself."""
+
+    window: int = 0
+    chunk: int = 0
+    causal: bool = True
+
+
+class Mask(torch.Tensor):
+    """Stands where a mask tensor would: carries the rule. Whoever computes with it does not ask the service."""
+
+    rule: Rule
+    pads: list[int] | None  # of each sequence, on its left; None: no padding at all
+    blocks: torch.Tensor | None  # ids of blocks whose rows see each other, -1: none
+    q_offset: int
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") in _LOOKS:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        raise Refused(
+            f"this model computes with its attention mask itself ({getattr(func, '__name__', func)}): "
+            "the service cannot know what it means; use another attn_implementation"
+        )
+
+
+# Attributes and questions that do not look at values.
+_LOOKS = frozenset(
+    {
+        "__get__", "dim", "size", "is_contiguous", "numel", "is_floating_point", "is_complex", "element_size",
+        "get_device", "data_ptr", "stride", "__repr__", "__hash__", "__len__",
+    }
+)  # fmt: skip
+
+
+def _inside(function: Callable[..., Any]) -> dict[str, Any]:
+    """The variables that a function closes over."""
+    names = function.__code__.co_freevars
+    return dict(zip(names, (cell.cell_contents for cell in function.__closure__ or ())))
+
+
+def _is(function: Callable[..., Any], maker: str) -> bool:
+    """Whether it was made by masking_utils.`maker`."""
+    return (
+        getattr(function, "__module__", "") == masking_utils.__name__
+        and getattr(function, "__qualname__", "").split(".<locals>")[0] == maker
+        and ".<locals>" in function.__qualname__
+    )
+
+
+def rule_of(function: Callable[..., Any]) -> tuple[Rule, torch.Tensor | None]:
+    """The rule that a mask function describes, and the ids of bidirectional blocks."""
+    if function is masking_utils.causal_mask_function:
+        return Rule(), None
+    if function is masking_utils.bidirectional_mask_function:
+        return Rule(causal=False), None
+    if _is(function, "and_masks"):
+        return _all_of(_inside(function)["mask_functions"]), None
+    if _is(function, "or_masks"):
+        rule, blocks = None, None
+        for part in _inside(function)["mask_functions"]:
+            if _is(part, "blockwise_overlay") and blocks is None:
+                blocks = _inside(part)["block_sequence_ids"]
+            elif rule is None:
+                rule, more = rule_of(part)
+                if more is not None:
+                    rule = None
+                    break
+            else:
+                rule = None
+                break
+        if rule is not None:
+            return rule, blocks
+    raise Refused(
+        f"this model's attention mask is none that the service knows ({getattr(function, '__qualname__', function)}): "
+        "causal, sliding-window, chunked and blockwise masks are; use another attn_implementation"
+    )
+
+
+def _all_of(parts: tuple[Callable[..., Any], ...]) -> Rule:
+    window, chunk, causal = 0, 0, False
+    for part in parts:
+        if _is(part, "sliding_window_overlay"):
+            size = int(_inside(part)["sliding_window"])
+            window = min(window, size) if window else size
+        elif _is(part, "chunked_overlay"):
+            chunk = int(_inside(part)["chunk_size"])
+        else:
+            rule, blocks = rule_of(part)
+            if blocks is not None:
+                raise Refused("this model intersects a blockwise mask with another one: the service does not know that")
+            window = min(window, rule.window) if window and rule.window else window or rule.window
+            chunk, causal = chunk or rule.chunk, causal or rule.causal
+    if not causal and (window or chunk):
+        raise Refused("this model's attention mask has a window on both sides: the service does not know that")
+    return Rule(window, chunk, causal)
+
+
+def _padding(attention_mask: torch.Tensor | None, kv_length: int) -> list[int] | None:
+    """Padding on the left of each sequence; other holes are refused."""
+    if attention_mask is None:
+        return None
+    seen = attention_mask[:, :kv_length].to(torch.bool)
+    if bool(seen.all()):
+        return None
+    pads = (~seen).sum(-1)
+    columns = torch.arange(seen.shape[1], device=seen.device)
+    if not bool((seen == (columns[None, :] >= pads[:, None])).all()):
+        raise Refused("attention_mask has holes or padding on the right: pad on the left (tokenizer.padding_side = 'left')")
+    return [int(n) for n in pads]
+
+
+def banyan_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int = 0,
+    kv_offset: int = 0,
+    mask_function: Callable[..., Any] = masking_utils.causal_mask_function,
+    attention_mask: torch.Tensor | None = None,
+    **more: Any,
+) -> Mask:
+    """AttentionMaskInterface's function for "banyan"."""
+    rule, blocks = rule_of(mask_function)
+    if kv_offset != 0:
+        raise Refused("a cache that forgets its first tokens: use BanyanCache")
+    mask = torch.empty(0).as_subclass(Mask)
+    mask.rule, mask.blocks, mask.q_offset = rule, blocks, int(q_offset)
+    mask.pads = _padding(attention_mask, kv_length)
+    return mask

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""New keys and values on their way from a cache's update() to the attention function.
+
+The cache keeps nothing: update() gives back the new rows alone, in tensors that only our attention function may
+open. A model that computed its attention itself would see the new rows without the old ones: it fails at its first
+operation on them instead.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Protocol
+
+import torch
+
+from .refused import Refused
+
+
+class Owner(Protocol):
+    """Who made a tag: a cache, or a probe, which looks how a model treats what it is given."""
+
+    probing: bool
+
+    def attend(
+        self, module: torch.nn.Module, tag: Tag, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+        mask: Any, scaling: float | None, keywords: dict[str, Any],
+    ) -> torch.Tensor: ...  # fmt: skip
+
+
+class Tag:
+    """One update: whose, of which layer, and the new rows."""
+
+    __slots__ = ("keys", "layer", "opened", "owner", "touched", "values")
+
+    def __init__(self, owner: Owner, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        self.owner, self.layer, self.keys, self.values = owner, layer, keys, values
+        self.opened = 0  # attention calls that were made with it
+        self.touched = ""  # the first operation of the model's own on it
+
+
+# Questions that do not look at values, and operations that give back what they were given.
+_LOOKS = frozenset(
+    {
+        "__get__", "dim", "size", "is_contiguous", "numel", "is_floating_point", "is_complex", "element_size",
+        "get_device", "stride", "__repr__", "__hash__", "__len__", "is_cuda", "ndimension",
+    }
+)  # fmt: skip
+_SAME = frozenset({"contiguous", "to", "type_as", "detach", "clone"})
+
+
+class Tagged(torch.Tensor):
+    """Keys or values that belong to the service."""
+
+    tag: Tag
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        with torch._C.DisableTorchFunctionSubclass():
+            if name in _LOOKS:
+                return func(*args, **(kwargs or {}))
+            tag = next(x.tag for x in args if isinstance(x, Tagged)) if any(isinstance(x, Tagged) for x in args) else None
+            if name in _SAME and args and isinstance(args[0], Tagged):
+                out = func(*args, **(kwargs or {}))
+                if out.dtype == args[0].dtype and out.shape == args[0].shape and out.device == args[0].device:
+                    return args[0]
+            if tag is not None and tag.owner.probing:
+                tag.touched = tag.touched or name or str(func)
+                return func(*(_opened(a) for a in args), **{k: _opened(v) for k, v in (kwargs or {}).items()})
+        layer = f"layer {tag.layer} of this model" if tag is not None else "this model"
+        raise Refused(
+            f"{layer} computes with cached keys or values itself ({name or func}) instead of asking the attention "
+            "implementation 'banyan': its attention cannot move to the service; use another cache"
+        )
+
+
+def _opened(x: Any) -> Any:
+    if isinstance(x, Tagged):
+        return x.as_subclass(torch.Tensor)
+    if isinstance(x, (list, tuple)):
+        return type(x)(_opened(y) for y in x)
+    return x
+
+
+def give(tag: Tag) -> tuple[torch.Tensor, torch.Tensor]:
+    """What update() gives back for it."""
+    pending.tag = tag
+    keys, values = tag.keys.as_subclass(Tagged), tag.values.as_subclass(Tagged)
+    keys.tag = values.tag = tag
+    return keys, values
+
+
+def tag_of(x: Any) -> Tag | None:
+    return x.tag if isinstance(x, Tagged) else None
+
+
+class _Pending(threading.local):
+    tag: Tag | None = None
+
+
+# The update that this thread has made and whose attention call is yet to come: models that cache latents (MLA)
+# expand them in between, and what arrives then carries no tag.
+pending = _Pending()
