@@ -48,9 +48,7 @@ def _open() -> tuple[Any, Any]:
     try:
         lib = ffi.dlopen(name)
     except OSError as error:
-        raise ImportError(
-            f"banyan: cannot open {name}: {error}. Install the wheel, or set BANYAN_LIBRARY to libbanyan.so.0"
-        ) from None
+        raise ImportError(f"banyan: cannot open {name}: {error}. Install the wheel, or set BANYAN_LIBRARY to libbanyan.so.0") from None
     found = ffi.string(lib.banyan_version()).decode()
     if found != VERSION:
         raise ImportError(f"banyan: {name} is version {found}, this package is {VERSION}: install both from the same release")

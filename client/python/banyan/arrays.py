@@ -25,6 +25,10 @@ _NAMES = {
 }  # fmt: skip
 
 
+# NumPy has no such types of its own: their bits in integers are taken for them.
+_BITS = {"bf16": "uint16", "fp8": "uint8"}
+
+
 class View(NamedTuple):
     """Dense row-major memory: valid for as long as `keep` lives."""
 
@@ -120,7 +124,7 @@ def view(x: Any, name: str) -> View:
 def expect(x: Any, name: str, dtype: str, shape: tuple[int, ...]) -> View:
     """x as memory of this type and of as many elements as `shape`: its last dimensions are those of `shape`, or it is flat."""
     v = view(x, name)
-    if v.dtype != dtype:
+    if v.dtype not in (dtype, _BITS.get(dtype)):
         raise InvalidArgument(f"{name} holds {v.dtype}, this session wants {dtype}: convert it first")
     if math.prod(v.shape) != math.prod(shape) or (v.shape != shape and len(v.shape) != 1):
         raise InvalidArgument(f"{name} has the shape {list(v.shape)}, wanted is {list(shape)}")

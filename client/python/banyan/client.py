@@ -197,9 +197,7 @@ class Client:
         with self._lock:
             self._waiting[tag] = (call, future, loop)
         try:
-            self.call(
-                lib.banyan_attend_queue, self._c, call.c, len(items), _timeout_ns(timeout), ffi.cast("void *", tag)
-            )
+            self.call(lib.banyan_attend_queue, self._c, call.c, len(items), _timeout_ns(timeout), ffi.cast("void *", tag))
         except BanyanError:
             with self._lock:
                 self._waiting.pop(tag, None)
@@ -429,12 +427,16 @@ class Session:
             lib.banyan_plan_info_free(out)
 
     def watch(
-        self, steps: int = 1, *, wait: float = 10.0, layer: int | None = None, trace: bool = False, mass_bins: int = 0,
+        self, steps: int = 1, *, wait: float = 10.0, layer: int | None = None, trace: bool | None = None, mass_bins: int = 0,
         mass_per_head: bool = False,
     ) -> list[infos.WatchedStep]:  # fmt: skip
-        """What its next steps look at and where their time goes, beside the client that makes them."""
+        """What its next steps look at and where their time goes, beside the client that makes them.
+
+        `trace` None: traces are wanted where masses are not.
+        """
         options = ffi.new("banyan_watch_options *")
-        options.steps, options.wait_ns, options.trace = steps, int(wait * 1e9), trace
+        options.steps, options.wait_ns = steps, int(wait * 1e9)
+        options.trace = mass_bins == 0 if trace is None else trace
         options.all_layers, options.layer = layer is None, layer or 0
         options.mass_bins, options.mass_per_head = mass_bins, mass_per_head
         out = ffi.new("banyan_watch *")

@@ -35,7 +35,7 @@ atexit.register(_stop_all)
 def _program(name: str) -> str:
     """A daemon: in BANYAN_BIN, in the wheel, or in PATH."""
     named = os.environ.get("BANYAN_BIN")
-    for folder in ([Path(named)] if named else [_HERE / "_bin"]):
+    for folder in [Path(named)] if named else [_HERE / "_bin"]:
         if (folder / name).is_file():
             return str(folder / name)
     found = None if named else shutil.which(name)

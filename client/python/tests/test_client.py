@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import array
+import asyncio
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy as np
+import pytest
+from reference import attend, from_fp8, to_bf16
+
+import banyan
+from banyan import Item, Spec
+
+SPEC = Spec(layers=2, q_heads=8, kv_heads=2, k_dim=32, v_dim=16, chunk_tokens=32)
+
+
+def context(rng, n, spec=SPEC):
+    return (
+        rng.standard_normal((n, spec.kv_heads, spec.k_dim), dtype=np.float32),
+        rng.standard_normal((n, spec.kv_heads, spec.v_dim), dtype=np.float32),
+    )
+
+
+def queries(rng, n, spec=SPEC):
+    return rng.standard_normal((n, spec.q_heads, spec.k_dim), dtype=np.float32)
+
+
+def filled(client, rng, n, spec=SPEC, name=None):
+    session = client.create(spec, name)
+    k, v = context(rng, n, spec)
+    for layer in range(spec.layers):
+        assert session.attach(layer, 0, k, v) == n
+        session.commit(layer, 0, n)
+    return session, k, v
+
+
+def test_answers_are_the_reference(client, rng):
+    session, k, v = filled(client, rng, 300)
+    q = queries(rng, 5)
+    answer = session.attend(1, 200, q, lse=True)
+    o, lse = attend(q, k, v, 200)
+    assert answer.length == 300
+    np.testing.assert_allclose(answer.o, o, atol=2e-6)
+    np.testing.assert_allclose(answer.lse, lse, atol=2e-6)
+    again = session.attend(1, 200, q, lse=True)
+    assert again.digest == answer.digest
+    assert (again.o == answer.o).all()
+
+
+def test_appends_and_every_field_of_the_spec(client, rng):
+    sinks, alibi = (0.5, -1.0) * 4, (0.0,) * 8
+    spec = Spec(
+        layers=1, q_heads=8, kv_heads=4, k_dim=16, scale=0.375, soft_cap=5.0, window=20, sinks=sinks, alibi=alibi,
+        chunk_tokens=16, members=2, idle_ttl=60,
+    )  # fmt: skip
+    session = client.create(spec)
+    assert session.spec == spec
+    k, v = context(rng, 60, spec)
+    for at in range(0, 60, 20):
+        q = queries(rng, 20, spec)
+        answer = session.attend(0, at, q, k[at : at + 20], v[at : at + 20], lse=True)
+        o, lse = attend(q, k[: at + 20], v[: at + 20], at, 0.375, 20, 5.0, sinks)
+        np.testing.assert_allclose(answer.o, o, atol=2e-6)
+        np.testing.assert_allclose(answer.lse, lse, atol=2e-6)
+    assert session.info().layer_lengths == (60,)
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "bf16", "int8", "fp8"])
+def test_other_types(client, rng, kv_type):
+    spec = Spec(layers=1, q_heads=4, kv_heads=2, k_dim=32, kv_type=kv_type)
+    session = client.create(spec)
+    k, v = context(rng, 100, spec)
+    q = queries(rng, 1, spec)
+    if kv_type == "f16":
+        exact = k.astype(np.float16), v.astype(np.float16)
+        session.attach(0, 0, *exact)
+    elif kv_type == "bf16":
+        (kb, k), (vb, v) = to_bf16(k), to_bf16(v)
+        exact = k, v
+        session.attach(0, 0, kb, vb)
+    else:
+        (kc, ks), (vc, vs) = banyan.quantise(k, kv_type), banyan.quantise(v, kv_type)
+        session.attach(0, 0, kc, vc, ks, vs)
+        values = np.asarray if kv_type == "int8" else from_fp8
+        exact = values(kc) * ks[..., None], values(vc) * vs[..., None]
+    session.commit(0, 0, 100)
+    np.testing.assert_allclose(session.attend(0, 99, q).o, attend(q, *exact, 99)[0], atol=1e-5)
+
+
+def test_memory_of_others(client, rng):
+    """Anything with the buffer protocol or DLPack; what is not dense is copied."""
+
+    class Other:  # an array library that has nothing but DLPack
+        def __init__(self, x):
+            self.x = x
+
+        def __dlpack__(self, **more):
+            return self.x.__dlpack__()
+
+        def __dlpack_device__(self):
+            return self.x.__dlpack_device__()
+
+    session, k, v = filled(client, rng, 50)
+    q = queries(rng, 1)
+    want = session.attend(0, 49, q).o
+    assert (session.attend(0, 49, array.array("f", q.ravel().tolist())).o == want).all()
+    assert (session.attend(0, 49, memoryview(q)).o == want).all()
+    assert (session.attend(0, 49, Other(q)).o == want).all()
+    assert (session.attend(0, 49, np.asfortranarray(q)).o == want).all()
+    with pytest.raises(banyan.InvalidArgument, match="dense"):
+        session.attend(0, 49, Other(np.asfortranarray(q)))
+    other, *_ = filled(client, rng, 1)
+    other.truncate(0)
+    other.attach(0, 0, Other(k), Other(v))
+    other.commit(0, 0, 50)
+    assert (other.attend(0, 49, q).o == want).all()
+
+
+def test_masses_traces_plans_and_watches(client, rng):
+    session, *_ = filled(client, rng, 200)
+    answer = session.attend(0, 197, queries(rng, 3), mass_bins=4, mass_per_head=True)
+    assert answer.mass.bin.shape == (3, 8, 4)
+    np.testing.assert_allclose(answer.mass.bin.sum(-1) + answer.mass.sink, 1, atol=1e-5)
+    np.testing.assert_allclose(answer.mass.worker.sum(-1), 1, atol=1e-5)
+    assert sum(answer.mass.tokens) == 200
+    answers, trace = client.attend_traced([Item(session, 0, 199, queries(rng, 1))])
+    assert answers[0].length == 200
+    assert trace.total > 0
+    assert {w.worker for w in trace.workers} <= {"worker-0", "worker-1", "worker-2"}
+    plan = session.plan()
+    assert sum(node.tokens for node in plan.nodes) >= 200
+    seen = []
+    watcher = threading.Thread(target=lambda: seen.extend(session.watch(2, wait=20, layer=1)))
+    watcher.start()
+    while watcher.is_alive():
+        session.attend(1, 199, queries(rng, 1))
+    watcher.join()
+    assert seen
+    assert all(step.layer == 1 for step in seen)
+
+
+def test_items_fail_alone(client, rng):
+    session, *_ = filled(client, rng, 10)
+    q = queries(rng, 1)
+    items = [Item(session, 0, 9, q), Item(session, 7, 9, q), Item(session, 0, 5000, q)]
+    good, layer, beyond = client.attend(items, return_errors=True)
+    assert good.length == 10
+    assert isinstance(layer, banyan.BanyanError)
+    assert isinstance(beyond, banyan.OutOfRange)
+    with pytest.raises(banyan.BanyanError):
+        client.attend(items)
+
+
+def test_errors_say_what_is_wrong(client, rng):
+    session, k, v = filled(client, rng, 40)
+    q = queries(rng, 1)
+    with pytest.raises(banyan.InvalidArgument, match=r"q holds float64.*float32"):
+        session.attend(0, 39, q.astype(np.float64))
+    with pytest.raises(banyan.InvalidArgument, match=r"shape \[1, 7, 32\].*\[rows, 8, 32\]"):
+        session.attend(0, 39, q[:, :7])
+    with pytest.raises(banyan.InvalidArgument, match="both or none"):
+        session.attend(0, 40, q, k[:1])
+    with pytest.raises(banyan.InvalidArgument, match="k holds f16, this session wants f32"):
+        session.attend(0, 40, q, k[:1].astype(np.float16), v[:1])
+    with pytest.raises(banyan.InvalidArgument, match="DLPack or the buffer protocol"):
+        session.attend(0, 39, [1.0])
+    with pytest.raises(banyan.InvalidArgument, match="above 0"):
+        session.attend(0, 39, q, timeout=-1)
+    with pytest.raises(banyan.InvalidArgument, match="first -1"):
+        session.attend(0, -1, q)
+    with pytest.raises(banyan.InvalidArgument, match="kv_type 'f8'"):
+        Spec(layers=1, q_heads=1, kv_heads=1, k_dim=8, kv_type="f8")
+    with pytest.raises(banyan.InvalidArgument, match="query heads"):
+        client.create(Spec(layers=1, q_heads=3, kv_heads=2, k_dim=8))
+    with pytest.raises(banyan.FailedPrecondition) as refused:
+        session.commit(0, 40, 10)
+    assert refused.value.reason == "HOLE"
+    assert refused.value.ranges == ((40, 10),)
+    assert refused.value.code == "FAILED_PRECONDITION"
+    with pytest.raises(LookupError):
+        client.open("nobody")
+    client.create(SPEC, "taken")
+    with pytest.raises(banyan.AlreadyExists):
+        client.create(SPEC, "taken")
+
+
+def test_forks_truncates_and_names(client, rng):
+    session, k, v = filled(client, rng, 100, name="book")
+    q = queries(rng, 1)
+    with client.open("book") as other:
+        assert other.id == session.id
+        assert other.spec == session.spec
+    fork = session.fork(64, "chapter")
+    fork.truncate(50)
+    session.delete()  # a fork outlives its parent
+    np.testing.assert_allclose(fork.attend(0, 49, q).o, attend(q, k[:50], v[:50], 49)[0], atol=2e-6)
+    assert [s.name for s in client.sessions()] == ["chapter"]
+    with pytest.raises(banyan.Closed):
+        session.info()
+
+
+def test_another_clients_truncate(cluster, client, rng):
+    session, *_ = filled(client, rng, 64, name="shared")
+    with cluster.connect() as other, other.open("shared") as theirs:
+        theirs.truncate(32)
+        with pytest.raises(banyan.Aborted):
+            session.attend(0, 31, queries(rng, 1))
+        assert session.info().length == 32
+        assert session.attend(0, 31, queries(rng, 1)).length == 32
+
+
+def test_asyncio(client, rng):
+    session, *_ = filled(client, rng, 100)
+    q = queries(rng, 20)
+
+    async def many():
+        calls = [client.attend_async([Item(session, 0, 80 + i, q[i])]) for i in range(20)]
+        bad = client.attend_async([Item(session, 0, 9999, q[0])])
+        answers = await asyncio.gather(*calls)
+        with pytest.raises(banyan.OutOfRange):
+            await bad
+        return answers
+
+    for _ in range(2):  # a second loop takes over
+        for i, (answer,) in enumerate(asyncio.run(many())):
+            assert (answer.o == session.attend(0, 80 + i, q[i]).o).all()
+
+
+def test_threads(client, rng):
+    session, *_ = filled(client, rng, 100)
+    q = queries(rng, 1)
+    want = session.attend(0, 99, q).o
+    wrong = []
+
+    def work():
+        for _ in range(50):
+            if not (session.attend(0, 99, q).o == want).all():
+                wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_close_with_calls_under_way(cluster, rng):
+    """Other threads' calls end; none crashes; nothing is usable afterwards."""
+    client = cluster.connect()
+    session, *_ = filled(client, rng, 100)
+    q, ends = queries(rng, 1), []
+    started = threading.Barrier(4)
+
+    def work():
+        started.wait()
+        try:
+            while True:
+                session.attend(0, 99, q)
+        except banyan.BanyanError as error:
+            ends.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    started.wait()
+    time.sleep(0.05)
+    client.close()
+    for thread in threads:
+        thread.join(30)
+    assert len(ends) == 3
+    assert all(isinstance(e, (banyan.Cancelled, banyan.Closed)) for e in ends)
+    client.close()
+    with pytest.raises(banyan.Closed):
+        session.attend(0, 99, q)
+    with pytest.raises(banyan.Closed):
+        client.ping()
+    session.close()
+
+
+def run_python(cluster, text):
+    program = "import sys, os, threading, numpy as np, banyan\nclient = banyan.Client(sys.argv[1])\n" + textwrap.dedent(text)
+    return subprocess.run([sys.executable, "-c", program, cluster.endpoint], capture_output=True, text=True, timeout=60)
+
+
+def test_interpreter_exit_with_calls_under_way(cluster):
+    done = run_python(
+        cluster,
+        """
+        spec = banyan.Spec(layers=1, q_heads=4, kv_heads=2, k_dim=32)
+        session = client.create(spec)
+        q, k = np.zeros((1, 4, 32), np.float32), np.zeros((1, 2, 32), np.float32)
+        session.attend(0, 0, q, k, k)
+        def work():
+            while True:
+                session.attend(0, 0, q)
+        for _ in range(3):
+            threading.Thread(target=work, daemon=True).start()
+        print("leaving", flush=True)
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "leaving\n"
+
+
+def test_a_forked_process_is_told(cluster):
+    done = run_python(
+        cluster,
+        """
+        session = client.create(banyan.Spec(layers=1, q_heads=4, kv_heads=2, k_dim=32))
+        child = os.fork()
+        if child == 0:
+            for call in (client.ping, session.info, lambda: session.attend(0, 0, np.zeros((1, 4, 32), np.float32))):
+                try:
+                    call()
+                    os._exit(1)
+                except banyan.Closed as error:
+                    assert "fork" in str(error) or "another process" in str(error), error
+            client.close()
+            session.close()
+            with banyan.Client(sys.argv[1]) as own:
+                own.ping()
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert session.info().length == 0
+        session.delete()
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_coordinator_that_goes_and_comes_back(rng):
+    with banyan.local_cluster(workers=2, memory="64M", threads=1) as cluster, cluster.connect(timeout=20) as client:
+        session, k, v = filled(client, rng, 100, name="kept")
+        cluster.kill("coordinator")
+        with pytest.raises((banyan.Unavailable, banyan.DeadlineExceeded)):
+            session.attend(0, 99, queries(rng, 1), timeout=0.2)
+        cluster.start_coordinator()
+        q = queries(rng, 1)
+        np.testing.assert_allclose(session.attend(0, 99, q).o, attend(q, k, v, 99)[0], atol=2e-6)
+
+
+def test_a_cluster_that_cannot_start(tmp_path, monkeypatch):
+    monkeypatch.setenv("BANYAN_BIN", str(tmp_path))
+    with pytest.raises(banyan.Unavailable, match="banyan-coordinator was not found"):
+        banyan.local_cluster(1)
+
+
+def test_a_daemon_that_ends_at_once_is_shown(tmp_path):
+    with pytest.raises(banyan.Unavailable, match="no-such-option"):
+        banyan.local_cluster(1, coordinator_args=["--no-such-option"])
+
+
+def test_nobody_there():
+    with pytest.raises(banyan.Unavailable):
+        banyan.Client("unix:///nowhere/at/all.sock", connect_timeout=0.2)
+    with pytest.raises(banyan.InvalidArgument):
+        banyan.Client("what is this")
+
+
+def test_cluster_information(client, rng):
+    filled(client, rng, 10)
+    info = client.cluster()
+    assert len(info.workers) == 3
+    assert info.sessions >= 1
+    assert any(limit.flag == "--max-sessions" for limit in info.limits)
+    assert client.ping() > 0
+    assert client.quarantine() == []
+    with pytest.raises(banyan.NotFound):
+        client.drop_quarantined("no-such-worker")
