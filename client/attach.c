@@ -68,6 +68,11 @@ struct attach_put {
 
 static void attach_pump(struct attach *a);
 
+static const struct client_layer *layer_of(const struct attach *a)
+{
+    return &a->session->layers[a->layer];
+}
+
 static void touch_deadline(struct attach *a)
 {
     a->deadline_ns = common_clock_after(a->session->client->timeout_ns);
@@ -247,7 +252,8 @@ static banyan_code send_put(struct attach *a, struct client_ticket *ticket, cons
                                         client_ticket_endpoint(ticket, range->first, holder), &peer, error);
     if (code != BANYAN_OK)
         return code;
-    size_t n_slices = client_rows_slices(&a->k, range->count); // as many of V
+    const struct client_layer *layer = layer_of(a);
+    size_t n_slices = client_rows_slices(&a->k, range->count), n_v = layer->v_row > 0 ? n_slices : 0;
     struct attach_put *put = calloc(1, sizeof *put + 2 * n_slices * sizeof *put->slices);
     if (!put)
         return client_error_set(error, BANYAN_RESOURCE_EXHAUSTED, "out of memory");
@@ -270,9 +276,10 @@ static banyan_code send_put(struct attach *a, struct client_ticket *ticket, cons
     put->request.count = range->count;
     uint64_t row = range->first - a->first;
     client_rows_gather(&a->k, row, range->count, put->slices);
-    client_rows_gather(&a->v, row, range->count, put->slices + n_slices);
-    put->tensors[0] = rows_tensor(range->count * session->k_row, put->slices, n_slices);
-    put->tensors[1] = rows_tensor(range->count * session->v_row, put->slices + n_slices, n_slices);
+    if (n_v > 0)
+        client_rows_gather(&a->v, row, range->count, put->slices + n_slices);
+    put->tensors[0] = rows_tensor(range->count * layer->k_row, put->slices, n_slices);
+    put->tensors[1] = rows_tensor(range->count * layer->v_row, put->slices + n_slices, n_v);
     put->put.call.method = BANYAN__PB__METHOD__METHOD_CHUNK_PUT;
     put->put.call.body = &put->request.base;
     put->put.call.tensors = put->tensors;
@@ -291,8 +298,8 @@ static bool send_next(struct attach *a)
     struct client_ticket *ticket = client_ticket_find(a->session, top->first);
     if (!ticket)
         return false;
-    size_t row_bytes = a->session->k_row + a->session->v_row;
-    if (a->session->scale_row && row_bytes < CLIENT_PUT_BYTES / SCALED_ROWS_MAX)
+    size_t row_bytes = layer_of(a)->k_row + layer_of(a)->v_row;
+    if (layer_of(a)->scale_row && row_bytes < CLIENT_PUT_BYTES / SCALED_ROWS_MAX)
         row_bytes = CLIENT_PUT_BYTES / SCALED_ROWS_MAX;
     struct range piece = *top;
     piece.count = client_ticket_cut(ticket, top->first, top->count, row_bytes);
@@ -364,6 +371,9 @@ static banyan_code check_range(const struct banyan_session *session, uint32_t la
     if (layer >= session->spec.layers)
         return client_error_set(error, BANYAN_INVALID_ARGUMENT, "layer %u: the session has layers 0 to %u",
                                 layer, session->spec.layers - 1);
+    if (session->layers[layer].q_heads == 0 || session->layers[layer].source != layer)
+        return client_error_set(error, BANYAN_INVALID_ARGUMENT,
+                                "layer %u has no K and V of its own: nothing is attached to it", layer);
     // Ends far below 2^64, so that no arithmetic on positions wraps.
     if (count == 0 || first > UINT64_MAX / 4 || count > UINT64_MAX / 4)
         return client_error_set(error, BANYAN_INVALID_ARGUMENT,
@@ -376,7 +386,7 @@ static banyan_code check_range(const struct banyan_session *session, uint32_t la
 static uint64_t sum_rows(const struct attach *a, const struct client_rows *rows, bool v, uint64_t row,
                          uint64_t count)
 {
-    uint32_t heads = a->session->spec.kv_heads;
+    uint32_t heads = layer_of(a)->kv_heads;
     struct proto_rows_piece piece = {
         .data = (const uint8_t *)rows->codes + row * rows->code_bytes,
         .len = rows->code_bytes / heads,
@@ -406,7 +416,8 @@ static void keep_sums(const struct attach *a)
         client_sums_keep(&a->session->sums, a->layer,
                          (struct client_sum){a->first + row, n,
                                              sum_rows(a, &a->k, false, row, n) +
-                                                 sum_rows(a, &a->v, true, row, n)});
+                                                 (layer_of(a)->v_row > 0 ? sum_rows(a, &a->v, true, row, n)
+                                                                         : 0)});
     }
 }
 
@@ -415,18 +426,21 @@ static banyan_code attach(banyan_session *session, uint32_t layer, uint64_t firs
                           const void *k, const float *k_scale, const void *v, const float *v_scale,
                           banyan_error *error)
 {
-    if (!k || !v)
+    const struct client_layer *of = &session->layers[layer];
+    if (!k || (!v && of->v_row > 0))
         return client_error_set(error, BANYAN_INVALID_ARGUMENT, "k or v is NULL");
+    if (of->v_row == 0 && (v || v_scale))
+        return client_error_set(error, BANYAN_INVALID_ARGUMENT, "V lies in K: v and v_scale must be NULL");
     banyan_code code = client_check_blocking(session->client, error);
     if (code != BANYAN_OK)
         return code;
-    size_t scales = session->scale_row;
+    size_t scales = of->scale_row;
     struct attach a = {
         .session = session,
         .layer = layer,
         .first = first,
-        .k = {k, k_scale, session->k_row - scales, scales},
-        .v = {v, v_scale, session->v_row - scales, scales},
+        .k = {k, k_scale, of->k_row - scales, scales},
+        .v = {v, v_scale, of->v_row - scales, scales},
         .count = count,
         .backoff_ns = BACKOFF_FIRST_NS,
     };
@@ -446,7 +460,7 @@ banyan_code banyan_attach(banyan_session *session, uint32_t layer, uint64_t firs
     banyan_code code = check_range(session, layer, first, count, error);
     if (code != BANYAN_OK)
         return code;
-    if (session->scale_row)
+    if (session->layers[layer].scale_row)
         return client_error_set(error, BANYAN_INVALID_ARGUMENT,
                                 "the session's KV type has scales: use banyan_attach_scaled");
     return attach(session, layer, first, count, k, NULL, v, NULL, error);
@@ -459,10 +473,10 @@ banyan_code banyan_attach_scaled(banyan_session *session, uint32_t layer, uint64
     banyan_code code = check_range(session, layer, first, count, error);
     if (code != BANYAN_OK)
         return code;
-    if (!session->scale_row)
+    if (!session->layers[layer].scale_row)
         return client_error_set(error, BANYAN_INVALID_ARGUMENT,
                                 "the session's KV type has no scales: use banyan_attach");
-    if (!k_scale || !v_scale)
+    if (!k_scale || (!v_scale && session->layers[layer].v_row > 0))
         return client_error_set(error, BANYAN_INVALID_ARGUMENT, "k_scale or v_scale is NULL");
     return attach(session, layer, first, count, k, k_scale, v, v_scale, error);
 }

@@ -52,7 +52,7 @@ struct client_attend {
     Banyan__Pb__AttendItem **pb_items;
     struct common_slice *q;
     struct common_slice *k, *v; // filled without gaps, load by load
-    size_t n_kv;                // so far
+    size_t n_k, n_v;            // so far
 };
 
 banyan_code client_attend_code(const struct client_attend *attend)
@@ -103,12 +103,35 @@ static void fail_all(banyan_item *items, size_t n_items, const banyan_error *err
     }
 }
 
+static const struct client_layer *layer_of(const banyan_item *item)
+{
+    return &item->session->layers[item->layer];
+}
+
 // Whether the item is sent in parts. A part's masses would have bins of their own.
 static bool item_is_cut(const banyan_item *item)
 {
-    const struct banyan_session *s = item->session;
-    uint64_t in = s->q_row + (item->k ? s->k_row + s->v_row : 0), out = s->o_row + s->lse_row;
+    const struct client_layer *l = layer_of(item);
+    uint64_t in = l->q_row + (item->k ? l->k_row + l->v_row : 0), out = l->o_row + l->lse_row;
     return item->rows > RPC_ROWS_MAX || item->rows * (in > out ? in : out) > RPC_BYTES_MAX;
+}
+
+// K and V of an item against its layer. NULL, or what is wrong.
+static const char *wrong_kv(const banyan_item *item)
+{
+    const struct client_layer *l = layer_of(item);
+    bool v = l->v_row > 0, scales = l->scale_row > 0 && item->k;
+    if (item->k && l->source != item->layer)
+        return "the layer reads another layer's K and V: append to that one";
+    if (!v && (item->v || item->v_scale))
+        return "V lies in K: v and v_scale must be NULL";
+    if (v && !item->k != !item->v)
+        return "k without v, or v without k";
+    if (scales && (!item->k_scale || (v && !item->v_scale)))
+        return "the session's KV type has scales: k_scale and v_scale go with k and v";
+    if (!scales && (item->k_scale || item->v_scale))
+        return "k_scale and v_scale go with k and v of BANYAN_INT8 and BANYAN_FP8 only";
+    return NULL;
 }
 
 // What does not need the coordinator's word. A bad item fails alone.
@@ -124,25 +147,30 @@ static banyan_code check_item(const struct banyan_client *client, const banyan_i
         wrong = "rows is 0";
     else if (!item->q || !item->o)
         wrong = "q or o is NULL";
-    else if (!item->k != !item->v)
-        wrong = "k without v, or v without k";
-    else if (item->session->scale_row && item->k && (!item->k_scale || !item->v_scale))
-        wrong = "the session's KV type has scales: k_scale and v_scale go with k and v";
-    else if ((!item->session->scale_row || !item->k) && (item->k_scale || item->v_scale))
-        wrong = "k_scale and v_scale go with k and v of BANYAN_INT8 and BANYAN_FP8 only";
-    else if (item->first > UINT64_MAX - item->rows)
-        wrong = "first + rows is beyond 64 bits";
-    else if (item->mass && (item->mass->bins < 1 || item->mass->bins > PROTO_MASS_BINS_MAX))
-        wrong = "mass->bins is 1 to 4096";
-    else if (item->mass && item_is_cut(item))
-        wrong = "an item with masses has at most 4096 rows and 16 MiB: ask for fewer rows at a time";
     if (wrong)
         return client_error_set(error, BANYAN_INVALID_ARGUMENT, "item: %s", wrong);
     if (item->layer >= item->session->spec.layers)
         return client_error_set(error, BANYAN_INVALID_ARGUMENT,
                                 "item: layer %u: the session has layers 0 to %u", item->layer,
                                 item->session->spec.layers - 1);
-    return BANYAN_OK;
+    if (layer_of(item)->q_heads == 0)
+        return client_error_set(error, BANYAN_INVALID_ARGUMENT,
+                                "item: layer %u holds nothing in the session: it cannot be attended",
+                                item->layer);
+    wrong = wrong_kv(item);
+    if (wrong)
+        return client_error_set(error, BANYAN_INVALID_ARGUMENT, "item: %s", wrong);
+    if (item->first > UINT64_MAX - item->rows)
+        wrong = "first + rows is beyond 64 bits";
+    else if (item->block_first > UINT64_MAX - item->block_count)
+        wrong = "block_first + block_count is beyond 64 bits";
+    else if (item->k && (item->block_count || layer_of(item)->not_causal) && item_is_cut(item))
+        wrong = "rows that see later ones of their append are at most 4096 and 16 MiB: attach them first";
+    else if (item->mass && (item->mass->bins < 1 || item->mass->bins > PROTO_MASS_BINS_MAX))
+        wrong = "mass->bins is 1 to 4096";
+    else if (item->mass && item_is_cut(item))
+        wrong = "an item with masses has at most 4096 rows and 16 MiB: ask for fewer rows at a time";
+    return wrong ? client_error_set(error, BANYAN_INVALID_ARGUMENT, "item: %s", wrong) : BANYAN_OK;
 }
 
 static void pack_piece(struct client_attend *a, size_t nth)
@@ -150,6 +178,7 @@ static void pack_piece(struct client_attend *a, size_t nth)
     const struct client_piece *piece = &a->split.pieces[nth];
     const banyan_item *item = &a->items[piece->item];
     const struct banyan_session *session = item->session;
+    const struct client_layer *layer = layer_of(item);
     Banyan__Pb__AttendItem *pb = &a->pb[nth];
     uint64_t end = item->first + piece->row + piece->rows;
     banyan__pb__attend_item__init(pb);
@@ -160,17 +189,19 @@ static void pack_piece(struct client_attend *a, size_t nth)
     pb->append = item->k != NULL;
     // The rows of later pieces are not there yet; no row of this one may see them anyway.
     pb->visible = item->k && piece->rows < item->rows && item->visible > end ? end : item->visible;
+    pb->block_first = item->block_first;
+    pb->block_count = item->block_count;
     pb->incarnation = atomic_load_explicit(&session->incarnation, memory_order_relaxed);
-    pb->q_bytes = piece->rows * session->q_row;
-    pb->k_bytes = item->k ? piece->rows * session->k_row : 0;
-    pb->v_bytes = item->k ? piece->rows * session->v_row : 0;
-    pb->q_heads = session->spec.q_heads;
-    pb->v_dim = session->spec.v_dim;
+    pb->q_bytes = piece->rows * layer->q_row;
+    pb->k_bytes = item->k ? piece->rows * layer->k_row : 0;
+    pb->v_bytes = item->k ? piece->rows * layer->v_row : 0;
+    pb->q_heads = layer->q_heads;
+    pb->v_dim = layer->v_dim;
     pb->mass_bins = item->mass ? item->mass->bins : 0;
     pb->mass_heads = item->mass && item->mass->per_head;
     a->pb_items[nth] = pb;
-    a->q[nth] = (struct common_slice){(const uint8_t *)item->q + piece->row * session->q_row,
-                                      piece->rows * session->q_row};
+    a->q[nth] = (struct common_slice){(const uint8_t *)item->q + piece->row * layer->q_row,
+                                      piece->rows * layer->q_row};
 }
 
 static struct proto_tensor_out bytes_tensor(const struct common_slice *pieces, size_t n_pieces)
@@ -190,37 +221,38 @@ static void pack_rpc(struct client_attend *a, struct rpc *rpc, struct client_loa
 {
     rpc->attend = a;
     rpc->load = load;
-    const size_t from = a->n_kv;
+    const size_t from_k = a->n_k, from_v = a->n_v;
     for (size_t i = load.first; i < load.first + load.count; i++) {
         const struct client_piece *piece = &a->split.pieces[i];
         const banyan_item *item = &a->items[piece->item];
-        const struct banyan_session *session = item->session;
+        const struct client_layer *layer = layer_of(item);
         pack_piece(a, i);
-        rpc->o_bytes += piece->rows * session->o_row;
-        rpc->lse_bytes += a->want_lse ? piece->rows * session->lse_row : 0;
+        rpc->o_bytes += piece->rows * layer->o_row;
+        rpc->lse_bytes += a->want_lse ? piece->rows * layer->lse_row : 0;
         if (!item->k)
             continue;
-        size_t scales = session->scale_row;
-        const struct client_rows k = {item->k, item->k_scale, session->k_row - scales, scales},
-                                 v = {item->v, item->v_scale, session->v_row - scales, scales};
-        client_rows_gather(&k, piece->row, piece->rows, a->k + a->n_kv);
-        a->n_kv += client_rows_gather(&v, piece->row, piece->rows, a->v + a->n_kv);
+        size_t scales = layer->scale_row;
+        const struct client_rows k = {item->k, item->k_scale, layer->k_row - scales, scales},
+                                 v = {item->v, item->v_scale, layer->v_row - scales, scales};
+        a->n_k += client_rows_gather(&k, piece->row, piece->rows, a->k + a->n_k);
+        if (layer->v_row > 0)
+            a->n_v += client_rows_gather(&v, piece->row, piece->rows, a->v + a->n_v);
     }
-    const size_t n_kv = a->n_kv - from;
+    const size_t n_k = a->n_k - from_k;
     banyan__pb__attend_request__init(&rpc->request);
     rpc->request.n_items = load.count;
     rpc->request.items = a->pb_items + load.first;
     rpc->request.want_lse = a->want_lse;
     rpc->request.want_trace = trace;
     rpc->tensors[0] = bytes_tensor(a->q + load.first, load.count);
-    rpc->tensors[1] = bytes_tensor(a->k + from, n_kv);
-    rpc->tensors[2] = bytes_tensor(a->v + from, n_kv);
+    rpc->tensors[1] = bytes_tensor(a->k + from_k, n_k);
+    rpc->tensors[2] = bytes_tensor(a->v + from_v, a->n_v - from_v);
     rpc->call = (struct client_call){
         .client = a->client,
         .method = BANYAN__PB__METHOD__METHOD_ATTEND,
         .body = &rpc->request.base,
         .tensors = rpc->tensors,
-        .n_tensors = n_kv > 0 ? 3 : 1,
+        .n_tensors = n_k > 0 ? 3 : 1,
         .deadline_ns = deadline_ns,
         .idempotent = true, // the same bytes at the same positions are a no-op
         .done = on_rpc_done,
@@ -247,10 +279,10 @@ static bool split_items(struct client_attend *a)
             shapes[i] = (struct client_split_item){0};
             continue;
         }
-        const struct banyan_session *s = item->session;
+        const struct client_layer *l = layer_of(item);
         shapes[i] = (struct client_split_item){.rows = item->rows,
-                                               .in_row = s->q_row + (item->k ? s->k_row + s->v_row : 0),
-                                               .out_row = s->o_row + (item->lse ? s->lse_row : 0)};
+                                               .in_row = l->q_row + (item->k ? l->k_row + l->v_row : 0),
+                                               .out_row = l->o_row + (item->lse ? l->lse_row : 0)};
         a->want_lse |= item->lse != NULL;
         a->appends |= item->k != NULL;
     }
@@ -268,7 +300,7 @@ static bool attend_pack(struct client_attend *a, uint64_t deadline_ns, bool trac
     if (n == 0)
         return true;
     for (size_t i = 0; i < n; i++)
-        n_kv += a->items[a->split.pieces[i].item].session->scale_row ? 2 * a->split.pieces[i].rows : 1;
+        n_kv += layer_of(&a->items[a->split.pieces[i].item])->scale_row ? 2 * a->split.pieces[i].rows : 1;
     a->rpcs = calloc(a->split.n_loads, sizeof *a->rpcs);
     a->pb = calloc(n, sizeof *a->pb);
     a->pb_items = calloc(n, sizeof(Banyan__Pb__AttendItem *));
@@ -411,7 +443,8 @@ static banyan_code scatter(struct rpc *rpc, const struct proto_message *message,
         const Banyan__Pb__AttendItemResult *result = reply->items[i];
         const struct client_piece *piece = &a->split.pieces[rpc->load.first + i];
         banyan_item *item = &a->items[piece->item];
-        size_t o_bytes = piece->rows * item->session->o_row, lse_bytes = piece->rows * item->session->lse_row;
+        const struct client_layer *layer = layer_of(item);
+        size_t o_bytes = piece->rows * layer->o_row, lse_bytes = piece->rows * layer->lse_row;
         if (result->status && result->status->code != BANYAN_OK) {
             if (item->code == BANYAN_OK) {
                 banyan_error failure;
@@ -419,9 +452,9 @@ static banyan_code scatter(struct rpc *rpc, const struct proto_message *message,
                 set_item_error(item, &failure);
             }
         } else {
-            memcpy((uint8_t *)item->o + piece->row * item->session->o_row, o, o_bytes);
+            memcpy((uint8_t *)item->o + piece->row * layer->o_row, o, o_bytes);
             if (item->lse)
-                memcpy((uint8_t *)item->lse + piece->row * item->session->lse_row, lse, lse_bytes);
+                memcpy((uint8_t *)item->lse + piece->row * layer->lse_row, lse, lse_bytes);
             take_result(item, piece, result);
             banyan_code code =
                 item->mass ? client_mass_take(&masses, result->mass, item->mass, error) : BANYAN_OK;

@@ -8,12 +8,13 @@
 //
 // Layouts. Row-major, densely packed, host byte order (little endian):
 //   q [rows][q_heads][k_dim] float32
-//   k [rows][kv_heads][k_dim], v [rows][kv_heads][v_dim] of the session's KV type
+//   k [rows][kv_heads][k_dim], v [rows][kv_heads][v_dim] of the session's KV type; v is NULL where V lies in K
 //   k_scale, v_scale [rows][kv_heads] float32, of BANYAN_INT8 and BANYAN_FP8: element = scale * code
 //   o [rows][q_heads][v_dim] float32
 //   lse [rows][q_heads] float32, natural logarithm, −inf where a row saw no key
+// with the heads and dimensions of the item's layer.
 // Positions are global and start at 0. The row at position p sees the keys at positions ≤ p (and < visible
-// where that is given).
+// where that is given), unless a mask of the layer says otherwise.
 //
 // Memory. Buffers that a call reads or writes belong to the caller and must stay until the call has returned
 // (blocking) or its callback has run (asynchronous). What the library allocates is freed by the function
@@ -121,6 +122,22 @@ banyan_kv_scaled(banyan_kv_type type); // BANYAN_INT8, BANYAN_FP8: k_scale and v
 BANYAN_API banyan_code banyan_quantise(banyan_kv_type type, const float *x, size_t rows, uint32_t dim,
                                        void *codes, float *scales);
 
+// Layers of a model that differ: a kind of layer has its own heads, dimensions and mask. Fields are as in
+// banyan_spec.
+typedef struct banyan_kind {
+    uint32_t q_heads, kv_heads; // q_heads is a multiple of kv_heads
+    uint32_t k_dim, v_dim;
+    float scale;         // 0: 1/sqrt(k_dim)
+    float soft_cap;      // 0: none
+    uint64_t window;     // 0: none
+    uint64_t mask_chunk; // 0: none
+    bool not_causal, v_in_k;
+    const float *alibi; // NULL or [q_heads] slopes
+} banyan_kind;
+
+#define BANYAN_LAYER_LOCAL UINT32_MAX
+#define BANYAN_SHARES_NONE UINT32_MAX
+
 typedef struct banyan_spec {
     uint32_t layers, q_heads, kv_heads; // q_heads is a multiple of kv_heads
     uint32_t k_dim, v_dim;
@@ -139,6 +156,17 @@ typedef struct banyan_spec {
     // going on for as long as a ticket that it was given is good (coordinator: --ticket-life), also after its
     // end.
     uint64_t idle_ttl_ns;
+    uint64_t mask_chunk; // 0: none; else the row at position p sees keys from p - p % mask_chunk on
+    bool not_causal; // rows see later keys too, all that are visible; with no window, mask_chunk and alibi
+    bool v_in_k;     // V is the first v_dim elements of K: v is NULL everywhere, and K alone is held
+    // Layers that differ. n_kinds 0: they are alike, as the fields above say, and what is below is NULL. Else
+    // of the fields above q_heads to sinks and mask_chunk to v_in_k are 0 and NULL.
+    uint32_t n_kinds;
+    const banyan_kind *kinds;   // [n_kinds], at most 64
+    const uint32_t *layer_kind; // [layers] which kind, or BANYAN_LAYER_LOCAL: the layer holds nothing here
+    const uint32_t *shares;     // NULL or [layers]: BANYAN_SHARES_NONE, or the lower layer whose K and V
+                                // this one reads; then nothing is attached or appended to it
+    const float *const *layer_sinks; // NULL or [layers]: NULL, or [q_heads of the layer] logits
 } banyan_spec;
 
 typedef struct banyan_session banyan_session; // a client's hold on a session; thread-safe
@@ -157,7 +185,8 @@ BANYAN_API void banyan_session_close(banyan_session *session);
 BANYAN_API banyan_code banyan_session_delete(banyan_session *session, banyan_error *error);
 
 BANYAN_API uint64_t banyan_session_id(const banyan_session *session);
-BANYAN_API const banyan_spec *banyan_session_spec(const banyan_session *session); // valid until close
+// With its defaults filled in; valid until close.
+BANYAN_API const banyan_spec *banyan_session_spec(const banyan_session *session);
 
 typedef struct banyan_session_info {
     uint64_t id, incarnation, epoch, chunks, bytes, length, steps, idle_ns; // length: of the shortest layer
@@ -243,9 +272,14 @@ typedef struct banyan_item {
     uint64_t first; // position of the first row
     uint32_t rows;
     const float *q;
-    const void *k, *v;              // both or none: appended at [first, first + rows) before the rows look
+    // Both or none (v is NULL where V lies in K): appended at [first, first + rows) before the rows look
+    const void *k, *v;
     const float *k_scale, *v_scale; // with k and v of BANYAN_INT8 and BANYAN_FP8, and only then; else NULL
-    uint64_t visible;               // 0: first + rows; else keys [0, visible) at most
+    // Keys [0, visible) at most. 0: first + rows, or the block's end where that is larger; of a layer that is not
+    // causal, all that it has with this append
+    uint64_t visible;
+    uint64_t block_first, block_count; // rows at positions [block_first, block_first + block_count) see each
+                                       // other's keys, later ones too (image tokens, prefixes); count 0: none
     float *o;
     float *lse; // NULL: not wanted
     // NULL: not wanted. Such an item has at most 4096 rows and 16 MiB, and rows * q_heads * bins is at most

@@ -94,6 +94,5 @@ enum ctl_exit ctl_say(enum ctl_exit code, const char *fmt, ...)
 
 // By id (decimal or 0x…) or name; told on stderr when it fails.
 enum ctl_exit ctl_session_open(struct ctl *ctl, const char *text, banyan_session **out);
-const char *ctl_type_name(banyan_kv_type type);
 
 #endif

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/ctl_spec.h"
+
 _Static_assert((int)BANYAN_F32 == COMMON_DTYPE_F32 && (int)BANYAN_F16 == COMMON_DTYPE_F16 &&
                    (int)BANYAN_BF16 == COMMON_DTYPE_BF16 && (int)BANYAN_INT8 == COMMON_DTYPE_I8 &&
                    (int)BANYAN_FP8 == COMMON_DTYPE_F8_E4M3,
@@ -52,19 +54,35 @@ static bool to_quantise(const struct ctl_kv *kv, const banyan_spec *spec)
     return banyan_kv_scaled(spec->kv_type) && kv->k->dtype == COMMON_DTYPE_F32;
 }
 
-enum ctl_exit ctl_kv_check(const struct ctl_kv *kv, const banyan_spec *spec)
+enum ctl_exit ctl_kv_wanted(const struct ctl_kv *kv, const banyan_spec *spec, uint32_t layer,
+                            const char *prefix)
 {
+    const banyan_kind kind = ctl_layer_kind(spec, layer);
+    if (kind.q_heads == 0 || (spec->shares && spec->shares[layer] != BANYAN_SHARES_NONE))
+        return ctl_say(CTL_REFUSED, "layer %u of the session has no K and V of its own", layer);
+    if (kind.v_in_k && (kv->v || kv->v_scale))
+        return ctl_say(CTL_REFUSED, "'%.60s': V lies in K in layer %u of the session",
+                       (kv->v ? kv->v : kv->v_scale)->name, layer);
+    if (!kv->k || (!kv->v && !kind.v_in_k))
+        return ctl_say(CTL_REFUSED, "k and v go together: %s%s is missing in the file", prefix,
+                       kv->k ? "v" : "k");
+    return CTL_OK;
+}
+
+enum ctl_exit ctl_kv_check(const struct ctl_kv *kv, const banyan_spec *spec, uint32_t layer)
+{
+    const banyan_kind kind = ctl_layer_kind(spec, layer);
     bool quantise = to_quantise(kv, spec), scales = banyan_kv_scaled(spec->kv_type) && !quantise;
     enum common_dtype dtype = quantise ? COMMON_DTYPE_F32 : (enum common_dtype)spec->kv_type;
-    enum ctl_exit exit_code = ctl_kv_shape(kv->k, dtype, spec->kv_heads, spec->k_dim);
-    if (exit_code == CTL_OK)
-        exit_code = ctl_kv_shape(kv->v, dtype, spec->kv_heads, spec->v_dim);
+    enum ctl_exit exit_code = ctl_kv_shape(kv->k, dtype, kind.kv_heads, kind.k_dim);
+    if (exit_code == CTL_OK && kv->v)
+        exit_code = ctl_kv_shape(kv->v, dtype, kind.kv_heads, kind.v_dim);
     if (exit_code != CTL_OK)
         return exit_code;
-    if (kv->k->dims[0] != kv->v->dims[0])
+    if (kv->v && kv->k->dims[0] != kv->v->dims[0])
         return ctl_say(CTL_REFUSED, "'%.60s' has %" PRIu64 " tokens and '%.60s' %" PRIu64, kv->k->name,
                        kv->k->dims[0], kv->v->name, kv->v->dims[0]);
-    if (scales && (!kv->k_scale || !kv->v_scale))
+    if (scales && (!kv->k_scale || (kv->v && !kv->v_scale)))
         return ctl_say(CTL_REFUSED,
                        "'%.60s_scale' is missing in the file: %s has a scale per token and KV head",
                        kv->k_scale ? kv->v->name : kv->k->name, dtype_name(dtype));
@@ -73,8 +91,8 @@ enum ctl_exit ctl_kv_check(const struct ctl_kv *kv, const banyan_spec *spec)
                        (kv->k_scale ? kv->k_scale : kv->v_scale)->name, dtype_name(dtype));
     if (!scales)
         return CTL_OK;
-    exit_code = scale_shape(kv->k_scale, kv->k->dims[0], spec->kv_heads);
-    return exit_code == CTL_OK ? scale_shape(kv->v_scale, kv->k->dims[0], spec->kv_heads) : exit_code;
+    exit_code = scale_shape(kv->k_scale, kv->k->dims[0], kind.kv_heads);
+    return exit_code == CTL_OK && kv->v ? scale_shape(kv->v_scale, kv->k->dims[0], kind.kv_heads) : exit_code;
 }
 
 // A file's floats may lie at any address.
@@ -90,7 +108,7 @@ static void quantise(banyan_kv_type type, const struct common_safetensor *t, flo
 
 enum ctl_exit ctl_kv_rows(const struct ctl_kv *kv, const banyan_spec *spec, struct ctl_kv_rows *out)
 {
-    *out = (struct ctl_kv_rows){.k = kv->k->data, .v = kv->v->data};
+    *out = (struct ctl_kv_rows){.k = kv->k->data, .v = kv->v ? kv->v->data : NULL};
     if (!to_quantise(kv, spec)) {
         out->k_scale = kv->k_scale ? kv->k_scale->data : NULL;
         out->v_scale = kv->v_scale ? kv->v_scale->data : NULL;
@@ -98,16 +116,16 @@ enum ctl_exit ctl_kv_rows(const struct ctl_kv *kv, const banyan_spec *spec, stru
     }
     // One row, scales of K and of V, codes of K and of V: of the order of the file's bytes, which were
     // checked.
-    size_t dim = kv->k->dims[2] > kv->v->dims[2] ? kv->k->dims[2] : kv->v->dims[2];
-    size_t heads = kv->k->dims[0] * kv->k->dims[1], k_codes = heads * kv->k->dims[2],
-           v_codes = heads * kv->v->dims[2];
+    size_t v_dim = kv->v ? kv->v->dims[2] : 0, dim = kv->k->dims[2] > v_dim ? kv->k->dims[2] : v_dim;
+    size_t heads = kv->k->dims[0] * kv->k->dims[1], k_codes = heads * kv->k->dims[2], v_codes = heads * v_dim;
     float *row = malloc((dim + 2 * heads) * sizeof *row + k_codes + v_codes);
     if (!row)
         return ctl_say(CTL_INTERNAL, "out of memory");
     float *k_scale = row + dim, *v_scale = k_scale + heads;
     uint8_t *k = (uint8_t *)(v_scale + heads), *v = k + k_codes;
     quantise(spec->kv_type, kv->k, row, k, k_scale);
-    quantise(spec->kv_type, kv->v, row, v, v_scale);
-    *out = (struct ctl_kv_rows){k, v, k_scale, v_scale, row};
+    if (kv->v)
+        quantise(spec->kv_type, kv->v, row, v, v_scale);
+    *out = (struct ctl_kv_rows){k, kv->v ? v : NULL, k_scale, kv->v ? v_scale : NULL, row};
     return CTL_OK;
 }

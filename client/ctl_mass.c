@@ -212,7 +212,7 @@ static void print_means(const struct ctl *ctl, const struct ctl_seen *seen)
         if (seen->watch.steps[i].mass.n_bins)
             add_step(&means, &seen->watch.steps[i].mass);
     print_top(&means);
-    if (seen->spec->sinks)
+    if (means.sink > 0 || seen->spec->sinks)
         printf("  the attention sinks%*s%6.2f %%\n", 14, "", 100 * means.sink / means.n);
     size_t i;
     json_t *one;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "client/ctl.h"
+#include "client/ctl_spec.h"
 
 static bool parse_id(const char *text, uint64_t *out)
 {
@@ -30,12 +31,6 @@ enum ctl_exit ctl_session_open(struct ctl *ctl, const char *text, banyan_session
     if (code == BANYAN_NOT_FOUND && is_id) // a name may look like a number
         code = banyan_session_open(ctl->client, 0, text, out, NULL) == BANYAN_OK ? BANYAN_OK : code;
     return code == BANYAN_OK ? CTL_OK : ctl_fail(&error);
-}
-
-const char *ctl_type_name(banyan_kv_type type)
-{
-    static const char *const names[] = {"?", "f32", "f16", "bf16", "int8", "fp8"};
-    return names[type >= BANYAN_F32 && type <= BANYAN_FP8 ? type : 0];
 }
 
 static json_t *members_of(const banyan_session_info *info)
@@ -93,15 +88,10 @@ static enum ctl_exit show(struct ctl *ctl, banyan_session *session)
     json_t *lengths = json_array();
     for (uint32_t i = 0; i < info.n_layers; i++)
         json_array_append_new(lengths, ctl_json_u64(info.layer_lengths[i]));
-    json_object_update_new(
-        record,
-        json_pack("{s:i, s:i, s:i, s:i, s:i, s:s, s:f, s:f, s:o, s:b, s:b, s:i, s:i, s:o, s:o}", "layers",
-                  (int)spec->layers, "q_heads", (int)spec->q_heads, "kv_heads", (int)spec->kv_heads, "k_dim",
-                  (int)spec->k_dim, "v_dim", (int)spec->v_dim, "kv_type", ctl_type_name(spec->kv_type),
-                  "scale", (double)spec->scale, "soft_cap", (double)spec->soft_cap, "window",
-                  ctl_json_u64(spec->window), "alibi", spec->alibi != NULL, "sinks", spec->sinks != NULL,
-                  "chunk_tokens", (int)spec->chunk_tokens, "members_min", (int)spec->members, "idle_ttl_ns",
-                  ctl_json_u64(spec->idle_ttl_ns), "layer_lengths", lengths));
+    json_object_update_new(record, ctl_spec_json(spec));
+    json_object_set_new(record, "layer_lengths", lengths);
+    if (!ctl->json)
+        json_object_set_new(record, "kind_lines", ctl_spec_lines(spec));
     static const struct ctl_column fields[] = {
         {"id", "session", CTL_TEXT},
         {"name", "name", CTL_TEXT},
@@ -124,6 +114,8 @@ static enum ctl_exit show(struct ctl *ctl, banyan_session *session)
         {"scale", "scale", CTL_REAL},
         {"soft_cap", "soft cap", CTL_REAL},
         {"window", "window", CTL_COUNT},
+        {"mask_chunk", "mask chunk", CTL_COUNT},
+        {"kind_lines", "kinds of layers", CTL_TEXT},
         {"chunk_tokens", "chunk tokens", CTL_COUNT},
         {"idle_ttl_ns", "idle time to live", CTL_TIME},
         {0},
@@ -145,7 +137,9 @@ static enum ctl_exit run_show(struct ctl *ctl, int n_args, char **args)
 static struct {
     uint64_t layers, q_heads, kv_heads, dim, v_dim, window, chunk_tokens, members, ttl_ns;
     double scale, soft_cap;
-    const char *type;
+    uint64_t mask_chunk;
+    bool not_causal, v_in_k;
+    const char *type, *spec;
 } create = {.layers = 1, .type = "bf16"};
 
 static const struct common_option create_options[] = {
@@ -161,6 +155,15 @@ static const struct common_option create_options[] = {
     {"scale", 0, COMMON_OPTION_DOUBLE, &create.scale, "X", "Default: 1/sqrt(dim).", 0, 0},
     {"soft-cap", 0, COMMON_OPTION_DOUBLE, &create.soft_cap, "X", "Default: none.", 0, 0},
     {"window", 0, COMMON_OPTION_U64, &create.window, "N", "Tokens that a row sees. Default: all.", 0, 0},
+    {"mask-chunk", 0, COMMON_OPTION_U64, &create.mask_chunk, "N",
+     "A row sees the tokens from the last multiple of N on. Default: all.", 0, 0},
+    {"not-causal", 0, COMMON_OPTION_FLAG, &create.not_causal, NULL, "Rows see later tokens, too.", 0, 0},
+    {"v-in-k", 0, COMMON_OPTION_FLAG, &create.v_in_k, NULL,
+     "A value is the first elements of its key, and is not held.", 0, 0},
+    {"spec", 0, COMMON_OPTION_STRING, &create.spec, "FILE",
+     "The whole spec as JSON, in the place of the options above, as 'session show -o json'\nwrites it: for "
+     "layers that differ.",
+     0, 0},
     {"chunk-tokens", 0, COMMON_OPTION_U64, &create.chunk_tokens, "N", "Default: 256.", 16, 4096},
     {"members", 0, COMMON_OPTION_U64, &create.members, "N",
      "Exactly N workers, or all there are; more only where memory is short.\nDefault: chosen by the "
@@ -171,22 +174,20 @@ static const struct common_option create_options[] = {
     {0},
 };
 
-static banyan_kv_type create_type(void) // 0: none
-{
-    for (banyan_kv_type type = BANYAN_F32; type <= BANYAN_FP8; type++)
-        if (strcmp(create.type, ctl_type_name(type)) == 0)
-            return type;
-    return (banyan_kv_type)0;
-}
+static banyan_spec file_spec; // of --spec
+static struct ctl_spec_file *file_memory;
 
 static enum ctl_exit check_create(int n_args, char **args)
 {
     (void)n_args;
     (void)args;
-    if (create_type() == 0)
+    if (create.spec)
+        return ctl_spec_read(create.spec, &file_spec, &file_memory);
+    if (ctl_type_parse(create.type) == 0)
         return ctl_say(CTL_USAGE, "--kv-type: '%.20s' is not one of f32, f16, bf16, int8, fp8", create.type);
     if (create.q_heads == 0 || create.dim == 0)
-        return ctl_say(CTL_USAGE, "--q-heads and --dim are required; try 'banyanctl session create --help'");
+        return ctl_say(CTL_USAGE,
+                       "--q-heads and --dim are required; or --spec; try 'banyanctl session create --help'");
     return CTL_OK;
 }
 
@@ -198,19 +199,23 @@ static enum ctl_exit run_create(struct ctl *ctl, int n_args, char **args)
         .kv_heads = (uint32_t)(create.kv_heads ? create.kv_heads : create.q_heads),
         .k_dim = (uint32_t)create.dim,
         .v_dim = (uint32_t)(create.v_dim ? create.v_dim : create.dim),
-        .kv_type = create_type(),
+        .kv_type = ctl_type_parse(create.type),
         .scale = (float)create.scale,
         .soft_cap = (float)create.soft_cap,
         .window = create.window,
+        .mask_chunk = create.mask_chunk,
+        .not_causal = create.not_causal,
+        .v_in_k = create.v_in_k,
         .chunk_tokens = (uint32_t)create.chunk_tokens,
         .members = (uint32_t)create.members,
         .idle_ttl_ns = create.ttl_ns,
     };
     banyan_session *session;
     banyan_error error;
-    if (banyan_session_create(ctl->client, &spec, n_args > 0 ? args[0] : NULL, &session, &error) != BANYAN_OK)
-        return ctl_fail(&error);
-    return show(ctl, session);
+    banyan_code code = banyan_session_create(ctl->client, create.spec ? &file_spec : &spec,
+                                             n_args > 0 ? args[0] : NULL, &session, &error);
+    ctl_spec_file_free(file_memory);
+    return code == BANYAN_OK ? show(ctl, session) : ctl_fail(&error);
 }
 
 static uint64_t given_length; // of fork and truncate, from check_length
@@ -273,8 +278,8 @@ const struct ctl_command ctl_session_commands[] = {
     {"sessions", "", "all sessions", NULL, NULL, 0, 0, run_list, NULL},
     {"session show", "SESSION", "one session (id or name): spec, lengths, workers", NULL, NULL, 1, 1,
      run_show, NULL},
-    {"session create", "--q-heads=N --dim=N [NAME]", "make an empty session", NULL, create_options, 0, 1,
-     run_create, check_create},
+    {"session create", "--q-heads=N --dim=N|--spec=FILE [NAME]", "make an empty session", NULL,
+     create_options, 0, 1, run_create, check_create},
     {"session fork", "SESSION LENGTH [NAME]", "a new session with the first LENGTH tokens",
      "Makes a new session with the first LENGTH tokens of another. Full chunks are shared.", NULL, 2, 3,
      run_fork, check_length},

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "client/ctl_kv.h"
+#include "client/ctl_spec.h"
 #include "client/safetensors_write.h"
 #include "common/clock.h"
 
@@ -92,9 +93,11 @@ static enum ctl_exit collect(const struct common_safetensors *file, const banyan
         const struct ctl_kv *kv = &layers[layer];
         if (!kv->k && !kv->v && !kv->k_scale && !kv->v_scale)
             continue;
-        if (!kv->k || !kv->v)
-            return ctl_say(CTL_REFUSED, "layers.%u.%c is missing in the file", layer, kv->k ? 'v' : 'k');
-        enum ctl_exit exit_code = ctl_kv_check(kv, spec);
+        char prefix[24];
+        snprintf(prefix, sizeof prefix, "layers.%u.", layer);
+        enum ctl_exit exit_code = ctl_kv_wanted(kv, spec, layer, prefix);
+        if (exit_code == CTL_OK)
+            exit_code = ctl_kv_check(kv, spec, layer);
         if (exit_code != CTL_OK)
             return exit_code;
         ++*n_layers;
@@ -137,9 +140,8 @@ static enum ctl_exit send_layers(struct ctl *ctl, banyan_session *session, const
         enum ctl_exit exit_code = send_layer(session, layer, kv);
         if (exit_code != CTL_OK)
             return exit_code;
-        bytes += kv->k->bytes + kv->v->bytes; // of the file
-        if (kv->k_scale)
-            bytes += kv->k_scale->bytes + kv->v_scale->bytes;
+        bytes += kv->k->bytes + (kv->v ? kv->v->bytes : 0); // of the file
+        bytes += (kv->k_scale ? kv->k_scale->bytes : 0) + (kv->v_scale ? kv->v_scale->bytes : 0);
         most = kv->k->dims[0] > most ? kv->k->dims[0] : most;
     }
     for (uint32_t layer = 0; layer < spec->layers && attach.commit; layer++)
@@ -211,14 +213,16 @@ static enum ctl_exit find_tensors(const struct common_safetensors *file, const b
         return ctl_say(CTL_REFUSED, "the file has no tensor 'q'");
     if (attend.layer >= spec->layers)
         return ctl_say(CTL_REFUSED, "--layer: the session has layers 0 to %u", spec->layers - 1);
-    enum ctl_exit exit_code = ctl_kv_shape(*q, COMMON_DTYPE_F32, spec->q_heads, spec->k_dim);
+    const banyan_kind kind = ctl_layer_kind(spec, (uint32_t)attend.layer);
+    if (kind.q_heads == 0)
+        return ctl_say(CTL_REFUSED, "--layer: layer %u holds nothing in the session", (unsigned)attend.layer);
+    enum ctl_exit exit_code = ctl_kv_shape(*q, COMMON_DTYPE_F32, kind.q_heads, kind.k_dim);
     if (exit_code == CTL_OK && (*q)->dims[0] > UINT32_MAX)
         exit_code = ctl_say(CTL_REFUSED, "tensor 'q' has more than 2^32 rows");
-    if (exit_code == CTL_OK && (!kv->k != !kv->v || (!kv->k && (kv->k_scale || kv->v_scale))))
-        exit_code =
-            ctl_say(CTL_REFUSED, "k and v go together: '%s' is missing in the file", kv->k ? "v" : "k");
+    if (exit_code == CTL_OK && (kv->k || kv->v || kv->k_scale || kv->v_scale))
+        exit_code = ctl_kv_wanted(kv, spec, (uint32_t)attend.layer, "");
     if (exit_code == CTL_OK && kv->k)
-        exit_code = ctl_kv_check(kv, spec);
+        exit_code = ctl_kv_check(kv, spec, (uint32_t)attend.layer);
     if (exit_code == CTL_OK && kv->k && kv->k->dims[0] != (*q)->dims[0])
         exit_code =
             ctl_say(CTL_REFUSED, "'q' has %" PRIu64 " rows and 'k' %" PRIu64, (*q)->dims[0], kv->k->dims[0]);
@@ -263,20 +267,20 @@ static void print_trace(const struct ctl *ctl, const banyan_trace *trace)
     ctl_print_rows(ctl, rows, columns);
 }
 
-static enum ctl_exit write_out(const banyan_item *item, const banyan_spec *spec)
+static enum ctl_exit write_out(const banyan_item *item, const banyan_kind *kind)
 {
-    size_t heads = (size_t)item->rows * spec->q_heads;
+    size_t heads = (size_t)item->rows * kind->q_heads;
     struct common_safetensor tensors[] = {
         {.name = "o",
          .dtype = COMMON_DTYPE_F32,
          .n_dims = 3,
-         .dims = {item->rows, spec->q_heads, spec->v_dim},
+         .dims = {item->rows, kind->q_heads, kind->v_dim},
          .data = item->o,
-         .bytes = heads * spec->v_dim * sizeof(float)},
+         .bytes = heads * kind->v_dim * sizeof(float)},
         {.name = "lse",
          .dtype = COMMON_DTYPE_F32,
          .n_dims = 2,
-         .dims = {item->rows, spec->q_heads},
+         .dims = {item->rows, kind->q_heads},
          .data = item->lse,
          .bytes = heads * sizeof(float)},
     };
@@ -286,14 +290,14 @@ static enum ctl_exit write_out(const banyan_item *item, const banyan_spec *spec)
                : ctl_say(CTL_FILE, "%s", err.message);
 }
 
-static void summarise(const struct ctl *ctl, const banyan_item *item, const banyan_spec *spec,
+static void summarise(const struct ctl *ctl, const banyan_item *item, const banyan_kind *kind,
                       const banyan_trace *trace)
 {
-    size_t heads = (size_t)item->rows * spec->q_heads;
+    size_t heads = (size_t)item->rows * kind->q_heads;
     double sum_lse = 0, largest = 0;
     for (size_t i = 0; i < heads; i++)
         sum_lse += (double)item->lse[i];
-    for (size_t i = 0; i < heads * spec->v_dim; i++)
+    for (size_t i = 0; i < heads * kind->v_dim; i++)
         largest = fmax(largest, fabs((double)item->o[i]));
     json_t *record =
         json_pack("{s:i, s:o, s:i, s:b, s:o, s:o, s:o, s:o, s:o}", "layer", (int)item->layer, "first",
@@ -335,8 +339,9 @@ static enum ctl_exit attend_session(struct ctl *ctl, banyan_session *session,
         exit_code = ctl_kv_rows(&kv, spec, &rows);
     if (exit_code != CTL_OK)
         return exit_code;
-    size_t heads = (size_t)q->dims[0] * spec->q_heads;
-    float *o = calloc(heads, spec->v_dim * sizeof *o);
+    const banyan_kind kind = ctl_layer_kind(spec, (uint32_t)attend.layer);
+    size_t heads = (size_t)q->dims[0] * kind.q_heads;
+    float *o = calloc(heads, kind.v_dim * sizeof *o);
     float *lse = calloc(heads, sizeof *lse);
     banyan_error item_error, error;
     banyan_trace trace;
@@ -361,10 +366,10 @@ static enum ctl_exit attend_session(struct ctl *ctl, banyan_session *session,
     else if (item.code != BANYAN_OK)
         exit_code = ctl_fail(&item_error);
     else {
-        summarise(ctl, &item, spec, &trace);
+        summarise(ctl, &item, &kind, &trace);
         if (attend.trace && !ctl->json)
             print_trace(ctl, &trace);
-        exit_code = attend.out ? write_out(&item, spec) : CTL_OK;
+        exit_code = attend.out ? write_out(&item, &kind) : CTL_OK;
         banyan_trace_free(&trace);
     }
     free(o);

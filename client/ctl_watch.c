@@ -18,6 +18,14 @@ void ctl_watch_end(struct ctl_seen *seen)
     banyan_session_close(seen->session);
 }
 
+static uint32_t most_heads(const banyan_spec *spec)
+{
+    uint32_t most = spec->n_kinds ? 1 : spec->q_heads;
+    for (uint32_t i = 0; i < spec->n_kinds; i++)
+        most = spec->kinds[i].q_heads > most ? spec->kinds[i].q_heads : most;
+    return most;
+}
+
 enum ctl_exit ctl_watch_look(struct ctl *ctl, const char *name, uint32_t bins, struct ctl_seen *out)
 {
     banyan_error error;
@@ -40,8 +48,8 @@ enum ctl_exit ctl_watch_look(struct ctl *ctl, const char *name, uint32_t bins, s
     };
     if (ctl_watch_given.heads && !ctl_watch_given.steps)
         options.steps = 1;
-    if (ctl_watch_given.heads && bins > 65536 / out->spec->q_heads)
-        options.mass_bins = 65536 / out->spec->q_heads;
+    if (ctl_watch_given.heads && bins > 65536 / most_heads(out->spec))
+        options.mass_bins = 65536 / most_heads(out->spec);
     if (banyan_session_watch(out->session, &options, &out->watch, &error) != BANYAN_OK)
         exit_code = ctl_fail(&error);
     else if (out->watch.n == 0)

@@ -45,14 +45,21 @@ struct banyan_client {
     struct client_peers *peers;
 };
 
+struct client_layer {                  // of a session
+    uint32_t q_heads, kv_heads, v_dim; // all 0: it holds nothing in the session
+    uint32_t source;                   // the layer whose K and V it reads: itself, unless it shares another's
+    bool not_causal;
+    size_t q_row, o_row, lse_row; // bytes of one token
+    size_t k_row, v_row;          // as they travel, scales included (proto/kv.h); v_row 0: V lies in K
+    size_t scale_row;             // bytes of a token's scales in k_row, and in v_row; 0: none
+};
+
 struct banyan_session {
     struct banyan_client *client; // a reference
     uint64_t id;
     atomic_uint_least64_t incarnation; // as this hold last saw it
-    banyan_spec spec;                  // defaults filled in; owns alibi and sinks
-    size_t q_row, o_row, lse_row;      // bytes of one token
-    size_t k_row, v_row;               // as they travel, scales included (proto/kv.h)
-    size_t scale_row;                  // bytes of a token's scales in k_row and in v_row; 0: none
+    banyan_spec spec;                  // defaults filled in; owns its arrays
+    struct client_layer *layers;       // [spec.layers]
     struct client_sums sums;           // of what was attached and not committed; any thread
     struct client_ticket *tickets;     // newest first; I/O thread only
     uint32_t n_tickets;
@@ -208,7 +215,13 @@ void client_peer_cancel(struct client_put *put); // done runs with CANCELLED, on
 // ---- sessions -----------------------------------------------------------------------------------
 
 // Takes a spec as the coordinator says it (or as the caller asked for it). Any thread.
-banyan_code client_spec_from_pb(const Banyan__Pb__Spec *pb, banyan_spec *out, banyan_error *error);
+// *layers [pb->layers] is to be freed, and what *out points to by client_spec_free.
+banyan_code client_spec_from_pb(const Banyan__Pb__Spec *pb, banyan_spec *out, struct client_layer **layers,
+                                banyan_error *error);
+void client_spec_free(banyan_spec *spec);
+// The message borrows from the caller's spec. *memory is to be freed after it.
+banyan_code client_spec_to_pb(const banyan_spec *spec, Banyan__Pb__Spec *pb, void **memory,
+                              banyan_error *error);
 banyan_code client_info_from_pb(const Banyan__Pb__SessionInfoReply *pb, banyan_session_info *out,
                                 banyan_error *error);
 

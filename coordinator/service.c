@@ -15,6 +15,7 @@
 #include "coordinator/sessions/table.h"
 #include "coordinator/state.h"
 #include "coordinator/store/store.h"
+#include "proto/spec.h"
 
 #define LAYER_RANGES_MAX 64
 #define RANGES_TOTAL     4096 // of one answer: a header has room for them
@@ -109,8 +110,10 @@ struct info {
 static bool fill_layers(struct info *out, const struct coordinator_session *s)
 {
     uint32_t layers = s->spec->layers, total = 0, left = RANGES_TOTAL;
-    for (uint32_t l = 0; l < layers; l++)
-        total += s->layers[l].n < LAYER_RANGES_MAX ? s->layers[l].n : LAYER_RANGES_MAX;
+    for (uint32_t l = 0; l < layers; l++) {
+        uint32_t n = coordinator_session_rows(s, l)->n;
+        total += n < LAYER_RANGES_MAX ? n : LAYER_RANGES_MAX;
+    }
     struct block {
         Banyan__Pb__LayerInfo *layers, **layer_pointers;
         Banyan__Pb__Range *ranges, **range_pointers;
@@ -125,7 +128,7 @@ static bool fill_layers(struct info *out, const struct coordinator_session *s)
     at.layer_pointers = (void *)(at.ranges + total);
     at.range_pointers = (void *)(at.layer_pointers + layers);
     for (uint32_t l = 0; l < layers; l++) {
-        const struct coordinator_rangeset *set = &s->layers[l];
+        const struct coordinator_rangeset *set = coordinator_session_rows(s, l);
         uint32_t n = set->n < LAYER_RANGES_MAX ? set->n : LAYER_RANGES_MAX;
         n = n < left ? n : left; // the length is always said; of very many ranges the first ones are
         left -= n;
@@ -149,7 +152,7 @@ static bool fill_layers(struct info *out, const struct coordinator_session *s)
 
 static void fill_info(struct info *out, struct coordinator_session *s)
 {
-    uint64_t now = common_clock_ns(), row = coordinator_session_row_bytes(s->spec);
+    uint64_t now = common_clock_ns();
     out->block = NULL;
     out->m = (Banyan__Pb__SessionInfoReply)BANYAN__PB__SESSION_INFO_REPLY__INIT;
     out->m.session = s->id;
@@ -158,8 +161,10 @@ static void fill_info(struct info *out, struct coordinator_session *s)
     out->m.incarnation = s->incarnation;
     out->m.epoch = s->layout.epoch;
     out->m.chunks = s->layout.n;
-    for (uint32_t l = 0; l < s->spec->layers; l++)
-        out->m.bytes += coordinator_rangeset_count(&s->layers[l]) * row;
+    for (uint32_t l = 0; l < s->spec->layers; l++) {
+        struct proto_layer layer = proto_spec_layer(s->spec, l);
+        out->m.bytes += coordinator_rangeset_count(&s->layers[l]) * (layer.k_row + layer.v_row);
+    }
     out->m.length = coordinator_session_length(s);
     out->m.state = (char *)coordinator_session_state_text(s);
     out->m.steps = s->steps;
@@ -281,6 +286,7 @@ void coordinator_handle_session_plan(void *arg, struct proto_request *request)
     Banyan__Pb__PlanNode *nodes = coordinator_alloc(plan->n * sizeof(*nodes)),
                          **pointers = coordinator_alloc(plan->n * sizeof(*pointers));
     uint64_t *bytes = coordinator_alloc(plan->n * sizeof(*bytes));
+    struct proto_layer heavy = proto_spec_layer(s->spec, proto_spec_heavy_layer(s->spec));
     for (uint32_t r = 0; r < plan->n; r++) {
         nodes[r] = (Banyan__Pb__PlanNode)BANYAN__PB__PLAN_NODE__INIT;
         nodes[r].rank = r;
@@ -296,10 +302,10 @@ void coordinator_handle_session_plan(void *arg, struct proto_request *request)
             continue;
         nodes[r].chunks++;
         nodes[r].tokens += chunk_tokens(s, chunk);
-        bytes[r] = nodes[r].tokens * coordinator_session_row_bytes(s->spec);
+        bytes[r] = nodes[r].tokens * (heavy.k_row + heavy.v_row);
     }
     struct reduce_cost cost;
-    reduce_cost_default(&cost, s->spec->q_heads, s->spec->k_dim, s->spec->v_dim, 1);
+    reduce_cost_default(&cost, heavy.q_heads, heavy.k_dim, heavy.v_dim, 1);
     Banyan__Pb__SessionPlanReply reply = BANYAN__PB__SESSION_PLAN_REPLY__INIT;
     reply.plan = plan->id;
     reply.epoch = s->layout.epoch;

@@ -146,6 +146,8 @@ static bool amx_begin(struct kernels_matrix *x, const struct kernels_spec *spec,
 {
     *x = (struct kernels_matrix){
         .type = spec->kv_type, .rows = rows, .k_dim = spec->k_dim, .v_dim = spec->v_dim};
+    x->v_in_k = spec->v_in_k;
+    x->v_stride = spec->v_in_k ? spec->k_dim : spec->v_dim;
     x->k_tiles = (spec->k_dim + 31) / 32;
     x->v_tiles = (spec->v_dim + 31) / 32 * 2;
     amx_place(x, space);
@@ -189,12 +191,12 @@ INLINE void cut_keys(const struct kernels_matrix *x, enum kernels_kv_type type, 
 
 // Two vectors of pair order of a value's row, zeros where it is not seen.
 INLINE void cut_value(enum kernels_kv_type type, const struct block *b, uint32_t j, size_t d, size_t dim,
-                      vf *y)
+                      size_t stride, vf *y)
 {
     y[0] = y[1] = (vf){0};
     if (!b || j < b->begin || j >= b->end)
         return;
-    const char *row = b->v + j * dim * type_bytes(type);
+    const char *row = b->v + j * stride * type_bytes(type);
     if (type_pairs(dim)) {
         load_pair(type, row, d, y);
     } else {
@@ -210,8 +212,8 @@ INLINE void cut_values(const struct kernels_matrix *x, enum kernels_kv_type type
     for (size_t c = 0; c < x->v_tiles; c += 2) { // in the order of copy_rows
         for (uint32_t p = 0; p < 16; p++) {
             vf a[2], b[2];
-            cut_value(type, first, p, 16 * c, dim, a);
-            cut_value(type, second, p, 16 * c, dim, b);
+            cut_value(type, first, p, 16 * c, dim, x->v_stride, a);
+            cut_value(type, second, p, 16 * c, dim, x->v_stride, b);
             for (uint32_t half = 0; half < 2; half++) {
                 vf_store((float *)(void *)(to + half * AMX_BYTES + (size_t)p * 64), halves(a[half], b[half]));
             }
@@ -305,7 +307,7 @@ INLINE bool amx_scores(const char *sums, uint32_t rows, float *scores, float *lo
 // Asks for part `at` of `of` of a panel, from all of its blocks at a time.
 static void ask_panel(const struct kernels_matrix *x, const struct panel *panel, uint32_t at, uint32_t of)
 {
-    size_t bytes = BLOCK * type_bytes(x->type), k = bytes * x->k_dim, v = bytes * x->v_dim;
+    size_t bytes = BLOCK * type_bytes(x->type), k = bytes * x->k_dim, v = x->v_in_k ? 0 : bytes * x->v_dim;
     for (size_t line = k * at / of / 64; line < k * (at + 1) / of / 64; line++) {
         for (uint32_t b = 0; b < panel->count; b++)
             __builtin_prefetch(panel->blocks[b].k + line * 64, 0, 2);

@@ -39,6 +39,10 @@ const char *kernels_spec_problem(const struct kernels_spec *spec)
         if (!isfinite(spec->alibi[h]))
             return "ALiBi slopes must be finite";
     }
+    if (spec->not_causal && (spec->window || spec->mask_chunk || spec->alibi))
+        return "without a causal mask there is no window, no chunked mask and no ALiBi";
+    if (spec->v_in_k && spec->v_dim > spec->k_dim)
+        return "values inside keys cannot be longer than keys";
     return NULL;
 }
 

@@ -10,9 +10,15 @@
 //     x = scale * (q[i][h] . k[j])             then, if soft_cap > 0:  x = soft_cap * tanh(x / soft_cap)
 //     x = x + alibi[h] * (j - p)               if alibi is not NULL (alibi[h] >= 0 is a penalty on distance)
 //
-//     row i sees key j  iff  j < visible  and  j <= p  and  (window == 0  or  p - j < window)
+//     row i sees key j  iff  from(p) <= j < to(p)
 //
-// and out = the partial (m, s, o) of the seen keys (kernels/partial.h). A key that no row sees is not read,
+//     from(p) = max(0, p - window + 1 if window > 0, floor(p / mask_chunk) * mask_chunk if mask_chunk > 0)
+//     to(p)   = p + 1, or visible if not_causal
+//     and if block_first <= p < block_end: from(p) is at most block_first, to(p) at least block_end
+//     and to(p) is at most visible
+//
+// So each row sees one interval of positions (kernels_row_interval), whose ends do not fall from one row to
+// the next. out = the partial (m, s, o) of the seen keys (kernels/partial.h). A key that no row sees is not read,
 // and one that a row does not see cannot reach that row: NaN in it does not leak. NaN and Inf in what is seen
 // flow through as IEEE says. A weight below exp(-87) of the largest may be taken as zero. Sums of weight
 // times value must fit float32: |v| * keys < 1e36.
@@ -46,17 +52,20 @@ struct kernels_spec {
     enum kernels_kv_type kv_type;
     uint32_t k_dim, v_dim; // may differ
     uint32_t q_heads,
-        kv_heads;       // q_heads a multiple of kv_heads; head h belongs to KV head h / (q_heads / kv_heads)
-    float scale;        // usually 1 / sqrt(k_dim)
-    float soft_cap;     // 0 = off
-    uint64_t window;    // 0 = off, else the number of positions that a row sees, its own included
-    const float *alibi; // NULL, or [q_heads] slopes
+        kv_heads;        // q_heads a multiple of kv_heads; head h belongs to KV head h / (q_heads / kv_heads)
+    float scale;         // usually 1 / sqrt(k_dim)
+    float soft_cap;      // 0 = off
+    uint64_t window;     // 0 = off, else the number of positions that a row sees, its own included
+    uint64_t mask_chunk; // 0 = off, else rows see keys from the last multiple of it on: chunked attention
+    const float *alibi;  // NULL, or [q_heads] slopes
+    bool not_causal;     // rows see keys behind their own position too; with no window, mask_chunk and alibi
+    bool v_in_k;         // V is the first v_dim <= k_dim elements of K, under K's scales: MLA
 };
 
 // Consecutive keys of one KV head at positions first .. first + rows - 1: k[rows][k_dim], v[rows][v_dim] of
 // kv_type.
 struct kernels_run {
-    const void *k, *v; // each aligned to KERNELS_ALIGN
+    const void *k, *v; // each aligned to KERNELS_ALIGN; with v_in_k, v and v_scale are not read
     uint64_t first;
     uint32_t rows;
     const float *k_scale, *v_scale; // [rows], aligned to KERNELS_ALIGN, for INT8 and FP8; else not read
@@ -68,12 +77,47 @@ struct kernels_job {
     uint32_t rows;                        // query rows
     uint64_t q_first;                     // position of query row 0
     uint64_t visible;                     // keys at positions >= visible are not seen by any row
+    uint64_t block_first, block_end;      // rows at block_first .. block_end - 1 see each other; end 0 = none
     const float *q;                       // query row 0 of the group's first head (kv_head * group)
     uint64_t q_row_stride, q_head_stride; // in floats
     const struct kernels_run *runs;       // in any order, with holes, disjoint
     uint32_t run_count;
     struct kernels_partial out; // rows x group x v_dim; overwritten
 };
+
+// What decides which keys a row sees.
+struct kernels_mask {
+    uint64_t visible, window, mask_chunk, block_first, block_end;
+    bool not_causal;
+};
+
+struct kernels_interval {
+    uint64_t from, to; // positions from .. to - 1; from <= to
+};
+
+#ifdef __CUDACC__
+#define KERNELS_ANYWHERE __host__ __device__
+#else
+#define KERNELS_ANYWHERE
+#endif
+
+// The keys that the row at position p sees: the rule above.
+static inline KERNELS_ANYWHERE struct kernels_interval kernels_row_interval(const struct kernels_mask *mask,
+                                                                            uint64_t p)
+{
+    struct kernels_interval i = {0, mask->not_causal || p >= mask->visible ? mask->visible : p + 1};
+    if (mask->window != 0 && p >= mask->window)
+        i.from = p - mask->window + 1;
+    if (mask->mask_chunk != 0 && i.from < p - p % mask->mask_chunk)
+        i.from = p - p % mask->mask_chunk;
+    if (p >= mask->block_first && p < mask->block_end) {
+        i.from = i.from < mask->block_first ? i.from : mask->block_first;
+        i.to = i.to > mask->block_end ? i.to : mask->block_end;
+    }
+    i.to = i.to < mask->visible ? i.to : mask->visible;
+    i.from = i.from < i.to ? i.from : i.to;
+    return i;
+}
 
 struct kernels_attention {
     const char *name;     // also the value of BANYAN_KERNEL; names what decides the bits
@@ -93,8 +137,21 @@ static inline uint32_t kernels_spec_group(const struct kernels_spec *spec)
     return spec->q_heads / spec->kv_heads;
 }
 
+static inline struct kernels_mask kernels_job_mask(const struct kernels_job *job)
+{
+    struct kernels_mask mask;
+    mask.visible = job->visible;
+    mask.window = job->spec->window;
+    mask.mask_chunk = job->spec->mask_chunk;
+    mask.block_first = job->block_first;
+    mask.block_end = job->block_end;
+    mask.not_causal = job->spec->not_causal;
+    return mask;
+}
+
 // NULL if the spec makes sense, else what is wrong with it (a static string). Checks a peer's input: known
-// type, dims 1 .. 65535, heads 1 .. 65535 and divisible, finite scale, finite soft_cap >= 0, finite slopes.
+// type, dims 1 .. 65535, heads 1 .. 65535 and divisible, finite scale, finite soft_cap >= 0, finite slopes,
+// no other mask beside not_causal, v_dim <= k_dim with v_in_k.
 const char *kernels_spec_problem(const struct kernels_spec *spec);
 
 // Bytes of one element, 0 for a type unknown.

@@ -12,6 +12,8 @@ struct kernels_matrix {
     enum kernels_kv_type type;
     uint32_t rows; // pairs
     size_t k_dim, v_dim, k_tiles, v_tiles;
+    size_t v_stride; // elements from a value to the next
+    bool v_in_k;
     char *q, *keys, *values, *weights, *sums; // in the space that begin was given
     bool odd; // a dot was not finite: the tile has to be computed again otherwise
 };

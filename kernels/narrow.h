@@ -378,7 +378,7 @@ INLINE void fold_blocks(uint32_t rows, const float *weights, const float *v, uin
 // What a whole panel needs: `rows` rows of q [rows][k_dim] and of sums [rows][v_dim], scores [rows][ROW].
 struct narrow {
     uint32_t rows, blocks;
-    size_t k_dim, v_dim;
+    size_t k_dim, v_dim, v_stride;
     const float *q;
     float *scores, *lost, *hi, *lo;
     const char *k[MOST_BLOCKS], *v[MOST_BLOCKS]; // where the panel's blocks start
@@ -426,7 +426,7 @@ INLINE uint32_t narrow_folds_rows(enum kernels_kv_type type, const struct narrow
                                   uint32_t from, uint32_t to, struct ahead *ahead)
 {
     const float *w = n->scores + (size_t)r * ROW;
-    size_t stride = n->v_dim * type_bytes(type);
+    size_t stride = n->v_stride * type_bytes(type);
     float *hi = n->hi + r * n->v_dim, *lo = n->lo + r * n->v_dim;
     if (n->rows - r >= 4) {
         fold_chain(type, 4, w, n->v, stride, n->v_dim, from, to, ahead, hi, lo);

@@ -175,11 +175,11 @@ INLINE void type_restore(enum kernels_kv_type type, size_t dim, const float *arr
 }
 
 // out[j][padded] = row j of the block, converted, in pair order where rows are read in pairs, padded with
-// zeros; nothing where no row sees the key.
+// zeros; nothing where no row sees the key. pitch: elements from a row to the next.
 INLINE void copy_rows(enum kernels_kv_type type, const char *rows, const struct block *b, size_t dim,
-                      size_t padded, float *out)
+                      size_t pitch, size_t padded, float *out)
 {
-    size_t stride = dim * type_bytes(type);
+    size_t stride = pitch * type_bytes(type);
     for (uint32_t j = b->begin; j < b->end; j++) {
         for (size_t d = 0; d < padded; d += 2 * LANES) {
             vf x[2];

@@ -80,8 +80,8 @@ INLINE void convert_as(struct tile *t, const struct panel *panel, enum kernels_k
         if (t->wide)
             transpose_block(type, x, t->k_dim, t->keys + b * BLOCK, wide_stride(panel));
         else
-            copy_rows(type, x->k, x, t->k_dim, t->k_pad, t->keys + (size_t)b * BLOCK * t->k_pad);
-        copy_rows(type, x->v, x, t->v_dim, t->v_pad, t->values + (size_t)b * BLOCK * t->v_pad);
+            copy_rows(type, x->k, x, t->k_dim, t->k_dim, t->k_pad, t->keys + (size_t)b * BLOCK * t->k_pad);
+        copy_rows(type, x->v, x, t->v_dim, t->v_stride, t->v_pad, t->values + (size_t)b * BLOCK * t->v_pad);
     }
 }
 
@@ -106,11 +106,17 @@ static __attribute__((noinline)) void convert_panel(struct tile *t, const struct
     }
 }
 
+// Of a block's values that are to be asked for beside its keys.
+static size_t values_bytes(const struct tile *t)
+{
+    return t->spec->v_in_k ? 0 : type_bytes(t->spec->kv_type) * BLOCK * t->v_dim;
+}
+
 static __attribute__((noinline)) void score_wide(struct tile *t, const struct panel *panel,
                                                  const struct panel *next)
 {
     size_t bytes = type_bytes(t->spec->kv_type) * BLOCK;
-    struct wide_ahead ahead = {.panel = next, .k_bytes = bytes * t->k_dim, .v_bytes = bytes * t->v_dim};
+    struct wide_ahead ahead = {.panel = next, .k_bytes = bytes * t->k_dim, .v_bytes = values_bytes(t)};
     wide_ahead_part(&ahead);
     uint32_t columns = panel->count * BLOCK, stride = wide_stride(panel);
     uint32_t rest = stride - columns; // the last vectors hold what was there before
@@ -174,6 +180,7 @@ static void run_whole(struct tile *t, const struct panel *panel, const struct pa
                        .blocks = count,
                        .k_dim = t->k_dim,
                        .v_dim = t->v_dim,
+                       .v_stride = t->v_stride,
                        .q = t->q,
                        .scores = t->scores,
                        .lost = t->lost,
@@ -194,14 +201,16 @@ static void run_whole(struct tile *t, const struct panel *panel, const struct pa
         next_k[b] = next->blocks[b].k;
         next_v[b] = next->blocks[b].v;
     }
-    size_t k_bytes = type_bytes(type) * BLOCK * t->k_dim, v_bytes = type_bytes(type) * BLOCK * t->v_dim;
+    size_t k_bytes = type_bytes(type) * BLOCK * t->k_dim, v_bytes = values_bytes(t);
     // Looking for NaN has read all of a panel of fp8 before it is computed: that is the time to ask for the
     // next
     n.distance = type == KERNELS_KV_FP8 ? 2 * count : ahead_distance(type, k_bytes, n.streams);
     struct ahead_block *use = ahead_add(n.use, n.k, count, k_bytes);
-    use = ahead_add(use, n.v, count, v_bytes);
+    if (v_bytes > 0)
+        use = ahead_add(use, n.v, count, v_bytes);
     use = ahead_add(use, next_k, next->count, k_bytes);
-    use = ahead_add(use, next_v, next->count, v_bytes);
+    if (v_bytes > 0)
+        use = ahead_add(use, next_v, next->count, v_bytes);
     n.uses = (uint32_t)(use - n.use);
     narrow_dots_as(type, &n);
     if (type_scaled(type))
@@ -324,7 +333,7 @@ static bool panel_in_place(const struct tile *t, const struct panel *panel)
     bool yes = t->in_place && panel->whole, fp8 = t->spec->kv_type == KERNELS_KV_FP8;
     for (uint32_t b = 0; yes && fp8 && b < panel->count; b++)
         yes = vf_fp8_numbers((const uint8_t *)panel->blocks[b].k, (size_t)BLOCK * t->k_dim);
-    for (uint32_t b = 0; yes && fp8 && b < panel->count; b++)
+    for (uint32_t b = 0; yes && fp8 && !t->spec->v_in_k && b < panel->count; b++)
         yes = vf_fp8_numbers((const uint8_t *)panel->blocks[b].v, (size_t)BLOCK * t->v_dim);
     return yes;
 }
@@ -354,20 +363,26 @@ static void compute_panel(struct tile *t, const struct panel *panel, const struc
         run_parts(t, panel, next);
 }
 
+// Where a block lies in the job's memory.
+static void block_place(const struct kernels_job *job, struct block *b)
+{
+    const struct kernels_spec *spec = job->spec;
+    const struct kernels_run *run = &job->runs[b->run];
+    size_t bytes = type_bytes(spec->kv_type);
+    bool scaled = type_scaled(spec->kv_type);
+    b->k = (const char *)run->k + b->at * spec->k_dim * bytes;
+    b->k_scale = scaled ? run->k_scale + b->at : NULL;
+    b->v = spec->v_in_k ? b->k : (const char *)run->v + b->at * spec->v_dim * bytes;
+    b->v_scale = spec->v_in_k ? b->k_scale : scaled ? run->v_scale + b->at : NULL;
+}
+
 // The same keys in another job's memory.
 static void panel_of(const struct kernels_job *job, const struct panel *panel, struct panel *out)
 {
-    size_t bytes = type_bytes(job->spec->kv_type);
-    bool scaled = type_scaled(job->spec->kv_type);
     *out = (struct panel){.count = panel->count, .whole = panel->whole};
     for (uint32_t b = 0; b < panel->count; b++) {
-        const struct block *x = &panel->blocks[b];
-        const struct kernels_run *run = &job->runs[x->run];
-        out->blocks[b] = *x;
-        out->blocks[b].k = (const char *)run->k + x->at * job->spec->k_dim * bytes;
-        out->blocks[b].v = (const char *)run->v + x->at * job->spec->v_dim * bytes;
-        out->blocks[b].k_scale = scaled ? run->k_scale + x->at : NULL;
-        out->blocks[b].v_scale = scaled ? run->v_scale + x->at : NULL;
+        out->blocks[b] = panel->blocks[b];
+        block_place(job, &out->blocks[b]);
     }
 }
 
@@ -413,23 +428,20 @@ static void feed_run(struct feed *f, uint32_t i)
 {
     const struct tile *t = f->tiles;
     const struct kernels_run *run = &t->job->runs[i];
-    uint64_t from = t->from[0], to = t->to[t->rows - 1]; // both rise with the row
+    uint64_t from = t->from[0], to = t->to[t->rows - 1]; // neither falls with the row
     uint64_t begin = from > run->first ? from - run->first : 0;
     uint64_t end = to > run->first ? to - run->first : 0;
     if (end > run->rows)
         end = run->rows;
-    size_t bytes = type_bytes(t->spec->kv_type);
-    bool scaled = type_scaled(t->spec->kv_type);
+    if (from >= to) // no row sees anything
+        return;
     for (uint64_t at = begin / BLOCK * BLOCK; at < end; at += BLOCK) {
-        struct block b = {.k = (const char *)run->k + at * t->k_dim * bytes,
-                          .v = (const char *)run->v + at * t->v_dim * bytes,
-                          .k_scale = scaled ? run->k_scale + at : NULL,
-                          .v_scale = scaled ? run->v_scale + at : NULL,
-                          .first = run->first + at,
+        struct block b = {.first = run->first + at,
                           .begin = begin > at ? (uint32_t)(begin - at) : 0,
                           .end = end - at < BLOCK ? (uint32_t)(end - at) : BLOCK,
                           .run = i,
                           .at = at};
+        block_place(t->job, &b);
         feed_block(f, &b);
     }
 }

@@ -49,21 +49,23 @@ struct query {
     const float *q;
     double slope;
     uint64_t position;
+    struct kernels_interval sees;
 };
 
 static struct query query_of(const struct kernels_job *job, uint32_t row, uint32_t head)
 {
     uint64_t h = (uint64_t)job->kv_head * kernels_spec_group(job->spec) + head;
+    struct kernels_mask mask = kernels_job_mask(job);
     return (struct query){.job = job,
                           .q = job->q + row * job->q_row_stride + head * job->q_head_stride,
                           .slope = job->spec->alibi ? job->spec->alibi[h] : 0,
-                          .position = job->q_first + row};
+                          .position = job->q_first + row,
+                          .sees = kernels_row_interval(&mask, job->q_first + row)};
 }
 
 static bool sees(const struct query *q, uint64_t key)
 {
-    uint64_t window = q->job->spec->window;
-    return key < q->job->visible && key <= q->position && (window == 0 || q->position - key < window);
+    return key >= q->sees.from && key < q->sees.to;
 }
 
 static double logit(const struct query *q, const struct kernels_run *run, uint32_t row)
@@ -81,7 +83,7 @@ static double logit(const struct query *q, const struct kernels_run *run, uint32
     if (spec->soft_cap > 0)
         x = spec->soft_cap * tanh(x / spec->soft_cap);
     if (spec->alibi)
-        x -= q->slope * (double)(q->position - (run->first + row));
+        x -= q->slope * (double)(int64_t)(q->position - (run->first + row));
     return x;
 }
 
@@ -90,8 +92,10 @@ static void value(const struct kernels_job *job, const struct kernels_run *run, 
                   uint32_t n, double *v)
 {
     const struct kernels_spec *spec = job->spec;
-    float scale = kernels_kv_scaled(spec->kv_type) ? run->v_scale[row] : 1;
-    fetch(spec->kv_type, run->v, scale, (uint64_t)row * spec->v_dim + d, n, v);
+    const float *scales = spec->v_in_k ? run->k_scale : run->v_scale;
+    uint64_t stride = spec->v_in_k ? spec->k_dim : spec->v_dim;
+    float scale = kernels_kv_scaled(spec->kv_type) ? scales[row] : 1;
+    fetch(spec->kv_type, spec->v_in_k ? run->k : run->v, scale, row * stride + d, n, v);
 }
 
 // The largest logit, or NaN if one is NaN, and what judges errors.

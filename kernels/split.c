@@ -133,6 +133,8 @@ void kernels_split_run(const struct kernels_split *split, uint32_t task, void *s
             .kv_head = head + i,
             .q_first = item->q_first + first,
             .visible = item->visible,
+            .block_first = item->block_first,
+            .block_end = item->block_end,
             .q = item->q + first * item->q_row_stride + q_head * item->q_head_stride,
             .q_row_stride = item->q_row_stride,
             .q_head_stride = item->q_head_stride,

@@ -31,7 +31,8 @@ struct kernels_item {
     const struct kernels_spec *spec;
     const struct kernels_attention *kernel; // supports the spec
     uint32_t rows;
-    uint64_t q_first, visible;            // as in a job
+    uint64_t q_first, visible; // as in a job
+    uint64_t block_first, block_end;
     const float *q;                       // [rows][q_heads][k_dim] with strides
     uint64_t q_row_stride, q_head_stride; // in floats
     uint32_t chunk_tokens; // > 0; a run at position p belongs to chunk p / chunk_tokens and stays inside it

@@ -22,6 +22,7 @@ struct tile {
     uint64_t first; // of the job's pairs
     uint32_t rows;  // pairs in this tile
     uint32_t k_dim, v_dim, k_pad, v_pad;
+    uint32_t v_stride; // elements from a value to the next
     bool wide;
     uint32_t blocks; // of a full panel
     bool in_place;   // whole panels may be read where they lie
@@ -86,12 +87,14 @@ static void tile_init(struct tile *t, const struct kernels_job *job, uint32_t nu
     const struct kernels_spec *spec = job->spec;
     uint32_t group = kernels_spec_group(spec);
     struct layout l = layout_of(spec, (uint64_t)job->rows * group);
+    struct kernels_mask mask = kernels_job_mask(job);
     t->job = job;
     t->spec = spec;
     t->first = first;
     t->rows = rows;
     t->k_dim = spec->k_dim;
     t->v_dim = spec->v_dim;
+    t->v_stride = spec->v_in_k ? spec->k_dim : spec->v_dim;
     t->k_pad = round_up(spec->k_dim, 2 * LANES);
     t->v_pad = round_up(spec->v_dim, 2 * LANES);
     t->wide = rows >= WIDE;
@@ -114,8 +117,9 @@ static void tile_init(struct tile *t, const struct kernels_job *job, uint32_t nu
         uint64_t i = (first + r) / group, h = (first + r) % group;
         uint64_t p = job->q_first + i;
         t->position[r] = p;
-        t->to[r] = job->visible <= p ? job->visible : p + 1;
-        t->from[r] = spec->window && p >= spec->window ? p - spec->window + 1 : 0;
+        struct kernels_interval sees = kernels_row_interval(&mask, p);
+        t->from[r] = sees.from;
+        t->to[r] = sees.to;
         t->all_from = t->from[r] > t->all_from ? t->from[r] : t->all_from;
         t->all_to = t->to[r] < t->all_to ? t->to[r] : t->all_to;
         t->slope[r] = spec->alibi ? spec->alibi[(uint64_t)job->kv_head * group + h] : 0;

@@ -26,7 +26,7 @@
 // Asks for the next panel, a line at a time: many at once would keep the products waiting.
 struct wide_ahead {
     const struct panel *panel;
-    size_t k_bytes, v_bytes; // of a block
+    size_t k_bytes, v_bytes; // of a block; v_bytes 0: values are in keys
     uint32_t part;           // 2 * block + (values)
     const char *at, *end;
 };
@@ -38,7 +38,7 @@ INLINE void wide_ahead_part(struct wide_ahead *a)
     const struct block *b = &a->panel->blocks[a->part / 2];
     a->at = a->part % 2 ? b->v : b->k;
     a->end = a->at + (a->part % 2 ? a->v_bytes : a->k_bytes);
-    a->part++;
+    a->part += a->v_bytes > 0 ? 1 : 2;
 }
 
 INLINE void wide_ahead_go(struct wide_ahead *a)

@@ -12,6 +12,8 @@
 #define PROTO_LAYERS_MAX   1024u
 #define PROTO_KV_HEADS_MAX 1024u // query heads, too
 #define PROTO_KV_DIM_MAX   1024u
+#define PROTO_KINDS_MAX    64u
+#define PROTO_SPEC_BYTES   (128u * 1024) // packed: a spec travels beside lists that have limits of their own
 
 #define PROTO_MEMBERS_MAX         4096 // workers of a cluster, of a plan
 #define PROTO_QUARANTINE_PAGE_MAX 4096 // sessions of one QuarantineList reply
@@ -50,6 +52,12 @@
     X(link_proof_request, proof, 32)                                                                         \
     X(spec, alibi, PROTO_KV_HEADS_MAX)                                                                       \
     X(spec, sinks, PROTO_KV_HEADS_MAX)                                                                       \
+    X(spec, kinds, PROTO_KINDS_MAX)                                                                          \
+    X(spec, layer_kind, PROTO_LAYERS_MAX)                                                                    \
+    X(spec, shares, PROTO_LAYERS_MAX)                                                                        \
+    X(spec, layer_sinks, PROTO_LAYERS_MAX)                                                                   \
+    X(layer_kind, alibi, PROTO_KV_HEADS_MAX)                                                                 \
+    X(layer_sinks, sinks, PROTO_KV_HEADS_MAX)                                                                \
     X(layer_info, committed, 64)                                                                             \
     X(session_info_reply, layers, PROTO_LAYERS_MAX)                                                          \
     X(session_info_reply, members, 1024)                                                                     \

@@ -36,7 +36,9 @@ static enum common_code bad_item(struct common_error *err, size_t item, const ch
     X(q_heads)                                                                                               \
     X(v_dim)                                                                                                 \
     X(length)                                                                                                \
-    X(write_end)
+    X(write_end)                                                                                             \
+    X(block_first)                                                                                           \
+    X(block_count)
 #define RUN_FIELDS(X)         X(chunk) X(first) X(rows)
 #define COLLECTIVE_FIELDS(X)  X(generation) X(sequence) X(variant)
 #define RESULT_FIELDS(X)      X(generation) X(joined)
@@ -78,7 +80,7 @@ static enum common_code decode_runs(const Banyan__Pb__StepItem *from, size_t ind
         const Banyan__Pb__AppendRun *run = from->append[i];
         struct proto_append_run *to = &step->appends[step->n_appends++];
         if (run->chunk == 0 || run->rows == 0 || run->first != item->first + rows ||
-            run->rows > item->rows - rows)
+            run->rows > PROTO_STEP_ROWS_MAX - rows)
             return bad_item(err, index, "the appended runs do not cover its rows in order");
         if (run->n_holders < 1 || run->n_holders > PROTO_STEP_HOLDERS_MAX)
             return bad_item(err, index, "an appended run has no holders, or too many");
@@ -88,8 +90,9 @@ static enum common_code decode_runs(const Banyan__Pb__StepItem *from, size_t ind
             to->holders[k] = run->holders[k];
         rows += run->rows;
     }
-    if (from->n_append > 0 && rows != item->rows)
+    if (from->n_append > 0 && (rows < item->rows || item->first > UINT64_MAX - rows))
         return bad_item(err, index, "the appended runs do not cover its rows");
+    item->append_rows = (uint32_t)rows;
     if ((from->n_append > 0) != (from->write > 0))
         return bad_item(err, index, "an append and its write sequence belong together");
     return COMMON_OK;
@@ -108,6 +111,8 @@ static enum common_code decode_items(const Banyan__Pb__StepRequest *from, struct
             return bad_item(err, i, "session 0 does not exist");
         if (it->rows < 1 || it->rows > PROTO_STEP_ROWS_MAX || it->first > UINT64_MAX - it->rows)
             return bad_item(err, i, "rows out of range");
+        if (it->block_first > UINT64_MAX - it->block_count)
+            return bad_item(err, i, "its block is out of range");
         if (it->kv_heads < 1 || it->kv_head > UINT32_MAX - it->kv_heads)
             return bad_item(err, i, "KV heads out of range");
         if (it->q_bytes == 0 ||
@@ -121,8 +126,8 @@ static enum common_code decode_items(const Banyan__Pb__StepRequest *from, struct
             return code;
         if (item->k_bytes > 0 && item->n_append == 0)
             return bad_item(err, i, "k without an append");
-        if ((item->k_bytes > 0) != (item->v_bytes > 0))
-            return bad_item(err, i, "k and v belong together");
+        if (item->k_bytes == 0 && item->v_bytes > 0) // v may be missing: it may lie in k
+            return bad_item(err, i, "v without k");
         if (step->has_kv && item->n_append > 0 && item->k_bytes == 0)
             return bad_item(err, i, "an append without k and v in a frame that carries them");
         step->n_items++;

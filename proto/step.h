@@ -27,10 +27,12 @@ struct proto_step_item {
     uint32_t layer;
     uint64_t first; // position of the first query row
     uint32_t rows;
-    uint64_t visible;                // keys [0, visible)
-    uint32_t kv_head, kv_heads;      // slab
-    uint32_t q_heads, v_dim;         // of the slab's partial: [rows][q_heads][v_dim]
-    uint32_t append_first, n_append; // runs: step->appends[append_first ..]
+    uint64_t visible;                  // keys [0, visible)
+    uint64_t block_first, block_count; // rows at these positions see each other; count 0: none
+    uint32_t kv_head, kv_heads;        // slab
+    uint32_t q_heads, v_dim;           // of the slab's partial: [rows][q_heads][v_dim]
+    uint32_t append_first, n_append;   // runs: step->appends[append_first ..]
+    uint32_t append_rows; // of all runs: the item's rows, or more that they are to see. Set by decoding
     uint64_t write;
     uint64_t length;    // acknowledged length of the layer: rows below it are never altered
     uint64_t write_end; // of the whole append that this is a part of

@@ -9,7 +9,6 @@
 
 #include "common/blob.h"
 #include "kernels/device.h"
-#include "proto/kv.h"
 #include "proto/rows_sum.h"
 
 uint64_t worker_chunk_overhead(const struct worker_shape *shape)
@@ -28,10 +27,11 @@ uint64_t worker_layer_overhead(const struct worker_shape *shape)
     return common_align64(layer_bytes(shape));
 }
 
-struct worker_layer *worker_layer_new(const struct worker_shape *shape)
+struct worker_layer *worker_layer_new(const struct worker_shape *shape, uint32_t nth)
 {
     struct worker_layer *layer = calloc(1, layer_bytes(shape));
     if (layer) {
+        layer->form = worker_shape_form(shape, nth);
         layer->pages = (uint8_t **)(layer + 1);
         layer->rows = (uint8_t *)(layer->pages + shape->chunk_tokens / WORKER_PAGE_TOKENS);
     }
@@ -45,50 +45,23 @@ _Static_assert((int)KERNELS_KV_F32 == BANYAN__PB__DTYPE__DTYPE_F32 &&
                    (int)KERNELS_KV_FP8 == BANYAN__PB__DTYPE__DTYPE_FP8_E4M3,
                "kernels and the wire number KV types alike");
 
-static struct worker_head head_of(const struct worker_chunk *chunk, uint32_t tokens)
+uint8_t *worker_layer_part(const struct worker_layer *layer, enum worker_part part, uint32_t row,
+                           uint32_t head)
 {
-    struct worker_head head = {.bytes = 0};
-    for (uint32_t part = 0; part < chunk->parts; part++) {
-        head.at[part] = head.bytes;
-        head.bytes += common_align64((size_t)tokens * chunk->row[part]);
-    }
-    return head;
-}
-
-void worker_chunk_measure(struct worker_chunk *chunk)
-{
-    const struct worker_shape *shape = &chunk->shape;
-    uint32_t element = kernels_kv_bytes((enum kernels_kv_type)shape->kv_type);
-    bool scaled = kernels_kv_scaled((enum kernels_kv_type)shape->kv_type);
-    chunk->parts = scaled ? WORKER_PARTS : WORKER_PART_K_SCALE;
-    chunk->row[WORKER_PART_K] = shape->k_dim * element;
-    chunk->row[WORKER_PART_V] = shape->v_dim * element;
-    chunk->row[WORKER_PART_K_SCALE] = chunk->row[WORKER_PART_V_SCALE] = scaled ? sizeof(float) : 0;
-    chunk->k_wire = proto_kv_row_bytes(shape->kv_type, shape->kv_heads, shape->k_dim);
-    chunk->v_wire = proto_kv_row_bytes(shape->kv_type, shape->kv_heads, shape->v_dim);
-    chunk->in_page = head_of(chunk, WORKER_PAGE_TOKENS);
-    chunk->in_block = head_of(chunk, shape->chunk_tokens);
-    chunk->page_bytes = shape->kv_heads * chunk->in_page.bytes;
-    chunk->block_bytes = shape->kv_heads * chunk->in_block.bytes;
-}
-
-uint8_t *worker_layer_part(const struct worker_chunk *chunk, const struct worker_layer *layer,
-                           enum worker_part part, uint32_t row, uint32_t head)
-{
+    const struct worker_form *form = layer->form;
     if (layer->block)
-        return layer->block + head * chunk->in_block.bytes + chunk->in_block.at[part] +
-               (size_t)row * chunk->row[part];
-    return layer->pages[row / WORKER_PAGE_TOKENS] + head * chunk->in_page.bytes + chunk->in_page.at[part] +
-           (size_t)(row % WORKER_PAGE_TOKENS) * chunk->row[part];
+        return layer->block + head * form->in_block.bytes + form->in_block.at[part] +
+               (size_t)row * form->row[part];
+    return layer->pages[row / WORKER_PAGE_TOKENS] + head * form->in_page.bytes + form->in_page.at[part] +
+           (size_t)(row % WORKER_PAGE_TOKENS) * form->row[part];
 }
 
 // Where a part of a head is in a row that travels: codes of all heads, then scales of all heads.
-static size_t wire_at(const struct worker_chunk *chunk, enum worker_part part, uint32_t head)
+static size_t wire_at(const struct worker_form *form, enum worker_part part, uint32_t head)
 {
-    size_t codes = part >= WORKER_PART_K_SCALE
-                       ? (size_t)chunk->shape.kv_heads * chunk->row[part - WORKER_PART_K_SCALE]
-                       : 0;
-    return codes + (size_t)head * chunk->row[part];
+    size_t codes =
+        part >= WORKER_PART_K_SCALE ? (size_t)form->kv_heads * form->row[part - WORKER_PART_K_SCALE] : 0;
+    return codes + (size_t)head * form->row[part];
 }
 
 static bool of_k(enum worker_part part)
@@ -104,16 +77,17 @@ static bool row_equal_there(const struct worker_chunk *chunk, const struct worke
     uint8_t buffer[BYTES];
     struct worker_piece pieces[PIECES];
     const uint8_t *want[PIECES];
-    uint32_t n = 0, used = 0, all = chunk->shape.kv_heads * chunk->parts;
+    const struct worker_form *form = layer->form;
+    uint32_t n = 0, used = 0, all = form->kv_heads * form->n_parts;
     for (uint32_t i = 0; i < all; i++) {
-        enum worker_part part = i % chunk->parts;
-        want[n] = (of_k(part) ? k : v) + wire_at(chunk, part, i / chunk->parts);
-        pieces[n++] =
-            (struct worker_piece){.memory = worker_layer_part(chunk, layer, part, row, i / chunk->parts),
-                                  .host = buffer + used,
-                                  .width = chunk->row[part],
-                                  .height = 1};
-        used += chunk->row[part];
+        enum worker_part part = form->parts[i % form->n_parts];
+        uint32_t head = i / form->n_parts;
+        want[n] = (of_k(part) ? k : v) + wire_at(form, part, head);
+        pieces[n++] = (struct worker_piece){.memory = worker_layer_part(layer, part, row, head),
+                                            .host = buffer + used,
+                                            .width = form->row[part],
+                                            .height = 1};
+        used += form->row[part];
         if (i + 1 < all && n < PIECES && used + 4096 <= BYTES)
             continue;
         worker_memory_read(chunk->memory, pieces, n);
@@ -130,10 +104,12 @@ bool worker_layer_row_equal(const struct worker_chunk *chunk, const struct worke
 {
     if (worker_memory_device(chunk->memory))
         return row_equal_there(chunk, layer, row, k, v);
-    for (uint32_t head = 0; head < chunk->shape.kv_heads; head++)
-        for (enum worker_part part = 0; part < chunk->parts; part++)
-            if (memcmp(worker_layer_part(chunk, layer, part, row, head),
-                       (of_k(part) ? k : v) + wire_at(chunk, part, head), chunk->row[part]) != 0)
+    const struct worker_form *form = layer->form;
+    for (uint32_t head = 0; head < form->kv_heads; head++)
+        for (uint32_t i = 0; i < form->n_parts; i++)
+            if (memcmp(worker_layer_part(layer, form->parts[i], row, head),
+                       (of_k(form->parts[i]) ? k : v) + wire_at(form, form->parts[i], head),
+                       form->row[form->parts[i]]) != 0)
                 return false;
     return true;
 }
@@ -147,19 +123,21 @@ static void move_bytes(const struct worker_chunk *chunk, const struct worker_lay
 {
     enum { PIECES = 32 };
     struct worker_piece pieces[PIECES];
+    const struct worker_form *form = layer->form;
     const uint32_t page =
-        layer->block && worker_memory_device(chunk->memory) ? chunk->shape.chunk_tokens : WORKER_PAGE_TOKENS;
-    for (uint32_t at = row, n; at < row + count; at += n, k += n * chunk->k_wire, v += n * chunk->v_wire) {
+        layer->block && worker_memory_device(chunk->memory) ? chunk->shape->chunk_tokens : WORKER_PAGE_TOKENS;
+    for (uint32_t at = row, n; at < row + count; at += n, k += n * form->k_wire, v += n * form->v_wire) {
         uint32_t n_pieces = 0;
         n = page - at % page < row + count - at ? page - at % page : row + count - at;
-        for (uint32_t head = 0; head < chunk->shape.kv_heads; head++) {
-            for (enum worker_part part = 0; part < chunk->parts; part++) {
+        for (uint32_t head = 0; head < form->kv_heads; head++) {
+            for (uint32_t i = 0; i < form->n_parts; i++) {
+                const enum worker_part part = form->parts[i];
                 pieces[n_pieces++] =
-                    (struct worker_piece){.memory = worker_layer_part(chunk, layer, part, at, head),
-                                          .pitch = chunk->row[part],
-                                          .host = (of_k(part) ? k : v) + wire_at(chunk, part, head),
-                                          .host_pitch = of_k(part) ? chunk->k_wire : chunk->v_wire,
-                                          .width = chunk->row[part],
+                    (struct worker_piece){.memory = worker_layer_part(layer, part, at, head),
+                                          .pitch = form->row[part],
+                                          .host = (of_k(part) ? k : v) + wire_at(form, part, head),
+                                          .host_pitch = of_k(part) ? form->k_wire : form->v_wire,
+                                          .width = form->row[part],
                                           .height = n};
                 if (n_pieces < PIECES)
                     continue;
@@ -181,7 +159,7 @@ void worker_layer_rows_set(const struct worker_chunk *chunk, struct worker_layer
 void worker_layer_mark(const struct worker_chunk *chunk, struct worker_layer *layer, uint32_t row,
                        enum worker_row state)
 {
-    assert(row < chunk->shape.chunk_tokens);
+    assert(row < chunk->shape->chunk_tokens);
     if (layer->rows[row] == WORKER_ROW_ABSENT)
         layer->present++;
     layer->rows[row] = (uint8_t)state;
@@ -189,7 +167,7 @@ void worker_layer_mark(const struct worker_chunk *chunk, struct worker_layer *la
 
 void worker_layer_advance(const struct worker_chunk *chunk, struct worker_layer *layer)
 {
-    while (layer->ready < chunk->shape.chunk_tokens && layer->rows[layer->ready] >= WORKER_ROW_APPENDED)
+    while (layer->ready < chunk->shape->chunk_tokens && layer->rows[layer->ready] >= WORKER_ROW_APPENDED)
         layer->ready++;
 }
 
@@ -205,19 +183,19 @@ uint64_t worker_chunk_first(const struct worker_chunk *chunk)
 
 const struct worker_shape *worker_chunk_shape(const struct worker_chunk *chunk)
 {
-    return &chunk->shape;
+    return chunk->shape;
 }
 
 uint64_t worker_chunk_bytes(const struct worker_chunk *chunk)
 {
     uint64_t bytes = 0;
-    for (uint32_t i = 0; i < chunk->shape.layers; i++) {
+    for (uint32_t i = 0; i < chunk->shape->layers; i++) {
         const struct worker_layer *layer = chunk->layers[i];
         if (layer && layer->block)
-            bytes += chunk->block_bytes;
-        for (uint32_t p = 0; layer && !layer->block && p < chunk->shape.chunk_tokens / WORKER_PAGE_TOKENS;
+            bytes += layer->form->block_bytes;
+        for (uint32_t p = 0; layer && !layer->block && p < chunk->shape->chunk_tokens / WORKER_PAGE_TOKENS;
              p++)
-            bytes += layer->pages[p] ? chunk->page_bytes : 0;
+            bytes += layer->pages[p] ? layer->form->page_bytes : 0;
     }
     return bytes;
 }
@@ -263,23 +241,30 @@ uint32_t worker_chunk_run_count(const struct worker_chunk *chunk, uint32_t layer
     return worker_chunk_in_block(chunk, layer) ? 1 : (rows + WORKER_PAGE_TOKENS - 1) / WORKER_PAGE_TOKENS;
 }
 
+// Where a head's part begins; NULL: there is no such part.
+static const void *part_of(const struct worker_form *form, const struct worker_head *head,
+                           enum worker_part part, const uint8_t *base)
+{
+    return form->row[part] ? base + head->at[part] : NULL;
+}
+
 uint32_t worker_chunk_runs(const struct worker_chunk *chunk, uint32_t layer, uint32_t kv_head,
                            uint32_t kv_heads, uint32_t rows, size_t stride, struct kernels_run *out)
 {
     const struct worker_layer *l = chunk->layers[layer];
-    const struct worker_head *head = l->block ? &chunk->in_block : &chunk->in_page;
-    uint32_t step = l->block ? chunk->shape.chunk_tokens : WORKER_PAGE_TOKENS, n = 0;
-    bool scaled = chunk->parts > WORKER_PART_K_SCALE;
+    const struct worker_form *form = l->form;
+    const struct worker_head *head = l->block ? &form->in_block : &form->in_page;
+    uint32_t step = l->block ? chunk->shape->chunk_tokens : WORKER_PAGE_TOKENS, n = 0;
     for (uint32_t row = 0; row < rows; row += step, n++) {
         const uint8_t *base = (l->block ? l->block : l->pages[n]) + kv_head * head->bytes;
         for (uint32_t h = 0; h < kv_heads; h++, base += head->bytes)
-            out[h * stride + n] = (struct kernels_run){
-                .k = base + head->at[WORKER_PART_K],
-                .v = base + head->at[WORKER_PART_V],
-                .first = chunk->first + row,
-                .rows = rows - row < step ? rows - row : step,
-                .k_scale = scaled ? (const float *)(base + head->at[WORKER_PART_K_SCALE]) : NULL,
-                .v_scale = scaled ? (const float *)(base + head->at[WORKER_PART_V_SCALE]) : NULL};
+            out[h * stride + n] =
+                (struct kernels_run){.k = base + head->at[WORKER_PART_K],
+                                     .v = part_of(form, head, WORKER_PART_V, base),
+                                     .first = chunk->first + row,
+                                     .rows = rows - row < step ? rows - row : step,
+                                     .k_scale = part_of(form, head, WORKER_PART_K_SCALE, base),
+                                     .v_scale = part_of(form, head, WORKER_PART_V_SCALE, base)};
     }
     return n;
 }
@@ -288,34 +273,35 @@ uint32_t worker_chunk_device_runs(const struct worker_chunk *chunk, uint32_t lay
                                   uint32_t rows, struct kernels_device_run *out)
 {
     const struct worker_layer *l = chunk->layers[layer];
-    const struct worker_head *head = l->block ? &chunk->in_block : &chunk->in_page;
-    uint32_t step = l->block ? chunk->shape.chunk_tokens : WORKER_PAGE_TOKENS, n = 0;
-    bool scaled = chunk->parts > WORKER_PART_K_SCALE;
+    const struct worker_form *form = l->form;
+    const struct worker_head *head = l->block ? &form->in_block : &form->in_page;
+    uint32_t step = l->block ? chunk->shape->chunk_tokens : WORKER_PAGE_TOKENS, n = 0;
     for (uint32_t row = 0; row < rows; row += step, n++) {
-        uint64_t base = (uintptr_t)(l->block ? l->block : l->pages[n]) + kv_head * head->bytes;
-        out[n] = (struct kernels_device_run){.k = base + head->at[WORKER_PART_K],
-                                             .v = base + head->at[WORKER_PART_V],
-                                             .k_scale = scaled ? base + head->at[WORKER_PART_K_SCALE] : 0,
-                                             .v_scale = scaled ? base + head->at[WORKER_PART_V_SCALE] : 0,
-                                             .head_stride = head->bytes,
-                                             .first = chunk->first + row,
-                                             .rows = rows - row < step ? rows - row : step};
+        const uint8_t *base = (l->block ? l->block : l->pages[n]) + kv_head * head->bytes;
+        out[n] =
+            (struct kernels_device_run){.k = (uintptr_t)base + head->at[WORKER_PART_K],
+                                        .v = (uintptr_t)part_of(form, head, WORKER_PART_V, base),
+                                        .k_scale = (uintptr_t)part_of(form, head, WORKER_PART_K_SCALE, base),
+                                        .v_scale = (uintptr_t)part_of(form, head, WORKER_PART_V_SCALE, base),
+                                        .head_stride = head->bytes,
+                                        .first = chunk->first + row,
+                                        .rows = rows - row < step ? rows - row : step};
     }
     return n;
 }
 
 // Part by part and head by head, so that a stretch of rows is one piece of memory: a whole block's K of a
 // head, or a page's. The hash is of the bytes in that order, whatever the pieces.
-static void hash_rows(XXH3_state_t *state, const struct worker_chunk *chunk, const struct worker_layer *layer,
-                      uint32_t row, uint32_t count)
+static void hash_rows(XXH3_state_t *state, const struct worker_layer *layer, uint32_t row, uint32_t count)
 {
-    for (enum worker_part part = 0; part < chunk->parts; part++)
-        for (uint32_t head = 0; head < chunk->shape.kv_heads; head++)
+    const struct worker_form *form = layer->form;
+    for (uint32_t p = 0; p < form->n_parts; p++)
+        for (uint32_t head = 0; head < form->kv_heads; head++)
             for (uint32_t i = row, n; i < row + count; i += n) {
                 n = layer->block ? row + count - i : WORKER_PAGE_TOKENS - i % WORKER_PAGE_TOKENS;
                 n = n < row + count - i ? n : row + count - i;
-                XXH3_64bits_update(state, worker_layer_part(chunk, layer, part, i, head),
-                                   (size_t)n * chunk->row[part]);
+                XXH3_64bits_update(state, worker_layer_part(layer, form->parts[p], i, head),
+                                   (size_t)n * form->row[form->parts[p]]);
             }
 }
 
@@ -325,22 +311,23 @@ static uint8_t *copy_there(const struct worker_chunk *chunk, const struct worker
 {
     enum { PIECES = 64 };
     struct worker_piece pieces[PIECES];
-    size_t bytes = count * (chunk->k_wire + chunk->v_wire), at = 0;
+    size_t bytes = count * (layer->form->k_wire + layer->form->v_wire), at = 0;
     uint32_t n_pieces = 0;
     uint8_t *copy = malloc(bytes);
     if (!copy)
         return NULL;
-    for (enum worker_part part = 0; part < chunk->parts; part++)
-        for (uint32_t head = 0; head < chunk->shape.kv_heads; head++)
+    const struct worker_form *form = layer->form;
+    for (uint32_t p = 0; p < form->n_parts; p++)
+        for (uint32_t head = 0; head < form->kv_heads; head++)
             for (uint32_t i = row, n; i < row + count; i += n) {
                 n = layer->block ? row + count - i : WORKER_PAGE_TOKENS - i % WORKER_PAGE_TOKENS;
                 n = n < row + count - i ? n : row + count - i;
                 pieces[n_pieces++] =
-                    (struct worker_piece){.memory = worker_layer_part(chunk, layer, part, i, head),
+                    (struct worker_piece){.memory = worker_layer_part(layer, form->parts[p], i, head),
                                           .host = copy + at,
-                                          .width = (uint64_t)n * chunk->row[part],
+                                          .width = (uint64_t)n * form->row[form->parts[p]],
                                           .height = 1};
-                at += (size_t)n * chunk->row[part];
+                at += (size_t)n * form->row[form->parts[p]];
                 if (n_pieces < PIECES && at < bytes)
                     continue;
                 worker_memory_read(chunk->memory, pieces, n_pieces);
@@ -360,12 +347,12 @@ static bool hash(const struct worker_chunk *chunk, const struct worker_layer *la
     XXH3_INITSTATE(&state);
     XXH3_64bits_reset(&state);
     if (!worker_memory_device(chunk->memory)) {
-        hash_rows(&state, chunk, layer, row, count);
+        hash_rows(&state, layer, row, count);
     } else {
         uint8_t *copy = copy_there(chunk, layer, row, count);
         if (!copy)
             return false;
-        XXH3_64bits_update(&state, copy, count * (chunk->k_wire + chunk->v_wire));
+        XXH3_64bits_update(&state, copy, count * (layer->form->k_wire + layer->form->v_wire));
         free(copy);
     }
     *out = XXH3_64bits_digest(&state);
@@ -381,16 +368,18 @@ static bool sum(const struct worker_chunk *chunk, const struct worker_layer *lay
     uint64_t total = 0;
     if (there && !copy)
         return false;
-    for (enum worker_part part = 0; part < chunk->parts; part++)
-        for (uint32_t head = 0; head < chunk->shape.kv_heads; head++)
-            for (uint32_t i = row, n; i < row + count; i += n, at += there ? n * chunk->row[part] : 0) {
+    const struct worker_form *form = layer->form;
+    for (uint32_t p = 0; p < form->n_parts; p++)
+        for (uint32_t head = 0; head < form->kv_heads; head++)
+            for (uint32_t i = row, n; i < row + count;
+                 i += n, at += there ? n * form->row[form->parts[p]] : 0) {
                 n = layer->block || there ? row + count - i : WORKER_PAGE_TOKENS - i % WORKER_PAGE_TOKENS;
                 n = n < row + count - i ? n : row + count - i;
                 total += proto_rows_sum(&(struct proto_rows_piece){
-                    .data = there ? at : worker_layer_part(chunk, layer, part, i, head),
-                    .len = chunk->row[part],
-                    .row_pitch = chunk->row[part],
-                    .part = (enum proto_rows_part)part,
+                    .data = there ? at : worker_layer_part(layer, form->parts[p], i, head),
+                    .len = form->row[form->parts[p]],
+                    .row_pitch = form->row[form->parts[p]],
+                    .part = (enum proto_rows_part)form->parts[p],
                     .first_head = head,
                     .heads = 1,
                     .first = chunk->first + i,
@@ -424,7 +413,7 @@ struct worker_hash *worker_hash_new(struct worker_chunk *chunk, uint32_t layer, 
                                     uint64_t *bytes)
 {
     struct worker_hash *later = malloc(sizeof *later);
-    struct worker_layer *shadow = worker_layer_new(&chunk->shape);
+    struct worker_layer *shadow = worker_layer_new(chunk->shape, layer);
     if (!later || !shadow) {
         free(later);
         free(shadow);
@@ -432,10 +421,10 @@ struct worker_hash *worker_hash_new(struct worker_chunk *chunk, uint32_t layer, 
     }
     shadow->block = chunk->layers[layer]->block;
     memcpy(shadow->pages, chunk->layers[layer]->pages,
-           chunk->shape.chunk_tokens / WORKER_PAGE_TOKENS * sizeof *shadow->pages);
+           chunk->shape->chunk_tokens / WORKER_PAGE_TOKENS * sizeof *shadow->pages);
     *later = (struct worker_hash){chunk, row, count, shadow};
     worker_store_pin(chunk);
-    *bytes += count * (chunk->k_wire + chunk->v_wire);
+    *bytes += count * (shadow->form->k_wire + shadow->form->v_wire);
     return later;
 }
 
@@ -528,8 +517,8 @@ bool worker_chunk_has_put(const struct worker_chunk *chunk)
 
 void worker_chunk_forget(struct worker_chunk *chunk)
 {
-    for (uint32_t layer = 0; layer < chunk->shape.layers; layer++) {
-        worker_chunk_abort(chunk, layer, 0, chunk->shape.chunk_tokens);
-        worker_chunk_discard(chunk, layer, 0, chunk->shape.chunk_tokens);
+    for (uint32_t layer = 0; layer < chunk->shape->layers; layer++) {
+        worker_chunk_abort(chunk, layer, 0, chunk->shape->chunk_tokens);
+        worker_chunk_discard(chunk, layer, 0, chunk->shape->chunk_tokens);
     }
 }

@@ -14,6 +14,7 @@ struct worker_retired { // memory that a pin may still read
 };
 
 struct worker_layer {
+    const struct worker_form *form;
     uint32_t present, ready;
     uint32_t read_first, read_end; // rows that were withdrawn under a pin, which may still read their bytes
     uint8_t *block;                // whole layer, or NULL
@@ -21,41 +22,23 @@ struct worker_layer {
     uint8_t *rows;   // [chunk_tokens] enum worker_row
 };
 
-enum worker_part { // what a head's memory consists of, in order
-    WORKER_PART_K,
-    WORKER_PART_V,
-    WORKER_PART_K_SCALE, // scaled types only
-    WORKER_PART_V_SCALE,
-    WORKER_PARTS
-};
-
-struct worker_head { // a head's memory in a page or in a block
-    uint64_t at[WORKER_PARTS], bytes;
-};
-
 struct worker_chunk {
     struct worker_memory *memory; // of its pages and blocks
     uint64_t id, first;
-    struct worker_shape shape;
+    struct worker_shape *shape; // a reference
     uint32_t refs, pins;
-    bool put;                   // rows may be PUT, or PREPARED
-    uint32_t row[WORKER_PARTS]; // bytes of one row of one head; 0: the type has no such part
-    uint32_t parts;             // 2 or 4
-    size_t k_wire, v_wire;      // bytes of a token's K and V, all heads (proto/kv.h)
-    struct worker_head in_page, in_block;
-    uint64_t page_bytes, block_bytes;
+    bool put; // rows may be PUT, or PREPARED
     struct worker_retired *retired;
-    struct worker_layer *layers[]; // [shape.layers], NULL until a row comes
+    struct worker_layer *layers[]; // [shape->layers], NULL until a row comes
 };
 
 uint64_t worker_chunk_overhead(const struct worker_shape *shape); // bytes of an empty chunk
 uint64_t worker_layer_overhead(const struct worker_shape *shape); // bytes of a layer without pages
-struct worker_layer *worker_layer_new(const struct worker_shape *shape);
-void worker_chunk_measure(struct worker_chunk *chunk); // fills in row, page and block bytes
+struct worker_layer *worker_layer_new(const struct worker_shape *shape, uint32_t layer);
 
 // Where a part of a present row of a head is.
-uint8_t *worker_layer_part(const struct worker_chunk *chunk, const struct worker_layer *layer,
-                           enum worker_part part, uint32_t row, uint32_t head);
+uint8_t *worker_layer_part(const struct worker_layer *layer, enum worker_part part, uint32_t row,
+                           uint32_t head);
 
 // Whether a present row has these bytes. k, v: the row as it travels.
 bool worker_layer_row_equal(const struct worker_chunk *chunk, const struct worker_layer *layer, uint32_t row,

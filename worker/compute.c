@@ -63,19 +63,34 @@ struct share {
     uint32_t seen;    // some row may see them: computed
 };
 
-static struct share share_of(const struct worker_compute_item *item, const struct worker_session_chunk *entry)
+// The keys that some row of an item may see: the ends of rows' intervals do not fall from one row to the next.
+static struct kernels_interval sees_of(const struct worker_compute_item *item)
+{
+    const struct kernels_spec *spec = &worker_spec_kind(item->session->spec, item->layer)->kernels;
+    const struct kernels_mask mask = {.visible = item->visible,
+                                      .window = spec->window,
+                                      .mask_chunk = spec->mask_chunk,
+                                      .block_first = item->block_first,
+                                      .block_end = item->block_end,
+                                      .not_causal = spec->not_causal};
+    return (struct kernels_interval){.from = kernels_row_interval(&mask, item->first).from,
+                                     .to = kernels_row_interval(&mask, item->first + item->rows - 1).to};
+}
+
+static struct share share_of(const struct worker_compute_item *item, const struct kernels_interval *sees,
+                             const struct worker_session_chunk *entry)
 {
     struct share share = {0, 0};
-    uint64_t first = worker_chunk_first(entry->chunk), window = item->session->spec->kernels.window;
+    uint64_t first = worker_chunk_first(entry->chunk);
     if (!entry->compute || first >= item->visible)
         return share;
-    uint32_t ready = worker_chunk_ready(entry->chunk, item->layer);
-    uint64_t below = item->visible - first, causal = item->first + item->rows;
+    uint32_t ready = worker_chunk_ready(entry->chunk, item->source);
+    uint64_t below = item->visible - first;
     share.covered = below < ready ? (uint32_t)below : ready;
-    if (first < causal)
-        share.seen = causal - first < share.covered ? (uint32_t)(causal - first) : share.covered;
-    if (window > 0 && item->first >= window && first + share.seen <= item->first - window + 1)
-        share.seen = 0; // before every row's window
+    if (first < sees->to)
+        share.seen = sees->to - first < share.covered ? (uint32_t)(sees->to - first) : share.covered;
+    if (first + share.seen <= sees->from)
+        share.seen = 0; // before what any row sees
     return share;
 }
 
@@ -97,8 +112,8 @@ static bool grow_pins(struct worker_compute *compute, size_t n)
 // The spec of the item's heads alone.
 static void cut_slab(struct item *to, const struct worker_compute_item *item)
 {
-    uint32_t group = kernels_spec_group(&item->session->spec->kernels);
-    to->slab = item->session->spec->kernels;
+    to->slab = worker_spec_kind(item->session->spec, item->layer)->kernels;
+    uint32_t group = kernels_spec_group(&to->slab);
     to->slab.kv_heads = item->kv_heads;
     to->slab.q_heads = item->kv_heads * group;
     if (to->slab.alibi)
@@ -127,7 +142,7 @@ static bool lay_out_there(uint64_t budget, struct item *to, struct kernels_devic
                                           .runs = run,
                                           .out = item->out};
     for (uint32_t i = 0; i < n; i++)
-        run += worker_chunk_device_runs(pins[i].chunk, item->layer, item->kv_head, pins[i].seen, run);
+        run += worker_chunk_device_runs(pins[i].chunk, item->source, item->kv_head, pins[i].seen, run);
     return true;
 }
 
@@ -139,21 +154,23 @@ static bool lay_out(uint64_t budget, struct item *to, const struct worker_comput
     if (!runs)
         return false;
     for (uint32_t i = 0; i < n; i++)
-        run += worker_chunk_runs(pins[i].chunk, item->layer, item->kv_head, item->kv_heads, pins[i].seen,
+        run += worker_chunk_runs(pins[i].chunk, item->source, item->kv_head, item->kv_heads, pins[i].seen,
                                  run_count, run);
     assert(run == runs + run_count);
     to->runs = runs;
     cut_slab(to, item);
     uint64_t k_dim = to->slab.k_dim;
     to->item = (struct kernels_item){.spec = &to->slab,
-                                     .kernel = item->session->spec->kernel,
+                                     .kernel = worker_spec_kind(item->session->spec, item->layer)->kernel,
                                      .rows = item->rows,
                                      .q_first = item->first,
                                      .visible = item->visible,
+                                     .block_first = item->block_first,
+                                     .block_end = item->block_end,
                                      .q = item->q,
                                      .q_row_stride = to->slab.q_heads * k_dim,
                                      .q_head_stride = k_dim,
-                                     .chunk_tokens = item->session->spec->shape.chunk_tokens,
+                                     .chunk_tokens = item->session->spec->shape->chunk_tokens,
                                      .run_count = run_count,
                                      .runs = runs};
     uint64_t workspace = kernels_split_bytes(&to->item);
@@ -178,17 +195,20 @@ enum common_code worker_compute_add(struct worker_compute *compute, const struct
     uint64_t seen = 0, bytes = 0;
     uint32_t n, from = worker_session_span(session, item->from, item->visible - item->from, &n),
                 run_count = 0, n_pins = 0;
-    uint64_t trail =
-        common_mix64(session->spec->kernel_digest ^ ((uint64_t)item->rows << 32 | item->kv_heads));
+    const struct worker_kind *kind = worker_spec_kind(session->spec, item->layer);
+    uint64_t trail = common_mix64(kind->kernel_digest ^ ((uint64_t)item->rows << 32 | item->kv_heads));
+    if (compute->device_items && item->block_first < item->block_end)
+        return common_error_set(err, COMMON_UNIMPLEMENTED, "a worker on a device computes no blocks");
+    const struct kernels_interval sees = sees_of(item);
     if (!grow_pins(compute, n))
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a step");
     for (uint32_t i = from; i < from + n; i++) {
         const struct worker_session_chunk *entry = &session->chunks[i];
-        struct share share = share_of(item, entry);
+        struct share share = share_of(item, &sees, entry);
         kernels_coverage_count(&cover, worker_chunk_id(entry->chunk), share.covered, session->epoch);
         if (share.seen == 0)
             continue;
-        run_count += worker_chunk_run_count(entry->chunk, item->layer, share.seen);
+        run_count += worker_chunk_run_count(entry->chunk, item->source, share.seen);
         seen += share.seen;
         compute->pins[compute->n_pins + n_pins++] = (struct pin){entry->chunk, share.seen};
         // Where the rows stand, not the chunk's id: bits do not depend on it, and a fork may say that it has

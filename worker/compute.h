@@ -18,12 +18,14 @@ struct worker_compute; // opaque
 
 struct worker_compute_item {
     const struct worker_session *session;
-    uint32_t layer, rows;
-    uint64_t first, visible;    // as in a StepItem
-    uint64_t from;              // chunks that end at or before it are left out
-    uint32_t kv_head, kv_heads; // the slab
-    const float *q;             // [rows][query heads of the slab][k_dim], until the computation is done
-    struct kernels_partial out; // rows x query heads of the slab x v_dim, overwritten
+    uint32_t layer, rows;            // a layer that can be attended
+    uint32_t source;                 // the layer whose K and V it reads
+    uint64_t first, visible;         // as in a StepItem
+    uint64_t block_first, block_end; // rows at these positions see each other; none where they are equal
+    uint64_t from;                   // chunks that end at or before it are left out
+    uint32_t kv_head, kv_heads;      // the slab
+    const float *q;                  // [rows][query heads of the slab][k_dim], until the computation is done
+    struct kernels_partial out;      // rows x query heads of the slab x v_dim, overwritten
 };
 
 // Its own memory stays below budget_bytes. NULL: out of memory.

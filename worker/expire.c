@@ -20,7 +20,7 @@ void worker_attach_touch(const struct worker *worker, struct worker_session *ses
 static bool expire_session(struct worker *worker, struct worker_session *session, uint32_t *chunks,
                            uint64_t *rows)
 {
-    const struct worker_shape *shape = &session->spec->shape;
+    const struct worker_shape *shape = session->spec->shape;
     for (uint32_t i = worker_session_at(session, session->expire_from); i < session->n_chunks; i++) {
         struct worker_chunk *chunk = session->chunks[i].chunk;
         if (*chunks == 0 || *rows == 0) {

@@ -77,7 +77,7 @@ static Banyan__Pb__InventoryChunk *inventory_chunk(const struct worker_chunk *ch
 
 static bool inventory_appended(const struct worker_session *session, Banyan__Pb__InventorySession *pb)
 {
-    uint32_t layers = session->spec->shape.layers;
+    uint32_t layers = session->spec->shape->layers;
     pb->lengths = malloc(layers * sizeof *pb->lengths);
     pb->unconfirmed = malloc(layers * sizeof *pb->unconfirmed);
     if (!pb->lengths || !pb->unconfirmed)

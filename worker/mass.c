@@ -23,6 +23,7 @@
 #include "common/clock.h"
 #include "kernels/scalar.h"
 #include "proto/mass.h"
+#include "proto/spec.h"
 #include "worker/compute.h"
 #include "worker/state.h"
 
@@ -53,9 +54,9 @@ struct worker_mass {
     struct proto_request *request;
     struct common_blob *blob; // of the request: q and lse lie in it
     const float *q, *lse;
-    uint64_t session, incarnation, epoch, first, visible, deadline_ns;
+    uint64_t session, incarnation, epoch, first, visible, block_first, block_end, deadline_ns;
     uint64_t bin_tokens;
-    uint32_t layer, rows, q_heads, kv_heads, k_dim, v_dim;
+    uint32_t layer, source, rows, q_heads, kv_heads, k_dim, v_dim; // source: whose K and V the layer reads
     uint64_t *bins; // [n_bins] those that have keys here, ascending
     uint32_t n_bins;
     uint32_t band;     // rows computed at a time
@@ -165,10 +166,13 @@ static enum common_code add_part(struct worker_mass *m, const struct worker_sess
     kernels_partial_view(block, rows, m->q_heads, m->v_dim, &part->partial);
     struct worker_compute_item item = {.session = session,
                                        .layer = m->layer,
+                                       .source = m->source,
                                        .rows = rows,
                                        .first = m->first + m->row,
                                        .from = from,
                                        .visible = end < m->visible ? end : m->visible,
+                                       .block_first = m->block_first,
+                                       .block_end = m->block_end,
                                        .kv_heads = m->kv_heads,
                                        .q = m->q + (size_t)m->row * m->q_heads * m->k_dim,
                                        .out = part->partial};
@@ -189,8 +193,7 @@ static enum common_code add_part(struct worker_mass *m, const struct worker_sess
 static enum common_code find_session(const struct worker_mass *m, struct worker_session **out,
                                      const char **reason, struct common_error *err)
 {
-    enum common_code code = worker_session_check(&m->worker->sessions, m->session, m->incarnation, m->layer,
-                                                 0, m->visible, out, err);
+    enum common_code code = worker_session_find(&m->worker->sessions, m->session, m->incarnation, out, err);
     if (code == COMMON_ABORTED)
         *reason = "OLD_INCARNATION";
     if (code != COMMON_OK || (*out)->epoch == m->epoch)
@@ -351,8 +354,17 @@ static enum common_code check_shape(struct worker_mass *m, const Banyan__Pb__Mas
                                     const struct proto_message *message, const struct worker_session *session,
                                     struct common_error *err)
 {
-    const struct kernels_spec *spec = &session->spec->kernels;
-    uint64_t chunk = session->spec->shape.chunk_tokens;
+    const struct worker_kind *kind = worker_spec_kind(session->spec, body->layer);
+    uint64_t chunk = session->spec->shape->chunk_tokens;
+    if (!kind)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "layer %u of %u does not exist, or holds nothing", body->layer,
+                                session->spec->shape->layers);
+    const struct kernels_spec *spec = &kind->kernels;
+    if (body->visible == 0 || body->visible > WORKER_POSITIONS_MAX)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "keys out of range");
+    if (body->block_first > WORKER_POSITIONS_MAX || body->block_count > WORKER_POSITIONS_MAX)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "block out of range");
     if (body->rows < 1 || body->rows > PROTO_STEP_ROWS_MAX || body->first >= WORKER_POSITIONS_MAX)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "rows out of range");
     if (body->bin_chunks < 1)
@@ -369,11 +381,14 @@ static enum common_code check_shape(struct worker_mass *m, const Banyan__Pb__Mas
         message->tensors[1].bytes != pairs * sizeof(float))
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "masses need q and lse of all the rows' query heads");
+    m->source = proto_spec_layer(session->spec->pb, body->layer).source;
     m->q_heads = spec->q_heads;
     m->kv_heads = spec->kv_heads;
     m->k_dim = spec->k_dim;
     m->v_dim = spec->v_dim;
     m->rows = body->rows;
+    m->block_first = body->block_first;
+    m->block_end = body->block_first + body->block_count;
     m->first = body->first;
     m->q = message->tensors[0].data;
     m->lse = message->tensors[1].data;

@@ -6,7 +6,6 @@
 #include "common/blob.h"
 #include "common/clock.h"
 #include "common/log.h"
-#include "proto/kv.h"
 #include "proto/ticket.h"
 #include "worker/state.h"
 
@@ -50,13 +49,13 @@ static enum common_code put_sizes(const struct worker_session *session,
                                   const Banyan__Pb__ChunkPutRequest *body,
                                   const struct proto_message *message, struct common_error *err)
 {
-    const struct worker_shape *shape = &session->spec->shape;
+    const struct worker_shape *shape = session->spec->shape;
+    const struct worker_form *form = worker_shape_form(shape, body->layer);
     if (message->n_tensors != 2)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "a put has two tensors, K and V, not %zu",
                                 message->n_tensors);
     for (size_t i = 0; i < 2; i++) { // count <= 2^40: no product wraps
-        uint64_t want = body->count * proto_kv_row_bytes(shape->kv_type, shape->kv_heads,
-                                                         i == 0 ? shape->k_dim : shape->v_dim);
+        uint64_t want = body->count * (i == 0 ? form->k_wire : form->v_wire);
         if (message->tensors[i].bytes != want)
             return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                     "%s has %zu bytes where %" PRIu64
@@ -77,10 +76,8 @@ static enum common_code put_pieces(const struct worker_session *session,
                                    const struct proto_message *message, struct worker_rows **out, uint32_t *n,
                                    struct common_error *err)
 {
-    const struct worker_shape *shape = &session->spec->shape;
+    const struct worker_form *form = worker_shape_form(session->spec->shape, body->layer);
     uint32_t span, from = worker_session_span(session, body->first, body->count, &span);
-    size_t k_row = proto_kv_row_bytes(shape->kv_type, shape->kv_heads, shape->k_dim),
-           v_row = proto_kv_row_bytes(shape->kv_type, shape->kv_heads, shape->v_dim);
     struct worker_rows *pieces = malloc((span + 1) * sizeof *pieces);
     if (!pieces)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a put");
@@ -97,8 +94,8 @@ static enum common_code put_pieces(const struct worker_session *session,
         piece->chunk = chunk;
         piece->layer = body->layer;
         worker_chunk_part(chunk, body->first, body->count, &piece->row, &piece->count);
-        piece->k = (const uint8_t *)message->tensors[0].data + done * k_row;
-        piece->v = (const uint8_t *)message->tensors[1].data + done * v_row;
+        piece->k = (const uint8_t *)message->tensors[0].data + done * form->k_wire;
+        piece->v = (const uint8_t *)message->tensors[1].data + done * form->v_wire;
         done += piece->count;
     }
     if (done < body->count) {

@@ -3,101 +3,100 @@
 
 #include <assert.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/spec.h"
 #include "worker/device.h"
-
-#include "proto/kv.h"
 
 // ---- specs --------------------------------------------------------------------------------------
 
-static_assert(PROTO_LAYERS_MAX == 1024 && PROTO_KV_HEADS_MAX == 1024 && PROTO_KV_DIM_MAX == 1024,
-              "the texts say 1024");
-
-static const char *spec_problem(const Banyan__Pb__Spec *pb)
+static enum common_code kind_init(struct worker_kind *kind, uint32_t kv_type, const struct proto_layer *layer,
+                                  const struct worker_device *device, struct common_error *err)
 {
-    if (pb->layers < 1 || pb->layers > PROTO_LAYERS_MAX)
-        return "layers must be 1..1024";
-    if (pb->kv_heads < 1 || pb->q_heads < 1 || pb->q_heads > PROTO_KV_HEADS_MAX ||
-        pb->q_heads % pb->kv_heads != 0)
-        return "q_heads must be 1..1024 and a multiple of kv_heads";
-    if (pb->k_dim < 1 || pb->k_dim > PROTO_KV_DIM_MAX || pb->v_dim < 1 || pb->v_dim > PROTO_KV_DIM_MAX)
-        return "k_dim and v_dim must be 1..1024";
-    if (proto_kv_element_bytes(pb->kv_type) == 0)
-        return "kv_type must be F32, F16, BF16, INT8 or FP8_E4M3";
-    if (pb->chunk_tokens != 0 &&
-        (pb->chunk_tokens < 16 || pb->chunk_tokens > WORKER_CHUNK_TOKENS_MAX || pb->chunk_tokens % 16 != 0))
-        return "chunk_tokens must be a multiple of 16 in 16..4096";
-    if ((pb->n_alibi != 0 && pb->n_alibi != pb->q_heads) || (pb->n_sinks != 0 && pb->n_sinks != pb->q_heads))
-        return "alibi and sinks have one value a query head";
-    for (size_t i = 0; i < pb->n_sinks; i++)
-        if (isnan(pb->sinks[i]) || pb->sinks[i] == INFINITY)
-            return "a sink must not be NaN or +inf";
-    if (!(pb->scale >= 0) || !isfinite(pb->scale) || !(pb->soft_cap >= 0) || !isfinite(pb->soft_cap))
-        return "scale and soft_cap must be finite and not negative";
-    return NULL;
+    kind->kernels =
+        (struct kernels_spec){.kv_type = (enum kernels_kv_type)kv_type, // numbered alike (chunk.c)
+                              .k_dim = layer->k_dim,
+                              .v_dim = layer->v_dim,
+                              .q_heads = layer->q_heads,
+                              .kv_heads = layer->kv_heads,
+                              .scale = layer->scale,
+                              .soft_cap = layer->soft_cap,
+                              .window = layer->window,
+                              .mask_chunk = layer->mask_chunk,
+                              .not_causal = layer->not_causal,
+                              .v_in_k = layer->v_in_k,
+                              .alibi = layer->alibi};
+    const char *problem = kernels_spec_problem(&kind->kernels);
+    if (problem)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "spec: %s", problem);
+    if (device && (layer->mask_chunk || layer->not_causal || layer->v_in_k))
+        problem =
+            "a worker on a device computes no chunked mask, no mask that is not causal and no values in keys";
+    else if (device)
+        problem = worker_device_spec_problem(device, &kind->kernels);
+    else if (!(kind->kernel = kernels_attention_default(&kind->kernels)))
+        problem = "no attention kernel of this worker supports the spec";
+    if (problem)
+        return common_error_set(err, COMMON_UNIMPLEMENTED, "%s", problem);
+    kind->kernel_digest =
+        device ? worker_device_info(device)->digest : kernels_attention_digest(kind->kernel);
+    return COMMON_OK;
+}
+
+// Which of the kinds a layer is of; layers that are alike are all of the first.
+static uint32_t kind_of(const Banyan__Pb__Spec *pb, uint32_t layer)
+{
+    return pb->n_kinds ? pb->layer_kind[layer] : 0;
+}
+
+static enum common_code kinds_init(struct worker_spec *spec, const struct worker_device *device,
+                                   struct common_error *err)
+{
+    enum common_code code = COMMON_OK;
+    for (uint32_t l = 0; l < spec->pb->layers && code == COMMON_OK; l++) {
+        struct proto_layer layer = proto_spec_layer(spec->pb, l);
+        if (proto_layer_local(&layer))
+            continue;
+        struct worker_kind *kind = &spec->kinds[kind_of(spec->pb, l)];
+        if (kind->kernels.q_heads == 0) // not yet
+            code = kind_init(kind, spec->pb->kv_type, &layer, device, err);
+    }
+    return code;
 }
 
 enum common_code worker_spec_new(const Banyan__Pb__Spec *pb, const struct worker_device *device,
                                  struct worker_spec **out, struct common_error *err)
 {
-    const char *problem = spec_problem(pb);
-    if (problem)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "spec: %s", problem);
-    size_t packed_bytes = banyan__pb__spec__get_packed_size(pb);
-    struct worker_spec *spec = calloc(1, sizeof *spec + (pb->n_alibi + pb->n_sinks) * sizeof(float));
-    uint8_t *packed = malloc(packed_bytes);
-    if (!spec || !packed) {
-        free(spec);
-        free(packed);
+    struct common_error wrong;
+    if (proto_spec_check(pb, &wrong) != COMMON_OK)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "spec: %.300s", wrong.message);
+    size_t packed_bytes = banyan__pb__spec__get_packed_size(pb), n_kinds = pb->n_kinds ? pb->n_kinds : 1;
+    struct worker_spec *spec = calloc(1, sizeof *spec + n_kinds * sizeof *spec->kinds);
+    if (!spec)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a spec");
-    }
-    banyan__pb__spec__pack(pb, packed);
-    float *alibi = spec->floats, *sinks = spec->floats + pb->n_alibi;
-    if (pb->n_alibi)
-        memcpy(alibi, pb->alibi, pb->n_alibi * sizeof(float));
-    if (pb->n_sinks)
-        memcpy(sinks, pb->sinks, pb->n_sinks * sizeof(float));
     spec->refs = 1;
-    spec->packed = packed;
     spec->packed_bytes = packed_bytes;
-    spec->sinks = pb->n_sinks ? sinks : NULL;
-    spec->kernels =
-        (struct kernels_spec){.kv_type = (enum kernels_kv_type)pb->kv_type, // numbered alike (chunk.c)
-                              .k_dim = pb->k_dim,
-                              .v_dim = pb->v_dim,
-                              .q_heads = pb->q_heads,
-                              .kv_heads = pb->kv_heads,
-                              .scale = pb->scale > 0 ? pb->scale : 1.0f / sqrtf((float)pb->k_dim),
-                              .soft_cap = pb->soft_cap,
-                              .window = pb->window,
-                              .alibi = pb->n_alibi ? alibi : NULL};
-    spec->shape =
-        (struct worker_shape){.layers = pb->layers,
-                              .kv_heads = pb->kv_heads,
-                              .k_dim = pb->k_dim,
-                              .v_dim = pb->v_dim,
-                              .kv_type = spec->kernels.kv_type,
-                              .chunk_tokens = pb->chunk_tokens ? pb->chunk_tokens : WORKER_CHUNK_TOKENS};
-    problem = kernels_spec_problem(&spec->kernels);
-    if (problem) {
-        worker_spec_unref(spec);
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "spec: %s", problem);
+    spec->packed = malloc(packed_bytes);
+    if (spec->packed) {
+        banyan__pb__spec__pack(pb, spec->packed);
+        spec->pb = banyan__pb__spec__unpack(NULL, packed_bytes, spec->packed);
     }
-    if (device)
-        problem = worker_device_spec_problem(device, &spec->kernels);
-    else if (!(spec->kernel = kernels_attention_default(&spec->kernels)))
-        problem = "no attention kernel of this worker supports the spec";
-    if (problem) {
+    spec->shape = spec->pb ? worker_shape_new(spec->pb) : NULL;
+    enum common_code code =
+        spec->shape ? kinds_init(spec, device, err)
+                    : common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a spec");
+    if (code == COMMON_OK)
+        *out = spec;
+    else
         worker_spec_unref(spec);
-        return common_error_set(err, COMMON_UNIMPLEMENTED, "%s", problem);
-    }
-    spec->kernel_digest =
-        device ? worker_device_info(device)->digest : kernels_attention_digest(spec->kernel);
-    *out = spec;
-    return COMMON_OK;
+    return code;
+}
+
+const struct worker_kind *worker_spec_kind(const struct worker_spec *spec, uint32_t layer)
+{
+    bool local = layer >= spec->pb->layers || kind_of(spec->pb, layer) == PROTO_LAYER_LOCAL;
+    return local ? NULL : &spec->kinds[kind_of(spec->pb, layer)];
 }
 
 struct worker_spec *worker_spec_ref(struct worker_spec *spec)
@@ -110,6 +109,9 @@ void worker_spec_unref(struct worker_spec *spec)
 {
     if (!spec || --spec->refs > 0)
         return;
+    worker_shape_unref(spec->shape);
+    if (spec->pb)
+        banyan__pb__spec__free_unpacked(spec->pb, NULL);
     free(spec->packed);
     free(spec);
 }
@@ -163,22 +165,21 @@ struct worker_session_chunk *worker_session_chunk(const struct worker_session *s
 
 uint32_t worker_session_at(const struct worker_session *session, uint64_t position)
 {
-    return lower_bound(session, position - position % session->spec->shape.chunk_tokens, 0);
+    return lower_bound(session, position - position % session->spec->shape->chunk_tokens, 0);
 }
 
 uint32_t worker_session_span(const struct worker_session *session, uint64_t first, uint64_t count,
                              uint32_t *n)
 {
-    uint64_t tokens = session->spec->shape.chunk_tokens; // chunks lie on multiples of it
+    uint64_t tokens = session->spec->shape->chunk_tokens; // chunks lie on multiples of it
     uint32_t from = lower_bound(session, first - first % tokens, 0),
              to = lower_bound(session, first + count, 0);
     *n = to - from;
     return from;
 }
 
-enum common_code worker_session_check(const struct worker_map *sessions, uint64_t id, uint64_t incarnation,
-                                      uint32_t layer, uint64_t first, uint64_t count,
-                                      struct worker_session **out, struct common_error *err)
+enum common_code worker_session_find(const struct worker_map *sessions, uint64_t id, uint64_t incarnation,
+                                     struct worker_session **out, struct common_error *err)
 {
     struct worker_session *session = worker_map_get(sessions, id);
     if (!session)
@@ -187,9 +188,23 @@ enum common_code worker_session_check(const struct worker_map *sessions, uint64_
         return common_error_set(err, COMMON_ABORTED,
                                 "session %016" PRIx64 " is at incarnation %" PRIu64 ", not %" PRIu64, id,
                                 session->incarnation, incarnation);
-    if (layer >= session->spec->shape.layers)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "layer %u of %u", layer,
-                                session->spec->shape.layers);
+    *out = session;
+    return COMMON_OK;
+}
+
+enum common_code worker_session_check(const struct worker_map *sessions, uint64_t id, uint64_t incarnation,
+                                      uint32_t layer, uint64_t first, uint64_t count,
+                                      struct worker_session **out, struct common_error *err)
+{
+    struct worker_session *session;
+    enum common_code code = worker_session_find(sessions, id, incarnation, &session, err);
+    if (code != COMMON_OK)
+        return code;
+    const struct worker_shape *shape = session->spec->shape;
+    if (layer >= shape->layers)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "layer %u of %u", layer, shape->layers);
+    if (!worker_shape_form(shape, layer))
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "layer %u has no rows of its own", layer);
     if (count == 0 || first >= WORKER_POSITIONS_MAX || count > WORKER_POSITIONS_MAX)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "invalid range: %" PRIu64 " rows from position %" PRIu64, count, first);
@@ -199,9 +214,10 @@ enum common_code worker_session_check(const struct worker_map *sessions, uint64_
 
 static uint64_t session_bytes(const struct worker_spec *spec)
 {
-    return sizeof(struct worker_session) + sizeof *spec +
-           spec->shape.layers * sizeof(struct worker_appended) +
-           2 * spec->packed_bytes; // packed holds the floats as well
+    uint32_t n_kinds = spec->pb->n_kinds ? (uint32_t)spec->pb->n_kinds : 1;
+    return sizeof(struct worker_session) + sizeof *spec + n_kinds * sizeof *spec->kinds +
+           worker_shape_bytes(spec->shape) + spec->shape->layers * sizeof(struct worker_appended) +
+           2 * spec->packed_bytes; // packed, and as a message
 }
 
 static uint64_t entry_bytes(uint64_t n)
@@ -291,19 +307,19 @@ static enum common_code check_layout(const struct worker_session *session, const
             "session %016" PRIx64
             " is in quarantine here: another store laid it out, or a later state of this one",
             request->session);
-    if (request->n_lengths && request->n_lengths != spec->shape.layers)
+    if (request->n_lengths && request->n_lengths != spec->shape->layers)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "%zu lengths for %u layers", request->n_lengths,
-                                spec->shape.layers);
+                                spec->shape->layers);
     if ((request->more || request->page) && !request->replace)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "more and page go with replace");
     for (size_t i = 0; i < request->n_chunks; i++) {
         const Banyan__Pb__LayoutChunk *chunk = request->chunks[i];
-        if (chunk->chunk == 0 || chunk->first % spec->shape.chunk_tokens != 0 ||
+        if (chunk->chunk == 0 || chunk->first % spec->shape->chunk_tokens != 0 ||
             chunk->first >= WORKER_POSITIONS_MAX)
             return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                     "chunk %" PRIu64 " at position %" PRIu64
                                     ": ids are not 0, positions multiples of %u",
-                                    chunk->chunk, chunk->first, spec->shape.chunk_tokens);
+                                    chunk->chunk, chunk->first, spec->shape->chunk_tokens);
     }
     return COMMON_OK;
 }
@@ -359,7 +375,7 @@ static enum common_code layout_install(struct worker_store *store, struct worker
     }
     for (uint32_t i = 0; i < n; i++) {
         enum common_code code = worker_store_hold(store, entries[i].chunk, entries[i].first,
-                                                  &session->spec->shape, &chunks[i].chunk, err);
+                                                  session->spec->shape, &chunks[i].chunk, err);
         if (code != COMMON_OK) {
             while (i > 0)
                 worker_store_release(store, chunks[--i].chunk);
@@ -402,7 +418,7 @@ static enum common_code session_create(struct worker_map *sessions, struct worke
     if (code != COMMON_OK)
         return code;
     struct worker_session *session = calloc(1, sizeof *session);
-    struct worker_appended *appended = calloc(spec->shape.layers, sizeof *appended);
+    struct worker_appended *appended = calloc(spec->shape->layers, sizeof *appended);
     if (!session || !appended || !worker_store_take(store, session_bytes(spec))) {
         free(appended);
         free(session);

@@ -17,19 +17,21 @@
 #define WORKER_SESSIONS_MAX       65536u
 #define WORKER_SESSION_CHUNKS_MAX (1u << 20)
 #define WORKER_POSITIONS_MAX      (UINT64_C(1) << 40) // tokens of a session: sums of two positions never wrap
-#define WORKER_CHUNK_TOKENS       256u
 #define WORKER_CHUNK_TOKENS_MAX   4096u
+
+struct worker_kind {                        // of layers that are computed alike
+    struct kernels_spec kernels;            // alibi points into the spec's message
+    const struct kernels_attention *kernel; // NULL: a device computes
+    uint64_t kernel_digest;
+};
 
 struct worker_spec { // checked; immutable and shared with computations that outlive the session
     unsigned refs;
-    struct kernels_spec kernels; // alibi points into floats
-    struct worker_shape shape;
-    const struct kernels_attention *kernel; // NULL: a device computes
-    uint64_t kernel_digest;
-    const float *sinks; // NULL or [q_heads]
+    struct worker_shape *shape; // a reference
     size_t packed_bytes;
     uint8_t *packed; // the message, to compare with
-    float floats[];  // alibi, then sinks
+    Banyan__Pb__Spec *pb;
+    struct worker_kind kinds[]; // [pb->n_kinds]; where layers are alike, one
 };
 
 struct worker_session_chunk {
@@ -73,6 +75,8 @@ enum common_code worker_spec_new(const Banyan__Pb__Spec *pb, const struct worker
 struct worker_spec *worker_spec_ref(struct worker_spec *spec);
 void worker_spec_unref(struct worker_spec *spec); // NULL is allowed; loop thread only
 bool worker_spec_equal(const struct worker_spec *spec, const Banyan__Pb__Spec *pb);
+// NULL: there is no such layer, or it holds nothing and cannot be attended.
+const struct worker_kind *worker_spec_kind(const struct worker_spec *spec, uint32_t layer);
 
 // All or nothing. See LayoutSetRequest; the term has been checked.
 enum common_code worker_session_layout(struct worker_map *sessions, struct worker_store *store,
@@ -90,7 +94,11 @@ uint32_t worker_session_at(const struct worker_session *session, uint64_t positi
 struct worker_session_chunk *worker_session_chunk(const struct worker_session *session, uint64_t chunk_id,
                                                   uint64_t first);
 
-// NOT_FOUND, ABORTED (another incarnation), INVALID_ARGUMENT (layer, empty or absurd range).
+// NOT_FOUND, ABORTED (another incarnation).
+enum common_code worker_session_find(const struct worker_map *sessions, uint64_t id, uint64_t incarnation,
+                                     struct worker_session **out, struct common_error *err);
+// The same for rows of a layer: INVALID_ARGUMENT too (no such layer, or none with rows of its own; an empty or
+// absurd range).
 enum common_code worker_session_check(const struct worker_map *sessions, uint64_t id, uint64_t incarnation,
                                       uint32_t layer, uint64_t first, uint64_t count,
                                       struct worker_session **out, struct common_error *err);

@@ -24,7 +24,7 @@
 #include "common/clock.h"
 #include "common/hash.h"
 #include "kernels/partial.h"
-#include "proto/kv.h"
+#include "proto/spec.h"
 #include "worker/compute.h"
 #include "worker/state.h"
 
@@ -205,10 +205,10 @@ static struct common_blob *step_finish(struct worker_step *s, struct common_blob
             item_fail(s->worker, r, COMMON_NOT_FOUND, "", "the session was dropped meanwhile");
         if (r->code == COMMON_OK) {
             struct kernels_partial view;
-            const float *sinks = session->spec->sinks;
-            uint32_t group = kernels_spec_group(&session->spec->kernels);
+            const struct proto_layer layer = proto_spec_layer(session->spec->pb, item->layer);
+            uint32_t group = layer.q_heads / layer.kv_heads;
             kernels_partial_view(partials->data + offset, item->rows, item->q_heads, item->v_dim, &view);
-            kernels_partial_finish(&view, sinks ? sinks + item->kv_head * group : NULL, o, lse);
+            kernels_partial_finish(&view, layer.sinks ? layer.sinks + item->kv_head * group : NULL, o, lse);
             r->digest = common_mix64(r->digest ^ s->plan_digest);
         } else {
             memset(o, 0, rows * item->v_dim * sizeof(float));
@@ -274,10 +274,13 @@ static void step_cancelled(void *arg) // the caller vanished, or has no more tim
 // Shape of an item against its session. NULL, or what is wrong.
 static const char *shape_problem(const struct worker_session *session, const struct proto_step_item *item)
 {
-    const struct kernels_spec *spec = &session->spec->kernels;
-    const struct worker_shape *shape = &session->spec->shape;
-    if (item->layer >= shape->layers)
-        return "no such layer";
+    const struct worker_kind *kind = worker_spec_kind(session->spec, item->layer);
+    if (!kind)
+        return "no such layer, or it holds nothing";
+    const struct kernels_spec *spec = &kind->kernels;
+    const struct worker_form *form = worker_shape_form(session->spec->shape, item->layer);
+    if (item->n_append > 0 && !form)
+        return "the layer has no rows of its own";
     if (item->first >= WORKER_POSITIONS_MAX || item->visible > WORKER_POSITIONS_MAX)
         return "no such position";
     if (item->kv_heads < 1 || item->kv_head >= spec->kv_heads ||
@@ -289,8 +292,8 @@ static const char *shape_problem(const struct worker_session *session, const str
         return "q does not have the slab's size";
     if (item->k_bytes == 0 && item->v_bytes == 0)
         return NULL;
-    if (item->k_bytes != item->rows * proto_kv_row_bytes(spec->kv_type, spec->kv_heads, spec->k_dim) ||
-        item->v_bytes != item->rows * proto_kv_row_bytes(spec->kv_type, spec->kv_heads, spec->v_dim))
+    if (!form || item->k_bytes != item->append_rows * form->k_wire ||
+        item->v_bytes != item->append_rows * form->v_wire)
         return "k or v does not have the item's size";
     return NULL;
 }
@@ -308,13 +311,13 @@ static enum common_code append_pieces(struct worker_step *s, const struct worker
                                       const struct proto_step_item *item, struct worker_rows *pieces,
                                       uint32_t *n, const char **reason, struct common_error *err)
 {
-    const struct worker_shape *shape = &session->spec->shape;
-    size_t k_row = item->k_bytes / item->rows, v_row = item->v_bytes / item->rows;
+    const struct worker_shape *shape = session->spec->shape;
+    size_t k_row = item->k_bytes / item->append_rows, v_row = item->v_bytes / item->append_rows;
     uint64_t at = item->first;
     *n = 0;
     for (uint32_t i = 0; i < item->n_append; i++) {
         const struct proto_append_run *run = &s->step->appends[item->append_first + i];
-        if (run->first != at || run->rows == 0 || run->rows > item->first + item->rows - at)
+        if (run->first != at || run->rows == 0 || run->rows > item->first + item->append_rows - at)
             return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                     "appended runs must follow each other inside the item");
         at += run->rows;
@@ -339,7 +342,7 @@ static enum common_code append_pieces(struct worker_step *s, const struct worker
                                  .k = s->step->k + item->k_offset + (run->first - item->first) * k_row,
                                  .v = s->step->v + item->v_offset + (run->first - item->first) * v_row};
     }
-    if (item->n_append > 0 && at != item->first + item->rows)
+    if (item->n_append > 0 && at != item->first + item->append_rows)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "appended runs must cover the item's rows");
     return COMMON_OK;
 }
@@ -355,7 +358,7 @@ static enum common_code step_append(struct worker_step *s, struct worker_session
     if (!pieces)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for an append");
     uint32_t n;
-    uint64_t end = item->first + item->rows;
+    uint64_t end = item->first + item->append_rows;
     end = item->write_end > end ? item->write_end : end;
     bool older = s->step->term < session->write_term ||
                  (s->step->term == session->write_term && item->write < session->write) ||
@@ -408,7 +411,8 @@ static enum common_code take_item(struct worker_step *s, uint32_t i, const struc
     const char *problem = shape_problem(session, item);
     if (problem)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "%s", problem);
-    worker_appended_confirm(session, item->layer, item->length);
+    uint32_t source = proto_spec_layer(session->spec->pb, item->layer).source;
+    worker_appended_confirm(session, source, item->length);
     bool first = item->n_append && session->appended[item->layer].write != item->write;
     enum common_code code =
         item->n_append ? step_append(s, session, item, &result->appends, reason, err) : COMMON_OK;
@@ -416,9 +420,12 @@ static enum common_code take_item(struct worker_step *s, uint32_t i, const struc
         return code;
     struct worker_compute_item compute = {.session = session,
                                           .layer = item->layer,
+                                          .source = source,
                                           .rows = item->rows,
                                           .first = item->first,
                                           .visible = item->visible,
+                                          .block_first = item->block_first,
+                                          .block_end = item->block_first + item->block_count,
                                           .kv_head = item->kv_head,
                                           .kv_heads = item->kv_heads,
                                           .q = (const float *)(s->step->q + item->q_offset),

@@ -96,19 +96,13 @@ static uint8_t *alloc(struct worker_store *store, uint64_t bytes)
 
 // ---- chunks' lives ------------------------------------------------------------------------------
 
-static bool shape_equal(const struct worker_shape *a, const struct worker_shape *b)
-{
-    return a->layers == b->layers && a->kv_heads == b->kv_heads && a->k_dim == b->k_dim &&
-           a->v_dim == b->v_dim && a->kv_type == b->kv_type && a->chunk_tokens == b->chunk_tokens;
-}
-
 enum common_code worker_store_hold(struct worker_store *store, uint64_t id, uint64_t first,
-                                   const struct worker_shape *shape, struct worker_chunk **out,
+                                   struct worker_shape *shape, struct worker_chunk **out,
                                    struct common_error *err)
 {
     struct worker_chunk *chunk = worker_map_get(&store->chunks, id);
     if (chunk) {
-        if (chunk->first != first || !shape_equal(&chunk->shape, shape))
+        if (chunk->first != first || !worker_shape_equal(chunk->shape, shape))
             return common_error_set(err, COMMON_FAILED_PRECONDITION,
                                     "chunk %" PRIu64 " is held here with another shape or position", id);
         chunk->refs++;
@@ -128,9 +122,8 @@ enum common_code worker_store_hold(struct worker_store *store, uint64_t id, uint
     chunk->memory = store->memory;
     chunk->id = id;
     chunk->first = first;
-    chunk->shape = *shape;
+    chunk->shape = worker_shape_ref(shape);
     chunk->refs = 1;
-    worker_chunk_measure(chunk);
     *out = chunk;
     return COMMON_OK;
 }
@@ -153,17 +146,18 @@ static void free_retired(struct worker_store *store, struct worker_chunk *chunk)
 static void free_chunk(struct worker_store *store, struct worker_chunk *chunk)
 {
     free_retired(store, chunk);
-    for (uint32_t i = 0; i < chunk->shape.layers; i++) {
+    for (uint32_t i = 0; i < chunk->shape->layers; i++) {
         struct worker_layer *layer = chunk->layers[i];
         if (!layer)
             continue;
         worker_memory_release(store->memory, layer->block);
-        for (uint32_t p = 0; p < chunk->shape.chunk_tokens / WORKER_PAGE_TOKENS; p++)
+        for (uint32_t p = 0; p < chunk->shape->chunk_tokens / WORKER_PAGE_TOKENS; p++)
             worker_memory_release(store->memory, layer->pages[p]);
-        worker_store_give(store, worker_layer_overhead(&chunk->shape));
+        worker_store_give(store, worker_layer_overhead(chunk->shape));
         free(layer);
     }
-    worker_store_give(store, worker_chunk_overhead(&chunk->shape));
+    worker_store_give(store, worker_chunk_overhead(chunk->shape));
+    worker_shape_unref(chunk->shape);
     free(chunk);
 }
 
@@ -233,10 +227,10 @@ static bool journal_layer(struct journal *journal, struct worker_chunk *chunk, u
 {
     if (chunk->layers[layer])
         return true;
-    uint64_t bytes = worker_layer_overhead(&chunk->shape);
+    uint64_t bytes = worker_layer_overhead(chunk->shape);
     if (!journal_room(journal) || !worker_store_take(journal->store, bytes))
         return false;
-    chunk->layers[layer] = worker_layer_new(&chunk->shape);
+    chunk->layers[layer] = worker_layer_new(chunk->shape, layer);
     if (!chunk->layers[layer]) {
         worker_store_give(journal->store, bytes);
         return false;
@@ -254,13 +248,13 @@ static bool journal_rows(struct journal *journal, struct worker_chunk *chunk, ui
     struct worker_layer *l = chunk->layers[layer];
     if (l->block)
         return true;
-    bool fresh = l->present == 0 && count == chunk->shape.chunk_tokens;
-    for (uint32_t p = 0; fresh && p < chunk->shape.chunk_tokens / WORKER_PAGE_TOKENS; p++)
+    bool fresh = l->present == 0 && count == chunk->shape->chunk_tokens;
+    for (uint32_t p = 0; fresh && p < chunk->shape->chunk_tokens / WORKER_PAGE_TOKENS; p++)
         fresh = l->pages[p] == NULL;
     if (fresh)
-        return journal_memory(journal, chunk, layer, &l->block, chunk->block_bytes);
+        return journal_memory(journal, chunk, layer, &l->block, l->form->block_bytes);
     for (uint32_t p = row / WORKER_PAGE_TOKENS; p <= (row + count - 1) / WORKER_PAGE_TOKENS; p++)
-        if (!l->pages[p] && !journal_memory(journal, chunk, layer, &l->pages[p], chunk->page_bytes))
+        if (!l->pages[p] && !journal_memory(journal, chunk, layer, &l->pages[p], l->form->page_bytes))
             return false;
     return true;
 }
@@ -273,7 +267,7 @@ static void journal_undo(struct journal *journal)
             worker_memory_release(journal->store->memory, *entry->where);
             *entry->where = NULL;
         } else {
-            worker_store_give(journal->store, worker_layer_overhead(&entry->chunk->shape));
+            worker_store_give(journal->store, worker_layer_overhead(entry->chunk->shape));
             free(entry->chunk->layers[entry->layer]);
             entry->chunk->layers[entry->layer] = NULL;
         }
@@ -298,7 +292,7 @@ static bool chunk_unshare(struct worker_store *store, struct worker_chunk *chunk
                           uint32_t row)
 {
     uint8_t **where = layer->block ? &layer->block : &layer->pages[row / WORKER_PAGE_TOKENS];
-    uint64_t bytes = layer->block ? chunk->block_bytes : chunk->page_bytes;
+    uint64_t bytes = layer->block ? layer->form->block_bytes : layer->form->page_bytes;
     struct worker_retired *node = malloc(sizeof *node);
     uint8_t *memory = node ? alloc(store, bytes) : NULL;
     if (!memory) {
@@ -315,10 +309,10 @@ static bool chunk_unshare(struct worker_store *store, struct worker_chunk *chunk
 // speed.
 static void make_block(struct worker_store *store, struct worker_chunk *chunk, struct worker_layer *layer)
 {
-    uint32_t pages = chunk->shape.chunk_tokens / WORKER_PAGE_TOKENS;
-    if (layer->block || layer->present < chunk->shape.chunk_tokens)
+    uint32_t pages = chunk->shape->chunk_tokens / WORKER_PAGE_TOKENS;
+    if (layer->block || layer->present < chunk->shape->chunk_tokens)
         return;
-    uint8_t *block = alloc(store, chunk->block_bytes);
+    uint8_t *block = alloc(store, layer->form->block_bytes);
     struct worker_retired *nodes[4096 / WORKER_PAGE_TOKENS]; // chunk_tokens <= 4096 (worker/session.c)
     uint32_t n_nodes = 0;
     while (block && n_nodes < pages && (nodes[n_nodes] = malloc(sizeof **nodes)))
@@ -329,14 +323,15 @@ static void make_block(struct worker_store *store, struct worker_chunk *chunk, s
         worker_memory_release(store->memory, block);
         return;
     }
-    for (uint32_t head = 0; head < chunk->shape.kv_heads; head++)
-        for (enum worker_part part = 0; part < chunk->parts; part++)
-            for (uint32_t row = 0; row < chunk->shape.chunk_tokens; row += WORKER_PAGE_TOKENS)
+    const struct worker_form *form = layer->form;
+    for (uint32_t head = 0; head < form->kv_heads; head++)
+        for (uint32_t i = 0; i < form->n_parts; i++)
+            for (uint32_t row = 0; row < chunk->shape->chunk_tokens; row += WORKER_PAGE_TOKENS)
                 worker_memory_copy(store->memory,
-                                   block + head * chunk->in_block.bytes + chunk->in_block.at[part] +
-                                       (size_t)row * chunk->row[part],
-                                   worker_layer_part(chunk, layer, part, row, head),
-                                   (size_t)WORKER_PAGE_TOKENS * chunk->row[part]);
+                                   block + head * form->in_block.bytes + form->in_block.at[form->parts[i]] +
+                                       (size_t)row * form->row[form->parts[i]],
+                                   worker_layer_part(layer, form->parts[i], row, head),
+                                   (size_t)WORKER_PAGE_TOKENS * form->row[form->parts[i]]);
     for (uint32_t p = 0; p < pages; p++) {
         chunk_retire(store, chunk, nodes[p], layer->pages[p]);
         layer->pages[p] = NULL;
@@ -348,8 +343,9 @@ static void make_block(struct worker_store *store, struct worker_chunk *chunk, s
 
 static void piece_row(const struct worker_rows *piece, uint32_t i, const uint8_t **k, const uint8_t **v)
 {
-    *k = piece->k + i * piece->chunk->k_wire;
-    *v = piece->v + i * piece->chunk->v_wire;
+    const struct worker_form *form = worker_shape_form(piece->chunk->shape, piece->layer);
+    *k = piece->k + i * form->k_wire;
+    *v = piece->v + i * form->v_wire;
 }
 
 // What writing a row would mean.
@@ -370,7 +366,7 @@ static enum verdict row_judge(const struct worker_chunk *chunk, uint32_t layer, 
 static enum common_code check_piece(const struct worker_rows *piece, uint64_t replace_from,
                                     struct common_error *err)
 {
-    assert(piece->count > 0 && piece->row + piece->count <= piece->chunk->shape.chunk_tokens);
+    assert(piece->count > 0 && piece->row + piece->count <= piece->chunk->shape->chunk_tokens);
     for (uint32_t i = 0; i < piece->count; i++) {
         const uint8_t *k, *v;
         piece_row(piece, i, &k, &v);
@@ -434,8 +430,8 @@ static void write_piece(struct worker_store *store, const struct worker_rows *pi
         if (verdict != VERDICT_SAME) {
             fresh++;
         } else if (fresh > 0) { // what is the same may be frozen bytes, which someone may be hashing
-            worker_layer_rows_set(chunk, layer, piece->row + i - fresh, fresh, k - fresh * chunk->k_wire,
-                                  v - fresh * chunk->v_wire);
+            worker_layer_rows_set(chunk, layer, piece->row + i - fresh, fresh,
+                                  k - fresh * layer->form->k_wire, v - fresh * layer->form->v_wire);
             fresh = 0;
         }
         if (i < piece->count &&
@@ -504,7 +500,7 @@ bool worker_store_same(const struct worker_rows *pieces, uint32_t n)
 static void free_empty(struct worker_store *store, struct worker_chunk *chunk, uint32_t layer)
 {
     struct worker_layer *l = chunk->layers[layer];
-    for (uint32_t p = 0; !l->block && p < chunk->shape.chunk_tokens / WORKER_PAGE_TOKENS; p++) {
+    for (uint32_t p = 0; !l->block && p < chunk->shape->chunk_tokens / WORKER_PAGE_TOKENS; p++) {
         uint32_t row = p * WORKER_PAGE_TOKENS, end = row + WORKER_PAGE_TOKENS;
         while (row < end && l->rows[row] == WORKER_ROW_ABSENT)
             row++;
@@ -516,7 +512,7 @@ static void free_empty(struct worker_store *store, struct worker_chunk *chunk, u
     if (l->present > 0)
         return;
     worker_memory_release(store->memory, l->block);
-    worker_store_give(store, worker_layer_overhead(&chunk->shape));
+    worker_store_give(store, worker_layer_overhead(chunk->shape));
     free(l);
     chunk->layers[layer] = NULL;
 }
@@ -527,10 +523,10 @@ uint64_t worker_store_expire(struct worker_store *store, struct worker_chunk *ch
     if (chunk->pins > 0 || chunk->refs > 1)
         return 0;
     chunk->put = false;
-    for (uint32_t layer = 0; layer < chunk->shape.layers; layer++) {
+    for (uint32_t layer = 0; layer < chunk->shape->layers; layer++) {
         struct worker_layer *l = chunk->layers[layer];
         uint64_t before = rows;
-        for (uint32_t row = 0; l && row < chunk->shape.chunk_tokens; row++) {
+        for (uint32_t row = 0; l && row < chunk->shape->chunk_tokens; row++) {
             chunk->put = chunk->put || l->rows[row] == WORKER_ROW_PREPARED;
             if (l->rows[row] != WORKER_ROW_PUT)
                 continue;
@@ -559,11 +555,11 @@ static enum common_code copy_rows(struct journal *journal, const struct worker_c
                                   struct worker_chunk *to, uint32_t rows, bool write, uint8_t *k, uint8_t *v,
                                   struct common_error *err)
 {
-    for (uint32_t layer = 0; layer < from->shape.layers; layer++) {
+    for (uint32_t layer = 0; layer < from->shape->layers; layer++) {
         uint32_t end = rows;
         while (end > 0 && !copied(from, layer, end - 1))
             end--;
-        if (write && end == from->shape.chunk_tokens && !journal_rows(journal, to, layer, 0, end))
+        if (write && end == from->shape->chunk_tokens && !journal_rows(journal, to, layer, 0, end))
             return COMMON_RESOURCE_EXHAUSTED; // a block at once
         for (uint32_t row = 0, n; row < end; row += n) {
             n = 1;
@@ -595,7 +591,7 @@ static enum common_code copy_rows(struct journal *journal, const struct worker_c
 static bool copy_hash(const struct worker_chunk *chunk, uint32_t rows, uint64_t *out)
 {
     *out = 0;
-    for (uint32_t layer = 0; layer < chunk->shape.layers; layer++) {
+    for (uint32_t layer = 0; layer < chunk->shape->layers; layer++) {
         for (uint32_t row = 0; row < rows; row++) { // each stretch by itself: holes count
             uint32_t end = row;
             while (end < rows && copied(chunk, layer, end))
@@ -616,10 +612,10 @@ enum common_code worker_store_copy(struct worker_store *store, const struct work
                                    struct worker_chunk *to, uint32_t rows, uint64_t *hash,
                                    struct common_error *err)
 {
-    if (from == to || !shape_equal(&from->shape, &to->shape) || rows > from->shape.chunk_tokens)
+    if (from == to || !worker_shape_equal(from->shape, to->shape) || rows > from->shape->chunk_tokens)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "a chunk is copied to another one of its shape");
-    uint8_t *k = malloc(COPY_ROWS * from->k_wire), *v = malloc(COPY_ROWS * from->v_wire);
+    uint8_t *k = malloc(COPY_ROWS * from->shape->k_wire), *v = malloc(COPY_ROWS * from->shape->v_wire + 1);
     struct journal journal = {.store = store};
     enum common_code code = COMMON_RESOURCE_EXHAUSTED;
     if (k && v)
@@ -627,7 +623,7 @@ enum common_code worker_store_copy(struct worker_store *store, const struct work
     if (code == COMMON_OK)
         code = copy_rows(&journal, from, to, rows, true, k, v, err);
     if (code == COMMON_OK) {
-        for (uint32_t layer = 0; layer < from->shape.layers; layer++) {
+        for (uint32_t layer = 0; layer < from->shape->layers; layer++) {
             if (!to->layers[layer])
                 continue;
             for (uint32_t row = 0; row < rows; row++)

@@ -9,7 +9,8 @@
 //
 //     block:  | head 0: K [chunk_tokens][k_dim], V [chunk_tokens][v_dim], scales of K, of V | head 1 | ...
 //
-// scales (float32, one a row) of INT8 and FP8 only, and each part at a multiple of 64 bytes. A page is as
+// V only where it does not lie in K, scales (float32, one a row) of INT8 and FP8 only, and each part at a
+// multiple of 64 bytes. A page is as
 // long as a kernel's block of keys (kernels/attention.h), so both give the same bits.
 //
 //                put                 prepare                 commit
@@ -36,14 +37,10 @@
 
 #include "common/status.h"
 #include "kernels/attention.h"
+#include "worker/shape.h"
 
-#define WORKER_PAGE_TOKENS 16u
-
-struct worker_shape { // of a chunk; equal for all chunks of a session
-    uint32_t layers, kv_heads, k_dim, v_dim;
-    uint32_t kv_type;      // enum kernels_kv_type
-    uint32_t chunk_tokens; // a multiple of 16
-};
+#define WORKER_PAGE_TOKENS  16u
+#define WORKER_CHUNK_TOKENS 256u // where a spec says nothing
 
 enum worker_row {
     WORKER_ROW_ABSENT,
@@ -81,7 +78,7 @@ void worker_store_give(struct worker_store *store, uint64_t bytes);
 // A reference to chunk `id`, which is made when nobody holds it. FAILED_PRECONDITION when it exists with
 // another shape or position; RESOURCE_EXHAUSTED.
 enum common_code worker_store_hold(struct worker_store *store, uint64_t id, uint64_t first,
-                                   const struct worker_shape *shape, struct worker_chunk **out,
+                                   struct worker_shape *shape, struct worker_chunk **out,
                                    struct common_error *err);
 void worker_store_release(struct worker_store *store, struct worker_chunk *chunk); // the last one frees it
 // NULL: nobody holds it.
@@ -112,7 +109,7 @@ uint32_t worker_chunk_runs(const struct worker_chunk *chunk, uint32_t layer, uin
 uint32_t worker_chunk_device_runs(const struct worker_chunk *chunk, uint32_t layer, uint32_t kv_head,
                                   uint32_t rows, struct kernels_device_run *out);
 
-// XXH3 of K [kv_heads][count][k_dim], then V [kv_heads][count][v_dim], then of scaled types the scales of K
+// XXH3 of K [kv_heads][count][k_dim], then, where it does not lie in K, V [kv_heads][count][v_dim], then of scaled types the scales of K
 // [kv_heads][count] and of V, of rows that are all present.
 // False: the memory is lost, or there is none for a copy.
 bool worker_chunk_hash(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,

@@ -14,6 +14,7 @@
 #include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/store/store.h"
+#include "proto/spec.h"
 #include "proto/ticket.h"
 
 // What open and commit demand of their range.
@@ -585,6 +586,12 @@ void coordinator_handle_attach_commit(void *arg, struct proto_request *request)
     if (m->layer >= s->spec->layers) {
         proto_status_set(&status, COMMON_INVALID_ARGUMENT, "", "layer %u does not exist: the session has %u",
                          m->layer, s->spec->layers);
+        proto_request_fail_status(request, &status);
+        return;
+    }
+    if (!proto_spec_stores(s->spec, m->layer)) {
+        proto_status_set(&status, COMMON_INVALID_ARGUMENT, "",
+                         "layer %u has no K and V of its own: nothing is attached to it", m->layer);
         proto_request_fail_status(request, &status);
         return;
     }

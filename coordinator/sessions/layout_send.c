@@ -57,7 +57,7 @@ void coordinator_layout_send_all(struct coordinator_session *s, struct coordinat
     if (copy) // it may be durable already that this one takes the place of what it is copied from
         mine[n++] = copy;
     for (uint32_t l = 0; l < s->spec->layers; l++)
-        lengths[l] = coordinator_session_layer_length(s, l);
+        lengths[l] = coordinator_rangeset_length(&s->layers[l]);
     struct coordinator_layout_message m = {.session = s->id,
                                            .lengths = lengths,
                                            .settled = coordinator_session_settled(s),

@@ -9,6 +9,7 @@
 #include "coordinator/sessions/keys.h"
 #include "coordinator/sessions/spec.h"
 #include "coordinator/sessions/table.h"
+#include "proto/spec.h"
 
 static bool load_worker(void *arg, const char *name, uint64_t instance)
 {
@@ -84,8 +85,8 @@ static bool load_range(void *arg, uint64_t session, uint32_t layer, uint64_t fir
 {
     struct coordinator_loader *r = arg;
     struct coordinator_session *s = coordinator_session_find(r->sessions, session);
-    if (!s || layer >= s->spec->layers || !count || first + count < first ||
-        !coordinator_rangeset_load(&s->layers[layer], first, count))
+    if (!s || layer >= s->spec->layers || !proto_spec_stores(s->spec, layer) || !count ||
+        first + count < first || !coordinator_rangeset_load(&s->layers[layer], first, count))
         return damaged(r, "a range", session);
     return true;
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/sessions/named.h"
 
+#include "proto/spec.h"
+
 struct coordinator_named {             // of a layer
     struct coordinator_rangeset rows;  // that holders have
     uint64_t length;                   // acknowledged
@@ -25,7 +27,8 @@ void coordinator_session_name_appends(struct coordinator_session *s, const Banya
     }
     for (size_t i = 0; i < held->n_unconfirmed; i++) {
         const Banyan__Pb__Unconfirmed *u = held->unconfirmed[i];
-        if (u->layer >= s->spec->layers || u->write <= named[u->layer].write)
+        if (u->layer >= s->spec->layers || !proto_spec_stores(s->spec, u->layer) ||
+            u->write <= named[u->layer].write)
             continue;
         named[u->layer].write = u->write;
         named[u->layer].end = u->end;
@@ -72,7 +75,7 @@ bool coordinator_session_name_rows(struct coordinator_session *s, uint64_t first
             u++;
         bool part = u < held->n_unconfirmed && held->unconfirmed[u]->layer == l &&
                     held->unconfirmed[u]->write == named[l].write;
-        if (!rows)
+        if (!rows || !proto_spec_stores(s->spec, l))
             continue;
         ok = ok && coordinator_rangeset_add(&named[l].rows, first, rows, NULL);
         if (part)

@@ -15,6 +15,7 @@
 #include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/session.h"
 #include "coordinator/store/store.h"
+#include "proto/spec.h"
 #include "reduce/plan.h"
 
 #define TRIES 3
@@ -59,7 +60,7 @@ bool coordinator_placed(const struct coordinator_session *s, uint64_t first, uin
 }
 
 // A session that says how many members it wants has as many, and more only for want of memory; else the cost
-// model decides.
+// model decides, for the layer that has most to read.
 static uint32_t width_of(const struct coordinator_session *s, struct coordinator_worker *const *active,
                          uint32_t n, uint64_t tokens)
 {
@@ -69,8 +70,9 @@ static uint32_t width_of(const struct coordinator_session *s, struct coordinator
     for (uint32_t i = 0; i < n; i++)
         coordinator_worker_member(active[i], &members[i]);
     struct reduce_cost cost;
-    reduce_cost_default(&cost, s->spec->q_heads, s->spec->k_dim, s->spec->v_dim, 1);
-    uint32_t width = reduce_plan_width(members, n, &cost, tokens * coordinator_session_row_bytes(s->spec));
+    struct proto_layer heavy = proto_spec_layer(s->spec, proto_spec_heavy_layer(s->spec));
+    reduce_cost_default(&cost, heavy.q_heads, heavy.k_dim, heavy.v_dim, 1);
+    uint32_t width = reduce_plan_width(members, n, &cost, tokens * (heavy.k_row + heavy.v_row));
     free(members);
     return width;
 }

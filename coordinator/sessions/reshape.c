@@ -19,6 +19,7 @@
 #include "coordinator/sessions/spec.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/store/store.h"
+#include "proto/spec.h"
 
 struct reshape { // one operation; `request` is NULL when nobody asked (an idle session)
     struct coordinator_sessions *sessions;
@@ -213,7 +214,7 @@ static void truncate_copied(void *arg, enum common_code code, const char *text)
     // Rows that steps have appended are in the store from now on: who does not hear of this truncate, and of what
     // was acknowledged before it, is not asked about them after a restart.
     for (uint32_t l = 0; l < s->spec->layers; l++) {
-        uint64_t length = coordinator_session_layer_length(s, l);
+        uint64_t length = coordinator_rangeset_length(&s->layers[l]);
         if (length && r->length)
             coordinator_batch_range(batch, s->id, l, 0, length < r->length ? length : r->length);
     }
@@ -359,7 +360,8 @@ static void fork_copied(void *arg, enum common_code code, const char *text)
     struct coordinator_batch *batch = coordinator_batch_new();
     coordinator_batch_whole_session(batch, fork);
     for (uint32_t l = 0; l < fork->spec->layers && r->length; l++)
-        coordinator_batch_range(batch, fork->id, l, 0, r->length);
+        if (proto_spec_stores(fork->spec, l))
+            coordinator_batch_range(batch, fork->id, l, 0, r->length);
     coordinator_store_submit(r->sessions->store, batch, fork_stored, r);
 }
 
@@ -386,7 +388,7 @@ static enum common_code make_fork(struct reshape *r, struct proto_status *status
     if (r->copying && !coordinator_session_put_chunk(r->fork, &r->copy))
         abort();
     for (uint32_t l = 0; l < spec->layers && r->length; l++)
-        if (!coordinator_rangeset_add(&r->fork->layers[l], 0, r->length, NULL))
+        if (proto_spec_stores(spec, l) && !coordinator_rangeset_add(&r->fork->layers[l], 0, r->length, NULL))
             abort();
     coordinator_session_count_tokens(r->fork);
     return COMMON_OK;

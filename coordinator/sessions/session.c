@@ -12,7 +12,7 @@
 #include "coordinator/sessions/named.h"
 #include "coordinator/sessions/placing.h"
 #include "coordinator/sessions/repair.h"
-#include "proto/kv.h"
+#include "proto/spec.h"
 
 struct coordinator_exclusive {
     struct coordinator_exclusive *next;
@@ -177,15 +177,23 @@ void coordinator_session_turn_away(struct coordinator_session *s)
 
 // ---- what it holds ------------------------------------------------------------------------------
 
+const struct coordinator_rangeset *coordinator_session_rows(const struct coordinator_session *s,
+                                                            uint32_t layer)
+{
+    return &s->layers[proto_spec_layer(s->spec, layer).source];
+}
+
 uint64_t coordinator_session_layer_length(const struct coordinator_session *s, uint32_t layer)
 {
-    return coordinator_rangeset_length(&s->layers[layer]);
+    return coordinator_rangeset_length(coordinator_session_rows(s, layer));
 }
 
 uint64_t coordinator_session_length(const struct coordinator_session *s)
 {
     uint64_t least = UINT64_MAX;
-    for (uint32_t l = 0; l < s->spec->layers; l++) {
+    for (uint32_t l = s->first_layer; l < s->spec->layers; l++) {
+        if (!proto_spec_stores(s->spec, l))
+            continue;
         uint64_t length = coordinator_rangeset_length(&s->layers[l]);
         least = length < least ? length : least;
     }
@@ -202,15 +210,9 @@ uint64_t coordinator_session_end(const struct coordinator_session *s)
     return most;
 }
 
-uint64_t coordinator_session_row_bytes(const Banyan__Pb__Spec *spec)
-{
-    return proto_kv_row_bytes(spec->kv_type, spec->kv_heads, spec->k_dim) +
-           proto_kv_row_bytes(spec->kv_type, spec->kv_heads, spec->v_dim);
-}
-
 uint64_t coordinator_session_chunk_bytes(const struct coordinator_session *s)
 {
-    return coordinator_session_row_bytes(s->spec) * s->spec->layers * s->spec->chunk_tokens;
+    return s->token_bytes * s->spec->chunk_tokens;
 }
 
 const char *coordinator_session_state_text(struct coordinator_session *s)
@@ -273,7 +275,7 @@ static uint64_t tokens_of(const struct coordinator_session *s, const struct coor
 
 void coordinator_session_count_tokens(struct coordinator_session *s)
 {
-    uint64_t before = s->counted_length, now = coordinator_session_layer_length(s, 0),
+    uint64_t before = s->counted_length, now = coordinator_session_layer_length(s, s->first_layer),
              ct = s->layout.chunk_tokens;
     uint64_t least = before < now ? before : now, most = before < now ? now : before;
     s->counted_length = now;
@@ -330,10 +332,12 @@ void coordinator_session_memory_back(const struct coordinator_session *s,
                                      const struct coordinator_chunk *chunk)
 {
     struct coordinator_worker *w = chunk->holder;
-    uint64_t row = coordinator_session_row_bytes(s->spec), ct = s->layout.chunk_tokens, bytes = 0;
-    uint64_t promise = coordinator_session_chunk_bytes(s);
-    for (uint32_t l = 0; l < s->spec->layers; l++)
-        bytes += coordinator_rangeset_overlap(&s->layers[l], chunk->index * ct, ct) * row;
+    uint64_t ct = s->layout.chunk_tokens, bytes = 0, promise = coordinator_session_chunk_bytes(s);
+    for (uint32_t l = 0; l < s->spec->layers; l++) {
+        struct proto_layer layer = proto_spec_layer(s->spec, l);
+        bytes +=
+            coordinator_rangeset_overlap(&s->layers[l], chunk->index * ct, ct) * (layer.k_row + layer.v_row);
+    }
     promise -= bytes < promise ? bytes : promise; // what was not filled
     if (bytes > w->used_bytes) // filled since the worker last reported: still counted as promised
         promise += bytes - w->used_bytes;

@@ -80,9 +80,12 @@ struct coordinator_session {
     // Chunks that cannot be computed: lost, or their holder is not ACTIVE; one if withheld, one if broken. See
     // has_missing.
     uint32_t missing;
-    uint32_t unknown;                    // chunks whose rows are not known yet (`known` is false)
-    struct coordinator_rangeset *layers; // [spec->layers] committed rows
-    uint64_t counted_length;             // of the first layer, in its holders' `tokens`
+    uint32_t unknown; // chunks whose rows are not known yet (`known` is false)
+    // [spec->layers] committed rows; of a layer that has none of its own, none: coordinator_session_rows
+    struct coordinator_rangeset *layers;
+    uint32_t first_layer;    // the first one that has rows of its own
+    uint64_t token_bytes;    // of K and V of one token, all layers
+    uint64_t counted_length; // of the first layer, in its holders' `tokens`
     struct coordinator_named
         *named; // [spec->layers] what holders say after a restart (named.h); NULL: nothing
     struct coordinator_worker **members; // [n_members]
@@ -137,13 +140,15 @@ void coordinator_session_turn_away(struct coordinator_session *s);
 
 // ---- what it holds ----
 
+// The rows that a layer reads: its own, or those of the layer whose K and V it shares.
+const struct coordinator_rangeset *coordinator_session_rows(const struct coordinator_session *s,
+                                                            uint32_t layer);
 uint64_t coordinator_session_layer_length(const struct coordinator_session *s, uint32_t layer);
 uint64_t coordinator_session_length(const struct coordinator_session *s); // of the shortest layer
 // After each change of `layers`: the holders' tokens follow.
 void coordinator_session_count_tokens(struct coordinator_session *s);
 // Past the last committed row of any layer.
 uint64_t coordinator_session_end(const struct coordinator_session *s);
-uint64_t coordinator_session_row_bytes(const Banyan__Pb__Spec *spec); // K and V of one token and layer
 uint64_t coordinator_session_chunk_bytes(const struct coordinator_session *s); // of a full chunk, all layers
 const char *coordinator_session_state_text(struct coordinator_session *s);
 // Whether any layer has committed rows in [first, first + count), or some that may turn out to be (named.h).

@@ -18,6 +18,7 @@
 #include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/reshape.h"
 #include "coordinator/store/store.h"
+#include "proto/spec.h"
 
 // ---- finding ------------------------------------------------------------------------------------
 
@@ -97,6 +98,8 @@ static struct coordinator_session *session_make(struct coordinator_sessions *ses
     proto_list_init(&s->gone);
     s->counted = sessions->cluster->changes;
     s->layers = coordinator_alloc(spec->layers * sizeof(*s->layers));
+    s->first_layer = proto_spec_first_layer(spec);
+    s->token_bytes = proto_spec_token_bytes(spec);
     s->last_used_ns = common_clock_ns();
     coordinator_layout_init(&s->layout, spec->chunk_tokens, 1);
     sessions->slots[(id & UINT32_MAX) - 1] = s;

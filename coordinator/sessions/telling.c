@@ -66,7 +66,7 @@ static void tell_layout(struct coordinator_telling *t, struct coordinator_sessio
     m.n_lengths = s->spec->layers;
     m.lengths = coordinator_alloc(s->spec->layers * sizeof(*m.lengths));
     for (uint32_t l = 0; l < s->spec->layers; l++)
-        m.lengths[l] = coordinator_session_layer_length(s, l);
+        m.lengths[l] = coordinator_rangeset_length(&s->layers[l]);
     while (m.n_chunks < PAGE_CHUNKS && (chunk = chunk_next(s, w, &t->cursor))) {
         Banyan__Pb__LayoutChunk *out = &chunks[m.n_chunks];
         *out = (Banyan__Pb__LayoutChunk)BANYAN__PB__LAYOUT_CHUNK__INIT;

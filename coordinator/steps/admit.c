@@ -15,7 +15,7 @@ static bool refuse_position(struct coordinator_item *item, struct coordinator_se
                             uint64_t wanted)
 {
     const struct coordinator_item_ask *ask = &item->ask;
-    const struct coordinator_rangeset *set = &s->layers[ask->layer];
+    const struct coordinator_rangeset *set = coordinator_session_rows(s, ask->layer);
     struct proto_status status;
     if (coordinator_session_unsettled(s, length, wanted, ask->layer, &status) != COMMON_OK) {
         *coordinator_item_failure(item) = status;
@@ -45,14 +45,23 @@ static bool refuse_position(struct coordinator_item *item, struct coordinator_se
     return coordinator_item_refuse(item, COMMON_OUT_OF_RANGE, "", text);
 }
 
+// Up to its own end and that of its block, unless it says otherwise.
 static uint64_t visible_of(const struct coordinator_item *item)
 {
-    return item->ask.visible ? item->ask.visible : item->ask.first + item->ask.rows;
+    uint64_t end = item->ask.first + item->ask.rows,
+             block_end = item->ask.block_first + item->ask.block_count;
+    return item->ask.visible ? item->ask.visible : block_end > end && item->ask.block_count ? block_end : end;
+}
+
+// Rows of a layer without a causal mask see all of it, however long it is.
+static bool sees_all(const struct coordinator_item *item, const struct coordinator_session *s)
+{
+    return !item->ask.visible && proto_spec_layer(s->spec, item->ask.layer).not_causal;
 }
 
 bool coordinator_item_looks_ahead(const struct coordinator_item *item, const struct coordinator_session *s)
 {
-    return visible_of(item) > coordinator_session_layer_length(s, item->ask.layer);
+    return sees_all(item, s) || visible_of(item) > coordinator_session_layer_length(s, item->ask.layer);
 }
 
 static bool check_positions(struct coordinator_item *item, struct coordinator_session *s)
@@ -73,7 +82,9 @@ static bool check_positions(struct coordinator_item *item, struct coordinator_se
                                            "the layer has too many separate ranges: fill holes first");
         after = coordinator_rangeset_length_with(&s->layers[ask->layer], ask->first, ask->rows);
     }
-    item->way.visible = visible_of(item);
+    bool all =
+        sees_all(item, s) && after > 0; // an empty layer has nothing to see: refused by its rows' positions
+    item->way.visible = all ? after : visible_of(item);
     item->way.length_before = length;
     return item->way.visible <= after || refuse_position(item, s, after, item->way.visible);
 }

@@ -11,8 +11,8 @@
 #include "coordinator/steps/answer.h"
 #include "coordinator/steps/mass.h"
 #include "coordinator/steps/watch.h"
-#include "proto/kv.h"
 #include "proto/mass.h"
+#include "proto/spec.h"
 
 #define ROWS_MAX      4096
 #define DEADLINE_MOST (3600 * COMMON_NS_PER_S) // a call that would wait longer waits this long
@@ -127,33 +127,45 @@ static bool bad_item(struct coordinator_item *item, const char *fmt, uint64_t go
     return false;
 }
 
+// The shape of an item's layer, as far as it has one. Where layers are alike, one that does not exist has theirs.
+static struct proto_layer layer_of(const struct coordinator_session *s, uint32_t layer)
+{
+    bool shaped = s && (layer < s->spec->layers || !s->spec->n_kinds);
+    return shaped ? proto_spec_layer(s->spec, layer) : (struct proto_layer){0};
+}
+
 // What can be said about an item without knowing how far the session has come.
 static bool check_shape(struct coordinator_item *item, const struct coordinator_session *s)
 {
-    const Banyan__Pb__Spec *spec = s->spec;
+    struct proto_layer layer = layer_of(s, item->ask.layer);
     uint64_t rows = item->ask.rows, most = coordinator_item_steps(item)->core->options.max_session_tokens;
-    uint64_t q = rows * spec->q_heads * spec->k_dim * sizeof(float);
-    uint64_t k = item->ask.append ? rows * proto_kv_row_bytes(spec->kv_type, spec->kv_heads, spec->k_dim) : 0;
-    uint64_t v = item->ask.append ? rows * proto_kv_row_bytes(spec->kv_type, spec->kv_heads, spec->v_dim) : 0;
+    uint64_t q = rows * layer.q_heads * layer.k_dim * sizeof(float);
+    uint64_t k = item->ask.append ? rows * layer.k_row : 0, v = item->ask.append ? rows * layer.v_row : 0;
     if (item->ask.mass_bins > PROTO_MASS_BINS_MAX)
         return bad_item(item, "masses of %" PRIu64 " bins: at most %" PRIu64 " are allowed",
                         item->ask.mass_bins, PROTO_MASS_BINS_MAX);
-    if (rows * spec->q_heads * item->ask.mass_bins > PROTO_MASS_VALUES_MAX)
+    if (rows * layer.q_heads * item->ask.mass_bins > PROTO_MASS_VALUES_MAX)
         return bad_item(item,
                         "rows, query heads and bins of masses make %" PRIu64 " values, at most %" PRIu64
                         " are allowed: ask for fewer bins, or fewer rows at a time",
-                        rows * spec->q_heads * item->ask.mass_bins, PROTO_MASS_VALUES_MAX);
+                        rows * layer.q_heads * item->ask.mass_bins, PROTO_MASS_VALUES_MAX);
     if (rows < 1 || rows > ROWS_MAX)
         return bad_item(item, "an item has %" PRIu64 " rows: 1 to %" PRIu64 " are allowed", rows, ROWS_MAX);
-    if (item->ask.layer >= spec->layers)
+    if (item->ask.layer >= s->spec->layers)
         return bad_item(item, "layer %" PRIu64 " does not exist: the session has %" PRIu64, item->ask.layer,
-                        spec->layers);
-    if (item->ask.q_heads != spec->q_heads)
+                        s->spec->layers);
+    if (proto_layer_local(&layer))
+        return bad_item(item, "layer %" PRIu64 " of %" PRIu64 " holds nothing: it cannot be attended",
+                        item->ask.layer, s->spec->layers);
+    if (item->ask.append && layer.source != item->ask.layer)
+        return bad_item(item, "layer %" PRIu64 " reads K and V of layer %" PRIu64 ": append to that one",
+                        item->ask.layer, layer.source);
+    if (item->ask.q_heads != layer.q_heads)
         return bad_item(item, "the item says %" PRIu64 " query heads, the session has %" PRIu64,
-                        item->ask.q_heads, spec->q_heads);
-    if (item->ask.v_dim != spec->v_dim)
+                        item->ask.q_heads, layer.q_heads);
+    if (item->ask.v_dim != layer.v_dim)
         return bad_item(item, "the item says V has dimension %" PRIu64 ", the session's has %" PRIu64,
-                        item->ask.v_dim, spec->v_dim);
+                        item->ask.v_dim, layer.v_dim);
     if (item->ask.q_bytes != q)
         return bad_item(item, "q has %" PRIu64 " bytes, the session's shape makes %" PRIu64,
                         item->ask.q_bytes, q);
@@ -166,6 +178,14 @@ static bool check_shape(struct coordinator_item *item, const struct coordinator_
     if (k + v > COORDINATOR_APPEND_BYTES)
         return bad_item(item, "an append of %" PRIu64 " bytes is too large (%" PRIu64 " at most): attach it",
                         k + v, COORDINATOR_APPEND_BYTES);
+    if (item->ask.block_first > most || item->ask.block_count > most - item->ask.block_first)
+        return bad_item(item,
+                        "a block of %" PRIu64 " positions is past the limit of %" PRIu64 " tokens a session",
+                        item->ask.block_count, most);
+    if (item->ask.visible && item->ask.block_count &&
+        item->ask.block_first + item->ask.block_count > item->ask.visible)
+        return bad_item(item, "the block ends at %" PRIu64 ", where keys below %" PRIu64 " are visible",
+                        item->ask.block_first + item->ask.block_count, item->ask.visible);
     if (item->ask.first >= most || rows > most - item->ask.first) {
         bad_item(item, "position %" PRIu64 " is past the limit of %" PRIu64 " tokens a session",
                  item->ask.first, most);
@@ -189,21 +209,18 @@ static bool sum(size_t *total, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
 
 // Lays the item's parts of the tensors behind those of the items before it.
 static bool measure(struct coordinator_item *item, const Banyan__Pb__AttendItem *m,
-                    const struct coordinator_session *s, struct sizes *at)
+                    const struct proto_layer *layer, struct sizes *at)
 {
-    const Banyan__Pb__Spec *spec = s ? s->spec : NULL;
-    size_t k_row = s ? proto_kv_row_bytes(spec->kv_type, spec->kv_heads, spec->k_dim) : 0,
-           v_row = s ? proto_kv_row_bytes(spec->kv_type, spec->kv_heads, spec->v_dim) : 0;
     struct sizes next = *at;
     bool ok = true;
-    item->ask.q_heads = m->q_heads ? m->q_heads : s ? spec->q_heads : 0;
-    item->ask.v_dim = m->v_dim ? m->v_dim : s ? spec->v_dim : 0;
-    ok = ok && (m->q_bytes || !s ? sum(&next.q, m->q_bytes, 1, 1, 1)
-                                 : sum(&next.q, m->rows, spec->q_heads, spec->k_dim, 4));
-    ok = ok && (m->k_bytes || !s || !m->append ? sum(&next.k, m->k_bytes, 1, 1, 1)
-                                               : sum(&next.k, m->rows, k_row, 1, 1));
-    ok = ok && (m->v_bytes || !s || !m->append ? sum(&next.v, m->v_bytes, 1, 1, 1)
-                                               : sum(&next.v, m->rows, v_row, 1, 1));
+    item->ask.q_heads = m->q_heads ? m->q_heads : layer->q_heads;
+    item->ask.v_dim = m->v_dim ? m->v_dim : layer->v_dim;
+    ok = ok && (m->q_bytes ? sum(&next.q, m->q_bytes, 1, 1, 1)
+                           : sum(&next.q, m->rows, layer->q_heads, layer->k_dim, 4));
+    ok = ok && (m->k_bytes || !m->append ? sum(&next.k, m->k_bytes, 1, 1, 1)
+                                         : sum(&next.k, m->rows, layer->k_row, 1, 1));
+    ok = ok && (m->v_bytes || !m->append ? sum(&next.v, m->v_bytes, 1, 1, 1)
+                                         : sum(&next.v, m->rows, layer->v_row, 1, 1));
     ok = ok && sum(&next.o, m->rows, item->ask.q_heads, item->ask.v_dim, 4) &&
          sum(&next.lse, m->rows, item->ask.q_heads, 1, 4);
     if (!ok)
@@ -229,6 +246,8 @@ static void take_item(struct coordinator_item *item, struct coordinator_call *ca
     item->ask.first = m->first;
     item->ask.append = m->append;
     item->ask.visible = m->visible;
+    item->ask.block_first = m->block_first;
+    item->ask.block_count = m->block_count;
     item->ask.incarnation = m->incarnation;
     item->ask.mass_bins = m->mass_bins;
     item->ask.mass_heads = m->mass_heads;
@@ -240,18 +259,19 @@ static enum common_code take_all(struct coordinator_call *call, const struct pro
 {
     const Banyan__Pb__AttendRequest *m = (const void *)message->body;
     struct sizes at = {0};
-    bool append = false;
+    bool append = false, shaped = true;
     for (uint32_t i = 0; i < call->n_items; i++) {
         const struct coordinator_session *s =
             coordinator_session_find(call->steps->sessions, m->items[i]->session);
+        const struct proto_layer layer = layer_of(s, m->items[i]->layer);
         take_item(&call->items[i], call, i, m->items[i]);
         append = append || m->items[i]->append;
-        if (!measure(&call->items[i], m->items[i], s, &at))
+        shaped = shaped && !proto_layer_local(&layer);
+        if (!measure(&call->items[i], m->items[i], &layer, &at))
             return common_error_set(err, COMMON_INVALID_ARGUMENT, "item %u: invalid sizes", i);
     }
-    // A lone item of an unknown session may have any size: it is refused for what it is.
-    bool lone =
-        call->n_items == 1 && !coordinator_session_find(call->steps->sessions, call->items[0].ask.session);
+    // A lone item of an unknown session or layer may have any size: it is refused for what it is.
+    bool lone = call->n_items == 1 && !shaped;
     size_t n = message->n_tensors;
     if (!lone && (n != 1 && n != 3))
         return common_error_set(err, COMMON_INVALID_ARGUMENT,

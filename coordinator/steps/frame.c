@@ -11,6 +11,7 @@
 #include "coordinator/sessions/session.h"
 #include "coordinator/steps/call.h"
 #include "coordinator/steps/item.h"
+#include "proto/spec.h"
 
 #define SPARE_FRAMES 32
 #define SPARE_BYTES  (4 * 1024 * 1024) // of a spare frame's buffer
@@ -66,15 +67,17 @@ void *coordinator_frame_grown(void *array, uint32_t cap, size_t each)
 
 // Appended rows travel with the first slab of their band of rows: the order of frames on an edge is the order
 // of sending, so the band's other slabs find them stored.
-static bool appends(const struct coordinator_item *item, const struct coordinator_slab *slab)
+static uint32_t appends(const struct coordinator_item *item, const struct coordinator_slab *slab) // rows
 {
-    return item->ask.append && slab->kv_head == 0;
+    if (!item->ask.append || slab->kv_head > 0)
+        return 0;
+    return !item->way.at_once ? slab->rows : slab->row == 0 ? item->ask.rows : 0;
 }
 
 static uint32_t runs_of(const struct coordinator_item *item, const struct coordinator_slab *slab)
 {
     uint64_t ct = item->way.s->layout.chunk_tokens, first = item->ask.first + slab->row;
-    return (uint32_t)((first + slab->rows - 1) / ct - first / ct + 1);
+    return (uint32_t)((first + appends(item, slab) - 1) / ct - first / ct + 1);
 }
 
 struct load { // of a frame
@@ -83,14 +86,14 @@ struct load { // of a frame
 
 static struct load load_of(const struct coordinator_item *item, const struct coordinator_slab *slab)
 {
-    const Banyan__Pb__Spec *spec = item->way.s->spec;
-    uint64_t heads = (uint64_t)slab->kv_heads * (spec->q_heads / spec->kv_heads);
-    struct load load = {.partial_bytes = coordinator_slab_partial_bytes(slab->rows, heads, spec->v_dim),
-                        .header_bytes = 160 + (appends(item, slab) ? 12 + 48 * (uint64_t)runs_of(item, slab)
-                                                                   : 0), // fields at their largest
-                        .bytes = slab->rows * heads * spec->k_dim * sizeof(float)};
-    load.bytes +=
-        appends(item, slab) ? (item->ask.k_bytes + item->ask.v_bytes) / item->ask.rows * slab->rows : 0;
+    const struct proto_layer layer = coordinator_item_layer(item);
+    uint64_t heads = (uint64_t)slab->kv_heads * (layer.q_heads / layer.kv_heads);
+    struct load load = {.partial_bytes = coordinator_slab_partial_bytes(slab->rows, heads, layer.v_dim),
+                        .header_bytes = 160 + (item->ask.block_count ? 24 : 0) +
+                                        (appends(item, slab) > 0 ? 12 + 48 * (uint64_t)runs_of(item, slab)
+                                                                 : 0), // fields at their largest
+                        .bytes = slab->rows * heads * layer.k_dim * sizeof(float)};
+    load.bytes += (item->ask.k_bytes + item->ask.v_bytes) / item->ask.rows * (uint64_t)appends(item, slab);
     return load;
 }
 
@@ -98,7 +101,8 @@ static void add_appends(struct coordinator_frame *f, const struct coordinator_it
                         const struct coordinator_slab *slab, struct proto_step_item *out)
 {
     const struct coordinator_session *s = item->way.s;
-    uint64_t ct = s->layout.chunk_tokens, at = item->ask.first + slab->row, end = at + slab->rows;
+    const uint32_t rows = appends(item, slab);
+    uint64_t ct = s->layout.chunk_tokens, at = item->ask.first + slab->row, end = at + rows;
     out->append_first = f->step.n_appends;
     out->n_append = runs_of(item, slab);
     if (f->step.n_appends + out->n_append > f->cap_appends) {
@@ -118,11 +122,11 @@ static void add_appends(struct coordinator_frame *f, const struct coordinator_it
     }
     out->write = item->write;
     out->write_end = item->ask.first + item->ask.rows;
-    out->cover_appends = slab->rows; // one holder a chunk
+    out->cover_appends = rows; // one holder a chunk
     out->k_offset = f->step.k_bytes;
     out->v_offset = f->step.v_bytes;
-    out->k_bytes = item->ask.k_bytes / item->ask.rows * slab->rows;
-    out->v_bytes = item->ask.v_bytes / item->ask.rows * slab->rows;
+    out->k_bytes = item->ask.k_bytes / item->ask.rows * rows;
+    out->v_bytes = item->ask.v_bytes / item->ask.rows * rows;
     f->step.k_bytes += out->k_bytes;
     f->step.v_bytes += out->v_bytes;
     f->step.has_kv = true;
@@ -132,8 +136,8 @@ static void add_slab(struct coordinator_frame *f, struct coordinator_item *item,
                      const struct coordinator_slab *slab)
 {
     struct coordinator_session *s = item->way.s;
-    const Banyan__Pb__Spec *spec = s->spec;
-    uint32_t group = spec->q_heads / spec->kv_heads;
+    const struct proto_layer layer = coordinator_item_layer(item);
+    uint32_t group = layer.q_heads / layer.kv_heads;
     if (f->step.n_items == f->cap_items) {
         f->cap_items = f->cap_items ? f->cap_items * 2 : 8;
         f->step.items = coordinator_frame_grown(f->step.items, f->cap_items, sizeof(*f->step.items));
@@ -142,9 +146,8 @@ static void add_slab(struct coordinator_frame *f, struct coordinator_item *item,
     }
     // Rows of a later band may not be stored yet; rows of this one do not see them anyway.
     uint64_t band_end = item->ask.first + slab->row + slab->rows;
-    uint64_t visible = item->ask.append && item->way.visible > band_end && slab->rows < item->ask.rows
-                           ? band_end
-                           : item->way.visible;
+    bool later = item->ask.append && !item->way.at_once && slab->rows < item->ask.rows;
+    uint64_t visible = later && item->way.visible > band_end ? band_end : item->way.visible;
     uint32_t at = f->step.n_items++;
     f->owners[at] = item;
     f->nth[at] = item->way.next_slab++;
@@ -156,18 +159,20 @@ static void add_slab(struct coordinator_frame *f, struct coordinator_item *item,
                                     .first = item->ask.first + slab->row,
                                     .rows = slab->rows,
                                     .visible = visible,
+                                    .block_first = item->ask.block_first,
+                                    .block_count = item->ask.block_count,
                                     .kv_head = slab->kv_head,
                                     .kv_heads = slab->kv_heads,
                                     .q_heads = slab->kv_heads * group,
-                                    .v_dim = spec->v_dim,
+                                    .v_dim = layer.v_dim,
                                     .length = item->way.length_before};
     bool placed = coordinator_layout_cover(&s->layout, visible, &out->cover_tokens, &out->cover_sum);
     assert(placed); // checked before it was queued; a layout is not altered under a queued item
     (void)placed;
     out->q_offset = f->step.q_bytes;
-    out->q_bytes = (size_t)slab->rows * out->q_heads * spec->k_dim * sizeof(float);
+    out->q_bytes = (size_t)slab->rows * out->q_heads * layer.k_dim * sizeof(float);
     f->step.q_bytes += out->q_bytes;
-    if (appends(item, slab)) {
+    if (appends(item, slab) > 0) {
         add_appends(f, item, slab, out);
         item->sent = true;
     }
@@ -213,11 +218,11 @@ static void point(struct coordinator_frame *f)
 
 static void copy_q(const struct coordinator_item *item, uint32_t nth, uint8_t *to)
 {
-    const Banyan__Pb__Spec *spec = item->way.s->spec;
+    const struct proto_layer layer = coordinator_item_layer(item);
     struct coordinator_slab slab;
     coordinator_slabs_at(&item->way.slabs, nth, &slab);
-    size_t head = spec->k_dim * sizeof(float), group = spec->q_heads / spec->kv_heads;
-    size_t row = spec->q_heads * head, take = slab.kv_heads * group * head;
+    size_t head = layer.k_dim * sizeof(float), group = layer.q_heads / layer.kv_heads;
+    size_t row = layer.q_heads * head, take = slab.kv_heads * group * head;
     const uint8_t *from = item->ask.q + slab.row * row + slab.kv_head * group * head;
     if (take == row) {
         memcpy(to, from, slab.rows * row);

@@ -52,6 +52,11 @@ struct coordinator_steps *coordinator_item_steps(const struct coordinator_item *
     return item->call->steps;
 }
 
+struct proto_layer coordinator_item_layer(const struct coordinator_item *item)
+{
+    return proto_spec_layer(item->way.s->spec, item->ask.layer);
+}
+
 struct proto_status *coordinator_item_failure(struct coordinator_item *item)
 {
     if (!item->failure)
@@ -296,12 +301,13 @@ static void enqueue(struct coordinator_item *item, struct coordinator_session *s
         item->write = coordinator_session_next_write(s);
     if (item->ask.append)
         s->open_write = item->write;
-    const Banyan__Pb__Spec *spec = s->spec;
-    coordinator_slabs_cut(item->ask.rows, spec->kv_heads, spec->q_heads / spec->kv_heads, spec->v_dim,
+    const struct proto_layer layer = coordinator_item_layer(item);
+    coordinator_slabs_cut(item->ask.rows, layer.kv_heads, layer.q_heads / layer.kv_heads, layer.v_dim,
                           COORDINATOR_SLAB_BYTES, &way->slabs);
     way->next_slab = 0;
     way->slabs_left = way->slabs.n;
-    way->bands_left = item->ask.append ? way->slabs.n / way->slabs.across : 0;
+    way->at_once = item->ask.append && (layer.not_causal || item->ask.block_count);
+    way->bands_left = way->at_once ? 1 : item->ask.append ? way->slabs.n / way->slabs.across : 0;
     way->digest = 0;
     way->plan_digest = plan->digest;
     coordinator_item_set_state(item, COORDINATOR_ITEM_QUEUED);
@@ -396,6 +402,8 @@ static void weigh(struct coordinator_item *item)
                                        .heads = item->ask.mass_heads,
                                        .first = item->ask.first,
                                        .visible = item->way.visible,
+                                       .block_first = item->ask.block_first,
+                                       .block_count = item->ask.block_count,
                                        .deadline_ns = common_clock_after(left - spare),
                                        .q = item->ask.q,
                                        .lse = coordinator_item_lse(item)};

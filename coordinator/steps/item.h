@@ -21,6 +21,7 @@
 #include "coordinator/machine.h"
 #include "coordinator/steps/slab.h"
 #include "coordinator/steps/steps.h"
+#include "proto/spec.h"
 #include "proto/status.h"
 #include "proto/step.h"
 
@@ -43,7 +44,8 @@ enum coordinator_item_state {
 extern const struct coordinator_machine coordinator_item_machine;
 
 struct coordinator_item_ask {                      // what the client has asked for; never altered
-    uint64_t session, incarnation, first, visible; // visible 0: up to its last row
+    uint64_t session, incarnation, first, visible; // visible 0: AttendItem says what it means
+    uint64_t block_first, block_count;             // rows of it see each other; count 0: none
     uint32_t layer, rows, q_heads, v_dim;
     bool append;
     uint32_t mass_bins;       // masses are wanted, of so many stretches at most; 0: none
@@ -63,6 +65,7 @@ struct coordinator_item_way {      // of the present attempt: QUEUED and FLYING
     uint32_t next_slab, slabs_left, bands_left; // bands: of rows whose append is not stored yet
     uint32_t in_frames;                         // slabs under way, and the masses
     uint64_t visible, length_before;
+    bool at_once; // its rows may see later ones of its append: all of them go with the first slab
     uint64_t digest, plan_digest;
 };
 
@@ -96,6 +99,9 @@ struct coordinator_item {
 void coordinator_item_set_state(struct coordinator_item *item, enum coordinator_item_state state);
 
 struct coordinator_steps *coordinator_item_steps(const struct coordinator_item *item);
+
+// What its session's spec says of its layer, once it has a way.
+struct proto_layer coordinator_item_layer(const struct coordinator_item *item);
 
 // Its failure, made when there is none; to be filled in.
 struct proto_status *coordinator_item_failure(struct coordinator_item *item);

@@ -13,6 +13,7 @@
 #include "coordinator/steps/call.h"
 #include "coordinator/steps/frame.h"
 #include "coordinator/steps/item.h"
+#include "proto/spec.h"
 
 static void take_traces(struct proto_trace **traces, uint32_t *n, const struct coordinator_frame *f,
                         const struct proto_step_result *result)
@@ -42,8 +43,8 @@ static void take_traces(struct proto_trace **traces, uint32_t *n, const struct c
 static void scatter(const struct coordinator_item *item, const struct coordinator_slab *slab,
                     const uint8_t *from, uint8_t *to, size_t head_bytes)
 {
-    const Banyan__Pb__Spec *spec = item->way.s->spec;
-    size_t group = spec->q_heads / spec->kv_heads, row = spec->q_heads * head_bytes,
+    const struct proto_layer layer = coordinator_item_layer(item);
+    size_t group = layer.q_heads / layer.kv_heads, row = layer.q_heads * head_bytes,
            part = slab->kv_heads * group * head_bytes;
     to += slab->row * row + slab->kv_head * group * head_bytes;
     if (part == row) {

@@ -11,6 +11,7 @@
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/session.h"
 #include "proto/mass.h"
+#include "proto/spec.h"
 
 struct part { // what one worker is asked for
     struct computation *x;
@@ -24,6 +25,7 @@ struct part { // what one worker is asked for
 
 struct computation {
     struct coordinator_mass_ask ask;
+    struct proto_layer layer; // of it
     coordinator_mass_fn done;
     void *arg;
     struct coordinator_masses *masses;
@@ -95,7 +97,6 @@ struct coordinator_masses *coordinator_masses_last_row(const struct coordinator_
 // One row and head: what bins, workers and sink weigh, in double. False: it does not add up.
 static bool add_up(const struct computation *x, size_t pair, uint32_t head, double *out)
 {
-    const Banyan__Pb__Spec *spec = x->ask.s->spec;
     uint32_t bins = x->masses->bins;
     double lse = x->ask.lse[pair], total = 0;
     memset(out, 0, coordinator_masses_columns(x->masses) * sizeof(*out));
@@ -108,8 +109,8 @@ static bool add_up(const struct computation *x, size_t pair, uint32_t head, doub
         }
         total += out[bins + p];
     }
-    if (spec->n_sinks && lse != -INFINITY)
-        total += out[bins + x->n_parts] = exp(spec->sinks[head] - lse);
+    if (x->layer.sinks && lse != -INFINITY)
+        total += out[bins + x->n_parts] = exp(x->layer.sinks[head] - lse);
     if (total > 0) // lse was rounded to float32 on its way: its error is divided out
         for (size_t i = 0; i < coordinator_masses_columns(x->masses); i++)
             out[i] /= total;
@@ -121,7 +122,7 @@ static bool add_up(const struct computation *x, size_t pair, uint32_t head, doub
 static bool put_together(struct computation *x)
 {
     struct coordinator_masses *m = x->masses;
-    uint32_t q_heads = x->ask.s->spec->q_heads;
+    uint32_t q_heads = x->layer.q_heads;
     size_t columns = coordinator_masses_columns(m);
     double *one = coordinator_alloc(2 * columns * sizeof(*one)), *mean = one + columns;
     float *to = m->values;
@@ -191,7 +192,7 @@ static void answered(void *arg, const struct proto_reply *reply)
 {
     struct part *part = arg;
     struct computation *x = part->x;
-    size_t want = (size_t)x->ask.rows * x->ask.s->spec->q_heads * part->n_bins * sizeof(float);
+    size_t want = (size_t)x->ask.rows * x->layer.q_heads * part->n_bins * sizeof(float);
     if (reply->code != COMMON_OK) {
         struct proto_status status = {0};
         proto_status_from_pb(reply->status, &status);
@@ -234,6 +235,8 @@ static void ask_worker(struct part *part)
     m.first = ask->first;
     m.rows = ask->rows;
     m.visible = ask->visible;
+    m.block_first = ask->block_first;
+    m.block_count = ask->block_count;
     m.bin_chunks = (uint32_t)x->bin_chunks;
     struct proto_call call = {.method = BANYAN__PB__METHOD__METHOD_MASS,
                               .body = &m.base,
@@ -295,7 +298,7 @@ static const char *refuse_room(struct coordinator_steps *steps)
 static const char *no_room(struct computation *x)
 {
     struct coordinator_masses *m = x->masses;
-    uint64_t pairs = (uint64_t)m->rows * x->ask.s->spec->q_heads, bytes = 0;
+    uint64_t pairs = (uint64_t)m->rows * x->layer.q_heads, bytes = 0;
     if ((uint64_t)m->rows * m->heads * coordinator_masses_columns(m) > PROTO_MASS_VALUES_MAX)
         return "masses of so many rows are too many with so many workers: ask for fewer rows at a time";
     for (uint32_t p = 0; p < x->n_parts; p++)
@@ -311,19 +314,19 @@ void coordinator_mass_start(struct coordinator_steps *steps, const struct coordi
                             coordinator_mass_fn done, void *arg)
 {
     const struct coordinator_session *s = ask->s;
-    const Banyan__Pb__Spec *spec = s->spec;
+    const struct proto_layer layer = proto_spec_layer(s->spec, ask->layer);
     struct computation *x = coordinator_alloc(sizeof(*x));
     struct coordinator_masses *m = coordinator_alloc(sizeof(*m));
     uint64_t chunks = (ask->visible + s->layout.chunk_tokens - 1) / s->layout.chunk_tokens;
-    size_t pairs = (size_t)ask->rows * spec->q_heads;
-    *x = (struct computation){.ask = *ask, .done = done, .arg = arg, .masses = m};
+    size_t pairs = (size_t)ask->rows * layer.q_heads;
+    *x = (struct computation){.ask = *ask, .layer = layer, .done = done, .arg = arg, .masses = m};
     x->bin_chunks = proto_mass_bin_chunks(chunks, ask->bins);
-    x->slices[0] = (struct common_slice){ask->q, pairs * spec->k_dim * sizeof(float)};
+    x->slices[0] = (struct common_slice){ask->q, pairs * layer.k_dim * sizeof(float)};
     x->slices[1] = (struct common_slice){ask->lse, pairs * sizeof(float)};
     m->steps = steps;
     find_parts(x);
     m->rows = ask->rows;
-    m->heads = ask->heads ? spec->q_heads : 1;
+    m->heads = ask->heads ? layer.q_heads : 1;
     m->bins = proto_mass_bins(chunks, x->bin_chunks);
     m->n_workers = x->n_parts;
     m->bin_tokens = x->bin_chunks * s->layout.chunk_tokens;

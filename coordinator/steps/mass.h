@@ -39,7 +39,7 @@ struct coordinator_mass_ask {
     struct coordinator_session *s; // counts in s->shared until `done`
     uint32_t layer, rows, bins;    // bins: at most
     bool heads;                    // of each
-    uint64_t first, visible, deadline_ns;
+    uint64_t first, visible, block_first, block_count, deadline_ns;
     const uint8_t *q; // [rows][q_heads][k_dim] and
     const float *lse; // [rows][q_heads]: borrowed until `done`
 };

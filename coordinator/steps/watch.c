@@ -8,6 +8,7 @@
 #include "coordinator/steps/call.h"
 #include "coordinator/steps/lane.h"
 #include "coordinator/steps/watchers.h"
+#include "proto/spec.h"
 
 #define PROBE_NS (5 * COMMON_NS_PER_S)
 
@@ -123,14 +124,14 @@ static void probe_masses(struct coordinator_watch *watch, const struct coordinat
                          const float *lse, struct coordinator_seen *seen)
 {
     struct coordinator_session *s = watch->s;
-    const Banyan__Pb__Spec *spec = s->spec;
-    size_t q_bytes = spec->q_heads * spec->k_dim * sizeof(float), lse_bytes = spec->q_heads * sizeof(float);
+    const struct proto_layer layer = proto_spec_layer(s->spec, item->ask.layer);
+    size_t q_bytes = layer.q_heads * layer.k_dim * sizeof(float), lse_bytes = layer.q_heads * sizeof(float);
     struct probe *p = coordinator_alloc(sizeof(*p) + q_bytes + lse_bytes);
     uint8_t *q = (uint8_t *)p->bytes, *copy = q + q_bytes;
     p->s = s;
     p->seen = seen;
     memcpy(q, item->ask.q + (item->ask.rows - 1) * q_bytes, q_bytes);
-    memcpy(copy, lse + (item->ask.rows - 1) * (size_t)spec->q_heads, lse_bytes);
+    memcpy(copy, lse + (item->ask.rows - 1) * (size_t)layer.q_heads, lse_bytes);
     watch->probes++;
     coordinator_session_share(s);
     struct coordinator_mass_ask ask = {.s = s,
@@ -140,6 +141,8 @@ static void probe_masses(struct coordinator_watch *watch, const struct coordinat
                                        .heads = watch->mass_heads,
                                        .first = item->ask.first + item->ask.rows - 1,
                                        .visible = item->way.visible,
+                                       .block_first = item->ask.block_first,
+                                       .block_count = item->ask.block_count,
                                        .deadline_ns = common_clock_after(PROBE_NS),
                                        .q = q,
                                        .lse = (const float *)(const void *)copy};
@@ -189,8 +192,10 @@ void coordinator_watch_step(struct coordinator_item *item, struct coordinator_se
     if (item->look.masses)
         seen->masses = coordinator_masses_last_row(item->look.masses);
     const float *lse = coordinator_item_lse(item);
-    bool wanted = item->look.watched && coordinator_watch_wants(watch, item->ask.layer) && watch->mass_bins &&
-                  (!seen->masses || (watch->mass_heads && seen->masses->heads != s->spec->q_heads));
+    bool wanted =
+        item->look.watched && coordinator_watch_wants(watch, item->ask.layer) && watch->mass_bins &&
+        (!seen->masses ||
+         (watch->mass_heads && seen->masses->heads != proto_spec_layer(s->spec, item->ask.layer).q_heads));
     if (wanted && lse && watch->probes < COORDINATOR_WATCH_PROBES) {
         coordinator_masses_free(seen->masses);
         seen->masses = NULL;

@@ -10,6 +10,7 @@
 #include "coordinator/steps/answer.h"
 #include "coordinator/steps/lane.h"
 #include "coordinator/steps/mass_message.h"
+#include "proto/spec.h"
 
 #define WAIT_MOST     (50 * COMMON_NS_PER_S)   // below the 60 s after which nng sends a request again
 #define ANSWER_NS     (100 * COMMON_NS_PER_MS) // left of a call's time for its answer
@@ -27,7 +28,8 @@ static bool matches(const struct coordinator_watcher *w, const struct coordinato
     if (!w->mass_bins)
         return true;
     // Why there are none is an answer, too.
-    return m && (m->failure.code != COMMON_OK || !w->mass_heads || m->heads == w->s->spec->q_heads);
+    return m && (m->failure.code != COMMON_OK || !w->mass_heads ||
+                 m->heads == proto_spec_layer(w->s->spec, seen->layer).q_heads);
 }
 
 static void combine_wishes(struct coordinator_watch *watch)
@@ -42,9 +44,9 @@ static void combine_wishes(struct coordinator_watch *watch)
         watch->mass_bins = w->mass_bins > watch->mass_bins ? w->mass_bins : watch->mass_bins;
         watch->layer = w->layer == watch->layer ? watch->layer : 0;
     }
-    const Banyan__Pb__Spec *spec = watch->s->spec; // two watchers' wishes together may be too many
-    if (watch->mass_heads && watch->mass_bins > PROTO_WATCH_VALUES_MAX / spec->q_heads)
-        watch->mass_bins = PROTO_WATCH_VALUES_MAX / spec->q_heads;
+    uint32_t heads = proto_spec_most_q_heads(watch->s->spec); // two watchers' wishes together may be too many
+    if (watch->mass_heads && watch->mass_bins > PROTO_WATCH_VALUES_MAX / heads)
+        watch->mass_bins = PROTO_WATCH_VALUES_MAX / heads;
 }
 
 // ---- answering ----------------------------------------------------------------------------------
@@ -191,7 +193,7 @@ void coordinator_watchers_stop(struct coordinator_steps *steps)
 static enum common_code check_watch(const Banyan__Pb__SessionWatchRequest *m,
                                     const struct coordinator_session *s, struct proto_status *status)
 {
-    uint64_t heads = m->mass_heads ? s->spec->q_heads : 1;
+    uint64_t heads = m->mass_heads ? proto_spec_most_q_heads(s->spec) : 1;
     if (m->steps < 1 || m->steps > PROTO_WATCH_STEPS_MAX)
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "", "%u steps: 1 to %u may be watched",
                                 m->steps, PROTO_WATCH_STEPS_MAX);

@@ -111,7 +111,7 @@ const void *context_k(const struct context *c, uint32_t layer, uint64_t position
 
 const void *context_v(const struct context *c, uint32_t layer, uint64_t position)
 {
-    return c->v[layer] + position * c->v_row;
+    return c->spec.v_in_k ? NULL : c->v[layer] + position * c->v_row;
 }
 
 const float *context_k_scale(const struct context *c, uint32_t layer, uint64_t position)
@@ -121,7 +121,8 @@ const float *context_k_scale(const struct context *c, uint32_t layer, uint64_t p
 
 const float *context_v_scale(const struct context *c, uint32_t layer, uint64_t position)
 {
-    return c->v_scale[layer] ? c->v_scale[layer] + position * c->spec.kv_heads : NULL;
+    bool none = c->spec.v_in_k || !c->v_scale[layer];
+    return none ? NULL : c->v_scale[layer] + position * c->spec.kv_heads;
 }
 
 banyan_code context_attach(banyan_session *session, const struct context *c, uint32_t layer, uint64_t first,
@@ -173,6 +174,9 @@ static struct kernels_spec kernels_spec_of(const banyan_spec *s)
                                  .scale = s->scale != 0 ? s->scale : 1.0f / sqrtf((float)s->k_dim),
                                  .soft_cap = s->soft_cap,
                                  .window = s->window,
+                                 .mask_chunk = s->mask_chunk,
+                                 .not_causal = s->not_causal,
+                                 .v_in_k = s->v_in_k,
                                  .alibi = s->alibi};
 }
 
@@ -189,6 +193,7 @@ double context_lse(const struct context *c, uint32_t layer, uint64_t position, u
     void *k_scale = k_scales ? one_head(k_scales + from * scales, scales, sizeof(float), h, n) : NULL;
     struct kernels_spec ks = kernels_spec_of(s); // of this head alone, and V has nothing to say
     ks.q_heads = ks.kv_heads = ks.v_dim = 1;
+    ks.v_in_k = false;
     ks.alibi = s->alibi ? s->alibi + head : NULL;
     struct kernels_run run = {
         .k = k, .v = k, .first = from, .rows = (uint32_t)n, .k_scale = k_scale, .v_scale = k_scale};
@@ -196,6 +201,8 @@ double context_lse(const struct context *c, uint32_t layer, uint64_t position, u
                               .rows = 1,
                               .q_first = position,
                               .visible = visible,
+                              .block_first = c->block_first,
+                              .block_end = c->block_end,
                               .q = q + ((size_t)row * s->q_heads + head) * s->k_dim,
                               .runs = &run,
                               .run_count = n > 0};
@@ -238,6 +245,8 @@ static bool judge(const struct context *c, uint32_t layer, uint64_t first, uint3
                                   .rows = rows,
                                   .q_first = first,
                                   .visible = keys,
+                                  .block_first = c->block_first,
+                                  .block_end = c->block_end,
                                   .q = q + (size_t)h * group * s->k_dim,
                                   .q_row_stride = (uint64_t)s->q_heads * s->k_dim,
                                   .q_head_stride = s->k_dim,

@@ -11,8 +11,9 @@
 #include "client/banyan.h"
 
 struct context {
-    banyan_spec spec; // as given; alibi and sinks are borrowed
-    uint64_t room;    // rows
+    banyan_spec spec;                // as given, of layers that are alike; alibi and sinks are borrowed
+    uint64_t block_first, block_end; // of what is judged: rows at these positions see each other
+    uint64_t room;                   // rows
     size_t k_row, v_row;
     uint8_t **k, **v;           // [layers] rows [room], packed as the API wants them
     float **k_scale, **v_scale; // [layers] [room][kv_heads]; entries NULL for a type without scales
@@ -28,7 +29,7 @@ void context_random(struct context *c, uint64_t first, uint64_t count, uint64_t 
 void context_set(struct context *c, uint32_t layer, uint64_t position, uint32_t kv_head, const float *k,
                  const float *v);
 const void *context_k(const struct context *c, uint32_t layer, uint64_t position);
-const void *context_v(const struct context *c, uint32_t layer, uint64_t position);
+const void *context_v(const struct context *c, uint32_t layer, uint64_t position);        // NULL: V lies in K
 const float *context_k_scale(const struct context *c, uint32_t layer, uint64_t position); // NULL: none
 const float *context_v_scale(const struct context *c, uint32_t layer, uint64_t position);
 

@@ -26,15 +26,27 @@ void support_expect(banyan_code got, banyan_code want, const char *reason, const
                  support_error.reason, reason, support_error.message);
 }
 
-size_t step_floats(const struct step *step)
+// The step's layer as if all were like it. Nothing where it has no shape.
+static banyan_spec shape_of(const struct step *step)
 {
     const banyan_spec *s = banyan_session_spec(step->session);
-    return (size_t)step->rows * s->q_heads * s->v_dim;
+    if (!s->n_kinds)
+        return *s;
+    if (step->layer >= s->layers || s->layer_kind[step->layer] == BANYAN_LAYER_LOCAL)
+        return (banyan_spec){0};
+    const banyan_kind *kind = &s->kinds[s->layer_kind[step->layer]];
+    return (banyan_spec){.q_heads = kind->q_heads, .k_dim = kind->k_dim, .v_dim = kind->v_dim};
+}
+
+size_t step_floats(const struct step *step)
+{
+    const banyan_spec s = shape_of(step);
+    return (size_t)step->rows * s.q_heads * s.v_dim;
 }
 
 static size_t lse_floats(const struct step *step)
 {
-    return (size_t)step->rows * banyan_session_spec(step->session)->q_heads;
+    return (size_t)step->rows * shape_of(step).q_heads;
 }
 
 void step_append(struct step *step, const struct context *context)
@@ -47,10 +59,10 @@ void step_append(struct step *step, const struct context *context)
 
 banyan_item step_item(struct step *step)
 {
-    const banyan_spec *spec = banyan_session_spec(step->session);
+    const banyan_spec spec = shape_of(step);
     step_free(step);
     if (!step->q)
-        step->made_q = context_queries(spec, step->rows ? step->rows : 1, step->seed);
+        step->made_q = context_queries(&spec, step->rows ? step->rows : 1, step->seed);
     step->o = malloc((step_floats(step) + 1) * sizeof(float));
     step->lse = malloc((lse_floats(step) + 1) * sizeof(float));
     assert_non_null(step->o);
@@ -67,6 +79,8 @@ banyan_item step_item(struct step *step)
                          .k_scale = step->k_scale,
                          .v_scale = step->v_scale,
                          .visible = step->visible,
+                         .block_first = step->block_first,
+                         .block_count = step->block_count,
                          .o = step->o,
                          .lse = step->lse,
                          .error = ERR};

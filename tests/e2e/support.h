@@ -28,7 +28,7 @@ void support_expect(banyan_code got, banyan_code want, const char *reason, const
 struct step {
     banyan_session *session;
     uint32_t layer, rows;
-    uint64_t first, visible;
+    uint64_t first, visible, block_first, block_count;
     const float *q; // NULL: made from seed, and freed with the step
     uint64_t seed;
     const void *k, *v; // NULL: nothing is appended

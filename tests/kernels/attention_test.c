@@ -264,6 +264,60 @@ static void adversarial_inputs(void **state)
     }
 }
 
+// Keys at positions 1000 .. 1399, rows up to 64 from 1336 on.
+static void every_mask(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        uint64_t window, mask_chunk, block_first, block_end, visible;
+        bool not_causal, v_in_k;
+    } masks[] = {
+        {"chunks of 100", 0, 100, 0, 0, 1400, false, false},
+        {"chunks of 16", 0, 16, 0, 0, 1400, false, false},
+        {"chunks of 1", 0, 1, 0, 0, 1400, false, false},
+        {"one chunk", 0, UINT64_MAX, 0, 0, 1400, false, false},
+        {"chunks and a window", 30, 50, 0, 0, 1400, false, false},
+        {"not causal", 0, 0, 0, 0, 1400, true, false},
+        {"not causal, half visible", 0, 0, 0, 0, 1200, true, false},
+        {"a block", 0, 0, 1337, 1390, 1400, false, false},
+        {"a block of nearly all", 0, 0, 1001, 1399, 1400, false, false},
+        {"a block past what is visible", 0, 0, 1339, 1500, 1395, false, false},
+        {"a block and a window", 20, 0, 1310, 1370, 1400, false, false},
+        {"a block and chunks", 0, 32, 1337, 1361, 1400, false, false},
+        {"an empty block", 0, 0, 1350, 1340, 1400, false, false},
+        {"a window past what is visible", 30, 0, 0, 0, 1306, false, false},
+        {"values in keys", 0, 0, 0, 0, 1400, false, true},
+        {"values in keys, a block and a window", 50, 0, 1337, 1390, 1400, false, true},
+    };
+    const uint32_t rows[] = {1, 5, 64}, groups[] = {1, 4, 8};
+    for (size_t m = 0; m < sizeof(masks) / sizeof(masks[0]); m++) {
+        for (int shape = 0; shape < 3; shape++) {
+            for (int t = 0; t < TYPES; t++) {
+                if (!wanted[t])
+                    continue;
+                struct data d = {.name = masks[m].name,
+                                 .spec = spec_of(types[t], 96, 64, groups[shape]),
+                                 .rows = rows[shape],
+                                 .keys = 400,
+                                 .key_first = 1000,
+                                 .q_first = 1336,
+                                 .visible = masks[m].visible,
+                                 .block_first = masks[m].block_first,
+                                 .block_end = masks[m].block_end};
+                d.spec.window = masks[m].window;
+                d.spec.mask_chunk = masks[m].mask_chunk;
+                d.spec.not_causal = masks[m].not_causal;
+                d.spec.v_in_k = masks[m].v_in_k;
+                assert_null(kernels_spec_problem(&d.spec));
+                data_make(&d, m);
+                check_all_kernels(&d, NULL, type_names[t]);
+                data_free(&d);
+            }
+        }
+    }
+}
+
 // Any partition of the keys, merged, is the whole: random parts, some empty, out of order, in a chain and in
 // a tree.
 static void partition_invariance(void **state)
@@ -652,7 +706,7 @@ static void bad_specs_are_named(void **state)
 {
     (void)state;
     struct kernels_spec good = spec_of(KERNELS_KV_F16, 64, 64, 4), s;
-    float slope[4] = {0, 0, INFINITY, 0}, last[4] = {0, 0, 0, NAN};
+    float slope[4] = {0, 0, INFINITY, 0}, last[4] = {0, 0, 0, NAN}, none[4] = {0};
     assert_null(kernels_spec_problem(&good));
 #define BAD(field, value)                                                                                    \
     s = good;                                                                                                \
@@ -673,6 +727,12 @@ static void bad_specs_are_named(void **state)
     BAD(soft_cap, NAN);
     BAD(alibi, slope);
     BAD(alibi, last);
+    good.not_causal = good.v_in_k = true;
+    assert_null(kernels_spec_problem(&good));
+    BAD(window, 1);
+    BAD(mask_chunk, 1);
+    BAD(alibi, none);
+    BAD(v_dim, 65);
 #undef BAD
 }
 
@@ -709,6 +769,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest by_type[] = {
         cmocka_unit_test(every_shape),
         cmocka_unit_test(every_bend),
+        cmocka_unit_test(every_mask),
         cmocka_unit_test(adversarial_inputs),
         cmocka_unit_test(partition_invariance),
         cmocka_unit_test(bits_do_not_depend_on_cuts),

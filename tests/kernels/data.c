@@ -173,8 +173,10 @@ struct kernels_run data_run(const struct data *d, uint32_t first, uint32_t rows)
     float *k_scale, *v_scale;
     struct kernels_run run = {.first = d->key_first + first, .rows = rows};
     run.k = convert(s->kv_type, d->k + (size_t)first * s->k_dim, rows, s->k_dim, &k_scale);
-    run.v = convert(s->kv_type, d->v + (size_t)first * s->v_dim, rows, s->v_dim, &v_scale);
     run.k_scale = k_scale;
+    if (s->v_in_k)
+        return run;
+    run.v = convert(s->kv_type, d->v + (size_t)first * s->v_dim, rows, s->v_dim, &v_scale);
     run.v_scale = v_scale;
     return run;
 }
@@ -219,6 +221,8 @@ struct kernels_job data_job(const struct data *d)
         .rows = d->rows,
         .q_first = d->q_first,
         .visible = d->visible,
+        .block_first = d->block_first,
+        .block_end = d->block_end,
         .q = d->q,
         .q_row_stride = (uint64_t)d->spec.q_heads * d->spec.k_dim,
         .q_head_stride = d->spec.k_dim,

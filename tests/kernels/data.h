@@ -27,6 +27,7 @@ struct data {
     enum data_mode mode;
     uint32_t rows, keys;
     uint64_t key_first, q_first, visible; // keys stand at positions key_first ..
+    uint64_t block_first, block_end;
     // made by data_make
     float *q, *k, *v; // float32 masters: [rows][q_heads][k_dim], [keys][k_dim], [keys][v_dim]
     struct kernels_run *runs;
@@ -51,7 +52,8 @@ void data_free(struct data *d);
 void data_cut(struct data *d, const uint32_t *lengths, uint32_t n);
 // Frees the runs and leaves none.
 void data_uncut(struct data *d);
-// Puts a copy of keys first .. first + rows - 1 of the master into a run (freed by data_run_free).
+// Puts a copy of keys first .. first + rows - 1 of the master into a run (freed by data_run_free); with
+// v_in_k, no values.
 struct kernels_run data_run(const struct data *d, uint32_t first, uint32_t rows);
 void data_run_free(struct kernels_run *run);
 void data_shuffle_runs(struct data *d, uint64_t seed);

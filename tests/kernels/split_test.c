@@ -27,6 +27,16 @@ struct setup {
     struct kernels_run *runs;
 };
 
+static struct kernels_spec spec_of(uint32_t k_dim, uint32_t v_dim, uint32_t q_heads, uint32_t kv_heads)
+{
+    return (struct kernels_spec){.kv_type = KERNELS_KV_F32,
+                                 .k_dim = k_dim,
+                                 .v_dim = v_dim,
+                                 .q_heads = q_heads,
+                                 .kv_heads = kv_heads,
+                                 .scale = 1};
+}
+
 static void setup_make(struct setup *s, uint32_t kv_heads, uint32_t group, uint32_t rows, uint32_t keys,
                        uint32_t page)
 {
@@ -202,7 +212,7 @@ static void units_follow_the_list_of_chunks(void **state)
 {
     (void)state;
     // 20 chunks with holes between them, two runs each: units of 8, 8 and 4 chunks, whatever the positions
-    struct kernels_spec spec = {KERNELS_KV_F32, 8, 8, 4, 2, 1, 0, 0, NULL};
+    struct kernels_spec spec = spec_of(8, 8, 4, 2);
     struct kernels_run runs[2 * 40];
     memset(runs, 0, sizeof(runs));
     for (uint32_t h = 0; h < 2; h++) {
@@ -236,7 +246,7 @@ static void units_follow_the_list_of_chunks(void **state)
 static void units_keep_to_the_grid(void **state)
 {
     (void)state;
-    struct kernels_spec spec = {KERNELS_KV_F32, 8, 8, 1, 1, 1, 0, 0, NULL};
+    struct kernels_spec spec = spec_of(8, 8, 1, 1);
     struct kernels_run runs[39];
     memset(runs, 0, sizeof(runs));
     for (uint32_t i = 0; i < 39; i++) // pages of 16 keys: the last of chunk 0, then all of chunks 1 to 9, ...
@@ -259,7 +269,7 @@ static void units_keep_to_the_grid(void **state)
 static void nothing_is_the_identity(void **state)
 {
     (void)state;
-    struct kernels_spec spec = {KERNELS_KV_F32, 8, 8, 4, 2, 1, 0, 0, NULL};
+    struct kernels_spec spec = spec_of(8, 8, 4, 2);
     struct kernels_item item = {
         .spec = &spec, .kernel = kernels_attention_find("portable"), .rows = 2, .chunk_tokens = CHUNK};
     struct kernels_partial p = compute(&item, 1, false);
@@ -271,7 +281,7 @@ static void nothing_is_the_identity(void **state)
 static void too_large_is_refused(void **state)
 {
     (void)state;
-    struct kernels_spec spec = {KERNELS_KV_F32, 8, 65535, 65535, 65535, 1, 0, 0, NULL};
+    struct kernels_spec spec = spec_of(8, 65535, 65535, 65535);
     struct kernels_run run = {.first = 0, .rows = 1};
     struct kernels_item item = {.spec = &spec,
                                 .kernel = kernels_attention_find("portable"),

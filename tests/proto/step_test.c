@@ -152,7 +152,8 @@ static void test_malformed(void **state)
     WRONG(3, s.run[0].first = 509);
     WRONG(3, s.run[1].first = 513); // a gap between runs
     WRONG(3, s.run[1].rows = 2);    // rows that nobody stores
-    WRONG(3, s.run[1].rows = 4);
+    WRONG(3, s.run[1].rows = PROTO_STEP_ROWS_MAX - 1);
+    WRONG(3, (s.item[0].block_first = UINT64_MAX, s.item[0].block_count = 1));
     WRONG(3, s.run[1].rows = UINT32_MAX);
     WRONG(3, s.run[1].n_holders = 0);
     WRONG(3, s.run[1].n_holders = 17);

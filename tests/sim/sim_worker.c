@@ -97,12 +97,12 @@ static uint8_t *put_row(const struct worker_session *session, uint64_t *n, uint3
 {
     for (uint32_t i = 0; i < session->n_chunks; i++) {
         const struct worker_chunk *chunk = session->chunks[i].chunk;
-        for (uint32_t layer = 0; layer < chunk->shape.layers; layer++)
-            for (uint32_t row = 0; chunk->layers[layer] && row < chunk->shape.chunk_tokens; row++) {
+        for (uint32_t layer = 0; layer < chunk->shape->layers; layer++)
+            for (uint32_t row = 0; chunk->layers[layer] && row < chunk->shape->chunk_tokens; row++) {
                 if (worker_chunk_row(chunk, layer, row) != WORKER_ROW_PUT || (*n)-- > 0)
                     continue;
-                *len = chunk->row[WORKER_PART_V];
-                return worker_layer_part(chunk, chunk->layers[layer], WORKER_PART_V, row, 0);
+                *len = chunk->layers[layer]->form->row[WORKER_PART_V];
+                return worker_layer_part(chunk->layers[layer], WORKER_PART_V, row, 0);
             }
     }
     return NULL;

@@ -8,17 +8,33 @@
 #include "common/hash.h"
 #include "worker/memory.h"
 
-struct worker_shape shape = {
-    .layers = LAYERS, .kv_heads = HEADS, .k_dim = K_DIM, .v_dim = V_DIM, .chunk_tokens = TOKENS};
+struct worker_shape *shape;
+static uint32_t kv_type;
 
 size_t k_head, v_head, scale, k_row, v_row;
 
+struct worker_shape *shape_of(uint32_t k_dim)
+{
+    Banyan__Pb__Spec spec = BANYAN__PB__SPEC__INIT;
+    spec.layers = LAYERS;
+    spec.q_heads = spec.kv_heads = HEADS;
+    spec.k_dim = k_dim;
+    spec.v_dim = V_DIM;
+    spec.kv_type = kv_type;
+    spec.chunk_tokens = TOKENS;
+    struct worker_shape *made = worker_shape_new(&spec);
+    assert_non_null(made);
+    return made;
+}
+
 static int take_type(void **state)
 {
-    shape.kv_type = *(const uint32_t *)*state;
-    size_t element = shape.kv_type == KERNELS_KV_F32                                       ? 4
-                     : shape.kv_type == KERNELS_KV_F16 || shape.kv_type == KERNELS_KV_BF16 ? 2
-                                                                                           : 1;
+    kv_type = *(const uint32_t *)*state;
+    worker_shape_unref(shape);
+    shape = shape_of(K_DIM);
+    size_t element = kv_type == KERNELS_KV_F32                                 ? 4
+                     : kv_type == KERNELS_KV_F16 || kv_type == KERNELS_KV_BF16 ? 2
+                                                                               : 1;
     scale = element == 1 ? 4 : 0;
     k_head = K_DIM * element;
     v_head = V_DIM * element;
@@ -67,7 +83,7 @@ struct worker_store *store_of(uint64_t limit)
 struct worker_chunk *hold(struct worker_store *store, uint64_t id)
 {
     struct worker_chunk *chunk = NULL;
-    assert_int_equal(worker_store_hold(store, id, 0, &shape, &chunk, NULL), COMMON_OK);
+    assert_int_equal(worker_store_hold(store, id, 0, shape, &chunk, NULL), COMMON_OK);
     return chunk;
 }
 
@@ -92,5 +108,7 @@ int store_group(const char *name, uint32_t type, const struct CMUnitTest *tests,
     }
     int failed = _cmocka_run_group_tests(text, of_type, n, NULL, NULL);
     free(of_type);
+    worker_shape_unref(shape);
+    shape = NULL;
     return failed;
 }

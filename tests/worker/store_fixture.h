@@ -24,8 +24,9 @@ enum {
     V_ROW_MAX = HEADS * V_DIM * 4
 };
 
-extern struct worker_shape shape;
-extern struct worker_device *device; // NULL: the host's memory
+extern struct worker_shape *shape;             // of the type under test
+struct worker_shape *shape_of(uint32_t k_dim); // of it, with keys of another length; unref it
+extern struct worker_device *device;           // NULL: the host's memory
 
 // Bytes of the type under test: of a head's elements or codes, of its scale, of a whole row.
 extern size_t k_head, v_head, scale, k_row, v_row;

@@ -94,7 +94,7 @@ static void runs_cover_what_is_ready(void **state)
         skip();
     struct worker_store *store = store_of(1 << 20);
     struct worker_chunk *chunk = NULL;
-    assert_int_equal(worker_store_hold(store, 1, 480, &shape, &chunk, NULL), COMMON_OK);
+    assert_int_equal(worker_store_hold(store, 1, 480, shape, &chunk, NULL), COMMON_OK);
     assert_int_equal(write_rows(store, chunk, 0, 0, 40, 0, WORKER_ROW_APPENDED, UINT64_MAX), COMMON_OK);
     assert_int_equal(worker_chunk_ready(chunk, 0), 40);
     assert_int_equal(worker_chunk_ready(chunk, 1), 0);
@@ -182,8 +182,8 @@ static void a_full_store_changes_nothing(void **state)
     for (uint64_t limit = 1024; limit < 24576; limit += 64) {
         struct worker_store *store = store_of(limit);
         struct worker_chunk *a = NULL, *b = NULL;
-        assert_int_equal(worker_store_hold(store, 1, 0, &shape, &a, NULL), COMMON_OK);
-        assert_int_equal(worker_store_hold(store, 2, TOKENS, &shape, &b, NULL), COMMON_OK);
+        assert_int_equal(worker_store_hold(store, 1, 0, shape, &a, NULL), COMMON_OK);
+        assert_int_equal(worker_store_hold(store, 2, TOKENS, shape, &b, NULL), COMMON_OK);
         static struct bytes bytes;
         struct worker_rows pieces[3] = {{a, 0, 10, 20, bytes.k, bytes.v},
                                         {a, 1, 0, TOKENS, bytes.k, bytes.v},
@@ -226,11 +226,11 @@ static void shared_chunks_are_not_written(void **state)
                      COMMON_OK); // the same bytes
     assert_int_equal(write_rows(store, chunk, 0, 0, 1, 1, WORKER_ROW_APPENDED, 0),
                      COMMON_FAILED_PRECONDITION);
-    struct worker_shape other = shape;
-    other.k_dim++;
+    struct worker_shape *other = shape_of(K_DIM + 1);
     struct worker_chunk *none = NULL;
-    assert_int_equal(worker_store_hold(store, 1, 0, &other, &none, NULL), COMMON_FAILED_PRECONDITION);
-    assert_int_equal(worker_store_hold(store, 1, TOKENS, &shape, &none, NULL), COMMON_FAILED_PRECONDITION);
+    assert_int_equal(worker_store_hold(store, 1, 0, other, &none, NULL), COMMON_FAILED_PRECONDITION);
+    worker_shape_unref(other);
+    assert_int_equal(worker_store_hold(store, 1, TOKENS, shape, &none, NULL), COMMON_FAILED_PRECONDITION);
     worker_store_release(store, chunk);
     worker_store_release(store, chunk);
     end(store);
@@ -283,8 +283,8 @@ static void a_copy_fits_or_changes_nothing(void **state)
         struct worker_store *store = store_of(limit);
         struct worker_chunk *from = NULL, *to = NULL;
         uint64_t hash = 0;
-        assert_int_equal(worker_store_hold(store, 1, 0, &shape, &from, NULL), COMMON_OK);
-        assert_int_equal(worker_store_hold(store, 2, 0, &shape, &to, NULL), COMMON_OK);
+        assert_int_equal(worker_store_hold(store, 1, 0, shape, &from, NULL), COMMON_OK);
+        assert_int_equal(worker_store_hold(store, 2, 0, shape, &to, NULL), COMMON_OK);
         if (write_rows(store, from, 0, 0, TOKENS, 0, WORKER_ROW_APPENDED, UINT64_MAX) == COMMON_OK &&
             write_rows(store, from, 1, 0, 33, 0, WORKER_ROW_APPENDED, UINT64_MAX) == COMMON_OK) {
             uint64_t before = worker_store_used(store);

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a session's Spec says of each of its layers. Layers are alike, or each is of one of several kinds
+// (docs/WIRE.md, "Layers that differ"):
+//
+//     layer        0        1        2        3        4
+//     layer_kind   window   full     window   -        window
+//     shares                                           layer 2
+//                  K V      K V      K V      holds    reads 2's
+//                  0        1        2        nothing  K and V
+//
+// Whoever needs a shape, a mask or the bytes of a row asks here. Pure, any thread.
+#ifndef PROTO_SPEC_H
+#define PROTO_SPEC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/status.h"
+#include "proto/banyan.pb-c.h"
+
+#define PROTO_LAYER_LOCAL UINT32_MAX // in Spec.layer_kind: the layer holds nothing here
+
+struct proto_layer {
+    uint32_t q_heads, kv_heads, k_dim, v_dim; // all 0: it holds nothing, and cannot be attended
+    float scale, soft_cap;
+    uint64_t window, mask_chunk;
+    bool not_causal, v_in_k;
+    uint32_t source;            // the layer whose K and V it reads: itself, unless it shares another's
+    const float *alibi, *sinks; // NULL or [q_heads], in the spec
+    // Bytes of K and of V of one token, as they travel and are held (proto/kv.h); v_row is 0 with v_in_k.
+    size_t k_row, v_row;
+};
+
+// INVALID_ARGUMENT with the rule that it breaks. What the functions below assume.
+enum common_code proto_spec_check(const Banyan__Pb__Spec *spec, struct common_error *err);
+
+// A scale of 0 is left to the dimension of a key.
+float proto_spec_scale(float scale, uint32_t k_dim);
+// Writes it down wherever it is left.
+void proto_spec_fill(Banyan__Pb__Spec *spec);
+
+// layer < spec->layers.
+struct proto_layer proto_spec_layer(const Banyan__Pb__Spec *spec, uint32_t layer);
+
+static inline bool proto_layer_local(const struct proto_layer *layer)
+{
+    return layer->q_heads == 0;
+}
+
+// Whether a layer has rows of its own: takes appends and attaches, and counts for the session's length.
+bool proto_spec_stores(const Banyan__Pb__Spec *spec, uint32_t layer);
+
+uint64_t proto_spec_token_bytes(const Banyan__Pb__Spec *spec); // K and V of one token, all layers
+uint32_t proto_spec_first_layer(const Banyan__Pb__Spec *spec); // that has rows of its own
+uint32_t
+proto_spec_heavy_layer(const Banyan__Pb__Spec *spec); // whose rows have the most bytes; the first of them
+uint32_t proto_spec_most_q_heads(const Banyan__Pb__Spec *spec); // of any layer
+
+#endif
