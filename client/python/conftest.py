@@ -9,6 +9,13 @@ import pytest
 
 import banyan
 
+try:
+    import torch
+
+    torch.set_num_threads(1)  # the models of the tests are small, and the workers want the cores
+except ImportError:
+    pass
+
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[banyan.LocalCluster]:

@@ -51,11 +51,11 @@ from .info import (
 )
 from .items import Answer, Item
 from .local import LocalCluster, local_cluster
-from .spec import Spec
+from .spec import Kind, Spec
 
 __all__ = [
     "Aborted", "AlreadyExists", "Answer", "BanyanError", "Cancelled", "Client", "Closed", "ClusterInfo", "DataLoss",
-    "DeadlineExceeded", "FailedPrecondition", "Internal", "InvalidArgument", "Item", "Limit", "LocalCluster", "Mass", "NotFound",
+    "DeadlineExceeded", "FailedPrecondition", "Internal", "InvalidArgument", "Item", "Kind", "Limit", "LocalCluster", "Mass", "NotFound",
     "OutOfRange", "PermissionDenied", "Plan", "PlanNode", "Quarantined", "ResourceExhausted", "Session", "SessionInfo", "Spec",
     "Trace", "Unauthenticated", "Unavailable", "Unimplemented", "WatchedStep", "WorkerInfo", "WorkerTrace", "__version__",
     "local_cluster", "quantise",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import itertools
+import math
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -115,6 +116,11 @@ class Client:
             waiting, self._waiting = list(self._waiting.values()), {}
         for _, future, loop in waiting:
             _settle(loop, future, Closed("the client was closed"))
+
+    @property
+    def handle(self) -> Any:
+        """The banyan_client, for calls made through call()."""
+        return self._c
 
     def call(self, function: Callable[..., int], *arguments: Any) -> None:
         """One blocking call of the C library; `function` takes a banyan_error last."""
@@ -380,32 +386,35 @@ class Session:
         self._call(lib.banyan_session_fork, self._c, length, _name(name), out)
         return Session(self.client, out[0])
 
-    def attach(self, layer: int, first: int, k: Any, v: Any, k_scale: Any = None, v_scale: Any = None) -> int:
+    def attach(self, layer: int, first: int, k: Any, v: Any = None, k_scale: Any = None, v_scale: Any = None) -> int:
         """Sends K and V of a range straight to the workers that are to hold it; returns how many tokens.
 
-        In any order, from any number of threads; not visible before commit().
+        In any order, from any number of threads; not visible before commit(). v: None where the layer's values lie in its keys.
         """
-        spec = self.spec
-        ks = arrays.view(k, "k")
-        count = 1
-        for n in ks.shape:
-            count *= n
-        row = spec.kv_heads * spec.k_dim
-        if count == 0 or count % row:
-            raise InvalidArgument(f"k has the shape {list(ks.shape)}, wanted is [tokens, {spec.kv_heads}, {spec.k_dim}]")
-        count //= row
-        ks = arrays.expect(k, "k", spec.kv_type, (count, spec.kv_heads, spec.k_dim))
-        vs = arrays.expect(v, "v", spec.kv_type, (count, spec.kv_heads, spec.v_dim))
-        where = (self._c, layer, first, count)
-        if not spec.scaled:
-            self._call(lib.banyan_attach, *where, ffi.cast("void *", ks.address), ffi.cast("void *", vs.address))
-            return count
-        kss = arrays.expect(k_scale, "k_scale", "f32", (count, spec.kv_heads))
-        vss = arrays.expect(v_scale, "v_scale", "f32", (count, spec.kv_heads))
-        self._call(
-            lib.banyan_attach_scaled, *where, ffi.cast("void *", ks.address), ffi.cast("float *", kss.address),
-            ffi.cast("void *", vs.address), ffi.cast("float *", vss.address),
-        )  # fmt: skip
+        spec, kind = self.spec, self.spec.kind(layer)
+        shape = arrays.view(k, "k").shape
+        count, rest = divmod(math.prod(shape), kind.kv_heads * kind.k_dim)
+        if count == 0 or rest:
+            raise InvalidArgument(f"k has the shape {list(shape)}, wanted is [tokens, {kind.kv_heads}, {kind.k_dim}]")
+        if kind.v_in_k and v is not None:
+            raise InvalidArgument("v: this layer's values lie in its keys, so give none")
+
+        def memory(x: Any, name: str, dtype: str, *last: int) -> tuple[Any, Any]:
+            if kind.v_in_k and name[0] == "v":
+                return ffi.NULL, None
+            found = arrays.expect(x, name, dtype, (count, kind.kv_heads, *last))
+            return ffi.cast("float *" if dtype == "f32" and not last else "void *", found.address), found.keep
+
+        ks, keep_k = memory(k, "k", spec.kv_type, kind.k_dim)
+        vs, keep_v = memory(v, "v", spec.kv_type, kind.v_dim)
+        if spec.scaled:
+            kss, keep_ks = memory(k_scale, "k_scale", "f32")
+            vss, keep_vs = memory(v_scale, "v_scale", "f32")
+            self._call(lib.banyan_attach_scaled, self._c, layer, first, count, ks, kss, vs, vss)
+            del keep_ks, keep_vs
+        else:
+            self._call(lib.banyan_attach, self._c, layer, first, count, ks, vs)
+        del keep_k, keep_v
         return count
 
     def commit(self, layer: int, first: int, count: int) -> None:

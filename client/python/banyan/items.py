@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from . import arrays, info
 from ._abi import ffi, lib
 from .errors import BanyanError, InvalidArgument, from_c
+from .spec import Kind
 
 if TYPE_CHECKING:
     from .client import Session
@@ -24,10 +25,12 @@ class Item:
     Attributes:
         session, layer: whose.
         first: position of the first row.
-        q: float32, [rows, q_heads, k_dim].
-        k, v: of the session's type, [rows, kv_heads, k_dim] and [rows, kv_heads, v_dim]: appended at `first`. Both or none.
+        q: float32, [rows, q_heads, k_dim] of the layer.
+        k, v: of the session's type, [rows, kv_heads, k_dim] and [rows, kv_heads, v_dim]: appended at `first`. Both or none;
+            k alone where the layer's values lie in its keys.
         k_scale, v_scale: float32, [rows, kv_heads], of int8 and fp8 sessions.
-        visible: rows see keys below it only; 0: up to their own position.
+        visible: rows see keys below it only; 0: up to their own position, or as the layer's mask says.
+        block: (first, count): rows at these positions see each other, later ones too; count 0: none.
         lse: whether the answer carries the rows' log-sum-exp.
         mass_bins: attention masses over so many stretches of the context; 0: none. mass_per_head: of each query head.
     """
@@ -41,6 +44,7 @@ class Item:
     k_scale: Any = None
     v_scale: Any = None
     visible: int = 0
+    block: tuple[int, int] = (0, 0)
     lse: bool = False
     mass_bins: int = 0
     mass_per_head: bool = False
@@ -89,42 +93,52 @@ class Call:
 
     def _fill(self, c: Any, item: Item) -> None:
         spec = item.session.spec
-        row = spec.q_heads * spec.k_dim
+        kind = spec.kind(item.layer)
+        row = kind.q_heads * kind.k_dim
         q = arrays.view(item.q, "q")
         count = 1
         for n in q.shape:
             count *= n
         if q.dtype != "f32":
             raise InvalidArgument(f"q holds {q.dtype}: float32 is wanted, whatever the session's type")
-        if count == 0 or count % row or (len(q.shape) != 1 and q.shape[-2:] != (spec.q_heads, spec.k_dim)):
-            raise InvalidArgument(f"q has the shape {list(q.shape)}, wanted is [rows, {spec.q_heads}, {spec.k_dim}]")
+        if count == 0 or count % row or (len(q.shape) != 1 and q.shape[-2:] != (kind.q_heads, kind.k_dim)):
+            raise InvalidArgument(f"q has the shape {list(q.shape)}, wanted is [rows, {kind.q_heads}, {kind.k_dim}]")
         rows = count // row
         self._keep.append(q.keep)
         c.session = item.session.handle
         try:
             c.layer, c.first, c.rows, c.visible = item.layer, item.first, rows, item.visible
-        except (OverflowError, TypeError) as error:
-            raise InvalidArgument(f"layer {item.layer!r}, first {item.first!r}, visible {item.visible!r}: {error}") from None
+            c.block_first, c.block_count = item.block
+        except (OverflowError, TypeError, ValueError) as error:
+            raise InvalidArgument(f"first {item.first!r}, visible {item.visible!r}, block {item.block!r}: {error}") from None
         c.q = ffi.cast("float *", q.address)
-        if (item.k is None) != (item.v is None):
+        if kind.v_in_k and item.v is not None:
+            raise InvalidArgument("v: this layer's values lie in its keys, so give none")
+        if not kind.v_in_k and (item.k is None) != (item.v is None):
             raise InvalidArgument("k and v: both or none")
         if item.k is not None:
-            c.k = self._tensor(item.k, "k", spec.kv_type, (rows, spec.kv_heads, spec.k_dim))
-            c.v = self._tensor(item.v, "v", spec.kv_type, (rows, spec.kv_heads, spec.v_dim))
-            if spec.scaled:
-                c.k_scale = self._tensor(item.k_scale, "k_scale", "f32", (rows, spec.kv_heads), "float *")
-                c.v_scale = self._tensor(item.v_scale, "v_scale", "f32", (rows, spec.kv_heads), "float *")
-        o, address = arrays.new_like(item.q, (rows, spec.q_heads, spec.v_dim))
+            self._fill_rows(c, item, kind, rows)
+        o, address = arrays.new_like(item.q, (rows, kind.q_heads, kind.v_dim))
         c.o = ffi.cast("float *", address)
         lse = None
         if item.lse:
-            lse, address = arrays.new_like(item.q, (rows, spec.q_heads))
+            lse, address = arrays.new_like(item.q, (rows, kind.q_heads))
             c.lse = ffi.cast("float *", address)
         mass = None
         if item.mass_bins:
             mass = ffi.new("banyan_mass *", {"bins": item.mass_bins, "per_head": item.mass_per_head})
             c.mass = mass
         self._out.append((o, lse, mass))
+
+    def _fill_rows(self, c: Any, item: Item, kind: Kind, rows: int) -> None:
+        spec = item.session.spec
+        c.k = self._tensor(item.k, "k", spec.kv_type, (rows, kind.kv_heads, kind.k_dim))
+        if spec.scaled:
+            c.k_scale = self._tensor(item.k_scale, "k_scale", "f32", (rows, kind.kv_heads), "float *")
+        if not kind.v_in_k:
+            c.v = self._tensor(item.v, "v", spec.kv_type, (rows, kind.kv_heads, kind.v_dim))
+            if spec.scaled:
+                c.v_scale = self._tensor(item.v_scale, "v_scale", "f32", (rows, kind.kv_heads), "float *")
 
     def result(self, i: int) -> Answer[Any] | BanyanError:
         """After the call as a whole was answered."""

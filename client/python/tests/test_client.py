@@ -147,10 +147,9 @@ def test_masses_traces_plans_and_watches(client, rng):
 def test_items_fail_alone(client, rng):
     session, *_ = filled(client, rng, 10)
     q = queries(rng, 1)
-    items = [Item(session, 0, 9, q), Item(session, 7, 9, q), Item(session, 0, 5000, q)]
-    good, layer, beyond = client.attend(items, return_errors=True)
-    assert good.length == 10
-    assert isinstance(layer, banyan.BanyanError)
+    items = [Item(session, 0, 9, q), Item(session, 0, 5000, q), Item(session, 1, 9, q)]
+    good, beyond, also = client.attend(items, return_errors=True)
+    assert good.length == also.length == 10
     assert isinstance(beyond, banyan.OutOfRange)
     with pytest.raises(banyan.BanyanError):
         client.attend(items)
@@ -175,6 +174,8 @@ def test_errors_say_what_is_wrong(client, rng):
         session.attend(0, -1, q)
     with pytest.raises(banyan.InvalidArgument, match="kv_type 'f8'"):
         Spec(layers=1, q_heads=1, kv_heads=1, k_dim=8, kv_type="f8")
+    with pytest.raises(banyan.InvalidArgument, match="2 layers, 0 to 1"):
+        session.attend(2, 39, q)
     with pytest.raises(banyan.InvalidArgument, match="query heads"):
         client.create(Spec(layers=1, q_heads=3, kv_heads=2, k_dim=8))
     with pytest.raises(banyan.FailedPrecondition) as refused:

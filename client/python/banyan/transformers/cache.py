@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from ..spec import Spec
 from .layers import Layer, check_keywords, local_layers, run_probe, scale_of
 from .masks import Mask
 from .refused import Refused
+from .spec import difference, spec_of
 from .steps import Steps
 from .tags import Tag, give
 
@@ -39,7 +41,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         self.is_initialized = True
         self.cache._arrives(self.index, key_states)
-        return give(Tag(self.cache, self.index, key_states, value_states))
+        return give(Tag(self.cache, self.index, key_states, value_states, self.cache.is_latent(self.index)))
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.cache.columns + query_length, 0
@@ -66,8 +68,6 @@ class BanyanCache(Cache):
         spec: more fields of banyan.Spec: chunk_tokens, members, idle_ttl.
     """
 
-    probing = False
-
     def __init__(
         self, model: PreTrainedModel | Any, client: Client, session: str | None = None, *, batch: int | None = None,
         kv_type: str | None = None, **spec: Any,
@@ -77,9 +77,9 @@ class BanyanCache(Cache):
         self.pads: list[int] = []  # padding of each sequence
         self._kv_type, self._more = kv_type, spec
         self._plan: dict[int, Layer] = {}
-        self._done: dict[int, int] = {}  # columns that each layer has, while a forward is under way
+        self._done: set[int] = set()  # layers that have answered, while a forward is under way
         self._steps: Steps | None = None
-        self._hook: Any = None
+        self._hooks: list[Any] = []
         is_model = isinstance(model, PreTrainedModel)
         whole: Any = model.config if is_model else model
         config = whole.get_text_config(decoder=True)
@@ -96,14 +96,27 @@ class BanyanCache(Cache):
 
     def _await_model(self, config: Any) -> None:
         def hook(module: torch.nn.Module, arguments: Any) -> None:
-            if self._hook is not None and isinstance(module, PreTrainedModel) and module.config is config:
-                self._hook.remove()
-                self._hook = None
+            if not self._plan and isinstance(module, PreTrainedModel) and module.config is config:
+                self._drop_hooks()
                 self._look_at(module)
 
-        self._hook = torch.nn.modules.module.register_module_forward_pre_hook(hook)
+        self._hooks.append(torch.nn.modules.module.register_module_forward_pre_hook(hook))
+
+    def _drop_hooks(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
 
     def _look_at(self, model: PreTrainedModel) -> None:
+        here = weakref.ref(self)
+
+        def ended(module: torch.nn.Module, arguments: Any, output: Any) -> None:
+            cache = here()
+            if cache is not None and cache._done:
+                missing = sorted(set(cache._plan) - cache._done)
+                raise Refused(f"layers {missing[:8]} were left out of a forward: the service holds every layer's tokens, or none's")
+
+        self._hooks.append(model.register_forward_hook(ended))
         self._plan, dtype = run_probe(model)
         if self._kv_type is None:
             if dtype not in _KV_TYPES:
@@ -111,20 +124,13 @@ class BanyanCache(Cache):
             self._kv_type = _KV_TYPES[dtype]
         if self._steps is not None:
             self._check_spec(self._steps.sessions[0].spec)
-            self._steps.set_plan(self._plan)
 
     def _spec(self) -> Spec:
-        from .spec import spec_of
-
         return spec_of(self._plan, len(self.layers), self._kv_type or "f32", self._more)
 
     def _check_spec(self, found: Spec) -> None:
-        wanted = self._spec()
-        for name in ("layers", "q_heads", "kv_heads", "k_dim", "v_dim", "kv_type", "soft_cap", "window"):
-            if getattr(found, name) != getattr(wanted, name):
-                raise Refused(
-                    f"session {self.name!r} is not this model's: it has {name} = {getattr(found, name)}, the model {getattr(wanted, name)}"
-                )
+        if why := difference(found, self._spec()):
+            raise Refused(f"session {self.name!r} is not this model's: {why}")
 
     # ---- sessions ----
 
@@ -141,13 +147,12 @@ class BanyanCache(Cache):
         sessions: list[Session] = []
         try:
             if batch in (None, 1):
-                try:
-                    sessions.append(self.client.open(name))
-                except NotFound:
-                    pass
-            while not sessions if batch is None else len(sessions) < batch:
-                sessions.append(self.client.open(f"{name}/{len(sessions)}"))
-            while batch is None and len(sessions) > 1:
+                sessions.append(self.client.open(name))
+        except NotFound:
+            pass
+        numbered = not sessions
+        try:
+            while not sessions or (numbered and len(sessions) != batch):
                 sessions.append(self.client.open(f"{name}/{len(sessions)}"))
         except NotFound:
             pass
@@ -166,7 +171,7 @@ class BanyanCache(Cache):
         lengths = [s.info().length for s in sessions]
         self.columns = max(lengths)
         self.pads = [self.columns - n for n in lengths]
-        self._steps = Steps(self.client, sessions, self._plan, self._kv_type)
+        self._steps = Steps(self.client, sessions, self._kv_type)
 
     def _begin(self, batch: int) -> Steps:
         if self._steps is None:
@@ -181,10 +186,14 @@ class BanyanCache(Cache):
                     session.delete()
                 raise
             self.pads = [0] * batch
-            self._steps = Steps(self.client, sessions, self._plan, self._kv_type)
+            self._steps = Steps(self.client, sessions, self._kv_type)
         if len(self._steps.sessions) != batch:
             raise Refused(f"this cache holds {len(self._steps.sessions)} sequences and is given {batch}")
         return self._steps
+
+    def is_latent(self, layer: int) -> bool:
+        """Whether it caches latents (MLA), which the model expands before it asks for attention."""
+        return self._plan[layer].latent
 
     # ---- a forward ----
 
@@ -196,7 +205,7 @@ class BanyanCache(Cache):
         if index in self._done or not self._done:
             if self._done:
                 steps.truncate([max(0, self.columns - pad) for pad in self.pads])
-            self._done = {}
+            self._done = set()
 
     def attend(
         self, module: torch.nn.Module, tag: Tag, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
@@ -211,18 +220,15 @@ class BanyanCache(Cache):
             raise Refused(f"layer {index} brings a mask of its own: the service cannot know what it means")
         if mask.rule != layer.rule or scale_of(scaling, query) != layer.scale or float(keywords.get("softcap") or 0.0) != layer.soft_cap:
             raise Refused(f"layer {index} has another mask, scale or soft cap than when the model was first looked at")
-        if mask.blocks is not None and bool((mask.blocks >= 0).any()):
-            raise Refused("tokens that see each other in both directions (images): this version does not send them")
         tag.opened += 1
         assert self._steps is not None
         if not self._done:
             self._take_pads(mask)
-        o = self._steps.attend(index, layer, module, tag, query, self.columns, self.pads)
-        if layer.source == index:
-            self._done[index] = query.shape[2]
-            if len(self._done) == self._steps.own:
-                self.columns += query.shape[2]
-                self._done = {}
+        o = self._steps.attend(index, layer, module, tag, query, self.columns, self.pads, mask.blocks)
+        self._done.add(index)
+        if len(self._done) == len(self._plan):
+            self.columns += query.shape[2]
+            self._done = set()
         return o
 
     def _take_pads(self, mask: Mask) -> None:
@@ -249,7 +255,7 @@ class BanyanCache(Cache):
         if tokens_to_remove == 0 or self._steps is None:
             return
         self.columns = max(0, self.columns + tokens_to_remove)
-        self._done = {}
+        self._done = set()
         self._steps.truncate([max(0, self.columns - pad) for pad in self.pads])
 
     def reset(self) -> None:
@@ -257,7 +263,7 @@ class BanyanCache(Cache):
             layer.reset()
         if self._steps is not None:
             self._steps.truncate([0] * len(self.pads))
-        self.columns, self._done, self.pads = 0, {}, [0] * len(self.pads)
+        self.columns, self._done, self.pads = 0, set(), [0] * len(self.pads)
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Sequence i goes on from what sequence beam_idx[i] is now: by forks, which share all full chunks."""
@@ -289,21 +295,19 @@ class BanyanCache(Cache):
         if self._local:
             raise Refused("layers of this model keep their state in the client: the cache cannot be forked")
         other = object.__new__(BanyanCache)
-        other.__dict__.update(self.__dict__, name=name, pads=list(self.pads), _done={}, _hook=None, _steps=None)
+        other.__dict__.update(self.__dict__, name=name, pads=list(self.pads), _done=set(), _hooks=[], _steps=None)
         other.layers = [_Layer(other, i) for i in range(len(self.layers))]
         if self._steps is not None:
             names = other._names(len(self.pads))
             other._steps = Steps(
                 self.client, [s.fork(self.columns - pad, n) for s, pad, n in zip(self._steps.sessions, self.pads, names)],
-                self._plan, self._kv_type,
+                self._kv_type,
             )  # fmt: skip
         return other
 
     def close(self) -> None:
         """Lets go of the sessions. Those with a name live on; those without are deleted."""
-        if self._hook is not None:
-            self._hook.remove()
-            self._hook = None
+        self._drop_hooks()
         if self._steps is not None:
             for session in self._steps.sessions:
                 session.delete() if self.name is None else session.close()

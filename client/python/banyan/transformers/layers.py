@@ -136,8 +136,6 @@ def latent_rows(tag: Tag) -> torch.Tensor:
 class Probe:
     """Writes down what arrives in one forward: the owner of its tags."""
 
-    probing = True
-
     def __init__(self) -> None:
         self.layers: dict[int, Layer] = {}
         self.updates: list[Tag] = []
@@ -226,7 +224,7 @@ class _ProbeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *more: Any, **keywords: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        tag = Tag(self.probe, self.index, key_states, value_states)
+        tag = Tag(self.probe, self.index, key_states, value_states, soft=True)
         self.probe.updates.append(tag)
         return give(tag)
 

@@ -5,19 +5,51 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..spec import Spec
+import numpy as np
+
+from ..spec import Kind, Spec
 from .layers import Layer
-from .refused import Refused
+
+
+def _kind(layer: Layer) -> Kind:
+    return Kind(
+        q_heads=layer.q_heads, kv_heads=layer.kv_heads, k_dim=layer.k_dim, v_dim=layer.v_dim, scale=float(np.float32(layer.scale)),
+        soft_cap=float(np.float32(layer.soft_cap)), window=layer.rule.window, mask_chunk=layer.rule.chunk,
+        not_causal=not layer.rule.causal, v_in_k=layer.latent,
+    )  # fmt: skip
 
 
 def spec_of(plan: dict[int, Layer], layers: int, kv_type: str, more: dict[str, Any]) -> Spec:
-    first = next(iter(plan.values()))
-    for index, layer in plan.items():
-        if layer.source != index or layer.latent or layer.sinks or layer.rule.chunk or not layer.rule.causal:
-            raise Refused(f"layer {index}: not yet")
-        if Layer(**{**layer.__dict__, "source": first.source}) != first:
-            raise Refused("layers differ: not yet")
+    """Layers that are alike make a plain specification; else there is a kind for each sort of them."""
+    of_layer = [_kind(plan[i]) if i in plan else None for i in range(layers)]
+    kinds = list(dict.fromkeys(kind for kind in of_layer if kind is not None))
+    sinks = [plan[i].sinks if i in plan else () for i in range(layers)]
+    shares = [plan[i].source if i in plan and plan[i].source != i else None for i in range(layers)]
+    if len(kinds) == 1 and None not in of_layer and not any(sinks) and not any(s is not None for s in shares):
+        return Spec(layers=layers, kv_type=kv_type, **kinds[0].__dict__, **more)
     return Spec(
-        layers=layers, q_heads=first.q_heads, kv_heads=first.kv_heads, k_dim=first.k_dim, v_dim=first.v_dim, kv_type=kv_type,
-        scale=first.scale, soft_cap=first.soft_cap, window=first.rule.window, **more,
+        layers=layers, kv_type=kv_type, kinds=tuple(kinds), layer_kind=tuple(None if k is None else kinds.index(k) for k in of_layer),
+        shares=tuple(shares) if any(s is not None for s in shares) else (), layer_sinks=tuple(sinks) if any(sinks) else (), **more,
     )  # fmt: skip
+
+
+def difference(found: Spec, wanted: Spec) -> str:
+    """Why a session with the one is not the other's; "" if it is."""
+    for name in ("layers", "kv_type"):
+        if getattr(found, name) != getattr(wanted, name):
+            return f"it has {name} {getattr(found, name)}, the model {getattr(wanted, name)}"
+    for layer in range(wanted.layers):
+        a, b = found.table[layer], wanted.table[layer]
+        if a is None or b is None:
+            if a is not b:
+                return f"layer {layer} is held by the {'service' if b is None else 'client'} there"
+            continue
+        for name, value in b.__dict__.items():
+            if getattr(a, name) != value:
+                return f"layer {layer} has {name} {getattr(a, name)}, the model {value}"
+        if (found.shares[layer] if found.shares else None) != (wanted.shares[layer] if wanted.shares else None):
+            return f"layer {layer} shares another layer's keys"
+        x, y = (np.asarray(spec.layer_sinks[layer] if spec.layer_sinks else (), dtype=np.float32) for spec in (found, wanted))
+        if x.shape != y.shape or not bool(np.array_equal(x, y)):
+            return f"layer {layer} has other attention sinks"
+    return ""

@@ -19,8 +19,6 @@ from .refused import Refused
 class Owner(Protocol):
     """Who made a tag: a cache, or a probe, which looks how a model treats what it is given."""
 
-    probing: bool
-
     def attend(
         self, module: torch.nn.Module, tag: Tag, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
         mask: Any, scaling: float | None, keywords: dict[str, Any],
@@ -30,10 +28,11 @@ class Owner(Protocol):
 class Tag:
     """One update: whose, of which layer, and the new rows."""
 
-    __slots__ = ("keys", "layer", "opened", "owner", "touched", "values")
+    __slots__ = ("keys", "layer", "opened", "owner", "soft", "touched", "values")
 
-    def __init__(self, owner: Owner, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+    def __init__(self, owner: Owner, layer: int, keys: torch.Tensor, values: torch.Tensor, soft: bool = False) -> None:
         self.owner, self.layer, self.keys, self.values = owner, layer, keys, values
+        self.soft = soft  # the model may compute with the new rows: it is looked at, or expands latents
         self.opened = 0  # attention calls that were made with it
         self.touched = ""  # the first operation of the model's own on it
 
@@ -64,7 +63,7 @@ class Tagged(torch.Tensor):
                 out = func(*args, **(kwargs or {}))
                 if out.dtype == args[0].dtype and out.shape == args[0].shape and out.device == args[0].device:
                     return args[0]
-            if tag is not None and tag.owner.probing:
+            if tag is not None and tag.soft:
                 tag.touched = tag.touched or name or str(func)
                 return func(*(_opened(a) for a in args), **{k: _opened(v) for k, v in (kwargs or {}).items()})
         layer = f"layer {tag.layer} of this model" if tag is not None else "this model"

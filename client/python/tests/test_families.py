@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Logits of small random models over the service beside those of Transformers' eager attention.
+
+The table in docs/MODELS.md is what this prints: python tests/test_families.py > TABLE
+"""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from families import FAMILIES, REFUSED, make  # noqa: E402
+from transformers import DynamicCache  # noqa: E402
+
+import banyan.transformers  # noqa: E402
+from banyan.transformers import BanyanCache, Refused  # noqa: E402
+
+MOST = 2e-5  # relative to the largest logit
+PROMPT, BLOCKS, DECODE = 70, (33, 70), 12
+
+
+def forward(model, cache, ids):
+    """Logits of a prefill in blocks, then of single tokens."""
+    out, at = [], 0
+    for end in (*BLOCKS, *range(PROMPT + 1, PROMPT + DECODE + 1)):
+        out.append(model(ids[:, at:end], past_key_values=cache).logits)
+        at = end
+    return torch.cat(out, dim=1)
+
+
+def difference(client, family):
+    """The largest difference of a logit, over the largest logit; and what the service holds."""
+    model = make(family, FAMILIES[family], "eager")
+    with torch.no_grad():
+        torch.manual_seed(2)
+        for p in model.parameters():  # so that attention has something to say: fresh weights are nearly uniform
+            if p.dim() > 1:
+                p.normal_(0, 0.15)
+            elif p.numel() and "sinks" not in family:
+                p.add_(torch.randn_like(p) * 0.1)
+        ids = torch.randint(3, 128, (2, PROMPT + DECODE))
+        want = forward(model, DynamicCache(config=model.config), ids)
+        model.set_attn_implementation("banyan")
+        with BanyanCache(model, client, chunk_tokens=16, members=2) as cache:
+            got = forward(model, cache, ids)
+            spec = cache.sessions[0].spec
+    assert torch.isfinite(want).all()
+    return float((got - want).abs().max() / want.abs().max()), spec
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_family(client, family):
+    found, _ = difference(client, family)
+    assert found <= MOST
+    assert found > 0 or family == "biogpt"  # it is not eager attention itself
+
+
+@pytest.mark.parametrize("family", REFUSED)
+def test_refused(client, family):
+    options, reason = REFUSED[family]
+    with torch.no_grad(), pytest.raises(Refused, match=reason):
+        model = make(family, options, "banyan")
+        model(torch.randint(3, 128, (1, 9)), past_key_values=BanyanCache(model, client))
+    assert client.sessions() == []
+
+
+def table() -> None:
+    print("| family | holds | largest difference of a logit |\n|---|---|---|")
+    with banyan.local_cluster(3, memory="256M", threads=1) as cluster, cluster.connect() as client:
+        for family in FAMILIES:
+            found, spec = difference(client, family)
+            kinds = [k for k in dict.fromkeys(spec.table) if k is not None]
+            traits = [
+                ("windows", any(k.window for k in kinds)),
+                ("chunked masks", any(k.mask_chunk for k in kinds)),
+                ("soft caps", any(k.soft_cap for k in kinds)),
+                ("latents (MLA)", any(k.v_in_k for k in kinds)),
+                ("sinks", any(len(s) for s in spec.layer_sinks)),
+                ("shared keys", any(s is not None for s in spec.shares)),
+                ("layers of the client's", None in spec.table),
+                ("different heads", len({(k.kv_heads, k.k_dim, k.v_dim) for k in kinds}) > 1),
+            ]
+            print(f"| `{family}` | {', '.join(name for name, has in traits if has) or 'plain layers'} | {found:.1e} |", flush=True)
+        for family, (_, reason) in REFUSED.items():
+            print(f"| `{family}` | — | refused: {reason} |")
+
+
+if __name__ == "__main__":
+    table()

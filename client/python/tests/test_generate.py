@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What generate() does with a cache, token by token beside Transformers' own; resuming; misuse."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from families import FAMILIES, make  # noqa: E402
+from transformers import DynamicCache, TextStreamer  # noqa: E402
+
+import banyan  # noqa: E402
+from banyan.transformers import BanyanCache, Refused  # noqa: E402
+
+NEW = 16
+
+
+def models(family="llama"):
+    """The same model twice: with eager attention, and over the service."""
+    both = []
+    for attention in ("eager", "banyan"):
+        model = make(family, FAMILIES[family], attention)
+        torch.manual_seed(3)
+        with torch.no_grad():
+            for p in model.parameters():
+                if p.dim() > 1:
+                    p.normal_(0, 0.15)
+        model.generation_config.eos_token_id = None
+        both.append(model)
+    return both
+
+
+@pytest.fixture(params=["llama", "gemma2", "gpt_oss"])
+def pair(request):
+    return models(request.param)
+
+
+@pytest.fixture
+def llama():
+    return models()
+
+
+def prompt(batch=1, tokens=40):
+    torch.manual_seed(5)
+    return torch.randint(3, 128, (batch, tokens))
+
+
+def both_generate(client, pair, ids, **options):
+    eager, ours = pair
+    options = {"max_new_tokens": NEW, "do_sample": False, **options}
+    torch.manual_seed(11)
+    want = eager.generate(ids, **options)
+    torch.manual_seed(11)
+    with BanyanCache(ours.config, client, chunk_tokens=16) as cache:
+        got = ours.generate(ids, past_key_values=cache, **options)
+    assert client.sessions() == []  # nothing is left behind
+    assert got.tolist() == want.tolist()
+    return got
+
+
+def test_greedy(client, pair):
+    both_generate(client, pair, prompt())
+
+
+def test_left_padded_batch(client, pair):
+    ids, mask = prompt(3), torch.ones(3, 40, dtype=torch.long)
+    mask[1, :13] = 0
+    mask[2, :39] = 0
+    both_generate(client, pair, ids, attention_mask=mask)
+
+
+def test_sampling_and_many_sequences(client, llama):
+    both_generate(client, llama, prompt(), do_sample=True, num_return_sequences=3, temperature=0.7)
+
+
+def test_beams(client, pair):
+    both_generate(client, pair, prompt(2), num_beams=4, num_return_sequences=2)
+
+
+def test_prompt_lookup(client, pair):
+    ids = prompt(1, 12).repeat(1, 4)
+    both_generate(client, pair, ids, prompt_lookup_num_tokens=3)
+
+
+def test_assistant(client, llama):
+    assistant = make("llama", {**FAMILIES["llama"], "num_hidden_layers": 1}, "eager")
+    both_generate(client, llama, prompt(), assistant_model=assistant)
+
+
+def test_prefill_in_blocks(client, pair):
+    both_generate(client, pair, prompt(1, 50), prefill_chunk_size=16)
+
+
+def test_streamer(client, llama, capsys):
+    class Numbers:
+        def decode(self, tokens, **more):
+            return " ".join(str(int(t)) for t in tokens)
+
+    both_generate(client, llama, prompt(), streamer=TextStreamer(Numbers()))
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == second
+
+
+def test_long_prompts_are_attached(client, llama):
+    """More than travels with a step: K and V of 700 tokens are above 1 MiB in this model."""
+    eager = make("llama", {"num_key_value_heads": 8, "head_dim": 128}, "eager")
+    ours = make("llama", {"num_key_value_heads": 8, "head_dim": 128}, "banyan")
+    ids = prompt(2, 400)
+    mask = torch.ones_like(ids)
+    mask[0, :77] = 0
+    both_generate(client, (eager, ours), ids, attention_mask=mask, max_new_tokens=4)
+
+
+def test_bfloat16(client):
+    eager, ours = (model.to(torch.bfloat16) for model in models())
+    ids = prompt(1, 64)
+    with torch.no_grad():
+        want = eager(ids, past_key_values=DynamicCache(config=eager.config)).logits
+        with BanyanCache(ours, client) as cache:
+            got = ours(ids, past_key_values=cache).logits
+            assert cache.sessions[0].spec.kv_type == "bf16"
+    assert (got - want).abs().max() <= 0.05 * want.abs().max()
+
+
+def test_forks_of_one_document(client, llama):
+    eager, ours = llama
+    document, questions = prompt(), [torch.full((1, 3), t) for t in (7, 9)]
+    with torch.no_grad(), BanyanCache(ours, client, session="document") as cache:
+        ours(document, past_key_values=cache)
+        for question in questions:
+            ids = torch.cat((document, question), dim=1)
+            with cache.fork() as fork:
+                got = ours.generate(ids, past_key_values=fork, max_new_tokens=NEW, do_sample=False)
+            assert got.tolist() == eager.generate(ids, max_new_tokens=NEW, do_sample=False).tolist()
+        orphan = cache.fork("orphan")
+        cache.delete()
+    ids = torch.cat((document, questions[0]), dim=1)
+    got = ours.generate(ids, past_key_values=orphan, max_new_tokens=NEW, do_sample=False)
+    assert got.tolist() == eager.generate(ids, max_new_tokens=NEW, do_sample=False).tolist()
+    orphan.delete()
+
+
+RESUME = """
+import sys, torch
+sys.path.insert(0, sys.argv[3])
+from test_generate import models, prompt
+import banyan, banyan.transformers
+torch.set_num_threads(1)
+_, ours = models("gemma2")
+calls = []
+ours.register_forward_pre_hook(lambda m, a, k: calls.append(k["input_ids"].shape[1]), with_kwargs=True)
+with banyan.Client(sys.argv[1]) as client, banyan.transformers.BanyanCache(ours.config, client, session="book") as cache:
+    assert cache.get_seq_length() == 40 + 16 - 1, cache.get_seq_length()
+    ids = torch.tensor([[int(t) for t in sys.argv[2].split()]])
+    out = ours.generate(ids, past_key_values=cache, max_new_tokens=16, do_sample=False)
+    print(*out[0].tolist(), "|", *calls)
+"""
+
+
+def test_resumed_by_another_process(client, cluster):
+    """No prefill again: the second process feeds one token, then the new ones."""
+    from pathlib import Path
+
+    eager, ours = models("gemma2")
+    with BanyanCache(ours.config, client, session="book") as cache:
+        half = ours.generate(prompt(), past_key_values=cache, max_new_tokens=NEW, do_sample=False)
+    text = " ".join(str(t) for t in half[0].tolist())
+    here = str(Path(__file__).parent)
+    done = subprocess.run([sys.executable, "-c", RESUME, cluster.endpoint, text, here], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    tokens, calls = done.stdout.split("|")
+    want = eager.generate(prompt(), max_new_tokens=2 * NEW, do_sample=False)
+    assert [int(t) for t in tokens.split()] == want[0].tolist()
+    assert [int(c) for c in calls.split()] == [2] + [1] * NEW  # the look at the model, then token by token
+
+
+def test_resumed_batches(client, llama):
+    eager, ours = llama
+    ids, mask = prompt(3), torch.ones(3, 40, dtype=torch.long)
+    mask[0, :5] = 0
+    with BanyanCache(ours, client, session="three") as cache:
+        half = ours.generate(ids, attention_mask=mask, past_key_values=cache, max_new_tokens=NEW, do_sample=False)
+    longer = torch.cat((mask, torch.ones(3, NEW, dtype=torch.long)), dim=1)
+    with BanyanCache(ours, client, session="three") as cache:
+        assert cache.pads == [5, 0, 0]
+        got = ours.generate(half, attention_mask=longer, past_key_values=cache, max_new_tokens=NEW, do_sample=False)
+        cache.delete()
+    want = eager.generate(ids, attention_mask=mask, max_new_tokens=2 * NEW, do_sample=False)
+    assert got.tolist() == want.tolist()
+
+
+def test_another_models_session(client, llama):
+    _, ours = llama
+    with torch.no_grad(), BanyanCache(ours, client, session="x") as cache:
+        ours(prompt(), past_key_values=cache)
+    other = make("llama", {"head_dim": 32}, "banyan")
+    with pytest.raises(Refused, match="k_dim 16, the model 32"):
+        BanyanCache(other, client, session="x")
+    with pytest.raises(Refused, match="k_dim 16, the model 32"):
+        other(prompt(), past_key_values=BanyanCache(other.config, client, session="x"))
+
+
+def test_a_cluster_that_goes_away(llama):
+    """generate() may be called again with the same cache: it goes on with the right tokens."""
+    eager, ours = llama
+    want = eager.generate(prompt(), max_new_tokens=2 * NEW, do_sample=False)
+    with banyan.local_cluster(2, memory="64M", threads=1) as cluster, cluster.connect(timeout=1) as client:
+        cache = BanyanCache(ours, client, session="kept")
+        got = ours.generate(prompt(), past_key_values=cache, max_new_tokens=NEW, do_sample=False)
+        for layer in (0, 2):  # of four: killed before a forward, and within one
+            calls = []
+
+            def kill(module, arguments, calls=calls):
+                calls.append(1)
+                if len(calls) == 1:
+                    cluster.kill("coordinator")
+
+            hook = ours.model.layers[layer].register_forward_pre_hook(kill)
+            with pytest.raises((banyan.Unavailable, banyan.DeadlineExceeded)):
+                ours.generate(got, past_key_values=cache, max_new_tokens=NEW, do_sample=False)
+            hook.remove()
+            cluster.start_coordinator()
+        got = ours.generate(got, past_key_values=cache, max_new_tokens=NEW, do_sample=False)
+        assert got.tolist() == want.tolist()
+
+
+def test_an_interrupted_forward(client, llama):
+    eager, ours = llama
+
+    def interrupt(module, arguments):
+        raise KeyboardInterrupt
+
+    with BanyanCache(ours, client) as cache:
+        got = ours.generate(prompt(), past_key_values=cache, max_new_tokens=NEW, do_sample=False)
+        hook = ours.model.layers[2].register_forward_pre_hook(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            ours.generate(got, past_key_values=cache, max_new_tokens=NEW, do_sample=False)
+        hook.remove()
+        got = ours.generate(got, past_key_values=cache, max_new_tokens=NEW, do_sample=False)
+    assert got.tolist() == eager.generate(prompt(), max_new_tokens=2 * NEW, do_sample=False).tolist()
+
+
+def test_a_forward_that_leaves_layers_out(client, llama):
+    _, ours = llama
+    with torch.no_grad(), BanyanCache(ours, client) as cache:
+        ours(prompt(), past_key_values=cache)
+        layers, ours.model.layers = ours.model.layers, ours.model.layers[:2]
+        ours.model.config.num_hidden_layers = 2
+        with pytest.raises(Refused, match=r"layers \[2, 3\] were left out"):
+            ours(prompt(1, 1), past_key_values=cache)
+        ours.model.layers = layers
+
+
+def test_misuse(client, llama):
+    eager, ours = llama
+    with torch.no_grad():
+        with pytest.raises(Refused, match="attn_implementation='banyan'"):
+            BanyanCache(eager, client)
+        with pytest.raises(Refused, match="past_key_values"):
+            ours(prompt(), use_cache=False)
+        with BanyanCache(ours, client) as cache, pytest.raises(Refused, match="computes with cached"):
+            eager(prompt(), past_key_values=cache)
+        with BanyanCache(ours, client) as cache:
+            ours(prompt(2), past_key_values=cache)
+            with pytest.raises(Refused, match="holds 2 sequences and is given 1"):
+                ours(prompt(1), past_key_values=cache)
+        with BanyanCache(ours, client) as cache:
+            mask = torch.ones(1, 40, dtype=torch.long)
+            mask[0, 20] = 0
+            with pytest.raises(Refused, match="pad on the left"):
+                ours(prompt(), attention_mask=mask, past_key_values=cache)
+            with pytest.raises(Refused, match="mask of its own"):
+                ours(prompt(), attention_mask=torch.zeros(1, 1, 40, 40), past_key_values=cache)
+        with BanyanCache(ours, client) as cache:
+            cache.close()
+            ours.to(torch.float64)
+            with pytest.raises(Refused, match="float64"):
+                BanyanCache(ours, client)
+
+
+def test_training_is_refused(client, llama):
+    _, ours = llama
+    ours.config.attention_dropout = 0.1
+    for layer in ours.model.layers:
+        layer.self_attn.attention_dropout = 0.1
+    with BanyanCache(ours, client) as cache:
+        ours.train()
+        with pytest.raises(Refused, match="dropout"):
+            ours(prompt(), past_key_values=cache)
