@@ -38,7 +38,7 @@ done
 # Debian's package, and how to see that what it holds is here: a command, a header, a module of pkg-config. Without a
 # way to see it ("-"): the build does without.
 needs=('build-essential command cc' 'build-essential command c++' 'cmake command cmake' 'ninja-build command ninja'
-       'pkg-config command pkg-config' 'python3 command python3'
+       'pkg-config command pkg-config' 'python3 command python3' 'python3-venv -'
        'libnng-dev header nng/nng.h' 'libprotobuf-c-dev module libprotobuf-c' 'protobuf-c-compiler command protoc-c'
        'libevent-dev module libevent_pthreads' 'libssl-dev module libcrypto' 'libxxhash-dev module libxxhash'
        'libsqlite3-dev module sqlite3' 'libjansson-dev module jansson' 'libsmartcols-dev module smartcols'

@@ -137,6 +137,7 @@ if [ "$install" = yes ]; then
     stage "packages" deploy/install-deps.sh --dev
 else
     stage "packages" deploy/install-deps.sh --dev --check
+    export BANYAN_NO_INSTALL=1
 fi
 case $mode in
 release)

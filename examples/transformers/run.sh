@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# A Transformers model with its KV cache in a Banyan cluster, from a fresh Debian 12 machine: installs what is needed, builds the Python
+# package, starts a cluster of 4 workers, reads a document into it, answers questions, resumes in a second process, compares the logits.
+# What ask.py understands may be given: examples/transformers/run.sh --help
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+"$root/deploy/install-deps.sh"
+venv=${XDG_CACHE_HOME:-$HOME/.cache}/banyan/example-transformers
+if [ ! -x "$venv/bin/python" ]; then
+    mkdir -p "$(dirname "$venv")"
+    python3 -m venv "$venv" || {
+        echo "run.sh: cannot make a virtual environment: install python3-venv" >&2
+        exit 1
+    }
+fi
+echo "Installing PyTorch, Transformers and a small model (some gigabytes, the first time), and building the package banyan"
+"$venv/bin/pip" install --quiet --disable-pip-version-check -r "$root/examples/transformers/requirements.txt"
+"$venv/bin/pip" install --quiet --disable-pip-version-check "$root/client/python"
+exec "$venv/bin/python" "$root/examples/transformers/ask.py" "$@"
