@@ -60,6 +60,7 @@ static void created(void *arg, enum common_code code, const char *text)
         Banyan__Pb__SessionCreateReply m = BANYAN__PB__SESSION_CREATE_REPLY__INIT;
         m.session = k->s->id;
         m.incarnation = k->s->incarnation;
+        m.cut = k->s->cut;
         proto_request_reply(k->request, &m.base, NULL, 0, NULL, NULL);
         coordinator_key_settle(k->s, COMMON_OK, "");
     }
@@ -159,6 +160,7 @@ static void fill_info(struct info *out, struct coordinator_session *s)
     out->m.name = (char *)s->name;
     out->m.spec = s->spec;
     out->m.incarnation = s->incarnation;
+    out->m.cut = s->cut;
     out->m.epoch = s->layout.epoch;
     out->m.chunks = s->layout.n;
     for (uint32_t l = 0; l < s->spec->layers; l++) {
