@@ -365,8 +365,11 @@ typedef struct banyan_worker_info {
     uint64_t quarantined_bytes, quarantined_sessions; // of used_bytes: see banyan_quarantine_get_list
 } banyan_worker_info;
 typedef struct banyan_limit {    // what may be had at once of something
-    char name[65], flag[65];     // flag: of the coordinator, that raises it; "": none does
+    char name[65], flag[65];     // flag: that raises it; "": none does
     uint64_t used, max, refused; // refused: times that it was reached since the start
+    // Of a limit that each worker has: the one that is nearest to it, with its numbers; refused is of all
+    // workers. "": the limit is the coordinator's.
+    char worker[65];
 } banyan_limit;
 typedef struct banyan_cluster_info {
     char version[32], cluster[65];

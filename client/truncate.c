@@ -67,6 +67,8 @@ static banyan_code settle(struct banyan_session *session, uint64_t timeout_ns, b
     struct cut_reply reply;
     banyan_code code = client_unary(session->client, BANYAN__PB__METHOD__METHOD_SESSION_TRUNCATE,
                                     &request.base, true, timeout_ns, take_cut, &reply, error);
+    if (code == BANYAN_NOT_FOUND) // the session is gone, and the truncate with it
+        atomic_store(&cuts->doubted, 0);
     if (code != BANYAN_OK)
         return code;
     if (reply.cut == doubted) // it was done

@@ -366,17 +366,18 @@ void coordinator_handle_cluster_info(void *arg, struct proto_request *request)
     }
     struct coordinator_limit_use limits[COORDINATOR_LIMIT_USES];
     Banyan__Pb__Limit rows[COORDINATOR_LIMIT_USES], *row_pointers[COORDINATOR_LIMIT_USES];
-    coordinator_limits(c, limits);
-    for (size_t i = 0; i < COORDINATOR_LIMIT_USES; i++) {
+    uint32_t n_limits = coordinator_limits(c, limits);
+    for (uint32_t i = 0; i < n_limits; i++) {
         rows[i] = (Banyan__Pb__Limit)BANYAN__PB__LIMIT__INIT;
         rows[i].name = (char *)limits[i].name;
         rows[i].flag = (char *)limits[i].flag;
+        rows[i].worker = (char *)limits[i].worker;
         rows[i].used = limits[i].used;
         rows[i].max = limits[i].max;
         rows[i].refused = limits[i].refused;
         row_pointers[i] = &rows[i];
     }
-    m.n_limits = COORDINATOR_LIMIT_USES;
+    m.n_limits = n_limits;
     m.limits = row_pointers;
     m.version = BANYAN_VERSION;
     m.cluster = (char *)c->core.options.cluster;
