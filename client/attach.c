@@ -432,6 +432,8 @@ static banyan_code attach(banyan_session *session, uint32_t layer, uint64_t firs
     if (of->v_row == 0 && (v || v_scale))
         return client_error_set(error, BANYAN_INVALID_ARGUMENT, "V lies in K: v and v_scale must be NULL");
     banyan_code code = client_check_blocking(session->client, error);
+    if (code == BANYAN_OK)
+        code = client_cuts_may_write(session, error);
     if (code != BANYAN_OK)
         return code;
     size_t scales = of->scale_row;
@@ -513,6 +515,8 @@ banyan_code banyan_commit(banyan_session *session, uint32_t layer, uint64_t firs
                           banyan_error *error)
 {
     banyan_code code = check_range(session, layer, first, count, error);
+    if (code == BANYAN_OK)
+        code = client_cuts_may_write(session, error);
     if (code != BANYAN_OK)
         return code;
     Banyan__Pb__AttachCommitRequest request = BANYAN__PB__ATTACH_COMMIT_REQUEST__INIT;

@@ -170,7 +170,9 @@ static banyan_code check_item(const struct banyan_client *client, const banyan_i
         wrong = "mass->bins is 1 to 4096";
     else if (item->mass && item_is_cut(item))
         wrong = "an item with masses has at most 4096 rows and 16 MiB: ask for fewer rows at a time";
-    return wrong ? client_error_set(error, BANYAN_INVALID_ARGUMENT, "item: %s", wrong) : BANYAN_OK;
+    if (wrong)
+        return client_error_set(error, BANYAN_INVALID_ARGUMENT, "item: %s", wrong);
+    return item->k ? client_cuts_may_write(item->session, error) : BANYAN_OK;
 }
 
 static void pack_piece(struct client_attend *a, size_t nth)

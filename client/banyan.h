@@ -203,7 +203,13 @@ BANYAN_API banyan_code banyan_session_get_info(banyan_session *session, banyan_s
 BANYAN_API void banyan_session_info_free(banyan_session_info *info); // what it points to; NULL is allowed
 
 // Keeps the first `length` tokens of every layer (all, where there are fewer). Steps in flight end first.
-// OUT_OF_RANGE beyond the longest layer.
+// OUT_OF_RANGE beyond the longest layer. ABORTED: somebody else has truncated the session since this hold last
+// saw its state. It is done at most once, however often it is sent, and never after a later write of this hold:
+// after UNAVAILABLE, DEADLINE_EXCEEDED or CANCELLED it may have been done, and until it is known, appends,
+// attaches and commits of this hold are refused with ABORTED. banyan_session_get_info or the next truncate finds
+// out; once either has succeeded, it has been done, or never will be. Truncates of one hold wait for each other.
+// Whoever goes on with a session after another process has ended truncates first (to the length that it has):
+// then none of that process's truncates can come after.
 BANYAN_API banyan_code banyan_session_truncate(banyan_session *session, uint64_t length, banyan_error *error);
 // A new session with the first `length` tokens; full chunks are shared, not copied. length ≤ the shortest
 // layer.
@@ -359,8 +365,11 @@ typedef struct banyan_worker_info {
     uint64_t quarantined_bytes, quarantined_sessions; // of used_bytes: see banyan_quarantine_get_list
 } banyan_worker_info;
 typedef struct banyan_limit {    // what may be had at once of something
-    char name[65], flag[65];     // flag: of the coordinator, that raises it; "": none does
+    char name[65], flag[65];     // flag: that raises it; "": none does
     uint64_t used, max, refused; // refused: times that it was reached since the start
+    // Of a limit that each worker has: the one that is nearest to it, with its numbers; refused is of all
+    // workers. "": the limit is the coordinator's.
+    char worker[65];
 } banyan_limit;
 typedef struct banyan_cluster_info {
     char version[32], cluster[65];

@@ -25,8 +25,8 @@ static json_t *limit_rows(const struct ctl *ctl, const banyan_cluster_info *info
         char used[32], max[32];
         if (limit->max == 0)
             continue;
-        json_t *row = json_pack("{s:s, s:s, s:o}", "name", limit->name, "flag", limit->flag, "refused",
-                                ctl_json_u64(limit->refused));
+        json_t *row = json_pack("{s:s, s:s, s:s, s:o}", "name", limit->name, "flag", limit->flag, "worker",
+                                limit->worker, "refused", ctl_json_u64(limit->refused));
         if (ctl->json) {
             json_object_set_new(row, "used", ctl_json_u64(limit->used));
             json_object_set_new(row, "max", ctl_json_u64(limit->max));
@@ -88,8 +88,13 @@ static enum ctl_exit run_status(struct ctl *ctl, int n_args, char **args)
         return CTL_OK;
     }
     static const struct ctl_column columns[] = {
-        {"name", "LIMIT", CTL_TEXT},       {"used", "USED", CTL_TEXT}, {"max", "MOST", CTL_TEXT},
-        {"refused", "REFUSED", CTL_COUNT}, {"flag", "FLAG", CTL_TEXT}, {0},
+        {"name", "LIMIT", CTL_TEXT},
+        {"worker", "WORKER", CTL_TEXT},
+        {"used", "USED", CTL_TEXT},
+        {"max", "MOST", CTL_TEXT},
+        {"refused", "REFUSED", CTL_COUNT},
+        {"flag", "FLAG", CTL_TEXT},
+        {0},
     };
     ctl_print_record(ctl, record, fields);
     putchar('\n');
@@ -223,7 +228,8 @@ static const struct common_option ping_options[] = {
 const struct ctl_command ctl_info_commands[] = {
     {"status", "", "the cluster in a few lines, and how near each limit is",
      "Shows the cluster in a few lines, then each limit of the coordinator: what is in use, the\nmost that "
-     "may be, how often it was reached since the start, and the flag that raises it.",
+     "may be, how often it was reached since the start, and the flag that raises it. Of limits\nthat each "
+     "worker has: those of the worker that is nearest to it.",
      NULL, 0, 0, run_status, NULL},
     {"workers", "", "all workers, their memory, speed and work", NULL, NULL, 0, 0, run_workers, NULL},
     {"plan", "SESSION", "the tree that answers a session's steps",

@@ -178,6 +178,7 @@ static banyan_code take_cluster(void *arg, const ProtobufCMessage *body, banyan_
         *to = (banyan_limit){.used = from->used, .max = from->max, .refused = from->refused};
         client_copy_text(to->name, sizeof to->name, from->name);
         client_copy_text(to->flag, sizeof to->flag, from->flag);
+        client_copy_text(to->worker, sizeof to->worker, from->worker);
     }
     for (uint32_t i = 0; i < info.n_workers; i++) {
         const Banyan__Pb__WorkerInfo *from = reply->workers[i];

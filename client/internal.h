@@ -54,10 +54,20 @@ struct client_layer {                  // of a session
     size_t scale_row;             // bytes of a token's scales in k_row, and in v_row; 0: none
 };
 
+// The truncates of a hold, one after another (truncate.c): of each that is sent, either an answer is known, or it is in
+// doubt until the coordinator has said what became of it.
+struct client_cuts {
+    pthread_mutex_t lock; // held by a truncate until it has ended
+    uint64_t last;        // under the lock: the session's cut as this hold last saw it; 0: it has none
+    uint64_t ended;       // under the lock: how many have
+    atomic_uint_least64_t doubted; // the cut of one that may yet be done, or is; 0: none
+};
+
 struct banyan_session {
     struct banyan_client *client; // a reference
     uint64_t id;
     atomic_uint_least64_t incarnation; // as this hold last saw it
+    struct client_cuts cuts;           // truncates
     banyan_spec spec;                  // defaults filled in; owns its arrays
     struct client_layer *layers;       // [spec.layers]
     struct client_sums sums;           // of what was attached and not committed; any thread
@@ -211,6 +221,15 @@ banyan_code client_peer_find(struct client_peers *peers, const char *endpoint, s
 // stack.
 void client_peer_put(struct client_peer *peer, struct client_put *put);
 void client_peer_cancel(struct client_put *put); // done runs with CANCELLED, on this stack or soon
+
+// ---- truncates (any thread) ---------------------------------------------------------------------
+
+void client_cuts_init(struct client_cuts *cuts, uint64_t last);
+void client_cuts_fini(struct client_cuts *cuts);
+// ABORTED while a truncate is in doubt: what is written now, it could take away.
+banyan_code client_cuts_may_write(const struct banyan_session *session, banyan_error *error);
+// Of one call of the application's: however often it is sent, it is done once. INTERNAL: no random numbers.
+banyan_code client_draw_key(uint64_t *key, banyan_error *error);
 
 // ---- sessions -----------------------------------------------------------------------------------
 

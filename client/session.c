@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/random.h"
 #include "common/secret.h"
 #include "proto/kv.h"
 
@@ -15,7 +14,7 @@ struct created {
     struct banyan_session *session;
 };
 
-static banyan_code make(struct created *created, uint64_t id, uint64_t incarnation,
+static banyan_code make(struct created *created, uint64_t id, uint64_t incarnation, uint64_t cut,
                         const Banyan__Pb__Spec *spec, banyan_error *error)
 {
     if (id == 0)
@@ -32,6 +31,7 @@ static banyan_code make(struct created *created, uint64_t id, uint64_t incarnati
     atomic_store(&session->incarnation, incarnation);
     session->client = created->client;
     client_sums_init(&session->sums, session->spec.layers);
+    client_cuts_init(&session->cuts, cut);
     atomic_fetch_add(&created->client->refs, 1);
     created->session = session;
     return BANYAN_OK;
@@ -41,17 +41,7 @@ static banyan_code take_created(void *arg, const ProtobufCMessage *body, banyan_
 {
     struct created *created = arg;
     const Banyan__Pb__SessionCreateReply *reply = (const Banyan__Pb__SessionCreateReply *)body;
-    return make(created, reply->session, reply->incarnation, created->spec, error);
-}
-
-// Of one call of the application's: however often it is sent, it makes one session.
-static banyan_code draw_key(uint64_t *key, banyan_error *error)
-{
-    do
-        if (!common_random(key, sizeof *key))
-            return client_error_set(error, BANYAN_INTERNAL, "the system gives no random numbers");
-    while (*key == 0);
-    return BANYAN_OK;
+    return make(created, reply->session, reply->incarnation, reply->cut, created->spec, error);
 }
 
 banyan_code banyan_session_create(banyan_client *client, const banyan_spec *spec, const char *name,
@@ -73,7 +63,7 @@ banyan_code banyan_session_create(banyan_client *client, const banyan_spec *spec
     request.spec = &pb;
     request.name = (char *)(name ? name : "");
     struct created created = {.client = client, .spec = &pb};
-    code = draw_key(&request.key, error);
+    code = client_draw_key(&request.key, error);
     if (code == BANYAN_OK)
         code = client_unary(client, BANYAN__PB__METHOD__METHOD_SESSION_CREATE, &request.base, true, 0,
                             take_created, &created, error);
@@ -86,7 +76,7 @@ banyan_code banyan_session_create(banyan_client *client, const banyan_spec *spec
 static banyan_code take_opened(void *arg, const ProtobufCMessage *body, banyan_error *error)
 {
     const Banyan__Pb__SessionInfoReply *reply = (const Banyan__Pb__SessionInfoReply *)body;
-    return make(arg, reply->session, reply->incarnation, reply->spec, error);
+    return make(arg, reply->session, reply->incarnation, reply->cut, reply->spec, error);
 }
 
 banyan_code banyan_session_open(banyan_client *client, uint64_t id, const char *name, banyan_session **out,
@@ -162,6 +152,7 @@ void banyan_session_close(banyan_session *session)
     }
     client_tickets_free(session);
     client_sums_fini(&session->sums);
+    client_cuts_fini(&session->cuts);
     client_spec_free(&session->spec);
     free(session->layers);
     free(session);
@@ -194,32 +185,11 @@ const banyan_spec *banyan_session_spec(const banyan_session *session)
     return &session->spec;
 }
 
-static banyan_code take_truncated(void *arg, const ProtobufCMessage *body, banyan_error *error)
-{
-    (void)error;
-    struct banyan_session *session = arg;
-    atomic_store(&session->incarnation, ((const Banyan__Pb__SessionTruncateReply *)body)->incarnation);
-    return BANYAN_OK;
-}
-
-banyan_code banyan_session_truncate(banyan_session *session, uint64_t length, banyan_error *error)
-{
-    banyan_code code = check_session(session, error);
-    if (code != BANYAN_OK)
-        return code;
-    Banyan__Pb__SessionTruncateRequest request = BANYAN__PB__SESSION_TRUNCATE_REQUEST__INIT;
-    request.session = session->id;
-    request.length = length;
-    client_sums_truncate(&session->sums, length);
-    return client_unary(session->client, BANYAN__PB__METHOD__METHOD_SESSION_TRUNCATE, &request.base, true, 0,
-                        take_truncated, session, error);
-}
-
 static banyan_code take_forked(void *arg, const ProtobufCMessage *body, banyan_error *error)
 {
     struct created *created = arg;
     const Banyan__Pb__SessionForkReply *reply = (const Banyan__Pb__SessionForkReply *)body;
-    return make(created, reply->session, reply->incarnation, created->spec, error);
+    return make(created, reply->session, reply->incarnation, reply->cut, created->spec, error);
 }
 
 banyan_code banyan_session_fork(banyan_session *session, uint64_t length, const char *name,
@@ -240,33 +210,12 @@ banyan_code banyan_session_fork(banyan_session *session, uint64_t length, const 
     request.length = length;
     request.name = (char *)(name ? name : "");
     struct created created = {.client = session->client, .spec = &pb};
-    code = draw_key(&request.key, error);
+    code = client_draw_key(&request.key, error);
     if (code == BANYAN_OK)
         code = client_unary(session->client, BANYAN__PB__METHOD__METHOD_SESSION_FORK, &request.base, true, 0,
                             take_forked, &created, error);
     free(memory);
     if (code == BANYAN_OK)
         *out = created.session;
-    return code;
-}
-
-static banyan_code take_info(void *arg, const ProtobufCMessage *body, banyan_error *error)
-{
-    return client_info_from_pb((const Banyan__Pb__SessionInfoReply *)body, arg, error);
-}
-
-banyan_code banyan_session_get_info(banyan_session *session, banyan_session_info *out, banyan_error *error)
-{
-    banyan_code code = check_session(session, error);
-    if (code != BANYAN_OK)
-        return code;
-    if (!out)
-        return client_error_set(error, BANYAN_INVALID_ARGUMENT, "out is NULL");
-    Banyan__Pb__SessionInfoRequest request = BANYAN__PB__SESSION_INFO_REQUEST__INIT;
-    request.session = session->id;
-    code = client_unary(session->client, BANYAN__PB__METHOD__METHOD_SESSION_INFO, &request.base, true, 0,
-                        take_info, out, error);
-    if (code == BANYAN_OK)
-        atomic_store(&session->incarnation, out->incarnation);
     return code;
 }

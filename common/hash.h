@@ -3,6 +3,7 @@
 #ifndef COMMON_HASH_H
 #define COMMON_HASH_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/uio.h>
@@ -19,5 +20,7 @@ static inline uint64_t common_mix64(uint64_t x)
 uint64_t common_xxh3(const void *data, size_t len, uint64_t seed); // XXH3 64-bit of libxxhash
 uint64_t common_xxh3_gather(const struct iovec *pieces,
                             size_t n); // with seed 0, of pieces that follow each other
+
+bool common_cpu_avx2(void); // whether code compiled for AVX2 may run
 
 #endif

@@ -89,9 +89,10 @@ static bool put_engines(struct common_metrics *table, const struct coordinator *
 static bool put_limits(struct common_metrics *table, const struct coordinator *c)
 {
     struct coordinator_limit_use limits[COORDINATOR_LIMIT_USES];
-    coordinator_limits(c, limits);
-    for (size_t i = 0; i < COORDINATOR_LIMIT_USES; i++) {
-        const char *name = limits[i].name;
+    uint32_t n = coordinator_limits(c, limits);
+    for (uint32_t i = 0; i < n; i++) {
+        char name[80];
+        snprintf(name, sizeof(name), "%s%s", limits[i].worker[0] ? "worker_" : "", limits[i].name);
         const struct number numbers[] = {
             {COMMON_METRIC_GAUGE, "banyan_limit_used", "What is in use of a limit.", "limit", name,
              (double)limits[i].used},

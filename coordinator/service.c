@@ -60,6 +60,7 @@ static void created(void *arg, enum common_code code, const char *text)
         Banyan__Pb__SessionCreateReply m = BANYAN__PB__SESSION_CREATE_REPLY__INIT;
         m.session = k->s->id;
         m.incarnation = k->s->incarnation;
+        m.cut = k->s->cut;
         proto_request_reply(k->request, &m.base, NULL, 0, NULL, NULL);
         coordinator_key_settle(k->s, COMMON_OK, "");
     }
@@ -159,6 +160,7 @@ static void fill_info(struct info *out, struct coordinator_session *s)
     out->m.name = (char *)s->name;
     out->m.spec = s->spec;
     out->m.incarnation = s->incarnation;
+    out->m.cut = s->cut;
     out->m.epoch = s->layout.epoch;
     out->m.chunks = s->layout.n;
     for (uint32_t l = 0; l < s->spec->layers; l++) {
@@ -364,17 +366,18 @@ void coordinator_handle_cluster_info(void *arg, struct proto_request *request)
     }
     struct coordinator_limit_use limits[COORDINATOR_LIMIT_USES];
     Banyan__Pb__Limit rows[COORDINATOR_LIMIT_USES], *row_pointers[COORDINATOR_LIMIT_USES];
-    coordinator_limits(c, limits);
-    for (size_t i = 0; i < COORDINATOR_LIMIT_USES; i++) {
+    uint32_t n_limits = coordinator_limits(c, limits);
+    for (uint32_t i = 0; i < n_limits; i++) {
         rows[i] = (Banyan__Pb__Limit)BANYAN__PB__LIMIT__INIT;
         rows[i].name = (char *)limits[i].name;
         rows[i].flag = (char *)limits[i].flag;
+        rows[i].worker = (char *)limits[i].worker;
         rows[i].used = limits[i].used;
         rows[i].max = limits[i].max;
         rows[i].refused = limits[i].refused;
         row_pointers[i] = &rows[i];
     }
-    m.n_limits = COORDINATOR_LIMIT_USES;
+    m.n_limits = n_limits;
     m.limits = row_pointers;
     m.version = BANYAN_VERSION;
     m.cluster = (char *)c->core.options.cluster;

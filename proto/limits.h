@@ -24,6 +24,7 @@
 #define PROTO_COLLECTIVE_ID_MAX 128 // bytes
 
 #define PROTO_EDGES_DOWN_MAX    64    // named in a heartbeat
+#define PROTO_WORKER_LIMITS_MAX 24    // told in a heartbeat
 #define PROTO_COMMIT_RANGES_MAX 4096u // of one RowsCommit
 #define PROTO_ABORT_EXCEPT_MAX  4096u // sessions that one RowsAbort leaves alone
 #define PROTO_COMMIT_CHUNKS_MAX 1024u // of an attach or a commit
@@ -82,9 +83,11 @@
     X(cluster_info_reply, limits, 64)                                                                        \
     X(limit, name, 64)                                                                                       \
     X(limit, flag, 64)                                                                                       \
+    X(limit, worker, 64)                                                                                     \
     X(quarantine_list_reply, sessions, PROTO_QUARANTINE_PAGE_MAX)                                            \
     X(plan_install_request, members, PROTO_MEMBERS_MAX)                                                      \
     X(heartbeat_request, edges_down, PROTO_EDGES_DOWN_MAX)                                                   \
+    X(heartbeat_request, limits, PROTO_WORKER_LIMITS_MAX)                                                    \
     X(layout_set_request, chunks, 1024)                                                                      \
     X(layout_set_request, lengths, PROTO_LAYERS_MAX)                                                         \
     X(chunk_report, present, 64)                                                                             \

@@ -1,22 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "proto/rows_sum.h"
+#include "proto/rows_sum_run.h"
 
-#define XXH_INLINE_ALL // some hundred bytes a call: what a call of a library costs would show
-#include <xxhash.h>
-
-#include "common/hash.h"
+uint64_t proto_rows_sum_plain(const struct proto_rows_piece *piece)
+{
+    return rows_sum_run(piece);
+}
 
 uint64_t proto_rows_sum(const struct proto_rows_piece *piece)
 {
-    uint64_t sum = 0;
-    for (uint64_t i = 0; i < piece->count; i++) {
-        const uint8_t *row = (const uint8_t *)piece->data + i * piece->row_pitch;
-        for (uint32_t head = 0; head < piece->heads; head++) {
-            uint64_t place =
-                (piece->first + i) << 16 | (uint64_t)(piece->first_head + head) << 2 | (uint64_t)piece->part;
-            sum +=
-                common_mix64(XXH3_64bits(row + head * piece->head_pitch, piece->len) ^ common_mix64(place));
-        }
-    }
-    return sum;
+#ifdef PROTO_X86_64
+    if (common_cpu_avx2())
+        return proto_rows_sum_avx2(piece);
+#endif
+    return proto_rows_sum_plain(piece);
 }

@@ -201,7 +201,8 @@ enum proto_limit {
 };
 
 struct proto_limit_use {
-    const char *name, *flag; // flag: what raises it; NULL: nothing does
+    const char *name,
+        *flag; // name: a word, for programs and people; flag: what raises it; NULL: nothing does
     uint64_t used, max;
     uint64_t refused; // times that it was reached: something was refused or closed, or a link was not read on
 };

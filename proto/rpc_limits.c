@@ -23,6 +23,20 @@ static const char *const names[PROTO_LIMIT_COUNT] = {
     [PROTO_LIMIT_UNREAD] = "bytes of answers that clients have not read",
 };
 
+static const char *const words[PROTO_LIMIT_COUNT] = {
+    [PROTO_LIMIT_STRANGERS] = "strangers",
+    [PROTO_LIMIT_CLIENTS] = "clients",
+    [PROTO_LIMIT_NNG_CLIENTS] = "nng_clients",
+    [PROTO_LIMIT_DAEMONS] = "daemons",
+    [PROTO_LIMIT_REQUESTS] = "requests",
+    [PROTO_LIMIT_DAEMON_REQUESTS] = "daemon_requests",
+    [PROTO_LIMIT_BYTES] = "request_bytes",
+    [PROTO_LIMIT_DAEMON_BYTES] = "daemon_request_bytes",
+    [PROTO_LIMIT_CALLER_REQUESTS] = "requests_of_a_client",
+    [PROTO_LIMIT_CALLER_BYTES] = "bytes_of_a_client",
+    [PROTO_LIMIT_UNREAD] = "unread_bytes",
+};
+
 static uint64_t max_of(const struct proto_server *server, enum proto_limit limit)
 {
     uint32_t streams = 0;
@@ -89,7 +103,7 @@ void proto_server_limits(const struct proto_server *server, struct proto_limit_u
         [PROTO_LIMIT_UNREAD] = server->unread,
     };
     for (int i = 0; i < PROTO_LIMIT_COUNT; i++)
-        out[i] = (struct proto_limit_use){.name = names[i],
+        out[i] = (struct proto_limit_use){.name = words[i],
                                           .flag = flag_of(server, (enum proto_limit)i),
                                           .used = used[i],
                                           .max = max_of(server, (enum proto_limit)i),

@@ -228,7 +228,8 @@ enum common_code worker_compute_add(struct worker_compute *compute, const struct
                     : lay_out(budget, to, item, pins, n_pins, run_count, &bytes)))
             return common_error_set(
                 err, COMMON_RESOURCE_EXHAUSTED,
-                "no memory for the step: try again when less is in flight, or with fewer rows");
+                "no memory for the step: try again when less is in flight, or with fewer rows, or raise the "
+                "worker's --memory");
         for (uint32_t i = 0; i < n_pins; i++)
             worker_store_pin(pins[i].chunk);
         compute->n_pins += n_pins;

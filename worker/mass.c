@@ -219,6 +219,7 @@ static enum common_code round_lay_out(struct worker_mass *m, const char **reason
         worker->flight_limit > worker->flight_bytes ? worker->flight_limit - worker->flight_bytes : 0;
     if (fit * each > room) {
         *reason = "LIMIT";
+        worker->flight_refused++;
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
                                 "worker %s has reached its limit of %" PRIu64
                                 " bytes in flight: raise its --memory",
@@ -422,6 +423,7 @@ static enum common_code mass_begin(struct worker_mass *m, const Banyan__Pb__Mass
         worker->flight_limit > worker->flight_bytes ? worker->flight_limit - worker->flight_bytes : 0;
     if (worker->n_masses >= WORKER_MASSES_MAX || m->out_bytes > room) {
         *reason = "LIMIT";
+        worker->flight_refused++;
         m->out_bytes = 0;
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
                                 "worker %s has reached its limit of %" PRIu64

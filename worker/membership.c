@@ -222,6 +222,19 @@ static void beat(struct worker_membership *m)
     body.engine_lost = stats.engine_lost;
     body.n_edges_down = stats.n_edges_down;
     body.edges_down = stats.edges_down;
+    Banyan__Pb__Limit limits[PROTO_WORKER_LIMITS_MAX], *limit_pointers[PROTO_WORKER_LIMITS_MAX];
+    for (uint32_t i = 0; i < stats.n_limits; i++) {
+        const struct proto_limit_use *use = &stats.limits[i];
+        limits[i] = (Banyan__Pb__Limit)BANYAN__PB__LIMIT__INIT;
+        limits[i].name = (char *)use->name;
+        limits[i].flag = (char *)(use->flag ? use->flag : "");
+        limits[i].used = use->used;
+        limits[i].max = use->max;
+        limits[i].refused = use->refused;
+        limit_pointers[i] = &limits[i];
+    }
+    body.n_limits = stats.n_limits;
+    body.limits = limit_pointers;
     membership_call(m, BANYAN__PB__METHOD__METHOD_HEARTBEAT, &body.base, 3 * m->beat_ns, beaten);
 }
 

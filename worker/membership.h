@@ -10,6 +10,7 @@
 #include "common/secret.h"
 #include "common/status.h"
 #include "proto/limits.h"
+#include "proto/rpc.h"
 #include "reduce/module.h"
 
 struct worker_membership; // opaque
@@ -19,6 +20,8 @@ struct worker_membership_stats { // what a heartbeat says
     bool engine_lost; // plans are to use `stream`
     uint32_t n_edges_down;
     char *edges_down[PROTO_EDGES_DOWN_MAX]; // endpoints, borrowed
+    uint32_t n_limits;
+    struct proto_limit_use limits[PROTO_WORKER_LIMITS_MAX];
 };
 
 struct worker_membership_options { // strings are copied

@@ -69,11 +69,12 @@ struct worker {
     void (*registered)(void *arg);
     void *registered_arg;
     // steps
-    struct worker_step *steps;           // in hand, a list
-    uint32_t n_steps, n_prepares;        // in hand: what the team may still work on
-    uint32_t n_masses;                   // counted in n_prepares, too
-    uint64_t flight_bytes, flight_limit; // of frames, partials and workspaces in hand
-    void *scratch;                       // the loop thread's, for inline computation
+    struct worker_step *steps;              // in hand, a list
+    uint32_t n_steps, n_prepares;           // in hand: what the team may still work on
+    uint32_t n_masses;                      // counted in n_prepares, too
+    uint64_t flight_bytes, flight_limit;    // of frames, partials and workspaces in hand
+    uint64_t flight_refused, steps_refused; // times that there was no room for another
+    void *scratch;                          // the loop thread's, for inline computation
     uint64_t scratch_bytes;
     uint64_t steps_done, last_compute_ns;
     // leaving

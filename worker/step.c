@@ -600,8 +600,16 @@ static enum common_code step_admit(struct worker *worker, const struct proto_ste
     uint64_t room =
         worker->flight_limit > worker->flight_bytes ? worker->flight_limit - worker->flight_bytes : 0;
     // Twice: the partials, and the answer that is made of them.
-    if (worker->n_steps >= WORKER_STEPS_MAX || !reduce_partials_bytes(step, room / 2, partial_bytes)) {
+    if (worker->n_steps >= WORKER_STEPS_MAX) {
         *reason = "LIMIT";
+        worker->steps_refused++;
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
+                                "worker %s has reached its limit of %u steps at once", worker->name,
+                                WORKER_STEPS_MAX);
+    }
+    if (!reduce_partials_bytes(step, room / 2, partial_bytes)) {
+        *reason = "LIMIT";
+        worker->flight_refused++;
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
                                 "worker %s has reached its limit of %" PRIu64
                                 " bytes in flight: raise its --memory",

@@ -14,6 +14,7 @@
 struct worker_store {
     struct worker_memory *memory; // of pages and blocks
     uint64_t limit, used;         // used: beside what the memory counts
+    uint64_t refused;             // times that there was no room for rows
     uint64_t quarantined;         // of it, as far as refusals say
     struct worker_map chunks;
 };
@@ -43,6 +44,11 @@ void worker_store_free(struct worker_store *store)
 uint64_t worker_store_limit(const struct worker_store *store)
 {
     return store->limit;
+}
+
+uint64_t worker_store_refused(const struct worker_store *store)
+{
+    return store->refused;
 }
 
 uint64_t worker_store_used(const struct worker_store *store)
@@ -462,6 +468,7 @@ enum common_code worker_store_write(struct worker_store *store, const struct wor
         if (!reserve_piece(&journal, &pieces[i], replace_from)) {
             journal_undo(&journal);
             free(journal.entries);
+            store->refused++;
             if (store->quarantined)
                 return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
                                         "no memory for these rows: %" PRIu64 " of %" PRIu64
@@ -469,7 +476,8 @@ enum common_code worker_store_write(struct worker_store *store, const struct wor
                                         " of them in quarantine (banyanctl quarantine list)",
                                         worker_store_used(store), store->limit, store->quarantined);
             return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
-                                    "no memory for these rows: %" PRIu64 " of %" PRIu64 " bytes are in use",
+                                    "no memory for these rows: %" PRIu64 " of %" PRIu64
+                                    " bytes are in use: raise the worker's --memory, or start more workers",
                                     worker_store_used(store), store->limit);
         }
     }

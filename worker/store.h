@@ -65,6 +65,7 @@ struct worker_device *worker_store_device(const struct worker_store *store);
 // UNAVAILABLE: the memory of K and V is lost, for good. Writes and copies check by themselves.
 enum common_code worker_store_check(const struct worker_store *store, struct common_error *err);
 uint64_t worker_store_limit(const struct worker_store *store);
+uint64_t worker_store_refused(const struct worker_store *store); // times that there was no room for rows
 uint64_t worker_store_used(const struct worker_store *store);
 uint64_t worker_store_chunks(const struct worker_store *store);
 // Of what is used, as much is in quarantine: refusals for want of memory say so.

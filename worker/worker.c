@@ -8,6 +8,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/options.h"
+#include "worker/limits.h"
 #include "worker/measure.h"
 #include "worker/memory.h"
 #include "worker/state.h"
@@ -46,16 +47,6 @@ static const struct proto_method edge_methods[] = {
     {0, 0, NULL},
 };
 
-// What raises the limits of both servers; the others are fixed.
-static const char *const limit_flags[PROTO_LIMIT_COUNT] = {
-    [PROTO_LIMIT_CLIENTS] = "the worker's --max-clients",
-    [PROTO_LIMIT_NNG_CLIENTS] = "the worker's --max-clients",
-    [PROTO_LIMIT_BYTES] = "the worker's --memory",
-    [PROTO_LIMIT_DAEMON_BYTES] = "the worker's --memory",
-    [PROTO_LIMIT_CALLER_BYTES] = "the worker's --memory",
-    [PROTO_LIMIT_UNREAD] = "the worker's --memory",
-};
-
 // Said once; whoever asks learns it again and again.
 static bool engine_lost(struct worker *worker)
 {
@@ -91,6 +82,7 @@ static void membership_stats(void *arg, struct worker_membership_stats *out)
     out->steps = worker->steps_done;
     out->last_compute_ns = worker->last_compute_ns;
     out->engine_lost = engine_lost(worker);
+    out->n_limits = worker_limits(worker, out->limits);
     out->n_edges_down = reduce_edges_down(worker->env.edges, out->edges_down, PROTO_EDGES_DOWN_MAX);
 }
 
@@ -129,7 +121,7 @@ static enum common_code worker_serve(struct worker *worker, const struct worker_
                                            .token = config->token,
                                            .links_max = config->max_clients,
                                            .bytes_max = worker->flight_limit,
-                                           .flags = limit_flags,
+                                           .flags = worker_limit_flags,
                                            .methods = public_methods,
                                            .arg = worker};
     enum common_code code = proto_server_new(worker->loop, &options, &worker->public_server, err);

@@ -143,6 +143,7 @@ static void worker_forget(struct coordinator_worker *w)
     proto_list_remove(&w->changed);
     proto_list_remove(&w->joining);
     common_timer_free(w->grace);
+    free(w->limits);
     free(w);
 }
 
@@ -294,6 +295,7 @@ void coordinator_worker_lose(struct coordinator_worker *w, const char *why)
         return;
     common_log_warn("a worker is lost: %s worker=%s chunks=%" PRIu64, why, w->name, w->chunks);
     coordinator_worker_set_state(w, COORDINATOR_WORKER_LOST);
+    w->n_limits = 0;
     close_link(w);
 }
 
@@ -564,6 +566,7 @@ void coordinator_handle_heartbeat(void *arg, struct proto_request *request)
     w->steps = m->steps;
     w->last_compute_ns = m->last_compute_ns;
     w->last_beat_ns = common_clock_ns();
+    coordinator_worker_set_limits(w, m->limits, m->n_limits);
     coordinator_edges_report(w, m->edges_down, m->n_edges_down);
     if (m->engine_lost)
         coordinator_engine_lose(w, "it says so");

@@ -20,6 +20,7 @@
 
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/quarantine.h"
+#include "coordinator/cluster/worker_limits.h"
 #include "coordinator/machine.h"
 #include "proto/rpc.h"
 
@@ -47,6 +48,8 @@ struct coordinator_worker {
     uint64_t stored_instance; // the one that the store knows; 0: none
     bool fresh; // another instance than the one that the store knows: what that one held is gone
     uint64_t capacity_bytes, used_bytes, bandwidth, steps, last_compute_ns, reported_chunks;
+    struct coordinator_worker_limit *limits; // [n_limits], owned; none after its loss
+    uint32_t n_limits;
     uint64_t speed; // the bandwidth that placement counts with: the best of its kind on its host
     uint32_t threads, cores;
     uint64_t promised_bytes;            // memory given out since, not yet seen in used_bytes

@@ -49,11 +49,13 @@ static void answer_made(struct proto_request *request, const struct coordinator_
         Banyan__Pb__SessionCreateReply m = BANYAN__PB__SESSION_CREATE_REPLY__INIT;
         m.session = s->id;
         m.incarnation = s->incarnation;
+        m.cut = s->cut;
         proto_request_reply(request, &m.base, NULL, 0, NULL, NULL);
     } else {
         Banyan__Pb__SessionForkReply m = BANYAN__PB__SESSION_FORK_REPLY__INIT;
         m.session = s->id;
         m.incarnation = s->incarnation;
+        m.cut = s->cut;
         proto_request_reply(request, &m.base, NULL, 0, NULL, NULL);
     }
 }

@@ -101,6 +101,16 @@ static bool load_key(void *arg, uint64_t session, uint64_t key)
     return true;
 }
 
+static bool load_cut(void *arg, uint64_t session, uint64_t cut)
+{
+    struct coordinator_loader *r = arg;
+    struct coordinator_session *s = coordinator_session_find(r->sessions, session);
+    if (!s || !cut)
+        return damaged(r, "a cut", session);
+    s->cut = cut;
+    return true;
+}
+
 void coordinator_sessions_reader(struct coordinator_loader *loader, struct coordinator_store_reader *out)
 {
     *out = (struct coordinator_store_reader){.arg = loader,
@@ -109,5 +119,6 @@ void coordinator_sessions_reader(struct coordinator_loader *loader, struct coord
                                              .member = load_member,
                                              .chunk = load_chunk,
                                              .range = load_range,
-                                             .key = load_key};
+                                             .key = load_key,
+                                             .cut = load_cut};
 }

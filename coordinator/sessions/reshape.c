@@ -10,6 +10,7 @@
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/cuts.h"
 #include "coordinator/sessions/dropping.h"
 #include "coordinator/sessions/keys.h"
 #include "coordinator/sessions/layout_send.h"
@@ -26,7 +27,8 @@ struct reshape { // one operation; `request` is NULL when nobody asked (an idle 
     struct proto_request *request;
     struct coordinator_session *s;    // alone
     struct coordinator_session *fork; // the new one
-    uint64_t length, key;             // of a fork
+    uint64_t length, key;             // key: of a fork
+    struct coordinator_cut cutting;   // of a truncate
     char name[COORDINATOR_NAME_BYTES];
     bool copying;
     struct coordinator_chunk cut; // what is copied
@@ -60,10 +62,11 @@ static void reshape_end(struct reshape *r)
     coordinator_session_release(s);
 }
 
-static void reshape_start(struct coordinator_sessions *sessions, struct proto_request *request, uint64_t id,
-                          uint64_t key, uint64_t length, const char *name,
+// `as` says what is wished, without its request; id: of the session.
+static void reshape_start(const struct reshape *as, struct proto_request *request, uint64_t id,
                           enum coordinator_session_state state, coordinator_session_fn fn)
 {
+    struct coordinator_sessions *sessions = as->sessions;
     struct coordinator_session *s = coordinator_session_find(sessions, id);
     if (!s) {
         struct proto_status status;
@@ -72,8 +75,8 @@ static void reshape_start(struct coordinator_sessions *sessions, struct proto_re
         return;
     }
     struct reshape *r = coordinator_alloc(sizeof(*r));
-    *r = (struct reshape){.sessions = sessions, .request = request, .length = length, .key = key};
-    snprintf(r->name, sizeof(r->name), "%s", name);
+    *r = *as;
+    r->request = request;
     if (coordinator_session_exclusive(s, state, fn, r) != COMMON_OK) {
         free(r);
         proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED,
@@ -143,8 +146,34 @@ static void answer_truncate(struct reshape *r)
 {
     Banyan__Pb__SessionTruncateReply m = BANYAN__PB__SESSION_TRUNCATE_REPLY__INIT;
     m.incarnation = r->s->incarnation;
+    m.cut = r->s->cut;
     proto_request_reply(r->request, &m.base, NULL, 0, NULL, NULL);
     r->request = NULL;
+}
+
+static void cut_stored(void *arg, enum common_code code, const char *text)
+{
+    struct reshape *r = arg;
+    if (code == COMMON_OK) {
+        r->s->cut = r->cutting.cut;
+        answer_truncate(r);
+    } else {
+        reshape_fail_code(r, code, text);
+    }
+    reshape_end(r);
+}
+
+// No row goes. One that is numbered is stored all the same: it is not to be done when it comes again, and later.
+static void truncate_nothing(struct reshape *r)
+{
+    if (!r->cutting.cut) {
+        answer_truncate(r);
+        reshape_end(r);
+        return;
+    }
+    struct coordinator_batch *batch = coordinator_batch_new();
+    coordinator_batch_cut(batch, r->s->id, r->cutting.cut);
+    coordinator_store_submit(r->sessions->store, batch, cut_stored, r);
 }
 
 static void truncate_told(void *arg, enum common_code code, const char *text)
@@ -183,6 +212,7 @@ static void truncate_stored(void *arg, enum common_code code, const char *text)
     coordinator_session_count_tokens(s);
     coordinator_session_forget_named(s); // every chunk that is left is known
     s->untidy = false;
+    s->cut = r->cutting.cut;
     s->incarnation++;
     coordinator_layout_set_epoch(&s->layout, s->layout.epoch + 1);
     struct coordinator_gather *gather = coordinator_gather_new(&r->sessions->core->turn, truncate_told, r);
@@ -210,6 +240,9 @@ static void truncate_copied(void *arg, enum common_code code, const char *text)
     }
     struct coordinator_batch *batch = coordinator_batch_new();
     coordinator_batch_numbers(batch, s->id, s->incarnation + 1, s->layout.epoch + 1);
+    if (!r->cutting.cut) // the chain goes on all the same
+        r->cutting.cut = coordinator_cut_next(s->cut);
+    coordinator_batch_cut(batch, s->id, r->cutting.cut);
     coordinator_batch_clip(batch, s->id, r->length);
     // Rows that steps have appended are in the store from now on: who does not hear of this truncate, and of what
     // was acknowledged before it, is not asked about them after a restart.
@@ -245,11 +278,32 @@ static enum common_code untold_chunks(const struct reshape *r, struct proto_stat
     return COMMON_OK;
 }
 
+// True: its number says what becomes of it, and no row goes.
+static bool truncate_by_its_number(struct reshape *r)
+{
+    struct proto_status status;
+    switch (coordinator_cut_judge(r->s, &r->cutting, &status)) {
+    case COORDINATOR_CUT_DO:
+        return false;
+    case COORDINATOR_CUT_STORE:
+        truncate_nothing(r);
+        return true;
+    case COORDINATOR_CUT_ANSWER:
+        answer_truncate(r);
+        break;
+    case COORDINATOR_CUT_REFUSE:
+        reshape_fail(r, &status);
+        break;
+    }
+    reshape_end(r);
+    return true;
+}
+
 static void truncate_alone(void *arg, struct coordinator_session *s)
 {
     struct reshape *r = arg;
     struct proto_status status;
-    if (reshape_gone(r, s))
+    if (reshape_gone(r, s) || truncate_by_its_number(r))
         return;
     enum common_code code = s->withheld ? coordinator_session_missing(s, 0, 1, 0, &status) : COMMON_OK;
     if (code == COMMON_OK)
@@ -275,10 +329,9 @@ static void truncate_alone(void *arg, struct coordinator_session *s)
         reshape_end(r);
         return;
     }
-    if (r->length >= end_at || (!coordinator_session_has_rows(s, r->length, end_at - r->length) && !lost &&
-                                !s->untidy)) { // nothing to forget
-        answer_truncate(r);
-        reshape_end(r);
+    if (r->length >= end_at ||
+        (!coordinator_session_has_rows(s, r->length, end_at - r->length) && !lost && !s->untidy)) {
+        truncate_nothing(r);
         return;
     }
     if (plan_copy(r, &status) != COMMON_OK) {
@@ -309,7 +362,14 @@ void coordinator_handle_session_truncate(void *arg, struct proto_request *reques
     struct coordinator_session *s = coordinator_session_find(arg, m->session);
     if (s && coordinator_park(s, request, coordinator_handle_session_truncate, arg))
         return;
-    reshape_start(arg, request, m->session, 0, m->length, "", COORDINATOR_SESSION_TRUNCATING, truncate_alone);
+    struct reshape as = {.sessions = arg,
+                         .length = m->length,
+                         .cutting = {.cut = m->cut, .after = m->after, .settle = m->settle}};
+    struct proto_status status;
+    if (coordinator_cut_check(&as.cutting, &status) != COMMON_OK)
+        proto_request_fail_status(request, &status);
+    else
+        reshape_start(&as, request, m->session, COORDINATOR_SESSION_TRUNCATING, truncate_alone);
 }
 
 // ---- fork ---------------------------------------------------------------------------------------
@@ -338,6 +398,7 @@ static void fork_stored(void *arg, enum common_code code, const char *text)
     Banyan__Pb__SessionForkReply m = BANYAN__PB__SESSION_FORK_REPLY__INIT;
     m.session = r->fork->id;
     m.incarnation = r->fork->incarnation;
+    m.cut = r->fork->cut;
     proto_request_reply(r->request, &m.base, NULL, 0, NULL, NULL);
     coordinator_key_settle(r->fork, COMMON_OK, "");
     r->request = NULL;
@@ -438,11 +499,13 @@ void coordinator_handle_session_fork(void *arg, struct proto_request *request)
     if (coordinator_key_known(arg, m->key, request) ||
         (s && coordinator_park(s, request, coordinator_handle_session_fork, arg)))
         return;
-    if (coordinator_name_check(m->name, &status) != COMMON_OK)
+    if (coordinator_name_check(m->name, &status) != COMMON_OK) {
         proto_request_fail_status(request, &status);
-    else
-        reshape_start(arg, request, m->session, m->key, m->length, m->name, COORDINATOR_SESSION_FORKING,
-                      fork_alone);
+        return;
+    }
+    struct reshape as = {.sessions = arg, .length = m->length, .key = m->key};
+    snprintf(as.name, sizeof(as.name), "%s", m->name);
+    reshape_start(&as, request, m->session, COORDINATOR_SESSION_FORKING, fork_alone);
 }
 
 // ---- delete -------------------------------------------------------------------------------------
@@ -488,7 +551,8 @@ static void delete_alone(void *arg, struct coordinator_session *s)
 void coordinator_handle_session_delete(void *arg, struct proto_request *request)
 {
     const Banyan__Pb__SessionDeleteRequest *m = (const void *)proto_request_message(request)->body;
-    reshape_start(arg, request, m->session, 0, 0, "", COORDINATOR_SESSION_DELETING, delete_alone);
+    reshape_start(&(struct reshape){.sessions = arg}, request, m->session, COORDINATOR_SESSION_DELETING,
+                  delete_alone);
 }
 
 void coordinator_session_reclaim(struct coordinator_session *s)

@@ -56,6 +56,7 @@ struct coordinator_session {
     struct coordinator_again *again;       // the same call, once more
     Banyan__Pb__Spec *spec;                // owned; every default filled in
     uint64_t incarnation;
+    uint64_t cut; // number of the last truncate (cuts.h); its id before the first
     uint64_t write,
         open_write; // numbers of appends, from the term << 40 on: the last one, and that under way or 0
     enum coordinator_session_state state;

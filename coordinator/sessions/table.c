@@ -90,6 +90,7 @@ static struct coordinator_session *session_make(struct coordinator_sessions *ses
     snprintf(s->name, sizeof(s->name), "%s", name);
     s->spec = spec;
     s->incarnation = 1;
+    s->cut = id;
     s->write = sessions->core->term << 40;
     s->exclusive_tail = &s->exclusive;
     s->doors_tail = &s->doors;

@@ -29,9 +29,11 @@ static const char schema[] =
 static const char added_schema[] =
     "CREATE TABLE IF NOT EXISTS lives(term INTEGER PRIMARY KEY, life INTEGER NOT NULL);"
     "CREATE TABLE IF NOT EXISTS keys(session INTEGER PRIMARY KEY, key INTEGER NOT NULL);"
-    "DELETE FROM keys WHERE session NOT IN (SELECT id FROM sessions)"; // an older coordinator has deleted them
+    "CREATE TABLE IF NOT EXISTS cuts(session INTEGER PRIMARY KEY, cut INTEGER NOT NULL);"
+    "DELETE FROM keys WHERE session NOT IN (SELECT id FROM sessions);" // an older coordinator has deleted them
+    "DELETE FROM cuts WHERE session NOT IN (SELECT id FROM sessions)";
 
-#define TEXTS 4 // statements of an operation, at most
+#define TEXTS 5 // statements of an operation, at most
 
 // What each kind of operation executes, in order; ?1 ?2 ?3 ?4 are a b c d, ?5 the name, ?6 the bytes.
 static const char *const texts[COORDINATOR_OPS][TEXTS] = {
@@ -43,8 +45,10 @@ static const char *const texts[COORDINATOR_OPS][TEXTS] = {
     [COORDINATOR_OP_SESSION_DROP] = {"DELETE FROM sessions WHERE id = ?1",
                                      "DELETE FROM members WHERE session = ?1",
                                      "DELETE FROM ranges WHERE session = ?1",
-                                     "DELETE FROM keys WHERE session = ?1"},
+                                     "DELETE FROM keys WHERE session = ?1",
+                                     "DELETE FROM cuts WHERE session = ?1"},
     [COORDINATOR_OP_KEY] = {"INSERT OR REPLACE INTO keys VALUES(?1, ?2)"},
+    [COORDINATOR_OP_CUT] = {"INSERT OR REPLACE INTO cuts VALUES(?1, ?2)"},
     [COORDINATOR_OP_MEMBER] = {"INSERT OR REPLACE INTO members VALUES(?1, ?5)"},
     [COORDINATOR_OP_CHUNK] = {"INSERT OR REPLACE INTO chunks VALUES(?1, ?2, ?3, ?4)",
                               "DELETE FROM holders WHERE session = ?1 AND idx = ?2",
@@ -260,6 +264,7 @@ enum common_code coordinator_sql_read(struct coordinator_sql *sql, const struct 
         " ORDER BY c.session, c.idx",
         "SELECT session, layer, first, count FROM ranges ORDER BY session, layer, first",
         "SELECT session, key FROM keys",
+        "SELECT session, cut FROM cuts",
     };
     enum common_code code = COMMON_OK;
     for (size_t q = 0; q < sizeof(queries) / sizeof(*queries) && code == COMMON_OK; q++) {
@@ -279,8 +284,10 @@ enum common_code coordinator_sql_read(struct coordinator_sql *sql, const struct 
                               text_of(s, 4));
             else if (q == 4)
                 ok = r->range(r->arg, u64(s, 0), (uint32_t)u64(s, 1), u64(s, 2), u64(s, 3));
-            else
+            else if (q == 5)
                 ok = r->key(r->arg, u64(s, 0), u64(s, 1));
+            else
+                ok = r->cut(r->arg, u64(s, 0), u64(s, 1));
         }
         if (ok && rc != SQLITE_DONE)
             code = common_error_set(err, COMMON_INVALID_ARGUMENT, "the store cannot be read: %s",

@@ -17,6 +17,7 @@ enum coordinator_op_kind {
     COORDINATOR_OP_NUMBERS,
     COORDINATOR_OP_SESSION_DROP,
     COORDINATOR_OP_KEY, // a: session, b: key
+    COORDINATOR_OP_CUT, // a: session, b: cut
     COORDINATOR_OP_MEMBER,
     COORDINATOR_OP_CHUNK,
     COORDINATOR_OP_CHUNK_LOST,

@@ -132,6 +132,11 @@ void coordinator_batch_key(struct coordinator_batch *batch, uint64_t session, ui
     add_numbers(batch, COORDINATOR_OP_KEY, NULL, session, key, 0, 0);
 }
 
+void coordinator_batch_cut(struct coordinator_batch *batch, uint64_t session, uint64_t cut)
+{
+    add_numbers(batch, COORDINATOR_OP_CUT, NULL, session, cut, 0, 0);
+}
+
 void coordinator_batch_member(struct coordinator_batch *batch, uint64_t session, const char *worker)
 {
     add_numbers(batch, COORDINATOR_OP_MEMBER, worker, session, 0, 0, 0);

@@ -36,6 +36,7 @@ struct coordinator_store_reader {
     bool (*chunk)(void *arg, uint64_t session, uint32_t index, uint64_t id, bool lost, const char *holder);
     bool (*range)(void *arg, uint64_t session, uint32_t layer, uint64_t first, uint64_t count);
     bool (*key)(void *arg, uint64_t session, uint64_t key);
+    bool (*cut)(void *arg, uint64_t session, uint64_t cut);
 };
 
 // Opens or makes the file (mode 0600, its folder 0700), locks it until stop, raises the term, reads
@@ -79,6 +80,7 @@ void coordinator_batch_numbers(struct coordinator_batch *batch, uint64_t session
 void coordinator_batch_session_drop(struct coordinator_batch *batch,
                                     uint64_t session); // and all that belongs to it
 void coordinator_batch_key(struct coordinator_batch *batch, uint64_t session, uint64_t key);
+void coordinator_batch_cut(struct coordinator_batch *batch, uint64_t session, uint64_t cut);
 void coordinator_batch_member(struct coordinator_batch *batch, uint64_t session, const char *worker);
 void coordinator_batch_chunk(struct coordinator_batch *batch, uint64_t session, uint32_t index, uint64_t id,
                              bool lost,

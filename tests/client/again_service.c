@@ -65,6 +65,7 @@ static void on_create(void *arg, struct proto_request *request)
     Banyan__Pb__SessionCreateReply reply = BANYAN__PB__SESSION_CREATE_REPLY__INIT;
     reply.session = 42;
     reply.incarnation = service.incarnation;
+    reply.cut = service.cut;
     if (!arrives(request, BANYAN__PB__METHOD__METHOD_SESSION_CREATE))
         reply_with(request, &reply.base);
 }
@@ -83,10 +84,36 @@ static void on_fork(void *arg, struct proto_request *request)
 static void on_truncate(void *arg, struct proto_request *request)
 {
     (void)arg;
+    const Banyan__Pb__SessionTruncateRequest *in =
+        (const Banyan__Pb__SessionTruncateRequest *)proto_request_message(request)->body;
     Banyan__Pb__SessionTruncateReply reply = BANYAN__PB__SESSION_TRUNCATE_REPLY__INIT;
-    reply.incarnation = ++service.incarnation;
+    bool refused = service.truncates_refused > 0, done = !in->cut || in->after == service.cut;
+    note_key(in->cut);
+    service.after = in->after;
+    service.settles += in->settle;
+    if (done && (!refused || (service.truncates_anyway && !in->settle))) {
+        service.incarnation += !in->settle;
+        service.cut = in->cut;
+    }
+    if (refused) {
+        service.truncates_refused--;
+        proto_request_fail(request, COMMON_UNAVAILABLE, "w3 is lost", NULL, 0);
+        return;
+    }
+    reply.incarnation = service.incarnation;
+    reply.cut = service.cut;
     if (!arrives(request, BANYAN__PB__METHOD__METHOD_SESSION_TRUNCATE))
         reply_with(request, &reply.base);
+}
+
+static void on_info(void *arg, struct proto_request *request)
+{
+    (void)arg;
+    Banyan__Pb__SessionInfoReply reply = BANYAN__PB__SESSION_INFO_REPLY__INIT;
+    reply.session = 42;
+    reply.incarnation = service.incarnation;
+    reply.cut = service.cut;
+    reply_with(request, &reply.base);
 }
 
 // A session that is gone already.
@@ -268,6 +295,7 @@ static const struct proto_method methods[] = {
     {BANYAN__PB__METHOD__METHOD_SESSION_CREATE, CLIENTS, on_create},
     {BANYAN__PB__METHOD__METHOD_SESSION_FORK, CLIENTS, on_fork},
     {BANYAN__PB__METHOD__METHOD_SESSION_TRUNCATE, CLIENTS, on_truncate},
+    {BANYAN__PB__METHOD__METHOD_SESSION_INFO, CLIENTS, on_info},
     {BANYAN__PB__METHOD__METHOD_SESSION_DELETE, CLIENTS, on_delete},
     {BANYAN__PB__METHOD__METHOD_SESSION_CLOSE, CLIENTS, on_close},
     {BANYAN__PB__METHOD__METHOD_SESSION_OPEN, CLIENTS, on_open},

@@ -107,6 +107,77 @@ static void a_lost_truncate_or_delete_is_repeated(void **state)
     assert_int_equal(calls(BANYAN__PB__METHOD__METHOD_SESSION_DELETE), 3);
 }
 
+static banyan_code append(void)
+{
+    float q[HEADS * DIM] = {0}, o[HEADS * DIM];
+    banyan_item item = {.session = session, .rows = 1, .q = q, .o = o, .k = kv, .v = kv};
+    banyan_code code = banyan_attend(client, &item, 1, 0, NULL, NULL);
+    return code == BANYAN_OK ? item.code : code;
+}
+
+static void learn(void)
+{
+    banyan_session_info info;
+    assert_int_equal(banyan_session_get_info(session, &info, NULL), BANYAN_OK);
+    banyan_session_info_free(&info);
+}
+
+// Each truncate names the one before it, and has the same number however often it is sent.
+static void truncates_are_a_chain(void **state)
+{
+    (void)state;
+    service.cut = 100;
+    learn();
+    service.lose = true;
+    assert_int_equal(banyan_session_truncate(session, 0, NULL), BANYAN_OK);
+    assert_int_equal(calls(BANYAN__PB__METHOD__METHOD_SESSION_TRUNCATE), 2);
+    uint64_t first = service.keys[2];
+    assert_true(first != 0 && service.keys[1] == first);
+    assert_int_equal(banyan_session_truncate(session, 0, NULL), BANYAN_OK);
+    assert_int_equal(service.after, first);
+    assert_int_not_equal(service.keys[2], first);
+    assert_int_equal(service.settles, 0);
+}
+
+// One that is refused may have been sent twice: it is settled before the application goes on.
+static void a_refused_truncate_is_settled(void **state)
+{
+    (void)state;
+    service.cut = 100;
+    learn();
+    service.truncates_refused = 1;
+    assert_int_equal(banyan_session_truncate(session, 0, NULL), BANYAN_UNAVAILABLE);
+    assert_int_equal(service.settles, 1);
+    assert_int_not_equal(service.cut, 100); // whatever follows 100 comes too late
+    assert_int_equal(append(), BANYAN_OK);
+}
+
+// Nothing is written until it is known what became of a truncate; then it goes on from there.
+static void a_truncate_in_doubt_keeps_writes_back(void **state)
+{
+    (void)state;
+    for (int done = 0; done < 2; done++)
+        for (int again = 0; again < 2; again++) {
+            service.cut = 100;
+            service.truncates_anyway = done;
+            learn();
+            uint64_t before = service.incarnation;
+            service.truncates_refused = 2; // the truncate, and settling it
+            assert_int_equal(banyan_session_truncate(session, 0, NULL), BANYAN_UNAVAILABLE);
+            unsigned attends = calls(BANYAN__PB__METHOD__METHOD_ATTEND);
+            assert_int_equal(append(), BANYAN_ABORTED);
+            assert_int_equal(banyan_attach(session, 0, 0, TOKENS, kv, kv, NULL), BANYAN_ABORTED);
+            assert_int_equal(banyan_commit(session, 0, 0, TOKENS, NULL), BANYAN_ABORTED);
+            assert_int_equal(calls(BANYAN__PB__METHOD__METHOD_ATTEND), attends);
+            if (again)
+                assert_int_equal(banyan_session_truncate(session, 0, NULL), BANYAN_OK);
+            else
+                learn();
+            assert_int_equal(append(), BANYAN_OK);
+            assert_int_equal(service.attend_incarnation, before + (uint64_t)(done + again));
+        }
+}
+
 // What cannot be done twice is not asked twice: the answer of the second would be another one.
 static void a_lost_drop_is_not_repeated(void **state)
 {
@@ -272,11 +343,19 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(a_lost_create_or_fork_is_repeated), TEST(a_lost_truncate_or_delete_is_repeated),
-        TEST(a_lost_drop_is_not_repeated),       TEST(calls_of_an_append_go_one_by_one),
-        TEST(an_item_says_its_first_failure),    TEST(an_error_says_nothing_of_an_older_one),
-        TEST(a_list_has_all_its_pages),          TEST(few_puts_are_under_way_to_a_worker),
-        TEST(a_refused_ticket_is_replaced_once), TEST(a_ticket_is_of_this_incarnation),
+        TEST(a_lost_create_or_fork_is_repeated),
+        TEST(a_lost_truncate_or_delete_is_repeated),
+        TEST(truncates_are_a_chain),
+        TEST(a_refused_truncate_is_settled),
+        TEST(a_truncate_in_doubt_keeps_writes_back),
+        TEST(a_lost_drop_is_not_repeated),
+        TEST(calls_of_an_append_go_one_by_one),
+        TEST(an_item_says_its_first_failure),
+        TEST(an_error_says_nothing_of_an_older_one),
+        TEST(a_list_has_all_its_pages),
+        TEST(few_puts_are_under_way_to_a_worker),
+        TEST(a_refused_ticket_is_replaced_once),
+        TEST(a_ticket_is_of_this_incarnation),
         TEST(no_room_ahead_may_be_room_enough),
     };
     if (!mkdtemp(dir))

@@ -112,20 +112,26 @@ static void test_looking(void **state)
     json_t *json = parse();
     assert_int_equal(number(json, "workers_active"), 2);
     assert_int_equal(number(json, "sessions"), 0);
-    bool clients = false;
+    bool clients = false, memory = false;
     size_t i;
     json_t *limit;
     json_array_foreach(json_object_get(json, "limits"), i, limit)
     {
         assert_true(number(limit, "used") <= number(limit, "max"));
-        if (strcmp(json_string_value(json_object_get(limit, "name")), "nng_clients") != 0)
+        const char *worker = json_string_value(json_object_get(limit, "worker"));
+        if (strcmp(json_string_value(json_object_get(limit, "name")), "kv_bytes") == 0) {
+            memory = true;
+            assert_true(worker[0] == 'w' && number(limit, "max") > 0);
+            assert_string_equal(json_string_value(json_object_get(limit, "flag")), "the worker's --memory");
+        }
+        if (worker[0] || strcmp(json_string_value(json_object_get(limit, "name")), "nng_clients") != 0)
             continue;
         clients = true;
         assert_int_equal(number(limit, "max"), 1024);
         assert_int_equal(number(limit, "refused"), 0);
         assert_string_equal(json_string_value(json_object_get(limit, "flag")), "--max-clients");
     }
-    assert_true(clients);
+    assert_true(clients && memory);
     json_decref(json);
     expect(0, "workers", NULL);
     said("w0");

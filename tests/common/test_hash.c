@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "common/hash.h"
+#include "common/xxh3.h"
 
 // The values are part of the wire and of the store: these numbers must never change.
 static void test_mix64_is_splitmix64(void **state)
@@ -56,6 +57,11 @@ static void test_gather(void **state)
         pieces[n++] = (struct iovec){data + at, len - at};
         uint64_t want = common_xxh3(data, len, 0);
         assert_true(common_xxh3_gather(pieces, n) == want);
+        assert_true(common_xxh3_run(pieces, n) == want); // for any processor
+#ifdef __x86_64__
+        if (common_cpu_avx2())
+            assert_true(common_xxh3_gather_avx2(pieces, n) == want);
+#endif
         assert_true(common_xxh3_gather(&(struct iovec){data, len}, 1) == want);
     }
 }

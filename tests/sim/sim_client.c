@@ -187,11 +187,13 @@ static void take_reply(struct sim_call *call, const struct proto_message *messag
         break;
     case METHOD(SESSION_TRUNCATE):
         call->incarnation = ((const Banyan__Pb__SessionTruncateReply *)body)->incarnation;
+        call->cut = ((const Banyan__Pb__SessionTruncateReply *)body)->cut;
         break;
     case METHOD(SESSION_INFO): {
         const Banyan__Pb__SessionInfoReply *m = (const void *)body;
         call->session = m->session;
         call->incarnation = m->incarnation;
+        call->cut = m->cut;
         call->length = m->length;
         call->epoch = m->epoch;
         snprintf(call->state, sizeof call->state, "%s", m->state);
@@ -336,6 +338,28 @@ struct sim_call *sim_truncate(struct sim_client *client, uint64_t session, uint6
     Banyan__Pb__SessionTruncateRequest m = BANYAN__PB__SESSION_TRUNCATE_REQUEST__INIT;
     m.session = session;
     m.length = length;
+    return call_start(client, METHOD(SESSION_TRUNCATE), &m.base, NULL, 0);
+}
+
+struct sim_call *sim_truncate_after(struct sim_client *client, uint64_t session, uint64_t length,
+                                    uint64_t after, uint64_t cut)
+{
+    Banyan__Pb__SessionTruncateRequest m = BANYAN__PB__SESSION_TRUNCATE_REQUEST__INIT;
+    m.session = session;
+    m.length = length;
+    m.after = after;
+    m.cut = cut;
+    return call_start(client, METHOD(SESSION_TRUNCATE), &m.base, NULL, 0);
+}
+
+struct sim_call *sim_settle(struct sim_client *client, uint64_t session, uint64_t after, uint64_t cut)
+{
+    Banyan__Pb__SessionTruncateRequest m = BANYAN__PB__SESSION_TRUNCATE_REQUEST__INIT;
+    m.session = session;
+    m.length = UINT64_MAX;
+    m.after = after;
+    m.cut = cut;
+    m.settle = true;
     return call_start(client, METHOD(SESSION_TRUNCATE), &m.base, NULL, 0);
 }
 

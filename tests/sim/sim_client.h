@@ -29,6 +29,7 @@ struct sim_call {
     uint64_t done_ns;
     // What a reply said:
     uint64_t session, incarnation, length, epoch, n_missing; // length: of the layer, or the session's
+    uint64_t cut;                                            // of a truncate, or an info
     char state[32];                                          // of an info
     uint32_t n_active;                                       // workers
     char workers[16][12];                                    // their states, by the number in their names
@@ -68,6 +69,10 @@ struct sim_call *sim_delete(struct sim_client *client, uint64_t session);
 struct sim_call *sim_info(struct sim_client *client, uint64_t session);
 struct sim_call *sim_cluster_info(struct sim_client *client); // n_active
 struct sim_call *sim_truncate(struct sim_client *client, uint64_t session, uint64_t length);
+// The same with its numbers (SessionTruncateRequest.after, .cut); settle: with them alone.
+struct sim_call *sim_truncate_after(struct sim_client *client, uint64_t session, uint64_t length,
+                                    uint64_t after, uint64_t cut);
+struct sim_call *sim_settle(struct sim_client *client, uint64_t session, uint64_t after, uint64_t cut);
 struct sim_call *sim_fork(struct sim_client *client, uint64_t session, uint64_t length, const char *name);
 struct sim_call *sim_open(struct sim_client *client, uint64_t session, uint64_t first, uint64_t count);
 struct sim_call *sim_commit(struct sim_client *client, uint64_t session, uint32_t layer, uint64_t first,

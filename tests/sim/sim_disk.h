@@ -16,6 +16,7 @@ enum sim_op_kind {
     SIM_OP_NUMBERS,
     SIM_OP_SESSION_DROP,
     SIM_OP_KEY,
+    SIM_OP_CUT,
     SIM_OP_MEMBER,
     SIM_OP_CHUNK,
     SIM_OP_CHUNK_LOST,
@@ -32,9 +33,19 @@ struct sim_op {
     size_t n_bytes;
 };
 
-enum { SIM_META, SIM_WORKERS, SIM_SESSIONS, SIM_MEMBERS, SIM_CHUNKS, SIM_RANGES, SIM_KEYS, SIM_TABLES };
+enum {
+    SIM_META,
+    SIM_WORKERS,
+    SIM_SESSIONS,
+    SIM_MEMBERS,
+    SIM_CHUNKS,
+    SIM_RANGES,
+    SIM_KEYS,
+    SIM_CUTS,
+    SIM_TABLES
+};
 
-// A row is an operation that has put it there: SIM_OP_META, _WORKER, _SESSION, _MEMBER, _CHUNK, _RANGE or _KEY.
+// A row is an operation that has put it there: SIM_OP_META, _WORKER, _SESSION, _MEMBER, _CHUNK, _RANGE, _KEY or _CUT.
 struct sim_table {
     struct sim_op *rows;
     size_t n, cap;

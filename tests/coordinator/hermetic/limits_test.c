@@ -149,17 +149,25 @@ static void few(struct coordinator_options *options)
     options->max_workers = 1;
 }
 
-static uint64_t refused(const struct sim_cluster *cluster, const char *name)
+// The coordinator's own one with this name, or that of the worker that is nearest to it. `worker` is NULL: there is none.
+static struct coordinator_limit_use limit_of(const struct sim_cluster *cluster, bool workers,
+                                             const char *name)
 {
     struct coordinator_limit_use limits[COORDINATOR_LIMIT_USES];
-    coordinator_limits(cluster->coordinator, limits);
-    for (size_t i = 0; i < COORDINATOR_LIMIT_USES; i++) {
+    uint32_t n = coordinator_limits(cluster->coordinator, limits);
+    for (uint32_t i = 0; i < n; i++) {
         assert_true(limits[i].used <= limits[i].max);
-        if (strcmp(limits[i].name, name) == 0)
-            return limits[i].refused;
+        if (strcmp(limits[i].name, name) == 0 && workers == (limits[i].worker[0] != 0))
+            return limits[i];
     }
-    fail_msg("there is no limit %s", name);
-    return 0;
+    return (struct coordinator_limit_use){0};
+}
+
+static uint64_t refused(const struct sim_cluster *cluster, const char *name)
+{
+    struct coordinator_limit_use limit = limit_of(cluster, false, name);
+    assert_non_null(limit.worker);
+    return limit.refused;
 }
 
 // A client that has all that it may have is not read; another one is. What is refused says what helps.
@@ -197,6 +205,66 @@ static void one_client_leaves_room_for_others(void **state)
     sim_cluster_free(cluster);
 }
 
+// Heartbeats say how near workers are to their limits: the nearest one is shown, and what all of them have refused.
+static void workers_limits_are_shown(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster =
+        sim_cluster_new(&(struct sim_cluster_options){.workers = 2, .memory_bytes = 1 << 20});
+    sim_cluster_start(cluster);
+    struct sim_call *create = sim_create(cluster->client, (struct sim_shape){.members = 1}, "");
+    OK(create);
+    OK(sim_append(cluster->client, create->session, 0, 0, 16, 1));
+    sim_advance(COMMON_NS_PER_S);
+    const struct sim_worker *holder = holder_of(cluster, create->session, 0);
+    struct coordinator_limit_use kv = limit_of(cluster, true, "kv_bytes");
+    assert_string_equal(kv.worker, holder->name);
+    assert_string_equal(kv.flag, "the worker's --memory");
+    assert_true(kv.used > 0 && kv.max > kv.used && kv.max <= 1 << 20);
+    assert_int_equal(kv.refused, 0);
+    assert_string_equal(limit_of(cluster, true, "requests_of_a_client").flag, "");
+    assert_string_equal(limit_of(cluster, true, "clients").flag, "the worker's --max-clients");
+    struct sim_call *append;
+    uint64_t at = 16;
+    while (sim_wait(append = sim_append(cluster->client, create->session, 0, at, 64, 1)) == COMMON_OK)
+        at += 64;
+    assert_int_equal(append->code, COMMON_RESOURCE_EXHAUSTED);
+    sim_advance(COMMON_NS_PER_S);
+    kv = limit_of(cluster, true, "kv_bytes");
+    assert_true(kv.used > kv.max / 2);
+    for (int i = 0; i < 2; i++)
+        sim_worker_kill(cluster->workers[i]);
+    sim_advance(10 * COMMON_NS_PER_S);
+    assert_null(limit_of(cluster, true, "kv_bytes").worker);
+    sim_cluster_free(cluster);
+}
+
+// What a worker says is shown to people and programs: only what they can read.
+static void limits_that_make_no_sense_are_left_out(void **state)
+{
+    (void)state;
+    char longest[66], name[] = "good", flag[] = "--flag", bad[] = "a\"b\n", none[] = "";
+    memset(longest, 'x', 65);
+    longest[65] = 0;
+    Banyan__Pb__Limit limits[PROTO_WORKER_LIMITS_MAX + 8], *pointers[PROTO_WORKER_LIMITS_MAX + 8];
+    for (size_t i = 0; i < PROTO_WORKER_LIMITS_MAX + 8; i++) {
+        pointers[i] = &limits[i];
+        limits[i] = (Banyan__Pb__Limit)BANYAN__PB__LIMIT__INIT;
+        limits[i].name = name, limits[i].flag = flag, limits[i].max = 1 + i;
+    }
+    limits[0].name = longest, limits[1].name = bad, limits[2].name = none, limits[3].flag = longest;
+    limits[4].max = 0;
+    struct coordinator_worker w = {.name = "w"};
+    coordinator_worker_set_limits(&w, pointers, 6);
+    assert_int_equal(w.n_limits, 1);
+    assert_int_equal(w.limits[0].max, 6);
+    coordinator_worker_set_limits(&w, pointers, PROTO_WORKER_LIMITS_MAX + 8);
+    assert_int_equal(w.n_limits, PROTO_WORKER_LIMITS_MAX);
+    coordinator_worker_set_limits(&w, pointers, 0);
+    assert_int_equal(w.n_limits, 0);
+    free(w.limits);
+}
+
 int hermetic_limits(void)
 {
     const struct CMUnitTest tests[] = {
@@ -206,6 +274,8 @@ int hermetic_limits(void)
         cmocka_unit_test(tokens_are_counted_as_they_change),
         cmocka_unit_test(sessions_have_the_coordinators_time_to_live),
         cmocka_unit_test(one_client_leaves_room_for_others),
+        cmocka_unit_test(workers_limits_are_shown),
+        cmocka_unit_test(limits_that_make_no_sense_are_left_out),
     };
     return cmocka_run_group_tests_name("limits", tests, NULL, NULL);
 }

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// proto_rows_sum in the instruction set that the including file is compiled for: rows_sum.c and, for processors that have
+// it, rows_sum_avx2.c. The values are the same. Private to proto.
+#ifndef PROTO_ROWS_SUM_RUN_H
+#define PROTO_ROWS_SUM_RUN_H
+
+#include "proto/rows_sum.h"
+
+#define XXH_INLINE_ALL // some hundred bytes a call: what a call of a library costs would show
+#include <xxhash.h>
+
+#include "common/hash.h"
+
+static inline uint64_t rows_sum_run(const struct proto_rows_piece *piece)
+{
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < piece->count; i++) {
+        const uint8_t *row = (const uint8_t *)piece->data + i * piece->row_pitch;
+        for (uint32_t head = 0; head < piece->heads; head++) {
+            uint64_t place =
+                (piece->first + i) << 16 | (uint64_t)(piece->first_head + head) << 2 | (uint64_t)piece->part;
+            sum +=
+                common_mix64(XXH3_64bits(row + head * piece->head_pitch, piece->len) ^ common_mix64(place));
+        }
+    }
+    return sum;
+}
+
+uint64_t proto_rows_sum_plain(const struct proto_rows_piece *piece);
+uint64_t proto_rows_sum_avx2(const struct proto_rows_piece *piece); // x86-64 with AVX2 only
+
+#endif

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// Truncates that come late or twice (coordinator/sessions/cuts.h): what was acknowledged after them stays.
+#include "tests/coordinator/hermetic/hermetic.h"
+
+enum { ROWS = 40, CUT = 20, MORE = 8, VALUE = 3 };
+
+static uint64_t cut_of(struct sim_cluster *cluster, uint64_t session)
+{
+    struct sim_call *info = sim_info(cluster->client, session);
+    OK(info);
+    return info->cut;
+}
+
+// A client whose frames the coordinator does not read for a while.
+static struct sim_client *slow_client(struct sim_cluster *cluster)
+{
+    struct sim_client *client = sim_client_new(SIM_COORDINATOR, NULL);
+    OK(sim_cluster_info(client)); // it is connected
+    sim_client_deadline(client, COMMON_NS_PER_S);
+    sim_net_hold(sim_client_loop(client), cluster->loop);
+    return client;
+}
+
+static void arrive(struct sim_cluster *cluster, struct sim_client *client)
+{
+    sim_net_release(sim_client_loop(client), cluster->loop);
+    sim_advance(COMMON_NS_PER_S);
+}
+
+// Given up, settled, and only then read: rows that were acknowledged meanwhile stay.
+static void a_truncate_that_comes_late_takes_nothing_away(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, ROWS), after = cut_of(cluster, session);
+    struct sim_client *slow = slow_client(cluster);
+    struct sim_call *late = sim_truncate_after(slow, session, CUT, after, 7);
+    ENDS(COMMON_DEADLINE_EXCEEDED, late);
+    struct sim_call *settled = sim_settle(cluster->client, session, after, 8);
+    OK(settled);
+    assert_int_equal(settled->cut, 8);
+    assert_int_equal(settled->incarnation, 1);
+    OK(sim_append(cluster->client, session, 0, ROWS, MORE, VALUE));
+    arrive(cluster, slow);
+    assert_int_equal(length_of(cluster, session), ROWS + MORE);
+    READS(cluster, session, ROWS + MORE, ROWS + MORE * VALUE);
+    sim_client_free(slow);
+    sim_cluster_free(cluster);
+}
+
+// The same truncate over two links: the first to arrive is done, and answered; the other comes after newer rows. One
+// with nothing to forget is no exception, nor is a restart in between.
+static void a_truncate_that_comes_twice_is_done_once(void **state)
+{
+    (void)state;
+    for (int nothing = 0; nothing < 2; nothing++)
+        for (int killed = 0; killed < 2; killed++) {
+            struct sim_cluster *cluster = cluster_of(2);
+            uint64_t session = session_of(cluster, ROWS), after = cut_of(cluster, session);
+            uint64_t length = nothing ? ROWS : CUT;
+            struct sim_call *first = sim_truncate_after(cluster->client, session, length, after, 7);
+            OK(first);
+            assert_int_equal(first->cut, 7);
+            OK(sim_append(cluster->client, session, 0, length, MORE, VALUE));
+            if (killed) {
+                sim_coordinator_kill(cluster);
+                restart(cluster);
+                assert_true(sim_wait_active(cluster, 2));
+            }
+            struct sim_call *again = sim_truncate_after(cluster->client, session, length, after, 7);
+            OK(again);
+            assert_int_equal(again->cut, 7);
+            assert_int_equal(again->incarnation, first->incarnation);
+            READS(cluster, session, length + MORE, length + MORE * VALUE);
+            assert_int_equal(length_of(cluster, session), length + MORE);
+            sim_cluster_free(cluster);
+        }
+}
+
+// It arrives, and its answer does not: settling says that it was done.
+static void settling_says_what_became_of_it(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, ROWS), after = cut_of(cluster, session);
+    OK(sim_truncate_after(cluster->client, session, CUT, after, 7));
+    struct sim_call *settled = sim_settle(cluster->client, session, after, 8);
+    OK(settled);
+    assert_int_equal(settled->cut, 7);
+    assert_int_equal(settled->incarnation, 2);
+    OK(sim_settle(cluster->client, session, 7, 9)); // and so is one that is asked again
+    settled = sim_settle(cluster->client, session, 7, 9);
+    OK(settled);
+    assert_int_equal(settled->cut, 9);
+    READS(cluster, session, CUT, CUT);
+    sim_cluster_free(cluster);
+}
+
+// Of two that follow the same one, one is done, whether its caller gives numbers or not.
+static void one_that_was_overtaken_is_refused(void **state)
+{
+    (void)state;
+    for (int plain = 0; plain < 2; plain++) {
+        struct sim_cluster *cluster = cluster_of(2);
+        uint64_t session = session_of(cluster, ROWS), after = cut_of(cluster, session);
+        OK(plain ? sim_truncate(cluster->client, session, CUT)
+                 : sim_truncate_after(cluster->client, session, CUT, after, 7));
+        OK(sim_append(cluster->client, session, 0, CUT, MORE, VALUE));
+        struct sim_call *late = sim_truncate_after(cluster->client, session, CUT, after, 8);
+        ENDS(COMMON_ABORTED, late);
+        assert_string_equal(late->reason, "OLD_INCARNATION");
+        READS(cluster, session, CUT + MORE, CUT + MORE * VALUE);
+        OK(sim_truncate_after(cluster->client, session, CUT, cut_of(cluster, session), 9));
+        READS(cluster, session, CUT, CUT);
+        sim_cluster_free(cluster);
+    }
+}
+
+// What the store refuses has not happened: the number is as free as the rows are there.
+static void a_number_that_the_store_refuses_is_not_taken(void **state)
+{
+    (void)state;
+    for (int settle = 0; settle < 2; settle++) {
+        struct sim_cluster *cluster = cluster_of(2);
+        uint64_t session = session_of(cluster, ROWS), after = cut_of(cluster, session);
+        sim_run_until_idle();
+        sim_disk_fail(SIM_DISK_PATH, 1, COMMON_RESOURCE_EXHAUSTED);
+        ENDS(COMMON_RESOURCE_EXHAUSTED, settle ? sim_settle(cluster->client, session, after, 7)
+                                               : sim_truncate_after(cluster->client, session, CUT, after, 7));
+        assert_true(sim_wait_active(cluster, 2));
+        assert_int_equal(cut_of(cluster, session), after);
+        OK(sim_truncate_after(cluster->client, session, CUT, after, 7));
+        READS(cluster, session, CUT, CUT);
+        sim_cluster_free(cluster);
+    }
+}
+
+static void numbers_that_make_no_sense_are_refused(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, ROWS);
+    ENDS(COMMON_INVALID_ARGUMENT, sim_truncate_after(cluster->client, session, CUT, 0, 7));
+    ENDS(COMMON_INVALID_ARGUMENT, sim_truncate_after(cluster->client, session, CUT, 7, 0));
+    ENDS(COMMON_INVALID_ARGUMENT, sim_settle(cluster->client, session, 0, 0));
+    READS(cluster, session, ROWS, ROWS);
+    sim_cluster_free(cluster);
+}
+
+int hermetic_truncates(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_truncate_that_comes_late_takes_nothing_away),
+        cmocka_unit_test(a_truncate_that_comes_twice_is_done_once),
+        cmocka_unit_test(settling_says_what_became_of_it),
+        cmocka_unit_test(one_that_was_overtaken_is_refused),
+        cmocka_unit_test(a_number_that_the_store_refuses_is_not_taken),
+        cmocka_unit_test(numbers_that_make_no_sense_are_refused),
+    };
+    return cmocka_run_group_tests_name("truncates", tests, NULL, NULL);
+}
