@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "common/hash.h"
 #include "proto/kv.h"
 #include "proto/limits.h"
 #include "proto/spec.h"
@@ -222,6 +223,56 @@ static void each_rule(void **state)
 #undef CASE
 }
 
+// Any numbers at all: refused with a sentence, or every layer makes sense.
+static void any_numbers(void **state)
+{
+    (void)state;
+    uint64_t n_good = 0, n = 200000;
+    for (uint64_t seed = 0; seed < n; seed++) {
+        static const uint32_t odd[] = {0, 1, 2, 3, 4, 5, 6, 16, 17, 1024, 1025, UINT32_MAX - 1, UINT32_MAX};
+        struct spec s;
+        struct common_error err = {.message = ""};
+        spec_init(&s);
+        for (uint64_t i = 0, changes = 1 + seed % 3; i < changes; i++) {
+            uint64_t draw = common_mix64(seed * 8 + i);
+            uint32_t value = odd[draw % (sizeof odd / sizeof *odd)], at = (uint32_t)(draw >> 20);
+            Banyan__Pb__LayerKind *kind = &s.kind[at % 3];
+            uint32_t *fields[] = {&kind->q_heads,         &kind->kv_heads,    &kind->k_dim,
+                                  &kind->v_dim,           &s.pb.chunk_tokens, &s.layer_kind[at % LAYERS],
+                                  &s.shares[at % LAYERS], &s.pb.q_heads};
+            protobuf_c_boolean *flags[] = {&kind->v_in_k, &s.kind[2].not_causal};
+            uint64_t which = draw >> 40;
+            if (which % 8 == 0)
+                *flags[which / 8 % 2] ^= true;
+            else if (which % 8 == 1)
+                s.pb.n_kinds = value < 3 ? value : 3;
+            else if (which % 8 == 2)
+                s.pb.layers = value < LAYERS ? value : LAYERS + (value > 1024);
+            else
+                *fields[which / 8 % 8] = value;
+        }
+        if (proto_spec_check(&s.pb, &err) != COMMON_OK) {
+            assert_true(err.message[0] && !strchr(err.message, '\n'));
+            continue;
+        }
+        uint64_t bytes = 0;
+        n_good++;
+        proto_spec_fill(&s.pb);
+        assert_int_equal(proto_spec_check(&s.pb, &err), COMMON_OK);
+        for (uint32_t l = 0; l < s.pb.layers; l++) {
+            struct proto_layer layer = proto_spec_layer(&s.pb, l);
+            if (proto_layer_local(&layer))
+                continue;
+            assert_true(layer.scale > 0 && layer.kv_heads > 0 && layer.q_heads % layer.kv_heads == 0);
+            assert_true(proto_spec_stores(&s.pb, layer.source) && layer.source <= l);
+            assert_true(layer.k_row > 0 && (layer.v_row > 0) != layer.v_in_k);
+            bytes += layer.source == l ? layer.k_row + layer.v_row : 0;
+        }
+        assert_int_equal(proto_spec_token_bytes(&s.pb), bytes);
+    }
+    assert_true(n_good > n / 50 && n_good < n / 2);
+}
+
 // Sinks of 1,024 heads in each of 1,024 layers would be 4 MiB.
 static void a_spec_has_a_largest_size(void **state)
 {
@@ -260,6 +311,7 @@ int main(void)
         cmocka_unit_test(layers_that_differ),
         cmocka_unit_test(layers_that_are_alike),
         cmocka_unit_test(each_rule),
+        cmocka_unit_test(any_numbers),
         cmocka_unit_test(a_spec_has_a_largest_size),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
