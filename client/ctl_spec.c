@@ -21,9 +21,10 @@ banyan_kv_type ctl_type_parse(const char *name)
 
 banyan_kind ctl_layer_kind(const banyan_spec *spec, uint32_t layer)
 {
+    if (spec->n_kinds && spec->layer_kind[layer] == BANYAN_LAYER_LOCAL)
+        return (banyan_kind){0};
     if (spec->n_kinds)
-        return spec->layer_kind[layer] == BANYAN_LAYER_LOCAL ? (banyan_kind){0}
-                                                             : spec->kinds[spec->layer_kind[layer]];
+        return spec->kinds[spec->layer_kind[layer]];
     return (banyan_kind){.q_heads = spec->q_heads,
                          .kv_heads = spec->kv_heads,
                          .k_dim = spec->k_dim,
