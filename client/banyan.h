@@ -189,10 +189,13 @@ BANYAN_API uint64_t banyan_session_id(const banyan_session *session);
 BANYAN_API const banyan_spec *banyan_session_spec(const banyan_session *session);
 
 typedef struct banyan_session_info {
-    uint64_t id, incarnation, epoch, chunks, bytes, length, steps, idle_ns; // length: of the shortest layer
+    // length: of the shortest layer that has K and V of its own
+    uint64_t id, incarnation, epoch, chunks, bytes, length, steps, idle_ns;
     char name[129], state[16];
     uint32_t n_layers;
-    uint64_t *layer_lengths; // [n_layers] tokens committed from 0 on without a hole
+    uint64_t
+        *layer_lengths; // [n_layers] tokens committed from 0 on without a hole; a layer that reads another's
+                        // K and V has its length, one that holds nothing 0
     uint32_t n_members;
     char (*members)[65]; // names of the workers that hold a part
 } banyan_session_info;
@@ -223,7 +226,8 @@ BANYAN_API banyan_code banyan_session_fork(banyan_session *session, uint64_t len
 // visible before commit. What is not committed is dropped when nothing of the session was attached for a while
 // (workers: --attach-ttl, 15 minutes), and goes with a worker that is lost or was out of reach for some heartbeats:
 // the commit names it then, and attaching it again is the remedy. The client's timeout is a limit on standing still: it runs anew whenever something
-// arrives.
+// arrives. v is NULL where V lies in K.
+// INVALID_ARGUMENT: a layer without K and V of its own.
 BANYAN_API banyan_code banyan_attach(banyan_session *session, uint32_t layer, uint64_t first, uint64_t count,
                                      const void *k, const void *v, banyan_error *error);
 // The same for BANYAN_INT8 and BANYAN_FP8, with the scales; banyan_attach refuses such a session, and this

@@ -68,7 +68,15 @@ unsigned ctl_distance(const char *a, const char *b); // edits between two words
 
 // ---- ctl_output.c -----------------------------------------------------------------------------------------
 
-enum ctl_format { CTL_TEXT, CTL_COUNT, CTL_BYTES, CTL_TIME, CTL_RATE, CTL_REAL };
+enum ctl_format {
+    CTL_TEXT,
+    CTL_COUNT,
+    CTL_BYTES,
+    CTL_TIME,
+    CTL_RATE,
+    CTL_REAL,
+    CTL_LINES
+}; // CTL_LINES: a list of texts, each on a line of its own
 struct ctl_column {
     const char *key, *title; // of the JSON object; heading. NULL ends a list
     enum ctl_format format;

@@ -162,6 +162,17 @@ void ctl_print_tree(const struct ctl *ctl, json_t *rows, const struct ctl_column
     json_decref(rows);
 }
 
+static void add_field(struct libscols_table *table, const struct ctl_column *field, const char *title,
+                      const char *text)
+{
+    const char *color = color_of(field->key, text);
+    struct libscols_line *line = scols_table_new_line(table, NULL);
+    scols_line_set_data(line, 0, title);
+    scols_line_set_data(line, 1, text);
+    if (color)
+        scols_cell_set_color(scols_line_get_cell(line, 1), color);
+}
+
 void ctl_print_record(const struct ctl *ctl, json_t *record, const struct ctl_column *fields)
 {
     if (ctl->json) {
@@ -177,13 +188,13 @@ void ctl_print_record(const struct ctl *ctl, json_t *record, const struct ctl_co
         const json_t *value = json_object_get(record, fields[f].key);
         if (!value)
             continue;
-        const char *text = cell_text(value, fields[f].format, buf, sizeof buf);
-        const char *color = color_of(fields[f].key, text);
-        struct libscols_line *line = scols_table_new_line(table, NULL);
-        scols_line_set_data(line, 0, fields[f].title);
-        scols_line_set_data(line, 1, text);
-        if (color)
-            scols_cell_set_color(scols_line_get_cell(line, 1), color);
+        if (fields[f].format == CTL_LINES) {
+            for (size_t i = 0; i < json_array_size(value); i++)
+                add_field(table, &fields[f], i ? "" : fields[f].title,
+                          json_string_value(json_array_get(value, i)));
+            continue;
+        }
+        add_field(table, &fields[f], fields[f].title, cell_text(value, fields[f].format, buf, sizeof buf));
     }
     scols_print_table(table);
     scols_unref_table(table);

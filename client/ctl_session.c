@@ -115,7 +115,7 @@ static enum ctl_exit show(struct ctl *ctl, banyan_session *session)
         {"soft_cap", "soft cap", CTL_REAL},
         {"window", "window", CTL_COUNT},
         {"mask_chunk", "mask chunk", CTL_COUNT},
-        {"kind_lines", "kinds of layers", CTL_TEXT},
+        {"kind_lines", "kinds of layers", CTL_LINES},
         {"chunk_tokens", "chunk tokens", CTL_COUNT},
         {"idle_ttl_ns", "idle time to live", CTL_TIME},
         {0},

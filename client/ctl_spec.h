@@ -14,7 +14,9 @@ const char *ctl_type_name(banyan_kv_type type);
 banyan_kv_type ctl_type_parse(const char *name); // 0: none
 
 json_t *ctl_spec_json(const banyan_spec *spec);
-json_t *ctl_spec_lines(const banyan_spec *spec); // a list of lines, one a kind; empty where layers are alike
+json_t *
+ctl_spec_lines(const banyan_spec *spec); // a list of lines, one a kind; where layers are alike, what has no
+                                         // field of its own
 
 struct ctl_spec_file;
 // Reads a file; what the spec points to lives until the file is freed. Told on stderr.

@@ -18,6 +18,14 @@ void ctl_watch_end(struct ctl_seen *seen)
     banyan_session_close(seen->session);
 }
 
+static uint32_t steps_of_a_token(const banyan_spec *spec)
+{
+    uint32_t n = 0;
+    for (uint32_t l = 0; l < spec->layers; l++)
+        n += spec->n_kinds == 0 || spec->layer_kind[l] != BANYAN_LAYER_LOCAL;
+    return n;
+}
+
 static uint32_t most_heads(const banyan_spec *spec)
 {
     uint32_t most = spec->n_kinds ? 1 : spec->q_heads;
@@ -34,7 +42,7 @@ enum ctl_exit ctl_watch_look(struct ctl *ctl, const char *name, uint32_t bins, s
     if (exit_code != CTL_OK)
         return exit_code;
     out->spec = banyan_session_spec(out->session);
-    uint64_t layers = ctl_watch_given.layer == UINT64_MAX ? out->spec->layers : 1;
+    uint64_t layers = ctl_watch_given.layer == UINT64_MAX ? steps_of_a_token(out->spec) : 1;
     banyan_watch_options options = {
         .steps = (uint32_t)(ctl_watch_given.steps ? ctl_watch_given.steps
                             : layers < STEPS_MAX  ? layers

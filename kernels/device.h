@@ -35,7 +35,7 @@
 #include "common/status.h"
 #include "kernels/attention.h"
 
-#define KERNELS_DEVICE_ABI    2u
+#define KERNELS_DEVICE_ABI    3u
 #define KERNELS_DEVICE_SYMBOL "kernels_device_module_2" // a const struct kernels_device_ops
 #define KERNELS_DEVICE_BLOCK  ((uint64_t)256 << 20)     // bytes: the largest block of the pool
 #define KERNELS_DEVICE_ALIGN  256u                      // bytes: start of each block of the pool
@@ -67,7 +67,8 @@ struct kernels_device_piece {
 struct kernels_device_run {
     uint64_t k, v;             // device addresses, multiples of KERNELS_ALIGN
     uint64_t k_scale, v_scale; // for INT8 and FP8, multiples of KERNELS_ALIGN; else not looked at
-    uint64_t head_stride;      // bytes, a multiple of KERNELS_ALIGN; not looked at with one KV head
+    // With v_in_k of the spec, v and v_scale are not looked at
+    uint64_t head_stride; // bytes, a multiple of KERNELS_ALIGN; not looked at with one KV head
     uint64_t first;
     uint32_t rows; // >= 1
 };
@@ -75,8 +76,9 @@ struct kernels_device_run {
 // As struct kernels_item in kernels/split.h. All but `out` may be reused when submit has returned.
 struct kernels_device_item {
     const struct kernels_spec *spec;
-    uint32_t rows;                         // query rows
-    uint64_t q_first, visible;             // as in a job
+    uint32_t rows;             // query rows
+    uint64_t q_first, visible; // as in a job
+    uint64_t block_first, block_end;
     const float *q;                        // on the host: [rows][q_heads][k_dim] with strides
     uint64_t q_row_stride, q_head_stride;  // in floats
     uint32_t run_count;                    // 0: the identity

@@ -433,7 +433,7 @@ static void feed_run(struct feed *f, uint32_t i)
     uint64_t end = to > run->first ? to - run->first : 0;
     if (end > run->rows)
         end = run->rows;
-    if (from >= to) // no row sees anything
+    if (begin >= end) // also where both lie in one block
         return;
     for (uint64_t at = begin / BLOCK * BLOCK; at < end; at += BLOCK) {
         struct block b = {.first = run->first + at,

@@ -47,6 +47,11 @@ float proto_spec_scale(float scale, uint32_t k_dim)
     return scale > 0 ? scale : 1.0f / sqrtf((float)k_dim);
 }
 
+uint32_t proto_spec_source(const Banyan__Pb__Spec *spec, uint32_t layer)
+{
+    return spec->n_shares && spec->shares[layer] ? spec->shares[layer] - 1 : layer;
+}
+
 struct proto_layer proto_spec_layer(const Banyan__Pb__Spec *spec, uint32_t layer)
 {
     struct proto_layer out = {.source = layer};
@@ -54,7 +59,7 @@ struct proto_layer proto_spec_layer(const Banyan__Pb__Spec *spec, uint32_t layer
         return out;
     out = spec->n_kinds ? of_kind(spec->kinds[spec->layer_kind[layer]]) : of_spec(spec);
     out.scale = proto_spec_scale(out.scale, out.k_dim);
-    out.source = spec->n_shares && spec->shares[layer] ? spec->shares[layer] - 1 : layer;
+    out.source = proto_spec_source(spec, layer);
     if (spec->n_layer_sinks && spec->layer_sinks[layer]->n_sinks)
         out.sinks = spec->layer_sinks[layer]->sinks;
     out.k_row = proto_kv_row_bytes(spec->kv_type, out.kv_heads, out.k_dim);
@@ -65,7 +70,7 @@ struct proto_layer proto_spec_layer(const Banyan__Pb__Spec *spec, uint32_t layer
 bool proto_spec_stores(const Banyan__Pb__Spec *spec, uint32_t layer)
 {
     return !(spec->n_kinds && spec->layer_kind[layer] == PROTO_LAYER_LOCAL) &&
-           !(spec->n_shares && spec->shares[layer]);
+           proto_spec_source(spec, layer) == layer;
 }
 
 uint64_t proto_spec_token_bytes(const Banyan__Pb__Spec *spec)

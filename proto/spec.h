@@ -48,6 +48,9 @@ static inline bool proto_layer_local(const struct proto_layer *layer)
     return layer->q_heads == 0;
 }
 
+// The layer whose K and V this one reads: proto_layer.source.
+uint32_t proto_spec_source(const Banyan__Pb__Spec *spec, uint32_t layer);
+
 // Whether a layer has rows of its own: takes appends and attaches, and counts for the session's length.
 bool proto_spec_stores(const Banyan__Pb__Spec *spec, uint32_t layer);
 

@@ -382,7 +382,7 @@ static enum common_code check_shape(struct worker_mass *m, const Banyan__Pb__Mas
         message->tensors[1].bytes != pairs * sizeof(float))
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "masses need q and lse of all the rows' query heads");
-    m->source = proto_spec_layer(session->spec->pb, body->layer).source;
+    m->source = proto_spec_source(session->spec->pb, body->layer);
     m->q_heads = spec->q_heads;
     m->kv_heads = spec->kv_heads;
     m->k_dim = spec->k_dim;

@@ -411,7 +411,7 @@ static enum common_code take_item(struct worker_step *s, uint32_t i, const struc
     const char *problem = shape_problem(session, item);
     if (problem)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "%s", problem);
-    uint32_t source = proto_spec_layer(session->spec->pb, item->layer).source;
+    uint32_t source = proto_spec_source(session->spec->pb, item->layer);
     worker_appended_confirm(session, source, item->length);
     bool first = item->n_append && session->appended[item->layer].write != item->write;
     enum common_code code =

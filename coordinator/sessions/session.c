@@ -180,7 +180,7 @@ void coordinator_session_turn_away(struct coordinator_session *s)
 const struct coordinator_rangeset *coordinator_session_rows(const struct coordinator_session *s,
                                                             uint32_t layer)
 {
-    return &s->layers[proto_spec_layer(s->spec, layer).source];
+    return &s->layers[proto_spec_source(s->spec, layer)];
 }
 
 uint64_t coordinator_session_layer_length(const struct coordinator_session *s, uint32_t layer)

@@ -14,6 +14,8 @@
 
 #include <stdint.h>
 
+#include "kernels/attention.h"
+
 #define CUDA_BLOCK_KEYS  16u
 #define CUDA_THREADS     128u  // of a block of any kernel
 #define CUDA_LARGEST_DIM 1024u // of k_dim and v_dim
@@ -27,7 +29,8 @@ struct cuda_run { // of one unit: cut at units' borders
 };
 
 struct cuda_item {
-    uint64_t q_first, visible, window;
+    struct kernels_mask mask;
+    uint64_t q_first;
     uint64_t q;       // offset of float [rows][q_heads][k_dim]
     uint64_t alibi;   // offset of float [q_heads], 0 = none
     uint64_t units;   // offset of uint32_t [unit_count + 1]: index of each unit's first run
@@ -36,6 +39,7 @@ struct cuda_item {
     // Offset in the output, in floats, of m[rows][q_heads] | s | o as kernels/partial.h packs them.
     uint64_t out;
     uint32_t rows, kv_heads, group, k_dim, v_dim;
+    uint32_t v_stride; // elements from a value to the next
     uint32_t unit_count, tiles, width;
     uint32_t first_task;  // of the class's tasks
     uint32_t first_merge; // of all items' (row, query head)s

@@ -66,7 +66,7 @@ LANE_DEVICE void plain_block(const task &t, const cuda_run *run, uint32_t row0, 
         sum[i] = 0;
     for (uint32_t j = low; j < high; j++) {
         float w = __shfl_sync(0xffffffffu, weight, static_cast<int>(j));
-        uint64_t at = static_cast<uint64_t>(row0 + j) * v_dim;
+        uint64_t at = static_cast<uint64_t>(row0 + j) * item->v_stride;
 #pragma unroll
         for (uint32_t i = 0; i < CUDA_LARGEST_DIM / 32; i++) {
             if (i * 32 < v_dim) {
@@ -101,7 +101,7 @@ template <int type> LANE_DEVICE void plain_task(const cuda_launch &launch, const
     for (uint32_t p = 0; p < t.pairs; p++) {
         const float *q = task_query(launch, t, t.pair + p);
         uint32_t row = (t.pair + p) / item->group;
-        task_sight sight = task_sight_of(item, row);
+        kernels_interval sight = task_sight_of(item, row);
         float slope = 0;
         if (item->alibi != 0)
             slope = task_at<const float>(launch.args,

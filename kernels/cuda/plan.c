@@ -67,6 +67,8 @@ const char *cuda_plan_spec_problem(const struct kernels_spec *spec)
         return "head dimensions on a GPU are 1 to 1024";
     if (spec->kv_heads == 0 || spec->q_heads == 0 || spec->q_heads % spec->kv_heads != 0)
         return "query heads must be a multiple of KV heads";
+    if (spec->v_in_k && spec->v_dim > spec->k_dim)
+        return "values inside keys cannot be longer than keys";
     return NULL;
 }
 
@@ -211,11 +213,22 @@ static void fill_queries(const struct kernels_device_item *item, float *to)
     }
 }
 
+static struct kernels_mask mask_of(const struct kernels_device_item *item)
+{
+    const struct kernels_job job = {.spec = item->spec,
+                                    .visible = item->visible,
+                                    .block_first = item->block_first,
+                                    .block_end = item->block_end};
+    return kernels_job_mask(&job);
+}
+
+// With values inside keys, both are read from the same place.
 static void fill_runs(const struct kernels_device_item *item, const struct cuda_plan_item *plan,
                       uint32_t *units, struct cuda_run *to)
 {
     uint64_t key = (uint64_t)item->spec->k_dim * cuda_plan_element(item->spec->kv_type);
-    uint64_t value = (uint64_t)item->spec->v_dim * cuda_plan_element(item->spec->kv_type);
+    bool inside = item->spec->v_in_k;
+    uint64_t value = inside ? key : (uint64_t)item->spec->v_dim * cuda_plan_element(item->spec->kv_type);
     uint32_t unit = 0, in_unit = 0, piece = 0;
     for (uint32_t i = 0; i < item->run_count; i++) {
         const struct kernels_device_run *run = &item->runs[i];
@@ -224,14 +237,15 @@ static void fill_runs(const struct kernels_device_item *item, const struct cuda_
                 units[unit++] = piece;
             uint64_t room = (uint64_t)(plan->unit_blocks - in_unit) * CUDA_BLOCK_KEYS, left = run->rows - row;
             uint32_t rows = (uint32_t)(left < room ? left : room);
-            to[piece] = (struct cuda_run){.k = run->k + row * key,
-                                          .v = run->v + row * value,
-                                          .k_scale = run->k_scale + row * sizeof(float),
-                                          .v_scale = run->v_scale + row * sizeof(float),
-                                          .head_stride = run->head_stride,
-                                          .first = run->first + row,
-                                          .rows = rows,
-                                          .block = in_unit};
+            to[piece] =
+                (struct cuda_run){.k = run->k + row * key,
+                                  .v = (inside ? run->k : run->v) + row * value,
+                                  .k_scale = run->k_scale + row * sizeof(float),
+                                  .v_scale = (inside ? run->k_scale : run->v_scale) + row * sizeof(float),
+                                  .head_stride = run->head_stride,
+                                  .first = run->first + row,
+                                  .rows = rows,
+                                  .block = in_unit};
             in_unit = (in_unit + (uint32_t)blocks_of(rows)) % plan->unit_blocks;
             row += rows;
         }
@@ -250,8 +264,7 @@ void cuda_plan_fill(const struct cuda_plan *plan, const struct kernels_device_it
         const struct kernels_spec *spec = item->spec;
         const struct cuda_plan_item *p = &plan->items[i];
         table[p->place] = (struct cuda_item){.q_first = item->q_first,
-                                             .visible = item->visible,
-                                             .window = spec->window,
+                                             .mask = mask_of(item),
                                              .q = p->q,
                                              .alibi = p->alibi,
                                              .units = p->units,
@@ -263,6 +276,7 @@ void cuda_plan_fill(const struct cuda_plan *plan, const struct kernels_device_it
                                              .group = kernels_spec_group(spec),
                                              .k_dim = spec->k_dim,
                                              .v_dim = spec->v_dim,
+                                             .v_stride = spec->v_in_k ? spec->k_dim : spec->v_dim,
                                              .unit_count = p->unit_count,
                                              .tiles = p->tiles,
                                              .width = p->width,

@@ -142,6 +142,8 @@ static enum common_code check_runs(const struct kernels_device *device,
         const uint64_t at[4] = {run->k, run->v, run->k_scale, run->v_scale};
         const uint64_t row[4] = {spec->k_dim * element, spec->v_dim * element, sizeof(float), sizeof(float)};
         for (int part = 0; part < (scaled ? 4 : 2); part++) {
+            if (part % 2 && spec->v_in_k) // v and v_scale are not looked at
+                continue;
             uint64_t heads = 0, bytes = row[part] * run->rows; // < 2^44
             bool fine = (at[part] >= start && at[part] < end) ||
                         cuda_pool_block(device->pool, at[part], &start, &end);

@@ -57,25 +57,17 @@ LANE_DEVICE const float *task_query(const cuda_launch &launch, const task &t, ui
            (row * item->kv_heads * item->group + head) * item->k_dim;
 }
 
-// Keys at positions low .. high - 1 are seen by row `row`.
-struct task_sight {
-    uint64_t low, high;
-};
-
-LANE_DEVICE task_sight task_sight_of(const cuda_item *item, uint32_t row)
+// The keys that row `row` sees.
+LANE_DEVICE kernels_interval task_sight_of(const cuda_item *item, uint32_t row)
 {
-    uint64_t after = item->q_first + row + 1;
-    task_sight s;
-    s.high = after < item->visible ? after : item->visible;
-    s.low = item->window != 0 && after > item->window ? after - item->window : 0;
-    return s;
+    return kernels_row_interval(&item->mask, item->q_first + row);
 }
 
 // Which of the 16 keys at first .. first + 15 are seen: bits low .. high - 1.
-LANE_DEVICE void task_clip(task_sight s, uint64_t first, uint32_t rows, uint32_t &low, uint32_t &high)
+LANE_DEVICE void task_clip(kernels_interval s, uint64_t first, uint32_t rows, uint32_t &low, uint32_t &high)
 {
-    low = s.low > first ? (s.low - first < rows ? static_cast<uint32_t>(s.low - first) : rows) : 0;
-    high = s.high > first ? (s.high - first < rows ? static_cast<uint32_t>(s.high - first) : rows) : 0;
+    low = s.from > first ? (s.from - first < rows ? static_cast<uint32_t>(s.from - first) : rows) : 0;
+    high = s.to > first ? (s.to - first < rows ? static_cast<uint32_t>(s.to - first) : rows) : 0;
 }
 
 // cap * tanh(x / cap). Small x come out with the error of one rounding, which tanhf() and a product do not

@@ -77,8 +77,8 @@ template <class S> LANE_DEVICE bool tile_open(const tile_task &kept, tile_walk &
     while (walk.run < t.end) {
         const cuda_run *run = walk.run++;
         const cuda_item *item = t.item;
-        task_sight top = task_sight_of(item, kept.top), bottom = task_sight_of(item, kept.bottom);
-        task_sight any = {top.low, bottom.high}, all = {bottom.low, top.high};
+        kernels_interval top = task_sight_of(item, kept.top), bottom = task_sight_of(item, kept.bottom);
+        kernels_interval any = {top.from, bottom.to}, all = {bottom.from, top.to};
         task_clip(any, run->first, run->rows, walk.begin, walk.end);
         task_clip(all, run->first, run->rows, walk.all_begin, walk.all_end);
         walk.row = S::key_ways == 1 ? 0 : (threadIdx.x / 32 - run->block) % S::key_ways * CUDA_BLOCK_KEYS;

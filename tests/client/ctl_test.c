@@ -458,6 +458,103 @@ static void test_quantised_tensors(void **state)
     expect(0, "session delete y", NULL);
 }
 
+static void write_text(const char *name, const char *text)
+{
+    FILE *file = fopen(path_of(name), "we");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+// Layers that differ: made from a file, shown, filled; and made again from what was shown.
+static void test_kinds(void **state)
+{
+    (void)state;
+    static const float zeros[4096];
+    write_text("spec",
+               "{\"layers\": 4, \"kv_type\": \"f16\", \"chunk_tokens\": 32,"
+               " \"kinds\": [{\"q_heads\": 4, \"kv_heads\": 2, \"k_dim\": 8, \"v_dim\": 12, \"window\": 64},"
+               "  {\"q_heads\": 2, \"kv_heads\": 1, \"k_dim\": 10, \"v_dim\": 8, \"v_in_k\": true,"
+               "   \"mask_chunk\": 48, \"alibi\": [0.5, 0.25]}],"
+               " \"layer_kind\": [0, 1, null, 0], \"shares\": [null, null, null, 0],"
+               " \"layer_sinks\": [null, [1, null], null, [0, 1, 2, 3]]}");
+    expect(0, "session create --spec %s mixed", path_of("spec"));
+    said("4 heads over 2, keys of 8, values of 12, window 64: layers 0 3");
+    said("2 heads over 1, keys of 10, values of 8 in them, mask chunks of 48, ALiBi: layers 1");
+    said("nothing is held: layers 2");
+    expect(0, "-o json session show mixed", NULL);
+    json_t *json = parse();
+    assert_int_equal(json_array_size(json_object_get(json, "kinds")), 2);
+    assert_int_equal(number(json_array_get(json_object_get(json, "kinds"), 1), "mask_chunk"), 48);
+    assert_true(json_is_null(json_array_get(json_object_get(json, "layer_kind"), 2)));
+    assert_int_equal(json_integer_value(json_array_get(json_object_get(json, "shares"), 3)), 0);
+    assert_true(json_is_null(json_array_get(json_array_get(json_object_get(json, "layer_sinks"), 1), 1)));
+    json_dump_file(json, path_of("shown"), 0);
+    expect(0, "session create --spec %s again", path_of("shown"));
+    expect(0, "-o json session show again", NULL);
+    json_t *again = parse();
+    static const char *const same[] = {"layers",     "kv_type", "chunk_tokens", "kinds",
+                                       "layer_kind", "shares",  "layer_sinks"};
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+        assert_true(json_equal(json_object_get(json, same[i]), json_object_get(again, same[i])));
+    json_decref(json);
+    json_decref(again);
+    const struct common_safetensor layers[] = {tensor("layers.0.k", COMMON_DTYPE_F16, 4, 2, 8, zeros),
+                                               tensor("layers.0.v", COMMON_DTYPE_F16, 4, 2, 12, zeros),
+                                               tensor("layers.1.k", COMMON_DTYPE_F16, 4, 1, 10, zeros)};
+    write_file("kv", layers, 3);
+    expect(0, "attach mixed %s --commit", path_of("kv"));
+    struct common_safetensor one[] = {tensor("layers.3.k", COMMON_DTYPE_F16, 4, 2, 8, zeros),
+                                      tensor("layers.3.v", COMMON_DTYPE_F16, 4, 2, 12, zeros)};
+    write_file("bad", one, 2);
+    expect(4, "attach mixed %s", path_of("bad"));
+    complained("no K and V of its own");
+    one[0].name = "layers.1.k";
+    one[0].dims[1] = 1;
+    one[0].dims[2] = 10;
+    one[0].bytes = 80;
+    one[1].name = "layers.1.v";
+    write_file("bad", one, 2);
+    expect(4, "attach mixed %s", path_of("bad"));
+    complained("V lies in K");
+    const struct common_safetensor q = tensor("q", COMMON_DTYPE_F32, 1, 2, 10, zeros);
+    write_file("q", &q, 1);
+    expect(0, "attend mixed %s --layer 1", path_of("q"));
+    expect(4, "attend mixed %s --layer 0", path_of("q"));
+    complained("[4][8]");
+    expect(4, "attend mixed %s --layer 2", path_of("q"));
+    complained("holds nothing");
+    static const char *const wrong[][2] = {
+        {"{\"layers\": 0}", "layers"},
+        {"[1]", "the whole"},
+        {"{\"kv_type\": \"f8\"}", "kv_type"},
+        {"{\"kinds\": []}", "kinds"},
+        {"{\"q_heads\": -1}", "q_heads"},
+        {"{\"layers\": 2, \"kinds\": [{\"q_heads\": 1}], \"layer_kind\": [0]}", "layer_kind"},
+        {"{\"layers\": 1, \"kinds\": [{\"q_heads\": 1}], \"layer_kind\": [0], \"shares\": [-1]}", "shares"},
+        {"{\"layers\": 1, \"kinds\": [{\"q_heads\": 2}], \"layer_kind\": [0], \"layer_sinks\": [[1]]}",
+         "layer_sinks"},
+        {"{\"q_heads\": 2, \"alibi\": [1, \"x\"]}", "alibi"},
+        {"{\"layers\": 1, \"kinds\": [{\"q_heads\": 1, \"kv_heads\": 1, \"k_dim\": 8, \"v_dim\": 8}], "
+         "\"layer_kind\": [3]}",
+         "is of kind 3"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        write_text("bad", wrong[i][0]);
+        expect(4, "session create --spec %s no", path_of("bad"));
+        complained(wrong[i][1]);
+    }
+    write_text("bad", "{");
+    expect(11, "session create --spec %s no", path_of("bad"));
+    expect(0, "session create --q-heads 4 --dim 8 --not-causal --v-in-k alike", NULL);
+    expect(0, "-o json session show alike", NULL);
+    said("\"not_causal\": true");
+    said("\"v_in_k\": true");
+    expect(0, "session delete mixed", NULL);
+    expect(0, "session delete again", NULL);
+    expect(0, "session delete alike", NULL);
+}
+
 static void test_wrong_tensors(void **state)
 {
     (void)state;
@@ -699,6 +796,7 @@ int main(void)
         cmocka_unit_test_teardown(test_sessions, clean_up),
         cmocka_unit_test_teardown(test_tensors, clean_up),
         cmocka_unit_test_teardown(test_quantised_tensors, clean_up),
+        cmocka_unit_test_teardown(test_kinds, clean_up),
         cmocka_unit_test_teardown(test_wrong_tensors, clean_up),
         cmocka_unit_test_teardown(test_hello, clean_up),
         cmocka_unit_test_teardown(test_watching, clean_up),

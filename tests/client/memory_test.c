@@ -220,13 +220,22 @@ static bool use_session(struct scene *scene)
 
 static bool open_session(struct scene *scene)
 {
-    const banyan_spec spec = {.layers = 1,
-                              .q_heads = 1,
-                              .kv_heads = 1,
-                              .k_dim = DIM,
-                              .v_dim = DIM,
+    // Layers that differ: whatever a spec may point to is there.
+    static const float one[1] = {0.5f};
+    static const banyan_kind kinds[] = {
+        {.q_heads = 1, .kv_heads = 1, .k_dim = DIM, .v_dim = DIM, .alibi = one},
+        {.q_heads = 1, .kv_heads = 1, .k_dim = DIM, .v_dim = DIM, .scale = 2}};
+    static const uint32_t layer_kind[] = {0, BANYAN_LAYER_LOCAL, 1},
+                          shares[] = {BANYAN_SHARES_NONE, BANYAN_SHARES_NONE, 0};
+    static const float *const layer_sinks[] = {NULL, NULL, one};
+    const banyan_spec spec = {.layers = 3,
                               .kv_type = BANYAN_F32,
-                              .idle_ttl_ns = UINT64_C(5000000000)};
+                              .idle_ttl_ns = UINT64_C(5000000000),
+                              .n_kinds = 2,
+                              .kinds = kinds,
+                              .layer_kind = layer_kind,
+                              .shares = shares,
+                              .layer_sinks = layer_sinks};
     banyan_error error;
     return good(scene, "create", banyan_session_create(scene->client, &spec, NULL, &scene->session, &error),
                 &error);

@@ -132,6 +132,52 @@ void cases_every_bend(void **state)
     }
 }
 
+// Keys at positions 1000 .. 1299; one row, few and many, in tensor cores' shapes and in plain ones.
+void cases_every_mask(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        uint64_t window, mask_chunk, block_first, block_end, visible;
+        bool not_causal, v_in_k;
+    } masks[] = {
+        {"chunks of 100", 0, 100, 0, 0, 1300, false, false},
+        {"chunks of 16 and a window", 10, 16, 0, 0, 1300, false, false},
+        {"not causal", 0, 0, 0, 0, 1290, true, false},
+        {"a block", 0, 0, 1277, 1290, 1300, false, false},
+        {"a block and a window", 20, 0, 1230, 1285, 1300, false, false},
+        {"a block and chunks, past what is visible", 0, 32, 1277, 1350, 1295, false, false},
+        {"a window past what is visible", 30, 0, 0, 0, 1246, false, false},
+        {"values in keys", 0, 0, 0, 0, 1300, false, true},
+        {"values in keys, chunks and a block", 0, 50, 1277, 1290, 1300, false, true},
+    };
+    static const uint32_t rows[] = {1, 3, 20}, groups[] = {4, 5, 2}, k_dims[] = {64, 128, 40},
+                          v_dims[] = {64, 128, 24};
+    for (size_t m = 0; m < sizeof(masks) / sizeof(masks[0]); m++) {
+        for (int shape = 0; shape < 3; shape++) {
+            for (int t = 0; t < TYPES; t += shape ? 3 : 1) {
+                size_t type = (m + (size_t)(shape + t)) % TYPES;
+                struct data d = {.name = masks[m].name,
+                                 .spec = spec_of(types[type], k_dims[shape], v_dims[shape], groups[shape]),
+                                 .rows = rows[shape],
+                                 .keys = 300,
+                                 .key_first = 1000,
+                                 .q_first = 1276,
+                                 .visible = masks[m].visible,
+                                 .block_first = masks[m].block_first,
+                                 .block_end = masks[m].block_end};
+                d.spec.window = masks[m].window;
+                d.spec.mask_chunk = masks[m].mask_chunk;
+                d.spec.not_causal = masks[m].not_causal;
+                d.spec.v_in_k = masks[m].v_in_k;
+                make(&d, m);
+                check_data(&d, type_names[type]);
+                data_free(&d);
+            }
+        }
+    }
+}
+
 void cases_adversarial_inputs(void **state)
 {
     (void)state;

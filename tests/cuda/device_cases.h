@@ -5,6 +5,7 @@
 // device_cases.c: numbers
 void cases_every_shape(void **state);
 void cases_every_bend(void **state);
+void cases_every_mask(void **state);
 void cases_adversarial_inputs(void **state);
 void cases_runs_in_any_order(void **state);
 void cases_several_heads(void **state);

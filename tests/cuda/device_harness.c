@@ -93,11 +93,11 @@ struct placed harness_place(const struct data *heads, uint32_t kv_heads, const u
         p.k[h] = encode_all(d, d->k, d->spec.k_dim, p.k_scale[h]);
         p.v[h] = encode_all(d, d->v, d->spec.v_dim, p.v_scale[h]);
         p.whole[h] = (struct kernels_run){.k = p.k[h],
-                                          .v = p.v[h],
+                                          .v = d->spec.v_in_k ? NULL : p.v[h],
                                           .first = d->key_first,
                                           .rows = d->keys,
                                           .k_scale = p.k_scale[h],
-                                          .v_scale = p.v_scale[h]};
+                                          .v_scale = d->spec.v_in_k ? NULL : p.v_scale[h]};
     }
     harness_cut(&p, lengths, n);
     return p;
@@ -135,7 +135,8 @@ static void place_run(struct placed *p, uint32_t at, uint32_t rows)
     for (uint32_t h = 0; h < p->kv_heads; h++) {
         uint8_t *head = bytes + h * stride;
         memcpy(head, p->k[h] + at * k_row, rows * k_row);
-        memcpy(head + v, p->v[h] + at * v_row, rows * v_row);
+        if (!p->spec.v_in_k)
+            memcpy(head + v, p->v[h] + at * v_row, rows * v_row);
         if (kernels_kv_scaled(p->spec.kv_type)) {
             memcpy(head + ks, p->k_scale[h] + at, rows * sizeof(float));
             memcpy(head + vs, p->v_scale[h] + at, rows * sizeof(float));
@@ -143,14 +144,15 @@ static void place_run(struct placed *p, uint32_t at, uint32_t rows)
     }
     struct kernels_device_piece piece = {
         .device = block, .host = bytes, .width = stride * p->kv_heads, .height = 1};
+    bool inside = p->spec.v_in_k;
     assert_int_equal(ops->write(device, &piece, 1, &err), COMMON_OK);
     memset(bytes, 0x5a, stride * p->kv_heads); // it may be reused
     free(bytes);
     p->blocks[p->run_count] = block;
     p->runs[p->run_count++] = (struct kernels_device_run){.k = block,
-                                                          .v = block + v,
+                                                          .v = inside ? 0 : block + v,
                                                           .k_scale = block + ks,
-                                                          .v_scale = block + vs,
+                                                          .v_scale = inside ? 0 : block + vs,
                                                           .head_stride = stride,
                                                           .first = p->heads[0].key_first + at,
                                                           .rows = rows};
@@ -212,6 +214,8 @@ struct kernels_device_item harness_item(const struct placed *p)
                                         .rows = d->rows,
                                         .q_first = d->q_first,
                                         .visible = d->visible,
+                                        .block_first = d->block_first,
+                                        .block_end = d->block_end,
                                         .q = q,
                                         .q_row_stride = group * p->kv_heads * dim,
                                         .q_head_stride = dim,

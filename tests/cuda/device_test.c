@@ -65,6 +65,7 @@ int main(int argc, char **argv)
         const struct CMUnitTest tests[] = {
             cmocka_unit_test(cases_every_shape),
             cmocka_unit_test(cases_every_bend),
+            cmocka_unit_test(cases_every_mask),
             cmocka_unit_test(cases_adversarial_inputs),
             cmocka_unit_test(cases_runs_in_any_order),
             cmocka_unit_test(cases_several_heads),

@@ -121,6 +121,80 @@ static void processor_and_device_serve_one_session(void **state)
     support_stop(cluster);
 }
 
+// Layers of other shapes, one of which reads the rows of another, on the device; and what it does not compute.
+static void layers_may_differ(void **state)
+{
+    (void)state;
+    enum { TOKENS = 150 };
+    static const char *const *const each[] = {on_device};
+    static const banyan_kind kinds[] = {
+        {.q_heads = 4, .kv_heads = 2, .k_dim = 64, .v_dim = 64, .window = 50},
+        {.q_heads = 4, .kv_heads = 1, .k_dim = 128, .v_dim = 128},
+        {.q_heads = 2, .kv_heads = 2, .k_dim = 64, .v_dim = 64},
+    };
+    static const uint32_t layer_kind[] = {0, 1, BANYAN_LAYER_LOCAL, 2},
+                          shares[] = {UINT32_MAX, UINT32_MAX, UINT32_MAX, 0};
+    struct harness_cluster *cluster = start(each, 1, "64M");
+    banyan_client *client = support_connect(cluster, "unix");
+    const banyan_spec spec = {.layers = 4,
+                              .kv_type = BANYAN_BF16,
+                              .chunk_tokens = 64,
+                              .n_kinds = 3,
+                              .kinds = kinds,
+                              .layer_kind = layer_kind,
+                              .shares = shares};
+    struct context own[2];
+    banyan_session *session;
+    OK(banyan_session_create(client, &spec, NULL, &session, ERR));
+    for (uint32_t l = 0; l < 4; l++) {
+        if (layer_kind[l] == BANYAN_LAYER_LOCAL)
+            continue;
+        const banyan_kind *kind = &kinds[layer_kind[l]];
+        const banyan_spec alike = {.layers = 1,
+                                   .q_heads = kind->q_heads,
+                                   .kv_heads = kind->kv_heads,
+                                   .k_dim = kind->k_dim,
+                                   .v_dim = kind->v_dim,
+                                   .window = kind->window,
+                                   .kv_type = BANYAN_BF16};
+        struct context view = own[0]; // what layer 3 reads
+        if (l < 2) {
+            context_init(&own[l], &alike, TOKENS);
+            context_random(&own[l], 0, TOKENS, 70 + l);
+            OK(banyan_attach(session, l, 0, TOKENS, context_k(&own[l], 0, 0), context_v(&own[l], 0, 0), ERR));
+            OK(banyan_commit(session, l, 0, TOKENS, ERR));
+            view = own[l];
+        }
+        view.spec = alike;
+        struct step step = {.session = session, .layer = l, .first = 100, .rows = 50, .seed = l};
+        OK(step_run(client, &step));
+        context_check(&view, 0, 100, 50, 0, step.made_q, step.o, step.lse, NULL, "a layer on a device");
+        step.block_first = 110;
+        step.block_count = 20;
+        FAILS(BANYAN_UNIMPLEMENTED, NULL, step_run(client, &step));
+        step_free(&step);
+    }
+    for (uint32_t l = 0; l < 2; l++)
+        context_free(&own[l]);
+    OK(banyan_session_delete(session, ERR));
+    banyan_session_close(session);
+    harness_cluster_allow_error(cluster, "a worker on a device computes no");
+    for (int i = 0; i < 3; i++) {
+        banyan_spec other = spec_of(BANYAN_F32, 1);
+        static const float zeros[64 * 2 * 64];
+        other.v_in_k = i == 0;
+        other.mask_chunk = i == 1 ? 64 : 0;
+        other.not_causal = i == 2;
+        OK(banyan_session_create(client, &other, NULL, &session, ERR));
+        FAILS(BANYAN_UNIMPLEMENTED, NULL,
+              banyan_attach(session, 0, 0, 64, zeros, i == 0 ? NULL : zeros, ERR));
+        OK(banyan_session_delete(session, ERR));
+        banyan_session_close(session);
+    }
+    banyan_disconnect(client);
+    support_stop(cluster);
+}
+
 // What does not fit is refused, what is there stays exact, and what is deleted can be used again.
 static void a_full_device_refuses(void **state)
 {
@@ -226,11 +300,13 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(processor_and_device_serve_one_session),
+        cmocka_unit_test(layers_may_differ),
         cmocka_unit_test(a_full_device_refuses),
         cmocka_unit_test(a_lost_device_gives_no_numbers),
     };
     const struct CMUnitTest on_gpu[] = {
         cmocka_unit_test(processor_and_device_serve_one_session),
+        cmocka_unit_test(layers_may_differ),
         cmocka_unit_test(a_full_device_refuses),
     };
     if (argc < 2)

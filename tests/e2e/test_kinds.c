@@ -8,8 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "tests/kernels/data.h"
+#include "tests/e2e/wire.h"
 
 #define LOCAL BANYAN_LAYER_LOCAL
 #define NONE  BANYAN_SHARES_NONE
@@ -445,6 +446,87 @@ static void what_a_layer_is_not_for(void **state)
     model_free(&m);
 }
 
+static struct wire_answer ask(int fd, uint32_t method, const ProtobufCMessage *body,
+                              const struct proto_tensor_out *tensors, size_t n_tensors)
+{
+    static uint64_t id = 500;
+    struct wire_frame frame = wire_request(method, ++id, body, tensors, n_tensors);
+    assert_true(wire_send(fd, frame.bytes, frame.len));
+    free(frame.bytes);
+    struct wire_answer answer = wire_read(fd, 30000);
+    assert_false(answer.closed || answer.silent);
+    return answer;
+}
+
+// What the library would not send, said to the coordinator.
+static void by_hand(void **state)
+{
+    (void)state;
+    banyan_spec spec = spec_of(BANYAN_F32);
+    banyan_session *session;
+    static uint8_t bytes[8192];
+    OK(banyan_session_create(client, &spec, NULL, &session, ERR));
+    int fd = wire_dial(harness_cluster_endpoint(cluster, "unix"));
+    assert_true(wire_hello(fd));
+    static const struct {
+        uint32_t layer;
+        bool append;
+        uint32_t q, k, v; // bytes
+        const char *says;
+    } items[] = {
+        {2, false, 64, 0, 0, "layer 2 of 10 holds nothing"},
+        {2, true, 64, 128, 128, "layer 2 of 10 holds nothing"},
+        {LAYERS, false, 64, 0, 0, "layer 10 does not exist"},
+        {9, true, 256, 128, 128, "layer 9 reads K and V of layer 0"},
+        {7, true, 384, 128, 128, "layer 7 reads K and V of layer 3"},
+        {4, true, 16 * 72 * 4, 72 * 4, 64 * 4, "v has 256 bytes, the session's shape makes 0"},
+        {0, true, 256, 72 * 4, 128, "k has 288 bytes, the session's shape makes 128"},
+        {1, false, 256, 0, 0, "q has 256 bytes, the session's shape makes 1024"},
+    };
+    for (size_t i = 0; i < sizeof(items) / sizeof(*items); i++) {
+        Banyan__Pb__AttendItem item = BANYAN__PB__ATTEND_ITEM__INIT, *list[1] = {&item};
+        Banyan__Pb__AttendRequest attend = BANYAN__PB__ATTEND_REQUEST__INIT;
+        attend.n_items = 1;
+        attend.items = list;
+        item.session = banyan_session_id(session);
+        item.layer = items[i].layer;
+        item.rows = 1;
+        item.append = items[i].append;
+        item.q_bytes = items[i].q;
+        item.k_bytes = items[i].k;
+        item.v_bytes = items[i].v;
+        struct common_slice slice[3] = {{bytes, items[i].q}, {bytes, items[i].k}, {bytes, items[i].v}};
+        struct proto_tensor_out tensor[3];
+        for (int t = 0; t < 3; t++)
+            tensor[t] =
+                (struct proto_tensor_out){BANYAN__PB__DTYPE__DTYPE_U8, 1, {slice[t].len}, &slice[t], 1};
+        struct wire_answer a = ask(fd, BANYAN__PB__METHOD__METHOD_ATTEND, &attend.base, tensor, 3);
+        if (a.code != COMMON_OK)
+            fail_msg("item %zu: %s", i, a.message);
+        Banyan__Pb__AttendReply *reply = banyan__pb__attend_reply__unpack(NULL, a.body_len, a.body);
+        assert_non_null(reply);
+        const Banyan__Pb__Status *status = reply->items[0]->status;
+        if (!status || status->code != BANYAN_INVALID_ARGUMENT || !strstr(status->message, items[i].says))
+            fail_msg("item %zu: '%s' does not say '%s'", i, status ? status->message : "", items[i].says);
+        banyan__pb__attend_reply__free_unpacked(reply, NULL);
+        wire_answer_free(&a);
+    }
+    static const uint32_t layers[] = {2, 7, 8, 9, LAYERS};
+    for (size_t i = 0; i < sizeof(layers) / sizeof(*layers); i++) {
+        Banyan__Pb__AttachCommitRequest commit = BANYAN__PB__ATTACH_COMMIT_REQUEST__INIT;
+        commit.session = banyan_session_id(session);
+        commit.layer = layers[i];
+        commit.count = 8;
+        struct wire_answer a = ask(fd, BANYAN__PB__METHOD__METHOD_ATTACH_COMMIT, &commit.base, NULL, 0);
+        assert_int_equal(a.code, COMMON_INVALID_ARGUMENT);
+        wire_answer_free(&a);
+    }
+    close(fd);
+    check_lengths(session, 0);
+    OK(banyan_session_delete(session, ERR));
+    banyan_session_close(session);
+}
+
 static void refused(const banyan_spec *spec, const char *says, int line)
 {
     banyan_session *session;
@@ -535,6 +617,7 @@ int main(void)
         cmocka_unit_test(a_long_append_without_a_causal_mask),
         cmocka_unit_test(masses),
         cmocka_unit_test(what_a_layer_is_not_for),
+        cmocka_unit_test(by_hand),
         cmocka_unit_test(wrong_specs),
     };
     return cmocka_run_group_tests_name("kinds", tests, start, stop);

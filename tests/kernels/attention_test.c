@@ -318,6 +318,152 @@ static void every_mask(void **state)
     }
 }
 
+// Multi-head latent attention as DeepSeek has it: few heads, a tile of them, two tiles.
+static void latent_attention(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t heads, rows;
+    } shapes[] = {{8, 1}, {16, 1}, {16, 3}, {20, 1}, {128, 1}};
+    for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++) {
+        for (int t = 0; t < TYPES; t++) {
+            if (!wanted[t])
+                continue;
+            struct data d = {.name = "latent attention",
+                             .spec = spec_of(types[t], 576, 512, shapes[s].heads),
+                             .rows = shapes[s].rows,
+                             .keys = 150,
+                             .q_first = 150 - shapes[s].rows,
+                             .visible = 150};
+            d.spec.v_in_k = true;
+            data_make(&d, s);
+            check_all_kernels(&d, NULL, type_names[t]);
+            data_free(&d);
+        }
+    }
+}
+
+// Whether a row sees a key, by the words of kernels/attention.h and no interval.
+static bool row_sees(const struct data *d, uint64_t p, uint64_t j)
+{
+    const struct kernels_spec *s = &d->spec;
+    if (j >= d->visible)
+        return false;
+    bool in_block = p >= d->block_first && p < d->block_end;
+    if (in_block && j >= d->block_first && j < d->block_end)
+        return true;
+    if (in_block && j > p)
+        return s->not_causal;
+    if (in_block && j >= d->block_first)
+        return true;
+    bool causal = s->not_causal || j <= p, window = s->window == 0 || j > p || p - j < s->window;
+    bool chunk = s->mask_chunk == 0 || j / s->mask_chunk >= p / s->mask_chunk;
+    return causal && window && chunk;
+}
+
+// A mask at random, of all kinds and sizes; edges are often at blocks' borders.
+static void random_mask(struct data *d, struct data_random *r)
+{
+    uint64_t any = d->key_first + data_random_below(r, d->keys + 40);
+    d->q_first = d->key_first + data_random_below(r, d->keys);
+    d->visible = data_random_below(r, 3) ? d->q_first + d->rows : any;
+    d->block_end = data_random_below(r, 2) ? 0 : any;
+    d->block_first = any - data_random_below(r, 100);
+    d->spec.not_causal = data_random_below(r, 4) == 0;
+    if (d->spec.not_causal)
+        return;
+    d->spec.window = data_random_below(r, 2) ? 0 : 1 + data_random_below(r, 90);
+    d->spec.mask_chunk = data_random_below(r, 2) ? 0 : 1 + data_random_below(r, 90);
+}
+
+// Random masks over random cuts: the interval is what its words say, and NaN in keys that no row sees, and in
+// those that only the first or the last row sees, stays where it is.
+static void random_masks(void **state)
+{
+    (void)state;
+    static const uint32_t rows[] = {1, 2, 7, 20, 64}, lengths[][4] = {{16, 48, 7, 64}, {256, 256, 256, 256}};
+    struct data_random r = {11};
+    for (int round = 0; round < 120; round++) {
+        int t = round % TYPES;
+        struct data d = {.name = "a random mask",
+                         .spec = spec_of(types[t], 32, round % 2 ? 32 : 20, round % 3 ? 1 : 3),
+                         .rows = rows[data_random_below(&r, 5)],
+                         .keys = 200 + data_random_below(&r, 200),
+                         .key_first = 496};
+        d.spec.v_in_k = round % 7 == 0;
+        random_mask(&d, &r);
+        if (!wanted[t])
+            continue;
+        assert_null(kernels_spec_problem(&d.spec));
+        data_make(&d, (uint64_t)round);
+        struct kernels_job job = data_job(&d);
+        struct kernels_mask mask = kernels_job_mask(&job);
+        for (uint32_t j = 0; j < d.keys; j++) {
+            uint32_t seen = 0;
+            for (uint32_t i = 0; i < d.rows; i++) {
+                struct kernels_interval x = kernels_row_interval(&mask, d.q_first + i);
+                uint64_t key = d.key_first + j;
+                assert_true(x.from <= x.to &&
+                            (key >= x.from && key < x.to) == row_sees(&d, d.q_first + i, key));
+                seen += key >= x.from && key < x.to;
+            }
+            bool spoilt = seen == 0 || (round % 4 == 0 && seen == 1 && d.rows > 1 && t < 3);
+            for (uint32_t c = 0; spoilt && c < d.spec.k_dim; c++)
+                d.k[j * d.spec.k_dim + c] = NAN;
+            for (uint32_t c = 0; spoilt && c < d.spec.v_dim; c++)
+                d.v[j * d.spec.v_dim + c] = INFINITY;
+        }
+        data_cut(&d, lengths[round % 2], 4);
+        check_all_kernels(&d, NULL, type_names[t]);
+        data_free(&d);
+    }
+}
+
+// Ends of intervals do not fall from a row to the next: tiles take those of their first and last rows.
+static void intervals_rise(void **state)
+{
+    (void)state;
+    struct data_random r = {12};
+    for (int round = 0; round < 2000; round++) {
+        struct data d = {.keys = 300, .rows = 1, .key_first = 100};
+        random_mask(&d, &r);
+        struct kernels_job job = data_job(&d);
+        struct kernels_mask mask = kernels_job_mask(&job);
+        struct kernels_interval before = {0, 0};
+        for (uint64_t p = 0; p < 600; p++) {
+            struct kernels_interval x = kernels_row_interval(&mask, p);
+            assert_true(x.from >= before.from && x.to >= before.to && x.to <= mask.visible);
+            before = x;
+        }
+    }
+    // The largest positions wrap nothing
+    const struct kernels_mask all = {.visible = UINT64_MAX, .mask_chunk = UINT64_MAX};
+    assert_true(kernels_row_interval(&all, UINT64_MAX).to == UINT64_MAX);
+    assert_true(kernels_row_interval(&all, UINT64_MAX - 1).from == 0);
+}
+
+// A window that begins behind the end of a short run, in the same 16 keys: nothing of the run is seen.
+static void windows_behind_short_runs(void **state)
+{
+    (void)state;
+    const uint32_t lengths[] = {7, 50};
+    for (int t = 0; t < TYPES; t++) {
+        for (uint32_t rows = 1; rows <= 21 && wanted[t]; rows += 20) {
+            struct data d = {.name = "behind a short run",
+                             .spec = spec_of(types[t], 32, 32, 1),
+                             .rows = rows,
+                             .keys = 57,
+                             .q_first = 40,
+                             .visible = 57};
+            d.spec.window = 31; // from position 10 on
+            data_make(&d, 1);
+            data_cut(&d, lengths, 2);
+            check_all_kernels(&d, NULL, type_names[t]);
+            data_free(&d);
+        }
+    }
+}
+
 // Any partition of the keys, merged, is the whole: random parts, some empty, out of order, in a chain and in
 // a tree.
 static void partition_invariance(void **state)
@@ -770,6 +916,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(every_shape),
         cmocka_unit_test(every_bend),
         cmocka_unit_test(every_mask),
+        cmocka_unit_test(latent_attention),
+        cmocka_unit_test(random_masks),
+        cmocka_unit_test(windows_behind_short_runs),
         cmocka_unit_test(adversarial_inputs),
         cmocka_unit_test(partition_invariance),
         cmocka_unit_test(bits_do_not_depend_on_cuts),
@@ -780,6 +929,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest others[] = {
         cmocka_unit_test(trap_interleaved_chunks_mask_by_position),
         cmocka_unit_test(causal_rows_do_not_leak),
+        cmocka_unit_test(intervals_rise),
         cmocka_unit_test(vanished_rows),
         cmocka_unit_test(no_keys_is_the_identity),
         cmocka_unit_test(largest_logit_is_m),
