@@ -110,6 +110,7 @@ def run(client: banyan.Client, options: argparse.Namespace, endpoint: str) -> No
     questions = options.ask or list(QUESTIONS)
     cache = banyan.transformers.BanyanCache(model, client, session=SESSION)
     if options.resume:
+        cache.check(ids)  # it is this very text
         print(f"second process: session {SESSION!r} has {cache.get_seq_length()} tokens, nothing is read again")
         for question in questions[1:] or questions:
             answer(tokenizer, model, cache, text, question)

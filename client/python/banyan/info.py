@@ -65,13 +65,17 @@ class WorkerInfo:
 
 @dataclass(frozen=True)
 class Limit:
-    """What may be had at once of something. `flag` raises it ("": none does); `refused`: how often it was reached."""
+    """What may be had at once of something. `flag` raises it ("": none does); `refused`: how often it was reached.
+
+    `worker`: of workers' limits, the one that is nearest to it; else "".
+    """
 
     name: str
     flag: str
     used: int
     max: int
     refused: int
+    worker: str
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,7 @@ def cluster_info(c: Any) -> ClusterInfo:
         steps=c.steps, frames=c.frames, chunks=c.chunks, clients=c.clients,
         workers=tuple(worker(c.workers[i]) for i in range(c.n_workers)),
         limits=tuple(
-            Limit(text(x.name), text(x.flag), x.used, x.max, x.refused) for x in (c.limits[i] for i in range(c.n_limits))
+            Limit(text(x.name), text(x.flag), x.used, x.max, x.refused, text(x.worker)) for x in (c.limits[i] for i in range(c.n_limits))
         ),
     )  # fmt: skip
 

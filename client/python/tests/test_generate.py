@@ -194,6 +194,56 @@ def test_resumed_batches(client, llama):
     assert got.tolist() == want.tolist()
 
 
+def test_the_tokens_are_in_the_session(client, llama):
+    _, ours = llama
+    ids, mask = prompt(2), torch.ones(2, 40, dtype=torch.long)
+    mask[0, :5] = 0
+    for kv_type in ("f32", "f16", "bf16"):
+        with BanyanCache(ours, client, session="read", kv_type=kv_type) as cache:
+            out = ours.generate(ids, attention_mask=mask, past_key_values=cache, max_new_tokens=NEW, do_sample=False)
+        with BanyanCache(ours, client, session="read", kv_type=kv_type) as cache:
+            assert [t.tolist() for t in cache.tokens()] == [out[0, 5:-1].tolist(), out[1, :-1].tolist()]
+            cache.check(out)
+            cache.check(out[:, :20])
+            other = out.clone()
+            other[1, 17] += 1
+            with pytest.raises(Refused, match=f"token 17 of sequence 1 is {int(out[1, 17])} in the session"):
+                cache.check(other)
+            cache.crop(-30)
+            cache.check(out)
+            assert len(cache.tokens()[1]) == 40 + NEW - 1 - 30
+            cache.delete()
+
+
+def test_ids_of_large_vocabularies(client):
+    from banyan.transformers import tokens
+
+    ids = torch.tensor([0, 1, 255, 256, 65535, 65536, 262143, 9999999])
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        found, marks = tokens.parsed(tokens.values(ids, 0xDEADBEEF, dtype).float())
+        assert found.tolist() == ids.tolist()
+        assert set(marks.tolist()) == {0xDEADBEEF}
+
+
+def test_embeddings_instead_of_tokens(client, llama):
+    eager, ours = llama
+    vectors = torch.randn(1, 12, 64)
+    with torch.no_grad(), BanyanCache(ours, client) as cache:
+        got = ours(inputs_embeds=vectors, past_key_values=cache).logits
+        assert set(cache.tokens()[0].tolist()) == {(1 << 24) - 1}
+        want = eager(inputs_embeds=vectors).logits
+    assert (got - want).abs().max() <= 2e-5 * want.abs().max()
+
+
+def test_another_revision(client, llama):
+    _, ours = llama
+    with torch.no_grad(), BanyanCache(ours, client, session="x") as cache:
+        ours(prompt(), past_key_values=cache)
+    ours.config._commit_hash = "another"
+    with pytest.raises(Refused, match="another revision"):
+        BanyanCache(ours, client, session="x")
+
+
 def test_another_models_session(client, llama):
     _, ours = llama
     with torch.no_grad(), BanyanCache(ours, client, session="x") as cache:

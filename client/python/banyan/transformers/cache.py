@@ -14,6 +14,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from ..client import Client, Session
 from ..errors import BanyanError, NotFound
 from ..spec import Spec
+from . import tokens
 from .layers import Layer, check_keywords, local_layers, run_probe, scale_of
 from .masks import Mask
 from .refused import Refused
@@ -78,6 +79,10 @@ class BanyanCache(Cache):
         self._kv_type, self._more = kv_type, spec
         self._plan: dict[int, Layer] = {}
         self._done: set[int] = set()  # layers that have answered, while a forward is under way
+        self._dirty = False  # a forward has begun and not ended
+        self._fed: torch.Tensor | None = None  # the tokens of the forward under way
+        self._mark = 0  # of the model
+        self._model: Any = None
         self._steps: Steps | None = None
         self._hooks: list[Any] = []
         is_model = isinstance(model, PreTrainedModel)
@@ -108,7 +113,24 @@ class BanyanCache(Cache):
         self._hooks = []
 
     def _look_at(self, model: PreTrainedModel) -> None:
+        self._plan, dtype = run_probe(model)
+        if self._kv_type is None:
+            if dtype not in _KV_TYPES:
+                raise Refused(f"keys and values of {dtype}: the service holds float32, float16 and bfloat16; use model.to(torch.bfloat16)")
+            self._kv_type = _KV_TYPES[dtype]
+        self._mark = tokens.fingerprint(model.config)
+        self._watch(model)
+        if self._steps is not None:
+            self._check_model()
+
+    def _watch(self, model: PreTrainedModel) -> None:
+        """Notes which tokens are fed, and that no layer is left out."""
         here = weakref.ref(self)
+
+        def fed(module: torch.nn.Module, arguments: Any) -> None:
+            cache = here()
+            if cache is not None and arguments:
+                cache._fed = arguments[0]
 
         def ended(module: torch.nn.Module, arguments: Any, output: Any) -> None:
             cache = here()
@@ -116,21 +138,44 @@ class BanyanCache(Cache):
                 missing = sorted(set(cache._plan) - cache._done)
                 raise Refused(f"layers {missing[:8]} were left out of a forward: the service holds every layer's tokens, or none's")
 
-        self._hooks.append(model.register_forward_hook(ended))
-        self._plan, dtype = run_probe(model)
-        if self._kv_type is None:
-            if dtype not in _KV_TYPES:
-                raise Refused(f"keys and values of {dtype}: the service holds float32, float16 and bfloat16; use model.to(torch.bfloat16)")
-            self._kv_type = _KV_TYPES[dtype]
-        if self._steps is not None:
-            self._check_spec(self._steps.sessions[0].spec)
+        self._model = weakref.ref(model)
+        self._hooks += [model.get_input_embeddings().register_forward_pre_hook(fed), model.register_forward_hook(ended)]
 
     def _spec(self) -> Spec:
         return spec_of(self._plan, len(self.layers), self._kv_type or "f32", self._more)
 
-    def _check_spec(self, found: Spec) -> None:
-        if why := difference(found, self._spec()):
-            raise Refused(f"session {self.name!r} is not this model's: {why}")
+    def _check_model(self) -> None:
+        """That the sessions are of this very model: of its layers, and of its configuration, name and revision."""
+        assert self._steps is not None
+        for session in self._steps.sessions:
+            if why := difference(session.spec, self._spec()):
+                raise Refused(f"session {self.name!r} is not this model's: {why}")
+            if session.info().length and self._steps.tokens(session, 0, 1)[1].tolist() != [self._mark]:
+                raise Refused(f"session {self.name!r} was made with another model, or another revision of it")
+
+    # ---- tokens ----
+
+    def tokens(self) -> list[torch.Tensor]:
+        """The tokens that each sequence holds, without padding, read from the service."""
+        if self._steps is None:
+            return []
+        return [self._steps.tokens(s, 0, self.columns - pad)[0] for s, pad in zip(self._steps.sessions, self.pads)]
+
+    def check(self, input_ids: torch.Tensor) -> None:
+        """Refuses unless the sessions hold a beginning of these tokens, [batch, tokens], or as many of them as there are.
+
+        Padding is what the cache has noted. Call it after a session was resumed, with what generate() is to go on from.
+        """
+        for i, held in enumerate(self.tokens()):
+            given = input_ids[i, self.pads[i] :].cpu()
+            n = min(len(held), len(given))
+            differ = (held[:n] != given[:n]).nonzero()
+            if len(differ):
+                at = int(differ[0])
+                raise Refused(
+                    f"token {at} of sequence {i} is {int(held[at])} in the session and {int(given[at])} in what is given: "
+                    "crop the cache before it, or use another session"
+                )
 
     # ---- sessions ----
 
@@ -166,12 +211,12 @@ class BanyanCache(Cache):
         self._adopt(sessions)
 
     def _adopt(self, sessions: list[Session]) -> None:
-        if self._plan:
-            self._check_spec(sessions[0].spec)
         lengths = [s.info().length for s in sessions]
         self.columns = max(lengths)
         self.pads = [self.columns - n for n in lengths]
         self._steps = Steps(self.client, sessions, self._kv_type)
+        if self._plan:
+            self._check_model()
 
     def _begin(self, batch: int) -> Steps:
         if self._steps is None:
@@ -202,10 +247,9 @@ class BanyanCache(Cache):
         steps = self._begin(keys.shape[0])
         if index not in self._plan:
             raise Refused(f"layer {index} has keys and values, and had none when the model was first looked at")
-        if index in self._done or not self._done:
-            if self._done:
-                steps.truncate([max(0, self.columns - pad) for pad in self.pads])
-            self._done = set()
+        if self._dirty and (index in self._done or not self._done):
+            steps.truncate([max(0, self.columns - pad) for pad in self.pads])
+            self._done, self._dirty = set(), False
 
     def attend(
         self, module: torch.nn.Module, tag: Tag, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
@@ -224,12 +268,21 @@ class BanyanCache(Cache):
         assert self._steps is not None
         if not self._done:
             self._take_pads(mask)
+            self._dirty = True
+            self._note_tokens(query.shape[0], query.shape[2])
         o = self._steps.attend(index, layer, module, tag, query, self.columns, self.pads, mask.blocks)
         self._done.add(index)
         if len(self._done) == len(self._plan):
             self.columns += query.shape[2]
-            self._done = set()
+            self._done, self._dirty = set(), False
         return o
+
+    def _note_tokens(self, batch: int, rows: int) -> None:
+        fed, self._fed = self._fed, None
+        known = isinstance(fed, torch.Tensor) and fed.shape == (batch, rows) and not fed.is_floating_point()
+        ids = fed.cpu() if known and fed is not None else torch.full((batch, rows), tokens.UNKNOWN)
+        assert self._steps is not None
+        self._steps.put_tokens(ids, self._mark, self.columns, self.pads)
 
     def _take_pads(self, mask: Mask) -> None:
         if mask.q_offset != self.columns:
@@ -255,7 +308,7 @@ class BanyanCache(Cache):
         if tokens_to_remove == 0 or self._steps is None:
             return
         self.columns = max(0, self.columns + tokens_to_remove)
-        self._done = set()
+        self._done, self._dirty = set(), False
         self._steps.truncate([max(0, self.columns - pad) for pad in self.pads])
 
     def reset(self) -> None:
@@ -263,7 +316,7 @@ class BanyanCache(Cache):
             layer.reset()
         if self._steps is not None:
             self._steps.truncate([0] * len(self.pads))
-        self.columns, self._done, self.pads = 0, set(), [0] * len(self.pads)
+        self.columns, self._done, self._dirty, self.pads = 0, set(), False, [0] * len(self.pads)
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Sequence i goes on from what sequence beam_idx[i] is now: by forks, which share all full chunks."""
@@ -295,8 +348,10 @@ class BanyanCache(Cache):
         if self._local:
             raise Refused("layers of this model keep their state in the client: the cache cannot be forked")
         other = object.__new__(BanyanCache)
-        other.__dict__.update(self.__dict__, name=name, pads=list(self.pads), _done=set(), _hooks=[], _steps=None)
+        other.__dict__.update(self.__dict__, name=name, pads=list(self.pads), _done=set(), _dirty=False, _hooks=[], _steps=None)
         other.layers = [_Layer(other, i) for i in range(len(self.layers))]
+        if (model := self._model and self._model()) is not None:
+            other._watch(model)
         if self._steps is not None:
             names = other._names(len(self.pads))
             other._steps = Steps(

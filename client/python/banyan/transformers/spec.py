@@ -9,6 +9,7 @@ import numpy as np
 
 from ..spec import Kind, Spec
 from .layers import Layer
+from .tokens import KIND
 
 
 def _kind(layer: Layer) -> Kind:
@@ -20,15 +21,13 @@ def _kind(layer: Layer) -> Kind:
 
 
 def spec_of(plan: dict[int, Layer], layers: int, kv_type: str, more: dict[str, Any]) -> Spec:
-    """Layers that are alike make a plain specification; else there is a kind for each sort of them."""
-    of_layer = [_kind(plan[i]) if i in plan else None for i in range(layers)]
+    """The model's layers, of one kind for each sort of them, and behind them the one that holds the tokens."""
+    of_layer = [_kind(plan[i]) if i in plan else None for i in range(layers)] + [KIND]
     kinds = list(dict.fromkeys(kind for kind in of_layer if kind is not None))
-    sinks = [plan[i].sinks if i in plan else () for i in range(layers)]
-    shares = [plan[i].source if i in plan and plan[i].source != i else None for i in range(layers)]
-    if len(kinds) == 1 and None not in of_layer and not any(sinks) and not any(s is not None for s in shares):
-        return Spec(layers=layers, kv_type=kv_type, **kinds[0].__dict__, **more)
+    sinks = [*(plan[i].sinks if i in plan else () for i in range(layers)), ()]
+    shares = [*(plan[i].source if i in plan and plan[i].source != i else None for i in range(layers)), None]
     return Spec(
-        layers=layers, kv_type=kv_type, kinds=tuple(kinds), layer_kind=tuple(None if k is None else kinds.index(k) for k in of_layer),
+        layers=layers + 1, kv_type=kv_type, kinds=tuple(kinds), layer_kind=tuple(None if k is None else kinds.index(k) for k in of_layer),
         shares=tuple(shares) if any(s is not None for s in shares) else (), layer_sinks=tuple(sinks) if any(sinks) else (), **more,
     )  # fmt: skip
 

@@ -11,9 +11,11 @@ import torch
 from .._abi import ffi, lib
 from ..client import Client, Session
 from ..errors import raise_c
+from ..items import Item
 from .layers import Latent, Layer, latent_rows
 from .refused import Refused
 from .tags import Tag
+from .tokens import parsed, values
 
 # Bytes of K and V that may travel with a step; what is larger goes straight to the workers, by attach.
 _APPEND_MAX = 1 << 20
@@ -146,9 +148,29 @@ class Steps:
                 session.attach(index, first, k[i, skip:], None if v is None else v[i, skip:])
                 session.commit(index, first, rows - skip)
 
+    def put_tokens(self, ids: torch.Tensor, mark: int, columns: int, pads: list[int]) -> None:
+        """Notes the tokens [batch, rows] of a forward, in the layer behind the model's."""
+        layer, dtype = self.sessions[0].spec.layers - 1, _TYPES[self._kv_type]
+        items = []
+        for i, (session, pad) in enumerate(zip(self.sessions, pads)):
+            rows = values(ids[i, max(0, pad - columns) :], mark, dtype)
+            first = max(0, columns - pad)
+            if 2 * rows.nbytes > _APPEND_MAX:
+                session.attach(layer, first, rows, rows)
+                session.commit(layer, first, rows.shape[0])
+            elif rows.shape[0]:
+                items.append(Item(session, layer, first, torch.zeros(rows.shape), rows, rows))
+        if items:
+            self.client.attend(items)
+
+    def tokens(self, session: Session, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The tokens at [first, first + count), and the marks of the models that they were fed to."""
+        q = torch.zeros((count, 1, 8))
+        return parsed(session.attend(session.spec.layers - 1, first, q).o) if count else (torch.zeros(0, dtype=torch.int64),) * 2
+
     def truncate(self, lengths: list[int]) -> None:
         for session, length in zip(self.sessions, lengths):
-            if session.info().length != length or max(session.info().layer_lengths, default=0) != length:
+            if any(n > length for n in session.info().layer_lengths):
                 session.truncate(length)
 
     def select(self, sources: list[int], names: list[str | None]) -> None:

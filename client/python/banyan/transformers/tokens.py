@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tokens of a session, and the model that they were fed to, kept in the session itself.
+
+A layer of its own behind the model's, with a window of one position: its row at position p sees the value at p alone,
+so the service gives back exactly what was put there. Values are digits of 256, which every type of session holds
+exactly: three of the token, four of a fingerprint of the model. Truncates and forks take them along like any other
+layer's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import torch
+
+from ..spec import Kind
+
+KIND = Kind(q_heads=1, kv_heads=1, k_dim=8, v_dim=8, scale=1.0, window=1)
+UNKNOWN = (1 << 24) - 1  # no id: the model was fed embeddings
+
+# What a configuration says of the process that loaded it, not of the model.
+_PASSING = ("_attn_implementation", "attn_implementation", "_attn_implementation_autoset", "transformers_version", "torch_dtype", "dtype")
+
+
+def fingerprint(config: Any) -> int:
+    """32 bits of what the model is: its configuration, name and revision."""
+    said = {name: value for name, value in config.to_dict().items() if name not in _PASSING}
+    said["name"], said["revision"] = getattr(config, "_name_or_path", ""), getattr(config, "_commit_hash", None)
+    text = json.dumps(said, sort_keys=True, default=str)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
+
+
+def values(tokens: torch.Tensor, mark: int, dtype: torch.dtype) -> torch.Tensor:
+    """[rows, 1, 8]: what is put for these tokens [rows]."""
+    rows = torch.empty((tokens.shape[0], 1, 8), dtype=torch.int64)
+    for digit in range(3):
+        rows[:, 0, digit] = tokens >> (8 * digit) & 255
+    for digit in range(4):
+        rows[:, 0, 3 + digit] = mark >> (8 * digit) & 255
+    rows[:, 0, 7] = 1
+    return rows.to(dtype)
+
+
+def parsed(o: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The tokens and the marks of answers [rows, 1, 8]."""
+    digits = o[:, 0].round().to(torch.int64)
+    weights = torch.tensor([1 << (8 * i) for i in range(4)])
+    return digits[:, :3] @ weights[:3], digits[:, 3:7] @ weights
