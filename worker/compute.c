@@ -135,6 +135,8 @@ static bool lay_out_there(uint64_t budget, struct item *to, struct kernels_devic
                                           .rows = item->rows,
                                           .q_first = item->first,
                                           .visible = item->visible,
+                                          .block_first = item->block_first,
+                                          .block_end = item->block_end,
                                           .q = item->q,
                                           .q_row_stride = (uint64_t)to->slab.q_heads * to->slab.k_dim,
                                           .q_head_stride = to->slab.k_dim,
@@ -197,8 +199,6 @@ enum common_code worker_compute_add(struct worker_compute *compute, const struct
                 run_count = 0, n_pins = 0;
     const struct worker_kind *kind = worker_spec_kind(session->spec, item->layer);
     uint64_t trail = common_mix64(kind->kernel_digest ^ ((uint64_t)item->rows << 32 | item->kv_heads));
-    if (compute->device_items && item->block_first < item->block_end)
-        return common_error_set(err, COMMON_UNIMPLEMENTED, "a worker on a device computes no blocks");
     const struct kernels_interval sees = sees_of(item);
     if (!grow_pins(compute, n))
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a step");

@@ -30,10 +30,7 @@ static enum common_code kind_init(struct worker_kind *kind, uint32_t kv_type, co
     const char *problem = kernels_spec_problem(&kind->kernels);
     if (problem)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "spec: %s", problem);
-    if (device && (layer->mask_chunk || layer->not_causal || layer->v_in_k))
-        problem =
-            "a worker on a device computes no chunked mask, no mask that is not causal and no values in keys";
-    else if (device)
+    if (device)
         problem = worker_device_spec_problem(device, &kind->kernels);
     else if (!(kind->kernel = kernels_attention_default(&kind->kernels)))
         problem = "no attention kernel of this worker supports the spec";

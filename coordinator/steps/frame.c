@@ -65,9 +65,10 @@ void *coordinator_frame_grown(void *array, uint32_t cap, size_t each)
 
 // ---- putting together ---------------------------------------------------------------------------
 
-// Appended rows travel with the first slab of their band of rows: the order of frames on an edge is the order
-// of sending, so the band's other slabs find them stored.
-static uint32_t appends(const struct coordinator_item *item, const struct coordinator_slab *slab) // rows
+// How many rows a slab appends. They travel with the first slab of their band of rows, or all of them with the item's
+// first slab where rows may see later ones: the order of frames on an edge is the order of sending, so the other slabs
+// find them stored.
+static uint32_t appends(const struct coordinator_item *item, const struct coordinator_slab *slab)
 {
     if (!item->ask.append || slab->kv_head > 0)
         return 0;

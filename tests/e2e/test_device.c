@@ -121,7 +121,7 @@ static void processor_and_device_serve_one_session(void **state)
     support_stop(cluster);
 }
 
-// Layers of other shapes, one of which reads the rows of another, on the device; and what it does not compute.
+// Layers of other shapes, one of which reads the rows of another, and each mask, on the device.
 static void layers_may_differ(void **state)
 {
     (void)state;
@@ -169,25 +169,37 @@ static void layers_may_differ(void **state)
         struct step step = {.session = session, .layer = l, .first = 100, .rows = 50, .seed = l};
         OK(step_run(client, &step));
         context_check(&view, 0, 100, 50, 0, step.made_q, step.o, step.lse, NULL, "a layer on a device");
-        step.block_first = 110;
-        step.block_count = 20;
-        FAILS(BANYAN_UNIMPLEMENTED, NULL, step_run(client, &step));
+        step.block_first = view.block_first = 90;
+        step.block_count = 40;
+        view.block_end = 130;
+        OK(step_run(client, &step));
+        context_check(&view, 0, 100, 50, 0, step.made_q, step.o, step.lse, NULL, "a block on a device");
         step_free(&step);
     }
     for (uint32_t l = 0; l < 2; l++)
         context_free(&own[l]);
     OK(banyan_session_delete(session, ERR));
     banyan_session_close(session);
-    harness_cluster_allow_error(cluster, "a worker on a device computes no");
     for (int i = 0; i < 3; i++) {
-        banyan_spec other = spec_of(BANYAN_F32, 1);
-        static const float zeros[64 * 2 * 64];
-        other.v_in_k = i == 0;
-        other.mask_chunk = i == 1 ? 64 : 0;
-        other.not_causal = i == 2;
-        OK(banyan_session_create(client, &other, NULL, &session, ERR));
-        FAILS(BANYAN_UNIMPLEMENTED, NULL,
-              banyan_attach(session, 0, 0, 64, zeros, i == 0 ? NULL : zeros, ERR));
+        banyan_spec masked = {.layers = 1,
+                              .q_heads = 4,
+                              .kv_heads = 1,
+                              .k_dim = 72,
+                              .v_dim = 64,
+                              .kv_type = i == 1 ? BANYAN_INT8 : BANYAN_BF16,
+                              .v_in_k = i < 2,
+                              .mask_chunk = i == 0 ? 48 : 0,
+                              .not_causal = i == 2};
+        context_init(&own[0], &masked, TOKENS);
+        context_random(&own[0], 0, TOKENS, 80 + (uint64_t)i);
+        OK(banyan_session_create(client, &masked, NULL, &session, ERR));
+        support_fill(session, &own[0], 0, 100);
+        struct step step = {.session = session, .first = 100, .rows = 50, .seed = 1};
+        step_append(&step, &own[0]);
+        OK(step_run(client, &step));
+        context_check(&own[0], 0, 100, 50, 150, step.made_q, step.o, step.lse, NULL, "a mask on a device");
+        step_free(&step);
+        context_free(&own[0]);
         OK(banyan_session_delete(session, ERR));
         banyan_session_close(session);
     }
