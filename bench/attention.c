@@ -100,6 +100,10 @@ static void report(const struct attention_options *o, const struct attention_sha
         "\"rows\": %u, \"threads\": %u, \"bytes_per_s\": %.6g, \"read_bytes_per_s\": %.6g, \"ratio\": %.4f, ",
         subject->kernel ? "kernel" : "peer", name, attention_kv_name(s->kv), s->context, s->group, s->rows,
         (unsigned)o->threads, speed, read, speed / read);
+    printf("\"v_dim\": %u, \"v_in_k\": %s, \"window\": %llu, \"mask_chunk\": %llu, \"block\": %llu, "
+           "\"not_causal\": %s, ",
+           s->v_dim, s->v_in_k ? "true" : "false", (unsigned long long)s->window,
+           (unsigned long long)s->mask_chunk, (unsigned long long)s->block, s->not_causal ? "true" : "false");
     printf("\"kv_heads\": %u, \"dim\": %u, \"ns\": %.0f, \"best_ns\": %.0f, \"flops_per_s\": %.6g, "
            "\"fma_peak\": %.6g, \"fma_ratio\": %.4f, \"fma_isa\": \"%s\", \"roof_ratio\": %.4f, ",
            s->kv_heads, s->dim, ns, best, rate, peak, rate / peak, reader_isa_name(o->isa), speed / roof);
@@ -252,7 +256,13 @@ static struct attention_shape shape_at(const struct attention_options *o, uint32
                                     .kv_heads = (uint32_t)o->kv_heads,
                                     .group = (uint32_t)o->group.at[group],
                                     .rows = (uint32_t)o->rows.at[row],
-                                    .dim = (uint32_t)o->dim};
+                                    .dim = (uint32_t)o->dim,
+                                    .v_dim = (uint32_t)o->v_dim,
+                                    .v_in_k = o->v_in_k,
+                                    .not_causal = o->not_causal,
+                                    .window = o->window,
+                                    .mask_chunk = o->mask_chunk,
+                                    .block = o->block};
 }
 
 static bool sweep(const struct bench *b)
@@ -275,6 +285,9 @@ static bool sweep(const struct bench *b)
                     if (shape.rows > shape.context)
                         fprintf(stderr, "attention: context %u has no %u rows, skipped\n", shape.context,
                                 shape.rows);
+                    else if (shape.block > shape.context)
+                        fprintf(stderr, "attention: context %u has no block of %llu, skipped\n",
+                                shape.context, (unsigned long long)shape.block);
                     else
                         ok = measure(b, &shape, &floors);
                 }

@@ -54,6 +54,8 @@ bool attention_cost_measure(const struct attention_data *data, const struct kern
                               .rows = item.rows,
                               .q_first = item.q_first,
                               .visible = item.visible,
+                              .block_first = item.block_first,
+                              .block_end = item.block_end,
                               .q = item.q,
                               .q_row_stride = item.q_row_stride,
                               .q_head_stride = item.q_head_stride,

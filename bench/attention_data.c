@@ -34,21 +34,49 @@ enum kernels_kv_type attention_kv_find(const char *name, size_t len)
     return 0;
 }
 
+// K, and V where it is not in K.
+static uint32_t parts(const struct attention_shape *s)
+{
+    return s->v_in_k ? 1 : 2;
+}
+
+static uint32_t part_dim(const struct attention_shape *s, uint32_t which)
+{
+    return which ? s->v_dim : s->dim;
+}
+
+// What a query row sees.
+static struct kernels_interval row_of(const struct attention_shape *s, uint32_t row)
+{
+    const struct kernels_mask mask = {.visible = s->context,
+                                      .window = s->window,
+                                      .mask_chunk = s->mask_chunk,
+                                      .block_first = s->context - s->block,
+                                      .block_end = s->block ? s->context : 0,
+                                      .not_causal = s->not_causal};
+    return kernels_row_interval(&mask, s->context - s->rows + row);
+}
+
 uint64_t attention_shape_bytes(const struct attention_shape *s)
 {
-    return 2ULL * s->context * s->kv_heads *
-           ((uint64_t)s->dim * kernels_kv_bytes(s->kv) + (kernels_kv_scaled(s->kv) ? sizeof(float) : 0));
+    uint64_t keys = row_of(s, s->rows - 1).to - row_of(s, 0).from, bytes = 0;
+    for (uint32_t which = 0; which < parts(s); which++)
+        bytes += (uint64_t)part_dim(s, which) * kernels_kv_bytes(s->kv) +
+                 (kernels_kv_scaled(s->kv) ? sizeof(float) : 0);
+    return keys * s->kv_heads * bytes;
 }
 
 uint64_t attention_shape_flops(const struct attention_shape *s)
 {
-    uint64_t seen = (uint64_t)s->rows * s->context - (uint64_t)s->rows * (s->rows - 1) / 2;
-    return 4 * seen * s->kv_heads * s->group * s->dim;
+    uint64_t seen = 0;
+    for (uint32_t row = 0; row < s->rows; row++)
+        seen += row_of(s, row).to - row_of(s, row).from;
+    return 2 * seen * s->kv_heads * s->group * ((uint64_t)s->dim + s->v_dim);
 }
 
-static uint64_t part_bytes(const struct attention_shape *s, uint32_t rows)
+static uint64_t part_bytes(const struct attention_shape *s, uint32_t which, uint32_t rows)
 {
-    return common_align64((uint64_t)rows * s->dim * kernels_kv_bytes(s->kv));
+    return common_align64((uint64_t)rows * part_dim(s, which) * kernels_kv_bytes(s->kv));
 }
 
 static uint64_t scale_bytes(const struct attention_shape *s, uint32_t rows)
@@ -58,7 +86,10 @@ static uint64_t scale_bytes(const struct attention_shape *s, uint32_t rows)
 
 static uint64_t chunk_bytes(const struct attention_shape *s, uint32_t rows)
 {
-    return s->kv_heads * 2 * (part_bytes(s, rows) + scale_bytes(s, rows));
+    uint64_t bytes = 0;
+    for (uint32_t which = 0; which < parts(s); which++)
+        bytes += part_bytes(s, which, rows) + scale_bytes(s, rows);
+    return s->kv_heads * bytes;
 }
 
 uint64_t attention_shape_stored(const struct attention_shape *s)
@@ -167,15 +198,17 @@ static void fill_chunk(struct attention_data *data, uint32_t chunk)
     char *at = data->memory + chunk * chunk_bytes(s, ATTENTION_CHUNK);
     for (uint32_t head = 0; head < s->kv_heads; head++) {
         struct kernels_run run = {.first = first, .rows = rows};
-        for (uint32_t which = 0; which < 2; which++, at += part_bytes(s, rows)) {
+        for (uint32_t which = 0; which < parts(s); which++) {
             uint64_t offset = attention_data_offset(chunk, s->kv_heads, head, which);
-            memcpy(at, (char *)data->pool + offset * element, (uint64_t)rows * s->dim * element);
+            memcpy(at, (char *)data->pool + offset * element, (uint64_t)rows * part_dim(s, which) * element);
             *(which ? &run.v : &run.k) = at;
+            at += part_bytes(s, which, rows);
         }
-        for (uint32_t which = 0; which < 2 && kernels_kv_scaled(s->kv); which++, at += scale_bytes(s, rows)) {
+        for (uint32_t which = 0; which < parts(s) && kernels_kv_scaled(s->kv); which++) {
             uint64_t offset = attention_data_offset(chunk, s->kv_heads, head, which) % SCALES;
             memcpy(at, data->scales + offset, rows * sizeof(float));
             *(which ? &run.v_scale : &run.k_scale) = (const float *)(const void *)at;
+            at += scale_bytes(s, rows);
         }
         data->runs[(uint64_t)head * chunks + chunk] = run;
     }
@@ -213,7 +246,7 @@ bool attention_data_fill(struct attention_data *data, const struct attention_sha
         make_scales(data->scales, shape->kv);
     }
     if (was.kv == shape->kv && was.context == shape->context && was.kv_heads == shape->kv_heads &&
-        was.dim == shape->dim)
+        was.dim == shape->dim && was.v_dim == shape->v_dim && was.v_in_k == shape->v_in_k)
         return true;
     struct filler filler = {.data = data};
     attention_team_run(team, fill, &filler);
@@ -226,15 +259,21 @@ void attention_data_item(const struct attention_data *data, const struct kernels
     const struct attention_shape *s = &data->shape;
     *spec = (struct kernels_spec){.kv_type = s->kv,
                                   .k_dim = s->dim,
-                                  .v_dim = s->dim,
+                                  .v_dim = s->v_dim,
                                   .q_heads = s->kv_heads * s->group,
                                   .kv_heads = s->kv_heads,
-                                  .scale = (float)(1 / sqrt(s->dim))};
+                                  .scale = (float)(1 / sqrt(s->dim)),
+                                  .window = s->window,
+                                  .mask_chunk = s->mask_chunk,
+                                  .not_causal = s->not_causal,
+                                  .v_in_k = s->v_in_k};
     *item = (struct kernels_item){.spec = spec,
                                   .kernel = kernel,
                                   .rows = s->rows,
                                   .q_first = s->context - s->rows,
                                   .visible = s->context,
+                                  .block_first = s->context - s->block,
+                                  .block_end = s->block ? s->context : 0,
                                   .q = data->q,
                                   .q_row_stride = (uint64_t)spec->q_heads * s->dim,
                                   .q_head_stride = s->dim,

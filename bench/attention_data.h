@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // One layer's keys and values as a worker holds them once a chunk is full (worker/store.h), and queries:
 //
-//     chunk 0: | head 0: K [256][dim], V [256][dim] (, K scale [256], V scale [256]) | head 1: ... | chunk 1:
+//     chunk 0: | head 0: K [256][dim], V [256][v_dim] (, K scale [256], V scale [256]) | head 1: ... | chunk 1:
 //     ...
 //
-// each part at a multiple of 64 bytes, all of it in one stretch of huge pages, so that what a kernel reads
+// (with v_in_k without V and its scales) each part at a multiple of 64 bytes, all of it in one stretch of huge pages, so that what a kernel reads
 // can be read by anything else. Contents come from a pool of random elements: the block of K (which = 0) or V
 // (1) of a chunk and head starts at element attention_data_offset() of the pool, so another process can make
 // the same.
@@ -22,7 +22,10 @@
 
 struct attention_shape {
     enum kernels_kv_type kv;
-    uint32_t context, kv_heads, group, rows, dim;
+    uint32_t context, kv_heads, group, rows, dim, v_dim; // dim: of keys
+    bool v_in_k, not_causal;                             // of the spec, as are the next two
+    uint64_t window, mask_chunk;
+    uint64_t block; // the last positions, which see each other; 0 = none
 };
 
 struct attention_data {
@@ -42,7 +45,8 @@ enum kernels_kv_type attention_kv_find(const char *name, size_t len); // 0: no s
 // Bytes of K, V and scales that an attention call must read, and those that they take with their padding.
 uint64_t attention_shape_bytes(const struct attention_shape *shape);
 uint64_t attention_shape_stored(const struct attention_shape *shape);
-uint64_t attention_shape_flops(const struct attention_shape *shape); // 4 a query row, head, seen key and dim
+// 2 a query row, head, seen key and dim of K and of V
+uint64_t attention_shape_flops(const struct attention_shape *shape);
 uint64_t attention_data_offset(uint64_t chunk, uint32_t kv_heads, uint32_t head, uint32_t which);
 
 // False: no memory, said on stderr. memory_bytes and runs: the most of any shape that will be filled in.

@@ -38,6 +38,28 @@ static bool parse_kernels(const char *names)
     return true;
 }
 
+// The spec that the options make.
+static bool parse_masks(struct attention_options *o)
+{
+    o->v_dim = o->v_dim ? o->v_dim : o->dim;
+    const struct kernels_spec spec = {.kv_type = KERNELS_KV_F32,
+                                      .k_dim = (uint32_t)o->dim,
+                                      .v_dim = (uint32_t)o->v_dim,
+                                      .q_heads = 1,
+                                      .kv_heads = 1,
+                                      .window = o->window,
+                                      .mask_chunk = o->mask_chunk,
+                                      .not_causal = o->not_causal,
+                                      .v_in_k = o->v_in_k};
+    const char *problem = kernels_spec_problem(&spec);
+    if (problem)
+        return lists_wrong(&program, o->v_in_k ? "v-in-k" : "not-causal", problem);
+    if (o->peers &&
+        (o->v_dim != o->dim || o->v_in_k || o->window || o->mask_chunk || o->block || o->not_causal))
+        return lists_wrong(&program, "peers", "only keys and values of one size under a causal mask");
+    return true;
+}
+
 enum common_code attention_options_parse(int argc, char **argv, struct attention_options *o)
 {
     const char *context = NULL, *kv = NULL, *group = NULL, *row = NULL, *isa = NULL;
@@ -63,6 +85,40 @@ enum common_code attention_options_parse(int argc, char **argv, struct attention
          .help = "head dim (default 128)",
          .min = 1,
          .max = 1024},
+        {.name = "v-dim",
+         .type = COMMON_OPTION_U64,
+         .out = &o->v_dim,
+         .arg = "N",
+         .help = "head dim of values (default: that of keys)",
+         .min = 1,
+         .max = 1024},
+        {.name = "v-in-k",
+         .type = COMMON_OPTION_FLAG,
+         .out = &o->v_in_k,
+         .help =
+             "values are the first elements of keys (MLA: --kv-heads 1 --dim 576 --v-dim 512 --group 128)"},
+        {.name = "window",
+         .type = COMMON_OPTION_U64,
+         .out = &o->window,
+         .arg = "N",
+         .help = "rows see so many positions (default 0: all)",
+         .max = UINT32_MAX},
+        {.name = "mask-chunk",
+         .type = COMMON_OPTION_U64,
+         .out = &o->mask_chunk,
+         .arg = "N",
+         .help = "rows see from the last multiple of it on (default 0: all)",
+         .max = UINT32_MAX},
+        {.name = "block",
+         .type = COMMON_OPTION_U64,
+         .out = &o->block,
+         .arg = "N",
+         .help = "the last N positions see each other (default 0: none)",
+         .max = UINT32_MAX},
+        {.name = "not-causal",
+         .type = COMMON_OPTION_FLAG,
+         .out = &o->not_causal,
+         .help = "rows see keys behind their own position, too"},
         {.name = "threads",
          .type = COMMON_OPTION_U64,
          .out = &o->threads,
@@ -122,6 +178,8 @@ enum common_code attention_options_parse(int argc, char **argv, struct attention
     enum common_code code = bench_parse(&command, argc, argv);
     if (code != COMMON_OK)
         return code;
+    if (!parse_masks(o))
+        return COMMON_INVALID_ARGUMENT;
     o->context = lists_default(LISTS_CONTEXT);
     o->kv = lists_default(LISTS_KV);
     o->group = lists_default(LISTS_GROUP);

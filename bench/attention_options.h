@@ -14,10 +14,11 @@ enum { ATTENTION_SAMPLES_MOST = 64 };
 
 struct attention_options {
     struct lists_values context, kv, group, rows;
-    uint64_t kv_heads, dim, threads, samples;
+    uint64_t kv_heads, dim, v_dim, threads, samples;
+    uint64_t window, mask_chunk, block;
     const char *kernel, *peers; // NULL: not given
     enum reader_isa isa;
-    bool json, probe, cost;
+    bool v_in_k, not_causal, json, probe, cost;
 };
 
 // COMMON_CANCELLED after --help; INVALID_ARGUMENT once the mistake has been told on stderr.

@@ -19,20 +19,20 @@ bool attention_call_init(struct attention_call *call, const struct attention_dat
     const struct attention_shape *s = &data->shape;
     uint32_t heads = call->spec.q_heads;
     uint64_t workspace = kernels_split_bytes(&call->item),
-             block = kernels_partial_bytes(s->rows, heads, s->dim);
+             block = kernels_partial_bytes(s->rows, heads, s->v_dim);
     call->scratch_stride = common_align64(kernels_split_scratch(&call->item) + 64);
     if (workspace && block) {
         call->workspace = aligned_alloc(KERNELS_ALIGN, common_align64(workspace));
         call->block = aligned_alloc(KERNELS_ALIGN, common_align64(block));
         call->scratch = aligned_alloc(KERNELS_ALIGN, call->scratch_stride * attention_team_threads(team));
-        call->o = malloc((uint64_t)s->rows * heads * s->dim * sizeof(float));
+        call->o = malloc((uint64_t)s->rows * heads * s->v_dim * sizeof(float));
         call->lse = malloc((uint64_t)s->rows * heads * sizeof(float));
     }
     if (!call->workspace || !call->block || !call->scratch || !call->o || !call->lse) {
         fprintf(stderr, "attention: no memory for partial results\n");
         return false;
     }
-    kernels_partial_view(call->block, s->rows, heads, s->dim, &call->out);
+    kernels_partial_view(call->block, s->rows, heads, s->v_dim, &call->out);
     return true;
 }
 
@@ -94,21 +94,23 @@ static double check(const struct attention_call *call, uint32_t row, uint32_t he
                               .rows = 1,
                               .q_first = call->item.q_first + row,
                               .visible = call->item.visible,
+                              .block_first = call->item.block_first,
+                              .block_end = call->item.block_end,
                               .q = call->item.q + row * call->item.q_row_stride +
                                    head * call->item.q_head_stride,
                               .q_row_stride = call->item.q_row_stride,
                               .q_head_stride = call->item.q_head_stride,
                               .runs = call->item.runs + (uint64_t)kv_head * call->item.run_count,
                               .run_count = call->item.run_count};
-    double *exact = malloc(s->dim * sizeof *exact);
+    double *exact = malloc(s->v_dim * sizeof *exact);
     if (!exact)
         return NAN;
     struct kernels_reference_row reference;
     kernels_reference(&job, NULL, exact, &reference);
     uint64_t at = (uint64_t)row * call->spec.q_heads + head;
     double worst = fabs(call->lse[at] - reference.lse) / kernels_reference_bound_lse(&reference);
-    for (uint32_t d = 0; d < s->dim; d++) {
-        double error = fabs(call->o[at * s->dim + d] - exact[d]) / kernels_reference_bound_o(&reference);
+    for (uint32_t d = 0; d < s->v_dim; d++) {
+        double error = fabs(call->o[at * s->v_dim + d] - exact[d]) / kernels_reference_bound_o(&reference);
         if (!(error <= worst))
             worst = error;
     }
