@@ -79,6 +79,7 @@ static void coordinator_anew(bool kill)
     chaos_check_all();
     sim_disk_silence(SIM_DISK_PATH, false);
     sim_disk_fail(SIM_DISK_PATH, 0, COMMON_OK);
+    chaos.lives++;
     if (sim_coordinator_start(cluster, &err) != COMMON_OK)
         chaos_violated(NULL, err.message);
 }
