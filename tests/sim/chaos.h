@@ -87,7 +87,8 @@ struct chaos {
     bool wrong;              // the coordinator has another store: what it says of sessions does not count
     uint32_t rotten;         // rows that were damaged
     uint64_t taken[WORKERS]; // bytes of their memory
-    uint64_t delay_ns;       // of a message, at most, while the network is as it should be
+    enum age { NEW, OLD_WIRE, OLD_CONTROL } ages[WORKERS]; // of their builds
+    uint64_t delay_ns; // of a message, at most, while the network is as it should be
     struct op ops[OPS];
 };
 extern struct chaos chaos;
@@ -167,10 +168,13 @@ enum fault {
     STORE_WRONG, // at a start: an empty one, and later one that knows nothing of what has happened since
     FLIP,        // bits of frames, on their way
     ROT,         // a bit of a row that is put and not committed
+    HALF_OPEN,   // one end of the links between two has forgotten them, and dials again
+    OLD_BUILD,   // a worker, or a client more, that is to be refused until it is as new as the others
     FAULTS
 };
 
 void chaos_disturb(enum fault fault);
-void chaos_disturb_end(void); // nothing is disturbed any more
+bool chaos_old_builds_are_out(void); // none of them has been told of a session
+void chaos_disturb_end(void);        // nothing is disturbed any more
 
 #endif

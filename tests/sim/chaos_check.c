@@ -133,6 +133,8 @@ static void check(struct op *op)
 {
     if (chaos.cluster->coordinator && !sim_tokens_counted(chaos.cluster))
         chaos_violated(op, "the workers' tokens are not those of the layouts");
+    if (!chaos_old_builds_are_out())
+        chaos_violated(op, "a worker of an older build takes part");
     op->checked = true;
     if (chaos.verbose)
         printf("  %" PRIu64 " ended: %s session=%016" PRIx64 " layer=%u first=%" PRIu64
