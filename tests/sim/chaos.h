@@ -170,6 +170,7 @@ enum fault {
     ROT,         // a bit of a row that is put and not committed
     HALF_OPEN,   // one end of the links between two has forgotten them, and dials again
     OLD_BUILD,   // a worker, or a client more, that is to be refused until it is as new as the others
+    DISK_UNSURE, // what it refuses may be there after a crash
     FAULTS
 };
 

@@ -144,6 +144,7 @@ static void coordinator_anew(bool kill)
     chaos_check_all();
     sim_disk_silence(SIM_DISK_PATH, false);
     sim_disk_fail(SIM_DISK_PATH, 0, COMMON_OK);
+    sim_disk_unsure(SIM_DISK_PATH, 0);
     chaos.lives++;
     if (sim_coordinator_start(cluster, &err) != COMMON_OK)
         chaos_violated(NULL, err.message);
@@ -215,6 +216,14 @@ void chaos_disturb(enum fault fault)
         sim_disk_fail(SIM_DISK_PATH, 1 + (uint32_t)sim_random(6),
                       sim_random(2) ? COMMON_UNAVAILABLE : COMMON_RESOURCE_EXHAUSTED);
         break;
+    case DISK_UNSURE:
+        sim_disk_unsure(SIM_DISK_PATH, 1 + (uint32_t)sim_random(3));
+        if (sim_random(2))
+            break;
+        sim_advance(sim_random(20 * COMMON_NS_PER_MS));
+        chaos_check_all();
+        chaos_disturb(KILL_COORDINATOR);
+        break;
     case DISK_STALLS:
         sim_disk_stall(SIM_DISK_PATH, sim_random(2));
         break;
@@ -280,6 +289,7 @@ void chaos_disturb_end(void)
 {
     chaos_disturb(HEAL);
     sim_disk_fail(SIM_DISK_PATH, 0, COMMON_OK);
+    sim_disk_unsure(SIM_DISK_PATH, 0);
     for (uint32_t i = 0; i < WORKERS; i++) // rules that have not struck yet
         for (uint32_t method = 1; method < 128; method++)
             sim_serve_rule(chaos.cluster->workers[i]->loop, method, (struct sim_rule){.verdict = SIM_DO});
