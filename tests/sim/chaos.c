@@ -31,6 +31,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "tests/sim/sim_memory.h"
 
 static void choose_store(struct coordinator_options *options)
 {
@@ -58,6 +59,8 @@ static void run(uint64_t seed)
     uint64_t rate = 3 + sim_random(12), pace = COMMON_NS_PER_MS << sim_random(7);
     for (uint32_t i = 0; i < chaos.steps; i++) {
         enum fault fault = (enum fault)sim_random(FAULTS);
+        if (sim_memory_may_fail && !sim_random(16))
+            sim_memory_refuse(sim_random(2) ? 10u << sim_random(8) : 0);
         if (!sim_random(rate) && chaos.faults & 1u << fault)
             chaos_disturb(fault);
         else if (chaos.n_ops < OPS / 2)

@@ -10,6 +10,7 @@
 #include "coordinator/cluster/membership.h"
 #include "coordinator/state.h"
 #include "proto/banyan.pb-c.h"
+#include "tests/sim/sim_memory.h"
 #include "worker/state.h"
 
 #define METHOD(name) BANYAN__PB__METHOD__METHOD_##name
@@ -287,6 +288,7 @@ void chaos_disturb(enum fault fault)
 
 void chaos_disturb_end(void)
 {
+    sim_memory_refuse(0);
     chaos_disturb(HEAL);
     sim_disk_fail(SIM_DISK_PATH, 0, COMMON_OK);
     sim_disk_unsure(SIM_DISK_PATH, 0);
