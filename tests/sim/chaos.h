@@ -84,6 +84,7 @@ struct chaos {
     struct name names[NAMES + 1];
     uint32_t making;                        // creations and forks under way
     uint32_t n_models, n_ops, kills, lives; // lives: of the coordinator
+    bool was_wrong;
     bool wrong;              // the coordinator has another store: what it says of sessions does not count
     uint32_t rotten;         // rows that were damaged
     uint64_t taken[WORKERS]; // bytes of their memory

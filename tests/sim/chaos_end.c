@@ -3,6 +3,10 @@
 #include "tests/sim/chaos.h"
 
 #include "common/clock.h"
+#include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/session.h"
+#include "coordinator/state.h"
+#include "worker/state.h"
 
 static bool ended(struct op *op)
 {
@@ -141,6 +145,43 @@ static void names_are_free(void)
     }
 }
 
+// Sessions whose makers were not told, and that have no name either.
+static void delete_the_rest(void)
+{
+    const struct coordinator_sessions *sessions = &chaos.cluster->coordinator->sessions;
+    for (int tries = 0; sessions->n; tries++) {
+        if (tries == TRIES)
+            chaos_violated(NULL, "a session cannot be deleted");
+        for (uint32_t i = 0; i < sessions->n_slots; i++)
+            if (sessions->slots[i])
+                sim_wait(sim_delete(chaos.cluster->client, sessions->slots[i]->id));
+        sim_advance(100 * COMMON_NS_PER_MS);
+    }
+}
+
+// Nothing is counted for anybody any more. A wrong store may have left sessions with workers: they are in quarantine.
+static bool all_given_back(void)
+{
+    const struct coordinator *c = chaos.cluster->coordinator;
+    bool back = c->steps.items == 0 && c->steps.bytes == 0 && !c->sessions.parked;
+    for (uint32_t i = 0; i < WORKERS && !chaos.was_wrong; i++) {
+        const struct worker *w = chaos.cluster->workers[i]->worker;
+        back = back && !w->sessions.count && !worker_store_used(w->store);
+    }
+    for (uint32_t i = 0; i < c->cluster.n_workers; i++)
+        back = back && !c->cluster.workers[i]->chunks && !c->cluster.workers[i]->tokens;
+    return back;
+}
+
+static void everything_is_given_back(void)
+{
+    for (int tries = 0; !all_given_back(); tries++) {
+        if (tries == TRIES)
+            chaos_violated(NULL, "memory, chunks or steps are counted for nobody");
+        sim_advance(100 * COMMON_NS_PER_MS);
+    }
+}
+
 static void all_calls_end(void)
 {
     for (int i = 0; !chaos_check_all(); i++) {
@@ -170,4 +211,6 @@ void chaos_end(void)
     for (uint32_t i = 0; i < chaos.n_models; i++)
         deleted_everywhere(&chaos.models[i]);
     names_are_free();
+    delete_the_rest();
+    everything_is_given_back();
 }

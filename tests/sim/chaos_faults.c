@@ -192,7 +192,7 @@ void chaos_disturb(enum fault fault)
             kill_worker(worker);
         break;
     case STORE_WRONG:
-        chaos.wrong = true;
+        chaos.wrong = chaos.was_wrong = true;
         coordinator_anew(true);
         sim_advance(sim_random(5 * COMMON_NS_PER_S));
         chaos_check_all();
