@@ -48,11 +48,23 @@ struct packed_status {
     struct proto_status copy;
 };
 
+// Of a failure for whose words there is no memory. It is no verdict, whatever the failure was: nobody takes an append for
+// refused, or rows for lost, without being told which.
+#define NO_MEMORY "the server is out of memory for the reason of a failure: try again"
+static Banyan__Pb__Detail no_memory_detail = {
+    .base = PROTOBUF_C_MESSAGE_INIT(&banyan__pb__detail__descriptor), .reason = (char *)"UNCONFIRMED"};
+static Banyan__Pb__Detail *no_memory_details[] = {&no_memory_detail};
+static Banyan__Pb__Status no_memory = {.base = PROTOBUF_C_MESSAGE_INIT(&banyan__pb__status__descriptor),
+                                       .code = COMMON_UNAVAILABLE,
+                                       .message = (char *)NO_MEMORY,
+                                       .n_details = 1,
+                                       .details = no_memory_details};
+
 Banyan__Pb__Status *proto_status_to_pb(const struct proto_status *status)
 {
     struct packed_status *p = malloc(sizeof *p);
     if (!p)
-        return NULL;
+        return &no_memory;
     p->copy = *status;
     banyan__pb__status__init(&p->status);
     p->status.code = (uint32_t)status->code;
@@ -85,7 +97,8 @@ Banyan__Pb__Status *proto_status_to_pb(const struct proto_status *status)
 
 void proto_status_pb_free(Banyan__Pb__Status *pb)
 {
-    free(pb); // the first member of its allocation
+    if (pb != &no_memory)
+        free(pb); // the first member of its allocation
 }
 
 void proto_status_from_pb(const Banyan__Pb__Status *pb, struct proto_status *out)
@@ -113,7 +126,6 @@ void proto_status_from_pb(const Banyan__Pb__Status *pb, struct proto_status *out
 void proto_request_fail_status(struct proto_request *request, const struct proto_status *status)
 {
     Banyan__Pb__Status *pb = proto_status_to_pb(status);
-    proto_request_fail(request, status->code, status->message, pb ? pb->details : NULL,
-                       pb ? pb->n_details : 0);
+    proto_request_fail(request, (enum common_code)pb->code, pb->message, pb->details, pb->n_details);
     proto_status_pb_free(pb);
 }

@@ -201,6 +201,7 @@ void worker_handle_inventory(void *arg, struct proto_request *request)
     if (!worker_term_check(worker, body->term, request))
         return;
     Banyan__Pb__InventoryReply reply = BANYAN__PB__INVENTORY_REPLY__INIT;
+    reply.instance = worker_membership_instance(worker->membership);
     worker->life = body->life;
     if (body->term > worker->visit_term || body->visit > worker->visit) {
         worker->visit_term = body->term;

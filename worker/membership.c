@@ -314,6 +314,11 @@ fail:
     return code;
 }
 
+uint64_t worker_membership_instance(const struct worker_membership *m)
+{
+    return m ? m->instance : 0;
+}
+
 void worker_membership_free(struct worker_membership *m)
 {
     if (!m)

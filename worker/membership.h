@@ -39,6 +39,8 @@ struct worker_membership_options { // strings are copied
 enum common_code worker_membership_new(struct common_loop *loop,
                                        const struct worker_membership_options *options,
                                        struct worker_membership **out, struct common_error *err);
+// That it registers with; of NULL 0.
+uint64_t worker_membership_instance(const struct worker_membership *membership);
 void worker_membership_free(struct worker_membership *membership); // hangs up; NULL is allowed
 
 #endif

@@ -113,17 +113,26 @@ void worker_spec_unref(struct worker_spec *spec)
     free(spec);
 }
 
+struct comparison { // of what is being packed with bytes that are there: needs no memory
+    ProtobufCBuffer base;
+    const uint8_t *bytes;
+    bool equal;
+};
+
+static void compare_packed(ProtobufCBuffer *buffer, size_t n, const uint8_t *bytes)
+{
+    struct comparison *c = (struct comparison *)buffer;
+    c->equal = c->equal && memcmp(c->bytes, bytes, n) == 0;
+    c->bytes += n;
+}
+
 bool worker_spec_equal(const struct worker_spec *spec, const Banyan__Pb__Spec *pb)
 {
+    struct comparison c = {.base = {compare_packed}, .bytes = spec->packed, .equal = true};
     if (banyan__pb__spec__get_packed_size(pb) != spec->packed_bytes)
         return false;
-    uint8_t *packed = malloc(spec->packed_bytes);
-    if (!packed)
-        return false;
-    banyan__pb__spec__pack(pb, packed);
-    bool equal = memcmp(packed, spec->packed, spec->packed_bytes) == 0;
-    free(packed);
-    return equal;
+    (void)banyan__pb__spec__pack_to_buffer(pb, &c.base);
+    return c.equal;
 }
 
 // ---- layouts ------------------------------------------------------------------------------------
@@ -256,8 +265,9 @@ static int compare_entries(const void *a, const void *b)
     return order(x->first, x->chunk, y->first, y->chunk);
 }
 
-// Sorts, and leaves one of equal entries: the last one given. False: one id at two places.
-static bool entries_tidy(struct worker_layout_entry *entries, uint32_t *n)
+// Sorts, and leaves one of equal entries: the last one given. INVALID_ARGUMENT: one id at two places.
+static enum common_code entries_tidy(struct worker_layout_entry *entries, uint32_t *n,
+                                     struct common_error *err)
 {
     // Insertion keeps the order of equals; what comes is nearly always in order already.
     for (uint32_t i = 1; i < *n; i++) {
@@ -275,11 +285,15 @@ static bool entries_tidy(struct worker_layout_entry *entries, uint32_t *n)
     }
     *n = kept;
     struct worker_map seen = {0};
-    bool unique = true;
-    for (uint32_t i = 0; i < kept && unique; i++)
-        unique = !worker_map_get(&seen, entries[i].chunk) && worker_map_put(&seen, entries[i].chunk, entries);
+    enum common_code code = COMMON_OK;
+    for (uint32_t i = 0; i < kept && code == COMMON_OK; i++) {
+        if (worker_map_get(&seen, entries[i].chunk))
+            code = common_error_set(err, COMMON_INVALID_ARGUMENT, "a chunk is named at two positions");
+        else if (!worker_map_put(&seen, entries[i].chunk, entries))
+            code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a layout");
+    }
     worker_map_free(&seen);
-    return unique;
+    return code;
 }
 
 static enum common_code check_layout(const struct worker_session *session, const struct worker_spec *spec,
@@ -350,9 +364,10 @@ static enum common_code layout_collect(const struct worker_session *session,
         entries[have + i] = (struct worker_layout_entry){request->chunks[i]->chunk, request->chunks[i]->first,
                                                          request->chunks[i]->compute};
     *n = have + (uint32_t)request->n_chunks;
-    if (!entries_tidy(entries, n)) {
+    enum common_code code = entries_tidy(entries, n, err);
+    if (code != COMMON_OK) {
         free(entries);
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "a chunk is named at two positions");
+        return code;
     }
     *out = entries;
     return COMMON_OK;

@@ -255,6 +255,11 @@ static void page_came(void *arg, const struct proto_reply *reply)
     coordinator_visit_note(v, reply->code, reply->text);
     if (coordinator_visit_counts(v) && reply->code == COMMON_OK) {
         const Banyan__Pb__InventoryReply *m = (const void *)reply->message->body;
+        if (m->instance != v->w->instance) { // it was started anew, and has yet to be let in
+            coordinator_worker_lose(v->w, "another process answers at its edge endpoint");
+            coordinator_visit_fail(v, "");
+            return;
+        }
         for (size_t i = 0; i < m->n_sessions; i++)
             take_session(v, m->sessions[i]);
         if (v->code == COMMON_OK && m->next_session) {

@@ -35,7 +35,8 @@ struct coordinator_watcher { // a call that waits
     struct coordinator_session *s;
     struct proto_request *request;
     struct common_timer *timer;
-    uint32_t steps, left; // wanted; still to come
+    uint32_t steps, left; // wanted; still to come, of this incarnation
+    uint64_t incarnation;
     uint32_t layer, mass_bins;
     bool trace, mass_heads;
 };

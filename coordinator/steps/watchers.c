@@ -168,7 +168,13 @@ void coordinator_watchers_saw(struct coordinator_watch *watch, const struct coor
 {
     for (struct coordinator_watcher *w = watch->watchers, *next; w; w = next) {
         next = w->next;
-        if (matches(w, seen) && --w->left == 0)
+        if (!matches(w, seen))
+            continue;
+        if (w->incarnation != seen->incarnation) { // what came before the truncate is not told any more
+            w->incarnation = seen->incarnation;
+            w->left = w->steps;
+        }
+        if (--w->left == 0)
             answer_now(w);
     }
 }
@@ -231,6 +237,7 @@ void coordinator_handle_session_watch(struct coordinator_steps *steps, struct pr
                                       .request = request,
                                       .steps = m->steps,
                                       .left = m->steps,
+                                      .incarnation = s->incarnation,
                                       .layer = m->layer,
                                       .mass_bins = m->mass_bins,
                                       .trace = m->trace,

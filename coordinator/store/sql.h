@@ -40,6 +40,7 @@ struct coordinator_op {
 struct coordinator_sql {
     sqlite3 *db;
     sqlite3_stmt *statements[COORDINATOR_STATEMENTS];
+    bool unsure; // a COMMIT was written, and its fsync failed: it may be found in the log after a crash
 };
 
 enum common_code coordinator_sql_open(struct coordinator_sql *sql, const char *path, bool sync_full,

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -13,6 +14,7 @@
 #include "coordinator/store/sql.h"
 
 #define COUNTER_BLOCK (UINT64_C(1) << 16)
+#define SURE_EVERY_NS (100 * COMMON_NS_PER_MS)
 
 struct coordinator_batch {
     struct coordinator_batch *next; // in the queue
@@ -208,8 +210,12 @@ static bool batches_write(struct coordinator_sql *sql, struct coordinator_batch 
         whole = batch_apply(sql, b);
     if (whole)
         rc = coordinator_sql_exec(sql, "COMMIT");
-    if (whole && rc == SQLITE_OK)
+    if (whole && rc == SQLITE_OK) {
+        sql->unsure = false; // what was in the log past the last good COMMIT is overwritten
         return true;
+    }
+    // It was written, and only then failed. (A write that fails leaves a record that is not whole.)
+    sql->unsure = sql->unsure || (whole && sqlite3_extended_errcode(sql->db) == SQLITE_IOERR_FSYNC);
     if (rc == SQLITE_OK)
         rc = sqlite3_errcode(sql->db);
     for (struct coordinator_batch *b = first; b != end; b = b->next)
@@ -228,6 +234,35 @@ static void batches_commit(struct coordinator_sql *sql, struct coordinator_batch
         return;
     for (struct coordinator_batch *b = list; b; b = b->next)
         (void)batches_write(sql, b, b->next);
+}
+
+// Writes something, and so goes over what a failed COMMIT may have left: who is told that the store has refused must
+// never find it there. False: not yet.
+static bool make_sure(struct coordinator_sql *sql)
+{
+    struct coordinator_op op = {.kind = COORDINATOR_OP_META, .name = "sure", .a = common_clock_wall_ns()};
+    struct coordinator_batch mark = {.ops = &op, .n = 1};
+    return !sql->unsure || batches_write(sql, &mark, NULL);
+}
+
+// While the store is being closed it does not wait: what is said then, nobody acts on.
+static void wait_until_sure(struct coordinator_store *store)
+{
+    bool closing = false;
+    for (bool said = false; !closing && !make_sure(&store->sql); said = true) {
+        if (!said)
+            common_log_error(
+                "the disk has failed in a commit, and what it has of that is unknown: waiting until "
+                "it takes writes again");
+        uint64_t until = common_clock_wall_ns() + SURE_EVERY_NS;
+        struct timespec at = {.tv_sec = (time_t)(until / COMMON_NS_PER_S),
+                              .tv_nsec = (long)(until % COMMON_NS_PER_S)};
+        pthread_mutex_lock(&store->lock);
+        if (!store->closing)
+            pthread_cond_timedwait(&store->wake, &store->lock, &at);
+        closing = store->closing;
+        pthread_mutex_unlock(&store->lock);
+    }
 }
 
 static void batches_deliver(void *arg)
@@ -256,6 +291,7 @@ static void *store_thread(void *arg)
         store->tail = &store->head;
         pthread_mutex_unlock(&store->lock);
         batches_commit(&store->sql, list);
+        wait_until_sure(store);
         common_loop_mail(store->loop, &list->mail, batches_deliver, list);
         pthread_mutex_lock(&store->lock);
     }

@@ -96,7 +96,7 @@ void coordinator_batch_clip(struct coordinator_batch *batch, uint64_t session,
                             uint64_t length); // all layers' ranges
 
 // Takes the batch. `done` (may be NULL) runs on the loop thread, never on this stack: OK when it is durable,
-// else nothing of it was written.
+// else nothing of it was written, nor will be found after a crash: while that is unknown, nobody is called back.
 typedef void (*coordinator_store_fn)(void *arg, enum common_code code, const char *text);
 void coordinator_store_submit(struct coordinator_store *store, struct coordinator_batch *batch,
                               coordinator_store_fn done, void *arg);

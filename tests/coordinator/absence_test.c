@@ -36,6 +36,7 @@ static void on_inventory(void *arg, struct proto_request *request)
 {
     ((struct play *)arg)->inventories++;
     Banyan__Pb__InventoryReply reply = BANYAN__PB__INVENTORY_REPLY__INIT;
+    reply.instance = 1; // as it has registered
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
 

@@ -3,12 +3,23 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
+
+void *__real_malloc(size_t size);
+void *__wrap_malloc(size_t size);
+
+static bool no_memory;
+
+void *__wrap_malloc(size_t size)
+{
+    return no_memory ? NULL : __real_malloc(size);
+}
 
 // Over the wire and back.
 static void carry(const struct proto_status *from, struct proto_status *to)
@@ -96,6 +107,24 @@ static void test_a_range_before_the_last(void **state)
                      1000 + (PROTO_STATUS_RANGES - 1) * 100 + 10 - 5);
 }
 
+// A failure is one, also where there is no memory to say which: no status would say OK.
+static void test_no_memory(void **state)
+{
+    (void)state;
+    struct proto_status a, b;
+    proto_status_set(&a, COMMON_DATA_LOSS, "MISSING_RANGE", "tokens are gone");
+    proto_status_add_range(&a, 1, 2);
+    no_memory = true;
+    Banyan__Pb__Status *pb = proto_status_to_pb(&a);
+    no_memory = false;
+    proto_status_from_pb(pb, &b);
+    proto_status_pb_free(pb);
+    assert_int_equal(b.code, COMMON_UNAVAILABLE);
+    assert_string_equal(b.reason, "UNCONFIRMED");
+    assert_int_equal(b.n_ranges, 0);
+    assert_non_null(strstr(b.message, "out of memory"));
+}
+
 static void test_hostile_status(void **state)
 {
     (void)state;
@@ -135,6 +164,7 @@ int main(void)
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_more_than_fits),
         cmocka_unit_test(test_a_range_before_the_last),
+        cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_hostile_status),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

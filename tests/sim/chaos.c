@@ -31,109 +31,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
-
-// ---- the end --------------------------------------------------------------------------------------------
-
-static bool ended(struct op *op)
-{
-    for (uint64_t until = sim_clock() + 60 * COMMON_NS_PER_S; sim_clock() < until && !op->call->done;)
-        sim_advance(COMMON_NS_PER_MS);
-    if (!op->call->done)
-        chaos_violated(op, "a call does not end");
-    chaos_check_all();
-    return true;
-}
-
-enum { TRIES = 100 }; // 100 ms apart
-
-#define UNTIL_OK(op, make, what)                                                                             \
-    do {                                                                                                     \
-        for (int tries = 0;; tries++) {                                                                      \
-            if (chaos.n_ops + 4 > OPS)                                                                       \
-                chaos.n_ops = 0; /* all have been checked */                                                 \
-            (op) = (make);                                                                                   \
-            if (ended(op) && (op)->call->code == COMMON_OK)                                                  \
-                break;                                                                                       \
-            if (tries == TRIES || !chaos_passes((op)->call->code))                                           \
-                chaos_violated(op, what);                                                                    \
-            sim_advance(100 * COMMON_NS_PER_MS);                                                             \
-        }                                                                                                    \
-    } while (0)
-
-// What the client does not know the outcome of is there as a whole, or not at all.
-static void ends_where_something_does(struct model *m, uint32_t layer)
-{
-    uint32_t length = chaos_prefix(m, layer);
-    struct op *op = NULL;
-    for (int tries = 0; length < TOKENS && tries < TRIES; tries++) {
-        if (chaos.n_ops + 4 > OPS)
-            chaos.n_ops = 0;
-        ended(op = chaos_start_read(m, layer, length));
-        if (op->call->code == COMMON_OK)
-            length++;
-        else if (chaos_passes(op->call->code))
-            sim_advance(100 * COMMON_NS_PER_MS);
-        else
-            break;
-    }
-    if (length && !m->ends[layer][length] && length < TOKENS)
-        chaos_violated(op, "a part of what was written is there");
-}
-
-static void settle(struct model *m)
-{
-    struct op *op;
-    if (m->must_cut)
-        for (int tries = 0; m->must_cut; tries++) {
-            if (chaos.n_ops + 4 > OPS)
-                chaos.n_ops = 0;
-            ended(op = chaos_start_truncate(m, m->lossy ? 0 : m->cut));
-            if (tries == TRIES ||
-                (m->must_cut && op->call->code != COMMON_OUT_OF_RANGE && !chaos_passes(op->call->code)))
-                chaos_violated(op, "a session is not truncated");
-            sim_advance(100 * COMMON_NS_PER_MS);
-        }
-    if (m->lossy || chaos.kills) { // whatever it has lost, it can be used again
-        for (uint32_t l = 0; l < LAYERS && !m->lossy; l++)
-            if (chaos_prefix(m, l))
-                UNTIL_OK(op, chaos_start_read(m, l, chaos_prefix(m, l) - 1),
-                         "acknowledged rows do not come back");
-        UNTIL_OK(op, chaos_start_truncate(m, 0), "a session is not truncated to 0");
-    }
-    for (uint32_t l = 0; l < LAYERS; l++) {
-        if (chaos_prefix(m, l))
-            UNTIL_OK(op, chaos_start_read(m, l, chaos_prefix(m, l) - 1),
-                     "acknowledged rows do not come back");
-        if (!m->lossy && !chaos.kills)
-            ends_where_something_does(m, l);
-        if (chaos_prefix(m, l) < TOKENS)
-            UNTIL_OK(op, chaos_start_append(m, l, chaos_prefix(m, l), 1), "a session takes no append");
-        UNTIL_OK(op, chaos_start_read(m, l, chaos_prefix(m, l) - 1), "what was appended cannot be read");
-    }
-}
-
-static void deleted_everywhere(struct model *m)
-{
-    struct op *op;
-    for (int tries = 0; ended(op = chaos_start_delete(m)) && op->call->code != COMMON_OK; tries++) {
-        if (op->call->code == COMMON_NOT_FOUND) // it was deleted before
-            break;
-        if (tries == TRIES || !chaos_passes(op->call->code))
-            chaos_violated(op, "a session is not deleted");
-        sim_advance(100 * COMMON_NS_PER_MS);
-        chaos.n_ops = chaos.n_ops + 4 > OPS ? 0 : chaos.n_ops;
-    }
-    for (int tries = 0; tries < TRIES; tries++) {
-        bool held = false;
-        for (uint32_t w = 0; w < WORKERS; w++)
-            for (uint64_t at = 0; at < TOKENS; at += 16)
-                held = held || sim_worker_holds(chaos.cluster->workers[w], m->id, at);
-        if (!held)
-            return;
-        sim_advance(100 * COMMON_NS_PER_MS);
-    }
-    chaos_violated(op, "a worker still holds what was deleted");
-}
+#include "tests/sim/sim_memory.h"
 
 static void choose_store(struct coordinator_options *options)
 {
@@ -161,6 +59,8 @@ static void run(uint64_t seed)
     uint64_t rate = 3 + sim_random(12), pace = COMMON_NS_PER_MS << sim_random(7);
     for (uint32_t i = 0; i < chaos.steps; i++) {
         enum fault fault = (enum fault)sim_random(FAULTS);
+        if (sim_memory_may_fail && !sim_random(16))
+            sim_memory_refuse(sim_random(2) ? 10u << sim_random(8) : 0);
         if (!sim_random(rate) && chaos.faults & 1u << fault)
             chaos_disturb(fault);
         else if (chaos.n_ops < OPS / 2)
@@ -169,24 +69,7 @@ static void run(uint64_t seed)
         chaos_check_all();
     }
     chaos_disturb_end();
-    for (int i = 0; !chaos_check_all(); i++) {
-        if (i == 1000)
-            for (uint32_t k = 0; k < chaos.n_ops; k++)
-                if (!chaos.ops[k].checked)
-                    chaos_violated(&chaos.ops[k], "a call does not end");
-        sim_advance(100 * COMMON_NS_PER_MS);
-    }
-    for (uint32_t i = 0; i < chaos.n_clients; i++)
-        sim_client_deadline(chaos.clients[i], 10 * COMMON_NS_PER_S);
-    if (sim_random(2)) // what is in the store, and not only in memory, is what counts
-        chaos_disturb(KILL_COORDINATOR);
-    if (!sim_wait_active(chaos.cluster, WORKERS))
-        chaos_violated(NULL, "not all workers become active");
-    for (uint32_t i = 0; i < chaos.n_models; i++)
-        if (!chaos.models[i].deleted)
-            settle(&chaos.models[i]);
-    for (uint32_t i = 0; i < chaos.n_models; i++)
-        deleted_everywhere(&chaos.models[i]);
+    chaos_end();
     chaos.trace = sim_trace();
     chaos.events = sim_events();
     for (uint32_t i = 1; i < chaos.n_clients; i++)

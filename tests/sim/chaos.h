@@ -14,7 +14,9 @@ enum {
     LAYERS = 2,
     TOKENS = 120,
     CHUNK_TOKENS = 16,
-    SESSIONS = 12,
+    SESSIONS = 14,
+    STRANGERS = 6, // sessions that somebody made who was not told, and that are found by their names
+    NAMES = 3,
     OPS = 1000,
     STEPS = 140,
     MOST_ROWS = 24
@@ -22,11 +24,12 @@ enum {
 
 // ---- the model (chaos_model.c) --------------------------------------------------------------------------
 
-struct model { // a session as its clients know it
-    uint64_t id, incarnation;
-    float value[LAYERS][TOKENS]; // what is, or will be, written there
-    bool acked[LAYERS][TOKENS];  // acknowledged, and not truncated since
-    bool maybe[LAYERS][TOKENS];  // written, acknowledged or not
+struct model {                     // a session as its clients know it
+    uint64_t id, incarnation, key; // key: with which it was made
+    uint32_t name;                 // 1..NAMES; 0: it has none
+    float value[LAYERS][TOKENS];   // what is, or will be, written there
+    bool acked[LAYERS][TOKENS];    // acknowledged, and not truncated since
+    bool maybe[LAYERS][TOKENS];    // written, acknowledged or not
     // Appends and puts that may have written it: of those that were refused for good nothing may be seen again.
     uint32_t writers[LAYERS][TOKENS];
     bool ends[LAYERS][TOKENS + 1]; // something that was written ends there: a layer ends nowhere else
@@ -35,11 +38,18 @@ struct model { // a session as its clients know it
     bool cutting;                  // a truncation is under way
     bool must_cut;                 // its outcome is unknown: it is made again before anything is written
     uint64_t cut;
-    bool lossy;   // a worker was killed that held some of it
-    bool deleted; // or nobody knows
+    bool lossy;       // a worker was killed that held some of it
+    bool deleted;     // or nobody knows
+    uint64_t gone_ns; // since when that is certain; 0: it is not
 };
 
-enum kind { READ, APPEND, OPEN, PUT, COMMIT, TRUNCATE, FORK, DELETE, CREATE };
+struct name {           // of 1..NAMES, as far as no model says it
+    uint32_t under_way; // creations and forks
+    uint32_t orphans;   // such that ended without a verdict: there may be a session
+    uint32_t life;      // of the coordinator when the last one ended
+};
+
+enum kind { READ, APPEND, OPEN, PUT, COMMIT, TRUNCATE, FORK, DELETE, CREATE, FIND, WATCH };
 extern const char *const chaos_kind_names[];
 
 struct op {
@@ -50,6 +60,14 @@ struct op {
     uint64_t first;
     bool must; // all that it needs was acknowledged
     bool checked;
+    // Of CREATE, FORK and FIND:
+    uint32_t name, life; // life: of the coordinator, at its start
+    uint64_t key, start_ns;
+    struct model *again; // that this key has made already
+    struct model *owner; // that has the name for certain, at its start
+    bool rivals;         // another may have had the name at some time while it was under way
+    // Of WATCH; layer is one too many (0: any), rows are the steps that it waits for, first the time until when:
+    bool wants_trace, wants_mass;
 };
 
 struct chaos {
@@ -62,12 +80,16 @@ struct chaos {
     unsigned faults_most;   // of these alone, for a shorter trace
     uint64_t trace, events; // of a run that has ended
     uint32_t steps;         // how many things happen before the end
-    struct model models[SESSIONS];
-    uint32_t n_models, n_ops, kills;
+    struct model models[SESSIONS + STRANGERS];
+    struct name names[NAMES + 1];
+    uint32_t making;                        // creations and forks under way
+    uint32_t n_models, n_ops, kills, lives; // lives: of the coordinator
+    bool was_wrong;
     bool wrong;              // the coordinator has another store: what it says of sessions does not count
     uint32_t rotten;         // rows that were damaged
     uint64_t taken[WORKERS]; // bytes of their memory
-    uint64_t delay_ns;       // of a message, at most, while the network is as it should be
+    enum age { NEW, OLD_WIRE, OLD_CONTROL } ages[WORKERS]; // of their builds
+    uint64_t delay_ns; // of a message, at most, while the network is as it should be
     struct op ops[OPS];
 };
 extern struct chaos chaos;
@@ -90,9 +112,37 @@ struct op *chaos_start_truncate(struct model *m, uint64_t length);
 struct op *chaos_start_delete(struct model *m);
 void chaos_start_put(const struct op *open);
 void chaos_start_commits(const struct op *put);
+struct sim_client *chaos_a_client(void);
+struct op *chaos_op_new(enum kind kind, struct model *m, uint32_t layer, uint64_t first, uint32_t rows);
 void chaos_act(void); // one thing that clients do
 
 bool chaos_check_all(void); // true: all calls have ended
+
+// ---- names and keys (chaos_names.c) ---------------------------------------------------------------------
+//
+// Of a name at most one session is there, and whoever asks for it finds it, from the answer to its creation to the
+// call of its deletion. A creation or fork is refused for its name only where another session has it, or may have.
+
+void chaos_start_creates(void); // one, or two of the same name at once
+void chaos_start_create_again(struct model *m);
+void chaos_start_fork(struct model *m, uint64_t length);
+struct op *chaos_start_create(uint32_t name);
+struct op *chaos_start_find(uint32_t name);
+// A creation, a fork or a search has ended; heard: a coordinator that knows the sessions has answered, if any.
+void chaos_name_ended(struct op *op, bool heard);
+// The session that such a call has made; NULL: none, or one that is known.
+struct model *chaos_made(const struct op *op);
+
+// ---- watches (chaos_watch.c) ----------------------------------------------------------------------------
+
+void chaos_start_watch(struct model *m);
+// It tells only of steps of this session that clients have made, as they were, and ends early only with all of them.
+void chaos_check_watch(const struct op *op);
+bool chaos_nobody_watches(void); // nor is anything computed for those who did
+
+// ---- the end (chaos_end.c) ------------------------------------------------------------------------------
+
+void chaos_end(void); // nothing is disturbed any more: everything works, and at last nothing is left
 
 // ---- what disturbs them (chaos_faults.c) ----------------------------------------------------------------
 
@@ -119,10 +169,14 @@ enum fault {
     STORE_WRONG, // at a start: an empty one, and later one that knows nothing of what has happened since
     FLIP,        // bits of frames, on their way
     ROT,         // a bit of a row that is put and not committed
+    HALF_OPEN,   // one end of the links between two has forgotten them, and dials again
+    OLD_BUILD,   // a worker, or a client more, that is to be refused until it is as new as the others
+    DISK_UNSURE, // what it refuses may be there after a crash
     FAULTS
 };
 
 void chaos_disturb(enum fault fault);
-void chaos_disturb_end(void); // nothing is disturbed any more
+bool chaos_old_builds_are_out(void); // none of them has been told of a session
+void chaos_disturb_end(void);        // nothing is disturbed any more
 
 #endif

@@ -7,10 +7,12 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool allowed(enum common_code code)
+static bool allowed(const struct op *op)
 {
-    return code == COMMON_OK || chaos_passes(code) || code == COMMON_FAILED_PRECONDITION ||
-           code == COMMON_OUT_OF_RANGE || code == COMMON_DATA_LOSS || code == COMMON_NOT_FOUND;
+    enum common_code code = op->call->code;
+    return code == COMMON_OK || (code == COMMON_ALREADY_EXISTS && op->name) || chaos_passes(code) ||
+           code == COMMON_FAILED_PRECONDITION || code == COMMON_OUT_OF_RANGE || code == COMMON_DATA_LOSS ||
+           code == COMMON_NOT_FOUND;
 }
 
 static void check_read(const struct op *op)
@@ -95,8 +97,8 @@ static void check_fork(const struct op *op)
 {
     const struct model *m = op->m;
     enum common_code code = op->call->code;
-    if (code == COMMON_OK && chaos.n_models < SESSIONS) {
-        struct model *f = chaos_model_new(op->call->session, op->call->incarnation);
+    struct model *f = chaos_made(op);
+    if (f) {
         for (uint32_t l = 0; l < LAYERS; l++)
             for (uint64_t i = 0; i < op->first; i++) {
                 f->value[l][i] = m->value[l][i];
@@ -105,7 +107,7 @@ static void check_fork(const struct op *op)
             }
         f->lossy = m->lossy || op->kills != chaos.kills;
     } else if (!m->deleted && op->must && !m->lossy && !chaos.kills && code != COMMON_OK &&
-               !chaos_passes(code)) {
+               !chaos_passes(code) && code != COMMON_ALREADY_EXISTS) { // names: chaos_names.c
         chaos_violated(op, "a fork of acknowledged rows is refused");
     }
 }
@@ -131,20 +133,24 @@ static void check(struct op *op)
 {
     if (chaos.cluster->coordinator && !sim_tokens_counted(chaos.cluster))
         chaos_violated(op, "the workers' tokens are not those of the layouts");
+    if (!chaos_old_builds_are_out())
+        chaos_violated(op, "a worker of an older build takes part");
     op->checked = true;
     if (chaos.verbose)
         printf("  %" PRIu64 " ended: %s session=%016" PRIx64 " layer=%u first=%" PRIu64
                " rows=%u: %s %s (%s)\n",
                sim_clock(), chaos_kind_names[op->kind], op->m ? op->m->id : 0, op->layer, op->first, op->rows,
                common_code_name(op->call->code), op->call->text, op->call->reason);
-    if (!allowed(op->call->code))
+    if (!allowed(op))
         chaos_violated(op, "a code that the contract does not allow");
     if (chaos.wrong) {
         unheard(op);
+        chaos_name_ended(op, false);
         return;
     }
     if (op->call->code == COMMON_NOT_FOUND && op->m && !op->m->deleted && op->kind != PUT)
         chaos_violated(op, "a session is gone");
+    chaos_name_ended(op, true);
     if (writes(op))
         op->m->writes--;
     bool goes_on = op->call->code == COMMON_OK && op->m && !op->m->deleted && chaos.n_ops + 1 < OPS;
@@ -173,10 +179,16 @@ static void check(struct op *op)
         check_fork(op);
         break;
     case DELETE:
+        if (op->call->code == COMMON_OK || op->call->code == COMMON_NOT_FOUND)
+            op->m->gone_ns = sim_clock();
         break;
     case CREATE:
-        if (op->call->code == COMMON_OK && chaos.n_models < SESSIONS)
-            chaos_model_new(op->call->session, op->call->incarnation);
+        chaos_made(op);
+        break;
+    case FIND:
+        break;
+    case WATCH:
+        chaos_check_watch(op);
         break;
     }
 }

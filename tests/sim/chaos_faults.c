@@ -4,9 +4,13 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "common/clock.h"
+#include "coordinator/cluster/membership.h"
+#include "coordinator/state.h"
 #include "proto/banyan.pb-c.h"
+#include "tests/sim/sim_memory.h"
 #include "worker/state.h"
 
 #define METHOD(name) BANYAN__PB__METHOD__METHOD_##name
@@ -41,6 +45,68 @@ static void kill_worker(struct sim_worker *worker)
             chaos.models[i].lossy = sim_worker_holds(worker, chaos.models[i].id, at);
     chaos.kills++;
     sim_worker_kill(worker);
+}
+
+// What a worker of an older build says of itself when it registers.
+static void hear_register(void *arg, struct proto_request *request)
+{
+    Banyan__Pb__RegisterRequest *m = (void *)proto_request_message(request)->body;
+    (void)arg;
+    if (chaos.ages[m->name[1] - '0'] == OLD_CONTROL)
+        m->control = PROTO_CONTROL_VERSION - 1;
+    coordinator_handle_register(&chaos.cluster->coordinator->cluster, request);
+}
+
+static void hear_registers(void)
+{
+    sim_serve_rule(chaos.cluster->loop, METHOD(REGISTER),
+                   (struct sim_rule){.verdict = SIM_TELL, .tell = hear_register});
+}
+
+// It comes back as an older build, until the next HEAL.
+static void downgrade(struct sim_worker *worker, enum age age)
+{
+    if (worker->loop)
+        kill_worker(worker);
+    chaos.ages[worker->name[1] - '0'] = age;
+    sim_worker_start(worker);
+    sim_net_old(worker->loop, age == OLD_WIRE);
+    hear_registers();
+}
+
+static void upgrade(uint32_t i)
+{
+    struct sim_worker *worker = chaos.cluster->workers[i];
+    if (chaos.ages[i] && worker->loop)
+        sim_worker_kill(worker);
+    if (!worker->loop)
+        sim_worker_start(worker);
+    chaos.ages[i] = NEW;
+}
+
+bool chaos_old_builds_are_out(void)
+{
+    bool out = true;
+    for (uint32_t i = 0; i < WORKERS; i++)
+        if (chaos.ages[i] && chaos.cluster->workers[i]->worker)
+            out = out && !chaos.cluster->workers[i]->worker->sessions.count;
+    return out;
+}
+
+// A client that nobody knows: it is told why it is refused, or that nobody is there.
+static void old_client(void)
+{
+    struct sim_client *client = sim_client_new(SIM_COORDINATOR, NULL);
+    sim_net_old(sim_client_loop(client), true);
+    sim_client_deadline(client, COMMON_NS_PER_S);
+    struct sim_call *call = sim_find(client, "name1");
+    sim_run_until(&call->done, 2 * COMMON_NS_PER_S);
+    chaos_check_all();
+    bool told = call->code == COMMON_FAILED_PRECONDITION && strstr(call->text, "version");
+    if (!call->done || (!told && !chaos_passes(call->code)))
+        chaos_violated(NULL, "an old client is not refused");
+    sim_net_old(sim_client_loop(client), false);
+    sim_client_free(client);
 }
 
 // Held is only what a worker does beside its loop in truth, too: the others are done as they come, in the order of
@@ -79,8 +145,11 @@ static void coordinator_anew(bool kill)
     chaos_check_all();
     sim_disk_silence(SIM_DISK_PATH, false);
     sim_disk_fail(SIM_DISK_PATH, 0, COMMON_OK);
+    sim_disk_unsure(SIM_DISK_PATH, 0);
+    chaos.lives++;
     if (sim_coordinator_start(cluster, &err) != COMMON_OK)
         chaos_violated(NULL, err.message);
+    hear_registers();
 }
 
 void chaos_disturb(enum fault fault)
@@ -111,12 +180,9 @@ void chaos_disturb(enum fault fault)
         sim_net_heal();
         for (uint32_t i = 0; i < WORKERS; i++) {
             give_memory_back(i);
-            if (cluster->workers[i]->loop)
-                sim_loop_skew(cluster->workers[i]->loop, 0);
-            if (cluster->workers[i]->loop)
-                sim_serve_let_go(cluster->workers[i]->loop);
-            else
-                sim_worker_start(cluster->workers[i]);
+            upgrade(i);
+            sim_loop_skew(cluster->workers[i]->loop, 0);
+            sim_serve_let_go(cluster->workers[i]->loop);
         }
         sim_disk_stall(SIM_DISK_PATH, false);
         sim_net_delay(10 * COMMON_NS_PER_US, chaos.delay_ns);
@@ -126,7 +192,7 @@ void chaos_disturb(enum fault fault)
             kill_worker(worker);
         break;
     case STORE_WRONG:
-        chaos.wrong = true;
+        chaos.wrong = chaos.was_wrong = true;
         coordinator_anew(true);
         sim_advance(sim_random(5 * COMMON_NS_PER_S));
         chaos_check_all();
@@ -150,6 +216,14 @@ void chaos_disturb(enum fault fault)
     case DISK_FAILS:
         sim_disk_fail(SIM_DISK_PATH, 1 + (uint32_t)sim_random(6),
                       sim_random(2) ? COMMON_UNAVAILABLE : COMMON_RESOURCE_EXHAUSTED);
+        break;
+    case DISK_UNSURE:
+        sim_disk_unsure(SIM_DISK_PATH, 1 + (uint32_t)sim_random(3));
+        if (sim_random(2))
+            break;
+        sim_advance(sim_random(20 * COMMON_NS_PER_MS));
+        chaos_check_all();
+        chaos_disturb(KILL_COORDINATOR);
         break;
     case DISK_STALLS:
         sim_disk_stall(SIM_DISK_PATH, sim_random(2));
@@ -195,6 +269,18 @@ void chaos_disturb(enum fault fault)
     case ROT:
         chaos.rotten += sim_worker_rot(worker, sim_random(UINT64_MAX));
         break;
+    case HALF_OPEN: // of a client's, too
+        if (!sim_random(3))
+            ends[0] = sim_client_loop(chaos.clients[sim_random(chaos.n_clients)]);
+        if (ends[0] && ends[1] && ends[0] != ends[1])
+            sim_net_half_open(ends[way], ends[1 - way]);
+        break;
+    case OLD_BUILD:
+        if (sim_random(3))
+            downgrade(worker, sim_random(2) ? OLD_WIRE : OLD_CONTROL);
+        else
+            old_client();
+        break;
     case FAULTS:
         break;
     }
@@ -202,8 +288,10 @@ void chaos_disturb(enum fault fault)
 
 void chaos_disturb_end(void)
 {
+    sim_memory_refuse(0);
     chaos_disturb(HEAL);
     sim_disk_fail(SIM_DISK_PATH, 0, COMMON_OK);
+    sim_disk_unsure(SIM_DISK_PATH, 0);
     for (uint32_t i = 0; i < WORKERS; i++) // rules that have not struck yet
         for (uint32_t method = 1; method < 128; method++)
             sim_serve_rule(chaos.cluster->workers[i]->loop, method, (struct sim_rule){.verdict = SIM_DO});

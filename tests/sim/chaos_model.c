@@ -10,8 +10,8 @@
 
 struct chaos chaos;
 
-const char *const chaos_kind_names[] = {"read",     "append", "open",   "put",   "commit",
-                                        "truncate", "fork",   "delete", "create"};
+const char *const chaos_kind_names[] = {"read", "append", "open",   "put",  "commit", "truncate",
+                                        "fork", "delete", "create", "find", "watch"};
 
 void chaos_violated(const struct op *op, const char *what)
 {
@@ -76,12 +76,12 @@ bool chaos_passes(enum common_code code) // an error that the same call may not 
 
 // ---- operations -----------------------------------------------------------------------------------------
 
-static struct sim_client *a_client(void)
+struct sim_client *chaos_a_client(void)
 {
     return chaos.clients[sim_random(chaos.n_clients)];
 }
 
-static struct op *op_new(enum kind kind, struct model *m, uint32_t layer, uint64_t first, uint32_t rows)
+struct op *chaos_op_new(enum kind kind, struct model *m, uint32_t layer, uint64_t first, uint32_t rows)
 {
     struct op *op = &chaos.ops[chaos.n_ops++];
     *op = (struct op){.kind = kind,
@@ -118,40 +118,41 @@ void chaos_unmark(struct model *m, uint32_t layer, uint64_t first, uint32_t rows
 
 struct op *chaos_start_read(struct model *m, uint32_t layer, uint64_t at)
 {
-    struct op *op = op_new(READ, m, layer, at, 1);
+    struct op *op = chaos_op_new(READ, m, layer, at, 1);
     op->must = chaos_prefix(m, layer) > at && !m->lossy && !m->cutting;
-    op->call = sim_read(a_client(), m->id, layer, at, 1);
+    op->call = sim_read(chaos_a_client(), m->id, layer, at, 1);
     return op;
 }
 
 struct op *chaos_start_append(struct model *m, uint32_t layer, uint64_t first, uint32_t rows)
 {
-    struct op *op = op_new(APPEND, m, layer, first, rows);
+    struct op *op = chaos_op_new(APPEND, m, layer, first, rows);
     op->must = chaos_prefix(m, layer) >= first && !m->lossy;
     mark_maybe(m, layer, first, rows);
     op->call =
-        sim_append_rows(a_client(), m->id, m->incarnation, layer, first, rows, &m->value[layer][first]);
+        sim_append_rows(chaos_a_client(), m->id, m->incarnation, layer, first, rows, &m->value[layer][first]);
     return op;
 }
 
 static void start_open(struct model *m, uint32_t layer, uint64_t first, uint32_t rows)
 {
-    op_new(OPEN, m, layer, first, rows)->call = sim_open(a_client(), m->id, first, rows);
+    chaos_op_new(OPEN, m, layer, first, rows)->call = sim_open(chaos_a_client(), m->id, first, rows);
 }
 
 void chaos_start_put(const struct op *open)
 {
-    struct op *op = op_new(PUT, open->m, open->layer, open->first, open->rows);
+    struct op *op = chaos_op_new(PUT, open->m, open->layer, open->first, open->rows);
     mark_maybe(op->m, op->layer, op->first, op->rows);
-    op->call = sim_put_rows(a_client(), open->call, op->layer, op->first, op->rows,
+    op->call = sim_put_rows(chaos_a_client(), open->call, op->layer, op->first, op->rows,
                             &op->m->value[op->layer][op->first]);
 }
 
 static void start_commit(struct model *m, uint32_t layer, uint64_t first, uint32_t rows)
 {
-    struct op *op = op_new(COMMIT, m, layer, first, rows);
+    struct op *op = chaos_op_new(COMMIT, m, layer, first, rows);
     m->ends[layer][first + rows] = true;
-    op->call = sim_commit_rows(a_client(), m->id, layer, first, rows, &m->value[layer][first], CHUNK_TOKENS);
+    op->call =
+        sim_commit_rows(chaos_a_client(), m->id, layer, first, rows, &m->value[layer][first], CHUNK_TOKENS);
 }
 
 // What was put is committed; now and then another commit of more than that is under way at the same time, which
@@ -174,7 +175,7 @@ void chaos_start_commits(const struct op *put)
 struct op *chaos_start_truncate(struct model *m, uint64_t length)
 {
     m->cuts++;
-    struct op *op = op_new(TRUNCATE, m, 0, length, 0);
+    struct op *op = chaos_op_new(TRUNCATE, m, 0, length, 0);
     for (uint32_t l = 0; l < LAYERS; l++)
         op->must = op->must || (chaos_prefix(m, l) >= length && !m->must_cut && !m->lossy);
     chaos_forget_from(m, length, false);
@@ -182,50 +183,51 @@ struct op *chaos_start_truncate(struct model *m, uint64_t length)
         m->ends[l][length] = true;
     m->cutting = true;
     m->cut = length;
-    op->call = sim_truncate(a_client(), m->id, length);
+    op->call = sim_truncate(chaos_a_client(), m->id, length);
     return op;
-}
-
-static void start_fork(struct model *m, uint64_t length)
-{
-    struct op *op = op_new(FORK, m, 0, length, 0);
-    op->must = !m->lossy;
-    op->call = sim_fork(a_client(), m->id, length, "");
 }
 
 struct op *chaos_start_delete(struct model *m)
 {
-    struct op *op = op_new(DELETE, m, 0, 0, 0);
+    struct op *op = chaos_op_new(DELETE, m, 0, 0, 0);
     m->deleted = true;
-    op->call = sim_delete(a_client(), m->id);
+    op->call = sim_delete(chaos_a_client(), m->id);
     return op;
-}
-
-static void start_create(void)
-{
-    struct op *op = op_new(CREATE, NULL, 0, 0, 0);
-    op->call =
-        sim_create(a_client(),
-                   (struct sim_shape){.layers = LAYERS, .members = (uint32_t)sim_random(WORKERS + 1)}, "");
 }
 
 // ---- what the client does -------------------------------------------------------------------------------
 
 void chaos_act(void)
 {
-    if (!chaos.n_models || (chaos.n_models < SESSIONS && !sim_random(30))) {
-        start_create();
+    if ((!chaos.n_models && chaos.making < SESSIONS) ||
+        (chaos.n_models + chaos.making < SESSIONS && !sim_random(24))) {
+        chaos_start_creates();
         return;
     }
+    if (!sim_random(16)) {
+        chaos_start_find(1 + (uint32_t)sim_random(NAMES));
+        return;
+    }
+    if (!chaos.n_models)
+        return;
     struct model *m = &chaos.models[sim_random(chaos.n_models)];
     uint32_t layer = (uint32_t)sim_random(LAYERS), end = chaos_prefix(m, layer);
-    sim_client_deadline(a_client(), sim_random(4) ? 10 * COMMON_NS_PER_S
-                                                  : 100 * COMMON_NS_PER_MS + sim_random(COMMON_NS_PER_S));
+    sim_client_deadline(chaos_a_client(), sim_random(4)
+                                              ? 10 * COMMON_NS_PER_S
+                                              : 100 * COMMON_NS_PER_MS + sim_random(COMMON_NS_PER_S));
     if (m->deleted)
         return;
     if (sim_random(3) == 0) {
         uint64_t at = sim_random(4) || !end ? sim_random(TOKENS) : end - 1;
         chaos_start_read(m, layer, end && sim_random(2) ? sim_random(end) : at);
+        return;
+    }
+    if (!sim_random(40)) {
+        chaos_start_create_again(m);
+        return;
+    }
+    if (!sim_random(12)) {
+        chaos_start_watch(m);
         return;
     }
     if (m->cutting)
@@ -244,9 +246,9 @@ void chaos_act(void)
             chaos_start_truncate(m, m->lossy && sim_random(2) ? 0 : sim_random(end + 1));
         break;
     case 1:
-        if (chaos.n_models < SESSIONS) {
+        if (chaos.n_models + chaos.making < SESSIONS) {
             uint32_t other = chaos_prefix(m, 1 - layer);
-            start_fork(m, sim_random((end < other ? end : other) + 1));
+            chaos_start_fork(m, sim_random((end < other ? end : other) + 1));
         }
         break;
     case 2:

@@ -89,6 +89,7 @@ void sim_client_free(struct sim_client *client)
         client->calls = call->next;
         assert(call->times == 1);
         opened_free(call->opened);
+        free(call->watched);
         free(call);
     }
     while (client->rows) {
@@ -189,6 +190,7 @@ static void take_reply(struct sim_call *call, const struct proto_message *messag
         call->incarnation = ((const Banyan__Pb__SessionTruncateReply *)body)->incarnation;
         call->cut = ((const Banyan__Pb__SessionTruncateReply *)body)->cut;
         break;
+    case METHOD(SESSION_OPEN):
     case METHOD(SESSION_INFO): {
         const Banyan__Pb__SessionInfoReply *m = (const void *)body;
         call->session = m->session;
@@ -240,7 +242,7 @@ static void ended(void *arg, const struct proto_reply *reply)
     call->code = reply->code;
     snprintf(call->text, sizeof call->text, "%s", reply->text);
     if (reply->code == COMMON_OK)
-        take_reply(call, reply->message);
+        call->take(call, reply->message);
     else if (reply->status)
         take_failure(call, reply->status);
 }
@@ -257,16 +259,19 @@ static struct sim_call *call_new(struct sim_client *client, uint32_t method)
     return call;
 }
 
-static struct sim_call *call_start(struct sim_client *client, uint32_t method, const ProtobufCMessage *body,
-                                   const struct proto_tensor_out *tensors, size_t n_tensors)
+struct sim_call *sim_call_start(struct sim_client *client, uint32_t method, const ProtobufCMessage *body,
+                                const struct proto_tensor_out *tensors, size_t n_tensors,
+                                sim_take_reply_fn take)
 {
     struct sim_call *call = call_new(client, method);
+    call->take = take;
+    call->deadline_ns = common_clock_after(client->deadline_ns);
     struct common_error err;
     struct proto_call made = {.method = method,
                               .body = body,
                               .tensors = tensors,
                               .n_tensors = n_tensors,
-                              .deadline_ns = common_clock_after(client->deadline_ns),
+                              .deadline_ns = call->deadline_ns,
                               .done = ended,
                               .arg = call};
     enum common_code code = proto_channel_call(client->channel, &made, &call->id, &err);
@@ -277,6 +282,12 @@ static struct sim_call *call_start(struct sim_client *client, uint32_t method, c
     return call;
 }
 
+static struct sim_call *call_start(struct sim_client *client, uint32_t method, const ProtobufCMessage *body,
+                                   const struct proto_tensor_out *tensors, size_t n_tensors)
+{
+    return sim_call_start(client, method, body, tensors, n_tensors, take_reply);
+}
+
 void sim_cancel(struct sim_call *call)
 {
     if (!call->done)
@@ -285,7 +296,7 @@ void sim_cancel(struct sim_call *call)
 
 // ---- operations -----------------------------------------------------------------------------------------
 
-static struct sim_call *create(struct sim_client *client, struct sim_shape shape, const char *name,
+struct sim_call *sim_create_as(struct sim_client *client, struct sim_shape shape, const char *name,
                                uint64_t key)
 {
     Banyan__Pb__Spec spec = BANYAN__PB__SPEC__INIT;
@@ -305,12 +316,12 @@ static struct sim_call *create(struct sim_client *client, struct sim_shape shape
 
 struct sim_call *sim_create(struct sim_client *client, struct sim_shape shape, const char *name)
 {
-    return create(client, shape, name, 0);
+    return sim_create_as(client, shape, name, 0);
 }
 
 struct sim_call *sim_create_once(struct sim_client *client, uint64_t key, const char *name)
 {
-    return create(client, (struct sim_shape){0}, name, key);
+    return sim_create_as(client, (struct sim_shape){0}, name, key);
 }
 
 struct sim_call *sim_delete(struct sim_client *client, uint64_t session)
@@ -325,6 +336,13 @@ struct sim_call *sim_info(struct sim_client *client, uint64_t session)
     Banyan__Pb__SessionInfoRequest m = BANYAN__PB__SESSION_INFO_REQUEST__INIT;
     m.session = session;
     return call_start(client, METHOD(SESSION_INFO), &m.base, NULL, 0);
+}
+
+struct sim_call *sim_find(struct sim_client *client, const char *name)
+{
+    Banyan__Pb__SessionOpenRequest m = BANYAN__PB__SESSION_OPEN_REQUEST__INIT;
+    m.name = (char *)name;
+    return call_start(client, METHOD(SESSION_OPEN), &m.base, NULL, 0);
 }
 
 struct sim_call *sim_cluster_info(struct sim_client *client)
@@ -363,23 +381,25 @@ struct sim_call *sim_settle(struct sim_client *client, uint64_t session, uint64_
     return call_start(client, METHOD(SESSION_TRUNCATE), &m.base, NULL, 0);
 }
 
-struct sim_call *sim_fork(struct sim_client *client, uint64_t session, uint64_t length, const char *name)
+struct sim_call *sim_fork_as(struct sim_client *client, uint64_t session, uint64_t length, const char *name,
+                             uint64_t key)
 {
     Banyan__Pb__SessionForkRequest m = BANYAN__PB__SESSION_FORK_REQUEST__INIT;
     m.session = session;
     m.length = length;
     m.name = (char *)(name ? name : "");
+    m.key = key;
     return call_start(client, METHOD(SESSION_FORK), &m.base, NULL, 0);
+}
+
+struct sim_call *sim_fork(struct sim_client *client, uint64_t session, uint64_t length, const char *name)
+{
+    return sim_fork_as(client, session, length, name, 0);
 }
 
 struct sim_call *sim_fork_once(struct sim_client *client, uint64_t key, uint64_t session, uint64_t length)
 {
-    Banyan__Pb__SessionForkRequest m = BANYAN__PB__SESSION_FORK_REQUEST__INIT;
-    m.session = session;
-    m.length = length;
-    m.name = (char *)"";
-    m.key = key;
-    return call_start(client, METHOD(SESSION_FORK), &m.base, NULL, 0);
+    return sim_fork_as(client, session, length, "", key);
 }
 
 struct sim_call *sim_open(struct sim_client *client, uint64_t session, uint64_t first, uint64_t count)

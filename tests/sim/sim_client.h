@@ -15,6 +15,7 @@
 
 struct sim_client;
 struct sim_opened;
+struct sim_watched;
 
 struct sim_call {
     struct sim_call *next;
@@ -26,7 +27,7 @@ struct sim_call {
     enum common_code code; // of the call, or of the item of an attend
     char text[400], reason[32];
     bool told; // of an attend: the item has an answer of its own, and the code is its
-    uint64_t done_ns;
+    uint64_t deadline_ns, done_ns;
     // What a reply said:
     uint64_t session, incarnation, length, epoch, n_missing; // length: of the layer, or the session's
     uint64_t cut;                                            // of a truncate, or an info
@@ -34,11 +35,20 @@ struct sim_call {
     uint32_t n_active;                                       // workers
     char workers[16][12];                                    // their states, by the number in their names
     uint64_t first_missing, count_missing;                   // the first range that the failure names
-    float o;                   // of an attend: its last row's, all dimensions alike
-    struct sim_opened *opened; // ticket and holders of an open; its own
-    uint64_t asked;            // the session of an open
-    uint32_t left;             // puts that are under way
+    float o;                     // of an attend: its last row's, all dimensions alike
+    struct sim_opened *opened;   // ticket and holders of an open; its own
+    uint64_t asked;              // the session of an open
+    struct sim_watched *watched; // of a watch (sim_watch.h); its own
+    uint32_t n_watched;
+    uint32_t left;                                                            // puts that are under way
+    void (*take)(struct sim_call *call, const struct proto_message *message); // of sim_call_start
 };
+
+// For calls of other kinds (sim_watch.c): take reads a successful reply.
+typedef void (*sim_take_reply_fn)(struct sim_call *call, const struct proto_message *message);
+struct sim_call *sim_call_start(struct sim_client *client, uint32_t method, const ProtobufCMessage *body,
+                                const struct proto_tensor_out *tensors, size_t n_tensors,
+                                sim_take_reply_fn take);
 
 struct sim_client *sim_client_new(const char *coordinator, const char *token);
 void sim_client_free(struct sim_client *client); // calls under way end with CANCELLED; NULL is allowed
@@ -64,10 +74,15 @@ struct sim_shape {                          // of the sessions that are made: F3
 struct sim_call *sim_create(struct sim_client *client, struct sim_shape shape, const char *name);
 // The same, with a key of the caller's (SessionCreateRequest.key, SessionForkRequest.key).
 struct sim_call *sim_create_once(struct sim_client *client, uint64_t key, const char *name);
+struct sim_call *sim_create_as(struct sim_client *client, struct sim_shape shape, const char *name,
+                               uint64_t key);
+struct sim_call *sim_fork_as(struct sim_client *client, uint64_t session, uint64_t length, const char *name,
+                             uint64_t key);
 struct sim_call *sim_fork_once(struct sim_client *client, uint64_t key, uint64_t session, uint64_t length);
 struct sim_call *sim_delete(struct sim_client *client, uint64_t session);
 struct sim_call *sim_info(struct sim_client *client, uint64_t session);
-struct sim_call *sim_cluster_info(struct sim_client *client); // n_active
+struct sim_call *sim_find(struct sim_client *client, const char *name); // opens: session
+struct sim_call *sim_cluster_info(struct sim_client *client);           // n_active
 struct sim_call *sim_truncate(struct sim_client *client, uint64_t session, uint64_t length);
 // The same with its numbers (SessionTruncateRequest.after, .cut); settle: with them alone.
 struct sim_call *sim_truncate_after(struct sim_client *client, uint64_t session, uint64_t length,

@@ -57,7 +57,9 @@ struct sim_link {
     void *owners[2]; // NULL once that end is closed
     sim_take_fn take[2];
     struct sim_way ways[2]; // towards that side
-    unsigned refs;          // open ends, and a delivery under way
+    bool gone[2];  // that side knows nothing of the link any more: what comes for it is answered with a reset
+    bool reset;    // which is on its way
+    unsigned refs; // open ends, and a delivery under way
 };
 
 // Whether what either end sends arrives: what a host acknowledges, whatever its process does.
@@ -66,6 +68,9 @@ bool sim_link_carries(const struct sim_link *link);
 // Begins a link from a dialler: the way towards the listener of `endpoint` carries SIM_DIAL. NULL: nobody
 // listens there, or the network between them is down.
 struct sim_link *sim_link_dial(struct common_loop *loop, const char *endpoint, sim_take_fn take, void *owner);
+
+// One end is of a build that speaks an older version of the wire.
+bool sim_link_versions_differ(const struct sim_link *link);
 
 // Sends from a side. A muted loop sends nothing but its close.
 void sim_link_send(struct sim_link *link, enum sim_side from, struct sim_message *message);

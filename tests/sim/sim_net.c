@@ -18,6 +18,7 @@ enum { FAULTS_MAX = 256, FIRST_PORT = 20000 };
 struct fault {
     struct sim_place from, to; // whom it concerns
     bool held, down;
+    bool old;       // of `from`
     uint32_t flips; // one in so many frames; 0: none
 };
 
@@ -107,6 +108,19 @@ static bool is_down(const struct sim_place *from, const struct sim_place *to)
     return false;
 }
 
+static bool is_old(const struct sim_place *place)
+{
+    for (uint32_t i = 0; i < net.n_faults; i++)
+        if (net.faults[i].old && same_place(&net.faults[i].from, place))
+            return true;
+    return false;
+}
+
+bool sim_link_versions_differ(const struct sim_link *link)
+{
+    return is_old(&link->places[SIM_DIALLER]) != is_old(&link->places[SIM_ACCEPTOR]);
+}
+
 // Nothing is drawn where no such fault is in force: the worlds of other seeds stay what they were.
 static void damage(struct sim_message *message, const struct sim_place *from, const struct sim_place *to)
 {
@@ -132,7 +146,7 @@ static void fault_remove(struct fault fault)
     for (uint32_t i = 0; i < net.n_faults; i++) {
         const struct fault *f = &net.faults[i];
         if (!same_place(&f->from, &fault.from) || !same_place(&f->to, &fault.to) || f->held != fault.held ||
-            f->down != fault.down || f->flips != fault.flips)
+            f->down != fault.down || f->old != fault.old || f->flips != fault.flips)
             net.faults[kept++] = *f;
     }
     net.n_faults = kept;
@@ -157,10 +171,10 @@ void sim_message_free(struct sim_message *message)
 
 struct common_blob *sim_gather_blob(const struct proto_gather *gather)
 {
-    struct common_blob *blob = common_blob_new(gather->bytes);
+    struct common_blob *blob = NULL;
     size_t at = 0;
-    if (!blob)
-        abort();
+    while (!blob) // it is not the simulator that memory is refused to (sim_memory.h)
+        blob = common_blob_new(gather->bytes);
     for (size_t i = 0; i < gather->n; i++) {
         if (gather->iov[i].iov_len)
             memcpy(blob->data + at, gather->iov[i].iov_base, gather->iov[i].iov_len);
@@ -267,10 +281,24 @@ static void push(struct sim_way *way, struct sim_message *message)
         way_arm(way);
 }
 
+// The host of an end that is gone says so to the other.
+static void reset(struct sim_link *link, enum sim_side to)
+{
+    if (link->reset)
+        return;
+    link->reset = true;
+    push(&link->ways[to], sim_message_new(SIM_BROKEN));
+}
+
 void sim_link_send(struct sim_link *link, enum sim_side from, struct sim_message *message)
 {
     if (sim_loop_muted(link->loops[from])) {
         sim_message_free(message);
+        return;
+    }
+    if (link->gone[!from]) {
+        sim_message_free(message);
+        reset(link, from);
         return;
     }
     damage(message, &link->places[from], &link->places[!from]);
@@ -283,7 +311,8 @@ void sim_link_close(struct sim_link *link, enum sim_side side)
     link->owners[side] = NULL;
     // A delivery to this end may be under way: deliver() sees the way empty.
     way_empty(&link->ways[side]);
-    push(&link->ways[!side], sim_message_new(SIM_CLOSED));
+    if (!link->gone[side])
+        push(&link->ways[!side], sim_message_new(SIM_CLOSED));
     link_unref(link);
 }
 
@@ -378,6 +407,30 @@ void sim_net_cut(const struct common_loop *a, const struct common_loop *b)
     }
 }
 
+void sim_net_half_open(const struct common_loop *told, const struct common_loop *other)
+{
+    struct sim_place at = place_of(told), far = place_of(other);
+    for (struct sim_link *link = net.links, *next; link; link = next) {
+        next = link->next;
+        enum sim_side side = same_place(&link->places[SIM_DIALLER], &at) ? SIM_DIALLER : SIM_ACCEPTOR;
+        if (link->gone[0] || link->gone[1] || !same_place(&link->places[side], &at) ||
+            !same_place(&link->places[!side], &far))
+            continue;
+        link->gone[side] = true;
+        link->refs++;
+        way_break(&link->ways[side]);
+        link_unref(link);
+    }
+}
+
+void sim_net_old(const struct common_loop *loop, bool old)
+{
+    struct fault fault = {.from = place_of(loop), .old = true};
+    fault_remove(fault);
+    if (old)
+        fault_add(fault);
+}
+
 void sim_net_part(const struct common_loop *a, const struct common_loop *b)
 {
     fault_add((struct fault){.from = place_of(a), .to = place_of(b), .down = true});
@@ -417,6 +470,10 @@ void sim_net_flip(const struct common_loop *from, const struct common_loop *to, 
 void sim_net_heal(void)
 {
     net.n_faults = 0;
+    for (struct sim_link *link = net.links; link; link = link->next)
+        for (int side = 0; side < 2; side++)
+            if (link->gone[side])
+                reset(link, (enum sim_side) !side);
     resume_all();
 }
 

@@ -36,6 +36,13 @@ void sim_net_release(const struct common_loop *from, const struct common_loop *t
 // after a delay. They may dial again.
 void sim_net_cut(const struct common_loop *a, const struct common_loop *b);
 
+// As cut, but that only `told` is told. For the other end the links are half open: they stay until it sends on one, or
+// until all is healed. `told` may dial again meanwhile, and then has two.
+void sim_net_half_open(const struct common_loop *told, const struct common_loop *other);
+
+// Whether this process is of a build that speaks an older version of the wire: links with others are refused.
+void sim_net_old(const struct common_loop *loop, bool old);
+
 // As cut, and dials between them are refused until mend: a network that is down and says so.
 void sim_net_part(const struct common_loop *a, const struct common_loop *b);
 void sim_net_mend(const struct common_loop *a, const struct common_loop *b);

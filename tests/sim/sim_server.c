@@ -213,6 +213,10 @@ static void accept_link(struct sim_listener *listener, struct sim_link *io)
     bool daemon = proto_role_is_daemon(channel->role);
     char peer[256];
     snprintf(peer, sizeof peer, "%.128s@sim", channel->name);
+    if (sim_link_versions_differ(io)) { // as stream_server.c and stream_channel.c say it
+        refuse(server, io, peer, COMMON_FAILED_PRECONDITION, "one end speaks version 1, the other 0");
+        return;
+    }
     struct proto_lane *lane = &server->lanes[daemon ? PROTO_LANE_DAEMONS : PROTO_LANE_CLIENTS];
     if (lane->links >= (daemon ? server->daemons_max : server->links_max)) {
         char why[PROTO_LIMIT_TEXT];

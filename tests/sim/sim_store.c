@@ -36,7 +36,7 @@ struct disk {
     struct sim_tables tables;
     struct coordinator_store *store; // that has it open
     uint64_t delay_ns, batches;
-    uint32_t failures;
+    uint32_t failures, unsure_writes;
     enum common_code failure;
     bool stalled, silent;
 };
@@ -53,6 +53,7 @@ struct coordinator_store {
     uint64_t term, life;
     struct counter counters[COORDINATOR_COUNTERS];
     struct queue waiting, writing, durable; // durable: to be answered
+    struct queue unsure;                    // written or not: as coordinator/store/store.c makes sure of it
     struct common_mail mail;                // for `answer`
     bool answering;                         // it is in use
     struct sim_event write;                 // the disk's
@@ -252,22 +253,37 @@ static void write_next(struct coordinator_store *store)
     struct disk *disk = store->disk;
     if (!disk || disk->stalled || sim_event_armed(&store->write))
         return;
-    queue_move(&store->waiting, &store->writing);
-    if (store->writing.head)
+    if (!store->unsure.head)
+        queue_move(&store->waiting, &store->writing);
+    if (store->writing.head || store->unsure.head)
         sim_event_arm(&store->write, common_clock_after(disk->delay_ns));
 }
 
+static void batch_apply(struct disk *disk, const struct coordinator_batch *batch)
+{
+    for (uint32_t i = 0; i < batch->n; i++)
+        sim_tables_apply(&disk->tables, &batch->ops[i]);
+}
+
+// A write is over; or, where one is unsure, another try to go over it.
 static void written(void *arg)
 {
     struct coordinator_store *store = arg;
     struct disk *disk = store->disk;
+    bool unsure = disk->unsure_writes > 0 && (store->writing.head || store->unsure.head);
+    disk->unsure_writes -= unsure;
+    if (!unsure)
+        queue_move(&store->unsure, &store->durable); // refused now
     for (struct coordinator_batch *batch; (batch = queue_pop(&store->writing));) {
         if (disk->failures) {
             disk->failures--;
             batch->code = disk->failure;
+        } else if (unsure) {
+            batch->code = COMMON_UNAVAILABLE;
+            queue_push(&store->unsure, batch);
+            continue;
         } else {
-            for (uint32_t i = 0; i < batch->n; i++)
-                sim_tables_apply(&disk->tables, &batch->ops[i]);
+            batch_apply(disk, batch);
         }
         queue_push(&store->durable, batch);
     }
@@ -278,6 +294,7 @@ static void written(void *arg)
 
 static void fail_all(struct coordinator_store *store)
 {
+    queue_move(&store->unsure, &store->durable);
     queue_move(&store->writing, &store->durable); // already durable ones stay what they are: nobody asks
     queue_move(&store->waiting, &store->durable);
     for (struct coordinator_batch *batch = store->durable.head; batch; batch = batch->next)
@@ -442,6 +459,7 @@ void coordinator_store_stop(struct coordinator_store *store)
     } else {
         queue_move(&store->waiting, &store->writing);
         written(store);
+        queue_move(&store->unsure, &store->durable); // it does not wait until it is sure
         answer_later(store);
     }
     detach(store);
@@ -452,8 +470,8 @@ void coordinator_store_free(struct coordinator_store *store)
     if (!store)
         return;
     coordinator_store_stop(store);
-    struct queue *queues[] = {&store->waiting, &store->writing, &store->durable};
-    for (int i = 0; i < 3; i++)
+    struct queue *queues[] = {&store->waiting, &store->writing, &store->unsure, &store->durable};
+    for (int i = 0; i < 4; i++)
         for (struct coordinator_batch *batch; (batch = queue_pop(queues[i])); sim_alive--)
             coordinator_batch_free(batch);
     sim_alive--;
@@ -497,6 +515,11 @@ void sim_disk_fail(const char *path, uint32_t n, enum common_code code)
     disk->failure = code;
 }
 
+void sim_disk_unsure(const char *path, uint32_t n)
+{
+    disk_at(path)->unsure_writes = n;
+}
+
 void sim_disk_stall(const char *path, bool on)
 {
     struct disk *disk = disk_at(path);
@@ -523,6 +546,8 @@ void sim_disk_crash(const char *path)
     if (!disk->store)
         return;
     struct coordinator_store *store = disk->store;
+    for (struct coordinator_batch *batch = store->unsure.head; batch; batch = batch->next)
+        batch_apply(disk, batch);
     fail_all(store);
     detach(store);
     disk->stalled = disk->silent = false;

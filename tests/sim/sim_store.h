@@ -21,6 +21,11 @@ void sim_disk_delay(const char *path, uint64_t ns);
 // and nothing of them is written. The reservations of counters are batches, too.
 void sim_disk_fail(const char *path, uint32_t n, enum common_code code);
 
+// The next n writes fail at their very end. What was in the first lies on the disk all the same, and a crash brings it
+// back; so nobody is answered until a write goes over it, and then it is refused. (SQLite's log: a COMMIT whose fsync
+// fails.)
+void sim_disk_unsure(const char *path, uint32_t n);
+
 // While it stalls, nothing becomes durable: what is submitted waits, and so does a write under way.
 void sim_disk_stall(const char *path, bool on);
 

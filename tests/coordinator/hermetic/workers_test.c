@@ -374,6 +374,58 @@ static void requests_of_clients_do_not_silence_workers(void **state)
     sim_cluster_free(cluster);
 }
 
+// A process that was started anew answers at the same endpoint. Until it has registered it is not let in: it may be of
+// a release that is refused.
+static void a_process_that_has_not_registered_is_not_let_in(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, 40);
+    struct sim_worker *w = cluster->workers[0];
+    sim_serve_rule(cluster->loop, METHOD(REGISTER),
+                   (struct sim_rule){.verdict = SIM_FAIL, .code = COMMON_FAILED_PRECONDITION});
+    sim_worker_kill(w);
+    sim_worker_start(w);
+    for (int i = 0; i < 100; i++) {
+        sim_advance(10 * COMMON_NS_PER_MS);
+        assert_int_equal(sim_worker_tokens(w, session, 0), 0);
+        assert_false(sim_worker_holds(w, session, 0));
+        struct sim_call *info = sim_cluster_info(cluster->client);
+        OK(info);
+        assert_true(info->n_active == 1 || !strcmp(info->workers[0], "suspect") ||
+                    !strcmp(info->workers[0], "joining"));
+    }
+    state_is(cluster, w, "lost");
+    sim_serve_rule(cluster->loop, METHOD(REGISTER), (struct sim_rule){.verdict = SIM_DO});
+    assert_true(sim_wait_active(cluster, 2));
+    sim_cluster_free(cluster);
+}
+
+// Its host has forgotten its link to the coordinator, which has it still: for a while it has two. It is the same worker, and
+// keeps what it holds.
+static void a_worker_that_connects_twice_is_one(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(1);
+    uint64_t session = session_of(cluster, 20);
+    struct sim_worker *w = cluster->workers[0];
+    OK(sim_append(cluster->client, session, 0, 20, 1, 22));
+    uint64_t registers = sim_serve_seen(cluster->loop, METHOD(REGISTER));
+    uint32_t links = sim_net_links();
+    sim_net_half_open(w->loop, cluster->loop);
+    sim_advance(20 * COMMON_NS_PER_MS);
+    assert_int_equal(sim_serve_seen(cluster->loop, METHOD(REGISTER)), registers + 1);
+    assert_true(sim_wait_active(cluster, 1));
+    READS(cluster, session, 21, 20 * 1 + 22);
+    assert_true(sim_net_links() > links); // the old one is there still
+    sim_net_heal();
+    sim_advance(COMMON_NS_PER_S);
+    assert_int_equal(sim_net_links(), links);
+    state_is(cluster, w, "active");
+    READS(cluster, session, 21, 20 * 1 + 22);
+    sim_cluster_free(cluster);
+}
+
 int hermetic_workers(void)
 {
     const struct CMUnitTest tests[] = {
@@ -392,6 +444,8 @@ int hermetic_workers(void)
         cmocka_unit_test(a_layout_that_changes_under_a_visit_is_told_again),
         cmocka_unit_test(a_name_is_one_workers),
         cmocka_unit_test(requests_of_clients_do_not_silence_workers),
+        cmocka_unit_test(a_process_that_has_not_registered_is_not_let_in),
+        cmocka_unit_test(a_worker_that_connects_twice_is_one),
     };
     return cmocka_run_group_tests_name("workers", tests, NULL, NULL);
 }

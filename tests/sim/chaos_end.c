@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// What must hold when the faults of chaos_test have ceased.
+#include "tests/sim/chaos.h"
+
+#include "common/clock.h"
+#include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/session.h"
+#include "coordinator/state.h"
+#include "worker/state.h"
+
+static bool ended(struct op *op)
+{
+    for (uint64_t until = sim_clock() + 60 * COMMON_NS_PER_S; sim_clock() < until && !op->call->done;)
+        sim_advance(COMMON_NS_PER_MS);
+    if (!op->call->done)
+        chaos_violated(op, "a call does not end");
+    chaos_check_all();
+    return true;
+}
+
+enum { TRIES = 100 }; // 100 ms apart
+
+#define UNTIL_OK(op, make, what)                                                                             \
+    do {                                                                                                     \
+        for (int tries = 0;; tries++) {                                                                      \
+            if (chaos.n_ops + 4 > OPS)                                                                       \
+                chaos.n_ops = 0; /* all have been checked */                                                 \
+            (op) = (make);                                                                                   \
+            if (ended(op) && (op)->call->code == COMMON_OK)                                                  \
+                break;                                                                                       \
+            if (tries == TRIES || !chaos_passes((op)->call->code))                                           \
+                chaos_violated(op, what);                                                                    \
+            sim_advance(100 * COMMON_NS_PER_MS);                                                             \
+        }                                                                                                    \
+    } while (0)
+
+// What the client does not know the outcome of is there as a whole, or not at all.
+static void ends_where_something_does(struct model *m, uint32_t layer)
+{
+    uint32_t length = chaos_prefix(m, layer);
+    struct op *op = NULL;
+    for (int tries = 0; length < TOKENS && tries < TRIES; tries++) {
+        if (chaos.n_ops + 4 > OPS)
+            chaos.n_ops = 0;
+        ended(op = chaos_start_read(m, layer, length));
+        if (op->call->code == COMMON_OK)
+            length++;
+        else if (chaos_passes(op->call->code))
+            sim_advance(100 * COMMON_NS_PER_MS);
+        else
+            break;
+    }
+    if (length && !m->ends[layer][length] && length < TOKENS)
+        chaos_violated(op, "a part of what was written is there");
+}
+
+static void settle(struct model *m)
+{
+    struct op *op;
+    if (m->must_cut)
+        for (int tries = 0; m->must_cut; tries++) {
+            if (chaos.n_ops + 4 > OPS)
+                chaos.n_ops = 0;
+            ended(op = chaos_start_truncate(m, m->lossy ? 0 : m->cut));
+            if (tries == TRIES ||
+                (m->must_cut && op->call->code != COMMON_OUT_OF_RANGE && !chaos_passes(op->call->code)))
+                chaos_violated(op, "a session is not truncated");
+            sim_advance(100 * COMMON_NS_PER_MS);
+        }
+    if (m->lossy || chaos.kills) { // whatever it has lost, it can be used again
+        for (uint32_t l = 0; l < LAYERS && !m->lossy; l++)
+            if (chaos_prefix(m, l))
+                UNTIL_OK(op, chaos_start_read(m, l, chaos_prefix(m, l) - 1),
+                         "acknowledged rows do not come back");
+        UNTIL_OK(op, chaos_start_truncate(m, 0), "a session is not truncated to 0");
+    }
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        if (chaos_prefix(m, l))
+            UNTIL_OK(op, chaos_start_read(m, l, chaos_prefix(m, l) - 1),
+                     "acknowledged rows do not come back");
+        if (!m->lossy && !chaos.kills)
+            ends_where_something_does(m, l);
+        if (chaos_prefix(m, l) < TOKENS)
+            UNTIL_OK(op, chaos_start_append(m, l, chaos_prefix(m, l), 1), "a session takes no append");
+        UNTIL_OK(op, chaos_start_read(m, l, chaos_prefix(m, l) - 1), "what was appended cannot be read");
+    }
+}
+
+static void deleted_everywhere(struct model *m)
+{
+    struct op *op;
+    for (int tries = 0; ended(op = chaos_start_delete(m)) && op->call->code != COMMON_OK; tries++) {
+        if (op->call->code == COMMON_NOT_FOUND) // it was deleted before
+            break;
+        if (tries == TRIES || !chaos_passes(op->call->code))
+            chaos_violated(op, "a session is not deleted");
+        sim_advance(100 * COMMON_NS_PER_MS);
+        chaos.n_ops = chaos.n_ops + 4 > OPS ? 0 : chaos.n_ops;
+    }
+    for (int tries = 0; tries < TRIES; tries++) {
+        bool held = false;
+        for (uint32_t w = 0; w < WORKERS; w++)
+            for (uint64_t at = 0; at < TOKENS; at += 16)
+                held = held || sim_worker_holds(chaos.cluster->workers[w], m->id, at);
+        if (!held)
+            return;
+        sim_advance(100 * COMMON_NS_PER_MS);
+    }
+    chaos_violated(op, "a worker still holds what was deleted");
+}
+
+// Each named session is found; no other is, once those are found and deleted whose makers were not told.
+static void find_strangers(void)
+{
+    for (uint32_t name = 1; name <= NAMES; name++)
+        for (int tries = 0;; tries++) {
+            struct op *op = chaos_start_find(name);
+            ended(op);
+            if (op->call->code == COMMON_OK || op->call->code == COMMON_NOT_FOUND)
+                break;
+            if (tries == TRIES || !chaos_passes(op->call->code))
+                chaos_violated(op, "a name cannot be asked for");
+            sim_advance(100 * COMMON_NS_PER_MS);
+            chaos.n_ops = chaos.n_ops + 4 > OPS ? 0 : chaos.n_ops;
+        }
+}
+
+static void watches_end(void)
+{
+    for (int tries = 0; !chaos_nobody_watches(); tries++) {
+        if (tries == TRIES)
+            chaos_violated(NULL, "the coordinator still watches for somebody");
+        sim_advance(100 * COMMON_NS_PER_MS);
+    }
+}
+
+static void names_are_free(void)
+{
+    for (uint32_t name = 1; name <= NAMES; name++) {
+        struct op *op;
+        UNTIL_OK(op, chaos_start_create(name), "a name is not free again");
+        struct sim_call *call = sim_delete(chaos.cluster->client, op->call->session);
+        if (sim_wait(call) != COMMON_OK)
+            chaos_violated(op, "the last session of a name is not deleted");
+    }
+}
+
+// Sessions whose makers were not told, and that have no name either.
+static void delete_the_rest(void)
+{
+    const struct coordinator_sessions *sessions = &chaos.cluster->coordinator->sessions;
+    for (int tries = 0; sessions->n; tries++) {
+        if (tries == TRIES)
+            chaos_violated(NULL, "a session cannot be deleted");
+        for (uint32_t i = 0; i < sessions->n_slots; i++)
+            if (sessions->slots[i])
+                sim_wait(sim_delete(chaos.cluster->client, sessions->slots[i]->id));
+        sim_advance(100 * COMMON_NS_PER_MS);
+    }
+}
+
+// Nothing is counted for anybody any more. A wrong store may have left sessions with workers: they are in quarantine.
+static bool all_given_back(void)
+{
+    const struct coordinator *c = chaos.cluster->coordinator;
+    bool back = c->steps.items == 0 && c->steps.bytes == 0 && !c->sessions.parked;
+    for (uint32_t i = 0; i < WORKERS && !chaos.was_wrong; i++) {
+        const struct worker *w = chaos.cluster->workers[i]->worker;
+        back = back && !w->sessions.count && !worker_store_used(w->store);
+    }
+    for (uint32_t i = 0; i < c->cluster.n_workers; i++)
+        back = back && !c->cluster.workers[i]->chunks && !c->cluster.workers[i]->tokens;
+    return back;
+}
+
+static void everything_is_given_back(void)
+{
+    for (int tries = 0; !all_given_back(); tries++) {
+        if (tries == TRIES)
+            chaos_violated(NULL, "memory, chunks or steps are counted for nobody");
+        sim_advance(100 * COMMON_NS_PER_MS);
+    }
+}
+
+static void all_calls_end(void)
+{
+    for (int i = 0; !chaos_check_all(); i++) {
+        if (i == 1000)
+            for (uint32_t k = 0; k < chaos.n_ops; k++)
+                if (!chaos.ops[k].checked)
+                    chaos_violated(&chaos.ops[k], "a call does not end");
+        sim_advance(100 * COMMON_NS_PER_MS);
+    }
+}
+
+void chaos_end(void)
+{
+    all_calls_end();
+    for (uint32_t i = 0; i < chaos.n_clients; i++)
+        sim_client_deadline(chaos.clients[i], 10 * COMMON_NS_PER_S);
+    if (sim_random(2)) // what is in the store, and not only in memory, is what counts
+        chaos_disturb(KILL_COORDINATOR);
+    if (!sim_wait_active(chaos.cluster, WORKERS))
+        chaos_violated(NULL, "not all workers become active");
+    find_strangers();
+    all_calls_end();
+    for (uint32_t i = 0; i < chaos.n_models; i++)
+        if (!chaos.models[i].deleted)
+            settle(&chaos.models[i]);
+    watches_end();
+    for (uint32_t i = 0; i < chaos.n_models; i++)
+        deleted_everywhere(&chaos.models[i]);
+    names_are_free();
+    delete_the_rest();
+    everything_is_given_back();
+}

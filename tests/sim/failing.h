@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Included before everything else where common, proto, reduce and worker are built for chaos_memory_test: what they allocate may
+// be refused (sim_memory.h). The coordinator's own small objects may not (docs/ARCHITECTURE.md, "Memory").
+#ifndef TESTS_SIM_FAILING_H
+#define TESTS_SIM_FAILING_H
+
+#include <stdlib.h>
+#include <string.h>
+
+void *sim_malloc(size_t size);
+void *sim_calloc(size_t n, size_t size);
+void *sim_realloc(void *block, size_t size);
+void *sim_aligned_alloc(size_t align, size_t size);
+char *sim_strdup(const char *text);
+
+#define malloc(size)               sim_malloc(size)
+#define calloc(n, size)            sim_calloc(n, size)
+#define realloc(block, size)       sim_realloc(block, size)
+#define aligned_alloc(align, size) sim_aligned_alloc(align, size)
+#undef strdup
+#define strdup(text) sim_strdup(text)
+
+#endif
