@@ -28,7 +28,7 @@ enum told { NOT_ASKED, UNTOLD, DONE, REFUSED };
 
 struct subject { // a session that one batch makes, and another drops
     enum told made, dropped;
-    uint32_t sessions, members, chunks, ranges, keys; // that were read
+    uint32_t sessions, members, chunks, ranges, keys, cuts; // that were read
 };
 
 static char folder[64], path[128];
@@ -98,10 +98,18 @@ static bool on_key(void *arg, uint64_t session, uint64_t key)
     return true;
 }
 
+static bool on_cut(void *arg, uint64_t session, uint64_t cut)
+{
+    (void)arg;
+    assert_int_equal(cut, session + 11);
+    subject_of(session)->cuts++;
+    return true;
+}
+
 static bool open_store(void)
 {
     struct coordinator_store_reader reader = {NULL,     on_worker, on_session, on_member,
-                                              on_chunk, on_range,  on_key};
+                                              on_chunk, on_range,  on_key,     on_cut};
     struct common_error err;
     for (uint32_t i = 0; i < n_subjects; i++)
         subjects[i] = (struct subject){.made = subjects[i].made, .dropped = subjects[i].dropped};
@@ -151,6 +159,7 @@ static void make(bool large)
         coordinator_batch_chunk(batch, id, i, id * CHUNKS + i, false, "w");
     coordinator_batch_range(batch, id, 0, 0, id);
     coordinator_batch_key(batch, id, id + 7);
+    coordinator_batch_cut(batch, id, id + 11);
     submit(batch, &subjects[id - 1].made);
     free(spec);
 }
@@ -230,8 +239,9 @@ static void holds(uint64_t id)
 {
     struct subject *s = subject_of(id);
     bool there = s->sessions == 1;
-    bool whole = there ? s->members == 1 && s->chunks == CHUNKS && s->ranges == 1 && s->keys == 1
-                       : s->sessions + s->members + s->chunks + s->ranges + s->keys == 0;
+    bool whole =
+        there ? s->members == 1 && s->chunks == CHUNKS && s->ranges == 1 && s->keys == 1 && s->cuts == 1
+              : s->sessions + s->members + s->chunks + s->ranges + s->keys + s->cuts == 0;
     if (!whole)
         fail_msg("seed %" PRIu64 ": a part of batch %" PRIu64 " is there", seed, id);
     if (there && s->made == REFUSED)
