@@ -82,7 +82,8 @@ static void report(const struct attention_options *o, const struct attention_sha
     double ns = attention_median(subject->ns, subject->samples), best = subject->ns[0];
     double read_ns = attention_median(floors->read_ns, floors->samples);
     double peak = attention_median(floors->fma, floors->samples);
-    double speed = bytes * 1e9 / ns, read = bytes * 1e9 / read_ns, rate = flops * 1e9 / ns;
+    double speed = bytes * 1e9 / ns, read = (double)attention_shape_held(s) * 1e9 / read_ns,
+           rate = flops * 1e9 / ns;
     const char *name = subject->kernel ? subject->kernel->name : subject->peer.name;
     // The roofline: memory, or the arithmetic at one FMA a product.
     double roof = fmin(read, peak * bytes / flops);

@@ -57,13 +57,24 @@ static struct kernels_interval row_of(const struct attention_shape *s, uint32_t 
     return kernels_row_interval(&mask, s->context - s->rows + row);
 }
 
-uint64_t attention_shape_bytes(const struct attention_shape *s)
+// Of a position: K, V and scales of all heads.
+static uint64_t key_bytes(const struct attention_shape *s)
 {
-    uint64_t keys = row_of(s, s->rows - 1).to - row_of(s, 0).from, bytes = 0;
+    uint64_t bytes = 0;
     for (uint32_t which = 0; which < parts(s); which++)
         bytes += (uint64_t)part_dim(s, which) * kernels_kv_bytes(s->kv) +
                  (kernels_kv_scaled(s->kv) ? sizeof(float) : 0);
-    return keys * s->kv_heads * bytes;
+    return bytes * s->kv_heads;
+}
+
+uint64_t attention_shape_bytes(const struct attention_shape *s)
+{
+    return key_bytes(s) * (row_of(s, s->rows - 1).to - row_of(s, 0).from);
+}
+
+uint64_t attention_shape_held(const struct attention_shape *s)
+{
+    return key_bytes(s) * s->context;
 }
 
 uint64_t attention_shape_flops(const struct attention_shape *s)

@@ -42,8 +42,10 @@ struct attention_data {
 const char *attention_kv_name(enum kernels_kv_type kv);               // "f32", "f16", "bf16", "int8", "fp8"
 enum kernels_kv_type attention_kv_find(const char *name, size_t len); // 0: no such type
 
-// Bytes of K, V and scales that an attention call must read, and those that they take with their padding.
+// Bytes of K, V and scales that an attention call must read, those of all keys, and what these take with
+// their padding.
 uint64_t attention_shape_bytes(const struct attention_shape *shape);
+uint64_t attention_shape_held(const struct attention_shape *shape);
 uint64_t attention_shape_stored(const struct attention_shape *shape);
 // 2 a query row, head, seen key and dim of K and of V
 uint64_t attention_shape_flops(const struct attention_shape *shape);

@@ -63,6 +63,12 @@ INLINE uint32_t type_blocks(enum kernels_kv_type type)
     return type_scaled(type) ? CONVERTED_BLOCKS : 4;
 }
 
+// Types whose conversion costs more than a load.
+INLINE bool type_costly(enum kernels_kv_type type)
+{
+    return type == KERNELS_KV_FP8 || (type == KERNELS_KV_BF16 && LANES == 8);
+}
+
 INLINE vf load_as(enum kernels_kv_type type, const char *row, size_t i)
 {
     if (type == FP8_NUMBERS)

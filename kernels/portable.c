@@ -520,6 +520,7 @@ static bool run_tile_units(struct tile *t, const struct kernels_matrix_ops *unit
         return false;
     t->units = units;
     t->blocks = type_blocks(t->spec->kv_type);
+    t->in_place = false;
     run_tiles(t, 1);
     units->end();
     return units_trusted(t);

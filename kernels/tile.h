@@ -11,6 +11,7 @@
 
 #define TILE        64u // (query row, head) pairs
 #define WIDE        (LANES == 16 ? 17u : 9u)
+#define COPIED      8u   // pairs from which costly conversions are done once
 #define WIDE_BLOCKS 4u   // converted keys of 128 dims take 32 KB, of a cache of 32 or 48
 #define SLACK       4.0f // how far a logit may pass the m in use
 
@@ -74,6 +75,13 @@ static uint64_t scratch_bytes(const struct kernels_spec *spec, uint32_t rows, ui
     return few > many ? few : many;
 }
 
+// Keys with values in them are long. Many pairs, too, read them along their dims then: sums of lanes are few,
+// and copies, transposed or not, are more than a first cache holds.
+static bool long_keys(const struct kernels_spec *spec)
+{
+    return spec->v_in_k && LANES > 4;
+}
+
 static const float *row_q(const struct tile *t, uint32_t r)
 {
     uint64_t pair = t->first + r, group = kernels_spec_group(t->spec);
@@ -97,8 +105,9 @@ static void tile_init(struct tile *t, const struct kernels_job *job, uint32_t nu
     t->v_stride = spec->v_in_k ? spec->k_dim : spec->v_dim;
     t->k_pad = round_up(spec->k_dim, 2 * LANES);
     t->v_pad = round_up(spec->v_dim, 2 * LANES);
-    t->wide = rows >= WIDE;
-    t->in_place = !t->wide && type_pairs(spec->k_dim) && type_pairs(spec->v_dim);
+    t->wide = rows >= WIDE && !long_keys(spec);
+    bool copied = long_keys(spec) && rows >= COPIED && type_costly(spec->kv_type);
+    t->in_place = !t->wide && !copied && type_pairs(spec->k_dim) && type_pairs(spec->v_dim);
     // fp8 is looked through for NaN first: what fits a first cache
     bool long_panels = t->in_place && spec->kv_type != KERNELS_KV_FP8;
     t->blocks = t->wide ? WIDE_BLOCKS : long_panels ? MOST_BLOCKS : type_blocks(spec->kv_type);

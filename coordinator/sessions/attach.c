@@ -124,7 +124,7 @@ void coordinator_handle_attach_open(void *arg, struct proto_request *request)
 {
     struct coordinator_sessions *sessions = arg;
     const Banyan__Pb__AttachOpenRequest *m = (const void *)proto_request_message(request)->body;
-    struct coordinator_session *s;
+    struct coordinator_session *s = NULL;
     struct proto_status status;
     if (check_range(sessions, m->session, m->first, m->count, &s, &status) != COMMON_OK) {
         proto_request_fail_status(request, &status);
@@ -577,7 +577,7 @@ void coordinator_handle_attach_commit(void *arg, struct proto_request *request)
 {
     struct coordinator_sessions *sessions = arg;
     const Banyan__Pb__AttachCommitRequest *m = (const void *)proto_request_message(request)->body;
-    struct coordinator_session *s;
+    struct coordinator_session *s = NULL;
     struct proto_status status;
     if (check_range(sessions, m->session, m->first, m->count, &s, &status) != COMMON_OK) {
         proto_request_fail_status(request, &status);

@@ -38,6 +38,16 @@ class Attention(unittest.TestCase):
                 self.assertAlmostEqual(size * 1e9 / sorted(r[samples])[1] / r[speed], 1, places=4)
             self.assertAlmostEqual(r["bytes_per_s"] / r["read_bytes_per_s"] / r["ratio"], 1, delta=0.1)
 
+    def test_masks_and_values_in_keys(self):
+        common = ("--quick", "--kv", "bf16", "--rows", "2", "--kv-heads", "1", "--dim", "96", "--v-dim", "64")
+        for args, keys, size in ((("--v-in-k",), 1000, 96), (("--window", "100"), 101, 160),
+                                 (("--mask-chunk", "300", "--v-in-k"), 100, 96), (("--not-causal",), 1000, 160),
+                                 (("--window", "10", "--block", "20"), 20, 160)):
+            found = lines(*common, "--context", "1000", "--group", "16", *args)
+            self.assertEqual(len(found), 1)
+            nbytes = found[0]["bytes_per_s"] * sorted(found[0]["samples"])[1] / 1e9
+            self.assertAlmostEqual(nbytes / (keys * size * 2), 1, places=4, msg=args)
+
     def test_every_kernel_that_works_here_is_measured_and_right(self):
         kernels = {r["kernel"] for r in lines("--quick", "--kernel", "all", "--kv", "f16", "--group", "8", "--rows", "1")}
         self.assertIn("portable", kernels)
@@ -62,7 +72,9 @@ class Attention(unittest.TestCase):
 
     def test_wrong_input_is_told(self):
         for args, word in ((["--kv", "f31"], "f31"), (["--context", "0"], "'0'"), (["--group", "4,"], "''"),
-                           (["--kernel", "none"], "reference"), (["--isa", "mmx"], "avx2"), (["--rows"], "rows"),
+                           (["--kernel", "none"], "reference"),
+                           (["--v-in-k", "--v-dim", "200"], "longer"), (["--not-causal", "--window", "5"], "window"),
+                           (["--peers", "python3", "--window", "5"], "one size"), (["--isa", "mmx"], "avx2"), (["--rows"], "rows"),
                            (["--threads", "9999"], "threads"), (["--context", ",".join(["16"] * 20)], "too many")):
             done = bench(*args)
             self.assertEqual(done.returncode, 2, args)
