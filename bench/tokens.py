@@ -23,7 +23,6 @@ from transformers import AutoModelForCausalLM, DynamicCache
 
 import banyan
 import banyan.transformers
-from banyan.transformers.steps import Steps
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -112,5 +111,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    assert Steps is not None
     sys.exit(main())

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from .._abi import ffi, lib
 from ..client import Client, Session
 from ..errors import raise_c
-from ..items import Item
 from .layers import Latent, Layer, latent_rows
 from .refused import Refused
 from .tags import Tag
@@ -47,6 +46,36 @@ def _split(i: int, ids: list[int], columns: int, skip: int, rows: int, pad: int)
     return parts
 
 
+class _Rows:
+    """Memory [batch, rows, heads, dim] as the C library wants it."""
+
+    __slots__ = ("_c_type", "_keep", "_row", "_start", "_step")
+
+    def __init__(self, x: torch.Tensor, c_type: str) -> None:
+        size = x.element_size()
+        self._row = x.shape[2] * x.shape[3] * size
+        self._step = x.shape[1] * self._row
+        self._start, self._c_type, self._keep = x.data_ptr(), c_type, x
+
+    def at(self, i: int, row: int) -> Any:
+        return ffi.cast(self._c_type, self._start + i * self._step + row * self._row)
+
+
+class _Tokens:
+    """A forward's tokens, on their way."""
+
+    def __init__(self, layer: int, rows: torch.Tensor) -> None:
+        self.layer, self.rows = layer, _Rows(rows, "void *")
+        self.q = self.o = _Rows(torch.zeros(rows.shape), "float *")  # nobody looks at what comes back
+
+
+def _rows_first(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """[B, H, S, D] as the service wants it: [B, S, H, D], dense, in the processor's memory."""
+    if x.shape[2] == 1 and x.dtype is dtype and x.device.type == "cpu" and x.is_contiguous():
+        return x.view(x.shape[0], 1, x.shape[1], x.shape[3])  # of a single row both are the same memory
+    return x.detach().transpose(1, 2).to("cpu", dtype).contiguous()
+
+
 class Steps:
     """The sessions of a batch, and the C structures of their calls, made once."""
 
@@ -58,7 +87,8 @@ class Steps:
 
     def _set_sessions(self, sessions: list[Session]) -> None:
         self.sessions = sessions
-        self._make_room(len(sessions))
+        self._tokens: _Tokens | None = None
+        self._make_room(2 * len(sessions))
 
     def _make_room(self, items: int) -> None:
         self._room = items
@@ -73,22 +103,20 @@ class Steps:
     ) -> torch.Tensor:  # fmt: skip
         """[B, S, H, v_dim]: attention of the rows of `query` [B, H, S, k_dim], their keys appended first."""
         latent = self._latent(index, module) if layer.latent else None
-        q = (latent.query(query) if latent else query).detach()
-        batch, heads, rows, _ = q.shape
-        # The service's order: rows, then heads. For a single row both are the same memory.
-        q = q.transpose(1, 2).to("cpu", torch.float32).contiguous()
+        q = _rows_first(latent.query(query) if latent else query, torch.float32)
+        batch, rows, heads = q.shape[:3]
         k = v = None
         if layer.source == index:
             kv = _TYPES[self._kv_type]
-            k = (latent_rows(tag) if latent else tag.keys).detach().transpose(1, 2).to("cpu", kv).contiguous()
-            v = None if latent else tag.values.detach().transpose(1, 2).to("cpu", kv).contiguous()
+            k = _rows_first(latent_rows(tag) if latent else tag.keys, kv)
+            v = None if latent else _rows_first(tag.values, kv)
         o = torch.empty((batch, rows, heads, layer.v_dim), dtype=torch.float32)
         parts = self._parts(rows, columns, pads, blocks)
-        if k is not None and (len(parts) > batch or (k[0].nbytes + (0 if v is None else v[0].nbytes)) > _APPEND_MAX):
+        if k is not None and rows > 1 and (len(parts) > batch or (k.nbytes + (0 if v is None else v.nbytes)) // batch > _APPEND_MAX):
             self._attach(index, columns, pads, k, v)
             k = v = None
         self._call(index, parts, columns, pads, q, k, v, o)
-        out = o.to(query.device, query.dtype)
+        out = o if query.dtype is torch.float32 and query.device.type == "cpu" else o.to(query.device, query.dtype)
         return latent.answer(out) if latent else out
 
     def _latent(self, index: int, module: torch.nn.Module) -> Latent:
@@ -114,24 +142,35 @@ class Steps:
         self, index: int, parts: list[_Part], columns: int, pads: list[int], q: torch.Tensor, k: torch.Tensor | None,
         v: torch.Tensor | None, o: torch.Tensor,
     ) -> None:  # fmt: skip
-        if len(parts) > self._room:
-            self._make_room(len(parts))
-        items, (step_q, row_q, _, _), (step_o, row_o, _, _) = self._items, q.stride(), o.stride()
-        at_q, at_o = q.data_ptr(), o.data_ptr()
-        for n, (i, begin, end, block_first, block_count) in enumerate(parts):
-            item, pad = items[n], pads[i]
-            item.session = self.sessions[i].handle
-            item.layer, item.first, item.rows = index, columns + begin - pad, end - begin
-            item.block_first, item.block_count = block_first, block_count
-            item.q = ffi.cast("float *", at_q + (i * step_q + begin * row_q) * 4)
-            item.o = ffi.cast("float *", at_o + (i * step_o + begin * row_o) * 4)
-            item.k = ffi.NULL if k is None else ffi.cast("void *", k[i, begin].data_ptr())
-            item.v = ffi.NULL if v is None else ffi.cast("void *", v[i, begin].data_ptr())
+        if len(parts) + len(pads) > self._room:
+            self._make_room(len(parts) + len(pads))
+        rows_q, rows_o = _Rows(q, "float *"), _Rows(o, "float *")
+        rows_k = None if k is None else _Rows(k, "void *")
+        rows_v = None if v is None else _Rows(v, "void *")
+        n = 0
+        for part in parts:
+            self._fill(n, index, part, columns - pads[part.i], rows_q, rows_k, rows_v, rows_o)
+            n += 1
+        if self._tokens is not None:
+            t, self._tokens = self._tokens, None
+            for part in self._parts(q.shape[1], columns, pads, None):
+                self._fill(n, t.layer, part, columns - pads[part.i], t.q, t.rows, t.rows, t.o)
+                n += 1
         self._clear_padding(columns, pads, o)
-        self.client.call(lib.banyan_attend, self.client.handle, items, len(parts), 0, ffi.NULL)
-        for n in range(len(parts)):
-            if items[n].code != lib.BANYAN_OK:
-                raise_c(items[n].code, self._errors[n])
+        items = self._items
+        self.client.call(lib.banyan_attend, self.client.handle, items, n, 0, ffi.NULL)
+        for i in range(n):
+            if items[i].code != lib.BANYAN_OK:
+                raise_c(items[i].code, self._errors[i])
+
+    def _fill(self, n: int, layer: int, part: _Part, at: int, q: _Rows, k: _Rows | None, v: _Rows | None, o: _Rows) -> None:
+        item, (i, begin, end, block_first, block_count) = self._items[n], part
+        item.session = self.sessions[i].handle
+        item.layer, item.first, item.rows = layer, at + begin, end - begin
+        item.block_first, item.block_count = block_first, block_count
+        item.q, item.o = q.at(i, begin), o.at(i, begin)
+        item.k = ffi.NULL if k is None else k.at(i, begin)
+        item.v = ffi.NULL if v is None else v.at(i, begin)
 
     @staticmethod
     def _clear_padding(columns: int, pads: list[int], o: torch.Tensor) -> None:
@@ -149,19 +188,13 @@ class Steps:
                 session.commit(index, first, rows - skip)
 
     def put_tokens(self, ids: torch.Tensor, mark: int, columns: int, pads: list[int]) -> None:
-        """Notes the tokens [batch, rows] of a forward, in the layer behind the model's."""
-        layer, dtype = self.sessions[0].spec.layers - 1, _TYPES[self._kv_type]
-        items = []
-        for i, (session, pad) in enumerate(zip(self.sessions, pads)):
-            rows = values(ids[i, max(0, pad - columns) :], mark, dtype)
-            first = max(0, columns - pad)
-            if 2 * rows.nbytes > _APPEND_MAX:
-                session.attach(layer, first, rows, rows)
-                session.commit(layer, first, rows.shape[0])
-            elif rows.shape[0]:
-                items.append(Item(session, layer, first, torch.zeros(rows.shape), rows, rows))
-        if items:
-            self.client.attend(items)
+        """Notes the tokens [batch, rows] of a forward, in the layer behind the model's: with the forward's first call."""
+        layer = self.sessions[0].spec.layers - 1
+        rows = values(ids, mark, _TYPES[self._kv_type])
+        if 2 * rows[0].nbytes > _APPEND_MAX:
+            self._attach(layer, columns, pads, rows, rows)
+        else:
+            self._tokens = _Tokens(layer, rows)
 
     def tokens(self, session: Session, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The tokens at [first, first + count), and the marks of the models that they were fed to."""

@@ -32,14 +32,13 @@ def fingerprint(config: Any) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
 
 
+_SHIFTS = torch.tensor([0, 8, 16])
+
+
 def values(tokens: torch.Tensor, mark: int, dtype: torch.dtype) -> torch.Tensor:
-    """[rows, 1, 8]: what is put for these tokens [rows]."""
-    rows = torch.empty((tokens.shape[0], 1, 8), dtype=torch.int64)
-    for digit in range(3):
-        rows[:, 0, digit] = tokens >> (8 * digit) & 255
-    for digit in range(4):
-        rows[:, 0, 3 + digit] = mark >> (8 * digit) & 255
-    rows[:, 0, 7] = 1
+    """[..., 1, 8]: what is put for tokens [...]."""
+    rows = torch.tensor([0, 0, 0, *mark.to_bytes(4, "little"), 1]).expand(*tokens.shape, 1, 8).contiguous()
+    rows[..., 0, :3] = tokens[..., None] >> _SHIFTS & 255
     return rows.to(dtype)
 
 
