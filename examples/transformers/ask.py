@@ -118,9 +118,7 @@ def run(client: banyan.Client, options: argparse.Namespace, endpoint: str) -> No
     if cache.get_seq_length():
         sys.exit(f"there is a session {SESSION!r} in this cluster already: banyanctl session delete {SESSION}")
     begin = time.monotonic()
-    with torch.no_grad():
-        for block in ids.split(512, dim=1):
-            model(block, past_key_values=cache, logits_to_keep=1)
+    banyan.transformers.prefill(model, torch.cat((ids, ids[:, -1:]), dim=1), cache, block=512)
     took = time.monotonic() - begin
     held = client.open(SESSION).info()
     print(f"{ids.shape[1]} tokens read in {took:.1f} s ({ids.shape[1] / took:.0f} a second): {held.bytes >> 20} MiB over {', '.join(held.members)}")

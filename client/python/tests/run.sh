@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs tests of the Python package in a virtual environment of its own, which is made once and kept under the user's cache folder.
-#   tests/run.sh client|models|check BUILD_DIR [PYTEST_ARGS...]
+#   tests/run.sh client|models|check|wheel|example BUILD_DIR [PYTEST_ARGS...]
 #     client   the package itself, with its doctests
 #     models   Transformers' models over a cluster (installs PyTorch: some gigabytes)
 #     check    types (mypy --strict), lint and format (ruff)
+#     wheel    builds the wheel, installs it where nothing else is, and runs the tests of `client` over it
+#     example  examples/transformers, over this build
 # BANYAN_NO_INSTALL=1: ends with code 77 where the environment is not there yet.
 set -euo pipefail
 
@@ -12,10 +14,10 @@ what=$1 build=$(cd "$2" && pwd)
 shift 2
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 case $what in
-client) needs=$here/tests/requirements-client.txt ;;
-models | check) needs=$here/tests/requirements-models.txt ;;
+client | wheel) needs=$here/tests/requirements-client.txt ;;
+models | check | example) needs=$here/tests/requirements-models.txt ;;
 *)
-    echo "run.sh: client, models or check, not '$what'" >&2
+    echo "run.sh: client, models, check, wheel or example, not '$what'" >&2
     exit 2
     ;;
 esac
@@ -46,6 +48,17 @@ cd "$here"
 case $what in
 client) exec python -m pytest -q -p no:cacheprovider --doctest-modules --ignore banyan/transformers banyan tests/test_client.py "$@" ;;
 models) exec python -m pytest -q -p no:cacheprovider tests/test_families.py tests/test_generate.py "$@" ;;
+wheel)
+    rm -rf "$build/wheel"
+    pip wheel --quiet --no-deps --wheel-dir "$build/wheel" .
+    unset BANYAN_LIBRARY BANYAN_BIN PYTHONPATH
+    python -m venv --system-site-packages "$build/wheel/venv"
+    "$build/wheel/venv/bin/pip" install --quiet --no-deps "$build/wheel"/banyan-*.whl
+    cp -r tests conftest.py "$build/wheel/" # away from the sources: what is imported is what was installed
+    cd "$build/wheel"
+    PYTHONPATH=$(python -c 'import site; print(site.getsitepackages()[0])') exec venv/bin/python -m pytest -q -p no:cacheprovider tests/test_client.py "$@"
+    ;;
+example) exec python "$here/../../examples/transformers/ask.py" "$@" ;;
 check)
     mypy --cache-dir="$build/mypy"
     ruff check --no-cache .

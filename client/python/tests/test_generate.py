@@ -15,7 +15,7 @@ from families import FAMILIES, make  # noqa: E402
 from transformers import DynamicCache, TextStreamer  # noqa: E402
 
 import banyan  # noqa: E402
-from banyan.transformers import BanyanCache, Refused  # noqa: E402
+from banyan.transformers import BanyanCache, Refused, prefill  # noqa: E402
 
 NEW = 16
 
@@ -177,6 +177,24 @@ def test_resumed_by_another_process(client, cluster):
     want = eager.generate(prompt(), max_new_tokens=2 * NEW, do_sample=False)
     assert [int(t) for t in tokens.split()] == want[0].tolist()
     assert [int(c) for c in calls.split()] == [2] + [1] * NEW  # the look at the model, then token by token
+
+
+def test_prefill_of_what_is_missing(client, llama, capsys):
+    eager, ours = llama
+    ids, mask = prompt(2, 90), torch.ones(2, 90, dtype=torch.long)
+    mask[0, :37] = 0
+    with BanyanCache(ours, client) as cache:
+        assert prefill(ours, ids[:, :41], cache, attention_mask=mask[:, :41], block=16) == 40
+        assert cache.get_seq_length() == 40
+        assert prefill(ours, ids, cache, attention_mask=mask, block=16, progress=True) == 49
+        assert prefill(ours, ids, cache, attention_mask=mask) == 0
+        assert "prefill: 100%" in capsys.readouterr().err
+        got = ours.generate(ids, attention_mask=mask, past_key_values=cache, max_new_tokens=NEW, do_sample=False)
+        other = ids.clone()
+        other[1, 3] += 1
+        with pytest.raises(Refused, match="token 3 of sequence 1"):
+            prefill(ours, other, cache, attention_mask=mask)
+    assert got.tolist() == eager.generate(ids, attention_mask=mask, max_new_tokens=NEW, do_sample=False).tolist()
 
 
 def test_resumed_batches(client, llama):

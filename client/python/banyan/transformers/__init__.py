@@ -8,8 +8,9 @@ model.generate(**inputs, past_key_values=cache)
 
 from .attention import register
 from .cache import BanyanCache
+from .prefill import prefill
 from .refused import Refused
 
 register()
 
-__all__ = ["BanyanCache", "Refused"]
+__all__ = ["BanyanCache", "Refused", "prefill"]

@@ -289,9 +289,12 @@ class BanyanCache(Cache):
             raise Refused(f"the mask begins at {mask.q_offset}, the cache ends at {self.columns}")
         if self.columns == 0:
             self.pads = mask.pads or [0] * len(self.pads)
-        elif mask.pads is not None and mask.pads != self.pads:
-            raise Refused(f"padding of {mask.pads} tokens, where the cache has {self.pads}")
-        elif mask.pads is None and any(self.pads):
+        elif mask.pads is not None:
+            # A sequence that was nothing but padding so far may have more of it.
+            if any(new != old and (old < self.columns or new < old) for new, old in zip(mask.pads, self.pads)):
+                raise Refused(f"padding of {mask.pads} tokens, where the cache has {self.pads}")
+            self.pads = mask.pads
+        elif any(self.pads):
             raise Refused(f"no attention_mask, where the cache has padding of {self.pads} tokens: give the mask of all tokens")
 
     # ---- what generate() does with a cache ----
