@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -36,10 +37,20 @@ def prefill(
         return 0
     for at in _steps(begin, end, block, progress):
         until = min(at + block, end)
-        more: dict[str, Any] = {} if attention_mask is None else {"attention_mask": attention_mask[:, :until]}
+        more = _beside(model, attention_mask, at, until)
         with torch.inference_mode():
             model(input_ids=input_ids[:, at:until], past_key_values=cache, use_cache=True, logits_to_keep=1, **more)
     return end - begin
+
+
+def _beside(model: PreTrainedModel, attention_mask: torch.Tensor | None, at: int, until: int) -> dict[str, Any]:
+    """What generate() gives a model beside the tokens: positions do not count padding."""
+    if attention_mask is None:
+        return {}
+    more = {"attention_mask": attention_mask[:, :until]}
+    if "position_ids" in inspect.signature(model.forward).parameters:
+        more["position_ids"] = (attention_mask[:, :until].long().cumsum(-1) - 1).clamp(min=0)[:, at:]
+    return more
 
 
 def _steps(begin: int, end: int, block: int, progress: bool | None) -> Any:
