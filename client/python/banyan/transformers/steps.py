@@ -46,33 +46,35 @@ def _split(i: int, ids: list[int], columns: int, skip: int, rows: int, pad: int)
     return parts
 
 
+_FLOATS, _BYTES = ffi.typeof("float *"), ffi.typeof("void *")
+
+
 class _Rows:
     """Memory [batch, rows, heads, dim] as the C library wants it."""
 
     __slots__ = ("_c_type", "_keep", "_row", "_start", "_step")
 
-    def __init__(self, x: torch.Tensor, c_type: str) -> None:
-        size = x.element_size()
-        self._row = x.shape[2] * x.shape[3] * size
-        self._step = x.shape[1] * self._row
-        self._start, self._c_type, self._keep = x.data_ptr(), c_type, x
+    def __init__(self, x: torch.Tensor, c_type: Any, rows: int, row_bytes: int) -> None:
+        self._start, self._row, self._step = x.data_ptr(), row_bytes, rows * row_bytes
+        self._c_type, self._keep = c_type, x
 
     def at(self, i: int, row: int) -> Any:
         return ffi.cast(self._c_type, self._start + i * self._step + row * self._row)
 
 
 class _Tokens:
-    """A forward's tokens, on their way."""
+    """A forward's tokens [batch, rows, 1, 8], on their way."""
 
-    def __init__(self, layer: int, rows: torch.Tensor) -> None:
-        self.layer, self.rows = layer, _Rows(rows, "void *")
-        self.q = self.o = _Rows(torch.zeros(rows.shape), "float *")  # nobody looks at what comes back
+    def __init__(self, layer: int, tokens: torch.Tensor) -> None:
+        rows, size = tokens.shape[1], 8 * tokens.element_size()
+        self.layer, self.rows = layer, _Rows(tokens, _BYTES, rows, size)
+        self.q = self.o = _Rows(torch.zeros(tokens.shape), _FLOATS, rows, 32)  # nobody looks at what comes back
 
 
 def _rows_first(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """[B, H, S, D] as the service wants it: [B, S, H, D], dense, in the processor's memory."""
-    if x.shape[2] == 1 and x.dtype is dtype and x.device.type == "cpu" and x.is_contiguous():
-        return x.view(x.shape[0], 1, x.shape[1], x.shape[3])  # of a single row both are the same memory
+    """[B, H, S, D] in the service's order [B, S, H, D], dense, in the processor's memory."""
+    if x.shape[2] == 1 and x.dtype is dtype and x.is_cpu and x.is_contiguous():
+        return x  # of a single row both are the same memory
     return x.detach().transpose(1, 2).to("cpu", dtype).contiguous()
 
 
@@ -103,20 +105,25 @@ class Steps:
     ) -> torch.Tensor:  # fmt: skip
         """[B, S, H, v_dim]: attention of the rows of `query` [B, H, S, k_dim], their keys appended first."""
         latent = self._latent(index, module) if layer.latent else None
+        batch, rows = query.shape[0], query.shape[2]
         q = _rows_first(latent.query(query) if latent else query, torch.float32)
-        batch, rows, heads = q.shape[:3]
-        k = v = None
+        o = torch.empty((batch, rows, layer.q_heads, layer.v_dim), dtype=torch.float32)
+        rows_k = rows_v = None
+        parts = self._parts(rows, columns, pads, blocks)
         if layer.source == index:
             kv = _TYPES[self._kv_type]
             k = _rows_first(latent_rows(tag) if latent else tag.keys, kv)
             v = None if latent else _rows_first(tag.values, kv)
-        o = torch.empty((batch, rows, heads, layer.v_dim), dtype=torch.float32)
-        parts = self._parts(rows, columns, pads, blocks)
-        if k is not None and rows > 1 and (len(parts) > batch or (k.nbytes + (0 if v is None else v.nbytes)) // batch > _APPEND_MAX):
-            self._attach(index, columns, pads, k, v)
-            k = v = None
-        self._call(index, parts, columns, pads, q, k, v, o)
-        out = o if query.dtype is torch.float32 and query.device.type == "cpu" else o.to(query.device, query.dtype)
+            bytes_k, bytes_v = (layer.kv_heads * dim * kv.itemsize for dim in (layer.k_dim, 0 if latent else layer.v_dim))
+            if rows > 1 and (len(parts) > batch or rows * (bytes_k + bytes_v) > _APPEND_MAX):
+                self._attach(index, columns, pads, k, v)
+            else:
+                rows_k = _Rows(k, _BYTES, rows, bytes_k)
+                rows_v = None if v is None else _Rows(v, _BYTES, rows, bytes_v)
+        rows_q = _Rows(q, _FLOATS, rows, layer.q_heads * layer.k_dim * 4)
+        self._call(index, parts, rows, columns, pads, rows_q, rows_k, rows_v, _Rows(o, _FLOATS, rows, layer.q_heads * layer.v_dim * 4))
+        self._clear_padding(columns, pads, o)
+        out = o if query.dtype is torch.float32 and query.is_cpu else o.to(query.device, query.dtype)
         return latent.answer(out) if latent else out
 
     def _latent(self, index: int, module: torch.nn.Module) -> Latent:
@@ -139,28 +146,24 @@ class Steps:
         return parts
 
     def _call(
-        self, index: int, parts: list[_Part], columns: int, pads: list[int], q: torch.Tensor, k: torch.Tensor | None,
-        v: torch.Tensor | None, o: torch.Tensor,
+        self, index: int, parts: list[_Part], rows: int, columns: int, pads: list[int], q: _Rows, k: _Rows | None, v: _Rows | None,
+        o: _Rows,
     ) -> None:  # fmt: skip
         if len(parts) + len(pads) > self._room:
             self._make_room(len(parts) + len(pads))
-        rows_q, rows_o = _Rows(q, "float *"), _Rows(o, "float *")
-        rows_k = None if k is None else _Rows(k, "void *")
-        rows_v = None if v is None else _Rows(v, "void *")
         n = 0
         for part in parts:
-            self._fill(n, index, part, columns - pads[part.i], rows_q, rows_k, rows_v, rows_o)
+            self._fill(n, index, part, columns - pads[part.i], q, k, v, o)
             n += 1
         if self._tokens is not None:
             t, self._tokens = self._tokens, None
-            for part in self._parts(q.shape[1], columns, pads, None):
+            for part in self._parts(rows, columns, pads, None):
                 self._fill(n, t.layer, part, columns - pads[part.i], t.q, t.rows, t.rows, t.o)
                 n += 1
-        self._clear_padding(columns, pads, o)
         items = self._items
         self.client.call(lib.banyan_attend, self.client.handle, items, n, 0, ffi.NULL)
         for i in range(n):
-            if items[i].code != lib.BANYAN_OK:
+            if items[i].code:
                 raise_c(items[i].code, self._errors[i])
 
     def _fill(self, n: int, layer: int, part: _Part, at: int, q: _Rows, k: _Rows | None, v: _Rows | None, o: _Rows) -> None:
