@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
@@ -241,6 +242,18 @@ def test_ids_of_large_vocabularies(client):
         found, marks = tokens.parsed(tokens.values(ids, 0xDEADBEEF, dtype).float())
         assert found.tolist() == ids.tolist()
         assert set(marks.tolist()) == {0xDEADBEEF}
+
+
+def test_a_cache_that_is_forgotten(client, llama):
+    _, ours = llama
+    with torch.no_grad():
+        cache = BanyanCache(ours, client)
+        ours(prompt(), past_key_values=cache)
+        assert len(client.sessions()) == 1
+        assert cache.sessions[0].spec.idle_ttl == 6 * 3600
+        del cache
+        gc.collect()
+    assert client.sessions() == []
 
 
 def test_embeddings_instead_of_tokens(client, llama):

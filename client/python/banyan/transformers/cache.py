@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +22,9 @@ from .refused import Refused
 from .spec import difference, spec_of
 from .steps import Steps
 from .tags import Tag, give
+
+# Seconds without use after which a session without a name goes, for processes that end without a word.
+_FORGOTTEN = 6 * 3600.0
 
 _KV_TYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 
@@ -63,7 +67,8 @@ class BanyanCache(Cache):
         model: the model; or its config, then the model is looked at when it is first called.
         client: of the cluster.
         session: the session's name: opened where it is there, and generation goes on without a prefill; else made.
-            None: a session without a name, deleted by close(). A batch has one session a sequence, NAME/0, NAME/1, …
+            None: a session without a name, deleted by close(), with the cache, or when nobody has used it for six hours.
+            A batch has one session a sequence, NAME/0, NAME/1, …
         batch: how many sequences a named session has; None: opened, or made by the first call.
         kv_type: how the cluster holds keys and values; None: as the model computes them.
         spec: more fields of banyan.Spec: chunk_tokens, members, idle_ttl.
@@ -76,7 +81,7 @@ class BanyanCache(Cache):
         self.client, self.name = client, session
         self.columns = 0  # of the batch: tokens of each sequence, padding on its left included
         self.pads: list[int] = []  # padding of each sequence
-        self._kv_type, self._more = kv_type, spec
+        self._kv_type, self._more = kv_type, {"idle_ttl": 0.0 if session is not None else _FORGOTTEN, **spec}
         self._plan: dict[int, Layer] = {}
         self._done: set[int] = set()  # layers that have answered, while a forward is under way
         self._dirty = False  # a forward has begun and not ended
@@ -370,6 +375,11 @@ class BanyanCache(Cache):
             for session in self._steps.sessions:
                 session.delete() if self.name is None else session.close()
             self._steps = None
+
+    def __del__(self) -> None:
+        if getattr(self, "name", "") is None:
+            with contextlib.suppress(BanyanError):
+                self.close()
 
     def delete(self) -> None:
         """Deletes the sessions and everything held for them."""
