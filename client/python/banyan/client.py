@@ -84,7 +84,7 @@ class Client:
         out, error = ffi.new("banyan_client **"), ffi.new("banyan_error *")
         code = lib.banyan_connect(_name(endpoint), options, out, error)
         if code != lib.BANYAN_OK:
-            self._guard.close()
+            self._guard.close(lambda: None)
             raise_c(code, error)
         self._c = out[0]
         _clients.add(self)
@@ -103,19 +103,19 @@ class Client:
 
     def close(self) -> None:
         """Ends calls under way with Cancelled, lets go of all sessions (they live on in the service) and disconnects."""
-        if not self._guard.close():
+        over = threading.Event()
+        if not self._guard.close(over.set):
             return
-        for session in list(self._sessions):
-            session._guard.close()
         self._forget_loops()
         lib.banyan_disconnect(self._c)
-        self._guard.wait()
-        for session in list(self._sessions):
-            session._release()
+        over.wait()
         with self._lock:
             waiting, self._waiting = list(self._waiting.values()), {}
-        for _, future, loop in waiting:
+        for call, future, loop in waiting:
+            call.leave()
             _settle(loop, future, Closed("the client was closed"))
+        for session in list(self._sessions):
+            session.close()
 
     @property
     def handle(self) -> Any:
@@ -179,14 +179,22 @@ class Client:
         Items fail alone. The first failure is raised, unless `return_errors`: then errors stand where answers would.
         """
         call = Call(items)
-        self.call(lib.banyan_attend, self._c, call.c, len(items), _timeout_ns(timeout), ffi.NULL)
+        call.enter()
+        try:
+            self.call(lib.banyan_attend, self._c, call.c, len(items), _timeout_ns(timeout), ffi.NULL)
+        finally:
+            call.leave()
         return _answers(call, return_errors)
 
     def attend_traced(self, items: Sequence[Item], *, timeout: float | None = None) -> tuple[list[Answer[Any]], infos.Trace]:
         """attend, and where the call's time went."""
         call = Call(items)
         trace = ffi.new("banyan_trace *")
-        self.call(lib.banyan_attend, self._c, call.c, len(items), _timeout_ns(timeout), trace)
+        call.enter()
+        try:
+            self.call(lib.banyan_attend, self._c, call.c, len(items), _timeout_ns(timeout), trace)
+        finally:
+            call.leave()
         try:
             return _answers(call, False), infos.trace(trace)
         finally:
@@ -200,13 +208,16 @@ class Client:
         self._listen(loop)
         call, tag = Call(items), next(self._tags)
         future: asyncio.Future[Any] = loop.create_future()
+        call.enter()
         with self._lock:
             self._waiting[tag] = (call, future, loop)
         try:
             self.call(lib.banyan_attend_queue, self._c, call.c, len(items), _timeout_ns(timeout), ffi.cast("void *", tag))
         except BanyanError:
             with self._lock:
-                self._waiting.pop(tag, None)
+                entry = self._waiting.pop(tag, None)
+            if entry is not None:
+                call.leave()
             raise
         await future
         return list(_answers(call, return_errors))
@@ -242,6 +253,7 @@ class Client:
                     with self._lock:
                         entry = self._waiting.pop(int(ffi.cast("uintptr_t", done[i].tag)), None)
                     if entry is not None:
+                        entry[0].leave()
                         error = None if done[i].code == lib.BANYAN_OK else from_c(done[i].code, done[i].error)
                         _settle(entry[2], entry[1], error)
         finally:
@@ -316,7 +328,7 @@ class Session:
 
     def __init__(self, client: Client, c: Any) -> None:
         self.client = client
-        self._guard = Guard("session")
+        self.guard = Guard("session")  # of calls under way over this hold
         self._c = c
         self.id = int(lib.banyan_session_id(c))
         self.spec = specs.from_c(lib.banyan_session_spec(c))
@@ -331,33 +343,31 @@ class Session:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<banyan.Session {self.id:016x}{' closed' if self._guard.closed else ''}>"
+        return f"<banyan.Session {self.id:016x}{' closed' if self.guard.closed else ''}>"
 
     @property
     def handle(self) -> Any:
-        if self._guard.closed or self._guard.foreign or self.client.closed:
+        if self.guard.closed or self.guard.foreign or self.client.closed:
             raise Closed(f"session {self.id:016x} was closed, or belongs to another process")
         return self._c
 
     def _call(self, function: Callable[..., int], *arguments: Any) -> None:
-        self._guard.enter()
+        self.guard.enter()
         try:
             self.client.call(function, *arguments)
         finally:
-            self._guard.leave()
+            self.guard.leave()
 
     def close(self) -> None:
-        """Lets go of it, after this hold's calls under way; the session lives on. delete() ends it."""
-        if self._guard.close():
-            self._release()
+        """Lets go of it, once this hold's calls under way have ended; the session lives on. delete() ends it."""
+        self.guard.close(self._release)
 
     def _release(self) -> None:
-        self._guard.wait()
         c, self._c = self._c, ffi.NULL
         lib.banyan_session_close(c)
 
     def __del__(self) -> None:
-        if hasattr(self, "_guard"):
+        if hasattr(self, "guard"):
             self.close()
 
     def info(self) -> infos.SessionInfo:

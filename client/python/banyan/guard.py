@@ -5,19 +5,21 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 
 from .errors import Closed
 
 
 class Guard:
-    """Counts the calls under way. close() lets no new one in; wait() returns when the last has left."""
+    """Counts the calls under way. close() lets no new one in; what it is given runs when the last has left."""
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._pid = os.getpid()
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
         self._calls = 0
         self._closed = False
+        self._last: Callable[[], None] | None = None
 
     @property
     def closed(self) -> bool:
@@ -30,26 +32,29 @@ class Guard:
 
     def enter(self) -> None:
         if self.foreign:
-            raise Closed(f"this {self._what} belongs to the process that this one was forked from: connect anew after fork()")
-        with self._changed:
+            raise Closed(f"this {self._what} belongs to another process, which this one was forked from: connect anew after fork()")
+        with self._lock:
             if self._closed:
                 raise Closed(f"this {self._what} was closed")
             self._calls += 1
 
     def leave(self) -> None:
-        with self._changed:
+        with self._lock:
             self._calls -= 1
-            if self._calls == 0 and self._closed:
-                self._changed.notify_all()
+            last, self._last = (self._last, None) if self._calls == 0 else (None, self._last)
+        if last is not None:
+            last()
 
-    def close(self) -> bool:
-        """False: it was closed already, or belongs to another process."""
+    def close(self, last: Callable[[], None]) -> bool:
+        """last: runs now, or in the thread of the last call under way. False: closed already, or of another process."""
         if self.foreign:
             return False
-        with self._changed:
-            first, self._closed = not self._closed, True
-            return first
-
-    def wait(self) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._calls == 0)
+        with self._lock:
+            if self._closed:
+                return False
+            self._closed = True
+            if self._calls:
+                self._last = last
+                return True
+        last()
+        return True

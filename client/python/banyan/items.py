@@ -74,6 +74,7 @@ class Call:
 
     def __init__(self, items: Sequence[Item]) -> None:
         self.items = items
+        self._sessions = list({id(item.session): item.session for item in items}.values())
         self.c = ffi.new("banyan_item[]", max(1, len(items)))
         self._errors = ffi.new("banyan_error[]", max(1, len(items)))
         self._keep: list[Any] = []
@@ -85,6 +86,24 @@ class Call:
                 error.args = (f"item {i}: {error.message}" if len(items) > 1 else error.message,)
                 raise
             self.c[i].error = ffi.addressof(self._errors, i)
+
+    def enter(self) -> None:
+        """Sessions are not closed under a call: before it."""
+        entered = []
+        try:
+            for session in self._sessions:
+                session.guard.enter()
+                entered.append(session)
+        except BanyanError:
+            for session in entered:
+                session.guard.leave()
+            raise
+
+    def leave(self) -> None:
+        """After it, whatever became of it."""
+        sessions, self._sessions = self._sessions, []
+        for session in sessions:
+            session.guard.leave()
 
     def _tensor(self, x: Any, name: str, dtype: str, shape: tuple[int, ...], c_type: str = "void *") -> Any:
         v = arrays.expect(x, name, dtype, shape)

@@ -120,6 +120,8 @@ def _padding(attention_mask: torch.Tensor | None, kv_length: int) -> list[int] |
     """Padding on the left of each sequence; other holes are refused."""
     if attention_mask is None:
         return None
+    if attention_mask.shape[-1] < kv_length:
+        raise Refused(f"attention_mask is for {attention_mask.shape[-1]} tokens, and there are {kv_length}: give the mask of all tokens")
     seen = attention_mask[:, :kv_length].to(torch.bool)
     if bool(seen.all()):
         return None
@@ -144,6 +146,8 @@ def banyan_mask(
     rule, blocks = rule_of(mask_function)
     if kv_offset != 0:
         raise Refused("a cache that forgets its first tokens: use BanyanCache")
+    if attention_mask is not None and attention_mask.shape[0] != batch_size:
+        raise Refused(f"attention_mask is for {attention_mask.shape[0]} sequences, and there are {batch_size}")
     mask = torch.empty(0).as_subclass(Mask)
     mask.rule, mask.blocks, mask.q_offset = rule, blocks, int(q_offset)
     mask.pads = _padding(attention_mask, kv_length)
