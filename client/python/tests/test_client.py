@@ -284,6 +284,43 @@ def test_close_with_calls_under_way(cluster, rng):
     session.close()
 
 
+def test_sessions_closed_under_calls(client, rng):
+    """A session that another thread closes is freed when the last call over it has ended."""
+    session, *_ = filled(client, rng, 400)
+    q = queries(rng, 1)
+    for _ in range(20):
+        hold = client.open(session.id)
+        ends = []
+
+        def work(hold=hold, ends=ends):
+            try:
+                while True:
+                    hold.attend(0, 399, q)
+            except banyan.Closed as error:
+                ends.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.005)
+        hold.close()
+        for thread in threads:
+            thread.join(30)
+        assert len(ends) == 3
+
+    async def cancelled():
+        hold = client.open(session.id)
+        tasks = [asyncio.ensure_future(client.attend_async([Item(hold, 0, 399, q)])) for _ in range(8)]
+        await asyncio.sleep(0)
+        for task in tasks[::2]:
+            task.cancel()
+        hold.close()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    results = asyncio.run(cancelled())
+    assert sum(isinstance(r, list) for r in results) == 4
+
+
 def run_python(cluster, text):
     program = "import sys, os, threading, numpy as np, banyan\nclient = banyan.Client(sys.argv[1])\n" + textwrap.dedent(text)
     return subprocess.run([sys.executable, "-c", program, cluster.endpoint], capture_output=True, text=True, timeout=60)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import subprocess
 import sys
@@ -369,7 +370,88 @@ def test_training_is_refused(client, llama):
     ours.config.attention_dropout = 0.1
     for layer in ours.model.layers:
         layer.self_attn.attention_dropout = 0.1
-    with BanyanCache(ours, client) as cache:
+    with torch.no_grad(), BanyanCache(ours, client) as cache:
         ours.train()
         with pytest.raises(Refused, match="dropout"):
             ours(prompt(), past_key_values=cache)
+
+
+def test_gradients_are_refused(client, llama):
+    _, ours = llama
+    with BanyanCache(ours, client) as cache, pytest.raises(Refused, match="no_grad"):
+        ours(prompt(), past_key_values=cache)
+
+
+def test_beams_leave_a_named_session_alone(client, llama):
+    eager, ours = llama
+    document = prompt()
+    with torch.no_grad(), BanyanCache(ours, client, session="kept") as cache:
+        ours(document, past_key_values=cache)
+        cache.batch_repeat_interleave(3)
+        cache.reorder_cache(torch.tensor([2, 2, 0]))
+        got = ours(torch.full((3, 1), 9), past_key_values=cache).logits
+        want = eager(torch.cat((document, torch.tensor([[9]])), dim=1)).logits[:, -1:]
+        assert (got - want).abs().max() <= 2e-5 * want.abs().max()
+    assert [s.name for s in client.sessions()] == ["kept"]
+    with BanyanCache(ours, client, session="kept") as cache:
+        assert cache.tokens()[0].tolist() == document[0].tolist()
+
+
+def test_a_resumed_session_and_another_text(client, llama):
+    _, ours = llama
+    with torch.no_grad(), BanyanCache(ours, client, session="text") as cache:
+        ours(prompt(), past_key_values=cache)
+    other = torch.cat((prompt().flip(1), torch.tensor([[5, 6]])), dim=1)
+    with BanyanCache(ours.config, client, session="text") as cache, pytest.raises(Refused, match="token 0 of sequence 0"):
+        ours.generate(other, past_key_values=cache, max_new_tokens=2)
+
+
+def test_masks_that_do_not_fit(client, llama):
+    _, ours = llama
+    with torch.no_grad(), BanyanCache(ours, client) as cache:
+        with pytest.raises(Refused, match="1 sequences, and there are 3"):
+            ours(prompt(3), attention_mask=torch.tensor([[0] * 5 + [1] * 35]), past_key_values=cache)
+        ours(prompt(3), past_key_values=cache)
+        with pytest.raises(Refused, match="for 1 tokens, and there are 41"):
+            ours(prompt(3, 1), attention_mask=torch.ones(3, 1, dtype=torch.long), past_key_values=cache)
+
+
+def test_weights_that_change(client):
+    for family, module in (("gpt_oss", "sinks"), ("deepseek_v3", "kv_b_proj")):
+        eager, ours = models(family)
+        with torch.no_grad(), BanyanCache(ours, client) as cache:
+            ours(prompt(), past_key_values=cache)
+            for model in (eager, ours):
+                torch.manual_seed(9)
+                part = getattr(model.model.layers[1].self_attn, module)
+                (part if module == "sinks" else part.weight).normal_(0, 0.3)
+            cache.reset()
+            if module == "sinks":
+                with pytest.raises(Refused, match="other attention sinks"):
+                    ours(prompt(), past_key_values=cache)
+            else:
+                got, want = ours(prompt(), past_key_values=cache).logits, eager(prompt()).logits
+                assert (got - want).abs().max() <= 2e-5 * want.abs().max()
+
+
+def test_caches_of_one_model_do_not_meddle(client, llama):
+    _, ours = llama
+
+    def interrupt(module, arguments):
+        raise KeyboardInterrupt
+
+    with torch.no_grad(), BanyanCache(ours, client) as one, BanyanCache(ours, client) as two:
+        hook = ours.model.layers[2].register_forward_pre_hook(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            ours(prompt(), past_key_values=one)
+        hook.remove()
+        ours(inputs_embeds=torch.randn(1, 40, 64), past_key_values=two)
+        assert set(two.tokens()[0].tolist()) == {(1 << 24) - 1}
+        copied = copy.deepcopy(two)
+        assert copied.get_seq_length() == 40
+        copied.delete()
+        with pytest.raises(Refused, match="fork"):
+            copy.copy(two)
+        _, other = models()
+        with pytest.raises(Refused, match="another model"):
+            other(prompt(1, 1), past_key_values=two)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from ..client import Client, Session
 from ..errors import BanyanError, NotFound
 from ..spec import Spec
 from . import tokens
-from .layers import Layer, check_keywords, local_layers, run_probe, scale_of
+from .layers import Layer, check_keywords, local_layers, run_probe, scale_of, sinks_of
 from .masks import Mask
 from .refused import Refused
 from .spec import difference, spec_of
@@ -58,6 +59,23 @@ class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         return -1
 
 
+def _check_before_generating(model: PreTrainedModel) -> None:
+    """generate() shows all tokens to this one function: there a resumed session is compared with them."""
+    prepare = getattr(model, "prepare_inputs_for_generation", None)
+    if prepare is None or hasattr(prepare, "_banyan"):
+        return
+
+    @functools.wraps(prepare)
+    def checked(input_ids: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
+        cache = keywords.get("past_key_values")
+        if isinstance(cache, BanyanCache):
+            cache.check_resumed(input_ids)
+        return prepare(input_ids, *arguments, **keywords)
+
+    checked._banyan = True  # type: ignore[attr-defined]
+    model.prepare_inputs_for_generation = checked  # type: ignore[assignment]
+
+
 class BanyanCache(Cache):
     """A cache for `model(..., past_key_values=cache)` and `model.generate(..., past_key_values=cache)`.
 
@@ -82,11 +100,16 @@ class BanyanCache(Cache):
         self.columns = 0  # of the batch: tokens of each sequence, padding on its left included
         self.pads: list[int] = []  # padding of each sequence
         self._kv_type, self._more = kv_type, {"idle_ttl": 0.0 if session is not None else _FORGOTTEN, **spec}
+        self._named = session is not None  # whether the sessions at hand are those of the name
         self._plan: dict[int, Layer] = {}
         self._done: set[int] = set()  # layers that have answered, while a forward is under way
         self._dirty = False  # a forward has begun and not ended
         self._fed: torch.Tensor | None = None  # the tokens of the forward under way
         self._mark = 0  # of the model
+        self._unchecked = False  # resumed, and not compared with what generate() is given
+        self._dtype: torch.dtype | None = None  # of keys when the model was looked at, where that decides what is held
+        self._modules: dict[int, Any] = {}  # the attention modules of the model that was looked at
+        self._sinks: dict[int, Any] = {}
         self._model: Any = None
         self._steps: Steps | None = None
         self._hooks: list[Any] = []
@@ -105,12 +128,29 @@ class BanyanCache(Cache):
     # ---- what the model is ----
 
     def _await_model(self, config: Any) -> None:
+        here = weakref.ref(self)
+
         def hook(module: torch.nn.Module, arguments: Any) -> None:
-            if not self._plan and isinstance(module, PreTrainedModel) and module.config is config:
-                self._drop_hooks()
-                self._look_at(module)
+            cache = here()
+            if cache is not None and not cache._plan and isinstance(module, PreTrainedModel) and module.config is config:
+                cache._drop_hooks()
+                cache._look_at(module)
+                cache._await_tokens(module)
 
         self._hooks.append(torch.nn.modules.module.register_module_forward_pre_hook(hook))
+
+    def _await_tokens(self, model: PreTrainedModel) -> None:
+        """Of the forward that has begun already: its tokens, where they are embedded."""
+        here = weakref.ref(self)
+
+        def embedded(module: torch.nn.Module, arguments: Any) -> None:
+            once.remove()
+            cache = here()
+            if cache is not None and arguments:
+                cache._fed = arguments[0]
+
+        once = model.get_input_embeddings().register_forward_pre_hook(embedded)
+        self._hooks.append(once)
 
     def _drop_hooks(self) -> None:
         for hook in self._hooks:
@@ -118,8 +158,9 @@ class BanyanCache(Cache):
         self._hooks = []
 
     def _look_at(self, model: PreTrainedModel) -> None:
-        self._plan, dtype = run_probe(model)
+        self._plan, dtype, self._modules = run_probe(model)
         if self._kv_type is None:
+            self._dtype = dtype
             if dtype not in _KV_TYPES:
                 raise Refused(f"keys and values of {dtype}: the service holds float32, float16 and bfloat16; use model.to(torch.bfloat16)")
             self._kv_type = _KV_TYPES[dtype]
@@ -132,19 +173,21 @@ class BanyanCache(Cache):
         """Notes which tokens are fed, and that no layer is left out."""
         here = weakref.ref(self)
 
-        def fed(module: torch.nn.Module, arguments: Any) -> None:
+        def begins(module: torch.nn.Module, arguments: Any, keywords: Any) -> None:
             cache = here()
-            if cache is not None and arguments:
-                cache._fed = arguments[0]
+            if cache is not None and keywords.get("past_key_values") is cache:
+                cache._fed = arguments[0] if arguments else keywords.get("input_ids")
 
-        def ended(module: torch.nn.Module, arguments: Any, output: Any) -> None:
+        def ended(module: torch.nn.Module, arguments: Any, keywords: Any, output: Any) -> None:
             cache = here()
-            if cache is not None and cache._done:
+            if cache is not None and keywords.get("past_key_values") is cache and cache._done:
                 missing = sorted(set(cache._plan) - cache._done)
                 raise Refused(f"layers {missing[:8]} were left out of a forward: the service holds every layer's tokens, or none's")
 
         self._model = weakref.ref(model)
-        self._hooks += [model.get_input_embeddings().register_forward_pre_hook(fed), model.register_forward_hook(ended)]
+        self._hooks.append(model.register_forward_pre_hook(begins, with_kwargs=True))
+        self._hooks.append(model.register_forward_hook(ended, with_kwargs=True))
+        _check_before_generating(model)
 
     def _spec(self) -> Spec:
         return spec_of(self._plan, len(self.layers), self._kv_type or "f32", self._more)
@@ -182,6 +225,12 @@ class BanyanCache(Cache):
                     "crop the cache before it, or use another session"
                 )
 
+    def check_resumed(self, input_ids: torch.Tensor) -> None:
+        """check(), once, before generate() goes on from a session that was resumed."""
+        if self._unchecked and input_ids.shape[0] == len(self.pads) and input_ids.shape[1] >= self.columns:
+            self.check(input_ids)
+            self._unchecked = False
+
     # ---- sessions ----
 
     @property
@@ -218,6 +267,7 @@ class BanyanCache(Cache):
     def _adopt(self, sessions: list[Session]) -> None:
         lengths = [s.info().length for s in sessions]
         self.columns = max(lengths)
+        self._unchecked = self.columns > 0
         self.pads = [self.columns - n for n in lengths]
         self._steps = Steps(self.client, sessions, self._kv_type)
         if self._plan:
@@ -264,6 +314,13 @@ class BanyanCache(Cache):
         layer = self._plan.get(index)
         if layer is None or layer.source != tag.layer or (tag.opened and layer.source == index):
             raise Refused(f"layer {index} asks for attention in another way than when the model was first looked at")
+        if self._modules[index]() is not module:
+            raise Refused(f"layer {index} is of another model than the one that this cache has looked at")
+        if self._dtype is not None and tag.keys.dtype != self._dtype:
+            raise Refused(f"keys of {tag.keys.dtype}, which were {self._dtype} when the model was first looked at: make a new cache")
+        if torch.is_grad_enabled() and (query.requires_grad or tag.keys.requires_grad or tag.values.requires_grad):
+            raise Refused("gradients do not pass through the service: use torch.no_grad()")
+        self._check_sinks(index, layer, keywords)
         check_keywords(f"layer {index}", keywords)
         if not isinstance(mask, Mask):
             raise Refused(f"layer {index} brings a mask of its own: the service cannot know what it means")
@@ -281,6 +338,16 @@ class BanyanCache(Cache):
             self.columns += query.shape[2]
             self._done, self._dirty = set(), False
         return o
+
+    def _check_sinks(self, index: int, layer: Layer, keywords: dict[str, Any]) -> None:
+        sinks = keywords.get("s_aux")
+        if sinks is None and not layer.sinks:
+            return
+        state = None if sinks is None else (sinks.data_ptr(), sinks._version if not sinks.is_inference() else 0)
+        if state is None or self._sinks.get(index) != state:
+            if sinks_of(keywords) != layer.sinks:
+                raise Refused(f"layer {index} has other attention sinks than when the model was first looked at: make a new cache")
+            self._sinks[index] = state
 
     def _note_tokens(self, batch: int, rows: int) -> None:
         fed, self._fed = self._fed, None
@@ -315,9 +382,9 @@ class BanyanCache(Cache):
             layer.crop(tokens_to_remove)
         if tokens_to_remove == 0 or self._steps is None:
             return
-        self.columns = max(0, self.columns + tokens_to_remove)
-        self._done, self._dirty = set(), False
-        self._steps.truncate([max(0, self.columns - pad) for pad in self.pads])
+        columns = max(0, self.columns + tokens_to_remove)
+        self._steps.truncate([max(0, columns - pad) for pad in self.pads])
+        self.columns, self._done, self._dirty = columns, set(), False
 
     def reset(self) -> None:
         for layer in self._local.values():
@@ -344,9 +411,14 @@ class BanyanCache(Cache):
         self._select([i for i in range(len(self.pads)) for _ in range(repeats)])
 
     def _select(self, sources: list[int]) -> None:
-        if self._steps is None:
+        """Sequences are forked, dropped, or change places. Sessions with a name stay what they are: forks take their place."""
+        if self._steps is None or sources == list(range(len(self.pads))):
             return
-        self._steps.select(sources, self._names(len(sources)))
+        if self._named:
+            self._steps.replace([self._steps.sessions[i].fork(self.columns - self.pads[i]) for i in sources])
+            self._named = False
+        else:
+            self._steps.select(sources)
         self.pads = [self.pads[i] for i in sources]
 
     # ---- life ----
@@ -356,7 +428,9 @@ class BanyanCache(Cache):
         if self._local:
             raise Refused("layers of this model keep their state in the client: the cache cannot be forked")
         other = object.__new__(BanyanCache)
-        other.__dict__.update(self.__dict__, name=name, pads=list(self.pads), _done=set(), _dirty=False, _hooks=[], _steps=None)
+        other.__dict__.update(
+            self.__dict__, name=name, _named=name is not None, pads=list(self.pads), _done=set(), _dirty=False, _hooks=[], _steps=None
+        )
         other.layers = [_Layer(other, i) for i in range(len(self.layers))]
         if (model := self._model and self._model()) is not None:
             other._watch(model)
@@ -373,18 +447,24 @@ class BanyanCache(Cache):
         self._drop_hooks()
         if self._steps is not None:
             for session in self._steps.sessions:
-                session.delete() if self.name is None else session.close()
+                session.close() if self._named else session.delete()
             self._steps = None
 
     def __del__(self) -> None:
-        if getattr(self, "name", "") is None:
+        if not getattr(self, "_named", True):
             with contextlib.suppress(BanyanError):
                 self.close()
 
     def delete(self) -> None:
         """Deletes the sessions and everything held for them."""
-        self.name = None
+        self._named = False
         self.close()
+
+    def __deepcopy__(self, memo: Any) -> BanyanCache:
+        return self.fork()
+
+    def __copy__(self) -> BanyanCache:
+        raise Refused("two caches cannot share their sessions: use fork()")
 
     def __enter__(self) -> BanyanCache:
         return self

@@ -9,6 +9,7 @@ service does not compute, is refused there: before anything is stored.
 from __future__ import annotations
 
 import math
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -95,11 +96,18 @@ class Latent:
 
     def __init__(self, module: torch.nn.Module) -> None:
         weight: torch.Tensor = module.kv_b_proj.weight  # type: ignore[union-attr, assignment]
+        self.state = Latent.state_of(module)
         self.nope = int(module.qk_nope_head_dim)  # type: ignore[arg-type]
         self.value = int(module.v_head_dim)  # type: ignore[arg-type]
         self.rank = int(weight.shape[1])
         heads = weight.detach().view(-1, self.nope + self.value, self.rank)
         self.up_k, self.up_v = heads[:, : self.nope], heads[:, self.nope :]
+
+    @staticmethod
+    def state_of(module: torch.nn.Module) -> tuple[int, int, int]:
+        """Changes with the weights."""
+        weight: torch.Tensor = module.kv_b_proj.weight  # type: ignore[union-attr, assignment]
+        return id(module.kv_b_proj), weight.data_ptr(), 0 if weight.is_inference() else weight._version
 
     @staticmethod
     def fits(module: torch.nn.Module) -> bool:
@@ -138,6 +146,7 @@ class Probe:
 
     def __init__(self) -> None:
         self.layers: dict[int, Layer] = {}
+        self.modules: dict[int, Any] = {}
         self.updates: list[Tag] = []
         self.dtype: torch.dtype | None = None
 
@@ -154,6 +163,7 @@ class Probe:
         if index in self.layers:
             raise Refused(f"{where} asks for attention several times in one forward over the same keys")
         self.dtype = self.dtype or tag.keys.dtype
+        self.modules[index] = weakref.ref(module)
         shape = (
             _latent_shape(where, module, tag, query, key, value, scale_of(scaling, query))
             if tag.touched
@@ -251,8 +261,8 @@ def local_layers(config: Any) -> dict[int, Any]:
     return out
 
 
-def run_probe(model: PreTrainedModel) -> tuple[dict[int, Layer], torch.dtype]:
-    """The model's attention layers, and the type of its keys and values."""
+def run_probe(model: PreTrainedModel) -> tuple[dict[int, Layer], torch.dtype, dict[int, Any]]:
+    """The model's attention layers, the type of its keys and values, and its attention modules."""
     config = model.config.get_text_config(decoder=True)
     if getattr(config, "_attn_implementation", None) != "banyan":
         raise Refused(
@@ -273,4 +283,4 @@ def run_probe(model: PreTrainedModel) -> tuple[dict[int, Layer], torch.dtype]:
         model.train(training)
     layers = probe.result()
     assert probe.dtype is not None
-    return layers, probe.dtype
+    return layers, probe.dtype, probe.modules

@@ -128,7 +128,9 @@ class Steps:
 
     def _latent(self, index: int, module: torch.nn.Module) -> Latent:
         found = self._latents.get(index)
-        if found is None:
+        if found is None or found.state != Latent.state_of(module):
+            if not Latent.fits(module):
+                raise Refused(f"layer {index} expands its latents in another way than when the model was first looked at")
             found = self._latents[index] = Latent(module)
         return found
 
@@ -161,7 +163,15 @@ class Steps:
                 self._fill(n, t.layer, part, columns - pads[part.i], t.q, t.rows, t.rows, t.o)
                 n += 1
         items = self._items
-        self.client.call(lib.banyan_attend, self.client.handle, items, n, 0, ffi.NULL)
+        entered = 0
+        try:
+            for session in self.sessions:
+                session.guard.enter()
+                entered += 1
+            self.client.call(lib.banyan_attend, self.client.handle, items, n, 0, ffi.NULL)
+        finally:
+            for session in self.sessions[:entered]:
+                session.guard.leave()
         for i in range(n):
             if items[i].code:
                 raise_c(items[i].code, self._errors[i])
@@ -209,19 +219,21 @@ class Steps:
             if any(n > length for n in session.info().layer_lengths):
                 session.truncate(length)
 
-    def select(self, sources: list[int], names: list[str | None]) -> None:
-        """Session i becomes a continuation of what session sources[i] is now."""
-        if sources == list(range(len(self.sessions))):
-            return
+    def select(self, sources: list[int]) -> None:
+        """Session i becomes a continuation of what session sources[i] is now. Those that nobody goes on from are deleted."""
         kept: set[int] = set()
         chosen: list[Session] = []
         for source in sources:
-            if source in kept:
-                chosen.append(self.sessions[source].fork())
-            else:
-                kept.add(source)
-                chosen.append(self.sessions[source])
+            chosen.append(self.sessions[source].fork() if source in kept else self.sessions[source])
+            kept.add(source)
         for i, session in enumerate(self.sessions):
             if i not in kept:
                 session.delete()
         self._set_sessions(chosen)
+
+    def replace(self, sessions: list[Session]) -> None:
+        """Others take the sessions' places, which are let go of and live on."""
+        old = self.sessions
+        self._set_sessions(sessions)
+        for session in old:
+            session.close()
