@@ -64,16 +64,14 @@ def document(file: str | None) -> str:
     return "\n".join(line for line in text.splitlines() if line.rstrip("0123456789:").partition(" ")[0].rstrip("0123456789:") in BOOKS)
 
 
-def chat(text: str, question: str) -> str:
-    return (
-        f"<|im_start|>user\n{text}\n\n{question} Answer in one short sentence.<|im_end|>\n<|im_start|>assistant\n"
-        if question
-        else f"<|im_start|>user\n{text}\n\n"
-    )
+def document_ids(tokenizer, text: str) -> torch.Tensor:
+    return tokenizer(f"<|im_start|>user\n{text}\n\n", return_tensors="pt").input_ids
 
 
-def answer(tokenizer, model, cache, text: str, question: str) -> None:
-    ids = tokenizer(chat(text, question), return_tensors="pt").input_ids
+def answer(tokenizer, model, cache, document: torch.Tensor, question: str) -> None:
+    # Tokens are joined, not texts: across the joint a tokenizer may split otherwise, and the session has the document's tokens.
+    asked = f"{question} Answer in one short sentence.<|im_end|>\n<|im_start|>assistant\n"
+    ids = torch.cat((document, tokenizer(asked, return_tensors="pt", add_special_tokens=False).input_ids), dim=1)
     with cache.fork() as fork:  # the document itself stays as it is, for the next question
         begin = time.monotonic()
         out = model.generate(
@@ -108,14 +106,14 @@ def compare(model, ids: torch.Tensor, cache) -> None:
 def run(client: banyan.Client, options: argparse.Namespace, endpoint: str) -> None:
     tokenizer, model = load(options.model)
     text = document(options.document)
-    ids = tokenizer(chat(text, ""), return_tensors="pt").input_ids
+    ids = document_ids(tokenizer, text)
     questions = options.ask or list(QUESTIONS)
     cache = banyan.transformers.BanyanCache(model, client, session=SESSION)
     if options.resume:
         cache.check(ids)  # it is this very text
         print(f"second process: session {SESSION!r} has {cache.get_seq_length()} tokens, nothing is read again")
         for question in questions[1:] or questions:
-            answer(tokenizer, model, cache, text, question)
+            answer(tokenizer, model, cache, ids, question)
         return
     if cache.get_seq_length():
         sys.exit(f"there is a session {SESSION!r} in this cluster already: banyanctl session delete {SESSION}")
@@ -124,7 +122,7 @@ def run(client: banyan.Client, options: argparse.Namespace, endpoint: str) -> No
     took = time.monotonic() - begin
     held = client.open(SESSION).info()
     print(f"{ids.shape[1]} tokens read in {took:.1f} s ({ids.shape[1] / took:.0f} a second): {held.bytes >> 20} MiB over {', '.join(held.members)}")
-    answer(tokenizer, model, cache, text, questions[0])
+    answer(tokenizer, model, cache, ids, questions[0])
     compare(model, ids, cache)
     cache.close()
     again = [sys.executable, __file__, "--resume", "--endpoint", endpoint]
