@@ -320,8 +320,9 @@ class BanyanCache(Cache):
             raise Refused(f"keys of {tag.keys.dtype}, which were {self._dtype} when the model was first looked at: make a new cache")
         if torch.is_grad_enabled() and (query.requires_grad or tag.keys.requires_grad or tag.values.requires_grad):
             raise Refused("gradients do not pass through the service: use torch.no_grad()")
-        self._check_sinks(index, layer, keywords)
-        check_keywords(f"layer {index}", keywords)
+        if layer.sinks or "s_aux" in keywords:
+            self._check_sinks(index, layer, keywords)
+        check_keywords(index, keywords)
         if not isinstance(mask, Mask):
             raise Refused(f"layer {index} brings a mask of its own: the service cannot know what it means")
         if mask.rule != layer.rule or scale_of(scaling, query) != layer.scale or float(keywords.get("softcap") or 0.0) != layer.soft_cap:
@@ -354,7 +355,7 @@ class BanyanCache(Cache):
         known = isinstance(fed, torch.Tensor) and fed.shape == (batch, rows) and not fed.is_floating_point()
         ids = fed.cpu() if known and fed is not None else torch.full((batch, rows), tokens.UNKNOWN)
         assert self._steps is not None
-        self._steps.put_tokens(ids, self._mark, self.columns, self.pads)
+        self._steps.put_tokens(ids, self._mark)
 
     def _take_pads(self, mask: Mask) -> None:
         if mask.q_offset != self.columns:

@@ -66,20 +66,31 @@ _HARMLESS = frozenset(
 )  # fmt: skip
 
 
-def check_keywords(where: str, keywords: dict[str, Any]) -> None:
+# Of these, those whose value is looked at.
+_SPEAKING = frozenset({"is_causal", "dropout", "output_attentions", "cu_seq_lens_q", "cu_seq_lens_k"})
+_SILENT = _HARMLESS - _SPEAKING
+
+
+def check_keywords(layer: int, keywords: dict[str, Any]) -> None:
     for name, value in keywords.items():
-        if value is None or value is False or (name == "is_causal" and value is True):
-            continue
-        if name not in _HARMLESS:
-            raise Refused(f"{where} asks for attention with {name}=, which the service does not know")
-        if name in ("cu_seq_lens_q", "cu_seq_lens_k"):
-            raise Refused(f"{where} packs several sequences into one: give them as a batch")
-        if name == "output_attentions":
-            raise Refused("output_attentions=True: the service gives no attention weights; ask it for masses instead")
-    if keywords.get("is_causal") is False:
+        if name not in _SILENT:
+            _check_keyword(f"layer {layer}", name, value)
+
+
+def _check_keyword(where: str, name: str, value: Any) -> None:
+    if name == "is_causal" and value is False:
         raise Refused(f"{where} asks for attention that is not causal")
-    if keywords.get("dropout"):
-        raise Refused(f"{where} asks for dropout: call model.eval() first")
+    if value is None or value is False or (name == "is_causal" and value is True):
+        return
+    if name == "dropout":
+        if value:
+            raise Refused(f"{where} asks for dropout: call model.eval() first")
+    elif name not in _HARMLESS:
+        raise Refused(f"{where} asks for attention with {name}=, which the service does not know")
+    elif name in ("cu_seq_lens_q", "cu_seq_lens_k"):
+        raise Refused(f"{where} packs several sequences into one: give them as a batch")
+    elif name == "output_attentions":
+        raise Refused("output_attentions=True: the service gives no attention weights; ask it for masses instead")
 
 
 def sinks_of(keywords: dict[str, Any]) -> tuple[float, ...]:
@@ -156,7 +167,7 @@ class Probe:
     ) -> torch.Tensor:  # fmt: skip
         index = getattr(module, "layer_idx", tag.layer)
         where = f"layer {index} ({type(module).__name__})"
-        check_keywords(where, keywords)
+        check_keywords(index, keywords)
         if not isinstance(mask, Mask):
             raise Refused(f"{where} brings a mask of its own: the service cannot know what it means")
         tag.opened += 1

@@ -13,6 +13,7 @@ from ..client import Client, Session
 from ..errors import raise_c
 from .layers import Latent, Layer, latent_rows
 from .refused import Refused
+from .rows import RowCall
 from .tags import Tag
 from .tokens import parsed, values
 
@@ -62,15 +63,6 @@ class _Rows:
         return ffi.cast(self._c_type, self._start + i * self._step + row * self._row)
 
 
-class _Tokens:
-    """A forward's tokens [batch, rows, 1, 8], on their way."""
-
-    def __init__(self, layer: int, tokens: torch.Tensor) -> None:
-        rows, size = tokens.shape[1], 8 * tokens.element_size()
-        self.layer, self.rows = layer, _Rows(tokens, _BYTES, rows, size)
-        self.q = self.o = _Rows(torch.zeros(tokens.shape), _FLOATS, rows, 32)  # nobody looks at what comes back
-
-
 def _rows_first(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """[B, H, S, D] in the service's order [B, S, H, D], dense, in the processor's memory."""
     if x.shape[2] == 1 and x.dtype is dtype and x.is_cpu and x.is_contiguous():
@@ -89,7 +81,8 @@ class Steps:
 
     def _set_sessions(self, sessions: list[Session]) -> None:
         self.sessions = sessions
-        self._tokens: _Tokens | None = None
+        self._tokens: tuple[torch.Tensor, int] | None = None  # of the forward under way, which its first call brings
+        self._calls: dict[int, RowCall] = {}
         self._make_room(2 * len(sessions))
 
     def _make_room(self, items: int) -> None:
@@ -105,17 +98,42 @@ class Steps:
     ) -> torch.Tensor:  # fmt: skip
         """[B, S, H, v_dim]: attention of the rows of `query` [B, H, S, k_dim], their keys appended first."""
         latent = self._latent(index, module) if layer.latent else None
-        batch, rows = query.shape[0], query.shape[2]
+        batch, _, rows, _ = query.shape
         q = _rows_first(latent.query(query) if latent else query, torch.float32)
         o = torch.empty((batch, rows, layer.q_heads, layer.v_dim), dtype=torch.float32)
+        if rows == 1 and blocks is None and columns >= max(pads):
+            self._one_row(index, layer, tag, [columns - pad for pad in pads], q, o)
+        else:
+            self._many_rows(index, layer, tag, rows, columns, pads, blocks, q, o)
+        out = o if query.dtype is torch.float32 and query.is_cpu else o.to(query.device, query.dtype)
+        return latent.answer(out) if latent else out
+
+    def _one_row(self, index: int, layer: Layer, tag: Tag, firsts: list[int], q: torch.Tensor, o: torch.Tensor) -> None:
+        kv = _TYPES[self._kv_type]
+        call = self._calls.get(index)
+        if call is None:
+            call = self._calls[index] = RowCall(self.client, self.sessions, index, layer, kv)
+        k = v = None
+        if layer.source == index:
+            k = _rows_first(latent_rows(tag) if layer.latent else tag.keys, kv)
+            v = None if layer.latent else _rows_first(tag.values, kv)
+        tokens, self._tokens = self._tokens, None
+        if tokens is not None:
+            call.tokens(tokens[0].tolist(), tokens[1], firsts)
+        call.run(firsts, q.data_ptr(), 0 if k is None else k.data_ptr(), 0 if v is None else v.data_ptr(), o.data_ptr(), tokens is not None)
+
+    def _many_rows(
+        self, index: int, layer: Layer, tag: Tag, rows: int, columns: int, pads: list[int], blocks: torch.Tensor | None,
+        q: torch.Tensor, o: torch.Tensor,
+    ) -> None:  # fmt: skip
         rows_k = rows_v = None
         parts = self._parts(rows, columns, pads, blocks)
         if layer.source == index:
             kv = _TYPES[self._kv_type]
-            k = _rows_first(latent_rows(tag) if latent else tag.keys, kv)
-            v = None if latent else _rows_first(tag.values, kv)
-            bytes_k, bytes_v = (layer.kv_heads * dim * kv.itemsize for dim in (layer.k_dim, 0 if latent else layer.v_dim))
-            if rows > 1 and (len(parts) > batch or rows * (bytes_k + bytes_v) > _APPEND_MAX):
+            k = _rows_first(latent_rows(tag) if layer.latent else tag.keys, kv)
+            v = None if layer.latent else _rows_first(tag.values, kv)
+            bytes_k, bytes_v = (layer.kv_heads * dim * kv.itemsize for dim in (layer.k_dim, 0 if layer.latent else layer.v_dim))
+            if rows > 1 and (len(parts) > len(pads) or rows * (bytes_k + bytes_v) > _APPEND_MAX):
                 self._attach(index, columns, pads, k, v)
             else:
                 rows_k = _Rows(k, _BYTES, rows, bytes_k)
@@ -123,8 +141,6 @@ class Steps:
         rows_q = _Rows(q, _FLOATS, rows, layer.q_heads * layer.k_dim * 4)
         self._call(index, parts, rows, columns, pads, rows_q, rows_k, rows_v, _Rows(o, _FLOATS, rows, layer.q_heads * layer.v_dim * 4))
         self._clear_padding(columns, pads, o)
-        out = o if query.dtype is torch.float32 and query.is_cpu else o.to(query.device, query.dtype)
-        return latent.answer(out) if latent else out
 
     def _latent(self, index: int, module: torch.nn.Module) -> Latent:
         found = self._latents.get(index)
@@ -151,16 +167,17 @@ class Steps:
         self, index: int, parts: list[_Part], rows: int, columns: int, pads: list[int], q: _Rows, k: _Rows | None, v: _Rows | None,
         o: _Rows,
     ) -> None:  # fmt: skip
+        put = self._tokens_of(rows, columns, pads)
         if len(parts) + len(pads) > self._room:
             self._make_room(len(parts) + len(pads))
         n = 0
         for part in parts:
             self._fill(n, index, part, columns - pads[part.i], q, k, v, o)
             n += 1
-        if self._tokens is not None:
-            t, self._tokens = self._tokens, None
+        if put is not None:
+            unwanted = _Rows(torch.zeros((len(pads), rows, 8)), _FLOATS, rows, 32)  # nobody looks at what comes back
             for part in self._parts(rows, columns, pads, None):
-                self._fill(n, t.layer, part, columns - pads[part.i], t.q, t.rows, t.rows, t.o)
+                self._fill(n, self.sessions[0].spec.layers - 1, part, columns - pads[part.i], unwanted, put, put, unwanted)
                 n += 1
         items = self._items
         entered = 0
@@ -200,14 +217,20 @@ class Steps:
                 session.attach(index, first, k[i, skip:], None if v is None else v[i, skip:])
                 session.commit(index, first, rows - skip)
 
-    def put_tokens(self, ids: torch.Tensor, mark: int, columns: int, pads: list[int]) -> None:
+    def put_tokens(self, ids: torch.Tensor, mark: int) -> None:
         """Notes the tokens [batch, rows] of a forward, in the layer behind the model's: with the forward's first call."""
-        layer = self.sessions[0].spec.layers - 1
-        rows = values(ids, mark, _TYPES[self._kv_type])
-        if 2 * rows[0].nbytes > _APPEND_MAX:
-            self._attach(layer, columns, pads, rows, rows)
-        else:
-            self._tokens = _Tokens(layer, rows)
+        self._tokens = ids, mark
+
+    def _tokens_of(self, rows: int, columns: int, pads: list[int]) -> _Rows | None:
+        """The noted tokens, for a call that begins; large ones have gone by attach."""
+        if self._tokens is None:
+            return None
+        (ids, mark), self._tokens = self._tokens, None
+        put = values(ids, mark, _TYPES[self._kv_type])
+        if 2 * put[0].nbytes > _APPEND_MAX:
+            self._attach(self.sessions[0].spec.layers - 1, columns, pads, put, put)
+            return None
+        return _Rows(put, _BYTES, rows, 8 * put.element_size())
 
     def tokens(self, session: Session, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The tokens at [first, first + count), and the marks of the models that they were fed to."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from .._abi import ffi
 from ..spec import Kind
 
 KIND = Kind(q_heads=1, kv_heads=1, k_dim=8, v_dim=8, scale=1.0, window=1)
@@ -40,6 +41,31 @@ def values(tokens: torch.Tensor, mark: int, dtype: torch.dtype) -> torch.Tensor:
     rows = torch.tensor([0, 0, 0, *mark.to_bytes(4, "little"), 1]).expand(*tokens.shape, 1, 8).contiguous()
     rows[..., 0, :3] = tokens[..., None] >> _SHIFTS & 255
     return rows.to(dtype)
+
+
+class Digits:
+    """values() of one token a sequence, put into the same memory at each step."""
+
+    def __init__(self, batch: int, dtype: torch.dtype) -> None:
+        size, integers = dtype.itemsize, torch.int32 if dtype.itemsize == 4 else torch.int16
+        self._memory = bytearray(batch * 8 * size)
+        cells = memoryview(self._memory)
+        self._cells = cells.cast("I") if size == 4 else cells.cast("H")
+        self._codes = [x & (1 << 8 * size) - 1 for x in torch.arange(256).to(dtype).view(integers).tolist()]
+        self._mark: int | None = None
+        self.address = int(ffi.cast("uintptr_t", ffi.from_buffer(self._memory)))
+
+    def put(self, ids: list[list[int]], mark: int) -> None:
+        cells, codes = self._cells, self._codes
+        if mark != self._mark:
+            for i in range(len(ids)):
+                for n, digit in enumerate((*mark.to_bytes(4, "little"), 1)):
+                    cells[8 * i + 3 + n] = codes[digit]
+            self._mark = mark
+        at = 0
+        for (token,) in ids:
+            cells[at], cells[at + 1], cells[at + 2] = codes[token & 255], codes[token >> 8 & 255], codes[token >> 16 & 255]
+            at += 8
 
 
 def parsed(o: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
