@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens a second of a model of Transformers: over its own attention (SDPA), and over a Banyan cluster on the same cores.
 
-Both in turns, several times; medians. Per size of prompt and batch: prefill and decode, and the time spent in Python a
-layer and step over the cluster.
+Both in turns, several times; medians. Per size of prompt and batch: prefill (SDPA: the whole prompt in one forward, which
+is its fastest; Banyan: banyan.transformers.prefill) and decode, and the time spent in Python a layer and step over the
+cluster. Runs itself with OMP_WAIT_POLICY=PASSIVE: PyTorch's idle threads would spin where workers could compute.
 
-    bench/tokens.py [--model DIR] [--prompts 4096,16384] [--batch 1] [--dtype float32] [--workers 4] [--turns 3]
+    bench/tokens.py [--model DIR] [--prompts 4096,16384] [--batch 1] [--dtype float32] [--block 1024] [--workers 4]
+                    [--turns 3]
 
 Needs what client/python/tests/requirements-models.txt names, BANYAN_LIBRARY and BANYAN_BIN (or an installed wheel).
 """
@@ -13,6 +15,7 @@ Needs what client/python/tests/requirements-models.txt names, BANYAN_LIBRARY and
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import time
@@ -59,18 +62,34 @@ class Waiting:
         self.calls, self.inside, self.around = 0, 0.0, 0.0
 
 
-def run(model, cache, ids: torch.Tensor, new: int, block: int) -> tuple[float, float]:
-    """Tokens a second of prefill and of decode, of all sequences together."""
-    batch, tokens = ids.shape
+def decode(model, cache, last: torch.Tensor, new: int) -> float:
+    """Tokens a second, of all sequences together."""
+    begin = time.perf_counter()
     with torch.inference_mode():
-        begin = time.perf_counter()
-        for part in ids.split(block, dim=1):
-            out = model(part, past_key_values=cache, logits_to_keep=1)
-        prefilled = time.perf_counter()
         for _ in range(new):
-            out = model(out.logits[:, -1:].argmax(-1), past_key_values=cache, logits_to_keep=1)
-        end = time.perf_counter()
-    return batch * tokens / (prefilled - begin), batch * new / (end - prefilled)
+            last = model(last, past_key_values=cache, logits_to_keep=1).logits[:, -1:].argmax(-1)
+    return last.shape[0] * new / (time.perf_counter() - begin)
+
+
+def sdpa(model, ids: torch.Tensor, new: int) -> tuple[float, float]:
+    """Tokens a second of prefill and of decode, over the model's own cache."""
+    model.set_attn_implementation("sdpa")
+    cache = DynamicCache(config=model.config)
+    begin = time.perf_counter()
+    with torch.inference_mode():
+        model(ids[:, :-1], past_key_values=cache, logits_to_keep=1)
+    return ids.numel() / (time.perf_counter() - begin), decode(model, cache, ids[:, -1:], new)
+
+
+def served(model, client, waiting: Waiting, ids: torch.Tensor, new: int, block: int) -> tuple[float, float, float]:
+    """The same over the cluster, and microseconds of a layer and decode step that are spent in Python."""
+    model.set_attn_implementation("banyan")
+    with banyan.transformers.BanyanCache(model, client) as cache:
+        begin = time.perf_counter()
+        banyan.transformers.prefill(model, ids, cache, block=block, progress=False)
+        speed = ids.numel() / (time.perf_counter() - begin)
+        waiting.reset()
+        return speed, decode(model, cache, ids[:, -1:], new), waiting.python()
 
 
 def main() -> None:
@@ -80,35 +99,32 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
     parser.add_argument("--new", type=int, default=64, help="tokens to decode")
-    parser.add_argument("--block", type=int, default=0, help="tokens of a prefill's blocks (default: all at once)")
+    parser.add_argument("--block", type=int, default=1024, help="tokens of a block of Banyan's prefill")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--turns", type=int, default=3)
     options = parser.parse_args()
     dtype = getattr(torch, options.dtype)
     model = AutoModelForCausalLM.from_pretrained(options.model, attn_implementation="sdpa", dtype=dtype).eval()
-    print(f"{options.dtype}, batch {options.batch}, {options.workers} workers, {torch.get_num_threads()} threads of PyTorch {torch.__version__}")
+    print(f"{options.dtype}, batch {options.batch}, {options.workers} workers, block {options.block}")
+    print(f"{torch.get_num_threads()} threads of PyTorch {torch.__version__}")
     print(f"{'prompt':>7} {'':8} {'prefill/s':>10} {'decode/s':>9} {'Python us':>10}")
     waiting = Waiting()
     args = ["--bind=none"]
     with banyan.local_cluster(options.workers, memory="2G", worker_args=args) as cluster, cluster.connect(timeout=600) as client:
         for tokens in (int(n) for n in options.prompts.split(",")):
             ids = torch.randint(0, model.config.vocab_size, (options.batch, tokens))
-            found: dict[str, list[tuple[float, float]]] = {"sdpa": [], "banyan": []}
-            python = []
+            found: dict[str, list[tuple[float, ...]]] = {"sdpa": [], "banyan": []}
             for _ in range(options.turns):
-                model.set_attn_implementation("sdpa")
-                found["sdpa"].append(run(model, DynamicCache(config=model.config), ids, options.new, options.block or tokens))
-                model.set_attn_implementation("banyan")
-                with banyan.transformers.BanyanCache(model, client) as cache:
-                    waiting.reset()
-                    found["banyan"].append(run(model, cache, ids, options.new, options.block or tokens))
-                    python.append(waiting.python())
+                found["sdpa"].append(sdpa(model, ids, options.new))
+                found["banyan"].append(served(model, client, waiting, ids, options.new, options.block))
             median = {name: [statistics.median(column) for column in zip(*rows)] for name, rows in found.items()}
-            for name, (prefill, decode) in median.items():
-                print(f"{tokens:>7} {name:8} {prefill:>10.0f} {decode:>9.1f} {statistics.median(python) if name == 'banyan' else 0:>10.1f}")
+            for name, (prefill, decoded, *python) in median.items():
+                print(f"{tokens:>7} {name:8} {prefill:>10.0f} {decoded:>9.1f} {python[0] if python else 0:>10.1f}")
             ratios = [b / a for a, b in zip(median["sdpa"], median["banyan"])]
             print(f"{tokens:>7} {'ratio':8} {ratios[0]:>10.2f} {ratios[1]:>9.2f}", flush=True)
 
 
 if __name__ == "__main__":
+    if "OMP_WAIT_POLICY" not in os.environ:  # read when PyTorch is loaded
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"})
     sys.exit(main())

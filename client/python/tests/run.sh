@@ -50,7 +50,7 @@ export PATH=$venv/bin:$PATH
 cd "$here"
 case $what in
 client) exec python -m pytest -q -p no:cacheprovider --doctest-modules --ignore banyan/transformers banyan tests/test_client.py "$@" ;;
-models) exec python -m pytest -q -p no:cacheprovider tests/test_families.py tests/test_generate.py "$@" ;;
+models) exec python -m pytest -q -p no:cacheprovider tests/test_families.py tests/test_generate.py tests/test_wave.py "$@" ;;
 wheel)
     rm -rf "$build/wheel"
     pip wheel --quiet --no-deps --wheel-dir "$build/wheel" .

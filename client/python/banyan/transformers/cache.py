@@ -21,7 +21,7 @@ from .layers import Layer, check_keywords, local_layers, run_probe, scale_of, si
 from .masks import Mask
 from .refused import Refused
 from .spec import difference, spec_of
-from .steps import Steps
+from .steps import Gate, Steps
 from .tags import Tag, give
 
 # Seconds without use after which a session without a name goes, for processes that end without a word.
@@ -442,6 +442,31 @@ class BanyanCache(Cache):
                 self._kv_type,
             )  # fmt: skip
         return other
+
+    @property
+    def has_local_layers(self) -> bool:
+        """Whether layers of the model keep their state here, not in the service."""
+        return bool(self._local)
+
+    def beside(self) -> BanyanCache:
+        """Another cache over the same sessions, for a forward beside others (wave.py): stand() says where, let_go() ends it."""
+        assert self._steps is not None
+        other = object.__new__(BanyanCache)
+        other.__dict__.update(self.__dict__, _named=True, pads=list(self.pads), _done=set(), _dirty=False, _fed=None, _hooks=[])
+        other.layers = [_Layer(other, i) for i in range(len(self.layers))]
+        other._steps = Steps(self.client, list(self._steps.sessions), self._kv_type)
+        if (model := self._model and self._model()) is not None:
+            other._watch(model)
+        return other
+
+    def stand(self, columns: int, gate: Gate | None = None, *, interrupted: bool = False) -> None:
+        """The next forward begins here. interrupted: rows behind it are to be taken away first."""
+        assert self._steps is not None
+        self.columns, self._done, self._dirty, self._steps.gate = columns, set(), interrupted, gate
+
+    def let_go(self) -> None:
+        self._drop_hooks()
+        self._steps = None
 
     def close(self) -> None:
         """Lets go of the sessions. Those with a name live on; those without are deleted."""

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from . import wave
 from .cache import BanyanCache
 
 if TYPE_CHECKING:
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
 def prefill(
     model: PreTrainedModel, input_ids: torch.Tensor, cache: BanyanCache, *, attention_mask: torch.Tensor | None = None,
-    block: int = 1024, progress: bool | None = None,
+    block: int = 1024, progress: bool | None = None, overlap: bool = True,
 ) -> int:  # fmt: skip
     """Feeds what the cache does not have yet of input_ids [batch, tokens], but the last token, which generate() wants.
 
@@ -28,6 +31,8 @@ def prefill(
         attention_mask: of all tokens, where there is padding on the left.
         block: tokens of a forward.
         progress: whether tqdm shows a bar; None: on a terminal, from 4 blocks on.
+        overlap: a block is computed while the workers compute the attention of the one before it, in two threads. Without
+            it, and for models that cannot be in two forwards at once, one block after the other: the same answers.
 
     Returns how many tokens of each sequence were fed.
     """
@@ -35,11 +40,20 @@ def prefill(
     begin, end = cache.get_seq_length(), input_ids.shape[1] - 1
     if begin >= end:
         return 0
-    for at in _steps(begin, end, block, progress):
-        until = min(at + block, end)
+    parts = [(at, min(at + block, end)) for at in range(begin, end, block)]
+
+    def feed(to: BanyanCache, at: int, until: int) -> None:
         more = _beside(model, attention_mask, at, until)
-        with torch.inference_mode():
-            model(input_ids=input_ids[:, at:until], past_key_values=cache, use_cache=True, logits_to_keep=1, **more)
+        model(input_ids=input_ids[:, at:until], past_key_values=to, use_cache=True, logits_to_keep=1, **more)
+
+    with torch.inference_mode(), _bar(len(parts), block, progress) as done:
+        while parts:
+            begun = cache.sessions and all(pad < cache.get_seq_length() for pad in cache.pads)  # no sequence is all padding
+            if overlap and begun and len(parts) > 1 and wave.possible(model, cache):
+                wave.run(cache, parts, feed, done)
+                break
+            feed(cache, *parts.pop(0))
+            done()
     return end - begin
 
 
@@ -53,12 +67,15 @@ def _beside(model: PreTrainedModel, attention_mask: torch.Tensor | None, at: int
     return more
 
 
-def _steps(begin: int, end: int, block: int, progress: bool | None) -> Any:
-    steps = range(begin, end, block)
+@contextlib.contextmanager
+def _bar(parts: int, block: int, progress: bool | None) -> Iterator[Callable[[], Any]]:
+    """What is to be called after each block."""
     if progress is None:
-        progress = len(steps) >= 4 and sys.stderr.isatty()
+        progress = parts >= 4 and sys.stderr.isatty()
     if not progress:
-        return steps
+        yield lambda: None
+        return
     from tqdm import tqdm
 
-    return tqdm(steps, desc="prefill", unit_scale=block, unit=" tokens")
+    with tqdm(total=parts, desc="prefill", unit_scale=block, unit=" tokens") as bar:
+        yield bar.update

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -70,11 +70,19 @@ def _rows_first(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return x.detach().transpose(1, 2).to("cpu", dtype).contiguous()
 
 
+class Gate(Protocol):
+    """Who may put rows into a layer when: several forwards of one batch are under way (wave.py)."""
+
+    def enter(self, layer: int) -> None: ...
+    def leave(self, layer: int) -> None: ...
+
+
 class Steps:
     """The sessions of a batch, and the C structures of their calls, made once."""
 
     def __init__(self, client: Client, sessions: list[Session], kv_type: str | None) -> None:
         self.client = client
+        self.gate: Gate | None = None  # no other forward is under way
         self._latents: dict[int, Latent] = {}
         self._kv_type = kv_type or sessions[0].spec.kv_type
         self._set_sessions(sessions)
@@ -120,7 +128,13 @@ class Steps:
         tokens, self._tokens = self._tokens, None
         if tokens is not None:
             call.tokens(tokens[0].tolist(), tokens[1], firsts)
-        call.run(firsts, q.data_ptr(), 0 if k is None else k.data_ptr(), 0 if v is None else v.data_ptr(), o.data_ptr(), tokens is not None)
+        gate = self.gate if k is not None else None
+        if gate is not None:
+            gate.enter(index)
+        k_at, v_at = 0 if k is None else k.data_ptr(), 0 if v is None else v.data_ptr()
+        call.run(firsts, q.data_ptr(), k_at, v_at, o.data_ptr(), tokens is not None)
+        if gate is not None:
+            gate.leave(index)
 
     def _many_rows(
         self, index: int, layer: Layer, tag: Tag, rows: int, columns: int, pads: list[int], blocks: torch.Tensor | None,
@@ -128,18 +142,28 @@ class Steps:
     ) -> None:  # fmt: skip
         rows_k = rows_v = None
         parts = self._parts(rows, columns, pads, blocks)
-        if layer.source == index:
+        own = layer.source == index
+        if own and self.gate is not None:
+            self.gate.enter(index)
+        put = self._tokens_of(rows, columns, pads)
+        if own:
             kv = _TYPES[self._kv_type]
             k = _rows_first(latent_rows(tag) if layer.latent else tag.keys, kv)
             v = None if layer.latent else _rows_first(tag.values, kv)
             bytes_k, bytes_v = (layer.kv_heads * dim * kv.itemsize for dim in (layer.k_dim, 0 if layer.latent else layer.v_dim))
-            if rows > 1 and (len(parts) > len(pads) or rows * (bytes_k + bytes_v) > _APPEND_MAX):
+            large = rows * (bytes_k + bytes_v) > _APPEND_MAX or self.gate is not None
+            if rows > 1 and (len(parts) > len(pads) or large):
                 self._attach(index, columns, pads, k, v)
             else:
                 rows_k = _Rows(k, _BYTES, rows, bytes_k)
                 rows_v = None if v is None else _Rows(v, _BYTES, rows, bytes_v)
+            if self.gate is not None and rows_k is None:
+                self.gate.leave(index)
         rows_q = _Rows(q, _FLOATS, rows, layer.q_heads * layer.k_dim * 4)
-        self._call(index, parts, rows, columns, pads, rows_q, rows_k, rows_v, _Rows(o, _FLOATS, rows, layer.q_heads * layer.v_dim * 4))
+        rows_o = _Rows(o, _FLOATS, rows, layer.q_heads * layer.v_dim * 4)
+        self._call(index, parts, rows, columns, pads, rows_q, rows_k, rows_v, rows_o, put)
+        if self.gate is not None and rows_k is not None:
+            self.gate.leave(index)
         self._clear_padding(columns, pads, o)
 
     def _latent(self, index: int, module: torch.nn.Module) -> Latent:
@@ -165,9 +189,8 @@ class Steps:
 
     def _call(
         self, index: int, parts: list[_Part], rows: int, columns: int, pads: list[int], q: _Rows, k: _Rows | None, v: _Rows | None,
-        o: _Rows,
+        o: _Rows, put: _Rows | None,
     ) -> None:  # fmt: skip
-        put = self._tokens_of(rows, columns, pads)
         if len(parts) + len(pads) > self._room:
             self._make_room(len(parts) + len(pads))
         n = 0
@@ -227,7 +250,7 @@ class Steps:
             return None
         (ids, mark), self._tokens = self._tokens, None
         put = values(ids, mark, _TYPES[self._kv_type])
-        if 2 * put[0].nbytes > _APPEND_MAX:
+        if rows > 1 and (2 * put[0].nbytes > _APPEND_MAX or self.gate is not None):
             self._attach(self.sessions[0].spec.layers - 1, columns, pads, put, put)
             return None
         return _Rows(put, _BYTES, rows, 8 * put.element_size())

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A long prompt's blocks as a wavefront: while the workers compute a block's attention, the client computes the next block.
+
+    layer   block i               block i + 1
+      l     attention (workers)   waits until block i's rows of layer l are there
+      l+1   its keys, values      attention of layer l (workers)
+      …
+
+A block's attention needs the rows of the blocks before it, not their answers. So block i + 1 is at most one layer behind.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from .cache import BanyanCache
+
+# Rotary embeddings that alter their module in a forward: two forwards at once would see each other's.
+_ALTERED = ("dynamic", "longrope")
+
+
+def possible(model: PreTrainedModel, cache: BanyanCache) -> bool:
+    """Whether two blocks may be computed at once: no layer keeps its state in the client, and no module alters itself."""
+    if cache.has_local_layers:
+        return False
+    rope = [str(getattr(m, "rope_type", "")) + str(getattr(m, "rope_types", "")) for m in model.modules()]
+    return not any(name in said for said in rope for name in _ALTERED)
+
+
+class _Stopped(Exception):
+    """Another block has failed."""
+
+
+class _Order:
+    """How far the blocks' rows have come, layer by layer."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._there: dict[int, int] = {}  # of a layer: blocks whose rows are there
+        self.failed: BaseException | None = None
+
+    def wait(self, layer: int, block: int) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self.failed is not None or self._there.get(layer, 0) >= block)
+            if self.failed is not None:
+                raise _Stopped
+
+    def passed(self, layer: int, block: int) -> None:
+        with self._changed:
+            self._there[layer] = block + 1
+            self._changed.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        with self._changed:
+            if self.failed is None and not isinstance(error, _Stopped):
+                self.failed = error
+            self._changed.notify_all()
+
+
+class _Turn:
+    """The gate (steps.Gate) of one block: its rows of a layer go in behind those of the block before it."""
+
+    def __init__(self, order: _Order, block: int) -> None:
+        self._order, self._block = order, block
+
+    def enter(self, layer: int) -> None:
+        self._order.wait(layer, self._block)
+
+    def leave(self, layer: int) -> None:
+        self._order.passed(layer, self._block)
+
+
+def run(cache: BanyanCache, parts: list[tuple[int, int]], feed: Callable[[BanyanCache, int, int], Any], done: Callable[[], Any]) -> None:
+    """Feeds the parts [begin, end) of a prompt that follow what the cache has. done: after each, in any thread.
+
+    When one fails the cache stands behind the last one before it, as after an interrupted forward.
+    """
+    order = _Order()
+    finished = [False] * len(parts)
+
+    def serve(which: int) -> None:
+        with torch.inference_mode():
+            face = cache.beside()
+            try:
+                for n in range(which, len(parts), 2):
+                    face.stand(parts[n][0], _Turn(order, n))
+                    feed(face, *parts[n])
+                    finished[n] = True
+                    done()
+            except BaseException as error:  # raised in the caller's thread
+                order.fail(error)
+            finally:
+                face.let_go()
+
+    threads = [threading.Thread(target=serve, args=(n,), name=f"banyan-prefill-{n}") for n in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            thread.join()
+    except BaseException as error:  # an interrupt
+        order.fail(error)
+        for thread in threads:
+            thread.join()
+        raise
+    finally:
+        whole = finished.index(False) if False in finished else len(parts)
+        cache.stand(parts[whole - 1][1] if whole else parts[0][0], interrupted=whole < len(parts))
+    if order.failed is not None:
+        raise order.failed
