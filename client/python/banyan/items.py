@@ -145,7 +145,8 @@ class Call:
             c.lse = ffi.cast("float *", address)
         mass = None
         if item.mass_bins:
-            mass = ffi.new("banyan_mass *", {"bins": item.mass_bins, "per_head": item.mass_per_head})
+            # What the library puts into it is freed with it, also where nobody asks for the result any more.
+            mass = ffi.gc(ffi.new("banyan_mass *", {"bins": item.mass_bins, "per_head": item.mass_per_head}), lib.banyan_mass_free)
             c.mass = mass
         self._out.append((o, lse, mass))
 
@@ -177,7 +178,7 @@ class Call:
             )
         finally:
             if mass is not None:
-                lib.banyan_mass_free(mass)
+                ffi.release(mass)
 
     def results(self) -> list[Answer[Any] | BanyanError]:
         return [self.result(i) for i in range(len(self.items))]

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import gc
 import subprocess
 import sys
 import textwrap
@@ -142,6 +143,36 @@ def test_masses_traces_plans_and_watches(client, rng):
     watcher.join()
     assert seen
     assert all(step.layer == 1 for step in seen)
+
+
+def test_masses_of_cancelled_calls_are_freed(client, rng, monkeypatch):
+    """The library allocates them when the call has ended, whether or not its task still waits."""
+    session, *_ = filled(client, rng, 200)
+    real, freed = banyan.items.lib, []
+
+    class Library:
+        def __getattr__(self, name):
+            return getattr(real, name)
+
+        def banyan_mass_free(self, mass):
+            freed.append(mass.bin != banyan.items.ffi.NULL)
+            real.banyan_mass_free(mass)
+
+    monkeypatch.setattr(banyan.items, "lib", Library())
+
+    async def cancelled():
+        items = [Item(session, 0, 199, queries(rng, 1), mass_bins=4)]
+        tasks = [asyncio.ensure_future(client.attend_async(items)) for _ in range(8)]
+        await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        while client._waiting:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(cancelled())
+    gc.collect()
+    assert freed == [True] * 8
 
 
 def test_items_fail_alone(client, rng):
