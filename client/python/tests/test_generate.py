@@ -18,6 +18,7 @@ from transformers import DynamicCache, TextStreamer  # noqa: E402
 
 import banyan  # noqa: E402
 from banyan.transformers import BanyanCache, Refused, prefill  # noqa: E402
+from banyan.transformers.identity import difference, fingerprint  # noqa: E402
 
 NEW = 16
 
@@ -267,13 +268,46 @@ def test_embeddings_instead_of_tokens(client, llama):
     assert (got - want).abs().max() <= 2e-5 * want.abs().max()
 
 
-def test_another_revision(client, llama):
+def test_other_weights(client, llama):
+    """Refused before anything is fed: by the cache that was given the model, by generate() and by a forward of the config's."""
     _, ours = llama
     with torch.no_grad(), BanyanCache(ours, client, session="x") as cache:
         ours(prompt(), past_key_values=cache)
-    ours.config._commit_hash = "another"
-    with pytest.raises(Refused, match="another revision"):
-        BanyanCache(ours, client, session="x")
+    _, other = models()
+    with torch.no_grad():
+        other.model.layers[2].mlp.down_proj.weight.normal_(0, 0.15)
+    with pytest.raises(Refused, match="other weights"):
+        BanyanCache(other, client, session="x")
+    for call in (other.generate, other):
+        with torch.no_grad(), pytest.raises(Refused, match=r"other weights.*give another name"):
+            call(prompt(1, 60), past_key_values=BanyanCache(other.config, client, session="x"))
+    assert client.open("x").info().layer_lengths == (40,) * 5
+    assert BanyanCache(models()[1], client, session="x").get_seq_length() == 40
+
+
+def test_fingerprints(client, tmp_path):
+    _, ours = models("gemma2")
+    ours.to(torch.bfloat16)
+    mine = fingerprint(ours)
+    ours.save_pretrained(tmp_path)
+    loaded = type(ours).from_pretrained(tmp_path, attn_implementation="eager", dtype=torch.float32)
+    loaded.model.layers[0].mlp.up_proj.weight.data = loaded.model.layers[0].mlp.up_proj.weight.data.t().contiguous().t()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    assert fingerprint(loaded) == mine
+    torch.set_num_threads(threads)
+    assert difference(mine, mine) == ""
+    for name, weight in loaded.named_parameters():
+        kept = weight.data.clone()
+        weight.data.add_(0.01)
+        assert "weights" in difference(mine, fingerprint(loaded)), name
+        weight.data.copy_(kept)
+    with torch.no_grad():
+        loaded.model.norm.weight.fill_(1.001)  # which bfloat16 rounds away
+    exact = fingerprint(loaded)
+    assert "weights" in difference(exact, fingerprint(loaded.to(torch.bfloat16)))
+    ours.config.rope_parameters = {**ours.config.rope_parameters, "rope_theta": 5e5}
+    assert "configuration" in difference(mine, fingerprint(ours))
 
 
 def test_another_models_session(client, llama):
@@ -404,6 +438,39 @@ def test_a_resumed_session_and_another_text(client, llama):
     other = torch.cat((prompt().flip(1), torch.tensor([[5, 6]])), dim=1)
     with BanyanCache(ours.config, client, session="text") as cache, pytest.raises(Refused, match="token 0 of sequence 0"):
         ours.generate(other, past_key_values=cache, max_new_tokens=2)
+
+
+def test_a_resumed_session_is_compared_before_anything_is_fed(client, llama):
+    _, ours = llama
+    with torch.no_grad(), BanyanCache(ours, client, session="text") as cache:
+        ours(prompt(), past_key_values=cache)
+    other = torch.cat((prompt(), torch.tensor([[5, 6]])), dim=1)
+    other[0, 39] += 1
+    for model in (ours, ours.config):
+        with BanyanCache(model, client, session="text") as cache, pytest.raises(Refused, match="token 39 of sequence 0"):
+            ours.generate(other, past_key_values=cache, max_new_tokens=2)
+    assert client.open("text").info().layer_lengths == (40,) * 5
+    assert "generate" not in ours.__dict__ and "prepare_inputs_for_generation" not in ours.__dict__
+
+
+def test_the_whole_text_again_on_a_resumed_session(client, llama):
+    eager, ours = llama
+    with torch.no_grad(), BanyanCache(ours, client, session="text") as cache:
+        ours(prompt(), past_key_values=cache)
+    longer = torch.cat((prompt(), torch.tensor([[5, 6]])), dim=1)
+    for model in (ours, ours.config):
+        with torch.no_grad(), BanyanCache(model, client, session="text") as cache:
+            for text in (prompt(), longer):
+                with pytest.raises(Refused, match=r"has these 40 tokens already.*input_ids\[:, 40:\]"):
+                    ours(text, past_key_values=cache)
+            got = ours(longer[:, 40:], past_key_values=cache).logits
+            assert (got - eager(longer).logits[:, 40:]).abs().max() <= 2e-5 * got.abs().max()
+            cache.crop(-2)
+    with torch.no_grad(), BanyanCache(ours, client, session="text") as cache:
+        cache.check(prompt())  # and so it is meant
+        got = ours(prompt(), past_key_values=cache).logits
+        want = eager(torch.cat((prompt(), prompt()), dim=1)).logits[:, 40:]
+        assert (got - want).abs().max() <= 2e-5 * want.abs().max()
 
 
 def test_masks_that_do_not_fit(client, llama):

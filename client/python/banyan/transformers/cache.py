@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +15,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from ..client import Client, Session
 from ..errors import BanyanError, NotFound
 from ..spec import Spec
-from . import tokens
+from . import identity, tokens
 from .layers import Layer, check_keywords, local_layers, run_probe, scale_of, sinks_of
 from .masks import Mask
 from .refused import Refused
@@ -59,23 +58,6 @@ class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         return -1
 
 
-def _check_before_generating(model: PreTrainedModel) -> None:
-    """generate() shows all tokens to this one function: there a resumed session is compared with them."""
-    prepare = getattr(model, "prepare_inputs_for_generation", None)
-    if prepare is None or hasattr(prepare, "_banyan"):
-        return
-
-    @functools.wraps(prepare)
-    def checked(input_ids: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
-        cache = keywords.get("past_key_values")
-        if isinstance(cache, BanyanCache):
-            cache.check_resumed(input_ids)
-        return prepare(input_ids, *arguments, **keywords)
-
-    checked._banyan = True  # type: ignore[attr-defined]
-    model.prepare_inputs_for_generation = checked  # type: ignore[assignment]
-
-
 class BanyanCache(Cache):
     """A cache for `model(..., past_key_values=cache)` and `model.generate(..., past_key_values=cache)`.
 
@@ -115,31 +97,38 @@ class BanyanCache(Cache):
         self._hooks: list[Any] = []
         is_model = isinstance(model, PreTrainedModel)
         whole: Any = model.config if is_model else model
+        self._config = whole
         config = whole.get_text_config(decoder=True)
         self._local = local_layers(config)
         super().__init__(layers=[self._local.get(i) or _Layer(self, i) for i in range(config.num_hidden_layers)])
         if is_model:
             self._look_at(model)
         else:
-            self._await_model(model)
+            self._await_model()
         if session is not None:
             self._resume(session, batch)
 
     # ---- what the model is ----
 
-    def _await_model(self, config: Any) -> None:
+    def _await_model(self) -> None:
         here = weakref.ref(self)
 
         def hook(module: torch.nn.Module, arguments: Any) -> None:
             cache = here()
-            if cache is not None and not cache._plan and isinstance(module, PreTrainedModel) and module.config is config:
-                cache._drop_hooks()
-                cache._look_at(module)
+            if cache is not None and cache._is_awaited(module):
+                cache._meet(module)
                 cache._await_tokens(module)
 
         self._hooks.append(torch.nn.modules.module.register_module_forward_pre_hook(hook))
 
-    def _await_tokens(self, model: PreTrainedModel) -> None:
+    def _is_awaited(self, module: Any) -> bool:
+        return not self._plan and isinstance(module, PreTrainedModel) and module.config is self._config
+
+    def _meet(self, model: Any) -> None:
+        self._drop_hooks()
+        self._look_at(model)
+
+    def _await_tokens(self, model: Any) -> None:
         """Of the forward that has begun already: its tokens, where they are embedded."""
         here = weakref.ref(self)
 
@@ -164,7 +153,7 @@ class BanyanCache(Cache):
             if dtype not in _KV_TYPES:
                 raise Refused(f"keys and values of {dtype}: the service holds float32, float16 and bfloat16; use model.to(torch.bfloat16)")
             self._kv_type = _KV_TYPES[dtype]
-        self._mark = tokens.fingerprint(model.config)
+        self._mark = identity.fingerprint(model)
         self._watch(model)
         if self._steps is not None:
             self._check_model()
@@ -187,19 +176,21 @@ class BanyanCache(Cache):
         self._model = weakref.ref(model)
         self._hooks.append(model.register_forward_pre_hook(begins, with_kwargs=True))
         self._hooks.append(model.register_forward_hook(ended, with_kwargs=True))
-        _check_before_generating(model)
 
     def _spec(self) -> Spec:
         return spec_of(self._plan, len(self.layers), self._kv_type or "f32", self._more)
 
     def _check_model(self) -> None:
-        """That the sessions are of this very model: of its layers, and of its configuration, name and revision."""
+        """That the sessions are of this very model: of its layers, its configuration and its weights."""
         assert self._steps is not None
         for session in self._steps.sessions:
             if why := difference(session.spec, self._spec()):
                 raise Refused(f"session {self.name!r} is not this model's: {why}")
-            if session.info().length and self._steps.tokens(session, 0, 1)[1].tolist() != [self._mark]:
-                raise Refused(f"session {self.name!r} was made with another model, or another revision of it")
+            if session.info().length and (why := identity.difference(int(self._steps.tokens(session, 0, 1)[1]), self._mark)):
+                raise Refused(
+                    f"session {self.name!r} was made with {why}: its keys and values are not what this model would compute. Load the model "
+                    "that it was made with, or give another name for the session"
+                )
 
     # ---- tokens ----
 
@@ -224,12 +215,25 @@ class BanyanCache(Cache):
                     f"token {at} of sequence {i} is {int(held[at])} in the session and {int(given[at])} in what is given: "
                     "crop the cache before it, or use another session"
                 )
+        self._unchecked = False
 
-    def check_resumed(self, input_ids: torch.Tensor) -> None:
-        """check(), once, before generate() goes on from a session that was resumed."""
-        if self._unchecked and input_ids.shape[0] == len(self.pads) and input_ids.shape[1] >= self.columns:
+    def begin_generating(self, model: PreTrainedModel, input_ids: Any) -> None:
+        """What generate() is called with: a session that was resumed is compared with it, its model and its text."""
+        if self._is_awaited(model):
+            self._meet(model)
+        known = isinstance(input_ids, torch.Tensor) and not input_ids.is_floating_point()
+        if self._unchecked and known and input_ids.shape[0] == len(self.pads) and input_ids.shape[1] >= self.columns:
             self.check(input_ids)
-            self._unchecked = False
+
+    def _check_not_again(self, fed: torch.Tensor) -> None:
+        """Of a bare forward after a session was resumed: it is given new tokens, not the text from its beginning."""
+        held = self.tokens()
+        if all(fed[i, pad : pad + len(h)].tolist() == h.tolist() for i, (h, pad) in enumerate(zip(held, self.pads))):
+            raise Refused(
+                f"the session that was resumed has these {self.columns} tokens already: give the model those behind them, "
+                f"input_ids[:, {self.columns}:]. If they are to stand there twice, call cache.check(input_ids) first"
+            )
+        self._unchecked = False
 
     # ---- sessions ----
 
@@ -354,6 +358,8 @@ class BanyanCache(Cache):
         fed, self._fed = self._fed, None
         known = isinstance(fed, torch.Tensor) and fed.shape == (batch, rows) and not fed.is_floating_point()
         ids = fed.cpu() if known and fed is not None else torch.full((batch, rows), tokens.UNKNOWN)
+        if self._unchecked:
+            self._check_not_again(ids)
         assert self._steps is not None
         self._steps.put_tokens(ids, self._mark)
 
@@ -477,6 +483,8 @@ class BanyanCache(Cache):
             self._steps = None
 
     def __del__(self) -> None:
+        if hasattr(self, "_hooks"):
+            self._drop_hooks()
         if not getattr(self, "_named", True):
             with contextlib.suppress(BanyanError):
                 self.close()

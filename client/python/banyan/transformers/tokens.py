@@ -3,42 +3,27 @@
 
 A layer of its own behind the model's, with a window of one position: its row at position p sees the value at p alone,
 so the service gives back exactly what was put there. Values are digits of 256, which every type of session holds
-exactly: three of the token, four of a fingerprint of the model. Truncates and forks take them along like any other
+exactly: three of the token, five of a fingerprint of the model (identity.py). Truncates and forks take them along like any other
 layer's.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from typing import Any
-
 import torch
 
 from .._abi import ffi
 from ..spec import Kind
+from .identity import BYTES
 
 KIND = Kind(q_heads=1, kv_heads=1, k_dim=8, v_dim=8, scale=1.0, window=1)
 UNKNOWN = (1 << 24) - 1  # no id: the model was fed embeddings
-
-# What a configuration says of the process that loaded it, not of the model.
-_PASSING = ("_attn_implementation", "attn_implementation", "_attn_implementation_autoset", "transformers_version", "torch_dtype", "dtype")
-
-
-def fingerprint(config: Any) -> int:
-    """32 bits of what the model is: its configuration, name and revision."""
-    said = {name: value for name, value in config.to_dict().items() if name not in _PASSING}
-    said["name"], said["revision"] = getattr(config, "_name_or_path", ""), getattr(config, "_commit_hash", None)
-    text = json.dumps(said, sort_keys=True, default=str)
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
-
 
 _SHIFTS = torch.tensor([0, 8, 16])
 
 
 def values(tokens: torch.Tensor, mark: int, dtype: torch.dtype) -> torch.Tensor:
     """[..., 1, 8]: what is put for tokens [...]."""
-    rows = torch.tensor([0, 0, 0, *mark.to_bytes(4, "little"), 1]).expand(*tokens.shape, 1, 8).contiguous()
+    rows = torch.tensor([0, 0, 0, *mark.to_bytes(BYTES, "little")]).expand(*tokens.shape, 1, 8).contiguous()
     rows[..., 0, :3] = tokens[..., None] >> _SHIFTS & 255
     return rows.to(dtype)
 
@@ -59,7 +44,7 @@ class Digits:
         cells, codes = self._cells, self._codes
         if mark != self._mark:
             for i in range(len(ids)):
-                for n, digit in enumerate((*mark.to_bytes(4, "little"), 1)):
+                for n, digit in enumerate(mark.to_bytes(BYTES, "little")):
                     cells[8 * i + 3 + n] = codes[digit]
             self._mark = mark
         at = 0
@@ -71,5 +56,5 @@ class Digits:
 def parsed(o: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The tokens and the marks of answers [rows, 1, 8]."""
     digits = o[:, 0].round().to(torch.int64)
-    weights = torch.tensor([1 << (8 * i) for i in range(4)])
-    return digits[:, :3] @ weights[:3], digits[:, 3:7] @ weights
+    weights = torch.tensor([1 << (8 * i) for i in range(BYTES)])
+    return digits[:, :3] @ weights[:3], digits[:, 3:] @ weights
