@@ -76,7 +76,7 @@ void worker_handle_chunk_copy(void *arg, struct proto_request *request)
     struct worker_session *session;
     Banyan__Pb__ChunkCopyReply reply = BANYAN__PB__CHUNK_COPY_REPLY__INIT;
     enum common_code code =
-        worker_session_check(&worker->sessions, body->session, body->incarnation, 0, 0, 1, &session, &err);
+        worker_session_find(&worker->sessions, body->session, body->incarnation, &session, &err);
     if (code == COMMON_OK) {
         const struct worker_chunk *from = worker_store_find(worker->store, body->from_chunk);
         struct worker_chunk *to = worker_store_find(worker->store, body->chunk);

@@ -389,6 +389,40 @@ static void masses(void **state)
     model_free(&m);
 }
 
+// Rows of an open chunk are copied for a fork and for a truncate, whichever layers have any.
+static void a_first_layer_that_holds_nothing(void **state)
+{
+    (void)state;
+    static const uint32_t of_layer[2] = {LOCAL, 0};
+    banyan_spec spec = {.layers = 2,
+                        .kv_type = BANYAN_F32,
+                        .chunk_tokens = CHUNK,
+                        .n_kinds = 1,
+                        .kinds = &kinds[NEAR],
+                        .layer_kind = of_layer};
+    banyan_spec alone = alike(0, BANYAN_F32);
+    struct context own;
+    context_init(&own, &alone, 100);
+    context_random(&own, 0, 100, 77);
+    banyan_session *session, *fork;
+    OK(banyan_session_create(client, &spec, NULL, &session, ERR));
+    OK(attach(session, 1, &own, 0, 100));
+    OK(banyan_commit(session, 1, 0, 100, ERR));
+    OK(banyan_session_fork(session, 70, NULL, &fork, ERR));
+    OK(banyan_session_truncate(session, 45, ERR));
+    banyan_session *const holds[] = {session, fork};
+    for (int i = 0; i < 2; i++) {
+        uint64_t length = i ? 70 : 45;
+        struct step step = {.session = holds[i], .layer = 1, .first = length - 20, .rows = 20, .seed = 5};
+        OK(step_run(client, &step));
+        context_check(&own, 0, length - 20, 20, length, step.made_q, step.o, step.lse, &worst, "a copy");
+        step_free(&step);
+        OK(banyan_session_delete(holds[i], ERR));
+        banyan_session_close(holds[i]);
+    }
+    context_free(&own);
+}
+
 static void what_a_layer_is_not_for(void **state)
 {
     (void)state;
@@ -616,6 +650,7 @@ int main(void)
         cmocka_unit_test(all_kinds_of_layers),
         cmocka_unit_test(a_long_append_without_a_causal_mask),
         cmocka_unit_test(masses),
+        cmocka_unit_test(a_first_layer_that_holds_nothing),
         cmocka_unit_test(what_a_layer_is_not_for),
         cmocka_unit_test(by_hand),
         cmocka_unit_test(wrong_specs),
