@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+import transformers
+from transformers import AutoConfig
 
 BASE = dict(
     hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=2, head_dim=16, vocab_size=128,
@@ -25,10 +26,15 @@ def _types(*names: str) -> dict[str, Any]:
     return dict(layer_types=list(names))
 
 
-S, F, L, C = "sliding_attention", "full_attention", "linear_attention", "conv"
+S, F, L, C, H = "sliding_attention", "full_attention", "linear_attention", "conv", "hybrid"
 MIXED = {**WINDOW, **_types(S, F, S, F)}
 LINEAR = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=16)
 PER_LAYER = dict(hidden_size_per_layer_input=16, vocab_size_per_layer_input=128)
+
+ENCODER_DECODER = dict(
+    base=TOKENS, d_model=64, encoder_layers=2, decoder_layers=2, num_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
+    encoder_ffn_dim=64, decoder_ffn_dim=64, d_ff=64, d_kv=16, num_heads=4, decoder_start_token_id=1,
+)  # fmt: skip
 
 # What must work. Keys: model types of Transformers.
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -65,6 +71,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "opt": {"ffn_dim": 96, "word_embed_proj_dim": 64},
     "qwen3_next": {**MOE, **LINEAR, **_types(L, F, L, F), "shared_expert_intermediate_size": 32},
     "lfm2": _types(C, F, C, F),
+    "falcon_h1": {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_chunk_size": 8},
+    "bamba": {"attn_layer_indices": [1, 3], "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_chunk_size": 8},
+    "jamba": {**MOE, "attn_layer_period": 2, "attn_layer_offset": 1, "mamba_dt_rank": 8, "use_mamba_kernels": False},
+    "zamba": {"layers_block_type": [L, H, L, H], "num_key_value_heads": 8, "use_mamba_kernels": False},
+    "zamba2": {"layers_block_type": [L, H, L, H], "num_key_value_heads": 8, "mamba_d_state": 16, "chunk_size": 8, "intermediate_size": 96},
+    "granitemoehybrid": {**MOE, **_types("mamba", F, "mamba", F), "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16},
+    "nemotron_h": {},
+    "recurrent_gemma": {},
     "exaone4": MIXED,
     "nemotron": {},
     "vaultgemma": WINDOW,
@@ -85,18 +99,54 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "biogpt": {},
 }  # fmt: skip
 
+IMAGE, IMAGE_TOKENS, PIXELS = 120, 4, 28  # the token that stands for a part of an image, how many an image has, its edge
+EYES = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=PIXELS, patch_size=14)
+
+# Models that see images: their towers for these compute here, their text model over the service.
+VISION: dict[str, dict[str, Any]] = {
+    "gemma3": {
+        "text_config": {**BASE, **MIXED, "query_pre_attn_scalar": 16}, "vision_config": EYES, "mm_tokens_per_image": IMAGE_TOKENS,
+        "image_token_index": IMAGE, "boi_token_index": 121, "eoi_token_index": 122,
+    },
+    "llava": {
+        "text_config": {**BASE, "model_type": "llama"}, "vision_config": {**EYES, "model_type": "clip_vision_model"},
+        "image_token_index": IMAGE, "vision_feature_layer": -1,
+    },
+}  # fmt: skip
+
+NO_INTERFACE = "does not use Transformers' attention interface"
+
 # What must be refused, with a part of the reason.
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "bloom": ({"base": TOKENS, "hidden_size": 64, "n_layer": 2, "n_head": 4}, "mask itself"),
-    "mpt": ({"base": TOKENS, "d_model": 64, "n_layers": 2, "n_heads": 4}, "mask itself"),
+    "bloom": ({"base": TOKENS, "hidden_size": 64, "n_layer": 2, "n_head": 4}, NO_INTERFACE),
+    "mpt": ({"base": TOKENS, "d_model": 64, "n_layers": 2, "n_heads": 4}, NO_INTERFACE),
+    "minimax": (MOE, "MiniMax uses cache of its own"),
+    "falcon": (
+        {"base": TOKENS, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4},
+        NO_INTERFACE,
+    ),
+    "gptj": ({"base": TOKENS, "n_embd": 64, "n_layer": 2, "n_head": 4, "rotary_dim": 16}, NO_INTERFACE),
+    "deepseek_v32": ({**MLA, "head_dim": 8}, "mask itself"),
+    "mamba": ({"base": TOKENS, "hidden_size": 64, "num_hidden_layers": 2}, "no layer of this model is attention"),
+    "bert": ({}, "on both sides, as encoders do"),
+    "t5": (ENCODER_DECODER, "an encoder with a decoder"),
+    "bart": (ENCODER_DECODER, "an encoder with a decoder"),
+    "whisper": (ENCODER_DECODER, "an encoder with a decoder"),
     "diffllama": ({"head_dim": 8}, "changes cached keys or values"),
-    "falcon_h1": ({}, "a state of its own in one layer"),
 }
+
+
+# Which class of Transformers' makes the model, where it is none for text alone.
+HEADS = {
+    "gemma3": "ImageTextToText", "llava": "ImageTextToText", "bert": "MaskedLM", "whisper": "SpeechSeq2Seq", "t5": "Seq2SeqLM",
+    "bart": "Seq2SeqLM",
+}  # fmt: skip
 
 
 def make(family: str, options: dict[str, Any], attention: str) -> Any:
     torch.manual_seed(1)
     options = dict(options)
-    base = {name: BASE[name] for name in options.pop("base", BASE)}
+    base = {name: BASE[name] for name in options.pop("base", () if family in VISION else BASE)}
     config = AutoConfig.for_model(family, **{k: v for k, v in {**base, **options}.items() if v is not None})
-    return AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval().to(torch.float32)
+    kind = getattr(transformers, f"AutoModelFor{HEADS.get(family, 'CausalLM')}")
+    return kind.from_config(config, attn_implementation=attention).eval().to(torch.float32)

@@ -11,11 +11,13 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from families import FAMILIES, REFUSED, make  # noqa: E402
+from families import FAMILIES, REFUSED, VISION, make  # noqa: E402
+from test_vision import difference as vision  # noqa: E402
 from transformers import DynamicCache  # noqa: E402
 
 import banyan.transformers  # noqa: E402
 from banyan.transformers import BanyanCache, Refused  # noqa: E402
+from banyan.transformers.faces import stateful  # noqa: E402
 
 MOST = 2e-5  # relative to the largest logit
 PROMPT, BLOCKS, DECODE = 70, (33, 70), 12
@@ -31,7 +33,7 @@ def forward(model, cache, ids):
 
 
 def difference(client, family):
-    """The largest difference of a logit, over the largest logit; and what the service holds."""
+    """The largest difference of a logit, over the largest logit; what the service holds; whether layers have states here."""
     model = make(family, FAMILIES[family], "eager")
     with torch.no_grad():
         torch.manual_seed(2)
@@ -45,14 +47,14 @@ def difference(client, family):
         model.set_attn_implementation("banyan")
         with BanyanCache(model, client, chunk_tokens=16, members=2) as cache:
             got = forward(model, cache, ids)
-            spec = cache.sessions[0].spec
+            spec, states = cache.sessions[0].spec, any(map(stateful, cache.layers))
     assert torch.isfinite(want).all()
-    return float((got - want).abs().max() / want.abs().max()), spec
+    return float((got - want).abs().max() / want.abs().max()), spec, states
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_family(client, family):
-    found, _ = difference(client, family)
+    found, *_ = difference(client, family)
     assert found <= MOST
     assert found > 0 or family == "biogpt"  # it is not eager attention itself
 
@@ -61,7 +63,8 @@ def test_family(client, family):
 def test_refused(client, family):
     options, reason = REFUSED[family]
     with torch.no_grad(), pytest.raises(Refused, match=reason):
-        model = make(family, options, "banyan")
+        model = make(family, options, "eager")
+        model.set_attn_implementation("banyan")
         model(torch.randint(3, 128, (1, 9)), past_key_values=BanyanCache(model, client))
     assert client.sessions() == []
 
@@ -70,7 +73,7 @@ def table() -> None:
     print("| family | holds | largest difference of a logit |\n|---|---|---|")
     with banyan.local_cluster(3, memory="256M", threads=1) as cluster, cluster.connect() as client:
         for family in FAMILIES:
-            found, spec = difference(client, family)
+            found, spec, states = difference(client, family)
             kinds = [k for k in dict.fromkeys(spec.table[:-1]) if k is not None]  # the last layer holds the tokens
             traits = [
                 ("windows", any(k.window for k in kinds)),
@@ -79,10 +82,14 @@ def table() -> None:
                 ("latents (MLA)", any(k.v_in_k for k in kinds)),
                 ("sinks", any(len(s) for s in spec.layer_sinks)),
                 ("shared keys", any(s is not None for s in spec.shares)),
-                ("layers of the client's", None in spec.table),
+                ("states of the client's", states),
                 ("different heads", len({(k.kv_heads, k.k_dim, k.v_dim) for k in kinds}) > 1),
             ]
             print(f"| `{family}` | {', '.join(name for name, has in traits if has) or 'plain layers'} | {found:.1e} |", flush=True)
+        for family in VISION:
+            found, spec = vision(client, family)
+            windows = any(k.window for k in spec.table[:-1] if k is not None)
+            print(f"| `{family}` with images | {'windows, blocks' if windows else 'plain layers'} | {found:.1e} |", flush=True)
         for family, (_, reason) in REFUSED.items():
             print(f"| `{family}` | — | refused: {reason} |")
 

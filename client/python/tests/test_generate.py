@@ -14,28 +14,12 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from families import FAMILIES, make  # noqa: E402
+from generating import NEW, both_generate, models, prompt  # noqa: E402
 from transformers import DynamicCache, TextStreamer  # noqa: E402
 
 import banyan  # noqa: E402
 from banyan.transformers import BanyanCache, Refused, prefill  # noqa: E402
 from banyan.transformers.identity import difference, fingerprint  # noqa: E402
-
-NEW = 16
-
-
-def models(family="llama"):
-    """The same model twice: with eager attention, and over the service."""
-    both = []
-    for attention in ("eager", "banyan"):
-        model = make(family, FAMILIES[family], attention)
-        torch.manual_seed(3)
-        with torch.no_grad():
-            for p in model.parameters():
-                if p.dim() > 1:
-                    p.normal_(0, 0.15)
-        model.generation_config.eos_token_id = None
-        both.append(model)
-    return both
 
 
 @pytest.fixture(params=["llama", "gemma2", "gpt_oss"])
@@ -46,24 +30,6 @@ def pair(request):
 @pytest.fixture
 def llama():
     return models()
-
-
-def prompt(batch=1, tokens=40):
-    torch.manual_seed(5)
-    return torch.randint(3, 128, (batch, tokens))
-
-
-def both_generate(client, pair, ids, **options):
-    eager, ours = pair
-    options = {"max_new_tokens": NEW, "do_sample": False, **options}
-    torch.manual_seed(11)
-    want = eager.generate(ids, **options)
-    torch.manual_seed(11)
-    with BanyanCache(ours.config, client, chunk_tokens=16) as cache:
-        got = ours.generate(ids, past_key_values=cache, **options)
-    assert client.sessions() == []  # nothing is left behind
-    assert got.tolist() == want.tolist()
-    return got
 
 
 def test_greedy(client, pair):
@@ -151,7 +117,7 @@ def test_forks_of_one_document(client, llama):
 RESUME = """
 import sys, torch
 sys.path.insert(0, sys.argv[3])
-from test_generate import models, prompt
+from generating import models
 import banyan, banyan.transformers
 torch.set_num_threads(1)
 _, ours = models("gemma2")
@@ -370,6 +336,22 @@ def test_a_forward_that_leaves_layers_out(client, llama):
         with pytest.raises(Refused, match=r"layers \[2, 3\] were left out"):
             ours(prompt(1, 1), past_key_values=cache)
         ours.model.layers = layers
+
+
+def test_a_look_that_was_interrupted(client, llama):
+    eager, ours = llama
+
+    def interrupt(module, arguments):
+        raise KeyboardInterrupt
+
+    with torch.no_grad(), BanyanCache(ours.config, client) as cache:
+        hook = ours.model.layers[2].register_forward_pre_hook(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            ours(prompt(), past_key_values=cache)
+        hook.remove()
+        got, want = ours(prompt(), past_key_values=cache).logits, eager(prompt()).logits
+        assert (got - want).abs().max() <= 2e-5 * want.abs().max()
+        assert cache.tokens()[0].tolist() == prompt()[0].tolist()
 
 
 def test_misuse(client, llama):

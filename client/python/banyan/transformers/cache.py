@@ -4,58 +4,31 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache
 
 from ..client import Client, Session
 from ..errors import BanyanError, NotFound
 from ..spec import Spec
 from . import identity, tokens
-from .layers import Layer, check_keywords, local_layers, run_probe, scale_of, sinks_of
+from .faces import faces, stateful
+from .layers import Layer, check_keywords, run_probe, scale_of, sinks_of
 from .masks import Mask
 from .refused import Refused
 from .spec import difference, spec_of
 from .steps import Gate, Steps
-from .tags import Tag, give
+from .tags import Tag
 
 # Seconds without use after which a session without a name goes, for processes that end without a word.
 _FORGOTTEN = 6 * 3600.0
 
 _KV_TYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
-
-
-class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
-    """One layer's face towards Transformers."""
-
-    is_sliding, is_croppable, is_compileable = False, True, False
-
-    def __init__(self, cache: BanyanCache, index: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.cache, self.index = cache, index
-
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        self.is_initialized = True
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *more: Any, **keywords: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        self.is_initialized = True
-        self.cache._arrives(self.index, key_states)
-        return give(Tag(self.cache, self.index, key_states, value_states, self.cache.is_latent(self.index)))
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.cache.columns + query_length, 0
-
-    def get_seq_length(self) -> int:
-        return self.cache.columns
-
-    def get_max_length(self) -> int:
-        return -1
 
 
 class BanyanCache(Cache):
@@ -86,6 +59,7 @@ class BanyanCache(Cache):
         self._plan: dict[int, Layer] = {}
         self._done: set[int] = set()  # layers that have answered, while a forward is under way
         self._dirty = False  # a forward has begun and not ended
+        self._open = False  # the model is in a forward, or an error has ended one
         self._fed: torch.Tensor | None = None  # the tokens of the forward under way
         self._mark = 0  # of the model
         self._unchecked = False  # resumed, and not compared with what generate() is given
@@ -98,9 +72,12 @@ class BanyanCache(Cache):
         is_model = isinstance(model, PreTrainedModel)
         whole: Any = model.config if is_model else model
         self._config = whole
-        config = whole.get_text_config(decoder=True)
-        self._local = local_layers(config)
-        super().__init__(layers=[self._local.get(i) or _Layer(self, i) for i in range(config.num_hidden_layers)])
+        if getattr(whole, "is_encoder_decoder", False):
+            raise Refused(
+                f"{whole.model_type} is an encoder with a decoder, which reads the encoder's keys beside its own: this cache is for "
+                "models that are a decoder alone"
+            )
+        super().__init__(layers=faces(whole.get_text_config(decoder=True), self))
         if is_model:
             self._look_at(model)
         else:
@@ -126,10 +103,16 @@ class BanyanCache(Cache):
 
     def _meet(self, model: Any) -> None:
         self._drop_hooks()
-        self._look_at(model)
+        try:
+            self._look_at(model)
+        except BaseException:
+            self._drop_hooks()
+            self._await_model()  # the next call looks again
+            raise
 
     def _await_tokens(self, model: Any) -> None:
         """Of the forward that has begun already: its tokens, where they are embedded."""
+        self._begin_forward()
         here = weakref.ref(self)
 
         def embedded(module: torch.nn.Module, arguments: Any) -> None:
@@ -165,17 +148,31 @@ class BanyanCache(Cache):
         def begins(module: torch.nn.Module, arguments: Any, keywords: Any) -> None:
             cache = here()
             if cache is not None and keywords.get("past_key_values") is cache:
+                cache._begin_forward()
                 cache._fed = arguments[0] if arguments else keywords.get("input_ids")
 
         def ended(module: torch.nn.Module, arguments: Any, keywords: Any, output: Any) -> None:
             cache = here()
-            if cache is not None and keywords.get("past_key_values") is cache and cache._done:
-                missing = sorted(set(cache._plan) - cache._done)
-                raise Refused(f"layers {missing[:8]} were left out of a forward: the service holds every layer's tokens, or none's")
+            if cache is not None and keywords.get("past_key_values") is cache:
+                cache._end_forward()
 
         self._model = weakref.ref(model)
         self._hooks.append(model.register_forward_pre_hook(begins, with_kwargs=True))
         self._hooks.append(model.register_forward_hook(ended, with_kwargs=True))
+
+    def _begin_forward(self) -> None:
+        if self._open and (local := self._local()):
+            raise Refused(
+                f"an error has ended a forward, in which layers {list(local)[:4]} may have moved on the state that they have of their own: "
+                "begin again, with cache.reset() or a new cache"
+            )
+        self._open = True
+
+    def _end_forward(self) -> None:
+        self._open = False
+        if self._done:
+            missing = sorted(set(self._plan) - self._done)
+            raise Refused(f"layers {missing[:8]} were left out of a forward: the service holds every layer's tokens, or none's")
 
     def _spec(self) -> Spec:
         return spec_of(self._plan, len(self.layers), self._kv_type or "f32", self._more)
@@ -261,10 +258,11 @@ class BanyanCache(Cache):
             pass
         if not sessions:
             return
-        if self._local:
+        if local := self._local():
             raise Refused(
-                f"session {name!r} is there, but layers {sorted(self._local)[:4]} of this model keep their state in the client: "
-                "it cannot be resumed"
+                f"session {name!r} is there, but layers {list(local)[:4]} of this model have a state of their own (linear attention, "
+                "convolutions), which is in the process that fed them: it cannot be resumed. Use another name, or delete it: "
+                f"client.open({sessions[0].id}).delete()"
             )
         self._adopt(sessions)
 
@@ -295,13 +293,9 @@ class BanyanCache(Cache):
             raise Refused(f"this cache holds {len(self._steps.sessions)} sequences and is given {batch}")
         return self._steps
 
-    def is_latent(self, layer: int) -> bool:
-        """Whether it caches latents (MLA), which the model expands before it asks for attention."""
-        return self._plan[layer].latent
-
     # ---- a forward ----
 
-    def _arrives(self, index: int, keys: torch.Tensor) -> None:
+    def arrives(self, index: int, keys: torch.Tensor, values: torch.Tensor) -> Tag:
         """An update: the first of a forward puts right what an interrupted one has left."""
         steps = self._begin(keys.shape[0])
         if index not in self._plan:
@@ -309,12 +303,13 @@ class BanyanCache(Cache):
         if self._dirty and (index in self._done or not self._done):
             steps.truncate([max(0, self.columns - pad) for pad in self.pads])
             self._done, self._dirty = set(), False
+        return Tag(self, index, keys, values, self._plan[index].latent)
 
     def attend(
         self, module: torch.nn.Module, tag: Tag, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
         mask: Any, scaling: float | None, keywords: dict[str, Any],
     ) -> torch.Tensor:  # fmt: skip
-        index = getattr(module, "layer_idx", tag.layer)
+        index = tag.index_for(module)
         layer = self._plan.get(index)
         if layer is None or layer.source != tag.layer or (tag.opened and layer.source == index):
             raise Refused(f"layer {index} asks for attention in another way than when the model was first looked at")
@@ -381,12 +376,22 @@ class BanyanCache(Cache):
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.columns
 
+    def _local(self) -> dict[int, Any]:
+        """Layers that have a state in this process."""
+        return {i: layer for i, layer in enumerate(self.layers) if stateful(layer)}
+
     def crop(self, tokens_to_remove: int) -> None:
         """Removes the last -tokens_to_remove tokens."""
         if tokens_to_remove > 0:
             raise ValueError("crop: give how many tokens to remove, as a negative number")
-        for layer in self._local.values():
-            layer.crop(tokens_to_remove)
+        for i, layer in self._local().items():
+            if not (tokens_to_remove == 0 or layer.record_past):
+                raise Refused(
+                    f"layer {i} has a state of its own, which cannot go back: begin again with cache.reset(), or fork() beforehand"
+                )
+        for layer in self._local().values():
+            if layer.record_past:
+                layer.crop(tokens_to_remove)
         if tokens_to_remove == 0 or self._steps is None:
             return
         columns = max(0, self.columns + tokens_to_remove)
@@ -394,33 +399,29 @@ class BanyanCache(Cache):
         self.columns, self._done, self._dirty = columns, set(), False
 
     def reset(self) -> None:
-        for layer in self._local.values():
+        for layer in self._local().values():
             layer.reset()
         if self._steps is not None:
             self._steps.truncate([0] * len(self.pads))
-        self.columns, self._done, self._dirty, self.pads = 0, set(), False, [0] * len(self.pads)
+        self.columns, self._done, self._dirty, self._open, self.pads = 0, set(), False, False, [0] * len(self.pads)
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Sequence i goes on from what sequence beam_idx[i] is now: by forks, which share all full chunks."""
-        for layer in self._local.values():
-            layer.reorder_cache(beam_idx)
         self._select([int(i) for i in beam_idx])
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        for layer in self._local.values():
-            layer.batch_select_indices(indices)
         chosen = torch.arange(len(self.pads))[indices.cpu()] if self.pads else indices
         self._select([int(i) for i in chosen])
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        for layer in self._local.values():
-            layer.batch_repeat_interleave(repeats)
         self._select([i for i in range(len(self.pads)) for _ in range(repeats)])
 
     def _select(self, sources: list[int]) -> None:
         """Sequences are forked, dropped, or change places. Sessions with a name stay what they are: forks take their place."""
         if self._steps is None or sources == list(range(len(self.pads))):
             return
+        for layer in self._local().values():
+            layer.reorder_cache(torch.tensor(sources))
         if self._named:
             self._steps.replace([self._steps.sessions[i].fork(self.columns - self.pads[i]) for i in sources])
             self._named = False
@@ -432,13 +433,12 @@ class BanyanCache(Cache):
 
     def fork(self, name: str | None = None) -> BanyanCache:
         """Another cache that begins with what this one holds: n answers to one document, which is held once."""
-        if self._local:
-            raise Refused("layers of this model keep their state in the client: the cache cannot be forked")
         other = object.__new__(BanyanCache)
         other.__dict__.update(
-            self.__dict__, name=name, _named=name is not None, pads=list(self.pads), _done=set(), _dirty=False, _hooks=[], _steps=None
-        )
-        other.layers = [_Layer(other, i) for i in range(len(self.layers))]
+            self.__dict__, name=name, _named=name is not None, pads=list(self.pads), _done=set(), _dirty=False, _open=False, _hooks=[],
+            _steps=None,
+        )  # fmt: skip
+        other.layers = copy.deepcopy(self.layers, {id(self): other})
         if (model := self._model and self._model()) is not None:
             other._watch(model)
         if self._steps is not None:
@@ -452,14 +452,14 @@ class BanyanCache(Cache):
     @property
     def has_local_layers(self) -> bool:
         """Whether layers of the model keep their state here, not in the service."""
-        return bool(self._local)
+        return bool(self._local())
 
     def beside(self) -> BanyanCache:
         """Another cache over the same sessions, for a forward beside others (wave.py): stand() says where, let_go() ends it."""
         assert self._steps is not None
         other = object.__new__(BanyanCache)
         other.__dict__.update(self.__dict__, _named=True, pads=list(self.pads), _done=set(), _dirty=False, _fed=None, _hooks=[])
-        other.layers = [_Layer(other, i) for i in range(len(self.layers))]
+        other.layers = copy.deepcopy(self.layers, {id(self): other})
         other._steps = Steps(self.client, list(self._steps.sessions), self._kv_type)
         if (model := self._model and self._model()) is not None:
             other._watch(model)

@@ -14,17 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers.cache_utils import (
-    DYNAMIC_LAYER_TYPE_MAPPING,
-    Cache,
-    CacheLayerMixin,
-    LinearAttentionCacheLayerMixin,
-    get_layer_types_and_kwargs,
-)
+from transformers.cache_utils import Cache
 
+from .faces import faces, stateful
 from .masks import Mask, Rule
 from .refused import Refused
-from .tags import Tag, give, pending
+from .tags import Tag, pending
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -160,16 +155,26 @@ class Probe:
         self.modules: dict[int, Any] = {}
         self.updates: list[Tag] = []
         self.dtype: torch.dtype | None = None
+        self.columns, self.local = 0, False  # whether every layer keeps its state in the client
+
+    def arrives(self, index: int, keys: torch.Tensor, values: torch.Tensor) -> Tag:
+        self.updates.append(Tag(self, index, keys, values, soft=True))
+        return self.updates[-1]
 
     def attend(
         self, module: torch.nn.Module, tag: Tag, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
         mask: Any, scaling: float | None, keywords: dict[str, Any],
     ) -> torch.Tensor:  # fmt: skip
-        index = getattr(module, "layer_idx", tag.layer)
+        index = tag.index_for(module)
         where = f"layer {index} ({type(module).__name__})"
         check_keywords(index, keywords)
         if not isinstance(mask, Mask):
             raise Refused(f"{where} brings a mask of its own: the service cannot know what it means")
+        if not mask.rule.causal:
+            raise Refused(
+                f"{where} sees tokens on both sides, as encoders do: what it has computed for a token changes with those that follow, "
+                "so there is nothing to keep in a cache"
+            )
         tag.opened += 1
         if index in self.layers:
             raise Refused(f"{where} asks for attention several times in one forward over the same keys")
@@ -193,6 +198,8 @@ class Probe:
                 f"layers {unopened[:8]} put keys and values into the cache and did not ask 'banyan' for attention: was the model made with "
                 "attn_implementation='banyan', and does it use Transformers' attention interface?"
             )
+        if not self.layers and self.local:
+            raise Refused("no layer of this model is attention: there are no keys and values to hold")
         if not self.layers:
             raise Refused("no attention call arrived: this model's attention does not go through Transformers' attention interface")
         return dict(sorted(self.layers.items()))
@@ -232,56 +239,19 @@ def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) 
     return torch.matmul(x.softmax(-1), v).transpose(1, 2)
 
 
-class _ProbeLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
-    is_sliding, is_croppable, is_compileable = False, True, False
-
-    def __init__(self, probe: Probe, index: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.probe, self.index = probe, index
-
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        self.is_initialized = True
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *more: Any, **keywords: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        tag = Tag(self.probe, self.index, key_states, value_states, soft=True)
-        self.probe.updates.append(tag)
-        return give(tag)
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return query_length, 0
-
-    def get_seq_length(self) -> int:
-        return 0
-
-    def get_max_length(self) -> int:
-        return -1
-
-
-def local_layers(config: Any) -> dict[int, Any]:
-    """Layers whose state is no attention's (linear, convolution, none): it stays in the client, kept by Transformers' own classes."""
-    types, keywords = get_layer_types_and_kwargs(config.get_text_config(decoder=True))
-    out: dict[int, Any] = {}
-    for i, (kind, options) in enumerate(zip(types, keywords)):
-        made = DYNAMIC_LAYER_TYPE_MAPPING.get(kind)
-        if made is not None and not issubclass(made, CacheLayerMixin):
-            out[i] = made(**options)
-        elif made is not None and issubclass(made, LinearAttentionCacheLayerMixin):
-            raise Refused(f"layer {i} is {kind!r}: attention and a state of its own in one layer, which this cache does not hold")
-    return out
-
-
 def run_probe(model: PreTrainedModel) -> tuple[dict[int, Layer], torch.dtype, dict[int, Any]]:
     """The model's attention layers, the type of its keys and values, and its attention modules."""
     config = model.config.get_text_config(decoder=True)
     if getattr(config, "_attn_implementation", None) != "banyan":
+        if not model._can_set_attn_implementation():
+            raise Refused(f"{type(model).__name__} does not use Transformers' attention interface, so its attention cannot move")
         raise Refused(
             "the model was not made with attn_implementation='banyan': give it to from_pretrained, or call "
             "model.set_attn_implementation('banyan')"
         )
-    probe, local = Probe(), local_layers(config)
-    cache = Cache(layers=[local.get(i) or _ProbeLayer(probe, i) for i in range(config.num_hidden_layers)])
+    probe = Probe()
+    cache = Cache(layers=faces(config, probe))
+    probe.local = all(stateful(layer) for layer in cache.layers)
     embedding: torch.Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
     tokens = torch.tensor([[0, min(1, embedding.shape[0] - 1)]], device=embedding.device)
     training = model.training
@@ -289,6 +259,12 @@ def run_probe(model: PreTrainedModel) -> tuple[dict[int, Layer], torch.dtype, di
     try:
         with torch.no_grad():
             model(input_ids=tokens, past_key_values=cache, use_cache=True)
+    except Refused:
+        raise
+    except Exception as error:
+        raise Refused(
+            f"{type(model).__name__} does not run with a cache that is not Transformers' own: {type(error).__name__}: {error}"
+        ) from error
     finally:
         pending.tag = None
         model.train(training)

@@ -8,6 +8,7 @@ composed. A part that it does not know is refused.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -75,7 +76,7 @@ def rule_of(function: Callable[..., Any]) -> tuple[Rule, torch.Tensor | None]:
     if function is masking_utils.bidirectional_mask_function:
         return Rule(causal=False), None
     if _is(function, "and_masks"):
-        return _all_of(_inside(function)["mask_functions"]), None
+        return _all_of(_inside(function)["mask_functions"])
     if _is(function, "or_masks"):
         rule, blocks = None, None
         for part in _inside(function)["mask_functions"]:
@@ -97,23 +98,31 @@ def rule_of(function: Callable[..., Any]) -> tuple[Rule, torch.Tensor | None]:
     )
 
 
-def _all_of(parts: tuple[Callable[..., Any], ...]) -> Rule:
-    window, chunk, causal = 0, 0, False
+def _all_of(parts: tuple[Callable[..., Any], ...]) -> tuple[Rule, torch.Tensor | None]:
+    windows, chunk, causal, blocks = [], 0, False, None
     for part in parts:
         if _is(part, "sliding_window_overlay"):
-            size = int(_inside(part)["sliding_window"])
-            window = min(window, size) if window else size
+            windows.append(int(_inside(part)["sliding_window"]))
         elif _is(part, "chunked_overlay"):
             chunk = int(_inside(part)["chunk_size"])
         else:
-            rule, blocks = rule_of(part)
-            if blocks is not None:
-                raise Refused("this model intersects a blockwise mask with another one: the service does not know that")
-            window = min(window, rule.window) if window and rule.window else window or rule.window
+            rule, more = rule_of(part)
+            if more is not None and (blocks is not None or len(parts) > 2):
+                raise Refused("this model intersects several masks with blocks that see each other: the service does not know that")
+            blocks = blocks if more is None else more
+            windows += [rule.window] if rule.window else []
             chunk, causal = chunk or rule.chunk, causal or rule.causal
-    if not causal and (window or chunk):
+    if not causal and (windows or chunk):
         raise Refused("this model's attention mask has a window on both sides: the service does not know that")
-    return Rule(window, chunk, causal)
+    window = min(windows, default=0)
+    # The service lets a block's rows see all of it. Here they see what is in their window: the same for blocks that fit into it.
+    if blocks is not None and (chunk or (window and _longest(blocks) > window)):
+        raise Refused(f"a block of {_longest(blocks)} tokens that see each other, in a window of {window}: the service does not know that")
+    return Rule(window, chunk, causal), blocks
+
+
+def _longest(blocks: torch.Tensor) -> int:
+    return max(sum(1 for _ in run) if key >= 0 else 0 for ids in blocks.tolist() for key, run in itertools.groupby(ids))
 
 
 def _padding(attention_mask: torch.Tensor | None, kv_length: int) -> list[int] | None:

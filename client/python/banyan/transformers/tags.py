@@ -36,6 +36,11 @@ class Tag:
         self.opened = 0  # attention calls that were made with it
         self.touched = ""  # the first operation of the model's own on it
 
+    def index_for(self, module: torch.nn.Module) -> int:
+        """Which layer asks: another one than the tag's where keys are shared; modules that are shared do not know."""
+        index = getattr(module, "layer_idx", None)
+        return index if isinstance(index, int) and index >= 0 else self.layer
+
 
 # Questions that do not look at values, and operations that give back what they were given.
 _LOOKS = frozenset(
