@@ -167,6 +167,10 @@ typedef struct banyan_spec {
     const uint32_t *shares;     // NULL or [layers]: BANYAN_SHARES_NONE, or the lower layer whose K and V
                                 // this one reads; then nothing is attached or appended to it
     const float *const *layer_sinks; // NULL or [layers]: NULL, or [q_heads of the layer] logits
+    // 0: all is kept. Else rows that windows (or mask_chunk) have left behind are forgotten, and their memory is given
+    // back: those that no row sees from `forget` tokens before the newest append or commit on. So far back may be
+    // truncated and forked; calls that go further are refused with FAILED_PRECONDITION, reason FORGOTTEN.
+    uint64_t forget;
 } banyan_spec;
 
 typedef struct banyan_session banyan_session; // a client's hold on a session; thread-safe
@@ -197,7 +201,9 @@ typedef struct banyan_session_info {
         *layer_lengths; // [n_layers] tokens committed from 0 on without a hole; a layer that reads another's
                         // K and V has its length, one that holds nothing 0
     uint32_t n_members;
-    char (*members)[65]; // names of the workers that hold a part
+    char (*members)[65];       // names of the workers that hold a part
+    uint64_t forgotten;        // no truncate or fork goes further back, but to 0 (banyan_spec.forget)
+    uint64_t *layer_forgotten; // [n_layers] rows below it are forgotten; they count in length, not in bytes
 } banyan_session_info;
 // A hold remembers the history (incarnation) it has seen. When somebody else truncates the session, calls of
 // this hold are refused with ABORTED until it asks for the state with this.
@@ -206,7 +212,7 @@ BANYAN_API banyan_code banyan_session_get_info(banyan_session *session, banyan_s
 BANYAN_API void banyan_session_info_free(banyan_session_info *info); // what it points to; NULL is allowed
 
 // Keeps the first `length` tokens of every layer (all, where there are fewer). Steps in flight end first.
-// OUT_OF_RANGE beyond the longest layer. ABORTED: somebody else has truncated the session since this hold last
+// OUT_OF_RANGE beyond the longest layer; FAILED_PRECONDITION, reason FORGOTTEN: banyan_spec.forget. ABORTED: somebody else has truncated the session since this hold last
 // saw its state. It is done at most once, however often it is sent, and never after a later write of this hold:
 // after UNAVAILABLE, DEADLINE_EXCEEDED or CANCELLED it may have been done, and until it is known, appends,
 // attaches and commits of this hold are refused with ABORTED. banyan_session_get_info or the next truncate finds
@@ -215,7 +221,7 @@ BANYAN_API void banyan_session_info_free(banyan_session_info *info); // what it 
 // then none of that process's truncates can come after.
 BANYAN_API banyan_code banyan_session_truncate(banyan_session *session, uint64_t length, banyan_error *error);
 // A new session with the first `length` tokens; full chunks are shared, not copied. length ≤ the shortest
-// layer.
+// layer. FAILED_PRECONDITION, reason FORGOTTEN: banyan_spec.forget.
 BANYAN_API banyan_code banyan_session_fork(banyan_session *session, uint64_t length, const char *name,
                                            banyan_session **out, banyan_error *error);
 

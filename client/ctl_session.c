@@ -85,11 +85,19 @@ static enum ctl_exit show(struct ctl *ctl, banyan_session *session)
     }
     const banyan_spec *spec = banyan_session_spec(session);
     json_t *record = info_json(&info);
-    json_t *lengths = json_array();
-    for (uint32_t i = 0; i < info.n_layers; i++)
+    json_t *lengths = json_array(), *forgotten = json_array();
+    for (uint32_t i = 0; i < info.n_layers; i++) {
         json_array_append_new(lengths, ctl_json_u64(info.layer_lengths[i]));
+        json_array_append_new(forgotten, ctl_json_u64(info.layer_forgotten[i]));
+    }
     json_object_update_new(record, ctl_spec_json(spec));
     json_object_set_new(record, "layer_lengths", lengths);
+    json_object_set_new(record, "forgotten", ctl_json_u64(info.forgotten));
+    json_object_set_new(record, "layer_forgotten", forgotten);
+    if (!ctl->json && !spec->forget) {
+        json_object_del(record, "forget");
+        json_object_del(record, "layer_forgotten");
+    }
     if (!ctl->json)
         json_object_set_new(record, "kind_lines", ctl_spec_lines(spec));
     static const struct ctl_column fields[] = {
@@ -98,6 +106,7 @@ static enum ctl_exit show(struct ctl *ctl, banyan_session *session)
         {"state", "state", CTL_TEXT},
         {"length", "tokens", CTL_COUNT},
         {"layer_lengths", "tokens by layer", CTL_COUNT},
+        {"layer_forgotten", "forgotten by layer", CTL_COUNT},
         {"bytes", "bytes", CTL_BYTES},
         {"chunks", "chunks", CTL_COUNT},
         {"members", "workers", CTL_TEXT},
@@ -116,6 +125,7 @@ static enum ctl_exit show(struct ctl *ctl, banyan_session *session)
         {"window", "window", CTL_COUNT},
         {"mask_chunk", "mask chunk", CTL_COUNT},
         {"kind_lines", "kinds of layers", CTL_LINES},
+        {"forget", "forget margin", CTL_COUNT},
         {"chunk_tokens", "chunk tokens", CTL_COUNT},
         {"idle_ttl_ns", "idle time to live", CTL_TIME},
         {0},
@@ -135,7 +145,7 @@ static enum ctl_exit run_show(struct ctl *ctl, int n_args, char **args)
 }
 
 static struct {
-    uint64_t layers, q_heads, kv_heads, dim, v_dim, window, chunk_tokens, members, ttl_ns;
+    uint64_t layers, q_heads, kv_heads, dim, v_dim, window, forget, chunk_tokens, members, ttl_ns;
     double scale, soft_cap;
     uint64_t mask_chunk;
     bool not_causal, v_in_k;
@@ -157,6 +167,9 @@ static const struct common_option create_options[] = {
     {"window", 0, COMMON_OPTION_U64, &create.window, "N", "Tokens that a row sees. Default: all.", 0, 0},
     {"mask-chunk", 0, COMMON_OPTION_U64, &create.mask_chunk, "N",
      "A row sees the tokens from the last multiple of N on. Default: all.", 0, 0},
+    {"forget", 0, COMMON_OPTION_U64, &create.forget, "N",
+     "Forget what the window has left behind, but what a truncate by N tokens needs.\nDefault: all is kept.",
+     0, 0},
     {"not-causal", 0, COMMON_OPTION_FLAG, &create.not_causal, NULL, "Rows see later tokens, too.", 0, 0},
     {"v-in-k", 0, COMMON_OPTION_FLAG, &create.v_in_k, NULL,
      "A value is the first elements of its key, and is not held.", 0, 0},
@@ -204,6 +217,7 @@ static enum ctl_exit run_create(struct ctl *ctl, int n_args, char **args)
         .soft_cap = (float)create.soft_cap,
         .window = create.window,
         .mask_chunk = create.mask_chunk,
+        .forget = create.forget,
         .not_causal = create.not_causal,
         .v_in_k = create.v_in_k,
         .chunk_tokens = (uint32_t)create.chunk_tokens,

@@ -45,21 +45,27 @@ banyan_code client_info_from_pb(const Banyan__Pb__SessionInfoReply *pb, banyan_s
         .length = pb->length,
         .steps = pb->steps,
         .idle_ns = pb->idle_ns,
+        .forgotten = pb->forgotten,
         .n_layers = (uint32_t)pb->n_layers,
         .n_members = (uint32_t)pb->n_members,
     };
     client_copy_text(info.name, sizeof info.name, pb->name);
     client_copy_text(info.state, sizeof info.state, pb->state);
-    if (pb->n_layers > 0)
+    if (pb->n_layers > 0) {
         info.layer_lengths = calloc(pb->n_layers, sizeof *info.layer_lengths);
+        info.layer_forgotten = calloc(pb->n_layers, sizeof *info.layer_forgotten);
+    }
     if (pb->n_members > 0)
         info.members = calloc(pb->n_members, sizeof *info.members);
-    if ((pb->n_layers > 0 && !info.layer_lengths) || (pb->n_members > 0 && !info.members)) {
+    bool layers = info.layer_lengths && info.layer_forgotten;
+    if ((pb->n_layers > 0 && !layers) || (pb->n_members > 0 && !info.members)) {
         banyan_session_info_free(&info);
         return no_memory(error);
     }
-    for (size_t i = 0; i < pb->n_layers; i++)
+    for (size_t i = 0; i < pb->n_layers; i++) {
         info.layer_lengths[i] = pb->layers[i]->length;
+        info.layer_forgotten[i] = pb->layers[i]->forgotten;
+    }
     for (size_t i = 0; i < pb->n_members; i++)
         client_copy_text(info.members[i], sizeof info.members[i], pb->members[i]);
     *out = info;
@@ -71,8 +77,9 @@ void banyan_session_info_free(banyan_session_info *info)
     if (!info)
         return;
     free(info->layer_lengths);
+    free(info->layer_forgotten);
     free(info->members);
-    info->layer_lengths = NULL;
+    info->layer_lengths = info->layer_forgotten = NULL;
     info->members = NULL;
     info->n_layers = info->n_members = 0;
 }

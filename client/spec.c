@@ -131,6 +131,7 @@ static banyan_code spec_from_pb(const Banyan__Pb__Spec *pb, banyan_spec *out, ba
         .chunk_tokens = pb->chunk_tokens ? pb->chunk_tokens : CHUNK_TOKENS,
         .members = pb->members,
         .idle_ttl_ns = pb->idle_ttl_ns,
+        .forget = pb->forget,
         .mask_chunk = pb->mask_chunk,
         .not_causal = pb->not_causal,
         .v_in_k = pb->v_in_k,
@@ -280,6 +281,7 @@ banyan_code client_spec_to_pb(const banyan_spec *spec, Banyan__Pb__Spec *pb, voi
     pb->chunk_tokens = spec->chunk_tokens;
     pb->members = spec->members;
     pb->idle_ttl_ns = spec->idle_ttl_ns;
+    pb->forget = spec->forget;
     pb->mask_chunk = spec->mask_chunk;
     pb->not_causal = spec->not_causal;
     pb->v_in_k = spec->v_in_k;

@@ -135,6 +135,7 @@ static bool fill_layers(struct info *out, const struct coordinator_session *s)
         left -= n;
         at.layers[l] = (Banyan__Pb__LayerInfo)BANYAN__PB__LAYER_INFO__INIT;
         at.layers[l].length = coordinator_rangeset_length(set);
+        at.layers[l].forgotten = proto_spec_forgotten(s->spec, proto_spec_source(s->spec, l), s->floor);
         at.layers[l].n_committed = n;
         at.layers[l].committed = at.range_pointers;
         for (uint32_t i = 0; i < n; i++) {
@@ -161,11 +162,12 @@ static void fill_info(struct info *out, struct coordinator_session *s)
     out->m.spec = s->spec;
     out->m.incarnation = s->incarnation;
     out->m.cut = s->cut;
+    out->m.forgotten = s->floor;
     out->m.epoch = s->layout.epoch;
     out->m.chunks = s->layout.n;
     for (uint32_t l = 0; l < s->spec->layers; l++) {
         struct proto_layer layer = proto_spec_layer(s->spec, l);
-        out->m.bytes += coordinator_rangeset_count(&s->layers[l]) * (layer.k_row + layer.v_row);
+        out->m.bytes += coordinator_session_held(s, l) * (layer.k_row + layer.v_row);
     }
     out->m.length = coordinator_session_length(s);
     out->m.state = (char *)coordinator_session_state_text(s);

@@ -73,6 +73,27 @@ bool proto_spec_stores(const Banyan__Pb__Spec *spec, uint32_t layer)
            proto_spec_source(spec, layer) == layer;
 }
 
+uint64_t proto_layer_from(const struct proto_layer *layer, uint64_t position)
+{
+    uint64_t from = layer->window && position >= layer->window ? position - layer->window + 1 : 0;
+    uint64_t start = layer->mask_chunk ? position - position % layer->mask_chunk : 0;
+    return from > start ? from : start;
+}
+
+uint64_t proto_spec_forgotten(const Banyan__Pb__Spec *spec, uint32_t layer, uint64_t floor)
+{
+    uint64_t least = UINT64_MAX;
+    if (!spec->forget || !proto_spec_stores(spec, layer))
+        return 0;
+    for (uint32_t l = layer; l < (spec->n_shares ? spec->layers : layer + 1); l++) {
+        struct proto_layer reader = proto_spec_layer(spec, l);
+        uint64_t from = proto_layer_from(&reader, floor);
+        if (!proto_layer_local(&reader) && reader.source == layer)
+            least = from < least ? from : least;
+    }
+    return least;
+}
+
 uint64_t proto_spec_token_bytes(const Banyan__Pb__Spec *spec)
 {
     uint64_t bytes = 0;

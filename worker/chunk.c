@@ -13,7 +13,8 @@
 
 uint64_t worker_chunk_overhead(const struct worker_shape *shape)
 {
-    return common_align64(sizeof(struct worker_chunk) + shape->layers * sizeof(struct worker_layer *));
+    return common_align64(sizeof(struct worker_chunk) +
+                          shape->layers * (sizeof(struct worker_layer *) + sizeof(uint32_t)));
 }
 
 static size_t layer_bytes(const struct worker_shape *shape)
@@ -208,7 +209,14 @@ bool worker_chunk_in_block(const struct worker_chunk *chunk, uint32_t layer)
 enum worker_row worker_chunk_row(const struct worker_chunk *chunk, uint32_t layer, uint32_t row)
 {
     const struct worker_layer *l = chunk->layers[layer];
+    if (worker_chunk_forgotten(chunk, layer))
+        return WORKER_ROW_FORGOTTEN;
     return l ? (enum worker_row)l->rows[row] : WORKER_ROW_ABSENT;
+}
+
+bool worker_chunk_forgotten(const struct worker_chunk *chunk, uint32_t layer)
+{
+    return chunk->forgone[layer] == WORKER_LAYER_FORGOTTEN;
 }
 
 uint32_t worker_chunk_rows_at(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
@@ -219,7 +227,7 @@ uint32_t worker_chunk_rows_at(const struct worker_chunk *chunk, uint32_t layer, 
     uint8_t lowest = UINT8_MAX;
     uint32_t n = 0;
     if (!l)
-        return least == WORKER_ROW_ABSENT ? count : 0;
+        return least == WORKER_ROW_ABSENT || worker_chunk_forgotten(chunk, layer) ? count : 0;
     for (uint32_t i = 0; i < count; i++) // without a way out: several rows an instruction
         lowest = rows[i] < lowest ? rows[i] : lowest;
     if (lowest >= (uint8_t)least)
@@ -231,6 +239,8 @@ uint32_t worker_chunk_rows_at(const struct worker_chunk *chunk, uint32_t layer, 
 
 uint32_t worker_chunk_ready(const struct worker_chunk *chunk, uint32_t layer)
 {
+    if (worker_chunk_forgotten(chunk, layer))
+        return chunk->shape->chunk_tokens;
     return chunk->layers[layer] ? chunk->layers[layer]->ready : 0;
 }
 

@@ -14,6 +14,7 @@ struct worker_retired { // memory that a pin may still read
 };
 
 struct worker_layer {
+    struct worker_layer *shed; // forgotten under a pin: the next one
     const struct worker_form *form;
     uint32_t present, ready;
     uint32_t read_first, read_end; // rows that were withdrawn under a pin, which may still read their bytes
@@ -29,8 +30,12 @@ struct worker_chunk {
     uint32_t refs, pins;
     bool put; // rows may be PUT, or PREPARED
     struct worker_retired *retired;
+    struct worker_layer *shed; // layers that are forgotten, whose memory a pin may still read
+    uint32_t *forgone; // [shape->layers] how many of refs forgo the layer; FORGOTTEN: its rows are gone
     struct worker_layer *layers[]; // [shape->layers], NULL until a row comes
 };
+
+#define WORKER_LAYER_FORGOTTEN UINT32_MAX
 
 uint64_t worker_chunk_overhead(const struct worker_shape *shape); // bytes of an empty chunk
 uint64_t worker_layer_overhead(const struct worker_shape *shape); // bytes of a layer without pages

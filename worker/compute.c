@@ -2,6 +2,7 @@
 #include "worker/compute.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -208,6 +209,12 @@ enum common_code worker_compute_add(struct worker_compute *compute, const struct
         kernels_coverage_count(&cover, worker_chunk_id(entry->chunk), share.covered, session->epoch);
         if (share.seen == 0)
             continue;
+        if (worker_chunk_forgotten(entry->chunk, item->source))
+            return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                    "the row at position %" PRIu64
+                                    " of layer %u sees keys from position %" PRIu64
+                                    " on, and those of the chunk at %" PRIu64 " are forgotten",
+                                    item->first, item->layer, sees.from, worker_chunk_first(entry->chunk));
         run_count += worker_chunk_run_count(entry->chunk, item->source, share.seen);
         seen += share.seen;
         compute->pins[compute->n_pins + n_pins++] = (struct pin){entry->chunk, share.seen};

@@ -32,7 +32,8 @@ struct worker_compute_item {
 struct worker_compute *worker_compute_new(struct worker_store *store, uint32_t max_items,
                                           uint64_t budget_bytes);
 
-// Takes an item in; says what it will have seen. RESOURCE_EXHAUSTED: nothing was added.
+// Takes an item in; says what it will have seen. RESOURCE_EXHAUSTED; FAILED_PRECONDITION: a row of it sees rows that
+// are forgotten. Then nothing was added.
 enum common_code worker_compute_add(struct worker_compute *compute, const struct worker_compute_item *item,
                                     struct kernels_coverage *coverage, uint64_t *digest,
                                     struct common_error *err);

@@ -231,6 +231,8 @@ static enum common_code round_lay_out(struct worker_mass *m, const char **reason
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for masses");
     for (uint64_t i = 0; i < fit && code == COMMON_OK; i++)
         code = add_part(m, session, m->partials->data + i * each, err);
+    if (code == COMMON_FAILED_PRECONDITION)
+        *reason = "FORGOTTEN";
     m->round_bytes = fit * each + worker_compute_bytes(m->compute);
     worker->flight_bytes += m->round_bytes;
     return code;

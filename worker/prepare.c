@@ -27,7 +27,7 @@ struct prepare { // one call
 static bool is_there(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint64_t length)
 {
     enum worker_row state = worker_chunk_row(chunk, layer, row);
-    return state != WORKER_ROW_ABSENT &&
+    return state != WORKER_ROW_ABSENT && state != WORKER_ROW_FORGOTTEN &&
            (state != WORKER_ROW_APPENDED || worker_chunk_first(chunk) + row < length);
 }
 
@@ -204,10 +204,19 @@ void worker_handle_rows_prepare(void *arg, struct proto_request *request)
         late ? common_error_set(&err, COMMON_ABORTED, "commit %" PRIu64 " is over", body->commit)
              : worker_session_check(&worker->sessions, body->session, body->incarnation, body->layer,
                                     body->first, body->count, &session, &err);
+    bool forgotten = code == COMMON_OK && body->first < worker_session_forgotten(session, body->layer);
+    if (forgotten) // it forgot them while this was on its way
+        code = common_error_set(&err, COMMON_FAILED_PRECONDITION,
+                                "rows of layer %u below position %" PRIu64 " are forgotten: commit again",
+                                body->layer, worker_session_forgotten(session, body->layer));
     if (code == COMMON_OK)
         code = prepare_collect(p, session, body, &err);
     if (code != COMMON_OK) {
-        worker_fail(request, &err, late ? "OLD_COMMIT" : code == COMMON_ABORTED ? "OLD_INCARNATION" : "");
+        worker_fail(request, &err,
+                    late                     ? "OLD_COMMIT"
+                    : forgotten              ? "FORGOTTEN"
+                    : code == COMMON_ABORTED ? "OLD_INCARNATION"
+                                             : "");
         prepare_free(p);
     } else if (p->bytes <= HASH_INLINE_BYTES || worker->draining) {
         for (uint32_t i = 0; i < p->reply.n_chunks; i++)

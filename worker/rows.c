@@ -131,6 +131,12 @@ void worker_handle_chunk_put(void *arg, struct proto_request *request)
         code = put_pieces(session, body, message, &pieces, &n, &err);
         old_ticket = code == COMMON_FAILED_PRECONDITION;
     }
+    bool forgotten = code == COMMON_OK && body->first < worker_session_forgotten(session, body->layer);
+    if (forgotten)
+        code = common_error_set(&err, COMMON_FAILED_PRECONDITION,
+                                "rows of layer %u below position %" PRIu64
+                                " are forgotten: nothing is attached there",
+                                body->layer, worker_session_forgotten(session, body->layer));
     if (code == COMMON_OK)
         code = worker_store_write(worker->store, pieces, n, WORKER_ROW_PUT, UINT64_MAX, &err);
     if (code == COMMON_OK)
@@ -142,6 +148,7 @@ void worker_handle_chunk_put(void *arg, struct proto_request *request)
         worker_fail(request, &err,
                     code == COMMON_ABORTED ? "OLD_INCARNATION"
                     : old_ticket           ? "OLD_TICKET"
+                    : forgotten            ? "FORGOTTEN"
                                            : "");
         return;
     }

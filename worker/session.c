@@ -223,6 +223,7 @@ static uint64_t session_bytes(const struct worker_spec *spec)
     uint32_t n_kinds = spec->pb->n_kinds ? (uint32_t)spec->pb->n_kinds : 1;
     return sizeof(struct worker_session) + sizeof *spec + n_kinds * sizeof *spec->kinds +
            worker_shape_bytes(spec->shape) + spec->shape->layers * sizeof(struct worker_appended) +
+           (spec->pb->forget ? spec->shape->layers * sizeof(uint64_t) : 0) +
            2 * spec->packed_bytes; // packed, and as a message
 }
 
@@ -231,16 +232,72 @@ static uint64_t entry_bytes(uint64_t n)
     return n * sizeof(struct worker_session_chunk);
 }
 
+// ---- forgetting ---------------------------------------------------------------------------------
+
+static uint64_t chunk_end(const struct worker_session *session, uint32_t nth)
+{
+    return worker_chunk_first(session->chunks[nth].chunk) + session->spec->shape->chunk_tokens;
+}
+
+// The session's word on a chunk that it refers to: which layers' rows it will not ask for.
+static void chunk_forgo(struct worker_store *store, const struct worker_session *session,
+                        struct worker_chunk *chunk)
+{
+    uint64_t end = worker_chunk_first(chunk) + session->spec->shape->chunk_tokens;
+    for (uint32_t l = 0; session->forgotten && l < session->spec->shape->layers; l++)
+        if (end <= session->forgotten[l])
+            worker_store_forgo(store, chunk, l);
+}
+
+static void chunk_release(struct worker_store *store, const struct worker_session *session,
+                          struct worker_chunk *chunk)
+{
+    uint64_t end = worker_chunk_first(chunk) + session->spec->shape->chunk_tokens;
+    for (uint32_t l = 0; session->forgotten && l < session->spec->shape->layers; l++)
+        if (end <= session->forgotten[l])
+            worker_store_unforgo(chunk, l);
+    worker_store_release(store, chunk);
+}
+
+static void layer_forget(struct worker_store *store, struct worker_session *session, uint32_t layer,
+                         uint64_t position)
+{
+    uint64_t before = session->forgotten[layer], low = before < position ? before : position,
+             high = before < position ? position : before;
+    for (uint32_t i = worker_session_at(session, low); i < session->n_chunks && chunk_end(session, i) <= high;
+         i++) {
+        if (position > before)
+            worker_store_forgo(store, session->chunks[i].chunk, layer);
+        else
+            worker_store_unforgo(session->chunks[i].chunk, layer);
+    }
+    session->forgotten[layer] = position;
+}
+
+// fresh: a floor that falls counts as well.
+static void session_forget(struct worker_store *store, struct worker_session *session, uint64_t floor,
+                           bool fresh)
+{
+    for (uint32_t l = 0; session->forgotten && l < session->spec->shape->layers; l++) {
+        uint64_t position = proto_spec_forgotten(session->spec->pb, l, floor);
+        if (fresh || position > session->forgotten[l])
+            layer_forget(store, session, l, position);
+    }
+}
+
+// ---- lives --------------------------------------------------------------------------------------
+
 static void free_session(struct worker_store *store, struct worker_session *session)
 {
     for (uint32_t i = 0; i < session->n_chunks; i++)
-        worker_store_release(store, session->chunks[i].chunk);
+        chunk_release(store, session, session->chunks[i].chunk);
     worker_frozen_clear(&session->frozen, store);
     worker_store_give(store, session_bytes(session->spec) + entry_bytes(session->n_chunks));
     worker_spec_unref(session->spec);
     free(session->chunks);
     free(session->staged);
     free(session->appended);
+    free(session->forgotten);
     free(session);
 }
 
@@ -321,6 +378,8 @@ static enum common_code check_layout(const struct worker_session *session, const
     if (request->n_lengths && request->n_lengths != spec->shape->layers)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "%zu lengths for %u layers", request->n_lengths,
                                 spec->shape->layers);
+    if (request->forgotten > WORKER_POSITIONS_MAX)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "no such position");
     if ((request->more || request->page) && !request->replace)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "more and page go with replace");
     for (size_t i = 0; i < request->n_chunks; i++) {
@@ -397,8 +456,10 @@ static enum common_code layout_install(struct worker_store *store, struct worker
         }
         chunks[i].compute = entries[i].compute;
     }
+    for (uint32_t i = 0; i < n; i++)
+        chunk_forgo(store, session, chunks[i].chunk);
     for (uint32_t i = 0; i < session->n_chunks; i++)
-        worker_store_release(store, session->chunks[i].chunk);
+        chunk_release(store, session, session->chunks[i].chunk);
     worker_store_give(store, entry_bytes(before > n ? before - n : 0));
     free(session->chunks);
     session->chunks = chunks;
@@ -431,8 +492,11 @@ static enum common_code session_create(struct worker_map *sessions, struct worke
         return code;
     struct worker_session *session = calloc(1, sizeof *session);
     struct worker_appended *appended = calloc(spec->shape->layers, sizeof *appended);
-    if (!session || !appended || !worker_store_take(store, session_bytes(spec))) {
+    uint64_t *forgotten = spec->pb->forget ? calloc(spec->shape->layers, sizeof *forgotten) : NULL;
+    bool room = session && appended && (forgotten || !spec->pb->forget);
+    if (!room || !worker_store_take(store, session_bytes(spec))) {
         free(appended);
+        free(forgotten);
         free(session);
         worker_spec_unref(spec);
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "no memory for a session");
@@ -440,6 +504,7 @@ static enum common_code session_create(struct worker_map *sessions, struct worke
     session->id = request->session;
     session->spec = spec;
     session->appended = appended;
+    session->forgotten = forgotten;
     *out = session;
     return COMMON_OK;
 }
@@ -457,6 +522,9 @@ enum common_code worker_session_layout(struct worker_map *sessions, struct worke
     code = check_layout(known ? session : NULL, session->spec, request, err);
     if (code == COMMON_OK)
         code = layout_collect(session, request, &entries, &n, err);
+    // Before chunks of a new history come to stand where rows were forgotten.
+    if (code == COMMON_OK && !request->more)
+        session_forget(store, session, request->forgotten, request->incarnation > session->incarnation);
     if (code == COMMON_OK && !request->more)
         code = layout_install(store, session, entries, n, err);
     if (code == COMMON_OK && !known && !worker_map_put(sessions, session->id, session))

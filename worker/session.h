@@ -44,8 +44,9 @@ struct worker_session {
     // Of the coordinator's store that laid it out last (coordinator/store.h); 0: it did not say.
     uint64_t life;
     struct worker_spec *spec;
-    uint64_t write_term, write;       // of the newest append seen
-    uint64_t writes_over;             // appends with a write up to this one are over
+    uint64_t write_term, write; // of the newest append seen
+    uint64_t *forgotten;        // [spec's layers] rows below are forgone; NULL: the spec forgets nothing
+    uint64_t writes_over;       // appends with a write up to this one are over
     struct worker_appended *appended; // [spec's layers]
     uint32_t n_chunks;
     struct worker_session_chunk *chunks; // ascending by (first, id)
@@ -90,6 +91,12 @@ uint32_t worker_session_span(const struct worker_session *session, uint64_t firs
                              uint32_t *n);
 // Index of the first chunk that ends past this position.
 uint32_t worker_session_at(const struct worker_session *session, uint64_t position);
+// Rows of the layer below this position are forgotten, or will be when other sessions that share them forget them.
+static inline uint64_t worker_session_forgotten(const struct worker_session *session, uint32_t layer)
+{
+    return session->forgotten ? session->forgotten[layer] : 0;
+}
+
 // NULL: the session does not name this chunk here.
 struct worker_session_chunk *worker_session_chunk(const struct worker_session *session, uint64_t chunk_id,
                                                   uint64_t first);

@@ -435,9 +435,12 @@ static enum common_code take_item(struct worker_step *s, uint32_t i, const struc
     if (code == COMMON_OK) {
         result->cover_tokens = cover.tokens;
         result->cover_sum = cover.sum;
-    } else if (first) { // no other attempt has stored it, which may have been acknowledged
-        worker_appended_settle(session, item->layer, item->write);
+        return code;
     }
+    if (code == COMMON_FAILED_PRECONDITION)
+        *reason = "FORGOTTEN";
+    if (first) // no other attempt has stored it, which may have been acknowledged
+        worker_appended_settle(session, item->layer, item->write);
     return code;
 }
 

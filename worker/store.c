@@ -118,7 +118,7 @@ enum common_code worker_store_hold(struct worker_store *store, uint64_t id, uint
     uint64_t bytes = worker_chunk_overhead(shape);
     if (!worker_store_take(store, bytes))
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "no memory for chunk %" PRIu64, id);
-    chunk = calloc(1, sizeof *chunk + shape->layers * sizeof(struct worker_layer *));
+    chunk = calloc(1, sizeof *chunk + shape->layers * (sizeof(struct worker_layer *) + sizeof(uint32_t)));
     if (!chunk || !worker_map_put(&store->chunks, id, chunk)) {
         free(chunk);
         worker_store_give(store, bytes);
@@ -126,6 +126,7 @@ enum common_code worker_store_hold(struct worker_store *store, uint64_t id, uint
                                 id);
     }
     chunk->memory = store->memory;
+    chunk->forgone = (uint32_t *)(chunk->layers + shape->layers);
     chunk->id = id;
     chunk->first = first;
     chunk->shape = worker_shape_ref(shape);
@@ -149,29 +150,79 @@ static void free_retired(struct worker_store *store, struct worker_chunk *chunk)
     }
 }
 
-static void free_chunk(struct worker_store *store, struct worker_chunk *chunk)
+static void free_layer(struct worker_store *store, const struct worker_chunk *chunk,
+                       struct worker_layer *layer)
+{
+    worker_memory_release(store->memory, layer->block);
+    for (uint32_t p = 0; p < chunk->shape->chunk_tokens / WORKER_PAGE_TOKENS; p++)
+        worker_memory_release(store->memory, layer->pages[p]);
+    worker_store_give(store, worker_layer_overhead(chunk->shape));
+    free(layer);
+}
+
+// What only pins have kept.
+static void free_unpinned(struct worker_store *store, struct worker_chunk *chunk)
 {
     free_retired(store, chunk);
-    for (uint32_t i = 0; i < chunk->shape->layers; i++) {
-        struct worker_layer *layer = chunk->layers[i];
-        if (!layer)
-            continue;
-        worker_memory_release(store->memory, layer->block);
-        for (uint32_t p = 0; p < chunk->shape->chunk_tokens / WORKER_PAGE_TOKENS; p++)
-            worker_memory_release(store->memory, layer->pages[p]);
-        worker_store_give(store, worker_layer_overhead(chunk->shape));
-        free(layer);
+    while (chunk->shed) {
+        struct worker_layer *layer = chunk->shed;
+        chunk->shed = layer->shed;
+        free_layer(store, chunk, layer);
     }
+}
+
+static void free_chunk(struct worker_store *store, struct worker_chunk *chunk)
+{
+    free_unpinned(store, chunk);
+    for (uint32_t i = 0; i < chunk->shape->layers; i++)
+        if (chunk->layers[i])
+            free_layer(store, chunk, chunk->layers[i]);
     worker_store_give(store, worker_chunk_overhead(chunk->shape));
     worker_shape_unref(chunk->shape);
     free(chunk);
 }
 
+// Gives a layer's memory back where all who have the chunk forgo it.
+static void shed_layer(struct worker_store *store, struct worker_chunk *chunk, uint32_t layer)
+{
+    struct worker_layer *gone = chunk->layers[layer];
+    if (chunk->forgone[layer] != chunk->refs)
+        return;
+    chunk->forgone[layer] = WORKER_LAYER_FORGOTTEN;
+    chunk->layers[layer] = NULL;
+    if (gone && chunk->pins > 0) {
+        gone->shed = chunk->shed;
+        chunk->shed = gone;
+    } else if (gone) {
+        free_layer(store, chunk, gone);
+    }
+}
+
+void worker_store_forgo(struct worker_store *store, struct worker_chunk *chunk, uint32_t layer)
+{
+    if (worker_chunk_forgotten(chunk, layer))
+        return;
+    assert(chunk->forgone[layer] < chunk->refs);
+    chunk->forgone[layer]++;
+    shed_layer(store, chunk, layer);
+}
+
+void worker_store_unforgo(struct worker_chunk *chunk, uint32_t layer)
+{
+    if (worker_chunk_forgotten(chunk, layer))
+        return;
+    assert(chunk->forgone[layer] > 0);
+    chunk->forgone[layer]--;
+}
+
 void worker_store_release(struct worker_store *store, struct worker_chunk *chunk)
 {
     assert(chunk->refs > 0);
-    if (--chunk->refs > 0)
+    if (--chunk->refs > 0) {
+        for (uint32_t layer = 0; layer < chunk->shape->layers; layer++)
+            shed_layer(store, chunk, layer);
         return;
+    }
     worker_map_remove(&store->chunks, chunk->id);
     if (chunk->pins == 0)
         free_chunk(store, chunk);
@@ -190,7 +241,7 @@ void worker_store_unpin(struct worker_store *store, struct worker_chunk *chunk)
     if (chunk->refs == 0)
         free_chunk(store, chunk);
     else
-        free_retired(store, chunk);
+        free_unpinned(store, chunk);
 }
 
 // ---- memory of rows -----------------------------------------------------------------------------
@@ -363,6 +414,8 @@ static enum verdict row_judge(const struct worker_chunk *chunk, uint32_t layer, 
     enum worker_row state = worker_chunk_row(chunk, layer, row);
     if (state <= WORKER_ROW_PUT)
         return VERDICT_WRITE;
+    if (state == WORKER_ROW_FORGOTTEN) // nobody can say what they were
+        return VERDICT_REFUSE;
     if (worker_layer_row_equal(chunk, chunk->layers[layer], row, k, v))
         return VERDICT_SAME;
     return state == WORKER_ROW_APPENDED && chunk->first + row >= replace_from ? VERDICT_REPLACE
@@ -377,6 +430,10 @@ static enum common_code check_piece(const struct worker_rows *piece, uint64_t re
         const uint8_t *k, *v;
         piece_row(piece, i, &k, &v);
         enum verdict verdict = row_judge(piece->chunk, piece->layer, piece->row + i, k, v, replace_from);
+        if (worker_chunk_forgotten(piece->chunk, piece->layer))
+            return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                    "position %" PRIu64 " of layer %u is forgotten",
+                                    piece->chunk->first + piece->row + i, piece->layer);
         if (verdict == VERDICT_REFUSE)
             return common_error_set(err, COMMON_FAILED_PRECONDITION,
                                     "position %" PRIu64
@@ -623,6 +680,10 @@ enum common_code worker_store_copy(struct worker_store *store, const struct work
     if (from == to || !worker_shape_equal(from->shape, to->shape) || rows > from->shape->chunk_tokens)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "a chunk is copied to another one of its shape");
+    for (uint32_t layer = 0; layer < from->shape->layers; layer++)
+        if (rows > 0 && worker_chunk_forgotten(from, layer))
+            return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                    "rows of layer %u of chunk %" PRIu64 " are forgotten", layer, from->id);
     uint8_t *k = malloc(COPY_ROWS * from->shape->k_wire), *v = malloc(COPY_ROWS * from->shape->v_wire + 1);
     struct journal journal = {.store = store};
     enum common_code code = COMMON_RESOURCE_EXHAUSTED;

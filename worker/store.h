@@ -21,6 +21,8 @@
 //          ◀─────────  (also from PUT, and from PREPARED with the same bytes)
 //          withdraw (where a commit has frozen it: PREPARED)
 //
+// FORGOTTEN: of a whole layer of the chunk, whatever its rows were. They were committed, nobody asks for them any
+// more (worker_store_forgo), and their memory was given back; for good.
 // PUT rows that nobody commits become ABSENT after a time, and their memory is freed (expire.c).
 // Which commits have prepared a row: frozen.h; the last to let go aborts it.
 // PUT rows may be overwritten. PREPARED and COMMITTED rows' bytes never change. An APPENDED row serves like a
@@ -47,7 +49,8 @@ enum worker_row {
     WORKER_ROW_PUT,
     WORKER_ROW_PREPARED,
     WORKER_ROW_APPENDED,
-    WORKER_ROW_COMMITTED
+    WORKER_ROW_COMMITTED,
+    WORKER_ROW_FORGOTTEN
 };
 
 struct kernels_device_run;
@@ -85,6 +88,13 @@ void worker_store_release(struct worker_store *store, struct worker_chunk *chunk
 // NULL: nobody holds it.
 struct worker_chunk *worker_store_find(const struct worker_store *store, uint64_t id);
 
+// Whoever has a reference to the chunk will not ask for rows of this layer again; once for each reference. When all
+// who have one have said so, the rows are FORGOTTEN: what they took is free at once, or with the last pin.
+void worker_store_forgo(struct worker_store *store, struct worker_chunk *chunk, uint32_t layer);
+// Takes that back. Before such a reference is released.
+void worker_store_unforgo(struct worker_chunk *chunk, uint32_t layer);
+bool worker_chunk_forgotten(const struct worker_chunk *chunk, uint32_t layer);
+
 void worker_store_pin(struct worker_chunk *chunk);
 void worker_store_unpin(struct worker_store *store, struct worker_chunk *chunk);
 
@@ -98,10 +108,11 @@ enum worker_row worker_chunk_row(const struct worker_chunk *chunk, uint32_t laye
 // How many rows from `row` on, `count` at most, are all in this state or a later one.
 uint32_t worker_chunk_rows_at(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
                               enum worker_row least);
-// Rows from the chunk's start on, without a hole, that are APPENDED or COMMITTED: what a step may see.
+// Rows from the chunk's start on, without a hole, that are APPENDED, COMMITTED or FORGOTTEN: what a step may
+// consider.
 uint32_t worker_chunk_ready(const struct worker_chunk *chunk, uint32_t layer);
 
-// Fills in the runs of the first `rows` rows (<= ready) of heads kv_head .. kv_head + kv_heads - 1, those of
+// Fills in the runs of the first `rows` rows (<= ready, not FORGOTTEN) of heads kv_head .. kv_head + kv_heads - 1, those of
 // the i-th at out + i * stride. Returns how many each has: worker_chunk_run_count().
 uint32_t worker_chunk_run_count(const struct worker_chunk *chunk, uint32_t layer, uint32_t rows);
 uint32_t worker_chunk_runs(const struct worker_chunk *chunk, uint32_t layer, uint32_t kv_head,
@@ -173,7 +184,8 @@ uint64_t worker_store_expire(struct worker_store *store, struct worker_chunk *ch
 
 // Copies the APPENDED and COMMITTED ones among the first `rows` rows of all layers, with their states. Rows
 // that `to` has already must be the same. *hash: over what the result holds of these rows.
-// FAILED_PRECONDITION, RESOURCE_EXHAUSTED, INVALID_ARGUMENT (shapes differ, rows).
+// FAILED_PRECONDITION (also: a layer of `from` is forgotten), RESOURCE_EXHAUSTED, INVALID_ARGUMENT (shapes differ,
+// rows).
 enum common_code worker_store_copy(struct worker_store *store, const struct worker_chunk *from,
                                    struct worker_chunk *to, uint32_t rows, uint64_t *hash,
                                    struct common_error *err);

@@ -9,6 +9,7 @@
 #include "common/log.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/forget.h"
 #include "coordinator/sessions/placing.h"
 #include "coordinator/sessions/recovery.h"
 #include "coordinator/sessions/repair.h"
@@ -252,6 +253,7 @@ static void committed(struct committing *k)
         proto_request_fail_status(k->request, &k->status);
     } else {
         answer_commit(k->request, k->s, k->layer);
+        coordinator_forget_wrote(k->s, k->layer, k->first);
         coordinator_place_ahead(k->s, k->first + k->count);
     }
     commit_end(k);
@@ -545,11 +547,28 @@ static void take_sums(struct committing *k)
     }
 }
 
+// Of rows that were committed, and that their holders have given back since, nothing is asked. False: of all of them.
+static bool skip_forgotten(struct committing *k, const struct coordinator_session *s)
+{
+    uint64_t forgotten = coordinator_session_forgotten(s, k->layer), end = k->first + k->count;
+    uint64_t to = forgotten < end ? forgotten : end;
+    if (to <= k->first || !coordinator_rangeset_contains(&s->layers[k->layer], k->first, to - k->first))
+        return true;
+    k->first = to;
+    k->count = end - to;
+    return k->count > 0;
+}
+
 static void commit_start(void *arg, struct coordinator_session *s)
 {
     struct committing *k = arg;
     if (!s) {
         proto_request_fail(k->request, COMMON_NOT_FOUND, "the session was deleted", NULL, 0);
+        free(k);
+        return;
+    }
+    if (!skip_forgotten(k, s)) {
+        answer_commit(k->request, s, k->layer);
         free(k);
         return;
     }

@@ -29,6 +29,7 @@ void coordinator_layout_send(struct coordinator_worker *w, const struct coordina
         m.n_lengths = message->lengths ? message->spec->layers : 0;
         m.lengths = message->lengths;
         m.settled = message->settled;
+        m.forgotten = message->forgotten;
         m.n_chunks = n;
         m.chunks = pointers;
         for (uint32_t i = 0; i < n; i++) {
@@ -61,6 +62,7 @@ void coordinator_layout_send_all(struct coordinator_session *s, struct coordinat
     struct coordinator_layout_message m = {.session = s->id,
                                            .lengths = lengths,
                                            .settled = coordinator_session_settled(s),
+                                           .forgotten = s->floor,
                                            .incarnation = s->incarnation,
                                            .epoch = s->layout.epoch,
                                            .spec = s->spec,

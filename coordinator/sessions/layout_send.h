@@ -16,9 +16,10 @@ struct coordinator_layout_message {
     uint32_t n;
     bool replace;
     const struct coordinator_chunk
-        *idle;         // of the chunks, the one that is not to be computed (yet); NULL: none
-    uint64_t *lengths; // [layers] acknowledged; NULL: nothing is said about appends
-    uint64_t settled;  // with them: coordinator_session_settled
+        *idle;          // of the chunks, the one that is not to be computed (yet); NULL: none
+    uint64_t *lengths;  // [layers] acknowledged; NULL: nothing is said about appends
+    uint64_t settled;   // with them: coordinator_session_settled
+    uint64_t forgotten; // the session's floor
 };
 void coordinator_layout_send(struct coordinator_worker *w, const struct coordinator_layout_message *message,
                              struct coordinator_gather *gather);

@@ -111,6 +111,16 @@ static bool load_cut(void *arg, uint64_t session, uint64_t cut)
     return true;
 }
 
+static bool load_floor(void *arg, uint64_t session, uint64_t floor)
+{
+    struct coordinator_loader *r = arg;
+    struct coordinator_session *s = coordinator_session_find(r->sessions, session);
+    if (!s)
+        return damaged(r, "a floor", session);
+    coordinator_session_set_floor(s, floor);
+    return true;
+}
+
 void coordinator_sessions_reader(struct coordinator_loader *loader, struct coordinator_store_reader *out)
 {
     *out = (struct coordinator_store_reader){.arg = loader,
@@ -120,5 +130,6 @@ void coordinator_sessions_reader(struct coordinator_loader *loader, struct coord
                                              .chunk = load_chunk,
                                              .range = load_range,
                                              .key = load_key,
-                                             .cut = load_cut};
+                                             .cut = load_cut,
+                                             .floor = load_floor};
 }

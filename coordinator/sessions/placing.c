@@ -316,7 +316,8 @@ static void tell_chosen(struct coordinator_placing *p, struct coordinator_worker
                                            .incarnation = s->incarnation,
                                            .epoch = s->layout.epoch,
                                            .spec = s->spec,
-                                           .chunks = mine};
+                                           .chunks = mine,
+                                           .forgotten = s->floor};
     for (uint32_t i = 0; i < p->n; i++)
         if (p->chosen[i].holder == w)
             mine[m.n++] = &p->chosen[i];

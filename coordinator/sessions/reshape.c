@@ -12,6 +12,7 @@
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/cuts.h"
 #include "coordinator/sessions/dropping.h"
+#include "coordinator/sessions/forget.h"
 #include "coordinator/sessions/keys.h"
 #include "coordinator/sessions/layout_send.h"
 #include "coordinator/sessions/named.h"
@@ -209,6 +210,7 @@ static void truncate_stored(void *arg, enum common_code code, const char *text)
         coordinator_session_remove_chunk(s, (uint32_t)(r->length / ct)); // nothing of it is kept
     for (uint32_t l = 0; l < s->spec->layers; l++)
         coordinator_rangeset_clip(&s->layers[l], r->length);
+    coordinator_forget_cut(s, r->length);
     coordinator_session_count_tokens(s);
     coordinator_session_forget_named(s); // every chunk that is left is known
     s->untidy = false;
@@ -244,6 +246,8 @@ static void truncate_copied(void *arg, enum common_code code, const char *text)
         r->cutting.cut = coordinator_cut_next(s->cut);
     coordinator_batch_cut(batch, s->id, r->cutting.cut);
     coordinator_batch_clip(batch, s->id, r->length);
+    if (s->floor && !r->length)
+        coordinator_batch_floor(batch, s->id, 0);
     // Rows that steps have appended are in the store from now on: who does not hear of this truncate, and of what
     // was acknowledged before it, is not asked about them after a restart.
     for (uint32_t l = 0; l < s->spec->layers; l++) {
@@ -329,12 +333,16 @@ static void truncate_alone(void *arg, struct coordinator_session *s)
         reshape_end(r);
         return;
     }
-    if (r->length >= end_at ||
-        (!coordinator_session_has_rows(s, r->length, end_at - r->length) && !lost && !s->untidy)) {
+    bool anew = s->floor && !r->length; // whatever there is: it begins at 0 again
+    if ((r->length >= end_at && !anew) ||
+        (!anew && !coordinator_session_has_rows(s, r->length, end_at - r->length) && !lost && !s->untidy)) {
         truncate_nothing(r);
         return;
     }
-    if (plan_copy(r, &status) != COMMON_OK) {
+    code = coordinator_forget_check(s, r->length, "a truncate", &status);
+    if (code == COMMON_OK)
+        code = plan_copy(r, &status);
+    if (code != COMMON_OK) {
         reshape_fail(r, &status);
         reshape_end(r);
         return;
@@ -348,7 +356,8 @@ static void truncate_alone(void *arg, struct coordinator_session *s)
                                                .spec = s->spec,
                                                .chunks = &copy,
                                                .n = 1,
-                                               .idle = copy};
+                                               .idle = copy,
+                                               .forgotten = s->floor};
         s->copy = copy;
         coordinator_layout_send(copy->holder, &m, gather);
         send_copy(r, s->id, s->incarnation, gather);
@@ -440,6 +449,7 @@ static enum common_code make_fork(struct reshape *r, struct proto_status *status
         return code;
     }
     coordinator_key_enter(r->fork, r->key);
+    coordinator_session_set_floor(r->fork, r->length ? s->floor : 0);
     for (uint32_t i = 0; i < s->n_members; i++)
         if (coordinator_worker_active(s->members[i]))
             coordinator_session_add_member(r->fork, s->members[i]);
@@ -474,6 +484,8 @@ static void fork_alone(void *arg, struct coordinator_session *s)
                                 "a fork at %" PRIu64 " is past the end: the shortest layer has %" PRIu64
                                 " tokens",
                                 r->length, shortest);
+    if (code == COMMON_OK)
+        code = coordinator_forget_check(s, r->length, "a fork", &status);
     if (code == COMMON_OK)
         code = plan_copy(r, &status);
     if (code == COMMON_OK)

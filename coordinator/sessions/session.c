@@ -188,6 +188,68 @@ uint64_t coordinator_session_layer_length(const struct coordinator_session *s, u
     return coordinator_rangeset_length(coordinator_session_rows(s, layer));
 }
 
+uint64_t coordinator_session_forgotten(const struct coordinator_session *s, uint32_t layer)
+{
+    return proto_spec_forgotten(s->spec, layer, s->floor_next ? s->floor_next : s->floor);
+}
+
+// Holders give back whole chunks of a layer.
+static bool is_given_back(const struct coordinator_session *s, uint32_t layer, uint32_t index, uint64_t floor)
+{
+    return floor &&
+           (index + UINT64_C(1)) * s->layout.chunk_tokens <= proto_spec_forgotten(s->spec, layer, floor);
+}
+
+uint64_t coordinator_session_held(const struct coordinator_session *s, uint32_t layer)
+{
+    uint64_t back = s->floor ? proto_spec_forgotten(s->spec, layer, s->floor) : 0;
+    back -= back % s->layout.chunk_tokens;
+    return coordinator_rangeset_count(&s->layers[layer]) -
+           (back ? coordinator_rangeset_overlap(&s->layers[layer], 0, back) : 0);
+}
+
+// What a chunk counts for in its holder's load.
+static uint64_t load_of(const struct coordinator_session *s, const struct coordinator_chunk *chunk,
+                        uint64_t floor)
+{
+    uint64_t bytes = coordinator_session_chunk_bytes(s);
+    for (uint32_t l = 0; floor && l < s->spec->layers; l++) {
+        struct proto_layer layer = proto_spec_layer(s->spec, l);
+        if (is_given_back(s, l, chunk->index, floor))
+            bytes -= s->layout.chunk_tokens * (layer.k_row + layer.v_row);
+    }
+    return bytes;
+}
+
+// What a worker frees can be promised again at once; the next heartbeat says exactly how much it is.
+static void give_back(struct coordinator_worker *w, uint64_t bytes)
+{
+    uint64_t unseen = bytes > w->used_bytes ? bytes - w->used_bytes : 0; // still counted as promised
+    w->used_bytes -= bytes - unseen;
+    w->promised_bytes -= unseen < w->promised_bytes ? unseen : w->promised_bytes;
+}
+
+void coordinator_session_set_floor(struct coordinator_session *s, uint64_t floor)
+{
+    uint64_t from = UINT64_MAX; // chunks that end before it count as they did
+    for (uint32_t l = 0; l < s->spec->layers; l++) {
+        uint64_t before = proto_spec_forgotten(s->spec, l, s->floor),
+                 after = proto_spec_forgotten(s->spec, l, floor);
+        uint64_t least = before < after ? before : after;
+        from = before != after && least < from ? least : from;
+    }
+    uint32_t first = coordinator_layout_lower(&s->layout, from / s->layout.chunk_tokens);
+    for (uint32_t i = first; i < s->layout.n; i++) {
+        const struct coordinator_chunk *chunk = &s->layout.chunks[i];
+        struct coordinator_worker *holder = chunk->holder;
+        uint64_t before = load_of(s, chunk, s->floor), after = load_of(s, chunk, floor);
+        holder->load_bytes = holder->load_bytes - before + after;
+        if (before > after)
+            give_back(holder, before - after);
+    }
+    s->floor = floor;
+}
+
 uint64_t coordinator_session_length(const struct coordinator_session *s)
 {
     uint64_t least = UINT64_MAX;
@@ -321,7 +383,7 @@ struct coordinator_chunk *coordinator_session_put_chunk(struct coordinator_sessi
     if (put) {
         put->holder->chunks++;
         put->holder->tokens += tokens_of(s, put, s->counted_length);
-        put->holder->load_bytes += coordinator_session_chunk_bytes(s);
+        put->holder->load_bytes += load_of(s, put, s->floor);
         s->missing += !coordinator_session_chunk_usable(put);
         s->unknown += !put->known;
     }
@@ -335,6 +397,8 @@ void coordinator_session_memory_back(const struct coordinator_session *s,
     uint64_t ct = s->layout.chunk_tokens, bytes = 0, promise = coordinator_session_chunk_bytes(s);
     for (uint32_t l = 0; l < s->spec->layers; l++) {
         struct proto_layer layer = proto_spec_layer(s->spec, l);
+        if (is_given_back(s, l, chunk->index, s->floor))
+            continue;
         bytes +=
             coordinator_rangeset_overlap(&s->layers[l], chunk->index * ct, ct) * (layer.k_row + layer.v_row);
     }
@@ -353,7 +417,7 @@ void coordinator_session_remove_chunk(struct coordinator_session *s, uint32_t in
         return;
     chunk->holder->chunks--;
     chunk->holder->tokens -= tokens_of(s, chunk, s->counted_length);
-    chunk->holder->load_bytes -= coordinator_session_chunk_bytes(s);
+    chunk->holder->load_bytes -= load_of(s, chunk, s->floor);
     s->missing -= !coordinator_session_chunk_usable(chunk);
     s->unknown -= !chunk->known;
     coordinator_layout_remove(&s->layout, index);

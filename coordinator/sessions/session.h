@@ -84,9 +84,13 @@ struct coordinator_session {
     uint32_t unknown; // chunks whose rows are not known yet (`known` is false)
     // [spec->layers] committed rows; of a layer that has none of its own, none: coordinator_session_rows
     struct coordinator_rangeset *layers;
-    uint32_t first_layer;    // the first one that has rows of its own
-    uint64_t token_bytes;    // of K and V of one token, all layers
-    uint64_t counted_length; // of the first layer, in its holders' `tokens`
+    uint32_t first_layer;     // the first one that has rows of its own
+    uint64_t token_bytes;     // of K and V of one token, all layers
+    uint64_t counted_length;  // of the first layer, in its holders' `tokens`
+    uint64_t floor;           // durable (forget.h)
+    uint64_t floor_next;      // a higher one on its way to the store; 0: none
+    uint64_t forget_again_ns; // no try before: the store has refused the last one
+    uint64_t *newest;         // [spec->layers] where the newest write began; NULL: the spec forgets nothing
     struct coordinator_named
         *named; // [spec->layers] what holders say after a restart (named.h); NULL: nothing
     struct coordinator_worker **members; // [n_members]
@@ -145,6 +149,12 @@ void coordinator_session_turn_away(struct coordinator_session *s);
 const struct coordinator_rangeset *coordinator_session_rows(const struct coordinator_session *s,
                                                             uint32_t layer);
 uint64_t coordinator_session_layer_length(const struct coordinator_session *s, uint32_t layer);
+// Of a layer with rows of its own: rows below it are forgotten, or about to be (forget.h).
+uint64_t coordinator_session_forgotten(const struct coordinator_session *s, uint32_t layer);
+// Its committed rows that holders have memory for.
+uint64_t coordinator_session_held(const struct coordinator_session *s, uint32_t layer);
+// The holders' loads follow.
+void coordinator_session_set_floor(struct coordinator_session *s, uint64_t floor);
 uint64_t coordinator_session_length(const struct coordinator_session *s); // of the shortest layer
 // After each change of `layers`: the holders' tokens follow.
 void coordinator_session_count_tokens(struct coordinator_session *s);

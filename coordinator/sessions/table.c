@@ -99,6 +99,7 @@ static struct coordinator_session *session_make(struct coordinator_sessions *ses
     proto_list_init(&s->gone);
     s->counted = sessions->cluster->changes;
     s->layers = coordinator_alloc(spec->layers * sizeof(*s->layers));
+    s->newest = spec->forget ? coordinator_alloc(spec->layers * sizeof(*s->newest)) : NULL;
     s->first_layer = proto_spec_first_layer(spec);
     s->token_bytes = proto_spec_token_bytes(spec);
     s->last_used_ns = common_clock_ns();
@@ -167,6 +168,8 @@ void coordinator_batch_whole_session(struct coordinator_batch *batch, const stru
     uint8_t *packed = coordinator_alloc(bytes + 1);
     banyan__pb__spec__pack(s->spec, packed);
     coordinator_batch_session(batch, s->id, s->name, packed, bytes, s->incarnation, s->layout.epoch);
+    if (s->floor)
+        coordinator_batch_floor(batch, s->id, s->floor);
     for (uint32_t i = 0; i < s->n_members; i++)
         coordinator_batch_member(batch, s->id, s->members[i]->name);
     for (uint32_t i = 0; i < s->layout.n; i++)
@@ -211,6 +214,7 @@ static void session_free(struct coordinator_session *s)
     coordinator_layout_fini(&s->layout);
     banyan__pb__spec__free_unpacked(s->spec, NULL);
     free(s->layers);
+    free(s->newest);
     free(s->members);
     free(s);
 }

@@ -63,6 +63,7 @@ static void tell_layout(struct coordinator_telling *t, struct coordinator_sessio
     m.page = t->told + 1;
     m.chunks = pointers;
     m.settled = coordinator_session_settled(s);
+    m.forgotten = s->floor;
     m.n_lengths = s->spec->layers;
     m.lengths = coordinator_alloc(s->spec->layers * sizeof(*m.lengths));
     for (uint32_t l = 0; l < s->spec->layers; l++)

@@ -89,6 +89,28 @@ static bool check_positions(struct coordinator_item *item, struct coordinator_se
     return item->way.visible <= after || refuse_position(item, s, after, item->way.visible);
 }
 
+// What its first row sees begins where that of the later ones does, or before; a block may begin before that.
+static bool check_forgotten(struct coordinator_item *item, const struct coordinator_session *s)
+{
+    const struct coordinator_item_ask *ask = &item->ask;
+    const struct proto_layer layer = proto_spec_layer(s->spec, ask->layer);
+    uint64_t forgotten = coordinator_session_forgotten(s, layer.source),
+             from = proto_layer_from(&layer, ask->first);
+    bool in_block = ask->block_first < ask->first + ask->rows && ask->block_first < from &&
+                    ask->block_first + ask->block_count > ask->first;
+    from = in_block ? ask->block_first : from;
+    if (from >= forgotten)
+        return true;
+    char text[COMMON_ERROR_BYTES];
+    snprintf(text, sizeof(text),
+             "the row at position %" PRIu64 " of layer %u sees keys from position %" PRIu64
+             " on, and those below %" PRIu64 " are forgotten",
+             ask->first, ask->layer, from, forgotten);
+    coordinator_item_refuse(item, COMMON_FAILED_PRECONDITION, "FORGOTTEN", text);
+    proto_status_add_range(item->failure, from, forgotten - from);
+    return false;
+}
+
 static bool chunks_placed(const struct coordinator_item *item, const struct coordinator_session *s)
 {
     uint64_t ct = s->layout.chunk_tokens, last = item->ask.first + item->ask.rows - 1;
@@ -112,7 +134,7 @@ enum coordinator_verdict coordinator_item_admit(struct coordinator_item *item, s
     }
     if ((!pumped && coordinator_lane_behind(s->lane, item)) || !coordinator_session_open(s))
         return COORDINATOR_ADMIT_WAIT;
-    if (!check_positions(item, s))
+    if (!check_positions(item, s) || !check_forgotten(item, s))
         return COORDINATOR_ADMIT_REFUSED;
     if (item->ask.append && !chunks_placed(item, s))
         return COORDINATOR_ADMIT_PLACE;

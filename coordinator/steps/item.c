@@ -6,6 +6,7 @@
 #include "common/clock.h"
 #include "common/hash.h"
 #include "coordinator/cluster/plan.h"
+#include "coordinator/sessions/forget.h"
 #include "coordinator/sessions/placing.h"
 #include "coordinator/sessions/session.h"
 #include "coordinator/sessions/table.h"
@@ -375,6 +376,7 @@ void coordinator_item_acknowledge(struct coordinator_item *item)
     item->stored = true;
     s->open_write = 0;
     coordinator_lane_append_over(coordinator_item_steps(item), s->lane, item);
+    coordinator_forget_wrote(s, ask->layer, ask->first);
     coordinator_place_ahead(s, ask->first + ask->rows);
 }
 

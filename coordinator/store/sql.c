@@ -30,10 +30,12 @@ static const char added_schema[] =
     "CREATE TABLE IF NOT EXISTS lives(term INTEGER PRIMARY KEY, life INTEGER NOT NULL);"
     "CREATE TABLE IF NOT EXISTS keys(session INTEGER PRIMARY KEY, key INTEGER NOT NULL);"
     "CREATE TABLE IF NOT EXISTS cuts(session INTEGER PRIMARY KEY, cut INTEGER NOT NULL);"
+    "CREATE TABLE IF NOT EXISTS floors(session INTEGER PRIMARY KEY, floor INTEGER NOT NULL);"
     "DELETE FROM keys WHERE session NOT IN (SELECT id FROM sessions);" // an older coordinator has deleted them
-    "DELETE FROM cuts WHERE session NOT IN (SELECT id FROM sessions)";
+    "DELETE FROM cuts WHERE session NOT IN (SELECT id FROM sessions);"
+    "DELETE FROM floors WHERE session NOT IN (SELECT id FROM sessions)";
 
-#define TEXTS 5 // statements of an operation, at most
+#define TEXTS 6 // statements of an operation, at most
 
 // What each kind of operation executes, in order; ?1 ?2 ?3 ?4 are a b c d, ?5 the name, ?6 the bytes.
 static const char *const texts[COORDINATOR_OPS][TEXTS] = {
@@ -46,9 +48,11 @@ static const char *const texts[COORDINATOR_OPS][TEXTS] = {
                                      "DELETE FROM members WHERE session = ?1",
                                      "DELETE FROM ranges WHERE session = ?1",
                                      "DELETE FROM keys WHERE session = ?1",
-                                     "DELETE FROM cuts WHERE session = ?1"},
+                                     "DELETE FROM cuts WHERE session = ?1",
+                                     "DELETE FROM floors WHERE session = ?1"},
     [COORDINATOR_OP_KEY] = {"INSERT OR REPLACE INTO keys VALUES(?1, ?2)"},
     [COORDINATOR_OP_CUT] = {"INSERT OR REPLACE INTO cuts VALUES(?1, ?2)"},
+    [COORDINATOR_OP_FLOOR] = {"INSERT OR REPLACE INTO floors VALUES(?1, ?2)"},
     [COORDINATOR_OP_MEMBER] = {"INSERT OR REPLACE INTO members VALUES(?1, ?5)"},
     [COORDINATOR_OP_CHUNK] = {"INSERT OR REPLACE INTO chunks VALUES(?1, ?2, ?3, ?4)",
                               "DELETE FROM holders WHERE session = ?1 AND idx = ?2",
@@ -265,6 +269,7 @@ enum common_code coordinator_sql_read(struct coordinator_sql *sql, const struct 
         "SELECT session, layer, first, count FROM ranges ORDER BY session, layer, first",
         "SELECT session, key FROM keys",
         "SELECT session, cut FROM cuts",
+        "SELECT session, floor FROM floors",
     };
     enum common_code code = COMMON_OK;
     for (size_t q = 0; q < sizeof(queries) / sizeof(*queries) && code == COMMON_OK; q++) {
@@ -286,8 +291,10 @@ enum common_code coordinator_sql_read(struct coordinator_sql *sql, const struct 
                 ok = r->range(r->arg, u64(s, 0), (uint32_t)u64(s, 1), u64(s, 2), u64(s, 3));
             else if (q == 5)
                 ok = r->key(r->arg, u64(s, 0), u64(s, 1));
-            else
+            else if (q == 6)
                 ok = r->cut(r->arg, u64(s, 0), u64(s, 1));
+            else
+                ok = r->floor(r->arg, u64(s, 0), u64(s, 1));
         }
         if (ok && rc != SQLITE_DONE)
             code = common_error_set(err, COMMON_INVALID_ARGUMENT, "the store cannot be read: %s",

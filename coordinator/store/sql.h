@@ -16,8 +16,9 @@ enum coordinator_op_kind {
     COORDINATOR_OP_SESSION,
     COORDINATOR_OP_NUMBERS,
     COORDINATOR_OP_SESSION_DROP,
-    COORDINATOR_OP_KEY, // a: session, b: key
-    COORDINATOR_OP_CUT, // a: session, b: cut
+    COORDINATOR_OP_KEY,   // a: session, b: key
+    COORDINATOR_OP_CUT,   // a: session, b: cut
+    COORDINATOR_OP_FLOOR, // a: session, b: floor
     COORDINATOR_OP_MEMBER,
     COORDINATOR_OP_CHUNK,
     COORDINATOR_OP_CHUNK_LOST,
@@ -35,7 +36,7 @@ struct coordinator_op {
     size_t n_bytes;
 };
 
-#define COORDINATOR_STATEMENTS 24
+#define COORDINATOR_STATEMENTS 26
 
 struct coordinator_sql {
     sqlite3 *db;

@@ -139,6 +139,11 @@ void coordinator_batch_cut(struct coordinator_batch *batch, uint64_t session, ui
     add_numbers(batch, COORDINATOR_OP_CUT, NULL, session, cut, 0, 0);
 }
 
+void coordinator_batch_floor(struct coordinator_batch *batch, uint64_t session, uint64_t floor)
+{
+    add_numbers(batch, COORDINATOR_OP_FLOOR, NULL, session, floor, 0, 0);
+}
+
 void coordinator_batch_member(struct coordinator_batch *batch, uint64_t session, const char *worker)
 {
     add_numbers(batch, COORDINATOR_OP_MEMBER, worker, session, 0, 0, 0);

@@ -37,6 +37,7 @@ struct coordinator_store_reader {
     bool (*range)(void *arg, uint64_t session, uint32_t layer, uint64_t first, uint64_t count);
     bool (*key)(void *arg, uint64_t session, uint64_t key);
     bool (*cut)(void *arg, uint64_t session, uint64_t cut);
+    bool (*floor)(void *arg, uint64_t session, uint64_t floor);
 };
 
 // Opens or makes the file (mode 0600, its folder 0700), locks it until stop, raises the term, reads
@@ -81,6 +82,7 @@ void coordinator_batch_session_drop(struct coordinator_batch *batch,
                                     uint64_t session); // and all that belongs to it
 void coordinator_batch_key(struct coordinator_batch *batch, uint64_t session, uint64_t key);
 void coordinator_batch_cut(struct coordinator_batch *batch, uint64_t session, uint64_t cut);
+void coordinator_batch_floor(struct coordinator_batch *batch, uint64_t session, uint64_t floor); // forget.h
 void coordinator_batch_member(struct coordinator_batch *batch, uint64_t session, const char *worker);
 void coordinator_batch_chunk(struct coordinator_batch *batch, uint64_t session, uint32_t index, uint64_t id,
                              bool lost,

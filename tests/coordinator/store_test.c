@@ -61,7 +61,7 @@ int __wrap_sqlite3_step(sqlite3_stmt *statement)
 struct seen {
     struct common_error *err;
     uint32_t workers, sessions, members, chunks, lost;
-    uint64_t session, incarnation, epoch, instance, chunk_sum, key, cut;
+    uint64_t session, incarnation, epoch, instance, chunk_sum, key, cut, floor;
     char name[132], spec[16], holder[65];
     struct coordinator_rangeset ranges;
     uint32_t n_ranges;
@@ -126,6 +126,14 @@ static bool on_cut(void *arg, uint64_t session, uint64_t cut)
     return true;
 }
 
+static bool on_floor(void *arg, uint64_t session, uint64_t floor)
+{
+    struct seen *seen = arg;
+    assert_int_equal(session, seen->session);
+    seen->floor = floor;
+    return true;
+}
+
 static bool on_key(void *arg, uint64_t session, uint64_t key)
 {
     struct seen *seen = arg;
@@ -137,8 +145,8 @@ static bool on_key(void *arg, uint64_t session, uint64_t key)
 static enum common_code open_store(struct common_loop *loop, struct seen *seen,
                                    struct coordinator_store **out, struct common_error *err)
 {
-    struct coordinator_store_reader reader = {seen,     on_worker, on_session, on_member,
-                                              on_chunk, on_range,  on_key,     on_cut};
+    struct coordinator_store_reader reader = {seen,     on_worker, on_session, on_member, on_chunk,
+                                              on_range, on_key,    on_cut,     on_floor};
     memset(seen, 0, sizeof(*seen));
     return coordinator_store_open(path, false, loop, &reader, out, err);
 }
@@ -208,6 +216,8 @@ static void everything_comes_back(void **state)
     coordinator_batch_key(batch, UINT64_C(0xfedcba9876543210), UINT64_MAX - 1);
     coordinator_batch_cut(batch, UINT64_C(0xfedcba9876543210), 5);
     coordinator_batch_cut(batch, UINT64_C(0xfedcba9876543210), UINT64_MAX - 2); // the last one counts
+    coordinator_batch_floor(batch, UINT64_C(0xfedcba9876543210), 7);
+    coordinator_batch_floor(batch, UINT64_C(0xfedcba9876543210), UINT64_MAX - 3);
     coordinator_batch_member(batch, UINT64_C(0xfedcba9876543210), "w0");
     for (uint32_t i = 0; i < 4; i++)
         coordinator_batch_chunk(batch, UINT64_C(0xfedcba9876543210), i, 10 + i, false, "w0");
@@ -236,13 +246,15 @@ static void everything_comes_back(void **state)
     assert_true(coordinator_rangeset_length(&seen.ranges) == 60);
     assert_true(seen.key == UINT64_MAX - 1);
     assert_true(seen.cut == UINT64_MAX - 2);
+    assert_true(seen.floor == UINT64_MAX - 3);
     coordinator_rangeset_free(&seen.ranges);
     batch = coordinator_batch_new();
     coordinator_batch_session_drop(batch, UINT64_C(0xfedcba9876543210));
     submit(store, batch);
     close_store(store);
     assert_int_equal(open_store(loop, &seen, &store, NULL), COMMON_OK);
-    assert_int_equal(seen.sessions + seen.members + seen.chunks + seen.n_ranges + seen.key + seen.cut, 0);
+    assert_int_equal(
+        seen.sessions + seen.members + seen.chunks + seen.n_ranges + seen.key + seen.cut + seen.floor, 0);
     close_store(store);
 }
 
@@ -512,8 +524,8 @@ static void full_sync_is_asked_of_the_disk(void **state)
     for (int full = 0; full < 2; full++) {
         struct coordinator_store *store;
         struct seen seen = {0};
-        struct coordinator_store_reader reader = {&seen,    on_worker, on_session, on_member,
-                                                  on_chunk, on_range,  on_key,     on_cut};
+        struct coordinator_store_reader reader = {&seen,    on_worker, on_session, on_member, on_chunk,
+                                                  on_range, on_key,    on_cut,     on_floor};
         sync_asked = false;
         assert_int_equal(coordinator_store_open(path, full, loop, &reader, &store, NULL), COMMON_OK);
         assert_int_equal(sync_asked, full);

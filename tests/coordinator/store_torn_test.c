@@ -28,7 +28,7 @@ enum told { NOT_ASKED, UNTOLD, DONE, REFUSED };
 
 struct subject { // a session that one batch makes, and another drops
     enum told made, dropped;
-    uint32_t sessions, members, chunks, ranges, keys, cuts; // that were read
+    uint32_t sessions, members, chunks, ranges, keys, cuts, floors; // that were read
 };
 
 static char folder[64], path[128];
@@ -106,10 +106,18 @@ static bool on_cut(void *arg, uint64_t session, uint64_t cut)
     return true;
 }
 
+static bool on_floor(void *arg, uint64_t session, uint64_t floor)
+{
+    (void)arg;
+    assert_int_equal(floor, session + 13);
+    subject_of(session)->floors++;
+    return true;
+}
+
 static bool open_store(void)
 {
-    struct coordinator_store_reader reader = {NULL,     on_worker, on_session, on_member,
-                                              on_chunk, on_range,  on_key,     on_cut};
+    struct coordinator_store_reader reader = {NULL,     on_worker, on_session, on_member, on_chunk,
+                                              on_range, on_key,    on_cut,     on_floor};
     struct common_error err;
     for (uint32_t i = 0; i < n_subjects; i++)
         subjects[i] = (struct subject){.made = subjects[i].made, .dropped = subjects[i].dropped};
@@ -160,6 +168,7 @@ static void make(bool large)
     coordinator_batch_range(batch, id, 0, 0, id);
     coordinator_batch_key(batch, id, id + 7);
     coordinator_batch_cut(batch, id, id + 11);
+    coordinator_batch_floor(batch, id, id + 13);
     submit(batch, &subjects[id - 1].made);
     free(spec);
 }
@@ -239,9 +248,10 @@ static void holds(uint64_t id)
 {
     struct subject *s = subject_of(id);
     bool there = s->sessions == 1;
-    bool whole =
-        there ? s->members == 1 && s->chunks == CHUNKS && s->ranges == 1 && s->keys == 1 && s->cuts == 1
-              : s->sessions + s->members + s->chunks + s->ranges + s->keys + s->cuts == 0;
+    bool whole = there
+                     ? s->members == 1 && s->chunks == CHUNKS && s->ranges == 1 && s->keys == 1 &&
+                           s->cuts == 1 && s->floors == 1
+                     : s->sessions + s->members + s->chunks + s->ranges + s->keys + s->cuts + s->floors == 0;
     if (!whole)
         fail_msg("seed %" PRIu64 ": a part of batch %" PRIu64 " is there", seed, id);
     if (there && s->made == REFUSED)

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "common/hash.h"
+#include "kernels/attention.h"
 #include "proto/kv.h"
 #include "proto/limits.h"
 #include "proto/spec.h"
@@ -305,6 +306,45 @@ static void a_spec_has_a_largest_size(void **state)
     free(values);
 }
 
+// What the coordinator takes for seen is what kernels see.
+static void what_a_row_sees_begins_where_kernels_begin(void **state)
+{
+    (void)state;
+    for (uint64_t i = 0; i < 20000; i++) {
+        uint64_t draw = common_mix64(i), at = common_mix64(draw) % 300;
+        struct proto_layer layer = {.window = draw % 3 ? 0 : 1 + draw / 8 % 70,
+                                    .mask_chunk = draw % 5 < 3 ? 0 : 1 + draw / 1024 % 70};
+        struct kernels_mask mask = {.visible = 1000, .window = layer.window, .mask_chunk = layer.mask_chunk};
+        assert_int_equal(proto_layer_from(&layer, at), kernels_row_interval(&mask, at).from);
+    }
+    assert_int_equal(proto_layer_from(&(struct proto_layer){.not_causal = true}, 1000), 0);
+}
+
+static void what_nobody_sees_is_forgotten(void **state)
+{
+    (void)state;
+    struct spec s;
+    spec_init(&s); // window 64; all; -; window 64, also read by pieces of 128; that reader
+    assert_int_equal(proto_spec_forgotten(&s.pb, 0, 1000), 0); // it forgets nothing
+    s.pb.forget = 5;
+    assert_int_equal(proto_spec_forgotten(&s.pb, 0, 63), 0);
+    assert_int_equal(proto_spec_forgotten(&s.pb, 0, 64), 1);
+    assert_int_equal(proto_spec_forgotten(&s.pb, 0, 1000), 937);
+    assert_int_equal(proto_spec_forgotten(&s.pb, 1, 1000), 0);
+    assert_int_equal(proto_spec_forgotten(&s.pb, 2, 1000), 0);
+    assert_int_equal(proto_spec_forgotten(&s.pb, 3, 1000), 896); // the reader sees further
+    assert_int_equal(proto_spec_forgotten(&s.pb, 3, 1023), 896);
+    assert_int_equal(proto_spec_forgotten(&s.pb, 3, 1024), 961); // and now less far
+    assert_int_equal(proto_spec_forgotten(&s.pb, 4, 1000), 0);   // it has no rows of its own
+    s.kind[2].mask_chunk = 0;
+    assert_int_equal(proto_spec_forgotten(&s.pb, 3, 1000), 0);
+    struct spec alike = s;
+    alike.pb.n_kinds = alike.pb.n_shares = 0;
+    alike.pb.q_heads = alike.pb.kv_heads = alike.pb.k_dim = alike.pb.v_dim = 1;
+    alike.pb.window = 10;
+    assert_int_equal(proto_spec_forgotten(&alike.pb, 4, 100), 91);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -313,6 +353,8 @@ int main(void)
         cmocka_unit_test(each_rule),
         cmocka_unit_test(any_numbers),
         cmocka_unit_test(a_spec_has_a_largest_size),
+        cmocka_unit_test(what_a_row_sees_begins_where_kernels_begin),
+        cmocka_unit_test(what_nobody_sees_is_forgotten),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

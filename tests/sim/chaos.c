@@ -13,6 +13,7 @@
 //     its positions was never written;
 //   - what was acknowledged is never refused for a reason that does not pass, while the processes that hold it
 //     live (a killed worker takes with it what it holds);
+//   - what is refused as forgotten may have been: a row sees less than any that is still to come may need;
 //   - of an append that is refused for good no row is seen from then on, and other values are accepted;
 //   - a code is one that the contract allows; a commit of rows that a worker's memory has damaged says so.
 // And at the end, when the faults have ceased: every call has ended; every layer ends where something ends that was
@@ -31,6 +32,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/hash.h"
 #include "tests/sim/sim_memory.h"
 
 static void choose_store(struct coordinator_options *options)
@@ -38,9 +40,25 @@ static void choose_store(struct coordinator_options *options)
     options->store_path = chaos.wrong ? "another disk" : SIM_DISK_PATH;
 }
 
+// In one of three seeds sessions have windows, and forget what these have left behind.
+static void choose_masks(uint64_t seed)
+{
+    uint64_t draw = common_mix64(seed);
+    if (seed % 3)
+        return;
+    chaos.forget = 1 + draw % 24;
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        draw = common_mix64(draw);
+        uint64_t length = 3 + draw / 4 % 30;
+        chaos.masks[l] = (struct sim_mask){.window = draw % 4 == 1 || draw % 4 == 2 ? length : 0,
+                                           .mask_chunk = draw % 4 == 3 ? length : 0};
+    }
+}
+
 static void run(uint64_t seed)
 {
     chaos.seed = seed;
+    choose_masks(seed);
     chaos.cluster = sim_cluster_new(&(struct sim_cluster_options){
         .workers = WORKERS, .seed = seed, .team = seed & 1, .tune = choose_store});
     sim_shuffle(true);

@@ -33,6 +33,8 @@ struct model {                     // a session as its clients know it
     // Appends and puts that may have written it: of those that were refused for good nothing may be seen again.
     uint32_t writers[LAYERS][TOKENS];
     bool ends[LAYERS][TOKENS + 1]; // something that was written ends there: a layer ends nowhere else
+    uint64_t starts[LAYERS];       // where the writes began that went furthest
+    uint64_t floor_most;           // its floor is not higher (coordinator/sessions/forget.h)
     uint32_t cuts;                 // truncations begun, and ended well
     uint32_t writes, reads;        // under way, reads without those that are cancelled
     bool cutting;                  // a truncation is under way
@@ -89,6 +91,8 @@ struct chaos {
     uint32_t rotten;         // rows that were damaged
     uint64_t taken[WORKERS]; // bytes of their memory
     enum age { NEW, OLD_WIRE, OLD_CONTROL } ages[WORKERS]; // of their builds
+    uint64_t forget; // of all sessions, as their masks; 0: they forget nothing, and have none
+    struct sim_mask masks[LAYERS];
     uint64_t delay_ns; // of a message, at most, while the network is as it should be
     struct op ops[OPS];
 };
@@ -97,6 +101,10 @@ extern struct chaos chaos;
 void chaos_violated(const struct op *op, const char *what) __attribute__((noreturn));
 struct model *chaos_model_new(uint64_t id, uint64_t incarnation);
 uint32_t chaos_prefix(const struct model *m, uint32_t layer); // acknowledged from 0 on
+uint64_t chaos_from(uint32_t layer, uint64_t at); // the first row that the one at this position sees
+// Whether a call may be refused for what rows at `at` see: of this layer, or of any.
+bool chaos_may_be_forgotten(const struct model *m, uint32_t layer, uint64_t at);
+bool chaos_any_forgotten(const struct model *m, uint64_t at);
 float chaos_mean(const struct model *m, uint32_t layer, uint64_t last);
 void chaos_draw_values(struct model *m, uint64_t from);
 void chaos_forget_from(struct model *m, uint64_t from, bool written);

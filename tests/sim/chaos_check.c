@@ -15,6 +15,15 @@ static bool allowed(const struct op *op)
            code == COMMON_NOT_FOUND;
 }
 
+// Refused for want of what was given back: only where it may have been.
+static bool forgotten(const struct op *op, bool may_be)
+{
+    bool is = op->call->code == COMMON_FAILED_PRECONDITION && !strcmp(op->call->reason, "FORGOTTEN");
+    if (is && !may_be)
+        chaos_violated(op, "what nobody has forgotten is refused as forgotten");
+    return is;
+}
+
 static void check_read(const struct op *op)
 {
     const struct model *m = op->m;
@@ -26,6 +35,8 @@ static void check_read(const struct op *op)
     if (code == COMMON_DATA_LOSS && !op->call->n_missing)
         chaos_violated(op, "an error does not say what is lost");
     if (op->cuts != m->cuts)
+        return;
+    if (forgotten(op, chaos_may_be_forgotten(m, op->layer, op->first)))
         return;
     if (op->must && !m->lossy && code != COMMON_OK && !chaos_passes(code))
         chaos_violated(op, "acknowledged rows are refused");
@@ -51,6 +62,8 @@ static void check_append(const struct op *op)
     if (sim_append_refused(op->call) && op->cuts == m->cuts)
         chaos_unmark(m, op->layer, op->first, op->rows);
     if (m->deleted || m->lossy || chaos.kills || code == COMMON_OK || chaos_passes(code))
+        return;
+    if (forgotten(op, op->cuts != m->cuts || chaos_may_be_forgotten(m, op->layer, op->first)))
         return;
     if (op->must &&
         (code != COMMON_FAILED_PRECONDITION || !chaos.rotten)) // damaged rows of a commit that hangs
@@ -79,12 +92,17 @@ static void check_truncate(const struct op *op)
         return;
     if (code == COMMON_OUT_OF_RANGE && op->must && !m->lossy && !chaos.kills)
         chaos_violated(op, "acknowledged rows are past the end");
+    if (forgotten(op, chaos_any_forgotten(m, op->first)))
+        m->cut = 0;
     if (code == COMMON_OUT_OF_RANGE) // a truncation before it may have raised the incarnation
         m->cut = 0;
     if (code != COMMON_OK)
         return;
     m->must_cut = false;
     m->cuts++;
+    for (uint32_t l = 0; l < LAYERS; l++)
+        m->starts[l] = m->starts[l] < op->first ? m->starts[l] : op->first;
+    m->floor_most = op->first ? m->floor_most : 0;
     if (m->incarnation != op->call->incarnation) { // else there was nothing to forget
         chaos_forget_from(m, op->first, true);
         chaos_draw_values(m, op->first);
@@ -106,8 +124,11 @@ static void check_fork(const struct op *op)
                 f->ends[l][op->first] = true;
             }
         f->lossy = m->lossy || op->kills != chaos.kills;
+        f->floor_most = m->floor_most;
     } else if (!m->deleted && op->must && !m->lossy && !chaos.kills && code != COMMON_OK &&
-               !chaos_passes(code) && code != COMMON_ALREADY_EXISTS) { // names: chaos_names.c
+               !chaos_passes(code) && code != COMMON_ALREADY_EXISTS &&
+               !forgotten(op,
+                          op->cuts != m->cuts || chaos_any_forgotten(m, op->first))) { // names: chaos_names.c
         chaos_violated(op, "a fork of acknowledged rows is refused");
     }
 }

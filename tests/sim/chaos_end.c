@@ -54,6 +54,13 @@ static void ends_where_something_does(struct model *m, uint32_t layer)
         chaos_violated(op, "a part of what was written is there");
 }
 
+// The session may have gone further than its clients were told, and have forgotten what they know of the layer.
+static bool may_be_past(const struct model *m, uint32_t layer)
+{
+    uint32_t length = chaos_prefix(m, layer);
+    return chaos_may_be_forgotten(m, layer, length ? length - 1 : 0);
+}
+
 static void settle(struct model *m)
 {
     struct op *op;
@@ -69,11 +76,16 @@ static void settle(struct model *m)
         }
     if (m->lossy || chaos.kills) { // whatever it has lost, it can be used again
         for (uint32_t l = 0; l < LAYERS && !m->lossy; l++)
-            if (chaos_prefix(m, l))
+            if (chaos_prefix(m, l) && !may_be_past(m, l))
                 UNTIL_OK(op, chaos_start_read(m, l, chaos_prefix(m, l) - 1),
                          "acknowledged rows do not come back");
         UNTIL_OK(op, chaos_start_truncate(m, 0), "a session is not truncated to 0");
     }
+    bool past = false;
+    for (uint32_t l = 0; l < LAYERS; l++)
+        past = past || may_be_past(m, l);
+    if (past)
+        UNTIL_OK(op, chaos_start_truncate(m, 0), "a session that has forgotten is not truncated to 0");
     for (uint32_t l = 0; l < LAYERS; l++) {
         if (chaos_prefix(m, l))
             UNTIL_OK(op, chaos_start_read(m, l, chaos_prefix(m, l) - 1),
@@ -169,7 +181,8 @@ static bool all_given_back(void)
         back = back && !w->sessions.count && !worker_store_used(w->store);
     }
     for (uint32_t i = 0; i < c->cluster.n_workers; i++)
-        back = back && !c->cluster.workers[i]->chunks && !c->cluster.workers[i]->tokens;
+        back = back && !c->cluster.workers[i]->chunks && !c->cluster.workers[i]->tokens &&
+               !c->cluster.workers[i]->load_bytes;
     return back;
 }
 

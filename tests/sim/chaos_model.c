@@ -37,9 +37,41 @@ uint32_t chaos_prefix(const struct model *m, uint32_t layer)
 float chaos_mean(const struct model *m, uint32_t layer, uint64_t last)
 {
     double sum = 0;
-    for (uint64_t i = 0; i <= last; i++)
+    uint64_t from = chaos_from(layer, last);
+    for (uint64_t i = from; i <= last; i++)
         sum += m->value[layer][i];
-    return (float)(sum / (double)(last + 1));
+    return (float)(sum / (double)(last + 1 - from));
+}
+
+uint64_t chaos_from(uint32_t layer, uint64_t at)
+{
+    const struct sim_mask *mask = &chaos.masks[layer];
+    uint64_t from = mask->window && at >= mask->window ? at - mask->window + 1 : 0,
+             start = mask->mask_chunk ? at - at % mask->mask_chunk : 0;
+    return from > start ? from : start;
+}
+
+bool chaos_may_be_forgotten(const struct model *m, uint32_t layer, uint64_t at)
+{
+    return chaos.forget && chaos_from(layer, at) < chaos_from(layer, m->floor_most);
+}
+
+bool chaos_any_forgotten(const struct model *m, uint64_t at)
+{
+    bool any = false;
+    for (uint32_t l = 0; l < LAYERS; l++)
+        any = any || chaos_may_be_forgotten(m, l, at);
+    return any;
+}
+
+static void writes_from(struct model *m, uint32_t layer, uint64_t first)
+{
+    uint64_t least = UINT64_MAX;
+    m->starts[layer] = first > m->starts[layer] ? first : m->starts[layer];
+    for (uint32_t l = 0; l < LAYERS; l++)
+        least = m->starts[l] < least ? m->starts[l] : least;
+    if (least > chaos.forget && least - chaos.forget > m->floor_most)
+        m->floor_most = least - chaos.forget;
 }
 
 void chaos_draw_values(struct model *m, uint64_t from)
@@ -129,6 +161,7 @@ struct op *chaos_start_append(struct model *m, uint32_t layer, uint64_t first, u
     struct op *op = chaos_op_new(APPEND, m, layer, first, rows);
     op->must = chaos_prefix(m, layer) >= first && !m->lossy;
     mark_maybe(m, layer, first, rows);
+    writes_from(m, layer, first);
     op->call =
         sim_append_rows(chaos_a_client(), m->id, m->incarnation, layer, first, rows, &m->value[layer][first]);
     return op;
@@ -151,6 +184,7 @@ static void start_commit(struct model *m, uint32_t layer, uint64_t first, uint32
 {
     struct op *op = chaos_op_new(COMMIT, m, layer, first, rows);
     m->ends[layer][first + rows] = true;
+    writes_from(m, layer, first);
     op->call =
         sim_commit_rows(chaos_a_client(), m->id, layer, first, rows, &m->value[layer][first], CHUNK_TOKENS);
 }
@@ -196,6 +230,13 @@ struct op *chaos_start_delete(struct model *m)
 }
 
 // ---- what the client does -------------------------------------------------------------------------------
+
+// To truncate to, or fork at: where sessions forget, mostly what is left.
+static uint64_t a_length(uint32_t end)
+{
+    uint64_t back = chaos.forget && sim_random(3) ? chaos.forget + sim_random(8) : end;
+    return end - sim_random((back < end ? back : end) + 1);
+}
 
 void chaos_act(void)
 {
@@ -243,12 +284,12 @@ void chaos_act(void)
     switch (sim_random(10)) {
     case 0:
         if (!m->writes)
-            chaos_start_truncate(m, m->lossy && sim_random(2) ? 0 : sim_random(end + 1));
+            chaos_start_truncate(m, m->lossy && sim_random(2) ? 0 : a_length(end));
         break;
     case 1:
         if (chaos.n_models + chaos.making < SESSIONS) {
             uint32_t other = chaos_prefix(m, 1 - layer);
-            chaos_start_fork(m, sim_random((end < other ? end : other) + 1));
+            chaos_start_fork(m, a_length(end < other ? end : other));
         }
         break;
     case 2:

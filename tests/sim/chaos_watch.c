@@ -17,7 +17,8 @@ void chaos_start_watch(struct model *m)
                             .wait_ns = sim_random(3 * COMMON_NS_PER_S),
                             .mass_bins = trace && sim_random(2) ? 0 : 1 + (uint32_t)sim_random(8),
                             .mass_heads = sim_random(2),
-                            .trace = trace};
+                            .trace = trace,
+                            .from = chaos_from};
     op->first = sim_clock() + wish.wait_ns; // until when it waits
     op->wants_trace = trace;
     op->wants_mass = wish.mass_bins != 0;

@@ -17,7 +17,7 @@
 
 enum { Q_HEADS = 2, DIM = 4, DIM_MAX = 64, ROWS_MAX = 1024, SUMS_MAX = 64 };
 
-enum { HOLDERS_MAX = 16 };
+enum { HOLDERS_MAX = 16, LAYERS_MAX = 4 };
 
 struct sim_opened {
     uint8_t ticket[512];
@@ -296,15 +296,42 @@ void sim_cancel(struct sim_call *call)
 
 // ---- operations -----------------------------------------------------------------------------------------
 
+// A kind a layer.
+static void kinds_of(const struct sim_client *client, const struct sim_shape *shape,
+                     Banyan__Pb__LayerKind *kinds, Banyan__Pb__LayerKind **pointers, uint32_t *layer_kind)
+{
+    assert(shape->layers <= LAYERS_MAX);
+    for (uint32_t l = 0; l < shape->layers; l++) {
+        kinds[l] = (Banyan__Pb__LayerKind)BANYAN__PB__LAYER_KIND__INIT;
+        kinds[l].q_heads = Q_HEADS;
+        kinds[l].kv_heads = 1;
+        kinds[l].k_dim = kinds[l].v_dim = client->dim;
+        kinds[l].window = shape->masks[l].window;
+        kinds[l].mask_chunk = shape->masks[l].mask_chunk;
+        pointers[l] = &kinds[l];
+        layer_kind[l] = l;
+    }
+}
+
 struct sim_call *sim_create_as(struct sim_client *client, struct sim_shape shape, const char *name,
                                uint64_t key)
 {
     Banyan__Pb__Spec spec = BANYAN__PB__SPEC__INIT;
     Banyan__Pb__SessionCreateRequest m = BANYAN__PB__SESSION_CREATE_REQUEST__INIT;
+    Banyan__Pb__LayerKind kinds[LAYERS_MAX], *pointers[LAYERS_MAX];
+    uint32_t layer_kind[LAYERS_MAX];
     spec.layers = shape.layers ? shape.layers : 1;
-    spec.q_heads = Q_HEADS;
-    spec.kv_heads = 1;
-    spec.k_dim = spec.v_dim = client->dim;
+    spec.forget = shape.forget;
+    if (shape.masks) {
+        kinds_of(client, &shape, kinds, pointers, layer_kind);
+        spec.n_kinds = spec.n_layer_kind = shape.layers;
+        spec.kinds = pointers;
+        spec.layer_kind = layer_kind;
+    } else {
+        spec.q_heads = Q_HEADS;
+        spec.kv_heads = 1;
+        spec.k_dim = spec.v_dim = client->dim;
+    }
     spec.kv_type = BANYAN__PB__DTYPE__DTYPE_F32;
     spec.chunk_tokens = shape.chunk_tokens ? shape.chunk_tokens : 16;
     spec.members = shape.members;

@@ -40,6 +40,7 @@ struct sim_call {
     uint64_t asked;              // the session of an open
     struct sim_watched *watched; // of a watch (sim_watch.h); its own
     uint32_t n_watched;
+    uint64_t (*from)(uint32_t layer, uint64_t at);
     uint32_t left;                                                            // puts that are under way
     void (*take)(struct sim_call *call, const struct proto_message *message); // of sim_call_start
 };
@@ -67,8 +68,14 @@ static inline bool sim_append_refused(const struct sim_call *call)
     return call->told && call->code != COMMON_OK && strcmp(call->reason, "UNCONFIRMED") != 0;
 }
 
+struct sim_mask { // 0: none
+    uint64_t window, mask_chunk;
+};
+
 struct sim_shape {                          // of the sessions that are made: F32, 2 query heads over 1
     uint32_t layers, chunk_tokens, members; // 0: 1, 16, as the coordinator likes
+    uint64_t forget;
+    const struct sim_mask *masks; // [layers] that differ; NULL: every row sees all before it
 };
 
 struct sim_call *sim_create(struct sim_client *client, struct sim_shape shape, const char *name);

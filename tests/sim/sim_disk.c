@@ -173,12 +173,16 @@ void sim_tables_apply(struct sim_tables *t, const struct sim_op *op)
         rows_remove(&tables[SIM_RANGES], op, same_session);
         rows_remove(&tables[SIM_KEYS], op, same_session);
         rows_remove(&tables[SIM_CUTS], op, same_session);
+        rows_remove(&tables[SIM_FLOORS], op, same_session);
         break;
     case SIM_OP_KEY:
         replace(&tables[SIM_KEYS], op, same_session);
         break;
     case SIM_OP_CUT:
         replace(&tables[SIM_CUTS], op, same_session);
+        break;
+    case SIM_OP_FLOOR:
+        replace(&tables[SIM_FLOORS], op, same_session);
         break;
     case SIM_OP_MEMBER:
         replace(&tables[SIM_MEMBERS], op, same_member);
@@ -231,6 +235,8 @@ static bool read_row(const struct coordinator_store_reader *r, const struct sim_
         return r->key(r->arg, row->a, row->b);
     case SIM_OP_CUT:
         return r->cut(r->arg, row->a, row->b);
+    case SIM_OP_FLOOR:
+        return r->floor(r->arg, row->a, row->b);
     case SIM_OP_CHUNK:
         return r->chunk(r->arg, row->a, (uint32_t)row->b, row->c, row->d != 0, row->name);
     default:

@@ -17,6 +17,7 @@ enum sim_op_kind {
     SIM_OP_SESSION_DROP,
     SIM_OP_KEY,
     SIM_OP_CUT,
+    SIM_OP_FLOOR,
     SIM_OP_MEMBER,
     SIM_OP_CHUNK,
     SIM_OP_CHUNK_LOST,
@@ -42,10 +43,12 @@ enum {
     SIM_RANGES,
     SIM_KEYS,
     SIM_CUTS,
+    SIM_FLOORS,
     SIM_TABLES
 };
 
-// A row is an operation that has put it there: SIM_OP_META, _WORKER, _SESSION, _MEMBER, _CHUNK, _RANGE, _KEY or _CUT.
+// A row is an operation that has put it there: SIM_OP_META, _WORKER, _SESSION, _MEMBER, _CHUNK, _RANGE, _KEY, _CUT or
+// _FLOOR.
 struct sim_table {
     struct sim_op *rows;
     size_t n, cap;

@@ -153,6 +153,11 @@ void coordinator_batch_cut(struct coordinator_batch *batch, uint64_t session, ui
     add(batch, SIM_OP_CUT, "", session, cut, 0, 0);
 }
 
+void coordinator_batch_floor(struct coordinator_batch *batch, uint64_t session, uint64_t floor)
+{
+    add(batch, SIM_OP_FLOOR, "", session, floor, 0, 0);
+}
+
 void coordinator_batch_numbers(struct coordinator_batch *batch, uint64_t session, uint64_t incarnation,
                                uint64_t epoch)
 {

@@ -15,7 +15,8 @@ static void differ(struct sim_watched *to, float is, double wanted)
 }
 
 // Returns where the next step's values begin.
-static const float *take_mass(struct sim_watched *to, const Banyan__Pb__MassInfo *m, const float *values)
+static const float *take_mass(struct sim_watched *to, const Banyan__Pb__MassInfo *m, const float *values,
+                              uint64_t from)
 {
     struct proto_status why;
     to->has_mass = true;
@@ -29,12 +30,16 @@ static const float *take_mass(struct sim_watched *to, const Banyan__Pb__MassInfo
         to->mass_tokens += m->tokens[w];
     for (uint32_t row = 0; row < m->rows * m->heads; row++) {
         for (uint64_t bin = 0; bin < m->bins; bin++) {
-            uint64_t first = bin * m->bin_tokens, left = m->visible > first ? m->visible - first : 0,
-                     n = left < m->bin_tokens ? left : m->bin_tokens;
-            differ(to, *values++, (double)n / (double)m->visible);
+            uint64_t first = bin * m->bin_tokens, end = first + m->bin_tokens;
+            first = first > from ? first : from;
+            end = end < m->visible ? end : m->visible;
+            differ(to, *values++, first < end ? (double)(end - first) / (double)(m->visible - from) : 0);
         }
-        for (size_t w = 0; w < m->n_workers; w++)
-            differ(to, *values++, (double)m->tokens[w] / (double)m->visible);
+        float all = 0; // of workers: what each has of what is seen is not said
+        for (size_t w = 0; w < m->n_workers; w++, all += *values++)
+            if (from == 0)
+                differ(to, *values, (double)m->tokens[w] / (double)m->visible);
+        differ(to, all, 1);
         differ(to, *values++, 0); // these sessions have no sink
     }
     return values;
@@ -62,7 +67,8 @@ static void take(struct sim_call *call, const struct proto_message *message)
         for (size_t k = 0; k < from->n_traces; k++)
             to->strangers = to->strangers || from->traces[k]->worker[0] != 'w';
         if (from->mass)
-            values = take_mass(to, from->mass, values);
+            values = take_mass(to, from->mass, values,
+                               call->from && from->visible ? call->from(from->layer, from->visible - 1) : 0);
     }
     assert(values == end);
 }
@@ -77,5 +83,8 @@ struct sim_call *sim_watch(struct sim_client *client, uint64_t session, const st
     m.wait_ns = wish->wait_ns;
     m.trace = wish->trace;
     m.mass_heads = wish->mass_heads;
-    return sim_call_start(client, BANYAN__PB__METHOD__METHOD_SESSION_WATCH, &m.base, NULL, 0, take);
+    struct sim_call *call =
+        sim_call_start(client, BANYAN__PB__METHOD__METHOD_SESSION_WATCH, &m.base, NULL, 0, take);
+    call->from = wish->from;
+    return call;
 }

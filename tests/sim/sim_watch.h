@@ -9,6 +9,7 @@ struct sim_wish { // as in SessionWatchRequest
     uint32_t steps, layer, mass_bins;
     uint64_t wait_ns;
     bool trace, mass_heads;
+    uint64_t (*from)(uint32_t layer, uint64_t at); // the first row that the one at `at` sees; NULL: row 0
 };
 
 struct sim_watched { // a step

@@ -306,14 +306,108 @@ static void a_copy_fits_or_changes_nothing(void **state)
     assert_true(refused && fitted);
 }
 
+// Of a chunk that two have, a layer's rows go when both forgo them, and the other layer's stay.
+static void what_all_forgo_is_given_back(void **state)
+{
+    (void)state;
+    struct worker_store *store = store_of(1 << 20);
+    struct worker_chunk *chunk = hold(store, 1), *to = hold(store, 2);
+    uint64_t empty = worker_store_used(store), hash = 0;
+    assert_int_equal(write_rows(store, chunk, 1, 0, TOKENS, 0, WORKER_ROW_APPENDED, UINT64_MAX), COMMON_OK);
+    uint64_t one = worker_store_used(store);
+    assert_int_equal(write_rows(store, chunk, 0, 0, 40, 0, WORKER_ROW_APPENDED, UINT64_MAX), COMMON_OK);
+    uint64_t both = worker_store_used(store);
+    assert_ptr_equal(hold(store, 1), chunk);
+    worker_store_forgo(store, chunk, 0);
+    assert_int_equal(worker_store_used(store), both);
+    assert_row(chunk, 0, 39, 0);
+    worker_store_unforgo(chunk, 0);
+    worker_store_forgo(store, chunk, 0);
+    assert_false(worker_chunk_forgotten(chunk, 0));
+    worker_store_forgo(store, chunk, 0);
+    assert_true(worker_chunk_forgotten(chunk, 0));
+    assert_int_equal(worker_store_used(store), one);
+    assert_int_equal(worker_chunk_ready(chunk, 0), TOKENS);
+    assert_int_equal(worker_chunk_row(chunk, 0, 3), WORKER_ROW_FORGOTTEN);
+    assert_int_equal(worker_chunk_rows_at(chunk, 0, 0, TOKENS, WORKER_ROW_COMMITTED), TOKENS);
+    worker_store_unforgo(chunk, 0); // what is gone is gone
+    worker_store_release(store, chunk);
+    for (enum worker_row row = WORKER_ROW_PUT; row <= WORKER_ROW_APPENDED; row += 2)
+        assert_int_equal(write_rows(store, chunk, 0, 0, 1, 0, row, row == WORKER_ROW_PUT ? UINT64_MAX : 0),
+                         COMMON_FAILED_PRECONDITION);
+    assert_int_equal(worker_store_copy(store, chunk, to, 4, &hash, NULL), COMMON_FAILED_PRECONDITION);
+    worker_chunk_commit(chunk, 0, 0, TOKENS); // told again
+    worker_chunk_withdraw(chunk, 0, 0, TOKENS, WORKER_ROW_ABSENT);
+    assert_int_equal(worker_chunk_row(chunk, 0, 0), WORKER_ROW_FORGOTTEN);
+    assert_row(chunk, 1, TOKENS - 1, 0);
+    assert_int_equal(worker_store_used(store), one);
+    worker_store_forgo(store, chunk, 1);
+    assert_int_equal(worker_store_used(store), empty);
+    worker_store_release(store, chunk);
+    worker_store_release(store, to);
+    end(store);
+}
+
+// One of the two goes without a word: the other's decides.
+static void the_last_who_does_not_forgo_goes(void **state)
+{
+    (void)state;
+    struct worker_store *store = store_of(1 << 20);
+    struct worker_chunk *chunk = hold(store, 1);
+    uint64_t empty = worker_store_used(store);
+    assert_int_equal(write_rows(store, chunk, 0, 0, 40, 0, WORKER_ROW_APPENDED, UINT64_MAX), COMMON_OK);
+    assert_ptr_equal(hold(store, 1), chunk);
+    worker_store_forgo(store, chunk, 0);
+    assert_false(worker_chunk_forgotten(chunk, 0));
+    worker_store_release(store, chunk);
+    assert_true(worker_chunk_forgotten(chunk, 0));
+    assert_int_equal(worker_store_used(store), empty);
+    worker_store_release(store, chunk);
+    end(store);
+}
+
+// Who reads goes on reading, and the memory counts meanwhile.
+static void what_is_read_is_given_back_later(void **state)
+{
+    (void)state;
+    for (int held = 0; held < 2; held++) {
+        struct worker_store *store = store_of(1 << 20);
+        struct worker_chunk *chunk = hold(store, 1);
+        uint64_t empty = worker_store_used(store), want = 0, got = 1, bytes = 0;
+        assert_int_equal(write_rows(store, chunk, 0, 0, 40, 0, WORKER_ROW_APPENDED, UINT64_MAX), COMMON_OK);
+        uint64_t used = worker_store_used(store);
+        assert_true(worker_chunk_hash(chunk, 0, 0, 40, &want));
+        struct worker_hash *reader = worker_hash_new(chunk, 0, 0, 40, &bytes);
+        worker_store_forgo(store, chunk, 0);
+        assert_true(worker_chunk_forgotten(chunk, 0));
+        if (!held)
+            worker_store_release(store, chunk);
+        assert_int_equal(worker_store_used(store), used);
+        assert_true(worker_hash_run(reader, false, &got));
+        assert_int_equal(got, want);
+        worker_hash_free(store, reader);
+        assert_int_equal(worker_store_used(store), held ? empty : 0);
+        if (held)
+            worker_store_release(store, chunk);
+        end(store);
+    }
+}
+
 int store_memory(uint32_t type)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(memory_comes_page_by_page),      cmocka_unit_test(what_nobody_commits_goes),
-        cmocka_unit_test(full_layers_become_blocks),      cmocka_unit_test(runs_cover_what_is_ready),
-        cmocka_unit_test(hashes_know_no_pages),           cmocka_unit_test(a_full_store_changes_nothing),
-        cmocka_unit_test(shared_chunks_are_not_written),  cmocka_unit_test(copies_keep_what_is_committed),
+        cmocka_unit_test(memory_comes_page_by_page),
+        cmocka_unit_test(what_nobody_commits_goes),
+        cmocka_unit_test(full_layers_become_blocks),
+        cmocka_unit_test(runs_cover_what_is_ready),
+        cmocka_unit_test(hashes_know_no_pages),
+        cmocka_unit_test(a_full_store_changes_nothing),
+        cmocka_unit_test(shared_chunks_are_not_written),
+        cmocka_unit_test(copies_keep_what_is_committed),
         cmocka_unit_test(a_copy_fits_or_changes_nothing),
+        cmocka_unit_test(what_all_forgo_is_given_back),
+        cmocka_unit_test(the_last_who_does_not_forgo_goes),
+        cmocka_unit_test(what_is_read_is_given_back_later),
     };
     return store_group("memory", type, tests, sizeof tests / sizeof *tests);
 }

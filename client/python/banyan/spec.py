@@ -69,6 +69,7 @@ class Spec:
         layer_kind: for each layer which of `kinds`; None: it holds nothing in the service.
         shares: for each layer the lower layer whose K and V it reads, or None; empty: none does.
         layer_sinks: for each layer its sinks, or nothing; empty: none has any.
+        forget: 0: all is kept; n: what windows have left behind is given back, but what a truncate by n tokens needs.
 
     >>> Spec(layers=2, q_heads=8, kv_heads=2, k_dim=64).kind(1).group
     4
@@ -98,6 +99,7 @@ class Spec:
     layer_kind: Sequence[int | None] = field(default=())
     shares: Sequence[int | None] = field(default=())
     layer_sinks: Sequence[Sequence[float]] = field(default=())
+    forget: int = 0
 
     def __post_init__(self) -> None:
         if self.kv_type not in KV_TYPES:
@@ -138,7 +140,7 @@ class Spec:
         """A banyan_spec, and what it points to."""
         c = ffi.new("banyan_spec *")
         keep: list[Any] = []
-        _numbers(c, self, ("layers", "chunk_tokens", "members"))
+        _numbers(c, self, ("layers", "chunk_tokens", "members", "forget"))
         c.kv_type = KV_TYPES[self.kv_type]
         c.idle_ttl_ns = int(self.idle_ttl * 1e9)
         if not self.kinds:
@@ -202,6 +204,7 @@ def from_c(c: Any) -> Spec:
         "chunk_tokens": c.chunk_tokens,
         "members": c.members,
         "idle_ttl": c.idle_ttl_ns / 1e9,
+        "forget": c.forget,
     }
     if c.n_kinds == 0:
         return Spec(**common, **fields(c), alibi=_read(c.alibi, c.q_heads), sinks=_read(c.sinks, c.q_heads))

@@ -80,6 +80,7 @@ void restart(struct sim_cluster *cluster); // of the coordinator, which was kill
 int hermetic_appends(void);
 int hermetic_commits(void);
 int hermetic_edges(void); // the last one
+int hermetic_forget(void);
 int hermetic_frames(void);
 int hermetic_items(void);
 int hermetic_watches(void);
