@@ -356,6 +356,8 @@ def test_a_look_that_was_interrupted(client, llama):
 
 def test_misuse(client, llama):
     eager, ours = llama
+    with pytest.raises(TypeError, match="not a str"):
+        BanyanCache("llama", client)
     with torch.no_grad():
         with pytest.raises(Refused, match="attn_implementation='banyan'"):
             BanyanCache(eager, client)
@@ -381,6 +383,56 @@ def test_misuse(client, llama):
                 BanyanCache(ours, client)
 
 
+def test_generate_with_what_the_session_holds(client, llama):
+    """All of it: the last token is fed again, for its logits. Less: refused, since what is held is no beginning of it."""
+    eager, ours = llama
+    want = eager.generate(prompt(), max_new_tokens=NEW, do_sample=False)
+    with torch.no_grad(), BanyanCache(ours, client, session="whole") as cache:
+        ours(prompt(), past_key_values=cache)
+    for model in (ours, ours.config):
+        with BanyanCache(model, client, session="whole") as cache, cache.fork() as fork:
+            assert ours.generate(prompt(), past_key_values=fork, max_new_tokens=NEW, do_sample=False).tolist() == want.tolist()
+            with pytest.raises(Refused, match=r"given 30 tokens, and the cache holds 40.*fork.crop\(-11\)"):
+                ours.generate(prompt()[:, :30], past_key_values=cache, max_new_tokens=NEW)
+            with cache.fork() as fork:
+                fork.crop(-11)
+                got = ours.generate(prompt()[:, :30], past_key_values=fork, max_new_tokens=NEW, do_sample=False)
+            assert got.tolist() == eager.generate(prompt()[:, :30], max_new_tokens=NEW, do_sample=False).tolist()
+
+
+@pytest.mark.parametrize("family", ["llama", "deepseek_v3"])
+def test_compiled(client, family):
+    """Attention is the service's, whatever of the rest is compiled."""
+    eager, ours = models(family)
+    parts = [prompt(), torch.tensor([[5]]), torch.tensor([[6]])]
+    torch.compiler.reset()
+    compiled = torch.compile(ours, backend="eager")
+    with torch.no_grad(), BanyanCache(compiled, client) as cache:
+        got = torch.cat([compiled(input_ids=ids, past_key_values=cache).logits for ids in parts], dim=1)
+        want = eager(torch.cat(parts, dim=1)).logits
+        assert cache.get_seq_length() == 42
+    torch.compiler.reset()
+    assert (got - want).abs().max() <= 2e-5 * want.abs().max()
+
+
+def test_autocast(client):
+    """As near to float32 as eager attention under autocast is."""
+    for family in ("llama", "gemma2", "gpt2"):
+        eager, ours = models(family)
+
+        def logits(model, cache):
+            return torch.cat([model(ids, past_key_values=cache).logits.float() for ids in (prompt(), prompt(1, 1))], dim=1)
+
+        with torch.no_grad():
+            exact = logits(eager, DynamicCache(config=eager.config))
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                theirs = logits(eager, DynamicCache(config=eager.config))
+                for given in (ours, ours.config):
+                    with BanyanCache(given, client) as cache:
+                        mine = logits(ours, cache)
+                    assert 0 < (mine - exact).abs().mean() <= 1.5 * (theirs - exact).abs().mean(), family
+
+
 def test_training_is_refused(client, llama):
     _, ours = llama
     ours.config.attention_dropout = 0.1
@@ -390,6 +442,17 @@ def test_training_is_refused(client, llama):
         ours.train()
         with pytest.raises(Refused, match="dropout"):
             ours(prompt(), past_key_values=cache)
+
+
+def test_gradient_checkpointing_is_refused(client, llama):
+    _, ours = llama
+    with torch.no_grad(), BanyanCache(ours, client) as cache:
+        ours.gradient_checkpointing_enable()
+        ours.train()
+        with pytest.raises(Refused, match=r"model.eval\(\), since Transformers drops the cache"):
+            ours(prompt(), past_key_values=cache)
+        ours.eval()
+        ours(prompt(), past_key_values=cache)
 
 
 def test_gradients_are_refused(client, llama):

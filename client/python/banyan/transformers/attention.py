@@ -12,9 +12,10 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from .masks import Mask, banyan_mask
 from .refused import Refused
-from .tags import pending, tag_of
+from .tags import pending, tag_of, uncompiled
 
 
+@uncompiled
 def banyan_attention(
     module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any = None,
     scaling: float | None = None, dropout: float = 0.0, **keywords: Any,
@@ -26,9 +27,10 @@ def banyan_attention(
     if tag is None:
         if _is_whole(module, attention_mask, keywords):
             return sdpa_attention_forward(module, query, key, value, None, dropout=dropout, scaling=scaling, is_causal=False)
-        raise Refused(
-            f"{type(module).__name__} asks for attention over keys that are in no BanyanCache: give past_key_values=BanyanCache(...)"
-        )
+        what_to_do = "give past_key_values=BanyanCache(...)"
+        if module.training:
+            what_to_do = "call model.eval(), since Transformers drops the cache of models in training with gradient checkpointing"
+        raise Refused(f"{type(module).__name__} asks for attention over keys that are in no BanyanCache: {what_to_do}")
     if dropout:
         keywords["dropout"] = dropout
     pending.tag = None

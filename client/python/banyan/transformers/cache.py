@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache
 
 from ..client import Client, Session
@@ -23,7 +23,7 @@ from .masks import Mask
 from .refused import Refused
 from .spec import difference, spec_of
 from .steps import Gate, Steps
-from .tags import Tag
+from .tags import Tag, uncompiled
 
 # Seconds without use after which a session without a name goes, for processes that end without a word.
 _FORGOTTEN = 6 * 3600.0
@@ -48,7 +48,7 @@ class BanyanCache(Cache):
     """
 
     def __init__(
-        self, model: PreTrainedModel | Any, client: Client, session: str | None = None, *, batch: int | None = None,
+        self, model: Any, client: Client, session: str | None = None, *, batch: int | None = None,
         kv_type: str | None = None, **spec: Any,
     ) -> None:  # fmt: skip
         self.client, self.name = client, session
@@ -69,7 +69,10 @@ class BanyanCache(Cache):
         self._model: Any = None
         self._steps: Steps | None = None
         self._hooks: list[Any] = []
+        model = getattr(model, "_orig_mod", model)  # of a compiled one
         is_model = isinstance(model, PreTrainedModel)
+        if not is_model and not isinstance(model, PreTrainedConfig):
+            raise TypeError(f"BanyanCache wants one of Transformers' models or its config, not a {type(model).__name__}")
         whole: Any = model.config if is_model else model
         self._config = whole
         if getattr(whole, "is_encoder_decoder", False):
@@ -90,6 +93,7 @@ class BanyanCache(Cache):
     def _await_model(self) -> None:
         here = weakref.ref(self)
 
+        @uncompiled
         def hook(module: torch.nn.Module, arguments: Any) -> None:
             cache = here()
             if cache is not None and cache._is_awaited(module):
@@ -115,6 +119,7 @@ class BanyanCache(Cache):
         self._begin_forward()
         here = weakref.ref(self)
 
+        @uncompiled
         def embedded(module: torch.nn.Module, arguments: Any) -> None:
             once.remove()
             cache = here()
@@ -145,12 +150,14 @@ class BanyanCache(Cache):
         """Notes which tokens are fed, and that no layer is left out."""
         here = weakref.ref(self)
 
+        @uncompiled
         def begins(module: torch.nn.Module, arguments: Any, keywords: Any) -> None:
             cache = here()
             if cache is not None and keywords.get("past_key_values") is cache:
                 cache._begin_forward()
                 cache._fed = arguments[0] if arguments else keywords.get("input_ids")
 
+        @uncompiled
         def ended(module: torch.nn.Module, arguments: Any, keywords: Any, output: Any) -> None:
             cache = here()
             if cache is not None and keywords.get("past_key_values") is cache:
@@ -215,12 +222,24 @@ class BanyanCache(Cache):
         self._unchecked = False
 
     def begin_generating(self, model: PreTrainedModel, input_ids: Any) -> None:
-        """What generate() is called with: a session that was resumed is compared with it, its model and its text."""
+        """What generate() is called with: a session that was resumed is compared with it, its model and its text.
+
+        generate() feeds what the cache does not have, and wants at least the last token.
+        """
         if self._is_awaited(model):
             self._meet(model)
-        known = isinstance(input_ids, torch.Tensor) and not input_ids.is_floating_point()
-        if self._unchecked and known and input_ids.shape[0] == len(self.pads) and input_ids.shape[1] >= self.columns:
+        if not isinstance(input_ids, torch.Tensor) or input_ids.is_floating_point() or input_ids.shape[0] != len(self.pads):
+            return
+        given = input_ids.shape[1]
+        if self._unchecked and given:
             self.check(input_ids)
+        if 0 < given < self.columns:
+            raise Refused(
+                f"generate() is given {given} tokens, and the cache holds {self.columns}: give it the whole text, those included. To go on "
+                f"from an earlier place, cache.fork() and fork.crop({given - 1 - self.columns}) come first"
+            )
+        if given == self.columns > 0:
+            self.crop(-1)  # the last one is fed again, for its logits
 
     def _check_not_again(self, fed: torch.Tensor) -> None:
         """Of a bare forward after a session was resumed: it is given new tokens, not the text from its beginning."""
@@ -316,7 +335,10 @@ class BanyanCache(Cache):
         if self._modules[index]() is not module:
             raise Refused(f"layer {index} is of another model than the one that this cache has looked at")
         if self._dtype is not None and tag.keys.dtype != self._dtype:
-            raise Refused(f"keys of {tag.keys.dtype}, which were {self._dtype} when the model was first looked at: make a new cache")
+            raise Refused(
+                f"keys of {tag.keys.dtype}, which were {self._dtype} when the model was first looked at: make a new cache, and under "
+                "torch.autocast where the model is called under it"
+            )
         if torch.is_grad_enabled() and (query.requires_grad or tag.keys.requires_grad or tag.values.requires_grad):
             raise Refused("gradients do not pass through the service: use torch.no_grad()")
         if layer.sinks or "s_aux" in keywords:
@@ -373,6 +395,7 @@ class BanyanCache(Cache):
 
     # ---- what generate() does with a cache ----
 
+    @uncompiled
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.columns
 

@@ -14,7 +14,7 @@ from transformers.cache_utils import (
     get_layer_types_and_kwargs,
 )
 
-from .tags import Tag, give
+from .tags import Tag, give, uncompiled
 
 
 class Keeper(Protocol):
@@ -37,15 +37,18 @@ class Face(CacheLayerMixin):  # type: ignore[no-untyped-call]
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         self.is_initialized = True
 
+    @uncompiled
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *more: Any, **keywords: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         self.is_initialized = True
         return give(self.keeper.arrives(self.index, key_states, value_states))
 
+    @uncompiled
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.keeper.columns + query_length, 0
 
+    @uncompiled
     def get_seq_length(self) -> int:
         return self.keeper.columns
 

@@ -16,6 +16,7 @@ import torch
 from transformers import masking_utils
 
 from .refused import Refused
+from .tags import leave_tracing, uncompiled
 
 
 class Rule(NamedTuple):
@@ -39,6 +40,7 @@ class Mask(torch.Tensor):
         if getattr(func, "__name__", "") in _LOOKS:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
+        leave_tracing()
         raise Refused(
             f"this model computes with its attention mask itself ({getattr(func, '__name__', func)}): "
             "the service cannot know what it means; use another attn_implementation"
@@ -141,6 +143,7 @@ def _padding(attention_mask: torch.Tensor | None, kv_length: int) -> list[int] |
     return [int(n) for n in pads]
 
 
+@uncompiled
 def banyan_mask(
     batch_size: int,
     q_length: int,

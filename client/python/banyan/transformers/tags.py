@@ -9,11 +9,28 @@ operation on them instead.
 from __future__ import annotations
 
 import threading
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 import torch
 
 from .refused import Refused
+
+_UNCOMPILED = "the service computes attention, which torch.compile cannot see into"
+
+CallableT = TypeVar("CallableT", bound=Callable[..., Any])
+
+
+def uncompiled(function: CallableT) -> CallableT:
+    """torch.compile leaves it as it is."""
+    made: CallableT = torch.compiler.disable(function, reason=_UNCOMPILED)  # type: ignore[no-untyped-call]
+    return made
+
+
+def leave_tracing() -> None:
+    """torch.compile cannot carry what stands for keys and masks: the frame at hand runs as it is."""
+    if torch._guards.TracingContext.try_get() is not None:
+        raise torch._dynamo.exc.SkipFrame(_UNCOMPILED)
 
 
 class Owner(Protocol):
@@ -68,6 +85,7 @@ class Tagged(torch.Tensor):
                 out = func(*args, **(kwargs or {}))
                 if out.dtype == args[0].dtype and out.shape == args[0].shape and out.device == args[0].device:
                     return args[0]
+            leave_tracing()
             if tag is not None and tag.soft:
                 tag.touched = tag.touched or name or str(func)
                 return func(*(_opened(a) for a in args), **{k: _opened(v) for k, v in (kwargs or {}).items()})
