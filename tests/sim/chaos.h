@@ -36,6 +36,7 @@ struct model {                     // a session as its clients know it
     uint64_t starts[LAYERS];       // where the writes began that went furthest
     uint64_t floor_most;           // its floor is not higher (coordinator/sessions/forget.h)
     uint32_t cuts;                 // truncations begun, and ended well
+    uint32_t redrawn;              // values of rows that were refused, and are others now
     uint32_t writes, reads;        // under way, reads without those that are cancelled
     bool cutting;                  // a truncation is under way
     bool must_cut;                 // its outcome is unknown: it is made again before anything is written
@@ -58,7 +59,7 @@ struct op {
     struct sim_call *call;
     enum kind kind;
     struct model *m;
-    uint32_t layer, rows, cuts, kills;
+    uint32_t layer, rows, cuts, kills, redrawn;
     uint64_t first;
     bool must; // all that it needs was acknowledged
     bool checked;

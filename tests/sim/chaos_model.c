@@ -122,6 +122,7 @@ struct op *chaos_op_new(enum kind kind, struct model *m, uint32_t layer, uint64_
                       .first = first,
                       .rows = rows,
                       .cuts = m ? m->cuts : 0,
+                      .redrawn = m ? m->redrawn : 0,
                       .kills = chaos.kills};
     if (m && (kind == APPEND || kind == OPEN || kind == PUT || kind == COMMIT || kind == FORK))
         m->writes++;
@@ -144,6 +145,7 @@ void chaos_unmark(struct model *m, uint32_t layer, uint64_t first, uint32_t rows
         if (m->writers[layer][i] && --m->writers[layer][i] == 0 && !m->acked[layer][i]) {
             m->maybe[layer][i] = false;
             m->value[layer][i] = (float)(1 + sim_random(1000));
+            m->redrawn++;
         }
     }
 }
