@@ -30,6 +30,7 @@ struct worker_chunk {
     uint32_t refs, pins;
     bool put; // rows may be PUT, or PREPARED
     struct worker_retired *retired;
+    uint64_t words;            // of refs that forgo layers which are still there
     struct worker_layer *shed; // layers that are forgotten, whose memory a pin may still read
     uint32_t *forgone; // [shape->layers] how many of refs forgo the layer; FORGOTTEN: its rows are gone
     struct worker_layer *layers[]; // [shape->layers], NULL until a row comes

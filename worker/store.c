@@ -188,6 +188,7 @@ static void shed_layer(struct worker_store *store, struct worker_chunk *chunk, u
     struct worker_layer *gone = chunk->layers[layer];
     if (chunk->forgone[layer] != chunk->refs)
         return;
+    chunk->words -= chunk->refs;
     chunk->forgone[layer] = WORKER_LAYER_FORGOTTEN;
     chunk->layers[layer] = NULL;
     if (gone && chunk->pins > 0) {
@@ -204,6 +205,7 @@ void worker_store_forgo(struct worker_store *store, struct worker_chunk *chunk, 
         return;
     assert(chunk->forgone[layer] < chunk->refs);
     chunk->forgone[layer]++;
+    chunk->words++;
     shed_layer(store, chunk, layer);
 }
 
@@ -213,13 +215,14 @@ void worker_store_unforgo(struct worker_chunk *chunk, uint32_t layer)
         return;
     assert(chunk->forgone[layer] > 0);
     chunk->forgone[layer]--;
+    chunk->words--;
 }
 
 void worker_store_release(struct worker_store *store, struct worker_chunk *chunk)
 {
     assert(chunk->refs > 0);
     if (--chunk->refs > 0) {
-        for (uint32_t layer = 0; layer < chunk->shape->layers; layer++)
+        for (uint32_t layer = 0; chunk->words > 0 && layer < chunk->shape->layers; layer++)
             shed_layer(store, chunk, layer);
         return;
     }
