@@ -472,7 +472,7 @@ static void test_kinds(void **state)
     (void)state;
     static const float zeros[4096];
     write_text("spec",
-               "{\"layers\": 4, \"kv_type\": \"f16\", \"chunk_tokens\": 32,"
+               "{\"layers\": 4, \"kv_type\": \"f16\", \"chunk_tokens\": 32, \"forget\": 7,"
                " \"kinds\": [{\"q_heads\": 4, \"kv_heads\": 2, \"k_dim\": 8, \"v_dim\": 12, \"window\": 64},"
                "  {\"q_heads\": 2, \"kv_heads\": 1, \"k_dim\": 10, \"v_dim\": 8, \"v_in_k\": true,"
                "   \"mask_chunk\": 48, \"alibi\": [0.5, 0.25]}],"
@@ -482,9 +482,14 @@ static void test_kinds(void **state)
     said("4 heads over 2, keys of 8, values of 12, window 64: layers 0 3");
     said("2 heads over 1, keys of 10, values of 8 in them, mask chunks of 48, ALiBi: layers 1");
     said("nothing is held: layers 2");
+    said("forget margin");
+    said("forgotten by layer");
     expect(0, "-o json session show mixed", NULL);
     json_t *json = parse();
     assert_int_equal(json_array_size(json_object_get(json, "kinds")), 2);
+    assert_int_equal(number(json, "forget"), 7);
+    assert_int_equal(number(json, "forgotten"), 0);
+    assert_int_equal(json_array_size(json_object_get(json, "layer_forgotten")), 4);
     assert_int_equal(number(json_array_get(json_object_get(json, "kinds"), 1), "mask_chunk"), 48);
     assert_true(json_is_null(json_array_get(json_object_get(json, "layer_kind"), 2)));
     assert_int_equal(json_integer_value(json_array_get(json_object_get(json, "shares"), 3)), 0);
@@ -494,7 +499,7 @@ static void test_kinds(void **state)
     expect(0, "-o json session show again", NULL);
     json_t *again = parse();
     static const char *const same[] = {"layers",     "kv_type", "chunk_tokens", "kinds",
-                                       "layer_kind", "shares",  "layer_sinks"};
+                                       "layer_kind", "shares",  "layer_sinks",  "forget"};
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
         assert_true(json_equal(json_object_get(json, same[i]), json_object_get(again, same[i])));
     json_decref(json);

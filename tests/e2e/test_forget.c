@@ -178,7 +178,8 @@ static void check_refusals(banyan_session *session)
         OK(ask(session, windowed[i], floor, 0));
     }
     FAILS(BANYAN_FAILED_PRECONDITION, "FORGOTTEN", ask(session, 0, floor - 1, 0));
-    FAILS(BANYAN_FAILED_PRECONDITION, "FORGOTTEN", ask(session, 5, floor - 1, 0)); // its own window
+    FAILS(BANYAN_FAILED_PRECONDITION, "FORGOTTEN", ask(session, 0, floor, floor - WINDOW)); // a key too far
+    FAILS(BANYAN_FAILED_PRECONDITION, "FORGOTTEN", ask(session, 5, floor - 1, 0));          // its own window
     OK(ask(session, 1, 0, 0));
     OK(ask(session, 1, 1000, 500));
     FAILS(BANYAN_FAILED_PRECONDITION, "FORGOTTEN", banyan_session_truncate(session, floor - 1, ERR));

@@ -567,3 +567,24 @@ def test_caches_of_one_model_do_not_meddle(client, llama):
         _, other = models()
         with pytest.raises(Refused, match="another model"):
             other(prompt(1, 1), past_key_values=two)
+
+
+def test_windows_that_forget(client):
+    """The same tokens, less held, a crop within the margin; one beyond it is refused, and says why."""
+    eager, ours = models("gemma2")
+    ids = prompt(tokens=120)
+    want = eager.generate(ids, max_new_tokens=2 * NEW, do_sample=False)
+    held = []
+    for margin in (0, 8):
+        with BanyanCache(ours, client, session="window", chunk_tokens=16, forget=margin) as cache:
+            first = ours.generate(ids, past_key_values=cache, max_new_tokens=NEW, do_sample=False)
+            with client.open("window") as session:
+                held.append(session.info().bytes)
+            cache.crop(-4)
+            got = ours.generate(want[:, : first.shape[1]], past_key_values=cache, max_new_tokens=NEW, do_sample=False)
+            assert got.tolist() == want.tolist()
+            if margin:
+                with pytest.raises(banyan.FailedPrecondition, match="forgotten"):
+                    cache.crop(-100)
+            cache.delete()
+    assert held[1] < held[0] * 0.8

@@ -44,7 +44,8 @@ class BanyanCache(Cache):
             A batch has one session a sequence, NAME/0, NAME/1, …
         batch: how many sequences a named session has; None: opened, or made by the first call.
         kv_type: how the cluster holds keys and values; None: as the model computes them.
-        spec: more fields of banyan.Spec: chunk_tokens, members, idle_ttl.
+        spec: more fields of banyan.Spec: chunk_tokens, members, idle_ttl, forget (what windows have left behind is given
+            back; crop goes as far back as the margin).
     """
 
     def __init__(
