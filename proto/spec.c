@@ -86,10 +86,11 @@ uint64_t proto_spec_forgotten(const Banyan__Pb__Spec *spec, uint32_t layer, uint
     if (!spec->forget || !proto_spec_stores(spec, layer))
         return 0;
     for (uint32_t l = layer; l < (spec->n_shares ? spec->layers : layer + 1); l++) {
+        if (proto_spec_source(spec, l) != layer)
+            continue;
         struct proto_layer reader = proto_spec_layer(spec, l);
         uint64_t from = proto_layer_from(&reader, floor);
-        if (!proto_layer_local(&reader) && reader.source == layer)
-            least = from < least ? from : least;
+        least = from < least ? from : least;
     }
     return least;
 }
