@@ -98,7 +98,7 @@ def compare(model, ids: torch.Tensor, cache) -> None:
         want = model(ids[:, -tail:], past_key_values=local).logits
         model.set_attn_implementation("banyan")
     found = float((got - want).abs().max() / want.abs().max())
-    print(f"logits of {tail} tokens beside eager attention: largest difference {found:.1e} of the largest logit")
+    print(f"logits of {tail} tokens beside eager attention: largest difference {found:.1e} of the largest logit", flush=True)
     if not found <= MOST:
         sys.exit(f"that is more than {MOST}")
 
@@ -121,7 +121,7 @@ def run(client: banyan.Client, options: argparse.Namespace, endpoint: str) -> No
     banyan.transformers.prefill(model, torch.cat((ids, ids[:, -1:]), dim=1), cache, block=512)
     took = time.monotonic() - begin
     held = client.open(SESSION).info()
-    print(f"{ids.shape[1]} tokens read in {took:.1f} s ({ids.shape[1] / took:.0f} a second): {held.bytes >> 20} MiB over {', '.join(held.members)}")
+    print(f"{ids.shape[1]} tokens read in {took:.1f} s ({ids.shape[1] / took:.0f} a second): {held.bytes >> 20} MiB over {', '.join(held.members)}", flush=True)
     answer(tokenizer, model, cache, ids, questions[0])
     compare(model, ids, cache)
     cache.close()

@@ -518,6 +518,24 @@ def test_the_whole_text_again_on_a_resumed_session(client, llama):
         assert (got - want).abs().max() <= 2e-5 * want.abs().max()
 
 
+def test_the_readme(tmp_path, capsys):
+    """Its first program, with a small model in the place of the one from the network."""
+    from pathlib import Path
+
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({f"word{i}": i for i in range(128)}, unk_token="word5"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="word5").save_pretrained(tmp_path)
+    make("llama", FAMILIES["llama"], "eager").save_pretrained(tmp_path)
+    text = (Path(__file__).parent.parent / "README.md").read_text()
+    program = text.partition("```python\n")[2].partition("```")[0]
+    assert "SmolLM2" in program
+    exec(program.replace("HuggingFaceTB/SmolLM2-135M-Instruct", str(tmp_path)), {})
+    assert "tokens are there" in capsys.readouterr().out
+
+
 def test_masks_that_do_not_fit(client, llama):
     _, ours = llama
     with torch.no_grad(), BanyanCache(ours, client) as cache:
