@@ -338,6 +338,22 @@ def test_a_forward_that_leaves_layers_out(client, llama):
         ours.model.layers = layers
 
 
+@pytest.mark.parametrize("family", ["mistral", "gemma2"])
+def test_windows_that_forget_keep_the_tokens(client, family):
+    eager, ours = models(family)
+    ids = prompt(tokens=120)
+    want = eager.generate(ids, max_new_tokens=2 * NEW, do_sample=False)
+    with BanyanCache(ours, client, session="window", chunk_tokens=16, forget=8) as cache:
+        half = ours.generate(ids, past_key_values=cache, max_new_tokens=NEW, do_sample=False)
+        with pytest.raises(banyan.FailedPrecondition, match="forgotten"):
+            cache.crop(-100)
+    with BanyanCache(ours.config, client, session="window") as cache:
+        assert cache.tokens()[0].tolist() == half[0, :-1].tolist()
+        mask = torch.ones_like(half)
+        got = ours.generate(half, attention_mask=mask, past_key_values=cache, max_new_tokens=NEW, do_sample=False)
+    assert got.tolist() == want.tolist()
+
+
 def test_a_look_that_was_interrupted(client, llama):
     eager, ours = llama
 

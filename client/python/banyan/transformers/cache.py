@@ -189,6 +189,7 @@ class BanyanCache(Cache):
         """That the sessions are of this very model: of its layers, its configuration and its weights."""
         assert self._steps is not None
         for session in self._steps.sessions:
+            self._more["forget"] = session.spec.forget
             if why := difference(session.spec, self._spec()):
                 raise Refused(f"session {self.name!r} is not this model's: {why}")
             if session.info().length and (why := identity.difference(int(self._steps.tokens(session, 0, 1)[1]), self._mark)):

@@ -36,7 +36,7 @@ class RowCall:
         for i in range(2 * n):
             item = self._items[i]
             item.session, item.rows, item.error = sessions[i % n].handle, 1, ffi.addressof(self._errors, i)
-            item.layer = index if i < n else sessions[0].spec.layers - 1
+            item.layer = index if i < n else tokens.layer_of(sessions[0].spec)
         # The same memory, for numbers: an address is stored without an object being made for it.
         self._words = memoryview(ffi.buffer(self._items)).cast("B").cast("Q")
         self.q_bytes, self.o_bytes = layer.q_heads * layer.k_dim * 4, layer.q_heads * layer.v_dim * 4

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..spec import Kind, Spec
 from .layers import Layer
-from .tokens import KIND
+from .tokens import KEEPER, KIND
 
 
 def _kind(layer: Layer) -> Kind:
@@ -22,12 +22,14 @@ def _kind(layer: Layer) -> Kind:
 
 def spec_of(plan: dict[int, Layer], layers: int, kv_type: str, more: dict[str, Any]) -> Spec:
     """The model's layers, of one kind for each sort of them, and behind them the one that holds the tokens."""
-    of_layer = [_kind(plan[i]) if i in plan else None for i in range(layers)] + [KIND]
+    behind = [KIND, KEEPER] if more.get("forget") else [KIND]
+    of_layer = [_kind(plan[i]) if i in plan else None for i in range(layers)] + behind
     kinds = list(dict.fromkeys(kind for kind in of_layer if kind is not None))
-    sinks = [*(plan[i].sinks if i in plan else () for i in range(layers)), ()]
-    shares = [*(plan[i].source if i in plan and plan[i].source != i else None for i in range(layers)), None]
+    sinks = [*(plan[i].sinks if i in plan else () for i in range(layers)), *(() for _ in behind)]
+    shares = [*(plan[i].source if i in plan and plan[i].source != i else None for i in range(layers)), None, layers][: len(of_layer)]
     return Spec(
-        layers=layers + 1, kv_type=kv_type, kinds=tuple(kinds), layer_kind=tuple(None if k is None else kinds.index(k) for k in of_layer),
+        layers=len(of_layer), kv_type=kv_type, kinds=tuple(kinds),
+        layer_kind=tuple(None if k is None else kinds.index(k) for k in of_layer),
         shares=tuple(shares) if any(s is not None for s in shares) else (), layer_sinks=tuple(sinks) if any(sinks) else (), **more,
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ from .layers import Latent, Layer, latent_rows
 from .refused import Refused
 from .rows import RowCall
 from .tags import Tag
-from .tokens import parsed, values
+from .tokens import layer_of, parsed, values
 
 # Bytes of K and V that may travel with a step; what is larger goes straight to the workers, by attach.
 _APPEND_MAX = 1 << 20
@@ -200,7 +200,7 @@ class Steps:
         if put is not None:
             unwanted = _Rows(torch.zeros((len(pads), rows, 8)), _FLOATS, rows, 32)  # nobody looks at what comes back
             for part in self._parts(rows, columns, pads, None):
-                self._fill(n, self.sessions[0].spec.layers - 1, part, columns - pads[part.i], unwanted, put, put, unwanted)
+                self._fill(n, layer_of(self.sessions[0].spec), part, columns - pads[part.i], unwanted, put, put, unwanted)
                 n += 1
         items = self._items
         entered = 0
@@ -251,14 +251,14 @@ class Steps:
         (ids, mark), self._tokens = self._tokens, None
         put = values(ids, mark, _TYPES[self._kv_type])
         if rows > 1 and (2 * put[0].nbytes > _APPEND_MAX or self.gate is not None):
-            self._attach(self.sessions[0].spec.layers - 1, columns, pads, put, put)
+            self._attach(layer_of(self.sessions[0].spec), columns, pads, put, put)
             return None
         return _Rows(put, _BYTES, rows, 8 * put.element_size())
 
     def tokens(self, session: Session, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The tokens at [first, first + count), and the marks of the models that they were fed to."""
         q = torch.zeros((count, 1, 8))
-        return parsed(session.attend(session.spec.layers - 1, first, q).o) if count else (torch.zeros(0, dtype=torch.int64),) * 2
+        return parsed(session.attend(layer_of(session.spec), first, q).o) if count else (torch.zeros(0, dtype=torch.int64),) * 2
 
     def truncate(self, lengths: list[int]) -> None:
         for session, length in zip(self.sessions, lengths):

@@ -12,11 +12,19 @@ from __future__ import annotations
 import torch
 
 from .._abi import ffi
-from ..spec import Kind
+from ..spec import Kind, Spec
 from .identity import BYTES
 
 KIND = Kind(q_heads=1, kv_heads=1, k_dim=8, v_dim=8, scale=1.0, window=1)
+# Of a layer behind it that reads the same rows, all of them, and is never asked: where windows forget, these are kept.
+KEEPER = Kind(q_heads=1, kv_heads=1, k_dim=8, v_dim=8, scale=1.0)
 UNKNOWN = (1 << 24) - 1  # no id: the model was fed embeddings
+
+
+def layer_of(spec: Spec) -> int:
+    """Which of a session's layers holds the tokens."""
+    return spec.layers - (2 if spec.forget else 1)
+
 
 _SHIFTS = torch.tensor([0, 8, 16])
 
