@@ -16,6 +16,9 @@ _HERE = Path(__file__).resolve().parent
 VERSION = "0.1.0"
 
 
+_INSTALL = "Install the wheel, or set BANYAN_LIBRARY to libbanyan.so.0"
+
+
 def _header() -> Path:
     """banyan.h: in a wheel beside the library, in a source tree two folders up."""
     for path in (_HERE / "_lib" / "banyan.h", _HERE.parent.parent / "banyan.h"):
@@ -48,7 +51,8 @@ def _open() -> tuple[Any, Any]:
     try:
         lib = ffi.dlopen(name)
     except OSError as error:
-        raise ImportError(f"banyan: cannot open {name}: {error}. Install the wheel, or set BANYAN_LIBRARY to libbanyan.so.0") from None
+        what_to_do = "BANYAN_LIBRARY names it: unset that, or let it name libbanyan.so.0" if "BANYAN_LIBRARY" in os.environ else _INSTALL
+        raise ImportError(f"banyan: cannot open {name}: {error}. {what_to_do}") from None
     found = ffi.string(lib.banyan_version()).decode()
     if found != VERSION:
         raise ImportError(f"banyan: {name} is version {found}, this package is {VERSION}: install both from the same release")

@@ -40,7 +40,8 @@ def _program(name: str) -> str:
             return str(folder / name)
     found = None if named else shutil.which(name)
     if found is None:
-        raise Unavailable(f"{name} was not found: install the wheel, or set BANYAN_BIN to the folder that holds it")
+        where = f" in {named}, which BANYAN_BIN names: unset that" if named else ": install the wheel"
+        raise Unavailable(f"{name} was not found{where}, or set BANYAN_BIN to the folder that holds it")
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 import array
 import asyncio
 import gc
+import os
 import subprocess
 import sys
 import textwrap
@@ -416,8 +417,16 @@ def test_a_coordinator_that_goes_and_comes_back(rng):
 
 def test_a_cluster_that_cannot_start(tmp_path, monkeypatch):
     monkeypatch.setenv("BANYAN_BIN", str(tmp_path))
-    with pytest.raises(banyan.Unavailable, match="banyan-coordinator was not found"):
+    with pytest.raises(banyan.Unavailable, match="banyan-coordinator was not found in .*, which BANYAN_BIN names"):
         banyan.local_cluster(1)
+
+
+def test_a_library_that_is_not_there():
+    done = subprocess.run(
+        [sys.executable, "-c", "import banyan"], env={**os.environ, "BANYAN_LIBRARY": "/no.so"}, capture_output=True, text=True
+    )
+    assert "cannot open /no.so" in done.stderr
+    assert "BANYAN_LIBRARY names it: unset that" in done.stderr
 
 
 def test_a_daemon_that_ends_at_once_is_shown(tmp_path):
