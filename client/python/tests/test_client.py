@@ -417,7 +417,7 @@ def test_a_coordinator_that_goes_and_comes_back(rng):
 
 def test_a_cluster_that_cannot_start(tmp_path, monkeypatch):
     monkeypatch.setenv("BANYAN_BIN", str(tmp_path))
-    with pytest.raises(banyan.Unavailable, match="banyan-coordinator was not found in .*, which BANYAN_BIN names"):
+    with pytest.raises(banyan.Unavailable, match=r"banyan-coordinator was not found in .*, which BANYAN_BIN names"):
         banyan.local_cluster(1)
 
 

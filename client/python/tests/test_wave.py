@@ -87,8 +87,9 @@ def test_an_error_in_the_middle(client, monkeypatch, at):
             patch.setattr(Steps, "_call", failing)
             with pytest.raises(RuntimeError, match="went away"):
                 prefill(model, ids, cache, block=16)
-        assert cache.get_seq_length() == at
-        assert prefill(model, ids, cache, block=16) == 99 - at
+        held = cache.get_seq_length()
+        assert held in (at - 16, at)  # the block before may have been under way, and stops where it waits
+        assert prefill(model, ids, cache, block=16) == 99 - held
         assert [t.tolist() for t in cache.tokens()] == ids[:, :99].tolist()
         assert torch.equal(logits_after(model, cache, ids), want)
     assert not [t for t in threading.enumerate() if t.name.startswith("banyan-prefill")]
