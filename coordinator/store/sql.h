@@ -20,6 +20,8 @@ enum coordinator_op_kind {
     COORDINATOR_OP_CUT, // a: session, b: cut
     COORDINATOR_OP_MEMBER,
     COORDINATOR_OP_CHUNK,
+    COORDINATOR_OP_FOLLOWER,
+    COORDINATOR_OP_COPY_LOST,
     COORDINATOR_OP_CHUNK_LOST,
     COORDINATOR_OP_CHUNK_DROP,
     COORDINATOR_OP_RANGE,
@@ -35,7 +37,7 @@ struct coordinator_op {
     size_t n_bytes;
 };
 
-#define COORDINATOR_STATEMENTS 24
+#define COORDINATOR_STATEMENTS 28
 
 struct coordinator_sql {
     sqlite3 *db;

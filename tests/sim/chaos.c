@@ -41,6 +41,7 @@ static void choose_store(struct coordinator_options *options)
 static void run(uint64_t seed)
 {
     chaos.seed = seed;
+    chaos.replicas = seed / 2 % 2 ? 1 : 2 + (uint32_t)(seed / 4 % 2);
     chaos.cluster = sim_cluster_new(&(struct sim_cluster_options){
         .workers = WORKERS, .seed = seed, .team = seed & 1, .tune = choose_store});
     sim_shuffle(true);

@@ -21,7 +21,7 @@ static void check_read(const struct op *op)
     enum common_code code = op->call->code;
     if (m->deleted)
         return;
-    if (code == COMMON_DATA_LOSS && !m->lossy && !chaos.kills)
+    if (code == COMMON_DATA_LOSS && !m->lossy && !chaos_kills_excuse())
         chaos_violated(op, "rows are lost though no worker was killed");
     if (code == COMMON_DATA_LOSS && !op->call->n_missing)
         chaos_violated(op, "an error does not say what is lost");
@@ -50,7 +50,7 @@ static void check_append(const struct op *op)
             m->acked[op->layer][op->first + i] = true;
     if (sim_append_refused(op->call) && op->cuts == m->cuts)
         chaos_unmark(m, op->layer, op->first, op->rows);
-    if (m->deleted || m->lossy || chaos.kills || code == COMMON_OK || chaos_passes(code))
+    if (m->deleted || m->lossy || chaos_kills_excuse() || code == COMMON_OK || chaos_passes(code))
         return;
     if (op->must &&
         (code != COMMON_FAILED_PRECONDITION || !chaos.rotten)) // damaged rows of a commit that hangs
@@ -65,7 +65,7 @@ static void check_commit(const struct op *op)
         for (uint32_t i = 0; i < op->rows; i++)
             m->acked[op->layer][op->first + i] = true;
     bool rotten = chaos.rotten && strcmp(op->call->reason, "HASH_MISMATCH") == 0;
-    if (!m->deleted && code == COMMON_DATA_LOSS && !m->lossy && !chaos.kills && !rotten)
+    if (!m->deleted && code == COMMON_DATA_LOSS && !m->lossy && !chaos_kills_excuse() && !rotten)
         chaos_violated(op, "rows of a commit are lost though no worker was killed");
 }
 
@@ -77,7 +77,7 @@ static void check_truncate(const struct op *op)
     m->must_cut = true;
     if (m->deleted)
         return;
-    if (code == COMMON_OUT_OF_RANGE && op->must && !m->lossy && !chaos.kills)
+    if (code == COMMON_OUT_OF_RANGE && op->must && !m->lossy && !chaos_kills_excuse())
         chaos_violated(op, "acknowledged rows are past the end");
     if (code == COMMON_OUT_OF_RANGE) // a truncation before it may have raised the incarnation
         m->cut = 0;
@@ -106,7 +106,8 @@ static void check_fork(const struct op *op)
                 f->ends[l][op->first] = true;
             }
         f->lossy = m->lossy || op->kills != chaos.kills;
-    } else if (!m->deleted && op->must && !m->lossy && !chaos.kills && code != COMMON_OK &&
+        memcpy(f->dead, m->dead, sizeof f->dead);
+    } else if (!m->deleted && op->must && !m->lossy && !chaos_kills_excuse() && code != COMMON_OK &&
                !chaos_passes(code) && code != COMMON_ALREADY_EXISTS) { // names: chaos_names.c
         chaos_violated(op, "a fork of acknowledged rows is refused");
     }
@@ -196,6 +197,7 @@ static void check(struct op *op)
 bool chaos_check_all(void) // true: all have ended
 {
     bool all = true;
+    chaos_look_for_losses();
     for (uint32_t i = 0; i < chaos.n_ops; i++) {
         struct op *op = &chaos.ops[i];
         if (!op->checked && op->call->done)

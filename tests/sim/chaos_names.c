@@ -66,10 +66,11 @@ static struct op *start_create(uint32_t name, uint64_t key)
 {
     struct op *op = chaos_op_new(CREATE, NULL, 0, 0, 0);
     begun(op, name, key);
-    op->call =
-        sim_create_as(chaos_a_client(),
-                      (struct sim_shape){.layers = LAYERS, .members = (uint32_t)sim_random(WORKERS + 1)},
-                      text_of(name).bytes, key);
+    op->call = sim_create_as(chaos_a_client(),
+                             (struct sim_shape){.layers = LAYERS,
+                                                .members = (uint32_t)sim_random(WORKERS + 1),
+                                                .replicas = chaos.replicas},
+                             text_of(name).bytes, key);
     return op;
 }
 

@@ -19,6 +19,8 @@ enum sim_op_kind {
     SIM_OP_CUT,
     SIM_OP_MEMBER,
     SIM_OP_CHUNK,
+    SIM_OP_FOLLOWER,
+    SIM_OP_COPY_LOST,
     SIM_OP_CHUNK_LOST,
     SIM_OP_CHUNK_DROP,
     SIM_OP_RANGE,
@@ -39,13 +41,14 @@ enum {
     SIM_SESSIONS,
     SIM_MEMBERS,
     SIM_CHUNKS,
+    SIM_FOLLOWERS,
     SIM_RANGES,
     SIM_KEYS,
     SIM_CUTS,
     SIM_TABLES
 };
 
-// A row is an operation that has put it there: SIM_OP_META, _WORKER, _SESSION, _MEMBER, _CHUNK, _RANGE, _KEY or _CUT.
+// A row is an operation that has put it there: SIM_OP_META, _WORKER, _SESSION, _MEMBER, _CHUNK, _FOLLOWER, _RANGE, _KEY or _CUT.
 struct sim_table {
     struct sim_op *rows;
     size_t n, cap;
