@@ -167,6 +167,9 @@ typedef struct banyan_spec {
     const uint32_t *shares;     // NULL or [layers]: BANYAN_SHARES_NONE, or the lower layer whose K and V
                                 // this one reads; then nothing is attached or appended to it
     const float *const *layer_sinks; // NULL or [layers]: NULL, or [q_heads of the layer] logits
+    // Workers that hold each part of the session, 1 to 3; 0: as the coordinator likes, now 1. The loss of all but
+    // one of them loses nothing and fails no call that has time enough. Memory is taken for each.
+    uint32_t replicas;
 } banyan_spec;
 
 typedef struct banyan_session banyan_session; // a client's hold on a session; thread-safe
