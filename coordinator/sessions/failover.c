@@ -99,9 +99,9 @@ bool coordinator_failover_without(struct coordinator_session *s, const struct co
         struct coordinator_chunk *chunk = &s->layout.chunks[i];
         uint32_t copy = coordinator_chunk_copy_at(chunk, w),
                  every = (1u << coordinator_chunk_copies(chunk)) - 1;
-        if (!coordinator_chunk_held_by(chunk, w))
+        if (copy == COORDINATOR_COPIES_MAX)
             continue;
-        if ((chunk->gone | 1u << copy) == every)
+        if (chunk->lost || (chunk->gone | 1u << copy) == every)
             all = false;
         else
             chunk->gone |= (uint8_t)(1u << copy);

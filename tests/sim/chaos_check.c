@@ -130,6 +130,12 @@ static void unheard(const struct op *op)
     }
 }
 
+// Rows are at some of their holders, and at others not.
+static bool commits_all_the_same(const struct op *op)
+{
+    return chaos.replicas > 1 && op->m && !op->m->deleted && chaos.n_ops + 1 < OPS && sim_random(2);
+}
+
 static void check(struct op *op)
 {
     if (chaos.cluster->coordinator && !sim_tokens_counted(chaos.cluster))
@@ -167,7 +173,7 @@ static void check(struct op *op)
             chaos_start_put(op);
         break;
     case PUT:
-        if (goes_on)
+        if (goes_on || commits_all_the_same(op))
             chaos_start_commits(op);
         break;
     case COMMIT:
