@@ -149,7 +149,7 @@ typedef struct banyan_spec {
     const float *sinks;    // NULL or [q_heads] logits
     uint32_t chunk_tokens; // 0: 256
     // 0: as few workers as the length deserves. n: exactly n workers, or all there are; more only where
-    // memory is short.
+    // memory is short, or replicas is larger.
     uint32_t members;
     // 0: kept until deleted, or as the coordinator's --session-ttl says. Else the session is deleted when it was not used for so long. Use is what
     // reaches the coordinator: create, open, info, steps, fork, truncate, attach, commit. An attach counts as
