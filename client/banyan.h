@@ -149,7 +149,7 @@ typedef struct banyan_spec {
     const float *sinks;    // NULL or [q_heads] logits
     uint32_t chunk_tokens; // 0: 256
     // 0: as few workers as the length deserves. n: exactly n workers, or all there are; more only where
-    // memory is short.
+    // memory is short, or replicas is larger.
     uint32_t members;
     // 0: kept until deleted, or as the coordinator's --session-ttl says. Else the session is deleted when it was not used for so long. Use is what
     // reaches the coordinator: create, open, info, steps, fork, truncate, attach, commit. An attach counts as
@@ -171,6 +171,9 @@ typedef struct banyan_spec {
     // back: those that no row sees from `forget` tokens before the newest append or commit on. So far back may be
     // truncated and forked; calls that go further are refused with FAILED_PRECONDITION, reason FORGOTTEN.
     uint64_t forget;
+    // Workers that hold each part of the session, 1 to 3; 0: as the coordinator likes, now 1. The loss of all but
+    // one of them loses nothing and fails no call that has time enough. Memory is taken for each.
+    uint32_t replicas;
 } banyan_spec;
 
 typedef struct banyan_session banyan_session; // a client's hold on a session; thread-safe

@@ -110,6 +110,7 @@ static enum ctl_exit show(struct ctl *ctl, banyan_session *session)
         {"bytes", "bytes", CTL_BYTES},
         {"chunks", "chunks", CTL_COUNT},
         {"members", "workers", CTL_TEXT},
+        {"replicas", "holders of each chunk", CTL_COUNT},
         {"steps", "steps", CTL_COUNT},
         {"idle_ns", "idle", CTL_TIME},
         {"epoch", "epoch", CTL_COUNT},
@@ -145,7 +146,7 @@ static enum ctl_exit run_show(struct ctl *ctl, int n_args, char **args)
 }
 
 static struct {
-    uint64_t layers, q_heads, kv_heads, dim, v_dim, window, forget, chunk_tokens, members, ttl_ns;
+    uint64_t layers, q_heads, kv_heads, dim, v_dim, window, forget, chunk_tokens, members, replicas, ttl_ns;
     double scale, soft_cap;
     uint64_t mask_chunk;
     bool not_causal, v_in_k;
@@ -182,6 +183,8 @@ static const struct common_option create_options[] = {
      "Exactly N workers, or all there are; more only where memory is short.\nDefault: chosen by the "
      "cost model.",
      1, 4096},
+    {"replicas", 0, COMMON_OPTION_U64, &create.replicas, "N",
+     "Workers that hold each part of it: the loss of all but one loses nothing.\nDefault: 1.", 1, 3},
     {"ttl", 0, COMMON_OPTION_DURATION, &create.ttl_ns, "TIME",
      "Delete it after this long without use. Default: never.", 0, 0},
     {0},
@@ -222,6 +225,7 @@ static enum ctl_exit run_create(struct ctl *ctl, int n_args, char **args)
         .v_in_k = create.v_in_k,
         .chunk_tokens = (uint32_t)create.chunk_tokens,
         .members = (uint32_t)create.members,
+        .replicas = (uint32_t)create.replicas,
         .idle_ttl_ns = create.ttl_ns,
     };
     banyan_session *session;

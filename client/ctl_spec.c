@@ -81,10 +81,10 @@ static void add_kinds(const banyan_spec *spec, json_t *record)
 
 json_t *ctl_spec_json(const banyan_spec *spec)
 {
-    json_t *record =
-        json_pack("{s:i, s:s, s:i, s:i, s:o}", "layers", (int)spec->layers, "kv_type",
-                  ctl_type_name(spec->kv_type), "chunk_tokens", (int)spec->chunk_tokens, "members_min",
-                  (int)spec->members, "idle_ttl_ns", ctl_json_u64(spec->idle_ttl_ns));
+    json_t *record = json_pack("{s:i, s:s, s:i, s:i, s:i, s:o}", "layers", (int)spec->layers, "kv_type",
+                               ctl_type_name(spec->kv_type), "chunk_tokens", (int)spec->chunk_tokens,
+                               "members_min", (int)spec->members, "replicas", (int)spec->replicas,
+                               "idle_ttl_ns", ctl_json_u64(spec->idle_ttl_ns));
     json_object_set_new(record, "forget", ctl_json_u64(spec->forget));
     if (spec->n_kinds) {
         add_kinds(spec, record);

@@ -198,6 +198,7 @@ static bool read_spec(struct ctl_spec_file *file, const json_t *from, banyan_spe
     if (*wrong || !read_u32(from, "layers", &spec->layers, wrong) ||
         !read_u32(from, "chunk_tokens", &spec->chunk_tokens, wrong) ||
         !read_u32(from, "members_min", &spec->members, wrong) ||
+        !read_u32(from, "replicas", &spec->replicas, wrong) ||
         !read_u64(from, "idle_ttl_ns", INT64_MAX, &spec->idle_ttl_ns, wrong) ||
         !read_u64(from, "forget", INT64_MAX, &spec->forget, wrong))
         return false;

@@ -135,6 +135,7 @@ static banyan_code spec_from_pb(const Banyan__Pb__Spec *pb, banyan_spec *out, ba
         .mask_chunk = pb->mask_chunk,
         .not_causal = pb->not_causal,
         .v_in_k = pb->v_in_k,
+        .replicas = pb->replicas ? pb->replicas : 1,
     };
     if (!copy_floats(pb->alibi, pb->n_alibi, &spec.alibi) ||
         !copy_floats(pb->sinks, pb->n_sinks, &spec.sinks) || (pb->n_kinds && !copy_kinds(pb, &spec)) ||
@@ -280,6 +281,7 @@ banyan_code client_spec_to_pb(const banyan_spec *spec, Banyan__Pb__Spec *pb, voi
     pb->window = spec->window;
     pb->chunk_tokens = spec->chunk_tokens;
     pb->members = spec->members;
+    pb->replicas = spec->replicas;
     pb->idle_ttl_ns = spec->idle_ttl_ns;
     pb->forget = spec->forget;
     pb->mask_chunk = spec->mask_chunk;

@@ -158,15 +158,13 @@ void worker_handle_chunk_put(void *arg, struct proto_request *request)
 
 // ---- commit, abort ------------------------------------------------------------------------------
 
-// A truncation is having it made: its rows are those of the chunk beside it, up to where it will cut.
+// A truncation is having it made: its rows are those of the chunk beside it, up to where it will cut. It is the newer
+// one of the two; the other one may be computed elsewhere, too.
 static bool is_copy(const struct worker_session *session, uint32_t nth)
 {
     const struct worker_session_chunk *entry = &session->chunks[nth];
     uint64_t first = worker_chunk_first(entry->chunk);
-    bool before = nth > 0 && worker_chunk_first(entry[-1].chunk) == first && entry[-1].compute;
-    bool after =
-        nth + 1 < session->n_chunks && worker_chunk_first(entry[1].chunk) == first && entry[1].compute;
-    return !entry->compute && (before || after);
+    return !entry->compute && nth > 0 && worker_chunk_first(entry[-1].chunk) == first;
 }
 
 // Whether all rows of the range that are of chunks held here are committed, appended, or frozen by this

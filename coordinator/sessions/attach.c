@@ -9,6 +9,7 @@
 #include "common/log.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/failover.h"
 #include "coordinator/sessions/forget.h"
 #include "coordinator/sessions/placing.h"
 #include "coordinator/sessions/recovery.h"
@@ -58,7 +59,7 @@ static void answer_open(struct opening *o, struct coordinator_session *s)
         Banyan__Pb__AttachWorker workers[COORDINATOR_ATTACH_CHUNKS],
             *worker_pointers[COORDINATOR_ATTACH_CHUNKS];
         struct coordinator_worker *named[COORDINATOR_ATTACH_CHUNKS];
-        uint32_t indices[COORDINATOR_ATTACH_CHUNKS];
+        uint32_t indices[COORDINATOR_ATTACH_CHUNKS][COORDINATOR_COPIES_MAX];
         uint8_t ticket[PROTO_TICKET_MAX];
     } *room = coordinator_alloc(sizeof(*room));
     Banyan__Pb__AttachOpenReply m = BANYAN__PB__ATTACH_OPEN_REPLY__INIT;
@@ -71,22 +72,30 @@ static void answer_open(struct opening *o, struct coordinator_session *s)
                                       common_clock_wall_ns() + sessions->core->options.ticket_ns};
     for (uint64_t i = 0; i < n; i++) {
         const struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, from + i);
-        uint32_t w = 0;
-        while (w < m.n_workers && room->named[w] != chunk->holder)
-            w++;
-        if (w == m.n_workers) {
-            room->named[w] = chunk->holder;
-            room->workers[w] = (Banyan__Pb__AttachWorker)BANYAN__PB__ATTACH_WORKER__INIT;
-            room->workers[w].name = chunk->holder->name;
-            room->workers[w].endpoint = chunk->holder->endpoint;
-            room->worker_pointers[m.n_workers++] = &room->workers[w];
-        }
-        room->indices[i] = w;
         room->chunks[i] = (Banyan__Pb__AttachChunk)BANYAN__PB__ATTACH_CHUNK__INIT;
         room->chunks[i].chunk = chunk->id;
         room->chunks[i].first = (from + i) * ct;
-        room->chunks[i].n_holders = 1;
-        room->chunks[i].holders = &room->indices[i];
+        room->chunks[i].n_holders = coordinator_chunk_copies(chunk);
+        room->chunks[i].holders = room->indices[i];
+        for (uint32_t copy = 0; copy < coordinator_chunk_copies(chunk); copy++) {
+            struct coordinator_worker *holder = coordinator_chunk_holder(chunk, copy);
+            uint32_t w = 0;
+            while (w < m.n_workers && room->named[w] != holder)
+                w++;
+            room->indices[i][copy] = w;
+            if (w < m.n_workers)
+                continue;
+            if (w == COORDINATOR_ATTACH_CHUNKS) {
+                proto_request_fail(o->request, COMMON_RESOURCE_EXHAUSTED,
+                                   "the range lies on more workers than an answer names: cut it", NULL, 0);
+                goto free_room;
+            }
+            room->named[w] = holder;
+            room->workers[w] = (Banyan__Pb__AttachWorker)BANYAN__PB__ATTACH_WORKER__INIT;
+            room->workers[w].name = holder->name;
+            room->workers[w].endpoint = holder->endpoint;
+            room->worker_pointers[m.n_workers++] = &room->workers[w];
+        }
         room->chunk_pointers[i] = &room->chunks[i];
     }
     m.ticket.data = room->ticket;
@@ -158,15 +167,14 @@ struct committing {
     uint64_t first, count;
     struct commit_holder *holders; // [n_holders]
     uint32_t n_holders;
-    uint32_t pending; // answers
-    bool writing;     // counted in s->writing, and has a number
-    bool unsure;      // it may be durable, and we do not keep it
-    struct coordinator_rangeset present;
+    uint32_t pending;                                            // answers
+    bool writing;                                                // counted in s->writing, and has a number
+    bool unsure;                                                 // it may be durable, and we do not keep it
+    struct coordinator_rangeset present[COORDINATOR_COPIES_MAX]; // by copy
     struct reported {
-        uint64_t sum, want; // what the worker has, and what was attached; 0: not known
-        uint32_t reports;
-        bool differs; // from what was attached
-    } * chunks;       // [n_chunks] of the range
+        uint64_t sums[COORDINATOR_COPIES_MAX], want; // what holders have, and what was attached; 0: not known
+        bool differs;                                // from what was attached
+    } * chunks;                                      // [n_chunks] of the range
     uint64_t n_chunks;
     struct proto_status status; // the first failure
 };
@@ -181,7 +189,8 @@ static void commit_end(struct committing *k)
         if (k->holders[i].unheard)
             coordinator_session_doubt(s, k->holders[i].w);
     s->writing -= k->writing;
-    coordinator_rangeset_free(&k->present);
+    for (uint32_t i = 0; i < COORDINATOR_COPIES_MAX; i++)
+        coordinator_rangeset_free(&k->present[i]);
     free(k->holders);
     free(k->chunks);
     free(k);
@@ -195,12 +204,13 @@ static void answer_commit(struct proto_request *request, struct coordinator_sess
     proto_request_reply(request, &m.base, NULL, 0, NULL, NULL);
 }
 
-// A holder without the rows of a durable commit: steps over them will say DATA_LOSS, so the client must know.
+// A holder without the rows of a durable commit: where it has the only copy, steps over them will say DATA_LOSS, so the
+// client must know.
 static void commit_refused(struct committing *k)
 {
     for (uint32_t i = 0; i < k->n_holders; i++) {
         const struct commit_holder *h = &k->holders[i];
-        if (!h->refusal[0])
+        if (!h->refusal[0] || coordinator_failover_without(k->s, h->w, k->first, k->count))
             continue;
         common_log_error("a worker lacks rows whose commit is durable: %s session=%016" PRIx64
                          " layer=%u first=%" PRIu64 " count=%" PRIu64 " worker=%s",
@@ -224,8 +234,9 @@ static void mark_untold(struct committing *k, const struct coordinator_worker *w
     uint64_t ct = k->s->layout.chunk_tokens;
     for (uint64_t i = k->first / ct; i <= (k->first + k->count - 1) / ct; i++) {
         struct coordinator_chunk *chunk = coordinator_layout_find(&k->s->layout, i);
-        if (chunk && chunk->holder == w)
-            chunk->untold = true;
+        uint32_t copy = chunk ? coordinator_chunk_copy_at(chunk, w) : COORDINATOR_COPIES_MAX;
+        if (copy < COORDINATOR_COPIES_MAX)
+            chunk->untold |= (uint8_t)(1u << copy);
     }
 }
 
@@ -366,40 +377,68 @@ static void abort_rows(struct committing *k)
     }
 }
 
-// What the client attached against what the workers have in their memory.
+static void copy_differs(struct committing *k, uint64_t nth, const struct coordinator_worker *w)
+{
+    struct proto_range part = chunk_part(k, nth);
+    bool durable = coordinator_rangeset_contains(&k->s->layers[k->layer], part.first, part.count);
+    k->chunks[nth].differs = !durable;
+    common_log_error("a worker does not have the bytes that were attached: session=%016" PRIx64
+                     " layer=%u first=%" PRIu64 " count=%" PRIu64 " worker=%s",
+                     k->s->id, k->layer, part.first, part.count, w->name);
+    if (k->status.code == COMMON_OK)
+        proto_status_set(&k->status, COMMON_DATA_LOSS, "HASH_MISMATCH",
+                         "tokens [%" PRIu64 ", %" PRIu64
+                         ") of layer %u on worker %s are not the bytes that were attached: %s",
+                         part.first, part.first + part.count, k->layer, w->name,
+                         durable ? "they are committed, so truncate before them and attach anew"
+                                 : "attach them again, then commit again");
+    proto_status_add_range(&k->status, part.first, part.count);
+    proto_status_add_worker(&k->status, w->name);
+}
+
+// What the client attached against what the workers have in their memory; where it does not say, theirs against each
+// other's.
 static void compare_sums(struct committing *k)
 {
-    const struct coordinator_rangeset *set = &k->s->layers[k->layer];
     for (uint64_t i = 0; i < k->n_chunks; i++) {
-        struct reported *at = &k->chunks[i];
-        if (!at->want || !at->sum || at->want == at->sum)
-            continue;
-        struct proto_range part = chunk_part(k, i);
+        const struct reported *at = &k->chunks[i];
         const struct coordinator_chunk *chunk =
-            coordinator_layout_find(&k->s->layout, part.first / k->s->layout.chunk_tokens);
-        const char *worker = chunk && chunk->holder ? chunk->holder->name : "?";
-        bool durable = coordinator_rangeset_contains(set, part.first, part.count);
-        at->differs = !durable;
-        common_log_error("a worker does not have the bytes that were attached: session=%016" PRIx64
-                         " layer=%u first=%" PRIu64 " count=%" PRIu64 " worker=%s",
-                         k->s->id, k->layer, part.first, part.count, worker);
-        if (k->status.code == COMMON_OK)
-            proto_status_set(&k->status, COMMON_DATA_LOSS, "HASH_MISMATCH",
-                             "tokens [%" PRIu64 ", %" PRIu64
-                             ") of layer %u on worker %s are not the bytes that were attached: %s",
-                             part.first, part.first + part.count, k->layer, worker,
-                             durable ? "they are committed, so truncate before them and attach anew"
-                                     : "attach them again, then commit again");
-        proto_status_add_range(&k->status, part.first, part.count);
-        proto_status_add_worker(&k->status, worker);
+            coordinator_layout_find(&k->s->layout, chunk_part(k, i).first / k->s->layout.chunk_tokens);
+        uint64_t first = 0;
+        for (uint32_t copy = 0; chunk && copy < coordinator_chunk_copies(chunk); copy++) {
+            uint64_t sum = at->sums[copy];
+            if (at->want && sum && sum != at->want)
+                copy_differs(k, i, coordinator_chunk_holder(chunk, copy));
+            bool same = !first || !sum || sum == first;
+            first = first ? first : sum;
+            if (same || at->want || k->status.code != COMMON_OK)
+                continue;
+            proto_status_set(&k->status, COMMON_FAILED_PRECONDITION, "HASH_MISMATCH",
+                             "the holders of chunk %" PRIu64 " (tokens from %" PRIu64
+                             ") do not have the same bytes: put them again",
+                             chunk->id, chunk->index * (uint64_t)k->s->layout.chunk_tokens);
+            k->status.chunk = chunk->id;
+        }
     }
+}
+
+// Rows count as there when all copies have them. Returns how many ranges some copy lacks; some of them in *missing.
+static uint32_t missing_rows(const struct committing *k, struct proto_range missing[PROTO_STATUS_RANGES])
+{
+    for (uint32_t copy = 0; copy < COORDINATOR_COPIES_MAX; copy++) {
+        uint32_t n =
+            coordinator_rangeset_missing(&k->present[copy], k->first, k->count, missing, PROTO_STATUS_RANGES);
+        if (n)
+            return n;
+    }
+    return 0;
 }
 
 static void commit_judge(struct committing *k)
 {
     struct coordinator_session *s = k->s;
     struct proto_range missing[PROTO_STATUS_RANGES];
-    uint32_t n = coordinator_rangeset_missing(&k->present, k->first, k->count, missing, PROTO_STATUS_RANGES);
+    uint32_t n = missing_rows(k, missing);
     if (k->status.code == COMMON_OK && n) {
         proto_status_set(&k->status, COMMON_FAILED_PRECONDITION, "HOLE",
                          "tokens [%" PRIu64 ", %" PRIu64
@@ -434,38 +473,35 @@ static void commit_judge(struct committing *k)
     coordinator_store_submit(k->sessions->store, batch, commit_stored, k);
 }
 
-static void take_report(struct committing *k, const Banyan__Pb__ChunkReport *r)
+static void take_report(struct committing *k, const struct coordinator_worker *w,
+                        const Banyan__Pb__ChunkReport *r)
 {
     struct coordinator_session *s = k->s;
     uint64_t ct = s->layout.chunk_tokens, index = r->first / ct, end_at = k->first + k->count;
     const struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, index);
     if (!chunk || chunk->id != r->chunk || index < k->first / ct || index - k->first / ct >= k->n_chunks)
         return; // a copy that a truncation is making
-    struct reported *at = &k->chunks[index - k->first / ct];
-    if (at->reports++ && at->sum && r->sum && at->sum != r->sum && k->status.code == COMMON_OK) {
-        proto_status_set(&k->status, COMMON_FAILED_PRECONDITION, "HASH_MISMATCH",
-                         "the holders of chunk %" PRIu64 " (tokens from %" PRIu64
-                         ") do not have the same bytes: put them again",
-                         r->chunk, r->first);
-        k->status.chunk = r->chunk;
-    }
-    at->sum = r->sum ? r->sum : at->sum;
+    uint32_t copy = coordinator_chunk_copy_at(chunk, w);
+    if (copy == COORDINATOR_COPIES_MAX)
+        return; // it is not asked for this one
+    k->chunks[index - k->first / ct].sums[copy] = r->sum;
     for (size_t i = 0; i < r->n_present; i++) {
         const Banyan__Pb__Range *range = r->present[i];
         if (range->count && range->first >= k->first && range->first < end_at &&
             range->count <= end_at - range->first)
-            coordinator_rangeset_add(&k->present, range->first, range->count,
+            coordinator_rangeset_add(&k->present[copy], range->first, range->count,
                                      NULL); // what does not fit counts as missing
     }
 }
 
 static void commit_prepared(void *arg, const struct proto_reply *reply)
 {
-    struct committing *k = arg;
+    const struct commit_holder *h = arg;
+    struct committing *k = h->k;
     if (reply->code == COMMON_OK) {
         const Banyan__Pb__RowsPrepareReply *m = (const void *)reply->message->body;
         for (size_t i = 0; i < m->n_chunks; i++)
-            take_report(k, m->chunks[i]);
+            take_report(k, h->w, m->chunks[i]);
     } else if (k->status.code == COMMON_OK) {
         if (reply->code ==
             COMMON_NOT_FOUND) // a worker without its layout is not a session that does not exist
@@ -496,7 +532,7 @@ static void commit_prepare(struct committing *k)
         m.sums = true;
         k->holders[i].stamp = k->holders[i].w->visit;
         coordinator_worker_call(k->holders[i].w, BANYAN__PB__METHOD__METHOD_ROWS_PREPARE, &m.base,
-                                commit_prepared, k);
+                                commit_prepared, &k->holders[i]);
     }
     if (--k->pending == 0)
         commit_judge(k);
@@ -520,11 +556,17 @@ static bool find_holders(struct committing *k)
             proto_status_add_range(&k->status, start, stop - start);
             continue;
         }
-        uint32_t h = 0;
-        while (h < k->n_holders && k->holders[h].w != chunk->holder)
-            h++;
-        if (h == k->n_holders)
-            k->holders[k->n_holders++] = (struct commit_holder){.k = k, .w = chunk->holder};
+        for (uint32_t copy = 0; copy < coordinator_chunk_copies(chunk); copy++) {
+            struct coordinator_worker *w = coordinator_chunk_holder(chunk, copy);
+            uint32_t h = 0;
+            while (h < k->n_holders && k->holders[h].w != w)
+                h++;
+            if (h == k->n_holders)
+                k->holders[k->n_holders++] = (struct commit_holder){.k = k, .w = w};
+        }
+        for (uint32_t none = coordinator_chunk_copies(chunk); none < COORDINATOR_COPIES_MAX; none++)
+            coordinator_rangeset_add(&k->present[none], start, stop - start,
+                                     NULL); // there is nothing to lack
     }
     return k->status.code == COMMON_OK &&
            (!s->missing ||
@@ -576,7 +618,7 @@ static void commit_start(void *arg, struct coordinator_session *s)
     k->s = s;
     k->n_chunks = (k->first + k->count - 1) / ct - k->first / ct + 1;
     k->chunks = coordinator_alloc(k->n_chunks * sizeof(*k->chunks));
-    k->holders = coordinator_alloc(k->n_chunks * sizeof(*k->holders));
+    k->holders = coordinator_alloc(k->n_chunks * COORDINATOR_COPIES_MAX * sizeof(*k->holders));
     take_sums(k);
     s->last_used_ns = common_clock_ns();
     coordinator_session_share(s);

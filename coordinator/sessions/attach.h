@@ -2,7 +2,7 @@
 // Attach: tickets for a range, and the commit of what clients have put, in two phases.
 //
 //   AttachCommit
-//     RowsPrepare to all holders: the rows are frozen
+//     RowsPrepare to all holders of all copies: the rows are frozen
 //          │
 //          ▼
 //     all present, sums agree? ──yes──▶ store: durable ──▶ RowsCommit to all ──▶ answered

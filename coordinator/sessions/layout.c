@@ -24,6 +24,28 @@ void coordinator_layout_set_epoch(struct coordinator_layout *layout, uint64_t ep
     layout->n_sums = 0;
 }
 
+void coordinator_chunk_strike(struct coordinator_chunk *chunk, uint32_t struck, uint32_t serves)
+{
+    struct coordinator_chunk was = *chunk;
+    uint32_t n = 0;
+    chunk->heard = chunk->untold = chunk->gone = 0;
+    for (uint32_t round = 0; round < 2; round++) // who serves, then those who follow
+        for (uint32_t i = 0; i < coordinator_chunk_copies(&was); i++) {
+            if ((struck & 1u << i) || (i == serves) != (round == 0))
+                continue;
+            if (n == 0)
+                chunk->holder = coordinator_chunk_holder(&was, i);
+            else
+                chunk->followers[n - 1] = coordinator_chunk_holder(&was, i);
+            chunk->stamps[n] = was.stamps[i];
+            chunk->heard |= (uint8_t)((was.heard >> i & 1u) << n);
+            chunk->untold |= (uint8_t)((was.untold >> i & 1u) << n);
+            chunk->gone |= (uint8_t)((was.gone >> i & 1u) << n);
+            n++;
+        }
+    chunk->n_followers = (uint8_t)(n - 1);
+}
+
 uint32_t coordinator_layout_lower(const struct coordinator_layout *layout, uint64_t index)
 {
     uint32_t low = 0, high = layout->n;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a session's tokens lie: its chunks in order of position, each with its holder, and what a step over
+// Where a session's tokens lie: its chunks in order of position, each with its holders, and what a step over
 // the first n tokens must cover. Pure: no network, no clock.
 //
 //   index      0         1         2                   4
 //          ┌─────────┬─────────┬─────────┐        ┌─────────┐
 //          │ id 17   │ id 18   │ id 21   │        │ id 30   │
-//          │ holder a│ holder b│ holder a│        │ holder b│
+//          │ serves a│ serves b│ serves a│        │ serves b│
+//          │ has b   │ has a   │ has c   │        │ has c   │
 //          └─────────┴─────────┴─────────┘        └─────────┘
 //   sums   0         s₀        s₀+s₁     s₀+s₁+s₂
 //
@@ -19,18 +20,62 @@
 
 struct coordinator_worker;
 
-// A chunk is known when it was placed in this life of the coordinator, or when its holder has said since the
-// start which rows it has.
+#define COORDINATOR_COPIES_MAX 3 // of a chunk
+
+// A chunk has one copy at least, each at a holder of its own. Copy 0 *serves*: its holder computes. The others
+// *follow*: they are written as it is, and each may serve in its place. All copies of this list are in sync, as the
+// store says: who has missed a write is struck off the list before the write counts (failover.h).
+//
+// A chunk is known when it was placed in this life of the coordinator, or when all its holders have said since the
+// start which rows they have.
 struct coordinator_chunk {
     uint64_t id;
     uint32_t index; // covers positions [index × chunk_tokens, (index + 1) × chunk_tokens)
-    bool ready;     // durable, and its holder has acknowledged it: steps and tickets may name it
+    bool ready;     // durable, and its holders have acknowledged it: steps and tickets may name it
     bool known;     // its committed rows are known in this life (see below)
-    bool untold;    // a commit of its rows is durable, and its holder may not have heard so
-    bool lost;      // its holder came back without it
-    uint64_t stamp; // of the last visit of its holder that asked for it, or whose inventory named it
-    struct coordinator_worker *holder; // not owned
+    bool lost;      // its last holder came back without it
+    uint8_t n_followers;
+    // Bits of copies:
+    uint8_t heard;  // the holder has said since the start which rows it has
+    uint8_t untold; // a commit of its rows is durable, and the holder may not have heard so
+    uint8_t gone;   // the holder came back without it, and is to be struck off
+    uint64_t
+        stamps[COORDINATOR_COPIES_MAX]; // of the last visit of the holder that asked for it, or that named it
+    struct coordinator_worker *holder;  // who serves; not owned
+    struct coordinator_worker *followers[COORDINATOR_COPIES_MAX - 1]; // [n_followers]: copies 1 and on
 };
+
+static inline uint32_t coordinator_chunk_copies(const struct coordinator_chunk *chunk)
+{
+    return 1 + (uint32_t)chunk->n_followers;
+}
+
+static inline struct coordinator_worker *coordinator_chunk_holder(const struct coordinator_chunk *chunk,
+                                                                  uint32_t copy)
+{
+    return copy ? chunk->followers[copy - 1] : chunk->holder;
+}
+
+// Which copy this worker holds; COORDINATOR_COPIES_MAX: none.
+static inline uint32_t coordinator_chunk_copy_at(const struct coordinator_chunk *chunk,
+                                                 const struct coordinator_worker *w)
+{
+    for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++)
+        if (coordinator_chunk_holder(chunk, i) == w)
+            return i;
+    return COORDINATOR_COPIES_MAX;
+}
+
+// Whether the worker is to have it, as far as is known now: neither lost nor gone.
+static inline bool coordinator_chunk_held_by(const struct coordinator_chunk *chunk,
+                                             const struct coordinator_worker *w)
+{
+    uint32_t copy = coordinator_chunk_copy_at(chunk, w);
+    return copy < COORDINATOR_COPIES_MAX && !chunk->lost && !(chunk->gone & 1u << copy);
+}
+
+// Strikes the copies of these bits off, and lets `serves` of the others serve. Not all of them, and not `serves`.
+void coordinator_chunk_strike(struct coordinator_chunk *chunk, uint32_t struck, uint32_t serves);
 
 struct coordinator_layout {
     uint64_t epoch;

@@ -37,7 +37,7 @@ void coordinator_layout_send(struct coordinator_worker *w, const struct coordina
             chunks[i] = (Banyan__Pb__LayoutChunk)BANYAN__PB__LAYOUT_CHUNK__INIT;
             chunks[i].chunk = chunk->id;
             chunks[i].first = (uint64_t)chunk->index * message->spec->chunk_tokens;
-            chunks[i].compute = chunk != message->idle;
+            chunks[i].compute = chunk != message->idle && chunk->holder == w;
             pointers[i] = &chunks[i];
         }
         coordinator_worker_call_gather(w, BANYAN__PB__METHOD__METHOD_LAYOUT_SET, &m.base, gather);
@@ -50,10 +50,10 @@ void coordinator_layout_send_all(struct coordinator_session *s, struct coordinat
 {
     const struct coordinator_chunk **mine = coordinator_alloc((s->layout.n + 1) * sizeof(*mine));
     uint64_t *lengths = coordinator_alloc(s->spec->layers * sizeof(*lengths));
-    const struct coordinator_chunk *copy = s->copy && s->copy->holder == w ? s->copy : NULL;
+    const struct coordinator_chunk *copy = s->copy && coordinator_chunk_held_by(s->copy, w) ? s->copy : NULL;
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->layout.n; i++)
-        if (s->layout.chunks[i].holder == w && !s->layout.chunks[i].lost)
+        if (coordinator_chunk_held_by(&s->layout.chunks[i], w))
             mine[n++] = &s->layout.chunks[i];
     if (copy) // it may be durable already that this one takes the place of what it is copied from
         mine[n++] = copy;

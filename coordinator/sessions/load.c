@@ -81,6 +81,20 @@ static bool load_chunk(void *arg, uint64_t session, uint32_t index, uint64_t id,
     return coordinator_session_put_chunk(s, &chunk) || damaged(r, "a chunk", session);
 }
 
+static bool load_follower(void *arg, uint64_t session, uint32_t index, const char *holder)
+{
+    struct coordinator_loader *r = arg;
+    struct coordinator_session *s = coordinator_session_find(r->sessions, session);
+    struct coordinator_worker *w = coordinator_worker_named(r->sessions->cluster, holder);
+    const struct coordinator_chunk *of = s ? coordinator_layout_find(&s->layout, index) : NULL;
+    if (!w || !of || coordinator_chunk_copies(of) == COORDINATOR_COPIES_MAX ||
+        coordinator_chunk_copy_at(of, w) < COORDINATOR_COPIES_MAX)
+        return damaged(r, "a copy of a chunk", session);
+    struct coordinator_chunk chunk = *of;
+    chunk.followers[chunk.n_followers++] = w;
+    return coordinator_session_put_chunk(s, &chunk) || damaged(r, "a copy of a chunk", session);
+}
+
 static bool load_range(void *arg, uint64_t session, uint32_t layer, uint64_t first, uint64_t count)
 {
     struct coordinator_loader *r = arg;
@@ -128,6 +142,7 @@ void coordinator_sessions_reader(struct coordinator_loader *loader, struct coord
                                              .session = load_session,
                                              .member = load_member,
                                              .chunk = load_chunk,
+                                             .follower = load_follower,
                                              .range = load_range,
                                              .key = load_key,
                                              .cut = load_cut,

@@ -4,10 +4,12 @@
 #include "proto/spec.h"
 
 struct coordinator_named {             // of a layer
-    struct coordinator_rangeset rows;  // that holders have
+    struct coordinator_rangeset rows;  // that all holders have
     uint64_t length;                   // acknowledged
     uint64_t write, end;               // the newest append that may not be; write 0: none
-    struct coordinator_rangeset parts; // of rows: those whose holder has its part of that append
+    struct coordinator_rangeset parts; // of rows: those whose holders have their parts of that append
+    // The same as each copy's holder has said it: of chunks with several copies.
+    struct coordinator_rangeset copy_rows[COORDINATOR_COPIES_MAX], copy_parts[COORDINATOR_COPIES_MAX];
 };
 
 static struct coordinator_named *named_of(struct coordinator_session *s)
@@ -33,6 +35,8 @@ void coordinator_session_name_appends(struct coordinator_session *s, const Banya
         named[u->layer].write = u->write;
         named[u->layer].end = u->end;
         coordinator_rangeset_free(&named[u->layer].parts);
+        for (uint32_t copy = 0; copy < COORDINATOR_COPIES_MAX; copy++)
+            coordinator_rangeset_free(&named[u->layer].copy_parts[copy]);
     }
 }
 
@@ -61,12 +65,42 @@ static bool count_rows(struct coordinator_session *s, uint32_t layer)
     return true;
 }
 
-bool coordinator_session_name_rows(struct coordinator_session *s, uint64_t first,
-                                   const Banyan__Pb__InventorySession *held,
+// How many rows of [first, first + most) the set has from first on.
+static uint32_t run_from(const struct coordinator_rangeset *set, uint64_t first, uint32_t most)
+{
+    struct proto_range hole = {.first = first + most};
+    if (most)
+        coordinator_rangeset_missing(set, first, most, &hole, 1);
+    return (uint32_t)(hole.first - first);
+}
+
+// What the holder of a copy has, and whether that is its part of the newest append: of a chunk with one copy at once;
+// else once all have said so.
+static bool add_rows(struct coordinator_named *named, const struct coordinator_chunk *of, uint32_t copy,
+                     uint64_t first, uint32_t rows, bool part)
+{
+    uint32_t copies = coordinator_chunk_copies(of), whole = rows, parts = part ? rows : 0;
+    bool ok = true;
+    if (copies > 1) {
+        ok = coordinator_rangeset_add(&named->copy_rows[copy], first, rows, NULL) &&
+             (!part || coordinator_rangeset_add(&named->copy_parts[copy], first, rows, NULL));
+        parts = rows;
+        for (uint32_t i = 0; i < copies; i++) {
+            whole = run_from(&named->copy_rows[i], first, whole);
+            parts = run_from(&named->copy_parts[i], first, parts);
+        }
+    }
+    ok = ok && (!whole || coordinator_rangeset_add(&named->rows, first, whole, NULL));
+    return ok && (!parts || coordinator_rangeset_add(&named->parts, first, parts, NULL));
+}
+
+bool coordinator_session_name_rows(struct coordinator_session *s, const struct coordinator_chunk *of,
+                                   uint32_t copy, const Banyan__Pb__InventorySession *held,
                                    const Banyan__Pb__InventoryChunk *chunk)
 {
     struct coordinator_named *named = named_of(s);
     uint32_t ct = s->layout.chunk_tokens;
+    uint64_t first = (uint64_t)of->index * ct;
     size_t u = 0; // unconfirmed are by layer, too
     bool ok = true;
     for (uint32_t l = 0; l < chunk->n_layer_rows && l < s->spec->layers; l++) {
@@ -77,18 +111,29 @@ bool coordinator_session_name_rows(struct coordinator_session *s, uint64_t first
                     held->unconfirmed[u]->write == named[l].write;
         if (!rows || !proto_spec_stores(s->spec, l))
             continue;
-        ok = ok && coordinator_rangeset_add(&named[l].rows, first, rows, NULL);
-        if (part)
-            ok = ok && coordinator_rangeset_add(&named[l].parts, first, rows, NULL);
-        ok = ok && count_rows(s, l);
+        ok = ok && add_rows(&named[l], of, copy, first, rows, part) && count_rows(s, l);
     }
     return ok;
 }
 
 bool coordinator_session_names_rows(const struct coordinator_session *s, uint64_t first, uint64_t count)
 {
-    for (uint32_t l = 0; s->named && l < s->spec->layers; l++)
-        if (coordinator_rangeset_intersects(&s->named[l].rows, first, count))
+    for (uint32_t l = 0; s->named && l < s->spec->layers; l++) {
+        const struct coordinator_named *named = &s->named[l];
+        bool any = coordinator_rangeset_intersects(&named->rows, first, count);
+        for (uint32_t copy = 0; copy < COORDINATOR_COPIES_MAX; copy++)
+            any = any || coordinator_rangeset_intersects(&named->copy_rows[copy], first, count);
+        if (any)
+            return true;
+    }
+    return false;
+}
+
+// Whether a holder has rows that do not count.
+static bool has_others(const struct coordinator_rangeset *rows, const struct coordinator_rangeset *counted)
+{
+    for (uint32_t i = 0; i < rows->n; i++)
+        if (!coordinator_rangeset_contains(counted, rows->ranges[i].first, rows->ranges[i].count))
             return true;
     return false;
 }
@@ -99,13 +144,14 @@ void coordinator_session_forget_named(struct coordinator_session *s)
         return;
     for (uint32_t l = 0; l < s->spec->layers; l++) {
         struct coordinator_named *named = &s->named[l];
-        for (uint32_t i = 0; i < named->rows.n; i++) {
-            const struct proto_range *range = &named->rows.ranges[i];
-            s->untidy =
-                s->untidy || !coordinator_rangeset_contains(&s->layers[l], range->first, range->count);
-        }
+        s->untidy = s->untidy || has_others(&named->rows, &s->layers[l]);
         coordinator_rangeset_free(&named->rows);
         coordinator_rangeset_free(&named->parts);
+        for (uint32_t copy = 0; copy < COORDINATOR_COPIES_MAX; copy++) {
+            s->untidy = s->untidy || has_others(&named->copy_rows[copy], &s->layers[l]);
+            coordinator_rangeset_free(&named->copy_rows[copy]);
+            coordinator_rangeset_free(&named->copy_parts[copy]);
+        }
     }
     free(s->named);
     s->named = NULL;

@@ -11,6 +11,9 @@
 //                    Then it may have been acknowledged. When one has not, it never was.
 //
 // Rows past that are of older appends, which have failed.
+//
+// Of a chunk with several copies only what all of them have is named: an append was acknowledged when it was at all
+// holders. So its rows count when the last of its holders has spoken.
 #ifndef COORDINATOR_NAMED_H
 #define COORDINATOR_NAMED_H
 
@@ -19,9 +22,9 @@
 // What a worker says of its appends, before its rows.
 void coordinator_session_name_appends(struct coordinator_session *s,
                                       const Banyan__Pb__InventorySession *held);
-// The rows of one of its chunks. False: a layer has too many ranges.
-bool coordinator_session_name_rows(struct coordinator_session *s, uint64_t first,
-                                   const Banyan__Pb__InventorySession *held,
+// The rows of one of its chunks, as the holder of a copy of `of` has them. False: a layer has too many ranges.
+bool coordinator_session_name_rows(struct coordinator_session *s, const struct coordinator_chunk *of,
+                                   uint32_t copy, const Banyan__Pb__InventorySession *held,
                                    const Banyan__Pb__InventoryChunk *chunk);
 // Whether a holder has named any of these rows, while others are still to come.
 bool coordinator_session_names_rows(const struct coordinator_session *s, uint64_t first, uint64_t count);

@@ -34,3 +34,46 @@ uint32_t coordinator_placement_choose(const struct coordinator_candidate *candid
         chosen = best(candidates, n, false, chunk_tokens, chunk_bytes);
     return chosen;
 }
+
+static bool on_their_hosts(const struct coordinator_candidate *candidates, const uint32_t *has,
+                           uint32_t n_has, uint32_t host)
+{
+    for (uint32_t i = 0; i < n_has; i++)
+        if (candidates[has[i]].host == host)
+            return true;
+    return false;
+}
+
+static bool is_among(const uint32_t *has, uint32_t n_has, uint32_t i)
+{
+    for (uint32_t k = 0; k < n_has; k++)
+        if (has[k] == i)
+            return true;
+    return false;
+}
+
+uint32_t coordinator_placement_follow(const struct coordinator_candidate *candidates, uint32_t n,
+                                      const uint32_t *has, uint32_t n_has, uint32_t chunk_tokens,
+                                      uint64_t chunk_bytes)
+{
+    bool free_host = false;
+    for (uint32_t i = 0; i < n; i++)
+        free_host = free_host || !on_their_hosts(candidates, has, n_has, candidates[i].host);
+    uint32_t chosen = UINT32_MAX;
+    double least = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct coordinator_candidate *c = &candidates[i];
+        if (is_among(has, n_has, i) || c->free_bytes < chunk_bytes ||
+            (free_host && on_their_hosts(candidates, has, n_has, c->host)) ||
+            (chosen != UINT32_MAX && candidates[chosen].member && !c->member))
+            continue;
+        double work = c->member ? (double)c->tokens + (double)c->follows + chunk_tokens
+                                : (double)c->load_bytes + (double)chunk_bytes;
+        double time = work / (double)c->bandwidth;
+        if (chosen == UINT32_MAX || candidates[chosen].member != c->member || time < least) {
+            chosen = i;
+            least = time;
+        }
+    }
+    return chosen;
+}

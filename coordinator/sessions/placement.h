@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which worker gets a session's next chunk. Pure.
+// Which workers get a session's next chunk, and who else a copy of it. Pure.
 #ifndef COORDINATOR_PLACEMENT_H
 #define COORDINATOR_PLACEMENT_H
 
@@ -12,6 +12,8 @@ struct coordinator_candidate { // an active worker
     uint64_t load_bytes;       // placed on it for all sessions
     uint64_t tokens;           // of this session, placed on it
     bool member;               // of this session already
+    uint64_t follows;          // tokens of this session of which it has a copy, and does not serve
+    uint32_t host;             // number of its host
 };
 
 // The session should have `width` members. While it has fewer, or no member has memory left, the non-member
@@ -20,5 +22,13 @@ struct coordinator_candidate { // an active worker
 // for the chunk.
 uint32_t coordinator_placement_choose(const struct coordinator_candidate *candidates, uint32_t n,
                                       uint32_t width, uint32_t chunk_tokens, uint64_t chunk_bytes);
+
+// Who gets one more copy of a chunk that `has[0..n_has)` have already. No two copies share a host as long as there is
+// a host with none, whether anybody there has memory or not. A member goes first: the one that would be done first
+// if it had to serve all that it has. Else the non-member that would be done first with everything it holds joins.
+// UINT32_MAX: nobody, so the chunk has fewer copies than it should.
+uint32_t coordinator_placement_follow(const struct coordinator_candidate *candidates, uint32_t n,
+                                      const uint32_t *has, uint32_t n_has, uint32_t chunk_tokens,
+                                      uint64_t chunk_bytes);
 
 #endif

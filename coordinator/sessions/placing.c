@@ -14,6 +14,7 @@
 #include "coordinator/sessions/placement.h"
 #include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/session.h"
+#include "coordinator/sessions/table.h"
 #include "coordinator/store/store.h"
 #include "proto/spec.h"
 #include "reduce/plan.h"
@@ -53,7 +54,7 @@ bool coordinator_placed(const struct coordinator_session *s, uint64_t first, uin
 {
     for (uint64_t i = first; i <= last; i++) {
         const struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, i);
-        if (!chunk || !chunk->ready || !coordinator_session_chunk_usable(chunk))
+        if (!chunk || !chunk->ready || !coordinator_session_chunk_whole(chunk))
             return false;
     }
     return true;
@@ -95,6 +96,43 @@ static void joins(struct coordinator_placing *p, struct coordinator_candidate *c
     p->joining[p->n_joining++] = w;
 }
 
+static uint32_t number_of_host(struct coordinator_worker *const *active, uint32_t nth)
+{
+    uint32_t i = 0;
+    while (strcmp(active[i]->host, active[nth]->host) != 0)
+        i++;
+    return i;
+}
+
+static void takes_copy(struct coordinator_placing *p, struct coordinator_candidate *candidate,
+                       struct coordinator_worker *w)
+{
+    uint64_t bytes = coordinator_session_chunk_bytes(p->s);
+    joins(p, candidate, w);
+    candidate->free_bytes -= bytes;
+    candidate->load_bytes += bytes;
+}
+
+// The other copies of a chunk that candidate `serves` holds: as many as there is room for.
+static void choose_followers(struct coordinator_placing *p, struct coordinator_candidate *candidates,
+                             struct coordinator_worker *const *active, uint32_t n, uint32_t serves,
+                             struct coordinator_chunk *chunk)
+{
+    const struct coordinator_session *s = p->s;
+    uint32_t has[COORDINATOR_COPIES_MAX] = {serves}, ct = s->layout.chunk_tokens;
+    while (coordinator_chunk_copies(chunk) < s->spec->replicas) {
+        uint32_t copies = coordinator_chunk_copies(chunk),
+                 to = coordinator_placement_follow(candidates, n, has, copies, ct,
+                                                   coordinator_session_chunk_bytes(s));
+        if (to == UINT32_MAX)
+            break;
+        has[copies] = to;
+        takes_copy(p, &candidates[to], active[to]);
+        candidates[to].follows += ct;
+        chunk->followers[chunk->n_followers++] = active[to];
+    }
+}
+
 // Fills chosen and joining. A failure leaves the session as it was.
 static enum common_code choose_holders(struct coordinator_placing *p, struct proto_status *status)
 {
@@ -111,10 +149,14 @@ static enum common_code choose_holders(struct coordinator_placing *p, struct pro
         return proto_status_set(status, COMMON_UNAVAILABLE, "",
                                 "no worker is active: start one, or wait for one");
     struct coordinator_candidate *candidates = coordinator_alloc(n * sizeof(*candidates));
-    uint64_t tokens[COORDINATOR_WORKERS_MAX]; // of this session, by worker
+    uint64_t tokens[COORDINATOR_WORKERS_MAX], follows[COORDINATOR_WORKERS_MAX]; // of this session, by worker
     memset(tokens, 0, cluster->n_workers * sizeof(*tokens));
-    for (uint32_t i = 0; i < s->layout.n; i++)
+    memset(follows, 0, cluster->n_workers * sizeof(*follows));
+    for (uint32_t i = 0; i < s->layout.n; i++) {
         tokens[s->layout.chunks[i].holder->slot] += ct;
+        for (uint32_t k = 0; k < s->layout.chunks[i].n_followers; k++)
+            follows[s->layout.chunks[i].followers[k]->slot] += ct;
+    }
     for (uint32_t i = 0; i < n; i++) {
         const struct coordinator_worker *w = active[i];
         uint64_t taken = w->used_bytes + w->promised_bytes;
@@ -124,7 +166,9 @@ static enum common_code choose_holders(struct coordinator_placing *p, struct pro
                                            .bandwidth = w->speed,
                                            .load_bytes = w->load_bytes,
                                            .tokens = tokens[w->slot],
-                                           .member = coordinator_session_has_member(s, w)};
+                                           .member = coordinator_session_has_member(s, w),
+                                           .follows = follows[w->slot],
+                                           .host = number_of_host(active, i)};
     }
     free(p->joining);
     free(p->chosen);
@@ -151,12 +195,11 @@ static enum common_code choose_holders(struct coordinator_placing *p, struct pro
                                     chunk_bytes);
             break;
         }
-        joins(p, &candidates[to], active[to]);
-        candidates[to].free_bytes -= chunk_bytes;
-        candidates[to].load_bytes += chunk_bytes;
+        takes_copy(p, &candidates[to], active[to]);
         candidates[to].tokens += ct;
-        p->chosen[p->n++] =
-            (struct coordinator_chunk){.index = (uint32_t)i, .known = true, .holder = active[to]};
+        struct coordinator_chunk *chunk = &p->chosen[p->n++];
+        *chunk = (struct coordinator_chunk){.index = (uint32_t)i, .known = true, .holder = active[to]};
+        choose_followers(p, candidates, active, n, to, chunk);
     }
     uint32_t members = 0, asked = s->spec->members < n ? s->spec->members : n;
     for (uint32_t i = 0; i < n; i++)
@@ -195,10 +238,11 @@ static void placing_finish(struct coordinator_placing *p, const struct proto_sta
 static void promise_back(struct coordinator_placing *p)
 {
     uint64_t promise = p->bulk ? coordinator_session_chunk_bytes(p->s) : 0;
-    for (uint32_t i = 0; i < p->n; i++) {
-        uint64_t *promised = &p->chosen[i].holder->promised_bytes;
-        *promised -= promise < *promised ? promise : *promised;
-    }
+    for (uint32_t i = 0; i < p->n; i++)
+        for (uint32_t copy = 0; copy < coordinator_chunk_copies(&p->chosen[i]); copy++) {
+            uint64_t *promised = &coordinator_chunk_holder(&p->chosen[i], copy)->promised_bytes;
+            *promised -= promise < *promised ? promise : *promised;
+        }
 }
 
 static void placing_fail(struct coordinator_placing *p, enum common_code code, const char *text)
@@ -236,7 +280,9 @@ static void taken_back(void *arg, enum common_code code, const char *text)
         chunk->ready = code != COMMON_OK;
         if (code == COMMON_OK)
             coordinator_session_remove_chunk(s, p->chosen[i].index);
-        coordinator_session_doubt(s, p->chosen[i].holder); // it may know the chunk
+        for (uint32_t copy = 0; copy < coordinator_chunk_copies(&p->chosen[i]); copy++)
+            coordinator_session_doubt(s,
+                                      coordinator_chunk_holder(&p->chosen[i], copy)); // it may know the chunk
     }
     bool again =
         (p->code == COMMON_UNAVAILABLE || p->code == COMMON_CANCELLED || p->code == COMMON_ABORTED) &&
@@ -275,7 +321,7 @@ static void holders_told(void *arg, enum common_code code, const char *text)
     struct coordinator_placing *p = arg;
     for (uint32_t i = 0; i < p->n && code == COMMON_OK; i++) {
         struct coordinator_chunk *chunk = coordinator_layout_find(&p->s->layout, p->chosen[i].index);
-        if (!chunk || chunk->id != p->chosen[i].id || !coordinator_session_chunk_usable(chunk)) {
+        if (!chunk || chunk->id != p->chosen[i].id || !coordinator_session_chunk_whole(chunk)) {
             code = COMMON_UNAVAILABLE;
             text = "the worker was lost meanwhile";
         }
@@ -319,7 +365,7 @@ static void tell_chosen(struct coordinator_placing *p, struct coordinator_worker
                                            .chunks = mine,
                                            .forgotten = s->floor};
     for (uint32_t i = 0; i < p->n; i++)
-        if (p->chosen[i].holder == w)
+        if (coordinator_chunk_held_by(&p->chosen[i], w))
             mine[m.n++] = &p->chosen[i];
     if (m.n) {
         coordinator_layout_send(w, &m, gather);
@@ -346,11 +392,14 @@ static void chosen_stored(void *arg, enum common_code code, const char *text)
     }
     bool put = true;
     for (uint32_t i = 0; i < p->n && put; i++) {
-        const struct coordinator_chunk *before = coordinator_layout_find(&s->layout, p->chosen[i].index);
-        struct coordinator_worker *holder = before ? before->holder : NULL;
+        const struct coordinator_chunk *there = coordinator_layout_find(&s->layout, p->chosen[i].index);
+        struct coordinator_chunk before = there ? *there : (struct coordinator_chunk){.lost = true};
         put = coordinator_session_put_chunk(s, &p->chosen[i]) != NULL;
-        if (holder && holder != p->chosen[i].holder)
-            coordinator_session_doubt(s, holder); // it may be back, with the chunk that this one replaces
+        for (uint32_t copy = 0; there && copy < coordinator_chunk_copies(&before); copy++) {
+            struct coordinator_worker *holder = coordinator_chunk_holder(&before, copy);
+            if (!coordinator_chunk_held_by(&p->chosen[i], holder))
+                coordinator_session_doubt(s, holder); // it may be back, with the chunk that this one replaces
+        }
     }
     for (uint32_t i = 0; i < p->n_joining; i++)
         coordinator_session_add_member(s, p->joining[i]);
@@ -381,11 +430,11 @@ static void store_chosen(struct coordinator_placing *p)
     for (uint32_t i = 0; i < p->n; i++) {
         struct coordinator_chunk *before = coordinator_layout_find(&s->layout, p->chosen[i].index);
         ids = ids && coordinator_store_next(s->sessions->store, COORDINATOR_COUNTER_CHUNK, &p->chosen[i].id);
-        p->chosen[i].holder->promised_bytes += promise;
+        for (uint32_t copy = 0; copy < coordinator_chunk_copies(&p->chosen[i]); copy++)
+            coordinator_chunk_holder(&p->chosen[i], copy)->promised_bytes += promise;
         if (before)
             before->ready = false; // nobody fills what is being replaced, should its holder come back
-        coordinator_batch_chunk(batch, s->id, p->chosen[i].index, p->chosen[i].id, false,
-                                p->chosen[i].holder->name);
+        coordinator_batch_copies(batch, s->id, &p->chosen[i]);
     }
     for (uint32_t i = 0; i < p->n_joining; i++)
         coordinator_batch_member(batch, s->id, p->joining[i]->name);

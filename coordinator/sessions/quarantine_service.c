@@ -25,6 +25,7 @@ static void count_newer(struct coordinator_sessions *sessions, struct coordinato
             continue; // deleted meanwhile: ids do not come again
         s->withheld += by;
         coordinator_session_recount(s);
+        coordinator_session_settle(s); // it waits for its holders, or does not any more
     }
 }
 

@@ -11,6 +11,7 @@
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/named.h"
 #include "coordinator/sessions/quarantine_service.h"
+#include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/sessions/visit.h"
 #include "coordinator/store/store.h"
@@ -38,8 +39,11 @@ static void store_news(struct coordinator_sessions *sessions, const struct coord
         const struct coordinator_session *s = sessions->slots[i];
         for (uint32_t k = 0; s && k < s->layout.n; k++) {
             const struct coordinator_chunk *chunk = &s->layout.chunks[k];
-            if (chunk->holder == w && chunk->lost)
+            uint32_t copy = coordinator_chunk_copy_at(chunk, w);
+            if (copy < COORDINATOR_COPIES_MAX && chunk->lost)
                 coordinator_batch_chunk_lost(batch, s->id, chunk->index, chunk->id);
+            else if (copy < COORDINATOR_COPIES_MAX && (chunk->gone & 1u << copy))
+                coordinator_batch_copy_lost(batch, s->id, chunk->index, chunk->id, w->name);
         }
     }
     coordinator_store_submit(sessions->store, batch, done, arg);
@@ -96,6 +100,23 @@ void coordinator_reconciles_tick(struct coordinator_sessions *sessions, uint64_t
     }
 }
 
+// A holder is without its copy: it is struck off when nobody works on the session (failover.h), unless it is the last.
+// False: nobody has it any more, and nothing was in it, so that it begins anew at all of them.
+static bool copy_gone(struct coordinator_session *s, struct coordinator_chunk *chunk, uint32_t copy,
+                      bool written)
+{
+    chunk->gone |= (uint8_t)(1u << copy);
+    bool last = chunk->gone == (1u << coordinator_chunk_copies(chunk)) - 1;
+    chunk->lost = last && written;
+    if (!last || written)
+        return true;
+    chunk->gone = 0;
+    for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++)
+        if (i != copy) // which is told of it now
+            coordinator_session_doubt(s, coordinator_chunk_holder(chunk, i));
+    return false;
+}
+
 // What it lacks of a session. Of a session that is in use only what it was asked for: a chunk may have been placed
 // since.
 static void compare_session(struct coordinator_visit *v, struct coordinator_session *s)
@@ -103,14 +124,20 @@ static void compare_session(struct coordinator_visit *v, struct coordinator_sess
     struct coordinator_worker *w = v->w;
     for (uint32_t k = 0; k < s->layout.n; k++) {
         struct coordinator_chunk *chunk = &s->layout.chunks[k];
-        bool asked = chunk->holder == w && !chunk->lost && chunk->ready &&
-                     (v->one ? chunk->stamp == v->stamp - 1 : chunk->stamp != v->stamp);
-        if (!asked || !may_have_rows(s, chunk, w->fresh))
-            continue;
-        chunk->lost = true;
-        v->n_lost++;
+        uint32_t copy = coordinator_chunk_copy_at(chunk, w);
+        uint64_t stamp = copy < COORDINATOR_COPIES_MAX ? chunk->stamps[copy] : 0;
+        bool asked = coordinator_chunk_held_by(chunk, w) && chunk->ready &&
+                     (v->one ? stamp == v->stamp - 1 : stamp != v->stamp);
+        // What steps, commits or an attach are writing now the others may have already, and so had another process.
+        bool being_written =
+                 chunk->n_followers && w->fresh && (s->writing || common_clock_ns() < s->ticket_until_ns),
+             written = asked && may_have_rows(s, chunk, w->fresh);
+        if (asked && (being_written || written))
+            v->n_lost += copy_gone(s, chunk, copy, written);
     }
     coordinator_session_recount(s);
+    if (s->awaited)
+        coordinator_session_settle(s);
 }
 
 static void take_quarantine(struct coordinator_visit *v)
@@ -159,15 +186,16 @@ static void learn(struct coordinator_visit *v, struct coordinator_session *s,
         const Banyan__Pb__InventoryChunk *h = held->chunks[i];
         struct coordinator_chunk *chunk =
             coordinator_layout_find(&s->layout, h->first / s->layout.chunk_tokens);
-        if (!chunk || chunk->id != h->chunk || chunk->holder != v->w)
+        if (!chunk || chunk->id != h->chunk || !coordinator_chunk_held_by(chunk, v->w))
             continue;
-        chunk->stamp = v->stamp;
-        if (chunk->known || chunk->lost || held->incarnation != s->incarnation)
+        uint32_t copy = coordinator_chunk_copy_at(chunk, v->w);
+        chunk->stamps[copy] = v->stamp;
+        if (chunk->known || held->incarnation != s->incarnation)
             continue;
         if (!told)
             coordinator_session_name_appends(s, held);
         told = true;
-        ok = ok && coordinator_session_name_rows(s, h->first, held, h);
+        ok = ok && coordinator_session_name_rows(s, chunk, copy, held, h);
     }
     if (!ok)
         common_log_error("a layer has too many separate ranges session=%016" PRIx64, s->id);
@@ -182,7 +210,8 @@ static bool is_newer(const struct coordinator_session *s, const struct coordinat
     for (size_t i = 0; i < held->n_chunks && !known_life; i++) {
         const struct coordinator_chunk *chunk =
             coordinator_layout_find(&s->layout, held->chunks[i]->first / s->layout.chunk_tokens);
-        if (!chunk || chunk->id != held->chunks[i]->chunk || chunk->holder != w)
+        if (!chunk || chunk->id != held->chunks[i]->chunk ||
+            coordinator_chunk_copy_at(chunk, w) == COORDINATOR_COPIES_MAX)
             return true;
     }
     return false;
@@ -318,8 +347,8 @@ void coordinator_visit_session(struct coordinator_sessions *sessions, struct coo
     v->arg = arg;
     for (uint32_t i = 0; s && i < s->layout.n; i++) {
         struct coordinator_chunk *chunk = &s->layout.chunks[i];
-        if (chunk->holder == w && chunk->ready)
-            chunk->stamp = v->stamp - 1;
+        if (coordinator_chunk_held_by(chunk, w) && chunk->ready)
+            chunk->stamps[coordinator_chunk_copy_at(chunk, w)] = v->stamp - 1;
     }
     ask_page(v, NULL);
 }

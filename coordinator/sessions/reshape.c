@@ -122,6 +122,8 @@ static enum common_code plan_copy(struct reshape *r, struct proto_status *status
     r->cut = *cut;
     r->copy =
         (struct coordinator_chunk){.index = cut->index, .ready = true, .known = true, .holder = cut->holder};
+    r->copy.n_followers = cut->n_followers;
+    memcpy(r->copy.followers, cut->followers, sizeof(r->copy.followers));
     if (!coordinator_store_next(r->sessions->store, COORDINATOR_COUNTER_CHUNK, &r->copy.id))
         return proto_status_set(status, COMMON_UNAVAILABLE, "", "the store does not answer: try again");
     r->copying = true;
@@ -138,7 +140,16 @@ static void send_copy(struct reshape *r, uint64_t session, uint64_t incarnation,
     m.incarnation = incarnation;
     m.chunk = r->copy.id;
     m.rows = (uint32_t)(r->length % r->s->layout.chunk_tokens);
-    coordinator_worker_call_gather(r->copy.holder, BANYAN__PB__METHOD__METHOD_CHUNK_COPY, &m.base, gather);
+    for (uint32_t i = 0; i < coordinator_chunk_copies(&r->copy); i++)
+        coordinator_worker_call_gather(coordinator_chunk_holder(&r->copy, i),
+                                       BANYAN__PB__METHOD__METHOD_CHUNK_COPY, &m.base, gather);
+}
+
+// What was copied is not to be: so that its holders forget it.
+static void doubt_copy(struct reshape *r)
+{
+    for (uint32_t i = 0; r->copying && i < coordinator_chunk_copies(&r->copy); i++)
+        coordinator_session_doubt(r->s, coordinator_chunk_holder(&r->copy, i));
 }
 
 // ---- truncate -----------------------------------------------------------------------------------
@@ -194,8 +205,7 @@ static void truncate_stored(void *arg, enum common_code code, const char *text)
     uint64_t ct = s->layout.chunk_tokens;
     s->copy = NULL;
     if (code != COMMON_OK) {
-        if (r->copying)
-            coordinator_session_doubt(s, r->copy.holder); // so that it forgets the copy
+        doubt_copy(r);
         reshape_fail_code(r, code, text);
         reshape_end(r);
         return;
@@ -234,8 +244,7 @@ static void truncate_copied(void *arg, enum common_code code, const char *text)
     uint64_t ct = s->layout.chunk_tokens;
     if (code != COMMON_OK) {
         s->copy = NULL;
-        if (r->copying)
-            coordinator_session_doubt(s, r->copy.holder); // so that it forgets the copy
+        doubt_copy(r);
         reshape_fail_copy(r, code, text);
         reshape_end(r);
         return;
@@ -258,7 +267,7 @@ static void truncate_copied(void *arg, enum common_code code, const char *text)
     for (uint32_t i = coordinator_layout_lower(&s->layout, r->length / ct); i < s->layout.n; i++)
         coordinator_batch_chunk_drop(batch, s->id, s->layout.chunks[i].index);
     if (r->copying)
-        coordinator_batch_chunk(batch, s->id, r->copy.index, r->copy.id, false, r->copy.holder->name);
+        coordinator_batch_copies(batch, s->id, &r->copy);
     coordinator_store_submit(r->sessions->store, batch, truncate_stored, r);
 }
 
@@ -359,7 +368,8 @@ static void truncate_alone(void *arg, struct coordinator_session *s)
                                                .idle = copy,
                                                .forgotten = s->floor};
         s->copy = copy;
-        coordinator_layout_send(copy->holder, &m, gather);
+        for (uint32_t i = 0; i < coordinator_chunk_copies(copy); i++)
+            coordinator_layout_send(coordinator_chunk_holder(copy, i), &m, gather);
         send_copy(r, s->id, s->incarnation, gather);
     }
     coordinator_gather_seal(gather);

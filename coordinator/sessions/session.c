@@ -9,6 +9,7 @@
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/failover.h"
 #include "coordinator/sessions/named.h"
 #include "coordinator/sessions/placing.h"
 #include "coordinator/sessions/repair.h"
@@ -136,7 +137,7 @@ static void pop_door(struct coordinator_session *s, struct coordinator_door *out
 
 static void let_one_alone(struct coordinator_session *s)
 {
-    if (!s->exclusive || s->shared || s->repairing || s->state != COORDINATOR_SESSION_ACTIVE)
+    if (!s->exclusive || s->shared || s->repairing || s->awaited || s->state != COORDINATOR_SESSION_ACTIVE)
         return;
     struct coordinator_exclusive mine;
     pop_exclusive(s, &mine);
@@ -146,6 +147,7 @@ static void let_one_alone(struct coordinator_session *s)
 
 void coordinator_session_let_in(struct coordinator_session *s)
 {
+    coordinator_failover_pump(s);
     while (s->doors && coordinator_session_open(s)) {
         struct coordinator_door door;
         pop_door(s, &door);
@@ -221,12 +223,14 @@ static uint64_t load_of(const struct coordinator_session *s, const struct coordi
     return bytes;
 }
 
-// What a worker frees can be promised again at once; the next heartbeat says exactly how much it is.
-static void give_back(struct coordinator_worker *w, uint64_t bytes)
+// What a worker frees can be promised again at once; the next heartbeat says exactly how much it is. promise: what was
+// promised beside it, and was not filled.
+static void give_back(struct coordinator_worker *w, uint64_t bytes, uint64_t promise)
 {
-    uint64_t unseen = bytes > w->used_bytes ? bytes - w->used_bytes : 0; // still counted as promised
-    w->used_bytes -= bytes - unseen;
-    w->promised_bytes -= unseen < w->promised_bytes ? unseen : w->promised_bytes;
+    if (bytes > w->used_bytes) // filled since the worker last reported: still counted as promised
+        promise += bytes - w->used_bytes;
+    w->used_bytes -= bytes < w->used_bytes ? bytes : w->used_bytes;
+    w->promised_bytes -= promise < w->promised_bytes ? promise : w->promised_bytes;
 }
 
 void coordinator_session_set_floor(struct coordinator_session *s, uint64_t floor)
@@ -241,11 +245,13 @@ void coordinator_session_set_floor(struct coordinator_session *s, uint64_t floor
     uint32_t first = coordinator_layout_lower(&s->layout, from / s->layout.chunk_tokens);
     for (uint32_t i = first; i < s->layout.n; i++) {
         const struct coordinator_chunk *chunk = &s->layout.chunks[i];
-        struct coordinator_worker *holder = chunk->holder;
         uint64_t before = load_of(s, chunk, s->floor), after = load_of(s, chunk, floor);
-        holder->load_bytes = holder->load_bytes - before + after;
-        if (before > after)
-            give_back(holder, before - after);
+        for (uint32_t copy = 0; copy < coordinator_chunk_copies(chunk); copy++) {
+            struct coordinator_worker *holder = coordinator_chunk_holder(chunk, copy);
+            holder->load_bytes = holder->load_bytes - before + after;
+            if (before > after)
+                give_back(holder, before - after, 0);
+        }
     }
     s->floor = floor;
 }
@@ -279,12 +285,33 @@ uint64_t coordinator_session_chunk_bytes(const struct coordinator_session *s)
 
 const char *coordinator_session_state_text(struct coordinator_session *s)
 {
-    return coordinator_session_has_missing(s) ? "unavailable" : "active";
+    if (coordinator_session_has_missing(s))
+        return "unavailable";
+    return s->awaited || s->thin ? "degraded" : "active";
+}
+
+bool coordinator_session_copy_usable(const struct coordinator_chunk *chunk, uint32_t copy)
+{
+    return !chunk->lost && !(chunk->gone & 1u << copy) &&
+           coordinator_worker_active(coordinator_chunk_holder(chunk, copy));
+}
+
+static uint32_t usable_copies(const struct coordinator_chunk *chunk)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++)
+        n += coordinator_session_copy_usable(chunk, i);
+    return n;
 }
 
 bool coordinator_session_chunk_usable(const struct coordinator_chunk *chunk)
 {
-    return !chunk->lost && coordinator_worker_active(chunk->holder);
+    return usable_copies(chunk) > 0;
+}
+
+bool coordinator_session_chunk_whole(const struct coordinator_chunk *chunk)
+{
+    return usable_copies(chunk) == coordinator_chunk_copies(chunk);
 }
 
 bool coordinator_session_has_rows(const struct coordinator_session *s, uint64_t first, uint64_t count)
@@ -300,8 +327,14 @@ void coordinator_session_told(struct coordinator_session *s, const struct coordi
     bool known = true;
     for (uint32_t i = 0; i < s->layout.n; i++) {
         struct coordinator_chunk *chunk = &s->layout.chunks[i];
-        chunk->known = chunk->known || chunk->holder == w;
-        chunk->untold = chunk->untold && chunk->holder != w;
+        uint32_t copy = coordinator_chunk_copy_at(chunk, w);
+        uint8_t all = (uint8_t)((1u << coordinator_chunk_copies(chunk)) - 1);
+        if (copy < COORDINATOR_COPIES_MAX) {
+            // One without it has nothing to say; what the others have said counts when it is struck off.
+            chunk->heard |= (uint8_t)(chunk->lost ? all : 1u << copy & ~chunk->gone);
+            chunk->untold &= (uint8_t) ~(1u << copy);
+        }
+        chunk->known = chunk->known || chunk->heard == all;
         known = known && chunk->known;
     }
     if (known)
@@ -309,15 +342,23 @@ void coordinator_session_told(struct coordinator_session *s, const struct coordi
     coordinator_session_recount(s);
 }
 
+// What a chunk adds to the session's counts: by 1, or away by -1.
+static void count_chunk(struct coordinator_session *s, const struct coordinator_chunk *chunk, uint32_t by)
+{
+    uint32_t usable = usable_copies(chunk), copies = coordinator_chunk_copies(chunk);
+    s->missing += usable ? 0 : by;
+    s->unknown += chunk->known ? 0 : by;
+    s->awaited += usable && usable < copies && !s->withheld ? by : 0;
+    s->thin += copies < s->spec->replicas ? by : 0;
+}
+
 void coordinator_session_recount(struct coordinator_session *s)
 {
     s->counted = s->sessions->cluster->changes;
     s->missing = (s->withheld > 0) + (s->broken > 0);
-    s->unknown = 0;
-    for (uint32_t i = 0; i < s->layout.n; i++) {
-        s->missing += !coordinator_session_chunk_usable(&s->layout.chunks[i]);
-        s->unknown += !s->layout.chunks[i].known;
-    }
+    s->unknown = s->awaited = s->thin = 0;
+    for (uint32_t i = 0; i < s->layout.n; i++)
+        count_chunk(s, &s->layout.chunks[i], 1);
 }
 
 // A worker that becomes ACTIVE or ceases to be makes the count an old one.
@@ -381,11 +422,12 @@ struct coordinator_chunk *coordinator_session_put_chunk(struct coordinator_sessi
     coordinator_session_remove_chunk(s, chunk->index); // counts, too
     struct coordinator_chunk *put = coordinator_layout_put(&s->layout, chunk);
     if (put) {
-        put->holder->chunks++;
+        for (uint32_t i = 0; i < coordinator_chunk_copies(put); i++) {
+            coordinator_chunk_holder(put, i)->chunks++;
+            coordinator_chunk_holder(put, i)->load_bytes += load_of(s, put, s->floor);
+        }
         put->holder->tokens += tokens_of(s, put, s->counted_length);
-        put->holder->load_bytes += load_of(s, put, s->floor);
-        s->missing += !coordinator_session_chunk_usable(put);
-        s->unknown += !put->known;
+        count_chunk(s, put, 1);
     }
     return put;
 }
@@ -393,7 +435,6 @@ struct coordinator_chunk *coordinator_session_put_chunk(struct coordinator_sessi
 void coordinator_session_memory_back(const struct coordinator_session *s,
                                      const struct coordinator_chunk *chunk)
 {
-    struct coordinator_worker *w = chunk->holder;
     uint64_t ct = s->layout.chunk_tokens, bytes = 0, promise = coordinator_session_chunk_bytes(s);
     for (uint32_t l = 0; l < s->spec->layers; l++) {
         struct proto_layer layer = proto_spec_layer(s->spec, l);
@@ -403,10 +444,8 @@ void coordinator_session_memory_back(const struct coordinator_session *s,
             coordinator_rangeset_overlap(&s->layers[l], chunk->index * ct, ct) * (layer.k_row + layer.v_row);
     }
     promise -= bytes < promise ? bytes : promise; // what was not filled
-    if (bytes > w->used_bytes) // filled since the worker last reported: still counted as promised
-        promise += bytes - w->used_bytes;
-    w->used_bytes -= bytes < w->used_bytes ? bytes : w->used_bytes;
-    w->promised_bytes -= promise < w->promised_bytes ? promise : w->promised_bytes;
+    for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++)
+        give_back(coordinator_chunk_holder(chunk, i), bytes, promise);
 }
 
 void coordinator_session_remove_chunk(struct coordinator_session *s, uint32_t index)
@@ -415,11 +454,12 @@ void coordinator_session_remove_chunk(struct coordinator_session *s, uint32_t in
     struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, index);
     if (!chunk)
         return;
-    chunk->holder->chunks--;
+    for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++) {
+        coordinator_chunk_holder(chunk, i)->chunks--;
+        coordinator_chunk_holder(chunk, i)->load_bytes -= load_of(s, chunk, s->floor);
+    }
     chunk->holder->tokens -= tokens_of(s, chunk, s->counted_length);
-    chunk->holder->load_bytes -= load_of(s, chunk, s->floor);
-    s->missing -= !coordinator_session_chunk_usable(chunk);
-    s->unknown -= !chunk->known;
+    count_chunk(s, chunk, UINT32_MAX);
     coordinator_layout_remove(&s->layout, index);
 }
 
@@ -476,6 +516,18 @@ struct coordinator_plan *coordinator_session_plan(struct coordinator_session *s,
     return s->plan;
 }
 
+static void name_holders(const struct coordinator_chunk *chunk, struct proto_status *status)
+{
+    for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++) {
+        const char *name = coordinator_chunk_holder(chunk, i)->name;
+        bool named = false;
+        for (uint32_t n = 0; n < status->n_workers; n++)
+            named = named || !strcmp(status->workers[n], name);
+        if (!named)
+            proto_status_add_worker(status, name);
+    }
+}
+
 enum common_code coordinator_session_missing(struct coordinator_session *s, uint64_t first, uint64_t count,
                                              uint32_t layer, struct proto_status *status)
 {
@@ -507,11 +559,7 @@ enum common_code coordinator_session_missing(struct coordinator_session *s, uint
         lost = lost || chunk->lost;
         start = start < first ? first : start;
         stop = stop > end ? end : stop;
-        bool named = false;
-        for (uint32_t n = 0; n < status->n_workers; n++)
-            named = named || !strcmp(status->workers[n], chunk->holder->name);
-        if (!named)
-            proto_status_add_worker(status, chunk->holder->name);
+        name_holders(chunk, status);
         if (to && to != start) {
             proto_status_add_range(status, from, to - from);
             from = start;

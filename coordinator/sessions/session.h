@@ -78,10 +78,14 @@ struct coordinator_session {
     uint64_t dirtied;                   // sessions.dirties when a worker was last to be told it again
     uint32_t withheld; // workers that have a newer state of it in quarantine: it is unavailable as a whole
     uint64_t counted;  // cluster.changes when `missing` was counted
-    // Chunks that cannot be computed: lost, or their holder is not ACTIVE; one if withheld, one if broken. See
-    // has_missing.
+    // Chunks that nobody can compute: lost, or no holder is ACTIVE; one if withheld, one if broken. See has_missing.
     uint32_t missing;
     uint32_t unknown; // chunks whose rows are not known yet (`known` is false)
+    uint32_t
+        awaited;   // chunks with a copy that can be used and one that cannot: the session waits (failover.h)
+    uint32_t thin; // chunks with fewer copies than the spec asks for
+    uint64_t relearned; // of sessions.stamps: what visits up to it have heard of appended rows does not count
+    uint64_t strike_again_ns; // no copy is struck off before: the store has refused; 0: it has not
     // [spec->layers] committed rows; of a layer that has none of its own, none: coordinator_session_rows
     struct coordinator_rangeset *layers;
     uint32_t first_layer;     // the first one that has rows of its own
@@ -110,10 +114,11 @@ struct coordinator_session {
 // The only way to alter a state; a transition that the diagram lacks is our bug.
 void coordinator_session_set_state(struct coordinator_session *s, enum coordinator_session_state state);
 
-// Whether shared work may start now: ACTIVE, nobody waits to have it alone, and no worker is being asked about it.
+// Whether shared work may start now: ACTIVE, nobody waits to have it alone, no worker is being asked about it, and of
+// each chunk that can be used all copies can.
 static inline bool coordinator_session_open(const struct coordinator_session *s)
 {
-    return s->state == COORDINATOR_SESSION_ACTIVE && !s->exclusive && !s->repairing;
+    return s->state == COORDINATOR_SESSION_ACTIVE && !s->exclusive && !s->repairing && !s->awaited;
 }
 
 void coordinator_session_share(struct coordinator_session *s);
@@ -182,8 +187,10 @@ void coordinator_session_memory_back(const struct coordinator_session *s,
 // The worker has been asked and told all of it.
 void coordinator_session_told(struct coordinator_session *s, const struct coordinator_worker *w);
 void coordinator_session_recount(struct coordinator_session *s); // after chunks' flags have changed
-// Whether its holder can be asked about it now.
+// Whether this holder can be asked about it now; one of its holders; all of them.
+bool coordinator_session_copy_usable(const struct coordinator_chunk *chunk, uint32_t copy);
 bool coordinator_session_chunk_usable(const struct coordinator_chunk *chunk);
+bool coordinator_session_chunk_whole(const struct coordinator_chunk *chunk);
 // Whether there are chunks that are not usable now.
 bool coordinator_session_has_missing(struct coordinator_session *s);
 

@@ -8,6 +8,7 @@
 //   placing.c     chunks get holders                       layout_send.c: workers are told
 //   attach.c      tickets, commits in two phases           reshape.c: truncate, fork, delete
 //   load.c        sessions from the store at the start     recovery.c: waiting for workers after it
+//   failover.c    holders that are lost are struck off, and others serve
 //   reconcile.c   a worker that comes (back) is asked what it holds and told what it should hold
 //   visit.c       how it is told, and how one try ends
 //   telling.c     all that a worker should know of a session, message by message

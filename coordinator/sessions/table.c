@@ -11,6 +11,7 @@
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/dropping.h"
+#include "coordinator/sessions/failover.h"
 #include "coordinator/sessions/keys.h"
 #include "coordinator/sessions/named.h"
 #include "coordinator/sessions/reconcile.h"
@@ -162,6 +163,14 @@ void coordinator_session_enter(struct coordinator_session *s)
     coordinator_session_set_state(s, COORDINATOR_SESSION_ACTIVE);
 }
 
+void coordinator_batch_copies(struct coordinator_batch *batch, uint64_t session,
+                              const struct coordinator_chunk *chunk)
+{
+    coordinator_batch_chunk(batch, session, chunk->index, chunk->id, chunk->lost, chunk->holder->name);
+    for (uint32_t i = 0; i < chunk->n_followers; i++)
+        coordinator_batch_follower(batch, session, chunk->index, chunk->followers[i]->name);
+}
+
 void coordinator_batch_whole_session(struct coordinator_batch *batch, const struct coordinator_session *s)
 {
     size_t bytes = banyan__pb__spec__get_packed_size(s->spec);
@@ -173,8 +182,7 @@ void coordinator_batch_whole_session(struct coordinator_batch *batch, const stru
     for (uint32_t i = 0; i < s->n_members; i++)
         coordinator_batch_member(batch, s->id, s->members[i]->name);
     for (uint32_t i = 0; i < s->layout.n; i++)
-        coordinator_batch_chunk(batch, s->id, s->layout.chunks[i].index, s->layout.chunks[i].id,
-                                s->layout.chunks[i].lost, s->layout.chunks[i].holder->name);
+        coordinator_batch_copies(batch, s->id, &s->layout.chunks[i]);
     if (s->key)
         coordinator_batch_key(batch, s->id, s->key);
     free(packed);
@@ -273,6 +281,8 @@ static void take_changes(struct coordinator_sessions *sessions)
             continue;
         coordinator_repairs_recheck(s);
         coordinator_session_recount(s);
+        if (s->spec->replicas > 1)
+            coordinator_session_settle(s);
         if (plan_is_old(s))
             coordinator_session_drop_plan(s);
     }
@@ -321,6 +331,7 @@ void coordinator_sessions_tick(struct coordinator_sessions *sessions, uint64_t n
 {
     reclaim_idle(sessions, now_ns);
     coordinator_reconciles_tick(sessions, now_ns);
+    coordinator_failovers_tick(sessions);
     coordinator_droppings_tick(sessions);
     if (sessions->parked) { // their time may be over
         sessions->unpark = true;

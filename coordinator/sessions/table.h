@@ -32,6 +32,9 @@ struct coordinator_session *coordinator_session_restore(struct coordinator_sessi
 void coordinator_session_enter(struct coordinator_session *s); // CREATING → ACTIVE, found by id from now on
 void coordinator_sessions_restored(struct coordinator_sessions *sessions); // all that the store knows are in
 
+// A chunk with all its holders.
+void coordinator_batch_copies(struct coordinator_batch *batch, uint64_t session,
+                              const struct coordinator_chunk *chunk);
 // Everything of it but its ranges.
 void coordinator_batch_whole_session(struct coordinator_batch *batch, const struct coordinator_session *s);
 

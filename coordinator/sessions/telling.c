@@ -4,6 +4,7 @@
 #include "common/log.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/failover.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/store/store.h"
 
@@ -26,7 +27,7 @@ void coordinator_telling_begin(struct coordinator_telling *telling, const struct
 static const struct coordinator_chunk *chunk_next(const struct coordinator_session *s,
                                                   const struct coordinator_worker *w, uint64_t *cursor)
 {
-    const struct coordinator_chunk *copy = s->copy && s->copy->holder == w ? s->copy : NULL;
+    const struct coordinator_chunk *copy = s->copy && coordinator_chunk_held_by(s->copy, w) ? s->copy : NULL;
     for (;;) {
         uint64_t index = *cursor / 2;
         if (*cursor % 2) {
@@ -40,7 +41,7 @@ static const struct coordinator_chunk *chunk_next(const struct coordinator_sessi
             return NULL;
         const struct coordinator_chunk *chunk = &s->layout.chunks[at];
         *cursor = 2 * (uint64_t)chunk->index + 1;
-        if (chunk->holder == w && !chunk->lost)
+        if (coordinator_chunk_held_by(chunk, w))
             return chunk;
     }
 }
@@ -73,7 +74,7 @@ static void tell_layout(struct coordinator_telling *t, struct coordinator_sessio
         *out = (Banyan__Pb__LayoutChunk)BANYAN__PB__LAYOUT_CHUNK__INIT;
         out->chunk = chunk->id;
         out->first = (uint64_t)chunk->index * s->spec->chunk_tokens;
-        out->compute = chunk != s->copy;
+        out->compute = chunk != s->copy && chunk->holder == w;
         pointers[m.n_chunks++] = out;
         t->holds = t->holds || chunk != s->copy;
     }
@@ -153,11 +154,13 @@ enum coordinator_told coordinator_telling_next(struct coordinator_telling *telli
     return COORDINATOR_TOLD_ALL;
 }
 
-enum common_code coordinator_telling_rows_code(const struct proto_reply *reply,
+enum common_code coordinator_telling_rows_code(const struct proto_reply *reply, struct coordinator_session *s,
                                                const struct coordinator_worker *w)
 {
     if (reply->code != COMMON_FAILED_PRECONDITION)
         return reply->code;
+    if (s && coordinator_failover_without(s, w, 0, coordinator_session_end(s)))
+        return COMMON_OK; // others have them
     common_log_error("a worker lacks rows whose commit is durable: %s worker=%s", reply->text, w->name);
     return COMMON_OK;
 }

@@ -41,9 +41,10 @@ enum coordinator_told coordinator_telling_next(struct coordinator_telling *telli
                                                struct coordinator_worker *w, proto_reply_fn layout_told,
                                                proto_reply_fn rows_told, void *arg);
 
-// What a reply to RowsCommit means. A worker that lacks rows whose commit is durable has been told: it is logged, and
-// steps over these rows will say DATA_LOSS.
-enum common_code coordinator_telling_rows_code(const struct proto_reply *reply,
+// What a reply to RowsCommit means. A worker that lacks rows whose commit is durable has been told: its copies are
+// struck off (failover.h). Where it has the only one it is logged, and steps over these rows will say DATA_LOSS.
+// s: NULL where the session is gone.
+enum common_code coordinator_telling_rows_code(const struct proto_reply *reply, struct coordinator_session *s,
                                                const struct coordinator_worker *w);
 
 #endif

@@ -132,7 +132,8 @@ static void layout_told(void *arg, const struct proto_reply *reply)
 static void rows_told(void *arg, const struct proto_reply *reply)
 {
     const struct session_call *call = arg;
-    session_told(arg, coordinator_telling_rows_code(reply, call->v->w), reply->text);
+    struct coordinator_session *s = coordinator_session_any(call->v->sessions, call->session);
+    session_told(arg, coordinator_telling_rows_code(reply, s, call->v->w), reply->text);
 }
 
 // Sessions of which the worker may not have been told everything: it has refused, or more came while it was told. The
@@ -259,9 +260,13 @@ static void visit_succeed(struct coordinator_visit *v)
         if (s && coordinator_session_has_member(s, w))
             coordinator_session_doubt(s, w);
     }
-    for (uint32_t i = 0; i < sessions->n_slots; i++)
-        if (sessions->slots[i] && !coordinator_session_in_doubt(sessions->slots[i], w))
-            coordinator_session_told(sessions->slots[i], w);
+    for (uint32_t i = 0; i < sessions->n_slots; i++) {
+        struct coordinator_session *s = sessions->slots[i];
+        if (s && v->stamp <= s->relearned && coordinator_session_has_member(s, w))
+            coordinator_session_doubt(s, w); // what it said then has been forgotten
+        if (s && !coordinator_session_in_doubt(s, w))
+            coordinator_session_told(s, w);
+    }
     common_log_info("a worker is active worker=%s chunks=%" PRIu64, w->name, w->chunks);
     visit_free(v);
 }

@@ -81,6 +81,11 @@ static uint32_t runs_of(const struct coordinator_item *item, const struct coordi
     return (uint32_t)((first + appends(item, slab) - 1) / ct - first / ct + 1);
 }
 
+static uint64_t run_bytes(const struct coordinator_item *item)
+{
+    return 48 + 6 * (uint64_t)(item->way.s->spec->replicas - 1);
+}
+
 struct load { // of a frame
     uint64_t partial_bytes, header_bytes, bytes;
 };
@@ -91,7 +96,7 @@ static struct load load_of(const struct coordinator_item *item, const struct coo
     uint64_t heads = (uint64_t)slab->kv_heads * (layer.q_heads / layer.kv_heads);
     struct load load = {.partial_bytes = coordinator_slab_partial_bytes(slab->rows, heads, layer.v_dim),
                         .header_bytes = 160 + (item->ask.block_count ? 24 : 0) +
-                                        (appends(item, slab) > 0 ? 12 + 48 * (uint64_t)runs_of(item, slab)
+                                        (appends(item, slab) > 0 ? 12 + run_bytes(item) * runs_of(item, slab)
                                                                  : 0), // fields at their largest
                         .bytes = slab->rows * heads * layer.k_dim * sizeof(float)};
     load.bytes += (item->ask.k_bytes + item->ask.v_bytes) / item->ask.rows * (uint64_t)appends(item, slab);
@@ -117,13 +122,16 @@ static void add_appends(struct coordinator_frame *f, const struct coordinator_it
         run->chunk = chunk->id;
         run->first = at;
         run->rows = (uint32_t)((stop < end ? stop : end) - at);
-        run->n_holders = 1;
-        run->holders[0] = coordinator_plan_rank(f->queue->plan, chunk->holder);
+        run->n_holders = coordinator_chunk_copies(chunk);
+        for (uint32_t i = 0; i < run->n_holders; i++) {
+            run->holders[i] = coordinator_plan_rank(f->queue->plan, coordinator_chunk_holder(chunk, i));
+            assert(run->holders[i] != UINT32_MAX); // ACTIVE when it was queued, else the plan has retired
+        }
+        out->cover_appends += run->n_holders * run->rows;
         at += run->rows;
     }
     out->write = item->write;
     out->write_end = item->ask.first + item->ask.rows;
-    out->cover_appends = rows; // one holder a chunk
     out->k_offset = f->step.k_bytes;
     out->v_offset = f->step.v_bytes;
     out->k_bytes = item->ask.k_bytes / item->ask.rows * rows;

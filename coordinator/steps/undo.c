@@ -52,12 +52,14 @@ void coordinator_undo(struct coordinator_session *s, struct coordinator_item *it
     uint32_t from = coordinator_layout_lower(&s->layout, item->ask.first / ct), to = from;
     while (to < s->layout.n && (uint64_t)s->layout.chunks[to].index * ct < end)
         to++;
-    for (uint32_t i = from; i < to; i++) {
-        bool told = false;
-        for (uint32_t k = from; k < i; k++)
-            told = told || s->layout.chunks[k].holder == s->layout.chunks[i].holder;
-        if (!told)
-            tell(s, item, s->layout.chunks[i].holder, gather);
-    }
+    for (uint32_t i = from; i < to; i++)
+        for (uint32_t copy = 0; copy < coordinator_chunk_copies(&s->layout.chunks[i]); copy++) {
+            struct coordinator_worker *w = coordinator_chunk_holder(&s->layout.chunks[i], copy);
+            bool told = false;
+            for (uint32_t k = from; k < i; k++)
+                told = told || coordinator_chunk_copy_at(&s->layout.chunks[k], w) < COORDINATOR_COPIES_MAX;
+            if (!told)
+                tell(s, item, w, gather);
+        }
     coordinator_gather_seal(gather);
 }

@@ -31,9 +31,12 @@ static const char added_schema[] =
     "CREATE TABLE IF NOT EXISTS keys(session INTEGER PRIMARY KEY, key INTEGER NOT NULL);"
     "CREATE TABLE IF NOT EXISTS cuts(session INTEGER PRIMARY KEY, cut INTEGER NOT NULL);"
     "CREATE TABLE IF NOT EXISTS floors(session INTEGER PRIMARY KEY, floor INTEGER NOT NULL);"
+    "CREATE TABLE IF NOT EXISTS followers(session INTEGER, idx INTEGER, worker TEXT, PRIMARY KEY(session, "
+    "idx, worker)) WITHOUT ROWID;"
     "DELETE FROM keys WHERE session NOT IN (SELECT id FROM sessions);" // an older coordinator has deleted them
     "DELETE FROM cuts WHERE session NOT IN (SELECT id FROM sessions);"
-    "DELETE FROM floors WHERE session NOT IN (SELECT id FROM sessions)";
+    "DELETE FROM floors WHERE session NOT IN (SELECT id FROM sessions);"
+    "DELETE FROM followers WHERE session NOT IN (SELECT id FROM sessions)";
 
 #define TEXTS 6 // statements of an operation, at most
 
@@ -56,10 +59,24 @@ static const char *const texts[COORDINATOR_OPS][TEXTS] = {
     [COORDINATOR_OP_MEMBER] = {"INSERT OR REPLACE INTO members VALUES(?1, ?5)"},
     [COORDINATOR_OP_CHUNK] = {"INSERT OR REPLACE INTO chunks VALUES(?1, ?2, ?3, ?4)",
                               "DELETE FROM holders WHERE session = ?1 AND idx = ?2",
+                              "DELETE FROM followers WHERE session = ?1 AND idx = ?2",
                               "INSERT INTO holders VALUES(?1, ?2, ?5)"},
+    [COORDINATOR_OP_FOLLOWER] = {"INSERT OR REPLACE INTO followers VALUES(?1, ?2, ?5)"},
+    // Another one serves in its place; then it follows no more, nor does the one that serves now.
+    [COORDINATOR_OP_COPY_LOST] =
+        {"UPDATE holders SET worker = (SELECT min(f.worker) FROM followers f WHERE f.session = ?1 AND f.idx "
+         "= "
+         "?2)"
+         " WHERE session = ?1 AND idx = ?2 AND worker = ?5"
+         " AND EXISTS (SELECT 1 FROM followers f WHERE f.session = ?1 AND f.idx = ?2)"
+         " AND EXISTS (SELECT 1 FROM chunks c WHERE c.session = ?1 AND c.idx = ?2 AND c.id = ?3)",
+         "DELETE FROM followers WHERE session = ?1 AND idx = ?2"
+         " AND (worker = ?5 OR worker = (SELECT h.worker FROM holders h WHERE h.session = ?1 AND h.idx = ?2))"
+         " AND EXISTS (SELECT 1 FROM chunks c WHERE c.session = ?1 AND c.idx = ?2 AND c.id = ?3)"},
     [COORDINATOR_OP_CHUNK_LOST] = {"UPDATE chunks SET lost = 1 WHERE session = ?1 AND idx = ?2 AND id = ?3"},
     [COORDINATOR_OP_CHUNK_DROP] = {"DELETE FROM chunks WHERE session = ?1 AND idx BETWEEN ?2 AND ?3",
-                                   "DELETE FROM holders WHERE session = ?1 AND idx BETWEEN ?2 AND ?3"},
+                                   "DELETE FROM holders WHERE session = ?1 AND idx BETWEEN ?2 AND ?3",
+                                   "DELETE FROM followers WHERE session = ?1 AND idx BETWEEN ?2 AND ?3"},
     // The union with every range that it overlaps or touches, then away with those that are inside it now.
     [COORDINATOR_OP_RANGE] =
         {"INSERT OR REPLACE INTO ranges"
@@ -266,6 +283,7 @@ enum common_code coordinator_sql_read(struct coordinator_sql *sql, const struct 
         "SELECT c.session, c.idx, c.id, c.lost, h.worker FROM chunks c JOIN holders h ON h.session = "
         "c.session AND h.idx = c.idx"
         " ORDER BY c.session, c.idx",
+        "SELECT session, idx, worker FROM followers ORDER BY session, idx, worker",
         "SELECT session, layer, first, count FROM ranges ORDER BY session, layer, first",
         "SELECT session, key FROM keys",
         "SELECT session, cut FROM cuts",
@@ -288,10 +306,12 @@ enum common_code coordinator_sql_read(struct coordinator_sql *sql, const struct 
                 ok = r->chunk(r->arg, u64(s, 0), (uint32_t)u64(s, 1), u64(s, 2), u64(s, 3) != 0,
                               text_of(s, 4));
             else if (q == 4)
-                ok = r->range(r->arg, u64(s, 0), (uint32_t)u64(s, 1), u64(s, 2), u64(s, 3));
+                ok = r->follower(r->arg, u64(s, 0), (uint32_t)u64(s, 1), text_of(s, 2));
             else if (q == 5)
-                ok = r->key(r->arg, u64(s, 0), u64(s, 1));
+                ok = r->range(r->arg, u64(s, 0), (uint32_t)u64(s, 1), u64(s, 2), u64(s, 3));
             else if (q == 6)
+                ok = r->key(r->arg, u64(s, 0), u64(s, 1));
+            else if (q == 7)
                 ok = r->cut(r->arg, u64(s, 0), u64(s, 1));
             else
                 ok = r->floor(r->arg, u64(s, 0), u64(s, 1));

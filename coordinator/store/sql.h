@@ -21,6 +21,8 @@ enum coordinator_op_kind {
     COORDINATOR_OP_FLOOR, // a: session, b: floor
     COORDINATOR_OP_MEMBER,
     COORDINATOR_OP_CHUNK,
+    COORDINATOR_OP_FOLLOWER,
+    COORDINATOR_OP_COPY_LOST,
     COORDINATOR_OP_CHUNK_LOST,
     COORDINATOR_OP_CHUNK_DROP,
     COORDINATOR_OP_RANGE,
@@ -36,7 +38,7 @@ struct coordinator_op {
     size_t n_bytes;
 };
 
-#define COORDINATOR_STATEMENTS 26
+#define COORDINATOR_STATEMENTS 29
 
 struct coordinator_sql {
     sqlite3 *db;

@@ -34,6 +34,7 @@ struct coordinator_store_reader {
                     uint64_t incarnation, uint64_t epoch);
     bool (*member)(void *arg, uint64_t session, const char *worker);
     bool (*chunk)(void *arg, uint64_t session, uint32_t index, uint64_t id, bool lost, const char *holder);
+    bool (*follower)(void *arg, uint64_t session, uint32_t index, const char *holder); // after all chunks
     bool (*range)(void *arg, uint64_t session, uint32_t layer, uint64_t first, uint64_t count);
     bool (*key)(void *arg, uint64_t session, uint64_t key);
     bool (*cut)(void *arg, uint64_t session, uint64_t cut);
@@ -86,7 +87,14 @@ void coordinator_batch_floor(struct coordinator_batch *batch, uint64_t session, 
 void coordinator_batch_member(struct coordinator_batch *batch, uint64_t session, const char *worker);
 void coordinator_batch_chunk(struct coordinator_batch *batch, uint64_t session, uint32_t index, uint64_t id,
                              bool lost,
-                             const char *holder); // adds or replaces
+                             const char *holder); // adds or replaces: this is its only holder
+// One more holder of a chunk that the batch, or an earlier one, has put. It follows.
+void coordinator_batch_follower(struct coordinator_batch *batch, uint64_t session, uint32_t index,
+                                const char *holder);
+// This holder of a chunk that has others is none any more; if it served, one of the others does. A chunk that has
+// been dropped or replaced meanwhile is left alone, and so is one with no other holder.
+void coordinator_batch_copy_lost(struct coordinator_batch *batch, uint64_t session, uint32_t index,
+                                 uint64_t id, const char *holder);
 // Nobody holds this chunk any more; one that has been dropped or replaced meanwhile is left alone.
 void coordinator_batch_chunk_lost(struct coordinator_batch *batch, uint64_t session, uint32_t index,
                                   uint64_t id);

@@ -104,9 +104,41 @@ static void what_is_wrong_shows(void **state)
     coordinator_layout_fini(&layout);
 }
 
+// Who serves comes first, the others keep their order, and what is known of each goes with it.
+static void copies_are_struck_off(void **state)
+{
+    (void)state;
+    struct coordinator_worker *a = (void *)1, *b = (void *)2, *c = (void *)3; // never looked into
+    const struct coordinator_chunk all = {.holder = a,
+                                          .followers = {b, c},
+                                          .n_followers = 2,
+                                          .heard = 1u << 1,
+                                          .untold = 1u << 2,
+                                          .gone = 1u << 0,
+                                          .stamps = {10, 20, 30}};
+    struct coordinator_chunk chunk = all;
+    assert_int_equal(coordinator_chunk_copy_at(&chunk, c), 2);
+    assert_true(coordinator_chunk_held_by(&chunk, b) && !coordinator_chunk_held_by(&chunk, a));
+    coordinator_chunk_strike(&chunk, 1u << 0, 2);
+    assert_true(chunk.holder == c && chunk.followers[0] == b && coordinator_chunk_copies(&chunk) == 2);
+    assert_true(chunk.heard == 1u << 1 && chunk.untold == 1u << 0 && !chunk.gone);
+    assert_true(chunk.stamps[0] == 30 && chunk.stamps[1] == 20);
+    assert_int_equal(coordinator_chunk_copy_at(&chunk, a), COORDINATOR_COPIES_MAX);
+    chunk = all;
+    coordinator_chunk_strike(&chunk, 1u << 1, 0);
+    assert_true(chunk.holder == a && chunk.followers[0] == c && chunk.n_followers == 1);
+    assert_true(!chunk.heard && chunk.untold == 1u << 1 && chunk.gone == 1u << 0);
+    chunk = all;
+    coordinator_chunk_strike(&chunk, 1u << 0 | 1u << 2, 1);
+    assert_true(chunk.holder == b && !chunk.n_followers && chunk.heard == 1 && chunk.stamps[0] == 20);
+    chunk.lost = true;
+    assert_false(coordinator_chunk_held_by(&chunk, b));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(same_as_an_array),
-                                       cmocka_unit_test(what_is_wrong_shows)};
+                                       cmocka_unit_test(what_is_wrong_shows),
+                                       cmocka_unit_test(copies_are_struck_off)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -73,6 +73,52 @@ static void shares_follow_speed(void **state)
     }
 }
 
+static uint32_t follow(struct coordinator_candidate *c, uint32_t n, const uint32_t *has, uint32_t n_has)
+{
+    return coordinator_placement_follow(c, n, has, n_has, CHUNK, BYTES);
+}
+
+static void copies_are_on_hosts_of_their_own(void **state)
+{
+    (void)state;
+    struct coordinator_candidate c[4] = {
+        {.free_bytes = 1 << 20, .bandwidth = 9, .host = 0, .member = true},
+        {.free_bytes = 1 << 20, .bandwidth = 90, .host = 0, .member = true},
+        {.free_bytes = 1 << 20, .bandwidth = 1, .host = 2},
+        {.free_bytes = 1 << 20, .bandwidth = 2, .host = 2},
+    };
+    const uint32_t has[] = {0, 3, 1, 2};
+    assert_int_equal(follow(c, 4, has, 1), 3); // another host, though a faster member is on the same
+    assert_int_equal(follow(c, 4, has, 2), 1); // no host is left: a member goes first
+    assert_int_equal(follow(c, 2, has, 1), 1); // there is no other host
+    assert_int_equal(follow(c, 4, has, 4), UINT32_MAX);
+    c[2].free_bytes = c[3].free_bytes = BYTES - 1;
+    assert_int_equal(follow(c, 4, has, 1), UINT32_MAX); // rather one copy less than two on a host
+    c[2].free_bytes = BYTES;
+    assert_int_equal(follow(c, 4, has, 1), 2);
+}
+
+// Who follows is who would be done first if it had to serve all that it has.
+static void copies_follow_speed(void **state)
+{
+    (void)state;
+    struct coordinator_candidate c[3] = {
+        {.free_bytes = 1 << 20, .bandwidth = 10, .host = 0, .member = true, .tokens = CHUNK},
+        {.free_bytes = 1 << 20, .bandwidth = 10, .host = 1, .member = true, .follows = 2 * CHUNK},
+        {.free_bytes = 1 << 20, .bandwidth = 20, .host = 2, .member = true, .tokens = 3 * CHUNK},
+    };
+    const uint32_t has[] = {0};
+    assert_int_equal(follow(c, 3, has, 1), 2); // 4 chunks at 20, not 3 at 10
+    c[2].follows = 3 * CHUNK;
+    assert_int_equal(follow(c, 3, has, 1), 1);
+    c[2].member = false;
+    c[2].tokens = c[2].follows = 0;
+    assert_int_equal(follow(c, 3, has, 1), 1); // a member goes first, whatever it has
+    c[1].member = false;
+    c[1].load_bytes = 5 * BYTES;
+    assert_int_equal(follow(c, 3, has, 1), 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -80,6 +126,8 @@ int main(void)
         cmocka_unit_test(first_chunk_goes_where_it_is_done_first),
         cmocka_unit_test(members_until_wide_enough),
         cmocka_unit_test(shares_follow_speed),
+        cmocka_unit_test(copies_are_on_hosts_of_their_own),
+        cmocka_unit_test(copies_follow_speed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -65,6 +65,7 @@ struct seen {
     char name[132], spec[16], holder[65];
     struct coordinator_rangeset ranges;
     uint32_t n_ranges;
+    char followers[64]; // "1:w1 1:w2": by chunk
 };
 
 static bool on_worker(void *arg, const char *name, uint64_t instance)
@@ -108,6 +109,15 @@ static bool on_chunk(void *arg, uint64_t session, uint32_t index, uint64_t id, b
     return true;
 }
 
+static bool on_follower(void *arg, uint64_t session, uint32_t index, const char *holder)
+{
+    struct seen *seen = arg;
+    size_t at = strlen(seen->followers);
+    (void)session;
+    snprintf(seen->followers + at, sizeof(seen->followers) - at, "%s%u:%s", at ? " " : "", index, holder);
+    return true;
+}
+
 static bool on_range(void *arg, uint64_t session, uint32_t layer, uint64_t first, uint64_t count)
 {
     struct seen *seen = arg;
@@ -145,8 +155,8 @@ static bool on_key(void *arg, uint64_t session, uint64_t key)
 static enum common_code open_store(struct common_loop *loop, struct seen *seen,
                                    struct coordinator_store **out, struct common_error *err)
 {
-    struct coordinator_store_reader reader = {seen,     on_worker, on_session, on_member, on_chunk,
-                                              on_range, on_key,    on_cut,     on_floor};
+    struct coordinator_store_reader reader = {seen,        on_worker, on_session, on_member, on_chunk,
+                                              on_follower, on_range,  on_key,     on_cut,    on_floor};
     memset(seen, 0, sizeof(*seen));
     return coordinator_store_open(path, false, loop, &reader, out, err);
 }
@@ -497,6 +507,86 @@ static void a_chunk_has_one_holder(void **state)
     close_store(store);
 }
 
+static void reopen(struct coordinator_store **store, struct seen *seen)
+{
+    close_store(*store);
+    assert_int_equal(open_store(loop, seen, store, NULL), COMMON_OK);
+}
+
+// Beside it who follows: they go with it, and one takes its place when it is lost.
+static void a_chunk_has_followers(void **state)
+{
+    (void)state;
+    struct coordinator_store *store;
+    struct seen seen;
+    assert_int_equal(open_store(loop, &seen, &store, NULL), COMMON_OK);
+    struct coordinator_batch *batch = coordinator_batch_new();
+    coordinator_batch_session(batch, 1, "a", "s", 1, 1, 1);
+    for (uint32_t i = 0; i < 3; i++) {
+        coordinator_batch_chunk(batch, 1, i, 70 + i, false, "w0");
+        coordinator_batch_follower(batch, 1, i, "w2");
+        coordinator_batch_follower(batch, 1, i, "w1");
+    }
+    submit(store, batch);
+    reopen(&store, &seen);
+    assert_string_equal(seen.followers, "0:w1 0:w2 1:w1 1:w2 2:w1 2:w2");
+    assert_int_equal(seen.chunks, 3);
+    batch = coordinator_batch_new();
+    coordinator_batch_copy_lost(batch, 1, 0, 70, "w2");
+    coordinator_batch_copy_lost(batch, 1, 1, 99, "w2"); // another chunk, in its place before
+    coordinator_batch_chunk_drop(batch, 1, 2);
+    submit(store, batch);
+    reopen(&store, &seen);
+    assert_string_equal(seen.followers, "0:w1 1:w1 1:w2");
+    batch = coordinator_batch_new();
+    coordinator_batch_copy_lost(batch, 1, 0, 70, "w0"); // it served
+    coordinator_batch_chunk(batch, 1, 1, 80, false, "w3");
+    submit(store, batch);
+    reopen(&store, &seen);
+    assert_string_equal(seen.followers, "");
+    assert_int_equal(seen.chunk_sum, 70 * 1 + 80 * 2);
+    batch = coordinator_batch_new();
+    coordinator_batch_chunk_drop(batch, 1, 1);
+    coordinator_batch_copy_lost(batch, 1, 0, 70, "w1"); // the last one stays
+    submit(store, batch);
+    reopen(&store, &seen);
+    assert_int_equal(seen.chunks, 1);
+    assert_string_equal(seen.holder, "w1");
+    batch = coordinator_batch_new();
+    coordinator_batch_follower(batch, 1, 0, "w4");
+    coordinator_batch_session_drop(batch, 1);
+    submit(store, batch);
+    reopen(&store, &seen);
+    assert_true(!seen.chunks && !seen.followers[0]);
+    close_store(store);
+}
+
+// A store of a coordinator that knew no followers is opened as it is.
+static void an_older_store_gets_followers(void **state)
+{
+    (void)state;
+    struct coordinator_store *store;
+    struct seen seen;
+    sqlite3 *db;
+    assert_int_equal(open_store(loop, &seen, &store, NULL), COMMON_OK);
+    struct coordinator_batch *batch = coordinator_batch_new();
+    coordinator_batch_session(batch, 1, "a", "s", 1, 1, 1);
+    coordinator_batch_chunk(batch, 1, 0, 77, false, "w0");
+    submit(store, batch);
+    close_store(store);
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "DROP TABLE followers", NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+    assert_int_equal(open_store(loop, &seen, &store, NULL), COMMON_OK);
+    assert_string_equal(seen.holder, "w0");
+    batch = coordinator_batch_new();
+    coordinator_batch_follower(batch, 1, 0, "w1");
+    submit(store, batch);
+    reopen(&store, &seen);
+    assert_string_equal(seen.followers, "0:w1");
+    close_store(store);
+}
+
 // A range that begins where the session ends now is gone; it does not stay as one without tokens.
 static void a_clip_where_a_range_begins(void **state)
 {
@@ -524,8 +614,8 @@ static void full_sync_is_asked_of_the_disk(void **state)
     for (int full = 0; full < 2; full++) {
         struct coordinator_store *store;
         struct seen seen = {0};
-        struct coordinator_store_reader reader = {&seen,    on_worker, on_session, on_member, on_chunk,
-                                                  on_range, on_key,    on_cut,     on_floor};
+        struct coordinator_store_reader reader = {&seen,       on_worker, on_session, on_member, on_chunk,
+                                                  on_follower, on_range,  on_key,     on_cut,    on_floor};
         sync_asked = false;
         assert_int_equal(coordinator_store_open(path, full, loop, &reader, &store, NULL), COMMON_OK);
         assert_int_equal(sync_asked, full);
@@ -777,6 +867,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(half_a_batch, setup, teardown),
         cmocka_unit_test_setup_teardown(numbers_wait_for_the_disk, setup, teardown),
         cmocka_unit_test_setup_teardown(a_chunk_has_one_holder, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_chunk_has_followers, setup, teardown),
+        cmocka_unit_test_setup_teardown(an_older_store_gets_followers, setup, teardown),
         cmocka_unit_test_setup_teardown(a_clip_where_a_range_begins, setup, teardown),
         cmocka_unit_test_setup_teardown(full_sync_is_asked_of_the_disk, setup, teardown),
         cmocka_unit_test_setup_teardown(killed_again_and_again, setup, teardown),

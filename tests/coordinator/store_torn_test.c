@@ -82,6 +82,12 @@ static bool on_chunk(void *arg, uint64_t session, uint32_t index, uint64_t id, b
     return true;
 }
 
+static bool on_follower(void *arg, uint64_t session, uint32_t index, const char *holder)
+{
+    (void)arg, (void)session, (void)index, (void)holder;
+    return true;
+}
+
 static bool on_range(void *arg, uint64_t session, uint32_t layer, uint64_t first, uint64_t count)
 {
     (void)arg, (void)layer, (void)first;
@@ -116,8 +122,8 @@ static bool on_floor(void *arg, uint64_t session, uint64_t floor)
 
 static bool open_store(void)
 {
-    struct coordinator_store_reader reader = {NULL,     on_worker, on_session, on_member, on_chunk,
-                                              on_range, on_key,    on_cut,     on_floor};
+    struct coordinator_store_reader reader = {NULL,        on_worker, on_session, on_member, on_chunk,
+                                              on_follower, on_range,  on_key,     on_cut,    on_floor};
     struct common_error err;
     for (uint32_t i = 0; i < n_subjects; i++)
         subjects[i] = (struct subject){.made = subjects[i].made, .dropped = subjects[i].dropped};

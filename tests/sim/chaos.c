@@ -59,6 +59,7 @@ static void run(uint64_t seed)
 {
     chaos.seed = seed;
     choose_masks(seed);
+    chaos.replicas = seed / 2 % 2 ? 1 : 2 + (uint32_t)(seed / 4 % 2);
     chaos.cluster = sim_cluster_new(&(struct sim_cluster_options){
         .workers = WORKERS, .seed = seed, .team = seed & 1, .tune = choose_store});
     sim_shuffle(true);
@@ -74,6 +75,8 @@ static void run(uint64_t seed)
     chaos.clients[0] = chaos.cluster->client;
     for (chaos.n_clients = 1; chaos.n_clients < CLIENTS && sim_random(2); chaos.n_clients++)
         chaos.clients[chaos.n_clients] = sim_client_new(SIM_COORDINATOR, NULL);
+    // One of a release that puts rows to the first holder of each chunk alone.
+    sim_client_one_holder(chaos.clients[0], chaos.replicas > 1 && seed / 8 % 4 == 0);
     uint64_t rate = 3 + sim_random(12), pace = COMMON_NS_PER_MS << sim_random(7);
     for (uint32_t i = 0; i < chaos.steps; i++) {
         enum fault fault = (enum fault)sim_random(FAULTS);

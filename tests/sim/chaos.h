@@ -41,9 +41,10 @@ struct model {                     // a session as its clients know it
     bool cutting;                  // a truncation is under way
     bool must_cut;                 // its outcome is unknown: it is made again before anything is written
     uint64_t cut;
-    bool lossy;       // a worker was killed that held some of it
-    bool deleted;     // or nobody knows
-    uint64_t gone_ns; // since when that is certain; 0: it is not
+    bool lossy;                                        // the last worker was killed that had some of it
+    uint64_t dead[WORKERS][TOKENS / CHUNK_TOKENS + 1]; // ids of chunks that a worker had when it was killed
+    bool deleted;                                      // or nobody knows
+    uint64_t gone_ns;                                  // since when that is certain; 0: it is not
 };
 
 struct name {           // of 1..NAMES, as far as no model says it
@@ -83,6 +84,7 @@ struct chaos {
     unsigned faults_most;   // of these alone, for a shorter trace
     uint64_t trace, events; // of a run that has ended
     uint32_t steps;         // how many things happen before the end
+    uint32_t replicas;      // of all sessions
     struct model models[SESSIONS + STRANGERS];
     struct name names[NAMES + 1];
     uint32_t making;                        // creations and forks under way
@@ -112,6 +114,11 @@ void chaos_forget_from(struct model *m, uint64_t from, bool written);
 // Nothing of it is there, or ever will be: other values may come.
 void chaos_unmark(struct model *m, uint32_t layer, uint64_t first, uint32_t rows);
 bool chaos_passes(enum common_code code); // an error that the same call may not meet again
+// Whether killed workers may have taken rows of sessions with them whose last holders they were not: with one copy
+// nobody looks so closely.
+bool chaos_kills_excuse(void);
+// What is at nobody any more that counts as a holder is lost.
+void chaos_look_for_losses(void);
 
 // ---- what clients do (chaos_model.c), and what must hold when a call ends (chaos_check.c) ------------------
 

@@ -30,7 +30,7 @@ static void check_read(const struct op *op)
     enum common_code code = op->call->code;
     if (m->deleted)
         return;
-    if (code == COMMON_DATA_LOSS && !m->lossy && !chaos.kills)
+    if (code == COMMON_DATA_LOSS && !m->lossy && !chaos_kills_excuse())
         chaos_violated(op, "rows are lost though no worker was killed");
     if (code == COMMON_DATA_LOSS && !op->call->n_missing)
         chaos_violated(op, "an error does not say what is lost");
@@ -61,7 +61,7 @@ static void check_append(const struct op *op)
             m->acked[op->layer][op->first + i] = true;
     if (sim_append_refused(op->call) && op->cuts == m->cuts)
         chaos_unmark(m, op->layer, op->first, op->rows);
-    if (m->deleted || m->lossy || chaos.kills || code == COMMON_OK || chaos_passes(code))
+    if (m->deleted || m->lossy || chaos_kills_excuse() || code == COMMON_OK || chaos_passes(code))
         return;
     if (forgotten(op, op->cuts != m->cuts || chaos_may_be_forgotten(m, op->layer, op->first)))
         return;
@@ -80,7 +80,7 @@ static void check_commit(const struct op *op)
     // A commit that comes late may have sums of rows beside those that were put, which were refused since and are others.
     bool rotten =
         (chaos.rotten || op->redrawn != m->redrawn) && strcmp(op->call->reason, "HASH_MISMATCH") == 0;
-    if (!m->deleted && code == COMMON_DATA_LOSS && !m->lossy && !chaos.kills && !rotten)
+    if (!m->deleted && code == COMMON_DATA_LOSS && !m->lossy && !chaos_kills_excuse() && !rotten)
         chaos_violated(op, "rows of a commit are lost though no worker was killed");
 }
 
@@ -92,7 +92,7 @@ static void check_truncate(const struct op *op)
     m->must_cut = true;
     if (m->deleted)
         return;
-    if (code == COMMON_OUT_OF_RANGE && op->must && !m->lossy && !chaos.kills)
+    if (code == COMMON_OUT_OF_RANGE && op->must && !m->lossy && !chaos_kills_excuse())
         chaos_violated(op, "acknowledged rows are past the end");
     if (forgotten(op, chaos_any_forgotten(m, op->first)))
         m->cut = 0;
@@ -127,7 +127,8 @@ static void check_fork(const struct op *op)
             }
         f->lossy = m->lossy || op->kills != chaos.kills;
         f->floor_most = m->floor_most;
-    } else if (!m->deleted && op->must && !m->lossy && !chaos.kills && code != COMMON_OK &&
+        memcpy(f->dead, m->dead, sizeof f->dead);
+    } else if (!m->deleted && op->must && !m->lossy && !chaos_kills_excuse() && code != COMMON_OK &&
                !chaos_passes(code) && code != COMMON_ALREADY_EXISTS &&
                !forgotten(op,
                           op->cuts != m->cuts || chaos_any_forgotten(m, op->first))) { // names: chaos_names.c
@@ -150,6 +151,12 @@ static void unheard(const struct op *op)
         op->m->cutting = false;
         op->m->must_cut = true;
     }
+}
+
+// Rows are at some of their holders, and at others not.
+static bool commits_all_the_same(const struct op *op)
+{
+    return chaos.replicas > 1 && op->m && !op->m->deleted && chaos.n_ops + 1 < OPS && sim_random(2);
 }
 
 static void check(struct op *op)
@@ -189,7 +196,7 @@ static void check(struct op *op)
             chaos_start_put(op);
         break;
     case PUT:
-        if (goes_on)
+        if (goes_on || commits_all_the_same(op))
             chaos_start_commits(op);
         break;
     case COMMIT:
@@ -219,6 +226,7 @@ static void check(struct op *op)
 bool chaos_check_all(void) // true: all have ended
 {
     bool all = true;
+    chaos_look_for_losses();
     for (uint32_t i = 0; i < chaos.n_ops; i++) {
         struct op *op = &chaos.ops[i];
         if (!op->checked && op->call->done)

@@ -75,7 +75,7 @@ static void settle(struct model *m)
                 chaos_violated(op, "a session is not truncated");
             sim_advance(100 * COMMON_NS_PER_MS);
         }
-    if (m->lossy || chaos.kills) { // whatever it has lost, it can be used again
+    if (m->lossy || chaos_kills_excuse()) { // whatever it has lost, it can be used again
         for (uint32_t l = 0; l < LAYERS && !m->lossy; l++)
             if (chaos_prefix(m, l) && !may_be_past(m, l))
                 UNTIL_OK(op, chaos_start_read(m, l, chaos_prefix(m, l) - 1),
@@ -91,7 +91,7 @@ static void settle(struct model *m)
         if (chaos_prefix(m, l))
             UNTIL_OK(op, chaos_start_read(m, l, chaos_prefix(m, l) - 1),
                      "acknowledged rows do not come back");
-        if (!m->lossy && !chaos.kills)
+        if (!m->lossy && !chaos_kills_excuse())
             ends_where_something_does(m, l);
         if (chaos_prefix(m, l) < TOKENS)
             UNTIL_OK(op, chaos_start_append(m, l, chaos_prefix(m, l), 1), "a session takes no append");

@@ -8,6 +8,8 @@
 
 #include "common/clock.h"
 #include "coordinator/cluster/membership.h"
+#include "coordinator/sessions/session.h"
+#include "coordinator/sessions/table.h"
 #include "coordinator/state.h"
 #include "proto/banyan.pb-c.h"
 #include "tests/sim/sim_memory.h"
@@ -35,16 +37,33 @@ static void give_memory_back(uint32_t i)
     chaos.taken[i] = 0;
 }
 
+// With several copies the last one decides (chaos_look_for_losses).
+static void copies_die(struct model *m, const struct sim_worker *worker)
+{
+    const struct coordinator_session *s =
+        coordinator_session_any(&chaos.cluster->coordinator->sessions, m->id);
+    uint32_t w = (uint32_t)(worker->name[1] - '0');
+    for (uint32_t i = 0; s && i < s->layout.n; i++)
+        for (uint32_t copy = 0; copy < coordinator_chunk_copies(&s->layout.chunks[i]); copy++)
+            if (!strcmp(coordinator_chunk_holder(&s->layout.chunks[i], copy)->name, worker->name) &&
+                s->layout.chunks[i].index < sizeof m->dead[w] / sizeof *m->dead[w])
+                m->dead[w][s->layout.chunks[i].index] = s->layout.chunks[i].id;
+}
+
 static void kill_worker(struct sim_worker *worker)
 {
     for (uint32_t i = 0; i < WORKERS; i++)
         if (chaos.cluster->workers[i] == worker)
             give_memory_back(i);
-    for (uint32_t i = 0; i < chaos.n_models; i++)
+    bool several = chaos.replicas > 1 && !chaos.wrong;
+    for (uint32_t i = 0; i < chaos.n_models && several; i++)
+        copies_die(&chaos.models[i], worker);
+    for (uint32_t i = 0; i < chaos.n_models && !several; i++)
         for (uint64_t at = 0; at < TOKENS && !chaos.models[i].lossy; at += 16)
             chaos.models[i].lossy = sim_worker_holds(worker, chaos.models[i].id, at);
     chaos.kills++;
     sim_worker_kill(worker);
+    chaos_look_for_losses();
 }
 
 // What a worker of an older build says of itself when it registers.

@@ -7,6 +7,10 @@
 #include <stdlib.h>
 
 #include "common/clock.h"
+#include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/session.h"
+#include "coordinator/sessions/table.h"
+#include "coordinator/state.h"
 
 struct chaos chaos;
 
@@ -104,6 +108,49 @@ bool chaos_passes(enum common_code code) // an error that the same call may not 
 {
     return code == COMMON_UNAVAILABLE || code == COMMON_DEADLINE_EXCEEDED || code == COMMON_CANCELLED ||
            code == COMMON_RESOURCE_EXHAUSTED || code == COMMON_ABORTED;
+}
+
+bool chaos_kills_excuse(void)
+{
+    return chaos.kills && chaos.replicas == 1;
+}
+
+static bool is_written(const struct model *m, uint64_t first)
+{
+    bool any = false;
+    for (uint32_t l = 0; l < LAYERS; l++)
+        for (uint64_t i = first; i < first + CHUNK_TOKENS && i < TOKENS; i++)
+            any = any || m->maybe[l][i] || m->acked[l][i];
+    return any;
+}
+
+// Of a chunk that was empty its holder has a whole copy again once it has been told.
+static bool is_dead(struct model *m, const struct coordinator_chunk *chunk, uint32_t copy)
+{
+    uint32_t w = (uint32_t)(coordinator_chunk_holder(chunk, copy)->name[1] - '0');
+    uint64_t at = (uint64_t)chunk->index * CHUNK_TOKENS;
+    if (chunk->index >= sizeof m->dead[w] / sizeof *m->dead[w] || m->dead[w][chunk->index] != chunk->id)
+        return false;
+    if (!is_written(m, at) && sim_worker_holds(chaos.cluster->workers[w], m->id, at))
+        m->dead[w][chunk->index] = 0;
+    return m->dead[w][chunk->index] != 0;
+}
+
+void chaos_look_for_losses(void)
+{
+    if (chaos.replicas == 1 || chaos.wrong || !chaos.cluster->coordinator)
+        return;
+    for (uint32_t i = 0; i < chaos.n_models; i++) {
+        struct model *m = &chaos.models[i];
+        const struct coordinator_session *s =
+            coordinator_session_any(&chaos.cluster->coordinator->sessions, m->id);
+        for (uint32_t k = 0; s && k < s->layout.n; k++) {
+            bool alive = false;
+            for (uint32_t copy = 0; copy < coordinator_chunk_copies(&s->layout.chunks[k]); copy++)
+                alive = alive || !is_dead(m, &s->layout.chunks[k], copy);
+            m->lossy = m->lossy || !alive;
+        }
+    }
 }
 
 // ---- operations -----------------------------------------------------------------------------------------

@@ -69,6 +69,7 @@ static struct op *start_create(uint32_t name, uint64_t key)
     op->call = sim_create_as(chaos_a_client(),
                              (struct sim_shape){.layers = LAYERS,
                                                 .members = (uint32_t)sim_random(WORKERS + 1),
+                                                .replicas = chaos.replicas,
                                                 .forget = chaos.forget,
                                                 .masks = chaos.forget ? chaos.masks : NULL},
                              text_of(name).bytes, key);

@@ -17,14 +17,14 @@
 
 enum { Q_HEADS = 2, DIM = 4, DIM_MAX = 64, ROWS_MAX = 1024, SUMS_MAX = 64 };
 
-enum { HOLDERS_MAX = 16, LAYERS_MAX = 4 };
+enum { HOLDERS_MAX = 16, COPIES_MAX = 3, LAYERS_MAX = 4 };
 
 struct sim_opened {
     uint8_t ticket[512];
     size_t ticket_bytes;
-    uint32_t n, *holders; // [n] by chunk
-    uint64_t *first;      // [n]
-    uint64_t tokens;      // a chunk
+    uint32_t n, (*holders)[COPIES_MAX], *n_holders; // [n] by chunk
+    uint64_t *first;                                // [n]
+    uint64_t tokens;                                // a chunk
     struct proto_channel *channels[HOLDERS_MAX];
 };
 
@@ -35,6 +35,7 @@ struct sim_client {
     struct sim_call *calls;
     uint64_t deadline_ns;
     uint32_t dim; // of K and V
+    bool one_holder;
     const char *token;
     struct sim_rows *rows;
 };
@@ -65,11 +66,17 @@ struct sim_client *sim_client_new(const char *coordinator, const char *token)
     return client;
 }
 
+void sim_client_one_holder(struct sim_client *client, bool on)
+{
+    client->one_holder = on;
+}
+
 static void opened_free(struct sim_opened *opened)
 {
     if (!opened)
         return;
     free(opened->holders);
+    free(opened->n_holders);
     free(opened->first);
     free(opened);
 }
@@ -138,10 +145,14 @@ static void take_opened(struct sim_call *call, const Banyan__Pb__AttachOpenReply
     opened->n = (uint32_t)m->n_chunks;
     opened->holders = calloc(m->n_chunks + 1, sizeof(*opened->holders));
     opened->first = calloc(m->n_chunks + 1, sizeof(*opened->first));
-    if (!opened->holders || !opened->first)
+    opened->n_holders = calloc(m->n_chunks + 1, sizeof(*opened->n_holders));
+    if (!opened->holders || !opened->n_holders || !opened->first)
         abort();
     for (size_t i = 0; i < m->n_chunks; i++) {
-        opened->holders[i] = m->chunks[i]->holders[0];
+        assert(m->chunks[i]->n_holders <= COPIES_MAX);
+        opened->n_holders[i] = call->client->one_holder ? 1 : (uint32_t)m->chunks[i]->n_holders;
+        for (uint32_t k = 0; k < opened->n_holders[i]; k++)
+            opened->holders[i][k] = m->chunks[i]->holders[k];
         opened->first[i] = m->chunks[i]->first;
     }
     for (size_t i = 0; i < m->n_workers; i++) {
@@ -335,6 +346,7 @@ struct sim_call *sim_create_as(struct sim_client *client, struct sim_shape shape
     spec.kv_type = BANYAN__PB__DTYPE__DTYPE_F32;
     spec.chunk_tokens = shape.chunk_tokens ? shape.chunk_tokens : 16;
     spec.members = shape.members;
+    spec.replicas = shape.replicas;
     m.spec = &spec;
     m.name = (char *)(name ? name : "");
     m.key = key;
@@ -615,10 +627,12 @@ static struct sim_call *put(struct sim_client *client, const struct sim_call *op
                                   .deadline_ns = common_clock_after(client->deadline_ns),
                                   .done = put_ended,
                                   .arg = call};
-        call->left++;
-        enum common_code code = proto_channel_call(o->channels[o->holders[i]], &made, NULL, &err);
-        if (code != COMMON_OK)
-            put_ended(call, &(struct proto_reply){.code = code, .text = err.message});
+        for (uint32_t k = 0; k < o->n_holders[i]; k++) {
+            call->left++;
+            enum common_code code = proto_channel_call(o->channels[o->holders[i][k]], &made, NULL, &err);
+            if (code != COMMON_OK)
+                put_ended(call, &(struct proto_reply){.code = code, .text = err.message});
+        }
     }
     put_ended(call, &(struct proto_reply){.code = COMMON_OK, .text = ""});
     return call;

@@ -72,8 +72,8 @@ struct sim_mask { // 0: none
     uint64_t window, mask_chunk;
 };
 
-struct sim_shape {                          // of the sessions that are made: F32, 2 query heads over 1
-    uint32_t layers, chunk_tokens, members; // 0: 1, 16, as the coordinator likes
+struct sim_shape { // of the sessions that are made: F32, 2 query heads over 1
+    uint32_t layers, chunk_tokens, members, replicas; // 0: 1, 16, as the coordinator likes, 1
     uint64_t forget;
     const struct sim_mask *masks; // [layers] that differ; NULL: every row sees all before it
 };
@@ -102,6 +102,9 @@ struct sim_call *sim_commit(struct sim_client *client, uint64_t session, uint32_
 
 // The client's part of an attach, after sim_open has answered: puts the rows, with values as sim_append's, straight
 // to the workers that the answer names. It ends when all puts have; its code is the first failure's.
+// It puts rows to the first holder of each chunk alone, as a client would that knows no others.
+void sim_client_one_holder(struct sim_client *client, bool on);
+
 struct sim_call *sim_put(struct sim_client *client, const struct sim_call *opened, uint32_t layer,
                          uint64_t first, uint64_t count, float value);
 

@@ -103,9 +103,34 @@ static bool same_chunk(const struct sim_op *row, const struct sim_op *op)
     return row->a == op->a && row->b == op->b;
 }
 
+static bool same_follower(const struct sim_op *row, const struct sim_op *op)
+{
+    return same_chunk(row, op) && !strcmp(row->name, op->name);
+}
+
 static bool chunk_between(const struct sim_op *row, const struct sim_op *op)
 {
     return row->a == op->a && row->b >= op->b && row->b <= op->c;
+}
+
+// Another one serves in the place of a holder that did; a follower goes.
+static void lose_copy(struct sim_table *chunks, struct sim_table *followers, const struct sim_op *op)
+{
+    struct sim_op *chunk = NULL, *first = NULL, gone = *op;
+    for (size_t i = rows_from(chunks, op->a); i < rows_to(chunks, op->a); i++)
+        if (same_chunk(&chunks->rows[i], op) && chunks->rows[i].c == op->c)
+            chunk = &chunks->rows[i];
+    for (size_t i = rows_from(followers, op->a); i < rows_to(followers, op->a); i++)
+        if (same_chunk(&followers->rows[i], op) &&
+            (!first || strcmp(followers->rows[i].name, first->name) < 0))
+            first = &followers->rows[i];
+    if (!chunk || !first)
+        return;
+    if (!strcmp(chunk->name, op->name)) {
+        memcpy(chunk->name, first->name, sizeof chunk->name);
+        memcpy(gone.name, first->name, sizeof gone.name);
+    }
+    rows_remove(followers, &gone, same_follower);
 }
 
 // The union with every range that it overlaps or touches.
@@ -189,6 +214,13 @@ void sim_tables_apply(struct sim_tables *t, const struct sim_op *op)
         break;
     case SIM_OP_CHUNK:
         replace(&tables[SIM_CHUNKS], op, same_chunk);
+        rows_remove(&tables[SIM_FOLLOWERS], op, same_chunk);
+        break;
+    case SIM_OP_FOLLOWER:
+        replace(&tables[SIM_FOLLOWERS], op, same_follower);
+        break;
+    case SIM_OP_COPY_LOST:
+        lose_copy(&tables[SIM_CHUNKS], &tables[SIM_FOLLOWERS], op);
         break;
     case SIM_OP_CHUNK_LOST:
         for (size_t i = rows_from(&tables[SIM_CHUNKS], op->a); i < rows_to(&tables[SIM_CHUNKS], op->a); i++) {
@@ -199,6 +231,7 @@ void sim_tables_apply(struct sim_tables *t, const struct sim_op *op)
         break;
     case SIM_OP_CHUNK_DROP:
         rows_remove(&tables[SIM_CHUNKS], op, chunk_between);
+        rows_remove(&tables[SIM_FOLLOWERS], op, chunk_between);
         break;
     case SIM_OP_RANGE:
         add_range(&tables[SIM_RANGES], op);
@@ -215,7 +248,10 @@ static int by_numbers(const void *x, const void *y)
 {
     const struct sim_op *a = x, *b = y;
     const uint64_t p[] = {a->a, a->b, a->c}, q[] = {b->a, b->b, b->c};
-    int n = a->kind == SIM_OP_RANGE ? 3 : a->kind == SIM_OP_CHUNK ? 2 : a->kind == SIM_OP_WORKER ? 0 : 1;
+    int n = a->kind == SIM_OP_RANGE                                 ? 3
+            : a->kind == SIM_OP_CHUNK || a->kind == SIM_OP_FOLLOWER ? 2
+            : a->kind == SIM_OP_WORKER                              ? 0
+                                                                    : 1;
     for (int i = 0; i < n; i++)
         if (p[i] != q[i])
             return p[i] < q[i] ? -1 : 1;
@@ -237,6 +273,8 @@ static bool read_row(const struct coordinator_store_reader *r, const struct sim_
         return r->cut(r->arg, row->a, row->b);
     case SIM_OP_FLOOR:
         return r->floor(r->arg, row->a, row->b);
+    case SIM_OP_FOLLOWER:
+        return r->follower(r->arg, row->a, (uint32_t)row->b, row->name);
     case SIM_OP_CHUNK:
         return r->chunk(r->arg, row->a, (uint32_t)row->b, row->c, row->d != 0, row->name);
     default:

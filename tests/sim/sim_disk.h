@@ -20,6 +20,8 @@ enum sim_op_kind {
     SIM_OP_FLOOR,
     SIM_OP_MEMBER,
     SIM_OP_CHUNK,
+    SIM_OP_FOLLOWER,
+    SIM_OP_COPY_LOST,
     SIM_OP_CHUNK_LOST,
     SIM_OP_CHUNK_DROP,
     SIM_OP_RANGE,
@@ -40,6 +42,7 @@ enum {
     SIM_SESSIONS,
     SIM_MEMBERS,
     SIM_CHUNKS,
+    SIM_FOLLOWERS,
     SIM_RANGES,
     SIM_KEYS,
     SIM_CUTS,
@@ -47,8 +50,8 @@ enum {
     SIM_TABLES
 };
 
-// A row is an operation that has put it there: SIM_OP_META, _WORKER, _SESSION, _MEMBER, _CHUNK, _RANGE, _KEY, _CUT or
-// _FLOOR.
+// A row is an operation that has put it there: SIM_OP_META, _WORKER, _SESSION, _MEMBER, _CHUNK, _FOLLOWER, _RANGE, _KEY,
+// _CUT or _FLOOR.
 struct sim_table {
     struct sim_op *rows;
     size_t n, cap;

@@ -181,6 +181,18 @@ void coordinator_batch_chunk(struct coordinator_batch *batch, uint64_t session, 
     add(batch, SIM_OP_CHUNK, holder, session, index, id, lost);
 }
 
+void coordinator_batch_follower(struct coordinator_batch *batch, uint64_t session, uint32_t index,
+                                const char *holder)
+{
+    add(batch, SIM_OP_FOLLOWER, holder, session, index, 0, 0);
+}
+
+void coordinator_batch_copy_lost(struct coordinator_batch *batch, uint64_t session, uint32_t index,
+                                 uint64_t id, const char *holder)
+{
+    add(batch, SIM_OP_COPY_LOST, holder, session, index, id, 0);
+}
+
 void coordinator_batch_chunk_lost(struct coordinator_batch *batch, uint64_t session, uint32_t index,
                                   uint64_t id)
 {

@@ -82,6 +82,7 @@ int hermetic_commits(void);
 int hermetic_edges(void); // the last one
 int hermetic_forget(void);
 int hermetic_frames(void);
+int hermetic_holders(void);
 int hermetic_items(void);
 int hermetic_watches(void);
 int hermetic_limits(void);
