@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/store/sql.h"
 
+#include <assert.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,6 +143,7 @@ static int prepare_all(struct coordinator_sql *sql)
     int n = 0;
     for (int kind = 0; kind < COORDINATOR_OPS; kind++) {
         for (int i = 0; i < TEXTS && texts[kind][i]; i++) {
+            assert(n < COORDINATOR_STATEMENTS); // as many as `texts` has
             int rc = sqlite3_prepare_v3(sql->db, texts[kind][i], -1, SQLITE_PREPARE_PERSISTENT,
                                         &sql->statements[n++], NULL);
             if (rc != SQLITE_OK)

@@ -38,7 +38,7 @@ struct coordinator_op {
     size_t n_bytes;
 };
 
-#define COORDINATOR_STATEMENTS 29
+#define COORDINATOR_STATEMENTS 30
 
 struct coordinator_sql {
     sqlite3 *db;
