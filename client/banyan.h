@@ -168,8 +168,9 @@ typedef struct banyan_spec {
                                 // this one reads; then nothing is attached or appended to it
     const float *const *layer_sinks; // NULL or [layers]: NULL, or [q_heads of the layer] logits
     // 0: all is kept. Else rows that windows (or mask_chunk) have left behind are forgotten, and their memory is given
-    // back: those that no row sees from `forget` tokens before the newest append or commit on. So far back may be
-    // truncated and forked; calls that go further are refused with FAILED_PRECONDITION, reason FORGOTTEN.
+    // back: those that no row sees from `forget` tokens before where the newest append or commit of each layer began
+    // on. So far back may be truncated and forked; calls that go further are refused with FAILED_PRECONDITION, reason
+    // FORGOTTEN. (After a restart of the coordinator nothing more is forgotten until each layer was written to.)
     uint64_t forget;
     // Workers that hold each part of the session, 1 to 3; 0: as the coordinator likes, now 1. The loss of all but
     // one of them loses nothing and fails no call that has time enough. Memory is taken for each.

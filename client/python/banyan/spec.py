@@ -69,6 +69,7 @@ class Spec:
         layer_kind: for each layer which of `kinds`; None: it holds nothing in the service.
         shares: for each layer the lower layer whose K and V it reads, or None; empty: none does.
         layer_sinks: for each layer its sinks, or nothing; empty: none has any.
+        replicas: workers that hold each part, 1 to 3: the loss of all but one of them loses nothing; 0: 1.
         forget: 0: all is kept; n: what windows have left behind is given back, but what a truncate by n tokens needs.
 
     >>> Spec(layers=2, q_heads=8, kv_heads=2, k_dim=64).kind(1).group
@@ -100,6 +101,7 @@ class Spec:
     shares: Sequence[int | None] = field(default=())
     layer_sinks: Sequence[Sequence[float]] = field(default=())
     forget: int = 0
+    replicas: int = 0
 
     def __post_init__(self) -> None:
         if self.kv_type not in KV_TYPES:
@@ -140,7 +142,7 @@ class Spec:
         """A banyan_spec, and what it points to."""
         c = ffi.new("banyan_spec *")
         keep: list[Any] = []
-        _numbers(c, self, ("layers", "chunk_tokens", "members", "forget"))
+        _numbers(c, self, ("layers", "chunk_tokens", "members", "forget", "replicas"))
         c.kv_type = KV_TYPES[self.kv_type]
         c.idle_ttl_ns = int(self.idle_ttl * 1e9)
         if not self.kinds:
@@ -205,6 +207,7 @@ def from_c(c: Any) -> Spec:
         "members": c.members,
         "idle_ttl": c.idle_ttl_ns / 1e9,
         "forget": c.forget,
+        "replicas": c.replicas,
     }
     if c.n_kinds == 0:
         return Spec(**common, **fields(c), alibi=_read(c.alibi, c.q_heads), sinks=_read(c.sinks, c.q_heads))

@@ -58,7 +58,7 @@ def test_appends_and_every_field_of_the_spec(client, rng):
     sinks, alibi = (0.5, -1.0) * 4, (0.0,) * 8
     spec = Spec(
         layers=1, q_heads=8, kv_heads=4, k_dim=16, scale=0.375, soft_cap=5.0, window=20, sinks=sinks, alibi=alibi,
-        chunk_tokens=16, members=2, idle_ttl=60, forget=7,
+        chunk_tokens=16, members=2, idle_ttl=60, forget=7, replicas=2,
     )  # fmt: skip
     session = client.create(spec)
     assert session.spec == spec

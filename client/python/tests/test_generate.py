@@ -207,9 +207,11 @@ def test_ids_of_large_vocabularies(client):
 
     ids = torch.tensor([0, 1, 255, 256, 65535, 65536, 262143, 9999999])
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
-        found, marks = tokens.parsed(tokens.values(ids, 0xDEADBEEF, dtype).float())
-        assert found.tolist() == ids.tolist()
-        assert set(marks.tolist()) == {0xDEADBEEF}
+        for pad, row in zip((0, 70000), tokens.values(ids.repeat(2, 1), 0xDEADBEEF, [0, 70000], dtype).float()):
+            said = tokens.parsed(row)
+            assert said.tokens.tolist() == ids.tolist()
+            assert set(said.marks.tolist()) == {0xDEADBEEF}
+            assert set(said.pads.tolist()) == {pad}
 
 
 def test_a_cache_that_is_forgotten(client, llama):
@@ -271,6 +273,11 @@ def test_fingerprints(client, tmp_path):
     with torch.no_grad():
         loaded.model.norm.weight.fill_(1.001)  # which bfloat16 rounds away
     exact = fingerprint(loaded)
+    loaded.model.layers[0].mlp._active_adapter = ["a"]  # as PEFT's layers say which of their adapters counts
+    first = fingerprint(loaded)
+    loaded.model.layers[0].mlp._disable_adapters = True
+    assert len({exact, first, fingerprint(loaded)}) == 3
+    del loaded.model.layers[0].mlp._active_adapter
     assert "weights" in difference(exact, fingerprint(loaded.to(torch.bfloat16)))
     ours.config.rope_parameters = {**ours.config.rope_parameters, "rope_theta": 5e5}
     assert "configuration" in difference(mine, fingerprint(ours))

@@ -76,6 +76,8 @@ class BanyanCache(Cache):
             raise TypeError(f"BanyanCache wants one of Transformers' models or its config, not a {type(model).__name__}")
         whole: Any = model.config if is_model else model
         self._config = whole
+        if kv_type is not None and kv_type not in _KV_TYPES.values():
+            raise Refused(f"kv_type {kv_type!r}: a cache holds keys and values as {', '.join(map(repr, _KV_TYPES.values()))}")
         if getattr(whole, "is_encoder_decoder", False):
             raise Refused(
                 f"{whole.model_type} is an encoder with a decoder, which reads the encoder's keys beside its own: this cache is for "
@@ -192,7 +194,7 @@ class BanyanCache(Cache):
             self._more["forget"] = session.spec.forget
             if why := difference(session.spec, self._spec()):
                 raise Refused(f"session {self.name!r} is not this model's: {why}")
-            if session.info().length and (why := identity.difference(int(self._steps.tokens(session, 0, 1)[1]), self._mark)):
+            if session.info().length and (why := identity.difference(int(self._steps.said(session, 0, 1).marks), self._mark)):
                 raise Refused(
                     f"session {self.name!r} was made with {why}: its keys and values are not what this model would compute. Load the model "
                     "that it was made with, or give another name for the session"
@@ -204,7 +206,7 @@ class BanyanCache(Cache):
         """The tokens that each sequence holds, without padding, read from the service."""
         if self._steps is None:
             return []
-        return [self._steps.tokens(s, 0, self.columns - pad)[0] for s, pad in zip(self._steps.sessions, self.pads)]
+        return [self._steps.said(s, 0, self.columns - pad).tokens for s, pad in zip(self._steps.sessions, self.pads)]
 
     def check(self, input_ids: torch.Tensor) -> None:
         """Refuses unless the sessions hold a beginning of these tokens, [batch, tokens], or as many of them as there are.
@@ -288,11 +290,16 @@ class BanyanCache(Cache):
         self._adopt(sessions)
 
     def _adopt(self, sessions: list[Session]) -> None:
-        lengths = [s.info().length for s in sessions]
-        self.columns = max(lengths)
-        self._unchecked = self.columns > 0
-        self.pads = [self.columns - n for n in lengths]
         self._steps = Steps(self.client, sessions, self._kv_type)
+        lengths = [s.info().length for s in sessions]
+        begun = [i for i, n in enumerate(lengths) if n]
+        pads = {i: int(self._steps.said(sessions[i], 0, 1).pads) for i in begun}
+        least = min(pads.values(), default=0)  # padding before all of them is nobody's
+        # Of sequences that have tokens the shortest: a forward that a dead process has begun may have gone further in others.
+        self.columns = min((lengths[i] + pads[i] - least for i in begun), default=0)
+        self.pads = [pads[i] - least if i in pads else self.columns for i in range(len(sessions))]
+        self._dirty = any(n + pad > self.columns for s, pad in zip(sessions, self.pads) for n in s.info().layer_lengths)
+        self._unchecked = self.columns > 0
         if self._plan:
             self._check_model()
 
@@ -318,13 +325,18 @@ class BanyanCache(Cache):
 
     def arrives(self, index: int, keys: torch.Tensor, values: torch.Tensor) -> Tag:
         """An update: the first of a forward puts right what an interrupted one has left."""
-        steps = self._begin(keys.shape[0])
+        self._begin(keys.shape[0])
         if index not in self._plan:
             raise Refused(f"layer {index} has keys and values, and had none when the model was first looked at")
         if self._dirty and (index in self._done or not self._done):
-            steps.truncate([max(0, self.columns - pad) for pad in self.pads])
-            self._done, self._dirty = set(), False
+            self.put_right()
         return Tag(self, index, keys, values, self._plan[index].latent)
+
+    def put_right(self) -> None:
+        """Takes away what an interrupted forward has left behind the last whole one."""
+        if self._dirty and self._steps is not None:
+            self._steps.truncate([max(0, self.columns - pad) for pad in self.pads])
+            self._done, self._dirty = set(), False
 
     def attend(
         self, module: torch.nn.Module, tag: Tag, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
@@ -475,6 +487,12 @@ class BanyanCache(Cache):
         return other
 
     @property
+    def device(self) -> torch.device:
+        """The model's."""
+        model = self._model and self._model()
+        return torch.device("cpu") if model is None else next(model.parameters()).device
+
+    @property
     def has_local_layers(self) -> bool:
         """Whether layers of the model keep their state here, not in the service."""
         return bool(self._local())
@@ -482,6 +500,7 @@ class BanyanCache(Cache):
     def beside(self) -> BanyanCache:
         """Another cache over the same sessions, for a forward beside others (wave.py): stand() says where, let_go() ends it."""
         assert self._steps is not None
+        self.put_right()
         other = object.__new__(BanyanCache)
         other.__dict__.update(self.__dict__, _named=True, pads=list(self.pads), _done=set(), _dirty=False, _fed=None, _hooks=[])
         other.layers = copy.deepcopy(self.layers, {id(self): other})
@@ -492,7 +511,8 @@ class BanyanCache(Cache):
 
     def stand(self, columns: int, gate: Gate | None = None, *, interrupted: bool = False) -> None:
         """The next forward begins here. interrupted: rows behind it are to be taken away first."""
-        assert self._steps is not None
+        if self._steps is None:
+            raise Refused("the cache was closed")
         self.columns, self._done, self._dirty, self._steps.gate = columns, set(), interrupted, gate
 
     def let_go(self) -> None:

@@ -54,7 +54,12 @@ def _weights(model: Any) -> list[bytes]:
     if any(x.is_meta or type(x) is not torch.Tensor for x in state.values()):
         # Offloaded, or of a kind that cannot be read in part: then what the model is called has to do.
         return [repr((getattr(model.config, "_name_or_path", ""), getattr(model.config, "_commit_hash", None))).encode()]
-    return [part for name in sorted(state) for part in (f"{name} {list(state[name].shape)}".encode(), _sample(state[name]))]
+    # Adapters (PEFT): all that are loaded are weights; which of them count now is said by the modules.
+    adapters = {
+        (str(m._active_adapter), bool(getattr(m, "_disable_adapters", False))) for m in model.modules() if hasattr(m, "_active_adapter")
+    }
+    active = [repr(sorted(adapters)).encode()] if adapters else []
+    return active + [part for name in sorted(state) for part in (f"{name} {list(state[name].shape)}".encode(), _sample(state[name]))]
 
 
 def fingerprint(model: Any) -> int:

@@ -13,6 +13,7 @@ import torch
 
 from . import wave
 from .cache import BanyanCache
+from .refused import Refused
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -36,6 +37,9 @@ def prefill(
 
     Returns how many tokens of each sequence were fed.
     """
+    if block < 1:
+        raise ValueError(f"prefill: blocks of {block} tokens")
+    _check_text_alone(model, input_ids)
     cache.check(input_ids)
     begin, end = cache.get_seq_length(), input_ids.shape[1] - 1
     if begin >= end:
@@ -49,12 +53,26 @@ def prefill(
     with torch.inference_mode(), _bar(len(parts), block, progress) as done:
         while parts:
             begun = cache.sessions and all(pad < cache.get_seq_length() for pad in cache.pads)  # no sequence is all padding
-            if overlap and begun and len(parts) > 1 and wave.possible(model, cache):
+            if overlap and begun and len(parts) > 1 and wave.possible(model, cache, block):
                 wave.run(cache, parts, feed, done)
                 break
             feed(cache, *parts.pop(0))
             done()
     return end - begin
+
+
+# Of configurations: tokens that stand for what is not text.
+_NOT_TEXT = ("image_token_id", "image_token_index", "video_token_id", "video_token_index", "audio_token_id", "audio_token_index")
+
+
+def _check_text_alone(model: PreTrainedModel, input_ids: torch.Tensor) -> None:
+    for name in _NOT_TEXT:
+        token = getattr(model.config, name, None)
+        if isinstance(token, int) and bool((input_ids == token).any()):
+            raise Refused(
+                f"input_ids hold {token}, this model's {name}: prefill feeds tokens alone, without the images or sound that belong there. "
+                "Call the model, or generate(), with all its inputs"
+            )
 
 
 def _beside(model: PreTrainedModel, attention_mask: torch.Tensor | None, at: int, until: int) -> dict[str, Any]:

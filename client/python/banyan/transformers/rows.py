@@ -42,16 +42,16 @@ class RowCall:
         self.q_bytes, self.o_bytes = layer.q_heads * layer.k_dim * 4, layer.q_heads * layer.v_dim * 4
         self.k_bytes, self.v_bytes = layer.kv_heads * layer.k_dim * item_bytes, layer.kv_heads * layer.v_dim * item_bytes
         self._digits = tokens.Digits(n, dtype)
-        unwanted = torch.zeros((n, 8))  # what the layer of tokens is asked, and answers
+        unwanted = torch.zeros((n, tokens.DIM))  # what the layer of tokens is asked, and answers
         self._keep = unwanted
         for i in range(n):
             word = (n + i) * _ITEM
-            self._words[word + _K] = self._words[word + _V] = self._digits.address + 8 * item_bytes * i
-            self._words[word + _Q] = self._words[word + _O] = unwanted.data_ptr() + 32 * i
+            self._words[word + _K] = self._words[word + _V] = self._digits.address + tokens.DIM * item_bytes * i
+            self._words[word + _Q] = self._words[word + _O] = unwanted.data_ptr() + 4 * tokens.DIM * i
 
-    def tokens(self, ids: list[list[int]], mark: int, firsts: list[int]) -> None:
+    def tokens(self, ids: list[list[int]], mark: int, pads: list[int], firsts: list[int]) -> None:
         """The next call brings these: [batch, 1]."""
-        self._digits.put(ids, mark)
+        self._digits.put(ids, mark, pads)
         word = self._n * _ITEM
         for first in firsts:
             self._words[word + _FIRST] = first

@@ -15,7 +15,7 @@ from .layers import Latent, Layer, latent_rows
 from .refused import Refused
 from .rows import RowCall
 from .tags import Tag
-from .tokens import layer_of, parsed, values
+from .tokens import DIM, Said, layer_of, parsed, values
 
 # Bytes of K and V that may travel with a step; what is larger goes straight to the workers, by attach.
 _APPEND_MAX = 1 << 20
@@ -110,13 +110,14 @@ class Steps:
         q = _rows_first(latent.query(query) if latent else query, torch.float32)
         o = torch.empty((batch, rows, layer.q_heads, layer.v_dim), dtype=torch.float32)
         if rows == 1 and blocks is None and columns >= max(pads):
-            self._one_row(index, layer, tag, [columns - pad for pad in pads], q, o)
+            self._one_row(index, layer, tag, columns, pads, q, o)
         else:
             self._many_rows(index, layer, tag, rows, columns, pads, blocks, q, o)
         out = o if query.dtype is torch.float32 and query.is_cpu else o.to(query.device, query.dtype)
         return latent.answer(out) if latent else out
 
-    def _one_row(self, index: int, layer: Layer, tag: Tag, firsts: list[int], q: torch.Tensor, o: torch.Tensor) -> None:
+    def _one_row(self, index: int, layer: Layer, tag: Tag, columns: int, pads: list[int], q: torch.Tensor, o: torch.Tensor) -> None:
+        firsts = [columns - pad for pad in pads]
         kv = _TYPES[self._kv_type]
         call = self._calls.get(index)
         if call is None:
@@ -127,7 +128,7 @@ class Steps:
             v = None if layer.latent else _rows_first(tag.values, kv)
         tokens, self._tokens = self._tokens, None
         if tokens is not None:
-            call.tokens(tokens[0].tolist(), tokens[1], firsts)
+            call.tokens(tokens[0].tolist(), tokens[1], pads, firsts)
         gate = self.gate if k is not None else None
         if gate is not None:
             gate.enter(index)
@@ -198,7 +199,7 @@ class Steps:
             self._fill(n, index, part, columns - pads[part.i], q, k, v, o)
             n += 1
         if put is not None:
-            unwanted = _Rows(torch.zeros((len(pads), rows, 8)), _FLOATS, rows, 32)  # nobody looks at what comes back
+            unwanted = _Rows(torch.zeros((len(pads), rows, DIM)), _FLOATS, rows, 4 * DIM)  # nobody looks at what comes back
             for part in self._parts(rows, columns, pads, None):
                 self._fill(n, layer_of(self.sessions[0].spec), part, columns - pads[part.i], unwanted, put, put, unwanted)
                 n += 1
@@ -249,16 +250,17 @@ class Steps:
         if self._tokens is None:
             return None
         (ids, mark), self._tokens = self._tokens, None
-        put = values(ids, mark, _TYPES[self._kv_type])
+        put = values(ids, mark, pads, _TYPES[self._kv_type])
         if rows > 1 and (2 * put[0].nbytes > _APPEND_MAX or self.gate is not None):
             self._attach(layer_of(self.sessions[0].spec), columns, pads, put, put)
             return None
-        return _Rows(put, _BYTES, rows, 8 * put.element_size())
+        return _Rows(put, _BYTES, rows, DIM * put.element_size())
 
-    def tokens(self, session: Session, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The tokens at [first, first + count), and the marks of the models that they were fed to."""
-        q = torch.zeros((count, 1, 8))
-        return parsed(session.attend(layer_of(session.spec), first, q).o) if count else (torch.zeros(0, dtype=torch.int64),) * 2
+    def said(self, session: Session, first: int, count: int) -> Said:
+        """What is said of the tokens at [first, first + count)."""
+        if not count:
+            return Said(*(torch.zeros(0, dtype=torch.int64) for _ in Said._fields))
+        return parsed(session.attend(layer_of(session.spec), first, torch.zeros((count, 1, DIM))).o)
 
     def truncate(self, lengths: list[int]) -> None:
         for session, length in zip(self.sessions, lengths):

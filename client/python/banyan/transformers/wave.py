@@ -11,6 +11,7 @@ A block's attention needs the rows of the blocks before it, not their answers. S
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -22,16 +23,33 @@ if TYPE_CHECKING:
 
     from .cache import BanyanCache
 
-# Rotary embeddings that alter their module in a forward: two forwards at once would see each other's.
-_ALTERED = ("dynamic", "longrope")
+# Modules that alter themselves in a forward: two forwards at once would see each other's.
+_ROPES = ("dynamic", "longrope")
+_ALTERED = ("make_weights", "cached_rotary_positional_embedding")
 
 
-def possible(model: PreTrainedModel, cache: BanyanCache) -> bool:
-    """Whether two blocks may be computed at once: no layer keeps its state in the client, and no module alters itself."""
-    if cache.has_local_layers:
+def possible(model: PreTrainedModel, cache: BanyanCache, block: int) -> bool:
+    """Whether two blocks may be computed at once: nothing but the service keeps a state, of the model or of this thread."""
+    if cache.has_local_layers or any(0 < s.spec.forget < 2 * block for s in cache.sessions):
         return False
-    rope = [str(getattr(m, "rope_type", "")) + str(getattr(m, "rope_types", "")) for m in model.modules()]
-    return not any(name in said for said in rope for name in _ALTERED)
+    modes = torch.overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    if modes or any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
+        return False
+    return not any(_alters(module) for module in model.modules())
+
+
+def _alters(module: torch.nn.Module) -> bool:
+    ropes = str(getattr(module, "rope_type", "")) + str(getattr(module, "rope_types", ""))
+    return any(name in ropes for name in _ROPES) or any(hasattr(module, name) for name in _ALTERED)
+
+
+def _device_of(cache: BanyanCache) -> Callable[[], contextlib.AbstractContextManager[Any]]:
+    """The caller's GPU and stream, for other threads."""
+    device = cache.device
+    if device.type != "cuda":
+        return contextlib.nullcontext
+    stream = torch.cuda.current_stream(device)
+    return lambda: torch.cuda.stream(stream)
 
 
 class _Stopped(Exception):
@@ -84,33 +102,37 @@ def run(cache: BanyanCache, parts: list[tuple[int, int]], feed: Callable[[Banyan
     """
     order = _Order()
     finished = [False] * len(parts)
+    faces: list[BanyanCache] = []  # made and ended here: hooks of a model are not altered while it runs
+    threads: list[threading.Thread] = []
+    here = _device_of(cache)
 
     def serve(which: int) -> None:
-        with torch.inference_mode():
-            face = cache.beside()
-            try:
+        try:
+            with torch.inference_mode(), here():
                 for n in range(which, len(parts), 2):
-                    face.stand(parts[n][0], _Turn(order, n))
-                    feed(face, *parts[n])
+                    faces[which].stand(parts[n][0], _Turn(order, n))
+                    feed(faces[which], *parts[n])
                     finished[n] = True
                     done()
-            except BaseException as error:  # raised in the caller's thread
-                order.fail(error)
-            finally:
-                face.let_go()
+        except BaseException as error:  # raised in the caller's thread
+            order.fail(error)
 
-    threads = [threading.Thread(target=serve, args=(n,), name=f"banyan-prefill-{n}") for n in range(2)]
-    for thread in threads:
-        thread.start()
     try:
+        for _ in range(2):
+            faces.append(cache.beside())
+        for n in range(2):
+            thread = threading.Thread(target=serve, args=(n,), name=f"banyan-prefill-{n}")
+            thread.start()
+            threads.append(thread)
         for thread in threads:
             thread.join()
-    except BaseException as error:  # an interrupt
+    except BaseException as error:  # an interrupt, no more threads
         order.fail(error)
-        for thread in threads:
-            thread.join()
-        raise
-    finally:
+    for thread in threads:
+        thread.join()
+    for face in faces:
+        face.let_go()
+    if cache.sessions:  # it was not closed meanwhile
         whole = finished.index(False) if False in finished else len(parts)
         cache.stand(parts[whole - 1][1] if whole else parts[0][0], interrupted=whole < len(parts))
     if order.failed is not None:
