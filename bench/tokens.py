@@ -7,7 +7,7 @@ is its fastest; Banyan: banyan.transformers.prefill) and decode, and the time sp
 cluster. Runs itself with OMP_WAIT_POLICY=PASSIVE: PyTorch's idle threads would spin where workers could compute.
 
     bench/tokens.py [--model DIR] [--prompts 4096,16384] [--batch 1] [--dtype float32] [--block 1024] [--workers 4]
-                    [--turns 3]
+                    [--turns 3] [--decode-threads 1]
 
 Needs what client/python/tests/requirements-models.txt names, BANYAN_LIBRARY and BANYAN_BIN (or an installed wheel).
 """
@@ -81,7 +81,7 @@ def sdpa(model, ids: torch.Tensor, new: int) -> tuple[float, float]:
     return ids.numel() / (time.perf_counter() - begin), decode(model, cache, ids[:, -1:], new)
 
 
-def served(model, client, waiting: Waiting, ids: torch.Tensor, new: int, block: int) -> tuple[float, float, float]:
+def served(model, client, waiting: Waiting, ids: torch.Tensor, new: int, block: int, threads: int) -> tuple[float, float, float]:
     """The same over the cluster, and microseconds of a layer and decode step that are spent in Python."""
     model.set_attn_implementation("banyan")
     with banyan.transformers.BanyanCache(model, client) as cache:
@@ -89,7 +89,12 @@ def served(model, client, waiting: Waiting, ids: torch.Tensor, new: int, block: 
         banyan.transformers.prefill(model, ids, cache, block=block, progress=False)
         speed = ids.numel() / (time.perf_counter() - begin)
         waiting.reset()
-        return speed, decode(model, cache, ids[:, -1:], new), waiting.python()
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads or before)
+        try:
+            return speed, decode(model, cache, ids[:, -1:], new), waiting.python()
+        finally:
+            torch.set_num_threads(before)
 
 
 def main() -> None:
@@ -100,6 +105,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
     parser.add_argument("--new", type=int, default=64, help="tokens to decode")
     parser.add_argument("--block", type=int, default=1024, help="tokens of a block of Banyan's prefill")
+    parser.add_argument("--decode-threads", type=int, default=0, help="of PyTorch, in decode over the cluster (default: as many as it has)")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--turns", type=int, default=3)
     options = parser.parse_args()
@@ -116,7 +122,7 @@ def main() -> None:
             found: dict[str, list[tuple[float, ...]]] = {"sdpa": [], "banyan": []}
             for _ in range(options.turns):
                 found["sdpa"].append(sdpa(model, ids, options.new))
-                found["banyan"].append(served(model, client, waiting, ids, options.new, options.block))
+                found["banyan"].append(served(model, client, waiting, ids, options.new, options.block, options.decode_threads))
             median = {name: [statistics.median(column) for column in zip(*rows)] for name, rows in found.items()}
             for name, (prefill, decoded, *python) in median.items():
                 print(f"{tokens:>7} {name:8} {prefill:>10.0f} {decoded:>9.1f} {python[0] if python else 0:>10.1f}")
