@@ -216,13 +216,13 @@ BANYAN_API banyan_code banyan_session_get_info(banyan_session *session, banyan_s
 BANYAN_API void banyan_session_info_free(banyan_session_info *info); // what it points to; NULL is allowed
 
 // Keeps the first `length` tokens of every layer (all, where there are fewer). Steps in flight end first.
-// OUT_OF_RANGE beyond the longest layer; FAILED_PRECONDITION, reason FORGOTTEN: banyan_spec.forget. ABORTED: somebody else has truncated the session since this hold last
-// saw its state. It is done at most once, however often it is sent, and never after a later write of this hold:
-// after UNAVAILABLE, DEADLINE_EXCEEDED or CANCELLED it may have been done, and until it is known, appends,
-// attaches and commits of this hold are refused with ABORTED. banyan_session_get_info or the next truncate finds
-// out; once either has succeeded, it has been done, or never will be. Truncates of one hold wait for each other.
-// Whoever goes on with a session after another process has ended truncates first (to the length that it has):
-// then none of that process's truncates can come after.
+// OUT_OF_RANGE beyond the longest layer; FAILED_PRECONDITION, reason FORGOTTEN: banyan_spec.forget. ABORTED:
+// somebody else has truncated the session since this hold last saw its state. It is done at most once, however
+// often it is sent, and never after a later write of this hold: after UNAVAILABLE, DEADLINE_EXCEEDED or CANCELLED
+// it may have been done, and until it is known, appends, attaches and commits of this hold are refused with
+// ABORTED. banyan_session_get_info or the next truncate finds out; once either has succeeded, it has been done, or
+// never will be. Truncates of one hold wait for each other. Whoever goes on with a session after another process
+// has ended truncates first (to the length that it has): then none of that process's truncates can come after.
 BANYAN_API banyan_code banyan_session_truncate(banyan_session *session, uint64_t length, banyan_error *error);
 // A new session with the first `length` tokens; full chunks are shared, not copied. length ≤ the shortest
 // layer. FAILED_PRECONDITION, reason FORGOTTEN: banyan_spec.forget.

@@ -11,19 +11,20 @@ from banyan.transformers import BanyanCache
 NEW = 16
 
 
+def telling(model, seed=3, spread=0.15):
+    """With weights that make every token's logits differ, and no token that ends a text."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.dim() > 1:
+                p.normal_(0, spread)
+    model.generation_config.eos_token_id = None
+    return model
+
+
 def models(family="llama"):
     """The same model twice: with eager attention, and over the service."""
-    both = []
-    for attention in ("eager", "banyan"):
-        model = make(family, FAMILIES[family], attention)
-        torch.manual_seed(3)
-        with torch.no_grad():
-            for p in model.parameters():
-                if p.dim() > 1:
-                    p.normal_(0, 0.15)
-        model.generation_config.eos_token_id = None
-        both.append(model)
-    return both
+    return [telling(make(family, FAMILIES[family], attention)) for attention in ("eager", "banyan")]
 
 
 def prompt(batch=1, tokens=40):

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from families import IMAGE, IMAGE_TOKENS, PIXELS, VISION, make  # noqa: E402
+from generating import telling  # noqa: E402
 from transformers import DynamicCache  # noqa: E402
 
 from banyan.transformers import BanyanCache, Refused  # noqa: E402
@@ -18,14 +19,7 @@ PADDING = 3  # of the second sequence
 
 
 def model(family):
-    made = make(family, VISION[family], "eager")
-    torch.manual_seed(2)
-    with torch.no_grad():
-        for p in made.parameters():
-            if p.dim() > 1:
-                p.normal_(0, 0.1)
-    made.generation_config.eos_token_id = None
-    return made
+    return telling(make(family, VISION[family], "eager"), 2, 0.1)
 
 
 def inputs(family):

@@ -10,26 +10,14 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from families import FAMILIES, make  # noqa: E402
+from generating import models, prompt  # noqa: E402
 
-from banyan import Closed  # noqa: E402
 from banyan.transformers import BanyanCache, Refused, prefill, wave  # noqa: E402
 from banyan.transformers.steps import Steps  # noqa: E402
 
 
 def model_of(family):
-    model = make(family, FAMILIES[family], "banyan")
-    torch.manual_seed(3)
-    with torch.no_grad():
-        for p in model.parameters():
-            if p.dim() > 1:
-                p.normal_(0, 0.15)
-    return model
-
-
-def prompt(batch, tokens):
-    torch.manual_seed(5)
-    return torch.randint(3, 128, (batch, tokens))
+    return models(family)[1]
 
 
 def logits_after(model, cache, ids):
@@ -150,14 +138,15 @@ def test_another_text_after_an_error(client, monkeypatch, by_name):
         assert torch.equal(got, logits_after(model, fresh, ids))
 
 
+@pytest.mark.parametrize("at", [0, 32])
 @pytest.mark.parametrize("padded", [False, True])
-def test_a_batch_whose_sequences_are_not_equally_far(client, monkeypatch, padded):
+def test_a_batch_whose_sequences_are_not_equally_far(client, monkeypatch, padded, at):
     """A process that died has left them so: that is no padding."""
     model, ids, mask = model_of("llama"), prompt(2, 100), torch.ones(2, 100, dtype=torch.long)
     mask[0, : 5 * padded] = 0
     last = model.config.num_hidden_layers - 1
     with monkeypatch.context() as patch:
-        broken(patch, 32, last, last_sequence=True)
+        broken(patch, at, last, last_sequence=True)
         # small blocks go with the call, sequence by sequence
         cache = BanyanCache(model, client, "batch", chunk_tokens=16)
         with pytest.raises(RuntimeError, match="went away"):
@@ -165,7 +154,7 @@ def test_a_batch_whose_sequences_are_not_equally_far(client, monkeypatch, padded
         cache.close()
     assert len({session.length + 5 * padded * session.name.endswith("0") for session in client.sessions()}) == 2
     with BanyanCache(model, client, "batch") as cache:
-        assert (cache.get_seq_length(), cache.pads) == (32, [5 * padded, 0])
+        assert (cache.get_seq_length(), cache.pads) == (at, [5 * padded if at else 0, 0])
         prefill(model, ids, cache, attention_mask=mask, block=16)
         assert [t.tolist() for t in cache.tokens()] == [ids[0, 5 * padded : 99].tolist(), ids[1, :99].tolist()]
         cache.delete()
@@ -211,7 +200,7 @@ def test_closed_in_the_middle(client, monkeypatch):
         return call(self, index, parts, rows, columns, *more)
 
     monkeypatch.setattr(Steps, "_call", closing)
-    with pytest.raises((Closed, Refused), match="closed"):
+    with pytest.raises(Refused, match="closed in the middle"):
         prefill(model, prompt(1, 100), cache, block=16)
 
 

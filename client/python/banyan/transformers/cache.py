@@ -291,14 +291,15 @@ class BanyanCache(Cache):
 
     def _adopt(self, sessions: list[Session]) -> None:
         self._steps = Steps(self.client, sessions, self._kv_type)
-        lengths = [s.info().length for s in sessions]
-        begun = [i for i, n in enumerate(lengths) if n]
+        infos = [s.info() for s in sessions]
+        # Whoever has a token says how much padding is before it; who has none is nothing but padding so far.
+        begun = [i for i, s in enumerate(sessions) if infos[i].layer_lengths[tokens.layer_of(s.spec)]]
         pads = {i: int(self._steps.said(sessions[i], 0, 1).pads) for i in begun}
         least = min(pads.values(), default=0)  # padding before all of them is nobody's
-        # Of sequences that have tokens the shortest: a forward that a dead process has begun may have gone further in others.
-        self.columns = min((lengths[i] + pads[i] - least for i in begun), default=0)
-        self.pads = [pads[i] - least if i in pads else self.columns for i in range(len(sessions))]
-        self._dirty = any(n + pad > self.columns for s, pad in zip(sessions, self.pads) for n in s.info().layer_lengths)
+        # As far as all have come: a forward that a dead process has begun may have gone further in some, and in some layers.
+        self.columns = min((infos[i].length + pads[i] - least for i in begun), default=0)
+        self.pads = [min(pads[i] - least, self.columns) if i in pads else self.columns for i in range(len(sessions))]
+        self._dirty = any(n > self.columns - pad for info, pad in zip(infos, self.pads) for n in info.layer_lengths)
         self._unchecked = self.columns > 0
         if self._plan:
             self._check_model()

@@ -51,12 +51,15 @@ def prefill(
         model(input_ids=input_ids[:, at:until], past_key_values=to, use_cache=True, logits_to_keep=1, **more)
 
     with torch.inference_mode(), _bar(len(parts), block, progress) as done:
-        while parts:
-            begun = cache.sessions and all(pad < cache.get_seq_length() for pad in cache.pads)  # no sequence is all padding
-            if overlap and begun and len(parts) > 1 and wave.possible(model, cache, block):
-                wave.run(cache, parts, feed, done)
-                break
+        # One after the other until the sessions are there and no sequence is nothing but padding.
+        while parts and not (cache.sessions and all(pad < cache.get_seq_length() for pad in cache.pads)):
             feed(cache, *parts.pop(0))
+            done()
+        if overlap and len(parts) > 1 and wave.possible(model, cache, block):
+            wave.run(cache, parts, feed, done)
+            parts = []
+        for part in parts:
+            feed(cache, *part)
             done()
     return end - begin
 

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .refused import Refused
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -132,8 +134,9 @@ def run(cache: BanyanCache, parts: list[tuple[int, int]], feed: Callable[[Banyan
         thread.join()
     for face in faces:
         face.let_go()
-    if cache.sessions:  # it was not closed meanwhile
-        whole = finished.index(False) if False in finished else len(parts)
-        cache.stand(parts[whole - 1][1] if whole else parts[0][0], interrupted=whole < len(parts))
+    if not cache.sessions:  # whichever call met it first
+        raise Refused("the cache was closed in the middle of prefill") from order.failed
+    whole = finished.index(False) if False in finished else len(parts)
+    cache.stand(parts[whole - 1][1] if whole else parts[0][0], interrupted=whole < len(parts))
     if order.failed is not None:
         raise order.failed
