@@ -52,6 +52,8 @@ static const struct proto_method_info methods[PROTO_METHOD_LIMIT] = {
     METHOD(ROWS_ABORT, "Worker", "RowsAbort", rows_abort_request, rows_abort_reply, true),
     METHOD(CHUNK_COPY, "Worker", "ChunkCopy", chunk_copy_request, chunk_copy_reply, true),
     METHOD(INVENTORY, "Worker", "Inventory", inventory_request, inventory_reply, true),
+    METHOD(CHUNK_PULL, "Worker", "ChunkPull", chunk_pull_request, chunk_pull_reply, true),
+    METHOD(CHUNK_READ, "Worker", "ChunkRead", chunk_read_request, chunk_read_reply, true),
     METHOD(STEP, "Worker", "Step", step_request, step_reply, true),
     METHOD(MASS, "Worker", "Mass", mass_request, mass_reply, true),
 };

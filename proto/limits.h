@@ -23,12 +23,14 @@
 #define PROTO_STEP_ROWS_MAX     4096
 #define PROTO_COLLECTIVE_ID_MAX 128 // bytes
 
-#define PROTO_EDGES_DOWN_MAX    64    // named in a heartbeat
-#define PROTO_WORKER_LIMITS_MAX 24    // told in a heartbeat
-#define PROTO_COMMIT_RANGES_MAX 4096u // of one RowsCommit
-#define PROTO_ABORT_EXCEPT_MAX  4096u // sessions that one RowsAbort leaves alone
-#define PROTO_COMMIT_CHUNKS_MAX 1024u // of an attach or a commit
-#define PROTO_COMMIT_DROP_MAX   64u   // ranges of one RowsAbort
+#define PROTO_EDGES_DOWN_MAX    64                  // named in a heartbeat
+#define PROTO_WORKER_LIMITS_MAX 24                  // told in a heartbeat
+#define PROTO_COMMIT_RANGES_MAX 4096u               // of one RowsCommit
+#define PROTO_PULL_RANGES_MAX   4096u               // of one ChunkPull
+#define PROTO_READ_BYTES_MAX    (UINT64_C(4) << 20) // K and V of one ChunkRead of more than one row
+#define PROTO_ABORT_EXCEPT_MAX  4096u               // sessions that one RowsAbort leaves alone
+#define PROTO_COMMIT_CHUNKS_MAX 1024u               // of an attach or a commit
+#define PROTO_COMMIT_DROP_MAX   64u                 // ranges of one RowsAbort
 
 #define PROTO_MASS_WORKERS_MAX 1024u // named in an answer with masses
 #define PROTO_WATCH_STEPS_MAX  64u
@@ -93,6 +95,7 @@
     X(chunk_report, present, 64)                                                                             \
     X(rows_prepare_reply, chunks, 1024)                                                                      \
     X(rows_commit_request, ranges, PROTO_COMMIT_RANGES_MAX)                                                  \
+    X(chunk_pull_request, ranges, PROTO_PULL_RANGES_MAX)                                                     \
     X(rows_abort_request, except, PROTO_ABORT_EXCEPT_MAX)                                                    \
     X(rows_abort_request, drop, PROTO_COMMIT_DROP_MAX)                                                       \
     X(inventory_chunk, layer_rows, PROTO_LAYERS_MAX)                                                         \

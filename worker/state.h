@@ -12,6 +12,7 @@
 #include "worker/engine.h"
 #include "worker/map.h"
 #include "worker/membership.h"
+#include "worker/pull.h"
 #include "worker/session.h"
 #include "worker/store.h"
 #include "worker/team.h"
@@ -64,6 +65,7 @@ struct worker {
     struct reduce_env env;
     struct proto_server *public_server, *edge_server;
     struct worker_membership *membership;
+    struct worker_pulls *pulls;
     uint64_t started_ns;
     uint64_t inline_madds;
     void (*registered)(void *arg);

@@ -425,8 +425,8 @@ static enum verdict row_judge(const struct worker_chunk *chunk, uint32_t layer, 
                                                                               : VERDICT_REFUSE;
 }
 
-static enum common_code check_piece(const struct worker_rows *piece, uint64_t replace_from,
-                                    struct common_error *err)
+static enum common_code check_piece(const struct worker_rows *piece, enum worker_row to,
+                                    uint64_t replace_from, struct common_error *err)
 {
     assert(piece->count > 0 && piece->row + piece->count <= piece->chunk->shape->chunk_tokens);
     for (uint32_t i = 0; i < piece->count; i++) {
@@ -442,7 +442,7 @@ static enum common_code check_piece(const struct worker_rows *piece, uint64_t re
                                     "position %" PRIu64
                                     " of layer %u holds other bytes that are committed or being committed",
                                     piece->chunk->first + piece->row + i, piece->layer);
-        if (verdict != VERDICT_SAME && piece->chunk->refs > 1)
+        if (verdict != VERDICT_SAME && piece->chunk->refs > 1 && to != WORKER_ROW_COMMITTED)
             return common_error_set(err, COMMON_FAILED_PRECONDITION,
                                     "position %" PRIu64 " lies in a chunk that several sessions share",
                                     piece->chunk->first + piece->row + i);
@@ -502,7 +502,7 @@ static void write_piece(struct worker_store *store, const struct worker_rows *pi
         }
         if (i < piece->count &&
             (verdict != VERDICT_SAME ||
-             (to == WORKER_ROW_APPENDED && layer->rows[piece->row + i] == WORKER_ROW_PREPARED)))
+             (to >= WORKER_ROW_APPENDED && layer->rows[piece->row + i] == WORKER_ROW_PREPARED)))
             worker_layer_mark(chunk, layer, piece->row + i, to);
     }
     chunk->put = chunk->put || to == WORKER_ROW_PUT;
@@ -515,9 +515,9 @@ static void write_piece(struct worker_store *store, const struct worker_rows *pi
 enum common_code worker_store_write(struct worker_store *store, const struct worker_rows *pieces, uint32_t n,
                                     enum worker_row to, uint64_t replace_from, struct common_error *err)
 {
-    assert(to == WORKER_ROW_APPENDED || (to == WORKER_ROW_PUT && replace_from == UINT64_MAX));
+    assert(to == WORKER_ROW_APPENDED || replace_from == UINT64_MAX);
     for (uint32_t i = 0; i < n; i++) {
-        enum common_code code = check_piece(&pieces[i], replace_from, err);
+        enum common_code code = check_piece(&pieces[i], to, replace_from, err);
         if (code != COMMON_OK && worker_store_check(store, err) != COMMON_OK)
             return COMMON_UNAVAILABLE; // what was compared was nothing
         if (code != COMMON_OK)

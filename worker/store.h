@@ -21,6 +21,8 @@
 //          ◀─────────  (also from PUT, and from PREPARED with the same bytes)
 //          withdraw (where a commit has frozen it: PREPARED)
 //
+// ABSENT ──▶ COMMITTED at once: rows that another worker holds so (pull.h).
+//
 // FORGOTTEN: of a whole layer of the chunk, whatever its rows were. They were committed, nobody asks for them any
 // more (worker_store_forgo), and their memory was given back; for good.
 // PUT rows that nobody commits become ABSENT after a time, and their memory is freed (expire.c).
@@ -152,7 +154,8 @@ struct worker_rows { // rows of one layer of one chunk, and where they come from
     const uint8_t *k, *v; // [count] rows as they travel (proto/kv.h), of any alignment
 };
 
-// Writes all pieces or none. `to`: PUT (attach) or APPENDED. At positions >= replace_from an APPENDED row
+// Writes all pieces or none. `to`: PUT (attach), APPENDED, or COMMITTED: of the same chunk in another worker, which all
+// sessions that share it may have. At positions >= replace_from an APPENDED row
 // with other bytes is replaced; elsewhere a row beyond PUT must have the same bytes, which changes nothing
 // but that an append takes PREPARED rows out of the commit under way: its abort leaves them. Pieces must not
 // overlap. FAILED_PRECONDITION: other bytes, or a chunk that several sessions share; RESOURCE_EXHAUSTED:

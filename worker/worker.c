@@ -42,6 +42,8 @@ static const struct proto_method edge_methods[] = {
     {BANYAN__PB__METHOD__METHOD_ROWS_ABORT, COORDINATOR, worker_handle_rows_abort},
     {BANYAN__PB__METHOD__METHOD_CHUNK_COPY, COORDINATOR, worker_handle_chunk_copy},
     {BANYAN__PB__METHOD__METHOD_INVENTORY, COORDINATOR, worker_handle_inventory},
+    {BANYAN__PB__METHOD__METHOD_CHUNK_PULL, COORDINATOR, worker_handle_chunk_pull},
+    {BANYAN__PB__METHOD__METHOD_CHUNK_READ, WORKER, worker_handle_chunk_read},
     {BANYAN__PB__METHOD__METHOD_STEP, WORKER | COORDINATOR, worker_handle_step},
     {BANYAN__PB__METHOD__METHOD_MASS, COORDINATOR, worker_handle_mass},
     {0, 0, NULL},
@@ -233,6 +235,9 @@ enum common_code worker_new(struct common_loop *loop, const struct worker_config
     worker->env = (struct reduce_env){.loop = loop, .name = worker->name, .secret = &worker->secret};
     struct worker_speed speed;
     code = worker->store ? reduce_edges_new(&worker->env, &worker->env.edges) : COMMON_RESOURCE_EXHAUSTED;
+    worker->pulls = worker_pulls_new(worker);
+    if (code == COMMON_OK && !worker->pulls)
+        code = COMMON_RESOURCE_EXHAUSTED;
     if (code != COMMON_OK)
         common_error_set(err, code, "the system has no memory for a worker");
     if (code == COMMON_OK)
@@ -318,6 +323,7 @@ void worker_free(struct worker *worker)
     assert(worker->n_steps + worker->n_prepares == 0 && !worker->drain_timer);
     worker_membership_free(worker->membership);
     worker_plans_close(worker);
+    worker_pulls_free(worker->pulls);
     worker_team_free(worker->team);
     proto_server_close(worker->public_server);
     proto_server_close(worker->edge_server);
