@@ -71,6 +71,9 @@ struct coordinator_worker {
     uint32_t repairing;        // under way
     struct coordinator_quarantine arriving;   // what it showed so far that this store does not know
     struct coordinator_quarantine quarantine; // that the last whole inventory showed
+    bool draining;           // durable: it gets no chunks, and those that it has go elsewhere (sessions/moves.h)
+    char drain_reason[129];  // for people
+    uint32_t moves;          // to it, under way
     bool dirty;              // layouts have changed since it was told them: these again before it is ACTIVE
     uint64_t store_again_ns; // the store refused news of it: when to try again; 0: there are none
 };

@@ -110,7 +110,12 @@ static void answer_open(struct opening *o, struct coordinator_session *s)
     m.workers = room->worker_pointers;
     m.incarnation = s->incarnation;
     s->last_used_ns = common_clock_ns();
+    if (s->last_used_ns >= s->ticket_until_ns) {
+        coordinator_rangeset_free(&s->ticketed);
+        s->ticketed_all = false;
+    }
     s->ticket_until_ns = s->last_used_ns + sessions->core->options.ticket_ns;
+    s->ticketed_all = s->ticketed_all || !coordinator_rangeset_add(&s->ticketed, o->first, o->count, NULL);
     proto_request_reply(o->request, &m.base, NULL, 0, NULL, NULL);
 free_room:
     free(room);

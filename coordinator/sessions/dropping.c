@@ -8,6 +8,7 @@
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/table.h"
 #include "coordinator/store/store.h"
 
 enum {
@@ -72,20 +73,27 @@ static void dropping_send(struct dropping *d)
     coordinator_worker_call(d->w, BANYAN__PB__METHOD__METHOD_SESSION_DROP, &m.base, dropping_answered, d);
 }
 
+static struct dropping *dropping_new(struct coordinator_sessions *sessions, uint64_t session,
+                                     struct coordinator_worker *w)
+{
+    struct dropping *d = coordinator_alloc(sizeof(*d));
+    *d = (struct dropping){.sessions = sessions,
+                           .w = w,
+                           .session = session,
+                           .visit = w->visit,
+                           .claim = coordinator_worker_listed(w, session)};
+    proto_list_init(&d->link);
+    w->visitors++;
+    return d;
+}
+
 void coordinator_session_drop_at_workers(struct coordinator_session *s, struct coordinator_gather *gather)
 {
     for (uint32_t i = 0; i < s->n_members; i++) {
         struct coordinator_worker *w = s->members[i];
         if (!w->channel)
             continue; // its inventory will name a session that is unknown
-        struct dropping *d = coordinator_alloc(sizeof(*d));
-        *d = (struct dropping){.sessions = s->sessions,
-                               .w = w,
-                               .session = s->id,
-                               .visit = w->visit,
-                               .claim = coordinator_worker_listed(w, s->id)};
-        proto_list_init(&d->link);
-        w->visitors++;
+        struct dropping *d = dropping_new(s->sessions, s->id, w);
         // The inventory of one that is joining may name the session, too, or the page is behind us: it is told, but
         // not waited for.
         if (gather && coordinator_worker_active(w)) {
@@ -96,13 +104,26 @@ void coordinator_session_drop_at_workers(struct coordinator_session *s, struct c
     }
 }
 
+void coordinator_session_drop_at(struct coordinator_sessions *sessions, uint64_t session,
+                                 struct coordinator_worker *w)
+{
+    if (w->channel)
+        dropping_send(dropping_new(sessions, session, w));
+}
+
+static bool is_member(const struct dropping *d)
+{
+    const struct coordinator_session *s = coordinator_session_any(d->sessions, d->session);
+    return s && coordinator_session_has_member(s, d->w);
+}
+
 void coordinator_droppings_tick(struct coordinator_sessions *sessions)
 {
     for (uint32_t i = sessions->n_droppings < TICK_MAX ? sessions->n_droppings : TICK_MAX; i > 0; i--) {
         struct dropping *d = proto_list_entry(sessions->droppings.next, struct dropping, link);
         proto_list_remove(&d->link);
         sessions->n_droppings--;
-        if (d->visit != d->w->visit)
+        if (d->visit != d->w->visit || is_member(d))
             dropping_free(d);
         else
             dropping_send(d);

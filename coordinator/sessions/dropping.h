@@ -11,6 +11,10 @@ struct coordinator_gather;
 // To every member that is there. gather may be NULL: nobody waits. It waits for the first word alone.
 void coordinator_session_drop_at_workers(struct coordinator_session *s, struct coordinator_gather *gather);
 
+// To one worker that is no member (any more). Nothing is told again once it is one.
+void coordinator_session_drop_at(struct coordinator_sessions *sessions, uint64_t session,
+                                 struct coordinator_worker *w);
+
 void coordinator_droppings_tick(struct coordinator_sessions *sessions);
 void coordinator_droppings_fini(struct coordinator_sessions *sessions); // forgets them
 

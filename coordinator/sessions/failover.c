@@ -44,20 +44,20 @@ static uint32_t to_be_struck(const struct coordinator_session *s, const struct c
     for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++)
         if ((chunk->gone & 1u << i) || is_away(s, coordinator_chunk_holder(chunk, i)))
             struck |= 1u << i;
-    return struck;
+    return struck | coordinator_session_copies_leaving(chunk);
 }
 
 // Of the copies that can be used the one that is done first with the session: tokens, by worker, are what it serves.
 static uint32_t choose_serving(const struct coordinator_session *s, const struct coordinator_chunk *chunk,
-                               const uint64_t *tokens)
+                               uint32_t struck, const uint64_t *tokens)
 {
     struct coordinator_candidate copies[COORDINATOR_COPIES_MAX];
     uint32_t at[COORDINATOR_COPIES_MAX], n = 0;
-    if (coordinator_session_copy_usable(chunk, 0))
+    if (coordinator_session_copy_usable(chunk, 0) && !(struck & 1))
         return 0; // it goes on
     for (uint32_t i = 1; i < coordinator_chunk_copies(chunk); i++) {
         const struct coordinator_worker *w = coordinator_chunk_holder(chunk, i);
-        if (!coordinator_session_copy_usable(chunk, i))
+        if (!coordinator_session_copy_usable(chunk, i) || (struck & 1u << i))
             continue;
         copies[n] =
             (struct coordinator_candidate){.bandwidth = w->speed, .tokens = tokens[w->slot], .member = true};
@@ -82,7 +82,7 @@ static struct failover *failover_new(struct coordinator_session *s)
         uint32_t struck = to_be_struck(s, chunk);
         if (!struck || !coordinator_session_chunk_usable(chunk))
             continue; // of those that are away the first that comes back serves
-        uint32_t serves = choose_serving(s, chunk, tokens);
+        uint32_t serves = choose_serving(s, chunk, struck, tokens);
         tokens[coordinator_chunk_holder(chunk, serves)->slot] += serves ? ct : 0;
         f->strikes[f->n++] = (struct strike){.index = chunk->index, .struck = struck, .serves = serves};
     }

@@ -20,7 +20,8 @@
 
 struct coordinator_worker;
 
-#define COORDINATOR_COPIES_MAX 3 // of a chunk
+#define COORDINATOR_REPLICAS_MAX 3 // that a session may ask for
+#define COORDINATOR_COPIES_MAX   4 // of a chunk: one more while it goes from one holder to another
 
 // A chunk has one copy at least, each at a holder of its own. Copy 0 *serves*: its holder computes. The others
 // *follow*: they are written as it is, and each may serve in its place. All copies of this list are in sync, as the
@@ -34,11 +35,13 @@ struct coordinator_chunk {
     bool ready;     // durable, and its holders have acknowledged it: steps and tickets may name it
     bool known;     // its committed rows are known in this life (see below)
     bool lost;      // its last holder came back without it
+    bool moving;    // a move has it (move.h)
     uint8_t n_followers;
     // Bits of copies:
-    uint8_t heard;  // the holder has said since the start which rows it has
-    uint8_t untold; // a commit of its rows is durable, and the holder may not have heard so
-    uint8_t gone;   // the holder came back without it, and is to be struck off
+    uint8_t heard;   // the holder has said since the start which rows it has
+    uint8_t untold;  // a commit of its rows is durable, and the holder may not have heard so
+    uint8_t gone;    // the holder came back without it, and is to be struck off
+    uint8_t leaving; // the holder has it, and is to be struck off once another one has it that stays
     uint64_t
         stamps[COORDINATOR_COPIES_MAX]; // of the last visit of the holder that asked for it, or that named it
     struct coordinator_worker *holder;  // who serves; not owned

@@ -53,6 +53,7 @@ static bool load_session(void *arg, uint64_t id, const char *name, const void *b
     s->incarnation = incarnation;
     s->ticket_until_ns =
         s->last_used_ns + sessions->core->options.ticket_ns; // tickets of the life before are still good
+    s->ticketed_all = true;
     coordinator_layout_set_epoch(&s->layout, epoch);
     coordinator_session_enter(s);
     return true;
@@ -135,6 +136,20 @@ static bool load_floor(void *arg, uint64_t session, uint64_t floor)
     return true;
 }
 
+static bool load_draining(void *arg, const char *worker, const void *reason, size_t reason_bytes)
+{
+    struct coordinator_loader *r = arg;
+    struct coordinator_worker *w = coordinator_worker_named(r->sessions->cluster, worker);
+    size_t n = reason_bytes < sizeof(w->drain_reason) - 1 ? reason_bytes : sizeof(w->drain_reason) - 1;
+    if (!w)
+        return true; // more workers than --max-workers: this one has nothing
+    w->draining = true;
+    if (n)
+        memcpy(w->drain_reason, reason, n);
+    w->drain_reason[n] = '\0';
+    return true;
+}
+
 void coordinator_sessions_reader(struct coordinator_loader *loader, struct coordinator_store_reader *out)
 {
     *out = (struct coordinator_store_reader){.arg = loader,
@@ -146,5 +161,6 @@ void coordinator_sessions_reader(struct coordinator_loader *loader, struct coord
                                              .range = load_range,
                                              .key = load_key,
                                              .cut = load_cut,
-                                             .floor = load_floor};
+                                             .floor = load_floor,
+                                             .draining = load_draining};
 }

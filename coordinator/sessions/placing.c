@@ -10,6 +10,7 @@
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/candidates.h"
 #include "coordinator/sessions/layout_send.h"
 #include "coordinator/sessions/placement.h"
 #include "coordinator/sessions/repair.h"
@@ -96,14 +97,6 @@ static void joins(struct coordinator_placing *p, struct coordinator_candidate *c
     p->joining[p->n_joining++] = w;
 }
 
-static uint32_t number_of_host(struct coordinator_worker *const *active, uint32_t nth)
-{
-    uint32_t i = 0;
-    while (strcmp(active[i]->host, active[nth]->host) != 0)
-        i++;
-    return i;
-}
-
 static void takes_copy(struct coordinator_placing *p, struct coordinator_candidate *candidate,
                        struct coordinator_worker *w)
 {
@@ -139,36 +132,14 @@ static enum common_code choose_holders(struct coordinator_placing *p, struct pro
     struct coordinator_session *s = p->s;
     const struct coordinator_cluster *cluster = s->sessions->cluster;
     struct coordinator_worker *active[COORDINATOR_WORKERS_MAX];
-    uint32_t n = 0, ct = s->layout.chunk_tokens;
+    uint32_t n, ct = s->layout.chunk_tokens;
     uint64_t chunk_bytes = coordinator_session_chunk_bytes(s);
     enum common_code code = COMMON_OK;
-    for (uint32_t i = 0; i < cluster->n_workers; i++)
-        if (cluster->workers[i] && coordinator_worker_active(cluster->workers[i]))
-            active[n++] = cluster->workers[i];
-    if (!n)
+    struct coordinator_candidate *candidates = coordinator_candidates(s, active, &n);
+    if (!n) {
+        free(candidates);
         return proto_status_set(status, COMMON_UNAVAILABLE, "",
                                 "no worker is active: start one, or wait for one");
-    struct coordinator_candidate *candidates = coordinator_alloc(n * sizeof(*candidates));
-    uint64_t tokens[COORDINATOR_WORKERS_MAX], follows[COORDINATOR_WORKERS_MAX]; // of this session, by worker
-    memset(tokens, 0, cluster->n_workers * sizeof(*tokens));
-    memset(follows, 0, cluster->n_workers * sizeof(*follows));
-    for (uint32_t i = 0; i < s->layout.n; i++) {
-        tokens[s->layout.chunks[i].holder->slot] += ct;
-        for (uint32_t k = 0; k < s->layout.chunks[i].n_followers; k++)
-            follows[s->layout.chunks[i].followers[k]->slot] += ct;
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        const struct coordinator_worker *w = active[i];
-        uint64_t taken = w->used_bytes + w->promised_bytes;
-        candidates[i] =
-            (struct coordinator_candidate){.free_bytes =
-                                               taken < w->capacity_bytes ? w->capacity_bytes - taken : 0,
-                                           .bandwidth = w->speed,
-                                           .load_bytes = w->load_bytes,
-                                           .tokens = tokens[w->slot],
-                                           .member = coordinator_session_has_member(s, w),
-                                           .follows = follows[w->slot],
-                                           .host = number_of_host(active, i)};
     }
     free(p->joining);
     free(p->chosen);

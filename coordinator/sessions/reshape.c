@@ -463,9 +463,13 @@ static enum common_code make_fork(struct reshape *r, struct proto_status *status
     for (uint32_t i = 0; i < s->n_members; i++)
         if (coordinator_worker_active(s->members[i]))
             coordinator_session_add_member(r->fork, s->members[i]);
-    for (uint32_t i = 0; i < s->layout.n && ((uint64_t)s->layout.chunks[i].index + 1) * ct <= r->length; i++)
-        if (!coordinator_session_put_chunk(r->fork, &s->layout.chunks[i]))
+    for (uint32_t i = 0; i < s->layout.n && ((uint64_t)s->layout.chunks[i].index + 1) * ct <= r->length;
+         i++) {
+        struct coordinator_chunk chunk = s->layout.chunks[i];
+        chunk.moving = false;
+        if (!coordinator_session_put_chunk(r->fork, &chunk))
             abort();
+    }
     if (r->copying && !coordinator_session_put_chunk(r->fork, &r->copy))
         abort();
     for (uint32_t l = 0; l < spec->layers && r->length; l++)

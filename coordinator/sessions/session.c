@@ -309,6 +309,14 @@ bool coordinator_session_chunk_usable(const struct coordinator_chunk *chunk)
     return usable_copies(chunk) > 0;
 }
 
+uint32_t coordinator_session_copies_leaving(const struct coordinator_chunk *chunk)
+{
+    for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++)
+        if (!(chunk->leaving & 1u << i) && coordinator_session_copy_usable(chunk, i))
+            return chunk->leaving;
+    return 0;
+}
+
 bool coordinator_session_chunk_whole(const struct coordinator_chunk *chunk)
 {
     return usable_copies(chunk) == coordinator_chunk_copies(chunk);
@@ -348,15 +356,17 @@ static void count_chunk(struct coordinator_session *s, const struct coordinator_
     uint32_t usable = usable_copies(chunk), copies = coordinator_chunk_copies(chunk);
     s->missing += usable ? 0 : by;
     s->unknown += chunk->known ? 0 : by;
-    s->awaited += usable && usable < copies && !s->withheld ? by : 0;
+    bool awaited = usable && (usable < copies || coordinator_session_copies_leaving(chunk));
+    s->awaited += awaited && !s->withheld ? by : 0;
     s->thin += copies < s->spec->replicas ? by : 0;
+    s->thick += copies > s->spec->replicas ? by : 0;
 }
 
 void coordinator_session_recount(struct coordinator_session *s)
 {
     s->counted = s->sessions->cluster->changes;
     s->missing = (s->withheld > 0) + (s->broken > 0);
-    s->unknown = s->awaited = s->thin = 0;
+    s->unknown = s->awaited = s->thin = s->thick = 0;
     for (uint32_t i = 0; i < s->layout.n; i++)
         count_chunk(s, &s->layout.chunks[i], 1);
 }
@@ -432,8 +442,8 @@ struct coordinator_chunk *coordinator_session_put_chunk(struct coordinator_sessi
     return put;
 }
 
-void coordinator_session_memory_back(const struct coordinator_session *s,
-                                     const struct coordinator_chunk *chunk)
+void coordinator_session_copy_back(const struct coordinator_session *s, const struct coordinator_chunk *chunk,
+                                   uint32_t copy)
 {
     uint64_t ct = s->layout.chunk_tokens, bytes = 0, promise = coordinator_session_chunk_bytes(s);
     for (uint32_t l = 0; l < s->spec->layers; l++) {
@@ -444,8 +454,14 @@ void coordinator_session_memory_back(const struct coordinator_session *s,
             coordinator_rangeset_overlap(&s->layers[l], chunk->index * ct, ct) * (layer.k_row + layer.v_row);
     }
     promise -= bytes < promise ? bytes : promise; // what was not filled
+    give_back(coordinator_chunk_holder(chunk, copy), bytes, promise);
+}
+
+void coordinator_session_memory_back(const struct coordinator_session *s,
+                                     const struct coordinator_chunk *chunk)
+{
     for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++)
-        give_back(coordinator_chunk_holder(chunk, i), bytes, promise);
+        coordinator_session_copy_back(s, chunk, i);
 }
 
 void coordinator_session_remove_chunk(struct coordinator_session *s, uint32_t index)
@@ -480,6 +496,17 @@ void coordinator_session_add_member(struct coordinator_session *s, struct coordi
         abort();
     s->members[s->n_members++] = w;
     w->members++;
+    coordinator_session_drop_plan(s);
+}
+
+void coordinator_session_leave(struct coordinator_session *s, struct coordinator_worker *w)
+{
+    uint32_t kept = 0, n = s->n_members;
+    for (uint32_t i = 0; i < n; i++)
+        if (s->members[i] != w)
+            s->members[kept++] = s->members[i];
+    w->members -= n - kept;
+    s->n_members = kept;
     coordinator_session_drop_plan(s);
 }
 

@@ -40,6 +40,7 @@ extern const struct coordinator_machine coordinator_session_machine;
 
 struct coordinator_exclusive; // a wish for the session alone
 struct coordinator_lane;      // of the room of steps
+struct coordinator_move;
 struct coordinator_named;
 struct coordinator_placing;
 struct coordinator_plan;
@@ -82,8 +83,8 @@ struct coordinator_session {
     uint32_t missing;
     uint32_t unknown; // chunks whose rows are not known yet (`known` is false)
     uint32_t
-        awaited;   // chunks with a copy that can be used and one that cannot: the session waits (failover.h)
-    uint32_t thin; // chunks with fewer copies than the spec asks for
+        awaited; // chunks with a copy that can be used and one that cannot: the session waits (failover.h)
+    uint32_t thin, thick; // chunks with fewer copies than the spec asks for, and with more
     uint64_t relearned; // of sessions.stamps: what visits up to it have heard of appended rows does not count
     uint64_t strike_again_ns; // no copy is struck off before: the store has refused; 0: it has not
     // [spec->layers] committed rows; of a layer that has none of its own, none: coordinator_session_rows
@@ -100,6 +101,9 @@ struct coordinator_session {
     struct coordinator_worker **members; // [n_members]
     uint32_t n_members;
     struct coordinator_plan *plan;        // a reference; NULL: to be made from the members that are ACTIVE
+    struct coordinator_move *moves;       // under way (move.h): a list
+    bool wished;                          // a balance wants chunks of it elsewhere
+    uint64_t move_again_ns;               // none is begun before: the last one failed
     struct coordinator_placing *placing;  // requests for chunks, the first one under way
     uint64_t place_again_ns;              // no placing ahead before: the last one failed
     const struct coordinator_chunk *copy; // that a truncation under way has its holder make; NULL: none
@@ -107,6 +111,8 @@ struct coordinator_session {
 
     uint64_t steps, last_used_ns;
     uint64_t ticket_until_ns; // when the last ticket given for it ends: rows may be on their way until then
+    struct coordinator_rangeset ticketed; // positions that tickets which have not ended may name
+    bool ticketed_all;                    // any position
 };
 
 // ---- who works on it ----
@@ -184,12 +190,17 @@ void coordinator_session_remove_chunk(struct coordinator_session *s, uint32_t in
 // says exactly how much.
 void coordinator_session_memory_back(const struct coordinator_session *s,
                                      const struct coordinator_chunk *chunk);
+// The same for one of its copies.
+void coordinator_session_copy_back(const struct coordinator_session *s, const struct coordinator_chunk *chunk,
+                                   uint32_t copy);
 // The worker has been asked and told all of it.
 void coordinator_session_told(struct coordinator_session *s, const struct coordinator_worker *w);
 void coordinator_session_recount(struct coordinator_session *s); // after chunks' flags have changed
 // Whether this holder can be asked about it now; one of its holders; all of them.
 bool coordinator_session_copy_usable(const struct coordinator_chunk *chunk, uint32_t copy);
 bool coordinator_session_chunk_usable(const struct coordinator_chunk *chunk);
+// Copies that are leaving, and may: another one that can be used stays.
+uint32_t coordinator_session_copies_leaving(const struct coordinator_chunk *chunk);
 bool coordinator_session_chunk_whole(const struct coordinator_chunk *chunk);
 // Whether there are chunks that are not usable now.
 bool coordinator_session_has_missing(struct coordinator_session *s);
@@ -197,6 +208,8 @@ bool coordinator_session_has_missing(struct coordinator_session *s);
 bool coordinator_session_has_member(const struct coordinator_session *s, const struct coordinator_worker *w);
 void coordinator_session_add_member(struct coordinator_session *s,
                                     struct coordinator_worker *w); // no-op when it is one
+void coordinator_session_leave(struct coordinator_session *s,
+                               struct coordinator_worker *w); // is no member any more
 // Takes back the last `n` that were added.
 void coordinator_session_drop_members(struct coordinator_session *s, uint32_t n);
 

@@ -8,6 +8,7 @@
 //   placing.c     chunks get holders                       layout_send.c: workers are told
 //   attach.c      tickets, commits in two phases           reshape.c: truncate, fork, delete
 //   load.c        sessions from the store at the start     recovery.c: waiting for workers after it
+//   moves.c       which chunks go to other holders, and when; move.c: how; candidates.c
 //   failover.c    holders that are lost are struck off, and others serve
 //   reconcile.c   a worker that comes (back) is asked what it holds and told what it should hold
 //   visit.c       how it is told, and how one try ends
@@ -18,6 +19,7 @@
 
 #include "coordinator/core.h"
 #include "coordinator/sessions/commits.h"
+#include "coordinator/sessions/moves.h"
 #include "proto/list.h"
 
 struct coordinator_cluster;
@@ -42,6 +44,7 @@ struct coordinator_sessions {
     struct proto_list droppings; // deleted sessions that workers are to be told again (dropping.h)
     uint32_t n_droppings;
     struct coordinator_commits commits;
+    struct coordinator_moves moves;
     uint64_t dirties;          // what has changed under visits: session.dirtied
     uint64_t visits;           // of whole workers, that have begun
     uint64_t stamps;           // given to visits: chunk.stamp

@@ -13,10 +13,10 @@ enum common_code coordinator_spec_check(Banyan__Pb__Spec *m, struct proto_status
     if (proto_spec_check(m, &err) != COMMON_OK)
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "", "the specification is wrong: %s",
                                 err.message);
-    if (m->replicas > COORDINATOR_COPIES_MAX)
+    if (m->replicas > COORDINATOR_REPLICAS_MAX)
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
                                 "replicas is %u: a chunk has at most %d holders", m->replicas,
-                                COORDINATOR_COPIES_MAX);
+                                COORDINATOR_REPLICAS_MAX);
     m->chunk_tokens = m->chunk_tokens ? m->chunk_tokens : 256;
     m->replicas = m->replicas ? m->replicas : 1;
     proto_spec_fill(m);

@@ -13,6 +13,7 @@
 #include "coordinator/sessions/dropping.h"
 #include "coordinator/sessions/failover.h"
 #include "coordinator/sessions/keys.h"
+#include "coordinator/sessions/move.h"
 #include "coordinator/sessions/named.h"
 #include "coordinator/sessions/reconcile.h"
 #include "coordinator/sessions/recovery.h"
@@ -195,6 +196,7 @@ void coordinator_session_destroy(struct coordinator_session *s)
     struct coordinator_sessions *sessions = s->sessions;
     coordinator_session_set_state(s, COORDINATOR_SESSION_GONE);
     coordinator_repairs_session_gone(s);
+    coordinator_moves_session_gone(s);
     if (s->name[0])
         name_leave(s);
     coordinator_key_leave(s);
@@ -219,6 +221,7 @@ static void session_free(struct coordinator_session *s)
     coordinator_session_forget_named(s);
     for (uint32_t l = 0; l < s->spec->layers; l++)
         coordinator_rangeset_free(&s->layers[l]);
+    coordinator_rangeset_free(&s->ticketed);
     coordinator_layout_fini(&s->layout);
     banyan__pb__spec__free_unpacked(s->spec, NULL);
     free(s->layers);
@@ -298,6 +301,7 @@ static void drain_sessions(void *arg)
         proto_list_remove(&s->settled);
         coordinator_session_let_in(s);
     }
+    coordinator_moves_drain(sessions);
     while ((s = first_of(&sessions->reaped, offsetof(struct coordinator_session, gone))))
         session_free(s);
     if (sessions->unpark)
@@ -333,6 +337,7 @@ void coordinator_sessions_tick(struct coordinator_sessions *sessions, uint64_t n
     coordinator_reconciles_tick(sessions, now_ns);
     coordinator_failovers_tick(sessions);
     coordinator_droppings_tick(sessions);
+    coordinator_moves_tick(sessions);
     if (sessions->parked) { // their time may be over
         sessions->unpark = true;
         coordinator_turn_mark(&sessions->core->turn, COORDINATOR_PHASE_SESSIONS);
@@ -362,6 +367,7 @@ void coordinator_sessions_fini(struct coordinator_sessions *sessions)
             coordinator_session_destroy(sessions->slots[i]);
     coordinator_droppings_fini(sessions);
     coordinator_turn_drain(&sessions->core->turn);
+    coordinator_moves_fini(sessions);
     free(sessions->slots);
     free(sessions->free_slots);
 }

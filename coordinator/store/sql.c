@@ -34,6 +34,7 @@ static const char added_schema[] =
     "CREATE TABLE IF NOT EXISTS floors(session INTEGER PRIMARY KEY, floor INTEGER NOT NULL);"
     "CREATE TABLE IF NOT EXISTS followers(session INTEGER, idx INTEGER, worker TEXT, PRIMARY KEY(session, "
     "idx, worker)) WITHOUT ROWID;"
+    "CREATE TABLE IF NOT EXISTS draining(worker TEXT PRIMARY KEY, reason BLOB NOT NULL) WITHOUT ROWID;"
     "DELETE FROM keys WHERE session NOT IN (SELECT id FROM sessions);" // an older coordinator has deleted them
     "DELETE FROM cuts WHERE session NOT IN (SELECT id FROM sessions);"
     "DELETE FROM floors WHERE session NOT IN (SELECT id FROM sessions);"
@@ -58,6 +59,9 @@ static const char *const texts[COORDINATOR_OPS][TEXTS] = {
     [COORDINATOR_OP_CUT] = {"INSERT OR REPLACE INTO cuts VALUES(?1, ?2)"},
     [COORDINATOR_OP_FLOOR] = {"INSERT OR REPLACE INTO floors VALUES(?1, ?2)"},
     [COORDINATOR_OP_MEMBER] = {"INSERT OR REPLACE INTO members VALUES(?1, ?5)"},
+    [COORDINATOR_OP_MEMBER_DROP] = {"DELETE FROM members WHERE session = ?1 AND worker = ?5"},
+    [COORDINATOR_OP_DRAIN] = {"INSERT OR REPLACE INTO draining VALUES(?5, ?6)"},
+    [COORDINATOR_OP_RESUME] = {"DELETE FROM draining WHERE worker = ?5"},
     [COORDINATOR_OP_CHUNK] = {"INSERT OR REPLACE INTO chunks VALUES(?1, ?2, ?3, ?4)",
                               "DELETE FROM holders WHERE session = ?1 AND idx = ?2",
                               "DELETE FROM followers WHERE session = ?1 AND idx = ?2",
@@ -290,6 +294,7 @@ enum common_code coordinator_sql_read(struct coordinator_sql *sql, const struct 
         "SELECT session, key FROM keys",
         "SELECT session, cut FROM cuts",
         "SELECT session, floor FROM floors",
+        "SELECT worker, reason FROM draining ORDER BY worker",
     };
     enum common_code code = COMMON_OK;
     for (size_t q = 0; q < sizeof(queries) / sizeof(*queries) && code == COMMON_OK; q++) {
@@ -315,8 +320,11 @@ enum common_code coordinator_sql_read(struct coordinator_sql *sql, const struct 
                 ok = r->key(r->arg, u64(s, 0), u64(s, 1));
             else if (q == 7)
                 ok = r->cut(r->arg, u64(s, 0), u64(s, 1));
-            else
+            else if (q == 8)
                 ok = r->floor(r->arg, u64(s, 0), u64(s, 1));
+            else
+                ok = r->draining(r->arg, text_of(s, 0), sqlite3_column_blob(s, 1),
+                                 (size_t)sqlite3_column_bytes(s, 1));
         }
         if (ok && rc != SQLITE_DONE)
             code = common_error_set(err, COMMON_INVALID_ARGUMENT, "the store cannot be read: %s",

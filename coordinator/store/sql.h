@@ -20,6 +20,9 @@ enum coordinator_op_kind {
     COORDINATOR_OP_CUT,   // a: session, b: cut
     COORDINATOR_OP_FLOOR, // a: session, b: floor
     COORDINATOR_OP_MEMBER,
+    COORDINATOR_OP_MEMBER_DROP,
+    COORDINATOR_OP_DRAIN, // bytes: the reason
+    COORDINATOR_OP_RESUME,
     COORDINATOR_OP_CHUNK,
     COORDINATOR_OP_FOLLOWER,
     COORDINATOR_OP_COPY_LOST,
@@ -38,7 +41,7 @@ struct coordinator_op {
     size_t n_bytes;
 };
 
-#define COORDINATOR_STATEMENTS 30
+#define COORDINATOR_STATEMENTS 33
 
 struct coordinator_sql {
     sqlite3 *db;

@@ -105,16 +105,31 @@ void coordinator_batch_worker(struct coordinator_batch *batch, const char *name,
     add_numbers(batch, COORDINATOR_OP_WORKER, name, instance, 0, 0, 0);
 }
 
+static void op_bytes(struct coordinator_op *op, const void *bytes, size_t n)
+{
+    op->bytes = malloc(n ? n : 1);
+    if (!op->bytes)
+        abort();
+    memcpy(op->bytes, bytes, n);
+    op->n_bytes = n;
+}
+
 void coordinator_batch_session(struct coordinator_batch *batch, uint64_t session, const char *name,
                                const void *spec, size_t spec_bytes, uint64_t incarnation, uint64_t epoch)
 {
     struct coordinator_op *op = batch_add(batch, COORDINATOR_OP_SESSION, name);
     op->a = session, op->b = incarnation, op->c = epoch;
-    op->bytes = malloc(spec_bytes ? spec_bytes : 1);
-    if (!op->bytes)
-        abort();
-    memcpy(op->bytes, spec, spec_bytes);
-    op->n_bytes = spec_bytes;
+    op_bytes(op, spec, spec_bytes);
+}
+
+void coordinator_batch_drain(struct coordinator_batch *batch, const char *worker, const char *reason)
+{
+    op_bytes(batch_add(batch, COORDINATOR_OP_DRAIN, worker), reason, strlen(reason));
+}
+
+void coordinator_batch_resume(struct coordinator_batch *batch, const char *worker)
+{
+    batch_add(batch, COORDINATOR_OP_RESUME, worker);
 }
 
 void coordinator_batch_numbers(struct coordinator_batch *batch, uint64_t session, uint64_t incarnation,
@@ -147,6 +162,11 @@ void coordinator_batch_floor(struct coordinator_batch *batch, uint64_t session, 
 void coordinator_batch_member(struct coordinator_batch *batch, uint64_t session, const char *worker)
 {
     add_numbers(batch, COORDINATOR_OP_MEMBER, worker, session, 0, 0, 0);
+}
+
+void coordinator_batch_member_drop(struct coordinator_batch *batch, uint64_t session, const char *worker)
+{
+    add_numbers(batch, COORDINATOR_OP_MEMBER_DROP, worker, session, 0, 0, 0);
 }
 
 void coordinator_batch_chunk(struct coordinator_batch *batch, uint64_t session, uint32_t index, uint64_t id,

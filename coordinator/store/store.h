@@ -39,6 +39,7 @@ struct coordinator_store_reader {
     bool (*key)(void *arg, uint64_t session, uint64_t key);
     bool (*cut)(void *arg, uint64_t session, uint64_t cut);
     bool (*floor)(void *arg, uint64_t session, uint64_t floor);
+    bool (*draining)(void *arg, const char *worker, const void *reason, size_t reason_bytes);
 };
 
 // Opens or makes the file (mode 0600, its folder 0700), locks it until stop, raises the term, reads
@@ -75,6 +76,9 @@ struct coordinator_batch *coordinator_batch_new(void);
 void coordinator_batch_free(struct coordinator_batch *batch); // one that is not submitted; NULL is allowed
 void coordinator_batch_term(struct coordinator_batch *batch, uint64_t term);
 void coordinator_batch_worker(struct coordinator_batch *batch, const char *name, uint64_t instance);
+// The worker is to get no chunks, and to lose those that it has; reason: for people. And no longer.
+void coordinator_batch_drain(struct coordinator_batch *batch, const char *worker, const char *reason);
+void coordinator_batch_resume(struct coordinator_batch *batch, const char *worker);
 void coordinator_batch_session(struct coordinator_batch *batch, uint64_t session, const char *name,
                                const void *spec, size_t spec_bytes, uint64_t incarnation, uint64_t epoch);
 void coordinator_batch_numbers(struct coordinator_batch *batch, uint64_t session, uint64_t incarnation,
@@ -85,6 +89,7 @@ void coordinator_batch_key(struct coordinator_batch *batch, uint64_t session, ui
 void coordinator_batch_cut(struct coordinator_batch *batch, uint64_t session, uint64_t cut);
 void coordinator_batch_floor(struct coordinator_batch *batch, uint64_t session, uint64_t floor); // forget.h
 void coordinator_batch_member(struct coordinator_batch *batch, uint64_t session, const char *worker);
+void coordinator_batch_member_drop(struct coordinator_batch *batch, uint64_t session, const char *worker);
 void coordinator_batch_chunk(struct coordinator_batch *batch, uint64_t session, uint32_t index, uint64_t id,
                              bool lost,
                              const char *holder); // adds or replaces: this is its only holder

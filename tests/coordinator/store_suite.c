@@ -105,10 +105,19 @@ static bool on_key(void *arg, uint64_t session, uint64_t key)
     return true;
 }
 
+static bool on_draining(void *arg, const char *worker, const void *reason, size_t reason_bytes)
+{
+    struct store_seen *seen = arg;
+    snprintf(seen->draining, sizeof(seen->draining), "%s: %.*s", worker, (int)reason_bytes,
+             (const char *)reason);
+    return true;
+}
+
 struct coordinator_store_reader store_reader(struct store_seen *seen)
 {
-    return (struct coordinator_store_reader){seen,        on_worker, on_session, on_member, on_chunk,
-                                             on_follower, on_range,  on_key,     on_cut,    on_floor};
+    return (struct coordinator_store_reader){seen,     on_worker,   on_session, on_member,
+                                             on_chunk, on_follower, on_range,   on_key,
+                                             on_cut,   on_floor,    on_draining};
 }
 
 enum common_code store_open(struct store_seen *seen, struct coordinator_store **out, struct common_error *err)

@@ -23,6 +23,7 @@ struct store_seen {
     struct coordinator_rangeset ranges;
     uint32_t n_ranges;
     char followers[64]; // "1:w1 1:w2": by chunk
+    char draining[64];  // "w0: why", of the last worker
 };
 
 // A reader that writes down what it is told.

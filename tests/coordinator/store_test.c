@@ -43,6 +43,10 @@ static void everything_comes_back(void **state)
     coordinator_batch_floor(batch, UINT64_C(0xfedcba9876543210), 7);
     coordinator_batch_floor(batch, UINT64_C(0xfedcba9876543210), UINT64_MAX - 3);
     coordinator_batch_member(batch, UINT64_C(0xfedcba9876543210), "w0");
+    coordinator_batch_member(batch, UINT64_C(0xfedcba9876543210), "w1");
+    coordinator_batch_drain(batch, "w1", "its fan is loud");
+    coordinator_batch_drain(batch, "w0", "");
+    coordinator_batch_resume(batch, "w0");
     for (uint32_t i = 0; i < 4; i++)
         coordinator_batch_chunk(batch, UINT64_C(0xfedcba9876543210), i, 10 + i, false, "w0");
     coordinator_batch_range(batch, UINT64_C(0xfedcba9876543210), 3, 0, 100);
@@ -52,6 +56,7 @@ static void everything_comes_back(void **state)
     coordinator_batch_chunk_drop(batch, UINT64_C(0xfedcba9876543210), 3);
     coordinator_batch_chunk(batch, UINT64_C(0xfedcba9876543210), 1, 50, true, "w0");
     coordinator_batch_clip(batch, UINT64_C(0xfedcba9876543210), 60);
+    coordinator_batch_member_drop(batch, UINT64_C(0xfedcba9876543210), "w1");
     store_submit(store, batch);
     store_close(store);
     assert_int_equal(store_done, 2);
@@ -69,16 +74,19 @@ static void everything_comes_back(void **state)
     assert_int_equal(seen.chunk_sum, 10 + 50 * 2 + 12 * 3);
     assert_true(coordinator_rangeset_length(&seen.ranges) == 60);
     assert_true(seen.key == UINT64_MAX - 1);
+    assert_string_equal(seen.draining, "w1: its fan is loud");
     assert_true(seen.cut == UINT64_MAX - 2);
     assert_true(seen.floor == UINT64_MAX - 3);
     coordinator_rangeset_free(&seen.ranges);
     batch = coordinator_batch_new();
     coordinator_batch_session_drop(batch, UINT64_C(0xfedcba9876543210));
+    coordinator_batch_resume(batch, "w1");
     store_submit(store, batch);
     store_close(store);
     assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK);
     assert_int_equal(
         seen.sessions + seen.members + seen.chunks + seen.n_ranges + seen.key + seen.cut + seen.floor, 0);
+    assert_string_equal(seen.draining, "");
     store_close(store);
 }
 

@@ -120,10 +120,17 @@ static bool on_floor(void *arg, uint64_t session, uint64_t floor)
     return true;
 }
 
+static bool on_draining(void *arg, const char *worker, const void *reason, size_t reason_bytes)
+{
+    (void)arg, (void)worker, (void)reason, (void)reason_bytes;
+    return false; // nobody is
+}
+
 static bool open_store(void)
 {
-    struct coordinator_store_reader reader = {NULL,        on_worker, on_session, on_member, on_chunk,
-                                              on_follower, on_range,  on_key,     on_cut,    on_floor};
+    struct coordinator_store_reader reader = {NULL,     on_worker,   on_session, on_member,
+                                              on_chunk, on_follower, on_range,   on_key,
+                                              on_cut,   on_floor,    on_draining};
     struct common_error err;
     for (uint32_t i = 0; i < n_subjects; i++)
         subjects[i] = (struct subject){.made = subjects[i].made, .dropped = subjects[i].dropped};

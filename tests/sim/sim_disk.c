@@ -212,6 +212,15 @@ void sim_tables_apply(struct sim_tables *t, const struct sim_op *op)
     case SIM_OP_MEMBER:
         replace(&tables[SIM_MEMBERS], op, same_member);
         break;
+    case SIM_OP_MEMBER_DROP:
+        rows_remove(&tables[SIM_MEMBERS], op, same_member);
+        break;
+    case SIM_OP_DRAIN:
+        replace(&tables[SIM_DRAINING], op, same_name);
+        break;
+    case SIM_OP_RESUME:
+        rows_remove(&tables[SIM_DRAINING], op, same_name);
+        break;
     case SIM_OP_CHUNK:
         replace(&tables[SIM_CHUNKS], op, same_chunk);
         rows_remove(&tables[SIM_FOLLOWERS], op, same_chunk);
@@ -273,6 +282,8 @@ static bool read_row(const struct coordinator_store_reader *r, const struct sim_
         return r->cut(r->arg, row->a, row->b);
     case SIM_OP_FLOOR:
         return r->floor(r->arg, row->a, row->b);
+    case SIM_OP_DRAIN:
+        return r->draining(r->arg, row->name, row->bytes, row->n_bytes);
     case SIM_OP_FOLLOWER:
         return r->follower(r->arg, row->a, (uint32_t)row->b, row->name);
     case SIM_OP_CHUNK:

@@ -19,6 +19,9 @@ enum sim_op_kind {
     SIM_OP_CUT,
     SIM_OP_FLOOR,
     SIM_OP_MEMBER,
+    SIM_OP_MEMBER_DROP,
+    SIM_OP_DRAIN,
+    SIM_OP_RESUME,
     SIM_OP_CHUNK,
     SIM_OP_FOLLOWER,
     SIM_OP_COPY_LOST,
@@ -47,11 +50,12 @@ enum {
     SIM_KEYS,
     SIM_CUTS,
     SIM_FLOORS,
+    SIM_DRAINING,
     SIM_TABLES
 };
 
 // A row is an operation that has put it there: SIM_OP_META, _WORKER, _SESSION, _MEMBER, _CHUNK, _FOLLOWER, _RANGE, _KEY,
-// _CUT or _FLOOR.
+// _CUT, _FLOOR or _DRAIN.
 struct sim_table {
     struct sim_op *rows;
     size_t n, cap;

@@ -143,6 +143,20 @@ void coordinator_batch_session(struct coordinator_batch *batch, uint64_t session
     op->n_bytes = spec_bytes;
 }
 
+void coordinator_batch_drain(struct coordinator_batch *batch, const char *worker, const char *reason)
+{
+    struct sim_op *op = add(batch, SIM_OP_DRAIN, worker, 0, 0, 0, 0);
+    op->bytes = strdup(reason);
+    if (!op->bytes)
+        abort();
+    op->n_bytes = strlen(reason);
+}
+
+void coordinator_batch_resume(struct coordinator_batch *batch, const char *worker)
+{
+    add(batch, SIM_OP_RESUME, worker, 0, 0, 0, 0);
+}
+
 void coordinator_batch_key(struct coordinator_batch *batch, uint64_t session, uint64_t key)
 {
     add(batch, SIM_OP_KEY, "", session, key, 0, 0);
@@ -173,6 +187,11 @@ void coordinator_batch_session_drop(struct coordinator_batch *batch, uint64_t se
 void coordinator_batch_member(struct coordinator_batch *batch, uint64_t session, const char *worker)
 {
     add(batch, SIM_OP_MEMBER, worker, session, 0, 0, 0);
+}
+
+void coordinator_batch_member_drop(struct coordinator_batch *batch, uint64_t session, const char *worker)
+{
+    add(batch, SIM_OP_MEMBER_DROP, worker, session, 0, 0, 0);
 }
 
 void coordinator_batch_chunk(struct coordinator_batch *batch, uint64_t session, uint32_t index, uint64_t id,

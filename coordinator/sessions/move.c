@@ -1,0 +1,480 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/sessions/move.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "coordinator/cluster/cluster.h"
+#include "coordinator/cluster/gather.h"
+#include "coordinator/cluster/membership.h"
+#include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/dropping.h"
+#include "coordinator/sessions/layout_send.h"
+#include "coordinator/sessions/repair.h"
+#include "coordinator/sessions/table.h"
+#include "coordinator/store/store.h"
+#include "proto/limits.h"
+#include "proto/spec.h"
+
+// Of one pull: it must be over well before a control call is, at the rate that is allowed.
+#define PULL_S         1
+#define PULL_BYTES_MAX (UINT64_C(1) << 30)
+
+enum move_state { MOVE_COPYING, MOVE_WAITING, MOVE_CLOSING, MOVE_STORING, MOVE_TELLING, MOVE_OVER };
+
+struct coordinator_move {
+    struct coordinator_move *next; // of the session's
+    struct coordinator_sessions *sessions;
+    struct coordinator_session *s; // NULL: gone
+    uint64_t session;
+    struct coordinator_worker *to; // its record stays: a visitor
+    struct coordinator_move_item items[COORDINATOR_MOVE_CHUNKS];
+    uint32_t n;
+    enum move_state state;
+    uint32_t visit; // CLOSING and on: of the worker when it was told
+    uint64_t promised, bytes;
+    uint32_t at, layer; // COPYING: the next row to be fetched
+    uint64_t position;
+    coordinator_moved_fn done;
+    void *arg;
+};
+
+// ---- what may move ------------------------------------------------------------------------------
+
+bool coordinator_session_may_move(struct coordinator_session *s)
+{
+    return s->state == COORDINATOR_SESSION_ACTIVE && !s->withheld && !s->broken && !s->repairing &&
+           !coordinator_session_has_missing(s) && !s->awaited && !s->unknown && !s->named &&
+           !s->sessions->core->stopping;
+}
+
+// Whether rows of the chunk may be on their way that no layer has.
+static bool is_being_put(const struct coordinator_session *s, const struct coordinator_chunk *chunk)
+{
+    uint64_t ct = s->layout.chunk_tokens, first = chunk->index * ct, end = first + ct;
+    if (common_clock_ns() >= s->ticket_until_ns)
+        return false;
+    for (uint64_t from = first; from < end;) {
+        struct proto_range range = {.first = from, .count = end - from};
+        if (!s->ticketed_all &&
+            (!coordinator_rangeset_next(&s->ticketed, from, &range) || range.first >= end))
+            return false;
+        uint64_t to = range.first + range.count < end ? range.first + range.count : end;
+        for (uint32_t l = 0; l < s->spec->layers; l++) {
+            uint64_t at = coordinator_session_forgotten(s, l);
+            at = proto_spec_stores(s->spec, l) ? (at > range.first ? at : range.first) : to;
+            if (at < to && !coordinator_rangeset_contains(&s->layers[l], at, to - at))
+                return true;
+        }
+        from = to;
+    }
+    return false;
+}
+
+bool coordinator_chunk_may_move(const struct coordinator_session *s, const struct coordinator_chunk *chunk,
+                                const struct coordinator_worker *to,
+                                const struct coordinator_worker *replaces)
+{
+    bool room = replaces ? coordinator_chunk_held_by(chunk, replaces)
+                         : coordinator_chunk_copies(chunk) < COORDINATOR_REPLICAS_MAX;
+    return room && coordinator_chunk_copies(chunk) < COORDINATOR_COPIES_MAX && chunk->ready && chunk->known &&
+           !chunk->lost && !chunk->gone && !chunk->leaving &&
+           coordinator_chunk_copy_at(chunk, to) == COORDINATOR_COPIES_MAX &&
+           coordinator_session_chunk_usable(chunk) && !is_being_put(s, chunk);
+}
+
+// ---- the end ------------------------------------------------------------------------------------
+
+static void leave_session(struct coordinator_move *m)
+{
+    struct coordinator_session *s = m->s;
+    if (!s)
+        return;
+    for (struct coordinator_move **at = &s->moves; *at; at = &(*at)->next)
+        if (*at == m) {
+            *at = m->next;
+            break;
+        }
+    for (uint32_t i = 0; i < m->n; i++) {
+        struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, m->items[i].index);
+        if (chunk && chunk->id == m->items[i].id)
+            chunk->moving = false;
+    }
+}
+
+static void move_over(struct coordinator_move *m, uint32_t moved)
+{
+    bool alone = m->s && m->state >= MOVE_CLOSING;
+    leave_session(m);
+    m->state = MOVE_OVER;
+    m->to->visitors--;
+    m->to->moves--;
+    uint64_t unfilled = m->promised > m->bytes ? m->promised - m->bytes : 0; // heartbeats show the rest
+    m->to->promised_bytes -= unfilled < m->to->promised_bytes ? unfilled : m->to->promised_bytes;
+    if (alone)
+        coordinator_session_release(m->s);
+    m->done(m->arg, m->session, moved, m->bytes);
+    free(m);
+}
+
+// The worker is not to have what it was told of. Where it has the session otherwise, it is told all of that again.
+static void move_fail(struct coordinator_move *m, const char *why)
+{
+    struct coordinator_session *s = m->s;
+    if (!m->sessions->core->stopping)
+        common_log_info("chunks do not move now: %s session=%016" PRIx64 " chunks=%u to=%s", why, m->session,
+                        m->n, m->to->name);
+    if (s && coordinator_session_has_member(s, m->to))
+        coordinator_session_doubt(s, m->to);
+    else if (!m->sessions->core->stopping)
+        coordinator_session_drop_at(m->sessions, m->session, m->to);
+    move_over(m, 0);
+}
+
+uint32_t coordinator_moves_of(const struct coordinator_session *s)
+{
+    uint32_t n = 0;
+    for (const struct coordinator_move *m = s->moves; m; m = m->next)
+        n++;
+    return n;
+}
+
+void coordinator_moves_session_gone(struct coordinator_session *s)
+{
+    for (struct coordinator_move *m = s->moves; m; m = m->next)
+        m->s = NULL;
+    s->moves = NULL;
+}
+
+// ---- telling the worker -------------------------------------------------------------------------
+
+// The chunks as they will be, or would be: of what has changed nothing is said.
+static void tell_chunks(struct coordinator_move *m, struct coordinator_gather *gather)
+{
+    struct coordinator_session *s = m->s;
+    const struct coordinator_chunk *chunks[COORDINATOR_MOVE_CHUNKS];
+    struct coordinator_layout_message message = {.session = s->id,
+                                                 .incarnation = s->incarnation,
+                                                 .epoch = s->layout.epoch,
+                                                 .spec = s->spec,
+                                                 .chunks = chunks,
+                                                 .forgotten = s->floor};
+    for (uint32_t i = 0; i < m->n; i++)
+        chunks[message.n++] = coordinator_layout_find(&s->layout, m->items[i].index);
+    coordinator_layout_send(m->to, &message, gather);
+}
+
+// ---- fetching rows ------------------------------------------------------------------------------
+
+struct pull {
+    Banyan__Pb__ChunkPullRequest m;
+    Banyan__Pb__RowsRange *ranges, **pointers; // [PROTO_PULL_RANGES_MAX]
+    uint64_t bytes;
+};
+
+static struct pull *pull_new(void)
+{
+    struct pull *p = coordinator_alloc(sizeof(*p));
+    p->ranges = coordinator_alloc(PROTO_PULL_RANGES_MAX * sizeof(*p->ranges));
+    p->pointers = coordinator_alloc(PROTO_PULL_RANGES_MAX * sizeof(*p->pointers));
+    banyan__pb__chunk_pull_request__init(&p->m);
+    p->m.ranges = p->pointers;
+    return p;
+}
+
+static void pull_free(struct pull *p)
+{
+    free(p->ranges);
+    free(p->pointers);
+    free(p);
+}
+
+static const struct coordinator_worker *source_of(const struct coordinator_chunk *chunk)
+{
+    for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++)
+        if (coordinator_session_copy_usable(chunk, i))
+            return coordinator_chunk_holder(chunk, i);
+    return NULL;
+}
+
+// Adds rows of the chunk from (*layer, *position) on, `most` bytes or so of them. True: all that are left.
+static bool pull_rows(struct pull *p, const struct coordinator_session *s,
+                      const struct coordinator_chunk *chunk, uint32_t *layer, uint64_t *position,
+                      uint64_t most)
+{
+    uint64_t ct = s->layout.chunk_tokens, first = chunk->index * ct, end = first + ct;
+    for (; *layer < s->spec->layers; ++*layer, *position = 0) {
+        struct proto_range range;
+        struct proto_layer of = proto_spec_layer(s->spec, *layer);
+        uint64_t row = of.k_row + of.v_row, from = coordinator_session_forgotten(s, *layer);
+        from = from > first ? from : first;
+        from = *position > from ? *position : from;
+        while (proto_spec_stores(s->spec, *layer) && from < end &&
+               coordinator_rangeset_next(&s->layers[*layer], from, &range) && range.first < end) {
+            uint64_t count = range.first + range.count < end ? range.count : end - range.first;
+            uint64_t room = p->bytes < most ? (most - p->bytes) / row + 1 : 0;
+            *position = range.first;
+            if (!room || p->m.n_ranges == PROTO_PULL_RANGES_MAX)
+                return false;
+            count = count < room ? count : room;
+            Banyan__Pb__RowsRange *out = &p->ranges[p->m.n_ranges];
+            *out = (Banyan__Pb__RowsRange)BANYAN__PB__ROWS_RANGE__INIT;
+            out->layer = *layer;
+            out->first = range.first;
+            out->count = count;
+            p->pointers[p->m.n_ranges++] = out;
+            p->bytes += count * row;
+            *position = from = range.first + count;
+        }
+    }
+    return true;
+}
+
+static bool pull_address(struct coordinator_move *m, struct pull *p, const struct coordinator_chunk *chunk)
+{
+    const struct coordinator_session *s = m->s;
+    const struct coordinator_worker *from = source_of(chunk);
+    if (!from)
+        return false;
+    p->m.term = m->sessions->core->term;
+    p->m.session = s->id;
+    p->m.incarnation = s->incarnation;
+    p->m.chunk = chunk->id;
+    p->m.first = (uint64_t)chunk->index * s->layout.chunk_tokens;
+    p->m.from = (char *)from->edge_endpoint;
+    p->m.bytes_per_s = m->sessions->core->options.move_bytes_per_s;
+    return true;
+}
+
+// Leaves out the chunks that have changed. False: none is left.
+static bool check_items(struct coordinator_move *m)
+{
+    struct coordinator_session *s = m->s;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < m->n; i++) {
+        struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, m->items[i].index);
+        if (!chunk || chunk->id != m->items[i].id)
+            continue;
+        if (coordinator_chunk_may_move(s, chunk, m->to, m->items[i].replaces))
+            m->items[kept++] = m->items[i];
+        else
+            chunk->moving = false;
+    }
+    m->n = kept;
+    return kept > 0;
+}
+
+static void copy_next(struct coordinator_move *m);
+
+static void copied(void *arg, const struct proto_reply *reply)
+{
+    struct coordinator_move *m = arg;
+    if (reply->code == COMMON_OK)
+        m->bytes += ((const Banyan__Pb__ChunkPullReply *)reply->message->body)->bytes;
+    if (reply->code != COMMON_OK || !m->s)
+        move_fail(m, m->s ? reply->text : "the session was deleted");
+    else
+        copy_next(m);
+}
+
+static void move_alone(void *arg, struct coordinator_session *s);
+
+static void copy_next(struct coordinator_move *m)
+{
+    struct coordinator_session *s = m->s;
+    uint64_t rate = m->sessions->core->options.move_bytes_per_s,
+             most = rate && rate < PULL_BYTES_MAX / PULL_S ? rate * PULL_S : PULL_BYTES_MAX;
+    for (; m->at < m->n; m->at++, m->layer = 0, m->position = 0) {
+        const struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, m->items[m->at].index);
+        struct pull *p = pull_new();
+        if (!chunk || chunk->id != m->items[m->at].id || !pull_address(m, p, chunk)) {
+            pull_free(p);
+            continue; // left out in the end
+        }
+        pull_rows(p, s, chunk, &m->layer, &m->position, most);
+        bool any = p->m.n_ranges > 0;
+        if (any)
+            coordinator_worker_call(m->to, BANYAN__PB__METHOD__METHOD_CHUNK_PULL, &p->m.base, copied, m);
+        pull_free(p);
+        if (any)
+            return;
+    }
+    m->state = MOVE_WAITING;
+    if (coordinator_session_exclusive(s, COORDINATOR_SESSION_RELAYOUT, move_alone, m) != COMMON_OK)
+        move_fail(m, "too many operations wait for the session");
+}
+
+static void copying_told(void *arg, enum common_code code, const char *text)
+{
+    struct coordinator_move *m = arg;
+    if (code != COMMON_OK || !m->s)
+        move_fail(m, m->s ? text : "the session was deleted");
+    else
+        copy_next(m);
+}
+
+// ---- closing ------------------------------------------------------------------------------------
+
+// The chunk as the store shall have it.
+static struct coordinator_chunk chunk_with(const struct coordinator_move *m,
+                                           const struct coordinator_move_item *item)
+{
+    struct coordinator_chunk chunk = *coordinator_layout_find(&m->s->layout, item->index);
+    uint32_t copy = coordinator_chunk_copies(&chunk);
+    chunk.followers[chunk.n_followers++] = m->to;
+    chunk.stamps[copy] = 0;
+    if (item->replaces)
+        chunk.leaving |= (uint8_t)(1u << coordinator_chunk_copy_at(&chunk, item->replaces));
+    return chunk;
+}
+
+static void told_all(void *arg, enum common_code code, const char *text)
+{
+    struct coordinator_move *m = arg;
+    struct coordinator_session *s = m->s;
+    (void)text;
+    for (uint32_t i = 0; i < s->n_members && code != COMMON_OK; i++)
+        coordinator_session_doubt(s, s->members[i]); // it has happened: whoever did not hear of it will
+    move_over(m, m->n);
+}
+
+// Whether the worker has been told of the session since it fetched the rows, by somebody who knew nothing of them.
+static bool may_have_dropped(const struct coordinator_move *m)
+{
+    return m->to->visit != m->visit || coordinator_session_in_doubt(m->s, m->to);
+}
+
+static void stored(void *arg, enum common_code code, const char *text)
+{
+    struct coordinator_move *m = arg;
+    struct coordinator_session *s = m->s;
+    if (code != COMMON_OK) {
+        move_fail(m, text);
+        return;
+    }
+    m->state = MOVE_TELLING;
+    bool gone = may_have_dropped(m);
+    for (uint32_t i = 0; i < m->n; i++) {
+        struct coordinator_chunk chunk = chunk_with(m, &m->items[i]);
+        chunk.gone |= (uint8_t)(gone << (coordinator_chunk_copies(&chunk) - 1));
+        if (!coordinator_session_put_chunk(s, &chunk))
+            abort(); // there was one in its place
+    }
+    coordinator_session_add_member(s, m->to);
+    coordinator_layout_set_epoch(&s->layout, s->layout.epoch + 1);
+    coordinator_session_recount(s);
+    struct coordinator_gather *gather = coordinator_gather_new(&m->sessions->core->turn, told_all, m);
+    for (uint32_t i = 0; i < s->n_members; i++) {
+        if (coordinator_worker_active(s->members[i]))
+            coordinator_layout_send_all(s, s->members[i], gather);
+        else
+            coordinator_session_dirty(s, s->members[i]);
+    }
+    coordinator_gather_seal(gather);
+}
+
+// It has every row: so it may count.
+static void closed(void *arg, enum common_code code, const char *text)
+{
+    struct coordinator_move *m = arg;
+    struct coordinator_session *s = m->s;
+    if (code != COMMON_OK || !check_items(m) || !coordinator_worker_active(m->to) || may_have_dropped(m)) {
+        move_fail(m, code == COMMON_OK ? "they, or the worker, have changed meanwhile" : text);
+        return;
+    }
+    m->state = MOVE_STORING;
+    struct coordinator_batch *batch = coordinator_batch_new();
+    for (uint32_t i = 0; i < m->n; i++) {
+        struct coordinator_chunk chunk = chunk_with(m, &m->items[i]);
+        coordinator_batch_copies(batch, s->id, &chunk);
+    }
+    coordinator_batch_member(batch, s->id, m->to->name);
+    coordinator_batch_numbers(batch, s->id, s->incarnation, s->layout.epoch + 1);
+    coordinator_store_submit(m->sessions->store, batch, stored, m);
+}
+
+static void closing_told(void *arg, enum common_code code, const char *text)
+{
+    struct coordinator_move *m = arg;
+    struct coordinator_session *s = m->s;
+    if (code != COMMON_OK) {
+        move_fail(m, text);
+        return;
+    }
+    struct coordinator_gather *gather = coordinator_gather_new(&m->sessions->core->turn, closed, m);
+    for (uint32_t i = 0; i < m->n; i++) {
+        const struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, m->items[i].index);
+        uint32_t layer = 0;
+        uint64_t position = 0;
+        for (bool all = false; !all;) {
+            struct pull *p = pull_new();
+            bool there = pull_address(m, p, chunk);
+            all = pull_rows(p, s, chunk, &layer, &position, UINT64_MAX);
+            if (p->m.n_ranges && there)
+                coordinator_worker_call_gather(m->to, BANYAN__PB__METHOD__METHOD_CHUNK_PULL, &p->m.base,
+                                               gather);
+            pull_free(p);
+            if (!there) {
+                coordinator_gather_add(gather);
+                coordinator_gather_finish(gather, COMMON_UNAVAILABLE, "nobody who has the rows is there");
+                break;
+            }
+        }
+    }
+    coordinator_gather_seal(gather);
+}
+
+static void move_alone(void *arg, struct coordinator_session *s)
+{
+    struct coordinator_move *m = arg;
+    m->s = s;
+    if (!s) {
+        move_fail(m, "the session was deleted");
+        return;
+    }
+    m->state = MOVE_CLOSING;
+    m->visit = m->to->visit;
+    bool known = !s->withheld && !s->broken && !s->unknown && !s->named;
+    if (!known || !coordinator_worker_active(m->to) || coordinator_session_in_doubt(s, m->to) ||
+        !check_items(m)) {
+        move_fail(m, "they, or the worker, have changed meanwhile");
+        return;
+    }
+    struct coordinator_gather *gather = coordinator_gather_new(&m->sessions->core->turn, closing_told, m);
+    tell_chunks(m, gather);
+    coordinator_gather_seal(gather);
+}
+
+// ---- beginning ----------------------------------------------------------------------------------
+
+void coordinator_move_begin(struct coordinator_session *s, struct coordinator_worker *to,
+                            const struct coordinator_move_item *items, uint32_t n, coordinator_moved_fn done,
+                            void *arg)
+{
+    struct coordinator_move *m = coordinator_alloc(sizeof(*m));
+    *m = (struct coordinator_move){.next = s->moves,
+                                   .sessions = s->sessions,
+                                   .s = s,
+                                   .session = s->id,
+                                   .to = to,
+                                   .n = n,
+                                   .promised = n * coordinator_session_chunk_bytes(s),
+                                   .done = done,
+                                   .arg = arg};
+    memcpy(m->items, items, n * sizeof(*items));
+    for (uint32_t i = 0; i < n; i++) {
+        struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, items[i].index);
+        m->items[i].id = chunk->id;
+        chunk->moving = true;
+    }
+    s->moves = m;
+    to->visitors++;
+    to->moves++;
+    to->promised_bytes += m->promised;
+    struct coordinator_gather *gather = coordinator_gather_new(&s->sessions->core->turn, copying_told, m);
+    tell_chunks(m, gather);
+    coordinator_gather_seal(gather);
+}

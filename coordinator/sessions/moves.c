@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/sessions/moves.h"
+
+#include <inttypes.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "coordinator/cluster/cluster.h"
+#include "coordinator/cluster/gather.h"
+#include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/candidates.h"
+#include "coordinator/sessions/dropping.h"
+#include "coordinator/sessions/layout_send.h"
+#include "coordinator/sessions/move.h"
+#include "coordinator/sessions/repair.h"
+#include "coordinator/sessions/table.h"
+#include "coordinator/store/store.h"
+
+#define MOVES_MAX         64
+#define SESSION_MOVES_MAX 4
+#define WORKER_MOVES_MAX  2
+#define LOOK_MAX          256 // sessions, after a move has ended
+#define AGAIN_NS          COMMON_NS_PER_S
+#define BATCH_S           2 // how long the rows of one move travel, at the rate that is allowed
+
+// ---- choosing -----------------------------------------------------------------------------------
+
+struct choice { // of one move
+    struct coordinator_session *s;
+    struct coordinator_worker *active[COORDINATOR_WORKERS_MAX];
+    struct coordinator_candidate *candidates; // [n]
+    uint32_t n;
+    struct coordinator_worker *to; // NULL: not yet
+    struct coordinator_move_item items[COORDINATOR_MOVE_CHUNKS];
+    uint32_t n_items;
+    bool refused; // there is one that cannot move now
+};
+
+static uint32_t candidate_of(const struct choice *c, const struct coordinator_worker *w)
+{
+    for (uint32_t i = 0; i < c->n; i++)
+        if (c->active[i] == w)
+            return i;
+    return UINT32_MAX;
+}
+
+static struct coordinator_worker *draining_holder(const struct coordinator_chunk *chunk)
+{
+    for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++)
+        if (coordinator_chunk_holder(chunk, i)->draining)
+            return coordinator_chunk_holder(chunk, i);
+    return NULL;
+}
+
+// Who should get the copy: not on the hosts of those that stay.
+static uint32_t choose_target(const struct choice *c, const struct coordinator_chunk *chunk,
+                              const struct coordinator_worker *replaces)
+{
+    uint32_t has[COORDINATOR_COPIES_MAX], n_has = 0;
+    for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++) {
+        const struct coordinator_worker *w = coordinator_chunk_holder(chunk, i);
+        uint32_t at = w == replaces ? UINT32_MAX : candidate_of(c, w);
+        if (at != UINT32_MAX)
+            has[n_has++] = at;
+    }
+    return coordinator_placement_follow(c->candidates, c->n, has, n_has, c->s->layout.chunk_tokens,
+                                        coordinator_session_chunk_bytes(c->s));
+}
+
+static void choose_item(struct choice *c, const struct coordinator_chunk *chunk,
+                        struct coordinator_worker *replaces)
+{
+    uint64_t bytes = coordinator_session_chunk_bytes(c->s);
+    uint32_t to = choose_target(c, chunk, replaces);
+    if (to == UINT32_MAX || c->active[to]->moves >= WORKER_MOVES_MAX ||
+        !coordinator_chunk_may_move(c->s, chunk, c->active[to], replaces)) {
+        c->refused = true;
+        return;
+    }
+    if (c->to && c->to != c->active[to])
+        return; // the next move's
+    c->to = c->active[to];
+    c->items[c->n_items++] = (struct coordinator_move_item){.index = chunk->index, .replaces = replaces};
+    struct coordinator_candidate *candidate = &c->candidates[to];
+    candidate->free_bytes -= bytes < candidate->free_bytes ? bytes : candidate->free_bytes;
+    candidate->load_bytes += bytes;
+    candidate->follows += c->s->layout.chunk_tokens;
+    candidate->member = true;
+}
+
+// A copy too many: a coordinator died between giving a chunk to another holder and taking it from the first. Or one that
+// was to leave, and must stay.
+static void tidy(struct coordinator_session *s, struct coordinator_chunk *chunk)
+{
+    uint32_t copies = coordinator_chunk_copies(chunk);
+    if (chunk->leaving) { // a chunk that may be struck off is, before anybody looks here
+        chunk->leaving = 0;
+        return;
+    }
+    if (copies <= s->spec->replicas || chunk->gone)
+        return;
+    const struct coordinator_worker *w = draining_holder(chunk);
+    chunk->leaving = (uint8_t)(1u << (w ? coordinator_chunk_copy_at(chunk, w) : copies - 1));
+    coordinator_session_recount(s);
+    coordinator_session_settle(s);
+}
+
+static void choose_wishes(struct choice *c)
+{
+    const struct coordinator_moves *moves = &c->s->sessions->moves;
+    bool any = false;
+    for (uint32_t i = 0; i < moves->n_wishes && c->n_items < COORDINATOR_MOVE_CHUNKS; i++) {
+        const struct coordinator_wish *wish = &moves->wishes[i];
+        any = any || wish->session == c->s->id;
+        if (wish->session != c->s->id || (c->to && c->to != wish->to) ||
+            candidate_of(c, wish->to) == UINT32_MAX || wish->to->moves >= WORKER_MOVES_MAX)
+            continue;
+        const struct coordinator_chunk *chunk = coordinator_layout_find(&c->s->layout, wish->index);
+        if (!chunk || chunk->id != wish->id || chunk->moving ||
+            !coordinator_chunk_may_move(c->s, chunk, wish->to, wish->from))
+            continue;
+        c->to = wish->to;
+        c->items[c->n_items++] = (struct coordinator_move_item){.index = wish->index, .replaces = wish->from};
+    }
+    c->s->wished = any;
+    c->refused = c->refused || (any && !c->n_items);
+}
+
+static void forget_wishes(struct coordinator_sessions *sessions, const struct choice *c)
+{
+    struct coordinator_moves *moves = &sessions->moves;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < moves->n_wishes; i++) {
+        bool chosen = false;
+        for (uint32_t k = 0; k < c->n_items && moves->wishes[i].session == c->s->id; k++)
+            chosen = chosen || c->items[k].index == moves->wishes[i].index;
+        if (!chosen)
+            moves->wishes[kept++] = moves->wishes[i];
+    }
+    moves->n_wishes = kept;
+}
+
+static void choose(struct choice *c)
+{
+    struct coordinator_session *s = c->s;
+    uint64_t rate = s->sessions->core->options.move_bytes_per_s,
+             most = rate / (coordinator_session_chunk_bytes(s) / BATCH_S + 1) + 1;
+    uint32_t batch = rate && most < COORDINATOR_MOVE_CHUNKS ? (uint32_t)most : COORDINATOR_MOVE_CHUNKS;
+    for (uint32_t i = 0; i < s->layout.n && c->n_items < batch; i++) {
+        struct coordinator_chunk *chunk = &s->layout.chunks[i];
+        if (chunk->moving)
+            continue;
+        tidy(s, chunk);
+        struct coordinator_worker *drained = chunk->leaving ? NULL : draining_holder(chunk);
+        if (drained)
+            choose_item(c, chunk, drained);
+        else if (coordinator_chunk_copies(chunk) < s->spec->replicas)
+            choose_item(c, chunk, NULL);
+    }
+    if (!c->n_items && s->wished)
+        choose_wishes(c);
+}
+
+// ---- parting ------------------------------------------------------------------------------------
+
+struct parting { // of a member that is being drained and holds nothing: the session is its own
+    struct coordinator_session *s;
+    struct coordinator_worker *w; // its record stays: it is a member, and then a visitor
+};
+
+static void parting_over(struct parting *p)
+{
+    struct coordinator_session *s = p->s;
+    p->w->visitors--;
+    free(p);
+    coordinator_session_release(s);
+}
+
+static void parting_told(void *arg, enum common_code code, const char *text)
+{
+    struct parting *p = arg;
+    (void)text;
+    for (uint32_t i = 0; i < p->s->n_members && code != COMMON_OK; i++)
+        coordinator_session_doubt(p->s, p->s->members[i]);
+    parting_over(p);
+}
+
+static void parting_stored(void *arg, enum common_code code, const char *text)
+{
+    struct parting *p = arg;
+    struct coordinator_session *s = p->s;
+    (void)text;
+    if (code != COMMON_OK) {
+        s->move_again_ns = common_clock_after(AGAIN_NS);
+        parting_over(p);
+        return;
+    }
+    coordinator_session_leave(s, p->w);
+    coordinator_session_drop_at(s->sessions, s->id, p->w);
+    coordinator_layout_set_epoch(&s->layout, s->layout.epoch + 1);
+    struct coordinator_gather *gather = coordinator_gather_new(&s->sessions->core->turn, parting_told, p);
+    for (uint32_t i = 0; i < s->n_members; i++) {
+        if (coordinator_worker_active(s->members[i]))
+            coordinator_layout_send_all(s, s->members[i], gather);
+        else
+            coordinator_session_dirty(s, s->members[i]);
+    }
+    coordinator_gather_seal(gather);
+}
+
+static bool holds_any(const struct coordinator_session *s, const struct coordinator_worker *w)
+{
+    for (uint32_t i = 0; i < s->layout.n; i++)
+        if (coordinator_chunk_copy_at(&s->layout.chunks[i], w) < COORDINATOR_COPIES_MAX)
+            return true;
+    return false;
+}
+
+static void parting_alone(void *arg, struct coordinator_session *s)
+{
+    struct parting *p = arg;
+    if (!s) {
+        p->w->visitors--;
+        free(p);
+        return;
+    }
+    if (!p->w->draining || !coordinator_session_has_member(s, p->w) || holds_any(s, p->w)) {
+        parting_over(p);
+        return;
+    }
+    struct coordinator_batch *batch = coordinator_batch_new();
+    coordinator_batch_member_drop(batch, s->id, p->w->name);
+    coordinator_batch_numbers(batch, s->id, s->incarnation, s->layout.epoch + 1);
+    coordinator_store_submit(s->sessions->store, batch, parting_stored, p);
+}
+
+static void part(struct coordinator_session *s)
+{
+    for (uint32_t i = 0; i < s->n_members && !s->exclusive; i++) {
+        if (!s->members[i]->draining || s->n_members < 2 || holds_any(s, s->members[i]))
+            continue;
+        struct parting *p = coordinator_alloc(sizeof(*p));
+        *p = (struct parting){.s = s, .w = s->members[i]};
+        p->w->visitors++;
+        if (coordinator_session_exclusive(s, COORDINATOR_SESSION_RELAYOUT, parting_alone, p) != COMMON_OK) {
+            p->w->visitors--;
+            free(p);
+        }
+    }
+}
+
+// ---- looking ------------------------------------------------------------------------------------
+
+static bool wants(const struct coordinator_session *s)
+{
+    for (uint32_t i = 0; i < s->n_members; i++)
+        if (s->members[i]->draining)
+            return true;
+    return s->thin > 0 || s->thick > 0 || s->wished;
+}
+
+static void moved(void *arg, uint64_t session, uint32_t n, uint64_t bytes)
+{
+    struct coordinator_sessions *sessions = arg;
+    struct coordinator_session *s = coordinator_session_any(sessions, session);
+    sessions->moves.n--;
+    sessions->moves.chunks += n;
+    sessions->moves.bytes += bytes;
+    sessions->moves.due = true;
+    if (s && !n)
+        s->move_again_ns = common_clock_after(AGAIN_NS);
+    coordinator_turn_mark(&sessions->core->turn, COORDINATOR_PHASE_SESSIONS);
+}
+
+static void look_at(struct coordinator_session *s)
+{
+    struct coordinator_sessions *sessions = s->sessions;
+    if (!wants(s) || common_clock_ns() < s->move_again_ns || !coordinator_session_may_move(s))
+        return;
+    part(s);
+    while (sessions->moves.n < MOVES_MAX && coordinator_moves_of(s) < SESSION_MOVES_MAX) {
+        struct choice *c = coordinator_alloc(sizeof(*c));
+        c->s = s;
+        c->candidates = coordinator_candidates(s, c->active, &c->n);
+        choose(c);
+        bool any = c->n_items > 0;
+        if (any) {
+            forget_wishes(sessions, c);
+            sessions->moves.n++;
+            coordinator_move_begin(s, c->to, c->items, c->n_items, moved, sessions);
+        } else if (c->refused) {
+            s->move_again_ns = common_clock_after(AGAIN_NS);
+        }
+        free(c->candidates);
+        free(c);
+        if (!any)
+            break;
+    }
+}
+
+// Up to `most` sessions from the cursor on.
+static void look(struct coordinator_sessions *sessions, uint32_t most)
+{
+    struct coordinator_moves *moves = &sessions->moves;
+    for (uint32_t i = 0; i < most && i < sessions->n_slots && moves->n < MOVES_MAX; i++) {
+        moves->cursor = moves->cursor < sessions->n_slots ? moves->cursor : 0;
+        if (sessions->slots[moves->cursor])
+            look_at(sessions->slots[moves->cursor]);
+        moves->cursor++;
+    }
+}
+
+void coordinator_moves_tick(struct coordinator_sessions *sessions)
+{
+    if (!sessions->core->stopping)
+        look(sessions, UINT32_MAX);
+}
+
+void coordinator_moves_drain(struct coordinator_sessions *sessions)
+{
+    if (!sessions->moves.due || sessions->core->stopping)
+        return;
+    sessions->moves.due = false;
+    look(sessions, LOOK_MAX);
+}
+
+void coordinator_moves_fini(struct coordinator_sessions *sessions)
+{
+    free(sessions->moves.wishes);
+    sessions->moves.wishes = NULL;
+}

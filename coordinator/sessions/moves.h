@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which chunks move, and when: what keeps sessions at as many copies as they ask for, and empties workers that are
+// being drained. It looks at all sessions with each tick, and at some more whenever a move has ended.
+//
+//   fewer copies than replicas, and a worker that may have one ──▶ one more copy
+//   a holder is being drained                                  ──▶ another worker in its place
+//   more copies than replicas (a coordinator died in between)  ──▶ one is leaving (failover.h)
+//   a member that is being drained holds nothing of it         ──▶ it is no member any more
+//   an operator has asked for a balance (rebalance.h)          ──▶ as that says
+//
+// Of a worker at most 2 moves to it are under way, of a session 4, in all 64. A move that came to nothing is tried again
+// after a second. Rows travel between workers alone, below the rate of --move-rate at each that receives.
+#ifndef COORDINATOR_MOVES_H
+#define COORDINATOR_MOVES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct coordinator_sessions;
+struct coordinator_worker;
+
+struct coordinator_moves {
+    uint32_t n;                      // under way
+    uint32_t cursor;                 // the next slot of sessions to be looked at
+    bool due;                        // a move has ended: look again
+    uint64_t chunks, bytes;          // moved so far
+    struct coordinator_wish *wishes; // of a balance; [n_wishes], owned
+    uint32_t n_wishes;
+};
+
+struct coordinator_wish { // that a chunk goes from one worker to another
+    uint64_t session, id;
+    uint32_t index;
+    struct coordinator_worker *from, *to; // it is nothing where they are not what they were any more
+};
+
+void coordinator_moves_tick(struct coordinator_sessions *sessions);
+void coordinator_moves_drain(struct coordinator_sessions *sessions); // in the phase of sessions
+void coordinator_moves_fini(struct coordinator_sessions *sessions);
+
+#endif
