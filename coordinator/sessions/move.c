@@ -151,10 +151,12 @@ void coordinator_moves_session_gone(struct coordinator_session *s)
 
 // ---- telling the worker -------------------------------------------------------------------------
 
-// The chunks as they will be, or would be: of what has changed nothing is said.
+// Of the session's chunks those that are to be at the worker, too. Where the session is alone, with what is acknowledged:
+// after a restart of the coordinator its rows count for that, as the others' do for the append that they have a part of.
 static void tell_chunks(struct coordinator_move *m, struct coordinator_gather *gather)
 {
     struct coordinator_session *s = m->s;
+    uint64_t *lengths = coordinator_alloc(s->spec->layers * sizeof(*lengths));
     const struct coordinator_chunk *chunks[COORDINATOR_MOVE_CHUNKS];
     struct coordinator_layout_message message = {.session = s->id,
                                                  .incarnation = s->incarnation,
@@ -164,7 +166,14 @@ static void tell_chunks(struct coordinator_move *m, struct coordinator_gather *g
                                                  .forgotten = s->floor};
     for (uint32_t i = 0; i < m->n; i++)
         chunks[message.n++] = coordinator_layout_find(&s->layout, m->items[i].index);
+    for (uint32_t l = 0; l < s->spec->layers; l++)
+        lengths[l] = coordinator_rangeset_length(&s->layers[l]);
+    if (m->state == MOVE_CLOSING) {
+        message.lengths = lengths;
+        message.settled = coordinator_session_settled(s);
+    }
     coordinator_layout_send(m->to, &message, gather);
+    free(lengths);
 }
 
 // ---- fetching rows ------------------------------------------------------------------------------
@@ -209,11 +218,11 @@ static bool pull_rows(struct pull *p, const struct coordinator_session *s,
     for (; *layer < s->spec->layers; ++*layer, *position = 0) {
         struct proto_range range;
         struct proto_layer of = proto_spec_layer(s->spec, *layer);
-        uint64_t row = of.k_row + of.v_row, from = coordinator_session_forgotten(s, *layer);
-        from = from > first ? from : first;
-        from = *position > from ? *position : from;
-        while (proto_spec_stores(s->spec, *layer) && from < end &&
-               coordinator_rangeset_next(&s->layers[*layer], from, &range) && range.first < end) {
+        uint64_t row = of.k_row + of.v_row, from = *position > first ? *position : first;
+        bool has =
+            proto_spec_stores(s->spec, *layer) && !coordinator_session_given_back(s, *layer, chunk->index);
+        while (has && from < end && coordinator_rangeset_next(&s->layers[*layer], from, &range) &&
+               range.first < end) {
             uint64_t count = range.first + range.count < end ? range.count : end - range.first;
             uint64_t room = p->bytes < most ? (most - p->bytes) / row + 1 : 0;
             *position = range.first;
@@ -366,6 +375,8 @@ static void stored(void *arg, enum common_code code, const char *text)
     coordinator_session_add_member(s, m->to);
     coordinator_layout_set_epoch(&s->layout, s->layout.epoch + 1);
     coordinator_session_recount(s);
+    common_log_info("chunks have a copy more session=%016" PRIx64 " chunks=%u to=%s epoch=%" PRIu64, s->id,
+                    m->n, m->to->name, s->layout.epoch);
     struct coordinator_gather *gather = coordinator_gather_new(&m->sessions->core->turn, told_all, m);
     for (uint32_t i = 0; i < s->n_members; i++) {
         if (coordinator_worker_active(s->members[i]))

@@ -202,6 +202,11 @@ static bool is_given_back(const struct coordinator_session *s, uint32_t layer, u
            (index + UINT64_C(1)) * s->layout.chunk_tokens <= proto_spec_forgotten(s->spec, layer, floor);
 }
 
+bool coordinator_session_given_back(const struct coordinator_session *s, uint32_t layer, uint32_t index)
+{
+    return is_given_back(s, layer, index, s->floor);
+}
+
 uint64_t coordinator_session_held(const struct coordinator_session *s, uint32_t layer)
 {
     uint64_t back = s->floor ? proto_spec_forgotten(s->spec, layer, s->floor) : 0;

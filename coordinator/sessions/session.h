@@ -162,6 +162,8 @@ const struct coordinator_rangeset *coordinator_session_rows(const struct coordin
 uint64_t coordinator_session_layer_length(const struct coordinator_session *s, uint32_t layer);
 // Of a layer with rows of its own: rows below it are forgotten, or about to be (forget.h).
 uint64_t coordinator_session_forgotten(const struct coordinator_session *s, uint32_t layer);
+// Holders have given back, or will, what the chunk had of this layer: all of it is forgotten.
+bool coordinator_session_given_back(const struct coordinator_session *s, uint32_t layer, uint32_t index);
 // Its committed rows that holders have memory for.
 uint64_t coordinator_session_held(const struct coordinator_session *s, uint32_t layer);
 // The holders' loads follow.
