@@ -11,8 +11,10 @@
 #include "coordinator/limits.h"
 #include "coordinator/service.h"
 #include "coordinator/sessions/attach.h"
+#include "coordinator/sessions/drain.h"
 #include "coordinator/sessions/load.h"
 #include "coordinator/sessions/quarantine_service.h"
+#include "coordinator/sessions/rebalance.h"
 #include "coordinator/sessions/reshape.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/state.h"
@@ -41,6 +43,8 @@ HANDLER(attach_open, sessions)
 HANDLER(attach_commit, sessions)
 HANDLER(quarantine_list, sessions)
 HANDLER(quarantine_drop, sessions)
+HANDLER(worker_drain, sessions)
+HANDLER(rebalance, sessions)
 HANDLER(attend, steps)
 HANDLER(session_watch, steps)
 HANDLER(register, cluster)
@@ -63,6 +67,8 @@ static const struct proto_method methods[] = {
     {METHOD(ATTACH_COMMIT), CLIENT, on_attach_commit},
     {METHOD(QUARANTINE_LIST), CLIENT, on_quarantine_list},
     {METHOD(QUARANTINE_DROP), CLIENT, on_quarantine_drop},
+    {METHOD(WORKER_DRAIN), CLIENT | WORKER, on_worker_drain},
+    {METHOD(REBALANCE), CLIENT, on_rebalance},
     {METHOD(ATTEND), CLIENT, on_attend},
     {METHOD(REGISTER), WORKER, on_register},
     {METHOD(HEARTBEAT), WORKER, on_heartbeat},

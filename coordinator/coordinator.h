@@ -31,9 +31,11 @@ struct coordinator_options {
     uint64_t max_session_tokens;  // positions are below it
     uint64_t session_ttl_ns;      // idle time to live of sessions that are created without one; 0: none
     uint64_t heartbeat_ns;        // workers' interval; three missed: lost
-    uint64_t move_bytes_per_s; // of chunks that go to another worker, at each that receives; 0: as fast as it goes
-    uint64_t grace_ns;  // a broken link may take this long to come back before the worker counts as lost
-    uint64_t ticket_ns; // life of an attach ticket
+    uint32_t replicas; // of sessions that do not say; 0: 2 where workers are on two hosts or more, else 1
+    uint64_t
+        move_bytes_per_s; // of chunks that go to another worker, at each that receives; 0: as fast as it goes
+    uint64_t grace_ns;    // a broken link may take this long to come back before the worker counts as lost
+    uint64_t ticket_ns;   // life of an attach ticket
 };
 
 void coordinator_options_default(struct coordinator_options *options);

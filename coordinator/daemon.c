@@ -44,7 +44,8 @@ enum common_code coordinator_daemon_options_parse(int argc, char **argv,
     struct common_daemon *daemon = &out->daemon;
     const char *listen = LISTEN_DEFAULT, *store = NULL;
     uint64_t workers = config->max_workers, sessions = config->max_sessions, steps = config->max_steps,
-             clients = config->max_clients, requests = config->max_requests, client_requests = 0;
+             clients = config->max_clients, requests = config->max_requests, client_requests = 0,
+             replicas = 0;
     const struct common_option options[] = {
         {"listen", 'l', COMMON_OPTION_STRING, &listen, "ENDPOINT,...",
          "Where clients and workers reach it: nng+tcp://, tcp:// or unix://, port 0: any.\n"
@@ -94,6 +95,18 @@ enum common_code coordinator_daemon_options_parse(int argc, char **argv,
          "Tokens of one session. Default: 67108864.", 16, UINT64_C(1) << 32},
         {"heartbeat", 0, COMMON_OPTION_DURATION, &config->heartbeat_ns, "TIME",
          "Time between a worker's heartbeats, 20ms to 1m. Default: 1s.", 0, 0},
+        {"grace", 0, COMMON_OPTION_DURATION, &config->grace_ns, "TIME",
+         "For so long a worker whose link broke may come back before it counts as lost.\n"
+         "Default: 250ms.",
+         0, 0},
+        {"replicas", 0, COMMON_OPTION_U64, &replicas, "N",
+         "Copies of each chunk, of sessions that do not say. Default: 2 where workers are on\n"
+         "two hosts or more, else 1.",
+         1, 3},
+        {"move-rate", 0, COMMON_OPTION_SIZE, &config->move_bytes_per_s, "SIZE",
+         "Bytes a second of chunks that are copied to another worker, at each that receives;\n"
+         "0: as fast as it goes. Default: 128M.",
+         0, UINT64_C(1) << 44},
         {"session-ttl", 0, COMMON_OPTION_DURATION, &config->session_ttl_ns, "TIME",
          "Sessions that are created without a time to live are deleted when nobody has used\n"
          "them for so long. Default: never.",
@@ -118,6 +131,7 @@ enum common_code coordinator_daemon_options_parse(int argc, char **argv,
     if (config->heartbeat_ns < 20 * COMMON_NS_PER_MS || config->heartbeat_ns > 60 * COMMON_NS_PER_S)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "--heartbeat is 20ms to 1m; try 'banyan-coordinator --help'");
+    config->replicas = (uint32_t)replicas;
     config->max_workers = (uint32_t)workers;
     config->max_sessions = (uint32_t)sessions;
     config->max_steps = (uint32_t)steps;

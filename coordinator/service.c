@@ -67,6 +67,23 @@ static void created(void *arg, enum common_code code, const char *text)
     free(k);
 }
 
+// Of sessions that do not say: two where they can be on different machines.
+static uint32_t default_replicas(const struct coordinator *c)
+{
+    const struct coordinator_worker *first = NULL;
+    if (c->core.options.replicas)
+        return c->core.options.replicas;
+    for (uint32_t i = 0; i < c->cluster.n_workers; i++) {
+        const struct coordinator_worker *w = c->cluster.workers[i];
+        if (!w || !coordinator_worker_active(w))
+            continue;
+        if (first && strcmp(first->host, w->host) != 0)
+            return 2;
+        first = w;
+    }
+    return 1;
+}
+
 void coordinator_handle_session_create(void *arg, struct proto_request *request)
 {
     struct coordinator *c = arg;
@@ -81,6 +98,7 @@ void coordinator_handle_session_create(void *arg, struct proto_request *request)
         return;
     Banyan__Pb__Spec *spec = coordinator_spec_copy(m->spec);
     enum common_code code = coordinator_name_check(m->name, &status);
+    spec->replicas = spec->replicas ? spec->replicas : default_replicas(c);
     if (code == COMMON_OK)
         code = coordinator_spec_check(spec, &status);
     if (!spec->idle_ttl_ns)
@@ -348,6 +366,9 @@ static void fill_worker(Banyan__Pb__WorkerInfo *m, const struct coordinator_work
     m->quarantined_bytes = coordinator_quarantine_bytes(&w->quarantine);
     m->quarantined_sessions = w->quarantine.n;
     m->engine = (char *)(w->engine[0] ? w->engine : COORDINATOR_ENGINE_STREAM);
+    m->draining = w->draining;
+    m->drain_reason = (char *)w->drain_reason;
+    m->moves = w->moves;
 }
 
 void coordinator_handle_cluster_info(void *arg, struct proto_request *request)
@@ -386,6 +407,11 @@ void coordinator_handle_cluster_info(void *arg, struct proto_request *request)
     m.term = c->core.term;
     m.uptime_ns = now - c->core.started_ns;
     m.sessions = c->sessions.n;
+    for (uint32_t i = 0; i < c->sessions.n_slots; i++)
+        m.thin_chunks += c->sessions.slots[i] ? c->sessions.slots[i]->thin : 0;
+    m.moves = c->sessions.moves.n;
+    m.moved_chunks = c->sessions.moves.chunks;
+    m.moved_bytes = c->sessions.moves.bytes;
     m.steps = c->steps.count_steps;
     m.frames = c->steps.count_frames;
     m.n_workers = n;

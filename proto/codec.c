@@ -40,6 +40,8 @@ static const struct proto_method_info methods[PROTO_METHOD_LIMIT] = {
            true),
     METHOD(QUARANTINE_DROP, "Coordinator", "QuarantineDrop", quarantine_drop_request, quarantine_drop_reply,
            true),
+    METHOD(WORKER_DRAIN, "Coordinator", "WorkerDrain", worker_drain_request, worker_drain_reply, true),
+    METHOD(REBALANCE, "Coordinator", "Rebalance", rebalance_request, rebalance_reply, true),
     METHOD(REGISTER, "Coordinator", "Register", register_request, register_reply, true),
     METHOD(HEARTBEAT, "Coordinator", "Heartbeat", heartbeat_request, heartbeat_reply, true),
     METHOD(CHUNK_PUT, "Worker", "ChunkPut", chunk_put_request, chunk_put_reply, true),

@@ -86,6 +86,10 @@
     X(limit, name, 64)                                                                                       \
     X(limit, flag, 64)                                                                                       \
     X(limit, worker, 64)                                                                                     \
+    X(worker_info, drain_reason, 128)                                                                        \
+    X(worker_drain_request, worker, 64)                                                                      \
+    X(worker_drain_request, reason, 128)                                                                     \
+    X(rebalance_reply, moves, 1024)                                                                          \
     X(quarantine_list_reply, sessions, PROTO_QUARANTINE_PAGE_MAX)                                            \
     X(plan_install_request, members, PROTO_MEMBERS_MAX)                                                      \
     X(heartbeat_request, edges_down, PROTO_EDGES_DOWN_MAX)                                                   \

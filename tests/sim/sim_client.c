@@ -17,7 +17,7 @@
 
 enum { Q_HEADS = 2, DIM = 4, DIM_MAX = 64, ROWS_MAX = 1024, SUMS_MAX = 64 };
 
-enum { HOLDERS_MAX = 16, COPIES_MAX = 3, LAYERS_MAX = 4 };
+enum { HOLDERS_MAX = 16, COPIES_MAX = 4, LAYERS_MAX = 4 };
 
 struct sim_opened {
     uint8_t ticket[512];
@@ -346,7 +346,7 @@ struct sim_call *sim_create_as(struct sim_client *client, struct sim_shape shape
     spec.kv_type = BANYAN__PB__DTYPE__DTYPE_F32;
     spec.chunk_tokens = shape.chunk_tokens ? shape.chunk_tokens : 16;
     spec.members = shape.members;
-    spec.replicas = shape.replicas;
+    spec.replicas = shape.replicas ? shape.replicas : 1;
     m.spec = &spec;
     m.name = (char *)(name ? name : "");
     m.key = key;

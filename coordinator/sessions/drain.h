@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// Workers that are to be emptied, and used again: an operator's word, or the worker's own. It is in the store before it
+// counts. What moves then: moves.h.
+#ifndef COORDINATOR_DRAIN_H
+#define COORDINATOR_DRAIN_H
+
+struct proto_request;
+
+void coordinator_handle_worker_drain(void *arg, struct proto_request *request); // arg: the room of sessions
+
+#endif

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// A balance: which chunks should go to which worker, so that each has as much of all sessions as it is fast. It is made
+// on request, from the layouts as they are then, and moved.h carries it out; a newer one takes its place.
+//
+// Each worker's part is its share of the sum of speeds. Chunks leave those that have more than theirs, by half a chunk
+// or more, for whoever is then the furthest below; never for a host that another copy is on, nor for want of memory.
+#ifndef COORDINATOR_REBALANCE_H
+#define COORDINATOR_REBALANCE_H
+
+struct proto_request;
+
+void coordinator_handle_rebalance(void *arg, struct proto_request *request); // arg: the room of sessions
+
+#endif
