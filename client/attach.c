@@ -203,9 +203,10 @@ static void judge_failure(struct attach *a, struct attach_put *put, banyan_code 
     struct range again = put->range;
     again.again = true;
     bool late = common_clock_left(a->deadline_ns) == 0;
+    bool moved = strcmp(error->reason, "OLD_TICKET") == 0; // while holders come and go, more than once
     if (ticket_refused(error) && !put->range.again && !late) {
         push_todo(a, again);
-    } else if ((lost || code == BANYAN_UNAVAILABLE || code == BANYAN_DEADLINE_EXCEEDED) && !late) {
+    } else if ((moved || lost || code == BANYAN_UNAVAILABLE || code == BANYAN_DEADLINE_EXCEEDED) && !late) {
         again.again = put->range.again;
         push_todo(a, again);
         pause_attach(a);
