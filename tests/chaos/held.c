@@ -54,10 +54,10 @@ unsigned held_replicas(const struct held *h)
     return h->context.spec.replicas;
 }
 
-bool held_ranges_are_right(const struct held *h, const banyan_error *error)
+bool held_ranges_are_right(const struct held *h, bool all_gone, const banyan_error *error)
 {
     uint64_t chunk = h->context.spec.chunk_tokens, most = h->written > h->length ? h->written : h->length;
-    uint64_t end = (most + chunk - 1) / chunk * chunk, at = 0;
+    uint64_t end = all_gone ? UINT64_MAX : (most + chunk - 1) / chunk * chunk, at = 0;
     for (uint32_t i = 0; i < error->n_ranges; i++) {
         const banyan_range *r = &error->ranges[i];
         if (r->count == 0 || r->first < at || r->first > end || r->count > end - r->first)

@@ -79,7 +79,7 @@ static bool passes(banyan_code code)
 // After a call that failed: whether it is to be made again. Else the session must be emptied, or something is wrong.
 static bool once_more(struct client *c, struct held *h, const char *what, banyan_code code)
 {
-    if (!held_ranges_are_right(h, ERR))
+    if (!held_ranges_are_right(h, !covered(c, h), ERR))
         is_wrong(c, h, "an error names ranges that the session does not have", code);
     if (passes(code)) {
         COUNT(c, retries, 1);

@@ -16,6 +16,8 @@
 #include "tests/chaos/quiet.h"
 #include "tests/e2e/support.h"
 
+#define RESTORE_NS (20 * COMMON_NS_PER_S) // copies are made anew within that, or the session starts afresh
+
 static struct chaos {
     uint64_t seed;
     double minutes;
@@ -112,7 +114,7 @@ static void daemons_come_and_go(void **state)
 {
     (void)state;
     struct faults *faults = faults_start(chaos.seed, !chaos.no_hosts, "500ms");
-    struct load_options options = {.seed = chaos.seed};
+    struct load_options options = {.seed = chaos.seed, .restore_ns = RESTORE_NS};
     for (int i = 0; i < LOAD_CLIENTS; i++)
         options.endpoints[i] = faults_endpoint(faults, i);
     struct load *load = load_start(&options);

@@ -543,11 +543,16 @@ bool harness_cluster_ended(struct harness_cluster *c, uint32_t who, int *code)
     return true;
 }
 
-bool harness_cluster_restart(struct harness_cluster *c, uint32_t who)
+bool harness_cluster_launch(struct harness_cluster *c, uint32_t who)
 {
     struct daemon *d = find(c, who);
     assert(d->pid == 0);
-    return (who == HARNESS_COORDINATOR ? start_coordinator(c) : start_worker(c, d)) && wait_ready(d);
+    return who == HARNESS_COORDINATOR ? start_coordinator(c) : start_worker(c, d);
+}
+
+bool harness_cluster_restart(struct harness_cluster *c, uint32_t who)
+{
+    return harness_cluster_launch(c, who) && wait_ready(find(c, who));
 }
 
 bool harness_cluster_job_ended(struct harness_cluster *c, uint64_t timeout_ns)

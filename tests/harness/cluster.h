@@ -71,6 +71,8 @@ bool harness_cluster_ended(struct harness_cluster *cluster, uint32_t who, int *c
 
 // Starts a process again that was killed, or has ended, at the same endpoints, and waits until it is ready.
 bool harness_cluster_restart(struct harness_cluster *cluster, uint32_t who);
+// The same without waiting: it may have to wait for another one that is to be started, too.
+bool harness_cluster_launch(struct harness_cluster *cluster, uint32_t who);
 
 // Of workers that a launcher has started: waits until their job has ended, however it does, for at most
 // timeout_ns; starts it again, with all its workers, and waits until they are ready. A worker of a job that
