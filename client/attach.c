@@ -16,6 +16,7 @@
 #include "client/internal.h"
 #include "client/rows.h"
 #include "client/ticket.h"
+#include "common/failpoint.h"
 #include "proto/kv.h"
 #include "proto/rows_sum.h"
 
@@ -217,6 +218,7 @@ static void judge_failure(struct attach *a, struct attach_put *put, banyan_code 
 
 static void on_put_done(struct client_put *client_put, banyan_code code, const banyan_error *error)
 {
+    COMMON_FAILPOINT("put_read");
     struct attach_put *put = (struct attach_put *)client_put;
     struct attach *a = put->attach;
     *put->at = put->next;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/gather.h"
@@ -280,6 +281,7 @@ static void copy_next(struct coordinator_move *m);
 
 static void copied(void *arg, const struct proto_reply *reply)
 {
+    COMMON_FAILPOINT("move_copied");
     struct coordinator_move *m = arg;
     if (reply->code == COMMON_OK)
         m->bytes += ((const Banyan__Pb__ChunkPullReply *)reply->message->body)->bytes;
@@ -318,6 +320,7 @@ static void copy_next(struct coordinator_move *m)
 
 static void copying_told(void *arg, enum common_code code, const char *text)
 {
+    COMMON_FAILPOINT("move_copying_told");
     struct coordinator_move *m = arg;
     if (code != COMMON_OK || !m->s)
         move_fail(m, m->s ? text : "the session was deleted");
@@ -342,6 +345,7 @@ static struct coordinator_chunk chunk_with(const struct coordinator_move *m,
 
 static void told_all(void *arg, enum common_code code, const char *text)
 {
+    COMMON_FAILPOINT("move_told");
     struct coordinator_move *m = arg;
     struct coordinator_session *s = m->s;
     (void)text;
@@ -358,6 +362,7 @@ static bool may_have_dropped(const struct coordinator_move *m)
 
 static void stored(void *arg, enum common_code code, const char *text)
 {
+    COMMON_FAILPOINT("move_stored");
     struct coordinator_move *m = arg;
     struct coordinator_session *s = m->s;
     if (code != COMMON_OK) {
@@ -390,6 +395,7 @@ static void stored(void *arg, enum common_code code, const char *text)
 // It has every row: so it may count.
 static void closed(void *arg, enum common_code code, const char *text)
 {
+    COMMON_FAILPOINT("move_closed");
     struct coordinator_move *m = arg;
     struct coordinator_session *s = m->s;
     if (code != COMMON_OK || !check_items(m) || !coordinator_worker_active(m->to) || may_have_dropped(m)) {
@@ -409,6 +415,7 @@ static void closed(void *arg, enum common_code code, const char *text)
 
 static void closing_told(void *arg, enum common_code code, const char *text)
 {
+    COMMON_FAILPOINT("move_closing_told");
     struct coordinator_move *m = arg;
     struct coordinator_session *s = m->s;
     if (code != COMMON_OK) {
@@ -440,6 +447,7 @@ static void closing_told(void *arg, enum common_code code, const char *text)
 
 static void move_alone(void *arg, struct coordinator_session *s)
 {
+    COMMON_FAILPOINT("move_closing");
     struct coordinator_move *m = arg;
     m->s = s;
     if (!s) {
