@@ -38,6 +38,13 @@ static bool read_chunk(struct client_ticket *ticket, uint32_t nth, const Banyan_
     return true;
 }
 
+// A while before it expires, for the way; of one with a short life half of it, so that every ticket is used.
+static uint64_t stale_from(uint64_t expires_wall_ns)
+{
+    uint64_t now = common_clock_wall_ns(), left = expires_wall_ns > now ? expires_wall_ns - now : 0;
+    return expires_wall_ns - (left / 2 < TICKET_SPARE_NS ? left / 2 : TICKET_SPARE_NS);
+}
+
 banyan_code client_ticket_read(const Banyan__Pb__AttachOpenReply *reply, uint64_t first, uint64_t count,
                                uint32_t chunk_tokens, struct client_ticket **out, banyan_error *error)
 {
@@ -55,7 +62,7 @@ banyan_code client_ticket_read(const Banyan__Pb__AttachOpenReply *reply, uint64_
         .refs = 1,
         .first = first,
         .count = count,
-        .expires_wall_ns = reply->expires_wall_ns,
+        .stale_wall_ns = stale_from(reply->expires_wall_ns),
         .incarnation = reply->incarnation,
         .chunk_tokens = chunk_tokens,
         .n_chunks = (uint32_t)n_chunks,
@@ -91,7 +98,7 @@ struct client_ticket *client_ticket_find(struct banyan_session *session, uint64_
     uint64_t incarnation = atomic_load(&session->incarnation);
     for (struct client_ticket *t = session->tickets; t; t = t->next)
         if (position >= t->first && position - t->first < t->count && t->incarnation == incarnation &&
-            t->expires_wall_ns > now + TICKET_SPARE_NS)
+            t->stale_wall_ns > now)
             return t;
     return NULL;
 }

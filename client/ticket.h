@@ -15,7 +15,7 @@ struct client_ticket {
     struct client_ticket *next; // in the session's cache
     uint32_t refs;              // the cache and each put that uses it
     bool cached;
-    uint64_t first, count, expires_wall_ns, incarnation;
+    uint64_t first, count, stale_wall_ns, incarnation; // stale: a new one is asked for from then on
     uint32_t chunk_tokens, n_chunks, n_workers;
     // [n_chunks]: number, then indices of workers, 16 bits each.
     uint8_t (*holders)[CLIENT_TICKET_HOLDERS + 1][2];

@@ -116,6 +116,22 @@ static void test_answers_that_make_no_sense(void **state)
     expect_refused(&a, 0, 3 * TOKENS);
 }
 
+// A life that is shorter than what is spared for the way: it is used all the same, or an attach would ask for ever.
+static void test_short_life(void **state)
+{
+    (void)state;
+    struct banyan_session session = {.spec = {.chunk_tokens = TOKENS}};
+    struct answer a;
+    struct client_ticket *ticket;
+    atomic_store(&session.incarnation, 3);
+    make_answer(&a, 0, "a");
+    a.reply.expires_wall_ns = common_clock_wall_ns() + COMMON_NS_PER_S;
+    assert_int_equal(client_ticket_read(&a.reply, 0, TOKENS, TOKENS, &ticket, NULL), BANYAN_OK);
+    client_ticket_keep(&session, ticket);
+    assert_ptr_equal(client_ticket_find(&session, 0), ticket);
+    client_tickets_free(&session);
+}
+
 static void test_cache(void **state)
 {
     (void)state;
@@ -130,7 +146,7 @@ static void test_cache(void **state)
     atomic_store(&session.incarnation, 4); // truncated meanwhile
     assert_null(client_ticket_find(&session, 0));
     atomic_store(&session.incarnation, 3);
-    old->expires_wall_ns = common_clock_wall_ns() + COMMON_NS_PER_MS; // about to expire
+    old->stale_wall_ns = common_clock_wall_ns(); // about to expire
     assert_null(client_ticket_find(&session, 0));
     client_ticket_drop(&session, new);
     assert_int_equal(session.n_tickets, 1);
@@ -174,6 +190,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cut_at_holders_and_bytes),
         cmocka_unit_test(test_answers_that_make_no_sense),
+        cmocka_unit_test(test_short_life),
         cmocka_unit_test(test_cache),
         cmocka_unit_test(test_range_asked_for),
     };
