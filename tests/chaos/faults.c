@@ -84,20 +84,21 @@ static void add_worker(struct faults *f, int i)
 
 struct faults *faults_start(uint64_t seed, bool with_hosts, const char *heartbeat)
 {
-    static const char *args[] = {"--heartbeat", NULL, NULL};
-    static const char *const none[] = {NULL};
+    // A chunk gets no new copy while somebody has a ticket for positions in it that are not committed
+    static const char *args[] = {"--ticket-life", "3s", "--heartbeat", NULL, NULL};
     // Measured speeds would put all of a session on one worker; the tests want it on all of them
     static const char *const same_speed[] = {"--bandwidth", "8G", NULL};
     struct faults *f = calloc(1, sizeof(*f));
     assert_non_null(f);
     signal(SIGXFSZ, SIG_IGN); // the daemons inherit it: a write past the limit fails with EFBIG
-    args[1] = heartbeat;
+    args[2] = heartbeat ? "--heartbeat" : NULL; // else their own
+    args[3] = heartbeat;
     f->seed = seed;
     f->with_hosts = with_hosts;
     f->proxy = harness_proxy_start();
     assert_non_null(f->proxy);
-    f->cluster = support_start(&(struct harness_options){
-        .coordinator_args = heartbeat ? args : none, .worker_args = same_speed, .memory = "64M"});
+    f->cluster = support_start(
+        &(struct harness_options){.coordinator_args = args, .worker_args = same_speed, .memory = "64M"});
     harness_cluster_allow_error(f->cluster, ""); // what daemons say of each other's deaths
     for (int i = 0; i < FAULTS_WORKERS; i++)
         add_worker(f, i);

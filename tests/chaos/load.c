@@ -356,6 +356,11 @@ static void make_whole(struct client *c, struct held *h)
         }
         if (h->must_empty || (degraded && waited > c->load->options.restore_ns)) {
             COUNT(c, emptied, 1);
+            if (degraded && c->load->options.restore_ns)
+                fprintf(stderr,
+                        "chaos: session %" PRIx64 " (%u holders, length %" PRIu64
+                        ") has not got its copies back\n",
+                        banyan_session_id(h->session), held_replicas(h), h->length);
             if (truncate_to(c, h, 0))
                 act_append(c, h); // its first chunk is placed anew
         }

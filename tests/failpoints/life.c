@@ -91,6 +91,7 @@ static int client(void)
         if (ok)
             __atomic_store_n(&shared->done, i + 1, __ATOMIC_SEQ_CST);
     }
+    ok = ok && (!options.lose || script_wait_whole(s)); // copies are made anew, while the point is armed
     if (!ok)
         tell_wrong(script_wrong(s));
     script_free(s);
@@ -162,7 +163,8 @@ static bool look(struct script *s, bool died)
 static void life(void **state)
 {
     (void)state;
-    static const char *const beats[] = {"--heartbeat", "500ms", NULL};
+    // A chunk gets no new copy while somebody has a ticket for positions in it that are not committed
+    static const char *const beats[] = {"--heartbeat", "500ms", "--ticket-life", "1s", NULL};
     static const char *const same_speed[] = {"--bandwidth", "8G", NULL};
     char base[] = "/tmp/banyan-failpoint-XXXXXX";
     assert_non_null(mkdtemp(base));

@@ -26,8 +26,8 @@ static const struct op {
     {APPEND, 2, 3},    {TRUNCATE, 0, 30}, {ATTACH, 0, 15},    {REFUSED_APPEND, 1, 0}, {APPEND, 1, 12},
     {TRUNCATE, 1, 20}, {APPEND, 0, 3},    {READ, 1, 0}, // here a worker may be killed
     {APPEND, 0, 2},    {APPEND, 1, 2},    {APPEND, 2, 2},     {READ, 2, 0},           {ATTACH, 1, 20},
-    {TRUNCATE, 0, 33}, {READ, 0, 0},      {DELETE, 2, 0},     {APPEND, 0, 2},         {TRUNCATE, 1, 0},
-    {APPEND, 1, 2},    {READ, 1, 0},
+    {TRUNCATE, 0, 33}, {TRUNCATE, 0, 33}, {READ, 0, 0},       {DELETE, 2, 0},         {APPEND, 0, 2},
+    {TRUNCATE, 1, 0},  {APPEND, 1, 2},    {READ, 1, 0},
 };
 
 enum { OPS = sizeof(ops) / sizeof(ops[0]), MARK = 18 };
@@ -362,6 +362,26 @@ bool script_check(struct script *s)
             if (!UNTIL_VERDICT(s, k, "a read at the end", step_at(s, k, p, false)) || s->wrong[0])
                 return false;
     }
+    return true;
+}
+
+static bool is_whole(struct script *s, struct kept *k, bool *whole)
+{
+    banyan_session_info info;
+    if (!UNTIL_VERDICT(s, NULL, "its state", banyan_session_get_info(k->session, &info, ERR)))
+        return false;
+    *whole = strcmp(info.state, "degraded") != 0;
+    banyan_session_info_free(&info);
+    return true;
+}
+
+bool script_wait_whole(struct script *s)
+{
+    uint64_t until = common_clock_ns() + NO_VERDICT_NS;
+    for (int i = 0; i < SCRIPT_SESSIONS; i++)
+        for (bool whole = !s->kept[i].exists; !whole; support_sleep_ms(10))
+            if (!is_whole(s, &s->kept[i], &whole) || common_clock_ns() > until)
+                return is_wrong(s, "a session does not get its copies back", BANYAN_OK);
     return true;
 }
 

@@ -31,6 +31,8 @@ bool script_do(struct script *script, int nth);
 void script_pretend(struct script *script, int nth); // in the model alone
 // Every row of every session, from the end and one by one.
 bool script_check(struct script *script);
+// Until no session lacks a copy.
+bool script_wait_whole(struct script *script);
 bool script_delete_all(struct script *script);
 const char *script_wrong(const struct script *script); // after false: what is not as it must be
 
