@@ -12,6 +12,7 @@
 #include "common/clock.h"
 #include "common/hash.h"
 #include "tests/chaos/net.h"
+#include "tests/chaos/stores.h"
 #include "tests/e2e/support.h"
 #include "tests/harness/proxy.h"
 
@@ -28,24 +29,26 @@ const char *const fault_names[FAULT_CLASSES] = {
     [FAULT_FULL_DISK] = "full_disk",
     [FAULT_PARTITION] = "partition",
     [FAULT_RESTART_ALL] = "restart_all",
+    [FAULT_FLIPPED_BIT] = "flipped_bit",
+    [FAULT_CUT_FILE] = "cut_file",
 };
 
 struct faults {
     struct harness_cluster *cluster;
     struct harness_proxy *proxy;
     banyan_client *watcher; // asks how the cluster is, beside the proxy
-    uint64_t seed;
-    bool with_hosts;
+    struct faults_options options;
     int up[FAULTS_WORKERS];   // routes: a worker's to the coordinator
     int edge[FAULTS_WORKERS]; // to a worker's edge endpoint; -1: not through the proxy
     int client;               // clients' to the coordinator
-    char edges[FAULTS_WORKERS][128], publics[FAULTS_WORKERS][128];
+    char edges[FAULTS_WORKERS][128], publics[FAULTS_WORKERS][128], stores[FAULTS_WORKERS][320];
+    const char *args[FAULTS_WORKERS][4];
 };
 
 uint64_t faults_draw(struct faults *f, uint64_t n)
 {
-    f->seed += UINT64_C(0x9e3779b97f4a7c15);
-    return common_mix64(f->seed) % n;
+    f->options.seed += UINT64_C(0x9e3779b97f4a7c15);
+    return common_mix64(f->options.seed) % n;
 }
 
 static void sleep_draw(struct faults *f, unsigned from, unsigned to)
@@ -59,20 +62,26 @@ static void sleep_draw(struct faults *f, unsigned from, unsigned to)
 // are unix sockets with the proxy before them.
 static void add_worker(struct faults *f, int i)
 {
-    int host = f->with_hosts ? i - (FAULTS_WORKERS - NET_HOSTS) : -1;
-    static const char *const open[] = {"--insecure", NULL};
+    int host = f->options.hosts ? i - (FAULTS_WORKERS - NET_HOSTS) : -1;
+    size_t n = 0;
     f->up[i] =
         harness_proxy_add(f->proxy, host >= 0 ? NET_HERE : NULL, harness_cluster_endpoint(f->cluster, "tcp"));
     assert_true(f->up[i] >= 0);
     f->edge[i] = -1;
-    struct harness_worker worker = {.coordinator = harness_proxy_endpoint(f->proxy, f->up[i])};
+    struct harness_worker worker = {.coordinator = harness_proxy_endpoint(f->proxy, f->up[i]),
+                                    .args = f->args[i]};
+    if (f->options.stores) {
+        snprintf(f->stores[i], sizeof(f->stores[i]), "%s/w%d.store", harness_cluster_dir(f->cluster), i);
+        f->args[i][n++] = "--store";
+        f->args[i][n++] = f->stores[i];
+    }
     if (host >= 0) {
         snprintf(f->edges[i], sizeof(f->edges[i]), "tcp://%s:0", net_address(host));
         snprintf(f->publics[i], sizeof(f->publics[i]), "tcp://%s:0", net_address(host));
         worker.edge = f->edges[i];
         worker.public = f->publics[i];
         worker.before = net_enter(host);
-        worker.args = open;
+        f->args[i][n++] = "--insecure";
     } else {
         char path[120];
         snprintf(path, sizeof(path), "%s/w%d.sock", harness_cluster_dir(f->cluster), i);
@@ -82,7 +91,7 @@ static void add_worker(struct faults *f, int i)
     assert_int_equal(harness_cluster_add(f->cluster, &worker), i);
 }
 
-struct faults *faults_start(uint64_t seed, bool with_hosts, const char *heartbeat)
+struct faults *faults_start(const struct faults_options *options)
 {
     // A chunk gets no new copy while somebody has a ticket for positions in it that are not committed
     static const char *args[] = {"--ticket-life", "3s", "--heartbeat", NULL, NULL};
@@ -91,10 +100,9 @@ struct faults *faults_start(uint64_t seed, bool with_hosts, const char *heartbea
     struct faults *f = calloc(1, sizeof(*f));
     assert_non_null(f);
     signal(SIGXFSZ, SIG_IGN); // the daemons inherit it: a write past the limit fails with EFBIG
-    args[2] = heartbeat ? "--heartbeat" : NULL; // else their own
-    args[3] = heartbeat;
-    f->seed = seed;
-    f->with_hosts = with_hosts;
+    args[2] = options->heartbeat ? "--heartbeat" : NULL;
+    args[3] = options->heartbeat;
+    f->options = *options;
     f->proxy = harness_proxy_start();
     assert_non_null(f->proxy);
     f->cluster = support_start(
@@ -123,7 +131,8 @@ const char *faults_endpoint(struct faults *f, int client)
 
 bool faults_has(const struct faults *f, enum fault_class which)
 {
-    return which != FAULT_PARTITION || f->with_hosts;
+    bool damage = which == FAULT_FLIPPED_BIT || which == FAULT_CUT_FILE;
+    return (which != FAULT_PARTITION || f->options.hosts) && (!damage || f->options.stores);
 }
 
 static bool all_active(struct faults *f)
@@ -171,11 +180,18 @@ static bool all_whole(struct faults *f, struct load *load)
     return false;
 }
 
+// With it, copies of chunks: where they are not in files as well.
+static void memory_goes(struct faults *f, struct load *load, unsigned workers)
+{
+    if (!f->options.stores)
+        load_lost(load, workers);
+}
+
 static bool kill_worker(struct faults *f, struct load *load, int sig)
 {
     uint32_t who = (uint32_t)faults_draw(f, FAULTS_WORKERS), other = (who + 1) % FAULTS_WORKERS;
     bool two = sig == SIGKILL && faults_draw(f, 3) == 0, coordinator = faults_draw(f, 4) == 0;
-    load_lost(load, two ? 2 : 1);
+    memory_goes(f, load, two ? 2 : 1);
     harness_cluster_signal(f->cluster, who, sig);
     if (two) {
         sleep_draw(f, 0, 400);
@@ -297,10 +313,21 @@ static bool partition(struct faults *f)
     return true;
 }
 
+// What one worker has in its store is not what it has written: the copies there may be gone.
+static bool damage(struct faults *f, struct load *load, uint32_t who, enum stores_damage how)
+{
+    char path[320] = "";
+    load_lost(load, 1);
+    harness_cluster_signal(f->cluster, who, faults_draw(f, 2) ? SIGKILL : SIGTERM);
+    if (!stores_damage(f->stores[who], how, faults_draw(f, UINT64_MAX), path, sizeof(path)))
+        fprintf(stderr, "chaos: there was nothing to damage in %s\n", f->stores[who]);
+    return faults_start_again(f, who);
+}
+
 // Whatever was in memory alone is gone.
 static bool restart_all(struct faults *f, struct load *load)
 {
-    load_lost(load, FAULTS_WORKERS);
+    memory_goes(f, load, FAULTS_WORKERS);
     for (uint32_t i = 0; i < FAULTS_WORKERS; i++)
         harness_cluster_signal(f->cluster, i, faults_draw(f, 2) ? SIGKILL : SIGTERM);
     harness_cluster_signal(f->cluster, HARNESS_COORDINATOR, faults_draw(f, 2) ? SIGKILL : SIGTERM);
@@ -313,7 +340,8 @@ static bool restart_all(struct faults *f, struct load *load)
 bool faults_make(struct faults *f, struct load *load, enum fault_class which)
 {
     uint32_t worker = (uint32_t)faults_draw(f, FAULTS_WORKERS);
-    bool memory = which == FAULT_KILL_WORKER || which == FAULT_RESTART_WORKER;
+    bool memory = which == FAULT_KILL_WORKER || which == FAULT_RESTART_WORKER || which == FAULT_FLIPPED_BIT ||
+                  which == FAULT_CUT_FILE;
     if (!memory && (which == FAULT_RESTART_ALL || faults_draw(f, 2)))
         load_beyond(load);
     else if (!all_whole(f, load))
@@ -339,6 +367,10 @@ bool faults_make(struct faults *f, struct load *load, enum fault_class which)
         return partition(f);
     case FAULT_RESTART_ALL:
         return restart_all(f, load);
+    case FAULT_FLIPPED_BIT:
+        return damage(f, load, worker, STORES_FLIP);
+    case FAULT_CUT_FILE:
+        return damage(f, load, worker, STORES_CUT);
     case FAULT_CLASSES:
         break;
     }

@@ -23,15 +23,22 @@ enum fault_class {
     FAULT_FULL_DISK, // of the coordinator's store
     FAULT_PARTITION, // of network namespaces
     FAULT_RESTART_ALL,
+    FAULT_FLIPPED_BIT, // in a file of a worker's store, while it does not run
+    FAULT_CUT_FILE,    // likewise
     FAULT_CLASSES,
 };
 extern const char *const fault_names[FAULT_CLASSES];
 
 struct faults;
 
-// Starts the cluster. with_hosts: net_start has made them. heartbeat: NULL is the daemons' own. Ends the program when
-// it cannot.
-struct faults *faults_start(uint64_t seed, bool with_hosts, const char *heartbeat);
+struct faults_options {
+    uint64_t seed;
+    bool hosts;            // net_start has made them
+    bool stores;           // workers keep what they hold in files: what is killed loses nothing
+    const char *heartbeat; // NULL: the daemons' own
+};
+// Starts the cluster. Ends the program when it cannot.
+struct faults *faults_start(const struct faults_options *options);
 struct harness_cluster *faults_cluster(struct faults *faults);
 // Where client number `client` finds the coordinator: some through the proxy, some not.
 const char *faults_endpoint(struct faults *faults, int client);

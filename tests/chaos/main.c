@@ -14,6 +14,7 @@
 #include "tests/chaos/load.h"
 #include "tests/chaos/net.h"
 #include "tests/chaos/quiet.h"
+#include "tests/chaos/stores.h"
 #include "tests/e2e/support.h"
 
 #define RESTORE_NS (20 * COMMON_NS_PER_S) // copies are made anew within that, or the session starts afresh
@@ -25,7 +26,8 @@ static struct chaos {
     int only;                                                 // a class; -1: all
     uint64_t steps;                                           // of a soak
     int (*instead)(uint64_t seed, uint64_t steps, bool json); // soak, pauses; NULL: faults
-    const char *no_hosts;
+    const char *no_hosts;                                     // why there are none; NULL: there are
+    bool stores;
     uint64_t made[FAULT_CLASSES];
     struct load_counts counts;
     double rate_ratio;
@@ -113,7 +115,9 @@ static void nothing_is_left(struct faults *faults)
 static void daemons_come_and_go(void **state)
 {
     (void)state;
-    struct faults *faults = faults_start(chaos.seed, !chaos.no_hosts, "500ms");
+    // Every second seed: what a worker holds is in files, too
+    struct faults *faults = faults_start(&(struct faults_options){
+        .seed = chaos.seed, .hosts = !chaos.no_hosts, .stores = chaos.stores, .heartbeat = "500ms"});
     struct load_options options = {.seed = chaos.seed, .restore_ns = RESTORE_NS};
     for (int i = 0; i < LOAD_CLIENTS; i++)
         options.endpoints[i] = faults_endpoint(faults, i);
@@ -137,8 +141,8 @@ static void daemons_come_and_go(void **state)
 static void print_result(void)
 {
     const struct load_counts *c = &chaos.counts;
-    printf("{\"seed\": %" PRIu64 ", \"minutes\": %g, \"steps\": %" PRIu64 ", \"faults\": {", chaos.seed,
-           chaos.minutes, c->steps);
+    printf("{\"seed\": %" PRIu64 ", \"minutes\": %g, \"stores\": %s, \"steps\": %" PRIu64 ", \"faults\": {",
+           chaos.seed, chaos.minutes, chaos.stores ? "true" : "false", c->steps);
     for (int i = 0; i < FAULT_CLASSES; i++)
         printf("%s\"%s\": %" PRIu64, i ? ", " : "", fault_names[i], chaos.made[i]);
     const struct {
@@ -203,6 +207,7 @@ int main(int argc, char **argv)
     if (chaos.instead)
         return chaos.instead(chaos.seed, chaos.steps, chaos.json);
     chaos.no_hosts = net_start();
+    chaos.stores = chaos.seed % 2 == 0 && stores_supported();
     if (!chaos.json)
         printf("seed %" PRIu64 ", %g minutes\n", chaos.seed, chaos.minutes);
     if (chaos.no_hosts)

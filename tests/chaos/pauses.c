@@ -55,7 +55,7 @@ static uint64_t hurt(struct faults *faults, struct load *load, uint32_t who, int
 static void a_worker_goes(void **state)
 {
     (void)state;
-    struct faults *faults = faults_start(pauses.seed, false, NULL);
+    struct faults *faults = faults_start(&(struct faults_options){.seed = pauses.seed});
     struct load_options options = {.seed = pauses.seed, .replicas = 2, .plain = true};
     for (int i = 0; i < LOAD_CLIENTS; i++)
         options.endpoints[i] = faults_endpoint(faults, i);
@@ -112,7 +112,7 @@ static void *ask_all(void *arg)
 static void the_coordinator_restarts(void **state)
 {
     (void)state;
-    struct faults *faults = faults_start(pauses.seed, false, NULL);
+    struct faults *faults = faults_start(&(struct faults_options){.seed = pauses.seed});
     crowd.client = support_connect(faults_cluster(faults), "unix");
     for (uint64_t i = 0; i < CROWD; i++) {
         struct held *h = &crowd.held[i];

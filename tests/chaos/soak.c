@@ -62,7 +62,7 @@ static double slope_of(int daemon)
 static void memory_stays_flat(void **state)
 {
     (void)state;
-    struct faults *faults = faults_start(soak.seed, false, NULL);
+    struct faults *faults = faults_start(&(struct faults_options){.seed = soak.seed});
     struct load_options options = {.seed = soak.seed};
     for (int i = 0; i < LOAD_CLIENTS; i++)
         options.endpoints[i] = faults_endpoint(faults, i);
