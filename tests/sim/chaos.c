@@ -88,6 +88,7 @@ static void run(uint64_t seed)
             chaos_act();
         sim_advance(sim_random(3) ? sim_random(pace) : sim_random(pace * 20));
         chaos_check_all();
+        chaos_look_for_struck();
     }
     chaos_disturb_end();
     chaos_end();

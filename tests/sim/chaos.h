@@ -119,6 +119,8 @@ bool chaos_passes(enum common_code code); // an error that the same call may not
 bool chaos_kills_excuse(void);
 // What is at nobody any more that counts as a holder is lost.
 void chaos_look_for_losses(void);
+// What a dead process had and is struck off may come back to its worker: as a copy of another's.
+void chaos_look_for_struck(void);
 
 // ---- what clients do (chaos_model.c), and what must hold when a call ends (chaos_check.c) ------------------
 
@@ -188,6 +190,8 @@ enum fault {
     HALF_OPEN,   // one end of the links between two has forgotten them, and dials again
     OLD_BUILD,   // a worker, or a client more, that is to be refused until it is as new as the others
     DISK_UNSURE, // what it refuses may be there after a crash
+    DRAIN,       // a worker is to be emptied, or used again
+    BALANCE,
     FAULTS
 };
 

@@ -300,6 +300,12 @@ void chaos_disturb(enum fault fault)
         else
             old_client();
         break;
+    case DRAIN:
+        sim_drain(chaos_a_client(), worker->name, sim_random(2));
+        break;
+    case BALANCE:
+        sim_rebalance(chaos_a_client(), !sim_random(4));
+        break;
     case FAULTS:
         break;
     }
