@@ -179,7 +179,7 @@ static enum common_code committable(const struct worker_session *session, const 
         const struct worker_chunk *chunk = session->chunks[i].chunk;
         uint32_t row, rows;
         worker_chunk_part(chunk, freeze->first, freeze->count, &row, &rows);
-        if (is_copy(session, i))
+        if (session->chunks[i].incoming || is_copy(session, i))
             continue;
         uint32_t n = worker_chunk_rows_at(chunk, freeze->layer, row, rows, least);
         if (n < rows)

@@ -418,10 +418,11 @@ static enum common_code layout_collect(const struct worker_session *session,
     for (uint32_t i = 0; !request->replace && i < have; i++)
         entries[i] = (struct worker_layout_entry){worker_chunk_id(session->chunks[i].chunk),
                                                   worker_chunk_first(session->chunks[i].chunk),
-                                                  session->chunks[i].compute};
+                                                  session->chunks[i].compute, session->chunks[i].incoming};
     for (size_t i = 0; i < request->n_chunks; i++)
-        entries[have + i] = (struct worker_layout_entry){request->chunks[i]->chunk, request->chunks[i]->first,
-                                                         request->chunks[i]->compute};
+        entries[have + i] =
+            (struct worker_layout_entry){request->chunks[i]->chunk, request->chunks[i]->first,
+                                         request->chunks[i]->compute, request->chunks[i]->incoming};
     *n = have + (uint32_t)request->n_chunks;
     enum common_code code = entries_tidy(entries, n, err);
     if (code != COMMON_OK) {
@@ -455,6 +456,7 @@ static enum common_code layout_install(struct worker_store *store, struct worker
             return code;
         }
         chunks[i].compute = entries[i].compute;
+        chunks[i].incoming = entries[i].incoming;
     }
     for (uint32_t i = 0; i < n; i++)
         chunk_forgo(store, session, chunks[i].chunk);

@@ -37,6 +37,7 @@ struct worker_spec { // checked; immutable and shared with computations that out
 struct worker_session_chunk {
     struct worker_chunk *chunk; // a reference
     bool compute;
+    bool incoming; // its rows are being fetched (pull.h): it is no holder yet
 };
 
 struct worker_session {
@@ -66,7 +67,7 @@ struct worker_session {
 
 struct worker_layout_entry {
     uint64_t chunk, first;
-    bool compute;
+    bool compute, incoming;
 };
 
 // INVALID_ARGUMENT with what is wrong; UNIMPLEMENTED when no kernel here, or not the device, computes it;

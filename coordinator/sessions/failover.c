@@ -184,7 +184,7 @@ static void failover_stored(void *arg, enum common_code code, const char *text)
         coordinator_store_submit(s->sessions->store, late, NULL, NULL);
     coordinator_layout_set_epoch(&s->layout, s->layout.epoch + 1);
     coordinator_session_recount(s);
-    common_log_warn("copies of lost workers are struck off session=%016" PRIx64 " chunks=%u epoch=%" PRIu64,
+    common_log_warn("copies are struck off session=%016" PRIx64 " chunks=%u epoch=%" PRIu64,
                     s->id, f->n, s->layout.epoch);
     struct coordinator_gather *gather = coordinator_gather_new(&s->sessions->core->turn, failover_told, f);
     for (uint32_t i = 0; i < s->n_members; i++) {

@@ -346,7 +346,7 @@ struct sim_call *sim_create_as(struct sim_client *client, struct sim_shape shape
     spec.kv_type = BANYAN__PB__DTYPE__DTYPE_F32;
     spec.chunk_tokens = shape.chunk_tokens ? shape.chunk_tokens : 16;
     spec.members = shape.members;
-    spec.replicas = shape.replicas ? shape.replicas : 1;
+    spec.replicas = shape.replicas == 9 ? 0 : shape.replicas ? shape.replicas : 1;
     m.spec = &spec;
     m.name = (char *)(name ? name : "");
     m.key = key;

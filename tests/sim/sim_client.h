@@ -73,7 +73,8 @@ struct sim_mask { // 0: none
 };
 
 struct sim_shape { // of the sessions that are made: F32, 2 query heads over 1
-    uint32_t layers, chunk_tokens, members, replicas; // 0: 1, 16, as the coordinator likes, 1
+    uint32_t layers, chunk_tokens, members,
+        replicas; // 0: 1, 16, as the coordinator likes, 1; replicas 9: as the coordinator likes
     uint64_t forget;
     const struct sim_mask *masks; // [layers] that differ; NULL: every row sees all before it
 };
