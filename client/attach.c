@@ -16,6 +16,7 @@
 #include "client/internal.h"
 #include "client/rows.h"
 #include "client/ticket.h"
+#include "common/failpoint.h"
 #include "proto/kv.h"
 #include "proto/rows_sum.h"
 
@@ -203,9 +204,10 @@ static void judge_failure(struct attach *a, struct attach_put *put, banyan_code 
     struct range again = put->range;
     again.again = true;
     bool late = common_clock_left(a->deadline_ns) == 0;
+    bool moved = strcmp(error->reason, "OLD_TICKET") == 0; // while holders come and go, more than once
     if (ticket_refused(error) && !put->range.again && !late) {
         push_todo(a, again);
-    } else if ((lost || code == BANYAN_UNAVAILABLE || code == BANYAN_DEADLINE_EXCEEDED) && !late) {
+    } else if ((moved || lost || code == BANYAN_UNAVAILABLE || code == BANYAN_DEADLINE_EXCEEDED) && !late) {
         again.again = put->range.again;
         push_todo(a, again);
         pause_attach(a);
@@ -216,6 +218,7 @@ static void judge_failure(struct attach *a, struct attach_put *put, banyan_code 
 
 static void on_put_done(struct client_put *client_put, banyan_code code, const banyan_error *error)
 {
+    COMMON_FAILPOINT("put_read");
     struct attach_put *put = (struct attach_put *)client_put;
     struct attach *a = put->attach;
     *put->at = put->next;

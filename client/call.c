@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "client/internal.h"
+#include "common/failpoint.h"
 #include "proto/status.h"
 
 #define BACKOFF_FIRST_NS (10 * COMMON_NS_PER_MS)
@@ -141,6 +142,7 @@ static enum common_code call_retry(struct client_call *call, struct common_error
 
 static void on_reply(void *arg, const struct proto_reply *reply)
 {
+    COMMON_FAILPOINT("reply_read");
     struct client_call *call = arg;
     if (reply->code == COMMON_OK) {
         call_end(call, BANYAN_OK, reply->message, NULL);
@@ -191,6 +193,7 @@ static void call_refuse(struct client_call *call)
 
 static void send_call(struct client_call *call)
 {
+    COMMON_FAILPOINT("call_sent");
     struct proto_call out = {
         .method = call->method,
         .body = call->body,

@@ -11,6 +11,11 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 set(BANYAN_SANITIZE "" CACHE STRING "Sanitizers: empty, 'address,undefined' or 'thread'")
 
+option(BANYAN_FAILPOINTS "Named points where tests make processes die, stall or fail (common/failpoint.h)" OFF)
+if(BANYAN_FAILPOINTS)
+    add_compile_definitions(BANYAN_FAILPOINTS)
+endif()
+
 add_compile_options(-Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes
     -Wpointer-arith -Wvla -Wformat=2 -Wno-format-nonliteral -fno-common -fno-math-errno
     -fno-semantic-interposition # a file's own public functions may be inlined in it

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
@@ -50,6 +51,7 @@ struct creation {
 
 static void created(void *arg, enum common_code code, const char *text)
 {
+    COMMON_FAILPOINT("session_stored");
     struct creation *k = arg;
     if (code != COMMON_OK) {
         proto_request_fail(k->request, code, text, NULL, 0);

@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 
 #define FRAMES_MAX 16
 #define QUEUE_MAX  4096
@@ -153,6 +154,7 @@ static enum common_code call_transmit(struct reduce_edge *edge, struct reduce_ed
         proto_step_send(edge->channel, call->step, call->with_kv, on_answer, call, &call->id, err);
     if (code != COMMON_OK)
         return code;
+    COMMON_FAILPOINT("child_sent");
     call->state = REDUCE_EDGE_CALL_SENT;
     edge->stats.sent++;
     edge->stats.sent_with_kv += call->with_kv;
@@ -238,6 +240,7 @@ static void on_link(void *arg, bool connected)
 
 static void on_answer(void *arg, enum common_code code, const char *text, struct proto_step_result *result)
 {
+    COMMON_FAILPOINT("child_answered");
     struct reduce_edge_call *call = arg;
     struct reduce_edge *edge = call->edge;
     bool cancelled = call->state != REDUCE_EDGE_CALL_SENT;

@@ -10,13 +10,15 @@ Usage: tests/run.sh [--asan | --tsan | --ci] [--all] [--no-install] [-j N]
 Without options: the release build and its tests.
   --asan   build and test with the address and undefined-behaviour sanitizers
   --tsan   build with the thread sanitizer; run the tests labelled "threads"
-  --ci     what CI runs: checks of format, includes, links and code, then the tests of all three builds
-  --all    also the tests labelled "long", and without a sanitizer the kernels as 64-bit ARM code under qemu
+  --ci     what CI runs: checks of format, includes, links and code, then the tests of all three builds, and
+           some failpoints in a build that has them
+  --all    also the tests labelled "long", with --ci all failpoints, and without a sanitizer the kernels as 64-bit ARM
+           code under qemu
   --no-install
            install no packages; where something is missing, list it and end with code 1
   -j N     so many jobs at a time, of the build and of the tests (default: as many as processors build, 2 tests run)
   --help   print this help
-Builds are in build/release, build/asan and build/tsan. Ends with CTest's summary of the last run.
+Builds are in build/release, build/asan, build/tsan and build/failpoints. Ends with CTest's summary of the last run.
 TEXT
 }
 
@@ -127,6 +129,15 @@ build_and_test() {
         grep --line-buffered -vE '^ +Start +[0-9]+: |^Internal ctest'
 }
 
+# Builds with failpoints, and arms some of them (--all: all).
+check_failpoints() {
+    local some=--some
+    [ "$all" = no ] || some=
+    cmake --preset failpoints --log-level=WARNING &&
+        cmake --build --preset failpoints --target failpoint_life -- --quiet ${jobs:+-j"$jobs"} &&
+        tests/failpoints/run $some
+}
+
 neon() {
     [ "$all" = yes ] || return 0
     [ "$install" = yes ] || stage "packages for aarch64" deploy/install-deps.sh --cross --check
@@ -156,5 +167,6 @@ ci)
     build_and_test asan
     stage "simulated traces" tests/sim/same_traces.sh build/release/bin/chaos_test build/asan/bin/chaos_test
     build_and_test tsan threads
+    stage "failpoints" check_failpoints
     ;;
 esac

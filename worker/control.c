@@ -2,6 +2,7 @@
 // What the coordinator tells a worker about sessions and chunks. Every call may come again; one that fails
 // changes nothing.
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "worker/state.h"
 
 bool worker_term_check(struct worker *worker, uint64_t term, struct proto_request *request)
@@ -30,6 +31,7 @@ void worker_fail(struct proto_request *request, const struct common_error *err, 
 
 void worker_handle_layout_set(void *arg, struct proto_request *request)
 {
+    COMMON_FAILPOINT("layout_received");
     struct worker *worker = arg;
     const Banyan__Pb__LayoutSetRequest *body =
         (const Banyan__Pb__LayoutSetRequest *)proto_request_message(request)->body;
@@ -46,6 +48,7 @@ void worker_handle_layout_set(void *arg, struct proto_request *request)
         worker_fail(request, &err, err.code == COMMON_ABORTED ? "OLD_EPOCH" : "");
         return;
     }
+    COMMON_FAILPOINT("layout_done");
     Banyan__Pb__LayoutSetReply reply = BANYAN__PB__LAYOUT_SET_REPLY__INIT;
     reply.used_bytes = worker_store_used(worker->store);
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
@@ -53,6 +56,7 @@ void worker_handle_layout_set(void *arg, struct proto_request *request)
 
 void worker_handle_session_drop(void *arg, struct proto_request *request)
 {
+    COMMON_FAILPOINT("drop_received");
     struct worker *worker = arg;
     const Banyan__Pb__SessionDropRequest *body =
         (const Banyan__Pb__SessionDropRequest *)proto_request_message(request)->body;
@@ -61,12 +65,14 @@ void worker_handle_session_drop(void *arg, struct proto_request *request)
     const struct worker_session *session = worker_map_get(&worker->sessions, body->session);
     if (session && (body->claim || session->life == body->life)) // else it is in quarantine, and stays
         worker_session_drop(&worker->sessions, worker->store, body->session);
+    COMMON_FAILPOINT("drop_done");
     Banyan__Pb__SessionDropReply reply = BANYAN__PB__SESSION_DROP_REPLY__INIT;
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
 
 void worker_handle_chunk_copy(void *arg, struct proto_request *request)
 {
+    COMMON_FAILPOINT("copy_received");
     struct worker *worker = arg;
     const Banyan__Pb__ChunkCopyRequest *body =
         (const Banyan__Pb__ChunkCopyRequest *)proto_request_message(request)->body;
@@ -90,6 +96,8 @@ void worker_handle_chunk_copy(void *arg, struct proto_request *request)
         else
             code = worker_store_copy(worker->store, from, to, body->rows, &reply.hash, &err);
     }
+    if (code == COMMON_OK && COMMON_FAILPOINT_FAILS("copy_done"))
+        code = common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "a failpoint refuses this copy");
     if (code != COMMON_OK)
         worker_fail(request, &err, code == COMMON_ABORTED ? "OLD_INCARNATION" : "");
     else

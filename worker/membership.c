@@ -23,6 +23,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "common/random.h"
 #include "proto/rpc.h"
@@ -96,6 +97,7 @@ static void beat_later(struct worker_membership *m)
 
 static void joined(struct worker_membership *m)
 {
+    COMMON_FAILPOINT("worker_joined");
     membership_set_state(m, MEMBERSHIP_MEMBER);
     common_log_info("registered coordinator=%s term=%" PRIu64, m->options.coordinator, *m->options.term);
     if (m->options.registered)
@@ -104,6 +106,7 @@ static void joined(struct worker_membership *m)
 
 static void asked(void *arg, const struct proto_reply *reply)
 {
+    COMMON_FAILPOINT("register_answered");
     struct worker_membership *m = arg;
     m->calling = false;
     if (reply->code == COMMON_CANCELLED || m->state != MEMBERSHIP_ASKING) {
@@ -149,6 +152,7 @@ static void membership_call(struct worker_membership *m, uint32_t method, const 
 
 static void ask(struct worker_membership *m)
 {
+    COMMON_FAILPOINT("register_sent");
     const struct worker_membership_options *o = &m->options;
     Banyan__Pb__RegisterRequest body = BANYAN__PB__REGISTER_REQUEST__INIT;
     body.name = m->strings[1];

@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "common/failpoint.h"
 #include "worker/state.h"
 
 #define HASH_INLINE_BYTES (UINT64_C(1) << 20) // about 0.1 ms
@@ -100,6 +101,7 @@ static void prepare_answer(void *arg, bool complete)
     (void)complete; // nobody cancels it, and it needs no scratch
     struct common_error err;
     if (!atomic_load(&p->failed)) {
+        COMMON_FAILPOINT("rows_prepared");
         proto_request_reply(p->request, &p->reply.base, NULL, 0, NULL, NULL);
     } else {
         if (worker_store_check(p->worker->store, &err) == COMMON_OK)
@@ -183,6 +185,7 @@ static enum common_code prepare_collect(struct prepare *p, struct worker_session
 
 void worker_handle_rows_prepare(void *arg, struct proto_request *request)
 {
+    COMMON_FAILPOINT("prepare_received");
     struct worker *worker = arg;
     const Banyan__Pb__RowsPrepareRequest *body =
         (const Banyan__Pb__RowsPrepareRequest *)proto_request_message(request)->body;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "proto/limits.h"
 #include "proto/list.h"
@@ -119,6 +120,7 @@ static void pull_fail(struct pull *p, const struct common_error *err, const char
 
 static void pull_end(struct pull *p)
 {
+    COMMON_FAILPOINT("pull_answered");
     struct worker_pulls *pulls = p->pulls;
     if (p->err.code != COMMON_OK) {
         worker_fail(p->request, &p->err, p->reason);
@@ -205,6 +207,8 @@ static enum common_code take_rows(struct pull *p, const struct piece *r, const s
                                .k = bytes[0],
                                .v = bytes[1]};
     p->bytes += k_bytes + v_bytes;
+    if (COMMON_FAILPOINT_FAILS("pull_rows"))
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "a failpoint refuses these rows");
     return worker_store_write(p->pulls->worker->store, &rows, 1, WORKER_ROW_COMMITTED, UINT64_MAX, err);
 }
 
@@ -475,6 +479,7 @@ static enum common_code pull_make(struct worker *worker, const Banyan__Pb__Chunk
 
 void worker_handle_chunk_pull(void *arg, struct proto_request *request)
 {
+    COMMON_FAILPOINT("pull_received");
     struct worker *worker = arg;
     const Banyan__Pb__ChunkPullRequest *body =
         (const Banyan__Pb__ChunkPullRequest *)proto_request_message(request)->body;

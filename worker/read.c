@@ -2,6 +2,7 @@
 // Serving rows to another worker, which makes a copy of the chunk (pull.c).
 #include <stdlib.h>
 
+#include "common/failpoint.h"
 #include "worker/state.h"
 
 // The rows of the chunk that are asked for: all of them there, and never to change.
@@ -45,6 +46,7 @@ static void bytes_sent(void *blob)
 
 void worker_handle_chunk_read(void *arg, struct proto_request *request)
 {
+    COMMON_FAILPOINT("read_received");
     struct worker *worker = arg;
     const Banyan__Pb__ChunkReadRequest *body =
         (const Banyan__Pb__ChunkReadRequest *)proto_request_message(request)->body;

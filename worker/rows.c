@@ -5,6 +5,7 @@
 
 #include "common/blob.h"
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "proto/ticket.h"
 #include "worker/state.h"
@@ -111,6 +112,7 @@ static enum common_code put_pieces(const struct worker_session *session,
 
 void worker_handle_chunk_put(void *arg, struct proto_request *request)
 {
+    COMMON_FAILPOINT("put_received");
     struct worker *worker = arg;
     const struct proto_message *message = proto_request_message(request);
     const Banyan__Pb__ChunkPutRequest *body = (const Banyan__Pb__ChunkPutRequest *)message->body;
@@ -137,8 +139,11 @@ void worker_handle_chunk_put(void *arg, struct proto_request *request)
                                 "rows of layer %u below position %" PRIu64
                                 " are forgotten: nothing is attached there",
                                 body->layer, worker_session_forgotten(session, body->layer));
+    if (code == COMMON_OK && COMMON_FAILPOINT_FAILS("put_refused"))
+        code = common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "a failpoint refuses this put");
     if (code == COMMON_OK)
         code = worker_store_write(worker->store, pieces, n, WORKER_ROW_PUT, UINT64_MAX, &err);
+    COMMON_FAILPOINT("put_written");
     if (code == COMMON_OK)
         worker_attach_touch(worker, session, true);
     free(pieces);
@@ -289,6 +294,7 @@ static enum common_code commit_again(struct worker *worker, const Banyan__Pb__Ro
 
 void worker_handle_rows_commit(void *arg, struct proto_request *request)
 {
+    COMMON_FAILPOINT("rows_commit_received");
     struct worker *worker = arg;
     const Banyan__Pb__RowsCommitRequest *body =
         (const Banyan__Pb__RowsCommitRequest *)proto_request_message(request)->body;
@@ -315,6 +321,7 @@ void worker_handle_rows_commit(void *arg, struct proto_request *request)
         worker_fail(request, &err, code == COMMON_ABORTED ? "OLD_INCARNATION" : "");
         return;
     }
+    COMMON_FAILPOINT("rows_commit_done");
     Banyan__Pb__RowsCommitReply reply = BANYAN__PB__ROWS_COMMIT_REPLY__INIT;
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
@@ -377,6 +384,7 @@ static void discard_rows(struct worker_session *session, const Banyan__Pb__RowsA
 
 void worker_handle_rows_abort(void *arg, struct proto_request *request)
 {
+    COMMON_FAILPOINT("rows_abort_received");
     struct worker *worker = arg;
     const Banyan__Pb__RowsAbortRequest *body =
         (const Banyan__Pb__RowsAbortRequest *)proto_request_message(request)->body;
@@ -401,6 +409,7 @@ void worker_handle_rows_abort(void *arg, struct proto_request *request)
         }
         worker_disk_touch(worker->disk, session);
     }
+    COMMON_FAILPOINT("rows_abort_done");
     Banyan__Pb__RowsAbortReply reply = BANYAN__PB__ROWS_ABORT_REPLY__INIT;
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }

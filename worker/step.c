@@ -22,6 +22,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "common/hash.h"
 #include "kernels/partial.h"
 #include "proto/spec.h"
@@ -127,6 +128,7 @@ static void step_reply(struct worker_step *s, struct common_blob *blob, struct p
         return;
     }
     *answer = (struct answer){blob, result};
+    COMMON_FAILPOINT("partial_answered");
     proto_step_reply(request, result, answer_sent, answer);
 }
 
@@ -377,11 +379,14 @@ static enum common_code step_append(struct worker_step *s, struct worker_session
         session->write_term = s->step->term;
         session->write = item->write;
         worker_appended_begin(session, item->layer, item->write);
-        if (n > 0)
+        if (COMMON_FAILPOINT_FAILS("append_refused"))
+            code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "a failpoint refuses this append");
+        if (code == COMMON_OK && n > 0)
             code = worker_disk_append(worker_store_disk(s->worker->store), session, item->layer, item->write,
                                       end, err);
         if (code == COMMON_OK)
             code = worker_store_write(s->worker->store, pieces, n, WORKER_ROW_APPENDED, UINT64_MAX, err);
+        COMMON_FAILPOINT("append_written");
         if (code == COMMON_OK && n > 0)
             worker_appended_stored(session, item->layer, item->write, end);
         else if (code == COMMON_FAILED_PRECONDITION || code == COMMON_RESOURCE_EXHAUSTED)
@@ -659,6 +664,7 @@ static struct worker_step *step_new(struct worker *worker, const struct worker_p
 
 void worker_handle_step(void *arg, struct proto_request *request)
 {
+    COMMON_FAILPOINT("step_received");
     struct worker *worker = arg;
     struct proto_step *step = NULL;
     const struct worker_plan *plan = NULL;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "coordinator/cluster/edges.h"
 #include "coordinator/cluster/engine.h"
@@ -473,6 +474,7 @@ static bool is_joining_already(const struct coordinator_worker *w, const Banyan_
 
 void coordinator_handle_register(void *arg, struct proto_request *request)
 {
+    COMMON_FAILPOINT("register_received");
     struct coordinator_cluster *cluster = arg;
     const Banyan__Pb__RegisterRequest *m = (const void *)proto_request_message(request)->body;
     struct proto_status status;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
@@ -115,6 +116,7 @@ static void answer_open(struct opening *o, struct coordinator_session *s)
     s->ticket_until_ns = s->last_used_ns + sessions->core->options.ticket_ns;
     if (!coordinator_rangeset_add(&s->ticketed, o->first, o->count, NULL))
         s->ticketed_all_ns = s->ticket_until_ns;
+    COMMON_FAILPOINT("ticket_given");
     proto_request_reply(o->request, &m.base, NULL, 0, NULL, NULL);
 free_room:
     free(room);
@@ -246,6 +248,7 @@ static void mark_untold(struct committing *k, const struct coordinator_worker *w
 
 static void committed(struct committing *k)
 {
+    COMMON_FAILPOINT("commit_told");
     struct coordinator_rangeset *set = &k->s->layers[k->layer];
     for (uint32_t i = 0; i < k->n_holders; i++) {
         if (k->holders[i].unheard) { // the commit is durable: whoever did not hear of it will
@@ -316,6 +319,7 @@ static void commit_stored(void *arg, enum common_code code, const char *text)
         commit_end(k);
         return;
     }
+    COMMON_FAILPOINT("commit_stored");
     tell_committed(k);
 }
 
@@ -362,6 +366,7 @@ static size_t rows_to_drop(const struct committing *k, Banyan__Pb__Range out[PRO
 
 static void abort_rows(struct committing *k)
 {
+    COMMON_FAILPOINT("commit_aborted");
     Banyan__Pb__Range drop[PROTO_COMMIT_DROP_MAX], *pointers[PROTO_COMMIT_DROP_MAX];
     size_t n_drop = rows_to_drop(k, drop, pointers);
     k->pending = k->n_holders;
@@ -440,6 +445,7 @@ static uint32_t missing_rows(const struct committing *k, struct proto_range miss
 
 static void commit_judge(struct committing *k)
 {
+    COMMON_FAILPOINT("commit_prepared");
     struct coordinator_session *s = k->s;
     struct proto_range missing[PROTO_STATUS_RANGES];
     uint32_t n = missing_rows(k, missing);
@@ -522,6 +528,7 @@ static void commit_prepared(void *arg, const struct proto_reply *reply)
 
 static void commit_prepare(struct committing *k)
 {
+    COMMON_FAILPOINT("commit_begun");
     k->pending = k->n_holders + 1;
     for (uint32_t i = 0; i < k->n_holders; i++) {
         Banyan__Pb__RowsPrepareRequest m = BANYAN__PB__ROWS_PREPARE_REQUEST__INIT;

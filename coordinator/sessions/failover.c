@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/gather.h"
@@ -150,6 +151,7 @@ static void failover_end(struct failover *f)
 
 static void failover_told(void *arg, enum common_code code, const char *text)
 {
+    COMMON_FAILPOINT("failover_told");
     struct failover *f = arg;
     struct coordinator_session *s = f->s;
     (void)text;
@@ -185,6 +187,7 @@ static bool strike_off(struct coordinator_session *s, const struct strike *strik
 
 static void failover_stored(void *arg, enum common_code code, const char *text)
 {
+    COMMON_FAILPOINT("failover_stored");
     struct failover *f = arg;
     struct coordinator_session *s = f->s;
     bool unknown = s->unknown || s->named;
@@ -235,6 +238,7 @@ void coordinator_failover_pump(struct coordinator_session *s)
         free(f);
         return;
     }
+    COMMON_FAILPOINT("failover_begun");
     coordinator_session_set_state(s, COORDINATOR_SESSION_RELAYOUT);
     struct coordinator_batch *batch = coordinator_batch_new();
     for (uint32_t i = 0; i < f->n; i++) {

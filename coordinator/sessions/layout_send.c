@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/sessions/layout_send.h"
 
+#include "common/failpoint.h"
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
@@ -41,6 +42,7 @@ void coordinator_layout_send(struct coordinator_worker *w, const struct coordina
             chunks[i].compute = chunk != message->idle && chunk->holder == w;
             pointers[i] = &chunks[i];
         }
+        COMMON_FAILPOINT("layout_sent");
         coordinator_worker_call_gather(w, BANYAN__PB__METHOD__METHOD_LAYOUT_SET, &m.base, gather);
         sent += n;
     } while (sent < message->n);

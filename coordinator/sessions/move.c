@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/gather.h"
@@ -310,6 +311,7 @@ static void copy_next(struct coordinator_move *m);
 
 static void copied(void *arg, const struct proto_reply *reply)
 {
+    COMMON_FAILPOINT("move_copied");
     struct coordinator_move *m = arg;
     if (reply->code == COMMON_OK)
         m->bytes += ((const Banyan__Pb__ChunkPullReply *)reply->message->body)->bytes;
@@ -348,6 +350,7 @@ static void copy_next(struct coordinator_move *m)
 
 static void copying_told(void *arg, enum common_code code, const char *text)
 {
+    COMMON_FAILPOINT("move_copying_told");
     struct coordinator_move *m = arg;
     if (code != COMMON_OK || !m->s)
         move_fail(m, m->s ? text : "the session was deleted");
@@ -372,6 +375,7 @@ static struct coordinator_chunk chunk_with(const struct coordinator_move *m,
 
 static void told_all(void *arg, enum common_code code, const char *text)
 {
+    COMMON_FAILPOINT("move_told");
     struct coordinator_move *m = arg;
     struct coordinator_session *s = m->s;
     (void)text;
@@ -388,6 +392,7 @@ static bool may_have_dropped(const struct coordinator_move *m)
 
 static void stored(void *arg, enum common_code code, const char *text)
 {
+    COMMON_FAILPOINT("move_stored");
     struct coordinator_move *m = arg;
     struct coordinator_session *s = m->s;
     if (code != COMMON_OK) {
@@ -420,6 +425,7 @@ static void stored(void *arg, enum common_code code, const char *text)
 // It has every row: so it may count.
 static void closed(void *arg, enum common_code code, const char *text)
 {
+    COMMON_FAILPOINT("move_closed");
     struct coordinator_move *m = arg;
     struct coordinator_session *s = m->s;
     if (code != COMMON_OK || !check_items(m) || !coordinator_worker_active(m->to) || may_have_dropped(m)) {
@@ -439,6 +445,7 @@ static void closed(void *arg, enum common_code code, const char *text)
 
 static void closing_told(void *arg, enum common_code code, const char *text)
 {
+    COMMON_FAILPOINT("move_closing_told");
     struct coordinator_move *m = arg;
     struct coordinator_session *s = m->s;
     if (code != COMMON_OK) {
@@ -470,6 +477,7 @@ static void closing_told(void *arg, enum common_code code, const char *text)
 
 static void move_alone(void *arg, struct coordinator_session *s)
 {
+    COMMON_FAILPOINT("move_closing");
     struct coordinator_move *m = arg;
     m->s = s;
     if (!s) {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/membership.h"
@@ -289,6 +290,7 @@ static void set_down(struct coordinator_placing *p, enum common_code code, const
 
 static void holders_told(void *arg, enum common_code code, const char *text)
 {
+    COMMON_FAILPOINT("placing_told");
     struct coordinator_placing *p = arg;
     for (uint32_t i = 0; i < p->n && code == COMMON_OK; i++) {
         struct coordinator_chunk *chunk = coordinator_layout_find(&p->s->layout, p->chosen[i].index);
@@ -355,6 +357,7 @@ static void tell_chosen(struct coordinator_placing *p, struct coordinator_worker
 // The store has it: now it is so, and only now anybody is told.
 static void chosen_stored(void *arg, enum common_code code, const char *text)
 {
+    COMMON_FAILPOINT("placing_stored");
     struct coordinator_placing *p = arg;
     struct coordinator_session *s = p->s;
     if (code != COMMON_OK) {
@@ -394,6 +397,7 @@ static void chosen_stored(void *arg, enum common_code code, const char *text)
 
 static void store_chosen(struct coordinator_placing *p)
 {
+    COMMON_FAILPOINT("placing_chosen");
     struct coordinator_session *s = p->s;
     struct coordinator_batch *batch = coordinator_batch_new();
     uint64_t promise = p->bulk ? coordinator_session_chunk_bytes(s) : 0;

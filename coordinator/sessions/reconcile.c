@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/membership.h"
@@ -53,6 +54,7 @@ static void store_news(struct coordinator_sessions *sessions, const struct coord
 // again later.
 static void news_stored(void *arg, enum common_code code, const char *text)
 {
+    COMMON_FAILPOINT("news_stored");
     struct coordinator_visit *v = arg;
     v->in_flight--;
     if (!coordinator_visit_counts(v)) {
@@ -279,6 +281,7 @@ static void ask_page(struct coordinator_visit *v, const Banyan__Pb__InventoryRep
 
 static void page_came(void *arg, const struct proto_reply *reply)
 {
+    COMMON_FAILPOINT("visit_page");
     struct coordinator_visit *v = arg;
     v->in_flight--;
     coordinator_visit_note(v, reply->code, reply->text);

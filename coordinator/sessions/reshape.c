@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/membership.h"
@@ -156,6 +157,7 @@ static void doubt_copy(struct reshape *r)
 
 static void answer_truncate(struct reshape *r)
 {
+    COMMON_FAILPOINT("truncate_answered");
     Banyan__Pb__SessionTruncateReply m = BANYAN__PB__SESSION_TRUNCATE_REPLY__INIT;
     m.incarnation = r->s->incarnation;
     m.cut = r->s->cut;
@@ -165,6 +167,7 @@ static void answer_truncate(struct reshape *r)
 
 static void cut_stored(void *arg, enum common_code code, const char *text)
 {
+    COMMON_FAILPOINT("cut_stored");
     struct reshape *r = arg;
     if (code == COMMON_OK) {
         r->s->cut = r->cutting.cut;
@@ -190,6 +193,7 @@ static void truncate_nothing(struct reshape *r)
 
 static void truncate_told(void *arg, enum common_code code, const char *text)
 {
+    COMMON_FAILPOINT("truncate_told");
     struct reshape *r = arg;
     (void)text;
     for (uint32_t i = 0; i < r->s->n_members && code != COMMON_OK; i++)
@@ -200,6 +204,7 @@ static void truncate_told(void *arg, enum common_code code, const char *text)
 
 static void truncate_stored(void *arg, enum common_code code, const char *text)
 {
+    COMMON_FAILPOINT("truncate_stored");
     struct reshape *r = arg;
     struct coordinator_session *s = r->s;
     uint64_t ct = s->layout.chunk_tokens;
@@ -239,6 +244,7 @@ static void truncate_stored(void *arg, enum common_code code, const char *text)
 
 static void truncate_copied(void *arg, enum common_code code, const char *text)
 {
+    COMMON_FAILPOINT("truncate_copied");
     struct reshape *r = arg;
     struct coordinator_session *s = r->s;
     uint64_t ct = s->layout.chunk_tokens;
@@ -314,6 +320,7 @@ static bool truncate_by_its_number(struct reshape *r)
 
 static void truncate_alone(void *arg, struct coordinator_session *s)
 {
+    COMMON_FAILPOINT("truncate_begun");
     struct reshape *r = arg;
     struct proto_status status;
     if (reshape_gone(r, s) || truncate_by_its_number(r))
@@ -406,6 +413,7 @@ static void fork_undo(struct reshape *r)
 
 static void fork_stored(void *arg, enum common_code code, const char *text)
 {
+    COMMON_FAILPOINT("fork_stored");
     struct reshape *r = arg;
     if (code != COMMON_OK) {
         fork_undo(r);
@@ -429,6 +437,7 @@ static void fork_stored(void *arg, enum common_code code, const char *text)
 
 static void fork_copied(void *arg, enum common_code code, const char *text)
 {
+    COMMON_FAILPOINT("fork_copied");
     struct reshape *r = arg;
     struct coordinator_session *fork = r->fork;
     if (code != COMMON_OK) {
@@ -481,6 +490,7 @@ static enum common_code make_fork(struct reshape *r, struct proto_status *status
 
 static void fork_alone(void *arg, struct coordinator_session *s)
 {
+    COMMON_FAILPOINT("fork_begun");
     struct reshape *r = arg;
     struct proto_status status;
     if (reshape_gone(r, s))
@@ -538,6 +548,7 @@ void coordinator_handle_session_fork(void *arg, struct proto_request *request)
 
 static void delete_told(void *arg, enum common_code code, const char *text)
 {
+    COMMON_FAILPOINT("delete_told");
     struct proto_request *request = arg;
     (void)code, (void)text; // a worker that did not hear of it drops the session when it comes back
     if (!request)
@@ -548,6 +559,7 @@ static void delete_told(void *arg, enum common_code code, const char *text)
 
 static void delete_stored(void *arg, enum common_code code, const char *text)
 {
+    COMMON_FAILPOINT("delete_stored");
     struct reshape *r = arg;
     if (code != COMMON_OK) {
         reshape_fail_code(r, code, text);
@@ -566,6 +578,7 @@ static void delete_stored(void *arg, enum common_code code, const char *text)
 
 static void delete_alone(void *arg, struct coordinator_session *s)
 {
+    COMMON_FAILPOINT("delete_begun");
     struct reshape *r = arg;
     if (reshape_gone(r, s))
         return;

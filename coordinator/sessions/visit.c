@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/membership.h"
@@ -79,6 +80,7 @@ static void tell_more(struct coordinator_visit *v);
 
 static void visit_told(struct coordinator_visit *v, enum common_code code, const char *text)
 {
+    COMMON_FAILPOINT("visit_told");
     v->in_flight--;
     coordinator_visit_note(v, code, text);
     tell_more(v);

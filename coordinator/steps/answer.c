@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "coordinator/steps/mass.h"
 #include "coordinator/steps/mass_message.h"
 
@@ -136,6 +137,7 @@ void coordinator_answer_send(struct coordinator_call *call, struct proto_request
     size_t n_tensors = call->want_lse ? 2 : 1;
     if (masses.tensor.n_pieces)
         tensors[n_tensors++] = masses.tensor;
+    COMMON_FAILPOINT("step_answered");
     proto_request_reply(request, &m.base, tensors, n_tensors, answer_sent, call);
     coordinator_mass_message_fini(&masses);
     for (size_t i = 0; i < n; i++)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/session.h"
@@ -275,6 +276,7 @@ static void come_back_unsent(void *arg)
 
 static void frame_send(struct coordinator_frame *f)
 {
+    COMMON_FAILPOINT("frame_sent");
     struct coordinator_queue *queue = f->queue;
     struct coordinator_steps *steps = queue->steps;
     struct coordinator_plan *plan = queue->plan;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "common/hash.h"
 #include "coordinator/cluster/edges.h"
 #include "coordinator/cluster/membership.h"
@@ -193,6 +194,7 @@ static void look_at(struct coordinator_frame *f, const struct proto_step_result 
 void coordinator_frame_landed(void *arg, enum common_code code, const char *text,
                               struct proto_step_result *result)
 {
+    COMMON_FAILPOINT("frame_landed");
     struct coordinator_frame *f = arg;
     struct coordinator_queue *queue = f->queue;
     struct coordinator_steps *steps = queue->steps;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/steps/undo.h"
 
+#include "common/failpoint.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/repair.h"
@@ -15,6 +16,7 @@ struct word { // one holder's
 
 static void holder_said(void *arg, const struct proto_reply *reply)
 {
+    COMMON_FAILPOINT("undo_answered");
     struct word word = *(struct word *)arg;
     bool gone = reply->code == COMMON_NOT_FOUND; // with all that it had of the session
     free(arg);

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "common/random.h"
 #include "common/secret.h"
@@ -241,12 +242,15 @@ static bool batches_write(struct coordinator_sql *sql, struct coordinator_batch 
 {
     for (struct coordinator_batch *b = first; b != end; b = b->next)
         b->code = COMMON_OK, b->text[0] = '\0';
-    int rc = coordinator_sql_exec(sql, "BEGIN IMMEDIATE");
+    bool refused = COMMON_FAILPOINT_FAILS("store_written");
+    int rc = refused ? SQLITE_FULL : coordinator_sql_exec(sql, "BEGIN IMMEDIATE");
     bool whole = rc == SQLITE_OK;
     for (struct coordinator_batch *b = first; b != end && whole; b = b->next)
         whole = batch_apply(sql, b);
+    COMMON_FAILPOINT("store_before_commit");
     if (whole)
         rc = coordinator_sql_exec(sql, "COMMIT");
+    COMMON_FAILPOINT("store_durable");
     if (whole && rc == SQLITE_OK) {
         sql->unsure = false; // what was in the log past the last good COMMIT is overwritten
         return true;
@@ -308,6 +312,7 @@ static void batches_deliver(void *arg)
     while (list) {
         struct coordinator_batch *batch = list;
         list = batch->next;
+        COMMON_FAILPOINT("store_answered");
         if (batch->done)
             batch->done(batch->arg, batch->code, batch->text);
         coordinator_batch_free(batch);
@@ -360,6 +365,7 @@ void coordinator_store_submit(struct coordinator_store *store, struct coordinato
         common_loop_mail(store->loop, &batch->mail, batches_deliver, batch);
         return;
     }
+    COMMON_FAILPOINT("store_submitted");
     *store->submitted_tail = batch;
     store->submitted_tail = &batch->next;
     common_deferred_mark(store->hand_over);

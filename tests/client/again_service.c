@@ -5,6 +5,7 @@
 
 #include "common/blob.h"
 #include "common/clock.h"
+#include "proto/status.h"
 
 struct service service;
 
@@ -268,6 +269,13 @@ static void on_put(void *arg, struct proto_request *request)
     Banyan__Pb__ChunkPutReply reply = BANYAN__PB__CHUNK_PUT_REPLY__INIT;
     if (arrives(request, BANYAN__PB__METHOD__METHOD_CHUNK_PUT) || keeps(request))
         return;
+    if (service.puts_moved) {
+        struct proto_status status;
+        service.puts_moved--;
+        proto_status_set(&status, COMMON_FAILED_PRECONDITION, "OLD_TICKET", "somebody else holds these rows");
+        proto_request_fail_status(request, &status);
+        return;
+    }
     if (service.puts_refused == 0) {
         reply_with(request, &reply.base);
         return;

@@ -42,6 +42,7 @@ extern struct service {
     atomic_bool fails, short_answer;   // of attends: every item fails; an answer without items
     atomic_bool crowded;               // room for AHEAD_CHUNKS chunks at a time
     atomic_uint puts_refused;          // as many puts, by their tickets
+    atomic_uint puts_moved;            // as many puts: the rows' holder is another one by now
     atomic_uint_least64_t incarnation; // of the session
     atomic_uint_least64_t ticket;      // the incarnation that tickets are of
     atomic_uint quarantined;           // sessions, until they are dropped

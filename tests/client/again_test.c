@@ -316,6 +316,16 @@ static void a_refused_ticket_is_replaced_once(void **state)
     assert_int_equal(calls(BANYAN__PB__METHOD__METHOD_CHUNK_PUT), 4);
 }
 
+// Holders come and go: whoever holds the rows is asked for until the time is over.
+static void holders_may_change_more_than_once(void **state)
+{
+    (void)state;
+    service.puts_moved = 3;
+    assert_int_equal(banyan_attach(session, 0, 0, TOKENS, kv, kv, NULL), BANYAN_OK);
+    assert_int_equal(calls(BANYAN__PB__METHOD__METHOD_CHUNK_PUT), 4);
+    assert_int_equal(calls(BANYAN__PB__METHOD__METHOD_ATTACH_OPEN), 4);
+}
+
 static void a_ticket_is_of_this_incarnation(void **state)
 {
     (void)state;
@@ -355,6 +365,7 @@ int main(void)
         TEST(a_list_has_all_its_pages),
         TEST(few_puts_are_under_way_to_a_worker),
         TEST(a_refused_ticket_is_replaced_once),
+        TEST(holders_may_change_more_than_once),
         TEST(a_ticket_is_of_this_incarnation),
         TEST(no_room_ahead_may_be_room_enough),
     };

@@ -32,7 +32,8 @@ struct daemon {
     char host[65];
     char endpoints[ENDPOINTS_MAX][PATH_BYTES]; // as in the ready file
     uint32_t n_endpoints;
-    bool of_job; // its parent is a launcher
+    bool of_job;               // its parent is a launcher
+    struct harness_worker own; // of a worker that harness_cluster_add has started
 };
 
 struct harness_cluster {
@@ -162,8 +163,10 @@ static bool start_daemon(struct daemon *d, const char *const *args, const char *
     if (!harness_program_path(strncmp(d->name, "coord", 5) == 0 ? "banyan-coordinator" : "banyan-worker",
                               program, sizeof program))
         return false;
-    char *argv[ARGS_MAX] = {program};
-    size_t n = 1;
+    char *argv[ARGS_MAX] = {NULL};
+    size_t n = 0;
+    add_args(argv, &n, d->own.before);
+    argv[n++] = program;
     add_args(argv, &n, args);
     add_args(argv, &n, more);
     unlink(d->ready);
@@ -208,15 +211,17 @@ static bool start_worker(struct harness_cluster *c, struct daemon *d)
              c->options.public_nng ? "nng+tcp://127.0.0.1:0" : "tcp://127.0.0.1:0");
     if (d->of_job) // its ranks may be in other network namespaces
         snprintf(public, sizeof public, "unix://%s/%s.public.sock", c->dir, d->name);
+    if (d->own.edge)
+        snprintf(edge, sizeof edge, "%s", d->own.edge);
+    if (d->own.public)
+        snprintf(public, sizeof public, "%s", d->own.public);
     snprintf(threads, sizeof threads, "%" PRIu32, c->options.threads ? c->options.threads : 1);
-    const char *args[ARGS_MAX] = {"--coordinator", harness_cluster_endpoint(c, "unix"),
-                                  "--name",        d->name,
-                                  "--listen",      public,
-                                  "--edge-listen", edge,
-                                  "--secret-file", c->secret,
-                                  "--memory",      c->options.memory ? c->options.memory : "256M",
-                                  "--threads",     threads,
-                                  "--ready-file",  d->ready};
+    const char *coordinator = d->own.coordinator ? d->own.coordinator : harness_cluster_endpoint(c, "unix");
+    const char *args[ARGS_MAX] = {
+        "--coordinator", coordinator, "--name",        d->name,
+        "--listen",      public,      "--edge-listen", edge,
+        "--secret-file", c->secret,   "--memory",      c->options.memory ? c->options.memory : "256M",
+        "--threads",     threads,     "--ready-file",  d->ready};
     size_t n = 16;
     if (d->host[0]) {
         args[n++] = "--host";
@@ -225,6 +230,8 @@ static bool start_worker(struct harness_cluster *c, struct daemon *d)
     const char *const *each =
         c->options.each_args && number < c->options.workers ? c->options.each_args[number] : NULL;
     for (; each && *each && n < ARGS_MAX - 1; each++)
+        args[n++] = *each;
+    for (each = d->own.args; each && *each && n < ARGS_MAX - 1; each++)
         args[n++] = *each;
     return start_daemon(d, args, c->options.worker_args);
 }
@@ -536,11 +543,16 @@ bool harness_cluster_ended(struct harness_cluster *c, uint32_t who, int *code)
     return true;
 }
 
-bool harness_cluster_restart(struct harness_cluster *c, uint32_t who)
+bool harness_cluster_launch(struct harness_cluster *c, uint32_t who)
 {
     struct daemon *d = find(c, who);
     assert(d->pid == 0);
-    return (who == HARNESS_COORDINATOR ? start_coordinator(c) : start_worker(c, d)) && wait_ready(d);
+    return who == HARNESS_COORDINATOR ? start_coordinator(c) : start_worker(c, d);
+}
+
+bool harness_cluster_restart(struct harness_cluster *c, uint32_t who)
+{
+    return harness_cluster_launch(c, who) && wait_ready(find(c, who));
 }
 
 bool harness_cluster_job_ended(struct harness_cluster *c, uint64_t timeout_ns)
@@ -570,7 +582,14 @@ bool harness_cluster_job_restart(struct harness_cluster *c)
 
 uint32_t harness_cluster_add_worker(struct harness_cluster *c, const char *host)
 {
-    struct daemon *d = new_worker(c, host);
+    return harness_cluster_add(c, &(struct harness_worker){.host = host});
+}
+
+uint32_t harness_cluster_add(struct harness_cluster *c, const struct harness_worker *worker)
+{
+    struct daemon *d = new_worker(c, worker->host);
+    if (d)
+        d->own = *worker;
     return d && start_worker(c, d) && wait_ready(d) ? c->n_workers - 1 : UINT32_MAX;
 }
 

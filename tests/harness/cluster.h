@@ -28,6 +28,16 @@ struct harness_options {
     bool public_nng; // workers' public endpoint nng+tcp instead of tcp
 };
 
+// One more worker, beside what harness_options says of all. Strings and lists are borrowed until stop.
+struct harness_worker {
+    const char *host;          // NULL: as --host's default
+    const char *coordinator;   // NULL: its unix socket
+    const char *edge, *public; // endpoints; NULL: as the options say
+    const char *const
+        *before; // NULL, or a command with options, ending with NULL, that becomes the worker (nsenter)
+    const char *const *args; // NULL, or more arguments, ending with NULL
+};
+
 struct harness_cluster;
 
 // Returns when all processes have written their ready files. NULL with the reason (and the logs) on stderr.
@@ -61,6 +71,8 @@ bool harness_cluster_ended(struct harness_cluster *cluster, uint32_t who, int *c
 
 // Starts a process again that was killed, or has ended, at the same endpoints, and waits until it is ready.
 bool harness_cluster_restart(struct harness_cluster *cluster, uint32_t who);
+// The same without waiting: it may have to wait for another one that is to be started, too.
+bool harness_cluster_launch(struct harness_cluster *cluster, uint32_t who);
 
 // Of workers that a launcher has started: waits until their job has ended, however it does, for at most
 // timeout_ns; starts it again, with all its workers, and waits until they are ready. A worker of a job that
@@ -70,6 +82,7 @@ bool harness_cluster_job_restart(struct harness_cluster *cluster);
 
 // Starts one more worker and waits until it is ready. Its number, or UINT32_MAX. host NULL: the machine's.
 uint32_t harness_cluster_add_worker(struct harness_cluster *cluster, const char *host);
+uint32_t harness_cluster_add(struct harness_cluster *cluster, const struct harness_worker *worker);
 
 // Everything that a process has logged so far; free it.
 char *harness_cluster_log(const struct harness_cluster *cluster, uint32_t who);

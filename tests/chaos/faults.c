@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/chaos/faults.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/hash.h"
+#include "tests/chaos/net.h"
+#include "tests/e2e/support.h"
+#include "tests/harness/proxy.h"
+
+#define BACK_NS (60 * COMMON_NS_PER_S) // a worker is back, a session has its copies
+
+const char *const fault_names[FAULT_CLASSES] = {
+    [FAULT_KILL_WORKER] = "kill_worker",
+    [FAULT_RESTART_WORKER] = "restart_worker",
+    [FAULT_STOP_WORKER] = "stop_worker",
+    [FAULT_KILL_COORDINATOR] = "kill_coordinator",
+    [FAULT_STOP_COORDINATOR] = "stop_coordinator",
+    [FAULT_RESET] = "reset",
+    [FAULT_HALF_OPEN] = "half_open",
+    [FAULT_FULL_DISK] = "full_disk",
+    [FAULT_PARTITION] = "partition",
+    [FAULT_RESTART_ALL] = "restart_all",
+};
+
+struct faults {
+    struct harness_cluster *cluster;
+    struct harness_proxy *proxy;
+    banyan_client *watcher; // asks how the cluster is, beside the proxy
+    uint64_t seed;
+    bool with_hosts;
+    int up[FAULTS_WORKERS];   // routes: a worker's to the coordinator
+    int edge[FAULTS_WORKERS]; // to a worker's edge endpoint; -1: not through the proxy
+    int client;               // clients' to the coordinator
+    char edges[FAULTS_WORKERS][128], publics[FAULTS_WORKERS][128];
+};
+
+uint64_t faults_draw(struct faults *f, uint64_t n)
+{
+    f->seed += UINT64_C(0x9e3779b97f4a7c15);
+    return common_mix64(f->seed) % n;
+}
+
+static void sleep_draw(struct faults *f, unsigned from, unsigned to)
+{
+    support_sleep_ms(from + (unsigned)faults_draw(f, to - from));
+}
+
+// ---- the cluster ------------------------------------------------------------------------------------------
+
+// The last NET_HOSTS workers live on hosts where there are any: TCP between them and all others. The others' edges
+// are unix sockets with the proxy before them.
+static void add_worker(struct faults *f, int i)
+{
+    int host = f->with_hosts ? i - (FAULTS_WORKERS - NET_HOSTS) : -1;
+    static const char *const open[] = {"--insecure", NULL};
+    f->up[i] =
+        harness_proxy_add(f->proxy, host >= 0 ? NET_HERE : NULL, harness_cluster_endpoint(f->cluster, "tcp"));
+    assert_true(f->up[i] >= 0);
+    f->edge[i] = -1;
+    struct harness_worker worker = {.coordinator = harness_proxy_endpoint(f->proxy, f->up[i])};
+    if (host >= 0) {
+        snprintf(f->edges[i], sizeof(f->edges[i]), "tcp://%s:0", net_address(host));
+        snprintf(f->publics[i], sizeof(f->publics[i]), "tcp://%s:0", net_address(host));
+        worker.edge = f->edges[i];
+        worker.public = f->publics[i];
+        worker.before = net_enter(host);
+        worker.args = open;
+    } else {
+        char path[120];
+        snprintf(path, sizeof(path), "%s/w%d.sock", harness_cluster_dir(f->cluster), i);
+        f->edge[i] = harness_proxy_add_before(f->proxy, path, f->up[i]);
+        assert_true(f->edge[i] >= 0);
+    }
+    assert_int_equal(harness_cluster_add(f->cluster, &worker), i);
+}
+
+struct faults *faults_start(uint64_t seed, bool with_hosts, const char *heartbeat)
+{
+    static const char *args[] = {"--heartbeat", NULL, NULL};
+    static const char *const none[] = {NULL};
+    // Measured speeds would put all of a session on one worker; the tests want it on all of them
+    static const char *const same_speed[] = {"--bandwidth", "8G", NULL};
+    struct faults *f = calloc(1, sizeof(*f));
+    assert_non_null(f);
+    signal(SIGXFSZ, SIG_IGN); // the daemons inherit it: a write past the limit fails with EFBIG
+    args[1] = heartbeat;
+    f->seed = seed;
+    f->with_hosts = with_hosts;
+    f->proxy = harness_proxy_start();
+    assert_non_null(f->proxy);
+    f->cluster = support_start(&(struct harness_options){
+        .coordinator_args = heartbeat ? args : none, .worker_args = same_speed, .memory = "64M"});
+    harness_cluster_allow_error(f->cluster, ""); // what daemons say of each other's deaths
+    for (int i = 0; i < FAULTS_WORKERS; i++)
+        add_worker(f, i);
+    f->client = harness_proxy_add(f->proxy, NULL, harness_cluster_endpoint(f->cluster, "tcp"));
+    assert_true(f->client >= 0);
+    f->watcher = support_connect(f->cluster, "unix");
+    return f;
+}
+
+struct harness_cluster *faults_cluster(struct faults *f)
+{
+    return f->cluster;
+}
+
+const char *faults_endpoint(struct faults *f, int client)
+{
+    static const char *const transports[] = {NULL, "unix", "nng+tcp", NULL};
+    const char *transport = transports[client % 4];
+    return transport ? harness_cluster_endpoint(f->cluster, transport)
+                     : harness_proxy_endpoint(f->proxy, f->client);
+}
+
+bool faults_has(const struct faults *f, enum fault_class which)
+{
+    return which != FAULT_PARTITION || f->with_hosts;
+}
+
+static bool all_active(struct faults *f)
+{
+    banyan_cluster_info info;
+    uint32_t active = 0;
+    if (banyan_cluster_get_info(f->watcher, &info, ERR) != BANYAN_OK)
+        return false;
+    for (uint32_t i = 0; i < info.n_workers; i++)
+        active += strcmp(info.workers[i].state, "active") == 0;
+    banyan_cluster_info_free(&info);
+    return active == FAULTS_WORKERS;
+}
+
+bool faults_over(struct faults *f)
+{
+    uint64_t until = common_clock_after(BACK_NS);
+    while (!all_active(f)) {
+        if (common_clock_left(until) == 0) {
+            fprintf(stderr, "chaos: not all workers are back after a minute\n");
+            return false;
+        }
+        support_sleep_ms(10);
+    }
+    return true;
+}
+
+bool faults_start_again(struct faults *f, uint32_t who)
+{
+    if (who != HARNESS_COORDINATOR && f->edge[who] >= 0)
+        harness_proxy_vacate(f->proxy, f->edge[who]);
+    return harness_cluster_restart(f->cluster, who);
+}
+
+// ---- the faults -------------------------------------------------------------------------------------------
+
+// Before memory is lost: every session has all its copies, or none.
+static bool all_whole(struct faults *f, struct load *load)
+{
+    if (!faults_over(f))
+        return false;
+    if (load_settle(load, 2 * BACK_NS))
+        return true;
+    fprintf(stderr, "chaos: sessions are not whole after two minutes\n");
+    return false;
+}
+
+static bool kill_worker(struct faults *f, struct load *load, int sig)
+{
+    uint32_t who = (uint32_t)faults_draw(f, FAULTS_WORKERS), other = (who + 1) % FAULTS_WORKERS;
+    bool two = sig == SIGKILL && faults_draw(f, 3) == 0, coordinator = faults_draw(f, 4) == 0;
+    load_lost(load, two ? 2 : 1);
+    harness_cluster_signal(f->cluster, who, sig);
+    if (two) {
+        sleep_draw(f, 0, 400);
+        harness_cluster_signal(f->cluster, other, SIGKILL);
+    }
+    if (coordinator) { // before, while or after it strikes off what is lost
+        sleep_draw(f, 0, 400);
+        harness_cluster_signal(f->cluster, HARNESS_COORDINATOR, SIGKILL);
+    }
+    sleep_draw(f, 0, 700);
+    return (!coordinator || faults_start_again(f, HARNESS_COORDINATOR)) && faults_start_again(f, who) &&
+           (!two || faults_start_again(f, other));
+}
+
+static bool stop_daemon(struct faults *f, uint32_t who)
+{
+    harness_cluster_signal(f->cluster, who, SIGSTOP);
+    sleep_draw(f, 20, faults_draw(f, 2) ? 600 : 3000);
+    harness_cluster_signal(f->cluster, who, SIGCONT);
+    return true;
+}
+
+static bool kill_coordinator(struct faults *f)
+{
+    harness_cluster_signal(f->cluster, HARNESS_COORDINATOR, SIGKILL);
+    sleep_draw(f, 0, 500);
+    return faults_start_again(f, HARNESS_COORDINATOR);
+}
+
+// Of one worker, or the clients': what happens to several workers at a time, replicas need not survive.
+static unsigned some_routes(struct faults *f, int routes[2])
+{
+    uint64_t i = faults_draw(f, FAULTS_WORKERS + 1), which = faults_draw(f, 3);
+    unsigned n = 0;
+    if (i == FAULTS_WORKERS) {
+        routes[n++] = f->client;
+        return n;
+    }
+    if (which != 1 || f->edge[i] < 0)
+        routes[n++] = f->up[i];
+    if (which != 0 && f->edge[i] >= 0)
+        routes[n++] = f->edge[i];
+    return n;
+}
+
+static bool reset_links(struct faults *f)
+{
+    int routes[2];
+    unsigned n = some_routes(f, routes);
+    bool refuse = faults_draw(f, 2);
+    for (unsigned i = 0; i < n; i++) {
+        if (refuse)
+            harness_proxy_set(f->proxy, routes[i], HARNESS_REFUSE);
+        harness_proxy_reset(f->proxy, routes[i]);
+    }
+    sleep_draw(f, 10, faults_draw(f, 2) ? 200 : 1500);
+    for (unsigned i = 0; i < n; i++)
+        harness_proxy_set(f->proxy, routes[i], HARNESS_PASS);
+    return true;
+}
+
+// One end is reset and the other swallowed for a while, as by a firewall that has forgotten a link; or both stay and
+// nothing goes through. Not for ever: the peer's host acknowledges what the proxy takes, and who acknowledges is
+// judged by heartbeats, which go over another link (docs/WIRE.md, keep-alive).
+static bool half_open(struct faults *f)
+{
+    int routes[2];
+    unsigned n = some_routes(f, routes);
+    uint64_t how = faults_draw(f, 3);
+    for (unsigned i = 0; i < n; i++)
+        if (how == 2)
+            harness_proxy_set(f->proxy, routes[i], HARNESS_HOLD);
+        else
+            harness_proxy_halve(f->proxy, routes[i], (enum harness_proxy_side)how);
+    sleep_draw(f, 100, 2500);
+    for (unsigned i = 0; i < n; i++)
+        if (how == 2)
+            harness_proxy_set(f->proxy, routes[i], HARNESS_PASS);
+        else
+            harness_proxy_reset_halves(f->proxy, routes[i]);
+    return true;
+}
+
+// The coordinator's files may not become longer than the store's log is now.
+static void store_is_full(struct faults *f, bool full)
+{
+    char path[512];
+    struct stat info;
+    struct rlimit limit;
+    int pid = harness_cluster_pid(f->cluster, HARNESS_COORDINATOR);
+    snprintf(path, sizeof(path), "%s/store.db-wal", harness_cluster_dir(f->cluster));
+    if (stat(path, &info) != 0)
+        info.st_size = 0;
+    assert_int_equal(prlimit(pid, RLIMIT_FSIZE, NULL, &limit), 0);
+    limit.rlim_cur = full ? (rlim_t)info.st_size : limit.rlim_max;
+    assert_int_equal(prlimit(pid, RLIMIT_FSIZE, &limit, NULL), 0);
+}
+
+static bool full_disk(struct faults *f, struct load *load)
+{
+    load_store_full(load, true);
+    store_is_full(f, true);
+    sleep_draw(f, 100, 1500);
+    if (faults_draw(f, 3) == 0) // what was refused does not come back, what was told does
+        harness_cluster_signal(f->cluster, HARNESS_COORDINATOR, SIGKILL);
+    bool back =
+        harness_cluster_pid(f->cluster, HARNESS_COORDINATOR) || faults_start_again(f, HARNESS_COORDINATOR);
+    store_is_full(f, false);
+    support_sleep_ms(100); // what was refused then is answered
+    load_store_full(load, false);
+    return back;
+}
+
+static bool partition(struct faults *f)
+{
+    net_cut(faults_draw(f, 2) ? NET_FROM_ALL : NET_FROM_EACH_OTHER, (int)faults_draw(f, NET_HOSTS));
+    sleep_draw(f, 200, 4000);
+    net_heal();
+    return true;
+}
+
+// Whatever was in memory alone is gone.
+static bool restart_all(struct faults *f, struct load *load)
+{
+    load_lost(load, FAULTS_WORKERS);
+    for (uint32_t i = 0; i < FAULTS_WORKERS; i++)
+        harness_cluster_signal(f->cluster, i, faults_draw(f, 2) ? SIGKILL : SIGTERM);
+    harness_cluster_signal(f->cluster, HARNESS_COORDINATOR, faults_draw(f, 2) ? SIGKILL : SIGTERM);
+    bool back = faults_start_again(f, HARNESS_COORDINATOR);
+    for (uint32_t i = 0; back && i < FAULTS_WORKERS; i++)
+        back = faults_start_again(f, i);
+    return back;
+}
+
+bool faults_make(struct faults *f, struct load *load, enum fault_class which)
+{
+    uint32_t worker = (uint32_t)faults_draw(f, FAULTS_WORKERS);
+    bool memory = which == FAULT_KILL_WORKER || which == FAULT_RESTART_WORKER;
+    if (!memory && (which == FAULT_RESTART_ALL || faults_draw(f, 2)))
+        load_beyond(load);
+    else if (!all_whole(f, load))
+        return false;
+    switch (which) {
+    case FAULT_KILL_WORKER:
+        return kill_worker(f, load, SIGKILL);
+    case FAULT_RESTART_WORKER:
+        return kill_worker(f, load, SIGTERM);
+    case FAULT_STOP_WORKER:
+        return stop_daemon(f, worker);
+    case FAULT_KILL_COORDINATOR:
+        return kill_coordinator(f);
+    case FAULT_STOP_COORDINATOR:
+        return stop_daemon(f, HARNESS_COORDINATOR);
+    case FAULT_RESET:
+        return reset_links(f);
+    case FAULT_HALF_OPEN:
+        return half_open(f);
+    case FAULT_FULL_DISK:
+        return full_disk(f, load);
+    case FAULT_PARTITION:
+        return partition(f);
+    case FAULT_RESTART_ALL:
+        return restart_all(f, load);
+    case FAULT_CLASSES:
+        break;
+    }
+    return false;
+}
+
+int faults_stop(struct faults *f, bool keep)
+{
+    char dir[128];
+    snprintf(dir, sizeof(dir), "%s", harness_cluster_dir(f->cluster));
+    banyan_disconnect(f->watcher);
+    if (keep)
+        fprintf(stderr, "chaos: logs and store are in %s\n", dir);
+    else
+        for (int i = 0; i < FAULTS_WORKERS; i++)
+            if (f->edge[i] >= 0)
+                harness_proxy_vacate(f->proxy, f->edge[i]);
+    int problems = keep ? 1 : harness_cluster_stop(f->cluster); // else they are killed when the program ends
+    harness_proxy_stop(f->proxy);
+    free(f);
+    return problems;
+}
