@@ -22,7 +22,7 @@
 
 #define PROTO_VERSION 1
 // Of what the coordinator asks and tells workers. It rises where an older worker would do something else.
-#define PROTO_CONTROL_VERSION 4u
+#define PROTO_CONTROL_VERSION 5u
 #define PROTO_PAYLOAD_MAX     (UINT64_C(64) * 1024 * 1024) // default bytes of a payload
 
 // ---- messages -------------------------------------------------------------------------------------------

@@ -24,8 +24,8 @@ void worker_chunk_part(const struct worker_chunk *chunk, uint64_t first, uint64_
 static enum common_code put_permitted(struct worker *worker, const Banyan__Pb__ChunkPutRequest *body,
                                       struct proto_ticket *ticket, struct common_error *err)
 {
-    enum common_code code = proto_ticket_check(&worker->secret, body->ticket.data, body->ticket.len,
-                                               common_clock_wall_ns(), ticket, err);
+    enum common_code code = proto_ticket_check(&worker->secret, PROTO_TICKET_PUT, body->ticket.data,
+                                               body->ticket.len, common_clock_wall_ns(), ticket, err);
     if (code != COMMON_OK)
         return code;
     if (ticket->term < worker->term)
@@ -172,6 +172,12 @@ static bool is_copy(const struct worker_session *session, uint32_t nth)
     return !entry->compute && nth > 0 && worker_chunk_first(entry[-1].chunk) == first;
 }
 
+// A commit asks nothing of it.
+static bool leave_out(const struct worker_session *session, uint32_t nth)
+{
+    return session->chunks[nth].incoming || is_copy(session, nth);
+}
+
 // Whether all rows of the range that are of chunks held here are committed, appended, or frozen by this
 // commit. 0: by any.
 static enum common_code committable(const struct worker_session *session, const struct worker_freeze *freeze,
@@ -184,7 +190,7 @@ static enum common_code committable(const struct worker_session *session, const 
         const struct worker_chunk *chunk = session->chunks[i].chunk;
         uint32_t row, rows;
         worker_chunk_part(chunk, freeze->first, freeze->count, &row, &rows);
-        if (is_copy(session, i))
+        if (leave_out(session, i))
             continue;
         uint32_t n = worker_chunk_rows_at(chunk, freeze->layer, row, rows, least);
         if (n < rows)
@@ -206,7 +212,7 @@ static void each_part(const struct worker_session *session, uint32_t layer, uint
     }
 }
 
-static void thaw_rows(void *session, uint32_t layer, uint64_t first, uint64_t count)
+void worker_thaw_rows(void *session, uint32_t layer, uint64_t first, uint64_t count)
 {
     each_part(session, layer, first, count, worker_chunk_abort);
 }
@@ -217,16 +223,48 @@ static enum common_code commit_range(struct worker *worker, struct worker_sessio
     enum common_code code = committable(session, freeze, err);
     if (code == COMMON_OK || freeze->commit == 0) // told again: what is here of a durable range counts
         each_part(session, freeze->layer, freeze->first, freeze->count, worker_chunk_commit);
-    if (code == COMMON_OK)
-        worker_frozen_drop(&session->frozen, worker->store, freeze, thaw_rows,
+    if (code == COMMON_OK) {
+        worker_frozen_drop(&session->frozen, worker->store, freeze, worker_thaw_rows,
                            session); // nothing is left to thaw
+        worker_disk_touch(worker->disk, session);
+    }
     return code;
 }
 
-// Ranges whose commit is durable, told again. All are checked before any of them counts; the first one that lacks
-// rows is named.
+// The chunks that lack rows of these ranges, as one range for each stretch of them.
+static void name_lacking(const struct worker_session *session, const Banyan__Pb__RowsCommitRequest *body,
+                         struct proto_status *status)
+{
+    uint64_t tokens = session->spec->shape->chunk_tokens, first = 0, count = 0;
+    for (uint32_t i = 0; i < session->n_chunks; i++) {
+        const struct worker_chunk *chunk = session->chunks[i].chunk;
+        uint64_t start = worker_chunk_first(chunk);
+        bool lacks = false;
+        for (size_t r = 0; r < body->n_ranges && !lacks && !leave_out(session, i); r++) {
+            const Banyan__Pb__RowsRange *range = body->ranges[r];
+            uint32_t row, rows;
+            if (range->first >= start + tokens || start >= range->first + range->count)
+                continue;
+            worker_chunk_part(chunk, range->first, range->count, &row, &rows);
+            lacks = worker_chunk_rows_at(chunk, range->layer, row, rows, WORKER_ROW_PREPARED) < rows;
+        }
+        if (lacks && count && first + count == start) {
+            count += tokens;
+        } else if (lacks) {
+            if (count)
+                proto_status_add_range(status, first, count);
+            first = start;
+            count = tokens;
+        }
+    }
+    if (count)
+        proto_status_add_range(status, first, count);
+}
+
+// Ranges whose commit is durable, told again. All are checked before any of them counts; the chunks that lack rows are
+// named.
 static enum common_code commit_again(struct worker *worker, const Banyan__Pb__RowsCommitRequest *body,
-                                     struct common_error *err)
+                                     struct common_error *err, struct proto_status *status)
 {
     struct worker_session *session = NULL;
     enum common_code first = COMMON_OK;
@@ -248,6 +286,9 @@ static enum common_code commit_again(struct worker *worker, const Banyan__Pb__Ro
             *err = lacks;
         first = first == COMMON_OK ? code : first;
     }
+    proto_status_set(status, first, "", "%s", first == COMMON_OK ? "" : err->message);
+    if (first != COMMON_OK)
+        name_lacking(session, body, status);
     return first;
 }
 
@@ -260,9 +301,10 @@ void worker_handle_rows_commit(void *arg, struct proto_request *request)
     if (!worker_term_check(worker, body->term, request))
         return;
     struct common_error err;
+    struct proto_status lacking = {0};
     enum common_code code;
     if (body->n_ranges) {
-        code = commit_again(worker, body, &err);
+        code = commit_again(worker, body, &err, &lacking);
     } else {
         struct worker_session *session;
         struct worker_freeze freeze = {body->commit, body->first, body->count, body->layer};
@@ -270,6 +312,10 @@ void worker_handle_rows_commit(void *arg, struct proto_request *request)
                                     body->first, body->count, &session, &err);
         if (code == COMMON_OK)
             code = commit_range(worker, session, &freeze, &err);
+    }
+    if (code != COMMON_OK && lacking.n_ranges) {
+        proto_request_fail_status(request, &lacking);
+        return;
     }
     if (code != COMMON_OK) {
         worker_fail(request, &err, code == COMMON_ABORTED ? "OLD_INCARNATION" : "");
@@ -282,7 +328,10 @@ void worker_handle_rows_commit(void *arg, struct proto_request *request)
 
 static void settle_session(struct worker *worker, struct worker_session *session, uint64_t before)
 {
-    worker_frozen_settle(&session->frozen, worker->store, before, thaw_rows, session);
+    uint32_t n = session->frozen.n;
+    worker_frozen_settle(&session->frozen, worker->store, before, worker_thaw_rows, session);
+    if (session->frozen.n != n)
+        worker_disk_touch(worker->disk, session);
 }
 
 static int compare_ids(const void *a, const void *b)
@@ -355,9 +404,10 @@ void worker_handle_rows_abort(void *arg, struct proto_request *request)
             worker_appended_confirm(session, body->layer, body->first);
             worker_appended_settle(session, body->layer, body->write);
         } else {
-            worker_frozen_drop(&session->frozen, worker->store, &freeze, thaw_rows, session);
+            worker_frozen_drop(&session->frozen, worker->store, &freeze, worker_thaw_rows, session);
             discard_rows(session, body);
         }
+        worker_disk_touch(worker->disk, session);
     }
     COMMON_FAILPOINT("rows_abort_done");
     Banyan__Pb__RowsAbortReply reply = BANYAN__PB__ROWS_ABORT_REPLY__INIT;

@@ -8,6 +8,7 @@
 
 #include "proto/spec.h"
 #include "worker/device.h"
+#include "worker/disk/disk.h"
 
 // ---- specs --------------------------------------------------------------------------------------
 
@@ -285,6 +286,13 @@ static void session_forget(struct worker_store *store, struct worker_session *se
     }
 }
 
+void worker_session_restore_forgotten(struct worker_store *store, struct worker_session *session,
+                                      const uint64_t *positions)
+{
+    for (uint32_t l = 0; session->forgotten && l < session->spec->shape->layers; l++)
+        layer_forget(store, session, l, positions[l]);
+}
+
 // ---- lives --------------------------------------------------------------------------------------
 
 static void free_session(struct worker_store *store, struct worker_session *session)
@@ -304,8 +312,10 @@ static void free_session(struct worker_store *store, struct worker_session *sess
 void worker_session_drop(struct worker_map *sessions, struct worker_store *store, uint64_t id)
 {
     struct worker_session *session = worker_map_remove(sessions, id);
-    if (session)
-        free_session(store, session);
+    if (!session)
+        return;
+    worker_disk_drop(worker_store_disk(store), session);
+    free_session(store, session);
 }
 
 uint64_t worker_session_bytes(const struct worker_session *session)
@@ -418,10 +428,11 @@ static enum common_code layout_collect(const struct worker_session *session,
     for (uint32_t i = 0; !request->replace && i < have; i++)
         entries[i] = (struct worker_layout_entry){worker_chunk_id(session->chunks[i].chunk),
                                                   worker_chunk_first(session->chunks[i].chunk),
-                                                  session->chunks[i].compute};
+                                                  session->chunks[i].compute, session->chunks[i].incoming};
     for (size_t i = 0; i < request->n_chunks; i++)
-        entries[have + i] = (struct worker_layout_entry){request->chunks[i]->chunk, request->chunks[i]->first,
-                                                         request->chunks[i]->compute};
+        entries[have + i] =
+            (struct worker_layout_entry){request->chunks[i]->chunk, request->chunks[i]->first,
+                                         request->chunks[i]->compute, request->chunks[i]->incoming};
     *n = have + (uint32_t)request->n_chunks;
     enum common_code code = entries_tidy(entries, n, err);
     if (code != COMMON_OK) {
@@ -455,6 +466,7 @@ static enum common_code layout_install(struct worker_store *store, struct worker
             return code;
         }
         chunks[i].compute = entries[i].compute;
+        chunks[i].incoming = entries[i].incoming;
     }
     for (uint32_t i = 0; i < n; i++)
         chunk_forgo(store, session, chunks[i].chunk);
@@ -555,5 +567,6 @@ enum common_code worker_session_layout(struct worker_map *sessions, struct worke
     session->incarnation = request->incarnation;
     session->epoch = request->epoch;
     session->life = request->life;
+    worker_disk_layout(worker_store_disk(store), session);
     return COMMON_OK;
 }

@@ -111,12 +111,11 @@ static void answer_open(struct opening *o, struct coordinator_session *s)
     m.workers = room->worker_pointers;
     m.incarnation = s->incarnation;
     s->last_used_ns = common_clock_ns();
-    if (s->last_used_ns >= s->ticket_until_ns) {
+    if (s->last_used_ns >= s->ticket_until_ns)
         coordinator_rangeset_free(&s->ticketed);
-        s->ticketed_all = false;
-    }
     s->ticket_until_ns = s->last_used_ns + sessions->core->options.ticket_ns;
-    s->ticketed_all = s->ticketed_all || !coordinator_rangeset_add(&s->ticketed, o->first, o->count, NULL);
+    if (!coordinator_rangeset_add(&s->ticketed, o->first, o->count, NULL))
+        s->ticketed_all_ns = s->ticket_until_ns;
     COMMON_FAILPOINT("ticket_given");
     proto_request_reply(o->request, &m.base, NULL, 0, NULL, NULL);
 free_room:

@@ -113,6 +113,32 @@ bool coordinator_failover_without(struct coordinator_session *s, const struct co
     return all;
 }
 
+bool coordinator_failover_cut_short(struct coordinator_session *s, const struct coordinator_worker *w,
+                                    uint64_t first, uint64_t count)
+{
+    uint64_t ct = s->layout.chunk_tokens;
+    struct coordinator_batch *batch = NULL;
+    if (coordinator_failover_without(s, w, first, count))
+        return true;
+    for (uint32_t i = coordinator_layout_lower(&s->layout, first / ct);
+         i < s->layout.n && s->layout.chunks[i].index * ct < first + count; i++) {
+        struct coordinator_chunk *chunk = &s->layout.chunks[i];
+        uint32_t copy = coordinator_chunk_copy_at(chunk, w);
+        if (copy == COORDINATOR_COPIES_MAX || chunk->lost || (chunk->gone & 1u << copy))
+            continue;
+        chunk->gone |= (uint8_t)(1u << copy);
+        chunk->lost = true;
+        batch = batch ? batch : coordinator_batch_new();
+        coordinator_batch_chunk_lost(batch, s->id, chunk->index, chunk->id);
+    }
+    if (batch) // it says so again at each start
+        coordinator_store_submit(s->sessions->store, batch, NULL, NULL);
+    coordinator_session_recount(s);
+    if (s->awaited)
+        coordinator_session_settle(s);
+    return false;
+}
+
 // ---- doing --------------------------------------------------------------------------------------
 
 static void failover_end(struct failover *f)
@@ -187,7 +213,7 @@ static void failover_stored(void *arg, enum common_code code, const char *text)
         coordinator_store_submit(s->sessions->store, late, NULL, NULL);
     coordinator_layout_set_epoch(&s->layout, s->layout.epoch + 1);
     coordinator_session_recount(s);
-    common_log_warn("copies of lost workers are struck off session=%016" PRIx64 " chunks=%u epoch=%" PRIu64,
+    common_log_warn("copies are struck off session=%016" PRIx64 " chunks=%u epoch=%" PRIu64,
                     s->id, f->n, s->layout.epoch);
     struct coordinator_gather *gather = coordinator_gather_new(&s->sessions->core->turn, failover_told, f);
     for (uint32_t i = 0; i < s->n_members; i++) {

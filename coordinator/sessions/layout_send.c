@@ -38,6 +38,7 @@ void coordinator_layout_send(struct coordinator_worker *w, const struct coordina
             chunks[i] = (Banyan__Pb__LayoutChunk)BANYAN__PB__LAYOUT_CHUNK__INIT;
             chunks[i].chunk = chunk->id;
             chunks[i].first = (uint64_t)chunk->index * message->spec->chunk_tokens;
+            chunks[i].incoming = message->incoming;
             chunks[i].compute = chunk != message->idle && chunk->holder == w;
             pointers[i] = &chunks[i];
         }

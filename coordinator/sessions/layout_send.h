@@ -17,6 +17,7 @@ struct coordinator_layout_message {
     bool replace;
     const struct coordinator_chunk
         *idle;          // of the chunks, the one that is not to be computed (yet); NULL: none
+    bool incoming;      // the worker is no holder of them yet
     uint64_t *lengths;  // [layers] acknowledged; NULL: nothing is said about appends
     uint64_t settled;   // with them: coordinator_session_settled
     uint64_t forgotten; // the session's floor

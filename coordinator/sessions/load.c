@@ -4,12 +4,15 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "common/clock.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/keys.h"
 #include "coordinator/sessions/spec.h"
 #include "coordinator/sessions/table.h"
 #include "proto/spec.h"
+
+#define ATTACH_NS (30 * COMMON_NS_PER_S)
 
 static bool load_worker(void *arg, const char *name, uint64_t instance)
 {
@@ -53,7 +56,8 @@ static bool load_session(void *arg, uint64_t id, const char *name, const void *b
     s->incarnation = incarnation;
     s->ticket_until_ns =
         s->last_used_ns + sessions->core->options.ticket_ns; // tickets of the life before are still good
-    s->ticketed_all = true;
+    // Workers refuse them from now on; of what they have put before, a commit comes soon, or the rows are put again.
+    s->ticketed_all_ns = s->last_used_ns + ATTACH_NS;
     coordinator_layout_set_epoch(&s->layout, epoch);
     coordinator_session_enter(s);
     return true;

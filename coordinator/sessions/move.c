@@ -12,6 +12,7 @@
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/machine.h"
 #include "coordinator/sessions/dropping.h"
 #include "coordinator/sessions/layout_send.h"
 #include "coordinator/sessions/repair.h"
@@ -24,7 +25,28 @@
 #define PULL_S         1
 #define PULL_BYTES_MAX (UINT64_C(1) << 30)
 
-enum move_state { MOVE_COPYING, MOVE_WAITING, MOVE_CLOSING, MOVE_STORING, MOVE_TELLING, MOVE_OVER };
+enum move_state {
+    MOVE_COPYING,
+    MOVE_WAITING,
+    MOVE_CLOSING,
+    MOVE_STORING,
+    MOVE_TELLING,
+    MOVE_OVER,
+    MOVE_STATES
+};
+
+#define TO(state) (1u << MOVE_##state)
+const struct coordinator_machine coordinator_move_machine = {
+    .name = "move",
+    .n = MOVE_STATES,
+    .states = {"copying", "waiting", "closing", "storing", "telling", "over"},
+    .next = {[MOVE_COPYING] = TO(WAITING) | TO(OVER),
+             [MOVE_WAITING] = TO(CLOSING) | TO(OVER), // OVER: the session was deleted
+             [MOVE_CLOSING] = TO(STORING) | TO(OVER),
+             [MOVE_STORING] = TO(TELLING) | TO(OVER), // OVER: the store refused
+             [MOVE_TELLING] = TO(OVER),
+             [MOVE_OVER] = 0},
+};
 
 struct coordinator_move {
     struct coordinator_move *next; // of the session's
@@ -43,6 +65,12 @@ struct coordinator_move {
     void *arg;
 };
 
+static void set_state(struct coordinator_move *m, enum move_state state)
+{
+    coordinator_machine_move(&coordinator_move_machine, m->state, state);
+    m->state = state;
+}
+
 // ---- what may move ------------------------------------------------------------------------------
 
 bool coordinator_session_may_move(struct coordinator_session *s)
@@ -55,12 +83,13 @@ bool coordinator_session_may_move(struct coordinator_session *s)
 // Whether rows of the chunk may be on their way that no layer has.
 static bool is_being_put(const struct coordinator_session *s, const struct coordinator_chunk *chunk)
 {
-    uint64_t ct = s->layout.chunk_tokens, first = chunk->index * ct, end = first + ct;
-    if (common_clock_ns() >= s->ticket_until_ns)
+    uint64_t ct = s->layout.chunk_tokens, first = chunk->index * ct, end = first + ct,
+             now = common_clock_ns();
+    if (now >= s->ticket_until_ns)
         return false;
     for (uint64_t from = first; from < end;) {
         struct proto_range range = {.first = from, .count = end - from};
-        if (!s->ticketed_all &&
+        if (now >= s->ticketed_all_ns &&
             (!coordinator_rangeset_next(&s->ticketed, from, &range) || range.first >= end))
             return false;
         uint64_t to = range.first + range.count < end ? range.first + range.count : end;
@@ -110,7 +139,7 @@ static void move_over(struct coordinator_move *m, uint32_t moved)
 {
     bool alone = m->s && m->state >= MOVE_CLOSING;
     leave_session(m);
-    m->state = MOVE_OVER;
+    set_state(m, MOVE_OVER);
     m->to->visitors--;
     m->to->moves--;
     uint64_t unfilled = m->promised > m->bytes ? m->promised - m->bytes : 0; // heartbeats show the rest
@@ -164,7 +193,8 @@ static void tell_chunks(struct coordinator_move *m, struct coordinator_gather *g
                                                  .epoch = s->layout.epoch,
                                                  .spec = s->spec,
                                                  .chunks = chunks,
-                                                 .forgotten = s->floor};
+                                                 .forgotten = s->floor,
+                                                 .incoming = true};
     for (uint32_t i = 0; i < m->n; i++)
         chunks[message.n++] = coordinator_layout_find(&s->layout, m->items[i].index);
     for (uint32_t l = 0; l < s->spec->layers; l++)
@@ -313,7 +343,7 @@ static void copy_next(struct coordinator_move *m)
         if (any)
             return;
     }
-    m->state = MOVE_WAITING;
+    set_state(m, MOVE_WAITING);
     if (coordinator_session_exclusive(s, COORDINATOR_SESSION_RELAYOUT, move_alone, m) != COMMON_OK)
         move_fail(m, "too many operations wait for the session");
 }
@@ -369,7 +399,7 @@ static void stored(void *arg, enum common_code code, const char *text)
         move_fail(m, text);
         return;
     }
-    m->state = MOVE_TELLING;
+    set_state(m, MOVE_TELLING);
     bool gone = may_have_dropped(m);
     for (uint32_t i = 0; i < m->n; i++) {
         struct coordinator_chunk chunk = chunk_with(m, &m->items[i]);
@@ -402,7 +432,7 @@ static void closed(void *arg, enum common_code code, const char *text)
         move_fail(m, code == COMMON_OK ? "they, or the worker, have changed meanwhile" : text);
         return;
     }
-    m->state = MOVE_STORING;
+    set_state(m, MOVE_STORING);
     struct coordinator_batch *batch = coordinator_batch_new();
     for (uint32_t i = 0; i < m->n; i++) {
         struct coordinator_chunk chunk = chunk_with(m, &m->items[i]);
@@ -454,7 +484,7 @@ static void move_alone(void *arg, struct coordinator_session *s)
         move_fail(m, "the session was deleted");
         return;
     }
-    m->state = MOVE_CLOSING;
+    set_state(m, MOVE_CLOSING);
     m->visit = m->to->visit;
     bool known = !s->withheld && !s->broken && !s->unknown && !s->named;
     if (!known || !coordinator_worker_active(m->to) || coordinator_session_in_doubt(s, m->to) ||

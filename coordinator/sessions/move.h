@@ -22,6 +22,8 @@
 
 #include "coordinator/sessions/session.h"
 
+extern const struct coordinator_machine coordinator_move_machine;
+
 #define COORDINATOR_MOVE_CHUNKS 64 // of one move, at most
 
 struct coordinator_move_item {

@@ -112,7 +112,7 @@ struct coordinator_session {
     uint64_t steps, last_used_ns;
     uint64_t ticket_until_ns; // when the last ticket given for it ends: rows may be on their way until then
     struct coordinator_rangeset ticketed; // positions that tickets which have not ended may name
-    bool ticketed_all;                    // any position
+    uint64_t ticketed_all_ns;             // until then, any position
 };
 
 // ---- who works on it ----

@@ -85,6 +85,7 @@ struct chaos {
     uint64_t trace, events; // of a run that has ended
     uint32_t steps;         // how many things happen before the end
     uint32_t replicas;      // of all sessions
+    bool stored;            // workers keep what they hold in files: those that are killed lose nothing
     struct model models[SESSIONS + STRANGERS];
     struct name names[NAMES + 1];
     uint32_t making;                        // creations and forks under way
@@ -119,6 +120,8 @@ bool chaos_passes(enum common_code code); // an error that the same call may not
 bool chaos_kills_excuse(void);
 // What is at nobody any more that counts as a holder is lost.
 void chaos_look_for_losses(void);
+// What a dead process had and is struck off may come back to its worker: as a copy of another's.
+void chaos_look_for_struck(void);
 
 // ---- what clients do (chaos_model.c), and what must hold when a call ends (chaos_check.c) ------------------
 
@@ -188,6 +191,11 @@ enum fault {
     HALF_OPEN,   // one end of the links between two has forgotten them, and dials again
     OLD_BUILD,   // a worker, or a client more, that is to be refused until it is as new as the others
     DISK_UNSURE, // what it refuses may be there after a crash
+    DRAIN,       // a worker is to be emptied, or used again
+    BALANCE,
+    POWER,       // of a worker's machine: what its files have and was not synced is gone in part
+    FILE_ROT,    // a bit of a worker's files, while it is down
+    FILES_FULL,  // a worker's disk has no room, or gives errors
     FAULTS
 };
 

@@ -207,6 +207,27 @@ static void all_calls_end(void)
     }
 }
 
+// Nobody is drained any more, and every chunk is at as many workers as it should be. What is at none stays so.
+static void copies_are_restored(void)
+{
+    const struct coordinator_sessions *sessions = &chaos.cluster->coordinator->sessions;
+    for (uint32_t i = 0; i < WORKERS; i++)
+        if (sim_wait(sim_drain(chaos.cluster->client, chaos.cluster->workers[i]->name, true)) != COMMON_OK)
+            chaos_violated(NULL, "a worker is not used again");
+    for (uint64_t until = sim_clock() + 700 * COMMON_NS_PER_S;; sim_advance(COMMON_NS_PER_S)) {
+        uint32_t wrong = 0; // rows that were put, and may still be: until their tickets have ended
+        for (uint32_t i = 0; i < sessions->n_slots; i++) {
+            struct coordinator_session *s = sessions->slots[i];
+            if (s && !coordinator_session_has_missing(s))
+                wrong += s->thin + s->thick + s->awaited;
+        }
+        if (!wrong && !sessions->moves.n)
+            return;
+        if (sim_clock() > until)
+            chaos_violated(NULL, "chunks have fewer copies than they should, or more");
+    }
+}
+
 void chaos_end(void)
 {
     all_calls_end();
@@ -216,6 +237,7 @@ void chaos_end(void)
         chaos_disturb(KILL_COORDINATOR);
     if (!sim_wait_active(chaos.cluster, WORKERS))
         chaos_violated(NULL, "not all workers become active");
+    copies_are_restored();
     find_strangers();
     all_calls_end();
     for (uint32_t i = 0; i < chaos.n_models; i++)

@@ -136,6 +136,26 @@ static bool is_dead(struct model *m, const struct coordinator_chunk *chunk, uint
     return m->dead[w][chunk->index] != 0;
 }
 
+void chaos_look_for_struck(void)
+{
+    if (chaos.replicas == 1 || chaos.wrong || !chaos.cluster->coordinator)
+        return;
+    for (uint32_t i = 0; i < chaos.n_models; i++) {
+        struct model *m = &chaos.models[i];
+        const struct coordinator_session *s =
+            coordinator_session_any(&chaos.cluster->coordinator->sessions, m->id);
+        for (uint32_t k = 0; s && k < s->layout.n; k++) {
+            const struct coordinator_chunk *chunk = &s->layout.chunks[k];
+            bool holds[WORKERS] = {false};
+            for (uint32_t copy = 0; copy < coordinator_chunk_copies(chunk); copy++)
+                holds[coordinator_chunk_holder(chunk, copy)->name[1] - '0'] = true;
+            for (uint32_t w = 0; w < WORKERS && chunk->index < sizeof m->dead[w] / sizeof *m->dead[w]; w++)
+                if (!holds[w] && m->dead[w][chunk->index] == chunk->id)
+                    m->dead[w][chunk->index] = 0;
+        }
+    }
+}
+
 void chaos_look_for_losses(void)
 {
     if (chaos.replicas == 1 || chaos.wrong || !chaos.cluster->coordinator)

@@ -346,7 +346,7 @@ struct sim_call *sim_create_as(struct sim_client *client, struct sim_shape shape
     spec.kv_type = BANYAN__PB__DTYPE__DTYPE_F32;
     spec.chunk_tokens = shape.chunk_tokens ? shape.chunk_tokens : 16;
     spec.members = shape.members;
-    spec.replicas = shape.replicas ? shape.replicas : 1;
+    spec.replicas = shape.replicas == 9 ? 0 : shape.replicas ? shape.replicas : 1;
     m.spec = &spec;
     m.name = (char *)(name ? name : "");
     m.key = key;
@@ -368,6 +368,22 @@ struct sim_call *sim_delete(struct sim_client *client, uint64_t session)
     Banyan__Pb__SessionDeleteRequest m = BANYAN__PB__SESSION_DELETE_REQUEST__INIT;
     m.session = session;
     return call_start(client, METHOD(SESSION_DELETE), &m.base, NULL, 0);
+}
+
+struct sim_call *sim_drain(struct sim_client *client, const char *worker, bool resume)
+{
+    Banyan__Pb__WorkerDrainRequest m = BANYAN__PB__WORKER_DRAIN_REQUEST__INIT;
+    m.worker = (char *)worker;
+    m.reason = (char *)"the test says so";
+    m.resume = resume;
+    return call_start(client, METHOD(WORKER_DRAIN), &m.base, NULL, 0);
+}
+
+struct sim_call *sim_rebalance(struct sim_client *client, bool dry_run)
+{
+    Banyan__Pb__RebalanceRequest m = BANYAN__PB__REBALANCE_REQUEST__INIT;
+    m.dry_run = dry_run;
+    return call_start(client, METHOD(REBALANCE), &m.base, NULL, 0);
 }
 
 struct sim_call *sim_info(struct sim_client *client, uint64_t session)

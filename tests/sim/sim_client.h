@@ -73,7 +73,8 @@ struct sim_mask { // 0: none
 };
 
 struct sim_shape { // of the sessions that are made: F32, 2 query heads over 1
-    uint32_t layers, chunk_tokens, members, replicas; // 0: 1, 16, as the coordinator likes, 1
+    uint32_t layers, chunk_tokens, members,
+        replicas; // 0: 1, 16, as the coordinator likes, 1; replicas 9: as the coordinator likes
     uint64_t forget;
     const struct sim_mask *masks; // [layers] that differ; NULL: every row sees all before it
 };
@@ -87,6 +88,8 @@ struct sim_call *sim_fork_as(struct sim_client *client, uint64_t session, uint64
                              uint64_t key);
 struct sim_call *sim_fork_once(struct sim_client *client, uint64_t key, uint64_t session, uint64_t length);
 struct sim_call *sim_delete(struct sim_client *client, uint64_t session);
+struct sim_call *sim_drain(struct sim_client *client, const char *worker, bool resume);
+struct sim_call *sim_rebalance(struct sim_client *client, bool dry_run);
 struct sim_call *sim_info(struct sim_client *client, uint64_t session);
 struct sim_call *sim_find(struct sim_client *client, const char *name); // opens: session
 struct sim_call *sim_cluster_info(struct sim_client *client);           // n_active

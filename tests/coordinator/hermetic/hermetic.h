@@ -20,6 +20,7 @@
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/limits.h"
+#include "coordinator/sessions/move.h"
 #include "coordinator/sessions/reconcile.h"
 #include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/session.h"
@@ -87,6 +88,7 @@ int hermetic_items(void);
 int hermetic_watches(void);
 int hermetic_limits(void);
 int hermetic_moments(void);
+int hermetic_moves(void);
 int hermetic_placing(void);
 int hermetic_plans(void);
 int hermetic_reconcile(void);
