@@ -127,6 +127,7 @@ static void test_short_life(void **state)
     make_answer(&a, 0, "a");
     a.reply.expires_wall_ns = common_clock_wall_ns() + COMMON_NS_PER_S;
     assert_int_equal(client_ticket_read(&a.reply, 0, TOKENS, TOKENS, &ticket, NULL), BANYAN_OK);
+    assert_true(ticket->stale_wall_ns < a.reply.expires_wall_ns - COMMON_NS_PER_S / 4);
     client_ticket_keep(&session, ticket);
     assert_ptr_equal(client_ticket_find(&session, 0), ticket);
     client_tickets_free(&session);
