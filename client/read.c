@@ -175,7 +175,7 @@ static bool ticket_covers(const struct reading *r, uint64_t position)
 {
     return r->ticket && position >= r->ask_request.first &&
            position - r->ask_request.first < r->ask_request.count &&
-           r->ticket->expires_wall_ns > common_clock_wall_ns() + 2 * COMMON_NS_PER_S;
+           r->ticket->stale_wall_ns > common_clock_wall_ns();
 }
 
 // ---- pieces -----------------------------------------------------------------------------------------------
