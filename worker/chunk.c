@@ -10,6 +10,7 @@
 #include "common/blob.h"
 #include "kernels/device.h"
 #include "proto/rows_sum.h"
+#include "worker/disk/disk.h"
 
 uint64_t worker_chunk_overhead(const struct worker_shape *shape)
 {
@@ -185,6 +186,11 @@ uint64_t worker_chunk_first(const struct worker_chunk *chunk)
 const struct worker_shape *worker_chunk_shape(const struct worker_chunk *chunk)
 {
     return chunk->shape;
+}
+
+struct worker_keep *worker_chunk_keep(struct worker_chunk *chunk)
+{
+    return &chunk->keep;
 }
 
 uint64_t worker_chunk_bytes(const struct worker_chunk *chunk)
@@ -463,12 +469,18 @@ static void move_rows(struct worker_chunk *chunk, uint32_t layer, uint32_t row, 
                       enum worker_row from, enum worker_row to)
 {
     struct worker_layer *l = chunk->layers[layer];
+    bool any = false;
     if (!l)
         return;
-    for (uint32_t i = row; i < row + count; i++)
-        if (l->rows[i] == from)
-            l->rows[i] = (uint8_t)to;
+    for (uint32_t i = row; i < row + count; i++) {
+        if (l->rows[i] != from)
+            continue;
+        l->rows[i] = (uint8_t)to;
+        any = true;
+    }
     worker_layer_advance(chunk, l);
+    if (any)
+        worker_disk_states(chunk->disk, chunk, layer, row, count, from, to);
 }
 
 void worker_chunk_prepare(struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count)
@@ -493,12 +505,14 @@ void worker_chunk_withdraw(struct worker_chunk *chunk, uint32_t layer, uint32_t 
                            enum worker_row to)
 {
     struct worker_layer *l = chunk->layers[layer];
+    bool any = false;
     assert(to == WORKER_ROW_ABSENT || to == WORKER_ROW_PREPARED);
     chunk->put = chunk->put || to == WORKER_ROW_PREPARED;
     for (uint32_t i = row; l && chunk->refs == 1 && i < row + count; i++) {
         if (l->rows[i] != WORKER_ROW_APPENDED)
             continue;
         l->rows[i] = (uint8_t)to;
+        any = true;
         l->ready = i < l->ready ? i : l->ready;
         l->present -= to == WORKER_ROW_ABSENT; // its page stays for what comes next
         if (chunk->pins == 0 || to != WORKER_ROW_ABSENT)
@@ -507,17 +521,23 @@ void worker_chunk_withdraw(struct worker_chunk *chunk, uint32_t layer, uint32_t 
         l->read_first = none || i < l->read_first ? i : l->read_first;
         l->read_end = none || i + 1 > l->read_end ? i + 1 : l->read_end;
     }
+    if (any)
+        worker_disk_states(chunk->disk, chunk, layer, row, count, WORKER_ROW_APPENDED, to);
 }
 
 void worker_chunk_discard(struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count)
 {
     struct worker_layer *l = chunk->layers[layer];
+    bool any = false;
     for (uint32_t i = row; l && chunk->refs == 1 && i < row + count; i++) {
         if (l->rows[i] != WORKER_ROW_PUT)
             continue;
         l->rows[i] = WORKER_ROW_ABSENT; // its page stays for what comes next
         l->present--;
+        any = true;
     }
+    if (any)
+        worker_disk_states(chunk->disk, chunk, layer, row, count, WORKER_ROW_PUT, WORKER_ROW_ABSENT);
 }
 
 bool worker_chunk_has_put(const struct worker_chunk *chunk)

@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 
+#include "worker/disk/keep.h"
 #include "worker/memory.h"
 #include "worker/store.h"
 
@@ -25,6 +26,8 @@ struct worker_layer {
 
 struct worker_chunk {
     struct worker_memory *memory; // of its pages and blocks
+    struct worker_disk *disk;     // NULL: it has no files
+    struct worker_keep keep;      // which they are
     uint64_t id, first;
     struct worker_shape *shape; // a reference
     uint32_t refs, pins;

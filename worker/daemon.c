@@ -84,6 +84,28 @@ static enum common_code set_place(struct worker_daemon_options *out, const char 
     return COMMON_OK;
 }
 
+// --store and what goes with it.
+static enum common_code check_store(struct worker_config *config, const char *name, const char *fsync_when,
+                                    struct common_error *err)
+{
+    if (!config->store && (fsync_when || config->scrub_ns))
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "--fsync and --scrub go with --store; try 'banyan-worker --help'");
+    if (config->store && !name)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "--store needs --name: what it keeps is that worker's; try "
+                                "'banyan-worker --help'");
+    config->fsync = WORKER_FSYNC_INTERVAL;
+    if (fsync_when && strcmp(fsync_when, "always") == 0)
+        config->fsync = WORKER_FSYNC_ALWAYS;
+    else if (fsync_when && strcmp(fsync_when, "never") == 0)
+        config->fsync = WORKER_FSYNC_NEVER;
+    else if (fsync_when && strcmp(fsync_when, "interval") != 0)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "--fsync is always, interval or never; try 'banyan-worker --help'");
+    return COMMON_OK;
+}
+
 static enum common_code set_device(struct worker_daemon_options *out, const char *wanted, const char *module,
                                    struct common_error *err)
 {
@@ -103,7 +125,8 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
 {
     const char *name = NULL, *host = NULL, *bind = NULL, *numa = NULL, *device = "auto", *module = NULL,
                *engine = "stream", *engine_module = NULL;
-    uint64_t threads = 0, clients = 1024;
+    const char *fsync_when = NULL;
+    uint64_t threads = 0, clients = 1024, scrub_hours = 0;
     *out = (struct worker_daemon_options){.config = {.listen = "tcp://127.0.0.1:0",
                                                      .edge_listen = "tcp://127.0.0.1:0",
                                                      .attach_ttl_ns = 900 * COMMON_NS_PER_S}};
@@ -143,6 +166,19 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
          "Rows that were attached and are not committed are dropped when nothing of their\n"
          "chunk has been attached for so long; 0: never. Default: 15m.",
          0, 0},
+        {"store", 0, COMMON_OPTION_STRING, &config->store, "DIR",
+         "Directory of this worker alone (made, mode 0700) that keeps what it holds: K and V\n"
+         "outlive the process, however it ends. Needs --name. Default: memory alone.",
+         0, 0},
+        {"fsync", 0, COMMON_OPTION_STRING, &fsync_when, "WHEN",
+         "What a loss of power takes of --store: always (nothing; each write waits for the\n"
+         "disk), interval (about the last second) or never (what the system has not written\n"
+         "yet). The end of the process alone takes nothing. Default: interval.",
+         0, 0},
+        {"scrub", 0, COMMON_OPTION_U64, &scrub_hours, "HOURS",
+         "Reads every file of --store once in so many hours; what is damaged is moved to its\n"
+         "quarantine/ and written anew. Default: 0, never.",
+         0, 24 * 366},
         {"threads", 't', COMMON_OPTION_U64, &threads, "N",
          "Compute threads. Default: one for each core that it may use, on one NUMA node\n"
          "where there are several, and no more than its cgroup's processor time serves.",
@@ -192,6 +228,10 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "--coordinator is needed; try 'banyan-worker --help'");
     config->max_clients = (uint32_t)clients;
+    config->scrub_ns = scrub_hours * 3600 * COMMON_NS_PER_S;
+    code = check_store(config, name, fsync_when, err);
+    if (code != COMMON_OK)
+        return code;
     code = set_names(out, name, host, err);
     if (code != COMMON_OK)
         return code;

@@ -175,7 +175,10 @@ static enum common_code prepare_collect(struct prepare *p, struct worker_session
         worker_chunk_part(session->chunks[i].chunk, body->first, body->count, &row, &count);
         worker_chunk_prepare(session->chunks[i].chunk, body->layer, row, count);
     }
-    return COMMON_OK;
+    enum common_code code = worker_disk_frozen(p->worker->disk, session, body->first, body->count, err);
+    if (code != COMMON_OK)
+        worker_frozen_drop(&session->frozen, p->worker->store, &freeze, worker_thaw_rows, session);
+    return code;
 }
 
 void worker_handle_rows_prepare(void *arg, struct proto_request *request)

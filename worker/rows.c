@@ -201,7 +201,7 @@ static void each_part(const struct worker_session *session, uint32_t layer, uint
     }
 }
 
-static void thaw_rows(void *session, uint32_t layer, uint64_t first, uint64_t count)
+void worker_thaw_rows(void *session, uint32_t layer, uint64_t first, uint64_t count)
 {
     each_part(session, layer, first, count, worker_chunk_abort);
 }
@@ -212,9 +212,11 @@ static enum common_code commit_range(struct worker *worker, struct worker_sessio
     enum common_code code = committable(session, freeze, err);
     if (code == COMMON_OK || freeze->commit == 0) // told again: what is here of a durable range counts
         each_part(session, freeze->layer, freeze->first, freeze->count, worker_chunk_commit);
-    if (code == COMMON_OK)
-        worker_frozen_drop(&session->frozen, worker->store, freeze, thaw_rows,
+    if (code == COMMON_OK) {
+        worker_frozen_drop(&session->frozen, worker->store, freeze, worker_thaw_rows,
                            session); // nothing is left to thaw
+        worker_disk_touch(worker->disk, session);
+    }
     return code;
 }
 
@@ -275,7 +277,10 @@ void worker_handle_rows_commit(void *arg, struct proto_request *request)
 
 static void settle_session(struct worker *worker, struct worker_session *session, uint64_t before)
 {
-    worker_frozen_settle(&session->frozen, worker->store, before, thaw_rows, session);
+    uint32_t n = session->frozen.n;
+    worker_frozen_settle(&session->frozen, worker->store, before, worker_thaw_rows, session);
+    if (session->frozen.n != n)
+        worker_disk_touch(worker->disk, session);
 }
 
 static int compare_ids(const void *a, const void *b)
@@ -347,9 +352,10 @@ void worker_handle_rows_abort(void *arg, struct proto_request *request)
             worker_appended_confirm(session, body->layer, body->first);
             worker_appended_settle(session, body->layer, body->write);
         } else {
-            worker_frozen_drop(&session->frozen, worker->store, &freeze, thaw_rows, session);
+            worker_frozen_drop(&session->frozen, worker->store, &freeze, worker_thaw_rows, session);
             discard_rows(session, body);
         }
+        worker_disk_touch(worker->disk, session);
     }
     Banyan__Pb__RowsAbortReply reply = BANYAN__PB__ROWS_ABORT_REPLY__INIT;
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);

@@ -8,6 +8,7 @@
 
 #include "proto/spec.h"
 #include "worker/device.h"
+#include "worker/disk/disk.h"
 
 // ---- specs --------------------------------------------------------------------------------------
 
@@ -285,6 +286,13 @@ static void session_forget(struct worker_store *store, struct worker_session *se
     }
 }
 
+void worker_session_restore_forgotten(struct worker_store *store, struct worker_session *session,
+                                      const uint64_t *positions)
+{
+    for (uint32_t l = 0; session->forgotten && l < session->spec->shape->layers; l++)
+        layer_forget(store, session, l, positions[l]);
+}
+
 // ---- lives --------------------------------------------------------------------------------------
 
 static void free_session(struct worker_store *store, struct worker_session *session)
@@ -304,8 +312,10 @@ static void free_session(struct worker_store *store, struct worker_session *sess
 void worker_session_drop(struct worker_map *sessions, struct worker_store *store, uint64_t id)
 {
     struct worker_session *session = worker_map_remove(sessions, id);
-    if (session)
-        free_session(store, session);
+    if (!session)
+        return;
+    worker_disk_drop(worker_store_disk(store), session);
+    free_session(store, session);
 }
 
 uint64_t worker_session_bytes(const struct worker_session *session)
@@ -557,5 +567,6 @@ enum common_code worker_session_layout(struct worker_map *sessions, struct worke
     session->incarnation = request->incarnation;
     session->epoch = request->epoch;
     session->life = request->life;
+    worker_disk_layout(worker_store_disk(store), session);
     return COMMON_OK;
 }

@@ -10,6 +10,7 @@
 #include "common/status.h"
 #include "proto/banyan.pb-c.h"
 #include "worker/appended.h"
+#include "worker/disk/keep.h"
 #include "worker/frozen.h"
 #include "worker/map.h"
 #include "worker/store.h"
@@ -56,8 +57,9 @@ struct worker_session {
     // Rows that are PUT, by worker.attach_clock_ns (expire.c); 0: there are none
     uint64_t put_at_ns;
     uint64_t expire_from,
-        expired_rows; // the round that drops them has come to this position, and dropped so many
-    bool expire_left; // and passed by some
+        expired_rows;            // the round that drops them has come to this position, and dropped so many
+    bool expire_left;            // and passed by some
+    struct worker_logged logged; // its file
     // A replacing layout that comes in several messages collects here until the last one.
     bool staging;
     uint64_t staging_term, staging_incarnation, staging_epoch;
@@ -97,6 +99,10 @@ static inline uint64_t worker_session_forgotten(const struct worker_session *ses
 {
     return session->forgotten ? session->forgotten[layer] : 0;
 }
+
+// What it had forgotten when it was written down: [spec's layers] positions, as `forgotten`. Before its chunks have rows.
+void worker_session_restore_forgotten(struct worker_store *store, struct worker_session *session,
+                                      const uint64_t *positions);
 
 // NULL: the session does not name this chunk here.
 struct worker_session_chunk *worker_session_chunk(const struct worker_session *session, uint64_t chunk_id,

@@ -9,6 +9,7 @@
 #include "proto/status.h"
 #include "reduce/engine.h"
 #include "worker/device.h"
+#include "worker/disk/disk.h"
 #include "worker/engine.h"
 #include "worker/map.h"
 #include "worker/membership.h"
@@ -50,6 +51,7 @@ struct worker {
     uint64_t settled;           // commits with lower numbers are over
     uint64_t life; // of the store that its coordinator has: sessions of other lives are in quarantine
     struct worker_store *store;
+    struct worker_disk *disk; // NULL: memory alone
     uint64_t attach_ttl_ns;   // 0: rows that are put stay until they are committed
     uint64_t attach_clock_ns; // runs while heartbeats do; starts at 1
     uint64_t attach_seen_ns;  // when it was looked at last
@@ -111,6 +113,8 @@ void worker_handle_rows_prepare(void *arg, struct proto_request *request);
 // The part of [first, first + count) that lies in a chunk, which it touches, as rows of it.
 void worker_chunk_part(const struct worker_chunk *chunk, uint64_t first, uint64_t count, uint32_t *row,
                        uint32_t *rows);
+// Rows that no commit has any more (worker_thaw_fn); arg: their session.
+void worker_thaw_rows(void *session, uint32_t layer, uint64_t first, uint64_t count);
 void worker_handle_chunk_put(void *arg, struct proto_request *request);
 void worker_handle_rows_commit(void *arg, struct proto_request *request);
 void worker_handle_rows_abort(void *arg, struct proto_request *request);

@@ -26,6 +26,7 @@
 #include "kernels/partial.h"
 #include "proto/spec.h"
 #include "worker/compute.h"
+#include "worker/disk/disk.h"
 #include "worker/state.h"
 
 enum step_state {
@@ -376,7 +377,11 @@ static enum common_code step_append(struct worker_step *s, struct worker_session
         session->write_term = s->step->term;
         session->write = item->write;
         worker_appended_begin(session, item->layer, item->write);
-        code = worker_store_write(s->worker->store, pieces, n, WORKER_ROW_APPENDED, UINT64_MAX, err);
+        if (n > 0)
+            code = worker_disk_append(worker_store_disk(s->worker->store), session, item->layer, item->write,
+                                      end, err);
+        if (code == COMMON_OK)
+            code = worker_store_write(s->worker->store, pieces, n, WORKER_ROW_APPENDED, UINT64_MAX, err);
         if (code == COMMON_OK && n > 0)
             worker_appended_stored(session, item->layer, item->write, end);
         else if (code == COMMON_FAILED_PRECONDITION || code == COMMON_RESOURCE_EXHAUSTED)

@@ -9,10 +9,12 @@
 #include "common/blob.h"
 #include "common/hash.h"
 #include "worker/chunk.h"
+#include "worker/disk/disk.h"
 #include "worker/map.h"
 
 struct worker_store {
     struct worker_memory *memory; // of pages and blocks
+    struct worker_disk *disk;     // NULL: none
     uint64_t limit, used;         // used: beside what the memory counts
     uint64_t refused;             // times that there was no room for rows
     uint64_t quarantined;         // of it, as far as refusals say
@@ -39,6 +41,16 @@ void worker_store_free(struct worker_store *store)
     worker_map_free(&store->chunks);
     worker_memory_free(store->memory);
     free(store);
+}
+
+void worker_store_set_disk(struct worker_store *store, struct worker_disk *disk)
+{
+    store->disk = disk;
+}
+
+struct worker_disk *worker_store_disk(const struct worker_store *store)
+{
+    return store->disk;
 }
 
 uint64_t worker_store_limit(const struct worker_store *store)
@@ -126,6 +138,7 @@ enum common_code worker_store_hold(struct worker_store *store, uint64_t id, uint
                                 id);
     }
     chunk->memory = store->memory;
+    chunk->disk = store->disk;
     chunk->forgone = (uint32_t *)(chunk->layers + shape->layers);
     chunk->id = id;
     chunk->first = first;
@@ -138,6 +151,15 @@ enum common_code worker_store_hold(struct worker_store *store, uint64_t id, uint
 struct worker_chunk *worker_store_find(const struct worker_store *store, uint64_t id)
 {
     return worker_map_get(&store->chunks, id);
+}
+
+bool worker_store_next(const struct worker_store *store, size_t *cursor, struct worker_chunk **chunk)
+{
+    void *value;
+    if (!worker_map_next(&store->chunks, cursor, &value))
+        return false;
+    *chunk = value;
+    return true;
 }
 
 static void free_retired(struct worker_store *store, struct worker_chunk *chunk)
@@ -227,6 +249,7 @@ void worker_store_release(struct worker_store *store, struct worker_chunk *chunk
         return;
     }
     worker_map_remove(&store->chunks, chunk->id);
+    worker_disk_forget(chunk->disk, chunk);
     if (chunk->pins == 0)
         free_chunk(store, chunk);
 }
@@ -515,9 +538,10 @@ static void write_piece(struct worker_store *store, const struct worker_rows *pi
 enum common_code worker_store_write(struct worker_store *store, const struct worker_rows *pieces, uint32_t n,
                                     enum worker_row to, uint64_t replace_from, struct common_error *err)
 {
+    enum common_code code = COMMON_OK;
     assert(to == WORKER_ROW_APPENDED || replace_from == UINT64_MAX);
     for (uint32_t i = 0; i < n; i++) {
-        enum common_code code = check_piece(&pieces[i], to, replace_from, err);
+        code = check_piece(&pieces[i], to, replace_from, err);
         if (code != COMMON_OK && worker_store_check(store, err) != COMMON_OK)
             return COMMON_UNAVAILABLE; // what was compared was nothing
         if (code != COMMON_OK)
@@ -540,6 +564,12 @@ enum common_code worker_store_write(struct worker_store *store, const struct wor
                                     " bytes are in use: raise the worker's --memory, or start more workers",
                                     worker_store_used(store), store->limit);
         }
+    }
+    code = worker_disk_rows(store->disk, pieces, n, to, err);
+    if (code != COMMON_OK) {
+        journal_undo(&journal);
+        free(journal.entries);
+        return code;
     }
     for (uint32_t i = 0; i < n; i++)
         write_piece(store, &pieces[i], to, replace_from);
@@ -602,8 +632,11 @@ uint64_t worker_store_expire(struct worker_store *store, struct worker_chunk *ch
             l->present--;
             rows++;
         }
-        if (rows > before)
-            free_empty(store, chunk, layer);
+        if (rows == before)
+            continue;
+        worker_disk_states(chunk->disk, chunk, layer, 0, chunk->shape->chunk_tokens, WORKER_ROW_PUT,
+                           WORKER_ROW_ABSENT);
+        free_empty(store, chunk, layer);
     }
     return rows;
 }
@@ -705,6 +738,8 @@ enum common_code worker_store_copy(struct worker_store *store, const struct work
             make_block(store, to, to->layers[layer]);
         }
         code = worker_store_check(store, err);
+        if (code == COMMON_OK)
+            code = worker_disk_chunk(store->disk, to, err);
         if (code == COMMON_OK && !copy_hash(to, rows, hash))
             code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "no memory to hash the copy");
     } else {

@@ -57,6 +57,8 @@ enum worker_row {
 
 struct kernels_device_run;
 struct worker_device;
+struct worker_disk;
+struct worker_keep;
 struct worker_memory;
 struct worker_store;
 struct worker_chunk;
@@ -64,6 +66,10 @@ struct worker_chunk;
 // memory: for pages and blocks, taken over even by a failure. NULL: out of memory, or memory is NULL.
 struct worker_store *worker_store_new(uint64_t limit_bytes, struct worker_memory *memory);
 void worker_store_free(struct worker_store *store); // nothing may be held or pinned; NULL is allowed
+
+// Where all that comes is kept as well, from now on (worker/disk/disk.h). Before it holds anything; kept.
+void worker_store_set_disk(struct worker_store *store, struct worker_disk *disk);
+struct worker_disk *worker_store_disk(const struct worker_store *store); // NULL: nowhere
 
 // What computes where K and V lie; NULL: this process.
 struct worker_device *worker_store_device(const struct worker_store *store);
@@ -89,6 +95,8 @@ enum common_code worker_store_hold(struct worker_store *store, uint64_t id, uint
 void worker_store_release(struct worker_store *store, struct worker_chunk *chunk); // the last one frees it
 // NULL: nobody holds it.
 struct worker_chunk *worker_store_find(const struct worker_store *store, uint64_t id);
+// Goes through all that are held: *cursor 0 to begin with; false at the end. None may come or go meanwhile.
+bool worker_store_next(const struct worker_store *store, size_t *cursor, struct worker_chunk **chunk);
 
 // Whoever has a reference to the chunk will not ask for rows of this layer again; once for each reference. When all
 // who have one have said so, the rows are FORGOTTEN: what they took is free at once, or with the last pin.
@@ -103,6 +111,7 @@ void worker_store_unpin(struct worker_store *store, struct worker_chunk *chunk);
 uint64_t worker_chunk_id(const struct worker_chunk *chunk);
 uint64_t worker_chunk_first(const struct worker_chunk *chunk); // position of row 0
 const struct worker_shape *worker_chunk_shape(const struct worker_chunk *chunk);
+struct worker_keep *worker_chunk_keep(struct worker_chunk *chunk); // its files: for the disk
 uint64_t worker_chunk_bytes(const struct worker_chunk *chunk); // of K and V that its layers have memory for
 bool worker_chunk_in_block(const struct worker_chunk *chunk, uint32_t layer); // the layer is one block
 

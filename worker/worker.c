@@ -8,6 +8,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/options.h"
+#include "worker/disk/files.h"
 #include "worker/limits.h"
 #include "worker/measure.h"
 #include "worker/memory.h"
@@ -202,6 +203,31 @@ static uint64_t capacity_of(const struct worker_config *config, uint64_t flight_
     return limit > own ? limit - own : 0;
 }
 
+// What --store has, before anybody is served.
+static enum common_code open_disk(struct worker *worker, const struct worker_config *config,
+                                  struct common_error *err)
+{
+    struct worker_files *files = config->files;
+    const struct worker_disk_options options = {.path = config->store,
+                                                .name = worker->name,
+                                                .secret = &worker->secret,
+                                                .fsync = config->fsync,
+                                                .scrub_ns = config->scrub_ns,
+                                                .term = &worker->term,
+                                                .attach_ns = worker->attach_clock_ns};
+    enum common_code code = COMMON_OK;
+    if (!config->store)
+        return COMMON_OK;
+    if (!files)
+        code = worker_files_open(config->store, &files, err);
+    if (code == COMMON_OK)
+        code = worker_disk_new(worker->loop, files, &options, &worker->disk, err);
+    if (code != COMMON_OK)
+        return code;
+    worker_store_set_disk(worker->store, worker->disk);
+    return worker_disk_load(worker->disk, worker->store, &worker->sessions, err);
+}
+
 enum common_code worker_new(struct common_loop *loop, const struct worker_config *config, struct worker **out,
                             struct common_error *err)
 {
@@ -232,6 +258,11 @@ enum common_code worker_new(struct common_loop *loop, const struct worker_config
     worker->store =
         worker_store_new(capacity, worker->device ? worker_memory_of_device(capacity, worker->device)
                                                   : worker_memory_host(capacity, config->place));
+    code = worker->store ? open_disk(worker, config, err) : COMMON_OK;
+    if (code != COMMON_OK) {
+        worker_free(worker);
+        return code;
+    }
     worker->env = (struct reduce_env){.loop = loop, .name = worker->name, .secret = &worker->secret};
     struct worker_speed speed;
     code = worker->store ? reduce_edges_new(&worker->env, &worker->env.edges) : COMMON_RESOURCE_EXHAUSTED;
@@ -328,6 +359,7 @@ void worker_free(struct worker *worker)
     proto_server_close(worker->public_server);
     proto_server_close(worker->edge_server);
     reduce_edges_free(worker->env.edges);
+    worker_disk_close(worker->disk); // its files stay as they are
     size_t cursor = 0;
     void *value;
     while (worker_map_next(&worker->sessions, &cursor, &value)) {
@@ -337,6 +369,7 @@ void worker_free(struct worker *worker)
     worker_map_free(&worker->sessions);
     worker_listing_free(&worker->listing);
     worker_store_free(worker->store);
+    worker_disk_free(worker->disk);
     free(worker->scratch);
     free(worker);
 }

@@ -10,10 +10,12 @@
 #include "common/loop.h"
 #include "common/secret.h"
 #include "common/status.h"
+#include "worker/disk/disk.h"
 
 struct worker; // opaque
 struct worker_device;
 struct worker_engine;
+struct worker_files;
 struct worker_place;
 
 struct worker_config {                // strings are copied
@@ -28,6 +30,10 @@ struct worker_config {                // strings are copied
     uint64_t memory_bytes;            // for K and V and for what is in flight
     uint32_t max_clients;             // connections; 0: 1024
     uint64_t attach_ttl_ns;           // rows that are put and not committed stay so long; 0: for ever
+    const char *store;                // directory that keeps K and V; NULL: memory alone
+    enum worker_fsync fsync;          // of it
+    uint64_t scrub_ns;                // all of it is read once in this time; 0: it is not
+    struct worker_files *files;       // it, open, taken over; NULL: worker_new opens it
     struct worker_device *device;     // that holds K and V and computes, kept; NULL: the team does
     struct worker_engine *engine;     // offered beside `stream`, kept; NULL: none
     uint32_t threads;                 // of the compute team, >= 1

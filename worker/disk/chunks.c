@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+// The files of chunks, as memory changes.
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "worker/chunk.h"
+#include "worker/disk/state.h"
+
+#define SLACK_BYTES (UINT64_C(1) << 20) // a log that is longer than this and twice its rows is written anew
+
+static bool works(const struct worker_disk *disk)
+{
+    return disk && disk->state == WORKER_DISK_OPEN;
+}
+
+// ---- logs ---------------------------------------------------------------------------------------
+
+// Its bytes are to be synced: now, or later. 0 or a negative errno.
+int worker_disk_unsynced(struct worker_disk *disk, struct worker_chunk *chunk)
+{
+    char name[WORKER_NAME_BYTES];
+    worker_name_log(chunk->id, name);
+    chunk->keep.changed_ns = common_clock_ns();
+    if (disk->fsync == WORKER_FSYNC_ALWAYS)
+        return disk->files->ops->sync(disk->files, name);
+    if (disk->fsync == WORKER_FSYNC_INTERVAL && !chunk->keep.unsynced)
+        chunk->keep.unsynced = worker_ids_add(&disk->unsynced_chunks, chunk->id);
+    return 0;
+}
+
+static int sync_names(struct worker_disk *disk)
+{
+    return disk->fsync == WORKER_FSYNC_ALWAYS ? disk->files->ops->sync_folder(disk->files, "chunks") : 0;
+}
+
+static void count_bytes(struct worker_disk *disk, struct worker_chunk *chunk, uint64_t end)
+{
+    disk->stats.bytes += end - chunk->keep.end; // wraps where it is less, and back
+    chunk->keep.end = end;
+}
+
+static int add_record(struct worker_disk *disk, struct worker_chunk *chunk, uint32_t type,
+                      const struct iovec *payload, int n)
+{
+    struct worker_log log = {.owner = chunk->id, .end = chunk->keep.end};
+    bool broken = false;
+    worker_name_log(chunk->id, log.name);
+    int result = worker_record_write(disk->files, &log, type, payload, n, &broken);
+    if (broken)
+        worker_disk_later(disk, chunk);
+    if (result == 0)
+        count_bytes(disk, chunk, log.end);
+    return result;
+}
+
+// The record that every log begins with.
+static int add_head(struct worker_disk *disk, struct worker_log *log, const struct worker_chunk *chunk)
+{
+    const struct worker_shape *shape = chunk->shape;
+    struct worker_image_head head = {.first = chunk->first,
+                                     .layers = shape->layers,
+                                     .chunk_tokens = shape->chunk_tokens,
+                                     .kv_type = shape->kv_type};
+    struct worker_image_layer *layers = calloc(shape->layers, sizeof *layers);
+    bool broken;
+    if (!layers)
+        return -ENOMEM;
+    for (uint32_t l = 0; l < shape->layers; l++) {
+        const struct worker_form *form = worker_shape_form(shape, l);
+        if (form)
+            layers[l] = (struct worker_image_layer){(uint32_t)form->k_wire, (uint32_t)form->v_wire};
+    }
+    const struct iovec payload[] = {{&head, sizeof head}, {layers, shape->layers * sizeof *layers}};
+    int result = worker_record_write(disk->files, log, WORKER_RECORD_CHUNK, payload, 2, &broken);
+    free(layers);
+    return result;
+}
+
+static int rows_room(struct worker_disk *disk, uint64_t bytes)
+{
+    if (bytes <= disk->rows_bytes)
+        return 0;
+    free(disk->rows);
+    disk->rows = malloc(bytes);
+    disk->rows_bytes = disk->rows ? bytes : 0;
+    return disk->rows ? 0 : -ENOMEM;
+}
+
+// The rows of a layer that memory has, by stretches of one state.
+static int add_layer(struct worker_disk *disk, struct worker_log *log, const struct worker_chunk *chunk,
+                     uint32_t layer)
+{
+    const struct worker_layer *l = chunk->layers[layer];
+    uint32_t tokens = chunk->shape->chunk_tokens;
+    struct common_error err;
+    bool broken;
+    int result = l ? rows_room(disk, tokens * (l->form->k_wire + l->form->v_wire)) : 0;
+    for (uint32_t row = 0, n; l && row < tokens && result == 0; row += n) {
+        struct worker_rows_head head = {.layer = layer, .row = row, .state = l->rows[row]};
+        for (n = 1; row + n < tokens && l->rows[row + n] == l->rows[row];)
+            n++;
+        if (l->rows[row] == WORKER_ROW_ABSENT)
+            continue;
+        head.count = n;
+        uint8_t *k = disk->rows, *v = k + n * l->form->k_wire;
+        worker_chunk_read(chunk, layer, row, n, k, v);
+        const struct iovec payload[] = {{&head, sizeof head},
+                                        {k, n * l->form->k_wire},
+                                        {v, n * l->form->v_wire}};
+        result = worker_memory_lost(chunk->memory, &err)
+                     ? -EIO
+                     : worker_record_write(disk->files, log, WORKER_RECORD_SET, payload, 3, &broken);
+    }
+    return result;
+}
+
+bool worker_disk_chunk_anew(struct worker_disk *disk, struct worker_chunk *chunk, int *why)
+{
+    struct worker_log log = {.owner = chunk->id};
+    char name[WORKER_NAME_BYTES], sealed[WORKER_NAME_BYTES];
+    const struct worker_files_ops *ops = disk->files->ops;
+    worker_name_new(chunk->id, log.name);
+    worker_name_log(chunk->id, name);
+    worker_name_sealed(chunk->id, sealed);
+    (void)ops->remove(disk->files, log.name); // of an earlier try
+    int result = add_head(disk, &log, chunk);
+    for (uint32_t l = 0; l < chunk->shape->layers && result == 0; l++)
+        result = add_layer(disk, &log, chunk, l);
+    if (result == 0 &&
+        disk->fsync != WORKER_FSYNC_NEVER) // before it takes the place of what may be on the disk
+        result = ops->sync(disk->files, log.name);
+    if (result == 0)
+        result = ops->move(disk->files, log.name, name);
+    if (result != 0) {
+        (void)ops->remove(disk->files, log.name);
+        *why = result;
+        return false;
+    }
+    if (chunk->keep.sealed)
+        (void)ops->remove(disk->files, sealed); // where both are, the log counts
+    chunk->keep.sealed = chunk->keep.behind = false;
+    chunk->keep.serial = ++disk->serial; // what is being done with the one before comes to nothing
+    count_bytes(disk, chunk, log.end);
+    *why = sync_names(disk);
+    if (*why == 0)
+        *why = worker_disk_unsynced(disk, chunk);
+    return *why == 0;
+}
+
+void worker_disk_later(struct worker_disk *disk, struct worker_chunk *chunk)
+{
+    chunk->keep.behind = true;
+    if (!chunk->keep.retry)
+        chunk->keep.retry = worker_ids_add(&disk->retry, chunk->id);
+}
+
+// Ready for another record.
+static bool log_ready(struct worker_disk *disk, struct worker_chunk *chunk, int *why)
+{
+    if (chunk->keep.behind || chunk->keep.sealed || chunk->keep.end == 0 ||
+        chunk->keep.end > SLACK_BYTES + 2 * worker_chunk_bytes(chunk))
+        return worker_disk_chunk_anew(disk, chunk, why);
+    return true;
+}
+
+// ---- what the store says ------------------------------------------------------------------------
+
+// Whether all layers have all their rows.
+void worker_disk_consider(struct worker_disk *disk, struct worker_chunk *chunk)
+{
+    if (chunk->keep.full || chunk->keep.sealed)
+        return;
+    for (uint32_t l = 0; l < chunk->shape->layers; l++)
+        if (worker_shape_form(chunk->shape, l) && worker_chunk_ready(chunk, l) < chunk->shape->chunk_tokens)
+            return;
+    chunk->keep.full = worker_ids_add(&disk->full, chunk->id);
+}
+
+// Whether a piece brings nothing: all of its rows are there, and it does not alter them.
+static bool is_known(const struct worker_rows *piece, enum worker_row to)
+{
+    return worker_store_same(piece, 1) && to <= WORKER_ROW_APPENDED;
+}
+
+static int add_rows(struct worker_disk *disk, const struct worker_rows *piece, enum worker_row to)
+{
+    const struct worker_form *form = worker_shape_form(piece->chunk->shape, piece->layer);
+    struct worker_rows_head head = {
+        .layer = piece->layer, .row = piece->row, .count = piece->count, .state = (uint32_t)to};
+    int why = 0;
+    if (to == WORKER_ROW_APPENDED) {
+        head.session = disk->append_session;
+        head.term = disk->append_term;
+        head.write = disk->append_write;
+    }
+    const struct iovec payload[] = {{&head, sizeof head},
+                                    {(void *)(uintptr_t)piece->k, piece->count * form->k_wire},
+                                    {(void *)(uintptr_t)piece->v, piece->count * form->v_wire}};
+    if (!log_ready(disk, piece->chunk, &why))
+        return why;
+    int result = add_record(disk, piece->chunk, WORKER_RECORD_ROWS, payload, 3);
+    return result ? result : worker_disk_unsynced(disk, piece->chunk);
+}
+
+enum common_code worker_disk_rows(struct worker_disk *disk, const struct worker_rows *pieces, uint32_t n,
+                                  enum worker_row to, struct common_error *err)
+{
+    int why = 0;
+    if (!works(disk))
+        return COMMON_OK;
+    if (!worker_disk_layouts_ready(disk, &why))
+        return worker_disk_refused(disk, why, err);
+    for (uint32_t i = 0; i < n; i++) {
+        if (is_known(&pieces[i], to) && !pieces[i].chunk->keep.behind)
+            continue;
+        why = add_rows(disk, &pieces[i], to);
+        for (uint32_t k = 0; why != 0 && k <= i; k++)
+            worker_disk_later(disk, pieces[k].chunk); // it may have rows that memory will not have
+        if (why != 0)
+            return worker_disk_refused(disk, why, err);
+        if (!pieces[i].chunk->keep.full)
+            worker_disk_consider(disk, pieces[i].chunk);
+    }
+    return COMMON_OK;
+}
+
+void worker_disk_states(struct worker_disk *disk, struct worker_chunk *chunk, uint32_t layer, uint32_t row,
+                        uint32_t count, enum worker_row from, enum worker_row to)
+{
+    struct worker_states_head head = {layer, row, count, from, to, 0};
+    struct common_error err;
+    if (!works(disk) || chunk->keep.behind || (chunk->keep.end == 0 && !chunk->keep.sealed))
+        return;
+    if (to == WORKER_ROW_COMMITTED && from == WORKER_ROW_APPENDED && chunk->keep.sealed)
+        return; // serves like one, and the coordinator tells it again
+    int why = 0;
+    if (chunk->keep.sealed)
+        worker_disk_later(disk, chunk);
+    else if ((why = add_record(disk, chunk, WORKER_RECORD_STATES, &(struct iovec){&head, sizeof head}, 1)) ==
+             0)
+        why = worker_disk_unsynced(disk, chunk);
+    if (why != 0) {
+        worker_disk_later(disk, chunk);
+        (void)worker_disk_refused(disk, why, &err);
+    }
+    worker_disk_consider(disk, chunk);
+}
+
+enum common_code worker_disk_chunk(struct worker_disk *disk, struct worker_chunk *chunk,
+                                   struct common_error *err)
+{
+    int why = 0;
+    if (!works(disk))
+        return COMMON_OK;
+    if (worker_disk_layouts_ready(disk, &why) && worker_disk_chunk_anew(disk, chunk, &why)) {
+        worker_disk_consider(disk, chunk);
+        return COMMON_OK;
+    }
+    worker_disk_later(disk, chunk);
+    return worker_disk_refused(disk, why, err);
+}
+
+void worker_disk_forget(struct worker_disk *disk, struct worker_chunk *chunk)
+{
+    char name[WORKER_NAME_BYTES];
+    if (!works(disk))
+        return;
+    count_bytes(disk, chunk, 0);
+    worker_name_log(chunk->id, name);
+    (void)disk->files->ops->remove(disk->files, name);
+    worker_name_sealed(chunk->id, name);
+    (void)disk->files->ops->remove(disk->files, name);
+}

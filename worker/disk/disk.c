@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/disk/disk.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/blob.h"
+#include "common/log.h"
+#include "worker/disk/state.h"
+
+#define MARK_NAME "banyan-store"
+
+bool worker_ids_add(struct worker_ids *list, uint64_t id)
+{
+    if (list->n == list->cap) {
+        uint32_t cap = list->cap ? 2 * list->cap : 64;
+        uint64_t *ids = realloc(list->ids, cap * sizeof *ids);
+        if (!ids)
+            return false;
+        list->ids = ids;
+        list->cap = cap;
+    }
+    list->ids[list->n++] = id;
+    return true;
+}
+
+void worker_ids_free(struct worker_ids *list)
+{
+    free(list->ids);
+    *list = (struct worker_ids){0};
+}
+
+enum common_code worker_disk_refused(struct worker_disk *disk, int why, struct common_error *err)
+{
+    disk->stats.refused++;
+    if (!disk->told)
+        common_log_error(
+            "--store %s does not take what is to be kept: what comes is refused until it does: %s",
+            disk->path, strerror(-why));
+    disk->told = true;
+    return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the worker's --store %s does not take it: %s",
+                            disk->path, strerror(-why));
+}
+
+void worker_disk_quarantine(struct worker_disk *disk, const char *name, const char *what)
+{
+    char to[WORKER_NAME_BYTES + 16];
+    const char *base = strrchr(name, '/');
+    snprintf(to, sizeof to, "quarantine/%s", base ? base + 1 : name);
+    int result = disk->files->ops->move(disk->files, name, to);
+    if (result == -ENOENT)
+        return;
+    disk->stats.damaged++;
+    common_log_error("a file of --store is damaged, nothing of it is used: %s/%s %s: %s", disk->path, name,
+                     what, result == 0 ? "it lies in quarantine/" : strerror(-result));
+}
+
+// ---- whose directory it is ----------------------------------------------------------------------
+
+// What tells clusters apart, and nothing else about their secrets.
+static enum common_code cluster_mark(const struct common_secret *secret, char out[17],
+                                     struct common_error *err)
+{
+    static const char what[] = "banyan-worker --store";
+    const struct common_slice part = {(const uint8_t *)what, sizeof what - 1};
+    uint8_t mac[COMMON_MAC_BYTES];
+    if (!common_mac(secret, &part, 1, mac))
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for --store");
+    for (int i = 0; i < 8; i++)
+        snprintf(out + 2 * (ptrdiff_t)i, 3, "%02x", mac[i]);
+    return COMMON_OK;
+}
+
+static enum common_code mark_problem(const char *path, const char *have, const char *want, const char *name,
+                                     struct common_error *err)
+{
+    if (strncmp(have, "banyan-worker store 1\n", 22) != 0)
+        return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                "--store %s is not a worker's store of a kind that this build reads", path);
+    const char *cluster = strchr(have, '\n') + 1, *wanted = strchr(want, '\n') + 1;
+    if (strncmp(cluster, wanted, strcspn(wanted, "\n") + 1) != 0)
+        return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                "--store %s belongs to a cluster with another secret", path);
+    return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                            "--store %s belongs to another worker than --name %s: give that name, or another "
+                            "directory",
+                            path, name);
+}
+
+static enum common_code check_mark(struct worker_files *files, const struct worker_disk_options *options,
+                                   struct common_error *err)
+{
+    char want[256], have[256], cluster[17];
+    enum common_code code = cluster_mark(options->secret, cluster, err);
+    if (code != COMMON_OK)
+        return code;
+    int len =
+        snprintf(want, sizeof want, "banyan-worker store 1\ncluster %s\nname %s\n", cluster, options->name);
+    int64_t n = files->ops->read(files, MARK_NAME, 0, have, sizeof have - 1);
+    if (n > 0) {
+        have[n] = 0;
+        return strcmp(have, want) == 0 ? COMMON_OK
+                                       : mark_problem(options->path, have, want, options->name, err);
+    }
+    int result = n < 0 && n != -ENOENT ? (int)n : 0;
+    if (result == 0)
+        result = files->ops->write(files, MARK_NAME ".new", 0, &(struct iovec){want, (size_t)len}, 1);
+    if (result == 0)
+        result = files->ops->sync(files, MARK_NAME ".new");
+    if (result == 0)
+        result = files->ops->move(files, MARK_NAME ".new", MARK_NAME);
+    if (result == 0)
+        result = files->ops->sync_folder(files, ".");
+    return result == 0 ? COMMON_OK
+                       : common_error_set(err, COMMON_UNAVAILABLE, "--store %s cannot be written: %s",
+                                          options->path, strerror(-result));
+}
+
+// ---- its life -----------------------------------------------------------------------------------
+
+enum common_code worker_disk_new(struct common_loop *loop, struct worker_files *files,
+                                 const struct worker_disk_options *options, struct worker_disk **out,
+                                 struct common_error *err)
+{
+    struct worker_disk *disk = calloc(1, sizeof *disk);
+    if (!disk) {
+        files->ops->close(files);
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for --store");
+    }
+    disk->loop = loop;
+    disk->files = files;
+    disk->fsync = options->fsync;
+    disk->scrub_ns = options->scrub_ns;
+    disk->attach_ns = options->attach_ns;
+    disk->term = options->term;
+    disk->path = strdup(options->path);
+    enum common_code code =
+        disk->path ? check_mark(files, options, err)
+                   : common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for --store");
+    if (code != COMMON_OK) {
+        worker_disk_free(disk);
+        return code;
+    }
+    *out = disk;
+    return COMMON_OK;
+}
+
+static void sync_all(struct worker_disk *disk)
+{
+    const struct worker_files_ops *ops = disk->files->ops;
+    char name[WORKER_NAME_BYTES];
+    for (uint32_t i = 0; i < disk->unsynced_chunks.n; i++) {
+        worker_name_log(disk->unsynced_chunks.ids[i], name);
+        (void)ops->sync(disk->files, name);
+    }
+    for (uint32_t i = 0; i < disk->unsynced_sessions.n; i++) {
+        worker_disk_session_name(disk->unsynced_sessions.ids[i], name);
+        (void)ops->sync(disk->files, name);
+    }
+    (void)ops->sync_folder(disk->files, "chunks");
+    (void)ops->sync_folder(disk->files, "sessions");
+}
+
+void worker_disk_close(struct worker_disk *disk)
+{
+    if (!disk || disk->state == WORKER_DISK_CLOSED)
+        return;
+    worker_disk_rest(disk);
+    if (disk->state == WORKER_DISK_OPEN && !worker_disk_catch_up(disk))
+        common_log_warn("--store %s has not taken all that is to be kept", disk->path);
+    if (disk->state == WORKER_DISK_OPEN && disk->fsync == WORKER_FSYNC_INTERVAL)
+        sync_all(disk);
+    disk->state = WORKER_DISK_CLOSED;
+}
+
+void worker_disk_free(struct worker_disk *disk)
+{
+    if (!disk)
+        return;
+    worker_disk_rest(disk);
+    disk->files->ops->close(disk->files);
+    worker_ids_free(&disk->retry);
+    worker_ids_free(&disk->full);
+    worker_ids_free(&disk->unsynced_chunks);
+    worker_ids_free(&disk->unsynced_sessions);
+    worker_ids_free(&disk->touched);
+    worker_ids_free(&disk->sync_chunks);
+    worker_ids_free(&disk->sync_sessions);
+    worker_ids_free(&disk->scrubs);
+    free(disk->rows);
+    free(disk->path);
+    free(disk);
+}
+
+void worker_disk_get_stats(const struct worker_disk *disk, struct worker_disk_stats *out)
+{
+    *out = disk ? disk->stats : (struct worker_disk_stats){0};
+    out->failing = disk && disk->told;
+}

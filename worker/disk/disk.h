@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// What of a worker's K and V outlives its process (--store): a directory with a file for each session and each chunk.
+// What the files look like: docs/STORE.md.
+//
+//     chunk:     nothing ──rows──▶ LOG ──it is full, and quiet for a second──▶ SEALED
+//                                  ▲ └── more than it needs: written anew ─┐      │
+//                                  └──────────────────────────────────────┘◀──────┘ rows of it go, or come again
+//
+// Two kinds of changes:
+// - rows that come, rows that a commit freezes, and the chunks of a session are in the files before they are in
+//   memory, or the call that brings them fails, and has changed nothing;
+// - all else (rows go or are committed, appends are over) the coordinator tells again to whoever comes back, so it
+//   may be late: what the files do not take is written later.
+//
+// So a process that starts on the directory has what the one before it had at some moment after its last answer,
+// like a worker whose link was broken for a while. What is not in a file any more is not in what it says it holds.
+//
+// All functions belong to the loop thread; a thread of the disk's own reads, seals and syncs files, and is looked
+// after by a timer. disk NULL: nothing happens, and what can fail succeeds.
+#ifndef WORKER_DISK_DISK_H
+#define WORKER_DISK_DISK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/loop.h"
+#include "common/secret.h"
+#include "common/status.h"
+#include "worker/map.h"
+#include "worker/store.h"
+
+enum worker_fsync {
+    WORKER_FSYNC_ALWAYS,   // before anything is answered that must outlive a loss of power
+    WORKER_FSYNC_INTERVAL, // every second, beside the loop
+    WORKER_FSYNC_NEVER,    // when the system likes
+};
+
+struct worker_disk; // opaque
+struct worker_files;
+struct worker_session;
+
+struct worker_disk_options {
+    const char *path; // for messages; copied
+    const char *name; // of the worker
+    const struct common_secret *secret;
+    enum worker_fsync fsync;
+    uint64_t scrub_ns;  // in which all files are read once; 0: they are not
+    uint64_t *term;     // the worker's highest, kept
+    uint64_t attach_ns; // when rows count as put that were (worker.attach_clock_ns)
+};
+
+struct worker_disk_stats {
+    uint64_t bytes;   // of chunks' and sessions' files
+    uint64_t refused; // times that a file did not take what it had to
+    uint64_t damaged; // files that were found damaged, now and at the start
+    uint64_t sealed;  // chunks that were sealed
+    bool failing;     // the files lack something
+};
+
+// Takes the files over, even by a failure. FAILED_PRECONDITION: the directory is another worker's, or of another
+// cluster; others.
+enum common_code worker_disk_new(struct common_loop *loop, struct worker_files *files,
+                                 const struct worker_disk_options *options, struct worker_disk **out,
+                                 struct common_error *err);
+// Reads what is there into store and sessions, which are empty, and which it keeps. What is damaged is put into
+// quarantine/ and logged. RESOURCE_EXHAUSTED: the store has no room for all. Then it begins to work.
+enum common_code worker_disk_load(struct worker_disk *disk, struct worker_store *store,
+                                  struct worker_map *sessions, struct common_error *err);
+// Writes what is behind, syncs, and lets the files be as they are from now on: memory can be freed.
+void worker_disk_close(struct worker_disk *disk);
+void worker_disk_free(struct worker_disk *disk); // NULL is allowed
+void worker_disk_get_stats(const struct worker_disk *disk, struct worker_disk_stats *out);
+
+// ---- what the store and the sessions say --------------------------------------------------------
+
+// Rows are about to be written to memory (worker_store_write). RESOURCE_EXHAUSTED: the files do not take them.
+enum common_code worker_disk_rows(struct worker_disk *disk, const struct worker_rows *pieces, uint32_t n,
+                                  enum worker_row to, struct common_error *err);
+// Rows of a range that were in state `from` are in state `to`; ABSENT: they are gone.
+void worker_disk_states(struct worker_disk *disk, struct worker_chunk *chunk, uint32_t layer, uint32_t row,
+                        uint32_t count, enum worker_row from, enum worker_row to);
+// Rows of this range have just been frozen. RESOURCE_EXHAUSTED.
+enum common_code worker_disk_frozen(struct worker_disk *disk, struct worker_session *session, uint64_t first,
+                                    uint64_t count, struct common_error *err);
+// All that the chunk has in memory is to be in its files.
+enum common_code worker_disk_chunk(struct worker_disk *disk, struct worker_chunk *chunk,
+                                   struct common_error *err);
+void worker_disk_forget(struct worker_disk *disk, struct worker_chunk *chunk); // nobody refers to it any more
+
+// A layout has been set. What the files do not take of it they take before any rows.
+void worker_disk_layout(struct worker_disk *disk, struct worker_session *session);
+// A part of this append comes here next, by worker_disk_rows.
+enum common_code worker_disk_append(struct worker_disk *disk, struct worker_session *session, uint32_t layer,
+                                    uint64_t write, uint64_t end, struct common_error *err);
+// Something of it has changed that is told again.
+void worker_disk_touch(struct worker_disk *disk, struct worker_session *session);
+void worker_disk_drop(struct worker_disk *disk, struct worker_session *session); // it goes
+
+#endif

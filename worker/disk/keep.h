@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a chunk and a session know of their files (disk.h). The fields are the disk's. Zeroed: there is no file.
+#ifndef WORKER_DISK_KEEP_H
+#define WORKER_DISK_KEEP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct worker_keep {            // of a chunk
+    uint64_t end;               // bytes of its log; 0: it has none
+    uint64_t serial;            // no two chunks have the same
+    uint64_t changed_ns;        // when the log last grew
+    bool sealed;                // it has a sealed file
+    bool behind;                // memory has what the files have not: they are to be written anew
+    bool retry, full, unsynced; // it is in the list of those that are
+};
+
+struct worker_logged { // of a session
+    uint64_t end;      // bytes of its log; 0: it has none
+    bool touched;      // the log lacks what may be told again
+    bool layout;       // and its chunks
+    bool anew;         // it is to be written anew
+    bool listed, unsynced;
+};
+
+#endif

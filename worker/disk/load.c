@@ -1,0 +1,494 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a directory has, into memory that is empty. A file that is damaged, and a chunk that lacks rows which were
+// acknowledged, is as if it had never been here: the session does not name the chunk, so that the coordinator takes
+// another holder's, or says which range is lost.
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "worker/disk/state.h"
+
+struct loading {
+    struct worker_disk *disk;
+    struct worker_ids sessions, chunks;
+    struct worker_ids dropped; // chunks that nobody gets
+    struct worker_ids cut;     // chunks whose log had a torn end
+    bool lost_session;         // so chunks that no session names may be its
+    uint8_t *k, *v;            // of a layer
+    uint64_t k_bytes, v_bytes;
+    struct common_error *err;
+};
+
+static enum common_code out_of_memory(const struct loading *load)
+{
+    return common_error_set(load->err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory to read --store");
+}
+
+static enum common_code cannot_read(const struct loading *load, const char *name, int why)
+{
+    return common_error_set(load->err, COMMON_UNAVAILABLE, "--store %s: %s cannot be read: %s",
+                            load->disk->path, name, strerror(-why));
+}
+
+// ---- names --------------------------------------------------------------------------------------
+
+struct names {
+    struct worker_disk *disk;
+    const char *folder;
+    struct worker_ids *ids, stale; // stale: of files that were being written
+    bool memory;
+};
+
+// An id and what follows it. False: it is no file of ours.
+static bool parse_name(const char *name, uint64_t *id, const char **kind)
+{
+    char *end;
+    if (strspn(name, "0123456789abcdef") != 16 || name[16] != '.')
+        return false;
+    *id = strtoull(name, &end, 16);
+    *kind = end + 1;
+    return *id != 0;
+}
+
+static bool take_name(void *arg, const char *name)
+{
+    struct names *names = arg;
+    const char *kind;
+    uint64_t id;
+    if (!parse_name(name, &id, &kind))
+        return true;
+    bool whole = strcmp(kind, "log") == 0 || strcmp(kind, "sealed") == 0;
+    names->memory = worker_ids_add(whole ? names->ids : &names->stale, id);
+    return names->memory;
+}
+
+static int compare_ids(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static bool has_id(const struct worker_ids *list, uint64_t id) // sorted
+{
+    return list->n && bsearch(&id, list->ids, list->n, sizeof *list->ids, compare_ids);
+}
+
+// The ids of all files, each once, in order. Files that were being written go.
+static enum common_code list_folder(struct loading *load, const char *folder, struct worker_ids *ids)
+{
+    struct names names = {.disk = load->disk, .folder = folder, .ids = ids, .memory = true};
+    struct worker_files *files = load->disk->files;
+    static const char *const kinds[] = {"new", "seal"};
+    char name[WORKER_NAME_BYTES];
+    int result = files->ops->list(files, folder, take_name, &names);
+    for (uint32_t i = 0; i < 2 * names.stale.n; i++) {
+        snprintf(name, sizeof name, "%s/%016" PRIx64 ".%s", folder, names.stale.ids[i / 2], kinds[i % 2]);
+        (void)files->ops->remove(files, name);
+    }
+    worker_ids_free(&names.stale);
+    if (result != 0 || !names.memory)
+        return result ? cannot_read(load, folder, result) : out_of_memory(load);
+    if (ids->n)
+        qsort(ids->ids, ids->n, sizeof *ids->ids, compare_ids);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < ids->n; i++)
+        if (n == 0 || ids->ids[n - 1] != ids->ids[i])
+            ids->ids[n++] = ids->ids[i];
+    ids->n = n;
+    return COMMON_OK;
+}
+
+// ---- sessions -----------------------------------------------------------------------------------
+
+static enum common_code load_session(struct loading *load, uint64_t id)
+{
+    struct worker_disk *disk = load->disk;
+    struct worker_session_image *image = NULL;
+    struct worker_session *session;
+    char name[WORKER_NAME_BYTES], what[40];
+    bool cut;
+    worker_disk_session_name(id, name);
+    int result = worker_session_image_read(disk->files, id, &image, &cut);
+    if (result == -ENOMEM)
+        return out_of_memory(load);
+    if (result != 0) {
+        snprintf(what, sizeof what, "session=%016" PRIx64, id);
+        worker_disk_quarantine(disk, name, what);
+        load->lost_session = true;
+        return COMMON_OK;
+    }
+    enum common_code code = worker_session_image_restore(image, disk, &session, load->err);
+    worker_session_image_free(image);
+    if (code != COMMON_OK) {
+        struct common_error why = *load->err;
+        return common_error_set(load->err, code, "--store %s: session %016" PRIx64 ": %.300s", disk->path, id,
+                                why.message);
+    }
+    if (cut && (result = disk->files->ops->cut(disk->files, name, session->logged.end)) != 0)
+        return cannot_read(load, name, result);
+    return COMMON_OK;
+}
+
+// ---- chunks -------------------------------------------------------------------------------------
+
+// An append of which the session's log knows nothing was never acknowledged as far as this disk can tell: a loss of
+// power has taken that.
+static bool append_counts(void *arg, uint64_t id, uint64_t term, uint64_t write)
+{
+    const struct loading *load = arg;
+    const struct worker_session *session = worker_map_get(load->disk->sessions, id);
+    return !session || term < session->write_term || (term == session->write_term && write <= session->write);
+}
+
+static bool rows_room(struct loading *load, uint64_t k_bytes, uint64_t v_bytes)
+{
+    if (k_bytes > load->k_bytes) {
+        free(load->k);
+        load->k = malloc(k_bytes);
+        load->k_bytes = load->k ? k_bytes : 0;
+    }
+    if (v_bytes > load->v_bytes) {
+        free(load->v);
+        load->v = malloc(v_bytes);
+        load->v_bytes = load->v ? v_bytes : 0;
+    }
+    return load->k && load->v;
+}
+
+// Rows of one state: what came before is done again.
+static enum common_code take_run(struct loading *load, const struct worker_rows *rows, enum worker_row state)
+{
+    enum worker_row to = state == WORKER_ROW_APPENDED ? WORKER_ROW_APPENDED : WORKER_ROW_PUT;
+    enum common_code code = worker_store_write(load->disk->store, rows, 1, to, UINT64_MAX, load->err);
+    if (code == COMMON_OK && (state == WORKER_ROW_PREPARED || state == WORKER_ROW_COMMITTED))
+        worker_chunk_prepare(rows->chunk, rows->layer, rows->row, rows->count);
+    if (code == COMMON_OK && state == WORKER_ROW_COMMITTED)
+        worker_chunk_commit(rows->chunk, rows->layer, rows->row, rows->count);
+    return code;
+}
+
+static enum common_code take_layer(struct loading *load, struct worker_chunk *chunk,
+                                   const struct worker_image *image, uint32_t layer)
+{
+    const struct worker_image_layer *of = &image->layers[layer];
+    const uint8_t *states = image->states[layer];
+    uint32_t tokens = image->head.chunk_tokens;
+    enum common_code code = COMMON_OK;
+    if (!of->k_wire || worker_chunk_forgotten(chunk, layer))
+        return COMMON_OK;
+    if (!rows_room(load, (uint64_t)tokens * of->k_wire, (uint64_t)tokens * of->v_wire + 1))
+        return out_of_memory(load);
+    worker_image_rows(image, layer, load->k, load->v);
+    for (uint32_t row = 0, n; row < tokens && code == COMMON_OK; row += n) {
+        for (n = 1; row + n < tokens && states[row + n] == states[row];)
+            n++;
+        const struct worker_rows rows = {
+            chunk, layer, row, n, load->k + (uint64_t)row * of->k_wire, load->v + (uint64_t)row * of->v_wire};
+        if (states[row] != WORKER_ROW_ABSENT)
+            code = take_run(load, &rows, states[row]);
+    }
+    return code;
+}
+
+static bool drop_chunk(struct loading *load, uint64_t id)
+{
+    return worker_ids_add(&load->dropped, id);
+}
+
+static void quarantine_chunk(struct loading *load, const struct worker_session *session,
+                             const struct worker_chunk *chunk)
+{
+    uint64_t first = worker_chunk_first(chunk);
+    char name[WORKER_NAME_BYTES], what[128];
+    snprintf(what, sizeof what, "chunk=%" PRIu64 " session=%016" PRIx64 " positions=%" PRIu64 "-%" PRIu64,
+             worker_chunk_id(chunk), session->id, first, first + worker_chunk_shape(chunk)->chunk_tokens - 1);
+    worker_name_log(worker_chunk_id(chunk), name);
+    worker_disk_quarantine(load->disk, name, what);
+    worker_name_sealed(worker_chunk_id(chunk), name);
+    worker_disk_quarantine(load->disk, name, what);
+}
+
+// What its file is, for what comes.
+static enum common_code take_keep(struct loading *load, struct worker_chunk *chunk,
+                                  const struct worker_image *image)
+{
+    struct worker_disk *disk = load->disk;
+    struct worker_keep *keep = worker_chunk_keep(chunk);
+    char name[WORKER_NAME_BYTES];
+    keep->end = image->bytes;
+    keep->sealed = image->sealed;
+    disk->stats.bytes += image->bytes;
+    worker_name_log(image->id, name);
+    int result = image->cut ? disk->files->ops->cut(disk->files, name, image->bytes) : 0;
+    if (result != 0)
+        return cannot_read(load, name, result);
+    if (image->cut && !worker_ids_add(&load->cut, image->id))
+        return out_of_memory(load);
+    worker_name_sealed(image->id, name);
+    if (!image->sealed) // where there is one as well, it is older
+        (void)disk->files->ops->remove(disk->files, name);
+    worker_disk_consider(disk, chunk);
+    return COMMON_OK;
+}
+
+static enum common_code load_chunk(struct loading *load, const struct worker_session *session,
+                                   struct worker_chunk *chunk)
+{
+    struct worker_image image;
+    enum common_code code = COMMON_OK;
+    worker_chunk_keep(chunk)->serial = ++load->disk->serial;
+    int result = worker_image_read(load->disk->files, worker_chunk_id(chunk), append_counts, load, &image);
+    if (result == -ENOMEM)
+        return out_of_memory(load);
+    if (result == -ENOENT)
+        return COMMON_OK;
+    bool bad =
+        result != 0 || image.damaged ||
+        (image.bytes > 0 && !worker_image_fits(&image, worker_chunk_first(chunk), worker_chunk_shape(chunk)));
+    if (bad) {
+        quarantine_chunk(load, session, chunk);
+        code = drop_chunk(load, worker_chunk_id(chunk)) ? COMMON_OK : out_of_memory(load);
+    } else {
+        for (uint32_t l = 0; l < image.head.layers && code == COMMON_OK; l++)
+            code = take_layer(load, chunk, &image, l);
+        if (code == COMMON_RESOURCE_EXHAUSTED)
+            common_error_set(load->err, code,
+                             "--store %s has more than --memory has room for: raise it (%" PRIu64
+                             " of %" PRIu64 " bytes are in use)",
+                             load->disk->path, worker_store_used(load->disk->store),
+                             worker_store_limit(load->disk->store));
+        if (code == COMMON_OK)
+            code = take_keep(load, chunk, &image);
+    }
+    if (result == 0)
+        worker_image_end(&image);
+    return code;
+}
+
+static enum common_code load_chunks(struct loading *load, struct worker_session *session)
+{
+    enum common_code code = COMMON_OK;
+    for (uint32_t i = 0; i < session->n_chunks && code == COMMON_OK; i++)
+        if (worker_chunk_keep(session->chunks[i].chunk)->serial == 0) // not another session's already
+            code = load_chunk(load, session, session->chunks[i].chunk);
+    return code;
+}
+
+// ---- what is wrong with it ----------------------------------------------------------------------
+
+// Whether the session knows rows of the chunk to be acknowledged that it has not. *whole: and that it should be full.
+static bool lacks_rows(const struct worker_session *session, const struct worker_chunk *chunk, bool *whole)
+{
+    const struct worker_shape *shape = worker_chunk_shape(chunk);
+    uint64_t first = worker_chunk_first(chunk);
+    bool lacks = false;
+    *whole = false;
+    for (uint32_t l = 0; l < shape->layers; l++) {
+        uint64_t length = session->appended[l].length, from = worker_session_forgotten(session, l);
+        uint64_t n = length > first ? length - first : 0;
+        n = n < shape->chunk_tokens ? n : shape->chunk_tokens;
+        if (!worker_shape_form(shape, l) || first + n <= from ||
+            worker_chunk_rows_at(chunk, l, 0, (uint32_t)n, WORKER_ROW_PREPARED) == n)
+            continue;
+        lacks = true;
+        *whole = *whole || n == shape->chunk_tokens;
+    }
+    return lacks;
+}
+
+// Of the chunk that grows it keeps the rows before: that is what a loss of power leaves. Any other is given up.
+static enum common_code check_rows(struct loading *load, const struct worker_session *session,
+                                   const struct worker_chunk *chunk)
+{
+    uint64_t first = worker_chunk_first(chunk);
+    bool whole;
+    if (!lacks_rows(session, chunk, &whole))
+        return COMMON_OK;
+    common_log_warn("--store %s lacks rows that were acknowledged%s chunk=%" PRIu64 " session=%016" PRIx64
+                    " positions=%" PRIu64 "-%" PRIu64,
+                    load->disk->path, whole ? ", the chunk is given up" : "", worker_chunk_id(chunk),
+                    session->id, first, first + worker_chunk_shape(chunk)->chunk_tokens - 1);
+    if (!whole)
+        return COMMON_OK;
+    for (uint32_t i = 0; i < load->cut.n; i++) // it is no chunk of which only a part has come so far
+        if (load->cut.ids[i] == worker_chunk_id(chunk))
+            quarantine_chunk(load, session, chunk);
+    return drop_chunk(load, worker_chunk_id(chunk)) ? COMMON_OK : out_of_memory(load);
+}
+
+// Rows that are frozen, by no commit that the session knows: a loss of power has taken that. They are the commit's that
+// the coordinator tells again, or thaw with all that are over by then.
+static bool freeze_rows(struct loading *load, struct worker_session *session,
+                        const struct worker_chunk *chunk)
+{
+    const struct worker_shape *shape = worker_chunk_shape(chunk);
+    for (uint32_t l = 0; l < shape->layers; l++)
+        for (uint32_t row = 0; row < shape->chunk_tokens; row++) {
+            struct worker_freeze freeze = {1, worker_chunk_first(chunk) + row, 1, l};
+            bool frozen = false;
+            if (worker_chunk_row(chunk, l, row) != WORKER_ROW_PREPARED)
+                continue;
+            for (uint32_t i = 0; i < session->frozen.n && !frozen; i++) {
+                const struct worker_freeze *f = &session->frozen.entries[i];
+                frozen = f->layer == l && freeze.first >= f->first && freeze.first - f->first < f->count;
+            }
+            while (!frozen && row + 1 < shape->chunk_tokens &&
+                   worker_chunk_row(chunk, l, row + 1) == WORKER_ROW_PREPARED) {
+                freeze.count++;
+                row++;
+            }
+            if (!frozen && !worker_frozen_add(&session->frozen, load->disk->store, &freeze))
+                return false;
+        }
+    return true;
+}
+
+// A chunk beside another one at its place is a copy that is being made.
+static bool is_copy(const struct worker_session *session, uint32_t nth)
+{
+    return nth > 0 && worker_chunk_first(session->chunks[nth - 1].chunk) ==
+                          worker_chunk_first(session->chunks[nth].chunk);
+}
+
+static enum common_code check_session(struct loading *load, struct worker_session *session)
+{
+    for (uint32_t i = 0; i < session->n_chunks; i++) {
+        const struct worker_chunk *chunk = session->chunks[i].chunk;
+        enum common_code code = is_copy(session, i) ? COMMON_OK : check_rows(load, session, chunk);
+        if (code != COMMON_OK)
+            return code;
+        if (worker_chunk_has_put(chunk) && !freeze_rows(load, session, chunk))
+            return out_of_memory(load);
+        if (worker_chunk_has_put(chunk))
+            session->put_at_ns = load->disk->attach_ns;
+    }
+    return COMMON_OK;
+}
+
+// The session as it is without the chunks that are dropped.
+static enum common_code drop_chunks(struct loading *load, struct worker_session *session)
+{
+    Banyan__Pb__LayoutSetRequest request = BANYAN__PB__LAYOUT_SET_REQUEST__INIT;
+    Banyan__Pb__LayoutChunk *chunks = malloc((session->n_chunks + 1) * sizeof *chunks),
+                            **pointers = malloc((session->n_chunks + 1) * sizeof(*pointers));
+    enum common_code code = chunks && pointers ? COMMON_OK : out_of_memory(load);
+    for (uint32_t i = 0; code == COMMON_OK && i < session->n_chunks; i++) {
+        const struct worker_session_chunk *entry = &session->chunks[i];
+        if (has_id(&load->dropped, worker_chunk_id(entry->chunk)))
+            continue;
+        Banyan__Pb__LayoutChunk *chunk = &chunks[request.n_chunks];
+        banyan__pb__layout_chunk__init(chunk);
+        chunk->chunk = worker_chunk_id(entry->chunk);
+        chunk->first = worker_chunk_first(entry->chunk);
+        chunk->compute = entry->compute;
+        pointers[request.n_chunks++] = chunk;
+    }
+    request.session = session->id;
+    request.incarnation = session->incarnation;
+    request.epoch = session->epoch;
+    request.life = session->life;
+    request.forgotten = 0; // as far as it is: a floor does not fall within an incarnation
+    request.replace = true;
+    request.chunks = pointers;
+    if (code == COMMON_OK && request.n_chunks < session->n_chunks) {
+        code = worker_session_layout(load->disk->sessions, load->disk->store, &request, load->err);
+        session->logged.layout = code == COMMON_OK; // its file has yet to hear of it
+    }
+    free(chunks);
+    free(pointers);
+    return code;
+}
+
+// Files of chunks that no session has: the last process ended before it had removed them.
+static void remove_others(struct loading *load)
+{
+    struct worker_files *files = load->disk->files;
+    char names[2][WORKER_NAME_BYTES];
+    for (uint32_t i = 0; i < load->chunks.n;
+         i++) { // those that are dropped are in quarantine, or have too little
+        if (worker_store_find(load->disk->store, load->chunks.ids[i]))
+            continue;
+        worker_name_log(load->chunks.ids[i], names[0]);
+        worker_name_sealed(load->chunks.ids[i], names[1]);
+        for (int k = 0; k < 2; k++)
+            if (load->lost_session)
+                worker_disk_quarantine(load->disk, names[k], "of a session whose own file is damaged");
+            else
+                (void)files->ops->remove(files, names[k]);
+    }
+}
+
+// ---- all of it ----------------------------------------------------------------------------------
+
+static enum common_code each_session(struct loading *load,
+                                     enum common_code (*apply)(struct loading *, struct worker_session *))
+{
+    enum common_code code = COMMON_OK;
+    for (uint32_t i = 0; i < load->sessions.n && code == COMMON_OK; i++) {
+        struct worker_session *session = worker_map_get(load->disk->sessions, load->sessions.ids[i]);
+        if (session)
+            code = apply(load, session);
+    }
+    return code;
+}
+
+static enum common_code load_all(struct loading *load)
+{
+    enum common_code code = list_folder(load, "sessions", &load->sessions);
+    if (code == COMMON_OK)
+        code = list_folder(load, "chunks", &load->chunks);
+    for (uint32_t i = 0; i < load->sessions.n && code == COMMON_OK; i++)
+        code = load_session(load, load->sessions.ids[i]);
+    if (code == COMMON_OK)
+        code = each_session(load, load_chunks);
+    if (code == COMMON_OK)
+        code = each_session(load, check_session);
+    if (code == COMMON_OK && load->dropped.n) {
+        qsort(load->dropped.ids, load->dropped.n, sizeof *load->dropped.ids, compare_ids);
+        code = each_session(load, drop_chunks);
+    }
+    if (code == COMMON_OK)
+        remove_others(load);
+    return code;
+}
+
+// A layout that the files lack, from before the disk was open.
+static enum common_code write_layout(struct loading *load, struct worker_session *session)
+{
+    bool lacks = session->logged.layout;
+    session->logged.layout = false;
+    if (lacks)
+        worker_disk_layout(load->disk, session);
+    return COMMON_OK;
+}
+
+enum common_code worker_disk_load(struct worker_disk *disk, struct worker_store *store,
+                                  struct worker_map *sessions, struct common_error *err)
+{
+    struct loading load = {.disk = disk, .err = err};
+    uint64_t began_ns = common_clock_ns();
+    disk->store = store;
+    disk->sessions = sessions;
+    enum common_code code = load_all(&load);
+    if (code == COMMON_OK)
+        code = worker_disk_work(disk, err);
+    if (code == COMMON_OK) {
+        disk->state = WORKER_DISK_OPEN;
+        (void)each_session(&load, write_layout);
+        common_log_info("read store=%s sessions=%zu chunks=%" PRIu64 " bytes=%" PRIu64 " damaged=%" PRIu64
+                        " ms=%" PRIu64,
+                        disk->path, sessions->count, worker_store_chunks(store), disk->stats.bytes,
+                        disk->stats.damaged, (common_clock_ns() - began_ns) / COMMON_NS_PER_MS);
+    }
+    worker_ids_free(&load.sessions);
+    worker_ids_free(&load.chunks);
+    worker_ids_free(&load.dropped);
+    worker_ids_free(&load.cut);
+    free(load.k);
+    free(load.v);
+    return code;
+}

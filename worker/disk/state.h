@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// The inside of a worker's disk, shared by the files of this folder.
+#ifndef WORKER_DISK_STATE_H
+#define WORKER_DISK_STATE_H
+
+#include "worker/disk/disk.h"
+#include "worker/disk/files.h"
+#include "worker/disk/image.h"
+#include "worker/disk/record.h"
+#include "worker/disk/thread.h"
+#include "worker/session.h"
+
+struct worker_ids { // a list
+    uint64_t *ids;
+    uint32_t n, cap;
+};
+
+enum worker_disk_state { // DISK_NEW ──load──▶ DISK_OPEN ──close──▶ DISK_CLOSED, at any time
+    WORKER_DISK_NEW,     // files are read, and not written for what memory does
+    WORKER_DISK_OPEN,
+    WORKER_DISK_CLOSED
+};
+
+struct worker_seal { // of the seal job: one chunk
+    uint64_t id, serial, end;
+    int result;   // 0: its sealed file lies beside it
+    bool damaged; // the log was
+};
+
+enum { SEALS_MAX = 64 };
+
+struct worker_disk {
+    struct common_loop *loop;
+    struct worker_files *files, *thread_files;
+    struct worker_disk_thread *thread;
+    char *path;
+    enum worker_fsync fsync;
+    enum worker_disk_state state;
+    uint64_t scrub_ns, attach_ns;
+    uint64_t *term;
+    struct worker_store *store;
+    struct worker_map *sessions;
+    struct common_timer *timer;
+    struct worker_disk_stats stats;
+    bool told;       // that something failed
+    uint64_t serial; // of chunks
+    // What is to be done: ids of chunks, and of sessions
+    struct worker_ids retry, full, unsynced_chunks, touched, unsynced_sessions;
+    uint32_t layouts; // sessions whose chunks the files lack
+    uint8_t *rows;    // room to read a chunk's rows into, rows_bytes
+    uint64_t rows_bytes;
+    // The append that comes next
+    uint64_t append_session, append_term, append_write;
+    // Jobs: at most one of each kind is under way
+    struct worker_disk_job seal_job, sync_job, scrub_job;
+    bool sealing, syncing, scrubbing;
+    struct worker_seal seals[SEALS_MAX];
+    uint32_t n_seals;
+    struct worker_ids sync_chunks, sync_sessions; // the sync job's; those that failed are left in it
+    struct worker_ids scrubs;                     // the chunks of this round that are still to be read
+    uint64_t sync_next_ns, scrub_next_ns, scrub_every_ns;
+    uint64_t scrub_id, scrub_serial, scrub_end; // the one that is being read, and its bytes
+    bool scrub_damaged;
+};
+
+// Adds an id. False: no memory, nothing has changed.
+bool worker_ids_add(struct worker_ids *list, uint64_t id);
+void worker_ids_free(struct worker_ids *list);
+
+// A file does not take what it has to: counted, and logged once until all do again.
+enum common_code worker_disk_refused(struct worker_disk *disk, int why, struct common_error *err);
+
+// chunks.c
+bool worker_disk_chunk_anew(struct worker_disk *disk, struct worker_chunk *chunk, int *why); // from memory
+void worker_disk_later(struct worker_disk *disk, struct worker_chunk *chunk);                // it is behind
+void worker_disk_consider(struct worker_disk *disk, struct worker_chunk *chunk);             // it may be full
+int worker_disk_unsynced(struct worker_disk *disk, struct worker_chunk *chunk); // its log has grown
+
+// sessions.c
+void worker_disk_session_name(uint64_t id, char out[WORKER_NAME_BYTES]);
+int worker_disk_session_anew(struct worker_disk *disk, struct worker_session *session);
+int worker_disk_session_write(struct worker_disk *disk, struct worker_session *session); // what it lacks
+// Sessions whose chunks are not in the files: false when that stays so.
+bool worker_disk_layouts_ready(struct worker_disk *disk, int *why);
+// Reads a session's log into a layout, and what worker_disk_session_restore takes. 0 or a negative errno, -EBADMSG when
+// it is damaged; *cut: it had a torn end.
+struct worker_session_image;
+int worker_session_image_read(struct worker_files *files, uint64_t id, struct worker_session_image **out,
+                              bool *cut);
+void worker_session_image_free(struct worker_session_image *image); // NULL is allowed
+// The session that it describes, with chunks that have no rows yet, is put into the map.
+enum common_code worker_session_image_restore(const struct worker_session_image *image,
+                                              struct worker_disk *disk, struct worker_session **out,
+                                              struct common_error *err);
+
+// A file is damaged: out of the way, logged and counted. what: of which chunk and session.
+void worker_disk_quarantine(struct worker_disk *disk, const char *name, const char *what);
+
+// work.c
+enum common_code worker_disk_work(struct worker_disk *disk,
+                                  struct common_error *err); // starts timer and thread
+void worker_disk_rest(struct worker_disk *disk);             // ends both
+// Writes what the files lack. False: they do not take it.
+bool worker_disk_catch_up(struct worker_disk *disk);
+
+#endif

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+// What nobody waits for: writing what is behind, and, on the thread, syncing, sealing and reading again.
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "worker/disk/state.h"
+
+#define TICK_NS      (1 * COMMON_NS_PER_S)
+#define JOB_NS       (20 * COMMON_NS_PER_MS) // the same while a job is under way
+#define QUIET_NS     (1 * COMMON_NS_PER_S)   // before a full chunk is sealed
+#define SCRUB_MIN_NS (1 * COMMON_NS_PER_MS)  // between two files
+
+// ---- what is behind -----------------------------------------------------------------------------
+
+static bool catch_up_chunks(struct worker_disk *disk, int *why)
+{
+    while (disk->retry.n > 0) {
+        struct worker_chunk *chunk = worker_store_find(disk->store, disk->retry.ids[disk->retry.n - 1]);
+        struct worker_keep *keep = chunk ? worker_chunk_keep(chunk) : NULL;
+        if (keep && keep->behind && !worker_disk_chunk_anew(disk, chunk, why))
+            return false;
+        if (keep)
+            keep->retry = false;
+        disk->retry.n--;
+        if (chunk)
+            worker_disk_consider(disk, chunk);
+    }
+    return true;
+}
+
+static bool catch_up_sessions(struct worker_disk *disk, int *why)
+{
+    while (disk->touched.n > 0) {
+        struct worker_session *session =
+            worker_map_get(disk->sessions, disk->touched.ids[disk->touched.n - 1]);
+        if (session && (*why = worker_disk_session_write(disk, session)) != 0)
+            return false;
+        if (session)
+            session->logged.listed = false;
+        disk->touched.n--;
+    }
+    return true;
+}
+
+bool worker_disk_catch_up(struct worker_disk *disk)
+{
+    struct common_error err;
+    int why = 0;
+    if (!catch_up_sessions(disk, &why) || !catch_up_chunks(disk, &why)) {
+        (void)worker_disk_refused(disk, why, &err);
+        return false;
+    }
+    if (disk->told)
+        common_log_info("--store %s takes what is to be kept again", disk->path);
+    disk->told = false;
+    return true;
+}
+
+// ---- syncing ------------------------------------------------------------------------------------
+
+static void sync_list(struct worker_disk *disk, struct worker_ids *list,
+                      void (*name_of)(uint64_t, char[WORKER_NAME_BYTES]), const atomic_bool *stop)
+{
+    char name[WORKER_NAME_BYTES];
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < list->n; i++) {
+        name_of(list->ids[i], name);
+        int result = atomic_load(stop) ? -EINTR : disk->thread_files->ops->sync(disk->thread_files, name);
+        if (result != 0 && result != -ENOENT) // sealed meanwhile, or dropped
+            list->ids[left++] = list->ids[i];
+    }
+    list->n = left;
+}
+
+static void sync_run(void *arg, const atomic_bool *stop)
+{
+    struct worker_disk *disk = arg;
+    sync_list(disk, &disk->sync_chunks, worker_name_log, stop);
+    sync_list(disk, &disk->sync_sessions, worker_disk_session_name, stop);
+    (void)disk->thread_files->ops->sync_folder(disk->thread_files, "chunks");
+    (void)disk->thread_files->ops->sync_folder(disk->thread_files, "sessions");
+}
+
+// After an error nobody knows what the disk has of a file, whatever a second try says: it is written anew.
+static void sync_end(struct worker_disk *disk)
+{
+    disk->syncing = false;
+    for (uint32_t i = 0; i < disk->sync_chunks.n; i++) {
+        struct worker_chunk *chunk = worker_store_find(disk->store, disk->sync_chunks.ids[i]);
+        if (chunk)
+            worker_disk_later(disk, chunk);
+    }
+    for (uint32_t i = 0; i < disk->sync_sessions.n; i++) {
+        struct worker_session *session = worker_map_get(disk->sessions, disk->sync_sessions.ids[i]);
+        if (!session)
+            continue;
+        session->logged.anew = true;
+        worker_disk_touch(disk, session);
+    }
+    if (disk->sync_chunks.n + disk->sync_sessions.n > 0)
+        common_log_warn("--store %s: files could not be synced and are written anew files=%u", disk->path,
+                        disk->sync_chunks.n + disk->sync_sessions.n);
+    disk->sync_chunks.n = disk->sync_sessions.n = 0;
+}
+
+static void swap(struct worker_ids *a, struct worker_ids *b)
+{
+    struct worker_ids was = *a;
+    *a = *b;
+    *b = was;
+}
+
+static void sync_begin(struct worker_disk *disk)
+{
+    if (disk->syncing || disk->unsynced_chunks.n + disk->unsynced_sessions.n == 0)
+        return;
+    swap(&disk->unsynced_chunks, &disk->sync_chunks);
+    swap(&disk->unsynced_sessions, &disk->sync_sessions);
+    for (uint32_t i = 0; i < disk->sync_chunks.n; i++) {
+        struct worker_chunk *chunk = worker_store_find(disk->store, disk->sync_chunks.ids[i]);
+        if (chunk)
+            worker_chunk_keep(chunk)->unsynced = false;
+    }
+    for (uint32_t i = 0; i < disk->sync_sessions.n; i++) {
+        struct worker_session *session = worker_map_get(disk->sessions, disk->sync_sessions.ids[i]);
+        if (session)
+            session->logged.unsynced = false;
+    }
+    disk->syncing = true;
+    disk->sync_job.run = sync_run;
+    disk->sync_job.arg = disk;
+    worker_disk_thread_submit(disk->thread, &disk->sync_job);
+}
+
+// ---- sealing ------------------------------------------------------------------------------------
+
+static void seal_run(void *arg, const atomic_bool *stop)
+{
+    struct worker_disk *disk = arg;
+    struct worker_files *files = disk->thread_files;
+    for (uint32_t i = 0; i < disk->n_seals; i++) {
+        struct worker_seal *seal = &disk->seals[i];
+        struct worker_image image;
+        char name[WORKER_NAME_BYTES];
+        seal->result = atomic_load(stop) ? -EINTR : worker_image_read(files, seal->id, NULL, NULL, &image);
+        if (seal->result != 0)
+            continue;
+        seal->damaged = image.damaged;
+        seal->end = image.bytes;
+        worker_name_seal(seal->id, name);
+        (void)files->ops->remove(files, name);
+        seal->result = image.damaged || image.sealed || !worker_image_full(&image)
+                           ? -EAGAIN
+                           : worker_image_seal(files, &image, name);
+        if (seal->result == 0 && disk->fsync != WORKER_FSYNC_NEVER)
+            seal->result = files->ops->sync(files, name);
+        if (seal->result != 0)
+            (void)files->ops->remove(files, name);
+        worker_image_end(&image);
+    }
+}
+
+// The sealed file takes the log's place, if nothing has come to the log since.
+static void take_sealed(struct worker_disk *disk, struct worker_chunk *chunk, const struct worker_seal *seal)
+{
+    const struct worker_files_ops *ops = disk->files->ops;
+    struct worker_keep *keep = chunk ? worker_chunk_keep(chunk) : NULL;
+    char from[WORKER_NAME_BYTES], to[WORKER_NAME_BYTES], log[WORKER_NAME_BYTES], what[32];
+    bool same = keep && keep->serial == seal->serial && !keep->behind && !keep->sealed;
+    worker_name_seal(seal->id, from);
+    worker_name_sealed(seal->id, to);
+    worker_name_log(seal->id, log);
+    if (same && seal->damaged) { // memory is what counts
+        snprintf(what, sizeof what, "chunk=%" PRIu64, seal->id);
+        worker_disk_quarantine(disk, log, what);
+        worker_disk_later(disk, chunk);
+    }
+    if (!same || seal->result != 0 || keep->end != seal->end || ops->move(disk->files, from, to) != 0) {
+        (void)ops->remove(disk->files, from);
+        return;
+    }
+    (void)ops->remove(disk->files, log); // where it stays, it is the same
+    int64_t size = ops->size(disk->files, to);
+    disk->stats.bytes += (size > 0 ? (uint64_t)size : 0) - keep->end;
+    keep->end = size > 0 ? (uint64_t)size : 0;
+    keep->sealed = true;
+    disk->stats.sealed++;
+}
+
+static void seal_end(struct worker_disk *disk)
+{
+    disk->sealing = false;
+    for (uint32_t i = 0; i < disk->n_seals; i++)
+        take_sealed(disk, worker_store_find(disk->store, disk->seals[i].id), &disk->seals[i]);
+    disk->n_seals = 0;
+}
+
+static void seal_begin(struct worker_disk *disk, uint64_t now_ns)
+{
+    uint32_t left = 0;
+    if (disk->sealing)
+        return;
+    for (uint32_t i = 0; i < disk->full.n; i++) {
+        struct worker_chunk *chunk = worker_store_find(disk->store, disk->full.ids[i]);
+        struct worker_keep *keep = chunk ? worker_chunk_keep(chunk) : NULL;
+        bool later = keep && (disk->n_seals == SEALS_MAX || keep->changed_ns + QUIET_NS > now_ns);
+        if (later)
+            disk->full.ids[left++] = disk->full.ids[i];
+        if (!keep || later)
+            continue;
+        keep->full = false;
+        if (!keep->sealed && !keep->behind && keep->end > 0)
+            disk->seals[disk->n_seals++] =
+                (struct worker_seal){.id = disk->full.ids[i], .serial = keep->serial, .result = -EINTR};
+    }
+    disk->full.n = left;
+    if (disk->n_seals == 0)
+        return;
+    disk->sealing = true;
+    disk->seal_job.run = seal_run;
+    disk->seal_job.arg = disk;
+    worker_disk_thread_submit(disk->thread, &disk->seal_job);
+}
+
+// ---- scrubbing ----------------------------------------------------------------------------------
+
+static void scrub_run(void *arg, const atomic_bool *stop)
+{
+    struct worker_disk *disk = arg;
+    struct worker_image image;
+    (void)stop; // one file
+    int result = worker_image_read(disk->thread_files, disk->scrub_id, NULL, NULL, &image);
+    disk->scrub_damaged = result != 0 && result != -ENOMEM;
+    if (result != 0)
+        return;
+    disk->scrub_damaged = image.damaged || image.bytes < disk->scrub_end;
+    worker_image_end(&image);
+}
+
+// What is damaged on the disk is whole in memory: it is written anew.
+static void scrub_end(struct worker_disk *disk)
+{
+    struct worker_chunk *chunk = worker_store_find(disk->store, disk->scrub_id);
+    struct worker_keep *keep = chunk ? worker_chunk_keep(chunk) : NULL;
+    char name[WORKER_NAME_BYTES], what[80];
+    disk->scrubbing = false;
+    if (!disk->scrub_damaged || !keep || keep->serial != disk->scrub_serial || keep->behind)
+        return;
+    if (keep->sealed)
+        worker_name_sealed(disk->scrub_id, name);
+    else
+        worker_name_log(disk->scrub_id, name);
+    snprintf(what, sizeof what, "chunk=%" PRIu64 " position=%" PRIu64 ": it is written anew from memory",
+             disk->scrub_id, worker_chunk_first(chunk));
+    worker_disk_quarantine(disk, name, what);
+    worker_disk_later(disk, chunk);
+}
+
+static void scrub_begin(struct worker_disk *disk, uint64_t now_ns)
+{
+    size_t cursor = 0;
+    struct worker_chunk *chunk;
+    if (disk->scrub_ns == 0 || disk->scrubbing || now_ns < disk->scrub_next_ns)
+        return;
+    if (disk->scrubs.n == 0) { // another round
+        while (worker_store_next(disk->store, &cursor, &chunk))
+            if (!worker_ids_add(&disk->scrubs, worker_chunk_id(chunk)))
+                break;
+        disk->scrub_every_ns = disk->scrub_ns / (disk->scrubs.n + 1);
+        if (disk->scrub_every_ns < SCRUB_MIN_NS)
+            disk->scrub_every_ns = SCRUB_MIN_NS;
+    }
+    disk->scrub_next_ns = now_ns + disk->scrub_every_ns;
+    if (disk->scrubs.n == 0)
+        return;
+    disk->scrub_id = disk->scrubs.ids[--disk->scrubs.n];
+    chunk = worker_store_find(disk->store, disk->scrub_id);
+    const struct worker_keep *keep = chunk ? worker_chunk_keep(chunk) : NULL;
+    if (!keep || keep->behind || keep->end == 0)
+        return;
+    disk->scrub_serial = keep->serial;
+    disk->scrub_end = keep->end;
+    disk->scrubbing = true;
+    disk->scrub_job.run = scrub_run;
+    disk->scrub_job.arg = disk;
+    worker_disk_thread_submit(disk->thread, &disk->scrub_job);
+}
+
+// ---- turns --------------------------------------------------------------------------------------
+
+static uint64_t next_tick(const struct worker_disk *disk)
+{
+    uint64_t after = TICK_NS;
+    if (disk->scrub_ns > 0 && disk->scrub_every_ns > 0 && disk->scrub_every_ns < after)
+        after = disk->scrub_every_ns;
+    return disk->sealing || disk->syncing || disk->scrubbing ? JOB_NS : after;
+}
+
+static void tick(void *arg)
+{
+    struct worker_disk *disk = arg;
+    uint64_t now_ns = common_clock_ns();
+    if (disk->syncing && atomic_load(&disk->sync_job.done))
+        sync_end(disk);
+    if (disk->sealing && atomic_load(&disk->seal_job.done))
+        seal_end(disk);
+    if (disk->scrubbing && atomic_load(&disk->scrub_job.done))
+        scrub_end(disk);
+    if (worker_disk_catch_up(disk))
+        seal_begin(disk, now_ns);
+    if (disk->fsync == WORKER_FSYNC_INTERVAL && now_ns >= disk->sync_next_ns) {
+        sync_begin(disk);
+        disk->sync_next_ns = now_ns + TICK_NS;
+    }
+    scrub_begin(disk, now_ns);
+    common_timer_start(disk->timer, next_tick(disk), false);
+}
+
+enum common_code worker_disk_work(struct worker_disk *disk, struct common_error *err)
+{
+    enum common_code code = common_timer_new(disk->loop, tick, disk, &disk->timer);
+    if (code == COMMON_OK)
+        code = worker_disk_thread_new(&disk->thread);
+    if (code == COMMON_OK && !(disk->thread_files = disk->files->ops->again(disk->files)))
+        code = COMMON_RESOURCE_EXHAUSTED;
+    if (code != COMMON_OK)
+        return common_error_set(err, code, "the system has no memory or no thread for --store");
+    common_timer_start(disk->timer, TICK_NS, false);
+    return COMMON_OK;
+}
+
+void worker_disk_rest(struct worker_disk *disk)
+{
+    common_timer_free(disk->timer);
+    disk->timer = NULL;
+    worker_disk_thread_free(disk->thread);
+    disk->thread = NULL;
+    if (disk->sealing && disk->state == WORKER_DISK_OPEN)
+        seal_end(disk);
+    for (uint32_t i = 0; disk->syncing && i < disk->sync_chunks.n; i++) // whatever it has come to
+        (void)worker_ids_add(&disk->unsynced_chunks, disk->sync_chunks.ids[i]);
+    for (uint32_t i = 0; disk->syncing && i < disk->sync_sessions.n; i++)
+        (void)worker_ids_add(&disk->unsynced_sessions, disk->sync_sessions.ids[i]);
+    disk->sealing = disk->syncing = disk->scrubbing = false;
+    if (disk->thread_files)
+        disk->thread_files->ops->close(disk->thread_files);
+    disk->thread_files = NULL;
+}
