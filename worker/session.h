@@ -100,7 +100,7 @@ static inline uint64_t worker_session_forgotten(const struct worker_session *ses
     return session->forgotten ? session->forgotten[layer] : 0;
 }
 
-// What it had forgotten when it was written down: [spec's layers] positions, as `forgotten`. Before its chunks have rows.
+// What it had forgotten when it was written down: [spec's layers] positions, as `forgotten`.
 void worker_session_restore_forgotten(struct worker_store *store, struct worker_session *session,
                                       const uint64_t *positions);
 

@@ -60,8 +60,14 @@ static void run(uint64_t seed)
     chaos.seed = seed;
     choose_masks(seed);
     chaos.replicas = seed / 2 % 2 ? 1 : 2 + (uint32_t)(seed / 4 % 2);
-    chaos.cluster = sim_cluster_new(&(struct sim_cluster_options){
-        .workers = WORKERS, .seed = seed, .team = seed & 1, .tune = choose_store});
+    chaos.stored = seed / 16 % 2;
+    chaos.cluster = sim_cluster_new(
+        &(struct sim_cluster_options){.workers = WORKERS,
+                                      .seed = seed,
+                                      .team = seed & 1,
+                                      .tune = choose_store,
+                                      .store = chaos.stored,
+                                      .scrub_ns = chaos.stored && seed / 32 % 2 ? 10 * COMMON_NS_PER_S : 0});
     sim_shuffle(true);
     chaos.delay_ns = sim_random(2) ? COMMON_NS_PER_MS : 100 * COMMON_NS_PER_US;
     sim_net_delay(10 * COMMON_NS_PER_US, chaos.delay_ns);

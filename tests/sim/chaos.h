@@ -85,6 +85,7 @@ struct chaos {
     uint64_t trace, events; // of a run that has ended
     uint32_t steps;         // how many things happen before the end
     uint32_t replicas;      // of all sessions
+    bool stored;            // workers keep what they hold in files: those that are killed lose nothing
     struct model models[SESSIONS + STRANGERS];
     struct name names[NAMES + 1];
     uint32_t making;                        // creations and forks under way
@@ -192,6 +193,9 @@ enum fault {
     DISK_UNSURE, // what it refuses may be there after a crash
     DRAIN,       // a worker is to be emptied, or used again
     BALANCE,
+    POWER,       // of a worker's machine: what its files have and was not synced is gone in part
+    FILE_ROT,    // a bit of a worker's files, while it is down
+    FILES_FULL,  // a worker's disk has no room, or gives errors
     FAULTS
 };
 

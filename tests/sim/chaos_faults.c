@@ -50,11 +50,17 @@ static void copies_die(struct model *m, const struct sim_worker *worker)
                 m->dead[w][s->layout.chunks[i].index] = s->layout.chunks[i].id;
 }
 
-static void kill_worker(struct sim_worker *worker)
+static void give_back_of(const struct sim_worker *worker)
 {
     for (uint32_t i = 0; i < WORKERS; i++)
         if (chaos.cluster->workers[i] == worker)
             give_memory_back(i);
+}
+
+// With what it holds.
+static void lose_worker(struct sim_worker *worker)
+{
+    give_back_of(worker);
     bool several = chaos.replicas > 1 && !chaos.wrong;
     for (uint32_t i = 0; i < chaos.n_models && several; i++)
         copies_die(&chaos.models[i], worker);
@@ -64,6 +70,55 @@ static void kill_worker(struct sim_worker *worker)
     chaos.kills++;
     sim_worker_kill(worker);
     chaos_look_for_losses();
+}
+
+// It may come back soon, or with the next HEAL.
+static void revive(struct sim_worker *worker)
+{
+    sim_advance(sim_random(2 * COMMON_NS_PER_S));
+    chaos_check_all();
+    worker->files.room = UINT64_MAX;
+    worker->files.fail_at = 0;
+    sim_worker_start(worker);
+}
+
+static void kill_worker(struct sim_worker *worker)
+{
+    if (!chaos.stored) {
+        lose_worker(worker);
+        return;
+    }
+    give_back_of(worker);
+    sim_worker_kill(worker); // its files have all that counts
+    if (!chaos.ages[worker->name[1] - '0'] && sim_random(2))
+        revive(worker);
+}
+
+// Its files have lost something, or are damaged.
+static void harm_files(struct sim_worker *worker, enum fault fault)
+{
+    if (!chaos.stored || !worker->loop)
+        return;
+    // Whatever the others have: if the coordinator starts anew, too, what this one lacks at the end of a chunk may never
+    // have been acknowledged, as far as it can tell (docs/STORE.md).
+    for (uint32_t i = 0; i < chaos.n_models; i++)
+        for (uint64_t at = 0; at < TOKENS && !chaos.models[i].lossy; at += CHUNK_TOKENS)
+            chaos.models[i].lossy = sim_worker_holds(worker, chaos.models[i].id, at);
+    lose_worker(worker);
+    if (fault == POWER)
+        sim_files_power(&worker->files, sim_random(UINT64_MAX));
+    for (uint64_t n = fault == FILE_ROT ? 1 + sim_random(3) : 0; n > 0; n--)
+        (void)sim_files_flip(&worker->files, sim_random(UINT64_MAX));
+    if (!chaos.ages[worker->name[1] - '0'] && sim_random(2))
+        revive(worker);
+}
+
+static void fill_files(struct sim_worker *worker)
+{
+    if (sim_random(2))
+        worker->files.room = sim_random(20000);
+    else
+        worker->files.fail_at = worker->files.writes + 1 + sim_random(30);
 }
 
 // What a worker of an older build says of itself when it registers.
@@ -86,7 +141,9 @@ static void hear_registers(void)
 static void downgrade(struct sim_worker *worker, enum age age)
 {
     if (worker->loop)
-        kill_worker(worker);
+        lose_worker(worker);
+    sim_files_end(&worker->files); // of which an older build knows nothing
+    sim_files_init(&worker->files);
     chaos.ages[worker->name[1] - '0'] = age;
     sim_worker_start(worker);
     sim_net_old(worker->loop, age == OLD_WIRE);
@@ -199,6 +256,8 @@ void chaos_disturb(enum fault fault)
         sim_net_heal();
         for (uint32_t i = 0; i < WORKERS; i++) {
             give_memory_back(i);
+            cluster->workers[i]->files.room = UINT64_MAX;
+            cluster->workers[i]->files.fail_at = 0;
             upgrade(i);
             sim_loop_skew(cluster->workers[i]->loop, 0);
             sim_serve_let_go(cluster->workers[i]->loop);
@@ -305,6 +364,13 @@ void chaos_disturb(enum fault fault)
         break;
     case BALANCE:
         sim_rebalance(chaos_a_client(), !sim_random(4));
+        break;
+    case POWER:
+    case FILE_ROT:
+        harm_files(worker, fault);
+        break;
+    case FILES_FULL:
+        fill_files(worker);
         break;
     case FAULTS:
         break;

@@ -42,7 +42,9 @@ struct sim_cluster *sim_cluster_new(const struct sim_cluster_options *options)
             .secret = &cluster->secret,
             .memory_bytes = options->memory_bytes ? options->memory_bytes : WORKER_MEMORY,
             .team = options->team,
-            .attach_ttl_ns = options->attach_ttl_ns});
+            .attach_ttl_ns = options->attach_ttl_ns,
+            .store = options->store,
+            .scrub_ns = options->scrub_ns});
     }
     cluster->client = sim_client_new(SIM_COORDINATOR, NULL);
     return cluster;

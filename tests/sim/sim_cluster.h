@@ -31,6 +31,8 @@ struct sim_cluster_options {
     uint64_t memory_bytes;  // of each worker; 0: 64 MiB
     bool team;              // workers compute even the smallest step on their teams
     uint64_t attach_ttl_ns; // of each worker
+    bool store;             // workers keep what they hold in files
+    uint64_t scrub_ns;      // and read them once in this time
     // Changes the coordinator's options before each start; NULL: defaults with heartbeats of 100 ms.
     void (*tune)(struct coordinator_options *options);
 };

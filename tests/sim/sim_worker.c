@@ -21,6 +21,7 @@ struct sim_worker *sim_worker_new(const struct sim_worker_options *options)
     snprintf(worker->host, sizeof worker->host, "%s", options->host);
     snprintf(worker->coordinator, sizeof worker->coordinator, "%s", options->coordinator);
     snprintf(worker->endpoint, sizeof worker->endpoint, "tcp://127.0.0.1:%u", options->port);
+    sim_files_init(&worker->files);
     snprintf(worker->edge_endpoint, sizeof worker->edge_endpoint, "tcp://127.0.0.1:%u", options->port + 1);
     return worker;
 }
@@ -43,6 +44,12 @@ void sim_worker_start(struct sim_worker *worker)
                                    .attach_ttl_ns = worker->options.attach_ttl_ns,
                                    .inline_madds = worker->options.team ? 1 : 0,
                                    .bandwidth = BANDWIDTH};
+    if (worker->options.store) {
+        config.store = "files";
+        config.fsync = WORKER_FSYNC_INTERVAL;
+        config.scrub_ns = worker->options.scrub_ns;
+        config.files = sim_files_open(&worker->files);
+    }
     if (worker_new(worker->loop, &config, &worker->worker, &err) != COMMON_OK) {
         fprintf(stderr, "sim: worker %s: %s\n", worker->name, err.message);
         abort();
@@ -61,6 +68,7 @@ void sim_worker_kill(struct sim_worker *worker)
         return;
     sim_loop_thaw(worker->loop);
     sim_loop_mute(worker->loop);
+    sim_files_kill(&worker->files);
     if (worker_drain(worker->worker, 0, drained, &done) != COMMON_OK)
         abort();
     sim_loop_drain(worker->loop); // what is in hand ends, and says so to nobody
@@ -75,6 +83,8 @@ void sim_worker_kill(struct sim_worker *worker)
 void sim_worker_free(struct sim_worker *worker)
 {
     sim_worker_kill(worker);
+    if (worker)
+        sim_files_end(&worker->files);
     free(worker);
 }
 

@@ -9,6 +9,7 @@
 
 #include "common/loop.h"
 #include "common/secret.h"
+#include "tests/sim/sim_files.h"
 
 struct worker;
 
@@ -20,6 +21,8 @@ struct sim_worker_options { // strings are copied
     uint64_t memory_bytes;  // half of it or more is for K and V
     bool team;              // even the smallest step goes to the team
     uint64_t attach_ttl_ns; // 0: rows that are put stay until they are committed
+    bool store;             // it keeps what it holds in files (--store)
+    uint64_t scrub_ns;      // and reads them once in this time; 0: it does not
 };
 
 struct sim_worker { // for tests to read
@@ -27,17 +30,18 @@ struct sim_worker { // for tests to read
     char name[65], host[65], coordinator[160], endpoint[64], edge_endpoint[64];
     struct common_loop *loop; // NULL: it is not running
     struct worker *worker;
+    struct sim_files files; // of its store, while it is down, too
 };
 
 // A process that is not running yet.
 struct sim_worker *sim_worker_new(const struct sim_worker_options *options);
 
 // Starts it: listens, and registers when the coordinator is there. Each start is another instance, which holds
-// nothing.
+// nothing but what its store has.
 void sim_worker_start(struct sim_worker *worker);
 
-// Ends it at once, as SIGKILL does: nothing more of it goes out, its links close, all that it holds is gone. It may
-// be started again. Free ends it, too. NULL is allowed.
+// Ends it at once, as SIGKILL does: nothing more of it goes out, nor into its files, its links close, all that it holds
+// is gone. It may be started again. Free ends it, too. NULL is allowed.
 void sim_worker_kill(struct sim_worker *worker);
 void sim_worker_free(struct sim_worker *worker);
 

@@ -185,7 +185,7 @@ void worker_disk_consider(struct worker_disk *disk, struct worker_chunk *chunk)
 // Whether a piece brings nothing: all of its rows are there, and it does not alter them.
 static bool is_known(const struct worker_rows *piece, enum worker_row to)
 {
-    return worker_store_same(piece, 1) && to <= WORKER_ROW_APPENDED;
+    return to <= WORKER_ROW_APPENDED && worker_store_same(piece, 1);
 }
 
 static int add_rows(struct worker_disk *disk, const struct worker_rows *piece, enum worker_row to)

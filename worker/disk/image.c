@@ -103,7 +103,7 @@ static bool take_rows(struct worker_image *image, const struct worker_record *re
         uint32_t row = head->row + i;
         uint8_t *state = &image->states[head->layer][row];
         bool sets = record->type == WORKER_RECORD_SET || *state <= WORKER_ROW_PUT ||
-                    (*state == WORKER_ROW_PREPARED && head->state == WORKER_ROW_APPENDED);
+                    (*state == WORKER_ROW_PREPARED && head->state >= WORKER_ROW_APPENDED);
         *state = sets ? (uint8_t)head->state : *state; // else they were the same bytes (worker_store_write)
         image->k[head->layer][row] = bytes + (uint64_t)i * layer->k_wire;
         image->v[head->layer][row] = bytes + k_bytes + (uint64_t)i * layer->v_wire;

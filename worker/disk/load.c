@@ -14,6 +14,7 @@
 
 struct loading {
     struct worker_disk *disk;
+    struct worker_session_image **images; // [sessions.n], NULL where the file is damaged
     struct worker_ids sessions, chunks;
     struct worker_ids dropped; // chunks that nobody gets
     struct worker_ids cut;     // chunks whose log had a torn end
@@ -104,33 +105,49 @@ static enum common_code list_folder(struct loading *load, const char *folder, st
 
 // ---- sessions -----------------------------------------------------------------------------------
 
-static enum common_code load_session(struct loading *load, uint64_t id)
+// Its image, into load->images.
+static enum common_code read_session(struct loading *load, uint32_t nth)
 {
     struct worker_disk *disk = load->disk;
-    struct worker_session_image *image = NULL;
-    struct worker_session *session;
+    uint64_t id = load->sessions.ids[nth];
     char name[WORKER_NAME_BYTES], what[40];
-    bool cut;
     worker_disk_session_name(id, name);
-    int result = worker_session_image_read(disk->files, id, &image, &cut);
+    int result = worker_session_image_read(disk->files, id, &load->images[nth]);
     if (result == -ENOMEM)
         return out_of_memory(load);
     if (result != 0) {
         snprintf(what, sizeof what, "session=%016" PRIx64, id);
         worker_disk_quarantine(disk, name, what);
         load->lost_session = true;
-        return COMMON_OK;
     }
-    enum common_code code = worker_session_image_restore(image, disk, &session, load->err);
-    worker_session_image_free(image);
+    return COMMON_OK;
+}
+
+static enum common_code load_chunks(struct loading *load, const struct worker_session *session);
+
+// A session and its chunks, as long as nobody else has a reference to them.
+static enum common_code load_session(struct loading *load, uint32_t nth)
+{
+    struct worker_disk *disk = load->disk;
+    struct worker_session *session;
+    uint64_t id = load->sessions.ids[nth];
+    enum common_code code = COMMON_OK;
+    if (load->images[nth])
+        code = worker_session_image_restore(load->images[nth], disk, &session, load->err);
     if (code != COMMON_OK) {
         struct common_error why = *load->err;
         return common_error_set(load->err, code, "--store %s: session %016" PRIx64 ": %.300s", disk->path, id,
                                 why.message);
     }
-    if (cut && (result = disk->files->ops->cut(disk->files, name, session->logged.end)) != 0)
-        return cannot_read(load, name, result);
-    return COMMON_OK;
+    return load->images[nth] ? load_chunks(load, session) : COMMON_OK;
+}
+
+// The image of a session that is there. NULL: there is none.
+static const struct worker_session_image *image_of(const struct loading *load, uint64_t id)
+{
+    const uint64_t *at =
+        load->sessions.n ? bsearch(&id, load->sessions.ids, load->sessions.n, sizeof id, compare_ids) : NULL;
+    return at ? load->images[at - load->sessions.ids] : NULL;
 }
 
 // ---- chunks -------------------------------------------------------------------------------------
@@ -140,8 +157,8 @@ static enum common_code load_session(struct loading *load, uint64_t id)
 static bool append_counts(void *arg, uint64_t id, uint64_t term, uint64_t write)
 {
     const struct loading *load = arg;
-    const struct worker_session *session = worker_map_get(load->disk->sessions, id);
-    return !session || term < session->write_term || (term == session->write_term && write <= session->write);
+    const struct worker_session_image *image = image_of(load, id);
+    return !image || worker_session_image_knows(image, term, write);
 }
 
 static bool rows_room(struct loading *load, uint64_t k_bytes, uint64_t v_bytes)
@@ -171,6 +188,16 @@ static enum common_code take_run(struct loading *load, const struct worker_rows 
     return code;
 }
 
+// Whether every session that has the chunk has forgotten its layer.
+static bool all_forget(const struct loading *load, const struct worker_chunk *chunk, uint32_t layer)
+{
+    for (uint32_t i = 0; i < load->sessions.n; i++)
+        if (load->images[i] && worker_session_image_needs(load->images[i], worker_chunk_id(chunk),
+                                                          worker_chunk_first(chunk), layer))
+            return false;
+    return true;
+}
+
 static enum common_code take_layer(struct loading *load, struct worker_chunk *chunk,
                                    const struct worker_image *image, uint32_t layer)
 {
@@ -178,7 +205,7 @@ static enum common_code take_layer(struct loading *load, struct worker_chunk *ch
     const uint8_t *states = image->states[layer];
     uint32_t tokens = image->head.chunk_tokens;
     enum common_code code = COMMON_OK;
-    if (!of->k_wire || worker_chunk_forgotten(chunk, layer))
+    if (!of->k_wire || all_forget(load, chunk, layer))
         return COMMON_OK;
     if (!rows_room(load, (uint64_t)tokens * of->k_wire, (uint64_t)tokens * of->v_wire + 1))
         return out_of_memory(load);
@@ -269,7 +296,7 @@ static enum common_code load_chunk(struct loading *load, const struct worker_ses
     return code;
 }
 
-static enum common_code load_chunks(struct loading *load, struct worker_session *session)
+static enum common_code load_chunks(struct loading *load, const struct worker_session *session)
 {
     enum common_code code = COMMON_OK;
     for (uint32_t i = 0; i < session->n_chunks && code == COMMON_OK; i++)
@@ -280,40 +307,33 @@ static enum common_code load_chunks(struct loading *load, struct worker_session 
 
 // ---- what is wrong with it ----------------------------------------------------------------------
 
-// Whether the session knows rows of the chunk to be acknowledged that it has not. *whole: and that it should be full.
-static bool lacks_rows(const struct worker_session *session, const struct worker_chunk *chunk, bool *whole)
+// Whether the session knows rows of the chunk to be acknowledged that it has not.
+static bool lacks_rows(const struct worker_session *session, const struct worker_chunk *chunk)
 {
     const struct worker_shape *shape = worker_chunk_shape(chunk);
     uint64_t first = worker_chunk_first(chunk);
-    bool lacks = false;
-    *whole = false;
     for (uint32_t l = 0; l < shape->layers; l++) {
         uint64_t length = session->appended[l].length, from = worker_session_forgotten(session, l);
         uint64_t n = length > first ? length - first : 0;
         n = n < shape->chunk_tokens ? n : shape->chunk_tokens;
-        if (!worker_shape_form(shape, l) || first + n <= from ||
-            worker_chunk_rows_at(chunk, l, 0, (uint32_t)n, WORKER_ROW_PREPARED) == n)
-            continue;
-        lacks = true;
-        *whole = *whole || n == shape->chunk_tokens;
+        if (worker_shape_form(shape, l) && first + n > from &&
+            worker_chunk_rows_at(chunk, l, 0, (uint32_t)n, WORKER_ROW_PREPARED) < n)
+            return true;
     }
-    return lacks;
+    return false;
 }
 
-// Of the chunk that grows it keeps the rows before: that is what a loss of power leaves. Any other is given up.
+// A chunk without rows that were acknowledged is given up as a whole: nobody could say of a part what is missing.
 static enum common_code check_rows(struct loading *load, const struct worker_session *session,
                                    const struct worker_chunk *chunk)
 {
     uint64_t first = worker_chunk_first(chunk);
-    bool whole;
-    if (!lacks_rows(session, chunk, &whole))
+    if (!lacks_rows(session, chunk))
         return COMMON_OK;
-    common_log_warn("--store %s lacks rows that were acknowledged%s chunk=%" PRIu64 " session=%016" PRIx64
-                    " positions=%" PRIu64 "-%" PRIu64,
-                    load->disk->path, whole ? ", the chunk is given up" : "", worker_chunk_id(chunk),
-                    session->id, first, first + worker_chunk_shape(chunk)->chunk_tokens - 1);
-    if (!whole)
-        return COMMON_OK;
+    common_log_warn("--store %s lacks rows that were acknowledged: the chunk is given up chunk=%" PRIu64
+                    " session=%016" PRIx64 " positions=%" PRIu64 "-%" PRIu64,
+                    load->disk->path, worker_chunk_id(chunk), session->id, first,
+                    first + worker_chunk_shape(chunk)->chunk_tokens - 1);
     for (uint32_t i = 0; i < load->cut.n; i++) // it is no chunk of which only a part has come so far
         if (load->cut.ids[i] == worker_chunk_id(chunk))
             quarantine_chunk(load, session, chunk);
@@ -441,10 +461,16 @@ static enum common_code load_all(struct loading *load)
     enum common_code code = list_folder(load, "sessions", &load->sessions);
     if (code == COMMON_OK)
         code = list_folder(load, "chunks", &load->chunks);
+    load->images = calloc(load->sessions.n + 1, sizeof(*load->images));
+    if (code == COMMON_OK && !load->images)
+        code = out_of_memory(load);
     for (uint32_t i = 0; i < load->sessions.n && code == COMMON_OK; i++)
-        code = load_session(load, load->sessions.ids[i]);
-    if (code == COMMON_OK)
-        code = each_session(load, load_chunks);
+        code = read_session(load, i);
+    for (uint32_t i = 0; i < load->sessions.n && code == COMMON_OK; i++)
+        code = load_session(load, i);
+    for (uint32_t i = 0; i < load->sessions.n && code == COMMON_OK; i++) // now that all have their references
+        if (load->images[i])
+            worker_session_image_forget(load->images[i], load->disk);
     if (code == COMMON_OK)
         code = each_session(load, check_session);
     if (code == COMMON_OK && load->dropped.n) {
@@ -484,6 +510,9 @@ enum common_code worker_disk_load(struct worker_disk *disk, struct worker_store 
                         disk->path, sessions->count, worker_store_chunks(store), disk->stats.bytes,
                         disk->stats.damaged, (common_clock_ns() - began_ns) / COMMON_NS_PER_MS);
     }
+    for (uint32_t i = 0; load.images && i < load.sessions.n; i++)
+        worker_session_image_free(load.images[i]);
+    free(load.images);
     worker_ids_free(&load.sessions);
     worker_ids_free(&load.chunks);
     worker_ids_free(&load.dropped);

@@ -382,8 +382,7 @@ static int take_record(struct worker_session_image *image, const struct worker_r
     return record->type == WORKER_RECORD_SPEC ? 0 : -EBADMSG;
 }
 
-int worker_session_image_read(struct worker_files *files, uint64_t id, struct worker_session_image **out,
-                              bool *cut)
+int worker_session_image_read(struct worker_files *files, uint64_t id, struct worker_session_image **out)
 {
     char name[WORKER_NAME_BYTES];
     struct worker_session_image *image = calloc(1, sizeof *image);
@@ -400,14 +399,39 @@ int worker_session_image_read(struct worker_files *files, uint64_t id, struct wo
     }
     if (result == 0 && (!image->appended || worker_record_damaged(file, len, id, image->bytes)))
         result = -EBADMSG;
+    if (result == 0 && image->bytes < len)
+        result = files->ops->cut(files, name, image->bytes);
     free(file);
     if (result != 0) {
         worker_session_image_free(image);
         return result;
     }
-    *cut = image->bytes < len;
     *out = image;
     return 0;
+}
+
+bool worker_session_image_knows(const struct worker_session_image *image, uint64_t term, uint64_t write)
+{
+    return term < image->head.write_term || (term == image->head.write_term && write <= image->head.write);
+}
+
+bool worker_session_image_needs(const struct worker_session_image *image, uint64_t chunk, uint64_t first,
+                                uint32_t layer)
+{
+    uint32_t lo = 0, hi = image->n_chunks; // they are in order of positions
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (image->chunks[mid].first < first)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    while (lo < image->n_chunks && image->chunks[lo].first == first && image->chunks[lo].id != chunk)
+        lo++;
+    if (lo == image->n_chunks || image->chunks[lo].first != first)
+        return false;
+    uint64_t tokens = image->spec->chunk_tokens ? image->spec->chunk_tokens : WORKER_CHUNK_TOKENS;
+    return !image->forgotten || layer >= image->head.layers || image->forgotten[layer] < first + tokens;
 }
 
 // ---- restoring ----------------------------------------------------------------------------------
@@ -455,8 +479,6 @@ enum common_code worker_session_image_restore(const struct worker_session_image 
     session->writes_over = head->writes_over;
     session->settled = head->settled;
     memcpy(session->appended, image->appended, head->layers * sizeof *session->appended);
-    if (session->forgotten && image->forgotten)
-        worker_session_restore_forgotten(disk->store, session, image->forgotten);
     for (uint32_t i = 0; i < head->n_frozen; i++) {
         const struct session_freeze *f = &image->frozen[i];
         struct worker_freeze freeze = {f->commit, f->first, f->count, (uint32_t)f->layer};
@@ -469,4 +491,11 @@ enum common_code worker_session_image_restore(const struct worker_session_image 
         *disk->term = head->term;
     *out = session;
     return COMMON_OK;
+}
+
+void worker_session_image_forget(const struct worker_session_image *image, struct worker_disk *disk)
+{
+    struct worker_session *session = worker_map_get(disk->sessions, image->id);
+    if (session && session->forgotten && image->forgotten)
+        worker_session_restore_forgotten(disk->store, session, image->forgotten);
 }

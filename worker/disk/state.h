@@ -82,16 +82,21 @@ int worker_disk_session_anew(struct worker_disk *disk, struct worker_session *se
 int worker_disk_session_write(struct worker_disk *disk, struct worker_session *session); // what it lacks
 // Sessions whose chunks are not in the files: false when that stays so.
 bool worker_disk_layouts_ready(struct worker_disk *disk, int *why);
-// Reads a session's log into a layout, and what worker_disk_session_restore takes. 0 or a negative errno, -EBADMSG when
-// it is damaged; *cut: it had a torn end.
+// Reads a session's log, and cuts off a torn end. 0 or a negative errno, -EBADMSG when it is damaged.
 struct worker_session_image;
-int worker_session_image_read(struct worker_files *files, uint64_t id, struct worker_session_image **out,
-                              bool *cut);
+int worker_session_image_read(struct worker_files *files, uint64_t id, struct worker_session_image **out);
 void worker_session_image_free(struct worker_session_image *image); // NULL is allowed
-// The session that it describes, with chunks that have no rows yet, is put into the map.
+// Whether it has heard of this append.
+bool worker_session_image_knows(const struct worker_session_image *image, uint64_t term, uint64_t write);
+// Whether it has the chunk, and has not forgotten the layer of it.
+bool worker_session_image_needs(const struct worker_session_image *image, uint64_t chunk, uint64_t first,
+                                uint32_t layer);
+// The session that it describes, with chunks that have no rows yet, is put into the map. What it has forgotten comes
+// when all sessions are there: worker_session_image_forget.
 enum common_code worker_session_image_restore(const struct worker_session_image *image,
                                               struct worker_disk *disk, struct worker_session **out,
                                               struct common_error *err);
+void worker_session_image_forget(const struct worker_session_image *image, struct worker_disk *disk);
 
 // A file is damaged: out of the way, logged and counted. what: of which chunk and session.
 void worker_disk_quarantine(struct worker_disk *disk, const char *name, const char *what);

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/sim/sim_files.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/hash.h"
+
+struct handle {
+    struct worker_files base;
+    struct sim_files *directory;
+    uint64_t life;
+};
+
+void sim_files_init(struct sim_files *d)
+{
+    *d = (struct sim_files){.room = UINT64_MAX, .life = 1};
+}
+
+void sim_files_end(struct sim_files *d)
+{
+    for (size_t i = 0; i < d->n; i++)
+        free(d->files[i].bytes);
+    free(d->files);
+    *d = (struct sim_files){0};
+}
+
+static struct sim_files *directory_of(struct worker_files *files)
+{
+    const struct handle *handle = (struct handle *)files;
+    return handle->life == handle->directory->life ? handle->directory : NULL;
+}
+
+struct sim_file *sim_files_find(struct sim_files *d, const char *name)
+{
+    for (size_t i = 0; i < d->n; i++)
+        if (strcmp(d->files[i].name, name) == 0)
+            return &d->files[i];
+    return NULL;
+}
+
+size_t sim_files_count(const struct sim_files *d, const char *part)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < d->n; i++)
+        n += strstr(d->files[i].name, part) != NULL;
+    return n;
+}
+
+static struct sim_file *make(struct sim_files *d, const char *name)
+{
+    if (d->n == d->cap) {
+        d->cap = d->cap ? 2 * d->cap : 16;
+        d->files = realloc(d->files, d->cap * sizeof *d->files);
+        if (!d->files)
+            abort();
+    }
+    d->files[d->n] = (struct sim_file){.synced = 0};
+    snprintf(d->files[d->n].name, sizeof d->files[d->n].name, "%s", name);
+    return &d->files[d->n++];
+}
+
+static void resize(struct sim_file *file, size_t len)
+{
+    if (len > file->cap) {
+        file->cap = 2 * len;
+        file->bytes = realloc(file->bytes, file->cap);
+        if (!file->bytes)
+            abort();
+    }
+    if (len > file->len)
+        memset(file->bytes + file->len, 0, len - file->len);
+    file->len = len;
+    file->synced = file->synced < len ? file->synced : len;
+}
+
+// As much as there is room for.
+static int put(struct sim_files *d, struct sim_file *file, uint64_t at, const uint8_t *bytes, size_t len)
+{
+    size_t grows = at + len > file->len ? (size_t)(at + len - file->len) : 0, short_by = 0;
+    if (d->room != UINT64_MAX) {
+        short_by = grows > d->room ? grows - (size_t)d->room : 0;
+        d->room -= grows - short_by;
+    }
+    if (short_by < len) {
+        if (at + len - short_by > file->len)
+            resize(file, at + len - short_by);
+        memcpy(file->bytes + at, bytes, len - short_by);
+    }
+    file->synced = file->synced < at ? file->synced : (size_t)at;
+    return short_by ? -ENOSPC : 0;
+}
+
+static int sim_write(struct worker_files *files, const char *name, uint64_t at, const struct iovec *pieces,
+                     int n)
+{
+    struct sim_files *d = directory_of(files);
+    int result = 0;
+    if (!d)
+        return -EIO;
+    if (++d->writes >= d->fail_at && d->fail_at)
+        return -EIO;
+    struct sim_file *file = sim_files_find(d, name);
+    file = file ? file : make(d, name);
+    for (int i = 0; i < n && result == 0; at += pieces[i++].iov_len)
+        result = put(d, file, at, pieces[i].iov_base, pieces[i].iov_len);
+    return result;
+}
+
+static int64_t sim_read(struct worker_files *files, const char *name, uint64_t at, void *out, size_t len)
+{
+    struct sim_files *d = directory_of(files);
+    const struct sim_file *file = d ? sim_files_find(d, name) : NULL;
+    if (!file)
+        return d ? -ENOENT : -EIO;
+    size_t left = at < file->len ? file->len - (size_t)at : 0, n = len < left ? len : left;
+    if (n)
+        memcpy(out, file->bytes + at, n);
+    return (int64_t)n;
+}
+
+static int64_t sim_size(struct worker_files *files, const char *name)
+{
+    struct sim_files *d = directory_of(files);
+    const struct sim_file *file = d ? sim_files_find(d, name) : NULL;
+    return file ? (int64_t)file->len : d ? -ENOENT : -EIO;
+}
+
+static int sim_cut(struct worker_files *files, const char *name, uint64_t len)
+{
+    struct sim_files *d = directory_of(files);
+    if (!d || (d->fail_at && d->writes >= d->fail_at))
+        return -EIO;
+    struct sim_file *file = sim_files_find(d, name);
+    file = file ? file : make(d, name);
+    if (d->room != UINT64_MAX && len < file->len)
+        d->room += file->len - len;
+    resize(file, (size_t)len);
+    return 0;
+}
+
+static int sim_sync(struct worker_files *files, const char *name)
+{
+    struct sim_files *d = directory_of(files);
+    struct sim_file *file = d ? sim_files_find(d, name) : NULL;
+    if (!file)
+        return d ? -ENOENT : -EIO;
+    if (d->no_sync)
+        return -EIO;
+    file->synced = file->len;
+    return 0;
+}
+
+static int sim_sync_folder(struct worker_files *files, const char *folder) // names outlive everything
+{
+    (void)folder;
+    return directory_of(files) ? 0 : -EIO;
+}
+
+static int drop(struct sim_files *d, const char *name)
+{
+    struct sim_file *file = sim_files_find(d, name);
+    if (!file)
+        return -ENOENT;
+    if (d->room != UINT64_MAX)
+        d->room += file->len;
+    free(file->bytes);
+    *file = d->files[--d->n];
+    return 0;
+}
+
+static int sim_move(struct worker_files *files, const char *from, const char *to)
+{
+    struct sim_files *d = directory_of(files);
+    if (!d || !sim_files_find(d, from))
+        return d ? -ENOENT : -EIO;
+    (void)drop(d, to);
+    struct sim_file *file = sim_files_find(d, from);
+    snprintf(file->name, sizeof file->name, "%s", to);
+    return 0;
+}
+
+static int sim_remove(struct worker_files *files, const char *name)
+{
+    struct sim_files *d = directory_of(files);
+    return d ? drop(d, name) : -EIO;
+}
+
+static int sim_list(struct worker_files *files, const char *folder, worker_files_fn each, void *arg)
+{
+    struct sim_files *d = directory_of(files);
+    size_t len = strlen(folder);
+    for (size_t i = 0; d && i < d->n; i++)
+        if (strncmp(d->files[i].name, folder, len) == 0 && d->files[i].name[len] == '/' &&
+            !each(arg, d->files[i].name + len + 1))
+            break;
+    return d ? 0 : -EIO;
+}
+
+static struct worker_files *sim_again(struct worker_files *files)
+{
+    return sim_files_open(((struct handle *)files)->directory);
+}
+
+static void sim_close(struct worker_files *files)
+{
+    free(files);
+}
+
+struct worker_files *sim_files_open(struct sim_files *d)
+{
+    static const struct worker_files_ops ops = {.write = sim_write,
+                                                .read = sim_read,
+                                                .size = sim_size,
+                                                .cut = sim_cut,
+                                                .sync = sim_sync,
+                                                .sync_folder = sim_sync_folder,
+                                                .move = sim_move,
+                                                .remove = sim_remove,
+                                                .list = sim_list,
+                                                .again = sim_again,
+                                                .close = sim_close};
+    struct handle *handle = calloc(1, sizeof *handle);
+    if (!handle)
+        abort();
+    *handle = (struct handle){{&ops}, d, d->life};
+    return &handle->base;
+}
+
+void sim_files_kill(struct sim_files *d)
+{
+    d->life++;
+}
+
+void sim_files_power(struct sim_files *d, uint64_t chance)
+{
+    enum { SECTOR = 512 };
+    sim_files_kill(d);
+    for (size_t i = 0; i < d->n; i++) {
+        struct sim_file *file = &d->files[i];
+        size_t fresh = file->len - file->synced;
+        chance = common_mix64(chance);
+        if (!fresh)
+            continue;
+        size_t left = (size_t)((chance >> 8) % (fresh + 1));
+        size_t at = (file->synced + (size_t)((chance >> 16) % fresh) + SECTOR - 1) / SECTOR * SECTOR;
+        resize(file, file->synced + left);
+        if (chance % 4 == 0 && at + SECTOR <= file->len) // written in another order
+            memset(file->bytes + at, 0, SECTOR);
+        file->synced = file->len;
+    }
+}
+
+bool sim_files_flip(struct sim_files *d, uint64_t chance)
+{
+    uint64_t bytes = 0;
+    for (int round = 0; round < 2; round++) { // counts, then goes there
+        uint64_t at = round && bytes ? chance % bytes : UINT64_MAX;
+        for (size_t i = 0; i < d->n; i++) {
+            struct sim_file *file = &d->files[i];
+            if (strncmp(file->name, "chunks/", 7) != 0 && strncmp(file->name, "sessions/", 9) != 0)
+                continue;
+            if (round && at < file->len) {
+                file->bytes[at] ^= (uint8_t)(1u << (chance >> 60) % 8);
+                return true;
+            }
+            bytes += round ? 0 : file->len;
+            at -= round ? file->len : 0;
+        }
+    }
+    return false;
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The directory of a worker's store in memory (worker/disk/files.h), with all that can happen to one: it becomes full, its
+// reader dies, the machine loses its power, and bytes of it change. Needs nothing of the simulator.
+#ifndef TESTS_SIM_SIM_FILES_H
+#define TESTS_SIM_SIM_FILES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "worker/disk/files.h"
+
+struct sim_file {
+    char name[64];
+    uint8_t *bytes;
+    size_t len, cap;
+    size_t synced; // as much of it outlives a loss of power
+};
+
+struct sim_files { // the directory
+    struct sim_file *files;
+    size_t n, cap;
+    uint64_t room;    // bytes that still fit; what does not is written in part. UINT64_MAX: any
+    uint64_t life;    // handles of another life get EIO from everything
+    uint64_t writes;  // calls so far
+    uint64_t fail_at; // the call that fails with EIO, and those after it; 0: none
+    bool no_sync;     // syncs fail
+};
+
+void sim_files_init(struct sim_files *directory);
+void sim_files_end(struct sim_files *directory);
+struct worker_files *sim_files_open(struct sim_files *directory);
+
+// The process that has handles dies: what it still does changes nothing.
+void sim_files_kill(struct sim_files *directory);
+// And the machine with it: of what was not synced a part that `chance` says is gone, here and there a sector of it alone.
+void sim_files_power(struct sim_files *directory, uint64_t chance);
+// Flips one bit of one file. False: there are no bytes.
+bool sim_files_flip(struct sim_files *directory, uint64_t chance);
+
+struct sim_file *sim_files_find(struct sim_files *directory, const char *name); // NULL: there is none
+// How many files have a name with this in it.
+size_t sim_files_count(const struct sim_files *directory, const char *part);
+
+#endif
