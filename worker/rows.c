@@ -220,10 +220,40 @@ static enum common_code commit_range(struct worker *worker, struct worker_sessio
     return code;
 }
 
-// Ranges whose commit is durable, told again. All are checked before any of them counts; the first one that lacks
-// rows is named.
+// The chunks that lack rows of these ranges, as one range for each stretch of them.
+static void name_lacking(const struct worker_session *session, const Banyan__Pb__RowsCommitRequest *body,
+                         struct proto_status *status)
+{
+    uint64_t tokens = session->spec->shape->chunk_tokens, first = 0, count = 0;
+    for (uint32_t i = 0; i < session->n_chunks; i++) {
+        const struct worker_chunk *chunk = session->chunks[i].chunk;
+        uint64_t start = worker_chunk_first(chunk);
+        bool lacks = false;
+        for (size_t r = 0; r < body->n_ranges && !lacks && !is_copy(session, i); r++) {
+            const Banyan__Pb__RowsRange *range = body->ranges[r];
+            uint32_t row, rows;
+            if (range->first >= start + tokens || start >= range->first + range->count)
+                continue;
+            worker_chunk_part(chunk, range->first, range->count, &row, &rows);
+            lacks = worker_chunk_rows_at(chunk, range->layer, row, rows, WORKER_ROW_PREPARED) < rows;
+        }
+        if (lacks && count && first + count == start) {
+            count += tokens;
+        } else if (lacks) {
+            if (count)
+                proto_status_add_range(status, first, count);
+            first = start;
+            count = tokens;
+        }
+    }
+    if (count)
+        proto_status_add_range(status, first, count);
+}
+
+// Ranges whose commit is durable, told again. All are checked before any of them counts; the chunks that lack rows are
+// named.
 static enum common_code commit_again(struct worker *worker, const Banyan__Pb__RowsCommitRequest *body,
-                                     struct common_error *err)
+                                     struct common_error *err, struct proto_status *status)
 {
     struct worker_session *session = NULL;
     enum common_code first = COMMON_OK;
@@ -245,6 +275,9 @@ static enum common_code commit_again(struct worker *worker, const Banyan__Pb__Ro
             *err = lacks;
         first = first == COMMON_OK ? code : first;
     }
+    proto_status_set(status, first, "", "%s", first == COMMON_OK ? "" : err->message);
+    if (first != COMMON_OK)
+        name_lacking(session, body, status);
     return first;
 }
 
@@ -256,9 +289,10 @@ void worker_handle_rows_commit(void *arg, struct proto_request *request)
     if (!worker_term_check(worker, body->term, request))
         return;
     struct common_error err;
+    struct proto_status lacking = {0};
     enum common_code code;
     if (body->n_ranges) {
-        code = commit_again(worker, body, &err);
+        code = commit_again(worker, body, &err, &lacking);
     } else {
         struct worker_session *session;
         struct worker_freeze freeze = {body->commit, body->first, body->count, body->layer};
@@ -266,6 +300,10 @@ void worker_handle_rows_commit(void *arg, struct proto_request *request)
                                     body->first, body->count, &session, &err);
         if (code == COMMON_OK)
             code = commit_range(worker, session, &freeze, &err);
+    }
+    if (code != COMMON_OK && lacking.n_ranges) {
+        proto_request_fail_status(request, &lacking);
+        return;
     }
     if (code != COMMON_OK) {
         worker_fail(request, &err, code == COMMON_ABORTED ? "OLD_INCARNATION" : "");

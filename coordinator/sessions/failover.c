@@ -112,6 +112,32 @@ bool coordinator_failover_without(struct coordinator_session *s, const struct co
     return all;
 }
 
+bool coordinator_failover_cut_short(struct coordinator_session *s, const struct coordinator_worker *w,
+                                    uint64_t first, uint64_t count)
+{
+    uint64_t ct = s->layout.chunk_tokens;
+    struct coordinator_batch *batch = NULL;
+    if (coordinator_failover_without(s, w, first, count))
+        return true;
+    for (uint32_t i = coordinator_layout_lower(&s->layout, first / ct);
+         i < s->layout.n && s->layout.chunks[i].index * ct < first + count; i++) {
+        struct coordinator_chunk *chunk = &s->layout.chunks[i];
+        uint32_t copy = coordinator_chunk_copy_at(chunk, w);
+        if (copy == COORDINATOR_COPIES_MAX || chunk->lost || (chunk->gone & 1u << copy))
+            continue;
+        chunk->gone |= (uint8_t)(1u << copy);
+        chunk->lost = true;
+        batch = batch ? batch : coordinator_batch_new();
+        coordinator_batch_chunk_lost(batch, s->id, chunk->index, chunk->id);
+    }
+    if (batch) // it says so again at each start
+        coordinator_store_submit(s->sessions->store, batch, NULL, NULL);
+    coordinator_session_recount(s);
+    if (s->awaited)
+        coordinator_session_settle(s);
+    return false;
+}
+
 // ---- doing --------------------------------------------------------------------------------------
 
 static void failover_end(struct failover *f)

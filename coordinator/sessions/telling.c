@@ -7,6 +7,7 @@
 #include "coordinator/sessions/failover.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/store/store.h"
+#include "proto/status.h"
 
 #define PAGE_CHUNKS 1024
 // Of one RowsCommit: a worker looks at each of them, and does nothing else meanwhile (some 10 ms).
@@ -159,8 +160,18 @@ enum common_code coordinator_telling_rows_code(const struct proto_reply *reply, 
 {
     if (reply->code != COMMON_FAILED_PRECONDITION)
         return reply->code;
-    if (s && coordinator_failover_without(s, w, 0, coordinator_session_end(s)))
-        return COMMON_OK; // others have them
+    struct proto_status status;
+    bool others = s != NULL;
+    proto_status_from_pb(reply->status, &status);
+    if (s && w->fresh && status.n_ranges) {
+        for (uint32_t i = 0; i < status.n_ranges; i++)
+            others = coordinator_failover_cut_short(s, w, status.ranges[i].first, status.ranges[i].count) &&
+                     others;
+    } else if (s) {
+        others = coordinator_failover_without(s, w, 0, coordinator_session_end(s));
+    }
+    if (others)
+        return COMMON_OK; // they have them
     common_log_error("a worker lacks rows whose commit is durable: %s worker=%s", reply->text, w->name);
     return COMMON_OK;
 }
