@@ -96,14 +96,24 @@ static void look_first(struct bench *b)
         look(b, i, &b->looks[i]);
 }
 
+// Where the layout is as it was, with the same bits.
 static void look_again(struct bench *b)
 {
     for (uint32_t i = 0; i < LOOKS; i++) {
         struct step step;
         look(b, i, &step);
-        assert_true(step_same_bits(&step, &b->looks[i]));
+        assert_true(step.digest != b->looks[i].digest || step_same_bits(&step, &b->looks[i]));
         step_free(&step);
     }
+}
+
+static uint64_t digest_of(struct bench *b)
+{
+    struct step step;
+    look(b, 0, &step);
+    uint64_t digest = step.digest;
+    step_free(&step);
+    return digest;
 }
 
 static void remove_folder(const char *path)
@@ -166,6 +176,7 @@ static void killed_workers(void **state)
         harness_cluster_signal(b.cluster, victim, SIGKILL);
         restart(&b, victim);
         look_again(&b);
+        assert_int_equal(digest_of(&b), b.looks[0].digest);
         append(&b, 5);
     }
     for (uint32_t i = 0; i < WORKERS; i++)
@@ -219,11 +230,96 @@ static void the_whole_cluster(void **state)
     }
 }
 
+// ---- what is damaged ----------------------------------------------------------------------------
+
+enum harm { FLIP_SEALED, CUT_SEALED, FLIP_LOG, CUT_LOG, GONE, HARMS };
+
+static void harm(const char *name, enum harm how)
+{
+    struct stat st;
+    uint8_t byte;
+    int fd = open(name, O_RDWR);
+    assert_true(fd >= 0 && fstat(fd, &st) == 0);
+    off_t at = st.st_size / 2;
+    if (how == GONE) {
+        assert_int_equal(unlink(name), 0);
+    } else if (how == CUT_SEALED || how == CUT_LOG) {
+        assert_int_equal(ftruncate(fd, at), 0);
+    } else {
+        assert_int_equal(pread(fd, &byte, 1, at), 1);
+        byte ^= 16;
+        assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+    }
+    close(fd);
+}
+
+// One file of one worker is damaged while the worker is down.
+static void restart_harmed(struct bench *b, uint32_t victim, enum harm how)
+{
+    const char *kind = how == FLIP_LOG || how == CUT_LOG ? "log" : "sealed";
+    char name[320];
+    EVENTUALLY(60, files(b, victim, "chunks", kind, name) >= 1);
+    harness_cluster_allow_error(b->cluster, "a file of --store is damaged");
+    harness_cluster_allow_error(b->cluster, "a worker lacks rows whose commit is durable");
+    harness_cluster_signal(b->cluster, victim, SIGKILL);
+    assert_true(files(b, victim, "chunks", kind, name) >= 1);
+    harm(name, how);
+    restart(b, victim);
+    char *log = harness_cluster_log(b->cluster, victim);
+    bool moved = files(b, victim, "quarantine", kind, name) == 1;
+    assert_true(how == GONE || moved == (strstr(log, "it lies in quarantine/") != NULL));
+    assert_true(moved || how == GONE || how == CUT_LOG);
+    free(log);
+}
+
+static void a_damaged_file_alone(void **state)
+{
+    (void)state;
+    for (int how = 0; how < HARMS; how++) {
+        struct bench b;
+        start(&b, 1);
+        append(&b, APPENDED);
+        look_first(&b);
+        restart_harmed(&b, (uint32_t)how % WORKERS, (enum harm)how);
+        struct step step = {
+            .session = b.session, .first = b.length - 1, .rows = 1, .seed = 1, .timeout_ns = LONG_NS};
+        FAILS(BANYAN_DATA_LOSS, "MISSING_RANGE", step_run(b.client, &step));
+        assert_true(ERR->n_ranges == 1 && ERR->ranges[0].count <= CHUNK);
+        uint64_t lost = ERR->ranges[0].first;
+        assert_int_equal(lost % CHUNK, 0);
+        step_free(&step);
+        if (lost > 0) // before it all is as it was
+            support_check_step(b.client, b.session, &b.context, 0, lost - 1, 1, 0, NULL, "before the loss");
+        OK(banyan_session_truncate(b.session, lost, ERR));
+        support_fill(b.session, &b.context, lost, b.length - lost);
+        look_again(&b);
+        append(&b, 5);
+        stop(&b);
+    }
+}
+
+static void a_damaged_file_of_two(void **state)
+{
+    (void)state;
+    for (int how = 0; how < HARMS; how++) {
+        struct bench b;
+        start(&b, 2);
+        append(&b, APPENDED);
+        look_first(&b);
+        restart_harmed(&b, (uint32_t)how % WORKERS, (enum harm)how);
+        look_again(&b);
+        append(&b, 5);
+        stop(&b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(killed_workers),
         cmocka_unit_test(the_whole_cluster),
+        cmocka_unit_test(a_damaged_file_alone),
+        cmocka_unit_test(a_damaged_file_of_two),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
