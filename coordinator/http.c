@@ -148,6 +148,12 @@ static bool put_all(struct common_metrics *table, const struct coordinator *c)
              (double)w->capacity_bytes},
             {gauge, "banyan_worker_tokens", "Tokens in these chunks.", "worker", w->name, (double)w->tokens},
             {gauge, "banyan_worker_chunks", "Chunks placed on it.", "worker", w->name, (double)w->chunks},
+            {gauge, "banyan_worker_store_bytes", "Bytes of its files (--store).", "worker", w->name,
+             (double)w->store_bytes},
+            {gauge, "banyan_worker_store_refused", "Writes that its files have not taken, since its start.",
+             "worker", w->name, (double)w->store_refused},
+            {gauge, "banyan_worker_store_damaged", "Files that were found damaged, since its start.",
+             "worker", w->name, (double)w->store_damaged},
         };
         for (size_t k = 0; k < sizeof(mine) / sizeof(*mine); k++)
             if (!text_put(table, &mine[k]))

@@ -224,6 +224,9 @@ static void beat(struct worker_membership *m)
     body.steps = stats.steps;
     body.last_compute_ns = stats.last_compute_ns;
     body.engine_lost = stats.engine_lost;
+    body.store_bytes = stats.store_bytes;
+    body.store_refused = stats.store_refused;
+    body.store_damaged = stats.store_damaged;
     body.n_edges_down = stats.n_edges_down;
     body.edges_down = stats.edges_down;
     Banyan__Pb__Limit limits[PROTO_WORKER_LIMITS_MAX], *limit_pointers[PROTO_WORKER_LIMITS_MAX];

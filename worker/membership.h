@@ -17,7 +17,8 @@ struct worker_membership; // opaque
 
 struct worker_membership_stats { // what a heartbeat says
     uint64_t used_bytes, chunks, steps, last_compute_ns;
-    bool engine_lost; // plans are to use `stream`
+    uint64_t store_bytes, store_refused, store_damaged; // of files
+    bool engine_lost;                                   // plans are to use `stream`
     uint32_t n_edges_down;
     char *edges_down[PROTO_EDGES_DOWN_MAX]; // endpoints, borrowed
     uint32_t n_limits;

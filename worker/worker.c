@@ -86,6 +86,11 @@ static void membership_stats(void *arg, struct worker_membership_stats *out)
     out->steps = worker->steps_done;
     out->last_compute_ns = worker->last_compute_ns;
     out->engine_lost = engine_lost(worker);
+    struct worker_disk_stats files;
+    worker_disk_get_stats(worker->disk, &files);
+    out->store_bytes = files.bytes;
+    out->store_refused = files.refused;
+    out->store_damaged = files.damaged;
     out->n_limits = worker_limits(worker, out->limits);
     out->n_edges_down = reduce_edges_down(worker->env.edges, out->edges_down, PROTO_EDGES_DOWN_MAX);
 }

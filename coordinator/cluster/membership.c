@@ -566,6 +566,9 @@ void coordinator_handle_heartbeat(void *arg, struct proto_request *request)
     w->used_bytes = m->used_bytes;
     w->reported_chunks = m->chunks;
     w->steps = m->steps;
+    w->store_bytes = m->store_bytes;
+    w->store_refused = m->store_refused;
+    w->store_damaged = m->store_damaged;
     w->last_compute_ns = m->last_compute_ns;
     w->last_beat_ns = common_clock_ns();
     coordinator_worker_set_limits(w, m->limits, m->n_limits);

@@ -47,6 +47,7 @@ struct coordinator_worker {
     uint64_t instance;        // of the process; 0: never seen
     uint64_t stored_instance; // the one that the store knows; 0: none
     bool fresh; // another instance than the one that the store knows: what that one held is gone
+    uint64_t store_bytes, store_refused, store_damaged; // of its files (--store), as it says
     uint64_t capacity_bytes, used_bytes, bandwidth, steps, last_compute_ns, reported_chunks;
     struct coordinator_worker_limit *limits; // [n_limits], owned; none after its loss
     uint32_t n_limits;
