@@ -214,8 +214,10 @@ static void judge_failure(struct attach *a, struct attach_put *put, banyan_code 
     }
 }
 
-static void on_put_done(struct client_put *client_put, banyan_code code, const banyan_error *error)
+static void on_put_done(struct client_put *client_put, banyan_code code, const struct proto_message *message,
+                        const banyan_error *error)
 {
+    (void)message;
     struct attach_put *put = (struct attach_put *)client_put;
     struct attach *a = put->attach;
     *put->at = put->next;

@@ -229,6 +229,11 @@ BANYAN_API banyan_code banyan_session_truncate(banyan_session *session, uint64_t
 BANYAN_API banyan_code banyan_session_fork(banyan_session *session, uint64_t length, const char *name,
                                            banyan_session **out, banyan_error *error);
 
+// A fork for a while, for reading a session at one point while it goes on: it is deleted when nobody has used it for
+// idle_ttl_ns (banyan_spec.idle_ttl_ns; 0: as its origin), also when its maker has died.
+BANYAN_API banyan_code banyan_session_pin(banyan_session *session, uint64_t length, uint64_t idle_ttl_ns,
+                                          const char *name, banyan_session **out, banyan_error *error);
+
 // ---- attach: bulk context -----------------------------------------------------------------------
 
 // Sends K and V of `count` tokens of one layer straight to the workers that are to hold them. Layers and
@@ -253,6 +258,21 @@ BANYAN_API banyan_code banyan_attach_scaled(banyan_session *session, uint32_t la
 // a chunk, are not compared. A range that is committed already may be committed again: OK means that its holders have it now.
 BANYAN_API banyan_code banyan_commit(banyan_session *session, uint32_t layer, uint64_t first, uint64_t count,
                                      banyan_error *error);
+
+// ---- read: rows as they are held -----------------------------------------------------------------
+
+// Reads K and V of rows [first, first + count) of one layer from the workers that hold them, as they were attached or
+// appended: k [count][kv_heads][k_dim], v [count][kv_heads][v_dim] of the session's KV type, with BANYAN_INT8 and
+// BANYAN_FP8 also k_scale and v_scale [count][kv_heads] (else NULL); v is NULL where V lies in K. The buffers are the
+// caller's, and may be written in part when the call fails. Pieces of 256 KiB, up to 32 under way, at several workers;
+// each is compared with the sum of it that its holder's memory has, and another holder is asked where one fails. It
+// disturbs no step. Blocks; any thread. The client's timeout is a limit on standing still.
+// OUT_OF_RANGE: past the shortest layer. FAILED_PRECONDITION, reason FORGOTTEN: banyan_spec.forget. ABORTED: the session
+// was truncated meanwhile. DATA_LOSS: no worker has the rows, or what they send is not what they say it is
+// (HASH_MISMATCH). INVALID_ARGUMENT: a layer without K and V of its own.
+BANYAN_API banyan_code banyan_read_rows(banyan_session *session, uint32_t layer, uint64_t first,
+                                        uint64_t count, void *k, float *k_scale, void *v, float *v_scale,
+                                        banyan_error *error);
 
 // ---- attend -------------------------------------------------------------------------------------
 

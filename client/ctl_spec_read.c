@@ -210,24 +210,30 @@ static bool read_spec(struct ctl_spec_file *file, const json_t *from, banyan_spe
                                           : read_alike(file, from, spec, wrong);
 }
 
+struct ctl_spec_file *ctl_spec_parse(const json_t *from, banyan_spec *spec, const char **wrong)
+{
+    struct ctl_spec_file *file = calloc(1, sizeof *file);
+    *wrong = NULL;
+    *spec = (banyan_spec){.layers = 1};
+    if (file && read_spec(file, from, spec, wrong))
+        return file;
+    ctl_spec_file_free(file);
+    return NULL;
+}
+
 enum ctl_exit ctl_spec_read(const char *path, banyan_spec *spec, struct ctl_spec_file **out)
 {
     json_error_t error;
-    const char *wrong = NULL;
+    const char *wrong;
     json_t *from = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
     if (!from)
         return ctl_say(CTL_FILE, "--spec: %.200s:%d: %.150s", path, error.line, error.text);
-    struct ctl_spec_file *file = calloc(1, sizeof *file);
-    *spec = (banyan_spec){.layers = 1};
-    bool ok = file && read_spec(file, from, spec, &wrong);
+    *out = ctl_spec_parse(from, spec, &wrong);
     json_decref(from);
-    if (ok) {
-        *out = file;
+    if (*out)
         return CTL_OK;
-    }
-    ctl_spec_file_free(file);
-    return file ? ctl_say(CTL_REFUSED,
-                          "--spec: %.200s: '%s' is wrong, or its list is not as long as it must be", path,
-                          wrong)
-                : ctl_say(CTL_INTERNAL, "out of memory");
+    return wrong ? ctl_say(CTL_REFUSED,
+                           "--spec: %.200s: '%s' is wrong, or its list is not as long as it must be", path,
+                           wrong)
+                 : ctl_say(CTL_INTERNAL, "out of memory");
 }

@@ -207,11 +207,13 @@ banyan_code client_peers_new(struct banyan_client *client, struct client_peers *
 void client_peers_free(struct client_peers *peers); // ends their calls with CANCELLED; NULL is allowed
 
 struct client_peer;
-struct client_put {           // a call that waits its turn on a worker's connection
+struct client_put {           // a call, a put or a read, that waits its turn on a worker's connection
     struct client_call call;  // method, body, tensors, done: set by the caller
     struct client_peer *peer; // peer.c only, as the rest
     struct client_put *next;
-    void (*done)(struct client_put *put, banyan_code code, const banyan_error *error);
+    // message: NULL unless code is OK
+    void (*done)(struct client_put *put, banyan_code code, const struct proto_message *message,
+                 const banyan_error *error);
     uint64_t timeout_ns;
     enum client_put_state { CLIENT_PUT_OVER, CLIENT_PUT_WAITING, CLIENT_PUT_SENT } state;
 };

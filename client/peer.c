@@ -93,7 +93,7 @@ static void cancel_waiting(struct client_peer *peer)
         if (!peer->first)
             peer->last = &peer->first;
         put_move(put, CLIENT_PUT_OVER);
-        put->done(put, BANYAN_CANCELLED, &error);
+        put->done(put, BANYAN_CANCELLED, NULL, &error);
     }
 }
 
@@ -154,7 +154,6 @@ static void send_waiting(struct client_peer *peer);
 static void on_call_done(struct client_call *call, banyan_code code, const struct proto_message *message,
                          const banyan_error *error)
 {
-    (void)message;
     struct client_put *put = (struct client_put *)call;
     struct client_peer *peer = put->peer;
     peer->in_flight--;
@@ -162,7 +161,7 @@ static void on_call_done(struct client_call *call, banyan_code code, const struc
     if (!atomic_load(&peer->peers->client->closing))
         send_waiting(peer);
     put_move(put, CLIENT_PUT_OVER);
-    put->done(put, code, error); // may free the put
+    put->done(put, code, message, error); // may free the put
 }
 
 static void send_waiting(struct client_peer *peer)
@@ -212,5 +211,5 @@ void client_peer_cancel(struct client_put *put)
     banyan_error error;
     put_move(put, CLIENT_PUT_OVER);
     client_error_set(&error, BANYAN_CANCELLED, "the attach was given up");
-    put->done(put, BANYAN_CANCELLED, &error);
+    put->done(put, BANYAN_CANCELLED, NULL, &error);
 }

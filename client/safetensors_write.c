@@ -79,34 +79,49 @@ static char *make_header(const struct common_safetensor *tensors, size_t n_tenso
     return text;
 }
 
-static bool write_all(FILE *file, const char *header, const struct common_safetensor *tensors,
+static bool write_all(FILE *file, const void *head, size_t head_len, const struct common_safetensor *tensors,
                       size_t n_tensors)
 {
-    size_t len = strlen(header), padded = (len + 7) / 8 * 8;
-    uint8_t prefix[8];
-    for (int i = 0; i < 8; i++)
-        prefix[i] = (uint8_t)((uint64_t)padded >> (8 * i));
-    bool ok = fwrite(prefix, 1, sizeof prefix, file) == sizeof prefix &&
-              fwrite(header, 1, len, file) == len &&
-              fwrite("        ", 1, padded - len, file) == padded - len;
+    bool ok = fwrite(head, 1, head_len, file) == head_len;
     for (size_t i = 0; i < n_tensors && ok; i++)
         ok = fwrite(tensors[i].data, 1, tensors[i].bytes, file) == tensors[i].bytes;
     return ok && fflush(file) == 0;
 }
 
-enum common_code client_safetensors_write(const char *path, const struct common_safetensor *tensors,
-                                          size_t n_tensors, struct common_error *err)
+enum common_code client_safetensors_head(const struct common_safetensor *tensors, size_t n_tensors,
+                                         void **out, size_t *out_len, struct common_error *err)
 {
     for (size_t i = 0; i < n_tensors; i++)
         if (!shape_fits(&tensors[i]))
             return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                     "tensor '%.64s': type, shape and bytes do not fit together",
                                     tensors[i].name);
-    enum common_code code = COMMON_OK;
     char *header = make_header(tensors, n_tensors);
     if (!header)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "a tensor's name is there twice, or is not UTF-8");
+    size_t len = strlen(header), padded = (len + 7) / 8 * 8;
+    uint8_t *head = malloc(8 + padded);
+    if (head) {
+        for (int i = 0; i < 8; i++)
+            head[i] = (uint8_t)((uint64_t)padded >> (8 * i));
+        memcpy(head + 8, header, len);
+        memset(head + 8 + len, ' ', padded - len);
+        *out = head;
+        *out_len = 8 + padded;
+    }
+    free(header);
+    return head ? COMMON_OK : common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory");
+}
+
+enum common_code client_safetensors_write(const char *path, const struct common_safetensor *tensors,
+                                          size_t n_tensors, struct common_error *err)
+{
+    void *head = NULL;
+    size_t head_len = 0;
+    enum common_code code = client_safetensors_head(tensors, n_tensors, &head, &head_len, err);
+    if (code != COMMON_OK)
+        return code;
     size_t room = strlen(path) + 8;
     char *temporary = malloc(room);
     if (!temporary)
@@ -122,7 +137,7 @@ enum common_code client_safetensors_write(const char *path, const struct common_
         }
         goto out;
     }
-    bool ok = write_all(file, header, tensors, n_tensors);
+    bool ok = write_all(file, head, head_len, tensors, n_tensors);
     ok = fclose(file) == 0 && ok;
     if (!ok || rename(temporary, path) != 0) {
         code = common_error_set(err, COMMON_INTERNAL, "cannot write %s: %s", path, strerror(errno));
@@ -130,6 +145,6 @@ enum common_code client_safetensors_write(const char *path, const struct common_
     }
 out:
     free(temporary);
-    free(header);
+    free(head);
     return code;
 }

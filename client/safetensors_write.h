@@ -15,4 +15,9 @@
 enum common_code client_safetensors_write(const char *path, const struct common_safetensor *tensors,
                                           size_t n_tensors, struct common_error *err);
 
+// What such a file begins with: header length and header; the tensors' bytes follow, in their order, without gaps. `data`
+// is not read. *out is to be freed.
+enum common_code client_safetensors_head(const struct common_safetensor *tensors, size_t n_tensors,
+                                         void **out, size_t *out_len, struct common_error *err);
+
 #endif

@@ -192,8 +192,8 @@ static banyan_code take_forked(void *arg, const ProtobufCMessage *body, banyan_e
     return make(created, reply->session, reply->incarnation, reply->cut, created->spec, error);
 }
 
-banyan_code banyan_session_fork(banyan_session *session, uint64_t length, const char *name,
-                                banyan_session **out, banyan_error *error)
+banyan_code banyan_session_pin(banyan_session *session, uint64_t length, uint64_t idle_ttl_ns,
+                               const char *name, banyan_session **out, banyan_error *error)
 {
     banyan_code code = check_session(session, error);
     if (code != BANYAN_OK)
@@ -207,6 +207,8 @@ banyan_code banyan_session_fork(banyan_session *session, uint64_t length, const 
         return code;
     Banyan__Pb__SessionForkRequest request = BANYAN__PB__SESSION_FORK_REQUEST__INIT;
     request.session = session->id;
+    request.idle_ttl_ns = idle_ttl_ns;
+    pb.idle_ttl_ns = idle_ttl_ns ? idle_ttl_ns : pb.idle_ttl_ns;
     request.length = length;
     request.name = (char *)(name ? name : "");
     struct created created = {.client = session->client, .spec = &pb};
@@ -218,4 +220,10 @@ banyan_code banyan_session_fork(banyan_session *session, uint64_t length, const 
     if (code == BANYAN_OK)
         *out = created.session;
     return code;
+}
+
+banyan_code banyan_session_fork(banyan_session *session, uint64_t length, const char *name,
+                                banyan_session **out, banyan_error *error)
+{
+    return banyan_session_pin(session, length, 0, name, out, error);
 }

@@ -14,6 +14,7 @@ void client_ticket_unref(struct client_ticket *ticket)
         return;
     free(ticket->holders);
     free(ticket->endpoints);
+    free(ticket->chunks);
     free(ticket);
 }
 
@@ -28,6 +29,7 @@ static bool read_chunk(struct client_ticket *ticket, uint32_t nth, const Banyan_
     if (chunk->first != ticket->first + (uint64_t)nth * ticket->chunk_tokens || chunk->n_holders == 0 ||
         chunk->n_holders > CLIENT_TICKET_HOLDERS)
         return false;
+    ticket->chunks[nth] = chunk->chunk;
     ticket->holders[nth][0][0] = (uint8_t)chunk->n_holders;
     for (size_t i = 0; i < chunk->n_holders; i++) {
         if (chunk->holders[i] >= ticket->n_workers)
@@ -65,7 +67,8 @@ banyan_code client_ticket_read(const Banyan__Pb__AttachOpenReply *reply, uint64_
     memcpy(ticket->proof, reply->ticket.data, reply->ticket.len);
     ticket->holders = calloc(ticket->n_chunks, sizeof *ticket->holders);
     ticket->endpoints = calloc(ticket->n_workers, sizeof *ticket->endpoints);
-    if (!ticket->holders || !ticket->endpoints) {
+    ticket->chunks = calloc(ticket->n_chunks, sizeof *ticket->chunks);
+    if (!ticket->holders || !ticket->endpoints || !ticket->chunks) {
         client_ticket_unref(ticket);
         return client_error_set(error, BANYAN_RESOURCE_EXHAUSTED, "out of memory");
     }
@@ -151,6 +154,11 @@ void client_ticket_range(const struct banyan_session *session, uint64_t first, u
 static uint32_t chunk_of(const struct client_ticket *ticket, uint64_t position)
 {
     return (uint32_t)((position - ticket->first) / ticket->chunk_tokens);
+}
+
+uint64_t client_ticket_chunk(const struct client_ticket *ticket, uint64_t position)
+{
+    return ticket->chunks[chunk_of(ticket, position)];
 }
 
 uint32_t client_ticket_holders(const struct client_ticket *ticket, uint64_t position)

@@ -20,6 +20,7 @@ struct client_ticket {
     // [n_chunks]: number, then indices of workers, 16 bits each.
     uint8_t (*holders)[CLIENT_TICKET_HOLDERS + 1][2];
     char (*endpoints)[128]; // [n_workers]
+    uint64_t *chunks;       // [n_chunks] their numbers
     size_t proof_len;
     uint8_t proof[512];
 };
@@ -48,6 +49,7 @@ void client_ticket_range(const struct banyan_session *session, uint64_t first, u
 uint64_t client_ticket_cut(const struct client_ticket *ticket, uint64_t position, uint64_t count,
                            size_t row_bytes);
 
+uint64_t client_ticket_chunk(const struct client_ticket *ticket, uint64_t position);
 uint32_t client_ticket_holders(const struct client_ticket *ticket, uint64_t position);
 const char *client_ticket_endpoint(const struct client_ticket *ticket, uint64_t position, uint32_t nth);
 

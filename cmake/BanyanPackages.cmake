@@ -10,6 +10,7 @@ pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)            # libxxh
 pkg_check_modules(SQLITE REQUIRED IMPORTED_TARGET sqlite3)              # libsqlite3-dev
 pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)             # libjansson-dev
 pkg_check_modules(SMARTCOLS REQUIRED IMPORTED_TARGET smartcols)         # libsmartcols-dev
+pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)                # libzstd-dev
 pkg_check_modules(CMOCKA REQUIRED IMPORTED_TARGET cmocka)               # libcmocka-dev
 pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)                 # libhwloc-dev
 find_program(PROTOC_C protoc-c REQUIRED)                                # protobuf-c-compiler

@@ -21,6 +21,7 @@
 struct common_safetensors {
     const uint8_t *map;
     size_t map_len;
+    bool borrowed; // the map is the caller's memory
     const uint8_t *data;
     size_t data_len;
     struct common_safetensor *tensors; // sorted by name
@@ -228,6 +229,26 @@ enum common_code common_safetensors_open(const char *path, struct common_safeten
     return COMMON_OK;
 }
 
+enum common_code common_safetensors_parse(const void *data, size_t len, struct common_safetensors **out,
+                                          struct common_error *err)
+{
+    if (len < PREFIX_BYTES)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "%zu bytes are too few for a safetensors file",
+                                len);
+    struct common_safetensors *file = calloc(1, sizeof *file);
+    if (!file)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory");
+    file->map = data;
+    file->map_len = len;
+    file->borrowed = true;
+    enum common_code code = parse_file(file, err);
+    if (code == COMMON_OK)
+        *out = file;
+    else
+        common_safetensors_close(file);
+    return code;
+}
+
 void common_safetensors_close(struct common_safetensors *file)
 {
     if (!file)
@@ -235,7 +256,7 @@ void common_safetensors_close(struct common_safetensors *file)
     for (size_t i = 0; i < file->n_tensors; i++)
         free((char *)file->tensors[i].name);
     free(file->tensors);
-    if (file->map)
+    if (file->map && !file->borrowed)
         munmap((void *)file->map, file->map_len);
     free(file);
 }

@@ -34,6 +34,9 @@ struct common_safetensors; // opaque
 // INVALID_ARGUMENT with the offending tensor named; NOT_FOUND when the file cannot be opened.
 enum common_code common_safetensors_open(const char *path, struct common_safetensors **out,
                                          struct common_error *err);
+// The same of a file's bytes in memory, which stays the caller's and must live until close.
+enum common_code common_safetensors_parse(const void *data, size_t len, struct common_safetensors **out,
+                                          struct common_error *err);
 void common_safetensors_close(struct common_safetensors *file); // NULL is allowed
 
 size_t common_safetensors_count(const struct common_safetensors *file);

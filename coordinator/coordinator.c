@@ -14,6 +14,7 @@
 #include "coordinator/sessions/drain.h"
 #include "coordinator/sessions/load.h"
 #include "coordinator/sessions/quarantine_service.h"
+#include "coordinator/sessions/reading.h"
 #include "coordinator/sessions/rebalance.h"
 #include "coordinator/sessions/reshape.h"
 #include "coordinator/sessions/table.h"
@@ -41,6 +42,7 @@ HANDLER(session_truncate, sessions)
 HANDLER(session_fork, sessions)
 HANDLER(attach_open, sessions)
 HANDLER(attach_commit, sessions)
+HANDLER(read_open, sessions)
 HANDLER(quarantine_list, sessions)
 HANDLER(quarantine_drop, sessions)
 HANDLER(worker_drain, sessions)
@@ -65,6 +67,7 @@ static const struct proto_method methods[] = {
     {METHOD(SESSION_WATCH), CLIENT, on_session_watch},
     {METHOD(ATTACH_OPEN), CLIENT, on_attach_open},
     {METHOD(ATTACH_COMMIT), CLIENT, on_attach_commit},
+    {METHOD(READ_OPEN), CLIENT, on_read_open},
     {METHOD(QUARANTINE_LIST), CLIENT, on_quarantine_list},
     {METHOD(QUARANTINE_DROP), CLIENT, on_quarantine_drop},
     {METHOD(WORKER_DRAIN), CLIENT | WORKER, on_worker_drain},

@@ -41,7 +41,7 @@ needs=('build-essential command cc' 'build-essential command c++' 'cmake command
        'pkg-config command pkg-config' 'python3 command python3' 'python3-venv -'
        'libnng-dev header nng/nng.h' 'libprotobuf-c-dev module libprotobuf-c' 'protobuf-c-compiler command protoc-c'
        'libevent-dev module libevent_pthreads' 'libssl-dev module libcrypto' 'libxxhash-dev module libxxhash'
-       'libsqlite3-dev module sqlite3' 'libjansson-dev module jansson' 'libsmartcols-dev module smartcols'
+       'libsqlite3-dev module sqlite3' 'libjansson-dev module jansson' 'libsmartcols-dev module smartcols' 'libzstd-dev module libzstd'
        'libcmocka-dev module cmocka' 'libhwloc-dev module hwloc' 'libopenmpi-dev -' 'openmpi-bin -')
 if [ "$dev" = yes ]; then needs+=('clang-format command clang-format' 'cppcheck command cppcheck' 'git command git'); fi
 if [ "$cross" = yes ]; then

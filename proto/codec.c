@@ -34,6 +34,7 @@ static const struct proto_method_info methods[PROTO_METHOD_LIMIT] = {
     METHOD(SESSION_PLAN, "Coordinator", "SessionPlan", session_plan_request, session_plan_reply, true),
     METHOD(ATTACH_OPEN, "Coordinator", "AttachOpen", attach_open_request, attach_open_reply, true),
     METHOD(ATTACH_COMMIT, "Coordinator", "AttachCommit", attach_commit_request, attach_commit_reply, true),
+    METHOD(READ_OPEN, "Coordinator", "ReadOpen", read_open_request, attach_open_reply, true),
     METHOD(ATTEND, "Coordinator", "Attend", attend_request, attend_reply, true),
     METHOD(SESSION_WATCH, "Coordinator", "SessionWatch", session_watch_request, session_watch_reply, true),
     METHOD(QUARANTINE_LIST, "Coordinator", "QuarantineList", quarantine_list_request, quarantine_list_reply,

@@ -72,6 +72,7 @@
     X(attach_open_reply, workers, 1024)                                                                      \
     X(attach_commit_request, sums, PROTO_COMMIT_CHUNKS_MAX)                                                  \
     X(chunk_put_request, ticket, 512)                                                                        \
+    X(chunk_read_request, ticket, 512)                                                                       \
     X(attend_request, items, PROTO_STEP_ITEMS_MAX)                                                           \
     X(attend_reply, items, PROTO_STEP_ITEMS_MAX)                                                             \
     X(attend_reply, traces, 1024)                                                                            \

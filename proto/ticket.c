@@ -6,6 +6,14 @@
 #include "common/blob.h"
 #include "proto/banyan.pb-c.h"
 
+static bool ticket_mac(const struct common_secret *secret, enum proto_ticket_permit permit, const void *data,
+                       size_t len, uint8_t out[COMMON_MAC_BYTES])
+{
+    const struct common_slice parts[2] = {{"read", 4}, {data, len}};
+    return permit == PROTO_TICKET_READ ? common_mac(secret, parts, 2, out)
+                                       : common_mac(secret, &parts[1], 1, out);
+}
+
 size_t proto_ticket_make(const struct common_secret *secret, const struct proto_ticket *ticket,
                          uint8_t out[PROTO_TICKET_MAX])
 {
@@ -18,23 +26,23 @@ size_t proto_ticket_make(const struct common_secret *secret, const struct proto_
     pb.expires_wall_ns = ticket->expires_wall_ns;
     size_t len = banyan__pb__ticket__pack(&pb, out); // six numbers of at most 11 bytes
     assert(len + COMMON_MAC_BYTES <= PROTO_TICKET_MAX);
-    struct common_slice part = {out, len};
-    return common_mac(secret, &part, 1, out + len) ? len + COMMON_MAC_BYTES : 0;
+    return ticket_mac(secret, ticket->permit, out, len, out + len) ? len + COMMON_MAC_BYTES : 0;
 }
 
-enum common_code proto_ticket_check(const struct common_secret *secret, const void *data, size_t len,
-                                    uint64_t now_wall_ns, struct proto_ticket *out, struct common_error *err)
+enum common_code proto_ticket_check(const struct common_secret *secret, enum proto_ticket_permit permit,
+                                    const void *data, size_t len, uint64_t now_wall_ns,
+                                    struct proto_ticket *out, struct common_error *err)
 {
-    static const char denied[] = "the ticket was not made by this cluster's coordinator";
+    static const char denied[] = "the ticket was not made by this cluster's coordinator, or not for this";
     if (len <= COMMON_MAC_BYTES || len > PROTO_TICKET_MAX)
         return common_error_set(err, COMMON_PERMISSION_DENIED, "%s", denied);
     uint8_t mac[COMMON_MAC_BYTES];
-    struct common_slice part = {data, len - COMMON_MAC_BYTES};
-    if (!common_mac(secret, &part, 1, mac))
+    size_t packed = len - COMMON_MAC_BYTES;
+    if (!ticket_mac(secret, permit, data, packed, mac))
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a ticket's proof");
-    if (!common_bytes_equal(mac, (const uint8_t *)data + part.len, sizeof mac))
+    if (!common_bytes_equal(mac, (const uint8_t *)data + packed, sizeof mac))
         return common_error_set(err, COMMON_PERMISSION_DENIED, "%s", denied);
-    Banyan__Pb__Ticket *pb = banyan__pb__ticket__unpack(NULL, part.len, data);
+    Banyan__Pb__Ticket *pb = banyan__pb__ticket__unpack(NULL, packed, data);
     if (!pb)
         return common_error_set(err, COMMON_PERMISSION_DENIED, "%s", denied);
     struct proto_ticket ticket = {.session = pb->session,
@@ -42,11 +50,14 @@ enum common_code proto_ticket_check(const struct common_secret *secret, const vo
                                   .term = pb->term,
                                   .first = pb->first,
                                   .count = pb->count,
-                                  .expires_wall_ns = pb->expires_wall_ns};
+                                  .expires_wall_ns = pb->expires_wall_ns,
+                                  .permit = permit};
     banyan__pb__ticket__free_unpacked(pb, NULL);
     if (now_wall_ns >= ticket.expires_wall_ns)
-        return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                "the ticket has expired: open the attach again");
+        return common_error_set(err, COMMON_FAILED_PRECONDITION, "%s",
+                                permit == PROTO_TICKET_READ
+                                    ? "the ticket has expired: open the read again"
+                                    : "the ticket has expired: open the attach again");
     *out = ticket;
     return COMMON_OK;
 }

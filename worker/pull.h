@@ -20,6 +20,8 @@ void worker_pulls_free(struct worker_pulls *pulls);
 
 // Handlers; arg: the worker.
 void worker_handle_chunk_pull(void *arg, struct proto_request *request);
-void worker_handle_chunk_read(void *arg, struct proto_request *request); // read.c
+// read.c: for workers, at the edge; for clients with a ticket, at the public endpoint.
+void worker_handle_chunk_read(void *arg, struct proto_request *request);
+void worker_handle_client_read(void *arg, struct proto_request *request);
 
 #endif

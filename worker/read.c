@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Serving rows to another worker, which makes a copy of the chunk (pull.c).
+// Serving rows: to another worker, which makes a copy of the chunk (pull.c), and to clients with a ticket.
 #include <stdlib.h>
+
+#include "common/clock.h"
+#include "proto/ticket.h"
 
 #include "worker/state.h"
 
 // The rows of the chunk that are asked for: all of them there, and never to change.
 static enum common_code find_rows(const struct worker *worker, const Banyan__Pb__ChunkReadRequest *body,
-                                  struct worker_rows *out, struct common_error *err)
+                                  uint64_t incarnation, struct worker_rows *out, struct common_error *err)
 {
     struct worker_session *session;
-    enum common_code code = worker_session_check(&worker->sessions, body->session, body->incarnation,
-                                                 body->layer, body->first, body->count, &session, err);
+    enum common_code code = worker_session_check(&worker->sessions, body->session, incarnation, body->layer,
+                                                 body->first, body->count, &session, err);
     if (code != COMMON_OK)
         return code;
     struct worker_chunk *chunk = worker_store_find(worker->store, body->chunk);
@@ -38,24 +41,49 @@ static enum common_code find_rows(const struct worker *worker, const Banyan__Pb_
     return COMMON_OK;
 }
 
+// Clients name no incarnation: it is the ticket's.
+static enum common_code read_permitted(const struct worker *worker, const Banyan__Pb__ChunkReadRequest *body,
+                                       struct proto_ticket *ticket, struct common_error *err)
+{
+    enum common_code code = proto_ticket_check(&worker->secret, PROTO_TICKET_READ, body->ticket.data,
+                                               body->ticket.len, common_clock_wall_ns(), ticket, err);
+    if (code != COMMON_OK)
+        return code;
+    if (ticket->term < worker->term)
+        return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                "the ticket is of term %" PRIu64 ", and term %" PRIu64
+                                " has begun: open the read again",
+                                ticket->term, worker->term);
+    if (body->session != ticket->session)
+        return common_error_set(err, COMMON_PERMISSION_DENIED, "the ticket is for another session");
+    if (body->first < ticket->first || body->first - ticket->first > ticket->count ||
+        body->count > ticket->count - (body->first - ticket->first))
+        return common_error_set(err, COMMON_PERMISSION_DENIED, "the ticket is for other positions");
+    return COMMON_OK;
+}
+
 static void bytes_sent(void *blob)
 {
     common_blob_unref(blob);
 }
 
-void worker_handle_chunk_read(void *arg, struct proto_request *request)
+static const char *reason_of(enum common_code code, const struct worker_rows *rows)
 {
-    struct worker *worker = arg;
-    const Banyan__Pb__ChunkReadRequest *body =
-        (const Banyan__Pb__ChunkReadRequest *)proto_request_message(request)->body;
+    bool forgotten = rows->chunk && worker_chunk_forgotten(rows->chunk, rows->layer);
+    return code == COMMON_ABORTED               ? "OLD_INCARNATION"
+           : forgotten                          ? "FORGOTTEN"
+           : code == COMMON_FAILED_PRECONDITION ? "HOLE"
+                                                : "";
+}
+
+static void read_rows(struct worker *worker, struct proto_request *request,
+                      const Banyan__Pb__ChunkReadRequest *body, uint64_t incarnation)
+{
     struct common_error err;
     struct worker_rows rows = {0};
-    enum common_code code = find_rows(worker, body, &rows, &err);
+    enum common_code code = find_rows(worker, body, incarnation, &rows, &err);
     if (code != COMMON_OK) {
-        worker_fail(request, &err,
-                    code == COMMON_ABORTED               ? "OLD_INCARNATION"
-                    : code == COMMON_FAILED_PRECONDITION ? "HOLE"
-                                                         : "");
+        worker_fail(request, &err, reason_of(code, &rows));
         return;
     }
     const struct worker_form *form = worker_shape_form(worker_chunk_shape(rows.chunk), rows.layer);
@@ -78,4 +106,22 @@ void worker_handle_chunk_read(void *arg, struct proto_request *request)
         {.dtype = BANYAN__PB__DTYPE__DTYPE_U8, .n_dims = 1, .dims = {v_bytes}, .pieces = &v, .n_pieces = 1}};
     // V of a latent session lies in K: a tensor has one dimension of 1 at least.
     proto_request_reply(request, &reply.base, tensors, v_bytes ? 2 : 1, bytes_sent, blob);
+}
+
+void worker_handle_chunk_read(void *arg, struct proto_request *request)
+{
+    const Banyan__Pb__ChunkReadRequest *body = (const void *)proto_request_message(request)->body;
+    read_rows(arg, request, body, body->incarnation);
+}
+
+void worker_handle_client_read(void *arg, struct proto_request *request)
+{
+    const Banyan__Pb__ChunkReadRequest *body = (const void *)proto_request_message(request)->body;
+    struct proto_ticket ticket;
+    struct common_error err;
+    enum common_code code = read_permitted(arg, body, &ticket, &err);
+    if (code == COMMON_OK)
+        read_rows(arg, request, body, ticket.incarnation);
+    else
+        worker_fail(request, &err, code == COMMON_FAILED_PRECONDITION ? "OLD_TICKET" : "");
 }

@@ -23,8 +23,8 @@ void worker_chunk_part(const struct worker_chunk *chunk, uint64_t first, uint64_
 static enum common_code put_permitted(struct worker *worker, const Banyan__Pb__ChunkPutRequest *body,
                                       struct proto_ticket *ticket, struct common_error *err)
 {
-    enum common_code code = proto_ticket_check(&worker->secret, body->ticket.data, body->ticket.len,
-                                               common_clock_wall_ns(), ticket, err);
+    enum common_code code = proto_ticket_check(&worker->secret, PROTO_TICKET_PUT, body->ticket.data,
+                                               body->ticket.len, common_clock_wall_ns(), ticket, err);
     if (code != COMMON_OK)
         return code;
     if (ticket->term < worker->term)

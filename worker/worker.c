@@ -28,6 +28,7 @@ enum {
 static const struct proto_method public_methods[] = {
     {BANYAN__PB__METHOD__METHOD_HEALTH_CHECK, CLIENT | WORKER | COORDINATOR, worker_handle_health},
     {BANYAN__PB__METHOD__METHOD_CHUNK_PUT, CLIENT | WORKER | COORDINATOR, worker_handle_chunk_put},
+    {BANYAN__PB__METHOD__METHOD_CHUNK_READ, CLIENT | WORKER | COORDINATOR, worker_handle_client_read},
     {0, 0, NULL},
 };
 

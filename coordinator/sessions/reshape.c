@@ -26,10 +26,10 @@
 struct reshape { // one operation; `request` is NULL when nobody asked (an idle session)
     struct coordinator_sessions *sessions;
     struct proto_request *request;
-    struct coordinator_session *s;    // alone
-    struct coordinator_session *fork; // the new one
-    uint64_t length, key;             // key: of a fork
-    struct coordinator_cut cutting;   // of a truncate
+    struct coordinator_session *s;     // alone
+    struct coordinator_session *fork;  // the new one
+    uint64_t length, key, idle_ttl_ns; // key, idle_ttl_ns (0: its origin's): of a fork
+    struct coordinator_cut cutting;    // of a truncate
     char name[COORDINATOR_NAME_BYTES];
     bool copying;
     struct coordinator_chunk cut; // what is copied
@@ -451,6 +451,7 @@ static enum common_code make_fork(struct reshape *r, struct proto_status *status
     struct coordinator_session *s = r->s;
     uint64_t ct = s->layout.chunk_tokens;
     Banyan__Pb__Spec *spec = coordinator_spec_copy(s->spec);
+    spec->idle_ttl_ns = r->idle_ttl_ns ? r->idle_ttl_ns : spec->idle_ttl_ns;
     enum common_code code = coordinator_session_new(r->sessions, r->name, spec, &r->fork, status);
     if (code != COMMON_OK) {
         banyan__pb__spec__free_unpacked(spec, NULL);
@@ -529,7 +530,7 @@ void coordinator_handle_session_fork(void *arg, struct proto_request *request)
         proto_request_fail_status(request, &status);
         return;
     }
-    struct reshape as = {.sessions = arg, .length = m->length, .key = m->key};
+    struct reshape as = {.sessions = arg, .length = m->length, .key = m->key, .idle_ttl_ns = m->idle_ttl_ns};
     snprintf(as.name, sizeof(as.name), "%s", m->name);
     reshape_start(&as, request, m->session, COORDINATOR_SESSION_FORKING, fork_alone);
 }

@@ -7,6 +7,7 @@
 //   spec.c        what a session is, checked               layout.c, rangeset.c, placement.c: pure
 //   placing.c     chunks get holders                       layout_send.c: workers are told
 //   attach.c      tickets, commits in two phases           reshape.c: truncate, fork, delete
+//   reading.c     tickets to read rows with
 //   load.c        sessions from the store at the start     recovery.c: waiting for workers after it
 //   moves.c       which chunks go to other holders, and when; move.c: how; candidates.c
 //   failover.c    holders that are lost are struck off, and others serve

@@ -589,7 +589,8 @@ static void tickets(void **state)
     assert_true(reply->n_chunks >= 1 && reply->n_workers >= 1);
     struct proto_ticket good;
     uint64_t now = common_clock_wall_ns();
-    assert_int_equal(proto_ticket_check(&secret, reply->ticket.data, reply->ticket.len, now, &good, NULL),
+    assert_int_equal(proto_ticket_check(&secret, PROTO_TICKET_PUT, reply->ticket.data, reply->ticket.len, now,
+                                        &good, NULL),
                      COMMON_OK);
     int fd = wire_dial(reply->workers[reply->chunks[0]->holders[0]]->endpoint);
     banyan__pb__attach_open_reply__free_unpacked(reply, NULL);

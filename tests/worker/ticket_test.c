@@ -32,7 +32,7 @@ static void made_tickets_are_accepted(void **state)
     uint8_t bytes[PROTO_TICKET_MAX];
     size_t len = proto_ticket_make(&secret, &sample, bytes);
     struct proto_ticket out;
-    assert_int_equal(proto_ticket_check(&secret, bytes, len, 999, &out, NULL), COMMON_OK);
+    assert_int_equal(proto_ticket_check(&secret, PROTO_TICKET_PUT, bytes, len, 999, &out, NULL), COMMON_OK);
     assert_int_equal(out.session, sample.session);
     assert_int_equal(out.incarnation, sample.incarnation);
     assert_int_equal(out.term, sample.term);
@@ -45,11 +45,13 @@ static void the_largest_ticket_fits(void **state)
 {
     (void)state;
     struct common_secret secret = secret_of(2);
-    struct proto_ticket most = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}, out;
+    struct proto_ticket most = {UINT64_MAX, UINT64_MAX, UINT64_MAX,       UINT64_MAX,
+                                UINT64_MAX, UINT64_MAX, PROTO_TICKET_READ},
+                        out;
     uint8_t bytes[PROTO_TICKET_MAX];
     size_t len = proto_ticket_make(&secret, &most, bytes);
     assert_true(len <= sizeof bytes);
-    assert_int_equal(proto_ticket_check(&secret, bytes, len, 0, &out, NULL), COMMON_OK);
+    assert_int_equal(proto_ticket_check(&secret, PROTO_TICKET_READ, bytes, len, 0, &out, NULL), COMMON_OK);
     assert_int_equal(out.count, UINT64_MAX);
 }
 
@@ -62,15 +64,18 @@ static void every_changed_byte_is_noticed(void **state)
     struct proto_ticket out;
     for (size_t i = 0; i < len; i++) {
         bytes[i] ^= 0x10;
-        assert_int_equal(proto_ticket_check(&secret, bytes, len, 0, &out, NULL), COMMON_PERMISSION_DENIED);
+        assert_int_equal(proto_ticket_check(&secret, PROTO_TICKET_PUT, bytes, len, 0, &out, NULL),
+                         COMMON_PERMISSION_DENIED);
         bytes[i] ^= 0x10;
     }
     for (size_t cut = 0; cut < len; cut++)
-        assert_int_equal(proto_ticket_check(&secret, bytes, cut, 0, &out, NULL), COMMON_PERMISSION_DENIED);
+        assert_int_equal(proto_ticket_check(&secret, PROTO_TICKET_PUT, bytes, cut, 0, &out, NULL),
+                         COMMON_PERMISSION_DENIED);
     uint8_t longer[4096] = {0};
     memcpy(longer, bytes, len);
-    assert_int_equal(proto_ticket_check(&secret, longer, len + 1, 0, &out, NULL), COMMON_PERMISSION_DENIED);
-    assert_int_equal(proto_ticket_check(&secret, longer, sizeof longer, 0, &out, NULL),
+    assert_int_equal(proto_ticket_check(&secret, PROTO_TICKET_PUT, longer, len + 1, 0, &out, NULL),
+                     COMMON_PERMISSION_DENIED);
+    assert_int_equal(proto_ticket_check(&secret, PROTO_TICKET_PUT, longer, sizeof longer, 0, &out, NULL),
                      COMMON_PERMISSION_DENIED);
 }
 
@@ -81,7 +86,8 @@ static void another_secret_is_refused(void **state)
     uint8_t bytes[PROTO_TICKET_MAX];
     size_t len = proto_ticket_make(&theirs, &sample, bytes);
     struct proto_ticket out;
-    assert_int_equal(proto_ticket_check(&ours, bytes, len, 0, &out, NULL), COMMON_PERMISSION_DENIED);
+    assert_int_equal(proto_ticket_check(&ours, PROTO_TICKET_PUT, bytes, len, 0, &out, NULL),
+                     COMMON_PERMISSION_DENIED);
 }
 
 static void it_expires_and_says_so(void **state)
@@ -92,11 +98,31 @@ static void it_expires_and_says_so(void **state)
     size_t len = proto_ticket_make(&secret, &sample, bytes);
     struct proto_ticket out;
     struct common_error err;
-    assert_int_equal(proto_ticket_check(&secret, bytes, len, 1000, &out, &err), COMMON_FAILED_PRECONDITION);
+    assert_int_equal(proto_ticket_check(&secret, PROTO_TICKET_PUT, bytes, len, 1000, &out, &err),
+                     COMMON_FAILED_PRECONDITION);
     assert_non_null(strstr(err.message, "expired"));
     // A forged one that has expired is a forged one.
     bytes[0] ^= 1;
-    assert_int_equal(proto_ticket_check(&secret, bytes, len, 1000, &out, &err), COMMON_PERMISSION_DENIED);
+    assert_int_equal(proto_ticket_check(&secret, PROTO_TICKET_PUT, bytes, len, 1000, &out, &err),
+                     COMMON_PERMISSION_DENIED);
+}
+
+static void putting_and_reading_are_two_things(void **state)
+{
+    (void)state;
+    struct common_secret secret = secret_of(8);
+    for (int i = 0; i < 2; i++) {
+        struct proto_ticket made = sample, out;
+        made.permit = i ? PROTO_TICKET_READ : PROTO_TICKET_PUT;
+        enum proto_ticket_permit other = i ? PROTO_TICKET_PUT : PROTO_TICKET_READ;
+        uint8_t bytes[PROTO_TICKET_MAX];
+        size_t len = proto_ticket_make(&secret, &made, bytes);
+        assert_int_equal(proto_ticket_check(&secret, made.permit, bytes, len, 0, &out, NULL), COMMON_OK);
+        assert_int_equal(out.permit, made.permit);
+        assert_int_equal(out.session, sample.session);
+        assert_int_equal(proto_ticket_check(&secret, other, bytes, len, 0, &out, NULL),
+                         COMMON_PERMISSION_DENIED);
+    }
 }
 
 static void a_genuine_mac_over_garbage_is_refused(void **state)
@@ -108,7 +134,7 @@ static void a_genuine_mac_over_garbage_is_refused(void **state)
     struct common_slice part = {bytes, 8};
     assert_true(common_mac(&secret, &part, 1, bytes + 8));
     struct proto_ticket out;
-    assert_int_equal(proto_ticket_check(&secret, bytes, sizeof bytes, 0, &out, NULL),
+    assert_int_equal(proto_ticket_check(&secret, PROTO_TICKET_PUT, bytes, sizeof bytes, 0, &out, NULL),
                      COMMON_PERMISSION_DENIED);
 }
 
@@ -120,6 +146,7 @@ int main(void)
         cmocka_unit_test(every_changed_byte_is_noticed),
         cmocka_unit_test(another_secret_is_refused),
         cmocka_unit_test(it_expires_and_says_so),
+        cmocka_unit_test(putting_and_reading_are_two_things),
         cmocka_unit_test(a_genuine_mac_over_garbage_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

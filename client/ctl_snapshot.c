@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+// Command: session snapshot. The session is pinned by a fork at its shortest layer's length, which shares its full chunks
+// and has a copy of the tail; the fork's rows are read from the workers, file by file, and the fork is deleted. So the
+// snapshot is of one point, and steps of the session wait for the fork only.
+#include "client/ctl_snapshot.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client/ctl_spec.h"
+#include "client/ctl_work.h"
+#include "client/internal.h"
+#include "client/safetensors_write.h"
+#include "client/snapshot_dir.h"
+#include "common/hash.h"
+#include "proto/spec.h"
+
+#define PIN_TTL_NS (300 * COMMON_NS_PER_S) // of the fork, after its last ticket has ended
+#define PIN_TRIES  5                       // the session may be truncated between its length and the fork
+
+static struct {
+    bool zstd;
+    uint64_t threads, file_bytes;
+} snapshot_options = {.threads = 2, .file_bytes = SNAPSHOT_ROWS_BYTES};
+
+static const struct common_option options[] = {
+    {"zstd", 0, COMMON_OPTION_FLAG, &snapshot_options.zstd, NULL, "Compress each file.", 0, 0},
+    {"threads", 0, COMMON_OPTION_U64, &snapshot_options.threads, "N",
+     "Files at a time; each takes up to 128 MiB of memory here. Default: 2.", 1, 16},
+    {"file-size", 0, COMMON_OPTION_SIZE, &snapshot_options.file_bytes, "SIZE",
+     "Bytes of K and V in a file, at most. Default: 64M.", 4096, SNAPSHOT_ROWS_BYTES},
+    {0},
+};
+
+enum common_code ctl_shape_of(const banyan_spec *spec, struct ctl_shape **out, struct common_error *err)
+{
+    Banyan__Pb__Spec pb;
+    banyan_error error;
+    void *memory = NULL;
+    if (client_spec_to_pb(spec, &pb, &memory, &error) != BANYAN_OK)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT, "%s", error.message);
+    enum common_code code = proto_spec_check(&pb, err);
+    struct ctl_shape *shape = code == COMMON_OK ? calloc(1, sizeof *shape) : NULL;
+    if (code == COMMON_OK && !shape)
+        code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory");
+    if (code == COMMON_OK) {
+        shape->shape = (struct snapshot_shape){.n_layers = pb.layers,
+                                               .dtype = (enum common_dtype)pb.kv_type,
+                                               .layers = shape->layers};
+        for (uint32_t l = 0; l < pb.layers; l++) {
+            const struct proto_layer layer = proto_spec_layer(&pb, l);
+            if (proto_spec_stores(&pb, l))
+                shape->layers[l] =
+                    (struct snapshot_layer){layer.kv_heads, layer.k_dim, layer.v_row ? layer.v_dim : 0};
+        }
+        *out = shape;
+    }
+    free(memory);
+    return code;
+}
+
+// ---- one file ---------------------------------------------------------------------------------------------
+
+struct taking {
+    banyan_session *pin;
+    const struct ctl_shape *shape;
+    struct snapshot *snapshot;
+    struct snapshot_dir *dir;
+};
+
+static enum ctl_exit read_rows(const struct taking *t, const struct snapshot_file *file,
+                               const struct common_safetensor *tensors, size_t n, uint8_t *data,
+                               struct ctl_problem *problem)
+{
+    void *k = NULL, *v = NULL;
+    float *k_scale = NULL, *v_scale = NULL;
+    banyan_error error;
+    for (size_t i = 0; i < n; data += tensors[i].bytes, i++) {
+        const char *which = strrchr(tensors[i].name, '.') + 1;
+        if (strcmp(which, "k") == 0)
+            k = data;
+        else if (strcmp(which, "v") == 0)
+            v = data;
+        else if (strcmp(which, "k_scale") == 0)
+            k_scale = (float *)data;
+        else
+            v_scale = (float *)data;
+    }
+    if (banyan_read_rows(t->pin, file->layer, file->first, file->tokens, k, k_scale, v, v_scale, &error) ==
+        BANYAN_OK)
+        return CTL_OK;
+    return ctl_problem_cluster(problem, &error);
+}
+
+static enum ctl_exit take_file(void *arg, size_t nth, uint64_t *bytes, struct ctl_problem *problem)
+{
+    const struct taking *t = arg;
+    struct snapshot_file *file = &t->snapshot->files[nth];
+    struct snapshot_names names;
+    struct common_safetensor tensors[4];
+    struct common_error err = {0};
+    char name[SNAPSHOT_NAME_BYTES];
+    void *head = NULL;
+    size_t head_len = 0, n = snapshot_tensors(&t->shape->shape, file, &names, tensors);
+    uint64_t rows = file->tokens * snapshot_row_bytes(&t->shape->shape, file->layer);
+    snapshot_file_name(t->snapshot, file, name);
+    enum common_code code = client_safetensors_head(tensors, n, &head, &head_len, &err);
+    uint8_t *all = code == COMMON_OK ? malloc(head_len + rows) : NULL;
+    enum ctl_exit exit_code = CTL_OK;
+    if (code == COMMON_OK && !all)
+        code = common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "out of memory");
+    if (code == COMMON_OK) {
+        memcpy(all, head, head_len); // a multiple of 8: scales, which come first, lie where floats may
+        exit_code = read_rows(t, file, tensors, n, all + head_len, problem);
+    }
+    if (code == COMMON_OK && exit_code == CTL_OK) {
+        file->bytes = head_len + rows;
+        file->sum = common_xxh3(all, file->bytes, 0);
+        code = snapshot_dir_write(t->dir, name, all, file->bytes, t->snapshot->zstd, &file->stored, &err);
+        *bytes = rows;
+    }
+    free(all);
+    free(head);
+    return code == COMMON_OK ? exit_code : ctl_problem_file(problem, &err);
+}
+
+// ---- all of it --------------------------------------------------------------------------------------------
+
+static bool plan_files(struct snapshot *snapshot, const struct snapshot_shape *shape, uint64_t chunk_tokens)
+{
+    for (int counting = 1; counting >= 0; counting--) {
+        size_t n = 0;
+        for (uint32_t layer = 0; layer < shape->n_layers; layer++) {
+            if (!shape->layers[layer].kv_heads)
+                continue;
+            uint64_t most = snapshot_file_tokens(shape, layer, snapshot_options.file_bytes, chunk_tokens);
+            for (uint64_t first = 0; first < snapshot->length; first += most, n++)
+                if (!counting)
+                    snapshot->files[n] = (struct snapshot_file){.layer = layer,
+                                                                .first = first,
+                                                                .tokens = most < snapshot->length - first
+                                                                              ? most
+                                                                              : snapshot->length - first};
+        }
+        if (counting)
+            snapshot->files = calloc(n + 1, sizeof *snapshot->files);
+        if (!snapshot->files)
+            return false;
+        snapshot->n_files = n;
+    }
+    return true;
+}
+
+static json_t *describe(const banyan_session_info *info)
+{
+    char now[32] = "";
+    time_t clock = time(NULL);
+    struct tm utc;
+    json_t *lengths = json_array();
+    for (uint32_t i = 0; i < info->n_layers; i++)
+        json_array_append_new(lengths, ctl_json_u64(info->layer_lengths[i]));
+    if (gmtime_r(&clock, &utc))
+        strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    return json_pack("{s:o, s:s, s:s, s:s, s:o, s:i}", "id", ctl_json_id(info->id), "name", info->name,
+                     "taken", now, "by", banyan_version(), "layer_lengths", lengths, "forgotten", 0);
+}
+
+static enum ctl_exit check_forgotten(const banyan_session_info *info)
+{
+    for (uint32_t i = 0; i < info->n_layers; i++)
+        if (info->layer_forgotten[i])
+            return ctl_say(CTL_STATE,
+                           "the session has forgotten rows of layer %u below position %" PRIu64
+                           " (its spec's 'forget'): nothing can be restored that has them, so no snapshot is "
+                           "taken",
+                           i, info->layer_forgotten[i]);
+    return CTL_OK;
+}
+
+// A fork at the session's length, and what the session was then. The info is to be freed when it succeeds.
+static enum ctl_exit pin(banyan_session *session, banyan_session **out, banyan_session_info *info)
+{
+    banyan_error error;
+    for (int i = 0; i < PIN_TRIES; i++) {
+        char name[64];
+        if (banyan_session_get_info(session, info, &error) != BANYAN_OK)
+            break;
+        enum ctl_exit exit_code = check_forgotten(info);
+        snprintf(name, sizeof name, "snapshot-of-0x%016" PRIx64 "-%ld-%d", info->id, (long)getpid(), i);
+        if (exit_code == CTL_OK &&
+            banyan_session_pin(session, info->length, PIN_TTL_NS, name, out, &error) == BANYAN_OK)
+            return CTL_OK;
+        banyan_session_info_free(info);
+        if (exit_code != CTL_OK)
+            return exit_code;
+        if (error.code != BANYAN_OUT_OF_RANGE && error.code != BANYAN_ABORTED)
+            break; // else it was truncated meanwhile
+    }
+    return ctl_fail(&error);
+}
+
+static enum ctl_exit take_all(struct ctl *ctl, struct taking *t, struct ctl_work *work)
+{
+    struct ctl_problem problem = {.exit = CTL_OK};
+    struct common_error err = {0};
+    banyan_session_info info;
+    banyan_error error;
+    // What forgets may have forgotten more between the question and the fork.
+    if (banyan_session_get_info(t->pin, &info, &error) != BANYAN_OK)
+        return ctl_fail(&error);
+    enum ctl_exit exit_code = check_forgotten(&info);
+    banyan_session_info_free(&info);
+    if (exit_code != CTL_OK)
+        return exit_code;
+    *work = (struct ctl_work){
+        .what = "snapshot", .quiet = ctl->json, .n = t->snapshot->n_files, .run = take_file, .arg = t};
+    for (size_t i = 0; i < t->snapshot->n_files; i++)
+        work->total_bytes +=
+            t->snapshot->files[i].tokens * snapshot_row_bytes(&t->shape->shape, t->snapshot->files[i].layer);
+    exit_code = ctl_work_run(work, (uint32_t)snapshot_options.threads, &problem);
+    if (exit_code != CTL_OK)
+        return ctl_problem_tell(&problem);
+    char *text = snapshot_text(t->snapshot);
+    if (!text)
+        return ctl_say(CTL_INTERNAL, "out of memory");
+    if (snapshot_dir_write(t->dir, "manifest.json", text, strlen(text), false, NULL, &err) != COMMON_OK) {
+        ctl_problem_file(&problem, &err);
+        exit_code = ctl_problem_tell(&problem);
+    }
+    free(text);
+    return exit_code;
+}
+
+static void report(const struct ctl *ctl, const struct snapshot *snapshot, const banyan_session_info *info,
+                   const struct ctl_work *work, const char *path)
+{
+    uint64_t stored = 0, longest = 0;
+    char size[32], on_disk[32], took[32], more[96] = "";
+    for (size_t i = 0; i < snapshot->n_files; i++)
+        stored += snapshot->files[i].stored;
+    for (uint32_t i = 0; i < info->n_layers; i++)
+        longest = info->layer_lengths[i] > longest ? info->layer_lengths[i] : longest;
+    if (ctl->json) {
+        ctl_print_json(json_pack("{s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "session", ctl_json_id(info->id),
+                                 "path", path, "tokens", ctl_json_u64(snapshot->length), "longest_layer",
+                                 ctl_json_u64(longest), "files", ctl_json_u64(snapshot->n_files), "bytes",
+                                 ctl_json_u64(work->done_bytes), "stored_bytes", ctl_json_u64(stored),
+                                 "took_ns", ctl_json_u64(work->took_ns)));
+        return;
+    }
+    if (longest > snapshot->length)
+        snprintf(more, sizeof more, " (the shortest layer's; the longest has %" PRIu64 ")", longest);
+    printf("%s: %" PRIu64 " tokens%s, %s in %zu files of %s, in %s\n", path, snapshot->length, more,
+           common_format_bytes(work->done_bytes, size, sizeof size), snapshot->n_files,
+           common_format_bytes(stored, on_disk, sizeof on_disk),
+           common_format_ns(work->took_ns, took, sizeof took));
+}
+
+// Of a pinned session; the folder is there or not when this returns.
+static enum ctl_exit take_snapshot(struct ctl *ctl, banyan_session *pinned, const banyan_session_info *info,
+                                   const banyan_spec *spec, const char *path)
+{
+    struct ctl_shape *shape = NULL;
+    struct snapshot snapshot = {.zstd = snapshot_options.zstd,
+                                .length = info->length,
+                                .spec = ctl_spec_json(spec),
+                                .info = describe(info)};
+    struct taking t = {.pin = pinned, .snapshot = &snapshot};
+    struct ctl_work work = {0};
+    struct ctl_problem problem;
+    struct common_error err = {0};
+    enum ctl_exit exit_code = CTL_OK;
+    enum common_code code = ctl_shape_of(spec, &shape, &err);
+    if (code == COMMON_OK &&
+        (!snapshot.spec || !snapshot.info || !plan_files(&snapshot, &shape->shape, spec->chunk_tokens)))
+        code = common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "out of memory");
+    if (code == COMMON_OK)
+        code = snapshot_dir_make(path, &t.dir, &err);
+    if (code == COMMON_OK) {
+        t.shape = shape;
+        exit_code = take_all(ctl, &t, &work);
+        if (exit_code == CTL_OK)
+            code = snapshot_dir_finish(t.dir, &err);
+        else
+            snapshot_dir_discard(t.dir);
+    }
+    if (code != COMMON_OK) {
+        ctl_problem_file(&problem, &err);
+        exit_code = ctl_problem_tell(&problem);
+    }
+    if (exit_code == CTL_OK)
+        report(ctl, &snapshot, info, &work, path);
+    snapshot_clear(&snapshot);
+    free(shape);
+    return exit_code;
+}
+
+static enum ctl_exit check_snapshot(int n_args, char **args)
+{
+    (void)n_args;
+    if (access(args[1], F_OK) == 0)
+        return ctl_say(CTL_STATE, "%s exists already: a snapshot makes its folder", args[1]);
+    return CTL_OK;
+}
+
+static enum ctl_exit run_snapshot(struct ctl *ctl, int n_args, char **args)
+{
+    (void)n_args;
+    banyan_session *session, *pinned;
+    banyan_session_info info;
+    banyan_error error;
+    enum ctl_exit exit_code = ctl_session_open(ctl, args[0], &session);
+    if (exit_code != CTL_OK)
+        return exit_code;
+    ctl_work_guard();
+    exit_code = pin(session, &pinned, &info);
+    if (exit_code == CTL_OK) {
+        // With the session's own spec: the fork's has another time to live.
+        exit_code = take_snapshot(ctl, pinned, &info, banyan_session_spec(session), args[1]);
+        banyan_session_info_free(&info);
+        if (banyan_session_delete(pinned, &error) != BANYAN_OK)
+            fprintf(stderr,
+                    "banyanctl: session 0x%016" PRIx64
+                    ", which held the snapshot's rows, could not be deleted (%s): it "
+                    "goes by itself when it was not used for some minutes\n",
+                    banyan_session_id(pinned), error.message);
+        banyan_session_close(pinned);
+    }
+    banyan_session_close(session);
+    return exit_code;
+}
+
+const struct ctl_command ctl_snapshot_commands[] = {
+    {"session snapshot", "SESSION DIR", "write a session's rows and spec to a new folder",
+     "Writes a session to a new folder, as it is at one moment, while it goes on: manifest.json and "
+     ".safetensors\n"
+     "files of up to 64 MiB of K and V each. It has the tokens that all layers have (those of the shortest). "
+     "Steps\n"
+     "wait for nothing but a fork. A session that has forgotten rows (windows) is refused.",
+     options, 2, 2, run_snapshot, check_snapshot},
+    {"session restore", "DIR", "make a session from a snapshot",
+     "Makes a new session from a folder that 'session snapshot' has written, in this or another cluster, on "
+     "any\n"
+     "number of workers. Every file is compared with the sums in manifest.json. Where anything is wrong, no "
+     "session\n"
+     "is left. Until all is there the new session has no token.",
+     ctl_restore_options, 1, 1, ctl_restore_run, ctl_restore_check},
+    {0},
+};

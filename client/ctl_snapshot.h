@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// What snapshot and restore share: the shape of a session's rows.
+#ifndef CLIENT_CTL_SNAPSHOT_H
+#define CLIENT_CTL_SNAPSHOT_H
+
+#include "client/ctl.h"
+#include "client/snapshot.h"
+
+struct ctl_shape {
+    struct snapshot_shape shape;
+    struct snapshot_layer layers[1024];
+};
+
+// INVALID_ARGUMENT: the rule that the spec breaks. Free *out.
+enum common_code ctl_shape_of(const banyan_spec *spec, struct ctl_shape **out, struct common_error *err);
+
+// 'session restore': ctl_restore.c. The check opens the snapshot before a connection is made.
+extern const struct common_option ctl_restore_options[];
+enum ctl_exit ctl_restore_check(int n_args, char **args);
+enum ctl_exit ctl_restore_run(struct ctl *ctl, int n_args, char **args);
+
+#endif
