@@ -349,5 +349,7 @@ const struct ctl_command ctl_snapshot_commands[] = {
      "session\n"
      "is left. Until all is there the new session has no token.",
      ctl_restore_options, 1, 1, ctl_restore_run, ctl_restore_check},
+    {"session verify", "SESSION", "recompute steps of a session in float64 and compare", ctl_verify_about,
+     ctl_verify_options, 1, 1, ctl_verify_run, NULL},
     {0},
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What snapshot and restore share: the shape of a session's rows.
+// Commands on the rows that a session holds: session snapshot, session restore, session verify.
 #ifndef CLIENT_CTL_SNAPSHOT_H
 #define CLIENT_CTL_SNAPSHOT_H
 
@@ -18,5 +18,10 @@ enum common_code ctl_shape_of(const banyan_spec *spec, struct ctl_shape **out, s
 extern const struct common_option ctl_restore_options[];
 enum ctl_exit ctl_restore_check(int n_args, char **args);
 enum ctl_exit ctl_restore_run(struct ctl *ctl, int n_args, char **args);
+
+// 'session verify': ctl_verify.c.
+extern const struct common_option ctl_verify_options[];
+extern const char ctl_verify_about[];
+enum ctl_exit ctl_verify_run(struct ctl *ctl, int n_args, char **args);
 
 #endif

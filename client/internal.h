@@ -224,6 +224,14 @@ banyan_code client_peer_find(struct client_peers *peers, const char *endpoint, s
 void client_peer_put(struct client_peer *peer, struct client_put *put);
 void client_peer_cancel(struct client_put *put); // done runs with CANCELLED, on this stack or soon
 
+// ---- read ---------------------------------------------------------------------------------------
+
+#define CLIENT_ANY_COPY UINT32_MAX
+// banyan_read_rows, of each chunk from its holder number copy % holders alone: to compare copies. A caller's thread.
+banyan_code client_read_copy(banyan_session *session, uint32_t layer, uint64_t first, uint64_t count,
+                             uint32_t copy, void *k, float *k_scale, void *v, float *v_scale,
+                             banyan_error *error);
+
 // ---- truncates (any thread) ---------------------------------------------------------------------
 
 void client_cuts_init(struct client_cuts *cuts, uint64_t last);

@@ -43,6 +43,7 @@ struct reading {
     uint64_t first, count;
     uint8_t *k, *v;           // rows, without scales
     float *k_scale, *v_scale; // NULL: a type without
+    uint32_t copy;            // CLIENT_ANY_COPY, or of each chunk this one of its holders alone
     struct client_wait wait;
     struct common_mail mail; // to the I/O thread
     banyan_code code;
@@ -293,7 +294,8 @@ static banyan_code send_piece(struct reading *r, const struct span *span, banyan
 {
     uint64_t ct = r->session->spec.chunk_tokens;
     uint32_t n = client_ticket_holders(r->ticket, span->first);
-    uint32_t nth = (uint32_t)((span->first / ct + span->tries) % n);
+    uint32_t nth =
+        r->copy == CLIENT_ANY_COPY ? (uint32_t)((span->first / ct + span->tries) % n) : r->copy % n;
     struct client_peer *peer;
     banyan_code code = client_peer_find(r->session->client->peers,
                                         client_ticket_endpoint(r->ticket, span->first, nth), &peer, error);
@@ -419,8 +421,9 @@ static banyan_code check(const struct banyan_session *session, uint32_t layer, u
     return client_check_blocking(session->client, error);
 }
 
-banyan_code banyan_read_rows(banyan_session *session, uint32_t layer, uint64_t first, uint64_t count, void *k,
-                             float *k_scale, void *v, float *v_scale, banyan_error *error)
+banyan_code client_read_copy(banyan_session *session, uint32_t layer, uint64_t first, uint64_t count,
+                             uint32_t copy, void *k, float *k_scale, void *v, float *v_scale,
+                             banyan_error *error)
 {
     banyan_code code = check(session, layer, first, count, k, k_scale, v, v_scale, error);
     if (code != BANYAN_OK)
@@ -429,6 +432,7 @@ banyan_code banyan_read_rows(banyan_session *session, uint32_t layer, uint64_t f
                         .layer = layer,
                         .first = first,
                         .count = count,
+                        .copy = copy,
                         .k = k,
                         .v = v,
                         .k_scale = k_scale,
@@ -438,4 +442,10 @@ banyan_code banyan_read_rows(banyan_session *session, uint32_t layer, uint64_t f
     if (r.code != BANYAN_OK && error)
         *error = r.error;
     return r.code;
+}
+
+banyan_code banyan_read_rows(banyan_session *session, uint32_t layer, uint64_t first, uint64_t count, void *k,
+                             float *k_scale, void *v, float *v_scale, banyan_error *error)
+{
+    return client_read_copy(session, layer, first, count, CLIENT_ANY_COPY, k, k_scale, v, v_scale, error);
 }

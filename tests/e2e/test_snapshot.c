@@ -2,6 +2,7 @@
 // Snapshots on real processes: what 'banyanctl session snapshot' writes of a session that goes on, 'session restore' makes
 // again, in another cluster with another number of workers: the same rows, the reference's answers, the same bits where the
 // plan is the same. Whatever is wrong with a snapshot is named, and leaves no session.
+#include "tests/e2e/banyanctl.h"
 #include "tests/e2e/support.h"
 
 #include <dirent.h>
@@ -19,7 +20,6 @@
 #include <unistd.h>
 
 #include "common/clock.h"
-#include "tests/harness/process.h"
 
 #define LONG_NS (UINT64_C(300) * COMMON_NS_PER_S) // no test is to fail for want of speed
 
@@ -32,40 +32,13 @@ static const char *path_of(const char *name)
     return path;
 }
 
-// Runs banyanctl with the words of the line; %s stands for `word`. The output is the caller's to free.
-static struct harness_output run(const struct harness_cluster *cluster, const char *line, const char *word)
-{
-    char program[4096], copy[1024], endpoint[512];
-    char *argv[32] = {program}, *env[] = {endpoint, NULL};
-    size_t n = 1;
-    struct harness_output out = {0};
-    assert_true(harness_program_path("banyanctl", program, sizeof program));
-    snprintf(copy, sizeof copy, "%s", line);
-    snprintf(endpoint, sizeof endpoint, "BANYAN_ENDPOINT=%s", harness_cluster_endpoint(cluster, "unix"));
-    for (char *save, *part = strtok_r(copy, " ", &save); part; part = strtok_r(NULL, " ", &save))
-        argv[n++] = strcmp(part, "%s") == 0 ? (char *)word : part;
-    assert_true(harness_run(argv, env, 300 * COMMON_NS_PER_S, &out));
-    return out;
-}
-
-// It ends with this code, and says so on stdout or stderr.
-static void expect(const struct harness_cluster *cluster, int code, const char *says, const char *line,
-                   const char *word)
-{
-    struct harness_output out = run(cluster, line, word);
-    if (out.exit_code != code || (!strstr(out.out, says) && !strstr(out.err, says)))
-        fail_msg("banyanctl %s: exit code %d, expected %d and '%s'; it said: %s%s", line, out.exit_code, code,
-                 says, out.out, out.err);
-    harness_output_free(&out);
-}
-
 static void snapshot(const struct harness_cluster *cluster, banyan_session *session, const char *options,
                      const char *path)
 {
     char line[256];
     snprintf(line, sizeof line, "session snapshot %s 0x%016" PRIx64 " %%s", options,
              banyan_session_id(session));
-    expect(cluster, 0, " tokens", line, path);
+    banyanctl_expect(cluster, 0, " tokens", line, path);
 }
 
 static banyan_session *restore(const struct harness_cluster *cluster, banyan_client *client, const char *name,
@@ -74,7 +47,7 @@ static banyan_session *restore(const struct harness_cluster *cluster, banyan_cli
     char line[256];
     banyan_session *session;
     snprintf(line, sizeof line, "session restore --name %s %s %%s", name, options);
-    expect(cluster, 0, "restored", line, path);
+    banyanctl_expect(cluster, 0, "restored", line, path);
     OK(banyan_session_open(client, 0, name, &session, ERR));
     return session;
 }
@@ -494,29 +467,29 @@ static void damage_is_named(void **state)
         struct stat st;
         assert_int_equal(stat(path_of(last), &st), 0);
         flip(path_of(last), st.st_size - 9);
-        expect(there, 4, "layer-0001-000000000256", "session restore %s", path_of("damage"));
+        banyanctl_expect(there, 4, "layer-0001-000000000256", "session restore %s", path_of("damage"));
         flip(path_of(last), st.st_size - 9);
         assert_int_equal(sessions_of(at_there), 0);
         flip(path_of("damage/manifest.json"), 700);
-        expect(there, 4, "manifest.json", "session restore %s", path_of("damage"));
+        banyanctl_expect(there, 4, "manifest.json", "session restore %s", path_of("damage"));
         flip(path_of("damage/manifest.json"), 700);
         char kept[256];
         snprintf(kept, sizeof kept, "%s", path_of("kept"));
         assert_int_equal(rename(path_of(last), kept), 0);
-        expect(there, 11, "layer-0001-000000000256", "session restore %s", path_of("damage"));
+        banyanctl_expect(there, 11, "layer-0001-000000000256", "session restore %s", path_of("damage"));
         assert_int_equal(rename(kept, path_of(last)), 0);
         assert_int_equal(truncate(path_of(last), st.st_size - 1), 0);
-        expect(there, 4, "was cut or altered", "session restore %s", path_of("damage"));
+        banyanctl_expect(there, 4, "was cut or altered", "session restore %s", path_of("damage"));
         assert_int_equal(sessions_of(at_there), 0);
         remove_folder(path_of("damage"));
     }
-    expect(there, 11, "nowhere", "session restore %s", path_of("nowhere"));
+    banyanctl_expect(there, 11, "nowhere", "session restore %s", path_of("nowhere"));
     assert_int_equal(mkdir(path_of("taken"), 0700), 0);
     char line[128];
     snprintf(line, sizeof line, "session snapshot 0x%016" PRIx64 " %%s", banyan_session_id(session));
-    expect(here, 9, "exists already", line, path_of("taken"));
+    banyanctl_expect(here, 9, "exists already", line, path_of("taken"));
     remove_folder(path_of("taken"));
-    expect(here, 11, "cannot be made", line, "/proc/nowhere/snapshot");
+    banyanctl_expect(here, 11, "cannot be made", line, "/proc/nowhere/snapshot");
     assert_int_equal(sessions_of(at_here), 1); // the forks are gone
     support_drop(session, &c);
 }
@@ -544,7 +517,7 @@ static void the_forgotten_is_refused(void **state)
     for (uint64_t at = 60; at < LENGTH; at += 113)
         support_fill(session, &c, at, 113);
     snprintf(line, sizeof line, "session snapshot 0x%016" PRIx64 " %%s", banyan_session_id(session));
-    expect(here, 9, "forgotten", line, path_of("late"));
+    banyanctl_expect(here, 9, "forgotten", line, path_of("late"));
     assert_int_not_equal(access(path_of("late"), F_OK), 0);
     uint8_t k[4096], v[4096];
     FAILS(BANYAN_FAILED_PRECONDITION, "FORGOTTEN", banyan_read_rows(session, 0, 0, 4, k, NULL, v, NULL, ERR));
