@@ -112,7 +112,7 @@ enum common_code coordinator_daemon_options_parse(int argc, char **argv,
          "them for so long. Default: never.",
          0, 0},
         {"ticket-life", 0, COMMON_OPTION_DURATION, &config->ticket_ns, "TIME",
-         "How long an attach ticket is valid. Default: 10m.", 0, 0},
+         "How long a ticket to attach or read rows is valid. Default: 10m.", 0, 0},
         COMMON_DAEMON_READY_OPTION(daemon, "Written when it serves: {\"endpoints\": [...], \"pid\": n}. "
                                            "Default: none."),
         COMMON_DAEMON_LOG_OPTION(daemon),

@@ -11,6 +11,7 @@
 // What must hold, looked at whenever a call ends:
 //   - a read that succeeds says the mean of exactly the values that were written below its position, and none of
 //     its positions was never written;
+//   - rows that a worker gives to whoever has a ticket are those that were written and acknowledged;
 //   - what was acknowledged is never refused for a reason that does not pass, while the processes that hold it
 //     live (a killed worker takes with it what it holds);
 //   - what is refused as forgotten may have been: a row sees less than any that is still to come may need;

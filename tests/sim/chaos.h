@@ -53,7 +53,7 @@ struct name {           // of 1..NAMES, as far as no model says it
     uint32_t life;      // of the coordinator when the last one ended
 };
 
-enum kind { READ, APPEND, OPEN, PUT, COMMIT, TRUNCATE, FORK, DELETE, CREATE, FIND, WATCH };
+enum kind { READ, APPEND, OPEN, PUT, COMMIT, TRUNCATE, FORK, DELETE, CREATE, FIND, WATCH, LOOK, ROWS };
 extern const char *const chaos_kind_names[];
 
 struct op {
@@ -129,6 +129,8 @@ struct op *chaos_start_read(struct model *m, uint32_t layer, uint64_t at);
 struct op *chaos_start_append(struct model *m, uint32_t layer, uint64_t first, uint32_t rows);
 struct op *chaos_start_truncate(struct model *m, uint64_t length);
 struct op *chaos_start_delete(struct model *m);
+void chaos_start_look(struct model *m); // a ticket to read rows, then the rows
+void chaos_start_rows(const struct op *look);
 void chaos_start_put(const struct op *open);
 void chaos_start_commits(const struct op *put);
 struct sim_client *chaos_a_client(void);

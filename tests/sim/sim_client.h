@@ -41,7 +41,8 @@ struct sim_call {
     struct sim_watched *watched; // of a watch (sim_watch.h); its own
     uint32_t n_watched;
     uint64_t (*from)(uint32_t layer, uint64_t at);
-    uint32_t left;                                                            // puts that are under way
+    uint32_t left; // puts, or reads, that are under way
+    float *rows;   // of a read of rows: V of each, all dimensions alike; its own
     void (*take)(struct sim_call *call, const struct proto_message *message); // of sim_call_start
 };
 
@@ -100,6 +101,11 @@ struct sim_call *sim_truncate_after(struct sim_client *client, uint64_t session,
 struct sim_call *sim_settle(struct sim_client *client, uint64_t session, uint64_t after, uint64_t cut);
 struct sim_call *sim_fork(struct sim_client *client, uint64_t session, uint64_t length, const char *name);
 struct sim_call *sim_open(struct sim_client *client, uint64_t session, uint64_t first, uint64_t count);
+// A ticket to read rows with, and where they are; then the rows, of each chunk from its holder number copy % holders.
+struct sim_call *sim_read_open(struct sim_client *client, uint64_t session, uint64_t first, uint64_t count);
+struct sim_call *sim_read_rows(struct sim_client *client, const struct sim_call *opened, uint32_t layer,
+                               uint64_t first, uint64_t count, uint32_t copy);
+
 struct sim_call *sim_commit(struct sim_client *client, uint64_t session, uint32_t layer, uint64_t first,
                             uint64_t count);
 

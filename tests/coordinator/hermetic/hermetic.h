@@ -91,6 +91,7 @@ int hermetic_moments(void);
 int hermetic_moves(void);
 int hermetic_placing(void);
 int hermetic_plans(void);
+int hermetic_reading(void);
 int hermetic_reconcile(void);
 int hermetic_restarts(void);
 int hermetic_sessions(void);
