@@ -14,6 +14,7 @@
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/limits.h"
+#include "coordinator/sessions/table.h"
 #include "coordinator/state.h"
 
 struct coordinator_http {
@@ -123,6 +124,18 @@ static bool put_all(struct common_metrics *table, const struct coordinator *c)
         {counter, "banyan_damaged_frames_total",
          "Messages to the coordinator that were damaged on their way.", NULL, NULL,
          (double)proto_frames_damaged()},
+        {counter, "banyan_moved_chunks_total", "Copies of chunks that have moved to a worker.", NULL, NULL,
+         (double)c->sessions.moves.chunks},
+        {counter, "banyan_moved_bytes_total", "Bytes of K and V that moves have copied between workers.",
+         NULL, NULL, (double)c->sessions.moves.bytes},
+        {counter, "banyan_struck_copies_total", "Copies of chunks struck off: their workers were lost.", NULL,
+         NULL, (double)c->sessions.moves.struck},
+        {gauge, "banyan_thin_chunks", "Chunks with fewer copies than their sessions ask for.", NULL, NULL,
+         (double)coordinator_sessions_thin(&c->sessions)},
+        {gauge, "banyan_moves", "Moves of chunks between workers under way.", NULL, NULL,
+         c->sessions.moves.n},
+        {gauge, "banyan_wished_chunks", "Chunks that a balance wants elsewhere and that do not move yet.",
+         NULL, NULL, c->sessions.moves.n_wishes},
         {gauge, "banyan_sessions", "Sessions.", NULL, NULL, c->sessions.n},
         {gauge, "banyan_plans", "Plans.", NULL, NULL, c->cluster.n_plans},
         {gauge, "banyan_items", "Items of attend calls under way.", NULL, NULL, c->steps.items},
@@ -142,6 +155,8 @@ static bool put_all(struct common_metrics *table, const struct coordinator *c)
         const struct number mine[] = {
             {gauge, "banyan_worker_active", "1 while the worker may compute.", "worker", w->name,
              coordinator_worker_active(w)},
+            {gauge, "banyan_worker_draining", "1 while it is being emptied, or is out of use.", "worker",
+             w->name, w->draining},
             {gauge, "banyan_worker_used_bytes", "Memory of K and V in use.", "worker", w->name,
              (double)w->used_bytes},
             {gauge, "banyan_worker_capacity_bytes", "Memory of K and V that it may use.", "worker", w->name,

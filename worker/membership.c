@@ -326,6 +326,11 @@ uint64_t worker_membership_instance(const struct worker_membership *m)
     return m ? m->instance : 0;
 }
 
+struct proto_channel *worker_membership_channel(const struct worker_membership *m)
+{
+    return m->channel;
+}
+
 void worker_membership_free(struct worker_membership *m)
 {
     if (!m)

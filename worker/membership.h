@@ -42,6 +42,8 @@ enum common_code worker_membership_new(struct common_loop *loop,
                                        struct worker_membership **out, struct common_error *err);
 // That it registers with; of NULL 0.
 uint64_t worker_membership_instance(const struct worker_membership *membership);
+// To the coordinator: for further calls of the worker's, which end before the membership does.
+struct proto_channel *worker_membership_channel(const struct worker_membership *membership);
 void worker_membership_free(struct worker_membership *membership); // hangs up; NULL is allowed
 
 #endif

@@ -514,6 +514,11 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
         close_link(w);
     }
     w->fresh = w->fresh || (w->instance && w->instance != m->instance); // until it has been told its layouts
+    if (w->leaving && w->instance != m->instance) {                     // that process has ended
+        w->leaving = false;
+        w->draining = w->drain_ordered;
+        w->drain_reason[0] = w->draining ? w->drain_reason[0] : '\0';
+    }
     w->instance = m->instance;
     snprintf(w->host, sizeof(w->host), "%s", m->host);
     snprintf(w->kernel, sizeof(w->kernel), "%s", m->kernel);

@@ -72,7 +72,9 @@ struct coordinator_worker {
     uint32_t repairing;        // under way
     struct coordinator_quarantine arriving;   // what it showed so far that this store does not know
     struct coordinator_quarantine quarantine; // that the last whole inventory showed
-    bool draining;           // durable: it gets no chunks, and those that it has go elsewhere (sessions/moves.h)
+    bool draining;      // it gets no chunks, and those that it has go elsewhere (sessions/moves.h), because:
+    bool drain_ordered; // an operator's word, durable
+    bool leaving;       // this process of it wants to end; another one is used again
     char drain_reason[129];  // for people
     uint32_t moves;          // to it, under way
     bool dirty;              // layouts have changed since it was told them: these again before it is ACTIVE

@@ -332,6 +332,14 @@ static void reclaim_idle(struct coordinator_sessions *sessions, uint64_t now_ns)
     }
 }
 
+uint64_t coordinator_sessions_thin(const struct coordinator_sessions *sessions)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < sessions->n_slots; i++)
+        n += sessions->slots[i] ? sessions->slots[i]->thin : 0;
+    return n;
+}
+
 void coordinator_sessions_tick(struct coordinator_sessions *sessions, uint64_t now_ns)
 {
     reclaim_idle(sessions, now_ns);
