@@ -61,7 +61,7 @@ static void run(uint64_t seed)
     choose_masks(seed);
     chaos.replicas = seed / 2 % 2 ? 1 : 2 + (uint32_t)(seed / 4 % 2);
     chaos.cluster = sim_cluster_new(&(struct sim_cluster_options){
-        .workers = WORKERS, .seed = seed, .team = seed & 1, .tune = choose_store});
+        .workers = WORKERS, .seed = seed, .team = seed & 1, .standby = true, .tune = choose_store});
     sim_shuffle(true);
     chaos.delay_ns = sim_random(2) ? COMMON_NS_PER_MS : 100 * COMMON_NS_PER_US;
     sim_net_delay(10 * COMMON_NS_PER_US, chaos.delay_ns);
@@ -88,6 +88,7 @@ static void run(uint64_t seed)
             chaos_act();
         sim_advance(sim_random(3) ? sim_random(pace) : sim_random(pace * 20));
         chaos_check_all();
+        chaos_mind_the_lease();
     }
     chaos_disturb_end();
     chaos_end();

@@ -188,10 +188,12 @@ enum fault {
     HALF_OPEN,   // one end of the links between two has forgotten them, and dials again
     OLD_BUILD,   // a worker, or a client more, that is to be refused until it is as new as the others
     DISK_UNSURE, // what it refuses may be there after a crash
+    TAKEOVER,    // a second coordinator stands by; the first is killed, stopped or frozen
     FAULTS
 };
 
 void chaos_disturb(enum fault fault);
+void chaos_mind_the_lease(void);     // a coordinator that has said that it must end is gone, and starts again
 bool chaos_old_builds_are_out(void); // none of them has been told of a session
 void chaos_disturb_end(void);        // nothing is disturbed any more
 
