@@ -92,6 +92,8 @@ typedef struct banyan_options {
 // trying when nobody is there yet. options may be NULL. UNAVAILABLE when it cannot be reached; NOT_FOUND when
 // the token file does not exist. What travels over TCP carries checksums, unless BANYAN_CHECKSUMS says "never";
 // "always": over unix sockets, too. An answer that was damaged on its way is UNAVAILABLE.
+// The endpoint may be a list, A,B: coordinators on one store, of which one is active. Calls go to that one, and on to the
+// other when it takes over, as after a lost connection: only calls that may be sent twice.
 BANYAN_API banyan_code banyan_connect(const char *endpoint, const banyan_options *options,
                                       banyan_client **out, banyan_error *error);
 

@@ -51,6 +51,19 @@ static void healthz(struct evhttp_request *request, void *arg)
                 serving ? "ok\n" : "stopping\n", serving ? 3 : 9);
 }
 
+// Whether it answers calls: for who sends them to the one that does.
+static void readyz(struct evhttp_request *request, void *arg)
+{
+    const struct coordinator_http *http = arg;
+    const struct coordinator_core *core = &http->c->core;
+    const char *text = core->stopping      ? "stopping\n"
+                       : core->standing_by ? "standing by: another coordinator has the store\n"
+                                           : "ready\n";
+    bool ready = !core->stopping && !core->standing_by;
+    http_answer(request, ready ? 200 : 503, ready ? "OK" : "Service Unavailable", "text/plain", text,
+                strlen(text));
+}
+
 struct number {
     enum common_metric_kind kind;
     const char *name, *help, *label, *value;
@@ -140,6 +153,8 @@ static bool put_all(struct common_metrics *table, const struct coordinator *c)
         {gauge, "banyan_plans", "Plans.", NULL, NULL, c->cluster.n_plans},
         {gauge, "banyan_items", "Items of attend calls under way.", NULL, NULL, c->steps.items},
         {gauge, "banyan_term", "Number of this coordinator's life.", NULL, NULL, (double)c->core.term},
+        {gauge, "banyan_standing_by", "1 while another coordinator has the store.", NULL, NULL,
+         c->core.standing_by},
         {gauge, "banyan_uptime_seconds", "Since the start.", NULL, NULL,
          (double)(common_clock_ns() - c->core.started_ns) / 1e9},
     };
@@ -194,7 +209,7 @@ static void metrics(struct evhttp_request *request, void *arg)
 static void other(struct evhttp_request *request, void *arg)
 {
     (void)arg;
-    http_answer(request, 404, "Not Found", "text/plain", "try /healthz or /metrics\n", 25);
+    http_answer(request, 404, "Not Found", "text/plain", "try /healthz, /readyz or /metrics\n", 34);
 }
 
 enum common_code coordinator_http_new(struct coordinator *c, const char *address, bool insecure,
@@ -228,6 +243,7 @@ enum common_code coordinator_http_new(struct coordinator *c, const char *address
     evhttp_set_max_body_size(http->http, 0);
     evhttp_set_timeout(http->http, 5);
     evhttp_set_cb(http->http, "/healthz", healthz, http);
+    evhttp_set_cb(http->http, "/readyz", readyz, http);
     evhttp_set_cb(http->http, "/metrics", metrics, http);
     evhttp_set_gencb(http->http, other, http);
     *out = http;

@@ -428,7 +428,7 @@ void coordinator_handle_health(void *arg, struct proto_request *request)
 {
     struct coordinator *c = arg;
     Banyan__Pb__HealthCheckReply m = BANYAN__PB__HEALTH_CHECK_REPLY__INIT;
-    m.serving = !c->core.stopping;
+    m.serving = !c->core.stopping && !c->core.standing_by;
     m.version = BANYAN_VERSION;
     m.term = c->core.term;
     m.uptime_ns = common_clock_ns() - c->core.started_ns;

@@ -133,8 +133,10 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
     struct worker_config *config = &out->config;
     struct common_daemon *daemon = &out->daemon;
     const struct common_option options[] = {
-        {"coordinator", 'c', COMMON_OPTION_STRING, &config->coordinator, "ENDPOINT",
-         "The coordinator to join: tcp://HOST:PORT or unix:///PATH. Required.", 0, 0},
+        {"coordinator", 'c', COMMON_OPTION_STRING, &config->coordinator, "ENDPOINT,...",
+         "The coordinator to join: tcp://HOST:PORT or unix:///PATH; with those that stand by\n"
+         "on its store, A,B. Required.",
+         0, 0},
         {"name", 'n', COMMON_OPTION_STRING, &name, "NAME", "Name, unique in the cluster. Default: HOST-PID.",
          0, 0},
         {"host", 0, COMMON_OPTION_STRING, &host, "NAME",

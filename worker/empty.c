@@ -19,7 +19,8 @@
 #define STUCK_BYTES 256
 
 struct worker_empty {
-    struct proto_channel *channel; // the membership's
+    const struct worker_membership *membership;
+    struct proto_channel *channel; // of the call: to the coordinator that was active then
     struct common_timer *timer;
     const char *name; // the worker's
     uint64_t instance, until_ns, call;
@@ -78,6 +79,7 @@ static void ask(struct worker_empty *e)
                               .deadline_ns = deadline_ns < e->until_ns ? deadline_ns : e->until_ns,
                               .done = asked,
                               .arg = e};
+    e->channel = worker_membership_channel(e->membership);
     e->calling = proto_channel_call(e->channel, &call, &e->call, NULL) == COMMON_OK;
     if (!e->calling)
         common_timer_start(e->timer, ASK_NS, false); // no memory: later
@@ -107,7 +109,7 @@ enum common_code worker_empty_new(struct common_loop *loop, struct worker_member
     struct worker_empty *e = calloc(1, sizeof *e);
     if (!e)
         return COMMON_RESOURCE_EXHAUSTED;
-    *e = (struct worker_empty){.channel = worker_membership_channel(membership),
+    *e = (struct worker_empty){.membership = membership,
                                .name = name,
                                .instance = worker_membership_instance(membership),
                                .until_ns = limit_ns ? common_clock_after(limit_ns) : UINT64_MAX,

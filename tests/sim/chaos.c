@@ -66,6 +66,7 @@ static void run(uint64_t seed)
         &(struct sim_cluster_options){.workers = WORKERS,
                                       .seed = seed,
                                       .team = seed & 1,
+                                      .standby = true,
                                       .tune = choose_store,
                                       .store = chaos.stored,
                                       .scrub_ns = chaos.stored && seed / 32 % 2 ? 10 * COMMON_NS_PER_S : 0});
@@ -96,6 +97,7 @@ static void run(uint64_t seed)
         sim_advance(sim_random(3) ? sim_random(pace) : sim_random(pace * 20));
         chaos_check_all();
         chaos_look_for_struck();
+        chaos_mind_the_lease();
     }
     chaos_disturb_end();
     chaos_end();

@@ -195,13 +195,15 @@ enum fault {
     DISK_UNSURE, // what it refuses may be there after a crash
     DRAIN,       // a worker is to be emptied, or used again
     BALANCE,
-    POWER,       // of a worker's machine: what its files have and was not synced is gone in part
-    FILE_ROT,    // a bit of a worker's files, while it is down
-    FILES_FULL,  // a worker's disk has no room, or gives errors
+    POWER,      // of a worker's machine: what its files have and was not synced is gone in part
+    FILE_ROT,   // a bit of a worker's files, while it is down
+    FILES_FULL, // a worker's disk has no room, or gives errors
+    TAKEOVER,   // a second coordinator stands by; the first is killed, stopped or frozen
     FAULTS
 };
 
 void chaos_disturb(enum fault fault);
+void chaos_mind_the_lease(void);     // a coordinator that has said that it must end is gone, and starts again
 bool chaos_old_builds_are_out(void); // none of them has been told of a session
 void chaos_disturb_end(void);        // nothing is disturbed any more
 

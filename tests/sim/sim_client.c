@@ -17,7 +17,7 @@
 
 enum { Q_HEADS = 2, DIM = 4, DIM_MAX = 64, ROWS_MAX = 1024, SUMS_MAX = 64 };
 
-enum { HOLDERS_MAX = 16, COPIES_MAX = 4, LAYERS_MAX = 4 };
+enum { HOLDERS_MAX = 16, COPIES_MAX = 4, LAYERS_MAX = 4, COORDINATORS = 2 };
 
 struct sim_opened {
     uint8_t ticket[512];
@@ -31,7 +31,11 @@ struct sim_opened {
 struct sim_client {
     struct common_loop *loop;
     char name[24];
-    struct proto_channel *channel;
+    struct proto_channel *channel; // to the one that is called now
+    struct {
+        const char *endpoint;
+        struct proto_channel *channel;
+    } coordinators[COORDINATORS];
     struct sim_call *calls;
     uint64_t deadline_ns;
     uint32_t dim; // of K and V
@@ -48,7 +52,6 @@ struct sim_rows { // what a call sends
 struct sim_client *sim_client_new(const char *coordinator, const char *token)
 {
     struct sim_client *client = calloc(1, sizeof *client);
-    struct common_error err;
     if (!client || common_loop_new(&client->loop) != COMMON_OK)
         abort();
     snprintf(client->name, sizeof client->name, "client %u", client->loop->number);
@@ -56,14 +59,29 @@ struct sim_client *sim_client_new(const char *coordinator, const char *token)
     client->deadline_ns = 10 * COMMON_NS_PER_S;
     client->dim = DIM;
     client->token = token;
+    sim_client_direct(client, coordinator);
+    return client;
+}
+
+void sim_client_direct(struct sim_client *client, const char *coordinator)
+{
+    struct common_error err;
+    uint32_t i = 0;
+    while (i < COORDINATORS && client->coordinators[i].channel &&
+           strcmp(client->coordinators[i].endpoint, coordinator) != 0)
+        i++;
+    assert(i < COORDINATORS);
     struct proto_channel_options options = {.name = "client",
                                             .role = BANYAN__PB__ROLE__ROLE_CLIENT,
-                                            .token = token};
-    if (proto_channel_open(client->loop, coordinator, &options, &client->channel, &err) != COMMON_OK) {
+                                            .token = client->token};
+    client->coordinators[i].endpoint = coordinator;
+    if (!client->coordinators[i].channel &&
+        proto_channel_open(client->loop, coordinator, &options, &client->coordinators[i].channel, &err) !=
+            COMMON_OK) {
         fprintf(stderr, "sim: client: %s\n", err.message);
         abort();
     }
-    return client;
+    client->channel = client->coordinators[i].channel;
 }
 
 void sim_client_one_holder(struct sim_client *client, bool on)
@@ -87,7 +105,8 @@ void sim_client_free(struct sim_client *client)
     if (!client)
         return;
     sim_loop_thaw(client->loop);
-    proto_channel_close(client->channel);
+    for (uint32_t i = 0; i < COORDINATORS; i++)
+        proto_channel_close(client->coordinators[i].channel);
     for (struct sim_call *call = client->calls; call; call = call->next)
         for (uint32_t i = 0; call->opened && i < HOLDERS_MAX; i++)
             proto_channel_close(call->opened->channels[i]);
@@ -290,6 +309,7 @@ struct sim_call *sim_call_start(struct sim_client *client, uint32_t method, cons
                               .deadline_ns = call->deadline_ns,
                               .done = ended,
                               .arg = call};
+    call->channel = client->channel;
     enum common_code code = proto_channel_call(client->channel, &made, &call->id, &err);
     if (code != COMMON_OK) {
         struct proto_reply reply = {.code = code, .text = err.message};
@@ -307,7 +327,7 @@ static struct sim_call *call_start(struct sim_client *client, uint32_t method, c
 void sim_cancel(struct sim_call *call)
 {
     if (!call->done)
-        proto_channel_cancel(call->client->channel, call->id);
+        proto_channel_cancel(call->channel, call->id);
 }
 
 // ---- operations -----------------------------------------------------------------------------------------

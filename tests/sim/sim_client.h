@@ -22,6 +22,7 @@ struct sim_call {
     struct sim_client *client;
     uint32_t method;
     uint64_t id; // of the channel, for sim_client_cancel
+    struct proto_channel *channel;
     bool done;
     uint32_t times;        // that the reply has come: 1 once done
     enum common_code code; // of the call, or of the item of an attend
@@ -53,6 +54,8 @@ struct sim_call *sim_call_start(struct sim_client *client, uint32_t method, cons
                                 sim_take_reply_fn take);
 
 struct sim_client *sim_client_new(const char *coordinator, const char *token);
+// Calls from now on go to this coordinator; those under way stay where they are. The endpoint is kept, not copied.
+void sim_client_direct(struct sim_client *client, const char *coordinator);
 void sim_client_free(struct sim_client *client); // calls under way end with CANCELLED; NULL is allowed
 struct common_loop *sim_client_loop(struct sim_client *client);
 

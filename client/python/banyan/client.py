@@ -53,8 +53,9 @@ class Client:
     """A connection to a coordinator. Thread-safe; a call releases the interpreter's lock while it waits.
 
     Args:
-        endpoint: "nng+tcp://127.0.0.1:7411", "tcp://…" or "unix:///path" (lowest latency). None: the environment's
-            BANYAN_ENDPOINT, else "nng+tcp://127.0.0.1:7411".
+        endpoint: "nng+tcp://127.0.0.1:7411", "tcp://…" or "unix:///path" (lowest latency); with a coordinator that
+            stands by, both: "tcp://a:7412,tcp://b:7412". None: the environment's BANYAN_ENDPOINT, else
+            "nng+tcp://127.0.0.1:7411".
         token_file: where the token is, if the coordinator wants one.
         timeout: seconds, for calls that state none.
         connect_timeout: seconds until the first answer must be there; None: as `timeout`.

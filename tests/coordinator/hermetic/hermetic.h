@@ -95,6 +95,7 @@ int hermetic_reading(void);
 int hermetic_reconcile(void);
 int hermetic_restarts(void);
 int hermetic_sessions(void);
+int hermetic_standby(void);
 int hermetic_truncates(void);
 int hermetic_workers(void);
 
