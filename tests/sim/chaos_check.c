@@ -30,7 +30,8 @@ static void check_read(const struct op *op)
     enum common_code code = op->call->code;
     if (m->deleted)
         return;
-    if (code == COMMON_DATA_LOSS && !m->lossy && !chaos_kills_excuse())
+    bool cut = op->cuts != m->cuts; // what was lost is forgotten since
+    if (code == COMMON_DATA_LOSS && !m->lossy && !cut && !chaos_kills_excuse())
         chaos_violated(op, "rows are lost though no worker was killed");
     if (code == COMMON_DATA_LOSS && !op->call->n_missing)
         chaos_violated(op, "an error does not say what is lost");
@@ -80,7 +81,8 @@ static void check_commit(const struct op *op)
     // A commit that comes late may have sums of rows beside those that were put, which were refused since and are others.
     bool rotten =
         (chaos.rotten || op->redrawn != m->redrawn) && strcmp(op->call->reason, "HASH_MISMATCH") == 0;
-    if (!m->deleted && code == COMMON_DATA_LOSS && !m->lossy && !chaos_kills_excuse() && !rotten)
+    if (!m->deleted && code == COMMON_DATA_LOSS && !m->lossy && op->cuts == m->cuts &&
+        !chaos_kills_excuse() && !rotten)
         chaos_violated(op, "rows of a commit are lost though no worker was killed");
 }
 

@@ -326,7 +326,7 @@ static struct sim_call *call_start(struct sim_client *client, uint32_t method, c
 
 void sim_cancel(struct sim_call *call)
 {
-    if (!call->done)
+    if (!call->done && call->channel) // else it consists of others
         proto_channel_cancel(call->channel, call->id);
 }
 
