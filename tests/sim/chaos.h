@@ -193,9 +193,9 @@ enum fault {
     DISK_UNSURE, // what it refuses may be there after a crash
     DRAIN,       // a worker is to be emptied, or used again
     BALANCE,
-    POWER,       // of a worker's machine: what its files have and was not synced is gone in part
-    FILE_ROT,    // a bit of a worker's files, while it is down
-    FILES_FULL,  // a worker's disk has no room, or gives errors
+    POWER,      // of a worker's machine: what its files have and was not synced is gone in part
+    FILE_ROT,   // a bit of a worker's files, while it is down
+    FILES_FULL, // a worker's disk has no room, or gives errors
     FAULTS
 };
 
