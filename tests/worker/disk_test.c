@@ -59,6 +59,7 @@ static enum common_code begin(struct process *p, struct worker_files *files, con
                                                 .name = name,
                                                 .secret = &secret,
                                                 .fsync = WORKER_FSYNC_NEVER,
+                                                .scrub_ns = 1000000,
                                                 .term = &p->term,
                                                 .attach_ns = 1};
     *p = (struct process){.term = 1};
@@ -517,12 +518,86 @@ static void a_real_directory(void **state)
     assert_int_equal(system(command), 0);
 }
 
+// ---- beside the loop ----------------------------------------------------------------------------
+
+struct waiting {
+    struct process *p;
+    uint64_t sealed, damaged;
+};
+
+static void stop_when_done(void *arg)
+{
+    const struct waiting *w = arg;
+    struct worker_disk_stats stats;
+    worker_disk_get_stats(w->p->disk, &stats);
+    if (stats.sealed >= w->sealed && stats.damaged >= w->damaged)
+        common_loop_stop(w->p->loop);
+}
+
+// Runs the loop until so many chunks are sealed and so many files were found damaged.
+static void wait_for(struct process *p, uint64_t sealed, uint64_t damaged)
+{
+    struct waiting waiting = {p, sealed, damaged};
+    struct common_timer *timer;
+    assert_int_equal(common_timer_new(p->loop, stop_when_done, &waiting, &timer), COMMON_OK);
+    common_timer_start(timer, 1000000, true);
+    common_loop_run(p->loop);
+    common_timer_free(timer);
+}
+
+static void flip(const char *name)
+{
+    uint8_t byte;
+    FILE *file = fopen(name, "r+b");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, 700, SEEK_SET), 0);
+    assert_int_equal(fread(&byte, 1, 1, file), 1);
+    byte ^= 4;
+    assert_int_equal(fseek(file, 700, SEEK_SET), 0);
+    assert_int_equal(fwrite(&byte, 1, 1, file), 1);
+    assert_int_equal(fclose(file), 0);
+}
+
+// Full chunks are sealed; a sealed file that rots is found, and written anew from memory.
+static void sealed_and_scrubbed(void **state)
+{
+    char path[64], name[128], command[128];
+    struct worker_files *files;
+    struct process p;
+    struct common_error err;
+    (void)state;
+    snprintf(path, sizeof path, "/tmp/banyan-disk-scrub-%ld", (long)getpid());
+    assert_int_equal(worker_files_open(path, &files, &err), COMMON_OK);
+    assert_int_equal(begin(&p, files, "w", 1 << 22), COMMON_OK);
+    uint64_t length = fill(&p, 2 * TOKENS + 5);
+    wait_for(&p, 2, 0);
+    snprintf(name, sizeof name, "%s/chunks/%016x.sealed", path, 101);
+    flip(name);
+    wait_for(&p, 3, 1); // and sealed again
+    snprintf(name, sizeof name, "%s/quarantine/%016x.sealed", path, 101);
+    assert_int_equal(access(name, F_OK), 0);
+    finish(&p);
+    assert_int_equal(worker_files_open(path, &files, &err), COMMON_OK);
+    assert_int_equal(begin(&p, files, "w", 1 << 22), COMMON_OK);
+    for (uint32_t layer = 0; layer < LAYERS; layer++)
+        assert_int_equal(check_layer(&p, layer, WORKER_ROW_APPENDED), length);
+    finish(&p);
+    snprintf(command, sizeof command, "rm -r -- '%s'", path);
+    assert_int_equal(system(command), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(killed),        cmocka_unit_test(frozen),           cmocka_unit_test(every_byte),
-        cmocka_unit_test(every_end),     cmocka_unit_test(a_full_disk),      cmocka_unit_test(room_again),
-        cmocka_unit_test(little_memory), cmocka_unit_test(a_real_directory),
+        cmocka_unit_test(killed),
+        cmocka_unit_test(frozen),
+        cmocka_unit_test(every_byte),
+        cmocka_unit_test(every_end),
+        cmocka_unit_test(a_full_disk),
+        cmocka_unit_test(room_again),
+        cmocka_unit_test(little_memory),
+        cmocka_unit_test(a_real_directory),
+        cmocka_unit_test(sealed_and_scrubbed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -171,15 +171,10 @@ static bool log_ready(struct worker_disk *disk, struct worker_chunk *chunk, int 
 
 // ---- what the store says ------------------------------------------------------------------------
 
-// Whether all layers have all their rows.
 void worker_disk_consider(struct worker_disk *disk, struct worker_chunk *chunk)
 {
-    if (chunk->keep.full || chunk->keep.sealed)
-        return;
-    for (uint32_t l = 0; l < chunk->shape->layers; l++)
-        if (worker_shape_form(chunk->shape, l) && worker_chunk_ready(chunk, l) < chunk->shape->chunk_tokens)
-            return;
-    chunk->keep.full = worker_ids_add(&disk->full, chunk->id);
+    if (!chunk->keep.full && !chunk->keep.sealed)
+        chunk->keep.full = worker_ids_add(&disk->full, chunk->id);
 }
 
 // Whether a piece brings nothing: all of its rows are there, and it does not alter them.
@@ -224,8 +219,7 @@ enum common_code worker_disk_rows(struct worker_disk *disk, const struct worker_
             worker_disk_later(disk, pieces[k].chunk); // it may have rows that memory will not have
         if (why != 0)
             return worker_disk_refused(disk, why, err);
-        if (!pieces[i].chunk->keep.full)
-            worker_disk_consider(disk, pieces[i].chunk);
+        worker_disk_consider(disk, pieces[i].chunk); // when it is quiet
     }
     return COMMON_OK;
 }

@@ -192,7 +192,7 @@ static int files_list(struct worker_files *files, const char *folder, worker_fil
         return result;
     }
     errno = 0;
-    while ((entry = readdir(dir)))
+    while ((entry = readdir(dir))) // cppcheck-suppress readdirCalled ; the stream is this function's
         if (entry->d_name[0] != '.' && !each(arg, entry->d_name))
             break;
     int result = entry || !errno ? 0 : failed();

@@ -12,7 +12,7 @@ struct worker_keep {            // of a chunk
     uint64_t changed_ns;        // when the log last grew
     bool sealed;                // it has a sealed file
     bool behind;                // memory has what the files have not: they are to be written anew
-    bool retry, full, unsynced; // it is in the list of those that are
+    bool retry, full, unsynced; // it is in the list of those that are, or may be
 };
 
 struct worker_logged { // of a session

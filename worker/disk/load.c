@@ -129,7 +129,7 @@ static enum common_code load_chunks(struct loading *load, const struct worker_se
 static enum common_code load_session(struct loading *load, uint32_t nth)
 {
     struct worker_disk *disk = load->disk;
-    struct worker_session *session;
+    struct worker_session *session = NULL;
     uint64_t id = load->sessions.ids[nth];
     enum common_code code = COMMON_OK;
     if (load->images[nth])
@@ -139,7 +139,7 @@ static enum common_code load_session(struct loading *load, uint32_t nth)
         return common_error_set(load->err, code, "--store %s: session %016" PRIx64 ": %.300s", disk->path, id,
                                 why.message);
     }
-    return load->images[nth] ? load_chunks(load, session) : COMMON_OK;
+    return session ? load_chunks(load, session) : COMMON_OK;
 }
 
 // The image of a session that is there. NULL: there is none.

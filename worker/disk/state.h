@@ -73,8 +73,8 @@ enum common_code worker_disk_refused(struct worker_disk *disk, int why, struct c
 // chunks.c
 bool worker_disk_chunk_anew(struct worker_disk *disk, struct worker_chunk *chunk, int *why); // from memory
 void worker_disk_later(struct worker_disk *disk, struct worker_chunk *chunk);                // it is behind
-void worker_disk_consider(struct worker_disk *disk, struct worker_chunk *chunk);             // it may be full
-int worker_disk_unsynced(struct worker_disk *disk, struct worker_chunk *chunk); // its log has grown
+void worker_disk_consider(struct worker_disk *disk, struct worker_chunk *chunk); // looked at when it is quiet
+int worker_disk_unsynced(struct worker_disk *disk, struct worker_chunk *chunk);  // its log has grown
 
 // sessions.c
 void worker_disk_session_name(uint64_t id, char out[WORKER_NAME_BYTES]);

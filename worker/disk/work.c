@@ -200,6 +200,16 @@ static void seal_end(struct worker_disk *disk)
     disk->n_seals = 0;
 }
 
+// Whether all layers have all their rows.
+static bool is_full(const struct worker_chunk *chunk)
+{
+    const struct worker_shape *shape = worker_chunk_shape(chunk);
+    for (uint32_t l = 0; l < shape->layers; l++)
+        if (worker_shape_form(shape, l) && worker_chunk_ready(chunk, l) < shape->chunk_tokens)
+            return false;
+    return true;
+}
+
 static void seal_begin(struct worker_disk *disk, uint64_t now_ns)
 {
     uint32_t left = 0;
@@ -214,7 +224,7 @@ static void seal_begin(struct worker_disk *disk, uint64_t now_ns)
         if (!keep || later)
             continue;
         keep->full = false;
-        if (!keep->sealed && !keep->behind && keep->end > 0)
+        if (!keep->sealed && !keep->behind && keep->end > 0 && is_full(chunk))
             disk->seals[disk->n_seals++] =
                 (struct worker_seal){.id = disk->full.ids[i], .serial = keep->serial, .result = -EINTR};
     }
