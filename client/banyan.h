@@ -92,6 +92,8 @@ typedef struct banyan_options {
 // trying when nobody is there yet. options may be NULL. UNAVAILABLE when it cannot be reached; NOT_FOUND when
 // the token file does not exist. What travels over TCP carries checksums, unless BANYAN_CHECKSUMS says "never";
 // "always": over unix sockets, too. An answer that was damaged on its way is UNAVAILABLE.
+// The endpoint may be a list, A,B: coordinators on one store, of which one is active. Calls go to that one, and on to the
+// other when it takes over, as after a lost connection: only calls that may be sent twice.
 BANYAN_API banyan_code banyan_connect(const char *endpoint, const banyan_options *options,
                                       banyan_client **out, banyan_error *error);
 
@@ -397,6 +399,9 @@ typedef struct banyan_worker_info {
     uint64_t capacity_bytes, used_bytes, bandwidth, chunks, tokens, steps, heartbeat_age_ns, last_compute_ns;
     uint32_t threads;
     uint64_t quarantined_bytes, quarantined_sessions; // of used_bytes: see banyan_quarantine_get_list
+    bool draining;          // it gets no chunks, and those that it has go elsewhere: banyan_worker_drain
+    char drain_reason[129]; // as it was given
+    uint32_t moves;         // of chunks to this worker, under way: several chunks of a session go in one
 } banyan_worker_info;
 typedef struct banyan_limit {    // what may be had at once of something
     char name[65], flag[65];     // flag: that raises it; "": none does
@@ -412,6 +417,11 @@ typedef struct banyan_cluster_info {
     banyan_worker_info *workers;
     uint32_t n_limits;
     banyan_limit *limits;
+    uint64_t
+        thin_chunks; // with fewer copies than their sessions ask for; they are restored in the background
+    uint64_t moves;  // of chunks between workers, under way
+    uint64_t moved_chunks, moved_bytes; // since the coordinator's start
+    uint64_t wished_chunks;             // that a balance wants elsewhere, and that have not begun to move
 } banyan_cluster_info;
 BANYAN_API banyan_code banyan_cluster_get_info(banyan_client *client, banyan_cluster_info *out,
                                                banyan_error *error);
@@ -447,6 +457,44 @@ banyan_quarantine_list_free(banyan_quarantine_list *list); // what it points to;
 // not active.
 BANYAN_API banyan_code banyan_quarantine_drop(banyan_client *client, const char *worker, uint64_t session,
                                               uint64_t *sessions, uint64_t *bytes, banyan_error *error);
+
+// Takes a worker out of use, durably, and back into it. Its chunks go to other workers while their sessions are used,
+// and no new ones come to it; once `chunks` is 0 it can be stopped, and nothing is lost. These return at once;
+// banyan_worker_get_drain says how far it is. A worker that went away stays drained until it is resumed.
+typedef struct banyan_drain {
+    bool draining;
+    uint64_t chunks;   // that it still has
+    uint64_t bytes;    // likewise, of K and V, as they count when they are full
+    uint64_t sessions; // that it is a member of
+    char stuck[256];   // why nothing moves now, for people; "": it does, or there is nothing left
+} banyan_drain;
+// reason: for people, at most 128 printable bytes; NULL: none, or the one that was given before. out may be NULL.
+// NOT_FOUND: the coordinator knows no such worker.
+BANYAN_API banyan_code banyan_worker_drain(banyan_client *client, const char *worker, const char *reason,
+                                           banyan_drain *out, banyan_error *error);
+// It is used again; what has moved stays where it is until a balance. A worker whose own process is leaving
+// (banyan-worker --drain, after SIGTERM) goes on doing so: out->draining. out may be NULL. NOT_FOUND likewise.
+BANYAN_API banyan_code banyan_worker_resume(banyan_client *client, const char *worker, banyan_drain *out,
+                                            banyan_error *error);
+// How far it is, or what a worker has that is not drained. NOT_FOUND likewise.
+BANYAN_API banyan_code banyan_worker_get_drain(banyan_client *client, const char *worker, banyan_drain *out,
+                                               banyan_error *error);
+
+typedef struct banyan_chunk_move {
+    uint64_t session, first; // first: position of the chunk's first token
+    char from[65], to[65];   // workers
+    uint64_t bytes;
+} banyan_chunk_move;
+typedef struct banyan_balance {
+    uint64_t chunks, bytes; // that move, or would
+    uint32_t n_moves;       // the first 1024 of them
+    banyan_chunk_move *moves;
+} banyan_balance;
+// Moves chunks, so that each worker has as much of all sessions as it is fast; dry_run: only says what would move.
+// Returns at once; sessions are used meanwhile. A later balance takes the place of an earlier one. out may be NULL.
+BANYAN_API banyan_code banyan_rebalance(banyan_client *client, bool dry_run, banyan_balance *out,
+                                        banyan_error *error);
+BANYAN_API void banyan_balance_free(banyan_balance *balance); // what it points to; NULL is allowed
 
 typedef struct banyan_plan_node {
     uint32_t rank;

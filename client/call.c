@@ -74,6 +74,7 @@ static void call_move(struct client_call *call, enum client_call_state to)
         call->timer = NULL;
     }
     if (to == CLIENT_CALL_OVER) {
+        call->client->ended++;
         *call->at = call->next;
         if (call->next)
             call->next->at = call->at;
@@ -89,9 +90,10 @@ static void call_end(struct client_call *call, banyan_code code, const struct pr
     call->done(call, code, message, error); // may free the call
 }
 
+// That it is out over, or was.
 static struct proto_channel *channel_of(const struct client_call *call)
 {
-    return call->channel ? call->channel : call->client->channel;
+    return call->via;
 }
 
 static void explain(const struct client_call *call, const struct proto_reply *reply, banyan_error *error)
@@ -140,10 +142,28 @@ static enum common_code call_retry(struct client_call *call, struct common_error
     return COMMON_OK;
 }
 
+// Of several coordinators this one has said that it does not serve.
+static bool is_refused(const struct client_call *call, const struct proto_reply *reply)
+{
+    if (call->channel || !client_endpoints_several(call->client))
+        return false;
+    if (reply->code != COMMON_OK)
+        return proto_status_has_reason(reply->status, "STANDBY");
+    return call->method == BANYAN__PB__METHOD__METHOD_HEALTH_CHECK &&
+           !((const Banyan__Pb__HealthCheckReply *)reply->message->body)->serving;
+}
+
 static void on_reply(void *arg, const struct proto_reply *reply)
 {
     COMMON_FAILPOINT("reply_read");
     struct client_call *call = arg;
+    struct common_error moved = {.code = COMMON_UNAVAILABLE};
+    bool moving = call->moving, refused = is_refused(call, reply);
+    call->moving = false;
+    if (refused && call->via == call->client->channel)
+        client_endpoints_refused(call->client);
+    if ((moving || refused) && call_retry(call, &moved) == COMMON_OK)
+        return;
     if (reply->code == COMMON_OK) {
         call_end(call, BANYAN_OK, reply->message, NULL);
         return;
@@ -173,7 +193,11 @@ static void on_reply(void *arg, const struct proto_reply *reply)
         return;
     }
     banyan_error error = {0};
-    explain(call, &told, &error);
+    if (moving && told.code == COMMON_CANCELLED && !call->cancelled && !atomic_load(&call->client->closing))
+        client_error_set(&error, BANYAN_UNAVAILABLE,
+                         "another coordinator has taken over: whether the call was done is not known");
+    else
+        explain(call, &told, &error);
     call_end(call, error.code, NULL, &error);
 }
 
@@ -203,7 +227,8 @@ static void send_call(struct client_call *call)
         .done = on_reply,
         .arg = call,
     };
-    if (proto_channel_call(channel_of(call), &out, &call->id, &call->refusal) == COMMON_OK)
+    call->via = call->channel ? call->channel : call->client->channel;
+    if (proto_channel_call(call->via, &out, &call->id, &call->refusal) == COMMON_OK)
         call_move(call, CLIENT_CALL_SENT);
     else
         call_refuse(call);
@@ -214,7 +239,8 @@ void client_call_start(struct client_call *call)
     call->state = CLIENT_CALL_OVER;
     call->timer = NULL;
     call->backoff_ns = BACKOFF_FIRST_NS;
-    call->retried = call->lost = call->cancelled = false;
+    call->via = NULL;
+    call->retried = call->lost = call->cancelled = call->moving = false;
     if (!atomic_load(&call->client->closing)) {
         send_call(call);
         return;
@@ -270,6 +296,36 @@ void client_calls_cancel_all(struct banyan_client *client)
         } else {
             call = call->next;
         }
+    }
+}
+
+// One after the other as they were begun; the list has the last one first. Whoever is told that its call has ended may
+// end others: then the rest is looked at again.
+void client_calls_move(struct banyan_client *client, struct proto_channel *from)
+{
+    for (bool all = false; !all;) {
+        size_t n = 0;
+        for (struct client_call *call = client->calls; call; call = call->next)
+            n++;
+        struct client_call **calls = malloc((n + 1) * sizeof *calls);
+        if (!calls)
+            return; // they end with the link, or at their deadlines
+        n = 0;
+        for (struct client_call *call = client->calls; call; call = call->next)
+            if (!call->channel && (call->state == CLIENT_CALL_RESTING || call->via == from))
+                calls[n++] = call;
+        all = true;
+        for (uint64_t ended = client->ended; n > 0 && (all = client->ended == ended);) {
+            struct client_call *call = calls[--n];
+            call->backoff_ns = BACKOFF_FIRST_NS;
+            if (call->state == CLIENT_CALL_RESTING) {
+                common_timer_start(call->timer, 0, false);
+            } else if (call->state == CLIENT_CALL_SENT) {
+                call->moving = true;
+                proto_channel_cancel(call->via, call->id);
+            }
+        }
+        free(calls);
     }
 }
 

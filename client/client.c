@@ -31,19 +31,15 @@ static void open_channels(void *arg)
 {
     struct opening *opening = arg;
     struct banyan_client *client = opening->client;
-    struct common_error err = {0};
     struct proto_channel_options options = {
         .name = "libbanyan",
         .role = BANYAN__PB__ROLE__ROLE_CLIENT,
         .token = opening->token,
         .calls_max = channel_calls(client->calls_max),
     };
-    enum common_code code =
-        proto_channel_open(client->loop, client->endpoint, &options, &client->channel, &err);
-    if (code != COMMON_OK) {
-        opening->code = client_error_set(opening->error, (banyan_code)code, "%s", err.message);
+    opening->code = client_endpoints_open(client, &options, opening->error);
+    if (opening->code != BANYAN_OK)
         return;
-    }
     opening->code = client_peers_new(client, &client->peers);
     if (opening->code != BANYAN_OK)
         client_error_set(opening->error, opening->code, "out of memory");
@@ -54,7 +50,7 @@ static void close_channels(void *arg)
     struct banyan_client *client = arg;
     client_calls_cancel_all(client);
     client_peers_free(client->peers);
-    proto_channel_close(client->channel);
+    client_endpoints_close(client);
     client->peers = NULL;
 }
 
@@ -68,7 +64,6 @@ static void client_stop(struct banyan_client *client)
     client_queue_free(client->queue);
     client->loop = NULL;
     client->queue = NULL;
-    client->channel = NULL;
 }
 
 static banyan_code take_health(void *arg, const ProtobufCMessage *body, banyan_error *error)

@@ -10,9 +10,10 @@
 
 #define CONNECT_TIMEOUT_NS (3 * COMMON_NS_PER_S)
 
-static const struct ctl_command *const groups[] = {ctl_info_commands,     ctl_session_commands,
-                                                   ctl_snapshot_commands, ctl_quarantine_commands,
-                                                   ctl_watch_commands,    ctl_tensor_commands};
+static const struct ctl_command *const groups[] = {ctl_info_commands,       ctl_session_commands,
+                                                   ctl_snapshot_commands,   ctl_worker_commands,
+                                                   ctl_quarantine_commands, ctl_watch_commands,
+                                                   ctl_tensor_commands};
 
 static void print_commands(FILE *to, const char *prefix)
 {

@@ -49,7 +49,7 @@ struct ctl_command {
 };
 
 extern const struct ctl_command ctl_info_commands[], ctl_session_commands[], ctl_tensor_commands[],
-    ctl_watch_commands[], ctl_quarantine_commands[], ctl_snapshot_commands[];
+    ctl_watch_commands[], ctl_quarantine_commands[], ctl_snapshot_commands[], ctl_worker_commands[];
 
 // ---- ctl_args.c -------------------------------------------------------------------------------------------
 

@@ -17,7 +17,8 @@ static struct {
 
 static const struct common_option global_options[] = {
     {"endpoint", 'e', COMMON_OPTION_STRING, &given.endpoint, "URL",
-     "The coordinator: nng+tcp://HOST:PORT, tcp://HOST:PORT or unix:///PATH.\n"
+     "The coordinator: nng+tcp://HOST:PORT, tcp://HOST:PORT or unix:///PATH; with those\n"
+     "that stand by, A,B.\n"
      "Default: BANYAN_ENDPOINT, else nng+tcp://127.0.0.1:7411.",
      0, 0},
     {"token-file", 't', COMMON_OPTION_STRING, &given.token_file, "FILE",
@@ -38,7 +39,7 @@ bool ctl_settle(struct ctl *ctl)
 {
     const char *token_file = getenv("BANYAN_TOKEN_FILE");
     const char *endpoint = getenv("BANYAN_ENDPOINT");
-    struct proto_endpoint parsed;
+    struct proto_endpoint_list parsed;
     struct common_error err;
     ctl->endpoint = given.endpoint; // the library knows BANYAN_ENDPOINT
     ctl->token_file = given.token_file ? given.token_file : token_file && *token_file ? token_file : NULL;
@@ -46,7 +47,7 @@ bool ctl_settle(struct ctl *ctl)
     if (given.endpoint)
         endpoint = given.endpoint;
     if (endpoint && (given.endpoint || *endpoint) &&
-        proto_endpoint_parse(endpoint, &parsed, &err) != COMMON_OK) {
+        proto_endpoint_list_parse(endpoint, &parsed, &err) != COMMON_OK) {
         ctl_say(CTL_USAGE, "%s: %s", given.endpoint ? "--endpoint" : "BANYAN_ENDPOINT", err.message);
         return false;
     }

@@ -50,20 +50,24 @@ static enum ctl_exit run_status(struct ctl *ctl, int n_args, char **args)
     if (banyan_cluster_get_info(ctl->client, &info, &error) != BANYAN_OK)
         return ctl_fail(&error);
     uint64_t capacity = 0, used = 0;
-    uint32_t active = 0;
+    uint32_t active = 0, draining = 0;
     for (uint32_t i = 0; i < info.n_workers; i++) {
         bool is_active = strcmp(info.workers[i].state, "active") == 0;
         active += is_active;
+        draining += info.workers[i].draining;
         capacity += is_active ? info.workers[i].capacity_bytes : 0;
         used += is_active ? info.workers[i].used_bytes : 0;
     }
-    json_t *record = json_pack("{s:s, s:s, s:o, s:o, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "version",
-                               info.version, "cluster", info.cluster, "term", ctl_json_u64(info.term),
-                               "uptime_ns", ctl_json_u64(info.uptime_ns), "workers", (int)info.n_workers,
-                               "workers_active", (int)active, "capacity_bytes", ctl_json_u64(capacity),
-                               "used_bytes", ctl_json_u64(used), "sessions", ctl_json_u64(info.sessions),
-                               "chunks", ctl_json_u64(info.chunks), "steps", ctl_json_u64(info.steps),
-                               "frames", ctl_json_u64(info.frames), "clients", ctl_json_u64(info.clients));
+    json_t *record = json_pack(
+        "{s:s, s:s, s:o, s:o, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "version", info.version, "cluster", info.cluster, "term", ctl_json_u64(info.term), "uptime_ns",
+        ctl_json_u64(info.uptime_ns), "workers", (int)info.n_workers, "workers_active", (int)active,
+        "workers_draining", (int)draining, "capacity_bytes", ctl_json_u64(capacity), "used_bytes",
+        ctl_json_u64(used), "sessions", ctl_json_u64(info.sessions), "chunks", ctl_json_u64(info.chunks),
+        "steps", ctl_json_u64(info.steps), "frames", ctl_json_u64(info.frames), "clients",
+        ctl_json_u64(info.clients), "thin_chunks", ctl_json_u64(info.thin_chunks), "moves",
+        ctl_json_u64(info.moves), "moved_chunks", ctl_json_u64(info.moved_chunks), "moved_bytes",
+        ctl_json_u64(info.moved_bytes));
     json_t *limits = limit_rows(ctl, &info);
     banyan_cluster_info_free(&info);
     static const struct ctl_column fields[] = {
@@ -73,6 +77,7 @@ static enum ctl_exit run_status(struct ctl *ctl, int n_args, char **args)
         {"uptime_ns", "uptime", CTL_TIME},
         {"workers", "workers", CTL_COUNT},
         {"workers_active", "workers active", CTL_COUNT},
+        {"workers_draining", "workers draining", CTL_COUNT},
         {"capacity_bytes", "memory", CTL_BYTES},
         {"used_bytes", "memory used", CTL_BYTES},
         {"sessions", "sessions", CTL_COUNT},
@@ -80,6 +85,10 @@ static enum ctl_exit run_status(struct ctl *ctl, int n_args, char **args)
         {"steps", "steps", CTL_COUNT},
         {"frames", "frames", CTL_COUNT},
         {"clients", "clients", CTL_COUNT},
+        {"thin_chunks", "chunks with too few copies", CTL_COUNT},
+        {"moves", "moves under way", CTL_COUNT},
+        {"moved_chunks", "chunks moved", CTL_COUNT},
+        {"moved_bytes", "bytes moved", CTL_BYTES},
         {0},
     };
     if (ctl->json) {
@@ -113,18 +122,21 @@ static enum ctl_exit run_workers(struct ctl *ctl, int n_args, char **args)
     json_t *rows = json_array();
     for (uint32_t i = 0; i < info.n_workers; i++) {
         const banyan_worker_info *w = &info.workers[i];
+        char state[32]; // a table says both in one word; JSON has a field of its own
+        snprintf(state, sizeof state, "%s%s", w->state, w->draining && !ctl->json ? ", draining" : "");
         json_array_append_new(
-            rows,
-            json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:i, s:s, s:s, s:o, s:o, s:o, s:o}",
-                      "name", w->name, "host", w->host, "state", w->state, "endpoint", w->endpoint,
-                      "capacity_bytes", ctl_json_u64(w->capacity_bytes), "used_bytes",
-                      ctl_json_u64(w->used_bytes), "bandwidth", ctl_json_u64(w->bandwidth), "chunks",
-                      ctl_json_u64(w->chunks), "tokens", ctl_json_u64(w->tokens), "steps",
-                      ctl_json_u64(w->steps), "threads", (int)w->threads, "kernel", w->kernel, "engine",
-                      w->engine, "heartbeat_age_ns", ctl_json_u64(w->heartbeat_age_ns), "last_compute_ns",
-                      ctl_json_u64(w->last_compute_ns), "quarantined_bytes",
-                      ctl_json_u64(w->quarantined_bytes), "quarantined_sessions",
-                      ctl_json_u64(w->quarantined_sessions)));
+            rows, json_pack("{s:s, s:s, s:s, s:b, s:s, s:i, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:i, s:s, "
+                            "s:s, s:o, s:o, s:o, s:o}",
+                            "name", w->name, "host", w->host, "state", state, "draining", w->draining,
+                            "drain_reason", w->drain_reason, "moves", (int)w->moves, "endpoint", w->endpoint,
+                            "capacity_bytes", ctl_json_u64(w->capacity_bytes), "used_bytes",
+                            ctl_json_u64(w->used_bytes), "bandwidth", ctl_json_u64(w->bandwidth), "chunks",
+                            ctl_json_u64(w->chunks), "tokens", ctl_json_u64(w->tokens), "steps",
+                            ctl_json_u64(w->steps), "threads", (int)w->threads, "kernel", w->kernel, "engine",
+                            w->engine, "heartbeat_age_ns", ctl_json_u64(w->heartbeat_age_ns),
+                            "last_compute_ns", ctl_json_u64(w->last_compute_ns), "quarantined_bytes",
+                            ctl_json_u64(w->quarantined_bytes), "quarantined_sessions",
+                            ctl_json_u64(w->quarantined_sessions)));
     }
     banyan_cluster_info_free(&info);
     static const struct ctl_column columns[] = {
@@ -136,6 +148,7 @@ static enum ctl_exit run_workers(struct ctl *ctl, int n_args, char **args)
         {"quarantined_bytes", "QUARANTINE", CTL_BYTES},
         {"bandwidth", "SPEED", CTL_RATE},
         {"chunks", "CHUNKS", CTL_COUNT},
+        {"moves", "MOVES", CTL_COUNT},
         {"tokens", "TOKENS", CTL_COUNT},
         {"steps", "STEPS", CTL_COUNT},
         {"last_compute_ns", "LAST STEP", CTL_TIME},
@@ -143,6 +156,7 @@ static enum ctl_exit run_workers(struct ctl *ctl, int n_args, char **args)
         {"kernel", "KERNEL", CTL_TEXT},
         {"engine", "ENGINE", CTL_TEXT},
         {"endpoint", "ENDPOINT", CTL_TEXT},
+        {"drain_reason", "DRAINED FOR", CTL_TEXT},
         {0},
     };
     if (json_array_size(rows) == 0)

@@ -168,6 +168,11 @@ static banyan_code take_cluster(void *arg, const ProtobufCMessage *body, banyan_
         .clients = reply->clients,
         .n_workers = (uint32_t)reply->n_workers,
         .n_limits = (uint32_t)reply->n_limits,
+        .thin_chunks = reply->thin_chunks,
+        .moves = reply->moves,
+        .moved_chunks = reply->moved_chunks,
+        .moved_bytes = reply->moved_bytes,
+        .wished_chunks = reply->wished_chunks,
     };
     client_copy_text(info.version, sizeof info.version, reply->version);
     client_copy_text(info.cluster, sizeof info.cluster, reply->cluster);
@@ -207,6 +212,9 @@ static banyan_code take_cluster(void *arg, const ProtobufCMessage *body, banyan_
         to->threads = from->threads;
         to->quarantined_bytes = from->quarantined_bytes;
         to->quarantined_sessions = from->quarantined_sessions;
+        to->draining = from->draining;
+        to->moves = from->moves;
+        client_copy_text(to->drain_reason, sizeof to->drain_reason, from->drain_reason);
     }
     *out = info;
     return BANYAN_OK;

@@ -24,6 +24,7 @@
 #define CLIENT_ENDPOINT_DEFAULT "nng+tcp://127.0.0.1:7411"
 
 struct client_call;
+struct client_endpoints;
 struct client_peers;
 struct client_queue;
 struct client_ticket;
@@ -31,7 +32,7 @@ struct client_ticket;
 struct banyan_client {
     atomic_uint refs; // the connection and each session: the struct outlives disconnect while sessions are to
                       // be closed
-    char endpoint[256];
+    char endpoint[1024]; // one, or several: A,B
     uint64_t timeout_ns;
     uint32_t calls_max;
     atomic_uint outstanding;  // asynchronous calls, queue completions that wait to be fetched included
@@ -39,9 +40,11 @@ struct banyan_client {
     struct common_loop *loop; // NULL after disconnect
     struct client_queue *queue;
     // I/O thread only
-    struct proto_channel *channel;
-    struct client_call *calls; // all that live
-    struct client_op *ops;     // likewise
+    struct client_endpoints *endpoints;
+    struct proto_channel *channel; // to the coordinator that is current: one of theirs
+    struct client_call *calls;     // all that live
+    uint64_t ended;                // calls that were
+    struct client_op *ops;         // likewise
     struct client_peers *peers;
 };
 
@@ -128,8 +131,10 @@ struct client_call {
     struct client_call *next, **at; // in client->calls
     enum client_call_state state;
     struct common_timer *timer; // RESTING
+    struct proto_channel *via;  // SENT: over this one
     uint64_t id, backoff_ns;
     bool retried, lost, cancelled; // what has happened to it
+    bool moving;                   // it is taken back from its channel, to be sent over another one
     struct common_error refusal;   // REFUSED: why
 };
 
@@ -138,8 +143,21 @@ void client_call_start(struct client_call *call);
 void client_call_cancel(struct client_call *call);
 // Operations, and calls that wait to be sent again.
 void client_calls_cancel_all(struct banyan_client *client);
+// Calls to the coordinator that are out over this channel, which is not the current one any more, are sent again over the
+// current one; those that rest go at once.
+void client_calls_move(struct banyan_client *client, struct proto_channel *from);
 // Inside `done`: the connection failed, or nobody could be reached.
 bool client_call_lost(const struct client_call *call);
+
+// ---- endpoints (endpoints.c) --------------------------------------------------------------------
+
+// Opens channels to all of client->endpoint. After a failure: close. INVALID_ARGUMENT, RESOURCE_EXHAUSTED.
+banyan_code client_endpoints_open(struct banyan_client *client, const struct proto_channel_options *options,
+                                  banyan_error *error);
+void client_endpoints_close(struct banyan_client *client); // their calls end with CANCELLED
+bool client_endpoints_several(const struct banyan_client *client);
+void client_endpoints_refused(
+    struct banyan_client *client); // the current one has said that it does not serve
 
 // Something longer than a call that must hear of a disconnect. cancel ends it, at once or with the calls that
 // it cancels.

@@ -244,15 +244,16 @@ static banyan_code take_rows(struct reading *r, const struct span *span, const s
 }
 
 // Whether another holder, or the same one a little later, may do.
-static bool may_help(const banyan_error *error)
+static bool may_help(const banyan_error *error, const struct span *span)
 {
     switch (error->code) {
     case BANYAN_UNAVAILABLE:
     case BANYAN_DEADLINE_EXCEEDED:
-    case BANYAN_RESOURCE_EXHAUSTED:
     case BANYAN_NOT_FOUND: // the chunk has moved
     case BANYAN_DATA_LOSS:
         return true;
+    case BANYAN_RESOURCE_EXHAUSTED: // there, or here
+        return span->tries == 0;
     case BANYAN_FAILED_PRECONDITION:
         return strcmp(error->reason, "FORGOTTEN") != 0;
     default:
@@ -278,7 +279,7 @@ static void on_piece_done(struct client_put *put, banyan_code code, const struct
         wrong = *error;
     if (code == BANYAN_OK) {
         touch_deadline(r);
-    } else if (r->code == BANYAN_OK && may_help(&wrong) && common_clock_left(r->deadline_ns) > 0) {
+    } else if (r->code == BANYAN_OK && may_help(&wrong, &span) && common_clock_left(r->deadline_ns) > 0) {
         span.tries++;
         r->todo[r->n_todo++] = span; // room: of READS_MAX pieces and the bottom
         drop_ticket(r);

@@ -12,12 +12,12 @@
 #include "coordinator/service.h"
 #include "coordinator/sessions/attach.h"
 #include "coordinator/sessions/drain.h"
-#include "coordinator/sessions/load.h"
 #include "coordinator/sessions/quarantine_service.h"
 #include "coordinator/sessions/reading.h"
 #include "coordinator/sessions/rebalance.h"
 #include "coordinator/sessions/reshape.h"
 #include "coordinator/sessions/table.h"
+#include "coordinator/standby.h"
 #include "coordinator/state.h"
 #include "coordinator/steps/call.h"
 #include "coordinator/steps/watchers.h"
@@ -30,13 +30,17 @@
 #define WORKER       (1u << BANYAN__PB__ROLE__ROLE_WORKER)
 #define METHOD(name) BANYAN__PB__METHOD__METHOD_##name
 
-// Each handler gets the room that it belongs to.
-#define HANDLER(name, room)                                                                                  \
+// Each handler gets the room that it belongs to, unless all are empty: it stands by.
+#define HANDLER_OF(name, what)                                                                               \
     static void on_##name(void *arg, struct proto_request *request)                                          \
     {                                                                                                        \
         struct coordinator *c = arg;                                                                         \
-        coordinator_handle_##name(&c->room, request);                                                        \
+        if (c->core.standing_by)                                                                             \
+            coordinator_standby_refuse(request);                                                             \
+        else                                                                                                 \
+            coordinator_handle_##name(what, request);                                                        \
     }
+#define HANDLER(name, room) HANDLER_OF(name, &c->room)
 HANDLER(session_delete, sessions)
 HANDLER(session_truncate, sessions)
 HANDLER(session_fork, sessions)
@@ -51,19 +55,26 @@ HANDLER(attend, steps)
 HANDLER(session_watch, steps)
 HANDLER(register, cluster)
 HANDLER(heartbeat, cluster)
+HANDLER_OF(cluster_info, c)
+HANDLER_OF(session_create, c)
+HANDLER_OF(session_open, c)
+HANDLER_OF(session_close, c)
+HANDLER_OF(session_info, c)
+HANDLER_OF(session_list, c)
+HANDLER_OF(session_plan, c)
 
 static const struct proto_method methods[] = {
     {METHOD(HEALTH_CHECK), ANYBODY, coordinator_handle_health},
-    {METHOD(CLUSTER_INFO), CLIENT, coordinator_handle_cluster_info},
-    {METHOD(SESSION_CREATE), CLIENT, coordinator_handle_session_create},
-    {METHOD(SESSION_OPEN), CLIENT, coordinator_handle_session_open},
-    {METHOD(SESSION_CLOSE), CLIENT, coordinator_handle_session_close},
+    {METHOD(CLUSTER_INFO), CLIENT, on_cluster_info},
+    {METHOD(SESSION_CREATE), CLIENT, on_session_create},
+    {METHOD(SESSION_OPEN), CLIENT, on_session_open},
+    {METHOD(SESSION_CLOSE), CLIENT, on_session_close},
     {METHOD(SESSION_DELETE), CLIENT, on_session_delete},
-    {METHOD(SESSION_INFO), CLIENT, coordinator_handle_session_info},
-    {METHOD(SESSION_LIST), CLIENT, coordinator_handle_session_list},
+    {METHOD(SESSION_INFO), CLIENT, on_session_info},
+    {METHOD(SESSION_LIST), CLIENT, on_session_list},
     {METHOD(SESSION_TRUNCATE), CLIENT, on_session_truncate},
     {METHOD(SESSION_FORK), CLIENT, on_session_fork},
-    {METHOD(SESSION_PLAN), CLIENT, coordinator_handle_session_plan},
+    {METHOD(SESSION_PLAN), CLIENT, on_session_plan},
     {METHOD(SESSION_WATCH), CLIENT, on_session_watch},
     {METHOD(ATTACH_OPEN), CLIENT, on_attach_open},
     {METHOD(ATTACH_COMMIT), CLIENT, on_attach_commit},
@@ -99,6 +110,8 @@ static void tick(void *arg)
 {
     struct coordinator *c = arg;
     uint64_t now = common_clock_ns();
+    if (c->core.standing_by)
+        return;
     coordinator_here(&c->core, now);
     coordinator_workers_tick(&c->cluster, now);
     coordinator_plans_tick(&c->cluster, now);
@@ -116,23 +129,6 @@ static enum common_code listen_all(struct coordinator *c, const char *const *end
             code = proto_server_listen(c->server, endpoints[i], err);
     }
     return code;
-}
-
-static enum common_code open_store(struct coordinator *c, struct common_error *err)
-{
-    struct coordinator_core *core = &c->core;
-    struct coordinator_loader loader = {.sessions = &c->sessions, .err = err};
-    struct coordinator_store_reader reader;
-    coordinator_sessions_reader(&loader, &reader);
-    enum common_code code = coordinator_store_open(core->options.store_path, core->options.store_sync_full,
-                                                   core->loop, &reader, &c->store, err);
-    if (code != COMMON_OK)
-        return code;
-    c->cluster.store = c->sessions.store = c->store;
-    core->term = coordinator_store_term(c->store);
-    c->cluster.lives = (uint32_t)core->term << 16;
-    coordinator_sessions_restored(&c->sessions);
-    return COMMON_OK;
 }
 
 static void copy_options(struct coordinator_core *core, const struct coordinator_options *options)
@@ -162,6 +158,7 @@ static enum common_code serve(struct coordinator *c, const char *const *endpoint
                                           .bytes_max = c->core.options.max_bytes,
                                           .caller_bytes_max = c->core.options.max_client_bytes,
                                           .flags = coordinator_limit_flags,
+                                          .serves = coordinator_serves,
                                           .methods = methods,
                                           .arg = c};
     enum common_code code = proto_server_new(c->core.loop, &server, &c->server, err);
@@ -185,7 +182,7 @@ enum common_code coordinator_new(struct common_loop *loop, const struct coordina
     if (code == COMMON_OK)
         code = coordinator_steps_init(&c->steps, core, &c->cluster, &c->sessions);
     if (code == COMMON_OK)
-        code = open_store(c, err);
+        code = coordinator_standby_new(c, err);
     if (code == COMMON_OK)
         code = common_timer_new(loop, tick, c, &c->tick);
     if (code == COMMON_OK)
@@ -197,11 +194,21 @@ enum common_code coordinator_new(struct common_loop *loop, const struct coordina
     }
     coordinator_presence_init(&core->presence, core->options.heartbeat_ns / 2, common_clock_ns());
     common_timer_start(c->tick, core->presence.interval_ns, true);
+    *out = c;
+    if (core->standing_by) {
+        common_log_info("standing by: another coordinator has the store cluster=%s store=%s",
+                        core->options.cluster, core->options.store_path);
+        return COMMON_OK;
+    }
     common_log_info("ready cluster=%s term=%" PRIu64 " sessions=%u store=%s store_id=%016" PRIx64,
                     core->options.cluster, core->term, c->sessions.n, core->options.store_path,
                     coordinator_store_id(c->store));
-    *out = c;
     return COMMON_OK;
+}
+
+bool coordinator_stands_by(const struct coordinator *c)
+{
+    return c->core.standing_by;
 }
 
 const char *coordinator_endpoint(const struct coordinator *c, uint32_t nth)
@@ -216,6 +223,7 @@ void coordinator_stop(struct coordinator *c)
     c->core.stopping = true;
     if (c->tick)
         common_timer_stop(c->tick);
+    coordinator_standby_stop(c->standby);
     coordinator_steps_stop(&c->steps);
     c->sessions.unpark = true;
     coordinator_turn_mark(&c->core.turn, COORDINATOR_PHASE_SESSIONS);
@@ -238,6 +246,7 @@ void coordinator_free(struct coordinator *c)
     coordinator_store_free(c->store);
     coordinator_turn_fini(&c->core.turn);
     common_timer_free(c->tick);
+    coordinator_standby_free(c->standby);
     free((char *)c->core.options.cluster);
     free((char *)c->core.options.store_path);
     free((char *)c->core.options.token);

@@ -36,6 +36,15 @@ struct coordinator_options {
         move_bytes_per_s; // of chunks that go to another worker, at each that receives; 0: as fast as it goes
     uint64_t grace_ns;    // a broken link may take this long to come back before the worker counts as lost
     uint64_t ticket_ns;   // life of an attach ticket
+    // Another coordinator may have the store: then this one listens, refuses every call (UNAVAILABLE, STANDBY), and takes
+    // the store over when the other is gone or does not run (store/lease.h).
+    bool standby;
+    void (*active)(
+        void *arg); // it has, and serves from now on; not called when it serves from the start; may be NULL
+    // This coordinator must end at once, without another answer: FAILED_PRECONDITION: another one has its store, or may
+    // have; other codes: it could not take the store. It is not stopped: it does nothing more. May be NULL with ":memory:".
+    void (*over)(void *arg, enum common_code code, const char *why);
+    void *arg;
 };
 
 void coordinator_options_default(struct coordinator_options *options);
@@ -44,6 +53,8 @@ void coordinator_options_default(struct coordinator_options *options);
 // proto_server_listen.
 enum common_code coordinator_new(struct common_loop *loop, const struct coordinator_options *options,
                                  struct coordinator **out, struct common_error *err);
+
+bool coordinator_stands_by(const struct coordinator *c);
 
 const char *coordinator_endpoint(const struct coordinator *c,
                                  uint32_t nth); // listened on, with real ports; NULL past the end

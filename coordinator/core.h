@@ -35,6 +35,7 @@ struct coordinator_core {
     uint64_t term, started_ns;
     uint64_t term_asked; // the highest that the store was asked to keep; not above `term` when none is
     bool stopping;       // nothing new is begun
+    bool standing_by;    // another coordinator has the store: nothing is known, and nothing served
     struct coordinator_turn turn;
     struct coordinator_presence presence;
     uint64_t reached[COORDINATOR_LIMITS]; // times that something was refused for it

@@ -62,10 +62,15 @@ enum common_code coordinator_daemon_options_parse(int argc, char **argv,
          "The store; ':memory:' keeps nothing.\n"
          "Default: ${XDG_STATE_HOME:-~/.local/state}/banyan/coordinator.db.",
          0, 0},
+        {"standby", 0, COMMON_OPTION_FLAG, &config->standby, NULL,
+         "Where another coordinator of this machine has the store: listen, refuse calls, and\n"
+         "take over when that one is gone or frozen. Both may be started so. Clients and\n"
+         "workers name both endpoints: A,B.",
+         0, 0},
         {"fsync", 0, COMMON_OPTION_FLAG, &config->store_sync_full, NULL,
          "Acknowledged writes survive a power loss, not only the end of the process.", 0, 0},
         {"http", 0, COMMON_OPTION_STRING, &out->http, "HOST:PORT",
-         "Serve /healthz and /metrics (Prometheus) here. Default: nowhere.", 0, 0},
+         "Serve /healthz, /readyz and /metrics (Prometheus) here. Default: nowhere.", 0, 0},
         {"max-workers", 0, COMMON_OPTION_U64, &workers, "N", "Largest number of workers. Default: 256.", 1,
          4096},
         {"max-sessions", 0, COMMON_OPTION_U64, &sessions, "N", "Largest number of sessions. Default: 65536.",
@@ -112,12 +117,15 @@ enum common_code coordinator_daemon_options_parse(int argc, char **argv,
          "them for so long. Default: never.",
          0, 0},
         {"ticket-life", 0, COMMON_OPTION_DURATION, &config->ticket_ns, "TIME",
-         "How long an attach ticket is valid. Default: 10m.", 0, 0},
-        COMMON_DAEMON_READY_OPTION(daemon, "Written when it serves: {\"endpoints\": [...], \"pid\": n}. "
-                                           "Default: none."),
+         "How long a ticket to attach or read rows is valid. Default: 10m.", 0, 0},
+        COMMON_DAEMON_READY_OPTION(daemon,
+                                   "Written when it listens, and when it takes over: {\"endpoints\":\n"
+                                   "[...], \"pid\": n, \"standing_by\": false}. Default: none."),
         COMMON_DAEMON_LOG_OPTION(daemon),
         {NULL, 0, COMMON_OPTION_FLAG, NULL, NULL,
-         "Exit codes: 0 clean, 2 wrong command line, 3 cannot start.", 0, 0},
+         "Exit codes: 0 clean, 2 wrong command line, 3 cannot start, 5 another coordinator has\n"
+         "taken over.",
+         0, 0},
     };
     const struct common_command command = {
         .program = "banyan-coordinator",
@@ -149,6 +157,9 @@ enum common_code coordinator_daemon_options_parse(int argc, char **argv,
     config->secret = &daemon->secret;
     config->token = daemon->token_file ? daemon->token : NULL;
     config->store_path = store ? store : out->store;
+    if (code == COMMON_OK && config->standby && !strcmp(config->store_path, ":memory:"))
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "--standby needs a store that is a file; try 'banyan-coordinator --help'");
     return code;
 }
 
@@ -165,7 +176,8 @@ enum common_code coordinator_daemon_write_ready(const char *path, const struct c
     const char *endpoint;
     for (uint32_t i = 0; (endpoint = coordinator_endpoint(c, i)); i++)
         json_array_append_new(endpoints, json_string(endpoint));
-    json_t *root = json_pack("{s:o, s:I}", "endpoints", endpoints, "pid", (json_int_t)getpid());
+    json_t *root = json_pack("{s:o, s:I, s:b}", "endpoints", endpoints, "pid", (json_int_t)getpid(),
+                             "standing_by", (int)coordinator_stands_by(c));
     char *line = root ? json_dumps(root, JSON_COMPACT) : NULL;
     enum common_code code =
         line ? common_daemon_write_ready(path, line, err)

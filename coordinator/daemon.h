@@ -24,7 +24,7 @@ enum common_code coordinator_daemon_options_parse(int argc, char **argv,
                                                   struct common_error *err);
 void coordinator_daemon_options_free(struct coordinator_daemon_options *options);
 
-// One line of JSON: {"endpoints": [...], "pid": n}. Appears whole or not at all.
+// One line of JSON: {"endpoints": [...], "pid": n, "standing_by": bool}. Appears whole or not at all.
 enum common_code coordinator_daemon_write_ready(const char *path, const struct coordinator *c,
                                                 struct common_error *err);
 

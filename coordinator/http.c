@@ -14,6 +14,7 @@
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/limits.h"
+#include "coordinator/sessions/table.h"
 #include "coordinator/state.h"
 
 struct coordinator_http {
@@ -48,6 +49,19 @@ static void healthz(struct evhttp_request *request, void *arg)
     bool serving = !http->c->core.stopping;
     http_answer(request, serving ? 200 : 503, serving ? "OK" : "Service Unavailable", "text/plain",
                 serving ? "ok\n" : "stopping\n", serving ? 3 : 9);
+}
+
+// Whether it answers calls: for who sends them to the one that does.
+static void readyz(struct evhttp_request *request, void *arg)
+{
+    const struct coordinator_http *http = arg;
+    const struct coordinator_core *core = &http->c->core;
+    const char *text = core->stopping      ? "stopping\n"
+                       : core->standing_by ? "standing by: another coordinator has the store\n"
+                                           : "ready\n";
+    bool ready = !core->stopping && !core->standing_by;
+    http_answer(request, ready ? 200 : 503, ready ? "OK" : "Service Unavailable", "text/plain", text,
+                strlen(text));
 }
 
 struct number {
@@ -123,10 +137,24 @@ static bool put_all(struct common_metrics *table, const struct coordinator *c)
         {counter, "banyan_damaged_frames_total",
          "Messages to the coordinator that were damaged on their way.", NULL, NULL,
          (double)proto_frames_damaged()},
+        {counter, "banyan_moved_chunks_total", "Copies of chunks that have moved to a worker.", NULL, NULL,
+         (double)c->sessions.moves.chunks},
+        {counter, "banyan_moved_bytes_total", "Bytes of K and V that moves have copied between workers.",
+         NULL, NULL, (double)c->sessions.moves.bytes},
+        {counter, "banyan_struck_copies_total", "Copies of chunks struck off: their workers were lost.", NULL,
+         NULL, (double)c->sessions.moves.struck},
+        {gauge, "banyan_thin_chunks", "Chunks with fewer copies than their sessions ask for.", NULL, NULL,
+         (double)coordinator_sessions_thin(&c->sessions)},
+        {gauge, "banyan_moves", "Moves of chunks between workers under way.", NULL, NULL,
+         c->sessions.moves.n},
+        {gauge, "banyan_wished_chunks", "Chunks that a balance wants elsewhere and that do not move yet.",
+         NULL, NULL, c->sessions.moves.n_wishes},
         {gauge, "banyan_sessions", "Sessions.", NULL, NULL, c->sessions.n},
         {gauge, "banyan_plans", "Plans.", NULL, NULL, c->cluster.n_plans},
         {gauge, "banyan_items", "Items of attend calls under way.", NULL, NULL, c->steps.items},
         {gauge, "banyan_term", "Number of this coordinator's life.", NULL, NULL, (double)c->core.term},
+        {gauge, "banyan_standing_by", "1 while another coordinator has the store.", NULL, NULL,
+         c->core.standing_by},
         {gauge, "banyan_uptime_seconds", "Since the start.", NULL, NULL,
          (double)(common_clock_ns() - c->core.started_ns) / 1e9},
     };
@@ -142,12 +170,20 @@ static bool put_all(struct common_metrics *table, const struct coordinator *c)
         const struct number mine[] = {
             {gauge, "banyan_worker_active", "1 while the worker may compute.", "worker", w->name,
              coordinator_worker_active(w)},
+            {gauge, "banyan_worker_draining", "1 while it is being emptied, or is out of use.", "worker",
+             w->name, w->draining},
             {gauge, "banyan_worker_used_bytes", "Memory of K and V in use.", "worker", w->name,
              (double)w->used_bytes},
             {gauge, "banyan_worker_capacity_bytes", "Memory of K and V that it may use.", "worker", w->name,
              (double)w->capacity_bytes},
             {gauge, "banyan_worker_tokens", "Tokens in these chunks.", "worker", w->name, (double)w->tokens},
             {gauge, "banyan_worker_chunks", "Chunks placed on it.", "worker", w->name, (double)w->chunks},
+            {gauge, "banyan_worker_store_bytes", "Bytes of its files (--store).", "worker", w->name,
+             (double)w->store_bytes},
+            {gauge, "banyan_worker_store_refused", "Writes that its files have not taken, since its start.",
+             "worker", w->name, (double)w->store_refused},
+            {gauge, "banyan_worker_store_damaged", "Files that were found damaged, since its start.",
+             "worker", w->name, (double)w->store_damaged},
         };
         for (size_t k = 0; k < sizeof(mine) / sizeof(*mine); k++)
             if (!text_put(table, &mine[k]))
@@ -173,7 +209,7 @@ static void metrics(struct evhttp_request *request, void *arg)
 static void other(struct evhttp_request *request, void *arg)
 {
     (void)arg;
-    http_answer(request, 404, "Not Found", "text/plain", "try /healthz or /metrics\n", 25);
+    http_answer(request, 404, "Not Found", "text/plain", "try /healthz, /readyz or /metrics\n", 34);
 }
 
 enum common_code coordinator_http_new(struct coordinator *c, const char *address, bool insecure,
@@ -207,6 +243,7 @@ enum common_code coordinator_http_new(struct coordinator *c, const char *address
     evhttp_set_max_body_size(http->http, 0);
     evhttp_set_timeout(http->http, 5);
     evhttp_set_cb(http->http, "/healthz", healthz, http);
+    evhttp_set_cb(http->http, "/readyz", readyz, http);
     evhttp_set_cb(http->http, "/metrics", metrics, http);
     evhttp_set_gencb(http->http, other, http);
     *out = http;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// /healthz and /metrics (Prometheus text) over HTTP. Small, bounded requests only: GET, 4 KiB of header, no
+// /healthz, /readyz and /metrics (Prometheus text) over HTTP. Small, bounded requests only: GET, 4 KiB of header, no
 // body, 5 s.
 #ifndef COORDINATOR_HTTP_H
 #define COORDINATOR_HTTP_H

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// banyan-coordinator. Exit codes: 0 clean (also after SIGTERM or SIGINT), 2 usage, 3 cannot start.
+// banyan-coordinator. Exit codes: 0 clean (also after SIGTERM or SIGINT), 2 usage, 3 cannot start, 5 another coordinator
+// has taken over.
 #include <unistd.h>
 
 #include "common/daemon.h"
@@ -9,6 +10,8 @@
 #include "coordinator/daemon.h"
 #include "coordinator/http.h"
 #include "proto/rpc.h"
+
+enum { EXIT_TAKEN_OVER = 5 }; // beside those of common/daemon.h
 
 struct daemon {
     struct common_loop *loop;
@@ -24,19 +27,43 @@ static void leave(void *arg)
     common_loop_stop(d->loop);
 }
 
+static enum common_code write_ready(struct daemon *d, struct common_error *err)
+{
+    const char *path = d->options.daemon.ready_file;
+    return path ? coordinator_daemon_write_ready(path, d->coordinator, err) : COMMON_OK;
+}
+
+static void is_active(void *arg)
+{
+    struct daemon *d = arg;
+    struct common_error err;
+    if (write_ready(d, &err) != COMMON_OK)
+        common_log_error("%s", err.message);
+}
+
+// At once: nothing more goes out, and the store's files, which are another's, are not touched.
+static void is_over(void *arg, enum common_code code, const char *why)
+{
+    (void)arg;
+    bool taken = code == COMMON_FAILED_PRECONDITION;
+    common_log_error(taken ? "exiting: %s" : "cannot take over: %s", why);
+    _exit(taken ? EXIT_TAKEN_OVER : COMMON_DAEMON_START);
+}
+
 static enum common_code start_serving(struct daemon *d, struct common_error *err)
 {
     const struct coordinator_options *config = &d->options.config;
     // Over streams and over nng; of each worker its link, the one to it, and one more while it starts again.
     common_daemon_raise_files(2 * ((uint64_t)config->max_clients + PROTO_STRANGERS_MAX) +
                               3 * (uint64_t)config->max_workers + 64);
+    d->options.config.active = is_active;
+    d->options.config.over = is_over;
+    d->options.config.arg = d;
     enum common_code code = coordinator_new(d->loop, &d->options.config, &d->coordinator, err);
     if (code == COMMON_OK && d->options.http)
         code =
             coordinator_http_new(d->coordinator, d->options.http, d->options.config.insecure, &d->http, err);
-    if (code == COMMON_OK && d->options.daemon.ready_file)
-        code = coordinator_daemon_write_ready(d->options.daemon.ready_file, d->coordinator, err);
-    return code;
+    return code == COMMON_OK ? write_ready(d, err) : code;
 }
 
 static enum common_daemon_exit run_daemon(struct daemon *d)

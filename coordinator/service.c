@@ -409,11 +409,11 @@ void coordinator_handle_cluster_info(void *arg, struct proto_request *request)
     m.term = c->core.term;
     m.uptime_ns = now - c->core.started_ns;
     m.sessions = c->sessions.n;
-    for (uint32_t i = 0; i < c->sessions.n_slots; i++)
-        m.thin_chunks += c->sessions.slots[i] ? c->sessions.slots[i]->thin : 0;
+    m.thin_chunks = coordinator_sessions_thin(&c->sessions);
     m.moves = c->sessions.moves.n;
     m.moved_chunks = c->sessions.moves.chunks;
     m.moved_bytes = c->sessions.moves.bytes;
+    m.wished_chunks = c->sessions.moves.n_wishes;
     m.steps = c->steps.count_steps;
     m.frames = c->steps.count_frames;
     m.n_workers = n;
@@ -428,7 +428,7 @@ void coordinator_handle_health(void *arg, struct proto_request *request)
 {
     struct coordinator *c = arg;
     Banyan__Pb__HealthCheckReply m = BANYAN__PB__HEALTH_CHECK_REPLY__INIT;
-    m.serving = !c->core.stopping;
+    m.serving = !c->core.stopping && !c->core.standing_by;
     m.version = BANYAN_VERSION;
     m.term = c->core.term;
     m.uptime_ns = common_clock_ns() - c->core.started_ns;

@@ -3,7 +3,7 @@
 // locked. Read core.h, turn.h and the rooms' own headers (cluster/cluster.h, sessions/sessions.h,
 // steps/steps.h) next.
 //
-//   main, daemon, http, limits, service, coordinator
+//   main, daemon, http, limits, service, coordinator, standby
 //        │
 //        ▼
 //      steps ──▶ sessions ──▶ cluster ──▶ store            each ──▶ core, turn
@@ -22,6 +22,8 @@
 #include "coordinator/steps/steps.h"
 #include "proto/rpc.h"
 
+struct coordinator_standby;
+
 struct coordinator {
     struct coordinator_core core;
     struct coordinator_store *store;
@@ -29,7 +31,8 @@ struct coordinator {
     struct coordinator_sessions sessions;
     struct coordinator_steps steps;
     struct proto_server *server;
-    struct common_timer *tick; // twice per heartbeat: missed beats, idle sessions, idle plans
+    struct common_timer *tick;           // twice per heartbeat: missed beats, idle sessions, idle plans
+    struct coordinator_standby *standby; // of the lease on the store (standby.h)
 };
 
 #endif

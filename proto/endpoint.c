@@ -72,6 +72,29 @@ const char *proto_endpoint_format(const struct proto_endpoint *endpoint, char bu
     return buf;
 }
 
+enum common_code proto_endpoint_list_parse(const char *text, struct proto_endpoint_list *out,
+                                           struct common_error *err)
+{
+    struct proto_endpoint_list list = {0};
+    for (const char *at = text; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+        struct proto_endpoint parsed;
+        if (list.n == PROTO_ENDPOINTS_MAX)
+            return common_error_set(err, COMMON_INVALID_ARGUMENT, "at most %d endpoints: '%.200s'",
+                                    PROTO_ENDPOINTS_MAX, text);
+        size_t len = strcspn(at, ",");
+        char *one = list.endpoints[list.n++];
+        if (len >= PROTO_ENDPOINT_MAX)
+            return common_error_set(err, COMMON_INVALID_ARGUMENT, "an endpoint is longer than %d bytes",
+                                    PROTO_ENDPOINT_MAX - 1);
+        memcpy(one, at, len);
+        enum common_code code = proto_endpoint_parse(one, &parsed, err);
+        if (code != COMMON_OK)
+            return code;
+    }
+    *out = list;
+    return COMMON_OK;
+}
+
 bool proto_endpoint_address(const struct proto_endpoint *endpoint, struct sockaddr_storage *out,
                             socklen_t *len)
 {

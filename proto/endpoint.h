@@ -27,6 +27,16 @@ enum common_code proto_endpoint_parse(const char *text, struct proto_endpoint *o
 // The text again. Returns buf.
 const char *proto_endpoint_format(const struct proto_endpoint *endpoint, char buf[PROTO_ENDPOINT_MAX]);
 
+// Coordinators on one store, of which one is active: A,B,...; each an endpoint.
+#define PROTO_ENDPOINTS_MAX 4
+struct proto_endpoint_list {
+    uint32_t n;
+    char endpoints[PROTO_ENDPOINTS_MAX][PROTO_ENDPOINT_MAX];
+};
+// INVALID_ARGUMENT with a sentence: none, too many, or one that is invalid.
+enum common_code proto_endpoint_list_parse(const char *text, struct proto_endpoint_list *out,
+                                           struct common_error *err);
+
 // Numeric host or unix path to a socket address; false: the host is a name that must be looked up.
 bool proto_endpoint_address(const struct proto_endpoint *endpoint, struct sockaddr_storage *out,
                             socklen_t *len);

@@ -157,8 +157,11 @@ struct proto_server_options {
     uint64_t caller_bytes_max;
     const char *const
         *flags; // [PROTO_LIMIT_COUNT] what raises each, for people; entries and all may be NULL; kept
-    const struct proto_method *methods;            // ends with method 0; kept, not copied
-    void *arg;                                     // for handle and link_closed
+    const struct proto_method *methods; // ends with method 0; kept, not copied
+    void *arg;                          // for handle, serves and link_closed
+    // Asked before each answer of a handler leaves; false: it does not, and nor does any other: the process ends. NULL:
+    // always.
+    bool (*serves)(void *arg);
     void (*link_closed)(void *arg, uint64_t link); // stream only; may be NULL
 };
 

@@ -85,6 +85,7 @@ enum common_code proto_server_new(struct common_loop *loop, const struct proto_s
         options->caller_bytes_max ? options->caller_bytes_max : server->bytes_max / 8 + 1;
     server->flags = options->flags;
     server->arg = options->arg;
+    server->serves = options->serves;
     server->link_closed = options->link_closed;
     proto_list_init(&server->links);
     proto_list_init(&server->callers);
@@ -302,7 +303,8 @@ static void request_answer(struct proto_request *request, struct proto_outgoing 
     // Before the transport looks whether the caller may be read again; the link may be gone afterwards.
     count_caller(request, -1, -(int64_t)(request->bytes + request->charged));
     request->caller = NULL;
-    request->send(request, code == COMMON_OK ? &gather : NULL, sent, sent_arg);
+    bool serves = !server->serves || server->serves(server->arg);
+    request->send(request, code == COMMON_OK && serves ? &gather : NULL, sent, sent_arg);
     if (server->unread > server->bytes_max / 2)
         proto_callers_relieve(server);
     request_end(request);

@@ -202,6 +202,7 @@ struct proto_server {
     size_t unread; // bytes of answers to clients that wait for their sockets
     const struct proto_method *methods[PROTO_METHOD_LIMIT];
     void *arg;
+    bool (*serves)(void *arg);
     void (*link_closed)(void *arg, uint64_t link);
     struct proto_listener *listeners;
     struct proto_list links; // stream links

@@ -133,8 +133,10 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
     struct worker_config *config = &out->config;
     struct common_daemon *daemon = &out->daemon;
     const struct common_option options[] = {
-        {"coordinator", 'c', COMMON_OPTION_STRING, &config->coordinator, "ENDPOINT",
-         "The coordinator to join: tcp://HOST:PORT or unix:///PATH. Required.", 0, 0},
+        {"coordinator", 'c', COMMON_OPTION_STRING, &config->coordinator, "ENDPOINT,...",
+         "The coordinator to join: tcp://HOST:PORT or unix:///PATH; with those that stand by\n"
+         "on its store, A,B. Required.",
+         0, 0},
         {"name", 'n', COMMON_OPTION_STRING, &name, "NAME", "Name, unique in the cluster. Default: HOST-PID.",
          0, 0},
         {"host", 0, COMMON_OPTION_STRING, &host, "NAME",
@@ -208,11 +210,19 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
          "Module of that engine. Default: banyan-NAME.so, where --device-module looks.", 0, 0},
         {"bandwidth", 0, COMMON_OPTION_SIZE, &config->bandwidth, "SIZE",
          "Bytes of K and V per second to report. Default: measured at the start.", 1, UINT64_C(1) << 50},
+        {"drain", 0, COMMON_OPTION_FLAG, &out->drain, NULL,
+         "On SIGTERM or SIGINT its chunks first move to other workers, while it goes on serving;\n"
+         "then it ends. A second signal ends it at once. Started again, it is used again.",
+         0, 0},
+        {"drain-timeout", 0, COMMON_OPTION_DURATION, &out->drain_ns, "TIME",
+         "With --drain: end after this long, whatever is left then. Default: no limit.", 0, 0},
         COMMON_DAEMON_READY_OPTION(daemon, "Written once it has joined: {\"name\": ..., \"endpoint\": ...,\n"
                                            "\"edge_endpoint\": ..., \"pid\": n}. Default: none."),
         COMMON_DAEMON_LOG_OPTION(daemon),
         {NULL, 0, COMMON_OPTION_FLAG, NULL, NULL,
-         "Exit codes: 0 clean, 2 wrong command line, 3 cannot start, 4 the device is lost.", 0, 0},
+         "Exit codes: 0 clean, 2 wrong command line, 3 cannot start, 4 the device is lost,\n"
+         "5 with --drain: ended while it still had chunks.",
+         0, 0},
     };
     const struct common_command command = {
         .program = "banyan-worker",
@@ -224,6 +234,9 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
     enum common_code code = common_daemon_parse(daemon, &command, argc, argv, err);
     if (code != COMMON_OK)
         return code;
+    if (out->drain_ns && !out->drain)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "--drain-timeout goes with --drain; try 'banyan-worker --help'");
     if (!config->coordinator)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "--coordinator is needed; try 'banyan-worker --help'");

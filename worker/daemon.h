@@ -13,6 +13,8 @@
 struct worker_daemon_options {
     struct worker_config config; // strings point into argv, the environment, or below
     struct common_daemon daemon;
+    bool drain;                   // a signal: it is emptied first
+    uint64_t drain_ns;            // for so long at most; 0: no limit
     struct worker_place *place;   // the caller's to free, after a failure too; NULL when there is none yet
     struct worker_device *device; // the caller's to close, likewise
     struct worker_engine *engine; // likewise, last

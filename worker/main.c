@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // banyan-worker. Exit codes: 0 clean (also after SIGTERM or SIGINT), 2 usage, 3 cannot start, 4 the device is
-// lost: to be started again.
+// lost: to be started again, 5 with --drain: it ended while it still had chunks.
 #include <assert.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -17,16 +17,19 @@
 
 #define LOST_GRACE_NS (1 * COMMON_NS_PER_S) // a device that hangs may never give its steps back
 
-enum { EXIT_DEVICE = 4 }; // beside those of common/daemon.h
+enum { EXIT_DEVICE = 4, EXIT_CHUNKS = 5 }; // beside those of common/daemon.h
 
-//     STARTING ──registered──▶ SERVING ──a signal, or the device is lost──▶ LEAVING
-//         └──────────────────────────────a signal, or the device is lost──────▲
-enum daemon_state { DAEMON_STARTING, DAEMON_SERVING, DAEMON_LEAVING, DAEMON_STATES };
+//     STARTING ──registered──▶ SERVING ──a signal, or the device is lost──────────────────▶ LEAVING
+//         │                      └──a signal, --drain──▶ EMPTYING ──empty, time over, a signal,──▲▲
+//         │                                                         the device is lost           │
+//         └────────a signal, or the device is lost───────────────────────────────────────────────┘
+enum daemon_state { DAEMON_STARTING, DAEMON_SERVING, DAEMON_EMPTYING, DAEMON_LEAVING, DAEMON_STATES };
 
 #define TO(state) (1u << DAEMON_##state)
 static const unsigned transitions[DAEMON_STATES] = {
     [DAEMON_STARTING] = TO(SERVING) | TO(LEAVING),
-    [DAEMON_SERVING] = TO(LEAVING),
+    [DAEMON_SERVING] = TO(EMPTYING) | TO(LEAVING),
+    [DAEMON_EMPTYING] = TO(LEAVING),
     [DAEMON_LEAVING] = 0,
 };
 #undef TO
@@ -52,14 +55,40 @@ static void daemon_left(void *arg)
     common_loop_stop(d->loop);
 }
 
-static void daemon_leave(void *arg)
+static void daemon_leave(struct daemon *d)
 {
-    struct daemon *d = arg;
     if (d->state == DAEMON_LEAVING)
         return;
     daemon_set_state(d, DAEMON_LEAVING);
     if (worker_drain(d->worker, GRACE_NS, daemon_left, d) != COMMON_OK)
-        _exit(COMMON_DAEMON_CLEAN); // no memory to leave in order
+        _exit(d->exit_code); // no memory to leave in order
+}
+
+static void daemon_emptied(void *arg, bool empty)
+{
+    struct daemon *d = arg;
+    if (d->state != DAEMON_EMPTYING)
+        return;
+    if (empty)
+        common_log_info("this worker has no chunks any more: it ends");
+    else
+        d->exit_code = EXIT_CHUNKS;
+    daemon_leave(d);
+}
+
+static void daemon_signalled(void *arg)
+{
+    struct daemon *d = arg;
+    if (d->state == DAEMON_SERVING && d->options.drain) {
+        daemon_set_state(d, DAEMON_EMPTYING);
+        if (worker_empty(d->worker, d->options.drain_ns, daemon_emptied, d) == COMMON_OK)
+            return;
+    }
+    if (d->state == DAEMON_EMPTYING) {
+        common_log_warn("this worker ends before it is empty");
+        d->exit_code = EXIT_CHUNKS;
+    }
+    daemon_leave(d);
 }
 
 static void lost_patience(void *arg)
@@ -116,7 +145,7 @@ static int run_daemon(struct daemon *d)
     d->options.config.registered_arg = d;
     d->options.config.failed = daemon_failed;
     d->options.config.failed_arg = d;
-    if (common_signals_new(d->loop, daemon_leave, d, &signals) != COMMON_OK) {
+    if (common_signals_new(d->loop, daemon_signalled, d, &signals) != COMMON_OK) {
         common_log_error("cannot start: no memory for signals");
     } else if (worker_new(d->loop, &d->options.config, &d->worker, &err) != COMMON_OK) {
         common_log_error("cannot start: %s", err.message);

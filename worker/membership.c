@@ -15,6 +15,9 @@
 // A heartbeat without an answer is no refusal: the coordinator may have been stopped for a while and knows
 // this worker still, or this process was. To register would end the plans and steps that it takes part in,
 // so it beats again; a coordinator that has lost it, or a new one, says so.
+//
+// Of several endpoints each has such a machine, and the term is common to all: one coordinator is active, the others stand
+// by and refuse. When another one takes over, its term ends the membership with the first.
 #include "worker/membership.h"
 
 #include <assert.h>
@@ -26,7 +29,9 @@
 #include "common/failpoint.h"
 #include "common/log.h"
 #include "common/random.h"
+#include "proto/endpoint.h"
 #include "proto/rpc.h"
+#include "proto/status.h"
 
 #define CALL_NS        (5 * COMMON_NS_PER_S)
 #define PAUSE_FIRST_NS (50 * COMMON_NS_PER_MS)
@@ -34,6 +39,7 @@
 #define JOIN_FIRST_NS  (5 * COMMON_NS_PER_MS)
 #define BEAT_MIN_NS    (10 * COMMON_NS_PER_MS)
 #define BEAT_MAX_NS    (60 * COMMON_NS_PER_S)
+#define STANDBY_NS     (100 * COMMON_NS_PER_MS) // between two Registers at one that stands by
 
 enum membership_state {
     MEMBERSHIP_AWAY,
@@ -53,6 +59,7 @@ static const unsigned transitions[MEMBERSHIP_STATES] = {
 #undef TO
 
 struct worker_membership {
+    struct worker_membership *next; // of the list of endpoints
     struct worker_membership_options options;
     char *strings[7]; // copies, freed at the end
     enum membership_state state;
@@ -63,6 +70,7 @@ struct worker_membership {
     bool calling;     // one call at a time
     bool quiet;       // the refusal was logged
     bool silent;      // so was that heartbeats are not answered
+    bool standby;     // so was that the coordinator stands by
 };
 
 static void membership_set_state(struct worker_membership *m, enum membership_state state)
@@ -104,6 +112,24 @@ static void joined(struct worker_membership *m)
         m->options.registered(m->options.arg);
 }
 
+// At one that stands by it asks often: that one may be active at any time.
+static void refused(struct worker_membership *m, const struct proto_reply *reply)
+{
+    if (!proto_status_has_reason(reply->status, "STANDBY")) {
+        if (!m->quiet)
+            common_log_warn(
+                "the coordinator has not accepted this worker yet: %s; trying again (coordinator=%s)",
+                reply->code != COMMON_OK ? reply->text : "its term is over", m->options.coordinator);
+        m->quiet = true;
+        ask_later(m);
+        return;
+    }
+    if (!m->standby)
+        common_log_info("a coordinator stands by coordinator=%s", m->options.coordinator);
+    m->standby = true;
+    common_timer_start(m->timer, STANDBY_NS, false);
+}
+
 static void asked(void *arg, const struct proto_reply *reply)
 {
     COMMON_FAILPOINT("register_answered");
@@ -117,12 +143,7 @@ static void asked(void *arg, const struct proto_reply *reply)
     const Banyan__Pb__RegisterReply *body =
         reply->code == COMMON_OK ? (const Banyan__Pb__RegisterReply *)reply->message->body : NULL;
     if (!body || body->worker == 0 || body->term < *m->options.term) {
-        if (!m->quiet)
-            common_log_warn(
-                "the coordinator has not accepted this worker yet: %s; trying again (coordinator=%s)",
-                !body ? reply->text : "its term is over", m->options.coordinator);
-        m->quiet = true;
-        ask_later(m);
+        refused(m, reply);
         return;
     }
     see_term(m, body->term);
@@ -131,7 +152,7 @@ static void asked(void *arg, const struct proto_reply *reply)
                  : body->heartbeat_ns > BEAT_MAX_NS ? BEAT_MAX_NS
                                                     : body->heartbeat_ns;
     m->pause_ns = PAUSE_FIRST_NS;
-    m->quiet = false;
+    m->quiet = m->standby = false;
     m->join_ns = JOIN_FIRST_NS;
     membership_set_state(m, MEMBERSHIP_JOINING);
     if (!body->joining)
@@ -224,6 +245,9 @@ static void beat(struct worker_membership *m)
     body.steps = stats.steps;
     body.last_compute_ns = stats.last_compute_ns;
     body.engine_lost = stats.engine_lost;
+    body.store_bytes = stats.store_bytes;
+    body.store_refused = stats.store_refused;
+    body.store_damaged = stats.store_damaged;
     body.n_edges_down = stats.n_edges_down;
     body.edges_down = stats.edges_down;
     Banyan__Pb__Limit limits[PROTO_WORKER_LIMITS_MAX], *limit_pointers[PROTO_WORKER_LIMITS_MAX];
@@ -270,15 +294,16 @@ static void link_state(void *arg, bool connected)
     }
 }
 
-enum common_code worker_membership_new(struct common_loop *loop,
-                                       const struct worker_membership_options *options,
-                                       struct worker_membership **out, struct common_error *err)
+static enum common_code membership_open(struct common_loop *loop,
+                                        const struct worker_membership_options *options,
+                                        const char *coordinator, uint64_t instance,
+                                        struct worker_membership **out, struct common_error *err)
 {
     struct worker_membership *m = calloc(1, sizeof *m);
     enum common_code code = COMMON_RESOURCE_EXHAUSTED;
     if (!m)
         return common_error_set(err, code, "the system has no memory");
-    const char *given[7] = {options->coordinator,
+    const char *given[7] = {coordinator,
                             options->name,
                             options->host,
                             options->endpoint,
@@ -287,11 +312,7 @@ enum common_code worker_membership_new(struct common_loop *loop,
                             options->engine ? options->engine : "stream"};
     m->options = *options;
     m->pause_ns = PAUSE_FIRST_NS;
-    if (!common_random(&m->instance, sizeof m->instance)) {
-        code = common_error_set(err, COMMON_UNAVAILABLE, "the system gives no random bytes for an instance");
-        goto fail;
-    }
-    m->instance |= 1; // never 0
+    m->instance = instance;
     for (int i = 0; i < 7; i++)
         if (!(m->strings[i] = strdup(given[i]))) {
             common_error_set(err, code, "the system has no memory");
@@ -318,18 +339,52 @@ fail:
     return code;
 }
 
+enum common_code worker_membership_new(struct common_loop *loop,
+                                       const struct worker_membership_options *options,
+                                       struct worker_membership **out, struct common_error *err)
+{
+    struct proto_endpoint_list list;
+    struct worker_membership *first = NULL, **last = &first;
+    uint64_t instance;
+    enum common_code code = proto_endpoint_list_parse(options->coordinator, &list, err);
+    if (code != COMMON_OK)
+        return code;
+    if (!common_random(&instance, sizeof instance))
+        return common_error_set(err, COMMON_UNAVAILABLE, "the system gives no random bytes for an instance");
+    instance |= 1; // never 0
+    for (uint32_t i = 0; i < list.n && code == COMMON_OK; i++) {
+        code = membership_open(loop, options, list.endpoints[i], instance, last, err);
+        if (code == COMMON_OK)
+            last = &(*last)->next;
+    }
+    if (code != COMMON_OK)
+        worker_membership_free(first);
+    else
+        *out = first;
+    return code;
+}
+
 uint64_t worker_membership_instance(const struct worker_membership *m)
 {
     return m ? m->instance : 0;
 }
 
-void worker_membership_free(struct worker_membership *m)
+struct proto_channel *worker_membership_channel(const struct worker_membership *first)
 {
-    if (!m)
-        return;
-    proto_channel_close(m->channel);
-    common_timer_free(m->timer);
-    for (int i = 0; i < 7; i++)
-        free(m->strings[i]);
-    free(m);
+    for (const struct worker_membership *m = first; m; m = m->next)
+        if (m->state == MEMBERSHIP_MEMBER)
+            return m->channel;
+    return first->channel;
+}
+
+void worker_membership_free(struct worker_membership *first)
+{
+    for (struct worker_membership *m = first, *next; m; m = next) {
+        next = m->next;
+        proto_channel_close(m->channel);
+        common_timer_free(m->timer);
+        for (int i = 0; i < 7; i++)
+            free(m->strings[i]);
+        free(m);
+    }
 }

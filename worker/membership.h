@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The worker's link to its coordinator: dials, registers, sends heartbeats, and does so again after a lost
-// link, a new term or a refusal, for ever. What the worker serves does not depend on it. Loop thread.
+// link, a new term or a refusal, for ever. With several endpoints (A,B: coordinators on one store, of which one is active)
+// it does so at each: it is a member where it is accepted, and the highest term counts. What the worker serves does not depend on it. Loop thread.
 #ifndef WORKER_MEMBERSHIP_H
 #define WORKER_MEMBERSHIP_H
 
@@ -17,7 +18,8 @@ struct worker_membership; // opaque
 
 struct worker_membership_stats { // what a heartbeat says
     uint64_t used_bytes, chunks, steps, last_compute_ns;
-    bool engine_lost; // plans are to use `stream`
+    uint64_t store_bytes, store_refused, store_damaged; // of files
+    bool engine_lost;                                   // plans are to use `stream`
     uint32_t n_edges_down;
     char *edges_down[PROTO_EDGES_DOWN_MAX]; // endpoints, borrowed
     uint32_t n_limits;
@@ -36,11 +38,15 @@ struct worker_membership_options { // strings are copied
     void *arg;
 };
 
+// INVALID_ARGUMENT: an invalid endpoint.
 enum common_code worker_membership_new(struct common_loop *loop,
                                        const struct worker_membership_options *options,
                                        struct worker_membership **out, struct common_error *err);
 // That it registers with; of NULL 0.
 uint64_t worker_membership_instance(const struct worker_membership *membership);
+// To the coordinator that it is a member at, or to the first one of the list: for further calls of the worker's, which
+// end before the membership does.
+struct proto_channel *worker_membership_channel(const struct worker_membership *membership);
 void worker_membership_free(struct worker_membership *membership); // hangs up; NULL is allowed
 
 #endif

@@ -82,6 +82,7 @@ struct worker {
     uint64_t scratch_bytes;
     uint64_t steps_done, last_compute_ns;
     // leaving
+    struct worker_empty *empty; // NULL: nobody has asked for it
     bool draining;
     struct common_timer *drain_timer;
     void (*drained)(void *arg);

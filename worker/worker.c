@@ -9,6 +9,7 @@
 #include "common/log.h"
 #include "common/options.h"
 #include "worker/disk/files.h"
+#include "worker/empty.h"
 #include "worker/limits.h"
 #include "worker/measure.h"
 #include "worker/memory.h"
@@ -86,6 +87,11 @@ static void membership_stats(void *arg, struct worker_membership_stats *out)
     out->steps = worker->steps_done;
     out->last_compute_ns = worker->last_compute_ns;
     out->engine_lost = engine_lost(worker);
+    struct worker_disk_stats files;
+    worker_disk_get_stats(worker->disk, &files);
+    out->store_bytes = files.bytes;
+    out->store_refused = files.refused;
+    out->store_damaged = files.damaged;
     out->n_limits = worker_limits(worker, out->limits);
     out->n_edges_down = reduce_edges_down(worker->env.edges, out->edges_down, PROTO_EDGES_DOWN_MAX);
 }
@@ -309,6 +315,14 @@ const char *worker_edge_endpoint(const struct worker *worker)
 
 // ---- leaving ------------------------------------------------------------------------------------
 
+enum common_code worker_empty(struct worker *worker, uint64_t limit_ns, void (*done)(void *arg, bool empty),
+                              void *arg)
+{
+    assert(!worker->empty);
+    return worker_empty_new(worker->loop, worker->membership, worker->name, limit_ns, done, arg,
+                            &worker->empty);
+}
+
 static void drain_end(struct worker *worker)
 {
     void (*done)(void *) = worker->drained;
@@ -353,6 +367,7 @@ void worker_free(struct worker *worker)
     if (!worker)
         return;
     assert(worker->n_steps + worker->n_prepares == 0 && !worker->drain_timer);
+    worker_empty_free(worker->empty);
     worker_membership_free(worker->membership);
     worker_plans_close(worker);
     worker_pulls_free(worker->pulls);

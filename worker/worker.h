@@ -54,6 +54,11 @@ enum common_code worker_new(struct common_loop *loop, const struct worker_config
 const char *worker_endpoint(const struct worker *worker);      // public, with its real port
 const char *worker_edge_endpoint(const struct worker *worker); // likewise
 
+// Has the coordinator move its chunks to other workers; it goes on serving. done runs once, never on this stack: it has
+// none any more, or (empty false) limit_ns (0: no limit) is over. Once in a worker's life; it has a coordinator.
+// RESOURCE_EXHAUSTED.
+enum common_code worker_empty(struct worker *worker, uint64_t limit_ns, void (*done)(void *arg, bool empty),
+                              void *arg);
 // Takes no new steps and lets those in hand end; after grace_ns it ends them. Then calls done once, on the
 // loop thread, never on this stack. Once in a worker's life. RESOURCE_EXHAUSTED: nothing has changed.
 enum common_code worker_drain(struct worker *worker, uint64_t grace_ns, void (*done)(void *arg), void *arg);

@@ -514,6 +514,11 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
         close_link(w);
     }
     w->fresh = w->fresh || (w->instance && w->instance != m->instance); // until it has been told its layouts
+    if (w->leaving && w->instance != m->instance) {                     // that process has ended
+        w->leaving = false;
+        w->draining = w->drain_ordered;
+        w->drain_reason[0] = w->draining ? w->drain_reason[0] : '\0';
+    }
     w->instance = m->instance;
     snprintf(w->host, sizeof(w->host), "%s", m->host);
     snprintf(w->kernel, sizeof(w->kernel), "%s", m->kernel);
@@ -566,6 +571,9 @@ void coordinator_handle_heartbeat(void *arg, struct proto_request *request)
     w->used_bytes = m->used_bytes;
     w->reported_chunks = m->chunks;
     w->steps = m->steps;
+    w->store_bytes = m->store_bytes;
+    w->store_refused = m->store_refused;
+    w->store_damaged = m->store_damaged;
     w->last_compute_ns = m->last_compute_ns;
     w->last_beat_ns = common_clock_ns();
     coordinator_worker_set_limits(w, m->limits, m->n_limits);

@@ -47,6 +47,7 @@ struct coordinator_worker {
     uint64_t instance;        // of the process; 0: never seen
     uint64_t stored_instance; // the one that the store knows; 0: none
     bool fresh; // another instance than the one that the store knows: what that one held is gone
+    uint64_t store_bytes, store_refused, store_damaged; // of its files (--store), as it says
     uint64_t capacity_bytes, used_bytes, bandwidth, steps, last_compute_ns, reported_chunks;
     struct coordinator_worker_limit *limits; // [n_limits], owned; none after its loss
     uint32_t n_limits;
@@ -71,7 +72,9 @@ struct coordinator_worker {
     uint32_t repairing;        // under way
     struct coordinator_quarantine arriving;   // what it showed so far that this store does not know
     struct coordinator_quarantine quarantine; // that the last whole inventory showed
-    bool draining;           // durable: it gets no chunks, and those that it has go elsewhere (sessions/moves.h)
+    bool draining;      // it gets no chunks, and those that it has go elsewhere (sessions/moves.h), because:
+    bool drain_ordered; // an operator's word, durable
+    bool leaving;       // this process of it wants to end; another one is used again
     char drain_reason[129];  // for people
     uint32_t moves;          // to it, under way
     bool dirty;              // layouts have changed since it was told them: these again before it is ACTIVE

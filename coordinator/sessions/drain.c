@@ -33,21 +33,52 @@ static bool anybody_else(const struct coordinator_sessions *sessions, const stru
     return false;
 }
 
+// Why nothing of it moves, for people; NULL: it does, or there is nothing.
+static const char *why_stuck(const struct coordinator_sessions *sessions, const struct coordinator_worker *w)
+{
+    if (!w->draining || !w->chunks)
+        return NULL;
+    if (!anybody_else(sessions, w))
+        return "no other worker is active and in use: start one, or resume one";
+    if (sessions->moves.n)
+        return NULL;
+    if (!coordinator_worker_active(w))
+        return "it is not there, and its chunks have no other copy: start it again";
+    return "no chunk can move now: all other workers in use have a copy already or no memory left for one, "
+           "or "
+           "rows of a chunk were attached and are not all committed: it waits for the attach's ticket to end";
+}
+
 static void answer(struct coordinator_sessions *sessions, struct proto_request *request,
                    const struct coordinator_worker *w)
 {
     Banyan__Pb__WorkerDrainReply m = BANYAN__PB__WORKER_DRAIN_REPLY__INIT;
+    const char *stuck = why_stuck(sessions, w);
     m.draining = w->draining;
     m.chunks = w->chunks;
     m.bytes = w->load_bytes;
     m.sessions = w->members;
-    if (w->draining && w->chunks && !anybody_else(sessions, w))
-        m.stuck = (char *)"no other worker is active and in use: start one, or resume one";
-    else if (w->draining && w->chunks && !sessions->moves.n)
-        m.stuck = (char *)"no chunk can move now: the other workers have no memory left for it, or its "
-                          "session is not "
-                          "whole (banyanctl workers, session list)";
+    m.stuck = (char *)(stuck ? stuck : "");
     proto_request_reply(request, &m.base, NULL, 0, NULL, NULL);
+}
+
+// What was decided counts from here on.
+static void set_drain(struct coordinator_sessions *sessions, struct coordinator_worker *w, bool ordered,
+                      bool leaving, const char *reason)
+{
+    bool was = w->draining;
+    w->drain_ordered = ordered;
+    w->leaving = leaving;
+    w->draining = ordered || leaving;
+    if (reason != w->drain_reason)
+        snprintf(w->drain_reason, sizeof(w->drain_reason), "%s", reason);
+    if (w->draining)
+        common_log_info("a worker is drained worker=%s chunks=%" PRIu64 " reason=%s", w->name, w->chunks,
+                        w->drain_reason);
+    else if (was)
+        common_log_info("a worker is used again worker=%s chunks=%" PRIu64, w->name, w->chunks);
+    sessions->moves.due = true;
+    coordinator_turn_mark(&sessions->core->turn, COORDINATOR_PHASE_SESSIONS);
 }
 
 static void drain_stored(void *arg, enum common_code code, const char *text)
@@ -60,13 +91,8 @@ static void drain_stored(void *arg, enum common_code code, const char *text)
         free(d);
         return;
     }
-    w->draining = !d->resume;
-    snprintf(w->drain_reason, sizeof(w->drain_reason), "%s", d->resume ? "" : d->reason);
-    common_log_info(d->resume ? "a worker is used again worker=%s chunks=%" PRIu64 "%s%s"
-                              : "a worker is drained worker=%s chunks=%" PRIu64 " reason=%s%s",
-                    w->name, w->chunks, w->drain_reason, "");
-    d->sessions->moves.due = true;
-    coordinator_turn_mark(&d->sessions->core->turn, COORDINATOR_PHASE_SESSIONS);
+    set_drain(d->sessions, w, !d->resume, w->leaving,
+              d->resume && w->leaving ? "its process is leaving" : d->reason);
     answer(d->sessions, d->request, w);
     free(d);
 }
@@ -77,6 +103,22 @@ static bool printable(const char *text)
         if ((unsigned char)*text < ' ' || *text == 0x7f)
             return false;
     return true;
+}
+
+// A worker's word for its own process. It says so again and again: a coordinator that has restarted hears it, too.
+static void drain_itself(struct coordinator_sessions *sessions, struct proto_request *request,
+                         struct coordinator_worker *w, const Banyan__Pb__WorkerDrainRequest *m)
+{
+    if (m->instance != w->instance) {
+        proto_request_fail(request, COMMON_FAILED_PRECONDITION, "another process has this name now", NULL, 0);
+        return;
+    }
+    if (w->leaving == m->resume)
+        set_drain(sessions, w, w->drain_ordered, !m->resume,
+                  w->drain_ordered ? w->drain_reason
+                  : m->resume      ? ""
+                                   : m->reason);
+    answer(sessions, request, w);
 }
 
 void coordinator_handle_worker_drain(void *arg, struct proto_request *request)
@@ -92,9 +134,13 @@ void coordinator_handle_worker_drain(void *arg, struct proto_request *request)
         proto_request_fail(request, COMMON_INVALID_ARGUMENT, "a reason must be printable", NULL, 0);
         return;
     }
-    bool same =
-        m->resume ? !w->draining : w->draining && (!m->reason[0] || !strcmp(m->reason, w->drain_reason));
-    if (same) {
+    if (m->instance && !m->ask) {
+        drain_itself(sessions, request, w, m);
+        return;
+    }
+    bool same = m->resume ? !w->drain_ordered
+                          : w->drain_ordered && (!m->reason[0] || !strcmp(m->reason, w->drain_reason));
+    if (m->ask || same) {
         answer(sessions, request, w);
         return;
     }

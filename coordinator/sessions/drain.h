@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers that are to be emptied, and used again: an operator's word, or the worker's own. It is in the store before it
-// counts. What moves then: moves.h.
+// Workers that are to be emptied, and used again: an operator's word, which is in the store before it counts, or the
+// worker's own, which ends with its process. What moves then: moves.h.
 #ifndef COORDINATOR_DRAIN_H
 #define COORDINATOR_DRAIN_H
 

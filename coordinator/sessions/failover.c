@@ -177,6 +177,7 @@ static void learn_again(struct coordinator_session *s)
 static bool strike_off(struct coordinator_session *s, const struct strike *strike)
 {
     struct coordinator_chunk chunk = *coordinator_layout_find(&s->layout, strike->index);
+    s->sessions->moves.struck += (unsigned)__builtin_popcount(strike->struck & ~(uint32_t)chunk.leaving);
     coordinator_chunk_strike(&chunk, strike->struck, strike->serves);
     bool lost = chunk.gone == (1u << coordinator_chunk_copies(&chunk)) - 1;
     chunk.lost = chunk.lost || lost;
@@ -202,6 +203,7 @@ static void failover_stored(void *arg, enum common_code code, const char *text)
     }
     s->strike_again_ns = 0;
     struct coordinator_batch *late = NULL;
+    uint64_t struck = s->sessions->moves.struck;
     for (uint32_t i = 0; i < f->n; i++) {
         if (!strike_off(s, &f->strikes[i]))
             continue;
@@ -213,8 +215,14 @@ static void failover_stored(void *arg, enum common_code code, const char *text)
         coordinator_store_submit(s->sessions->store, late, NULL, NULL);
     coordinator_layout_set_epoch(&s->layout, s->layout.epoch + 1);
     coordinator_session_recount(s);
-    common_log_warn("copies are struck off session=%016" PRIx64 " chunks=%u epoch=%" PRIu64,
-                    s->id, f->n, s->layout.epoch);
+    if (s->sessions->moves.struck == struck) // moved elsewhere
+        common_log_info("copies that have moved are struck off session=%016" PRIx64
+                        " chunks=%u epoch=%" PRIu64,
+                        s->id, f->n, s->layout.epoch);
+    else
+        common_log_warn("copies of lost workers are struck off session=%016" PRIx64
+                        " chunks=%u epoch=%" PRIu64,
+                        s->id, f->n, s->layout.epoch);
     struct coordinator_gather *gather = coordinator_gather_new(&s->sessions->core->turn, failover_told, f);
     for (uint32_t i = 0; i < s->n_members; i++) {
         if (coordinator_worker_active(s->members[i]))

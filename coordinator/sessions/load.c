@@ -147,7 +147,7 @@ static bool load_draining(void *arg, const char *worker, const void *reason, siz
     size_t n = reason_bytes < sizeof(w->drain_reason) - 1 ? reason_bytes : sizeof(w->drain_reason) - 1;
     if (!w)
         return true; // more workers than --max-workers: this one has nothing
-    w->draining = true;
+    w->draining = w->drain_ordered = true;
     if (n)
         memcpy(w->drain_reason, reason, n);
     w->drain_reason[n] = '\0';

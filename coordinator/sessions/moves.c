@@ -105,10 +105,29 @@ static void tidy(struct coordinator_session *s, struct coordinator_chunk *chunk)
     coordinator_session_settle(s);
 }
 
+// What was planned has come true, or cannot any more.
+static bool wish_is_void(const struct choice *c, const struct coordinator_wish *wish)
+{
+    const struct coordinator_chunk *chunk = coordinator_layout_find(&c->s->layout, wish->index);
+    return !chunk || chunk->id != wish->id || chunk->lost || !coordinator_chunk_held_by(chunk, wish->from) ||
+           coordinator_chunk_held_by(chunk, wish->to) || candidate_of(c, wish->to) == UINT32_MAX;
+}
+
+static void drop_void_wishes(struct choice *c)
+{
+    struct coordinator_moves *moves = &c->s->sessions->moves;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < moves->n_wishes; i++)
+        if (moves->wishes[i].session != c->s->id || !wish_is_void(c, &moves->wishes[i]))
+            moves->wishes[kept++] = moves->wishes[i];
+    moves->n_wishes = kept;
+}
+
 static void choose_wishes(struct choice *c)
 {
     const struct coordinator_moves *moves = &c->s->sessions->moves;
     bool any = false;
+    drop_void_wishes(c);
     for (uint32_t i = 0; i < moves->n_wishes && c->n_items < COORDINATOR_MOVE_CHUNKS; i++) {
         const struct coordinator_wish *wish = &moves->wishes[i];
         any = any || wish->session == c->s->id;
@@ -310,8 +329,20 @@ static void look(struct coordinator_sessions *sessions, uint32_t most)
     }
 }
 
+// Those of sessions that are gone.
+static void drop_lone_wishes(struct coordinator_sessions *sessions)
+{
+    struct coordinator_moves *moves = &sessions->moves;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < moves->n_wishes; i++)
+        if (coordinator_session_any(sessions, moves->wishes[i].session))
+            moves->wishes[kept++] = moves->wishes[i];
+    moves->n_wishes = kept;
+}
+
 void coordinator_moves_tick(struct coordinator_sessions *sessions)
 {
+    drop_lone_wishes(sessions);
     if (!sessions->core->stopping)
         look(sessions, UINT32_MAX);
 }

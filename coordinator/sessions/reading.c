@@ -20,13 +20,23 @@ struct listing { // an answer and what it points to
     uint8_t ticket[PROTO_TICKET_MAX];
 };
 
+static bool is_past(const struct coordinator_session *s, const Banyan__Pb__ReadOpenRequest *m)
+{
+    uint64_t length = coordinator_session_length(s);
+    return m->first >= length || m->count > length - m->first;
+}
+
 static enum common_code check_range(struct coordinator_session *s, const Banyan__Pb__ReadOpenRequest *m,
                                     struct proto_status *status)
 {
     uint64_t ct = s->layout.chunk_tokens, length = coordinator_session_length(s);
     if (!m->count)
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "", "the range is empty");
-    if (m->first >= length || m->count > length - m->first)
+    bool past = is_past(s, m);
+    uint64_t end = m->count < UINT64_MAX - m->first ? m->first + m->count : UINT64_MAX;
+    if (past && coordinator_session_unsettled(s, length, end, 0, status) != COMMON_OK)
+        return status->code; // rows may yet turn up there
+    if (past)
         return proto_status_set(status, COMMON_OUT_OF_RANGE, "",
                                 "rows from position %" PRIu64
                                 " on are asked for, and the shortest layer has %" PRIu64 " tokens",
@@ -104,21 +114,15 @@ static enum common_code list_all(struct listing *l, struct coordinator_session *
     l->reply.incarnation = s->incarnation;
     // Whoever reads does not come here for each row: the session is in use as long as the ticket is good.
     s->last_used_ns = now;
-    if (s->ticket_until_ns < now + core->options.ticket_ns)
-        s->ticket_until_ns = now + core->options.ticket_ns;
+    s->read_until_ns = now + core->options.ticket_ns;
     return COMMON_OK;
 }
 
-void coordinator_handle_read_open(void *arg, struct proto_request *request)
+static void answer(struct proto_request *request, struct coordinator_session *s)
 {
     const Banyan__Pb__ReadOpenRequest *m = (const void *)proto_request_message(request)->body;
-    struct coordinator_session *s = coordinator_session_find(arg, m->session);
     struct proto_status status;
-    if (s && coordinator_park(s, request, coordinator_handle_read_open, arg))
-        return;
-    if (!s)
-        coordinator_session_unknown(m->session, &status);
-    if (!s || check_range(s, m, &status) != COMMON_OK) {
+    if (check_range(s, m, &status) != COMMON_OK) {
         proto_request_fail_status(request, &status);
         return;
     }
@@ -128,4 +132,37 @@ void coordinator_handle_read_open(void *arg, struct proto_request *request)
     else
         proto_request_fail_status(request, &status);
     free(l);
+}
+
+static void refuse_unknown(struct proto_request *request)
+{
+    const Banyan__Pb__ReadOpenRequest *m = (const void *)proto_request_message(request)->body;
+    struct proto_status status;
+    coordinator_session_unknown(m->session, &status);
+    proto_request_fail_status(request, &status);
+}
+
+static void settled(void *arg, struct coordinator_session *s)
+{
+    if (s)
+        answer(arg, s);
+    else
+        refuse_unknown(arg);
+}
+
+void coordinator_handle_read_open(void *arg, struct proto_request *request)
+{
+    const Banyan__Pb__ReadOpenRequest *m = (const void *)proto_request_message(request)->body;
+    struct coordinator_session *s = coordinator_session_find(arg, m->session);
+    if (!s) {
+        refuse_unknown(request);
+    } else if (coordinator_park(s, request, coordinator_handle_read_open, arg)) {
+        return;
+    } else if (!is_past(s, m) || coordinator_session_open(s)) {
+        answer(request, s); // what is committed needs no more than a holder
+    } else if (coordinator_session_when_open(s, settled, request) != COMMON_OK) {
+        // else rows may be about to count
+        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "too many calls wait for this session", NULL,
+                           0);
+    }
 }

@@ -11,7 +11,7 @@
 #include "proto/rpc.h"
 
 // Handler (proto_method.handle); arg: the room of sessions. OUT_OF_RANGE past the session's length; UNAVAILABLE,
-// DATA_LOSS: chunks of the range are nowhere now, which are named.
+// DATA_LOSS: chunks of the range are nowhere now, which are named, or rows may turn up past the length.
 void coordinator_handle_read_open(void *arg, struct proto_request *request);
 
 #endif

@@ -69,7 +69,7 @@ static bool host_is_taken(const struct coordinator_chunk *chunk, const struct co
     return false;
 }
 
-// Who is the furthest below its part, and would not be above it by more than half of the chunk. NULL: nobody.
+// Who is the furthest below its part, by more than half of the chunk: else it would be as far above. NULL: nobody.
 static struct share *find_taker(struct balance *b, const struct coordinator_session *s,
                                 const struct coordinator_chunk *chunk, const struct coordinator_worker *from,
                                 uint64_t bytes)
@@ -79,7 +79,7 @@ static struct share *find_taker(struct balance *b, const struct coordinator_sess
     for (uint32_t i = 0; i < b->n; i++) {
         struct share *to = &b->shares[i];
         double below = to->target - (double)to->load;
-        if (to->free_bytes < bytes || below < most || host_is_taken(chunk, from, to->w) ||
+        if (to->free_bytes < bytes || below <= most || host_is_taken(chunk, from, to->w) ||
             !coordinator_chunk_may_move(s, chunk, to->w, from))
             continue;
         best = to;

@@ -110,6 +110,7 @@ struct coordinator_session {
     bool untidy; // a failed append may have left rows that no layer counts: the next truncate takes them away
 
     uint64_t steps, last_used_ns;
+    uint64_t read_until_ns;   // when the last ticket to read its rows ends: it is in use until then
     uint64_t ticket_until_ns; // when the last ticket given for it ends: rows may be on their way until then
     struct coordinator_rangeset ticketed; // positions that tickets which have not ended may name
     uint64_t ticketed_all_ns;             // until then, any position

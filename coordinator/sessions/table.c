@@ -309,10 +309,11 @@ static void drain_sessions(void *arg)
     sessions->unpark = false;
 }
 
-// Puts go to the workers and are not seen here: while a ticket is good, an attach may be under way.
+// Puts and reads go to the workers and are not seen here: while a ticket is good, some may be under way.
 static bool is_idle(const struct coordinator_session *s, uint64_t now_ns)
 {
     uint64_t used_ns = s->last_used_ns > s->ticket_until_ns ? s->last_used_ns : s->ticket_until_ns;
+    used_ns = used_ns > s->read_until_ns ? used_ns : s->read_until_ns;
     return coordinator_session_open(s) && !s->shared && !s->n_waiting && !s->placing && now_ns > used_ns &&
            now_ns - used_ns > s->spec->idle_ttl_ns;
 }
@@ -329,6 +330,14 @@ static void reclaim_idle(struct coordinator_sessions *sessions, uint64_t now_ns)
         if (s && s->spec->idle_ttl_ns && is_idle(s, now_ns))
             coordinator_session_reclaim(s);
     }
+}
+
+uint64_t coordinator_sessions_thin(const struct coordinator_sessions *sessions)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < sessions->n_slots; i++)
+        n += sessions->slots[i] ? sessions->slots[i]->thin : 0;
+    return n;
 }
 
 void coordinator_sessions_tick(struct coordinator_sessions *sessions, uint64_t now_ns)

@@ -46,6 +46,9 @@ void coordinator_session_destroy(struct coordinator_session *s);
 struct coordinator_session *coordinator_sessions_take_gone(struct coordinator_sessions *sessions);
 struct coordinator_session *coordinator_sessions_take_opened(struct coordinator_sessions *sessions);
 
+// Chunks of all of them with fewer copies than their sessions ask for.
+uint64_t coordinator_sessions_thin(const struct coordinator_sessions *sessions);
+
 void coordinator_sessions_tick(struct coordinator_sessions *sessions, uint64_t now_ns); // idle sessions
 
 #endif

@@ -106,9 +106,10 @@ static enum common_code sql_fail(const char *path, const struct coordinator_sql 
                                  struct common_error *err)
 {
     if (rc == SQLITE_BUSY || rc == SQLITE_LOCKED)
-        return common_error_set(
-            err, COMMON_FAILED_PRECONDITION,
-            "store %s is in use by another coordinator: stop that one, or choose another --store", path);
+        return common_error_set(err, COMMON_ALREADY_EXISTS,
+                                "store %s is in use by another coordinator: stop that one, choose another "
+                                "--store, or stand by with --standby",
+                                path);
     if (rc == SQLITE_NOTADB || rc == SQLITE_CORRUPT)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "store %s is not a Banyan store, or is damaged: %s", path,
@@ -127,8 +128,7 @@ static bool meta_number(struct coordinator_sql *sql, const char *text, uint64_t 
     return ok;
 }
 
-// Makes the folder that the file is to be in, with those above it.
-static void make_folder(const char *path)
+void coordinator_sql_make_folder(const char *path)
 {
     char folder[4096];
     size_t len = strlen(path);
@@ -163,7 +163,7 @@ enum common_code coordinator_sql_open(struct coordinator_sql *sql, const char *p
     memset(sql, 0, sizeof(*sql));
     bool memory = !strcmp(path, ":memory:");
     if (!memory) {
-        make_folder(path);
+        coordinator_sql_make_folder(path);
         int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600); // SQLite would make it readable for all
         if (fd >= 0)
             close(fd);
@@ -219,12 +219,14 @@ enum common_code coordinator_sql_open(struct coordinator_sql *sql, const char *p
     }
     return COMMON_OK;
 failed:
-    coordinator_sql_close(sql);
+    coordinator_sql_close(sql, false);
     return code;
 }
 
-void coordinator_sql_close(struct coordinator_sql *sql)
+void coordinator_sql_close(struct coordinator_sql *sql, bool as_it_is)
 {
+    if (sql->db && as_it_is)
+        sqlite3_db_config(sql->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
     for (int i = 0; i < COORDINATOR_STATEMENTS; i++)
         sqlite3_finalize(sql->statements[i]);
     sqlite3_close(sql->db);

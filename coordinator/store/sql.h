@@ -49,9 +49,13 @@ struct coordinator_sql {
     bool unsure; // a COMMIT was written, and its fsync failed: it may be found in the log after a crash
 };
 
+// ALREADY_EXISTS: another process has it. Other codes: coordinator_store_open.
 enum common_code coordinator_sql_open(struct coordinator_sql *sql, const char *path, bool sync_full,
                                       struct common_error *err);
-void coordinator_sql_close(struct coordinator_sql *sql);
+// as_it_is: the path is another's file by now; SQLite removes nothing that has our log's name.
+void coordinator_sql_close(struct coordinator_sql *sql, bool as_it_is);
+// Makes the folder that the file is to be in, with those above it.
+void coordinator_sql_make_folder(const char *path);
 
 // Absent keys read as `absent`.
 bool coordinator_sql_meta(struct coordinator_sql *sql, const char *key, uint64_t absent, uint64_t *out);

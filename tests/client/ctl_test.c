@@ -116,6 +116,9 @@ static void test_usage(void **state)
     ctl_expect(2, "quarantine", NULL);
     ctl_expect(2, "quarantine drop w0", NULL);
     ctl_expect(2, "quarantine drop w0 many --yes", NULL);
+    ctl_expect(2, "worker drain", NULL);
+    ctl_expect(2, "worker drain w0 --wait-timeout 1s", NULL);
+    ctl_complained("--wait");
 }
 
 static void test_connection(void **state)
@@ -177,6 +180,65 @@ static void test_sessions(void **state)
     assert_string_equal(json_string_value(json_object_get(json, "deleted")), id);
     json_decref(json);
     ctl_expect(3, "session show %s", id);
+}
+
+static json_t *worker_of(const json_t *workers, const char *name)
+{
+    size_t i;
+    json_t *w;
+    json_array_foreach(workers, i, w)
+    {
+        if (strcmp(json_string_value(json_object_get(w, "name")), name) == 0)
+            return w;
+    }
+    fail_msg("no worker %s", name);
+    return NULL;
+}
+
+// Workers go out of use and come back; what cannot move is named.
+static void test_draining(void **state)
+{
+    (void)state;
+    ctl_expect(3, "worker drain nobody", NULL);
+    ctl_complained("banyanctl workers");
+    ctl_expect(3, "worker resume nobody", NULL);
+    ctl_expect(0, "session create --q-heads 4 --dim 8 both", NULL);
+    ctl_expect(0, "worker drain w1 --reason noisy-fan --wait", NULL); // nothing is on it
+    ctl_said("can be stopped");
+    ctl_expect(0, "workers", NULL);
+    ctl_said("active, draining");
+    ctl_said("noisy-fan");
+    ctl_expect(0, "status -o json", NULL);
+    json_t *json = ctl_parse();
+    assert_int_equal(ctl_number(json, "workers_draining"), 1);
+    assert_int_equal(ctl_number(json, "moves"), 0);
+    assert_int_equal(ctl_number(json, "thin_chunks"), 0);
+    json_decref(json);
+    ctl_expect(0, "worker drain w1 -o json", NULL); // the reason stays
+    json = ctl_parse();
+    assert_true(json_is_true(json_object_get(json, "draining")));
+    assert_int_equal(ctl_number(json, "chunks"), 0);
+    json_decref(json);
+    ctl_expect(0, "workers -o json", NULL);
+    json = ctl_parse();
+    assert_string_equal(json_string_value(json_object_get(worker_of(json, "w1"), "drain_reason")),
+                        "noisy-fan");
+    assert_string_equal(json_string_value(json_object_get(worker_of(json, "w1"), "state")), "active");
+    assert_true(json_is_false(json_object_get(worker_of(json, "w0"), "draining")));
+    json_decref(json);
+    ctl_expect(0, "worker resume w1", NULL);
+    ctl_said("used again");
+    ctl_expect(0, "workers -o json", NULL);
+    json = ctl_parse();
+    assert_true(json_is_false(json_object_get(worker_of(json, "w1"), "draining")));
+    json_decref(json);
+    ctl_expect(0, "rebalance --dry-run -o json", NULL);
+    json = ctl_parse();
+    assert_int_equal(ctl_number(json, "chunks"), 0);
+    json_decref(json);
+    ctl_expect(0, "rebalance --wait", NULL);
+    ctl_said("nothing to move");
+    ctl_expect(0, "session delete both", NULL);
 }
 
 // The program in client/README.md, linked with the shared library.
@@ -348,6 +410,7 @@ int main(void)
         cmocka_unit_test_teardown(ctl_quantised_tensors, ctl_clean_up),
         cmocka_unit_test_teardown(ctl_kinds, ctl_clean_up),
         cmocka_unit_test_teardown(ctl_wrong_tensors, ctl_clean_up),
+        cmocka_unit_test_teardown(test_draining, ctl_clean_up),
         cmocka_unit_test_teardown(test_hello, ctl_clean_up),
         cmocka_unit_test_teardown(test_watching, ctl_clean_up),
     };

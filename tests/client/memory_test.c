@@ -202,12 +202,15 @@ static bool attend_later(struct scene *scene, float *o)
 
 static bool use_session(struct scene *scene)
 {
+    static float k[TOKENS * DIM], v[TOKENS * DIM];
     float o[DIM];
     banyan_error error;
     banyan_session_info info;
     banyan_session *fork;
     if (!good(scene, "attach", banyan_attach(scene->session, 0, 0, TOKENS, zeros, zeros, &error), &error) ||
         !good(scene, "commit", banyan_commit(scene->session, 0, 0, TOKENS, &error), &error) ||
+        !good(scene, "read", banyan_read_rows(scene->session, 0, 0, TOKENS, k, NULL, v, NULL, &error),
+              &error) ||
         !attend(scene, o) || !attend_later(scene, o) ||
         !good(scene, "info", banyan_session_get_info(scene->session, &info, &error), &error))
         return false;

@@ -179,6 +179,10 @@ static void http(void **state)
     assert_non_null(strstr(said, "200 OK"));
     assert_non_null(strstr(said, "\nbanyan_term 1\n"));
     assert_non_null(strstr(said, "# TYPE banyan_frames_total counter"));
+    assert_non_null(strstr(said, "# TYPE banyan_moved_bytes_total counter"));
+    assert_non_null(strstr(said, "\nbanyan_struck_copies_total 0\n"));
+    assert_non_null(strstr(said, "\nbanyan_thin_chunks 0\n"));
+    assert_non_null(strstr(said, "\nbanyan_moves 0\n"));
     assert_non_null(strstr(said, "\nbanyan_limit_max{limit=\"clients\"} 77\n"));
     assert_non_null(strstr(said, "\nbanyan_limit_max{limit=\"bytes_of_a_client\"} 1048576\n"));
     assert_non_null(strstr(said, "\nbanyan_limit_used{limit=\"sessions\"} 0\n"));

@@ -40,9 +40,10 @@ struct harness_cluster {
     struct harness_cluster *next; // all that live, for the end of the program
     struct harness_options options;
     char dir[PATH_BYTES], secret[PATH_BYTES + 32], token[PATH_BYTES + 32], store[PATH_BYTES + 32];
-    struct daemon coordinator;
-    struct daemon job; // the launcher, where there is one
-    bool job_hurt;     // a worker of it was signalled
+    struct daemon coordinator, standby;
+    char endpoints[ENDPOINTS_MAX][2 * PATH_BYTES + 2]; // of both coordinators, by transport
+    struct daemon job;                                 // the launcher, where there is one
+    bool job_hurt;                                     // a worker of it was signalled
     struct daemon workers[HARNESS_WORKERS_MAX];
     uint32_t n_workers;
     const char *allowed[ALLOWED_MAX];
@@ -55,10 +56,11 @@ static struct harness_cluster *live;
 static void kill_all(void)
 {
     for (struct harness_cluster *c = live; c; c = c->next) {
-        for (uint32_t i = 0; i <= c->n_workers + 1; i++) {
-            struct daemon *d = i < c->n_workers    ? &c->workers[i]
-                               : i == c->n_workers ? &c->job
-                                                   : &c->coordinator;
+        for (uint32_t i = 0; i <= c->n_workers + 2; i++) {
+            struct daemon *d = i < c->n_workers        ? &c->workers[i]
+                               : i == c->n_workers     ? &c->job
+                               : i == c->n_workers + 1 ? &c->standby
+                                                       : &c->coordinator;
             if (d->pid > 0) {
                 kill(d->pid, SIGKILL);
                 waitpid(d->pid, NULL, 0);
@@ -160,8 +162,8 @@ static bool write_script(struct daemon *d, char *const argv[])
 static bool start_daemon(struct daemon *d, const char *const *args, const char *const *more)
 {
     char program[4096];
-    if (!harness_program_path(strncmp(d->name, "coord", 5) == 0 ? "banyan-coordinator" : "banyan-worker",
-                              program, sizeof program))
+    if (!harness_program_path(d->name[0] != 'w' ? "banyan-coordinator" : "banyan-worker", program,
+                              sizeof program))
         return false;
     char *argv[ARGS_MAX] = {NULL};
     size_t n = 0;
@@ -178,12 +180,12 @@ static bool start_daemon(struct daemon *d, const char *const *args, const char *
     return d->pid > 0;
 }
 
-static bool start_coordinator(struct harness_cluster *c)
+static bool start_coordinator(struct harness_cluster *c, struct daemon *d)
 {
-    struct daemon *d = &c->coordinator;
     char listen[(PATH_BYTES + 1) * ENDPOINTS_MAX];
     if (d->n_endpoints == 0) {
-        snprintf(listen, sizeof listen, "nng+tcp://127.0.0.1:0,tcp://127.0.0.1:0,unix://%s/c.sock", c->dir);
+        snprintf(listen, sizeof listen, "nng+tcp://127.0.0.1:0,tcp://127.0.0.1:0,unix://%s/%c.sock", c->dir,
+                 d->name[0]);
     } else { // again: where the others look for it
         size_t len = 0;
         for (uint32_t i = 0; i < d->n_endpoints; i++)
@@ -196,6 +198,8 @@ static bool start_coordinator(struct harness_cluster *c)
         args[n++] = "--token-file";
         args[n++] = c->token;
     }
+    if (c->options.standby)
+        args[n++] = "--standby";
     return start_daemon(d, args, c->options.coordinator_args);
 }
 
@@ -325,6 +329,7 @@ struct harness_cluster *harness_cluster_start(const struct harness_options *opti
     snprintf(c->token, sizeof c->token, "%s/token", c->dir);
     snprintf(c->store, sizeof c->store, "%s/store.db", c->dir);
     name_daemon(c, &c->coordinator, "coordinator");
+    name_daemon(c, &c->standby, "standby");
     name_daemon(c, &c->job, "job");
     char secret[66] = "";
     for (int i = 0; i < 64; i++)
@@ -334,7 +339,9 @@ struct harness_cluster *harness_cluster_start(const struct harness_options *opti
     snprintf(token, sizeof token, "%s\n", c->options.token ? c->options.token : "");
     if (!write_private(c->secret, secret) || (c->options.token && !write_private(c->token, token)))
         goto fail;
-    if (!start_coordinator(c) || !wait_ready(&c->coordinator))
+    if (!start_coordinator(c, &c->coordinator) || !wait_ready(&c->coordinator))
+        goto fail;
+    if (c->options.standby && (!start_coordinator(c, &c->standby) || !wait_ready(&c->standby)))
         goto fail;
     for (uint32_t i = 0; i < c->options.workers; i++) {
         struct daemon *d = new_worker(c, c->options.hosts ? c->options.hosts[i] : NULL);
@@ -357,8 +364,10 @@ fail:
 
 static struct daemon *find(const struct harness_cluster *c, uint32_t who)
 {
-    assert(who == HARNESS_COORDINATOR || who < c->n_workers);
-    return (struct daemon *)(who == HARNESS_COORDINATOR ? &c->coordinator : &c->workers[who]);
+    assert(who == HARNESS_COORDINATOR || who == HARNESS_STANDBY || who < c->n_workers);
+    return (struct daemon *)(who == HARNESS_COORDINATOR ? &c->coordinator
+                             : who == HARNESS_STANDBY   ? &c->standby
+                                                        : &c->workers[who]);
 }
 
 static int count_errors(const struct harness_cluster *c, const struct daemon *d)
@@ -443,9 +452,11 @@ int harness_cluster_stop(struct harness_cluster *c)
     for (uint32_t i = 0; i < c->n_workers; i++)
         problems += stop_daemon(&c->workers[i]);
     problems += stop_job(c);
+    problems += stop_daemon(&c->standby); // before the other, or it takes over
     problems += stop_daemon(&c->coordinator);
     for (uint32_t i = 0; i < c->n_workers; i++)
         problems += count_errors(c, &c->workers[i]);
+    problems += count_errors(c, &c->standby);
     problems += count_errors(c, &c->coordinator);
     if (problems == 0)
         nftw(c->dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
@@ -466,16 +477,25 @@ void harness_cluster_allow_error(struct harness_cluster *c, const char *text)
     c->allowed[c->n_allowed++] = text;
 }
 
-const char *harness_cluster_endpoint(const struct harness_cluster *c, const char *transport)
+static const char *endpoint_of(const struct daemon *d, const char *transport)
 {
     size_t len = strlen(transport);
-    for (uint32_t i = 0; i < c->coordinator.n_endpoints; i++) {
-        const char *endpoint = c->coordinator.endpoints[i];
-        if (strncmp(endpoint, transport, len) == 0 && strncmp(endpoint + len, "://", 3) == 0)
-            return endpoint;
-    }
-    fprintf(stderr, "harness: the coordinator has no endpoint of kind %s\n", transport);
+    for (uint32_t i = 0; i < d->n_endpoints; i++)
+        if (strncmp(d->endpoints[i], transport, len) == 0 && strncmp(d->endpoints[i] + len, "://", 3) == 0)
+            return d->endpoints[i];
+    fprintf(stderr, "harness: the %s has no endpoint of kind %s\n", d->name, transport);
     abort();
+}
+
+const char *harness_cluster_endpoint(const struct harness_cluster *c, const char *transport)
+{
+    const char *first = endpoint_of(&c->coordinator, transport);
+    if (!c->options.standby)
+        return first;
+    size_t nth = (size_t)(first - c->coordinator.endpoints[0]) / PATH_BYTES;
+    char *both = ((struct harness_cluster *)c)->endpoints[nth];
+    snprintf(both, sizeof *c->endpoints, "%s,%s", first, endpoint_of(&c->standby, transport));
+    return both;
 }
 
 const char *harness_cluster_worker_name(const struct harness_cluster *c, uint32_t worker)
@@ -547,7 +567,8 @@ bool harness_cluster_launch(struct harness_cluster *c, uint32_t who)
 {
     struct daemon *d = find(c, who);
     assert(d->pid == 0);
-    return who == HARNESS_COORDINATOR ? start_coordinator(c) : start_worker(c, d);
+    bool coordinator = d == &c->coordinator || d == &c->standby;
+    return coordinator ? start_coordinator(c, d) : start_worker(c, d);
 }
 
 bool harness_cluster_restart(struct harness_cluster *c, uint32_t who)

@@ -9,7 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define HARNESS_COORDINATOR UINT32_MAX // as a number of a process
+#define HARNESS_COORDINATOR UINT32_MAX       // as a number of a process
+#define HARNESS_STANDBY     (UINT32_MAX - 1) // a second coordinator on the same store
 #define HARNESS_WORKERS_MAX 64
 
 struct harness_options {
@@ -26,6 +27,7 @@ struct harness_options {
     const char *const *launcher;
     bool edges_tcp;  // edges over tcp instead of unix sockets
     bool public_nng; // workers' public endpoint nng+tcp instead of tcp
+    bool standby;    // two coordinators, both with --standby; endpoints name both: A,B
 };
 
 // One more worker, beside what harness_options says of all. Strings and lists are borrowed until stop.

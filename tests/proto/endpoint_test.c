@@ -57,6 +57,34 @@ static void test_parse_and_format(void **state)
     }
 }
 
+static void test_lists(void **state)
+{
+    (void)state;
+    struct proto_endpoint_list list;
+    struct common_error err;
+    static const char *const bad[] = {"",
+                                      ",",
+                                      "tcp://a:1,",
+                                      ",tcp://a:1",
+                                      "tcp://a:1,,tcp://b:1",
+                                      "tcp://a:1;tcp://b:1",
+                                      "tcp://a:1,tcp://b:1,tcp://c:1,tcp://d:1,tcp://e:1"};
+    assert_int_equal(proto_endpoint_list_parse("tcp://a:1", &list, &err), COMMON_OK);
+    assert_int_equal(list.n, 1);
+    assert_string_equal(list.endpoints[0], "tcp://a:1");
+    assert_int_equal(proto_endpoint_list_parse("tcp://a:1,unix:///b,nng+tcp://[::1]:3", &list, &err),
+                     COMMON_OK);
+    assert_int_equal(list.n, 3);
+    assert_string_equal(list.endpoints[0], "tcp://a:1");
+    assert_string_equal(list.endpoints[1], "unix:///b");
+    assert_string_equal(list.endpoints[2], "nng+tcp://[::1]:3");
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(proto_endpoint_list_parse(bad[i], &list, &err), COMMON_INVALID_ARGUMENT);
+        assert_non_null(strstr(err.message, "endpoint"));
+    }
+    assert_int_equal(list.n, 3); // written on success only
+}
+
 // The longest path comes back whole; one byte more is refused, not cut.
 static void test_the_longest_path(void **state)
 {
@@ -94,6 +122,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parse_and_format),
         cmocka_unit_test(test_the_longest_path),
+        cmocka_unit_test(test_lists),
         cmocka_unit_test(test_listen_allowed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

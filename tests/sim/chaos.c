@@ -11,6 +11,7 @@
 // What must hold, looked at whenever a call ends:
 //   - a read that succeeds says the mean of exactly the values that were written below its position, and none of
 //     its positions was never written;
+//   - rows that a worker gives to whoever has a ticket are those that were written and acknowledged;
 //   - what was acknowledged is never refused for a reason that does not pass, while the processes that hold it
 //     live (a killed worker takes with it what it holds);
 //   - what is refused as forgotten may have been: a row sees less than any that is still to come may need;
@@ -65,6 +66,7 @@ static void run(uint64_t seed)
         &(struct sim_cluster_options){.workers = WORKERS,
                                       .seed = seed,
                                       .team = seed & 1,
+                                      .standby = true,
                                       .tune = choose_store,
                                       .store = chaos.stored,
                                       .scrub_ns = chaos.stored && seed / 32 % 2 ? 10 * COMMON_NS_PER_S : 0});
@@ -95,6 +97,7 @@ static void run(uint64_t seed)
         sim_advance(sim_random(3) ? sim_random(pace) : sim_random(pace * 20));
         chaos_check_all();
         chaos_look_for_struck();
+        chaos_mind_the_lease();
     }
     chaos_disturb_end();
     chaos_end();

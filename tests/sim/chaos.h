@@ -53,7 +53,7 @@ struct name {           // of 1..NAMES, as far as no model says it
     uint32_t life;      // of the coordinator when the last one ended
 };
 
-enum kind { READ, APPEND, OPEN, PUT, COMMIT, TRUNCATE, FORK, DELETE, CREATE, FIND, WATCH };
+enum kind { READ, APPEND, OPEN, PUT, COMMIT, TRUNCATE, FORK, DELETE, CREATE, FIND, WATCH, LOOK, ROWS };
 extern const char *const chaos_kind_names[];
 
 struct op {
@@ -129,6 +129,8 @@ struct op *chaos_start_read(struct model *m, uint32_t layer, uint64_t at);
 struct op *chaos_start_append(struct model *m, uint32_t layer, uint64_t first, uint32_t rows);
 struct op *chaos_start_truncate(struct model *m, uint64_t length);
 struct op *chaos_start_delete(struct model *m);
+void chaos_start_look(struct model *m); // a ticket to read rows, then the rows
+void chaos_start_rows(const struct op *look);
 void chaos_start_put(const struct op *open);
 void chaos_start_commits(const struct op *put);
 struct sim_client *chaos_a_client(void);
@@ -193,13 +195,15 @@ enum fault {
     DISK_UNSURE, // what it refuses may be there after a crash
     DRAIN,       // a worker is to be emptied, or used again
     BALANCE,
-    POWER,       // of a worker's machine: what its files have and was not synced is gone in part
-    FILE_ROT,    // a bit of a worker's files, while it is down
-    FILES_FULL,  // a worker's disk has no room, or gives errors
+    POWER,      // of a worker's machine: what its files have and was not synced is gone in part
+    FILE_ROT,   // a bit of a worker's files, while it is down
+    FILES_FULL, // a worker's disk has no room, or gives errors
+    TAKEOVER,   // a second coordinator stands by; the first is killed, stopped or frozen
     FAULTS
 };
 
 void chaos_disturb(enum fault fault);
+void chaos_mind_the_lease(void);     // a coordinator that has said that it must end is gone, and starts again
 bool chaos_old_builds_are_out(void); // none of them has been told of a session
 void chaos_disturb_end(void);        // nothing is disturbed any more
 

@@ -136,6 +136,36 @@ static void check_fork(const struct op *op)
     }
 }
 
+static void check_look(const struct op *op)
+{
+    const struct model *m = op->m;
+    enum common_code code = op->call->code;
+    if (m->deleted || op->cuts != m->cuts)
+        return;
+    if (code == COMMON_DATA_LOSS && !m->lossy && !chaos_kills_excuse())
+        chaos_violated(op, "rows are lost though no worker was killed");
+    if (op->must && !m->lossy && !chaos_kills_excuse() && code != COMMON_OK && !chaos_passes(code))
+        chaos_violated(op, "a ticket for acknowledged rows is refused");
+}
+
+// Whatever the holder is by now: what it gives are the rows that were there when the ticket was given.
+static void check_rows(const struct op *op)
+{
+    const struct model *m = op->m;
+    if (m->deleted || op->cuts != m->cuts || op->call->code != COMMON_OK)
+        return;
+    for (uint32_t i = 0; i < op->rows; i++) {
+        uint64_t at = op->first + i;
+        if (!m->maybe[op->layer][at])
+            chaos_violated(op, "a row is given that nobody wrote");
+        if (op->call->rows[i] != m->value[op->layer][at]) {
+            fprintf(stderr, "row %" PRIu64 ": %g, wanted %g\n", at, (double)op->call->rows[i],
+                    (double)m->value[op->layer][at]);
+            chaos_violated(op, "a wrong row");
+        }
+    }
+}
+
 static bool writes(const struct op *op)
 {
     return op->m && (op->kind == APPEND || op->kind == OPEN || op->kind == PUT || op->kind == COMMIT ||
@@ -178,7 +208,7 @@ static void check(struct op *op)
         chaos_name_ended(op, false);
         return;
     }
-    if (op->call->code == COMMON_NOT_FOUND && op->m && !op->m->deleted && op->kind != PUT)
+    if (op->call->code == COMMON_NOT_FOUND && op->m && !op->m->deleted && op->kind != PUT && op->kind != ROWS)
         chaos_violated(op, "a session is gone");
     chaos_name_ended(op, true);
     if (writes(op))
@@ -216,6 +246,14 @@ static void check(struct op *op)
         chaos_made(op);
         break;
     case FIND:
+        break;
+    case LOOK:
+        check_look(op);
+        if (goes_on)
+            chaos_start_rows(op);
+        break;
+    case ROWS:
+        check_rows(op);
         break;
     case WATCH:
         chaos_check_watch(op);

@@ -10,6 +10,7 @@
 #include "coordinator/cluster/membership.h"
 #include "coordinator/sessions/session.h"
 #include "coordinator/sessions/table.h"
+#include "coordinator/standby.h"
 #include "coordinator/state.h"
 #include "proto/banyan.pb-c.h"
 #include "tests/sim/sim_memory.h"
@@ -125,16 +126,24 @@ static void fill_files(struct sim_worker *worker)
 static void hear_register(void *arg, struct proto_request *request)
 {
     Banyan__Pb__RegisterRequest *m = (void *)proto_request_message(request)->body;
-    (void)arg;
+    struct sim_coordinator *one = arg;
+    if (coordinator_stands_by(one->coordinator)) {
+        coordinator_standby_refuse(request);
+        return;
+    }
     if (chaos.ages[m->name[1] - '0'] == OLD_CONTROL)
         m->control = PROTO_CONTROL_VERSION - 1;
-    coordinator_handle_register(&chaos.cluster->coordinator->cluster, request);
+    coordinator_handle_register(&one->coordinator->cluster, request);
 }
 
 static void hear_registers(void)
 {
-    sim_serve_rule(chaos.cluster->loop, METHOD(REGISTER),
-                   (struct sim_rule){.verdict = SIM_TELL, .tell = hear_register});
+    for (uint32_t i = 0; i < 2; i++)
+        if (chaos.cluster->coordinators[i].loop)
+            sim_serve_rule(chaos.cluster->coordinators[i].loop, METHOD(REGISTER),
+                           (struct sim_rule){.verdict = SIM_TELL,
+                                             .tell = hear_register,
+                                             .arg = &chaos.cluster->coordinators[i]});
 }
 
 // It comes back as an older build, until the next HEAL.
@@ -172,7 +181,8 @@ bool chaos_old_builds_are_out(void)
 // A client that nobody knows: it is told why it is refused, or that nobody is there.
 static void old_client(void)
 {
-    struct sim_client *client = sim_client_new(SIM_COORDINATOR, NULL);
+    const struct sim_cluster *cluster = chaos.cluster;
+    struct sim_client *client = sim_client_new(cluster->coordinators[cluster->active].endpoint, NULL);
     sim_net_old(sim_client_loop(client), true);
     sim_client_deadline(client, COMMON_NS_PER_S);
     struct sim_call *call = sim_find(client, "name1");
@@ -226,6 +236,81 @@ static void coordinator_anew(bool kill)
     if (sim_coordinator_start(cluster, &err) != COMMON_OK)
         chaos_violated(NULL, err.message);
     hear_registers();
+}
+
+void chaos_mind_the_lease(void)
+{
+    const struct sim_cluster *cluster = chaos.cluster;
+    if (cluster->coordinators[cluster->active].over)
+        coordinator_anew(true);
+}
+
+static void run_a_while(uint64_t most_ns)
+{
+    if (chaos.n_ops < OPS / 2 && !sim_random(3))
+        chaos_act();
+    sim_advance(sim_random(most_ns));
+    chaos_check_all();
+}
+
+// The one that was frozen goes on, with all that has come in meanwhile. It must end by itself, and what it still says is
+// looked at like any other answer.
+static void old_goes_on(struct sim_coordinator *old)
+{
+    if (!old->loop)
+        return;
+    sim_loop_thaw(old->loop);
+    for (uint64_t until = sim_clock() + 500 * COMMON_NS_PER_MS; !old->over && sim_clock() < until;)
+        run_a_while(20 * COMMON_NS_PER_MS);
+    if (!old->over)
+        chaos_violated(NULL, "a coordinator that was taken over goes on");
+}
+
+static void take_over(void)
+{
+    enum { KILLED, STOPPED, FROZEN, FROZEN_SHORTLY, ALONE };
+    struct sim_cluster *cluster = chaos.cluster;
+    struct sim_coordinator *old = &cluster->coordinators[cluster->active];
+    struct common_error err;
+    uint64_t how = sim_random(5), start_ns, thaw_ns;
+    sim_disk_silence(SIM_DISK_PATH, false);
+    sim_disk_fail(SIM_DISK_PATH, 0, COMMON_OK);
+    sim_disk_unsure(SIM_DISK_PATH, 0);
+    if (sim_standby_start(cluster, &err) != COMMON_OK)
+        chaos_violated(NULL, err.message);
+    hear_registers();
+    for (uint64_t until = sim_clock() + sim_random(COMMON_NS_PER_S); sim_clock() < until;)
+        run_a_while(100 * COMMON_NS_PER_MS);
+    if (how == ALONE &&
+        !sim_standby_took_over(cluster)) { // the lease goes on, and nobody is there to take it
+        sim_standby_kill(cluster);
+        return;
+    }
+    start_ns = sim_clock();
+    thaw_ns = start_ns + sim_random((how == FROZEN ? 8 : 2) * COMMON_NS_PER_S);
+    if (how == FROZEN || how == FROZEN_SHORTLY)
+        sim_loop_freeze(old->loop);
+    else if (how == STOPPED)
+        sim_coordinator_stop(cluster);
+    else
+        sim_coordinator_kill(cluster);
+    while (!sim_standby_took_over(cluster)) {
+        run_a_while(50 * COMMON_NS_PER_MS);
+        if (old->loop && sim_clock() > thaw_ns)
+            sim_loop_thaw(old->loop);
+        if (old->loop && (old->over || sim_clock() > start_ns + 10 * COMMON_NS_PER_S))
+            sim_coordinator_kill(cluster);
+        if (sim_clock() > start_ns + 20 * COMMON_NS_PER_S)
+            chaos_violated(NULL, "nobody takes over");
+    }
+    sim_standby_swap(cluster);
+    chaos.lives++;
+    for (uint32_t i = 0; i < chaos.n_clients; i++)
+        sim_client_direct(chaos.clients[i], cluster->coordinators[cluster->active].endpoint);
+    for (uint64_t until = sim_clock() + sim_random(3 * COMMON_NS_PER_S); old->loop && sim_clock() < until;)
+        run_a_while(100 * COMMON_NS_PER_MS);
+    old_goes_on(old);
+    sim_standby_kill(cluster);
 }
 
 void chaos_disturb(enum fault fault)
@@ -372,6 +457,9 @@ void chaos_disturb(enum fault fault)
     case FILES_FULL:
         fill_files(worker);
         break;
+    case TAKEOVER:
+        take_over();
+        break;
     case FAULTS:
         break;
     }
@@ -381,6 +469,7 @@ void chaos_disturb_end(void)
 {
     sim_memory_refuse(0);
     chaos_disturb(HEAL);
+    chaos_mind_the_lease();
     sim_disk_fail(SIM_DISK_PATH, 0, COMMON_OK);
     sim_disk_unsure(SIM_DISK_PATH, 0);
     for (uint32_t i = 0; i < WORKERS; i++) // rules that have not struck yet

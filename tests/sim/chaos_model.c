@@ -14,8 +14,8 @@
 
 struct chaos chaos;
 
-const char *const chaos_kind_names[] = {"read", "append", "open",   "put",  "commit", "truncate",
-                                        "fork", "delete", "create", "find", "watch"};
+const char *const chaos_kind_names[] = {"read",   "append", "open", "put",   "commit", "truncate", "fork",
+                                        "delete", "create", "find", "watch", "look",   "rows"};
 
 void chaos_violated(const struct op *op, const char *what)
 {
@@ -298,6 +298,26 @@ struct op *chaos_start_delete(struct model *m)
     return op;
 }
 
+void chaos_start_look(struct model *m)
+{
+    uint32_t layer = (uint32_t)sim_random(LAYERS), end = chaos_prefix(m, 0);
+    for (uint32_t l = 1; l < LAYERS; l++)
+        end = chaos_prefix(m, l) < end ? chaos_prefix(m, l) : end;
+    uint64_t first = sim_random(4) && end ? sim_random(end) : sim_random(TOKENS);
+    uint32_t most = first < end ? (uint32_t)(end - first) : (uint32_t)(TOKENS - first);
+    struct op *op = chaos_op_new(LOOK, m, layer, first, 1 + (uint32_t)sim_random(most));
+    op->must = op->first + op->rows <= end && !m->lossy && !m->cutting;
+    op->call = sim_read_open(chaos_a_client(), m->id, op->first, op->rows);
+}
+
+void chaos_start_rows(const struct op *look)
+{
+    struct op *op = chaos_op_new(ROWS, look->m, look->layer, look->first, look->rows);
+    op->cuts = look->cuts;
+    op->call = sim_read_rows(chaos_a_client(), look->call, op->layer, op->first, op->rows,
+                             (uint32_t)sim_random(WORKERS));
+}
+
 // ---- what the client does -------------------------------------------------------------------------------
 
 // To truncate to, or fork at: where sessions forget, mostly what is left.
@@ -338,6 +358,10 @@ void chaos_act(void)
     }
     if (!sim_random(12)) {
         chaos_start_watch(m);
+        return;
+    }
+    if (!sim_random(10)) {
+        chaos_start_look(m);
         return;
     }
     if (m->cutting)

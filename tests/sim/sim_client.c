@@ -17,13 +17,13 @@
 
 enum { Q_HEADS = 2, DIM = 4, DIM_MAX = 64, ROWS_MAX = 1024, SUMS_MAX = 64 };
 
-enum { HOLDERS_MAX = 16, COPIES_MAX = 4, LAYERS_MAX = 4 };
+enum { HOLDERS_MAX = 16, COPIES_MAX = 4, LAYERS_MAX = 4, COORDINATORS = 2 };
 
 struct sim_opened {
     uint8_t ticket[512];
     size_t ticket_bytes;
     uint32_t n, (*holders)[COPIES_MAX], *n_holders; // [n] by chunk
-    uint64_t *first;                                // [n]
+    uint64_t *first, *chunk;                        // [n]
     uint64_t tokens;                                // a chunk
     struct proto_channel *channels[HOLDERS_MAX];
 };
@@ -31,7 +31,11 @@ struct sim_opened {
 struct sim_client {
     struct common_loop *loop;
     char name[24];
-    struct proto_channel *channel;
+    struct proto_channel *channel; // to the one that is called now
+    struct {
+        const char *endpoint;
+        struct proto_channel *channel;
+    } coordinators[COORDINATORS];
     struct sim_call *calls;
     uint64_t deadline_ns;
     uint32_t dim; // of K and V
@@ -48,7 +52,6 @@ struct sim_rows { // what a call sends
 struct sim_client *sim_client_new(const char *coordinator, const char *token)
 {
     struct sim_client *client = calloc(1, sizeof *client);
-    struct common_error err;
     if (!client || common_loop_new(&client->loop) != COMMON_OK)
         abort();
     snprintf(client->name, sizeof client->name, "client %u", client->loop->number);
@@ -56,14 +59,29 @@ struct sim_client *sim_client_new(const char *coordinator, const char *token)
     client->deadline_ns = 10 * COMMON_NS_PER_S;
     client->dim = DIM;
     client->token = token;
+    sim_client_direct(client, coordinator);
+    return client;
+}
+
+void sim_client_direct(struct sim_client *client, const char *coordinator)
+{
+    struct common_error err;
+    uint32_t i = 0;
+    while (i < COORDINATORS && client->coordinators[i].channel &&
+           strcmp(client->coordinators[i].endpoint, coordinator) != 0)
+        i++;
+    assert(i < COORDINATORS);
     struct proto_channel_options options = {.name = "client",
                                             .role = BANYAN__PB__ROLE__ROLE_CLIENT,
-                                            .token = token};
-    if (proto_channel_open(client->loop, coordinator, &options, &client->channel, &err) != COMMON_OK) {
+                                            .token = client->token};
+    client->coordinators[i].endpoint = coordinator;
+    if (!client->coordinators[i].channel &&
+        proto_channel_open(client->loop, coordinator, &options, &client->coordinators[i].channel, &err) !=
+            COMMON_OK) {
         fprintf(stderr, "sim: client: %s\n", err.message);
         abort();
     }
-    return client;
+    client->channel = client->coordinators[i].channel;
 }
 
 void sim_client_one_holder(struct sim_client *client, bool on)
@@ -78,6 +96,7 @@ static void opened_free(struct sim_opened *opened)
     free(opened->holders);
     free(opened->n_holders);
     free(opened->first);
+    free(opened->chunk);
     free(opened);
 }
 
@@ -86,7 +105,8 @@ void sim_client_free(struct sim_client *client)
     if (!client)
         return;
     sim_loop_thaw(client->loop);
-    proto_channel_close(client->channel);
+    for (uint32_t i = 0; i < COORDINATORS; i++)
+        proto_channel_close(client->coordinators[i].channel);
     for (struct sim_call *call = client->calls; call; call = call->next)
         for (uint32_t i = 0; call->opened && i < HOLDERS_MAX; i++)
             proto_channel_close(call->opened->channels[i]);
@@ -96,6 +116,7 @@ void sim_client_free(struct sim_client *client)
         client->calls = call->next;
         assert(call->times == 1);
         opened_free(call->opened);
+        free(call->rows);
         free(call->watched);
         free(call);
     }
@@ -145,8 +166,9 @@ static void take_opened(struct sim_call *call, const Banyan__Pb__AttachOpenReply
     opened->n = (uint32_t)m->n_chunks;
     opened->holders = calloc(m->n_chunks + 1, sizeof(*opened->holders));
     opened->first = calloc(m->n_chunks + 1, sizeof(*opened->first));
+    opened->chunk = calloc(m->n_chunks + 1, sizeof(*opened->chunk));
     opened->n_holders = calloc(m->n_chunks + 1, sizeof(*opened->n_holders));
-    if (!opened->holders || !opened->n_holders || !opened->first)
+    if (!opened->holders || !opened->n_holders || !opened->first || !opened->chunk)
         abort();
     for (size_t i = 0; i < m->n_chunks; i++) {
         assert(m->chunks[i]->n_holders <= COPIES_MAX);
@@ -154,6 +176,7 @@ static void take_opened(struct sim_call *call, const Banyan__Pb__AttachOpenReply
         for (uint32_t k = 0; k < opened->n_holders[i]; k++)
             opened->holders[i][k] = m->chunks[i]->holders[k];
         opened->first[i] = m->chunks[i]->first;
+        opened->chunk[i] = m->chunks[i]->chunk;
     }
     for (size_t i = 0; i < m->n_workers; i++) {
         struct proto_channel_options options = {.name = "client",
@@ -223,6 +246,7 @@ static void take_reply(struct sim_call *call, const struct proto_message *messag
         break;
     }
     case METHOD(ATTACH_OPEN):
+    case METHOD(READ_OPEN):
         take_opened(call, (const void *)body);
         break;
     case METHOD(ATTACH_COMMIT):
@@ -285,6 +309,7 @@ struct sim_call *sim_call_start(struct sim_client *client, uint32_t method, cons
                               .deadline_ns = call->deadline_ns,
                               .done = ended,
                               .arg = call};
+    call->channel = client->channel;
     enum common_code code = proto_channel_call(client->channel, &made, &call->id, &err);
     if (code != COMMON_OK) {
         struct proto_reply reply = {.code = code, .text = err.message};
@@ -302,7 +327,7 @@ static struct sim_call *call_start(struct sim_client *client, uint32_t method, c
 void sim_cancel(struct sim_call *call)
 {
     if (!call->done)
-        proto_channel_cancel(call->client->channel, call->id);
+        proto_channel_cancel(call->channel, call->id);
 }
 
 // ---- operations -----------------------------------------------------------------------------------------
@@ -464,6 +489,17 @@ struct sim_call *sim_open(struct sim_client *client, uint64_t session, uint64_t 
     m.first = first;
     m.count = count;
     struct sim_call *call = call_start(client, METHOD(ATTACH_OPEN), &m.base, NULL, 0);
+    call->asked = session;
+    return call;
+}
+
+struct sim_call *sim_read_open(struct sim_client *client, uint64_t session, uint64_t first, uint64_t count)
+{
+    Banyan__Pb__ReadOpenRequest m = BANYAN__PB__READ_OPEN_REQUEST__INIT;
+    m.session = session;
+    m.first = first;
+    m.count = count;
+    struct sim_call *call = call_start(client, METHOD(READ_OPEN), &m.base, NULL, 0);
     call->asked = session;
     return call;
 }
@@ -664,4 +700,114 @@ struct sim_call *sim_put_rows(struct sim_client *client, const struct sim_call *
                               uint64_t first, uint64_t count, const float *values)
 {
     return put(client, opened, layer, first, count, values, 0);
+}
+
+// ---- reads of rows --------------------------------------------------------------------------------------
+
+struct part { // of a read: rows of one chunk
+    struct sim_call *call;
+    uint64_t first;
+    uint32_t at, count; // at: in call->rows
+};
+
+static void part_failed(struct sim_call *call, enum common_code code, const char *text)
+{
+    if (call->code != COMMON_OK)
+        return; // the first failure counts
+    call->code = code;
+    snprintf(call->text, sizeof call->text, "%s", text);
+}
+
+static uint64_t sum_of_rows(const struct part *part, const void *rows, uint32_t dim,
+                            enum proto_rows_part which)
+{
+    const size_t row = dim * sizeof(float);
+    return proto_rows_sum(&(struct proto_rows_piece){.data = rows,
+                                                     .len = row,
+                                                     .row_pitch = row,
+                                                     .head_pitch = row,
+                                                     .part = which,
+                                                     .heads = 1,
+                                                     .first = part->first,
+                                                     .count = part->count});
+}
+
+// All of a K are 1, all of a V alike, and the sum is theirs.
+static void take_part(const struct part *part, const struct proto_message *message)
+{
+    struct sim_call *call = part->call;
+    const uint32_t dim = call->client->dim;
+    const float *k = message->tensors[0].data, *v = message->tensors[1].data;
+    bool right = message->n_tensors == 2 && message->tensors[0].bytes == part->count * dim * sizeof *k &&
+                 message->tensors[1].bytes == message->tensors[0].bytes;
+    for (uint32_t i = 0; right && i < part->count * dim; i++) {
+        right = k[i] == 1 && v[i] == v[i / dim * dim];
+        call->rows[part->at + i / dim] = v[i];
+    }
+    if (!right || sum_of_rows(part, k, dim, PROTO_ROWS_K) + sum_of_rows(part, v, dim, PROTO_ROWS_V) !=
+                      ((const Banyan__Pb__ChunkReadReply *)message->body)->sum)
+        part_failed(call, COMMON_INTERNAL, "rows that nobody can have written");
+}
+
+static void read_ended(struct sim_call *call)
+{
+    if (--call->left > 0)
+        return;
+    call->times++;
+    call->done = true;
+    call->done_ns = common_clock_ns();
+}
+
+static void part_ended(void *arg, const struct proto_reply *reply)
+{
+    struct part *part = arg;
+    struct sim_call *call = part->call;
+    if (reply->code == COMMON_OK)
+        take_part(part, reply->message);
+    else if (call->code == COMMON_OK && reply->status)
+        take_failure(call, reply->status);
+    part_failed(call, reply->code, reply->text);
+    free(part);
+    read_ended(call);
+}
+
+struct sim_call *sim_read_rows(struct sim_client *client, const struct sim_call *opened, uint32_t layer,
+                               uint64_t first, uint64_t count, uint32_t copy)
+{
+    const struct sim_opened *o = opened->opened;
+    struct sim_call *call = call_new(client, METHOD(CHUNK_READ));
+    assert(o && count > 0);
+    call->left = 1;
+    call->rows = calloc(count, sizeof *call->rows);
+    for (uint32_t i = 0; i < o->n; i++) {
+        uint64_t end = i + 1 < o->n ? o->first[i + 1] : UINT64_MAX,
+                 from = first > o->first[i] ? first : o->first[i],
+                 to = first + count < end ? first + count : end;
+        if (from >= to)
+            continue;
+        struct common_error err;
+        struct part *part = malloc(sizeof *part);
+        if (!part || !call->rows)
+            abort();
+        *part = (struct part){call, from, (uint32_t)(from - first), (uint32_t)(to - from)};
+        Banyan__Pb__ChunkReadRequest m = BANYAN__PB__CHUNK_READ_REQUEST__INIT;
+        m.ticket = (ProtobufCBinaryData){o->ticket_bytes, (uint8_t *)o->ticket};
+        m.session = opened->asked;
+        m.chunk = o->chunk[i];
+        m.layer = layer;
+        m.first = from;
+        m.count = part->count;
+        struct proto_call made = {.method = METHOD(CHUNK_READ),
+                                  .body = &m.base,
+                                  .deadline_ns = common_clock_after(client->deadline_ns),
+                                  .done = part_ended,
+                                  .arg = part};
+        call->left++;
+        enum common_code code =
+            proto_channel_call(o->channels[o->holders[i][copy % o->n_holders[i]]], &made, NULL, &err);
+        if (code != COMMON_OK)
+            part_ended(part, &(struct proto_reply){.code = code, .text = err.message});
+    }
+    read_ended(call);
+    return call;
 }

@@ -22,6 +22,7 @@ struct sim_call {
     struct sim_client *client;
     uint32_t method;
     uint64_t id; // of the channel, for sim_client_cancel
+    struct proto_channel *channel;
     bool done;
     uint32_t times;        // that the reply has come: 1 once done
     enum common_code code; // of the call, or of the item of an attend
@@ -41,7 +42,8 @@ struct sim_call {
     struct sim_watched *watched; // of a watch (sim_watch.h); its own
     uint32_t n_watched;
     uint64_t (*from)(uint32_t layer, uint64_t at);
-    uint32_t left;                                                            // puts that are under way
+    uint32_t left; // puts, or reads, that are under way
+    float *rows;   // of a read of rows: V of each, all dimensions alike; its own
     void (*take)(struct sim_call *call, const struct proto_message *message); // of sim_call_start
 };
 
@@ -52,6 +54,8 @@ struct sim_call *sim_call_start(struct sim_client *client, uint32_t method, cons
                                 sim_take_reply_fn take);
 
 struct sim_client *sim_client_new(const char *coordinator, const char *token);
+// Calls from now on go to this coordinator; those under way stay where they are. The endpoint is kept, not copied.
+void sim_client_direct(struct sim_client *client, const char *coordinator);
 void sim_client_free(struct sim_client *client); // calls under way end with CANCELLED; NULL is allowed
 struct common_loop *sim_client_loop(struct sim_client *client);
 
@@ -100,6 +104,11 @@ struct sim_call *sim_truncate_after(struct sim_client *client, uint64_t session,
 struct sim_call *sim_settle(struct sim_client *client, uint64_t session, uint64_t after, uint64_t cut);
 struct sim_call *sim_fork(struct sim_client *client, uint64_t session, uint64_t length, const char *name);
 struct sim_call *sim_open(struct sim_client *client, uint64_t session, uint64_t first, uint64_t count);
+// A ticket to read rows with, and where they are; then the rows, of each chunk from its holder number copy % holders.
+struct sim_call *sim_read_open(struct sim_client *client, uint64_t session, uint64_t first, uint64_t count);
+struct sim_call *sim_read_rows(struct sim_client *client, const struct sim_call *opened, uint32_t layer,
+                               uint64_t first, uint64_t count, uint32_t copy);
+
 struct sim_call *sim_commit(struct sim_client *client, uint64_t session, uint32_t layer, uint64_t first,
                             uint64_t count);
 

@@ -29,6 +29,8 @@ struct sim_cluster *sim_cluster_new(const struct sim_cluster_options *options)
     sim_begin(options->seed);
     sim_edges_begin();
     cluster->options = *options;
+    cluster->coordinators[0].endpoint = SIM_COORDINATOR;
+    cluster->coordinators[1].endpoint = SIM_STANDBY;
     memset(cluster->secret.bytes, 7, sizeof cluster->secret.bytes);
     for (uint32_t i = 0; i < options->workers; i++) {
         char name[16], host[16];
@@ -37,7 +39,7 @@ struct sim_cluster *sim_cluster_new(const struct sim_cluster_options *options)
         cluster->workers[i] = sim_worker_new(&(struct sim_worker_options){
             .name = name,
             .host = host,
-            .coordinator = SIM_COORDINATOR,
+            .coordinator = options->standby ? SIM_COORDINATOR "," SIM_STANDBY : SIM_COORDINATOR,
             .port = FIRST_WORKER_PORT + 2 * i,
             .secret = &cluster->secret,
             .memory_bytes = options->memory_bytes ? options->memory_bytes : WORKER_MEMORY,
@@ -50,49 +52,81 @@ struct sim_cluster *sim_cluster_new(const struct sim_cluster_options *options)
     return cluster;
 }
 
-enum common_code sim_coordinator_start(struct sim_cluster *cluster, struct common_error *err)
+static void look_at_active(struct sim_cluster *cluster)
 {
-    static const char *const endpoints[] = {SIM_COORDINATOR, NULL};
+    cluster->loop = cluster->coordinators[cluster->active].loop;
+    cluster->coordinator = cluster->coordinators[cluster->active].coordinator;
+}
+
+static void is_over(void *arg, enum common_code code, const char *why)
+{
+    struct sim_coordinator *one = arg;
+    (void)code, (void)why;
+    one->over = true;
+    sim_loop_mute(one->loop);
+}
+
+static enum common_code start(struct sim_cluster *cluster, struct sim_coordinator *one, bool standby,
+                              struct common_error *err)
+{
+    const char *const endpoints[] = {one->endpoint, NULL};
     struct coordinator_options options;
-    assert(!cluster->loop);
+    assert(!one->loop);
     coordinator_options_default(&options);
     options.endpoints = endpoints;
     options.secret = &cluster->secret;
     options.store_path = SIM_DISK_PATH;
     options.heartbeat_ns = HEARTBEAT_NS;
     options.max_sessions = 1024;
+    options.standby = standby;
+    options.over = is_over;
+    options.arg = one;
     if (cluster->options.tune)
         cluster->options.tune(&options);
-    if (common_loop_new(&cluster->loop) != COMMON_OK)
+    if (common_loop_new(&one->loop) != COMMON_OK)
         abort();
-    sim_loop_name(cluster->loop, "coordinator");
-    enum common_code code = coordinator_new(cluster->loop, &options, &cluster->coordinator, err);
+    one->over = false;
+    sim_loop_name(one->loop, one == cluster->coordinators ? "coordinator" : "second");
+    enum common_code code = coordinator_new(one->loop, &options, &one->coordinator, err);
     if (code != COMMON_OK) {
-        cluster->coordinator = NULL;
-        common_loop_free(cluster->loop);
-        cluster->loop = NULL;
+        one->coordinator = NULL;
+        common_loop_free(one->loop);
+        one->loop = NULL;
     }
+    look_at_active(cluster);
     return code;
 }
 
-static void coordinator_end(struct sim_cluster *cluster)
+enum common_code sim_coordinator_start(struct sim_cluster *cluster, struct common_error *err)
 {
-    coordinator_stop(cluster->coordinator);
-    sim_loop_drain(cluster->loop);
-    coordinator_free(cluster->coordinator);
-    common_loop_free(cluster->loop);
-    cluster->coordinator = NULL;
-    cluster->loop = NULL;
+    return start(cluster, &cluster->coordinators[cluster->active], false, err);
+}
+
+static void coordinator_end(struct sim_cluster *cluster, struct sim_coordinator *one)
+{
+    coordinator_stop(one->coordinator);
+    sim_loop_drain(one->loop);
+    coordinator_free(one->coordinator);
+    common_loop_free(one->loop);
+    one->coordinator = NULL;
+    one->loop = NULL;
+    look_at_active(cluster);
+}
+
+static void coordinator_kill(struct sim_cluster *cluster, struct sim_coordinator *one)
+{
+    if (!one->loop)
+        return;
+    sim_loop_thaw(one->loop);
+    sim_loop_mute(one->loop);
+    if (one->coordinator->store)
+        sim_disk_crash(sim_disk_of(one->coordinator->store));
+    coordinator_end(cluster, one);
 }
 
 void sim_coordinator_kill(struct sim_cluster *cluster)
 {
-    if (!cluster->loop)
-        return;
-    sim_loop_thaw(cluster->loop);
-    sim_loop_mute(cluster->loop);
-    sim_disk_crash(SIM_DISK_PATH);
-    coordinator_end(cluster);
+    coordinator_kill(cluster, &cluster->coordinators[cluster->active]);
 }
 
 void sim_coordinator_stop(struct sim_cluster *cluster)
@@ -100,7 +134,35 @@ void sim_coordinator_stop(struct sim_cluster *cluster)
     if (!cluster->loop)
         return;
     sim_loop_thaw(cluster->loop);
-    coordinator_end(cluster);
+    coordinator_end(cluster, &cluster->coordinators[cluster->active]);
+}
+
+struct sim_coordinator *sim_standby(struct sim_cluster *cluster)
+{
+    return &cluster->coordinators[!cluster->active];
+}
+
+enum common_code sim_standby_start(struct sim_cluster *cluster, struct common_error *err)
+{
+    return start(cluster, sim_standby(cluster), true, err);
+}
+
+bool sim_standby_took_over(struct sim_cluster *cluster)
+{
+    const struct sim_coordinator *one = sim_standby(cluster);
+    return one->loop && !one->over && !coordinator_stands_by(one->coordinator);
+}
+
+void sim_standby_swap(struct sim_cluster *cluster)
+{
+    assert(sim_standby_took_over(cluster));
+    cluster->active = !cluster->active;
+    look_at_active(cluster);
+}
+
+void sim_standby_kill(struct sim_cluster *cluster)
+{
+    coordinator_kill(cluster, sim_standby(cluster));
 }
 
 bool sim_wait_active(struct sim_cluster *cluster, uint32_t n)
@@ -158,6 +220,7 @@ enum common_code sim_wait(struct sim_call *call)
 
 void sim_cluster_free(struct sim_cluster *cluster)
 {
+    sim_standby_kill(cluster);
     sim_coordinator_kill(cluster);
     for (uint32_t i = 0; i < cluster->options.workers; i++)
         sim_worker_free(cluster->workers[i]);

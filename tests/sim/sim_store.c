@@ -10,6 +10,7 @@
 
 #include "common/clock.h"
 #include "common/hash.h"
+#include "coordinator/store/lease.h"
 #include "coordinator/store/store.h"
 #include "tests/sim/sim_disk.h"
 #include "tests/sim/sim_event.h"
@@ -57,7 +58,9 @@ struct coordinator_store {
     struct common_mail mail;                // for `answer`
     bool answering;                         // it is in use
     struct sim_event write;                 // the disk's
-    bool anonymous;
+    struct coordinator_lease lease;
+    uint64_t busy_since_ns; // a write is under way; 0: none
+    bool anonymous, over;   // over: another one has the store
 };
 
 static struct disk *disks;
@@ -287,6 +290,8 @@ static void answer_later(struct coordinator_store *store)
 static void write_next(struct coordinator_store *store)
 {
     struct disk *disk = store->disk;
+    if (disk && !store->busy_since_ns && (store->waiting.head || store->writing.head))
+        store->busy_since_ns = common_clock_ns();
     if (!disk || disk->stalled || sim_event_armed(&store->write))
         return;
     if (!store->unsure.head)
@@ -323,7 +328,9 @@ static void written(void *arg)
         }
         queue_push(&store->durable, batch);
     }
-    if (!disk->silent)
+    store->busy_since_ns = 0;
+    store->over = store->over || !coordinator_lease_mine(&store->lease);
+    if (!disk->silent && !store->over) // as coordinator/store/store.c: nobody is told
         answer_later(store);
     write_next(store);
 }
@@ -437,30 +444,75 @@ static void start_life(struct coordinator_store *store)
     add_life(store, now);
 }
 
+// What is durable goes on as the new holder's. The old one writes to a copy that nobody reads.
+static void take(struct disk *disk)
+{
+    static unsigned n_taken;
+    char name[32];
+    snprintf(name, sizeof name, "taken %u", ++n_taken);
+    struct disk *old = disk_at(name);
+    sim_tables_copy(&disk->tables, &old->tables);
+    old->store = disk->store;
+    old->store->disk = old;
+    old->store->anonymous = true;
+    disk->store = NULL;
+}
+
+// COMMON_OK: it is free now.
+static enum common_code get_disk(struct disk *disk, struct coordinator_lease_file *file,
+                                 struct coordinator_watch *watch, struct common_error *err)
+{
+    if (!disk->store && !coordinator_watch_unfinished(file))
+        return COMMON_OK;
+    if (!watch)
+        return common_error_set(
+            err, COMMON_FAILED_PRECONDITION,
+            "store %s is in use by another coordinator: stop that one, or choose another --store",
+            disk->path);
+    if (coordinator_watch_look(watch, file, common_clock_ns()) != COORDINATOR_WATCH_TAKE)
+        return COMMON_IN_PROGRESS;
+    if (disk->store)
+        take(disk);
+    return COMMON_OK;
+}
+
+static enum common_code read_disk(struct disk *disk, const struct coordinator_store_reader *reader,
+                                  struct common_error *err)
+{
+    if (disk->failures) {
+        disk->failures--;
+        return common_error_set(err, COMMON_UNAVAILABLE, "the store cannot be written: a simulated failure");
+    }
+    return sim_tables_read(&disk->tables, reader, err);
+}
+
 enum common_code coordinator_store_open(const char *path, bool sync_full, struct common_loop *loop,
                                         const struct coordinator_store_reader *reader,
-                                        struct coordinator_store **out, struct common_error *err)
+                                        struct coordinator_watch *watch, struct coordinator_store **out,
+                                        struct common_error *err)
 {
     static unsigned n_anonymous;
+    static uint64_t n_opened;
     char name[32];
+    struct coordinator_lease_file *file = NULL;
     (void)sync_full;
     bool anonymous = !strcmp(path, ":memory:");
     if (anonymous) {
         snprintf(name, sizeof name, ":memory:%u", ++n_anonymous);
         path = name;
+    } else {
+        coordinator_lease_file_open(path, watch != NULL, &file, err);
     }
     struct disk *disk = disk_at(path);
-    if (disk->store)
-        return common_error_set(
-            err, COMMON_FAILED_PRECONDITION,
-            "store %s is in use by another coordinator: stop that one, or choose another --store", path);
-    if (disk->failures) {
-        disk->failures--;
-        return common_error_set(err, COMMON_UNAVAILABLE, "the store cannot be written: a simulated failure");
-    }
-    enum common_code code = sim_tables_read(&disk->tables, reader, err);
-    if (code != COMMON_OK)
+    enum common_code code = anonymous                           ? COMMON_OK
+                            : coordinator_lease_file_lock(file) ? get_disk(disk, file, watch, err)
+                                                                : COMMON_IN_PROGRESS;
+    if (code == COMMON_OK)
+        code = read_disk(disk, reader, err);
+    if (code != COMMON_OK) {
+        coordinator_lease_file_close(file);
         return code;
+    }
     struct coordinator_store *store = calloc(1, sizeof *store);
     if (!store)
         abort();
@@ -471,8 +523,30 @@ enum common_code coordinator_store_open(const char *path, bool sync_full, struct
     disk->store = store;
     sim_alive++;
     start_life(store);
+    coordinator_lease_hold(&store->lease, file, common_mix64(++n_opened) | 1);
+    if (file)
+        coordinator_lease_file_unlock(file);
     *out = store;
     return COMMON_OK;
+}
+
+bool coordinator_store_renew(struct coordinator_store *store, uint64_t now_ns)
+{
+    if (store->over)
+        return false;
+    if (store->lease.watched && store->busy_since_ns && now_ns > store->busy_since_ns + COMMON_NS_PER_S)
+        return coordinator_store_valid(store, now_ns);
+    return coordinator_lease_renew(&store->lease, now_ns);
+}
+
+bool coordinator_store_valid(const struct coordinator_store *store, uint64_t now_ns)
+{
+    return !store->over && coordinator_lease_valid(&store->lease, now_ns);
+}
+
+bool coordinator_store_watched(const struct coordinator_store *store)
+{
+    return store->lease.watched;
 }
 
 static void detach(struct coordinator_store *store)
@@ -510,6 +584,7 @@ void coordinator_store_free(struct coordinator_store *store)
     for (int i = 0; i < 4; i++)
         for (struct coordinator_batch *batch; (batch = queue_pop(queues[i])); sim_alive--)
             coordinator_batch_free(batch);
+    coordinator_lease_file_close(store->lease.file);
     sim_alive--;
     free(store);
 }
@@ -576,6 +651,11 @@ void sim_disk_silence(const char *path, bool on)
         answer_later(disk->store);
 }
 
+const char *sim_disk_of(const struct coordinator_store *store)
+{
+    return store->disk->path;
+}
+
 void sim_disk_crash(const char *path)
 {
     struct disk *disk = disk_at(path);
@@ -585,8 +665,8 @@ void sim_disk_crash(const char *path)
     for (struct coordinator_batch *batch = store->unsure.head; batch; batch = batch->next)
         batch_apply(disk, batch);
     fail_all(store);
-    detach(store);
     disk->stalled = disk->silent = false;
+    detach(store);
 }
 
 void sim_disk_copy(const char *from, const char *to)
@@ -621,6 +701,7 @@ uint64_t sim_disk_waiting(const char *path)
 
 void sim_disks_forget(void)
 {
+    sim_leases_forget();
     disks = NULL;
 }
 

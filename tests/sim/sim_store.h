@@ -37,6 +37,10 @@ void sim_disk_silence(const char *path, bool on);
 // submits from now on.
 void sim_disk_crash(const char *path);
 
+// Of one that is open: its path; another one's when it was taken over (coordinator/store/takeover.h).
+struct coordinator_store;
+const char *sim_disk_of(const struct coordinator_store *store);
+
 // For wrong, older and empty stores: `to` becomes what `from` is now. Neither may be open.
 void sim_disk_copy(const char *from, const char *to);
 void sim_disk_wipe(const char *path);

@@ -465,7 +465,7 @@ static struct coordinator_store *store_open(struct common_loop *loop, char *text
     struct coordinator_store *store;
     struct common_error err;
     text[0] = 0;
-    assert_int_equal(coordinator_store_open("d", false, loop, &reader, &store, &err), COMMON_OK);
+    assert_int_equal(coordinator_store_open("d", false, loop, &reader, NULL, &store, &err), COMMON_OK);
     return store;
 }
 
@@ -549,7 +549,9 @@ static void a_disk_keeps_the_union_of_ranges(void **state)
     coordinator_batch_range(batch, 2, 0, 0, 5);
     coordinator_batch_clip(batch, 1, 25);
     coordinator_store_submit(store, batch, NULL, NULL);
-    coordinator_store_free(store); // an orderly stop writes it
+    coordinator_store_stop(store); // an orderly one writes it
+    sim_run_until_idle();
+    coordinator_store_free(store);
     store = store_open(loop, text);
     assert_string_equal(text, "[1.0 0+25][2.0 0+5]");
     coordinator_store_free(store);

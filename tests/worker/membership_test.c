@@ -15,6 +15,7 @@
 #include "common/log.h"
 #include "common/random.h"
 #include "proto/rpc.h"
+#include "proto/status.h"
 #include "worker/membership.h"
 
 static bool random_fails;
@@ -35,6 +36,7 @@ struct office { // where workers register
     struct worker_membership *membership;
     uint64_t term, worker_term;            // the office's; what the worker knows
     enum common_code refuse, refuse_beats; // OK: none is refused
+    bool stands_by;                        // registers are refused, and another office has the term
     bool mute;                             // heartbeats are taken, and kept
     unsigned joining;                      // heartbeats that are told that the worker is not active yet
     struct proto_request *kept[16];
@@ -55,6 +57,12 @@ static void on_register(void *arg, struct proto_request *request)
     o->seen_term = body->seen_term;
     snprintf(o->name, sizeof o->name, "%s", body->name);
     snprintf(o->edge, sizeof o->edge, "%s", body->edge_endpoint);
+    if (o->stands_by) {
+        struct proto_status status;
+        proto_status_set(&status, COMMON_UNAVAILABLE, "STANDBY", "not active");
+        proto_request_fail_status(request, &status);
+        return;
+    }
     if (o->refuse != COMMON_OK) {
         proto_request_fail(request, o->refuse, "not now", NULL, 0);
         return;
@@ -137,9 +145,9 @@ static void begin(struct office *o)
     assert_int_equal(common_loop_new(&o->loop), COMMON_OK);
 }
 
-static void join(struct office *o)
+static void join_at(struct office *o, const char *endpoints)
 {
-    struct worker_membership_options options = {.coordinator = o->endpoint,
+    struct worker_membership_options options = {.coordinator = endpoints,
                                                 .name = "w",
                                                 .host = "h",
                                                 .endpoint = "tcp://127.0.0.1:1",
@@ -154,6 +162,11 @@ static void join(struct office *o)
                                                 .registered = registered,
                                                 .arg = o};
     assert_int_equal(worker_membership_new(o->loop, &options, &o->membership, NULL), COMMON_OK);
+}
+
+static void join(struct office *o)
+{
+    join_at(o, o->endpoint);
 }
 
 static void end(struct office *o)
@@ -342,6 +355,51 @@ static void a_coordinator_of_the_past_is_not_followed(void **state)
     end(&o);
 }
 
+// Two offices, of which one stands by: it is asked again and again, and followed when it takes over, while the first one
+// still answers heartbeats in its own term.
+static void the_one_that_takes_over_is_followed(void **state)
+{
+    (void)state;
+    struct office first, second;
+    char both[300];
+    begin(&first);
+    second = first;
+    snprintf(second.endpoint, sizeof second.endpoint, "unix://%s/t", first.dir);
+    second.stands_by = true;
+    second.term = first.term + 1;
+    open_office(&first);
+    open_office(&second);
+    snprintf(both, sizeof both, "%s,%s", first.endpoint, second.endpoint);
+    join_at(&first, both);
+    reach(&first, &first.accepted, 1);
+    reach(&first, &second.registers, 4);
+    assert_int_equal(first.accepted, 1);
+    assert_int_equal(first.worker_term, 3);
+    assert_int_equal(first.instance, second.instance);
+    second.stands_by = false;
+    reach(&first, &first.accepted, 2);
+    assert_int_equal(first.worker_term, 4);
+    reach(&first, &second.beats, 3);
+    unsigned registers = first.registers;
+    reach(&first, &first.registers, registers + 1); // what the first one says is over
+    assert_int_equal(first.seen_term, 4);
+    assert_int_equal(first.accepted, 2);
+    close_office(&second);
+    end(&first);
+}
+
+static void endpoints_are_checked(void **state)
+{
+    (void)state;
+    struct office o;
+    struct worker_membership_options options = {.coordinator = "tcp://127.0.0.1:1,nonsense"};
+    struct worker_membership *membership = NULL;
+    begin(&o);
+    assert_int_equal(worker_membership_new(o.loop, &options, &membership, NULL), COMMON_INVALID_ARGUMENT);
+    assert_null(membership);
+    end(&o);
+}
+
 // Without an instance of its own it would be taken for another worker's earlier life.
 static void without_random_bytes_there_is_no_membership(void **state)
 {
@@ -374,6 +432,8 @@ int main(void)
         cmocka_unit_test(a_silent_coordinator_is_not_asked_again),
         cmocka_unit_test(a_refusal_is_no_end),
         cmocka_unit_test(a_coordinator_of_the_past_is_not_followed),
+        cmocka_unit_test(the_one_that_takes_over_is_followed),
+        cmocka_unit_test(endpoints_are_checked),
         cmocka_unit_test(without_random_bytes_there_is_no_membership),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -37,7 +37,10 @@ from .errors import (
     Unimplemented,
 )
 from .info import (
+    Balance,
+    ChunkMove,
     ClusterInfo,
+    Drain,
     Limit,
     Mass,
     Plan,
@@ -54,9 +57,9 @@ from .local import LocalCluster, local_cluster
 from .spec import Kind, Spec
 
 __all__ = [
-    "Aborted", "AlreadyExists", "Answer", "BanyanError", "Cancelled", "Client", "Closed", "ClusterInfo", "DataLoss",
-    "DeadlineExceeded", "FailedPrecondition", "Internal", "InvalidArgument", "Item", "Kind", "Limit", "LocalCluster", "Mass", "NotFound",
-    "OutOfRange", "PermissionDenied", "Plan", "PlanNode", "Quarantined", "ResourceExhausted", "Session", "SessionInfo", "Spec",
+    "Aborted", "AlreadyExists", "Answer", "Balance", "BanyanError", "Cancelled", "ChunkMove", "Client", "Closed", "ClusterInfo", "DataLoss",
+    "DeadlineExceeded", "Drain", "FailedPrecondition", "Internal", "InvalidArgument", "Item", "Kind", "Limit", "LocalCluster", "Mass",
+    "NotFound", "OutOfRange", "PermissionDenied", "Plan", "PlanNode", "Quarantined", "ResourceExhausted", "Session", "SessionInfo", "Spec",
     "Trace", "Unauthenticated", "Unavailable", "Unimplemented", "WatchedStep", "WorkerInfo", "WorkerTrace", "__version__",
     "local_cluster", "quantise",
 ]  # fmt: skip

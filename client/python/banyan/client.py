@@ -8,6 +8,7 @@ import atexit
 import itertools
 import math
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -17,10 +18,13 @@ from . import arrays
 from . import info as infos
 from . import spec as specs
 from ._abi import ffi, lib
-from .errors import BanyanError, Closed, InvalidArgument, from_c, raise_c
+from .errors import BanyanError, Closed, DeadlineExceeded, FailedPrecondition, InvalidArgument, from_c, raise_c
 from .guard import Guard
 from .items import Answer, Call, Item
 from .spec import Spec
+
+_LOOK = 0.2  # seconds between two looks at a worker that is drained
+_EMPTY_LOOKS = 10  # sessions let go of a worker soon after its last chunk has gone
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
@@ -49,8 +53,9 @@ class Client:
     """A connection to a coordinator. Thread-safe; a call releases the interpreter's lock while it waits.
 
     Args:
-        endpoint: "nng+tcp://127.0.0.1:7411", "tcp://…" or "unix:///path" (lowest latency). None: the environment's
-            BANYAN_ENDPOINT, else "nng+tcp://127.0.0.1:7411".
+        endpoint: "nng+tcp://127.0.0.1:7411", "tcp://…" or "unix:///path" (lowest latency); with a coordinator that
+            stands by, both: "tcp://a:7412,tcp://b:7412". None: the environment's BANYAN_ENDPOINT, else
+            "nng+tcp://127.0.0.1:7411".
         token_file: where the token is, if the coordinator wants one.
         timeout: seconds, for calls that state none.
         connect_timeout: seconds until the first answer must be there; None: as `timeout`.
@@ -291,6 +296,50 @@ class Client:
         sessions, size = ffi.new("uint64_t *"), ffi.new("uint64_t *")
         self.call(lib.banyan_quarantine_drop, self._c, _name(worker), session, sessions, size)
         return int(sessions[0]), int(size[0])
+
+    def drain(self, worker: str, reason: str | None = None, wait: bool = False, timeout: float | None = None) -> infos.Drain:
+        """Takes a worker out of use, durably: its chunks move to others while their sessions are used.
+
+        Returns at once, or with `wait` once the worker has no chunks and can be stopped without loss; after `timeout`
+        seconds of waiting DeadlineExceeded, and the drain goes on. FailedPrecondition: it was resumed meanwhile.
+        """
+        out = ffi.new("banyan_drain *")
+        self.call(lib.banyan_worker_drain, self._c, _name(worker), _name(reason), out)
+        until = None if timeout is None else time.monotonic() + timeout
+        empty = 0
+        while wait:
+            state = self.drain_state(worker)
+            empty = 0 if state.chunks else empty + 1
+            if not state.draining:
+                raise FailedPrecondition(f"{worker} is used again: somebody has resumed it")
+            if empty and (not state.sessions or empty >= _EMPTY_LOOKS):
+                return state
+            if until is not None and time.monotonic() >= until:
+                left = f"{worker} still has {state.chunks} chunks after {timeout} s, and they go on moving"
+                raise DeadlineExceeded(f"{left}. Now: {state.stuck}" if state.stuck else left)
+            time.sleep(_LOOK)
+        return infos.drain(out)
+
+    def drain_state(self, worker: str) -> infos.Drain:
+        """How far a worker is that is being drained, or what one has that is not."""
+        out = ffi.new("banyan_drain *")
+        self.call(lib.banyan_worker_get_drain, self._c, _name(worker), out)
+        return infos.drain(out)
+
+    def resume(self, worker: str) -> infos.Drain:
+        """Uses a worker again that was drained. What has moved stays where it is until a rebalance."""
+        out = ffi.new("banyan_drain *")
+        self.call(lib.banyan_worker_resume, self._c, _name(worker), out)
+        return infos.drain(out)
+
+    def rebalance(self, dry_run: bool = False) -> infos.Balance:
+        """Moves chunks so that each worker has as much as it is fast, or only says which. Returns at once."""
+        out = ffi.new("banyan_balance *")
+        self.call(lib.banyan_rebalance, self._c, dry_run, out)
+        try:
+            return infos.balance(out)
+        finally:
+            lib.banyan_balance_free(out)
 
 
 def _settle(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], error: BanyanError | None) -> None:

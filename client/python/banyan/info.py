@@ -61,6 +61,9 @@ class WorkerInfo:
     heartbeat_age: float
     quarantined_bytes: int
     quarantined_sessions: int
+    draining: bool
+    drain_reason: str
+    moves: int
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,11 @@ class ClusterInfo:
     clients: int
     workers: tuple[WorkerInfo, ...]
     limits: tuple[Limit, ...]
+    thin_chunks: int
+    moves: int
+    moved_chunks: int
+    moved_bytes: int
+    wished_chunks: int
 
 
 def cluster_info(c: Any) -> ClusterInfo:
@@ -100,6 +108,7 @@ def cluster_info(c: Any) -> ClusterInfo:
             engine=text(w.engine), capacity_bytes=w.capacity_bytes, used_bytes=w.used_bytes, bandwidth=w.bandwidth,
             chunks=w.chunks, tokens=w.tokens, steps=w.steps, threads=w.threads, heartbeat_age=w.heartbeat_age_ns / 1e9,
             quarantined_bytes=w.quarantined_bytes, quarantined_sessions=w.quarantined_sessions,
+            draining=w.draining, drain_reason=text(w.drain_reason), moves=w.moves,
         )  # fmt: skip
 
     return ClusterInfo(
@@ -109,6 +118,7 @@ def cluster_info(c: Any) -> ClusterInfo:
         limits=tuple(
             Limit(text(x.name), text(x.flag), x.used, x.max, x.refused, text(x.worker)) for x in (c.limits[i] for i in range(c.n_limits))
         ),
+        thin_chunks=c.thin_chunks, moves=c.moves, moved_chunks=c.moved_chunks, moved_bytes=c.moved_bytes, wished_chunks=c.wished_chunks,
     )  # fmt: skip
 
 
@@ -121,6 +131,49 @@ class Quarantined:
     life: int
     bytes: int
     newer: bool
+
+
+@dataclass(frozen=True)
+class Drain:
+    """How far a worker is that is being emptied. `stuck`: why nothing moves now; "": it does, or nothing is left."""
+
+    draining: bool
+    chunks: int
+    bytes: int
+    sessions: int
+    stuck: str
+
+
+def drain(c: Any) -> Drain:
+    return Drain(draining=c.draining, chunks=c.chunks, bytes=c.bytes, sessions=c.sessions, stuck=text(c.stuck))
+
+
+@dataclass(frozen=True)
+class ChunkMove:
+    """Of a balance: the chunk that begins at token `first` goes from one worker to another."""
+
+    session: int
+    first: int
+    source: str
+    target: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Balance:
+    """What moves, or would: `chunks` and `bytes` in all, of which `moves` has the first 1024."""
+
+    chunks: int
+    bytes: int
+    moves: tuple[ChunkMove, ...]
+
+
+def balance(c: Any) -> Balance:
+    moves = (c.moves[i] for i in range(c.n_moves))
+    return Balance(
+        chunks=c.chunks, bytes=c.bytes,
+        moves=tuple(ChunkMove(m.session, m.first, text(getattr(m, "from")), text(m.to), m.bytes) for m in moves),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -451,3 +451,41 @@ def test_cluster_information(client, rng):
     assert client.quarantine() == []
     with pytest.raises(banyan.NotFound):
         client.drop_quarantined("no-such-worker")
+
+
+def test_a_worker_is_drained_and_used_again(rng):
+    with banyan.local_cluster(2, worker_args=["--bandwidth", "8G"]) as cluster, cluster.connect() as client:
+        # One whole chunk each, and the next one placed ahead: chunks of which rows are not committed move when the ticket of the attach has ended.
+        sessions = [filled(client, rng, SPEC.chunk_tokens)[0] for _ in range(4)]
+        holder = next(w.name for w in client.cluster().workers if w.chunks)
+        q = queries(rng, 1)
+        before = [session.attend(0, 31, q).o for session in sessions]
+        state = client.drain(holder, "a test", wait=True, timeout=60)
+        assert state.draining and state.chunks == 0 and state.stuck == ""
+        info = next(w for w in client.cluster().workers if w.name == holder)
+        assert (info.draining, info.drain_reason, info.chunks, info.state) == (True, "a test", 0, "active")
+        assert client.cluster().moved_chunks > 0
+        for session, o in zip(sessions, before, strict=True):
+            np.testing.assert_allclose(session.attend(0, 31, q).o, o, atol=1e-6)
+        assert not client.resume(holder).draining
+        plan = client.rebalance(dry_run=True)
+        assert plan.chunks == len(plan.moves) == 4 and plan.bytes == sum(m.bytes for m in plan.moves)
+        assert all(m.target == holder for m in plan.moves)
+        for session in sessions:
+            session.delete()
+        k, v = context(rng, 1)
+        client.create(SPEC).attend(0, 0, q, k, v)
+        assert client.rebalance(dry_run=True).chunks == 0  # the other worker would only be where this one is now
+        with pytest.raises(banyan.NotFound):
+            client.drain("no-such-worker")
+        with pytest.raises(banyan.NotFound):
+            client.resume("no-such-worker")
+
+
+def test_a_drain_that_cannot_end_says_why(rng):
+    with banyan.local_cluster(1) as cluster, cluster.connect() as client:
+        filled(client, rng, 300)
+        name = client.cluster().workers[0].name
+        with pytest.raises(banyan.DeadlineExceeded, match="no other worker"):
+            client.drain(name, wait=True, timeout=0.5)
+        assert client.drain_state(name).chunks > 0

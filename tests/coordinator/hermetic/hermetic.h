@@ -91,9 +91,11 @@ int hermetic_moments(void);
 int hermetic_moves(void);
 int hermetic_placing(void);
 int hermetic_plans(void);
+int hermetic_reading(void);
 int hermetic_reconcile(void);
 int hermetic_restarts(void);
 int hermetic_sessions(void);
+int hermetic_standby(void);
 int hermetic_truncates(void);
 int hermetic_workers(void);
 

@@ -91,6 +91,6 @@ int main(void)
     return hermetic_workers() + hermetic_placing() + hermetic_plans() + hermetic_frames() +
            hermetic_sessions() + hermetic_items() + hermetic_limits() + hermetic_appends() +
            hermetic_commits() + hermetic_watches() + hermetic_holders() + hermetic_moves() +
-           hermetic_reconcile() + hermetic_restarts() + hermetic_truncates() + hermetic_forget() +
-           hermetic_moments() + hermetic_edges();
+           hermetic_reading() + hermetic_reconcile() + hermetic_restarts() + hermetic_standby() +
+           hermetic_truncates() + hermetic_forget() + hermetic_moments() + hermetic_edges();
 }

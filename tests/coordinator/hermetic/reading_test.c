@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tickets to read rows: for what is committed, naming holders that are there; and forks that go by themselves.
+#include "tests/coordinator/hermetic/hermetic.h"
+
+// What the coordinator answers for rows [first, first + count).
+#define OPENS(cluster, session, first, count) OK(sim_read_open((cluster)->client, session, first, count))
+
+static void rows_are(struct sim_cluster *cluster, uint64_t session, uint64_t first, uint32_t count,
+                     uint32_t copy)
+{
+    struct sim_call *opened = sim_read_open(cluster->client, session, first, count);
+    OK(opened);
+    struct sim_call *rows = sim_read_rows(cluster->client, opened, 0, first, count, copy);
+    OK(rows);
+    for (uint32_t i = 0; i < count; i++)
+        assert_float_equal(rows->rows[i], 1, 0);
+}
+
+static void committed_rows_are_read_from_any_holder(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(3);
+    struct sim_call *call = sim_create(cluster->client, (struct sim_shape){.replicas = 2}, "");
+    OK(call);
+    uint64_t session = call->session;
+    for (uint32_t at = 0; at < 50; at += 10)
+        OK(sim_append(cluster->client, session, 0, at, 10, 1));
+    for (uint32_t copy = 0; copy < 2; copy++) {
+        rows_are(cluster, session, 0, 50, copy);
+        rows_are(cluster, session, 15, 2, copy);
+        rows_are(cluster, session, 49, 1, copy);
+    }
+    sim_cluster_free(cluster);
+}
+
+static void only_what_all_layers_have(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    struct sim_call *call = sim_create(cluster->client, (struct sim_shape){.layers = 2}, "");
+    OK(call);
+    uint64_t session = call->session;
+    OK(sim_append(cluster->client, session, 0, 0, 16, 1));
+    ENDS(COMMON_OUT_OF_RANGE, sim_read_open(cluster->client, session, 0, 1)); // layer 1 has none
+    OK(sim_append(cluster->client, session, 1, 0, 12, 1));
+    OPENS(cluster, session, 0, 12);
+    OPENS(cluster, session, 11, 1);
+    ENDS(COMMON_OUT_OF_RANGE, sim_read_open(cluster->client, session, 0, 13));
+    ENDS(COMMON_OUT_OF_RANGE, sim_read_open(cluster->client, session, 12, 1));
+    ENDS(COMMON_OUT_OF_RANGE, sim_read_open(cluster->client, session, UINT64_MAX, 2));
+    ENDS(COMMON_OUT_OF_RANGE, sim_read_open(cluster->client, session, 1, UINT64_MAX));
+    ENDS(COMMON_INVALID_ARGUMENT, sim_read_open(cluster->client, session, 0, 0));
+    ENDS(COMMON_NOT_FOUND, sim_read_open(cluster->client, session + 1, 0, 1));
+    // Rows that are put, and not committed, are nobody's to read.
+    struct sim_call *opened = sim_open(cluster->client, session, 16, 16);
+    OK(opened);
+    OK(sim_put(cluster->client, opened, 0, 16, 16, 1));
+    ENDS(COMMON_OUT_OF_RANGE, sim_read_open(cluster->client, session, 16, 1));
+    // And the ticket to put them reads nothing.
+    ENDS(COMMON_PERMISSION_DENIED, sim_read_rows(cluster->client, opened, 0, 16, 1, 0));
+    sim_cluster_free(cluster);
+}
+
+static void a_truncate_ends_a_ticket(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(1);
+    uint64_t session = session_of(cluster, 32);
+    struct sim_call *opened = sim_read_open(cluster->client, session, 0, 32);
+    OK(opened);
+    OK(sim_read_rows(cluster->client, opened, 0, 0, 32, 0));
+    OK(sim_truncate(cluster->client, session, 20));
+    ENDS(COMMON_ABORTED, sim_read_rows(cluster->client, opened, 0, 0, 16, 0));
+    OK(sim_append(cluster->client, session, 0, 20, 12, 2)); // other rows
+    ENDS(COMMON_ABORTED, sim_read_rows(cluster->client, opened, 0, 0, 32, 0));
+    OPENS(cluster, session, 0, 32);
+    sim_cluster_free(cluster);
+}
+
+static void the_dead_are_not_named(void **state)
+{
+    (void)state;
+    for (uint32_t replicas = 1; replicas <= 2; replicas++) {
+        struct sim_cluster *cluster = cluster_of(2);
+        struct sim_call *call =
+            sim_create(cluster->client, (struct sim_shape){.replicas = replicas, .members = 2}, "");
+        OK(call);
+        uint64_t session = call->session;
+        for (uint32_t at = 0; at < 48; at += 16)
+            OK(sim_append(cluster->client, session, 0, at, 16, 1));
+        struct sim_worker *victim = NULL;
+        for (uint32_t w = 0; w < 2; w++)
+            if (sim_worker_holds(cluster->workers[w], session, 16))
+                victim = cluster->workers[w];
+        sim_worker_kill(victim);
+        sim_run_until_idle();
+        if (replicas == 2) {
+            for (uint32_t copy = 0; copy < 2; copy++) // of one that is left, whichever is asked for
+                rows_are(cluster, session, 0, 48, copy);
+        } else {
+            struct sim_call *refused = sim_read_open(cluster->client, session, 0, 48);
+            ENDS(COMMON_UNAVAILABLE, refused);
+            assert_string_equal(refused->reason, "MISSING_RANGE");
+            assert_true(refused->n_missing > 0);
+        }
+        sim_cluster_free(cluster);
+    }
+}
+
+// In small steps: a coordinator that was away judges nobody.
+static void pass(uint64_t ns)
+{
+    for (uint64_t passed = 0; passed < ns; passed += 100 * COMMON_NS_PER_MS)
+        sim_advance(100 * COMMON_NS_PER_MS);
+}
+
+static void take_nothing(struct sim_call *call, const struct proto_message *message)
+{
+    (void)call;
+    (void)message;
+}
+
+static enum common_code fork_for(struct sim_cluster *cluster, uint64_t session, uint64_t ttl_ns,
+                                 uint64_t *fork)
+{
+    Banyan__Pb__SessionForkRequest m = BANYAN__PB__SESSION_FORK_REQUEST__INIT;
+    m.session = session;
+    m.length = 20;
+    m.name = (char *)(ttl_ns ? "pin" : "fork");
+    m.idle_ttl_ns = ttl_ns;
+    struct sim_call *call =
+        sim_call_start(cluster->client, METHOD(SESSION_FORK), &m.base, NULL, 0, take_nothing);
+    enum common_code code = sim_wait(call);
+    struct sim_call *found = code == COMMON_OK ? sim_find(cluster->client, m.name) : NULL;
+    if (found)
+        OK(found);
+    *fork = found ? found->session : 0;
+    return code;
+}
+
+// The time to live of a fork is its own, also after a restart; a ticket keeps it alive.
+static void a_pin_goes_by_itself(void **state)
+{
+    (void)state;
+    const uint64_t ttl_ns = 5 * COMMON_NS_PER_S;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, 40), pin, fork,
+             ticket_ns = cluster->coordinator->core.options.ticket_ns;
+    assert_int_equal(fork_for(cluster, session, ttl_ns, &pin), COMMON_OK);
+    assert_int_equal(fork_for(cluster, session, 0, &fork), COMMON_OK);
+    OPENS(cluster, pin, 0, 20);
+    pass(ticket_ns - COMMON_NS_PER_S); // it is read with the ticket, for all that anybody knows
+    rows_are(cluster, pin, 0, 20, 0);  // another ticket
+    pass(ticket_ns);
+    sim_coordinator_kill(cluster);
+    restart(cluster);
+    const struct coordinator_session *kept = coordinator_session_find(&cluster->coordinator->sessions, pin);
+    assert_true(kept && kept->spec->idle_ttl_ns == ttl_ns);
+    pass(ticket_ns + 2 * ttl_ns); // after a restart somebody may have a ticket yet
+    ENDS(COMMON_NOT_FOUND, sim_info(cluster->client, pin));
+    OK(sim_info(cluster->client, fork));
+    READS(cluster, session, 40, 40);
+    sim_cluster_free(cluster);
+}
+
+int hermetic_reading(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(committed_rows_are_read_from_any_holder),
+        cmocka_unit_test(only_what_all_layers_have),
+        cmocka_unit_test(a_truncate_ends_a_ticket),
+        cmocka_unit_test(the_dead_are_not_named),
+        cmocka_unit_test(a_pin_goes_by_itself),
+    };
+    return cmocka_run_group_tests_name("reading", tests, NULL, NULL);
+}
