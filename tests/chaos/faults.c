@@ -216,6 +216,17 @@ static bool stop_daemon(struct faults *f, uint32_t who)
     return true;
 }
 
+// Long enough to be struck off; then the coordinator starts anew from its store while the worker is back, with what it
+// had before.
+static bool stop_and_forget(struct faults *f, uint32_t who)
+{
+    harness_cluster_signal(f->cluster, who, SIGSTOP);
+    sleep_draw(f, 2000, 3000);
+    harness_cluster_signal(f->cluster, HARNESS_COORDINATOR, SIGKILL);
+    harness_cluster_signal(f->cluster, who, SIGCONT);
+    return faults_start_again(f, HARNESS_COORDINATOR);
+}
+
 static bool kill_coordinator(struct faults *f)
 {
     harness_cluster_signal(f->cluster, HARNESS_COORDINATOR, SIGKILL);
@@ -354,7 +365,7 @@ bool faults_make(struct faults *f, struct load *load, enum fault_class which)
     case FAULT_RESTART_WORKER:
         return kill_worker(f, load, SIGTERM);
     case FAULT_STOP_WORKER:
-        return stop_daemon(f, worker);
+        return faults_draw(f, 3) ? stop_daemon(f, worker) : stop_and_forget(f, worker);
     case FAULT_KILL_COORDINATOR:
         return kill_coordinator(f);
     case FAULT_STOP_COORDINATOR:

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // One life of a cluster with one failpoint armed (common/failpoint.h):
 //   failpoint_life --point NAME [--action kill|error|delay:MS] [--nth N] [--replicas R] [--before POINT] [--lose]
+//       [--stores]
 // A client, in a process of its own, does the script (script.h). Whoever dies is started again. Then every acknowledged
 // row is compared with float64, the coordinator is killed once more, and again. --before: this point fails (error)
 // first, and only then the other one is armed. --lose: a worker is killed in the middle, and the point is armed then.
+// --stores: workers keep what they hold in files, and nothing that is killed may lose anything.
 // Exit status: 0 all holds and the point was hit, 1 something does not hold, 3 the point was never hit.
 #include <signal.h>
 #include <stdio.h>
@@ -18,14 +20,18 @@
 #include "tests/e2e/support.h"
 #include "tests/failpoints/script.h"
 
-enum { WORKERS = 3, NOT_HIT = 3 };
+enum {
+    WORKERS = 3,
+    NOT_HIT = 3,
+    SEAL_MS = 4000
+}; // a chunk is sealed when it is full and nobody writes to it
 
 #define LIFE_NS (150 * COMMON_NS_PER_S)
 
 static struct options {
     const char *point, *action, *before;
     unsigned nth, replicas;
-    bool lose;
+    bool lose, stores;
 } options = {.action = "kill", .nth = 1, .replicas = 2};
 
 static struct shared { // between this process and the client's
@@ -62,7 +68,7 @@ static bool mend(void)
     for (uint32_t i = 0; i <= WORKERS; i++) {
         uint32_t who = i < WORKERS ? i : HARNESS_COORDINATOR;
         int code;
-        if (harness_cluster_ended(cluster, who, &code) && who != HARNESS_COORDINATOR)
+        if (harness_cluster_ended(cluster, who, &code) && who != HARNESS_COORDINATOR && !options.stores)
             shared->lost++;
         if (!harness_cluster_pid(cluster, who) && !harness_cluster_launch(cluster, who))
             return false;
@@ -91,6 +97,8 @@ static int client(void)
         if (ok)
             __atomic_store_n(&shared->done, i + 1, __ATOMIC_SEQ_CST);
     }
+    if (options.stores && strncmp(options.point, "disk_seal", 9) == 0)
+        support_sleep_ms(SEAL_MS);
     ok = ok && (!options.lose || script_wait_whole(s)); // copies are made anew, while the point is armed
     if (!ok)
         tell_wrong(script_wrong(s));
@@ -103,7 +111,7 @@ static void lose_worker(void)
 {
     if (__atomic_load_n(&shared->mark, __ATOMIC_SEQ_CST) != 1)
         return;
-    shared->lost++;
+    shared->lost += !options.stores;
     harness_cluster_signal(cluster, 0, SIGKILL);
     arm();
     __atomic_store_n(&shared->mark, 2, __ATOMIC_SEQ_CST);
@@ -160,6 +168,18 @@ static bool look(struct script *s, bool died)
     return ok;
 }
 
+static void add_worker(int i)
+{
+    static char dirs[WORKERS][320];
+    static const char *args[WORKERS][3];
+    if (options.stores) {
+        snprintf(dirs[i], sizeof(dirs[i]), "%s/w%d.store", harness_cluster_dir(cluster), i);
+        args[i][0] = "--store";
+        args[i][1] = dirs[i];
+    }
+    assert_int_equal(harness_cluster_add(cluster, &(struct harness_worker){.args = args[i]}), i);
+}
+
 static void life(void **state)
 {
     (void)state;
@@ -171,8 +191,10 @@ static void life(void **state)
     snprintf(armed, sizeof(armed), "%s/armed", base);
     snprintf(hit, sizeof(hit), "%s.hit", armed);
     setenv("BANYAN_FAILPOINT_FILE", armed, 1);
-    cluster = support_start(&(struct harness_options){
-        .workers = WORKERS, .coordinator_args = beats, .worker_args = same_speed, .memory = "64M"});
+    cluster = support_start(
+        &(struct harness_options){.coordinator_args = beats, .worker_args = same_speed, .memory = "64M"});
+    for (int i = 0; i < WORKERS; i++)
+        add_worker(i);
     harness_cluster_allow_error(cluster, ""); // what daemons say of each other's deaths
     if (!options.lose)
         arm();
@@ -214,6 +236,8 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--lose") == 0) {
             options.lose = true;
+        } else if (strcmp(argv[i], "--stores") == 0) {
+            options.stores = true;
         } else if (i + 1 == argc || !take_option(argv[i], argv[i + 1])) {
             fprintf(stderr, "failpoint_life: '%s' makes no sense; see tests/failpoints/README.md\n", argv[i]);
             return 2;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "worker/chunk.h"
 #include "worker/disk/state.h"
@@ -214,7 +215,8 @@ enum common_code worker_disk_rows(struct worker_disk *disk, const struct worker_
     for (uint32_t i = 0; i < n; i++) {
         if (is_known(&pieces[i], to) && !pieces[i].chunk->keep.behind)
             continue;
-        why = add_rows(disk, &pieces[i], to);
+        why = COMMON_FAILPOINT_FAILS("disk_rows") ? -ENOSPC : add_rows(disk, &pieces[i], to);
+        COMMON_FAILPOINT("disk_rows_written");
         for (uint32_t k = 0; why != 0 && k <= i; k++)
             worker_disk_later(disk, pieces[k].chunk); // it may have rows that memory will not have
         if (why != 0)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "worker/disk/state.h"
 
@@ -263,7 +264,8 @@ enum common_code worker_disk_append(struct worker_disk *disk, struct worker_sess
         session->logged.end == 0 || session->logged.anew || session->logged.layout || is_long(session);
     int why = anew ? worker_disk_session_anew(disk, session) : 0;
     if (why == 0)
-        why = add_record(disk, session, &append);
+        why = COMMON_FAILPOINT_FAILS("disk_append") ? -ENOSPC : add_record(disk, session, &append);
+    COMMON_FAILPOINT("disk_append_written");
     if (why != 0)
         return worker_disk_refused(disk, why, err);
     disk->append_session = session->id;
@@ -278,6 +280,7 @@ enum common_code worker_disk_frozen(struct worker_disk *disk, struct worker_sess
     uint32_t span, from = worker_session_span(session, first, count, &span);
     if (!works(disk))
         return COMMON_OK;
+    COMMON_FAILPOINT("disk_frozen");
     session->logged.touched = true;
     int why = worker_disk_session_write(disk, session);
     for (uint32_t i = from; why == 0 && i < from + span; i++) {
@@ -293,6 +296,7 @@ void worker_disk_drop(struct worker_disk *disk, struct worker_session *session)
     char name[WORKER_NAME_BYTES];
     if (!works(disk))
         return;
+    COMMON_FAILPOINT("disk_dropped");
     count_bytes(disk, session, 0);
     set_layout(disk, session, false);
     worker_disk_session_name(session->id, name);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "worker/disk/state.h"
 
@@ -162,6 +163,7 @@ static void seal_run(void *arg, const atomic_bool *stop)
         if (seal->result != 0)
             (void)files->ops->remove(files, name);
         worker_image_end(&image);
+        COMMON_FAILPOINT("disk_seal_written");
     }
 }
 
@@ -184,6 +186,7 @@ static void take_sealed(struct worker_disk *disk, struct worker_chunk *chunk, co
         (void)ops->remove(disk->files, from);
         return;
     }
+    COMMON_FAILPOINT("disk_seal_named");
     (void)ops->remove(disk->files, log); // where it stays, it is the same
     int64_t size = ops->size(disk->files, to);
     disk->stats.bytes += (size > 0 ? (uint64_t)size : 0) - keep->end;
