@@ -5,6 +5,7 @@
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/move.h"
 #include "coordinator/store/store.h"
 
 #define PAGE_CHUNKS 1024
@@ -38,7 +39,7 @@ void coordinator_layout_send(struct coordinator_worker *w, const struct coordina
             chunks[i] = (Banyan__Pb__LayoutChunk)BANYAN__PB__LAYOUT_CHUNK__INIT;
             chunks[i].chunk = chunk->id;
             chunks[i].first = (uint64_t)chunk->index * message->spec->chunk_tokens;
-            chunks[i].incoming = message->incoming;
+            chunks[i].incoming = sent + i >= message->n - message->incoming;
             chunks[i].compute = chunk != message->idle && chunk->holder == w;
             pointers[i] = &chunks[i];
         }
@@ -51,7 +52,8 @@ void coordinator_layout_send(struct coordinator_worker *w, const struct coordina
 void coordinator_layout_send_all(struct coordinator_session *s, struct coordinator_worker *w,
                                  struct coordinator_gather *gather)
 {
-    const struct coordinator_chunk **mine = coordinator_alloc((s->layout.n + 1) * sizeof(*mine));
+    uint32_t most = s->layout.n + 1 + coordinator_moves_of(s) * COORDINATOR_MOVE_CHUNKS;
+    const struct coordinator_chunk **mine = coordinator_alloc(most * sizeof(*mine));
     uint64_t *lengths = coordinator_alloc(s->spec->layers * sizeof(*lengths));
     const struct coordinator_chunk *copy = s->copy && coordinator_chunk_held_by(s->copy, w) ? s->copy : NULL;
     uint32_t n = 0;
@@ -60,6 +62,8 @@ void coordinator_layout_send_all(struct coordinator_session *s, struct coordinat
             mine[n++] = &s->layout.chunks[i];
     if (copy) // it may be durable already that this one takes the place of what it is copied from
         mine[n++] = copy;
+    uint32_t incoming = coordinator_moves_incoming(s, w, mine + n);
+    n += incoming;
     for (uint32_t l = 0; l < s->spec->layers; l++)
         lengths[l] = coordinator_rangeset_length(&s->layers[l]);
     struct coordinator_layout_message m = {.session = s->id,
@@ -72,6 +76,7 @@ void coordinator_layout_send_all(struct coordinator_session *s, struct coordinat
                                            .chunks = mine,
                                            .n = n,
                                            .idle = copy,
+                                           .incoming = incoming,
                                            .replace = true};
     coordinator_layout_send(w, &m, gather);
     free(mine);

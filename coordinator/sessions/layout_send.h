@@ -17,7 +17,7 @@ struct coordinator_layout_message {
     bool replace;
     const struct coordinator_chunk
         *idle;          // of the chunks, the one that is not to be computed (yet); NULL: none
-    bool incoming;      // the worker is no holder of them yet
+    uint32_t incoming;  // of the chunks, so many at the end: the worker is no holder of them yet
     uint64_t *lengths;  // [layers] acknowledged; NULL: nothing is said about appends
     uint64_t settled;   // with them: coordinator_session_settled
     uint64_t forgotten; // the session's floor
@@ -25,7 +25,7 @@ struct coordinator_layout_message {
 void coordinator_layout_send(struct coordinator_worker *w, const struct coordinator_layout_message *message,
                              struct coordinator_gather *gather);
 
-// Everything of the session that the worker holds, or should forget: with replace.
+// Everything of the session that the worker holds, or is being brought (move.h), or should forget: with replace.
 void coordinator_layout_send_all(struct coordinator_session *s, struct coordinator_worker *w,
                                  struct coordinator_gather *gather);
 

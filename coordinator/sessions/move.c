@@ -172,6 +172,20 @@ uint32_t coordinator_moves_of(const struct coordinator_session *s)
     return n;
 }
 
+uint32_t coordinator_moves_incoming(const struct coordinator_session *s, const struct coordinator_worker *to,
+                                    const struct coordinator_chunk **out)
+{
+    uint32_t n = 0;
+    for (const struct coordinator_move *m = s->moves; m; m = m->next)
+        for (uint32_t i = 0; i < m->n && m->to == to; i++) {
+            const struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, m->items[i].index);
+            if (chunk && chunk->id == m->items[i].id &&
+                coordinator_chunk_copy_at(chunk, to) == COORDINATOR_COPIES_MAX)
+                out[n++] = chunk;
+        }
+    return n;
+}
+
 void coordinator_moves_session_gone(struct coordinator_session *s)
 {
     for (struct coordinator_move *m = s->moves; m; m = m->next)
@@ -193,10 +207,10 @@ static void tell_chunks(struct coordinator_move *m, struct coordinator_gather *g
                                                  .epoch = s->layout.epoch,
                                                  .spec = s->spec,
                                                  .chunks = chunks,
-                                                 .forgotten = s->floor,
-                                                 .incoming = true};
+                                                 .forgotten = s->floor};
     for (uint32_t i = 0; i < m->n; i++)
         chunks[message.n++] = coordinator_layout_find(&s->layout, m->items[i].index);
+    message.incoming = message.n;
     for (uint32_t l = 0; l < s->spec->layers; l++)
         lengths[l] = coordinator_rangeset_length(&s->layers[l]);
     if (m->state == MOVE_CLOSING) {

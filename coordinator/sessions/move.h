@@ -47,6 +47,10 @@ void coordinator_move_begin(struct coordinator_session *s, struct coordinator_wo
                             void *arg);
 
 uint32_t coordinator_moves_of(const struct coordinator_session *s); // under way
+// Chunks that moves bring to this worker, which it does not have yet: a layout that leaves them out would take them away
+// from it. At most COORDINATOR_MOVE_CHUNKS for each move.
+uint32_t coordinator_moves_incoming(const struct coordinator_session *s, const struct coordinator_worker *to,
+                                    const struct coordinator_chunk **out);
 void coordinator_moves_session_gone(struct coordinator_session *s);
 
 #endif
