@@ -113,7 +113,7 @@ bool coordinator_failover_without(struct coordinator_session *s, const struct co
     return all;
 }
 
-bool coordinator_failover_cut_short(struct coordinator_session *s, const struct coordinator_worker *w,
+bool coordinator_failover_cut_short(struct coordinator_session *s, struct coordinator_worker *w,
                                     uint64_t first, uint64_t count)
 {
     uint64_t ct = s->layout.chunk_tokens;
@@ -131,8 +131,11 @@ bool coordinator_failover_cut_short(struct coordinator_session *s, const struct 
         batch = batch ? batch : coordinator_batch_new();
         coordinator_batch_chunk_lost(batch, s->id, chunk->index, chunk->id);
     }
-    if (batch) // it says so again at each start
+    if (batch) { // it says so again at each start
         coordinator_store_submit(s->sessions->store, batch, NULL, NULL);
+        coordinator_session_dirty(s, w); // and it lets go of what is left of them
+        coordinator_session_doubt(s, w);
+    }
     coordinator_session_recount(s);
     if (s->awaited)
         coordinator_session_settle(s);

@@ -36,7 +36,7 @@ bool coordinator_failover_without(struct coordinator_session *s, const struct co
 
 // The same of a new process that has a part of what the one before it had (--store): where it has the last copy, the
 // chunks are lost. False: so it is.
-bool coordinator_failover_cut_short(struct coordinator_session *s, const struct coordinator_worker *w,
+bool coordinator_failover_cut_short(struct coordinator_session *s, struct coordinator_worker *w,
                                     uint64_t first, uint64_t count);
 
 // Looks again at sessions that wait.

@@ -156,7 +156,7 @@ enum coordinator_told coordinator_telling_next(struct coordinator_telling *telli
 }
 
 enum common_code coordinator_telling_rows_code(const struct proto_reply *reply, struct coordinator_session *s,
-                                               const struct coordinator_worker *w)
+                                               struct coordinator_worker *w)
 {
     if (reply->code != COMMON_FAILED_PRECONDITION)
         return reply->code;

@@ -46,6 +46,6 @@ enum coordinator_told coordinator_telling_next(struct coordinator_telling *telli
 // it is a new process, which lacks them for good, the chunks are lost.
 // s: NULL where the session is gone.
 enum common_code coordinator_telling_rows_code(const struct proto_reply *reply, struct coordinator_session *s,
-                                               const struct coordinator_worker *w);
+                                               struct coordinator_worker *w);
 
 #endif
