@@ -34,10 +34,10 @@ void coordinator_failover_pump(struct coordinator_session *s);
 bool coordinator_failover_without(struct coordinator_session *s, const struct coordinator_worker *w,
                                   uint64_t first, uint64_t count);
 
-// The same of a new process that has a part of what the one before it had (--store): where it has the last copy, the
-// chunks are lost. False: so it is.
+// The same of a new process that has a part of what the one before it had (--store): of the chunks that it has named to
+// the visit with this stamp those are lost of which it has the last copy. False: it has the last one of some.
 bool coordinator_failover_cut_short(struct coordinator_session *s, struct coordinator_worker *w,
-                                    uint64_t first, uint64_t count);
+                                    uint64_t stamp, uint64_t first, uint64_t count);
 
 // Looks again at sessions that wait.
 void coordinator_failovers_tick(struct coordinator_sessions *sessions);

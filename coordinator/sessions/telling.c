@@ -156,7 +156,7 @@ enum coordinator_told coordinator_telling_next(struct coordinator_telling *telli
 }
 
 enum common_code coordinator_telling_rows_code(const struct proto_reply *reply, struct coordinator_session *s,
-                                               struct coordinator_worker *w)
+                                               struct coordinator_worker *w, uint64_t stamp)
 {
     if (reply->code != COMMON_FAILED_PRECONDITION)
         return reply->code;
@@ -165,8 +165,9 @@ enum common_code coordinator_telling_rows_code(const struct proto_reply *reply, 
     proto_status_from_pb(reply->status, &status);
     if (s && w->fresh && status.n_ranges) {
         for (uint32_t i = 0; i < status.n_ranges; i++)
-            others = coordinator_failover_cut_short(s, w, status.ranges[i].first, status.ranges[i].count) &&
-                     others;
+            others =
+                coordinator_failover_cut_short(s, w, stamp, status.ranges[i].first, status.ranges[i].count) &&
+                others;
     } else if (s) {
         others = coordinator_failover_without(s, w, 0, coordinator_session_end(s));
     }

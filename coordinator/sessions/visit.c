@@ -135,7 +135,7 @@ static void rows_told(void *arg, const struct proto_reply *reply)
 {
     const struct session_call *call = arg;
     struct coordinator_session *s = coordinator_session_any(call->v->sessions, call->session);
-    session_told(arg, coordinator_telling_rows_code(reply, s, call->v->w), reply->text);
+    session_told(arg, coordinator_telling_rows_code(reply, s, call->v->w, call->v->stamp), reply->text);
 }
 
 // Sessions of which the worker may not have been told everything: it has refused, or more came while it was told. The

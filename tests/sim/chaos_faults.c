@@ -149,6 +149,8 @@ static void hear_registers(void)
 // It comes back as an older build, until the next HEAL.
 static void downgrade(struct sim_worker *worker, enum age age)
 {
+    if (chaos.stored && !worker->loop)
+        return; // what it has in its files is still to count
     if (worker->loop)
         lose_worker(worker);
     sim_files_end(&worker->files); // of which an older build knows nothing
