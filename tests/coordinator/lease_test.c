@@ -34,11 +34,14 @@ static uint64_t now;
 
 // Runs when OWNER is about to be written: what another process does at this moment.
 static void (*before_owner)(void);
-bool __real_coordinator_lease_file_write(struct coordinator_lease_file *file, enum coordinator_lease_slot slot,
+bool __real_coordinator_lease_file_write(struct coordinator_lease_file *file,
+                                         enum coordinator_lease_slot slot,
                                          const struct coordinator_lease_record *record, bool durable);
-bool __wrap_coordinator_lease_file_write(struct coordinator_lease_file *file, enum coordinator_lease_slot slot,
+bool __wrap_coordinator_lease_file_write(struct coordinator_lease_file *file,
+                                         enum coordinator_lease_slot slot,
                                          const struct coordinator_lease_record *record, bool durable);
-bool __wrap_coordinator_lease_file_write(struct coordinator_lease_file *file, enum coordinator_lease_slot slot,
+bool __wrap_coordinator_lease_file_write(struct coordinator_lease_file *file,
+                                         enum coordinator_lease_slot slot,
                                          const struct coordinator_lease_record *record, bool durable)
 {
     void (*fn)(void) = before_owner;
@@ -320,16 +323,18 @@ static void what_a_stopped_holder_had_acknowledged_is_there(void **state)
         close(ends[1]);
         uint64_t id = 0;
         assert_int_equal(read(ends[0], &id, sizeof(id)), sizeof(id)); // it has the store
+        fcntl(ends[0], F_SETFL, O_NONBLOCK);
         for (int i = 0; i < 20; i++) { // it learns that it is watched, and is left alone
             assert_int_equal(take(&seen, &watch, &store, &err), COMMON_IN_PROGRESS);
+            id = read_acknowledged(ends[0], id); // or the pipe is full, and it waits for us
             usleep(50000 + (unsigned)(round * 1717));
         }
         kill(pid, SIGSTOP);
-        fcntl(ends[0], F_SETFL, O_NONBLOCK);
         while ((code = take(&seen, &watch, &store, &err)) == COMMON_IN_PROGRESS)
             usleep(50000);
         if (code != COMMON_OK)
             fail_msg("round %d: %s", round, err.message);
+        id = read_acknowledged(ends[0], id);
         kill(pid, SIGCONT);
         status = store_child_status(pid);
         assert_true(WIFEXITED(status));
@@ -436,7 +441,8 @@ static void a_takeover_ends_anywhere(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(nobody_takes_from_one_that_is_not_watched, store_setup, store_teardown),
+        cmocka_unit_test_setup_teardown(nobody_takes_from_one_that_is_not_watched, store_setup,
+                                        store_teardown),
         cmocka_unit_test_setup_teardown(a_holder_that_beats_keeps_the_store, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(one_that_does_not_loses_it, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(one_that_comes_back_in_time_keeps_it, store_setup, store_teardown),
