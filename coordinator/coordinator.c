@@ -100,10 +100,10 @@ void coordinator_options_default(struct coordinator_options *options)
                                             .max_steps = 65536,
                                             .max_bytes = UINT64_C(1) << 30,
                                             .max_session_tokens = UINT64_C(1) << 26,
-                                            .heartbeat_ns = COMMON_NS_PER_S,
+                                            .heartbeat_ns = 600 * COMMON_NS_PER_MS,
                                             .move_bytes_per_s = UINT64_C(128) << 20,
                                             .grace_ns = 250 * COMMON_NS_PER_MS,
-                                            .ticket_ns = 600 * COMMON_NS_PER_S};
+                                            .ticket_ns = 120 * COMMON_NS_PER_S};
 }
 
 static void tick(void *arg)

@@ -235,26 +235,30 @@ static void read_done(void *arg, const struct proto_reply *reply)
         pulls_pump(pulls);
 }
 
+static bool is_here(const struct worker_chunk *chunk, uint32_t layer, uint64_t row)
+{
+    enum worker_row state = worker_chunk_row(chunk, layer, (uint32_t)row);
+    return state == WORKER_ROW_APPENDED || state == WORKER_ROW_COMMITTED;
+}
+
 // The next rows that are not here, as many as go into one piece. False: there are none left.
-static bool next_piece(struct pull *p, const struct worker_chunk *chunk, struct piece *out)
+static bool next_piece(struct pull *p, const struct worker_session *session, const struct worker_chunk *chunk,
+                       struct piece *out)
 {
     const struct worker_shape *shape = worker_chunk_shape(chunk);
     for (; p->at < p->n_ranges; p->at++, p->position = 0) {
         const struct worker_freeze *range = &p->ranges[p->at];
         uint64_t end = range->first + range->count;
         uint64_t from = p->position > range->first ? p->position : range->first;
-        if (worker_chunk_forgotten(chunk, range->layer))
-            continue;
-        while (from < end &&
-               worker_chunk_row(chunk, range->layer, (uint32_t)(from - p->first)) >= WORKER_ROW_APPENDED)
+        if (worker_session_forgotten(session, range->layer) >= p->first + shape->chunk_tokens)
+            continue; // nobody asks for them any more
+        while (from < end && is_here(chunk, range->layer, from - p->first))
             from++;
         if (from == end)
             continue;
         const struct worker_form *form = worker_shape_form(shape, range->layer);
         uint64_t most = PIECE_BYTES / (form->k_wire + form->v_wire), count = 1;
-        while (count < most && from + count < end &&
-               worker_chunk_row(chunk, range->layer, (uint32_t)(from + count - p->first)) <
-                   WORKER_ROW_APPENDED)
+        while (count < most && from + count < end && !is_here(chunk, range->layer, from + count - p->first))
             count++;
         *out = (struct piece){.pull = p, .layer = range->layer, .first = from, .count = (uint32_t)count};
         p->position = from + count;
@@ -308,7 +312,7 @@ static bool pull_ask(struct pull *p)
     struct worker_session *session;
     struct piece piece;
     struct worker_chunk *chunk = p->err.code == COMMON_OK ? pull_chunk(p, &session) : NULL;
-    if (!chunk || !next_piece(p, chunk, &piece))
+    if (!chunk || !next_piece(p, session, chunk, &piece))
         return false;
     const struct worker_form *form = worker_shape_form(worker_chunk_shape(chunk), piece.layer);
     return read_send(p, &piece, piece.count * (form->k_wire + form->v_wire));
@@ -334,7 +338,7 @@ static void check_all(struct pull *p)
     struct worker_chunk *chunk = p->err.code == COMMON_OK ? pull_chunk(p, &session) : NULL;
     p->at = 0;
     p->position = 0;
-    if (!chunk || !next_piece(p, chunk, &lacks))
+    if (!chunk || !next_piece(p, session, chunk, &lacks))
         return;
     common_error_set(&err, COMMON_UNAVAILABLE, "position %" PRIu64 " of layer %u has gone again", lacks.first,
                      lacks.layer);

@@ -250,6 +250,15 @@ static void chunk_forgo(struct worker_store *store, const struct worker_session 
             worker_store_forgo(store, chunk, l);
 }
 
+// Rows that are on their way to it, and that other sessions here, which share the chunk, have forgotten.
+static void chunk_recall(const struct worker_session *session, struct worker_chunk *chunk)
+{
+    uint64_t end = worker_chunk_first(chunk) + session->spec->shape->chunk_tokens;
+    for (uint32_t l = 0; session->forgotten && l < session->spec->shape->layers; l++)
+        if (end > session->forgotten[l])
+            worker_store_recall(chunk, l);
+}
+
 static void chunk_release(struct worker_store *store, const struct worker_session *session,
                           struct worker_chunk *chunk)
 {
@@ -468,8 +477,11 @@ static enum common_code layout_install(struct worker_store *store, struct worker
         chunks[i].compute = entries[i].compute;
         chunks[i].incoming = entries[i].incoming;
     }
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n; i++) {
         chunk_forgo(store, session, chunks[i].chunk);
+        if (chunks[i].incoming)
+            chunk_recall(session, chunks[i].chunk);
+    }
     for (uint32_t i = 0; i < session->n_chunks; i++)
         chunk_release(store, session, session->chunks[i].chunk);
     worker_store_give(store, entry_bytes(before > n ? before - n : 0));

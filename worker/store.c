@@ -240,6 +240,15 @@ void worker_store_unforgo(struct worker_chunk *chunk, uint32_t layer)
     chunk->words--;
 }
 
+void worker_store_recall(struct worker_chunk *chunk, uint32_t layer)
+{
+    if (!worker_chunk_forgotten(chunk, layer))
+        return;
+    assert(chunk->refs > 0);
+    chunk->forgone[layer] = chunk->refs - 1; // all others
+    chunk->words += chunk->refs - 1;
+}
+
 void worker_store_release(struct worker_store *store, struct worker_chunk *chunk)
 {
     assert(chunk->refs > 0);

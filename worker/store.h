@@ -24,7 +24,7 @@
 // ABSENT ──▶ COMMITTED at once: rows that another worker holds so (pull.h).
 //
 // FORGOTTEN: of a whole layer of the chunk, whatever its rows were. They were committed, nobody asks for them any
-// more (worker_store_forgo), and their memory was given back; for good.
+// more (worker_store_forgo), and their memory was given back; for good, but for who has them fetched (recall).
 // PUT rows that nobody commits become ABSENT after a time, and their memory is freed (expire.c).
 // Which commits have prepared a row: frozen.h; the last to let go aborts it.
 // PUT rows may be overwritten. PREPARED and COMMITTED rows' bytes never change. An APPENDED row serves like a
@@ -104,6 +104,9 @@ void worker_store_forgo(struct worker_store *store, struct worker_chunk *chunk, 
 // Takes that back. Before such a reference is released.
 void worker_store_unforgo(struct worker_chunk *chunk, uint32_t layer);
 bool worker_chunk_forgotten(const struct worker_chunk *chunk, uint32_t layer);
+// Whoever had the chunk has forgotten this layer, and one more has it now, who asks for its rows and is being brought
+// them (pull.h): they are ABSENT, and no more FORGOTTEN. Nothing where the layer is not forgotten.
+void worker_store_recall(struct worker_chunk *chunk, uint32_t layer);
 
 void worker_store_pin(struct worker_chunk *chunk);
 void worker_store_unpin(struct worker_store *store, struct worker_chunk *chunk);

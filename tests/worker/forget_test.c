@@ -2,9 +2,12 @@
 // A worker that is told what a session has forgotten: memory goes, rows count as they did, and nothing that needs them
 // is answered.
 #include "tests/worker/service.h"
+#include "worker/state.h"
 
 enum { WINDOWED = 0x900, TWIN = 0x901, WINDOW = 8, CHUNKS = 3 };
 static const struct chunk_place mine[CHUNKS] = {{900, 0}, {901, TOKENS}, {902, 2 * TOKENS}};
+
+static bool incoming; // the chunks of the next layouts are on their way
 
 static enum common_code lay_out(struct setup *s, uint64_t session, uint64_t incarnation, uint32_t n,
                                 uint64_t forgotten)
@@ -19,7 +22,8 @@ static enum common_code lay_out(struct setup *s, uint64_t session, uint64_t inca
         banyan__pb__layout_chunk__init(&chunk[i]);
         chunk[i].chunk = mine[i].chunk + (incarnation - INCARNATION) * 10;
         chunk[i].first = mine[i].first;
-        chunk[i].compute = true;
+        chunk[i].compute = !incoming;
+        chunk[i].incoming = incoming;
         list[i] = &chunk[i];
     }
     r.term = TERM;
@@ -196,6 +200,28 @@ static void a_new_history_begins_with_nothing_forgotten(void **state)
     end_windowed(&s);
 }
 
+// All who have a chunk have forgotten it, and one more comes that has not: its rows are brought, for it alone.
+static void what_all_have_forgotten_may_be_brought_again(void **state)
+{
+    (void)state;
+    struct setup s;
+    begin_windowed(&s);
+    assert_int_equal(lay_out(&s, WINDOWED, INCARNATION, 0, 2 * TOKENS + WINDOW), COMMON_OK);
+    const struct worker_chunk *chunk = worker_store_find(s.c.workers[0]->store, mine[0].chunk);
+    assert_true(worker_chunk_forgotten(chunk, 0));
+    incoming = true;
+    for (int again = 0; again < 2; again++) {
+        assert_int_equal(lay_out(&s, TWIN, INCARNATION, 1, 0), COMMON_OK);
+        assert_false(worker_chunk_forgotten(chunk, 0));
+        assert_int_equal(worker_chunk_row(chunk, 0, 0), WORKER_ROW_ABSENT);
+    }
+    incoming = false;
+    assert_int_equal(lay_out(&s, TWIN, INCARNATION, 0, 2 * TOKENS + WINDOW),
+                     COMMON_OK); // now it forgets them, too
+    assert_true(worker_chunk_forgotten(chunk, 0));
+    end_windowed(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -203,6 +229,7 @@ int main(void)
         cmocka_unit_test(nothing_is_put_there_or_prepared),
         cmocka_unit_test(what_sessions_share_goes_with_the_last),
         cmocka_unit_test(a_new_history_begins_with_nothing_forgotten),
+        cmocka_unit_test(what_all_have_forgotten_may_be_brought_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
