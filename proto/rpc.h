@@ -79,7 +79,10 @@ struct proto_channel_options {
     // is stopped, busy or does not read is not silent: its host acknowledges.
     uint64_t quiet_ns;
     void (*state)(void *arg, bool connected); // stream only; may be NULL
-    void *state_arg;
+    // Stream only: nobody listens at the endpoint any more, the process there has ended. After state(false), or before
+    // the first state(true); may be NULL.
+    void (*refused)(void *arg);
+    void *state_arg; // of both
     enum proto_sums sums;
 };
 

@@ -159,6 +159,7 @@ enum common_code proto_channel_open(struct common_loop *loop, const char *endpoi
     channel->quiet_ns = options->quiet_ns;
     channel->sums = wants_sums(options->sums, where.kind);
     channel->state_fn = options->state;
+    channel->refused_fn = options->refused;
     channel->state_arg = options->state_arg;
     channel->armed_ns = UINT64_MAX;
     proto_list_init(&channel->waiting);

@@ -74,8 +74,8 @@ static void channel_move(struct stream_channel *s, enum channel_state to)
 
 static void try_connect(struct stream_channel *s);
 
-// Everything that a failed try or a lost link leaves, and the next try.
-static void retreat(struct stream_channel *s, enum common_code code, const char *text)
+// Everything that a failed try or a lost link leaves, and the next try. nobody: nobody listens there.
+static void retreat_from(struct stream_channel *s, enum common_code code, const char *text, bool nobody)
 {
     struct proto_channel *channel = s->channel;
     bool was_ready = s->state == STATE_READY;
@@ -102,12 +102,27 @@ static void retreat(struct stream_channel *s, enum common_code code, const char 
         proto_link_close(io);
     if (was_ready && channel->state_fn)
         channel->state_fn(channel->state_arg, false);
+    if (nobody && !channel->closing && channel->refused_fn)
+        channel->refused_fn(channel->state_arg);
     if (!channel->closing)
         proto_channel_fail_sent(channel, COMMON_UNAVAILABLE, why);
     // A peer that is not there may come; one that refuses us will refuse those who wait, too.
     if (!channel->closing && code != COMMON_UNAVAILABLE)
         proto_channel_fail_waiting(channel, code, why);
     proto_channel_unref(channel);
+}
+
+static void retreat(struct stream_channel *s, enum common_code code, const char *text)
+{
+    retreat_from(s, code, text, false);
+}
+
+// The system's word on a try. A unix socket's file may be there, or not.
+static void not_connected(struct stream_channel *s, int error)
+{
+    char text[96];
+    snprintf(text, sizeof text, "cannot connect: %s", strerrordesc_np(error));
+    retreat_from(s, COMMON_UNAVAILABLE, text, error == ECONNREFUSED || error == ENOENT);
 }
 
 // ---- hello ----------------------------------------------------------------------------------------------
@@ -308,9 +323,7 @@ static void on_connect(evutil_socket_t fd, short what, void *arg)
     if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0)
         error = errno;
     if (error) {
-        char text[96];
-        snprintf(text, sizeof text, "cannot connect: %s", strerrordesc_np(error));
-        retreat(s, COMMON_UNAVAILABLE, text);
+        not_connected(s, error);
         return;
     }
     event_del(&s->connect_event);
@@ -333,9 +346,7 @@ static void connect_to(struct stream_channel *s, const struct sockaddr *address,
         if (event_add(&s->connect_event, NULL) != 0)
             retreat(s, COMMON_UNAVAILABLE, "out of memory for a connection");
     } else { // a full backlog of a unix socket (EAGAIN) is tried again as well
-        char text[96];
-        snprintf(text, sizeof text, "cannot connect: %s", strerrordesc_np(errno));
-        retreat(s, COMMON_UNAVAILABLE, text);
+        not_connected(s, errno);
     }
 }
 

@@ -86,6 +86,7 @@ struct proto_channel {
     bool peer_sums;     // the peer's do: so far on this connection, where there is one
     uint64_t warned_ns; // rate limit of warnings about damaged answers
     void (*state_fn)(void *arg, bool connected);
+    void (*refused_fn)(void *arg);
     void *state_arg;
     // calls
     struct common_handle_table *handles;

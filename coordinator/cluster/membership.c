@@ -344,6 +344,14 @@ static void link_state(void *arg, bool connected)
     }
 }
 
+// Nobody listens where it did: its process has ended, and does not come back over this link.
+static void link_refused(void *arg)
+{
+    struct coordinator_worker *w = arg;
+    if (w->state == COORDINATOR_WORKER_SUSPECT)
+        start_grace(w, 0);
+}
+
 // ---- Register -----------------------------------------------------------------------------------
 
 static bool printable(const char *text, size_t max)
@@ -459,6 +467,7 @@ static enum common_code dial(struct coordinator_worker *w, struct common_error *
                                             .secret = &cluster->core->secret,
                                             .quiet_ns = QUIET_NS,
                                             .state = link_state,
+                                            .refused = link_refused,
                                             .state_arg = w};
     return proto_channel_open(cluster->core->loop, w->edge_endpoint, &options, &w->channel, err);
 }

@@ -10,6 +10,8 @@
 //              beats missed LOST ◀──grace over, beats missed── SUSPECT
 //                                 (an ACTIVE one: also by Register)
 //
+// SUSPECT ends at once where nobody listens at its edge endpoint any more: its process has ended.
+//
 // Register is answered when the link to its edge endpoint is made: from then on it beats, while it is asked and told
 // what it holds.
 //

@@ -14,8 +14,8 @@
 //
 // So whoever works on the session finds all copies of a chunk there, or none, and what is acknowledged is at all that
 // the store counts. Steps that were under way when the holder went fail at their plan and wait with the session, for as
-// long as their deadline allows. A link that broke has its grace to come back (--grace, 250 ms), a holder that has not
-// been seen since a restart of the coordinator the time that calls are parked (recovery.h).
+// long as their deadline allows. A link that broke has its grace to come back (--grace, 250 ms), unless nobody listens at its
+// other end any more; a holder that has not been seen since a restart of the coordinator the time that calls are parked (recovery.h).
 //
 // The last copy is never struck off: its session is UNAVAILABLE until the holder is back, or DATA_LOSS when it comes
 // without. Nor is any as long as none of the others is ACTIVE: of those that are away the first that comes back serves.

@@ -606,7 +606,7 @@ static void test_names_are_looked_up(void **state)
 }
 
 struct told {
-    unsigned up, down;
+    unsigned up, down, refused;
 };
 
 static void on_state(void *arg, bool connected)
@@ -615,23 +615,42 @@ static void on_state(void *arg, bool connected)
     *(connected ? &told->up : &told->down) += 1;
 }
 
-static void test_state_is_told(void **state)
+static void on_refused(void *arg)
 {
-    struct fixture *f = *state;
+    struct told *told = arg;
+    told->refused++;
+}
+
+// Both over a unix socket, whose file goes with its server, and over TCP.
+static void state_is_told(struct fixture *f)
+{
     struct told told = {0};
-    struct proto_channel *channel = fixture_connect_as(
-        f, &(struct proto_channel_options){
-               .role = BANYAN__PB__ROLE__ROLE_CLIENT, .token = TOKEN, .state = on_state, .state_arg = &told});
+    struct proto_channel *channel =
+        fixture_connect_as(f, &(struct proto_channel_options){.role = BANYAN__PB__ROLE__ROLE_CLIENT,
+                                                              .token = TOKEN,
+                                                              .state = on_state,
+                                                              .refused = on_refused,
+                                                              .state_arg = &told});
     fixture_turn(f, &told.up, 1);
     assert_true(proto_channel_connected(channel));
     proto_server_close(f->server);
     fixture_turn(f, &told.down, 1);
     assert_false(proto_channel_connected(channel));
+    assert_int_equal(told.refused, 0); // nobody has dialled yet
+    fixture_turn(f, &told.refused, 1);
     struct proto_server_options options = fixture_server_options(f);
     fixture_serve(f, &options);
     fixture_turn(f, &told.up, 2);
     proto_channel_close(channel);
     assert_int_equal(told.down, 1); // one's own close is no news
+}
+
+static void test_state_is_told(void **state)
+{
+    state_is_told(*state);
+    struct fixture *f = fixture_new(TRANSPORT_TCP);
+    state_is_told(f);
+    fixture_free(f);
 }
 
 int main(void)

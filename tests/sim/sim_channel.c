@@ -125,7 +125,13 @@ static void on_timer(void *arg)
     }
     s->link = sim_link_dial(s->channel->loop, s->endpoint, take, s);
     if (!s->link) {
+        struct proto_channel *channel = s->channel;
+        bool nobody = !sim_net_listens(s->endpoint); // else the network is down
+        proto_channel_ref(channel);
         retreat(s, COMMON_UNAVAILABLE, "cannot connect: Connection refused");
+        if (nobody && !channel->closing && channel->refused_fn)
+            channel->refused_fn(channel->state_arg);
+        proto_channel_unref(channel);
         return;
     }
     s->state = SIM_DIALLING;

@@ -65,6 +65,7 @@ struct sim_link {
 // Whether what either end sends arrives: what a host acknowledges, whatever its process does.
 bool sim_link_carries(const struct sim_link *link);
 
+bool sim_net_listens(const char *endpoint); // some process
 // Begins a link from a dialler: the way towards the listener of `endpoint` carries SIM_DIAL. NULL: nobody
 // listens there, or the network between them is down.
 struct sim_link *sim_link_dial(struct common_loop *loop, const char *endpoint, sim_take_fn take, void *owner);

@@ -340,6 +340,11 @@ static struct sim_listener *listener_at(const char *endpoint)
     return NULL;
 }
 
+bool sim_net_listens(const char *endpoint)
+{
+    return listener_at(endpoint) != NULL;
+}
+
 struct sim_link *sim_link_dial(struct common_loop *loop, const char *endpoint, sim_take_fn take, void *owner)
 {
     struct sim_listener *listener = listener_at(endpoint);
