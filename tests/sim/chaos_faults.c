@@ -83,14 +83,39 @@ static void revive(struct sim_worker *worker)
     sim_worker_start(worker);
 }
 
+// It has not been told of this chunk yet, so its files do not know it: it comes back without. A coordinator that starts
+// anew cannot tell that nothing was in it.
+static void untold_copies_die(struct model *m, const struct sim_worker *worker)
+{
+    const struct coordinator_session *s =
+        chaos.cluster->coordinator ? coordinator_session_any(&chaos.cluster->coordinator->sessions, m->id)
+                                   : NULL;
+    uint32_t w = (uint32_t)(worker->name[1] - '0');
+    for (uint32_t i = 0; s && i < s->layout.n; i++) {
+        const struct coordinator_chunk *chunk = &s->layout.chunks[i];
+        if (sim_worker_holds(worker, m->id, (uint64_t)chunk->index * CHUNK_TOKENS))
+            continue;
+        for (uint32_t copy = 0; copy < coordinator_chunk_copies(chunk); copy++) {
+            if (strcmp(coordinator_chunk_holder(chunk, copy)->name, worker->name) != 0)
+                continue;
+            m->lossy = m->lossy || chaos.replicas == 1;
+            if (chunk->index < sizeof m->dead[w] / sizeof *m->dead[w])
+                m->dead[w][chunk->index] = chunk->id;
+        }
+    }
+}
+
 static void kill_worker(struct sim_worker *worker)
 {
     if (!chaos.stored) {
         lose_worker(worker);
         return;
     }
+    for (uint32_t i = 0; i < chaos.n_models && !chaos.wrong; i++)
+        untold_copies_die(&chaos.models[i], worker);
     give_back_of(worker);
     sim_worker_kill(worker); // its files have all that counts
+    chaos_look_for_losses();
     if (!chaos.ages[worker->name[1] - '0'] && sim_random(2))
         revive(worker);
 }
