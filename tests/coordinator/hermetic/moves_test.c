@@ -138,15 +138,15 @@ static void a_worker_is_drained(void **state)
 static void a_drain_outlives_the_coordinator(void **state)
 {
     (void)state;
-    for (uint32_t moment = 0; moment < 40; moment++) {
+    for (uint32_t moment = 0; moment < 240; moment++) {
         struct sim_cluster *cluster = cluster_of(3);
         uint32_t replicas = 1 + moment % 2;
         uint64_t session = filled(cluster, replicas, 80);
         uint32_t w = number_of(copy_of(cluster, session, 1, 0));
         OK(sim_drain(cluster->client, cluster->workers[w]->name, false));
-        sim_advance(moment * 40 * COMMON_NS_PER_US);
+        sim_advance(moment * 7 * COMMON_NS_PER_US);
         struct sim_call *append = sim_append(cluster->client, session, 0, 80, 3, 1);
-        sim_advance(moment % 5 * 100 * COMMON_NS_PER_US);
+        sim_advance(moment % 5 * 30 * COMMON_NS_PER_US);
         sim_coordinator_kill(cluster);
         restart(cluster);
         assert_true(sim_wait_active(cluster, 3));
@@ -268,6 +268,95 @@ static void a_commit_while_its_chunk_moves(void **state)
     rule_all(cluster, METHOD(CHUNK_PULL), (struct sim_rule){.verdict = SIM_DO});
     let_go_all(cluster);
     wait_settled(cluster, session);
+    READS(cluster, session, 40, 40);
+    sim_cluster_free(cluster);
+}
+
+// The coordinator dies at every moment of a move, and nobody has said since how far the last append is acknowledged.
+static void what_was_acknowledged_before_a_move_stays(void **state)
+{
+    (void)state;
+    for (uint32_t moment = 0; moment < 400; moment++) {
+        struct sim_cluster *cluster = cluster_of(2);
+        uint64_t session = filled(cluster, 1, 20);
+        uint32_t w = number_of(copy_of(cluster, session, 1, 0));
+        sim_net_delay(100 * COMMON_NS_PER_US, 100 * COMMON_NS_PER_US);
+        OK(sim_drain(cluster->client, cluster->workers[w]->name, false));
+        sim_advance(moment * 10 * COMMON_NS_PER_US);
+        sim_coordinator_kill(cluster);
+        restart(cluster);
+        assert_true(sim_wait_active(cluster, 2));
+        assert_int_equal(length_of(cluster, session), 20);
+        READS(cluster, session, 20, 20);
+        sim_cluster_free(cluster);
+    }
+}
+
+// The worker that receives starts anew after it has fetched the rows, and before the store has written that it has them.
+static void a_copy_that_died_meanwhile_does_not_count(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = filled(cluster, 1, 20);
+    uint32_t w = number_of(copy_of(cluster, session, 0, 0));
+    OK(sim_truncate(cluster->client, session, 16)); // one chunk
+    for (uint32_t i = 0; i < 2; i++)
+        rule_all(cluster, METHOD(CHUNK_PULL), (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
+    OK(sim_drain(cluster->client, cluster->workers[w]->name, false));
+    sim_advance(SECOND);
+    sim_disk_stall(SIM_DISK_PATH, true);
+    let_go_all(cluster);
+    sim_advance(10 * COMMON_NS_PER_MS);
+    sim_worker_kill(cluster->workers[1 - w]);
+    sim_worker_start(cluster->workers[1 - w]);
+    sim_advance(SECOND);
+    sim_disk_stall(SIM_DISK_PATH, false);
+    sim_advance(SECOND);
+    READS(cluster, session, 16, 16);
+    wait_settled(cluster, session);
+    READS(cluster, session, 16, 16);
+    sim_cluster_free(cluster);
+}
+
+// Who receives dies at every moment: as long as the one that gives is a holder it has everything.
+static void who_gives_keeps_it_until_it_is_taken(void **state)
+{
+    (void)state;
+    for (uint32_t moment = 0; moment < 150; moment++) {
+        struct sim_cluster *cluster = cluster_of(2);
+        uint64_t session = filled(cluster, 1, 40);
+        uint32_t w = number_of(copy_of(cluster, session, 0, 0));
+        OK(sim_drain(cluster->client, cluster->workers[w]->name, false));
+        sim_advance(moment * 7 * COMMON_NS_PER_US);
+        sim_worker_kill(cluster->workers[1 - w]);
+        sim_advance(SECOND);
+        const struct coordinator_chunk *chunk = coordinator_layout_find(&kept(cluster, session)->layout, 0);
+        if (coordinator_chunk_copy_at(chunk, worker_of(cluster, w)) < COORDINATOR_COPIES_MAX) {
+            struct sim_call *read = sim_read(cluster->client, session, 0, 15, 1);
+            OK(read);
+            assert_true(read->o == 1);
+        }
+        sim_cluster_free(cluster);
+    }
+}
+
+// A worker that would not drop a session, and has chunks of it again.
+static void what_has_come_back_is_not_dropped(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = filled(cluster, 1, 40);
+    sim_serve_rule(cluster->workers[0]->loop, METHOD(SESSION_DROP),
+                   (struct sim_rule){.verdict = SIM_FAIL, .code = COMMON_RESOURCE_EXHAUSTED});
+    OK(sim_drain(cluster->client, "w0", false));
+    wait_settled(cluster, session);
+    sim_advance(SECOND);
+    OK(sim_drain(cluster->client, "w0", true));
+    OK(sim_drain(cluster->client, "w1", false));
+    sim_advance(2 * SECOND);
+    assert_int_equal(worker_of(cluster, 1)->chunks, 0);
+    sim_serve_rule(cluster->workers[0]->loop, METHOD(SESSION_DROP), (struct sim_rule){.verdict = SIM_DO});
+    sim_advance(2 * SECOND);
     READS(cluster, session, 40, 40);
     sim_cluster_free(cluster);
 }
@@ -449,6 +538,10 @@ int hermetic_moves(void)
         cmocka_unit_test(a_move_that_cannot_close_is_made_again),
         cmocka_unit_test(a_store_that_refuses_leaves_all_as_it_was),
         cmocka_unit_test(a_commit_while_its_chunk_moves),
+        cmocka_unit_test(what_was_acknowledged_before_a_move_stays),
+        cmocka_unit_test(a_copy_that_died_meanwhile_does_not_count),
+        cmocka_unit_test(who_gives_keeps_it_until_it_is_taken),
+        cmocka_unit_test(what_has_come_back_is_not_dropped),
         cmocka_unit_test(moves_give_way),
         cmocka_unit_test(a_move_waits_for_a_session_that_goes),
         cmocka_unit_test(what_is_being_attached_stays),
