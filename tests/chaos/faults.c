@@ -191,12 +191,13 @@ static bool kill_worker(struct faults *f, struct load *load, int sig)
 {
     uint32_t who = (uint32_t)faults_draw(f, FAULTS_WORKERS), other = (who + 1) % FAULTS_WORKERS;
     bool two = sig == SIGKILL && faults_draw(f, 3) == 0, coordinator = faults_draw(f, 4) == 0;
-    memory_goes(f, load, two ? 2 : 1);
+    memory_goes(f, load, 1);
     if (two)
         load_beyond(load); // both holders of a chunk may be away at a time
     harness_cluster_signal(f->cluster, who, sig);
     if (two) {
         sleep_draw(f, 0, 400);
+        memory_goes(f, load, 1); // of sessions that began meanwhile, too
         harness_cluster_signal(f->cluster, other, SIGKILL);
     }
     if (coordinator) { // before, while or after it strikes off what is lost

@@ -153,6 +153,7 @@ static void while_it_is_stepped(void **state)
 static int flip_in_memory(int pid, const void *bytes, size_t len)
 {
     enum { PIECE = 1 << 20 };
+    const unsigned long most = 1ul << 32; // a mapping that is larger is a sanitizer's
     char path[64], line[512];
     int flipped = 0;
     snprintf(path, sizeof path, "/proc/%d/mem", pid);
@@ -163,7 +164,8 @@ static int flip_in_memory(int pid, const void *bytes, size_t len)
     while (memory >= 0 && maps && fgets(line, sizeof line, maps)) {
         unsigned long from, to;
         char mode[8];
-        if (sscanf(line, "%lx-%lx %4s", &from, &to, mode) != 3 || strncmp(mode, "rw", 2) != 0)
+        if (sscanf(line, "%lx-%lx %4s", &from, &to, mode) != 3 || strncmp(mode, "rw", 2) != 0 ||
+            to - from > most)
             continue;
         for (unsigned long at = from; at < to; at += PIECE - len) {
             ssize_t n = pread(memory, piece, to - at < PIECE ? to - at : PIECE, (off_t)at);
