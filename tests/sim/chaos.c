@@ -17,7 +17,7 @@
 //   - what is refused as forgotten may have been: a row sees less than any that is still to come may need;
 //   - of an append that is refused for good no row is seen from then on, and other values are accepted;
 //   - a code is one that the contract allows; a commit of rows that a worker's memory has damaged says so.
-// And at the end, when the faults have ceased: every call has ended; every layer ends where something ends that was
+// And at the end, when the faults have ceased: every call has ended, every chunk has as many copies as it should; every layer ends where something ends that was
 // written to it; every session whose holders lived answers and
 // takes an append; the others do after a truncate to 0; what was deleted is held by nobody; nothing leaks.
 #include "tests/sim/chaos.h"
