@@ -327,10 +327,8 @@ static void abort_answered(void *arg, const struct proto_reply *reply)
 {
     struct commit_holder *h = arg;
     struct committing *k = h->k;
-    // On a new link the abort may have overtaken the prepare.
-    h->unheard = reply->code == COMMON_UNAVAILABLE || reply->code == COMMON_CANCELLED ||
-                 reply->code == COMMON_DEADLINE_EXCEEDED || reply->code == COMMON_RESOURCE_EXHAUSTED ||
-                 h->stamp != h->w->visit;
+    // Whatever it refuses may leave rows frozen. On a new link the abort may have overtaken the prepare.
+    h->unheard = reply->code != COMMON_OK || h->stamp != h->w->visit;
     if (--k->pending)
         return;
     proto_request_fail_status(k->request, &k->status);

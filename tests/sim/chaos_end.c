@@ -238,6 +238,8 @@ void chaos_end(void)
     if (!sim_wait_active(chaos.cluster, WORKERS))
         chaos_violated(NULL, "not all workers become active");
     copies_are_restored();
+    sim_advance(
+        COMMON_NS_PER_S); // what was sent over slow links that are gone has come: sessions may be made yet
     find_strangers();
     all_calls_end();
     for (uint32_t i = 0; i < chaos.n_models; i++)

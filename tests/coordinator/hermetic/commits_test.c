@@ -226,6 +226,28 @@ static void damaged_frames_are_errors(void **state)
     sim_cluster_free(cluster);
 }
 
+// A holder does not take the word that a commit has come to nothing: the rows that it froze may be written all the same,
+// once it has been asked.
+static void rows_of_a_commit_that_failed_do_not_stay_frozen(void **state)
+{
+    static const enum common_code codes[] = {COMMON_ABORTED, COMMON_UNAVAILABLE, COMMON_INTERNAL,
+                                             COMMON_NOT_FOUND};
+    (void)state;
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
+        struct sim_cluster *cluster = cluster_of(2);
+        uint64_t session = session_of(cluster, 20);
+        struct sim_call *opened = sim_open(cluster->client, session, 20, 8);
+        OK(opened);
+        OK(sim_put(cluster->client, opened, 0, 20, 4, 3));
+        rule_all(cluster, METHOD(ROWS_ABORT),
+                 (struct sim_rule){.verdict = SIM_FAIL, .times = 1, .code = codes[i]});
+        ENDS(COMMON_FAILED_PRECONDITION, sim_commit(cluster->client, session, 0, 20, 8)); // a hole
+        OK(sim_append(cluster->client, session, 0, 20, 4, 7));
+        READS(cluster, session, 24, 20 + 4 * 7);
+        sim_cluster_free(cluster);
+    }
+}
+
 int hermetic_commits(void)
 {
     const struct CMUnitTest tests[] = {
@@ -237,6 +259,7 @@ int hermetic_commits(void)
         cmocka_unit_test(rows_that_were_damaged_are_not_committed),
         cmocka_unit_test(a_commit_with_sums_of_something_else),
         cmocka_unit_test(damaged_frames_are_errors),
+        cmocka_unit_test(rows_of_a_commit_that_failed_do_not_stay_frozen),
     };
     return cmocka_run_group_tests_name("commits", tests, NULL, NULL);
 }
