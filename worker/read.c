@@ -2,10 +2,9 @@
 // Serving rows: to another worker, which makes a copy of the chunk (pull.c), and to clients with a ticket.
 #include <stdlib.h>
 
-#include "common/clock.h"
 #include "common/failpoint.h"
-#include "proto/ticket.h"
 #include "worker/state.h"
+#include "worker/ticket.h"
 
 // The rows of the chunk that are asked for: all of them there, and never to change.
 static enum common_code find_rows(const struct worker *worker, const Banyan__Pb__ChunkReadRequest *body,
@@ -38,27 +37,6 @@ static enum common_code find_rows(const struct worker *worker, const Banyan__Pb_
     if (n < out->count)
         return common_error_set(err, COMMON_FAILED_PRECONDITION,
                                 "position %" PRIu64 " of layer %u is not here", body->first + n, body->layer);
-    return COMMON_OK;
-}
-
-// Clients name no incarnation: it is the ticket's.
-static enum common_code read_permitted(const struct worker *worker, const Banyan__Pb__ChunkReadRequest *body,
-                                       struct proto_ticket *ticket, struct common_error *err)
-{
-    enum common_code code = proto_ticket_check(&worker->secret, PROTO_TICKET_READ, body->ticket.data,
-                                               body->ticket.len, common_clock_wall_ns(), ticket, err);
-    if (code != COMMON_OK)
-        return code;
-    if (ticket->term < worker->term)
-        return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                "the ticket is of term %" PRIu64 ", and term %" PRIu64
-                                " has begun: open the read again",
-                                ticket->term, worker->term);
-    if (body->session != ticket->session)
-        return common_error_set(err, COMMON_PERMISSION_DENIED, "the ticket is for another session");
-    if (body->first < ticket->first || body->first - ticket->first > ticket->count ||
-        body->count > ticket->count - (body->first - ticket->first))
-        return common_error_set(err, COMMON_PERMISSION_DENIED, "the ticket is for other positions");
     return COMMON_OK;
 }
 
@@ -115,12 +93,15 @@ void worker_handle_chunk_read(void *arg, struct proto_request *request)
     read_rows(arg, request, body, body->incarnation);
 }
 
+// Clients name no incarnation: it is the ticket's.
 void worker_handle_client_read(void *arg, struct proto_request *request)
 {
     const Banyan__Pb__ChunkReadRequest *body = (const void *)proto_request_message(request)->body;
     struct proto_ticket ticket;
     struct common_error err;
-    enum common_code code = read_permitted(arg, body, &ticket, &err);
+    enum common_code code = worker_ticket_check(
+        arg, &body->ticket,
+        &(struct worker_wanted){PROTO_TICKET_READ, body->session, body->first, body->count}, &ticket, &err);
     if (code == COMMON_OK)
         read_rows(arg, request, body, ticket.incarnation);
     else

@@ -4,11 +4,10 @@
 #include <stdlib.h>
 
 #include "common/blob.h"
-#include "common/clock.h"
 #include "common/failpoint.h"
 #include "common/log.h"
-#include "proto/ticket.h"
 #include "worker/state.h"
+#include "worker/ticket.h"
 
 void worker_chunk_part(const struct worker_chunk *chunk, uint64_t first, uint64_t count, uint32_t *row,
                        uint32_t *rows)
@@ -24,25 +23,13 @@ void worker_chunk_part(const struct worker_chunk *chunk, uint64_t first, uint64_
 static enum common_code put_permitted(struct worker *worker, const Banyan__Pb__ChunkPutRequest *body,
                                       struct proto_ticket *ticket, struct common_error *err)
 {
-    enum common_code code = proto_ticket_check(&worker->secret, PROTO_TICKET_PUT, body->ticket.data,
-                                               body->ticket.len, common_clock_wall_ns(), ticket, err);
-    if (code != COMMON_OK)
-        return code;
-    if (ticket->term < worker->term)
-        return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                "the ticket is of term %" PRIu64 ", and term %" PRIu64
-                                " has begun: open the attach again",
-                                ticket->term, worker->term);
-    if (body->session != ticket->session)
-        return common_error_set(err, COMMON_PERMISSION_DENIED, "the ticket is for another session");
     if (body->count == 0 || body->count > WORKER_POSITIONS_MAX || body->first > WORKER_POSITIONS_MAX)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "invalid range: %" PRIu64 " rows from position %" PRIu64, body->count,
                                 body->first);
-    if (body->first < ticket->first || body->first - ticket->first > ticket->count ||
-        body->count > ticket->count - (body->first - ticket->first))
-        return common_error_set(err, COMMON_PERMISSION_DENIED, "the ticket is for other positions");
-    return COMMON_OK;
+    return worker_ticket_check(
+        worker, &body->ticket,
+        &(struct worker_wanted){PROTO_TICKET_PUT, body->session, body->first, body->count}, ticket, err);
 }
 
 // Shape of the tensors against the session's.

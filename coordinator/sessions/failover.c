@@ -159,8 +159,8 @@ static void failover_told(void *arg, enum common_code code, const char *text)
     struct failover *f = arg;
     struct coordinator_session *s = f->s;
     (void)text;
-    for (uint32_t i = 0; i < s->n_members && code != COMMON_OK; i++)
-        coordinator_session_doubt(s, s->members[i]); // it has happened: whoever did not hear of it will
+    if (code != COMMON_OK)
+        coordinator_session_doubt_all(s); // it has happened: whoever did not hear of it will
     failover_end(f);
 }
 
@@ -173,8 +173,7 @@ static void learn_again(struct coordinator_session *s)
     }
     coordinator_session_forget_named(s);
     s->relearned = s->sessions->stamps;
-    for (uint32_t i = 0; i < s->n_members; i++)
-        coordinator_session_doubt(s, s->members[i]);
+    coordinator_session_doubt_all(s);
 }
 
 // What it says of a chunk may have changed since it was chosen: that its last holder, too, is without it.
@@ -228,12 +227,7 @@ static void failover_stored(void *arg, enum common_code code, const char *text)
                         " chunks=%u epoch=%" PRIu64,
                         s->id, f->n, s->layout.epoch);
     struct coordinator_gather *gather = coordinator_gather_new(&s->sessions->core->turn, failover_told, f);
-    for (uint32_t i = 0; i < s->n_members; i++) {
-        if (coordinator_worker_active(s->members[i]))
-            coordinator_layout_send_all(s, s->members[i], gather);
-        else
-            coordinator_session_dirty(s, s->members[i]);
-    }
+    coordinator_layout_send_members(s, gather);
     if (unknown)
         learn_again(s);
     coordinator_gather_seal(gather);

@@ -6,6 +6,7 @@
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/move.h"
+#include "coordinator/sessions/repair.h"
 #include "coordinator/store/store.h"
 
 #define PAGE_CHUNKS 1024
@@ -81,4 +82,14 @@ void coordinator_layout_send_all(struct coordinator_session *s, struct coordinat
     coordinator_layout_send(w, &m, gather);
     free(mine);
     free(lengths);
+}
+
+void coordinator_layout_send_members(struct coordinator_session *s, struct coordinator_gather *gather)
+{
+    for (uint32_t i = 0; i < s->n_members; i++) {
+        if (coordinator_worker_active(s->members[i]))
+            coordinator_layout_send_all(s, s->members[i], gather);
+        else
+            coordinator_session_dirty(s, s->members[i]);
+    }
 }

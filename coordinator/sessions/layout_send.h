@@ -29,4 +29,8 @@ void coordinator_layout_send(struct coordinator_worker *w, const struct coordina
 void coordinator_layout_send_all(struct coordinator_session *s, struct coordinator_worker *w,
                                  struct coordinator_gather *gather);
 
+// The same to every member: who is not ACTIVE is told before it is (coordinator_session_dirty). Where the gather
+// ends badly what they were told has happened all the same: coordinator_session_doubt_all.
+void coordinator_layout_send_members(struct coordinator_session *s, struct coordinator_gather *gather);
+
 #endif

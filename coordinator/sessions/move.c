@@ -393,8 +393,8 @@ static void told_all(void *arg, enum common_code code, const char *text)
     struct coordinator_move *m = arg;
     struct coordinator_session *s = m->s;
     (void)text;
-    for (uint32_t i = 0; i < s->n_members && code != COMMON_OK; i++)
-        coordinator_session_doubt(s, s->members[i]); // it has happened: whoever did not hear of it will
+    if (code != COMMON_OK)
+        coordinator_session_doubt_all(s); // it has happened: whoever did not hear of it will
     move_over(m, m->n);
 }
 
@@ -427,12 +427,7 @@ static void stored(void *arg, enum common_code code, const char *text)
     common_log_info("chunks have a copy more session=%016" PRIx64 " chunks=%u to=%s epoch=%" PRIu64, s->id,
                     m->n, m->to->name, s->layout.epoch);
     struct coordinator_gather *gather = coordinator_gather_new(&m->sessions->core->turn, told_all, m);
-    for (uint32_t i = 0; i < s->n_members; i++) {
-        if (coordinator_worker_active(s->members[i]))
-            coordinator_layout_send_all(s, s->members[i], gather);
-        else
-            coordinator_session_dirty(s, s->members[i]);
-    }
+    coordinator_layout_send_members(s, gather);
     coordinator_gather_seal(gather);
 }
 

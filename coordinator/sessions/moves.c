@@ -199,8 +199,8 @@ static void parting_told(void *arg, enum common_code code, const char *text)
 {
     struct parting *p = arg;
     (void)text;
-    for (uint32_t i = 0; i < p->s->n_members && code != COMMON_OK; i++)
-        coordinator_session_doubt(p->s, p->s->members[i]);
+    if (code != COMMON_OK)
+        coordinator_session_doubt_all(p->s);
     parting_over(p);
 }
 
@@ -218,12 +218,7 @@ static void parting_stored(void *arg, enum common_code code, const char *text)
     coordinator_session_drop_at(s->sessions, s->id, p->w);
     coordinator_layout_set_epoch(&s->layout, s->layout.epoch + 1);
     struct coordinator_gather *gather = coordinator_gather_new(&s->sessions->core->turn, parting_told, p);
-    for (uint32_t i = 0; i < s->n_members; i++) {
-        if (coordinator_worker_active(s->members[i]))
-            coordinator_layout_send_all(s, s->members[i], gather);
-        else
-            coordinator_session_dirty(s, s->members[i]);
-    }
+    coordinator_layout_send_members(s, gather);
     coordinator_gather_seal(gather);
 }
 

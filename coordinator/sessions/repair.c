@@ -221,6 +221,12 @@ void coordinator_session_doubt(struct coordinator_session *s, struct coordinator
     repair_queue(r);
 }
 
+void coordinator_session_doubt_all(struct coordinator_session *s)
+{
+    for (uint32_t i = 0; i < s->n_members; i++)
+        coordinator_session_doubt(s, s->members[i]);
+}
+
 void coordinator_session_dirty(struct coordinator_session *s, struct coordinator_worker *w)
 {
     s->dirtied = ++s->sessions->dirties;

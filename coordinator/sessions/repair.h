@@ -22,6 +22,7 @@ extern const struct coordinator_machine coordinator_repair_machine;
 
 // Nothing where the worker is not ACTIVE: it is told everything before it is (coordinator_session_dirty).
 void coordinator_session_doubt(struct coordinator_session *s, struct coordinator_worker *w);
+void coordinator_session_doubt_all(struct coordinator_session *s); // every member
 
 // It has changed, and the worker may have been told it already: one that is JOINING is told it again before it is
 // ACTIVE. Nothing where it is ACTIVE.

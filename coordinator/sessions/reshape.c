@@ -196,8 +196,8 @@ static void truncate_told(void *arg, enum common_code code, const char *text)
     COMMON_FAILPOINT("truncate_told");
     struct reshape *r = arg;
     (void)text;
-    for (uint32_t i = 0; i < r->s->n_members && code != COMMON_OK; i++)
-        coordinator_session_doubt(r->s, r->s->members[i]); // it has happened: whoever did not hear of it will
+    if (code != COMMON_OK)
+        coordinator_session_doubt_all(r->s); // it has happened: whoever did not hear of it will
     answer_truncate(r);
     reshape_end(r);
 }
@@ -233,12 +233,7 @@ static void truncate_stored(void *arg, enum common_code code, const char *text)
     s->incarnation++;
     coordinator_layout_set_epoch(&s->layout, s->layout.epoch + 1);
     struct coordinator_gather *gather = coordinator_gather_new(&r->sessions->core->turn, truncate_told, r);
-    for (uint32_t i = 0; i < s->n_members; i++) {
-        if (coordinator_worker_active(s->members[i]))
-            coordinator_layout_send_all(s, s->members[i], gather);
-        else
-            coordinator_session_dirty(s, s->members[i]);
-    }
+    coordinator_layout_send_members(s, gather);
     coordinator_gather_seal(gather);
 }
 

@@ -62,10 +62,16 @@ struct sim_cluster *cluster_of(uint32_t workers);
 // A session over all workers, with so many tokens of value 1 in layer 0, 16 in each chunk.
 uint64_t session_of(struct sim_cluster *cluster, uint32_t tokens);
 
+// One with so many holders of each chunk, made by appends.
+uint64_t filled_of(struct sim_cluster *cluster, uint32_t replicas, uint32_t tokens);
+
+struct coordinator_session *kept_of(struct sim_cluster *cluster, uint64_t session); // the coordinator's own
 uint64_t length_of(struct sim_cluster *cluster, uint64_t session);
 uint64_t tokens_held(struct sim_cluster *cluster, uint64_t session); // by all workers
 struct sim_worker *holder_of(struct sim_cluster *cluster, uint64_t session,
-                             uint64_t position); // the only one
+                             uint64_t position);                                          // the only one
+struct sim_worker *copy_of(struct sim_cluster *cluster, uint64_t session, uint32_t index, // of the chunk
+                           uint32_t copy);
 
 // The worker's state, as an operator sees it.
 void state_is(struct sim_cluster *cluster, const struct sim_worker *worker, const char *state);

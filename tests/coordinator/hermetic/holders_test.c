@@ -2,29 +2,6 @@
 // Chunks with several holders: the loss of all but one loses nothing, and fails no step.
 #include "tests/coordinator/hermetic/hermetic.h"
 
-static uint64_t replicated(struct sim_cluster *cluster, uint32_t replicas, uint32_t tokens)
-{
-    struct sim_call *call = sim_create(cluster->client, (struct sim_shape){.replicas = replicas}, "");
-    OK(call);
-    uint64_t session = call->session;
-    for (uint32_t at = 0; at < tokens; at += 16)
-        OK(sim_append(cluster->client, session, 0, at, tokens - at < 16 ? tokens - at : 16, 1));
-    return session;
-}
-
-static struct coordinator_session *kept(struct sim_cluster *cluster, uint64_t session)
-{
-    return coordinator_session_find(&cluster->coordinator->sessions, session);
-}
-
-static struct sim_worker *copy_of(struct sim_cluster *cluster, uint64_t session, uint32_t index,
-                                  uint32_t copy)
-{
-    const struct coordinator_chunk *chunk = coordinator_layout_find(&kept(cluster, session)->layout, index);
-    assert_true(chunk && copy < coordinator_chunk_copies(chunk));
-    return cluster->workers[coordinator_chunk_holder(chunk, copy)->name[1] - '0'];
-}
-
 #define STATE(cluster, session, wanted)                                                                      \
     do {                                                                                                     \
         struct sim_call *shown = sim_info((cluster)->client, session);                                       \
@@ -37,7 +14,7 @@ static void each_chunk_is_at_as_many_workers_and_one_computes(void **state)
     (void)state;
     for (uint32_t replicas = 1; replicas <= 3; replicas++) {
         struct sim_cluster *cluster = cluster_of(4);
-        uint64_t session = replicated(cluster, replicas, 50), chunks = 0, tokens = 0;
+        uint64_t session = filled_of(cluster, replicas, 50), chunks = 0, tokens = 0;
         for (uint64_t at = 0; at < 50; at += 16) {
             uint32_t held = 0;
             for (uint32_t w = 0; w < 4; w++)
@@ -52,7 +29,7 @@ static void each_chunk_is_at_as_many_workers_and_one_computes(void **state)
             chunks += workers->workers[i]->chunks;
             tokens += workers->workers[i]->tokens;
         }
-        assert_int_equal(chunks, kept(cluster, session)->layout.n * replicas);
+        assert_int_equal(chunks, kept_of(cluster, session)->layout.n * replicas);
         assert_int_equal(tokens, 50);
         OK(sim_delete(cluster->client, session));
         for (uint32_t i = 0; i < workers->n_workers; i++)
@@ -72,7 +49,7 @@ static void no_step_fails_when_a_worker_is_killed(void **state)
         struct sim_cluster *cluster = cluster_of(3);
         struct sim_call *calls[40];
         uint32_t replicas = 2 + moment % 2;
-        uint64_t session = replicated(cluster, replicas, 40), epoch = kept(cluster, session)->layout.epoch;
+        uint64_t session = filled_of(cluster, replicas, 40), epoch = kept_of(cluster, session)->layout.epoch;
         struct sim_worker *victim = copy_of(cluster, session, moment / 4 % 3, moment % replicas);
         for (uint32_t i = 0; i < 40; i++) {
             if (i == 10) {
@@ -93,7 +70,7 @@ static void no_step_fails_when_a_worker_is_killed(void **state)
                     100 * COMMON_NS_PER_MS); // less than the grace: nobody listens where it was
         READS(cluster, session, 60, 40 + 20 * 2);
         STATE(cluster, session, "degraded");
-        assert_true(kept(cluster, session)->layout.epoch > epoch);
+        assert_true(kept_of(cluster, session)->layout.epoch > epoch);
         sim_worker_start(victim); // without anything: nothing is counted on that it had
         assert_true(sim_wait_active(cluster, 3));
         READS(cluster, session, 60, 40 + 20 * 2);
@@ -108,7 +85,7 @@ static void a_holder_that_was_struck_off_comes_back_stale(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(3);
-    uint64_t session = replicated(cluster, 2, 20);
+    uint64_t session = filled_of(cluster, 2, 20);
     struct sim_worker *away = copy_of(cluster, session, 1, 0), *stays = copy_of(cluster, session, 1, 1);
     sim_net_part(NULL, away->loop);
     OK(sim_append(cluster->client, session, 0, 20, 2, 4)); // it waits until the other one serves
@@ -130,7 +107,7 @@ static void a_link_that_is_back_in_its_grace_costs_nothing(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(2);
-    uint64_t session = replicated(cluster, 2, 20);
+    uint64_t session = filled_of(cluster, 2, 20);
     for (uint32_t copy = 0; copy < 2; copy++) {
         sim_net_cut(cluster->loop, copy_of(cluster, session, 1, copy)->loop);
         OK(sim_append(cluster->client, session, 0, 20 + copy, 1, 1));
@@ -147,7 +124,7 @@ static void the_last_holder_stays(void **state)
     (void)state;
     for (uint32_t restarts = 0; restarts < 2; restarts++) {
         struct sim_cluster *cluster = cluster_of(3);
-        uint64_t session = replicated(cluster, 3, 16);
+        uint64_t session = filled_of(cluster, 3, 16);
         struct sim_worker *one = copy_of(cluster, session, 0, 0), *two = copy_of(cluster, session, 0, 1),
                           *last = copy_of(cluster, session, 0, 2);
         sim_worker_kill(one);
@@ -187,7 +164,7 @@ static void of_holders_that_are_all_away_the_first_serves(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(2);
-    uint64_t session = replicated(cluster, 2, 20);
+    uint64_t session = filled_of(cluster, 2, 20);
     struct sim_worker *serves = copy_of(cluster, session, 0, 0), *follows = copy_of(cluster, session, 0, 1);
     sim_net_part(NULL, serves->loop);
     sim_net_part(NULL, follows->loop);
@@ -211,7 +188,7 @@ static void appended_rows_after_a_restart(void **state)
     (void)state;
     for (uint32_t way = 0; way < 12; way++) {
         struct sim_cluster *cluster = cluster_of(3);
-        uint64_t session = replicated(cluster, 3, 20);
+        uint64_t session = filled_of(cluster, 3, 20);
         struct sim_worker *behind = copy_of(cluster, session, 1, way % 3);
         uint64_t steps = sim_serve_seen(behind->loop, METHOD(STEP));
         sim_serve_rule(behind->loop, METHOD(STEP), (struct sim_rule){.verdict = SIM_HOLD});
@@ -238,7 +215,7 @@ static void appended_rows_after_a_restart(void **state)
         for (uint32_t w = 0; w < 3; w++) { // whoever serves has it
             uint32_t left = 0;
             const struct coordinator_chunk *chunk =
-                coordinator_layout_find(&kept(cluster, session)->layout, 1);
+                coordinator_layout_find(&kept_of(cluster, session)->layout, 1);
             left = coordinator_chunk_copies(chunk);
             if (left == 1)
                 break;
@@ -254,7 +231,7 @@ static void rows_are_attached_at_all_holders(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(3);
-    uint64_t session = replicated(cluster, 2, 0);
+    uint64_t session = filled_of(cluster, 2, 0);
     struct sim_call *opened = sim_open(cluster->client, session, 0, 40);
     OK(opened);
     OK(sim_put(cluster->client, opened, 0, 0, 40, 6));
@@ -280,7 +257,7 @@ static void a_commit_outlives_a_holder(void **state)
     (void)state;
     for (uint32_t moment = 0; moment < 30; moment++) {
         struct sim_cluster *cluster = cluster_of(3);
-        uint64_t session = replicated(cluster, 2, 0);
+        uint64_t session = filled_of(cluster, 2, 0);
         struct sim_call *opened = sim_open(cluster->client, session, 0, 40);
         OK(opened);
         OK(sim_put(cluster->client, opened, 0, 0, 40, 6));
@@ -305,7 +282,7 @@ static void a_commit_that_no_holder_has_is_a_loss(void **state)
     (void)state;
     for (uint32_t replicas = 1; replicas <= 2; replicas++) {
         struct sim_cluster *cluster = cluster_of(2);
-        uint64_t session = replicated(cluster, replicas, 4);
+        uint64_t session = filled_of(cluster, replicas, 4);
         struct sim_call *opened = sim_open(cluster->client, session, 4, 4);
         OK(opened);
         OK(sim_put(cluster->client, opened, 0, 4, 4, 6));
@@ -331,7 +308,7 @@ static void what_is_copied_is_copied_everywhere(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(3);
-    uint64_t session = replicated(cluster, 3, 40);
+    uint64_t session = filled_of(cluster, 3, 40);
     OK(sim_truncate(cluster->client, session, 20));
     struct sim_call *fork = sim_fork(cluster->client, session, 18, "");
     OK(fork);
@@ -354,12 +331,12 @@ static void fewer_workers_than_copies_are_no_refusal(void **state)
     struct sim_cluster *cluster = cluster_of(2);
     sim_worker_kill(cluster->workers[1]);
     sim_advance(COMMON_NS_PER_S);
-    uint64_t session = replicated(cluster, 2, 20);
+    uint64_t session = filled_of(cluster, 2, 20);
     STATE(cluster, session, "degraded");
     sim_worker_start(cluster->workers[1]);
     assert_true(sim_wait_active(cluster, 2));
     OK(sim_append(cluster->client, session, 0, 20, 30, 1)); // new chunks have two
-    assert_int_equal(coordinator_chunk_copies(coordinator_layout_find(&kept(cluster, session)->layout, 3)),
+    assert_int_equal(coordinator_chunk_copies(coordinator_layout_find(&kept_of(cluster, session)->layout, 3)),
                      2);
     READS(cluster, session, 50, 50);
     STATE(cluster, session, "degraded");
@@ -373,15 +350,15 @@ static void steps_wait_for_a_store_that_refuses(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(2);
-    uint64_t session = replicated(cluster, 2, 20), epoch = kept(cluster, session)->layout.epoch;
+    uint64_t session = filled_of(cluster, 2, 20), epoch = kept_of(cluster, session)->layout.epoch;
     sim_disk_fail(SIM_DISK_PATH, UINT32_MAX, COMMON_RESOURCE_EXHAUSTED);
     sim_worker_kill(copy_of(cluster, session, 0, 0));
     struct sim_call *read = sim_read(cluster->client, session, 0, 19, 1);
     sim_advance(2 * COMMON_NS_PER_S);
-    assert_true(!read->done && kept(cluster, session)->layout.epoch == epoch);
+    assert_true(!read->done && kept_of(cluster, session)->layout.epoch == epoch);
     sim_disk_fail(SIM_DISK_PATH, 0, COMMON_OK);
     OK(read);
-    assert_int_equal(kept(cluster, session)->layout.epoch, epoch + 1);
+    assert_int_equal(kept_of(cluster, session)->layout.epoch, epoch + 1);
     sim_cluster_free(cluster);
 }
 

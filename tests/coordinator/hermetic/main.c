@@ -21,6 +21,29 @@ uint64_t session_of(struct sim_cluster *cluster, uint32_t tokens)
     return session;
 }
 
+uint64_t filled_of(struct sim_cluster *cluster, uint32_t replicas, uint32_t tokens)
+{
+    struct sim_call *call = sim_create(cluster->client, (struct sim_shape){.replicas = replicas}, "");
+    OK(call);
+    uint64_t session = call->session;
+    for (uint32_t at = 0; at < tokens; at += 16)
+        OK(sim_append(cluster->client, session, 0, at, tokens - at < 16 ? tokens - at : 16, 1));
+    return session;
+}
+
+struct coordinator_session *kept_of(struct sim_cluster *cluster, uint64_t session)
+{
+    return coordinator_session_find(&cluster->coordinator->sessions, session);
+}
+
+struct sim_worker *copy_of(struct sim_cluster *cluster, uint64_t session, uint32_t index, uint32_t copy)
+{
+    const struct coordinator_chunk *chunk =
+        coordinator_layout_find(&kept_of(cluster, session)->layout, index);
+    assert_true(chunk && copy < coordinator_chunk_copies(chunk));
+    return cluster->workers[coordinator_chunk_holder(chunk, copy)->name[1] - '0'];
+}
+
 uint64_t length_of(struct sim_cluster *cluster, uint64_t session)
 {
     struct sim_call *call = sim_info(cluster->client, session);

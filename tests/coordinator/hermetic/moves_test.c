@@ -8,32 +8,9 @@
 
 #define SECOND COMMON_NS_PER_S
 
-static uint64_t filled(struct sim_cluster *cluster, uint32_t replicas, uint32_t tokens)
-{
-    struct sim_call *call = sim_create(cluster->client, (struct sim_shape){.replicas = replicas}, "");
-    OK(call);
-    uint64_t session = call->session;
-    for (uint32_t at = 0; at < tokens; at += 16)
-        OK(sim_append(cluster->client, session, 0, at, tokens - at < 16 ? tokens - at : 16, 1));
-    return session;
-}
-
-static struct coordinator_session *kept(struct sim_cluster *cluster, uint64_t session)
-{
-    return coordinator_session_find(&cluster->coordinator->sessions, session);
-}
-
 static struct coordinator_worker *worker_of(struct sim_cluster *cluster, uint32_t i)
 {
     return coordinator_worker_find(&cluster->coordinator->cluster, cluster->workers[i]->name);
-}
-
-static struct sim_worker *copy_of(struct sim_cluster *cluster, uint64_t session, uint32_t index,
-                                  uint32_t copy)
-{
-    const struct coordinator_chunk *chunk = coordinator_layout_find(&kept(cluster, session)->layout, index);
-    assert_true(chunk && copy < coordinator_chunk_copies(chunk));
-    return cluster->workers[coordinator_chunk_holder(chunk, copy)->name[1] - '0'];
 }
 
 static uint32_t number_of(const struct sim_worker *worker)
@@ -44,7 +21,7 @@ static uint32_t number_of(const struct sim_worker *worker)
 // Every chunk is at as many workers as it should be, each has its rows, and nothing is under way.
 static bool is_settled(struct sim_cluster *cluster, uint64_t session)
 {
-    struct coordinator_session *s = kept(cluster, session);
+    struct coordinator_session *s = kept_of(cluster, session);
     if (coordinator_session_has_missing(s) || s->thin || s->thick || s->awaited || s->moves)
         return false;
     for (uint32_t i = 0; i < s->layout.n; i++)
@@ -73,7 +50,7 @@ static void copies_come_back(void **state)
     (void)state;
     for (uint32_t moment = 0; moment < 12; moment++) {
         struct sim_cluster *cluster = cluster_of(4);
-        uint64_t session = filled(cluster, 2, 90), length = 90;
+        uint64_t session = filled_of(cluster, 2, 90), length = 90;
         for (uint32_t round = 0; round < 4; round++) {
             struct sim_call *calls[6];
             struct sim_worker *victim = copy_of(cluster, session, round, moment % 2);
@@ -110,7 +87,7 @@ static void a_worker_is_drained(void **state)
     (void)state;
     for (uint32_t replicas = 1; replicas <= 3; replicas++) {
         struct sim_cluster *cluster = cluster_of(4);
-        uint64_t session = filled(cluster, replicas, 120), length = 120;
+        uint64_t session = filled_of(cluster, replicas, 120), length = 120;
         uint32_t w = number_of(copy_of(cluster, session, 2, 0));
         OK(sim_drain(cluster->client, cluster->workers[w]->name, false));
         for (uint32_t i = 0; i < 200; i++) {
@@ -123,7 +100,7 @@ static void a_worker_is_drained(void **state)
         for (int i = 0; drained->members && i < 100; i++)
             sim_advance(100 * COMMON_NS_PER_MS);
         assert_true(!drained->chunks && !drained->members && !drained->load_bytes && !drained->tokens);
-        assert_false(coordinator_session_has_member(kept(cluster, session), drained));
+        assert_false(coordinator_session_has_member(kept_of(cluster, session), drained));
         assert_int_equal(cluster->workers[w]->worker->sessions.count, 0);
         struct sim_call *read = sim_read(cluster->client, session, 0, length - 1, 1);
         sim_worker_kill(cluster->workers[w]);
@@ -141,7 +118,7 @@ static void a_drain_outlives_the_coordinator(void **state)
     for (uint32_t moment = 0; moment < 240; moment++) {
         struct sim_cluster *cluster = cluster_of(3);
         uint32_t replicas = 1 + moment % 2;
-        uint64_t session = filled(cluster, replicas, 80);
+        uint64_t session = filled_of(cluster, replicas, 80);
         uint32_t w = number_of(copy_of(cluster, session, 1, 0));
         OK(sim_drain(cluster->client, cluster->workers[w]->name, false));
         sim_advance(moment * 7 * COMMON_NS_PER_US);
@@ -156,10 +133,10 @@ static void a_drain_outlives_the_coordinator(void **state)
         OK(sim_append(cluster->client, session, 0, 80, 3, 1));
         wait_settled(cluster, session);
         READS(cluster, session, 83, 83);
-        uint64_t other = filled(cluster, 1, 80);
+        uint64_t other = filled_of(cluster, 1, 80);
         assert_int_equal(worker_of(cluster, w)->chunks, 0);
         OK(sim_drain(cluster->client, cluster->workers[w]->name, true));
-        uint64_t third = filled(cluster, 1, 80);
+        uint64_t third = filled_of(cluster, 1, 80);
         assert_true(worker_of(cluster, w)->chunks > 0);
         assert_true(other != third);
         sim_coordinator_kill(cluster);
@@ -176,7 +153,7 @@ static void a_move_ends_with_its_worker(void **state)
     uint32_t broken_off = 0; // in any of these worlds
     for (uint32_t moment = 0; moment < 120; moment++) {
         struct sim_cluster *cluster = cluster_of(4);
-        uint64_t session = filled(cluster, 2, 90);
+        uint64_t session = filled_of(cluster, 2, 90);
         uint32_t w = number_of(copy_of(cluster, session, 1, 0));
         OK(sim_drain(cluster->client, cluster->workers[w]->name, false));
         sim_advance(moment / 4 * 60 * COMMON_NS_PER_US);
@@ -201,14 +178,14 @@ static void a_move_that_cannot_close_is_made_again(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(3);
-    uint64_t session = filled(cluster, 1, 40);
+    uint64_t session = filled_of(cluster, 1, 40);
     struct sim_worker *holder = copy_of(cluster, session, 1, 0);
     sim_serve_rule(holder->loop, METHOD(STEP), (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
     struct sim_call *read = sim_read(cluster->client, session, 0, 39, 1); // the move waits for it
     sim_advance(COMMON_NS_PER_MS);
     OK(sim_drain(cluster->client, holder->name, false));
     sim_advance(SECOND);
-    assert_true(kept(cluster, session)->moves != NULL);
+    assert_true(kept_of(cluster, session)->moves != NULL);
     rule_all(cluster, METHOD(CHUNK_PULL),
              (struct sim_rule){.verdict = SIM_FAIL, .times = 1, .code = COMMON_RESOURCE_EXHAUSTED});
     sim_serve_let_go(holder->loop);
@@ -224,7 +201,7 @@ static void a_store_that_refuses_leaves_all_as_it_was(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(3);
-    uint64_t session = filled(cluster, 1, 40);
+    uint64_t session = filled_of(cluster, 1, 40);
     struct sim_worker *holder = copy_of(cluster, session, 1, 0);
     rule_all(cluster, METHOD(CHUNK_PULL), (struct sim_rule){.verdict = SIM_HOLD});
     OK(sim_drain(cluster->client, holder->name, false));
@@ -278,7 +255,7 @@ static void what_was_acknowledged_before_a_move_stays(void **state)
     (void)state;
     for (uint32_t moment = 0; moment < 400; moment++) {
         struct sim_cluster *cluster = cluster_of(2);
-        uint64_t session = filled(cluster, 1, 20);
+        uint64_t session = filled_of(cluster, 1, 20);
         uint32_t w = number_of(copy_of(cluster, session, 1, 0));
         sim_net_delay(100 * COMMON_NS_PER_US, 100 * COMMON_NS_PER_US);
         OK(sim_drain(cluster->client, cluster->workers[w]->name, false));
@@ -297,7 +274,7 @@ static void a_copy_that_died_meanwhile_does_not_count(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(2);
-    uint64_t session = filled(cluster, 1, 20);
+    uint64_t session = filled_of(cluster, 1, 20);
     uint32_t w = number_of(copy_of(cluster, session, 0, 0));
     OK(sim_truncate(cluster->client, session, 16)); // one chunk
     for (uint32_t i = 0; i < 2; i++)
@@ -324,13 +301,14 @@ static void who_gives_keeps_it_until_it_is_taken(void **state)
     (void)state;
     for (uint32_t moment = 0; moment < 150; moment++) {
         struct sim_cluster *cluster = cluster_of(2);
-        uint64_t session = filled(cluster, 1, 40);
+        uint64_t session = filled_of(cluster, 1, 40);
         uint32_t w = number_of(copy_of(cluster, session, 0, 0));
         OK(sim_drain(cluster->client, cluster->workers[w]->name, false));
         sim_advance(moment * 7 * COMMON_NS_PER_US);
         sim_worker_kill(cluster->workers[1 - w]);
         sim_advance(SECOND);
-        const struct coordinator_chunk *chunk = coordinator_layout_find(&kept(cluster, session)->layout, 0);
+        const struct coordinator_chunk *chunk =
+            coordinator_layout_find(&kept_of(cluster, session)->layout, 0);
         if (coordinator_chunk_copy_at(chunk, worker_of(cluster, w)) < COORDINATOR_COPIES_MAX) {
             struct sim_call *read = sim_read(cluster->client, session, 0, 15, 1);
             OK(read);
@@ -345,7 +323,7 @@ static void what_has_come_back_is_not_dropped(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(2);
-    uint64_t session = filled(cluster, 1, 40);
+    uint64_t session = filled_of(cluster, 1, 40);
     sim_serve_rule(cluster->workers[0]->loop, METHOD(SESSION_DROP),
                    (struct sim_rule){.verdict = SIM_FAIL, .code = COMMON_RESOURCE_EXHAUSTED});
     OK(sim_drain(cluster->client, "w0", false));
@@ -367,7 +345,7 @@ static void moves_give_way(void **state)
     (void)state;
     for (uint32_t moment = 0; moment < 60; moment++) {
         struct sim_cluster *cluster = cluster_of(3);
-        uint64_t session = filled(cluster, 1, 90);
+        uint64_t session = filled_of(cluster, 1, 90);
         uint32_t w = number_of(copy_of(cluster, session, 1, 0));
         OK(sim_drain(cluster->client, cluster->workers[w]->name, false));
         sim_advance(moment / 3 * 60 * COMMON_NS_PER_US);
@@ -399,7 +377,7 @@ static void a_move_waits_for_a_session_that_goes(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(3);
-    uint64_t session = filled(cluster, 1, 40);
+    uint64_t session = filled_of(cluster, 1, 40);
     struct sim_worker *holder = copy_of(cluster, session, 1, 0);
     sim_serve_rule(holder->loop, METHOD(STEP), (struct sim_rule){.verdict = SIM_HOLD});
     struct sim_call *read =
@@ -455,7 +433,7 @@ static void a_late_worker_gets_its_share(void **state)
     sim_advance(SECOND);
     uint64_t sessions[4];
     for (uint32_t i = 0; i < 4; i++)
-        sessions[i] = filled(cluster, 1 + i % 2, 160);
+        sessions[i] = filled_of(cluster, 1 + i % 2, 160);
     sim_worker_start(cluster->workers[3]);
     assert_true(sim_wait_active(cluster, 4));
     OK(sim_rebalance(cluster->client, true));
@@ -489,7 +467,7 @@ static void a_drain_that_nobody_can_take_waits(void **state)
 {
     (void)state;
     struct sim_cluster *cluster = cluster_of(2);
-    uint64_t session = filled(cluster, 1, 40);
+    uint64_t session = filled_of(cluster, 1, 40);
     OK(sim_drain(cluster->client, "w0", false));
     sim_advance(3 * SECOND);
     assert_int_equal(worker_of(cluster, 0)->chunks, 0);
@@ -499,7 +477,7 @@ static void a_drain_that_nobody_can_take_waits(void **state)
     READS(cluster, session, 40, 40);
     OK(sim_append(cluster->client, session, 0, 40, 1, 1));
     ENDS(COMMON_UNAVAILABLE,
-         sim_append(cluster->client, filled(cluster, 1, 0), 0, 0, 1, 1)); // for what is new, too
+         sim_append(cluster->client, filled_of(cluster, 1, 0), 0, 0, 1, 1)); // for what is new, too
     OK(sim_drain(cluster->client, "w0", true));
     wait_settled(cluster, session);
     assert_int_equal(worker_of(cluster, 1)->chunks, 0);
@@ -521,8 +499,8 @@ static void sessions_have_two_copies_where_there_are_two_hosts(void **state)
             struct sim_cluster *cluster = sim_cluster_new(
                 &(struct sim_cluster_options){.workers = workers, .tune = told ? tell_one_copy : NULL});
             sim_cluster_start(cluster);
-            uint64_t session = filled(cluster, 9, 20);
-            assert_int_equal(kept(cluster, session)->spec->replicas, told || workers == 1 ? 1 : 2);
+            uint64_t session = filled_of(cluster, 9, 20);
+            assert_int_equal(kept_of(cluster, session)->spec->replicas, told || workers == 1 ? 1 : 2);
             sim_cluster_free(cluster);
         }
     }
