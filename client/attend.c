@@ -99,6 +99,7 @@ static void fail_all(banyan_item *items, size_t n_items, const banyan_error *err
 {
     for (size_t i = 0; items && i < n_items; i++) {
         client_mass_clear(items[i].mass); // nothing that this call has made
+        client_partial_clear(items[i].partial);
         set_item_error(&items[i], error);
     }
 }
@@ -170,6 +171,8 @@ static banyan_code check_item(const struct banyan_client *client, const banyan_i
         wrong = "mass->bins is 1 to 4096";
     else if (item->mass && item_is_cut(item))
         wrong = "an item with masses has at most 4096 rows and 16 MiB: ask for fewer rows at a time";
+    else if (item->partial && item_is_cut(item))
+        wrong = "an item with `partial` has at most 4096 rows and 16 MiB: ask for fewer rows at a time";
     if (wrong)
         return client_error_set(error, BANYAN_INVALID_ARGUMENT, "item: %s", wrong);
     return item->k ? client_cuts_may_write(item->session, error) : BANYAN_OK;
@@ -201,6 +204,7 @@ static void pack_piece(struct client_attend *a, size_t nth)
     pb->v_dim = layer->v_dim;
     pb->mass_bins = item->mass ? item->mass->bins : 0;
     pb->mass_heads = item->mass && item->mass->per_head;
+    pb->allow_partial = item->partial != NULL;
     a->pb_items[nth] = pb;
     a->q[nth] = (struct common_slice){(const uint8_t *)item->q + piece->row * layer->q_row,
                                       piece->rows * layer->q_row};
@@ -246,6 +250,7 @@ static void pack_rpc(struct client_attend *a, struct rpc *rpc, struct client_loa
     rpc->request.items = a->pb_items + load.first;
     rpc->request.want_lse = a->want_lse;
     rpc->request.want_trace = trace;
+    rpc->request.aside = a->client->aside;
     rpc->tensors[0] = bytes_tensor(a->q + load.first, load.count);
     rpc->tensors[1] = bytes_tensor(a->k + from_k, n_k);
     rpc->tensors[2] = bytes_tensor(a->v + from_v, a->n_v - from_v);
@@ -275,6 +280,7 @@ static bool split_items(struct client_attend *a)
         banyan_error wrong;
         item->length = item->digest = 0;
         client_mass_clear(item->mass);
+        client_partial_clear(item->partial);
         item->code = check_item(a->client, item, &wrong);
         if (item->code != BANYAN_OK) {
             set_item_error(item, &wrong);
@@ -328,8 +334,10 @@ static bool is_open(const struct client_attend *a)
 
 static void fail_items(struct client_attend *a)
 {
-    for (size_t i = 0; i < a->n_items; i++)
+    for (size_t i = 0; i < a->n_items; i++) {
         banyan_mass_free(a->items[i].mass);
+        banyan_partial_free(a->items[i].partial);
+    }
     fail_all(a->items, a->n_items, &a->error);
     if (!a->appends || !is_open(a))
         return;
@@ -423,13 +431,22 @@ static void take_result(banyan_item *item, const struct client_piece *piece,
         item->digest += common_mix64(result->plan_digest ^ piece->row);
 }
 
+static bool any_missing(const Banyan__Pb__AttendReply *reply)
+{
+    for (size_t i = 0; i < reply->n_items; i++)
+        if (reply->items[i]->missing)
+            return true;
+    return false;
+}
+
 static banyan_code scatter(struct rpc *rpc, const struct proto_message *message, banyan_error *error)
 {
     struct client_attend *a = rpc->attend;
     const Banyan__Pb__AttendReply *reply = (const Banyan__Pb__AttendReply *)(message ? message->body : NULL);
-    const size_t n = a->want_lse ? 2 : 1; // a third or second one has the masses
+    const size_t n = a->want_lse ? 2 : 1; // then masses, then missing ranges
+    const size_t missing = reply && any_missing(reply) ? 1 : 0;
     if (!reply || reply->n_items != rpc->load.count ||
-        (message->n_tensors != n && message->n_tensors != n + 1) ||
+        (message->n_tensors != n + missing && message->n_tensors != n + missing + 1) ||
         message->tensors[0].bytes != rpc->o_bytes ||
         (a->want_lse && message->tensors[1].bytes != rpc->lse_bytes))
         return client_error_set(error, BANYAN_INTERNAL,
@@ -437,7 +454,12 @@ static banyan_code scatter(struct rpc *rpc, const struct proto_message *message,
     const uint8_t *o = message->tensors[0].data;
     const uint8_t *lse = a->want_lse ? message->tensors[1].data : NULL;
     struct client_mass_reader masses = {.names = reply->workers, .n_names = reply->n_workers};
-    if (message->n_tensors > n) {
+    struct client_missing_reader ranges = {0};
+    if (missing) {
+        ranges.bytes = message->tensors[message->n_tensors - 1].data;
+        ranges.left = message->tensors[message->n_tensors - 1].bytes;
+    }
+    if (message->n_tensors > n + missing) {
         masses.values = message->tensors[n].data;
         masses.left = message->tensors[n].bytes / sizeof(float);
     }
@@ -460,6 +482,8 @@ static banyan_code scatter(struct rpc *rpc, const struct proto_message *message,
             take_result(item, piece, result);
             banyan_code code =
                 item->mass ? client_mass_take(&masses, result->mass, item->mass, error) : BANYAN_OK;
+            if (code == BANYAN_OK)
+                code = client_partial_take(&ranges, result, item->partial, error);
             if (code != BANYAN_OK)
                 return code;
         }
@@ -467,6 +491,9 @@ static banyan_code scatter(struct rpc *rpc, const struct proto_message *message,
         if (lse)
             lse += lse_bytes;
     }
+    if (ranges.left > 0)
+        return client_error_set(error, BANYAN_INTERNAL,
+                                "the coordinator declares missing ranges that belong to no item");
     if (a->trace)
         take_trace(a, reply);
     return BANYAN_OK;

@@ -41,26 +41,26 @@ extern "C" {
 
 typedef enum banyan_code { // gRPC's canonical codes
     BANYAN_OK = 0,
-    BANYAN_CANCELLED = 1,
-    BANYAN_UNKNOWN = 2,
-    BANYAN_INVALID_ARGUMENT = 3,
-    BANYAN_DEADLINE_EXCEEDED = 4,
-    BANYAN_NOT_FOUND = 5,
-    BANYAN_ALREADY_EXISTS = 6,
-    BANYAN_PERMISSION_DENIED = 7,
-    BANYAN_RESOURCE_EXHAUSTED = 8,
+    BANYAN_CANCELLED = 1,           // banyan_shutdown or banyan_disconnect came first
+    BANYAN_UNKNOWN = 2,             // a code that this version does not know
+    BANYAN_INVALID_ARGUMENT = 3,    // wrong whatever the state
+    BANYAN_DEADLINE_EXCEEDED = 4,   // no answer in time
+    BANYAN_NOT_FOUND = 5,           // no such session, worker or token file
+    BANYAN_ALREADY_EXISTS = 6,      // another session has the name
+    BANYAN_PERMISSION_DENIED = 7,   // not with this role
+    BANYAN_RESOURCE_EXHAUSTED = 8,  // memory or a limit; nothing was changed
     BANYAN_FAILED_PRECONDITION = 9, // other bytes at an acknowledged position; a hole
     BANYAN_ABORTED = 10, // overtaken by a truncate or a new layout: ask for the session's state and try again
-    BANYAN_OUT_OF_RANGE = 11, // position beyond the end, of an append too
-    BANYAN_UNIMPLEMENTED = 12,
-    BANYAN_INTERNAL = 13,
-    BANYAN_UNAVAILABLE = 14, // a worker or the coordinator is not there now: try again
-    BANYAN_DATA_LOSS = 15,
-    BANYAN_UNAUTHENTICATED = 16,
+    BANYAN_OUT_OF_RANGE = 11,    // position beyond the end, of an append too
+    BANYAN_UNIMPLEMENTED = 12,   // not in this version
+    BANYAN_INTERNAL = 13,        // a defect of Banyan
+    BANYAN_UNAVAILABLE = 14,     // a worker or the coordinator is not there now: try again
+    BANYAN_DATA_LOSS = 15,       // no worker holds the tokens any more
+    BANYAN_UNAUTHENTICATED = 16, // the token is missing, or is not the cluster's
 } banyan_code;
 
-BANYAN_API const char *banyan_code_name(banyan_code code);
-BANYAN_API const char *banyan_version(void); // "0.1.0"
+BANYAN_API const char *banyan_code_name(banyan_code code); // "OK", "NOT_FOUND", …
+BANYAN_API const char *banyan_version(void);               // "0.1.0"
 
 typedef struct banyan_range {
     uint64_t first, count;
@@ -70,7 +70,8 @@ typedef struct banyan_error {
     banyan_code code;
     char message[384]; // one line
     char reason[32];   // machine-readable: HOLE, MISSING_RANGE, HASH_MISMATCH, … or ""
-    uint32_t n_ranges; // token ranges concerned (a hole, what a lost worker held)
+    // Token ranges concerned (a hole, what a lost worker held); where they are more than 16 the last one spans the rest
+    uint32_t n_ranges;
     banyan_range ranges[16];
     char worker[65]; // worker concerned, or ""
 } banyan_error;
@@ -89,7 +90,8 @@ typedef struct banyan_options {
 
 // Connects to a coordinator: "nng+tcp://127.0.0.1:7411", "tcp://…" or "unix:///path" (lowest latency). NULL:
 // BANYAN_ENDPOINT, else "nng+tcp://127.0.0.1:7411". Blocks until the coordinator has answered, and keeps
-// trying when nobody is there yet. options may be NULL. UNAVAILABLE when it cannot be reached; NOT_FOUND when
+// trying when nobody is there yet. options may be NULL. UNAVAILABLE when it cannot be reached, with the reason (over nng
+// it may take 1 s more to find that out); NOT_FOUND when
 // the token file does not exist. What travels over TCP carries checksums, unless BANYAN_CHECKSUMS says "never";
 // "always": over unix sockets, too. An answer that was damaged on its way is UNAVAILABLE.
 // The endpoint may be a list, A,B: coordinators on one store, of which one is active. Calls go to that one, and on to the
@@ -97,9 +99,15 @@ typedef struct banyan_options {
 BANYAN_API banyan_code banyan_connect(const char *endpoint, const banyan_options *options,
                                       banyan_client **out, banyan_error *error);
 
-// Ends outstanding calls with CANCELLED (their callbacks run before this returns). Not from a callback.
+// Ends outstanding calls with CANCELLED (their callbacks run before this returns), and all that begin from now on, in any
+// thread: the client stays valid until banyan_disconnect. For who cannot know whether another thread is about to make a
+// call: banyan_shutdown, wait for the threads, banyan_disconnect. Not from a callback. NULL is allowed; a second one
+// does nothing.
+BANYAN_API void banyan_shutdown(banyan_client *client);
+
+// banyan_shutdown, and the end of the client: no thread may be about to begin a call, nor be in banyan_shutdown.
 // Completions in the queue that were not fetched are dropped. Sessions of this client must not be used
-// afterwards, only closed. NULL is allowed.
+// afterwards, only closed. Not from a callback. NULL is allowed.
 BANYAN_API void banyan_disconnect(banyan_client *client);
 
 // ---- sessions -----------------------------------------------------------------------------------
@@ -184,6 +192,19 @@ typedef struct banyan_session banyan_session; // a client's hold on a session; t
 // name: NULL or a unique printable name.
 BANYAN_API banyan_code banyan_session_create(banyan_client *client, const banyan_spec *spec, const char *name,
                                              banyan_session **out, banyan_error *error);
+// The same, and the session begins with a floor, as if it had forgotten all that no row at or past it sees
+// (banyan_spec.forget): to make one again of which no more is there. Of each layer the rows below its
+// banyan_session_info.layer_forgotten count as committed, and are refused with FORGOTTEN, from the start; a layer with
+// neither window nor mask_chunk begins at 0 as ever. What is attached and committed from there on is all that it has. A
+// step that sees a row which has not been is refused: OUT_OF_RANGE, or FAILED_PRECONDITION with reason HOLE. The floor
+// does not rise meanwhile where the first rows of one layer are committed last. floor 0: as banyan_session_create.
+// With a floor it attaches to workers, some calls for each layer. OK means that all has been done; after a failure the
+// session is gone, or the message says that it is not. INVALID_ARGUMENT: a floor, and a spec with forget 0.
+// OUT_OF_RANGE: a floor past the coordinator's --max-session-tokens, or past 2^18 chunks. UNIMPLEMENTED: a coordinator
+// of an older build. Otherwise as banyan_session_create, banyan_attach and banyan_commit.
+BANYAN_API banyan_code banyan_session_create_at(banyan_client *client, const banyan_spec *spec,
+                                                const char *name, uint64_t floor, banyan_session **out,
+                                                banyan_error *error);
 // By id, or by name where id is 0.
 BANYAN_API banyan_code banyan_session_open(banyan_client *client, uint64_t id, const char *name,
                                            banyan_session **out, banyan_error *error);
@@ -194,9 +215,14 @@ BANYAN_API void banyan_session_close(banyan_session *session);
 // Destroys the session and everything held for it. The hold is still to be closed.
 BANYAN_API banyan_code banyan_session_delete(banyan_session *session, banyan_error *error);
 
-BANYAN_API uint64_t banyan_session_id(const banyan_session *session);
+BANYAN_API uint64_t banyan_session_id(const banyan_session *session); // never 0
 // With its defaults filled in; valid until close.
 BANYAN_API const banyan_spec *banyan_session_spec(const banyan_session *session);
+
+typedef struct banyan_hole { // tokens of a layer that are not committed, below others that are
+    uint32_t layer;
+    uint64_t first, count;
+} banyan_hole;
 
 typedef struct banyan_session_info {
     // length: of the shortest layer that has K and V of its own
@@ -210,6 +236,8 @@ typedef struct banyan_session_info {
     char (*members)[65];       // names of the workers that hold a part
     uint64_t forgotten;        // no truncate or fork goes further back, but to 0 (banyan_spec.forget)
     uint64_t *layer_forgotten; // [n_layers] rows below it are forgotten; they count in length, not in bytes
+    uint32_t n_holes;
+    banyan_hole *holes; // [n_holes] by layer, ascending; of very many the first ones
 } banyan_session_info;
 // A hold remembers the history (incarnation) it has seen. When somebody else truncates the session, calls of
 // this hold are refused with ABORTED until it asks for the state with this.
@@ -308,6 +336,22 @@ typedef struct banyan_mass {
 } banyan_mass;
 BANYAN_API void banyan_mass_free(banyan_mass *mass); // what it points to; NULL is allowed
 
+// A partial answer: over the tokens that workers have, where some are lost, or at workers that nobody waits for any
+// more (they may yet come back: then answers are whole again). It is exact over what it was computed over, and declares
+// everything else. Without leave such an item is DATA_LOSS or UNAVAILABLE, reason MISSING_RANGE. While it is not
+// certain that a worker has gone (its link broke just now; the coordinator has just started) the item waits, until its
+// deadline. An append is acknowledged as always: by all workers that are to have it, or it fails.
+typedef struct banyan_partial {
+    // Results, set to nothing when a call begins; banyan_partial_free
+    uint32_t n; // 0: the answer is whole, bit for bit what it is without leave
+    // [n] what the item's rows, taken together, would have seen and have not: ascending, apart. What their masks hide
+    // from all of them is not named. All rows were computed over the same.
+    banyan_range *missing;
+    uint64_t
+        seen; // tokens that the rows, taken together, saw. 0: none: o is 0, and lse −inf (or the sink's logit)
+} banyan_partial;
+BANYAN_API void banyan_partial_free(banyan_partial *partial); // what it points to; NULL is allowed
+
 typedef struct banyan_item {
     banyan_session *session;
     uint32_t layer;
@@ -327,6 +371,10 @@ typedef struct banyan_item {
     // NULL: not wanted. Such an item has at most 4096 rows and 16 MiB, and rows * q_heads * bins is at most
     // 2^20 (INVALID_ARGUMENT). For an item with a deadline: masses take their part of it.
     banyan_mass *mass;
+    // NULL: exact, or an error. Else a partial answer is taken, and this says what it lacks; masses are of what was seen.
+    // Such an item has at most 4096 rows and 16 MiB (INVALID_ARGUMENT). RESOURCE_EXHAUSTED: more than 262144 ranges are
+    // missing from the answers of one call. A coordinator that does not know of it answers exactly or with an error.
+    banyan_partial *partial;
     // Results
     banyan_code code;    // of this item: a bad item fails alone
     banyan_error *error; // NULL or the caller's, filled when code is not OK
@@ -373,6 +421,7 @@ BANYAN_API banyan_code banyan_attend(banyan_client *client, banyan_item *items, 
 // live until then.
 typedef void (*banyan_attend_fn)(void *arg, banyan_code code, const banyan_error *error, banyan_item *items,
                                  size_t n_items);
+// Returns at once; see banyan_attend_fn.
 BANYAN_API banyan_code banyan_attend_async(banyan_client *client, banyan_item *items, size_t n_items,
                                            uint64_t timeout_ns, banyan_attend_fn done, void *arg,
                                            banyan_error *error);
@@ -399,9 +448,12 @@ typedef struct banyan_worker_info {
     uint64_t capacity_bytes, used_bytes, bandwidth, chunks, tokens, steps, heartbeat_age_ns, last_compute_ns;
     uint32_t threads;
     uint64_t quarantined_bytes, quarantined_sessions; // of used_bytes: see banyan_quarantine_get_list
-    bool draining;          // it gets no chunks, and those that it has go elsewhere: banyan_worker_drain
-    char drain_reason[129]; // as it was given
-    uint32_t moves;         // of chunks to this worker, under way: several chunks of a session go in one
+    bool draining;           // it gets no chunks, and those that it has go elsewhere: banyan_worker_drain
+    char drain_reason[129];  // as it was given
+    uint32_t moves;          // of chunks to this worker, under way: several chunks of a session go in one
+    bool slow;               // it computes far slower than `bandwidth` says, and the others do not
+    uint64_t seen_bandwidth; // at which it has computed of late; 0: not known
+    uint64_t cold_bytes;     // of used_bytes: in its files alone (--store), and read when they are used
 } banyan_worker_info;
 typedef struct banyan_limit {    // what may be had at once of something
     char name[65], flag[65];     // flag: that raises it; "": none does
@@ -422,7 +474,12 @@ typedef struct banyan_cluster_info {
     uint64_t moves;  // of chunks between workers, under way
     uint64_t moved_chunks, moved_bytes; // since the coordinator's start
     uint64_t wished_chunks;             // that a balance wants elsewhere, and that have not begun to move
+    // Audits (banyan-coordinator --audit): one step in `audit_every`, 0: none. Since the coordinator's start: steps that
+    // were computed again, of these those whose answers were wrong, and those that could not be computed again
+    uint64_t audit_every, audited, audit_differences, audit_skipped;
+    uint64_t kept_steps, kept_bytes; // banyan_session_get_kept_step: sessions that have one, and their memory
 } banyan_cluster_info;
+// Asks the coordinator for its state and that of all workers.
 BANYAN_API banyan_code banyan_cluster_get_info(banyan_client *client, banyan_cluster_info *out,
                                                banyan_error *error);
 BANYAN_API void banyan_cluster_info_free(banyan_cluster_info *info); // what it points to; NULL is allowed
@@ -431,9 +488,10 @@ typedef struct banyan_session_list {
     uint32_t n;
     banyan_session_info *sessions;
 } banyan_session_list; // entries without layers
+// All sessions of the cluster.
 BANYAN_API banyan_code banyan_session_get_list(banyan_client *client, banyan_session_list *out,
                                                banyan_error *error);
-BANYAN_API void banyan_session_list_free(banyan_session_list *list);
+BANYAN_API void banyan_session_list_free(banyan_session_list *list); // what it points to; NULL is allowed
 
 // What workers hold and the coordinator's store does not know: sessions of another store, or in a later state
 // than this one has. They are neither served nor dropped, and come back by themselves when the coordinator is
@@ -458,6 +516,24 @@ banyan_quarantine_list_free(banyan_quarantine_list *list); // what it points to;
 BANYAN_API banyan_code banyan_quarantine_drop(banyan_client *client, const char *worker, uint64_t session,
                                               uint64_t *sessions, uint64_t *bytes, banyan_error *error);
 
+// A copy of the coordinator's store as it is at one moment, while it serves (docs/BACKUP.md). write takes it piece by
+// piece, in order, on the calling thread; 0 ends it (CANCELLED). RESOURCE_EXHAUSTED: another one is being taken.
+// DATA_LOSS: it did not come as it was sent. What was written before any error is of no use.
+typedef struct banyan_backup {
+    uint64_t bytes;                             // that were written
+    uint64_t sum;                               // of the copy in it
+    uint64_t sessions, tokens, chunks, workers; // in it; tokens: those that were attached
+    uint64_t term;
+} banyan_backup;
+typedef bool (*banyan_backup_write)(void *arg, const void *data, size_t len);
+BANYAN_API banyan_code banyan_backup_take(banyan_client *client, banyan_backup_write write, void *arg,
+                                          banyan_backup *out, banyan_error *error); // out may be NULL
+// Says that all workers are back at a coordinator whose store was restored: its sessions are served from now on, but
+// those of which a worker has a newer state. *sessions (may be NULL): how many. FAILED_PRECONDITION: nothing was
+// restored, or workers are not there; without_absent: what only they know is taken for lost.
+BANYAN_API banyan_code banyan_backup_accept(banyan_client *client, bool without_absent, uint64_t *sessions,
+                                            banyan_error *error);
+
 // Takes a worker out of use, durably, and back into it. Its chunks go to other workers while their sessions are used,
 // and no new ones come to it; once `chunks` is 0 it can be stopped, and nothing is lost. These return at once;
 // banyan_worker_get_drain says how far it is. A worker that went away stays drained until it is resumed.
@@ -480,6 +556,11 @@ BANYAN_API banyan_code banyan_worker_resume(banyan_client *client, const char *w
 BANYAN_API banyan_code banyan_worker_get_drain(banyan_client *client, const char *worker, banyan_drain *out,
                                                banyan_error *error);
 
+// Strikes a worker off the list that is lost and will not come back. NOT_FOUND likewise. FAILED_PRECONDITION, with what to
+// do: it is there, or chunks have no other copy, or sessions have not let go of it yet. Nothing is lost by it: a process
+// that comes under the name again is taken as a new one.
+BANYAN_API banyan_code banyan_worker_forget(banyan_client *client, const char *worker, banyan_error *error);
+
 typedef struct banyan_chunk_move {
     uint64_t session, first; // first: position of the chunk's first token
     char from[65], to[65];   // workers
@@ -496,6 +577,27 @@ BANYAN_API banyan_code banyan_rebalance(banyan_client *client, bool dry_run, ban
                                         banyan_error *error);
 BANYAN_API void banyan_balance_free(banyan_balance *balance); // what it points to; NULL is allowed
 
+typedef struct banyan_scrub {
+    uint64_t chunks;   // full ones whose rows are sealed: what all their workers must have is stored
+    uint64_t left;     // of these, and of those that differ, not compared yet since that was asked for
+    uint64_t unsealed; // full, and without a seal so far
+    uint64_t lost;     // no worker has what was sealed, or what was committed: steps over them are DATA_LOSS
+    // Since the coordinator's start, of all sessions: copies compared; of these, wrong, and used no more; times that workers of a chunk
+    // without a seal did not agree, so that nobody can tell whose rows are right.
+    uint64_t compared, corrupt, disputed;
+    uint64_t healed; // copies that were wrong, and were taken from their workers' files (--store) again
+    // Full chunks without a seal whose workers have different rows, when they were compared last: nobody can tell whose are right, and
+    // whoever serves is answered from.
+    uint64_t differ;
+} banyan_scrub;
+// Has the memory of the session's full chunks, or of all (0), compared at all their workers with what was sealed, now and not when it is
+// their turn. Returns at once, it goes on by itself; get says how far it is. out may be NULL. NOT_FOUND: no such session.
+BANYAN_API banyan_code banyan_scrub_begin(banyan_client *client, uint64_t session, banyan_scrub *out,
+                                          banyan_error *error);
+// How far it is. NOT_FOUND likewise.
+BANYAN_API banyan_code banyan_get_scrub(banyan_client *client, uint64_t session, banyan_scrub *out,
+                                        banyan_error *error);
+
 typedef struct banyan_plan_node {
     uint32_t rank;
     int32_t parent;
@@ -509,9 +611,10 @@ typedef struct banyan_plan_info {
     uint32_t n_nodes;
     banyan_plan_node *nodes;
 } banyan_plan_info;
+// The tree of workers that answers the session's steps now.
 BANYAN_API banyan_code banyan_session_get_plan(banyan_session *session, banyan_plan_info *out,
                                                banyan_error *error);
-BANYAN_API void banyan_plan_info_free(banyan_plan_info *info);
+BANYAN_API void banyan_plan_info_free(banyan_plan_info *info); // what it points to; NULL is allowed
 
 // ---- watching -----------------------------------------------------------------------------------
 
@@ -534,6 +637,7 @@ typedef struct banyan_watched_step {
     uint32_t layer, rows, attempts;
     uint64_t first, visible;
     bool append;
+    uint64_t missing;   // tokens that its rows would have seen: the client took a partial answer
     uint64_t age_ns;    // since it was answered
     banyan_trace trace; // n_workers 0: it has none. total_ns: inside the service
     banyan_mass mass;   // of its last row, rows 1; n_bins 0: it has none, `message` may say why
@@ -547,6 +651,61 @@ typedef struct banyan_watch {
 BANYAN_API banyan_code banyan_session_watch(banyan_session *session, const banyan_watch_options *options,
                                             banyan_watch *out, banyan_error *error);
 BANYAN_API void banyan_watch_free(banyan_watch *watch); // what it points to; NULL is allowed
+
+// ---- a step that is kept ------------------------------------------------------------------------
+
+// The service keeps a step of each session as it was asked and answered (banyan-coordinator --keep-steps), so that it
+// can be computed again from the session's rows (banyan_read_rows). Another one takes its place after a second at the
+// earliest; one that an audit has found wrong stays. Of a step of many rows, some.
+enum { BANYAN_KEPT_ROWS = 4 };
+typedef enum banyan_audited {
+    BANYAN_AUDIT_NONE = 0, // the service has not computed it again
+    BANYAN_AUDIT_RIGHT = 1,
+    BANYAN_AUDIT_WRONG = 2
+} banyan_audited;
+typedef struct banyan_kept_step {
+    uint64_t
+        incarnation; // of the session, whose rows it saw: if that is still the session's, they are as they were
+    uint64_t first,
+        rows; // of the step; rows 0: none is kept, or rows that it saw are not the session's any more
+    uint32_t layer;
+    bool append;
+    uint64_t visible, block_first, block_count; // as in banyan_item; visible is never 0
+    uint64_t plan_digest, age_ns;               // age: since it was answered
+    banyan_audited audited;
+    char workers[513]; // of one that was audited: the session's members then
+    uint32_t n;        // rows that are kept
+    uint64_t positions[BANYAN_KEPT_ROWS];
+    uint32_t q_heads, k_dim, v_dim;
+    float *q, *o, *lse; // [n][q_heads][k_dim], [n][q_heads][v_dim], [n][q_heads]
+} banyan_kept_step;
+// The step that is kept of the session; out->rows 0: none is.
+BANYAN_API banyan_code banyan_session_get_kept_step(banyan_session *session, banyan_kept_step *out,
+                                                    banyan_error *error);
+BANYAN_API void banyan_kept_step_free(banyan_kept_step *step); // what it points to; NULL is allowed
+
+typedef struct banyan_edge_down { // one worker does not reach the other, now
+    char from[65], to[65];
+} banyan_edge_down;
+// What a daemon says about itself and its machine: a coordinator, one that stands by too, or a worker at its endpoint
+// (banyan_worker_info.endpoint; it takes no token). Zero where it does not know, or is of an older build.
+typedef struct banyan_examined {
+    bool serving; // not while it stands by, stops, or leaves
+    char version[32];
+    uint64_t term, uptime_ns, rtt_ns;
+    uint64_t
+        wall_ns; // its clock when it answered, since 1970; 0: an older build, which says nothing of what follows
+    int64_t skew_ns;           // its clock less this machine's, give or take half of rtt_ns
+    uint64_t files, files_max; // descriptors that are open, about, and that may be
+    uint64_t memory_bytes, memory_available_bytes; // of its machine
+    uint64_t disk_bytes, disk_free_bytes;          // where its store is
+    uint32_t n_edges_down;
+    banyan_edge_down *edges_down; // of a coordinator
+} banyan_examined;
+// Connects to this one endpoint, asks, and disconnects. Errors are banyan_connect's.
+BANYAN_API banyan_code banyan_examine(const char *endpoint, const banyan_options *options,
+                                      banyan_examined *out, banyan_error *error);
+BANYAN_API void banyan_examined_free(banyan_examined *examined); // what it points to; NULL is allowed
 
 // Round trip to the coordinator's health service.
 BANYAN_API banyan_code banyan_ping(banyan_client *client, uint64_t *rtt_ns, banyan_error *error);

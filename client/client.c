@@ -5,7 +5,12 @@
 #include <string.h>
 
 #include "client/internal.h"
+#include "common/clock.h"
 #include "common/secret.h"
+#include "proto/endpoint.h"
+#include "proto/nng_probe.h"
+
+#define PROBE_NS (1 * COMMON_NS_PER_S) // to find out why nobody has answered
 
 // Calls on the coordinator's channel: an attend in several RPCs has a few in flight, and each thread of the
 // caller's may block in one more.
@@ -54,10 +59,15 @@ static void close_channels(void *arg)
     client->peers = NULL;
 }
 
+void banyan_shutdown(banyan_client *client)
+{
+    if (client && !atomic_exchange(&client->closing, true))
+        common_loop_call(client->loop, close_channels, client);
+}
+
 static void client_stop(struct banyan_client *client)
 {
-    atomic_store(&client->closing, true);
-    common_loop_call(client->loop, close_channels, client);
+    banyan_shutdown(client);
     common_loop_stop(client->loop); // what was refused meanwhile is still told
     common_loop_join(client->loop);
     common_loop_free(client->loop);
@@ -68,23 +78,108 @@ static void client_stop(struct banyan_client *client)
 
 static banyan_code take_health(void *arg, const ProtobufCMessage *body, banyan_error *error)
 {
-    (void)arg;
+    *(bool *)arg = true;
     const Banyan__Pb__HealthCheckReply *reply = (const Banyan__Pb__HealthCheckReply *)body;
     if (reply->serving)
         return BANYAN_OK;
     return client_error_set(error, BANYAN_UNAVAILABLE, "the coordinator is not ready yet: try again");
 }
 
-static banyan_code ping(struct banyan_client *client, uint64_t timeout_ns, uint64_t *rtt_ns,
+// *answered: somebody has, if only that it does not serve.
+static banyan_code ping(struct banyan_client *client, uint64_t timeout_ns, uint64_t *rtt_ns, bool *answered,
                         banyan_error *error)
 {
     Banyan__Pb__HealthCheckRequest request = BANYAN__PB__HEALTH_CHECK_REQUEST__INIT;
     uint64_t start = common_clock_ns();
     banyan_code code = client_unary(client, BANYAN__PB__METHOD__METHOD_HEALTH_CHECK, &request.base, true,
-                                    timeout_ns, take_health, NULL, error);
+                                    timeout_ns, take_health, answered, error);
     if (code == BANYAN_OK && rtt_ns)
         *rtt_ns = common_clock_ns() - start;
     return code;
+}
+
+struct examining {
+    banyan_examined seen;
+    bool *answered;
+};
+
+// "FROM TO"; what is neither is left out.
+static bool take_edges(const Banyan__Pb__HealthCheckReply *reply, banyan_examined *seen)
+{
+    if (!reply->n_edges_down)
+        return true;
+    seen->edges_down = calloc(reply->n_edges_down, sizeof *seen->edges_down);
+    for (size_t i = 0; i < reply->n_edges_down && seen->edges_down; i++) {
+        banyan_edge_down *edge = &seen->edges_down[seen->n_edges_down];
+        const char *space = strchr(reply->edges_down[i], ' ');
+        if (!space || (size_t)(space - reply->edges_down[i]) >= sizeof edge->from)
+            continue;
+        memcpy(edge->from, reply->edges_down[i], (size_t)(space - reply->edges_down[i]));
+        client_copy_text(edge->to, sizeof edge->to, space + 1);
+        seen->n_edges_down++;
+    }
+    return seen->edges_down != NULL;
+}
+
+static banyan_code take_examined(void *arg, const ProtobufCMessage *body, banyan_error *error)
+{
+    struct examining *examining = arg;
+    const Banyan__Pb__HealthCheckReply *reply = (const Banyan__Pb__HealthCheckReply *)body;
+    *examining->answered = true;
+    banyan_examined seen = {
+        .serving = reply->serving,
+        .term = reply->term,
+        .uptime_ns = reply->uptime_ns,
+        .wall_ns = reply->wall_ns,
+        .files = reply->files,
+        .files_max = reply->files_max,
+        .memory_bytes = reply->memory_bytes,
+        .memory_available_bytes = reply->memory_available_bytes,
+        .disk_bytes = reply->disk_bytes,
+        .disk_free_bytes = reply->disk_free_bytes,
+    };
+    client_copy_text(seen.version, sizeof seen.version, reply->version);
+    if (!take_edges(reply, &seen))
+        return client_error_set(error, BANYAN_RESOURCE_EXHAUSTED, "out of memory");
+    examining->seen = seen;
+    return BANYAN_OK;
+}
+
+// Twice: the first one waits for the connection, too, and tells no round trip.
+static banyan_code examine(struct banyan_client *client, uint64_t timeout_ns, banyan_examined *out,
+                           bool *answered, banyan_error *error)
+{
+    struct examining examining = {.answered = answered};
+    Banyan__Pb__HealthCheckRequest request = BANYAN__PB__HEALTH_CHECK_REQUEST__INIT;
+    banyan_code code = client_unary(client, BANYAN__PB__METHOD__METHOD_HEALTH_CHECK, &request.base, true,
+                                    timeout_ns, take_examined, &examining, error);
+    if (code != BANYAN_OK)
+        return code;
+    request.examine = true;
+    banyan_examined_free(&examining.seen);
+    uint64_t start = common_clock_ns(), wall = common_clock_wall_ns();
+    code = client_unary(client, BANYAN__PB__METHOD__METHOD_HEALTH_CHECK, &request.base, true, timeout_ns,
+                        take_examined, &examining, error);
+    if (code != BANYAN_OK)
+        return code;
+    *out = examining.seen;
+    out->rtt_ns = common_clock_ns() - start;
+    if (out->wall_ns)
+        out->skew_ns = (int64_t)(out->wall_ns - (wall + out->rtt_ns / 2));
+    return BANYAN_OK;
+}
+
+// Nothing has come of it over nng, which does not say why.
+static void explain_nng(const char *endpoint, banyan_error *error)
+{
+    struct proto_endpoint where;
+    char why[COMMON_ERROR_BYTES];
+    if (proto_endpoint_parse(endpoint, &where, NULL) != COMMON_OK || where.kind != PROTO_ENDPOINT_NNG_TCP)
+        return;
+    proto_nng_probe(&where, PROBE_NS, why);
+    client_error_set(error, BANYAN_UNAVAILABLE,
+                     "cannot reach the coordinator at %s: is banyan-coordinator running there? (%s)",
+                     endpoint, why);
 }
 
 static const char *choose_endpoint(const char *endpoint)
@@ -93,12 +188,11 @@ static const char *choose_endpoint(const char *endpoint)
     return named && *named ? named : CLIENT_ENDPOINT_DEFAULT;
 }
 
-banyan_code banyan_connect(const char *endpoint, const banyan_options *options, banyan_client **out,
-                           banyan_error *error)
+// Connects and, with `examined`, asks for that and disconnects: out is not written then.
+static banyan_code client_open(const char *endpoint, const banyan_options *options, banyan_client **out,
+                               banyan_examined *examined, banyan_error *error)
 {
     static const banyan_options defaults;
-    if (!out)
-        return client_error_set(error, BANYAN_INVALID_ARGUMENT, "out is NULL");
     if (!options)
         options = &defaults;
     endpoint = choose_endpoint(endpoint);
@@ -137,10 +231,14 @@ banyan_code banyan_connect(const char *endpoint, const banyan_options *options, 
     struct opening opening = {.client = client, .token = *token ? token : NULL, .error = error};
     common_loop_call(client->loop, open_channels, &opening);
     code = opening.code;
+    bool answered = false;
     if (code == BANYAN_OK)
-        code = ping(client, options->connect_timeout_ns, NULL, error);
+        code = examined ? examine(client, options->connect_timeout_ns, examined, &answered, error)
+                        : ping(client, options->connect_timeout_ns, NULL, &answered, error);
     memset(token, 0, sizeof token);
-    if (code != BANYAN_OK) {
+    if (code != BANYAN_OK || examined) {
+        if (code == BANYAN_UNAVAILABLE && !answered && error)
+            explain_nng(endpoint, error);
         client_stop(client);
         goto free_client;
     }
@@ -154,6 +252,31 @@ free_client:
     return code;
 }
 
+banyan_code banyan_connect(const char *endpoint, const banyan_options *options, banyan_client **out,
+                           banyan_error *error)
+{
+    if (!out)
+        return client_error_set(error, BANYAN_INVALID_ARGUMENT, "out is NULL");
+    return client_open(endpoint, options, out, NULL, error);
+}
+
+banyan_code banyan_examine(const char *endpoint, const banyan_options *options, banyan_examined *out,
+                           banyan_error *error)
+{
+    if (!out)
+        return client_error_set(error, BANYAN_INVALID_ARGUMENT, "out is NULL");
+    return client_open(endpoint, options, NULL, out, error);
+}
+
+void banyan_examined_free(banyan_examined *examined)
+{
+    if (!examined)
+        return;
+    free(examined->edges_down);
+    examined->edges_down = NULL;
+    examined->n_edges_down = 0;
+}
+
 void banyan_disconnect(banyan_client *client)
 {
     if (!client)
@@ -164,5 +287,6 @@ void banyan_disconnect(banyan_client *client)
 
 banyan_code banyan_ping(banyan_client *client, uint64_t *rtt_ns, banyan_error *error)
 {
-    return ping(client, 0, rtt_ns, error);
+    bool answered;
+    return ping(client, 0, rtt_ns, &answered, error);
 }

@@ -10,58 +10,89 @@
 
 #define CONNECT_TIMEOUT_NS (3 * COMMON_NS_PER_S)
 
-static const struct ctl_command *const groups[] = {ctl_info_commands,       ctl_session_commands,
-                                                   ctl_snapshot_commands,   ctl_worker_commands,
-                                                   ctl_quarantine_commands, ctl_watch_commands,
-                                                   ctl_tensor_commands};
+// clang-format off
+const struct ctl_command *const ctl_groups[] = {
+    ctl_info_commands,
+    ctl_top_commands,
+    ctl_doctor_commands,
+    ctl_session_commands,
+    ctl_destroy_commands,
+    ctl_snapshot_commands,
+    ctl_worker_commands,
+    ctl_scrub_commands,
+    ctl_quarantine_commands,
+    ctl_backup_commands,
+    ctl_watch_commands,
+    ctl_tensor_commands,
+    ctl_until_commands,
+    ctl_context_commands,
+    ctl_shell_commands,
+    NULL};
+// clang-format on
 
 static void print_commands(FILE *to, const char *prefix)
 {
-    for (size_t g = 0; g < sizeof groups / sizeof *groups; g++)
-        for (const struct ctl_command *c = groups[g]; c->name; c++)
+    for (size_t g = 0; ctl_groups[g]; g++)
+        for (const struct ctl_command *c = ctl_groups[g]; c->name; c++)
             if (strncmp(c->name, prefix, strlen(prefix)) == 0)
                 fprintf(to, "  %-18s %s\n", c->name, c->summary);
 }
 
-static const struct ctl_command *find(const char *first, const char *second)
+const struct ctl_command *ctl_find(const char *first, const char *second)
 {
     char two[64];
     snprintf(two, sizeof two, "%s %s", first, second ? second : "");
-    for (size_t g = 0; g < sizeof groups / sizeof *groups; g++)
-        for (const struct ctl_command *c = groups[g]; c->name; c++)
+    for (size_t g = 0; ctl_groups[g]; g++)
+        for (const struct ctl_command *c = ctl_groups[g]; c->name; c++)
             if (strcmp(c->name, first) == 0 || (second && strcmp(c->name, two) == 0))
                 return c;
     return NULL;
 }
 
-static bool is_group(const char *word)
+bool ctl_is_group(const char *word)
 {
     size_t len = strlen(word);
-    for (size_t g = 0; g < sizeof groups / sizeof *groups; g++)
-        for (const struct ctl_command *c = groups[g]; c->name; c++)
+    for (size_t g = 0; ctl_groups[g]; g++)
+        for (const struct ctl_command *c = ctl_groups[g]; c->name; c++)
             if (strncmp(c->name, word, len) == 0 && c->name[len] == ' ')
                 return true;
     return false;
+}
+
+// "fork" of "session fork", where only one command ends so.
+static const char *with_this_end(const char *word)
+{
+    const char *found = NULL;
+    for (size_t g = 0; ctl_groups[g]; g++)
+        for (const struct ctl_command *c = ctl_groups[g]; c->name; c++) {
+            const char *space = strchr(c->name, ' ');
+            if (!space || strcmp(space + 1, word) != 0)
+                continue;
+            if (found)
+                return NULL;
+            found = c->name;
+        }
+    return found;
 }
 
 static enum ctl_exit unknown(const char *first, const char *second)
 {
     char typed[64];
     snprintf(typed, sizeof typed, "%.30s%s%.30s", first, second ? " " : "", second ? second : "");
-    const char *nearest = NULL;
-    unsigned best = 4; // more edits are another word
-    for (size_t g = 0; g < sizeof groups / sizeof *groups; g++)
-        for (const struct ctl_command *c = groups[g]; c->name; c++) {
+    const char *nearest = with_this_end(first);
+    unsigned best = nearest ? 0 : 4; // more edits are another word
+    for (size_t g = 0; ctl_groups[g]; g++)
+        for (const struct ctl_command *c = ctl_groups[g]; c->name; c++) {
             bool two_words = strchr(c->name, ' ') != NULL;
-            unsigned distance = ctl_distance(two_words && second ? typed : first, c->name);
-            if (second && is_group(first) && !two_words)
+            unsigned distance = common_word_distance(two_words && second ? typed : first, c->name);
+            if (second && ctl_is_group(first) && !two_words)
                 continue;
             if (distance < best) {
                 best = distance;
                 nearest = c->name;
             }
         }
-    if (second && is_group(first))
+    if (second && ctl_is_group(first))
         snprintf(typed, sizeof typed, "%.30s %.30s", first, second);
     else
         snprintf(typed, sizeof typed, "%.60s", first);
@@ -85,6 +116,41 @@ static void print_help(const struct common_command *program)
            "supported.\n");
 }
 
+static bool is_of(const struct ctl_command *command, const struct ctl_command *group)
+{
+    while (group->name && group != command)
+        group++;
+    return group->name != NULL;
+}
+
+// Whether it does so itself, when it likes to, or never.
+static bool connects_itself(const struct ctl_command *command)
+{
+    return is_of(command, ctl_until_commands) || is_of(command, ctl_context_commands) ||
+           is_of(command, ctl_top_commands) || is_of(command, ctl_doctor_commands);
+}
+
+banyan_code ctl_connect(struct ctl *ctl, banyan_error *error)
+{
+    banyan_options options = {
+        .token_file = ctl->token_file,
+        .timeout_ns = ctl->timeout_ns,
+        .connect_timeout_ns = ctl->timeout_ns < CONNECT_TIMEOUT_NS ? ctl->timeout_ns : CONNECT_TIMEOUT_NS,
+    };
+    return banyan_connect(ctl->endpoint, &options, &ctl->client, error);
+}
+
+enum ctl_exit ctl_connect_fail(const banyan_error *error)
+{
+    if (error->code == BANYAN_UNAVAILABLE)
+        return ctl_say(CTL_UNAVAILABLE,
+                       "%s\n  give --endpoint, or set BANYAN_ENDPOINT, if the coordinator is elsewhere",
+                       error->message);
+    if (error->code == BANYAN_NOT_FOUND) // of all that connecting needs, only the token's file can be missing
+        return ctl_say(CTL_FILE, "%s", error->message);
+    return ctl_fail(error);
+}
+
 static enum ctl_exit run_command(const struct ctl_command *command, int argc, char **argv, struct ctl *ctl)
 {
     char *args[CTL_ARGS_MAX];
@@ -92,26 +158,18 @@ static enum ctl_exit run_command(const struct ctl_command *command, int argc, ch
     enum ctl_exit exit_code;
     if (!ctl_parse(command, argc, argv, ctl, args, &n_args, &exit_code))
         return exit_code;
-    if (!ctl_settle(ctl))
-        return CTL_USAGE;
+    if (!command->run)
+        return command->check(n_args, args);
+    ctl_take_given(ctl);
+    exit_code = is_of(command, ctl_context_commands) ? CTL_OK : ctl_settle(ctl);
+    if (exit_code != CTL_OK)
+        return exit_code;
     exit_code = command->check ? command->check(n_args, args) : CTL_OK;
     if (exit_code != CTL_OK)
         return exit_code;
-    banyan_options options = {
-        .token_file = ctl->token_file,
-        .timeout_ns = ctl->timeout_ns,
-        .connect_timeout_ns = ctl->timeout_ns < CONNECT_TIMEOUT_NS ? ctl->timeout_ns : CONNECT_TIMEOUT_NS,
-    };
     banyan_error error;
-    if (banyan_connect(ctl->endpoint, &options, &ctl->client, &error) == BANYAN_UNAVAILABLE)
-        return ctl_say(CTL_UNAVAILABLE,
-                       "%s\n  give --endpoint, or set BANYAN_ENDPOINT, if the coordinator is elsewhere",
-                       error.message);
-    if (!ctl->client &&
-        error.code == BANYAN_NOT_FOUND) // of all that connecting needs, only the token's file can be missing
-        return ctl_say(CTL_FILE, "%s", error.message);
-    if (!ctl->client)
-        return ctl_fail(&error);
+    if (!connects_itself(command) && ctl_connect(ctl, &error) != BANYAN_OK)
+        return ctl_connect_fail(&error);
     exit_code = command->run(ctl, n_args, args);
     banyan_disconnect(ctl->client);
     if (fflush(stdout) != 0 && exit_code == CTL_OK)
@@ -129,12 +187,14 @@ static enum ctl_exit run_help(const struct common_command *program, int argc, ch
         print_help(program);
         return CTL_OK;
     }
-    const struct ctl_command *command = find(argv[0], argc > 1 ? argv[1] : NULL);
+    bool about_help = strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0;
+    const struct ctl_command *command =
+        about_help ? ctl_find("help", NULL) : ctl_find(argv[0], argc > 1 ? argv[1] : NULL);
     if (command) {
         ctl_parse(command, 2, ask, ctl, args, &n_args, &exit_code);
         return exit_code;
     }
-    if (argc == 1 && is_group(argv[0])) {
+    if (argc == 1 && ctl_is_group(argv[0])) {
         printf("Commands:\n");
         print_commands(stdout, argv[0]);
         return CTL_OK;
@@ -156,6 +216,8 @@ int main(int argc, char **argv)
     struct ctl ctl = {0};
     struct common_error err;
     int rest;
+    if (ctl_asked(&program, argc, argv))
+        return CTL_OK;
     if (argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
         print_help(&program);
         return CTL_OK;
@@ -174,8 +236,8 @@ int main(int argc, char **argv)
     argv += rest;
     if (strcmp(argv[0], "help") == 0)
         return (int)run_help(&program, argc - 1, argv + 1, &ctl);
-    const struct ctl_command *command = find(argv[0], argc > 1 ? argv[1] : NULL);
-    if (!command && is_group(argv[0]) &&
+    const struct ctl_command *command = ctl_find(argv[0], argc > 1 ? argv[1] : NULL);
+    if (!command && ctl_is_group(argv[0]) &&
         (argc == 1 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
         FILE *to = argc == 1 ? stderr : stdout;
         if (argc == 1)

@@ -30,7 +30,10 @@ enum ctl_exit { // docs/EXIT_CODES.md
 
 struct ctl {
     const char *endpoint, *token_file;
-    uint64_t timeout_ns;
+    const char *endpoint_from, *token_file_from; // what says so, for people
+    const char *context;                         // whose settings they are; NULL: none's
+    uint64_t timeout_ns;                         // of each call
+    uint64_t limit_ns;                           // --timeout; UINT64_MAX: it was not given
     bool json;
     banyan_client *client;
 };
@@ -44,12 +47,23 @@ struct ctl_command {
     int min_args, max_args;
     enum ctl_exit (*run)(struct ctl *ctl, int n_args, char **args);
     // What can be wrong without a coordinator: numbers, options, local files. Before connecting; NULL:
-    // nothing.
+    // nothing. Where run is NULL it does all that there is to do, and nobody connects.
     enum ctl_exit (*check)(int n_args, char **args);
 };
 
 extern const struct ctl_command ctl_info_commands[], ctl_session_commands[], ctl_tensor_commands[],
-    ctl_watch_commands[], ctl_quarantine_commands[], ctl_snapshot_commands[], ctl_worker_commands[];
+    ctl_watch_commands[], ctl_quarantine_commands[], ctl_snapshot_commands[], ctl_worker_commands[],
+    ctl_scrub_commands[], ctl_shell_commands[], ctl_until_commands[], ctl_context_commands[],
+    ctl_destroy_commands[], ctl_top_commands[], ctl_doctor_commands[], ctl_backup_commands[];
+extern const struct ctl_command *const ctl_groups[]; // all of these; NULL ends it
+
+// By one word, or by two; second may be NULL. NULL: there is none.
+const struct ctl_command *ctl_find(const char *first, const char *second);
+bool ctl_is_group(const char *word); // the first one of commands of two words
+
+// With what is settled; for commands that connect by themselves, the others have been connected.
+banyan_code ctl_connect(struct ctl *ctl, banyan_error *error);
+enum ctl_exit ctl_connect_fail(const banyan_error *error); // tells why it has failed
 
 // ---- ctl_args.c -------------------------------------------------------------------------------------------
 
@@ -61,10 +75,14 @@ extern const struct ctl_command ctl_info_commands[], ctl_session_commands[], ctl
 bool ctl_parse(const struct ctl_command *command, int argc, char **argv, struct ctl *ctl, char **args,
                int *n_args, enum ctl_exit *exit_code);
 const struct common_option *ctl_global_options(void); // their values lie in ctl_args.c until ctl_settle
-// Checks global values, the endpoint's form among them, and takes the environment's where none was given.
-// False: told on stderr.
-bool ctl_settle(struct ctl *ctl);
-unsigned ctl_distance(const char *a, const char *b); // edits between two words
+#define CTL_OPTIONS_MAX 32
+// A command's own and the global ones in one table; of one name, its own.
+void ctl_all_options(const struct ctl_command *command, struct common_option out[CTL_OPTIONS_MAX]);
+// Takes global values: what options say, else the environment, else the context. What is wrong with them is told.
+enum ctl_exit ctl_settle(struct ctl *ctl);
+enum ctl_exit ctl_endpoint_check(const struct ctl *ctl); // the form of its endpoint; part of ctl_settle
+void ctl_take_given(
+    struct ctl *ctl); // what options say, and nothing else: NULL, or UINT64_MAX, where they do not
 
 // ---- ctl_output.c -----------------------------------------------------------------------------------------
 
@@ -90,6 +108,7 @@ void ctl_print_record(const struct ctl *ctl, json_t *record,
 // branches.
 void ctl_print_tree(const struct ctl *ctl, json_t *rows, const struct ctl_column *columns);
 void ctl_print_json(json_t *value);
+bool ctl_want_color(void);        // standard output is a terminal, and NO_COLOR does not say no
 json_t *ctl_json_id(uint64_t id); // "0x…": 64 bits do not fit every reader's numbers
 json_t *ctl_json_u64(uint64_t value);
 
@@ -98,9 +117,24 @@ enum ctl_exit ctl_fail(const banyan_error *error);
 enum ctl_exit ctl_say(enum ctl_exit code, const char *fmt, ...)
     __attribute__((format(printf, 2, 3))); // on stderr; returns code
 
+// ---- ctl_shell.c ------------------------------------------------------------------------------------------
+
+// What shells and the build ask: --complete WORD... (common/complete.h), --tables (common/tables.h). False: argv asks for
+// neither.
+bool ctl_asked(const struct common_command *program, int argc, char **argv);
+
+// ---- ctl_context.c ----------------------------------------------------------------------------------------
+
+struct common_error;
+enum ctl_exit
+ctl_contexts_fail(const struct common_error *err); // tells why ctl_contexts.h's file cannot be used
+
 // ---- ctl_session.c ----------------------------------------------------------------------------------------
 
 // By id (decimal or 0x…) or name; told on stderr when it fails.
 enum ctl_exit ctl_session_open(struct ctl *ctl, const char *text, banyan_session **out);
+enum ctl_exit ctl_session_show(struct ctl *ctl, banyan_session *session); // and closes the hold
+enum ctl_exit ctl_length_parse(const char *text,
+                               uint64_t *out); // a number of tokens; USAGE, told: it is none
 
 #endif

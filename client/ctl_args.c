@@ -4,29 +4,38 @@
 #include <string.h>
 
 #include "client/ctl.h"
+#include "client/ctl_contexts.h"
 #include "common/clock.h"
 #include "proto/endpoint.h"
 
-#define OPTIONS_MAX 32
-
 static struct {
-    const char *endpoint, *token_file, *output;
+    const char *endpoint, *token_file, *context, *output;
     bool json;
     uint64_t timeout_ns;
-} given = {.timeout_ns = 10 * COMMON_NS_PER_S};
+} given; // timeout_ns 0: none
+
+#define TIMEOUT_NS (10 * COMMON_NS_PER_S)
+#define ENDPOINT   "nng+tcp://127.0.0.1:7411"
 
 static const struct common_option global_options[] = {
     {"endpoint", 'e', COMMON_OPTION_STRING, &given.endpoint, "URL",
      "The coordinator: nng+tcp://HOST:PORT, tcp://HOST:PORT or unix:///PATH; with those\n"
      "that stand by, A,B.\n"
-     "Default: BANYAN_ENDPOINT, else nng+tcp://127.0.0.1:7411.",
+     "Default: BANYAN_ENDPOINT, else the context's, else nng+tcp://127.0.0.1:7411.",
      0, 0},
     {"token-file", 't', COMMON_OPTION_STRING, &given.token_file, "FILE",
-     "File with the client token. Default: BANYAN_TOKEN_FILE, else none.", 0, 0},
-    {"output", 'o', COMMON_OPTION_STRING, &given.output, "FORMAT", "table (default) or json.", 0, 0},
+     "File with the client token. Default: BANYAN_TOKEN_FILE, else the context's, else none.", 0, 0},
+    {"context", 0, COMMON_OPTION_STRING, &given.context, "CONTEXT",
+     "A name for endpoint, token file and timeout, from 'banyanctl context list'; given here,\nthey stand "
+     "over "
+     "the environment.\nDefault: BANYAN_CONTEXT, else the one that 'banyanctl context use' has named.",
+     0, 0},
+    {"output", 'o', COMMON_OPTION_STRING, &given.output, "table|json",
+     "Form of what is printed. Default: table.", 0, 0},
     {"json", 0, COMMON_OPTION_FLAG, &given.json, NULL, "The same as --output=json.", 0, 0},
     {"timeout", 0, COMMON_OPTION_DURATION, &given.timeout_ns, "TIME",
-     "How long to wait for an answer. Default: 10s.", COMMON_NS_PER_MS, 24 * 3600 * COMMON_NS_PER_S},
+     "How long to wait for an answer. Default: the context's, else 10s.", COMMON_NS_PER_MS,
+     24 * 3600 * COMMON_NS_PER_S},
     {0},
 };
 
@@ -35,40 +44,125 @@ const struct common_option *ctl_global_options(void)
     return global_options;
 }
 
-bool ctl_settle(struct ctl *ctl)
+static bool has_option(const struct common_option *options, size_t n, const char *name)
 {
-    const char *token_file = getenv("BANYAN_TOKEN_FILE");
-    const char *endpoint = getenv("BANYAN_ENDPOINT");
+    size_t i = 0;
+    while (i < n && strcmp(options[i].name, name) != 0)
+        i++;
+    return i < n;
+}
+
+void ctl_all_options(const struct ctl_command *command, struct common_option out[CTL_OPTIONS_MAX])
+{
+    size_t n = 0, own;
+    for (const struct common_option *o = command->options; o && o->name && n < CTL_OPTIONS_MAX - 1; o++)
+        out[n++] = *o;
+    own = n;
+    for (const struct common_option *o = global_options; o->name && n < CTL_OPTIONS_MAX - 1; o++)
+        if (!has_option(out, own, o->name))
+            out[n++] = *o;
+    out[n] = (struct common_option){0};
+}
+
+static const char *from_env(const char *name)
+{
+    const char *value = getenv(name);
+    return value && *value ? value : NULL;
+}
+
+void ctl_take_given(struct ctl *ctl)
+{
+    ctl->endpoint = given.endpoint;
+    ctl->endpoint_from = "--endpoint";
+    ctl->token_file = given.token_file;
+    ctl->token_file_from = given.token_file ? "--token-file" : NULL;
+    ctl->timeout_ns = given.timeout_ns ? given.timeout_ns : TIMEOUT_NS;
+    ctl->limit_ns = given.timeout_ns ? given.timeout_ns : UINT64_MAX;
+    ctl->json = given.json || (given.output && strcmp(given.output, "json") == 0);
+}
+
+// The context that says where the coordinator is; *out NULL: none does.
+static enum ctl_exit find_context(const struct ctl *ctl, struct ctl_contexts *contexts,
+                                  const struct ctl_context **out)
+{
+    const char *by = given.context ? "--context" : "BANYAN_CONTEXT";
+    const char *name = given.context ? given.context : from_env("BANYAN_CONTEXT");
+    struct common_error err;
+    *out = NULL;
+    if (ctl->endpoint || (!given.context && from_env("BANYAN_ENDPOINT")))
+        return CTL_OK; // nothing is left for it to say
+    if (ctl_contexts_load(contexts, &err) != COMMON_OK)
+        return ctl_contexts_fail(&err);
+    if (!name && *contexts->current) {
+        name = contexts->current;
+        by = contexts->path;
+    }
+    *out = name ? ctl_contexts_find(contexts, name) : NULL;
+    if (!name || *out)
+        return CTL_OK;
+    return ctl_say(CTL_USAGE,
+                   "%s names the context '%.64s', and there is none: 'banyanctl context list' lists them", by,
+                   name);
+}
+
+static void use_context(struct ctl *ctl, const struct ctl_context *context)
+{
+    static char from[CTL_CONTEXT_NAME + 16];
+    snprintf(from, sizeof from, "context %s", context->name);
+    ctl->context = context->name;
+    ctl->endpoint = context->endpoint;
+    ctl->endpoint_from = from;
+    if (!ctl->token_file && *context->token_file && (given.context || !from_env("BANYAN_TOKEN_FILE"))) {
+        ctl->token_file = context->token_file;
+        ctl->token_file_from = from;
+    }
+    if (!given.timeout_ns && context->timeout_ns)
+        ctl->timeout_ns = context->timeout_ns;
+}
+
+static void use_environment(struct ctl *ctl)
+{
+    if (!ctl->endpoint) {
+        ctl->endpoint = from_env("BANYAN_ENDPOINT");
+        ctl->endpoint_from = ctl->endpoint ? "BANYAN_ENDPOINT" : "the default";
+        ctl->endpoint = ctl->endpoint ? ctl->endpoint : ENDPOINT;
+    }
+    if (!ctl->token_file && (ctl->token_file = from_env("BANYAN_TOKEN_FILE")))
+        ctl->token_file_from = "BANYAN_TOKEN_FILE";
+}
+
+enum ctl_exit ctl_settle(struct ctl *ctl)
+{
+    static struct ctl_contexts contexts; // its strings are used to the end
+    const struct ctl_context *context;
+    ctl_take_given(ctl);
+    if (given.endpoint && given.context)
+        return ctl_say(CTL_USAGE,
+                       "--endpoint and --context both say where the coordinator is: give one of them");
+    enum ctl_exit exit_code = find_context(ctl, &contexts, &context);
+    if (exit_code != CTL_OK)
+        return exit_code;
+    if (context)
+        use_context(ctl, context);
+    use_environment(ctl);
+    return ctl_endpoint_check(ctl);
+}
+
+enum ctl_exit ctl_endpoint_check(const struct ctl *ctl)
+{
     struct proto_endpoint_list parsed;
     struct common_error err;
-    ctl->endpoint = given.endpoint; // the library knows BANYAN_ENDPOINT
-    ctl->token_file = given.token_file ? given.token_file : token_file && *token_file ? token_file : NULL;
-    ctl->timeout_ns = given.timeout_ns;
-    if (given.endpoint)
-        endpoint = given.endpoint;
-    if (endpoint && (given.endpoint || *endpoint) &&
-        proto_endpoint_list_parse(endpoint, &parsed, &err) != COMMON_OK) {
-        ctl_say(CTL_USAGE, "%s: %s", given.endpoint ? "--endpoint" : "BANYAN_ENDPOINT", err.message);
-        return false;
-    }
-    if (given.output && strcmp(given.output, "json") != 0 && strcmp(given.output, "table") != 0) {
-        ctl_say(CTL_USAGE, "--output: '%.40s' is neither table nor json", given.output);
-        return false;
-    }
-    ctl->json = given.json || (given.output && strcmp(given.output, "json") == 0);
-    return true;
+    if (proto_endpoint_list_parse(ctl->endpoint, &parsed, &err) == COMMON_OK)
+        return CTL_OK;
+    return ctl_say(CTL_USAGE, "%s: %s", ctl->endpoint_from, err.message);
 }
 
 bool ctl_parse(const struct ctl_command *command, int argc, char **argv, struct ctl *ctl, char **args,
                int *n_args, enum ctl_exit *exit_code)
 {
     (void)ctl;
-    struct common_option options[OPTIONS_MAX] = {0};
-    size_t n = 0;
-    for (const struct common_option *o = command->options; o && o->name && n < OPTIONS_MAX - 1; o++)
-        options[n++] = *o;
-    for (const struct common_option *o = global_options; o->name && n < OPTIONS_MAX - 1; o++)
-        options[n++] = *o;
+    struct common_option options[CTL_OPTIONS_MAX];
+    ctl_all_options(command, options);
     char program[64], synopsis[160];
     snprintf(program, sizeof program, "banyanctl %s", command->name);
     snprintf(synopsis, sizeof synopsis, "[options]%s%s", *command->synopsis ? " " : "", command->synopsis);
@@ -107,24 +201,4 @@ bool ctl_parse(const struct ctl_command *command, int argc, char **argv, struct 
                          *n_args < command->min_args ? "an argument is missing" : "too many arguments",
                          program, synopsis);
     return false;
-}
-
-unsigned ctl_distance(const char *a, const char *b)
-{
-    unsigned row[65];
-    size_t len = strnlen(b, 64);
-    for (size_t j = 0; j <= len; j++)
-        row[j] = (unsigned)j;
-    for (size_t i = 0; a[i]; i++) {
-        unsigned diagonal = row[0];
-        row[0] = (unsigned)i + 1;
-        for (size_t j = 0; j < len; j++) {
-            unsigned change = diagonal + (a[i] != b[j]);
-            diagonal = row[j + 1];
-            unsigned insert = row[j] + 1, drop = row[j + 1] + 1;
-            row[j + 1] = change < insert ? change : insert;
-            row[j + 1] = row[j + 1] < drop ? row[j + 1] : drop;
-        }
-    }
-    return row[len];
 }

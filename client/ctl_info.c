@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "client/ctl.h"
+#include "client/ctl_again.h"
 #include "common/clock.h"
 
 static void format_amount(uint64_t amount, bool bytes, char *out, size_t size)
@@ -41,33 +41,37 @@ static json_t *limit_rows(const struct ctl *ctl, const banyan_cluster_info *info
     return rows;
 }
 
-static enum ctl_exit run_status(struct ctl *ctl, int n_args, char **args)
+static enum ctl_exit show_status(struct ctl *ctl)
 {
-    (void)n_args;
-    (void)args;
     banyan_cluster_info info;
     banyan_error error;
     if (banyan_cluster_get_info(ctl->client, &info, &error) != BANYAN_OK)
         return ctl_fail(&error);
-    uint64_t capacity = 0, used = 0;
-    uint32_t active = 0, draining = 0;
+    uint64_t capacity = 0, used = 0, cold = 0;
+    uint32_t active = 0, draining = 0, slow = 0;
     for (uint32_t i = 0; i < info.n_workers; i++) {
         bool is_active = strcmp(info.workers[i].state, "active") == 0;
         active += is_active;
         draining += info.workers[i].draining;
+        slow += is_active && info.workers[i].slow;
         capacity += is_active ? info.workers[i].capacity_bytes : 0;
         used += is_active ? info.workers[i].used_bytes : 0;
+        cold += is_active ? info.workers[i].cold_bytes : 0;
     }
     json_t *record = json_pack(
-        "{s:s, s:s, s:o, s:o, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "{s:s, s:s, s:o, s:o, s:i, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
+        "s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
         "version", info.version, "cluster", info.cluster, "term", ctl_json_u64(info.term), "uptime_ns",
         ctl_json_u64(info.uptime_ns), "workers", (int)info.n_workers, "workers_active", (int)active,
-        "workers_draining", (int)draining, "capacity_bytes", ctl_json_u64(capacity), "used_bytes",
-        ctl_json_u64(used), "sessions", ctl_json_u64(info.sessions), "chunks", ctl_json_u64(info.chunks),
-        "steps", ctl_json_u64(info.steps), "frames", ctl_json_u64(info.frames), "clients",
-        ctl_json_u64(info.clients), "thin_chunks", ctl_json_u64(info.thin_chunks), "moves",
-        ctl_json_u64(info.moves), "moved_chunks", ctl_json_u64(info.moved_chunks), "moved_bytes",
-        ctl_json_u64(info.moved_bytes));
+        "workers_draining", (int)draining, "workers_slow", (int)slow, "capacity_bytes",
+        ctl_json_u64(capacity), "used_bytes", ctl_json_u64(used), "cold_bytes", ctl_json_u64(cold),
+        "sessions", ctl_json_u64(info.sessions), "chunks", ctl_json_u64(info.chunks), "steps",
+        ctl_json_u64(info.steps), "frames", ctl_json_u64(info.frames), "clients", ctl_json_u64(info.clients),
+        "thin_chunks", ctl_json_u64(info.thin_chunks), "moves", ctl_json_u64(info.moves), "moved_chunks",
+        ctl_json_u64(info.moved_chunks), "moved_bytes", ctl_json_u64(info.moved_bytes), "audit_every",
+        ctl_json_u64(info.audit_every), "audited", ctl_json_u64(info.audited), "audit_differences",
+        ctl_json_u64(info.audit_differences), "audit_skipped", ctl_json_u64(info.audit_skipped), "kept_steps",
+        ctl_json_u64(info.kept_steps), "kept_bytes", ctl_json_u64(info.kept_bytes));
     json_t *limits = limit_rows(ctl, &info);
     banyan_cluster_info_free(&info);
     static const struct ctl_column fields[] = {
@@ -78,8 +82,10 @@ static enum ctl_exit run_status(struct ctl *ctl, int n_args, char **args)
         {"workers", "workers", CTL_COUNT},
         {"workers_active", "workers active", CTL_COUNT},
         {"workers_draining", "workers draining", CTL_COUNT},
+        {"workers_slow", "workers slow", CTL_COUNT},
         {"capacity_bytes", "memory", CTL_BYTES},
         {"used_bytes", "memory used", CTL_BYTES},
+        {"cold_bytes", "of it on disk alone", CTL_BYTES},
         {"sessions", "sessions", CTL_COUNT},
         {"chunks", "chunks", CTL_COUNT},
         {"steps", "steps", CTL_COUNT},
@@ -89,6 +95,12 @@ static enum ctl_exit run_status(struct ctl *ctl, int n_args, char **args)
         {"moves", "moves under way", CTL_COUNT},
         {"moved_chunks", "chunks moved", CTL_COUNT},
         {"moved_bytes", "bytes moved", CTL_BYTES},
+        {"audit_every", "one step audited in", CTL_COUNT},
+        {"audited", "steps audited", CTL_COUNT},
+        {"audit_differences", "wrong answers found", CTL_COUNT},
+        {"audit_skipped", "audits skipped", CTL_COUNT},
+        {"kept_steps", "steps kept", CTL_COUNT},
+        {"kept_bytes", "memory of these", CTL_BYTES},
         {0},
     };
     if (ctl->json) {
@@ -111,10 +123,8 @@ static enum ctl_exit run_status(struct ctl *ctl, int n_args, char **args)
     return CTL_OK;
 }
 
-static enum ctl_exit run_workers(struct ctl *ctl, int n_args, char **args)
+static enum ctl_exit show_workers(struct ctl *ctl)
 {
-    (void)n_args;
-    (void)args;
     banyan_cluster_info info;
     banyan_error error;
     if (banyan_cluster_get_info(ctl->client, &info, &error) != BANYAN_OK)
@@ -122,11 +132,12 @@ static enum ctl_exit run_workers(struct ctl *ctl, int n_args, char **args)
     json_t *rows = json_array();
     for (uint32_t i = 0; i < info.n_workers; i++) {
         const banyan_worker_info *w = &info.workers[i];
-        char state[32]; // a table says both in one word; JSON has a field of its own
-        snprintf(state, sizeof state, "%s%s", w->state, w->draining && !ctl->json ? ", draining" : "");
+        char state[48]; // a table says both in one word; JSON has a field of its own
+        snprintf(state, sizeof state, "%s%s%s", w->state, w->draining && !ctl->json ? ", draining" : "",
+                 w->slow && !ctl->json ? ", slow" : "");
         json_array_append_new(
             rows, json_pack("{s:s, s:s, s:s, s:b, s:s, s:i, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:i, s:s, "
-                            "s:s, s:o, s:o, s:o, s:o}",
+                            "s:s, s:o, s:o, s:o, s:o, s:b, s:o, s:o}",
                             "name", w->name, "host", w->host, "state", state, "draining", w->draining,
                             "drain_reason", w->drain_reason, "moves", (int)w->moves, "endpoint", w->endpoint,
                             "capacity_bytes", ctl_json_u64(w->capacity_bytes), "used_bytes",
@@ -136,7 +147,9 @@ static enum ctl_exit run_workers(struct ctl *ctl, int n_args, char **args)
                             w->engine, "heartbeat_age_ns", ctl_json_u64(w->heartbeat_age_ns),
                             "last_compute_ns", ctl_json_u64(w->last_compute_ns), "quarantined_bytes",
                             ctl_json_u64(w->quarantined_bytes), "quarantined_sessions",
-                            ctl_json_u64(w->quarantined_sessions)));
+                            ctl_json_u64(w->quarantined_sessions), "slow", w->slow, "seen_bandwidth",
+                            w->seen_bandwidth ? ctl_json_u64(w->seen_bandwidth) : json_null(), "cold_bytes",
+                            ctl_json_u64(w->cold_bytes)));
     }
     banyan_cluster_info_free(&info);
     static const struct ctl_column columns[] = {
@@ -145,8 +158,10 @@ static enum ctl_exit run_workers(struct ctl *ctl, int n_args, char **args)
         {"state", "STATE", CTL_TEXT},
         {"capacity_bytes", "MEMORY", CTL_BYTES},
         {"used_bytes", "USED", CTL_BYTES},
+        {"cold_bytes", "COLD", CTL_BYTES},
         {"quarantined_bytes", "QUARANTINE", CTL_BYTES},
         {"bandwidth", "SPEED", CTL_RATE},
+        {"seen_bandwidth", "SEEN", CTL_RATE},
         {"chunks", "CHUNKS", CTL_COUNT},
         {"moves", "MOVES", CTL_COUNT},
         {"tokens", "TOKENS", CTL_COUNT},
@@ -163,6 +178,20 @@ static enum ctl_exit run_workers(struct ctl *ctl, int n_args, char **args)
         fprintf(stderr, "no workers: start some with banyan-worker --coordinator ENDPOINT\n");
     ctl_print_rows(ctl, rows, columns);
     return CTL_OK;
+}
+
+static enum ctl_exit run_status(struct ctl *ctl, int n_args, char **args)
+{
+    (void)n_args;
+    (void)args;
+    return ctl_again(ctl, show_status);
+}
+
+static enum ctl_exit run_workers(struct ctl *ctl, int n_args, char **args)
+{
+    (void)n_args;
+    (void)args;
+    return ctl_again(ctl, show_workers);
 }
 
 static enum ctl_exit run_plan(struct ctl *ctl, int n_args, char **args)
@@ -234,6 +263,11 @@ static enum ctl_exit run_ping(struct ctl *ctl, int n_args, char **args)
     return CTL_OK;
 }
 
+static const struct common_option watch_options[] = {
+    CTL_AGAIN_OPTION,
+    {0},
+};
+
 static const struct common_option ping_options[] = {
     {"count", 'c', COMMON_OPTION_U64, &ping_count, "N", "How many times. Default: 4.", 1, 1000000},
     {0},
@@ -244,8 +278,9 @@ const struct ctl_command ctl_info_commands[] = {
      "Shows the cluster in a few lines, then each limit of the coordinator: what is in use, the\nmost that "
      "may be, how often it was reached since the start, and the flag that raises it. Of limits\nthat each "
      "worker has: those of the worker that is nearest to it.",
-     NULL, 0, 0, run_status, NULL},
-    {"workers", "", "all workers, their memory, speed and work", NULL, NULL, 0, 0, run_workers, NULL},
+     watch_options, 0, 0, run_status, NULL},
+    {"workers", "", "all workers, their memory, speed and work", NULL, watch_options, 0, 0, run_workers,
+     NULL},
     {"plan", "SESSION", "the tree that answers a session's steps",
      "Draws the tree of workers that answers the steps of a session (id or name),\nwith the part of each and "
      "why it has this shape.",

@@ -68,7 +68,7 @@ static const char *cell_text(const json_t *value, enum ctl_format format, char *
     }
 }
 
-static bool want_color(void)
+bool ctl_want_color(void)
 {
     const char *no_color = getenv("NO_COLOR");
     return isatty(STDOUT_FILENO) && !(no_color && *no_color);
@@ -88,7 +88,7 @@ static struct libscols_table *new_table(void)
     struct libscols_table *table = scols_new_table();
     if (!table)
         abort();
-    scols_table_enable_colors(table, want_color());
+    scols_table_enable_colors(table, ctl_want_color());
     scols_table_enable_ascii(table, strcmp(nl_langinfo(CODESET), "UTF-8") != 0);
     if (!isatty(STDOUT_FILENO))
         scols_table_set_termforce(table, SCOLS_TERMFORCE_NEVER); // whole lines for whoever reads them
@@ -245,6 +245,30 @@ static enum ctl_exit exit_of(banyan_code code)
     }
 }
 
+// What the reason says more than the code.
+static const char *next_step_of_reason(const banyan_error *error)
+{
+    static const struct {
+        banyan_code code;
+        const char *reason, *step;
+    } steps[] = {
+        {BANYAN_UNAVAILABLE, "MISSING_RANGE",
+         "'banyanctl workers' shows who is not there: start these workers again, and it goes on by itself"},
+        {BANYAN_FAILED_PRECONDITION, "HOLE",
+         "'banyanctl attach' sends the tokens, 'banyanctl session commit SESSION FIRST COUNT' makes those "
+         "that are there "
+         "visible; 'banyanctl session show SESSION' has the holes"},
+        {BANYAN_UNAVAILABLE, "QUARANTINE", "'banyanctl quarantine' lists what is held back"},
+        {BANYAN_UNAVAILABLE, "RESTORED",
+         "'banyanctl workers' shows who is there; when all are, 'banyanctl accept' lets it be served"},
+        {BANYAN_UNAVAILABLE, "STANDBY", "name all coordinators in --endpoint or BANYAN_ENDPOINT: A,B"},
+    };
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
+        if (error->code == steps[i].code && strcmp(error->reason, steps[i].reason) == 0)
+            return steps[i].step;
+    return NULL;
+}
+
 static const char *next_step(banyan_code code)
 {
     switch (code) {
@@ -286,7 +310,8 @@ enum ctl_exit ctl_fail(const banyan_error *error)
     for (uint32_t i = 0; i < error->n_ranges; i++)
         fprintf(stderr, "  tokens %" PRIu64 " to %" PRIu64 "\n", error->ranges[i].first,
                 error->ranges[i].first + error->ranges[i].count - (error->ranges[i].count > 0));
-    const char *next = next_step(error->code);
+    const char *next = next_step_of_reason(error);
+    next = next ? next : next_step(error->code);
     if (next)
         fprintf(stderr, "  %s\n", next);
     return exit_of(error->code);

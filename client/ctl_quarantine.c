@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/ctl.h"
+#include "client/ctl_careful.h"
 
 static enum ctl_exit run_list(struct ctl *ctl, int n_args, char **args)
 {
@@ -33,14 +33,14 @@ static enum ctl_exit run_list(struct ctl *ctl, int n_args, char **args)
 }
 
 static struct {
-    bool yes;
+    struct ctl_careful careful;
     uint64_t session; // 0: all
 } drop;
 
+// Scripts have to say --yes here: nobody else holds this data, and the store that knows it will miss it.
 static const struct common_option drop_options[] = {
-    {"yes", 0, COMMON_OPTION_FLAG, &drop.yes, NULL,
-     "Really: nobody else holds this data, and the store that knows it will miss it.", 0, 0},
-    {NULL, 0, COMMON_OPTION_FLAG, NULL, NULL, NULL, 0, 0},
+    CTL_CAREFUL_OPTIONS(drop.careful),
+    {0},
 };
 
 static enum ctl_exit check_drop(int n_args, char **args)
@@ -54,10 +54,40 @@ static enum ctl_exit check_drop(int n_args, char **args)
                            "'%.40s' is not a session's id: take it from 'banyanctl quarantine list'",
                            args[1]);
     }
-    if (!drop.yes)
+    if (!drop.careful.yes && !ctl_careful_speaks(&drop.careful))
         return ctl_say(CTL_USAGE, "this cannot be undone: give --yes to drop %s",
                        n_args > 1 ? "it" : "all of it");
     return CTL_OK;
+}
+
+static bool drop_may(struct ctl *ctl, const char *worker, enum ctl_exit *exit_code)
+{
+    banyan_quarantine_list list;
+    banyan_error error;
+    uint64_t sessions = 0, bytes = 0;
+    char words[256], size[32];
+    if (banyan_quarantine_get_list(ctl->client, worker, &list, &error) != BANYAN_OK) {
+        *exit_code = ctl_fail(&error);
+        return false;
+    }
+    for (uint32_t i = 0; i < list.n; i++)
+        if (!drop.session || list.sessions[i].session == drop.session) {
+            sessions++;
+            bytes += list.sessions[i].bytes;
+        }
+    banyan_quarantine_list_free(&list);
+    if (drop.session && !sessions) {
+        *exit_code =
+            ctl_say(CTL_NOT_FOUND,
+                    "%s has no such session in quarantine: 'banyanctl quarantine list' has them", worker);
+        return false;
+    }
+    snprintf(words, sizeof words, "drop %" PRIu64 " sessions, %s, that %s holds in quarantine", sessions,
+             common_format_bytes(bytes, size, sizeof size), worker);
+    return ctl_careful_may(ctl, &drop.careful, words,
+                           json_pack("{s:s, s:s, s:o, s:o}", "action", "quarantine drop", "worker", worker,
+                                     "sessions", ctl_json_u64(sessions), "bytes", ctl_json_u64(bytes)),
+                           exit_code);
 }
 
 static enum ctl_exit run_drop(struct ctl *ctl, int n_args, char **args)
@@ -65,6 +95,9 @@ static enum ctl_exit run_drop(struct ctl *ctl, int n_args, char **args)
     (void)n_args;
     uint64_t sessions, bytes;
     banyan_error error;
+    enum ctl_exit exit_code;
+    if (ctl_careful_speaks(&drop.careful) && !drop_may(ctl, args[0], &exit_code))
+        return exit_code;
     if (banyan_quarantine_drop(ctl->client, args[0], drop.session, &sessions, &bytes, &error) != BANYAN_OK)
         return ctl_fail(&error);
     if (ctl->json)
@@ -81,9 +114,9 @@ const struct ctl_command ctl_quarantine_commands[] = {
      "served nor\n"
      "dropped. They come back by themselves when the coordinator is started on the store that knows them.",
      NULL, 0, 1, run_list, NULL},
-    {"quarantine drop", "WORKER [SESSION] --yes", "give up what a worker holds in quarantine",
+    {"quarantine drop", "WORKER [SESSION]", "give up what a worker holds in quarantine",
      "Drops one session, or all, that a worker holds in quarantine, and frees its memory. This cannot be "
-     "undone.",
+     "undone.\nWhere nobody can be asked it needs --yes.",
      drop_options, 1, 2, run_drop, check_drop},
     {0},
 };

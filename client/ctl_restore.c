@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Command: session restore. A snapshot's rows are attached, file by file, straight to the workers, and committed. The
-// first file of the last layer is committed last, so that the session has no token until it has all.
+// first rows of the last layer are committed last, so that the session has no token until it has all, but those that it has
+// forgotten; and so that its floor does not rise meanwhile (coordinator/sessions/forget.h).
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,7 +58,11 @@ static enum common_code read_spec(const char *path, struct common_error *err)
         return common_error_set(
             err, COMMON_INVALID_ARGUMENT,
             "%s/manifest.json: 'spec': '%s' is wrong, or its list is not as long as it must be", path, wrong);
-    enum common_code code = ctl_shape_of(&source.spec, &source.shape, &inner);
+    if (source.snapshot.floor && !source.spec.forget)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "%s/manifest.json: 'floor' is %" PRIu64 ", and the 'spec' forgets nothing",
+                                path, source.snapshot.floor);
+    enum common_code code = ctl_shape_of(&source.spec, source.snapshot.floor, &source.shape, &inner);
     return code == COMMON_OK
                ? code
                : common_error_set(err, code, "%s/manifest.json: 'spec': %s", path, inner.message);
@@ -102,11 +107,13 @@ static enum ctl_exit attach_rows(const struct putting *p, const struct snapshot_
             ? banyan_attach_scaled(p->session, file->layer, file->first, file->tokens, rows->k, rows->k_scale,
                                    rows->v, rows->v_scale, &error)
             : banyan_attach(p->session, file->layer, file->first, file->tokens, rows->k, rows->v, &error);
-    // A commit spans so many chunks at most.
-    uint64_t most = (uint64_t)banyan_session_spec(p->session)->chunk_tokens * 512;
-    for (uint64_t done = 0; code == BANYAN_OK && done < file->tokens; done += most)
-        code = banyan_commit(p->session, file->layer, file->first + done,
-                             most < file->tokens - done ? most : file->tokens - done, &error);
+    // A commit spans so many chunks at most. The first rows last.
+    uint64_t ct = banyan_session_spec(p->session)->chunk_tokens, most = ct * 511;
+    for (uint64_t left = file->tokens; code == BANYAN_OK && left > 0;) {
+        uint64_t n = left < most ? left : most;
+        left -= n;
+        code = banyan_commit(p->session, file->layer, file->first + left, n, &error);
+    }
     return code == BANYAN_OK ? CTL_OK : ctl_problem_cluster(problem, &error);
 }
 
@@ -133,7 +140,7 @@ static enum ctl_exit put_all(struct ctl *ctl, banyan_session *session, struct ct
     struct ctl_problem problem = {.exit = CTL_OK};
     size_t n = source.snapshot.n_files;
     for (size_t i = 0; i < n; i++)
-        p.last = source.snapshot.files[i].first == 0 ? i : p.last;
+        p.last = i == 0 || source.snapshot.files[i].layer != source.snapshot.files[i - 1].layer ? i : p.last;
     *work = (struct ctl_work){.what = "restore", .quiet = ctl->json, .run = put_file, .arg = &p};
     for (size_t i = 0; i < n; i++)
         work->total_bytes += source.snapshot.files[i].tokens *
@@ -148,28 +155,32 @@ static enum ctl_exit put_all(struct ctl *ctl, banyan_session *session, struct ct
     return exit_code == CTL_OK ? CTL_OK : ctl_problem_tell(&problem);
 }
 
-static enum ctl_exit check_length(banyan_session *session)
+static enum ctl_exit check_state(banyan_session *session)
 {
     banyan_session_info info;
     banyan_error error;
     if (banyan_session_get_info(session, &info, &error) != BANYAN_OK)
         return ctl_fail(&error);
-    uint64_t length = info.length;
+    uint64_t length = info.length, floor = info.forgotten;
     banyan_session_info_free(&info);
-    if (length == source.snapshot.length)
-        return CTL_OK;
-    return ctl_say(CTL_INTERNAL, "the new session has %" PRIu64 " tokens and the snapshot %" PRIu64, length,
-                   source.snapshot.length);
+    if (length != source.snapshot.length)
+        return ctl_say(CTL_INTERNAL, "the new session has %" PRIu64 " tokens and the snapshot %" PRIu64,
+                       length, source.snapshot.length);
+    if (floor != source.snapshot.floor)
+        return ctl_say(CTL_INTERNAL, "the new session's floor is %" PRIu64 " and the snapshot's %" PRIu64,
+                       floor, source.snapshot.floor);
+    return CTL_OK;
 }
 
 static void report(const struct ctl *ctl, uint64_t id, const struct ctl_work *work)
 {
     char size[32], took[32];
     if (ctl->json)
-        ctl_print_json(json_pack("{s:o, s:s, s:o, s:o, s:o}", "session", ctl_json_id(id), "name",
+        ctl_print_json(json_pack("{s:o, s:s, s:o, s:o, s:o, s:o}", "session", ctl_json_id(id), "name",
                                  restore.name ? restore.name : "", "tokens",
-                                 ctl_json_u64(source.snapshot.length), "bytes",
-                                 ctl_json_u64(work->done_bytes), "took_ns", ctl_json_u64(work->took_ns)));
+                                 ctl_json_u64(source.snapshot.length), "forgotten",
+                                 ctl_json_u64(source.snapshot.floor), "bytes", ctl_json_u64(work->done_bytes),
+                                 "took_ns", ctl_json_u64(work->took_ns)));
     else
         printf("restored session 0x%016" PRIx64 "%s%s: %" PRIu64 " tokens, %s in %s\n", id,
                restore.name ? " " : "", restore.name ? restore.name : "", source.snapshot.length,
@@ -191,14 +202,15 @@ enum ctl_exit ctl_restore_run(struct ctl *ctl, int n_args, char **args)
     spec->idle_ttl_ns = restore.ttl_ns ? restore.ttl_ns : spec->idle_ttl_ns;
     ctl_work_guard();
     enum ctl_exit exit_code = CTL_OK;
-    if (banyan_session_create(ctl->client, spec, restore.name, &session, &error) != BANYAN_OK) {
+    if (banyan_session_create_at(ctl->client, spec, restore.name, source.snapshot.floor, &session, &error) !=
+        BANYAN_OK) {
         exit_code = ctl_fail(&error);
         goto close_source;
     }
     uint64_t id = banyan_session_id(session);
     exit_code = put_all(ctl, session, &work);
     if (exit_code == CTL_OK)
-        exit_code = check_length(session);
+        exit_code = check_state(session);
     if (exit_code == CTL_OK)
         report(ctl, id, &work);
     else if (banyan_session_delete(session, &error) != BANYAN_OK)

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Commands on sessions: sessions, session show|create|fork|truncate|delete.
+// Commands on sessions: sessions, session show|create|fork|commit.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/ctl.h"
+#include "client/ctl_again.h"
 #include "client/ctl_spec.h"
 
 static bool parse_id(const char *text, uint64_t *out)
@@ -25,6 +25,9 @@ enum ctl_exit ctl_session_open(struct ctl *ctl, const char *text, banyan_session
     uint64_t id = 0;
     banyan_error error;
     bool is_id = parse_id(text, &id);
+    if (!*text)
+        return ctl_say(CTL_REFUSED,
+                       "SESSION is empty: give an id or a name; 'banyanctl sessions' lists them");
     if (is_id && id == 0)
         return ctl_say(CTL_REFUSED, "session 0 is never valid: 'banyanctl sessions' lists the sessions");
     banyan_code code = banyan_session_open(ctl->client, id, is_id ? NULL : text, out, &error);
@@ -51,10 +54,8 @@ static json_t *info_json(const banyan_session_info *info)
                      members_of(info));
 }
 
-static enum ctl_exit run_list(struct ctl *ctl, int n_args, char **args)
+static enum ctl_exit show_list(struct ctl *ctl)
 {
-    (void)n_args;
-    (void)args;
     banyan_session_list list;
     banyan_error error;
     if (banyan_session_get_list(ctl->client, &list, &error) != BANYAN_OK)
@@ -74,8 +75,45 @@ static enum ctl_exit run_list(struct ctl *ctl, int n_args, char **args)
     return CTL_OK;
 }
 
-// Shows one, and closes the hold.
-static enum ctl_exit show(struct ctl *ctl, banyan_session *session)
+static enum ctl_exit run_list(struct ctl *ctl, int n_args, char **args)
+{
+    (void)n_args;
+    (void)args;
+    return ctl_again(ctl, show_list);
+}
+
+static const struct common_option list_options[] = {
+    CTL_AGAIN_OPTION,
+    {0},
+};
+
+static json_t *holes_json(const banyan_session_info *info)
+{
+    json_t *holes = json_array();
+    for (uint32_t i = 0; i < info->n_holes; i++)
+        json_array_append_new(holes, json_pack("{s:i, s:o, s:o}", "layer", (int)info->holes[i].layer, "first",
+                                               ctl_json_u64(info->holes[i].first), "count",
+                                               ctl_json_u64(info->holes[i].count)));
+    return holes;
+}
+
+// A line a hole, and how many more there are.
+static json_t *hole_lines(const banyan_session_info *info)
+{
+    enum { LINES = 8 };
+    json_t *lines = json_array();
+    for (uint32_t i = 0; i < info->n_holes && i < LINES; i++) {
+        const banyan_hole *hole = &info->holes[i];
+        json_array_append_new(lines,
+                              json_sprintf("tokens %" PRIu64 " to %" PRIu64 " of layer %u are not committed",
+                                           hole->first, hole->first + hole->count - 1, hole->layer));
+    }
+    if (info->n_holes > LINES)
+        json_array_append_new(lines, json_sprintf("and %u more", info->n_holes - LINES));
+    return lines;
+}
+
+enum ctl_exit ctl_session_show(struct ctl *ctl, banyan_session *session)
 {
     banyan_session_info info;
     banyan_error error;
@@ -98,6 +136,10 @@ static enum ctl_exit show(struct ctl *ctl, banyan_session *session)
         json_object_del(record, "forget");
         json_object_del(record, "layer_forgotten");
     }
+    if (ctl->json)
+        json_object_set_new(record, "holes", holes_json(&info));
+    else
+        json_object_set_new(record, "hole_lines", hole_lines(&info));
     if (!ctl->json)
         json_object_set_new(record, "kind_lines", ctl_spec_lines(spec));
     static const struct ctl_column fields[] = {
@@ -106,6 +148,7 @@ static enum ctl_exit show(struct ctl *ctl, banyan_session *session)
         {"state", "state", CTL_TEXT},
         {"length", "tokens", CTL_COUNT},
         {"layer_lengths", "tokens by layer", CTL_COUNT},
+        {"hole_lines", "holes", CTL_LINES},
         {"layer_forgotten", "forgotten by layer", CTL_COUNT},
         {"bytes", "bytes", CTL_BYTES},
         {"chunks", "chunks", CTL_COUNT},
@@ -142,7 +185,7 @@ static enum ctl_exit run_show(struct ctl *ctl, int n_args, char **args)
     (void)n_args;
     banyan_session *session;
     enum ctl_exit exit_code = ctl_session_open(ctl, args[0], &session);
-    return exit_code == CTL_OK ? show(ctl, session) : exit_code;
+    return exit_code == CTL_OK ? ctl_session_show(ctl, session) : exit_code;
 }
 
 static struct {
@@ -161,8 +204,8 @@ static const struct common_option create_options[] = {
     {"dim", 0, COMMON_OPTION_U64, &create.dim, "N", "Dimension of a key (required).", 1, 1024},
     {"v-dim", 0, COMMON_OPTION_U64, &create.v_dim, "N", "Dimension of a value. Default: that of a key.", 1,
      1024},
-    {"kv-type", 0, COMMON_OPTION_STRING, &create.type, "TYPE",
-     "f32, f16, bf16, int8 or fp8 (e4m3). Default: bf16.", 0, 0},
+    {"kv-type", 0, COMMON_OPTION_STRING, &create.type, "f32|f16|bf16|int8|fp8",
+     "Of the elements of K and V; fp8 is e4m3. Default: bf16.", 0, 0},
     {"scale", 0, COMMON_OPTION_DOUBLE, &create.scale, "X", "Default: 1/sqrt(dim).", 0, 0},
     {"soft-cap", 0, COMMON_OPTION_DOUBLE, &create.soft_cap, "X", "Default: none.", 0, 0},
     {"window", 0, COMMON_OPTION_U64, &create.window, "N", "Tokens that a row sees. Default: all.", 0, 0},
@@ -193,14 +236,20 @@ static const struct common_option create_options[] = {
 static banyan_spec file_spec; // of --spec
 static struct ctl_spec_file *file_memory;
 
+// A name that is left out is none; an empty one is most often a variable of a script that is not set.
+static enum ctl_exit check_name(const char *name)
+{
+    if (name[strspn(name, " ")] != '\0')
+        return CTL_OK;
+    return ctl_say(CTL_USAGE, "a session's NAME is empty: leave it out for a session without a name");
+}
+
 static enum ctl_exit check_create(int n_args, char **args)
 {
-    (void)n_args;
-    (void)args;
+    if (n_args > 0 && check_name(args[0]) != CTL_OK)
+        return CTL_USAGE;
     if (create.spec)
         return ctl_spec_read(create.spec, &file_spec, &file_memory);
-    if (ctl_type_parse(create.type) == 0)
-        return ctl_say(CTL_USAGE, "--kv-type: '%.20s' is not one of f32, f16, bf16, int8, fp8", create.type);
     if (create.q_heads == 0 || create.dim == 0)
         return ctl_say(CTL_USAGE,
                        "--q-heads and --dim are required; or --spec; try 'banyanctl session create --help'");
@@ -233,17 +282,22 @@ static enum ctl_exit run_create(struct ctl *ctl, int n_args, char **args)
     banyan_code code = banyan_session_create(ctl->client, create.spec ? &file_spec : &spec,
                                              n_args > 0 ? args[0] : NULL, &session, &error);
     ctl_spec_file_free(file_memory);
-    return code == BANYAN_OK ? show(ctl, session) : ctl_fail(&error);
+    return code == BANYAN_OK ? ctl_session_show(ctl, session) : ctl_fail(&error);
 }
 
-static uint64_t given_length; // of fork and truncate, from check_length
+static uint64_t fork_length; // from check_fork
 
-static enum ctl_exit check_length(int n_args, char **args)
+enum ctl_exit ctl_length_parse(const char *text, uint64_t *out)
 {
-    (void)n_args;
-    if (common_parse_u64(args[1], &given_length) == COMMON_OK)
+    if (common_parse_u64(text, out) == COMMON_OK)
         return CTL_OK;
-    return ctl_say(CTL_USAGE, "'%.40s' is not a number of tokens", args[1]);
+    return ctl_say(CTL_USAGE, "'%.40s' is not a number of tokens", text);
+}
+
+static enum ctl_exit check_fork(int n_args, char **args)
+{
+    enum ctl_exit exit_code = ctl_length_parse(args[1], &fork_length);
+    return exit_code == CTL_OK && n_args > 2 ? check_name(args[2]) : exit_code;
 }
 
 static enum ctl_exit run_fork(struct ctl *ctl, int n_args, char **args)
@@ -253,57 +307,83 @@ static enum ctl_exit run_fork(struct ctl *ctl, int n_args, char **args)
     enum ctl_exit exit_code = ctl_session_open(ctl, args[0], &session);
     if (exit_code != CTL_OK)
         return exit_code;
-    banyan_code code = banyan_session_fork(session, given_length, n_args > 2 ? args[2] : NULL, &fork, &error);
+    banyan_code code = banyan_session_fork(session, fork_length, n_args > 2 ? args[2] : NULL, &fork, &error);
     banyan_session_close(session);
-    return code == BANYAN_OK ? show(ctl, fork) : ctl_fail(&error);
+    return code == BANYAN_OK ? ctl_session_show(ctl, fork) : ctl_fail(&error);
 }
 
-static enum ctl_exit run_truncate(struct ctl *ctl, int n_args, char **args)
-{
-    (void)n_args;
-    banyan_session *session;
-    banyan_error error;
-    enum ctl_exit exit_code = ctl_session_open(ctl, args[0], &session);
-    if (exit_code != CTL_OK)
-        return exit_code;
-    if (banyan_session_truncate(session, given_length, &error) == BANYAN_OK)
-        return show(ctl, session);
-    banyan_session_close(session);
-    return ctl_fail(&error);
-}
+static uint64_t commit_layer = UINT64_MAX; // all
+static uint64_t commit_first, commit_count;
 
-static enum ctl_exit run_delete(struct ctl *ctl, int n_args, char **args)
+static const struct common_option commit_options[] = {
+    {"layer", 0, COMMON_OPTION_U64, &commit_layer, "N", "This layer alone. Default: all that hold rows.", 0,
+     1023},
+    {0},
+};
+
+static enum ctl_exit check_commit(int n_args, char **args)
 {
     (void)n_args;
-    banyan_session *session;
-    banyan_error error;
-    enum ctl_exit exit_code = ctl_session_open(ctl, args[0], &session);
-    if (exit_code != CTL_OK)
-        return exit_code;
-    uint64_t id = banyan_session_id(session);
-    banyan_code code = banyan_session_delete(session, &error);
-    banyan_session_close(session);
-    if (code != BANYAN_OK)
-        return ctl_fail(&error);
-    if (ctl->json)
-        ctl_print_json(json_pack("{s:o}", "deleted", ctl_json_id(id)));
-    else
-        printf("deleted 0x%016" PRIx64 "\n", id);
+    if (common_parse_u64(args[1], &commit_first) != COMMON_OK)
+        return ctl_say(CTL_USAGE, "'%.40s' is not a position: FIRST is the first token's", args[1]);
+    if (common_parse_u64(args[2], &commit_count) != COMMON_OK || commit_count == 0)
+        return ctl_say(CTL_USAGE, "'%.40s' is not a number of tokens, from 1 on", args[2]);
     return CTL_OK;
 }
 
+// Rows of its own, which can be attached.
+static bool has_rows(const banyan_spec *spec, uint32_t layer)
+{
+    return ctl_layer_kind(spec, layer).q_heads &&
+           (!spec->shares || spec->shares[layer] == BANYAN_SHARES_NONE);
+}
+
+static enum ctl_exit commit_layers(banyan_session *session)
+{
+    const banyan_spec *spec = banyan_session_spec(session);
+    banyan_error error;
+    bool any = false;
+    for (uint32_t layer = 0; layer < spec->layers; layer++) {
+        if ((commit_layer != UINT64_MAX && commit_layer != layer) || !has_rows(spec, layer))
+            continue;
+        any = true;
+        if (banyan_commit(session, layer, commit_first, commit_count, &error) != BANYAN_OK)
+            return ctl_fail(&error);
+    }
+    if (!any)
+        return ctl_say(CTL_REFUSED,
+                       "layer %" PRIu64 " holds no rows of its own, or the session has no such layer",
+                       commit_layer);
+    return CTL_OK;
+}
+
+static enum ctl_exit run_commit(struct ctl *ctl, int n_args, char **args)
+{
+    (void)n_args;
+    banyan_session *session;
+    enum ctl_exit exit_code = ctl_session_open(ctl, args[0], &session);
+    if (exit_code != CTL_OK)
+        return exit_code;
+    exit_code = commit_layers(session);
+    if (exit_code == CTL_OK)
+        return ctl_session_show(ctl, session);
+    banyan_session_close(session);
+    return exit_code;
+}
+
 const struct ctl_command ctl_session_commands[] = {
-    {"sessions", "", "all sessions", NULL, NULL, 0, 0, run_list, NULL},
+    {"sessions", "", "all sessions", NULL, list_options, 0, 0, run_list, NULL},
     {"session show", "SESSION", "one session (id or name): spec, lengths, workers", NULL, NULL, 1, 1,
      run_show, NULL},
     {"session create", "--q-heads=N --dim=N|--spec=FILE [NAME]", "make an empty session", NULL,
      create_options, 0, 1, run_create, check_create},
     {"session fork", "SESSION LENGTH [NAME]", "a new session with the first LENGTH tokens",
      "Makes a new session with the first LENGTH tokens of another. Full chunks are shared.", NULL, 2, 3,
-     run_fork, check_length},
-    {"session truncate", "SESSION LENGTH", "keep the first LENGTH tokens", NULL, NULL, 2, 2, run_truncate,
-     check_length},
-    {"session delete", "SESSION", "destroy a session and what is held for it", NULL, NULL, 1, 1, run_delete,
-     NULL},
+     run_fork, check_fork},
+    {"session commit", "SESSION FIRST COUNT", "make attached tokens visible",
+     "Makes COUNT tokens from position FIRST on visible that 'attach' has sent without --commit. Their rows "
+     "must all be "
+     "there;\nlayers before one that fails stay committed, and it may be repeated.",
+     commit_options, 3, 3, run_commit, check_commit},
     {0},
 };

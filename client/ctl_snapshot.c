@@ -15,6 +15,7 @@
 #include "client/ctl_work.h"
 #include "client/internal.h"
 #include "client/safetensors_write.h"
+#include "client/seals.h"
 #include "client/snapshot_dir.h"
 #include "common/hash.h"
 #include "proto/spec.h"
@@ -36,7 +37,8 @@ static const struct common_option options[] = {
     {0},
 };
 
-enum common_code ctl_shape_of(const banyan_spec *spec, struct ctl_shape **out, struct common_error *err)
+enum common_code ctl_shape_of(const banyan_spec *spec, uint64_t floor, struct ctl_shape **out,
+                              struct common_error *err)
 {
     Banyan__Pb__Spec pb;
     banyan_error error;
@@ -55,7 +57,8 @@ enum common_code ctl_shape_of(const banyan_spec *spec, struct ctl_shape **out, s
             const struct proto_layer layer = proto_spec_layer(&pb, l);
             if (proto_spec_stores(&pb, l))
                 shape->layers[l] =
-                    (struct snapshot_layer){layer.kv_heads, layer.k_dim, layer.v_row ? layer.v_dim : 0};
+                    (struct snapshot_layer){layer.kv_heads, layer.k_dim, layer.v_row ? layer.v_dim : 0,
+                                            proto_spec_forgotten(&pb, l, floor)};
         }
         *out = shape;
     }
@@ -137,14 +140,15 @@ static bool plan_files(struct snapshot *snapshot, const struct snapshot_shape *s
         for (uint32_t layer = 0; layer < shape->n_layers; layer++) {
             if (!shape->layers[layer].kv_heads)
                 continue;
-            uint64_t most = snapshot_file_tokens(shape, layer, snapshot_options.file_bytes, chunk_tokens);
-            for (uint64_t first = 0; first < snapshot->length; first += most, n++)
+            uint64_t most = snapshot_file_tokens(shape, layer, snapshot_options.file_bytes, chunk_tokens),
+                     tokens;
+            for (uint64_t first = shape->layers[layer].from; first < snapshot->length; first += tokens, n++) {
+                tokens = most > chunk_tokens ? most - first % chunk_tokens : most; // the next begins a chunk
+                tokens = tokens < snapshot->length - first ? tokens : snapshot->length - first;
                 if (!counting)
-                    snapshot->files[n] = (struct snapshot_file){.layer = layer,
-                                                                .first = first,
-                                                                .tokens = most < snapshot->length - first
-                                                                              ? most
-                                                                              : snapshot->length - first};
+                    snapshot->files[n] =
+                        (struct snapshot_file){.layer = layer, .first = first, .tokens = tokens};
+            }
         }
         if (counting)
             snapshot->files = calloc(n + 1, sizeof *snapshot->files);
@@ -165,23 +169,44 @@ static json_t *describe(const banyan_session_info *info)
         json_array_append_new(lengths, ctl_json_u64(info->layer_lengths[i]));
     if (gmtime_r(&clock, &utc))
         strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    return json_pack("{s:o, s:s, s:s, s:s, s:o, s:i}", "id", ctl_json_id(info->id), "name", info->name,
-                     "taken", now, "by", banyan_version(), "layer_lengths", lengths, "forgotten", 0);
+    return json_pack("{s:o, s:s, s:s, s:s, s:o, s:o}", "id", ctl_json_id(info->id), "name", info->name,
+                     "taken", now, "by", banyan_version(), "layer_lengths", lengths, "forgotten",
+                     ctl_json_u64(info->forgotten));
 }
 
-static enum ctl_exit check_forgotten(const banyan_session_info *info)
+static void unpin(banyan_session *pinned)
 {
-    for (uint32_t i = 0; i < info->n_layers; i++)
-        if (info->layer_forgotten[i])
-            return ctl_say(CTL_STATE,
-                           "the session has forgotten rows of layer %u below position %" PRIu64
-                           " (its spec's 'forget'): nothing can be restored that has them, so no snapshot is "
-                           "taken",
-                           i, info->layer_forgotten[i]);
-    return CTL_OK;
+    banyan_error error;
+    if (banyan_session_delete(pinned, &error) != BANYAN_OK)
+        fprintf(stderr,
+                "banyanctl: session 0x%016" PRIx64
+                ", which held the snapshot's rows, could not be deleted (%s): it "
+                "goes by itself when it was not used for some minutes\n",
+                banyan_session_id(pinned), error.message);
+    banyan_session_close(pinned);
 }
 
-// A fork at the session's length, and what the session was then. The info is to be freed when it succeeds.
+// The fork's own, which stays: the session may have forgotten more between the question and the fork.
+static banyan_code floor_of(banyan_session *pinned, uint64_t *out, banyan_error *error)
+{
+    banyan_session_info info;
+    banyan_code code = banyan_session_get_info(pinned, &info, error);
+    if (code != BANYAN_OK)
+        return code;
+    *out = info.forgotten;
+    banyan_session_info_free(&info);
+    return BANYAN_OK;
+}
+
+// Truncated, or so much longer that it has forgotten what that length needs.
+static bool has_gone_on(const banyan_error *error)
+{
+    return error->code == BANYAN_OUT_OF_RANGE || error->code == BANYAN_ABORTED ||
+           strcmp(error->reason, "FORGOTTEN") == 0;
+}
+
+// A fork at the session's length, and what the session was then, with the fork's floor. The info is to be freed when it
+// succeeds.
 static enum ctl_exit pin(banyan_session *session, banyan_session **out, banyan_session_info *info)
 {
     banyan_error error;
@@ -189,16 +214,15 @@ static enum ctl_exit pin(banyan_session *session, banyan_session **out, banyan_s
         char name[64];
         if (banyan_session_get_info(session, info, &error) != BANYAN_OK)
             break;
-        enum ctl_exit exit_code = check_forgotten(info);
         snprintf(name, sizeof name, "snapshot-of-0x%016" PRIx64 "-%ld-%d", info->id, (long)getpid(), i);
-        if (exit_code == CTL_OK &&
-            banyan_session_pin(session, info->length, PIN_TTL_NS, name, out, &error) == BANYAN_OK)
+        bool pinned = banyan_session_pin(session, info->length, PIN_TTL_NS, name, out, &error) == BANYAN_OK;
+        if (pinned && floor_of(*out, &info->forgotten, &error) == BANYAN_OK)
             return CTL_OK;
         banyan_session_info_free(info);
-        if (exit_code != CTL_OK)
-            return exit_code;
-        if (error.code != BANYAN_OUT_OF_RANGE && error.code != BANYAN_ABORTED)
-            break; // else it was truncated meanwhile
+        if (pinned)
+            unpin(*out);
+        if (pinned || !has_gone_on(&error))
+            break;
     }
     return ctl_fail(&error);
 }
@@ -207,23 +231,19 @@ static enum ctl_exit take_all(struct ctl *ctl, struct taking *t, struct ctl_work
 {
     struct ctl_problem problem = {.exit = CTL_OK};
     struct common_error err = {0};
-    banyan_session_info info;
-    banyan_error error;
-    // What forgets may have forgotten more between the question and the fork.
-    if (banyan_session_get_info(t->pin, &info, &error) != BANYAN_OK)
-        return ctl_fail(&error);
-    enum ctl_exit exit_code = check_forgotten(&info);
-    banyan_session_info_free(&info);
-    if (exit_code != CTL_OK)
-        return exit_code;
     *work = (struct ctl_work){
         .what = "snapshot", .quiet = ctl->json, .n = t->snapshot->n_files, .run = take_file, .arg = t};
     for (size_t i = 0; i < t->snapshot->n_files; i++)
         work->total_bytes +=
             t->snapshot->files[i].tokens * snapshot_row_bytes(&t->shape->shape, t->snapshot->files[i].layer);
-    exit_code = ctl_work_run(work, (uint32_t)snapshot_options.threads, &problem);
+    banyan_error error;
+    if (client_seals_begin(t->pin, t->snapshot->length, &error) != BANYAN_OK)
+        return ctl_fail(&error);
+    enum ctl_exit exit_code = ctl_work_run(work, (uint32_t)snapshot_options.threads, &problem);
     if (exit_code != CTL_OK)
         return ctl_problem_tell(&problem);
+    if (client_seals_check(t->pin, &error) != BANYAN_OK)
+        return ctl_fail(&error);
     char *text = snapshot_text(t->snapshot);
     if (!text)
         return ctl_say(CTL_INTERNAL, "out of memory");
@@ -245,11 +265,12 @@ static void report(const struct ctl *ctl, const struct snapshot *snapshot, const
     for (uint32_t i = 0; i < info->n_layers; i++)
         longest = info->layer_lengths[i] > longest ? info->layer_lengths[i] : longest;
     if (ctl->json) {
-        ctl_print_json(json_pack("{s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "session", ctl_json_id(info->id),
-                                 "path", path, "tokens", ctl_json_u64(snapshot->length), "longest_layer",
-                                 ctl_json_u64(longest), "files", ctl_json_u64(snapshot->n_files), "bytes",
-                                 ctl_json_u64(work->done_bytes), "stored_bytes", ctl_json_u64(stored),
-                                 "took_ns", ctl_json_u64(work->took_ns)));
+        ctl_print_json(
+            json_pack("{s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "session", ctl_json_id(info->id),
+                      "path", path, "tokens", ctl_json_u64(snapshot->length), "longest_layer",
+                      ctl_json_u64(longest), "forgotten", ctl_json_u64(snapshot->floor), "files",
+                      ctl_json_u64(snapshot->n_files), "bytes", ctl_json_u64(work->done_bytes),
+                      "stored_bytes", ctl_json_u64(stored), "took_ns", ctl_json_u64(work->took_ns)));
         return;
     }
     if (longest > snapshot->length)
@@ -267,6 +288,7 @@ static enum ctl_exit take_snapshot(struct ctl *ctl, banyan_session *pinned, cons
     struct ctl_shape *shape = NULL;
     struct snapshot snapshot = {.zstd = snapshot_options.zstd,
                                 .length = info->length,
+                                .floor = info->forgotten,
                                 .spec = ctl_spec_json(spec),
                                 .info = describe(info)};
     struct taking t = {.pin = pinned, .snapshot = &snapshot};
@@ -274,7 +296,7 @@ static enum ctl_exit take_snapshot(struct ctl *ctl, banyan_session *pinned, cons
     struct ctl_problem problem;
     struct common_error err = {0};
     enum ctl_exit exit_code = CTL_OK;
-    enum common_code code = ctl_shape_of(spec, &shape, &err);
+    enum common_code code = ctl_shape_of(spec, info->forgotten, &shape, &err);
     if (code == COMMON_OK &&
         (!snapshot.spec || !snapshot.info || !plan_files(&snapshot, &shape->shape, spec->chunk_tokens)))
         code = common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "out of memory");
@@ -322,13 +344,9 @@ static enum ctl_exit run_snapshot(struct ctl *ctl, int n_args, char **args)
         // With the session's own spec: the fork's has another time to live.
         exit_code = take_snapshot(ctl, pinned, &info, banyan_session_spec(session), args[1]);
         banyan_session_info_free(&info);
-        if (banyan_session_delete(pinned, &error) != BANYAN_OK)
-            fprintf(stderr,
-                    "banyanctl: session 0x%016" PRIx64
-                    ", which held the snapshot's rows, could not be deleted (%s): it "
-                    "goes by itself when it was not used for some minutes\n",
-                    banyan_session_id(pinned), error.message);
-        banyan_session_close(pinned);
+        if (exit_code == CTL_DATA_LOSS) // a memory that is wrong is found, and used no more
+            (void)banyan_scrub_begin(ctl->client, banyan_session_id(session), NULL, &error);
+        unpin(pinned);
     }
     banyan_session_close(session);
     return exit_code;
@@ -340,14 +358,17 @@ const struct ctl_command ctl_snapshot_commands[] = {
      ".safetensors\n"
      "files of up to 64 MiB of K and V each. It has the tokens that all layers have (those of the shortest). "
      "Steps\n"
-     "wait for nothing but a fork. A session that has forgotten rows (windows) is refused.",
+     "wait for nothing but a fork. Of a session that forgets (--forget) it has what is not forgotten, and "
+     "the floor.",
      options, 2, 2, run_snapshot, check_snapshot},
     {"session restore", "DIR", "make a session from a snapshot",
      "Makes a new session from a folder that 'session snapshot' has written, in this or another cluster, on "
      "any\n"
      "number of workers. Every file is compared with the sums in manifest.json. Where anything is wrong, no "
      "session\n"
-     "is left. Until all is there the new session has no token.",
+     "is left. Until all is there no token can be attended that all layers have. One that had forgotten rows "
+     "has\n"
+     "the same floor again, and refuses what lies behind it (FORGOTTEN).",
      ctl_restore_options, 1, 1, ctl_restore_run, ctl_restore_check},
     {"session verify", "SESSION", "recompute steps of a session in float64 and compare", ctl_verify_about,
      ctl_verify_options, 1, 1, ctl_verify_run, NULL},

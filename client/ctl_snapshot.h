@@ -11,8 +11,9 @@ struct ctl_shape {
     struct snapshot_layer layers[1024];
 };
 
-// INVALID_ARGUMENT: the rule that the spec breaks. Free *out.
-enum common_code ctl_shape_of(const banyan_spec *spec, struct ctl_shape **out, struct common_error *err);
+// Of a session with this floor. INVALID_ARGUMENT: the rule that the spec breaks. Free *out.
+enum common_code ctl_shape_of(const banyan_spec *spec, uint64_t floor, struct ctl_shape **out,
+                              struct common_error *err);
 
 // 'session restore': ctl_restore.c. The check opens the snapshot before a connection is made.
 extern const struct common_option ctl_restore_options[];

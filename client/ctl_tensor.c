@@ -188,7 +188,7 @@ close_file:
 static struct {
     uint64_t layer, first;
     const char *out;
-    bool trace;
+    bool trace, allow_partial;
 } attend = {.first = NO_NUMBER};
 
 static const struct common_option attend_options[] = {
@@ -200,6 +200,8 @@ static const struct common_option attend_options[] = {
     {"out", 0, COMMON_OPTION_STRING, &attend.out, "FILE", "Write o and lse there (.safetensors).", 0, 0},
     {"trace", 0, COMMON_OPTION_FLAG, &attend.trace, NULL, "Show where the time went, worker by worker.", 0,
      0},
+    {"allow-partial", 0, COMMON_OPTION_FLAG, &attend.allow_partial, NULL,
+     "Where tokens are lost, answer over those that are left, and say which are not.", 0, 0},
     {0},
 };
 
@@ -290,6 +292,17 @@ static enum ctl_exit write_out(const banyan_item *item, const banyan_kind *kind)
                : ctl_say(CTL_FILE, "%s", err.message);
 }
 
+static void add_partial(json_t *record, const banyan_partial *partial)
+{
+    json_t *missing = json_array();
+    for (uint32_t i = 0; i < partial->n; i++)
+        json_array_append_new(missing,
+                              json_pack("{s:o, s:o}", "first", ctl_json_u64(partial->missing[i].first),
+                                        "count", ctl_json_u64(partial->missing[i].count)));
+    json_object_set_new(record, "seen", ctl_json_u64(partial->seen));
+    json_object_set_new(record, "missing", missing);
+}
+
 static void summarise(const struct ctl *ctl, const banyan_item *item, const banyan_kind *kind,
                       const banyan_trace *trace)
 {
@@ -309,19 +322,19 @@ static void summarise(const struct ctl *ctl, const banyan_item *item, const bany
     json_object_set_new(record, "lse_mean", isfinite(mean) ? json_real(mean) : json_null());
     json_object_set_new(record, "o_largest", isfinite(largest) ? json_real(largest) : json_null());
     static const struct ctl_column fields[] = {
-        {"layer", "layer", CTL_COUNT},
-        {"first", "first position", CTL_COUNT},
-        {"rows", "rows", CTL_COUNT},
-        {"length", "layer's length", CTL_COUNT},
-        {"lse_mean", "mean lse", CTL_REAL},
-        {"o_largest", "largest |o|", CTL_REAL},
-        {"digest", "plan digest", CTL_TEXT},
-        {"took_ns", "took", CTL_TIME},
-        {"coordinator_ns", "in the coordinator", CTL_TIME},
-        {"tree_ns", "in the tree", CTL_TIME},
-        {0},
+        {"layer", "layer", CTL_COUNT},        {"first", "first position", CTL_COUNT},
+        {"rows", "rows", CTL_COUNT},          {"length", "layer's length", CTL_COUNT},
+        {"lse_mean", "mean lse", CTL_REAL},   {"o_largest", "largest |o|", CTL_REAL},
+        {"digest", "plan digest", CTL_TEXT},  {"seen", "tokens seen", CTL_COUNT},
+        {"took_ns", "took", CTL_TIME},        {"coordinator_ns", "in the coordinator", CTL_TIME},
+        {"tree_ns", "in the tree", CTL_TIME}, {0},
     };
+    if (item->partial)
+        add_partial(record, item->partial);
     ctl_print_record(ctl, record, fields);
+    for (uint32_t i = 0; !ctl->json && item->partial && i < item->partial->n; i++)
+        printf("missing: tokens [%" PRIu64 ", %" PRIu64 ")\n", item->partial->missing[i].first,
+               item->partial->missing[i].first + item->partial->missing[i].count);
 }
 
 static enum ctl_exit attend_session(struct ctl *ctl, banyan_session *session,
@@ -345,6 +358,7 @@ static enum ctl_exit attend_session(struct ctl *ctl, banyan_session *session,
     float *lse = calloc(heads, sizeof *lse);
     banyan_error item_error, error;
     banyan_trace trace;
+    banyan_partial partial = {0};
     banyan_item item = {
         .session = session,
         .layer = (uint32_t)attend.layer,
@@ -357,6 +371,7 @@ static enum ctl_exit attend_session(struct ctl *ctl, banyan_session *session,
         .v_scale = rows.v_scale,
         .o = o,
         .lse = lse,
+        .partial = attend.allow_partial ? &partial : NULL,
         .error = &item_error,
     };
     if (!o || !lse)
@@ -372,6 +387,7 @@ static enum ctl_exit attend_session(struct ctl *ctl, banyan_session *session,
         exit_code = attend.out ? write_out(&item, &kind) : CTL_OK;
         banyan_trace_free(&trace);
     }
+    banyan_partial_free(&partial);
     free(o);
     free(lse);
     free(rows.memory);
@@ -401,7 +417,8 @@ const struct ctl_command ctl_tensor_commands[] = {
      attach_options, 2, 2, run_attach, open_input},
     {"attend", "SESSION FILE.safetensors", "attend a session with the q of a file",
      "Sends the tensor q [rows][q_heads][k_dim] (F32) of a file, and appends its k and v where it has them\n"
-     "(with k_scale and v_scale, or quantised on the way, as for attach).",
+     "(with k_scale and v_scale, or quantised on the way, as for attach).\n"
+     "With --allow-partial it says which tokens the answer lacks, line by line; no such line: it is whole.",
      attend_options, 2, 2, run_attend, open_input},
     {0},
 };

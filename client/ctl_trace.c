@@ -135,9 +135,12 @@ static void draw_each(const struct ctl *ctl, const banyan_watch *watch)
 {
     for (uint32_t i = 0; i < watch->n; i++) {
         const banyan_watched_step *s = &watch->steps[i];
-        printf("%sstep %" PRIu64 " layer %u, %u row%s at %" PRIu64 "%s, attempt %u\n", i ? "\n" : "", s->step,
+        printf("%sstep %" PRIu64 " layer %u, %u row%s at %" PRIu64 "%s, attempt %u", i ? "\n" : "", s->step,
                s->layer, s->rows, s->rows == 1 ? "" : "s", s->first, s->append ? " appended" : "",
                s->attempts);
+        if (s->missing)
+            printf(", without %" PRIu64 " tokens that are missing", s->missing);
+        printf("\n");
         draw_trace(ctl, &s->trace);
     }
 }

@@ -3,8 +3,9 @@
 // the cluster, and again here: in float64, from the rows as the workers hold them (exact.c). Both must agree within what
 // every answer promises, and all holders of a chunk must have the same bytes.
 //
-// The steps are the command's own, and alter nothing: so nothing has to be kept of others' steps, it can be asked of
-// any session at any time, and a random query looks at every key, where a model's looks at a few.
+// The steps are the command's own, and alter nothing: it can be asked of any session at any time, and a random query looks
+// at every key, where a model's looks at a few. Beside them the step that the coordinator keeps of the session, one of its
+// client's own, is computed again (ctl_verify_kept.c).
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 #include <unistd.h>
 
 #include "client/ctl_snapshot.h"
+#include "client/ctl_verify.h"
 #include "client/ctl_work.h"
 #include "client/exact.h"
 #include "client/internal.h"
@@ -43,8 +45,11 @@ const char ctl_verify_about[] =
     "the rows\n"
     "as the workers hold them, and compares the two, and all copies of each row with each other. ERROR is "
     "the largest\n"
-    "one as a fraction of what is allowed (docs/PRECISION.md). Exit code 10 when anything differs. It alters "
-    "nothing,\n"
+    "one as a fraction of what is allowed (docs/PRECISION.md). The step that the coordinator keeps of the "
+    "session\n"
+    "(--keep-steps), one that its client has made, is computed again and compared as it was answered. Exit "
+    "code 10\n"
+    "when anything differs. It alters nothing,\n"
     "reads all that the rows see, and takes some seconds of a processor for each 10^9 multiplications.";
 
 struct finding { // of a layer
@@ -65,6 +70,7 @@ struct verifying {
     uint64_t length, floor; // rows may look from positions [floor, length)
     uint32_t copies;
     struct finding *findings;
+    struct ctl_kept kept;
 };
 
 // ---- rows of one layer ------------------------------------------------------------------------------------
@@ -300,16 +306,22 @@ static enum ctl_exit report(const struct ctl *ctl, const struct verifying *v, si
         json_array_append_new(rows, finding_json(&v->findings[i], v->copies));
         wrong += is_wrong(&v->findings[i]);
     }
+    bool kept_wrong = ctl_kept_is_wrong(&v->kept);
     if (ctl->json)
-        ctl_print_json(json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "session",
+        ctl_print_json(json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "session",
                                  ctl_json_id(banyan_session_id(v->session)), "length",
                                  ctl_json_u64(v->length), "seed", ctl_json_u64(verify.seed), "wrong",
-                                 ctl_json_u64(wrong), "took_ns", ctl_json_u64(took_ns), "layers", rows));
+                                 ctl_json_u64(wrong), "took_ns", ctl_json_u64(took_ns), "layers", rows,
+                                 "kept", ctl_kept_json(&v->kept)));
     else
         ctl_print_rows(ctl, rows, columns);
     for (size_t i = 0; i < n; i++)
         if (is_wrong(&v->findings[i]))
             tell_wrong(&v->findings[i]);
+    if (!ctl->json || kept_wrong)
+        ctl_kept_tell(&v->kept);
+    if (!wrong && kept_wrong)
+        return ctl_say(CTL_DATA_LOSS, "all %zu layers are right now, and the step that was kept is wrong", n);
     if (wrong)
         return ctl_say(CTL_DATA_LOSS, "%zu of %zu layers are wrong (--seed %" PRIu64 " asks the same again)",
                        wrong, n, verify.seed);
@@ -345,7 +357,11 @@ static enum ctl_exit verify_all(struct ctl *ctl, struct verifying *v)
         const struct proto_layer layer = proto_spec_layer(v->spec, v->findings[i].layer);
         work.total_bytes += (layer.k_row + layer.v_row) * v->length * v->copies; // windows read less
     }
-    enum ctl_exit exit_code = ctl_work_run(&work, threads < 16 ? threads : 16, &problem);
+    v->session->client->aside = true; // what is kept stays a step of the session's own client
+    enum ctl_exit exit_code =
+        ctl_kept_verify(v->session, v->spec, v->copies, verify.layer, &v->kept, &problem);
+    if (exit_code == CTL_OK)
+        exit_code = ctl_work_run(&work, threads < 16 ? threads : 16, &problem);
     return exit_code == CTL_OK ? report(ctl, v, work.n, work.took_ns) : ctl_problem_tell(&problem);
 }
 
@@ -382,6 +398,7 @@ enum ctl_exit ctl_verify_run(struct ctl *ctl, int n_args, char **args)
     else
         exit_code = verify_all(ctl, &v);
     free(v.findings);
+    banyan_kept_step_free(&v.kept.step);
 close_session:
     free(memory);
     banyan_session_close(session);

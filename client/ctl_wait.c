@@ -34,10 +34,23 @@ static void clear_bar(const struct waiting *w)
         fputs("\r\033[K", stderr);
 }
 
+// ", 12.3 MiB, 4.5 MiB/s"; "" where bytes are not counted.
+static const char *speed_text(const struct waiting *w, const struct ctl_wait_left *left, char out[80])
+{
+    char bytes[32], rate[32];
+    double seconds = (double)(common_clock_ns() - w->began_ns) / 1e9;
+    uint64_t speed = seconds > 0 ? (uint64_t)((double)(w->first_bytes - left->bytes) / seconds) : 0;
+    out[0] = '\0';
+    if (w->first_bytes)
+        snprintf(out, 80, ", %s, %s/s", common_format_bytes(left->bytes, bytes, sizeof bytes),
+                 common_format_bytes(speed, rate, sizeof rate));
+    return out;
+}
+
 // How much of what was there at the start, or has come since, is done.
 static void draw_bar(struct waiting *w, const struct ctl_wait_left *left)
 {
-    char bytes[32], rate[32], cells[3 * BAR_CELLS + 1] = "";
+    char speed[80], cells[3 * BAR_CELLS + 1] = "";
     bool utf8 = strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
     w->first_bytes = left->bytes > w->first_bytes ? left->bytes : w->first_bytes;
     w->first_chunks = left->chunks > w->first_chunks ? left->chunks : w->first_chunks;
@@ -47,11 +60,8 @@ static void draw_bar(struct waiting *w, const struct ctl_wait_left *left)
     uint64_t full = w->first_chunks ? done * BAR_CELLS / w->first_chunks : BAR_CELLS;
     for (uint64_t i = 0; i < BAR_CELLS; i++)
         strcat(cells, i < full ? (utf8 ? "█" : "#") : (utf8 ? "░" : "."));
-    double seconds = (double)(common_clock_ns() - w->began_ns) / 1e9;
-    uint64_t speed = seconds > 0 ? (uint64_t)((double)(w->first_bytes - left->bytes) / seconds) : 0;
-    fprintf(stderr, "\r\033[K%s %s %" PRIu64 " chunks left, %s, %s/s", w->what, cells, left->chunks,
-            common_format_bytes(left->bytes, bytes, sizeof bytes),
-            common_format_bytes(speed, rate, sizeof rate));
+    fprintf(stderr, "\r\033[K%s %s %" PRIu64 " chunks left%s", w->what, cells, left->chunks,
+            speed_text(w, left, speed));
     fflush(stderr);
 }
 
@@ -65,11 +75,21 @@ static void tell_stuck(struct waiting *w, const struct ctl_wait_left *left)
     snprintf(w->told, sizeof w->told, "%s", left->stuck);
 }
 
-enum ctl_exit ctl_wait(struct ctl *ctl, const char *what, const char *name, uint64_t limit_ns,
-                       ctl_wait_fn ask)
+static enum ctl_exit out_of_patience(const struct waiting *w, const struct ctl_wait_left *left,
+                                     const char *goes_on, uint64_t limit_ns)
+{
+    char limit[32], bytes[32], size[40] = "";
+    if (w->first_bytes)
+        snprintf(size, sizeof size, " (%s)", common_format_bytes(left->bytes, bytes, sizeof bytes));
+    return ctl_say(CTL_TIMEOUT, "%s is not done after %s: %" PRIu64 " chunks%s are left, and %s%s%s", w->what,
+                   common_format_ns(limit_ns, limit, sizeof limit), left->chunks, size, goes_on,
+                   left->stuck[0] ? "\n  now: " : "", left->stuck);
+}
+
+enum ctl_exit ctl_wait(struct ctl *ctl, const char *what, const char *goes_on, const char *name,
+                       const struct ctl_wait_given *given, ctl_wait_fn ask)
 {
     struct waiting w = {.what = what, .bar = isatty(STDERR_FILENO) && !ctl->json};
-    char limit[32], bytes[32];
     w.began_ns = common_clock_ns();
     for (;;) {
         struct ctl_wait_left left = {0};
@@ -80,14 +100,17 @@ enum ctl_exit ctl_wait(struct ctl *ctl, const char *what, const char *name, uint
         }
         draw_bar(&w, &left);
         tell_stuck(&w, &left);
-        if (limit_ns && common_clock_ns() - w.began_ns >= limit_ns) {
+        if (given->limit_ns && common_clock_ns() - w.began_ns >= given->limit_ns) {
             clear_bar(&w);
-            return ctl_say(CTL_TIMEOUT,
-                           "%s is not done after %s: %" PRIu64 " chunks (%s) are left, and go on moving%s%s",
-                           what, common_format_ns(limit_ns, limit, sizeof limit), left.chunks,
-                           common_format_bytes(left.bytes, bytes, sizeof bytes),
-                           left.stuck[0] ? "\n  now: " : "", left.stuck);
+            return out_of_patience(&w, &left, goes_on, given->limit_ns);
         }
         pause_poll();
     }
+}
+
+enum ctl_exit ctl_wait_check(const struct ctl_wait_given *given)
+{
+    if (given->limit_ns && !given->wait)
+        return ctl_say(CTL_USAGE, "--wait-timeout goes with --wait");
+    return CTL_OK;
 }

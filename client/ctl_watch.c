@@ -73,10 +73,10 @@ enum ctl_exit ctl_watch_look(struct ctl *ctl, const char *name, uint32_t bins, s
 
 json_t *ctl_watch_step_json(const banyan_watched_step *s)
 {
-    return json_pack("{s:o, s:i, s:o, s:i, s:o, s:b, s:o, s:i}", "step", ctl_json_u64(s->step), "layer",
+    return json_pack("{s:o, s:i, s:o, s:i, s:o, s:b, s:o, s:i, s:o}", "step", ctl_json_u64(s->step), "layer",
                      (int)s->layer, "first", ctl_json_u64(s->first), "rows", (int)s->rows, "visible",
                      ctl_json_u64(s->visible), "append", s->append, "age_ns", ctl_json_u64(s->age_ns),
-                     "attempts", (int)s->attempts);
+                     "attempts", (int)s->attempts, "missing", ctl_json_u64(s->missing));
 }
 
 bool ctl_watch_utf8(void)

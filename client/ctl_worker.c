@@ -1,33 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers in and out of use, and the balance between them: worker drain, worker resume, rebalance.
+// Workers in and out of use, and the balance between them: worker drain, worker resume, worker forget, rebalance.
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "client/ctl_careful.h"
 #include "client/ctl_wait.h"
 #include "common/clock.h"
 
-#define EMPTY_POLLS 10 // sessions let go of a worker soon after its last chunk has gone
+#define EMPTY_LOOKS 10 // sessions let go of a worker soon after its last chunk has gone
 
 static struct {
     const char *reason;
-    bool wait, dry_run;
-    uint64_t wait_ns; // 0: for ever
+    bool dry_run;
+    struct ctl_wait_given wait;
 } given;
-
-#define WAIT_OPTIONS                                                                                         \
-    {"wait",                                                                                                 \
-     'w',                                                                                                    \
-     COMMON_OPTION_FLAG,                                                                                     \
-     &given.wait,                                                                                            \
-     NULL,                                                                                                   \
-     "Return when it is done. On a terminal a bar shows how far it is. Interrupt it, and it\ngoes on.",      \
-     0,                                                                                                      \
-     0},                                                                                                     \
-    {                                                                                                        \
-        "wait-timeout", 0, COMMON_OPTION_DURATION, &given.wait_ns, "TIME",                                   \
-            "Wait no longer than this, and exit with 6; --timeout is of each call. Default: no limit.", 0, 0 \
-    }
 
 static enum ctl_exit say_not_found(const banyan_error *error, const char *worker)
 {
@@ -45,21 +32,25 @@ static json_t *drain_json(const char *worker, const banyan_drain *drain)
 
 // ---- worker drain -----------------------------------------------------------------------------------------
 
-static unsigned empty_polls;
-static banyan_drain seen; // by the last look
+static struct ctl_drain_seen seen;
+
+bool ctl_drain_over(struct ctl_drain_seen *drain)
+{
+    drain->empty_looks = drain->now.chunks ? 0 : drain->empty_looks + 1;
+    return drain->empty_looks && (!drain->now.sessions || drain->empty_looks >= EMPTY_LOOKS);
+}
 
 static enum ctl_exit look_at_drain(struct ctl *ctl, const char *worker, struct ctl_wait_left *left)
 {
     banyan_error error;
-    if (banyan_worker_get_drain(ctl->client, worker, &seen, &error) != BANYAN_OK)
+    if (banyan_worker_get_drain(ctl->client, worker, &seen.now, &error) != BANYAN_OK)
         return say_not_found(&error, worker);
-    if (!seen.draining)
+    if (!seen.now.draining)
         return ctl_say(CTL_STATE, "%s is used again: somebody has resumed it", worker);
-    empty_polls = seen.chunks ? 0 : empty_polls + 1;
-    left->chunks = seen.chunks;
-    left->bytes = seen.bytes;
-    left->over = empty_polls && (!seen.sessions || empty_polls >= EMPTY_POLLS);
-    snprintf(left->stuck, sizeof left->stuck, "%s", seen.stuck);
+    left->chunks = seen.now.chunks;
+    left->bytes = seen.now.bytes;
+    left->over = ctl_drain_over(&seen);
+    snprintf(left->stuck, sizeof left->stuck, "%s", seen.now.stuck);
     return CTL_OK;
 }
 
@@ -69,22 +60,22 @@ static enum ctl_exit run_drain(struct ctl *ctl, int n_args, char **args)
     const char *worker = args[0];
     banyan_error error;
     char bytes[32];
-    if (banyan_worker_drain(ctl->client, worker, given.reason, &seen, &error) != BANYAN_OK)
+    if (banyan_worker_drain(ctl->client, worker, given.reason, &seen.now, &error) != BANYAN_OK)
         return say_not_found(&error, worker);
-    if (given.wait) {
-        enum ctl_exit exit_code = ctl_wait(ctl, worker, worker, given.wait_ns, look_at_drain);
+    if (given.wait.wait) {
+        enum ctl_exit exit_code = ctl_wait(ctl, worker, "go on moving", worker, &given.wait, look_at_drain);
         if (exit_code != CTL_OK)
             return exit_code;
     }
     if (ctl->json)
-        ctl_print_json(drain_json(worker, &seen));
-    else if (!seen.chunks)
+        ctl_print_json(drain_json(worker, &seen.now));
+    else if (!seen.now.chunks)
         printf("%s is drained: it has no chunks and can be stopped\n", worker);
     else
         printf("%s is being drained: %" PRIu64 " chunks (%s) of %" PRIu64 " sessions are left%s%s\n"
                "  'banyanctl worker drain %s --wait' waits for it\n",
-               worker, seen.chunks, common_format_bytes(seen.bytes, bytes, sizeof bytes), seen.sessions,
-               seen.stuck[0] ? ": " : "", seen.stuck, worker);
+               worker, seen.now.chunks, common_format_bytes(seen.now.bytes, bytes, sizeof bytes),
+               seen.now.sessions, seen.now.stuck[0] ? ": " : "", seen.now.stuck, worker);
     return CTL_OK;
 }
 
@@ -103,6 +94,83 @@ static enum ctl_exit run_resume(struct ctl *ctl, int n_args, char **args)
         printf("%s is leaving by itself: it is used again once it has been started again\n", args[0]);
     else
         printf("%s is used again; 'banyanctl rebalance' gives it its part of what there is\n", args[0]);
+    return CTL_OK;
+}
+
+// ---- worker forget ----------------------------------------------------------------------------------------
+
+static struct ctl_careful careful;
+
+// Of what the coordinator would refuse; for its own sentence there is no call that changes nothing.
+static enum ctl_exit forget_refused(const banyan_worker_info *w, const banyan_drain *has)
+{
+    if (strcmp(w->state, "lost") != 0 && strcmp(w->state, "absent") != 0)
+        return ctl_say(CTL_STATE,
+                       "%s would not be forgotten: it is %s; stop it first, and drain it before that",
+                       w->name, w->state);
+    if (has->chunks)
+        return ctl_say(CTL_STATE,
+                       "%s would not be forgotten: %" PRIu64 " chunks of %" PRIu64
+                       " sessions have no other copy",
+                       w->name, has->chunks, has->sessions);
+    if (w->quarantined_sessions)
+        return ctl_say(CTL_STATE, "%s would not be forgotten: it holds %" PRIu64 " sessions in quarantine",
+                       w->name, w->quarantined_sessions);
+    if (has->sessions)
+        return ctl_say(CTL_STATE, "%s would not be forgotten now: %" PRIu64 " sessions are letting go of it",
+                       w->name, has->sessions);
+    return CTL_OK;
+}
+
+// Where it is a dry run, or the user is asked. One that would be refused is not asked about.
+static bool forget_may(struct ctl *ctl, const char *name, enum ctl_exit *exit_code)
+{
+    banyan_cluster_info info;
+    banyan_drain has;
+    banyan_error error;
+    char words[256];
+    if (banyan_worker_get_drain(ctl->client, name, &has, &error) != BANYAN_OK) {
+        *exit_code = say_not_found(&error, name);
+        return false;
+    }
+    if (banyan_cluster_get_info(ctl->client, &info, &error) != BANYAN_OK) {
+        *exit_code = ctl_fail(&error);
+        return false;
+    }
+    const banyan_worker_info *w = NULL;
+    for (uint32_t i = 0; i < info.n_workers && !w; i++)
+        w = strcmp(info.workers[i].name, name) == 0 ? &info.workers[i] : NULL;
+    *exit_code = w ? forget_refused(w, &has)
+                   : ctl_say(CTL_NOT_FOUND, "there is no worker '%s': 'banyanctl workers' lists them", name);
+    bool may = *exit_code == CTL_OK;
+    if (may) {
+        snprintf(words, sizeof words, "strike worker %s of host %s off the list, which holds nothing", name,
+                 w->host);
+        may = ctl_careful_may(ctl, &careful, words,
+                              json_pack("{s:s, s:s, s:s}", "action", "worker forget", "worker", name, "host",
+                                        w->host),
+                              exit_code);
+    }
+    banyan_cluster_info_free(&info);
+    return may;
+}
+
+static enum ctl_exit run_forget(struct ctl *ctl, int n_args, char **args)
+{
+    (void)n_args;
+    banyan_error error;
+    enum ctl_exit exit_code;
+    if (ctl_careful_speaks(&careful) && !forget_may(ctl, args[0], &exit_code))
+        return exit_code;
+    if (banyan_worker_forget(ctl->client, args[0], &error) != BANYAN_OK) {
+        if (error.code == BANYAN_FAILED_PRECONDITION || error.code == BANYAN_ABORTED)
+            return ctl_say(CTL_STATE, "%s is not forgotten: %s", args[0], error.message);
+        return say_not_found(&error, args[0]);
+    }
+    if (ctl->json)
+        ctl_print_json(json_pack("{s:s}", "forgotten", args[0]));
+    else
+        printf("%s is forgotten; a worker that comes under this name is a new one\n", args[0]);
     return CTL_OK;
 }
 
@@ -168,10 +236,10 @@ static void print_balance(struct ctl *ctl, const banyan_balance *b)
             "nothing to move: each worker has as much as it is fast, or the rest is being moved already\n");
     else
         printf("%" PRIu64 " chunks (%s) %s\n", b->chunks, common_format_bytes(b->bytes, bytes, sizeof bytes),
-               given.dry_run ? "would move"
-               : given.wait  ? "were to move"
-                             : "are moving");
-    if (given.wait && !given.dry_run && b->chunks)
+               given.dry_run     ? "would move"
+               : given.wait.wait ? "were to move"
+                                 : "are moving");
+    if (given.wait.wait && !given.dry_run && b->chunks)
         printf("%" PRIu64 " chunks have moved meanwhile\n", balance.moved);
 }
 
@@ -192,8 +260,8 @@ static enum ctl_exit run_rebalance(struct ctl *ctl, int n_args, char **args)
         return ctl_fail(&error);
     balance.chunks = plan.chunks;
     balance.bytes = plan.bytes;
-    if (given.wait && !given.dry_run)
-        exit_code = ctl_wait(ctl, "the balance", "", given.wait_ns, look_at_balance);
+    if (given.wait.wait && !given.dry_run)
+        exit_code = ctl_wait(ctl, "the balance", "go on moving", "", &given.wait, look_at_balance);
     if (exit_code == CTL_OK)
         print_balance(ctl, &plan);
     banyan_balance_free(&plan);
@@ -206,9 +274,7 @@ static enum ctl_exit check_wait(int n_args, char **args)
 {
     (void)n_args;
     (void)args;
-    if (given.wait_ns && !given.wait)
-        return ctl_say(CTL_USAGE, "--wait-timeout goes with --wait");
-    return CTL_OK;
+    return ctl_wait_check(&given.wait);
 }
 
 static enum ctl_exit check_drain(int n_args, char **args)
@@ -221,13 +287,18 @@ static enum ctl_exit check_drain(int n_args, char **args)
 static const struct common_option drain_options[] = {
     {"reason", 'r', COMMON_OPTION_STRING, &given.reason, "TEXT",
      "Why, for those who look at 'banyanctl workers': at most 128 bytes. Default: none.", 0, 0},
-    WAIT_OPTIONS,
+    CTL_WAIT_OPTIONS(given.wait, ""),
+    {0},
+};
+
+static const struct common_option forget_options[] = {
+    CTL_CAREFUL_OPTIONS(careful),
     {0},
 };
 
 static const struct common_option rebalance_options[] = {
     {"dry-run", 'n', COMMON_OPTION_FLAG, &given.dry_run, NULL, "Only show what would move.", 0, 0},
-    WAIT_OPTIONS,
+    CTL_WAIT_OPTIONS(given.wait, ""),
     {0},
 };
 
@@ -240,6 +311,10 @@ const struct ctl_command ctl_worker_commands[] = {
     {"worker resume", "WORKER", "use a worker again that was drained",
      "The worker gets new chunks again. What has moved stays where it is until 'rebalance'.", NULL, 1, 1,
      run_resume, NULL},
+    {"worker forget", "WORKER", "strike a lost worker off the list",
+     "Strikes a worker off that is lost and will not come back, so that 'workers' lists it no more. Refused "
+     "while it is there\nand while chunks have no other copy than there: nothing is lost by it.",
+     forget_options, 1, 1, run_forget, NULL},
     {"rebalance", "", "move chunks, so that each worker has as much as it is fast",
      "Makes a plan of chunks that should move, from the workers' speeds and from what they hold now, and "
      "carries it out\nwhile sessions are used. Another one takes its place. --dry-run shows the plan.",

@@ -57,6 +57,16 @@ banyan_code banyan_worker_get_drain(banyan_client *client, const char *worker, b
     return call_drain(client, &request, worker, out, error);
 }
 
+banyan_code banyan_worker_forget(banyan_client *client, const char *worker, banyan_error *error)
+{
+    Banyan__Pb__WorkerForgetRequest request = BANYAN__PB__WORKER_FORGET_REQUEST__INIT;
+    if (!client || !worker)
+        return client_error_set(error, BANYAN_INVALID_ARGUMENT, "an argument is NULL");
+    request.worker = (char *)worker;
+    return client_unary(client, BANYAN__PB__METHOD__METHOD_WORKER_FORGET, &request.base, true, 0, NULL, NULL,
+                        error);
+}
+
 // ---- a balance ------------------------------------------------------------------------------------------
 
 static banyan_code take_balance(void *arg, const ProtobufCMessage *body, banyan_error *error)

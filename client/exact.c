@@ -44,6 +44,15 @@ struct exact_row *exact_row_new(const struct proto_layer *layer, banyan_kv_type 
     return row;
 }
 
+void exact_row_in_block(struct exact_row *row, uint64_t visible, uint64_t first, uint64_t end)
+{
+    if (row->position < first || row->position >= end)
+        return;
+    row->from = row->from < first ? row->from : first;
+    row->to = row->to > end ? row->to : end;
+    row->to = row->to < visible ? row->to : visible;
+}
+
 void exact_row_free(struct exact_row *row)
 {
     free(row);
@@ -52,6 +61,11 @@ void exact_row_free(struct exact_row *row)
 uint64_t exact_row_from(const struct exact_row *row)
 {
     return row->from;
+}
+
+uint64_t exact_row_to(const struct exact_row *row)
+{
+    return row->to < row->from ? row->from : row->to;
 }
 
 static void fetch(banyan_kv_type type, const void *codes, float scale, size_t first, uint32_t n, double *out)

@@ -17,9 +17,12 @@ struct exact_row;
 // q [q_heads][k_dim] stays the caller's, and what the layer points to, until the row is freed. NULL: out of memory.
 struct exact_row *exact_row_new(const struct proto_layer *layer, banyan_kv_type type, uint64_t position,
                                 uint64_t visible, const float *q);
+// It lies in a block of rows that see each other, [first, end). Before exact_row_from.
+void exact_row_in_block(struct exact_row *row, uint64_t visible, uint64_t first, uint64_t end);
 void exact_row_free(struct exact_row *row); // NULL is allowed
 
 uint64_t exact_row_from(const struct exact_row *row); // the first key that it sees
+uint64_t exact_row_to(const struct exact_row *row);   // behind the last one; not below exact_row_from
 // Keys at [first, first + count), in any order of pieces; those that the row does not see are left out. k, v, k_scale,
 // v_scale as banyan_read_rows gives them.
 void exact_row_add(struct exact_row *row, uint64_t first, uint64_t count, const void *k, const float *k_scale,

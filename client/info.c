@@ -28,6 +28,39 @@ static banyan_code check_out(const void *object, const void *out, banyan_error *
 
 // ---- sessions ---------------------------------------------------------------------------------------------
 
+// What lies between and before a layer's committed ranges: [holes] that it writes where `out` is given. They come
+// ascending and merged; what does not is no hole.
+static uint32_t holes_of(const Banyan__Pb__LayerInfo *layer, uint32_t number, banyan_hole *out)
+{
+    uint32_t n = 0;
+    uint64_t end = 0;
+    for (size_t i = 0; i < layer->n_committed; i++) {
+        const Banyan__Pb__Range *range = layer->committed[i];
+        if (range->first < end || range->count > UINT64_MAX - range->first)
+            break;
+        if (range->first > end) {
+            if (out)
+                out[n] = (banyan_hole){.layer = number, .first = end, .count = range->first - end};
+            n++;
+        }
+        end = range->first + range->count;
+    }
+    return n;
+}
+
+static bool take_holes(const Banyan__Pb__SessionInfoReply *pb, banyan_session_info *info)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < pb->n_layers; i++)
+        n += holes_of(pb->layers[i], (uint32_t)i, NULL);
+    if (n == 0)
+        return true;
+    info->holes = calloc(n, sizeof *info->holes);
+    for (size_t i = 0; i < pb->n_layers && info->holes; i++)
+        info->n_holes += holes_of(pb->layers[i], (uint32_t)i, info->holes + info->n_holes);
+    return info->holes != NULL;
+}
+
 banyan_code client_info_from_pb(const Banyan__Pb__SessionInfoReply *pb, banyan_session_info *out,
                                 banyan_error *error)
 {
@@ -58,7 +91,7 @@ banyan_code client_info_from_pb(const Banyan__Pb__SessionInfoReply *pb, banyan_s
     if (pb->n_members > 0)
         info.members = calloc(pb->n_members, sizeof *info.members);
     bool layers = info.layer_lengths && info.layer_forgotten;
-    if ((pb->n_layers > 0 && !layers) || (pb->n_members > 0 && !info.members)) {
+    if ((pb->n_layers > 0 && !layers) || (pb->n_members > 0 && !info.members) || !take_holes(pb, &info)) {
         banyan_session_info_free(&info);
         return no_memory(error);
     }
@@ -79,6 +112,9 @@ void banyan_session_info_free(banyan_session_info *info)
     free(info->layer_lengths);
     free(info->layer_forgotten);
     free(info->members);
+    free(info->holes);
+    info->holes = NULL;
+    info->n_holes = 0;
     info->layer_lengths = info->layer_forgotten = NULL;
     info->members = NULL;
     info->n_layers = info->n_members = 0;
@@ -173,6 +209,12 @@ static banyan_code take_cluster(void *arg, const ProtobufCMessage *body, banyan_
         .moved_chunks = reply->moved_chunks,
         .moved_bytes = reply->moved_bytes,
         .wished_chunks = reply->wished_chunks,
+        .audit_every = reply->audit_every,
+        .audited = reply->audited,
+        .audit_differences = reply->audit_differences,
+        .audit_skipped = reply->audit_skipped,
+        .kept_steps = reply->kept_steps,
+        .kept_bytes = reply->kept_bytes,
     };
     client_copy_text(info.version, sizeof info.version, reply->version);
     client_copy_text(info.cluster, sizeof info.cluster, reply->cluster);
@@ -214,6 +256,9 @@ static banyan_code take_cluster(void *arg, const ProtobufCMessage *body, banyan_
         to->quarantined_sessions = from->quarantined_sessions;
         to->draining = from->draining;
         to->moves = from->moves;
+        to->slow = from->slow;
+        to->seen_bandwidth = from->seen_bandwidth;
+        to->cold_bytes = from->cold_bytes;
         client_copy_text(to->drain_reason, sizeof to->drain_reason, from->drain_reason);
     }
     *out = info;

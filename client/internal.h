@@ -35,8 +35,9 @@ struct banyan_client {
     char endpoint[1024]; // one, or several: A,B
     uint64_t timeout_ns;
     uint32_t calls_max;
+    bool aside; // its steps are an operator's questions: none is kept or audited. Set before the first one
     atomic_uint outstanding;  // asynchronous calls, queue completions that wait to be fetched included
-    atomic_bool closing;      // from the start of disconnect on
+    atomic_bool closing;      // from the start of banyan_shutdown on
     struct common_loop *loop; // NULL after disconnect
     struct client_queue *queue;
     // I/O thread only
@@ -76,7 +77,8 @@ struct banyan_session {
     struct client_sums sums;           // of what was attached and not committed; any thread
     struct client_ticket *tickets;     // newest first; I/O thread only
     uint32_t n_tickets;
-    uint64_t ticket_end; // end of the newest ticket
+    uint64_t ticket_end;        // end of the newest ticket
+    struct client_seals *seals; // what is read is compared with (client/seals.h); NULL: nothing
 };
 
 void client_unref(struct banyan_client *client); // any thread
@@ -203,6 +205,16 @@ struct client_mass_reader { // a reply's masses, item after item
 // results are the caller's to free.
 banyan_code client_mass_take(struct client_mass_reader *reader, const Banyan__Pb__MassInfo *pb,
                              banyan_mass *out, banyan_error *error);
+// Of a reply's missing ranges, item after item.
+struct client_missing_reader {
+    const uint8_t *bytes;
+    size_t left;
+};
+// INTERNAL: what the reply declares is malformed, or was not asked for. RESOURCE_EXHAUSTED.
+banyan_code client_partial_take(struct client_missing_reader *reader, const Banyan__Pb__AttendItemResult *pb,
+                                banyan_partial *out, banyan_error *error);
+void client_partial_clear(banyan_partial *partial); // results to nothing, without freeing; NULL is allowed
+
 void client_mass_clear(banyan_mass *mass); // results to nothing, without freeing; NULL is allowed
 void client_trace_from_pb(const Banyan__Pb__WorkerTrace *pb, banyan_worker_trace *out);
 
@@ -260,6 +272,11 @@ banyan_code client_cuts_may_write(const struct banyan_session *session, banyan_e
 banyan_code client_draw_key(uint64_t *key, banyan_error *error);
 
 // ---- sessions -----------------------------------------------------------------------------------
+
+// A session that has just been made with this floor: each layer gets all of what counts as forgotten (floor.c). After a
+// failure it is not whole. A caller's thread.
+banyan_code client_floor_fill(banyan_session *session, const Banyan__Pb__Spec *spec, uint64_t floor,
+                              banyan_error *error);
 
 // Takes a spec as the coordinator says it (or as the caller asked for it). Any thread.
 // *layers [pb->layers] is to be freed, and what *out points to by client_spec_free.

@@ -118,6 +118,8 @@ void client_peers_free(struct client_peers *peers)
 banyan_code client_peer_find(struct client_peers *peers, const char *endpoint, struct client_peer **out,
                              banyan_error *error)
 {
+    if (!peers) // with a ticket of before
+        return client_error_set(error, BANYAN_CANCELLED, "the client is disconnected");
     size_t len = strlen(endpoint);
     struct client_peer **bucket = &peers->buckets[common_xxh3(endpoint, len, 0) % PEER_BUCKETS];
     for (struct client_peer *peer = *bucket; peer; peer = peer->next)

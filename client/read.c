@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "client/internal.h"
+#include "client/seals.h"
 #include "client/ticket.h"
 #include "proto/rows_sum.h"
 
@@ -34,6 +35,7 @@ struct piece {
     struct reading *reading;
     struct piece *next, **at;
     struct span span;
+    uint64_t seal; // of its chunk, as the ticket says
     Banyan__Pb__ChunkReadRequest request;
 };
 
@@ -219,8 +221,8 @@ static void take_part(const struct reading *r, const struct span *span, const ui
     }
 }
 
-static banyan_code take_rows(struct reading *r, const struct span *span, const struct proto_message *message,
-                             banyan_error *error)
+static banyan_code take_rows(struct reading *r, const struct span *span, uint64_t seal,
+                             const struct proto_message *message, banyan_error *error)
 {
     const struct client_layer *layer = layer_of(r);
     uint64_t k_bytes = span->count * layer->k_row, v_bytes = span->count * layer->v_row;
@@ -230,13 +232,15 @@ static banyan_code take_rows(struct reading *r, const struct span *span, const s
         (v_bytes && message->tensors[1].bytes != v_bytes))
         return client_error_set(error, BANYAN_INTERNAL, "a worker sent rows of another shape");
     const void *k = message->tensors[0].data, *v = v_bytes ? message->tensors[1].data : NULL;
-    if (sum_part(r, span, k, false) + (v ? sum_part(r, span, v, true) : 0) != body->sum) {
+    uint64_t sum = sum_part(r, span, k, false) + (v ? sum_part(r, span, v, true) : 0);
+    if (sum != body->sum) {
         client_error_set(error, BANYAN_DATA_LOSS,
                          "rows from position %llu of layer %u are not what the worker's memory has",
                          (unsigned long long)span->first, r->layer);
         client_copy_text(error->reason, sizeof error->reason, "HASH_MISMATCH");
         return BANYAN_DATA_LOSS;
     }
+    client_seals_add(r->session->seals, r->layer, span->first, span->count, sum, seal);
     take_part(r, span, k, false);
     if (v)
         take_part(r, span, v, true);
@@ -267,6 +271,7 @@ static void on_piece_done(struct client_put *put, banyan_code code, const struct
     struct piece *piece = (struct piece *)put;
     struct reading *r = piece->reading;
     struct span span = piece->span;
+    uint64_t seal = piece->seal;
     banyan_error wrong = {0};
     *piece->at = piece->next;
     if (piece->next)
@@ -274,7 +279,7 @@ static void on_piece_done(struct client_put *put, banyan_code code, const struct
     r->n_pieces--;
     free(piece);
     if (code == BANYAN_OK)
-        code = take_rows(r, &span, message, &wrong);
+        code = take_rows(r, &span, seal, message, &wrong);
     else
         wrong = *error;
     if (code == BANYAN_OK) {
@@ -307,6 +312,7 @@ static banyan_code send_piece(struct reading *r, const struct span *span, banyan
         return client_error_set(error, BANYAN_RESOURCE_EXHAUSTED, "out of memory");
     piece->reading = r;
     piece->span = *span;
+    piece->seal = client_ticket_seal(r->ticket, span->first);
     piece->next = r->pieces;
     piece->at = &r->pieces;
     if (r->pieces)

@@ -2,11 +2,13 @@
 #include "client/safetensors_write.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/blob.h"
@@ -114,6 +116,35 @@ enum common_code client_safetensors_head(const struct common_safetensor *tensors
     return head ? COMMON_OK : common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory");
 }
 
+// A name that stands for something else (a link, a device, a pipe) is written to where it is: to replace it would take
+// it away. What a regular file had stays until all that is new is there.
+static bool is_replaced(const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) != 0 || S_ISREG(st.st_mode);
+}
+
+static FILE *open_new(const char *path, char *temporary, size_t room)
+{
+    snprintf(temporary, room, "%s.XXXXXX", path);
+    int fd = mkstemp(temporary);
+    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (fd >= 0 && !file) {
+        close(fd);
+        unlink(temporary);
+    }
+    return file;
+}
+
+static FILE *open_there(const char *path)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, 0666);
+    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (fd >= 0 && !file)
+        close(fd);
+    return file;
+}
+
 enum common_code client_safetensors_write(const char *path, const struct common_safetensor *tensors,
                                           size_t n_tensors, struct common_error *err)
 {
@@ -126,24 +157,17 @@ enum common_code client_safetensors_write(const char *path, const struct common_
     char *temporary = malloc(room);
     if (!temporary)
         abort();
-    snprintf(temporary, room, "%s.XXXXXX", path);
-    int fd = mkstemp(temporary);
-    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
-    if (!file) {
+    bool replace = is_replaced(path);
+    FILE *file = replace ? open_new(path, temporary, room) : open_there(path);
+    bool ok = file && write_all(file, head, head_len, tensors, n_tensors);
+    if (file)
+        ok = fclose(file) == 0 && ok;
+    ok = ok && (!replace || rename(temporary, path) == 0);
+    if (!ok) {
         code = common_error_set(err, COMMON_INTERNAL, "cannot write %s: %s", path, strerror(errno));
-        if (fd >= 0) {
-            close(fd);
+        if (file && replace)
             unlink(temporary);
-        }
-        goto out;
     }
-    bool ok = write_all(file, head, head_len, tensors, n_tensors);
-    ok = fclose(file) == 0 && ok;
-    if (!ok || rename(temporary, path) != 0) {
-        code = common_error_set(err, COMMON_INTERNAL, "cannot write %s: %s", path, strerror(errno));
-        unlink(temporary);
-    }
-out:
     free(temporary);
     free(head);
     return code;

@@ -8,7 +8,8 @@
 
 #include "common/safetensors.h"
 
-// Writes `path` whole or not at all (a temporary file beside it is renamed). Of each tensor `name`, `dtype`
+// Writes `path` whole or not at all (a temporary file beside it is renamed), where it is a regular file or not there. What
+// a link leads to, a device or a pipe is opened and written. Of each tensor `name`, `dtype`
 // (F32, F16, BF16, I8, F8_E4M3), dims and data are read; `bytes` must be their product. INVALID_ARGUMENT for
 // a tensor that does not fit its shape or a name twice; INTERNAL, with the system's reason, when the file
 // cannot be written.

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sessions: making, opening and ending them.
 #include "client/internal.h"
+#include "client/seals.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +15,7 @@ struct created {
     struct banyan_client *client;
     const Banyan__Pb__Spec *spec; // NULL: the reply carries it
     struct banyan_session *session;
+    uint64_t floor; // as the reply says it
 };
 
 static banyan_code make(struct created *created, uint64_t id, uint64_t incarnation, uint64_t cut,
@@ -41,11 +45,40 @@ static banyan_code take_created(void *arg, const ProtobufCMessage *body, banyan_
 {
     struct created *created = arg;
     const Banyan__Pb__SessionCreateReply *reply = (const Banyan__Pb__SessionCreateReply *)body;
+    created->floor = reply->floor;
     return make(created, reply->session, reply->incarnation, reply->cut, created->spec, error);
+}
+
+// It has the floor, or is gone.
+static banyan_code take_floor(const struct created *created, uint64_t floor, banyan_error *error)
+{
+    banyan_code code = created->floor
+                           ? client_floor_fill(created->session, created->spec, floor, error)
+                           : client_error_set(error, BANYAN_UNIMPLEMENTED,
+                                              "the coordinator is of an older build, which makes no sessions "
+                                              "with a floor: bring it up to date");
+    if (code == BANYAN_OK)
+        return code;
+    banyan_error left;
+    if (banyan_session_delete(created->session, &left) != BANYAN_OK && error) {
+        char why[sizeof error->message];
+        client_copy_text(why, sizeof why, error->message);
+        snprintf(error->message, sizeof error->message,
+                 "%.300s (and session 0x%016" PRIx64 ", which is not whole, could not be deleted)", why,
+                 created->session->id);
+    }
+    banyan_session_close(created->session);
+    return code;
 }
 
 banyan_code banyan_session_create(banyan_client *client, const banyan_spec *spec, const char *name,
                                   banyan_session **out, banyan_error *error)
+{
+    return banyan_session_create_at(client, spec, name, 0, out, error);
+}
+
+banyan_code banyan_session_create_at(banyan_client *client, const banyan_spec *spec, const char *name,
+                                     uint64_t floor, banyan_session **out, banyan_error *error)
 {
     if (!spec || !out)
         return client_error_set(error, BANYAN_INVALID_ARGUMENT, "spec or out is NULL");
@@ -62,11 +95,14 @@ banyan_code banyan_session_create(banyan_client *client, const banyan_spec *spec
     Banyan__Pb__SessionCreateRequest request = BANYAN__PB__SESSION_CREATE_REQUEST__INIT;
     request.spec = &pb;
     request.name = (char *)(name ? name : "");
+    request.floor = floor;
     struct created created = {.client = client, .spec = &pb};
     code = client_draw_key(&request.key, error);
     if (code == BANYAN_OK)
         code = client_unary(client, BANYAN__PB__METHOD__METHOD_SESSION_CREATE, &request.base, true, 0,
                             take_created, &created, error);
+    if (code == BANYAN_OK && floor)
+        code = take_floor(&created, floor, error);
     free(memory);
     if (code == BANYAN_OK)
         *out = created.session;
@@ -151,6 +187,7 @@ void banyan_session_close(banyan_session *session)
                          CLOSE_TIMEOUT_NS, NULL, NULL, NULL);
     }
     client_tickets_free(session);
+    client_seals_free(session->seals);
     client_sums_fini(&session->sums);
     client_cuts_fini(&session->cuts);
     client_spec_free(&session->spec);

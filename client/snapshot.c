@@ -9,7 +9,8 @@
 #include "common/hash.h"
 
 #define FORMAT  "banyan snapshot"
-#define VERSION 1
+#define VERSION 1 // without a floor
+#define FLOORED 2
 
 // ---- sizes ------------------------------------------------------------------------------------------------
 
@@ -104,13 +105,15 @@ char *snapshot_text(const struct snapshot *snapshot)
     json_t *files = json_array();
     for (size_t i = 0; i < snapshot->n_files; i++)
         json_array_append_new(files, file_json(snapshot, &snapshot->files[i]));
-    json_t *manifest =
-        json_pack("{s:s, s:i, s:O, s:I, s:s, s:O, s:o}", "format", FORMAT, "version", VERSION, "session",
-                  snapshot->info, "length", (json_int_t)snapshot->length, "compression",
-                  snapshot->zstd ? "zstd" : "none", "spec", snapshot->spec, "files", files);
+    json_t *manifest = json_pack("{s:s, s:i, s:O, s:I, s:s, s:O, s:o}", "format", FORMAT, "version",
+                                 snapshot->floor ? FLOORED : VERSION, "session", snapshot->info, "length",
+                                 (json_int_t)snapshot->length, "compression",
+                                 snapshot->zstd ? "zstd" : "none", "spec", snapshot->spec, "files", files);
     uint64_t sum;
     char *text = NULL;
-    if (manifest && sum_of(manifest, &sum) && json_object_set_new(manifest, "xxh3", hex(sum)) == 0)
+    bool floored = !snapshot->floor ||
+                   json_object_set_new(manifest, "floor", json_integer((json_int_t)snapshot->floor)) == 0;
+    if (manifest && floored && sum_of(manifest, &sum) && json_object_set_new(manifest, "xxh3", hex(sum)) == 0)
         text = json_dumps(manifest, JSON_INDENT(1));
     json_decref(manifest);
     return text;
@@ -192,8 +195,8 @@ static enum common_code read_manifest(json_t *manifest, struct snapshot *out, st
     uint64_t version, want, sum;
     if (!format || strcmp(format, FORMAT) != 0)
         return bad(err, "it is not of a Banyan snapshot ('format')");
-    if (!read_number(manifest, "version", INT32_MAX, &version) || version != VERSION)
-        return bad(err, "its version is another one than 1: another release of banyanctl wrote it");
+    if (!read_number(manifest, "version", INT32_MAX, &version) || (version != VERSION && version != FLOORED))
+        return bad(err, "its version is neither 1 nor 2: another release of banyanctl wrote it");
     if (!read_hex(json_object_get(manifest, "xxh3"), &want))
         return bad(err, "'xxh3' is missing");
     json_object_del(manifest, "xxh3");
@@ -203,6 +206,13 @@ static enum common_code read_manifest(json_t *manifest, struct snapshot *out, st
         return bad(err, "its contents are not what its 'xxh3' says: it was altered or damaged");
     if (!read_number(manifest, "length", SNAPSHOT_LENGTH_MAX, &out->length))
         return bad(err, "'length' is not a number of tokens");
+    if (version == VERSION && json_object_get(manifest, "floor"))
+        return bad(err, "'floor' goes with version 2");
+    if (version == FLOORED &&
+        (!read_number(manifest, "floor", SNAPSHOT_LENGTH_MAX, &out->floor) || out->floor == 0))
+        return bad(err, "'floor' is not a position past 0");
+    if (out->floor > out->length)
+        return bad(err, "'floor' is past 'length'");
     if (!compression || (strcmp(compression, "none") != 0 && strcmp(compression, "zstd") != 0))
         return bad(err, "'compression' is neither none nor zstd");
     out->zstd = strcmp(compression, "zstd") == 0;
@@ -261,7 +271,7 @@ enum common_code snapshot_check(const struct snapshot *snapshot, const struct sn
     size_t at = 0;
     for (uint32_t layer = 0; layer < shape->n_layers; layer++) {
         uint64_t end = shape->layers[layer].kv_heads ? snapshot->length : 0;
-        for (uint64_t position = 0; position < end; at++) {
+        for (uint64_t position = shape->layers[layer].from; position < end; at++) {
             const struct snapshot_file *file = &snapshot->files[at];
             if (at == snapshot->n_files || file->layer != layer || file->first != position)
                 return common_error_set(err, COMMON_INVALID_ARGUMENT,

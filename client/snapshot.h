@@ -4,6 +4,9 @@
 //   DIR/manifest.json
 //   DIR/layer-0003-000000065536.safetensors[.zst]    rows of layer 3 from position 65536 on
 //
+// Of a session that has forgotten rows (its spec's 'forget') the manifest has the floor, and of a layer the files begin
+// where its rows do: at the first one that a row at or past the floor sees.
+//
 // A file holds K and V of one layer and one run of tokens, 64 MiB of rows at most, as tensors layers.N.k, layers.N.v (not
 // where V lies in K), layers.N.k_scale and layers.N.v_scale (types with scales): what 'banyanctl attach' takes. The
 // manifest has each file's bytes and xxh3 (of the .safetensors, also where it is compressed), and an xxh3 of itself.
@@ -27,6 +30,7 @@
 
 struct snapshot_layer {
     uint32_t kv_heads, k_dim, v_dim; // kv_heads 0: it has no rows of its own; v_dim 0: V lies in K
+    uint64_t from;                   // rows below are forgotten
 };
 
 struct snapshot_shape { // what the session's spec says of its rows
@@ -46,6 +50,7 @@ struct snapshot_file {
 struct snapshot {
     bool zstd;
     uint64_t length; // tokens of each layer
+    uint64_t floor;  // of the session; 0: nothing is forgotten
     json_t *spec,
         *info; // objects; spec: as 'session create --spec' takes it; info: about the session, for people
     size_t n_files;
@@ -73,7 +78,8 @@ char *snapshot_text(const struct snapshot *snapshot);
 
 // Reads one. INVALID_ARGUMENT says what is wrong. On success the snapshot is to be cleared.
 enum common_code snapshot_parse(const char *text, size_t len, struct snapshot *out, struct common_error *err);
-// Whether the files hold exactly the rows [0, length) of each layer with rows of its own, and are as large as these are.
+// Whether the files hold exactly the rows [from, length) of each layer with rows of its own, and are as large as these
+// are. The shape is that of the snapshot's spec and floor.
 enum common_code snapshot_check(const struct snapshot *snapshot, const struct snapshot_shape *shape,
                                 struct common_error *err);
 void snapshot_clear(struct snapshot *snapshot);

@@ -15,6 +15,7 @@ void client_ticket_unref(struct client_ticket *ticket)
     free(ticket->holders);
     free(ticket->endpoints);
     free(ticket->chunks);
+    free(ticket->seals);
     free(ticket);
 }
 
@@ -30,6 +31,7 @@ static bool read_chunk(struct client_ticket *ticket, uint32_t nth, const Banyan_
         chunk->n_holders > CLIENT_TICKET_HOLDERS)
         return false;
     ticket->chunks[nth] = chunk->chunk;
+    ticket->seals[nth] = chunk->seal;
     ticket->holders[nth][0][0] = (uint8_t)chunk->n_holders;
     for (size_t i = 0; i < chunk->n_holders; i++) {
         if (chunk->holders[i] >= ticket->n_workers)
@@ -75,7 +77,8 @@ banyan_code client_ticket_read(const Banyan__Pb__AttachOpenReply *reply, uint64_
     ticket->holders = calloc(ticket->n_chunks, sizeof *ticket->holders);
     ticket->endpoints = calloc(ticket->n_workers, sizeof *ticket->endpoints);
     ticket->chunks = calloc(ticket->n_chunks, sizeof *ticket->chunks);
-    if (!ticket->holders || !ticket->endpoints || !ticket->chunks) {
+    ticket->seals = calloc(ticket->n_chunks, sizeof *ticket->seals);
+    if (!ticket->holders || !ticket->endpoints || !ticket->chunks || !ticket->seals) {
         client_ticket_unref(ticket);
         return client_error_set(error, BANYAN_RESOURCE_EXHAUSTED, "out of memory");
     }
@@ -166,6 +169,11 @@ static uint32_t chunk_of(const struct client_ticket *ticket, uint64_t position)
 uint64_t client_ticket_chunk(const struct client_ticket *ticket, uint64_t position)
 {
     return ticket->chunks[chunk_of(ticket, position)];
+}
+
+uint64_t client_ticket_seal(const struct client_ticket *ticket, uint64_t position)
+{
+    return ticket->seals[chunk_of(ticket, position)];
 }
 
 uint32_t client_ticket_holders(const struct client_ticket *ticket, uint64_t position)

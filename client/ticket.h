@@ -21,6 +21,7 @@ struct client_ticket {
     uint8_t (*holders)[CLIENT_TICKET_HOLDERS + 1][2];
     char (*endpoints)[128]; // [n_workers]
     uint64_t *chunks;       // [n_chunks] their numbers
+    uint64_t *seals;        // [n_chunks] 0: it has none
     size_t proof_len;
     uint8_t proof[512];
 };
@@ -50,6 +51,7 @@ uint64_t client_ticket_cut(const struct client_ticket *ticket, uint64_t position
                            size_t row_bytes);
 
 uint64_t client_ticket_chunk(const struct client_ticket *ticket, uint64_t position);
+uint64_t client_ticket_seal(const struct client_ticket *ticket, uint64_t position);
 uint32_t client_ticket_holders(const struct client_ticket *ticket, uint64_t position);
 const char *client_ticket_endpoint(const struct client_ticket *ticket, uint64_t position, uint32_t nth);
 

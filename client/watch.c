@@ -35,6 +35,7 @@ static banyan_code take_step(const Banyan__Pb__WatchedStep *pb, struct client_ma
         .first = pb->first,
         .visible = pb->visible,
         .append = pb->append,
+        .missing = pb->missing_tokens,
         .age_ns = pb->age_ns,
         .trace = {.total_ns = pb->total_ns,
                   .coordinator_ns = pb->coordinator_ns,

@@ -1,17 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 # cmake --install BUILD [--prefix PREFIX] [--component runtime|development|modules]
 #
-#   runtime       bin/: the three programs; lib/: libbanyan.so.0
-#   development   include/banyan.h; lib/: libbanyan.so, libbanyan.a, pkg-config's banyan.pc, CMake's banyan::banyan
+#   runtime       bin/: the three programs; lib/: libbanyan.so.0; share/: completions for bash, zsh and fish,
+#                 manual pages (docs/man)
+#   development   include/banyan.h; lib/: libbanyan.so, libbanyan.a, pkg-config's banyan.pc, CMake's banyan::banyan; share/man/man3
 #   modules       lib/banyan/: what a worker opens at run time, as far as it was built
 #
 # Everything finds the rest by relative paths: a prefix may be moved.
 install(TARGETS banyan-coordinator banyan-worker banyanctl COMPONENT runtime)
+install(FILES ${CMAKE_SOURCE_DIR}/deploy/systemd/banyan-coordinator.service ${CMAKE_SOURCE_DIR}/deploy/systemd/banyan-worker@.service
+    DESTINATION lib/systemd/system COMPONENT runtime)
 install(TARGETS banyan EXPORT banyanTargets
     LIBRARY COMPONENT runtime NAMELINK_COMPONENT development
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(TARGETS banyan_archive ARCHIVE COMPONENT development)
 install(FILES ${CMAKE_SOURCE_DIR}/client/banyan.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
+
+# One script a shell for all programs; bash and fish look for one that is named as the program.
+set(scripts ${CMAKE_SOURCE_DIR}/client/completion)
+foreach(program banyanctl banyan-coordinator banyan-worker)
+    install(FILES ${scripts}/banyanctl.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME ${program}
+        COMPONENT runtime)
+    install(FILES ${scripts}/banyanctl.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d RENAME ${program}.fish
+        COMPONENT runtime)
+endforeach()
+install(FILES ${scripts}/banyanctl.zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions RENAME _banyanctl COMPONENT runtime)
 
 # Modules: MPI's is a target, the others are made by nvcc and known by their paths.
 if(TARGET banyan_mpi)

@@ -13,36 +13,85 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/clock.h"
+#include "common/complete.h"
 #include "common/log.h"
+#include "common/tables.h"
 
 // ---- options --------------------------------------------------------------------------------------------
 
-static enum common_code set_log_level(const char *level, const char *program, struct common_error *err)
+#define LOG_RATE 100
+
+// The nth of the words, or `otherwise`.
+static int nth_of(const char *const *words, const char *word, int otherwise)
 {
-    static const char *const names[] = {"error", "warn", "info", "debug"};
-    for (int i = 0; level && i < 4; i++)
-        if (strcmp(level, names[i]) == 0) {
-            common_log_set_level((enum common_log_level)i);
-            return COMMON_OK;
-        }
-    if (!level)
-        return COMMON_OK;
-    return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                            "--log-level: '%.60s' is not error, warn, info or debug; try '%s --help'", level,
-                            program);
+    for (int i = 0; word && words[i]; i++)
+        if (strcmp(word, words[i]) == 0)
+            return i;
+    return otherwise;
+}
+
+void common_daemon_set_log(const struct common_daemon *daemon)
+{
+    static const char *const levels[] = {"error", "warn", "info", "debug", NULL};
+    static const char *const formats[] = {"text", "json", "journald", NULL};
+    int level = nth_of(levels, daemon->log_level, (int)common_log_default_level());
+    int format = nth_of(formats, daemon->log_format, COMMON_LOG_TEXT);
+    common_log_set_level((enum common_log_level)level);
+    common_log_set_format((enum common_log_format)format);
+    common_log_set_rate((uint32_t)daemon->log_rate);
 }
 
 enum common_code common_daemon_parse(struct common_daemon *daemon, const struct common_command *command,
                                      int argc, char **argv, struct common_error *err)
 {
     int rest;
-    enum common_code code = common_options_parse(command, argc, argv, &rest, err);
+    if (common_complete(command, argc, argv) || common_tables(command, argc, argv))
+        return COMMON_CANCELLED;
+    daemon->argc = argc;
+    daemon->argv = argv;
+    daemon->log_format = "text";
+    daemon->log_rate = LOG_RATE;
+    enum common_code code =
+        common_config_read(command, argc, argv, &daemon->file, &daemon->config, &rest, err);
     if (code != COMMON_OK)
         return code;
     if (rest < argc)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "unexpected argument '%.100s'; try '%s --help'",
                                 argv[rest], command->program);
-    return set_log_level(daemon->log_level, command->program, err);
+    if (daemon->file.print) {
+        code = common_config_print(command, &daemon->file, daemon->config, stdout, err);
+        return code == COMMON_OK ? COMMON_CANCELLED : code;
+    }
+    return COMMON_OK;
+}
+
+void common_daemon_fini(struct common_daemon *daemon)
+{
+    common_config_free(daemon->config);
+    common_config_free(daemon->loaded);
+    daemon->config = daemon->loaded = NULL;
+}
+
+void common_daemon_reloaded(struct common_daemon *daemon, struct common_daemon *fresh,
+                            const char *const *reloads)
+{
+    const struct common_config *before = daemon->loaded ? daemon->loaded : daemon->config;
+    const char *path = common_config_path(fresh->config);
+    char names[512] = "";
+    size_t used = 0;
+    const char *const *all = reloads;
+    common_daemon_set_log(fresh);
+    for (; *reloads; reloads++)
+        if (common_config_differs(before, fresh->config, *reloads) && used < sizeof names)
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", *reloads);
+    common_log_info("signal=HUP: read again file=%s: %s%s", path ? path : "(absent)",
+                    used ? "new are " : "nothing is new", names);
+    if (common_config_differences(daemon->config, fresh->config, all, names, sizeof names))
+        common_log_warn("signal=HUP: needs a restart: %s", names);
+    common_config_free(daemon->loaded);
+    daemon->loaded = fresh->config;
+    fresh->config = NULL;
 }
 
 // ---- files ----------------------------------------------------------------------------------------------
@@ -103,8 +152,17 @@ enum common_code common_daemon_load_keys(struct common_daemon *daemon, struct co
         if (code == COMMON_OK)
             common_daemon_make_folders(path);
     }
+    const char *file = path ? path : daemon->secret_file;
     if (code == COMMON_OK)
-        code = common_secret_load_or_create(path ? path : daemon->secret_file, &daemon->secret, err);
+        code = common_secret_load(file, &daemon->secret, err);
+    if (code == COMMON_NOT_FOUND) {
+        code = common_secret_load_or_create(file, &daemon->secret, err);
+        if (code == COMMON_OK) // others that have one already refuse this daemon, or are refused by it
+            common_log_warn(
+                "there was no cluster secret, and a new one was made file=%s: all daemons of a cluster need "
+                "the same one, so copy this file to its other hosts, or theirs to here",
+                file);
+    }
     if (code == COMMON_OK && daemon->token_file)
         code = common_token_load(daemon->token_file, daemon->token, err);
     free(path);
@@ -144,37 +202,58 @@ enum common_daemon_exit common_daemon_refuse(const char *program, enum common_co
 
 // ---- signals --------------------------------------------------------------------------------------------
 
+enum { SIGNALS = 3 };
+
 struct common_signals {
-    common_loop_fn leave;
+    common_loop_fn leave, reload;
     void *arg;
-    struct event *events[2];
+    struct event *events[SIGNALS];
+    struct common_timer *sweep; // of the log: for what nothing comes behind
 };
 
 static void on_signal(evutil_socket_t number, short what, void *arg)
 {
     (void)what;
     struct common_signals *signals = arg;
-    common_log_info("leaving signal=%s", (int)number == SIGTERM ? "TERM" : "INT");
-    signals->leave(signals->arg);
+    if (number != SIGHUP) {
+        common_log_info("leaving signal=%s", (int)number == SIGTERM ? "TERM" : "INT");
+        signals->leave(signals->arg);
+    } else if (signals->reload) {
+        signals->reload(signals->arg);
+    } else { // without a handler it would end the daemon without a word
+        common_log_info("signal=HUP: nothing is reloaded, this process goes on");
+    }
 }
 
-enum common_code common_signals_new(struct common_loop *loop, common_loop_fn leave, void *arg,
-                                    struct common_signals **out)
+static void on_sweep(void *arg)
 {
-    static const int numbers[2] = {SIGTERM, SIGINT};
+    (void)arg;
+    common_log_sweep();
+}
+
+enum common_code common_signals_new(struct common_loop *loop, common_loop_fn leave, common_loop_fn reload,
+                                    void *arg, struct common_signals **out)
+{
+    static const int numbers[SIGNALS] = {SIGTERM, SIGINT, SIGHUP};
     struct common_signals *signals = calloc(1, sizeof *signals);
     if (!signals)
         return COMMON_RESOURCE_EXHAUSTED;
     signals->leave = leave;
+    signals->reload = reload;
     signals->arg = arg;
     signal(SIGPIPE, SIG_IGN);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < SIGNALS; i++) {
         signals->events[i] = evsignal_new(common_loop_base(loop), numbers[i], on_signal, signals);
         if (!signals->events[i] || event_add(signals->events[i], NULL) != 0) {
             common_signals_free(signals);
             return COMMON_RESOURCE_EXHAUSTED;
         }
     }
+    if (common_timer_new(loop, on_sweep, NULL, &signals->sweep) != COMMON_OK) {
+        common_signals_free(signals);
+        return COMMON_RESOURCE_EXHAUSTED;
+    }
+    common_timer_start(signals->sweep, COMMON_NS_PER_S, true);
     *out = signals;
     return COMMON_OK;
 }
@@ -183,8 +262,10 @@ void common_signals_free(struct common_signals *signals)
 {
     if (!signals)
         return;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < SIGNALS; i++)
         if (signals->events[i])
             event_free(signals->events[i]);
+    common_timer_free(signals->sweep);
+    common_log_sweep();
     free(signals);
 }

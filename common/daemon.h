@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/config.h"
 #include "common/loop.h"
 #include "common/options.h"
 #include "common/secret.h"
@@ -20,19 +21,27 @@ enum common_daemon_exit { // docs/EXIT_CODES.md; a daemon may have further ones 
 };
 
 struct common_daemon {
-    // From the command line, by the entries below. NULL: not given.
-    const char *secret_file, *token_file, *ready_file, *log_level;
+    // From the command line or the file of --config, by the entries below. NULL: not given.
+    const char *secret_file, *token_file, *ready_file, *log_level, *log_format, *http;
+    bool http_insecure;
+    uint64_t log_rate;
+    struct common_config_file file;
+    // By common_daemon_parse: what it was given, and what that has given. To be freed by common_daemon_fini.
+    int argc;
+    char **argv;
+    struct common_config *config;
+    struct common_config *loaded; // what SIGHUP has read last; NULL: config
     // By common_daemon_load_keys.
     struct common_secret secret;
     char token[COMMON_TOKEN_MAX + 1]; // "": clients need none
 };
 
-// Entries of a table of options (common/options.h), for the same four options in every daemon. `token` and
+// Entries of a table of options (common/options.h), for the same options in every daemon. `token` and
 // `ready` are the sentences of --help that differ.
 #define COMMON_DAEMON_SECRET_OPTION(daemon)                                                                  \
     {                                                                                                        \
         "secret-file", 's', COMMON_OPTION_STRING, &(daemon)->secret_file, "PATH",                            \
-            "The cluster's secret, made when it is absent.\n"                                                \
+            "The cluster's secret, the same on all its hosts; made when it is absent.\n"                     \
             "Default: ${XDG_STATE_HOME:-~/.local/state}/banyan/cluster.secret.",                             \
             0, 0                                                                                             \
     }
@@ -44,17 +53,74 @@ struct common_daemon {
     {                                                                                                        \
         "ready-file", 0, COMMON_OPTION_STRING, &(daemon)->ready_file, "PATH", ready, 0, 0                    \
     }
-#define COMMON_DAEMON_LOG_OPTION(daemon)                                                                     \
+#define COMMON_DAEMON_HTTP_OPTION(daemon)                                                                    \
     {                                                                                                        \
-        "log-level", 0, COMMON_OPTION_STRING, &(daemon)->log_level, "LEVEL",                                 \
-            "error, warn, info or debug. Default: BANYAN_LOG, else info.", 0, 0                              \
+        "http", 0, COMMON_OPTION_STRING, &(daemon)->http, "HOST:PORT",                                       \
+            "Serve /livez, /readyz and /metrics (Prometheus, OpenMetrics) here, port 0: any.\n"              \
+            "Default: nowhere.",                                                                             \
+            0, 0                                                                                             \
+    }
+#define COMMON_DAEMON_HTTP_INSECURE_OPTION(daemon)                                                           \
+    {                                                                                                        \
+        "http-insecure", 0, COMMON_OPTION_FLAG, &(daemon)->http_insecure, NULL,                              \
+            "Let --http be another address than loopback, though it asks nobody for a token.", 0, 0          \
+    }
+#define COMMON_DAEMON_LOG_OPTIONS(daemon)                                                                    \
+    {"log-level",                                                                                            \
+     0,                                                                                                      \
+     COMMON_OPTION_STRING,                                                                                   \
+     &(daemon)->log_level,                                                                                   \
+     "error|warn|info|debug",                                                                                \
+     "How much is logged. Default: BANYAN_LOG, else info.",                                                  \
+     0,                                                                                                      \
+     0},                                                                                                     \
+        {"log-format",                                                                                       \
+         0,                                                                                                  \
+         COMMON_OPTION_STRING,                                                                               \
+         &(daemon)->log_format,                                                                              \
+         "text|json|journald",                                                                               \
+         "How: lines for people, JSON objects, one a line, or records of systemd's journal\n"                \
+         "(where stderr is not the journal: lines that begin with <PRIORITY>). Default: text.",              \
+         0,                                                                                                  \
+         0},                                                                                                 \
+    {                                                                                                        \
+        "log-rate", 0, COMMON_OPTION_U64, &(daemon)->log_rate, "N",                                          \
+            "Of records of one kind at most so many a second, then how many were left out; 0: all.\n"        \
+            "An ERROR that comes once is never left out, nor is what --log-level=debug adds.\n"              \
+            "Default: 100.",                                                                                 \
+            0, 1u << 20                                                                                      \
+    }
+#define COMMON_DAEMON_CONFIG_OPTIONS(daemon)                                                                 \
+    {"config",                                                                                               \
+     0,                                                                                                      \
+     COMMON_OPTION_STRING,                                                                                   \
+     &(daemon)->file.path,                                                                                   \
+     "FILE",                                                                                                 \
+     "Read options from this file, too: 'name = value' lines and '#' comments; the command\n"                \
+     "line wins. -FILE: it may be absent. Default: no file.",                                                \
+     0,                                                                                                      \
+     0},                                                                                                     \
+    {                                                                                                        \
+        "print-config", 0, COMMON_OPTION_FLAG, &(daemon)->file.print, NULL,                                  \
+            "Print all options, their values and where those are from, in the form of that file,\n"          \
+            "and exit.",                                                                                     \
+            0, 0                                                                                             \
     }
 
-// Parses, refuses arguments that are no options, and sets the log level. As common_options_parse.
+// Parses, with the file of --config, and refuses arguments that are no options. As common_config_read. Answers what shells
+// and the build ask (common/complete.h, common/tables.h), and --print-config, with CANCELLED, too.
 enum common_code common_daemon_parse(struct common_daemon *daemon, const struct common_command *command,
                                      int argc, char **argv, struct common_error *err);
+void common_daemon_set_log(const struct common_daemon *daemon); // as it was parsed
+void common_daemon_fini(struct common_daemon *daemon);          // all zero, or after parse, is fine
 
-// Loads the secret, or makes it and the folders above its default path; loads the token. Never
+// After SIGHUP. `fresh` was parsed from the same arguments again, and those of its options that `reloads` names (NULL
+// ends it) have been taken: sets the log, says in the log what is new and what needs a restart, and keeps fresh's
+// configuration. fresh is to be freed all the same.
+void common_daemon_reloaded(struct common_daemon *daemon, struct common_daemon *fresh,
+                            const char *const *reloads);
+
+// Loads the secret, or makes it and the folders above its default path, with a line in the log; loads the token. Never
 // INVALID_ARGUMENT: what is wrong with a file is no mistake on the command line.
 enum common_code common_daemon_load_keys(struct common_daemon *daemon, struct common_error *err);
 
@@ -78,11 +144,11 @@ enum common_code common_daemon_write_ready(const char *path, const char *line, s
 enum common_daemon_exit common_daemon_refuse(const char *program, enum common_code code,
                                              const struct common_error *err);
 
-// SIGTERM and SIGINT on the loop's thread, with a line in the log; SIGPIPE is ignored from here on. Free before
-// the loop. RESOURCE_EXHAUSTED.
+// SIGTERM and SIGINT on the loop's thread, with a line in the log; SIGHUP, too: `reload`, where it is not NULL.
+// SIGPIPE is ignored from here on. Free before the loop. RESOURCE_EXHAUSTED.
 struct common_signals;
-enum common_code common_signals_new(struct common_loop *loop, common_loop_fn leave, void *arg,
-                                    struct common_signals **out);
+enum common_code common_signals_new(struct common_loop *loop, common_loop_fn leave, common_loop_fn reload,
+                                    void *arg, struct common_signals **out);
 void common_signals_free(struct common_signals *signals); // NULL is allowed
 
 #endif

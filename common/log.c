@@ -1,28 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/log.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#define RECORD_BYTES 2048
+#include "common/clock.h"
+#include "common/log_limit.h"
+#include "common/log_record.h"
 
-static const char *const level_names[] = {"ERROR", "WARN", "INFO", "DEBUG"};
 static const char *_Atomic program_name = "banyan";
 static _Atomic int max_level = COMMON_LOG_INFO;
+static _Atomic int format = COMMON_LOG_TEXT;
+static _Atomic uint32_t rate;
+static _Atomic common_log_tell_fn tell_journal;
 
-void common_log_init(const char *program)
+// What BANYAN_LOG says, or `otherwise`.
+static enum common_log_level from_environment(enum common_log_level otherwise)
 {
-    atomic_store(&program_name, program);
     static const char *const names[] = {"error", "warn", "info", "debug"};
     const char *wanted = getenv("BANYAN_LOG");
     for (int i = 0; wanted && i < 4; i++)
         if (strcmp(wanted, names[i]) == 0)
-            atomic_store(&max_level, i);
+            return (enum common_log_level)i;
+    return otherwise;
+}
+
+enum common_log_level common_log_default_level(void)
+{
+    return from_environment(COMMON_LOG_INFO);
+}
+
+void common_log_init(const char *program)
+{
+    atomic_store(&program_name, program);
+    atomic_store(&max_level, (int)from_environment((enum common_log_level)atomic_load(&max_level)));
 }
 
 void common_log_set_level(enum common_log_level level)
@@ -30,32 +49,97 @@ void common_log_set_level(enum common_log_level level)
     atomic_store(&max_level, (int)level);
 }
 
+void common_log_set_rate(uint32_t records_per_s)
+{
+    atomic_store(&rate, records_per_s);
+}
+
+void common_log_set_form(enum common_log_format wanted, common_log_tell_fn journal)
+{
+    atomic_store(&tell_journal, journal);
+    atomic_store(&format, (int)wanted);
+}
+
+// ---- records ------------------------------------------------------------------------------------------------
+
+static void write_record(struct common_log_record *record)
+{
+    char bytes[COMMON_LOG_RECORD_BYTES];
+    size_t n;
+    common_log_tell_fn tell = atomic_load_explicit(&tell_journal, memory_order_relaxed);
+    record->program = atomic_load(&program_name);
+    clock_gettime(CLOCK_REALTIME, &record->at);
+    switch (atomic_load_explicit(&format, memory_order_relaxed)) {
+    case COMMON_LOG_JSON:
+        n = common_log_record_json(record, bytes);
+        break;
+    case COMMON_LOG_JOURNALD:
+        if (tell && tell(bytes, common_log_record_journal(record, bytes)))
+            return;
+        n = common_log_record_prefix(record, bytes);
+        break;
+    default:
+        n = common_log_record_text(record, bytes);
+        break;
+    }
+    ssize_t ignored = write(STDERR_FILENO, bytes, n); // nowhere to report a failure to
+    (void)ignored;
+}
+
+static void __attribute__((format(printf, 3, 4)))
+fill(struct common_log_record *record, enum common_log_level level, const char *fmt, ...)
+{
+    va_list args;
+    record->level = level;
+    va_start(args, fmt);
+    common_log_record_fill(record, fmt, args);
+    va_end(args);
+}
+
+void common_log_sweep(void)
+{
+    struct common_log_left left;
+    while (common_log_limit_left(common_clock_ns() / COMMON_NS_PER_S, &left)) {
+        struct common_log_record record;
+        fill(&record, left.level, "more records like this one were left out left_out=%llu: %s",
+             (unsigned long long)left.n, left.text);
+        write_record(&record);
+    }
+}
+
+static uint64_t mix(uint64_t hash, const void *bytes, size_t len)
+{
+    for (size_t i = 0; i < len; i++) // FNV-1a
+        hash = (hash ^ ((const unsigned char *)bytes)[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+static bool passes(const struct common_log_record *record, const char *fmt, uint32_t most)
+{
+    char text[COMMON_LOG_LEFT_TEXT];
+    if (!most || record->level == COMMON_LOG_DEBUG)
+        return true;
+    common_log_sweep();
+    uint64_t key = mix(UINT64_C(0xcbf29ce484222325), fmt, strlen(fmt));
+    if (record->level == COMMON_LOG_ERROR || fmt[0] == '%')
+        key = mix(key, record->text, record->len);
+    snprintf(text, sizeof text, "%.*s", (int)record->len, record->text);
+    return common_log_limit_pass(key ^ key >> 32, most, record->level, text,
+                                 common_clock_ns() / COMMON_NS_PER_S);
+}
+
 void common_log(enum common_log_level level, const char *fmt, ...)
 {
     if ((int)level > atomic_load_explicit(&max_level, memory_order_relaxed))
         return;
-    char record[RECORD_BYTES];
-    struct timespec now;
-    struct tm utc;
-    clock_gettime(CLOCK_REALTIME, &now);
-    gmtime_r(&now.tv_sec, &utc);
-    size_t n = strftime(record, sizeof record, "%Y-%m-%dT%H:%M:%S", &utc);
-    n += (size_t)snprintf(record + n, sizeof record - n, ".%06ldZ %-5s %.64s: ", now.tv_nsec / 1000,
-                          level_names[level], atomic_load(&program_name));
-    size_t text = n;
-    size_t room = sizeof record - n - 1; // the newline has its place
-    va_list ap;
-    va_start(ap, fmt);
-    int wrote = vsnprintf(record + n, room, fmt, ap);
-    va_end(ap);
-    if (wrote > 0)
-        n += (size_t)wrote < room ? (size_t)wrote : room - 1;
-    if (wrote > 0 && (size_t)wrote >= room)
-        memcpy(record + n - 3, "...", 3);
-    for (size_t i = text; i < n; i++)
-        if ((unsigned char)record[i] < 0x20 || record[i] == 0x7f)
-            record[i] = ' '; // one record, one line: a name from a peer cannot forge another
-    record[n++] = '\n';
-    ssize_t ignored = write(STDERR_FILENO, record, n); // nowhere to report a failure to
-    (void)ignored;
+    int saved = errno;
+    struct common_log_record record;
+    va_list args;
+    record.level = level;
+    va_start(args, fmt);
+    common_log_record_fill(&record, fmt, args);
+    va_end(args);
+    if (passes(&record, fmt, atomic_load_explicit(&rate, memory_order_relaxed)))
+        write_record(&record);
+    errno = saved;
 }

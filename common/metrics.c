@@ -10,12 +10,14 @@
 
 struct common_metric {
     enum common_metric_kind kind;
-    char *name, *help, *label, *value; // label and value: NULL or both set
+    char *name, *help;
+    char *label, *value, *label2, *value2; // NULL or both set
     double number;
+    struct common_buckets *buckets; // of a histogram; NULL: nothing was counted
 };
 
 struct common_metrics {
-    struct common_metric **sorted; // by name, then by label value: families stand together
+    struct common_metric **sorted; // by name, then by label values: families stand together
     size_t count, cap;
 };
 
@@ -32,6 +34,9 @@ static void free_metric(struct common_metric *metric)
     free(metric->help);
     free(metric->label);
     free(metric->value);
+    free(metric->label2);
+    free(metric->value2);
+    free(metric->buckets);
     free(metric);
 }
 
@@ -62,17 +67,22 @@ static const char *value_of(const char *value)
     return value ? value : "";
 }
 
-// First index whose (name, value) is not below the given ones.
-static size_t lower_bound(const struct common_metrics *table, const char *name, const char *value)
+static int order_of(const struct common_metric *m, const char *name, const char *value, const char *value2)
+{
+    int order = strcmp(m->name, name);
+    if (order == 0)
+        order = strcmp(value_of(m->value), value_of(value));
+    return order ? order : strcmp(value_of(m->value2), value_of(value2));
+}
+
+// First index whose name and values are not below the given ones.
+static size_t lower_bound(const struct common_metrics *table, const char *name, const char *value,
+                          const char *value2)
 {
     size_t low = 0, high = table->count;
     while (low < high) {
         size_t mid = low + (high - low) / 2;
-        const struct common_metric *m = table->sorted[mid];
-        int order = strcmp(m->name, name);
-        if (order == 0)
-            order = strcmp(value_of(m->value), value_of(value));
-        if (order < 0)
+        if (order_of(table->sorted[mid], name, value, value2) < 0)
             low = mid + 1;
         else
             high = mid;
@@ -86,19 +96,48 @@ static bool copy_string(const char *text, char **out)
     return !text || *out;
 }
 
+static bool ends_in(const char *name, size_t len, const char *suffix)
+{
+    size_t n = strlen(suffix);
+    return len > n && memcmp(name + len - n, suffix, n) == 0;
+}
+
+// Of a kind whose samples have a name of their own: the suffix that the name of the family lacks.
+static const char *suffix_of(enum common_metric_kind kind)
+{
+    return kind == COMMON_METRIC_COUNTER ? "_total" : kind == COMMON_METRIC_INFO ? "_info" : NULL;
+}
+
+static bool valid_spec(const struct common_metric_spec *spec)
+{
+    static const char *const reserved[] = {"_total", "_info", "_bucket", "_count", "_sum", "_created"};
+    const char *suffix = suffix_of(spec->kind);
+    size_t len = strlen(spec->name);
+    if (!valid_name(spec->name, true) || !spec->help || !spec->label != !spec->value ||
+        !spec->label2 != !spec->value2 || (spec->label2 && !spec->label))
+        return false;
+    if (spec->label && (!valid_name(spec->label, false) || !strcmp(spec->label, "le")))
+        return false;
+    if (spec->label2 && (!valid_name(spec->label2, false) || !strcmp(spec->label2, "le") ||
+                         !strcmp(spec->label, spec->label2)))
+        return false;
+    for (size_t i = 0; !suffix && i < sizeof reserved / sizeof *reserved; i++)
+        if (ends_in(spec->name, len, reserved[i]))
+            return false;
+    return !suffix || ends_in(spec->name, len, suffix);
+}
+
 enum common_code common_metrics_add(struct common_metrics *table, const struct common_metric_spec *spec,
                                     struct common_metric **out)
 {
-    if (!valid_name(spec->name, true) || (spec->label && !valid_name(spec->label, false)) ||
-        !spec->label != !spec->value || !spec->help)
+    if (!valid_spec(spec))
         return COMMON_INVALID_ARGUMENT;
-    size_t at = lower_bound(table, spec->name, spec->value);
-    size_t family = lower_bound(table, spec->name, NULL);
+    size_t at = lower_bound(table, spec->name, spec->value, spec->value2);
+    size_t family = lower_bound(table, spec->name, NULL, NULL);
     if (family < table->count && strcmp(table->sorted[family]->name, spec->name) == 0 &&
         table->sorted[family]->kind != spec->kind)
         return COMMON_INVALID_ARGUMENT;
-    if (at < table->count && strcmp(table->sorted[at]->name, spec->name) == 0 &&
-        strcmp(value_of(table->sorted[at]->value), value_of(spec->value)) == 0)
+    if (at < table->count && order_of(table->sorted[at], spec->name, spec->value, spec->value2) == 0)
         return COMMON_ALREADY_EXISTS;
     if (table->count == table->cap) {
         size_t cap = table->cap ? table->cap * 2 : 16;
@@ -113,7 +152,8 @@ enum common_code common_metrics_add(struct common_metrics *table, const struct c
         return COMMON_RESOURCE_EXHAUSTED;
     metric->kind = spec->kind;
     if (!copy_string(spec->name, &metric->name) || !copy_string(spec->help, &metric->help) ||
-        !copy_string(spec->label, &metric->label) || !copy_string(spec->value, &metric->value)) {
+        !copy_string(spec->label, &metric->label) || !copy_string(spec->value, &metric->value) ||
+        !copy_string(spec->label2, &metric->label2) || !copy_string(spec->value2, &metric->value2)) {
         free_metric(metric);
         return COMMON_RESOURCE_EXHAUSTED;
     }
@@ -124,11 +164,35 @@ enum common_code common_metrics_add(struct common_metrics *table, const struct c
     return COMMON_OK;
 }
 
+bool common_metrics_put(struct common_metrics *table, const struct common_metric_spec *spec, double number)
+{
+    struct common_metric *metric;
+    if (common_metrics_add(table, spec, &metric) != COMMON_OK)
+        return false;
+    metric->number = number;
+    return true;
+}
+
+bool common_metrics_put_buckets(struct common_metrics *table, const struct common_metric_spec *spec,
+                                const struct common_buckets *buckets)
+{
+    struct common_metric *metric;
+    struct common_buckets *copy = malloc(sizeof *copy);
+    assert(spec->kind == COMMON_METRIC_HISTOGRAM);
+    if (!copy || common_metrics_add(table, spec, &metric) != COMMON_OK) {
+        free(copy);
+        return false;
+    }
+    *copy = *buckets;
+    metric->buckets = copy;
+    return true;
+}
+
 void common_metrics_remove(struct common_metrics *table, struct common_metric *metric)
 {
     if (!metric)
         return;
-    size_t at = lower_bound(table, metric->name, metric->value);
+    size_t at = lower_bound(table, metric->name, metric->value, metric->value2);
     assert(at < table->count && table->sorted[at] == metric);
     table->count--;
     memmove(table->sorted + at, table->sorted + at + 1, (table->count - at) * sizeof *table->sorted);
@@ -170,8 +234,72 @@ static void write_number(FILE *f, double number)
     fputs(text, f);
 }
 
-enum common_code common_metrics_render(const struct common_metrics *table, char **out, size_t *len)
+// {label="value",…,le="bound"}; bound NULL: none.
+static void write_labels(FILE *f, const struct common_metric *m, const double *bound)
 {
+    const char *const labels[] = {m->label, m->label2}, *const values[] = {m->value, m->value2};
+    char before = '{';
+    for (int i = 0; i < 2 && labels[i]; i++, before = ',') {
+        fprintf(f, "%c%s=\"", before, labels[i]);
+        write_escaped(f, values[i], true);
+        fputc('"', f);
+    }
+    if (bound) {
+        fprintf(f, "%cle=\"", before);
+        write_number(f, *bound);
+        fputc('"', f);
+        before = ',';
+    }
+    if (before == ',')
+        fputc('}', f);
+    fputc(' ', f);
+}
+
+static void write_sample(FILE *f, const struct common_metric *m, const char *suffix, const double *bound,
+                         double number)
+{
+    fprintf(f, "%s%s", m->name, suffix);
+    write_labels(f, m, bound);
+    write_number(f, number);
+    fputc('\n', f);
+}
+
+static void write_buckets(FILE *f, const struct common_metric *m)
+{
+    static const struct common_buckets none;
+    const struct common_buckets *buckets = m->buckets ? m->buckets : &none;
+    uint64_t so_far = 0;
+    for (uint32_t i = 0; i <= COMMON_BUCKETS_BOUNDS; i++) {
+        double bound = i < COMMON_BUCKETS_BOUNDS ? common_buckets_bound_seconds(i) : INFINITY;
+        so_far += buckets->counts[i];
+        write_sample(f, m, "_bucket", &bound, (double)so_far);
+    }
+    write_sample(f, m, "_sum", NULL, (double)buckets->sum_ns / 1e9);
+    write_sample(f, m, "_count", NULL, (double)so_far);
+}
+
+static void write_family(FILE *f, const struct common_metric *m, bool openmetrics)
+{
+    static const char *const kinds[] = {"counter", "gauge", "info", "histogram"};
+    static const char *const units[] = {"seconds", "bytes"};
+    const char *suffix = suffix_of(m->kind);
+    int len = (int)(strlen(m->name) - (openmetrics && suffix ? strlen(suffix) : 0));
+    fprintf(f, "# HELP %.*s ", len, m->name);
+    write_escaped(f, m->help, openmetrics);
+    fprintf(f, "\n# TYPE %.*s %s\n", len, m->name,
+            m->kind == COMMON_METRIC_INFO && !openmetrics ? "gauge" : kinds[m->kind]);
+    for (size_t i = 0; openmetrics && i < sizeof units / sizeof *units; i++) {
+        char end[16];
+        snprintf(end, sizeof end, "_%s", units[i]);
+        if (ends_in(m->name, (size_t)len, end))
+            fprintf(f, "# UNIT %.*s %s\n", len, m->name, units[i]);
+    }
+}
+
+enum common_code common_metrics_render(const struct common_metrics *table, enum common_metrics_format format,
+                                       char **out, size_t *len)
+{
+    bool openmetrics = format == COMMON_METRICS_OPENMETRICS;
     char *text = NULL;
     size_t text_len = 0;
     FILE *f = open_memstream(&text, &text_len);
@@ -179,21 +307,15 @@ enum common_code common_metrics_render(const struct common_metrics *table, char 
         return COMMON_RESOURCE_EXHAUSTED;
     for (size_t i = 0; i < table->count; i++) {
         const struct common_metric *m = table->sorted[i];
-        if (i == 0 || strcmp(table->sorted[i - 1]->name, m->name) != 0) {
-            fprintf(f, "# HELP %s ", m->name);
-            write_escaped(f, m->help, false);
-            fprintf(f, "\n# TYPE %s %s\n", m->name, m->kind == COMMON_METRIC_COUNTER ? "counter" : "gauge");
-        }
-        fputs(m->name, f);
-        if (m->label) {
-            fprintf(f, "{%s=\"", m->label);
-            write_escaped(f, m->value, true);
-            fputs("\"}", f);
-        }
-        fputc(' ', f);
-        write_number(f, m->number);
-        fputc('\n', f);
+        if (i == 0 || strcmp(table->sorted[i - 1]->name, m->name) != 0)
+            write_family(f, m, openmetrics);
+        if (m->kind == COMMON_METRIC_HISTOGRAM)
+            write_buckets(f, m);
+        else
+            write_sample(f, m, "", NULL, m->number);
     }
+    if (openmetrics)
+        fputs("# EOF\n", f);
     bool failed = ferror(f);
     if (fclose(f) != 0 || failed) {
         free(text);

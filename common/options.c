@@ -9,6 +9,12 @@
 
 #define HELP_COLUMN_MAX 34 // a longer option stands on a line of its own
 
+const struct common_option common_help_options[] = {
+    {"help", 'h', COMMON_OPTION_FLAG, NULL, NULL, "Print this help and exit.", 0, 0},
+    {"version", 0, COMMON_OPTION_FLAG, NULL, NULL, "Print the version and exit.", 0, 0},
+    {0},
+};
+
 static bool takes_value(const struct common_option *option)
 {
     return option->type != COMMON_OPTION_FLAG;
@@ -58,8 +64,8 @@ static void print_help(const struct common_command *command)
     const struct common_option *o = command->options;
     for (; o && o->name; o++)
         print_entry(entry_of(o, left, sizeof left), o->help, column);
-    print_entry("  -h, --help", "Print this help and exit.", column);
-    print_entry("      --version", "Print the version and exit.", column);
+    for (const struct common_option *h = common_help_options; h->name; h++)
+        print_entry(entry_of(h, left, sizeof left), h->help, column);
     if (o && o->help)
         printf("\n%s\n", o->help);
     fflush(stdout);
@@ -70,6 +76,21 @@ static enum common_code refuse(const struct common_command *command, struct comm
 {
     return common_error_set(err, COMMON_INVALID_ARGUMENT, "%s: %s; try '%s --help'", shown, reason,
                             command->program);
+}
+
+static void write_number(const struct common_option *option, uint64_t value, char *buf, size_t len)
+{
+    if (option->type == COMMON_OPTION_SIZE)
+        common_write_size(value, buf, len);
+    else if (option->type == COMMON_OPTION_DURATION)
+        common_write_duration(value, buf, len);
+    else
+        snprintf(buf, len, "%" PRIu64, value);
+}
+
+static bool within(const struct common_option *option, uint64_t value)
+{
+    return value >= option->min && (!option->max || value <= option->max);
 }
 
 static enum common_code set_number(const struct common_command *command, const struct common_option *option,
@@ -92,34 +113,70 @@ static enum common_code set_number(const struct common_command *command, const s
         kind = "a whole number";
         break;
     }
-    char reason[160];
+    char reason[200], min[COMMON_OPTION_TEXT], max[COMMON_OPTION_TEXT];
     if (code != COMMON_OK) {
         snprintf(reason, sizeof reason, "'%.60s' is not %s", text, kind);
         return refuse(command, err, shown, reason);
     }
-    uint64_t max = option->max ? option->max : UINT64_MAX;
-    if (value < option->min || value > max) {
+    if (!within(option, value)) {
+        write_number(option, option->min, min, sizeof min);
+        write_number(option, option->max, max, sizeof max);
         if (option->max)
-            snprintf(reason, sizeof reason, "'%.60s' must be between %" PRIu64 " and %" PRIu64, text,
-                     option->min, max);
+            snprintf(reason, sizeof reason, "'%.60s' must be between %s and %s", text, min, max);
         else
-            snprintf(reason, sizeof reason, "'%.60s' is below %" PRIu64, text, option->min);
+            snprintf(reason, sizeof reason, "'%.60s' is below %s", text, min);
         return refuse(command, err, shown, reason);
     }
     *(uint64_t *)option->out = value;
     return COMMON_OK;
 }
 
-static enum common_code set_value(const struct common_command *command, const struct common_option *option,
-                                  const char *shown, const char *text, struct common_error *err)
+// Where the argument's name lists words, it must be one of them.
+static enum common_code check_word(const struct common_command *command, const struct common_option *option,
+                                   const char *shown, const char *text, struct common_error *err)
 {
+    char words[160] = "", reason[256];
+    size_t len, used = 0;
+    bool is_word, any = true;
+    const char *part;
+    for (size_t i = 0; (part = common_option_part(option->arg, i, &len, &is_word)); i++) {
+        if (!is_word || (strlen(text) == len && memcmp(part, text, len) == 0))
+            return COMMON_OK;
+        any = false;
+        used += (size_t)snprintf(words + used, sizeof words - used, "%s%.*s", i ? ", " : "", (int)len, part);
+        used = used < sizeof words ? used : sizeof words - 1;
+    }
+    if (any)
+        return COMMON_OK;
+    snprintf(reason, sizeof reason, "'%.60s' is not one of %s", text, words);
+    return refuse(command, err, shown, reason);
+}
+
+static enum common_code set_flag(const struct common_command *command, const struct common_option *option,
+                                 const char *shown, const char *text, struct common_error *err)
+{
+    char reason[120];
+    bool value = !text || strcmp(text, "true") == 0;
+    if (!value && strcmp(text, "false") != 0) {
+        snprintf(reason, sizeof reason, "'%.60s' is neither true nor false", text);
+        return refuse(command, err, shown, reason);
+    }
+    *(bool *)option->out = value;
+    return COMMON_OK;
+}
+
+enum common_code common_option_set(const struct common_command *command, const struct common_option *option,
+                                   const char *shown, const char *text, struct common_error *err)
+{
+    enum common_code code;
     switch (option->type) {
     case COMMON_OPTION_FLAG:
-        *(bool *)option->out = true;
-        return COMMON_OK;
+        return set_flag(command, option, shown, text, err);
     case COMMON_OPTION_STRING:
-        *(const char **)option->out = text;
-        return COMMON_OK;
+        code = check_word(command, option, shown, text, err);
+        if (code == COMMON_OK)
+            *(const char **)option->out = text;
+        return code;
     case COMMON_OPTION_DOUBLE: {
         char *end;
         double value = strtod(text, &end);
@@ -136,10 +193,28 @@ static enum common_code set_value(const struct common_command *command, const st
     }
 }
 
-static const struct common_option *find_long(const struct common_command *command, const char *name,
-                                             size_t len)
+const char *common_option_text(const struct common_option *option, char buf[COMMON_OPTION_TEXT])
 {
-    for (const struct common_option *o = command->options; o && o->name; o++)
+    switch (option->type) {
+    case COMMON_OPTION_FLAG:
+        return *(const bool *)option->out ? "true" : "false";
+    case COMMON_OPTION_STRING:
+        return *(const char *const *)option->out;
+    case COMMON_OPTION_DOUBLE:
+        snprintf(buf, COMMON_OPTION_TEXT, "%.17g", *(const double *)option->out);
+        return buf;
+    default:
+        if (!within(option, *(const uint64_t *)option->out))
+            return NULL;
+        write_number(option, *(const uint64_t *)option->out, buf, COMMON_OPTION_TEXT);
+        return buf;
+    }
+}
+
+const struct common_option *common_option_find(const struct common_option *options, const char *name,
+                                               size_t len)
+{
+    for (const struct common_option *o = options; o && o->name; o++)
         if (strlen(o->name) == len && memcmp(o->name, name, len) == 0)
             return o;
     return NULL;
@@ -156,7 +231,19 @@ static const struct common_option *find_letter(const struct common_command *comm
 struct cursor {
     int argc, at; // at: the argument being read
     char **argv;
+    common_option_given_fn given; // may be NULL
+    void *arg;
 };
+
+static enum common_code take(const struct common_command *command, const struct cursor *cur,
+                             const struct common_option *option, const char *shown, const char *value,
+                             struct common_error *err)
+{
+    enum common_code code = common_option_set(command, option, shown, value, err);
+    if (code == COMMON_OK && cur->given)
+        cur->given(cur->arg, option, value);
+    return code;
+}
 
 static enum common_code parse_long(const struct common_command *command, struct cursor *cur,
                                    struct common_error *err)
@@ -166,7 +253,7 @@ static enum common_code parse_long(const struct common_command *command, struct 
     const char *inline_value = name[len] == '=' ? name + len + 1 : NULL;
     char shown[80];
     snprintf(shown, sizeof shown, "--%.*s", len < 70 ? (int)len : 70, name);
-    const struct common_option *option = find_long(command, name, len);
+    const struct common_option *option = common_option_find(command->options, name, len);
     if (!option) {
         if (strcmp(name, "help") == 0) {
             print_help(command);
@@ -182,14 +269,14 @@ static enum common_code parse_long(const struct common_command *command, struct 
     if (!takes_value(option)) {
         if (inline_value)
             return refuse(command, err, shown, "takes no value");
-        return set_value(command, option, shown, NULL, err);
+        return take(command, cur, option, shown, NULL, err);
     }
     if (!inline_value) {
         if (cur->at + 1 >= cur->argc)
             return refuse(command, err, shown, "needs a value");
         inline_value = cur->argv[++cur->at];
     }
-    return set_value(command, option, shown, inline_value, err);
+    return take(command, cur, option, shown, inline_value, err);
 }
 
 // "-v", "-vx" (flags together), "-n5", "-n 5"
@@ -214,31 +301,38 @@ static enum common_code parse_letters(const struct common_command *command, stru
             else
                 return refuse(command, err, shown, "needs a value");
         }
-        enum common_code code = set_value(command, option, shown, value, err);
+        enum common_code code = take(command, cur, option, shown, value, err);
         if (code != COMMON_OK || value)
             return code;
     }
     return COMMON_OK;
 }
 
-enum common_code common_options_parse(const struct common_command *command, int argc, char **argv, int *rest,
-                                      struct common_error *err)
+enum common_code common_options_walk(const struct common_command *command, int argc, char **argv,
+                                     common_option_given_fn given, void *arg, int *rest,
+                                     struct common_error *err)
 {
-    struct cursor cur = {.argc = argc, .at = 1, .argv = argv};
+    struct cursor cur = {.argc = argc, .at = 1, .argv = argv, .given = given, .arg = arg};
     for (; cur.at < argc; cur.at++) {
-        const char *arg = argv[cur.at];
-        if (arg[0] != '-' || arg[1] == '\0')
+        const char *word = argv[cur.at];
+        if (word[0] != '-' || word[1] == '\0')
             break;
-        if (strcmp(arg, "--") == 0) {
+        if (strcmp(word, "--") == 0) {
             cur.at++;
             break;
         }
         enum common_code code =
-            arg[1] == '-' ? parse_long(command, &cur, err) : parse_letters(command, &cur, err);
+            word[1] == '-' ? parse_long(command, &cur, err) : parse_letters(command, &cur, err);
         if (code != COMMON_OK)
             return code;
     }
     if (rest)
         *rest = cur.at < argc ? cur.at : argc;
     return COMMON_OK;
+}
+
+enum common_code common_options_parse(const struct common_command *command, int argc, char **argv, int *rest,
+                                      struct common_error *err)
+{
+    return common_options_walk(command, argc, argv, NULL, NULL, rest, err);
 }

@@ -2,12 +2,15 @@
 #include "coordinator/coordinator.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "coordinator/backup_service.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
+#include "coordinator/cluster/slow.h"
 #include "coordinator/limits.h"
 #include "coordinator/service.h"
 #include "coordinator/sessions/attach.h"
@@ -16,10 +19,14 @@
 #include "coordinator/sessions/reading.h"
 #include "coordinator/sessions/rebalance.h"
 #include "coordinator/sessions/reshape.h"
+#include "coordinator/sessions/scrub.h"
+#include "coordinator/sessions/seals.h"
+#include "coordinator/sessions/strike.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/standby.h"
 #include "coordinator/state.h"
 #include "coordinator/steps/call.h"
+#include "coordinator/steps/keep.h"
 #include "coordinator/steps/watchers.h"
 #include "coordinator/store/store.h"
 
@@ -50,11 +57,16 @@ HANDLER(read_open, sessions)
 HANDLER(quarantine_list, sessions)
 HANDLER(quarantine_drop, sessions)
 HANDLER(worker_drain, sessions)
+HANDLER(worker_forget, sessions)
 HANDLER(rebalance, sessions)
+HANDLER(scrub, sessions)
 HANDLER(attend, steps)
 HANDLER(session_watch, steps)
+HANDLER(session_step, steps)
 HANDLER(register, cluster)
 HANDLER(heartbeat, cluster)
+HANDLER_OF(backup, c)
+HANDLER_OF(backup_read, c)
 HANDLER_OF(cluster_info, c)
 HANDLER_OF(session_create, c)
 HANDLER_OF(session_open, c)
@@ -76,13 +88,18 @@ static const struct proto_method methods[] = {
     {METHOD(SESSION_FORK), CLIENT, on_session_fork},
     {METHOD(SESSION_PLAN), CLIENT, on_session_plan},
     {METHOD(SESSION_WATCH), CLIENT, on_session_watch},
+    {METHOD(SESSION_STEP), CLIENT, on_session_step},
     {METHOD(ATTACH_OPEN), CLIENT, on_attach_open},
     {METHOD(ATTACH_COMMIT), CLIENT, on_attach_commit},
     {METHOD(READ_OPEN), CLIENT, on_read_open},
     {METHOD(QUARANTINE_LIST), CLIENT, on_quarantine_list},
     {METHOD(QUARANTINE_DROP), CLIENT, on_quarantine_drop},
     {METHOD(WORKER_DRAIN), CLIENT | WORKER, on_worker_drain},
+    {METHOD(WORKER_FORGET), CLIENT, on_worker_forget},
     {METHOD(REBALANCE), CLIENT, on_rebalance},
+    {METHOD(BACKUP), CLIENT, on_backup},
+    {METHOD(BACKUP_READ), CLIENT, on_backup_read},
+    {METHOD(SCRUB), CLIENT, on_scrub},
     {METHOD(ATTEND), CLIENT, on_attend},
     {METHOD(REGISTER), WORKER, on_register},
     {METHOD(HEARTBEAT), WORKER, on_heartbeat},
@@ -102,7 +119,11 @@ void coordinator_options_default(struct coordinator_options *options)
                                             .max_session_tokens = UINT64_C(1) << 26,
                                             .heartbeat_ns = 600 * COMMON_NS_PER_MS,
                                             .move_bytes_per_s = UINT64_C(128) << 20,
+                                            .slow_after_ns = 10 * COMMON_NS_PER_S,
+                                            .scrub_ns = 24 * 3600 * COMMON_NS_PER_S,
                                             .grace_ns = 250 * COMMON_NS_PER_MS,
+                                            .keep_bytes = UINT64_C(64) << 20,
+                                            .audit_madds = UINT64_C(128) << 20,
                                             .ticket_ns = 120 * COMMON_NS_PER_S};
 }
 
@@ -114,8 +135,10 @@ static void tick(void *arg)
         return;
     coordinator_here(&c->core, now);
     coordinator_workers_tick(&c->cluster, now);
+    coordinator_slow_tick(&c->cluster, now);
     coordinator_plans_tick(&c->cluster, now);
     coordinator_sessions_tick(&c->sessions, now);
+    coordinator_backups_tick(c, now);
 }
 
 static enum common_code listen_all(struct coordinator *c, const char *const *endpoints,
@@ -165,6 +188,16 @@ static enum common_code serve(struct coordinator *c, const char *const *endpoint
     return code == COMMON_OK ? listen_all(c, endpoints, err) : code;
 }
 
+// With commas between, cut where `out` ends.
+static void list_endpoints(const struct coordinator *c, char *out, size_t bytes)
+{
+    const char *endpoint;
+    size_t len = 0;
+    out[0] = '\0';
+    for (uint32_t i = 0; (endpoint = coordinator_endpoint(c, i)) && len < bytes; i++)
+        len += (size_t)snprintf(out + len, bytes - len, "%s%s", i ? "," : "", endpoint);
+}
+
 enum common_code coordinator_new(struct common_loop *loop, const struct coordinator_options *options,
                                  struct coordinator **out, struct common_error *err)
 {
@@ -195,15 +228,32 @@ enum common_code coordinator_new(struct common_loop *loop, const struct coordina
     coordinator_presence_init(&core->presence, core->options.heartbeat_ns / 2, common_clock_ns());
     common_timer_start(c->tick, core->presence.interval_ns, true);
     *out = c;
+    char listen[512];
+    list_endpoints(c, listen, sizeof(listen));
     if (core->standing_by) {
-        common_log_info("standing by: another coordinator has the store cluster=%s store=%s",
-                        core->options.cluster, core->options.store_path);
+        common_log_info("standing by: another coordinator has the store cluster=%s listen=%s store=%s",
+                        core->options.cluster, listen, core->options.store_path);
         return COMMON_OK;
     }
-    common_log_info("ready cluster=%s term=%" PRIu64 " sessions=%u store=%s store_id=%016" PRIx64,
-                    core->options.cluster, core->term, c->sessions.n, core->options.store_path,
+    common_log_info("ready cluster=%s listen=%s term=%" PRIu64 " sessions=%u store=%s store_id=%016" PRIx64,
+                    core->options.cluster, listen, core->term, c->sessions.n, core->options.store_path,
                     coordinator_store_id(c->store));
     return COMMON_OK;
+}
+
+void coordinator_set_options(struct coordinator *c, const struct coordinator_options *options)
+{
+    struct coordinator_options *mine = &c->core.options;
+    bool scrubs = mine->scrub_ns != options->scrub_ns;
+    mine->audit = options->audit;
+    mine->grace_ns = options->grace_ns;
+    mine->move_bytes_per_s = options->move_bytes_per_s;
+    mine->replicas = options->replicas;
+    mine->scrub_ns = options->scrub_ns;
+    mine->session_ttl_ns = options->session_ttl_ns;
+    mine->slow_after_ns = options->slow_after_ns;
+    if (scrubs)
+        coordinator_seals_spread(&c->sessions);
 }
 
 bool coordinator_stands_by(const struct coordinator *c)
@@ -229,6 +279,7 @@ void coordinator_stop(struct coordinator *c)
     coordinator_turn_mark(&c->core.turn, COORDINATOR_PHASE_SESSIONS);
     coordinator_workers_close(&c->cluster); // what waits for a worker ends
     coordinator_turn_drain(&c->core.turn);
+    coordinator_backups_stop(c);
     coordinator_store_stop(c->store);
     proto_server_close(c->server);
     c->server = NULL;
@@ -243,7 +294,9 @@ void coordinator_free(struct coordinator *c)
     coordinator_steps_fini(&c->steps);
     coordinator_turn_drain(&c->core.turn);
     coordinator_cluster_fini(&c->cluster);
+    coordinator_backups_stop(c); // one that was being made or read meanwhile
     coordinator_store_free(c->store);
+    free(c->backups);
     coordinator_turn_fini(&c->core.turn);
     common_timer_free(c->tick);
     coordinator_standby_free(c->standby);

@@ -13,6 +13,12 @@
 
 struct coordinator;
 
+enum coordinator_slow_workers { // what becomes of workers that compute far slower than planned
+    COORDINATOR_SLOW_MOVE,      // work and chunks go to others
+    COORDINATOR_SLOW_FLAG,      // they are only named
+    COORDINATOR_SLOW_IGNORE
+};
+
 struct coordinator_options {
     const char *cluster;          // name, for people
     const char *const *endpoints; // to listen on, ending with NULL
@@ -34,8 +40,15 @@ struct coordinator_options {
     uint32_t replicas; // of sessions that do not say; 0: 2 where workers are on two hosts or more, else 1
     uint64_t
         move_bytes_per_s; // of chunks that go to another worker, at each that receives; 0: as fast as it goes
-    uint64_t grace_ns;    // a broken link may take this long to come back before the worker counts as lost
-    uint64_t ticket_ns;   // life of an attach ticket
+    enum coordinator_slow_workers slow_workers;
+    uint64_t slow_after_ns; // a worker counts as slow after so long
+    uint64_t grace_ns;      // a broken link may take this long to come back before the worker counts as lost
+    uint64_t ticket_ns;     // life of an attach ticket
+    uint64_t keep_bytes;    // of steps that are kept, one a session; 0: none are
+    uint64_t audit; // one step in so many is computed again by workers, in float64, and compared; 0: none
+    uint64_t audit_madds; // multiply-adds of an audit: of a long context some rows and heads are looked at
+    uint64_t
+        scrub_ns; // in this time the memory of each sealed chunk is compared at all its holders; 0: never
     // Another coordinator may have the store: then this one listens, refuses every call (UNAVAILABLE, STANDBY), and takes
     // the store over when the other is gone or does not run (store/lease.h).
     bool standby;
@@ -53,6 +66,11 @@ void coordinator_options_default(struct coordinator_options *options);
 // proto_server_listen.
 enum common_code coordinator_new(struct common_loop *loop, const struct coordinator_options *options,
                                  struct coordinator **out, struct common_error *err);
+
+// Takes those of these options that may change while it runs: audit, grace_ns, move_bytes_per_s, replicas (of sessions that
+// are created from now on), scrub_ns (all sealed chunks are spread over it anew), session_ttl_ns (likewise of new ones),
+// slow_after_ns.
+void coordinator_set_options(struct coordinator *c, const struct coordinator_options *options);
 
 bool coordinator_stands_by(const struct coordinator *c);
 

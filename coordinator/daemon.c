@@ -9,9 +9,21 @@
 
 #include "common/clock.h"
 #include "common/daemon.h"
+#include "common/log.h"
 #include "common/options.h"
 
 #define LISTEN_DEFAULT "nng+tcp://127.0.0.1:7411,tcp://127.0.0.1:7412"
+
+// What SIGHUP takes from the file: what is read where it is used. The rest sizes what was made at the start, or is known to
+// others by now.
+#define RELOADS "audit, grace, log-*, move-rate, replicas, scrub, session-ttl and slow-after"
+static const char *const reloads[] = {"audit",       "grace",      "log-format", "log-level",
+                                      "log-rate",    "move-rate",  "replicas",   "scrub",
+                                      "session-ttl", "slow-after", NULL};
+
+struct words { // of the command line and the file, that become something else
+    const char *listen, *store;
+};
 
 static enum common_code split_listen(struct coordinator_daemon_options *out, const char *list,
                                      struct common_error *err)
@@ -34,20 +46,20 @@ static enum common_code split_listen(struct coordinator_daemon_options *out, con
     return COMMON_OK;
 }
 
-enum common_code coordinator_daemon_options_parse(int argc, char **argv,
-                                                  struct coordinator_daemon_options *out,
-                                                  struct common_error *err)
+static enum common_code read_options(int argc, char **argv, struct coordinator_daemon_options *out,
+                                     struct words *words, struct common_error *err)
 {
     memset(out, 0, sizeof(*out));
+    *words = (struct words){.listen = LISTEN_DEFAULT};
     struct coordinator_options *config = &out->config;
     coordinator_options_default(config);
     struct common_daemon *daemon = &out->daemon;
-    const char *listen = LISTEN_DEFAULT, *store = NULL;
+    const char *slow = "move";
     uint64_t workers = config->max_workers, sessions = config->max_sessions, steps = config->max_steps,
              clients = config->max_clients, requests = config->max_requests, client_requests = 0,
              replicas = 0;
     const struct common_option options[] = {
-        {"listen", 'l', COMMON_OPTION_STRING, &listen, "ENDPOINT,...",
+        {"listen", 'l', COMMON_OPTION_STRING, &words->listen, "ENDPOINT,...",
          "Where clients and workers reach it: nng+tcp://, tcp:// or unix://, port 0: any.\n"
          "Default: " LISTEN_DEFAULT ".",
          0, 0},
@@ -58,9 +70,14 @@ enum common_code coordinator_daemon_options_parse(int argc, char **argv,
                                            "Default: clients need none."),
         {"insecure", 0, COMMON_OPTION_FLAG, &config->insecure, NULL,
          "Listen on other addresses than loopback without a token.", 0, 0},
-        {"store", 0, COMMON_OPTION_STRING, &store, "PATH",
+        {"store", 0, COMMON_OPTION_STRING, &words->store, "PATH",
          "The store; ':memory:' keeps nothing.\n"
          "Default: ${XDG_STATE_HOME:-~/.local/state}/banyan/coordinator.db.",
+         0, 0},
+        {"restore-backup", 0, COMMON_OPTION_STRING, &out->restore, "FILE",
+         "Make the store at --store, where none may be, of a file that 'banyanctl backup' has\n"
+         "written, and end. Its sessions are served once 'banyanctl accept' says that all\n"
+         "workers are back. Default: nothing is restored.",
          0, 0},
         {"standby", 0, COMMON_OPTION_FLAG, &config->standby, NULL,
          "Where another coordinator of this machine has the store: listen, refuse calls, and\n"
@@ -69,8 +86,8 @@ enum common_code coordinator_daemon_options_parse(int argc, char **argv,
          0, 0},
         {"fsync", 0, COMMON_OPTION_FLAG, &config->store_sync_full, NULL,
          "Acknowledged writes survive a power loss, not only the end of the process.", 0, 0},
-        {"http", 0, COMMON_OPTION_STRING, &out->http, "HOST:PORT",
-         "Serve /healthz, /readyz and /metrics (Prometheus) here. Default: nowhere.", 0, 0},
+        COMMON_DAEMON_HTTP_OPTION(daemon),
+        COMMON_DAEMON_HTTP_INSECURE_OPTION(daemon),
         {"max-workers", 0, COMMON_OPTION_U64, &workers, "N", "Largest number of workers. Default: 256.", 1,
          4096},
         {"max-sessions", 0, COMMON_OPTION_U64, &sessions, "N", "Largest number of sessions. Default: 65536.",
@@ -99,7 +116,8 @@ enum common_code coordinator_daemon_options_parse(int argc, char **argv,
         {"max-session-tokens", 0, COMMON_OPTION_U64, &config->max_session_tokens, "N",
          "Tokens of one session. Default: 67108864.", 16, UINT64_C(1) << 32},
         {"heartbeat", 0, COMMON_OPTION_DURATION, &config->heartbeat_ns, "TIME",
-         "Time between a worker's heartbeats, 20ms to 1m. Default: 600ms.", 0, 0},
+         "Time between a worker's heartbeats, 20ms to 1m. Default: 600ms.", 20 * COMMON_NS_PER_MS,
+         60 * COMMON_NS_PER_S},
         {"grace", 0, COMMON_OPTION_DURATION, &config->grace_ns, "TIME",
          "For so long a worker whose link broke may come back before it counts as lost.\n"
          "Default: 250ms.",
@@ -112,6 +130,29 @@ enum common_code coordinator_daemon_options_parse(int argc, char **argv,
          "Bytes a second of chunks that are copied to another worker, at each that receives;\n"
          "0: as fast as it goes. Default: 128M.",
          0, UINT64_C(1) << 44},
+        {"slow-workers", 0, COMMON_OPTION_STRING, &slow, "move|flag|ignore",
+         "What becomes of a worker that computes less than half as fast as it measured itself\n"
+         "at its start, while others do not: move (others compute what they have, too, and its\n"
+         "chunks go elsewhere below --move-rate), flag (it is only named) or ignore.\n"
+         "Default: move.",
+         0, 0},
+        {"slow-after", 0, COMMON_OPTION_DURATION, &config->slow_after_ns, "TIME",
+         "For so long it computes so slowly before it counts, 100ms to 1h. Well again: after\n"
+         "twice that. Chunks leave slow workers at most once in 30 times that. Default: 10s.",
+         100 * COMMON_NS_PER_MS, 3600 * COMMON_NS_PER_S},
+        {"keep-steps", 0, COMMON_OPTION_SIZE, &config->keep_bytes, "SIZE",
+         "Memory for a step of each session as it was answered, for 'banyanctl session\n"
+         "verify'; the oldest go first; 0: none is kept. Default: 64M.",
+         0, UINT64_C(1) << 40},
+        {"audit", 0, COMMON_OPTION_U64, &config->audit, "N",
+         "One step in N is computed again in the background, in float64, by workers that hold\n"
+         "its rows, and compared; a difference is an ERROR in the log, and is counted.\n"
+         "Default: 0, none.",
+         0, UINT64_C(1) << 40},
+        {"scrub", 0, COMMON_OPTION_DURATION, &config->scrub_ns, "TIME",
+         "In this time the memory of each full chunk is compared at all its workers with what\n"
+         "was sealed, evenly spread; 0: never by itself. Default: 24h.",
+         0, 0},
         {"session-ttl", 0, COMMON_OPTION_DURATION, &config->session_ttl_ns, "TIME",
          "Sessions that are created without a time to live are deleted when nobody has used\n"
          "them for so long. Default: never.",
@@ -120,8 +161,10 @@ enum common_code coordinator_daemon_options_parse(int argc, char **argv,
          "How long a ticket to attach or read rows is valid. Default: 2m.", 0, 0},
         COMMON_DAEMON_READY_OPTION(daemon,
                                    "Written when it listens, and when it takes over: {\"endpoints\":\n"
-                                   "[...], \"pid\": n, \"standing_by\": false}. Default: none."),
-        COMMON_DAEMON_LOG_OPTION(daemon),
+                                   "[...], \"pid\": n, \"standing_by\": false}, and \"http\" with --http.\n"
+                                   "Default: none."),
+        COMMON_DAEMON_LOG_OPTIONS(daemon),
+        COMMON_DAEMON_CONFIG_OPTIONS(daemon),
         {NULL, 0, COMMON_OPTION_FLAG, NULL, NULL,
          "Exit codes: 0 clean, 2 wrong command line, 3 cannot start, 5 another coordinator has\n"
          "taken over.",
@@ -130,15 +173,17 @@ enum common_code coordinator_daemon_options_parse(int argc, char **argv,
     const struct common_command command = {
         .program = "banyan-coordinator",
         .synopsis = "[options]",
-        .about = "Knows which worker holds which part of each session, and sends every step over them.\n"
-                 "SIGTERM and SIGINT end it.",
+        .about =
+            "Knows which worker holds which part of each session, and sends every step over them.\n"
+            "SIGTERM and SIGINT end it. SIGHUP reads the file of --config again and takes from it\n" RELOADS
+            ".",
         .options = options};
     enum common_code code = common_daemon_parse(daemon, &command, argc, argv, err);
     if (code != COMMON_OK)
         return code;
-    if (config->heartbeat_ns < 20 * COMMON_NS_PER_MS || config->heartbeat_ns > 60 * COMMON_NS_PER_S)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "--heartbeat is 20ms to 1m; try 'banyan-coordinator --help'");
+    config->slow_workers = !strcmp(slow, "move")   ? COORDINATOR_SLOW_MOVE
+                           : !strcmp(slow, "flag") ? COORDINATOR_SLOW_FLAG
+                                                   : COORDINATOR_SLOW_IGNORE;
     config->replicas = (uint32_t)replicas;
     config->max_workers = (uint32_t)workers;
     config->max_sessions = (uint32_t)sessions;
@@ -146,17 +191,35 @@ enum common_code coordinator_daemon_options_parse(int argc, char **argv,
     config->max_clients = (uint32_t)clients;
     config->max_requests = (uint32_t)requests;
     config->max_client_requests = (uint32_t)client_requests;
-    code = split_listen(out, listen, err);
-    if (code == COMMON_OK && !store) {
+    return COMMON_OK;
+}
+
+enum common_code coordinator_daemon_options_parse(int argc, char **argv,
+                                                  struct coordinator_daemon_options *out,
+                                                  struct common_error *err)
+{
+    struct words words;
+    struct coordinator_options *config = &out->config;
+    struct common_daemon *daemon = &out->daemon;
+    enum common_code code = read_options(argc, argv, out, &words, err);
+    if (code != COMMON_OK)
+        return code;
+    common_daemon_set_log(daemon);
+    code = split_listen(out, words.listen, err);
+    if (code == COMMON_OK && !words.store) {
         code = common_daemon_state_path("coordinator.db", "--store", &out->store, err);
         if (code == COMMON_OK)
             common_daemon_make_folders(out->store);
     }
-    if (code == COMMON_OK)
+    if (code == COMMON_OK && !out->restore)
         code = common_daemon_load_keys(daemon, err);
     config->secret = &daemon->secret;
     config->token = daemon->token_file ? daemon->token : NULL;
-    config->store_path = store ? store : out->store;
+    config->store_path = words.store ? words.store : out->store;
+    if (code == COMMON_OK && out->restore && !strcmp(config->store_path, ":memory:"))
+        return common_error_set(
+            err, COMMON_INVALID_ARGUMENT,
+            "--restore-backup needs a store that is a file; try 'banyan-coordinator --help'");
     if (code == COMMON_OK && config->standby && !strcmp(config->store_path, ":memory:"))
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "--standby needs a store that is a file; try 'banyan-coordinator --help'");
@@ -165,19 +228,41 @@ enum common_code coordinator_daemon_options_parse(int argc, char **argv,
 
 void coordinator_daemon_options_free(struct coordinator_daemon_options *options)
 {
+    common_daemon_fini(&options->daemon);
     free(options->listen);
     free(options->store);
 }
 
+void coordinator_daemon_reload(struct coordinator_daemon_options *options, struct coordinator *c)
+{
+    struct common_daemon *daemon = &options->daemon;
+    struct common_error err;
+    struct words words;
+    struct coordinator_daemon_options *fresh = calloc(1, sizeof *fresh);
+    if (!daemon->file.path) {
+        common_log_info("signal=HUP: nothing is reloaded: this process has no --config");
+    } else if (!fresh) {
+        common_log_error("signal=HUP: nothing is changed: no memory for a configuration");
+    } else if (read_options(daemon->argc, daemon->argv, fresh, &words, &err) != COMMON_OK) {
+        common_log_error("signal=HUP: nothing is changed: %s", err.message);
+    } else {
+        coordinator_set_options(c, &fresh->config);
+        common_daemon_reloaded(daemon, &fresh->daemon, reloads);
+    }
+    if (fresh)
+        coordinator_daemon_options_free(fresh);
+    free(fresh);
+}
+
 enum common_code coordinator_daemon_write_ready(const char *path, const struct coordinator *c,
-                                                struct common_error *err)
+                                                const char *http, struct common_error *err)
 {
     json_t *endpoints = json_array();
     const char *endpoint;
     for (uint32_t i = 0; (endpoint = coordinator_endpoint(c, i)); i++)
         json_array_append_new(endpoints, json_string(endpoint));
-    json_t *root = json_pack("{s:o, s:I, s:b}", "endpoints", endpoints, "pid", (json_int_t)getpid(),
-                             "standing_by", (int)coordinator_stands_by(c));
+    json_t *root = json_pack("{s:o, s:I, s:b, s:s*}", "endpoints", endpoints, "pid", (json_int_t)getpid(),
+                             "standing_by", (int)coordinator_stands_by(c), "http", http);
     char *line = root ? json_dumps(root, JSON_COMPACT) : NULL;
     enum common_code code =
         line ? common_daemon_write_ready(path, line, err)

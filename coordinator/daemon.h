@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The coordinator's command line and ready file.
+// The coordinator's command line, configuration and ready file.
 #ifndef COORDINATOR_DAEMON_H
 #define COORDINATOR_DAEMON_H
 
@@ -11,7 +11,7 @@
 struct coordinator_daemon_options {
     struct coordinator_options config;
     struct common_daemon daemon;
-    const char *http;
+    const char *restore; // a backup's file: the process makes a store of it, and ends; NULL: it serves
     // What config points into.
     const char *endpoints[COORDINATOR_LISTEN_MAX + 1];
     char *listen, *store;
@@ -22,10 +22,13 @@ struct coordinator_daemon_options {
 enum common_code coordinator_daemon_options_parse(int argc, char **argv,
                                                   struct coordinator_daemon_options *out,
                                                   struct common_error *err);
+// After SIGHUP: reads the same command line and its --config again. What can change meanwhile does; a mistake changes
+// nothing. With lines in the log.
+void coordinator_daemon_reload(struct coordinator_daemon_options *options, struct coordinator *c);
 void coordinator_daemon_options_free(struct coordinator_daemon_options *options);
 
-// One line of JSON: {"endpoints": [...], "pid": n, "standing_by": bool}. Appears whole or not at all.
+// One line of JSON: {"endpoints": [...], "pid": n, "standing_by": bool, "http": address, where it is not NULL}. Appears whole or not at all.
 enum common_code coordinator_daemon_write_ready(const char *path, const struct coordinator *c,
-                                                struct common_error *err);
+                                                const char *http, struct common_error *err);
 
 #endif

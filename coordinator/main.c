@@ -4,11 +4,16 @@
 #include <unistd.h>
 
 #include "common/daemon.h"
+#include "common/http.h"
 #include "common/log.h"
 #include "common/memory.h"
+#include "common/notify.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/daemon.h"
-#include "coordinator/http.h"
+#include "coordinator/health.h"
+#include "coordinator/metrics.h"
+#include "coordinator/store/restore.h"
+#include "proto/metrics.h"
 #include "proto/rpc.h"
 
 enum { EXIT_TAKEN_OVER = 5 }; // beside those of common/daemon.h
@@ -16,21 +21,39 @@ enum { EXIT_TAKEN_OVER = 5 }; // beside those of common/daemon.h
 struct daemon {
     struct common_loop *loop;
     struct coordinator *coordinator;
-    struct coordinator_http *http;
+    struct common_http *http;
+    struct common_notify *notify;
     struct coordinator_daemon_options options;
 };
 
 static void leave(void *arg)
 {
     struct daemon *d = arg;
+    common_notify_leaving(d->notify, "leaving");
+    common_http_free(d->http); // what it shows goes
+    d->http = NULL;
     coordinator_stop(d->coordinator);
     common_loop_stop(d->loop);
+}
+
+static void reload(void *arg)
+{
+    struct daemon *d = arg;
+    common_notify_reloading(d->notify);
+    coordinator_daemon_reload(&d->options, d->coordinator);
+    common_notify_reloaded(d->notify);
 }
 
 static enum common_code write_ready(struct daemon *d, struct common_error *err)
 {
     const char *path = d->options.daemon.ready_file;
-    return path ? coordinator_daemon_write_ready(path, d->coordinator, err) : COMMON_OK;
+    return path ? coordinator_daemon_write_ready(path, d->coordinator, common_http_address(d->http), err)
+                : COMMON_OK;
+}
+
+static bool put_metrics(void *arg, struct common_metrics *table)
+{
+    return coordinator_metrics_put(arg, table);
 }
 
 static void is_active(void *arg)
@@ -39,6 +62,7 @@ static void is_active(void *arg)
     struct common_error err;
     if (write_ready(d, &err) != COMMON_OK)
         common_log_error("%s", err.message);
+    common_notify_ready(d->notify, "serving");
 }
 
 // At once: nothing more goes out, and the store's files, which are another's, are not touched.
@@ -59,11 +83,17 @@ static enum common_code start_serving(struct daemon *d, struct common_error *err
     d->options.config.active = is_active;
     d->options.config.over = is_over;
     d->options.config.arg = d;
-    enum common_code code = coordinator_new(d->loop, &d->options.config, &d->coordinator, err);
-    if (code == COMMON_OK && d->options.http)
-        code =
-            coordinator_http_new(d->coordinator, d->options.http, d->options.config.insecure, &d->http, err);
-    return code == COMMON_OK ? write_ready(d, err) : code;
+    bool insecure = d->options.daemon.http_insecure || config->insecure;
+    enum common_code code = proto_http_new(d->loop, d->options.daemon.http, insecure, &d->http, err);
+    if (code == COMMON_OK)
+        code = coordinator_new(d->loop, &d->options.config, &d->coordinator, err);
+    if (code != COMMON_OK)
+        return code;
+    common_http_serve(d->http, &(struct common_http_pages){.live = coordinator_health_live,
+                                                           .ready = coordinator_health_ready,
+                                                           .metrics = put_metrics,
+                                                           .daemon = d->coordinator});
+    return write_ready(d, err);
 }
 
 static enum common_daemon_exit run_daemon(struct daemon *d)
@@ -75,23 +105,40 @@ static enum common_daemon_exit run_daemon(struct daemon *d)
         common_log_error("cannot start: the system has no memory or descriptors for an event loop");
         return code;
     }
-    if (common_signals_new(d->loop, leave, d, &signals) != COMMON_OK) {
+    if (common_signals_new(d->loop, leave, reload, d, &signals) != COMMON_OK) {
         common_log_error("cannot start: no memory for signals");
-    } else if (start_serving(d, &err) != COMMON_OK) {
+    } else if (common_notify_new(d->loop, &d->notify, &err) != COMMON_OK ||
+               start_serving(d, &err) != COMMON_OK) {
         common_log_error("cannot start: %s", err.message);
         if (d->coordinator)
             coordinator_stop(d->coordinator);
     } else {
+        common_notify_ready(d->notify, coordinator_stands_by(d->coordinator) ? "standing by" : "serving");
         common_loop_run(d->loop);
         code = COMMON_DAEMON_CLEAN;
     }
-    coordinator_http_free(d->http);
+    common_http_free(d->http);
     coordinator_free(d->coordinator);
+    common_notify_free(d->notify);
     common_signals_free(signals);
     common_loop_free(d->loop);
     if (d->options.daemon.ready_file && code == COMMON_DAEMON_CLEAN)
         unlink(d->options.daemon.ready_file);
     return code;
+}
+
+static enum common_daemon_exit restore(const struct coordinator_daemon_options *options)
+{
+    struct common_error err;
+    if (coordinator_restore(options->restore, options->config.store_path, &err) != COMMON_OK) {
+        common_log_error("%s", err.message);
+        return COMMON_DAEMON_START;
+    }
+    common_log_info(
+        "restored: start the coordinator on it, and when all workers are back say so with 'banyanctl "
+        "accept' backup=%s store=%s",
+        options->restore, options->config.store_path);
+    return COMMON_DAEMON_CLEAN;
 }
 
 int main(int argc, char **argv)
@@ -104,6 +151,11 @@ int main(int argc, char **argv)
     if (code != COMMON_OK) {
         coordinator_daemon_options_free(&d.options);
         return common_daemon_refuse("banyan-coordinator", code, &err);
+    }
+    if (d.options.restore) {
+        enum common_daemon_exit restored = restore(&d.options);
+        coordinator_daemon_options_free(&d.options);
+        return restored;
     }
     if (d.options.daemon.ready_file)
         unlink(d.options.daemon.ready_file); // an old one must not speak for this process

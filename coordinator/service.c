@@ -6,16 +6,20 @@
 
 #include "common/clock.h"
 #include "common/failpoint.h"
+#include "coordinator/cluster/edges.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
+#include "coordinator/cluster/slow.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/limits.h"
+#include "coordinator/sessions/forget.h"
 #include "coordinator/sessions/keys.h"
 #include "coordinator/sessions/recovery.h"
 #include "coordinator/sessions/spec.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/state.h"
 #include "coordinator/store/store.h"
+#include "proto/health.h"
 #include "proto/spec.h"
 
 #define LAYER_RANGES_MAX 64
@@ -63,6 +67,7 @@ static void created(void *arg, enum common_code code, const char *text)
         m.session = k->s->id;
         m.incarnation = k->s->incarnation;
         m.cut = k->s->cut;
+        m.floor = k->s->floor;
         proto_request_reply(k->request, &m.base, NULL, 0, NULL, NULL);
         coordinator_key_settle(k->s, COMMON_OK, "");
     }
@@ -103,6 +108,8 @@ void coordinator_handle_session_create(void *arg, struct proto_request *request)
     spec->replicas = spec->replicas ? spec->replicas : default_replicas(c);
     if (code == COMMON_OK)
         code = coordinator_spec_check(spec, &status);
+    if (code == COMMON_OK)
+        code = coordinator_forget_born_check(spec, m->floor, c->core.options.max_session_tokens, &status);
     if (!spec->idle_ttl_ns)
         spec->idle_ttl_ns = c->core.options.session_ttl_ns;
     if (code == COMMON_OK)
@@ -116,7 +123,9 @@ void coordinator_handle_session_create(void *arg, struct proto_request *request)
     struct creation *k = coordinator_alloc(sizeof(*k));
     *k = (struct creation){.request = request, .s = s};
     struct coordinator_batch *batch = coordinator_batch_new();
+    coordinator_session_set_floor(s, m->floor);
     coordinator_batch_whole_session(batch, s);
+    coordinator_forget_born(s, batch);
     coordinator_store_submit(c->store, batch, created, k);
 }
 
@@ -371,6 +380,9 @@ static void fill_worker(Banyan__Pb__WorkerInfo *m, const struct coordinator_work
     m->draining = w->draining;
     m->drain_reason = (char *)w->drain_reason;
     m->moves = w->moves;
+    m->slow = w->pace.slow;
+    m->seen_bandwidth = coordinator_worker_seen_speed(w);
+    m->cold_bytes = w->cold_bytes;
 }
 
 void coordinator_handle_cluster_info(void *arg, struct proto_request *request)
@@ -416,6 +428,12 @@ void coordinator_handle_cluster_info(void *arg, struct proto_request *request)
     m.wished_chunks = c->sessions.moves.n_wishes;
     m.steps = c->steps.count_steps;
     m.frames = c->steps.count_frames;
+    m.audit_every = c->core.options.audit;
+    m.audited = c->steps.count_audited;
+    m.audit_differences = c->steps.count_audit_differences;
+    m.audit_skipped = c->steps.count_audit_skipped;
+    m.kept_steps = c->steps.keep.n;
+    m.kept_bytes = c->steps.keep.bytes;
     m.n_workers = n;
     m.workers = pointers;
     m.clients = limits[PROTO_LIMIT_CLIENTS].used + limits[PROTO_LIMIT_NNG_CLIENTS].used;
@@ -424,13 +442,29 @@ void coordinator_handle_cluster_info(void *arg, struct proto_request *request)
     free(pointers);
 }
 
+static void health_examine(const struct coordinator *c, Banyan__Pb__HealthCheckReply *m,
+                           char texts[COORDINATOR_EDGES_MAX][COORDINATOR_EDGE_TEXT],
+                           char *edges[COORDINATOR_EDGES_MAX])
+{
+    const char *path = c->core.options.store_path;
+    proto_health_examine(m, strcmp(path, ":memory:") == 0 ? NULL : path);
+    m->n_edges_down = coordinator_edges_names(&c->cluster, texts);
+    m->edges_down = edges;
+    for (size_t i = 0; i < m->n_edges_down; i++)
+        edges[i] = texts[i];
+}
+
 void coordinator_handle_health(void *arg, struct proto_request *request)
 {
     struct coordinator *c = arg;
+    const Banyan__Pb__HealthCheckRequest *asked = (const void *)proto_request_message(request)->body;
+    char texts[COORDINATOR_EDGES_MAX][COORDINATOR_EDGE_TEXT], *edges[COORDINATOR_EDGES_MAX];
     Banyan__Pb__HealthCheckReply m = BANYAN__PB__HEALTH_CHECK_REPLY__INIT;
     m.serving = !c->core.stopping && !c->core.standing_by;
     m.version = BANYAN_VERSION;
     m.term = c->core.term;
     m.uptime_ns = common_clock_ns() - c->core.started_ns;
+    if (asked->examine)
+        health_examine(c, &m, texts, edges);
     proto_request_reply(request, &m.base, NULL, 0, NULL, NULL);
 }

@@ -7,6 +7,7 @@
 #include "common/log.h"
 #include "common/random.h"
 #include "coordinator/sessions/load.h"
+#include "coordinator/sessions/restored.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/state.h"
 #include "coordinator/store/lease.h"
@@ -15,7 +16,7 @@
 
 struct coordinator_standby {
     struct coordinator *c;
-    struct coordinator_watch watch;
+    struct coordinator_lease_watch watch;
     struct common_timer *timer; // standing by: the next look; active: the lease is renewed
     bool over, watched;
 };
@@ -72,6 +73,7 @@ static enum common_code open_store(struct coordinator_standby *s, struct common_
     core->term = coordinator_store_term(c->store);
     c->cluster.lives = (uint32_t)core->term << 16;
     coordinator_sessions_restored(&c->sessions);
+    coordinator_restored_withhold(&c->sessions);
     return COMMON_OK;
 }
 

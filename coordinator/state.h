@@ -3,7 +3,7 @@
 // locked. Read core.h, turn.h and the rooms' own headers (cluster/cluster.h, sessions/sessions.h,
 // steps/steps.h) next.
 //
-//   main, daemon, http, limits, service, coordinator, standby
+//   main, daemon, http, health, limits, service, coordinator, standby
 //        │
 //        ▼
 //      steps ──▶ sessions ──▶ cluster ──▶ store            each ──▶ core, turn
@@ -22,6 +22,7 @@
 #include "coordinator/steps/steps.h"
 #include "proto/rpc.h"
 
+struct coordinator_backups;
 struct coordinator_standby;
 
 struct coordinator {
@@ -33,6 +34,7 @@ struct coordinator {
     struct proto_server *server;
     struct common_timer *tick;           // twice per heartbeat: missed beats, idle sessions, idle plans
     struct coordinator_standby *standby; // of the lease on the store (standby.h)
+    struct coordinator_backups *backups; // backup_service.h; NULL: none was asked for
 };
 
 #endif

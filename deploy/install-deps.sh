@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs what Banyan builds and tests with, from Debian's own packages. Does nothing when all of it is there.
-#   deploy/install-deps.sh [--dev] [--cross] [--check]     --check: only say what is missing
+#   deploy/install-deps.sh [--dev] [--cross] [--packages] [--check]     --check: only say what is missing
 set -euo pipefail
 
 usage() {
     cat <<'TEXT'
-Usage: deploy/install-deps.sh [--dev] [--cross] [--check]
+Usage: deploy/install-deps.sh [--dev] [--cross] [--packages] [--check]
 
 Installs what Banyan builds and tests with, from Debian's own packages; does nothing when all of it is there.
   --dev    also what tests/run.sh checks the code with
   --cross  also what tests/tools/neon.sh compiles for 64-bit ARM and runs that with
+  --packages
+           also what deploy/package.sh makes packages with, and what tests them
   --check  install nothing; list what is missing, however it was to come here, and end with code 1
   --help   print this help
 TEXT
@@ -18,11 +20,13 @@ TEXT
 
 dev=no
 cross=no
+packages_too=no
 check=no
 for arg in "$@"; do
     case $arg in
     --dev) dev=yes ;;
     --cross) cross=yes ;;
+    --packages) packages_too=yes ;;
     --check) check=yes ;;
     -h | --help)
         usage
@@ -43,9 +47,14 @@ needs=('build-essential command cc' 'build-essential command c++' 'cmake command
        'libevent-dev module libevent_pthreads' 'libssl-dev module libcrypto' 'libxxhash-dev module libxxhash'
        'libsqlite3-dev module sqlite3' 'libjansson-dev module jansson' 'libsmartcols-dev module smartcols' 'libzstd-dev module libzstd'
        'libcmocka-dev module cmocka' 'libhwloc-dev module hwloc' 'libopenmpi-dev -' 'openmpi-bin -')
-if [ "$dev" = yes ]; then needs+=('clang-format command clang-format' 'cppcheck command cppcheck' 'git command git'); fi
+if [ "$dev" = yes ]; then needs+=('clang-format command clang-format' 'cppcheck command cppcheck' 'git command git' 'zsh -' 'fish -' 'mandoc -'); fi
 if [ "$cross" = yes ]; then
     needs+=('gcc-aarch64-linux-gnu command aarch64-linux-gnu-gcc' 'libc6-dev-arm64-cross -' 'qemu-user command qemu-aarch64')
+fi
+
+if [ "$packages_too" = yes ]; then
+    needs+=('dpkg-dev command dpkg-buildpackage' 'debhelper command dh' 'dh-python command dh_python3' 'patchelf command patchelf'
+           'binutils command readelf' 'lintian command lintian' 'debootstrap command debootstrap')
 fi
 
 is_here() { # command|header|module NAME

@@ -37,12 +37,17 @@ static const struct proto_method_info methods[PROTO_METHOD_LIMIT] = {
     METHOD(READ_OPEN, "Coordinator", "ReadOpen", read_open_request, attach_open_reply, true),
     METHOD(ATTEND, "Coordinator", "Attend", attend_request, attend_reply, true),
     METHOD(SESSION_WATCH, "Coordinator", "SessionWatch", session_watch_request, session_watch_reply, true),
+    METHOD(SESSION_STEP, "Coordinator", "SessionStep", session_step_request, session_step_reply, true),
     METHOD(QUARANTINE_LIST, "Coordinator", "QuarantineList", quarantine_list_request, quarantine_list_reply,
            true),
     METHOD(QUARANTINE_DROP, "Coordinator", "QuarantineDrop", quarantine_drop_request, quarantine_drop_reply,
            true),
     METHOD(WORKER_DRAIN, "Coordinator", "WorkerDrain", worker_drain_request, worker_drain_reply, true),
+    METHOD(WORKER_FORGET, "Coordinator", "WorkerForget", worker_forget_request, worker_forget_reply, true),
     METHOD(REBALANCE, "Coordinator", "Rebalance", rebalance_request, rebalance_reply, true),
+    METHOD(BACKUP, "Coordinator", "Backup", backup_request, backup_reply, false),
+    METHOD(BACKUP_READ, "Coordinator", "BackupRead", backup_read_request, backup_read_reply, true),
+    METHOD(SCRUB, "Coordinator", "Scrub", scrub_request, scrub_reply, true),
     METHOD(REGISTER, "Coordinator", "Register", register_request, register_reply, true),
     METHOD(HEARTBEAT, "Coordinator", "Heartbeat", heartbeat_request, heartbeat_reply, true),
     METHOD(CHUNK_PUT, "Worker", "ChunkPut", chunk_put_request, chunk_put_reply, true),
@@ -57,8 +62,10 @@ static const struct proto_method_info methods[PROTO_METHOD_LIMIT] = {
     METHOD(INVENTORY, "Worker", "Inventory", inventory_request, inventory_reply, true),
     METHOD(CHUNK_PULL, "Worker", "ChunkPull", chunk_pull_request, chunk_pull_reply, true),
     METHOD(CHUNK_READ, "Worker", "ChunkRead", chunk_read_request, chunk_read_reply, true),
+    METHOD(CHUNK_SUM, "Worker", "ChunkSum", chunk_sum_request, chunk_sum_reply, true),
     METHOD(STEP, "Worker", "Step", step_request, step_reply, true),
     METHOD(MASS, "Worker", "Mass", mass_request, mass_reply, true),
+    METHOD(AUDIT, "Worker", "Audit", audit_request, audit_reply, true),
 };
 
 const struct proto_method_info *proto_codec_method(uint32_t method)

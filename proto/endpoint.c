@@ -137,7 +137,7 @@ const char *proto_address_format(const struct sockaddr *address, char buf[80])
     return buf;
 }
 
-static bool is_loopback(const struct proto_endpoint *endpoint)
+bool proto_endpoint_is_loopback(const struct proto_endpoint *endpoint)
 {
     struct sockaddr_storage address;
     socklen_t len;
@@ -150,6 +150,17 @@ static bool is_loopback(const struct proto_endpoint *endpoint)
     return IN6_IS_ADDR_LOOPBACK(&((struct sockaddr_in6 *)&address)->sin6_addr);
 }
 
+bool proto_endpoint_is_any(const struct proto_endpoint *endpoint)
+{
+    struct sockaddr_storage address;
+    socklen_t len;
+    if (endpoint->kind == PROTO_ENDPOINT_UNIX || !proto_endpoint_address(endpoint, &address, &len))
+        return false;
+    if (address.ss_family == AF_INET)
+        return ((struct sockaddr_in *)&address)->sin_addr.s_addr == INADDR_ANY;
+    return IN6_IS_ADDR_UNSPECIFIED(&((struct sockaddr_in6 *)&address)->sin6_addr);
+}
+
 enum common_code proto_listen_allowed(const char *text, bool has_token, bool insecure,
                                       struct common_error *err)
 {
@@ -157,7 +168,7 @@ enum common_code proto_listen_allowed(const char *text, bool has_token, bool ins
     enum common_code code = proto_endpoint_parse(text, &endpoint, err);
     if (code != COMMON_OK)
         return code;
-    if (has_token || insecure || is_loopback(&endpoint))
+    if (has_token || insecure || proto_endpoint_is_loopback(&endpoint))
         return COMMON_OK;
     return common_error_set(
         err, COMMON_PERMISSION_DENIED,

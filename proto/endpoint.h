@@ -41,6 +41,11 @@ enum common_code proto_endpoint_list_parse(const char *text, struct proto_endpoi
 bool proto_endpoint_address(const struct proto_endpoint *endpoint, struct sockaddr_storage *out,
                             socklen_t *len);
 
+// A loopback address, "localhost" or a unix socket: nobody on another host can dial it.
+bool proto_endpoint_is_loopback(const struct proto_endpoint *endpoint);
+// 0.0.0.0 or [::]: to listen at all addresses. Nobody can dial it.
+bool proto_endpoint_is_any(const struct proto_endpoint *endpoint);
+
 // "127.0.0.1:4711", "[::1]:4711" or "unix". Returns buf.
 const char *proto_address_format(const struct sockaddr *address, char buf[80]);
 

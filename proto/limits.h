@@ -15,8 +15,10 @@
 #define PROTO_KINDS_MAX    64u
 #define PROTO_SPEC_BYTES   (128u * 1024) // packed: a spec travels beside lists that have limits of their own
 
-#define PROTO_MEMBERS_MAX         4096 // workers of a cluster, of a plan
-#define PROTO_QUARANTINE_PAGE_MAX 4096 // sessions of one QuarantineList reply
+#define PROTO_MEMBERS_MAX         4096         // workers of a cluster, of a plan
+#define PROTO_BACKUP_HEAD         128          // bytes before the copy in a backup's file
+#define PROTO_BACKUP_PIECE        (256 * 1024) // of a backup, that travels at a time and is summed at a time
+#define PROTO_QUARANTINE_PAGE_MAX 4096         // sessions of one QuarantineList reply
 
 #define PROTO_STEP_ITEMS_MAX    4096
 #define PROTO_STEP_HOLDERS_MAX  16
@@ -24,6 +26,7 @@
 #define PROTO_COLLECTIVE_ID_MAX 128 // bytes
 
 #define PROTO_EDGES_DOWN_MAX    64                  // named in a heartbeat
+#define PROTO_LACKING_MAX       64u                 // sessions in a heartbeat
 #define PROTO_WORKER_LIMITS_MAX 24                  // told in a heartbeat
 #define PROTO_COMMIT_RANGES_MAX 4096u               // of one RowsCommit
 #define PROTO_PULL_RANGES_MAX   4096u               // of one ChunkPull
@@ -34,6 +37,10 @@
 
 #define PROTO_MASS_WORKERS_MAX 1024u // named in an answer with masses
 #define PROTO_WATCH_STEPS_MAX  64u
+
+#define PROTO_KEPT_ROWS_MAX    4u   // of a step that is kept, of an audit
+#define PROTO_AUDIT_CHUNKS_MAX 256u // of one call
+#define PROTO_AUDIT_HEAD       4u   // numbers of a row and head before its o: see AuditRequest
 
 // X(message, field, most): elements of a repeated field, bytes of a string or bytes field. Strings and bytes
 // that are not here have at most 1024 bytes.
@@ -53,6 +60,7 @@
     X(link_hello_reply, proof, 32)                                                                           \
     X(link_hello_reply, name, 128)                                                                           \
     X(link_proof_request, proof, 32)                                                                         \
+    X(health_check_reply, edges_down, PROTO_EDGES_DOWN_MAX)                                                  \
     X(spec, alibi, PROTO_KV_HEADS_MAX)                                                                       \
     X(spec, sinks, PROTO_KV_HEADS_MAX)                                                                       \
     X(spec, kinds, PROTO_KINDS_MAX)                                                                          \
@@ -82,6 +90,10 @@
     X(watched_step, traces, 1024)                                                                            \
     X(session_watch_reply, steps, PROTO_WATCH_STEPS_MAX)                                                     \
     X(session_watch_reply, workers, PROTO_MASS_WORKERS_MAX)                                                  \
+    X(session_step_reply, positions, PROTO_KEPT_ROWS_MAX)                                                    \
+    X(session_step_reply, workers, 512)                                                                      \
+    X(audit_request, positions, PROTO_KEPT_ROWS_MAX)                                                         \
+    X(audit_request, chunks, PROTO_AUDIT_CHUNKS_MAX)                                                         \
     X(cluster_info_reply, workers, PROTO_MEMBERS_MAX)                                                        \
     X(cluster_info_reply, limits, 64)                                                                        \
     X(limit, name, 64)                                                                                       \
@@ -90,9 +102,13 @@
     X(worker_info, drain_reason, 128)                                                                        \
     X(worker_drain_request, worker, 64)                                                                      \
     X(worker_drain_request, reason, 128)                                                                     \
+    X(worker_forget_request, worker, 64)                                                                     \
     X(rebalance_reply, moves, 1024)                                                                          \
+    X(backup_reply, head, PROTO_BACKUP_HEAD)                                                                 \
+    X(backup_read_reply, data, PROTO_BACKUP_PIECE)                                                           \
     X(quarantine_list_reply, sessions, PROTO_QUARANTINE_PAGE_MAX)                                            \
     X(plan_install_request, members, PROTO_MEMBERS_MAX)                                                      \
+    X(heartbeat_request, lacking, PROTO_LACKING_MAX)                                                         \
     X(heartbeat_request, edges_down, PROTO_EDGES_DOWN_MAX)                                                   \
     X(heartbeat_request, limits, PROTO_WORKER_LIMITS_MAX)                                                    \
     X(layout_set_request, chunks, 1024)                                                                      \

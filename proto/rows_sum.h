@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/hash.h"
+
 enum proto_rows_part { PROTO_ROWS_K, PROTO_ROWS_V, PROTO_ROWS_K_SCALE, PROTO_ROWS_V_SCALE };
 
 struct proto_rows_piece { // one part of some heads of some rows
@@ -20,5 +22,17 @@ struct proto_rows_piece { // one part of some heads of some rows
 
 // What the piece adds, modulo 2^64.
 uint64_t proto_rows_sum(const struct proto_rows_piece *piece);
+
+// The seal of a chunk (docs/WIRE.md, "Seals"): 0, then with the sum of all of the chunk's rows of each layer that
+// counts, in ascending order, then done. Never 0.
+static inline uint64_t proto_seal_add(uint64_t seal, uint32_t layer, uint64_t sum)
+{
+    return common_mix64(seal ^ common_mix64(sum ^ common_mix64(layer)));
+}
+
+static inline uint64_t proto_seal_done(uint64_t seal)
+{
+    return seal ? seal : 1;
+}
 
 #endif

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "common/blob.h"
+#include "common/buckets.h"
 #include "common/loop.h"
 #include "common/secret.h"
 #include "common/status.h"
@@ -82,7 +83,10 @@ struct proto_channel_options {
     // Stream only: nobody listens at the endpoint any more, the process there has ended. After state(false), or before
     // the first state(true); may be NULL.
     void (*refused)(void *arg);
-    void *state_arg; // of both
+    // Stream only: a try to link has come to nothing, and why, in words for people; there will be others. With it
+    // the channel logs nothing of that itself. May be NULL; may not close the channel.
+    void (*failed)(void *arg, const char *why);
+    void *state_arg; // of the three
     enum proto_sums sums;
 };
 
@@ -94,6 +98,9 @@ enum common_code proto_channel_open(struct common_loop *loop, const char *endpoi
 // Calls in flight end with CANCELLED, on this stack, before it returns. NULL is allowed.
 void proto_channel_close(struct proto_channel *channel);
 bool proto_channel_connected(const struct proto_channel *channel);
+// The address of this end of the link, numeric, without brackets: by it the peer's host can be reached from here.
+// False: there is no link, or it is no stream over TCP.
+bool proto_channel_own_host(const struct proto_channel *channel, char out[80]);
 
 struct proto_reply {
     // COMMON_OK or why not: the peer's status, or ours (UNAVAILABLE, DEADLINE_EXCEEDED, CANCELLED)
@@ -189,6 +196,25 @@ struct proto_server_stats {
 };
 void proto_server_stats(const struct proto_server *server, struct proto_server_stats *out);
 
+enum proto_refusal {
+    PROTO_REFUSED_CONNECTION, // garbage, a wrong proof, no place: the link, or what it sent, is dropped
+    PROTO_REFUSED_TOKEN,
+    PROTO_REFUSED_ROLE,
+    PROTO_REFUSED_METHOD, // not served here
+    PROTO_REFUSED_LIMIT,  // too many requests, or one too large
+    PROTO_REFUSED_LATE,   // its deadline had passed
+    PROTO_REFUSED_MESSAGE,
+    PROTO_REFUSALS
+};
+
+// What a server has answered so far; proto/metrics.h shows it.
+struct proto_server_counts {
+    const struct common_buckets *took; // [PROTO_METHOD_LIMIT] from the whole request to its answer
+    uint64_t failed[COMMON_CODE_COUNT];
+    uint64_t refused[PROTO_REFUSALS];
+};
+void proto_server_counts(const struct proto_server *server, struct proto_server_counts *out);
+
 #define PROTO_STRANGERS_MAX 256 // connections to the stream endpoints, and to each of nng's
 
 enum proto_limit {
@@ -236,6 +262,9 @@ void proto_request_on_cancel(struct proto_request *request, proto_done_fn fn, vo
 // Whether nobody waits for the answer any more: cancelled, or past its deadline. What alters something and has not
 // begun had better not begin: the caller may have gone on to other things.
 bool proto_request_over(const struct proto_request *request);
+
+// The monotonic clock, as the handler has just read it before it answers: spares another look at it.
+void proto_request_ends(struct proto_request *request, uint64_t now_ns);
 
 // Answers OK. `sent` (may be NULL) runs exactly once when the tensors' bytes are no longer needed, at once or
 // later. The request is gone.

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -160,6 +161,7 @@ enum common_code proto_channel_open(struct common_loop *loop, const char *endpoi
     channel->sums = wants_sums(options->sums, where.kind);
     channel->state_fn = options->state;
     channel->refused_fn = options->refused;
+    channel->failed_fn = options->failed;
     channel->state_arg = options->state_arg;
     channel->armed_ns = UINT64_MAX;
     proto_list_init(&channel->waiting);
@@ -193,6 +195,22 @@ unref:
 bool proto_channel_connected(const struct proto_channel *channel)
 {
     return !channel->closing && channel->ops->connected(channel);
+}
+
+bool proto_channel_own_host(const struct proto_channel *channel, char out[80])
+{
+    struct sockaddr_storage address;
+    socklen_t len = sizeof address;
+    if (!channel->ops->socket || !proto_channel_connected(channel) ||
+        getsockname(channel->ops->socket(channel), (struct sockaddr *)&address, &len) != 0 ||
+        (address.ss_family != AF_INET && address.ss_family != AF_INET6))
+        return false;
+    char text[80];
+    proto_address_format((struct sockaddr *)&address, text);
+    *strrchr(text, ':') = '\0';
+    size_t at = *text == '[', end = strlen(text) - at;
+    snprintf(out, 80, "%.*s", (int)(end - at), text + at);
+    return true;
 }
 
 // ---- ends of calls --------------------------------------------------------------------------------------
@@ -275,6 +293,18 @@ void proto_channel_fail_waiting(struct proto_channel *channel, enum common_code 
     fail_list(channel, &channel->waiting, code, text);
 }
 
+// What never left tells why: there was no link.
+static void call_fail_late(struct proto_channel *channel, struct proto_pending *call)
+{
+    const char *why = "no answer within the deadline";
+    char copy[COMMON_ERROR_BYTES];
+    if (call->state == PROTO_CALL_WAITING && *channel->trouble) {
+        snprintf(copy, sizeof copy, "%s", channel->trouble);
+        why = copy;
+    }
+    call_fail(channel, call, COMMON_DEADLINE_EXCEEDED, why, true);
+}
+
 static void on_deadlines(void *arg)
 {
     struct proto_channel *channel = arg;
@@ -284,7 +314,7 @@ static void on_deadlines(void *arg)
     // As many as there are now: callbacks may add calls whose deadline has passed, too.
     for (uint32_t n = channel->n_heap; n > 0 && channel->n_heap > 0 && channel->heap[0]->deadline_ns <= now;
          n--)
-        call_fail(channel, channel->heap[0], COMMON_DEADLINE_EXCEEDED, "no answer within the deadline", true);
+        call_fail_late(channel, channel->heap[0]);
     if (!channel->closing)
         arm_deadlines(channel);
     proto_channel_unref(channel);

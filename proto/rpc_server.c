@@ -169,7 +169,14 @@ void proto_server_stats(const struct proto_server *server, struct proto_server_s
     out->links = server->n_links;
 }
 
-void proto_server_refused(struct proto_server *server, const char *peer, const char *why)
+void proto_server_counts(const struct proto_server *server, struct proto_server_counts *out)
+{
+    out->took = server->took;
+    memcpy(out->failed, server->failed, sizeof out->failed);
+    memcpy(out->refused, server->refusals, sizeof out->refused);
+}
+
+static void warn_refused(struct proto_server *server, const char *peer, const char *why)
 {
     server->stats.refused++;
     uint64_t now = common_clock_ns();
@@ -187,6 +194,12 @@ bool proto_server_token_ok(const struct proto_server *server, const ProtobufCBin
         return true;
     return credentials->len == strlen(server->token) &&
            common_bytes_equal(credentials->data, server->token, credentials->len);
+}
+
+void proto_server_refused(struct proto_server *server, const char *peer, const char *why)
+{
+    server->refusals[PROTO_REFUSED_CONNECTION]++;
+    warn_refused(server, peer, why);
 }
 
 static struct proto_lane *lane_of(struct proto_server *server, uint32_t role)
@@ -268,6 +281,16 @@ static void request_end(struct proto_request *request)
     proto_server_unref(server);
 }
 
+static void count_answer(const struct proto_request *request, const Banyan__Pb__Status *status)
+{
+    struct proto_server *server = request->server;
+    uint64_t now = request->ends_ns ? request->ends_ns : common_clock_ns();
+    if (status && status->code < COMMON_CODE_COUNT)
+        server->failed[status->code]++;
+    if (request->method < PROTO_METHOD_LIMIT && server->methods[request->method])
+        common_buckets_add(&server->took[request->method], now - request->arrived_ns);
+}
+
 static void request_answer(struct proto_request *request, struct proto_outgoing *outgoing, proto_done_fn sent,
                            void *sent_arg)
 {
@@ -275,6 +298,7 @@ static void request_answer(struct proto_request *request, struct proto_outgoing 
     assert(common_loop_is_owner(server->loop));
     struct proto_gather gather;
     struct common_error err;
+    count_answer(request, outgoing->status);
     outgoing->kind = PROTO_FRAME_REPLY;
     outgoing->method = request->method;
     outgoing->request = request->id;
@@ -350,9 +374,11 @@ void proto_request_fail(struct proto_request *request, enum common_code code, co
     request_answer(request, &(struct proto_outgoing){.status = &status}, NULL, NULL);
 }
 
-void proto_request_refuse(struct proto_request *request, enum common_code code, const char *text)
+void proto_request_refuse(struct proto_request *request, enum proto_refusal reason, enum common_code code,
+                          const char *text)
 {
-    proto_server_refused(request->server, request->peer, text);
+    request->server->refusals[reason]++;
+    warn_refused(request->server, request->peer, text);
     proto_request_fail(request, code, text, NULL, 0);
 }
 
@@ -389,11 +415,12 @@ void proto_request_dispatch(struct proto_request *request, bool authentic)
     const struct proto_method *method = info ? server->methods[request->method] : NULL;
     struct common_error err;
     if (!authentic) {
-        proto_request_refuse(request, COMMON_UNAUTHENTICATED,
+        proto_request_refuse(request, PROTO_REFUSED_TOKEN, COMMON_UNAUTHENTICATED,
                              "the client token is missing or wrong: give the server's --token-file");
         return;
     }
     if (!method) {
+        server->refusals[PROTO_REFUSED_METHOD]++;
         snprintf(err.message, sizeof err.message, "method %u (%s) is not served here", request->method,
                  info ? info->name : "unknown");
         proto_request_fail(request, COMMON_UNIMPLEMENTED, err.message, NULL, 0);
@@ -401,11 +428,12 @@ void proto_request_dispatch(struct proto_request *request, bool authentic)
     }
     if (!(method->roles & 1u << request->role)) {
         snprintf(err.message, sizeof err.message, "%s is not for callers of this role", info->name);
-        proto_request_refuse(request, COMMON_PERMISSION_DENIED, err.message);
+        proto_request_refuse(request, PROTO_REFUSED_ROLE, COMMON_PERMISSION_DENIED, err.message);
         return;
     }
     if (lane_of(server, request->role)->requests > server->requests_max) {
         char text[PROTO_LIMIT_TEXT];
+        server->refusals[PROTO_REFUSED_LIMIT]++;
         proto_limit_reached(server,
                             proto_role_is_daemon(request->role) ? PROTO_LIMIT_DAEMON_REQUESTS
                                                                 : PROTO_LIMIT_REQUESTS,
@@ -414,13 +442,14 @@ void proto_request_dispatch(struct proto_request *request, bool authentic)
         return;
     }
     if (request->message->header->remaining_ns == 0) {
+        server->refusals[PROTO_REFUSED_LATE]++;
         proto_request_fail(request, COMMON_DEADLINE_EXCEEDED,
                            "the deadline had passed when the request arrived", NULL, 0);
         return;
     }
     enum common_code code = proto_message_fill(request->message, info->request, &err);
     if (code != COMMON_OK) {
-        proto_request_refuse(request, code, err.message);
+        proto_request_refuse(request, PROTO_REFUSED_MESSAGE, code, err.message);
         return;
     }
     size_t bytes = proto_message_bytes(request->message); // it has grown by the body
@@ -450,6 +479,11 @@ void proto_request_charge(struct proto_request *request, uint64_t bytes)
 {
     request->charged += bytes;
     count_caller(request, 0, (int64_t)bytes);
+}
+
+void proto_request_ends(struct proto_request *request, uint64_t now_ns)
+{
+    request->ends_ns = now_ns;
 }
 
 uint64_t proto_request_arrived(const struct proto_request *request)

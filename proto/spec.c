@@ -95,6 +95,12 @@ uint64_t proto_spec_forgotten(const Banyan__Pb__Spec *spec, uint32_t layer, uint
     return least;
 }
 
+bool proto_spec_keeps(const Banyan__Pb__Spec *spec, uint32_t layer)
+{
+    const uint64_t far = UINT64_C(1) << 62; // past every window
+    return proto_spec_stores(spec, layer) && (!spec->forget || proto_spec_forgotten(spec, layer, far) == 0);
+}
+
 uint64_t proto_spec_token_bytes(const Banyan__Pb__Spec *spec)
 {
     uint64_t bytes = 0;

@@ -62,6 +62,10 @@ uint64_t proto_layer_from(const struct proto_layer *layer, uint64_t position);
 // that shares it, sees a key below the position returned. 0: the session forgets nothing of the layer.
 uint64_t proto_spec_forgotten(const Banyan__Pb__Spec *spec, uint32_t layer, uint64_t floor);
 
+// Whether rows of the layer are there for as long as the session is: it has rows of its own, and none is ever
+// forgotten, however high the floor. Of such layers a chunk's seal is.
+bool proto_spec_keeps(const Banyan__Pb__Spec *spec, uint32_t layer);
+
 uint64_t proto_spec_token_bytes(const Banyan__Pb__Spec *spec); // K and V of one token, all layers
 uint32_t proto_spec_first_layer(const Banyan__Pb__Spec *spec); // that has rows of its own
 uint32_t

@@ -18,7 +18,7 @@ static enum common_code bad_item(struct common_error *err, size_t item, const ch
 
 // ---- fields of the same name on both sides, once: as they are read, so they are written -----------------
 
-#define REQUEST_FIELDS(X) X(term) X(plan) X(plan_epoch) X(step) X(attempt) X(want_trace)
+#define REQUEST_FIELDS(X) X(term) X(plan) X(plan_epoch) X(step) X(attempt) X(want_trace) X(quick)
 #define ITEM_FIELDS(X)                                                                                       \
     X(session)                                                                                               \
     X(incarnation)                                                                                           \

@@ -57,6 +57,7 @@ struct proto_step {
     uint64_t term, plan, plan_epoch, step;
     uint32_t attempt;
     bool want_trace;
+    bool quick;           // no item waits for a worker's disk: it fails instead (ABORTED, COLD)
     bool has_kv;          // k and v tensors are there
     uint64_t deadline_ns; // absolute monotonic
     uint32_t n_items, n_appends;

@@ -31,6 +31,8 @@
 #define BACKOFF_MIN_NS (10 * COMMON_NS_PER_MS)
 #define BACKOFF_MAX_NS COMMON_NS_PER_S
 
+#define STRANGER "another program, or an endpoint of another kind (nng+tcp://), may listen there"
+
 enum channel_state { STATE_BACKOFF, STATE_LOOKUP, STATE_CONNECTING, STATE_HELLO, STATE_PROOF, STATE_READY };
 
 struct stream_channel {
@@ -48,6 +50,9 @@ struct stream_channel {
     struct proto_hello hello;
     uint64_t request; // id of the hello's request being answered
     bool logged;      // the reason of this outage
+    bool heard;       // a frame, over this connection
+    bool failed;      // a try, since there was a link
+    bool stranger;    // who answers there speaks something else
     struct proto_scratch scratch;
 };
 
@@ -74,6 +79,13 @@ static void channel_move(struct stream_channel *s, enum channel_state to)
 
 static void try_connect(struct stream_channel *s);
 
+// What a call that waits says meanwhile, where there has been no failure yet that says more.
+static void begins(struct stream_channel *s, const char *what)
+{
+    if (!s->failed)
+        snprintf(s->channel->trouble, sizeof s->channel->trouble, "%s", what);
+}
+
 // Everything that a failed try or a lost link leaves, and the next try. nobody: nobody listens there.
 static void retreat_from(struct stream_channel *s, enum common_code code, const char *text, bool nobody)
 {
@@ -90,7 +102,10 @@ static void retreat_from(struct stream_channel *s, enum common_code code, const 
     channel_move(s, STATE_BACKOFF);
     common_timer_start(s->timer, s->backoff_ns, false);
     s->backoff_ns = s->backoff_ns * 2 < BACKOFF_MAX_NS ? s->backoff_ns * 2 : BACKOFF_MAX_NS;
-    if (!s->logged && before != STATE_READY && code != COMMON_UNAVAILABLE) {
+    snprintf(channel->trouble, sizeof channel->trouble, "%s", text);
+    s->failed = true;
+    if (!s->logged && !channel->failed_fn && before != STATE_READY &&
+        (code != COMMON_UNAVAILABLE || s->stranger)) {
         common_log_warn("%s cannot link to %s: %s", channel->name, channel->endpoint_text, text);
         s->logged = true;
     }
@@ -102,6 +117,8 @@ static void retreat_from(struct stream_channel *s, enum common_code code, const 
         proto_link_close(io);
     if (was_ready && channel->state_fn)
         channel->state_fn(channel->state_arg, false);
+    if (before != STATE_READY && !channel->closing && channel->failed_fn)
+        channel->failed_fn(channel->state_arg, channel->trouble);
     if (nobody && !channel->closing && channel->refused_fn)
         channel->refused_fn(channel->state_arg);
     if (!channel->closing)
@@ -163,8 +180,9 @@ static enum common_code take_hello(struct stream_channel *s, const Banyan__Pb__L
         if (!proto_hello_proof(&channel->secret, &s->hello, false, mac))
             return common_error_set(err, COMMON_UNAVAILABLE, "out of memory for a proof");
         if (reply->proof.len != sizeof mac || !common_bytes_equal(reply->proof.data, mac, sizeof mac))
-            return common_error_set(err, COMMON_UNAUTHENTICATED,
-                                    "the server does not know this cluster's secret");
+            return common_error_set(
+                err, COMMON_UNAUTHENTICATED,
+                "the server has another cluster secret: give both the same --secret-file");
         if (!proto_hello_proof(&channel->secret, &s->hello, true, mac))
             return common_error_set(err, COMMON_UNAVAILABLE, "out of memory for a proof");
         proof.proof = (ProtobufCBinaryData){sizeof mac, mac};
@@ -182,7 +200,8 @@ static void become_ready(struct stream_channel *s)
     struct proto_channel *channel = s->channel;
     channel_move(s, STATE_READY);
     s->backoff_ns = BACKOFF_MIN_NS;
-    s->logged = false;
+    s->logged = s->failed = s->stranger = false;
+    *channel->trouble = '\0';
     common_timer_stop(s->timer);
     proto_channel_ref(channel);
     proto_channel_drain(channel); // those who waited come before those who are told
@@ -229,6 +248,7 @@ static bool on_frame(void *owner, const struct proto_prefix *prefix, struct comm
 {
     struct stream_channel *s = owner;
     struct proto_channel *channel = s->channel;
+    s->heard = true;
     if (prefix->kind != PROTO_FRAME_REPLY) {
         common_error_set(err, COMMON_INVALID_ARGUMENT, "a server that calls back");
         return false;
@@ -269,9 +289,19 @@ static bool on_oversize(void *owner, const struct proto_prefix *prefix, struct c
     return true;
 }
 
+// Whoever has not understood our hello may be gone by the next try, and a coordinator in its place.
 static void on_failed(void *owner, enum common_code code, const char *text)
 {
-    retreat(owner, code, text);
+    struct stream_channel *s = owner;
+    char why[COMMON_ERROR_BYTES];
+    if (s->state == STATE_HELLO && !s->heard &&
+        (code == COMMON_INVALID_ARGUMENT || code == COMMON_UNAVAILABLE)) {
+        s->stranger = code == COMMON_INVALID_ARGUMENT;
+        snprintf(why, sizeof why, "%.200s, and no hello: " STRANGER, text);
+        retreat(s, COMMON_UNAVAILABLE, why);
+    } else {
+        retreat(s, code, text);
+    }
 }
 
 static const struct proto_link_ops link_ops = {
@@ -300,6 +330,8 @@ static void begin_hello(struct stream_channel *s)
         return;
     }
     channel_move(s, STATE_HELLO);
+    s->heard = false;
+    begins(s, "no answer to the hello yet: " STRANGER);
     s->hello.dial_role = channel->role;
     if (!common_random(s->hello.dial_nonce, PROTO_NONCE_BYTES)) {
         proto_link_fail(s->io, COMMON_UNAVAILABLE, "the system gives no random bytes for a hello");
@@ -338,6 +370,7 @@ static void connect_to(struct stream_channel *s, const struct sockaddr *address,
         return;
     }
     channel_move(s, STATE_CONNECTING);
+    begins(s, "no connection yet: nothing comes back from there");
     event_assign(&s->connect_event, common_loop_base(s->channel->loop), s->fd, EV_WRITE, on_connect, s);
     common_timer_start(s->timer, PROTO_HELLO_NS, false);
     if (connect(s->fd, address, len) == 0) {
@@ -384,6 +417,7 @@ static void look_up(struct stream_channel *s)
     char port[8];
     snprintf(port, sizeof port, "%u", s->endpoint.port);
     channel_move(s, STATE_LOOKUP);
+    begins(s, "no answer from the name server yet");
     common_timer_start(s->timer, PROTO_HELLO_NS, false);
     s->alive_in_lookup = true;
     struct evdns_getaddrinfo_request *lookup =
@@ -420,7 +454,7 @@ static void on_timer(void *arg)
         break;
     case STATE_HELLO:
     case STATE_PROOF:
-        retreat(s, COMMON_UNAVAILABLE, "no answer to the hello in 5 s");
+        retreat(s, COMMON_UNAVAILABLE, "no answer to the hello in 5 s: " STRANGER);
         break;
     case STATE_READY:
         break;
@@ -510,6 +544,11 @@ static void stream_signs(const struct proto_channel *channel, struct proto_signs
     proto_link_signs(s->io, out);
 }
 
+static int stream_socket(const struct proto_channel *channel)
+{
+    return ((const struct stream_channel *)channel->state)->io->fd;
+}
+
 static void stream_lose(struct proto_channel *channel, const char *text)
 {
     const struct stream_channel *s = channel->state;
@@ -524,5 +563,6 @@ const struct proto_channel_ops proto_stream_channel_ops = {
     .send = stream_send,
     .forget = stream_forget,
     .signs = stream_signs,
+    .socket = stream_socket,
     .lose = stream_lose,
 };

@@ -244,7 +244,7 @@ static void refuse_link(struct server_link *link, struct proto_request *request,
                         const char *why)
 {
     link_move(link, LINK_REFUSED);
-    proto_request_refuse(request, code, why);
+    proto_request_refuse(request, PROTO_REFUSED_CONNECTION, code, why);
 }
 
 static void on_hello(struct server_link *link, struct proto_request *request)
@@ -403,7 +403,7 @@ static bool take_frame(struct server_link *link, const struct proto_prefix *pref
         char text[160];
         snprintf(text, sizeof text, "a payload of %llu bytes is above this server's limit of %llu",
                  (unsigned long long)prefix->payload_len, (unsigned long long)server->payload_max);
-        proto_request_refuse(request, COMMON_RESOURCE_EXHAUSTED, text);
+        proto_request_refuse(request, PROTO_REFUSED_LIMIT, COMMON_RESOURCE_EXHAUSTED, text);
         return true;
     }
     if (!request_insert(link, request)) {
@@ -439,8 +439,14 @@ static bool on_oversize(void *owner, const struct proto_prefix *prefix, struct c
 static void on_failed(void *owner, enum common_code code, const char *text)
 {
     struct server_link *link = owner;
-    // A peer that goes is nobody's fault; one that sends nonsense is.
-    if (code != COMMON_UNAVAILABLE && link->state != LINK_REFUSED)
+    // A peer that goes is nobody's fault; one that sends nonsense is. A daemon that has seen our proof and goes without
+    // its own did not believe it: it says so in its log, which may be another host's.
+    if (code == COMMON_UNAVAILABLE && link->state == LINK_PROOF && proto_role_is_daemon(link->role))
+        proto_server_refused(
+            link->server, link->peer,
+            "it hung up after the hello, as one with another cluster secret does: give both the "
+            "same --secret-file");
+    else if (code != COMMON_UNAVAILABLE && link->state != LINK_REFUSED)
         proto_server_refused(link->server, link->peer, text);
     server_link_close(link);
 }

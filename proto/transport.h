@@ -65,6 +65,8 @@ struct proto_channel_ops {
     void (*forget)(struct proto_channel *channel, struct proto_pending *call, bool tell);
     // Both or none; NULL: nothing is known of the peer's host, and `quiet_ns` has no effect.
     void (*signs)(const struct proto_channel *channel, struct proto_signs *out); // connected
+    // Connected: the socket of the link. NULL: none that is known.
+    int (*socket)(const struct proto_channel *channel);
     // Connected: the link breaks now, on this stack or in the next turn, and its calls end with UNAVAILABLE.
     void (*lose)(struct proto_channel *channel, const char *text);
 };
@@ -87,7 +89,10 @@ struct proto_channel {
     uint64_t warned_ns; // rate limit of warnings about damaged answers
     void (*state_fn)(void *arg, bool connected);
     void (*refused_fn)(void *arg);
+    void (*failed_fn)(void *arg, const char *why);
     void *state_arg;
+    char trouble
+        [COMMON_ERROR_BYTES]; // why there is no link, for calls that wait for one; "": there is, or nobody knows
     // calls
     struct common_handle_table *handles;
     struct proto_list waiting, sent;
@@ -142,7 +147,7 @@ struct proto_request {
     void *transport; // stream link, or what joins a request with its nng client; `send` is the last to use it
     const char *peer; // lives as long as the transport's object
     struct proto_message *message;
-    uint64_t id, deadline_ns, arrived_ns;
+    uint64_t id, deadline_ns, arrived_ns, ends_ns; // ends_ns 0: nobody has said so
     uint32_t role, method;
     struct proto_caller *caller; // the transport's; until the answer is sent
     size_t bytes;
@@ -215,6 +220,8 @@ struct proto_server {
     struct common_timer *tick;            // each second: links that stall
     struct proto_lane lanes[PROTO_LANES]; // each has the server's limits for itself
     struct proto_server_stats stats;
+    struct common_buckets took[PROTO_METHOD_LIMIT];
+    uint64_t failed[COMMON_CODE_COUNT], refusals[PROTO_REFUSALS];
     uint64_t warned_ns, warned_refused; // rate limit of warnings about refused peers
     struct proto_request *idle;         // ended requests for reuse, by hash_next
     unsigned n_idle;
@@ -225,7 +232,7 @@ struct proto_server {
 void proto_server_ref(struct proto_server *server);
 void proto_server_unref(struct proto_server *server);
 
-// Counts, and logs at most one warning a second.
+// A connection, or what came over it: counts, and logs at most one warning a second.
 void proto_server_refused(struct proto_server *server, const char *peer, const char *why);
 
 // Whether the token is right, or none is needed. Constant time in its contents.
@@ -244,7 +251,8 @@ void proto_request_dispatch(struct proto_request *request, bool authentic);
 void proto_request_cancel(struct proto_request *request);
 
 // Answers a message that does not become a request.
-void proto_request_refuse(struct proto_request *request, enum common_code code, const char *text);
+void proto_request_refuse(struct proto_request *request, enum proto_refusal reason, enum common_code code,
+                          const char *text);
 
 // The server's bytes_max is reached by callers of this kind; links are read again when proto_stream_resume is
 // called for them.

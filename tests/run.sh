@@ -144,10 +144,12 @@ neon() {
     stage "kernels on aarch64" tests/tools/neon.sh
 }
 
+needs=(--dev)
+[ "$all" = no ] || needs+=(--packages)
 if [ "$install" = yes ]; then
-    stage "packages" deploy/install-deps.sh --dev
+    stage "packages" deploy/install-deps.sh "${needs[@]}"
 else
-    stage "packages" deploy/install-deps.sh --dev --check
+    stage "packages" deploy/install-deps.sh "${needs[@]}" --check
     export BANYAN_NO_INSTALL=1
 fi
 case $mode in

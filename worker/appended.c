@@ -23,7 +23,8 @@ static void withdraw(struct worker_session *session, uint32_t layer, uint64_t fi
             worker_chunk_withdraw(session->chunks[i].chunk, layer, row, rows, to);
 }
 
-// Rows that a commit has frozen are its own again: it may be durable already.
+// Rows that a commit has frozen are its own again: it may be durable already. A commit that found holes here comes to
+// nothing, and what filled them was never its own.
 static void take_back(struct worker_session *session, uint32_t layer)
 {
     struct worker_appended *appended = &session->appended[layer];
@@ -34,7 +35,7 @@ static void take_back(struct worker_session *session, uint32_t layer)
         const struct worker_freeze *freeze = &session->frozen.entries[i];
         uint64_t from = freeze->first > first ? freeze->first : first,
                  to = freeze->first + freeze->count < end ? freeze->first + freeze->count : end;
-        if (freeze->layer == layer && from < to)
+        if (freeze->layer == layer && from < to && !freeze->holes)
             withdraw(session, layer, from, to, WORKER_ROW_PREPARED);
     }
     if (any)
@@ -71,6 +72,33 @@ void worker_appended_settle(struct worker_session *session, uint32_t layer, uint
         take_back(session, layer);
     if (write > session->writes_over)
         session->writes_over = write;
+}
+
+bool worker_appended_lacks(const struct worker_session *session, const struct worker_chunk *chunk)
+{
+    const struct worker_shape *shape = worker_chunk_shape(chunk);
+    uint64_t first = worker_chunk_first(chunk);
+    for (uint32_t l = 0; l < shape->layers; l++) {
+        uint64_t length = session->appended[l].length, from = worker_session_forgotten(session, l);
+        uint64_t n = length > first ? length - first : 0;
+        n = n < shape->chunk_tokens ? n : shape->chunk_tokens;
+        if (worker_shape_form(shape, l) && first + n > from &&
+            worker_chunk_rows_at(chunk, l, 0, (uint32_t)n, WORKER_ROW_PREPARED) < n)
+            return true;
+    }
+    return false;
+}
+
+bool worker_appended_reaches(const struct worker_session *session, const struct worker_chunk *chunk)
+{
+    const struct worker_shape *shape = worker_chunk_shape(chunk);
+    uint64_t first = worker_chunk_first(chunk);
+    for (uint32_t l = 0; l < shape->layers; l++) {
+        const struct worker_appended *a = &session->appended[l];
+        if (a->write && a->end > first && a->length < first + shape->chunk_tokens)
+            return true;
+    }
+    return false;
 }
 
 void worker_appended_layout(struct worker_session *session, const Banyan__Pb__LayoutSetRequest *request,

@@ -35,6 +35,12 @@ void worker_appended_stored(struct worker_session *session, uint32_t layer, uint
 // them is stored any more.
 void worker_appended_settle(struct worker_session *session, uint32_t layer, uint64_t write);
 
+// Whether the chunk has not all rows that are acknowledged, as far as this worker was told.
+struct worker_chunk;
+bool worker_appended_lacks(const struct worker_session *session, const struct worker_chunk *chunk);
+// Whether an append that may have been acknowledged has a part in it.
+bool worker_appended_reaches(const struct worker_session *session, const struct worker_chunk *chunk);
+
 // What a layout says about all layers. newer: it begins a new incarnation, which no append outlives.
 void worker_appended_layout(struct worker_session *session, const Banyan__Pb__LayoutSetRequest *request,
                             bool newer);

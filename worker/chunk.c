@@ -34,6 +34,8 @@ struct worker_layer *worker_layer_new(const struct worker_shape *shape, uint32_t
     struct worker_layer *layer = calloc(1, layer_bytes(shape));
     if (layer) {
         layer->form = worker_shape_form(shape, nth);
+        layer->nth = nth;
+        proto_list_init(&layer->warm);
         layer->pages = (uint8_t **)(layer + 1);
         layer->rows = (uint8_t *)(layer->pages + shape->chunk_tokens / WORKER_PAGE_TOKENS);
     }
@@ -419,6 +421,28 @@ bool worker_chunk_sum(const struct worker_chunk *chunk, uint32_t layer, uint32_t
     return sum(chunk, chunk->layers[layer], row, count, out);
 }
 
+uint64_t worker_form_sum(const struct worker_form *form, const uint8_t *const bytes[2], uint64_t first,
+                         uint64_t count)
+{
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < form->n_parts; i++) {
+        enum worker_part part = form->parts[i];
+        bool of_v = part == WORKER_PART_V || part == WORKER_PART_V_SCALE;
+        size_t codes = part < WORKER_PART_K_SCALE
+                           ? 0 // scales lie behind the codes of all heads
+                           : (size_t)form->kv_heads * form->row[part - WORKER_PART_K_SCALE];
+        total += proto_rows_sum(&(struct proto_rows_piece){.data = bytes[of_v] + codes,
+                                                           .len = form->row[part],
+                                                           .row_pitch = of_v ? form->v_wire : form->k_wire,
+                                                           .head_pitch = form->row[part],
+                                                           .part = (enum proto_rows_part)part,
+                                                           .heads = form->kv_heads,
+                                                           .first = first,
+                                                           .count = count});
+    }
+    return total;
+}
+
 struct worker_hash {
     struct worker_chunk *chunk; // pinned
     uint32_t row, count;
@@ -462,6 +486,28 @@ void worker_chunk_read(const struct worker_chunk *chunk, uint32_t layer, uint32_
                        uint8_t *k, uint8_t *v)
 {
     move_bytes(chunk, chunk->layers[layer], row, count, k, v, worker_memory_read);
+}
+
+void worker_chunk_read_head(const struct worker_chunk *chunk, uint32_t layer, uint32_t kv_head, uint32_t rows,
+                            uint8_t *const parts[WORKER_PARTS])
+{
+    const struct worker_layer *l = chunk->layers[layer];
+    const struct worker_form *form = l->form;
+    const uint32_t step = l->block ? chunk->shape->chunk_tokens : WORKER_PAGE_TOKENS;
+    for (uint32_t row = 0; row < rows; row += step) {
+        const uint32_t n = rows - row < step ? rows - row : step;
+        struct worker_piece pieces[WORKER_PARTS];
+        for (uint32_t i = 0; i < form->n_parts; i++) {
+            const enum worker_part part = form->parts[i];
+            pieces[i] = (struct worker_piece){.memory = worker_layer_part(l, part, row, kv_head),
+                                              .pitch = form->row[part],
+                                              .host = parts[part] + (size_t)row * form->row[part],
+                                              .host_pitch = form->row[part],
+                                              .width = form->row[part],
+                                              .height = n};
+        }
+        worker_memory_read(chunk->memory, pieces, form->n_parts);
+    }
 }
 
 // Moves rows of a range from one state to another.

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What store.c and chunk.c share: the inside of a chunk.
+// What store.c, chunk.c and cold.c share: the inside of a store and of a chunk.
 #ifndef WORKER_CHUNK_H
 #define WORKER_CHUNK_H
 
 #include <stddef.h>
 
+#include "proto/list.h"
 #include "worker/disk/keep.h"
+#include "worker/map.h"
 #include "worker/memory.h"
 #include "worker/store.h"
 
@@ -14,8 +16,25 @@ struct worker_retired { // memory that a pin may still read
     uint8_t *memory;
 };
 
+struct worker_store {
+    struct worker_memory *memory; // of pages and blocks
+    struct worker_disk *disk;     // NULL: none
+    const char *name;             // NULL: none
+    uint64_t limit, used;         // used: beside what the memory counts
+    uint64_t capacity;            // of memory and of what is cold together
+    uint64_t refused;             // times that there was no room for rows
+    uint64_t quarantined;         // of it, as far as refusals say
+    struct worker_map chunks;
+    struct proto_list warm; // layers in memory that may become cold, the one used longest ago first (cold.h)
+    struct worker_cold_stats cold;
+};
+
 struct worker_layer {
     struct worker_layer *shed; // forgotten under a pin: the next one
+    struct proto_list warm;    // in the store's list, or alone
+    struct worker_chunk *chunk;
+    uint32_t nth, wanted; // wanted: by so many who wait for it to be in memory
+    bool cold, loading;   // cold: its rows' bytes are in the sealed file alone
     const struct worker_form *form;
     uint32_t present, ready;
     uint32_t read_first, read_end; // rows that were withdrawn under a pin, which may still read their bytes
@@ -30,8 +49,9 @@ struct worker_chunk {
     struct worker_keep keep;      // which they are
     uint64_t id, first;
     struct worker_shape *shape; // a reference
-    uint32_t refs, pins;
-    bool put; // rows may be PUT, or PREPARED
+    uint32_t refs, pins, holds; // holds: of those who want layers of it (cold.h)
+    uint32_t busy;              // by so many: none of its layers becomes cold
+    bool put;                   // rows may be PUT, or PREPARED
     struct worker_retired *retired;
     uint64_t words;            // of refs that forgo layers which are still there
     struct worker_layer *shed; // layers that are forgotten, whose memory a pin may still read
@@ -44,6 +64,10 @@ struct worker_chunk {
 uint64_t worker_chunk_overhead(const struct worker_shape *shape); // bytes of an empty chunk
 uint64_t worker_layer_overhead(const struct worker_shape *shape); // bytes of a layer without pages
 struct worker_layer *worker_layer_new(const struct worker_shape *shape, uint32_t layer);
+void worker_layer_free(struct worker_store *store, const struct worker_chunk *chunk,
+                       struct worker_layer *layer);
+// Gives a layer's memory back where all who have the chunk forgo it.
+void worker_chunk_shed(struct worker_store *store, struct worker_chunk *chunk, uint32_t layer);
 
 // Where a part of a present row of a head is.
 uint8_t *worker_layer_part(const struct worker_layer *layer, enum worker_part part, uint32_t row,

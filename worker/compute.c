@@ -10,6 +10,9 @@
 #include "common/hash.h"
 #include "kernels/device.h"
 #include "kernels/split.h"
+#include "worker/cold.h"
+#include "worker/pace.h"
+#include "worker/warm.h"
 
 struct item {
     struct worker_spec *spec;
@@ -31,6 +34,8 @@ struct pin { // a chunk that is read, and how many rows of it
 struct worker_compute {
     struct worker_store *store;
     uint64_t budget, bytes, madds, tokens, scratch;
+    double work;
+    uint64_t kind; // of all items; 0: they are of several, or there are none
     uint32_t tasks, n_items;
     struct pin *pins;
     size_t n_pins, cap_pins;
@@ -188,6 +193,33 @@ static bool lay_out(uint64_t budget, struct item *to, const struct worker_comput
     return true;
 }
 
+// Rows of a chunk are read once for all query rows of an item. What few and many rows take is not alike.
+static void count_work(struct worker_compute *compute, const struct worker_kind *kind,
+                       const struct worker_compute_item *item, uint64_t seen, uint64_t madds)
+{
+    const struct worker_form *form = worker_shape_form(item->session->spec->shape, item->source);
+    const struct kernels_spec *spec = &kind->kernels;
+    uint64_t row = form->kv_heads ? (form->k_wire + form->v_wire) / form->kv_heads * item->kv_heads : 0;
+    uint32_t bits = 0;
+    while (item->rows >> bits > 1)
+        bits++;
+    uint64_t of = common_mix64(kind->kernel_digest ^ bits ^ (uint64_t)spec->kv_type << 8 ^
+                               (uint64_t)kernels_spec_group(spec) << 16);
+    of = common_mix64(of ^ spec->k_dim ^ (uint64_t)spec->v_dim << 16 ^ (uint64_t)item->kv_heads << 32) | 1;
+    compute->kind = compute->work <= 0 || compute->kind == of ? of : 0;
+    compute->work += worker_pace_work((double)(seen * row), (double)madds);
+}
+
+void worker_compute_wants(const struct worker_compute_item *item, struct worker_wants *wants)
+{
+    const struct worker_session *session = item->session;
+    uint32_t n, from = worker_session_span(session, item->from, item->visible - item->from, &n);
+    const struct kernels_interval sees = sees_of(item);
+    for (uint32_t i = from; i < from + n; i++)
+        if (share_of(item, &sees, &session->chunks[i]).seen > 0)
+            worker_wants_add(wants, session->chunks[i].chunk, item->source);
+}
+
 enum common_code worker_compute_add(struct worker_compute *compute, const struct worker_compute_item *item,
                                     struct kernels_coverage *coverage, uint64_t *digest,
                                     struct common_error *err)
@@ -215,6 +247,11 @@ enum common_code worker_compute_add(struct worker_compute *compute, const struct
                                     " of layer %u sees keys from position %" PRIu64
                                     " on, and those of the chunk at %" PRIu64 " are forgotten",
                                     item->first, item->layer, sees.from, worker_chunk_first(entry->chunk));
+        if (worker_chunk_cold(entry->chunk, item->source))
+            return common_error_set(
+                err, COMMON_RESOURCE_EXHAUSTED,
+                "rows of layer %u are not in memory, and did not come from --store: try again", item->source);
+        worker_chunk_touch(compute->store, entry->chunk, item->source);
         run_count += worker_chunk_run_count(entry->chunk, item->source, share.seen);
         seen += share.seen;
         compute->pins[compute->n_pins + n_pins++] = (struct pin){entry->chunk, share.seen};
@@ -233,10 +270,10 @@ enum common_code worker_compute_add(struct worker_compute *compute, const struct
             compute->device_items ? &compute->device_items[compute->n_items] : NULL;
         if (!(there ? lay_out_there(budget, to, there, item, pins, n_pins, run_count, &bytes)
                     : lay_out(budget, to, item, pins, n_pins, run_count, &bytes)))
-            return common_error_set(
-                err, COMMON_RESOURCE_EXHAUSTED,
-                "no memory for the step: try again when less is in flight, or with fewer rows, or raise the "
-                "worker's --memory");
+            return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
+                                    "no memory for the step: try again when less is in flight, or with "
+                                    "fewer rows, or raise the "
+                                    "worker's --memory");
         for (uint32_t i = 0; i < n_pins; i++)
             worker_store_pin(pins[i].chunk);
         compute->n_pins += n_pins;
@@ -246,7 +283,9 @@ enum common_code worker_compute_add(struct worker_compute *compute, const struct
         compute->n_items++;
         compute->tasks += to->split.tasks; // none on a device
         compute->bytes += bytes;
-        compute->madds += seen * item->rows * to->slab.q_heads * (to->slab.k_dim + to->slab.v_dim);
+        uint64_t madds = seen * item->rows * to->slab.q_heads * (to->slab.k_dim + to->slab.v_dim);
+        compute->madds += madds;
+        count_work(compute, kind, item, seen, madds);
         uint64_t scratch = there ? 0 : kernels_split_scratch(&to->item);
         compute->scratch = scratch > compute->scratch ? scratch : compute->scratch;
     }
@@ -259,6 +298,12 @@ enum common_code worker_compute_add(struct worker_compute *compute, const struct
 uint64_t worker_compute_madds(const struct worker_compute *compute)
 {
     return compute->madds;
+}
+
+double worker_compute_work(const struct worker_compute *compute, uint64_t *kind)
+{
+    *kind = compute->kind;
+    return compute->work;
 }
 
 uint64_t worker_compute_bytes(const struct worker_compute *compute)

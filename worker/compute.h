@@ -14,6 +14,7 @@
 #include "worker/team.h"
 
 struct kernels_device_item;
+struct worker_wants;   // warm.h
 struct worker_compute; // opaque
 
 struct worker_compute_item {
@@ -32,13 +33,18 @@ struct worker_compute_item {
 struct worker_compute *worker_compute_new(struct worker_store *store, uint32_t max_items,
                                           uint64_t budget_bytes);
 
-// Takes an item in; says what it will have seen. RESOURCE_EXHAUSTED; FAILED_PRECONDITION: a row of it sees rows that
-// are forgotten. Then nothing was added.
+// Takes an item in; says what it will have seen. RESOURCE_EXHAUSTED, also where rows that it sees are cold;
+// FAILED_PRECONDITION: a row of it sees rows that are forgotten. Then nothing was added.
 enum common_code worker_compute_add(struct worker_compute *compute, const struct worker_compute_item *item,
                                     struct kernels_coverage *coverage, uint64_t *digest,
                                     struct common_error *err);
 
+// The layers of chunks that the item reads, which are to be in memory before it is added: adds those that may not be.
+void worker_compute_wants(const struct worker_compute_item *item, struct worker_wants *wants);
+
 uint64_t worker_compute_madds(const struct worker_compute *compute); // multiply-adds of all items
+// Of all items, as worker/pace.h counts it. kind: of kernels and shapes; 0: of several.
+double worker_compute_work(const struct worker_compute *compute, uint64_t *kind);
 uint64_t worker_compute_bytes(const struct worker_compute *compute); // of its own memory
 uint64_t worker_compute_tokens(const struct worker_compute *compute);
 uint32_t worker_compute_tasks(const struct worker_compute *compute); // 0 on a device

@@ -3,7 +3,10 @@
 // changes nothing.
 #include "common/clock.h"
 #include "common/failpoint.h"
+#include "proto/health.h"
+#include "worker/cold.h"
 #include "worker/state.h"
+#include "worker/warm.h"
 
 bool worker_term_check(struct worker *worker, uint64_t term, struct proto_request *request)
 {
@@ -44,13 +47,27 @@ void worker_handle_layout_set(void *arg, struct proto_request *request)
         worker_fail(request, &err, "OLD_EPOCH");
         return;
     }
+    struct worker_session *known = worker_map_get(&worker->sessions, body->session);
+    bool names_lost =
+        worker_names_lost(worker, body); // made before it was heard of, or beside that: a fork's
+    if (known && names_lost)
+        known->lacks = true;
+    if (names_lost || (known && known->lacks)) { // else the chunk would be here again, without its rows
+        common_error_set(&err, COMMON_ABORTED,
+                         "rows of session %016" PRIx64 " are lost here: ask what it has", body->session);
+        worker_fail(request, &err, "OLD_EPOCH");
+        return;
+    }
     if (worker_session_layout(&worker->sessions, worker->store, body, &err) != COMMON_OK) {
         worker_fail(request, &err, err.code == COMMON_ABORTED ? "OLD_EPOCH" : "");
         return;
     }
+    worker_lost_comes(worker, body);
+    if (known && body->replace && !body->more) // it knows what is lost
+        known->short_of_rows = false;
     COMMON_FAILPOINT("layout_done");
     Banyan__Pb__LayoutSetReply reply = BANYAN__PB__LAYOUT_SET_REPLY__INIT;
-    reply.used_bytes = worker_store_used(worker->store);
+    reply.used_bytes = worker_store_total(worker->store);
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
 
@@ -84,8 +101,16 @@ void worker_handle_chunk_copy(void *arg, struct proto_request *request)
     enum common_code code =
         worker_session_find(&worker->sessions, body->session, body->incarnation, &session, &err);
     if (code == COMMON_OK) {
-        const struct worker_chunk *from = worker_store_find(worker->store, body->from_chunk);
+        struct worker_chunk *from = worker_store_find(worker->store, body->from_chunk);
         struct worker_chunk *to = worker_store_find(worker->store, body->chunk);
+        struct worker_wants wants = {0};
+        if (from && from != to && to && body->rows > 0)
+            worker_wants_add_chunk(&wants, from);
+        if (wants.cold || wants.failed) {
+            worker_warm_request(worker->warm, &wants, worker_handle_chunk_copy, request);
+            return;
+        }
+        worker_wants_free(&wants);
         if (!from)
             code = common_error_set(&err, COMMON_NOT_FOUND, "chunk %" PRIu64 " is not held here",
                                     body->from_chunk);
@@ -107,10 +132,13 @@ void worker_handle_chunk_copy(void *arg, struct proto_request *request)
 void worker_handle_health(void *arg, struct proto_request *request)
 {
     struct worker *worker = arg;
+    const Banyan__Pb__HealthCheckRequest *asked = (const void *)proto_request_message(request)->body;
     Banyan__Pb__HealthCheckReply reply = BANYAN__PB__HEALTH_CHECK_REPLY__INIT;
     reply.serving = !worker->draining;
     reply.version = BANYAN_VERSION;
     reply.term = worker->term;
     reply.uptime_ns = common_clock_ns() - worker->started_ns;
+    if (asked->examine)
+        proto_health_examine(&reply, worker_disk_path(worker->disk));
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }

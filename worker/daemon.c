@@ -10,23 +10,71 @@
 
 #include "common/clock.h"
 #include "common/daemon.h"
+#include "common/log.h"
 #include "common/options.h"
+#include "worker/address.h"
 
 #define MEMORY_MIN (UINT64_C(1) << 20)
 
-static uint64_t free_memory(void) // bytes; what the kernel thinks can be had without swapping
+// What SIGHUP takes from the file: what is read where it is used. The rest sizes what was made at the start, or is known to
+// others by now.
+#define RELOADS "attach-ttl, drain, drain-timeout, log-*, read-ahead and scrub"
+static const char *const reloads[] = {"attach-ttl", "drain",      "drain-timeout", "log-format", "log-level",
+                                      "log-rate",   "read-ahead", "scrub",         NULL};
+
+struct words { // of the command line and the file, that become something else
+    const char *name, *host, *bind, *numa, *device, *module, *engine, *engine_module, *fsync_when;
+    uint64_t threads;
+};
+
+static uint64_t meminfo(const char *field) // bytes; 0: not known
 {
     char line[128];
     unsigned long long kib = 0;
+    size_t len = strlen(field);
     FILE *file = fopen("/proc/meminfo", "r");
     while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+        if (strncmp(line, field, len) == 0 && line[len] == ':' &&
+            sscanf(line + len + 1, "%llu kB", &kib) == 1)
             break;
     if (file)
         fclose(file);
-    if (kib == 0)
-        kib = 1024ull * 1024;
     return kib * 1024;
+}
+
+static uint64_t free_memory(void) // what the kernel thinks can be had without swapping
+{
+    uint64_t bytes = meminfo("MemAvailable");
+    return bytes ? bytes : UINT64_C(1) << 30;
+}
+
+// --memory that was given, of a worker without a device. Memory is taken as it is needed: what is too much now may be
+// there later, but never more than there is.
+static enum common_code check_memory(uint64_t wanted, struct common_error *err)
+{
+    uint64_t all = meminfo("MemTotal"), available = free_memory();
+    char a[32], b[32];
+    if (all && wanted > all)
+        return common_error_set(
+            err, COMMON_INVALID_ARGUMENT,
+            "--memory %s is more than the %s that this machine has: give less; --store-limit is for "
+            "what files hold",
+            common_format_bytes(wanted, a, sizeof a), common_format_bytes(all, b, sizeof b));
+    if (wanted > available)
+        common_log_warn(
+            "--memory %s is more than the %s that is free now: the kernel may end this worker when it "
+            "fills up",
+            common_format_bytes(wanted, a, sizeof a), common_format_bytes(available, b, sizeof b));
+    return COMMON_OK;
+}
+
+// As the coordinator takes them.
+static bool is_word(const char *text)
+{
+    for (const char *c = text; *c; c++)
+        if ((unsigned char)*c <= ' ' || *c == 0x7f)
+            return false;
+    return *text != '\0';
 }
 
 // The host's name, and the worker's: HOST-PID, unless given.
@@ -44,9 +92,10 @@ static enum common_code set_names(struct worker_daemon_options *out, const char 
         snprintf(out->name, sizeof out->name, "%s", name);
     else
         snprintf(out->name, sizeof out->name, "%.52s-%ld", out->host, (long)getpid());
-    if (!*out->host || !*out->name)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "--name and --host are not empty; try 'banyan-worker --help'");
+    if (!is_word(out->host) || !is_word(out->name))
+        return common_error_set(
+            err, COMMON_INVALID_ARGUMENT,
+            "--name and --host are not empty and have no spaces; try 'banyan-worker --help'");
     out->config.name = out->name;
     out->config.host = out->host;
     return COMMON_OK;
@@ -58,15 +107,9 @@ static enum common_code set_place(struct worker_daemon_options *out, const char 
 {
     struct worker_place_options options = {.numa = WORKER_NUMA_AUTO, .threads = threads};
     char *end = "";
-    if (!bind || strcmp(bind, "auto") == 0)
-        options.bind = WORKER_BIND_AUTO;
-    else if (strcmp(bind, "none") == 0)
-        options.bind = WORKER_BIND_NONE;
-    else if (strcmp(bind, "cores") == 0)
-        options.bind = WORKER_BIND_CORES;
-    else
-        return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "--bind is auto, none or cores; try 'banyan-worker --help'");
+    options.bind = !strcmp(bind, "auto")   ? WORKER_BIND_AUTO
+                   : !strcmp(bind, "none") ? WORKER_BIND_NONE
+                                           : WORKER_BIND_CORES;
     if (numa && strcmp(numa, "none") == 0) {
         options.numa = WORKER_NUMA_NONE;
     } else if (numa && strcmp(numa, "auto") != 0) {
@@ -88,9 +131,10 @@ static enum common_code set_place(struct worker_daemon_options *out, const char 
 static enum common_code check_store(struct worker_config *config, const char *name, const char *fsync_when,
                                     struct common_error *err)
 {
-    if (!config->store && (fsync_when || config->scrub_ns))
-        return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "--fsync and --scrub go with --store; try 'banyan-worker --help'");
+    if (!config->store && (fsync_when || config->scrub_ns || config->store_limit))
+        return common_error_set(
+            err, COMMON_INVALID_ARGUMENT,
+            "--fsync, --scrub and --store-limit go with --store; try 'banyan-worker --help'");
     if (config->store && !name)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "--store needs --name: what it keeps is that worker's; try "
@@ -100,9 +144,6 @@ static enum common_code check_store(struct worker_config *config, const char *na
         config->fsync = WORKER_FSYNC_ALWAYS;
     else if (fsync_when && strcmp(fsync_when, "never") == 0)
         config->fsync = WORKER_FSYNC_NEVER;
-    else if (fsync_when && strcmp(fsync_when, "interval") != 0)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "--fsync is always, interval or never; try 'banyan-worker --help'");
     return COMMON_OK;
 }
 
@@ -120,16 +161,12 @@ static enum common_code set_device(struct worker_daemon_options *out, const char
     return COMMON_OK;
 }
 
-enum common_code worker_daemon_options_parse(int argc, char **argv, struct worker_daemon_options *out,
-                                             struct common_error *err)
+static enum common_code read_options(int argc, char **argv, struct worker_daemon_options *out,
+                                     struct words *words, struct common_error *err)
 {
-    const char *name = NULL, *host = NULL, *bind = NULL, *numa = NULL, *device = "auto", *module = NULL,
-               *engine = "stream", *engine_module = NULL;
-    const char *fsync_when = NULL;
-    uint64_t threads = 0, clients = 1024, scrub_hours = 0;
-    *out = (struct worker_daemon_options){.config = {.listen = "tcp://127.0.0.1:0",
-                                                     .edge_listen = "tcp://127.0.0.1:0",
-                                                     .attach_ttl_ns = 900 * COMMON_NS_PER_S}};
+    uint64_t clients = 1024, scrub_hours = UINT64_MAX, read_ahead = 2;
+    *words = (struct words){.bind = "auto", .device = "auto", .engine = "stream"};
+    *out = (struct worker_daemon_options){.config = {.attach_ttl_ns = 900 * COMMON_NS_PER_S}};
     struct worker_config *config = &out->config;
     struct common_daemon *daemon = &out->daemon;
     const struct common_option options[] = {
@@ -137,19 +174,24 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
          "The coordinator to join: tcp://HOST:PORT or unix:///PATH; with those that stand by\n"
          "on its store, A,B. Required.",
          0, 0},
-        {"name", 'n', COMMON_OPTION_STRING, &name, "NAME", "Name, unique in the cluster. Default: HOST-PID.",
-         0, 0},
-        {"host", 0, COMMON_OPTION_STRING, &host, "NAME",
+        {"name", 'n', COMMON_OPTION_STRING, &words->name, "NAME",
+         "Name, unique in the cluster. Default: HOST-PID.", 0, 0},
+        {"host", 0, COMMON_OPTION_STRING, &words->host, "NAME",
          "Name of this machine: workers with the same one are neighbours in the tree.\n"
          "Default: the host's name.",
          0, 0},
         {"listen", 'l', COMMON_OPTION_STRING, &config->listen, "ENDPOINT",
          "Where clients put K and V: nng+tcp://, tcp:// or unix://, port 0: any.\n"
-         "Default: tcp://127.0.0.1:0.",
+         "Default: tcp://127.0.0.1:0; all addresses with --token-file and a coordinator\n"
+         "on another host.",
          0, 0},
         {"edge-listen", 'e', COMMON_OPTION_STRING, &config->edge_listen, "ENDPOINT",
          "Where the coordinator and other workers dial: tcp:// or unix://, port 0: any.\n"
-         "Default: tcp://127.0.0.1:0.",
+         "Default: tcp://127.0.0.1:0; all addresses with a coordinator on another host.",
+         0, 0},
+        {"advertise", 0, COMMON_OPTION_STRING, &config->advertise, "HOST",
+         "Name or address by which the others reach this machine. Default: what it listens at;\n"
+         "where that is all addresses, the one by which it reaches the coordinator.",
          0, 0},
         COMMON_DAEMON_SECRET_OPTION(daemon),
         COMMON_DAEMON_TOKEN_OPTION(daemon, "What clients must present beside their ticket; needed where\n"
@@ -172,44 +214,55 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
          "Directory of this worker alone (made, mode 0700) that keeps what it holds: K and V\n"
          "outlive the process, however it ends. Needs --name. Default: memory alone.",
          0, 0},
-        {"fsync", 0, COMMON_OPTION_STRING, &fsync_when, "WHEN",
+        {"fsync", 0, COMMON_OPTION_STRING, &words->fsync_when, "always|interval|never",
          "What a loss of power takes of --store: always (nothing; each write waits for the\n"
          "disk), interval (about the last second) or never (what the system has not written\n"
          "yet). The end of the process alone takes nothing. Default: interval.",
          0, 0},
         {"scrub", 0, COMMON_OPTION_U64, &scrub_hours, "HOURS",
          "Reads every file of --store once in so many hours; what is damaged is moved to its\n"
-         "quarantine/ and written anew. Default: 0, never.",
+         "quarantine/ and written anew. 0: never. Default: 168, a week.",
          0, 24 * 366},
-        {"threads", 't', COMMON_OPTION_U64, &threads, "N",
+        {"store-limit", 0, COMMON_OPTION_SIZE, &config->store_limit, "SIZE",
+         "K and V that this worker takes, in memory and in --store together. With more than\n"
+         "--memory, rows that were not used for longest leave memory, and are read again when\n"
+         "they are used. Not with a device. Default: what --memory has room for.",
+         MEMORY_MIN, UINT64_C(1) << 50},
+        {"read-ahead", 0, COMMON_OPTION_U64, &read_ahead, "LAYERS",
+         "So many layers after the one that is asked for are read from --store as well, where\n"
+         "they have left memory. Default: 2.",
+         0, 64},
+        {"threads", 't', COMMON_OPTION_U64, &words->threads, "N",
          "Compute threads. Default: one for each core that it may use, on one NUMA node\n"
          "where there are several, and no more than its cgroup's processor time serves.",
          1, 256},
-        {"bind", 0, COMMON_OPTION_STRING, &bind, "HOW",
+        {"bind", 0, COMMON_OPTION_STRING, &words->bind, "auto|cores|none",
          "Where compute threads run: cores (each on a core of its own; workers of a host\n"
          "share the cores out), none, or auto (cores when there are as many threads as\n"
          "cores, else anywhere on the NUMA node). Default: auto.",
          0, 0},
-        {"numa", 0, COMMON_OPTION_STRING, &numa, "NODE",
+        {"numa", 0, COMMON_OPTION_STRING, &words->numa, "auto|none|NODE",
          "NUMA node for threads and memory: its number, auto (the one that the fewest\n"
          "workers of this host took) or none (all; memory is interleaved). Default: auto.",
          0, 0},
-        {"device", 0, COMMON_OPTION_STRING, &device, "WHAT",
+        {"device", 0, COMMON_OPTION_STRING, &words->device, "auto|cpu|DEVICE",
          "What holds K and V and computes: cpu, a device as cuda:0, or auto (a device\n"
          "where there is one, else the processor). Default: auto.",
          0, 0},
-        {"device-module", 0, COMMON_OPTION_STRING, &module, "PATH",
+        {"device-module", 0, COMMON_OPTION_STRING, &words->module, "PATH",
          "Module that serves the device. Default: banyan-cuda.so beside this program, in\n"
          "../lib or in the library folder's banyan/.",
          0, 0},
-        {"engine", 0, COMMON_OPTION_STRING, &engine, "NAME",
+        {"engine", 0, COMMON_OPTION_STRING, &words->engine, "stream|mpi|nccl|NAME",
          "How partial results climb the tree where all workers of a plan offer it: stream,\n"
          "mpi (started by mpirun or srun) or nccl (with a CUDA device). Default: stream.",
          0, 0},
-        {"engine-module", 0, COMMON_OPTION_STRING, &engine_module, "PATH",
+        {"engine-module", 0, COMMON_OPTION_STRING, &words->engine_module, "PATH",
          "Module of that engine. Default: banyan-NAME.so, where --device-module looks.", 0, 0},
         {"bandwidth", 0, COMMON_OPTION_SIZE, &config->bandwidth, "SIZE",
          "Bytes of K and V per second to report. Default: measured at the start.", 1, UINT64_C(1) << 50},
+        COMMON_DAEMON_HTTP_OPTION(daemon),
+        COMMON_DAEMON_HTTP_INSECURE_OPTION(daemon),
         {"drain", 0, COMMON_OPTION_FLAG, &out->drain, NULL,
          "On SIGTERM or SIGINT its chunks first move to other workers, while it goes on serving;\n"
          "then it ends. A second signal ends it at once. Started again, it is used again.",
@@ -217,8 +270,10 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
         {"drain-timeout", 0, COMMON_OPTION_DURATION, &out->drain_ns, "TIME",
          "With --drain: end after this long, whatever is left then. Default: no limit.", 0, 0},
         COMMON_DAEMON_READY_OPTION(daemon, "Written once it has joined: {\"name\": ..., \"endpoint\": ...,\n"
-                                           "\"edge_endpoint\": ..., \"pid\": n}. Default: none."),
-        COMMON_DAEMON_LOG_OPTION(daemon),
+                                           "\"edge_endpoint\": ..., \"pid\": n}, and \"http\" with --http.\n"
+                                           "Default: none."),
+        COMMON_DAEMON_LOG_OPTIONS(daemon),
+        COMMON_DAEMON_CONFIG_OPTIONS(daemon),
         {NULL, 0, COMMON_OPTION_FLAG, NULL, NULL,
          "Exit codes: 0 clean, 2 wrong command line, 3 cannot start, 4 the device is lost,\n"
          "5 with --drain: ended while it still had chunks.",
@@ -229,7 +284,8 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
         .synopsis = "--coordinator=ENDPOINT [options]",
         .about = "Holds a part of each session's K and V and computes attention over it. Joins the\n"
                  "coordinator, and joins again after a lost link. SIGTERM and SIGINT end it after the steps\n"
-                 "in hand. BANYAN_KERNEL chooses the attention kernel.",
+                 "in hand. SIGHUP reads the file of --config again and takes from it\n" RELOADS
+                 ".\nBANYAN_KERNEL chooses the attention kernel.",
         .options = options};
     enum common_code code = common_daemon_parse(daemon, &command, argc, argv, err);
     if (code != COMMON_OK)
@@ -241,19 +297,45 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "--coordinator is needed; try 'banyan-worker --help'");
     config->max_clients = (uint32_t)clients;
+    config->read_ahead = (uint32_t)read_ahead;
+    if (scrub_hours == UINT64_MAX) // not given
+        scrub_hours = config->store ? 168 : 0;
     config->scrub_ns = scrub_hours * 3600 * COMMON_NS_PER_S;
-    code = check_store(config, name, fsync_when, err);
+    return check_store(config, words->name, words->fsync_when, err);
+}
+
+enum common_code worker_daemon_options_parse(int argc, char **argv, struct worker_daemon_options *out,
+                                             struct common_error *err)
+{
+    struct words words;
+    struct worker_config *config = &out->config;
+    struct common_daemon *daemon = &out->daemon;
+    enum common_code code = read_options(argc, argv, out, &words, err);
     if (code != COMMON_OK)
         return code;
-    code = set_names(out, name, host, err);
+    common_daemon_set_log(daemon);
+    code = worker_address_settle(config, daemon->token_file || config->insecure, err);
     if (code != COMMON_OK)
         return code;
-    code = set_place(out, bind, numa, (uint32_t)threads, err);
+    code = set_names(out, words.name, words.host, err);
     if (code != COMMON_OK)
         return code;
-    code = set_device(out, device, module, err);
+    code = set_place(out, words.bind, words.numa, (uint32_t)words.threads, err);
     if (code != COMMON_OK)
         return code;
+    code = set_device(out, words.device, words.module, err);
+    if (code != COMMON_OK)
+        return code;
+    if (out->device && config->store_limit)
+        return common_error_set(
+            err, COMMON_INVALID_ARGUMENT,
+            "--store-limit does not go with a device, whose memory has all rows: leave it out, or "
+            "use --device cpu");
+    if (config->memory_bytes && !out->device) {
+        code = check_memory(config->memory_bytes, err);
+        if (code != COMMON_OK)
+            return code;
+    }
     if (config->memory_bytes == 0) {
         uint64_t free_bytes = free_memory(), near = worker_place_memory(out->place);
         config->memory_bytes = near > 0 && near < free_bytes ? near / 2 : free_bytes / 2;
@@ -266,8 +348,8 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
     config->secret = daemon->secret;
     config->token = daemon->token_file ? daemon->token : NULL;
     // Last: from here on other processes wait for this one.
-    const struct worker_engine_options wanted = {.name = engine,
-                                                 .module = engine_module,
+    const struct worker_engine_options wanted = {.name = words.engine,
+                                                 .module = words.engine_module,
                                                  .worker = out->name,
                                                  .device = worker_device_name(out->device)};
     code = worker_engine_open(&wanted, &out->engine, err);
@@ -275,12 +357,38 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
     return code;
 }
 
+void worker_daemon_reload(struct worker_daemon_options *options, struct worker *worker)
+{
+    struct common_daemon *daemon = &options->daemon;
+    struct common_error err;
+    struct words words;
+    struct worker_daemon_options *fresh = calloc(1, sizeof *fresh);
+    if (!daemon->file.path) {
+        common_log_info("signal=HUP: nothing is reloaded: this process has no --config");
+    } else if (!fresh) {
+        common_log_error("signal=HUP: nothing is changed: no memory for a configuration");
+    } else if (read_options(daemon->argc, daemon->argv, fresh, &words, &err) != COMMON_OK) {
+        common_log_error("signal=HUP: nothing is changed: %s", err.message);
+    } else {
+        options->drain = fresh->drain;
+        options->drain_ns = fresh->drain_ns;
+        if (!options->config.store != !fresh->config.store) // --scrub is of the store that there is
+            fresh->config.scrub_ns = options->config.scrub_ns;
+        options->config.scrub_ns = fresh->config.scrub_ns;
+        worker_set_config(worker, &fresh->config);
+        common_daemon_reloaded(daemon, &fresh->daemon, reloads);
+    }
+    if (fresh)
+        common_daemon_fini(&fresh->daemon);
+    free(fresh);
+}
+
 enum common_code worker_daemon_write_ready(const char *path, const struct worker_config *config,
-                                           const char *endpoint, const char *edge_endpoint,
+                                           const char *endpoint, const char *edge_endpoint, const char *http,
                                            struct common_error *err)
 {
-    json_t *json = json_pack("{s:s, s:s, s:s, s:I}", "name", config->name, "endpoint", endpoint,
-                             "edge_endpoint", edge_endpoint, "pid", (json_int_t)getpid());
+    json_t *json = json_pack("{s:s, s:s, s:s, s:I, s:s*}", "name", config->name, "endpoint", endpoint,
+                             "edge_endpoint", edge_endpoint, "pid", (json_int_t)getpid(), "http", http);
     char *line = json ? json_dumps(json, JSON_COMPACT) : NULL;
     enum common_code code =
         line ? common_daemon_write_ready(path, line, err)

@@ -11,8 +11,8 @@
 #include "worker/worker.h"
 
 struct worker_daemon_options {
-    struct worker_config config; // strings point into argv, the environment, or below
-    struct common_daemon daemon;
+    struct worker_config config;  // strings point into argv, the environment, or below
+    struct common_daemon daemon;  // the caller's to end, after a failure too
     bool drain;                   // a signal: it is emptied first
     uint64_t drain_ns;            // for so long at most; 0: no limit
     struct worker_place *place;   // the caller's to free, after a failure too; NULL when there is none yet
@@ -26,9 +26,13 @@ struct worker_daemon_options {
 enum common_code worker_daemon_options_parse(int argc, char **argv, struct worker_daemon_options *out,
                                              struct common_error *err);
 
-// One line of JSON with name, endpoints and pid; complete or not at all.
+// After SIGHUP: reads the same command line and its --config again. What can change meanwhile does; a mistake changes
+// nothing. With lines in the log.
+void worker_daemon_reload(struct worker_daemon_options *options, struct worker *worker);
+
+// One line of JSON with name, endpoints, pid and, if not NULL, the address of --http; complete or not at all.
 enum common_code worker_daemon_write_ready(const char *path, const struct worker_config *config,
-                                           const char *endpoint, const char *edge_endpoint,
+                                           const char *endpoint, const char *edge_endpoint, const char *http,
                                            struct common_error *err);
 
 #endif

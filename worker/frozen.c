@@ -46,8 +46,11 @@ bool worker_frozen_has(const struct worker_frozen *frozen, const struct worker_f
 bool worker_frozen_add(struct worker_frozen *frozen, struct worker_store *store,
                        const struct worker_freeze *freeze)
 {
-    if (worker_frozen_has(frozen, freeze))
+    uint32_t known = frozen_find(frozen, freeze);
+    if (known < frozen->n) {
+        frozen->entries[known].holes = freeze->holes;
         return true;
+    }
     if (frozen->n == WORKER_FROZEN_MAX)
         return false;
     if (frozen->n == frozen->cap) {

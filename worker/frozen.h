@@ -19,6 +19,7 @@ struct worker_store;
 struct worker_freeze {
     uint64_t commit, first, count; // count > 0
     uint32_t layer;
+    bool holes; // rows of it were not here: it comes to nothing. Not kept in files
 };
 
 struct worker_frozen {             // zeroed: none
@@ -29,7 +30,7 @@ struct worker_frozen {             // zeroed: none
 // Called for each stretch of rows that no commit has any more.
 typedef void (*worker_thaw_fn)(void *arg, uint32_t layer, uint64_t first, uint64_t count);
 
-// Notes it; once more is no change. False: the session has as many as there may be, or memory is short (they
+// Notes it; once more changes no more than whether it has holes. False: the session has as many as there may be, or memory is short (they
 // count in the store's account).
 bool worker_frozen_add(struct worker_frozen *frozen, struct worker_store *store,
                        const struct worker_freeze *freeze);

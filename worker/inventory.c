@@ -112,6 +112,7 @@ static int64_t inventory_session(const struct worker_session *session, uint32_t 
     pb->incarnation = session->incarnation;
     pb->epoch = session->epoch;
     pb->life = session->life;
+    pb->doubtful = session->doubtful;
     pb->chunks = malloc((session->n_chunks - from + 1) * sizeof *pb->chunks);
     *out = pb;
     if (!pb->chunks || !inventory_appended(session, pb))
@@ -148,7 +149,7 @@ static bool inventory_page(const struct worker *worker, const Banyan__Pb__Invent
 {
     size_t bytes = 0, cap = 0;
     for (size_t i = 0; i < n; i++) {
-        const struct worker_session *session = worker_map_get(&worker->sessions, ids[i]);
+        struct worker_session *session = worker_map_get(&worker->sessions, ids[i]);
         bool resumed = body->after_chunk != 0 && ids[i] == body->after_session;
         uint32_t from = resumed ? inventory_from(session, body) : 0;
         if (reply->n_sessions == cap) {
@@ -164,6 +165,7 @@ static bool inventory_page(const struct worker *worker, const Banyan__Pb__Invent
             reply->sessions[reply->n_sessions++] = pb;
         if (taken < 0)
             return false;
+        session->lacks = false; // it has been heard of
         if (bytes < INVENTORY_BYTES)
             continue;
         bool whole = from + (uint64_t)taken == session->n_chunks; // else it has given a chunk

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "worker/limits.h"
 
+#include "worker/cold.h"
 #include "worker/session.h"
 #include "worker/state.h"
 #include "worker/store.h"
@@ -32,7 +33,7 @@ uint32_t worker_limits(const struct worker *worker, struct proto_limit_use out[P
 {
     static const char memory[] = "the worker's --memory";
     const struct proto_limit_use own[] = {
-        {"kv_bytes", memory, worker_store_used(worker->store), worker_store_limit(worker->store),
+        {"kv_bytes", memory, worker_store_total(worker->store), worker_store_capacity(worker->store),
          worker_store_refused(worker->store)},
         {"flight_bytes", memory, worker->flight_bytes, worker->flight_limit, worker->flight_refused},
         {"steps", NULL, worker->n_steps, WORKER_STEPS_MAX, worker->steps_refused},

@@ -7,10 +7,16 @@
 
 #include "common/clock.h"
 #include "common/daemon.h"
+#include "common/http.h"
 #include "common/log.h"
 #include "common/memory.h"
+#include "common/notify.h"
+#include "common/options.h"
+#include "proto/metrics.h"
 #include "proto/rpc.h"
 #include "worker/daemon.h"
+#include "worker/health.h"
+#include "worker/metrics.h"
 #include "worker/worker.h"
 
 #define GRACE_NS (5 * COMMON_NS_PER_S)
@@ -39,6 +45,8 @@ struct daemon {
     struct worker *worker;
     struct worker_daemon_options options;
     struct common_timer *patience;
+    struct common_notify *notify;
+    struct common_http *http;
     enum daemon_state state;
     int exit_code;
 };
@@ -60,6 +68,7 @@ static void daemon_leave(struct daemon *d)
     if (d->state == DAEMON_LEAVING)
         return;
     daemon_set_state(d, DAEMON_LEAVING);
+    common_notify_leaving(d->notify, "leaving");
     if (worker_drain(d->worker, GRACE_NS, daemon_left, d) != COMMON_OK)
         _exit(d->exit_code); // no memory to leave in order
 }
@@ -76,11 +85,21 @@ static void daemon_emptied(void *arg, bool empty)
     daemon_leave(d);
 }
 
+static void warn_of_what_goes(const struct daemon *d)
+{
+    char bytes[32];
+    if (worker_unsaved_bytes(d->worker))
+        common_log_warn("%s of keys and values go with this process, and sessions lose what no other worker "
+                        "holds: --drain moves it to others first, --store DIR keeps it",
+                        common_format_bytes(worker_unsaved_bytes(d->worker), bytes, sizeof bytes));
+}
+
 static void daemon_signalled(void *arg)
 {
     struct daemon *d = arg;
     if (d->state == DAEMON_SERVING && d->options.drain) {
         daemon_set_state(d, DAEMON_EMPTYING);
+        common_notify_leaving(d->notify, "leaving, once its chunks have moved to other workers");
         if (worker_empty(d->worker, d->options.drain_ns, daemon_emptied, d) == COMMON_OK)
             return;
     }
@@ -88,7 +107,16 @@ static void daemon_signalled(void *arg)
         common_log_warn("this worker ends before it is empty");
         d->exit_code = EXIT_CHUNKS;
     }
+    warn_of_what_goes(d);
     daemon_leave(d);
+}
+
+static void daemon_reload(void *arg)
+{
+    struct daemon *d = arg;
+    common_notify_reloading(d->notify);
+    worker_daemon_reload(&d->options, d->worker);
+    common_notify_reloaded(d->notify);
 }
 
 static void lost_patience(void *arg)
@@ -122,18 +150,25 @@ static void daemon_registered(void *arg)
     if (d->state != DAEMON_STARTING) // registered again, or leaving
         return;
     daemon_set_state(d, DAEMON_SERVING);
+    common_notify_ready(d->notify, "serving: the coordinator has accepted this worker");
     if (!d->options.daemon.ready_file)
         return;
     if (worker_daemon_write_ready(d->options.daemon.ready_file, &d->options.config,
                                   worker_endpoint(d->worker), worker_edge_endpoint(d->worker),
-                                  &err) != COMMON_OK)
+                                  common_http_address(d->http), &err) != COMMON_OK)
         common_log_error("%s", err.message);
+}
+
+static bool put_metrics(void *arg, struct common_metrics *table)
+{
+    return worker_metrics_put(arg, table);
 }
 
 static int run_daemon(struct daemon *d)
 {
     struct common_error err;
     struct common_signals *signals = NULL;
+    bool insecure = d->options.daemon.http_insecure || d->options.config.insecure;
     int code = COMMON_DAEMON_START;
     if (common_loop_new(&d->loop) != COMMON_OK) {
         common_log_error("cannot start: the system has no memory or descriptors for an event loop");
@@ -145,16 +180,26 @@ static int run_daemon(struct daemon *d)
     d->options.config.registered_arg = d;
     d->options.config.failed = daemon_failed;
     d->options.config.failed_arg = d;
-    if (common_signals_new(d->loop, daemon_signalled, d, &signals) != COMMON_OK) {
+    if (common_signals_new(d->loop, daemon_signalled, daemon_reload, d, &signals) != COMMON_OK) {
         common_log_error("cannot start: no memory for signals");
-    } else if (worker_new(d->loop, &d->options.config, &d->worker, &err) != COMMON_OK) {
+    } else if (common_notify_new(d->loop, &d->notify, &err) != COMMON_OK ||
+               proto_http_new(d->loop, d->options.daemon.http, insecure, &d->http, &err) != COMMON_OK ||
+               worker_new(d->loop, &d->options.config, &d->worker, &err) != COMMON_OK) {
         common_log_error("cannot start: %s", err.message);
     } else {
+        common_http_serve(d->http, &(struct common_http_pages){.live = worker_health_live,
+                                                               .ready = worker_health_ready,
+                                                               .metrics = put_metrics,
+                                                               .daemon = d->worker});
+        // Not only when it is accepted: it may wait for its coordinator for as long as that is away.
+        common_notify_ready(d->notify, "waiting for the coordinator");
         common_loop_run(d->loop);
         code = d->exit_code;
     }
     common_timer_free(d->patience);
+    common_http_free(d->http);
     worker_free(d->worker);
+    common_notify_free(d->notify);
     common_signals_free(signals);
     common_loop_free(d->loop);
     return code;
@@ -170,6 +215,7 @@ int main(int argc, char **argv)
     if (code != COMMON_OK) {
         worker_device_close(d.options.device);
         worker_place_free(d.options.place);
+        common_daemon_fini(&d.options.daemon);
         return common_daemon_refuse("banyan-worker", code, &err); // an engine that failed is closed
     }
     if (d.options.daemon.ready_file)
@@ -180,5 +226,6 @@ int main(int argc, char **argv)
     // The engine first: it may have operations on the device, and may end the process
     worker_engine_close(d.options.engine, exit_code);
     worker_device_close(d.options.device); // its memory has been given back
+    common_daemon_fini(&d.options.daemon); // its strings are nobody's any more
     return exit_code;
 }

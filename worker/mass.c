@@ -26,6 +26,7 @@
 #include "proto/spec.h"
 #include "worker/compute.h"
 #include "worker/state.h"
+#include "worker/warm.h"
 
 enum {
     ROUND_PARTS = 64,
@@ -63,6 +64,7 @@ struct worker_mass {
     uint32_t row, bin; // what comes next
     struct kernels_coverage cover;
     bool cancelled;
+    bool waited_in_vain;            // for rows that are on the disk
     struct worker_compute *compute; // of the round
     struct common_blob *partials;   // likewise
     struct part parts[ROUND_PARTS];
@@ -196,7 +198,7 @@ static enum common_code find_session(const struct worker_mass *m, struct worker_
     enum common_code code = worker_session_find(&m->worker->sessions, m->session, m->incarnation, out, err);
     if (code == COMMON_ABORTED)
         *reason = "OLD_INCARNATION";
-    if (code != COMMON_OK || (*out)->epoch == m->epoch)
+    if (code != COMMON_OK || ((*out)->epoch == m->epoch && !(*out)->short_of_rows))
         return code;
     *reason = "OLD_EPOCH";
     return common_error_set(err, COMMON_ABORTED, "epoch %" PRIu64 " here, %" PRIu64 " in the call",
@@ -307,6 +309,36 @@ static void mass_compute(struct worker_mass *m)
     common_loop_mail(worker->loop, &m->mail, mass_proceed, m); // steps that wait go first
 }
 
+static void rows_came(void *arg, const struct common_error *failed)
+{
+    struct worker_mass *m = arg;
+    m->waited_in_vain = failed != NULL;
+    mass_proceed(m);
+}
+
+// Whether it waits for rows of the layer that are not in memory.
+static bool mass_waits(struct worker_mass *m)
+{
+    struct worker_session *session;
+    struct common_error err;
+    const char *reason;
+    struct worker_wants wants = {0};
+    if (m->waited_in_vain || find_session(m, &session, &reason, &err) != COMMON_OK)
+        return false;
+    const struct worker_compute_item all = {.session = session,
+                                            .layer = m->layer,
+                                            .source = m->source,
+                                            .rows = m->rows,
+                                            .first = m->first,
+                                            .visible = m->visible,
+                                            .block_first = m->block_first,
+                                            .block_end = m->block_end};
+    worker_compute_wants(&all, &wants);
+    bool waits = wants.cold && worker_warm_wait(m->worker->warm, &wants, m->deadline_ns, rows_came, m);
+    worker_wants_free(&wants);
+    return waits;
+}
+
 static void mass_proceed(void *arg)
 {
     struct worker_mass *m = arg;
@@ -323,6 +355,8 @@ static void mass_proceed(void *arg)
         mass_end(m, &err, "");
     } else if (m->row == m->rows || m->n_bins == 0) {
         mass_end(m, NULL, "");
+    } else if (mass_waits(m)) {
+        return;
     } else if (round_lay_out(m, &reason, &err) != COMMON_OK) {
         mass_end(m, &err, reason);
     } else {

@@ -25,34 +25,56 @@ struct bench {
     uint64_t deadline_ns;
     atomic_uint next;
     atomic_ullong bytes;
-    float q[Q_HEADS / KV_HEADS * DIM];
+    float q[WORKER_MEASURE_Q_FLOATS];
 };
+_Static_assert(WORKER_MEASURE_Q_FLOATS == Q_HEADS / KV_HEADS * DIM &&
+                   WORKER_MEASURE_RUN_BYTES == RUN_ROWS * DIM * 2 * 2,
+               "what the header says");
+
+void worker_measure_run(const struct kernels_attention *kernel, const uint8_t *data, const float *q,
+                        void *scratch)
+{
+    float m[Q_HEADS / KV_HEADS], s[Q_HEADS / KV_HEADS], o[Q_HEADS / KV_HEADS * DIM];
+    struct kernels_run run = {
+        .k = data, .v = data + WORKER_MEASURE_RUN_BYTES / 2, .first = 0, .rows = RUN_ROWS};
+    struct kernels_job job = {
+        .spec = &spec,
+        .rows = 1,
+        .q_first = RUN_ROWS - 1,
+        .visible = RUN_ROWS,
+        .q = q,
+        .q_row_stride = (uint64_t)Q_HEADS * DIM,
+        .q_head_stride = DIM,
+        .runs = &run,
+        .run_count = 1,
+        .out = {.rows = 1, .heads = Q_HEADS / KV_HEADS, .dv = DIM, .m = m, .s = s, .o = o}};
+    kernel->run(&job, 1, scratch);
+}
+
+void worker_measure_query(float *q)
+{
+    for (size_t i = 0; i < WORKER_MEASURE_Q_FLOATS; i++)
+        q[i] = 0.01f * (float)(i % 7);
+}
+
+const struct kernels_attention *worker_measure_default(void)
+{
+    return kernels_attention_default(&spec);
+}
+
+uint64_t worker_measure_scratch(const struct kernels_attention *kernel)
+{
+    return kernels_attention_scratch(kernel, &spec, 1, 1);
+}
 
 static void task(void *arg, uint32_t index, void *scratch)
 {
     struct bench *bench = arg;
-    float m[Q_HEADS / KV_HEADS], s[Q_HEADS / KV_HEADS], o[Q_HEADS / KV_HEADS * DIM];
-    const size_t half = (size_t)RUN_ROWS * DIM * 2;
     (void)index;
     do {
         uint32_t at = atomic_fetch_add(&bench->next, 1) % bench->runs;
-        struct kernels_run run = {.k = bench->data + at * 2 * half,
-                                  .v = bench->data + at * 2 * half + half,
-                                  .first = 0,
-                                  .rows = RUN_ROWS};
-        struct kernels_job job = {
-            .spec = &spec,
-            .rows = 1,
-            .q_first = RUN_ROWS - 1,
-            .visible = RUN_ROWS,
-            .q = bench->q,
-            .q_row_stride = (uint64_t)Q_HEADS * DIM,
-            .q_head_stride = DIM,
-            .runs = &run,
-            .run_count = 1,
-            .out = {.rows = 1, .heads = Q_HEADS / KV_HEADS, .dv = DIM, .m = m, .s = s, .o = o}};
-        bench->kernel->run(&job, 1, scratch);
-        atomic_fetch_add(&bench->bytes, 2 * half);
+        worker_measure_run(bench->kernel, bench->data + at * WORKER_MEASURE_RUN_BYTES, bench->q, scratch);
+        atomic_fetch_add(&bench->bytes, WORKER_MEASURE_RUN_BYTES);
     } while (common_clock_ns() < bench->deadline_ns);
 }
 
@@ -74,7 +96,7 @@ const char *worker_measure_kernel(struct common_error *err)
 enum common_code worker_measure(struct worker_team *team, uint64_t memory_bytes, struct worker_speed *out,
                                 struct common_error *err)
 {
-    const size_t run_bytes = (size_t)RUN_ROWS * DIM * 2 * 2;
+    const size_t run_bytes = WORKER_MEASURE_RUN_BYTES;
     size_t bytes = (size_t)64 << 20; // beyond the caches of what this runs on
     if (bytes > memory_bytes)
         bytes = memory_bytes < run_bytes ? run_bytes : memory_bytes - memory_bytes % run_bytes;
@@ -89,8 +111,7 @@ enum common_code worker_measure(struct worker_team *team, uint64_t memory_bytes,
                                 "the system has no memory to measure the kernel with");
     }
     memset(data, 0x3c, bytes); // small numbers, and every page is touched
-    for (size_t i = 0; i < sizeof bench.q / sizeof *bench.q; i++)
-        bench.q[i] = 0.01f * (float)(i % 7);
+    worker_measure_query(bench.q);
     bench.data = data;
     double best = 0; // others on this machine take from a slice, and none gives
     bool ok = true;
@@ -99,7 +120,7 @@ enum common_code worker_measure(struct worker_team *team, uint64_t memory_bytes,
         bench.deadline_ns = start + SLICE_NS;
         atomic_store(&bench.bytes, 0);
         struct worker_job job = {.tasks = worker_team_threads(team),
-                                 .scratch_bytes = kernels_attention_scratch(bench.kernel, &spec, 1, 1),
+                                 .scratch_bytes = worker_measure_scratch(bench.kernel),
                                  .run = task,
                                  .arg = &bench};
         ok = worker_team_run(team, &job);

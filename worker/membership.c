@@ -22,6 +22,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,6 +40,9 @@
 #define JOIN_FIRST_NS  (5 * COMMON_NS_PER_MS)
 #define BEAT_MIN_NS    (10 * COMMON_NS_PER_MS)
 #define BEAT_MAX_NS    (60 * COMMON_NS_PER_S)
+#define STALL_NS       (100 * COMMON_NS_PER_MS) // a loop may be so late when it is busy
+#define TELL_NS        (1 * COMMON_NS_PER_S)    // between two lines about why it cannot join
+#define TELL_AGAIN_NS  (30 * COMMON_NS_PER_S)   // the same reason
 #define STANDBY_NS     (100 * COMMON_NS_PER_MS) // between two Registers at one that stands by
 
 enum membership_state {
@@ -61,16 +65,21 @@ static const unsigned transitions[MEMBERSHIP_STATES] = {
 struct worker_membership {
     struct worker_membership *next; // of the list of endpoints
     struct worker_membership_options options;
-    char *strings[7]; // copies, freed at the end
+    char *strings[8]; // copies, freed at the end; the last one may be NULL
+    char public[PROTO_ENDPOINT_MAX], edge[PROTO_ENDPOINT_MAX]; // as they are advertised
     enum membership_state state;
     struct proto_channel *channel;
     struct common_timer *timer; // ASKING: the next try; MEMBER: the next heartbeat
     uint64_t instance, worker, pause_ns, beat_ns;
     uint64_t join_ns; // JOINING: until the next heartbeat
+    uint64_t due_ns;  // when the timer was to run
+    uint64_t opened_ns,
+        stalled_ns;   // since when it is there; for how long its loop did not run, as far as it is seen
     bool calling;     // one call at a time
-    bool quiet;       // the refusal was logged
     bool silent;      // so was that heartbeats are not answered
     bool standby;     // so was that the coordinator stands by
+    uint64_t told_ns; // when a reason why it cannot join was logged; 0: not since it was a member
+    char told[COMMON_ERROR_BYTES];
 };
 
 static void membership_set_state(struct worker_membership *m, enum membership_state state)
@@ -101,12 +110,26 @@ static void beat_later(struct worker_membership *m)
         m->join_ns *= 2;
     }
     common_timer_start(m->timer, after, false);
+    m->due_ns = common_clock_after(after);
+}
+
+// At once, another reason a second later, and the same one twice a minute.
+static void tell_why(struct worker_membership *m, const char *why)
+{
+    uint64_t now = common_clock_ns();
+    bool same = strcmp(why, m->told) == 0;
+    if (m->told_ns && now - m->told_ns < (same ? TELL_AGAIN_NS : TELL_NS))
+        return;
+    m->told_ns = now;
+    snprintf(m->told, sizeof m->told, "%s", why);
+    common_log_warn("cannot join: %s; trying again (coordinator=%s)", why, m->options.coordinator);
 }
 
 static void joined(struct worker_membership *m)
 {
     COMMON_FAILPOINT("worker_joined");
     membership_set_state(m, MEMBERSHIP_MEMBER);
+    m->told_ns = 0;
     common_log_info("registered coordinator=%s term=%" PRIu64, m->options.coordinator, *m->options.term);
     if (m->options.registered)
         m->options.registered(m->options.arg);
@@ -116,11 +139,10 @@ static void joined(struct worker_membership *m)
 static void refused(struct worker_membership *m, const struct proto_reply *reply)
 {
     if (!proto_status_has_reason(reply->status, "STANDBY")) {
-        if (!m->quiet)
-            common_log_warn(
-                "the coordinator has not accepted this worker yet: %s; trying again (coordinator=%s)",
-                reply->code != COMMON_OK ? reply->text : "its term is over", m->options.coordinator);
-        m->quiet = true;
+        char why[COMMON_ERROR_BYTES];
+        snprintf(why, sizeof why, "the coordinator has not accepted this worker yet: %.300s",
+                 reply->code != COMMON_OK ? reply->text : "its term is over");
+        tell_why(m, why);
         ask_later(m);
         return;
     }
@@ -152,7 +174,7 @@ static void asked(void *arg, const struct proto_reply *reply)
                  : body->heartbeat_ns > BEAT_MAX_NS ? BEAT_MAX_NS
                                                     : body->heartbeat_ns;
     m->pause_ns = PAUSE_FIRST_NS;
-    m->quiet = m->standby = false;
+    m->standby = false;
     m->join_ns = JOIN_FIRST_NS;
     membership_set_state(m, MEMBERSHIP_JOINING);
     if (!body->joining)
@@ -178,8 +200,8 @@ static void ask(struct worker_membership *m)
     Banyan__Pb__RegisterRequest body = BANYAN__PB__REGISTER_REQUEST__INIT;
     body.name = m->strings[1];
     body.host = m->strings[2];
-    body.endpoint = m->strings[3];
-    body.edge_endpoint = m->strings[4];
+    body.endpoint = m->public;
+    body.edge_endpoint = m->edge;
     body.kernel = m->strings[5];
     body.instance = m->instance;
     body.capacity_bytes = o->capacity_bytes;
@@ -224,11 +246,21 @@ static void beaten(void *arg, const struct proto_reply *reply)
     if (body && body->term == *m->options.term) {
         if (m->state == MEMBERSHIP_JOINING && !body->joining)
             joined(m);
+        if (body->measure && m->options.measure)
+            m->options.measure(m->options.arg);
         beat_later(m);
         return;
     }
     if (body)
         see_term(m, body->term);
+    if (m->state == MEMBERSHIP_JOINING) { // most often: nobody can dial what is advertised
+        char why[COMMON_ERROR_BYTES];
+        snprintf(why, sizeof why,
+                 "the coordinator knew this worker and has lost it before it was active: it must reach "
+                 "edge=%.100s (%.150s)",
+                 m->edge, body ? "another term" : reply->text);
+        tell_why(m, why);
+    }
     membership_set_state(m, MEMBERSHIP_ASKING); // forgotten, or overtaken
     ask(m);
 }
@@ -245,9 +277,20 @@ static void beat(struct worker_membership *m)
     body.steps = stats.steps;
     body.last_compute_ns = stats.last_compute_ns;
     body.engine_lost = stats.engine_lost;
+    body.planned_ns = stats.planned_ns;
+    body.taken_ns = stats.taken_ns;
+    body.stalled_ns = m->stalled_ns;
+    body.up_ns = common_clock_ns() - m->opened_ns;
     body.store_bytes = stats.store_bytes;
     body.store_refused = stats.store_refused;
     body.store_damaged = stats.store_damaged;
+    body.cold_bytes = stats.cold.bytes;
+    body.cold_evicted = stats.cold.evicted;
+    body.cold_loaded = stats.cold.loaded;
+    body.cold_loaded_bytes = stats.cold.loaded_bytes;
+    body.cold_load_ns = stats.cold.load_ns;
+    body.n_lacking = stats.n_lacking;
+    body.lacking = stats.lacking;
     body.n_edges_down = stats.n_edges_down;
     body.edges_down = stats.edges_down;
     Banyan__Pb__Limit limits[PROTO_WORKER_LIMITS_MAX], *limit_pointers[PROTO_WORKER_LIMITS_MAX];
@@ -266,15 +309,64 @@ static void beat(struct worker_membership *m)
     membership_call(m, BANYAN__PB__METHOD__METHOD_HEARTBEAT, &body.base, 3 * m->beat_ns, beaten);
 }
 
+// What was due a while ago and runs now: this process was stopped, or had no processor, or its loop was busy.
+static void count_stall(struct worker_membership *m)
+{
+    uint64_t now = common_clock_ns();
+    if (m->due_ns && now > m->due_ns + STALL_NS)
+        m->stalled_ns += now - m->due_ns;
+    m->due_ns = 0;
+}
+
 static void membership_tick(void *arg)
 {
     struct worker_membership *m = arg;
+    count_stall(m);
     if (m->calling)
         return;
     if (m->state == MEMBERSHIP_ASKING)
         ask(m);
     else if (m->state != MEMBERSHIP_AWAY)
         beat(m);
+}
+
+// An endpoint as others are to dial it: worker/address.h.
+static void advertise(const struct worker_membership *m, const char *listens, bool keep,
+                      char out[PROTO_ENDPOINT_MAX])
+{
+    struct proto_endpoint endpoint;
+    snprintf(out, PROTO_ENDPOINT_MAX, "%s", listens);
+    if (proto_endpoint_parse(listens, &endpoint, NULL) != COMMON_OK || endpoint.kind == PROTO_ENDPOINT_UNIX)
+        return;
+    if (m->strings[7]) {
+        if (keep && proto_endpoint_is_loopback(&endpoint))
+            return;
+        snprintf(endpoint.host, sizeof endpoint.host, "%s", m->strings[7]);
+    } else if (!proto_endpoint_is_any(&endpoint)) {
+        return;
+    } else if (!proto_channel_own_host(m->channel, endpoint.host)) {
+        strcpy(endpoint.host, "127.0.0.1"); // over a unix socket: the coordinator is here
+    }
+    proto_endpoint_format(&endpoint, out);
+}
+
+static void advertise_both(struct worker_membership *m)
+{
+    char before[PROTO_ENDPOINT_MAX];
+    strcpy(before, m->edge);
+    advertise(m, m->strings[3], m->options.keep_endpoint, m->public);
+    advertise(m, m->strings[4], false, m->edge);
+    if (strcmp(before, m->edge) == 0)
+        return;
+    struct proto_endpoint edge;
+    bool near = proto_endpoint_parse(m->edge, &edge, NULL) == COMMON_OK && proto_endpoint_is_loopback(&edge);
+    common_log_info("advertising edge=%s listen=%s%s", m->edge, m->public,
+                    near ? ": workers on other hosts cannot dial it (--advertise HOST)" : "");
+}
+
+static void link_failed(void *arg, const char *why)
+{
+    tell_why(arg, why);
 }
 
 static void link_state(void *arg, bool connected)
@@ -289,6 +381,7 @@ static void link_state(void *arg, bool connected)
     } else if (m->state == MEMBERSHIP_AWAY) {
         membership_set_state(m, MEMBERSHIP_ASKING);
         m->pause_ns = PAUSE_FIRST_NS;
+        advertise_both(m);
         if (!m->calling)
             ask(m);
     }
@@ -303,21 +396,25 @@ static enum common_code membership_open(struct common_loop *loop,
     enum common_code code = COMMON_RESOURCE_EXHAUSTED;
     if (!m)
         return common_error_set(err, code, "the system has no memory");
-    const char *given[7] = {coordinator,
+    const char *given[8] = {coordinator,
                             options->name,
                             options->host,
                             options->endpoint,
                             options->edge_endpoint,
                             options->kernel,
-                            options->engine ? options->engine : "stream"};
+                            options->engine ? options->engine : "stream",
+                            options->advertise};
     m->options = *options;
     m->pause_ns = PAUSE_FIRST_NS;
+    m->opened_ns = common_clock_ns();
     m->instance = instance;
-    for (int i = 0; i < 7; i++)
-        if (!(m->strings[i] = strdup(given[i]))) {
+    for (int i = 0; i < 8; i++)
+        if (given[i] && !(m->strings[i] = strdup(given[i]))) {
             common_error_set(err, code, "the system has no memory");
             goto fail;
         }
+    snprintf(m->public, sizeof m->public, "%s", m->strings[3]);
+    snprintf(m->edge, sizeof m->edge, "%s", m->strings[4]);
     m->options.coordinator = m->strings[0];
     code = common_timer_new(loop, membership_tick, m, &m->timer);
     if (code != COMMON_OK) {
@@ -328,6 +425,7 @@ static enum common_code membership_open(struct common_loop *loop,
                                             .role = BANYAN__PB__ROLE__ROLE_WORKER,
                                             .secret = options->secret,
                                             .state = link_state,
+                                            .failed = link_failed,
                                             .state_arg = m};
     code = proto_channel_open(loop, m->strings[0], &channel, &m->channel, err);
     if (code != COMMON_OK)
@@ -369,12 +467,45 @@ uint64_t worker_membership_instance(const struct worker_membership *m)
     return m ? m->instance : 0;
 }
 
-struct proto_channel *worker_membership_channel(const struct worker_membership *first)
+static const struct worker_membership *member_of(const struct worker_membership *first)
 {
     for (const struct worker_membership *m = first; m; m = m->next)
         if (m->state == MEMBERSHIP_MEMBER)
-            return m->channel;
-    return first->channel;
+            return m;
+    return first;
+}
+
+const char *worker_membership_lacks(const struct worker_membership *first)
+{
+    static const char *const why[MEMBERSHIP_STATES] = {
+        [MEMBERSHIP_AWAY] = "there is no link to the coordinator",
+        [MEMBERSHIP_ASKING] = "the coordinator has not accepted this worker yet",
+        [MEMBERSHIP_JOINING] = "the coordinator is asking what this worker holds",
+    };
+    const struct worker_membership *furthest = first;
+    for (const struct worker_membership *m = first; m; m = m->next)
+        if (m->state > furthest->state)
+            furthest = m;
+    if (!furthest)
+        return "this worker has no coordinator";
+    return furthest->state != MEMBERSHIP_MEMBER ? why[furthest->state]
+           : furthest->silent                   ? "the coordinator does not answer heartbeats"
+                                                : NULL;
+}
+
+struct proto_channel *worker_membership_channel(const struct worker_membership *first)
+{
+    return member_of(first)->channel;
+}
+
+const char *worker_membership_endpoint(const struct worker_membership *first)
+{
+    return member_of(first)->public;
+}
+
+const char *worker_membership_edge_endpoint(const struct worker_membership *first)
+{
+    return member_of(first)->edge;
 }
 
 void worker_membership_free(struct worker_membership *first)
@@ -383,7 +514,7 @@ void worker_membership_free(struct worker_membership *first)
         next = m->next;
         proto_channel_close(m->channel);
         common_timer_free(m->timer);
-        for (int i = 0; i < 7; i++)
+        for (int i = 0; i < 8; i++)
             free(m->strings[i]);
         free(m);
     }

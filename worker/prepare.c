@@ -6,6 +6,7 @@
 
 #include "common/failpoint.h"
 #include "worker/state.h"
+#include "worker/warm.h"
 
 #define HASH_INLINE_BYTES (UINT64_C(1) << 20) // about 0.1 ms
 
@@ -151,6 +152,15 @@ static bool add_chunk(struct prepare *p, struct worker_chunk *chunk,
     return p->hashes[at] != NULL;
 }
 
+// What is hashed is to be in memory. Chunks beyond the limit are refused later.
+static void hash_wants(const struct worker_session *session, const Banyan__Pb__RowsPrepareRequest *body,
+                       struct worker_wants *wants)
+{
+    uint32_t span, from = worker_session_span(session, body->first, body->count, &span);
+    for (uint32_t i = from; i < from + span && span <= REPORT_CHUNKS_MAX; i++)
+        worker_wants_add(wants, session->chunks[i].chunk, body->layer);
+}
+
 static enum common_code prepare_collect(struct prepare *p, struct worker_session *session,
                                         const Banyan__Pb__RowsPrepareRequest *body, struct common_error *err)
 {
@@ -167,7 +177,9 @@ static enum common_code prepare_collect(struct prepare *p, struct worker_session
         ok = add_chunk(p, session->chunks[i].chunk, body, session->appended[body->layer].length, &ranges);
     if (!ok)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a report");
-    struct worker_freeze freeze = {body->commit, body->first, body->count, body->layer};
+    struct worker_freeze freeze = {body->commit, body->first, body->count, body->layer, .holes = false};
+    for (size_t i = 0; i < p->reply.n_chunks; i++)
+        freeze.holes = freeze.holes || !p->hashes[i];
     if (!worker_frozen_add(&session->frozen, p->worker->store, &freeze))
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
                                 "no room for another commit of this session: %u are under way",
@@ -210,11 +222,20 @@ void worker_handle_rows_prepare(void *arg, struct proto_request *request)
         late ? common_error_set(&err, COMMON_ABORTED, "commit %" PRIu64 " is over", body->commit)
              : worker_session_check(&worker->sessions, body->session, body->incarnation, body->layer,
                                     body->first, body->count, &session, &err);
-    bool forgotten = code == COMMON_OK && body->first < worker_session_forgotten(session, body->layer);
+    bool forgotten = code == COMMON_OK && body->first < worker_session_given_back(session, body->layer);
     if (forgotten) // it forgot them while this was on its way
         code = common_error_set(&err, COMMON_FAILED_PRECONDITION,
                                 "rows of layer %u below position %" PRIu64 " are forgotten: commit again",
-                                body->layer, worker_session_forgotten(session, body->layer));
+                                body->layer, worker_session_given_back(session, body->layer));
+    struct worker_wants wants = {0};
+    if (code == COMMON_OK)
+        hash_wants(session, body, &wants);
+    if (wants.cold || wants.failed) {
+        prepare_free(p);
+        worker_warm_request(worker->warm, &wants, worker_handle_rows_prepare, request);
+        return;
+    }
+    worker_wants_free(&wants);
     if (code == COMMON_OK)
         code = prepare_collect(p, session, body, &err);
     if (code != COMMON_OK) {

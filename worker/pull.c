@@ -10,7 +10,6 @@
 #include "common/log.h"
 #include "proto/limits.h"
 #include "proto/list.h"
-#include "proto/rows_sum.h"
 #include "worker/state.h"
 
 #define PULLS_MAX   64u                    // under way, of this worker
@@ -156,29 +155,6 @@ static struct worker_chunk *pull_chunk(struct pull *p, struct worker_session **s
 
 // ---- a piece ------------------------------------------------------------------------------------
 
-// What the sender's sum should be of rows that have come.
-static uint64_t sum_of(const struct worker_form *form, const uint8_t *const bytes[2], uint64_t first,
-                       uint64_t count)
-{
-    uint64_t total = 0;
-    for (uint32_t i = 0; i < form->n_parts; i++) {
-        enum worker_part part = form->parts[i];
-        bool of_v = part == WORKER_PART_V || part == WORKER_PART_V_SCALE;
-        size_t codes = part < WORKER_PART_K_SCALE
-                           ? 0 // scales lie behind the codes of all heads
-                           : (size_t)form->kv_heads * form->row[part - WORKER_PART_K_SCALE];
-        total += proto_rows_sum(&(struct proto_rows_piece){.data = bytes[of_v] + codes,
-                                                           .len = form->row[part],
-                                                           .row_pitch = of_v ? form->v_wire : form->k_wire,
-                                                           .head_pitch = form->row[part],
-                                                           .part = (enum proto_rows_part)part,
-                                                           .heads = form->kv_heads,
-                                                           .first = first,
-                                                           .count = count});
-    }
-    return total;
-}
-
 static enum common_code take_rows(struct pull *p, const struct piece *r, const struct proto_message *message,
                                   struct common_error *err)
 {
@@ -196,7 +172,7 @@ static enum common_code take_rows(struct pull *p, const struct piece *r, const s
         return common_error_set(err, COMMON_INTERNAL, "worker at %s sent rows of another shape",
                                 p->source->endpoint);
     const uint8_t *const bytes[2] = {message->tensors[0].data, v_bytes ? message->tensors[1].data : NULL};
-    if (sum_of(form, bytes, r->first, r->count) != body->sum)
+    if (worker_form_sum(form, bytes, r->first, r->count) != body->sum)
         return common_error_set(err, COMMON_DATA_LOSS,
                                 "rows of chunk %" PRIu64 " from %s are not what its memory has", p->chunk,
                                 p->source->endpoint);

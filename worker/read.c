@@ -5,6 +5,7 @@
 #include "common/failpoint.h"
 #include "worker/state.h"
 #include "worker/ticket.h"
+#include "worker/warm.h"
 
 // The rows of the chunk that are asked for: all of them there, and never to change.
 static enum common_code find_rows(const struct worker *worker, const Banyan__Pb__ChunkReadRequest *body,
@@ -55,7 +56,8 @@ static const char *reason_of(enum common_code code, const struct worker_rows *ro
 }
 
 static void read_rows(struct worker *worker, struct proto_request *request,
-                      const Banyan__Pb__ChunkReadRequest *body, uint64_t incarnation)
+                      const Banyan__Pb__ChunkReadRequest *body, uint64_t incarnation,
+                      void (*handle)(void *worker, struct proto_request *request))
 {
     COMMON_FAILPOINT("read_received");
     struct common_error err;
@@ -65,6 +67,13 @@ static void read_rows(struct worker *worker, struct proto_request *request,
         worker_fail(request, &err, reason_of(code, &rows));
         return;
     }
+    struct worker_wants wants = {0};
+    if (worker_chunk_cold(rows.chunk, rows.layer)) {
+        worker_wants_add(&wants, rows.chunk, rows.layer);
+        worker_warm_request(worker->warm, &wants, handle, request);
+        return;
+    }
+    worker_chunk_touch(worker->store, rows.chunk, rows.layer);
     const struct worker_form *form = worker_shape_form(worker_chunk_shape(rows.chunk), rows.layer);
     size_t k_bytes = rows.count * form->k_wire, v_bytes = rows.count * form->v_wire;
     proto_request_charge(request, k_bytes + v_bytes);
@@ -90,7 +99,22 @@ static void read_rows(struct worker *worker, struct proto_request *request,
 void worker_handle_chunk_read(void *arg, struct proto_request *request)
 {
     const Banyan__Pb__ChunkReadRequest *body = (const void *)proto_request_message(request)->body;
-    read_rows(arg, request, body, body->incarnation);
+    read_rows(arg, request, body, body->incarnation, worker_handle_chunk_read);
+}
+
+// Of a chunk that is forgotten in part another worker takes all, and a client what is not: below, there may be nothing
+// but what a session that was born with its floor was filled with.
+static enum common_code check_forgotten(const struct worker *worker, const Banyan__Pb__ChunkReadRequest *body,
+                                        uint64_t incarnation, struct common_error *err)
+{
+    struct worker_session *session;
+    enum common_code code = worker_session_check(&worker->sessions, body->session, incarnation, body->layer,
+                                                 body->first, body->count, &session, err);
+    if (code != COMMON_OK || body->first >= worker_session_forgotten(session, body->layer))
+        return COMMON_OK; // whatever else is wrong is found later
+    return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                            "rows of layer %u below position %" PRIu64 " are forgotten", body->layer,
+                            worker_session_forgotten(session, body->layer));
 }
 
 // Clients name no incarnation: it is the ticket's.
@@ -102,8 +126,11 @@ void worker_handle_client_read(void *arg, struct proto_request *request)
     enum common_code code = worker_ticket_check(
         arg, &body->ticket,
         &(struct worker_wanted){PROTO_TICKET_READ, body->session, body->first, body->count}, &ticket, &err);
-    if (code == COMMON_OK)
-        read_rows(arg, request, body, ticket.incarnation);
-    else
+    if (code != COMMON_OK) {
         worker_fail(request, &err, code == COMMON_FAILED_PRECONDITION ? "OLD_TICKET" : "");
+    } else if (check_forgotten(arg, body, ticket.incarnation, &err) != COMMON_OK) {
+        worker_fail(request, &err, "FORGOTTEN");
+    } else {
+        read_rows(arg, request, body, ticket.incarnation, worker_handle_client_read);
+    }
 }

@@ -8,6 +8,7 @@
 #include "common/log.h"
 #include "worker/state.h"
 #include "worker/ticket.h"
+#include "worker/warm.h"
 
 void worker_chunk_part(const struct worker_chunk *chunk, uint64_t first, uint64_t count, uint32_t *row,
                        uint32_t *rows)
@@ -120,7 +121,7 @@ void worker_handle_chunk_put(void *arg, struct proto_request *request)
         code = put_pieces(session, body, message, &pieces, &n, &err);
         old_ticket = code == COMMON_FAILED_PRECONDITION;
     }
-    bool forgotten = code == COMMON_OK && body->first < worker_session_forgotten(session, body->layer);
+    bool forgotten = code == COMMON_OK && body->first < worker_session_given_back(session, body->layer);
     if (forgotten)
         code = common_error_set(&err, COMMON_FAILED_PRECONDITION,
                                 "rows of layer %u below position %" PRIu64
@@ -130,10 +131,17 @@ void worker_handle_chunk_put(void *arg, struct proto_request *request)
         code = common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "a failpoint refuses this put");
     if (code == COMMON_OK)
         code = worker_store_write(worker->store, pieces, n, WORKER_ROW_PUT, UINT64_MAX, &err);
+    if (code == COMMON_FAILED_PRECONDITION && pieces) // other bytes than those that are there
+        forgotten = forgotten || body->first < worker_session_forgotten(session, body->layer);
     COMMON_FAILPOINT("put_written");
     if (code == COMMON_OK)
         worker_attach_touch(worker, session, true);
+    if (code == COMMON_OK)
+        worker->attached_bytes += message->tensors[0].bytes + message->tensors[1].bytes;
     free(pieces);
+    if (code == COMMON_RESOURCE_EXHAUSTED &&
+        worker_warm_request_room(worker->warm, worker_handle_chunk_put, request))
+        return;
     if (code != COMMON_OK) {
         if (old_ticket)
             common_log_debug("an old ticket: %s", err.message);
@@ -266,7 +274,7 @@ static enum common_code commit_again(struct worker *worker, const Banyan__Pb__Ro
     }
     for (size_t i = 0; i < body->n_ranges; i++) {
         const Banyan__Pb__RowsRange *range = body->ranges[i];
-        struct worker_freeze freeze = {0, range->first, range->count, range->layer};
+        struct worker_freeze freeze = {0, range->first, range->count, range->layer, .holes = false};
         struct common_error lacks;
         enum common_code code = commit_range(worker, session, &freeze, &lacks);
         if (first == COMMON_OK && code != COMMON_OK)
@@ -294,7 +302,7 @@ void worker_handle_rows_commit(void *arg, struct proto_request *request)
         code = commit_again(worker, body, &err, &lacking);
     } else {
         struct worker_session *session;
-        struct worker_freeze freeze = {body->commit, body->first, body->count, body->layer};
+        struct worker_freeze freeze = {body->commit, body->first, body->count, body->layer, .holes = false};
         code = worker_session_check(&worker->sessions, body->session, body->incarnation, body->layer,
                                     body->first, body->count, &session, &err);
         if (code == COMMON_OK)
@@ -379,7 +387,7 @@ void worker_handle_rows_abort(void *arg, struct proto_request *request)
         return;
     struct common_error err;
     struct worker_session *session;
-    struct worker_freeze freeze = {body->commit, body->first, body->count, body->layer};
+    struct worker_freeze freeze = {body->commit, body->first, body->count, body->layer, .holes = false};
     if (body->before) {
         settle_rows(worker, body->before, body->session, body->except, body->n_except);
     } else if (worker_session_check(&worker->sessions, body->session, body->incarnation, body->layer,

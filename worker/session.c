@@ -304,12 +304,19 @@ void worker_session_restore_forgotten(struct worker_store *store, struct worker_
 
 // ---- lives --------------------------------------------------------------------------------------
 
-static void free_session(struct worker_store *store, struct worker_session *session)
+static void release_chunks(struct worker_store *store, struct worker_session *session)
 {
     for (uint32_t i = 0; i < session->n_chunks; i++)
         chunk_release(store, session, session->chunks[i].chunk);
+    worker_store_give(store, entry_bytes(session->n_chunks));
+    session->n_chunks = 0;
+}
+
+static void free_session(struct worker_store *store, struct worker_session *session)
+{
+    release_chunks(store, session);
     worker_frozen_clear(&session->frozen, store);
-    worker_store_give(store, session_bytes(session->spec) + entry_bytes(session->n_chunks));
+    worker_store_give(store, session_bytes(session->spec));
     worker_spec_unref(session->spec);
     free(session->chunks);
     free(session->staged);
@@ -323,6 +330,7 @@ void worker_session_drop(struct worker_map *sessions, struct worker_store *store
     struct worker_session *session = worker_map_remove(sessions, id);
     if (!session)
         return;
+    release_chunks(store, session); // first, so that no file is left without one that names it
     worker_disk_drop(worker_store_disk(store), session);
     free_session(store, session);
 }
@@ -452,10 +460,19 @@ static enum common_code layout_collect(const struct worker_session *session,
     return COMMON_OK;
 }
 
+static bool has_rows(const struct worker_chunk *chunk)
+{
+    for (uint32_t l = 0; l < worker_chunk_shape(chunk)->layers; l++)
+        if (worker_chunk_ready(chunk, l) > 0)
+            return true;
+    return false;
+}
+
 // References to all chunks of the new layout, then the old ones go: a failure leaves the session as it was. A layout
-// of as many chunks, or fewer, needs no room in the account: a full worker can always be told it.
+// of as many chunks, or fewer, needs no room in the account: a full worker can always be told it. *shares becomes true
+// where a chunk is new to the session, and has rows.
 static enum common_code layout_install(struct worker_store *store, struct worker_session *session,
-                                       const struct worker_layout_entry *entries, uint32_t n,
+                                       const struct worker_layout_entry *entries, uint32_t n, bool *shares,
                                        struct common_error *err)
 {
     struct worker_session_chunk *chunks = malloc((n + 1) * sizeof *chunks);
@@ -478,6 +495,8 @@ static enum common_code layout_install(struct worker_store *store, struct worker
         chunks[i].incoming = entries[i].incoming;
     }
     for (uint32_t i = 0; i < n; i++) {
+        *shares = *shares || (has_rows(chunks[i].chunk) &&
+                              !worker_session_chunk(session, entries[i].chunk, entries[i].first));
         chunk_forgo(store, session, chunks[i].chunk);
         if (chunks[i].incoming)
             chunk_recall(session, chunks[i].chunk);
@@ -533,11 +552,23 @@ static enum common_code session_create(struct worker_map *sessions, struct worke
     return COMMON_OK;
 }
 
+// A chunk beside another one at its place is a copy that is being made.
+static bool lacks_rows(const struct worker_session *session)
+{
+    for (uint32_t i = 0; i < session->n_chunks; i++) {
+        const struct worker_chunk *chunk = session->chunks[i].chunk;
+        bool copy = i > 0 && worker_chunk_first(session->chunks[i - 1].chunk) == worker_chunk_first(chunk);
+        if (!copy && worker_appended_lacks(session, chunk))
+            return true;
+    }
+    return false;
+}
+
 enum common_code worker_session_layout(struct worker_map *sessions, struct worker_store *store,
                                        const Banyan__Pb__LayoutSetRequest *request, struct common_error *err)
 {
     struct worker_session *session = worker_map_get(sessions, request->session);
-    bool known = session != NULL;
+    bool known = session != NULL, shares = false;
     struct worker_layout_entry *entries = NULL;
     uint32_t n = 0;
     enum common_code code = known ? COMMON_OK : session_create(sessions, store, request, &session, err);
@@ -550,7 +581,7 @@ enum common_code worker_session_layout(struct worker_map *sessions, struct worke
     if (code == COMMON_OK && !request->more)
         session_forget(store, session, request->forgotten, request->incarnation > session->incarnation);
     if (code == COMMON_OK && !request->more)
-        code = layout_install(store, session, entries, n, err);
+        code = layout_install(store, session, entries, n, &shares, err);
     if (code == COMMON_OK && !known && !worker_map_put(sessions, session->id, session))
         code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a session");
     if (code != COMMON_OK) {
@@ -579,6 +610,7 @@ enum common_code worker_session_layout(struct worker_map *sessions, struct worke
     session->incarnation = request->incarnation;
     session->epoch = request->epoch;
     session->life = request->life;
-    worker_disk_layout(worker_store_disk(store), session);
-    return COMMON_OK;
+    if (session->doubtful && request->settled)
+        session->doubtful = lacks_rows(session);
+    return worker_disk_layout(worker_store_disk(store), session, shares, err);
 }

@@ -57,8 +57,14 @@ struct worker_session {
     // Rows that are PUT, by worker.attach_clock_ns (expire.c); 0: there are none
     uint64_t put_at_ns;
     uint64_t expire_from,
-        expired_rows;            // the round that drops them has come to this position, and dropped so many
-    bool expire_left;            // and passed by some
+        expired_rows; // the round that drops them has come to this position, and dropped so many
+    bool expire_left; // and passed by some
+    // Of chunks whose rows are gone here (lose.c). lacks: the coordinator has not heard of them, and no layout counts before
+    // it has asked. short_of_rows: its layout is not one that it made of that, and no step is done.
+    bool lacks, short_of_rows;
+    // Its files may lack rows that were acknowledged: the machine has lost its power, or a log had a torn end. Until a
+    // layout has come from a coordinator that knows all rows, and they are here. It is in the session's file.
+    bool doubtful;
     struct worker_logged logged; // its file
     // A replacing layout that comes in several messages collects here until the last one.
     bool staging;
@@ -89,6 +95,12 @@ uint64_t worker_session_bytes(const struct worker_session *session); // of its c
 // Nothing where the session is unknown.
 void worker_session_drop(struct worker_map *sessions, struct worker_store *store, uint64_t id);
 
+// The session as it is, without the chunks that `drops` says (lose.c). RESOURCE_EXHAUSTED: it stays as it is.
+typedef bool (*worker_session_drops_fn)(const void *arg, uint64_t chunk);
+enum common_code worker_session_without(struct worker_map *sessions, struct worker_store *store,
+                                        struct worker_session *session, worker_session_drops_fn drops,
+                                        const void *arg, struct common_error *err);
+
 // The chunks that touch [first, first + count): *n of them from the index returned on.
 uint32_t worker_session_span(const struct worker_session *session, uint64_t first, uint64_t count,
                              uint32_t *n);
@@ -98,6 +110,14 @@ uint32_t worker_session_at(const struct worker_session *session, uint64_t positi
 static inline uint64_t worker_session_forgotten(const struct worker_session *session, uint32_t layer)
 {
     return session->forgotten ? session->forgotten[layer] : 0;
+}
+
+// Chunks of the layer that end here or before are forgotten as a whole. What one that goes on past it has below
+// worker_session_forgotten is there: in a session that was born with its floor, what its maker put.
+static inline uint64_t worker_session_given_back(const struct worker_session *session, uint32_t layer)
+{
+    uint64_t forgotten = worker_session_forgotten(session, layer);
+    return forgotten - forgotten % session->spec->shape->chunk_tokens;
 }
 
 // What it had forgotten when it was written down: [spec's layers] positions, as `forgotten`.

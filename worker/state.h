@@ -13,15 +13,18 @@
 #include "worker/engine.h"
 #include "worker/map.h"
 #include "worker/membership.h"
+#include "worker/pace.h"
 #include "worker/pull.h"
 #include "worker/session.h"
 #include "worker/store.h"
+#include "worker/sums.h"
 #include "worker/team.h"
 #include "worker/worker.h"
 
 #define WORKER_PLANS_MAX  4096u
 #define WORKER_STEPS_MAX  1024u // in hand at a time
 #define WORKER_MASSES_MAX 64u   // likewise
+#define WORKER_AUDITS_MAX 4u    // likewise: a coordinator sends one, and gives up on it, at a time
 #define WORKER_NAME_MAX   64
 
 struct worker_plan {
@@ -34,6 +37,7 @@ struct worker_plan {
 };
 
 struct worker_step;
+struct worker_warm;
 
 struct worker_listing { // the sessions' ids in order, while an inventory is being read; zeroed: none
     uint64_t *ids;
@@ -68,6 +72,11 @@ struct worker {
     struct proto_server *public_server, *edge_server;
     struct worker_membership *membership;
     struct worker_pulls *pulls;
+    struct worker_sums *sums;
+    uint64_t *
+        lost; // [n_lost] ids of chunks whose rows are gone here, and have not come again: the newest (lose.c)
+    uint32_t n_lost;
+    struct worker_warm *warm;
     uint64_t started_ns;
     uint64_t inline_madds;
     void (*registered)(void *arg);
@@ -75,12 +84,15 @@ struct worker {
     // steps
     struct worker_step *steps;              // in hand, a list
     uint32_t n_steps, n_prepares;           // in hand: what the team may still work on
-    uint32_t n_masses;                      // counted in n_prepares, too
+    uint32_t n_masses, n_audits;            // counted in n_prepares, too
     uint64_t flight_bytes, flight_limit;    // of frames, partials and workspaces in hand
     uint64_t flight_refused, steps_refused; // times that there was no room for another
     void *scratch;                          // the loop thread's, for inline computation
     uint64_t scratch_bytes;
-    uint64_t steps_done, last_compute_ns;
+    uint64_t steps_done, last_compute_ns, attached_bytes;
+    struct common_buckets queue, compute, tree; // of steps: until computing began, computing, until merged
+    struct worker_pace pace;
+    struct worker_probe *probe; // a measurement under way; NULL: none
     // leaving
     struct worker_empty *empty; // NULL: nobody has asked for it
     bool draining;
@@ -126,8 +138,21 @@ void worker_plans_close(struct worker *worker);
 // step.c
 void worker_handle_step(void *arg, struct proto_request *request);
 bool worker_scratch_ready(struct worker *worker, uint64_t bytes); // worker->scratch; false: out of memory
+// probe.c
+// Measures again how fast it computes, beside its loop, where nothing else is in hand: for worker->pace. A step that comes
+// ends it. Otherwise, and on a device, nothing.
+void worker_probe_begin(struct worker *worker);
+void worker_probe_stop(struct worker *worker);
+// lose.c
+void worker_lose_chunk(void *worker, struct worker_chunk *chunk); // as worker_disk_options.damaged
+// A layout names a chunk that was lost here, and not as one that is to be copied here: who made it does not know, and the
+// chunk would be here again, without its rows.
+bool worker_names_lost(const struct worker *worker, const Banyan__Pb__LayoutSetRequest *body);
+void worker_lost_comes(struct worker *worker, const Banyan__Pb__LayoutSetRequest *body); // after it was set
 // mass.c
 void worker_handle_mass(void *arg, struct proto_request *request);
+// audit.c
+void worker_handle_audit(void *arg, struct proto_request *request);
 void worker_hand_emptied(struct worker *worker); // worker.c: after a step or a prepare has ended
 
 #endif

@@ -2,7 +2,9 @@
 // One step on one worker.
 //
 //   BEGINNING ──the engine has it──▶ COMPUTING ──own part ready──▶ MERGING ──engine done──▶ OVER
-//                                     │    ▲                                        (answered, freed)
+//                   rows are cold ┌▶  │    ▲                                        (answered, freed)
+//                      WAITING ◀──┘◀──┤    │
+//                   (for the disk)    │    │
 //                   to team or device │    │ it is done
 //                                     ▼    │
 //                                     AWAY ┘
@@ -10,7 +12,7 @@
 //                                      └──engine done: cancelled, plan gone──▶ ABANDONED (answered)
 //                                                                                  │ it is done
 //                                                                                  ▼
-//   BEGINNING, COMPUTING ──engine done: cancelled, no memory, no time─────────▶ OVER
+//   BEGINNING, COMPUTING, WAITING ──engine done: cancelled, no memory, no time▶ OVER
 //
 // The frame goes to the children first. Appended rows are stored in the order of frames, before anything is
 // computed. What is small is computed here, without a hand-off; the rest on the team; where K and V are a
@@ -26,14 +28,18 @@
 #include "common/hash.h"
 #include "kernels/partial.h"
 #include "proto/spec.h"
+#include "worker/append.h"
 #include "worker/compute.h"
 #include "worker/disk/disk.h"
+#include "worker/items.h"
 #include "worker/state.h"
+#include "worker/warm.h"
 
 enum step_state {
     STEP_BEGINNING, // the handler still looks at it, and frees it when it is over by then
     STEP_COMPUTING,
-    STEP_AWAY, // the team has it, or the device
+    STEP_WAITING, // for rows that are on the disk; nothing of it has been stored yet
+    STEP_AWAY,    // the team has it, or the device
     STEP_MERGING,
     STEP_ABANDONED,
     STEP_OVER,
@@ -43,13 +49,16 @@ enum step_state {
 #define TO(state) (1u << STEP_##state)
 static const unsigned transitions[STEP_STATES] = {
     [STEP_BEGINNING] = TO(COMPUTING) | TO(OVER),
-    [STEP_COMPUTING] = TO(AWAY) | TO(MERGING) | TO(OVER),
+    [STEP_COMPUTING] = TO(WAITING) | TO(AWAY) | TO(MERGING) | TO(OVER),
+    [STEP_WAITING] = TO(COMPUTING) | TO(OVER),
     [STEP_AWAY] = TO(COMPUTING) | TO(ABANDONED),
     [STEP_MERGING] = TO(OVER),
     [STEP_ABANDONED] = TO(OVER),
     [STEP_OVER] = 0,
 };
 #undef TO
+
+#define ROOM_NS (2 * COMMON_NS_PER_S) // for so long a step waits for memory for its rows
 
 struct worker_step {
     struct worker *worker;
@@ -64,10 +73,14 @@ struct worker_step {
     struct common_blob *partials;     // ours until contributed
     struct proto_step_result *result; // likewise
     struct worker_compute *compute;
+    struct worker_wait *wait; // WAITING: one of the two
+    struct worker_room *room;
+    struct common_error why; // that rows did not come
     struct worker_job job;
     struct worker_device_job device_job;
-    uint64_t arrived_ns;
-    _Atomic uint64_t started_ns; // first task
+    uint64_t arrived_ns, ready_ns; // ready_ns: the own part; 0: not yet
+    _Atomic uint64_t started_ns;   // first task
+    bool paced;                    // worker->pace counts it now
     uint64_t flight_bytes;
 };
 
@@ -120,6 +133,9 @@ static void step_reply(struct worker_step *s, struct common_blob *blob, struct p
     struct answer *answer = malloc(sizeof *answer);
     struct proto_request *request = s->request;
     s->request = NULL;
+    uint64_t now = common_clock_ns();
+    common_buckets_add(&s->worker->tree, s->ready_ns ? now - s->ready_ns : 0);
+    proto_request_ends(request, now);
     if (!answer) {
         proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for an answer", NULL,
                            0);
@@ -259,6 +275,10 @@ static void step_done(void *arg, struct reduce_outcome *outcome)
             worker_team_cancel(s->worker->team, &s->job);
         return;
     }
+    if (s->wait)
+        worker_warm_cancel(s->wait);
+    if (s->room)
+        worker_warm_room_cancel(s->room);
     bool beginning = s->state == STEP_BEGINNING;
     step_set_state(s, STEP_OVER);
     if (!beginning)
@@ -273,130 +293,6 @@ static void step_cancelled(void *arg) // the caller vanished, or has no more tim
 }
 
 // ---- the own part -------------------------------------------------------------------------------
-
-// Shape of an item against its session. NULL, or what is wrong.
-static const char *shape_problem(const struct worker_session *session, const struct proto_step_item *item)
-{
-    const struct worker_kind *kind = worker_spec_kind(session->spec, item->layer);
-    if (!kind)
-        return "no such layer, or it holds nothing";
-    const struct kernels_spec *spec = &kind->kernels;
-    const struct worker_form *form = worker_shape_form(session->spec->shape, item->layer);
-    if (item->n_append > 0 && !form)
-        return "the layer has no rows of its own";
-    if (item->first >= WORKER_POSITIONS_MAX || item->visible > WORKER_POSITIONS_MAX)
-        return "no such position";
-    if (item->kv_heads < 1 || item->kv_head >= spec->kv_heads ||
-        item->kv_heads > spec->kv_heads - item->kv_head ||
-        item->q_heads != item->kv_heads * kernels_spec_group(spec) || item->v_dim != spec->v_dim)
-        return "the slab does not fit the session's heads";
-    if (item->q_offset % sizeof(float) != 0 ||
-        item->q_bytes != (uint64_t)item->rows * item->q_heads * spec->k_dim * sizeof(float))
-        return "q does not have the slab's size";
-    if (item->k_bytes == 0 && item->v_bytes == 0)
-        return NULL;
-    if (!form || item->k_bytes != item->append_rows * form->k_wire ||
-        item->v_bytes != item->append_rows * form->v_wire)
-        return "k or v does not have the item's size";
-    return NULL;
-}
-
-static bool holds(const struct proto_append_run *run, uint32_t rank)
-{
-    for (uint32_t i = 0; i < run->n_holders; i++)
-        if (run->holders[i] == rank)
-            return true;
-    return false;
-}
-
-// The rows that are stored here, as pieces. Returns a code, the reason in *reason.
-static enum common_code append_pieces(struct worker_step *s, const struct worker_session *session,
-                                      const struct proto_step_item *item, struct worker_rows *pieces,
-                                      uint32_t *n, const char **reason, struct common_error *err)
-{
-    const struct worker_shape *shape = session->spec->shape;
-    size_t k_row = item->k_bytes / item->append_rows, v_row = item->v_bytes / item->append_rows;
-    uint64_t at = item->first;
-    *n = 0;
-    for (uint32_t i = 0; i < item->n_append; i++) {
-        const struct proto_append_run *run = &s->step->appends[item->append_first + i];
-        if (run->first != at || run->rows == 0 || run->rows > item->first + item->append_rows - at)
-            return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                    "appended runs must follow each other inside the item");
-        at += run->rows;
-        if (!holds(run, s->self))
-            continue;
-        if (item->k_bytes == 0)
-            return common_error_set(err, COMMON_INVALID_ARGUMENT, "the frame has no k and v for a holder");
-        struct worker_chunk *chunk = worker_store_find(s->worker->store, run->chunk);
-        if (!chunk || !worker_session_chunk(session, run->chunk, worker_chunk_first(chunk))) {
-            *reason = "COVERAGE";
-            return common_error_set(err, COMMON_DATA_LOSS, "chunk %" PRIu64 " is not held here", run->chunk);
-        }
-        uint64_t first = worker_chunk_first(chunk);
-        if (run->first < first || run->first - first >= shape->chunk_tokens ||
-            run->rows > shape->chunk_tokens - (run->first - first))
-            return common_error_set(err, COMMON_INVALID_ARGUMENT, "an appended run leaves its chunk");
-        pieces[(*n)++] =
-            (struct worker_rows){.chunk = chunk,
-                                 .layer = item->layer,
-                                 .row = (uint32_t)(run->first - first),
-                                 .count = run->rows,
-                                 .k = s->step->k + item->k_offset + (run->first - item->first) * k_row,
-                                 .v = s->step->v + item->v_offset + (run->first - item->first) * v_row};
-    }
-    if (item->n_append > 0 && at != item->first + item->append_rows)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "appended runs must cover the item's rows");
-    return COMMON_OK;
-}
-
-// Stores what is held here of the item's rows.
-static enum common_code step_append(struct worker_step *s, struct worker_session *session,
-                                    const struct proto_step_item *item, uint32_t *appends,
-                                    const char **reason, struct common_error *err)
-{
-    if (item->write == 0)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "an append has a write sequence");
-    struct worker_rows *pieces = malloc(item->n_append * sizeof *pieces);
-    if (!pieces)
-        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for an append");
-    uint32_t n;
-    uint64_t end = item->first + item->append_rows;
-    end = item->write_end > end ? item->write_end : end;
-    bool older = s->step->term < session->write_term ||
-                 (s->step->term == session->write_term && item->write < session->write) ||
-                 item->write <= session->writes_over;
-    enum common_code code = append_pieces(s, session, item, pieces, &n, reason, err);
-    if (code == COMMON_OK && older) {
-        if (!worker_store_same(pieces, n)) {
-            *reason = "OLD_WRITE";
-            code = common_error_set(err, COMMON_ABORTED, "write %" PRIu64 " was overtaken by write %" PRIu64,
-                                    item->write,
-                                    session->writes_over > session->write ? session->writes_over
-                                                                          : session->write);
-        }
-    } else if (code == COMMON_OK) {
-        session->write_term = s->step->term;
-        session->write = item->write;
-        worker_appended_begin(session, item->layer, item->write);
-        if (COMMON_FAILPOINT_FAILS("append_refused"))
-            code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "a failpoint refuses this append");
-        if (code == COMMON_OK && n > 0)
-            code = worker_disk_append(worker_store_disk(s->worker->store), session, item->layer, item->write,
-                                      end, err);
-        if (code == COMMON_OK)
-            code = worker_store_write(s->worker->store, pieces, n, WORKER_ROW_APPENDED, UINT64_MAX, err);
-        COMMON_FAILPOINT("append_written");
-        if (code == COMMON_OK && n > 0)
-            worker_appended_stored(session, item->layer, item->write, end);
-        else if (code == COMMON_FAILED_PRECONDITION || code == COMMON_RESOURCE_EXHAUSTED)
-            worker_appended_settle(session, item->layer, item->write); // not all of it was ever stored here
-    }
-    for (uint32_t i = 0; code == COMMON_OK && i < n; i++)
-        *appends += pieces[i].count;
-    free(pieces);
-    return code;
-}
 
 // Everything of an item that needs the loop thread: checks, append, and what will be computed.
 static enum common_code take_item(struct worker_step *s, uint32_t i, const struct kernels_partial *out,
@@ -418,14 +314,29 @@ static enum common_code take_item(struct worker_step *s, uint32_t i, const struc
         return common_error_set(err, COMMON_ABORTED, "epoch %" PRIu64 " here, %" PRIu64 " in the step",
                                 session->epoch, item->epoch);
     }
-    const char *problem = shape_problem(session, item);
+    if (session->short_of_rows) {
+        *reason = "OLD_EPOCH";
+        return common_error_set(err, COMMON_ABORTED, "rows of session %016" PRIx64 " are lost here",
+                                item->session);
+    }
+    const char *problem = worker_item_problem(session, item);
     if (problem)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "%s", problem);
+    bool cold = worker_any_cold(s->worker);
+    if (cold && s->step->quick && worker_item_cold(s->worker, item)) { // before anything is stored
+        worker_item_ahead(s->worker, item);
+        *reason = "COLD";
+        return common_error_set(err, COMMON_ABORTED,
+                                "rows of layer %u are being read from the worker's --store", item->layer);
+    }
+    if (cold)
+        worker_item_ahead(s->worker, item);
     uint32_t source = proto_spec_source(session->spec->pb, item->layer);
     worker_appended_confirm(session, source, item->length);
     bool first = item->n_append && session->appended[item->layer].write != item->write;
-    enum common_code code =
-        item->n_append ? step_append(s, session, item, &result->appends, reason, err) : COMMON_OK;
+    enum common_code code = item->n_append ? worker_append_rows(s->worker, s->step, s->self, session, item,
+                                                                &result->appends, reason, err)
+                                           : COMMON_OK;
     if (code != COMMON_OK)
         return code;
     struct worker_compute_item compute = {.session = session,
@@ -449,6 +360,8 @@ static enum common_code take_item(struct worker_step *s, uint32_t i, const struc
     }
     if (code == COMMON_FAILED_PRECONDITION)
         *reason = "FORGOTTEN";
+    if (code == COMMON_RESOURCE_EXHAUSTED && s->why.code != COMMON_OK)
+        common_error_set(err, code, "%.300s", s->why.message);
     if (first) // no other attempt has stored it, which may have been acknowledged
         worker_appended_settle(session, item->layer, item->write);
     return code;
@@ -474,6 +387,20 @@ static void take_items(struct worker_step *s)
     }
 }
 
+static void step_pace_begin(struct worker_step *s)
+{
+    uint64_t kind;
+    double work = worker_compute_work(s->compute, &kind);
+    s->paced = worker_pace_begin(&s->worker->pace, work, kind, s->worker->n_prepares == 0, common_clock_ns());
+}
+
+static void step_pace_end(struct worker_step *s, bool complete)
+{
+    if (s->paced)
+        worker_pace_end(&s->worker->pace, complete && s->worker->n_prepares == 0, common_clock_ns());
+    s->paced = false;
+}
+
 // The own part is ready. The step may be gone afterwards.
 static void step_contribute(struct worker_step *s)
 {
@@ -482,6 +409,9 @@ static void step_contribute(struct worker_step *s)
     if (started == 0)
         started = now;
     worker->last_compute_ns = now - started;
+    s->ready_ns = now;
+    common_buckets_add(&worker->queue, started - s->arrived_ns);
+    common_buckets_add(&worker->compute, now - started);
     if (s->step->want_trace) {
         struct proto_trace *trace = &s->result->traces[s->result->n_traces++];
         trace->rank = s->self;
@@ -515,9 +445,10 @@ static void give_up(struct worker_step *s, enum common_code code, const char *te
 }
 
 // Back from the team or the device. False: it was abandoned, and is gone.
-static bool step_back(struct worker_step *s)
+static bool step_back(struct worker_step *s, bool complete)
 {
     bool abandoned = s->state == STEP_ABANDONED;
+    step_pace_end(s, complete && !abandoned);
     step_set_state(s, abandoned ? STEP_OVER : STEP_COMPUTING);
     if (abandoned)
         step_free(s);
@@ -527,7 +458,7 @@ static bool step_back(struct worker_step *s)
 static void team_done(void *arg, bool complete)
 {
     struct worker_step *s = arg;
-    if (!step_back(s))
+    if (!step_back(s, complete))
         return;
     if (complete)
         step_contribute(s);
@@ -538,7 +469,7 @@ static void team_done(void *arg, bool complete)
 static void device_done(void *arg, enum common_code code, const struct common_error *err)
 {
     struct worker_step *s = arg;
-    if (!step_back(s))
+    if (!step_back(s, code == COMMON_OK))
         return;
     if (code == COMMON_OK)
         step_contribute(s);
@@ -576,6 +507,7 @@ static void step_compute(struct worker_step *s)
                                        .arg = s};
         step_set_state(s, STEP_AWAY);
         atomic_store(&s->started_ns, common_clock_ns());
+        step_pace_begin(s);
         worker_device_submit(s->worker->device, &s->device_job);
         return;
     }
@@ -583,6 +515,8 @@ static void step_compute(struct worker_step *s)
         s->job = (struct worker_job){
             .tasks = tasks, .scratch_bytes = scratch, .run = team_task, .done = team_done, .arg = s};
         step_set_state(s, STEP_AWAY);
+        worker_probe_stop(s->worker);
+        step_pace_begin(s);
         worker_team_submit(s->worker->team, &s->job);
         return;
     }
@@ -590,9 +524,75 @@ static void step_compute(struct worker_step *s)
         give_up(s, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a step");
         return;
     }
+    step_pace_begin(s);
     for (uint32_t i = 0; i < tasks; i++)
         team_task(s, i, s->worker->scratch);
+    step_pace_end(s, true);
     step_contribute(s);
+}
+
+// ---- waiting ------------------------------------------------------------------------------------
+
+static void step_proceed(struct worker_step *s, bool may_wait);
+
+static void rows_came(void *arg, const struct common_error *failed)
+{
+    struct worker_step *s = arg;
+    s->wait = NULL;
+    if (failed)
+        s->why = *failed;
+    step_set_state(s, STEP_COMPUTING);
+    step_proceed(s, !failed); // items whose rows have not come fail by themselves
+}
+
+static void room_came(void *arg)
+{
+    struct worker_step *s = arg;
+    s->room = NULL;
+    step_set_state(s, STEP_COMPUTING);
+    step_proceed(s, true);
+}
+
+// Whether it waits for memory: chunks are being sealed, and will leave it.
+static bool waits_for_room(struct worker_step *s)
+{
+    uint64_t until_ns = s->arrived_ns + ROOM_NS;
+    if (!s->worker->disk || s->step->n_appends == 0 || worker_step_has_room(s->worker, s->step))
+        return false;
+    s->room =
+        worker_warm_room(s->worker->warm, until_ns < s->step->deadline_ns ? until_ns : s->step->deadline_ns,
+                         room_came, s);
+    if (s->room)
+        step_set_state(s, STEP_WAITING);
+    return s->room != NULL;
+}
+
+// Whether it waits: rows that it reads are not in memory.
+static bool step_waits(struct worker_step *s)
+{
+    struct worker_wants wants = {0};
+    if (s->step->quick || !worker_any_cold(s->worker))
+        return false;
+    for (uint32_t i = 0; i < s->step->n_items; i++)
+        worker_item_wants(s->worker, &s->step->items[i], &wants);
+    s->wait =
+        wants.cold ? worker_warm_wait(s->worker->warm, &wants, s->step->deadline_ns, rows_came, s) : NULL;
+    worker_wants_free(&wants);
+    if (s->wait)
+        step_set_state(s, STEP_WAITING);
+    return s->wait != NULL;
+}
+
+static void step_proceed(struct worker_step *s, bool may_wait)
+{
+    if (common_clock_ns() >= s->step->deadline_ns) { // before anything is stored
+        give_up(s, COMMON_DEADLINE_EXCEEDED, "the deadline passed before the computation began");
+        return;
+    }
+    if (may_wait && (waits_for_room(s) || step_waits(s)))
+        return;
+    take_items(s);
+    step_compute(s);
 }
 
 // ---- beginning ----------------------------------------------------------------------------------
@@ -708,10 +708,5 @@ void worker_handle_step(void *arg, struct proto_request *request)
         return;
     }
     step_set_state(s, STEP_COMPUTING);
-    if (common_clock_ns() >= step->deadline_ns) { // before anything is stored
-        give_up(s, COMMON_DEADLINE_EXCEEDED, "the deadline passed before the computation began");
-        return;
-    }
-    take_items(s);
-    step_compute(s);
+    step_proceed(s, true);
 }

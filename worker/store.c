@@ -9,17 +9,9 @@
 #include "common/blob.h"
 #include "common/hash.h"
 #include "worker/chunk.h"
+#include "worker/cold.h"
 #include "worker/disk/disk.h"
 #include "worker/map.h"
-
-struct worker_store {
-    struct worker_memory *memory; // of pages and blocks
-    struct worker_disk *disk;     // NULL: none
-    uint64_t limit, used;         // used: beside what the memory counts
-    uint64_t refused;             // times that there was no room for rows
-    uint64_t quarantined;         // of it, as far as refusals say
-    struct worker_map chunks;
-};
 
 struct worker_store *worker_store_new(uint64_t limit_bytes, struct worker_memory *memory)
 {
@@ -29,7 +21,8 @@ struct worker_store *worker_store_new(uint64_t limit_bytes, struct worker_memory
         return NULL;
     }
     store->memory = memory;
-    store->limit = limit_bytes;
+    store->limit = store->capacity = limit_bytes;
+    proto_list_init(&store->warm);
     return store;
 }
 
@@ -41,6 +34,11 @@ void worker_store_free(struct worker_store *store)
     worker_map_free(&store->chunks);
     worker_memory_free(store->memory);
     free(store);
+}
+
+void worker_store_set_name(struct worker_store *store, const char *name)
+{
+    store->name = name;
 }
 
 void worker_store_set_disk(struct worker_store *store, struct worker_disk *disk)
@@ -95,8 +93,9 @@ void worker_store_set_quarantined(struct worker_store *store, uint64_t bytes)
 
 bool worker_store_take(struct worker_store *store, uint64_t bytes)
 {
-    if (bytes > store->limit - worker_store_used(store))
-        return false;
+    while (bytes > store->limit - worker_store_used(store))
+        if (!worker_store_evict(store, NULL))
+            return false;
     store->used += bytes;
     return true;
 }
@@ -107,9 +106,13 @@ void worker_store_give(struct worker_store *store, uint64_t bytes)
     store->used -= bytes;
 }
 
+// For rows that were not here, or lie elsewhere.
 static uint8_t *alloc(struct worker_store *store, uint64_t bytes)
 {
-    return worker_memory_alloc(store->memory, bytes, store->limit - worker_store_used(store));
+    uint64_t taken = worker_store_used(store) + store->cold.bytes;
+    if (taken > store->capacity || bytes > store->capacity - taken)
+        return NULL;
+    return worker_store_alloc(store, bytes, NULL);
 }
 
 // ---- chunks' lives ------------------------------------------------------------------------------
@@ -172,12 +175,14 @@ static void free_retired(struct worker_store *store, struct worker_chunk *chunk)
     }
 }
 
-static void free_layer(struct worker_store *store, const struct worker_chunk *chunk,
+void worker_layer_free(struct worker_store *store, const struct worker_chunk *chunk,
                        struct worker_layer *layer)
 {
     worker_memory_release(store->memory, layer->block);
     for (uint32_t p = 0; p < chunk->shape->chunk_tokens / WORKER_PAGE_TOKENS; p++)
         worker_memory_release(store->memory, layer->pages[p]);
+    store->cold.bytes -= layer->cold ? layer->form->block_bytes : 0;
+    proto_list_remove(&layer->warm);
     worker_store_give(store, worker_layer_overhead(chunk->shape));
     free(layer);
 }
@@ -189,7 +194,7 @@ static void free_unpinned(struct worker_store *store, struct worker_chunk *chunk
     while (chunk->shed) {
         struct worker_layer *layer = chunk->shed;
         chunk->shed = layer->shed;
-        free_layer(store, chunk, layer);
+        worker_layer_free(store, chunk, layer);
     }
 }
 
@@ -198,55 +203,10 @@ static void free_chunk(struct worker_store *store, struct worker_chunk *chunk)
     free_unpinned(store, chunk);
     for (uint32_t i = 0; i < chunk->shape->layers; i++)
         if (chunk->layers[i])
-            free_layer(store, chunk, chunk->layers[i]);
+            worker_layer_free(store, chunk, chunk->layers[i]);
     worker_store_give(store, worker_chunk_overhead(chunk->shape));
     worker_shape_unref(chunk->shape);
     free(chunk);
-}
-
-// Gives a layer's memory back where all who have the chunk forgo it.
-static void shed_layer(struct worker_store *store, struct worker_chunk *chunk, uint32_t layer)
-{
-    struct worker_layer *gone = chunk->layers[layer];
-    if (chunk->forgone[layer] != chunk->refs)
-        return;
-    chunk->words -= chunk->refs;
-    chunk->forgone[layer] = WORKER_LAYER_FORGOTTEN;
-    chunk->layers[layer] = NULL;
-    if (gone && chunk->pins > 0) {
-        gone->shed = chunk->shed;
-        chunk->shed = gone;
-    } else if (gone) {
-        free_layer(store, chunk, gone);
-    }
-}
-
-void worker_store_forgo(struct worker_store *store, struct worker_chunk *chunk, uint32_t layer)
-{
-    if (worker_chunk_forgotten(chunk, layer))
-        return;
-    assert(chunk->forgone[layer] < chunk->refs);
-    chunk->forgone[layer]++;
-    chunk->words++;
-    shed_layer(store, chunk, layer);
-}
-
-void worker_store_unforgo(struct worker_chunk *chunk, uint32_t layer)
-{
-    if (worker_chunk_forgotten(chunk, layer))
-        return;
-    assert(chunk->forgone[layer] > 0);
-    chunk->forgone[layer]--;
-    chunk->words--;
-}
-
-void worker_store_recall(struct worker_chunk *chunk, uint32_t layer)
-{
-    if (!worker_chunk_forgotten(chunk, layer))
-        return;
-    assert(chunk->refs > 0);
-    chunk->forgone[layer] = chunk->refs - 1; // all others
-    chunk->words += chunk->refs - 1;
 }
 
 void worker_store_release(struct worker_store *store, struct worker_chunk *chunk)
@@ -254,12 +214,12 @@ void worker_store_release(struct worker_store *store, struct worker_chunk *chunk
     assert(chunk->refs > 0);
     if (--chunk->refs > 0) {
         for (uint32_t layer = 0; chunk->words > 0 && layer < chunk->shape->layers; layer++)
-            shed_layer(store, chunk, layer);
+            worker_chunk_shed(store, chunk, layer);
         return;
     }
     worker_map_remove(&store->chunks, chunk->id);
     worker_disk_forget(chunk->disk, chunk);
-    if (chunk->pins == 0)
+    if (chunk->pins == 0 && chunk->holds == 0)
         free_chunk(store, chunk);
 }
 
@@ -273,10 +233,22 @@ void worker_store_unpin(struct worker_store *store, struct worker_chunk *chunk)
     assert(chunk->pins > 0);
     if (--chunk->pins > 0)
         return;
-    if (chunk->refs == 0)
+    if (chunk->refs == 0 && chunk->holds == 0)
         free_chunk(store, chunk);
     else
         free_unpinned(store, chunk);
+}
+
+void worker_store_hold_back(struct worker_chunk *chunk)
+{
+    chunk->holds++;
+}
+
+void worker_store_let_go(struct worker_store *store, struct worker_chunk *chunk)
+{
+    assert(chunk->holds > 0);
+    if (--chunk->holds == 0 && chunk->refs == 0 && chunk->pins == 0)
+        free_chunk(store, chunk);
 }
 
 // ---- memory of rows -----------------------------------------------------------------------------
@@ -327,6 +299,7 @@ static bool journal_layer(struct journal *journal, struct worker_chunk *chunk, u
         worker_store_give(journal->store, bytes);
         return false;
     }
+    chunk->layers[layer]->chunk = chunk;
     journal->entries[journal->n++] = (struct journal_entry){chunk, layer, NULL};
     return true;
 }
@@ -338,6 +311,7 @@ static bool journal_rows(struct journal *journal, struct worker_chunk *chunk, ui
     if (!journal_layer(journal, chunk, layer))
         return false;
     struct worker_layer *l = chunk->layers[layer];
+    assert(!l->cold);
     if (l->block)
         return true;
     bool fresh = l->present == 0 && count == chunk->shape->chunk_tokens;
@@ -402,7 +376,7 @@ static bool chunk_unshare(struct worker_store *store, struct worker_chunk *chunk
 static void make_block(struct worker_store *store, struct worker_chunk *chunk, struct worker_layer *layer)
 {
     uint32_t pages = chunk->shape->chunk_tokens / WORKER_PAGE_TOKENS;
-    if (layer->block || layer->present < chunk->shape->chunk_tokens)
+    if (layer->block || layer->cold || layer->present < chunk->shape->chunk_tokens)
         return;
     uint8_t *block = alloc(store, layer->form->block_bytes);
     struct worker_retired *nodes[4096 / WORKER_PAGE_TOKENS]; // chunk_tokens <= 4096 (worker/session.c)
@@ -544,11 +518,31 @@ static void write_piece(struct worker_store *store, const struct worker_rows *pi
     make_block(store, chunk, layer);
 }
 
-enum common_code worker_store_write(struct worker_store *store, const struct worker_rows *pieces, uint32_t n,
-                                    enum worker_row to, uint64_t replace_from, struct common_error *err)
+static enum common_code refuse_for_memory(const struct worker_store *store, struct common_error *err)
+{
+    const char *name = store->name ? store->name : "";
+    if (store->quarantined)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
+                                "worker %s has no memory for these rows: %" PRIu64 " of %" PRIu64
+                                " bytes are in use, %" PRIu64
+                                " of them in quarantine (banyanctl quarantine list)",
+                                name, worker_store_used(store), store->limit, store->quarantined);
+    return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
+                            "worker %s has no memory for these rows: %" PRIu64 " of %" PRIu64
+                            " bytes are in use: raise its --memory, or start more workers",
+                            name, worker_store_used(store), store->limit);
+}
+
+static enum common_code write_pieces(struct worker_store *store, const struct worker_rows *pieces, uint32_t n,
+                                     enum worker_row to, uint64_t replace_from, struct common_error *err)
 {
     enum common_code code = COMMON_OK;
     assert(to == WORKER_ROW_APPENDED || replace_from == UINT64_MAX);
+    for (uint32_t i = 0; i < n; i++) {
+        code = worker_store_load(store, pieces[i].chunk, pieces[i].layer, err);
+        if (code != COMMON_OK)
+            return code;
+    }
     for (uint32_t i = 0; i < n; i++) {
         code = check_piece(&pieces[i], to, replace_from, err);
         if (code != COMMON_OK && worker_store_check(store, err) != COMMON_OK)
@@ -562,16 +556,7 @@ enum common_code worker_store_write(struct worker_store *store, const struct wor
             journal_undo(&journal);
             free(journal.entries);
             store->refused++;
-            if (store->quarantined)
-                return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
-                                        "no memory for these rows: %" PRIu64 " of %" PRIu64
-                                        " bytes are in use, %" PRIu64
-                                        " of them in quarantine (banyanctl quarantine list)",
-                                        worker_store_used(store), store->limit, store->quarantined);
-            return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
-                                    "no memory for these rows: %" PRIu64 " of %" PRIu64
-                                    " bytes are in use: raise the worker's --memory, or start more workers",
-                                    worker_store_used(store), store->limit);
+            return refuse_for_memory(store, err);
         }
     }
     code = worker_disk_rows(store->disk, pieces, n, to, err);
@@ -586,9 +571,23 @@ enum common_code worker_store_write(struct worker_store *store, const struct wor
     return worker_store_check(store, err);
 }
 
-bool worker_store_same(const struct worker_rows *pieces, uint32_t n)
+enum common_code worker_store_write(struct worker_store *store, const struct worker_rows *pieces, uint32_t n,
+                                    enum worker_row to, uint64_t replace_from, struct common_error *err)
 {
+    for (uint32_t i = 0; i < n; i++)
+        worker_chunk_busy(pieces[i].chunk); // what is compared and written stays
+    enum common_code code = write_pieces(store, pieces, n, to, replace_from, err);
+    for (uint32_t i = 0; i < n; i++)
+        worker_chunk_idle(pieces[i].chunk);
+    return code;
+}
+
+bool worker_store_same(struct worker_store *store, const struct worker_rows *pieces, uint32_t n)
+{
+    struct common_error err;
     for (uint32_t i = 0; i < n; i++) {
+        if (worker_store_load(store, pieces[i].chunk, pieces[i].layer, &err) != COMMON_OK)
+            return false;
         for (uint32_t r = 0; r < pieces[i].count; r++) {
             const uint8_t *k, *v;
             piece_row(&pieces[i], r, &k, &v);
@@ -618,9 +617,7 @@ static void free_empty(struct worker_store *store, struct worker_chunk *chunk, u
     }
     if (l->present > 0)
         return;
-    worker_memory_release(store->memory, l->block);
-    worker_store_give(store, worker_layer_overhead(chunk->shape));
-    free(l);
+    worker_layer_free(store, chunk, l);
     chunk->layers[layer] = NULL;
 }
 
@@ -718,7 +715,16 @@ static bool copy_hash(const struct worker_chunk *chunk, uint32_t rows, uint64_t 
     return true;
 }
 
-enum common_code worker_store_copy(struct worker_store *store, const struct worker_chunk *from,
+static enum common_code load_all(struct worker_store *store, struct worker_chunk *chunk,
+                                 struct common_error *err)
+{
+    enum common_code code = COMMON_OK;
+    for (uint32_t layer = 0; layer < chunk->shape->layers && code == COMMON_OK; layer++)
+        code = worker_store_load(store, chunk, layer, err);
+    return code;
+}
+
+static enum common_code copy_chunk(struct worker_store *store, struct worker_chunk *from,
                                    struct worker_chunk *to, uint32_t rows, uint64_t *hash,
                                    struct common_error *err)
 {
@@ -729,6 +735,11 @@ enum common_code worker_store_copy(struct worker_store *store, const struct work
         if (rows > 0 && worker_chunk_forgotten(from, layer))
             return common_error_set(err, COMMON_FAILED_PRECONDITION,
                                     "rows of layer %u of chunk %" PRIu64 " are forgotten", layer, from->id);
+    enum common_code loaded = rows > 0 ? load_all(store, from, err) : COMMON_OK;
+    if (loaded == COMMON_OK)
+        loaded = load_all(store, to, err);
+    if (loaded != COMMON_OK)
+        return loaded;
     uint8_t *k = malloc(COPY_ROWS * from->shape->k_wire), *v = malloc(COPY_ROWS * from->shape->v_wire + 1);
     struct journal journal = {.store = store};
     enum common_code code = COMMON_RESOURCE_EXHAUSTED;
@@ -760,5 +771,17 @@ enum common_code worker_store_copy(struct worker_store *store, const struct work
     free(journal.entries);
     free(k);
     free(v);
+    return code;
+}
+
+enum common_code worker_store_copy(struct worker_store *store, struct worker_chunk *from,
+                                   struct worker_chunk *to, uint32_t rows, uint64_t *hash,
+                                   struct common_error *err)
+{
+    worker_chunk_busy(from);
+    worker_chunk_busy(to);
+    enum common_code code = copy_chunk(store, from, to, rows, hash, err);
+    worker_chunk_idle(from);
+    worker_chunk_idle(to);
     return code;
 }

@@ -63,10 +63,18 @@ struct worker_memory;
 struct worker_store;
 struct worker_chunk;
 
+struct worker_cold_stats {    // cold.h; since the start, but for bytes
+    uint64_t bytes;           // of K and V that are in files alone
+    uint64_t evicted, loaded; // layers of chunks
+    uint64_t loaded_bytes, load_ns;
+};
+
 // memory: for pages and blocks, taken over even by a failure. NULL: out of memory, or memory is NULL.
 struct worker_store *worker_store_new(uint64_t limit_bytes, struct worker_memory *memory);
 void worker_store_free(struct worker_store *store); // nothing may be held or pinned; NULL is allowed
 
+// What refusals call it: "worker w0". Kept; none by default.
+void worker_store_set_name(struct worker_store *store, const char *name);
 // Where all that comes is kept as well, from now on (worker/disk/disk.h). Before it holds anything; kept.
 void worker_store_set_disk(struct worker_store *store, struct worker_disk *disk);
 struct worker_disk *worker_store_disk(const struct worker_store *store); // NULL: nowhere
@@ -108,6 +116,10 @@ bool worker_chunk_forgotten(const struct worker_chunk *chunk, uint32_t layer);
 // them (pull.h): they are ABSENT, and no more FORGOTTEN. Nothing where the layer is not forgotten.
 void worker_store_recall(struct worker_chunk *chunk, uint32_t layer);
 
+// The chunk itself stays, whoever lets go of it, and not its rows' bytes.
+void worker_store_hold_back(struct worker_chunk *chunk);
+void worker_store_let_go(struct worker_store *store, struct worker_chunk *chunk);
+
 void worker_store_pin(struct worker_chunk *chunk);
 void worker_store_unpin(struct worker_store *store, struct worker_chunk *chunk);
 
@@ -135,6 +147,11 @@ uint32_t worker_chunk_runs(const struct worker_chunk *chunk, uint32_t layer, uin
 uint32_t worker_chunk_device_runs(const struct worker_chunk *chunk, uint32_t layer, uint32_t kv_head,
                                   uint32_t rows, struct kernels_device_run *out);
 
+// Copies the first `rows` rows (as above) of one head to the host: parts[p] is [rows][bytes of the part], and not looked at where
+// there is no such part (enum worker_part).
+void worker_chunk_read_head(const struct worker_chunk *chunk, uint32_t layer, uint32_t kv_head, uint32_t rows,
+                            uint8_t *const parts[WORKER_PARTS]);
+
 // XXH3 of K [kv_heads][count][k_dim], then, where it does not lie in K, V [kv_heads][count][v_dim], then of scaled types the scales of K
 // [kv_heads][count] and of V, of rows that are all present.
 // False: the memory is lost, or there is none for a copy.
@@ -144,6 +161,10 @@ bool worker_chunk_hash(const struct worker_chunk *chunk, uint32_t layer, uint32_
 // The sum of these rows (docs/WIRE.md, "Sums of rows"). False: as above.
 bool worker_chunk_sum(const struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count,
                       uint64_t *sum);
+
+// The same of rows as they travel (proto/kv.h): K, and V where it does not lie in K.
+uint64_t worker_form_sum(const struct worker_form *form, const uint8_t *const bytes[2], uint64_t first,
+                         uint64_t count);
 
 // Either for later: new pins the chunk and notes where the bytes are (adding how many to *bytes; NULL: out
 // of memory), run may be called once the rows are at least PREPARED, on any thread where the memory is the
@@ -175,7 +196,7 @@ struct worker_rows { // rows of one layer of one chunk, and where they come from
 enum common_code worker_store_write(struct worker_store *store, const struct worker_rows *pieces, uint32_t n,
                                     enum worker_row to, uint64_t replace_from, struct common_error *err);
 // Whether all of these rows are there, APPENDED or COMMITTED, with these very bytes.
-bool worker_store_same(const struct worker_rows *pieces, uint32_t n);
+bool worker_store_same(struct worker_store *store, const struct worker_rows *pieces, uint32_t n);
 
 // Each changes the rows of the range that are in the state that it is about, and leaves others alone.
 void worker_chunk_prepare(struct worker_chunk *chunk, uint32_t layer, uint32_t row, uint32_t count);
@@ -201,7 +222,7 @@ uint64_t worker_store_expire(struct worker_store *store, struct worker_chunk *ch
 // that `to` has already must be the same. *hash: over what the result holds of these rows.
 // FAILED_PRECONDITION (also: a layer of `from` is forgotten), RESOURCE_EXHAUSTED, INVALID_ARGUMENT (shapes differ,
 // rows).
-enum common_code worker_store_copy(struct worker_store *store, const struct worker_chunk *from,
+enum common_code worker_store_copy(struct worker_store *store, struct worker_chunk *from,
                                    struct worker_chunk *to, uint32_t rows, uint64_t *hash,
                                    struct common_error *err);
 

@@ -8,12 +8,14 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/options.h"
+#include "worker/cold.h"
 #include "worker/disk/files.h"
 #include "worker/empty.h"
 #include "worker/limits.h"
 #include "worker/measure.h"
 #include "worker/memory.h"
 #include "worker/state.h"
+#include "worker/warm.h"
 
 // Multiply-adds below which a step is computed on the loop thread: worker/README.md says how this was
 // measured.
@@ -47,8 +49,10 @@ static const struct proto_method edge_methods[] = {
     {BANYAN__PB__METHOD__METHOD_INVENTORY, COORDINATOR, worker_handle_inventory},
     {BANYAN__PB__METHOD__METHOD_CHUNK_PULL, COORDINATOR, worker_handle_chunk_pull},
     {BANYAN__PB__METHOD__METHOD_CHUNK_READ, WORKER, worker_handle_chunk_read},
+    {BANYAN__PB__METHOD__METHOD_CHUNK_SUM, COORDINATOR, worker_handle_chunk_sum},
     {BANYAN__PB__METHOD__METHOD_STEP, WORKER | COORDINATOR, worker_handle_step},
     {BANYAN__PB__METHOD__METHOD_MASS, COORDINATOR, worker_handle_mass},
+    {BANYAN__PB__METHOD__METHOD_AUDIT, COORDINATOR, worker_handle_audit},
     {0, 0, NULL},
 };
 
@@ -76,24 +80,45 @@ static uint64_t quarantined(const struct worker *worker)
     return bytes;
 }
 
+// Sessions that have lost chunks here.
+static uint32_t lacking(const struct worker *worker, uint64_t out[PROTO_LACKING_MAX])
+{
+    size_t cursor = 0;
+    uint32_t n = 0;
+    void *value;
+    while (n < PROTO_LACKING_MAX && worker_map_next(&worker->sessions, &cursor, &value))
+        if (((const struct worker_session *)value)->lacks)
+            out[n++] = ((const struct worker_session *)value)->id;
+    return n;
+}
+
 static void membership_stats(void *arg, struct worker_membership_stats *out)
 {
     struct worker *worker = arg;
     worker_store_set_quarantined(worker->store, quarantined(worker));
     worker_attach_expire(worker, common_clock_ns());
     worker_store_tidy(worker->store, common_clock_ns() - TIDY_NS);
-    out->used_bytes = worker_store_used(worker->store);
+    out->used_bytes = worker_store_total(worker->store);
     out->chunks = worker_store_chunks(worker->store);
     out->steps = worker->steps_done;
     out->last_compute_ns = worker->last_compute_ns;
     out->engine_lost = engine_lost(worker);
+    out->planned_ns = worker->pace.planned_ns;
+    out->taken_ns = worker->pace.taken_ns;
     struct worker_disk_stats files;
     worker_disk_get_stats(worker->disk, &files);
     out->store_bytes = files.bytes;
     out->store_refused = files.refused;
     out->store_damaged = files.damaged;
+    worker_store_get_cold(worker->store, &out->cold);
+    out->n_lacking = lacking(worker, out->lacking);
     out->n_limits = worker_limits(worker, out->limits);
     out->n_edges_down = reduce_edges_down(worker->env.edges, out->edges_down, PROTO_EDGES_DOWN_MAX);
+}
+
+static void membership_measure(void *arg)
+{
+    worker_probe_begin(arg);
 }
 
 static void membership_registered(void *arg)
@@ -155,9 +180,11 @@ static enum common_code worker_join(struct worker *worker, const struct worker_c
                                                 .host = worker->host,
                                                 .endpoint = worker_endpoint(worker),
                                                 .edge_endpoint = worker_edge_endpoint(worker),
+                                                .advertise = config->advertise,
+                                                .keep_endpoint = config->listen_by_default,
                                                 .kernel = speed->kernel,
                                                 .secret = &worker->secret,
-                                                .capacity_bytes = worker_store_limit(worker->store),
+                                                .capacity_bytes = worker_store_capacity(worker->store),
                                                 .bandwidth = speed->bytes_per_s,
                                                 .threads = config->threads,
                                                 .cores = config->place
@@ -167,6 +194,7 @@ static enum common_code worker_join(struct worker *worker, const struct worker_c
                                                 .group = worker_engine_group(config->engine),
                                                 .term = &worker->term,
                                                 .stats = membership_stats,
+                                                .measure = membership_measure,
                                                 .registered = membership_registered,
                                                 .arg = worker};
     return worker_membership_new(worker->loop, &options, &worker->membership, err);
@@ -210,6 +238,11 @@ static uint64_t capacity_of(const struct worker_config *config, uint64_t flight_
     return limit > own ? limit - own : 0;
 }
 
+static void disk_sealed(void *arg)
+{
+    worker_warm_sealed(((struct worker *)arg)->warm);
+}
+
 // What --store has, before anybody is served.
 static enum common_code open_disk(struct worker *worker, const struct worker_config *config,
                                   struct common_error *err)
@@ -219,9 +252,13 @@ static enum common_code open_disk(struct worker *worker, const struct worker_con
                                                 .name = worker->name,
                                                 .secret = &worker->secret,
                                                 .fsync = config->fsync,
+                                                .boot = config->boot,
                                                 .scrub_ns = config->scrub_ns,
                                                 .term = &worker->term,
-                                                .attach_ns = worker->attach_clock_ns};
+                                                .attach_ns = worker->attach_clock_ns,
+                                                .damaged = worker_lose_chunk,
+                                                .sealed = disk_sealed,
+                                                .arg = worker};
     enum common_code code = COMMON_OK;
     if (!config->store)
         return COMMON_OK;
@@ -232,7 +269,10 @@ static enum common_code open_disk(struct worker *worker, const struct worker_con
     if (code != COMMON_OK)
         return code;
     worker_store_set_disk(worker->store, worker->disk);
-    return worker_disk_load(worker->disk, worker->store, &worker->sessions, err);
+    worker_store_set_capacity(worker->store, UINT64_MAX); // what is there is there
+    code = worker_disk_load(worker->disk, worker->store, &worker->sessions, err);
+    worker_store_set_capacity(worker->store, config->store_limit);
+    return code;
 }
 
 enum common_code worker_new(struct common_loop *loop, const struct worker_config *config, struct worker **out,
@@ -265,6 +305,8 @@ enum common_code worker_new(struct common_loop *loop, const struct worker_config
     worker->store =
         worker_store_new(capacity, worker->device ? worker_memory_of_device(capacity, worker->device)
                                                   : worker_memory_host(capacity, config->place));
+    if (worker->store)
+        worker_store_set_name(worker->store, worker->name);
     code = worker->store ? open_disk(worker, config, err) : COMMON_OK;
     if (code != COMMON_OK) {
         worker_free(worker);
@@ -274,7 +316,9 @@ enum common_code worker_new(struct common_loop *loop, const struct worker_config
     struct worker_speed speed;
     code = worker->store ? reduce_edges_new(&worker->env, &worker->env.edges) : COMMON_RESOURCE_EXHAUSTED;
     worker->pulls = worker_pulls_new(worker);
-    if (code == COMMON_OK && !worker->pulls)
+    worker->sums = worker_sums_new(worker);
+    worker->warm = worker_warm_new(worker, config->read_ahead);
+    if (code == COMMON_OK && (!worker->pulls || !worker->sums || !worker->warm))
         code = COMMON_RESOURCE_EXHAUSTED;
     if (code != COMMON_OK)
         common_error_set(err, code, "the system has no memory for a worker");
@@ -282,6 +326,8 @@ enum common_code worker_new(struct common_loop *loop, const struct worker_config
         code = worker_team_new(loop, config->threads, config->place, &worker->team, err);
     if (code == COMMON_OK)
         code = speed_of(worker, config, &speed, err);
+    if (code == COMMON_OK)
+        worker_pace_init(&worker->pace, speed.bytes_per_s);
     if (code == COMMON_OK)
         code = worker_serve(worker, config, err);
     if (code == COMMON_OK && config->coordinator)
@@ -303,14 +349,24 @@ enum common_code worker_new(struct common_loop *loop, const struct worker_config
     return COMMON_OK;
 }
 
+void worker_set_config(struct worker *worker, const struct worker_config *config)
+{
+    worker->attach_ttl_ns = config->attach_ttl_ns;
+    worker_warm_set_read_ahead(worker->warm, config->read_ahead);
+    if (worker->disk)
+        worker_disk_set_scrub(worker->disk, config->scrub_ns);
+}
+
 const char *worker_endpoint(const struct worker *worker)
 {
-    return proto_server_endpoint(worker->public_server, 0);
+    return worker->membership ? worker_membership_endpoint(worker->membership)
+                              : proto_server_endpoint(worker->public_server, 0);
 }
 
 const char *worker_edge_endpoint(const struct worker *worker)
 {
-    return proto_server_endpoint(worker->edge_server, 0);
+    return worker->membership ? worker_membership_edge_endpoint(worker->membership)
+                              : proto_server_endpoint(worker->edge_server, 0);
 }
 
 // ---- leaving ------------------------------------------------------------------------------------
@@ -321,6 +377,11 @@ enum common_code worker_empty(struct worker *worker, uint64_t limit_ns, void (*d
     assert(!worker->empty);
     return worker_empty_new(worker->loop, worker->membership, worker->name, limit_ns, done, arg,
                             &worker->empty);
+}
+
+uint64_t worker_unsaved_bytes(const struct worker *worker)
+{
+    return worker_store_disk(worker->store) ? 0 : worker_store_used(worker->store);
 }
 
 static void drain_end(struct worker *worker)
@@ -335,11 +396,13 @@ static void drain_end(struct worker *worker)
 static void drain_tick(void *arg)
 {
     struct worker *worker = arg;
-    if (worker->n_steps + worker->n_prepares > 0)
+    if (worker->n_steps + worker->n_prepares > 0) {
+        worker_warm_close(worker->warm);
         worker_plans_close(
             worker); // out of patience: the last one calls worker_hand_emptied when the team lets go of it
-    else
+    } else {
         drain_end(worker);
+    }
 }
 
 void worker_hand_emptied(struct worker *worker)
@@ -356,6 +419,7 @@ enum common_code worker_drain(struct worker *worker, uint64_t grace_ns, void (*d
     if (code != COMMON_OK)
         return code;
     worker->draining = true;
+    worker_probe_stop(worker);
     worker->drained = done;
     worker->drained_arg = arg;
     common_timer_start(worker->drain_timer, worker->n_steps + worker->n_prepares == 0 ? 0 : grace_ns, false);
@@ -371,6 +435,9 @@ void worker_free(struct worker *worker)
     worker_membership_free(worker->membership);
     worker_plans_close(worker);
     worker_pulls_free(worker->pulls);
+    worker_sums_free(worker->sums);
+    worker_warm_free(worker->warm);
+    worker->warm = NULL; // the disk, which seals to the end, tells nobody any more
     worker_team_free(worker->team);
     proto_server_close(worker->public_server);
     proto_server_close(worker->edge_server);
@@ -387,5 +454,6 @@ void worker_free(struct worker *worker)
     worker_store_free(worker->store);
     worker_disk_free(worker->disk);
     free(worker->scratch);
+    free(worker->lost);
     free(worker);
 }

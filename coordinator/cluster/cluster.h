@@ -5,6 +5,7 @@
 //   worker.h      a worker: its record and states             membership.c  Register, Heartbeat, links, loss
 //   plan.c        trees over sets of workers                  engine.c      what carries partials up a tree
 //   edges.c       edges that are down, which trees avoid      gather.c      waiting for several answers
+//   pace.c        who computes far slower than planned: pure   slow.c        what becomes of that here
 #ifndef COORDINATOR_CLUSTER_H
 #define COORDINATOR_CLUSTER_H
 
@@ -31,8 +32,12 @@ struct coordinator_cluster {
     struct coordinator_store *store;
     struct coordinator_worker *workers[COORDINATOR_WORKERS_MAX]; // by slot
     uint32_t n_workers;                                          // slots in use, NULLs included
-    uint32_t lives;   // Registers; starts at term << 16, so that ids of an earlier life are foreign
-    uint64_t changes; // rises when a worker becomes ACTIVE or ceases to be: what was derived from that is old
+    uint32_t lives;          // Registers; starts at term << 16, so that ids of an earlier life are foreign
+    uint64_t speeds;         // rises when a worker becomes slow, or well again (slow.h)
+    uint64_t looks, look_ns; // at how fast workers compute; the next one
+    uint64_t slow_verdicts;  // so far
+    // Rises when a worker becomes ACTIVE, ceases to be or is LOST: what was derived from that is old.
+    uint64_t changes;
     struct proto_list changed; // these workers, for the phase of workers: worker.changed
     // Workers to be asked and told what they hold: worker.joining. Taken by sessions.
     struct proto_list joining;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/cluster/edges.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "common/clock.h"
@@ -74,6 +75,22 @@ void coordinator_edges_report(struct coordinator_worker *from, char *const *endp
         }
 }
 
+uint32_t coordinator_edges_names(const struct coordinator_cluster *cluster,
+                                 char texts[COORDINATOR_EDGES_MAX][COORDINATOR_EDGE_TEXT])
+{
+    uint64_t now = common_clock_ns();
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < cluster->n_edges; i++) {
+        const struct coordinator_edge *edge = &cluster->edges[i];
+        const struct coordinator_worker *from = cluster->workers[edge->ends[0].slot],
+                                        *to = cluster->workers[edge->ends[1].slot];
+        if (from && to && is(&edge->ends[0], from) && is(&edge->ends[1], to) &&
+            now - edge->reported_ns <= RECENT_NS)
+            snprintf(texts[n++], COORDINATOR_EDGE_TEXT, "%s %s", from->name, to->name);
+    }
+    return n;
+}
+
 bool coordinator_edges_cut(const struct coordinator_plan *plan, const struct coordinator_worker *child)
 {
     const struct coordinator_cluster *cluster = plan->cluster;
@@ -85,6 +102,20 @@ bool coordinator_edges_cut(const struct coordinator_plan *plan, const struct coo
         const struct coordinator_edge *edge = &cluster->edges[i];
         if (is(&edge->ends[0], parent) && is(&edge->ends[1], child))
             return common_clock_ns() - edge->reported_ns <= RECENT_NS;
+    }
+    return false;
+}
+
+bool coordinator_edges_apart(const struct coordinator_cluster *cluster, const struct coordinator_worker *a,
+                             const struct coordinator_worker *b)
+{
+    uint64_t now = cluster->n_edges ? common_clock_ns() : 0;
+    for (uint32_t i = 0; i < cluster->n_edges; i++) {
+        const struct coordinator_edge *edge = &cluster->edges[i];
+        bool between = (is(&edge->ends[0], a) && is(&edge->ends[1], b)) ||
+                       (is(&edge->ends[0], b) && is(&edge->ends[1], a));
+        if (between && now - edge->reported_ns <= FORGET_NS)
+            return true;
     }
     return false;
 }

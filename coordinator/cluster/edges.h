@@ -15,9 +15,18 @@
 // A heartbeat's edges_down. What is not known yet is logged, and its plans are retired.
 void coordinator_edges_report(struct coordinator_worker *from, char *const *endpoints, size_t n);
 
+#define COORDINATOR_EDGE_TEXT 132
+// "FROM TO" of those that are down by a report of the last seconds. Returns how many.
+uint32_t coordinator_edges_names(const struct coordinator_cluster *cluster,
+                                 char texts[COORDINATOR_EDGES_MAX][COORDINATOR_EDGE_TEXT]);
+
 // Whether this member's parent says, now, that it does not reach it, while the plan is the best one: the same step
 // would fail again.
 bool coordinator_edges_cut(const struct coordinator_plan *plan, const struct coordinator_worker *child);
+
+// Whether one of the two does not reach the other: they are not to work on the same session, if others can.
+bool coordinator_edges_apart(const struct coordinator_cluster *cluster, const struct coordinator_worker *a,
+                             const struct coordinator_worker *b);
 
 // Of the edges between these workers: fills avoid[COORDINATOR_EDGES_MAX] with their indices, returns how many.
 uint32_t coordinator_edges_between(const struct coordinator_cluster *cluster,

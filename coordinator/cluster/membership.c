@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/cluster/membership.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -49,8 +50,10 @@ static void answer_register(struct coordinator_worker *w, bool linked)
     if (!request)
         return;
     if (!linked) {
-        proto_request_fail(request, COMMON_UNAVAILABLE,
-                           "the coordinator could not reach the worker's edge endpoint", NULL, 0);
+        char text[400];
+        snprintf(text, sizeof(text), "the coordinator could not reach the worker's edge endpoint %s: %s",
+                 w->edge_endpoint, *w->trouble ? w->trouble : "nothing comes back from there");
+        proto_request_fail(request, COMMON_UNAVAILABLE, text, NULL, 0);
         return;
     }
     Banyan__Pb__RegisterReply reply = BANYAN__PB__REGISTER_REPLY__INIT;
@@ -67,6 +70,10 @@ void coordinator_worker_set_state(struct coordinator_worker *w, enum coordinator
     coordinator_machine_move(&coordinator_worker_machine, w->state, state);
     bool was = coordinator_worker_active(w);
     w->state = state;
+    if (state == COORDINATOR_WORKER_LOST) { // who waited for it waits no more
+        cluster->changes++;
+        coordinator_turn_mark(&cluster->core->turn, COORDINATOR_PHASE_SESSIONS);
+    }
     if (was == coordinator_worker_active(w))
         return;
     if (!was)
@@ -148,6 +155,24 @@ static void worker_forget(struct coordinator_worker *w)
     free(w);
 }
 
+bool coordinator_worker_gone(const struct coordinator_worker *w)
+{
+    return w->state == COORDINATOR_WORKER_LOST || w->state == COORDINATOR_WORKER_ABSENT;
+}
+
+// One whose change is still to be drained has plans that name it.
+bool coordinator_worker_idle(const struct coordinator_worker *w)
+{
+    return coordinator_worker_gone(w) && !w->chunks && !w->members && !w->visitors && !w->quarantine.n &&
+           proto_list_empty(&w->changed);
+}
+
+void coordinator_worker_strike(struct coordinator_worker *w)
+{
+    assert(coordinator_worker_idle(w));
+    worker_forget(w);
+}
+
 // A slot for a new name: a free one, else that of a worker that is gone and that no session needs.
 static uint32_t free_slot(struct coordinator_cluster *cluster)
 {
@@ -157,12 +182,8 @@ static uint32_t free_slot(struct coordinator_cluster *cluster)
     if (cluster->n_workers < cluster->core->options.max_workers)
         return cluster->n_workers++;
     for (uint32_t i = 0; i < cluster->n_workers; i++) {
-        struct coordinator_worker *w = cluster->workers[i];
-        bool gone = w->state == COORDINATOR_WORKER_LOST || w->state == COORDINATOR_WORKER_ABSENT;
-        // One whose change is still to be drained has plans that name it.
-        if (gone && !w->chunks && !w->members && !w->visitors && !w->quarantine.n &&
-            proto_list_empty(&w->changed)) {
-            worker_forget(w);
+        if (coordinator_worker_idle(cluster->workers[i])) {
+            worker_forget(cluster->workers[i]);
             return i;
         }
     }
@@ -222,7 +243,7 @@ void coordinator_worker_member(const struct coordinator_worker *w, struct reduce
     memcpy(out->name, w->name, sizeof(out->name));
     memcpy(out->host, w->host, sizeof(out->host));
     memcpy(out->kernel, w->kernel, sizeof(out->kernel));
-    out->bandwidth = w->speed;
+    out->bandwidth = coordinator_worker_speed(w);
     out->cores = w->cores;
 }
 
@@ -314,10 +335,20 @@ static void grace_over(void *arg)
     uint64_t now = common_clock_ns();
     coordinator_here(core, now); // if it was not, the link had no time to come back
     uint64_t left = coordinator_presence_patience(&core->presence, w->grace_from_ns, w->grace_ns, now);
-    if (left)
+    if (left) {
         common_timer_start(w->grace, left, false);
-    else
-        coordinator_worker_lose(w, "there is no link to its edge endpoint");
+        return;
+    }
+    char why[240];
+    snprintf(why, sizeof(why), "there is no link to its edge endpoint%s%s", *w->trouble ? ": " : "",
+             w->trouble);
+    coordinator_worker_lose(w, why);
+}
+
+static void link_failed(void *arg, const char *why)
+{
+    struct coordinator_worker *w = arg;
+    snprintf(w->trouble, sizeof(w->trouble), "%.159s", why);
 }
 
 static void link_state(void *arg, bool connected)
@@ -325,6 +356,7 @@ static void link_state(void *arg, bool connected)
     struct coordinator_worker *w = arg;
     if (w->cluster->core->stopping || !w->channel)
         return;
+    w->trouble[0] = '\0';
     if (connected) {
         common_timer_stop(w->grace);
         if (w->state == COORDINATOR_WORKER_SUSPECT)
@@ -468,7 +500,9 @@ static enum common_code dial(struct coordinator_worker *w, struct common_error *
                                             .quiet_ns = QUIET_NS,
                                             .state = link_state,
                                             .refused = link_refused,
+                                            .failed = link_failed,
                                             .state_arg = w};
+    w->trouble[0] = '\0';
     return proto_channel_open(cluster->core->loop, w->edge_endpoint, &options, &w->channel, err);
 }
 
@@ -528,6 +562,8 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
         w->draining = w->drain_ordered;
         w->drain_reason[0] = w->draining ? w->drain_reason[0] : '\0';
     }
+    if (w->instance != m->instance) // it has measured itself anew
+        w->pace = (struct coordinator_pace){0};
     w->instance = m->instance;
     snprintf(w->host, sizeof(w->host), "%s", m->host);
     snprintf(w->kernel, sizeof(w->kernel), "%s", m->kernel);
@@ -583,8 +619,23 @@ void coordinator_handle_heartbeat(void *arg, struct proto_request *request)
     w->store_bytes = m->store_bytes;
     w->store_refused = m->store_refused;
     w->store_damaged = m->store_damaged;
+    w->cold_bytes = m->cold_bytes;
+    w->cold_evicted = m->cold_evicted;
+    w->cold_loaded = m->cold_loaded;
+    w->cold_loaded_bytes = m->cold_loaded_bytes;
+    w->cold_load_ns = m->cold_load_ns;
+    w->n_lacking = 0; // taken up by the room of sessions, and told until it was
+    while (w->n_lacking < m->n_lacking && w->n_lacking < PROTO_LACKING_MAX) {
+        w->lacking[w->n_lacking] = m->lacking[w->n_lacking];
+        w->n_lacking++;
+    }
+    if (w->n_lacking)
+        coordinator_turn_mark(&cluster->core->turn, COORDINATOR_PHASE_SESSIONS);
     w->last_compute_ns = m->last_compute_ns;
     w->last_beat_ns = common_clock_ns();
+    const struct coordinator_pace_report report = {
+        .planned_ns = m->planned_ns, .taken_ns = m->taken_ns, .stalled_ns = m->stalled_ns, .up_ns = m->up_ns};
+    coordinator_pace_hear(&w->pace, &report);
     coordinator_worker_set_limits(w, m->limits, m->n_limits);
     coordinator_edges_report(w, m->edges_down, m->n_edges_down);
     if (m->engine_lost)
@@ -592,6 +643,8 @@ void coordinator_handle_heartbeat(void *arg, struct proto_request *request)
     Banyan__Pb__HeartbeatReply reply = BANYAN__PB__HEARTBEAT_REPLY__INIT;
     reply.term = cluster->core->term;
     reply.joining = w->state == COORDINATOR_WORKER_JOINING;
+    reply.measure = w->pace.probe;
+    w->pace.probe = false;
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
 

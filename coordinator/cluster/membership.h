@@ -24,6 +24,12 @@ struct coordinator_worker *coordinator_worker_find(const struct coordinator_clus
 // The worker with this name, made (ABSENT) when there is none. NULL: the table is full.
 struct coordinator_worker *coordinator_worker_named(struct coordinator_cluster *cluster, const char *name);
 
+// It is not there, and not on its way.
+bool coordinator_worker_gone(const struct coordinator_worker *w);
+// It is gone, and neither a session nor anything under way needs its record.
+bool coordinator_worker_idle(const struct coordinator_worker *w);
+void coordinator_worker_strike(struct coordinator_worker *w); // off the table; it is idle
+
 // A control call. `done` runs exactly once, never on this stack; with UNAVAILABLE when there is no link. reply as
 // in proto_reply_fn.
 void coordinator_worker_call(struct coordinator_worker *w, uint32_t method, const ProtobufCMessage *body,

@@ -366,6 +366,13 @@ void coordinator_plans_edge_down(struct coordinator_cluster *cluster, const stru
     }
 }
 
+void coordinator_plans_worker_slow(const struct coordinator_worker *w)
+{
+    for (struct coordinator_plan *plan = w->cluster->plans; plan; plan = plan->next)
+        if (plan->n > 1 && coordinator_plan_rank(plan, w) != UINT32_MAX)
+            coordinator_plan_retire(plan);
+}
+
 void coordinator_plans_term_raised(struct coordinator_cluster *cluster)
 {
     for (struct coordinator_plan *plan = cluster->plans; plan; plan = plan->next)

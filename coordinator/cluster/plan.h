@@ -74,6 +74,8 @@ void coordinator_plans_engine_changed(struct coordinator_cluster *cluster, const
 // Retires plans in which the one is the other's parent.
 void coordinator_plans_edge_down(struct coordinator_cluster *cluster, const struct coordinator_worker *from,
                                  const struct coordinator_worker *to);
+// Retires those that it is a member of, where there are others: the next tree is made for its new speed.
+void coordinator_plans_worker_slow(const struct coordinator_worker *w);
 // Retires all: a worker drops the plans of a term when it hears of a later one.
 void coordinator_plans_term_raised(struct coordinator_cluster *cluster);
 void coordinator_plans_tick(struct coordinator_cluster *cluster, uint64_t now_ns); // drops what nobody uses

@@ -21,9 +21,11 @@
 #define COORDINATOR_WORKER_H
 
 #include "coordinator/cluster/cluster.h"
+#include "coordinator/cluster/pace.h"
 #include "coordinator/cluster/quarantine.h"
 #include "coordinator/cluster/worker_limits.h"
 #include "coordinator/machine.h"
+#include "proto/limits.h"
 #include "proto/rpc.h"
 
 enum coordinator_worker_state {
@@ -43,6 +45,7 @@ struct coordinator_worker {
                    // is told
     enum coordinator_worker_state state;
     char name[65], host[65], kernel[65], endpoint[160], edge_endpoint[160];
+    char trouble[160]; // why the last try to link to its edge endpoint came to nothing; "": none did
     char engine[16], algorithm[33], group[65]; // offered beside stream; "" where there is none
     uint32_t group_rank, group_size;
     bool engine_lost;         // it said, or showed, that its engine has failed
@@ -50,10 +53,16 @@ struct coordinator_worker {
     uint64_t stored_instance; // the one that the store knows; 0: none
     bool fresh; // another instance than the one that the store knows: what that one held is gone
     uint64_t store_bytes, store_refused, store_damaged; // of its files (--store), as it says
+    uint64_t cold_bytes, cold_evicted, cold_loaded, cold_loaded_bytes,
+        cold_load_ns;                    // what has left memory for them
+    uint64_t lacking[PROTO_LACKING_MAX]; // sessions of which it says that it has lost chunks: to be doubted
+    uint32_t n_lacking;
     uint64_t capacity_bytes, used_bytes, bandwidth, steps, last_compute_ns, reported_chunks;
     struct coordinator_worker_limit *limits; // [n_limits], owned; none after its loss
     uint32_t n_limits;
-    uint64_t speed; // the bandwidth that placement counts with: the best of its kind on its host
+    uint64_t speed;               // its planned bandwidth: the best of its kind on its host
+    struct coordinator_pace pace; // how fast it computes while it serves
+    uint64_t slow_since_ns;       // of the last verdict
     uint32_t threads, cores;
     uint64_t promised_bytes;            // memory given out since, not yet seen in used_bytes
     uint64_t chunks, load_bytes;        // in sessions' layouts
@@ -79,6 +88,8 @@ struct coordinator_worker {
     bool leaving;       // this process of it wants to end; another one is used again
     char drain_reason[129];  // for people
     uint32_t moves;          // to it, under way
+    uint32_t sums;           // of its chunks, asked for and not answered (sessions/seals.h)
+    uint32_t sums_unknown;   // its `life` when it said that it knows no sums: an older build
     bool dirty;              // layouts have changed since it was told them: these again before it is ACTIVE
     uint64_t store_again_ns; // the store refused news of it: when to try again; 0: there are none
 };
@@ -86,6 +97,19 @@ struct coordinator_worker {
 static inline bool coordinator_worker_active(const struct coordinator_worker *w)
 {
     return w->state == COORDINATOR_WORKER_ACTIVE;
+}
+
+// It is slow, and that counts (slow.h).
+static inline bool coordinator_worker_slow(const struct coordinator_worker *w)
+{
+    return w->pace.slow && w->cluster->core->options.slow_workers == COORDINATOR_SLOW_MOVE;
+}
+
+// The bandwidth that placement, trees and balances count with; > 0 once it has registered.
+static inline uint64_t coordinator_worker_speed(const struct coordinator_worker *w)
+{
+    uint64_t seen = coordinator_worker_slow(w) ? (uint64_t)((double)w->speed * w->pace.factor) : w->speed;
+    return seen || !w->speed ? seen : 1;
 }
 
 #endif

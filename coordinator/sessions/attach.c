@@ -15,6 +15,7 @@
 #include "coordinator/sessions/placing.h"
 #include "coordinator/sessions/recovery.h"
 #include "coordinator/sessions/repair.h"
+#include "coordinator/sessions/seals.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/store/store.h"
 #include "proto/spec.h"
@@ -388,7 +389,11 @@ static void copy_differs(struct committing *k, uint64_t nth, const struct coordi
 {
     struct proto_range part = chunk_part(k, nth);
     bool durable = coordinator_rangeset_contains(&k->s->layers[k->layer], part.first, part.count);
+    struct coordinator_chunk *chunk =
+        coordinator_layout_find(&k->s->layout, part.first / k->s->layout.chunk_tokens);
     k->chunks[nth].differs = !durable;
+    if (chunk && chunk->seal) // the client may be wrong, or this memory
+        coordinator_chunk_ask(k->s, chunk);
     common_log_error("a worker does not have the bytes that were attached: session=%016" PRIx64
                      " layer=%u first=%" PRIu64 " count=%" PRIu64 " worker=%s",
                      k->s->id, k->layer, part.first, part.count, w->name);
@@ -450,7 +455,7 @@ static void commit_judge(struct committing *k)
     if (k->status.code == COMMON_OK && n) {
         proto_status_set(&k->status, COMMON_FAILED_PRECONDITION, "HOLE",
                          "tokens [%" PRIu64 ", %" PRIu64
-                         ")%s of layer %u have not arrived: put them, then commit again",
+                         ")%s of layer %u have not arrived: attach them, then commit again",
                          missing[0].first, missing[0].first + missing[0].count, n > 1 ? " and others" : "",
                          k->layer);
         for (uint32_t i = 0; i < n && i < PROTO_STATUS_RANGES; i++)
@@ -560,8 +565,8 @@ static bool find_holders(struct committing *k)
             if (k->status.code == COMMON_OK)
                 proto_status_set(&k->status, COMMON_FAILED_PRECONDITION, "HOLE",
                                  "tokens [%" PRIu64 ", %" PRIu64
-                                 ") were never attached: open the range and put them first",
-                                 start, stop);
+                                 ") of layer %u were never attached: attach them, then commit again",
+                                 start, stop, k->layer);
             proto_status_add_range(&k->status, start, stop - start);
             continue;
         }

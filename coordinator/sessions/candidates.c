@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "coordinator/cluster/cluster.h"
+#include "coordinator/cluster/edges.h"
 #include "coordinator/cluster/worker.h"
 
 static uint32_t number_of_host(struct coordinator_worker *const *active, uint32_t nth)
@@ -12,6 +13,25 @@ static uint32_t number_of_host(struct coordinator_worker *const *active, uint32_
     while (strcmp(active[i]->host, active[nth]->host) != 0)
         i++;
     return i;
+}
+
+static void part_from(struct coordinator_candidate *candidates, struct coordinator_worker *const *active,
+                      uint32_t n, const struct coordinator_worker *member)
+{
+    for (uint32_t i = 0; i < n && member->cluster->n_edges; i++)
+        candidates[i].apart =
+            candidates[i].apart ||
+            (!candidates[i].member && coordinator_edges_apart(member->cluster, active[i], member));
+}
+
+void coordinator_candidates_join(struct coordinator_candidate *candidates,
+                                 struct coordinator_worker *const *active, uint32_t n, uint32_t joining)
+{
+    if (candidates[joining].member)
+        return;
+    candidates[joining].member = true;
+    candidates[joining].apart = false;
+    part_from(candidates, active, n, active[joining]);
 }
 
 struct coordinator_candidate *coordinator_candidates(const struct coordinator_session *s,
@@ -40,12 +60,15 @@ struct coordinator_candidate *coordinator_candidates(const struct coordinator_se
         candidates[i] =
             (struct coordinator_candidate){.free_bytes =
                                                taken < w->capacity_bytes ? w->capacity_bytes - taken : 0,
-                                           .bandwidth = w->speed,
+                                           .bandwidth = coordinator_worker_speed(w),
                                            .load_bytes = w->load_bytes,
                                            .tokens = tokens[w->slot],
                                            .member = coordinator_session_has_member(s, w),
                                            .follows = follows[w->slot],
                                            .host = number_of_host(active, i)};
     }
+    for (uint32_t i = 0; i < s->n_members; i++)
+        if (!s->members[i]->draining)
+            part_from(candidates, active, *n, s->members[i]);
     return candidates;
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/membership.h"
@@ -91,9 +92,11 @@ static void drain_stored(void *arg, enum common_code code, const char *text)
         free(d);
         return;
     }
+    COMMON_FAILPOINT("drain_stored");
     set_drain(d->sessions, w, !d->resume, w->leaving,
               d->resume && w->leaving ? "its process is leaving" : d->reason);
     answer(d->sessions, d->request, w);
+    COMMON_FAILPOINT("drain_answered");
     free(d);
 }
 

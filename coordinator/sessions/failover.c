@@ -43,7 +43,7 @@ static uint32_t to_be_struck(const struct coordinator_session *s, const struct c
 {
     uint32_t struck = 0;
     for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++)
-        if ((chunk->gone & 1u << i) || is_away(s, coordinator_chunk_holder(chunk, i)))
+        if ((coordinator_chunk_unfit(chunk) & 1u << i) || is_away(s, coordinator_chunk_holder(chunk, i)))
             struck |= 1u << i;
     return struck | coordinator_session_copies_leaving(chunk);
 }
@@ -60,8 +60,9 @@ static uint32_t choose_serving(const struct coordinator_session *s, const struct
         const struct coordinator_worker *w = coordinator_chunk_holder(chunk, i);
         if (!coordinator_session_copy_usable(chunk, i) || (struck & 1u << i))
             continue;
-        copies[n] =
-            (struct coordinator_candidate){.bandwidth = w->speed, .tokens = tokens[w->slot], .member = true};
+        copies[n] = (struct coordinator_candidate){.bandwidth = coordinator_worker_speed(w),
+                                                   .tokens = tokens[w->slot],
+                                                   .member = true};
         at[n++] = i;
     }
     return at[coordinator_placement_choose(copies, n, 0, s->layout.chunk_tokens, 0)];
@@ -102,7 +103,7 @@ bool coordinator_failover_without(struct coordinator_session *s, const struct co
                  every = (1u << coordinator_chunk_copies(chunk)) - 1;
         if (copy == COORDINATOR_COPIES_MAX)
             continue;
-        if (chunk->lost || (chunk->gone | 1u << copy) == every)
+        if (chunk->lost || (coordinator_chunk_unfit(chunk) | 1u << copy) == every)
             all = false;
         else
             chunk->gone |= (uint8_t)(1u << copy);
@@ -125,7 +126,7 @@ bool coordinator_failover_cut_short(struct coordinator_session *s, struct coordi
         struct coordinator_chunk *chunk = &s->layout.chunks[i];
         uint32_t copy = coordinator_chunk_copy_at(chunk, w);
         if (copy == COORDINATOR_COPIES_MAX || chunk->lost || (chunk->gone & 1u << copy) ||
-            chunk->stamps[copy] != stamp)
+            (stamp && chunk->stamps[copy] != stamp))
             continue;
         chunk->gone |= (uint8_t)(1u << copy);
         chunk->lost = true;
@@ -182,7 +183,7 @@ static bool strike_off(struct coordinator_session *s, const struct strike *strik
     struct coordinator_chunk chunk = *coordinator_layout_find(&s->layout, strike->index);
     s->sessions->moves.struck += (unsigned)__builtin_popcount(strike->struck & ~(uint32_t)chunk.leaving);
     coordinator_chunk_strike(&chunk, strike->struck, strike->serves);
-    bool lost = chunk.gone == (1u << coordinator_chunk_copies(&chunk)) - 1;
+    bool lost = coordinator_chunk_all_unfit(&chunk);
     chunk.lost = chunk.lost || lost;
     if (!coordinator_session_put_chunk(s, &chunk))
         abort(); // there was one in its place

@@ -14,8 +14,9 @@
 //
 // So whoever works on the session finds all copies of a chunk there, or none, and what is acknowledged is at all that
 // the store counts. Steps that were under way when the holder went fail at their plan and wait with the session, for as
-// long as their deadline allows. A link that broke has its grace to come back (--grace, 250 ms), unless nobody listens at its
-// other end any more; a holder that has not been seen since a restart of the coordinator the time that calls are parked (recovery.h).
+// long as their deadline allows. A link that broke has its grace to come back (--grace, 250 ms), unless nobody
+// listens at its other end any more; a holder that has not been seen since a restart of the coordinator has the
+// time that calls are parked (recovery.h).
 //
 // The last copy is never struck off: its session is UNAVAILABLE until the holder is back, or DATA_LOSS when it comes
 // without. Nor is any as long as none of the others is ACTIVE: of those that are away the first that comes back serves.
@@ -34,8 +35,9 @@ void coordinator_failover_pump(struct coordinator_session *s);
 bool coordinator_failover_without(struct coordinator_session *s, const struct coordinator_worker *w,
                                   uint64_t first, uint64_t count);
 
-// The same of a new process that has a part of what the one before it had (--store): of the chunks that it has named to
-// the visit with this stamp those are lost of which it has the last copy. False: it has the last one of some.
+// The same of a new process that has a part of what the one before it had (--store): those chunks are lost of which it
+// has the last copy. Where the session has changed since it was asked (stamp: of the visit; 0: it has not), only those
+// that it has named to that visit. False: it has the last one of some.
 bool coordinator_failover_cut_short(struct coordinator_session *s, struct coordinator_worker *w,
                                     uint64_t stamp, uint64_t first, uint64_t count);
 

@@ -2,6 +2,7 @@
 #include "coordinator/sessions/forget.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 
 #include "common/clock.h"
 #include "coordinator/cluster/gather.h"
@@ -11,6 +12,54 @@
 #include "coordinator/sessions/repair.h"
 #include "coordinator/store/store.h"
 #include "proto/spec.h"
+
+// ---- born with a floor ---------------------------------------------------------------------------
+
+enum common_code coordinator_forget_born_check(const Banyan__Pb__Spec *spec, uint64_t floor,
+                                               uint64_t max_tokens, struct proto_status *status)
+{
+    if (floor && !spec->forget)
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+                                "the session cannot begin with a floor (%" PRIu64
+                                "): its specification forgets nothing",
+                                floor);
+    if (floor > max_tokens)
+        return proto_status_set(status, COMMON_OUT_OF_RANGE, "LIMIT",
+                                "the floor %" PRIu64 " is past the limit of %" PRIu64 " tokens a session",
+                                floor, max_tokens);
+    if (floor / spec->chunk_tokens > COORDINATOR_FORGET_CHUNKS)
+        return proto_status_set(status, COMMON_OUT_OF_RANGE, "LIMIT",
+                                "there are more than %u chunks of %u tokens below the floor %" PRIu64
+                                ": choose larger ones",
+                                COORDINATOR_FORGET_CHUNKS, spec->chunk_tokens, floor);
+    return COMMON_OK;
+}
+
+void coordinator_forget_born(struct coordinator_session *s, struct coordinator_batch *batch)
+{
+    uint64_t ct = s->layout.chunk_tokens;
+    for (uint32_t l = 0; s->floor && l < s->spec->layers; l++) {
+        uint64_t whole = coordinator_session_forgotten(s, l) / ct * ct;
+        if (!whole)
+            continue;
+        if (!coordinator_rangeset_add(&s->layers[l], 0, whole, NULL))
+            abort();
+        coordinator_batch_range(batch, s->id, l, 0, whole);
+    }
+    coordinator_session_count_tokens(s);
+}
+
+uint64_t coordinator_forget_chunks(const struct coordinator_session *s)
+{
+    uint64_t most = 0, ct = s->layout.chunk_tokens;
+    for (uint32_t l = 0; l < s->spec->layers; l++) {
+        uint64_t forgotten = coordinator_session_forgotten(s, l);
+        most = forgotten > most ? forgotten : most;
+    }
+    return (most + ct - 1) / ct;
+}
+
+// ---- a floor that rises --------------------------------------------------------------------------
 
 // A holder that cannot be told is asked and told again; it keeps rows meanwhile that nobody asks for.
 struct floor_message {

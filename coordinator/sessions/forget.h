@@ -17,10 +17,29 @@
 //                           from here on nothing goes behind it
 //
 // It falls only with a truncate to 0. Forgotten rows count as committed: the layer's length and coverage are as before.
+//
+// A session may be born with a floor, one that a snapshot had. Of each layer the chunks that are forgotten as a whole
+// count as committed from the start. Where the forgotten end inside a chunk, whoever makes the session puts its rows
+// below that place as well, zeros, so that every holder has whole chunks:
+//
+//      ├── forgotten from the start ──┼─ zeros ──┤── what is attached ──
+//      0                              a chunk    forgotten      floor
 #ifndef COORDINATOR_FORGET_H
 #define COORDINATOR_FORGET_H
 
 #include "coordinator/sessions/session.h"
+
+struct coordinator_batch;
+
+#define COORDINATOR_FORGET_CHUNKS (UINT32_C(1) << 18) // below the floor that a session is born with
+
+// Whether a session of this spec, which has been checked, may be born with this floor. INVALID_ARGUMENT, OUT_OF_RANGE.
+enum common_code coordinator_forget_born_check(const Banyan__Pb__Spec *spec, uint64_t floor,
+                                               uint64_t max_tokens, struct proto_status *status);
+// It is being made by this batch, with its floor, and has nothing yet: what is forgotten of it is added to both.
+void coordinator_forget_born(struct coordinator_session *s, struct coordinator_batch *batch);
+// Chunks below this index have rows that are forgotten, of some layer.
+uint64_t coordinator_forget_chunks(const struct coordinator_session *s);
 
 // Rows of the layer from `first` on were acknowledged, or a commit of them: the floor may rise.
 void coordinator_forget_wrote(struct coordinator_session *s, uint32_t layer, uint64_t first);

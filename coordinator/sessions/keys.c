@@ -50,6 +50,7 @@ static void answer_made(struct proto_request *request, const struct coordinator_
         m.session = s->id;
         m.incarnation = s->incarnation;
         m.cut = s->cut;
+        m.floor = s->floor;
         proto_request_reply(request, &m.base, NULL, 0, NULL, NULL);
     } else {
         Banyan__Pb__SessionForkReply m = BANYAN__PB__SESSION_FORK_REPLY__INIT;

@@ -28,7 +28,7 @@ void coordinator_chunk_strike(struct coordinator_chunk *chunk, uint32_t struck, 
 {
     struct coordinator_chunk was = *chunk;
     uint32_t n = 0;
-    chunk->heard = chunk->untold = chunk->gone = chunk->leaving = 0;
+    chunk->heard = chunk->untold = chunk->gone = chunk->doubtful = chunk->wrong = chunk->leaving = 0;
     for (uint32_t round = 0; round < 2; round++) // who serves, then those who follow
         for (uint32_t i = 0; i < coordinator_chunk_copies(&was); i++) {
             if ((struck & 1u << i) || (i == serves) != (round == 0))
@@ -41,6 +41,8 @@ void coordinator_chunk_strike(struct coordinator_chunk *chunk, uint32_t struck, 
             chunk->heard |= (uint8_t)((was.heard >> i & 1u) << n);
             chunk->untold |= (uint8_t)((was.untold >> i & 1u) << n);
             chunk->gone |= (uint8_t)((was.gone >> i & 1u) << n);
+            chunk->doubtful |= (uint8_t)((was.doubtful >> i & 1u) << n);
+            chunk->wrong |= (uint8_t)((was.wrong >> i & 1u) << n);
             chunk->leaving |= (uint8_t)((was.leaving >> i & 1u) << n);
             n++;
         }

@@ -37,11 +37,22 @@ struct coordinator_chunk {
     bool lost;      // its last holder came back without it
     bool moving;    // a move has it (move.h)
     uint8_t n_followers;
+    uint32_t
+        asked; // number of who wants its copies compared now, and not when it is their turn (seals.h); 0: nobody
     // Bits of copies:
-    uint8_t heard;   // the holder has said since the start which rows it has
-    uint8_t untold;  // a commit of its rows is durable, and the holder may not have heard so
-    uint8_t gone;    // the holder came back without it, and is to be struck off
-    uint8_t leaving; // the holder has it, and is to be struck off once another one has it that stays
+    uint8_t heard;  // the holder has said since the start which rows it has
+    uint8_t untold; // a commit of its rows is durable, and the holder may not have heard so
+    uint8_t gone;   // the holder came back without it, and is to be struck off
+    // The holder has said since the start that its files may lack rows: see coordinator_chunk_doubted.
+    uint8_t doubtful;
+    // The holder's memory is not what was sealed (seals.h): it is to be struck off, and has the chunk until then.
+    uint8_t wrong;
+    uint8_t leaving;   // the holder has it, and is to be struck off once another one has it that stays
+    bool losing;       // that it is lost is being stored (seals.h)
+    uint8_t checking;  // so many checks of it are under way: one, and another in haste
+    bool differ;       // it has no seal: they were compared, and nobody can tell which are right
+    uint64_t seal;     // durable: what all copies of the full chunk must have; 0: it is not sealed
+    uint64_t check_ns; // no comparing before, unless asked
     uint64_t
         stamps[COORDINATOR_COPIES_MAX]; // of the last visit of the holder that asked for it, or that named it
     struct coordinator_worker *holder;  // who serves; not owned
@@ -75,6 +86,26 @@ static inline bool coordinator_chunk_held_by(const struct coordinator_chunk *chu
 {
     uint32_t copy = coordinator_chunk_copy_at(chunk, w);
     return copy < COORDINATOR_COPIES_MAX && !chunk->lost && !(chunk->gone & 1u << copy);
+}
+
+// Nobody is asked about these copies any more.
+static inline uint32_t coordinator_chunk_unfit(const struct coordinator_chunk *chunk)
+{
+    return (uint32_t)chunk->gone | chunk->wrong;
+}
+
+static inline bool coordinator_chunk_all_unfit(const struct coordinator_chunk *chunk)
+{
+    return coordinator_chunk_unfit(chunk) == (1u << coordinator_chunk_copies(chunk)) - 1;
+}
+
+// After a restart, copies whose holders may have lost rows (a loss of power, docs/STORE.md), as long as others without
+// that doubt may say, or have said, what counts: these copies neither count nor are used until all have.
+static inline uint32_t coordinator_chunk_doubted(const struct coordinator_chunk *chunk)
+{
+    uint32_t all = (1u << coordinator_chunk_copies(chunk)) - 1,
+             sure = all & ~(coordinator_chunk_unfit(chunk) | chunk->doubtful);
+    return chunk->known || chunk->lost || !sure ? 0 : chunk->doubtful;
 }
 
 // Strikes the copies of these bits off, and lets `serves` of the others serve. Not all of them, and not `serves`.

@@ -8,6 +8,7 @@
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/keys.h"
+#include "coordinator/sessions/seals.h"
 #include "coordinator/sessions/spec.h"
 #include "coordinator/sessions/table.h"
 #include "proto/spec.h"
@@ -100,6 +101,17 @@ static bool load_follower(void *arg, uint64_t session, uint32_t index, const cha
     return coordinator_session_put_chunk(s, &chunk) || damaged(r, "a copy of a chunk", session);
 }
 
+static bool load_seal(void *arg, uint64_t session, uint32_t index, uint64_t seal)
+{
+    struct coordinator_loader *r = arg;
+    struct coordinator_session *s = coordinator_session_find(r->sessions, session);
+    struct coordinator_chunk *chunk = s ? coordinator_layout_find(&s->layout, index) : NULL;
+    if (!chunk)
+        return damaged(r, "a seal", session);
+    coordinator_chunk_sealed(s, chunk, seal);
+    return true;
+}
+
 static bool load_range(void *arg, uint64_t session, uint32_t layer, uint64_t first, uint64_t count)
 {
     struct coordinator_loader *r = arg;
@@ -162,6 +174,7 @@ void coordinator_sessions_reader(struct coordinator_loader *loader, struct coord
                                              .member = load_member,
                                              .chunk = load_chunk,
                                              .follower = load_follower,
+                                             .seal = load_seal,
                                              .range = load_range,
                                              .key = load_key,
                                              .cut = load_cut,

@@ -9,6 +9,7 @@
 #include "common/failpoint.h"
 #include "common/log.h"
 #include "coordinator/cluster/cluster.h"
+#include "coordinator/cluster/edges.h"
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
@@ -16,6 +17,7 @@
 #include "coordinator/sessions/dropping.h"
 #include "coordinator/sessions/layout_send.h"
 #include "coordinator/sessions/repair.h"
+#include "coordinator/sessions/seals.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/store/store.h"
 #include "proto/limits.h"
@@ -111,7 +113,7 @@ bool coordinator_chunk_may_move(const struct coordinator_session *s, const struc
     bool room = replaces ? coordinator_chunk_held_by(chunk, replaces)
                          : coordinator_chunk_copies(chunk) < COORDINATOR_REPLICAS_MAX;
     return room && coordinator_chunk_copies(chunk) < COORDINATOR_COPIES_MAX && chunk->ready && chunk->known &&
-           !chunk->lost && !chunk->gone && !chunk->leaving &&
+           !chunk->lost && !coordinator_chunk_unfit(chunk) && !chunk->leaving &&
            coordinator_chunk_copy_at(chunk, to) == COORDINATOR_COPIES_MAX &&
            coordinator_session_chunk_usable(chunk) && !is_being_put(s, chunk);
 }
@@ -246,12 +248,23 @@ static void pull_free(struct pull *p)
     free(p);
 }
 
-static const struct coordinator_worker *source_of(const struct coordinator_chunk *chunk)
+// A copy that `to` is not known not to reach; after a move that has failed, another one first.
+static const struct coordinator_worker *source_of(const struct coordinator_session *s,
+                                                  const struct coordinator_chunk *chunk,
+                                                  const struct coordinator_worker *to)
 {
-    for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++)
-        if (coordinator_session_copy_usable(chunk, i))
-            return coordinator_chunk_holder(chunk, i);
-    return NULL;
+    const struct coordinator_worker *from = NULL;
+    uint32_t copies = coordinator_chunk_copies(chunk);
+    for (uint32_t i = 0; i < copies; i++) {
+        uint32_t copy = (s->moves_failed + i) % copies;
+        const struct coordinator_worker *w = coordinator_chunk_holder(chunk, copy);
+        if (!coordinator_session_copy_usable(chunk, copy))
+            continue;
+        if (!coordinator_edges_apart(to->cluster, to, w))
+            return w;
+        from = from ? from : w;
+    }
+    return from;
 }
 
 // Adds rows of the chunk from (*layer, *position) on, `most` bytes or so of them. True: all that are left.
@@ -290,7 +303,7 @@ static bool pull_rows(struct pull *p, const struct coordinator_session *s,
 static bool pull_address(struct coordinator_move *m, struct pull *p, const struct coordinator_chunk *chunk)
 {
     const struct coordinator_session *s = m->s;
-    const struct coordinator_worker *from = source_of(chunk);
+    const struct coordinator_worker *from = source_of(s, chunk, m->to);
     if (!from)
         return false;
     p->m.term = m->sessions->core->term;
@@ -312,7 +325,8 @@ static bool check_items(struct coordinator_move *m)
         struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, m->items[i].index);
         if (!chunk || chunk->id != m->items[i].id)
             continue;
-        if (coordinator_chunk_may_move(s, chunk, m->to, m->items[i].replaces))
+        bool compared = chunk->seal == m->items[i].seal || !coordinator_worker_sums(m->to);
+        if (compared && coordinator_chunk_may_move(s, chunk, m->to, m->items[i].replaces))
             m->items[kept++] = m->items[i];
         else
             chunk->moving = false;
@@ -337,6 +351,40 @@ static void copied(void *arg, const struct proto_reply *reply)
 
 static void move_alone(void *arg, struct coordinator_session *s);
 
+// The rows of a sealed chunk have come: each piece was what the sender's memory has, and that may be wrong.
+static void compared(void *arg, const struct proto_reply *reply)
+{
+    struct coordinator_move *m = arg;
+    struct coordinator_session *s = m->s;
+    struct coordinator_chunk *chunk = s ? coordinator_layout_find(&s->layout, m->items[m->at].index) : NULL;
+    m->to->sums--;
+    if (!chunk || chunk->id != m->items[m->at].id) {
+        move_fail(m, "a chunk, or the session, was deleted");
+    } else if (reply->code == COMMON_UNIMPLEMENTED) {
+        m->to->sums_unknown = m->to->life;
+        m->at++;
+        copy_next(m);
+    } else if (reply->code != COMMON_OK) {
+        move_fail(m, reply->text);
+    } else if (((const Banyan__Pb__ChunkSumReply *)reply->message->body)->seal != chunk->seal) {
+        common_log_error("a copy is not what was sealed, and does not count: its source is looked at "
+                         "session=%016" PRIx64 " chunk=%" PRIu64 " to=%s",
+                         s->id, chunk->id, m->to->name);
+        m->sessions->seals.refused++;
+        coordinator_chunk_ask(s, chunk);
+        move_fail(m, "a copy is not what was sealed");
+    } else {
+        m->items[m->at].seal = chunk->seal;
+        m->at++;
+        copy_next(m);
+    }
+}
+
+static bool must_compare(const struct coordinator_move *m, const struct coordinator_chunk *chunk)
+{
+    return chunk->seal && m->items[m->at].seal != chunk->seal && coordinator_worker_sums(m->to);
+}
+
 static void copy_next(struct coordinator_move *m)
 {
     struct coordinator_session *s = m->s;
@@ -356,6 +404,13 @@ static void copy_next(struct coordinator_move *m)
         pull_free(p);
         if (any)
             return;
+        if (must_compare(m, chunk)) {
+            m->layer = 0;
+            m->position = 0;
+            m->to->sums++;
+            coordinator_seal_call(s, chunk, m->to, 0, true, compared, m);
+            return;
+        }
     }
     set_state(m, MOVE_WAITING);
     if (coordinator_session_exclusive(s, COORDINATOR_SESSION_RELAYOUT, move_alone, m) != COMMON_OK)
@@ -452,6 +507,35 @@ static void closed(void *arg, enum common_code code, const char *text)
     coordinator_store_submit(m->sessions->store, batch, stored, m);
 }
 
+struct closing { // a pull
+    struct coordinator_gather *gather;
+    bool compared;
+};
+
+// What was compared with its seal and had to be fetched once more was taken away meanwhile.
+static void closing_pulled(void *arg, const struct proto_reply *reply)
+{
+    struct closing closing = *(struct closing *)arg;
+    bool fetched =
+        reply->code == COMMON_OK && ((const Banyan__Pb__ChunkPullReply *)reply->message->body)->bytes > 0;
+    free(arg);
+    if (closing.compared && fetched)
+        coordinator_gather_finish(closing.gather, COMMON_UNAVAILABLE,
+                                  "rows that were compared with their seal had gone");
+    else
+        coordinator_gather_finish(closing.gather, reply->code, reply->text);
+}
+
+static void closing_pull(struct coordinator_move *m, const struct pull *p, bool is_compared,
+                         struct coordinator_gather *gather)
+{
+    struct closing *closing = coordinator_alloc(sizeof(*closing));
+    *closing = (struct closing){.gather = gather, .compared = is_compared};
+    coordinator_gather_add(gather);
+    coordinator_worker_call(m->to, BANYAN__PB__METHOD__METHOD_CHUNK_PULL, &p->m.base, closing_pulled,
+                            closing);
+}
+
 static void closing_told(void *arg, enum common_code code, const char *text)
 {
     COMMON_FAILPOINT("move_closing_told");
@@ -471,8 +555,7 @@ static void closing_told(void *arg, enum common_code code, const char *text)
             bool there = pull_address(m, p, chunk);
             all = pull_rows(p, s, chunk, &layer, &position, UINT64_MAX);
             if (p->m.n_ranges && there)
-                coordinator_worker_call_gather(m->to, BANYAN__PB__METHOD__METHOD_CHUNK_PULL, &p->m.base,
-                                               gather);
+                closing_pull(m, p, m->items[i].seal != 0, gather);
             pull_free(p);
             if (!there) {
                 coordinator_gather_add(gather);

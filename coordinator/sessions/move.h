@@ -3,7 +3,8 @@
 // session is worked on meanwhile; only the end needs it alone, for some round trips and one write of the store.
 //
 //   COPYING   the worker is told of the chunks, which count for nothing yet, and fetches their rows (ChunkPull) from a
-//      │      holder, one pull after the other; steps append, attaches commit
+//      │      holder, one pull after the other; of a sealed chunk its memory must then have what was sealed (seals.h);
+//      │      steps append, attaches commit
 //   WAITING   for the session alone (RELAYOUT)
 //      │
 //   CLOSING   it is told again, and fetches what has come since: now it has every acknowledged row
@@ -29,6 +30,7 @@ extern const struct coordinator_machine coordinator_move_machine;
 struct coordinator_move_item {
     uint32_t index;                      // of the chunk
     uint64_t id;                         // filled in
+    uint64_t seal;                       // likewise: what the copy was found to have; 0: it was not compared
     struct coordinator_worker *replaces; // whose copy it will be; NULL: one more
 };
 

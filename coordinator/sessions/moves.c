@@ -12,7 +12,9 @@
 #include "coordinator/sessions/dropping.h"
 #include "coordinator/sessions/layout_send.h"
 #include "coordinator/sessions/move.h"
+#include "coordinator/sessions/rebalance.h"
 #include "coordinator/sessions/repair.h"
+#include "coordinator/sessions/spread.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/store/store.h"
 
@@ -85,7 +87,7 @@ static void choose_item(struct choice *c, const struct coordinator_chunk *chunk,
     candidate->free_bytes -= bytes < candidate->free_bytes ? bytes : candidate->free_bytes;
     candidate->load_bytes += bytes;
     candidate->follows += c->s->layout.chunk_tokens;
-    candidate->member = true;
+    coordinator_candidates_join(c->candidates, c->active, c->n, to);
 }
 
 // A copy too many: a coordinator died between giving a chunk to another holder and taking it from the first. Or one that
@@ -95,9 +97,10 @@ static void tidy(struct coordinator_session *s, struct coordinator_chunk *chunk)
     uint32_t copies = coordinator_chunk_copies(chunk);
     if (chunk->leaving) { // a chunk that may be struck off is, before anybody looks here
         chunk->leaving = 0;
+        coordinator_session_recount(s);
         return;
     }
-    if (copies <= s->spec->replicas || chunk->gone)
+    if (copies <= s->spec->replicas || coordinator_chunk_unfit(chunk))
         return;
     const struct coordinator_worker *w = draining_holder(chunk);
     chunk->leaving = (uint8_t)(1u << (w ? coordinator_chunk_copy_at(chunk, w) : copies - 1));
@@ -110,7 +113,8 @@ static bool wish_is_void(const struct choice *c, const struct coordinator_wish *
 {
     const struct coordinator_chunk *chunk = coordinator_layout_find(&c->s->layout, wish->index);
     return !chunk || chunk->id != wish->id || chunk->lost || !coordinator_chunk_held_by(chunk, wish->from) ||
-           coordinator_chunk_held_by(chunk, wish->to) || candidate_of(c, wish->to) == UINT32_MAX;
+           coordinator_chunk_held_by(chunk, wish->to) || candidate_of(c, wish->to) == UINT32_MAX ||
+           (wish->slow && !coordinator_worker_slow(wish->from));
 }
 
 static void drop_void_wishes(struct choice *c)
@@ -182,7 +186,7 @@ static void choose(struct choice *c)
 
 // ---- parting ------------------------------------------------------------------------------------
 
-struct parting { // of a member that is being drained and holds nothing: the session is its own
+struct parting { // of a member that has no part in the session any more: the session is its own
     struct coordinator_session *s;
     struct coordinator_worker *w; // its record stays: it is a member, and then a visitor
 };
@@ -230,6 +234,14 @@ static bool holds_any(const struct coordinator_session *s, const struct coordina
     return false;
 }
 
+// One that is being drained, or is lost: when it comes back, the session has its members without it. Others that hold
+// nothing have not yet been given a chunk.
+static bool has_no_part(const struct coordinator_session *s, const struct coordinator_worker *w)
+{
+    bool goes = w->draining || w->state == COORDINATOR_WORKER_LOST || w->state == COORDINATOR_WORKER_ABSENT;
+    return goes && s->n_members > 1 && !holds_any(s, w);
+}
+
 static void parting_alone(void *arg, struct coordinator_session *s)
 {
     struct parting *p = arg;
@@ -238,7 +250,7 @@ static void parting_alone(void *arg, struct coordinator_session *s)
         free(p);
         return;
     }
-    if (!p->w->draining || !coordinator_session_has_member(s, p->w) || holds_any(s, p->w)) {
+    if (!coordinator_session_has_member(s, p->w) || !has_no_part(s, p->w)) {
         parting_over(p);
         return;
     }
@@ -251,7 +263,7 @@ static void parting_alone(void *arg, struct coordinator_session *s)
 static void part(struct coordinator_session *s)
 {
     for (uint32_t i = 0; i < s->n_members && !s->exclusive; i++) {
-        if (!s->members[i]->draining || s->n_members < 2 || holds_any(s, s->members[i]))
+        if (!has_no_part(s, s->members[i]))
             continue;
         struct parting *p = coordinator_alloc(sizeof(*p));
         *p = (struct parting){.s = s, .w = s->members[i]};
@@ -268,7 +280,7 @@ static void part(struct coordinator_session *s)
 static bool wants(const struct coordinator_session *s)
 {
     for (uint32_t i = 0; i < s->n_members; i++)
-        if (s->members[i]->draining)
+        if (s->members[i]->draining || has_no_part(s, s->members[i]))
             return true;
     return s->thin > 0 || s->thick > 0 || s->wished;
 }
@@ -281,6 +293,10 @@ static void moved(void *arg, uint64_t session, uint32_t n, uint64_t bytes)
     sessions->moves.chunks += n;
     sessions->moves.bytes += bytes;
     sessions->moves.due = true;
+    if (s && n)
+        s->spread_seen = COORDINATOR_UNEVEN; // another holder may serve
+    if (s)
+        s->moves_failed = n ? 0 : s->moves_failed + 1;
     if (s && !n)
         s->move_again_ns = common_clock_after(AGAIN_NS);
     coordinator_turn_mark(&sessions->core->turn, COORDINATOR_PHASE_SESSIONS);
@@ -338,8 +354,11 @@ static void drop_lone_wishes(struct coordinator_sessions *sessions)
 void coordinator_moves_tick(struct coordinator_sessions *sessions)
 {
     drop_lone_wishes(sessions);
-    if (!sessions->core->stopping)
-        look(sessions, UINT32_MAX);
+    if (sessions->core->stopping)
+        return;
+    coordinator_rebalance_slow(sessions);
+    look(sessions, UINT32_MAX);
+    coordinator_spreads_look(sessions);
 }
 
 void coordinator_moves_drain(struct coordinator_sessions *sessions)
@@ -348,6 +367,7 @@ void coordinator_moves_drain(struct coordinator_sessions *sessions)
         return;
     sessions->moves.due = false;
     look(sessions, LOOK_MAX);
+    coordinator_spreads_look(sessions);
 }
 
 void coordinator_moves_fini(struct coordinator_sessions *sessions)

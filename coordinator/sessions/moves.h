@@ -5,8 +5,10 @@
 //   fewer copies than replicas, and a worker that may have one ──▶ one more copy
 //   a holder is being drained                                  ──▶ another worker in its place
 //   more copies than replicas (a coordinator died in between)  ──▶ one is leaving (failover.h)
-//   a member that is being drained holds nothing of it         ──▶ it is no member any more
+//   a member that is being drained, or lost, holds nothing     ──▶ it is no member any more
 //   an operator has asked for a balance (rebalance.h)          ──▶ as that says
+//   a worker is slow, and serves more than is its part         ──▶ likewise, by itself
+//   speeds have changed, or holders                            ──▶ others serve (spread.h)
 //
 // Of a worker at most 2 moves to it are under way, of a session 4, in all 64. A move that came to nothing is tried again
 // after a second. Rows travel between workers alone, below the rate of --move-rate at each that receives.
@@ -27,11 +29,14 @@ struct coordinator_moves {
     uint64_t struck;                 // copies struck off so far, of holders that are lost (failover.c)
     struct coordinator_wish *wishes; // of a balance; [n_wishes], owned
     uint32_t n_wishes;
+    uint64_t relieve_ns; // slow workers are not relieved of chunks before
+    uint64_t relieved;   // how often so far
 };
 
 struct coordinator_wish { // that a chunk goes from one worker to another
     uint64_t session, id;
     uint32_t index;
+    bool slow;                            // because `from` is: nothing once it is well
     struct coordinator_worker *from, *to; // it is nothing where they are not what they were any more
 };
 

@@ -74,21 +74,30 @@ static uint32_t run_from(const struct coordinator_rangeset *set, uint64_t first,
     return (uint32_t)(hole.first - first);
 }
 
-// What the holder of a copy has, and whether that is its part of the newest append: of a chunk with one copy at once;
-// else once all have said so.
-static bool add_rows(struct coordinator_named *named, const struct coordinator_chunk *of, uint32_t copy,
-                     uint64_t first, uint32_t rows, bool part)
+// What the copies that count have, of this many rows from the first on.
+static uint32_t counted_rows(const struct coordinator_rangeset *copies, const struct coordinator_chunk *of,
+                             uint64_t first, uint32_t most)
 {
-    uint32_t copies = coordinator_chunk_copies(of), whole = rows, parts = part ? rows : 0;
+    uint32_t doubted = coordinator_chunk_doubted(of);
+    for (uint32_t i = 0; i < coordinator_chunk_copies(of); i++)
+        if (!(doubted & 1u << i))
+            most = run_from(&copies[i], first, most);
+    return most;
+}
+
+// What the holder of a copy has, and whether that is its part of the newest append: of a chunk with one copy at once;
+// else once all that count have said so.
+static bool add_rows(struct coordinator_named *named, const struct coordinator_chunk *of, uint32_t copy,
+                     const struct proto_range *chunk, uint32_t rows, bool part)
+{
+    uint32_t whole = rows, parts = part ? rows : 0, ct = (uint32_t)chunk->count;
+    uint64_t first = chunk->first;
     bool ok = true;
-    if (copies > 1) {
-        ok = coordinator_rangeset_add(&named->copy_rows[copy], first, rows, NULL) &&
-             (!part || coordinator_rangeset_add(&named->copy_parts[copy], first, rows, NULL));
-        parts = rows;
-        for (uint32_t i = 0; i < copies; i++) {
-            whole = run_from(&named->copy_rows[i], first, whole);
-            parts = run_from(&named->copy_parts[i], first, parts);
-        }
+    if (coordinator_chunk_copies(of) > 1) {
+        ok = (!rows || coordinator_rangeset_add(&named->copy_rows[copy], first, rows, NULL)) &&
+             (!parts || coordinator_rangeset_add(&named->copy_parts[copy], first, parts, NULL));
+        whole = counted_rows(named->copy_rows, of, first, ct);
+        parts = counted_rows(named->copy_parts, of, first, ct);
     }
     ok = ok && (!whole || coordinator_rangeset_add(&named->rows, first, whole, NULL));
     return ok && (!parts || coordinator_rangeset_add(&named->parts, first, parts, NULL));
@@ -100,20 +109,40 @@ bool coordinator_session_name_rows(struct coordinator_session *s, const struct c
 {
     struct coordinator_named *named = named_of(s);
     uint32_t ct = s->layout.chunk_tokens;
-    uint64_t first = (uint64_t)of->index * ct;
+    const struct proto_range all = {(uint64_t)of->index * ct, ct};
     size_t u = 0; // unconfirmed are by layer, too
     bool ok = true;
-    for (uint32_t l = 0; l < chunk->n_layer_rows && l < s->spec->layers; l++) {
-        uint32_t rows = chunk->layer_rows[l] < ct ? chunk->layer_rows[l] : ct;
+    for (uint32_t l = 0; l < s->spec->layers; l++) {
+        uint32_t rows = l < chunk->n_layer_rows ? chunk->layer_rows[l] : 0;
+        rows = rows < ct ? rows : ct;
         while (u < held->n_unconfirmed && held->unconfirmed[u]->layer < l)
             u++;
         bool part = u < held->n_unconfirmed && held->unconfirmed[u]->layer == l &&
                     held->unconfirmed[u]->write == named[l].write;
-        if (!rows || !proto_spec_stores(s->spec, l))
-            continue;
-        ok = ok && add_rows(&named[l], of, copy, first, rows, part) && count_rows(s, l);
+        // Its file says of a full chunk which rows there are, and not any more whose they are.
+        part = part || (held->doubtful && rows == ct);
+        if (proto_spec_stores(s->spec, l))
+            ok = ok && add_rows(&named[l], of, copy, &all, rows, part) && count_rows(s, l);
     }
     return ok;
+}
+
+uint32_t coordinator_session_named_short(const struct coordinator_session *s,
+                                         const struct coordinator_chunk *chunk)
+{
+    uint32_t ct = s->layout.chunk_tokens, doubted = coordinator_chunk_doubted(chunk), lacking = 0,
+             sure = ((1u << coordinator_chunk_copies(chunk)) - 1) & ~(doubted | chunk->gone);
+    uint64_t first = (uint64_t)chunk->index * ct;
+    if (!doubted || !s->named || (chunk->heard & sure) != sure)
+        return 0;
+    for (uint32_t l = 0; l < s->spec->layers; l++) {
+        const struct coordinator_named *named = &s->named[l];
+        uint32_t rows = counted_rows(named->copy_rows, chunk, first, ct);
+        for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++)
+            if ((doubted & chunk->heard & 1u << i) && run_from(&named->copy_rows[i], first, rows) < rows)
+                lacking |= 1u << i;
+    }
+    return lacking;
 }
 
 bool coordinator_session_names_rows(const struct coordinator_session *s, uint64_t first, uint64_t count)
@@ -127,6 +156,12 @@ bool coordinator_session_names_rows(const struct coordinator_session *s, uint64_
             return true;
     }
     return false;
+}
+
+uint64_t coordinator_session_named_from(const struct coordinator_session *s, uint32_t layer, uint64_t length)
+{
+    const struct coordinator_named *named = s->named ? &s->named[layer] : NULL;
+    return named && named->write && named->end > length && named->length < length ? named->length : length;
 }
 
 // Whether a holder has rows that do not count.

@@ -13,7 +13,8 @@
 // Rows past that are of older appends, which have failed.
 //
 // Of a chunk with several copies only what all of them have is named: an append was acknowledged when it was at all
-// holders. So its rows count when the last of its holders has spoken.
+// holders. So its rows count when the last of its holders has spoken. A holder that says that it may have lost rows
+// (InventorySession.doubtful) does not count beside one that does not: it has what these have, or is struck off.
 #ifndef COORDINATOR_NAMED_H
 #define COORDINATOR_NAMED_H
 
@@ -26,8 +27,15 @@ void coordinator_session_name_appends(struct coordinator_session *s,
 bool coordinator_session_name_rows(struct coordinator_session *s, const struct coordinator_chunk *of,
                                    uint32_t copy, const Banyan__Pb__InventorySession *held,
                                    const Banyan__Pb__InventoryChunk *chunk);
+// Of the copies in doubt those whose holders have spoken, and lack rows that all others have. 0 until these have spoken,
+// too.
+uint32_t coordinator_session_named_short(const struct coordinator_session *s,
+                                         const struct coordinator_chunk *chunk);
 // Whether a holder has named any of these rows, while others are still to come.
 bool coordinator_session_names_rows(const struct coordinator_session *s, uint64_t first, uint64_t count);
+// Where the layer's newest append begins, as far as it is known, if rows of it past `length` may count yet; else `length`.
+// It begins before `length` where what is durable (a commit, a seal) has covered its first rows meanwhile.
+uint64_t coordinator_session_named_from(const struct coordinator_session *s, uint32_t layer, uint64_t length);
 // All holders have said what they have: what does not count by now never will.
 void coordinator_session_forget_named(struct coordinator_session *s);
 

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/sessions/placement.h"
 
-static uint32_t best(const struct coordinator_candidate *candidates, uint32_t n, bool member,
+#include <string.h>
+
+static uint32_t best(const struct coordinator_candidate *candidates, uint32_t n, bool member, bool apart,
                      uint32_t chunk_tokens, uint64_t chunk_bytes)
 {
     uint32_t chosen = UINT32_MAX;
     double least = 0;
     for (uint32_t i = 0; i < n; i++) {
         const struct coordinator_candidate *c = &candidates[i];
-        if (c->member != member || c->free_bytes < chunk_bytes)
+        if (c->member != member || c->apart != apart || c->free_bytes < chunk_bytes)
             continue;
         double work = member ? (double)c->tokens + chunk_tokens : (double)c->load_bytes + (double)chunk_bytes;
         double time = work / (double)c->bandwidth;
@@ -27,11 +29,11 @@ uint32_t coordinator_placement_choose(const struct coordinator_candidate *candid
     for (uint32_t i = 0; i < n; i++)
         members += candidates[i].member;
     if (members < width)
-        chosen = best(candidates, n, false, chunk_tokens, chunk_bytes);
+        chosen = best(candidates, n, false, false, chunk_tokens, chunk_bytes);
     if (chosen == UINT32_MAX)
-        chosen = best(candidates, n, true, chunk_tokens, chunk_bytes);
-    if (chosen == UINT32_MAX)
-        chosen = best(candidates, n, false, chunk_tokens, chunk_bytes);
+        chosen = best(candidates, n, true, false, chunk_tokens, chunk_bytes);
+    for (int apart = 0; apart < 2 && chosen == UINT32_MAX; apart++)
+        chosen = best(candidates, n, false, apart, chunk_tokens, chunk_bytes);
     return chosen;
 }
 
@@ -63,7 +65,7 @@ uint32_t coordinator_placement_follow(const struct coordinator_candidate *candid
     double least = 0;
     for (uint32_t i = 0; i < n; i++) {
         const struct coordinator_candidate *c = &candidates[i];
-        if (is_among(has, n_has, i) || c->free_bytes < chunk_bytes ||
+        if (is_among(has, n_has, i) || c->apart || c->free_bytes < chunk_bytes ||
             (free_host && on_their_hosts(candidates, has, n_has, c->host)) ||
             (chosen != UINT32_MAX && candidates[chosen].member && !c->member))
             continue;
@@ -76,4 +78,46 @@ uint32_t coordinator_placement_follow(const struct coordinator_candidate *candid
         }
     }
     return chosen;
+}
+
+// When the last worker is done.
+static double longest(const uint64_t *load, const uint64_t *speeds, uint32_t workers)
+{
+    double most = 0;
+    for (uint32_t i = 0; i < workers; i++)
+        if (load[i] && (double)load[i] / (double)speeds[i] > most)
+            most = (double)load[i] / (double)speeds[i];
+    return most;
+}
+
+bool coordinator_placement_spread(struct coordinator_spread_chunk *chunks, uint32_t n, const uint64_t *speeds,
+                                  uint64_t *load, uint32_t workers)
+{
+    uint32_t most_copies = 1;
+    memset(load, 0, workers * sizeof(*load));
+    for (uint32_t i = 0; i < n; i++) {
+        load[chunks[i].holder[0]]++;
+        most_copies = chunks[i].n > most_copies ? chunks[i].n : most_copies;
+    }
+    double now = longest(load, speeds, workers);
+    memset(load, 0, workers * sizeof(*load));
+    for (uint32_t copies = 1; copies <= most_copies; copies++) // who has least choice first
+        for (uint32_t i = 0; i < n; i++) {
+            struct coordinator_spread_chunk *chunk = &chunks[i];
+            double least = 0;
+            for (uint32_t k = 0; chunk->n == copies && k < copies; k++) {
+                uint32_t w = chunk->holder[k];
+                double time = ((double)load[w] + 1) / (double)speeds[w];
+                if (k > 0 && time >= least)
+                    continue;
+                chunk->serves = k;
+                least = time;
+            }
+            if (chunk->n == copies)
+                load[chunk->holder[chunk->serves]]++;
+        }
+    bool better = longest(load, speeds, workers) <= 0.9 * now;
+    for (uint32_t i = 0; i < n && !better; i++)
+        chunks[i].serves = 0;
+    return better && n > 0;
 }

@@ -12,6 +12,7 @@
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/candidates.h"
+#include "coordinator/sessions/forget.h"
 #include "coordinator/sessions/layout_send.h"
 #include "coordinator/sessions/placement.h"
 #include "coordinator/sessions/repair.h"
@@ -89,22 +90,21 @@ static uint64_t quarantined_bytes(const struct coordinator_cluster *cluster)
     return bytes;
 }
 
-static void joins(struct coordinator_placing *p, struct coordinator_candidate *candidate,
-                  struct coordinator_worker *w)
+static void joins(struct coordinator_placing *p, struct coordinator_candidate *candidates,
+                  struct coordinator_worker *const *active, uint32_t n, uint32_t nth)
 {
-    if (candidate->member)
+    if (candidates[nth].member)
         return;
-    candidate->member = true;
-    p->joining[p->n_joining++] = w;
+    coordinator_candidates_join(candidates, active, n, nth);
+    p->joining[p->n_joining++] = active[nth];
 }
 
-static void takes_copy(struct coordinator_placing *p, struct coordinator_candidate *candidate,
-                       struct coordinator_worker *w)
+static void takes_copy(struct coordinator_placing *p, struct coordinator_candidate *candidates,
+                       struct coordinator_worker *const *active, uint32_t n, uint32_t nth, uint64_t bytes)
 {
-    uint64_t bytes = coordinator_session_chunk_bytes(p->s);
-    joins(p, candidate, w);
-    candidate->free_bytes -= bytes;
-    candidate->load_bytes += bytes;
+    joins(p, candidates, active, n, nth);
+    candidates[nth].free_bytes -= bytes;
+    candidates[nth].load_bytes += bytes;
 }
 
 // The other copies of a chunk that candidate `serves` holds: as many as there is room for.
@@ -114,14 +114,14 @@ static void choose_followers(struct coordinator_placing *p, struct coordinator_c
 {
     const struct coordinator_session *s = p->s;
     uint32_t has[COORDINATOR_COPIES_MAX] = {serves}, ct = s->layout.chunk_tokens;
+    uint64_t bytes = coordinator_session_index_bytes(s, chunk->index);
     while (coordinator_chunk_copies(chunk) < s->spec->replicas) {
         uint32_t copies = coordinator_chunk_copies(chunk),
-                 to = coordinator_placement_follow(candidates, n, has, copies, ct,
-                                                   coordinator_session_chunk_bytes(s));
+                 to = coordinator_placement_follow(candidates, n, has, copies, ct, bytes);
         if (to == UINT32_MAX)
             break;
         has[copies] = to;
-        takes_copy(p, &candidates[to], active[to]);
+        takes_copy(p, candidates, active, n, to, bytes);
         candidates[to].follows += ct;
         chunk->followers[chunk->n_followers++] = active[to];
     }
@@ -134,7 +134,6 @@ static enum common_code choose_holders(struct coordinator_placing *p, struct pro
     const struct coordinator_cluster *cluster = s->sessions->cluster;
     struct coordinator_worker *active[COORDINATOR_WORKERS_MAX];
     uint32_t n, ct = s->layout.chunk_tokens;
-    uint64_t chunk_bytes = coordinator_session_chunk_bytes(s);
     enum common_code code = COMMON_OK;
     struct coordinator_candidate *candidates = coordinator_candidates(s, active, &n);
     if (!n) {
@@ -152,6 +151,7 @@ static enum common_code choose_holders(struct coordinator_placing *p, struct pro
     for (uint64_t i = p->first; i <= p->last && code == COMMON_OK; i++) {
         if (!to_be_placed(s, i))
             continue;
+        uint64_t chunk_bytes = coordinator_session_index_bytes(s, i);
         uint32_t to = coordinator_placement_choose(candidates, n, width, ct, chunk_bytes);
         if (to == UINT32_MAX && quarantined_bytes(cluster)) {
             code = proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
@@ -167,7 +167,7 @@ static enum common_code choose_holders(struct coordinator_placing *p, struct pro
                                     chunk_bytes);
             break;
         }
-        takes_copy(p, &candidates[to], active[to]);
+        takes_copy(p, candidates, active, n, to, chunk_bytes);
         candidates[to].tokens += ct;
         struct coordinator_chunk *chunk = &p->chosen[p->n++];
         *chunk = (struct coordinator_chunk){.index = (uint32_t)i, .known = true, .holder = active[to]};
@@ -178,7 +178,7 @@ static enum common_code choose_holders(struct coordinator_placing *p, struct pro
         members += candidates[i].member;
     while (code == COMMON_OK && p->n && members < asked) { // members that have no chunk yet
         uint32_t to = coordinator_placement_choose(candidates, n, asked, ct, 0);
-        joins(p, &candidates[to], active[to]);
+        joins(p, candidates, active, n, to);
         members++;
     }
     free(candidates);
@@ -209,12 +209,13 @@ static void placing_finish(struct coordinator_placing *p, const struct proto_sta
 
 static void promise_back(struct coordinator_placing *p)
 {
-    uint64_t promise = p->bulk ? coordinator_session_chunk_bytes(p->s) : 0;
-    for (uint32_t i = 0; i < p->n; i++)
+    for (uint32_t i = 0; p->bulk && i < p->n; i++) {
+        uint64_t promise = coordinator_session_index_bytes(p->s, p->chosen[i].index);
         for (uint32_t copy = 0; copy < coordinator_chunk_copies(&p->chosen[i]); copy++) {
             uint64_t *promised = &coordinator_chunk_holder(&p->chosen[i], copy)->promised_bytes;
             *promised -= promise < *promised ? promise : *promised;
         }
+    }
 }
 
 static void placing_fail(struct coordinator_placing *p, enum common_code code, const char *text)
@@ -400,9 +401,9 @@ static void store_chosen(struct coordinator_placing *p)
     COMMON_FAILPOINT("placing_chosen");
     struct coordinator_session *s = p->s;
     struct coordinator_batch *batch = coordinator_batch_new();
-    uint64_t promise = p->bulk ? coordinator_session_chunk_bytes(s) : 0;
     bool ids = true;
     for (uint32_t i = 0; i < p->n; i++) {
+        uint64_t promise = p->bulk ? coordinator_session_index_bytes(s, p->chosen[i].index) : 0;
         struct coordinator_chunk *before = coordinator_layout_find(&s->layout, p->chosen[i].index);
         ids = ids && coordinator_store_next(s->sessions->store, COORDINATOR_COUNTER_CHUNK, &p->chosen[i].id);
         for (uint32_t copy = 0; copy < coordinator_chunk_copies(&p->chosen[i]); copy++)
@@ -477,12 +478,24 @@ static void placing_start(struct coordinator_placing *p)
     store_chosen(p);
 }
 
+// A session that was born with a floor has tokens that nobody attaches: their chunks come with the first ones that are
+// placed past them.
+static uint64_t with_forgotten(const struct coordinator_session *s, uint64_t first)
+{
+    if (!s->floor || !first || coordinator_layout_find(&s->layout, first - 1) ||
+        first > coordinator_forget_chunks(s))
+        return first;
+    while (first && !coordinator_layout_find(&s->layout, first - 1))
+        first--;
+    return first;
+}
+
 void coordinator_place(struct coordinator_session *s, uint64_t first, uint64_t last, bool bulk,
                        coordinator_placed_fn fn, void *arg)
 {
     struct coordinator_placing *p = coordinator_alloc(sizeof(*p)), **at = &s->placing;
     *p = (struct coordinator_placing){
-        .s = s, .first = first, .last = last, .bulk = bulk, .fn = fn, .arg = arg};
+        .s = s, .first = with_forgotten(s, first), .last = last, .bulk = bulk, .fn = fn, .arg = arg};
     while (*at)
         at = &(*at)->next;
     *at = p;

@@ -33,8 +33,10 @@ static enum common_code check_range(struct coordinator_session *s, const Banyan_
     if (!m->count)
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "", "the range is empty");
     bool past = is_past(s, m);
+    if (past && s->sessions->core->stopping) // nobody says any more which rows he has
+        return proto_status_set(status, COMMON_UNAVAILABLE, "", "the coordinator is stopping");
     uint64_t end = m->count < UINT64_MAX - m->first ? m->first + m->count : UINT64_MAX;
-    if (past && coordinator_session_unsettled(s, length, end, 0, status) != COMMON_OK)
+    if (past && coordinator_session_unsettled_any(s, end, status) != COMMON_OK)
         return status->code; // rows may yet turn up there
     if (past)
         return proto_status_set(status, COMMON_OUT_OF_RANGE, "",
@@ -74,6 +76,7 @@ static bool list_chunk(struct listing *l, const struct coordinator_chunk *chunk,
     to->chunk = chunk->id;
     to->first = chunk->index * ct;
     to->holders = l->holders[nth];
+    to->seal = chunk->seal;
     l->chunk_pointers[nth] = to;
     for (uint32_t copy = 0; copy < coordinator_chunk_copies(chunk); copy++) {
         if (!coordinator_session_copy_usable(chunk, copy))
@@ -100,10 +103,17 @@ static enum common_code list_all(struct listing *l, struct coordinator_session *
                                         .expires_wall_ns = common_clock_wall_ns() + core->options.ticket_ns,
                                         .permit = PROTO_TICKET_READ};
     l->reply = (Banyan__Pb__AttachOpenReply)BANYAN__PB__ATTACH_OPEN_REPLY__INIT;
-    for (uint64_t i = m->first / ct; i <= (m->first + m->count - 1) / ct; i++)
-        if (!list_chunk(l, coordinator_layout_find(&s->layout, i), ct))
+    for (uint64_t i = m->first / ct; i <= (m->first + m->count - 1) / ct; i++) {
+        const struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, i);
+        if (!chunk) // of a session that was born with a floor, and has nothing there yet
+            return proto_status_set(status, COMMON_FAILED_PRECONDITION, "HOLE",
+                                    "nobody has tokens [%" PRIu64 ", %" PRIu64
+                                    "): they are below the floor that the session began with",
+                                    i * ct, (i + 1) * ct);
+        if (!list_chunk(l, chunk, ct))
             return proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, "",
                                     "the range lies on more workers than an answer names: cut it");
+    }
     l->reply.ticket.data = l->ticket;
     l->reply.ticket.len = proto_ticket_make(&core->secret, &ticket, l->ticket);
     if (!l->reply.ticket.len)
@@ -122,6 +132,10 @@ static void answer(struct proto_request *request, struct coordinator_session *s)
 {
     const Banyan__Pb__ReadOpenRequest *m = (const void *)proto_request_message(request)->body;
     struct proto_status status;
+    if (s->sessions->core->stopping) { // it was parked: what its workers have nobody knows yet
+        proto_request_fail(request, COMMON_UNAVAILABLE, "the coordinator is stopping", NULL, 0);
+        return;
+    }
     if (check_range(s, m, &status) != COMMON_OK) {
         proto_request_fail_status(request, &status);
         return;

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
@@ -11,7 +12,7 @@
 #include "coordinator/sessions/table.h"
 #include "proto/rpc.h"
 
-enum { WISHES_MAX = 4096, TOLD_MAX = 1024 };
+enum { WISHES_MAX = 4096, TOLD_MAX = 1024, SLOW_PAUSES = 30, SLOW_LOOKS = 3 };
 
 struct share { // of a worker
     struct coordinator_worker *w;
@@ -26,6 +27,7 @@ struct balance {
     uint64_t *bytes;                 // likewise
     uint32_t n_wishes;
     uint64_t total;
+    double speed; // of all
 };
 
 static void take_shares(struct balance *b, const struct coordinator_cluster *cluster)
@@ -41,10 +43,11 @@ static void take_shares(struct balance *b, const struct coordinator_cluster *clu
                            .load = w->load_bytes,
                            .free_bytes = taken < w->capacity_bytes ? w->capacity_bytes - taken : 0};
         load += (double)w->load_bytes;
-        speed += (double)w->speed;
+        speed += (double)coordinator_worker_speed(w);
     }
+    b->speed = speed;
     for (uint32_t i = 0; i < b->n; i++)
-        b->shares[i].target = load * (double)b->shares[i].w->speed / speed;
+        b->shares[i].target = load * (double)coordinator_worker_speed(b->shares[i].w) / speed;
 }
 
 static struct share *share_of(struct balance *b, const struct coordinator_worker *w)
@@ -88,6 +91,19 @@ static struct share *find_taker(struct balance *b, const struct coordinator_sess
     return best;
 }
 
+static void wish(struct balance *b, const struct coordinator_session *s,
+                 const struct coordinator_chunk *chunk, struct share *from, struct share *to)
+{
+    uint64_t bytes = coordinator_session_chunk_bytes(s);
+    b->bytes[b->n_wishes] = bytes;
+    b->wishes[b->n_wishes++] = (struct coordinator_wish){
+        .session = s->id, .id = chunk->id, .index = chunk->index, .from = from->w, .to = to->w};
+    from->load -= bytes < from->load ? bytes : from->load;
+    to->load += bytes;
+    to->free_bytes -= bytes;
+    b->total += bytes;
+}
+
 static void balance_session(struct balance *b, struct coordinator_session *s)
 {
     uint64_t bytes = coordinator_session_chunk_bytes(s);
@@ -100,30 +116,91 @@ static void balance_session(struct balance *b, struct coordinator_session *s)
             struct share *to = find_taker(b, s, chunk, from->w, bytes);
             if (!to)
                 continue;
-            b->bytes[b->n_wishes] = bytes;
-            b->wishes[b->n_wishes++] = (struct coordinator_wish){
-                .session = s->id, .id = chunk->id, .index = chunk->index, .from = from->w, .to = to->w};
-            from->load -= bytes;
-            to->load += bytes;
-            to->free_bytes -= bytes;
-            b->total += bytes;
+            wish(b, s, chunk, from, to);
             break; // one copy of a chunk at a time
         }
     }
 }
 
-static void balance_all(struct balance *b, struct coordinator_sessions *sessions)
+// ---- slow workers -------------------------------------------------------------------------------
+
+// A member of the session before others, then who is the furthest below its part. NULL: nobody.
+static struct share *find_relief(struct balance *b, const struct coordinator_session *s,
+                                 const struct coordinator_chunk *chunk, const struct coordinator_worker *from,
+                                 const struct coordinator_worker *before)
 {
-    take_shares(b, sessions->cluster);
+    struct share *best = NULL;
+    bool best_in = false;
+    for (uint32_t i = 0; i < b->n; i++) {
+        struct share *to = &b->shares[i];
+        bool in = to->w == before || coordinator_session_has_member(s, to->w);
+        if (coordinator_worker_slow(to->w) || to->free_bytes < coordinator_session_chunk_bytes(s) ||
+            host_is_taken(chunk, from, to->w) || !coordinator_chunk_may_move(s, chunk, to->w, from))
+            continue;
+        if (best && (best_in > in ||
+                     (best_in == in && best->target - (double)best->load >= to->target - (double)to->load)))
+            continue;
+        best = to;
+        best_in = in;
+    }
+    return best;
+}
+
+// Whether somebody else who has it could serve it.
+static bool is_elsewhere(const struct coordinator_chunk *chunk)
+{
+    for (uint32_t i = 1; i < coordinator_chunk_copies(chunk); i++)
+        if (!coordinator_worker_slow(coordinator_chunk_holder(chunk, i)))
+            return true;
+    return false;
+}
+
+// What one slow worker serves of a session beyond its part.
+static void relieve(struct balance *b, struct coordinator_session *s, struct share *from)
+{
+    const struct coordinator_worker *before = NULL;
+    uint32_t served = 0,
+             part = (uint32_t)((double)s->layout.n * (double)coordinator_worker_speed(from->w) / b->speed);
+    for (uint32_t i = 0; i < s->layout.n; i++)
+        served += s->layout.chunks[i].holder == from->w;
+    for (uint32_t i = 0; i < s->layout.n && served > part && b->n_wishes < WISHES_MAX; i++) {
+        const struct coordinator_chunk *chunk = &s->layout.chunks[i];
+        if (chunk->holder != from->w || chunk->moving || is_elsewhere(chunk))
+            continue;
+        struct share *to = find_relief(b, s, chunk, from->w, before);
+        if (!to)
+            continue;
+        wish(b, s, chunk, from, to);
+        b->wishes[b->n_wishes - 1].slow = true;
+        before = to->w;
+        served--;
+    }
+}
+
+static void balance_begin(struct balance *b, const struct coordinator_cluster *cluster)
+{
+    take_shares(b, cluster);
     b->wishes = coordinator_alloc(WISHES_MAX * sizeof(*b->wishes));
     b->bytes = coordinator_alloc(WISHES_MAX * sizeof(*b->bytes));
+}
+
+static void balance_free(struct balance *b)
+{
+    free(b->wishes);
+    free(b->bytes);
+    free(b);
+}
+
+static void balance_all(struct balance *b, struct coordinator_sessions *sessions)
+{
+    balance_begin(b, sessions->cluster);
     for (uint32_t i = 0; i < sessions->n_slots && b->n > 1; i++)
         if (sessions->slots[i] && coordinator_session_may_move(sessions->slots[i]))
             balance_session(b, sessions->slots[i]);
 }
 
 // They take the place of an earlier balance's.
-static void carry_out(struct balance *b, struct coordinator_sessions *sessions)
+static void carry_out(struct balance *b, struct coordinator_sessions *sessions, const char *why)
 {
     for (uint32_t i = 0; i < sessions->n_slots; i++)
         if (sessions->slots[i])
@@ -136,7 +213,7 @@ static void carry_out(struct balance *b, struct coordinator_sessions *sessions)
     b->wishes = NULL;
     sessions->moves.due = true;
     coordinator_turn_mark(&sessions->core->turn, COORDINATOR_PHASE_SESSIONS);
-    common_log_info("chunks are moved for balance chunks=%u bytes=%" PRIu64, b->n_wishes, b->total);
+    common_log_info("chunks are moved %s chunks=%u bytes=%" PRIu64, why, b->n_wishes, b->total);
 }
 
 static void answer(const struct balance *b, const struct coordinator_sessions *sessions,
@@ -175,8 +252,43 @@ void coordinator_handle_rebalance(void *arg, struct proto_request *request)
     balance_all(b, sessions);
     answer(b, sessions, request);
     if (!dry_run)
-        carry_out(b, sessions);
-    free(b->wishes);
-    free(b->bytes);
-    free(b);
+        carry_out(b, sessions, "for balance");
+    balance_free(b);
+}
+
+// Whether one of them is to be relieved, and long enough slow: other holders serve by now what they can.
+static bool any_to_relieve(const struct coordinator_sessions *sessions, uint64_t now_ns)
+{
+    const struct coordinator_cluster *cluster = sessions->cluster;
+    for (uint32_t i = 0; i < cluster->n_workers; i++) {
+        const struct coordinator_worker *w = cluster->workers[i];
+        if (w && coordinator_worker_active(w) && coordinator_worker_slow(w) && !w->draining &&
+            now_ns - w->slow_since_ns >= sessions->core->options.slow_after_ns)
+            return true;
+    }
+    return false;
+}
+
+void coordinator_rebalance_slow(struct coordinator_sessions *sessions)
+{
+    struct coordinator_moves *moves = &sessions->moves;
+    uint64_t now = common_clock_ns(), after = sessions->core->options.slow_after_ns;
+    if (moves->n_wishes || now < moves->relieve_ns || !any_to_relieve(sessions, now))
+        return;
+    struct balance *b = coordinator_alloc(sizeof(*b));
+    balance_begin(b, sessions->cluster);
+    for (uint32_t i = 0; i < b->n; i++) {
+        if (!coordinator_worker_slow(b->shares[i].w))
+            continue;
+        for (uint32_t k = 0; k < sessions->n_slots; k++)
+            if (sessions->slots[k] && coordinator_session_may_move(sessions->slots[k]))
+                relieve(b, sessions->slots[k], &b->shares[i]);
+    }
+    moves->relieve_ns =
+        now + (b->n_wishes ? SLOW_PAUSES : SLOW_LOOKS) * after; // what cannot move now may then
+    if (b->n_wishes) {
+        moves->relieved++;
+        carry_out(b, sessions, "off slow workers");
+    }
+    balance_free(b);
 }

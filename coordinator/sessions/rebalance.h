@@ -7,8 +7,15 @@
 #ifndef COORDINATOR_REBALANCE_H
 #define COORDINATOR_REBALANCE_H
 
+struct coordinator_sessions;
 struct proto_request;
 
 void coordinator_handle_rebalance(void *arg, struct proto_request *request); // arg: the room of sessions
+
+// With each tick. Chunks that slow workers serve (cluster/slow.h) go to others by themselves: of each session what is
+// more than their part of all workers' speeds, to its other members, or else to one that is not slow. At most once in
+// 30 times --slow-after, and not before spread.h has given what it can to other holders. They do not come back by
+// themselves when the worker is well again.
+void coordinator_rebalance_slow(struct coordinator_sessions *sessions);
 
 #endif

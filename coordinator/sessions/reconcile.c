@@ -16,17 +16,27 @@
 #include "coordinator/sessions/table.h"
 #include "coordinator/sessions/visit.h"
 #include "coordinator/store/store.h"
+#include "proto/spec.h"
 
 #define STORE_AGAIN_NS (2 * COMMON_NS_PER_S)
 
 // ---- comparing ----------------------------------------------------------------------------------
 
+// Rows that can be seen yet: what all have given back counts as committed, and nobody needs it.
+static bool has_rows_to_see(const struct coordinator_session *s, const struct coordinator_chunk *chunk)
+{
+    uint64_t ct = s->layout.chunk_tokens, first = chunk->index * ct;
+    for (uint32_t l = 0; l < s->spec->layers; l++)
+        if (!coordinator_session_given_back(s, l, chunk->index) &&
+            coordinator_rangeset_intersects(&s->layers[l], first, ct))
+            return true;
+    return coordinator_session_names_rows(s, first, ct);
+}
+
 static bool may_have_rows(const struct coordinator_session *s, const struct coordinator_chunk *chunk,
                           bool fresh)
 {
-    uint32_t ct = s->layout.chunk_tokens;
-    return coordinator_session_has_rows(s, (uint64_t)chunk->index * ct, ct) ||
-           (fresh && !chunk->known); // nobody can say what was appended to it
+    return has_rows_to_see(s, chunk) || (fresh && !chunk->known); // nobody can say what was appended to it
 }
 
 // Which process of its name it is, and all that it has lost: the store has both or neither, so that a later life
@@ -108,7 +118,7 @@ static bool copy_gone(struct coordinator_session *s, struct coordinator_chunk *c
                       bool written)
 {
     chunk->gone |= (uint8_t)(1u << copy);
-    bool last = chunk->gone == (1u << coordinator_chunk_copies(chunk)) - 1;
+    bool last = coordinator_chunk_all_unfit(chunk);
     chunk->lost = last && written;
     if (!last || written)
         return true;
@@ -178,11 +188,23 @@ static void compare_inventory(struct coordinator_visit *v)
     store_news(v->sessions, w, news_stored, v);
 }
 
+// Whether the chunk has not all rows there: what comes to a full one is in its file since long.
+static bool grows(const struct coordinator_session *s, const Banyan__Pb__InventoryChunk *held)
+{
+    for (uint32_t l = 0; l < s->spec->layers; l++)
+        if (proto_spec_stores(s->spec, l) &&
+            (l >= held->n_layer_rows || held->layer_rows[l] < s->layout.chunk_tokens))
+            return true;
+    return false;
+}
+
 // Rows that steps have appended, as their holder has them: news only after a restart of the coordinator. What one
-// says that has missed a truncate is no news: the truncate has stored what it left.
+// says that has missed a truncate is no news: the truncate has stored what it left. Where it has forgotten one with its
+// machine's power, others have appended since.
 static void learn(struct coordinator_visit *v, struct coordinator_session *s,
                   const Banyan__Pb__InventorySession *held)
 {
+    const Banyan__Pb__InventoryChunk nothing = BANYAN__PB__INVENTORY_CHUNK__INIT;
     bool told = held->incarnation != s->incarnation, ok = true;
     for (size_t i = 0; i < held->n_chunks; i++) {
         const Banyan__Pb__InventoryChunk *h = held->chunks[i];
@@ -192,12 +214,15 @@ static void learn(struct coordinator_visit *v, struct coordinator_session *s,
             continue;
         uint32_t copy = coordinator_chunk_copy_at(chunk, v->w);
         chunk->stamps[copy] = v->stamp;
-        if (chunk->known || held->incarnation != s->incarnation)
+        bool missed = held->incarnation != s->incarnation;
+        if (chunk->known || (missed && !held->doubtful))
             continue;
+        chunk->doubtful &= (uint8_t) ~(1u << copy);
+        chunk->doubtful |= (uint8_t)((held->doubtful && (missed || grows(s, h))) << copy);
         if (!told)
             coordinator_session_name_appends(s, held);
         told = true;
-        ok = ok && coordinator_session_name_rows(s, chunk, copy, held, h);
+        ok = ok && coordinator_session_name_rows(s, chunk, copy, held, missed ? &nothing : h);
     }
     if (!ok)
         common_log_error("a layer has too many separate ranges session=%016" PRIx64, s->id);
@@ -331,9 +356,23 @@ static struct coordinator_visit *visit_new(struct coordinator_sessions *sessions
     return v;
 }
 
+// Sessions of which workers have found that their files do not have all chunks any more: asked for what they have.
+static void doubt_lacking(struct coordinator_sessions *sessions)
+{
+    for (uint32_t i = 0; i < sessions->cluster->n_workers; i++) {
+        struct coordinator_worker *w = sessions->cluster->workers[i];
+        for (; w && w->n_lacking > 0; w->n_lacking--) {
+            struct coordinator_session *s = coordinator_session_any(sessions, w->lacking[w->n_lacking - 1]);
+            if (s && coordinator_session_has_member(s, w) && !coordinator_session_in_doubt(s, w))
+                coordinator_session_doubt(s, w);
+        }
+    }
+}
+
 void coordinator_reconciles_drain(struct coordinator_sessions *sessions)
 {
     struct coordinator_worker *w;
+    doubt_lacking(sessions);
     while ((w = coordinator_workers_take_joining(sessions->cluster))) {
         w->visit_number = ++sessions->visits;
         ask_page(visit_new(sessions, w), NULL);

@@ -163,10 +163,11 @@ static void repair_told(void *arg, enum common_code code, const char *text)
         if (failed && !r->broken && r->tries >= TRIES)
             repair_break(r, code, text);
     } else {
-        coordinator_session_told(r->s, w);
+        struct coordinator_session *s = r->s;
         if (r->broken)
             common_log_info("a session is repaired worker=%s session=%016" PRIx64, w->name, r->session);
         repair_free(r);
+        coordinator_session_told(s, w); // which may ask for another
     }
     next_of_worker(w);
 }

@@ -19,6 +19,7 @@
 #include "coordinator/sessions/named.h"
 #include "coordinator/sessions/recovery.h"
 #include "coordinator/sessions/repair.h"
+#include "coordinator/sessions/seals.h"
 #include "coordinator/sessions/spec.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/store/store.h"
@@ -35,6 +36,7 @@ struct reshape { // one operation; `request` is NULL when nobody asked (an idle 
     bool copying;
     struct coordinator_chunk cut; // what is copied
     struct coordinator_chunk copy;
+    uint64_t instances[COORDINATOR_COPIES_MAX]; // which processes were asked for one
 };
 
 static void reshape_fail(struct reshape *r, const struct proto_status *status)
@@ -51,10 +53,12 @@ static void reshape_fail_code(struct reshape *r, enum common_code code, const ch
     reshape_fail(r, &status);
 }
 
-// A worker has not made what it was asked for. One that lost its layout is not a session that does not exist.
+// A worker has not made what it was asked for. One that lost its layout is not a session that does not exist, and one that
+// cannot be spoken to (another release, at its first words) is one that is not there yet.
 static void reshape_fail_copy(struct reshape *r, enum common_code code, const char *text)
 {
-    reshape_fail_code(r, code == COMMON_NOT_FOUND ? COMMON_UNAVAILABLE : code, text);
+    bool not_there = code == COMMON_NOT_FOUND || code == COMMON_FAILED_PRECONDITION;
+    reshape_fail_code(r, not_there ? COMMON_UNAVAILABLE : code, text);
 }
 
 static void reshape_end(struct reshape *r)
@@ -141,9 +145,47 @@ static void send_copy(struct reshape *r, uint64_t session, uint64_t incarnation,
     m.incarnation = incarnation;
     m.chunk = r->copy.id;
     m.rows = (uint32_t)(r->length % r->s->layout.chunk_tokens);
-    for (uint32_t i = 0; i < coordinator_chunk_copies(&r->copy); i++)
+    for (uint32_t i = 0; i < coordinator_chunk_copies(&r->copy); i++) {
+        r->instances[i] = coordinator_chunk_holder(&r->copy, i)->instance;
         coordinator_worker_call_gather(coordinator_chunk_holder(&r->copy, i),
                                        BANYAN__PB__METHOD__METHOD_CHUNK_COPY, &m.base, gather);
+    }
+}
+
+// All have answered: whether they have it still. One that was started anew before the last of them answered has said
+// what it has before the copy was in a layout; one that is later says so after this is stored.
+static enum common_code copy_stands(const struct reshape *r, enum common_code code, const char **text)
+{
+    for (uint32_t i = 0; code == COMMON_OK && r->copying && i < coordinator_chunk_copies(&r->copy); i++)
+        if (coordinator_chunk_holder(&r->copy, i)->instance != r->instances[i]) {
+            *text = "a worker was started anew meanwhile: try again";
+            code = COMMON_UNAVAILABLE;
+        }
+    return code;
+}
+
+// Of a sealed chunk holders copy only what was sealed: the copy has no seal of its own yet. `go` goes on.
+static void copy_when_right(struct reshape *r, coordinator_checked_fn go)
+{
+    struct coordinator_chunk *cut = r->copying ? coordinator_layout_find(&r->s->layout, r->cut.index) : NULL;
+    if (cut && cut->seal)
+        coordinator_check_begin(r->s, cut, true, go, r);
+    else
+        go(r, COMMON_OK, "");
+}
+
+// A copy was struck off, and the request has ended: whoever asks again finds the others.
+static bool copy_is_wrong(struct reshape *r, enum common_code code, const char *text)
+{
+    struct proto_status status;
+    if (code == COMMON_OK)
+        return false;
+    if (coordinator_session_missing(r->s, r->length - 1, 1, 0, &status) != COMMON_OK)
+        reshape_fail(r, &status);
+    else
+        reshape_fail_code(r, COMMON_UNAVAILABLE, text);
+    reshape_end(r);
+    return true;
 }
 
 // What was copied is not to be: so that its holders forget it.
@@ -230,6 +272,7 @@ static void truncate_stored(void *arg, enum common_code code, const char *text)
     coordinator_session_forget_named(s); // every chunk that is left is known
     s->untidy = false;
     s->cut = r->cutting.cut;
+    s->cut_to = r->length < s->cut_to ? r->length : s->cut_to;
     s->incarnation++;
     coordinator_layout_set_epoch(&s->layout, s->layout.epoch + 1);
     struct coordinator_gather *gather = coordinator_gather_new(&r->sessions->core->turn, truncate_told, r);
@@ -243,6 +286,7 @@ static void truncate_copied(void *arg, enum common_code code, const char *text)
     struct reshape *r = arg;
     struct coordinator_session *s = r->s;
     uint64_t ct = s->layout.chunk_tokens;
+    code = copy_stands(r, code, &text);
     if (code != COMMON_OK) {
         s->copy = NULL;
         doubt_copy(r);
@@ -313,6 +357,31 @@ static bool truncate_by_its_number(struct reshape *r)
     return true;
 }
 
+static void truncate_copy(void *arg, enum common_code checked, const char *text)
+{
+    struct reshape *r = arg;
+    struct coordinator_session *s = r->s;
+    if (copy_is_wrong(r, checked, text))
+        return;
+    struct coordinator_gather *gather = coordinator_gather_new(&r->sessions->core->turn, truncate_copied, r);
+    if (r->copying) {
+        const struct coordinator_chunk *copy = &r->copy;
+        struct coordinator_layout_message m = {.session = s->id,
+                                               .incarnation = s->incarnation,
+                                               .epoch = s->layout.epoch,
+                                               .spec = s->spec,
+                                               .chunks = &copy,
+                                               .n = 1,
+                                               .idle = copy,
+                                               .forgotten = s->floor};
+        s->copy = copy;
+        for (uint32_t i = 0; i < coordinator_chunk_copies(copy); i++)
+            coordinator_layout_send(coordinator_chunk_holder(copy, i), &m, gather);
+        send_copy(r, s->id, s->incarnation, gather);
+    }
+    coordinator_gather_seal(gather);
+}
+
 static void truncate_alone(void *arg, struct coordinator_session *s)
 {
     COMMON_FAILPOINT("truncate_begun");
@@ -329,12 +398,12 @@ static void truncate_alone(void *arg, struct coordinator_session *s)
         return;
     }
     // Rows that nobody knows of now must not come back later: every chunk at or past the cut must be known.
-    uint64_t ct = s->layout.chunk_tokens,
+    uint64_t ct = s->layout.chunk_tokens, longest = coordinator_session_end(s),
              end_at = (s->layout.n ? s->layout.chunks[s->layout.n - 1].index + 1 : 0) * ct;
     bool lost = false;
+    end_at = end_at > longest ? end_at : longest; // what is forgotten from the start may have no chunks yet
     for (uint32_t i = coordinator_layout_lower(&s->layout, r->length / ct); i < s->layout.n; i++)
         lost = lost || s->layout.chunks[i].lost || !s->layout.chunks[i].known;
-    uint64_t longest = coordinator_session_end(s);
     if (r->length > longest && !lost) {
         proto_status_set(&status, COMMON_OUT_OF_RANGE, "",
                          "a truncate to %" PRIu64 " is past the end: the longest layer has %" PRIu64
@@ -358,23 +427,7 @@ static void truncate_alone(void *arg, struct coordinator_session *s)
         reshape_end(r);
         return;
     }
-    struct coordinator_gather *gather = coordinator_gather_new(&r->sessions->core->turn, truncate_copied, r);
-    if (r->copying) {
-        const struct coordinator_chunk *copy = &r->copy;
-        struct coordinator_layout_message m = {.session = s->id,
-                                               .incarnation = s->incarnation,
-                                               .epoch = s->layout.epoch,
-                                               .spec = s->spec,
-                                               .chunks = &copy,
-                                               .n = 1,
-                                               .idle = copy,
-                                               .forgotten = s->floor};
-        s->copy = copy;
-        for (uint32_t i = 0; i < coordinator_chunk_copies(copy); i++)
-            coordinator_layout_send(coordinator_chunk_holder(copy, i), &m, gather);
-        send_copy(r, s->id, s->incarnation, gather);
-    }
-    coordinator_gather_seal(gather);
+    copy_when_right(r, truncate_copy);
 }
 
 void coordinator_handle_session_truncate(void *arg, struct proto_request *request)
@@ -435,6 +488,7 @@ static void fork_copied(void *arg, enum common_code code, const char *text)
     COMMON_FAILPOINT("fork_copied");
     struct reshape *r = arg;
     struct coordinator_session *fork = r->fork;
+    code = copy_stands(r, code, &text);
     if (code != COMMON_OK) {
         fork_undo(r);
         reshape_fail_copy(r, code, text);
@@ -464,6 +518,7 @@ static enum common_code make_fork(struct reshape *r, struct proto_status *status
         return code;
     }
     coordinator_key_enter(r->fork, r->key);
+    r->fork->origin = s->id;
     coordinator_session_set_floor(r->fork, r->length ? s->floor : 0);
     for (uint32_t i = 0; i < s->n_members; i++)
         if (coordinator_worker_active(s->members[i]))
@@ -472,6 +527,8 @@ static enum common_code make_fork(struct reshape *r, struct proto_status *status
          i++) {
         struct coordinator_chunk chunk = s->layout.chunks[i];
         chunk.moving = false;
+        chunk.checking = 0;
+        chunk.asked = 0;
         if (!coordinator_session_put_chunk(r->fork, &chunk))
             abort();
     }
@@ -482,6 +539,25 @@ static enum common_code make_fork(struct reshape *r, struct proto_status *status
             abort();
     coordinator_session_count_tokens(r->fork);
     return COMMON_OK;
+}
+
+static void fork_copy(void *arg, enum common_code checked, const char *text)
+{
+    struct reshape *r = arg;
+    struct proto_status status;
+    if (copy_is_wrong(r, checked, text))
+        return;
+    if (make_fork(r, &status) != COMMON_OK) {
+        reshape_fail(r, &status);
+        reshape_end(r);
+        return;
+    }
+    struct coordinator_gather *gather = coordinator_gather_new(&r->sessions->core->turn, fork_copied, r);
+    for (uint32_t i = 0; i < r->fork->n_members; i++)
+        coordinator_layout_send_all(r->fork, r->fork->members[i], gather);
+    if (r->copying)
+        send_copy(r, r->fork->id, r->fork->incarnation, gather);
+    coordinator_gather_seal(gather);
 }
 
 static void fork_alone(void *arg, struct coordinator_session *s)
@@ -498,7 +574,7 @@ static void fork_alone(void *arg, struct coordinator_session *s)
     uint64_t shortest = coordinator_session_length(s);
     enum common_code code = coordinator_session_missing(s, 0, r->length ? r->length : 1, 0, &status);
     if (code == COMMON_OK && r->length > shortest)
-        code = coordinator_session_unsettled(s, shortest, r->length, 0, &status);
+        code = coordinator_session_unsettled_any(s, r->length, &status);
     if (code == COMMON_OK && r->length > shortest)
         code = proto_status_set(&status, COMMON_OUT_OF_RANGE, "",
                                 "a fork at %" PRIu64 " is past the end: the shortest layer has %" PRIu64
@@ -508,19 +584,12 @@ static void fork_alone(void *arg, struct coordinator_session *s)
         code = coordinator_forget_check(s, r->length, "a fork", &status);
     if (code == COMMON_OK)
         code = plan_copy(r, &status);
-    if (code == COMMON_OK)
-        code = make_fork(r, &status);
     if (code != COMMON_OK) {
         reshape_fail(r, &status);
         reshape_end(r);
         return;
     }
-    struct coordinator_gather *gather = coordinator_gather_new(&r->sessions->core->turn, fork_copied, r);
-    for (uint32_t i = 0; i < r->fork->n_members; i++)
-        coordinator_layout_send_all(r->fork, r->fork->members[i], gather);
-    if (r->copying)
-        send_copy(r, r->fork->id, r->fork->incarnation, gather);
-    coordinator_gather_seal(gather);
+    copy_when_right(r, fork_copy);
 }
 
 void coordinator_handle_session_fork(void *arg, struct proto_request *request)

@@ -196,7 +196,7 @@ uint64_t coordinator_session_forgotten(const struct coordinator_session *s, uint
 }
 
 // Holders give back whole chunks of a layer.
-static bool is_given_back(const struct coordinator_session *s, uint32_t layer, uint32_t index, uint64_t floor)
+static bool is_given_back(const struct coordinator_session *s, uint32_t layer, uint64_t index, uint64_t floor)
 {
     return floor &&
            (index + UINT64_C(1)) * s->layout.chunk_tokens <= proto_spec_forgotten(s->spec, layer, floor);
@@ -216,16 +216,20 @@ uint64_t coordinator_session_held(const struct coordinator_session *s, uint32_t 
 }
 
 // What a chunk counts for in its holder's load.
-static uint64_t load_of(const struct coordinator_session *s, const struct coordinator_chunk *chunk,
-                        uint64_t floor)
+static uint64_t load_of(const struct coordinator_session *s, uint64_t index, uint64_t floor)
 {
     uint64_t bytes = coordinator_session_chunk_bytes(s);
     for (uint32_t l = 0; floor && l < s->spec->layers; l++) {
         struct proto_layer layer = proto_spec_layer(s->spec, l);
-        if (is_given_back(s, l, chunk->index, floor))
+        if (is_given_back(s, l, index, floor))
             bytes -= s->layout.chunk_tokens * (layer.k_row + layer.v_row);
     }
     return bytes;
+}
+
+uint64_t coordinator_session_index_bytes(const struct coordinator_session *s, uint64_t index)
+{
+    return load_of(s, index, s->floor);
 }
 
 // What a worker frees can be promised again at once; the next heartbeat says exactly how much it is. promise: what was
@@ -250,7 +254,7 @@ void coordinator_session_set_floor(struct coordinator_session *s, uint64_t floor
     uint32_t first = coordinator_layout_lower(&s->layout, from / s->layout.chunk_tokens);
     for (uint32_t i = first; i < s->layout.n; i++) {
         const struct coordinator_chunk *chunk = &s->layout.chunks[i];
-        uint64_t before = load_of(s, chunk, s->floor), after = load_of(s, chunk, floor);
+        uint64_t before = load_of(s, chunk->index, s->floor), after = load_of(s, chunk->index, floor);
         for (uint32_t copy = 0; copy < coordinator_chunk_copies(chunk); copy++) {
             struct coordinator_worker *holder = coordinator_chunk_holder(chunk, copy);
             holder->load_bytes = holder->load_bytes - before + after;
@@ -297,7 +301,8 @@ const char *coordinator_session_state_text(struct coordinator_session *s)
 
 bool coordinator_session_copy_usable(const struct coordinator_chunk *chunk, uint32_t copy)
 {
-    return !chunk->lost && !(chunk->gone & 1u << copy) &&
+    return !chunk->lost &&
+           !((coordinator_chunk_unfit(chunk) | coordinator_chunk_doubted(chunk)) & 1u << copy) &&
            coordinator_worker_active(coordinator_chunk_holder(chunk, copy));
 }
 
@@ -335,6 +340,24 @@ bool coordinator_session_has_rows(const struct coordinator_session *s, uint64_t 
     return coordinator_session_names_rows(s, first, count);
 }
 
+// Holders that may have lost rows can be told now which there are: then they are certain.
+static void tell_doubtful(struct coordinator_session *s)
+{
+    for (uint32_t m = 0; m < s->n_members; m++) {
+        bool doubtful = false;
+        for (uint32_t i = 0; i < s->layout.n; i++) {
+            struct coordinator_chunk *chunk = &s->layout.chunks[i];
+            uint32_t copy = coordinator_chunk_copy_at(chunk, s->members[m]);
+            if (copy == COORDINATOR_COPIES_MAX)
+                continue;
+            doubtful = doubtful || (chunk->doubtful & 1u << copy);
+            chunk->doubtful &= (uint8_t) ~(1u << copy);
+        }
+        if (doubtful)
+            coordinator_session_doubt(s, s->members[m]);
+    }
+}
+
 void coordinator_session_told(struct coordinator_session *s, const struct coordinator_worker *w)
 {
     bool known = true;
@@ -347,12 +370,17 @@ void coordinator_session_told(struct coordinator_session *s, const struct coordi
             chunk->heard |= (uint8_t)(chunk->lost ? all : 1u << copy & ~chunk->gone);
             chunk->untold &= (uint8_t) ~(1u << copy);
         }
+        chunk->gone |= (uint8_t)coordinator_session_named_short(s, chunk);
         chunk->known = chunk->known || chunk->heard == all;
         known = known && chunk->known;
     }
-    if (known)
+    if (known) {
         coordinator_session_forget_named(s);
+        tell_doubtful(s);
+    }
     coordinator_session_recount(s);
+    if (s->awaited)
+        coordinator_session_settle(s);
 }
 
 // What a chunk adds to the session's counts: by 1, or away by -1.
@@ -363,6 +391,7 @@ static void count_chunk(struct coordinator_session *s, const struct coordinator_
     s->unknown += chunk->known ? 0 : by;
     bool awaited = usable && (usable < copies || coordinator_session_copies_leaving(chunk));
     s->awaited += awaited && !s->withheld ? by : 0;
+    s->lost += chunk->lost ? by : 0;
     s->thin += copies < s->spec->replicas ? by : 0;
     s->thick += copies > s->spec->replicas ? by : 0;
 }
@@ -371,7 +400,7 @@ void coordinator_session_recount(struct coordinator_session *s)
 {
     s->counted = s->sessions->cluster->changes;
     s->missing = (s->withheld > 0) + (s->broken > 0);
-    s->unknown = s->awaited = s->thin = s->thick = 0;
+    s->unknown = s->awaited = s->lost = s->thin = s->thick = 0;
     for (uint32_t i = 0; i < s->layout.n; i++)
         count_chunk(s, &s->layout.chunks[i], 1);
 }
@@ -439,7 +468,7 @@ struct coordinator_chunk *coordinator_session_put_chunk(struct coordinator_sessi
     if (put) {
         for (uint32_t i = 0; i < coordinator_chunk_copies(put); i++) {
             coordinator_chunk_holder(put, i)->chunks++;
-            coordinator_chunk_holder(put, i)->load_bytes += load_of(s, put, s->floor);
+            coordinator_chunk_holder(put, i)->load_bytes += load_of(s, put->index, s->floor);
         }
         put->holder->tokens += tokens_of(s, put, s->counted_length);
         count_chunk(s, put, 1);
@@ -450,7 +479,8 @@ struct coordinator_chunk *coordinator_session_put_chunk(struct coordinator_sessi
 void coordinator_session_copy_back(const struct coordinator_session *s, const struct coordinator_chunk *chunk,
                                    uint32_t copy)
 {
-    uint64_t ct = s->layout.chunk_tokens, bytes = 0, promise = coordinator_session_chunk_bytes(s);
+    uint64_t ct = s->layout.chunk_tokens, bytes = 0,
+             promise = coordinator_session_index_bytes(s, chunk->index);
     for (uint32_t l = 0; l < s->spec->layers; l++) {
         struct proto_layer layer = proto_spec_layer(s->spec, l);
         if (is_given_back(s, l, chunk->index, s->floor))
@@ -477,7 +507,7 @@ void coordinator_session_remove_chunk(struct coordinator_session *s, uint32_t in
         return;
     for (uint32_t i = 0; i < coordinator_chunk_copies(chunk); i++) {
         coordinator_chunk_holder(chunk, i)->chunks--;
-        coordinator_chunk_holder(chunk, i)->load_bytes -= load_of(s, chunk, s->floor);
+        coordinator_chunk_holder(chunk, i)->load_bytes -= load_of(s, chunk->index, s->floor);
     }
     chunk->holder->tokens -= tokens_of(s, chunk, s->counted_length);
     count_chunk(s, chunk, UINT32_MAX);
@@ -568,11 +598,17 @@ enum common_code coordinator_session_missing(struct coordinator_session *s, uint
     bool lost = false;
     if (!coordinator_session_has_missing(s))
         return COMMON_OK;
-    if (s->withheld) {
-        proto_status_set(
-            status, COMMON_UNAVAILABLE, "QUARANTINE",
-            "workers hold a newer state of this session than the coordinator's store has: start the "
-            "coordinator on the store that knows it, or give that state up (banyanctl quarantine)");
+    if (s->restored || s->withheld) {
+        if (s->restored)
+            proto_status_set(
+                status, COMMON_UNAVAILABLE, "RESTORED",
+                "the coordinator's store was restored from a backup, and no operator has said yet that "
+                "all workers are back (banyanctl accept)");
+        else
+            proto_status_set(
+                status, COMMON_UNAVAILABLE, "QUARANTINE",
+                "workers hold a newer state of this session than the coordinator's store has: start the "
+                "coordinator on the store that knows it, or give that state up (banyanctl quarantine)");
         status->session = s->id;
         status->layer = layer;
         return status->code;
@@ -621,7 +657,7 @@ enum common_code coordinator_session_missing(struct coordinator_session *s, uint
 enum common_code coordinator_session_unsettled(struct coordinator_session *s, uint64_t length, uint64_t most,
                                                uint32_t layer, struct proto_status *status)
 {
-    uint64_t ct = s->layout.chunk_tokens, end = most;
+    uint64_t ct = s->layout.chunk_tokens, from = coordinator_session_named_from(s, layer, length), end = most;
     count_if_old(s);
     // An append may lie over several chunks, and counts as a whole: all that are not known decide about its first row.
     for (uint32_t i = s->unknown ? s->layout.n : 0; i > 0; i--) {
@@ -631,5 +667,18 @@ enum common_code coordinator_session_unsettled(struct coordinator_session *s, ui
             break;
         }
     }
-    return end > length ? coordinator_session_missing(s, length, end - length, layer, status) : COMMON_OK;
+    end = end > length ? end : length;
+    return end > from ? coordinator_session_missing(s, from, end - from, layer, status) : COMMON_OK;
+}
+
+enum common_code coordinator_session_unsettled_any(struct coordinator_session *s, uint64_t most,
+                                                   struct proto_status *status)
+{
+    enum common_code code = COMMON_OK;
+    for (uint32_t l = 0; l < s->spec->layers && code == COMMON_OK; l++) {
+        uint64_t length = coordinator_session_layer_length(s, l);
+        if (proto_spec_stores(s->spec, l) && length < most)
+            code = coordinator_session_unsettled(s, length, most, l, status);
+    }
+    return code;
 }

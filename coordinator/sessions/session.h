@@ -22,7 +22,9 @@
 #include "proto/banyan.pb-c.h"
 #include "proto/status.h"
 
-#define COORDINATOR_NAME_BYTES    129
+#define COORDINATOR_NAME_BYTES 129
+#define COORDINATOR_UNEVEN                                                                                   \
+    UINT64_MAX // it is to be looked at who serves what, whether speeds have changed or not
 #define COORDINATOR_EXCLUSIVE_MAX 64   // operations that may wait to have one session alone
 #define COORDINATOR_DOORS_MAX     4096 // commits that may wait for one session
 
@@ -56,8 +58,11 @@ struct coordinator_session {
     struct coordinator_session *key_next;  // in its bucket of keys
     struct coordinator_again *again;       // the same call, once more
     Banyan__Pb__Spec *spec;                // owned; every default filled in
+    uint64_t
+        origin; // of a fork made in this life: the session that it shares chunks with, if that is still there
     uint64_t incarnation;
-    uint64_t cut; // number of the last truncate (cuts.h); its id before the first
+    uint64_t cut;    // number of the last truncate (cuts.h); its id before the first
+    uint64_t cut_to; // no truncate has taken rows below it since the room of steps set it
     uint64_t write,
         open_write; // numbers of appends, from the term << 40 on: the last one, and that under way or 0
     enum coordinator_session_state state;
@@ -78,12 +83,14 @@ struct coordinator_session {
     uint32_t broken;                    // the others: it is unavailable as a whole
     uint64_t dirtied;                   // sessions.dirties when a worker was last to be told it again
     uint32_t withheld; // workers that have a newer state of it in quarantine: it is unavailable as a whole
+    bool restored;     // one of them is not a worker, but an operator who has not spoken yet (restored.h)
     uint64_t counted;  // cluster.changes when `missing` was counted
     // Chunks that nobody can compute: lost, or no holder is ACTIVE; one if withheld, one if broken. See has_missing.
     uint32_t missing;
     uint32_t unknown; // chunks whose rows are not known yet (`known` is false)
     uint32_t
-        awaited; // chunks with a copy that can be used and one that cannot: the session waits (failover.h)
+        awaited;   // chunks with a copy that can be used and one that cannot: the session waits (failover.h)
+    uint32_t lost; // chunks that nobody has any more
     uint32_t thin, thick; // chunks with fewer copies than the spec asks for, and with more
     uint64_t relearned; // of sessions.stamps: what visits up to it have heard of appended rows does not count
     uint64_t strike_again_ns; // no copy is struck off before: the store has refused; 0: it has not
@@ -100,16 +107,19 @@ struct coordinator_session {
         *named; // [spec->layers] what holders say after a restart (named.h); NULL: nothing
     struct coordinator_worker **members; // [n_members]
     uint32_t n_members;
-    struct coordinator_plan *plan;        // a reference; NULL: to be made from the members that are ACTIVE
-    struct coordinator_move *moves;       // under way (move.h): a list
-    bool wished;                          // a balance wants chunks of it elsewhere
+    struct coordinator_plan *plan;  // a reference; NULL: to be made from the members that are ACTIVE
+    struct coordinator_move *moves; // under way (move.h): a list
+    uint64_t spread_seen; // cluster.speeds when it was looked at who serves (spread.h), or COORDINATOR_UNEVEN
+    bool wished;          // a balance wants chunks of it elsewhere
     uint64_t move_again_ns;               // none is begun before: the last one failed
+    uint32_t moves_failed;                // in a row
     struct coordinator_placing *placing;  // requests for chunks, the first one under way
     uint64_t place_again_ns;              // no placing ahead before: the last one failed
     const struct coordinator_chunk *copy; // that a truncation under way has its holder make; NULL: none
     bool untidy; // a failed append may have left rows that no layer counts: the next truncate takes them away
 
     uint64_t steps, last_used_ns;
+    uint64_t declared;        // its epoch + 1 when the log said last that answers are partial; 0: never
     uint64_t read_until_ns;   // when the last ticket to read its rows ends: it is in use until then
     uint64_t ticket_until_ns; // when the last ticket given for it ends: rows may be on their way until then
     struct coordinator_rangeset ticketed; // positions that tickets which have not ended may name
@@ -175,6 +185,8 @@ void coordinator_session_count_tokens(struct coordinator_session *s);
 // Past the last committed row of any layer.
 uint64_t coordinator_session_end(const struct coordinator_session *s);
 uint64_t coordinator_session_chunk_bytes(const struct coordinator_session *s); // of a full chunk, all layers
+// Of that chunk alone: without the layers of it that are given back.
+uint64_t coordinator_session_index_bytes(const struct coordinator_session *s, uint64_t index);
 const char *coordinator_session_state_text(struct coordinator_session *s);
 // Whether any layer has committed rows in [first, first + count), or some that may turn out to be (named.h).
 bool coordinator_session_has_rows(const struct coordinator_session *s, uint64_t first, uint64_t count);
@@ -230,5 +242,8 @@ enum common_code coordinator_session_missing(struct coordinator_session *s, uint
 // coordinator_session_missing, with the ranges up to `most` at least.
 enum common_code coordinator_session_unsettled(struct coordinator_session *s, uint64_t length, uint64_t most,
                                                uint32_t layer, struct proto_status *status);
+// The same of all layers that end before `most`, each where it ends.
+enum common_code coordinator_session_unsettled_any(struct coordinator_session *s, uint64_t most,
+                                                   struct proto_status *status);
 
 #endif

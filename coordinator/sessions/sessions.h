@@ -9,7 +9,9 @@
 //   attach.c      tickets, commits in two phases           reshape.c: truncate, fork, delete
 //   reading.c     tickets to read rows with
 //   load.c        sessions from the store at the start     recovery.c: waiting for workers after it
+//   spread.c      who serves what several have, as fast as they are
 //   moves.c       which chunks go to other holders, and when; move.c: how; candidates.c
+//   seals.c       full chunks whose copies agree are sealed, and compared with that from time to time: scrub.c says when
 //   failover.c    holders that are lost are struck off, and others serve
 //   reconcile.c   a worker that comes (back) is asked what it holds and told what it should hold
 //   visit.c       how it is told, and how one try ends
@@ -21,6 +23,7 @@
 #include "coordinator/core.h"
 #include "coordinator/sessions/commits.h"
 #include "coordinator/sessions/moves.h"
+#include "coordinator/sessions/seals.h"
 #include "proto/list.h"
 
 struct coordinator_cluster;
@@ -34,6 +37,7 @@ struct coordinator_sessions {
     struct coordinator_store *store;
     struct coordinator_session **slots; // [options.max_sessions]: id = generation << 32 | slot + 1
     uint32_t n_slots, n;                // slots in use, NULLs included; sessions
+    bool restored;                      // some wait for an operator (restored.h)
     uint32_t *free_slots, n_free_slots;
     struct coordinator_session *names[4096]; // buckets of sessions with a name
     struct coordinator_session *keys[4096];  // and of those with a key
@@ -46,10 +50,13 @@ struct coordinator_sessions {
     uint32_t n_droppings;
     struct coordinator_commits commits;
     struct coordinator_moves moves;
-    uint64_t dirties;          // what has changed under visits: session.dirtied
-    uint64_t visits;           // of whole workers, that have begun
-    uint64_t stamps;           // given to visits: chunk.stamp
-    uint64_t logging_since_ns; // repairs that failed: a second, and how many of them in it
+    struct coordinator_seals seals;
+    uint32_t spreads, spread_cursor; // under way (spread.h); the next slot to be looked at
+    uint64_t spread_sessions;        // so far
+    uint64_t dirties;                // what has changed under visits: session.dirtied
+    uint64_t visits;                 // of whole workers, that have begun
+    uint64_t stamps;                 // given to visits: chunk.stamp
+    uint64_t logging_since_ns;       // repairs that failed: a second, and how many of them in it
     uint32_t logged;
     struct coordinator_parked *parked,
         **parked_tail; // calls that wait for workers to come back after a restart

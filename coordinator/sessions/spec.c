@@ -46,5 +46,8 @@ enum common_code coordinator_name_check(const char *name, struct proto_status *s
         if ((unsigned char)name[i] < ' ' || name[i] == 0x7f)
             return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
                                     "a session's name must be printable");
+    if (len && (name[0] == ' ' || name[len - 1] == ' '))
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+                                "a session's name must not begin or end with a space");
     return COMMON_OK;
 }

@@ -19,6 +19,7 @@
 #include "coordinator/sessions/recovery.h"
 #include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/reshape.h"
+#include "coordinator/sessions/scrub.h"
 #include "coordinator/store/store.h"
 #include "proto/spec.h"
 
@@ -100,6 +101,7 @@ static struct coordinator_session *session_make(struct coordinator_sessions *ses
     proto_list_init(&s->opened);
     proto_list_init(&s->gone);
     s->counted = sessions->cluster->changes;
+    s->spread_seen = sessions->cluster->speeds;
     s->layers = coordinator_alloc(spec->layers * sizeof(*s->layers));
     s->newest = spec->forget ? coordinator_alloc(spec->layers * sizeof(*s->newest)) : NULL;
     s->first_layer = proto_spec_first_layer(spec);
@@ -170,6 +172,8 @@ void coordinator_batch_copies(struct coordinator_batch *batch, uint64_t session,
     coordinator_batch_chunk(batch, session, chunk->index, chunk->id, chunk->lost, chunk->holder->name);
     for (uint32_t i = 0; i < chunk->n_followers; i++)
         coordinator_batch_follower(batch, session, chunk->index, chunk->followers[i]->name);
+    if (chunk->seal)
+        coordinator_batch_seal(batch, session, chunk->index, chunk->id, chunk->seal);
 }
 
 void coordinator_batch_whole_session(struct coordinator_batch *batch, const struct coordinator_session *s)
@@ -302,6 +306,7 @@ static void drain_sessions(void *arg)
         coordinator_session_let_in(s);
     }
     coordinator_moves_drain(sessions);
+    coordinator_scrub_drain(sessions);
     while ((s = first_of(&sessions->reaped, offsetof(struct coordinator_session, gone))))
         session_free(s);
     if (sessions->unpark)
@@ -340,6 +345,27 @@ uint64_t coordinator_sessions_thin(const struct coordinator_sessions *sessions)
     return n;
 }
 
+static enum coordinator_condition condition_of(const struct coordinator_session *s)
+{
+    return s->lost                                  ? COORDINATOR_CONDITION_LOST
+           : s->missing                             ? COORDINATOR_CONDITION_MISSING
+           : s->thin || s->awaited                  ? COORDINATOR_CONDITION_DEGRADED
+           : s->state != COORDINATOR_SESSION_ACTIVE ? COORDINATOR_CONDITION_CHANGING
+                                                    : COORDINATOR_CONDITION_ACTIVE;
+}
+
+void coordinator_sessions_census(const struct coordinator_sessions *sessions, struct coordinator_census *out)
+{
+    *out = (struct coordinator_census){0};
+    for (uint32_t i = 0; i < sessions->n_slots; i++) {
+        const struct coordinator_session *s = sessions->slots[i];
+        if (!s)
+            continue;
+        out->sessions[condition_of(s)]++;
+        out->lost_chunks += s->lost;
+    }
+}
+
 void coordinator_sessions_tick(struct coordinator_sessions *sessions, uint64_t now_ns)
 {
     reclaim_idle(sessions, now_ns);
@@ -347,6 +373,7 @@ void coordinator_sessions_tick(struct coordinator_sessions *sessions, uint64_t n
     coordinator_failovers_tick(sessions);
     coordinator_droppings_tick(sessions);
     coordinator_moves_tick(sessions);
+    coordinator_scrub_tick(sessions);
     if (sessions->parked) { // their time may be over
         sessions->unpark = true;
         coordinator_turn_mark(&sessions->core->turn, COORDINATOR_PHASE_SESSIONS);

@@ -47,6 +47,21 @@ struct coordinator_session *coordinator_sessions_take_gone(struct coordinator_se
 struct coordinator_session *coordinator_sessions_take_opened(struct coordinator_sessions *sessions);
 
 // Chunks of all of them with fewer copies than their sessions ask for.
+
+enum coordinator_condition {       // of a session, the first that is so
+    COORDINATOR_CONDITION_LOST,    // it has lost chunks
+    COORDINATOR_CONDITION_MISSING, // chunks that nobody who is there can compute
+    COORDINATOR_CONDITION_DEGRADED,
+    COORDINATOR_CONDITION_CHANGING, // being truncated, forked, deleted, laid out anew
+    COORDINATOR_CONDITION_ACTIVE,
+    COORDINATOR_CONDITIONS
+};
+
+// For /metrics: looks at every session, as coordinator_sessions_thin does.
+struct coordinator_census {
+    uint64_t sessions[COORDINATOR_CONDITIONS], lost_chunks;
+};
+void coordinator_sessions_census(const struct coordinator_sessions *sessions, struct coordinator_census *out);
 uint64_t coordinator_sessions_thin(const struct coordinator_sessions *sessions);
 
 void coordinator_sessions_tick(struct coordinator_sessions *sessions, uint64_t now_ns); // idle sessions

@@ -110,9 +110,9 @@ static void add_refused(struct coordinator_visit *v, uint64_t session)
     v->refused[v->n_refused++] = session;
 }
 
-struct session_call { // one message about a session
+struct session_call { // one message about a session, as it was then
     struct coordinator_visit *v;
-    uint64_t session;
+    uint64_t session, incarnation, epoch;
 };
 
 static void session_told(void *arg, enum common_code code, const char *text)
@@ -135,7 +135,10 @@ static void rows_told(void *arg, const struct proto_reply *reply)
 {
     const struct session_call *call = arg;
     struct coordinator_session *s = coordinator_session_any(call->v->sessions, call->session);
-    session_told(arg, coordinator_telling_rows_code(reply, s, call->v->w, call->v->stamp), reply->text);
+    // What a truncate or a fork has copied may have come to the layout after the worker was asked what it has.
+    bool same = s && s->incarnation == call->incarnation && s->layout.epoch == call->epoch;
+    uint64_t stamp = same ? 0 : call->v->stamp;
+    session_told(arg, coordinator_telling_rows_code(reply, s, call->v->w, stamp), reply->text);
 }
 
 // Sessions of which the worker may not have been told everything: it has refused, or more came while it was told. The
@@ -230,7 +233,10 @@ static bool tell_one(struct coordinator_visit *v)
     }
     do {
         struct session_call *call = coordinator_alloc(sizeof(*call));
-        *call = (struct session_call){.v = v, .session = v->telling.session};
+        *call = (struct session_call){.v = v,
+                                      .session = v->telling.session,
+                                      .incarnation = v->telling.incarnation,
+                                      .epoch = v->telling.epoch};
         enum coordinator_told told =
             coordinator_telling_next(&v->telling, v->sessions, v->w, layout_told, rows_told, call);
         if (told == COORDINATOR_TOLD) {

@@ -4,11 +4,14 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "coordinator/sessions/missing.h"
 #include "coordinator/sessions/placing.h"
 #include "coordinator/sessions/recovery.h"
 #include "coordinator/sessions/session.h"
+#include "coordinator/steps/call.h"
 #include "coordinator/steps/item.h"
 #include "coordinator/steps/lane.h"
+#include "proto/missing.h"
 
 // Something below `wanted` is not committed: says what, in the words that help.
 static bool refuse_position(struct coordinator_item *item, struct coordinator_session *s, uint64_t length,
@@ -86,19 +89,39 @@ static bool check_positions(struct coordinator_item *item, struct coordinator_se
         sees_all(item, s) && after > 0; // an empty layer has nothing to see: refused by its rows' positions
     item->way.visible = all ? after : visible_of(item);
     item->way.length_before = length;
+    struct proto_status unsettled; // the end of the layer, of which all is wanted, is not known for certain
+    if (all && !ask->append &&
+        coordinator_session_unsettled(s, after, after, ask->layer, &unsettled) != COMMON_OK) {
+        *coordinator_item_failure(item) = unsettled;
+        return false;
+    }
     return item->way.visible <= after || refuse_position(item, s, after, item->way.visible);
 }
 
-// What its first row sees begins where that of the later ones does, or before; a block may begin before that.
+// What its first row sees begins where that of the later ones does, or before; a block may begin before that, and end
+// after what its last row sees.
+void coordinator_item_sees(const struct coordinator_item *item, const struct coordinator_session *s,
+                           uint64_t *from, uint64_t *to)
+{
+    const struct coordinator_item_ask *ask = &item->ask;
+    const struct proto_layer layer = proto_spec_layer(s->spec, ask->layer);
+    uint64_t end = ask->first + ask->rows, block_end = ask->block_first + ask->block_count;
+    bool in_block = ask->block_first < end && block_end > ask->first;
+    *from = proto_layer_from(&layer, ask->first);
+    if (in_block && ask->block_first < *from)
+        *from = ask->block_first;
+    if (in_block && block_end > end)
+        end = block_end;
+    *to = layer.not_causal || end > item->way.visible ? item->way.visible : end;
+    *to = *to > *from ? *to : *from;
+}
+
 static bool check_forgotten(struct coordinator_item *item, const struct coordinator_session *s)
 {
     const struct coordinator_item_ask *ask = &item->ask;
     const struct proto_layer layer = proto_spec_layer(s->spec, ask->layer);
-    uint64_t forgotten = coordinator_session_forgotten(s, layer.source),
-             from = proto_layer_from(&layer, ask->first);
-    bool in_block = ask->block_first < ask->first + ask->rows && ask->block_first < from &&
-                    ask->block_first + ask->block_count > ask->first;
-    from = in_block ? ask->block_first : from;
+    uint64_t forgotten = coordinator_session_forgotten(s, layer.source), from, to;
+    coordinator_item_sees(item, s, &from, &to);
     if (from >= forgotten)
         return true;
     char text[COMMON_ERROR_BYTES];
@@ -117,11 +140,46 @@ static bool chunks_placed(const struct coordinator_item *item, const struct coor
     return coordinator_placed(s, item->ask.first / ct, last / ct);
 }
 
+// Its client takes an answer over what is left, as soon as it is certain what that is.
+static enum coordinator_verdict admit_partial(struct coordinator_item *item,
+                                              const struct coordinator_session *s)
+{
+    struct coordinator_steps *steps = coordinator_item_steps(item);
+    struct coordinator_missing missing = {0};
+    char text[COMMON_ERROR_BYTES];
+    switch (
+        coordinator_missing_find(s, item->way.visible, PROTO_MISSING_MAX - item->call->n_missing, &missing)) {
+    case COORDINATOR_SURVEY_PENDING:
+        return COORDINATOR_ADMIT_RETRY;
+    case COORDINATOR_SURVEY_TOO_MANY:
+        snprintf(
+            text, sizeof(text),
+            "the call would declare more than %u missing ranges of tokens: ask for fewer items at a time",
+            PROTO_MISSING_MAX);
+        coordinator_item_refuse(item, COMMON_RESOURCE_EXHAUSTED, "LIMIT", text);
+        return COORDINATOR_ADMIT_REFUSED;
+    case COORDINATOR_SURVEY_DONE:
+        break;
+    }
+    uint64_t bytes = missing.n * sizeof(*missing.ranges), most = steps->core->options.max_bytes;
+    if (bytes > most || steps->bytes > most - bytes) {
+        coordinator_missing_free(&missing);
+        steps->core->reached[COORDINATOR_LIMIT_ANSWERS]++;
+        coordinator_item_refuse(
+            item, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+            "the limit of bytes of answers at once is reached: try again, or raise --max-bytes");
+        return COORDINATOR_ADMIT_REFUSED;
+    }
+    coordinator_item_take_missing(item, &missing);
+    return COORDINATOR_ADMIT_GO;
+}
+
 enum coordinator_verdict coordinator_item_admit(struct coordinator_item *item, struct coordinator_session *s,
                                                 bool pumped)
 {
     struct proto_status status;
     uint64_t tokens, sum;
+    coordinator_item_take_missing(item, NULL); // of an earlier attempt
     if (item->ask.incarnation && item->ask.incarnation != s->incarnation) {
         coordinator_item_refuse(item, COMMON_ABORTED, "OLD_INCARNATION",
                                 "the session was truncated meanwhile: ask for its state and try again");
@@ -140,10 +198,20 @@ enum coordinator_verdict coordinator_item_admit(struct coordinator_item *item, s
         return COORDINATOR_ADMIT_PLACE;
     if (coordinator_session_missing(s, 0, item->way.visible, item->ask.layer, &status) != COMMON_OK) {
         *coordinator_item_failure(item) = status;
-        return COORDINATOR_ADMIT_REFUSED;
+        enum coordinator_verdict verdict = item->ask.partial && !s->withheld && !s->broken
+                                               ? admit_partial(item, s)
+                                               : COORDINATOR_ADMIT_REFUSED;
+        if (verdict != COORDINATOR_ADMIT_GO)
+            return verdict;
     }
-    if (!coordinator_layout_cover(&s->layout, item->way.visible, &tokens, &sum)) {
-        coordinator_item_refuse(item, COMMON_INTERNAL, "", "committed tokens have no holder");
+    if (!coordinator_missing_cover(&item->way.missing, &s->layout, item->way.visible, &tokens, &sum)) {
+        if (s->floor) // it was born with it, and has not got the rows yet that nobody may be without
+            coordinator_item_refuse(
+                item, COMMON_FAILED_PRECONDITION, "HOLE",
+                "the session begins with a floor, and nothing has been attached past it yet: "
+                "attach its rows first");
+        else
+            coordinator_item_refuse(item, COMMON_INTERNAL, "", "committed tokens have no holder");
         return COORDINATOR_ADMIT_REFUSED;
     }
     return COORDINATOR_ADMIT_GO;

@@ -4,12 +4,13 @@
 #define COORDINATOR_ADMIT_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 struct coordinator_item;
 struct coordinator_session;
 
 enum coordinator_verdict {
-    COORDINATOR_ADMIT_GO,      // way.visible and way.length_before are set
+    COORDINATOR_ADMIT_GO,      // way.visible, length_before and missing are set
     COORDINATOR_ADMIT_REFUSED, // failure says why
     COORDINATOR_ADMIT_WAIT,    // in the session's lane
     COORDINATOR_ADMIT_PLACE,   // its chunks must be placed first
@@ -22,5 +23,10 @@ enum coordinator_verdict coordinator_item_admit(struct coordinator_item *item, s
 
 // Whether what it looks at may come to be by appends that are ahead of it.
 bool coordinator_item_looks_ahead(const struct coordinator_item *item, const struct coordinator_session *s);
+
+// The keys [*from, *to) that its rows see together, of those below way.visible, by the masks of its layer: they stand
+// beside each other, and so does what they see.
+void coordinator_item_sees(const struct coordinator_item *item, const struct coordinator_session *s,
+                           uint64_t *from, uint64_t *to);
 
 #endif

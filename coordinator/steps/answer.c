@@ -49,6 +49,20 @@ static bool pack_masses(const struct coordinator_call *call, struct coordinator_
     return ok;
 }
 
+// The item's ranges as they are sent: struct proto_range is two words of 64 bits, the host's bytes little endian.
+static void add_missing(const struct coordinator_item *item, Banyan__Pb__AttendItemResult *out,
+                        struct proto_tensor_out *tensor, struct common_slice *pieces)
+{
+    const struct coordinator_missing *missing = &item->way.missing;
+    size_t bytes = missing->n * sizeof(*missing->ranges);
+    out->seen = item->seen;
+    out->missing = missing->n;
+    if (!bytes)
+        return;
+    pieces[tensor->n_pieces++] = (struct common_slice){missing->ranges, bytes};
+    tensor->dims[0] += bytes;
+}
+
 // There is no memory for what has been done.
 static void fail_answer(struct coordinator_call *call, struct proto_request *request)
 {
@@ -66,7 +80,7 @@ void coordinator_answer_send(struct coordinator_call *call, struct proto_request
                              enum common_code unfinished, const char *text)
 {
     size_t n = call->n_items, t = call->want_trace ? call->n_traces : 0;
-    size_t bytes = n * (sizeof(Banyan__Pb__AttendItemResult) + sizeof(void *)) +
+    size_t bytes = n * (sizeof(Banyan__Pb__AttendItemResult) + sizeof(void *) + sizeof(struct common_slice)) +
                    t * (sizeof(Banyan__Pb__WorkerTrace) + sizeof(void *));
     uint8_t *scratch = coordinator_scratch(call->steps->core, bytes + 1);
     if (!scratch || (!call->result && !coordinator_call_room(call))) {
@@ -83,6 +97,8 @@ void coordinator_answer_send(struct coordinator_call *call, struct proto_request
     Banyan__Pb__WorkerTrace *traces = (void *)(items + n);
     Banyan__Pb__AttendItemResult **item_pointers = (void *)(traces + t);
     Banyan__Pb__WorkerTrace **trace_pointers = (void *)(item_pointers + n);
+    struct common_slice *missing = (void *)(trace_pointers + t);
+    struct proto_tensor_out ranges = {.dtype = BANYAN__PB__DTYPE__DTYPE_U8, .n_dims = 1, .pieces = missing};
     struct proto_status status;
     for (size_t i = 0; i < n; i++) {
         const struct coordinator_item *item = &call->items[i];
@@ -97,10 +113,13 @@ void coordinator_answer_send(struct coordinator_call *call, struct proto_request
                 proto_status_set(&status, unfinished, reason, "%s", text);
             failure = &status;
         }
+        call->steps->failures[failure ? failure->code : COMMON_OK]++;
         items[i].status = failure ? proto_status_to_pb(failure) : NULL;
         items[i].length = failure ? 0 : item->length;
         items[i].plan_digest = failure ? 0 : item->plan_digest;
         items[i].mass = masses.n ? masses.infos[i] : NULL;
+        if (!failure)
+            add_missing(item, &items[i], &ranges, missing);
         item_pointers[i] = &items[i];
     }
     for (size_t i = 0; i < t; i++) {
@@ -108,7 +127,7 @@ void coordinator_answer_send(struct coordinator_call *call, struct proto_request
         trace_pointers[i] = &traces[i];
     }
     Banyan__Pb__AttendReply m = BANYAN__PB__ATTEND_REPLY__INIT;
-    uint64_t inside = common_clock_ns() - call->arrived_ns;
+    uint64_t now = common_clock_ns(), inside = now - call->arrived_ns;
     m.n_items = n;
     m.items = item_pointers;
     m.n_traces = t;
@@ -118,10 +137,13 @@ void coordinator_answer_send(struct coordinator_call *call, struct proto_request
     m.tree_ns = call->tree_ns;
     m.mass_ns = call->mass_ns;
     m.coordinator_ns = coordinator_own_ns(inside, call->tree_ns, call->mass_ns);
+    common_buckets_add(&call->steps->took, inside);
+    common_buckets_add(&call->steps->tree, call->tree_ns);
+    common_buckets_add(&call->steps->own, m.coordinator_ns);
     struct common_slice o = {call->result ? call->result->tensors[0] : call->out, call->o_bytes};
     struct common_slice lse = {call->result ? call->result->tensors[1] : call->out + call->o_bytes,
                                call->lse_bytes};
-    struct proto_tensor_out tensors[3] = {
+    struct proto_tensor_out tensors[4] = {
         {.dtype = BANYAN__PB__DTYPE__DTYPE_F32,
          .n_dims = 1,
          .dims = {call->o_bytes / sizeof(float)},
@@ -137,7 +159,10 @@ void coordinator_answer_send(struct coordinator_call *call, struct proto_request
     size_t n_tensors = call->want_lse ? 2 : 1;
     if (masses.tensor.n_pieces)
         tensors[n_tensors++] = masses.tensor;
+    if (ranges.n_pieces)
+        tensors[n_tensors++] = ranges;
     COMMON_FAILPOINT("step_answered");
+    proto_request_ends(request, now);
     proto_request_reply(request, &m.base, tensors, n_tensors, answer_sent, call);
     coordinator_mass_message_fini(&masses);
     for (size_t i = 0; i < n; i++)

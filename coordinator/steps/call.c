@@ -25,6 +25,7 @@ void coordinator_call_unref(struct coordinator_call *call)
     call->steps->bytes -= call->o_bytes + call->lse_bytes;
     for (uint32_t i = 0; i < call->n_items; i++) {
         free(call->items[i].failure);
+        coordinator_item_take_missing(&call->items[i], NULL);
         free(call->items[i].look.traces);
         coordinator_masses_free(call->items[i].look.masses);
     }
@@ -40,6 +41,11 @@ bool coordinator_call_room(struct coordinator_call *call)
     if (!call->out)
         call->out = calloc(1, call->o_bytes + call->lse_bytes + 1); // zeros where an item fails
     return call->out != NULL;
+}
+
+const uint8_t *coordinator_call_o(const struct coordinator_call *call)
+{
+    return call->result ? call->result->tensors[0] : call->out;
 }
 
 const uint8_t *coordinator_call_lse(const struct coordinator_call *call)
@@ -251,6 +257,7 @@ static void take_item(struct coordinator_item *item, struct coordinator_call *ca
     item->ask.incarnation = m->incarnation;
     item->ask.mass_bins = m->mass_bins;
     item->ask.mass_heads = m->mass_heads;
+    item->ask.partial = m->allow_partial;
     call->want_mass = call->want_mass || m->mass_bins;
 }
 
@@ -363,6 +370,7 @@ void coordinator_handle_attend(struct coordinator_steps *steps, struct proto_req
     call->n_items = (uint32_t)m->n_items;
     call->want_lse = m->want_lse;
     call->want_trace = m->want_trace;
+    call->aside = m->aside;
     enum common_code code = take_all(call, message, &err);
     if (code == COMMON_OK && call->o_bytes + call->lse_bytes > options->max_bytes - steps->bytes) {
         steps->core->reached[COORDINATOR_LIMIT_ANSWERS]++;

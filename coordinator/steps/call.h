@@ -14,7 +14,7 @@ struct coordinator_call {
     struct proto_request *request; // NULL once answered
     struct common_blob *blob;      // of the request: what the items point into
     uint64_t arrived_ns, deadline_ns, tree_ns, mass_ns;
-    bool want_lse, want_trace, want_mass;
+    bool want_lse, want_trace, want_mass, aside;
     uint32_t refs; // unfinished items, an answer not sent, callbacks to come
     uint32_t left; // unfinished items
     size_t o_bytes, lse_bytes;
@@ -24,6 +24,7 @@ struct coordinator_call {
     struct proto_trace *traces;
     uint32_t n_traces, n_items;
     size_t mass_values; // of all items' masses
+    uint32_t n_missing; // ranges that its items leave out, at most PROTO_MISSING_MAX
     struct coordinator_item items[];
 };
 
@@ -37,7 +38,8 @@ void coordinator_call_item_done(struct coordinator_call *call);
 void coordinator_call_end(struct coordinator_call *call, enum common_code unfinished, const char *text);
 
 bool coordinator_call_room(struct coordinator_call *call);                // makes `out`; false: out of memory
-const uint8_t *coordinator_call_lse(const struct coordinator_call *call); // of all items; NULL: not there yet
+const uint8_t *coordinator_call_o(const struct coordinator_call *call);   // of all items; NULL: not there yet
+const uint8_t *coordinator_call_lse(const struct coordinator_call *call); // likewise
 
 // Counts an item's masses; those that are too many for the answer become a failure.
 void coordinator_call_take_masses(struct coordinator_call *call, struct coordinator_masses *masses);

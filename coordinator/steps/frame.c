@@ -176,7 +176,8 @@ static void add_slab(struct coordinator_frame *f, struct coordinator_item *item,
                                     .q_heads = slab->kv_heads * group,
                                     .v_dim = layer.v_dim,
                                     .length = item->way.length_before};
-    bool placed = coordinator_layout_cover(&s->layout, visible, &out->cover_tokens, &out->cover_sum);
+    bool placed = coordinator_missing_cover(&item->way.missing, &s->layout, visible, &out->cover_tokens,
+                                            &out->cover_sum);
     assert(placed); // checked before it was queued; a layout is not altered under a queued item
     (void)placed;
     out->q_offset = f->step.q_bytes;
@@ -336,7 +337,7 @@ static struct coordinator_frame *frame_begin(struct coordinator_queue *queue, bo
     struct proto_append_run *appends = f->step.appends;
     f->queue = queue;
     f->big = big;
-    f->step = (struct proto_step){.items = items, .appends = appends};
+    f->step = (struct proto_step){.items = items, .appends = appends, .quick = !big};
     return f;
 }
 

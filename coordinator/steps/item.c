@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/steps/item.h"
 
+#include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "common/clock.h"
 #include "common/hash.h"
+#include "common/log.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/sessions/forget.h"
 #include "coordinator/sessions/placing.h"
@@ -12,6 +16,7 @@
 #include "coordinator/sessions/table.h"
 #include "coordinator/steps/admit.h"
 #include "coordinator/steps/call.h"
+#include "coordinator/steps/keep.h"
 #include "coordinator/steps/lane.h"
 #include "coordinator/steps/mass.h"
 #include "coordinator/steps/queue.h"
@@ -80,6 +85,12 @@ const float *coordinator_item_lse(const struct coordinator_item *item)
     return lse ? (const float *)(const void *)(lse + item->reply.lse_offset) : NULL;
 }
 
+const float *coordinator_item_o(const struct coordinator_item *item)
+{
+    const uint8_t *o = coordinator_call_o(item->call);
+    return o ? (const float *)(const void *)(o + item->reply.o_offset) : NULL;
+}
+
 static struct coordinator_session *session_of(const struct coordinator_item *item)
 {
     return item->way.s ? item->way.s
@@ -98,6 +109,52 @@ static void way_over(struct coordinator_item *item)
     coordinator_session_unshare(s);
 }
 
+// ---- what it leaves out -------------------------------------------------------------------------
+
+static void count_missing(struct coordinator_item *item, bool more)
+{
+    struct coordinator_steps *steps = coordinator_item_steps(item);
+    uint64_t bytes = item->way.missing.n * sizeof(*item->way.missing.ranges);
+    steps->bytes = more ? steps->bytes + bytes : steps->bytes - bytes;
+    item->call->n_missing += more ? item->way.missing.n : -item->way.missing.n;
+}
+
+void coordinator_item_take_missing(struct coordinator_item *item, const struct coordinator_missing *missing)
+{
+    count_missing(item, false);
+    coordinator_missing_free(&item->way.missing);
+    if (missing)
+        item->way.missing = *missing;
+    count_missing(item, true);
+}
+
+// What its rows, and nobody else's, would have seen is declared.
+static void declare_missing(struct coordinator_item *item, struct coordinator_session *s)
+{
+    uint64_t from, to;
+    coordinator_item_sees(item, s, &from, &to);
+    item->left_out = coordinator_missing_within(&item->way.missing, from, to);
+    item->seen = to - from - item->left_out;
+    if (!item->left_out)
+        return;
+    coordinator_item_steps(item)->count_partial++;
+    if (s->declared == s->layout.epoch + 1)
+        return;
+    s->declared = s->layout.epoch + 1;
+    common_log_warn("answers are partial, as their clients allow: tokens are missing session=%016" PRIx64
+                    " layer=%u missing=%" PRIu64 " seen=%" PRIu64 " epoch=%" PRIu64,
+                    s->id, item->ask.layer, item->left_out, item->seen, s->layout.epoch);
+}
+
+static void clip_missing(struct coordinator_item *item, const struct coordinator_session *s)
+{
+    uint64_t from, to;
+    coordinator_item_sees(item, s, &from, &to);
+    count_missing(item, false);
+    coordinator_missing_clip(&item->way.missing, from, to);
+    count_missing(item, true);
+}
+
 // ---- the end ------------------------------------------------------------------------------------
 
 static void count_success(struct coordinator_item *item, struct coordinator_session *s)
@@ -109,8 +166,14 @@ static void count_success(struct coordinator_item *item, struct coordinator_sess
     if (steps->landed_ns > s->last_used_ns)
         s->last_used_ns = steps->landed_ns;
     steps->count_steps++;
+    if (item->ask.partial)
+        declare_missing(item, s);
     if (item->look.watched || item->look.masses || item->call->want_trace)
         coordinator_watch_step(item, s);
+    if (item->ask.partial)
+        clip_missing(item, s);
+    if (item->look.keep && !item->left_out)
+        coordinator_keep_step(item, s);
 }
 
 static void item_over(struct coordinator_item *item)
@@ -194,15 +257,17 @@ static void retry_later(struct coordinator_item *item)
 {
     struct coordinator_steps *steps = coordinator_item_steps(item);
     uint32_t shift = item->attempt < 6 ? item->attempt : 6;
-    uint64_t delay = RETRY_FIRST_NS << shift;
+    bool cold =
+        item->failure && !strcmp(item->failure->reason, "COLD"); // in a frame of its own it waits there
+    uint64_t delay = cold ? 0 : RETRY_FIRST_NS << shift;
     coordinator_item_set_state(item, COORDINATOR_ITEM_RETRYING);
     item->attempt++;
     item->again = false;
     item->retry_at_ns = common_clock_after(delay < RETRY_MOST_NS ? delay : RETRY_MOST_NS);
     proto_list_push(&steps->retries, &item->link);
     steps->count_retries++;
-    if (!steps->retry_runs)
-        common_timer_start(steps->retry, RETRY_FIRST_NS, false);
+    if (!steps->retry_runs || cold)
+        common_timer_start(steps->retry, cold ? 0 : RETRY_FIRST_NS, false);
     steps->retry_runs = true;
     way_over(item);
 }
@@ -280,11 +345,44 @@ static void wait_in_lane(struct coordinator_item *item, struct coordinator_sessi
     coordinator_item_finish(item);
 }
 
+// All that its rows might see is missing: what the algebra says of no keys, without asking anybody.
+static void answer_nothing(struct coordinator_item *item, struct coordinator_session *s)
+{
+    struct coordinator_item_way *way = &item->way;
+    struct coordinator_call *call = item->call;
+    if (!coordinator_call_room(call)) {
+        coordinator_item_refuse(item, COMMON_RESOURCE_EXHAUSTED, "", "the coordinator is out of memory");
+        coordinator_item_finish(item);
+        return;
+    }
+    coordinator_session_share(s);
+    way->s = s;
+    way->slabs_left = 0;
+    way->digest = common_xxh3(way->missing.ranges, way->missing.n * sizeof(*way->missing.ranges), 0);
+    way->plan_digest = 0;
+    item->look.watched = false;
+    const struct proto_layer layer = coordinator_item_layer(item);
+    float *lse = (float *)(void *)(call->out + call->o_bytes + item->reply.lse_offset);
+    memset(call->out + item->reply.o_offset, 0, item->reply.o_bytes);
+    for (size_t i = 0; i < (size_t)item->ask.rows * layer.q_heads; i++)
+        lse[i] = layer.sinks ? layer.sinks[i % layer.q_heads] : -INFINITY;
+    coordinator_item_set_state(item, COORDINATOR_ITEM_QUEUED);
+    coordinator_item_set_state(item, COORDINATOR_ITEM_FLYING);
+    way->in_frames = 1;
+    coordinator_item_landed(item);
+}
+
 static void enqueue(struct coordinator_item *item, struct coordinator_session *s)
 {
     struct coordinator_item_way *way = &item->way;
     struct coordinator_steps *steps = coordinator_item_steps(item);
     struct proto_status status;
+    if (way->missing.tokens == way->visible) {
+        free(item->failure); // of an earlier attempt
+        item->failure = NULL;
+        answer_nothing(item, s);
+        return;
+    }
     struct coordinator_plan *plan = coordinator_session_plan(s, &status);
     if (!plan) {
         *coordinator_item_failure(item) = status;
@@ -297,6 +395,9 @@ static void enqueue(struct coordinator_item *item, struct coordinator_session *s
     way->s = s;
     way->plan = plan;
     item->look.watched = s->lane && coordinator_watch_wants(s->lane->watch, item->ask.layer);
+    if (!item->look.counted && !item->call->aside)
+        item->look.keep = (uint8_t)coordinator_keep_wish(steps, s, item->call->arrived_ns);
+    item->look.counted = true;
     s->writing += item->ask.append;
     if (item->ask.append && !item->write)
         item->write = coordinator_session_next_write(s);
@@ -407,6 +508,7 @@ static void weigh(struct coordinator_item *item)
                                        .block_first = item->ask.block_first,
                                        .block_count = item->ask.block_count,
                                        .deadline_ns = common_clock_after(left - spare),
+                                       .missing = &item->way.missing,
                                        .q = item->ask.q,
                                        .lse = coordinator_item_lse(item)};
     item->way.in_frames++;

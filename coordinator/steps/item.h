@@ -19,6 +19,7 @@
 #define COORDINATOR_ITEM_H
 
 #include "coordinator/machine.h"
+#include "coordinator/sessions/missing.h"
 #include "coordinator/steps/slab.h"
 #include "coordinator/steps/steps.h"
 #include "proto/spec.h"
@@ -47,7 +48,7 @@ struct coordinator_item_ask {                      // what the client has asked 
     uint64_t session, incarnation, first, visible; // visible 0: AttendItem says what it means
     uint64_t block_first, block_count;             // rows of it see each other; count 0: none
     uint32_t layer, rows, q_heads, v_dim;
-    bool append;
+    bool append, partial;     // partial: what is lost may be left out, and is declared
     uint32_t mass_bins;       // masses are wanted, of so many stretches at most; 0: none
     bool mass_heads;          // of each query head
     const uint8_t *q, *k, *v; // in the request
@@ -67,10 +68,14 @@ struct coordinator_item_way {      // of the present attempt: QUEUED and FLYING
     uint64_t visible, length_before;
     bool at_once; // its rows may see later ones of its append: all of them go with the first slab
     uint64_t digest, plan_digest;
+    // What this attempt leaves out of [0, visible). Once the item has succeeded: what its rows would have seen of it.
+    struct coordinator_missing missing;
 };
 
 struct coordinator_item_look { // where its rows looked and where its time went, when somebody wants to know
     bool watched;              // somebody watches the session
+    bool counted;              // for steps that are kept, at its first attempt
+    uint8_t keep;              // enum coordinator_keep_wish (keep.h)
     struct coordinator_masses *masses;
     uint64_t weighed_ns;        // when they were asked for
     struct proto_trace *traces; // [n_traces] of the frames that carried it
@@ -90,9 +95,12 @@ struct coordinator_item {
     bool sent, stored; // rows of its append in a frame, of any attempt; all of them, and acknowledged
     uint32_t attempt;
     uint64_t retry_at_ns;
+    bool
+        apart; // rows of it were on a worker's disk: it goes in a frame of its own, in which nobody waits with it
     bool again;                   // a slab failed in a way that a new attempt may mend
     struct proto_status *failure; // why not; NULL so far
     uint64_t length, plan_digest; // of the answer
+    uint64_t seen, left_out;      // `partial`: tokens that its rows saw, and would have seen
 };
 
 // The only way to alter a state; a transition that the diagram lacks is our bug.
@@ -121,6 +129,10 @@ void coordinator_item_stop(struct coordinator_item *item, enum common_code code,
 // UNCONFIRMED when a holder cannot be told. The call, and the item in it, may be gone afterwards.
 void coordinator_item_finish(struct coordinator_item *item);
 
+// What it leaves out, instead of what an earlier attempt did; NULL: nothing. The ranges are its own from now on, and
+// count in the call's n_missing and in coordinator_steps.bytes.
+void coordinator_item_take_missing(struct coordinator_item *item, const struct coordinator_missing *missing);
+
 // Its rows are stored: they are acknowledged.
 void coordinator_item_acknowledge(struct coordinator_item *item);
 
@@ -136,6 +148,8 @@ void coordinator_item_go(struct coordinator_item *item);
 
 // lse of an item whose slabs are all back, [rows][q_heads]. NULL where nobody said that it would be needed.
 const float *coordinator_item_lse(const struct coordinator_item *item);
+// Likewise o, [rows][q_heads][v_dim]. NULL: its call was answered before it was there.
+const float *coordinator_item_o(const struct coordinator_item *item);
 
 // Drains: items that are NEW. The timer of items that are RETRYING.
 void coordinator_items_drain(struct coordinator_steps *steps);

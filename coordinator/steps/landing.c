@@ -90,21 +90,33 @@ static void frame_failed(struct coordinator_frame *f, enum common_code code, con
         coordinator_plan_retire(f->queue->plan);
 }
 
+// Rows that a holder had when the step was sent are gone, as it has said since: a new attempt says which, does without
+// them, or finds them at another holder.
+static bool rows_went(const struct coordinator_item *item, const struct proto_step_result_item *r)
+{
+    const struct coordinator_session *s = item->way.s;
+    return r->code == COMMON_DATA_LOSS && !strcmp(r->reason, "COVERAGE") && (s->missing || s->awaited);
+}
+
 static void slab_back(struct coordinator_item *item, const struct coordinator_frame *f, uint32_t at,
                       const struct proto_step_result_item *r)
 {
     const struct proto_step_item *sent = &f->step.items[at];
     if (r->code != COMMON_OK) {
         // A member that lost its layout is not a session that does not exist: our caller knows better.
-        enum common_code told = r->code == COMMON_NOT_FOUND ? COMMON_UNAVAILABLE : r->code;
+        bool went = rows_went(item, r);
+        enum common_code told = r->code == COMMON_NOT_FOUND || went ? COMMON_UNAVAILABLE : r->code;
         struct coordinator_worker *w =
             r->worker[0] ? coordinator_worker_find(f->queue->steps->cluster, r->worker) : NULL;
         bool unreached = r->code == COMMON_UNAVAILABLE; // by its parent: it has said nothing of its layouts
         bool again = may_mend(r->code) && strcmp(r->reason, "OLD_WRITE");
+        again = again || went;
+        bool cold = !strcmp(r->reason, "COLD"); // its rows are on their way into memory
+        item->apart = item->apart || cold;
         bool no_plan = !strcmp(r->reason, "OLD_PLAN"); // a member below the root does not know the plan
         if (no_plan)
             coordinator_plan_retire(f->queue->plan);
-        if (w && may_mend(r->code) && !unreached && !no_plan && item->attempt > 3)
+        if (w && may_mend(r->code) && !unreached && !no_plan && !cold && item->attempt > 3)
             coordinator_session_doubt(item->way.s, w);
         if (w && unreached && coordinator_edges_cut(f->queue->plan, w))
             again = false;
@@ -151,7 +163,7 @@ static void copy_out(const struct coordinator_frame *f, const struct proto_step_
             if (coordinator_call_room(call)) {
                 coordinator_slabs_at(&item->way.slabs, f->nth[i], &slab);
                 scatter(item, &slab, o, call->out + item->reply.o_offset, sent->v_dim * sizeof(float));
-                if (call->want_lse || item->ask.mass_bins || item->look.watched)
+                if (call->want_lse || item->ask.mass_bins || item->look.watched || item->look.keep)
                     scatter(item, &slab, lse, call->out + call->o_bytes + item->reply.lse_offset,
                             sizeof(float));
             } else {

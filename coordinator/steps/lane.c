@@ -5,6 +5,7 @@
 #include "coordinator/sessions/table.h"
 #include "coordinator/steps/admit.h"
 #include "coordinator/steps/item.h"
+#include "coordinator/steps/keep.h"
 #include "coordinator/steps/watch.h"
 
 struct coordinator_lane *coordinator_lane_of(struct coordinator_steps *steps, struct coordinator_session *s)
@@ -77,7 +78,7 @@ static void let_in(struct coordinator_lane *lane)
 }
 
 // The session was deleted.
-static void lane_end(struct coordinator_lane *lane)
+static void lane_end(struct coordinator_steps *steps, struct coordinator_lane *lane)
 {
     struct coordinator_session *s = lane->s;
     lane->appending = NULL;
@@ -88,6 +89,7 @@ static void lane_end(struct coordinator_lane *lane)
         coordinator_item_finish(item);
     }
     coordinator_watch_lane_gone(lane);
+    coordinator_keep_lane_gone(steps, lane);
     proto_list_remove(&lane->moved);
     s->lane = NULL;
     free(lane);
@@ -98,7 +100,7 @@ void coordinator_lanes_drain(struct coordinator_steps *steps)
     struct coordinator_session *s;
     while ((s = coordinator_sessions_take_gone(steps->sessions)))
         if (s->lane)
-            lane_end(s->lane);
+            lane_end(steps, s->lane);
     while ((s = coordinator_sessions_take_opened(steps->sessions)))
         if (s->lane)
             lane_moved(steps, s->lane);

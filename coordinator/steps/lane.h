@@ -20,6 +20,8 @@ struct coordinator_lane {
     struct proto_list waiting;     // item.link; s->n_waiting counts them
     struct coordinator_item *appending;
     struct coordinator_watch *watch; // what its last steps looked at (watch.h); NULL: nobody has asked
+    struct coordinator_kept *kept;   // a step of it, as it was answered (keep.h); NULL: none
+    uint64_t kept_ns;                // when one was kept last; 0: never
     struct proto_list moved;         // in steps.lanes: items may go that could not
 };
 

@@ -9,6 +9,7 @@
 #include "common/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/missing.h"
 #include "coordinator/sessions/session.h"
 #include "proto/mass.h"
 #include "proto/spec.h"
@@ -163,8 +164,8 @@ static void computation_end(void *arg)
     struct coordinator_masses *m = x->masses;
     uint64_t tokens, sum;
     if (m->failure.code == COMMON_OK) {
-        if (!coordinator_layout_cover(&s->layout, x->ask.visible, &tokens, &sum) || tokens != x->tokens ||
-            sum != x->sum) {
+        if (!coordinator_missing_cover(x->ask.missing, &s->layout, x->ask.visible, &tokens, &sum) ||
+            tokens != x->tokens || sum != x->sum) {
             computation_fail(x, COMMON_DATA_LOSS, "COVERAGE", "the masses do not cover all tokens");
         } else if (!put_together(x)) {
             computation_fail(x, COMMON_INTERNAL, "", "the masses do not add up to the step's lse");
@@ -270,13 +271,19 @@ static void add_bin(struct part *part, uint32_t bin, uint64_t tokens)
 static void find_parts(struct computation *x)
 {
     const struct coordinator_session *s = x->ask.s;
+    const struct coordinator_missing *missing = x->ask.missing;
     uint64_t ct = s->layout.chunk_tokens;
+    uint32_t out = 0; // of the missing ranges: the first that ends behind this chunk's first token
     uint32_t *of =
         coordinator_alloc((x->masses->steps->cluster->n_workers + 1) * sizeof(*of)); // by slot: part + 1
     x->parts = coordinator_alloc((s->n_members + 1) * sizeof(*x->parts));
     for (uint32_t i = 0; i < s->layout.n && s->layout.chunks[i].index * ct < x->ask.visible; i++) {
         const struct coordinator_chunk *chunk = &s->layout.chunks[i];
-        uint64_t left = x->ask.visible - chunk->index * ct;
+        uint64_t first = chunk->index * ct, left = x->ask.visible - first;
+        while (out < missing->n && missing->ranges[out].first + missing->ranges[out].count <= first)
+            out++;
+        if (out < missing->n && missing->ranges[out].first <= first)
+            continue;
         uint32_t *at = &of[chunk->holder->slot];
         if (!*at && x->n_parts == s->n_members) // a holder is a member
             continue;                           // coverage says that it is missing

@@ -11,6 +11,7 @@
 #include "coordinator/steps/steps.h"
 #include "proto/status.h"
 
+struct coordinator_missing;
 struct coordinator_session;
 
 struct coordinator_masses { // what came out. Counts in coordinator_steps.bytes
@@ -40,8 +41,10 @@ struct coordinator_mass_ask {
     uint32_t layer, rows, bins;    // bins: at most
     bool heads;                    // of each
     uint64_t first, visible, block_first, block_count, deadline_ns;
-    const uint8_t *q; // [rows][q_heads][k_dim] and
-    const float *lse; // [rows][q_heads]: borrowed until `done`
+    // Borrowed until `done`:
+    const struct coordinator_missing *missing; // what the step has left out, and its masses do
+    const uint8_t *q;                          // [rows][q_heads][k_dim]
+    const float *lse;                          // [rows][q_heads]
 };
 
 // `done` runs exactly once, never on this stack, and owns what it is given, which is never NULL.

@@ -40,7 +40,7 @@ void coordinator_queue_push(struct coordinator_steps *steps, struct coordinator_
                             struct coordinator_item *item)
 {
     struct coordinator_queue *queue = queue_of(steps, plan);
-    proto_list_push(item->way.slabs.n > 1 ? &queue->big : &queue->small, &item->link);
+    proto_list_push(item->way.slabs.n > 1 || item->apart ? &queue->big : &queue->small, &item->link);
     coordinator_queue_mark(queue);
 }
 

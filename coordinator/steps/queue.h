@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What waits to go down a plan's tree. Small items share frames: one such frame is in flight, the next one
-// collects meanwhile. Items that were cut leave slab by slab, in frames of their own, taking turns.
+// collects meanwhile. Items that were cut leave slab by slab, in frames of their own, taking turns; so do
+// those that wait for rows on a worker's disk.
 //
 //   small: item item item ──▶ one frame in flight               plan INSTALLING: both wait
 //   big:   item item      ──▶ up to 4 frames in flight          plan RETIRED: all go another way

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/steps/steps.h"
 
+#include "coordinator/steps/audit.h"
 #include "coordinator/steps/call.h"
 #include "coordinator/steps/frame.h"
 #include "coordinator/steps/lane.h"
@@ -29,12 +30,14 @@ enum common_code coordinator_steps_init(struct coordinator_steps *steps, struct 
     steps->cluster = cluster;
     steps->sessions = sessions;
     struct proto_list *lists[] = {&steps->calls,  &steps->fresh, &steps->retries, &steps->lanes,
-                                  &steps->queues, &steps->dirty, &steps->flying};
+                                  &steps->queues, &steps->dirty, &steps->flying,  &steps->keep.all};
     for (size_t i = 0; i < sizeof(lists) / sizeof(*lists); i++)
         proto_list_init(lists[i]);
     coordinator_turn_set(&core->turn, COORDINATOR_PHASE_STEPS, drain_steps, steps);
     coordinator_turn_set(&core->turn, COORDINATOR_PHASE_FRAMES, drain_frames, steps);
     enum common_code code = coordinator_calls_init(steps);
+    if (code == COMMON_OK)
+        code = coordinator_audits_init(steps);
     return code == COMMON_OK ? coordinator_items_init(steps) : code;
 }
 
@@ -43,6 +46,7 @@ void coordinator_steps_stop(struct coordinator_steps *steps)
     if (!steps->deadlines || !steps->retry)
         return;
     coordinator_calls_stop(steps);
+    coordinator_audits_stop(steps);
     coordinator_watchers_stop(steps);
     coordinator_items_stop(steps);
 }
@@ -51,6 +55,7 @@ void coordinator_steps_fini(struct coordinator_steps *steps)
 {
     if (!steps->core)
         return;
+    coordinator_audits_free(steps);
     coordinator_queues_free(steps);
     common_timer_free(steps->deadlines);
     common_timer_free(steps->retry);

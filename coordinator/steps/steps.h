@@ -8,16 +8,26 @@
 //   queue.c     items that wait for a plan's next frame                        slab.c     cutting
 //   frame.c     put together and sent; landing.c: come back and taken apart
 //   mass.c      attention masses of a step; mass_message.c; watch.c, watchers.c: who watches sessions
+//   keep.c      a step of each session, as it was answered; audit.c, audit_sum.c: computed again in float64
 #ifndef COORDINATOR_STEPS_H
 #define COORDINATOR_STEPS_H
 
+#include "common/buckets.h"
+#include "common/status.h"
 #include "coordinator/core.h"
 #include "proto/list.h"
 
+struct coordinator_auditing;
 struct coordinator_cluster;
 struct coordinator_frame;
 struct coordinator_sessions;
 struct coordinator_watch;
+
+struct coordinator_keep {  // steps that are kept (keep.h)
+    struct proto_list all; // coordinator_kept.link
+    uint32_t n;
+    uint64_t bytes, seen, last_ns; // seen: items that went; last_ns: when one was kept last
+};
 
 struct coordinator_steps {
     struct coordinator_core *core;
@@ -38,9 +48,15 @@ struct coordinator_steps {
     uint32_t items; // under way
     struct coordinator_watch *watches;
     uint32_t n_watches;
-    uint64_t bytes;     // of replies being gathered
-    uint64_t landed_ns; // when the last frame came back
-    uint64_t count_steps, count_frames, count_retries, count_collective, step_ids;
+    struct coordinator_keep keep;
+    struct coordinator_auditing *auditing; // audit.h
+    uint64_t bytes;                        // of replies being gathered, and of what they declare as missing
+    uint64_t landed_ns;                    // when the last frame came back
+    uint64_t count_steps, count_frames, count_retries, count_collective, count_partial, step_ids;
+    struct common_buckets took, tree, own; // of attend calls: from arrival to answer, and what of it they
+                                           // waited for trees, and did not
+    uint64_t failures[COMMON_CODE_COUNT];  // of their items
+    uint64_t count_audited, count_audit_differences, count_audit_skipped;
 };
 
 // Timers and drains. RESOURCE_EXHAUSTED.

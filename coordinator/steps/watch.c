@@ -101,6 +101,7 @@ void coordinator_watch_lane_gone(struct coordinator_lane *lane)
 struct probe {
     struct coordinator_session *s;
     struct coordinator_seen *seen;
+    struct coordinator_missing missing;
     uint64_t bytes[]; // q of one row, then lse: copies, the step's own go with its answer
 };
 
@@ -116,6 +117,7 @@ static void probed(void *arg, struct coordinator_masses *masses)
     } else {
         seen_free(probe->seen);
     }
+    coordinator_missing_free(&probe->missing);
     free(probe);
     coordinator_session_unshare(s);
 }
@@ -130,6 +132,11 @@ static void probe_masses(struct coordinator_watch *watch, const struct coordinat
     uint8_t *q = (uint8_t *)p->bytes, *copy = q + q_bytes;
     p->s = s;
     p->seen = seen;
+    if (!coordinator_missing_copy(&item->way.missing, &p->missing)) {
+        free(p);
+        keep(watch, seen);
+        return;
+    }
     memcpy(q, item->ask.q + (item->ask.rows - 1) * q_bytes, q_bytes);
     memcpy(copy, lse + (item->ask.rows - 1) * (size_t)layer.q_heads, lse_bytes);
     watch->probes++;
@@ -144,6 +151,7 @@ static void probe_masses(struct coordinator_watch *watch, const struct coordinat
                                        .block_first = item->ask.block_first,
                                        .block_count = item->ask.block_count,
                                        .deadline_ns = common_clock_after(PROBE_NS),
+                                       .missing = &p->missing,
                                        .q = q,
                                        .lse = (const float *)(const void *)copy};
     coordinator_mass_start(watch->steps, &ask, probed, p);
@@ -186,7 +194,8 @@ void coordinator_watch_step(struct coordinator_item *item, struct coordinator_se
                                       .layer = item->ask.layer,
                                       .rows = item->ask.rows,
                                       .attempts = item->attempt,
-                                      .append = item->ask.append};
+                                      .append = item->ask.append,
+                                      .left_out = item->left_out};
     seen->total_ns = seen->at_ns - call->arrived_ns;
     take_traces(seen, item);
     if (item->look.masses)

@@ -26,6 +26,7 @@ struct coordinator_seen { // a step
     uint64_t step, incarnation, first, visible, at_ns, total_ns, tree_ns, mass_ns;
     uint32_t layer, rows, attempts, n_traces;
     bool append;
+    uint64_t left_out;                 // tokens that its rows would have seen
     struct proto_trace *traces;        // [n_traces]
     struct coordinator_masses *masses; // of its last row; NULL: none
 };

@@ -84,6 +84,7 @@ static void fill_step(struct answer *answer, const struct coordinator_seen *seen
     m->total_ns = seen->total_ns;
     m->tree_ns = seen->tree_ns;
     m->mass_ns = seen->mass_ns;
+    m->missing_tokens = seen->left_out;
     m->coordinator_ns = coordinator_own_ns(seen->total_ns, seen->tree_ns, seen->mass_ns);
     m->attempts = seen->attempts;
     fill_traces(answer, seen, m);

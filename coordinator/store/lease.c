@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/store/lease.h"
 
+#include "common/failpoint.h"
+
 #define WATCHED 1u // flag of BEAT
 
 // ---- the holder -----------------------------------------------------------------------------------------
@@ -36,7 +38,8 @@ bool coordinator_lease_renew(struct coordinator_lease *lease, uint64_t now_ns)
                                                   .flags = WATCHED};
     if (!coordinator_lease_file_write(lease->file, COORDINATOR_LEASE_BEAT, &beat, false))
         return coordinator_lease_valid(lease, now_ns); // it is tried again while there is time
-    if (!coordinator_lease_mine(lease))                // read after BEAT was written: lease.h says why
+    COMMON_FAILPOINT("lease_beaten");
+    if (!coordinator_lease_mine(lease)) // read after BEAT was written: lease.h says why
         return false;
     lease->valid_until_ns = now_ns + COORDINATOR_LEASE_NS;
     return true;
@@ -44,7 +47,7 @@ bool coordinator_lease_renew(struct coordinator_lease *lease, uint64_t now_ns)
 
 // ---- the watcher ----------------------------------------------------------------------------------------
 
-bool coordinator_watch_unfinished(struct coordinator_lease_file *file)
+bool coordinator_lease_unfinished(struct coordinator_lease_file *file)
 {
     struct coordinator_lease_record owner;
     return file && coordinator_lease_file_read(file, COORDINATOR_LEASE_OWNER, &owner) &&
@@ -52,7 +55,7 @@ bool coordinator_watch_unfinished(struct coordinator_lease_file *file)
 }
 
 // Somebody has begun, and ended or waits. The holder may be valid for as long as a lease from now on.
-static enum coordinator_watch_verdict finish(struct coordinator_watch *watch, uint64_t taking,
+static enum coordinator_lease_verdict finish(struct coordinator_lease_watch *watch, uint64_t taking,
                                              uint64_t now_ns)
 {
     if (watch->taking != taking) {
@@ -60,18 +63,18 @@ static enum coordinator_watch_verdict finish(struct coordinator_watch *watch, ui
         watch->taking_since_ns = now_ns;
     }
     return now_ns - watch->taking_since_ns < COORDINATOR_LEASE_NS + COORDINATOR_LEASE_MARGIN_NS
-               ? COORDINATOR_WATCH_WAIT
-               : COORDINATOR_WATCH_TAKE;
+               ? COORDINATOR_LEASE_WAIT
+               : COORDINATOR_LEASE_TAKE;
 }
 
-enum coordinator_watch_verdict coordinator_watch_look(struct coordinator_watch *watch,
+enum coordinator_lease_verdict coordinator_lease_look(struct coordinator_lease_watch *watch,
                                                       struct coordinator_lease_file *file, uint64_t now_ns)
 {
     struct coordinator_lease_record owner, beat;
     if (!coordinator_lease_file_read(file, COORDINATOR_LEASE_OWNER, &owner))
-        return COORDINATOR_WATCH_WAIT; // an older version has the store: it has no lease that could run out
+        return COORDINATOR_LEASE_WAIT; // an older version has the store: it has no lease that could run out
     if (owner.boot != coordinator_lease_file_boot())
-        return COORDINATOR_WATCH_FOREIGN;
+        return COORDINATOR_LEASE_FOREIGN;
     if (owner.number == COORDINATOR_LEASE_TAKING)
         return finish(watch, owner.owner, now_ns);
     if (!coordinator_lease_file_read(file, COORDINATOR_LEASE_BEAT, &beat) || beat.owner != owner.owner ||
@@ -79,20 +82,21 @@ enum coordinator_watch_verdict coordinator_watch_look(struct coordinator_watch *
         const struct coordinator_lease_record mark = {.owner = owner.owner};
         (void)coordinator_lease_file_write(file, COORDINATOR_LEASE_WATCH, &mark, false); // or the next time
         watch->owner = 0;
-        return COORDINATOR_WATCH_WAIT;
+        return COORDINATOR_LEASE_WAIT;
     }
     if (watch->owner != beat.owner || watch->beat != beat.number) {
         watch->owner = beat.owner;
         watch->beat = beat.number;
         watch->since_ns = now_ns;
-        return COORDINATOR_WATCH_WAIT;
+        return COORDINATOR_LEASE_WAIT;
     }
     if (now_ns - watch->since_ns < COORDINATOR_LEASE_NS + COORDINATOR_LEASE_MARGIN_NS)
-        return COORDINATOR_WATCH_WAIT;
+        return COORDINATOR_LEASE_WAIT;
     const struct coordinator_lease_record taking = {.owner = watch->self, .number = COORDINATOR_LEASE_TAKING};
     if (!coordinator_lease_file_write(file, COORDINATOR_LEASE_OWNER, &taking, true))
-        return COORDINATOR_WATCH_WAIT;
+        return COORDINATOR_LEASE_WAIT;
+    COMMON_FAILPOINT("lease_claimed");
     if (coordinator_lease_file_read(file, COORDINATOR_LEASE_BEAT, &beat) && beat.number == watch->beat)
-        return COORDINATOR_WATCH_TAKE;
+        return COORDINATOR_LEASE_TAKE;
     return finish(watch, watch->self, now_ns);
 }

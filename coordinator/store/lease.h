@@ -75,24 +75,24 @@ static inline bool coordinator_lease_valid(const struct coordinator_lease *lease
 
 // ---- the watcher's end ----------------------------------------------------------------------------------
 
-struct coordinator_watch {            // zero at the beginning
+struct coordinator_lease_watch {      // zero at the beginning
     uint64_t self;                    // its OWNER-to-be; random, set by the caller
     uint64_t owner, beat, since_ns;   // what was seen, and since when
     uint64_t taking, taking_since_ns; // an OWNER that was found TAKING
 };
 
-enum coordinator_watch_verdict {
-    COORDINATOR_WATCH_WAIT,
-    COORDINATOR_WATCH_TAKE, // OWNER says TAKING, by us or by one that came to nothing: the store may be taken
-    COORDINATOR_WATCH_FOREIGN, // the holder is on another machine
+enum coordinator_lease_verdict {
+    COORDINATOR_LEASE_WAIT,
+    COORDINATOR_LEASE_TAKE, // OWNER says TAKING, by us or by one that came to nothing: the store may be taken
+    COORDINATOR_LEASE_FOREIGN, // the holder is on another machine
 };
 
 // The store is locked by another process. To be called every COORDINATOR_LEASE_WATCH_NS, with the starters' lock
 // (coordinator_lease_file_lock), under which the store is then taken.
-enum coordinator_watch_verdict coordinator_watch_look(struct coordinator_watch *watch,
+enum coordinator_lease_verdict coordinator_lease_look(struct coordinator_lease_watch *watch,
                                                       struct coordinator_lease_file *file, uint64_t now_ns);
 
 // Whether a takeover has begun that did not end: the store is not to be opened, but taken, when look says so.
-bool coordinator_watch_unfinished(struct coordinator_lease_file *file);
+bool coordinator_lease_unfinished(struct coordinator_lease_file *file);
 
 #endif

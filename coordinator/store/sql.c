@@ -35,10 +35,14 @@ static const char added_schema[] =
     "CREATE TABLE IF NOT EXISTS followers(session INTEGER, idx INTEGER, worker TEXT, PRIMARY KEY(session, "
     "idx, worker)) WITHOUT ROWID;"
     "CREATE TABLE IF NOT EXISTS draining(worker TEXT PRIMARY KEY, reason BLOB NOT NULL) WITHOUT ROWID;"
+    "CREATE TABLE IF NOT EXISTS seals(session INTEGER, idx INTEGER, id INTEGER NOT NULL, seal INTEGER NOT "
+    "NULL, PRIMARY KEY(session, idx)) WITHOUT ROWID;"
     "DELETE FROM keys WHERE session NOT IN (SELECT id FROM sessions);" // an older coordinator has deleted them
     "DELETE FROM cuts WHERE session NOT IN (SELECT id FROM sessions);"
     "DELETE FROM floors WHERE session NOT IN (SELECT id FROM sessions);"
-    "DELETE FROM followers WHERE session NOT IN (SELECT id FROM sessions)";
+    "DELETE FROM followers WHERE session NOT IN (SELECT id FROM sessions);"
+    "DELETE FROM seals WHERE NOT EXISTS (SELECT 1 FROM chunks c WHERE c.session = seals.session AND c.idx = "
+    "seals.idx AND c.id = seals.id)";
 
 #define TEXTS 6 // statements of an operation, at most
 
@@ -47,6 +51,8 @@ static const char *const texts[COORDINATOR_OPS][TEXTS] = {
     [COORDINATOR_OP_META] = {"INSERT OR REPLACE INTO meta VALUES(?5, ?1)"},
     [COORDINATOR_OP_LIFE] = {"INSERT INTO lives VALUES(?1, ?2)"},
     [COORDINATOR_OP_WORKER] = {"INSERT OR REPLACE INTO workers VALUES(?5, ?1)"},
+    [COORDINATOR_OP_WORKER_DROP] = {"DELETE FROM workers WHERE name = ?5",
+                                    "DELETE FROM draining WHERE worker = ?5"},
     [COORDINATOR_OP_SESSION] = {"INSERT OR REPLACE INTO sessions VALUES(?1, nullif(?5, ''), ?6, ?2, ?3)"},
     [COORDINATOR_OP_NUMBERS] = {"UPDATE sessions SET incarnation = ?2, epoch = ?3 WHERE id = ?1"},
     [COORDINATOR_OP_SESSION_DROP] = {"DELETE FROM sessions WHERE id = ?1",
@@ -63,6 +69,7 @@ static const char *const texts[COORDINATOR_OPS][TEXTS] = {
     [COORDINATOR_OP_DRAIN] = {"INSERT OR REPLACE INTO draining VALUES(?5, ?6)"},
     [COORDINATOR_OP_RESUME] = {"DELETE FROM draining WHERE worker = ?5"},
     [COORDINATOR_OP_CHUNK] = {"INSERT OR REPLACE INTO chunks VALUES(?1, ?2, ?3, ?4)",
+                              "DELETE FROM seals WHERE session = ?1 AND idx = ?2 AND id <> ?3",
                               "DELETE FROM holders WHERE session = ?1 AND idx = ?2",
                               "DELETE FROM followers WHERE session = ?1 AND idx = ?2",
                               "INSERT INTO holders VALUES(?1, ?2, ?5)"},
@@ -79,9 +86,12 @@ static const char *const texts[COORDINATOR_OPS][TEXTS] = {
          " AND (worker = ?5 OR worker = (SELECT h.worker FROM holders h WHERE h.session = ?1 AND h.idx = ?2))"
          " AND EXISTS (SELECT 1 FROM chunks c WHERE c.session = ?1 AND c.idx = ?2 AND c.id = ?3)"},
     [COORDINATOR_OP_CHUNK_LOST] = {"UPDATE chunks SET lost = 1 WHERE session = ?1 AND idx = ?2 AND id = ?3"},
+    [COORDINATOR_OP_SEAL] = {"INSERT OR REPLACE INTO seals SELECT ?1, ?2, ?3, ?4 WHERE EXISTS"
+                             " (SELECT 1 FROM chunks c WHERE c.session = ?1 AND c.idx = ?2 AND c.id = ?3)"},
     [COORDINATOR_OP_CHUNK_DROP] = {"DELETE FROM chunks WHERE session = ?1 AND idx BETWEEN ?2 AND ?3",
                                    "DELETE FROM holders WHERE session = ?1 AND idx BETWEEN ?2 AND ?3",
-                                   "DELETE FROM followers WHERE session = ?1 AND idx BETWEEN ?2 AND ?3"},
+                                   "DELETE FROM followers WHERE session = ?1 AND idx BETWEEN ?2 AND ?3",
+                                   "DELETE FROM seals WHERE session = ?1 AND idx BETWEEN ?2 AND ?3"},
     // The union with every range that it overlaps or touches, then away with those that are inside it now.
     [COORDINATOR_OP_RANGE] =
         {"INSERT OR REPLACE INTO ranges"
@@ -140,6 +150,25 @@ void coordinator_sql_make_folder(const char *path)
         (void)mkdir(folder, 0700); // an existing one is fine; any other failure shows when the file is opened
         *slash = '/';
     }
+}
+
+bool coordinator_sql_sync(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    bool ok = fd >= 0 && fsync(fd) == 0;
+    if (fd >= 0)
+        close(fd);
+    return ok;
+}
+
+bool coordinator_sql_sync_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    size_t len = !slash ? 0 : slash == path ? 1 : (size_t)(slash - path);
+    char *folder = slash ? strndup(path, len) : strdup(".");
+    bool ok = folder && coordinator_sql_sync(folder);
+    free(folder);
+    return ok;
 }
 
 static int prepare_all(struct coordinator_sql *sql)
@@ -292,6 +321,7 @@ enum common_code coordinator_sql_read(struct coordinator_sql *sql, const struct 
         "c.session AND h.idx = c.idx"
         " ORDER BY c.session, c.idx",
         "SELECT session, idx, worker FROM followers ORDER BY session, idx, worker",
+        "SELECT session, idx, seal FROM seals",
         "SELECT session, layer, first, count FROM ranges ORDER BY session, layer, first",
         "SELECT session, key FROM keys",
         "SELECT session, cut FROM cuts",
@@ -317,12 +347,14 @@ enum common_code coordinator_sql_read(struct coordinator_sql *sql, const struct 
             else if (q == 4)
                 ok = r->follower(r->arg, u64(s, 0), (uint32_t)u64(s, 1), text_of(s, 2));
             else if (q == 5)
-                ok = r->range(r->arg, u64(s, 0), (uint32_t)u64(s, 1), u64(s, 2), u64(s, 3));
+                ok = r->seal(r->arg, u64(s, 0), (uint32_t)u64(s, 1), u64(s, 2));
             else if (q == 6)
-                ok = r->key(r->arg, u64(s, 0), u64(s, 1));
+                ok = r->range(r->arg, u64(s, 0), (uint32_t)u64(s, 1), u64(s, 2), u64(s, 3));
             else if (q == 7)
-                ok = r->cut(r->arg, u64(s, 0), u64(s, 1));
+                ok = r->key(r->arg, u64(s, 0), u64(s, 1));
             else if (q == 8)
+                ok = r->cut(r->arg, u64(s, 0), u64(s, 1));
+            else if (q == 9)
                 ok = r->floor(r->arg, u64(s, 0), u64(s, 1));
             else
                 ok = r->draining(r->arg, text_of(s, 0), sqlite3_column_blob(s, 1),

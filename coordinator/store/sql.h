@@ -13,6 +13,7 @@ enum coordinator_op_kind {
     COORDINATOR_OP_META, // name: the key; a: value
     COORDINATOR_OP_LIFE, // a: term, b: life
     COORDINATOR_OP_WORKER,
+    COORDINATOR_OP_WORKER_DROP,
     COORDINATOR_OP_SESSION,
     COORDINATOR_OP_NUMBERS,
     COORDINATOR_OP_SESSION_DROP,
@@ -27,6 +28,7 @@ enum coordinator_op_kind {
     COORDINATOR_OP_FOLLOWER,
     COORDINATOR_OP_COPY_LOST,
     COORDINATOR_OP_CHUNK_LOST,
+    COORDINATOR_OP_SEAL, // a: session, b: index, c: id, d: seal
     COORDINATOR_OP_CHUNK_DROP,
     COORDINATOR_OP_RANGE,
     COORDINATOR_OP_CLIP,
@@ -41,7 +43,7 @@ struct coordinator_op {
     size_t n_bytes;
 };
 
-#define COORDINATOR_STATEMENTS 33
+#define COORDINATOR_STATEMENTS 38
 
 struct coordinator_sql {
     sqlite3 *db;
@@ -56,6 +58,9 @@ enum common_code coordinator_sql_open(struct coordinator_sql *sql, const char *p
 void coordinator_sql_close(struct coordinator_sql *sql, bool as_it_is);
 // Makes the folder that the file is to be in, with those above it.
 void coordinator_sql_make_folder(const char *path);
+// The file, or its name in its folder, outlives a loss of power. False: errno says why.
+bool coordinator_sql_sync(const char *path);
+bool coordinator_sql_sync_name(const char *path);
 
 // Absent keys read as `absent`.
 bool coordinator_sql_meta(struct coordinator_sql *sql, const char *key, uint64_t absent, uint64_t *out);

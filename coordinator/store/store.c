@@ -13,7 +13,9 @@
 #include "common/log.h"
 #include "common/random.h"
 #include "common/secret.h"
+#include "coordinator/store/job.h"
 #include "coordinator/store/lease.h"
+#include "coordinator/store/restore.h"
 #include "coordinator/store/sql.h"
 #include "coordinator/store/takeover.h"
 
@@ -42,6 +44,8 @@ struct counter {
 struct coordinator_store {
     struct common_loop *loop;
     struct coordinator_sql sql; // the store's thread
+    char *path;
+    bool restored;
     uint64_t term;
     uint64_t *lives; // [n_lives] so far, the last one is this one
     size_t n_lives;
@@ -58,7 +62,9 @@ struct coordinator_store {
     pthread_mutex_t lock;
     pthread_cond_t wake;
     struct coordinator_batch *head, **tail;
+    struct coordinator_store_job *job; // between batches; NULL: none
     bool closing;
+    struct common_buckets took; // of transactions
 };
 
 // ---- batches ------------------------------------------------------------------------------------
@@ -109,9 +115,19 @@ void coordinator_batch_term(struct coordinator_batch *batch, uint64_t term)
     add_numbers(batch, COORDINATOR_OP_META, "term", term, 0, 0, 0);
 }
 
+void coordinator_batch_accept(struct coordinator_batch *batch)
+{
+    add_numbers(batch, COORDINATOR_OP_META, COORDINATOR_RESTORED_KEY, 0, 0, 0, 0);
+}
+
 void coordinator_batch_worker(struct coordinator_batch *batch, const char *name, uint64_t instance)
 {
     add_numbers(batch, COORDINATOR_OP_WORKER, name, instance, 0, 0, 0);
+}
+
+void coordinator_batch_worker_drop(struct coordinator_batch *batch, const char *name)
+{
+    batch_add(batch, COORDINATOR_OP_WORKER_DROP, name);
 }
 
 static void op_bytes(struct coordinator_op *op, const void *bytes, size_t n)
@@ -194,6 +210,12 @@ void coordinator_batch_copy_lost(struct coordinator_batch *batch, uint64_t sessi
                                  uint64_t id, const char *holder)
 {
     add_numbers(batch, COORDINATOR_OP_COPY_LOST, holder, session, index, id, 0);
+}
+
+void coordinator_batch_seal(struct coordinator_batch *batch, uint64_t session, uint32_t index, uint64_t id,
+                            uint64_t seal)
+{
+    add_numbers(batch, COORDINATOR_OP_SEAL, NULL, session, index, id, seal);
 }
 
 void coordinator_batch_chunk_lost(struct coordinator_batch *batch, uint64_t session, uint32_t index,
@@ -357,23 +379,63 @@ static void *store_thread(void *arg)
 {
     struct coordinator_store *store = arg;
     pthread_mutex_lock(&store->lock);
-    while (store->head || !store->closing) {
-        if (!store->head) {
+    while (store->head || store->job || !store->closing) {
+        if (!store->head && !store->job) {
             pthread_cond_wait(&store->wake, &store->lock);
             continue;
         }
         struct coordinator_batch *list = store->head;
+        struct coordinator_store_job *job = store->job;
+        bool closing = store->closing;
         store->head = NULL;
         store->tail = &store->head;
         pthread_mutex_unlock(&store->lock);
-        if (write_list(store, list))
+        uint64_t began_ns = common_clock_ns();
+        bool written = list && write_list(store, list);
+        uint64_t took_ns = common_clock_ns() - began_ns;
+        bool any = list != NULL;
+        if (written)
             common_loop_mail(store->loop, &list->mail, batches_deliver, list);
         else
             list_free(list);
+        bool over = job && job->slice(job, &store->sql, closing);
         pthread_mutex_lock(&store->lock);
+        if (any)
+            common_buckets_add(&store->took, took_ns);
+        if (!over)
+            continue;
+        store->job = NULL; // before it is told: the next one may come at once
+        common_loop_mail(store->loop, &job->mail, job->done, job);
     }
     pthread_mutex_unlock(&store->lock);
     return NULL;
+}
+
+void coordinator_store_took(struct coordinator_store *store, struct common_buckets *out)
+{
+    *out = (struct common_buckets){0};
+    if (!store)
+        return;
+    pthread_mutex_lock(&store->lock);
+    *out = store->took;
+    pthread_mutex_unlock(&store->lock);
+}
+
+bool coordinator_store_run(struct coordinator_store *store, struct coordinator_store_job *job)
+{
+    pthread_mutex_lock(&store->lock);
+    bool free = store->started && !store->closing && !store->job;
+    if (free) {
+        store->job = job;
+        pthread_cond_signal(&store->wake);
+    }
+    pthread_mutex_unlock(&store->lock);
+    return free;
+}
+
+const char *coordinator_store_path(const struct coordinator_store *store)
+{
+    return store->path;
 }
 
 static void hand_over(void *arg)
@@ -470,9 +532,11 @@ static uint64_t add_life(struct coordinator_store *store)
 static enum common_code start_life(struct coordinator_store *store, struct common_error *err)
 {
     static const char *const keys[COORDINATOR_COUNTERS] = {"next_generation", "next_chunk"};
-    uint64_t term = 0;
+    uint64_t term = 0, restored = 0;
     bool ok = coordinator_sql_exec(&store->sql, "BEGIN IMMEDIATE") == SQLITE_OK &&
-              coordinator_sql_meta(&store->sql, "term", 0, &term);
+              coordinator_sql_meta(&store->sql, "term", 0, &term) &&
+              coordinator_sql_meta(&store->sql, COORDINATOR_RESTORED_KEY, 0, &restored);
+    store->restored = restored != 0;
     struct coordinator_op op = {.kind = COORDINATOR_OP_META, .name = "term", .a = term + 1};
     ok = ok && coordinator_sql_apply(&store->sql, &op) == SQLITE_OK;
     for (int i = 0; i < COORDINATOR_COUNTERS && ok; i++) {
@@ -497,14 +561,14 @@ static enum common_code start_life(struct coordinator_store *store, struct commo
 
 // The file is ours: locked, or taken. IN_PROGRESS: another process has it, and we wait.
 static enum common_code get_file(struct coordinator_store *store, struct coordinator_lease_file *file,
-                                 const char *path, bool sync_full, struct coordinator_watch *watch,
+                                 const char *path, bool sync_full, struct coordinator_lease_watch *watch,
                                  struct common_error *err)
 {
     bool taken = false;
     enum common_code code = COMMON_FAILED_PRECONDITION;
     if (!file)
         return coordinator_sql_open(&store->sql, path, sync_full, err);
-    if (!coordinator_watch_unfinished(file)) {
+    if (!coordinator_lease_unfinished(file)) {
         code = coordinator_sql_open(&store->sql, path, sync_full, err);
         if (code != COMMON_ALREADY_EXISTS)
             return code;
@@ -513,16 +577,16 @@ static enum common_code get_file(struct coordinator_store *store, struct coordin
             return err->code;
         }
     }
-    struct coordinator_watch one = {.self = 1};
+    struct coordinator_lease_watch one = {.self = 1};
     do {
-        enum coordinator_watch_verdict verdict =
-            coordinator_watch_look(watch ? watch : &one, file, common_clock_ns());
-        if (verdict == COORDINATOR_WATCH_FOREIGN)
+        enum coordinator_lease_verdict verdict =
+            coordinator_lease_look(watch ? watch : &one, file, common_clock_ns());
+        if (verdict == COORDINATOR_LEASE_FOREIGN)
             return common_error_set(err, COMMON_FAILED_PRECONDITION,
                                     "store %s is in use by a coordinator on another machine: a standby runs "
                                     "on the machine that has the store",
                                     path);
-        taken = verdict == COORDINATOR_WATCH_TAKE;
+        taken = verdict == COORDINATOR_LEASE_TAKE;
         if (!taken && watch)
             return COMMON_IN_PROGRESS;
         if (!taken)
@@ -533,8 +597,8 @@ static enum common_code get_file(struct coordinator_store *store, struct coordin
 }
 
 static enum common_code start(struct coordinator_store *store, const char *path, bool sync_full,
-                              const struct coordinator_store_reader *reader, struct coordinator_watch *watch,
-                              struct common_error *err)
+                              const struct coordinator_store_reader *reader,
+                              struct coordinator_lease_watch *watch, struct common_error *err)
 {
     struct coordinator_lease_file *file = NULL;
     uint64_t self = 0;
@@ -567,13 +631,14 @@ static enum common_code start(struct coordinator_store *store, const char *path,
 
 enum common_code coordinator_store_open(const char *path, bool sync_full, struct common_loop *loop,
                                         const struct coordinator_store_reader *reader,
-                                        struct coordinator_watch *watch, struct coordinator_store **out,
+                                        struct coordinator_lease_watch *watch, struct coordinator_store **out,
                                         struct common_error *err)
 {
     struct coordinator_store *store = calloc(1, sizeof(*store));
     if (!store)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory");
     store->loop = loop;
+    store->path = strdup(path);
     store->tail = &store->head;
     store->submitted_tail = &store->submitted;
     pthread_mutex_init(&store->lock, NULL);
@@ -638,7 +703,13 @@ void coordinator_store_free(struct coordinator_store *store)
     pthread_mutex_destroy(&store->lock);
     common_deferred_free(store->hand_over);
     free(store->lives);
+    free(store->path);
     free(store);
+}
+
+bool coordinator_store_restored(const struct coordinator_store *store)
+{
+    return store->restored;
 }
 
 uint64_t coordinator_store_term(const struct coordinator_store *store)

@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/buckets.h"
 #include "common/loop.h"
 #include "common/status.h"
 
@@ -35,6 +36,7 @@ struct coordinator_store_reader {
     bool (*member)(void *arg, uint64_t session, const char *worker);
     bool (*chunk)(void *arg, uint64_t session, uint32_t index, uint64_t id, bool lost, const char *holder);
     bool (*follower)(void *arg, uint64_t session, uint32_t index, const char *holder); // after all chunks
+    bool (*seal)(void *arg, uint64_t session, uint32_t index, uint64_t seal);          // after all followers
     bool (*range)(void *arg, uint64_t session, uint32_t layer, uint64_t first, uint64_t count);
     bool (*key)(void *arg, uint64_t session, uint64_t key);
     bool (*cut)(void *arg, uint64_t session, uint64_t cut);
@@ -49,10 +51,10 @@ struct coordinator_store_reader {
 // watch: NULL, or of a coordinator that stands by: then IN_PROGRESS, with nothing read, where another process has
 // the store: to be called again every COORDINATOR_LEASE_WATCH_NS. It takes the store from one that does not run
 // (lease.h).
-struct coordinator_watch;
+struct coordinator_lease_watch;
 enum common_code coordinator_store_open(const char *path, bool sync_full, struct common_loop *loop,
                                         const struct coordinator_store_reader *reader,
-                                        struct coordinator_watch *watch, struct coordinator_store **out,
+                                        struct coordinator_lease_watch *watch, struct coordinator_store **out,
                                         struct common_error *err);
 
 // The lease on the store (lease.h): renewed from time to time. False: it is over, another coordinator may have the
@@ -70,6 +72,10 @@ void coordinator_store_stop(struct coordinator_store *store);
 // Once the loop has run what was posted; NULL is allowed.
 void coordinator_store_free(struct coordinator_store *store);
 
+// Whether it was made from a backup, and no operator has said yet that what workers hold is all there is to be found
+// (restore.h): its sessions are not served.
+bool coordinator_store_restored(const struct coordinator_store *store);
+
 uint64_t coordinator_store_term(const struct coordinator_store *store);
 
 // Each start of a coordinator on a store is a life with a random number, which the store keeps: they are its
@@ -85,11 +91,17 @@ bool coordinator_store_next(struct coordinator_store *store, enum coordinator_co
 // Numbers up to this one are not given any more.
 void coordinator_store_skip(struct coordinator_store *store, enum coordinator_counter counter, uint64_t used);
 
+// How long transactions took, the waiting for the disk included; of NULL none.
+void coordinator_store_took(struct coordinator_store *store, struct common_buckets *out);
+
 // ---- batches ----
 struct coordinator_batch *coordinator_batch_new(void);
 void coordinator_batch_free(struct coordinator_batch *batch); // one that is not submitted; NULL is allowed
 void coordinator_batch_term(struct coordinator_batch *batch, uint64_t term);
+void coordinator_batch_accept(struct coordinator_batch *batch); // it is as any other store from now on
 void coordinator_batch_worker(struct coordinator_batch *batch, const char *name, uint64_t instance);
+void coordinator_batch_worker_drop(struct coordinator_batch *batch,
+                                   const char *name); // and that it is drained
 // The worker is to get no chunks, and to lose those that it has; reason: for people. And no longer.
 void coordinator_batch_drain(struct coordinator_batch *batch, const char *worker, const char *reason);
 void coordinator_batch_resume(struct coordinator_batch *batch, const char *worker);
@@ -114,6 +126,10 @@ void coordinator_batch_follower(struct coordinator_batch *batch, uint64_t sessio
 // been dropped or replaced meanwhile is left alone, and so is one with no other holder.
 void coordinator_batch_copy_lost(struct coordinator_batch *batch, uint64_t session, uint32_t index,
                                  uint64_t id, const char *holder);
+// What all copies of this chunk must have (sessions/seals.h). One that has been dropped or replaced meanwhile is left
+// alone; a chunk that is put again with the same id keeps it.
+void coordinator_batch_seal(struct coordinator_batch *batch, uint64_t session, uint32_t index, uint64_t id,
+                            uint64_t seal);
 // Nobody holds this chunk any more; one that has been dropped or replaced meanwhile is left alone.
 void coordinator_batch_chunk_lost(struct coordinator_batch *batch, uint64_t session, uint32_t index,
                                   uint64_t id);

@@ -11,11 +11,14 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/failpoint.h"
+#include "coordinator/store/sql.h"
+
 #define PIECE     (256 * 1024)
 #define TRIES_MAX 100
 
 struct paths {
-    char db[PATH_MAX], wal[PATH_MAX], copy[PATH_MAX], copy_wal[PATH_MAX], folder[PATH_MAX];
+    char db[PATH_MAX], wal[PATH_MAX], copy[PATH_MAX], copy_wal[PATH_MAX];
 };
 
 static enum common_code system_failed(const char *path, const char *what, struct common_error *err)
@@ -123,15 +126,6 @@ static enum common_code merge_log(const struct paths *p, struct common_error *er
     return code;
 }
 
-static bool sync_path(const char *path)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    bool ok = fd >= 0 && fsync(fd) == 0;
-    if (fd >= 0)
-        close(fd);
-    return ok;
-}
-
 enum common_code coordinator_takeover(const char *path, struct common_error *err)
 {
     struct paths p;
@@ -141,18 +135,19 @@ enum common_code coordinator_takeover(const char *path, struct common_error *err
     snprintf(p.wal, sizeof p.wal, "%.*s-wal", PATH_MAX - 16, path);
     snprintf(p.copy, sizeof p.copy, "%.*s-taking", PATH_MAX - 16, path);
     snprintf(p.copy_wal, sizeof p.copy_wal, "%.*s-taking-wal", PATH_MAX - 16, path);
-    snprintf(p.folder, sizeof p.folder, "%s", path);
-    char *slash = strrchr(p.folder, '/');
-    snprintf(slash ? slash + (slash == p.folder) : p.folder, 2, "%s", slash ? "" : ".");
     enum common_code code = copy_both(&p, err);
+    COMMON_FAILPOINT("takeover_copied");
     if (code == COMMON_OK)
         code = merge_log(&p, err);
     if (code != COMMON_OK)
         return code;
     (void)unlink(p.copy_wal); // empty, if it is still there
-    if (!sync_path(p.copy) || rename(p.copy, p.db) != 0 || !sync_path(p.folder))
+    COMMON_FAILPOINT("takeover_merged");
+    if (!coordinator_sql_sync(p.copy) || rename(p.copy, p.db) != 0 || !coordinator_sql_sync_name(p.db))
         return system_failed(p.db, "cannot be replaced", err);
-    if ((unlink(p.wal) != 0 && errno != ENOENT) || !sync_path(p.folder))
+    COMMON_FAILPOINT("takeover_named");
+    if ((unlink(p.wal) != 0 && errno != ENOENT) || !coordinator_sql_sync_name(p.db))
         return system_failed(p.wal, "cannot be removed", err);
+    COMMON_FAILPOINT("takeover_done");
     return COMMON_OK;
 }

@@ -31,6 +31,7 @@ const char *const fault_names[FAULT_CLASSES] = {
     [FAULT_RESTART_ALL] = "restart_all",
     [FAULT_FLIPPED_BIT] = "flipped_bit",
     [FAULT_CUT_FILE] = "cut_file",
+    [FAULT_FULL_STORE] = "full_store",
 };
 
 struct faults {
@@ -64,12 +65,14 @@ static void add_worker(struct faults *f, int i)
 {
     int host = f->options.hosts ? i - (FAULTS_WORKERS - NET_HOSTS) : -1;
     size_t n = 0;
-    f->up[i] =
-        harness_proxy_add(f->proxy, host >= 0 ? NET_HERE : NULL, harness_cluster_endpoint(f->cluster, "tcp"));
-    assert_true(f->up[i] >= 0);
+    struct harness_worker worker = {.args = f->args[i]};
     f->edge[i] = -1;
-    struct harness_worker worker = {.coordinator = harness_proxy_endpoint(f->proxy, f->up[i]),
-                                    .args = f->args[i]};
+    if (!f->options.direct) {
+        f->up[i] = harness_proxy_add(f->proxy, host >= 0 ? NET_HERE : NULL,
+                                     harness_cluster_endpoint(f->cluster, "tcp"));
+        assert_true(f->up[i] >= 0);
+        worker.coordinator = harness_proxy_endpoint(f->proxy, f->up[i]);
+    }
     if (f->options.stores) {
         snprintf(f->stores[i], sizeof(f->stores[i]), "%s/w%d.store", harness_cluster_dir(f->cluster), i);
         f->args[i][n++] = "--store";
@@ -82,7 +85,7 @@ static void add_worker(struct faults *f, int i)
         worker.public = f->publics[i];
         worker.before = net_enter(host);
         f->args[i][n++] = "--insecure";
-    } else {
+    } else if (!f->options.direct) {
         char path[120];
         snprintf(path, sizeof(path), "%s/w%d.sock", harness_cluster_dir(f->cluster), i);
         f->edge[i] = harness_proxy_add_before(f->proxy, path, f->up[i]);
@@ -124,15 +127,15 @@ struct harness_cluster *faults_cluster(struct faults *f)
 const char *faults_endpoint(struct faults *f, int client)
 {
     static const char *const transports[] = {NULL, "unix", "nng+tcp", NULL};
-    const char *transport = transports[client % 4];
+    const char *transport = f->options.direct ? "tcp" : transports[client % 4];
     return transport ? harness_cluster_endpoint(f->cluster, transport)
                      : harness_proxy_endpoint(f->proxy, f->client);
 }
 
 bool faults_has(const struct faults *f, enum fault_class which)
 {
-    bool damage = which == FAULT_FLIPPED_BIT || which == FAULT_CUT_FILE;
-    return (which != FAULT_PARTITION || f->options.hosts) && (!damage || f->options.stores);
+    bool files = which == FAULT_FLIPPED_BIT || which == FAULT_CUT_FILE || which == FAULT_FULL_STORE;
+    return (which != FAULT_PARTITION || f->options.hosts) && (!files || f->options.stores);
 }
 
 static bool all_active(struct faults *f)
@@ -289,19 +292,25 @@ static bool half_open(struct faults *f)
     return true;
 }
 
+// Files of a process may not become longer than that; UINT64_MAX: as long as they like.
+static void limit_files(struct faults *f, uint32_t who, uint64_t bytes)
+{
+    struct rlimit limit;
+    int pid = harness_cluster_pid(f->cluster, who);
+    assert_int_equal(prlimit(pid, RLIMIT_FSIZE, NULL, &limit), 0);
+    limit.rlim_cur = bytes < limit.rlim_max ? (rlim_t)bytes : limit.rlim_max;
+    assert_int_equal(prlimit(pid, RLIMIT_FSIZE, &limit, NULL), 0);
+}
+
 // The coordinator's files may not become longer than the store's log is now.
 static void store_is_full(struct faults *f, bool full)
 {
     char path[512];
     struct stat info;
-    struct rlimit limit;
-    int pid = harness_cluster_pid(f->cluster, HARNESS_COORDINATOR);
     snprintf(path, sizeof(path), "%s/store.db-wal", harness_cluster_dir(f->cluster));
     if (stat(path, &info) != 0)
         info.st_size = 0;
-    assert_int_equal(prlimit(pid, RLIMIT_FSIZE, NULL, &limit), 0);
-    limit.rlim_cur = full ? (rlim_t)info.st_size : limit.rlim_max;
-    assert_int_equal(prlimit(pid, RLIMIT_FSIZE, &limit, NULL), 0);
+    limit_files(f, HARNESS_COORDINATOR, full ? (uint64_t)info.st_size : UINT64_MAX);
 }
 
 static bool full_disk(struct faults *f, struct load *load)
@@ -315,6 +324,27 @@ static bool full_disk(struct faults *f, struct load *load)
         harness_cluster_pid(f->cluster, HARNESS_COORDINATOR) || faults_start_again(f, HARNESS_COORDINATOR);
     store_is_full(f, false);
     support_sleep_ms(100); // what was refused then is answered
+    load_store_full(load, false);
+    return back;
+}
+
+// Chunks and sessions that are small still get bytes, others and their logs that are written anew do not. What is
+// refused is not there, what was acknowledged is, whether there is room again or the worker dies.
+static bool full_store(struct faults *f, struct load *load, uint32_t who)
+{
+    load_store_full(load, true);
+    limit_files(f, who, faults_draw(f, 3) ? faults_draw(f, 65536) : 0);
+    sleep_draw(f, 100, 3000);
+    bool back = true;
+    if (faults_draw(f, 3) == 0) {
+        harness_cluster_signal(f->cluster, who, SIGKILL);
+        back = faults_start_again(f, who);
+    } else {
+        limit_files(f, who, UINT64_MAX);
+    }
+    // What could be told again is written within a second. Until then the files do not know of chunks that were placed
+    // there and are empty, and a coordinator that starts anew cannot tell that they were (docs/STORE.md).
+    support_sleep_ms(2500);
     load_store_full(load, false);
     return back;
 }
@@ -385,6 +415,8 @@ bool faults_make(struct faults *f, struct load *load, enum fault_class which)
         return damage(f, load, worker, STORES_FLIP);
     case FAULT_CUT_FILE:
         return damage(f, load, worker, STORES_CUT);
+    case FAULT_FULL_STORE:
+        return full_store(f, load, worker);
     case FAULT_CLASSES:
         break;
     }

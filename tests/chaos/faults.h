@@ -25,6 +25,7 @@ enum fault_class {
     FAULT_RESTART_ALL,
     FAULT_FLIPPED_BIT, // in a file of a worker's store, while it does not run
     FAULT_CUT_FILE,    // likewise
+    FAULT_FULL_STORE,  // of a worker: its files cannot grow
     FAULT_CLASSES,
 };
 extern const char *const fault_names[FAULT_CLASSES];
@@ -34,6 +35,7 @@ struct faults;
 struct faults_options {
     uint64_t seed;
     bool hosts;            // net_start has made them
+    bool direct;           // no proxy: who dials a process that has ended is refused, as without one
     bool stores;           // workers keep what they hold in files: what is killed loses nothing
     const char *heartbeat; // NULL: the daemons' own
 };

@@ -32,7 +32,8 @@ struct load {
     struct client clients[LOAD_CLIENTS];
     atomic_uint lost;   // copies of every chunk that may have gone since the start
     atomic_uint settle; // how often it was asked for
-    atomic_bool over, full, beyond;
+    atomic_uint full;   // odd: the store is full
+    atomic_bool over, beyond;
 };
 
 static uint64_t draw(struct client *c, uint64_t n)
@@ -115,6 +116,7 @@ struct ask { // one step
     uint32_t layer, rows;
     uint64_t first, timeout_ns;
     bool append;
+    unsigned full; // of the load, when it began
 };
 
 static banyan_code try_step(struct client *c, struct held *h, const struct ask *ask)
@@ -145,7 +147,7 @@ static banyan_code count_failed(struct client *c, const struct held *h, const st
 {
     if (code == BANYAN_OK || ask->timeout_ns < HELD_LONG_NS || held_replicas(h) == 1 || !covered(c, h))
         return code;
-    if (atomic_load(&c->load->full)) {
+    if (ask->full % 2 || atomic_load(&c->load->full) != ask->full) { // at any time meanwhile
         COUNT(c, failed_full, 1);
     } else if (atomic_load(&c->load->beyond)) {
         COUNT(c, failed_beyond, 1);
@@ -163,7 +165,9 @@ static bool make_step(struct client *c, struct held *h, struct ask ask)
     uint64_t begun = common_clock_ns();
     bool eager = draw(c, 10) == 0; // a deadline that some do not meet
     ask.timeout_ns = eager ? (20 + draw(c, 1000)) * COMMON_NS_PER_MS : HELD_LONG_NS;
-    bool ok = UNTIL_VERDICT(c, h, "a step", count_failed(c, h, &ask, try_step(c, h, &ask)));
+    bool ok = UNTIL_VERDICT(c, h, "a step",
+                            (ask.full = atomic_load(&c->load->full),
+                             count_failed(c, h, &ask, try_step(c, h, &ask))));
     uint64_t took = common_clock_ns() - begun;
     if (ok && held_replicas(h) > 1 && covered(c, h)) {
         pthread_mutex_lock(&c->lock);
@@ -425,7 +429,8 @@ void load_lost(struct load *load, unsigned copies)
 
 void load_store_full(struct load *load, bool full)
 {
-    atomic_store(&load->full, full);
+    if (full == (atomic_load(&load->full) % 2 == 0))
+        atomic_fetch_add(&load->full, 1);
 }
 
 void load_beyond(struct load *load)

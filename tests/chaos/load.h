@@ -29,7 +29,7 @@ struct load_counts {
     uint64_t attaches, truncates, forks, again; // again: appends sent once more after they were acknowledged
     uint64_t retries;                           // calls that were made again because they had no verdict
     uint64_t failed_steps;  // of sessions that could lose nothing, with time enough to outlast a fault
-    uint64_t failed_full;   // likewise while the store was full, which is what they say
+    uint64_t failed_full;   // likewise, of steps that met a full store, which is what they say
     uint64_t failed_beyond; // likewise after faults on sessions that did not have all their copies any more
     uint64_t wrong;         // answers that are not the reference's
     uint64_t lost_tokens;   // acknowledged ones that are gone although fewer than R copies went

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Real daemons under load and faults, from a seed (tests/chaos/README.md):
-//   e2e_chaos [--seed S] [--minutes N] [--only CLASS] [--json]
+//   e2e_chaos [--seed S | --stores on|off] [--minutes N] [--only CLASS] [--json]
 //   e2e_chaos --soak [--steps N] [--json] | --pauses [--json]
 // First a part without faults, to know the rate; then faults of every class in rounds, each round in another order.
 #include <inttypes.h>
@@ -15,12 +15,15 @@
 #include "tests/chaos/net.h"
 #include "tests/chaos/quiet.h"
 #include "tests/chaos/stores.h"
+#include "tests/chaos/verdict.h"
 #include "tests/e2e/support.h"
 
 #define RESTORE_NS (20 * COMMON_NS_PER_S) // copies are made anew within that, or the session starts afresh
 
 static struct chaos {
     uint64_t seed;
+    bool seed_given;
+    int parity; // of a seed that is drawn: 0 with workers' stores, 1 without; -1: as it comes
     double minutes;
     bool json;
     int only;                                                 // a class; -1: all
@@ -32,7 +35,7 @@ static struct chaos {
     struct load_counts counts;
     double rate_ratio;
     char failed[700];
-} chaos = {.minutes = 0.5, .only = -1, .steps = 1000000};
+} chaos = {.minutes = 0.5, .parity = -1, .only = -1, .steps = 1000000};
 
 static double steps_a_second(struct load *load, const struct load_counts *since, uint64_t since_ns)
 {
@@ -95,6 +98,26 @@ static void disturb(struct faults *faults, struct load *load)
         printf("%.0f steps a second without faults, %.2f of it with them\n", rate, chaos.rate_ratio);
 }
 
+// Of a run in which nothing was wrong.
+static void look_at_figures(const struct faults *faults)
+{
+    char why[200];
+    struct verdict_class classes[FAULT_CLASSES];
+    for (int i = 0; i < FAULT_CLASSES; i++)
+        classes[i] = (struct verdict_class){.name = fault_names[i],
+                                            .made = chaos.made[i],
+                                            .chosen = faults_has(faults, (enum fault_class)i) &&
+                                                      (chaos.only < 0 || chaos.only == i)};
+    const struct verdict_run run = {.minutes = chaos.minutes,
+                                    .failed_steps = chaos.counts.failed_steps,
+                                    .rate_ratio = chaos.rate_ratio,
+                                    .all_classes = chaos.only < 0,
+                                    .classes = classes,
+                                    .n_classes = FAULT_CLASSES};
+    if (!verdict_holds(&run, why, sizeof(why)))
+        note_failure(why);
+}
+
 // What was deleted is nowhere.
 static void nothing_is_left(struct faults *faults)
 {
@@ -129,6 +152,7 @@ static void daemons_come_and_go(void **state)
         note_failure(load_wrong(load));
     load_get(load, &chaos.counts);
     load_free(load);
+    look_at_figures(faults);
     if (!chaos.failed[0])
         nothing_is_left(faults);
     if (faults_stop(faults, chaos.failed[0]) > 0)
@@ -171,9 +195,13 @@ static void print_result(void)
 
 static bool take_option(const char *name, const char *value)
 {
-    if (strcmp(name, "--seed") == 0)
+    if (strcmp(name, "--seed") == 0) {
         chaos.seed = strtoull(value, NULL, 10);
-    else if (strcmp(name, "--minutes") == 0)
+        chaos.seed_given = true;
+    } else if (strcmp(name, "--stores") == 0) {
+        chaos.parity = strcmp(value, "on") == 0 ? 0 : 1;
+        return chaos.parity == 0 || strcmp(value, "off") == 0;
+    } else if (strcmp(name, "--minutes") == 0)
         chaos.minutes = strtod(value, NULL);
     else if (strcmp(name, "--steps") == 0)
         chaos.steps = strtoull(value, NULL, 10);
@@ -203,13 +231,20 @@ int main(int argc, char **argv)
             i++;
         }
     }
+    if (chaos.parity >= 0 && chaos.seed_given) {
+        fprintf(stderr, "e2e_chaos: --seed says whether there are stores: leave --stores out\n");
+        return 2;
+    }
+    if (chaos.parity >= 0)
+        chaos.seed += chaos.seed % 2 != (uint64_t)chaos.parity;
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (chaos.instead)
         return chaos.instead(chaos.seed, chaos.steps, chaos.json);
     chaos.no_hosts = net_start();
     chaos.stores = chaos.seed % 2 == 0 && stores_supported();
     if (!chaos.json)
-        printf("seed %" PRIu64 ", %g minutes\n", chaos.seed, chaos.minutes);
+        printf("seed %" PRIu64 ", %g minutes, workers %s stores\n", chaos.seed, chaos.minutes,
+               chaos.stores ? "with" : "without");
     if (chaos.no_hosts)
         fprintf(stderr, "chaos: no partitions of network namespaces: %s\n", chaos.no_hosts);
     const struct CMUnitTest tests[] = {cmocka_unit_test(daemons_come_and_go)};

@@ -24,13 +24,22 @@ static void *open_library(void)
 static void test_exports(void **state)
 {
     (void)state;
-    static const char *const there[] = {
-        "banyan_connect",         "banyan_attend",       "banyan_attend_async",  "banyan_attend_queue",
-        "banyan_attach",          "banyan_commit",       "banyan_session_fork",  "banyan_ping",
-        "banyan_attach_scaled",   "banyan_quantise",     "banyan_kv_scaled",     "banyan_session_watch",
-        "banyan_mass_free",       "banyan_watch_free",   "banyan_read_rows",     "banyan_session_pin",
-        "banyan_rebalance",       "banyan_worker_drain", "banyan_worker_resume", "banyan_balance_free",
-        "banyan_worker_get_drain"};
+    static const char *const there[] = {"banyan_connect",        "banyan_shutdown",
+                                        "banyan_attend",         "banyan_attend_async",
+                                        "banyan_attend_queue",   "banyan_attach",
+                                        "banyan_commit",         "banyan_session_fork",
+                                        "banyan_ping",           "banyan_attach_scaled",
+                                        "banyan_quantise",       "banyan_kv_scaled",
+                                        "banyan_session_watch",  "banyan_mass_free",
+                                        "banyan_watch_free",     "banyan_read_rows",
+                                        "banyan_session_pin",    "banyan_session_create_at",
+                                        "banyan_rebalance",      "banyan_worker_drain",
+                                        "banyan_worker_resume",  "banyan_worker_forget",
+                                        "banyan_balance_free",   "banyan_worker_get_drain",
+                                        "banyan_partial_free",   "banyan_session_get_kept_step",
+                                        "banyan_kept_step_free", "banyan_scrub_begin",
+                                        "banyan_get_scrub",      "banyan_examine",
+                                        "banyan_backup_take",    "banyan_backup_accept"};
     static const char *const hidden[] = {"common_loop_new", "proto_channel_open", "client_call_start",
                                          "banyan__pb__header__init", "common_log"};
     void *library = open_library();

@@ -85,6 +85,35 @@ void ctl_tensors(void **state)
     ctl_expect(0, "attach t %s", ctl_path("kv"));
     ctl_said("not visible");
     ctl_expect(4, "attend t %s --layer 1 --first 299", ctl_path("q")); // nothing is committed
+    ctl_expect(9, "session commit t 0 301", NULL);                     // a token too many
+    ctl_complained("HOLE");
+    ctl_complained("attach them, then commit again");
+    ctl_complained("'banyanctl session commit SESSION FIRST COUNT'");
+    ctl_expect(9, "session commit t 4096 10", NULL);
+    ctl_complained("of layer 0 were never attached");
+    ctl_expect(4, "session commit t 0 300 --layer 7", NULL);
+    ctl_expect(2, "session commit t x 300", NULL);
+    ctl_expect(2, "session commit t 0 0", NULL);
+    // Later tokens first: what is below them is a hole.
+    ctl_expect(0, "session commit t 200 100 --layer 1", NULL);
+    ctl_said("tokens 0 to 199 of layer 1 are not committed");
+    ctl_expect(0, "session show t -o json", NULL);
+    json_t *shown = ctl_parse(), *holes = json_object_get(shown, "holes");
+    assert_int_equal(json_array_size(holes), 1);
+    assert_int_equal(ctl_number(json_array_get(holes, 0), "layer"), 1);
+    assert_int_equal(ctl_number(json_array_get(holes, 0), "first"), 0);
+    assert_int_equal(ctl_number(json_array_get(holes, 0), "count"), 200);
+    json_decref(shown);
+    ctl_expect(0, "session commit t 0 300 --layer 1 -o json", NULL);
+    json_t *committed = ctl_parse();
+    assert_int_equal(json_integer_value(json_array_get(json_object_get(committed, "layer_lengths"), 0)), 0);
+    assert_int_equal(json_integer_value(json_array_get(json_object_get(committed, "layer_lengths"), 1)),
+                     TOKENS);
+    json_decref(committed);
+    ctl_expect(0, "session commit t 0 300 -o json", NULL);
+    committed = ctl_parse();
+    assert_int_equal(ctl_number(committed, "length"), TOKENS);
+    json_decref(committed);
     ctl_expect(0, "attach t %s --commit -o json", ctl_path("kv"));
     json_t *json = ctl_parse();
     assert_int_equal(ctl_number(json, "tokens"), TOKENS);

@@ -106,13 +106,26 @@ static void test_usage(void **state)
     ctl_expect(2, "status --bogus", NULL);
     ctl_complained("--bogus");
     ctl_expect(2, "status -o yaml", NULL);
-    ctl_complained("table nor json");
+    ctl_complained("one of table, json");
     ctl_expect(2, "ping -c 0", NULL);
     ctl_expect(2, "session create", NULL);
     ctl_complained("--q-heads");
     ctl_expect(2, "session create --q-heads 4 --dim 8 --kv-type f8", NULL);
-    ctl_complained("f8");
+    ctl_complained("'f8' is not one of f32, f16, bf16, int8, fp8");
     ctl_expect(2, "session truncate x many", NULL);
+    ctl_expect(2, "help fork", NULL); // the second word of a command alone
+    ctl_complained("did you mean 'session fork'?");
+    ctl_expect(2, "truncate x 5", NULL);
+    ctl_complained("did you mean 'session truncate'?");
+    ctl_expect(2, "session create --q-heads 4 --dim 8 %s", "");
+    ctl_complained("NAME is empty");
+    ctl_expect(2, "session create --q-heads 4 --dim 8 %s", "  ");
+    ctl_complained("NAME is empty");
+    ctl_expect(2, "session fork x 5 %s", "");
+    ctl_complained("NAME is empty");
+    ctl_expect(4, "session show %s", "");
+    ctl_expect(4, "session create --q-heads 4 --dim 8 %s", " x");
+    ctl_complained("must not begin or end with a space");
     ctl_expect(2, "quarantine", NULL);
     ctl_expect(2, "quarantine drop w0", NULL);
     ctl_expect(2, "quarantine drop w0 many --yes", NULL);
@@ -128,6 +141,23 @@ static void test_connection(void **state)
     ctl_complained("unix:///nonexistent/banyan");
     ctl_complained("is banyan-coordinator running");
     ctl_complained("BANYAN_ENDPOINT");
+    // Why, in each case, over both transports
+    const char *tcp = harness_cluster_endpoint(ctl_cluster, "tcp"),
+               *nng = harness_cluster_endpoint(ctl_cluster, "nng+tcp");
+    char as_nng[300];
+    snprintf(as_nng, sizeof as_nng, "nng+%s", tcp);
+    ctl_expect(5, "--endpoint tcp://127.0.0.1:1 --timeout 1s status", NULL);
+    ctl_complained("(cannot connect: Connection refused)");
+    ctl_expect(5, "--endpoint nng+tcp://127.0.0.1:1 --timeout 1s status", NULL);
+    ctl_complained("(cannot connect: Connection refused)");
+    ctl_expect(5, "--endpoint tcp://no-such-host.invalid:1 --timeout 3s status", NULL);
+    ctl_complained("(cannot find the address of 'no-such-host.invalid'");
+    ctl_expect(5, "--endpoint nng+tcp://no-such-host.invalid:1 --timeout 1s status", NULL);
+    ctl_complained("(cannot find the address of 'no-such-host.invalid'");
+    ctl_expect(5, "--endpoint %s --timeout 1s status", as_nng);
+    ctl_complained("does not speak nng");
+    ctl_expect(5, "--endpoint %s --timeout 1s status", nng + strlen("nng+"));
+    ctl_complained("an endpoint of another kind (nng+tcp://)");
     ctl_expect(2, "--endpoint what status", NULL);
     ctl_complained("nng+tcp://");
     // local mistakes are found although nobody is there
@@ -238,6 +268,15 @@ static void test_draining(void **state)
     json_decref(json);
     ctl_expect(0, "rebalance --wait", NULL);
     ctl_said("nothing to move");
+    ctl_expect(0, "scrub", NULL);
+    ctl_said("are compared at all their workers now");
+    ctl_expect(3, "scrub nothing-of-the-kind", NULL);
+    ctl_expect(2, "scrub --wait-timeout 1s", NULL);
+    ctl_expect(0, "scrub both --wait -o json", NULL);
+    json = ctl_parse();
+    assert_int_equal(ctl_number(json, "left"), 0);
+    assert_int_equal(ctl_number(json, "corrupt"), 0);
+    json_decref(json);
     ctl_expect(0, "session delete both", NULL);
 }
 

@@ -26,6 +26,14 @@ for file in bin/banyan-coordinator bin/banyan-worker bin/banyanctl include/banya
     "$libdir/libbanyan.so" "$libdir/libbanyan.a" "$libdir/pkgconfig/banyan.pc" "$libdir/cmake/banyan/banyanConfig.cmake"; do
     [ -e "$prefix/$file" ] || { echo "not installed: $file"; exit 1; }
 done
+for page in man1/banyanctl.1 man3/banyan.3 man3/banyan_attend.3 man8/banyan-coordinator.8 man8/banyan-worker.8; do
+    [ -s "$prefix/share/man/$page" ] || { echo "not installed: $page"; exit 1; }
+done
+for program in banyanctl banyan-coordinator banyan-worker; do # as shells look for them
+    cmp <("$prefix/bin/banyanctl" completion bash) "$prefix/share/bash-completion/completions/$program"
+    cmp <("$prefix/bin/banyanctl" completion fish) "$prefix/share/fish/vendor_completions.d/$program.fish"
+done
+cmp <("$prefix/bin/banyanctl" completion zsh) "$prefix/share/zsh/site-functions/_banyanctl"
 soname=$(readelf -d "$lib/libbanyan.so.$version" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')
 [ "$soname" = libbanyan.so.0 ] || { echo "the soname is '$soname'"; exit 1; }
 if readelf -d "$prefix"/bin/* "$lib/libbanyan.so" | grep -E 'R(UN)?PATH'; then

@@ -2,6 +2,7 @@
 // What the writer writes the reader reads.
 #include "client/safetensors_write.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -95,11 +96,52 @@ static void test_refusals(void **state)
     assert_non_null(strstr(err.message, "/nonexistent/x"));
 }
 
+// Nothing but a regular file is replaced: it stands for something else.
+static void test_links_and_devices_stay(void **state)
+{
+    (void)state;
+    float x[2] = {1, 2};
+    struct common_safetensor tensor = {
+        .name = "x", .dtype = COMMON_DTYPE_F32, .n_dims = 1, .dims = {2}, .data = x, .bytes = 8};
+    struct common_safetensors *file;
+    struct common_error err;
+    struct stat st;
+    char link[80];
+    snprintf(link, sizeof link, "%s/link", dir);
+    unlink(path);
+    assert_int_equal(symlink(path, link), 0);
+    for (int i = 0; i < 2; i++) { // it leads to nothing yet, and then to a file
+        assert_int_equal(client_safetensors_write(link, &tensor, 1, &err), COMMON_OK);
+        assert_int_equal(lstat(link, &st), 0);
+        assert_true(S_ISLNK(st.st_mode));
+        assert_int_equal(common_safetensors_open(path, &file, &err), COMMON_OK);
+        common_safetensors_close(file);
+    }
+    unlink(link);
+    assert_int_equal(symlink("/dev/full", link), 0);
+    assert_int_equal(client_safetensors_write(link, &tensor, 1, &err), COMMON_INTERNAL);
+    assert_non_null(strstr(err.message, "No space left"));
+    assert_int_equal(stat(link, &st), 0);
+    assert_true(S_ISCHR(st.st_mode));
+    unlink(link);
+    assert_int_equal(mkfifo(link, 0600), 0);
+    int reader = open(link, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    uint8_t bytes[512];
+    assert_true(reader >= 0);
+    assert_int_equal(client_safetensors_write(link, &tensor, 1, &err), COMMON_OK);
+    assert_true(read(reader, bytes, sizeof bytes) > 8);
+    close(reader);
+    assert_int_equal(lstat(link, &st), 0);
+    assert_true(S_ISFIFO(st.st_mode));
+    unlink(link);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_links_and_devices_stay),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,292 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The library against a service in this process that says q back as o: what calls, splitting, queues, retries
-// and disconnects do, whatever a coordinator does. Every test runs over every transport.
+// The library against a service in this process that says q back as o (echo_service.h): what calls, splitting, queues,
+// retries and disconnects do, whatever a coordinator does. Every test runs over every transport.
+#include "tests/client/echo_service.h"
+
 #include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
-#include "client/banyan.h"
 #include "common/clock.h"
-#include "common/loop.h"
-#include "proto/nng_door.h"
-#include "proto/rpc.h"
-
-enum mode { ECHO, HOLD, SILENT, WRONG_SHAPE, UNAVAILABLE_STATUS };
-
-struct held {
-    struct held *next;
-    struct proto_request *request;
-};
-
-static struct service {
-    struct common_loop *loop;
-    struct proto_server *server;
-    char endpoint[256];
-    _Atomic int mode;
-    atomic_uint calls, hold_until; // HOLD: answer all when so many are there
-    struct held *held;             // loop thread
-    unsigned n_held;
-} service;
-
-static char dir[] = "/tmp/banyan-client-XXXXXX";
-static const char *transport;
-
-// ---- the service -----------------------------------------------------------------------------------------
-
-struct echo {
-    struct common_blob *blob;
-    float *lse;
-};
-
-static void echo_sent(void *arg)
-{
-    struct echo *echo = arg;
-    common_blob_unref(echo->blob);
-    free(echo->lse);
-    free(echo);
-}
-
-#define HEADS     2
-#define DIM       4
-#define BAD_LAYER 3 // items of this layer fail
-
-static void answer(struct proto_request *request)
-{
-    const struct proto_message *message = proto_request_message(request);
-    const Banyan__Pb__AttendRequest *in = (const Banyan__Pb__AttendRequest *)message->body;
-    Banyan__Pb__AttendReply reply = BANYAN__PB__ATTEND_REPLY__INIT;
-    Banyan__Pb__AttendItemResult *results = calloc(in->n_items, sizeof *results);
-    Banyan__Pb__AttendItemResult **ptrs = calloc(in->n_items, sizeof(Banyan__Pb__AttendItemResult *));
-    Banyan__Pb__Status bad = BANYAN__PB__STATUS__INIT;
-    struct echo *echo = calloc(1, sizeof *echo);
-    bad.code = COMMON_OUT_OF_RANGE;
-    bad.message = (char *)"this layer is bad";
-    echo->blob = common_blob_ref(message->blob);
-    echo->lse = calloc(message->tensors[0].bytes / sizeof(float) + 1, sizeof(float));
-    size_t n_lse = 0;
-    for (size_t i = 0; i < in->n_items; i++) {
-        banyan__pb__attend_item_result__init(&results[i]);
-        results[i].length = in->items[i]->first + in->items[i]->rows;
-        results[i].plan_digest = 77;
-        if (in->items[i]->layer == BAD_LAYER)
-            results[i].status = &bad;
-        if (in->items[i]->append && in->items[i]->visible > results[i].length)
-            results[i].status = &bad; // as a coordinator: rows that no piece has brought yet
-        for (uint32_t row = 0; row < in->items[i]->rows; row++)
-            for (int h = 0; h < HEADS; h++)
-                echo->lse[n_lse++] = (float)(in->items[i]->first + row);
-        ptrs[i] = &results[i];
-    }
-    reply.n_items = in->n_items;
-    reply.items = ptrs;
-    reply.coordinator_ns = 5;
-    reply.tree_ns = 6;
-    size_t o_bytes = message->tensors[0].bytes - (service.mode == WRONG_SHAPE ? sizeof(float) : 0);
-    struct common_slice slices[2] = {{message->tensors[0].data, o_bytes}, {echo->lse, n_lse * sizeof(float)}};
-    struct proto_tensor_out tensors[2];
-    for (int i = 0; i < 2; i++)
-        tensors[i] = (struct proto_tensor_out){.dtype = BANYAN__PB__DTYPE__DTYPE_F32,
-                                               .n_dims = 1,
-                                               .dims = {slices[i].len / sizeof(float)},
-                                               .pieces = &slices[i],
-                                               .n_pieces = 1};
-    proto_request_reply(request, &reply.base, tensors, in->want_lse ? 2 : 1, echo_sent, echo);
-    free(results);
-    free(ptrs);
-}
-
-static void release_held(void *arg)
-{
-    (void)arg;
-    struct held *held = service.held;
-    service.held = NULL;
-    service.n_held = 0;
-    while (held) {
-        struct held *next = held->next;
-        answer(held->request);
-        free(held);
-        held = next;
-    }
-}
-
-static void on_attend(void *arg, struct proto_request *request)
-{
-    (void)arg;
-    atomic_fetch_add(&service.calls, 1);
-    if (service.mode == UNAVAILABLE_STATUS) {
-        proto_request_fail(request, COMMON_UNAVAILABLE, "w3 is lost", NULL, 0);
-        return;
-    }
-    if (service.mode == ECHO || service.mode == WRONG_SHAPE) {
-        answer(request);
-        return;
-    }
-    struct held *held = malloc(sizeof *held);
-    held->request = request;
-    held->next = service.held;
-    service.held = held;
-    service.n_held++;
-    if (service.mode == HOLD && service.n_held >= service.hold_until)
-        release_held(NULL);
-}
-
-static void on_health(void *arg, struct proto_request *request)
-{
-    (void)arg;
-    Banyan__Pb__HealthCheckReply reply = BANYAN__PB__HEALTH_CHECK_REPLY__INIT;
-    reply.serving = true;
-    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
-}
-
-static void on_create(void *arg, struct proto_request *request)
-{
-    (void)arg;
-    Banyan__Pb__SessionCreateReply reply = BANYAN__PB__SESSION_CREATE_REPLY__INIT;
-    reply.session = 42;
-    reply.incarnation = 1;
-    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
-}
-
-static void on_close(void *arg, struct proto_request *request)
-{
-    (void)arg;
-    Banyan__Pb__SessionCloseReply reply = BANYAN__PB__SESSION_CLOSE_REPLY__INIT;
-    proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
-}
-
-#define CLIENTS (1U << BANYAN__PB__ROLE__ROLE_CLIENT)
-static const struct proto_method methods[] = {
-    {BANYAN__PB__METHOD__METHOD_HEALTH_CHECK, CLIENTS, on_health},
-    {BANYAN__PB__METHOD__METHOD_SESSION_CREATE, CLIENTS, on_create},
-    {BANYAN__PB__METHOD__METHOD_SESSION_CLOSE, CLIENTS, on_close},
-    {BANYAN__PB__METHOD__METHOD_ATTEND, CLIENTS, on_attend},
-    {0},
-};
-
-static void open_server(void *arg)
-{
-    const char *endpoint = arg;
-    struct proto_server_options options = {
-        .name = "service",
-        .role = BANYAN__PB__ROLE__ROLE_COORDINATOR,
-        .methods = methods,
-        .requests_max = 20000,
-    };
-    struct common_error err;
-    if (proto_server_new(service.loop, &options, &service.server, &err) != COMMON_OK ||
-        proto_server_listen(service.server, endpoint, &err) != COMMON_OK) {
-        fprintf(stderr, "cannot listen on %s: %s\n", endpoint, err.message);
-        abort();
-    }
-    snprintf(service.endpoint, sizeof service.endpoint, "%s", proto_server_endpoint(service.server, 0));
-}
-
-static void close_server(void *arg)
-{
-    (void)arg;
-    proto_server_close(service.server);
-    release_held(NULL); // requests must be answered; the answers go nowhere
-}
-
-static int start_service(void **state)
-{
-    (void)state;
-    char endpoint[128];
-    if (strcmp(transport, "unix") == 0)
-        snprintf(endpoint, sizeof endpoint, "unix://%s/s", dir);
-    else
-        snprintf(endpoint, sizeof endpoint, "%s://127.0.0.1:0", transport);
-    memset(&service, 0, sizeof service);
-    if (common_loop_new(&service.loop) != COMMON_OK ||
-        common_loop_start_thread(service.loop, "service") != COMMON_OK)
-        return -1;
-    common_loop_call(service.loop, open_server, endpoint);
-    return 0;
-}
-
-static int stop_service(void **state)
-{
-    (void)state;
-    // Clients over nng linger until what is under way has come to rest. A server that is closed before can
-    // trip nng up (proto/nng_door.h), here for both ends and for all tests that follow.
-    for (int i = 0; i < 300 && proto_nng_closing() > 0; i++)
-        usleep(10000);
-    common_loop_call(service.loop, close_server, NULL);
-    common_loop_stop(service.loop);
-    common_loop_join(service.loop);
-    common_loop_free(service.loop);
-    return 0;
-}
-
-// ---- helpers ---------------------------------------------------------------------------------------------
-
-static const banyan_spec spec = {
-    .layers = 4, .q_heads = HEADS, .kv_heads = 1, .k_dim = DIM, .v_dim = DIM, .kv_type = BANYAN_F16};
-
-static banyan_client *connect_client(const banyan_options *options)
-{
-    banyan_client *client = NULL;
-    banyan_error error = {0};
-    if (banyan_connect(service.endpoint, options, &client, &error) != BANYAN_OK)
-        fail_msg("%s: %s", service.endpoint, error.message);
-    return client;
-}
-
-static banyan_session *create_session(banyan_client *client)
-{
-    banyan_session *session = NULL;
-    assert_int_equal(banyan_session_create(client, &spec, NULL, &session, NULL), BANYAN_OK);
-    return session;
-}
-
-struct work { // an item with its buffers
-    banyan_item item;
-    banyan_error error;
-    float *q, *o, *lse;
-};
-
-static void make_work(struct work *w, banyan_session *session, uint32_t rows, float start)
-{
-    size_t n = (size_t)rows * HEADS * DIM;
-    w->q = malloc(n * sizeof(float));
-    w->o = calloc(n, sizeof(float));
-    w->lse = calloc((size_t)rows * HEADS, sizeof(float));
-    for (size_t i = 0; i < n; i++)
-        w->q[i] = start + (float)i;
-    w->item = (banyan_item){.session = session,
-                            .first = 10,
-                            .rows = rows,
-                            .q = w->q,
-                            .o = w->o,
-                            .lse = w->lse,
-                            .error = &w->error};
-}
-
-static void check_work(const struct work *w)
-{
-    assert_int_equal(w->item.code, BANYAN_OK);
-    assert_memory_equal(w->q, w->o, (size_t)w->item.rows * HEADS * DIM * sizeof(float));
-    for (uint32_t i = 0; i < w->item.rows * HEADS; i++)
-        assert_true(w->lse[i] == (float)(w->item.first + i / HEADS));
-    assert_int_equal(w->item.length, w->item.first + w->item.rows);
-}
-
-static void free_work(struct work *w)
-{
-    free(w->q);
-    free(w->o);
-    free(w->lse);
-}
 
 // ---- tests -----------------------------------------------------------------------------------------------
 
@@ -312,10 +38,10 @@ static void test_nobody_there(void **state)
     banyan_error error = {0};
     banyan_options options = {.connect_timeout_ns = 100 * COMMON_NS_PER_MS};
     char endpoint[128];
-    if (strcmp(transport, "unix") == 0)
-        snprintf(endpoint, sizeof endpoint, "unix://%s/nobody", dir);
+    if (strcmp(service_transport, "unix") == 0)
+        snprintf(endpoint, sizeof endpoint, "unix://%s/nobody", service_dir);
     else
-        snprintf(endpoint, sizeof endpoint, "%s://127.0.0.1:1", transport);
+        snprintf(endpoint, sizeof endpoint, "%s://127.0.0.1:1", service_transport);
     assert_int_equal(banyan_connect(endpoint, &options, &client, &error), BANYAN_UNAVAILABLE);
     assert_non_null(strstr(error.message, endpoint));
     assert_null(client);
@@ -493,7 +219,7 @@ static void test_ten_thousand_in_flight(void **state)
     struct counter counter = {.expected = N};
     sem_init(&counter.all, 0, 0);
     // Over a stream the service sees them all before it answers any; nng carries 64 at a time.
-    service.hold_until = strcmp(transport, "nng+tcp") == 0 ? 16 : N;
+    service.hold_until = strcmp(service_transport, "nng+tcp") == 0 ? 16 : N;
     service.mode = HOLD;
     for (int i = 0; i < N; i++) {
         make_work(&works[i], session, 1, (float)i);
@@ -671,6 +397,50 @@ static void test_disconnect_with_calls_in_flight(void **state)
     banyan_session_close(session); // after its client: allowed
 }
 
+struct caller {
+    banyan_client *client;
+    atomic_uint answered;
+    banyan_code code; // that ended it
+};
+
+static void *call_until_cancelled(void *arg)
+{
+    struct caller *caller = arg;
+    while ((caller->code = banyan_ping(caller->client, NULL, NULL)) == BANYAN_OK)
+        atomic_fetch_add(&caller->answered, 1);
+    caller->code = banyan_ping(caller->client, NULL, NULL); // and one that begins after that
+    return NULL;
+}
+
+static void test_shutdown_beside_calls_that_begin(void **state)
+{
+    (void)state;
+    enum { THREADS = 3 };
+    banyan_client *client = connect_client(NULL);
+    banyan_session *session = create_session(client);
+    struct caller callers[THREADS];
+    pthread_t threads[THREADS];
+    struct work work;
+    make_work(&work, session, 1, 0);
+    for (int i = 0; i < THREADS; i++) {
+        callers[i] = (struct caller){.client = client};
+        pthread_create(&threads[i], NULL, call_until_cancelled, &callers[i]);
+        while (!atomic_load(&callers[i].answered))
+            usleep(100);
+    }
+    banyan_shutdown(client);
+    banyan_shutdown(client);
+    assert_int_equal(banyan_attend(client, &work.item, 1, 0, NULL, NULL), BANYAN_CANCELLED);
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(callers[i].code, BANYAN_CANCELLED);
+    }
+    banyan_disconnect(client);
+    banyan_session_close(session);
+    free_work(&work);
+    banyan_shutdown(NULL);
+}
+
 static void test_lost_connection_is_retried(void **state)
 {
     (void)state;
@@ -709,7 +479,7 @@ static void test_blocking_calls_from_threads(void **state)
     uint64_t start = common_clock_ns();
     for (int i = 0; i < MEASURE_N; i++)
         assert_int_equal(banyan_attend(client, &w.item, 1, 0, NULL, NULL), BANYAN_OK);
-    print_message("%s: %.1f us a blocking attend\n", transport,
+    print_message("%s: %.1f us a blocking attend\n", service_transport,
                   (double)(common_clock_ns() - start) / 1e3 / MEASURE_N);
     check_work(&w);
     struct blocked blocked[8];
@@ -744,21 +514,19 @@ int main(void)
         TEST(test_calls_max_and_queue),
         TEST(test_callbacks_start_calls),
         TEST(test_disconnect_with_calls_in_flight),
+        TEST(test_shutdown_beside_calls_that_begin),
         TEST(test_lost_connection_is_retried),
         TEST(test_blocking_calls_from_threads),
     };
     static const char *const transports[] = {"unix", "tcp", "nng+tcp"};
     int failed = 0;
-    if (!mkdtemp(dir))
+    if (!service_begin())
         return 1;
     for (size_t i = 0; i < sizeof transports / sizeof *transports; i++) {
-        transport = transports[i];
-        print_message("over %s\n", transport);
-        failed += cmocka_run_group_tests_name(transport, tests, NULL, NULL);
+        service_transport = transports[i];
+        print_message("over %s\n", service_transport);
+        failed += cmocka_run_group_tests_name(service_transport, tests, NULL, NULL);
     }
-    char command[128];
-    snprintf(command, sizeof command, "%s/s", dir);
-    unlink(command);
-    rmdir(dir);
+    service_end();
     return failed;
 }

@@ -23,7 +23,7 @@
 enum { LENGTH = 10, CUT = 6 }; // tokens; of the first file of each layer
 
 // Three layers: two with rows (the second a latent), between them one without; INT8, so that there are scales.
-static const struct snapshot_layer layers[3] = {{2, 4, 3}, {0, 0, 0}, {1, 8, 0}};
+static const struct snapshot_layer layers[3] = {{2, 4, 3, 0}, {0, 0, 0, 0}, {1, 8, 0, 0}};
 static const struct snapshot_shape shape = {.n_layers = 3, .dtype = COMMON_DTYPE_I8, .layers = layers};
 
 static char folder[64];
@@ -215,7 +215,10 @@ struct change {
 static const struct change changes[] = {
     {"format", -1, "\"tar\"", "not of a Banyan snapshot"},
     {"format", -1, NULL, "not of a Banyan snapshot"},
-    {"version", -1, "2", "version"},
+    {"version", -1, "0", "version"},
+    {"version", -1, "2", "'floor'"},
+    {"version", -1, "3", "version"},
+    {"floor", -1, "1", "'floor' goes with version 2"},
     {"version", -1, "\"1\"", "version"},
     {"length", -1, "-1", "'length'"},
     {"length", -1, "1e3", "'length'"},
@@ -323,6 +326,61 @@ static void files_that_overlap_or_are_missing_are_refused(void **state)
         assert_non_null(strstr(err.message, i == 3 ? "from position 0 on" : "manifest.json"));
         whole_end(&w);
     }
+}
+
+// Of a session that has forgotten rows: the files of a layer begin where its rows do, and nowhere else.
+static void a_floor_is_kept(void **state)
+{
+    (void)state;
+    static const struct snapshot_layer late[3] = {{2, 4, 3, CUT}, {0, 0, 0, 0}, {1, 8, 0, 0}};
+    static const struct snapshot_shape of_floor = {.n_layers = 3, .dtype = COMMON_DTYPE_I8, .layers = late};
+    static const struct {
+        const char *floor, *says;
+    } wrong[] = {{"0", "not a position past 0"},     {"-1", "not a position past 0"},
+                 {"1.0", "not a position past 0"},   {"\"8\"", "not a position past 0"},
+                 {"11", "'floor' is past 'length'"}, {"4611686018427387904", "not a position past 0"},
+                 {NULL, "not a position past 0"}};
+    struct whole w;
+    struct snapshot read = {0};
+    whole_begin(&w, false);
+    w.snapshot.floor = 8;
+    assert_int_equal(snapshot_check(&w.snapshot, &of_floor, &err), COMMON_INVALID_ARGUMENT); // too much
+    assert_non_null(strstr(err.message, "no file has layer 0 from position 6 on"));
+    w.snapshot.files++; // without the first one
+    w.snapshot.n_files--;
+    assert_int_equal(snapshot_check(&w.snapshot, &of_floor, &err), COMMON_OK);
+    assert_int_equal(snapshot_check(&w.snapshot, &shape, &err), COMMON_INVALID_ARGUMENT); // too little
+    assert_non_null(strstr(err.message, "no file has layer 0 from position 0 on"));
+    char *text = snapshot_text(&w.snapshot);
+    assert_int_equal(snapshot_parse(text, strlen(text), &read, &err), COMMON_OK);
+    assert_int_equal(read.floor, 8);
+    assert_int_equal(read.length, LENGTH);
+    snapshot_clear(&read);
+    assert_int_equal(mkdir(path_of("s"), 0700), 0);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct snapshot_dir *dir;
+        json_t *manifest = json_loads(text, 0, NULL);
+        if (wrong[i].floor)
+            json_object_set_new(manifest, "floor", json_loads(wrong[i].floor, JSON_DECODE_ANY, NULL));
+        else
+            json_object_del(manifest, "floor");
+        write_manifest(manifest);
+        assert_int_equal(snapshot_dir_open(path_of("s"), &dir, &err), COMMON_OK);
+        assert_int_equal(snapshot_dir_manifest(dir, &read, &err), COMMON_INVALID_ARGUMENT);
+        if (!strstr(err.message, wrong[i].says))
+            fail_msg("floor %s: %s", wrong[i].floor ? wrong[i].floor : "none", err.message);
+        snapshot_dir_close(dir);
+        json_decref(manifest);
+    }
+    free(text);
+    // One without is as it was before there were any.
+    w.snapshot.floor = 0;
+    text = snapshot_text(&w.snapshot);
+    assert_non_null(strstr(text, "\"version\": 1,"));
+    assert_null(strstr(text, "floor"));
+    free(text);
+    clean_up();
+    whole_end(&w);
 }
 
 static void damaged_manifests_are_refused(void **state)
@@ -536,6 +594,7 @@ int main(void)
         cmocka_unit_test(discarded_is_gone),
         cmocka_unit_test(made_up_manifests_are_refused),
         cmocka_unit_test(files_that_overlap_or_are_missing_are_refused),
+        cmocka_unit_test(a_floor_is_kept),
         cmocka_unit_test(damaged_manifests_are_refused),
         cmocka_unit_test(damaged_files_are_refused),
         cmocka_unit_test(made_up_tensors_are_refused),

@@ -102,11 +102,10 @@ static void test_ready_file(void **state)
 
 static enum common_code parse(struct common_daemon *daemon, int argc, char **argv, struct common_error *err)
 {
-    const struct common_option options[] = {COMMON_DAEMON_SECRET_OPTION(daemon),
-                                            COMMON_DAEMON_TOKEN_OPTION(daemon, "A token."),
-                                            COMMON_DAEMON_READY_OPTION(daemon, "A file."),
-                                            COMMON_DAEMON_LOG_OPTION(daemon),
-                                            {0}};
+    const struct common_option options[] = {
+        COMMON_DAEMON_SECRET_OPTION(daemon),           COMMON_DAEMON_TOKEN_OPTION(daemon, "A token."),
+        COMMON_DAEMON_READY_OPTION(daemon, "A file."), COMMON_DAEMON_LOG_OPTIONS(daemon),
+        COMMON_DAEMON_CONFIG_OPTIONS(daemon),          {0}};
     const struct common_command command = {
         .program = "daemon", .synopsis = "[options]", .about = "A daemon.", .options = options};
     return common_daemon_parse(daemon, &command, argc, argv, err);
@@ -122,12 +121,14 @@ static void test_options(void **state)
     assert_string_equal(daemon.secret_file, "a");
     assert_string_equal(daemon.token_file, "b");
     assert_string_equal(daemon.ready_file, "c");
+    common_daemon_fini(&daemon);
     char *loud[] = {"daemon", "--log-level", "loud"}, *more[] = {"daemon", "more"};
     assert_int_equal(parse(&daemon, 3, loud, &err), COMMON_INVALID_ARGUMENT);
     assert_non_null(strstr(err.message, "try 'daemon --help'"));
     daemon = (struct common_daemon){0};
     assert_int_equal(parse(&daemon, 2, more, &err), COMMON_INVALID_ARGUMENT);
     assert_non_null(strstr(err.message, "try 'daemon --help'"));
+    common_daemon_fini(&daemon);
     assert_int_equal(common_daemon_refuse("daemon", COMMON_CANCELLED, &err), COMMON_DAEMON_CLEAN);
     assert_int_equal(common_daemon_refuse("daemon", COMMON_INVALID_ARGUMENT, &err), COMMON_DAEMON_USAGE);
     assert_int_equal(common_daemon_refuse("daemon", COMMON_NOT_FOUND, &err), COMMON_DAEMON_START);
@@ -146,8 +147,9 @@ static void test_signals(void **state)
         struct common_loop *loop;
         struct common_signals *signals;
         assert_int_equal(common_loop_new(&loop), COMMON_OK);
-        assert_int_equal(common_signals_new(loop, leave, loop, &signals), COMMON_OK);
+        assert_int_equal(common_signals_new(loop, leave, NULL, loop, &signals), COMMON_OK);
         raise(SIGPIPE); // is ignored
+        raise(SIGHUP);  // is only logged: without a handler it would end this process
         raise(numbers[i]);
         common_loop_run(loop); // ends
         common_signals_free(signals);

@@ -36,8 +36,7 @@ static void check_entry(const char *program, const char *entry, size_t len)
     const char *last = text + strlen(text) - 1;
     if (*last == '\n')
         last--;
-    if (!isupper((unsigned char)*words) && strncmp(words, "error,", 6) != 0 &&
-        strncmp(words, "table ", 6) != 0)
+    if (!isupper((unsigned char)*words))
         fail_msg("%s: the help of an option is a sentence: %s", program, text);
     if (*last != '.')
         fail_msg("%s: the help of an option ends with a full stop: %s", program, text);

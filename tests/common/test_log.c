@@ -8,11 +8,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "common/log.h"
+#include "common/log_limit.h"
 
 // stderr is a pipe in packet mode: one read gives what one write wrote.
 static int reader = -1, saved_stderr = -1;
@@ -117,6 +121,128 @@ static void test_long_record_is_cut_and_stays_one_write(void **state)
     assert_null(next_record());
 }
 
+static void test_forms(void **state)
+{
+    (void)state;
+    common_log_set_format(COMMON_LOG_JSON);
+    common_log_error("peer lost session=%d", 12);
+    const char *record = next_record();
+    assert_non_null(record);
+    assert_memory_equal(record, "{\"ts\":\"20", 9);
+    assert_non_null(strstr(record, "\"level\":\"error\",\"program\":\"test-program\",\"message\":\"peer lost "
+                                   "session=12\",\"session\":12}\n"));
+    setenv("JOURNAL_STREAM", "1:2", 1); // somebody else's
+    common_log_set_format(COMMON_LOG_JOURNALD);
+    common_log_error("peer lost session=%d", 12);
+    assert_string_equal(next_record(), "<3>peer lost session=12\n");
+    unsetenv("JOURNAL_STREAM");
+    common_log_set_format(COMMON_LOG_TEXT);
+}
+
+// A socket in the place of journald's: it gets records with fields while it is there, and stderr lines when it is not.
+static void test_journal(void **state)
+{
+    (void)state;
+    char path[64], stream[64], got[8192];
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct stat status;
+    snprintf(path, sizeof path, "/tmp/banyan-journal-%ld", (long)getpid());
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+    int journald = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(journald, (struct sockaddr *)&address, sizeof address), 0);
+    assert_int_equal(fstat(STDERR_FILENO, &status), 0);
+    snprintf(stream, sizeof stream, "%llu:%llu", (unsigned long long)status.st_dev,
+             (unsigned long long)status.st_ino);
+    setenv("JOURNAL_STREAM", stream, 1);
+    common_log_set_journal(path);
+    common_log_set_format(COMMON_LOG_JOURNALD);
+    common_log_warn("peer lost peer=%s", "w3");
+    ssize_t n = recv(journald, got, sizeof got, MSG_DONTWAIT);
+    assert_true(n > 0);
+    assert_memory_equal(got, "PRIORITY=4\n", 11);
+    assert_non_null(memmem(got, (size_t)n, "BANYAN_PEER\n\2\0\0\0\0\0\0\0w3\n", 23));
+    assert_null(next_record());
+    for (int i = 0; i < 5000; i++) // it does not read: nobody waits for it, stderr has the rest
+        common_log_warn("i=%d", i);
+    assert_non_null(next_record());
+    close(journald);
+    unlink(path);
+    while (next_record())
+        ;
+    common_log_warn("peer lost peer=%s", "w3");
+    assert_string_equal(next_record(), "<4>peer lost peer=w3\n");
+    common_log_set_format(COMMON_LOG_TEXT);
+    common_log_set_journal(COMMON_LOG_JOURNAL);
+    unsetenv("JOURNAL_STREAM");
+}
+
+// The clock is the tests' here: a second ends when they say so.
+static void test_limit(void **state)
+{
+    (void)state;
+    struct common_log_left left;
+    for (int i = 0; i < 5; i++)
+        assert_true(common_log_limit_pass(1, 3, COMMON_LOG_WARN, "first", 100) == (i < 3));
+    assert_true(common_log_limit_pass(2, 3, COMMON_LOG_INFO, "other", 100));
+    assert_false(common_log_limit_left(100, &left)); // not while it goes on
+    assert_true(common_log_limit_left(101, &left));
+    assert_int_equal(left.n, 2);
+    assert_int_equal(left.level, COMMON_LOG_WARN);
+    assert_string_equal(left.text, "first");
+    assert_false(common_log_limit_left(101, &left)); // once
+    assert_true(common_log_limit_pass(1, 3, COMMON_LOG_WARN, "again", 101));
+    for (uint64_t key = 0; key < 100000; key++) // more kinds than places: none is lost that comes once
+        assert_true(common_log_limit_pass(key << 6, 3, COMMON_LOG_ERROR, "x", 200));
+    assert_false(common_log_limit_left(300, &left));
+}
+
+static unsigned left_out; // as records have said
+
+static unsigned records(void)
+{
+    unsigned n = 0;
+    const char *record, *said;
+    while ((record = next_record())) {
+        said = strstr(record, "left_out=");
+        left_out += said ? (unsigned)strtoul(said + strlen("left_out="), NULL, 10) : 0;
+        n += !said;
+    }
+    return n;
+}
+
+static void test_rate(void **state)
+{
+    (void)state;
+    common_log_set_rate(2);
+    common_log_set_level(COMMON_LOG_DEBUG);
+    unsigned wrote = 0;
+    left_out = 0;
+    for (int i = 0; i < 1000; i++) {
+        common_log_warn("flood i=%d", i);
+        wrote += records();
+    }
+    assert_true(wrote >= 2);
+    for (int i = 0; i < 30; i++) { // each is another one
+        common_log_error("something failed i=%d", i);
+        assert_int_equal(records(), 1);
+        common_log_warn("%s %d", "its own text", i);
+        assert_int_equal(records(), 1);
+        common_log_debug("seen");
+        assert_int_equal(records(), 1);
+    }
+    common_log_set_rate(0);
+    for (int i = 0; i < 30; i++) {
+        common_log_warn("all");
+        assert_int_equal(records(), 1);
+    }
+    while (wrote + left_out < 1000) { // what was left out is said, with nothing behind it
+        usleep(1000);
+        common_log_sweep();
+        records();
+    }
+    assert_int_equal(wrote + left_out, 1000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -124,6 +250,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_levels, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_peer_cannot_forge_a_line, setup, teardown),
         cmocka_unit_test_setup_teardown(test_long_record_is_cut_and_stays_one_write, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_forms, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_journal, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_limit, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_rate, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,7 +13,7 @@
 
 static struct {
     bool quiet, json;
-    const char *endpoint;
+    const char *endpoint, *form, *node;
     uint64_t workers, memory, timeout_ns;
     double scale;
 } got;
@@ -26,6 +26,8 @@ static const struct common_option table[] = {
     {"timeout", 't', COMMON_OPTION_DURATION, &got.timeout_ns, "TIME", "Timeout (default 5s).", 0, 0},
     {"scale", 0, COMMON_OPTION_DOUBLE, &got.scale, "X", "Scale.", 0, 0},
     {"quiet", 'q', COMMON_OPTION_FLAG, &got.quiet, NULL, "Say less.", 0, 0},
+    {"form", 0, COMMON_OPTION_STRING, &got.form, "one|two", "Form.", 0, 0},
+    {"numa", 0, COMMON_OPTION_STRING, &got.node, "any|N", "Node.", 0, 0},
     {"an-option-with-a-very-long-name", 'j', COMMON_OPTION_FLAG, &got.json, NULL, "One line each.", 0, 0},
     {0},
 };
@@ -93,6 +95,22 @@ static void test_rest(void **state)
     assert_int_equal(rest, 1);
 }
 
+static void test_words(void **state)
+{
+    (void)state;
+    assert_int_equal(PARSE("--form", "two", "--numa=any"), COMMON_OK);
+    assert_string_equal(got.form, "two");
+    assert_int_equal(PARSE("--form=one", "--numa=17"),
+                     COMMON_OK); // what is in capitals stands for anything
+    assert_string_equal(got.node, "17");
+    static const char *const wrong[] = {"three", "on", "ones", "", "one|two", "ONE"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        assert_int_equal(PARSE("--form", wrong[i]), COMMON_INVALID_ARGUMENT);
+        assert_null(got.form);
+        assert_non_null(strstr(err.message, "is not one of one, two; try 'banyan-test --help'"));
+    }
+}
+
 static void test_the_last_one_wins(void **state)
 {
     (void)state;
@@ -128,7 +146,7 @@ static void test_mistakes(void **state)
         {"--workers=1.5", "--workers", "whole number"},
         {"--workers=18446744073709551617", "--workers", "whole number"},
         {"-n65", "-n", "between 1 and 64"},
-        {"--memory=4095", "--memory", "below 4096"},
+        {"--memory=4095", "--memory", "below 4K"},
         {"--memory=1X", "--memory", "size"},
         {"--memory=1KB", "--memory", "size"},
         {"--memory=K", "--memory", "size"},
@@ -197,6 +215,8 @@ static void test_help(void **state)
                                    "  -t, --timeout=TIME  Timeout (default 5s).\n"
                                    "      --scale=X       Scale.\n"
                                    "  -q, --quiet         Say less.\n"
+                                   "      --form=one|two  Form.\n"
+                                   "      --numa=any|N    Node.\n"
                                    "  -j, --an-option-with-a-very-long-name\n"
                                    "                      One line each.\n"
                                    "  -h, --help          Print this help and exit.\n"
@@ -284,6 +304,7 @@ int main(void)
         cmocka_unit_test(test_every_type),
         cmocka_unit_test(test_letters),
         cmocka_unit_test(test_rest),
+        cmocka_unit_test(test_words),
         cmocka_unit_test(test_the_last_one_wins),
         cmocka_unit_test(test_mistakes),
         cmocka_unit_test(test_help),

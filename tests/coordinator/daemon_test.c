@@ -88,6 +88,18 @@ static void usage(void **state)
     assert_int_equal(run(ARGS("--listen", ","), said, sizeof(said)), 2);
     assert_int_equal(run(ARGS("--heartbeat", "1ms"), said, sizeof(said)), 2);
     assert_int_equal(run(ARGS("--log-level", "loud"), said, sizeof(said)), 2);
+    static char *const bad[][2] = {{"--audit", "often"},
+                                   {"--audit", "-1"},
+                                   {"--audit", "1.5"},
+                                   {"--audit", ""},
+                                   {"--audit", "9999999999999999"},
+                                   {"--keep-steps", "-1"},
+                                   {"--keep-steps", "64X"},
+                                   {"--keep-steps", ""}};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        assert_int_equal(run(ARGS(bad[i][0], bad[i][1]), said, sizeof(said)), 2);
+        assert_non_null(strstr(said, bad[i][0] + 2)); // it says which
+    }
     assert_int_equal(run(ARGS("--max-sessions", "0"), said, sizeof(said)), 2);
 }
 
@@ -175,6 +187,22 @@ static void http(void **state)
     pid_t pid = start(ARGS("--http", address, "--max-clients", "77", "--max-client-bytes", "1M"));
     get(port, "GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", said, sizeof(said));
     assert_non_null(strstr(said, "200 OK"));
+    get(port, "GET /livez?verbose HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", said, sizeof(said));
+    assert_non_null(strstr(said, "200 OK"));
+    assert_non_null(strstr(said, "[+]shutdown ok\nok\n"));
+    get(port, "GET /readyz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", said, sizeof(said));
+    assert_non_null(strstr(said, "503"));
+    assert_non_null(strstr(said, "no worker is active"));
+    get(port, "GET /readyz?verbose HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", said, sizeof(said));
+    assert_non_null(strstr(said, "503"));
+    assert_non_null(strstr(said, "[+]shutdown ok\n[+]store ok\n[-]workers failed: "));
+    get(port, "GET /readyz?exclude=workers&verbose HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", said,
+        sizeof(said));
+    assert_non_null(strstr(said, "200 OK"));
+    assert_non_null(strstr(said, "[+]workers excluded\nok\n"));
+    get(port, "GET /readyz?exclude=nothing HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", said,
+        sizeof(said));
+    assert_non_null(strstr(said, "503"));
     get(port, "GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", said, sizeof(said));
     assert_non_null(strstr(said, "200 OK"));
     assert_non_null(strstr(said, "\nbanyan_term 1\n"));
@@ -183,6 +211,10 @@ static void http(void **state)
     assert_non_null(strstr(said, "\nbanyan_struck_copies_total 0\n"));
     assert_non_null(strstr(said, "\nbanyan_thin_chunks 0\n"));
     assert_non_null(strstr(said, "\nbanyan_moves 0\n"));
+    assert_non_null(strstr(said, "\nbanyan_audited_total 0\n"));
+    assert_non_null(strstr(said, "\nbanyan_audit_differences_total 0\n"));
+    assert_non_null(strstr(said, "\nbanyan_audit_skipped_total 0\n"));
+    assert_non_null(strstr(said, "\nbanyan_kept_steps 0\n"));
     assert_non_null(strstr(said, "\nbanyan_limit_max{limit=\"clients\"} 77\n"));
     assert_non_null(strstr(said, "\nbanyan_limit_max{limit=\"bytes_of_a_client\"} 1048576\n"));
     assert_non_null(strstr(said, "\nbanyan_limit_used{limit=\"sessions\"} 0\n"));
@@ -203,7 +235,7 @@ static void http(void **state)
                               "--http", "0.0.0.0:0"),
                          why, sizeof(why)),
                      3);
-    assert_non_null(strstr(why, "--insecure"));
+    assert_non_null(strstr(why, "--http-insecure"));
 }
 
 int main(void)

@@ -53,7 +53,7 @@ bool __wrap_coordinator_lease_file_write(struct coordinator_lease_file *file,
 }
 
 static struct coordinator_lease holder;
-static struct coordinator_watch watcher;
+static struct coordinator_lease_watch watcher;
 static struct coordinator_lease_file *file;
 
 static void begin(const char *name)
@@ -62,7 +62,7 @@ static void begin(const char *name)
     assert_int_equal(coordinator_lease_file_open(store_path, true, &file, NULL), COMMON_OK);
     now = 1000 * COMMON_NS_PER_S;
     assert_true(coordinator_lease_hold(&holder, file, HOLDER));
-    watcher = (struct coordinator_watch){.self = WATCHER};
+    watcher = (struct coordinator_lease_watch){.self = WATCHER};
 }
 
 static void end(void)
@@ -70,17 +70,17 @@ static void end(void)
     coordinator_lease_file_close(file);
 }
 
-static enum coordinator_watch_verdict look(void)
+static enum coordinator_lease_verdict look(void)
 {
-    return coordinator_watch_look(&watcher, file, now);
+    return coordinator_lease_look(&watcher, file, now);
 }
 
 static void watch(void) // the holder sees that it is watched, and the watcher that it does
 {
-    assert_int_equal(look(), COORDINATOR_WATCH_WAIT);
+    assert_int_equal(look(), COORDINATOR_LEASE_WAIT);
     assert_true(coordinator_lease_renew(&holder, now));
     assert_true(holder.watched);
-    assert_int_equal(look(), COORDINATOR_WATCH_WAIT);
+    assert_int_equal(look(), COORDINATOR_LEASE_WAIT);
 }
 
 static void nobody_takes_from_one_that_is_not_watched(void **state)
@@ -94,7 +94,7 @@ static void nobody_takes_from_one_that_is_not_watched(void **state)
     assert_true(coordinator_lease_valid(&holder, now));
     assert_true(coordinator_lease_renew(&holder, now));
     for (int i = 0; i < 100; i++, now += COMMON_NS_PER_S) // it does not run, and has not said that it knows
-        assert_int_equal(look(), COORDINATOR_WATCH_WAIT);
+        assert_int_equal(look(), COORDINATOR_LEASE_WAIT);
     assert_true(coordinator_lease_mine(&holder));
     end();
 }
@@ -108,7 +108,7 @@ static void a_holder_that_beats_keeps_the_store(void **state)
         now += COORDINATOR_LEASE_NS - 1;
         assert_true(coordinator_lease_valid(&holder, now));
         assert_true(coordinator_lease_renew(&holder, now));
-        assert_int_equal(look(), COORDINATOR_WATCH_WAIT);
+        assert_int_equal(look(), COORDINATOR_LEASE_WAIT);
     }
     end();
 }
@@ -123,11 +123,11 @@ static void one_that_does_not_loses_it(void **state)
     now += 1;
     assert_false(coordinator_lease_valid(&holder, now)); // before anybody may take it
     now += COORDINATOR_LEASE_MARGIN_NS - 1;
-    assert_int_equal(look(), COORDINATOR_WATCH_WAIT);
+    assert_int_equal(look(), COORDINATOR_LEASE_WAIT);
     assert_true(coordinator_lease_mine(&holder));
     now += 1;
-    assert_int_equal(look(), COORDINATOR_WATCH_TAKE);
-    assert_true(coordinator_watch_unfinished(file));
+    assert_int_equal(look(), COORDINATOR_LEASE_TAKE);
+    assert_true(coordinator_lease_unfinished(file));
     assert_false(coordinator_lease_mine(&holder));
     assert_false(coordinator_lease_renew(&holder, now));
     assert_false(coordinator_lease_valid(&holder, now));
@@ -145,9 +145,9 @@ static void one_that_comes_back_in_time_keeps_it(void **state)
     assert_true(coordinator_lease_renew(&holder, now));
     assert_true(coordinator_lease_valid(&holder, now));
     now += 1;
-    assert_int_equal(look(), COORDINATOR_WATCH_WAIT);
+    assert_int_equal(look(), COORDINATOR_LEASE_WAIT);
     now += LAPSE_NS - 1;
-    assert_int_equal(look(), COORDINATOR_WATCH_WAIT);
+    assert_int_equal(look(), COORDINATOR_LEASE_WAIT);
     end();
 }
 
@@ -164,15 +164,15 @@ static void one_that_comes_back_at_the_last_moment_is_waited_for(void **state)
     watch();
     now += LAPSE_NS;
     before_owner = holder_renews;
-    assert_int_equal(look(), COORDINATOR_WATCH_WAIT);
+    assert_int_equal(look(), COORDINATOR_LEASE_WAIT);
     assert_null(before_owner);
     assert_true(coordinator_lease_valid(&holder, now + COORDINATOR_LEASE_NS - 1));
     assert_false(coordinator_lease_renew(&holder, now + 1));
     now += LAPSE_NS - 1;
-    assert_int_equal(look(), COORDINATOR_WATCH_WAIT);
+    assert_int_equal(look(), COORDINATOR_LEASE_WAIT);
     now += 1;
     assert_false(coordinator_lease_valid(&holder, now));
-    assert_int_equal(look(), COORDINATOR_WATCH_TAKE);
+    assert_int_equal(look(), COORDINATOR_LEASE_TAKE);
     end();
 }
 
@@ -183,13 +183,13 @@ static void a_takeover_that_did_not_end_is_ended_by_another(void **state)
     begin("unfinished");
     watch();
     now += LAPSE_NS;
-    assert_int_equal(look(), COORDINATOR_WATCH_TAKE);
-    watcher = (struct coordinator_watch){.self = WATCHER + 1};
-    assert_int_equal(look(), COORDINATOR_WATCH_WAIT);
+    assert_int_equal(look(), COORDINATOR_LEASE_TAKE);
+    watcher = (struct coordinator_lease_watch){.self = WATCHER + 1};
+    assert_int_equal(look(), COORDINATOR_LEASE_WAIT);
     now += LAPSE_NS - 1;
-    assert_int_equal(look(), COORDINATOR_WATCH_WAIT);
+    assert_int_equal(look(), COORDINATOR_LEASE_WAIT);
     now += 1;
-    assert_int_equal(look(), COORDINATOR_WATCH_TAKE);
+    assert_int_equal(look(), COORDINATOR_LEASE_TAKE);
     end();
 }
 
@@ -209,7 +209,7 @@ static void records_that_are_torn_are_absent(void **state)
     close(fd);
     assert_false(coordinator_lease_file_read(file, COORDINATOR_LEASE_OWNER, &owner));
     assert_false(coordinator_lease_mine(&holder)); // nobody knows
-    assert_int_equal(look(), COORDINATOR_WATCH_WAIT);
+    assert_int_equal(look(), COORDINATOR_LEASE_WAIT);
     assert_true(coordinator_lease_file_lock(file)); // one starts at a time
     assert_int_equal(coordinator_lease_file_open(store_path, true, &other, NULL), COMMON_OK);
     assert_false(coordinator_lease_file_lock(other));
@@ -295,7 +295,7 @@ static uint64_t read_acknowledged(int in, uint64_t last)
     return last;
 }
 
-static enum common_code take(struct store_seen *seen, struct coordinator_watch *watch,
+static enum common_code take(struct store_seen *seen, struct coordinator_lease_watch *watch,
                              struct coordinator_store **out, struct common_error *err)
 {
     struct coordinator_store_reader reader = store_reader(seen);
@@ -309,7 +309,7 @@ static void what_a_stopped_holder_had_acknowledged_is_there(void **state)
     uint64_t terms = 0, total = 0;
     snprintf(store_path, sizeof(store_path), "%s/stopped.db", store_folder);
     for (int round = 0; round < 4; round++) {
-        struct coordinator_watch watch = {.self = 100 + (uint64_t)round};
+        struct coordinator_lease_watch watch = {.self = 100 + (uint64_t)round};
         struct coordinator_store *store = NULL;
         struct store_seen seen;
         struct common_error err = {0};

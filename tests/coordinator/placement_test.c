@@ -98,6 +98,23 @@ static void copies_are_on_hosts_of_their_own(void **state)
     assert_int_equal(follow(c, 4, has, 1), 2);
 }
 
+// Who does not reach a member, or is not reached by one, joins only for want of memory, and never to have one copy more.
+static void who_is_apart_joins_last(void **state)
+{
+    (void)state;
+    struct coordinator_candidate c[3] = {{.free_bytes = 1 << 20, .bandwidth = 10, .member = true},
+                                         {.free_bytes = 1 << 20, .bandwidth = 90, .host = 1, .apart = true},
+                                         {.free_bytes = 1 << 20, .bandwidth = 20, .host = 2}};
+    const uint32_t has[1] = {0};
+    assert_int_equal(choose(c, 3, 3), 2);
+    assert_int_equal(follow(c, 3, has, 1), 2);
+    c[2].free_bytes = 0;
+    assert_int_equal(choose(c, 3, 3), 0); // rather fewer members
+    assert_int_equal(follow(c, 3, has, 1), UINT32_MAX);
+    c[0].free_bytes = 0;
+    assert_int_equal(choose(c, 3, 3), 1);
+}
+
 // Who follows is who would be done first if it had to serve all that it has.
 static void copies_follow_speed(void **state)
 {
@@ -119,15 +136,69 @@ static void copies_follow_speed(void **state)
     assert_int_equal(follow(c, 3, has, 1), 2);
 }
 
+// Eight chunks that two workers have, all served by the first.
+static uint32_t spread(struct coordinator_spread_chunk *chunks, uint32_t n, const uint64_t *speeds,
+                       uint32_t *first)
+{
+    uint64_t load[4];
+    bool better = coordinator_placement_spread(chunks, n, speeds, load, 4);
+    *first = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        assert_true(chunks[i].serves < chunks[i].n);
+        *first += chunks[i].holder[chunks[i].serves] == 0;
+    }
+    return better;
+}
+
+static void serving_follows_speed(void **state)
+{
+    (void)state;
+    struct coordinator_spread_chunk chunks[8];
+    uint32_t first;
+    for (uint32_t i = 0; i < 8; i++)
+        chunks[i] = (struct coordinator_spread_chunk){.n = 2, .holder = {0, 1}};
+    assert_true(spread(chunks, 8, (uint64_t[]){10, 10, 10, 10}, &first));
+    assert_int_equal(first, 4);
+    assert_true(spread(chunks, 8, (uint64_t[]){10, 30, 10, 10}, &first));
+    assert_int_equal(first, 2);
+    assert_true(spread(chunks, 8, (uint64_t[]){1, 64, 10, 10}, &first));
+    assert_int_equal(first, 0);
+    for (uint32_t i = 0; i < 4; i++)
+        chunks[i].holder[0] = 1, chunks[i].holder[1] = 0;
+    assert_false(spread(chunks, 8, (uint64_t[]){10, 11, 10, 10}, &first)); // as it is, or nearly
+    assert_int_equal(first, 4);
+    for (uint32_t i = 0; i < 8; i++)
+        assert_int_equal(chunks[i].serves, 0);
+    assert_false(spread(chunks, 0, (uint64_t[]){10, 10, 10, 10}, &first));
+}
+
+// Those that one worker alone has count before the others are given away.
+static void what_cannot_be_spread_counts(void **state)
+{
+    (void)state;
+    struct coordinator_spread_chunk chunks[8];
+    uint32_t first;
+    for (uint32_t i = 0; i < 8; i++)
+        chunks[i] = (struct coordinator_spread_chunk){.n = i < 4 ? 2 : 1, .holder = {0, 1}};
+    assert_true(spread(chunks, 8, (uint64_t[]){10, 10, 10, 10}, &first));
+    assert_int_equal(first, 4); // the four that it alone has
+    for (uint32_t i = 0; i < 8; i++)
+        chunks[i] = (struct coordinator_spread_chunk){.n = 1, .holder = {0}};
+    assert_false(spread(chunks, 8, (uint64_t[]){1, 100, 10, 10}, &first));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(who_is_apart_joins_last),
         cmocka_unit_test(nobody),
         cmocka_unit_test(first_chunk_goes_where_it_is_done_first),
         cmocka_unit_test(members_until_wide_enough),
         cmocka_unit_test(shares_follow_speed),
         cmocka_unit_test(copies_are_on_hosts_of_their_own),
         cmocka_unit_test(copies_follow_speed),
+        cmocka_unit_test(serving_follows_speed),
+        cmocka_unit_test(what_cannot_be_spread_counts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -71,6 +71,16 @@ static bool on_follower(void *arg, uint64_t session, uint32_t index, const char 
     return true;
 }
 
+static bool on_seal(void *arg, uint64_t session, uint32_t index, uint64_t seal)
+{
+    struct store_seen *seen = arg;
+    size_t at = strlen(seen->seals);
+    (void)session;
+    snprintf(seen->seals + at, sizeof(seen->seals) - at, "%s%u:%llu", at ? " " : "", index,
+             (unsigned long long)seal);
+    return true;
+}
+
 static bool on_range(void *arg, uint64_t session, uint32_t layer, uint64_t first, uint64_t count)
 {
     struct store_seen *seen = arg;
@@ -116,8 +126,8 @@ static bool on_draining(void *arg, const char *worker, const void *reason, size_
 struct coordinator_store_reader store_reader(struct store_seen *seen)
 {
     return (struct coordinator_store_reader){seen,     on_worker,   on_session, on_member,
-                                             on_chunk, on_follower, on_range,   on_key,
-                                             on_cut,   on_floor,    on_draining};
+                                             on_chunk, on_follower, on_seal,    on_range,
+                                             on_key,   on_cut,      on_floor,   on_draining};
 }
 
 enum common_code store_open(struct store_seen *seen, struct coordinator_store **out, struct common_error *err)

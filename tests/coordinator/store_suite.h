@@ -23,6 +23,7 @@ struct store_seen {
     struct coordinator_rangeset ranges;
     uint32_t n_ranges;
     char followers[64]; // "1:w1 1:w2": by chunk
+    char seals[64];     // "1:77 2:88": by chunk
     char draining[64];  // "w0: why", of the last worker
 };
 
@@ -45,5 +46,10 @@ void store_half_a_batch(void **state);
 void store_numbers_wait(void **state);
 void store_full_sync(void **state);
 void store_killed_again_and_again(void **state);
+
+// Tests: store_backup.c
+void store_is_backed_up(void **state);
+void store_backup_is_given_up(void **state);
+void store_in_memory_has_no_backup(void **state);
 
 #endif

@@ -218,6 +218,83 @@ static void a_chunk_has_followers(void **state)
     store_close(store);
 }
 
+// A chunk keeps its seal while it is the same, whoever holds it, and another in its place has none.
+static void a_chunk_has_a_seal(void **state)
+{
+    (void)state;
+    struct coordinator_store *store;
+    struct store_seen seen;
+    assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK);
+    struct coordinator_batch *batch = coordinator_batch_new();
+    coordinator_batch_session(batch, 1, "a", "s", 1, 1, 1);
+    for (uint32_t i = 0; i < 4; i++) {
+        coordinator_batch_chunk(batch, 1, i, 70 + i, false, "w0");
+        coordinator_batch_follower(batch, 1, i, "w1");
+        coordinator_batch_seal(batch, 1, i, i == 3 ? 99 : 70 + i, 500 + i); // 3: of the chunk before it
+    }
+    store_submit(store, batch);
+    reopen(&store, &seen);
+    assert_string_equal(seen.seals, "0:500 1:501 2:502");
+    batch = coordinator_batch_new();
+    coordinator_batch_chunk(batch, 1, 0, 70, false, "w5"); // it has moved
+    coordinator_batch_copy_lost(batch, 1, 1, 71, "w0");
+    coordinator_batch_chunk(batch, 1, 2, 80, false, "w0"); // a truncate has cut it
+    store_submit(store, batch);
+    reopen(&store, &seen);
+    assert_string_equal(seen.seals, "0:500 1:501");
+    batch = coordinator_batch_new();
+    coordinator_batch_chunk_drop(batch, 1, 0);
+    coordinator_batch_seal(batch, 1, 0, 70, 500); // comes late
+    coordinator_batch_seal(batch, 1, 1, 71, UINT64_MAX);
+    store_submit(store, batch);
+    reopen(&store, &seen);
+    assert_string_equal(seen.seals, "1:18446744073709551615");
+    batch = coordinator_batch_new();
+    coordinator_batch_session_drop(batch, 1);
+    store_submit(store, batch);
+    reopen(&store, &seen);
+    assert_string_equal(seen.seals, "");
+    store_close(store);
+}
+
+// One of a coordinator that knew no seals gets them; what such a one has done meanwhile counts.
+static void an_older_store_gets_seals(void **state)
+{
+    (void)state;
+    struct coordinator_store *store;
+    struct store_seen seen;
+    sqlite3 *db;
+    assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK);
+    struct coordinator_batch *batch = coordinator_batch_new();
+    coordinator_batch_session(batch, 1, "a", "s", 1, 1, 1);
+    for (uint32_t i = 0; i < 3; i++) {
+        coordinator_batch_chunk(batch, 1, i, 77 + i, false, "w0");
+        coordinator_batch_seal(batch, 1, i, 77 + i, 600 + i);
+    }
+    store_submit(store, batch);
+    store_close(store);
+    assert_int_equal(sqlite3_open(store_path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db,
+                                  "UPDATE chunks SET id = 90 WHERE idx = 1; DELETE FROM chunks WHERE idx = 2",
+                                  NULL, NULL, NULL),
+                     SQLITE_OK);
+    sqlite3_close(db);
+    assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK);
+    assert_string_equal(seen.seals, "0:600");
+    store_close(store);
+    assert_int_equal(sqlite3_open(store_path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "DROP TABLE seals", NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+    assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK);
+    assert_string_equal(seen.seals, "");
+    batch = coordinator_batch_new();
+    coordinator_batch_seal(batch, 1, 0, 77, 7);
+    store_submit(store, batch);
+    reopen(&store, &seen);
+    assert_string_equal(seen.seals, "0:7");
+    store_close(store);
+}
+
 // A store of a coordinator that knew no followers is opened as it is.
 static void an_older_store_gets_followers(void **state)
 {
@@ -350,16 +427,23 @@ static void one_at_a_time(void **state)
     struct coordinator_store *store, *second;
     struct store_seen seen;
     struct common_error err = {0};
-    assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK);
-    pid_t pid = fork();
+    int opened[2];
+    char one = 1;
+    assert_int_equal(pipe(opened), 0);
+    pid_t pid = fork(); // while there is one thread: a lock of another would stay locked in the child
     assert_true(pid >= 0);
     if (pid == 0) {
-        bool right = store_open(&seen, &second, &err) == COMMON_FAILED_PRECONDITION &&
+        bool right = read(opened[0], &one, 1) == 1 &&
+                     store_open(&seen, &second, &err) == COMMON_FAILED_PRECONDITION &&
                      strstr(err.message, store_path) && strstr(err.message, "in use");
         _exit(right ? 0 : 1);
     }
+    assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK);
+    assert_int_equal(write(opened[1], &one, 1), 1);
     int status = store_child_status(pid);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    close(opened[0]);
+    close(opened[1]);
     store_close(store);
     assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK); // free again
     store_close(store);
@@ -435,6 +519,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_chunk_has_one_holder, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(a_chunk_has_followers, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(an_older_store_gets_followers, store_setup, store_teardown),
+        cmocka_unit_test_setup_teardown(a_chunk_has_a_seal, store_setup, store_teardown),
+        cmocka_unit_test_setup_teardown(an_older_store_gets_seals, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(a_clip_where_a_range_begins, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(store_full_sync, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(store_killed_again_and_again, store_setup, store_teardown),
@@ -443,6 +529,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(one_at_a_time, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(foreign_files, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(memory_keeps_nothing, store_setup, store_teardown),
+        cmocka_unit_test_setup_teardown(store_is_backed_up, store_setup, store_teardown),
+        cmocka_unit_test_setup_teardown(store_backup_is_given_up, store_setup, store_teardown),
+        cmocka_unit_test_setup_teardown(store_in_memory_has_no_backup, store_setup, store_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,7 +28,7 @@ enum told { NOT_ASKED, UNTOLD, DONE, REFUSED };
 
 struct subject { // a session that one batch makes, and another drops
     enum told made, dropped;
-    uint32_t sessions, members, chunks, ranges, keys, cuts, floors; // that were read
+    uint32_t sessions, members, chunks, ranges, keys, cuts, floors, seals; // that were read
 };
 
 static char folder[64], path[128];
@@ -88,6 +88,14 @@ static bool on_follower(void *arg, uint64_t session, uint32_t index, const char 
     return true;
 }
 
+static bool on_seal(void *arg, uint64_t session, uint32_t index, uint64_t seal)
+{
+    (void)arg;
+    assert_int_equal(seal, session + index + 17);
+    subject_of(session)->seals++;
+    return true;
+}
+
 static bool on_range(void *arg, uint64_t session, uint32_t layer, uint64_t first, uint64_t count)
 {
     (void)arg, (void)layer, (void)first;
@@ -129,8 +137,8 @@ static bool on_draining(void *arg, const char *worker, const void *reason, size_
 static bool open_store(void)
 {
     struct coordinator_store_reader reader = {NULL,     on_worker,   on_session, on_member,
-                                              on_chunk, on_follower, on_range,   on_key,
-                                              on_cut,   on_floor,    on_draining};
+                                              on_chunk, on_follower, on_seal,    on_range,
+                                              on_key,   on_cut,      on_floor,   on_draining};
     struct common_error err;
     for (uint32_t i = 0; i < n_subjects; i++)
         subjects[i] = (struct subject){.made = subjects[i].made, .dropped = subjects[i].dropped};
@@ -178,6 +186,8 @@ static void make(bool large)
     coordinator_batch_member(batch, id, "w");
     for (uint32_t i = 0; i < CHUNKS; i++)
         coordinator_batch_chunk(batch, id, i, id * CHUNKS + i, false, "w");
+    for (uint32_t i = 0; i < CHUNKS; i++)
+        coordinator_batch_seal(batch, id, i, id * CHUNKS + i, id + i + 17);
     coordinator_batch_range(batch, id, 0, 0, id);
     coordinator_batch_key(batch, id, id + 7);
     coordinator_batch_cut(batch, id, id + 11);
@@ -261,10 +271,11 @@ static void holds(uint64_t id)
 {
     struct subject *s = subject_of(id);
     bool there = s->sessions == 1;
-    bool whole = there
-                     ? s->members == 1 && s->chunks == CHUNKS && s->ranges == 1 && s->keys == 1 &&
-                           s->cuts == 1 && s->floors == 1
-                     : s->sessions + s->members + s->chunks + s->ranges + s->keys + s->cuts + s->floors == 0;
+    bool whole =
+        there ? s->members == 1 && s->chunks == CHUNKS && s->ranges == 1 && s->keys == 1 && s->cuts == 1 &&
+                    s->floors == 1 && s->seals == CHUNKS
+              : s->sessions + s->members + s->chunks + s->ranges + s->keys + s->cuts + s->floors + s->seals ==
+                    0;
     if (!whole)
         fail_msg("seed %" PRIu64 ": a part of batch %" PRIu64 " is there", seed, id);
     if (there && s->made == REFUSED)

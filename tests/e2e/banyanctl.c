@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/e2e/banyanctl.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -32,4 +33,24 @@ void banyanctl_expect(const struct harness_cluster *cluster, int code, const cha
         fail_msg("banyanctl %s: exit code %d, expected %d and '%s'; it said: %s%s", line, out.exit_code, code,
                  says, out.out, out.err);
     harness_output_free(&out);
+}
+
+void banyanctl_snapshot(const struct harness_cluster *cluster, const banyan_session *session,
+                        const char *options, const char *path)
+{
+    char line[256];
+    snprintf(line, sizeof line, "session snapshot %s 0x%016" PRIx64 " %%s", options,
+             banyan_session_id(session));
+    banyanctl_expect(cluster, 0, " tokens", line, path);
+}
+
+banyan_session *banyanctl_restore(const struct harness_cluster *cluster, banyan_client *client,
+                                  const char *name, const char *options, const char *path)
+{
+    char line[256];
+    banyan_session *session;
+    snprintf(line, sizeof line, "session restore --name %s %s %%s", name, options);
+    banyanctl_expect(cluster, 0, "restored", line, path);
+    OK(banyan_session_open(client, 0, name, &session, ERR));
+    return session;
 }

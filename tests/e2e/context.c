@@ -12,6 +12,28 @@
 #include "tests/e2e/support.h"
 #include "tests/kernels/data.h"
 
+banyan_spec context_spec(uint32_t nth, uint32_t layers)
+{
+    static const float sinks[4] = {0.5f, -1.0f, 0, 2.0f}, alibi[4] = {0.01f, 0.02f, 0.04f, 0.08f};
+    return (banyan_spec){.layers = layers,
+                         .q_heads = 4,
+                         .kv_heads = 2,
+                         .k_dim = 40,
+                         .v_dim = 24,
+                         .kv_type = (banyan_kv_type)(1 + nth % 5),
+                         .chunk_tokens = 32,
+                         .members = 3,
+                         .replicas = 1 + nth % 3,
+                         .v_in_k = nth == 5 || nth == 8,
+                         .window = nth == 2 || nth == 6 ? 50 : 0,
+                         .forget = nth == 6 ? 10 : 0,
+                         .mask_chunk = nth == 3 ? 64 : 0,
+                         .not_causal = nth == 4,
+                         .soft_cap = nth == 7 ? 10 : 0,
+                         .sinks = nth == 1 || nth == 7 ? sinks : NULL,
+                         .alibi = nth == 1 || nth == 9 ? alibi : NULL};
+}
+
 static void *allocate(size_t bytes)
 {
     void *p = aligned_alloc(64, (bytes + 64) / 64 * 64);
@@ -215,6 +237,28 @@ double context_lse(const struct context *c, uint32_t layer, uint64_t position, u
     return result.lse;
 }
 
+// What lies between the missing ranges.
+static uint32_t runs_of(const struct context *c, const struct kernels_run *all, const banyan_spec *s,
+                        struct kernels_run *runs)
+{
+    size_t element = rounding_bytes(s->kv_type);
+    uint32_t n = 0, ranges = c->partial ? c->partial->n : 0;
+    uint64_t at = 0;
+    for (uint32_t i = 0; i <= ranges && at < all->rows; i++) {
+        uint64_t end = i < ranges ? c->partial->missing[i].first : all->rows;
+        end = end < all->rows ? end : all->rows;
+        if (end > at)
+            runs[n++] = (struct kernels_run){.k = (const uint8_t *)all->k + at * s->k_dim * element,
+                                             .v = (const uint8_t *)all->v + at * s->v_dim * element,
+                                             .k_scale = all->k_scale,
+                                             .v_scale = all->v_scale,
+                                             .first = at,
+                                             .rows = (uint32_t)(end - at)};
+        at = i < ranges ? c->partial->missing[i].first + c->partial->missing[i].count : end;
+    }
+    return n;
+}
+
 // False: further off than is allowed; the first place is in `why`.
 static bool judge(const struct context *c, uint32_t layer, uint64_t first, uint32_t rows, uint64_t visible,
                   const float *q, const float *o, const float *lse, struct worst *worst, const char *what,
@@ -238,8 +282,11 @@ static bool judge(const struct context *c, uint32_t layer, uint64_t first, uint3
                  scaled ? one_head((uint8_t *)c->k_scale[layer], scales, sizeof(float), h, keys) : NULL,
              *v_scale =
                  scaled ? one_head((uint8_t *)c->v_scale[layer], scales, sizeof(float), h, keys) : NULL;
-        struct kernels_run run = {
+        const struct kernels_run all = {
             .k = k, .v = v, .first = 0, .rows = (uint32_t)keys, .k_scale = k_scale, .v_scale = v_scale};
+        struct kernels_run *runs = allocate(((c->partial ? c->partial->n : 0) + 1) * sizeof(*runs));
+        assert_true(!c->partial || !scaled); // a run's scales would have to move, too
+        uint32_t n_runs = runs_of(c, &all, s, runs);
         struct kernels_job job = {.spec = &ks,
                                   .kv_head = h,
                                   .rows = rows,
@@ -250,8 +297,8 @@ static bool judge(const struct context *c, uint32_t layer, uint64_t first, uint3
                                   .q = q + (size_t)h * group * s->k_dim,
                                   .q_row_stride = (uint64_t)s->q_heads * s->k_dim,
                                   .q_head_stride = s->k_dim,
-                                  .runs = &run,
-                                  .run_count = keys > 0};
+                                  .runs = runs,
+                                  .run_count = n_runs};
         kernels_reference(&job, s->sinks, want, row);
         for (uint32_t i = 0; i < rows * group; i++) {
             size_t at = (size_t)(i / group) * s->q_heads + (size_t)h * group + i % group;
@@ -280,6 +327,7 @@ static bool judge(const struct context *c, uint32_t layer, uint64_t first, uint3
             if (worst && r > worst->lse)
                 worst->lse = r;
         }
+        free(runs);
         free(k);
         free(v);
         free(k_scale);

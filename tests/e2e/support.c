@@ -83,6 +83,7 @@ banyan_item step_item(struct step *step)
                          .block_count = step->block_count,
                          .o = step->o,
                          .lse = step->lse,
+                         .partial = step->partial,
                          .error = ERR};
 }
 
@@ -160,6 +161,18 @@ void support_drop(banyan_session *session, struct context *context)
     context_free(context);
 }
 
+void support_wait_sealed(banyan_client *client, const banyan_session *session, uint64_t chunks)
+{
+    banyan_scrub scrub = {0};
+    for (int i = 0; scrub.chunks != chunks || scrub.unsealed; i++) {
+        if (i == 600)
+            fail_msg("of %d full chunks %d are there, and %d of them are not sealed", (int)chunks,
+                     (int)scrub.chunks, (int)scrub.unsealed);
+        support_sleep_ms(i ? 100 : 0);
+        OK(banyan_get_scrub(client, banyan_session_id(session), &scrub, ERR));
+    }
+}
+
 struct harness_cluster *support_start(const struct harness_options *options)
 {
     static const char *const patient[] = {"--heartbeat", SUPPORT_BEAT, NULL};
@@ -193,6 +206,13 @@ void support_sleep_ms(unsigned ms)
 {
     struct timespec pause = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
     nanosleep(&pause, NULL);
+}
+
+void support_remove_folder(const char *path)
+{
+    char command[512];
+    assert_true((size_t)snprintf(command, sizeof command, "rm -rf '%s'", path) < sizeof command);
+    assert_int_equal(system(command), 0);
 }
 
 uint64_t support_resident_bytes(int pid)

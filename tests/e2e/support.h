@@ -34,6 +34,7 @@ struct step {
     const void *k, *v; // NULL: nothing is appended
     const float *k_scale, *v_scale;
     uint64_t timeout_ns;     // 0: the client's
+    banyan_partial *partial; // NULL: exact, or an error
     float *made_q, *o, *lse; // results
     uint64_t digest, length;
 };
@@ -57,6 +58,9 @@ void support_check_step(banyan_client *client, banyan_session *session, const st
 void support_fill(banyan_session *session, const struct context *context, uint64_t first, uint64_t count);
 // Deletes the session, frees it and what it should hold.
 void support_drop(banyan_session *session, struct context *context);
+
+// Until all its full chunks, which are so many, are sealed: what comes later is compared with what they are now.
+void support_wait_sealed(banyan_client *client, const banyan_session *session, uint64_t chunks);
 
 // With heartbeats that are slower than the daemons' own, where options say nothing: no test may fail for want
 // of speed.
@@ -83,6 +87,8 @@ banyan_client *support_connect(const struct harness_cluster *cluster, const char
     } while (0)
 uint64_t support_now_ns(void);
 void support_sleep_ms(unsigned ms);
+
+void support_remove_folder(const char *path); // with all in it; none is allowed
 
 uint64_t support_resident_bytes(int pid);                  // what a process occupies
 uint64_t support_used_bytes(banyan_client *client);        // of K and V, all workers

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Workers with --store, on real processes: they are killed and started again, one by one and all together with the
 // coordinator. What was attached and what steps have appended is there, answers are the reference's and have the bits
-// that they had before. A file that is damaged is never served.
+// that they had before. A file that is damaged is never served. What a full disk does not take is refused.
 #include "tests/e2e/support.h"
 
 #include <dirent.h>
@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -313,13 +314,71 @@ static void a_damaged_file_of_two(void **state)
     }
 }
 
+// ---- a full disk ----------------------------------------------------------------------------------
+
+// Files of the workers cannot grow, or new ones get bytes (RLIMIT_FSIZE).
+static void fill_disks(const struct bench *b, bool full)
+{
+    for (uint32_t i = 0; i < WORKERS; i++) {
+        struct rlimit limit;
+        int pid = harness_cluster_pid(b->cluster, i);
+        assert_int_equal(prlimit(pid, RLIMIT_FSIZE, NULL, &limit), 0);
+        limit.rlim_cur = full ? 0 : limit.rlim_max;
+        assert_int_equal(prlimit(pid, RLIMIT_FSIZE, &limit, NULL), 0);
+    }
+}
+
+// What would have to be kept is refused with a sentence that names the store, and has changed nothing.
+static void nothing_can_be_written(struct bench *b)
+{
+    struct step step = {
+        .session = b->session, .first = b->length, .rows = 1, .seed = b->length, .timeout_ns = LONG_NS};
+    step_append(&step, &b->context);
+    FAILS(BANYAN_RESOURCE_EXHAUSTED, NULL, step_run(b->client, &step));
+    if (!strstr(ERR->message, "--store"))
+        fail_msg("it does not say what is full: %s", ERR->message);
+    step_free(&step);
+    FAILS(BANYAN_RESOURCE_EXHAUSTED, NULL,
+          context_attach(b->session, &b->context, 0, b->length, 2 * CHUNK, ERR));
+    look_again(b);
+}
+
+static void a_full_disk(void **state)
+{
+    enum { ROOM_AGAIN, KILLED, WAYS };
+    (void)state;
+    signal(SIGXFSZ, SIG_IGN); // the workers inherit it: a write past the limit fails with EFBIG
+    for (int way = 0; way < WAYS; way++)
+        for (uint32_t replicas = 1; replicas <= 2; replicas++) {
+            banyan_session_info info;
+            struct bench b;
+            start(&b, replicas);
+            append(&b, APPENDED);
+            look_first(&b);
+            fill_disks(&b, true);
+            nothing_can_be_written(&b);
+            for (uint32_t i = 0; i < WORKERS && way == KILLED; i++) {
+                harness_cluster_signal(b.cluster, i, SIGKILL);
+                restart(&b, i);
+            }
+            if (way == ROOM_AGAIN)
+                fill_disks(&b, false);
+            OK(banyan_session_get_info(b.session, &info, ERR));
+            assert_int_equal(info.length, b.length);
+            banyan_session_info_free(&info);
+            look_again(&b);
+            append(&b, 2 * CHUNK);
+            stop(&b);
+        }
+    signal(SIGXFSZ, SIG_DFL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(killed_workers),
-        cmocka_unit_test(the_whole_cluster),
-        cmocka_unit_test(a_damaged_file_alone),
-        cmocka_unit_test(a_damaged_file_of_two),
+        cmocka_unit_test(killed_workers),       cmocka_unit_test(the_whole_cluster),
+        cmocka_unit_test(a_damaged_file_alone), cmocka_unit_test(a_damaged_file_of_two),
+        cmocka_unit_test(a_full_disk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,7 +2,7 @@
 // Workers that come, go and are emptied under sessions that are stepped all the time, on real processes: no step
 // fails, every answer is the reference's, and no token that was acknowledged is gone. How long the longest step took
 // is printed, and not judged.
-#include "tests/e2e/support.h"
+#include "tests/e2e/live.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -14,64 +14,9 @@
 
 #include "common/clock.h"
 
-#define LONG_NS (UINT64_C(300) * COMMON_NS_PER_S) // no test is to fail for want of speed
-
 enum { ATTACHED = 640, CHUNK = 32, ROOM = 4000, SOON = 60 };
 
-static const char *const same_speed[] = {"--bandwidth", "8G", NULL}; // measured ones may send all to one
-
-// ---- a session that is stepped all the time -----------------------------------------------------------------
-
-struct live {
-    banyan_client *client;
-    banyan_session *session;
-    struct context context;
-    pthread_t thread;
-    uint64_t length; // acknowledged
-    atomic_bool over;
-    atomic_uint_least64_t steps, longest_ns; // of those since the last look
-    char wrong[700];                         // the first thing that must not be
-};
-
-// False: something was wrong.
-static bool step_once(struct live *l, bool append)
-{
-    char why[400];
-    uint64_t first = append ? l->length : l->length * 2 / 3;
-    struct step step = {
-        .session = l->session, .first = first, .rows = 1, .seed = first, .timeout_ns = LONG_NS};
-    if (append)
-        step_append(&step, &l->context);
-    uint64_t before = support_now_ns();
-    banyan_code code = step_run(l->client, &step);
-    uint64_t took = support_now_ns() - before;
-    if (took > atomic_load(&l->longest_ns))
-        atomic_store(&l->longest_ns, took);
-    if (code != BANYAN_OK)
-        snprintf(l->wrong, sizeof l->wrong, "a step failed: %s: %.400s", banyan_code_name(code),
-                 ERR->message);
-    else if (!context_agrees(&l->context, 0, first, 1, 0, step.made_q, step.o, step.lse, why, sizeof why))
-        snprintf(l->wrong, sizeof l->wrong, "a wrong answer: %s", why);
-    else if (append && step.length != ++l->length)
-        snprintf(l->wrong, sizeof l->wrong, "the length is %" PRIu64 " instead of %" PRIu64, step.length,
-                 l->length);
-    step_free(&step);
-    return !l->wrong[0];
-}
-
-static void *stepping(void *arg)
-{
-    struct live *l = arg;
-    while (!atomic_load(&l->over)) {
-        uint64_t n = atomic_fetch_add(&l->steps, 1);
-        if (!step_once(l, n % 3 != 2 && l->length < ROOM))
-            break;
-        support_sleep_ms(1);
-    }
-    return NULL;
-}
-
-static void live_start(struct live *l, const struct harness_cluster *cluster, uint32_t members,
+static void start_live(struct live *l, const struct harness_cluster *cluster, uint32_t members,
                        uint32_t replicas)
 {
     const banyan_spec spec = {.layers = 1,
@@ -83,60 +28,12 @@ static void live_start(struct live *l, const struct harness_cluster *cluster, ui
                               .chunk_tokens = CHUNK,
                               .members = members,
                               .replicas = replicas};
-    *l = (struct live){.client = support_connect(cluster, "nng+tcp"), .length = ATTACHED};
-    context_init(&l->context, &spec, ROOM + 1);
-    context_random(&l->context, 0, ROOM + 1, replicas);
-    OK(banyan_session_create(l->client, &spec, NULL, &l->session, ERR));
-    support_fill(l->session, &l->context, 0, ATTACHED);
-    if (pthread_create(&l->thread, NULL, stepping, l) != 0)
-        fail_msg("no thread");
+    live_start(l, cluster, &spec, ATTACHED, ROOM);
 }
 
-// Some steps from now on. Nothing was wrong.
-static void live_goes_on(struct live *l)
-{
-    uint64_t from = atomic_load(&l->steps);
-    EVENTUALLY(SOON, l->wrong[0] || atomic_load(&l->steps) >= from + 30);
-    if (l->wrong[0])
-        fail_msg("%s", l->wrong);
-}
-
-static void live_pause(struct live *l, const char *what)
-{
-    printf("longest step %s: %.1f ms\n", what, (double)atomic_exchange(&l->longest_ns, 0) / 1e6);
-    fflush(stdout);
-}
-
-static void live_stop(struct live *l)
-{
-    banyan_session_info info;
-    live_goes_on(l);
-    atomic_store(&l->over, true);
-    pthread_join(l->thread, NULL);
-    if (l->wrong[0])
-        fail_msg("%s", l->wrong);
-    OK(banyan_session_get_info(l->session, &info, ERR));
-    assert_int_equal(info.length, l->length);
-    banyan_session_info_free(&info);
-    support_check_step(l->client, l->session, &l->context, 0, l->length - 1, 1, 0, NULL, "the last row");
-    support_drop(l->session, &l->context);
-    banyan_disconnect(l->client);
-}
+static const char *const same_speed[] = {"--bandwidth", "8G", NULL}; // measured ones may send all to one
 
 // ---- what the cluster says ----------------------------------------------------------------------------------
-
-static banyan_worker_info worker_info(banyan_client *client, const char *name)
-{
-    banyan_cluster_info info;
-    banyan_worker_info found = {0};
-    OK(banyan_cluster_get_info(client, &info, ERR));
-    for (uint32_t i = 0; i < info.n_workers; i++)
-        if (strcmp(info.workers[i].name, name) == 0)
-            found = info.workers[i];
-    banyan_cluster_info_free(&info);
-    assert_string_equal(found.name, name);
-    return found;
-}
 
 static banyan_cluster_info totals(banyan_client *client)
 {
@@ -175,9 +72,9 @@ static void a_drained_worker(uint32_t replicas)
     struct live l;
     struct harness_cluster *cluster =
         support_start(&(struct harness_options){.workers = 3, .worker_args = same_speed});
-    live_start(&l, cluster, 3, replicas);
+    start_live(&l, cluster, 3, replicas);
     live_goes_on(&l);
-    assert_true(worker_info(l.client, "w1").chunks > 0);
+    assert_true(live_worker_info(l.client, "w1").chunks > 0);
     live_pause(&l, "before");
     OK(banyan_worker_drain(l.client, "w1", "a louder fan", NULL, ERR));
     EVENTUALLY(SOON, is_empty(l.client, "w1"));
@@ -189,18 +86,18 @@ static void a_drained_worker(uint32_t replicas)
     harness_cluster_signal(cluster, 1, SIGTERM);
     live_goes_on(&l);
     assert_true(harness_cluster_restart(cluster, 1)); // an operator's word outlives the process
-    EVENTUALLY(SOON, strcmp(worker_info(l.client, "w1").state, "active") == 0);
-    assert_true(worker_info(l.client, "w1").draining);
-    assert_string_equal(worker_info(l.client, "w1").drain_reason, "a louder fan");
+    EVENTUALLY(SOON, strcmp(live_worker_info(l.client, "w1").state, "active") == 0);
+    assert_true(live_worker_info(l.client, "w1").draining);
+    assert_string_equal(live_worker_info(l.client, "w1").drain_reason, "a louder fan");
     harness_cluster_signal(cluster, HARNESS_COORDINATOR, SIGKILL); // and the coordinator
     assert_true(harness_cluster_restart(cluster, HARNESS_COORDINATOR));
     live_goes_on(&l);
-    assert_true(worker_info(l.client, "w1").draining);
-    assert_int_equal(worker_info(l.client, "w1").chunks, 0);
+    assert_true(live_worker_info(l.client, "w1").draining);
+    assert_int_equal(live_worker_info(l.client, "w1").chunks, 0);
     OK(banyan_worker_resume(l.client, "w1", NULL, ERR));
-    EVENTUALLY(SOON, strcmp(worker_info(l.client, "w1").state, "active") == 0);
+    EVENTUALLY(SOON, strcmp(live_worker_info(l.client, "w1").state, "active") == 0);
     balance(l.client);
-    assert_true(worker_info(l.client, "w1").chunks > 0);
+    assert_true(live_worker_info(l.client, "w1").chunks > 0);
     live_stop(&l);
     support_stop(cluster);
 }
@@ -233,7 +130,7 @@ static void moves_side_by_side(void **state)
     struct live l;
     struct harness_cluster *cluster = support_start(
         &(struct harness_options){.workers = 3, .worker_args = same_speed, .coordinator_args = slow});
-    live_start(&l, cluster, 3, 1);
+    start_live(&l, cluster, 3, 1);
     live_goes_on(&l);
     OK(banyan_worker_drain(l.client, "w1", NULL, NULL, ERR));
     EVENTUALLY(SOON, is_empty(l.client, "w1"));
@@ -247,7 +144,7 @@ static bool has_its_part(banyan_client *client, const char *name)
 {
     balance(client);
     banyan_cluster_info info = totals(client);
-    uint64_t part = worker_info(client, name).chunks;
+    uint64_t part = live_worker_info(client, name).chunks;
     return part + 2 >= info.chunks / info.n_workers && part <= info.chunks / info.n_workers + 2;
 }
 
@@ -258,17 +155,17 @@ static void a_worker_joins(void **state)
     banyan_balance plan;
     struct harness_cluster *cluster =
         support_start(&(struct harness_options){.workers = 2, .worker_args = same_speed});
-    live_start(&l, cluster, 2, 1);
+    start_live(&l, cluster, 2, 1);
     live_goes_on(&l);
     uint32_t added = harness_cluster_add_worker(cluster, NULL);
     assert_int_equal(added, 2);
-    EVENTUALLY(SOON, strcmp(worker_info(l.client, "w2").state, "active") == 0);
+    EVENTUALLY(SOON, strcmp(live_worker_info(l.client, "w2").state, "active") == 0);
     OK(banyan_rebalance(l.client, true, &plan, ERR));
     assert_true(plan.chunks >= 5 && plan.n_moves == plan.chunks);
     for (uint32_t i = 0; i < plan.n_moves; i++)
         assert_string_equal(plan.moves[i].to, "w2");
     banyan_balance_free(&plan);
-    assert_int_equal(worker_info(l.client, "w2").chunks, 0); // nothing was to move
+    assert_int_equal(live_worker_info(l.client, "w2").chunks, 0); // nothing was to move
     EVENTUALLY(SOON, has_its_part(l.client, "w2"));
     live_pause(&l, "while a new worker gets its part");
     live_stop(&l);
@@ -281,7 +178,7 @@ static void copies_are_restored(void **state)
     struct live l;
     struct harness_cluster *cluster =
         support_start(&(struct harness_options){.workers = 3, .worker_args = same_speed});
-    live_start(&l, cluster, 3, 2);
+    start_live(&l, cluster, 3, 2);
     live_goes_on(&l);
     live_pause(&l, "before");
     harness_cluster_signal(cluster, 0, SIGKILL);
@@ -313,19 +210,19 @@ static void a_worker_that_empties_itself(void **state)
     struct live l;
     struct harness_cluster *cluster =
         support_start(&(struct harness_options){.workers = 3, .worker_args = drains});
-    live_start(&l, cluster, 3, 1);
+    start_live(&l, cluster, 3, 1);
     live_goes_on(&l);
     kill(harness_cluster_pid(cluster, 1), SIGTERM);
     EVENTUALLY(SOON, ended_with(cluster, 1, 0));
     assert_true(said(cluster, 1, "no chunks any more"));
     live_goes_on(&l);
     live_pause(&l, "while a worker empties itself");
-    assert_true(worker_info(l.client, "w1").draining);
+    assert_true(live_worker_info(l.client, "w1").draining);
     assert_true(harness_cluster_restart(cluster, 1)); // what it said was of that process
-    EVENTUALLY(SOON, strcmp(worker_info(l.client, "w1").state, "active") == 0);
-    assert_false(worker_info(l.client, "w1").draining);
+    EVENTUALLY(SOON, strcmp(live_worker_info(l.client, "w1").state, "active") == 0);
+    assert_false(live_worker_info(l.client, "w1").draining);
     balance(l.client);
-    assert_true(worker_info(l.client, "w1").chunks > 0);
+    assert_true(live_worker_info(l.client, "w1").chunks > 0);
     live_stop(&l);
     support_stop(cluster);
 }
@@ -340,7 +237,7 @@ static void a_worker_that_cannot_empty_itself(void **state)
         struct live l;
         struct harness_cluster *cluster =
             support_start(&(struct harness_options){.workers = 1, .worker_args = second ? drains : soon});
-        live_start(&l, cluster, 1, 1);
+        start_live(&l, cluster, 1, 1);
         live_goes_on(&l);
         atomic_store(&l.over, true);
         pthread_join(l.thread, NULL);
@@ -348,7 +245,7 @@ static void a_worker_that_cannot_empty_itself(void **state)
         EVENTUALLY(SOON, said(cluster, 0, "chunks go to other workers"));
         if (second) {
             EVENTUALLY(SOON, said(cluster, 0, "no other worker is active")); // it waits, and answers
-            assert_true(step_once(&l, true));
+            assert_true(live_step(&l, true));
             kill(harness_cluster_pid(cluster, 0), SIGTERM);
         }
         EVENTUALLY(SOON, ended_with(cluster, 0, 5));

@@ -32,26 +32,6 @@ static const char *path_of(const char *name)
     return path;
 }
 
-static void snapshot(const struct harness_cluster *cluster, banyan_session *session, const char *options,
-                     const char *path)
-{
-    char line[256];
-    snprintf(line, sizeof line, "session snapshot %s 0x%016" PRIx64 " %%s", options,
-             banyan_session_id(session));
-    banyanctl_expect(cluster, 0, " tokens", line, path);
-}
-
-static banyan_session *restore(const struct harness_cluster *cluster, banyan_client *client, const char *name,
-                               const char *options, const char *path)
-{
-    char line[256];
-    banyan_session *session;
-    snprintf(line, sizeof line, "session restore --name %s %s %%s", name, options);
-    banyanctl_expect(cluster, 0, "restored", line, path);
-    OK(banyan_session_open(client, 0, name, &session, ERR));
-    return session;
-}
-
 static uint64_t length_of(banyan_session *session)
 {
     banyan_session_info info;
@@ -68,13 +48,6 @@ static uint32_t sessions_of(banyan_client *client)
     uint32_t n = list.n;
     banyan_session_list_free(&list);
     return n;
-}
-
-static void remove_folder(const char *path)
-{
-    char command[512];
-    snprintf(command, sizeof command, "rm -rf '%s'", path);
-    assert_int_equal(system(command), 0);
 }
 
 // Rows as they are read back are those of the context.
@@ -162,9 +135,9 @@ static void every_type(void **state)
               banyan_read_rows(session, 0, LENGTH - LESS, 1, &c,
                                spec.kv_type >= BANYAN_INT8 ? (float *)&c : NULL, spec.v_in_k ? NULL : &c,
                                spec.kv_type >= BANYAN_INT8 && !spec.v_in_k ? (float *)&c : NULL, ERR));
-        snapshot(here, session, cases[i].options, path_of("types"));
+        banyanctl_snapshot(here, session, cases[i].options, path_of("types"));
         assert_int_equal(sessions_of(at_here), 1); // the fork is gone
-        again = restore(there, at_there, "types", "", path_of("types"));
+        again = banyanctl_restore(there, at_there, "types", "", path_of("types"));
         assert_int_equal(length_of(again), LENGTH - LESS); // the shortest layer's
         for (uint32_t l = 0; l < 2; l++)
             rows_are(again, &c, l, LENGTH - LESS);
@@ -172,7 +145,7 @@ static void every_type(void **state)
         OK(banyan_session_delete(again, ERR));
         banyan_session_close(again);
         support_drop(session, &c);
-        remove_folder(path_of("types"));
+        support_remove_folder(path_of("types"));
     }
 }
 
@@ -237,8 +210,8 @@ static void layers_that_differ(void **state)
     FAILS(BANYAN_INVALID_ARGUMENT, "", banyan_read_rows(session, 3, 0, 1, rows, NULL, rows, NULL, ERR));
     FAILS(BANYAN_INVALID_ARGUMENT, "", banyan_read_rows(session, 4, 0, 1, rows, NULL, rows, NULL, ERR));
     FAILS(BANYAN_INVALID_ARGUMENT, "", banyan_read_rows(session, 0, 0, 1, rows, rows, rows, NULL, ERR));
-    snapshot(here, session, "--zstd --file-size 8K", path_of("differ"));
-    again = restore(there, at_there, "differ", "", path_of("differ"));
+    banyanctl_snapshot(here, session, "--zstd --file-size 8K", path_of("differ"));
+    again = banyanctl_restore(there, at_there, "differ", "", path_of("differ"));
     same_rows(session, again, 0, LENGTH, 2 * DIM * 4, 2 * 16 * 4);
     same_rows(session, again, 1, LENGTH, 4 * 16 * 4, 4 * DIM * 4);
     same_rows(session, again, 4, LENGTH, DIM * 4, 0);
@@ -257,7 +230,7 @@ static void layers_that_differ(void **state)
     banyan_session_close(again);
     OK(banyan_session_delete(session, ERR));
     banyan_session_close(session);
-    remove_folder(path_of("differ"));
+    support_remove_folder(path_of("differ"));
 }
 
 // ---- while it is stepped ----------------------------------------------------------------------------------
@@ -342,15 +315,16 @@ static void while_it_is_stepped(void **state)
         uint64_t before = atomic_load(&s.length);
         EVENTUALLY(120, atomic_load(&s.length) > before + 5); // it does go on
         begun[i] = atomic_load(&s.length);
-        snapshot(here, s.session, i == 1 ? "--zstd --file-size 16K --threads 1" : "--file-size 16K",
-                 path_of(name));
+        banyanctl_snapshot(here, s.session, i == 1 ? "--zstd --file-size 16K --threads 1" : "--file-size 16K",
+                           path_of(name));
         ended[i] = atomic_load(&s.length);
     }
     stepper_stop(&s);
     for (int i = 0; i < 3; i++) {
         char name[8];
         snprintf(name, sizeof name, "step%d", i);
-        banyan_session *again = restore(there, at_there, name, i == 2 ? "--replicas 2" : "", path_of(name));
+        banyan_session *again =
+            banyanctl_restore(there, at_there, name, i == 2 ? "--replicas 2" : "", path_of(name));
         uint64_t length = length_of(again);
         assert_in_range(length, begun[i], ended[i] + 1);
         for (uint32_t l = 0; l < 2; l++)
@@ -364,7 +338,7 @@ static void while_it_is_stepped(void **state)
         step_free(&step);
         OK(banyan_session_delete(again, ERR));
         banyan_session_close(again);
-        remove_folder(path_of(name));
+        support_remove_folder(path_of(name));
     }
     stepper_end(&s);
     assert_int_equal(sessions_of(at_here), 0);
@@ -423,10 +397,11 @@ static void a_worker_is_killed(void **state)
     pthread_t killer;
     assert_int_equal(pthread_create(&killer, NULL, kill_in_the_middle, &killing), 0);
     uint64_t begun = atomic_load(&s.length);
-    snapshot(cluster, s.session, "--file-size 4K --threads 1 --timeout 120s", path);
+    banyanctl_snapshot(cluster, s.session, "--file-size 4K --threads 1 --timeout 120s", path);
     pthread_join(killer, NULL);
     stepper_stop(&s);
-    banyan_session *again = restore(there, at_there, "killed", "--replicas 1 --chunk-tokens 64", path);
+    banyan_session *again =
+        banyanctl_restore(there, at_there, "killed", "--replicas 1 --chunk-tokens 64", path);
     uint64_t length = length_of(again);
     assert_in_range(length, begun, ROOM);
     for (uint32_t l = 0; l < 2; l++)
@@ -436,7 +411,7 @@ static void a_worker_is_killed(void **state)
     banyan_session_close(again);
     stepper_end(&s);
     support_stop(cluster);
-    remove_folder(path);
+    support_remove_folder(path);
 }
 
 static void flip(const char *path, off_t at)
@@ -463,7 +438,8 @@ static void damage_is_named(void **state)
     for (int zstd = 0; zstd < 2; zstd++) {
         const char *last = zstd ? "damage/layer-0001-000000000256.safetensors.zst"
                                 : "damage/layer-0001-000000000256.safetensors";
-        snapshot(here, session, zstd ? "--zstd --file-size 32K" : "--file-size 32K", path_of("damage"));
+        banyanctl_snapshot(here, session, zstd ? "--zstd --file-size 32K" : "--file-size 32K",
+                           path_of("damage"));
         struct stat st;
         assert_int_equal(stat(path_of(last), &st), 0);
         flip(path_of(last), st.st_size - 9);
@@ -481,51 +457,17 @@ static void damage_is_named(void **state)
         assert_int_equal(truncate(path_of(last), st.st_size - 1), 0);
         banyanctl_expect(there, 4, "was cut or altered", "session restore %s", path_of("damage"));
         assert_int_equal(sessions_of(at_there), 0);
-        remove_folder(path_of("damage"));
+        support_remove_folder(path_of("damage"));
     }
     banyanctl_expect(there, 11, "nowhere", "session restore %s", path_of("nowhere"));
     assert_int_equal(mkdir(path_of("taken"), 0700), 0);
     char line[128];
     snprintf(line, sizeof line, "session snapshot 0x%016" PRIx64 " %%s", banyan_session_id(session));
     banyanctl_expect(here, 9, "exists already", line, path_of("taken"));
-    remove_folder(path_of("taken"));
+    support_remove_folder(path_of("taken"));
     banyanctl_expect(here, 11, "cannot be made", line, "/proc/nowhere/snapshot");
     assert_int_equal(sessions_of(at_here), 1); // the forks are gone
     support_drop(session, &c);
-}
-
-// What has been forgotten cannot be restored, so it is not taken.
-static void the_forgotten_is_refused(void **state)
-{
-    (void)state;
-    enum { LENGTH = 512 };
-    banyan_spec spec = stepped_spec;
-    spec.window = 40;
-    spec.forget = 8;
-    struct context c;
-    banyan_session *session, *again;
-    char line[128];
-    context_init(&c, &spec, LENGTH);
-    context_random(&c, 0, LENGTH, 4);
-    OK(banyan_session_create(at_here, &spec, NULL, &session, ERR));
-    support_fill(session, &c, 0, 60); // nothing is forgotten yet
-    snapshot(here, session, "", path_of("early"));
-    again = restore(there, at_there, "early", "", path_of("early"));
-    rows_are(again, &c, 1, 60);
-    OK(banyan_session_delete(again, ERR));
-    banyan_session_close(again);
-    for (uint64_t at = 60; at < LENGTH; at += 113)
-        support_fill(session, &c, at, 113);
-    snprintf(line, sizeof line, "session snapshot 0x%016" PRIx64 " %%s", banyan_session_id(session));
-    banyanctl_expect(here, 9, "forgotten", line, path_of("late"));
-    assert_int_not_equal(access(path_of("late"), F_OK), 0);
-    uint8_t k[4096], v[4096];
-    FAILS(BANYAN_FAILED_PRECONDITION, "FORGOTTEN", banyan_read_rows(session, 0, 0, 4, k, NULL, v, NULL, ERR));
-    OK(banyan_read_rows(session, 0, LENGTH - 4, 4, k, NULL, v, NULL, ERR));
-    assert_memory_equal(k, context_k(&c, 0, LENGTH - 4), 4 * c.k_row);
-    assert_int_equal(sessions_of(at_here), 1);
-    support_drop(session, &c);
-    remove_folder(path_of("early"));
 }
 
 // Told to end: nothing is left. Killed: what is left has a name that says what it is, and a time to live.
@@ -598,8 +540,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_type),          cmocka_unit_test(layers_that_differ),
         cmocka_unit_test(while_it_is_stepped), cmocka_unit_test(a_worker_is_killed),
-        cmocka_unit_test(damage_is_named),     cmocka_unit_test(the_forgotten_is_refused),
-        cmocka_unit_test(interrupted),         cmocka_unit_test(a_pin_does_not_stay),
+        cmocka_unit_test(damage_is_named),     cmocka_unit_test(interrupted),
+        cmocka_unit_test(a_pin_does_not_stay),
     };
     snprintf(scratch, sizeof scratch, "/tmp/banyan-snapshot.XXXXXX");
     assert_non_null(mkdtemp(scratch));
@@ -612,6 +554,6 @@ int main(void)
     banyan_disconnect(at_there);
     support_stop(here);
     support_stop(there);
-    remove_folder(scratch);
+    support_remove_folder(scratch);
     return failed;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two coordinators on one store, under steps: the active one is killed, and stopped and continued. No step fails, every
 // answer is the reference's, the same step has the same bits, and who was taken over ends by itself.
+//   e2e_standby [aims]     aims: no step may stand still for 3 s or more
 #include "tests/e2e/support.h"
 
 #include <inttypes.h>
@@ -24,6 +25,9 @@ static const banyan_spec spec = {.layers = 1,
                                  .kv_type = BANYAN_F32,
                                  .chunk_tokens = 32,
                                  .members = WORKERS};
+
+#define AIM_MS 3000.0
+static bool with_aims;
 
 struct runner { // appends rows and reads, one step after another, until it is told to stop, or one fails
     pthread_t thread;
@@ -159,6 +163,8 @@ static void steps_go_on(void **state)
         double pause = wait_for_steps(runners, 20);
         print_message("%s: longest pause %.0f ms (%.0f ms before), %d sessions\n",
                       kill ? "killed" : "stopped", pause, before, RUNNERS);
+        if (with_aims && pause >= AIM_MS)
+            fail_msg("a step stood still for %.0f ms", pause);
         assert_true(has_said(cluster, other, "took the store over"));
         if (!kill) {
             int code = -1;
@@ -188,7 +194,7 @@ static void steps_go_on(void **state)
     support_stop(cluster);
 }
 
-// How long it takes until a step of each of many sessions is answered: printed, not judged.
+// How long it takes until a step of each of many sessions is answered.
 static void many_sessions(void **state)
 {
     (void)state;
@@ -223,8 +229,11 @@ static void many_sessions(void **state)
             step_free(&step);
             first = first ? first : support_now_ns() - from;
         }
+        double all = (double)(support_now_ns() - from) / 1e6;
         print_message("%d sessions, %s: first step after %.0f ms, all after %.0f ms\n", MANY, what[round],
-                      (double)first / 1e6, (double)(support_now_ns() - from) / 1e6);
+                      (double)first / 1e6, all);
+        if (with_aims && all >= AIM_MS)
+            fail_msg("%d sessions waited for %.0f ms", MANY, all);
         if (round == 2)
             break;
         int code = -1;
@@ -242,8 +251,9 @@ static void many_sessions(void **state)
     support_stop(cluster);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    with_aims = argc == 2 && strcmp(argv[1], "aims") == 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_go_on),
         cmocka_unit_test(many_sessions),

@@ -14,23 +14,25 @@ enum { ROOM = 160, CHUNK = 16 };
 #define CALL_NS       (5 * COMMON_NS_PER_S)
 #define NO_VERDICT_NS (60 * COMMON_NS_PER_S)
 
-enum kind { CREATE, ATTACH, APPEND, BAD_COMMIT, REFUSED_APPEND, READ, FORK, TRUNCATE, DELETE };
+enum kind { CREATE, ATTACH, APPEND, BAD_COMMIT, REFUSED_APPEND, READ, FORK, TRUNCATE, DELETE, DRAIN, RESUME };
 
 static const struct op {
     enum kind kind;
     int session;
-    uint64_t n; // rows, or a length
+    uint64_t n; // rows, or a length; of DRAIN and RESUME: a worker
 } ops[] = {
-    {CREATE, 0, 0},    {CREATE, 1, 0},    {ATTACH, 0, 40},    {ATTACH, 1, 20},        {APPEND, 0, 4},
-    {APPEND, 1, 3},    {READ, 0, 0},      {BAD_COMMIT, 0, 0}, {APPEND, 0, 2},         {FORK, 2, 43},
-    {APPEND, 2, 3},    {TRUNCATE, 0, 30}, {ATTACH, 0, 15},    {REFUSED_APPEND, 1, 0}, {APPEND, 1, 12},
-    {TRUNCATE, 1, 20}, {APPEND, 0, 3},    {READ, 1, 0}, // here a worker may be killed
-    {APPEND, 0, 2},    {APPEND, 1, 2},    {APPEND, 2, 2},     {READ, 2, 0},           {ATTACH, 1, 20},
-    {TRUNCATE, 0, 33}, {TRUNCATE, 0, 33}, {READ, 0, 0},       {DELETE, 2, 0},         {APPEND, 0, 2},
-    {TRUNCATE, 1, 0},  {APPEND, 1, 2},    {READ, 1, 0},
+    {CREATE, 0, 0},    {CREATE, 1, 0},    {ATTACH, 0, 40},        {ATTACH, 1, 20},
+    {APPEND, 0, 4},    {APPEND, 1, 3},    {READ, 0, 0},           {BAD_COMMIT, 0, 0},
+    {DRAIN, 0, 1},     {APPEND, 0, 2},    {FORK, 2, 43},          {APPEND, 2, 3},
+    {TRUNCATE, 0, 30}, {ATTACH, 0, 15},   {REFUSED_APPEND, 1, 0}, {APPEND, 1, 12},
+    {RESUME, 0, 1},    {TRUNCATE, 1, 20}, {APPEND, 0, 3},         {READ, 1, 0}, // here a worker may be killed
+    {APPEND, 0, 2},    {APPEND, 1, 2},    {APPEND, 2, 2},         {READ, 2, 0},
+    {ATTACH, 1, 20},   {TRUNCATE, 0, 33}, {TRUNCATE, 0, 33},      {READ, 0, 0},
+    {DELETE, 2, 0},    {APPEND, 0, 2},    {TRUNCATE, 1, 0},       {APPEND, 1, 2},
+    {READ, 1, 0},
 };
 
-enum { OPS = sizeof(ops) / sizeof(ops[0]), MARK = 18 };
+enum { OPS = sizeof(ops) / sizeof(ops[0]), MARK = 20 };
 
 struct kept {
     bool exists;
@@ -210,6 +212,15 @@ static bool delete_one(struct script *s, struct kept *k)
     return true;
 }
 
+// What it has goes elsewhere while the script goes on.
+static banyan_code drain(struct script *s, const struct op *op)
+{
+    char worker[16];
+    snprintf(worker, sizeof(worker), "w%" PRIu64, op->n);
+    return op->kind == DRAIN ? banyan_worker_drain(s->client, worker, "a test", NULL, ERR)
+                             : banyan_worker_resume(s->client, worker, NULL, ERR);
+}
+
 // ---- the script -------------------------------------------------------------------------------------------
 
 struct script *script_new(uint32_t replicas, const volatile int *lost)
@@ -285,6 +296,8 @@ void script_pretend(struct script *s, int nth)
     case BAD_COMMIT:
     case REFUSED_APPEND:
     case READ:
+    case DRAIN:
+    case RESUME:
         break;
     }
 }
@@ -312,6 +325,9 @@ static bool really_do(struct script *s, const struct op *op)
         return refused_append(s, k);
     case READ:
         return UNTIL_VERDICT(s, k, "a read", step_at(s, k, k->length - 1, false));
+    case DRAIN:
+    case RESUME:
+        return UNTIL_VERDICT(s, NULL, "a drain or its end", drain(s, op));
     }
     return false;
 }

@@ -191,9 +191,11 @@ static bool start_coordinator(struct harness_cluster *c, struct daemon *d)
         for (uint32_t i = 0; i < d->n_endpoints; i++)
             len += (size_t)snprintf(listen + len, sizeof listen - len, "%s%s", i ? "," : "", d->endpoints[i]);
     }
-    const char *args[ARGS_MAX] = {"--listen",     listen,   "--secret-file", c->secret,
-                                  "--ready-file", d->ready, "--store",       c->store};
-    size_t n = 8;
+    const char *args[ARGS_MAX] = {
+        "--listen", listen, "--secret-file", c->secret, "--ready-file", d->ready, "--store", c->store,
+        // a machine that is busy with other tests must not move what a test has placed
+        "--slow-workers", "flag"};
+    size_t n = 10;
     if (c->options.token) {
         args[n++] = "--token-file";
         args[n++] = c->token;

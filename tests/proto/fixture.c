@@ -198,6 +198,8 @@ void fixture_free(struct fixture *f)
         turn(f, common_clock_ns());
     proto_server_close(f->server);
     event_base_loop(common_loop_base(f->loop), EVLOOP_NONBLOCK);
+    for (int i = 0; i < 3; i++) // a link over nng ends when its last answer has gone
+        turn(f, common_clock_ns());
     common_loop_free(f->loop);
     rmdir(f->dir);
     free(f);

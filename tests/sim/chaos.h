@@ -9,7 +9,7 @@
 #include "tests/sim/sim_cluster.h"
 
 enum {
-    WORKERS = 3,
+    WORKERS = 5, // at most: each seed has its number (chaos.n_workers)
     CLIENTS = 3, // each with a connection of its own; they tell each other what they know
     LAYERS = 2,
     TOKENS = 120,
@@ -19,7 +19,8 @@ enum {
     NAMES = 3,
     OPS = 1000,
     STEPS = 140,
-    MOST_ROWS = 24
+    MOST_ROWS = 24,
+    FLIPS = 4 // at a time
 };
 
 // ---- the model (chaos_model.c) --------------------------------------------------------------------------
@@ -41,10 +42,17 @@ struct model {                     // a session as its clients know it
     bool cutting;                  // a truncation is under way
     bool must_cut;                 // its outcome is unknown: it is made again before anything is written
     uint64_t cut;
-    bool lossy;                                        // the last worker was killed that had some of it
+    // Numbers of truncates, as clients give them: one that was given up may come late (coordinator/sessions/cuts.h).
+    uint64_t told,
+        number; // the last one that is known, 0: none; and of the one under way, the same when sent again
+    bool lossy; // the last worker was killed that had some of it
     uint64_t dead[WORKERS][TOKENS / CHUNK_TOKENS + 1]; // ids of chunks that a worker had when it was killed
-    bool deleted;                                      // or nobody knows
-    uint64_t gone_ns;                                  // since when that is certain; 0: it is not
+    // The same of one whose files have lost something, until the coordinator has heard what is left of them.
+    uint64_t dark[WORKERS][TOKENS / CHUNK_TOKENS + 1];
+    // The same of one that runs, which may not find it out for long.
+    uint64_t rotten[WORKERS][TOKENS / CHUNK_TOKENS + 1];
+    bool deleted;     // or nobody knows
+    uint64_t gone_ns; // since when that is certain; 0: it is not
 };
 
 struct name {           // of 1..NAMES, as far as no model says it
@@ -63,7 +71,12 @@ struct op {
     uint32_t layer, rows, cuts, kills, redrawn;
     uint64_t first;
     bool must; // all that it needs was acknowledged
+    bool
+        tainted; // a copy that it may have met was not what was sealed (chaos_flips.c): so its numbers may be wrong
     bool checked;
+    bool partial;  // it takes a partial answer
+    bool whole;    // of a read: all that it sees was acknowledged
+    uint32_t gone; // chunks that were at nobody at some moment meanwhile: bits
     // Of CREATE, FORK and FIND:
     uint32_t name, life; // life: of the coordinator, at its start
     uint64_t key, start_ns;
@@ -74,40 +87,61 @@ struct op {
     bool wants_trace, wants_mass;
 };
 
+struct flip { // of bits in a worker's memory
+    uint32_t worker, index;
+    uint64_t chunk;    // its id
+    uint32_t life;     // of the coordinator that was asked to compare it
+    uint64_t asked_of; // the session whose chunk it is to compare; 0: it was not asked
+    uint64_t ask_at_ns;
+};
+
 struct chaos {
     struct sim_cluster *cluster;
     struct sim_client *clients[CLIENTS];
     uint32_t n_clients;
+    uint32_t n_workers; // that are there, or have been: JOIN adds one
     uint64_t seed;
     bool verbose;
-    unsigned faults;        // kinds that this seed has
-    unsigned faults_most;   // of these alone, for a shorter trace
+    uint64_t faults;        // kinds that this seed has
+    uint64_t faults_most;   // of these alone, for a shorter trace
     uint64_t trace, events; // of a run that has ended
     uint32_t steps;         // how many things happen before the end
     uint32_t replicas;      // of all sessions
+    bool cold;              // and much of it in files alone
     bool stored;            // workers keep what they hold in files: those that are killed lose nothing
     struct model models[SESSIONS + STRANGERS];
     struct name names[NAMES + 1];
     uint32_t making;                        // creations and forks under way
     uint32_t n_models, n_ops, kills, lives; // lives: of the coordinator
     bool was_wrong;
-    bool wrong;              // the coordinator has another store: what it says of sessions does not count
-    uint32_t rotten;         // rows that were damaged
-    uint64_t taken[WORKERS]; // bytes of their memory
+    bool wrong;               // the coordinator has another store: what it says of sessions does not count
+    uint32_t rotten;          // rows that were damaged
+    struct flip flips[FLIPS]; // that nobody has found yet
+    uint32_t n_flips;
+    bool flipped;                                          // bits have, in this life
+    uint64_t taken[WORKERS];                               // bytes of their memory
     enum age { NEW, OLD_WIRE, OLD_CONTROL } ages[WORKERS]; // of their builds
     uint64_t forget; // of all sessions, as their masks; 0: they forget nothing, and have none
+    uint64_t floor;  // that they are born with
     struct sim_mask masks[LAYERS];
-    uint64_t delay_ns; // of a message, at most, while the network is as it should be
+    bool any_gone;      // chunks were at nobody under a call that takes a partial answer
+    uint32_t n_partial; // answers that were
+    bool partial;       // the next read or append takes a partial answer
+    uint64_t delay_ns;  // of a message, at most, while the network is as it should be
+    uint64_t audited;   // steps that a life of the coordinator has audited, at most
     struct op ops[OPS];
 };
 extern struct chaos chaos;
 
 void chaos_violated(const struct op *op, const char *what) __attribute__((noreturn));
 struct model *chaos_model_new(uint64_t id, uint64_t incarnation);
+// It has just been made: whole chunks below its floor count as there.
+void chaos_model_born(struct model *m);
 uint32_t chaos_prefix(const struct model *m, uint32_t layer); // acknowledged from 0 on
 uint64_t chaos_from(uint32_t layer, uint64_t at); // the first row that the one at this position sees
 // Whether a call may be refused for what rows at `at` see: of this layer, or of any.
 bool chaos_may_be_forgotten(const struct model *m, uint32_t layer, uint64_t at);
+bool chaos_row_may_be_forgotten(const struct model *m, uint32_t layer, uint64_t row); // itself
 bool chaos_any_forgotten(const struct model *m, uint64_t at);
 float chaos_mean(const struct model *m, uint32_t layer, uint64_t last);
 void chaos_draw_values(struct model *m, uint64_t from);
@@ -122,6 +156,11 @@ bool chaos_kills_excuse(void);
 void chaos_look_for_losses(void);
 // What a dead process had and is struck off may come back to its worker: as a copy of another's.
 void chaos_look_for_struck(void);
+
+// ---- audits (chaos_audit.c) --------------------------------------------------------------------------------
+
+void chaos_choose_audit(struct coordinator_options *options);
+void chaos_check_audits(void);
 
 // ---- what clients do (chaos_model.c), and what must hold when a call ends (chaos_check.c) ------------------
 
@@ -138,6 +177,14 @@ struct op *chaos_op_new(enum kind kind, struct model *m, uint32_t layer, uint64_
 void chaos_act(void); // one thing that clients do
 
 bool chaos_check_all(void); // true: all calls have ended
+
+// ---- partial answers (chaos_partial.c) -------------------------------------------------------------------
+
+bool chaos_takes_partial(void); // whether the next call does
+void chaos_partial_begins(struct op *op);
+void chaos_look_for_gone(void); // after each event
+// Of a call that has succeeded, whose last row is at `at`.
+void chaos_check_partial(const struct op *op, uint64_t at);
 
 // ---- names and keys (chaos_names.c) ---------------------------------------------------------------------
 //
@@ -160,6 +207,16 @@ void chaos_start_watch(struct model *m);
 // It tells only of steps of this session that clients have made, as they were, and ends early only with all of them.
 void chaos_check_watch(const struct op *op);
 bool chaos_nobody_watches(void); // nor is anything computed for those who did
+
+// ---- bits that flip in memory (chaos_flips.c) -----------------------------------------------------------
+//
+// Until all copies of the chunk have been compared since, what sessions that have it answer may be wrong, and is excused.
+// From then on nothing is: the copy is used no more, whoever has copied from it, and counts as lost.
+
+void chaos_flip_memory(void);
+void chaos_look_for_flips(void); // which of them are over
+bool chaos_is_tainted(const struct model *m);
+void chaos_flips_end(void); // all are compared
 
 // ---- the end (chaos_end.c) ------------------------------------------------------------------------------
 
@@ -195,14 +252,18 @@ enum fault {
     DISK_UNSURE, // what it refuses may be there after a crash
     DRAIN,       // a worker is to be emptied, or used again
     BALANCE,
-    POWER,      // of a worker's machine: what its files have and was not synced is gone in part
-    FILE_ROT,   // a bit of a worker's files, while it is down
-    FILES_FULL, // a worker's disk has no room, or gives errors
-    TAKEOVER,   // a second coordinator stands by; the first is killed, stopped or frozen
-    FAULTS
+    POWER,       // of a worker's machine: what its files have and was not synced is gone in part
+    FILE_ROT,    // a bit of a worker's files, or a whole one, while it is down
+    FILES_FULL,  // a worker's disk has no room, or gives errors; files cannot be opened for a while
+    MEMORY_FLIP, // bits of rows of a sealed chunk, in a worker's memory
+    TAKEOVER,    // a second coordinator stands by; the first is killed, stopped or frozen
+    SLOW,        // a worker computes slowly, or as fast as before (half of the seeds compute on teams)
+    FAULTS,      // those that the dice draw
+    JOIN = 63    // a worker that was not there comes, and stays; seeds without it go on as they did before it
 };
 
 void chaos_disturb(enum fault fault);
+void chaos_cool(void);               // rows leave memory, and chunks' files are written anew
 void chaos_mind_the_lease(void);     // a coordinator that has said that it must end is gone, and starts again
 bool chaos_old_builds_are_out(void); // none of them has been told of a session
 void chaos_disturb_end(void);        // nothing is disturbed any more

@@ -112,7 +112,7 @@ static void deleted_everywhere(struct model *m)
     }
     for (int tries = 0; tries < TRIES; tries++) {
         bool held = false;
-        for (uint32_t w = 0; w < WORKERS; w++)
+        for (uint32_t w = 0; w < chaos.n_workers; w++)
             for (uint64_t at = 0; at < TOKENS; at += 16)
                 held = held || sim_worker_holds(chaos.cluster->workers[w], m->id, at);
         if (!held)
@@ -177,7 +177,7 @@ static bool all_given_back(void)
 {
     const struct coordinator *c = chaos.cluster->coordinator;
     bool back = c->steps.items == 0 && c->steps.bytes == 0 && !c->sessions.parked;
-    for (uint32_t i = 0; i < WORKERS && !chaos.was_wrong; i++) {
+    for (uint32_t i = 0; i < chaos.n_workers && !chaos.was_wrong; i++) {
         const struct worker *w = chaos.cluster->workers[i]->worker;
         back = back && !w->sessions.count && !worker_store_used(w->store);
     }
@@ -211,7 +211,7 @@ static void all_calls_end(void)
 static void copies_are_restored(void)
 {
     const struct coordinator_sessions *sessions = &chaos.cluster->coordinator->sessions;
-    for (uint32_t i = 0; i < WORKERS; i++)
+    for (uint32_t i = 0; i < chaos.n_workers; i++)
         if (sim_wait(sim_drain(chaos.cluster->client, chaos.cluster->workers[i]->name, true)) != COMMON_OK)
             chaos_violated(NULL, "a worker is not used again");
     for (uint64_t until = sim_clock() + 700 * COMMON_NS_PER_S;; sim_advance(COMMON_NS_PER_S)) {
@@ -235,8 +235,9 @@ void chaos_end(void)
         sim_client_deadline(chaos.clients[i], 10 * COMMON_NS_PER_S);
     if (sim_random(2)) // what is in the store, and not only in memory, is what counts
         chaos_disturb(KILL_COORDINATOR);
-    if (!sim_wait_active(chaos.cluster, WORKERS))
+    if (!sim_wait_active(chaos.cluster, chaos.n_workers))
         chaos_violated(NULL, "not all workers become active");
+    chaos_flips_end();
     copies_are_restored();
     sim_advance(
         COMMON_NS_PER_S); // what was sent over slow links that are gone has come: sessions may be made yet

@@ -39,7 +39,8 @@ static void give_memory_back(uint32_t i)
 }
 
 // With several copies the last one decides (chaos_look_for_losses).
-static void copies_die(struct model *m, const struct sim_worker *worker)
+static void copies_die(struct model *m, const struct sim_worker *worker,
+                       uint64_t (*dead)[TOKENS / CHUNK_TOKENS + 1])
 {
     const struct coordinator_session *s =
         coordinator_session_any(&chaos.cluster->coordinator->sessions, m->id);
@@ -47,27 +48,36 @@ static void copies_die(struct model *m, const struct sim_worker *worker)
     for (uint32_t i = 0; s && i < s->layout.n; i++)
         for (uint32_t copy = 0; copy < coordinator_chunk_copies(&s->layout.chunks[i]); copy++)
             if (!strcmp(coordinator_chunk_holder(&s->layout.chunks[i], copy)->name, worker->name) &&
-                s->layout.chunks[i].index < sizeof m->dead[w] / sizeof *m->dead[w])
-                m->dead[w][s->layout.chunks[i].index] = s->layout.chunks[i].id;
+                s->layout.chunks[i].index < sizeof dead[w] / sizeof *dead[w])
+                dead[w][s->layout.chunks[i].index] = s->layout.chunks[i].id;
 }
 
 static void give_back_of(const struct sim_worker *worker)
 {
-    for (uint32_t i = 0; i < WORKERS; i++)
+    for (uint32_t i = 0; i < chaos.n_workers; i++)
         if (chaos.cluster->workers[i] == worker)
             give_memory_back(i);
 }
 
+enum loss { DEAD, DARK, ROTTEN }; // of what a worker holds: see the arrays of a model
+
+static void lose_copies(const struct sim_worker *worker, enum loss loss)
+{
+    bool several = chaos.replicas > 1 && !chaos.wrong;
+    for (uint32_t i = 0; i < chaos.n_models; i++) {
+        struct model *m = &chaos.models[i];
+        if (several)
+            copies_die(m, worker, loss == DARK ? m->dark : loss == ROTTEN ? m->rotten : m->dead);
+        for (uint64_t at = 0; at < TOKENS && !several && !m->lossy; at += CHUNK_TOKENS)
+            m->lossy = sim_worker_holds(worker, m->id, at);
+    }
+}
+
 // With what it holds.
-static void lose_worker(struct sim_worker *worker)
+static void lose_worker(struct sim_worker *worker, enum loss loss)
 {
     give_back_of(worker);
-    bool several = chaos.replicas > 1 && !chaos.wrong;
-    for (uint32_t i = 0; i < chaos.n_models && several; i++)
-        copies_die(&chaos.models[i], worker);
-    for (uint32_t i = 0; i < chaos.n_models && !several; i++)
-        for (uint64_t at = 0; at < TOKENS && !chaos.models[i].lossy; at += 16)
-            chaos.models[i].lossy = sim_worker_holds(worker, chaos.models[i].id, at);
+    lose_copies(worker, loss);
     chaos.kills++;
     sim_worker_kill(worker);
     chaos_look_for_losses();
@@ -83,8 +93,8 @@ static void revive(struct sim_worker *worker)
     sim_worker_start(worker);
 }
 
-// It has not been told of this chunk yet, so its files do not know it: it comes back without. A coordinator that starts
-// anew cannot tell that nothing was in it.
+// It has not been told of this chunk yet, or its files have not taken that, so that they do not know it: it comes back
+// without. A coordinator that starts anew cannot tell that nothing was in it.
 static void untold_copies_die(struct model *m, const struct sim_worker *worker)
 {
     const struct coordinator_session *s =
@@ -93,7 +103,7 @@ static void untold_copies_die(struct model *m, const struct sim_worker *worker)
     uint32_t w = (uint32_t)(worker->name[1] - '0');
     for (uint32_t i = 0; s && i < s->layout.n; i++) {
         const struct coordinator_chunk *chunk = &s->layout.chunks[i];
-        if (sim_worker_holds(worker, m->id, (uint64_t)chunk->index * CHUNK_TOKENS))
+        if (sim_worker_keeps(worker, m->id, (uint64_t)chunk->index * CHUNK_TOKENS))
             continue;
         for (uint32_t copy = 0; copy < coordinator_chunk_copies(chunk); copy++) {
             if (strcmp(coordinator_chunk_holder(chunk, copy)->name, worker->name) != 0)
@@ -108,7 +118,7 @@ static void untold_copies_die(struct model *m, const struct sim_worker *worker)
 static void kill_worker(struct sim_worker *worker)
 {
     if (!chaos.stored) {
-        lose_worker(worker);
+        lose_worker(worker, DEAD);
         return;
     }
     for (uint32_t i = 0; i < chaos.n_models && !chaos.wrong; i++)
@@ -125,24 +135,33 @@ static void harm_files(struct sim_worker *worker, enum fault fault)
 {
     if (!chaos.stored || !worker->loop)
         return;
-    // Whatever the others have: if the coordinator starts anew, too, what this one lacks at the end of a chunk may never
-    // have been acknowledged, as far as it can tell (docs/STORE.md).
-    for (uint32_t i = 0; i < chaos.n_models; i++)
-        for (uint64_t at = 0; at < TOKENS && !chaos.models[i].lossy; at += CHUNK_TOKENS)
-            chaos.models[i].lossy = sim_worker_holds(worker, chaos.models[i].id, at);
-    lose_worker(worker);
+    if (fault == FILE_ROT && chaos.cold && sim_random(2)) { // while it runs, of rows that may be there alone
+        for (uint64_t n = 1 + sim_random(4); n > 0; n--)
+            (void)sim_files_flip(&worker->files, ".sealed", sim_random(UINT64_MAX));
+        lose_copies(worker, ROTTEN);
+        chaos_look_for_losses();
+        return;
+    }
+    lose_worker(worker, DARK);
     if (fault == POWER)
         sim_files_power(&worker->files, sim_random(UINT64_MAX));
+    if (worker->files.torn_again)
+        chaos_violated(NULL, "a loss of power brings back a log that was sealed, without its end");
+    if (fault == FILE_ROT && !sim_random(3))
+        (void)sim_files_lose(&worker->files, sim_random(UINT64_MAX));
     for (uint64_t n = fault == FILE_ROT ? 1 + sim_random(3) : 0; n > 0; n--)
-        (void)sim_files_flip(&worker->files, sim_random(UINT64_MAX));
+        (void)sim_files_flip(&worker->files, "", sim_random(UINT64_MAX));
     if (!chaos.ages[worker->name[1] - '0'] && sim_random(2))
         revive(worker);
 }
 
 static void fill_files(struct sim_worker *worker)
 {
-    if (sim_random(2))
+    uint64_t how = sim_random(3);
+    if (how == 0)
         worker->files.room = sim_random(20000);
+    else if (how == 1)
+        worker->files.no_reads_to = worker->files.reads + sim_random(40);
     else
         worker->files.fail_at = worker->files.writes + 1 + sim_random(30);
 }
@@ -177,7 +196,7 @@ static void downgrade(struct sim_worker *worker, enum age age)
     if (chaos.stored && !worker->loop)
         return; // what it has in its files is still to count
     if (worker->loop)
-        lose_worker(worker);
+        lose_worker(worker, DEAD);
     sim_files_end(&worker->files); // of which an older build knows nothing
     sim_files_init(&worker->files);
     chaos.ages[worker->name[1] - '0'] = age;
@@ -196,12 +215,29 @@ static void upgrade(uint32_t i)
     chaos.ages[i] = NEW;
 }
 
+static bool holds_rows(const struct sim_worker *worker)
+{
+    for (uint32_t i = 0; i < chaos.n_models; i++)
+        for (uint32_t l = 0; l < LAYERS; l++)
+            if (sim_worker_tokens(worker, chaos.models[i].id, l))
+                return true;
+    return false;
+}
+
+// A call for the process before it may reach one. It is no holder all the same, and nobody waits for it: it has the rows
+// of its files at most.
 bool chaos_old_builds_are_out(void)
 {
+    const struct coordinator *c = chaos.cluster->coordinator;
     bool out = true;
-    for (uint32_t i = 0; i < WORKERS; i++)
-        if (chaos.ages[i] && chaos.cluster->workers[i]->worker)
-            out = out && !chaos.cluster->workers[i]->worker->sessions.count;
+    for (uint32_t i = 0; c && i < chaos.n_workers; i++) {
+        const struct sim_worker *worker = chaos.cluster->workers[i];
+        const struct coordinator_worker *w = coordinator_worker_find(&c->cluster, worker->name);
+        bool old = chaos.ages[i] && worker->worker;
+        bool in = old && w && coordinator_worker_active(w) &&
+                  w->instance == worker_membership_instance(worker->worker->membership);
+        out = out && !in && !(old && !chaos.stored && holds_rows(worker));
+    }
     return out;
 }
 
@@ -340,13 +376,19 @@ static void take_over(void)
     sim_standby_kill(cluster);
 }
 
+// One that nobody has heard of, without anything.
+static void join(void)
+{
+    if (chaos.n_workers < chaos.cluster->options.workers)
+        sim_worker_start(chaos.cluster->workers[chaos.n_workers++]);
+}
+
 void chaos_disturb(enum fault fault)
 {
     struct sim_cluster *cluster = chaos.cluster;
-    struct sim_worker *worker = cluster->workers[sim_random(WORKERS)];
-    const struct common_loop *ends[2] = {worker->loop, sim_random(2)
-                                                           ? cluster->loop
-                                                           : cluster->workers[sim_random(WORKERS)]->loop};
+    struct sim_worker *worker = cluster->workers[sim_random(chaos.n_workers)];
+    const struct common_loop *ends[2] = {
+        worker->loop, sim_random(2) ? cluster->loop : cluster->workers[sim_random(chaos.n_workers)]->loop};
     bool both = ends[0] && ends[1] && ends[0] != ends[1];
     uint32_t way = (uint32_t)sim_random(2);
     if (chaos.verbose)
@@ -366,11 +408,13 @@ void chaos_disturb(enum fault fault)
         break;
     case HEAL:
         sim_net_heal();
-        for (uint32_t i = 0; i < WORKERS; i++) {
+        for (uint32_t i = 0; i < chaos.n_workers; i++) {
             give_memory_back(i);
             cluster->workers[i]->files.room = UINT64_MAX;
             cluster->workers[i]->files.fail_at = 0;
+            cluster->workers[i]->files.no_reads_to = 0;
             upgrade(i);
+            sim_worker_slow(cluster->workers[i], 0);
             sim_loop_skew(cluster->workers[i]->loop, 0);
             sim_serve_let_go(cluster->workers[i]->loop);
         }
@@ -484,11 +528,30 @@ void chaos_disturb(enum fault fault)
     case FILES_FULL:
         fill_files(worker);
         break;
+    case MEMORY_FLIP:
+        chaos_flip_memory();
+        break;
     case TAKEOVER:
         take_over();
         break;
+    case SLOW: // 5 ms: hardly slower than planned
+        sim_worker_slow(worker, sim_random(4) ? (5 * COMMON_NS_PER_MS) << sim_random(5) : 0);
+        break;
+    case JOIN:
+        join();
+        break;
     case FAULTS:
         break;
+    }
+}
+
+void chaos_cool(void)
+{
+    for (uint32_t i = 0; i < chaos.n_workers && chaos.cold; i++) {
+        if (!sim_random(3))
+            sim_worker_cool(chaos.cluster->workers[i], (uint32_t)sim_random(12));
+        if (!sim_random(12))
+            sim_worker_anew(chaos.cluster->workers[i], sim_random(UINT64_MAX));
     }
 }
 
@@ -499,7 +562,7 @@ void chaos_disturb_end(void)
     chaos_mind_the_lease();
     sim_disk_fail(SIM_DISK_PATH, 0, COMMON_OK);
     sim_disk_unsure(SIM_DISK_PATH, 0);
-    for (uint32_t i = 0; i < WORKERS; i++) // rules that have not struck yet
+    for (uint32_t i = 0; i < chaos.n_workers; i++) // rules that have not struck yet
         for (uint32_t method = 1; method < 128; method++)
             sim_serve_rule(chaos.cluster->workers[i]->loop, method, (struct sim_rule){.verdict = SIM_DO});
 }

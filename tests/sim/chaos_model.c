@@ -7,10 +7,13 @@
 #include <stdlib.h>
 
 #include "common/clock.h"
+#include "common/hash.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/repair.h"
 #include "coordinator/sessions/session.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/state.h"
+#include "worker/state.h"
 
 struct chaos chaos;
 
@@ -60,6 +63,11 @@ bool chaos_may_be_forgotten(const struct model *m, uint32_t layer, uint64_t at)
     return chaos.forget && chaos_from(layer, at) < chaos_from(layer, m->floor_most);
 }
 
+bool chaos_row_may_be_forgotten(const struct model *m, uint32_t layer, uint64_t row)
+{
+    return chaos.forget && row < chaos_from(layer, m->floor_most);
+}
+
 bool chaos_any_forgotten(const struct model *m, uint64_t at)
 {
     bool any = false;
@@ -104,6 +112,17 @@ struct model *chaos_model_new(uint64_t id, uint64_t incarnation)
     return m;
 }
 
+void chaos_model_born(struct model *m)
+{
+    m->floor_most = chaos.floor;
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        uint64_t whole = chaos_from(l, chaos.floor) / CHUNK_TOKENS * CHUNK_TOKENS;
+        for (uint64_t i = 0; i < whole; i++)
+            m->acked[l][i] = m->maybe[l][i] = true;
+        m->ends[l][whole] = true;
+    }
+}
+
 bool chaos_passes(enum common_code code) // an error that the same call may not meet again
 {
     return code == COMMON_UNAVAILABLE || code == COMMON_DEADLINE_EXCEEDED || code == COMMON_CANCELLED ||
@@ -124,16 +143,31 @@ static bool is_written(const struct model *m, uint64_t first)
     return any;
 }
 
+// Whether the holder has said what is left of its files, and has all that counts, as far as the coordinator can tell.
+static bool is_heard(const struct coordinator_session *s, const struct coordinator_chunk *chunk,
+                     uint32_t copy)
+{
+    const struct coordinator_worker *w = coordinator_chunk_holder(chunk, copy);
+    const struct sim_worker *worker = chaos.cluster->workers[w->name[1] - '0'];
+    return worker->worker && coordinator_worker_active(w) &&
+           w->instance == worker_membership_instance(worker->worker->membership) && chunk->known &&
+           !chunk->lost && !(chunk->gone & 1u << copy) && !coordinator_session_in_doubt(s, w);
+}
+
 // Of a chunk that was empty its holder has a whole copy again once it has been told.
-static bool is_dead(struct model *m, const struct coordinator_chunk *chunk, uint32_t copy)
+static bool is_dead(struct model *m, const struct coordinator_session *s,
+                    const struct coordinator_chunk *chunk, uint32_t copy)
 {
     uint32_t w = (uint32_t)(coordinator_chunk_holder(chunk, copy)->name[1] - '0');
     uint64_t at = (uint64_t)chunk->index * CHUNK_TOKENS;
-    if (chunk->index >= sizeof m->dead[w] / sizeof *m->dead[w] || m->dead[w][chunk->index] != chunk->id)
+    if (chunk->index >= sizeof m->dead[w] / sizeof *m->dead[w])
         return false;
-    if (!is_written(m, at) && sim_worker_holds(chaos.cluster->workers[w], m->id, at))
-        m->dead[w][chunk->index] = 0;
-    return m->dead[w][chunk->index] != 0;
+    uint64_t *dead = &m->dead[w][chunk->index], *dark = &m->dark[w][chunk->index];
+    if (*dead == chunk->id && !is_written(m, at) && sim_worker_holds(chaos.cluster->workers[w], m->id, at))
+        *dead = 0;
+    if (*dark == chunk->id && is_heard(s, chunk, copy))
+        *dark = 0;
+    return *dead == chunk->id || *dark == chunk->id || m->rotten[w][chunk->index] == chunk->id;
 }
 
 void chaos_look_for_struck(void)
@@ -149,9 +183,13 @@ void chaos_look_for_struck(void)
             bool holds[WORKERS] = {false};
             for (uint32_t copy = 0; copy < coordinator_chunk_copies(chunk); copy++)
                 holds[coordinator_chunk_holder(chunk, copy)->name[1] - '0'] = true;
-            for (uint32_t w = 0; w < WORKERS && chunk->index < sizeof m->dead[w] / sizeof *m->dead[w]; w++)
-                if (!holds[w] && m->dead[w][chunk->index] == chunk->id)
-                    m->dead[w][chunk->index] = 0;
+            for (uint32_t w = 0; w < chaos.n_workers && chunk->index < sizeof m->dead[w] / sizeof *m->dead[w];
+                 w++)
+                if (!holds[w]) {
+                    m->dead[w][chunk->index] *= m->dead[w][chunk->index] != chunk->id;
+                    m->dark[w][chunk->index] *= m->dark[w][chunk->index] != chunk->id;
+                    m->rotten[w][chunk->index] *= m->rotten[w][chunk->index] != chunk->id;
+                }
         }
     }
 }
@@ -167,7 +205,7 @@ void chaos_look_for_losses(void)
         for (uint32_t k = 0; s && k < s->layout.n; k++) {
             bool alive = false;
             for (uint32_t copy = 0; copy < coordinator_chunk_copies(&s->layout.chunks[k]); copy++)
-                alive = alive || !is_dead(m, &s->layout.chunks[k], copy);
+                alive = !is_dead(m, s, &s->layout.chunks[k], copy) || alive;
             m->lossy = m->lossy || !alive;
         }
     }
@@ -190,7 +228,8 @@ struct op *chaos_op_new(enum kind kind, struct model *m, uint32_t layer, uint64_
                       .rows = rows,
                       .cuts = m ? m->cuts : 0,
                       .redrawn = m ? m->redrawn : 0,
-                      .kills = chaos.kills};
+                      .kills = chaos.kills,
+                      .tainted = m && chaos_is_tainted(m)};
     if (m && (kind == APPEND || kind == OPEN || kind == PUT || kind == COMMIT || kind == FORK))
         m->writes++;
     return op;
@@ -221,7 +260,13 @@ struct op *chaos_start_read(struct model *m, uint32_t layer, uint64_t at)
 {
     struct op *op = chaos_op_new(READ, m, layer, at, 1);
     op->must = chaos_prefix(m, layer) > at && !m->lossy && !m->cutting;
-    op->call = sim_read(chaos_a_client(), m->id, layer, at, 1);
+    op->whole = chaos_prefix(m, layer) > at && !m->cutting;
+    struct sim_client *client = chaos_a_client();
+    sim_client_partial(client, chaos.partial);
+    op->call = sim_read(client, m->id, layer, at, 1);
+    sim_client_partial(client, false);
+    if (chaos.partial)
+        chaos_partial_begins(op);
     return op;
 }
 
@@ -231,8 +276,12 @@ struct op *chaos_start_append(struct model *m, uint32_t layer, uint64_t first, u
     op->must = chaos_prefix(m, layer) >= first && !m->lossy;
     mark_maybe(m, layer, first, rows);
     writes_from(m, layer, first);
-    op->call =
-        sim_append_rows(chaos_a_client(), m->id, m->incarnation, layer, first, rows, &m->value[layer][first]);
+    struct sim_client *client = chaos_a_client();
+    sim_client_partial(client, chaos.partial);
+    op->call = sim_append_rows(client, m->id, m->incarnation, layer, first, rows, &m->value[layer][first]);
+    sim_client_partial(client, false);
+    if (chaos.partial)
+        chaos_partial_begins(op);
     return op;
 }
 
@@ -284,9 +333,12 @@ struct op *chaos_start_truncate(struct model *m, uint64_t length)
     chaos_forget_from(m, length, false);
     for (uint32_t l = 0; l < LAYERS; l++)
         m->ends[l][length] = true;
+    if (!m->must_cut || m->cut != length || !m->number) // not from the dice
+        m->number = common_mix64(chaos.seed << 20 ^ chaos.n_ops ^ sim_clock()) | 1;
     m->cutting = true;
     m->cut = length;
-    op->call = sim_truncate(chaos_a_client(), m->id, length);
+    op->call = m->told ? sim_truncate_after(chaos_a_client(), m->id, length, m->told, m->number)
+                       : sim_truncate(chaos_a_client(), m->id, length);
     return op;
 }
 
@@ -314,8 +366,9 @@ void chaos_start_rows(const struct op *look)
 {
     struct op *op = chaos_op_new(ROWS, look->m, look->layer, look->first, look->rows);
     op->cuts = look->cuts;
+    op->tainted = op->tainted || look->tainted; // a holder keeps what is struck off until it is told so
     op->call = sim_read_rows(chaos_a_client(), look->call, op->layer, op->first, op->rows,
-                             (uint32_t)sim_random(WORKERS));
+                             (uint32_t)sim_random(chaos.n_workers));
 }
 
 // ---- what the client does -------------------------------------------------------------------------------
@@ -327,7 +380,7 @@ static uint64_t a_length(uint32_t end)
     return end - sim_random((back < end ? back : end) + 1);
 }
 
-void chaos_act(void)
+static void act(void)
 {
     if ((!chaos.n_models && chaos.making < SESSIONS) ||
         (chaos.n_models + chaos.making < SESSIONS && !sim_random(24))) {
@@ -400,4 +453,11 @@ void chaos_act(void)
         if (rows)
             chaos_start_append(m, layer, first, rows);
     }
+}
+
+void chaos_act(void)
+{
+    chaos.partial = chaos_takes_partial();
+    act();
+    chaos.partial = false;
 }

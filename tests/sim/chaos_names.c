@@ -68,9 +68,10 @@ static struct op *start_create(uint32_t name, uint64_t key)
     begun(op, name, key);
     op->call = sim_create_as(chaos_a_client(),
                              (struct sim_shape){.layers = LAYERS,
-                                                .members = (uint32_t)sim_random(WORKERS + 1),
+                                                .members = (uint32_t)sim_random(chaos.n_workers + 1),
                                                 .replicas = chaos.replicas,
                                                 .forget = chaos.forget,
+                                                .floor = chaos.floor,
                                                 .masks = chaos.forget ? chaos.masks : NULL},
                              text_of(name).bytes, key);
     return op;
@@ -137,6 +138,7 @@ struct model *chaos_made(const struct op *op)
         return NULL;
     }
     m = chaos_model_new(op->call->session, op->call->incarnation);
+    m->told = op->call->cut;
     m->name = op->name;
     m->key = op->key;
     return m;

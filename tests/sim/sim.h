@@ -56,6 +56,9 @@ bool sim_run_until(const bool *done, uint64_t limit_ns);
 // Runs until holds(arg), which is asked after each event, for at most limit_ns. Returns its last answer.
 bool sim_run_while_not(bool (*holds)(void *arg), void *arg, uint64_t limit_ns);
 
+// Calls it after each event, until the world ends. NULL: nobody.
+void sim_after_each(void (*fn)(void));
+
 uint64_t sim_clock(void);  // ns, as common_clock_ns
 uint64_t sim_events(void); // so many have run
 uint64_t sim_trace(void);  // a hash over all that have run: time, loop, kind

@@ -61,6 +61,11 @@ void sim_client_one_holder(struct sim_client *client, bool on)
     client->one_holder = on;
 }
 
+void sim_client_partial(struct sim_client *client, bool on)
+{
+    client->partial = on;
+}
+
 static void opened_free(struct sim_opened *opened)
 {
     if (!opened)
@@ -165,13 +170,29 @@ static void take_opened(struct sim_call *call, const Banyan__Pb__AttachOpenReply
     call->opened = opened;
 }
 
+// Nothing is declared to who has not asked. The ranges are the last tensor.
+static void take_missing(struct sim_call *call, const Banyan__Pb__AttendItemResult *m,
+                         const struct proto_message *message)
+{
+    const uint64_t *words = m->missing ? message->tensors[message->n_tensors - 1].data : NULL;
+    assert((call->partial || (!m->missing && !m->seen)) && m->missing <= 16);
+    assert(!words || message->tensors[message->n_tensors - 1].bytes == m->missing * 2 * sizeof *words);
+    call->seen = m->seen;
+    call->n_declared = m->missing;
+    for (uint32_t i = 0; i < m->missing; i++) {
+        call->missing_first[i] = words[2 * (size_t)i];
+        call->missing_count[i] = words[2 * (size_t)i + 1];
+    }
+}
+
 // The last row's value in the tensor o, which must be the same in all heads and dimensions.
 static void take_o(struct sim_call *call, const struct proto_message *message)
 {
     size_t n = message->tensors[0].bytes / sizeof(float), row = Q_HEADS * call->client->dim;
     const float *o = message->tensors[0].data;
-    assert(message->n_tensors == 2 && n >= row);
+    assert(message->n_tensors == (call->n_declared ? 3 : 2) && n >= row);
     call->o = o[n - 1];
+    call->lse = ((const float *)message->tensors[1].data)[message->tensors[1].bytes / sizeof(float) - 1];
     for (size_t i = n - row; i < n && call->code == COMMON_OK; i++)
         if (!(fabsf(o[i] - call->o) <= 1e-5f * fabsf(call->o) + 1e-6f)) {
             call->code = COMMON_INTERNAL;
@@ -187,10 +208,12 @@ static void take_reply(struct sim_call *call, const struct proto_message *messag
     case METHOD(SESSION_CREATE):
         call->session = ((const Banyan__Pb__SessionCreateReply *)body)->session;
         call->incarnation = ((const Banyan__Pb__SessionCreateReply *)body)->incarnation;
+        call->cut = ((const Banyan__Pb__SessionCreateReply *)body)->cut;
         break;
     case METHOD(SESSION_FORK):
         call->session = ((const Banyan__Pb__SessionForkReply *)body)->session;
         call->incarnation = ((const Banyan__Pb__SessionForkReply *)body)->incarnation;
+        call->cut = ((const Banyan__Pb__SessionForkReply *)body)->cut;
         break;
     case METHOD(SESSION_TRUNCATE):
         call->incarnation = ((const Banyan__Pb__SessionTruncateReply *)body)->incarnation;
@@ -221,6 +244,17 @@ static void take_reply(struct sim_call *call, const struct proto_message *messag
     case METHOD(READ_OPEN):
         take_opened(call, (const void *)body);
         break;
+    case METHOD(SCRUB): {
+        const Banyan__Pb__ScrubReply *m = (const void *)body;
+        call->sealed = m->chunks;
+        call->unchecked = m->left;
+        call->unsealed = m->unsealed;
+        call->lost = m->lost;
+        call->corrupt = m->corrupt;
+        call->disputed = m->disputed;
+        call->differ = m->differ;
+        break;
+    }
     case METHOD(ATTACH_COMMIT):
         call->length = ((const Banyan__Pb__AttachCommitReply *)body)->length;
         break;
@@ -231,8 +265,11 @@ static void take_reply(struct sim_call *call, const struct proto_message *messag
         call->told = true;
         if (m->items[0]->status)
             sim_call_failed(call, m->items[0]->status);
-        else
-            take_o(call, message);
+        if (m->items[0]->status)
+            break;
+        call->digest = m->items[0]->plan_digest;
+        take_missing(call, m->items[0], message);
+        take_o(call, message);
         break;
     }
     default:
@@ -316,6 +353,7 @@ static void kinds_of(const struct sim_client *client, const struct sim_shape *sh
         kinds[l].k_dim = kinds[l].v_dim = client->dim;
         kinds[l].window = shape->masks[l].window;
         kinds[l].mask_chunk = shape->masks[l].mask_chunk;
+        kinds[l].not_causal = shape->masks[l].not_causal;
         pointers[l] = &kinds[l];
         layer_kind[l] = l;
     }
@@ -347,6 +385,7 @@ struct sim_call *sim_create_as(struct sim_client *client, struct sim_shape shape
     m.spec = &spec;
     m.name = (char *)(name ? name : "");
     m.key = key;
+    m.floor = shape.floor;
     return call_start(client, METHOD(SESSION_CREATE), &m.base, NULL, 0);
 }
 
@@ -381,6 +420,14 @@ struct sim_call *sim_rebalance(struct sim_client *client, bool dry_run)
     Banyan__Pb__RebalanceRequest m = BANYAN__PB__REBALANCE_REQUEST__INIT;
     m.dry_run = dry_run;
     return call_start(client, METHOD(REBALANCE), &m.base, NULL, 0);
+}
+
+struct sim_call *sim_scrub(struct sim_client *client, uint64_t session, bool ask)
+{
+    Banyan__Pb__ScrubRequest m = BANYAN__PB__SCRUB_REQUEST__INIT;
+    m.session = session;
+    m.ask = ask;
+    return call_start(client, METHOD(SCRUB), &m.base, NULL, 0);
 }
 
 struct sim_call *sim_info(struct sim_client *client, uint64_t session)
@@ -563,7 +610,10 @@ static struct sim_call *attend(struct sim_client *client, Banyan__Pb__AttendItem
     m.n_items = 1;
     m.items = &item;
     m.want_lse = true;
-    return call_start(client, METHOD(ATTEND), &m.base, tensors, item->append ? 3 : 1);
+    item->allow_partial = client->partial;
+    struct sim_call *call = call_start(client, METHOD(ATTEND), &m.base, tensors, item->append ? 3 : 1);
+    call->partial = client->partial;
+    return call;
 }
 
 struct sim_call *sim_append(struct sim_client *client, uint64_t session, uint32_t layer, uint64_t first,
@@ -594,11 +644,18 @@ struct sim_call *sim_append_rows(struct sim_client *client, uint64_t session, ui
 struct sim_call *sim_read(struct sim_client *client, uint64_t session, uint32_t layer, uint64_t first,
                           uint32_t rows)
 {
+    return sim_read_below(client, session, layer, first, rows, 0);
+}
+
+struct sim_call *sim_read_below(struct sim_client *client, uint64_t session, uint32_t layer, uint64_t first,
+                                uint32_t rows, uint64_t visible)
+{
     Banyan__Pb__AttendItem item = BANYAN__PB__ATTEND_ITEM__INIT;
     item.session = session;
     item.layer = layer;
     item.first = first;
     item.rows = rows;
+    item.visible = visible;
     return attend(client, &item, NULL, 0);
 }
 

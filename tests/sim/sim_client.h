@@ -31,17 +31,24 @@ struct sim_call {
     uint64_t deadline_ns, done_ns;
     // What a reply said:
     uint64_t session, incarnation, length, epoch, n_missing; // length: of the layer, or the session's
-    uint64_t cut;                                            // of a truncate, or an info
+    uint64_t cut;                                            // of a create, fork, truncate, or an info
     char state[32];                                          // of an info
     uint32_t n_active;                                       // workers
     char workers[16][12];                                    // their states, by the number in their names
     uint64_t first_missing, count_missing;                   // the first range that the failure names
-    float o;                     // of an attend: its last row's, all dimensions alike
+    float o; // of an attend: its last row's, all dimensions alike
+    // Of an attend that takes a partial answer: what it declares, and how many tokens it was computed over.
+    uint64_t seen, missing_first[16], missing_count[16];
+    uint32_t n_declared;
+    uint64_t digest; // of an attend
+    float lse;       // of its last row and head
+    bool partial;
     struct sim_opened *opened;   // ticket and holders of an open; its own
     uint64_t asked;              // the session of an open
     struct sim_watched *watched; // of a watch (sim_watch.h); its own
     uint32_t n_watched;
     uint64_t (*from)(uint32_t layer, uint64_t at);
+    uint64_t sealed, unchecked, unsealed, lost, corrupt, disputed, differ; // of a scrub
     uint32_t left; // puts, or reads, that are under way
     float *rows;   // of a read of rows: V of each, all dimensions alike; its own
     void (*take)(struct sim_call *call, const struct proto_message *message); // of sim_call_start
@@ -74,12 +81,13 @@ static inline bool sim_append_refused(const struct sim_call *call)
 
 struct sim_mask { // 0: none
     uint64_t window, mask_chunk;
+    bool not_causal;
 };
 
 struct sim_shape { // of the sessions that are made: F32, 2 query heads over 1
     uint32_t layers, chunk_tokens, members,
-        replicas; // 0: 1, 16, as the coordinator likes, 1; replicas 9: as the coordinator likes
-    uint64_t forget;
+        replicas;           // 0: 1, 16, as the coordinator likes, 1; replicas 9: as the coordinator likes
+    uint64_t forget, floor; // floor: that it is born with
     const struct sim_mask *masks; // [layers] that differ; NULL: every row sees all before it
 };
 
@@ -93,6 +101,7 @@ struct sim_call *sim_fork_as(struct sim_client *client, uint64_t session, uint64
 struct sim_call *sim_fork_once(struct sim_client *client, uint64_t key, uint64_t session, uint64_t length);
 struct sim_call *sim_delete(struct sim_client *client, uint64_t session);
 struct sim_call *sim_drain(struct sim_client *client, const char *worker, bool resume);
+struct sim_call *sim_scrub(struct sim_client *client, uint64_t session, bool ask); // session 0: of all
 struct sim_call *sim_rebalance(struct sim_client *client, bool dry_run);
 struct sim_call *sim_info(struct sim_client *client, uint64_t session);
 struct sim_call *sim_find(struct sim_client *client, const char *name); // opens: session
@@ -117,6 +126,9 @@ struct sim_call *sim_commit(struct sim_client *client, uint64_t session, uint32_
 // It puts rows to the first holder of each chunk alone, as a client would that knows no others.
 void sim_client_one_holder(struct sim_client *client, bool on);
 
+// Attends made from now on take partial answers (AttendItem.allow_partial).
+void sim_client_partial(struct sim_client *client, bool on);
+
 struct sim_call *sim_put(struct sim_client *client, const struct sim_call *opened, uint32_t layer,
                          uint64_t first, uint64_t count, float value);
 
@@ -126,6 +138,10 @@ struct sim_call *sim_append(struct sim_client *client, uint64_t session, uint32_
                             uint32_t rows, float value);
 struct sim_call *sim_read(struct sim_client *client, uint64_t session, uint32_t layer, uint64_t first,
                           uint32_t rows);
+
+// The same over keys below `visible` alone.
+struct sim_call *sim_read_below(struct sim_client *client, uint64_t session, uint32_t layer, uint64_t first,
+                                uint32_t rows, uint64_t visible);
 
 // The same with a value for each row. incarnation: as in AttendItem, 0: any.
 struct sim_call *sim_append_rows(struct sim_client *client, uint64_t session, uint64_t incarnation,

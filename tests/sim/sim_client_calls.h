@@ -29,7 +29,7 @@ struct sim_client {
     struct sim_call *calls;
     uint64_t deadline_ns;
     uint32_t dim; // of K and V
-    bool one_holder;
+    bool one_holder, partial;
     const char *token;
     struct sim_rows *rows;
 };

@@ -44,6 +44,7 @@ struct sim_cluster *sim_cluster_new(const struct sim_cluster_options *options)
             .secret = &cluster->secret,
             .memory_bytes = options->memory_bytes ? options->memory_bytes : WORKER_MEMORY,
             .team = options->team,
+            .pace = options->pace,
             .attach_ttl_ns = options->attach_ttl_ns,
             .store = options->store,
             .scrub_ns = options->scrub_ns});
@@ -183,9 +184,10 @@ void sim_cluster_start(struct sim_cluster *cluster)
         fprintf(stderr, "sim: the coordinator does not start: %s\n", err.message);
         abort();
     }
-    for (uint32_t i = 0; i < cluster->options.workers; i++)
+    uint32_t n = cluster->options.workers - cluster->options.later;
+    for (uint32_t i = 0; i < n; i++)
         sim_worker_start(cluster->workers[i]);
-    if (!sim_wait_active(cluster, cluster->options.workers)) {
+    if (!sim_wait_active(cluster, n)) {
         fprintf(stderr, "sim: not all workers are active\n");
         abort();
     }

@@ -27,10 +27,13 @@
 enum { SIM_WORKERS_MAX = 16 };
 
 struct sim_cluster_options {
-    uint64_t seed;          // of the world
-    uint32_t workers;       // w0, w1, ...: each on a host of its own
-    uint64_t memory_bytes;  // of each worker; 0: 64 MiB
-    bool team;              // workers compute even the smallest step on their teams
+    uint64_t seed;         // of the world
+    uint32_t workers;      // w0, w1, ...: each on a host of its own
+    uint32_t later;        // so many of them, the last ones, do not start with the cluster
+    uint64_t memory_bytes; // of each worker; 0: 64 MiB
+    bool team;             // workers compute even the smallest step on their teams
+    uint64_t
+        pace; // bytes a second that workers say they compute, where they say how fast they do; 0: far more
     uint64_t attach_ttl_ns; // of each worker
     bool store;             // workers keep what they hold in files
     uint64_t scrub_ns;      // and read them once in this time

@@ -12,6 +12,7 @@
 enum sim_op_kind {
     SIM_OP_META, // name: the key; a: value
     SIM_OP_WORKER,
+    SIM_OP_WORKER_DROP,
     SIM_OP_SESSION,
     SIM_OP_NUMBERS,
     SIM_OP_SESSION_DROP,
@@ -26,6 +27,7 @@ enum sim_op_kind {
     SIM_OP_FOLLOWER,
     SIM_OP_COPY_LOST,
     SIM_OP_CHUNK_LOST,
+    SIM_OP_SEAL,
     SIM_OP_CHUNK_DROP,
     SIM_OP_RANGE,
     SIM_OP_CLIP
@@ -46,6 +48,7 @@ enum {
     SIM_MEMBERS,
     SIM_CHUNKS,
     SIM_FOLLOWERS,
+    SIM_SEALS,
     SIM_RANGES,
     SIM_KEYS,
     SIM_CUTS,
@@ -54,10 +57,17 @@ enum {
     SIM_TABLES
 };
 
-// A row is an operation that has put it there: SIM_OP_META, _WORKER, _SESSION, _MEMBER, _CHUNK, _FOLLOWER, _RANGE, _KEY,
+// A row is an operation that has put it there: SIM_OP_META, _WORKER, _SESSION, _MEMBER, _CHUNK, _FOLLOWER, _SEAL, _RANGE, _KEY,
 // _CUT, _FLOOR or _DRAIN.
+struct sim_rows { // of one session; in a table that knows none: all
+    uint64_t session;
+    struct sim_op **rows; // owned
+    size_t n, cap;
+};
+
+// By session, so that a change costs no more with a million rows of others.
 struct sim_table {
-    struct sim_op *rows;
+    struct sim_rows *sessions; // owned, ascending; one without rows may stay
     size_t n, cap;
 };
 

@@ -8,7 +8,7 @@
 
 #include "common/loop.h"
 
-enum sim_kind { SIM_POST, SIM_TIMER, SIM_DEFERRED, SIM_WIRE, SIM_DISK, SIM_TEAM };
+enum sim_kind { SIM_POST, SIM_TIMER, SIM_DEFERRED, SIM_WIRE, SIM_DISK, SIM_TEAM, SIM_FILES };
 
 // Lives inside the object that it belongs to: init once, arm and cancel as often as one likes, cancelled before
 // the memory goes.
@@ -29,6 +29,8 @@ void sim_event_init(struct sim_event *event, enum sim_kind kind, struct common_l
                     common_loop_fn fn, void *arg);
 void sim_event_arm(struct sim_event *event, uint64_t at_ns); // an armed one is armed anew; never in the past
 void sim_event_cancel(struct sim_event *event);
+// Runs the next event from inside one, unless that is later than whoever runs events wants to go. False: none.
+bool sim_step_within(void);
 static inline bool sim_event_armed(const struct sim_event *event)
 {
     return event->place != 0;

@@ -12,6 +12,7 @@ struct handle {
     struct worker_files base;
     struct sim_files *directory;
     uint64_t life;
+    bool second; // a thread's, beside the loop's own
 };
 
 void sim_files_init(struct sim_files *d)
@@ -23,13 +24,18 @@ void sim_files_end(struct sim_files *d)
 {
     for (size_t i = 0; i < d->n; i++)
         free(d->files[i].bytes);
+    for (size_t i = 0; i < d->n_changes; i++)
+        free(d->changes[i].gone.bytes);
     free(d->files);
+    free(d->changes);
     *d = (struct sim_files){0};
 }
 
 static struct sim_files *directory_of(struct worker_files *files)
 {
     const struct handle *handle = (struct handle *)files;
+    if (handle->second && handle->directory->beside && handle->life == handle->directory->life)
+        handle->directory->beside();
     return handle->life == handle->directory->life ? handle->directory : NULL;
 }
 
@@ -49,7 +55,23 @@ size_t sim_files_count(const struct sim_files *d, const char *part)
     return n;
 }
 
-static struct sim_file *make(struct sim_files *d, const char *name)
+static void note_change(struct sim_files *d, const char *from, const char *to, const struct sim_file *gone)
+{
+    if (d->n_changes == d->cap_changes) {
+        d->cap_changes = d->cap_changes ? 2 * d->cap_changes : 16;
+        d->changes = realloc(d->changes, d->cap_changes * sizeof *d->changes);
+        if (!d->changes)
+            abort();
+    }
+    struct sim_change *change = &d->changes[d->n_changes++];
+    *change = (struct sim_change){.has_gone = gone != NULL};
+    snprintf(change->from, sizeof change->from, "%s", from);
+    snprintf(change->to, sizeof change->to, "%s", to);
+    if (gone)
+        change->gone = *gone;
+}
+
+static struct sim_file *add_file(struct sim_files *d, const struct sim_file *file)
 {
     if (d->n == d->cap) {
         d->cap = d->cap ? 2 * d->cap : 16;
@@ -57,9 +79,16 @@ static struct sim_file *make(struct sim_files *d, const char *name)
         if (!d->files)
             abort();
     }
-    d->files[d->n] = (struct sim_file){.synced = 0};
-    snprintf(d->files[d->n].name, sizeof d->files[d->n].name, "%s", name);
+    d->files[d->n] = *file;
     return &d->files[d->n++];
+}
+
+static struct sim_file *make(struct sim_files *d, const char *name)
+{
+    struct sim_file file = {.synced = 0};
+    snprintf(file.name, sizeof file.name, "%s", name);
+    note_change(d, "", name, NULL);
+    return add_file(d, &file);
 }
 
 static void resize(struct sim_file *file, size_t len)
@@ -115,6 +144,8 @@ static int64_t sim_read(struct worker_files *files, const char *name, uint64_t a
     const struct sim_file *file = d ? sim_files_find(d, name) : NULL;
     if (!file)
         return d ? -ENOENT : -EIO;
+    if (++d->reads >= d->no_reads_from && d->reads <= d->no_reads_to)
+        return -EMFILE;
     size_t left = at < file->len ? file->len - (size_t)at : 0, n = len < left ? len : left;
     if (n)
         memcpy(out, file->bytes + at, n);
@@ -153,39 +184,79 @@ static int sim_sync(struct worker_files *files, const char *name)
     return 0;
 }
 
-static int sim_sync_folder(struct worker_files *files, const char *folder) // names outlive everything
+static bool is_in(const char *name, const char *folder)
 {
-    (void)folder;
-    return directory_of(files) ? 0 : -EIO;
+    size_t len = strlen(folder);
+    return strcmp(folder, ".") == 0 ? name[0] && !strchr(name, '/')
+                                    : strncmp(name, folder, len) == 0 && name[len] == '/';
 }
 
-static int drop(struct sim_files *d, const char *name)
+static int sim_sync_folder(struct worker_files *files, const char *folder)
+{
+    struct sim_files *d = directory_of(files);
+    size_t left = 0;
+    if (!d)
+        return -EIO;
+    if (d->no_sync)
+        return -EIO;
+    for (size_t i = 0; i < d->n_changes; i++) {
+        struct sim_change *change = &d->changes[i];
+        if (is_in(change->from, folder) || is_in(change->to, folder))
+            free(change->gone.bytes);
+        else
+            d->changes[left++] = *change;
+    }
+    d->n_changes = left;
+    return 0;
+}
+
+// Takes it out of the directory.
+static bool take(struct sim_files *d, const char *name, struct sim_file *out)
 {
     struct sim_file *file = sim_files_find(d, name);
     if (!file)
-        return -ENOENT;
-    if (d->room != UINT64_MAX)
-        d->room += file->len;
-    free(file->bytes);
+        return false;
+    *out = *file;
     *file = d->files[--d->n];
-    return 0;
+    return true;
+}
+
+static bool dies(struct sim_files *d)
+{
+    if (++d->moves == d->dies_at)
+        sim_files_kill(d);
+    return d->moves == d->dies_at;
 }
 
 static int sim_move(struct worker_files *files, const char *from, const char *to)
 {
     struct sim_files *d = directory_of(files);
-    if (!d || !sim_files_find(d, from))
-        return d ? -ENOENT : -EIO;
-    (void)drop(d, to);
-    struct sim_file *file = sim_files_find(d, from);
-    snprintf(file->name, sizeof file->name, "%s", to);
+    struct sim_file moved, gone;
+    if (!d || dies(d))
+        return -EIO;
+    if (!take(d, from, &moved))
+        return -ENOENT;
+    bool replaces = take(d, to, &gone);
+    if (replaces && d->room != UINT64_MAX)
+        d->room += gone.len;
+    note_change(d, from, to, replaces ? &gone : NULL);
+    snprintf(moved.name, sizeof moved.name, "%s", to);
+    add_file(d, &moved);
     return 0;
 }
 
 static int sim_remove(struct worker_files *files, const char *name)
 {
     struct sim_files *d = directory_of(files);
-    return d ? drop(d, name) : -EIO;
+    struct sim_file gone;
+    if (!d || dies(d))
+        return -EIO;
+    if (!take(d, name, &gone))
+        return -ENOENT;
+    if (d->room != UINT64_MAX)
+        d->room += gone.len;
+    note_change(d, name, "", &gone);
+    return 0;
 }
 
 static int sim_list(struct worker_files *files, const char *folder, worker_files_fn each, void *arg)
@@ -201,7 +272,9 @@ static int sim_list(struct worker_files *files, const char *folder, worker_files
 
 static struct worker_files *sim_again(struct worker_files *files)
 {
-    return sim_files_open(((struct handle *)files)->directory);
+    struct worker_files *second = sim_files_open(((struct handle *)files)->directory);
+    ((struct handle *)second)->second = true;
+    return second;
 }
 
 static void sim_close(struct worker_files *files)
@@ -225,7 +298,7 @@ struct worker_files *sim_files_open(struct sim_files *d)
     struct handle *handle = calloc(1, sizeof *handle);
     if (!handle)
         abort();
-    *handle = (struct handle){{&ops}, d, d->life};
+    *handle = (struct handle){.base = {&ops}, .directory = d, .life = d->life};
     return &handle->base;
 }
 
@@ -234,10 +307,41 @@ void sim_files_kill(struct sim_files *d)
     d->life++;
 }
 
+// A log that comes back beside its sealed file is the one that counts.
+static void look_at_log(struct sim_files *d, const struct sim_file *log)
+{
+    char sealed[64];
+    size_t len = strlen(log->name);
+    if (len < 4 || len > sizeof sealed - 8 || strcmp(log->name + len - 4, ".log") != 0)
+        return;
+    snprintf(sealed, sizeof sealed, "%.*s.sealed", (int)len - 4, log->name);
+    d->torn_again += sim_files_find(d, sealed) && log->synced < log->len;
+}
+
+static void take_back(struct sim_files *d, const struct sim_change *change)
+{
+    struct sim_file file;
+    bool is = change->to[0] && take(d, change->to, &file);
+    if (is && change->from[0]) {
+        snprintf(file.name, sizeof file.name, "%s", change->from);
+        add_file(d, &file);
+    } else if (is) {
+        free(file.bytes);
+    }
+    if (change->has_gone)
+        look_at_log(d, add_file(d, &change->gone));
+}
+
 void sim_files_power(struct sim_files *d, uint64_t chance)
 {
     enum { SECTOR = 512 };
     sim_files_kill(d);
+    d->boots++;
+    size_t stays = chance % 3 == 0 ? d->n_changes : (size_t)((chance >> 24) % (d->n_changes + 1));
+    while (d->n_changes > stays)
+        take_back(d, &d->changes[--d->n_changes]);
+    while (d->n_changes > 0)
+        free(d->changes[--d->n_changes].gone.bytes);
     for (size_t i = 0; i < d->n; i++) {
         struct sim_file *file = &d->files[i];
         size_t fresh = file->len - file->synced;
@@ -253,14 +357,33 @@ void sim_files_power(struct sim_files *d, uint64_t chance)
     }
 }
 
-bool sim_files_flip(struct sim_files *d, uint64_t chance)
+static bool is_data(const char *name)
+{
+    return is_in(name, "chunks") || is_in(name, "sessions");
+}
+
+bool sim_files_lose(struct sim_files *d, uint64_t chance)
+{
+    struct sim_file gone;
+    size_t n = 0;
+    for (size_t i = 0; i < d->n; i++)
+        n += is_data(d->files[i].name);
+    for (size_t i = 0, left = n ? (size_t)(chance % n) : 0; n && i < d->n; i++)
+        if (is_data(d->files[i].name) && left-- == 0 && take(d, d->files[i].name, &gone)) {
+            free(gone.bytes);
+            return true;
+        }
+    return false;
+}
+
+bool sim_files_flip(struct sim_files *d, const char *part, uint64_t chance)
 {
     uint64_t bytes = 0;
     for (int round = 0; round < 2; round++) { // counts, then goes there
         uint64_t at = round && bytes ? chance % bytes : UINT64_MAX;
         for (size_t i = 0; i < d->n; i++) {
             struct sim_file *file = &d->files[i];
-            if (strncmp(file->name, "chunks/", 7) != 0 && strncmp(file->name, "sessions/", 9) != 0)
+            if (!is_data(file->name) || !strstr(file->name, part))
                 continue;
             if (round && at < file->len) {
                 file->bytes[at] ^= (uint8_t)(1u << (chance >> 60) % 8);

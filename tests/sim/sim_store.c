@@ -10,7 +10,9 @@
 
 #include "common/clock.h"
 #include "common/hash.h"
+#include "coordinator/store/backup.h"
 #include "coordinator/store/lease.h"
+#include "coordinator/store/restore.h"
 #include "coordinator/store/store.h"
 #include "tests/sim/sim_disk.h"
 #include "tests/sim/sim_event.h"
@@ -130,9 +132,19 @@ void coordinator_batch_term(struct coordinator_batch *batch, uint64_t term)
     add(batch, SIM_OP_META, "term", term, 0, 0, 0);
 }
 
+void coordinator_batch_accept(struct coordinator_batch *batch)
+{
+    add(batch, SIM_OP_META, COORDINATOR_RESTORED_KEY, 0, 0, 0, 0);
+}
+
 void coordinator_batch_worker(struct coordinator_batch *batch, const char *name, uint64_t instance)
 {
     add(batch, SIM_OP_WORKER, name, instance, 0, 0, 0);
+}
+
+void coordinator_batch_worker_drop(struct coordinator_batch *batch, const char *name)
+{
+    add(batch, SIM_OP_WORKER_DROP, name, 0, 0, 0, 0);
 }
 
 void coordinator_batch_session(struct coordinator_batch *batch, uint64_t session, const char *name,
@@ -213,6 +225,12 @@ void coordinator_batch_copy_lost(struct coordinator_batch *batch, uint64_t sessi
                                  uint64_t id, const char *holder)
 {
     add(batch, SIM_OP_COPY_LOST, holder, session, index, id, 0);
+}
+
+void coordinator_batch_seal(struct coordinator_batch *batch, uint64_t session, uint32_t index, uint64_t id,
+                            uint64_t seal)
+{
+    add(batch, SIM_OP_SEAL, "", session, index, id, seal);
 }
 
 void coordinator_batch_chunk_lost(struct coordinator_batch *batch, uint64_t session, uint32_t index,
@@ -460,16 +478,16 @@ static void take(struct disk *disk)
 
 // COMMON_OK: it is free now.
 static enum common_code get_disk(struct disk *disk, struct coordinator_lease_file *file,
-                                 struct coordinator_watch *watch, struct common_error *err)
+                                 struct coordinator_lease_watch *watch, struct common_error *err)
 {
-    if (!disk->store && !coordinator_watch_unfinished(file))
+    if (!disk->store && !coordinator_lease_unfinished(file))
         return COMMON_OK;
     if (!watch)
         return common_error_set(
             err, COMMON_FAILED_PRECONDITION,
             "store %s is in use by another coordinator: stop that one, or choose another --store",
             disk->path);
-    if (coordinator_watch_look(watch, file, common_clock_ns()) != COORDINATOR_WATCH_TAKE)
+    if (coordinator_lease_look(watch, file, common_clock_ns()) != COORDINATOR_LEASE_TAKE)
         return COMMON_IN_PROGRESS;
     if (disk->store)
         take(disk);
@@ -488,7 +506,7 @@ static enum common_code read_disk(struct disk *disk, const struct coordinator_st
 
 enum common_code coordinator_store_open(const char *path, bool sync_full, struct common_loop *loop,
                                         const struct coordinator_store_reader *reader,
-                                        struct coordinator_watch *watch, struct coordinator_store **out,
+                                        struct coordinator_lease_watch *watch, struct coordinator_store **out,
                                         struct common_error *err)
 {
     static unsigned n_anonymous;
@@ -589,6 +607,11 @@ void coordinator_store_free(struct coordinator_store *store)
     free(store);
 }
 
+bool coordinator_store_restored(const struct coordinator_store *store)
+{
+    return store->disk && sim_tables_meta(&store->disk->tables, COORDINATOR_RESTORED_KEY, 0);
+}
+
 uint64_t coordinator_store_term(const struct coordinator_store *store)
 {
     return store->term;
@@ -674,6 +697,40 @@ void sim_disk_copy(const char *from, const char *to)
     struct disk *source = disk_at(from), *target = disk_at(to);
     assert(!source->store && !target->store);
     sim_tables_copy(&source->tables, &target->tables);
+}
+
+// ---- backups: files, which are not here -----------------------------------------------------------------
+
+enum common_code coordinator_backup_new(struct coordinator_store *store, coordinator_backup_fn done,
+                                        void *arg, struct coordinator_backup **out, struct common_error *err)
+{
+    (void)store, (void)done, (void)arg, (void)out;
+    return common_error_set(err, COMMON_FAILED_PRECONDITION, "a store of the simulator is no file");
+}
+
+const struct coordinator_backup_facts *coordinator_backup_facts(const struct coordinator_backup *backup)
+{
+    (void)backup;
+    return NULL;
+}
+
+bool coordinator_backup_read(struct coordinator_backup *backup, uint64_t offset, coordinator_backup_fn done,
+                             void *arg)
+{
+    (void)backup, (void)offset, (void)done, (void)arg;
+    return false;
+}
+
+const void *coordinator_backup_piece(const struct coordinator_backup *backup, size_t *bytes)
+{
+    (void)backup;
+    *bytes = 0;
+    return NULL;
+}
+
+void coordinator_backup_free(struct coordinator_backup *backup)
+{
+    (void)backup;
 }
 
 void sim_disk_wipe(const char *path)

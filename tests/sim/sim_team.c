@@ -9,6 +9,7 @@
 
 #include "tests/sim/sim.h"
 #include "tests/sim/sim_event.h"
+#include "tests/sim/sim_worker.h"
 
 struct worker_team {
     struct sim_event event;
@@ -16,6 +17,7 @@ struct worker_team {
     const struct worker_place *place;
     struct worker_job *head, **tail;
     void *scratch;
+    uint64_t task_ns; // of each task
 };
 
 static void *scratch_for(struct worker_team *team, const struct worker_job *job)
@@ -36,7 +38,7 @@ static void work(void *arg)
         void *scratch = task == 0 ? scratch_for(team, job) : team->scratch;
         atomic_store(&job->claimed, task + 1);
         job->run(job->arg, task, scratch);
-        sim_event_arm(&team->event, sim_clock());
+        sim_event_arm(&team->event, sim_clock() + team->task_ns);
         return;
     }
     team->head = job->next;
@@ -61,6 +63,13 @@ enum common_code worker_team_new(struct common_loop *loop, uint32_t threads, con
     sim_alive++;
     *out = team;
     return COMMON_OK;
+}
+
+void sim_team_slow(struct worker_team *team, uint64_t task_ns)
+{
+    team->task_ns = task_ns;
+    if (!task_ns && sim_event_armed(&team->event)) // what it is at is done at once
+        sim_event_arm(&team->event, sim_clock());
 }
 
 uint32_t worker_team_threads(const struct worker_team *team)

@@ -63,7 +63,8 @@ static void take(struct sim_call *call, const struct proto_message *message)
                                    .layer = from->layer,
                                    .rows = from->rows,
                                    .n_traces = (uint32_t)from->n_traces,
-                                   .append = from->append};
+                                   .append = from->append,
+                                   .missing = from->missing_tokens};
         for (size_t k = 0; k < from->n_traces; k++)
             to->strangers = to->strangers || from->traces[k]->worker[0] != 'w';
         if (from->mass)

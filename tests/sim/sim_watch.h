@@ -17,8 +17,8 @@ struct sim_watched { // a step
     uint32_t layer, rows, n_traces;
     bool append, strangers; // strangers: a trace of somebody who is no worker
     bool has_mass;
-    enum common_code mass_code; // of a mass that could not be had: why
-    uint64_t mass_visible, mass_tokens;
+    enum common_code mass_code;                  // of a mass that could not be had: why
+    uint64_t mass_visible, mass_tokens, missing; // missing: tokens that the answer left out
     // The largest difference from the mass of keys that all weigh the same, as those of sim_client.h do.
     float mass_off;
 };

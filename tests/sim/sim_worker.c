@@ -7,6 +7,7 @@
 
 #include "tests/sim/sim.h"
 #include "worker/chunk.h"
+#include "worker/cold.h"
 #include "worker/state.h"
 
 #define BANDWIDTH UINT64_C(10000000000)
@@ -44,16 +45,33 @@ void sim_worker_start(struct sim_worker *worker)
                                    .attach_ttl_ns = worker->options.attach_ttl_ns,
                                    .inline_madds = worker->options.team ? 1 : 0,
                                    .bandwidth = BANDWIDTH};
+    char boot[32];
+    snprintf(boot, sizeof boot, "%u", worker->files.boots);
     if (worker->options.store) {
+        config.boot = boot;
         config.store = "files";
         config.fsync = WORKER_FSYNC_INTERVAL;
         config.scrub_ns = worker->options.scrub_ns;
+        config.read_ahead = 1;
+        worker->files.beside = sim_thread_yield;
+        worker->files.no_reads_to = 0; // another process has all its descriptors
         config.files = sim_files_open(&worker->files);
     }
     if (worker_new(worker->loop, &config, &worker->worker, &err) != COMMON_OK) {
         fprintf(stderr, "sim: worker %s: %s\n", worker->name, err.message);
         abort();
     }
+    if (worker->options.pace) {
+        worker->worker->pace.bandwidth = worker->options.pace;
+        worker->worker->pace.least_ns = 0;
+        worker->worker->pace.probe_ns = 1;
+    }
+}
+
+void sim_worker_slow(struct sim_worker *worker, uint64_t task_ns)
+{
+    if (worker->worker)
+        sim_team_slow(worker->worker->team, task_ns);
 }
 
 static void drained(void *arg)
@@ -61,14 +79,56 @@ static void drained(void *arg)
     *(bool *)arg = true;
 }
 
+static struct sim_cold cold; // of workers that have gone
+
+static void count_cold(const struct sim_worker *worker)
+{
+    struct worker_cold_stats stats;
+    worker_store_get_cold(worker->worker->store, &stats);
+    cold.evicted += stats.evicted;
+    cold.loaded += stats.loaded;
+    struct worker_disk_stats files;
+    worker_disk_get_stats(worker->worker->disk, &files);
+    cold.lost += files.lost;
+}
+
+struct sim_cold sim_worker_cold(void)
+{
+    return cold;
+}
+
+void sim_worker_cool(const struct sim_worker *worker, uint32_t most)
+{
+    if (!worker->worker || !worker->worker->disk)
+        return;
+    (void)worker_disk_hurry(worker->worker->disk);
+    while (most-- > 0 && worker_store_evict(worker->worker->store, NULL)) {
+    }
+}
+
+void sim_worker_anew(const struct sim_worker *worker, uint64_t chance)
+{
+    struct worker_store *store = worker->worker ? worker->worker->store : NULL;
+    uint64_t n = store && worker->worker->disk ? worker_store_chunks(store) : 0;
+    struct worker_chunk *chunk;
+    struct common_error err;
+    size_t cursor = 0;
+    for (n = n ? 1 + chance % n : 0; n > 0 && worker_store_next(store, &cursor, &chunk);)
+        if (--n == 0)
+            (void)worker_disk_chunk(worker->worker->disk, chunk, &err); // or it is written later
+}
+
 void sim_worker_kill(struct sim_worker *worker)
 {
     bool done = false;
     if (!worker || !worker->loop)
         return;
+    count_cold(worker);
     sim_loop_thaw(worker->loop);
+    sim_worker_slow(worker, 0); // time stands still from here on
     sim_loop_mute(worker->loop);
     sim_files_kill(&worker->files);
+    sim_thread_hurry(worker->loop);
     if (worker_drain(worker->worker, 0, drained, &done) != COMMON_OK)
         abort();
     sim_loop_drain(worker->loop); // what is in hand ends, and says so to nobody
@@ -139,6 +199,35 @@ bool sim_worker_rot(const struct sim_worker *worker, uint64_t chance)
     return false;
 }
 
+bool sim_worker_flip(const struct sim_worker *worker, uint64_t id, uint32_t layer, uint64_t position)
+{
+    const struct worker_session *session = session_of(worker, id);
+    uint32_t n = 0, at = session ? worker_session_span(session, position, 1, &n) : 0;
+    if (!n)
+        return false;
+    const struct worker_chunk *chunk = session->chunks[at].chunk;
+    uint32_t row = (uint32_t)(position - chunk->first);
+    if (worker_chunk_ready(chunk, layer) <= row || worker_chunk_cold(chunk, layer))
+        return false;
+    const struct worker_layer *l = chunk->layers[layer];
+    for (uint32_t i = 2; i < l->form->row[WORKER_PART_V]; i += sizeof(float)) // 1 becomes 1.5
+        worker_layer_part(l, WORKER_PART_V, row, 0)[i] ^= 0x40;
+    return true;
+}
+
+bool sim_worker_flip_chunk(const struct sim_worker *worker, uint64_t id, uint32_t layer, uint32_t row,
+                           uint32_t bit)
+{
+    const struct worker_chunk *chunk = worker->worker ? worker_store_find(worker->worker->store, id) : NULL;
+    if (!chunk || !chunk->layers[layer] || worker_chunk_forgotten(chunk, layer) ||
+        worker_chunk_cold(chunk, layer) || worker_chunk_row(chunk, layer, row) < WORKER_ROW_APPENDED)
+        return false;
+    uint8_t *bytes = worker_layer_part(chunk->layers[layer], WORKER_PART_V, row, 0);
+    for (uint32_t at = 0; at < chunk->layers[layer]->form->row[WORKER_PART_V]; at += sizeof(float))
+        bytes[at + bit / 8] ^= (uint8_t)(1u << bit % 8);
+    return true;
+}
+
 bool sim_worker_holds(const struct sim_worker *worker, uint64_t id, uint64_t position)
 {
     const struct worker_session *session = session_of(worker, id);
@@ -146,4 +235,14 @@ bool sim_worker_holds(const struct sim_worker *worker, uint64_t id, uint64_t pos
     if (session)
         worker_session_span(session, position, 1, &n);
     return n > 0;
+}
+
+bool sim_worker_keeps(const struct sim_worker *worker, uint64_t id, uint64_t position)
+{
+    const struct worker_session *session = session_of(worker, id);
+    uint32_t n = 0, at = session ? worker_session_span(session, position, 1, &n) : 0;
+    bool keeps = n > 0 && !session->logged.layout;
+    for (uint32_t l = 0; n && l < session->spec->shape->layers; l++)
+        keeps = keeps || worker_chunk_ready(session->chunks[at].chunk, l) > 0;
+    return keeps;
 }

@@ -20,6 +20,7 @@ struct sim_worker_options { // strings are copied
     const struct common_secret *secret;
     uint64_t memory_bytes;  // half of it or more is for K and V
     bool team;              // even the smallest step goes to the team
+    uint64_t pace;          // what worker/pace.h counts with, of any work; 0: 10 GB/s, and work that is large
     uint64_t attach_ttl_ns; // 0: rows that are put stay until they are committed
     bool store;             // it keeps what it holds in files (--store)
     uint64_t scrub_ns;      // and reads them once in this time; 0: it does not
@@ -45,14 +46,48 @@ void sim_worker_start(struct sim_worker *worker);
 void sim_worker_kill(struct sim_worker *worker);
 void sim_worker_free(struct sim_worker *worker);
 
+// From now on each task of its team takes so long (with `team`; a process that starts anew computes in no time).
+void sim_worker_slow(struct sim_worker *worker, uint64_t task_ns);
+struct worker_team;
+void sim_team_slow(struct worker_team *team, uint64_t task_ns);
+
+// The disk's threads (sim_thread.c): the loops go on for some events, between two calls of a job; a process that has been
+// killed ends what it has begun now.
+void sim_thread_yield(void);
+void sim_thread_hurry(const struct common_loop *loop);
+
 // Rows of a layer that steps may see here: APPENDED or COMMITTED, from each chunk's start. 0 while it is down.
 uint64_t sim_worker_tokens(const struct sim_worker *worker, uint64_t session, uint32_t layer);
+
+// Chunks that are full are sealed soon, and as many layers leave memory for its files as may, `most` at most (worker/cold.h).
+void sim_worker_cool(const struct sim_worker *worker, uint32_t most);
+// The file of one chunk, which `chance` says, is written anew from memory, as when a row of it goes; what is cold of it is
+// loaded first.
+void sim_worker_anew(const struct sim_worker *worker, uint64_t chance);
+// What all workers have done so far.
+struct sim_cold {
+    uint64_t evicted, loaded; // layers of chunks
+    uint64_t lost;            // chunks whose file was damaged meanwhile
+};
+struct sim_cold sim_worker_cold(void);
 
 // Flips a bit of one row that is put here and neither committed nor being committed; `chance` says which. False: there is
 // no such row.
 bool sim_worker_rot(const struct sim_worker *worker, uint64_t chance);
 
+// Flips a bit of each element of V (head 0) of a row that serves here, for all sessions that share its chunk.
+// False: it is not here.
+bool sim_worker_flip(const struct sim_worker *worker, uint64_t session, uint32_t layer, uint64_t position);
+
+// Flips this bit of each element of V (float32) of one row of the chunk with this id, which steps may see; so the answers' dimensions stay
+// alike. Nobody is told. False: it is not here.
+bool sim_worker_flip_chunk(const struct sim_worker *worker, uint64_t chunk, uint32_t layer, uint32_t row,
+                           uint32_t bit);
+
 // Whether the chunk at this position is held here.
 bool sim_worker_holds(const struct sim_worker *worker, uint64_t session, uint64_t position);
+
+// Whether a process that starts on the worker's files has it, too: a chunk without rows may not be in them yet.
+bool sim_worker_keeps(const struct sim_worker *worker, uint64_t session, uint64_t position);
 
 #endif

@@ -21,9 +21,11 @@ static struct {
     uint64_t now_ns, seq, seed, n_events, trace;
     struct sim_event **heap; // by at_ns, then seq
     uint32_t n_heap, cap_heap;
-    uint64_t busy; // armed events that are no timers
+    uint64_t until_ns; // events run up to there
+    uint64_t busy;     // armed events that are no timers
     uint32_t n_loops, loops_made;
     struct common_loop *running; // whose event runs now
+    void (*after_each)(void);
 } world;
 
 uint64_t sim_alive;
@@ -244,19 +246,38 @@ static void run_event(struct sim_event *event)
     world.running = outer;
 }
 
-bool sim_step(void)
+static bool step(void)
 {
     if (!world.n_heap)
         return false;
     run_event(choose());
+    if (world.after_each)
+        world.after_each();
     return true;
+}
+
+bool sim_step(void)
+{
+    world.until_ns = 0; // this one alone
+    return step();
+}
+
+bool sim_step_within(void)
+{
+    return world.n_heap && world.heap[0]->at_ns <= world.until_ns && step();
+}
+
+void sim_after_each(void (*fn)(void))
+{
+    world.after_each = fn;
 }
 
 void sim_run_until_idle(void)
 {
     for (uint64_t n = 0; world.busy; n++) {
         assert(n < EVENTS_MAX);
-        sim_step();
+        world.until_ns = world.heap[0]->at_ns;
+        step();
     }
 }
 
@@ -265,7 +286,8 @@ void sim_advance(uint64_t delta_ns)
     uint64_t until = world.now_ns + delta_ns;
     for (uint64_t n = 0; world.n_heap && world.heap[0]->at_ns <= until; n++) {
         assert(n < EVENTS_MAX);
-        sim_step();
+        world.until_ns = until;
+        step();
     }
     world.now_ns = until;
 }
@@ -274,8 +296,10 @@ bool sim_run_while_not(bool (*holds)(void *arg), void *arg, uint64_t limit_ns)
 {
     uint64_t until = world.now_ns + limit_ns;
     bool held;
-    while (!(held = holds(arg)) && world.n_heap && world.heap[0]->at_ns <= until)
-        sim_step();
+    while (!(held = holds(arg)) && world.n_heap && world.heap[0]->at_ns <= until) {
+        world.until_ns = until;
+        step();
+    }
     if (!held)
         world.now_ns = until;
     return held;

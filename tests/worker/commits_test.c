@@ -405,6 +405,30 @@ static void an_append_that_is_taken_back_leaves_a_commit_its_rows(void **state)
     rows_stop(&s);
 }
 
+// A commit that found holes comes to nothing. An append that filled them, and is taken back, leaves nothing frozen.
+static void what_fills_a_commits_holes_is_not_its_own(void **state)
+{
+    (void)state;
+    struct setup s;
+    rows_start(&s);
+    assert_int_equal(say(&s, PREPARE, A, 44, 10), COMMON_OK);
+    assert_int_equal(say(&s, PREPARE, B, 50, 12), COMMON_OK); // 60 and 61 are not here
+    struct proto_step *step = step_new(1);
+    struct outcome out;
+    step_item(step, 0, SESSION, 1, 40, 22, chunks, 2);
+    step_append(step, 0, 101, 0, 9, 40, 0);
+    assert_int_equal(cluster_step(&s.c, 0, step, &out), COMMON_OK);
+    assert_int_equal(out.result->items[0].code, COMMON_OK);
+    outcome_free(&out);
+    proto_step_free(step);
+    assert_int_equal(undo_append(&s, 9, 40), COMMON_OK);
+    assert_true(frozen(&s, 44) && frozen(&s, 53)); // the other one's
+    assert_false(frozen(&s, 54) || frozen(&s, 60) || frozen(&s, 61));
+    assert_int_equal(say(&s, ABORT, B, 50, 12), COMMON_OK);
+    assert_true(frozen(&s, 50) && frozen(&s, 53));
+    rows_stop(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -417,6 +441,7 @@ int main(void)
         cmocka_unit_test(there_is_a_limit),
         cmocka_unit_test(any_order),
         cmocka_unit_test(an_append_that_is_taken_back_leaves_a_commit_its_rows),
+        cmocka_unit_test(what_fills_a_commits_holes_is_not_its_own),
         cmocka_unit_test(many_ranges_in_a_message),
         cmocka_unit_test(one_session_is_settled),
     };

@@ -17,234 +17,13 @@
 #include <unistd.h>
 
 #include "tests/sim/sim_files.h"
+#include "tests/worker/disk_fixture.h"
 #include "worker/disk/disk.h"
 #include "worker/disk/image.h"
 #include "worker/memory.h"
 #include "worker/session.h"
 
-enum {
-    LAYERS = 2,
-    TOKENS = 16,
-    HEADS = 2,
-    DIM = 4,
-    ROW = HEADS * DIM * 4,
-    SESSION = 7,
-    CHUNKS = 3,
-    ROOM = CHUNKS * TOKENS
-};
-
-struct process { // a worker's, as far as its files are concerned
-    struct common_loop *loop;
-    struct worker_store *store;
-    struct worker_map sessions;
-    struct worker_disk *disk;
-    uint64_t term, write;
-    struct common_error err;
-};
-
-static const struct common_secret secret = {{1, 2, 3}};
-
-static void row_of(uint32_t layer, uint64_t position, uint8_t k[ROW], uint8_t v[ROW])
-{
-    for (uint32_t i = 0; i < ROW; i++) {
-        k[i] = (uint8_t)(layer * 101 + position * 7 + i);
-        v[i] = (uint8_t)(layer * 53 + position * 11 + 3 * i + 1);
-    }
-}
-
-static enum common_code begin(struct process *p, struct worker_files *files, const char *name,
-                              uint64_t memory)
-{
-    const struct worker_disk_options options = {.path = "DIR",
-                                                .name = name,
-                                                .secret = &secret,
-                                                .fsync = WORKER_FSYNC_NEVER,
-                                                .scrub_ns = 1000000,
-                                                .term = &p->term,
-                                                .attach_ns = 1};
-    *p = (struct process){.term = 1};
-    assert_int_equal(common_loop_new(&p->loop), COMMON_OK);
-    p->store = worker_store_new(memory, worker_memory_host(memory, NULL));
-    assert_non_null(p->store);
-    enum common_code code = worker_disk_new(p->loop, files, &options, &p->disk, &p->err);
-    if (code != COMMON_OK)
-        return code;
-    worker_store_set_disk(p->store, p->disk);
-    return worker_disk_load(p->disk, p->store, &p->sessions, &p->err);
-}
-
-static void finish(struct process *p)
-{
-    void *session;
-    worker_disk_close(p->disk);
-    for (size_t cursor = 0; worker_map_next(&p->sessions, &cursor, &session); cursor = 0)
-        worker_session_drop(&p->sessions, p->store, ((struct worker_session *)session)->id);
-    worker_map_free(&p->sessions);
-    worker_store_free(p->store);
-    worker_disk_free(p->disk);
-    common_loop_free(p->loop);
-}
-
-static void start(struct process *p, struct sim_files *directory)
-{
-    if (begin(p, sim_files_open(directory), "w", 1 << 22) != COMMON_OK)
-        fail_msg("%s", p->err.message);
-}
-
-static void kill_it(struct process *p, struct sim_files *directory)
-{
-    sim_files_kill(directory);
-    finish(p);
-}
-
-static struct worker_session *session_of(struct process *p)
-{
-    return worker_map_get(&p->sessions, SESSION);
-}
-
-static void set_layout(struct process *p, uint32_t chunks)
-{
-    Banyan__Pb__LayoutSetRequest request = BANYAN__PB__LAYOUT_SET_REQUEST__INIT;
-    Banyan__Pb__Spec spec = BANYAN__PB__SPEC__INIT;
-    Banyan__Pb__LayoutChunk entries[CHUNKS], *pointers[CHUNKS];
-    spec.layers = LAYERS;
-    spec.q_heads = spec.kv_heads = HEADS;
-    spec.k_dim = spec.v_dim = DIM;
-    spec.scale = 0.5f;
-    spec.kv_type = BANYAN__PB__DTYPE__DTYPE_F32;
-    spec.chunk_tokens = TOKENS;
-    for (uint32_t i = 0; i < chunks; i++) {
-        entries[i] = (Banyan__Pb__LayoutChunk)BANYAN__PB__LAYOUT_CHUNK__INIT;
-        entries[i].chunk = 100 + i;
-        entries[i].first = (uint64_t)i * TOKENS;
-        entries[i].compute = true;
-        pointers[i] = &entries[i];
-    }
-    request.term = 1;
-    request.session = SESSION;
-    request.incarnation = 1;
-    request.epoch = chunks;
-    request.spec = &spec;
-    request.replace = true;
-    request.chunks = pointers;
-    request.n_chunks = chunks;
-    if (worker_session_layout(&p->sessions, p->store, &request, &p->err) != COMMON_OK)
-        fail_msg("%s", p->err.message);
-}
-
-// As worker/step.c does it.
-static enum common_code append(struct process *p, uint32_t layer, uint64_t position)
-{
-    uint8_t k[ROW], v[ROW];
-    struct worker_session *session = session_of(p);
-    struct worker_rows rows = {
-        worker_store_find(p->store, 100 + position / TOKENS), layer, (uint32_t)(position % TOKENS), 1, k, v};
-    row_of(layer, position, k, v);
-    session->write_term = p->term;
-    session->write = ++p->write;
-    worker_appended_confirm(session, layer, position); // the one before was acknowledged
-    worker_appended_begin(session, layer, p->write);
-    enum common_code code = worker_disk_append(p->disk, session, layer, p->write, position + 1, &p->err);
-    if (code == COMMON_OK)
-        code = worker_store_write(p->store, &rows, 1, WORKER_ROW_APPENDED, UINT64_MAX, &p->err);
-    if (code == COMMON_OK)
-        worker_appended_stored(session, layer, p->write, position + 1);
-    else
-        worker_appended_settle(session, layer, p->write);
-    return code;
-}
-
-// Attached as worker/rows.c and prepare.c do it. Whether they are frozen, and may be committed.
-static enum common_code attach(struct process *p, uint32_t chunk, uint32_t layer)
-{
-    uint8_t k[TOKENS][ROW], v[TOKENS][ROW];
-    struct worker_session *session = session_of(p);
-    struct worker_rows rows = {worker_store_find(p->store, 100 + chunk), layer, 0, TOKENS, k[0], v[0]};
-    struct worker_freeze freeze = {9 + chunk * LAYERS + layer, (uint64_t)chunk * TOKENS, TOKENS, layer};
-    for (uint32_t i = 0; i < TOKENS; i++)
-        row_of(layer, (uint64_t)chunk * TOKENS + i, k[i], v[i]);
-    enum common_code code = worker_store_write(p->store, &rows, 1, WORKER_ROW_PUT, UINT64_MAX, &p->err);
-    if (code != COMMON_OK)
-        return code;
-    assert_true(worker_frozen_add(&session->frozen, p->store, &freeze));
-    worker_chunk_prepare(rows.chunk, layer, 0, TOKENS);
-    return worker_disk_frozen(p->disk, session, freeze.first, freeze.count, &p->err);
-}
-
-static void commit(struct process *p, uint32_t chunk, uint32_t layer)
-{
-    worker_chunk_commit(worker_store_find(p->store, 100 + chunk), layer, 0, TOKENS);
-    worker_disk_touch(p->disk, session_of(p));
-}
-
-// Rows that are there have their bytes. Returns how many from the start of the layer on are, in chunks that are named.
-static uint64_t check_layer(struct process *p, uint32_t layer, enum worker_row least)
-{
-    uint8_t k[ROW], v[ROW], want_k[ROW], want_v[ROW];
-    const struct worker_session *session = session_of(p);
-    uint64_t whole = 0;
-    for (uint32_t i = 0; session && i < session->n_chunks; i++) {
-        const struct worker_chunk *chunk = session->chunks[i].chunk;
-        for (uint32_t row = 0; row < TOKENS; row++) {
-            uint64_t position = worker_chunk_first(chunk) + row;
-            if (worker_chunk_row(chunk, layer, row) == WORKER_ROW_ABSENT)
-                continue;
-            worker_chunk_read(chunk, layer, row, 1, k, v);
-            row_of(layer, position, want_k, want_v);
-            assert_memory_equal(k, want_k, ROW);
-            assert_memory_equal(v, want_v, ROW);
-            whole += position == whole && worker_chunk_row(chunk, layer, row) >= least;
-        }
-    }
-    return whole;
-}
-
-// A chunk that is named has all that its session knows to be acknowledged.
-static void check_named(struct process *p)
-{
-    const struct worker_session *session = session_of(p);
-    for (uint32_t i = 0; session && i < session->n_chunks; i++)
-        for (uint32_t layer = 0; layer < LAYERS; layer++) {
-            uint64_t first = worker_chunk_first(session->chunks[i].chunk),
-                     length = session->appended[layer].length;
-            uint64_t n = length > first ? length - first : 0;
-            n = n < TOKENS ? n : TOKENS;
-            assert_int_equal(worker_chunk_rows_at(session->chunks[i].chunk, layer, 0, (uint32_t)n,
-                                                  WORKER_ROW_PREPARED),
-                             n);
-        }
-}
-
 // ---- what comes back ----------------------------------------------------------------------------
-
-// A session of one chunk that was attached, and others that are appended to. Returns the appended length.
-static uint64_t fill(struct process *p, uint64_t until)
-{
-    set_layout(p, CHUNKS);
-    for (uint32_t layer = 0; layer < LAYERS; layer++) {
-        assert_int_equal(attach(p, 0, layer), COMMON_OK);
-        commit(p, 0, layer);
-    }
-    for (uint64_t position = TOKENS; position < until; position++)
-        for (uint32_t layer = 0; layer < LAYERS; layer++)
-            assert_int_equal(append(p, layer, position), COMMON_OK);
-    return until;
-}
-
-static void seal(struct sim_files *directory, uint64_t id)
-{
-    struct worker_files *files = sim_files_open(directory);
-    struct worker_image image;
-    char name[WORKER_NAME_BYTES];
-    assert_int_equal(worker_image_read(files, id, NULL, NULL, &image), 0);
-    assert_true(worker_image_full(&image));
-    worker_name_sealed(id, name);
-    assert_int_equal(worker_image_seal(files, &image, name), 0);
-    worker_image_end(&image);
-    worker_name_log(id, name);
-    assert_int_equal(files->ops->remove(files, name), 0);
-    files->ops->close(files);
-}
 
 static void killed(void **state)
 {
@@ -391,6 +170,59 @@ static void every_end(void **state)
     sim_files_end(&good);
 }
 
+// ---- what is not there ---------------------------------------------------------------------------
+
+// The bytes of a session whose own file is gone are nobody's to remove.
+static void a_lost_session_file(void **state)
+{
+    struct sim_files directory;
+    struct process p;
+    struct worker_disk_stats stats;
+    (void)state;
+    make(&directory);
+    size_t chunks = sim_files_count(&directory, "chunks/");
+    assert_int_equal(chunks, CHUNKS);
+    struct sim_file *file = sim_files_find(&directory, "sessions/0000000000000007.log");
+    snprintf(file->name, sizeof file->name, "elsewhere");
+    start(&p, &directory);
+    assert_null(session_of(&p));
+    assert_int_equal(sim_files_count(&directory, "chunks/"), 0);
+    assert_int_equal(sim_files_count(&directory, "quarantine/"), chunks);
+    worker_disk_get_stats(p.disk, &stats);
+    assert_int_equal(stats.damaged, chunks);
+    kill_it(&p, &directory);
+    sim_files_end(&directory);
+}
+
+// A session that is dropped goes after its chunks: wherever the process ends, no file is left that nobody names.
+static void a_drop_that_is_cut_off(void **state)
+{
+    struct sim_files good, directory;
+    struct process p;
+    bool gone = false;
+    (void)state;
+    make(&good);
+    sim_files_init(&directory);
+    for (uint64_t nth = 1; !gone; nth++) {
+        restore(&directory, &good);
+        start(&p, &directory);
+        directory.dies_at = directory.moves + nth;
+        worker_session_drop(&p.sessions, p.store, SESSION);
+        gone = directory.moves < directory.dies_at;
+        kill_it(&p, &directory);
+        directory.dies_at = 0;
+        start(&p, &directory);
+        assert_int_equal(sim_files_count(&directory, "quarantine/"), 0);
+        assert_true(!gone || sim_files_count(&directory, "s/") == 0);
+        assert_true(gone == !session_of(&p));
+        worker_session_drop(&p.sessions, p.store, SESSION); // as it is told again
+        assert_int_equal(sim_files_count(&directory, "s/"), 0);
+        kill_it(&p, &directory);
+    }
+    sim_files_end(&directory);
+    sim_files_end(&good);
+}
+
 // ---- what does not fit --------------------------------------------------------------------------
 
 // Each write in turn fails, in part, and those after it. What was acknowledged is there all the same; and when there
@@ -437,6 +269,35 @@ static void a_full_disk(void **state)
     }
 }
 
+// A fork has rows that nobody brings it: it is refused as long as the files do not take that it has them, whoever says
+// so again. A session that is new to its chunks as well waits for its rows.
+static void a_fork_on_a_full_disk(void **state)
+{
+    struct sim_files directory;
+    struct process p;
+    (void)state;
+    sim_files_init(&directory);
+    start(&p, &directory);
+    uint64_t length = fill(&p, TOKENS + 5);
+    directory.room = 0;
+    for (int times = 0; times < 2; times++) {
+        assert_int_equal(tell_layout(&p, SESSION + 1, 1), COMMON_RESOURCE_EXHAUSTED);
+        assert_non_null(strstr(p.err.message, "--store DIR does not take it"));
+    }
+    set_layout(&p, CHUNKS); // of chunks that it has
+    directory.room = UINT64_MAX;
+    assert_int_equal(tell_layout(&p, SESSION + 1, 1), COMMON_OK);
+    kill_it(&p, &directory);
+    start(&p, &directory);
+    const struct worker_session *fork = worker_map_get(&p.sessions, SESSION + 1);
+    assert_non_null(fork);
+    assert_int_equal(fork->n_chunks, 1);
+    assert_int_equal(worker_chunk_ready(fork->chunks[0].chunk, 0), TOKENS);
+    assert_int_equal(check_layer(&p, 0, WORKER_ROW_APPENDED), length);
+    kill_it(&p, &directory);
+    sim_files_end(&directory);
+}
+
 // The same, without an end of the process in between.
 static void room_again(void **state)
 {
@@ -479,6 +340,31 @@ static void little_memory(void **state)
     kill_it(&p, &directory);
     look(&directory, 2 * TOKENS + 3); // nothing of it has gone
     assert_int_equal(sim_files_count(&directory, "quarantine/"), 0);
+    sim_files_end(&directory);
+}
+
+// A file that cannot be opened for want of a descriptor is no damaged one: the start says so, and moves nothing.
+static void no_descriptors(void **state)
+{
+    struct sim_files directory;
+    struct process p;
+    enum common_code code = COMMON_UNAVAILABLE;
+    (void)state;
+    make(&directory);
+    for (uint64_t nth = 1; code != COMMON_OK; nth++) {
+        directory.reads = 0;
+        directory.no_reads_from = directory.no_reads_to = nth;
+        code = begin(&p, sim_files_open(&directory), "w", 1 << 22);
+        assert_true(code == COMMON_OK ? directory.reads < nth : code == COMMON_UNAVAILABLE);
+        if (code != COMMON_OK)
+            assert_non_null(strstr(p.err.message, "Too many open files"));
+        assert_int_equal(sim_files_count(&directory, "quarantine/"), 0);
+        kill_it(&p, &directory);
+    }
+    directory.no_reads_to = 0;
+    start(&p, &directory);
+    assert_int_equal(check_layer(&p, 0, WORKER_ROW_APPENDED), 2 * TOKENS + 3);
+    kill_it(&p, &directory);
     sim_files_end(&directory);
 }
 
@@ -593,9 +479,13 @@ int main(void)
         cmocka_unit_test(frozen),
         cmocka_unit_test(every_byte),
         cmocka_unit_test(every_end),
+        cmocka_unit_test(a_lost_session_file),
+        cmocka_unit_test(a_drop_that_is_cut_off),
         cmocka_unit_test(a_full_disk),
+        cmocka_unit_test(a_fork_on_a_full_disk),
         cmocka_unit_test(room_again),
         cmocka_unit_test(little_memory),
+        cmocka_unit_test(no_descriptors),
         cmocka_unit_test(a_real_directory),
         cmocka_unit_test(sealed_and_scrubbed),
     };

@@ -144,6 +144,21 @@ enum common_code cluster_call(struct cluster *c, struct proto_channel *channel, 
     return code;
 }
 
+void cluster_call_begin(struct cluster *c, struct proto_channel *channel, uint32_t method,
+                        const ProtobufCMessage *body, struct answer *answer)
+{
+    struct proto_call call = {.method = method,
+                              .body = body,
+                              .deadline_ns = common_clock_after(10 * PATIENCE),
+                              .done = answered,
+                              .arg = answer};
+    uint64_t id;
+    struct common_error err;
+    (void)c;
+    if (proto_channel_call(channel, &call, &id, &err) != COMMON_OK)
+        fail_msg("%s", err.message);
+}
+
 void answer_free(struct answer *answer)
 {
     if (answer->body)

@@ -56,6 +56,9 @@ struct answer {
 enum common_code cluster_call(struct cluster *c, struct proto_channel *channel, uint32_t method,
                               const ProtobufCMessage *body, const struct proto_tensor_out *tensors,
                               size_t n_tensors, struct answer *out);
+// The same, and does not wait: the answer, zeroed, is done when it is.
+void cluster_call_begin(struct cluster *c, struct proto_channel *channel, uint32_t method,
+                        const ProtobufCMessage *body, struct answer *answer);
 void answer_free(struct answer *answer);
 bool cluster_wait(struct cluster *c, const bool *flag); // runs the loop until it is set; false after 30 s
 

@@ -140,12 +140,16 @@ static void nothing_is_put_there_or_prepared(void **state)
     begin_windowed(&s);
     assert_int_equal(lay_out(&s, WINDOWED, INCARNATION, 0, 70), COMMON_OK);
     assert_int_equal(cluster_put(&s.c, 0, WINDOWED, 0, 0, 4, 0), COMMON_FAILED_PRECONDITION);
-    assert_int_equal(cluster_put(&s.c, 0, WINDOWED, 0, 62, 4, 0), COMMON_FAILED_PRECONDITION);
+    assert_int_equal(cluster_put(&s.c, 0, WINDOWED, 0, 31, 4, 0), COMMON_FAILED_PRECONDITION);
     assert_int_equal(cluster_put(&s.c, 0, WINDOWED, 0, 63, 4, 0), COMMON_OK); // the same bytes
-    assert_int_equal(cluster_prepare(&s.c, 0, WINDOWED, 0, 62, 4, &answer), COMMON_FAILED_PRECONDITION);
+    assert_int_equal(cluster_prepare(&s.c, 0, WINDOWED, 0, 31, 4, &answer), COMMON_FAILED_PRECONDITION);
     assert_string_equal(answer.reason, "FORGOTTEN");
     answer_free(&answer);
     assert_int_equal(cluster_prepare(&s.c, 0, WINDOWED, 0, 63, 4, NULL), COMMON_OK);
+    // The chunk in which they end is whole: below that place its rows are as they are.
+    assert_int_equal(cluster_put(&s.c, 0, WINDOWED, 0, 62, 4, 0), COMMON_OK);
+    assert_int_equal(cluster_put(&s.c, 0, WINDOWED, 0, 62, 4, 1), COMMON_FAILED_PRECONDITION);
+    assert_int_equal(cluster_prepare(&s.c, 0, WINDOWED, 0, 62, 4, NULL), COMMON_OK);
     assert_int_equal(cluster_commit(&s.c, 0, WINDOWED, 0, 0, CHUNKS * TOKENS), COMMON_OK); // told again
     end_windowed(&s);
 }

@@ -66,11 +66,11 @@ static void a_byte_of_any_head_makes_other_rows(void **state)
     struct worker_rows row = {chunk, 0, 3, 1, k, v};
     assert_int_equal(write_rows(store, chunk, 0, 3, 1, 0, WORKER_ROW_APPENDED, UINT64_MAX), COMMON_OK);
     row_bytes(0, 3, 0, k, v);
-    assert_true(worker_store_same(&row, 1));
+    assert_true(worker_store_same(store, &row, 1));
     for (uint32_t i = 0; i < k_row + v_row; i++) {
         uint8_t *byte = i < k_row ? k + i : v + i - k_row;
         *byte ^= 1;
-        assert_false(worker_store_same(&row, 1));
+        assert_false(worker_store_same(store, &row, 1));
         assert_int_equal(worker_store_write(store, &row, 1, WORKER_ROW_APPENDED, UINT64_MAX, NULL),
                          COMMON_FAILED_PRECONDITION);
         *byte ^= 1;
@@ -93,7 +93,7 @@ static void appends_outlive_an_abort(void **state)
     struct worker_rows piece = {chunk, 0, 0, 10, bytes.k, bytes.v};
     assert_int_equal(write_rows(store, chunk, 0, 0, 10, 0, WORKER_ROW_PUT, UINT64_MAX), COMMON_OK);
     worker_chunk_prepare(chunk, 0, 0, 10);
-    assert_false(worker_store_same(&piece, 1)); // an abort may still take them
+    assert_false(worker_store_same(store, &piece, 1)); // an abort may still take them
     assert_int_equal(write_rows(store, chunk, 0, 0, 10, 0, WORKER_ROW_PUT, UINT64_MAX), COMMON_OK);
     assert_int_equal(worker_chunk_row(chunk, 0, 0), WORKER_ROW_PREPARED); // a put changes nothing
     assert_int_equal(write_rows(store, chunk, 0, 2, 4, 1, WORKER_ROW_APPENDED, 0),
@@ -101,7 +101,7 @@ static void appends_outlive_an_abort(void **state)
     assert_int_equal(write_rows(store, chunk, 0, 0, 8, 0, WORKER_ROW_APPENDED, UINT64_MAX), COMMON_OK);
     assert_int_equal(worker_chunk_ready(chunk, 0), 8);
     piece.count = 8;
-    assert_true(worker_store_same(&piece, 1));
+    assert_true(worker_store_same(store, &piece, 1));
     worker_chunk_abort(chunk, 0, 0, TOKENS);
     for (uint32_t row = 0; row < 10; row++) {
         assert_int_equal(worker_chunk_row(chunk, 0, row), row < 8 ? WORKER_ROW_APPENDED : WORKER_ROW_PUT);

@@ -11,6 +11,7 @@
 #include "common/failpoint.h"
 #include "common/log.h"
 #include "worker/chunk.h"
+#include "worker/cold.h"
 #include "worker/disk/state.h"
 
 #define SLACK_BYTES (UINT64_C(1) << 20) // a log that is longer than this and twice its rows is written anew
@@ -29,7 +30,7 @@ int worker_disk_unsynced(struct worker_disk *disk, struct worker_chunk *chunk)
     worker_name_log(chunk->id, name);
     chunk->keep.changed_ns = common_clock_ns();
     if (disk->fsync == WORKER_FSYNC_ALWAYS)
-        return disk->files->ops->sync(disk->files, name);
+        return worker_disk_sync(disk, name);
     if (disk->fsync == WORKER_FSYNC_INTERVAL && !chunk->keep.unsynced)
         chunk->keep.unsynced = worker_ids_add(&disk->unsynced_chunks, chunk->id);
     return 0;
@@ -121,6 +122,19 @@ static int add_layer(struct worker_disk *disk, struct worker_log *log, const str
     return result;
 }
 
+// Rows that only the sealed file has are to be in memory before it goes. The caller waits for the disk: rows of full
+// chunks rarely change.
+static int load_cold(struct worker_disk *disk, struct worker_chunk *chunk)
+{
+    enum common_code code = COMMON_OK;
+    struct common_error err;
+    worker_chunk_busy(chunk);
+    for (uint32_t l = 0; l < chunk->shape->layers && code == COMMON_OK; l++)
+        code = worker_store_load(disk->store, chunk, l, &err);
+    worker_chunk_idle(chunk);
+    return code == COMMON_OK ? 0 : code == COMMON_RESOURCE_EXHAUSTED ? -ENOMEM : -EIO;
+}
+
 bool worker_disk_chunk_anew(struct worker_disk *disk, struct worker_chunk *chunk, int *why)
 {
     struct worker_log log = {.owner = chunk->id};
@@ -130,7 +144,9 @@ bool worker_disk_chunk_anew(struct worker_disk *disk, struct worker_chunk *chunk
     worker_name_log(chunk->id, name);
     worker_name_sealed(chunk->id, sealed);
     (void)ops->remove(disk->files, log.name); // of an earlier try
-    int result = add_head(disk, &log, chunk);
+    int result = load_cold(disk, chunk);
+    if (result == 0)
+        result = add_head(disk, &log, chunk);
     for (uint32_t l = 0; l < chunk->shape->layers && result == 0; l++)
         result = add_layer(disk, &log, chunk, l);
     if (result == 0 &&
@@ -179,9 +195,22 @@ void worker_disk_consider(struct worker_disk *disk, struct worker_chunk *chunk)
 }
 
 // Whether a piece brings nothing: all of its rows are there, and it does not alter them.
-static bool is_known(const struct worker_rows *piece, enum worker_row to)
+static bool is_known(struct worker_disk *disk, const struct worker_rows *piece, enum worker_row to)
 {
-    return to <= WORKER_ROW_APPENDED && worker_store_same(piece, 1);
+    return to <= WORKER_ROW_APPENDED && worker_store_same(disk->store, piece, 1);
+}
+
+// A loss of power must not bring back what was taken back, in the place of what comes now: numbers of an append that
+// failed would pass for those of one that was acknowledged. That is rare, and waits for the disk with any --fsync.
+static int sync_withdrawn(struct worker_disk *disk, struct worker_chunk *chunk)
+{
+    char name[WORKER_NAME_BYTES];
+    worker_name_log(chunk->id, name);
+    int result = worker_disk_sync(disk, name);
+    if (result == 0)
+        result = disk->files->ops->sync_folder(disk->files, "chunks");
+    chunk->keep.withdrawn = result != 0;
+    return result;
 }
 
 static int add_rows(struct worker_disk *disk, const struct worker_rows *piece, enum worker_row to)
@@ -200,7 +229,9 @@ static int add_rows(struct worker_disk *disk, const struct worker_rows *piece, e
                                     {(void *)(uintptr_t)piece->v, piece->count * form->v_wire}};
     if (!log_ready(disk, piece->chunk, &why))
         return why;
-    int result = add_record(disk, piece->chunk, WORKER_RECORD_ROWS, payload, 3);
+    int result = piece->chunk->keep.withdrawn ? sync_withdrawn(disk, piece->chunk) : 0;
+    if (result == 0)
+        result = add_record(disk, piece->chunk, WORKER_RECORD_ROWS, payload, 3);
     return result ? result : worker_disk_unsynced(disk, piece->chunk);
 }
 
@@ -213,16 +244,19 @@ enum common_code worker_disk_rows(struct worker_disk *disk, const struct worker_
     if (!worker_disk_layouts_ready(disk, &why))
         return worker_disk_refused(disk, why, err);
     for (uint32_t i = 0; i < n; i++) {
-        if (is_known(&pieces[i], to) && !pieces[i].chunk->keep.behind)
+        if (is_known(disk, &pieces[i], to) && !pieces[i].chunk->keep.behind)
             continue;
         why = COMMON_FAILPOINT_FAILS("disk_rows") ? -ENOSPC : add_rows(disk, &pieces[i], to);
         COMMON_FAILPOINT("disk_rows_written");
-        for (uint32_t k = 0; why != 0 && k <= i; k++)
-            worker_disk_later(disk, pieces[k].chunk); // it may have rows that memory will not have
+        for (uint32_t k = 0; why != 0 && k <= i; k++) { // it may have rows that memory will not have
+            pieces[k].chunk->keep.withdrawn |= to == WORKER_ROW_APPENDED;
+            worker_disk_later(disk, pieces[k].chunk);
+        }
         if (why != 0)
             return worker_disk_refused(disk, why, err);
         worker_disk_consider(disk, pieces[i].chunk); // when it is quiet
     }
+    worker_disk_nudge(disk);
     return COMMON_OK;
 }
 
@@ -231,6 +265,7 @@ void worker_disk_states(struct worker_disk *disk, struct worker_chunk *chunk, ui
 {
     struct worker_states_head head = {layer, row, count, from, to, 0};
     struct common_error err;
+    chunk->keep.withdrawn |= from == WORKER_ROW_APPENDED && to == WORKER_ROW_ABSENT;
     if (!works(disk) || chunk->keep.behind || (chunk->keep.end == 0 && !chunk->keep.sealed))
         return;
     if (to == WORKER_ROW_COMMITTED && from == WORKER_ROW_APPENDED && chunk->keep.sealed)

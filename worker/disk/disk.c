@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/blob.h"
+#include "common/clock.h"
 #include "common/log.h"
 #include "worker/disk/state.h"
 
@@ -74,6 +75,11 @@ static enum common_code cluster_mark(const struct common_secret *secret, char ou
     return COMMON_OK;
 }
 
+const char *worker_disk_path(const struct worker_disk *disk)
+{
+    return disk ? disk->path : NULL;
+}
+
 static enum common_code mark_problem(const char *path, const char *have, const char *want, const char *name,
                                      struct common_error *err)
 {
@@ -82,8 +88,9 @@ static enum common_code mark_problem(const char *path, const char *have, const c
                                 "--store %s is not a worker's store of a kind that this build reads", path);
     const char *cluster = strchr(have, '\n') + 1, *wanted = strchr(want, '\n') + 1;
     if (strncmp(cluster, wanted, strcspn(wanted, "\n") + 1) != 0)
-        return common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                "--store %s belongs to a cluster with another secret", path);
+        return common_error_set(
+            err, COMMON_FAILED_PRECONDITION,
+            "--store %s belongs to a cluster with another secret, or its file banyan-store is damaged", path);
     return common_error_set(err, COMMON_FAILED_PRECONDITION,
                             "--store %s belongs to another worker than --name %s: give that name, or another "
                             "directory",
@@ -136,10 +143,15 @@ enum common_code worker_disk_new(struct common_loop *loop, struct worker_files *
     disk->scrub_ns = options->scrub_ns;
     disk->attach_ns = options->attach_ns;
     disk->term = options->term;
+    disk->damaged = options->damaged;
+    disk->sealed = options->sealed;
+    disk->told_arg = options->arg;
     disk->path = strdup(options->path);
     enum common_code code =
         disk->path ? check_mark(files, options, err)
                    : common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for --store");
+    if (code == COMMON_OK)
+        code = worker_disk_boot_read(disk, options->boot, err);
     if (code != COMMON_OK) {
         worker_disk_free(disk);
         return code;
@@ -148,20 +160,27 @@ enum common_code worker_disk_new(struct common_loop *loop, struct worker_files *
     return COMMON_OK;
 }
 
-static void sync_all(struct worker_disk *disk)
+static bool synced(int result)
 {
+    return result == 0 || result == -ENOENT; // sealed meanwhile, or dropped
+}
+
+// False: some of it may not be on the disk.
+static bool sync_all(struct worker_disk *disk)
+{
+    bool all = true;
     const struct worker_files_ops *ops = disk->files->ops;
     char name[WORKER_NAME_BYTES];
     for (uint32_t i = 0; i < disk->unsynced_chunks.n; i++) {
         worker_name_log(disk->unsynced_chunks.ids[i], name);
-        (void)ops->sync(disk->files, name);
+        all = synced(ops->sync(disk->files, name)) && all;
     }
     for (uint32_t i = 0; i < disk->unsynced_sessions.n; i++) {
         worker_disk_session_name(disk->unsynced_sessions.ids[i], name);
-        (void)ops->sync(disk->files, name);
+        all = synced(ops->sync(disk->files, name)) && all;
     }
-    (void)ops->sync_folder(disk->files, "chunks");
-    (void)ops->sync_folder(disk->files, "sessions");
+    all = ops->sync_folder(disk->files, "chunks") == 0 && all;
+    return ops->sync_folder(disk->files, "sessions") == 0 && all;
 }
 
 void worker_disk_close(struct worker_disk *disk)
@@ -169,10 +188,11 @@ void worker_disk_close(struct worker_disk *disk)
     if (!disk || disk->state == WORKER_DISK_CLOSED)
         return;
     worker_disk_rest(disk);
-    if (disk->state == WORKER_DISK_OPEN && !worker_disk_catch_up(disk))
+    bool all = disk->state == WORKER_DISK_OPEN && worker_disk_catch_up(disk);
+    if (disk->state == WORKER_DISK_OPEN && !all)
         common_log_warn("--store %s has not taken all that is to be kept", disk->path);
-    if (disk->state == WORKER_DISK_OPEN && disk->fsync == WORKER_FSYNC_INTERVAL)
-        sync_all(disk);
+    if (disk->state == WORKER_DISK_OPEN && disk->fsync == WORKER_FSYNC_INTERVAL && sync_all(disk) && all)
+        worker_disk_boot_close(disk);
     disk->state = WORKER_DISK_CLOSED;
 }
 
@@ -190,9 +210,19 @@ void worker_disk_free(struct worker_disk *disk)
     worker_ids_free(&disk->sync_chunks);
     worker_ids_free(&disk->sync_sessions);
     worker_ids_free(&disk->scrubs);
+    worker_ids_free(&disk->lost);
     free(disk->rows);
     free(disk->path);
     free(disk);
+}
+
+int worker_disk_sync(struct worker_disk *disk, const char *name)
+{
+    uint64_t began_ns = common_clock_ns();
+    int result = disk->files->ops->sync(disk->files, name);
+    if (result == 0)
+        common_buckets_add(&disk->stats.synced, common_clock_ns() - began_ns);
+    return result;
 }
 
 void worker_disk_get_stats(const struct worker_disk *disk, struct worker_disk_stats *out)

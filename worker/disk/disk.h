@@ -23,6 +23,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/buckets.h"
 #include "common/loop.h"
 #include "common/secret.h"
 #include "common/status.h"
@@ -44,17 +45,25 @@ struct worker_disk_options {
     const char *name; // of the worker
     const struct common_secret *secret;
     enum worker_fsync fsync;
+    const char *boot;   // which start of the machine this is; NULL: as the system says
     uint64_t scrub_ns;  // in which all files are read once; 0: they are not
     uint64_t *term;     // the worker's highest, kept
     uint64_t attach_ns; // when rows count as put that were (worker.attach_clock_ns)
+    // A file is damaged whose rows memory has not, or not all: whoever refers to the chunk is to give it up. On the loop,
+    // never on the stack of a call. NULL: nobody is told, nor by the other.
+    void (*damaged)(void *arg, struct worker_chunk *chunk);
+    void (*sealed)(void *arg); // chunks were sealed: more may leave memory (worker/cold.h)
+    void *arg;
 };
 
 struct worker_disk_stats {
-    uint64_t bytes;   // of chunks' and sessions' files
-    uint64_t refused; // times that a file did not take what it had to
-    uint64_t damaged; // files that were found damaged, now and at the start
-    uint64_t sealed;  // chunks that were sealed
-    bool failing;     // the files lack something
+    uint64_t bytes;               // of chunks' and sessions' files
+    uint64_t refused;             // times that a file did not take what it had to
+    uint64_t damaged;             // files that were found damaged, now and at the start
+    uint64_t sealed;              // chunks that were sealed
+    uint64_t lost;                // chunks of which only a damaged file had all rows, since the start
+    bool failing;                 // the files lack something
+    struct common_buckets synced; // how long files took to be on the disk, one at a time
 };
 
 // Takes the files over, even by a failure. FAILED_PRECONDITION: the directory is another worker's, or of another
@@ -68,7 +77,10 @@ enum common_code worker_disk_load(struct worker_disk *disk, struct worker_store 
                                   struct worker_map *sessions, struct common_error *err);
 // Writes what is behind, syncs, and lets the files be as they are from now on: memory can be freed.
 void worker_disk_close(struct worker_disk *disk);
-void worker_disk_free(struct worker_disk *disk); // NULL is allowed
+void worker_disk_free(struct worker_disk *disk);              // NULL is allowed
+const char *worker_disk_path(const struct worker_disk *disk); // as given; NULL is allowed, and is NULL's
+// Another time for a round of all files (scrub_ns), which begins anew; the same one changes nothing.
+void worker_disk_set_scrub(struct worker_disk *disk, uint64_t scrub_ns);
 void worker_disk_get_stats(const struct worker_disk *disk, struct worker_disk_stats *out);
 
 // ---- what the store and the sessions say --------------------------------------------------------
@@ -86,9 +98,18 @@ enum common_code worker_disk_frozen(struct worker_disk *disk, struct worker_sess
 enum common_code worker_disk_chunk(struct worker_disk *disk, struct worker_chunk *chunk,
                                    struct common_error *err);
 void worker_disk_forget(struct worker_disk *disk, struct worker_chunk *chunk); // nobody refers to it any more
+// Memory is short: chunks that are full are sealed at once. False: none is, nor is one being sealed.
+bool worker_disk_hurry(struct worker_disk *disk);
+// Its file is damaged, and memory has not all of its rows. What is noted is told when nobody is on the stack: then
+// worker_disk_tell_lost may be called, or the timer does it.
+void worker_disk_lost(struct worker_disk *disk, struct worker_chunk *chunk);
+void worker_disk_tell_lost(struct worker_disk *disk);
 
-// A layout has been set. What the files do not take of it they take before any rows.
-void worker_disk_layout(struct worker_disk *disk, struct worker_session *session);
+// A layout has been set. What the files do not take of it they take before any rows. shares: a chunk is new to the
+// session and has rows (a fork's); as long as the files do not take that, RESOURCE_EXHAUSTED: a process that starts
+// on them would lack these rows.
+enum common_code worker_disk_layout(struct worker_disk *disk, struct worker_session *session, bool shares,
+                                    struct common_error *err);
 // A part of this append comes here next, by worker_disk_rows.
 enum common_code worker_disk_append(struct worker_disk *disk, struct worker_session *session, uint32_t layer,
                                     uint64_t write, uint64_t end, struct common_error *err);

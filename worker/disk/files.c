@@ -211,6 +211,15 @@ static void files_close(struct worker_files *files)
     free(d);
 }
 
+static void files_ahead(struct worker_files *files, const char *name, uint64_t at, uint64_t len)
+{
+    int fd = openat(((struct directory *)files)->fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return;
+    (void)posix_fadvise(fd, (off_t)at, (off_t)len, POSIX_FADV_WILLNEED);
+    close(fd);
+}
+
 static struct worker_files *files_again(struct worker_files *files);
 
 static const struct worker_files_ops ops = {
@@ -223,6 +232,7 @@ static const struct worker_files_ops ops = {
     .move = files_move,
     .remove = files_remove,
     .list = files_list,
+    .ahead = files_ahead,
     .again = files_again,
     .close = files_close,
 };

@@ -32,6 +32,8 @@ struct worker_files_ops {
     int (*move)(struct worker_files *files, const char *from, const char *to); // replaces `to`
     int (*remove)(struct worker_files *files, const char *name);
     int (*list)(struct worker_files *files, const char *folder, worker_files_fn each, void *arg);
+    // These bytes will be read soon: the system may begin. NULL: it has no use for that.
+    void (*ahead)(struct worker_files *files, const char *name, uint64_t at, uint64_t len);
     struct worker_files *(*again)(struct worker_files *files); // another handle; NULL: no memory
     void (*close)(struct worker_files *files);
 };

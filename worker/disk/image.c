@@ -39,11 +39,6 @@ void worker_name_seal(uint64_t id, char out[WORKER_NAME_BYTES])
     name_of(id, "seal", out);
 }
 
-static uint64_t padded(uint64_t bytes)
-{
-    return (bytes + 7) & ~UINT64_C(7);
-}
-
 // ---- the head -----------------------------------------------------------------------------------
 
 // Takes the head over, and makes room for all rows. 0, -EBADMSG or -ENOMEM.
@@ -177,7 +172,8 @@ static uint64_t layer_sum(uint64_t id, uint64_t layer, const uint8_t *states, ui
 static uint64_t layer_bytes(const struct worker_image *image, uint32_t layer)
 {
     uint64_t tokens = image->head.chunk_tokens;
-    return padded(tokens) + tokens * ((uint64_t)image->layers[layer].k_wire + image->layers[layer].v_wire);
+    return worker_padded(tokens) +
+           tokens * ((uint64_t)image->layers[layer].k_wire + image->layers[layer].v_wire);
 }
 
 static bool take_layer(struct worker_image *image, uint64_t len, uint32_t layer,
@@ -188,7 +184,7 @@ static bool take_layer(struct worker_image *image, uint64_t len, uint32_t layer,
         return true;
     if (where->bytes != layer_bytes(image, layer) || where->at > len || where->bytes > len - where->at)
         return false;
-    const uint8_t *part = image->file + where->at, *k = part + padded(tokens),
+    const uint8_t *part = image->file + where->at, *k = part + worker_padded(tokens),
                   *v = k + (uint64_t)tokens * image->layers[layer].k_wire;
     if (layer_sum(image->id, layer, part, where->bytes) != where->sum)
         return false;
@@ -230,7 +226,7 @@ int worker_image_seal(struct worker_files *files, const struct worker_image *ima
     const struct worker_image_head *head = &image->head;
     struct worker_log log = {.owner = image->id};
     struct worker_sealed_layer *table = calloc(head->layers, sizeof *table);
-    uint64_t most = 0, states = padded(head->chunk_tokens);
+    uint64_t most = 0, states = worker_padded(head->chunk_tokens);
     for (uint32_t l = 0; l < head->layers; l++)
         most = layer_bytes(image, l) > most ? layer_bytes(image, l) : most;
     uint8_t *part = calloc(1, most + 1);
@@ -252,7 +248,7 @@ int worker_image_seal(struct worker_files *files, const struct worker_image *ima
                           part + states + (uint64_t)head->chunk_tokens * image->layers[l].k_wire);
         table[l] = (struct worker_sealed_layer){at, bytes, layer_sum(image->id, l, part, bytes)};
         result = files->ops->write(files, name, at, &(struct iovec){part, bytes}, 1);
-        at += padded(bytes);
+        at += worker_padded(bytes);
     }
     bool broken;
     if (result == 0)

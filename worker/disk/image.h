@@ -74,6 +74,18 @@ void worker_image_rows(const struct worker_image *image, uint32_t layer, uint8_t
 bool worker_image_full(const struct worker_image *image);
 bool worker_image_fits(const struct worker_image *image, uint64_t first, const struct worker_shape *shape);
 
+// Reads one layer of a sealed file: K, then V, `count` rows from `row` on at a time, as they travel. What was taken
+// counts when it returns 0, and only then: -EBADMSG: the file is damaged, or not of this shape, or lacks the layer; other
+// negative errnos. The room is kept from one call to the next; free its bytes.
+struct worker_image_room { // zeroed: none
+    uint8_t *bytes;
+    uint64_t n;
+};
+typedef void (*worker_image_rows_fn)(void *arg, bool of_v, uint32_t row, uint32_t count, const uint8_t *rows);
+int worker_image_layer_read(struct worker_files *files, uint64_t id, uint64_t first,
+                            const struct worker_shape *shape, uint32_t layer, struct worker_image_room *room,
+                            worker_image_rows_fn take, void *arg);
+
 // Writes the sealed file of an image under another name. 0 or a negative errno.
 int worker_image_seal(struct worker_files *files, const struct worker_image *image, const char *name);
 

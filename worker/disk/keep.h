@@ -8,10 +8,12 @@
 
 struct worker_keep {            // of a chunk
     uint64_t end;               // bytes of its log; 0: it has none
-    uint64_t serial;            // no two chunks have the same
+    uint64_t serial;            // of its file: another with each that takes the place of the one before
     uint64_t changed_ns;        // when the log last grew
     bool sealed;                // it has a sealed file
     bool behind;                // memory has what the files have not: they are to be written anew
+    bool withdrawn;             // its log on the disk may have rows of an append that has been taken back
+    bool lost;                  // the file is damaged, and was told of or will be
     bool retry, full, unsynced; // it is in the list of those that are, or may be
 };
 
@@ -19,6 +21,7 @@ struct worker_logged { // of a session
     uint64_t end;      // bytes of its log; 0: it has none
     bool touched;      // the log lacks what may be told again
     bool layout;       // and its chunks
+    bool owed;         // one of which has rows: whoever told of it has to tell again
     bool anew;         // it is to be written anew
     bool listed, unsynced;
 };

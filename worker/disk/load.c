@@ -10,6 +10,8 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "worker/cold.h"
+#include "worker/disk/fetch.h"
 #include "worker/disk/state.h"
 
 struct loading {
@@ -18,7 +20,6 @@ struct loading {
     struct worker_ids sessions, chunks;
     struct worker_ids dropped; // chunks that nobody gets
     struct worker_ids cut;     // chunks whose log had a torn end
-    bool lost_session;         // so chunks that no session names may be its
     uint8_t *k, *v;            // of a layer
     uint64_t k_bytes, v_bytes;
     struct common_error *err;
@@ -29,8 +30,11 @@ static enum common_code out_of_memory(const struct loading *load)
     return common_error_set(load->err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory to read --store");
 }
 
+// Nothing says that it is damaged: whoever starts later may read it.
 static enum common_code cannot_read(const struct loading *load, const char *name, int why)
 {
+    if (why == -ENOMEM)
+        return out_of_memory(load);
     return common_error_set(load->err, COMMON_UNAVAILABLE, "--store %s: %s cannot be read: %s",
                             load->disk->path, name, strerror(-why));
 }
@@ -38,8 +42,6 @@ static enum common_code cannot_read(const struct loading *load, const char *name
 // ---- names --------------------------------------------------------------------------------------
 
 struct names {
-    struct worker_disk *disk;
-    const char *folder;
     struct worker_ids *ids, stale; // stale: of files that were being written
     bool memory;
 };
@@ -81,7 +83,7 @@ static bool has_id(const struct worker_ids *list, uint64_t id) // sorted
 // The ids of all files, each once, in order. Files that were being written go.
 static enum common_code list_folder(struct loading *load, const char *folder, struct worker_ids *ids)
 {
-    struct names names = {.disk = load->disk, .folder = folder, .ids = ids, .memory = true};
+    struct names names = {.ids = ids, .memory = true};
     struct worker_files *files = load->disk->files;
     static const char *const kinds[] = {"new", "seal"};
     char name[WORKER_NAME_BYTES];
@@ -113,12 +115,11 @@ static enum common_code read_session(struct loading *load, uint32_t nth)
     char name[WORKER_NAME_BYTES], what[40];
     worker_disk_session_name(id, name);
     int result = worker_session_image_read(disk->files, id, &load->images[nth]);
-    if (result == -ENOMEM)
-        return out_of_memory(load);
+    if (result != 0 && !worker_fetch_lost(result))
+        return cannot_read(load, name, result);
     if (result != 0) {
         snprintf(what, sizeof what, "session=%016" PRIx64, id);
         worker_disk_quarantine(disk, name, what);
-        load->lost_session = true;
     }
     return COMMON_OK;
 }
@@ -198,6 +199,21 @@ static bool all_forget(const struct loading *load, const struct worker_chunk *ch
     return true;
 }
 
+// A sealed file has been verified with all its layers: what memory has no room for stays there. An eighth of memory is
+// left for what grows.
+static bool stays_cold(const struct loading *load, const struct worker_chunk *chunk,
+                       const struct worker_image *image, uint32_t layer)
+{
+    const struct worker_store *store = load->disk->store;
+    const struct worker_form *form = worker_shape_form(worker_chunk_shape(chunk), layer);
+    uint64_t limit = worker_store_limit(store) / 8 * 7;
+    for (uint32_t i = 0; i < image->head.chunk_tokens; i++)
+        if (image->states[layer][i] < WORKER_ROW_APPENDED)
+            return false;
+    return image->sealed && !worker_store_device(store) &&
+           worker_store_used(store) + form->block_bytes > limit;
+}
+
 static enum common_code take_layer(struct loading *load, struct worker_chunk *chunk,
                                    const struct worker_image *image, uint32_t layer)
 {
@@ -207,6 +223,8 @@ static enum common_code take_layer(struct loading *load, struct worker_chunk *ch
     enum common_code code = COMMON_OK;
     if (!of->k_wire || all_forget(load, chunk, layer))
         return COMMON_OK;
+    if (stays_cold(load, chunk, image, layer))
+        return worker_store_put_cold(load->disk->store, chunk, layer, states, load->err);
     if (!rows_room(load, (uint64_t)tokens * of->k_wire, (uint64_t)tokens * of->v_wire + 1))
         return out_of_memory(load);
     worker_image_rows(image, layer, load->k, load->v);
@@ -248,6 +266,8 @@ static enum common_code take_keep(struct loading *load, struct worker_chunk *chu
     char name[WORKER_NAME_BYTES];
     keep->end = image->bytes;
     keep->sealed = image->sealed;
+    if (keep->sealed)
+        worker_store_sealed(disk->store, chunk);
     disk->stats.bytes += image->bytes;
     worker_name_log(image->id, name);
     int result = image->cut ? disk->files->ops->cut(disk->files, name, image->bytes) : 0;
@@ -267,12 +287,15 @@ static enum common_code load_chunk(struct loading *load, const struct worker_ses
 {
     struct worker_image image;
     enum common_code code = COMMON_OK;
+    char name[WORKER_NAME_BYTES];
     worker_chunk_keep(chunk)->serial = ++load->disk->serial;
     int result = worker_image_read(load->disk->files, worker_chunk_id(chunk), append_counts, load, &image);
-    if (result == -ENOMEM)
-        return out_of_memory(load);
     if (result == -ENOENT)
         return COMMON_OK;
+    if (result != 0 && !worker_fetch_lost(result)) {
+        snprintf(name, sizeof name, "chunks/%016" PRIx64, worker_chunk_id(chunk));
+        return cannot_read(load, name, result);
+    }
     bool bad =
         result != 0 || image.damaged ||
         (image.bytes > 0 && !worker_image_fits(&image, worker_chunk_first(chunk), worker_chunk_shape(chunk)));
@@ -283,11 +306,12 @@ static enum common_code load_chunk(struct loading *load, const struct worker_ses
         for (uint32_t l = 0; l < image.head.layers && code == COMMON_OK; l++)
             code = take_layer(load, chunk, &image, l);
         if (code == COMMON_RESOURCE_EXHAUSTED)
-            common_error_set(load->err, code,
-                             "--store %s has more than --memory has room for: raise it (%" PRIu64
-                             " of %" PRIu64 " bytes are in use)",
-                             load->disk->path, worker_store_used(load->disk->store),
-                             worker_store_limit(load->disk->store));
+            common_error_set(
+                load->err, code,
+                "--store %s has more that is not sealed than --memory has room for: raise it (%" PRIu64
+                " of %" PRIu64 " bytes are in use)",
+                load->disk->path, worker_store_used(load->disk->store),
+                worker_store_limit(load->disk->store));
         if (code == COMMON_OK)
             code = take_keep(load, chunk, &image);
     }
@@ -307,19 +331,11 @@ static enum common_code load_chunks(struct loading *load, const struct worker_se
 
 // ---- what is wrong with it ----------------------------------------------------------------------
 
-// Whether the session knows rows of the chunk to be acknowledged that it has not.
-static bool lacks_rows(const struct worker_session *session, const struct worker_chunk *chunk)
+static bool was_cut(const struct loading *load, const struct worker_chunk *chunk)
 {
-    const struct worker_shape *shape = worker_chunk_shape(chunk);
-    uint64_t first = worker_chunk_first(chunk);
-    for (uint32_t l = 0; l < shape->layers; l++) {
-        uint64_t length = session->appended[l].length, from = worker_session_forgotten(session, l);
-        uint64_t n = length > first ? length - first : 0;
-        n = n < shape->chunk_tokens ? n : shape->chunk_tokens;
-        if (worker_shape_form(shape, l) && first + n > from &&
-            worker_chunk_rows_at(chunk, l, 0, (uint32_t)n, WORKER_ROW_PREPARED) < n)
+    for (uint32_t i = 0; i < load->cut.n; i++)
+        if (load->cut.ids[i] == worker_chunk_id(chunk))
             return true;
-    }
     return false;
 }
 
@@ -328,15 +344,14 @@ static enum common_code check_rows(struct loading *load, const struct worker_ses
                                    const struct worker_chunk *chunk)
 {
     uint64_t first = worker_chunk_first(chunk);
-    if (!lacks_rows(session, chunk))
+    if (!worker_appended_lacks(session, chunk))
         return COMMON_OK;
     common_log_warn("--store %s lacks rows that were acknowledged: the chunk is given up chunk=%" PRIu64
                     " session=%016" PRIx64 " positions=%" PRIu64 "-%" PRIu64,
                     load->disk->path, worker_chunk_id(chunk), session->id, first,
                     first + worker_chunk_shape(chunk)->chunk_tokens - 1);
-    for (uint32_t i = 0; i < load->cut.n; i++) // it is no chunk of which only a part has come so far
-        if (load->cut.ids[i] == worker_chunk_id(chunk))
-            quarantine_chunk(load, session, chunk);
+    if (was_cut(load, chunk)) // it is no chunk of which only a part has come so far
+        quarantine_chunk(load, session, chunk);
     return drop_chunk(load, worker_chunk_id(chunk)) ? COMMON_OK : out_of_memory(load);
 }
 
@@ -348,7 +363,7 @@ static bool freeze_rows(struct loading *load, struct worker_session *session,
     const struct worker_shape *shape = worker_chunk_shape(chunk);
     for (uint32_t l = 0; l < shape->layers; l++)
         for (uint32_t row = 0; row < shape->chunk_tokens; row++) {
-            struct worker_freeze freeze = {1, worker_chunk_first(chunk) + row, 1, l};
+            struct worker_freeze freeze = {1, worker_chunk_first(chunk) + row, 1, l, .holes = false};
             bool frozen = false;
             if (worker_chunk_row(chunk, l, row) != WORKER_ROW_PREPARED)
                 continue;
@@ -385,60 +400,49 @@ static enum common_code check_session(struct loading *load, struct worker_sessio
             return out_of_memory(load);
         if (worker_chunk_has_put(chunk))
             session->put_at_ns = load->disk->attach_ns;
+        // One without a file had no row yet, as a rule.
+        const struct worker_keep *keep = worker_chunk_keep(session->chunks[i].chunk);
+        bool no_file = keep->end == 0 && !keep->sealed;
+        if (was_cut(load, chunk) || (no_file && worker_appended_reaches(session, chunk)))
+            session->doubtful = true;
     }
     return COMMON_OK;
+}
+
+static bool is_dropped(const void *arg, uint64_t id)
+{
+    return has_id(arg, id);
 }
 
 // The session as it is without the chunks that are dropped.
 static enum common_code drop_chunks(struct loading *load, struct worker_session *session)
 {
-    Banyan__Pb__LayoutSetRequest request = BANYAN__PB__LAYOUT_SET_REQUEST__INIT;
-    Banyan__Pb__LayoutChunk *chunks = malloc((session->n_chunks + 1) * sizeof *chunks),
-                            **pointers = malloc((session->n_chunks + 1) * sizeof(*pointers));
-    enum common_code code = chunks && pointers ? COMMON_OK : out_of_memory(load);
-    for (uint32_t i = 0; code == COMMON_OK && i < session->n_chunks; i++) {
-        const struct worker_session_chunk *entry = &session->chunks[i];
-        if (has_id(&load->dropped, worker_chunk_id(entry->chunk)))
-            continue;
-        Banyan__Pb__LayoutChunk *chunk = &chunks[request.n_chunks];
-        banyan__pb__layout_chunk__init(chunk);
-        chunk->chunk = worker_chunk_id(entry->chunk);
-        chunk->first = worker_chunk_first(entry->chunk);
-        chunk->compute = entry->compute;
-        pointers[request.n_chunks++] = chunk;
-    }
-    request.session = session->id;
-    request.incarnation = session->incarnation;
-    request.epoch = session->epoch;
-    request.life = session->life;
-    request.forgotten = 0; // as far as it is: a floor does not fall within an incarnation
-    request.replace = true;
-    request.chunks = pointers;
-    if (code == COMMON_OK && request.n_chunks < session->n_chunks) {
-        code = worker_session_layout(load->disk->sessions, load->disk->store, &request, load->err);
-        session->logged.layout = code == COMMON_OK; // its file has yet to hear of it
-    }
-    free(chunks);
-    free(pointers);
+    uint32_t n = session->n_chunks;
+    enum common_code code = worker_session_without(load->disk->sessions, load->disk->store, session,
+                                                   is_dropped, &load->dropped, load->err);
+    if (session->n_chunks < n)
+        session->logged.layout = true; // its file has yet to hear of it
+    session->lacks = false;            // the coordinator asks whoever comes back
     return code;
 }
 
-// Files of chunks that no session has: the last process ended before it had removed them.
-static void remove_others(struct loading *load)
+// Files of chunks that no session has. A session's own file goes after those of its chunks, so it is lost.
+static void clear_others(struct loading *load)
 {
     struct worker_files *files = load->disk->files;
     char names[2][WORKER_NAME_BYTES];
-    for (uint32_t i = 0; i < load->chunks.n;
-         i++) { // those that are dropped are in quarantine, or have too little
-        if (worker_store_find(load->disk->store, load->chunks.ids[i]))
+    for (uint32_t i = 0; i < load->chunks.n; i++) {
+        uint64_t id = load->chunks.ids[i];
+        if (worker_store_find(load->disk->store, id))
             continue;
-        worker_name_log(load->chunks.ids[i], names[0]);
-        worker_name_sealed(load->chunks.ids[i], names[1]);
+        worker_name_log(id, names[0]);
+        worker_name_sealed(id, names[1]);
         for (int k = 0; k < 2; k++)
-            if (load->lost_session)
-                worker_disk_quarantine(load->disk, names[k], "of a session whose own file is damaged");
-            else
+            if (has_id(&load->dropped, id)) // in quarantine, or it has too little
                 (void)files->ops->remove(files, names[k]);
+            else
+                worker_disk_quarantine(load->disk, names[k],
+                                       "no session names it: the session's file is lost");
     }
 }
 
@@ -478,17 +482,18 @@ static enum common_code load_all(struct loading *load)
         code = each_session(load, drop_chunks);
     }
     if (code == COMMON_OK)
-        remove_others(load);
+        clear_others(load);
     return code;
 }
 
 // A layout that the files lack, from before the disk was open.
 static enum common_code write_layout(struct loading *load, struct worker_session *session)
 {
+    struct common_error err; // it lacks what was damaged: later will do
     bool lacks = session->logged.layout;
     session->logged.layout = false;
     if (lacks)
-        worker_disk_layout(load->disk, session);
+        (void)worker_disk_layout(load->disk, session, false, &err);
     return COMMON_OK;
 }
 
@@ -505,6 +510,7 @@ enum common_code worker_disk_load(struct worker_disk *disk, struct worker_store 
     if (code == COMMON_OK) {
         disk->state = WORKER_DISK_OPEN;
         (void)each_session(&load, write_layout);
+        code = worker_disk_boot_open(disk, err);
         common_log_info("read store=%s sessions=%zu chunks=%" PRIu64 " bytes=%" PRIu64 " damaged=%" PRIu64
                         " ms=%" PRIu64,
                         disk->path, sessions->count, worker_store_chunks(store), disk->stats.bytes,

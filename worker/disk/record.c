@@ -19,17 +19,12 @@ struct header {
 _Static_assert(sizeof(struct header) == 40, "as record.h says");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "files are little-endian");
 
-static uint64_t padded(uint64_t bytes)
-{
-    return (bytes + 7) & ~UINT64_C(7);
-}
-
 uint64_t worker_record_bytes(const struct iovec *payload, int n)
 {
     uint64_t bytes = 0;
     for (int i = 0; i < n; i++)
         bytes += payload[i].iov_len;
-    return sizeof(struct header) + padded(bytes);
+    return sizeof(struct header) + worker_padded(bytes);
 }
 
 int worker_record_write(struct worker_files *files, struct worker_log *log, uint32_t type,
@@ -46,11 +41,12 @@ int worker_record_write(struct worker_files *files, struct worker_log *log, uint
         pieces[count++] = payload[i];
     }
     if (header.bytes % 8)
-        pieces[count++] = (struct iovec){(void *)(uintptr_t)zeros, padded(header.bytes) - header.bytes};
+        pieces[count++] =
+            (struct iovec){(void *)(uintptr_t)zeros, worker_padded(header.bytes) - header.bytes};
     header.sum = common_xxh3_gather(pieces, (size_t)count);
     int result = files->ops->write(files, log->name, log->end, pieces, count);
     if (result == 0)
-        log->end += sizeof header + padded(header.bytes);
+        log->end += sizeof header + worker_padded(header.bytes);
     else if (files->ops->cut(files, log->name, log->end) != 0)
         *broken = true;
     return result;
@@ -64,13 +60,13 @@ static bool record_at(const uint8_t *log, uint64_t len, uint64_t owner, uint64_t
         return false;
     memcpy(&header, log + at, sizeof header);
     if (header.magic != MAGIC || header.owner != owner || header.at != at ||
-        header.bytes > len - at - sizeof header || padded(header.bytes) > len - at - sizeof header)
+        header.bytes > len - at - sizeof header || worker_padded(header.bytes) > len - at - sizeof header)
         return false;
     struct header bare = header;
     bare.sum = 0;
     const struct iovec pieces[] = {
         {&bare, sizeof bare},
-        {(void *)(uintptr_t)(log + at + sizeof header), padded(header.bytes)},
+        {(void *)(uintptr_t)(log + at + sizeof header), worker_padded(header.bytes)},
     };
     if (common_xxh3_gather(pieces, 2) != header.sum)
         return false;
@@ -83,7 +79,7 @@ bool worker_record_next(const uint8_t *log, uint64_t len, uint64_t owner, uint64
 {
     if (!record_at(log, len, owner, *at, out))
         return false;
-    *at += sizeof(struct header) + padded(out->bytes);
+    *at += sizeof(struct header) + worker_padded(out->bytes);
     return true;
 }
 

@@ -45,4 +45,10 @@ bool worker_record_damaged(const uint8_t *log, uint64_t len, uint64_t owner, uin
 // The whole file; free it. A negative errno, -ENOMEM among them.
 int worker_file_read(struct worker_files *files, const char *name, uint8_t **out, uint64_t *len);
 
+// What lies in a file begins at a multiple of 8.
+static inline uint64_t worker_padded(uint64_t bytes)
+{
+    return (bytes + 7) & ~UINT64_C(7);
+}
+
 #endif

@@ -15,7 +15,7 @@
 struct session_head {
     uint64_t incarnation, epoch, life, term, write_term, write, writes_over, settled;
     uint32_t layers, n_frozen, n_chunks;
-    uint32_t has_chunks, has_forgotten, zero;
+    uint32_t has_chunks, has_forgotten, doubtful;
     // struct worker_appended [layers]; where it has them, uint64_t forgotten [layers]; struct session_freeze [n_frozen];
     // where it has them, struct session_chunk [n_chunks]
 };
@@ -44,6 +44,7 @@ struct worker_session_image {
     struct session_chunk *chunks;  // [n_chunks]
     uint32_t n_chunks;
     uint64_t bytes;
+    bool cut; // it had a torn end
 };
 
 void worker_disk_session_name(uint64_t id, char out[WORKER_NAME_BYTES])
@@ -64,12 +65,12 @@ static void count_bytes(struct worker_disk *disk, struct worker_session *session
     session->logged.end = end;
 }
 
-static int unsynced(struct worker_disk *disk, struct worker_session *session)
+int worker_disk_session_unsynced(struct worker_disk *disk, struct worker_session *session)
 {
     char name[WORKER_NAME_BYTES];
     worker_disk_session_name(session->id, name);
     if (disk->fsync == WORKER_FSYNC_ALWAYS)
-        return disk->files->ops->sync(disk->files, name);
+        return worker_disk_sync(disk, name);
     if (disk->fsync == WORKER_FSYNC_INTERVAL && !session->logged.unsynced)
         session->logged.unsynced = worker_ids_add(&disk->unsynced_sessions, session->id);
     return 0;
@@ -86,6 +87,7 @@ static void set_layout(struct worker_disk *disk, struct worker_session *session,
     disk->layouts += lacks && !session->logged.layout;
     disk->layouts -= !lacks && session->logged.layout;
     session->logged.layout = lacks;
+    session->logged.owed = session->logged.owed && lacks;
 }
 
 static uint64_t head_bytes(const struct worker_session *session, bool chunks)
@@ -118,7 +120,8 @@ static uint8_t *head_new(const struct worker_disk *disk, const struct worker_ses
                                 .n_frozen = session->frozen.n,
                                 .n_chunks = chunks ? session->n_chunks : 0,
                                 .has_chunks = chunks,
-                                .has_forgotten = session->forgotten != NULL};
+                                .has_forgotten = session->forgotten != NULL,
+                                .doubtful = session->doubtful};
     memcpy(at, &head, sizeof head);
     at += sizeof head;
     memcpy(at, session->appended, layers * sizeof *session->appended);
@@ -179,7 +182,7 @@ int worker_disk_session_anew(struct worker_disk *disk, struct worker_session *se
     set_layout(disk, session, false);
     if (disk->fsync == WORKER_FSYNC_ALWAYS)
         return ops->sync_folder(disk->files, "sessions");
-    return unsynced(disk, session);
+    return worker_disk_session_unsynced(disk, session);
 }
 
 static bool is_long(const struct worker_session *session)
@@ -200,7 +203,7 @@ static int add_record(struct worker_disk *disk, struct worker_session *session,
     session->logged.anew = session->logged.anew || broken;
     if (result == 0)
         count_bytes(disk, session, log.end);
-    return result ? result : unsynced(disk, session);
+    return result ? result : worker_disk_session_unsynced(disk, session);
 }
 
 int worker_disk_session_write(struct worker_disk *disk, struct worker_session *session)
@@ -232,17 +235,21 @@ bool worker_disk_layouts_ready(struct worker_disk *disk, int *why)
 
 // ---- what sessions say --------------------------------------------------------------------------
 
-void worker_disk_layout(struct worker_disk *disk, struct worker_session *session)
+enum common_code worker_disk_layout(struct worker_disk *disk, struct worker_session *session, bool shares,
+                                    struct common_error *err)
 {
-    struct common_error err;
+    struct common_error later;
     if (!works(disk))
-        return;
+        return COMMON_OK;
     set_layout(disk, session, true);
+    session->logged.owed = session->logged.owed || shares;
     int why = worker_disk_session_write(disk, session);
     if (why == 0)
-        return;
+        return COMMON_OK;
     listed(disk, session);
-    (void)worker_disk_refused(disk, why, &err);
+    bool owed = session->logged.owed;
+    enum common_code code = worker_disk_refused(disk, why, owed ? err : &later);
+    return owed ? code : COMMON_OK;
 }
 
 void worker_disk_touch(struct worker_disk *disk, struct worker_session *session)
@@ -403,8 +410,10 @@ int worker_session_image_read(struct worker_files *files, uint64_t id, struct wo
     }
     if (result == 0 && (!image->appended || worker_record_damaged(file, len, id, image->bytes)))
         result = -EBADMSG;
-    if (result == 0 && image->bytes < len)
+    if (result == 0 && image->bytes < len) {
+        image->cut = true;
         result = files->ops->cut(files, name, image->bytes);
+    }
     free(file);
     if (result != 0) {
         worker_session_image_free(image);
@@ -482,10 +491,11 @@ enum common_code worker_session_image_restore(const struct worker_session_image 
     session->write = head->write;
     session->writes_over = head->writes_over;
     session->settled = head->settled;
+    session->doubtful = head->doubtful || image->cut || disk->dark;
     memcpy(session->appended, image->appended, head->layers * sizeof *session->appended);
     for (uint32_t i = 0; i < head->n_frozen; i++) {
         const struct session_freeze *f = &image->frozen[i];
-        struct worker_freeze freeze = {f->commit, f->first, f->count, (uint32_t)f->layer};
+        struct worker_freeze freeze = {f->commit, f->first, f->count, (uint32_t)f->layer, .holes = false};
         if (f->count && f->layer < head->layers && !worker_frozen_add(&session->frozen, disk->store, &freeze))
             return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "no memory for a session");
     }

@@ -15,6 +15,8 @@ struct worker_ids { // a list
     uint32_t n, cap;
 };
 
+enum { WORKER_BOOT_BYTES = 64 };
+
 enum worker_disk_state { // DISK_NEW ──load──▶ DISK_OPEN ──close──▶ DISK_CLOSED, at any time
     WORKER_DISK_NEW,     // files are read, and not written for what memory does
     WORKER_DISK_OPEN,
@@ -25,6 +27,7 @@ struct worker_seal { // of the seal job: one chunk
     uint64_t id, serial, end;
     int result;   // 0: its sealed file lies beside it
     bool damaged; // the log was
+    bool unsure;  // nobody knows what the disk has of the log
 };
 
 enum { SEALS_MAX = 64 };
@@ -33,6 +36,7 @@ struct worker_disk {
     struct common_loop *loop;
     struct worker_files *files, *thread_files;
     struct worker_disk_thread *thread;
+    struct worker_lane *lanes; // [WORKER_FETCH_LANES] that read layers (fetch.h)
     char *path;
     enum worker_fsync fsync;
     enum worker_disk_state state;
@@ -42,8 +46,12 @@ struct worker_disk {
     struct worker_map *sessions;
     struct common_timer *timer;
     struct worker_disk_stats stats;
-    bool told;       // that something failed
-    uint64_t serial; // of chunks
+    struct common_buckets thread_synced; // the sync job's, while it runs
+    bool told;                           // that something failed
+    char boot[WORKER_BOOT_BYTES];        // which start of the machine this is
+    bool dark;                           // a loss of power may have taken what the files had
+    bool unsafe;                         // what was written before this process may not be on the disk
+    uint64_t serial;                     // of chunks' files
     // What is to be done: ids of chunks, and of sessions
     struct worker_ids retry, full, unsynced_chunks, touched, unsynced_sessions;
     uint32_t layouts; // sessions whose chunks the files lack
@@ -60,7 +68,13 @@ struct worker_disk {
     struct worker_ids scrubs;                     // the chunks of this round that are still to be read
     uint64_t sync_next_ns, scrub_next_ns, scrub_every_ns;
     uint64_t scrub_id, scrub_serial, scrub_end; // the one that is being read, and its bytes
-    bool scrub_damaged;
+    int scrub_result;                           // 0, or what was wrong
+    uint64_t nudge_next_ns;
+    bool hurry;             // full chunks are sealed at once: memory is short
+    struct worker_ids lost; // chunks whose files are damaged, and whose rows memory has not
+    void (*damaged)(void *arg, struct worker_chunk *chunk);
+    void (*sealed)(void *arg); // memory may be had that could not before
+    void *told_arg;
 };
 
 // Adds an id. False: no memory, nothing has changed.
@@ -70,6 +84,17 @@ void worker_ids_free(struct worker_ids *list);
 // A file does not take what it has to: counted, and logged once until all do again.
 enum common_code worker_disk_refused(struct worker_disk *disk, int why, struct common_error *err);
 
+// disk.c
+// On the loop: the file's bytes outlive a loss of power. 0 or a negative errno.
+int worker_disk_sync(struct worker_disk *disk, const char *name);
+
+// boot.c
+// Whether the machine has lost its power since. boot: of this start; NULL: as the system says.
+enum common_code worker_disk_boot_read(struct worker_disk *disk, const char *boot, struct common_error *err);
+// All has been read, and is written from now on: so that the next process knows. UNAVAILABLE.
+enum common_code worker_disk_boot_open(struct worker_disk *disk, struct common_error *err);
+void worker_disk_boot_close(struct worker_disk *disk); // all is on the disk, and nothing is written any more
+
 // chunks.c
 bool worker_disk_chunk_anew(struct worker_disk *disk, struct worker_chunk *chunk, int *why); // from memory
 void worker_disk_later(struct worker_disk *disk, struct worker_chunk *chunk);                // it is behind
@@ -78,6 +103,7 @@ int worker_disk_unsynced(struct worker_disk *disk, struct worker_chunk *chunk); 
 
 // sessions.c
 void worker_disk_session_name(uint64_t id, char out[WORKER_NAME_BYTES]);
+int worker_disk_session_unsynced(struct worker_disk *disk, struct worker_session *session); // it has grown
 int worker_disk_session_anew(struct worker_disk *disk, struct worker_session *session);
 int worker_disk_session_write(struct worker_disk *disk, struct worker_session *session); // what it lacks
 // Sessions whose chunks are not in the files: false when that stays so.
@@ -101,10 +127,16 @@ void worker_session_image_forget(const struct worker_session_image *image, struc
 // A file is damaged: out of the way, logged and counted. what: of which chunk and session.
 void worker_disk_quarantine(struct worker_disk *disk, const char *name, const char *what);
 
+// fetch.c
+enum common_code worker_disk_lanes_new(struct worker_disk *disk);
+void worker_disk_lanes_free(struct worker_disk *disk); // what is being read ends before; NULL is allowed
+
 // work.c
 enum common_code worker_disk_work(struct worker_disk *disk,
                                   struct common_error *err); // starts timer and thread
 void worker_disk_rest(struct worker_disk *disk);             // ends both
+// Rows have come: where memory is nearly full, chunks that are full are sealed, so that they may leave it.
+void worker_disk_nudge(struct worker_disk *disk);
 // Writes what the files lack. False: they do not take it.
 bool worker_disk_catch_up(struct worker_disk *disk);
 

@@ -32,8 +32,11 @@ static void *work(void *arg)
     struct worker_disk_thread *t = arg;
     struct worker_disk_job *job;
     while ((job = take(t))) {
+        struct common_loop *loop = job->loop;
         job->run(job->arg, &t->stop);
-        atomic_store(&job->done, true);
+        atomic_store(&job->done, true); // without a loop it may be gone from here on
+        if (loop)
+            common_loop_mail(loop, &job->mail, job->ended, job->arg);
     }
     return NULL;
 }

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// One thread for file work that nobody waits for. The loop looks now and then whether a job is done: nothing is posted
-// to it, so that neither has to outlive the other.
+// A thread for file work. The loop looks now and then whether a job is done that nobody waits for: nothing is posted
+// to it, so that neither has to outlive the other. Of a job with `ended` it is told by its mailbox; the job lives until
+// then, and so does the thread's owner.
 #ifndef WORKER_DISK_THREAD_H
 #define WORKER_DISK_THREAD_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "common/loop.h"
 #include "common/status.h"
 
 struct worker_disk_thread; // opaque
@@ -15,6 +17,9 @@ struct worker_disk_job {
     void (*run)(void *arg, const atomic_bool *stop); // on the thread; ends soon after *stop
     void *arg;
     atomic_bool done;
+    struct common_loop *loop; // that hears of its end; NULL: none
+    common_loop_fn ended;     // there, with arg
+    struct common_mail mail;
     struct worker_disk_job *next; // the thread's
 };
 

@@ -9,6 +9,8 @@
 #include "common/clock.h"
 #include "common/failpoint.h"
 #include "common/log.h"
+#include "worker/cold.h"
+#include "worker/disk/fetch.h"
 #include "worker/disk/state.h"
 
 #define TICK_NS      (1 * COMMON_NS_PER_S)
@@ -71,7 +73,10 @@ static void sync_list(struct worker_disk *disk, struct worker_ids *list,
     uint32_t left = 0;
     for (uint32_t i = 0; i < list->n; i++) {
         name_of(list->ids[i], name);
+        uint64_t began_ns = common_clock_ns();
         int result = atomic_load(stop) ? -EINTR : disk->thread_files->ops->sync(disk->thread_files, name);
+        if (result == 0)
+            common_buckets_add(&disk->thread_synced, common_clock_ns() - began_ns);
         if (result != 0 && result != -ENOENT) // sealed meanwhile, or dropped
             list->ids[left++] = list->ids[i];
     }
@@ -91,6 +96,8 @@ static void sync_run(void *arg, const atomic_bool *stop)
 static void sync_end(struct worker_disk *disk)
 {
     disk->syncing = false;
+    common_buckets_sum(&disk->stats.synced, &disk->thread_synced);
+    disk->thread_synced = (struct common_buckets){0};
     for (uint32_t i = 0; i < disk->sync_chunks.n; i++) {
         struct worker_chunk *chunk = worker_store_find(disk->store, disk->sync_chunks.ids[i]);
         if (chunk)
@@ -140,6 +147,16 @@ static void sync_begin(struct worker_disk *disk)
 
 // ---- sealing ------------------------------------------------------------------------------------
 
+// The log as well: a loss of power may bring it back, and then it counts.
+static int sync_both(struct worker_files *files, struct worker_seal *seal, const char *sealed)
+{
+    char log[WORKER_NAME_BYTES];
+    worker_name_log(seal->id, log);
+    int result = files->ops->sync(files, log);
+    seal->unsure = result != 0 && result != -ENOENT;
+    return result ? result : files->ops->sync(files, sealed);
+}
+
 static void seal_run(void *arg, const atomic_bool *stop)
 {
     struct worker_disk *disk = arg;
@@ -159,7 +176,7 @@ static void seal_run(void *arg, const atomic_bool *stop)
                            ? -EAGAIN
                            : worker_image_seal(files, &image, name);
         if (seal->result == 0 && disk->fsync != WORKER_FSYNC_NEVER)
-            seal->result = files->ops->sync(files, name);
+            seal->result = sync_both(files, seal, name);
         if (seal->result != 0)
             (void)files->ops->remove(files, name);
         worker_image_end(&image);
@@ -182,6 +199,8 @@ static void take_sealed(struct worker_disk *disk, struct worker_chunk *chunk, co
         worker_disk_quarantine(disk, log, what);
         worker_disk_later(disk, chunk);
     }
+    if (same && seal->unsure) // as after any sync that has failed
+        worker_disk_later(disk, chunk);
     if (!same || seal->result != 0 || keep->end != seal->end || ops->move(disk->files, from, to) != 0) {
         (void)ops->remove(disk->files, from);
         return;
@@ -192,7 +211,9 @@ static void take_sealed(struct worker_disk *disk, struct worker_chunk *chunk, co
     disk->stats.bytes += (size > 0 ? (uint64_t)size : 0) - keep->end;
     keep->end = size > 0 ? (uint64_t)size : 0;
     keep->sealed = true;
+    keep->serial = ++disk->serial; // a scrub that was asked for the log says nothing of this one
     disk->stats.sealed++;
+    worker_store_sealed(disk->store, chunk);
 }
 
 static void seal_end(struct worker_disk *disk)
@@ -201,6 +222,8 @@ static void seal_end(struct worker_disk *disk)
     for (uint32_t i = 0; i < disk->n_seals; i++)
         take_sealed(disk, worker_store_find(disk->store, disk->seals[i].id), &disk->seals[i]);
     disk->n_seals = 0;
+    if (disk->sealed)
+        disk->sealed(disk->told_arg);
 }
 
 // Whether all layers have all their rows.
@@ -221,7 +244,8 @@ static void seal_begin(struct worker_disk *disk, uint64_t now_ns)
     for (uint32_t i = 0; i < disk->full.n; i++) {
         struct worker_chunk *chunk = worker_store_find(disk->store, disk->full.ids[i]);
         struct worker_keep *keep = chunk ? worker_chunk_keep(chunk) : NULL;
-        bool later = keep && (disk->n_seals == SEALS_MAX || keep->changed_ns + QUIET_NS > now_ns);
+        bool quiet = disk->hurry ? keep && is_full(chunk) : keep && keep->changed_ns + QUIET_NS <= now_ns;
+        bool later = keep && (disk->n_seals == SEALS_MAX || !quiet);
         if (later)
             disk->full.ids[left++] = disk->full.ids[i];
         if (!keep || later)
@@ -232,6 +256,7 @@ static void seal_begin(struct worker_disk *disk, uint64_t now_ns)
                 (struct worker_seal){.id = disk->full.ids[i], .serial = keep->serial, .result = -EINTR};
     }
     disk->full.n = left;
+    disk->hurry = false;
     if (disk->n_seals == 0)
         return;
     disk->sealing = true;
@@ -248,22 +273,31 @@ static void scrub_run(void *arg, const atomic_bool *stop)
     struct worker_image image;
     (void)stop; // one file
     int result = worker_image_read(disk->thread_files, disk->scrub_id, NULL, NULL, &image);
-    disk->scrub_damaged = result != 0 && result != -ENOMEM;
+    disk->scrub_result = result;
     if (result != 0)
         return;
-    disk->scrub_damaged = image.damaged || image.bytes < disk->scrub_end;
+    disk->scrub_result = image.damaged || image.bytes < disk->scrub_end ? -EBADMSG : 0;
     worker_image_end(&image);
 }
 
-// What is damaged on the disk is whole in memory: it is written anew.
+// What is damaged on the disk is whole in memory: it is written anew. What is cold is not.
 static void scrub_end(struct worker_disk *disk)
 {
     struct worker_chunk *chunk = worker_store_find(disk->store, disk->scrub_id);
     struct worker_keep *keep = chunk ? worker_chunk_keep(chunk) : NULL;
     char name[WORKER_NAME_BYTES], what[80];
     disk->scrubbing = false;
-    if (!disk->scrub_damaged || !keep || keep->serial != disk->scrub_serial || keep->behind)
+    if (disk->scrub_result == 0 || !keep || keep->serial != disk->scrub_serial || keep->behind)
         return;
+    if (!worker_fetch_lost(disk->scrub_result)) { // the next round will tell
+        common_log_warn("a file of --store cannot be read: %s chunk=%" PRIu64, strerror(-disk->scrub_result),
+                        disk->scrub_id);
+        return;
+    }
+    if (worker_chunk_any_cold(chunk)) {
+        worker_disk_lost(disk, chunk);
+        return;
+    }
     if (keep->sealed)
         worker_name_sealed(disk->scrub_id, name);
     else
@@ -304,6 +338,75 @@ static void scrub_begin(struct worker_disk *disk, uint64_t now_ns)
     worker_disk_thread_submit(disk->thread, &disk->scrub_job);
 }
 
+void worker_disk_set_scrub(struct worker_disk *disk, uint64_t scrub_ns)
+{
+    if (scrub_ns == disk->scrub_ns)
+        return;
+    disk->scrub_ns = scrub_ns;
+    disk->scrubs.n = 0;
+    disk->scrub_every_ns = disk->scrub_next_ns = 0;
+}
+
+// ---- memory, and what it has not ----------------------------------------------------------------
+
+static bool any_full(const struct worker_disk *disk)
+{
+    for (uint32_t i = 0; i < disk->full.n; i++) {
+        const struct worker_chunk *chunk = worker_store_find(disk->store, disk->full.ids[i]);
+        if (chunk && is_full(chunk))
+            return true;
+    }
+    return false;
+}
+
+bool worker_disk_hurry(struct worker_disk *disk)
+{
+    if (!disk || disk->state != WORKER_DISK_OPEN)
+        return false;
+    if (disk->sealing || disk->hurry)
+        return true;
+    disk->hurry = any_full(disk);
+    if (disk->hurry)
+        common_timer_start(disk->timer, 0, false);
+    return disk->hurry;
+}
+
+void worker_disk_nudge(struct worker_disk *disk)
+{
+    uint64_t now_ns = common_clock_ns();
+    if (now_ns < disk->nudge_next_ns ||
+        worker_store_used(disk->store) <= worker_store_limit(disk->store) / 8 * 7)
+        return;
+    disk->nudge_next_ns = now_ns + JOB_NS;
+    (void)worker_disk_hurry(disk);
+}
+
+void worker_disk_lost(struct worker_disk *disk, struct worker_chunk *chunk)
+{
+    struct worker_keep *keep = worker_chunk_keep(chunk);
+    char name[WORKER_NAME_BYTES], what[96];
+    if (keep->lost || disk->state != WORKER_DISK_OPEN)
+        return;
+    keep->lost =
+        worker_ids_add(&disk->lost, worker_chunk_id(chunk)); // no memory: with the next one who needs it
+    snprintf(what, sizeof what, "chunk=%" PRIu64 " position=%" PRIu64 ": memory has not all of its rows",
+             worker_chunk_id(chunk), worker_chunk_first(chunk));
+    worker_name_sealed(worker_chunk_id(chunk), name);
+    worker_disk_quarantine(disk, name, what);
+    if (disk->timer) // else it is being closed: who starts on the files finds it out
+        common_timer_start(disk->timer, 0, false);
+}
+
+void worker_disk_tell_lost(struct worker_disk *disk)
+{
+    while (disk->lost.n > 0) {
+        struct worker_chunk *chunk = worker_store_find(disk->store, disk->lost.ids[--disk->lost.n]);
+        disk->stats.lost += chunk != NULL;
+        if (chunk && worker_chunk_keep(chunk)->lost && disk->damaged)
+            disk->damaged(disk->told_arg, chunk);
+    }
+}
+
 // ---- turns --------------------------------------------------------------------------------------
 
 static uint64_t next_tick(const struct worker_disk *disk)
@@ -324,6 +427,7 @@ static void tick(void *arg)
         seal_end(disk);
     if (disk->scrubbing && atomic_load(&disk->scrub_job.done))
         scrub_end(disk);
+    worker_disk_tell_lost(disk);
     if (worker_disk_catch_up(disk))
         seal_begin(disk, now_ns);
     if (disk->fsync == WORKER_FSYNC_INTERVAL && now_ns >= disk->sync_next_ns) {
@@ -339,6 +443,8 @@ enum common_code worker_disk_work(struct worker_disk *disk, struct common_error 
     enum common_code code = common_timer_new(disk->loop, tick, disk, &disk->timer);
     if (code == COMMON_OK)
         code = worker_disk_thread_new(&disk->thread);
+    if (code == COMMON_OK)
+        code = worker_disk_lanes_new(disk);
     if (code == COMMON_OK && !(disk->thread_files = disk->files->ops->again(disk->files)))
         code = COMMON_RESOURCE_EXHAUSTED;
     if (code != COMMON_OK)
@@ -353,6 +459,7 @@ void worker_disk_rest(struct worker_disk *disk)
     disk->timer = NULL;
     worker_disk_thread_free(disk->thread);
     disk->thread = NULL;
+    worker_disk_lanes_free(disk);
     if (disk->sealing && disk->state == WORKER_DISK_OPEN)
         seal_end(disk);
     for (uint32_t i = 0; disk->syncing && i < disk->sync_chunks.n; i++) // whatever it has come to

@@ -47,6 +47,7 @@ from .info import (
     PlanNode,
     Quarantined,
     SessionInfo,
+    Snapshot,
     Trace,
     WatchedStep,
     WorkerInfo,
@@ -59,7 +60,7 @@ from .spec import Kind, Spec
 __all__ = [
     "Aborted", "AlreadyExists", "Answer", "Balance", "BanyanError", "Cancelled", "ChunkMove", "Client", "Closed", "ClusterInfo", "DataLoss",
     "DeadlineExceeded", "Drain", "FailedPrecondition", "Internal", "InvalidArgument", "Item", "Kind", "Limit", "LocalCluster", "Mass",
-    "NotFound", "OutOfRange", "PermissionDenied", "Plan", "PlanNode", "Quarantined", "ResourceExhausted", "Session", "SessionInfo", "Spec",
-    "Trace", "Unauthenticated", "Unavailable", "Unimplemented", "WatchedStep", "WorkerInfo", "WorkerTrace", "__version__",
-    "local_cluster", "quantise",
+    "NotFound", "OutOfRange", "PermissionDenied", "Plan", "PlanNode", "Quarantined", "ResourceExhausted", "Session", "SessionInfo",
+    "Snapshot", "Spec", "Trace", "Unauthenticated", "Unavailable", "Unimplemented", "WatchedStep", "WorkerInfo", "WorkerTrace",
+    "__version__", "local_cluster", "quantise",
 ]  # fmt: skip

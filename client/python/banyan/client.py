@@ -7,6 +7,7 @@ import asyncio
 import atexit
 import itertools
 import math
+import os
 import threading
 import time
 import weakref
@@ -14,7 +15,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Literal, overload
 
-from . import arrays
+from . import arrays, programs
 from . import info as infos
 from . import spec as specs
 from ._abi import ffi, lib
@@ -75,6 +76,9 @@ class Client:
         calls_max: int = 0,
     ) -> None:
         self._guard = Guard("client")
+        self._where = ["--endpoint", endpoint] if endpoint is not None else []
+        self._where += ["--token-file", token_file] if token_file is not None else []
+        self._where += ["--timeout", f"{max(1, int(min(timeout, 1e6) * 1000))}ms"]
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._tags = itertools.count(1)
@@ -112,8 +116,9 @@ class Client:
         if not self._guard.close(over.set):
             return
         self._forget_loops()
+        lib.banyan_shutdown(self._c)
+        over.wait()  # a thread may have entered, and be about to call the library
         lib.banyan_disconnect(self._c)
-        over.wait()
         with self._lock:
             waiting, self._waiting = list(self._waiting.values()), {}
         for call, future, loop in waiting:
@@ -140,11 +145,16 @@ class Client:
 
     # ---- sessions ----
 
-    def create(self, spec: Spec, name: str | None = None) -> Session:
-        """A new session, empty. name: unique in the cluster; NULL: none."""
+    def create(self, spec: Spec, name: str | None = None, *, floor: int = 0) -> Session:
+        """A new session, empty. name: unique in the cluster; None: none.
+
+        floor: of a session with Spec.forget that is to begin as if it had forgotten all that no row at or past it sees.
+        Of each layer the rows below SessionInfo.layer_forgotten count, and are refused; what is attached from there on is all
+        that it has.
+        """
         c, keep = spec.to_c()
         out = ffi.new("banyan_session **")
-        self.call(lib.banyan_session_create, self._c, c, _name(name), out)
+        self.call(lib.banyan_session_create_at, self._c, c, _name(name), floor, out)
         del keep
         return Session(self, out[0])
 
@@ -154,6 +164,25 @@ class Client:
         by_id = isinstance(session, int)
         self.call(lib.banyan_session_open, self._c, session if by_id else 0, ffi.NULL if by_id else _name(str(session)), out)
         return Session(self, out[0])
+
+    def _ctl(self, *arguments: str) -> Any:
+        self._guard.enter()  # of this process, and not closed; what goes on then does not keep it from being closed
+        self._guard.leave()
+        return programs.ctl(*self._where, *arguments)
+
+    def restore(
+        self, path: str | os.PathLike[str], name: str | None = None, *, replicas: int | None = None, members: int | None = None,
+        chunk_tokens: int | None = None, ttl: float | None = None,
+    ) -> Session:  # fmt: skip
+        """A new session from a folder that Session.snapshot has made, of this cluster or another.
+
+        It has all of the snapshot's tokens and its floor, or there is none. What is None is as in the snapshot. InvalidArgument: the
+        snapshot is damaged or makes no sense; OSError: it cannot be read. Runs banyanctl, as Session.snapshot does.
+        """
+        given = {"name": name, "replicas": replicas, "members": members, "chunk-tokens": chunk_tokens}
+        more = [f"--{option}={value}" for option, value in given.items() if value is not None]
+        more += [f"--ttl={int(ttl * 1000)}ms"] if ttl is not None else []
+        return self.open(int(self._ctl("session", "restore", os.path.abspath(path), *more)["session"], 16))
 
     def sessions(self) -> list[infos.SessionInfo]:
         """All sessions, without their layers."""
@@ -427,6 +456,18 @@ class Session:
             return infos.session_info(out)
         finally:
             lib.banyan_session_info_free(out)
+
+    def snapshot(self, path: str | os.PathLike[str], *, zstd: bool = False) -> infos.Snapshot:
+        """Writes the tokens that all layers have, and the spec, to a new folder; the session goes on meanwhile.
+
+        The folder gets its name when all of it is on the disk, or there is none. zstd: each file is compressed. OSError: it
+        cannot be written. FailedPrecondition: the folder exists. Of a session that has forgotten rows it has the others, and
+        the floor. Runs banyanctl, which the wheel brings along (else: in PATH, or BANYAN_BIN); blocks until it has ended.
+        """
+        self.guard.enter()
+        self.guard.leave()
+        more = ["--zstd"] if zstd else []
+        return infos.snapshot(self.client._ctl("session", "snapshot", f"0x{self.id:016x}", os.path.abspath(path), *more))
 
     def delete(self) -> None:
         """Destroys the session and everything held for it, and closes this hold."""

@@ -116,6 +116,11 @@ _CLASSES: dict[str, type[BanyanError]] = {
 }  # fmt: skip
 
 
+def by_code(name: str) -> type[BanyanError]:
+    """The class for a canonical code."""
+    return _CLASSES.get(name, BanyanError)
+
+
 def code_name(code: int) -> str:
     return str(ffi.string(lib.banyan_code_name(code)).decode())
 
@@ -123,7 +128,7 @@ def code_name(code: int) -> str:
 def from_c(code: int, error: Any) -> BanyanError:
     """The exception for a code and a struct banyan_error."""
     name = code_name(code)
-    return _CLASSES.get(name, BanyanError)(
+    return by_code(name)(
         ffi.string(error.message).decode(errors="replace") or name,
         code=name,
         reason=ffi.string(error.reason).decode(errors="replace"),

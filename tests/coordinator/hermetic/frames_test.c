@@ -263,6 +263,43 @@ static void a_tree_avoids_an_edge_that_is_down(void **state)
     }
 }
 
+static bool is_member(struct sim_cluster *cluster, uint64_t session, const struct sim_worker *w)
+{
+    const struct coordinator_session *s = kept_of(cluster, session);
+    for (uint32_t i = 0; i < s->n_members; i++)
+        if (!strcmp(s->members[i]->name, w->name))
+            return true;
+    return false;
+}
+
+// Sessions that come later have not both of two workers that do not reach each other, though each of them has room.
+static void workers_that_do_not_reach_each_other_share_no_new_session(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(3);
+    uint64_t session = session_of(cluster, 48);
+    sim_advance(3 * COMMON_NS_PER_S); // a worker that is new is not judged by others
+    struct sim_worker *root = at_rank(cluster, 0), *child = at_rank(cluster, 2);
+    sim_client_deadline(cluster->client, 50 * COMMON_NS_PER_S);
+    sim_net_part(root->loop, child->loop);
+    OK(sim_append(cluster->client, session, 0, 48, 16, 2));
+    uint32_t with_root = 0, with_child = 0;
+    for (uint32_t i = 0; i < 12; i++) {
+        struct sim_call *call =
+            sim_create(cluster->client, (struct sim_shape){.members = 2, .replicas = i % 2 ? 2 : 1}, "");
+        OK(call);
+        OK(sim_append(cluster->client, call->session, 0, 0, 48, 1));
+        READS(cluster, call->session, 48, 48);
+        bool of_root = is_member(cluster, call->session, root),
+             of_child = is_member(cluster, call->session, child);
+        assert_false(of_root && of_child);
+        with_root += of_root;
+        with_child += of_child;
+    }
+    assert_true(with_root && with_child);
+    sim_cluster_free(cluster);
+}
+
 // A worker that computes for long is not silent: its host acknowledges.
 static void an_edge_to_a_busy_worker_stays(void **state)
 {
@@ -312,6 +349,7 @@ int hermetic_frames(void)
         cmocka_unit_test(an_append_that_was_given_up_may_be_replaced),
         cmocka_unit_test(a_black_hole_between_two_workers_ends_their_steps),
         cmocka_unit_test(a_tree_avoids_an_edge_that_is_down),
+        cmocka_unit_test(workers_that_do_not_reach_each_other_share_no_new_session),
         cmocka_unit_test(an_edge_to_a_busy_worker_stays),
         cmocka_unit_test(a_worker_that_cannot_be_called_is_lost),
     };

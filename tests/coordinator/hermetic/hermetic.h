@@ -23,6 +23,7 @@
 #include "coordinator/sessions/move.h"
 #include "coordinator/sessions/reconcile.h"
 #include "coordinator/sessions/repair.h"
+#include "coordinator/sessions/seals.h"
 #include "coordinator/sessions/session.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/state.h"
@@ -85,6 +86,8 @@ void restart(struct sim_cluster *cluster); // of the coordinator, which was kill
 
 // The groups. Each returns how many tests failed.
 int hermetic_appends(void);
+int hermetic_audits(void);
+int hermetic_born(void);
 int hermetic_commits(void);
 int hermetic_edges(void); // the last one
 int hermetic_forget(void);
@@ -95,12 +98,15 @@ int hermetic_watches(void);
 int hermetic_limits(void);
 int hermetic_moments(void);
 int hermetic_moves(void);
+int hermetic_partial(void);
 int hermetic_placing(void);
 int hermetic_plans(void);
 int hermetic_reading(void);
 int hermetic_reconcile(void);
 int hermetic_restarts(void);
+int hermetic_seals(void);
 int hermetic_sessions(void);
+int hermetic_slow(void);
 int hermetic_standby(void);
 int hermetic_truncates(void);
 int hermetic_workers(void);

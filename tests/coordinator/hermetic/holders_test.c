@@ -2,6 +2,9 @@
 // Chunks with several holders: the loss of all but one loses nothing, and fails no step.
 #include "tests/coordinator/hermetic/hermetic.h"
 
+#include "worker/state.h"
+#include "worker/store.h"
+
 #define STATE(cluster, session, wanted)                                                                      \
     do {                                                                                                     \
         struct sim_call *shown = sim_info((cluster)->client, session);                                       \
@@ -41,7 +44,8 @@ static void each_chunk_is_at_as_many_workers_and_one_computes(void **state)
     sim_cluster_free(cluster);
 }
 
-// A worker ends at every moment of a stream of steps, appends and reads: all of them succeed, and are exact.
+// A worker ends at every moment of a stream of steps, appends and reads: all of them succeed, and are exact. They wait
+// for nothing that comes later, neither for the grace (nobody listens where it was) nor for a tick.
 static void no_step_fails_when_a_worker_is_killed(void **state)
 {
     (void)state;
@@ -51,6 +55,7 @@ static void no_step_fails_when_a_worker_is_killed(void **state)
         uint32_t replicas = 2 + moment % 2;
         uint64_t session = filled_of(cluster, replicas, 40), epoch = kept_of(cluster, session)->layout.epoch;
         struct sim_worker *victim = copy_of(cluster, session, moment / 4 % 3, moment % replicas);
+        sim_advance(moment % 10 * 30 * COMMON_NS_PER_MS);
         for (uint32_t i = 0; i < 40; i++) {
             if (i == 10) {
                 sim_advance(moment * 20 * COMMON_NS_PER_US);
@@ -66,8 +71,7 @@ static void no_step_fails_when_a_worker_is_killed(void **state)
             OK(calls[i]);
             assert_true(i % 2 == 0 || calls[i]->o == 1);
         }
-        assert_true(sim_clock() - from <
-                    100 * COMMON_NS_PER_MS); // less than the grace: nobody listens where it was
+        assert_true(sim_clock() - from < 20 * COMMON_NS_PER_MS);
         READS(cluster, session, 60, 40 + 20 * 2);
         STATE(cluster, session, "degraded");
         assert_true(kept_of(cluster, session)->layout.epoch > epoch);
@@ -362,6 +366,54 @@ static void steps_wait_for_a_store_that_refuses(void **state)
     sim_cluster_free(cluster);
 }
 
+// As when a file is damaged that alone had rows of the chunk (worker/lose.c).
+static void lose(struct sim_cluster *cluster, uint64_t session, uint32_t index, uint32_t copy)
+{
+    struct worker *worker = copy_of(cluster, session, index, copy)->worker;
+    uint64_t id = coordinator_layout_find(&kept_of(cluster, session)->layout, index)->id;
+    worker_lose_chunk(worker, worker_store_find(worker->store, id));
+}
+
+// A step that was sent before, and comes to the holder after that has told the coordinator what it has.
+static void a_step_over_rows_that_have_just_gone_is_sent_again(void **state)
+{
+    (void)state;
+    for (uint32_t replicas = 1; replicas <= 2; replicas++) {
+        struct sim_cluster *cluster = cluster_of(2);
+        uint64_t session = filled_of(cluster, replicas, 14);
+        sim_advance(COMMON_NS_PER_S); // nothing is under way
+        struct sim_worker *holder = copy_of(cluster, session, 0, 0);
+        sim_serve_rule(holder->loop, METHOD(STEP), (struct sim_rule){.verdict = SIM_HOLD});
+        struct sim_call *read = sim_read(cluster->client, session, 0, 13, 1);
+        sim_advance(100 * COMMON_NS_PER_MS);
+        lose(cluster, session, 0, 0);
+        sim_advance(2 * COMMON_NS_PER_S);
+        sim_serve_rule(holder->loop, METHOD(STEP), (struct sim_rule){.verdict = SIM_DO});
+        assert_true(sim_serve_let_go(holder->loop) > 0);
+        ENDS(replicas == 1 ? COMMON_DATA_LOSS : COMMON_OK, read);
+        assert_int_equal(read->n_missing, replicas == 1);
+        sim_cluster_free(cluster);
+    }
+}
+
+// The coordinator has not heard yet that the rows are gone when it tells the holder of a fork that shares them.
+static void a_fork_brings_no_rows_back_that_are_lost(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(1);
+    uint64_t session = filled_of(cluster, 1, 20);
+    sim_advance(COMMON_NS_PER_S); // nothing is under way
+    lose(cluster, session, 0, 0);
+    struct sim_call *fork = sim_fork(cluster->client, session, 16, "");
+    sim_wait(fork);
+    sim_advance(5 * COMMON_NS_PER_S);
+    struct sim_call *read =
+        sim_read(cluster->client, fork->code == COMMON_OK ? fork->session : session, 0, 15, 1);
+    ENDS(COMMON_DATA_LOSS, read);
+    assert_int_equal(read->n_missing, 1);
+    sim_cluster_free(cluster);
+}
+
 int hermetic_holders(void)
 {
     const struct CMUnitTest tests[] = {
@@ -378,6 +430,8 @@ int hermetic_holders(void)
         cmocka_unit_test(what_is_copied_is_copied_everywhere),
         cmocka_unit_test(fewer_workers_than_copies_are_no_refusal),
         cmocka_unit_test(steps_wait_for_a_store_that_refuses),
+        cmocka_unit_test(a_step_over_rows_that_have_just_gone_is_sent_again),
+        cmocka_unit_test(a_fork_brings_no_rows_back_that_are_lost),
     };
     return cmocka_run_group_tests_name("holders", tests, NULL, NULL);
 }

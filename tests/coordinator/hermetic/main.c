@@ -113,7 +113,8 @@ int main(void)
           0); // thousands of workers with a few rows each: to clear huge pages is the most of it
     return hermetic_workers() + hermetic_placing() + hermetic_plans() + hermetic_frames() +
            hermetic_sessions() + hermetic_items() + hermetic_limits() + hermetic_appends() +
-           hermetic_commits() + hermetic_watches() + hermetic_holders() + hermetic_moves() +
-           hermetic_reading() + hermetic_reconcile() + hermetic_restarts() + hermetic_standby() +
-           hermetic_truncates() + hermetic_forget() + hermetic_moments() + hermetic_edges();
+           hermetic_commits() + hermetic_audits() + hermetic_partial() + hermetic_watches() +
+           hermetic_holders() + hermetic_moves() + hermetic_seals() + hermetic_reading() +
+           hermetic_reconcile() + hermetic_restarts() + hermetic_slow() + hermetic_standby() +
+           hermetic_truncates() + hermetic_forget() + hermetic_born() + hermetic_moments() + hermetic_edges();
 }

@@ -43,6 +43,40 @@ static void wait_settled(struct sim_cluster *cluster, uint64_t session)
     }
 }
 
+// A session of two members has two after each loss, though the lost one comes back each time: more members are more
+// messages a step.
+static void a_lost_member_is_none_any_more(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(4);
+    struct sim_call *call = sim_create(cluster->client, (struct sim_shape){.replicas = 2, .members = 2}, "");
+    OK(call);
+    uint64_t session = call->session, length = 0;
+    for (uint32_t round = 0; round < 4; round++) {
+        for (uint32_t i = 0; i < 6; i++, length += 10)
+            OK(sim_append(cluster->client, session, 0, length, 10, 1));
+        assert_int_equal(kept_of(cluster, session)->n_members, 2);
+        struct sim_worker *victim = copy_of(cluster, session, round, round % 2);
+        sim_worker_kill(victim);
+        wait_settled(cluster, session);
+        for (int i = 0;
+             coordinator_session_has_member(kept_of(cluster, session), worker_of(cluster, number_of(victim)));
+             i++) {
+            assert_true(i < 100);
+            sim_advance(100 * COMMON_NS_PER_MS);
+        }
+        sim_worker_start(victim);
+        assert_true(sim_wait_active(cluster, 4));
+        READS(cluster, session, length, length);
+    }
+    sim_coordinator_kill(cluster); // and so it is in the store
+    restart(cluster);
+    assert_true(sim_wait_active(cluster, 4));
+    READS(cluster, session, length, length);
+    assert_int_equal(kept_of(cluster, session)->n_members, 2);
+    sim_cluster_free(cluster);
+}
+
 // One holder after the other ends, each at another moment of a stream of steps, and what it held is copied again: so
 // the last of them that lives has everything.
 static void copies_come_back(void **state)
@@ -510,6 +544,7 @@ int hermetic_moves(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(copies_come_back),
+        cmocka_unit_test(a_lost_member_is_none_any_more),
         cmocka_unit_test(a_worker_is_drained),
         cmocka_unit_test(a_drain_outlives_the_coordinator),
         cmocka_unit_test(a_move_ends_with_its_worker),

@@ -107,6 +107,25 @@ static void the_dead_are_not_named(void **state)
     }
 }
 
+// While a holder is being struck off, what was appended may be about to count: whoever reads past the end waits. What is
+// committed needs no more than the other holder.
+static void rows_that_may_turn_up_are_waited_for(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = filled_of(cluster, 2, 20);
+    sim_disk_fail(SIM_DISK_PATH, UINT32_MAX, COMMON_RESOURCE_EXHAUSTED);
+    sim_worker_kill(copy_of(cluster, session, 0, 0));
+    sim_advance(COMMON_NS_PER_S);
+    struct sim_call *past = sim_read_open(cluster->client, session, 10, 20);
+    OPENS(cluster, session, 0, 20);
+    sim_advance(COMMON_NS_PER_S);
+    assert_false(past->done);
+    sim_disk_fail(SIM_DISK_PATH, 0, COMMON_OK);
+    ENDS(COMMON_OUT_OF_RANGE, past);
+    sim_cluster_free(cluster);
+}
+
 // In small steps: a coordinator that was away judges nobody.
 static void pass(uint64_t ns)
 {
@@ -170,6 +189,7 @@ int hermetic_reading(void)
         cmocka_unit_test(only_what_all_layers_have),
         cmocka_unit_test(a_truncate_ends_a_ticket),
         cmocka_unit_test(the_dead_are_not_named),
+        cmocka_unit_test(rows_that_may_turn_up_are_waited_for),
         cmocka_unit_test(a_pin_goes_by_itself),
     };
     return cmocka_run_group_tests_name("reading", tests, NULL, NULL);

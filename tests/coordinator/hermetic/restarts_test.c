@@ -116,6 +116,99 @@ static uint64_t trace_of(uint64_t seed)
     return trace;
 }
 
+// Rows that steps have appended, of which one holder's machine loses power before its files were synced, and then the
+// coordinator is killed: in no store, and the holder that has fewer must not decide. `back`: which of the two is there
+// first; but for DARK_BEFORE the other comes later than a coordinator waits for holders.
+static void power_and_the_coordinator_are_lost_at_once(void **state)
+{
+    (void)state;
+    enum { DARK_FIRST, DARK_LAST, DARK_BEFORE, TOGETHER, WAYS };
+    for (uint32_t way = 0; way < 2 * 4 * WAYS; way++) {
+        uint32_t back = way / 8;
+        struct sim_cluster *cluster =
+            sim_cluster_new(&(struct sim_cluster_options){.workers = 3, .store = true});
+        sim_cluster_start(cluster);
+        uint64_t session = filled_of(cluster, 2, 20);
+        sim_advance(3 * COMMON_NS_PER_S); // these are synced
+        OK(sim_append(cluster->client, session, 0, 20, 4, 3));
+        OK(sim_append(cluster->client, session, 0, 24, 2, 5));
+        struct sim_worker *dark = copy_of(cluster, session, 1, way % 2),
+                          *other = copy_of(cluster, session, 1, 1 - way % 2);
+        sim_worker_kill(dark);
+        for (size_t i = 0; i < dark->files.n && way % 8 < 4; i++) // all of it; else a part
+            dark->files.files[i].len = dark->files.files[i].synced;
+        sim_files_power(&dark->files, way);
+        sim_coordinator_kill(cluster);
+        if (back == DARK_FIRST || back == DARK_BEFORE)
+            sim_worker_kill(other);
+        if (back != DARK_LAST)
+            sim_worker_start(dark);
+        restart(cluster);
+        if (back == DARK_FIRST) { // whose rows nobody can be sure of: rather none than too few
+            sim_advance(8 * COMMON_NS_PER_S);
+            struct sim_call *read = sim_read(cluster->client, session, 0, 21, 1);
+            ENDS(COMMON_UNAVAILABLE, read);
+        }
+        if (back == DARK_BEFORE) // the other is still waited for
+            sim_advance(COMMON_NS_PER_S);
+        if (!other->loop)
+            sim_worker_start(other);
+        assert_true(sim_wait_active(cluster, back == DARK_LAST ? 2 : 3));
+        READS(cluster, session, 26, 20 + 4 * 3 + 2 * 5);
+        assert_int_equal(length_of(cluster, session), 26);
+        sim_advance(COMMON_NS_PER_S);
+        if (back == DARK_BEFORE || back == TOGETHER) // the full chunk stays
+            assert_true(cluster->coordinator->sessions.moves.struck < 3);
+        if (back == DARK_LAST)
+            sim_worker_start(dark);
+        assert_true(sim_wait_active(cluster, 3));
+        sim_advance(150 * COMMON_NS_PER_S); // no ticket of before the restart is left: another copy is made
+        assert_int_equal(
+            coordinator_chunk_copies(coordinator_layout_find(&kept_of(cluster, session)->layout, 1)), 2);
+        OK(sim_append(cluster->client, session, 0, 26, 1, 7));
+        sim_worker_kill(other); // whoever has the copy has all of it
+        READS(cluster, session, 27, 20 + 4 * 3 + 2 * 5 + 7);
+        sim_cluster_free(cluster);
+    }
+}
+
+// All of a chunk's holders have lost power: nobody can do better than what all of them have. It is over with that: a
+// second loss at one of them loses nothing more.
+static void power_is_lost_at_all_holders(void **state)
+{
+    (void)state;
+    for (uint32_t way = 0; way < 8; way++) {
+        struct sim_cluster *cluster =
+            sim_cluster_new(&(struct sim_cluster_options){.workers = 2, .store = true});
+        sim_cluster_start(cluster);
+        uint64_t session = filled_of(cluster, 2, 20);
+        sim_advance(3 * COMMON_NS_PER_S);
+        OK(sim_append(cluster->client, session, 0, 20, 4, 3));
+        for (uint32_t w = 0; w < 2; w++) {
+            sim_worker_kill(cluster->workers[w]);
+            sim_files_power(&cluster->workers[w]->files, way + w * 77);
+        }
+        sim_coordinator_kill(cluster);
+        restart(cluster);
+        for (uint32_t w = 0; w < 2; w++)
+            sim_worker_start(cluster->workers[(way + w) % 2]);
+        assert_true(sim_wait_active(cluster, 2));
+        uint64_t length = length_of(cluster, session), sum = 20 + (length - 20) * 3;
+        assert_true(length == 20 || length == 24);
+        READS(cluster, session, length, sum);
+        sim_advance(3 * COMMON_NS_PER_S);
+        OK(sim_append(cluster->client, session, 0, length, 2, 9));
+        sim_worker_kill(cluster->workers[way % 2]);
+        sim_files_power(&cluster->workers[way % 2]->files, way);
+        sim_coordinator_kill(cluster);
+        restart(cluster);
+        sim_worker_start(cluster->workers[way % 2]);
+        assert_true(sim_wait_active(cluster, 2));
+        READS(cluster, session, length + 2, sum + 18);
+        sim_cluster_free(cluster);
+    }
+}
+
 // What waits for a holder after a restart has its turn in the order in which it came, however often it was looked at
 // meanwhile.
 static void calls_that_wait_for_a_holder_keep_their_order(void **state)
@@ -180,6 +273,8 @@ int hermetic_restarts(void)
         cmocka_unit_test(an_append_under_way_at_a_kill_is_there_or_not),
         cmocka_unit_test(a_create_that_was_durable_and_unanswered_is_there_after_a_restart),
         cmocka_unit_test(a_layout_is_stored_before_it_is_told),
+        cmocka_unit_test(power_and_the_coordinator_are_lost_at_once),
+        cmocka_unit_test(power_is_lost_at_all_holders),
         cmocka_unit_test(calls_that_wait_for_a_holder_keep_their_order),
         cmocka_unit_test(a_truncate_that_was_given_up_does_not_come_later),
         cmocka_unit_test(a_seed_gives_the_same_run),

@@ -140,19 +140,21 @@ static void a_key_of_a_session_that_was_not_made_is_free(void **state)
     (void)state;
     struct sim_cluster *cluster = cluster_of(1);
     uint64_t session = session_of(cluster, 20);
+    sim_advance(
+        COMMON_NS_PER_S); // what is full is sealed: the disk has no other writes, and a fork of it copies nothing
     for (int fork = 0; fork < 2; fork++) {
         struct sim_call *calls[2];
         sim_disk_stall(SIM_DISK_PATH, true);
         sim_disk_fail(SIM_DISK_PATH, 1 + (uint32_t)fork, COMMON_RESOURCE_EXHAUSTED);
         for (int i = 0; i < 2; i++)
-            calls[i] = fork ? sim_fork_once(cluster->client, 5, session, 10)
+            calls[i] = fork ? sim_fork_once(cluster->client, 5, session, 16)
                             : sim_create_once(cluster->client, 4, "");
         sim_advance(COMMON_NS_PER_S);
         sim_disk_stall(SIM_DISK_PATH, false);
         ENDS(COMMON_RESOURCE_EXHAUSTED, calls[0]);
         assert_int_not_equal(sim_wait(calls[1]), COMMON_OK);
         sim_disk_fail(SIM_DISK_PATH, 0, COMMON_OK);
-        OK(fork ? sim_fork_once(cluster->client, 5, session, 10) : sim_create_once(cluster->client, 4, ""));
+        OK(fork ? sim_fork_once(cluster->client, 5, session, 16) : sim_create_once(cluster->client, 4, ""));
     }
     sim_cluster_free(cluster);
 }

@@ -147,6 +147,82 @@ static void numbers_that_make_no_sense_are_refused(void **state)
     sim_cluster_free(cluster);
 }
 
+// Its holder has copied what it cuts, and is started anew before the coordinator has stored that: it is asked what it has
+// before the copy is in the layout, and told of it after that.
+static void a_copy_that_went_before_it_was_stored_is_lost(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(1);
+    uint64_t session = filled_of(cluster, 1, 14);
+    sim_advance(COMMON_NS_PER_S); // nothing is under way
+    sim_disk_stall(SIM_DISK_PATH, true);
+    struct sim_call *truncate = sim_truncate(cluster->client, session, 11);
+    sim_advance(100 * COMMON_NS_PER_MS);
+    assert_non_null(kept_of(cluster, session)->copy);
+    sim_worker_kill(cluster->workers[0]);
+    sim_worker_start(cluster->workers[0]);
+    sim_advance(3 * COMMON_NS_PER_S);
+    sim_disk_stall(SIM_DISK_PATH, false);
+    sim_wait(truncate); // done, or nobody waits for it any more
+    assert_true(sim_wait_active(cluster, 1));
+    for (int restarts = 0; restarts < 2; restarts++) {
+        struct sim_call *read = sim_read(cluster->client, session, 0, 5, 1);
+        ENDS(COMMON_DATA_LOSS, read);
+        assert_int_equal(read->n_missing, 1);
+        sim_coordinator_kill(cluster);
+        restart(cluster);
+        assert_true(sim_wait_active(cluster, 1));
+    }
+    sim_cluster_free(cluster);
+}
+
+// One holder has copied what a truncate cuts, and is started anew before the other one has: it is no holder of the copy.
+static void a_copy_that_went_before_the_other_came_does_not_count(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = filled_of(cluster, 2, 14);
+    sim_advance(COMMON_NS_PER_S); // nothing is under way
+    struct sim_worker *slow = cluster->workers[1];
+    sim_serve_rule(slow->loop, METHOD(CHUNK_COPY), (struct sim_rule){.verdict = SIM_HOLD});
+    struct sim_call *truncate = sim_truncate(cluster->client, session, 11);
+    sim_advance(100 * COMMON_NS_PER_MS);
+    assert_int_equal(sim_serve_held(slow->loop), 1);
+    sim_worker_kill(cluster->workers[0]);
+    sim_worker_start(cluster->workers[0]);
+    sim_advance(500 * COMMON_NS_PER_MS);
+    assert_true(sim_wait_active(cluster, 2));
+    sim_serve_rule(slow->loop, METHOD(CHUNK_COPY), (struct sim_rule){.verdict = SIM_DO});
+    sim_serve_let_go(slow->loop);
+    ENDS(COMMON_UNAVAILABLE, truncate);
+    READS(cluster, session, 14, 14);
+    OK(sim_truncate(cluster->client, session, 11));
+    READS(cluster, session, 11, 11);
+    sim_cluster_free(cluster);
+}
+
+// A holder is started anew, and hears of a truncate before the coordinator hears of that: it has no row of what it is told
+// to have.
+static void a_process_that_is_new_has_no_rows(void **state)
+{
+    (void)state;
+    for (uint64_t after = 0; after < 20; after++) {
+        struct sim_cluster *cluster = cluster_of(2);
+        uint64_t session = filled_of(cluster, 2, 40);
+        sim_advance(COMMON_NS_PER_S);
+        sim_worker_kill(cluster->workers[0]);
+        sim_worker_start(cluster->workers[0]);
+        sim_advance(after * COMMON_NS_PER_MS);
+        struct sim_call *truncate = sim_truncate(cluster->client, session, 16);
+        sim_wait(truncate);
+        sim_advance(3 * COMMON_NS_PER_S);
+        if (truncate->code != COMMON_OK)
+            OK(sim_truncate(cluster->client, session, 16));
+        READS(cluster, session, 16, 16);
+        sim_cluster_free(cluster);
+    }
+}
+
 int hermetic_truncates(void)
 {
     const struct CMUnitTest tests[] = {
@@ -155,6 +231,9 @@ int hermetic_truncates(void)
         cmocka_unit_test(settling_says_what_became_of_it),
         cmocka_unit_test(one_that_was_overtaken_is_refused),
         cmocka_unit_test(a_number_that_the_store_refuses_is_not_taken),
+        cmocka_unit_test(a_copy_that_went_before_it_was_stored_is_lost),
+        cmocka_unit_test(a_copy_that_went_before_the_other_came_does_not_count),
+        cmocka_unit_test(a_process_that_is_new_has_no_rows),
         cmocka_unit_test(numbers_that_make_no_sense_are_refused),
     };
     return cmocka_run_group_tests_name("truncates", tests, NULL, NULL);

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// Commands on contexts: context list|show|use|add|remove. They ask no coordinator.
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client/ctl.h"
+#include "client/ctl_contexts.h"
+
+static bool replace;
+
+// An error of the file's: what it says is wrong, or that it cannot be used.
+enum ctl_exit ctl_contexts_fail(const struct common_error *err)
+{
+    return ctl_say(err->code == COMMON_INVALID_ARGUMENT ? CTL_USAGE : CTL_FILE, "%s", err->message);
+}
+
+static enum ctl_exit unknown(const struct ctl_contexts *contexts, const char *name)
+{
+    return ctl_say(CTL_NOT_FOUND, "there is no context '%.64s' in %s: 'banyanctl context list' lists them",
+                   name, contexts->path);
+}
+
+// ---- looking ----------------------------------------------------------------------------------------------
+
+static json_t *text_or_null(const char *text)
+{
+    return text && *text ? json_string(text) : json_null();
+}
+
+static enum ctl_exit run_list(struct ctl *ctl, int n_args, char **args)
+{
+    (void)n_args;
+    (void)args;
+    struct ctl_contexts contexts;
+    struct common_error err;
+    enum common_code code = ctl_contexts_load(&contexts, &err);
+    json_t *rows = json_array();
+    for (uint32_t i = 0; code == COMMON_OK && i < contexts.n; i++) {
+        const struct ctl_context *c = &contexts.list[i];
+        bool current = strcmp(c->name, contexts.current) == 0;
+        json_array_append_new(rows, json_pack("{s:s, s:b, s:s, s:s, s:o, s:o}", "name", c->name, "current",
+                                              current, "mark", current ? "*" : "", "endpoint", c->endpoint,
+                                              "token_file", text_or_null(c->token_file), "timeout_ns",
+                                              c->timeout_ns ? ctl_json_u64(c->timeout_ns) : json_null()));
+    }
+    static const struct ctl_column columns[] = {
+        {"mark", "", CTL_TEXT},
+        {"name", "NAME", CTL_TEXT},
+        {"endpoint", "ENDPOINT", CTL_TEXT},
+        {"token_file", "TOKEN FILE", CTL_TEXT},
+        {"timeout_ns", "TIMEOUT", CTL_TIME},
+        {0},
+    };
+    for (size_t i = 0; ctl->json && i < json_array_size(rows); i++)
+        json_object_del(json_array_get(rows, i), "mark");
+    if (code == COMMON_OK && contexts.n == 0)
+        fprintf(stderr, "no contexts in %s: 'banyanctl context add NAME --endpoint URL' makes one\n",
+                contexts.path);
+    ctl_contexts_free(&contexts);
+    if (code != COMMON_OK) {
+        json_decref(rows);
+        return ctl_contexts_fail(&err);
+    }
+    ctl_print_rows(ctl, rows, columns);
+    return CTL_OK;
+}
+
+static const struct ctl_column shown[] = {
+    {"context", "context", CTL_TEXT},
+    {"endpoint", "endpoint", CTL_TEXT},
+    {"endpoint_from", "  from", CTL_TEXT},
+    {"token_file", "token file", CTL_TEXT},
+    {"token_file_from", "  from", CTL_TEXT},
+    {"timeout_ns", "timeout", CTL_TIME},
+    {0},
+};
+
+// What another command would use if it was called like this.
+static enum ctl_exit show_settled(struct ctl *ctl)
+{
+    enum ctl_exit exit_code = ctl_settle(ctl);
+    if (exit_code != CTL_OK)
+        return exit_code;
+    ctl_print_record(ctl,
+                     json_pack("{s:o, s:s, s:s, s:o, s:o, s:o}", "context", text_or_null(ctl->context),
+                               "endpoint", ctl->endpoint, "endpoint_from", ctl->endpoint_from, "token_file",
+                               text_or_null(ctl->token_file), "token_file_from",
+                               text_or_null(ctl->token_file_from), "timeout_ns",
+                               ctl_json_u64(ctl->timeout_ns)),
+                     shown);
+    return CTL_OK;
+}
+
+static enum ctl_exit run_show(struct ctl *ctl, int n_args, char **args)
+{
+    struct ctl_contexts contexts;
+    struct common_error err;
+    if (n_args == 0)
+        return show_settled(ctl);
+    enum common_code code = ctl_contexts_load(&contexts, &err);
+    const struct ctl_context *c = code == COMMON_OK ? ctl_contexts_find(&contexts, args[0]) : NULL;
+    enum ctl_exit exit_code = CTL_OK;
+    if (code != COMMON_OK)
+        exit_code = ctl_contexts_fail(&err);
+    else if (!c)
+        exit_code = unknown(&contexts, args[0]);
+    else
+        ctl_print_record(ctl,
+                         json_pack("{s:s, s:s, s:o, s:o}", "context", c->name, "endpoint", c->endpoint,
+                                   "token_file", text_or_null(c->token_file), "timeout_ns",
+                                   c->timeout_ns ? ctl_json_u64(c->timeout_ns) : json_null()),
+                         shown);
+    ctl_contexts_free(&contexts);
+    return exit_code;
+}
+
+// ---- edits ------------------------------------------------------------------------------------------------
+
+static enum ctl_exit say_done(const struct ctl *ctl, const char *key, const char *name, const char *sentence)
+{
+    if (ctl->json)
+        ctl_print_json(json_pack("{s:s}", key, name));
+    else
+        printf(sentence, name);
+    return CTL_OK;
+}
+
+typedef enum common_code edit_fn(const struct ctl_contexts *contexts, const char *name,
+                                 struct common_error *err);
+
+// Of one that must be there.
+static enum ctl_exit edit(const struct ctl *ctl, const char *name, edit_fn *fn, const char *key,
+                          const char *sentence)
+{
+    struct ctl_contexts contexts;
+    struct common_error err;
+    enum ctl_exit exit_code;
+    if (ctl_contexts_load(&contexts, &err) != COMMON_OK)
+        exit_code = ctl_contexts_fail(&err);
+    else if (!ctl_contexts_find(&contexts, name))
+        exit_code = unknown(&contexts, name);
+    else if (fn(&contexts, name, &err) != COMMON_OK)
+        exit_code = ctl_contexts_fail(&err);
+    else
+        exit_code = say_done(ctl, key, name, sentence);
+    ctl_contexts_free(&contexts);
+    return exit_code;
+}
+
+static enum ctl_exit run_use(struct ctl *ctl, int n_args, char **args)
+{
+    (void)n_args;
+    return edit(ctl, args[0], ctl_contexts_use, "current", "context '%s' is used from now on\n");
+}
+
+static enum ctl_exit run_remove(struct ctl *ctl, int n_args, char **args)
+{
+    (void)n_args;
+    return edit(ctl, args[0], ctl_contexts_remove, "removed", "context '%s' is removed\n");
+}
+
+static enum ctl_exit check_name(int n_args, char **args)
+{
+    (void)n_args;
+    if (ctl_context_name_valid(args[0]))
+        return CTL_OK;
+    return ctl_say(
+        CTL_USAGE,
+        "'%.80s' is not a name of a context: 1 to %d letters, digits, dots, dashes and underscores", args[0],
+        CTL_CONTEXT_NAME);
+}
+
+// Relative to where the user stands now; it need not be there yet.
+static enum ctl_exit absolute(const char *given, char out[PATH_MAX])
+{
+    char here[PATH_MAX];
+    out[0] = '\0';
+    if (!given)
+        return CTL_OK;
+    if (strpbrk(given, "\n\r") || !*given)
+        return ctl_say(CTL_USAGE, "--token-file is empty, or has a line break in it");
+    int n = *given == '/'                       ? snprintf(out, PATH_MAX, "%s", given)
+            : getcwd(here, sizeof here) != NULL ? snprintf(out, PATH_MAX, "%s/%s", here, given)
+                                                : -1;
+    return n > 0 && n < PATH_MAX ? CTL_OK : ctl_say(CTL_USAGE, "--token-file is too long");
+}
+
+static enum ctl_exit run_add(struct ctl *ctl, int n_args, char **args)
+{
+    (void)n_args;
+    struct ctl_contexts contexts;
+    struct common_error err;
+    struct ctl_context context = {.timeout_ns = ctl->limit_ns == UINT64_MAX ? 0 : ctl->limit_ns};
+    if (!ctl->endpoint)
+        return ctl_say(CTL_USAGE, "context add needs --endpoint: where the coordinator is");
+    if (strlen(ctl->endpoint) > CTL_CONTEXT_ENDPOINT)
+        return ctl_say(CTL_USAGE, "--endpoint is longer than %d bytes", CTL_CONTEXT_ENDPOINT);
+    enum ctl_exit exit_code = ctl_endpoint_check(ctl);
+    if (exit_code == CTL_OK)
+        exit_code = absolute(ctl->token_file, context.token_file);
+    if (exit_code != CTL_OK)
+        return exit_code;
+    snprintf(context.name, sizeof context.name, "%s", args[0]);
+    snprintf(context.endpoint, sizeof context.endpoint, "%s", ctl->endpoint);
+    if (ctl_contexts_load(&contexts, &err) != COMMON_OK)
+        exit_code = ctl_contexts_fail(&err);
+    else if (!replace && ctl_contexts_find(&contexts, context.name))
+        exit_code =
+            ctl_say(CTL_STATE, "there is a context '%s': --replace puts this one in its place", context.name);
+    else if (!ctl_contexts_find(&contexts, context.name) && contexts.n == CTL_CONTEXTS_MAX)
+        exit_code = ctl_say(CTL_EXHAUSTED, "there are %d contexts: remove one", CTL_CONTEXTS_MAX);
+    else if (ctl_contexts_add(&contexts, &context, &err) != COMMON_OK)
+        exit_code = ctl_contexts_fail(&err);
+    else
+        exit_code = say_done(ctl, "added", args[0],
+                             "context '%1$s' is there; 'banyanctl context use %1$s' makes it the one that is "
+                             "used\n");
+    ctl_contexts_free(&contexts);
+    return exit_code;
+}
+
+// ---- the table --------------------------------------------------------------------------------------------
+
+static const struct common_option add_options[] = {
+    {"replace", 0, COMMON_OPTION_FLAG, &replace, NULL, "Put it in the place of one of the same name.", 0, 0},
+    {0},
+};
+
+const struct ctl_command ctl_context_commands[] = {
+    {"context list", "", "the contexts: names for clusters and how to reach them",
+     "Lists the contexts of ~/.config/banyan/contexts (XDG_CONFIG_HOME); * marks the one that is used where\n"
+     "neither options nor the environment say where the coordinator is.",
+     NULL, 0, 0, run_list, NULL},
+    {"context show", "[CONTEXT]", "one context; or what is used now, and why",
+     "Shows a context; or, without its name, the endpoint, token file and timeout that another command would "
+     "use "
+     "if it\nwas called like this, and what says so.",
+     NULL, 0, 1, run_show, NULL},
+    {"context use", "CONTEXT", "use this context from now on", NULL, NULL, 1, 1, run_use, NULL},
+    {"context add", "NAME --endpoint=URL", "make a context",
+     "Makes a context of --endpoint, --token-file and --timeout. The file holds the token file's name, not "
+     "the "
+     "token.",
+     add_options, 1, 1, run_add, check_name},
+    {"context remove", "CONTEXT", "forget a context", NULL, NULL, 1, 1, run_remove, NULL},
+    {0},
+};

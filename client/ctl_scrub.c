@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Command: scrub. The memory of sealed chunks, compared at all their workers with what was sealed.
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "client/ctl_wait.h"
+
+static struct ctl_wait_given given;
+
+static struct { // of the scrub that is waited for
+    uint64_t session;
+    banyan_scrub before, now;
+} scrub;
+
+static enum ctl_exit look_at_scrub(struct ctl *ctl, const char *name, struct ctl_wait_left *left)
+{
+    banyan_error error;
+    (void)name;
+    if (banyan_get_scrub(ctl->client, scrub.session, &scrub.now, &error) != BANYAN_OK)
+        return ctl_fail(&error);
+    if (scrub.now.compared < scrub.before.compared)
+        return ctl_say(CTL_STATE, "the coordinator was started again meanwhile: scrub again");
+    left->over = scrub.now.left == 0;
+    left->chunks = scrub.now.left;
+    return CTL_OK;
+}
+
+static void print_scrub(const struct ctl *ctl)
+{
+    uint64_t compared = scrub.now.compared - scrub.before.compared,
+             corrupt = scrub.now.corrupt - scrub.before.corrupt,
+             healed = scrub.now.healed - scrub.before.healed;
+    if (ctl->json) {
+        ctl_print_json(json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "chunks",
+                                 ctl_json_u64(scrub.now.chunks), "left", ctl_json_u64(scrub.now.left),
+                                 "unsealed", ctl_json_u64(scrub.now.unsealed), "disputed",
+                                 ctl_json_u64(scrub.now.differ), "lost", ctl_json_u64(scrub.now.lost),
+                                 "compared", ctl_json_u64(compared), "corrupt", ctl_json_u64(corrupt),
+                                 "healed", ctl_json_u64(healed)));
+        return;
+    }
+    if (given.wait)
+        printf("%" PRIu64 " copies compared: %" PRIu64 " had not what was sealed\n", compared, corrupt);
+    else
+        printf("%" PRIu64 " chunks are compared at all their workers now\n", scrub.now.left);
+    if (scrub.now.unsealed > scrub.now.differ)
+        printf("%" PRIu64 " full chunks have no seal yet\n", scrub.now.unsealed - scrub.now.differ);
+    if (scrub.now.differ)
+        printf(
+            "%" PRIu64 " chunks are disputed: their workers have different rows, nobody can tell whose are "
+            "right, and\n  answers over them may be wrong: the coordinator's log names workers and tokens; "
+            "'session truncate' before\n  them, and attach them again\n",
+            scrub.now.differ);
+    if (corrupt)
+        printf(
+            "those copies are used no more, and others take their place: the coordinator's log names them\n");
+    if (healed)
+        printf("%" PRIu64 " copies were wrong, and are right again: their workers had them in files\n",
+               healed);
+    if (scrub.now.lost)
+        printf("%" PRIu64 " chunks are lost: no worker has what was sealed\n", scrub.now.lost);
+}
+
+static enum ctl_exit run_scrub(struct ctl *ctl, int n_args, char **args)
+{
+    banyan_error error;
+    enum ctl_exit exit_code = CTL_OK;
+    if (n_args) {
+        banyan_session *session;
+        exit_code = ctl_session_open(ctl, args[0], &session);
+        if (exit_code != CTL_OK)
+            return exit_code;
+        scrub.session = banyan_session_id(session);
+        banyan_session_close(session);
+    }
+    if (banyan_get_scrub(ctl->client, scrub.session, &scrub.before, &error) != BANYAN_OK ||
+        banyan_scrub_begin(ctl->client, scrub.session, &scrub.now, &error) != BANYAN_OK)
+        return ctl_fail(&error);
+    if (given.wait)
+        exit_code = ctl_wait(ctl, "the scrub", "go on being compared", "", &given, look_at_scrub);
+    if (exit_code != CTL_OK)
+        return exit_code;
+    print_scrub(ctl);
+    bool wrong = scrub.now.corrupt > scrub.before.corrupt || scrub.now.lost || scrub.now.differ;
+    return given.wait && wrong ? CTL_DATA_LOSS : CTL_OK;
+}
+
+static enum ctl_exit check_scrub(int n_args, char **args)
+{
+    (void)n_args;
+    (void)args;
+    return ctl_wait_check(&given);
+}
+
+static const struct common_option scrub_options[] = {
+    CTL_WAIT_OPTIONS(given,
+                     " Exit with 10 when a copy was not what was sealed, or chunks are lost or\ndisputed."),
+    {0},
+};
+
+const struct ctl_command ctl_scrub_commands[] = {
+    {"scrub", "[SESSION]", "compare what workers have in memory with what was sealed",
+     "Has the memory of all full chunks, or of one session's, compared now with what was sealed, at all "
+     "workers "
+     "that\nhave them; the coordinator's --scrub does so from time to time. A copy that is wrong is used no "
+     "more, and\nanother takes its place. Full chunks without a seal whose workers have different rows are "
+     "disputed: they are\ncompared with each other again. Sessions are used meanwhile. With a restart of the "
+     "coordinator it is lost.",
+     scrub_options, 0, 1, run_scrub, check_scrub},
+    {0},
+};

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/metrics.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/process.h"
+#include "coordinator/cluster/membership.h"
+#include "coordinator/cluster/plan.h"
+#include "coordinator/cluster/slow.h"
+#include "coordinator/cluster/worker.h"
+#include "coordinator/health.h"
+#include "coordinator/limits.h"
+#include "coordinator/sessions/table.h"
+#include "coordinator/state.h"
+#include "coordinator/store/store.h"
+#include "proto/metrics.h"
+
+struct number {
+    enum common_metric_kind kind;
+    const char *name, *help, *label, *value;
+    double amount;
+};
+
+static bool put(struct common_metrics *table, const struct number *n)
+{
+    return common_metrics_put(
+        table,
+        &(struct common_metric_spec){
+            .kind = n->kind, .name = n->name, .help = n->help, .label = n->label, .value = n->value},
+        n->amount);
+}
+
+static bool put_times(struct common_metrics *table, const struct coordinator *c)
+{
+    struct common_buckets store;
+    coordinator_store_took(c->store, &store);
+    const struct {
+        const char *name, *help;
+        const struct common_buckets *took;
+    } times[] = {
+        {"banyan_step_seconds", "Attend calls, from arrival to answer.", &c->steps.took},
+        {"banyan_step_tree_seconds", "Of these, what they waited for workers.", &c->steps.tree},
+        {"banyan_step_own_seconds", "Of these, what they were in the coordinator.", &c->steps.own},
+        {"banyan_store_write_seconds", "Transactions of the store, until the disk has them as --fsync says.",
+         &store},
+    };
+    for (size_t i = 0; i < sizeof(times) / sizeof(*times); i++)
+        if (!common_metrics_put_buckets(table,
+                                        &(struct common_metric_spec){.kind = COMMON_METRIC_HISTOGRAM,
+                                                                     .name = times[i].name,
+                                                                     .help = times[i].help},
+                                        times[i].took))
+            return false;
+    return true;
+}
+
+static bool put_sessions(struct common_metrics *table, const struct coordinator *c)
+{
+    static const char *const names[COORDINATOR_CONDITIONS] = {
+        [COORDINATOR_CONDITION_LOST] = "lost",         [COORDINATOR_CONDITION_MISSING] = "unavailable",
+        [COORDINATOR_CONDITION_DEGRADED] = "degraded", [COORDINATOR_CONDITION_CHANGING] = "changing",
+        [COORDINATOR_CONDITION_ACTIVE] = "active",
+    };
+    struct coordinator_census census;
+    coordinator_sessions_census(&c->sessions, &census);
+    for (int i = 0; i < COORDINATOR_CONDITIONS; i++)
+        if (!put(table, &(struct number){COMMON_METRIC_GAUGE, "banyan_sessions_state",
+                                         "Sessions by the worst that is so of them.", "state", names[i],
+                                         (double)census.sessions[i]}))
+            return false;
+    return put(table, &(struct number){COMMON_METRIC_GAUGE, "banyan_lost_chunks",
+                                       "Chunks of sessions that no worker has any more.", NULL, NULL,
+                                       (double)census.lost_chunks});
+}
+
+static bool put_worker_states(struct common_metrics *table, const struct coordinator *c)
+{
+    double counts[COORDINATOR_WORKER_STATES] = {0};
+    for (uint32_t i = 0; i < c->cluster.n_workers; i++)
+        if (c->cluster.workers[i])
+            counts[c->cluster.workers[i]->state]++;
+    for (int i = 0; i < COORDINATOR_WORKER_STATES; i++)
+        if (!put(table, &(struct number){COMMON_METRIC_GAUGE, "banyan_workers", "Workers by state.", "state",
+                                         coordinator_worker_state_name((enum coordinator_worker_state)i),
+                                         counts[i]}))
+            return false;
+    return true;
+}
+
+// Plans by engine: those that an engine's workers offer, and stream.
+static bool put_engines(struct common_metrics *table, const struct coordinator *c)
+{
+    static const char *const engines[] = {COORDINATOR_ENGINE_STREAM, "mpi", "nccl"};
+    for (size_t e = 0; e < sizeof(engines) / sizeof(*engines); e++) {
+        struct number n = {COMMON_METRIC_GAUGE,
+                           "banyan_engine_plans",
+                           "Plans whose partials an engine carries.",
+                           "engine",
+                           engines[e],
+                           0};
+        for (const struct coordinator_plan *plan = c->cluster.plans; plan; plan = plan->next)
+            n.amount += plan->state == COORDINATOR_PLAN_READY && strcmp(plan->engine, engines[e]) == 0;
+        if (!put(table, &n))
+            return false;
+    }
+    return true;
+}
+
+static bool put_limits(struct common_metrics *table, const struct coordinator *c)
+{
+    struct coordinator_limit_use limits[COORDINATOR_LIMIT_USES];
+    uint32_t n = coordinator_limits(c, limits);
+    for (uint32_t i = 0; i < n; i++) {
+        char name[80];
+        snprintf(name, sizeof(name), "%s%s", limits[i].worker[0] ? "worker_" : "", limits[i].name);
+        if (!proto_metrics_put_limit(table, name, limits[i].used, limits[i].max, limits[i].refused))
+            return false;
+    }
+    return true;
+}
+
+static bool put_totals(struct common_metrics *table, const struct coordinator *c)
+{
+    const enum common_metric_kind counter = COMMON_METRIC_COUNTER, gauge = COMMON_METRIC_GAUGE;
+    const struct number numbers[] = {
+        {counter, "banyan_steps_total", "Items of attend calls answered.", NULL, NULL,
+         (double)c->steps.count_steps},
+        {counter, "banyan_frames_total", "Step frames sent to roots.", NULL, NULL,
+         (double)c->steps.count_frames},
+        {counter, "banyan_retries_total", "Items sent again.", NULL, NULL, (double)c->steps.count_retries},
+        {counter, "banyan_partial_answers_total",
+         "Items that were answered without tokens that are missing, as their clients allow.", NULL, NULL,
+         (double)c->steps.count_partial},
+        {counter, "banyan_collective_frames_total", "Step frames whose partials a communicator carried.",
+         NULL, NULL, (double)c->steps.count_collective},
+        {counter, "banyan_audited_total", "Steps computed again in float64 and compared (--audit).", NULL,
+         NULL, (double)c->steps.count_audited},
+        {counter, "banyan_audit_differences_total", "Of these, steps whose answers were wrong.", NULL, NULL,
+         (double)c->steps.count_audit_differences},
+        {counter, "banyan_audit_skipped_total", "Steps that were to be audited, and could not be.", NULL,
+         NULL, (double)c->steps.count_audit_skipped},
+        {gauge, "banyan_kept_steps", "Sessions of which a step is kept (--keep-steps).", NULL, NULL,
+         c->steps.keep.n},
+        {gauge, "banyan_kept_steps_bytes", "Memory of these.", NULL, NULL, (double)c->steps.keep.bytes},
+        {counter, "banyan_moved_chunks_total", "Copies of chunks that have moved to a worker.", NULL, NULL,
+         (double)c->sessions.moves.chunks},
+        {counter, "banyan_moved_bytes_total", "Bytes of K and V that moves have copied between workers.",
+         NULL, NULL, (double)c->sessions.moves.bytes},
+        {counter, "banyan_struck_copies_total", "Copies of chunks struck off: their workers were lost.", NULL,
+         NULL, (double)c->sessions.moves.struck},
+        {counter, "banyan_slow_verdicts_total", "Times that a worker was found far slower than planned.",
+         NULL, NULL, (double)c->cluster.slow_verdicts},
+        {counter, "banyan_spread_sessions_total",
+         "Sessions whose chunks are served by other holders since speeds or holders changed.", NULL, NULL,
+         (double)c->sessions.spread_sessions},
+        {counter, "banyan_sealed_chunks_total",
+         "Full chunks whose copies have agreed, and whose seal is stored.", NULL, NULL,
+         (double)c->sessions.seals.sealed},
+        {counter, "banyan_compared_copies_total",
+         "Copies of chunks whose memory was compared with their seal.", NULL, NULL,
+         (double)c->sessions.seals.compared},
+        {counter, "banyan_corrupt_copies_total",
+         "Copies struck off: the memory of their workers has not what was sealed.", NULL, NULL,
+         (double)c->sessions.seals.corrupt},
+        {counter, "banyan_healed_copies_total",
+         "Copies that workers have taken from their files again: their memory was wrong.", NULL, NULL,
+         (double)c->sessions.seals.healed},
+        {counter, "banyan_refused_copies_total", "Copies of moves that were not what was sealed.", NULL, NULL,
+         (double)c->sessions.seals.refused},
+        {counter, "banyan_disputed_chunks_total",
+         "Times that workers had different rows of a chunk without a seal.", NULL, NULL,
+         (double)c->sessions.seals.disputed},
+        {gauge, "banyan_thin_chunks", "Chunks with fewer copies than their sessions ask for.", NULL, NULL,
+         (double)coordinator_sessions_thin(&c->sessions)},
+        {gauge, "banyan_moves", "Moves of chunks between workers under way.", NULL, NULL,
+         c->sessions.moves.n},
+        {gauge, "banyan_wished_chunks", "Chunks that a balance wants elsewhere and that do not move yet.",
+         NULL, NULL, c->sessions.moves.n_wishes},
+        {gauge, "banyan_sessions", "Sessions.", NULL, NULL, c->sessions.n},
+        {gauge, "banyan_plans", "Plans.", NULL, NULL, c->cluster.n_plans},
+        {gauge, "banyan_items", "Items of attend calls under way.", NULL, NULL, c->steps.items},
+        {gauge, "banyan_term", "Number of this coordinator's life.", NULL, NULL, (double)c->core.term},
+        {gauge, "banyan_ready", "1 while /readyz says 200.", NULL, NULL, coordinator_health_is_ready(c)},
+        {gauge, "banyan_standing_by", "1 while another coordinator has the store.", NULL, NULL,
+         c->core.standing_by},
+        {gauge, "banyan_uptime_seconds", "Since the start.", NULL, NULL,
+         (double)(common_clock_ns() - c->core.started_ns) / 1e9},
+    };
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
+        if (!put(table, &numbers[i]))
+            return false;
+    return true;
+}
+
+static double beat_age_s(const struct coordinator_worker *w, uint64_t now_ns)
+{
+    bool there = !coordinator_worker_gone(w) && w->last_beat_ns && now_ns > w->last_beat_ns;
+    return there ? (double)(now_ns - w->last_beat_ns) / 1e9 : 0;
+}
+
+static bool put_worker(struct common_metrics *table, const struct coordinator_worker *w, uint64_t now)
+{
+    const enum common_metric_kind counter = COMMON_METRIC_COUNTER, gauge = COMMON_METRIC_GAUGE;
+    const struct number mine[] = {
+        {gauge, "banyan_worker_active", "1 while the worker may compute.", "worker", w->name,
+         coordinator_worker_active(w)},
+        {gauge, "banyan_worker_heartbeat_age_seconds",
+         "Since its last heartbeat, or its registration; 0: it is not there.", "worker", w->name,
+         beat_age_s(w, now)},
+        {gauge, "banyan_worker_draining", "1 while it is being emptied, or is out of use.", "worker", w->name,
+         w->draining},
+        {gauge, "banyan_worker_slow", "1 while it computes far slower than planned, and others do not.",
+         "worker", w->name, w->pace.slow},
+        {gauge, "banyan_worker_planned_bytes_per_second",
+         "K and V that it has measured to compute in a second.", "worker", w->name, (double)w->speed},
+        {gauge, "banyan_worker_seen_bytes_per_second",
+         "At which it has computed of late; 0: it had no work to tell by.", "worker", w->name,
+         (double)coordinator_worker_seen_speed(w)},
+        {gauge, "banyan_worker_used_bytes", "Memory of K and V in use.", "worker", w->name,
+         (double)w->used_bytes},
+        {gauge, "banyan_worker_capacity_bytes", "Memory of K and V that it may use.", "worker", w->name,
+         (double)w->capacity_bytes},
+        {gauge, "banyan_worker_tokens", "Tokens in these chunks.", "worker", w->name, (double)w->tokens},
+        {gauge, "banyan_worker_chunks", "Chunks placed on it.", "worker", w->name, (double)w->chunks},
+        {gauge, "banyan_worker_cold_bytes", "Of used bytes: in its files alone (--store).", "worker", w->name,
+         (double)w->cold_bytes},
+        {counter, "banyan_worker_cold_evicted_total", "Layers of chunks that left memory, since its start.",
+         "worker", w->name, (double)w->cold_evicted},
+        {counter, "banyan_worker_cold_loaded_total",
+         "Layers of chunks that were read again, since its start.", "worker", w->name,
+         (double)w->cold_loaded},
+        {counter, "banyan_worker_cold_loaded_bytes_total", "Bytes of these.", "worker", w->name,
+         (double)w->cold_loaded_bytes},
+        {counter, "banyan_worker_cold_load_seconds_total",
+         "Time that reading them took, of all threads together.", "worker", w->name,
+         (double)w->cold_load_ns / 1e9},
+        {gauge, "banyan_worker_store_bytes", "Bytes of its files (--store).", "worker", w->name,
+         (double)w->store_bytes},
+        {counter, "banyan_worker_store_refused_total",
+         "Writes that its files have not taken, since its start.", "worker", w->name,
+         (double)w->store_refused},
+        {counter, "banyan_worker_store_damaged_total", "Files that were found damaged, since its start.",
+         "worker", w->name, (double)w->store_damaged},
+    };
+    for (size_t k = 0; k < sizeof(mine) / sizeof(*mine); k++)
+        if (!put(table, &mine[k]))
+            return false;
+    return true;
+}
+
+static bool put_workers(struct common_metrics *table, const struct coordinator *c)
+{
+    uint64_t now = common_clock_ns();
+    for (uint32_t i = 0; i < c->cluster.n_workers; i++)
+        if (c->cluster.workers[i] && !put_worker(table, c->cluster.workers[i], now))
+            return false;
+    return true;
+}
+
+bool coordinator_metrics_put(const struct coordinator *c, struct common_metrics *table)
+{
+    const struct proto_server *servers[] = {c->server};
+    return put_totals(table, c) && put_times(table, c) && put_sessions(table, c) &&
+           put_worker_states(table, c) && put_workers(table, c) && put_engines(table, c) &&
+           put_limits(table, c) &&
+           proto_metrics_put_codes(table, "banyan_step_failures_total",
+                                   "Items of attend calls that were answered with an error.",
+                                   c->steps.failures) &&
+           proto_metrics_put(table, servers, 1) && common_process_put(table);
+}

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "proto/health.h"
+
+#include "common/clock.h"
+#include "common/room.h"
+
+void proto_health_examine(Banyan__Pb__HealthCheckReply *reply, const char *store_path)
+{
+    struct common_room room;
+    common_room_look(store_path, &room);
+    reply->wall_ns = common_clock_wall_ns();
+    reply->files = room.files;
+    reply->files_max = room.files_max;
+    reply->memory_bytes = room.memory_bytes;
+    reply->memory_available_bytes = room.memory_available_bytes;
+    reply->disk_bytes = room.disk_bytes;
+    reply->disk_free_bytes = room.disk_free_bytes;
+}

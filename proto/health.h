@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// What both daemons say of themselves and their machine to who examines them (HealthCheckRequest.examine).
+#ifndef PROTO_HEALTH_H
+#define PROTO_HEALTH_H
+
+#include "proto/banyan.pb-c.h"
+
+// The clock, descriptors, memory and, of the store's path (NULL: there is none), the disk. Some microseconds.
+void proto_health_examine(Banyan__Pb__HealthCheckReply *reply, const char *store_path);
+
+#endif

@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""deploy/package.sh: its words; and that its Debian packages hold what this build installs, each file once.
+    packages_test.py SOURCE BUILD
+"""
+import fnmatch
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE, BUILD = (pathlib.Path(a).resolve() for a in sys.argv[1:3])
+SCRIPT = SOURCE / "deploy" / "package.sh"
+DEBIAN = SOURCE / "deploy" / "debian"
+OPTIONAL = {f"usr/lib/*/banyan/banyan-{name}.so" for name in ("mpi", "cuda", "nccl")}  # as far as this build has them
+
+
+def run(*words):
+    return subprocess.run([SCRIPT, *words], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+
+class Words(unittest.TestCase):
+    def test_help(self):
+        done = run("--help")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        for option in ("--out=DIR", "--cuda=auto|on|off", "--jobs=N"):
+            self.assertIn(option, done.stdout)
+        self.assertLessEqual(max(map(len, done.stdout.splitlines())), 120)
+
+    def test_mistakes(self):
+        for words, said in (([], "which format"), (["rpm"], "unknown format 'rpm'"), (["../package"], "unknown format"), (["deb", "tar"], "one format"),
+                            (["deb", "--cuda=maybe"], "auto, on or off"), (["tar", "--jobs=0"], "not a number of jobs"),
+                            (["tar", "--jobs=-1"], "not a number"), (["--fast"], "unknown option '--fast'"), (["tar", "--out="], "unknown option")):
+            done = run(*words)
+            self.assertEqual((done.returncode, done.stdout), (2, ""), words)
+            self.assertTrue(done.stderr.startswith("package.sh: ") and said in done.stderr, done.stderr)
+
+    def test_version(self):
+        release = re.search(r"^project\(banyan VERSION ([0-9.]+)", (SOURCE / "CMakeLists.txt").read_text(), re.M)[1]
+        self.assertRegex(run("--version").stdout, rf"^{re.escape(release)}(~git[0-9]{{14}}\.[0-9a-f]+(\+dirty)?)?\n$")
+
+
+class Files(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        root = pathlib.Path(cls.folder.name)
+        done = subprocess.run(["cmake", "--install", BUILD, "--prefix", root / "usr"], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise AssertionError(done.stdout + done.stderr)
+        # Debian's library folder is lib/ARCHITECTURE, that of a prefix elsewhere may be lib
+        cls.installed = {re.sub(r"^usr/lib/(?!systemd/|[^/]*-linux-gnu/)", "usr/lib/any/", str(p.relative_to(root)))
+                         for p in root.rglob("*") if not p.is_dir()}
+        cls.patterns = {}
+        for path in DEBIAN.glob("*.install"):
+            for line in path.read_text().splitlines():
+                cls.patterns.setdefault(line.split()[0], []).append(path.stem)
+
+    @staticmethod
+    def matches(pattern, name):
+        return fnmatch.fnmatch(name, pattern) or fnmatch.fnmatch(name, pattern + "/*")
+
+    def test_each_named_file_is_installed(self):
+        for pattern in self.patterns:
+            if pattern.startswith("client/"):
+                self.assertTrue((SOURCE / pattern).exists(), pattern)
+            elif pattern not in OPTIONAL:
+                self.assertTrue(any(self.matches(pattern, name) for name in self.installed), f"{pattern}: the build does not install it")
+
+    def test_each_installed_file_is_in_one_package(self):
+        for name in self.installed:
+            of = [package for pattern, packages in self.patterns.items() if self.matches(pattern, name) for package in packages]
+            self.assertEqual(len(of), 1, f"{name}: in {of or 'no package'}; deploy/debian/*.install")
+
+    def test_packages_are_known(self):
+        known = set(re.findall(r"^Package: (\S+)$", (DEBIAN / "control").read_text(), re.M))
+        for path in DEBIAN.iterdir():
+            package = path.name.split(".")[0]
+            if "." in path.name and package != "source":
+                self.assertIn(package, known, path)
+        self.assertEqual(known, {package for packages in self.patterns.values() for package in packages})
+
+    def test_scripts_are_shell(self):
+        for path in DEBIAN.iterdir():
+            if path.suffix in (".postinst", ".prerm", ".postrm"):
+                self.assertTrue(path.read_text().rstrip().endswith("#DEBHELPER#"), path)
+                self.assertEqual(subprocess.run(["sh", "-n", path]).returncode, 0, path)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
