@@ -27,6 +27,11 @@ void ctl_work_guard(void)
     sigaction(SIGTERM, &action, NULL);
 }
 
+bool ctl_work_ended(void)
+{
+    return ended != 0;
+}
+
 // ---- problems ---------------------------------------------------------------------------------------------
 
 enum ctl_exit ctl_problem_file(struct ctl_problem *problem, const struct common_error *err)

@@ -36,5 +36,6 @@ enum ctl_exit ctl_work_run(struct ctl_work *work, uint32_t threads, struct ctl_p
 
 // From here on SIGINT and SIGTERM end work between two pieces, and not the program.
 void ctl_work_guard(void);
+bool ctl_work_ended(void); // one of them came
 
 #endif
