@@ -454,6 +454,7 @@ typedef struct banyan_worker_info {
     bool slow;               // it computes far slower than `bandwidth` says, and the others do not
     uint64_t seen_bandwidth; // at which it has computed of late; 0: not known
     uint64_t cold_bytes;     // of used_bytes: in its files alone (--store), and read when they are used
+    char version[32];        // of its program; "": it has not said, an older build
 } banyan_worker_info;
 typedef struct banyan_limit {    // what may be had at once of something
     char name[65], flag[65];     // flag: that raises it; "": none does

@@ -16,6 +16,7 @@ const struct ctl_command *const ctl_groups[] = {
     ctl_top_commands,
     ctl_doctor_commands,
     ctl_bench_commands,
+    ctl_sessions_commands,
     ctl_session_commands,
     ctl_destroy_commands,
     ctl_snapshot_commands,

@@ -51,11 +51,11 @@ struct ctl_command {
     enum ctl_exit (*check)(int n_args, char **args);
 };
 
-extern const struct ctl_command ctl_info_commands[], ctl_session_commands[], ctl_tensor_commands[],
-    ctl_watch_commands[], ctl_quarantine_commands[], ctl_snapshot_commands[], ctl_worker_commands[],
-    ctl_scrub_commands[], ctl_shell_commands[], ctl_until_commands[], ctl_context_commands[],
-    ctl_destroy_commands[], ctl_top_commands[], ctl_doctor_commands[], ctl_backup_commands[],
-    ctl_bench_commands[];
+extern const struct ctl_command ctl_info_commands[], ctl_sessions_commands[], ctl_session_commands[],
+    ctl_tensor_commands[], ctl_watch_commands[], ctl_quarantine_commands[], ctl_snapshot_commands[],
+    ctl_worker_commands[], ctl_scrub_commands[], ctl_shell_commands[], ctl_until_commands[],
+    ctl_context_commands[], ctl_destroy_commands[], ctl_top_commands[], ctl_doctor_commands[],
+    ctl_backup_commands[], ctl_bench_commands[];
 extern const struct ctl_command *const ctl_groups[]; // all of these; NULL ends it
 
 // By one word, or by two; second may be NULL. NULL: there is none.
@@ -134,6 +134,7 @@ ctl_contexts_fail(const struct common_error *err); // tells why ctl_contexts.h's
 
 // By id (decimal or 0x…) or name; told on stderr when it fails.
 enum ctl_exit ctl_session_open(struct ctl *ctl, const char *text, banyan_session **out);
+json_t *ctl_session_json(const banyan_session_info *info); // what lists and 'session show' say of it alike
 enum ctl_exit ctl_session_show(struct ctl *ctl, banyan_session *session); // and closes the hold
 enum ctl_exit ctl_length_parse(const char *text,
                                uint64_t *out); // a number of tokens; USAGE, told: it is none

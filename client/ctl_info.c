@@ -137,7 +137,7 @@ static enum ctl_exit show_workers(struct ctl *ctl)
                  w->slow && !ctl->json ? ", slow" : "");
         json_array_append_new(
             rows, json_pack("{s:s, s:s, s:s, s:b, s:s, s:i, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:i, s:s, "
-                            "s:s, s:o, s:o, s:o, s:o, s:b, s:o, s:o}",
+                            "s:s, s:o, s:o, s:o, s:o, s:b, s:o, s:o, s:s}",
                             "name", w->name, "host", w->host, "state", state, "draining", w->draining,
                             "drain_reason", w->drain_reason, "moves", (int)w->moves, "endpoint", w->endpoint,
                             "capacity_bytes", ctl_json_u64(w->capacity_bytes), "used_bytes",
@@ -149,7 +149,7 @@ static enum ctl_exit show_workers(struct ctl *ctl)
                             ctl_json_u64(w->quarantined_bytes), "quarantined_sessions",
                             ctl_json_u64(w->quarantined_sessions), "slow", w->slow, "seen_bandwidth",
                             w->seen_bandwidth ? ctl_json_u64(w->seen_bandwidth) : json_null(), "cold_bytes",
-                            ctl_json_u64(w->cold_bytes)));
+                            ctl_json_u64(w->cold_bytes), "version", w->version));
     }
     banyan_cluster_info_free(&info);
     static const struct ctl_column columns[] = {
@@ -170,6 +170,7 @@ static enum ctl_exit show_workers(struct ctl *ctl)
         {"threads", "THREADS", CTL_COUNT},
         {"kernel", "KERNEL", CTL_TEXT},
         {"engine", "ENGINE", CTL_TEXT},
+        {"version", "VERSION", CTL_TEXT},
         {"endpoint", "ENDPOINT", CTL_TEXT},
         {"drain_reason", "DRAINED FOR", CTL_TEXT},
         {0},

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Commands on sessions: sessions, session show|create|fork|commit.
+// Commands on a session: session show|create|fork|commit.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/ctl_again.h"
+#include "client/ctl.h"
 #include "client/ctl_spec.h"
 
 static bool parse_id(const char *text, uint64_t *out)
@@ -44,7 +44,7 @@ static json_t *members_of(const banyan_session_info *info)
     return members;
 }
 
-static json_t *info_json(const banyan_session_info *info)
+json_t *ctl_session_json(const banyan_session_info *info)
 {
     return json_pack("{s:o, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "id", ctl_json_id(info->id),
                      "name", info->name, "state", info->state, "length", ctl_json_u64(info->length), "bytes",
@@ -53,39 +53,6 @@ static json_t *info_json(const banyan_session_info *info)
                      ctl_json_u64(info->epoch), "incarnation", ctl_json_u64(info->incarnation), "members",
                      members_of(info));
 }
-
-static enum ctl_exit show_list(struct ctl *ctl)
-{
-    banyan_session_list list;
-    banyan_error error;
-    if (banyan_session_get_list(ctl->client, &list, &error) != BANYAN_OK)
-        return ctl_fail(&error);
-    json_t *rows = json_array();
-    for (uint32_t i = 0; i < list.n; i++)
-        json_array_append_new(rows, info_json(&list.sessions[i]));
-    banyan_session_list_free(&list);
-    static const struct ctl_column columns[] = {
-        {"id", "SESSION", CTL_TEXT},     {"name", "NAME", CTL_TEXT},    {"state", "STATE", CTL_TEXT},
-        {"length", "TOKENS", CTL_COUNT}, {"bytes", "BYTES", CTL_BYTES}, {"chunks", "CHUNKS", CTL_COUNT},
-        {"steps", "STEPS", CTL_COUNT},   {"idle_ns", "IDLE", CTL_TIME}, {0},
-    };
-    if (json_array_size(rows) == 0)
-        fprintf(stderr, "no sessions\n");
-    ctl_print_rows(ctl, rows, columns);
-    return CTL_OK;
-}
-
-static enum ctl_exit run_list(struct ctl *ctl, int n_args, char **args)
-{
-    (void)n_args;
-    (void)args;
-    return ctl_again(ctl, show_list);
-}
-
-static const struct common_option list_options[] = {
-    CTL_AGAIN_OPTION,
-    {0},
-};
 
 static json_t *holes_json(const banyan_session_info *info)
 {
@@ -122,7 +89,7 @@ enum ctl_exit ctl_session_show(struct ctl *ctl, banyan_session *session)
         return ctl_fail(&error);
     }
     const banyan_spec *spec = banyan_session_spec(session);
-    json_t *record = info_json(&info);
+    json_t *record = ctl_session_json(&info);
     json_t *lengths = json_array(), *forgotten = json_array();
     for (uint32_t i = 0; i < info.n_layers; i++) {
         json_array_append_new(lengths, ctl_json_u64(info.layer_lengths[i]));
@@ -372,7 +339,6 @@ static enum ctl_exit run_commit(struct ctl *ctl, int n_args, char **args)
 }
 
 const struct ctl_command ctl_session_commands[] = {
-    {"sessions", "", "all sessions", NULL, list_options, 0, 0, run_list, NULL},
     {"session show", "SESSION", "one session (id or name): spec, lengths, workers", NULL, NULL, 1, 1,
      run_show, NULL},
     {"session create", "--q-heads=N --dim=N|--spec=FILE [NAME]", "make an empty session", NULL,

@@ -242,6 +242,7 @@ static banyan_code take_cluster(void *arg, const ProtobufCMessage *body, banyan_
         client_copy_text(to->endpoint, sizeof to->endpoint, from->endpoint);
         client_copy_text(to->state, sizeof to->state, from->state);
         client_copy_text(to->kernel, sizeof to->kernel, from->kernel);
+        client_copy_text(to->version, sizeof to->version, from->version);
         client_copy_text(to->engine, sizeof to->engine, from->engine);
         to->capacity_bytes = from->capacity_bytes;
         to->used_bytes = from->used_bytes;

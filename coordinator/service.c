@@ -368,6 +368,7 @@ static void fill_worker(Banyan__Pb__WorkerInfo *m, const struct coordinator_work
     m->used_bytes = w->used_bytes;
     m->bandwidth = w->bandwidth;
     m->kernel = (char *)w->kernel;
+    m->version = (char *)w->version;
     m->chunks = w->chunks;
     m->tokens = w->tokens;
     m->steps = w->steps;

@@ -100,6 +100,7 @@
     X(limit, flag, 64)                                                                                       \
     X(limit, worker, 64)                                                                                     \
     X(worker_info, drain_reason, 128)                                                                        \
+    X(worker_info, version, 31)                                                                              \
     X(worker_drain_request, worker, 64)                                                                      \
     X(worker_drain_request, reason, 128)                                                                     \
     X(worker_forget_request, worker, 64)                                                                     \

@@ -211,6 +211,7 @@ static void ask(struct worker_membership *m)
     body.seen_term = *o->term;
     body.engine = m->strings[6];
     body.control = PROTO_CONTROL_VERSION;
+    body.version = (char *)BANYAN_VERSION;
     if (o->group) {
         body.engine_algorithm = (char *)o->group->algorithm;
         body.group = (char *)o->group->id;

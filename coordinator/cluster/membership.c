@@ -414,6 +414,9 @@ static enum common_code check_register(const Banyan__Pb__RegisterRequest *m, uin
                                 "the worker understands version %u of control calls, and this coordinator "
                                 "speaks %u: install the same release on both",
                                 m->control, PROTO_CONTROL_VERSION);
+    if (strlen(m->version) > 31 || (m->version[0] && !printable(m->version, 31)))
+        return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
+                                "a version has at most 31 printable characters");
     if (!m->instance || !m->capacity_bytes || !m->bandwidth)
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
                                 "instance, capacity and bandwidth must not be zero");
@@ -567,6 +570,7 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
     w->instance = m->instance;
     snprintf(w->host, sizeof(w->host), "%s", m->host);
     snprintf(w->kernel, sizeof(w->kernel), "%s", m->kernel);
+    snprintf(w->version, sizeof(w->version), "%s", m->version);
     snprintf(w->endpoint, sizeof(w->endpoint), "%s", m->endpoint);
     snprintf(w->edge_endpoint, sizeof(w->edge_endpoint), "%s", m->edge_endpoint);
     w->capacity_bytes = m->capacity_bytes;
@@ -588,9 +592,9 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
     }
     coordinator_worker_set_state(w, COORDINATOR_WORKER_JOINING);
     common_log_info("a worker registers worker=%s host=%s edge=%s capacity=%" PRIu64 " bandwidth=%" PRIu64
-                    " kernel=%s engine=%s group=%s",
+                    " kernel=%s engine=%s group=%s version=%s",
                     w->name, w->host, w->edge_endpoint, w->capacity_bytes, w->bandwidth, w->kernel,
-                    w->engine[0] ? w->engine : COORDINATOR_ENGINE_STREAM, w->group);
+                    w->engine[0] ? w->engine : COORDINATOR_ENGINE_STREAM, w->group, w->version);
     w->registering = request;
     start_grace(w, DIAL_NS);
 }

@@ -459,6 +459,29 @@ static void fork_undo(struct reshape *r)
     coordinator_session_destroy(fork);
 }
 
+static void fork_alone(void *arg, struct coordinator_session *s);
+
+// A holder of what the fork is to share was lost since it was begun: it would be in the fork's layout, and not know of the
+// fork. So it is begun again, once others hold what that one did (failover.h), or the session is known to lack it.
+static bool fork_again(struct reshape *r)
+{
+    const struct coordinator_layout *layout = &r->s->layout;
+    bool whole = true;
+    for (uint32_t i = 0;
+         i < layout->n && (uint64_t)layout->chunks[i].index * layout->chunk_tokens < r->length; i++)
+        whole = whole && coordinator_session_chunk_whole(&layout->chunks[i]);
+    if (whole)
+        return false;
+    struct reshape as = {
+        .sessions = r->sessions, .length = r->length, .key = r->key, .idle_ttl_ns = r->idle_ttl_ns};
+    memcpy(as.name, r->name, sizeof(as.name));
+    struct proto_request *request = r->request;
+    uint64_t id = r->s->id;
+    reshape_end(r);
+    reshape_start(&as, request, id, COORDINATOR_SESSION_FORKING, fork_alone);
+    return true;
+}
+
 static void fork_stored(void *arg, enum common_code code, const char *text)
 {
     COMMON_FAILPOINT("fork_stored");
@@ -491,6 +514,8 @@ static void fork_copied(void *arg, enum common_code code, const char *text)
     code = copy_stands(r, code, &text);
     if (code != COMMON_OK) {
         fork_undo(r);
+        if (fork_again(r))
+            return;
         reshape_fail_copy(r, code, text);
         reshape_end(r);
         return;
@@ -545,7 +570,7 @@ static void fork_copy(void *arg, enum common_code checked, const char *text)
 {
     struct reshape *r = arg;
     struct proto_status status;
-    if (copy_is_wrong(r, checked, text))
+    if (copy_is_wrong(r, checked, text) || fork_again(r))
         return;
     if (make_fork(r, &status) != COMMON_OK) {
         reshape_fail(r, &status);

@@ -75,6 +75,7 @@ class WorkerInfo:
     slow: bool
     seen_bandwidth: int
     cold_bytes: int
+    version: str
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def cluster_info(c: Any) -> ClusterInfo:
             quarantined_bytes=w.quarantined_bytes, quarantined_sessions=w.quarantined_sessions,
             draining=w.draining, drain_reason=text(w.drain_reason), moves=w.moves,
             slow=w.slow, seen_bandwidth=w.seen_bandwidth,
-            cold_bytes=w.cold_bytes,
+            cold_bytes=w.cold_bytes, version=text(w.version),
         )  # fmt: skip
 
     return ClusterInfo(

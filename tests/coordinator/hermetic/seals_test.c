@@ -471,6 +471,58 @@ static void forks_share_them(void **state)
     }
 }
 
+// What a fork cuts is compared first. A holder of another chunk that is lost meanwhile knows nothing of the fork, so it must
+// not be in the fork's layout.
+static void a_holder_is_lost_before_a_fork(void **state)
+{
+    (void)state;
+    for (uint32_t replicas = 1; replicas <= 2; replicas++) {
+        struct sim_cluster *cluster = cluster_of(4);
+        struct sim_call *call =
+            sim_create(cluster->client, (struct sim_shape){.members = 4, .replicas = replicas}, "");
+        OK(call);
+        uint64_t session = call->session;
+        for (uint32_t at = 0; at < 128; at += 16)
+            OK(sim_append(cluster->client, session, 0, at, 16, 1));
+        wait_sealed(cluster, session, 8);
+        struct sim_worker *away = NULL; // has a chunk before the one that is cut, and not that one
+        for (uint32_t i = 0; i < 4; i++) {
+            uint32_t has = 0;
+            for (uint32_t k = 0; k < 8; k++)
+                for (uint32_t c = 0; c < replicas; c++)
+                    has |= (copy_of(cluster, session, k, c) == cluster->workers[i]) << (k == 7);
+            away = has == 1 ? cluster->workers[i] : away;
+        }
+        assert_non_null(away);
+        rule_all(cluster, METHOD(CHUNK_SUM), (struct sim_rule){.verdict = SIM_HOLD});
+        call = sim_fork(cluster->client, session, 116, "fork");
+        for (int i = 0; held_all(cluster) < replicas && i < 100; i++)
+            sim_advance(10 * COMMON_NS_PER_MS);
+        assert_int_equal(held_all(cluster), replicas);
+        sim_net_part(NULL, away->loop);
+        sim_advance(2 * SECOND);
+        assert_int_equal(sim_wait_active(cluster, 3), true);
+        rule_all(cluster, METHOD(CHUNK_SUM), (struct sim_rule){.verdict = SIM_DO});
+        let_go_all(cluster);
+        if (replicas == 1) { // the fork says at once that the rows are away
+            ENDS(COMMON_UNAVAILABLE, call);
+            sim_net_mend(NULL, away->loop);
+            assert_true(sim_wait_active(cluster, 4));
+            call = sim_fork(cluster->client, session, 116, "fork");
+        }
+        OK(call);
+        uint64_t fork = call->session;
+        READS(cluster, fork, 116, 116);
+        sim_net_mend(NULL, away->loop);
+        assert_true(sim_wait_active(cluster, 4));
+        wait_whole(cluster, fork);
+        wait_whole(cluster, session);
+        every_copy_is_right(cluster, fork, 116);
+        every_copy_is_right(cluster, session, 128);
+        sim_cluster_free(cluster);
+    }
+}
+
 // Forks share the memory of a chunk, so it is summed once for all of them, and while another one is being made.
 static void forks_have_it_summed_once(void **state)
 {
@@ -682,6 +734,7 @@ int hermetic_seals(void)
         cmocka_unit_test(who_asks_while_it_is_compared_has_it_compared_again),
         cmocka_unit_test(two_checks_of_one_chunk),
         cmocka_unit_test(forks_share_them),
+        cmocka_unit_test(a_holder_is_lost_before_a_fork),
         cmocka_unit_test(forks_have_it_summed_once),
         cmocka_unit_test(nothing_is_copied_from_a_wrong_copy),
         cmocka_unit_test(older_workers_are_left_alone),
