@@ -4,6 +4,15 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "common/block.h"
+
+// The address sanitizer knows malloc's blocks alone.
+#ifdef __SANITIZE_ADDRESS__
+#define BLOCK_FROM SIZE_MAX
+#else
+#define BLOCK_FROM COMMON_BLOCK_MIN
+#endif
+
 // Header and data are one allocation; the header takes one aligned line, the data start behind it.
 _Static_assert(sizeof(struct common_blob) <= COMMON_BLOB_ALIGN, "the blob's header fits in one line");
 
@@ -11,12 +20,14 @@ struct common_blob *common_blob_new(size_t len)
 {
     if (len > PTRDIFF_MAX - 2 * COMMON_BLOB_ALIGN)
         return NULL;
-    size_t cap = common_align64(len);
-    uint8_t *mem = aligned_alloc(COMMON_BLOB_ALIGN, COMMON_BLOB_ALIGN + cap);
+    size_t cap = common_align64(len), block = 0;
+    uint8_t *mem = cap < BLOCK_FROM ? aligned_alloc(COMMON_BLOB_ALIGN, COMMON_BLOB_ALIGN + cap)
+                                    : common_block_take(COMMON_BLOB_ALIGN + cap, &block);
     if (!mem)
         return NULL;
     struct common_blob *blob = (struct common_blob *)(void *)mem;
-    *blob = (struct common_blob){.data = mem + COMMON_BLOB_ALIGN, .len = len, .cap = cap, .refs = 1};
+    *blob = (struct common_blob){
+        .data = mem + COMMON_BLOB_ALIGN, .len = len, .cap = cap, .block = block, .refs = 1};
     return blob;
 }
 
@@ -36,7 +47,11 @@ void common_blob_unref(struct common_blob *blob)
         return;
     unsigned before = __atomic_fetch_sub(&blob->refs, 1, __ATOMIC_ACQ_REL);
     assert(before > 0);
-    if (before == 1)
+    if (before > 1)
+        return;
+    if (blob->block)
+        common_block_give(blob, blob->block);
+    else
         free(blob);
 }
 

@@ -14,6 +14,7 @@ struct common_blob {
     uint8_t *data; // 64-byte aligned, owned
     size_t len;    // bytes in use, <= cap
     size_t cap;
+    size_t block;  // bytes of common/block.h that all of this lies in; 0: of malloc
     unsigned refs; // atomic; use the functions
 };
 

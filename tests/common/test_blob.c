@@ -3,11 +3,15 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "common/blob.h"
+#include "common/memory.h"
 
 static void test_new_is_aligned_and_writable(void **state)
 {
@@ -45,6 +49,45 @@ static void test_references(void **state)
     common_blob_unref(NULL);
 }
 
+#ifndef __SANITIZE_ADDRESS__ // it keeps what was freed
+static uint64_t resident_bytes(void)
+{
+    unsigned long size = 0, resident = 0;
+    FILE *file = fopen("/proc/self/statm", "re");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%lu %lu", &size, &resident), 2);
+    fclose(file);
+    return (uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+// As a worker does it: while one message is worked on the next one comes; something small is made of each, and stays.
+static void test_what_stays_between_large_ones_takes_no_room_from_them(void **state)
+{
+    (void)state;
+    enum { MESSAGES = 512, BYTES = 1 << 20, SIZES = 5 };
+    static const size_t sizes[SIZES] = {24, 24, 40, 56, 200};
+    static void *lasting[MESSAGES][SIZES];
+    struct common_blob *before_it = NULL;
+    common_memory_keep();
+    uint64_t before = resident_bytes();
+    for (int i = 0; i < MESSAGES; i++) {
+        struct common_blob *blob = common_blob_new(BYTES);
+        assert_non_null(blob);
+        memset(blob->data, i, blob->len);
+        for (int k = 0; k < SIZES; k++)
+            assert_non_null(lasting[i][k] = malloc(sizes[k]));
+        common_blob_unref(before_it);
+        before_it = blob;
+    }
+    common_blob_unref(before_it);
+    uint64_t grown = resident_bytes() - before;
+    for (int i = 0; i < MESSAGES; i++)
+        for (int k = 0; k < SIZES; k++)
+            free(lasting[i][k]);
+    assert_true(grown < (uint64_t)MESSAGES * BYTES / 4);
+}
+#endif
+
 static void test_checked_sizes(void **state)
 {
     (void)state;
@@ -77,6 +120,9 @@ int main(void)
         cmocka_unit_test(test_new_is_aligned_and_writable),
         cmocka_unit_test(test_impossible_sizes_are_refused),
         cmocka_unit_test(test_references),
+#ifndef __SANITIZE_ADDRESS__
+        cmocka_unit_test(test_what_stays_between_large_ones_takes_no_room_from_them),
+#endif
         cmocka_unit_test(test_checked_sizes),
         cmocka_unit_test(test_align64),
     };
