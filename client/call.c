@@ -13,11 +13,8 @@
 // A refusal waits for a turn of its own because done never runs on the stack of client_call_start. It needs no
 // memory: its mail and its text lie in the call.
 #include <assert.h>
-#include <linux/futex.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "client/internal.h"
 #include "common/failpoint.h"
@@ -25,22 +22,6 @@
 
 #define BACKOFF_FIRST_NS (10 * COMMON_NS_PER_MS)
 #define BACKOFF_MAX_NS   (500 * COMMON_NS_PER_MS)
-
-// ---- waiting ----------------------------------------------------------------------------------------------
-
-void client_wait_signal(struct client_wait *wait)
-{
-    // The waiter's frame may be gone after the store. The wake then hits an address where nobody waits.
-    _Atomic uint32_t *word = &wait->done;
-    atomic_store_explicit(word, 1, memory_order_release);
-    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
-}
-
-void client_wait_for(struct client_wait *wait)
-{
-    while (!atomic_load_explicit(&wait->done, memory_order_acquire))
-        syscall(SYS_futex, &wait->done, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
-}
 
 // ---- calls ------------------------------------------------------------------------------------------------
 

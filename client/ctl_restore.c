@@ -11,6 +11,7 @@
 #include "client/ctl_spec.h"
 #include "client/ctl_work.h"
 #include "client/snapshot_dir.h"
+#include "client/snapshot_session.h"
 #include "common/clock.h"
 
 static struct {
@@ -36,7 +37,7 @@ static struct { // of the command: open from its check to the end of its run
     struct snapshot snapshot;
     banyan_spec spec;
     struct ctl_spec_file *spec_memory;
-    struct ctl_shape *shape;
+    struct snapshot_form *form;
 } source;
 
 static void source_close(void)
@@ -44,7 +45,7 @@ static void source_close(void)
     snapshot_dir_close(source.dir);
     snapshot_clear(&source.snapshot);
     ctl_spec_file_free(source.spec_memory);
-    free(source.shape);
+    free(source.form);
 }
 
 static enum common_code read_spec(const char *path, struct common_error *err)
@@ -62,7 +63,7 @@ static enum common_code read_spec(const char *path, struct common_error *err)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "%s/manifest.json: 'floor' is %" PRIu64 ", and the 'spec' forgets nothing",
                                 path, source.snapshot.floor);
-    enum common_code code = ctl_shape_of(&source.spec, source.snapshot.floor, &source.shape, &inner);
+    enum common_code code = snapshot_form_of(&source.spec, source.snapshot.floor, &source.form, &inner);
     return code == COMMON_OK
                ? code
                : common_error_set(err, code, "%s/manifest.json: 'spec': %s", path, inner.message);
@@ -80,7 +81,7 @@ enum ctl_exit ctl_restore_check(int n_args, char **args)
     if (code == COMMON_OK)
         code = read_spec(args[0], &err);
     if (code == COMMON_OK) {
-        code = snapshot_check(&source.snapshot, &source.shape->shape, &inner);
+        code = snapshot_check(&source.snapshot, &source.form->shape, &inner);
         if (code != COMMON_OK)
             common_error_set(&err, code, "%s/%s", args[0], inner.message);
     }
@@ -93,58 +94,31 @@ enum ctl_exit ctl_restore_check(int n_args, char **args)
     return ctl_problem_tell(&problem);
 }
 
-struct putting {
-    banyan_session *session;
-    size_t last; // the file that is committed last; it is piece n - 1
-};
-
-static enum ctl_exit attach_rows(const struct putting *p, const struct snapshot_file *file,
-                                 const struct snapshot_rows *rows, struct ctl_problem *problem)
-{
-    banyan_error error;
-    banyan_code code =
-        rows->k_scale
-            ? banyan_attach_scaled(p->session, file->layer, file->first, file->tokens, rows->k, rows->k_scale,
-                                   rows->v, rows->v_scale, &error)
-            : banyan_attach(p->session, file->layer, file->first, file->tokens, rows->k, rows->v, &error);
-    // A commit spans so many chunks at most. The first rows last.
-    uint64_t ct = banyan_session_spec(p->session)->chunk_tokens, most = ct * 511;
-    for (uint64_t left = file->tokens; code == BANYAN_OK && left > 0;) {
-        uint64_t n = left < most ? left : most;
-        left -= n;
-        code = banyan_commit(p->session, file->layer, file->first + left, n, &error);
-    }
-    return code == BANYAN_OK ? CTL_OK : ctl_problem_cluster(problem, &error);
-}
-
 static enum ctl_exit put_file(void *arg, size_t nth, uint64_t *bytes, struct ctl_problem *problem)
 {
-    const struct putting *p = arg;
-    size_t index = nth == p->last ? source.snapshot.n_files - 1 : nth;
-    index = nth == source.snapshot.n_files - 1 ? p->last : index;
-    const struct snapshot_file *file = &source.snapshot.files[index];
+    const struct snapshot_file *file = snapshot_nth(&source.snapshot, nth);
+    banyan_error error;
     struct snapshot_rows rows;
     struct common_error err = {0};
-    if (snapshot_dir_read(source.dir, &source.snapshot, &source.shape->shape, file, &rows, &err) != COMMON_OK)
+    if (snapshot_dir_read(source.dir, &source.snapshot, &source.form->shape, file, &rows, &err) != COMMON_OK)
         return ctl_problem_file(problem, &err);
-    enum ctl_exit exit_code = attach_rows(p, file, &rows, problem);
+    enum ctl_exit exit_code = snapshot_put_rows(arg, file, &rows, &error) == BANYAN_OK
+                                  ? CTL_OK
+                                  : ctl_problem_cluster(problem, &error);
     free(rows.memory);
-    *bytes = exit_code == CTL_OK ? file->tokens * snapshot_row_bytes(&source.shape->shape, file->layer) : 0;
+    *bytes = exit_code == CTL_OK ? file->tokens * snapshot_row_bytes(&source.form->shape, file->layer) : 0;
     return exit_code;
 }
 
 // All files but one on several threads, then that one.
 static enum ctl_exit put_all(struct ctl *ctl, banyan_session *session, struct ctl_work *work)
 {
-    struct putting p = {.session = session};
     struct ctl_problem problem = {.exit = CTL_OK};
     size_t n = source.snapshot.n_files;
-    for (size_t i = 0; i < n; i++)
-        p.last = i == 0 || source.snapshot.files[i].layer != source.snapshot.files[i - 1].layer ? i : p.last;
-    *work = (struct ctl_work){.what = "restore", .quiet = ctl->json, .run = put_file, .arg = &p};
+    *work = (struct ctl_work){.what = "restore", .quiet = ctl->json, .run = put_file, .arg = session};
     for (size_t i = 0; i < n; i++)
         work->total_bytes += source.snapshot.files[i].tokens *
-                             snapshot_row_bytes(&source.shape->shape, source.snapshot.files[i].layer);
+                             snapshot_row_bytes(&source.form->shape, source.snapshot.files[i].layer);
     work->n = n ? n - 1 : 0;
     enum ctl_exit exit_code = ctl_work_run(work, (uint32_t)restore.threads, &problem);
     if (exit_code == CTL_OK && n) {

@@ -17,11 +17,10 @@
 #include "client/safetensors_write.h"
 #include "client/seals.h"
 #include "client/snapshot_dir.h"
+#include "client/snapshot_session.h"
 #include "common/hash.h"
-#include "proto/spec.h"
 
 #define PIN_TTL_NS (300 * COMMON_NS_PER_S) // of the fork, after its last ticket has ended
-#define PIN_TRIES  5                       // the session may be truncated between its length and the fork
 
 static struct {
     bool zstd;
@@ -37,67 +36,14 @@ static const struct common_option options[] = {
     {0},
 };
 
-enum common_code ctl_shape_of(const banyan_spec *spec, uint64_t floor, struct ctl_shape **out,
-                              struct common_error *err)
-{
-    Banyan__Pb__Spec pb;
-    banyan_error error;
-    void *memory = NULL;
-    if (client_spec_to_pb(spec, &pb, &memory, &error) != BANYAN_OK)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "%s", error.message);
-    enum common_code code = proto_spec_check(&pb, err);
-    struct ctl_shape *shape = code == COMMON_OK ? calloc(1, sizeof *shape) : NULL;
-    if (code == COMMON_OK && !shape)
-        code = common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory");
-    if (code == COMMON_OK) {
-        shape->shape = (struct snapshot_shape){.n_layers = pb.layers,
-                                               .dtype = (enum common_dtype)pb.kv_type,
-                                               .layers = shape->layers};
-        for (uint32_t l = 0; l < pb.layers; l++) {
-            const struct proto_layer layer = proto_spec_layer(&pb, l);
-            if (proto_spec_stores(&pb, l))
-                shape->layers[l] =
-                    (struct snapshot_layer){layer.kv_heads, layer.k_dim, layer.v_row ? layer.v_dim : 0,
-                                            proto_spec_forgotten(&pb, l, floor)};
-        }
-        *out = shape;
-    }
-    free(memory);
-    return code;
-}
-
 // ---- one file ---------------------------------------------------------------------------------------------
 
 struct taking {
     banyan_session *pin;
-    const struct ctl_shape *shape;
+    const struct snapshot_form *form;
     struct snapshot *snapshot;
     struct snapshot_dir *dir;
 };
-
-static enum ctl_exit read_rows(const struct taking *t, const struct snapshot_file *file,
-                               const struct common_safetensor *tensors, size_t n, uint8_t *data,
-                               struct ctl_problem *problem)
-{
-    void *k = NULL, *v = NULL;
-    float *k_scale = NULL, *v_scale = NULL;
-    banyan_error error;
-    for (size_t i = 0; i < n; data += tensors[i].bytes, i++) {
-        const char *which = strrchr(tensors[i].name, '.') + 1;
-        if (strcmp(which, "k") == 0)
-            k = data;
-        else if (strcmp(which, "v") == 0)
-            v = data;
-        else if (strcmp(which, "k_scale") == 0)
-            k_scale = (float *)data;
-        else
-            v_scale = (float *)data;
-    }
-    if (banyan_read_rows(t->pin, file->layer, file->first, file->tokens, k, k_scale, v, v_scale, &error) ==
-        BANYAN_OK)
-        return CTL_OK;
-    return ctl_problem_cluster(problem, &error);
-}
 
 static enum ctl_exit take_file(void *arg, size_t nth, uint64_t *bytes, struct ctl_problem *problem)
 {
@@ -108,8 +54,9 @@ static enum ctl_exit take_file(void *arg, size_t nth, uint64_t *bytes, struct ct
     struct common_error err = {0};
     char name[SNAPSHOT_NAME_BYTES];
     void *head = NULL;
-    size_t head_len = 0, n = snapshot_tensors(&t->shape->shape, file, &names, tensors);
-    uint64_t rows = file->tokens * snapshot_row_bytes(&t->shape->shape, file->layer);
+    banyan_error error;
+    size_t head_len = 0, n = snapshot_tensors(&t->form->shape, file, &names, tensors);
+    uint64_t rows = file->tokens * snapshot_row_bytes(&t->form->shape, file->layer);
     snapshot_file_name(t->snapshot, file, name);
     enum common_code code = client_safetensors_head(tensors, n, &head, &head_len, &err);
     uint8_t *all = code == COMMON_OK ? malloc(head_len + rows) : NULL;
@@ -118,7 +65,9 @@ static enum ctl_exit take_file(void *arg, size_t nth, uint64_t *bytes, struct ct
         code = common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "out of memory");
     if (code == COMMON_OK) {
         memcpy(all, head, head_len); // a multiple of 8: scales, which come first, lie where floats may
-        exit_code = read_rows(t, file, tensors, n, all + head_len, problem);
+        exit_code = snapshot_read_rows(t->pin, file, tensors, n, all + head_len, &error) == BANYAN_OK
+                        ? CTL_OK
+                        : ctl_problem_cluster(problem, &error);
     }
     if (code == COMMON_OK && exit_code == CTL_OK) {
         file->bytes = head_len + rows;
@@ -132,32 +81,6 @@ static enum ctl_exit take_file(void *arg, size_t nth, uint64_t *bytes, struct ct
 }
 
 // ---- all of it --------------------------------------------------------------------------------------------
-
-static bool plan_files(struct snapshot *snapshot, const struct snapshot_shape *shape, uint64_t chunk_tokens)
-{
-    for (int counting = 1; counting >= 0; counting--) {
-        size_t n = 0;
-        for (uint32_t layer = 0; layer < shape->n_layers; layer++) {
-            if (!shape->layers[layer].kv_heads)
-                continue;
-            uint64_t most = snapshot_file_tokens(shape, layer, snapshot_options.file_bytes, chunk_tokens),
-                     tokens;
-            for (uint64_t first = shape->layers[layer].from; first < snapshot->length; first += tokens, n++) {
-                tokens = most > chunk_tokens ? most - first % chunk_tokens : most; // the next begins a chunk
-                tokens = tokens < snapshot->length - first ? tokens : snapshot->length - first;
-                if (!counting)
-                    snapshot->files[n] =
-                        (struct snapshot_file){.layer = layer, .first = first, .tokens = tokens};
-            }
-        }
-        if (counting)
-            snapshot->files = calloc(n + 1, sizeof *snapshot->files);
-        if (!snapshot->files)
-            return false;
-        snapshot->n_files = n;
-    }
-    return true;
-}
 
 static json_t *describe(const banyan_session_info *info)
 {
@@ -186,47 +109,6 @@ static void unpin(banyan_session *pinned)
     banyan_session_close(pinned);
 }
 
-// The fork's own, which stays: the session may have forgotten more between the question and the fork.
-static banyan_code floor_of(banyan_session *pinned, uint64_t *out, banyan_error *error)
-{
-    banyan_session_info info;
-    banyan_code code = banyan_session_get_info(pinned, &info, error);
-    if (code != BANYAN_OK)
-        return code;
-    *out = info.forgotten;
-    banyan_session_info_free(&info);
-    return BANYAN_OK;
-}
-
-// Truncated, or so much longer that it has forgotten what that length needs.
-static bool has_gone_on(const banyan_error *error)
-{
-    return error->code == BANYAN_OUT_OF_RANGE || error->code == BANYAN_ABORTED ||
-           strcmp(error->reason, "FORGOTTEN") == 0;
-}
-
-// A fork at the session's length, and what the session was then, with the fork's floor. The info is to be freed when it
-// succeeds.
-static enum ctl_exit pin(banyan_session *session, banyan_session **out, banyan_session_info *info)
-{
-    banyan_error error;
-    for (int i = 0; i < PIN_TRIES; i++) {
-        char name[64];
-        if (banyan_session_get_info(session, info, &error) != BANYAN_OK)
-            break;
-        snprintf(name, sizeof name, "snapshot-of-0x%016" PRIx64 "-%ld-%d", info->id, (long)getpid(), i);
-        bool pinned = banyan_session_pin(session, info->length, PIN_TTL_NS, name, out, &error) == BANYAN_OK;
-        if (pinned && floor_of(*out, &info->forgotten, &error) == BANYAN_OK)
-            return CTL_OK;
-        banyan_session_info_free(info);
-        if (pinned)
-            unpin(*out);
-        if (pinned || !has_gone_on(&error))
-            break;
-    }
-    return ctl_fail(&error);
-}
-
 static enum ctl_exit take_all(struct ctl *ctl, struct taking *t, struct ctl_work *work)
 {
     struct ctl_problem problem = {.exit = CTL_OK};
@@ -235,7 +117,7 @@ static enum ctl_exit take_all(struct ctl *ctl, struct taking *t, struct ctl_work
         .what = "snapshot", .quiet = ctl->json, .n = t->snapshot->n_files, .run = take_file, .arg = t};
     for (size_t i = 0; i < t->snapshot->n_files; i++)
         work->total_bytes +=
-            t->snapshot->files[i].tokens * snapshot_row_bytes(&t->shape->shape, t->snapshot->files[i].layer);
+            t->snapshot->files[i].tokens * snapshot_row_bytes(&t->form->shape, t->snapshot->files[i].layer);
     banyan_error error;
     if (client_seals_begin(t->pin, t->snapshot->length, &error) != BANYAN_OK)
         return ctl_fail(&error);
@@ -285,7 +167,7 @@ static void report(const struct ctl *ctl, const struct snapshot *snapshot, const
 static enum ctl_exit take_snapshot(struct ctl *ctl, banyan_session *pinned, const banyan_session_info *info,
                                    const banyan_spec *spec, const char *path)
 {
-    struct ctl_shape *shape = NULL;
+    struct snapshot_form *form = NULL;
     struct snapshot snapshot = {.zstd = snapshot_options.zstd,
                                 .length = info->length,
                                 .floor = info->forgotten,
@@ -296,14 +178,15 @@ static enum ctl_exit take_snapshot(struct ctl *ctl, banyan_session *pinned, cons
     struct ctl_problem problem;
     struct common_error err = {0};
     enum ctl_exit exit_code = CTL_OK;
-    enum common_code code = ctl_shape_of(spec, info->forgotten, &shape, &err);
+    enum common_code code = snapshot_form_of(spec, info->forgotten, &form, &err);
     if (code == COMMON_OK &&
-        (!snapshot.spec || !snapshot.info || !plan_files(&snapshot, &shape->shape, spec->chunk_tokens)))
+        (!snapshot.spec || !snapshot.info ||
+         !snapshot_plan(&snapshot, &form->shape, snapshot_options.file_bytes, spec->chunk_tokens)))
         code = common_error_set(&err, COMMON_RESOURCE_EXHAUSTED, "out of memory");
     if (code == COMMON_OK)
         code = snapshot_dir_make(path, &t.dir, &err);
     if (code == COMMON_OK) {
-        t.shape = shape;
+        t.form = form;
         exit_code = take_all(ctl, &t, &work);
         if (exit_code == CTL_OK)
             code = snapshot_dir_finish(t.dir, &err);
@@ -317,7 +200,7 @@ static enum ctl_exit take_snapshot(struct ctl *ctl, banyan_session *pinned, cons
     if (exit_code == CTL_OK)
         report(ctl, &snapshot, info, &work, path);
     snapshot_clear(&snapshot);
-    free(shape);
+    free(form);
     return exit_code;
 }
 
@@ -339,7 +222,8 @@ static enum ctl_exit run_snapshot(struct ctl *ctl, int n_args, char **args)
     if (exit_code != CTL_OK)
         return exit_code;
     ctl_work_guard();
-    exit_code = pin(session, &pinned, &info);
+    if (snapshot_pin(session, PIN_TTL_NS, (uint64_t)getpid(), &pinned, &info, &error) != BANYAN_OK)
+        exit_code = ctl_fail(&error);
     if (exit_code == CTL_OK) {
         // With the session's own spec: the fork's has another time to live.
         exit_code = take_snapshot(ctl, pinned, &info, banyan_session_spec(session), args[1]);

@@ -4,16 +4,6 @@
 #define CLIENT_CTL_SNAPSHOT_H
 
 #include "client/ctl.h"
-#include "client/snapshot.h"
-
-struct ctl_shape {
-    struct snapshot_shape shape;
-    struct snapshot_layer layers[1024];
-};
-
-// Of a session with this floor. INVALID_ARGUMENT: the rule that the spec breaks. Free *out.
-enum common_code ctl_shape_of(const banyan_spec *spec, uint64_t floor, struct ctl_shape **out,
-                              struct common_error *err);
 
 // 'session restore': ctl_restore.c. The check opens the snapshot before a connection is made.
 extern const struct common_option ctl_restore_options[];

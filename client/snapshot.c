@@ -41,6 +41,40 @@ uint64_t snapshot_file_tokens(const struct snapshot_shape *shape, uint32_t layer
     return most > 0 ? most : 1;
 }
 
+bool snapshot_plan(struct snapshot *snapshot, const struct snapshot_shape *shape, uint64_t file_bytes,
+                   uint64_t chunk_tokens)
+{
+    for (int counting = 1; counting >= 0; counting--) {
+        size_t n = 0;
+        for (uint32_t layer = 0; layer < shape->n_layers; layer++) {
+            if (!shape->layers[layer].kv_heads)
+                continue;
+            uint64_t most = snapshot_file_tokens(shape, layer, file_bytes, chunk_tokens), tokens;
+            for (uint64_t first = shape->layers[layer].from; first < snapshot->length; first += tokens, n++) {
+                tokens = most > chunk_tokens ? most - first % chunk_tokens : most; // the next begins a chunk
+                tokens = tokens < snapshot->length - first ? tokens : snapshot->length - first;
+                if (!counting)
+                    snapshot->files[n] =
+                        (struct snapshot_file){.layer = layer, .first = first, .tokens = tokens};
+            }
+        }
+        if (counting)
+            snapshot->files = calloc(n + 1, sizeof *snapshot->files);
+        if (!snapshot->files)
+            return false;
+        snapshot->n_files = n;
+    }
+    return true;
+}
+
+const struct snapshot_file *snapshot_nth(const struct snapshot *snapshot, size_t nth)
+{
+    size_t end = snapshot->n_files - 1, last = end;
+    while (last > 0 && snapshot->files[last - 1].layer == snapshot->files[end].layer)
+        last--;
+    return &snapshot->files[nth == end ? last : nth == last ? end : nth];
+}
+
 void snapshot_file_name(const struct snapshot *snapshot, const struct snapshot_file *file,
                         char out[SNAPSHOT_NAME_BYTES])
 {
