@@ -19,6 +19,7 @@
 //   - a partial answer declares only what was at nobody at some moment of its call, and is the mean of all the rest;
 //     one is given to nobody who did not ask for it;
 //   - no audit calls an answer wrong (half of the seeds have audits);
+//   - a snapshot has exactly what the session had at one moment, and what it is restored to, too (half of the seeds);
 //   - a code is one that the contract allows; a commit of rows that a worker's memory has damaged says so.
 // And at the end, when the faults have ceased: every call has ended, every chunk has as many copies as it should; every layer ends where something ends that was
 // written to it; every session whose holders lived answers and
@@ -52,6 +53,7 @@ static void choose_store(struct coordinator_options *options)
     options->store_path = chaos.wrong ? "another disk" : SIM_DISK_PATH;
     options->slow_after_ns = 400 * COMMON_NS_PER_MS;
     chaos_choose_audit(options);
+    chaos_choose_snapshots(options);
 }
 
 // In one of three seeds sessions have windows, and forget what these have left behind; in half of these they are born with
@@ -76,6 +78,7 @@ static void choose_masks(uint64_t seed)
 struct happened {
     uint64_t verdicts, spreads, relieved;
     uint64_t joined, copies_at_joined; // workers; chunks that they held at the end of the faults
+    struct snapshots snapshots;
 };
 static struct happened *total;
 
@@ -175,6 +178,7 @@ static void run(uint64_t seed)
         else if (chaos.n_ops < OPS / 2)
             chaos_act();
         chaos_cool();
+        chaos_snapshot_step();
         sim_advance(sim_random(3) ? sim_random(pace) : sim_random(pace * 20));
         chaos_check_all();
         chaos_look_for_struck();
@@ -188,6 +192,10 @@ static void run(uint64_t seed)
     chaos_check_audits();
     chaos.trace = sim_trace();
     chaos.events = sim_events();
+    total->snapshots.taken += chaos.snapshots.taken;
+    total->snapshots.refused += chaos.snapshots.refused;
+    total->snapshots.restored += chaos.snapshots.restored;
+    total->snapshots.died += chaos.snapshots.died;
     for (uint32_t i = 1; i < chaos.n_clients; i++)
         sim_client_free(chaos.clients[i]);
     sim_cluster_free(chaos.cluster);
@@ -293,6 +301,9 @@ int main(int argc, char **argv)
            total->verdicts, total->spreads, total->relieved);
     printf("workers that joined: %" PRIu64 ", chunks that they held when the faults ended: %" PRIu64 "\n",
            total->joined, total->copies_at_joined);
+    printf("snapshots taken: %u, refused: %u, restored: %u, clients that died meanwhile: %u\n",
+           total->snapshots.taken, total->snapshots.refused, total->snapshots.restored,
+           total->snapshots.died);
     printf("%" PRIu64 " seeds, %" PRIu64 " failed; %" PRIu64 " layers of chunks left memory, %" PRIu64
            " were read again, %" PRIu64 " chunks were damaged meanwhile\n",
            run_of, failed, all_cold->evicted, all_cold->loaded, all_cold->lost);
@@ -302,6 +313,10 @@ int main(int argc, char **argv)
     }
     if (run_of >= 200 && total->copies_at_joined == 0) {
         printf("nobody who joined held anything: these seeds say nothing about that\n");
+        return 1;
+    }
+    if (run_of >= 200 && (!total->snapshots.taken || !total->snapshots.restored || !total->snapshots.died)) {
+        printf("no snapshot was taken, restored or left by its client: these seeds say nothing about that\n");
         return 1;
     }
     return failed > 0;

@@ -15,6 +15,7 @@ enum {
     TOKENS = 120,
     CHUNK_TOKENS = 16,
     SESSIONS = 14,
+    SNAPSHOTS = 4, // that one life begins
     STRANGERS = 6, // sessions that somebody made who was not told, and that are found by their names
     NAMES = 3,
     OPS = 1000,
@@ -36,11 +37,13 @@ struct model {                     // a session as its clients know it
     bool ends[LAYERS][TOKENS + 1]; // something that was written ends there: a layer ends nowhere else
     uint64_t starts[LAYERS];       // where the writes began that went furthest
     uint64_t floor_most;           // its floor is not higher (coordinator/sessions/forget.h)
-    uint32_t cuts;                 // truncations begun, and ended well
-    uint32_t redrawn;              // values of rows that were refused, and are others now
-    uint32_t writes, reads;        // under way, reads without those that are cancelled
-    bool cutting;                  // a truncation is under way
-    bool must_cut;                 // its outcome is unknown: it is made again before anything is written
+    uint64_t born;                 // the floor that it began with, or its origin did
+    bool held;              // of a snapshot: a pin, or a session that is being restored; nobody else uses it
+    uint32_t cuts;          // truncations begun, and ended well
+    uint32_t redrawn;       // values of rows that were refused, and are others now
+    uint32_t writes, reads; // under way, reads without those that are cancelled
+    bool cutting;           // a truncation is under way
+    bool must_cut;          // its outcome is unknown: it is made again before anything is written
     uint64_t cut;
     // Numbers of truncates, as clients give them: one that was given up may come late (coordinator/sessions/cuts.h).
     uint64_t told,
@@ -61,7 +64,22 @@ struct name {           // of 1..NAMES, as far as no model says it
     uint32_t life;      // of the coordinator when the last one ended
 };
 
-enum kind { READ, APPEND, OPEN, PUT, COMMIT, TRUNCATE, FORK, DELETE, CREATE, FIND, WATCH, LOOK, ROWS };
+enum kind {
+    READ,
+    APPEND,
+    OPEN,
+    PUT,
+    COMMIT,
+    TRUNCATE,
+    FORK,
+    DELETE,
+    CREATE,
+    FIND,
+    WATCH,
+    LOOK,
+    ROWS,
+    GREEDY
+};
 extern const char *const chaos_kind_names[];
 
 struct op {
@@ -109,11 +127,12 @@ struct chaos {
     uint32_t replicas;      // of all sessions
     bool cold;              // and much of it in files alone
     bool stored;            // workers keep what they hold in files: those that are killed lose nothing
-    struct model models[SESSIONS + STRANGERS];
+    struct model models[SESSIONS + STRANGERS + 3 * SNAPSHOTS];
     struct name names[NAMES + 1];
     uint32_t making;                        // creations and forks under way
     uint32_t n_models, n_ops, kills, lives; // lives: of the coordinator
     bool was_wrong;
+    uint32_t wrongs;          // how often it was, and was not any more
     bool wrong;               // the coordinator has another store: what it says of sessions does not count
     uint32_t rotten;          // rows that were damaged
     struct flip flips[FLIPS]; // that nobody has found yet
@@ -129,14 +148,20 @@ struct chaos {
     bool partial;       // the next read or append takes a partial answer
     uint64_t delay_ns;  // of a message, at most, while the network is as it should be
     uint64_t audited;   // steps that a life of the coordinator has audited, at most
+    struct snapshots {
+        bool on; // this life has them
+        uint32_t taken, refused, restored, died;
+    } snapshots;
     struct op ops[OPS];
 };
 extern struct chaos chaos;
 
 void chaos_violated(const struct op *op, const char *what) __attribute__((noreturn));
 struct model *chaos_model_new(uint64_t id, uint64_t incarnation);
-// It has just been made: whole chunks below its floor count as there.
-void chaos_model_born(struct model *m);
+// It has just been made with this floor: whole chunks below count as there.
+void chaos_model_born(struct model *m, uint64_t floor);
+// Somebody is about to write rows that may be there from now on.
+void chaos_mark_maybe(struct model *m, uint32_t layer, uint64_t first, uint32_t rows);
 uint32_t chaos_prefix(const struct model *m, uint32_t layer); // acknowledged from 0 on
 uint64_t chaos_from(uint32_t layer, uint64_t at); // the first row that the one at this position sees
 // Whether a call may be refused for what rows at `at` see: of this layer, or of any.
@@ -170,6 +195,7 @@ struct op *chaos_start_truncate(struct model *m, uint64_t length);
 struct op *chaos_start_delete(struct model *m);
 void chaos_start_look(struct model *m); // a ticket to read rows, then the rows
 void chaos_start_rows(const struct op *look);
+void chaos_start_greedy(const struct op *look); // rows past the ticket's, too
 void chaos_start_put(const struct op *open);
 void chaos_start_commits(const struct op *put);
 struct sim_client *chaos_a_client(void);
@@ -217,6 +243,19 @@ void chaos_flip_memory(void);
 void chaos_look_for_flips(void); // which of them are over
 bool chaos_is_tainted(const struct model *m);
 void chaos_flips_end(void); // all are compared
+
+// ---- snapshots (chaos_snapshot.c) ------------------------------------------------------------------------
+//
+// A client of its own, the real library's, pins a session while others use it, reads all of its rows, and puts them into a
+// new one. What it has read is what was acknowledged at some moment of the pin, and what was under way then, as a whole or
+// not at all; the new session is one of those that all clients use. It may be refused, with a code that its calls allow,
+// and die. Pins that nobody uses go by themselves.
+
+void chaos_choose_snapshots(struct coordinator_options *options); // whether this life has them
+void chaos_snapshot_step(void);                                   // one may begin, meet a fault, or end
+void chaos_snapshot_over(void);                                   // the one under way is
+void chaos_snapshot_calm(void);                                   // one that nothing disturbs succeeds
+void chaos_pins_are_gone(void);                                   // by themselves
 
 // ---- the end (chaos_end.c) ------------------------------------------------------------------------------
 

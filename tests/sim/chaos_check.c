@@ -153,7 +153,7 @@ static void check_create(const struct op *op)
 {
     struct model *m = chaos_made(op);
     if (m && chaos.floor)
-        chaos_model_born(m);
+        chaos_model_born(m, chaos.floor);
 }
 
 static void check_fork(const struct op *op)
@@ -170,6 +170,7 @@ static void check_fork(const struct op *op)
             }
         f->lossy = m->lossy || op->kills != chaos.kills;
         f->floor_most = m->floor_most;
+        f->born = m->born;
         memcpy(f->dead, m->dead, sizeof f->dead);
         memcpy(f->dark, m->dark, sizeof f->dark);
         memcpy(f->rotten, m->rotten, sizeof f->rotten);
@@ -191,10 +192,14 @@ static void check_look(const struct op *op)
     if (code == COMMON_DATA_LOSS && !m->lossy && !chaos_kills_excuse() && !nothing_is_lost(op))
         chaos_violated(op, "rows are lost though no worker was killed");
     bool nobody_has =
-        op->first < chaos.floor && strcmp(op->call->reason, "HOLE") == 0; // below what it began with
+        op->first < m->born && strcmp(op->call->reason, "HOLE") == 0; // below what it began with
     if (op->must && !m->lossy && !chaos_kills_excuse() && code != COMMON_OK && !chaos_passes(code) &&
         !nobody_has)
         chaos_violated(op, "a ticket for acknowledged rows is refused");
+    for (uint32_t l = 0; l < LAYERS && code == COMMON_OK; l++)
+        for (uint64_t i = op->first; i < op->first + op->rows; i++)
+            if (!m->maybe[l][i])
+                chaos_violated(op, "a ticket is given for rows that nobody wrote");
 }
 
 // Whatever the holder is by now: what it gives are the rows that were there when the ticket was given.
@@ -250,14 +255,15 @@ static void check(struct op *op)
                " rows=%u: %s %s (%s)\n",
                sim_clock(), chaos_kind_names[op->kind], op->m ? op->m->id : 0, op->layer, op->first, op->rows,
                common_code_name(op->call->code), op->call->text, op->call->reason);
-    if (!allowed(op))
+    if (op->kind == GREEDY ? op->call->code == COMMON_OK : !allowed(op))
         chaos_violated(op, "a code that the contract does not allow");
     if (chaos.wrong) {
         unheard(op);
         chaos_name_ended(op, false);
         return;
     }
-    if (op->call->code == COMMON_NOT_FOUND && op->m && !op->m->deleted && op->kind != PUT && op->kind != ROWS)
+    if (op->call->code == COMMON_NOT_FOUND && op->m && !op->m->deleted && op->kind != PUT &&
+        op->kind != ROWS && op->kind != GREEDY)
         chaos_violated(op, "a session is gone");
     chaos_name_ended(op, true);
     if (writes(op))
@@ -300,9 +306,13 @@ static void check(struct op *op)
         check_look(op);
         if (goes_on)
             chaos_start_rows(op);
+        if (goes_on && chaos.snapshots.on && chaos.n_ops + 1 < OPS)
+            chaos_start_greedy(op);
         break;
     case ROWS:
         check_rows(op);
+        break;
+    case GREEDY: // it is refused
         break;
     case WATCH:
         chaos_check_watch(op);

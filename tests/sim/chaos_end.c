@@ -231,6 +231,7 @@ static void copies_are_restored(void)
 void chaos_end(void)
 {
     all_calls_end();
+    chaos_snapshot_over();
     for (uint32_t i = 0; i < chaos.n_clients; i++)
         sim_client_deadline(chaos.clients[i], 10 * COMMON_NS_PER_S);
     if (sim_random(2)) // what is in the store, and not only in memory, is what counts
@@ -243,6 +244,8 @@ void chaos_end(void)
         COMMON_NS_PER_S); // what was sent over slow links that are gone has come: sessions may be made yet
     find_strangers();
     all_calls_end();
+    chaos_snapshot_calm();
+    chaos_pins_are_gone();
     for (uint32_t i = 0; i < chaos.n_models; i++)
         if (!chaos.models[i].deleted)
             settle(&chaos.models[i]);

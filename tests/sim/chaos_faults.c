@@ -427,6 +427,7 @@ void chaos_disturb(enum fault fault)
         break;
     case STORE_WRONG:
         chaos.wrong = chaos.was_wrong = true;
+        chaos.wrongs++;
         coordinator_anew(true);
         sim_advance(sim_random(5 * COMMON_NS_PER_S));
         chaos_check_all();
@@ -434,6 +435,7 @@ void chaos_disturb(enum fault fault)
         sim_advance(COMMON_NS_PER_S); // nothing that it said is on its way
         chaos_check_all();
         chaos.wrong = false;
+        chaos.wrongs++;
         coordinator_anew(true);
         break;
     case KILL_COORDINATOR:

@@ -17,8 +17,9 @@
 
 struct chaos chaos;
 
-const char *const chaos_kind_names[] = {"read",   "append", "open", "put",   "commit", "truncate", "fork",
-                                        "delete", "create", "find", "watch", "look",   "rows"};
+const char *const chaos_kind_names[] = {
+    "read",   "append", "open", "put",   "commit", "truncate", "fork",
+    "delete", "create", "find", "watch", "look",   "rows",     "rows past its ticket"};
 
 void chaos_violated(const struct op *op, const char *what)
 {
@@ -112,11 +113,11 @@ struct model *chaos_model_new(uint64_t id, uint64_t incarnation)
     return m;
 }
 
-void chaos_model_born(struct model *m)
+void chaos_model_born(struct model *m, uint64_t floor)
 {
-    m->floor_most = chaos.floor;
+    m->floor_most = m->born = floor;
     for (uint32_t l = 0; l < LAYERS; l++) {
-        uint64_t whole = chaos_from(l, chaos.floor) / CHUNK_TOKENS * CHUNK_TOKENS;
+        uint64_t whole = chaos_from(l, floor) / CHUNK_TOKENS * CHUNK_TOKENS;
         for (uint64_t i = 0; i < whole; i++)
             m->acked[l][i] = m->maybe[l][i] = true;
         m->ends[l][whole] = true;
@@ -235,7 +236,7 @@ struct op *chaos_op_new(enum kind kind, struct model *m, uint32_t layer, uint64_
     return op;
 }
 
-static void mark_maybe(struct model *m, uint32_t layer, uint64_t first, uint32_t rows)
+void chaos_mark_maybe(struct model *m, uint32_t layer, uint64_t first, uint32_t rows)
 {
     for (uint32_t i = 0; i < rows; i++) {
         m->maybe[layer][first + i] = true;
@@ -274,7 +275,7 @@ struct op *chaos_start_append(struct model *m, uint32_t layer, uint64_t first, u
 {
     struct op *op = chaos_op_new(APPEND, m, layer, first, rows);
     op->must = chaos_prefix(m, layer) >= first && !m->lossy;
-    mark_maybe(m, layer, first, rows);
+    chaos_mark_maybe(m, layer, first, rows);
     writes_from(m, layer, first);
     struct sim_client *client = chaos_a_client();
     sim_client_partial(client, chaos.partial);
@@ -293,7 +294,7 @@ static void start_open(struct model *m, uint32_t layer, uint64_t first, uint32_t
 void chaos_start_put(const struct op *open)
 {
     struct op *op = chaos_op_new(PUT, open->m, open->layer, open->first, open->rows);
-    mark_maybe(op->m, op->layer, op->first, op->rows);
+    chaos_mark_maybe(op->m, op->layer, op->first, op->rows);
     op->call = sim_put_rows(chaos_a_client(), open->call, op->layer, op->first, op->rows,
                             &op->m->value[op->layer][op->first]);
 }
@@ -357,7 +358,10 @@ void chaos_start_look(struct model *m)
         end = chaos_prefix(m, l) < end ? chaos_prefix(m, l) : end;
     uint64_t first = sim_random(4) && end ? sim_random(end) : sim_random(TOKENS);
     uint32_t most = first < end ? (uint32_t)(end - first) : (uint32_t)(TOKENS - first);
-    struct op *op = chaos_op_new(LOOK, m, layer, first, 1 + (uint32_t)sim_random(most));
+    uint32_t rows = 1 + (uint32_t)sim_random(most);
+    if (chaos.snapshots.on && first < end && chaos.n_ops % 4 == 0) // over the end
+        rows = most + 1 + rows % 8 < TOKENS - first ? most + 1 + rows % 8 : (uint32_t)(TOKENS - first);
+    struct op *op = chaos_op_new(LOOK, m, layer, first, rows);
     op->must = op->first + op->rows <= end && !m->lossy && !m->cutting;
     op->call = sim_read_open(chaos_a_client(), m->id, op->first, op->rows);
 }
@@ -369,6 +373,13 @@ void chaos_start_rows(const struct op *look)
     op->tainted = op->tainted || look->tainted; // a holder keeps what is struck off until it is told so
     op->call = sim_read_rows(chaos_a_client(), look->call, op->layer, op->first, op->rows,
                              (uint32_t)sim_random(chaos.n_workers));
+}
+
+void chaos_start_greedy(const struct op *look)
+{
+    struct op *op = chaos_op_new(GREEDY, look->m, look->layer, look->first, look->rows);
+    op->call = sim_read_rows(chaos_a_client(), look->call, op->layer, op->first,
+                             op->rows + 1 + sim_random(CHUNK_TOKENS), (uint32_t)sim_random(chaos.n_workers));
 }
 
 // ---- what the client does -------------------------------------------------------------------------------
@@ -398,7 +409,7 @@ static void act(void)
     sim_client_deadline(chaos_a_client(), sim_random(4)
                                               ? 10 * COMMON_NS_PER_S
                                               : 100 * COMMON_NS_PER_MS + sim_random(COMMON_NS_PER_S));
-    if (m->deleted)
+    if (m->deleted || m->held)
         return;
     if (sim_random(3) == 0) {
         uint64_t at = sim_random(4) || !end ? sim_random(TOKENS) : end - 1;

@@ -51,6 +51,9 @@ void sim_process_begin(struct common_loop *loop);
 void sim_process_end(struct common_loop *loop);
 const struct common_loop *sim_process_running(void); // whose event runs; NULL: none's
 
+// A thread of an application has the one thread now (sim_caller.h): no loop is its own.
+extern bool sim_is_caller;
+
 // Whoever has things that must be gone at sim_end counts them here.
 extern uint64_t sim_alive;
 

@@ -19,6 +19,8 @@ struct sim_mail { // a mail's place in the queue; what it runs lies in the mail 
     struct common_loop *loop;
 };
 
+bool sim_is_caller;
+
 // ---- loops ----------------------------------------------------------------------------------------------
 
 enum common_code common_loop_new(struct common_loop **out)
@@ -47,8 +49,9 @@ void common_loop_run(struct common_loop *loop)
 
 enum common_code common_loop_start_thread(struct common_loop *loop, const char *thread_name)
 {
-    (void)loop, (void)thread_name;
-    return COMMON_UNIMPLEMENTED;
+    (void)thread_name;
+    loop->name = "I/O thread"; // whose events run in the world as all others
+    return COMMON_OK;
 }
 
 void common_loop_join(struct common_loop *loop)
@@ -90,14 +93,17 @@ void common_loop_mail(struct common_loop *loop, struct common_mail *mail, common
 
 void common_loop_call(struct common_loop *loop, common_loop_fn fn, void *arg)
 {
+    bool caller = sim_is_caller; // who waits for it
     (void)loop;
+    sim_is_caller = false;
     fn(arg);
+    sim_is_caller = caller;
 }
 
 bool common_loop_is_owner(const struct common_loop *loop)
 {
     (void)loop;
-    return true;
+    return !sim_is_caller;
 }
 
 void common_loop_free(struct common_loop *loop)
