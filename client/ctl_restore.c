@@ -12,6 +12,7 @@
 #include "client/ctl_work.h"
 #include "client/snapshot_dir.h"
 #include "common/clock.h"
+#include "common/failpoint.h"
 
 static struct {
     const char *name;
@@ -107,6 +108,7 @@ static enum ctl_exit attach_rows(const struct putting *p, const struct snapshot_
             ? banyan_attach_scaled(p->session, file->layer, file->first, file->tokens, rows->k, rows->k_scale,
                                    rows->v, rows->v_scale, &error)
             : banyan_attach(p->session, file->layer, file->first, file->tokens, rows->k, rows->v, &error);
+    COMMON_FAILPOINT("restore_attached");
     // A commit spans so many chunks at most. The first rows last.
     uint64_t ct = banyan_session_spec(p->session)->chunk_tokens, most = ct * 511;
     for (uint64_t left = file->tokens; code == BANYAN_OK && left > 0;) {
@@ -114,6 +116,7 @@ static enum ctl_exit attach_rows(const struct putting *p, const struct snapshot_
         left -= n;
         code = banyan_commit(p->session, file->layer, file->first + left, n, &error);
     }
+    COMMON_FAILPOINT("restore_committed");
     return code == BANYAN_OK ? CTL_OK : ctl_problem_cluster(problem, &error);
 }
 
@@ -208,6 +211,7 @@ enum ctl_exit ctl_restore_run(struct ctl *ctl, int n_args, char **args)
         goto close_source;
     }
     uint64_t id = banyan_session_id(session);
+    COMMON_FAILPOINT("restore_created");
     exit_code = put_all(ctl, session, &work);
     if (exit_code == CTL_OK)
         exit_code = check_state(session);
