@@ -12,6 +12,8 @@
 
 #include "client/ctl.h"
 
+#include "common/failpoint.h"
+
 static struct {
     bool force, without_absent;
 } options;
@@ -107,17 +109,21 @@ static bool name_it(const struct target *t)
 {
     if (options.force)
         return rename(t->temporary, t->path) == 0;
-    return link(t->temporary, t->path) == 0 && unlink(t->temporary) == 0;
+    if (link(t->temporary, t->path) != 0)
+        return false;
+    COMMON_FAILPOINT("backup_named");
+    return unlink(t->temporary) == 0;
 }
 
 static bool finish(struct target *t, bool good)
 {
     if (t->fd == STDOUT_FILENO)
         return good;
-    if (good && t->temporary && fsync(t->fd) != 0)
+    if (good && t->temporary && (COMMON_FAILPOINT_FAILS("backup_written") || fsync(t->fd) != 0))
         good = false, t->failure = errno;
     if (close(t->fd) != 0 && good)
         good = false, t->failure = errno;
+    COMMON_FAILPOINT("backup_synced");
     if (good && t->temporary && !name_it(t))
         good = false, t->failure = errno;
     if (!good && t->temporary)
@@ -160,6 +166,7 @@ static enum ctl_exit run_backup(struct ctl *ctl, int n_args, char **args)
         free(target.temporary);
         return code;
     }
+    COMMON_FAILPOINT("backup_target_made");
     banyan_code code = banyan_backup_take(ctl->client, write_target, &target, &backup, &error);
     bool good = finish(&target, code == BANYAN_OK);
     free(target.temporary);

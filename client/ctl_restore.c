@@ -13,6 +13,7 @@
 #include "client/snapshot_dir.h"
 #include "client/snapshot_session.h"
 #include "common/clock.h"
+#include "common/failpoint.h"
 
 static struct {
     const char *name;
@@ -182,6 +183,7 @@ enum ctl_exit ctl_restore_run(struct ctl *ctl, int n_args, char **args)
         goto close_source;
     }
     uint64_t id = banyan_session_id(session);
+    COMMON_FAILPOINT("restore_created");
     exit_code = put_all(ctl, session, &work);
     if (exit_code == CTL_OK)
         exit_code = check_state(session);

@@ -18,6 +18,7 @@
 #include "client/seals.h"
 #include "client/snapshot_dir.h"
 #include "client/snapshot_session.h"
+#include "common/failpoint.h"
 #include "common/hash.h"
 
 #define PIN_TTL_NS (300 * COMMON_NS_PER_S) // of the fork, after its last ticket has ended
@@ -126,6 +127,7 @@ static enum ctl_exit take_all(struct ctl *ctl, struct taking *t, struct ctl_work
         return ctl_problem_tell(&problem);
     if (client_seals_check(t->pin, &error) != BANYAN_OK)
         return ctl_fail(&error);
+    COMMON_FAILPOINT("snapshot_files_taken");
     char *text = snapshot_text(t->snapshot);
     if (!text)
         return ctl_say(CTL_INTERNAL, "out of memory");
@@ -133,6 +135,7 @@ static enum ctl_exit take_all(struct ctl *ctl, struct taking *t, struct ctl_work
         ctl_problem_file(&problem, &err);
         exit_code = ctl_problem_tell(&problem);
     }
+    COMMON_FAILPOINT("snapshot_manifest_written");
     free(text);
     return exit_code;
 }
@@ -225,12 +228,14 @@ static enum ctl_exit run_snapshot(struct ctl *ctl, int n_args, char **args)
     if (snapshot_pin(session, PIN_TTL_NS, (uint64_t)getpid(), &pinned, &info, &error) != BANYAN_OK)
         exit_code = ctl_fail(&error);
     if (exit_code == CTL_OK) {
+        COMMON_FAILPOINT("snapshot_pinned");
         // With the session's own spec: the fork's has another time to live.
         exit_code = take_snapshot(ctl, pinned, &info, banyan_session_spec(session), args[1]);
         banyan_session_info_free(&info);
         if (exit_code == CTL_DATA_LOSS) // a memory that is wrong is found, and used no more
             (void)banyan_scrub_begin(ctl->client, banyan_session_id(session), NULL, &error);
         unpin(pinned);
+        COMMON_FAILPOINT("snapshot_unpinned");
     }
     banyan_session_close(session);
     return exit_code;

@@ -13,6 +13,7 @@
 
 #include <zstd.h>
 
+#include "common/failpoint.h"
 #include "common/hash.h"
 
 #define MANIFEST   "manifest.json"
@@ -96,6 +97,7 @@ enum common_code snapshot_dir_make(const char *path, struct snapshot_dir **out, 
                 common_error_set(err, COMMON_INTERNAL, "%s cannot be made: %s", dir->path, strerror(errno));
         if (dir->fd < 0 && made)
             rmdir(dir->temporary);
+        COMMON_FAILPOINT("snapshot_folder_made");
     }
     if (code != COMMON_OK) {
         snapshot_dir_close(dir);
@@ -126,10 +128,11 @@ static enum common_code write_file(struct snapshot_dir *dir, const char *name, c
     if (fd < 0)
         return failed(dir, name, "written", err);
     enum common_code code = COMMON_OK;
-    if (!write_all(fd, data, len) || fsync(fd) != 0)
+    if (!write_all(fd, data, len) || COMMON_FAILPOINT_FAILS("snapshot_file_written") || fsync(fd) != 0)
         code = failed(dir, name, "written", err);
     if (close(fd) != 0 && code == COMMON_OK)
         code = failed(dir, name, "written", err);
+    COMMON_FAILPOINT("snapshot_file_synced");
     return code;
 }
 
@@ -198,13 +201,15 @@ static bool rename_new(const char *from, const char *to)
 
 enum common_code snapshot_dir_finish(struct snapshot_dir *dir, struct common_error *err)
 {
-    if (fsync(dir->fd) != 0 || !rename_new(dir->temporary, dir->path)) {
+    if (fsync(dir->fd) != 0 || COMMON_FAILPOINT_FAILS("snapshot_folder_synced") ||
+        !rename_new(dir->temporary, dir->path)) {
         enum common_code code =
             common_error_set(err, errno == EEXIST ? COMMON_ALREADY_EXISTS : COMMON_INTERNAL,
                              "%s cannot be made: %s", dir->path, strerror(errno));
         snapshot_dir_discard(dir);
         return code;
     }
+    COMMON_FAILPOINT("snapshot_named");
     sync_parent(dir->path);
     snapshot_dir_close(dir);
     return COMMON_OK;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "client/internal.h"
+#include "common/failpoint.h"
 #include "proto/spec.h"
 
 #define PIN_TRIES     5   // the session may be truncated between its length and the fork
@@ -132,11 +133,13 @@ banyan_code snapshot_put_rows(banyan_session *session, const struct snapshot_fil
             ? banyan_attach_scaled(session, file->layer, file->first, file->tokens, rows->k, rows->k_scale,
                                    rows->v, rows->v_scale, error)
             : banyan_attach(session, file->layer, file->first, file->tokens, rows->k, rows->v, error);
+    COMMON_FAILPOINT("restore_attached");
     uint64_t most = (uint64_t)banyan_session_spec(session)->chunk_tokens * COMMIT_CHUNKS;
     for (uint64_t left = file->tokens; code == BANYAN_OK && left > 0;) {
         uint64_t n = left < most ? left : most;
         left -= n;
         code = banyan_commit(session, file->layer, file->first + left, n, error);
     }
+    COMMON_FAILPOINT("restore_committed");
     return code;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/failpoint.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -75,5 +76,8 @@ bool common_failpoint(const char *name)
         kill(getpid(), SIGKILL);
     else if (strncmp(armed.action, "delay:", 6) == 0)
         sleep_ms(strtoul(armed.action + 6, NULL, 10));
-    return strcmp(armed.action, "error") == 0;
+    bool fails = strcmp(armed.action, "error") == 0;
+    if (fails)
+        errno = ENOSPC;
+    return fails;
 }

@@ -3,7 +3,7 @@
 // with -DBANYAN_FAILPOINTS=ON alone (preset failpoints); in any other build the macros are nothing.
 //
 //   COMMON_FAILPOINT("room_moment");              // a statement: the process dies or stands still here
-//   if (COMMON_FAILPOINT_FAILS("room_moment"))    // the same, or true: do as if the thing had failed
+//   if (COMMON_FAILPOINT_FAILS("room_moment"))    // the same, or true, with errno ENOSPC: do as if it had failed
 //
 // BANYAN_FAILPOINT_FILE names a file that arms one of them, for all processes that have it in their environment, and
 // for one hit in all:

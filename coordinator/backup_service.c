@@ -4,6 +4,7 @@
 #include <inttypes.h>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "common/random.h"
 #include "coordinator/sessions/restored.h"
@@ -51,6 +52,7 @@ static void is_copied(void *arg, enum common_code code, const char *text)
         drop(b);
         return;
     }
+    COMMON_FAILPOINT("backup_answered");
     const struct coordinator_backup_facts *f = coordinator_backup_facts(b->copy);
     Banyan__Pb__BackupReply reply = BANYAN__PB__BACKUP_REPLY__INIT;
     reply.backup = b->id;
@@ -99,12 +101,14 @@ struct accepting {
 
 static void is_accepted(void *arg, enum common_code code, const char *text)
 {
+    COMMON_FAILPOINT("accept_stored");
     struct accepting *a = arg;
     if (code != COMMON_OK) {
         proto_request_fail(a->request, code, text, NULL, 0);
     } else {
         Banyan__Pb__BackupReply reply = BANYAN__PB__BACKUP_REPLY__INIT;
         reply.sessions = coordinator_restored_serve(&a->c->sessions);
+        COMMON_FAILPOINT("accept_served");
         proto_request_reply(a->request, &reply.base, NULL, 0, NULL, NULL);
     }
     free(a);
@@ -153,6 +157,7 @@ static void is_read(void *arg, enum common_code code, const char *text)
         drop(b);
         return;
     }
+    COMMON_FAILPOINT("backup_piece_read");
     Banyan__Pb__BackupReadReply reply = BANYAN__PB__BACKUP_READ_REPLY__INIT;
     reply.data.data = (uint8_t *)coordinator_backup_piece(b->copy, &reply.data.len);
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);

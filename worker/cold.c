@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "worker/chunk.h"
 #include "worker/disk/fetch.h"
 
@@ -53,6 +54,7 @@ static void make_cold(struct worker_store *store, struct worker_layer *layer)
     layer->cold = true;
     store->cold.bytes += layer->form->block_bytes;
     store->cold.evicted++;
+    COMMON_FAILPOINT("cold_left");
 }
 
 bool worker_store_evict(struct worker_store *store, bool *pinned)
@@ -209,6 +211,7 @@ void worker_store_loaded(struct worker_store *store, struct worker_chunk *chunk,
         worker_memory_release(store->memory, block);
         return;
     }
+    COMMON_FAILPOINT("cold_loaded");
     layer->block = block;
     layer->cold = false;
     list_layer(store, layer);

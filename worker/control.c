@@ -80,8 +80,11 @@ void worker_handle_session_drop(void *arg, struct proto_request *request)
     if (!worker_term_check(worker, body->term, request))
         return;
     const struct worker_session *session = worker_map_get(&worker->sessions, body->session);
-    if (session && (body->claim || session->life == body->life)) // else it is in quarantine, and stays
+    bool other = session && session->life != body->life;
+    if (session && (body->claim || !other)) // else it is in quarantine, and stays
         worker_session_drop(&worker->sessions, worker->store, body->session);
+    if (other && body->claim)
+        COMMON_FAILPOINT("quarantine_claimed");
     COMMON_FAILPOINT("drop_done");
     Banyan__Pb__SessionDropReply reply = BANYAN__PB__SESSION_DROP_REPLY__INIT;
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);

@@ -2,6 +2,7 @@
 // The inventory: what a worker holds, page by page in ascending order of sessions, and in each by position.
 #include <stdlib.h>
 
+#include "common/failpoint.h"
 #include "worker/state.h"
 
 // A page ends with the session that fills it, or inside of it: it may be larger by one header and one chunk
@@ -204,6 +205,8 @@ void worker_handle_inventory(void *arg, struct proto_request *request)
         return;
     Banyan__Pb__InventoryReply reply = BANYAN__PB__INVENTORY_REPLY__INIT;
     reply.instance = worker_membership_instance(worker->membership);
+    if (worker->life != body->life && worker->sessions.count > 0)
+        COMMON_FAILPOINT("quarantine_entered");
     worker->life = body->life;
     if (body->term > worker->visit_term || body->visit > worker->visit) {
         worker->visit_term = body->term;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "worker/state.h"
 
@@ -115,5 +116,6 @@ void worker_lose_chunk(void *arg, struct worker_chunk *chunk)
                             " chunk=%" PRIu64 " positions=%" PRIu64 "-%" PRIu64,
                             session->id, id, first, last);
     }
+    COMMON_FAILPOINT("cold_given_up");
     worker_store_let_go(worker->store, chunk);
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/failpoint.h"
 #include "proto/spec.h"
 #include "worker/device.h"
 #include "worker/disk/disk.h"
@@ -609,6 +610,8 @@ enum common_code worker_session_layout(struct worker_map *sessions, struct worke
     }
     session->incarnation = request->incarnation;
     session->epoch = request->epoch;
+    if (known && session->life != request->life)
+        COMMON_FAILPOINT("quarantine_left");
     session->life = request->life;
     if (session->doubtful && request->settled)
         session->doubtful = lacks_rows(session);

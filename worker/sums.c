@@ -251,6 +251,7 @@ static void slice_send(struct worker_sums *sums)
 
 static void file_read(void *arg)
 {
+    COMMON_FAILPOINT("heal_read");
     struct worker_sums *sums = arg;
     struct worker *worker = sums->worker;
     sums->reading = false;
@@ -264,6 +265,8 @@ static bool heal_begin(struct sum *m, struct worker_chunk *chunk, const struct w
 {
     struct worker_sums *sums = m->sums;
     struct worker *worker = sums->worker;
+    if (COMMON_FAILPOINT_FAILS("heal_begun"))
+        return false;
     sums->reread = worker_disk_reread(worker->disk, chunk, session->spec, m->want, file_read, sums);
     if (!sums->reread)
         return false;
@@ -276,6 +279,7 @@ static bool heal_begin(struct sum *m, struct worker_chunk *chunk, const struct w
 // The memory is as it should be: it is summed up once more.
 static void healed(struct sum *m)
 {
+    COMMON_FAILPOINT("heal_written");
     common_log_error(
         "memory has not what it should have, and is taken from its file again session=%016" PRIx64
         " chunk=%" PRIu64,

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "coordinator/cluster/gather.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
@@ -80,6 +81,7 @@ static void holder_told(void *arg, enum common_code code, const char *text)
 
 static void all_told(void *arg, enum common_code code, const char *text)
 {
+    COMMON_FAILPOINT("floor_told");
     (void)code, (void)text;
     coordinator_session_unshare(arg);
 }
@@ -102,6 +104,7 @@ static void tell(struct coordinator_session *s, struct coordinator_worker *w,
 
 static void floor_stored(void *arg, enum common_code code, const char *text)
 {
+    COMMON_FAILPOINT("floor_stored");
     struct coordinator_session *s = arg;
     uint64_t floor = s->floor_next;
     (void)text;

@@ -23,6 +23,7 @@
 #define WORKER_MOVES_MAX  2
 #define LOOK_MAX          256 // sessions, after a move has ended
 #define AGAIN_NS          COMMON_NS_PER_S
+#define HALVED_MAX        6 // COORDINATOR_MOVE_CHUNKS, to one
 #define BATCH_S           2 // how long the rows of one move travel, at the rate that is allowed
 
 // ---- choosing -----------------------------------------------------------------------------------
@@ -169,6 +170,7 @@ static void choose(struct choice *c)
     uint64_t rate = s->sessions->core->options.move_bytes_per_s,
              most = rate / (coordinator_session_chunk_bytes(s) / BATCH_S + 1) + 1;
     uint32_t batch = rate && most < COORDINATOR_MOVE_CHUNKS ? (uint32_t)most : COORDINATOR_MOVE_CHUNKS;
+    batch = batch >> s->moves_halved ? batch >> s->moves_halved : 1;
     for (uint32_t i = 0; i < s->layout.n && c->n_items < batch; i++) {
         struct coordinator_chunk *chunk = &s->layout.chunks[i];
         if (chunk->moving)
@@ -295,8 +297,12 @@ static void moved(void *arg, uint64_t session, uint32_t n, uint64_t bytes)
     sessions->moves.due = true;
     if (s && n)
         s->spread_seen = COORDINATOR_UNEVEN; // another holder may serve
-    if (s)
+    if (s) {
         s->moves_failed = n ? 0 : s->moves_failed + 1;
+        // What is too much at once for a worker's memory, until it is in its files, comes a part at a time
+        uint32_t halved = s->moves_halved;
+        s->moves_halved = n ? halved - (halved > 0) : halved + (halved < HALVED_MAX);
+    }
     if (s && !n)
         s->move_again_ns = common_clock_after(AGAIN_NS);
     coordinator_turn_mark(&sessions->core->turn, COORDINATOR_PHASE_SESSIONS);

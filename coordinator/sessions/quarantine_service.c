@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/gather.h"
@@ -139,6 +140,7 @@ static void drop_told(void *arg, enum common_code code, const char *text)
         drop_end(d);
         return;
     }
+    COMMON_FAILPOINT("quarantine_dropped");
     drop_forget(d, w);
     if (d->at < d->going.n) {
         drop_some(d);
@@ -147,6 +149,7 @@ static void drop_told(void *arg, enum common_code code, const char *text)
     common_log_warn("dropped from quarantine on an operator's request worker=%s sessions=%" PRIu64
                     " bytes=%" PRIu64,
                     w->name, d->sessions, d->bytes);
+    COMMON_FAILPOINT("quarantine_forgotten");
     Banyan__Pb__QuarantineDropReply reply = BANYAN__PB__QUARANTINE_DROP_REPLY__INIT;
     reply.sessions = d->sessions;
     reply.bytes = d->bytes;
@@ -172,6 +175,7 @@ static void drop_some(struct quarantine_drop *d)
 void coordinator_handle_quarantine_drop(void *arg, struct proto_request *request)
 {
     struct coordinator_sessions *sessions = arg;
+    COMMON_FAILPOINT("quarantine_asked");
     const Banyan__Pb__QuarantineDropRequest *m = (const void *)proto_request_message(request)->body;
     const struct coordinator_worker *w = coordinator_worker_find(sessions->cluster, m->worker);
     if (!w) {

@@ -157,12 +157,14 @@ static void take_quarantine(struct coordinator_visit *v)
     struct coordinator_worker *w = v->w;
     w->listed = UINT64_MAX;
     coordinator_quarantine_set(v->sessions, w, &w->arriving);
-    if (w->quarantine.n)
-        common_log_warn(
-            "a worker holds sessions that this store does not know: they are kept, and neither served "
-            "nor dropped. Start the coordinator on the store that knows them, or give them up with "
-            "'banyanctl quarantine drop' worker=%s sessions=%u bytes=%" PRIu64,
-            w->name, w->quarantine.n, coordinator_quarantine_bytes(&w->quarantine));
+    if (!w->quarantine.n)
+        return;
+    COMMON_FAILPOINT("quarantine_listed");
+    common_log_warn(
+        "a worker holds sessions that this store does not know: they are kept, and neither served "
+        "nor dropped. Start the coordinator on the store that knows them, or give them up with "
+        "'banyanctl quarantine drop' worker=%s sessions=%u bytes=%" PRIu64,
+        w->name, w->quarantine.n, coordinator_quarantine_bytes(&w->quarantine));
 }
 
 static void compare_inventory(struct coordinator_visit *v)
@@ -273,6 +275,7 @@ static bool is_ours(struct coordinator_visit *v, const struct coordinator_sessio
     };
     coordinator_quarantine_add(&w->arriving, &entry);
     coordinator_store_skip(store, COORDINATOR_COUNTER_GENERATION, held->session >> 32); // not again
+    COMMON_FAILPOINT("quarantine_found");
     return false;
 }
 

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "coordinator/cluster/cluster.h"
 #include "coordinator/cluster/membership.h"
@@ -150,6 +151,7 @@ static void next_of_worker(struct coordinator_worker *w)
 
 static void repair_told(void *arg, enum common_code code, const char *text)
 {
+    COMMON_FAILPOINT("repair_told");
     struct coordinator_repair *r = arg;
     struct coordinator_worker *w = r->w;
     w->repairing--;
@@ -175,6 +177,7 @@ static void repair_told(void *arg, enum common_code code, const char *text)
 static void repair_run(struct coordinator_repair *r)
 {
     proto_list_remove(&r->link);
+    COMMON_FAILPOINT("repair_begun");
     repair_set_state(r, REPAIR_RUNNING);
     r->w->repairing++;
     coordinator_visit_session(r->sessions, r->w, r->session, repair_told, r);

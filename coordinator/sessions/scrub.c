@@ -4,6 +4,7 @@
 #include <inttypes.h>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/seals.h"
@@ -116,6 +117,8 @@ void coordinator_handle_scrub(void *arg, struct proto_request *request)
     reply.corrupt = sessions->seals.corrupt;
     reply.healed = sessions->seals.healed;
     reply.disputed = sessions->seals.disputed;
+    if (!m->ask)
+        COMMON_FAILPOINT("scrub_asked");
     if (!m->ask)
         common_log_info("sealed chunks are compared now, as an operator has asked chunks=%" PRIu64,
                         reply.chunks);

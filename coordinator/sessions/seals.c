@@ -242,6 +242,7 @@ static void report(const struct check *c, const struct coordinator_session *s, c
 
 static void let_go_told(void *arg, enum common_code code, const char *text)
 {
+    COMMON_FAILPOINT("loss_told");
     struct coordinator_session *s = arg;
     (void)text;
     if (code != COMMON_OK)
@@ -269,6 +270,7 @@ struct losing { // of a chunk
 
 static void lost_stored(void *arg, enum common_code code, const char *text)
 {
+    COMMON_FAILPOINT("loss_stored");
     struct losing l = *(struct losing *)arg;
     struct coordinator_session *s = coordinator_session_any(l.sessions, l.session);
     struct coordinator_chunk *chunk = s ? coordinator_layout_find(&s->layout, l.index) : NULL;
@@ -448,8 +450,11 @@ static void judge(struct check *c)
     }
     for (uint32_t i = 0; i < c->n; i++)
         c->sessions->seals.compared += c->asked[i].answered;
-    if (differs)
+    if (differs) {
+        COMMON_FAILPOINT("wrong_found");
         strike_off(c, s, chunk, right);
+        COMMON_FAILPOINT("wrong_struck");
+    }
     if (chunk->seal)
         judge_sealed(c, chunk, differs);
     else
@@ -485,6 +490,8 @@ static void came(void *arg, const struct proto_reply *reply)
         const Banyan__Pb__ChunkSumReply *m = (const void *)reply->message->body;
         a->seal = m->seal;
         c->sessions->seals.healed += m->healed;
+        if (m->healed)
+            COMMON_FAILPOINT("heal_answered");
     }
     a->knows_none = reply->code == COMMON_UNIMPLEMENTED;
     if (a->knows_none && a->w->visit == a->visit) {

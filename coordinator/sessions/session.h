@@ -113,6 +113,7 @@ struct coordinator_session {
     bool wished;          // a balance wants chunks of it elsewhere
     uint64_t move_again_ns;               // none is begun before: the last one failed
     uint32_t moves_failed;                // in a row
+    uint32_t moves_halved;                // how often the chunks of one move, since moves failed
     struct coordinator_placing *placing;  // requests for chunks, the first one under way
     uint64_t place_again_ns;              // no placing ahead before: the last one failed
     const struct coordinator_chunk *copy; // that a truncation under way has its holder make; NULL: none

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "common/hash.h"
 #include "coordinator/store/job.h"
 
@@ -54,6 +55,7 @@ static bool open_copy(struct coordinator_backup *b, struct coordinator_sql *sql)
     (void)unlink(path); // of a process that ended between the next lines
     b->fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     int failure = errno;
+    COMMON_FAILPOINT("backup_file_made");
     int rc = b->fd < 0 ? SQLITE_CANTOPEN
                        : sqlite3_open_v2(path, &b->to, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
     (void)unlink(path);
@@ -100,6 +102,9 @@ static bool copy_some(struct coordinator_backup *b, struct coordinator_sql *sql)
     if (rc != SQLITE_DONE)
         return failed(b, rc == SQLITE_FULL ? COMMON_RESOURCE_EXHAUSTED : COMMON_UNAVAILABLE,
                       "the backup cannot be written beside the store", sqlite3_errstr(rc));
+    if (COMMON_FAILPOINT_FAILS("backup_copied"))
+        return failed(b, COMMON_RESOURCE_EXHAUSTED, "the backup cannot be written beside the store",
+                      "a failpoint");
     bool counted = count_all(b, sql);
     rc = sqlite3_backup_finish(b->copy);
     b->copy = NULL;
@@ -157,6 +162,7 @@ static bool sum_some(struct coordinator_backup *b)
     if (b->at < b->facts.bytes)
         return false;
     make_head(&b->facts);
+    COMMON_FAILPOINT("backup_summed");
     b->state = BACKUP_READY;
     return true;
 }

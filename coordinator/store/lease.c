@@ -12,7 +12,9 @@ bool coordinator_lease_hold(struct coordinator_lease *lease, struct coordinator_
 {
     const struct coordinator_lease_record owner = {.owner = self, .number = COORDINATOR_LEASE_HELD};
     *lease = (struct coordinator_lease){.file = file, .self = self};
-    return !file || coordinator_lease_file_write(file, COORDINATOR_LEASE_OWNER, &owner, true);
+    bool held = !file || coordinator_lease_file_write(file, COORDINATOR_LEASE_OWNER, &owner, true);
+    COMMON_FAILPOINT("life_leased");
+    return held;
 }
 
 bool coordinator_lease_mine(const struct coordinator_lease *lease)

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/failpoint.h"
 #include "common/hash.h"
 #include "common/random.h"
 #include "coordinator/store/backup.h"
@@ -195,12 +196,15 @@ enum common_code coordinator_restore(const char *backup, const char *path, struc
     (void)unlink(p.made);
     enum common_code code = unpack(in, backup, &p, err);
     close(in);
+    COMMON_FAILPOINT("restoring_unpacked");
     if (code == COMMON_OK)
         code = mark(&p, err);
-    if (code == COMMON_OK && !coordinator_sql_sync(p.made))
+    COMMON_FAILPOINT("restoring_marked");
+    if (code == COMMON_OK && (COMMON_FAILPOINT_FAILS("restoring_synced") || !coordinator_sql_sync(p.made)))
         code = system_failed(p.made, "cannot be written", err);
     if (code == COMMON_OK && link(p.made, p.db) != 0)
         code = errno == EEXIST ? exists(p.db, err) : system_failed(p.db, "cannot be made", err);
+    COMMON_FAILPOINT("restoring_named");
     if (code == COMMON_OK && !coordinator_sql_sync_name(p.db))
         code = system_failed(p.db, "cannot be written", err);
     (void)unlink(p.made);

@@ -554,6 +554,7 @@ static enum common_code start_life(struct coordinator_store *store, struct commo
     ok = ok && op.b && coordinator_sql_apply(&store->sql, &op) == SQLITE_OK;
     ok = ok && coordinator_sql_exec(&store->sql, "COMMIT") == SQLITE_OK;
     store->term = term + 1;
+    COMMON_FAILPOINT("life_begun");
     return ok ? COMMON_OK
               : common_error_set(err, COMMON_UNAVAILABLE, "the store cannot be written: %s",
                                  sqlite3_errmsg(store->sql.db));

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // One life of a cluster with one failpoint armed (common/failpoint.h):
 //   failpoint_life --point NAME [--action kill|error|delay:MS] [--nth N] [--replicas R] [--before POINT] [--lose]
-//       [--stores] [--standby]
+//       [--stores] [--standby] [--act NAME]
 // A client, in a process of its own, does the script (script.h). Whoever dies is started again. Then every acknowledged
 // row is compared with float64, the coordinator is killed once more, and again. --before: this point fails (error)
 // first, and only then the other one is armed. --lose: a worker is killed in the middle, and the point is armed then.
 // --stores: workers keep what they hold in files, and nothing that is killed may lose anything.
 // --standby: a second coordinator stands by, and with --lose the first one is stopped in the middle instead of a worker,
 // and goes on some seconds later.
-// Exit status: 0 all holds and the point was hit, 1 something does not hold, 3 the point was never hit.
+// --act: the point is armed after the script, in an act (act.h).
+// Exit status: 0 all holds and the point was hit, 1 something does not hold, 3 the point was never hit, 77 the system
+// does not let the act be done.
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,11 +22,13 @@
 
 #include "common/clock.h"
 #include "tests/e2e/support.h"
+#include "tests/failpoints/act.h"
 #include "tests/failpoints/script.h"
 
 enum {
     WORKERS = 3,
     NOT_HIT = 3,
+    IMPOSSIBLE = 77,
     SEAL_MS = 4000, // a chunk is sealed when it is full and nobody writes to it
     BEATS_MS = 1500 // a coordinator that is watched renews its lease
 };
@@ -33,7 +37,7 @@ enum {
 #define STOPPED_NS (5 * COMMON_NS_PER_S) // of a coordinator: it is taken over meanwhile
 
 static struct options {
-    const char *point, *action, *before;
+    const char *point, *action, *before, *act;
     unsigned nth, replicas;
     bool lose, stores, standby;
 } options = {.action = "kill", .nth = 1, .replicas = 2};
@@ -42,9 +46,11 @@ static struct shared { // between this process and the client's
     int done;          // operations of the script
     int mark;          // 1: the client waits in the middle; 2: it goes on
     int lost;          // copies that may have gone
-    char wrong[600];
+    char wrong[900];
 } * shared;
 
+static bool (*run_act)(struct act *); // NULL: none
+static bool impossible;
 static struct harness_cluster *cluster;
 static uint64_t goes_on_ns; // when the coordinator that was stopped does; 0: none is
 static char armed[300], hit[320];
@@ -86,6 +92,17 @@ static bool mend(void)
 static void tell_wrong(const char *what)
 {
     snprintf(shared->wrong, sizeof(shared->wrong), "%s", what);
+}
+
+// What a command of an act has said last.
+static void show(const char *log)
+{
+    char line[400];
+    FILE *file = fopen(log, "re");
+    while (file && fgets(line, sizeof(line), file))
+        fprintf(stderr, "act.log: %s", line);
+    if (file)
+        fclose(file);
 }
 
 static int client(void)
@@ -167,6 +184,30 @@ static int supervise(void)
 
 // ---- afterwards -------------------------------------------------------------------------------------------
 
+static bool act(struct script *s)
+{
+    struct act a = {.cluster = cluster,
+                    .script = s,
+                    .arm = arm,
+                    .mend = mend,
+                    .was_hit = was_hit,
+                    .lost = &shared->lost,
+                    .replicas = options.replicas,
+                    .stores = options.stores,
+                    .heals_fail = strcmp(options.action, "error") == 0};
+    script_set_idle(s, mend);
+    bool ok = run_act(&a) && mend();
+    unlink(armed);
+    impossible = a.impossible;
+    if (!ok) {
+        char log[400];
+        snprintf(log, sizeof(log), "%s/act.log", harness_cluster_dir(cluster));
+        tell_wrong(a.wrong[0] ? a.wrong : script_wrong(s));
+        show(log);
+    }
+    return ok;
+}
+
 // What the client has left: as the model says, also after one more death of the coordinator.
 static bool look(struct script *s, bool died)
 {
@@ -176,6 +217,8 @@ static bool look(struct script *s, bool died)
         for (int i = shared->done; ok && i < script_length(); i++)
             ok = script_do(s, i);
     }
+    if (ok && run_act && !act(s))
+        return false;
     ok = ok && script_check(s);
     if (ok) {
         harness_cluster_signal(cluster, HARNESS_COORDINATOR, SIGKILL);
@@ -186,14 +229,21 @@ static bool look(struct script *s, bool died)
     return ok;
 }
 
+static bool is_act(const char *name)
+{
+    return options.act && strcmp(options.act, name) == 0;
+}
+
 static void add_worker(int i)
 {
     static char dirs[WORKERS][320];
-    static const char *args[WORKERS][3];
+    static const char *args[WORKERS][5];
     if (options.stores) {
         snprintf(dirs[i], sizeof(dirs[i]), "%s/w%d.store", harness_cluster_dir(cluster), i);
         args[i][0] = "--store";
         args[i][1] = dirs[i];
+        args[i][2] = is_act("cold") ? "--store-limit" : NULL;
+        args[i][3] = "64M";
     }
     assert_int_equal(harness_cluster_add(cluster, &(struct harness_worker){.args = args[i]}), i);
 }
@@ -218,17 +268,20 @@ static void life(void **state)
     snprintf(armed, sizeof(armed), "%s/armed", base);
     snprintf(hit, sizeof(hit), "%s.hit", armed);
     setenv("BANYAN_FAILPOINT_FILE", armed, 1);
-    cluster = support_start(&(struct harness_options){
-        .coordinator_args = beats, .worker_args = same_speed, .memory = "64M", .standby = options.standby});
+    cluster = support_start(&(struct harness_options){.coordinator_args = beats,
+                                                      .worker_args = same_speed,
+                                                      .memory = is_act("cold") ? "2M" : "64M",
+                                                      .standby = options.standby});
     for (int i = 0; i < WORKERS; i++)
         add_worker(i);
     harness_cluster_allow_error(cluster, ""); // what daemons say of each other's deaths
     if (options.standby)
         EVENTUALLY(60, is_watched());
-    if (!options.lose)
+    if (!options.lose && !run_act)
         arm();
     int how = supervise();
-    unlink(armed);
+    if (!run_act)
+        unlink(armed);
     if (how == 1)
         fail_msg("%s", shared->wrong);
     struct script *s = script_new(options.replicas, &shared->lost);
@@ -251,6 +304,8 @@ static bool take_option(const char *name, const char *value)
         options.action = value;
     else if (strcmp(name, "--before") == 0)
         options.before = value;
+    else if (strcmp(name, "--act") == 0)
+        options.act = value;
     else if (strcmp(name, "--nth") == 0)
         options.nth = (unsigned)strtoul(value, NULL, 10);
     else if (strcmp(name, "--replicas") == 0)
@@ -277,11 +332,11 @@ int main(int argc, char **argv)
         }
     }
     shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (!options.point || shared == MAP_FAILED)
+    if (!options.point || shared == MAP_FAILED || (options.act && !act_find(options.act, &run_act)))
         return 2;
     const struct CMUnitTest tests[] = {cmocka_unit_test(life)};
     if (cmocka_run_group_tests_name("life", tests, NULL, NULL) != 0)
-        return 1;
+        return impossible ? IMPOSSIBLE : 1;
     bool reached = was_hit();
     unlink(hit);
     *strrchr(hit, '/') = '\0';

@@ -9,7 +9,7 @@
 #include "common/clock.h"
 #include "tests/e2e/support.h"
 
-enum { ROOM = 160, CHUNK = 16 };
+enum { ROOM = 160 };
 
 #define CALL_NS       (5 * COMMON_NS_PER_S)
 #define NO_VERDICT_NS (60 * COMMON_NS_PER_S)
@@ -34,6 +34,12 @@ static const struct op {
 
 enum { OPS = sizeof(ops) / sizeof(ops[0]), MARK = 20 };
 
+// Of script_do_more: what a backup that was taken before does not know.
+static const struct op more[] = {{CREATE, SCRIPT_LATER, 0},
+                                 {ATTACH, SCRIPT_LATER, 20},
+                                 {APPEND, SCRIPT_LATER, 2},
+                                 {TRUNCATE, SCRIPT_SECOND, 1}};
+
 struct kept {
     bool exists;
     banyan_session *session;
@@ -44,6 +50,7 @@ struct kept {
 struct script {
     uint32_t replicas;
     const volatile int *lost;
+    bool (*idle)(void);
     banyan_client *client;
     struct kept kept[SCRIPT_SESSIONS];
     char wrong[600];
@@ -59,7 +66,7 @@ static banyan_spec spec_of(const struct script *s)
                          .k_dim = 16,
                          .v_dim = 16,
                          .kv_type = BANYAN_F32,
-                         .chunk_tokens = CHUNK,
+                         .chunk_tokens = SCRIPT_CHUNK,
                          .members = 3,
                          .replicas = s->replicas};
 }
@@ -96,6 +103,8 @@ static bool once_more(struct script *s, struct kept *k, const char *what, banyan
         return is_wrong(s, "there is no verdict", code);
     if (!passes(code) && !(loss && k && !covered(s)))
         return is_wrong(s, what, code);
+    if (s->idle && !s->idle())
+        return is_wrong(s, "a daemon does not come back", code);
     if (loss && k)
         return refill(s, k);
     support_sleep_ms(5);
@@ -232,6 +241,11 @@ struct script *script_new(uint32_t replicas, const volatile int *lost)
     return s;
 }
 
+void script_set_idle(struct script *s, bool (*idle)(void))
+{
+    s->idle = idle;
+}
+
 void script_free(struct script *s)
 {
     for (int i = 0; i < SCRIPT_SESSIONS; i++)
@@ -263,9 +277,8 @@ bool script_connect(struct script *s, const char *endpoint)
     return true;
 }
 
-void script_pretend(struct script *s, int nth)
+static void pretend(struct script *s, const struct op *op)
 {
-    const struct op *op = &ops[nth];
     struct kept *k = &s->kept[op->session];
     const banyan_spec spec = spec_of(s);
     switch (op->kind) {
@@ -300,6 +313,11 @@ void script_pretend(struct script *s, int nth)
     case RESUME:
         break;
     }
+}
+
+void script_pretend(struct script *s, int nth)
+{
+    pretend(s, &ops[nth]);
 }
 
 static bool really_do(struct script *s, const struct op *op)
@@ -370,14 +388,20 @@ bool script_recover(struct script *s, int nth)
     return true;
 }
 
+bool script_check_one(struct script *s, int session)
+{
+    struct kept *k = &s->kept[session];
+    for (uint64_t p = k->length; k->exists && p-- > 0;)
+        if (!UNTIL_VERDICT(s, k, "a read at the end", step_at(s, k, p, false)) || s->wrong[0])
+            return false;
+    return true;
+}
+
 bool script_check(struct script *s)
 {
-    for (int i = 0; i < SCRIPT_SESSIONS; i++) {
-        struct kept *k = &s->kept[i];
-        for (uint64_t p = k->length; k->exists && p-- > 0;)
-            if (!UNTIL_VERDICT(s, k, "a read at the end", step_at(s, k, p, false)) || s->wrong[0])
-                return false;
-    }
+    for (int i = 0; i < SCRIPT_SESSIONS; i++)
+        if (!script_check_one(s, i))
+            return false;
     return true;
 }
 
@@ -407,6 +431,103 @@ bool script_delete_all(struct script *s)
         if (s->kept[i].exists && !delete_one(s, &s->kept[i]))
             return false;
     return true;
+}
+
+// ---- beside the script ------------------------------------------------------------------------------------
+
+bool script_do_more(struct script *s)
+{
+    for (size_t i = 0; i < sizeof(more) / sizeof(more[0]); i++) {
+        if (!really_do(s, &more[i]) || s->wrong[0])
+            return is_wrong(s, "an operation has failed", BANYAN_UNKNOWN);
+        pretend(s, &more[i]);
+    }
+    return true;
+}
+
+static banyan_code open_name(struct script *s, const char *name, banyan_session **out)
+{
+    banyan_code code = banyan_session_open(s->client, 0, name, out, ERR);
+    return code == BANYAN_NOT_FOUND ? BANYAN_OK : code; // *out is NULL then
+}
+
+bool script_same(struct script *s, int session, const char *name)
+{
+    struct kept other = {.context = s->kept[session].context};
+    banyan_session_info info;
+    if (!UNTIL_VERDICT(s, NULL, "an open", open_name(s, name, &other.session)))
+        return false;
+    if (!other.session)
+        return is_wrong(s, "there is no such session", BANYAN_NOT_FOUND);
+    bool ok = UNTIL_VERDICT(s, NULL, "its state", banyan_session_get_info(other.session, &info, ERR));
+    other.length = ok ? info.length : 0;
+    if (ok)
+        banyan_session_info_free(&info);
+    if (ok && other.length != s->kept[session].length)
+        ok = is_wrong(s, "what was restored has another length", BANYAN_OK);
+    for (uint64_t p = other.length; ok && p-- > 0;)
+        ok =
+            UNTIL_VERDICT(s, NULL, "a read of another session", step_at(s, &other, p, false)) && !s->wrong[0];
+    banyan_session_close(other.session);
+    return ok;
+}
+
+bool script_drop(struct script *s, const char *name)
+{
+    struct kept other = {0};
+    return UNTIL_VERDICT(s, NULL, "an open", open_name(s, name, &other.session)) &&
+           (!other.session || delete_one(s, &other));
+}
+
+void script_forget(struct script *s, int session)
+{
+    struct kept *k = &s->kept[session];
+    banyan_session_close(k->session);
+    context_free(&k->context);
+    *k = (struct kept){0};
+}
+
+bool script_delete(struct script *s, int session)
+{
+    if (!delete_one(s, &s->kept[session]))
+        return false;
+    script_forget(s, session);
+    return true;
+}
+
+bool script_refill(struct script *s, int session)
+{
+    return refill(s, &s->kept[session]);
+}
+
+bool script_covered(const struct script *s)
+{
+    return covered(s);
+}
+
+banyan_client *script_client(const struct script *s)
+{
+    return s->client;
+}
+
+banyan_session *script_session(const struct script *s, int session)
+{
+    return s->kept[session].session;
+}
+
+const struct context *script_context(const struct script *s, int session)
+{
+    return &s->kept[session].context;
+}
+
+uint64_t script_tokens(const struct script *s, int session)
+{
+    return s->kept[session].length;
+}
+
+const char *script_name(int session)
+{
+    return names[session];
 }
 
 const char *script_wrong(const struct script *s)

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "client/banyan.h"
+#include "tests/e2e/context.h"
 
 enum { SCRIPT_SESSIONS = 3 };
 
@@ -18,6 +19,8 @@ struct script;
 // have gone.
 struct script *script_new(uint32_t replicas, const volatile int *lost);
 void script_free(struct script *script);
+// Called while a call is made again: starts what has ended. NULL: another process does.
+void script_set_idle(struct script *script, bool (*idle)(void));
 int script_length(void); // number of operations
 int script_mark(void);   // the one before which a worker may be killed
 
@@ -34,6 +37,25 @@ bool script_check(struct script *script);
 // Until no session lacks a copy.
 bool script_wait_whole(struct script *script);
 bool script_delete_all(struct script *script);
+
+// What acts (act.h) do with it, beside the script.
+enum { SCRIPT_FIRST, SCRIPT_SECOND, SCRIPT_LATER, SCRIPT_CHUNK = 16 };
+// Makes a third session, with rows, and cuts the second one.
+bool script_do_more(struct script *script);
+bool script_check_one(struct script *script, int session); // as script_check
+// Whether the session `name`, which is not the model's, has the rows of this one and no others.
+bool script_same(struct script *script, int session, const char *name);
+// Deletes a session by its name, which is not the model's; one that is not there is deleted already.
+bool script_drop(struct script *script, const char *name);
+bool script_delete(struct script *script, int session);
+void script_forget(struct script *script, int session); // the coordinator's store does not know it any more
+bool script_refill(struct script *script, int session); // from the start, with the same rows
+bool script_covered(const struct script *script);       // some copy of every chunk must be left
+banyan_client *script_client(const struct script *script);
+banyan_session *script_session(const struct script *script, int session);
+const struct context *script_context(const struct script *script, int session);
+uint64_t script_tokens(const struct script *script, int session);
+const char *script_name(int session);
 const char *script_wrong(const struct script *script); // after false: what is not as it must be
 
 #endif

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "worker/disk/fetch.h"
 #include "worker/disk/state.h"
@@ -60,7 +61,7 @@ static bool boot_write(struct worker_disk *disk, bool safe)
     int len = snprintf(text, sizeof text, "boot %s %s\n", disk->boot, safe ? "safe" : "open");
     (void)ops->remove(disk->files, BOOT_NAME ".new"); // of an earlier try
     return ops->write(disk->files, BOOT_NAME ".new", 0, &(struct iovec){text, (size_t)len}, 1) == 0 &&
-           ops->sync(disk->files, BOOT_NAME ".new") == 0 &&
+           ops->sync(disk->files, BOOT_NAME ".new") == 0 && !COMMON_FAILPOINT_FAILS("disk_boot_written") &&
            ops->move(disk->files, BOOT_NAME ".new", BOOT_NAME) == 0 &&
            ops->sync_folder(disk->files, ".") == 0;
 }

@@ -152,6 +152,8 @@ bool worker_disk_chunk_anew(struct worker_disk *disk, struct worker_chunk *chunk
     if (result == 0 &&
         disk->fsync != WORKER_FSYNC_NEVER) // before it takes the place of what may be on the disk
         result = ops->sync(disk->files, log.name);
+    if (COMMON_FAILPOINT_FAILS("disk_anew_written"))
+        result = -ENOSPC;
     if (result == 0)
         result = ops->move(disk->files, log.name, name);
     if (result != 0) {
@@ -159,6 +161,7 @@ bool worker_disk_chunk_anew(struct worker_disk *disk, struct worker_chunk *chunk
         *why = result;
         return false;
     }
+    COMMON_FAILPOINT("disk_anew_named");
     if (chunk->keep.sealed)
         (void)ops->remove(disk->files, sealed); // where both are, the log counts
     chunk->keep.sealed = chunk->keep.behind = false;
@@ -305,6 +308,7 @@ void worker_disk_forget(struct worker_disk *disk, struct worker_chunk *chunk)
     count_bytes(disk, chunk, 0);
     worker_name_log(chunk->id, name);
     (void)disk->files->ops->remove(disk->files, name);
+    COMMON_FAILPOINT("disk_chunk_gone");
     worker_name_sealed(chunk->id, name);
     (void)disk->files->ops->remove(disk->files, name);
 }

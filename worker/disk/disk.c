@@ -9,6 +9,7 @@
 
 #include "common/blob.h"
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "worker/disk/state.h"
 
@@ -54,6 +55,7 @@ void worker_disk_quarantine(struct worker_disk *disk, const char *name, const ch
     int result = disk->files->ops->move(disk->files, name, to);
     if (result == -ENOENT)
         return;
+    COMMON_FAILPOINT("disk_set_aside");
     disk->stats.damaged++;
     common_log_error("a file of --store is damaged, nothing of it is used: %s/%s %s: %s", disk->path, name,
                      what, result == 0 ? "it lies in quarantine/" : strerror(-result));

@@ -171,12 +171,15 @@ int worker_disk_session_anew(struct worker_disk *disk, struct worker_session *se
     if (result == 0 &&
         (disk->fsync == WORKER_FSYNC_ALWAYS || (disk->fsync == WORKER_FSYNC_INTERVAL && !first)))
         result = ops->sync(disk->files, log.name);
+    if (COMMON_FAILPOINT_FAILS("disk_session_written"))
+        result = -ENOSPC;
     if (result == 0)
         result = ops->move(disk->files, log.name, name);
     if (result != 0) {
         (void)ops->remove(disk->files, log.name);
         return result;
     }
+    COMMON_FAILPOINT("disk_session_named");
     count_bytes(disk, session, log.end);
     session->logged.touched = session->logged.anew = false;
     set_layout(disk, session, false);
@@ -308,6 +311,7 @@ void worker_disk_drop(struct worker_disk *disk, struct worker_session *session)
     set_layout(disk, session, false);
     worker_disk_session_name(session->id, name);
     (void)disk->files->ops->remove(disk->files, name);
+    COMMON_FAILPOINT("disk_session_gone");
 }
 
 // ---- reading ------------------------------------------------------------------------------------

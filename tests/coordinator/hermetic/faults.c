@@ -141,6 +141,24 @@ static void kill_second(struct scene *scene)
     sim_worker_start(scene->cluster->workers[1]);
 }
 
+static void kill_for_a_while(struct scene *scene, struct sim_worker *worker)
+{
+    sim_worker_kill(worker);
+    sim_wait(scene->call); // without it
+    sim_advance(2 * COMMON_NS_PER_S);
+    sim_worker_start(worker);
+}
+
+static void kill_first_for_long(struct scene *scene)
+{
+    kill_for_a_while(scene, scene->cluster->workers[0]);
+}
+
+static void kill_second_for_long(struct scene *scene)
+{
+    kill_for_a_while(scene, scene->cluster->workers[1]);
+}
+
 static void cancel_call(struct scene *scene)
 {
     sim_cancel(scene->call);
@@ -167,6 +185,8 @@ const struct fault moment_faults[MOMENT_FAULTS] = {
     {"the second worker's answers are late", lose_answers, NEITHER},
     {"the first worker is killed", kill_first, LOSES},
     {"the second worker is killed", kill_second, LOSES},
+    {"the first worker is killed, and away for long", kill_first_for_long, LOSES},
+    {"the second worker is killed, and away for long", kill_second_for_long, LOSES},
     {"the client gives up", cancel_call, NEITHER},
 };
 
@@ -175,11 +195,14 @@ bool moment_fills_disk(const struct fault *fault)
     return fault->strike == fill_disk;
 }
 
-bool moment_allows(const struct fault *fault, enum common_code code)
+bool moment_allows(const struct scene *scene, const struct operation *operation, const struct fault *fault,
+                   enum common_code code)
 {
+    if (fault->effect == LOSES && scene->replicas > 1 && operation->step)
+        return code == COMMON_OK;
     return code == COMMON_OK || code == COMMON_UNAVAILABLE || code == COMMON_DEADLINE_EXCEEDED ||
            (code == COMMON_RESOURCE_EXHAUSTED &&
             (fault->strike == fill_disk || fault->strike == stop_on_full_disk)) ||
            (code == COMMON_CANCELLED && fault->strike == cancel_call) ||
-           (code == COMMON_DATA_LOSS && fault->effect == LOSES);
+           (code == COMMON_DATA_LOSS && scene->loses);
 }

@@ -96,7 +96,7 @@ int hermetic_holders(void);
 int hermetic_items(void);
 int hermetic_watches(void);
 int hermetic_limits(void);
-int hermetic_moments(void);
+int hermetic_moments(uint32_t least, uint32_t most); // holders of each chunk
 int hermetic_moves(void);
 int hermetic_partial(void);
 int hermetic_placing(void);

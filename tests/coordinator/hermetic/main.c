@@ -107,14 +107,17 @@ void restart(struct sim_cluster *cluster)
         fail_msg("the coordinator does not start: %s", err.message);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     prctl(PR_SET_THP_DISABLE, 1, 0, 0,
-          0); // thousands of workers with a few rows each: to clear huge pages is the most of it
+          0);     // thousands of workers with a few rows each: to clear huge pages is the most of it
+    if (argc > 1) // with several holders of each chunk; all: with one, too
+        return hermetic_moments(strcmp(argv[1], "all") == 0 ? 1 : 2, 3);
     return hermetic_workers() + hermetic_placing() + hermetic_plans() + hermetic_frames() +
            hermetic_sessions() + hermetic_items() + hermetic_limits() + hermetic_appends() +
            hermetic_commits() + hermetic_audits() + hermetic_partial() + hermetic_watches() +
            hermetic_holders() + hermetic_moves() + hermetic_seals() + hermetic_reading() +
            hermetic_reconcile() + hermetic_restarts() + hermetic_slow() + hermetic_standby() +
-           hermetic_truncates() + hermetic_forget() + hermetic_born() + hermetic_moments() + hermetic_edges();
+           hermetic_truncates() + hermetic_forget() + hermetic_born() + hermetic_moments(1, 1) +
+           hermetic_edges();
 }
