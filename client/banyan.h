@@ -479,6 +479,9 @@ typedef struct banyan_cluster_info {
     // were computed again, of these those whose answers were wrong, and those that could not be computed again
     uint64_t audit_every, audited, audit_differences, audit_skipped;
     uint64_t kept_steps, kept_bytes; // banyan_session_get_kept_step: sessions that have one, and their memory
+    uint32_t n_endpoints; // where the coordinator listens, as its machine says it: 0.0.0.0 is all addresses
+    char endpoints[16][300];
+    bool needs_token; // of clients
 } banyan_cluster_info;
 // Asks the coordinator for its state and that of all workers.
 BANYAN_API banyan_code banyan_cluster_get_info(banyan_client *client, banyan_cluster_info *out,

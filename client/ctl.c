@@ -21,6 +21,8 @@ const struct ctl_command *const ctl_groups[] = {
     ctl_destroy_commands,
     ctl_snapshot_commands,
     ctl_worker_commands,
+    ctl_join_commands,
+    ctl_probe_commands,
     ctl_scrub_commands,
     ctl_quarantine_commands,
     ctl_backup_commands,
@@ -129,7 +131,8 @@ static bool is_of(const struct ctl_command *command, const struct ctl_command *g
 static bool connects_itself(const struct ctl_command *command)
 {
     return is_of(command, ctl_until_commands) || is_of(command, ctl_context_commands) ||
-           is_of(command, ctl_top_commands) || is_of(command, ctl_doctor_commands);
+           is_of(command, ctl_top_commands) || is_of(command, ctl_doctor_commands) ||
+           is_of(command, ctl_probe_commands);
 }
 
 banyan_code ctl_connect(struct ctl *ctl, banyan_error *error)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "client/internal.h"
+#include "proto/limits.h"
 
 #define LIST_PAGE 256
 
@@ -194,6 +195,7 @@ static banyan_code take_cluster(void *arg, const ProtobufCMessage *body, banyan_
         code = check_count(reply->n_limits, error);
     if (code != BANYAN_OK)
         return code;
+    size_t n_endpoints = reply->n_endpoints < PROTO_LISTEN_MAX ? reply->n_endpoints : PROTO_LISTEN_MAX;
     banyan_cluster_info info = {
         .term = reply->term,
         .uptime_ns = reply->uptime_ns,
@@ -215,7 +217,11 @@ static banyan_code take_cluster(void *arg, const ProtobufCMessage *body, banyan_
         .audit_skipped = reply->audit_skipped,
         .kept_steps = reply->kept_steps,
         .kept_bytes = reply->kept_bytes,
+        .n_endpoints = (uint32_t)n_endpoints,
+        .needs_token = reply->needs_token,
     };
+    for (size_t i = 0; i < n_endpoints; i++)
+        client_copy_text(info.endpoints[i], sizeof info.endpoints[i], reply->endpoints[i]);
     client_copy_text(info.version, sizeof info.version, reply->version);
     client_copy_text(info.cluster, sizeof info.cluster, reply->cluster);
     if (info.n_workers > 0)

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <limits.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
@@ -19,6 +20,14 @@
 #include "common/random.h"
 
 #define HEX_CHARS (2 * COMMON_SECRET_BYTES)
+
+// A file of root's that nobody else can write, and that root lets a group of ours read: so Kubernetes and Docker mount
+// secrets for a process that is not root.
+static bool is_granted(const struct stat *st)
+{
+    return st->st_uid == 0 && (st->st_mode & 037) == 0 &&
+           (st->st_gid == getegid() || group_member(st->st_gid));
+}
 
 // Reads a small private file whole. *len <= cap; a longer file is refused.
 static enum common_code read_private(const char *path, const char *what, char *buf, size_t cap, size_t *len,
@@ -43,11 +52,11 @@ static enum common_code read_private(const char *path, const char *what, char *b
     else if (!S_ISREG(st.st_mode))
         code =
             common_error_set(err, COMMON_INVALID_ARGUMENT, "%s file '%s' is not a regular file", what, path);
-    else if (st.st_uid != geteuid())
+    else if (st.st_uid != geteuid() && !is_granted(&st))
         code = common_error_set(err, COMMON_PERMISSION_DENIED,
                                 "%s file '%s' belongs to user %u, not to user %u who reads it", what, path,
                                 (unsigned)st.st_uid, (unsigned)geteuid());
-    else if (st.st_mode & 077)
+    else if (st.st_uid == geteuid() && (st.st_mode & 077))
         code = common_error_set(err, COMMON_PERMISSION_DENIED,
                                 "%s file '%s' has mode %04o, so that others can reach it: chmod 600 it", what,
                                 path, (unsigned)st.st_mode & 07777);

@@ -5,8 +5,9 @@
 
 #include "common/daemon.h"
 #include "coordinator/coordinator.h"
+#include "proto/limits.h"
 
-#define COORDINATOR_LISTEN_MAX 16
+#define COORDINATOR_LISTEN_MAX PROTO_LISTEN_MAX
 
 struct coordinator_daemon_options {
     struct coordinator_options config;

@@ -20,6 +20,7 @@
 #include "coordinator/state.h"
 #include "coordinator/store/store.h"
 #include "proto/health.h"
+#include "proto/limits.h"
 #include "proto/spec.h"
 
 #define LAYER_RANGES_MAX 64
@@ -437,6 +438,13 @@ void coordinator_handle_cluster_info(void *arg, struct proto_request *request)
     m.kept_bytes = c->steps.keep.bytes;
     m.n_workers = n;
     m.workers = pointers;
+    char *endpoints[PROTO_LISTEN_MAX];
+    const char *endpoint;
+    while (m.n_endpoints < PROTO_LISTEN_MAX &&
+           (endpoint = coordinator_endpoint(c, (uint32_t)m.n_endpoints)) != NULL)
+        endpoints[m.n_endpoints++] = (char *)endpoint;
+    m.endpoints = endpoints;
+    m.needs_token = c->core.options.token != NULL;
     m.clients = limits[PROTO_LIMIT_CLIENTS].used + limits[PROTO_LIMIT_NNG_CLIENTS].used;
     proto_request_reply(request, &m.base, NULL, 0, NULL, NULL);
     free(workers);

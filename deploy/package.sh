@@ -6,13 +6,14 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 usage() {
     cat <<'TEXT'
-Usage: deploy/package.sh deb|tar [--out=DIR] [--cuda=auto|on|off] [--jobs=N]
+Usage: deploy/package.sh deb|tar|oci [--out=DIR] [--cuda=auto|on|off] [--jobs=N]
        deploy/package.sh --version
 
 Makes packages of this tree as it is, and names the files that it has written.
   deb   Debian packages: banyan-coordinator, banyan-worker, banyan-client, libbanyan0, libbanyan-dev,
         python3-banyan, banyan-mpi, with --cuda=on banyan-cuda and banyan-nccl; debug symbols apart (-dbgsym)
   tar   a folder that runs wherever it is unpacked, on Linux with glibc, with all other libraries in it
+  oci   an image for containers, with what tar has and glibc: a tar file in OCI's and Docker's form
 
 Options:
   --out=DIR            Where the packages go. Default: build/packages.
@@ -110,13 +111,13 @@ for arg in "$@"; do
     *)
         [ -z "$format" ] || die 2 "one format at a time, not $format and '$arg'"
         if ! [[ $arg =~ ^[a-z]+$ ]] || [ ! -f "$root/deploy/package/$arg.sh" ]; then
-            die 2 "unknown format '$arg': deb or tar; try deploy/package.sh --help"
+            die 2 "unknown format '$arg': deb, tar or oci; try deploy/package.sh --help"
         fi
         format=$arg
         ;;
     esac
 done
-[ -n "$format" ] || die 2 "which format, deb or tar? Try deploy/package.sh --help"
+[ -n "$format" ] || die 2 "which format, deb, tar or oci? Try deploy/package.sh --help"
 mkdir -p "$out" "$root/build/packages" || die 1 "cannot make the folder $out"
 out=$(cd "$out" && pwd)
 work=$root/build/packages/$format

@@ -15,6 +15,7 @@
 #define PROTO_KINDS_MAX    64u
 #define PROTO_SPEC_BYTES   (128u * 1024) // packed: a spec travels beside lists that have limits of their own
 
+#define PROTO_LISTEN_MAX          16           // endpoints at which a coordinator listens
 #define PROTO_MEMBERS_MAX         4096         // workers of a cluster, of a plan
 #define PROTO_BACKUP_HEAD         128          // bytes before the copy in a backup's file
 #define PROTO_BACKUP_PIECE        (256 * 1024) // of a backup, that travels at a time and is summed at a time
@@ -95,6 +96,7 @@
     X(audit_request, positions, PROTO_KEPT_ROWS_MAX)                                                         \
     X(audit_request, chunks, PROTO_AUDIT_CHUNKS_MAX)                                                         \
     X(cluster_info_reply, workers, PROTO_MEMBERS_MAX)                                                        \
+    X(cluster_info_reply, endpoints, PROTO_LISTEN_MAX)                                                       \
     X(cluster_info_reply, limits, 64)                                                                        \
     X(limit, name, 64)                                                                                       \
     X(limit, flag, 64)                                                                                       \

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <grp.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -115,6 +118,47 @@ static void test_another_owner(void **state)
     assert_int_equal(chown(path, 12345, (gid_t)-1), 0);
     assert_int_equal(common_secret_load(path, &secret, &err), COMMON_PERMISSION_DENIED);
     assert_non_null(strstr(err.message, "12345"));
+}
+
+// In a process of that user and group; 0: it is taken.
+static int load_as(const char *path, uid_t uid, gid_t gid)
+{
+    struct common_secret secret;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        if (setgroups(1, &gid) != 0 || setgid(12000) != 0 || setuid(uid) != 0)
+            _exit(99);
+        _exit((int)common_secret_load(path, &secret, NULL));
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+// Root's file that a group may read, as Kubernetes and Docker mount it for a process that is not root.
+static void test_granted_by_root(void **state)
+{
+    (void)state;
+    if (geteuid() != 0)
+        skip(); // only root can be another user
+    const char *path = scratch_write(&scratch, "secret", HEX "\n", 65, 0600);
+    assert_int_equal(chmod(scratch.dir, 0755), 0);
+    assert_int_equal(chown(path, 0, 12345), 0);
+    static const mode_t good[] = {0440, 0640, 0040}, bad[] = {0444, 0644, 0660, 0460, 0450, 0442, 0441};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        assert_int_equal(chmod(path, good[i]), 0);
+        assert_int_equal(load_as(path, 12346, 12345), COMMON_OK);
+        assert_int_equal(load_as(path, 12346, 12347), COMMON_PERMISSION_DENIED); // a group of others
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(chmod(path, bad[i]), 0);
+        assert_int_equal(load_as(path, 12346, 12345), COMMON_PERMISSION_DENIED);
+    }
+    assert_int_equal(chmod(path, 0440), 0);
+    assert_int_equal(chown(path, 12349, 12345), 0); // another user's, whatever the group
+    assert_int_equal(load_as(path, 12346, 12345), COMMON_PERMISSION_DENIED);
 }
 
 static void test_create(void **state)
@@ -269,6 +313,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_files_that_others_can_reach, setup, teardown),
         cmocka_unit_test_setup_teardown(test_not_a_plain_file, setup, teardown),
         cmocka_unit_test_setup_teardown(test_another_owner, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_granted_by_root, setup, teardown),
         cmocka_unit_test_setup_teardown(test_create, setup, teardown),
         cmocka_unit_test_setup_teardown(test_create_together, setup, teardown),
         cmocka_unit_test_setup_teardown(test_token, setup, teardown),

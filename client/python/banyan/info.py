@@ -115,6 +115,8 @@ class ClusterInfo:
     audited: int
     audit_differences: int
     audit_skipped: int
+    endpoints: tuple[str, ...]
+    needs_token: bool
 
 
 def cluster_info(c: Any) -> ClusterInfo:
@@ -138,6 +140,7 @@ def cluster_info(c: Any) -> ClusterInfo:
         ),
         thin_chunks=c.thin_chunks, moves=c.moves, moved_chunks=c.moved_chunks, moved_bytes=c.moved_bytes, wished_chunks=c.wished_chunks,
         audit_every=c.audit_every, audited=c.audited, audit_differences=c.audit_differences, audit_skipped=c.audit_skipped,
+        endpoints=tuple(text(c.endpoints[i]) for i in range(c.n_endpoints)), needs_token=c.needs_token,
     )  # fmt: skip
 
 

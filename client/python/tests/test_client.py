@@ -484,6 +484,8 @@ def test_cluster_information(client, rng):
     info = client.cluster()
     assert len(info.workers) == 3
     assert info.sessions >= 1
+    assert info.endpoints and all("://" in endpoint for endpoint in info.endpoints)
+    assert not info.needs_token
     assert any(limit.flag == "--max-sessions" for limit in info.limits)
     assert client.ping() > 0
     assert client.quarantine() == []
