@@ -45,7 +45,7 @@ static void open_channels(void *arg)
     opening->code = client_endpoints_open(client, &options, opening->error);
     if (opening->code != BANYAN_OK)
         return;
-    opening->code = client_peers_new(client, &client->peers);
+    opening->code = client_peers_new(client, opening->token, &client->peers);
     if (opening->code != BANYAN_OK)
         client_error_set(opening->error, opening->code, "out of memory");
 }

@@ -232,8 +232,9 @@ void client_queue_free(struct client_queue *queue);
 
 void client_tickets_free(struct banyan_session *session);
 
-// Connections to workers, one an endpoint, made when first needed and closed after a while without use.
-banyan_code client_peers_new(struct banyan_client *client, struct client_peers **out);
+// Connections to workers, one an endpoint, made when first needed and closed after a while without use. token: what
+// workers are shown, as the coordinator is; NULL: none.
+banyan_code client_peers_new(struct banyan_client *client, const char *token, struct client_peers **out);
 void client_peers_free(struct client_peers *peers); // ends their calls with CANCELLED; NULL is allowed
 
 struct client_peer;

@@ -9,11 +9,13 @@
 //      │          │ cancelled                      │ answered, failed, cancelled
 //      └──────────┴────────────────────────────────┘
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "client/internal.h"
 #include "common/hash.h"
+#include "common/secret.h"
 
 #define PEER_WINDOW  6
 #define PEER_BUCKETS 256
@@ -36,6 +38,7 @@ struct client_peers {
     struct banyan_client *client;
     struct common_timer *sweep;
     uint32_t n;
+    char token[COMMON_TOKEN_MAX + 1]; // "": none
     struct client_peer *buckets[PEER_BUCKETS];
 };
 
@@ -68,12 +71,13 @@ static void close_idle(void *arg)
         }
 }
 
-banyan_code client_peers_new(struct banyan_client *client, struct client_peers **out)
+banyan_code client_peers_new(struct banyan_client *client, const char *token, struct client_peers **out)
 {
     struct client_peers *peers = calloc(1, sizeof *peers);
     if (!peers)
         return BANYAN_RESOURCE_EXHAUSTED;
     peers->client = client;
+    snprintf(peers->token, sizeof peers->token, "%s", token ? token : "");
     if (common_timer_new(client->loop, close_idle, peers, &peers->sweep) != COMMON_OK) {
         free(peers);
         return BANYAN_RESOURCE_EXHAUSTED;
@@ -112,6 +116,7 @@ void client_peers_free(struct client_peers *peers)
             next = peer->next;
             free(peer);
         }
+    explicit_bzero(peers->token, sizeof peers->token);
     free(peers);
 }
 
@@ -134,8 +139,10 @@ banyan_code client_peer_find(struct client_peers *peers, const char *endpoint, s
     if (!peer)
         return client_error_set(error, BANYAN_RESOURCE_EXHAUSTED, "out of memory");
     memcpy(peer->endpoint, endpoint, len);
-    // A worker takes the ticket for an answer: the token is the coordinator's business.
-    struct proto_channel_options options = {.name = "libbanyan", .role = BANYAN__PB__ROLE__ROLE_CLIENT};
+    // A worker wants a ticket with each call; one that listens beyond loopback wants the token, too.
+    struct proto_channel_options options = {.name = "libbanyan",
+                                            .role = BANYAN__PB__ROLE__ROLE_CLIENT,
+                                            .token = peers->token[0] ? peers->token : NULL};
     struct common_error err = {0};
     enum common_code code = proto_channel_open(peers->client->loop, endpoint, &options, &peer->channel, &err);
     if (code != COMMON_OK) {

@@ -11,6 +11,7 @@ import re
 import shlex
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -54,6 +55,17 @@ class Join(unittest.TestCase):
     def port(self, ready):
         return next(e for e in ready["endpoints"] if e.startswith("tcp:")).rsplit(":", 1)[1]
 
+    def attach(self, **auth):
+        """K and V of one token go straight to the worker, which wants the token, too."""
+        shape = {"dtype": "F32", "shape": [1, 1, 4]}
+        header = json.dumps({"layers.0.k": {**shape, "data_offsets": [0, 16]}, "layers.0.v": {**shape, "data_offsets": [16, 32]}}).encode()
+        header += b" " * (-len(header) % 8)
+        rows = self.folder / "rows.safetensors"
+        rows.write_bytes(struct.pack("<Q", len(header)) + header + struct.pack("<8f", *range(8)))
+        self.ctl("session", "create", "--q-heads=1", "--kv-heads=1", "--dim=4", "--kv-type=f32", "s", **auth)
+        self.ctl("attach", "--commit", "s", str(rows), **auth)
+        self.assertEqual(self.cluster.json("session", "show", "s", **auth)["length"], 1)
+
     # ---- join-command ----
     def test_what_it_prints_lets_a_worker_join(self):
         """The lines are run as they stand, by a shell, in a folder that is as another machine's."""
@@ -70,6 +82,9 @@ class Join(unittest.TestCase):
                                   stderr=subprocess.DEVNULL)
         try:
             self.ctl("wait", "workers", "1", **auth)
+            self.attach(**auth)
+            seen = self.cluster.json("doctor", code=None, **auth)
+            self.assertFalse([f for f in seen["findings"] if f["level"] == "fail" and "joined" in f["found"]], seen)
             self.assertEqual((there / "cluster.secret").stat().st_mode & 0o777, 0o600)
             self.assertEqual((there / "cluster.secret").read_text().lower(), (self.folder / "secret").read_text())
         finally:
