@@ -54,7 +54,8 @@ fi
 
 if [ "$packages_too" = yes ]; then
     needs+=('dpkg-dev command dpkg-buildpackage' 'debhelper command dh' 'dh-python command dh_python3' 'patchelf command patchelf'
-           'binutils command readelf' 'lintian command lintian' 'debootstrap command debootstrap')
+           'binutils command readelf' 'lintian command lintian' 'debootstrap command debootstrap'
+           'skopeo command skopeo' 'umoci command umoci')
 fi
 
 is_here() { # command|header|module NAME
