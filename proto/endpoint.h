@@ -43,7 +43,7 @@ bool proto_endpoint_address(const struct proto_endpoint *endpoint, struct sockad
 
 // A loopback address, "localhost" or a unix socket: nobody on another host can dial it.
 bool proto_endpoint_is_loopback(const struct proto_endpoint *endpoint);
-// 0.0.0.0 or [::]: to listen at all addresses. Nobody can dial it.
+// 0.0.0.0 or [::]: to listen at all addresses, of IPv4 or IPv6; [::] with port 0: of both. Nobody can dial it.
 bool proto_endpoint_is_any(const struct proto_endpoint *endpoint);
 
 // "127.0.0.1:4711", "[::1]:4711" or "unix". Returns buf.

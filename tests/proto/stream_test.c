@@ -605,6 +605,34 @@ static void test_names_are_looked_up(void **state)
     fixture_free(f);
 }
 
+// "[::]:0" is all addresses of both families: what workers listen at by default.
+static void test_all_addresses_are_of_both_families(void **state)
+{
+    (void)state;
+    static const char *const hosts[] = {"127.0.0.1", "[::1]"};
+    const struct proto_channel_options options = {.role = BANYAN__PB__ROLE__ROLE_CLIENT, .token = TOKEN};
+    struct fixture *f = fixture_new(TRANSPORT_TCP);
+    struct common_error err;
+    if (proto_server_listen(f->server, "tcp://[::]:0", &err) != COMMON_OK) {
+        fixture_free(f);
+        skip(); // there is no IPv6 here
+    }
+    for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
+        char endpoint[300];
+        struct proto_channel *channel;
+        struct outcome o;
+        snprintf(endpoint, sizeof endpoint, "tcp://%s%s", hosts[i],
+                 strrchr(proto_server_endpoint(f->server, 1), ':'));
+        assert_int_equal(proto_channel_open(f->loop, endpoint, &options, &channel, &err), COMMON_OK);
+        assert_int_equal(fixture_ask(channel, &(struct ask){.service = "echo"}, &o, NULL), COMMON_OK);
+        fixture_turn(f, &o.done, 1);
+        assert_int_equal(o.code, COMMON_OK);
+        outcome_fini(&o);
+        proto_channel_close(channel);
+    }
+    fixture_free(f);
+}
+
 struct told {
     unsigned up, down, refused;
 };
@@ -669,6 +697,7 @@ int main(void)
         TEST(test_slow_reader),
         TEST(test_stale_socket_file),
         cmocka_unit_test(test_names_are_looked_up),
+        cmocka_unit_test(test_all_addresses_are_of_both_families),
         TEST(test_state_is_told),
         TEST(test_a_cancellation_is_told_once),
         TEST(test_a_late_call_is_taken_back),
