@@ -55,7 +55,8 @@ fi
 if [ "$packages_too" = yes ]; then
     needs+=('dpkg-dev command dpkg-buildpackage' 'debhelper command dh' 'dh-python command dh_python3' 'patchelf command patchelf'
            'binutils command readelf' 'lintian command lintian' 'debootstrap command debootstrap'
-           'skopeo command skopeo' 'umoci command umoci')
+           'skopeo command skopeo' 'umoci command umoci'
+           'slurm-wlm command slurmctld' 'munge command munged' 'iproute2 command ip')
 fi
 
 is_here() { # command|header|module NAME
