@@ -117,7 +117,7 @@ class Job:
         check(self.state() in wanted, "the job ended as", self.state(), self.said())
         check(not list(self.jobs.iterdir()), "secrets are left:", list(self.jobs.iterdir()))
         # Slurm may have ended the processes of its tasks a moment later than it says so
-        until(lambda: subprocess.run(["pgrep", "-x", "banyan-(worker|coor.*)"], stdout=subprocess.DEVNULL).returncode == 1, "no daemon is left")
+        until(lambda: subprocess.run(["pgrep", "^banyan-"], stdout=subprocess.DEVNULL).returncode == 1, "no daemon is left")
         check(" ERROR " not in self.said(), self.said())
 
     # ---- as bare_system's Session wants a system ----
@@ -152,6 +152,7 @@ def test(folder, script, binaries):
     store = {"BANYAN_STORE": str(folder / "store")}
     job = Job(slurm, script, binaries, **store)
     job.serves()
+    check(stat.S_IMODE((folder / "store/cluster.secret").stat().st_mode) == 0o600, "the secret may be read by others")
     session = Session(job, "kept")
     session.step()
     say("scancel", "--batch", "--signal=TERM", job.id)
