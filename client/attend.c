@@ -9,11 +9,12 @@
 
 #include "client/internal.h"
 #include "client/rows.h"
+#include "client/spans.h"
 #include "client/split.h"
 #include "common/hash.h"
 #include "proto/mass.h"
 
-// 800 items of at most 76 bytes are a header of 60 KiB, far below its limit of 1 MiB. 16 MiB keep the
+// 800 items of at most 104 bytes are a header of 82 KiB, far below its limit of 1 MiB. 16 MiB keep the
 // pipeline of a large call busy at a quarter of what a frame may hold.
 #define RPC_ITEMS_MAX 800
 #define RPC_ROWS_MAX  4096
@@ -43,6 +44,8 @@ struct client_attend {
     bool want_lse, appends;
     // I/O thread only
     banyan_trace *trace;
+    struct client_item_trace
+        *traced; // [n_items]; NULL: no item has a traceparent. Written before it is posted
     size_t next_rpc, n_in_flight, window;
     bool pumping;
     // packed
@@ -83,6 +86,7 @@ void client_attend_free(struct client_attend *attend)
     free(attend->pb);
     free(attend->pb_items);
     free(attend->q);
+    free(attend->traced);
     free(attend);
 }
 
@@ -205,6 +209,10 @@ static void pack_piece(struct client_attend *a, size_t nth)
     pb->mass_bins = item->mass ? item->mass->bins : 0;
     pb->mass_heads = item->mass && item->mass->per_head;
     pb->allow_partial = item->partial != NULL;
+    if (a->traced && a->traced[piece->item].there) {
+        pb->trace.data = (uint8_t *)&a->traced[piece->item].trace; // only read by packing
+        pb->trace.len = sizeof a->traced->trace;
+    }
     a->pb_items[nth] = pb;
     a->q[nth] = (struct common_slice){(const uint8_t *)item->q + piece->row * layer->q_row,
                                       piece->rows * layer->q_row};
@@ -266,6 +274,17 @@ static void pack_rpc(struct client_attend *a, struct rpc *rpc, struct client_loa
     };
 }
 
+// False: out of memory.
+static bool take_trace_of(struct client_attend *a, size_t i, banyan_error *wrong)
+{
+    banyan_item *item = &a->items[i];
+    if (!a->traced)
+        a->traced = calloc(a->n_items, sizeof *a->traced);
+    if (a->traced)
+        item->code = client_item_trace_take(a->client, item->traceparent, &a->traced[i], wrong);
+    return a->traced != NULL;
+}
+
 static bool split_items(struct client_attend *a)
 {
     static const struct client_split_limits limits = {.rows = RPC_ROWS_MAX,
@@ -273,6 +292,7 @@ static bool split_items(struct client_attend *a)
                                                       .bytes = RPC_BYTES_MAX};
     struct client_split_item small[8];
     struct client_split_item *shapes = a->n_items <= 8 ? small : calloc(a->n_items, sizeof *shapes);
+    bool ok = true;
     if (!shapes)
         return false;
     for (size_t i = 0; i < a->n_items; i++) {
@@ -282,6 +302,10 @@ static bool split_items(struct client_attend *a)
         client_mass_clear(item->mass);
         client_partial_clear(item->partial);
         item->code = check_item(a->client, item, &wrong);
+        if (item->traceparent && item->code == BANYAN_OK && !take_trace_of(a, i, &wrong)) {
+            ok = false;
+            break;
+        }
         if (item->code != BANYAN_OK) {
             set_item_error(item, &wrong);
             shapes[i] = (struct client_split_item){0};
@@ -294,7 +318,7 @@ static bool split_items(struct client_attend *a)
         a->want_lse |= item->lse != NULL;
         a->appends |= item->k != NULL;
     }
-    bool ok = client_split_make(shapes, a->n_items, &limits, &a->split);
+    ok = ok && client_split_make(shapes, a->n_items, &limits, &a->split);
     if (shapes != small)
         free(shapes);
     return ok;
@@ -351,6 +375,8 @@ static void attend_end(struct client_attend *a)
 {
     if (a->code != BANYAN_OK)
         fail_items(a);
+    if (a->traced && a->client->tracer)
+        client_spans_add(a->client, a->traced, a->items, a->n_items, a->started_ns, common_clock_ns());
     if (a->trace) {
         a->trace->total_ns = common_clock_ns() - a->started_ns;
         if (a->code != BANYAN_OK)

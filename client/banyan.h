@@ -94,6 +94,8 @@ typedef struct banyan_options {
 // it may take 1 s more to find that out); NOT_FOUND when
 // the token file does not exist. What travels over TCP carries checksums, unless BANYAN_CHECKSUMS says "never";
 // "always": over unix sockets, too. An answer that was damaged on its way is UNAVAILABLE.
+// Spans of items with a traceparent are exported where BANYAN_TRACE_FILE, or OpenTelemetry's variables with the protocol
+// http/json, say so (docs/TRACING.md); INVALID_ARGUMENT when that file cannot be opened.
 // The endpoint may be a list, A,B: coordinators on one store, of which one is active. Calls go to that one, and on to the
 // other when it takes over, as after a lost connection: only calls that may be sent twice.
 BANYAN_API banyan_code banyan_connect(const char *endpoint, const banyan_options *options,
@@ -375,6 +377,10 @@ typedef struct banyan_item {
     // Such an item has at most 4096 rows and 16 MiB (INVALID_ARGUMENT). RESOURCE_EXHAUSTED: more than 262144 ranges are
     // missing from the answers of one call. A coordinator that does not know of it answers exactly or with an error.
     banyan_partial *partial;
+    // NULL: none. Else the W3C trace context of the span that this item is a part of, the header traceparent's value
+    // (docs/TRACING.md): "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01". Where its flags say sampled, spans are made
+    // of the item in every process that has a part in it. Anything malformed is INVALID_ARGUMENT. Read before the call returns.
+    const char *traceparent;
     // Results
     banyan_code code;    // of this item: a bad item fails alone
     banyan_error *error; // NULL or the caller's, filled when code is not OK

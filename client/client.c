@@ -5,8 +5,10 @@
 #include <string.h>
 
 #include "client/internal.h"
+#include "client/spans.h"
 #include "common/clock.h"
 #include "common/secret.h"
+#include "common/tracer.h"
 #include "proto/endpoint.h"
 #include "proto/nng_probe.h"
 
@@ -42,6 +44,9 @@ static void open_channels(void *arg)
         .token = opening->token,
         .calls_max = channel_calls(client->calls_max),
     };
+    opening->code = client_spans_open(client, opening->error);
+    if (opening->code != BANYAN_OK)
+        return;
     opening->code = client_endpoints_open(client, &options, opening->error);
     if (opening->code != BANYAN_OK)
         return;
@@ -68,8 +73,11 @@ void banyan_shutdown(banyan_client *client)
 static void client_stop(struct banyan_client *client)
 {
     banyan_shutdown(client);
+    client_spans_finish(client);
     common_loop_stop(client->loop); // what was refused meanwhile is still told
     common_loop_join(client->loop);
+    common_tracer_free(client->tracer);
+    client->tracer = NULL;
     common_loop_free(client->loop);
     client_queue_free(client->queue);
     client->loop = NULL;

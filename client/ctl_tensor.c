@@ -189,6 +189,7 @@ static struct {
     uint64_t layer, first;
     const char *out;
     bool trace, allow_partial;
+    const char *traceparent;
 } attend = {.first = NO_NUMBER};
 
 static const struct common_option attend_options[] = {
@@ -202,6 +203,10 @@ static const struct common_option attend_options[] = {
      0},
     {"allow-partial", 0, COMMON_OPTION_FLAG, &attend.allow_partial, NULL,
      "Where tokens are lost, answer over those that are left, and say which are not.", 0, 0},
+    {"traceparent", 0, COMMON_OPTION_STRING, &attend.traceparent, "TRACEPARENT",
+     "W3C trace context that the step is a part of: 00-TRACE_ID-SPAN_ID-01, in hexadecimal.\n"
+     "Default: none.",
+     0, 0},
     {0},
 };
 
@@ -372,6 +377,7 @@ static enum ctl_exit attend_session(struct ctl *ctl, banyan_session *session,
         .o = o,
         .lse = lse,
         .partial = attend.allow_partial ? &partial : NULL,
+        .traceparent = attend.traceparent,
         .error = &item_error,
     };
     if (!o || !lse)

@@ -28,6 +28,7 @@ struct client_endpoints;
 struct client_peers;
 struct client_queue;
 struct client_ticket;
+struct common_tracer;
 
 struct banyan_client {
     atomic_uint refs; // the connection and each session: the struct outlives disconnect while sessions are to
@@ -47,6 +48,7 @@ struct banyan_client {
     uint64_t ended;                // calls that were
     struct client_op *ops;         // likewise
     struct client_peers *peers;
+    struct common_tracer *tracer; // of its own spans (client/spans.h); NULL: none. Set at connect
 };
 
 struct client_layer {                  // of a session

@@ -17,11 +17,16 @@ struct common_buckets {
     uint64_t counts[COMMON_BUCKETS_BOUNDS + 1], sum_ns;
 };
 
-static inline void common_buckets_add(struct common_buckets *buckets, uint64_t ns)
+static inline uint32_t common_buckets_at(uint64_t ns) // the bucket that counts it
 {
     uint32_t bits = ns > 1 ? 64 - (uint32_t)__builtin_clzll(ns - 1) : 0; // 2^bits: the lowest that is >= ns
     uint32_t at = bits > COMMON_BUCKETS_FIRST ? bits - COMMON_BUCKETS_FIRST : 0;
-    buckets->counts[at < COMMON_BUCKETS_BOUNDS ? at : COMMON_BUCKETS_BOUNDS]++;
+    return at < COMMON_BUCKETS_BOUNDS ? at : COMMON_BUCKETS_BOUNDS;
+}
+
+static inline void common_buckets_add(struct common_buckets *buckets, uint64_t ns)
+{
+    buckets->counts[common_buckets_at(ns)]++;
     buckets->sum_ns += ns;
 }
 

@@ -96,6 +96,43 @@ void common_daemon_reloaded(struct common_daemon *daemon, struct common_daemon *
 
 // ---- files ----------------------------------------------------------------------------------------------
 
+// ---- spans --------------------------------------------------------------------------------------
+
+enum common_code common_daemon_trace(const struct common_daemon *daemon, struct common_loop *loop,
+                                     const char *service, const char *instance, struct common_tracer **out,
+                                     struct common_error *err)
+{
+    char host[256] = "";
+    struct common_tracer *tracer;
+    if (gethostname(host, sizeof host - 1) != 0)
+        snprintf(host, sizeof host, "localhost");
+    const struct common_span_attribute resource[] = {
+        {.key = "service.name", .type = COMMON_SPAN_TEXT, .text = service},
+        {.key = "service.version", .type = COMMON_SPAN_TEXT, .text = BANYAN_VERSION},
+        {.key = "host.name", .type = COMMON_SPAN_TEXT, .text = host},
+        {.key = "process.pid", .type = COMMON_SPAN_NUMBER, .number = (uint64_t)getpid()},
+        {.key = "service.instance.id", .type = COMMON_SPAN_TEXT, .text = instance},
+    };
+    enum common_code code = common_tracer_new(loop, resource, 5, &tracer, err);
+    if (code != COMMON_OK)
+        return code;
+    code = common_tracer_set(tracer, &daemon->trace, err);
+    if (code == COMMON_OK)
+        *out = tracer;
+    else
+        common_tracer_free(tracer);
+    return code;
+}
+
+void common_daemon_retrace(const struct common_daemon *fresh, struct common_tracer *tracer)
+{
+    struct common_error err;
+    if (!fresh)
+        common_tracer_reopen(tracer);
+    else if (common_tracer_set(tracer, &fresh->trace, &err) != COMMON_OK)
+        common_log_error("signal=HUP: spans go where they went: %s", err.message);
+}
+
 enum common_code common_daemon_state_path(const char *name, const char *option, char **out,
                                           struct common_error *err)
 {

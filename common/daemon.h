@@ -13,6 +13,7 @@
 #include "common/options.h"
 #include "common/secret.h"
 #include "common/status.h"
+#include "common/tracer.h"
 
 enum common_daemon_exit { // docs/EXIT_CODES.md; a daemon may have further ones from 4 on
     COMMON_DAEMON_CLEAN = 0,
@@ -24,6 +25,7 @@ struct common_daemon {
     // From the command line or the file of --config, by the entries below. NULL: not given.
     const char *secret_file, *token_file, *ready_file, *log_level, *log_format, *http;
     bool http_insecure;
+    struct common_tracer_options trace;
     uint64_t log_rate;
     struct common_config_file file;
     // By common_daemon_parse: what it was given, and what that has given. To be freed by common_daemon_fini.
@@ -90,6 +92,22 @@ struct common_daemon {
             "Default: 100.",                                                                                 \
             0, 1u << 20                                                                                      \
     }
+#define COMMON_DAEMON_TRACE_OPTIONS(daemon)                                                                  \
+    {"trace-file",                                                                                           \
+     0,                                                                                                      \
+     COMMON_OPTION_STRING,                                                                                   \
+     &(daemon)->trace.file,                                                                                  \
+     "FILE",                                                                                                 \
+     "Append spans of traced steps to this file, lines of OTLP JSON. SIGHUP opens it anew.\n"                \
+     "Default: nowhere.",                                                                                    \
+     0,                                                                                                      \
+     0},                                                                                                     \
+    {                                                                                                        \
+        "trace-otlp", 0, COMMON_OPTION_STRING, &(daemon)->trace.otlp, "URL",                                 \
+            "Send spans of traced steps to a collector, OTLP over HTTP as JSON:\n"                           \
+            "http://HOST:4318/v1/traces. Default: nowhere.",                                                 \
+            0, 0                                                                                             \
+    }
 #define COMMON_DAEMON_CONFIG_OPTIONS(daemon)                                                                 \
     {"config",                                                                                               \
      0,                                                                                                      \
@@ -143,6 +161,15 @@ enum common_code common_daemon_write_ready(const char *path, const char *line, s
 // INVALID_ARGUMENT, START for the rest.
 enum common_daemon_exit common_daemon_refuse(const char *program, enum common_code code,
                                              const struct common_error *err);
+
+// The tracer of a daemon, as it was parsed. `service` and `instance` say whose its spans are, beside host, process and
+// version. Codes of common_tracer_set.
+enum common_code common_daemon_trace(const struct common_daemon *daemon, struct common_loop *loop,
+                                     const char *service, const char *instance, struct common_tracer **out,
+                                     struct common_error *err);
+// After SIGHUP: takes where spans go from what was parsed again; NULL: the file is opened anew, and that is all. What cannot
+// be taken is said in the log, and nothing has changed then.
+void common_daemon_retrace(const struct common_daemon *fresh, struct common_tracer *tracer);
 
 // SIGTERM and SIGINT on the loop's thread, with a line in the log; SIGHUP, too: `reload`, where it is not NULL.
 // SIGPIPE is ignored from here on. Free before the loop. RESOURCE_EXHAUSTED.

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/log_record.h"
+#include "common/utf8.h"
 
 #define PROGRAM_BYTES 64
 #define MESSAGE_BYTES 2400 // of a JSON record: the rest is for its fields
@@ -28,29 +29,6 @@ static void add(struct out *o, const char *text, size_t len)
 static void add_string(struct out *o, const char *text)
 {
     add(o, text, strlen(text));
-}
-
-// Bytes of the character that stands here, RFC 3629; 0: none does. *code: its number.
-static size_t character(const char *text, size_t len, uint32_t *code)
-{
-    static const struct {
-        unsigned char mask, lead;
-        uint32_t from;
-    } forms[] = {{0x80, 0, 0}, {0xe0, 0xc0, 0x80}, {0xf0, 0xe0, 0x800}, {0xf8, 0xf0, 0x10000}};
-    const unsigned char *c = (const unsigned char *)text;
-    for (size_t n = 1; n <= 4 && n <= len; n++) {
-        if ((c[0] & forms[n - 1].mask) != forms[n - 1].lead)
-            continue;
-        *code = c[0] & ~forms[n - 1].mask & 0xffu;
-        for (size_t i = 1; i < n; i++) {
-            if ((c[i] & 0xc0) != 0x80)
-                return 0;
-            *code = *code << 6 | (c[i] & 0x3fu);
-        }
-        bool good = *code >= forms[n - 1].from && *code <= 0x10ffff && (*code < 0xd800 || *code > 0xdfff);
-        return good ? n : 0;
-    }
-    return 0;
 }
 
 static bool is_control(uint32_t code)
@@ -126,7 +104,7 @@ static bool add_quoted(struct out *o, const char *text, size_t len, size_t max, 
     add_string(&in, "\"");
     for (size_t i = 0; i < len && !in.full;) {
         uint32_t code = 0;
-        size_t bytes = character(text + i, len - i, &code);
+        size_t bytes = common_utf8_character(text + i, len - i, &code);
         add_escaped(&in, text + i, bytes, code);
         i += bytes ? bytes : 1;
     }
@@ -232,7 +210,7 @@ static void add_field(struct out *o, const char *prefix, const char *key, size_t
         return;
     for (size_t i = from; i < from + len;) {
         uint32_t code;
-        size_t bytes = character(with.buf + i, from + len - i, &code);
+        size_t bytes = common_utf8_character(with.buf + i, from + len - i, &code);
         if (!bytes)
             with.buf[i] = '?';
         i += bytes ? bytes : 1;

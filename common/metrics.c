@@ -2,6 +2,7 @@
 #include "common/metrics.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -13,7 +14,8 @@ struct common_metric {
     char *name, *help;
     char *label, *value, *label2, *value2; // NULL or both set
     double number;
-    struct common_buckets *buckets; // of a histogram; NULL: nothing was counted
+    struct common_buckets *buckets;     // of a histogram; NULL: nothing was counted
+    struct common_exemplars *exemplars; // of its buckets; NULL: none
 };
 
 struct common_metrics {
@@ -37,6 +39,7 @@ static void free_metric(struct common_metric *metric)
     free(metric->label2);
     free(metric->value2);
     free(metric->buckets);
+    free(metric->exemplars);
     free(metric);
 }
 
@@ -173,19 +176,30 @@ bool common_metrics_put(struct common_metrics *table, const struct common_metric
     return true;
 }
 
-bool common_metrics_put_buckets(struct common_metrics *table, const struct common_metric_spec *spec,
-                                const struct common_buckets *buckets)
+bool common_metrics_put_traced(struct common_metrics *table, const struct common_metric_spec *spec,
+                               const struct common_buckets *buckets, const struct common_exemplars *exemplars)
 {
     struct common_metric *metric;
     struct common_buckets *copy = malloc(sizeof *copy);
+    struct common_exemplars *traced = exemplars ? malloc(sizeof *traced) : NULL;
     assert(spec->kind == COMMON_METRIC_HISTOGRAM);
-    if (!copy || common_metrics_add(table, spec, &metric) != COMMON_OK) {
+    if (!copy || (exemplars && !traced) || common_metrics_add(table, spec, &metric) != COMMON_OK) {
         free(copy);
+        free(traced);
         return false;
     }
     *copy = *buckets;
     metric->buckets = copy;
+    if (traced)
+        *traced = *exemplars;
+    metric->exemplars = traced;
     return true;
+}
+
+bool common_metrics_put_buckets(struct common_metrics *table, const struct common_metric_spec *spec,
+                                const struct common_buckets *buckets)
+{
+    return common_metrics_put_traced(table, spec, buckets, NULL);
 }
 
 void common_metrics_remove(struct common_metrics *table, struct common_metric *metric)
@@ -255,16 +269,30 @@ static void write_labels(FILE *f, const struct common_metric *m, const double *b
     fputc(' ', f);
 }
 
+// Of OpenMetrics 1.0.0: at most 128 characters of names and values, of which these have 63.
+static void write_exemplar(FILE *f, const struct common_exemplar *exemplar)
+{
+    char trace[COMMON_TRACE_ID_TEXT], span[COMMON_TRACE_ID_TEXT];
+    common_trace_hex(exemplar->trace.trace_id, sizeof exemplar->trace.trace_id, trace);
+    common_trace_hex(exemplar->trace.span_id, sizeof exemplar->trace.span_id, span);
+    fprintf(f, " # {trace_id=\"%s\",span_id=\"%s\"} ", trace, span);
+    write_number(f, (double)exemplar->ns / 1e9);
+    fprintf(f, " %" PRIu64 ".%03u", exemplar->wall_ns / COMMON_NS_PER_S,
+            (unsigned)(exemplar->wall_ns % COMMON_NS_PER_S / COMMON_NS_PER_MS));
+}
+
 static void write_sample(FILE *f, const struct common_metric *m, const char *suffix, const double *bound,
-                         double number)
+                         double number, const struct common_exemplar *exemplar)
 {
     fprintf(f, "%s%s", m->name, suffix);
     write_labels(f, m, bound);
     write_number(f, number);
+    if (exemplar && exemplar->trace.flags)
+        write_exemplar(f, exemplar);
     fputc('\n', f);
 }
 
-static void write_buckets(FILE *f, const struct common_metric *m)
+static void write_buckets(FILE *f, const struct common_metric *m, bool openmetrics)
 {
     static const struct common_buckets none;
     const struct common_buckets *buckets = m->buckets ? m->buckets : &none;
@@ -272,10 +300,11 @@ static void write_buckets(FILE *f, const struct common_metric *m)
     for (uint32_t i = 0; i <= COMMON_BUCKETS_BOUNDS; i++) {
         double bound = i < COMMON_BUCKETS_BOUNDS ? common_buckets_bound_seconds(i) : INFINITY;
         so_far += buckets->counts[i];
-        write_sample(f, m, "_bucket", &bound, (double)so_far);
+        write_sample(f, m, "_bucket", &bound, (double)so_far,
+                     openmetrics && m->exemplars ? &m->exemplars->last[i] : NULL);
     }
-    write_sample(f, m, "_sum", NULL, (double)buckets->sum_ns / 1e9);
-    write_sample(f, m, "_count", NULL, (double)so_far);
+    write_sample(f, m, "_sum", NULL, (double)buckets->sum_ns / 1e9, NULL);
+    write_sample(f, m, "_count", NULL, (double)so_far, NULL);
 }
 
 static void write_family(FILE *f, const struct common_metric *m, bool openmetrics)
@@ -310,9 +339,9 @@ enum common_code common_metrics_render(const struct common_metrics *table, enum 
         if (i == 0 || strcmp(table->sorted[i - 1]->name, m->name) != 0)
             write_family(f, m, openmetrics);
         if (m->kind == COMMON_METRIC_HISTOGRAM)
-            write_buckets(f, m);
+            write_buckets(f, m, openmetrics);
         else
-            write_sample(f, m, "", NULL, m->number);
+            write_sample(f, m, "", NULL, m->number, NULL);
     }
     if (openmetrics)
         fputs("# EOF\n", f);

@@ -14,6 +14,7 @@
 #include <stddef.h>
 
 #include "common/buckets.h"
+#include "common/exemplars.h"
 #include "common/status.h"
 
 struct common_metrics; // opaque: the table
@@ -50,6 +51,10 @@ enum common_code common_metrics_add(struct common_metrics *table, const struct c
 bool common_metrics_put(struct common_metrics *table, const struct common_metric_spec *spec, double number);
 bool common_metrics_put_buckets(struct common_metrics *table, const struct common_metric_spec *spec,
                                 const struct common_buckets *buckets); // copied; HISTOGRAM
+// With exemplars (copied), which OpenMetrics alone shows: `# {trace_id="…",span_id="…"} seconds when` behind a bucket.
+bool common_metrics_put_traced(struct common_metrics *table, const struct common_metric_spec *spec,
+                               const struct common_buckets *buckets,
+                               const struct common_exemplars *exemplars);
 // Frees the metric; NULL is allowed.
 void common_metrics_remove(struct common_metrics *table, struct common_metric *metric);
 

@@ -11,6 +11,7 @@
 #include "common/secret.h"
 #include "common/status.h"
 
+struct common_tracer;
 struct coordinator;
 
 enum coordinator_slow_workers { // what becomes of workers that compute far slower than planned
@@ -49,6 +50,7 @@ struct coordinator_options {
     uint64_t audit_madds; // multiply-adds of an audit: of a long context some rows and heads are looked at
     uint64_t
         scrub_ns; // in this time the memory of each sealed chunk is compared at all its holders; 0: never
+    struct common_tracer *tracer; // of steps' spans, kept; NULL: none
     // Another coordinator may have the store: then this one listens, refuses every call (UNAVAILABLE, STANDBY), and takes
     // the store over when the other is gone or does not run (store/lease.h).
     bool standby;

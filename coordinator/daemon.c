@@ -16,10 +16,10 @@
 
 // What SIGHUP takes from the file: what is read where it is used. The rest sizes what was made at the start, or is known to
 // others by now.
-#define RELOADS "audit, grace, log-*, move-rate, replicas, scrub, session-ttl and slow-after"
-static const char *const reloads[] = {"audit",       "grace",      "log-format", "log-level",
-                                      "log-rate",    "move-rate",  "replicas",   "scrub",
-                                      "session-ttl", "slow-after", NULL};
+#define RELOADS "audit, grace, log-*, move-rate, replicas, scrub, session-ttl, slow-after and trace-*"
+static const char *const reloads[] = {"audit",      "grace",      "log-format",   "log-level",   "log-rate",
+                                      "move-rate",  "replicas",   "scrub",        "session-ttl", "slow-after",
+                                      "trace-file", "trace-otlp", "trace-sample", NULL};
 
 struct words { // of the command line and the file, that become something else
     const char *listen, *store;
@@ -164,6 +164,11 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
                                    "[...], \"pid\": n, \"standing_by\": false}, and \"http\" with --http.\n"
                                    "Default: none."),
         COMMON_DAEMON_LOG_OPTIONS(daemon),
+        COMMON_DAEMON_TRACE_OPTIONS(daemon),
+        {"trace-sample", 0, COMMON_OPTION_DOUBLE, &daemon->trace.sample, "RATIO",
+         "So many of the steps that bring no trace of their own are traced: 0.001 is one in a\n"
+         "thousand. Default: 0, none.",
+         0, 0},
         COMMON_DAEMON_CONFIG_OPTIONS(daemon),
         {NULL, 0, COMMON_OPTION_FLAG, NULL, NULL,
          "Exit codes: 0 clean, 2 wrong command line, 3 cannot start, 5 another coordinator has\n"
@@ -184,6 +189,13 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
     config->slow_workers = !strcmp(slow, "move")   ? COORDINATOR_SLOW_MOVE
                            : !strcmp(slow, "flag") ? COORDINATOR_SLOW_FLAG
                                                    : COORDINATOR_SLOW_IGNORE;
+    if (!(daemon->trace.sample >= 0 && daemon->trace.sample <= 1))
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "--trace-sample is 0 to 1; try 'banyan-coordinator --help'");
+    if (daemon->trace.sample > 0 && !daemon->trace.file && !daemon->trace.otlp)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "--trace-sample goes with --trace-file or --trace-otlp; try "
+                                "'banyan-coordinator --help'");
     config->replicas = (uint32_t)replicas;
     config->max_workers = (uint32_t)workers;
     config->max_sessions = (uint32_t)sessions;
@@ -241,12 +253,14 @@ void coordinator_daemon_reload(struct coordinator_daemon_options *options, struc
     struct coordinator_daemon_options *fresh = calloc(1, sizeof *fresh);
     if (!daemon->file.path) {
         common_log_info("signal=HUP: nothing is reloaded: this process has no --config");
+        common_daemon_retrace(NULL, options->config.tracer);
     } else if (!fresh) {
         common_log_error("signal=HUP: nothing is changed: no memory for a configuration");
     } else if (read_options(daemon->argc, daemon->argv, fresh, &words, &err) != COMMON_OK) {
         common_log_error("signal=HUP: nothing is changed: %s", err.message);
     } else {
         coordinator_set_options(c, &fresh->config);
+        common_daemon_retrace(&fresh->daemon, options->config.tracer);
         common_daemon_reloaded(daemon, &fresh->daemon, reloads);
     }
     if (fresh)

@@ -3,11 +3,13 @@
 // has taken over.
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "common/daemon.h"
 #include "common/http.h"
 #include "common/log.h"
 #include "common/memory.h"
 #include "common/notify.h"
+#include "common/tracer.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/daemon.h"
 #include "coordinator/health.h"
@@ -16,6 +18,8 @@
 #include "proto/metrics.h"
 #include "proto/rpc.h"
 
+#define TRACES_NS (2 * COMMON_NS_PER_S) // for so long it waits for the collector to take the last spans
+
 enum { EXIT_TAKEN_OVER = 5 }; // beside those of common/daemon.h
 
 struct daemon {
@@ -23,17 +27,27 @@ struct daemon {
     struct coordinator *coordinator;
     struct common_http *http;
     struct common_notify *notify;
+    struct common_tracer *tracer;
     struct coordinator_daemon_options options;
+    bool leaving;
 };
+
+static void left(void *arg)
+{
+    common_loop_stop(arg);
+}
 
 static void leave(void *arg)
 {
     struct daemon *d = arg;
+    if (d->leaving) // its last spans are under way
+        return;
+    d->leaving = true;
     common_notify_leaving(d->notify, "leaving");
     common_http_free(d->http); // what it shows goes
     d->http = NULL;
     coordinator_stop(d->coordinator);
-    common_loop_stop(d->loop);
+    common_tracer_finish(d->tracer, TRACES_NS, left, d->loop);
 }
 
 static void reload(void *arg)
@@ -86,6 +100,10 @@ static enum common_code start_serving(struct daemon *d, struct common_error *err
     bool insecure = d->options.daemon.http_insecure || config->insecure;
     enum common_code code = proto_http_new(d->loop, d->options.daemon.http, insecure, &d->http, err);
     if (code == COMMON_OK)
+        code = common_daemon_trace(&d->options.daemon, d->loop, "banyan-coordinator", config->cluster,
+                                   &d->tracer, err);
+    d->options.config.tracer = d->tracer;
+    if (code == COMMON_OK)
         code = coordinator_new(d->loop, &d->options.config, &d->coordinator, err);
     if (code != COMMON_OK)
         return code;
@@ -119,6 +137,7 @@ static enum common_daemon_exit run_daemon(struct daemon *d)
     }
     common_http_free(d->http);
     coordinator_free(d->coordinator);
+    common_tracer_free(d->tracer);
     common_notify_free(d->notify);
     common_signals_free(signals);
     common_loop_free(d->loop);

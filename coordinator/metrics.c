@@ -6,6 +6,7 @@
 
 #include "common/clock.h"
 #include "common/process.h"
+#include "common/tracer.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/slow.h"
@@ -39,19 +40,22 @@ static bool put_times(struct common_metrics *table, const struct coordinator *c)
     const struct {
         const char *name, *help;
         const struct common_buckets *took;
+        const struct common_exemplars *last;
     } times[] = {
-        {"banyan_step_seconds", "Attend calls, from arrival to answer.", &c->steps.took},
-        {"banyan_step_tree_seconds", "Of these, what they waited for workers.", &c->steps.tree},
-        {"banyan_step_own_seconds", "Of these, what they were in the coordinator.", &c->steps.own},
+        {"banyan_step_seconds", "Attend calls, from arrival to answer.", &c->steps.took, &c->steps.took_last},
+        {"banyan_step_tree_seconds", "Of these, what they waited for workers.", &c->steps.tree,
+         &c->steps.tree_last},
+        {"banyan_step_own_seconds", "Of these, what they were in the coordinator.", &c->steps.own,
+         &c->steps.own_last},
         {"banyan_store_write_seconds", "Transactions of the store, until the disk has them as --fsync says.",
-         &store},
+         &store, NULL},
     };
     for (size_t i = 0; i < sizeof(times) / sizeof(*times); i++)
-        if (!common_metrics_put_buckets(table,
-                                        &(struct common_metric_spec){.kind = COMMON_METRIC_HISTOGRAM,
-                                                                     .name = times[i].name,
-                                                                     .help = times[i].help},
-                                        times[i].took))
+        if (!common_metrics_put_traced(table,
+                                       &(struct common_metric_spec){.kind = COMMON_METRIC_HISTOGRAM,
+                                                                    .name = times[i].name,
+                                                                    .help = times[i].help},
+                                       times[i].took, times[i].last))
             return false;
     return true;
 }
@@ -268,5 +272,6 @@ bool coordinator_metrics_put(const struct coordinator *c, struct common_metrics 
            proto_metrics_put_codes(table, "banyan_step_failures_total",
                                    "Items of attend calls that were answered with an error.",
                                    c->steps.failures) &&
-           proto_metrics_put(table, servers, 1) && common_process_put(table);
+           proto_metrics_put(table, servers, 1) && common_tracer_put(c->core.options.tracer, table) &&
+           common_process_put(table);
 }

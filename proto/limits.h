@@ -25,6 +25,7 @@
 #define PROTO_STEP_HOLDERS_MAX  16
 #define PROTO_STEP_ROWS_MAX     4096
 #define PROTO_COLLECTIVE_ID_MAX 128 // bytes
+#define PROTO_TRACE_BYTES       25  // common/trace.h; or none
 
 #define PROTO_EDGES_DOWN_MAX    64                  // named in a heartbeat
 #define PROTO_LACKING_MAX       64u                 // sessions in a heartbeat
@@ -83,6 +84,7 @@
     X(chunk_put_request, ticket, 512)                                                                        \
     X(chunk_read_request, ticket, 512)                                                                       \
     X(attend_request, items, PROTO_STEP_ITEMS_MAX)                                                           \
+    X(attend_item, trace, PROTO_TRACE_BYTES)                                                                 \
     X(attend_reply, items, PROTO_STEP_ITEMS_MAX)                                                             \
     X(attend_reply, traces, 1024)                                                                            \
     X(attend_reply, workers, PROTO_MASS_WORKERS_MAX)                                                         \
@@ -129,6 +131,7 @@
     X(inventory_reply, sessions, 65536)                                                                      \
     X(append_run, holders, PROTO_STEP_HOLDERS_MAX)                                                           \
     X(step_item, append, PROTO_STEP_ROWS_MAX + 1)                                                            \
+    X(step_item, trace, PROTO_TRACE_BYTES)                                                                   \
     X(step_request, items, PROTO_STEP_ITEMS_MAX)                                                             \
     X(collective, id, PROTO_COLLECTIVE_ID_MAX)                                                               \
     X(step_reply, items, PROTO_STEP_ITEMS_MAX)                                                               \

@@ -10,6 +10,7 @@
 #include "proto/status.h"
 
 enum { WORKER_NAME_MAX = 64 };
+_Static_assert(PROTO_TRACE_BYTES == COMMON_TRACE_BYTES, "a trace as messages have it");
 
 static enum common_code bad_item(struct common_error *err, size_t item, const char *what)
 {
@@ -130,6 +131,9 @@ static enum common_code decode_items(const Banyan__Pb__StepRequest *from, struct
             return bad_item(err, i, "v without k");
         if (step->has_kv && item->n_append > 0 && item->k_bytes == 0)
             return bad_item(err, i, "an append without k and v in a frame that carries them");
+        if (it->trace.len > 0 && (!common_trace_take(it->trace.data, it->trace.len, &item->trace) ||
+                                  !common_trace_sampled(&item->trace)))
+            return bad_item(err, i, "its trace is malformed, or not sampled");
         step->n_items++;
     }
     if (q_used != step->q_bytes || k_used != step->k_bytes || v_used != step->v_bytes)
@@ -266,6 +270,10 @@ static struct step_messages *messages_of(const struct proto_step *step, bool wit
         to->q_bytes = from->q_bytes;
         to->k_bytes = with_kv ? from->k_bytes : 0;
         to->v_bytes = with_kv ? from->v_bytes : 0;
+        if (common_trace_sampled(&from->trace)) {
+            to->trace.len = sizeof from->trace;
+            to->trace.data = (uint8_t *)&from->trace; // only read by packing
+        }
     }
     banyan__pb__step_request__init(&m->request);
     pack_request(step, &m->request);

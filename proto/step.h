@@ -11,6 +11,7 @@
 
 #include "common/blob.h"
 #include "common/status.h"
+#include "common/trace.h"
 #include "proto/limits.h"
 #include "proto/rpc.h"
 
@@ -42,6 +43,7 @@ struct proto_step_item {
     size_t k_offset,
         k_bytes; // within the k tensor; 0 bytes when nothing is appended or the sender left k and v out
     size_t v_offset, v_bytes;
+    struct common_trace trace; // of the span above it, sampled; flags 0: none
 };
 
 // For engines that carry partials outside of the answers: the root fills it in, ranks below pass it on.

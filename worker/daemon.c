@@ -18,9 +18,10 @@
 
 // What SIGHUP takes from the file: what is read where it is used. The rest sizes what was made at the start, or is known to
 // others by now.
-#define RELOADS "attach-ttl, drain, drain-timeout, log-*, read-ahead and scrub"
+#define RELOADS "attach-ttl, drain, drain-timeout, log-*, read-ahead, scrub and trace-*"
 static const char *const reloads[] = {"attach-ttl", "drain",      "drain-timeout", "log-format", "log-level",
-                                      "log-rate",   "read-ahead", "scrub",         NULL};
+                                      "log-rate",   "read-ahead", "scrub",         "trace-file", "trace-otlp",
+                                      NULL};
 
 struct words { // of the command line and the file, that become something else
     const char *name, *host, *bind, *numa, *device, *module, *engine, *engine_module, *fsync_when;
@@ -273,6 +274,7 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
                                            "\"edge_endpoint\": ..., \"pid\": n}, and \"http\" with --http.\n"
                                            "Default: none."),
         COMMON_DAEMON_LOG_OPTIONS(daemon),
+        COMMON_DAEMON_TRACE_OPTIONS(daemon),
         COMMON_DAEMON_CONFIG_OPTIONS(daemon),
         {NULL, 0, COMMON_OPTION_FLAG, NULL, NULL,
          "Exit codes: 0 clean, 2 wrong command line, 3 cannot start, 4 the device is lost,\n"
@@ -365,6 +367,7 @@ void worker_daemon_reload(struct worker_daemon_options *options, struct worker *
     struct worker_daemon_options *fresh = calloc(1, sizeof *fresh);
     if (!daemon->file.path) {
         common_log_info("signal=HUP: nothing is reloaded: this process has no --config");
+        common_daemon_retrace(NULL, options->config.tracer);
     } else if (!fresh) {
         common_log_error("signal=HUP: nothing is changed: no memory for a configuration");
     } else if (read_options(daemon->argc, daemon->argv, fresh, &words, &err) != COMMON_OK) {
@@ -376,6 +379,7 @@ void worker_daemon_reload(struct worker_daemon_options *options, struct worker *
             fresh->config.scrub_ns = options->config.scrub_ns;
         options->config.scrub_ns = fresh->config.scrub_ns;
         worker_set_config(worker, &fresh->config);
+        common_daemon_retrace(&fresh->daemon, options->config.tracer);
         common_daemon_reloaded(daemon, &fresh->daemon, reloads);
     }
     if (fresh)

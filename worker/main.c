@@ -12,6 +12,7 @@
 #include "common/memory.h"
 #include "common/notify.h"
 #include "common/options.h"
+#include "common/tracer.h"
 #include "proto/metrics.h"
 #include "proto/rpc.h"
 #include "worker/daemon.h"
@@ -19,7 +20,8 @@
 #include "worker/metrics.h"
 #include "worker/worker.h"
 
-#define GRACE_NS (5 * COMMON_NS_PER_S)
+#define TRACES_NS (2 * COMMON_NS_PER_S) // for so long it waits for the collector to take the last spans
+#define GRACE_NS  (5 * COMMON_NS_PER_S)
 
 #define LOST_GRACE_NS (1 * COMMON_NS_PER_S) // a device that hangs may never give its steps back
 
@@ -57,10 +59,15 @@ static void daemon_set_state(struct daemon *d, enum daemon_state state)
     d->state = state;
 }
 
+static void traces_left(void *arg)
+{
+    common_loop_stop(arg);
+}
+
 static void daemon_left(void *arg)
 {
     struct daemon *d = arg;
-    common_loop_stop(d->loop);
+    common_tracer_finish(d->options.config.tracer, TRACES_NS, traces_left, d->loop);
 }
 
 static void daemon_leave(struct daemon *d)
@@ -184,6 +191,8 @@ static int run_daemon(struct daemon *d)
         common_log_error("cannot start: no memory for signals");
     } else if (common_notify_new(d->loop, &d->notify, &err) != COMMON_OK ||
                proto_http_new(d->loop, d->options.daemon.http, insecure, &d->http, &err) != COMMON_OK ||
+               common_daemon_trace(&d->options.daemon, d->loop, "banyan-worker", d->options.config.name,
+                                   &d->options.config.tracer, &err) != COMMON_OK ||
                worker_new(d->loop, &d->options.config, &d->worker, &err) != COMMON_OK) {
         common_log_error("cannot start: %s", err.message);
     } else {
@@ -199,6 +208,7 @@ static int run_daemon(struct daemon *d)
     common_timer_free(d->patience);
     common_http_free(d->http);
     worker_free(d->worker);
+    common_tracer_free(d->options.config.tracer);
     common_notify_free(d->notify);
     common_signals_free(signals);
     common_loop_free(d->loop);

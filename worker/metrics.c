@@ -3,6 +3,7 @@
 
 #include "common/clock.h"
 #include "common/process.h"
+#include "common/tracer.h"
 #include "proto/metrics.h"
 #include "worker/cold.h"
 #include "worker/disk/disk.h"
@@ -19,22 +20,23 @@ static bool put_times(struct common_metrics *table, const struct worker *worker,
     const struct {
         const char *name, *help, *part;
         const struct common_buckets *took;
+        const struct common_exemplars *last;
     } times[] = {
-        {"banyan_part_seconds", part, "queue", &worker->queue},
-        {"banyan_part_seconds", part, "compute", &worker->compute},
-        {"banyan_part_seconds", part, "tree", &worker->tree},
+        {"banyan_part_seconds", part, "queue", &worker->queue, &worker->queue_last},
+        {"banyan_part_seconds", part, "compute", &worker->compute, &worker->compute_last},
+        {"banyan_part_seconds", part, "tree", &worker->tree, &worker->tree_last},
         {"banyan_store_sync_seconds",
-         "Files of --store, one at a time, until the disk has them (--fsync always, interval).", NULL,
-         synced},
+         "Files of --store, one at a time, until the disk has them (--fsync always, interval).", NULL, synced,
+         NULL},
     };
     for (size_t i = 0; i < sizeof times / sizeof *times; i++)
-        if (!common_metrics_put_buckets(table,
-                                        &(struct common_metric_spec){.kind = COMMON_METRIC_HISTOGRAM,
-                                                                     .name = times[i].name,
-                                                                     .help = times[i].help,
-                                                                     .label = times[i].part ? "part" : NULL,
-                                                                     .value = times[i].part},
-                                        times[i].took))
+        if (!common_metrics_put_traced(table,
+                                       &(struct common_metric_spec){.kind = COMMON_METRIC_HISTOGRAM,
+                                                                    .name = times[i].name,
+                                                                    .help = times[i].help,
+                                                                    .label = times[i].part ? "part" : NULL,
+                                                                    .value = times[i].part},
+                                       times[i].took, times[i].last))
             return false;
     return true;
 }
@@ -102,5 +104,6 @@ bool worker_metrics_put(const struct worker *worker, struct common_metrics *tabl
     struct worker_disk_stats files;
     worker_disk_get_stats(worker->disk, &files);
     return put_numbers(table, worker, &files) && put_times(table, worker, &files.synced) &&
-           put_limits(table, worker) && proto_metrics_put(table, servers, 2) && common_process_put(table);
+           put_limits(table, worker) && proto_metrics_put(table, servers, 2) &&
+           common_tracer_put(worker->tracer, table) && common_process_put(table);
 }

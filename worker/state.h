@@ -5,6 +5,7 @@
 
 #include <inttypes.h>
 
+#include "common/exemplars.h"
 #include "proto/rpc.h"
 #include "proto/status.h"
 #include "reduce/engine.h"
@@ -91,6 +92,8 @@ struct worker {
     uint64_t scratch_bytes;
     uint64_t steps_done, last_compute_ns, attached_bytes;
     struct common_buckets queue, compute, tree; // of steps: until computing began, computing, until merged
+    struct common_exemplars queue_last, compute_last, tree_last; // of those that were traced
+    struct common_tracer *tracer;                                // of steps' spans; NULL: none
     struct worker_pace pace;
     struct worker_probe *probe; // a measurement under way; NULL: none
     // leaving

@@ -32,6 +32,7 @@
 #include "worker/compute.h"
 #include "worker/disk/disk.h"
 #include "worker/items.h"
+#include "worker/spans.h"
 #include "worker/state.h"
 #include "worker/warm.h"
 
@@ -79,8 +80,11 @@ struct worker_step {
     struct worker_job job;
     struct worker_device_job device_job;
     uint64_t arrived_ns, ready_ns; // ready_ns: the own part; 0: not yet
+    uint64_t ended_ns;             // answered
     _Atomic uint64_t started_ns;   // first task
     bool paced;                    // worker->pace counts it now
+    enum common_code failed;       // what it was answered with, where that was no result
+    struct worker_spans *spans;    // NULL: nothing in it is traced
     uint64_t flight_bytes;
 };
 
@@ -108,6 +112,7 @@ static void step_free(struct worker_step *s)
     worker_compute_free(s->compute);
     common_blob_unref(s->partials);
     proto_step_result_free(s->result);
+    worker_spans_free(s->spans);
     proto_step_free(s->step);
     free(s);
     worker_hand_emptied(worker);
@@ -133,7 +138,7 @@ static void step_reply(struct worker_step *s, struct common_blob *blob, struct p
     struct answer *answer = malloc(sizeof *answer);
     struct proto_request *request = s->request;
     s->request = NULL;
-    uint64_t now = common_clock_ns();
+    uint64_t now = s->ended_ns = common_clock_ns();
     common_buckets_add(&s->worker->tree, s->ready_ns ? now - s->ready_ns : 0);
     proto_request_ends(request, now);
     if (!answer) {
@@ -144,6 +149,7 @@ static void step_reply(struct worker_step *s, struct common_blob *blob, struct p
         return;
     }
     *answer = (struct answer){blob, result};
+    worker_spans_result(s->spans, COMMON_OK, result);
     COMMON_FAILPOINT("partial_answered");
     proto_step_reply(request, result, answer_sent, answer);
 }
@@ -153,6 +159,8 @@ static void step_fail(struct worker_step *s, enum common_code code, const char *
     struct proto_status status;
     struct proto_request *request = s->request;
     s->request = NULL;
+    s->failed = code;
+    s->ended_ns = common_clock_ns();
     proto_status_set(&status, code, reason, "%s", text);
     proto_request_fail_status(request, &status);
 }
@@ -240,6 +248,18 @@ static struct common_blob *step_finish(struct worker_step *s, struct common_blob
     return blob;
 }
 
+static void step_export(struct worker_step *s)
+{
+    if (!s->spans)
+        return;
+    if (s->failed != COMMON_OK)
+        worker_spans_result(s->spans, s->failed, NULL);
+    uint64_t started_ns = atomic_load(&s->started_ns);
+    const struct worker_spans_times times = {s->arrived_ns, started_ns ? started_ns : s->ready_ns,
+                                             s->ready_ns, s->ended_ns};
+    worker_spans_end(s->spans, s->worker, s->step, s->self, &times);
+}
+
 static void step_done(void *arg, struct reduce_outcome *outcome)
 {
     struct worker_step *s = arg;
@@ -267,6 +287,7 @@ static void step_done(void *arg, struct reduce_outcome *outcome)
         step_reply(s, outcome->partials, outcome->result);
     }
     s->worker->steps_done++;
+    step_export(s);
     if (s->state == STEP_AWAY) {
         step_set_state(s, STEP_ABANDONED);
         if (s->worker->device)
@@ -420,6 +441,8 @@ static void step_contribute(struct worker_step *s)
         trace->tokens = worker_compute_tokens(s->compute);
         snprintf(trace->worker, sizeof trace->worker, "%s", worker->name);
     }
+    const struct worker_spans_times times = {s->arrived_ns, started, now, 0};
+    worker_spans_ready(s->spans, worker, &times, worker_compute_tokens(s->compute));
     worker_compute_free(s->compute); // unpins
     s->compute = NULL;
     struct reduce_local local = {.result = s->result, .partials = s->partials, .ready_ns = now};
@@ -696,8 +719,10 @@ void worker_handle_step(void *arg, struct proto_request *request)
         step->collective = (struct proto_collective){0}; // the root's engine decides
     s->request = request;
     s->arrived_ns = proto_request_arrived(request);
+    s->spans = worker_spans_new(worker, step);
     if (s->engine->begin(plan->group, step, step_done, s, &s->op, &err) != COMMON_OK) {
         step_fail(s, err.code, "", err.message);
+        step_export(s);
         step_set_state(s, STEP_OVER);
         step_free(s);
         return;

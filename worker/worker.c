@@ -286,6 +286,7 @@ enum common_code worker_new(struct common_loop *loop, const struct worker_config
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a worker");
     worker->loop = loop;
     worker->started_ns = common_clock_ns();
+    worker->tracer = config->tracer;
     strcpy(worker->name, config->name); // lengths: check_config
     strcpy(worker->host, config->host);
     worker->secret = config->secret;

@@ -12,6 +12,7 @@
 #include "common/status.h"
 #include "worker/disk/disk.h"
 
+struct common_tracer;
 struct worker; // opaque
 struct worker_device;
 struct worker_engine;
@@ -41,6 +42,7 @@ struct worker_config {            // strings are copied
     struct worker_files *files;   // it, open, taken over; NULL: worker_new opens it
     struct worker_device *device; // that holds K and V and computes, kept; NULL: the team does
     struct worker_engine *engine; // offered beside `stream`, kept; NULL: none
+    struct common_tracer *tracer; // of steps' spans, kept; NULL: none
     uint32_t threads;             // of the compute team, >= 1
     const struct worker_place *place; // where they and the memory go, kept; NULL: anywhere
     // Steps with fewer multiply-adds are computed on the loop thread; 0: measured default.

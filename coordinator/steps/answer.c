@@ -7,6 +7,7 @@
 #include "common/failpoint.h"
 #include "coordinator/steps/mass.h"
 #include "coordinator/steps/mass_message.h"
+#include "coordinator/steps/spans.h"
 
 static void answer_sent(void *arg)
 {
@@ -162,9 +163,15 @@ void coordinator_answer_send(struct coordinator_call *call, struct proto_request
     if (ranges.n_pieces)
         tensors[n_tensors++] = ranges;
     COMMON_FAILPOINT("step_answered");
+    bool traced = call->traced;
+    call->refs += traced; // for what is said of it once the answer is on its way
     proto_request_ends(request, now);
     proto_request_reply(request, &m.base, tensors, n_tensors, answer_sent, call);
     coordinator_mass_message_fini(&masses);
     for (size_t i = 0; i < n; i++)
         proto_status_pb_free(items[i].status);
+    if (traced) {
+        coordinator_spans_answered(call, unfinished, text, now);
+        coordinator_call_unref(call);
+    }
 }

@@ -91,10 +91,10 @@ static void tell_difference(const struct coordinator_auditing *a, uint32_t row, 
     common_log_error("an answer is wrong: float64 over its rows says something else session=%016" PRIx64
                      " layer=%u first=%" PRIu64 " rows=%u visible=%" PRIu64 " position=%" PRIu64
                      " query_head=%u %s=%.9g exact=%.9g off=%.3g allowed=%.3g plan_digest=%016" PRIx64
-                     " members=%s audited_by=%s",
+                     " members=%s audited_by=%s trace=%s",
                      kept->session, kept->layer, kept->first, kept->step_rows, kept->visible,
                      kept->positions[row], head, what, v->got, v->want, fabs(v->got - v->want), v->allowed,
-                     kept->plan_digest, kept->workers, a->by);
+                     kept->plan_digest, kept->workers, a->by, kept->trace);
 }
 
 // All keys have been seen.

@@ -10,6 +10,7 @@
 #include "coordinator/sessions/table.h"
 #include "coordinator/steps/answer.h"
 #include "coordinator/steps/mass.h"
+#include "coordinator/steps/spans.h"
 #include "coordinator/steps/watch.h"
 #include "proto/mass.h"
 #include "proto/spec.h"
@@ -274,6 +275,8 @@ static enum common_code take_all(struct coordinator_call *call, const struct pro
         take_item(&call->items[i], call, i, m->items[i]);
         append = append || m->items[i]->append;
         shaped = shaped && !proto_layer_local(&layer);
+        if (!coordinator_spans_take(&call->items[i], m->items[i]->trace.data, m->items[i]->trace.len))
+            return common_error_set(err, COMMON_INVALID_ARGUMENT, "item %u: its trace is malformed", i);
         if (!measure(&call->items[i], m->items[i], &layer, &at))
             return common_error_set(err, COMMON_INVALID_ARGUMENT, "item %u: invalid sizes", i);
     }

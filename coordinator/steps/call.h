@@ -15,6 +15,7 @@ struct coordinator_call {
     struct common_blob *blob;      // of the request: what the items point into
     uint64_t arrived_ns, deadline_ns, tree_ns, mass_ns;
     bool want_lse, want_trace, want_mass, aside;
+    bool traced;   // one of its items is sampled
     uint32_t refs; // unfinished items, an answer not sent, callbacks to come
     uint32_t left; // unfinished items
     size_t o_bytes, lse_bytes;

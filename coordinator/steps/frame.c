@@ -12,6 +12,7 @@
 #include "coordinator/sessions/session.h"
 #include "coordinator/steps/call.h"
 #include "coordinator/steps/item.h"
+#include "coordinator/steps/spans.h"
 #include "proto/spec.h"
 
 #define SPARE_FRAMES 32
@@ -97,6 +98,7 @@ static struct load load_of(const struct coordinator_item *item, const struct coo
     uint64_t heads = (uint64_t)slab->kv_heads * (layer.q_heads / layer.kv_heads);
     struct load load = {.partial_bytes = coordinator_slab_partial_bytes(slab->rows, heads, layer.v_dim),
                         .header_bytes = 160 + (item->ask.block_count ? 24 : 0) +
+                                        (item->trace.sampled ? 32 : 0) +
                                         (appends(item, slab) > 0 ? 12 + run_bytes(item) * runs_of(item, slab)
                                                                  : 0), // fields at their largest
                         .bytes = slab->rows * heads * layer.k_dim * sizeof(float)};
@@ -189,6 +191,8 @@ static void add_slab(struct coordinator_frame *f, struct coordinator_item *item,
     }
     item->way.in_frames++;
     item->attempt = item->attempt ? item->attempt : 1;
+    if (item->trace.sampled && (at == 0 || f->owners[at - 1] != item))
+        coordinator_spans_send(f, item, out);
     if (item->attempt > f->step.attempt)
         f->step.attempt = item->attempt;
     if (item->call->deadline_ns > f->step.deadline_ns)
@@ -337,6 +341,7 @@ static struct coordinator_frame *frame_begin(struct coordinator_queue *queue, bo
     struct proto_append_run *appends = f->step.appends;
     f->queue = queue;
     f->big = big;
+    f->traced = false;
     f->step = (struct proto_step){.items = items, .appends = appends, .quick = !big};
     return f;
 }

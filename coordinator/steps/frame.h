@@ -16,7 +16,7 @@ struct coordinator_frame {
     struct coordinator_frame *next; // spare
     struct proto_list link;         // in steps.flying until it comes back
     struct coordinator_queue *queue;
-    bool big;
+    bool big, traced;                 // traced: a slab's trace is sampled
     struct proto_step step;           // items and appends are ours
     struct coordinator_item **owners; // [step.n_items]
     uint32_t *nth;                    // [step.n_items] which slab of its owner

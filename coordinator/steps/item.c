@@ -20,6 +20,7 @@
 #include "coordinator/steps/lane.h"
 #include "coordinator/steps/mass.h"
 #include "coordinator/steps/queue.h"
+#include "coordinator/steps/spans.h"
 #include "coordinator/steps/undo.h"
 #include "coordinator/steps/watch.h"
 #include "proto/mass.h"
@@ -131,6 +132,7 @@ void coordinator_item_take_missing(struct coordinator_item *item, const struct c
 // What its rows, and nobody else's, would have seen is declared.
 static void declare_missing(struct coordinator_item *item, struct coordinator_session *s)
 {
+    char trace[COMMON_TRACE_ID_TEXT];
     uint64_t from, to;
     coordinator_item_sees(item, s, &from, &to);
     item->left_out = coordinator_missing_within(&item->way.missing, from, to);
@@ -142,8 +144,9 @@ static void declare_missing(struct coordinator_item *item, struct coordinator_se
         return;
     s->declared = s->layout.epoch + 1;
     common_log_warn("answers are partial, as their clients allow: tokens are missing session=%016" PRIx64
-                    " layer=%u missing=%" PRIu64 " seen=%" PRIu64 " epoch=%" PRIu64,
-                    s->id, item->ask.layer, item->left_out, item->seen, s->layout.epoch);
+                    " layer=%u missing=%" PRIu64 " seen=%" PRIu64 " epoch=%" PRIu64 " trace=%s",
+                    s->id, item->ask.layer, item->left_out, item->seen, s->layout.epoch,
+                    coordinator_item_trace(item, trace));
 }
 
 static void clip_missing(struct coordinator_item *item, const struct coordinator_session *s)

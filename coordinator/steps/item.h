@@ -18,6 +18,7 @@
 #ifndef COORDINATOR_ITEM_H
 #define COORDINATOR_ITEM_H
 
+#include "common/trace.h"
 #include "coordinator/machine.h"
 #include "coordinator/sessions/missing.h"
 #include "coordinator/steps/slab.h"
@@ -82,6 +83,13 @@ struct coordinator_item_look { // where its rows looked and where its time went,
     uint32_t n_traces;
 };
 
+struct coordinator_item_trace {  // spans.h
+    bool known, sampled;         // it has one; and spans are wanted
+    struct common_trace parent;  // of the caller's span; its span_id is zero where we have drawn it
+    uint8_t span_id[8];          // of its own span; where nobody takes spans here, the caller's
+    uint64_t sent_ns, landed_ns; // of the first frame, and of the last; 0: none has come back
+};
+
 struct coordinator_item {
     struct proto_list link; // in the one list that its state names
     struct coordinator_call *call;
@@ -91,6 +99,7 @@ struct coordinator_item {
     struct coordinator_item_reply reply;
     struct coordinator_item_way way;
     struct coordinator_item_look look;
+    struct coordinator_item_trace trace;
     uint64_t write;    // number of its append, kept over attempts; 0: none yet
     bool sent, stored; // rows of its append in a frame, of any attempt; all of them, and acknowledged
     uint32_t attempt;

@@ -12,6 +12,7 @@
 #include "coordinator/steps/audit.h"
 #include "coordinator/steps/call.h"
 #include "coordinator/steps/lane.h"
+#include "coordinator/steps/spans.h"
 #include "proto/spec.h"
 
 #define SESSION_NS                                                                                           \
@@ -181,6 +182,7 @@ static struct coordinator_kept *copy_step(const struct coordinator_item *item,
                                       .append = item->ask.append,
                                       .bytes = sizeof(*kept) + most * row};
     proto_list_init(&kept->link);
+    coordinator_item_trace(item, kept->trace);
     choose_rows(kept, most, common_mix64(steps->keep.seen));
     copy_rows(kept, item, o, lse);
     if (item->look.keep == COORDINATOR_KEEP_AUDIT)

@@ -12,6 +12,7 @@
 #ifndef COORDINATOR_KEEP_H
 #define COORDINATOR_KEEP_H
 
+#include "common/trace.h"
 #include "coordinator/steps/steps.h"
 #include "proto/limits.h"
 
@@ -39,7 +40,8 @@ struct coordinator_kept {
     uint32_t layer, step_rows, rows, q_heads, k_dim, v_dim;
     bool append;
     enum coordinator_audited audited;
-    char workers[400]; // of a step that is audited: the session's members, for people
+    char trace[COMMON_TRACE_ID_TEXT]; // of the step, "-": none
+    char workers[400];                // of a step that is audited: the session's members, for people
     size_t bytes;
     float data[]; // q [rows][q_heads][k_dim], o [rows][q_heads][v_dim], lse [rows][q_heads]
 };

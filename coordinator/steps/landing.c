@@ -14,6 +14,7 @@
 #include "coordinator/steps/call.h"
 #include "coordinator/steps/frame.h"
 #include "coordinator/steps/item.h"
+#include "coordinator/steps/spans.h"
 #include "proto/spec.h"
 
 static void take_traces(struct proto_trace **traces, uint32_t *n, const struct coordinator_frame *f,
@@ -219,6 +220,7 @@ void coordinator_frame_landed(void *arg, enum common_code code, const char *text
         text = "a root answered a step with tensors of another size";
     }
     look_at(f, code == COMMON_OK ? result : NULL, tree_ns);
+    coordinator_spans_landed(f, code, text, code == COMMON_OK ? result : NULL, steps->landed_ns);
     if (code != COMMON_OK) {
         frame_failed(f, code, text);
     } else {

@@ -8,11 +8,13 @@
 //   queue.c     items that wait for a plan's next frame                        slab.c     cutting
 //   frame.c     put together and sent; landing.c: come back and taken apart
 //   mass.c      attention masses of a step; mass_message.c; watch.c, watchers.c: who watches sessions
+//   spans.c     spans of steps that are traced
 //   keep.c      a step of each session, as it was answered; audit.c, audit_sum.c: computed again in float64
 #ifndef COORDINATOR_STEPS_H
 #define COORDINATOR_STEPS_H
 
 #include "common/buckets.h"
+#include "common/exemplars.h"
 #include "common/status.h"
 #include "coordinator/core.h"
 #include "proto/list.h"
@@ -55,7 +57,8 @@ struct coordinator_steps {
     uint64_t count_steps, count_frames, count_retries, count_collective, count_partial, step_ids;
     struct common_buckets took, tree, own; // of attend calls: from arrival to answer, and what of it they
                                            // waited for trees, and did not
-    uint64_t failures[COMMON_CODE_COUNT];  // of their items
+    struct common_exemplars took_last, tree_last, own_last; // of those that were traced
+    uint64_t failures[COMMON_CODE_COUNT];                   // of their items
     uint64_t count_audited, count_audit_differences, count_audit_skipped;
 };
 

@@ -165,6 +165,7 @@ static bool attend(struct scene *scene, float *o)
                         .q = zeros,
                         .o = o,
                         .mass = &mass,
+                        .traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
                         .error = &item_error};
     banyan_trace trace;
     banyan_code code = banyan_attend(scene->client, &item, 1, 0, &trace, &error);

@@ -185,9 +185,21 @@ static void test_openmetrics(void **state)
     struct common_metric_spec h = {
         .kind = COMMON_METRIC_HISTOGRAM, .name = "h_seconds", .help = "H.", .label = "m", .value = "x"};
     assert_true(common_metrics_put_buckets(t, &h, &took));
+    struct common_exemplars last = {0};
+    struct common_trace trace = {.trace_id = {[0] = 0xab, [15] = 1}, .span_id = {[7] = 2}, .flags = 1};
+    common_exemplars_note(&last, 1025, &trace);
+    last.last[1].wall_ns = UINT64_C(1700000000012345678);
+    h.name = "i_seconds";
+    assert_true(common_metrics_put_traced(t, &h, &took, &last));
     char *text;
     size_t len;
     assert_int_equal(common_metrics_render(t, COMMON_METRICS_OPENMETRICS, &text, &len), COMMON_OK);
+    static const char exemplar[] = "i_seconds_bucket{m=\"x\",le=\"1.024e-06\"} 1\n"
+                                   "i_seconds_bucket{m=\"x\",le=\"2.048e-06\"} 2 # {trace_id=\""
+                                   "ab000000000000000000000000000001\",span_id=\"0000000000000002\"} "
+                                   "1.025e-06 1700000000.012\n"
+                                   "i_seconds_bucket{m=\"x\",le=\"4.096e-06\"} 2\n";
+    assert_non_null(strstr(text, exemplar));
     static const char head[] =
         "# HELP a_bytes A.\n# TYPE a_bytes counter\n# UNIT a_bytes bytes\na_bytes_total 7\n"
         "# HELP b \\\"B\\\".\n# TYPE b info\nb_info{v=\"1\",r=\"2\"} 1\n"
@@ -196,13 +208,15 @@ static void test_openmetrics(void **state)
         "h_seconds_bucket{m=\"x\",le=\"2.048e-06\"} 2\n";
     static const char tail[] = "h_seconds_bucket{m=\"x\",le=\"68.719476736\"} 2\n"
                                "h_seconds_bucket{m=\"x\",le=\"+Inf\"} 3\n"
-                               "h_seconds_sum{m=\"x\"} 100.000002049\nh_seconds_count{m=\"x\"} 3\n# EOF\n";
+                               "h_seconds_sum{m=\"x\"} 100.000002049\nh_seconds_count{m=\"x\"} 3\n";
     assert_memory_equal(text, head, strlen(head));
-    assert_string_equal(text + len - strlen(tail), tail);
+    assert_non_null(strstr(text, tail));
+    assert_string_equal(text + len - 6, "# EOF\n");
     free(text);
     assert_int_equal(common_metrics_render(t, COMMON_METRICS_TEXT, &text, &len), COMMON_OK);
     assert_non_null(strstr(text, "# TYPE a_bytes_total counter\na_bytes_total 7\n# HELP b_info \"B\".\n"
                                  "# TYPE b_info gauge\nb_info{"));
+    assert_null(strstr(text, "trace_id"));
     assert_null(strstr(text, "UNIT"));
     assert_null(strstr(text, "EOF"));
     free(text);

@@ -26,6 +26,7 @@ import openmetrics  # noqa: E402  (its folder is known only now)
 RULES = SOURCE / "deploy" / "prometheus" / "alerts.yaml"
 DASHBOARD = SOURCE / "deploy" / "grafana" / "banyan.json"
 ACCEPT = {False: "text/plain;version=0.0.4", True: "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.3"}
+TRACE = "0af7651916cd43dd8448eb211c80319c"
 METRIC = re.compile(r"\b((?:banyan|process)_[a-z0-9_]+)\b")
 
 
@@ -71,8 +72,8 @@ class Cluster(unittest.TestCase):
         cls.address = {"coordinator": coordinator["http"], "worker": worker["http"]}
         write_tensors(cls.path / "t.safetensors", "qkv", 4)
         cls.ctl("session", "create", "--q-heads=1", "--dim=8", "--kv-type=f32", "s")
-        for _ in range(3):
-            cls.ctl("attend", "s", cls.path / "t.safetensors")
+        for more in (), (), (f"--traceparent=00-{TRACE}-b7ad6b7169203331-01",):
+            cls.ctl("attend", "s", cls.path / "t.safetensors", *more)
 
     @classmethod
     def start(cls, name, *options):
@@ -146,6 +147,17 @@ class Cluster(unittest.TestCase):
             (_, labels), = families["banyan_build_info"].samples
             self.assertIn(dict(labels)["version"], version)
             self.assertTrue(dict(labels)["revision"])
+
+    def test_exemplars(self):
+        for who, name, n in (("coordinator", "banyan_step_seconds", 1), ("coordinator", "banyan_step_tree_seconds", 1),
+                             ("coordinator", "banyan_step_own_seconds", 1), ("worker", "banyan_part_seconds", 3)):
+            self.assertEqual(self.families(who, False)[0][name].exemplars, {})
+            exemplars = self.families(who, True)[0][name].exemplars
+            self.assertEqual(len(exemplars), n)
+            for labels, number, when in exemplars.values():
+                self.assertEqual(labels["trace_id"], TRACE)
+                self.assertRegex(labels["span_id"], "^[0-9a-f]{16}$")
+                self.assertLess(abs(time.time() - when), 3600)
 
     def test_attached_bytes_and_failures(self):
         before = self.families("worker", False)[0]["banyan_attached_bytes_total"].value()

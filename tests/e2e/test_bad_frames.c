@@ -123,6 +123,7 @@ static void attend_by_hand(void **state)
     (void)state;
     int fd = wire_dial(harness_cluster_endpoint(witness_cluster, "unix"));
     assert_true(wire_hello(fd));
+    static const uint8_t trace[26] = {[0] = 1, [16] = 1, [24] = 1}, spanless[26] = {[0] = 1, [24] = 1};
     static uint8_t bytes[8192];
     struct common_slice slice[3] = {{bytes, 512}, {bytes, 256}, {bytes, 256}};
     struct proto_tensor_out tensor[3];
@@ -137,17 +138,23 @@ static void attend_by_hand(void **state)
         uint32_t rows, append, layer;
         uint64_t q, k, v, first, q_bytes;
         banyan_code want;
+        size_t trace_len;
+        const uint8_t *trace;
     } bad[] = {
-        {"q too short", 1, 0, 0, 256, 0, 0, 5, 0, BANYAN_INVALID_ARGUMENT},
-        {"q too long", 1, 0, 0, 1024, 0, 0, 5, 0, BANYAN_INVALID_ARGUMENT},
-        {"k too short", 1, 1, 0, 512, 128, 256, WITNESS_TOKENS, 0, BANYAN_INVALID_ARGUMENT},
-        {"v too long", 1, 1, 0, 512, 256, 512, WITNESS_TOKENS, 0, BANYAN_INVALID_ARGUMENT},
-        {"rows 0 by hand", 0, 0, 0, 512, 0, 0, 5, 0, BANYAN_INVALID_ARGUMENT},
-        {"5000 rows in an item", 5000, 0, 0, 512, 0, 0, 5, 0, BANYAN_INVALID_ARGUMENT},
-        {"2^32 - 1 rows", UINT32_MAX, 0, 0, 512, 0, 0, 5, 0, BANYAN_INVALID_ARGUMENT},
-        {"layer 2^31", 1, 0, 1u << 31, 512, 0, 0, 5, 0, BANYAN_INVALID_ARGUMENT},
-        {"a position of 2^64 - 1", 1, 0, 0, 512, 0, 0, UINT64_MAX, 0, BANYAN_OUT_OF_RANGE},
-        {"q_bytes that wrap", 1, 0, 0, 512, 0, 0, 5, UINT64_MAX - 100, BANYAN_INVALID_ARGUMENT},
+        {"q too short", 1, 0, 0, 256, 0, 0, 5, 0, BANYAN_INVALID_ARGUMENT, 0, NULL},
+        {"q too long", 1, 0, 0, 1024, 0, 0, 5, 0, BANYAN_INVALID_ARGUMENT, 0, NULL},
+        {"k too short", 1, 1, 0, 512, 128, 256, WITNESS_TOKENS, 0, BANYAN_INVALID_ARGUMENT, 0, NULL},
+        {"v too long", 1, 1, 0, 512, 256, 512, WITNESS_TOKENS, 0, BANYAN_INVALID_ARGUMENT, 0, NULL},
+        {"rows 0 by hand", 0, 0, 0, 512, 0, 0, 5, 0, BANYAN_INVALID_ARGUMENT, 0, NULL},
+        {"5000 rows in an item", 5000, 0, 0, 512, 0, 0, 5, 0, BANYAN_INVALID_ARGUMENT, 0, NULL},
+        {"2^32 - 1 rows", UINT32_MAX, 0, 0, 512, 0, 0, 5, 0, BANYAN_INVALID_ARGUMENT, 0, NULL},
+        {"layer 2^31", 1, 0, 1u << 31, 512, 0, 0, 5, 0, BANYAN_INVALID_ARGUMENT, 0, NULL},
+        {"a position of 2^64 - 1", 1, 0, 0, 512, 0, 0, UINT64_MAX, 0, BANYAN_OUT_OF_RANGE, 0, NULL},
+        {"q_bytes that wrap", 1, 0, 0, 512, 0, 0, 5, UINT64_MAX - 100, BANYAN_INVALID_ARGUMENT, 0, NULL},
+        {"half a trace", 1, 0, 0, 512, 0, 0, 5, 0, BANYAN_INVALID_ARGUMENT, 24, trace},
+        {"more than a trace", 1, 0, 0, 512, 0, 0, 5, 0, BANYAN_INVALID_ARGUMENT, 26, trace},
+        {"a trace of zeros", 1, 0, 0, 512, 0, 0, 5, 0, BANYAN_INVALID_ARGUMENT, 25, bytes},
+        {"a trace without a span", 1, 0, 0, 512, 0, 0, 5, 0, BANYAN_INVALID_ARGUMENT, 25, spanless},
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         item.rows = bad[i].rows;
@@ -155,6 +162,7 @@ static void attend_by_hand(void **state)
         item.layer = bad[i].layer;
         item.first = bad[i].first;
         item.q_bytes = bad[i].q_bytes;
+        item.trace = (ProtobufCBinaryData){bad[i].trace_len, (uint8_t *)bad[i].trace};
         const uint64_t sizes[3] = {bad[i].q, bad[i].k, bad[i].v};
         for (int t = 0; t < 3; t++) {
             slice[t].len = sizes[t];

@@ -136,6 +136,11 @@ static void test_malformed(void **state)
     WRONG(3, s.item[1].first = UINT64_MAX);
     WRONG(3, s.item[1].kv_heads = 0);
     WRONG(3, s.item[1].kv_head = UINT32_MAX);
+    static uint8_t trace[COMMON_TRACE_BYTES] = {[0] = 1, [16] = 1, [24] = COMMON_TRACE_SAMPLED};
+    static uint8_t unsampled[COMMON_TRACE_BYTES] = {[0] = 1, [16] = 1}, zero[COMMON_TRACE_BYTES] = {[24] = 1};
+    WRONG(3, (s.item[1].trace = (ProtobufCBinaryData){sizeof trace - 1, trace}));
+    WRONG(3, (s.item[1].trace = (ProtobufCBinaryData){sizeof unsampled, unsampled}));
+    WRONG(3, (s.item[1].trace = (ProtobufCBinaryData){sizeof zero, zero}));
     WRONG(3, s.item[0].q_bytes = 255);        // does not fill
     WRONG(3, s.item[1].q_bytes = 257);        // beyond
     WRONG(3, s.item[1].q_bytes = UINT64_MAX); // wraps
@@ -244,6 +249,8 @@ static void test_send_and_reply(void **state)
     struct sample s;
     struct proto_step *step;
     sample_init(&s, 3);
+    static uint8_t trace[COMMON_TRACE_BYTES] = {[0] = 1, [16] = 2, [24] = COMMON_TRACE_SAMPLED};
+    s.item[1].trace = (ProtobufCBinaryData){sizeof trace, trace};
     assert_int_equal(proto_step_decode(&s.message, common_clock_after(SECONDS(20)), &step, NULL), COMMON_OK);
     struct answer answer = {0};
     uint64_t id;
@@ -273,6 +280,8 @@ static void test_send_and_reply(void **state)
         assert_int_equal(served.step->step, 77);
         assert_int_equal(served.step->n_appends, 2);
         assert_memory_equal(served.step->q, step->q, 512);
+        assert_int_equal(served.step->items[0].trace.flags, 0);
+        assert_memory_equal(&served.step->items[1].trace, trace, sizeof trace);
         if (with_kv)
             assert_memory_equal(served.step->v, step->v, 64);
         // What was left at the sending counts from the arrival, which lies between the two times.

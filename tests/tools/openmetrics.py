@@ -3,7 +3,8 @@
 
 parse(text, openmetrics) returns {name: Family}, or raises Wrong with the line that is. It asks for more than Prometheus
 does: a family's HELP and TYPE before its samples, all samples of a family together, no sample twice, buckets that rise to
-+Inf and agree with the count, no NaN and no negative counter, units that end their names.
++Inf and agree with the count, no NaN and no negative counter, units that end their names, exemplars in OpenMetrics alone, of
+buckets alone, within the limits of its specification and of their bucket.
 """
 import dataclasses
 import math
@@ -13,6 +14,7 @@ NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*$")
 SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? ([^ ]+)$")
 LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\["\\n])*)"(?:,|$)')
 NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|Inf)$")
+EXEMPLAR = re.compile(r"\{(.*)\} ([^ ]+)(?: ([0-9]+(?:\.[0-9]+)?))?$")
 KINDS = {False: {"counter", "gauge", "histogram"}, True: {"counter", "gauge", "histogram", "info"}}
 
 
@@ -26,6 +28,7 @@ class Family:
     help: str
     unit: str = ""
     samples: dict = dataclasses.field(default_factory=dict)  # (name, frozenset of labels) -> number
+    exemplars: dict = dataclasses.field(default_factory=dict)  # (name, frozenset of labels) -> (labels, number, when)
 
     def value(self, name=None, **labels):
         """Of the one sample with this name (or any) and these labels."""
@@ -52,6 +55,14 @@ def labels_of(text, line):
     return labels
 
 
+def read_exemplar(text, line):
+    match = EXEMPLAR.match(text)
+    check(match and NUMBER.match(match.group(2)) and match.group(3), line, "exemplar")
+    labels = labels_of(match.group(1), line)
+    check(labels and sum(len(name) + len(value) for name, value in labels.items()) <= 128, line, "labels of an exemplar")
+    return labels, float(match.group(2)), float(match.group(3))
+
+
 def names_of(family, kind, openmetrics):
     if kind == "histogram":
         return {family + "_bucket", family + "_sum", family + "_count"}
@@ -72,6 +83,11 @@ def check_histogram(name, family):
     for rest, (bounds, totals) in series.items():
         check(bounds and bounds[-1][0] == math.inf, name, "no +Inf")
         check(all(a[0] < b[0] and a[1] <= b[1] for a, b in zip(bounds, bounds[1:])), name, "buckets do not rise")
+        for (sample, labels), (_, number, _) in family.exemplars.items():
+            if frozenset(l for l in labels if l[0] != "le") == rest:
+                at = [bound for bound, _ in bounds].index(float(dict(labels)["le"]))
+                check((at == 0 or number > bounds[at - 1][0]) and number <= bounds[at][0], name, "an exemplar of another bucket")
+                check(bounds[at][1] > (bounds[at - 1][1] if at else 0), name, "an exemplar of an empty bucket")
         check(totals.get(name + "_count") == bounds[-1][1], name, "the count is not the last bucket's")
         check(totals.get(name + "_sum", -1) >= 0, name, "no sum")
 
@@ -109,6 +125,7 @@ def parse(text, openmetrics):
             check(name.endswith("_" + word[3]), line, "a unit that its name does not end in")
             families[name].unit = word[3]
         else:
+            line, _, exemplar = line.partition(" # ")
             match = SAMPLE.match(line)
             check(match and name, line, "neither a sample nor a line about a family")
             sample, text_labels, number = match.groups()
@@ -120,6 +137,9 @@ def parse(text, openmetrics):
             key = (sample, frozenset(labels.items()))
             check(key not in family.samples, line, "twice")
             family.samples[key] = float(number.replace("Inf", "inf"))
+            if exemplar:
+                check(openmetrics and sample.endswith("_bucket"), line, "an exemplar where none may be")
+                family.exemplars[key] = read_exemplar(exemplar, line)
             check(family.kind == "gauge" or family.samples[key] >= 0, line, "a negative counter")
     check(name and not helped, lines[-1:], "it ends in the middle of a family")
     finish(name, families[name], openmetrics)

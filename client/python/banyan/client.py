@@ -197,22 +197,29 @@ class Client:
 
     @overload
     def attend(
-        self, items: Sequence[Item], *, timeout: float | None = None, return_errors: Literal[False] = False
+        self,
+        items: Sequence[Item],
+        *,
+        timeout: float | None = None,
+        return_errors: Literal[False] = False,
+        traceparent: str | None = None,
     ) -> list[Answer[Any]]: ...
 
     @overload
     def attend(
-        self, items: Sequence[Item], *, timeout: float | None = None, return_errors: Literal[True]
+        self, items: Sequence[Item], *, timeout: float | None = None, return_errors: Literal[True], traceparent: str | None = None
     ) -> list[Answer[Any] | BanyanError]: ...
 
     def attend(
-        self, items: Sequence[Item], *, timeout: float | None = None, return_errors: bool = False
+        self, items: Sequence[Item], *, timeout: float | None = None, return_errors: bool = False, traceparent: str | None = None
     ) -> list[Answer[Any]] | list[Answer[Any] | BanyanError]:
         """Any number of items, of any sessions of this client, in one call.
 
         Items fail alone. The first failure is raised, unless `return_errors`: then errors stand where answers would.
+        traceparent: the W3C trace context that the call is a part of; None: OpenTelemetry's current span, in a program that
+        has imported opentelemetry and is in one (docs/TRACING.md).
         """
-        call = Call(items)
+        call = Call(items, traceparent)
         call.enter()
         try:
             self.call(lib.banyan_attend, self._c, call.c, len(items), _timeout_ns(timeout), ffi.NULL)
@@ -220,9 +227,11 @@ class Client:
             call.leave()
         return _answers(call, return_errors)
 
-    def attend_traced(self, items: Sequence[Item], *, timeout: float | None = None) -> tuple[list[Answer[Any]], infos.Trace]:
+    def attend_traced(
+        self, items: Sequence[Item], *, timeout: float | None = None, traceparent: str | None = None
+    ) -> tuple[list[Answer[Any]], infos.Trace]:
         """attend, and where the call's time went."""
-        call = Call(items)
+        call = Call(items, traceparent)
         trace = ffi.new("banyan_trace *")
         call.enter()
         try:
@@ -235,12 +244,12 @@ class Client:
             lib.banyan_trace_free(trace)
 
     async def attend_async(
-        self, items: Sequence[Item], *, timeout: float | None = None, return_errors: bool = False
+        self, items: Sequence[Item], *, timeout: float | None = None, return_errors: bool = False, traceparent: str | None = None
     ) -> list[Answer[Any] | BanyanError]:
         """attend for asyncio: many may be under way. Cancelling the task does not take back what it appends."""
         loop = asyncio.get_running_loop()
         self._listen(loop)
-        call, tag = Call(items), next(self._tags)
+        call, tag = Call(items, traceparent), next(self._tags)
         future: asyncio.Future[Any] = loop.create_future()
         call.enter()
         with self._lock:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from . import arrays, info
+from . import arrays, info, tracing
 from ._abi import ffi, lib
 from .errors import BanyanError, InvalidArgument, from_c
 from .spec import Kind
@@ -35,6 +35,7 @@ class Item:
         allow_partial: where tokens are lost, an answer over those that are left is taken; Answer.missing says which it lacks.
             Without it that is an error (DataLoss, Unavailable). At most 4096 rows and 16 MiB.
         mass_bins: attention masses over so many stretches of the context; 0: none. mass_per_head: of each query head.
+        traceparent: the W3C trace context of what this item is a part of; None: as the call says.
     """
 
     session: Session
@@ -51,6 +52,7 @@ class Item:
     mass_bins: int = 0
     mass_per_head: bool = False
     allow_partial: bool = False
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True)
@@ -80,12 +82,14 @@ class Answer(Generic[ArrayT]):
 class Call:
     """The C side of one call: lives until it has ended. Outputs belong to it until then."""
 
-    def __init__(self, items: Sequence[Item]) -> None:
+    def __init__(self, items: Sequence[Item], traceparent: str | None = None) -> None:
         self.items = items
         self._sessions = list({id(item.session): item.session for item in items}.values())
         self.c = ffi.new("banyan_item[]", max(1, len(items)))
         self._errors = ffi.new("banyan_error[]", max(1, len(items)))
         self._keep: list[Any] = []
+        self._traceparents: dict[str, Any] = {}
+        traceparent = tracing.current() if traceparent is None else traceparent
         self._out: list[tuple[Any, Any, Any, Any]] = []
         for i, item in enumerate(items):
             try:
@@ -94,6 +98,11 @@ class Call:
                 error.args = (f"item {i}: {error.message}" if len(items) > 1 else error.message,)
                 raise
             self.c[i].error = ffi.addressof(self._errors, i)
+            own = traceparent if item.traceparent is None else item.traceparent
+            if own is not None:
+                if own not in self._traceparents:
+                    self._traceparents[own] = ffi.new("char[]", own.encode())
+                self.c[i].traceparent = self._traceparents[own]
 
     def enter(self) -> None:
         """Sessions are not closed under a call: before it."""

@@ -674,3 +674,57 @@ def test_a_snapshot_without_banyanctl(client, rng, tmp_path, monkeypatch):
     monkeypatch.setenv("BANYAN_BIN", str(tmp_path))
     with pytest.raises(banyan.Unavailable, match="banyanctl was not found"):
         session.snapshot(tmp_path / "s")
+
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def exported(path):
+    """(trace, parent, position) of the library's spans."""
+    for line in path.read_text().splitlines():
+        for span in json.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"]:
+            assert span["name"] == "banyan.attend"
+            number = {a["key"]: a["value"] for a in span["attributes"]}["banyan.position"]["intValue"]
+            yield span["traceId"], span["parentSpanId"], int(number)
+
+
+def test_traceparents(cluster, client, rng, tmp_path, monkeypatch):
+    session, *_ = filled(client, rng, 60)
+    q = queries(rng, 1)
+    for bad in ("", TRACE.upper(), TRACE[:-1], TRACE + "-", "ff" + TRACE[2:]):
+        with pytest.raises(banyan.InvalidArgument, match="traceparent"):
+            client.attend([Item(session, 0, 59, q)], traceparent=bad)
+        assert client.attend([Item(session, 0, 59, q, traceparent=TRACE)], traceparent=bad)  # the item's own counts
+    monkeypatch.setenv("BANYAN_TRACE_FILE", str(tmp_path / "spans"))
+    with cluster.connect() as other:
+        mine = other.open(session.id)
+        other.attend([Item(mine, 0, 10, q), Item(mine, 0, 11, q, traceparent=TRACE.replace("0af7", "1af7"))], traceparent=TRACE)
+        other.attend_traced([Item(mine, 0, 12, q)], traceparent=TRACE)
+        asyncio.run(other.attend_async([Item(mine, 0, 13, q)], traceparent=TRACE))
+        mine.attend(0, 14, q, traceparent=TRACE)
+        mine.attend(0, 15, q)
+        mine.attend(0, 16, q, traceparent=TRACE[:-2] + "00")
+    ids = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    assert sorted(exported(tmp_path / "spans"), key=lambda s: s[2]) == [
+        (*ids, 10), ("1af7651916cd43dd8448eb211c80319c", ids[1], 11), (*ids, 12), (*ids, 13), (*ids, 14)
+    ]  # fmt: skip
+
+
+def test_the_current_span_of_opentelemetry(cluster, client, rng, tmp_path, monkeypatch):
+    trace = pytest.importorskip("opentelemetry.trace")
+    session, *_ = filled(client, rng, 60)
+    q = queries(rng, 1)
+    context = trace.SpanContext(0x1234, 0x56, is_remote=False, trace_flags=trace.TraceFlags(trace.TraceFlags.SAMPLED))
+    monkeypatch.setenv("BANYAN_TRACE_FILE", str(tmp_path / "spans"))
+    with cluster.connect() as other:
+        mine = other.open(session.id)
+        mine.attend(0, 20, q)  # in no span
+        with trace.use_span(trace.NonRecordingSpan(context)):
+            mine.attend(0, 21, q)
+            mine.attend(0, 22, q, traceparent=TRACE)
+        unsampled = trace.SpanContext(0x1234, 0x57, is_remote=False)
+        with trace.use_span(trace.NonRecordingSpan(unsampled)):
+            mine.attend(0, 23, q)
+    assert list(exported(tmp_path / "spans")) == [
+        (f"{0x1234:032x}", f"{0x56:016x}", 21), ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", 22)
+    ]  # fmt: skip

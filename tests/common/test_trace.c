@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// W3C trace context and spans as OTLP/JSON. What a collector makes of them: tests/deploy/tracing_test.py.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/clock.h"
+#include "common/loop.h"
+#include "common/span.h"
+#include "common/trace.h"
+#include "common/tracer.h"
+
+#define GOOD "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+static void test_parse(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *written; // written NULL: it is refused
+    } cases[] = {
+        {GOOD, GOOD},
+        {"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00",
+         "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"},
+        {"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-ff", // flags that nobody knows go
+         "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-03"},
+        {"cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", GOOD}, // a later version
+        {"cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more of it", GOOD},
+        {"cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01.", NULL},
+        {GOOD "-", NULL},
+        {GOOD " ", NULL},
+        {"ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", NULL},
+        {"0-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", NULL},
+        {"0x-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", NULL},
+        {"00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01", NULL},
+        {"00-0af7651916cd43dd8448eb211c80319c-B7AD6B7169203331-01", NULL},
+        {"00-00000000000000000000000000000000-b7ad6b7169203331-01", NULL},
+        {"00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01", NULL},
+        {"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0g", NULL},
+        {"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1", NULL},
+        {"00_0af7651916cd43dd8448eb211c80319c_b7ad6b7169203331_01", NULL},
+        {"00-0af7651916cd43dd8448eb211c80319-cb7ad6b7169203331-01", NULL},
+        {"", NULL},
+        {"00", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct common_trace trace, before;
+        struct common_error err = {0};
+        char text[COMMON_TRACEPARENT];
+        memset(&trace, 0x5a, sizeof trace);
+        before = trace;
+        enum common_code code = common_trace_parse(cases[i].text, &trace, &err);
+        if (cases[i].written) {
+            assert_int_equal(code, COMMON_OK);
+            common_trace_write(&trace, text);
+            assert_string_equal(text, cases[i].written);
+        } else {
+            assert_int_equal(code, COMMON_INVALID_ARGUMENT);
+            assert_true(strlen(err.message) > strlen("traceparent '': "));
+            assert_memory_equal(&trace, &before, sizeof trace);
+        }
+    }
+}
+
+static void test_take(void **state)
+{
+    (void)state;
+    struct common_trace trace, taken;
+    uint8_t bytes[COMMON_TRACE_BYTES + 1] = {0};
+    assert_int_equal(common_trace_parse(GOOD, &trace, NULL), COMMON_OK);
+    memcpy(bytes, &trace, sizeof trace);
+    assert_true(common_trace_take(bytes, COMMON_TRACE_BYTES, &taken));
+    assert_memory_equal(&taken, &trace, sizeof trace);
+    bytes[24] = 0xff;
+    assert_true(common_trace_take(bytes, COMMON_TRACE_BYTES, &taken));
+    assert_int_equal(taken.flags, COMMON_TRACE_SAMPLED | COMMON_TRACE_RANDOM);
+    for (size_t len = 0; len <= COMMON_TRACE_BYTES + 1; len++)
+        assert_int_equal(common_trace_take(bytes, len, &taken), len == COMMON_TRACE_BYTES);
+    memset(bytes, 0, 16);
+    assert_false(common_trace_take(bytes, COMMON_TRACE_BYTES, &taken));
+    memcpy(bytes, &trace, sizeof trace);
+    memset(bytes + 16, 0, 8);
+    assert_false(common_trace_take(bytes, COMMON_TRACE_BYTES, &taken));
+}
+
+static struct common_span span_of(const struct common_trace *trace)
+{
+    struct common_span span = {.trace_id = trace->trace_id,
+                               .id = {0, 0, 0, 0, 0, 0, 0, 0x1f},
+                               .remote = true,
+                               .name = "worker.step",
+                               .kind = COMMON_SPAN_SERVER,
+                               .start_ns = 5,
+                               .end_ns = 4}; // an end before the start counts as the start
+    memcpy(span.parent_id, trace->span_id, sizeof span.parent_id);
+    return span;
+}
+
+static void test_json(void **state)
+{
+    (void)state;
+    struct common_trace trace;
+    char json[COMMON_SPAN_JSON_MAX + 1];
+    assert_int_equal(common_trace_parse(GOOD, &trace, NULL), COMMON_OK);
+    struct common_span span = span_of(&trace);
+    common_span_number(&span, "banyan.rows", 4);
+    common_span_hex(&span, "banyan.session", 0xabc);
+    common_span_text(&span, "banyan.worker", "a\"b\\c\x01\xff\xc3\xa9");
+    size_t len = common_span_json(&span, UINT64_C(1700000000000000000), json, sizeof json - 1);
+    json[len] = '\0';
+    assert_string_equal(
+        json,
+        "{\"traceId\":\"0af7651916cd43dd8448eb211c80319c\",\"spanId\":\"000000000000001f\","
+        "\"parentSpanId\":\"b7ad6b7169203331\",\"flags\":769,\"name\":\"worker.step\",\"kind\":2,"
+        "\"startTimeUnixNano\":\"1700000000000000005\",\"endTimeUnixNano\":\"1700000000000000005\","
+        "\"attributes\":[{\"key\":\"banyan.rows\",\"value\":{\"intValue\":\"4\"}},"
+        "{\"key\":\"banyan.session\",\"value\":{\"stringValue\":\"0000000000000abc\"}},"
+        "{\"key\":\"banyan.worker\",\"value\":{\"stringValue\":\"a\\\"b\\\\c\\u0001\\ufffd\xc3\xa9\"}}],"
+        "\"status\":{}}");
+    memset(span.parent_id, 0, sizeof span.parent_id);
+    span.n = 0;
+    span.remote = false;
+    span.code = COMMON_UNAVAILABLE;
+    span.message = "gone";
+    len = common_span_json(&span, 0, json, sizeof json - 1);
+    json[len] = '\0';
+    assert_null(strstr(json, "parentSpanId"));
+    assert_non_null(strstr(json, "\"flags\":257,"));
+    assert_non_null(strstr(json, "\"status\":{\"code\":2,\"message\":\"UNAVAILABLE: gone\"}}"));
+    for (size_t cap = 0; cap < len; cap++) // all of it or nothing
+        assert_int_equal(common_span_json(&span, 0, json, cap), 0);
+    assert_int_equal(common_span_json(&span, 0, json, len), len);
+}
+
+static void test_request(void **state)
+{
+    (void)state;
+    char text[COMMON_SPAN_HEAD_MAX + 1];
+    const struct common_span_attribute service = {.key = "service.name",
+                                                  .type = COMMON_SPAN_TEXT,
+                                                  .text = "x"};
+    size_t len = common_span_head(&service, 1, text, sizeof text - 1);
+    text[len] = '\0';
+    assert_string_equal(
+        text, "{\"resourceSpans\":[{\"resource\":{\"attributes\":[{\"key\":\"service.name\",\"value\":"
+              "{\"stringValue\":\"x\"}}]},\"scopeSpans\":[{\"scope\":{\"name\":\"banyan\","
+              "\"version\":\"" BANYAN_VERSION "\"},\"spans\":[");
+    assert_int_equal(common_span_head(&service, 1, text, len - 1), 0);
+}
+
+// Ids never come twice, the draw is about as asked, and a tracer that goes nowhere takes nothing.
+static void test_tracer(void **state)
+{
+    (void)state;
+    enum { N = 4000 };
+    struct common_loop *loop;
+    struct common_tracer *tracer;
+    struct common_trace trace;
+    struct common_error err;
+    char path[] = "/tmp/banyan_traceXXXXXX";
+    uint64_t ids[2], drawn = 0;
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(common_loop_new(&loop), COMMON_OK);
+    assert_int_equal(common_tracer_new(loop, NULL, 0, &tracer, &err), COMMON_OK);
+    assert_false(common_tracer_on(NULL));
+    assert_false(common_tracer_on(tracer));
+    assert_false(common_tracer_draw(tracer, &trace));
+    assert_int_equal(common_tracer_set(tracer, &(struct common_tracer_options){.file = path, .sample = 0.25},
+                                       &err),
+                     COMMON_OK);
+    assert_true(common_tracer_on(tracer));
+    for (int i = 0; i < 2; i++)
+        common_tracer_id(tracer, (uint8_t *)&ids[i]);
+    assert_true(ids[0] && ids[1] && ids[0] != ids[1]);
+    for (int i = 0; i < N; i++) {
+        static const uint8_t none[8];
+        if (!common_tracer_draw(tracer, &trace))
+            continue;
+        drawn++;
+        assert_true(common_trace_sampled(&trace));
+        assert_memory_equal(trace.span_id, none, sizeof none);
+        assert_memory_not_equal(trace.trace_id, none, sizeof none);
+    }
+    assert_in_range(drawn, N / 4 - 200, N / 4 + 200); // 7 standard deviations
+    static const char *const wrong[] = {"https://a/",  "a:1",         "http://",
+                                        "http://a:0/", "http://u@a/", "http://a:99999/"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct common_tracer_options options = {.otlp = wrong[i]};
+        assert_int_equal(common_tracer_set(tracer, &options, &err), COMMON_INVALID_ARGUMENT);
+        assert_true(common_tracer_on(tracer)); // as it was
+    }
+    static const char *const right[] = {"http://a", "HTTP://[::1]:4318/v1/traces", "http://a:1/x?y=z"};
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++)
+        assert_int_equal(common_tracer_set(tracer, &(struct common_tracer_options){.otlp = right[i]}, &err),
+                         COMMON_OK);
+    assert_int_equal(common_tracer_set(tracer, &(struct common_tracer_options){0}, &err), COMMON_OK);
+    assert_false(common_tracer_on(tracer));
+    common_tracer_free(tracer);
+    common_tracer_free(NULL);
+    common_loop_free(loop);
+    close(fd);
+    unlink(path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_parse),   cmocka_unit_test(test_take),   cmocka_unit_test(test_json),
+        cmocka_unit_test(test_request), cmocka_unit_test(test_tracer),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
