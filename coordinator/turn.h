@@ -33,6 +33,7 @@ enum coordinator_phase {
     COORDINATOR_PHASE_SESSIONS,    // settled: who waits may come in; workers to be told their layouts
     COORDINATOR_PHASE_STEPS,       // new items, items whose turn it is, items to be sent again
     COORDINATOR_PHASE_FRAMES,      // queues with something to send
+    COORDINATOR_PHASE_EVENTS,      // events came: who waits for them is told
     COORDINATOR_PHASES
 };
 
