@@ -16,8 +16,10 @@ struct slot { // an event with its strings
     char worker[PROTO_EVENT_WORKER], session_name[PROTO_EVENT_SESSION], text[PROTO_EVENT_TEXT];
 };
 
-struct window { // of one kind: a second
-    uint64_t from_ns;
+#define LONGER_MOST 64 // times its first length
+
+struct window { // of one kind
+    uint64_t from_ns, length_ns;
     uint32_t told;    // in it
     struct slot held; // what came above that, if held.event.count > 0
 };
@@ -142,19 +144,24 @@ static void hold(struct coordinator_events *events, struct window *w, const stru
     }
 }
 
-// The second of this kind, if it is over, is told.
-static void window_turn(struct coordinator_events *events, struct window *w, uint64_t now_ns)
+// If its time is over, what was held is told, and the next one begins.
+static void window_turn(struct coordinator_events *events, enum proto_event_kind kind, uint64_t now_ns)
 {
-    if (w->told && now_ns - w->from_ns < COMMON_NS_PER_S)
+    struct window *w = &events->windows[kind];
+    uint64_t shortest_ns = proto_event_kind_seconds(kind) * COMMON_NS_PER_S;
+    if (w->told && now_ns - w->from_ns < w->length_ns)
         return;
     w->from_ns = now_ns;
     w->told = 0;
-    if (!w->held.event.count)
+    if (!w->held.event.count) {
+        w->length_ns = shortest_ns;
         return;
+    }
     put(events, &w->held.event);
     w->held.event.count = 0;
     events->n_held--;
     w->told = 1;
+    w->length_ns = w->length_ns < LONGER_MOST * shortest_ns ? 2 * w->length_ns : w->length_ns;
 }
 
 void coordinator_events_add(struct coordinator_events *events, const struct coordinator_event *event)
@@ -163,7 +170,7 @@ void coordinator_events_add(struct coordinator_events *events, const struct coor
         return;
     struct window *w = &events->windows[event->kind];
     events->totals[event->severity] += event->count ? event->count : 1;
-    window_turn(events, w, common_clock_ns());
+    window_turn(events, event->kind, common_clock_ns());
     if (w->told >= proto_event_kind_most(event->kind)) {
         hold(events, w, event);
         return;
@@ -177,7 +184,7 @@ void coordinator_events_tick(struct coordinator_events *events)
     uint64_t now = events->n_held ? common_clock_ns() : 0;
     for (int i = 0; events->n_held && i < PROTO_EVENT_KIND_COUNT; i++)
         if (events->windows[i].held.event.count)
-            window_turn(events, &events->windows[i], now);
+            window_turn(events, (enum proto_event_kind)i, now);
 }
 
 uint64_t coordinator_events_last(const struct coordinator_events *events)
@@ -265,6 +272,19 @@ static void record_text(const struct common_log_record *record, char *out, size_
         append(out, bytes, &used, ")", 1);
 }
 
+static void __attribute__((format(printf, 3, 0)))
+add_words(struct coordinator_events *events, const struct coordinator_event *event, const char *fmt,
+          va_list args)
+{
+    struct common_log_record record;
+    struct coordinator_event told = *event;
+    char text[PROTO_EVENT_TEXT];
+    common_log_record_fill(&record, fmt, args);
+    record_text(&record, text, sizeof(text));
+    told.text = text;
+    coordinator_events_add(events, &told);
+}
+
 void coordinator_events_tell(struct coordinator_events *events, const struct coordinator_event *event,
                              const char *fmt, ...)
 {
@@ -273,19 +293,25 @@ void coordinator_events_tell(struct coordinator_events *events, const struct coo
         [PROTO_EVENT_WARN] = COMMON_LOG_WARN,
         [PROTO_EVENT_ERROR] = COMMON_LOG_ERROR,
     };
-    struct common_log_record record;
-    struct coordinator_event told = *event;
-    char text[PROTO_EVENT_TEXT + 64]; // bytes that are no UTF-8 are replaced before it is cut
     va_list args;
     va_start(args, fmt);
     common_log_of(levels[event->severity], fmt, args);
     va_end(args);
-    if (!events)
-        return;
     va_start(args, fmt);
-    common_log_record_fill(&record, fmt, args);
+    if (events)
+        add_words(events, event, fmt, args);
     va_end(args);
-    record_text(&record, text, sizeof(text));
-    told.text = text;
-    coordinator_events_add(events, &told);
+}
+
+void coordinator_events_note(struct coordinator_events *events, const struct coordinator_event *event,
+                             const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    common_log_of(COMMON_LOG_DEBUG, fmt, args);
+    va_end(args);
+    va_start(args, fmt);
+    if (events)
+        add_words(events, event, fmt, args);
+    va_end(args);
 }

@@ -9,8 +9,9 @@
 // Numbers begin at 1 with the coordinator's process, and each event has the term in which it happened: (term, number)
 // rises over restarts, too.
 //
-// A flood does not push the rest out: of each kind a few events in one second stand for themselves
-// (proto_event_kind_most); what comes above is counted, and told as one event at the end of that second.
+// A flood does not push the rest out: of each kind a few events in a second stand for themselves (the table in
+// proto/event.h); what comes above is counted, and told as one event when that second is over. As long as it goes on
+// each such time is twice as long as the one before, up to 64 times.
 //
 // Everything is for the loop thread.
 #ifndef COORDINATOR_EVENTS_H
@@ -62,7 +63,18 @@ void coordinator_events_add(struct coordinator_events *events, const struct coor
 void coordinator_events_tell(struct coordinator_events *events, const struct coordinator_event *event,
                              const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-// What was counted in a second that is over is told. To be called several times a second.
+// The same for what is too frequent for the log at its usual level: it is logged at DEBUG.
+void coordinator_events_note(struct coordinator_events *events, const struct coordinator_event *event,
+                             const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+// The same in one line, for what is about neither a worker nor a session: coordinator_tell(core, STORE_ERROR, ERROR, "…").
+#define coordinator_tell(core, what, how, ...)                                                               \
+    coordinator_events_tell((core)->events,                                                                  \
+                            &(const struct coordinator_event){.kind = PROTO_EVENT_##what,                    \
+                                                              .severity = PROTO_EVENT_##how},                \
+                            __VA_ARGS__)
+
+// What was counted in a time that is over is told. To be called several times a second.
 void coordinator_events_tick(struct coordinator_events *events);
 
 // The first event after that number that is kept; NULL: there is none yet. It is valid until the next event comes. A

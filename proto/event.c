@@ -7,9 +7,9 @@
 
 static const struct {
     const char *name, *about;
-    uint32_t most;
+    uint32_t most, seconds;
 } kinds[PROTO_EVENT_KIND_COUNT] = {
-#define PROTO_EVENT_ONE(kind, name, most, what) [PROTO_EVENT_##kind] = {name, what, most},
+#define PROTO_EVENT_ONE(kind, name, most, seconds, what) [PROTO_EVENT_##kind] = {name, what, most, seconds},
     PROTO_EVENT_KINDS(PROTO_EVENT_ONE)
 #undef PROTO_EVENT_ONE
 };
@@ -33,6 +33,12 @@ uint32_t proto_event_kind_most(enum proto_event_kind kind)
 {
     assert(kind < PROTO_EVENT_KIND_COUNT);
     return kinds[kind].most;
+}
+
+uint32_t proto_event_kind_seconds(enum proto_event_kind kind)
+{
+    assert(kind < PROTO_EVENT_KIND_COUNT);
+    return kinds[kind].seconds;
 }
 
 const char *proto_event_severity_name(enum proto_event_severity severity)

@@ -169,10 +169,13 @@ static void a_flood_is_counted(void **state)
     assert_int_equal(e->count, 999);
     assert_string_equal(e->worker, ""); // they were about two
     assert_string_equal(e->text, "the limit is reached");
-    // The second that has begun with this one is full: one a second, for ever.
+    // It goes on: the next time is twice as long, and is full already.
     add(events, PROTO_EVENT_REFUSED_LIMIT, "a", "once more");
     assert_int_equal(coordinator_events_last(events), 3);
-    now_ns += COMMON_NS_PER_S;
+    now_ns += 2 * COMMON_NS_PER_S - 1;
+    coordinator_events_tick(events);
+    assert_int_equal(coordinator_events_last(events), 3);
+    now_ns += 1;
     coordinator_events_tick(events);
     coordinator_events_tick(events);
     assert_int_equal(coordinator_events_last(events), 4);
@@ -180,13 +183,33 @@ static void a_flood_is_counted(void **state)
     assert_int_equal(e->count, 1);
     assert_string_equal(e->worker, "a");
     assert_string_equal(e->text, "once more");
-    // After a quiet second one stands for itself at once.
-    now_ns += COMMON_NS_PER_S;
+    // After a quiet time one stands for itself at once, and the times are short again.
+    now_ns += 4 * COMMON_NS_PER_S;
     coordinator_events_tick(events);
     assert_int_equal(coordinator_events_last(events), 4);
     add(events, PROTO_EVENT_REFUSED_LIMIT, "a", "after a while");
     assert_int_equal(coordinator_events_last(events), 5);
-    assert_int_equal(coordinator_events_total(events, PROTO_EVENT_INFO), 1003);
+    add(events, PROTO_EVENT_REFUSED_LIMIT, "a", "and again");
+    now_ns += COMMON_NS_PER_S;
+    coordinator_events_tick(events);
+    assert_int_equal(coordinator_events_last(events), 6);
+    assert_int_equal(coordinator_events_total(events, PROTO_EVENT_INFO), 1004);
+    coordinator_events_free(events);
+}
+
+// Somebody who is refused again and again, for a day, does not fill the ring.
+static void what_goes_on_is_told_ever_more_seldom(void **state)
+{
+    (void)state;
+    struct coordinator_events *events = make();
+    for (int i = 0; i < 24 * 3600; i++) {
+        add(events, PROTO_EVENT_WORKER_REFUSED, "a", "another build");
+        add(events, PROTO_EVENT_REFUSED_LIMIT, NULL, "one");
+        add(events, PROTO_EVENT_REFUSED_LIMIT, NULL, "two");
+        now_ns += COMMON_NS_PER_S;
+        coordinator_events_tick(events);
+    }
+    assert_in_range(coordinator_events_last(events), 24 * 60, 3 * 24 * 60);
     coordinator_events_free(events);
 }
 
@@ -214,7 +237,7 @@ static void what_a_flood_has_in_common_stays(void **state)
         event.session = 5 + (uint64_t)i;
         coordinator_events_add(events, &event);
     }
-    now_ns += COMMON_NS_PER_S;
+    now_ns += 2 * COMMON_NS_PER_S;
     coordinator_events_tick(events);
     e = coordinator_events_next(events, 2);
     assert_int_equal(e->count, UINT32_MAX);
@@ -331,9 +354,11 @@ static void names_are_one_table(void **state)
         assert_true(proto_event_kinds(name) == UINT64_C(1) << i); // so no name is there twice
         assert_true(strlen(proto_event_kind_about((enum proto_event_kind)i)) > 0);
         assert_true(proto_event_kind_most((enum proto_event_kind)i) > 0);
+        assert_true(proto_event_kind_seconds((enum proto_event_kind)i) > 0);
     }
     assert_true(proto_event_kinds("refused") ==
-                (UINT64_C(1) << PROTO_EVENT_REFUSED_CLIENT | UINT64_C(1) << PROTO_EVENT_REFUSED_LIMIT));
+                (UINT64_C(1) << PROTO_EVENT_REFUSED_CLIENT | UINT64_C(1) << PROTO_EVENT_REFUSED_CALL |
+                 UINT64_C(1) << PROTO_EVENT_REFUSED_LIMIT));
     assert_true(proto_event_kinds("") == 0);
     assert_true(proto_event_kinds("work") == 0);
     assert_true(proto_event_kinds("worker-") == 0);
@@ -354,6 +379,7 @@ int main(void)
         cmocka_unit_test(a_ring_that_goes_over_shows_the_gap),
         cmocka_unit_test(numbers_rise_over_terms),
         cmocka_unit_test(a_flood_is_counted),
+        cmocka_unit_test(what_goes_on_is_told_ever_more_seldom),
         cmocka_unit_test(what_a_flood_has_in_common_stays),
         cmocka_unit_test(strings_are_cut_and_cleaned),
         cmocka_unit_test(the_log_and_the_event_say_the_same),
