@@ -526,6 +526,49 @@ banyan_quarantine_list_free(banyan_quarantine_list *list); // what it points to;
 BANYAN_API banyan_code banyan_quarantine_drop(banyan_client *client, const char *worker, uint64_t session,
                                               uint64_t *sessions, uint64_t *bytes, banyan_error *error);
 
+// What has happened in the cluster: workers that came and went, sessions that lost copies, refusals, each with its reason.
+// The coordinator keeps the newest (--events, 4096) in memory. Their kinds: 'banyanctl help events'.
+typedef struct banyan_event {
+    uint64_t seq;           // rises by 1 while a coordinator runs; (term, seq) rises over its restarts, too
+    uint64_t term;          // of the coordinator
+    uint64_t time_ns;       // since 1970, UTC, by the coordinator's clock
+    char kind[33];          // "worker-lost", …
+    char severity[9];       // "info", "warn" or "error"
+    char worker[65];        // that it is about; ""
+    uint64_t session;       // likewise; 0
+    char session_name[129]; // "" where it has none
+    uint64_t epoch;         // of the session, after it; 0: it says nothing of that
+    uint32_t count; // of events that it stands for: of one kind only a few in a second stand for themselves
+    char text[256]; // one line, with the reason
+} banyan_event;
+typedef struct banyan_events_options {
+    uint64_t term, seq; // where an earlier answer has ended; both 0: from the oldest that is kept
+    // Only those that are so; what is NULL or 0 asks for nothing:
+    const char *const *kinds; // [n_kinds, at most 64] kinds, or groups of them: "worker"
+    uint32_t n_kinds;
+    const char *severity; // this one or a worse one
+    const char *worker;
+    uint64_t session; // about the session with this id, or with that name
+    const char *session_name;
+    uint64_t since_ns; // from this moment on
+    uint32_t max;      // 1 to 256; 0: 256
+    uint64_t wait_ns;  // for the first one, at most 50 s; 0: not at all
+} banyan_events_options;
+typedef struct banyan_events {
+    uint32_t n;
+    banyan_event *events; // oldest first
+    uint64_t term, seq;   // where the next call goes on
+    bool more;            // it would find some at once
+    bool
+        anew; // the coordinator has started anew since `term`, or is another one: what is here begins with its oldest
+    uint64_t lost; // events behind `seq` that are not kept any more
+} banyan_events;
+// OK with n = 0: nothing came in time. RESOURCE_EXHAUSTED: too many wait already. options NULL: all. A call that waits goes
+// on waiting at the next coordinator when one restarts, or when another one takes over.
+BANYAN_API banyan_code banyan_events_read(banyan_client *client, const banyan_events_options *options,
+                                          banyan_events *out, banyan_error *error);
+BANYAN_API void banyan_events_free(banyan_events *events); // what it points to; NULL is allowed
+
 // A copy of the coordinator's store as it is at one moment, while it serves (docs/BACKUP.md). write takes it piece by
 // piece, in order, on the calling thread; 0 ends it (CANCELLED). RESOURCE_EXHAUSTED: another one is being taken.
 // DATA_LOSS: it did not come as it was sent. What was written before any error is of no use.

@@ -15,6 +15,7 @@ const struct ctl_command *const ctl_groups[] = {
     ctl_info_commands,
     ctl_top_commands,
     ctl_doctor_commands,
+    ctl_events_commands,
     ctl_bench_commands,
     ctl_sessions_commands,
     ctl_session_commands,

@@ -128,18 +128,23 @@ static bool passes(const struct common_log_record *record, const char *fmt, uint
                                  common_clock_ns() / COMMON_NS_PER_S);
 }
 
-void common_log(enum common_log_level level, const char *fmt, ...)
+void common_log_of(enum common_log_level level, const char *fmt, va_list args)
 {
     if ((int)level > atomic_load_explicit(&max_level, memory_order_relaxed))
         return;
     int saved = errno;
     struct common_log_record record;
-    va_list args;
     record.level = level;
-    va_start(args, fmt);
     common_log_record_fill(&record, fmt, args);
-    va_end(args);
     if (passes(&record, fmt, atomic_load_explicit(&rate, memory_order_relaxed)))
         write_record(&record);
     errno = saved;
+}
+
+void common_log(enum common_log_level level, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    common_log_of(level, fmt, args);
+    va_end(args);
 }

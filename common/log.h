@@ -5,6 +5,7 @@
 #ifndef COMMON_LOG_H
 #define COMMON_LOG_H
 
+#include <stdarg.h>
 #include <stdint.h>
 
 enum common_log_level { COMMON_LOG_ERROR, COMMON_LOG_WARN, COMMON_LOG_INFO, COMMON_LOG_DEBUG };
@@ -35,6 +36,8 @@ void common_log_set_rate(uint32_t records_per_s);
 void common_log_sweep(void);
 
 void common_log(enum common_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void common_log_of(enum common_log_level level, const char *fmt, va_list args)
+    __attribute__((format(printf, 2, 0)));
 
 #define common_log_error(...) common_log(COMMON_LOG_ERROR, __VA_ARGS__)
 #define common_log_warn(...)  common_log(COMMON_LOG_WARN, __VA_ARGS__)

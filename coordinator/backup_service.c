@@ -47,7 +47,7 @@ static void is_copied(void *arg, enum common_code code, const char *text)
     b->used_ns = common_clock_ns();
     if (code != COMMON_OK) {
         if (code != COMMON_CANCELLED)
-            common_log_error("no backup was made: %s", text);
+            coordinator_tell(&b->c->core, BACKUP_FAILED, ERROR, "no backup was made: %s", text);
         proto_request_fail(request, code, text, NULL, 0);
         drop(b);
         return;
@@ -65,8 +65,9 @@ static void is_copied(void *arg, enum common_code code, const char *text)
     reply.tokens = f->tokens;
     reply.chunks = f->chunks;
     reply.workers = f->workers;
-    common_log_info("a backup of the store was made bytes=%" PRIu64 " sessions=%" PRIu64, f->bytes,
-                    f->sessions);
+    coordinator_tell(&b->c->core, BACKUP_MADE, INFO,
+                     "a backup of the store was made bytes=%" PRIu64 " sessions=%" PRIu64, f->bytes,
+                     f->sessions);
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }
 

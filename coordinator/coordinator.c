@@ -11,6 +11,8 @@
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/slow.h"
+#include "coordinator/events.h"
+#include "coordinator/events_service.h"
 #include "coordinator/limits.h"
 #include "coordinator/service.h"
 #include "coordinator/sessions/attach.h"
@@ -68,6 +70,7 @@ HANDLER(heartbeat, cluster)
 HANDLER_OF(backup, c)
 HANDLER_OF(backup_read, c)
 HANDLER_OF(cluster_info, c)
+HANDLER_OF(events, c)
 HANDLER_OF(session_create, c)
 HANDLER_OF(session_open, c)
 HANDLER_OF(session_close, c)
@@ -97,6 +100,7 @@ static const struct proto_method methods[] = {
     {METHOD(WORKER_DRAIN), CLIENT | WORKER, on_worker_drain},
     {METHOD(WORKER_FORGET), CLIENT, on_worker_forget},
     {METHOD(REBALANCE), CLIENT, on_rebalance},
+    {METHOD(EVENTS), CLIENT, on_events},
     {METHOD(BACKUP), CLIENT, on_backup},
     {METHOD(BACKUP_READ), CLIENT, on_backup_read},
     {METHOD(SCRUB), CLIENT, on_scrub},
@@ -124,7 +128,8 @@ void coordinator_options_default(struct coordinator_options *options)
                                             .grace_ns = 250 * COMMON_NS_PER_MS,
                                             .keep_bytes = UINT64_C(64) << 20,
                                             .audit_madds = UINT64_C(128) << 20,
-                                            .ticket_ns = 120 * COMMON_NS_PER_S};
+                                            .ticket_ns = 120 * COMMON_NS_PER_S,
+                                            .events = COORDINATOR_EVENTS_DEFAULT};
 }
 
 static void tick(void *arg)
@@ -139,6 +144,7 @@ static void tick(void *arg)
     coordinator_plans_tick(&c->cluster, now);
     coordinator_sessions_tick(&c->sessions, now);
     coordinator_backups_tick(c, now);
+    coordinator_events_look(c);
 }
 
 static enum common_code listen_all(struct coordinator *c, const char *const *endpoints,
@@ -182,6 +188,7 @@ static enum common_code serve(struct coordinator *c, const char *const *endpoint
                                           .caller_bytes_max = c->core.options.max_client_bytes,
                                           .flags = coordinator_limit_flags,
                                           .serves = coordinator_serves,
+                                          .refusing = coordinator_event_refusing,
                                           .methods = methods,
                                           .arg = c};
     enum common_code code = proto_server_new(c->core.loop, &server, &c->server, err);
@@ -210,6 +217,8 @@ enum common_code coordinator_new(struct common_loop *loop, const struct coordina
     core->started_ns = common_clock_ns();
     copy_options(core, options);
     enum common_code code = coordinator_turn_init(&core->turn, loop);
+    if (code == COMMON_OK)
+        code = coordinator_event_readers_new(c);
     coordinator_cluster_init(&c->cluster, core);
     coordinator_sessions_init(&c->sessions, core, &c->cluster);
     if (code == COMMON_OK)
@@ -238,6 +247,9 @@ enum common_code coordinator_new(struct common_loop *loop, const struct coordina
     common_log_info("ready cluster=%s listen=%s term=%" PRIu64 " sessions=%u store=%s store_id=%016" PRIx64,
                     core->options.cluster, listen, core->term, c->sessions.n, core->options.store_path,
                     coordinator_store_id(c->store));
+    coordinator_events_add(core->events,
+                           &(struct coordinator_event){.kind = PROTO_EVENT_COORDINATOR_STARTED,
+                                                       .text = "the coordinator has started, and serves"});
     return COMMON_OK;
 }
 
@@ -254,6 +266,18 @@ void coordinator_set_options(struct coordinator *c, const struct coordinator_opt
     mine->slow_after_ns = options->slow_after_ns;
     if (scrubs)
         coordinator_seals_spread(&c->sessions);
+}
+
+void coordinator_tell_reloaded(struct coordinator *c, const char *trouble)
+{
+    char text[PROTO_EVENT_TEXT];
+    snprintf(text, sizeof(text), "%s%s",
+             trouble ? "the configuration is as it was: " : "the configuration was read again",
+             trouble ? trouble : "");
+    coordinator_events_add(c->core.events, &(struct coordinator_event){
+                                               .kind = PROTO_EVENT_COORDINATOR_RELOADED,
+                                               .severity = trouble ? PROTO_EVENT_ERROR : PROTO_EVENT_INFO,
+                                               .text = text});
 }
 
 bool coordinator_stands_by(const struct coordinator *c)
@@ -274,6 +298,7 @@ void coordinator_stop(struct coordinator *c)
     if (c->tick)
         common_timer_stop(c->tick);
     coordinator_standby_stop(c->standby);
+    coordinator_event_readers_stop(c);
     coordinator_steps_stop(&c->steps);
     c->sessions.unpark = true;
     coordinator_turn_mark(&c->core.turn, COORDINATOR_PHASE_SESSIONS);
@@ -297,6 +322,7 @@ void coordinator_free(struct coordinator *c)
     coordinator_backups_stop(c); // one that was being made or read meanwhile
     coordinator_store_free(c->store);
     free(c->backups);
+    coordinator_event_readers_free(c);
     coordinator_turn_fini(&c->core.turn);
     common_timer_free(c->tick);
     coordinator_standby_free(c->standby);

@@ -45,6 +45,7 @@ struct coordinator_options {
     uint64_t slow_after_ns; // a worker counts as slow after so long
     uint64_t grace_ns;      // a broken link may take this long to come back before the worker counts as lost
     uint64_t ticket_ns;     // life of an attach ticket
+    uint32_t events;        // that are kept in memory, of those that people are told (events.h)
     uint64_t keep_bytes;    // of steps that are kept, one a session; 0: none are
     uint64_t audit; // one step in so many is computed again by workers, in float64, and compared; 0: none
     uint64_t audit_madds; // multiply-adds of an audit: of a long context some rows and heads are looked at
@@ -73,6 +74,9 @@ enum common_code coordinator_new(struct common_loop *loop, const struct coordina
 // are created from now on), scrub_ns (all sealed chunks are spread over it anew), session_ttl_ns (likewise of new ones),
 // slow_after_ns.
 void coordinator_set_options(struct coordinator *c, const struct coordinator_options *options);
+
+// The configuration was read again, for people to know; trouble: it could not be, and nothing has changed; NULL: it was.
+void coordinator_tell_reloaded(struct coordinator *c, const char *trouble);
 
 bool coordinator_stands_by(const struct coordinator *c);
 

@@ -15,6 +15,7 @@
 #include "common/loop.h"
 #include "common/secret.h"
 #include "coordinator/coordinator.h"
+#include "coordinator/events.h"
 #include "coordinator/presence.h"
 #include "coordinator/turn.h"
 
@@ -25,6 +26,7 @@ enum coordinator_limit {
     COORDINATOR_LIMIT_STEPS,
     COORDINATOR_LIMIT_ANSWERS, // bytes of answers that are being put together
     COORDINATOR_LIMIT_PLANS,
+    COORDINATOR_LIMIT_EVENT_READERS, // calls that wait for events
     COORDINATOR_LIMITS
 };
 
@@ -38,6 +40,7 @@ struct coordinator_core {
     bool standing_by;    // another coordinator has the store: nothing is known, and nothing served
     struct coordinator_turn turn;
     struct coordinator_presence presence;
+    struct coordinator_events *events;    // what has happened, for people (events.h)
     uint64_t reached[COORDINATOR_LIMITS]; // times that something was refused for it
     void *scratch;                        // memory to build replies in
     size_t scratch_bytes;

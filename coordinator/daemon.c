@@ -11,6 +11,7 @@
 #include "common/daemon.h"
 #include "common/log.h"
 #include "common/options.h"
+#include "coordinator/events.h"
 
 #define LISTEN_DEFAULT "nng+tcp://127.0.0.1:7411,tcp://127.0.0.1:7412"
 
@@ -57,7 +58,7 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
     const char *slow = "move";
     uint64_t workers = config->max_workers, sessions = config->max_sessions, steps = config->max_steps,
              clients = config->max_clients, requests = config->max_requests, client_requests = 0,
-             replicas = 0;
+             replicas = 0, events = config->events;
     const struct common_option options[] = {
         {"listen", 'l', COMMON_OPTION_STRING, &words->listen, "ENDPOINT,...",
          "Where clients and workers reach it: nng+tcp://, tcp:// or unix://, port 0: any.\n"
@@ -153,6 +154,10 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
          "In this time the memory of each full chunk is compared at all its workers with what\n"
          "was sealed, evenly spread; 0: never by itself. Default: 24h.",
          0, 0},
+        {"events", 0, COMMON_OPTION_U64, &events, "N",
+         "How many of the last events are kept in memory for 'banyanctl events', at half a\n"
+         "kilobyte each. Default: 4096.",
+         64, COORDINATOR_EVENTS_MOST},
         {"session-ttl", 0, COMMON_OPTION_DURATION, &config->session_ttl_ns, "TIME",
          "Sessions that are created without a time to live are deleted when nobody has used\n"
          "them for so long. Default: never.",
@@ -197,6 +202,7 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
                                 "--trace-sample goes with --trace-file or --trace-otlp; try "
                                 "'banyan-coordinator --help'");
     config->replicas = (uint32_t)replicas;
+    config->events = (uint32_t)events;
     config->max_workers = (uint32_t)workers;
     config->max_sessions = (uint32_t)sessions;
     config->max_steps = (uint32_t)steps;
@@ -256,12 +262,15 @@ void coordinator_daemon_reload(struct coordinator_daemon_options *options, struc
         common_daemon_retrace(NULL, options->config.tracer);
     } else if (!fresh) {
         common_log_error("signal=HUP: nothing is changed: no memory for a configuration");
+        coordinator_tell_reloaded(c, "there is no memory for another one");
     } else if (read_options(daemon->argc, daemon->argv, fresh, &words, &err) != COMMON_OK) {
         common_log_error("signal=HUP: nothing is changed: %s", err.message);
+        coordinator_tell_reloaded(c, err.message);
     } else {
         coordinator_set_options(c, &fresh->config);
         common_daemon_retrace(&fresh->daemon, options->config.tracer);
         common_daemon_reloaded(daemon, &fresh->daemon, reloads);
+        coordinator_tell_reloaded(c, NULL);
     }
     if (fresh)
         coordinator_daemon_options_free(fresh);

@@ -5,6 +5,7 @@
 
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/events_service.h"
 #include "coordinator/state.h"
 
 const char *const coordinator_limit_flags[PROTO_LIMIT_COUNT] = {
@@ -66,6 +67,8 @@ uint32_t coordinator_limits(const struct coordinator *c,
         [COORDINATOR_LIMIT_ANSWERS] = {"answer_bytes", "--max-bytes", "", c->steps.bytes, options->max_bytes,
                                        0},
         [COORDINATOR_LIMIT_PLANS] = {"plans", "", "", c->cluster.n_plans, COORDINATOR_PLANS_MAX, 0},
+        [COORDINATOR_LIMIT_EVENT_READERS] = {"event_readers", "", "", coordinator_event_readers_waiting(c),
+                                             COORDINATOR_EVENT_READERS_MAX, 0},
     };
     struct proto_limit_use uses[PROTO_LIMIT_COUNT];
     uint32_t n = 0;

@@ -11,6 +11,7 @@
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/slow.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/events.h"
 #include "coordinator/health.h"
 #include "coordinator/limits.h"
 #include "coordinator/sessions/table.h"
@@ -198,6 +199,21 @@ static bool put_totals(struct common_metrics *table, const struct coordinator *c
     return true;
 }
 
+static bool put_events(struct common_metrics *table, const struct coordinator *c)
+{
+    for (int i = 0; i < PROTO_EVENT_SEVERITIES; i++) {
+        enum proto_event_severity severity = (enum proto_event_severity)i;
+        if (!put(table, &(struct number){COMMON_METRIC_COUNTER, "banyan_events_total",
+                                         "Events (banyanctl events), each of those that are told together.",
+                                         "severity", proto_event_severity_name(severity),
+                                         (double)coordinator_events_total(c->core.events, severity)}))
+            return false;
+    }
+    return put(table, &(struct number){COMMON_METRIC_GAUGE, "banyan_events_bytes",
+                                       "Memory of the events that are kept (--events).", NULL, NULL,
+                                       (double)coordinator_events_bytes(c->core.events)});
+}
+
 static double beat_age_s(const struct coordinator_worker *w, uint64_t now_ns)
 {
     bool there = !coordinator_worker_gone(w) && w->last_beat_ns && now_ns > w->last_beat_ns;
@@ -268,7 +284,7 @@ bool coordinator_metrics_put(const struct coordinator *c, struct common_metrics 
     const struct proto_server *servers[] = {c->server};
     return put_totals(table, c) && put_times(table, c) && put_sessions(table, c) &&
            put_worker_states(table, c) && put_workers(table, c) && put_engines(table, c) &&
-           put_limits(table, c) &&
+           put_limits(table, c) && put_events(table, c) &&
            proto_metrics_put_codes(table, "banyan_step_failures_total",
                                    "Items of attend calls that were answered with an error.",
                                    c->steps.failures) &&

@@ -64,6 +64,9 @@ static void created(void *arg, enum common_code code, const char *text)
         coordinator_session_destroy(k->s);
     } else {
         coordinator_session_enter(k->s);
+        coordinator_session_note(k->s, SESSION_CREATED, INFO,
+                                 "a session was made session=%016" PRIx64 " replicas=%u", k->s->id,
+                                 k->s->spec->replicas);
         Banyan__Pb__SessionCreateReply m = BANYAN__PB__SESSION_CREATE_REPLY__INIT;
         m.session = k->s->id;
         m.incarnation = k->s->incarnation;

@@ -53,7 +53,7 @@ static void renew(void *arg)
         end(s, COMMON_FAILED_PRECONDITION, "another coordinator has taken the store over, or may have");
     else if (!s->watched && coordinator_store_watched(s->c->store)) {
         s->watched = true;
-        common_log_info("another coordinator stands by");
+        coordinator_tell(&s->c->core, COORDINATOR_STANDBY, INFO, "another coordinator stands by");
     }
 }
 
@@ -71,6 +71,7 @@ static enum common_code open_store(struct coordinator_standby *s, struct common_
         return code;
     c->cluster.store = c->sessions.store = c->store;
     core->term = coordinator_store_term(c->store);
+    coordinator_events_set_term(core->events, core->term);
     c->cluster.lives = (uint32_t)core->term << 16;
     coordinator_sessions_restored(&c->sessions);
     coordinator_restored_withhold(&c->sessions);
@@ -107,8 +108,9 @@ static void look(void *arg)
     core->standing_by = false;
     core->started_ns = common_clock_ns(); // workers have their time to come from now on
     coordinator_presence_init(&core->presence, core->presence.interval_ns, core->started_ns);
-    common_log_warn("took the store over: active term=%" PRIu64 " sessions=%u loaded_ms=%" PRIu64, core->term,
-                    s->c->sessions.n, (core->started_ns - from) / COMMON_NS_PER_MS);
+    coordinator_tell(core, COORDINATOR_TOOK_OVER, WARN,
+                     "took the store over: active term=%" PRIu64 " sessions=%u loaded_ms=%" PRIu64,
+                     core->term, s->c->sessions.n, (core->started_ns - from) / COMMON_NS_PER_MS);
     if (core->options.active)
         core->options.active(core->options.arg);
 }

@@ -3,7 +3,7 @@
 // locked. Read core.h, turn.h and the rooms' own headers (cluster/cluster.h, sessions/sessions.h,
 // steps/steps.h) next.
 //
-//   main, daemon, http, health, limits, service, coordinator, standby
+//   main, daemon, http, health, limits, service, events_service, coordinator, standby
 //        │
 //        ▼
 //      steps ──▶ sessions ──▶ cluster ──▶ store            each ──▶ core, turn
@@ -23,6 +23,7 @@
 #include "proto/rpc.h"
 
 struct coordinator_backups;
+struct coordinator_event_readers;
 struct coordinator_standby;
 
 struct coordinator {
@@ -34,7 +35,8 @@ struct coordinator {
     struct proto_server *server;
     struct common_timer *tick;           // twice per heartbeat: missed beats, idle sessions, idle plans
     struct coordinator_standby *standby; // of the lease on the store (standby.h)
-    struct coordinator_backups *backups; // backup_service.h; NULL: none was asked for
+    struct coordinator_event_readers *event_readers; // events_service.h
+    struct coordinator_backups *backups;             // backup_service.h; NULL: none was asked for
 };
 
 #endif

@@ -4,9 +4,9 @@
 // changed. It never acts on a room above its own. When all handlers that are ready have run, the turn ends: the
 // drains act on the marks, from the bottom to the top, until nothing is marked.
 //
-//   handler ─┐             ┌────────────────────────── again, from the lowest mark ─────────────────────────┐
-//   handler ─┼── marks ──▶ │ completions ──▶ workers ──▶ plans ──▶ sessions ──▶ steps ──▶ frames ── no mark ──▶ wait
-//   handler ─┘             └──────────────────────────────────────────────────────────────────────────────┘
+//   handler ─┐             ┌──────────────────── again, from the lowest mark ─────────────────────────┐
+//   handler ─┼── marks ──▶ │ completions ▶ workers ▶ plans ▶ sessions ▶ steps ▶ frames ▶ events ── no mark ──▶ wait
+//   handler ─┘             └────────────────────────────────────────────────────────────────────────────┘
 //
 // So there is no re-entrancy: no function of a lower room runs one of a higher room on its own stack, what waits
 // is started by a drain, and objects are freed by the drain of their own room. Requests that arrive together
@@ -33,6 +33,7 @@ enum coordinator_phase {
     COORDINATOR_PHASE_SESSIONS,    // settled: who waits may come in; workers to be told their layouts
     COORDINATOR_PHASE_STEPS,       // new items, items whose turn it is, items to be sent again
     COORDINATOR_PHASE_FRAMES,      // queues with something to send
+    COORDINATOR_PHASE_EVENTS,      // events came: who waits for them is told
     COORDINATOR_PHASES
 };
 

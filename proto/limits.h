@@ -40,6 +40,9 @@
 #define PROTO_MASS_WORKERS_MAX 1024u // named in an answer with masses
 #define PROTO_WATCH_STEPS_MAX  64u
 
+#define PROTO_EVENTS_MAX      256u // of one answer
+#define PROTO_EVENT_KINDS_MAX 64u  // of a filter. There are no more kinds than that, so a filter is 64 bits
+
 #define PROTO_KEPT_ROWS_MAX    4u   // of a step that is kept, of an audit
 #define PROTO_AUDIT_CHUNKS_MAX 256u // of one call
 #define PROTO_AUDIT_HEAD       4u   // numbers of a row and head before its o: see AuditRequest
@@ -111,6 +114,16 @@
     X(rebalance_reply, moves, 1024)                                                                          \
     X(backup_reply, head, PROTO_BACKUP_HEAD)                                                                 \
     X(backup_read_reply, data, PROTO_BACKUP_PIECE)                                                           \
+    X(events_request, kinds, PROTO_EVENT_KINDS_MAX)                                                          \
+    X(events_request, severity, 8)                                                                           \
+    X(events_request, worker, 64)                                                                            \
+    X(events_request, session_name, 128)                                                                     \
+    X(event, kind, 32)                                                                                       \
+    X(event, severity, 8)                                                                                    \
+    X(event, worker, 64)                                                                                     \
+    X(event, session_name, 128)                                                                              \
+    X(event, text, 255)                                                                                      \
+    X(events_reply, events, PROTO_EVENTS_MAX)                                                                \
     X(quarantine_list_reply, sessions, PROTO_QUARANTINE_PAGE_MAX)                                            \
     X(plan_install_request, members, PROTO_MEMBERS_MAX)                                                      \
     X(heartbeat_request, lacking, PROTO_LACKING_MAX)                                                         \

@@ -147,6 +147,17 @@ struct proto_method {
     void (*handle)(void *arg, struct proto_request *request);
 };
 
+enum proto_refusal {
+    PROTO_REFUSED_CONNECTION, // garbage, a wrong proof, no place: the link, or what it sent, is dropped
+    PROTO_REFUSED_TOKEN,
+    PROTO_REFUSED_ROLE,
+    PROTO_REFUSED_METHOD, // not served here
+    PROTO_REFUSED_LIMIT,  // too many requests, or one too large
+    PROTO_REFUSED_LATE,   // its deadline had passed
+    PROTO_REFUSED_MESSAGE,
+    PROTO_REFUSALS
+};
+
 struct proto_server_options {
     const char *name;
     uint32_t role;                      // ours
@@ -168,10 +179,13 @@ struct proto_server_options {
     const char *const
         *flags; // [PROTO_LIMIT_COUNT] what raises each, for people; entries and all may be NULL; kept
     const struct proto_method *methods; // ends with method 0; kept, not copied
-    void *arg;                          // for handle, serves and link_closed
+    void *arg;                          // for handle, serves, refusing and link_closed
     // Asked before each answer of a handler leaves; false: it does not, and nor does any other: the process ends. NULL:
     // always.
     bool (*serves)(void *arg);
+    // Each refusal, also those that the log leaves out: whom and why, for people. Strings are the callee's until it
+    // returns. May be NULL.
+    void (*refusing)(void *arg, enum proto_refusal refusal, const char *peer, const char *why);
     void (*link_closed)(void *arg, uint64_t link); // stream only; may be NULL
 };
 
@@ -195,17 +209,6 @@ struct proto_server_stats {
         refused; // so far: requests handed to handlers; links and messages refused (garbage, proof, limits)
 };
 void proto_server_stats(const struct proto_server *server, struct proto_server_stats *out);
-
-enum proto_refusal {
-    PROTO_REFUSED_CONNECTION, // garbage, a wrong proof, no place: the link, or what it sent, is dropped
-    PROTO_REFUSED_TOKEN,
-    PROTO_REFUSED_ROLE,
-    PROTO_REFUSED_METHOD, // not served here
-    PROTO_REFUSED_LIMIT,  // too many requests, or one too large
-    PROTO_REFUSED_LATE,   // its deadline had passed
-    PROTO_REFUSED_MESSAGE,
-    PROTO_REFUSALS
-};
 
 // What a server has answered so far; proto/metrics.h shows it.
 struct proto_server_counts {

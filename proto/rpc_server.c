@@ -86,6 +86,7 @@ enum common_code proto_server_new(struct common_loop *loop, const struct proto_s
     server->flags = options->flags;
     server->arg = options->arg;
     server->serves = options->serves;
+    server->refusing = options->refusing;
     server->link_closed = options->link_closed;
     proto_list_init(&server->links);
     proto_list_init(&server->callers);
@@ -176,6 +177,15 @@ void proto_server_counts(const struct proto_server *server, struct proto_server_
     memcpy(out->refused, server->refusals, sizeof out->refused);
 }
 
+// Counts it and tells whoever wants to know.
+static void note_refused(struct proto_server *server, enum proto_refusal refusal, const char *peer,
+                         const char *why)
+{
+    server->refusals[refusal]++;
+    if (server->refusing)
+        server->refusing(server->arg, refusal, peer, why);
+}
+
 static void warn_refused(struct proto_server *server, const char *peer, const char *why)
 {
     server->stats.refused++;
@@ -198,7 +208,7 @@ bool proto_server_token_ok(const struct proto_server *server, const ProtobufCBin
 
 void proto_server_refused(struct proto_server *server, const char *peer, const char *why)
 {
-    server->refusals[PROTO_REFUSED_CONNECTION]++;
+    note_refused(server, PROTO_REFUSED_CONNECTION, peer, why);
     warn_refused(server, peer, why);
 }
 
@@ -377,7 +387,7 @@ void proto_request_fail(struct proto_request *request, enum common_code code, co
 void proto_request_refuse(struct proto_request *request, enum proto_refusal reason, enum common_code code,
                           const char *text)
 {
-    request->server->refusals[reason]++;
+    note_refused(request->server, reason, request->peer, text);
     warn_refused(request->server, request->peer, text);
     proto_request_fail(request, code, text, NULL, 0);
 }
@@ -420,9 +430,9 @@ void proto_request_dispatch(struct proto_request *request, bool authentic)
         return;
     }
     if (!method) {
-        server->refusals[PROTO_REFUSED_METHOD]++;
         snprintf(err.message, sizeof err.message, "method %u (%s) is not served here", request->method,
                  info ? info->name : "unknown");
+        note_refused(server, PROTO_REFUSED_METHOD, request->peer, err.message);
         proto_request_fail(request, COMMON_UNIMPLEMENTED, err.message, NULL, 0);
         return;
     }
@@ -433,18 +443,18 @@ void proto_request_dispatch(struct proto_request *request, bool authentic)
     }
     if (lane_of(server, request->role)->requests > server->requests_max) {
         char text[PROTO_LIMIT_TEXT];
-        server->refusals[PROTO_REFUSED_LIMIT]++;
         proto_limit_reached(server,
                             proto_role_is_daemon(request->role) ? PROTO_LIMIT_DAEMON_REQUESTS
                                                                 : PROTO_LIMIT_REQUESTS,
                             text);
+        note_refused(server, PROTO_REFUSED_LIMIT, request->peer, text);
         proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, text, NULL, 0);
         return;
     }
     if (request->message->header->remaining_ns == 0) {
-        server->refusals[PROTO_REFUSED_LATE]++;
-        proto_request_fail(request, COMMON_DEADLINE_EXCEEDED,
-                           "the deadline had passed when the request arrived", NULL, 0);
+        static const char late[] = "the deadline had passed when the request arrived";
+        note_refused(server, PROTO_REFUSED_LATE, request->peer, late);
+        proto_request_fail(request, COMMON_DEADLINE_EXCEEDED, late, NULL, 0);
         return;
     }
     enum common_code code = proto_message_fill(request->message, info->request, &err);

@@ -209,6 +209,7 @@ struct proto_server {
     const struct proto_method *methods[PROTO_METHOD_LIMIT];
     void *arg;
     bool (*serves)(void *arg);
+    void (*refusing)(void *arg, enum proto_refusal refusal, const char *peer, const char *why);
     void (*link_closed)(void *arg, uint64_t link);
     struct proto_listener *listeners;
     struct proto_list links; // stream links

@@ -55,8 +55,9 @@ static void report(struct coordinator_worker *from, const struct coordinator_wor
     cluster->edges[cluster->n_edges++] =
         (struct coordinator_edge){.ends = {{from->slot, from->life}, {to->slot, to->life}},
                                   .reported_ns = now};
-    common_log_warn("a worker does not reach another: plans have other trees from=%s to=%s edge=%s",
-                    from->name, to->name, to->edge_endpoint);
+    coordinator_worker_tell(from, WORKER_EDGE, WARN,
+                            "a worker does not reach another: plans have other trees from=%s to=%s edge=%s",
+                            from->name, to->name, to->edge_endpoint);
     coordinator_plans_edge_down(cluster, from, to);
 }
 

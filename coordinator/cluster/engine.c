@@ -62,7 +62,8 @@ void coordinator_engine_lose(struct coordinator_worker *w, const char *why)
     for (uint32_t i = 0; w->group_size > 0 && i < cluster->n_workers; i++)
         if (of_group(cluster->workers[i], group))
             cluster->workers[i]->engine_lost = true;
-    common_log_warn("an engine has failed; its plans use stream: %s worker=%s group=%s engine=%s", why,
-                    w->name, group, w->engine);
+    coordinator_worker_tell(w, WORKER_ENGINE, WARN,
+                            "an engine has failed; its plans use stream: %s worker=%s group=%s engine=%s",
+                            why, w->name, group, w->engine);
     coordinator_plans_engine_changed(cluster, group);
 }

@@ -315,7 +315,11 @@ void coordinator_worker_lose(struct coordinator_worker *w, const char *why)
 {
     if (w->state == COORDINATOR_WORKER_LOST || w->state == COORDINATOR_WORKER_ABSENT)
         return;
-    common_log_warn("a worker is lost: %s worker=%s chunks=%" PRIu64, why, w->name, w->chunks);
+    if (w->leaving && !w->chunks)
+        coordinator_worker_tell(w, WORKER_LOST, INFO, "a worker has left: it was drained worker=%s", w->name);
+    else
+        coordinator_worker_tell(w, WORKER_LOST, WARN, "a worker is lost: %s worker=%s chunks=%" PRIu64, why,
+                                w->name, w->chunks);
     coordinator_worker_set_state(w, COORDINATOR_WORKER_LOST);
     w->n_limits = 0;
     close_link(w);
@@ -458,8 +462,10 @@ static void term_stored(void *arg, enum common_code code, const char *text)
     if (raise.term > cluster->core->term) {
         cluster->core->term = raise.term;
         coordinator_plans_term_raised(cluster);
-        common_log_warn("the term was raised above what a worker has seen term=%" PRIu64,
-                        cluster->core->term);
+        coordinator_events_set_term(cluster->core->events, cluster->core->term);
+        coordinator_tell(cluster->core, COORDINATOR_TERM, WARN,
+                         "the term was raised above what a worker has seen term=%" PRIu64,
+                         cluster->core->term);
     }
     coordinator_handle_register(cluster, raise.request);
 }
@@ -518,6 +524,19 @@ static bool is_joining_already(const struct coordinator_worker *w, const Banyan_
            !strcmp(w->edge_endpoint, m->edge_endpoint) && !strcmp(w->group, m->group);
 }
 
+// Whom it says that it is, as far as that can be a name.
+static void refuse_register(struct coordinator_cluster *cluster, struct proto_request *request,
+                            const struct proto_status *status)
+{
+    const Banyan__Pb__RegisterRequest *m = (const void *)proto_request_message(request)->body;
+    const struct coordinator_event event = {.kind = PROTO_EVENT_WORKER_REFUSED,
+                                            .severity = PROTO_EVENT_WARN,
+                                            .worker = printable(m->name, 64) ? m->name : ""};
+    coordinator_events_tell(cluster->core->events, &event, "a worker is refused: %s worker=%s version=%s",
+                            status->message, event.worker, printable(m->version, 31) ? m->version : "");
+    proto_request_fail_status(request, status);
+}
+
 void coordinator_handle_register(void *arg, struct proto_request *request)
 {
     COMMON_FAILPOINT("register_received");
@@ -526,22 +545,23 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
     struct proto_status status;
     struct common_error err = {0};
     if (check_register(m, cluster->core->term, &status) != COMMON_OK) {
-        proto_request_fail_status(request, &status);
+        refuse_register(cluster, request, &status);
         return;
     }
     struct coordinator_worker *w = coordinator_worker_named(cluster, m->name);
     if (!w) {
-        snprintf(err.message, sizeof err.message,
-                 "the limit of %" PRIu32 " workers is reached: raise the coordinator's --max-workers",
-                 cluster->core->options.max_workers);
+        proto_status_set(&status, COMMON_RESOURCE_EXHAUSTED, "",
+                         "the limit of %" PRIu32 " workers is reached: raise the coordinator's --max-workers",
+                         cluster->core->options.max_workers);
         cluster->core->reached[COORDINATOR_LIMIT_WORKERS]++;
-        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, err.message, NULL, 0);
+        refuse_register(cluster, request, &status);
         return;
     }
     bool here = w->state == COORDINATOR_WORKER_ACTIVE || w->state == COORDINATOR_WORKER_JOINING;
     if (here && w->instance != m->instance && proto_channel_connected(w->channel)) {
-        proto_request_fail(request, COMMON_ALREADY_EXISTS,
-                           "another worker has this name: choose another --name", NULL, 0);
+        proto_status_set(&status, COMMON_ALREADY_EXISTS, "",
+                         "another worker has this name: choose another --name");
+        refuse_register(cluster, request, &status);
         return;
     }
     if (raise_term(cluster, w, request, m->seen_term))
@@ -559,6 +579,7 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
         coordinator_worker_set_state(w, COORDINATOR_WORKER_LOST); // its plans name its old process
         close_link(w);
     }
+    bool anew = w->life != 0;
     w->fresh = w->fresh || (w->instance && w->instance != m->instance); // until it has been told its layouts
     if (w->leaving && w->instance != m->instance) {                     // that process has ended
         w->leaving = false;
@@ -591,10 +612,13 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
         return;
     }
     coordinator_worker_set_state(w, COORDINATOR_WORKER_JOINING);
-    common_log_info("a worker registers worker=%s host=%s edge=%s capacity=%" PRIu64 " bandwidth=%" PRIu64
-                    " kernel=%s engine=%s group=%s version=%s",
-                    w->name, w->host, w->edge_endpoint, w->capacity_bytes, w->bandwidth, w->kernel,
-                    w->engine[0] ? w->engine : COORDINATOR_ENGINE_STREAM, w->group, w->version);
+    const struct coordinator_event event = {
+        .kind = anew ? PROTO_EVENT_WORKER_AGAIN : PROTO_EVENT_WORKER_JOINED, .worker = w->name};
+    coordinator_events_tell(cluster->core->events, &event,
+                            "a worker registers worker=%s host=%s edge=%s capacity=%" PRIu64
+                            " bandwidth=%" PRIu64 " kernel=%s engine=%s group=%s version=%s",
+                            w->name, w->host, w->edge_endpoint, w->capacity_bytes, w->bandwidth, w->kernel,
+                            w->engine[0] ? w->engine : COORDINATOR_ENGINE_STREAM, w->group, w->version);
     w->registering = request;
     start_grace(w, DIAL_NS);
 }

@@ -21,14 +21,16 @@ static void verdict(struct coordinator_worker *w, uint64_t now_ns)
     if (w->pace.slow) {
         cluster->slow_verdicts++;
         w->slow_since_ns = now_ns;
-        common_log_warn("a worker computes far slower than planned worker=%s planned=%" PRIu64
-                        " seen=%" PRIu64 " unit=bytes/s%s",
-                        w->name, w->speed, (uint64_t)((double)w->speed * w->pace.factor),
-                        counts ? "" : ": it is only flagged (--slow-workers)");
+        coordinator_worker_tell(w, WORKER_SLOW, WARN,
+                                "a worker computes far slower than planned%s worker=%s planned=%" PRIu64
+                                " seen=%" PRIu64 " unit=bytes/s",
+                                counts ? "" : ": it is only flagged (--slow-workers)", w->name, w->speed,
+                                (uint64_t)((double)w->speed * w->pace.factor));
     } else {
-        common_log_info("a worker computes as fast as planned again worker=%s planned=%" PRIu64
-                        " unit=bytes/s",
-                        w->name, w->speed);
+        coordinator_worker_tell(w, WORKER_WELL, INFO,
+                                "a worker computes as fast as planned again worker=%s planned=%" PRIu64
+                                " unit=bytes/s",
+                                w->name, w->speed);
     }
     if (!counts)
         return;

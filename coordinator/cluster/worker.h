@@ -24,6 +24,7 @@
 #include "coordinator/cluster/pace.h"
 #include "coordinator/cluster/quarantine.h"
 #include "coordinator/cluster/worker_limits.h"
+#include "coordinator/events.h"
 #include "coordinator/machine.h"
 #include "proto/limits.h"
 #include "proto/rpc.h"
@@ -87,6 +88,7 @@ struct coordinator_worker {
     bool draining;      // it gets no chunks, and those that it has go elsewhere (sessions/moves.h), because:
     bool drain_ordered; // an operator's word, durable
     bool leaving;       // this process of it wants to end; another one is used again
+    bool drain_told;    // that it is empty
     char drain_reason[129];  // for people
     uint32_t moves;          // to it, under way
     uint32_t sums;           // of its chunks, asked for and not answered (sessions/seals.h)
@@ -94,6 +96,14 @@ struct coordinator_worker {
     bool dirty;              // layouts have changed since it was told them: these again before it is ACTIVE
     uint64_t store_again_ns; // the store refused news of it: when to try again; 0: there are none
 };
+
+// An event about it (coordinator_events_tell): coordinator_worker_tell(w, WORKER_LOST, WARN, "…", …).
+#define coordinator_worker_tell(w, what, how, ...)                                                           \
+    coordinator_events_tell((w)->cluster->core->events,                                                      \
+                            &(const struct coordinator_event){.kind = PROTO_EVENT_##what,                    \
+                                                              .severity = PROTO_EVENT_##how,                 \
+                                                              .worker = (w)->name},                          \
+                            __VA_ARGS__)
 
 static inline bool coordinator_worker_active(const struct coordinator_worker *w)
 {

@@ -74,10 +74,13 @@ static void set_drain(struct coordinator_sessions *sessions, struct coordinator_
     if (reason != w->drain_reason)
         snprintf(w->drain_reason, sizeof(w->drain_reason), "%s", reason);
     if (w->draining)
-        common_log_info("a worker is drained worker=%s chunks=%" PRIu64 " reason=%s", w->name, w->chunks,
-                        w->drain_reason);
+        coordinator_worker_tell(w, WORKER_DRAINING, INFO,
+                                "a worker is drained worker=%s chunks=%" PRIu64 " reason=%s", w->name,
+                                w->chunks, w->drain_reason);
     else if (was)
-        common_log_info("a worker is used again worker=%s chunks=%" PRIu64, w->name, w->chunks);
+        coordinator_worker_tell(w, WORKER_RESUMED, INFO, "a worker is used again worker=%s chunks=%" PRIu64,
+                                w->name, w->chunks);
+    w->drain_told = w->drain_told && w->draining;
     sessions->moves.due = true;
     coordinator_turn_mark(&sessions->core->turn, COORDINATOR_PHASE_SESSIONS);
 }
@@ -98,6 +101,20 @@ static void drain_stored(void *arg, enum common_code code, const char *text)
     answer(d->sessions, d->request, w);
     COMMON_FAILPOINT("drain_answered");
     free(d);
+}
+
+void coordinator_drains_tick(const struct coordinator_sessions *sessions)
+{
+    for (uint32_t i = 0; i < sessions->cluster->n_workers; i++) {
+        struct coordinator_worker *w = sessions->cluster->workers[i];
+        if (!w || !w->draining || w->drain_told || w->chunks || w->members)
+            continue;
+        w->drain_told = true;
+        if (!w->life) // it was so before this coordinator's time
+            continue;
+        coordinator_worker_tell(w, WORKER_DRAINED, INFO, "a worker is empty, and can be stopped worker=%s",
+                                w->name);
+    }
 }
 
 static bool printable(const char *text)

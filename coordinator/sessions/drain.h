@@ -4,8 +4,10 @@
 #ifndef COORDINATOR_DRAIN_H
 #define COORDINATOR_DRAIN_H
 
+struct coordinator_sessions;
 struct proto_request;
 
 void coordinator_handle_worker_drain(void *arg, struct proto_request *request); // arg: the room of sessions
+void coordinator_drains_tick(const struct coordinator_sessions *sessions);      // says which are empty now
 
 #endif

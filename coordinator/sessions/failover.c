@@ -217,16 +217,18 @@ static void failover_stored(void *arg, enum common_code code, const char *text)
     }
     if (late) // a holder without them says so again at each start
         coordinator_store_submit(s->sessions->store, late, NULL, NULL);
-    coordinator_layout_set_epoch(&s->layout, s->layout.epoch + 1);
+    bool moved = s->sessions->moves.struck == struck; // elsewhere
+    coordinator_session_raise_epoch(s, moved ? "copies have moved" : "workers are lost");
     coordinator_session_recount(s);
-    if (s->sessions->moves.struck == struck) // moved elsewhere
+    if (moved)
         common_log_info("copies that have moved are struck off session=%016" PRIx64
                         " chunks=%u epoch=%" PRIu64,
                         s->id, f->n, s->layout.epoch);
     else
-        common_log_warn("copies of lost workers are struck off session=%016" PRIx64
-                        " chunks=%u epoch=%" PRIu64,
-                        s->id, f->n, s->layout.epoch);
+        coordinator_session_tell(s, COPY_STRUCK, WARN,
+                                 "copies of lost workers are struck off session=%016" PRIx64
+                                 " chunks=%u epoch=%" PRIu64,
+                                 s->id, f->n, s->layout.epoch);
     struct coordinator_gather *gather = coordinator_gather_new(&s->sessions->core->turn, failover_told, f);
     coordinator_layout_send_members(s, gather);
     if (unknown)

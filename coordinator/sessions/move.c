@@ -156,9 +156,17 @@ static void move_over(struct coordinator_move *m, uint32_t moved)
 static void move_fail(struct coordinator_move *m, const char *why)
 {
     struct coordinator_session *s = m->s;
+    // Of what fails again and again the events are ever fewer; the log has all.
+    bool told = !s || (s->moves_failed & (s->moves_failed - 1)) == 0;
+    const struct coordinator_event event = {.kind = PROTO_EVENT_COPY_FAILED,
+                                            .severity = PROTO_EVENT_WARN,
+                                            .worker = m->to->name,
+                                            .session = m->session,
+                                            .session_name = s ? s->name : ""};
     if (!m->sessions->core->stopping)
-        common_log_info("chunks do not move now: %s session=%016" PRIx64 " chunks=%u to=%s", why, m->session,
-                        m->n, m->to->name);
+        coordinator_events_tell(told ? m->sessions->core->events : NULL, &event,
+                                "chunks do not move now: %s session=%016" PRIx64 " chunks=%u to=%s", why,
+                                m->session, m->n, m->to->name);
     if (s && coordinator_session_has_member(s, m->to))
         coordinator_session_doubt(s, m->to);
     else if (!m->sessions->core->stopping)
@@ -367,9 +375,10 @@ static void compared(void *arg, const struct proto_reply *reply)
     } else if (reply->code != COMMON_OK) {
         move_fail(m, reply->text);
     } else if (((const Banyan__Pb__ChunkSumReply *)reply->message->body)->seal != chunk->seal) {
-        common_log_error("a copy is not what was sealed, and does not count: its source is looked at "
-                         "session=%016" PRIx64 " chunk=%" PRIu64 " to=%s",
-                         s->id, chunk->id, m->to->name);
+        coordinator_session_tell(s, COPY_CORRUPT, ERROR,
+                                 "a copy is not what was sealed, and does not count: its source is looked at "
+                                 "session=%016" PRIx64 " chunk=%" PRIu64 " to=%s",
+                                 s->id, chunk->id, m->to->name);
         m->sessions->seals.refused++;
         coordinator_chunk_ask(s, chunk);
         move_fail(m, "a copy is not what was sealed");
@@ -477,7 +486,7 @@ static void stored(void *arg, enum common_code code, const char *text)
             abort(); // there was one in its place
     }
     coordinator_session_add_member(s, m->to);
-    coordinator_layout_set_epoch(&s->layout, s->layout.epoch + 1);
+    coordinator_session_raise_epoch(s, "chunks have a copy more");
     coordinator_session_recount(s);
     common_log_info("chunks have a copy more session=%016" PRIx64 " chunks=%u to=%s epoch=%" PRIu64, s->id,
                     m->n, m->to->name, s->layout.epoch);

@@ -222,7 +222,7 @@ static void parting_stored(void *arg, enum common_code code, const char *text)
     }
     coordinator_session_leave(s, p->w);
     coordinator_session_drop_at(s->sessions, s->id, p->w);
-    coordinator_layout_set_epoch(&s->layout, s->layout.epoch + 1);
+    coordinator_session_raise_epoch(s, "a worker has no part in it any more");
     struct coordinator_gather *gather = coordinator_gather_new(&s->sessions->core->turn, parting_told, p);
     coordinator_layout_send_members(s, gather);
     coordinator_gather_seal(gather);
@@ -298,6 +298,7 @@ static void moved(void *arg, uint64_t session, uint32_t n, uint64_t bytes)
     if (s && n)
         s->spread_seen = COORDINATOR_UNEVEN; // another holder may serve
     if (s) {
+        s->copied += n;
         s->moves_failed = n ? 0 : s->moves_failed + 1;
         // What is too much at once for a worker's memory, until it is in its files, comes a part at a time
         uint32_t halved = s->moves_halved;
@@ -308,7 +309,39 @@ static void moved(void *arg, uint64_t session, uint32_t n, uint64_t bytes)
     coordinator_turn_mark(&sessions->core->turn, COORDINATOR_PHASE_SESSIONS);
 }
 
-static void look_at(struct coordinator_session *s)
+static void tell_begun(struct coordinator_session *s, const struct choice *c)
+{
+    const struct coordinator_worker *from = c->items[0].replaces;
+    const struct coordinator_event event = {.kind = PROTO_EVENT_COPY_BEGUN,
+                                            .worker = c->to->name,
+                                            .session = s->id,
+                                            .session_name = s->name,
+                                            .epoch = s->layout.epoch};
+    if (s->copying || s->moves_failed)
+        return;
+    s->copying = true;
+    coordinator_events_note(s->sessions->core->events, &event,
+                            "chunks of it are copied: %s session=%016" PRIx64 " to=%s",
+                            !from            ? "they have too few copies"
+                            : from->draining ? "a worker is emptied"
+                                             : "workers are to have as much as they are fast",
+                            s->id, c->to->name);
+}
+
+// Once nothing moves, and nothing has begun to.
+static void tell_ended(struct coordinator_session *s)
+{
+    if (!s->copying || s->moves)
+        return;
+    if (s->copied)
+        coordinator_session_note(s, COPY_ENDED, INFO,
+                                 "chunks of it were copied session=%016" PRIx64 " chunks=%u", s->id,
+                                 s->copied);
+    s->copying = false;
+    s->copied = 0;
+}
+
+static void begin_moves(struct coordinator_session *s)
 {
     struct coordinator_sessions *sessions = s->sessions;
     if (!wants(s) || common_clock_ns() < s->move_again_ns || !coordinator_session_may_move(s))
@@ -323,6 +356,7 @@ static void look_at(struct coordinator_session *s)
         if (any) {
             forget_wishes(sessions, c);
             sessions->moves.n++;
+            tell_begun(s, c);
             coordinator_move_begin(s, c->to, c->items, c->n_items, moved, sessions);
         } else if (c->refused) {
             s->move_again_ns = common_clock_after(AGAIN_NS);
@@ -332,6 +366,12 @@ static void look_at(struct coordinator_session *s)
         if (!any)
             break;
     }
+}
+
+static void look_at(struct coordinator_session *s)
+{
+    begin_moves(s);
+    tell_ended(s);
 }
 
 // Up to `most` sessions from the cursor on.
@@ -364,6 +404,7 @@ void coordinator_moves_tick(struct coordinator_sessions *sessions)
         return;
     coordinator_rebalance_slow(sessions);
     look(sessions, UINT32_MAX);
+    coordinator_rebalance_ended(sessions);
     coordinator_spreads_look(sessions);
 }
 

@@ -31,6 +31,7 @@ struct coordinator_moves {
     uint32_t n_wishes;
     uint64_t relieve_ns; // slow workers are not relieved of chunks before
     uint64_t relieved;   // how often so far
+    bool balancing;      // wishes are carried out, and nobody was told yet that they are no more
 };
 
 struct coordinator_wish { // that a chunk goes from one worker to another

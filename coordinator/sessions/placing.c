@@ -379,7 +379,7 @@ static void chosen_stored(void *arg, enum common_code code, const char *text)
     for (uint32_t i = 0; i < p->n_joining; i++)
         coordinator_session_add_member(s, p->joining[i]);
     if (p->n_joining)
-        coordinator_layout_set_epoch(&s->layout, s->layout.epoch + 1);
+        coordinator_session_raise_epoch(s, "workers join it");
     if (!put) {
         p->tries = TRIES;
         set_down(p, COMMON_RESOURCE_EXHAUSTED, "the coordinator is out of memory");

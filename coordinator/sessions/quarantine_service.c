@@ -146,9 +146,10 @@ static void drop_told(void *arg, enum common_code code, const char *text)
         drop_some(d);
         return;
     }
-    common_log_warn("dropped from quarantine on an operator's request worker=%s sessions=%" PRIu64
-                    " bytes=%" PRIu64,
-                    w->name, d->sessions, d->bytes);
+    coordinator_worker_tell(w, QUARANTINE_DROPPED, WARN,
+                            "dropped from quarantine on an operator's request worker=%s sessions=%" PRIu64
+                            " bytes=%" PRIu64,
+                            w->name, d->sessions, d->bytes);
     COMMON_FAILPOINT("quarantine_forgotten");
     Banyan__Pb__QuarantineDropReply reply = BANYAN__PB__QUARANTINE_DROP_REPLY__INIT;
     reply.sessions = d->sessions;

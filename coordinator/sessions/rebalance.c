@@ -213,7 +213,10 @@ static void carry_out(struct balance *b, struct coordinator_sessions *sessions, 
     b->wishes = NULL;
     sessions->moves.due = true;
     coordinator_turn_mark(&sessions->core->turn, COORDINATOR_PHASE_SESSIONS);
-    common_log_info("chunks are moved %s chunks=%u bytes=%" PRIu64, why, b->n_wishes, b->total);
+    struct coordinator_events *events = b->n_wishes ? sessions->core->events : NULL; // else nothing begins
+    coordinator_events_tell(events, &(struct coordinator_event){.kind = PROTO_EVENT_REBALANCE_BEGUN},
+                            "chunks are moved %s chunks=%u bytes=%" PRIu64, why, b->n_wishes, b->total);
+    sessions->moves.balancing = sessions->moves.balancing || b->n_wishes > 0;
 }
 
 static void answer(const struct balance *b, const struct coordinator_sessions *sessions,
@@ -254,6 +257,15 @@ void coordinator_handle_rebalance(void *arg, struct proto_request *request)
     if (!dry_run)
         carry_out(b, sessions, "for balance");
     balance_free(b);
+}
+
+void coordinator_rebalance_ended(struct coordinator_sessions *sessions)
+{
+    struct coordinator_moves *moves = &sessions->moves;
+    if (!moves->balancing || moves->n_wishes || moves->n)
+        return;
+    moves->balancing = false;
+    coordinator_tell(sessions->core, REBALANCE_ENDED, INFO, "no chunk is to be moved for balance any more");
 }
 
 // Whether one of them is to be relieved, and long enough slow: other holders serve by now what they can.

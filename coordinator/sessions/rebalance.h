@@ -17,5 +17,6 @@ void coordinator_handle_rebalance(void *arg, struct proto_request *request); // 
 // 30 times --slow-after, and not before spread.h has given what it can to other holders. They do not come back by
 // themselves when the worker is well again.
 void coordinator_rebalance_slow(struct coordinator_sessions *sessions);
+void coordinator_rebalance_ended(struct coordinator_sessions *sessions); // with each tick: says so, once
 
 #endif

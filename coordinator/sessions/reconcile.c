@@ -179,8 +179,10 @@ static void compare_inventory(struct coordinator_visit *v)
         if (coordinator_visit_tells(v, v->sessions->slots[i]))
             compare_session(v, v->sessions->slots[i]);
     if (v->n_lost)
-        common_log_warn("a worker came back without chunks that have committed rows worker=%s lost=%u",
-                        w->name, v->n_lost);
+        coordinator_worker_tell(
+            w, WORKER_LACKS, WARN,
+            "a worker came back without chunks that have committed rows worker=%s lost=%u", w->name,
+            v->n_lost);
     if (!v->n_lost && (v->one || w->instance == w->stored_instance)) { // no news for the store
         coordinator_visit_tell(v);
         return;

@@ -124,10 +124,16 @@ static void repair_break(struct coordinator_repair *r, enum common_code code, co
     r->s->broken++;
     coordinator_session_recount(r->s);
     coordinator_session_settle(r->s);
+    const struct coordinator_event event = {.kind = PROTO_EVENT_WORKER_TROUBLE,
+                                            .severity = PROTO_EVENT_ERROR,
+                                            .worker = r->w->name,
+                                            .session = r->session,
+                                            .session_name = r->s->name};
     if (may_log(r->sessions))
-        common_log_error("a worker does not take what it is told of a session: %s code=%s worker=%s "
-                         "session=%016" PRIx64,
-                         text, common_code_name(code), r->w->name, r->session);
+        coordinator_events_tell(r->sessions->core->events, &event,
+                                "a worker does not take what it is told of a session: %s code=%s worker=%s "
+                                "session=%016" PRIx64,
+                                text, common_code_name(code), r->w->name, r->session);
 }
 
 static void repair_rest(struct coordinator_repair *r)

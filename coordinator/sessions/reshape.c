@@ -274,7 +274,10 @@ static void truncate_stored(void *arg, enum common_code code, const char *text)
     s->cut = r->cutting.cut;
     s->cut_to = r->length < s->cut_to ? r->length : s->cut_to;
     s->incarnation++;
-    coordinator_layout_set_epoch(&s->layout, s->layout.epoch + 1);
+    coordinator_session_raise_epoch(s, "it is truncated");
+    coordinator_session_note(s, SESSION_TRUNCATED, INFO,
+                             "tokens were taken away session=%016" PRIx64 " length=%" PRIu64, s->id,
+                             r->length);
     struct coordinator_gather *gather = coordinator_gather_new(&r->sessions->core->turn, truncate_told, r);
     coordinator_layout_send_members(s, gather);
     coordinator_gather_seal(gather);
@@ -493,6 +496,9 @@ static void fork_stored(void *arg, enum common_code code, const char *text)
         return;
     }
     coordinator_session_enter(r->fork);
+    coordinator_session_note(r->fork, SESSION_FORKED, INFO,
+                             "a session was made of %016" PRIx64 " session=%016" PRIx64 " tokens=%" PRIu64,
+                             r->s->id, r->fork->id, r->length);
     Banyan__Pb__SessionForkReply m = BANYAN__PB__SESSION_FORK_REPLY__INIT;
     m.session = r->fork->id;
     m.incarnation = r->fork->incarnation;
@@ -656,6 +662,10 @@ static void delete_stored(void *arg, enum common_code code, const char *text)
         reshape_end(r);
         return;
     }
+    coordinator_session_note(r->s, SESSION_DELETED, INFO, "%s session=%016" PRIx64 " chunks=%u",
+                             r->request ? "a client has deleted it"
+                                        : "nobody has used it for its time to live",
+                             r->s->id, r->s->layout.n);
     struct coordinator_gather *gather =
         coordinator_gather_new(&r->sessions->core->turn, delete_told, r->request);
     coordinator_session_drop_at_workers(r->s, gather);

@@ -22,7 +22,8 @@ void coordinator_restored_withhold(struct coordinator_sessions *sessions)
         s->withheld++;
         coordinator_session_recount(s);
     }
-    common_log_warn(
+    coordinator_tell(
+        sessions->core, BACKUP_RESTORED, WARN,
         "the store was restored from a backup: its sessions are not served until all workers are back and "
         "an operator says so with 'banyanctl accept' sessions=%u",
         sessions->n);
@@ -77,7 +78,8 @@ uint64_t coordinator_restored_serve(struct coordinator_sessions *sessions)
         coordinator_session_recount(s);
         coordinator_session_settle(s);
     }
-    common_log_warn(
+    coordinator_tell(
+        sessions->core, BACKUP_ACCEPTED, WARN,
         "a store that was restored from a backup is accepted on an operator's request sessions=%llu",
         (unsigned long long)n);
     return n;

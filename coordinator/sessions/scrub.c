@@ -117,10 +117,11 @@ void coordinator_handle_scrub(void *arg, struct proto_request *request)
     reply.corrupt = sessions->seals.corrupt;
     reply.healed = sessions->seals.healed;
     reply.disputed = sessions->seals.disputed;
-    if (!m->ask)
+    if (!m->ask) {
         COMMON_FAILPOINT("scrub_asked");
-    if (!m->ask)
-        common_log_info("sealed chunks are compared now, as an operator has asked chunks=%" PRIu64,
-                        reply.chunks);
+        coordinator_tell(sessions->core, SCRUB_ASKED, INFO,
+                         "sealed chunks are compared now, as an operator has asked chunks=%" PRIu64,
+                         reply.chunks);
+    }
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }

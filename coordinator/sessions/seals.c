@@ -234,10 +234,18 @@ static void report(const struct check *c, const struct coordinator_session *s, c
                    uint64_t right, const char *what)
 {
     uint64_t ct = s->layout.chunk_tokens;
-    common_log_error("%s worker=%s session=%016" PRIx64 " tokens=%" PRIu64 "..%" PRIu64 " chunk=%" PRIu64
-                     " has=%016" PRIx64 " sealed=%016" PRIx64,
-                     what, a->w->name, c->session, c->index * ct, (c->index + 1) * ct - 1, c->id, a->seal,
-                     right);
+    const struct coordinator_event event = {.kind =
+                                                right ? PROTO_EVENT_COPY_CORRUPT : PROTO_EVENT_COPY_DISPUTED,
+                                            .severity = PROTO_EVENT_ERROR,
+                                            .worker = a->w->name,
+                                            .session = s->id,
+                                            .session_name = s->name,
+                                            .epoch = s->layout.epoch};
+    coordinator_events_tell(s->sessions->core->events, &event,
+                            "%s worker=%s session=%016" PRIx64 " tokens=%" PRIu64 "..%" PRIu64
+                            " chunk=%" PRIu64 " has=%016" PRIx64 " sealed=%016" PRIx64,
+                            what, a->w->name, c->session, c->index * ct, (c->index + 1) * ct - 1, c->id,
+                            a->seal, right);
 }
 
 static void let_go_told(void *arg, enum common_code code, const char *text)
@@ -479,6 +487,21 @@ void coordinator_seal_call(const struct coordinator_session *s, const struct coo
     coordinator_worker_call(w, BANYAN__PB__METHOD__METHOD_CHUNK_SUM, &m.base, done, arg);
 }
 
+static void tell_healed(const struct check *c, const struct coordinator_worker *w, uint64_t n)
+{
+    const struct coordinator_session *s = session_of(c);
+    const struct coordinator_event event = {.kind = PROTO_EVENT_COPY_HEALED,
+                                            .severity = PROTO_EVENT_WARN,
+                                            .worker = w->name,
+                                            .session = c->session,
+                                            .session_name = s ? s->name : ""};
+    coordinator_events_tell(
+        c->sessions->core->events, &event,
+        "the memory of a worker had not what was sealed, and has it from its files again worker=%s "
+        "session=%016" PRIx64 " chunk=%" PRIu64 " copies=%" PRIu64,
+        w->name, c->session, c->id, n);
+}
+
 static void came(void *arg, const struct proto_reply *reply)
 {
     COMMON_FAILPOINT("seal_answered");
@@ -490,8 +513,10 @@ static void came(void *arg, const struct proto_reply *reply)
         const Banyan__Pb__ChunkSumReply *m = (const void *)reply->message->body;
         a->seal = m->seal;
         c->sessions->seals.healed += m->healed;
-        if (m->healed)
+        if (m->healed) {
             COMMON_FAILPOINT("heal_answered");
+            tell_healed(c, a->w, m->healed);
+        }
     }
     a->knows_none = reply->code == COMMON_UNIMPLEMENTED;
     if (a->knows_none && a->w->visit == a->visit) {

@@ -682,3 +682,11 @@ enum common_code coordinator_session_unsettled_any(struct coordinator_session *s
     }
     return code;
 }
+
+void coordinator_session_raise_epoch(struct coordinator_session *s, const char *why)
+{
+    coordinator_layout_set_epoch(&s->layout, s->layout.epoch + 1);
+    coordinator_session_note(s, SESSION_EPOCH, INFO,
+                             "its layout has changed: %s session=%016" PRIx64 " epoch=%" PRIu64, why, s->id,
+                             s->layout.epoch);
+}

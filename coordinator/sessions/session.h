@@ -15,6 +15,7 @@
 #ifndef COORDINATOR_SESSION_H
 #define COORDINATOR_SESSION_H
 
+#include "coordinator/events.h"
 #include "coordinator/machine.h"
 #include "coordinator/sessions/layout.h"
 #include "coordinator/sessions/rangeset.h"
@@ -119,6 +120,11 @@ struct coordinator_session {
     const struct coordinator_chunk *copy; // that a truncation under way has its holder make; NULL: none
     bool untidy; // a failed append may have left rows that no layer counts: the next truncate takes them away
 
+    // Of events, for people:
+    uint8_t seen_condition, told_condition; // condition.c
+    bool copying;                           // that copies are made was told
+    uint32_t copied;                        // chunks since then
+
     uint64_t steps, last_used_ns;
     uint64_t declared;        // its epoch + 1 when the log said last that answers are partial; 0: never
     uint64_t read_until_ns;   // when the last ticket to read its rows ends: it is in use until then
@@ -126,6 +132,21 @@ struct coordinator_session {
     struct coordinator_rangeset ticketed; // positions that tickets which have not ended may name
     uint64_t ticketed_all_ns;             // until then, any position
 };
+
+// An event about it: coordinator_session_tell(s, SESSION_LOST, ERROR, "…", …); note: too frequent for the log.
+#define COORDINATOR_SESSION_EVENT(s, what, how)                                                              \
+    &(const struct coordinator_event)                                                                        \
+    {                                                                                                        \
+        .kind = PROTO_EVENT_##what, .severity = PROTO_EVENT_##how, .session = (s)->id,                       \
+        .session_name = (s)->name, .epoch = (s)->layout.epoch                                                \
+    }
+#define coordinator_session_tell(s, what, how, ...)                                                          \
+    coordinator_events_tell((s)->sessions->core->events, COORDINATOR_SESSION_EVENT(s, what, how), __VA_ARGS__)
+#define coordinator_session_note(s, what, how, ...)                                                          \
+    coordinator_events_note((s)->sessions->core->events, COORDINATOR_SESSION_EVENT(s, what, how), __VA_ARGS__)
+
+// The layout has changed: the epoch is one higher, and an event says why.
+void coordinator_session_raise_epoch(struct coordinator_session *s, const char *why);
 
 // ---- who works on it ----
 

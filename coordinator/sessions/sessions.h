@@ -9,6 +9,7 @@
 //   attach.c      tickets, commits in two phases           reshape.c: truncate, fork, delete
 //   reading.c     tickets to read rows with
 //   load.c        sessions from the store at the start     recovery.c: waiting for workers after it
+//   condition.c   what people are told of a session's chunks
 //   spread.c      who serves what several have, as fast as they are
 //   moves.c       which chunks go to other holders, and when; move.c: how; candidates.c
 //   seals.c       full chunks whose copies agree are sealed, and compared with that from time to time: scrub.c says when

@@ -96,7 +96,7 @@ static void spread_stored(void *arg, enum common_code code, const char *text)
         n++;
     }
     spread->sessions->spread_sessions++;
-    coordinator_layout_set_epoch(&s->layout, s->layout.epoch + 1);
+    coordinator_session_raise_epoch(s, "other holders serve, as fast as they are");
     coordinator_session_recount(s);
     common_log_info("other holders serve, as fast as they are session=%016" PRIx64
                     " chunks=%u epoch=%" PRIu64,

@@ -64,7 +64,7 @@ static void strike_stored(void *arg, enum common_code code, const char *text)
         proto_request_fail(request, COMMON_ABORTED, why, NULL, 0);
         return;
     }
-    common_log_info("a worker is forgotten worker=%s", w->name);
+    coordinator_worker_tell(w, WORKER_FORGOTTEN, INFO, "a worker is forgotten worker=%s", w->name);
     coordinator_worker_strike(w);
     const Banyan__Pb__WorkerForgetReply m = BANYAN__PB__WORKER_FORGET_REPLY__INIT;
     proto_request_reply(request, &m.base, NULL, 0, NULL, NULL);

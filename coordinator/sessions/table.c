@@ -10,6 +10,8 @@
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/condition.h"
+#include "coordinator/sessions/drain.h"
 #include "coordinator/sessions/dropping.h"
 #include "coordinator/sessions/failover.h"
 #include "coordinator/sessions/keys.h"
@@ -373,6 +375,8 @@ void coordinator_sessions_tick(struct coordinator_sessions *sessions, uint64_t n
     coordinator_failovers_tick(sessions);
     coordinator_droppings_tick(sessions);
     coordinator_moves_tick(sessions);
+    coordinator_drains_tick(sessions);
+    coordinator_conditions_tick(sessions);
     coordinator_scrub_tick(sessions);
     if (sessions->parked) { // their time may be over
         sessions->unpark = true;

@@ -275,7 +275,8 @@ static void visit_succeed(struct coordinator_visit *v)
         if (s && !coordinator_session_in_doubt(s, w))
             coordinator_session_told(s, w);
     }
-    common_log_info("a worker is active worker=%s chunks=%" PRIu64, w->name, w->chunks);
+    coordinator_worker_tell(w, WORKER_ACTIVE, INFO, "a worker is active worker=%s chunks=%" PRIu64, w->name,
+                            w->chunks);
     visit_free(v);
 }
 

@@ -88,13 +88,18 @@ static void tell_difference(const struct coordinator_auditing *a, uint32_t row, 
     char what[24] = "lse";
     if (v->dim >= 0)
         snprintf(what, sizeof(what), "o[%d]", v->dim);
-    common_log_error("an answer is wrong: float64 over its rows says something else session=%016" PRIx64
-                     " layer=%u first=%" PRIu64 " rows=%u visible=%" PRIu64 " position=%" PRIu64
-                     " query_head=%u %s=%.9g exact=%.9g off=%.3g allowed=%.3g plan_digest=%016" PRIx64
-                     " members=%s audited_by=%s trace=%s",
-                     kept->session, kept->layer, kept->first, kept->step_rows, kept->visible,
-                     kept->positions[row], head, what, v->got, v->want, fabs(v->got - v->want), v->allowed,
-                     kept->plan_digest, kept->workers, a->by, kept->trace);
+    const struct coordinator_event event = {.kind = PROTO_EVENT_AUDIT_DIFFERENCE,
+                                            .severity = PROTO_EVENT_ERROR,
+                                            .session = kept->session};
+    coordinator_events_tell(
+        a->steps->core->events, &event,
+        "an answer is wrong: float64 over its rows says something else session=%016" PRIx64
+        " layer=%u first=%" PRIu64 " rows=%u visible=%" PRIu64 " position=%" PRIu64
+        " query_head=%u %s=%.9g exact=%.9g off=%.3g allowed=%.3g plan_digest=%016" PRIx64
+        " members=%s audited_by=%s trace=%s",
+        kept->session, kept->layer, kept->first, kept->step_rows, kept->visible, kept->positions[row], head,
+        what, v->got, v->want, fabs(v->got - v->want), v->allowed, kept->plan_digest, kept->workers, a->by,
+        kept->trace);
 }
 
 // All keys have been seen.

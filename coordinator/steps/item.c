@@ -143,10 +143,12 @@ static void declare_missing(struct coordinator_item *item, struct coordinator_se
     if (s->declared == s->layout.epoch + 1)
         return;
     s->declared = s->layout.epoch + 1;
-    common_log_warn("answers are partial, as their clients allow: tokens are missing session=%016" PRIx64
-                    " layer=%u missing=%" PRIu64 " seen=%" PRIu64 " epoch=%" PRIu64 " trace=%s",
-                    s->id, item->ask.layer, item->left_out, item->seen, s->layout.epoch,
-                    coordinator_item_trace(item, trace));
+    coordinator_session_tell(
+        s, SESSION_PARTIAL, WARN,
+        "answers are partial, as their clients allow: tokens are missing session=%016" PRIx64
+        " layer=%u missing=%" PRIu64 " seen=%" PRIu64 " epoch=%" PRIu64 " trace=%s",
+        s->id, item->ask.layer, item->left_out, item->seen, s->layout.epoch,
+        coordinator_item_trace(item, trace));
 }
 
 static void clip_missing(struct coordinator_item *item, const struct coordinator_session *s)

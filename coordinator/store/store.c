@@ -33,6 +33,7 @@ struct coordinator_batch {
     void *arg;
     enum common_code code;
     char text[160];
+    struct coordinator_store *store; // once it was submitted
 };
 
 struct counter {
@@ -65,6 +66,9 @@ struct coordinator_store {
     struct coordinator_store_job *job; // between batches; NULL: none
     bool closing;
     struct common_buckets took; // of transactions
+    // Of the loop: batches that came to nothing, and why the last one did.
+    uint64_t failed;
+    char failed_text[160];
 };
 
 // ---- batches ------------------------------------------------------------------------------------
@@ -344,6 +348,10 @@ static void batches_deliver(void *arg)
         struct coordinator_batch *batch = list;
         list = batch->next;
         COMMON_FAILPOINT("store_answered");
+        if (batch->code != COMMON_OK && batch->store->started) {
+            batch->store->failed++;
+            memcpy(batch->store->failed_text, batch->text, sizeof(batch->text));
+        }
         if (batch->done)
             batch->done(batch->arg, batch->code, batch->text);
         coordinator_batch_free(batch);
@@ -457,6 +465,7 @@ void coordinator_store_submit(struct coordinator_store *store, struct coordinato
 {
     batch->done = done;
     batch->arg = arg;
+    batch->store = store;
     if (!store->started) { // it was stopped: what is still under way comes to nothing
         batch_fail(batch, SQLITE_ABORT, "cannot be written", "the coordinator is stopping");
         common_loop_mail(store->loop, &batch->mail, batches_deliver, batch);
@@ -479,6 +488,12 @@ static void counter_reserved(void *arg, enum common_code code, const char *text)
         counter->reserved = counter->end; // the next caller tries again
         common_log_error("no numbers could be reserved: %s counter=%s", text, counter->key);
     }
+}
+
+uint64_t coordinator_store_failed(const struct coordinator_store *store, const char **why)
+{
+    *why = store->failed_text;
+    return store->failed;
 }
 
 bool coordinator_store_next(struct coordinator_store *store, enum coordinator_counter which, uint64_t *out)

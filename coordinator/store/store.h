@@ -91,6 +91,9 @@ bool coordinator_store_next(struct coordinator_store *store, enum coordinator_co
 // Numbers up to this one are not given any more.
 void coordinator_store_skip(struct coordinator_store *store, enum coordinator_counter counter, uint64_t used);
 
+// Batches so far that came to nothing while it was open, and why the last one did ("": none).
+uint64_t coordinator_store_failed(const struct coordinator_store *store, const char **why);
+
 // How long transactions took, the waiting for the disk included; of NULL none.
 void coordinator_store_took(struct coordinator_store *store, struct common_buckets *out);
 

@@ -49,13 +49,22 @@ def synopsis(text):
     return words
 
 
+def named_list(pairs):
+    """Of a command's own help: lines that begin with two blanks, "  name: what it is"."""
+    items = [line for name, what in pairs for line in (f".It {guarded(name)}", *prose(what))]
+    return [".Bl -tag -width Ds -compact", *items, ".El"] if items else []
+
+
 def command_sections(tables):
     for command in tables["commands"]:
         yield f".Ss {command['name']}"
         yield " ".join([f".Nm banyanctl Cm {command['name']}", "Oo Ar options Oc", *synopsis(command["synopsis"])]).rstrip()
         yield ".Pp"
         about = command["about"] or command["summary"]
-        yield from prose(about[0].upper() + about[1:] + ("" if about.endswith(".") else "."))
+        lines = about.split("\n")
+        words = "\n".join(line for line in lines if not line.startswith("  "))
+        yield from prose(words[0].upper() + words[1:] + ("" if words.endswith((".", ":")) else "."))
+        yield from named_list(line.strip().partition(": ")[::2] for line in lines if line.startswith("  "))
         yield from option_list(command["options"])
 
 

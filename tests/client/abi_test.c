@@ -39,7 +39,8 @@ static void test_exports(void **state)
                                         "banyan_partial_free",   "banyan_session_get_kept_step",
                                         "banyan_kept_step_free", "banyan_scrub_begin",
                                         "banyan_get_scrub",      "banyan_examine",
-                                        "banyan_backup_take",    "banyan_backup_accept"};
+                                        "banyan_backup_take",    "banyan_backup_accept",
+                                        "banyan_events_read",    "banyan_events_free"};
     static const char *const hidden[] = {"common_loop_new", "proto_channel_open", "client_call_start",
                                          "banyan__pb__header__init", "common_log"};
     void *library = open_library();

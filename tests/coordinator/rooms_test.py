@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """No room of the coordinator calls one above it: tests/tools/check_includes.py looks at what files include, this looks
 at what the compiled objects need. An object of a room may need a symbol of its own room, of the rooms below, and of
-what all rooms share (core.c, machine.c, presence.c, turn.c), and of nothing else of the coordinator.
+what all rooms share (core.c, events.c, machine.c, presence.c, turn.c), and of nothing else of the coordinator.
 
     tests/coordinator/rooms_test.py OBJECT...     all of the coordinator's
 """
@@ -12,7 +12,7 @@ import sys
 import unittest
 
 ROOMS = ["store", "cluster", "sessions", "steps"]  # each may use those before it
-SHARED = {"core.c.o", "machine.c.o", "presence.c.o", "turn.c.o"}
+SHARED = {"core.c.o", "events.c.o", "machine.c.o", "presence.c.o", "turn.c.o"}
 OBJECTS = sys.argv[1:]
 
 

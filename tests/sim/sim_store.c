@@ -63,6 +63,8 @@ struct coordinator_store {
     struct coordinator_lease lease;
     uint64_t busy_since_ns; // a write is under way; 0: none
     bool anonymous, over;   // over: another one has the store
+    uint64_t failed;        // batches that were answered so, and with what
+    const char *failed_text;
 };
 
 static struct disk *disks;
@@ -291,6 +293,10 @@ static void answer(void *arg)
         const char *text = batch->code == COMMON_OK                   ? ""
                            : batch->code == COMMON_RESOURCE_EXHAUSTED ? "the store refused: the disk is full"
                                                                       : "the store cannot be written";
+        if (batch->code != COMMON_OK && store->disk) {
+            store->failed++;
+            store->failed_text = text;
+        }
         if (batch->done)
             batch->done(batch->arg, batch->code, text);
         coordinator_batch_free(batch);
@@ -378,6 +384,12 @@ void coordinator_store_submit(struct coordinator_store *store, struct coordinato
     store->disk->batches++;
     queue_push(&store->waiting, batch);
     write_next(store);
+}
+
+uint64_t coordinator_store_failed(const struct coordinator_store *store, const char **why)
+{
+    *why = store->failed_text ? store->failed_text : "";
+    return store->failed;
 }
 
 // ---- counters -------------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ import subprocess
 import sys
 
 # What all rooms of the coordinator may include.
-CORE = {"common", "proto", "reduce/plan.h", "coordinator/core.h", "coordinator/machine.h", "coordinator/turn.h"}
+CORE = {"common", "proto", "reduce/plan.h", "coordinator/core.h", "coordinator/events.h",
+        "coordinator/machine.h", "coordinator/turn.h"}
 
 # Folder -> what it may include beside itself and the system: folders, or single files. A folder within a folder that
 # stands here has rules of its own.

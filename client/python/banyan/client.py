@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Literal, overload
 
@@ -25,6 +25,7 @@ from .items import Answer, Call, Item
 from .spec import Spec
 
 _LOOK = 0.2  # seconds between two looks at a worker that is drained
+_EVENTS_WAIT = 30.0  # seconds of one call that waits for events
 _EMPTY_LOOKS = 10  # sessions let go of a worker soon after its last chunk has gone
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
@@ -318,6 +319,56 @@ class Client:
         out = ffi.new("uint64_t *")
         self.call(lib.banyan_ping, self._c, out)
         return float(out[0]) / 1e9
+
+    def read_events(
+        self, term: int = 0, seq: int = 0, *, kinds: Sequence[str] = (), severity: str | None = None, worker: str | None = None,
+        session: int | str | None = None, since: float | None = None, max: int = 256, wait: float = 0.0,
+    ) -> infos.Events:  # fmt: skip
+        """A page of what has happened: workers that came and went, sessions that lost copies, refusals, with their reasons.
+
+        term and seq: where an earlier page has ended; 0: from the oldest that is kept. kinds: these, or groups of them ("worker").
+        severity: "warn" or "error": and what is worse. session: an id or a name. since: seconds since 1970. wait: seconds, at most
+        50, for the first one. InvalidArgument: no such kind or severity.
+        """
+        words = [ffi.new("char[]", kind.encode()) for kind in kinds]
+        options = ffi.new("banyan_events_options *")
+        keep = [ffi.new("const char *[]", words), _name(severity), _name(worker)]
+        options.term, options.seq, options.max, options.wait_ns = term, seq, max, int(wait * 1e9)
+        options.kinds, options.n_kinds = keep[0], len(words)
+        options.severity, options.worker = keep[1], keep[2]
+        if isinstance(session, int):
+            options.session = session
+        elif session is not None:
+            keep.append(_name(session))
+            options.session_name = keep[-1]
+        options.since_ns = 0 if since is None else int(since * 1e9)
+        out = ffi.new("banyan_events *")
+        self.call(lib.banyan_events_read, self._c, options, out)
+        try:
+            return infos.events(out)
+        finally:
+            lib.banyan_events_free(out)
+
+    def events(
+        self, *, follow: bool = False, kinds: Sequence[str] = (), severity: str | None = None, worker: str | None = None,
+        session: int | str | None = None, since: float | None = None,
+    ) -> Iterator[infos.Event]:  # fmt: skip
+        """What has happened, the oldest first; follow: and what comes, until the client is closed (Cancelled or Closed).
+
+        It goes on over restarts of the coordinator; Unavailable: none has come back within the client's timeout. What was lost
+        meanwhile shows in `term` and `seq`.
+
+        >>> with cluster.connect() as client:
+        ...     [event.kind for event in client.events(kinds=["worker-joined"])][:1]
+        ['worker-joined']
+        """
+        page = infos.Events((), 0, 0, True, False, 0)
+        while follow or page.more:
+            page = self.read_events(
+                page.term, page.seq, kinds=kinds, severity=severity, worker=worker, session=session, since=since,
+                wait=_EVENTS_WAIT if follow else 0.0,
+            )  # fmt: skip
+            yield from page.events
 
     def quarantine(self, worker: str | None = None) -> list[infos.Quarantined]:
         """What workers hold and the coordinator's store does not know; of one worker, or of all."""

@@ -156,6 +156,51 @@ class Quarantined:
 
 
 @dataclass(frozen=True)
+class Event:
+    """What has happened in the cluster, at `time` (seconds since 1970), and what it is about.
+
+    (term, seq) rises, also over restarts of the coordinator. `count`: of events that this one stands for.
+    """
+
+    term: int
+    seq: int
+    time: float
+    kind: str
+    severity: str
+    worker: str
+    session: int
+    session_name: str
+    epoch: int
+    count: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Events:
+    """A page of events. `term` and `seq`: where the next one goes on; `more`: it would find some at once.
+
+    `anew`: the coordinator has started anew since then; `lost`: so many events are not kept any more.
+    """
+
+    events: tuple[Event, ...]
+    term: int
+    seq: int
+    more: bool
+    anew: bool
+    lost: int
+
+
+def events(c: Any) -> Events:
+    def event(e: Any) -> Event:
+        return Event(
+            term=e.term, seq=e.seq, time=e.time_ns / 1e9, kind=text(e.kind), severity=text(e.severity), worker=text(e.worker),
+            session=e.session, session_name=text(e.session_name), epoch=e.epoch, count=e.count, text=text(e.text),
+        )  # fmt: skip
+
+    return Events(tuple(event(c.events[i]) for i in range(c.n)), c.term, c.seq, c.more, c.anew, c.lost)
+
+
+@dataclass(frozen=True)
 class Drain:
     """How far a worker is that is being emptied. `stuck`: why nothing moves now; "": it does, or nothing is left."""
 

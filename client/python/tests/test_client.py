@@ -523,6 +523,31 @@ def test_a_worker_is_drained_and_used_again(rng):
             client.resume("no-such-worker")
 
 
+def test_events_are_read_and_followed():
+    with banyan.local_cluster(2) as cluster, cluster.connect() as client:
+        joined = list(client.events(kinds=["worker-joined"]))
+        assert len(joined) == 2 and len({event.worker for event in joined}) == 2
+        assert all(event.severity == "info" and event.count == 1 and event.time > 1e9 for event in joined)
+        page = client.read_events(kinds=["worker", "coordinator-started"], max=2)
+        assert len(page.events) == 2 and page.more and not page.anew and page.lost == 0
+        assert client.read_events(page.term, page.seq, max=1).events[0].seq == page.seq + 1
+        assert client.read_events(session="nobody's").events == ()
+        assert list(client.events(since=time.time() + 3600)) == []
+        with pytest.raises(banyan.InvalidArgument):
+            client.read_events(kinds=["no-such-kind"])
+        with pytest.raises(banyan.InvalidArgument):
+            client.read_events(severity="debug")
+        with pytest.raises(banyan.InvalidArgument):
+            client.read_events(wait=51)
+        followed = client.events(follow=True, kinds=["session-created"])
+        made = threading.Timer(0.2, lambda: client.create(SPEC, "followed").close())
+        made.start()
+        event = next(followed)  # waits for it
+        made.join()
+        assert event.session_name == "followed" and event.session != 0
+        assert [e.session for e in client.events(session="followed")] == [event.session]
+
+
 def test_a_drain_that_cannot_end_says_why(rng):
     with banyan.local_cluster(1) as cluster, cluster.connect() as client:
         filled(client, rng, 300)
