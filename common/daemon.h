@@ -38,8 +38,8 @@ struct common_daemon {
     char token[COMMON_TOKEN_MAX + 1]; // "": clients need none
 };
 
-// Entries of a table of options (common/options.h), for the same options in every daemon. `token` and
-// `ready` are the sentences of --help that differ.
+// Entries of a table of options (common/options.h), for the same options in every daemon. `token`, `ready` and
+// `serves` are the sentences of --help that differ.
 #define COMMON_DAEMON_SECRET_OPTION(daemon)                                                                  \
     {                                                                                                        \
         "secret-file", 's', COMMON_OPTION_STRING, &(daemon)->secret_file, "PATH",                            \
@@ -55,12 +55,9 @@ struct common_daemon {
     {                                                                                                        \
         "ready-file", 0, COMMON_OPTION_STRING, &(daemon)->ready_file, "PATH", ready, 0, 0                    \
     }
-#define COMMON_DAEMON_HTTP_OPTION(daemon)                                                                    \
+#define COMMON_DAEMON_HTTP_OPTION(daemon, serves)                                                            \
     {                                                                                                        \
-        "http", 0, COMMON_OPTION_STRING, &(daemon)->http, "HOST:PORT",                                       \
-            "Serve /livez, /readyz and /metrics (Prometheus, OpenMetrics) here, port 0: any.\n"              \
-            "Default: nowhere.",                                                                             \
-            0, 0                                                                                             \
+        "http", 0, COMMON_OPTION_STRING, &(daemon)->http, "HOST:PORT", serves, 0, 0                          \
     }
 #define COMMON_DAEMON_HTTP_INSECURE_OPTION(daemon)                                                           \
     {                                                                                                        \

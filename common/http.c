@@ -18,28 +18,27 @@
 #define TEXT_TYPE        "text/plain; version=0.0.4; charset=utf-8"
 #define OPENMETRICS_TYPE "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
+#define SENDING_MAX (64u << 20)
+
+struct sends { // answers on their way; they may outlive the server by a turn of the loop
+    size_t bytes;
+    uint32_t refs;
+};
+
+struct sending {
+    struct sends *sends;
+    void *body;
+    void (*release)(void *body);
+};
+
 struct common_http {
     struct common_http_pages pages; // none: not served yet
+    struct sends *sends;
     struct evhttp *http;
     char address[96];
 };
 
 // ---- what is asked ------------------------------------------------------------------------------
-
-// The value of a word of a query, "a&b=c", in `out`; words have no value, or a plain one. libevent's own parser takes no
-// word without a value. False: it is not there.
-static bool query_find(const char *query, const char *word, char out[32])
-{
-    size_t len = strlen(word);
-    for (const char *at = query; at && *at; at += strcspn(at, "&"), at += *at == '&') {
-        if (strncmp(at, word, len) != 0 || (at[len] && !strchr("=&", at[len])))
-            continue;
-        const char *value = at[len] == '=' ? at + len + 1 : "";
-        snprintf(out, 32, "%.*s", at[len] == '=' ? (int)strcspn(value, "&") : 0, value);
-        return true;
-    }
-    return false;
-}
 
 // A range of Accept, "type/sub;name=value;q=0.5": its weight, 0 where a version is named that is not `version`.
 static double weight_of(const char *range, size_t len, const char *version)
@@ -90,6 +89,28 @@ static void no_delay(struct evhttp_request *request)
     setsockopt(bufferevent_getfd(bev), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
+static const char *reason_of(int code)
+{
+    switch (code) {
+    case 200:
+        return "OK";
+    case 304:
+        return "Not Modified";
+    case 400:
+        return "Bad Request";
+    case 401:
+        return "Unauthorized";
+    case 403:
+        return "Forbidden";
+    case 404:
+        return "Not Found";
+    case 421:
+        return "Misdirected Request";
+    default:
+        return "Service Unavailable";
+    }
+}
+
 static void http_answer(struct evhttp_request *request, int code, const char *type, const char *text,
                         size_t len)
 {
@@ -98,13 +119,44 @@ static void http_answer(struct evhttp_request *request, int code, const char *ty
     evhttp_add_header(evhttp_request_get_output_headers(request), "Content-Type", type);
     if (body)
         evbuffer_add(body, text, len);
-    evhttp_send_reply(request, code,
-                      code == 200   ? "OK"
-                      : code == 404 ? "Not Found"
-                                    : "Service Unavailable",
-                      body);
+    evhttp_send_reply(request, code, reason_of(code), body);
     if (body)
         evbuffer_free(body);
+}
+
+static void sends_unref(struct sends *sends)
+{
+    if (sends && --sends->refs == 0)
+        free(sends);
+}
+
+static void sent(const void *data, size_t len, void *arg)
+{
+    (void)data;
+    struct sending *one = arg;
+    one->sends->bytes -= len;
+    sends_unref(one->sends);
+    one->release(one->body);
+    free(one);
+}
+
+// The body is the buffer's from now on, or has been released. False: it is not in it.
+static bool body_put(struct common_http *http, struct evbuffer *buffer, const struct common_http_answer *a)
+{
+    if (!a->release)
+        return evbuffer_add_reference(buffer, a->body, a->len, NULL, NULL) == 0;
+    struct sending *one = a->len <= SENDING_MAX - http->sends->bytes ? malloc(sizeof *one) : NULL;
+    if (one) {
+        *one = (struct sending){http->sends, (void *)a->body, a->release};
+        if (evbuffer_add_reference(buffer, a->body, a->len, sent, one) == 0) {
+            http->sends->bytes += a->len;
+            http->sends->refs++;
+            return true;
+        }
+        free(one);
+    }
+    a->release((void *)a->body);
+    return false;
 }
 
 static void health(struct evhttp_request *request, const struct common_http *http,
@@ -116,8 +168,9 @@ static void health(struct evhttp_request *request, const struct common_http *htt
     }
     char text[COMMON_HEALTH_TEXT], unused[32], name[32];
     const char *query = evhttp_uri_get_query(evhttp_request_get_evhttp_uri(request));
-    bool verbose = query_find(query, "verbose", unused);
-    const char *exclude = query_find(query, "exclude", name) ? name : NULL;
+    bool verbose = common_http_query(query, "verbose", unused, sizeof unused) != COMMON_HTTP_ABSENT;
+    const char *exclude =
+        common_http_query(query, "exclude", name, sizeof name) == COMMON_HTTP_GIVEN ? name : NULL;
     bool good = common_health_run(checks, http->pages.daemon, verbose, exclude, text);
     http_answer(request, good ? 200 : 503, "text/plain", text, strlen(text));
 }
@@ -155,10 +208,44 @@ static void metrics(struct evhttp_request *request, void *arg)
     common_metrics_free(table);
 }
 
+// What the daemon answers by itself.
+static void answer(struct evhttp_request *request, struct common_http *http)
+{
+    const struct evkeyvalq *in = evhttp_request_get_input_headers(request);
+    const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(request);
+    const char *path = evhttp_uri_get_path(uri), *query = evhttp_uri_get_query(uri);
+    struct common_http_request asked = {.path = path ? path : "",
+                                        .query = query ? query : "",
+                                        .host = evhttp_find_header(in, "Host"),
+                                        .authorization = evhttp_find_header(in, "Authorization"),
+                                        .if_none_match = evhttp_find_header(in, "If-None-Match"),
+                                        .fetch_site = evhttp_find_header(in, "Sec-Fetch-Site")};
+    struct common_http_answer a = {.code = 404};
+    http->pages.answer(http->pages.answerer, &asked, &a);
+    struct evbuffer *body = evbuffer_new();
+    if (!body && a.release)
+        a.release((void *)a.body);
+    if (!body || (a.len && !body_put(http, body, &a))) {
+        static const char busy[] = "too much is being sent already: try again\n";
+        http_answer(request, 503, "text/plain", busy, sizeof busy - 1);
+    } else {
+        no_delay(request);
+        for (size_t i = 0; i < a.n_headers; i++)
+            evhttp_add_header(evhttp_request_get_output_headers(request), a.headers[i].name,
+                              a.headers[i].value);
+        evhttp_send_reply(request, a.code, reason_of(a.code), body);
+    }
+    if (body)
+        evbuffer_free(body);
+}
+
 static void other(struct evhttp_request *request, void *arg)
 {
-    (void)arg;
-    http_answer(request, 404, "text/plain", "try /livez, /readyz or /metrics\n", 32);
+    struct common_http *http = arg;
+    if (http->pages.answer)
+        answer(request, http);
+    else
+        http_answer(request, 404, "text/plain", "try /livez, /readyz or /metrics\n", 32);
 }
 
 // ---- life ---------------------------------------------------------------------------------------
@@ -185,9 +272,13 @@ enum common_code common_http_new(struct common_loop *loop, const char *address, 
     bool brackets = address[0] == '[' && colon[-1] == ']'; // [::1]:9411
     snprintf(host, sizeof(host), "%.*s", (int)(colon - address) - 2 * brackets, address + brackets);
     struct common_http *http = calloc(1, sizeof(*http));
-    if (http)
+    if (http) {
         http->http = evhttp_new(common_loop_base(loop));
-    if (!http || !http->http) {
+        http->sends = calloc(1, sizeof(*http->sends));
+    }
+    if (http && http->sends)
+        http->sends->refs = 1;
+    if (!http || !http->http || !http->sends) {
         common_http_free(http);
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for --http");
     }
@@ -201,7 +292,7 @@ enum common_code common_http_new(struct common_loop *loop, const char *address, 
     snprintf(http->address, sizeof(http->address), "%.*s:%u", (int)(colon - address), address,
              port_of(evhttp_bound_socket_get_fd(bound)));
     evhttp_set_allowed_methods(http->http, EVHTTP_REQ_GET | EVHTTP_REQ_HEAD);
-    evhttp_set_max_headers_size(http->http, 4096);
+    evhttp_set_max_headers_size(http->http, 16384);
     evhttp_set_max_body_size(http->http, 0);
     evhttp_set_timeout(http->http, 5);
     evhttp_set_cb(http->http, "/livez", livez, http);
@@ -232,5 +323,6 @@ void common_http_free(struct common_http *http)
         return;
     if (http->http)
         evhttp_free(http->http);
+    sends_unref(http->sends);
     free(http);
 }

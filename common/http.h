@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// A daemon's health and metrics over HTTP, on its loop: /livez (and /healthz, its older name), /readyz and /metrics. Small,
-// bounded requests only: GET and HEAD, 4 KiB of header, no body, 5 s. Nothing here asks who calls: who may reach the address
-// is for its caller to decide.
+// A daemon's health and metrics over HTTP, on its loop: /livez (and /healthz, its older name), /readyz and /metrics, and
+// what else it answers by itself. Small, bounded requests only: GET and HEAD, 16 KiB of header (browsers send the cookies
+// of everything else on localhost), no body, 5 s; answers that wait for their readers take 64 MiB at most. Nothing here asks
+// who calls: who may reach the address is for its caller to decide.
 //
 //   /livez, /readyz    200 or 503, and why (common/health.h); ?verbose names each check, ?exclude=NAME leaves one out
 //   /metrics           OpenMetrics where Accept prefers it to plain text, else Prometheus' text (common/metrics.h)
+//   the rest           common_http_pages.answer, else 404
 #ifndef COMMON_HTTP_H
 #define COMMON_HTTP_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "common/health.h"
 #include "common/loop.h"
@@ -17,11 +20,30 @@
 
 struct common_http; // opaque
 
+struct common_http_request {  // valid while it is being answered; headers: NULL where there are none
+    const char *path, *query; // as they came, "%20" and all; no query: ""
+    const char *host, *authorization, *if_none_match, *fetch_site;
+};
+
+#define COMMON_HTTP_HEADERS 8
+struct common_http_answer { // begins as an empty 404
+    int code;               // 200, 304, 400, 401, 403, 404, 421 or 503
+    const char *body;
+    size_t len;
+    void (*release)(void *body); // once it is sent, or will not be; NULL: the body outlives the daemon's HTTP
+    struct common_http_header {
+        const char *name, *value; // copied when `answer` returns
+    } headers[COMMON_HTTP_HEADERS];
+    size_t n_headers;
+};
+
 struct common_http_pages {
     const struct common_health_check *live, *ready; // kept
     // Puts all that the daemon has to say into the empty table; false: no memory. Called on the loop.
     bool (*metrics)(void *daemon, struct common_metrics *table);
-    void *daemon;
+    // Other paths than these. NULL: there are none. On the loop; never blocks.
+    void (*answer)(void *answerer, const struct common_http_request *request, struct common_http_answer *out);
+    void *daemon, *answerer;
 };
 
 // Listens on HOST:PORT of --http, port 0: any; so that a daemon knows that it can before it is made and says that it is
@@ -36,5 +58,18 @@ void common_http_free(struct common_http *http);     // NULL is allowed
 
 // Whether an Accept header (NULL: there is none) prefers OpenMetrics 1.0.0 to plain text.
 bool common_http_wants_openmetrics(const char *accept);
+
+enum common_http_value {
+    COMMON_HTTP_ABSENT,
+    COMMON_HTTP_GIVEN,
+    COMMON_HTTP_BAD, // too long, a broken escape, or a control character
+};
+// The value of a word of a query ("a=b&c"), its escapes undone, in out[room]: "" where it has none. The first one counts.
+enum common_http_value common_http_query(const char *query, const char *word, char *out, size_t room);
+
+// Whether a Host header names this host, with any port or none: "localhost:80" is "localhost". "[::1]" keeps its brackets.
+bool common_http_host_is(const char *header, const char *host);
+// Whether it names an address, not a name that somebody's DNS could send here.
+bool common_http_host_is_address(const char *header);
 
 #endif

@@ -87,7 +87,10 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
          0, 0},
         {"fsync", 0, COMMON_OPTION_FLAG, &config->store_sync_full, NULL,
          "Acknowledged writes survive a power loss, not only the end of the process.", 0, 0},
-        COMMON_DAEMON_HTTP_OPTION(daemon),
+        COMMON_DAEMON_HTTP_OPTION(
+            daemon, "Serve the dashboard (a page for browsers; with --token-file it asks for the token),\n"
+                    "/livez, /readyz and /metrics (Prometheus, OpenMetrics) here, port 0: any.\n"
+                    "Default: nowhere."),
         COMMON_DAEMON_HTTP_INSECURE_OPTION(daemon),
         {"max-workers", 0, COMMON_OPTION_U64, &workers, "N", "Largest number of workers. Default: 256.", 1,
          4096},

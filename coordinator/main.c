@@ -12,6 +12,7 @@
 #include "common/tracer.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/daemon.h"
+#include "coordinator/dashboard/dashboard.h"
 #include "coordinator/health.h"
 #include "coordinator/metrics.h"
 #include "coordinator/store/restore.h"
@@ -26,6 +27,7 @@ struct daemon {
     struct common_loop *loop;
     struct coordinator *coordinator;
     struct common_http *http;
+    struct coordinator_dashboard *dashboard;
     struct common_notify *notify;
     struct common_tracer *tracer;
     struct coordinator_daemon_options options;
@@ -107,10 +109,15 @@ static enum common_code start_serving(struct daemon *d, struct common_error *err
         code = coordinator_new(d->loop, &d->options.config, &d->coordinator, err);
     if (code != COMMON_OK)
         return code;
+    d->dashboard = d->http ? coordinator_dashboard_new(d->coordinator, common_http_address(d->http)) : NULL;
+    if (d->http && !d->dashboard)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for the dashboard");
     common_http_serve(d->http, &(struct common_http_pages){.live = coordinator_health_live,
                                                            .ready = coordinator_health_ready,
                                                            .metrics = put_metrics,
-                                                           .daemon = d->coordinator});
+                                                           .answer = coordinator_dashboard_answer,
+                                                           .daemon = d->coordinator,
+                                                           .answerer = d->dashboard});
     return write_ready(d, err);
 }
 
@@ -136,6 +143,7 @@ static enum common_daemon_exit run_daemon(struct daemon *d)
         code = COMMON_DAEMON_CLEAN;
     }
     common_http_free(d->http);
+    coordinator_dashboard_free(d->dashboard);
     coordinator_free(d->coordinator);
     common_tracer_free(d->tracer);
     common_notify_free(d->notify);

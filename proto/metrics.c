@@ -133,7 +133,8 @@ static enum common_code check_http(const char *address, bool insecure, struct co
     return common_error_set(
         err, COMMON_PERMISSION_DENIED,
         "--http %.100s is not a loopback address, and whoever reaches it can read health and "
-        "metrics: add --http-insecure to allow it (all else stays guarded)",
+        "metrics, and the dashboard of a coordinator without a token: add --http-insecure to allow it (all "
+        "else stays guarded)",
         address);
 }
 

@@ -262,7 +262,9 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
          "Module of that engine. Default: banyan-NAME.so, where --device-module looks.", 0, 0},
         {"bandwidth", 0, COMMON_OPTION_SIZE, &config->bandwidth, "SIZE",
          "Bytes of K and V per second to report. Default: measured at the start.", 1, UINT64_C(1) << 50},
-        COMMON_DAEMON_HTTP_OPTION(daemon),
+        COMMON_DAEMON_HTTP_OPTION(
+            daemon, "Serve /livez, /readyz and /metrics (Prometheus, OpenMetrics) here, port 0: any.\n"
+                    "Default: nowhere."),
         COMMON_DAEMON_HTTP_INSECURE_OPTION(daemon),
         {"drain", 0, COMMON_OPTION_FLAG, &out->drain, NULL,
          "On SIGTERM or SIGINT its chunks first move to other workers, while it goes on serving;\n"

@@ -49,7 +49,7 @@ struct coordinator_steps {
     bool deadlines_run, retry_runs;
     uint32_t items; // under way
     struct coordinator_watch *watches;
-    uint32_t n_watches;
+    uint32_t n_watches, n_looks;
     struct coordinator_keep keep;
     struct coordinator_auditing *auditing; // audit.h
     uint64_t bytes;                        // of replies being gathered, and of what they declare as missing

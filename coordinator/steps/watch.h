@@ -18,6 +18,7 @@ struct coordinator_lane;
 
 #define COORDINATOR_WATCHES_MAX  64            // sessions with a memory; the one longest untouched gives way
 #define COORDINATOR_WATCHERS_MAX 16            // calls that wait, of one session
+#define COORDINATOR_LOOKS_MAX    8             // without a call, of all sessions
 #define COORDINATOR_WATCH_BYTES  (1024 * 1024) // kept of one session
 #define COORDINATOR_WATCH_PROBES                                                                             \
     8 // masses being computed for watchers of one session; a step beyond has none
@@ -34,7 +35,7 @@ struct coordinator_seen { // a step
 struct coordinator_watcher { // a call that waits
     struct coordinator_watcher *next;
     struct coordinator_session *s;
-    struct proto_request *request;
+    struct proto_request *request; // NULL: nobody waits, what is seen is kept (coordinator_watchers_look)
     struct common_timer *timer;
     uint32_t steps, left; // wanted; still to come, of this incarnation
     uint64_t incarnation;

@@ -146,6 +146,7 @@ static void watcher_leave(struct coordinator_watch *watch, struct coordinator_wa
         at = &(*at)->next;
     *at = w->next;
     watch->n_watchers--;
+    watch->steps->n_looks -= w->request == NULL;
     combine_wishes(watch);
     common_timer_free(w->timer);
     free(w);
@@ -154,7 +155,8 @@ static void watcher_leave(struct coordinator_watch *watch, struct coordinator_wa
 static void answer_now(void *arg)
 {
     struct coordinator_watcher *w = arg;
-    answer_watcher(w->s->lane->watch, w);
+    if (w->request)
+        answer_watcher(w->s->lane->watch, w);
     watcher_leave(w->s->lane->watch, w);
 }
 
@@ -184,7 +186,8 @@ void coordinator_watchers_end(struct coordinator_watch *watch, enum common_code 
 {
     while (watch->watchers) {
         struct coordinator_watcher *w = watch->watchers;
-        proto_request_fail(w->request, code, text, NULL, 0);
+        if (w->request)
+            proto_request_fail(w->request, code, text, NULL, 0);
         watcher_leave(watch, w);
     }
 }
@@ -193,6 +196,41 @@ void coordinator_watchers_stop(struct coordinator_steps *steps)
 {
     for (struct coordinator_watch *watch = steps->watches; watch; watch = watch->next)
         coordinator_watchers_end(watch, COMMON_UNAVAILABLE, "the coordinator is stopping");
+}
+
+static void watcher_enter(struct coordinator_watch *watch, struct coordinator_watcher *w)
+{
+    w->next = watch->watchers;
+    watch->watchers = w;
+    watch->n_watchers++;
+    watch->steps->n_looks += w->request == NULL;
+    watch->touched_ns = common_clock_ns();
+    combine_wishes(watch);
+}
+
+bool coordinator_watchers_look(struct coordinator_steps *steps, struct coordinator_session *s,
+                               const struct coordinator_look *look)
+{
+    struct coordinator_watch *watch = coordinator_watch_of(steps, s);
+    for (const struct coordinator_watcher *w = watch ? watch->watchers : NULL; w; w = w->next)
+        if (!w->request && w->trace == !look->mass_bins)
+            return true;
+    if (!watch || watch->n_watchers >= COORDINATOR_WATCHERS_MAX || steps->n_looks >= COORDINATOR_LOOKS_MAX)
+        return false;
+    struct coordinator_watcher *w = coordinator_alloc(sizeof(*w));
+    *w = (struct coordinator_watcher){.s = s,
+                                      .steps = look->steps,
+                                      .left = look->steps,
+                                      .incarnation = s->incarnation,
+                                      .mass_bins = look->mass_bins,
+                                      .trace = look->mass_bins == 0};
+    if (common_timer_new(steps->core->loop, answer_now, w, &w->timer) != COMMON_OK) {
+        free(w);
+        return false;
+    }
+    watcher_enter(watch, w);
+    common_timer_start(w->timer, look->wait_ns, false);
+    return true;
 }
 
 // ---- the call -----------------------------------------------------------------------------------
@@ -248,11 +286,7 @@ void coordinator_handle_session_watch(struct coordinator_steps *steps, struct pr
         free(w);
         return;
     }
-    w->next = watch->watchers;
-    watch->watchers = w;
-    watch->n_watchers++;
-    watch->touched_ns = common_clock_ns();
-    combine_wishes(watch);
+    watcher_enter(watch, w);
     uint64_t left = common_clock_left(proto_request_deadline(request));
     left = left > ANSWER_NS ? left - ANSWER_NS : 0;
     common_timer_start(w->timer, m->wait_ns < left ? m->wait_ns : left, false);

@@ -40,7 +40,7 @@ FOLDERS = set(ALLOWED) | ANYTHING
 NO_PROTOBUF = {"common", "kernels", "reduce"}  # a kernel or an engine sees no protobuf type
 
 SOURCE_ENDINGS = (".c", ".h", ".cc", ".cpp", ".hpp", ".cu", ".cuh", ".inc")
-SPDX_ENDINGS = SOURCE_ENDINGS + (".py", ".sh", ".cmake", ".proto")
+SPDX_ENDINGS = SOURCE_ENDINGS + (".py", ".sh", ".cmake", ".proto", ".js", ".css")
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
 SPDX = "SPDX-License-Identifier: Apache-2.0"
 

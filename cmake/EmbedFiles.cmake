@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+# Writes OUT, a C file with the files of FOLDER as coordinator/dashboard/files.h has them:
+#   cmake -D FOLDER=... -D OUT=... -P EmbedFiles.cmake
+set(type_html "text/html; charset=utf-8")
+set(type_css "text/css; charset=utf-8")
+set(type_js "text/javascript; charset=utf-8")
+set(type_svg "image/svg+xml")
+file(GLOB files RELATIVE "${FOLDER}" "${FOLDER}/*")
+list(SORT files)
+set(bodies "")
+set(rows "")
+set(n 0)
+foreach(name IN LISTS files)
+    get_filename_component(ending "${name}" LAST_EXT)
+    string(SUBSTRING "${ending}" 1 -1 ending)
+    if(NOT DEFINED type_${ending})
+        message(FATAL_ERROR "${FOLDER}/${name}: no Content-Type is known for .${ending}")
+    endif()
+    file(READ "${FOLDER}/${name}" hex HEX)
+    file(SHA256 "${FOLDER}/${name}" hash)
+    string(SUBSTRING "${hash}" 0 32 hash)
+    string(LENGTH "${hex}" digits)
+    math(EXPR len "${digits} / 2")
+    string(REGEX REPLACE "(................................)" "\\1\n" hex "${hex}") # 16 bytes a line
+    string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," hex "${hex}")
+    string(APPEND bodies "static const unsigned char file_${n}[] = {\n${hex}0};\n")
+    string(APPEND rows "    {\"/${name}\", \"${type_${ending}}\", \"\\\"${hash}\\\"\", file_${n}, ${len}},\n")
+    math(EXPR n "${n} + 1")
+endforeach()
+file(WRITE "${OUT}" "// Made by cmake/EmbedFiles.cmake.\n#include \"coordinator/dashboard/files.h\"\n\n${bodies}
+const struct coordinator_dashboard_file coordinator_dashboard_files[] = {\n${rows}    {0}};\n")

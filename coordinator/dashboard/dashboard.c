@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coordinator/dashboard/dashboard.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "common/secret.h"
+#include "coordinator/dashboard/ask.h"
+#include "coordinator/dashboard/files.h"
+#include "coordinator/sessions/table.h"
+
+#define API    "/api/v1/"
+#define DIGITS 6 // of a number that is no integer: a share, a factor
+// All that the page loads is here, and nothing else can be put into it.
+#define POLICY                                                                                               \
+    "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+static const struct route {
+    const char *name; // the path after API; '*' is an id
+    coordinator_dashboard_fn answer;
+    bool standing_by; // also while another coordinator has the store
+} routes[] = {
+    {"cluster", coordinator_dashboard_cluster, true},
+    {"workers", coordinator_dashboard_workers, false},
+    {"plans", coordinator_dashboard_plans, false},
+    {"plans/*", coordinator_dashboard_plan, false},
+    {"sessions", coordinator_dashboard_sessions, false},
+    {"sessions/*", coordinator_dashboard_session, false},
+    {"sessions/*/mass", coordinator_dashboard_mass, false},
+    {"sessions/*/trace", coordinator_dashboard_trace, false},
+};
+
+// ---- life ---------------------------------------------------------------------------------------
+
+struct coordinator_dashboard *coordinator_dashboard_new(struct coordinator *c, const char *address)
+{
+    struct coordinator_dashboard *d = calloc(1, sizeof(*d));
+    const char *colon = address ? strrchr(address, ':') : NULL;
+    if (!d || !colon)
+        return d;
+    d->c = c;
+    snprintf(d->host, sizeof(d->host), "%.*s", (int)(colon - address), address);
+    d->loopback =
+        !strncmp(d->host, "127.", 4) || !strcmp(d->host, "[::1]") || !strcasecmp(d->host, "localhost");
+    return d;
+}
+
+void coordinator_dashboard_free(struct coordinator_dashboard *d)
+{
+    if (!d)
+        return;
+    coordinator_list_fini(&d->list);
+    free(d);
+}
+
+// ---- for the answers ----------------------------------------------------------------------------
+
+json_t *coordinator_dashboard_id(uint64_t id)
+{
+    char text[17];
+    snprintf(text, sizeof(text), "%016" PRIx64, id);
+    return json_string(text);
+}
+
+json_t *coordinator_dashboard_text(const char *text)
+{
+    json_t *json = json_string(text);
+    char *copy = json ? NULL : strdup(text);
+    for (char *at = copy; at && *at; at++)
+        *at = (unsigned char)*at < 0x80 ? *at : '?';
+    if (copy)
+        json = json_string(copy);
+    free(copy);
+    return json ? json : json_null();
+}
+
+json_t *coordinator_dashboard_real(double x)
+{
+    return isfinite(x) ? json_real(x) : json_null();
+}
+
+enum common_code coordinator_dashboard_number(const char *query, const char *word, uint64_t absent,
+                                              uint64_t least, uint64_t most, uint64_t *out,
+                                              struct common_error *err)
+{
+    char text[24];
+    enum common_http_value given = common_http_query(query, word, text, sizeof(text));
+    uint64_t n = 0;
+    size_t i = 0;
+    if (given == COMMON_HTTP_ABSENT) {
+        *out = absent;
+        return COMMON_OK;
+    }
+    while (given == COMMON_HTTP_GIVEN && i < 19 && text[i] >= '0' && text[i] <= '9') // 19 digits: below 2^64
+        n = n * 10 + (uint64_t)(text[i++] - '0');
+    if (given != COMMON_HTTP_GIVEN || !i || text[i] || n < least || n > most)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "%s takes a number from %" PRIu64 " to %" PRIu64, word, least, most);
+    *out = n;
+    return COMMON_OK;
+}
+
+enum common_code coordinator_dashboard_find(const struct coordinator_dashboard *d, uint64_t id,
+                                            struct coordinator_session **out, struct common_error *err)
+{
+    struct coordinator_session *s = coordinator_session_find(&d->c->sessions, id);
+    if (!s)
+        return common_error_set(err, COMMON_NOT_FOUND, "there is no session %016" PRIx64, id);
+    *out = s;
+    return COMMON_OK;
+}
+
+// ---- answering ----------------------------------------------------------------------------------
+
+static void put_header(struct common_http_answer *out, const char *name, const char *value)
+{
+    out->headers[out->n_headers++] = (struct common_http_header){name, value};
+}
+
+// What every answer says: its type is meant, and no other page may have or show it.
+static void put_headers(struct common_http_answer *out, const char *type, const char *cache)
+{
+    put_header(out, "Content-Type", type);
+    put_header(out, "Cache-Control", cache);
+    put_header(out, "X-Content-Type-Options", "nosniff");
+    put_header(out, "Content-Security-Policy", POLICY);
+    put_header(out, "Referrer-Policy", "no-referrer");
+    put_header(out, "Cross-Origin-Resource-Policy", "same-origin");
+}
+
+static void answer_json(struct common_http_answer *out, int code, json_t *json)
+{
+    char *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(DIGITS)) : NULL;
+    json_decref(json);
+    out->code = text ? code : 503;
+    out->body = text;
+    out->len = text ? strlen(text) : 0;
+    out->release = text ? free : NULL;
+    put_headers(out, "application/json", "no-store");
+    if (code == 401)
+        put_header(out, "WWW-Authenticate", "Bearer realm=\"banyan\"");
+}
+
+static void refuse(struct common_http_answer *out, int code, const char *why)
+{
+    answer_json(out, code, json_pack("{s:s}", "error", why));
+}
+
+static void answer_file(struct common_http_answer *out, const struct coordinator_dashboard_file *file,
+                        const char *if_none_match)
+{
+    put_headers(out, file->type, "no-cache"); // kept, and asked for with its ETag
+    put_header(out, "ETag", file->etag);
+    out->code = if_none_match && strstr(if_none_match, file->etag) ? 304 : 200;
+    if (out->code == 304)
+        return;
+    out->body = (const char *)file->bytes;
+    out->len = file->len;
+}
+
+// ---- who may ask --------------------------------------------------------------------------------
+
+static bool host_allowed(const struct coordinator_dashboard *d, const char *host)
+{
+    if (!host)
+        return false;
+    if (common_http_host_is(host, "localhost") || common_http_host_is(host, "127.0.0.1") ||
+        common_http_host_is(host, "[::1]") || common_http_host_is(host, d->host))
+        return true;
+    // Another site's page that reaches this by its own name has no token to present.
+    return !d->loopback && (common_http_host_is_address(host) || d->c->core.options.token);
+}
+
+static bool from_here(const char *site) // also where it is no browser
+{
+    return !site || !strcmp(site, "same-origin") || !strcmp(site, "none");
+}
+
+static bool token_presented(const struct coordinator_dashboard *d, const char *authorization)
+{
+    const char *token = d->c->core.options.token;
+    if (!token)
+        return true;
+    if (!authorization || strncasecmp(authorization, "Bearer ", 7) != 0)
+        return false;
+    return strlen(authorization + 7) == strlen(token) &&
+           common_bytes_equal(authorization + 7, token, strlen(token));
+}
+
+// ---- routes -------------------------------------------------------------------------------------
+
+// Whether the path is the route's; *id of its '*'.
+static bool route_matches(const char *path, const char *name, uint64_t *id)
+{
+    *id = 0;
+    while (*name && *path) {
+        if (*name != '*') {
+            if (*name++ != *path++)
+                return false;
+            continue;
+        }
+        size_t digits = strspn(path, "0123456789abcdef");
+        if (digits != 16)
+            return false;
+        *id = strtoull(path, NULL, 16); // stops at what follows
+        path += digits;
+        name++;
+    }
+    return !*name && !*path;
+}
+
+static int http_code(enum common_code code)
+{
+    return code == COMMON_INVALID_ARGUMENT ? 400 : code == COMMON_NOT_FOUND ? 404 : 503;
+}
+
+static void answer_api(struct coordinator_dashboard *d, const struct common_http_request *request,
+                       struct common_http_answer *out)
+{
+    uint64_t id = 0;
+    const struct route *route = NULL;
+    struct common_error err = {0};
+    json_t *json = NULL;
+    if (!from_here(request->fetch_site)) {
+        refuse(out, 403, "a page of another site asks");
+        return;
+    }
+    if (!token_presented(d, request->authorization)) {
+        refuse(out, 401, "the coordinator wants its clients' token: Authorization: Bearer TOKEN");
+        return;
+    }
+    for (size_t i = 0; i < sizeof(routes) / sizeof(*routes) && !route; i++)
+        route = route_matches(request->path + strlen(API), routes[i].name, &id) ? &routes[i] : NULL;
+    if (!route) {
+        refuse(out, 404, "there is no such thing; docs/DASHBOARD.md lists what there is");
+    } else if (d->c->core.standing_by && !route->standing_by) {
+        refuse(out, 503, "standing by: another coordinator has the store");
+    } else {
+        enum common_code code = route->answer(d, request->query, id, &json, &err);
+        if (code == COMMON_OK)
+            answer_json(out, 200, json);
+        else
+            refuse(out, http_code(code), err.message);
+    }
+}
+
+void coordinator_dashboard_answer(void *answerer, const struct common_http_request *request,
+                                  struct common_http_answer *out)
+{
+    struct coordinator_dashboard *d = answerer;
+    if (!host_allowed(d, request->host)) {
+        refuse(out, 421, "this is not a host of that name: use localhost, or the address of --http");
+        return;
+    }
+    if (strncmp(request->path, API, strlen(API)) == 0) {
+        answer_api(d, request, out);
+        return;
+    }
+    const char *path = strcmp(request->path, "/") == 0 ? "/index.html" : request->path;
+    for (const struct coordinator_dashboard_file *file = coordinator_dashboard_files; file->path; file++)
+        if (strcmp(file->path, path) == 0) {
+            answer_file(out, file, request->if_none_match);
+            return;
+        }
+    static const char other[] = "try /, /livez, /readyz or /metrics\n";
+    put_headers(out, "text/plain", "no-store");
+    out->body = other;
+    out->len = sizeof(other) - 1;
+}

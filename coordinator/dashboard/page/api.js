@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Asking the coordinator that has served this page, and nobody else.
+
+const KEY = 'banyan-token';
+const TIMEOUT_MS = 8000;
+
+export class ApiError extends Error {
+    constructor(status, message) {
+        super(message);
+        this.status = status; // 0: no answer
+    }
+}
+
+export function setToken(token) {
+    sessionStorage.setItem(KEY, token);
+}
+export const hasToken = () => sessionStorage.getItem(KEY) !== null;
+
+export async function ask(path, query = {}) {
+    const words = new URLSearchParams(query).toString(), token = sessionStorage.getItem(KEY);
+    let response, body;
+    try {
+        response = await fetch(`api/v1/${path}${words ? `?${words}` : ''}`, {
+            headers: token === null ? {} : {Authorization: `Bearer ${token}`},
+            cache: 'no-store', credentials: 'omit', redirect: 'error', signal: AbortSignal.timeout(TIMEOUT_MS),
+        });
+        body = await response.json();
+    } catch (error) {
+        throw new ApiError(0, response ? 'its answer was cut off' : 'no answer');
+    }
+    if (!response.ok) throw new ApiError(response.status, body.error || `HTTP ${response.status}`);
+    return body;
+}
+
+// Calls `work` now and every `ms`, one after the other, while the page is visible; slower while it fails. stop() ends it,
+// now() does it at once.
+export function poll(work, ms) {
+    let timer = 0, busy = false, stopped = false, failures = 0, again = false;
+    async function run() {
+        clearTimeout(timer);
+        if (stopped || document.hidden) return;
+        if (busy) {
+            again = true;
+            return;
+        }
+        busy = true;
+        try {
+            await work();
+            failures = 0;
+        } catch {
+            failures++; // `work` has said so
+        }
+        busy = false;
+        if (again) {
+            again = false;
+            run();
+        } else if (!stopped) {
+            timer = setTimeout(run, Math.min(ms * 2 ** Math.min(failures, 3), 10000));
+        }
+    }
+    document.addEventListener('visibilitychange', run);
+    run();
+    return {
+        now: run,
+        stop() {
+            stopped = true;
+            clearTimeout(timer);
+            document.removeEventListener('visibilitychange', run);
+        },
+    };
+}

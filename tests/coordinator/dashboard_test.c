@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+// The dashboard's answers of a coordinator on the test's own loop, without a socket: what cannot be had from outside, such
+// as names that are no UTF-8, an address beyond loopback, and many sessions.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include <jansson.h>
+
+#include "common/log.h"
+#include "coordinator/cluster/worker.h"
+#include "coordinator/dashboard/dashboard.h"
+#include "coordinator/sessions/spec.h"
+#include "coordinator/sessions/table.h"
+#include "coordinator/state.h"
+
+struct fixture {
+    struct common_loop *loop;
+    struct common_secret secret;
+    char dir[64], endpoint[128];
+    struct coordinator *c;
+    struct coordinator_dashboard *d;
+};
+
+static void begin(struct fixture *f, const char *address, const char *token)
+{
+    memset(f, 0, sizeof *f);
+    strcpy(f->dir, "/tmp/banyan-dashboard-XXXXXX");
+    assert_non_null(mkdtemp(f->dir));
+    snprintf(f->endpoint, sizeof f->endpoint, "unix://%s/c", f->dir);
+    assert_int_equal(common_loop_new(&f->loop), COMMON_OK);
+    struct coordinator_options options;
+    coordinator_options_default(&options);
+    options.endpoints = (const char *const[]){f->endpoint, NULL};
+    options.secret = &f->secret;
+    options.token = token;
+    assert_int_equal(coordinator_new(f->loop, &options, &f->c, NULL), COMMON_OK);
+    f->d = coordinator_dashboard_new(f->c, address);
+    assert_non_null(f->d);
+}
+
+static void end(struct fixture *f)
+{
+    coordinator_dashboard_free(f->d);
+    coordinator_stop(f->c);
+    coordinator_free(f->c);
+    common_loop_free(f->loop);
+    char path[160];
+    snprintf(path, sizeof path, "%s/c", f->dir);
+    unlink(path);
+    rmdir(f->dir);
+}
+
+static void add_session(struct fixture *f, const char *name)
+{
+    Banyan__Pb__Spec of = BANYAN__PB__SPEC__INIT, *spec;
+    of.layers = of.q_heads = of.kv_heads = of.replicas = 1;
+    of.k_dim = of.v_dim = 8;
+    of.kv_type = BANYAN__PB__DTYPE__DTYPE_F32;
+    spec = coordinator_spec_copy(&of);
+    struct proto_status status;
+    struct coordinator_session *s;
+    assert_int_equal(coordinator_spec_check(spec, &status), COMMON_OK);
+    assert_int_equal(coordinator_session_new(&f->c->sessions, name, spec, &s, &status), COMMON_OK);
+    coordinator_session_enter(s);
+}
+
+// What is answered; *json (may be NULL): the caller's.
+static int ask(struct fixture *f, const struct common_http_request *request, json_t **json)
+{
+    struct common_http_answer a = {.code = 404};
+    coordinator_dashboard_answer(f->d, request, &a);
+    assert_true(a.n_headers <= COMMON_HTTP_HEADERS);
+    if (json) {
+        *json = json_loadb(a.body, a.len, 0, NULL);
+        assert_non_null(*json);
+    }
+    if (a.release)
+        a.release((void *)a.body);
+    return a.code;
+}
+
+static int ask_from(struct fixture *f, const char *host, const char *authorization)
+{
+    return ask(f,
+               &(struct common_http_request){
+                   .path = "/api/v1/cluster", .query = "", .host = host, .authorization = authorization},
+               NULL);
+}
+
+static json_t *get(struct fixture *f, const char *path, const char *query)
+{
+    json_t *json;
+    assert_int_equal(
+        ask(f, &(struct common_http_request){.path = path, .query = query, .host = "localhost"}, &json), 200);
+    return json;
+}
+
+static void hosts_on_loopback(void **state)
+{
+    (void)state;
+    struct fixture f;
+    begin(&f, "127.0.0.2:80", NULL);
+    assert_int_equal(ask_from(&f, "localhost:80", NULL), 200);
+    assert_int_equal(ask_from(&f, "127.0.0.1", NULL), 200);
+    assert_int_equal(ask_from(&f, "127.0.0.2:80", NULL), 200);
+    assert_int_equal(ask_from(&f, "[::1]:1", NULL), 200);
+    assert_int_equal(ask_from(&f, "10.0.0.1", NULL), 421);
+    assert_int_equal(ask_from(&f, "evil.example", NULL), 421);
+    assert_int_equal(ask_from(&f, "localhost.evil.example", NULL), 421);
+    assert_int_equal(ask_from(&f, NULL, NULL), 421);
+    end(&f);
+}
+
+static void hosts_beyond_loopback(void **state)
+{
+    (void)state;
+    struct fixture f;
+    begin(&f, "0.0.0.0:80", NULL);
+    assert_int_equal(ask_from(&f, "10.0.0.1:80", NULL), 200); // nobody's DNS has sent that here
+    assert_int_equal(ask_from(&f, "evil.example", NULL), 421);
+    end(&f);
+    begin(&f, "head.example:80", NULL);
+    assert_int_equal(ask_from(&f, "head.example:80", NULL), 200);
+    assert_int_equal(ask_from(&f, "evil.example", NULL), 421);
+    end(&f);
+    begin(&f, "0.0.0.0:80", "a-token-of-clients");
+    assert_int_equal(ask_from(&f, "head.example", "Bearer a-token-of-clients"), 200);
+    assert_int_equal(ask_from(&f, "evil.example", NULL), 401); // it has no token to present
+    assert_int_equal(ask_from(&f, "evil.example", "Bearer a-token-of-client"), 401);
+    end(&f);
+}
+
+static void names_that_are_no_text(void **state)
+{
+    (void)state;
+    struct fixture f;
+    begin(&f, "127.0.0.1:80", NULL);
+    add_session(&f, "\xff\"\\<b>");
+    json_t *json = get(&f, "/api/v1/sessions", "");
+    const json_t *row = json_array_get(json_object_get(json, "sessions"), 0);
+    assert_string_equal(json_string_value(json_object_get(row, "name")), "?\"\\<b>");
+    json_decref(json);
+    end(&f);
+}
+
+static void many_sessions_in_pages(void **state)
+{
+    (void)state;
+    struct fixture f;
+    enum { N = 3000 };
+    begin(&f, "127.0.0.1:80", NULL);
+    add_session(&f, ""); // without a name: behind the others
+    for (int i = 0; i < N; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "s%05d", i * 7 % N);
+        add_session(&f, name);
+    }
+    int seen = 0;
+    for (int offset = 0; offset <= N; offset += 200) {
+        char query[64];
+        snprintf(query, sizeof query, "limit=200&offset=%d", offset);
+        json_t *json = get(&f, "/api/v1/sessions", query);
+        assert_int_equal(json_integer_value(json_object_get(json, "matching")), N + 1);
+        const json_t *rows = json_object_get(json, "sessions");
+        for (size_t i = 0; i < json_array_size(rows); i++, seen++) {
+            char name[16];
+            snprintf(name, sizeof name, "s%05d", seen);
+            assert_string_equal(json_string_value(json_object_get(json_array_get(rows, i), "name")),
+                                seen < N ? name : "");
+        }
+        json_decref(json);
+    }
+    assert_int_equal(seen, N + 1);
+    json_t *json = get(&f, "/api/v1/sessions", "q=S0123&order=down&sort=name");
+    assert_int_equal(json_integer_value(json_object_get(json, "matching")), 10);
+    const json_t *first = json_array_get(json_object_get(json, "sessions"), 0);
+    assert_string_equal(json_string_value(json_object_get(first, "name")), "s01239");
+    json_decref(json);
+    json = get(&f, "/api/v1/sessions", "offset=262144"); // past the end
+    assert_int_equal(json_array_size(json_object_get(json, "sessions")), 0);
+    json_decref(json);
+    end(&f);
+}
+
+static void a_session_that_is_gone_is_null(void **state)
+{
+    (void)state;
+    struct fixture f;
+    begin(&f, "127.0.0.1:80", NULL);
+    add_session(&f, "a");
+    add_session(&f, "b");
+    json_decref(get(&f, "/api/v1/sessions", "sort=name")); // the order is kept for some seconds
+    coordinator_session_destroy(coordinator_session_named(&f.c->sessions, "a"));
+    json_t *json = get(&f, "/api/v1/sessions", "sort=name");
+    const json_t *rows = json_object_get(json, "sessions");
+    assert_int_equal(json_array_size(rows), 2);
+    assert_true(json_is_null(json_array_get(rows, 0)));
+    assert_string_equal(json_string_value(json_object_get(json_array_get(rows, 1), "name")), "b");
+    json_decref(json);
+    end(&f);
+}
+
+// A session whose chunks go round two workers; its answer. Ranges that are served: how many, and up to where.
+static json_t *alternating(struct fixture *f, struct coordinator_worker workers[2], uint32_t chunks,
+                           size_t *ranges, json_int_t *until)
+{
+    add_session(f, "s");
+    struct coordinator_session *s = coordinator_session_named(&f->c->sessions, "s");
+    f->c->cluster.n_workers = 2;
+    for (uint32_t i = 0; i < 2; i++) {
+        workers[i].cluster = &f->c->cluster;
+        workers[i].slot = i;
+        snprintf(workers[i].name, sizeof workers[i].name, "w%u", i);
+        coordinator_session_add_member(s, &workers[i]);
+    }
+    for (uint32_t i = 0; i < chunks; i++) {
+        struct coordinator_chunk chunk = {
+            .id = i + 1, .index = i, .ready = true, .known = true, .holder = &workers[i % 2]};
+        assert_non_null(coordinator_session_put_chunk(s, &chunk));
+    }
+    assert_true(coordinator_rangeset_add(&s->layers[0], 0, chunks * UINT64_C(256) - 7, NULL));
+    coordinator_session_count_tokens(s);
+    char path[64];
+    snprintf(path, sizeof path, "/api/v1/sessions/%016llx", (unsigned long long)s->id);
+    json_t *json = get(f, path, "");
+    const json_t *holders = json_object_get(json, "holders");
+    assert_int_equal(json_array_size(holders), 2);
+    *ranges = 0;
+    *until = 0;
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *serves = json_object_get(json_array_get(holders, i), "serves");
+        *ranges += json_array_size(serves);
+        const json_t *last = json_array_get(serves, json_array_size(serves) - 1);
+        json_int_t end =
+            json_integer_value(json_array_get(last, 0)) + json_integer_value(json_array_get(last, 1));
+        *until = end > *until ? end : *until;
+    }
+    coordinator_session_destroy(s);
+    return json;
+}
+
+static void ranges_are_exact_while_they_are_few(void **state)
+{
+    (void)state;
+    struct fixture f;
+    static struct coordinator_worker workers[2];
+    size_t ranges;
+    json_int_t until;
+    begin(&f, "127.0.0.1:80", NULL);
+    json_t *json = alternating(&f, workers, 1000, &ranges, &until);
+    assert_int_equal(json_integer_value(json_object_get(json, "grain")), 0);
+    assert_int_equal(ranges, 1000);
+    assert_int_equal(until, 1000 * 256 - 7);
+    json_decref(json);
+    end(&f);
+}
+
+static void many_ranges_are_joined(void **state)
+{
+    (void)state;
+    struct fixture f;
+    static struct coordinator_worker workers[2];
+    size_t ranges;
+    json_int_t until;
+    begin(&f, "127.0.0.1:80", NULL);
+    json_t *json = alternating(&f, workers, 100000, &ranges, &until);
+    assert_true(json_integer_value(json_object_get(json, "grain")) > 0);
+    assert_true(ranges <= 4096);
+    assert_int_equal(until, 100000 * 256 - 7);
+    json_decref(json);
+    end(&f);
+}
+
+static void standing_by(void **state)
+{
+    (void)state;
+    struct fixture f;
+    begin(&f, "127.0.0.1:80", NULL);
+    f.c->core.standing_by = true;
+    json_t *json = get(&f, "/api/v1/cluster", "");
+    assert_true(json_is_true(json_object_get(json, "standing_by")));
+    assert_false(json_is_true(json_object_get(json, "ready")));
+    json_decref(json);
+    static const char *const others[] = {"/api/v1/workers", "/api/v1/plans", "/api/v1/sessions",
+                                         "/api/v1/sessions/0000000100000001/mass"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        assert_int_equal(
+            ask(&f, &(struct common_http_request){.path = others[i], .query = "", .host = "localhost"},
+                &json),
+            503);
+        assert_non_null(strstr(json_string_value(json_object_get(json, "error")), "standing by"));
+        json_decref(json);
+    }
+    f.c->core.standing_by = false;
+    end(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(hosts_on_loopback),
+        cmocka_unit_test(hosts_beyond_loopback),
+        cmocka_unit_test(names_that_are_no_text),
+        cmocka_unit_test(many_sessions_in_pages),
+        cmocka_unit_test(a_session_that_is_gone_is_null),
+        cmocka_unit_test(ranges_are_exact_while_they_are_few),
+        cmocka_unit_test(many_ranges_are_joined),
+        cmocka_unit_test(standing_by),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The dashboard's HTTP against real daemons, without a browser: what it says, whom it says it to, what it refuses.
+    api_test.py SOURCE BIN
+"""
+import http.client
+import json
+import pathlib
+import re
+import sys
+import unittest
+
+SOURCE, BIN = (pathlib.Path(a).resolve() for a in sys.argv[1:3])
+sys.path.insert(0, str(SOURCE / "tests" / "dashboard"))
+from cluster import LAYERS, Cluster  # noqa: E402  (its folder is known only now)
+
+PAGE = SOURCE / "coordinator" / "dashboard" / "page"
+ODD = 'a "name" <img src=x onerror=alert(1)> \\ & ü'
+
+
+class Api(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(BIN)
+        cls.addClassCleanup(cls.cluster.stop)
+        cls.big = cls.cluster.session("big", 300, "--members=4")
+        cls.odd = cls.cluster.session(ODD, 8)
+        for i in range(12):
+            cls.cluster.ctl("session", "create", "--q-heads=1", "--dim=8", f"many-{i:02}")
+
+    def refused(self, path, code, word, **headers):
+        status, _, body = self.cluster.ask(path, **headers)
+        self.assertEqual(status, code, (path, body))
+        self.assertIn(word, json.loads(body)["error"])
+
+    def test_cluster(self):
+        c = self.cluster.api("cluster")
+        self.assertEqual((c["cluster"], c["ready"], c["standing_by"], c["sessions"]), ("banyan", True, False, 14))
+        self.assertGreaterEqual(c["counters"]["steps"], 2 * LAYERS)
+        self.assertEqual(sum(c["took"]["counts"]), c["counters"]["steps"])
+        self.assertEqual(c["session_states"]["active"], 14)
+        self.assertTrue(any(limit["name"] == "sessions" and limit["used"] == 14 for limit in c["limits"]), c["limits"])
+
+    def test_workers(self):
+        workers = self.cluster.api("workers")["workers"]
+        self.assertEqual([(w["name"], w["host"], w["state"]) for w in workers], [(f"w{i}", f"host-{i // 2}", "active") for i in range(4)])
+        self.assertEqual(sum(w["tokens"] for w in workers), 308)
+        for w in workers:
+            self.assertGreater(w["capacity_bytes"], 0)
+            self.assertGreater(w["planned_bandwidth"], 0)
+            self.assertGreater(w["chunks"], 0)
+
+    def test_plans(self):
+        plans = self.cluster.api("plans")["plans"]
+        wide = next(p for p in plans if p["members"] == 4)
+        plan = self.cluster.api(f"plans/{wide['id']}")
+        self.assertEqual(sorted(name for name, _, _ in plan["nodes"]), ["w0", "w1", "w2", "w3"])
+        self.assertEqual([parent for _, _, parent in plan["nodes"]].count(-1), 1)
+        self.assertEqual(plan["nodes"][0][2], -1)
+        self.assertEqual(plan["id"], self.cluster.api(f"sessions/{self.big}")["plan"])
+        self.refused("api/v1/plans/00000000000000ff", 404, "no plan")
+
+    def test_session(self):
+        s = self.cluster.api(f"sessions/{self.big}")
+        self.assertEqual((s["name"], s["lengths"], s["end"], s["grain"], s["lost"]), ("big", [s["end"]] * LAYERS, s["end"], 0, []))
+        self.assertEqual(s["spec"]["kv_type"], "f32")
+        ranges = sorted((first, n) for lane in s["holders"] for first, n in lane["serves"])
+        at = 0
+        for first, n in ranges:  # every token is served once
+            self.assertEqual(first, at)
+            at += n
+        self.assertEqual(at, s["end"])
+        self.assertEqual(sum(lane["tokens"] for lane in s["holders"]), s["end"])
+        self.refused("api/v1/sessions/0000000100000fff", 404, "no session")
+        self.refused("api/v1/sessions/zz", 404, "no such thing")
+        self.refused(f"api/v1/sessions/{self.big}/secrets", 404, "no such thing")
+
+    def test_names_are_text(self):
+        self.assertEqual(self.cluster.api(f"sessions/{self.odd}")["name"], ODD)
+        self.assertEqual([s["id"] for s in self.cluster.api("sessions", q='"NAME" <img')["sessions"]], [self.odd])
+
+    def test_pages(self):
+        names, offset = [], 0
+        while True:
+            page = self.cluster.api("sessions", limit=5, offset=offset, q="many")
+            self.assertEqual((page["total"], page["matching"]), (14, 12))
+            if not page["sessions"]:
+                break
+            names += [s["name"] for s in page["sessions"]]
+            offset += 5
+        self.assertEqual(names, [f"many-{i:02}" for i in range(12)])
+        down = self.cluster.api("sessions", sort="tokens", order="down", limit=2)["sessions"]
+        self.assertEqual([s["name"] for s in down], ["big", ODD])
+        self.assertEqual(self.cluster.api("sessions", state="degraded")["matching"], 0)
+        self.assertEqual(self.cluster.api("sessions", q=self.big)["matching"], 1)
+
+    def test_bad_queries(self):
+        for query, word in (("limit=0", "limit"), ("limit=201", "limit"), ("limit=5x", "limit"), ("limit=", "limit"), ("limit=-1", "limit"),
+                            ("limit=99999999999999999999999", "limit"), ("offset=262145", "offset"), ("sort=secret", "sort"), ("order=sideways", "order"),
+                            ("state=fine", "state"), ("q=" + "a" * 65, "q"), ("q=%zz", "q"), ("q=%0a", "q")):
+            self.refused(f"api/v1/sessions?{query}", 400, word)
+        for query in ("steps=65", "bins=257", "watch=2", "steps=0"):
+            self.refused(f"api/v1/sessions/{self.big}/mass?{query}", 400, query.split("=", maxsplit=1)[0])
+
+    def test_files(self):
+        for file in PAGE.iterdir():
+            status, headers, body = self.cluster.ask(file.name)
+            self.assertEqual((status, body), (200, file.read_bytes()))
+            self.assertEqual(headers["X-Content-Type-Options"], "nosniff")
+            self.assertIn("default-src 'self'", headers["Content-Security-Policy"])
+            again, _, nothing = self.cluster.ask(file.name, If_None_Match=headers["ETag"])
+            self.assertEqual((again, nothing), (304, b""))
+        self.assertEqual(self.cluster.ask("")[2], (PAGE / "index.html").read_bytes())
+        self.assertEqual(self.cluster.ask("api/v1/cluster")[1]["Cache-Control"], "no-store")
+        for path in ("../coordinator.db", "%2e%2e/db", "index.html/", "nothing.js", "files.h"):
+            self.assertEqual(self.cluster.ask(path)[0], 404, path)
+
+    def test_page_is_its_own(self):
+        """No script, style or address of another place in any file."""
+        for file in PAGE.iterdir():
+            text = file.read_text()
+            self.assertNotRegex(text, r"<script(?![^>]*\bsrc=)|\bstyle=\"|\bon[a-z]+=\"|javascript:", file.name)
+            self.assertNotRegex(text, r"\binnerHTML\b|\bouterHTML\b|insertAdjacentHTML|document\.write|\beval\(|new Function", file.name)
+            for address in re.findall(r"(?:https?:)?//[a-z0-9.-]+\.[a-z]+[^\s'\"]*", re.sub(r"^\s*//.*$", "", text, flags=re.M)):
+                self.assertEqual(address, "http://www.w3.org/2000/svg", file.name)
+
+    def test_methods_and_heads(self):
+        for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+            self.assertIn(self.cluster.ask("api/v1/cluster", method)[0], (400, 405, 501), method)
+        status, _, body = self.cluster.ask("api/v1/cluster", "HEAD")
+        self.assertEqual((status, body), (200, b""))
+        self.assertEqual(self.cluster.ask("livez")[0], 200)
+        self.assertEqual(self.cluster.ask("metrics")[0], 200)
+
+    def raw(self, path, host, **headers):
+        connection = http.client.HTTPConnection(self.cluster.http)
+        connection.putrequest("GET", path, skip_host=True)
+        for name, value in {**({"Host": host} if host is not None else {}), **headers}.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        status = connection.getresponse().status
+        connection.close()
+        return status
+
+    def test_hosts(self):
+        for host in ("localhost", "LOCALHOST:80", "127.0.0.1", "[::1]:9411", self.cluster.http):
+            self.assertEqual(self.raw("/api/v1/cluster", host), 200, host)
+        for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1", "", "[::2]", "evil.example:127.0.0.1"):
+            for path in ("/api/v1/cluster", "/", "/app.js"):
+                self.assertIn(self.raw(path, host), (400, 421), (host, path))
+        self.assertEqual(self.raw("/metrics", "anything.example"), 200)  # as ever
+
+    def test_other_sites(self):
+        for site, code in (("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)):
+            self.assertEqual(self.raw("/api/v1/cluster", "localhost", **{"Sec-Fetch-Site": site}), code, site)
+
+
+class Watching(unittest.TestCase):
+    def test_watching(self):
+        """Without watch=1 nothing is looked at; with it the next steps are, and the look ends by itself."""
+        cluster, name = Cluster(BIN), "watched"
+        self.addCleanup(cluster.stop)
+        identity = cluster.session(name, 64, "--members=4")
+        cluster.step(name, trace=False)
+        self.assertEqual(cluster.api(f"sessions/{identity}/mass")["steps"], [])
+        self.assertTrue(cluster.api(f"sessions/{identity}/mass", watch=1, steps=LAYERS, bins=8)["watching"])
+        self.assertTrue(cluster.api(f"sessions/{identity}/trace", watch=1, steps=LAYERS)["watching"])
+        cluster.step(name, trace=False)
+        cluster.wait(lambda: len(cluster.api(f"sessions/{identity}/mass", steps=64)["steps"]) == LAYERS)
+        for step in cluster.api(f"sessions/{identity}/mass", steps=64)["steps"]:
+            self.assertEqual((step["visible"], step["failure"]), (66, None))
+            self.assertAlmostEqual(sum(step["bins"]) + step["sink"], 1, places=4)
+            self.assertAlmostEqual(sum(w["mass"] for w in step["workers"]) + step["sink"], 1, places=4)
+        traces = cluster.api(f"sessions/{identity}/trace", steps=LAYERS)["steps"]
+        self.assertEqual([t["layer"] for t in traces], list(range(LAYERS)))
+        self.assertEqual(len(traces[0]["workers"]), len(cluster.api(f"sessions/{identity}")["holders"]))
+        self.assertGreater(traces[0]["total_ns"], traces[0]["tree_ns"])
+        cluster.step(name, trace=False)  # both looks have seen what they wanted
+        self.assertEqual(cluster.api(f"sessions/{identity}/mass", steps=64)["steps"][-1]["visible"], 66)
+        many = [cluster.session(f"many-{i}", 1) for i in range(12)]
+        answers = [cluster.api(f"sessions/{identity}/mass", watch=1) for identity in many]
+        self.assertEqual([a["watching"] for a in answers], [True] * 8 + [False] * 4)
+        self.assertEqual([a["full"] for a in answers], [False] * 8 + [True] * 4)
+
+
+class Token(unittest.TestCase):
+    def test_token(self):
+        cluster = Cluster(BIN, workers=1, token="a-token-of-clients")
+        self.addCleanup(cluster.stop)
+        for path in ("cluster", "workers", "plans", "sessions", "sessions/0000000100000001", "nothing"):
+            for given in ("", "Bearer", "Bearer a-token-of-client", "Bearer a-token-of-clientsx", "Basic a-token-of-clients", "a-token-of-clients"):
+                status, headers, body = cluster.ask(f"api/v1/{path}", Authorization=given)
+                self.assertEqual((status, "token" in json.loads(body)["error"]), (401, True), (path, given))
+                self.assertIn("Bearer", headers["WWW-Authenticate"])
+        self.assertTrue(cluster.api("cluster")["ready"])
+        self.assertEqual(cluster.ask("")[0], 200)  # the page asks for it
+        self.assertEqual(cluster.ask("metrics")[0], 200)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1] + sys.argv[3:])
