@@ -34,6 +34,7 @@ COORDINATOR_DASHBOARD_ASK(sessions); // list.c
 COORDINATOR_DASHBOARD_ASK(session);  // holders.c
 COORDINATOR_DASHBOARD_ASK(mass);     // look.c
 COORDINATOR_DASHBOARD_ASK(trace);    // look.c
+COORDINATOR_DASHBOARD_ASK(events);   // events.c
 
 // ---- for these ----
 

@@ -32,6 +32,7 @@ static const struct route {
     {"sessions/*", coordinator_dashboard_session, false},
     {"sessions/*/mass", coordinator_dashboard_mass, false},
     {"sessions/*/trace", coordinator_dashboard_trace, false},
+    {"events", coordinator_dashboard_events, true},
 };
 
 // ---- life ---------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@
 //   /api/v1/plans[/ID]     the trees; one with its members and parents
 //   /api/v1/sessions       a page of them, sorted and filtered here (list.h)
 //   /api/v1/sessions/ID    who holds what; /mass, /trace: what its last steps looked at, and where their time went (look.h)
+//   /api/v1/events         what has happened, after a number
 //
 // Who may ask: with a token, those that present it (Authorization: Bearer); without, whoever reaches the address. Against
 // pages of other sites, in a browser that does reach it: the Host must name this host, or an address where --http is not

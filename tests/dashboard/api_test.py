@@ -102,6 +102,17 @@ class Api(unittest.TestCase):
         for query in ("steps=65", "bins=257", "watch=2", "steps=0"):
             self.refused(f"api/v1/sessions/{self.big}/mass?{query}", 400, query.split("=", maxsplit=1)[0])
 
+    def test_events(self):
+        told = self.cluster.api("events")
+        self.assertIn("worker-active", [e["kind"] for e in told["events"]])
+        seqs = [e["seq"] for e in told["events"]]
+        self.assertEqual(seqs, sorted(seqs))
+        after = seqs[len(seqs) // 2]
+        rest = self.cluster.api("events", after=after, term=told["term"])["events"]
+        self.assertEqual(rest[0]["seq"], after + 1)
+        self.assertEqual(len(self.cluster.api("events", limit=1)["events"]), 1)
+        self.refused("api/v1/events?after=x", 400, "after")
+
     def test_files(self):
         for file in PAGE.iterdir():
             status, headers, body = self.cluster.ask(file.name)
@@ -187,7 +198,7 @@ class Token(unittest.TestCase):
     def test_token(self):
         cluster = Cluster(BIN, workers=1, token="a-token-of-clients")
         self.addCleanup(cluster.stop)
-        for path in ("cluster", "workers", "plans", "sessions", "sessions/0000000100000001", "nothing"):
+        for path in ("cluster", "workers", "plans", "sessions", "sessions/0000000100000001", "events", "nothing"):
             for given in ("", "Bearer", "Bearer a-token-of-client", "Bearer a-token-of-clientsx", "Basic a-token-of-clients", "a-token-of-clients"):
                 status, headers, body = cluster.ask(f"api/v1/{path}", Authorization=given)
                 self.assertEqual((status, "token" in json.loads(body)["error"]), (401, True), (path, given))

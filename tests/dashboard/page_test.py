@@ -71,6 +71,7 @@ class Real(Page):
         self.assertEqual(page.run("[...document.querySelectorAll('.tree .host-name')].map((e) => e.textContent).sort()"), ["host-0", "host-1"])
         page.wait("document.querySelectorAll('.panel tbody tr').length === 4")
         page.wait("/ready/.test(document.getElementById('health').textContent)")
+        page.wait("[...document.querySelectorAll('.events li')].some((e) => /w0/.test(e.textContent))")
         self.assertEqual(page.run(UNNAMED), [])
         self.assertEqual(self.tab_through(page), page.run(REACHABLE))
         self.well(page)
