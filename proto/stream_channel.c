@@ -44,7 +44,7 @@ struct stream_channel {
     struct proto_link *io;      // HELLO and later
     struct common_timer *timer; // backoff, and the time for connecting and hello
     uint64_t backoff_ns;
-    struct evdns_base *dns; // made at the first name
+    struct evdns_base *dns; // of the last look-up
     struct evdns_getaddrinfo_request *lookup;
     bool alive_in_lookup; // a look-up that ends on the stack of its start
     struct proto_hello hello;
@@ -404,13 +404,16 @@ static void on_lookup(int result, struct evutil_addrinfo *found, void *arg)
 
 static void look_up(struct stream_channel *s)
 {
-    struct event_base *base = common_loop_base(s->channel->loop);
-    if (!s->dns)
-        s->dns = evdns_base_new(base, EVDNS_BASE_INITIALIZE_NAMESERVERS | EVDNS_BASE_DISABLE_WHEN_INACTIVE);
+    // Anew each time: what stands in the machine's files now counts, and a machine that is starting may get them later.
+    if (s->dns)
+        evdns_base_free(s->dns, 0);
+    s->dns = evdns_base_new(common_loop_base(s->channel->loop), EVDNS_BASE_DISABLE_WHEN_INACTIVE);
     if (!s->dns) {
-        retreat(s, COMMON_UNAVAILABLE, "cannot look up names");
+        retreat(s, COMMON_UNAVAILABLE, "out of memory to look up names");
         return;
     }
+    // Without that file, or a name server in it, names of /etc/hosts are found all the same.
+    (void)evdns_base_resolv_conf_parse(s->dns, DNS_OPTIONS_ALL, "/etc/resolv.conf");
     struct evutil_addrinfo hints = {.ai_family = AF_UNSPEC,
                                     .ai_socktype = SOCK_STREAM,
                                     .ai_flags = EVUTIL_AI_ADDRCONFIG};

@@ -4,12 +4,14 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -633,6 +635,48 @@ static void test_all_addresses_are_of_both_families(void **state)
     fixture_free(f);
 }
 
+// On a machine whose /etc/resolv.conf names nobody: /etc/hosts counts, as it is when the name is looked up.
+static void test_names_of_hosts(void **state)
+{
+    (void)state;
+    char hosts[] = "/tmp/banyan-hosts-XXXXXX", endpoint[300];
+    int fd = mkstemp(hosts);
+    assert_true(fd >= 0);
+    if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+        mount("/dev/null", "/etc/resolv.conf", NULL, MS_BIND, NULL) != 0 ||
+        mount(hosts, "/etc/hosts", NULL, MS_BIND, NULL) != 0) {
+        close(fd);
+        unlink(hosts);
+        skip(); // not root
+    }
+    struct fixture *f = fixture_new(TRANSPORT_TCP);
+    snprintf(endpoint, sizeof endpoint, "tcp://a-host-of-this-test:%s", strrchr(f->endpoint, ':') + 1);
+    const struct proto_channel_options options = {.role = BANYAN__PB__ROLE__ROLE_CLIENT, .token = TOKEN};
+    struct proto_channel *channel;
+    struct common_error err;
+    assert_int_equal(proto_channel_open(f->loop, endpoint, &options, &channel, &err), COMMON_OK);
+    enum common_code code = COMMON_OK;
+    for (int i = 0; i == 0 || (code == COMMON_DEADLINE_EXCEEDED && i < 300); i++) {
+        struct outcome o;
+        const struct ask ask = {.service = "echo", .deadline_ns = 200 * COMMON_NS_PER_MS};
+        assert_int_equal(fixture_ask(channel, &ask, &o, NULL), COMMON_OK);
+        fixture_turn(f, &o.done, 1);
+        code = o.code;
+        if (i == 0) {
+            assert_int_equal(code, COMMON_DEADLINE_EXCEEDED); // nobody has such a name
+            assert_true(dprintf(fd, "127.0.0.1 a-host-of-this-test\n") > 0);
+        }
+        outcome_fini(&o);
+    }
+    assert_int_equal(code, COMMON_OK);
+    proto_channel_close(channel);
+    fixture_free(f);
+    close(fd);
+    assert_int_equal(umount2("/etc/hosts", MNT_DETACH), 0);
+    assert_int_equal(umount2("/etc/resolv.conf", MNT_DETACH), 0);
+    unlink(hosts);
+}
+
 struct told {
     unsigned up, down, refused;
 };
@@ -698,6 +742,7 @@ int main(void)
         TEST(test_stale_socket_file),
         cmocka_unit_test(test_names_are_looked_up),
         cmocka_unit_test(test_all_addresses_are_of_both_families),
+        cmocka_unit_test(test_names_of_hosts),
         TEST(test_state_is_told),
         TEST(test_a_cancellation_is_told_once),
         TEST(test_a_late_call_is_taken_back),
