@@ -21,8 +21,14 @@
 static struct {
     uint64_t tokens, layers, q_heads, kv_heads, dim, members, replicas, steps;
     const char *type;
-} bench = {
-    .tokens = 32768, .layers = 1, .q_heads = 32, .kv_heads = 8, .dim = 128, .steps = 200, .type = "bf16"};
+} bench = {.tokens = 32768,
+           .layers = 1,
+           .q_heads = 32,
+           .kv_heads = 8,
+           .dim = 128,
+           .replicas = 1,
+           .steps = 200,
+           .type = "bf16"};
 
 static const struct common_option bench_options[] = {
     {"tokens", 0, COMMON_OPTION_U64, &bench.tokens, "N", "Context of the session. Default: 32768.", 256,
@@ -321,7 +327,7 @@ static enum ctl_exit run_bench(struct ctl *ctl, int n_args, char **args)
     r.figures.tokens = bench.tokens;
     r.figures.layers = bench.layers;
     r.figures.bytes = bench.tokens * bench.layers * r.row_bytes;
-    enum ctl_exit exit_code = check_room(ctl, r.figures.bytes * (bench.replicas ? bench.replicas : 1));
+    enum ctl_exit exit_code = check_room(ctl, r.figures.bytes * bench.replicas);
     if (exit_code != CTL_OK)
         return exit_code;
     if (banyan_session_create(ctl->client, &spec, name, &r.session, &error) != BANYAN_OK)

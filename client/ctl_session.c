@@ -194,7 +194,9 @@ static const struct common_option create_options[] = {
      "cost model.",
      1, 4096},
     {"replicas", 0, COMMON_OPTION_U64, &create.replicas, "N",
-     "Workers that hold each part of it: the loss of all but one loses nothing.\nDefault: 1.", 1, 3},
+     "Workers that hold each part of it: the loss of all but one loses nothing.\n"
+     "Default: the coordinator's --replicas, else 2 where workers are on two hosts or more.",
+     1, 3},
     {"ttl", 0, COMMON_OPTION_DURATION, &create.ttl_ns, "TIME",
      "Delete it after this long without use. Default: never.", 0, 0},
     {0},

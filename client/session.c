@@ -46,7 +46,12 @@ static banyan_code take_created(void *arg, const ProtobufCMessage *body, banyan_
     struct created *created = arg;
     const Banyan__Pb__SessionCreateReply *reply = (const Banyan__Pb__SessionCreateReply *)body;
     created->floor = reply->floor;
-    return make(created, reply->session, reply->incarnation, reply->cut, created->spec, error);
+    banyan_code code = make(created, reply->session, reply->incarnation, reply->cut, created->spec, error);
+    if (code == BANYAN_OK && reply->replicas) { // what the caller has left to the coordinator
+        created->session->spec.replicas = reply->replicas;
+        created->session->spec.idle_ttl_ns = reply->idle_ttl_ns;
+    }
+    return code;
 }
 
 // It has the floor, or is gone.

@@ -72,6 +72,8 @@ static void created(void *arg, enum common_code code, const char *text)
         m.incarnation = k->s->incarnation;
         m.cut = k->s->cut;
         m.floor = k->s->floor;
+        m.replicas = k->s->spec->replicas;
+        m.idle_ttl_ns = k->s->spec->idle_ttl_ns;
         proto_request_reply(k->request, &m.base, NULL, 0, NULL, NULL);
         coordinator_key_settle(k->s, COMMON_OK, "");
     }

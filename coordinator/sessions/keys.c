@@ -51,6 +51,8 @@ static void answer_made(struct proto_request *request, const struct coordinator_
         m.incarnation = s->incarnation;
         m.cut = s->cut;
         m.floor = s->floor;
+        m.replicas = s->spec->replicas;
+        m.idle_ttl_ns = s->spec->idle_ttl_ns;
         proto_request_reply(request, &m.base, NULL, 0, NULL, NULL);
     } else {
         Banyan__Pb__SessionForkReply m = BANYAN__PB__SESSION_FORK_REPLY__INIT;

@@ -79,6 +79,29 @@ static void step_while_killed(struct stepping *s, struct harness_cluster *cluste
     pthread_join(killer, NULL);
 }
 
+// What a caller leaves to the coordinator is said in the answer: whoever counts on two holders sees whether there are.
+static void as_many_as_there_are_hosts(void **state)
+{
+    (void)state;
+    static const char *const apart[] = {"x", "y"};
+    for (int hosts = 1; hosts <= 2; hosts++) {
+        struct harness_cluster *cluster =
+            support_start(&(struct harness_options){.workers = 2, .hosts = hosts == 2 ? apart : NULL});
+        banyan_client *client = support_connect(cluster, "tcp");
+        banyan_spec open = spec;
+        banyan_session *session, *again;
+        open.replicas = 0;
+        OK(banyan_session_create(client, &open, "s", &session, ERR));
+        OK(banyan_session_open(client, 0, "s", &again, ERR));
+        assert_int_equal(banyan_session_spec(session)->replicas, hosts);
+        assert_int_equal(banyan_session_spec(again)->replicas, hosts);
+        banyan_session_close(session);
+        banyan_session_close(again);
+        banyan_disconnect(client);
+        support_stop(cluster);
+    }
+}
+
 static void a_killed_holder(void **state)
 {
     (void)state;
@@ -112,6 +135,7 @@ static void a_killed_holder(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_killed_holder)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(as_many_as_there_are_hosts),
+                                       cmocka_unit_test(a_killed_holder)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
