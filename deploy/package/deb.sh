@@ -9,10 +9,19 @@ need dh debhelper
 need dh_python3 dh-python
 
 copy_source() {
-    mkdir -p "$work/source"
-    find "$work/source" -mindepth 1 -maxdepth 1 ! -name 'obj-*' -exec rm -rf {} +
-    source_files | tar -C "$root" --null --files-from=- --create | tar -C "$work/source" --extract # keeps times
-    cp -r "$root/deploy/debian" "$work/source/debian"
+    local fresh=$work/fresh
+    rm -rf "$fresh"
+    mkdir -p "$work/source" "$fresh"
+    source_files | tar -C "$root" --null --files-from=- --create | tar -C "$fresh" --extract --touch
+    cp -r "$root/deploy/debian" "$fresh/debian"
+    # What is as it was keeps its time, and what is not is newer than all that was compiled: also a file that was altered
+    # while that was compiled, from the copy before.
+    (cd "$fresh" && find . -type f -print0) | while IFS= read -r -d '' f; do
+        if cmp -s "$fresh/$f" "$work/source/$f"; then touch -r "$work/source/$f" "$fresh/$f"; fi
+    done
+    find "$work/source" -mindepth 1 -maxdepth 1 -name 'obj-*' -exec mv -t "$fresh" {} +
+    rm -rf "$work/source"
+    mv "$fresh" "$work/source"
     cat >"$work/source/debian/changelog" <<TEXT
 banyan ($version) unstable; urgency=medium
 

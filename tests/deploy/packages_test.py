@@ -4,6 +4,7 @@
     packages_test.py SOURCE BUILD
 """
 import fnmatch
+import os
 import pathlib
 import re
 import subprocess
@@ -42,6 +43,38 @@ class Words(unittest.TestCase):
         self.assertRegex(run("--version").stdout, rf"^{re.escape(release)}(~git[0-9]{{14}}\.[0-9a-f]+(\+dirty)?)?\n$")
 
 
+class Again(unittest.TestCase):
+    """What was compiled before is used again, but for what has changed since: by content, not by when it was changed."""
+
+    def test_times(self):
+        with tempfile.TemporaryDirectory() as name:
+            root = pathlib.Path(name)
+            tree, tools = root / "tree", root / "tools"
+            files = {"CMakeLists.txt": "project(banyan VERSION 0.1.0 LANGUAGES C)\n", "common/a.h": "1\n", "common/b.h": "1\n", "deploy/debian/control": "\n"}
+            for path in ("package.sh", "package/deb.sh"):
+                files[f"deploy/{path}"] = (SOURCE / "deploy" / path).read_text()
+            for path, text in files.items():
+                (tree / path).parent.mkdir(parents=True, exist_ok=True)
+                (tree / path).write_text(text)
+            tools.mkdir()
+            made = "mkdir -p obj-x && touch obj-x/a.o ../x.deb ../x.changes ../x.buildinfo"
+            for tool, text in (("dpkg-buildpackage", made), ("dh", ""), ("dh_python3", "")):
+                (tools / tool).write_text(f"#!/bin/sh\n{text}\n")
+                (tools / tool).chmod(0o755)
+            work = tree / "build/packages/deb/source"
+            for round_ in range(2):
+                done = subprocess.run(["bash", tree / "deploy/package.sh", "deb"], capture_output=True, text=True,
+                                      env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"})
+                self.assertEqual(done.returncode, 0, done.stderr)
+                if round_ == 0:
+                    compiled = (work / "obj-x/a.o").stat().st_mtime_ns
+                    (tree / "common/a.h").write_text("2\n")
+                    os.utime(tree / "common/a.h", ns=(compiled - 10**9, compiled - 10**9)) # while it was compiled
+            self.assertEqual((work / "common/a.h").read_text(), "2\n")
+            self.assertGreater((work / "common/a.h").stat().st_mtime_ns, compiled)
+            self.assertLess((work / "common/b.h").stat().st_mtime_ns, compiled)
+
+
 class Files(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -65,7 +98,7 @@ class Files(unittest.TestCase):
 
     def test_each_named_file_is_installed(self):
         for pattern in self.patterns:
-            if pattern.startswith("client/"):
+            if pattern.startswith(("client/", "deploy/")):
                 self.assertTrue((SOURCE / pattern).exists(), pattern)
             elif pattern not in OPTIONAL:
                 self.assertTrue(any(self.matches(pattern, name) for name in self.installed), f"{pattern}: the build does not install it")
