@@ -2,7 +2,7 @@
 # cmake --install BUILD [--prefix PREFIX] [--component runtime|development|modules]
 #
 #   runtime       bin/: the three programs; lib/: libbanyan.so.0; share/: completions for bash, zsh and fish,
-#                 manual pages (docs/man)
+#                 manual pages (docs/man), banyan/: alerts and an example for Prometheus, a dashboard for Grafana
 #   development   include/banyan.h; lib/: libbanyan.so, libbanyan.a, pkg-config's banyan.pc, CMake's banyan::banyan; share/man/man3
 #   modules       lib/banyan/: what a worker opens at run time, as far as it was built
 #
@@ -10,6 +10,9 @@
 install(TARGETS banyan-coordinator banyan-worker banyanctl COMPONENT runtime)
 install(FILES ${CMAKE_SOURCE_DIR}/deploy/systemd/banyan-coordinator.service ${CMAKE_SOURCE_DIR}/deploy/systemd/banyan-worker@.service
     DESTINATION lib/systemd/system COMPONENT runtime)
+install(FILES ${CMAKE_SOURCE_DIR}/deploy/prometheus/alerts.yaml ${CMAKE_SOURCE_DIR}/deploy/prometheus/scrape.yaml
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/banyan/prometheus COMPONENT runtime)
+install(FILES ${CMAKE_SOURCE_DIR}/deploy/grafana/banyan.json DESTINATION ${CMAKE_INSTALL_DATADIR}/banyan/grafana COMPONENT runtime)
 install(TARGETS banyan EXPORT banyanTargets
     LIBRARY COMPONENT runtime NAMELINK_COMPONENT development
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})

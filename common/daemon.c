@@ -42,6 +42,23 @@ void common_daemon_set_log(const struct common_daemon *daemon)
     common_log_set_rate((uint32_t)daemon->log_rate);
 }
 
+// The credential "token" that systemd hands over, as the token's file where no other is named. An empty line is none:
+// the units' default, for machines without /etc/banyan/token.
+static enum common_code default_token_file(struct common_daemon *daemon, struct common_error *err)
+{
+    const char *folder = getenv("CREDENTIALS_DIRECTORY");
+    struct stat st;
+    if (daemon->token_file || !folder || folder[0] != '/')
+        return COMMON_OK;
+    if (asprintf(&daemon->credential, "%s/token", folder) < 0) {
+        daemon->credential = NULL;
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a path");
+    }
+    if (stat(daemon->credential, &st) == 0 ? st.st_size > 1 : errno != ENOENT)
+        daemon->token_file = daemon->credential;
+    return COMMON_OK;
+}
+
 enum common_code common_daemon_parse(struct common_daemon *daemon, const struct common_command *command,
                                      int argc, char **argv, struct common_error *err)
 {
@@ -63,14 +80,16 @@ enum common_code common_daemon_parse(struct common_daemon *daemon, const struct 
         code = common_config_print(command, &daemon->file, daemon->config, stdout, err);
         return code == COMMON_OK ? COMMON_CANCELLED : code;
     }
-    return COMMON_OK;
+    return default_token_file(daemon, err);
 }
 
 void common_daemon_fini(struct common_daemon *daemon)
 {
     common_config_free(daemon->config);
     common_config_free(daemon->loaded);
+    free(daemon->credential);
     daemon->config = daemon->loaded = NULL;
+    daemon->credential = NULL;
 }
 
 void common_daemon_reloaded(struct common_daemon *daemon, struct common_daemon *fresh,

@@ -33,6 +33,7 @@ struct common_daemon {
     char **argv;
     struct common_config *config;
     struct common_config *loaded; // what SIGHUP has read last; NULL: config
+    char *credential; // the path of the credential "token"; token_file where no option names another
     // By common_daemon_load_keys.
     struct common_secret secret;
     char token[COMMON_TOKEN_MAX + 1]; // "": clients need none

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Secrets, tokens and their proofs. HMAC-SHA256 and random bytes come from libcrypto.
+// Secrets, tokens and their proofs. Their files are ours alone, or credentials that systemd hands over
+// (CREDENTIALS_DIRECTORY). HMAC-SHA256 and random bytes come from libcrypto.
 #ifndef COMMON_SECRET_H
 #define COMMON_SECRET_H
 

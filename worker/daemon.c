@@ -196,7 +196,8 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
          0, 0},
         COMMON_DAEMON_SECRET_OPTION(daemon),
         COMMON_DAEMON_TOKEN_OPTION(daemon, "What clients must present beside their ticket; needed where\n"
-                                           "--listen is no loopback address. Default: clients need none."),
+                                           "--listen is no loopback address. Default: systemd's credential\n"
+                                           "'token', else clients need none."),
         {"insecure", 0, COMMON_OPTION_FLAG, &config->insecure, NULL,
          "Let --listen be another address without a token: tickets alone guard it.", 0, 0},
         {"memory", 'm', COMMON_OPTION_SIZE, &config->memory_bytes, "SIZE",

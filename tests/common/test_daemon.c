@@ -134,6 +134,35 @@ static void test_options(void **state)
     assert_int_equal(common_daemon_refuse("daemon", COMMON_NOT_FOUND, &err), COMMON_DAEMON_START);
 }
 
+// Of a service: the token that systemd hands over counts where no option names another, and an empty line is none.
+static void test_token_credential(void **state)
+{
+    (void)state;
+    struct common_daemon daemon = {0};
+    struct common_error err;
+    char *none[] = {"daemon"}, *other[] = {"daemon", "--token-file=b"}, path[PATH_MAX];
+    assert_int_equal(setenv("CREDENTIALS_DIRECTORY", scratch.dir, 1), 0);
+    assert_int_equal(parse(&daemon, 1, none, &err), COMMON_OK);
+    assert_null(daemon.token_file); // there is none
+    common_daemon_fini(&daemon);
+    strcpy(path, scratch_write(&scratch, "token", "\n", 1, 0400));
+    daemon = (struct common_daemon){0};
+    assert_int_equal(parse(&daemon, 1, none, &err), COMMON_OK);
+    assert_null(daemon.token_file);
+    common_daemon_fini(&daemon);
+    scratch_write(&scratch, "token", "eight ch\n", 9, 0440);
+    daemon = (struct common_daemon){0};
+    assert_int_equal(parse(&daemon, 1, none, &err), COMMON_OK);
+    assert_string_equal(daemon.token_file, path);
+    assert_int_equal(common_token_load(daemon.token_file, daemon.token, &err), COMMON_OK);
+    common_daemon_fini(&daemon);
+    daemon = (struct common_daemon){0};
+    assert_int_equal(parse(&daemon, 2, other, &err), COMMON_OK);
+    assert_string_equal(daemon.token_file, "b");
+    common_daemon_fini(&daemon);
+    unsetenv("CREDENTIALS_DIRECTORY");
+}
+
 static void leave(void *arg)
 {
     common_loop_stop(arg);
@@ -165,6 +194,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_keys, setup, teardown),
         cmocka_unit_test_setup_teardown(test_ready_file, setup, teardown),
         cmocka_unit_test(test_options),
+        cmocka_unit_test_setup_teardown(test_token_credential, setup, teardown),
         cmocka_unit_test(test_signals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -107,6 +107,27 @@ static void test_not_a_plain_file(void **state)
     assert_int_equal(common_secret_load(scratch.dir, &secret, &err), COMMON_INVALID_ARGUMENT);
 }
 
+// systemd hands credentials over as files of root's, and gives their group's bits to an ACL.
+static void test_credentials(void **state)
+{
+    (void)state;
+    if (geteuid() != 0)
+        skip(); // they are root's
+    struct common_secret secret;
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s", scratch_write(&scratch, "secret", HEX "\n", 65, 0440));
+    assert_int_equal(common_secret_load(path, &secret, NULL), COMMON_PERMISSION_DENIED);
+    assert_int_equal(setenv("CREDENTIALS_DIRECTORY", scratch.dir, 1), 0);
+    assert_int_equal(common_secret_load(path, &secret, NULL), COMMON_OK);
+    static const mode_t modes[] = {0444, 0460, 0441};
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
+        assert_int_equal(load_text(HEX "\n", 65, modes[i]), COMMON_PERMISSION_DENIED);
+    assert_int_equal(load_text(HEX "\n", 65, 0440), COMMON_OK);
+    assert_int_equal(setenv("CREDENTIALS_DIRECTORY", "/", 1), 0); // not of this folder
+    assert_int_equal(common_secret_load(path, &secret, NULL), COMMON_PERMISSION_DENIED);
+    unsetenv("CREDENTIALS_DIRECTORY");
+}
+
 static void test_another_owner(void **state)
 {
     (void)state;
@@ -312,6 +333,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_wrong_contents, setup, teardown),
         cmocka_unit_test_setup_teardown(test_files_that_others_can_reach, setup, teardown),
         cmocka_unit_test_setup_teardown(test_not_a_plain_file, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_credentials, setup, teardown),
         cmocka_unit_test_setup_teardown(test_another_owner, setup, teardown),
         cmocka_unit_test_setup_teardown(test_granted_by_root, setup, teardown),
         cmocka_unit_test_setup_teardown(test_create, setup, teardown),
