@@ -6,16 +6,67 @@ import math
 import os
 import pathlib
 import random
+import re
+import shutil
 import signal
 import socket
 import struct
 import subprocess
+import sys
 import time
 
 Q_HEADS, DIM, TOKENS = 2, 4, 600  # three chunks
 PATIENCE_S = 120
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LC_ALL": "C",
                "DEBIAN_FRONTEND": "noninteractive"}
+FOR_DEB = {"dpkg-buildpackage": "dpkg-dev", "dh": "debhelper", "dh_python3": "dh-python"} # tools of package.sh deb
+
+
+def skip(why):
+    print(f"{pathlib.Path(sys.argv[0]).stem}: skipped: {why}")
+    sys.exit(77)
+
+
+def need(tools):
+    """Of a test that makes a system: root, and programs, each with its package in Debian."""
+    if os.getuid() != 0:
+        skip("a minimal system is made by root")
+    for tool, package in tools.items():
+        if not shutil.which(tool):
+            skip(f"{tool} is not here (in Debian: {package}); deploy/install-deps.sh --packages installs it")
+
+
+def base_system(name, *more):
+    """A minimal Debian 12, with further packages, made once and kept under the user's cache folder."""
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "banyan"
+    root, ready = cache / f"debian-12-{name}", cache / f"debian-12-{name}.ready"
+    cache.mkdir(parents=True, exist_ok=True)
+    with open(cache / f"debian-12-{name}.lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not ready.exists() or ready.read_text() != ",".join(more):
+            if os.environ.get("BANYAN_NO_INSTALL") == "1":
+                skip(f"{root} is not there, and nothing is to be installed")
+            ready.unlink(missing_ok=True)
+            shutil.rmtree(root, ignore_errors=True)
+            include = [f"--include={','.join(more)}"] if more else []
+            made = subprocess.run(["debootstrap", "--variant=minbase", *include, "bookworm", root], capture_output=True, text=True)
+            check(made.returncode == 0, "debootstrap has failed:", made.stdout[-2000:], made.stderr)
+            ready.write_text(",".join(more))
+    return root
+
+
+def repack(debs, out):
+    """The same packages under the next version."""
+    out.mkdir()
+    for deb in debs:
+        tree = out / "tree"
+        subprocess.run(["dpkg-deb", "--raw-extract", deb, tree], check=True)
+        control = tree / "DEBIAN/control"
+        text = control.read_text()
+        version = re.search(r"^Version: (.*)$", text, re.M)[1]
+        control.write_text(text.replace(version, version + ".1"))
+        subprocess.run(["dpkg-deb", "--root-owner-group", "--build", tree, out], check=True, stdout=subprocess.DEVNULL)
+        shutil.rmtree(tree)
 
 
 class Failed(Exception):

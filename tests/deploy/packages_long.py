@@ -6,7 +6,6 @@ deb: install, a cluster, a step, upgrade while it runs, restart on the data, rem
 tar: unpacked beside glibc's libraries and nothing else; a cluster, a step, moved, again.
 Needs root, debootstrap, Debian's packages, and what package.sh needs; code 77 where these are not there.
 """
-import fcntl
 import json
 import os
 import pathlib
@@ -18,7 +17,7 @@ import sys
 import time
 
 import bare_system
-from bare_system import Failed, Session, System, check
+from bare_system import Failed, Session, System, base_system, check, need, repack
 
 # A service manager that writes down what it is asked: the packages' scripts, not systemd, are what is tested.
 SYSTEMCTL = """#!/bin/sh
@@ -28,42 +27,6 @@ case "$*" in
 *is-enabled*) echo disabled ;;
 esac
 """
-
-
-def skip(why):
-    print(f"packages_long: skipped: {why}")
-    sys.exit(77)
-
-
-def base_system():
-    """A minimal Debian 12, made once and kept under the user's cache folder."""
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "banyan"
-    root, ready = cache / "debian-12-packages", cache / "debian-12-packages.ready"
-    cache.mkdir(parents=True, exist_ok=True)
-    with open(cache / "debian-12-packages.lock", "w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not ready.exists():
-            if os.environ.get("BANYAN_NO_INSTALL") == "1":
-                skip(f"{root} is not there, and nothing is to be installed")
-            shutil.rmtree(root, ignore_errors=True)
-            made = subprocess.run(["debootstrap", "--variant=minbase", "bookworm", root], capture_output=True, text=True)
-            check(made.returncode == 0, "debootstrap has failed:", made.stdout[-2000:], made.stderr)
-            ready.touch()
-    return root
-
-
-def repack(debs, out):
-    """The same packages under the next version."""
-    out.mkdir()
-    for deb in debs:
-        tree = out / "tree"
-        subprocess.run(["dpkg-deb", "--raw-extract", deb, tree], check=True)
-        control = tree / "DEBIAN/control"
-        text = control.read_text()
-        version = re.search(r"^Version: (.*)$", text, re.M)[1]
-        control.write_text(text.replace(version, version + ".1"))
-        subprocess.run(["dpkg-deb", "--root-owner-group", "--build", tree, out], check=True, stdout=subprocess.DEVNULL)
-        shutil.rmtree(tree)
 
 
 # ---- deb ----
@@ -240,18 +203,13 @@ def main():
     if sys.argv[1] == "--inside":
         return inside(sys.argv[2], pathlib.Path(sys.argv[3]))
     what, source, build = sys.argv[1], *(pathlib.Path(a).resolve() for a in sys.argv[2:4])
-    if os.getuid() != 0:
-        skip("a minimal system is made by root")
-    for tool, package in {"debootstrap": "debootstrap", **({"dpkg-buildpackage": "dpkg-dev", "dh": "debhelper", "dh_python3": "dh-python", "lintian": "lintian"}
-                                                           if what == "deb" else {"patchelf": "patchelf"})}.items():
-        if not shutil.which(tool):
-            skip(f"{tool} is not here (in Debian: {package}); deploy/install-deps.sh --packages installs it")
+    need({"debootstrap": "debootstrap", **({**bare_system.FOR_DEB, "lintian": "lintian"} if what == "deb" else {"patchelf": "patchelf"})})
     folder = build / "packages-test" / what
     shutil.rmtree(folder, ignore_errors=True)
     root = folder / "root"
     folder.mkdir(parents=True)
     try:
-        base = base_system()
+        base = base_system("packages")
         made = subprocess.run([source / "deploy/package.sh", what, "--cuda=off", f"--out={folder / 'out'}"], stdout=subprocess.DEVNULL)
         check(made.returncode == 0, "package.sh has failed")
         PREPARE[what](base, root, folder / "out")
