@@ -16,7 +16,8 @@ Without options: the release build and its tests.
            code under qemu
   --no-install
            install no packages; where something is missing, list it and end with code 1
-  -j N     so many jobs at a time, of the build and of the tests (default: as many as processors build, 2 tests run)
+  -j N     so many jobs at a time, of the build and of the tests (default: as many as processors build, 3 tests run:
+           most of them wait)
   --help   print this help
 Builds are in build/release, build/asan, build/tsan and build/failpoints. Ends with CTest's summary of the last run.
 TEXT
@@ -132,7 +133,7 @@ build_and_test() {
     [ -z "${2:-}" ] || select+=(-L "^$2\$")
     stage "$1 build" build "$1"
     echo "== $1 tests"
-    ctest --test-dir "build/$1" --output-on-failure --no-tests=error -j"${jobs:-2}" "${select[@]}" |
+    ctest --test-dir "build/$1" --output-on-failure --no-tests=error -j"${jobs:-3}" "${select[@]}" |
         grep --line-buffered -vE '^ +Start +[0-9]+: |^Internal ctest'
 }
 
