@@ -27,6 +27,7 @@ static const char *const phase_names[PHASES] = {"before", "during", "after"};
 static bool json;
 static uint64_t moved_bytes = UINT64_C(4) << 30, stepped_tokens = 8192, seconds = 5;
 static const char *rate; // NULL: the coordinator's own
+static bool prefault;
 
 static struct {
     struct harness_cluster *cluster;
@@ -210,8 +211,8 @@ static bool measure_phases(void)
 static bool measure(void)
 {
     char memory[32];
-    const char *arguments[] = {rate ? "--move-rate" : NULL, rate, NULL}, *const same_speed[] = {"--bandwidth",
-                                                                                                "8G", NULL};
+    const char *arguments[] = {rate ? "--move-rate" : NULL, rate, NULL};
+    const char *const same_speed[] = {"--bandwidth", "8G", prefault ? "--prefault" : NULL, NULL};
     banyan_error error = {0};
     pthread_t thread;
     snprintf(memory, sizeof memory, "%" PRIu64 "M", (moved_bytes >> 20) * 2 + 2048);
@@ -254,6 +255,8 @@ int main(int argc, char **argv)
         {"tokens", 't', COMMON_OPTION_U64, &stepped_tokens, "N",
          "of the session that is stepped (default 8192)", 1, 1 << 20},
         {"seconds", 's', COMMON_OPTION_U64, &seconds, "N", "before and after (default 5)", 1, 1000},
+        {"prefault", 'p', COMMON_OPTION_FLAG, &prefault, NULL, "of the workers: memory is there before", 0,
+         0},
         {0},
     };
     const struct bench_program program = {

@@ -204,6 +204,10 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
          "Memory for K, V and what is in flight; with a device, of its memory.\n"
          "Default: half of what is free; of a device, all that is free.",
          MEMORY_MIN, UINT64_C(1) << 50},
+        {"prefault", 0, COMMON_OPTION_FLAG, &config->prefault, NULL,
+         "Has what --memory has for K and V from the system before it is ready, and keeps it.\n"
+         "New memory costs nothing later, and what is not there is told now. Not with a device.",
+         0, 0},
         {"max-clients", 0, COMMON_OPTION_U64, &clients, "N",
          "Connections of clients. The coordinator and other workers have places of their own.\n"
          "Default: 1024.",
@@ -331,6 +335,10 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
     code = set_device(out, words.device, words.module, err);
     if (code != COMMON_OK)
         return code;
+    if (out->device && config->prefault)
+        return common_error_set(
+            err, COMMON_INVALID_ARGUMENT,
+            "--prefault does not go with a device, whose memory is there: leave it out, or use --device cpu");
     if (out->device && config->store_limit)
         return common_error_set(
             err, COMMON_INVALID_ARGUMENT,

@@ -13,6 +13,7 @@ struct worker_memory {
     void *arg;
     struct worker_device *device;
     struct worker_arena *arena;
+    struct worker_pages *pages; // that the arena has; NULL: of the system as it needs them
 };
 
 struct worker_memory *worker_memory_new(uint64_t limit_bytes, const struct worker_arena_source *source,
@@ -41,6 +42,7 @@ void worker_memory_free(struct worker_memory *memory)
     if (!memory)
         return;
     worker_arena_free(memory->arena);
+    worker_pages_free(memory->pages);
     free(memory);
 }
 
@@ -119,4 +121,18 @@ struct worker_memory *worker_memory_host(uint64_t limit_bytes, const struct work
 {
     struct worker_arena_source source = worker_pages_source(place);
     return worker_memory_new(limit_bytes, &source, &host_ops, NULL, NULL);
+}
+
+struct worker_memory *worker_memory_host_ready(uint64_t limit_bytes, const struct worker_place *place)
+{
+    struct worker_pages *pages = worker_pages_new(limit_bytes, place);
+    if (!pages)
+        return NULL;
+    struct worker_arena_source source = worker_pages_ready_source(pages);
+    struct worker_memory *memory = worker_memory_new(limit_bytes, &source, &host_ops, NULL, NULL);
+    if (memory)
+        memory->pages = pages;
+    else
+        worker_pages_free(pages);
+    return memory;
 }

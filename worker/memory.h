@@ -38,6 +38,8 @@ struct worker_memory *worker_memory_new(uint64_t limit_bytes, const struct worke
                                         struct worker_device *device);
 // This process's: huge pages, on the place's NUMA node (kept; NULL: anywhere).
 struct worker_memory *worker_memory_host(uint64_t limit_bytes, const struct worker_place *place);
+// The same, all of it given by the system now and kept (worker/pages.h). Blocks.
+struct worker_memory *worker_memory_host_ready(uint64_t limit_bytes, const struct worker_place *place);
 void worker_memory_free(struct worker_memory *memory); // nothing is allocated; NULL is allowed
 
 struct worker_device *worker_memory_device(const struct worker_memory *memory); // NULL: the host's memory

@@ -275,6 +275,15 @@ static enum common_code open_disk(struct worker *worker, const struct worker_con
     return code;
 }
 
+static struct worker_memory *memory_of(const struct worker *worker, const struct worker_config *config,
+                                       uint64_t capacity)
+{
+    if (worker->device)
+        return worker_memory_of_device(capacity, worker->device);
+    return config->prefault ? worker_memory_host_ready(capacity, config->place)
+                            : worker_memory_host(capacity, config->place);
+}
+
 enum common_code worker_new(struct common_loop *loop, const struct worker_config *config, struct worker **out,
                             struct common_error *err)
 {
@@ -303,9 +312,13 @@ enum common_code worker_new(struct common_loop *loop, const struct worker_config
     if (worker->device)
         worker_device_attach(worker->device, loop, device_lost, worker);
     uint64_t capacity = capacity_of(config, worker->flight_limit);
-    worker->store =
-        worker_store_new(capacity, worker->device ? worker_memory_of_device(capacity, worker->device)
-                                                  : worker_memory_host(capacity, config->place));
+    struct worker_memory *kv = memory_of(worker, config, capacity);
+    if (!kv && config->prefault) {
+        worker_free(worker);
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
+                                "--prefault: the system has no memory for all of --memory: give less");
+    }
+    worker->store = worker_store_new(capacity, kv);
     if (worker->store)
         worker_store_set_name(worker->store, worker->name);
     code = worker->store ? open_disk(worker, config, err) : COMMON_OK;
