@@ -174,18 +174,20 @@ static void print_shell(const struct join *join)
            join->needs_token ? " --token-file=token" : "");
 }
 
-// Over what the unit's own file says, an option of the instance's file wins; a credential is what the unit may read.
+// The file of options is the package's; the unit takes secret and token from these places by itself.
 static void print_systemd(const struct join *join)
 {
     say_copy(join, "/etc/banyan/cluster.secret", "/etc/banyan/token");
-    if (join->needs_token)
-        printf("sudo install -d /etc/systemd/system/banyan-worker@.service.d && printf '[Service]\\n"
-               "LoadCredential=token:/etc/banyan/token\\n' | sudo tee "
-               "/etc/systemd/system/banyan-worker@.service.d/token.conf && sudo systemctl daemon-reload\n");
-    printf("echo \"BANYAN_WORKER_OPTIONS='--coordinator=%s%s'\" | sudo tee /etc/default/banyan-worker-0 && "
+    printf("sudo sed -i 's|^coordinator = .*|coordinator = %s|' /etc/banyan/worker.conf && "
            "sudo systemctl enable --now banyan-worker@0\n",
-           join->coordinators,
-           join->needs_token ? " --token-file=/run/credentials/banyan-worker@0.service/token" : "");
+           join->coordinators);
+}
+
+// These lines are pasted into a shell, some of them as root, and the coordinator's words come over a network.
+static bool is_plain(const char *text)
+{
+    return text[strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,:/+-_~[]%")] ==
+           '\0';
 }
 
 static enum ctl_exit run_join(struct ctl *ctl, int n_args, char **args)
@@ -204,6 +206,10 @@ static enum ctl_exit run_join(struct ctl *ctl, int n_args, char **args)
         list.n = 0;
     if (given.host || list.n == 0 || !take_given(&list, &join))
         exit_code = find_endpoint(&info, &list, &join);
+    if (exit_code == CTL_OK && (!is_plain(join.coordinators) || !is_plain(info.version)))
+        exit_code =
+            ctl_say(CTL_STATE, "what the coordinator calls its address or version is none, and could do harm "
+                               "in a shell: give --host, and look at who answers there");
     if (exit_code == CTL_OK)
         exit_code = find_secret(&join);
     if (exit_code == CTL_OK && ctl->json) {

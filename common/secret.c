@@ -19,6 +19,8 @@
 #include "common/blob.h"
 #include "common/random.h"
 
+#define HEX_CHARS (2 * COMMON_SECRET_BYTES)
+
 // Whether this file of root's is a credential: systemd alone can write there, and lets this process read it by
 // an ACL (systemd 254 and later), whose mask the group's bits of the mode are then.
 static bool is_credential(const char *path, const struct stat *st)
@@ -28,8 +30,6 @@ static bool is_credential(const char *path, const struct stat *st)
     return len > 0 && folder[0] == '/' && strncmp(path, folder, len) == 0 && path[len] == '/' &&
            !strchr(path + len + 1, '/') && st->st_uid == 0 && (st->st_mode & 027) == 0;
 }
-
-#define HEX_CHARS (2 * COMMON_SECRET_BYTES)
 
 // A file of root's that nobody else can write, and that root lets a group of ours read: so Kubernetes and Docker mount
 // secrets for a process that is not root.

@@ -317,7 +317,7 @@ static void tell_begun(struct coordinator_session *s, const struct choice *c)
                                             .session = s->id,
                                             .session_name = s->name,
                                             .epoch = s->layout.epoch};
-    if (s->copying || s->moves_failed)
+    if (s->copying)
         return;
     s->copying = true;
     coordinator_events_note(s->sessions->core->events, &event,
@@ -328,10 +328,10 @@ static void tell_begun(struct coordinator_session *s, const struct choice *c)
                             s->id, c->to->name);
 }
 
-// Once nothing moves, and nothing has begun to.
+// Once nothing moves, nothing has begun to, and nothing that failed is to be tried again.
 static void tell_ended(struct coordinator_session *s)
 {
-    if (!s->copying || s->moves)
+    if (!s->copying || s->moves || (s->moves_failed && common_clock_ns() < s->move_again_ns))
         return;
     if (s->copied)
         coordinator_session_note(s, COPY_ENDED, INFO,

@@ -21,6 +21,7 @@ import unittest
 import daily
 
 BIN = os.path.abspath(sys.argv.pop(1))
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
 
 
 class Join(unittest.TestCase):
@@ -110,15 +111,20 @@ class Join(unittest.TestCase):
         self.ctl("join-command", "--host", "a", "--secret-file", f"{self.folder}/absent", code=11)
 
     def test_systemd(self):
-        """The lines are those of the package: an instance's file of options, and a credential that the unit may read."""
+        """The lines are those of the package: its file of options, and credentials that the unit takes by itself."""
         ready = self.coordinator("--token-file", self.token(), listen="tcp://0.0.0.0:0")
         out, _ = self.ctl("join-command", "--form=systemd", "--host=c.example", BANYAN_TOKEN_FILE=self.token())
-        options = re.search(r"BANYAN_WORKER_OPTIONS='([^']*)'", out)[1]
-        self.assertEqual(shlex.split(options), [f"--coordinator=tcp://c.example:{self.port(ready)}",
-                                                "--token-file=/run/credentials/banyan-worker@0.service/token"])
-        subprocess.run([f"{BIN}/banyan-worker", *shlex.split(options), "--print-config"], check=True, stdout=subprocess.DEVNULL)
-        self.assertIn("LoadCredential=token:/etc/banyan/token", out)
-        self.assertIn("/etc/default/banyan-worker-0", out)
+        script = re.search(r"sudo (sed -i '[^']*') (/etc/banyan/worker.conf)", out)
+        unit = SOURCE / "deploy" / "systemd"
+        self.assertIn("LoadCredential=token:/etc/banyan/token", (unit / "banyan-worker@.service").read_text())
+        # Over the package's own file it says what a worker takes.
+        options = self.folder / "worker.conf"
+        options.write_text((unit / "worker.conf").read_text())
+        subprocess.run([*shlex.split(script[1]), str(options)], check=True)
+        said = subprocess.run([f"{BIN}/banyan-worker", f"--config={options}", "--print-config"], check=True, text=True,
+                              stdout=subprocess.PIPE).stdout
+        self.assertIn(f"coordinator = tcp://c.example:{self.port(ready)}\n", said)
+        self.assertIn("/etc/banyan/token there", out)
         self.assertIn("systemctl enable --now banyan-worker@0", out)
 
     def test_where_the_coordinator_is(self):

@@ -59,6 +59,27 @@ static const struct coordinator_event *wait_for(struct sim_cluster *cluster, enu
             fail_msg("%s: %s", words, (event)->text);                                                        \
     } while (0)
 
+// A copy that fails and is made again was begun once, and ends once.
+static void a_copy_that_is_tried_again_is_one(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = filled_of(cluster, 1, 48);
+    struct sim_worker *holder = holder_of(cluster, session, 0);
+    for (uint32_t w = 0; w < 2; w++)
+        sim_serve_rule(cluster->workers[w]->loop, METHOD(CHUNK_PULL),
+                       (struct sim_rule){.verdict = SIM_FAIL, .times = 1, .code = COMMON_RESOURCE_EXHAUSTED});
+    OK(sim_drain(cluster->client, holder->name, false));
+    wait_for(cluster, PROTO_EVENT_COPY_BEGUN);
+    sim_advance(100 * MS);
+    assert_int_equal(count_of(cluster, PROTO_EVENT_COPY_ENDED), 0); // it has failed, and waits
+    assert_int_equal(wait_for(cluster, PROTO_EVENT_COPY_ENDED)->session, session);
+    sim_advance(2 * SECOND);
+    assert_int_equal(count_of(cluster, PROTO_EVENT_COPY_BEGUN), 1);
+    assert_int_equal(count_of(cluster, PROTO_EVENT_COPY_ENDED), 1);
+    sim_cluster_free(cluster);
+}
+
 static void workers_come_and_go(void **state)
 {
     (void)state;
@@ -601,6 +622,7 @@ int hermetic_events(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(workers_come_and_go),
+        cmocka_unit_test(a_copy_that_is_tried_again_is_one),
         cmocka_unit_test(a_worker_is_drained_and_used_again),
         cmocka_unit_test(sessions_are_made_and_altered),
         cmocka_unit_test(an_idle_session_is_deleted),
