@@ -53,8 +53,23 @@ static bool to_be_placed(const struct coordinator_session *s, uint64_t index)
             !coordinator_session_has_rows(s, index * s->layout.chunk_tokens, s->layout.chunk_tokens));
 }
 
+// A session that was born with a floor has tokens that nobody attaches: their chunks come with the first ones that are
+// placed past them.
+static uint64_t with_forgotten(const struct coordinator_session *s, uint64_t first)
+{
+    if (!s->floor || !first || coordinator_layout_find(&s->layout, first - 1) ||
+        first > coordinator_forget_chunks(s))
+        return first;
+    while (first && !coordinator_layout_find(&s->layout, first - 1))
+        first--;
+    return first;
+}
+
 bool coordinator_placed(const struct coordinator_session *s, uint64_t first, uint64_t last)
 {
+    // They may be there without those below, where memory was refused while all were placed together.
+    if (with_forgotten(s, first) < first)
+        return false;
     for (uint64_t i = first; i <= last; i++) {
         const struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, i);
         if (!chunk || !chunk->ready || !coordinator_session_chunk_whole(chunk))
@@ -476,18 +491,6 @@ static void placing_start(struct coordinator_placing *p)
     coordinator_session_share(s);
     p->counted = true;
     store_chosen(p);
-}
-
-// A session that was born with a floor has tokens that nobody attaches: their chunks come with the first ones that are
-// placed past them.
-static uint64_t with_forgotten(const struct coordinator_session *s, uint64_t first)
-{
-    if (!s->floor || !first || coordinator_layout_find(&s->layout, first - 1) ||
-        first > coordinator_forget_chunks(s))
-        return first;
-    while (first && !coordinator_layout_find(&s->layout, first - 1))
-        first--;
-    return first;
 }
 
 void coordinator_place(struct coordinator_session *s, uint64_t first, uint64_t last, bool bulk,

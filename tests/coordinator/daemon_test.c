@@ -180,7 +180,7 @@ static void get(uint16_t port, const char *request, char *said, size_t len)
 static void http(void **state)
 {
     (void)state;
-    static char said[65536], huge[8192];
+    static char said[65536], huge[32 << 10];
     char address[32];
     uint16_t port = free_port();
     snprintf(address, sizeof(address), "127.0.0.1:%u", port);
@@ -219,8 +219,10 @@ static void http(void **state)
     assert_non_null(strstr(said, "\nbanyan_limit_max{limit=\"bytes_of_a_client\"} 1048576\n"));
     assert_non_null(strstr(said, "\nbanyan_limit_used{limit=\"sessions\"} 0\n"));
     assert_non_null(strstr(said, "\nbanyan_limit_refused_total{limit=\"strangers\"} 0\n"));
-    get(port, "GET /else HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", said, sizeof(said));
+    get(port, "GET /else HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", said, sizeof(said));
     assert_non_null(strstr(said, "404"));
+    get(port, "GET /else HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", said, sizeof(said));
+    assert_non_null(strstr(said, "421"));
     get(port, "POST /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc", said,
         sizeof(said));
     assert_null(strstr(said, "200 OK"));
