@@ -451,6 +451,7 @@ BANYAN_API size_t banyan_poll(banyan_client *client, banyan_completion *out,
 
 typedef struct banyan_worker_info {
     char name[65], host[65], endpoint[128], state[16], kernel[65], engine[16];
+    // capacity_bytes, used_bytes and cold_bytes are 0 while it is lost
     uint64_t capacity_bytes, used_bytes, bandwidth, chunks, tokens, steps, heartbeat_age_ns, last_compute_ns;
     uint32_t threads;
     uint64_t quarantined_bytes, quarantined_sessions; // of used_bytes: see banyan_quarantine_get_list

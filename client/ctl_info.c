@@ -54,9 +54,9 @@ static enum ctl_exit show_status(struct ctl *ctl)
         active += is_active;
         draining += info.workers[i].draining;
         slow += is_active && info.workers[i].slow;
-        capacity += is_active ? info.workers[i].capacity_bytes : 0;
-        used += is_active ? info.workers[i].used_bytes : 0;
-        cold += is_active ? info.workers[i].cold_bytes : 0;
+        capacity += info.workers[i].capacity_bytes; // of those that are there, as in /metrics
+        used += info.workers[i].used_bytes;
+        cold += info.workers[i].cold_bytes;
     }
     json_t *record = json_pack(
         "{s:s, s:s, s:o, s:o, s:i, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "

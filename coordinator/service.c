@@ -370,8 +370,8 @@ static void fill_worker(Banyan__Pb__WorkerInfo *m, const struct coordinator_work
     m->endpoint = (char *)w->endpoint;
     m->state = (char *)coordinator_worker_state_name(
         w->state == COORDINATOR_WORKER_ABSENT ? COORDINATOR_WORKER_LOST : w->state);
-    m->capacity_bytes = w->capacity_bytes;
-    m->used_bytes = w->used_bytes;
+    m->capacity_bytes = coordinator_worker_said(w, w->capacity_bytes);
+    m->used_bytes = coordinator_worker_said(w, w->used_bytes);
     m->bandwidth = w->bandwidth;
     m->kernel = (char *)w->kernel;
     m->version = (char *)w->version;
@@ -389,7 +389,7 @@ static void fill_worker(Banyan__Pb__WorkerInfo *m, const struct coordinator_work
     m->moves = w->moves;
     m->slow = w->pace.slow;
     m->seen_bandwidth = coordinator_worker_seen_speed(w);
-    m->cold_bytes = w->cold_bytes;
+    m->cold_bytes = coordinator_worker_said(w, w->cold_bytes);
 }
 
 void coordinator_handle_cluster_info(void *arg, struct proto_request *request)
