@@ -308,6 +308,32 @@ static void an_attach_fills_all_workers(void **state)
     support_stop(cluster);
 }
 
+// What --memory is for is said in the log, and is what the cluster counts.
+static void what_memory_is_for_is_told(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *memory, *says;
+        uint64_t kv;
+    } cases[] = {
+        {"64M", "of memory=64.0 MiB kv=32.0 MiB holds keys and values", 32 * MIB},
+        {"256M", "of memory=256.0 MiB kv=128.0 MiB holds keys and values", 128 * MIB},
+        {"2G", "of memory=2.0 GiB kv=1.8 GiB holds keys and values", 1792 * MIB},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct harness_cluster *cluster =
+            support_start(&(struct harness_options){.workers = 1, .memory = cases[i].memory});
+        banyan_client *client = support_connect(cluster, "unix");
+        banyan_cluster_info info;
+        assert_true(log_has(cluster, 0, cases[i].says));
+        OK(banyan_cluster_get_info(client, &info, ERR));
+        assert_int_equal(info.workers[0].capacity_bytes, cases[i].kv);
+        banyan_cluster_info_free(&info);
+        banyan_disconnect(client);
+        support_stop(cluster);
+    }
+}
+
 // ---- workers that do not come back ----------------------------------------------------------------------
 
 static bool ctl_says(const struct harness_cluster *cluster, int code, const char *says, const char *line,
@@ -456,6 +482,7 @@ int main(void)
                                        cmocka_unit_test(a_worker_refuses_what_cannot_be),
                                        cmocka_unit_test(a_missing_range_speaks_of_workers),
                                        cmocka_unit_test(an_attach_fills_all_workers),
+                                       cmocka_unit_test(what_memory_is_for_is_told),
                                        cmocka_unit_test(a_lost_worker_is_forgotten),
                                        cmocka_unit_test(it_is_ready_with_a_worker),
                                        cmocka_unit_test(all_addresses_are_not_advertised),
