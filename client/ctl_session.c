@@ -80,11 +80,53 @@ static json_t *hole_lines(const banyan_session_info *info)
     return lines;
 }
 
+static int compare_holdings(const void *a, const void *b)
+{
+    const banyan_holding *x = a, *y = b;
+    return x->bytes != y->bytes ? (x->bytes < y->bytes) - (x->bytes > y->bytes)
+                                : strcmp(x->worker, y->worker);
+}
+
+// Who holds how much, the most first: in a table some lines.
+static void add_memory(const struct ctl *ctl, json_t *record, const banyan_session_memory *memory)
+{
+    enum { LINES = 8 };
+    json_t *holdings = json_array(), *lines = json_array();
+    char bytes[32];
+    if (memory->n_holdings)
+        qsort(memory->holdings, memory->n_holdings, sizeof *memory->holdings, compare_holdings);
+    for (uint32_t i = 0; i < memory->n_holdings; i++) {
+        const banyan_holding *h = &memory->holdings[i];
+        json_array_append_new(holdings,
+                              json_pack("{s:s, s:o}", "worker", h->worker, "bytes", ctl_json_u64(h->bytes)));
+        if (i < LINES)
+            json_array_append_new(lines,
+                                  json_sprintf("%s at %s", common_format_bytes(h->bytes, bytes, sizeof bytes),
+                                               h->worker));
+    }
+    if (memory->n_holdings > LINES)
+        json_array_append_new(lines, json_sprintf("and of %u more", memory->n_holdings - LINES));
+    json_object_set_new(record, "shared_bytes", ctl_json_u64(memory->shared_bytes));
+    if (ctl->json)
+        json_object_set(record, "holdings", holdings);
+    else
+        json_object_set(record, "holding_lines", lines);
+    json_decref(holdings);
+    json_decref(lines);
+}
+
 enum ctl_exit ctl_session_show(struct ctl *ctl, banyan_session *session)
 {
     banyan_session_info info;
+    banyan_session_memory memory = {0};
     banyan_error error;
-    if (banyan_session_get_info(session, &info, &error) != BANYAN_OK) {
+    banyan_code code = banyan_session_get_info(session, &info, &error);
+    banyan_code known = code == BANYAN_OK ? banyan_session_get_memory(session, &memory, &error) : code;
+    if (code == BANYAN_OK && known != BANYAN_OK && known != BANYAN_UNIMPLEMENTED) {
+        banyan_session_info_free(&info);
+        code = known;
+    }
+    if (code != BANYAN_OK) {
         banyan_session_close(session);
         return ctl_fail(&error);
     }
@@ -109,6 +151,9 @@ enum ctl_exit ctl_session_show(struct ctl *ctl, banyan_session *session)
         json_object_set_new(record, "hole_lines", hole_lines(&info));
     if (!ctl->json)
         json_object_set_new(record, "kind_lines", ctl_spec_lines(spec));
+    if (known == BANYAN_OK)
+        add_memory(ctl, record, &memory);
+    banyan_session_memory_free(&memory);
     static const struct ctl_column fields[] = {
         {"id", "session", CTL_TEXT},
         {"name", "name", CTL_TEXT},
@@ -118,6 +163,8 @@ enum ctl_exit ctl_session_show(struct ctl *ctl, banyan_session *session)
         {"hole_lines", "holes", CTL_LINES},
         {"layer_forgotten", "forgotten by layer", CTL_COUNT},
         {"bytes", "bytes", CTL_BYTES},
+        {"shared_bytes", "of these shared", CTL_BYTES},
+        {"holding_lines", "bytes by worker", CTL_LINES},
         {"chunks", "chunks", CTL_COUNT},
         {"members", "workers", CTL_TEXT},
         {"replicas", "holders of each chunk", CTL_COUNT},
@@ -341,8 +388,11 @@ static enum ctl_exit run_commit(struct ctl *ctl, int n_args, char **args)
 }
 
 const struct ctl_command ctl_session_commands[] = {
-    {"session show", "SESSION", "one session (id or name): spec, lengths, workers", NULL, NULL, 1, 1,
-     run_show, NULL},
+    {"session show", "SESSION", "one session (id or name): spec, lengths, workers, memory",
+     "Shows a session (id or name): its spec, lengths, workers and memory. Of its bytes, one copy of "
+     "each\nrow, "
+     "those are shared that other sessions have, too (forks). 'bytes by worker' counts all copies.",
+     NULL, 1, 1, run_show, NULL},
     {"session create", "--q-heads=N --dim=N|--spec=FILE [NAME]", "make an empty session", NULL,
      create_options, 0, 1, run_create, check_create},
     {"session fork", "SESSION LENGTH [NAME]", "a new session with the first LENGTH tokens",

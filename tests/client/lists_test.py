@@ -64,6 +64,61 @@ class Lists(unittest.TestCase):
         self.assertIn(" VERSION ", self.cluster.ctl("workers")[0].split("\n")[0])
 
 
+class Memory(unittest.TestCase):
+    """Who holds how much of a session, and what of it its forks have, too."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = daily.Cluster(BIN)
+        cls.cluster.coordinator()
+        for name in "a", "b":
+            cls.cluster.worker(name)
+        cls.cluster.ctl("wait", "workers", "2")
+        cls.file = f"{cls.cluster.folder}/rows.safetensors"
+        daily.write_tokens(cls.file, 320, 16)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.cluster.close()
+
+    ROW = 2 * 16 * 4
+
+    def make(self, name, *words):
+        self.cluster.ctl("session", "create", "--q-heads=1", "--dim=16", "--kv-type=f32", "--chunk-tokens=64", *words, name)
+        self.cluster.ctl("attach", name, self.file, "--commit")
+
+    def show(self, name):
+        said = self.cluster.json("session", "show", name)
+        return said["bytes"], said["shared_bytes"], {h["worker"]: h["bytes"] for h in said["holdings"]}
+
+    def test_holders(self):
+        self.make("copied", "--replicas=2")
+        self.make("spread", "--replicas=1", "--members=2")
+        self.assertEqual(self.show("copied"), (320 * self.ROW, 0, {"a": 320 * self.ROW, "b": 320 * self.ROW}))
+        size, shared, held = self.show("spread")
+        self.assertEqual((size, shared, sum(held.values())), (320 * self.ROW, 0, 320 * self.ROW))
+        self.assertEqual(sorted(held.values()), [128 * self.ROW, 192 * self.ROW])
+        self.cluster.ctl("session", "truncate", "spread", "100", "--yes")  # a chunk and a part of one
+        self.assertEqual(sum(self.show("spread")[2].values()), 100 * self.ROW)
+        said = self.cluster.ctl("session", "show", "copied")[0]
+        self.assertRegex(said, r"bytes by worker +40\.0 KiB at a\n +40\.0 KiB at b\n")
+        self.assertRegex(said, r"of these shared +0 B")
+        self.cluster.ctl("session", "create", "--q-heads=1", "--dim=16", "empty")
+        self.assertEqual(self.show("empty"), (0, 0, {}))
+
+    def test_forks(self):
+        self.make("origin", "--replicas=2")
+        self.cluster.ctl("session", "fork", "origin", "200", "near")
+        self.cluster.ctl("session", "fork", "origin", "70", "far")
+        self.assertEqual(self.show("origin")[:2], (320 * self.ROW, 192 * self.ROW))
+        self.assertEqual(self.show("near"), (200 * self.ROW, 192 * self.ROW, {"a": 200 * self.ROW, "b": 200 * self.ROW}))
+        self.assertEqual(self.show("far")[:2], (70 * self.ROW, 64 * self.ROW))
+        self.cluster.ctl("session", "delete", "near", "--yes")
+        self.assertEqual(self.show("origin")[:2], (320 * self.ROW, 64 * self.ROW))
+        self.cluster.ctl("session", "delete", "origin", "--yes")
+        self.assertEqual(self.show("far")[:2], (70 * self.ROW, 0))
+
+
 class Numbers(unittest.TestCase):
     """What /metrics and 'status' both say."""
 
