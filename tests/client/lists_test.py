@@ -119,6 +119,15 @@ class Memory(unittest.TestCase):
         self.assertEqual(self.show("far")[:2], (70 * self.ROW, 0))
 
 
+    def test_no_room(self):
+        big = f"{self.cluster.folder}/big.safetensors"
+        daily.write_tokens(big, 1 << 19, 16)  # 64 MiB, twice: each worker has 32 for keys and values
+        before = self.cluster.json("sessions")
+        said = self.cluster.ctl("session", "create", "--replicas=2", f"--from={big}", "big", code=8)[1]
+        self.assertIn("bytes left for another chunk", said)
+        self.assertEqual([s["name"] for s in self.cluster.json("sessions")], [s["name"] for s in before])
+
+
 class Numbers(unittest.TestCase):
     """What /metrics and 'status' both say."""
 
