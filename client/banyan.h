@@ -247,6 +247,25 @@ BANYAN_API banyan_code banyan_session_get_info(banyan_session *session, banyan_s
                                                banyan_error *error);
 BANYAN_API void banyan_session_info_free(banyan_session_info *info); // what it points to; NULL is allowed
 
+typedef struct banyan_holding { // what a worker holds of a session
+    char worker[65];
+    uint64_t bytes; // of its copies, of committed rows
+} banyan_holding;
+
+typedef struct banyan_session_memory {
+    uint64_t bytes; // as banyan_session_info.bytes: one copy of each row
+    uint64_t
+        shared_bytes; // of these: other sessions have the same chunks (forks), and the memory is there once
+    uint32_t n_holdings;
+    banyan_holding *holdings; // [n_holdings] of all workers that hold a part
+} banyan_session_memory;
+// Whose memory it takes. The coordinator looks at all its sessions for this: not for every step. UNIMPLEMENTED: a
+// coordinator of an older build.
+BANYAN_API banyan_code banyan_session_get_memory(banyan_session *session, banyan_session_memory *out,
+                                                 banyan_error *error);
+BANYAN_API void
+banyan_session_memory_free(banyan_session_memory *memory); // what it points to; NULL is allowed
+
 // Keeps the first `length` tokens of every layer (all, where there are fewer). Steps in flight end first.
 // OUT_OF_RANGE beyond the longest layer; FAILED_PRECONDITION, reason FORGOTTEN: banyan_spec.forget. ABORTED:
 // somebody else has truncated the session since this hold last saw its state. It is done at most once, however
@@ -451,6 +470,7 @@ BANYAN_API size_t banyan_poll(banyan_client *client, banyan_completion *out,
 
 typedef struct banyan_worker_info {
     char name[65], host[65], endpoint[128], state[16], kernel[65], engine[16];
+    // capacity_bytes, used_bytes and cold_bytes are 0 while it is lost
     uint64_t capacity_bytes, used_bytes, bandwidth, chunks, tokens, steps, heartbeat_age_ns, last_compute_ns;
     uint32_t threads;
     uint64_t quarantined_bytes, quarantined_sessions; // of used_bytes: see banyan_quarantine_get_list

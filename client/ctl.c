@@ -18,6 +18,7 @@ const struct ctl_command *const ctl_groups[] = {
     ctl_events_commands,
     ctl_bench_commands,
     ctl_sessions_commands,
+    ctl_create_commands,
     ctl_session_commands,
     ctl_destroy_commands,
     ctl_snapshot_commands,

@@ -56,7 +56,7 @@ extern const struct ctl_command ctl_info_commands[], ctl_sessions_commands[], ct
     ctl_worker_commands[], ctl_scrub_commands[], ctl_shell_commands[], ctl_until_commands[],
     ctl_context_commands[], ctl_destroy_commands[], ctl_top_commands[], ctl_doctor_commands[],
     ctl_backup_commands[], ctl_bench_commands[], ctl_probe_commands[], ctl_join_commands[],
-    ctl_events_commands[];
+    ctl_events_commands[], ctl_create_commands[];
 extern const struct ctl_command *const ctl_groups[]; // all of these; NULL ends it
 
 // By one word, or by two; second may be NULL. NULL: there is none.
@@ -137,6 +137,7 @@ ctl_contexts_fail(const struct common_error *err); // tells why ctl_contexts.h's
 enum ctl_exit ctl_session_open(struct ctl *ctl, const char *text, banyan_session **out);
 json_t *ctl_session_json(const banyan_session_info *info); // what lists and 'session show' say of it alike
 enum ctl_exit ctl_session_show(struct ctl *ctl, banyan_session *session); // and closes the hold
+enum ctl_exit ctl_name_check(const char *name); // of a new session; USAGE, told: it is empty
 enum ctl_exit ctl_length_parse(const char *text,
                                uint64_t *out); // a number of tokens; USAGE, told: it is none
 

@@ -54,9 +54,9 @@ static enum ctl_exit show_status(struct ctl *ctl)
         active += is_active;
         draining += info.workers[i].draining;
         slow += is_active && info.workers[i].slow;
-        capacity += is_active ? info.workers[i].capacity_bytes : 0;
-        used += is_active ? info.workers[i].used_bytes : 0;
-        cold += is_active ? info.workers[i].cold_bytes : 0;
+        capacity += info.workers[i].capacity_bytes; // of those that are there, as in /metrics
+        used += info.workers[i].used_bytes;
+        cold += info.workers[i].cold_bytes;
     }
     json_t *record = json_pack(
         "{s:s, s:s, s:o, s:o, s:i, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
@@ -280,8 +280,13 @@ const struct ctl_command ctl_info_commands[] = {
      "may be, how often it was reached since the start, and the flag that raises it. Of limits\nthat each "
      "worker has: those of the worker that is nearest to it.",
      watch_options, 0, 0, run_status, NULL},
-    {"workers", "", "all workers, their memory, speed and work", NULL, watch_options, 0, 0, run_workers,
-     NULL},
+    {"workers", "", "all workers, their memory, speed and work",
+     "Shows all workers. MEMORY is what may hold keys and values: a worker's --memory without what it\nkeeps "
+     "for "
+     "messages, partial results and workspaces (of 256M: 128 MiB; 'banyan-worker --help').\nOf a worker that "
+     "is lost "
+     "there is none.",
+     watch_options, 0, 0, run_workers, NULL},
     {"plan", "SESSION", "the tree that answers a session's steps",
      "Draws the tree of workers that answers the steps of a session (id or name),\nwith the part of each and "
      "why it has this shape.",

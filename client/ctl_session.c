@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Commands on a session: session show|create|fork|commit.
+// Commands on a session: session show|fork|commit.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,11 +80,53 @@ static json_t *hole_lines(const banyan_session_info *info)
     return lines;
 }
 
+static int compare_holdings(const void *a, const void *b)
+{
+    const banyan_holding *x = a, *y = b;
+    return x->bytes != y->bytes ? (x->bytes < y->bytes) - (x->bytes > y->bytes)
+                                : strcmp(x->worker, y->worker);
+}
+
+// Who holds how much, the most first: in a table some lines.
+static void add_memory(const struct ctl *ctl, json_t *record, const banyan_session_memory *memory)
+{
+    enum { LINES = 8 };
+    json_t *holdings = json_array(), *lines = json_array();
+    char bytes[32];
+    if (memory->n_holdings)
+        qsort(memory->holdings, memory->n_holdings, sizeof *memory->holdings, compare_holdings);
+    for (uint32_t i = 0; i < memory->n_holdings; i++) {
+        const banyan_holding *h = &memory->holdings[i];
+        json_array_append_new(holdings,
+                              json_pack("{s:s, s:o}", "worker", h->worker, "bytes", ctl_json_u64(h->bytes)));
+        if (i < LINES)
+            json_array_append_new(lines,
+                                  json_sprintf("%s at %s", common_format_bytes(h->bytes, bytes, sizeof bytes),
+                                               h->worker));
+    }
+    if (memory->n_holdings > LINES)
+        json_array_append_new(lines, json_sprintf("and of %u more", memory->n_holdings - LINES));
+    json_object_set_new(record, "shared_bytes", ctl_json_u64(memory->shared_bytes));
+    if (ctl->json)
+        json_object_set(record, "holdings", holdings);
+    else
+        json_object_set(record, "holding_lines", lines);
+    json_decref(holdings);
+    json_decref(lines);
+}
+
 enum ctl_exit ctl_session_show(struct ctl *ctl, banyan_session *session)
 {
     banyan_session_info info;
+    banyan_session_memory memory = {0};
     banyan_error error;
-    if (banyan_session_get_info(session, &info, &error) != BANYAN_OK) {
+    banyan_code code = banyan_session_get_info(session, &info, &error);
+    banyan_code known = code == BANYAN_OK ? banyan_session_get_memory(session, &memory, &error) : code;
+    if (code == BANYAN_OK && known != BANYAN_OK && known != BANYAN_UNIMPLEMENTED) {
+        banyan_session_info_free(&info);
+        code = known;
+    }
+    if (code != BANYAN_OK) {
         banyan_session_close(session);
         return ctl_fail(&error);
     }
@@ -109,6 +151,9 @@ enum ctl_exit ctl_session_show(struct ctl *ctl, banyan_session *session)
         json_object_set_new(record, "hole_lines", hole_lines(&info));
     if (!ctl->json)
         json_object_set_new(record, "kind_lines", ctl_spec_lines(spec));
+    if (known == BANYAN_OK)
+        add_memory(ctl, record, &memory);
+    banyan_session_memory_free(&memory);
     static const struct ctl_column fields[] = {
         {"id", "session", CTL_TEXT},
         {"name", "name", CTL_TEXT},
@@ -118,6 +163,8 @@ enum ctl_exit ctl_session_show(struct ctl *ctl, banyan_session *session)
         {"hole_lines", "holes", CTL_LINES},
         {"layer_forgotten", "forgotten by layer", CTL_COUNT},
         {"bytes", "bytes", CTL_BYTES},
+        {"shared_bytes", "of these shared", CTL_BYTES},
+        {"holding_lines", "bytes by worker", CTL_LINES},
         {"chunks", "chunks", CTL_COUNT},
         {"members", "workers", CTL_TEXT},
         {"replicas", "holders of each chunk", CTL_COUNT},
@@ -155,103 +202,12 @@ static enum ctl_exit run_show(struct ctl *ctl, int n_args, char **args)
     return exit_code == CTL_OK ? ctl_session_show(ctl, session) : exit_code;
 }
 
-static struct {
-    uint64_t layers, q_heads, kv_heads, dim, v_dim, window, forget, chunk_tokens, members, replicas, ttl_ns;
-    double scale, soft_cap;
-    uint64_t mask_chunk;
-    bool not_causal, v_in_k;
-    const char *type, *spec;
-} create = {.layers = 1, .type = "bf16"};
-
-static const struct common_option create_options[] = {
-    {"layers", 0, COMMON_OPTION_U64, &create.layers, "N", "Layers. Default: 1.", 1, 1024},
-    {"q-heads", 0, COMMON_OPTION_U64, &create.q_heads, "N", "Query heads (required).", 1, 1024},
-    {"kv-heads", 0, COMMON_OPTION_U64, &create.kv_heads, "N", "KV heads. Default: as many as query heads.", 1,
-     1024},
-    {"dim", 0, COMMON_OPTION_U64, &create.dim, "N", "Dimension of a key (required).", 1, 1024},
-    {"v-dim", 0, COMMON_OPTION_U64, &create.v_dim, "N", "Dimension of a value. Default: that of a key.", 1,
-     1024},
-    {"kv-type", 0, COMMON_OPTION_STRING, &create.type, "f32|f16|bf16|int8|fp8",
-     "Of the elements of K and V; fp8 is e4m3. Default: bf16.", 0, 0},
-    {"scale", 0, COMMON_OPTION_DOUBLE, &create.scale, "X", "Default: 1/sqrt(dim).", 0, 0},
-    {"soft-cap", 0, COMMON_OPTION_DOUBLE, &create.soft_cap, "X", "Default: none.", 0, 0},
-    {"window", 0, COMMON_OPTION_U64, &create.window, "N", "Tokens that a row sees. Default: all.", 0, 0},
-    {"mask-chunk", 0, COMMON_OPTION_U64, &create.mask_chunk, "N",
-     "A row sees the tokens from the last multiple of N on. Default: all.", 0, 0},
-    {"forget", 0, COMMON_OPTION_U64, &create.forget, "N",
-     "Forget what the window has left behind, but what a truncate by N tokens needs.\nDefault: all is kept.",
-     0, 0},
-    {"not-causal", 0, COMMON_OPTION_FLAG, &create.not_causal, NULL, "Rows see later tokens, too.", 0, 0},
-    {"v-in-k", 0, COMMON_OPTION_FLAG, &create.v_in_k, NULL,
-     "A value is the first elements of its key, and is not held.", 0, 0},
-    {"spec", 0, COMMON_OPTION_STRING, &create.spec, "FILE",
-     "The whole spec as JSON, in the place of the options above, as 'session show -o json'\nwrites it: for "
-     "layers that differ.",
-     0, 0},
-    {"chunk-tokens", 0, COMMON_OPTION_U64, &create.chunk_tokens, "N", "Default: 256.", 16, 4096},
-    {"members", 0, COMMON_OPTION_U64, &create.members, "N",
-     "Exactly N workers, or all there are; more only where memory is short.\nDefault: chosen by the "
-     "cost model.",
-     1, 4096},
-    {"replicas", 0, COMMON_OPTION_U64, &create.replicas, "N",
-     "Workers that hold each part of it: the loss of all but one loses nothing.\n"
-     "Default: the coordinator's --replicas, else 2 where workers are on two hosts or more.",
-     1, 3},
-    {"ttl", 0, COMMON_OPTION_DURATION, &create.ttl_ns, "TIME",
-     "Delete it after this long without use. Default: never.", 0, 0},
-    {0},
-};
-
-static banyan_spec file_spec; // of --spec
-static struct ctl_spec_file *file_memory;
-
 // A name that is left out is none; an empty one is most often a variable of a script that is not set.
-static enum ctl_exit check_name(const char *name)
+enum ctl_exit ctl_name_check(const char *name)
 {
     if (name[strspn(name, " ")] != '\0')
         return CTL_OK;
     return ctl_say(CTL_USAGE, "a session's NAME is empty: leave it out for a session without a name");
-}
-
-static enum ctl_exit check_create(int n_args, char **args)
-{
-    if (n_args > 0 && check_name(args[0]) != CTL_OK)
-        return CTL_USAGE;
-    if (create.spec)
-        return ctl_spec_read(create.spec, &file_spec, &file_memory);
-    if (create.q_heads == 0 || create.dim == 0)
-        return ctl_say(CTL_USAGE,
-                       "--q-heads and --dim are required; or --spec; try 'banyanctl session create --help'");
-    return CTL_OK;
-}
-
-static enum ctl_exit run_create(struct ctl *ctl, int n_args, char **args)
-{
-    banyan_spec spec = {
-        .layers = (uint32_t)create.layers,
-        .q_heads = (uint32_t)create.q_heads,
-        .kv_heads = (uint32_t)(create.kv_heads ? create.kv_heads : create.q_heads),
-        .k_dim = (uint32_t)create.dim,
-        .v_dim = (uint32_t)(create.v_dim ? create.v_dim : create.dim),
-        .kv_type = ctl_type_parse(create.type),
-        .scale = (float)create.scale,
-        .soft_cap = (float)create.soft_cap,
-        .window = create.window,
-        .mask_chunk = create.mask_chunk,
-        .forget = create.forget,
-        .not_causal = create.not_causal,
-        .v_in_k = create.v_in_k,
-        .chunk_tokens = (uint32_t)create.chunk_tokens,
-        .members = (uint32_t)create.members,
-        .replicas = (uint32_t)create.replicas,
-        .idle_ttl_ns = create.ttl_ns,
-    };
-    banyan_session *session;
-    banyan_error error;
-    banyan_code code = banyan_session_create(ctl->client, create.spec ? &file_spec : &spec,
-                                             n_args > 0 ? args[0] : NULL, &session, &error);
-    ctl_spec_file_free(file_memory);
-    return code == BANYAN_OK ? ctl_session_show(ctl, session) : ctl_fail(&error);
 }
 
 static uint64_t fork_length; // from check_fork
@@ -266,7 +222,7 @@ enum ctl_exit ctl_length_parse(const char *text, uint64_t *out)
 static enum ctl_exit check_fork(int n_args, char **args)
 {
     enum ctl_exit exit_code = ctl_length_parse(args[1], &fork_length);
-    return exit_code == CTL_OK && n_args > 2 ? check_name(args[2]) : exit_code;
+    return exit_code == CTL_OK && n_args > 2 ? ctl_name_check(args[2]) : exit_code;
 }
 
 static enum ctl_exit run_fork(struct ctl *ctl, int n_args, char **args)
@@ -341,10 +297,11 @@ static enum ctl_exit run_commit(struct ctl *ctl, int n_args, char **args)
 }
 
 const struct ctl_command ctl_session_commands[] = {
-    {"session show", "SESSION", "one session (id or name): spec, lengths, workers", NULL, NULL, 1, 1,
-     run_show, NULL},
-    {"session create", "--q-heads=N --dim=N|--spec=FILE [NAME]", "make an empty session", NULL,
-     create_options, 0, 1, run_create, check_create},
+    {"session show", "SESSION", "one session (id or name): spec, lengths, workers, memory",
+     "Shows a session (id or name): its spec, lengths, workers and memory. Of its bytes, one copy of "
+     "each\nrow, "
+     "those are shared that other sessions have, too (forks). 'bytes by worker' counts all copies.",
+     NULL, 1, 1, run_show, NULL},
     {"session fork", "SESSION LENGTH [NAME]", "a new session with the first LENGTH tokens",
      "Makes a new session with the first LENGTH tokens of another. Full chunks are shared.", NULL, 2, 3,
      run_fork, check_fork},

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/ctl_kv.h"
+#include "client/ctl_layers.h"
 #include "client/ctl_spec.h"
 #include "client/safetensors_write.h"
 #include "common/clock.h"
@@ -32,7 +32,7 @@ static enum ctl_exit open_input(int n_args, char **args)
 static struct {
     uint64_t first, layer;
     bool commit;
-} attach = {.layer = NO_NUMBER};
+} attach = {.layer = CTL_LAYERS_ALL};
 
 static const struct common_option attach_options[] = {
     {"first", 0, COMMON_OPTION_U64, &attach.first, "N", "Position of the first token. Default: 0.", 0, 0},
@@ -42,124 +42,26 @@ static const struct common_option attach_options[] = {
     {0},
 };
 
-// Where a tensor with the name of one of a layer's belongs; NULL: another name.
-static const struct common_safetensor **place_of(struct ctl_kv *kv, const char *which)
-{
-    return strcmp(which, "k") == 0         ? &kv->k
-           : strcmp(which, "v") == 0       ? &kv->v
-           : strcmp(which, "k_scale") == 0 ? &kv->k_scale
-           : strcmp(which, "v_scale") == 0 ? &kv->v_scale
-                                           : NULL;
-}
-
-// "layers.N.k", ".v", ".k_scale" or ".v_scale".
-static bool parse_name(const char *name, uint32_t *layer, const char **which)
-{
-    unsigned number;
-    int len = 0;
-    struct ctl_kv none;
-    if (sscanf(name, "layers.%4u.%n", &number, &len) != 1 || len == 0 || !place_of(&none, name + len))
-        return false;
-    char back[32];
-    snprintf(back, sizeof back, "layers.%u.%s", number, name + len);
-    *layer = number;
-    *which = name + len;
-    return strcmp(back, name) == 0; // no second spelling
-}
-
-static enum ctl_exit collect(const struct common_safetensors *file, const banyan_spec *spec,
-                             struct ctl_kv *layers, uint32_t *n_layers)
-{
-    *n_layers = 0;
-    for (size_t i = 0; i < common_safetensors_count(file); i++) {
-        const struct common_safetensor *t = common_safetensors_at(file, i);
-        uint32_t layer;
-        const char *which;
-        if (!parse_name(t->name, &layer, &which)) {
-            fprintf(stderr,
-                    "banyanctl: tensor '%.80s' is left out: names are layers.N.k, layers.N.v, "
-                    "layers.N.k_scale and layers.N.v_scale\n",
-                    t->name);
-            continue;
-        }
-        if (attach.layer != NO_NUMBER && layer != attach.layer)
-            continue;
-        if (layer >= spec->layers)
-            return ctl_say(CTL_REFUSED, "tensor '%.80s': the session has layers 0 to %u", t->name,
-                           spec->layers - 1);
-        *place_of(&layers[layer], which) = t;
-    }
-    for (uint32_t layer = 0; layer < spec->layers; layer++) {
-        const struct ctl_kv *kv = &layers[layer];
-        if (!kv->k && !kv->v && !kv->k_scale && !kv->v_scale)
-            continue;
-        char prefix[24];
-        snprintf(prefix, sizeof prefix, "layers.%u.", layer);
-        enum ctl_exit exit_code = ctl_kv_wanted(kv, spec, layer, prefix);
-        if (exit_code == CTL_OK)
-            exit_code = ctl_kv_check(kv, spec, layer);
-        if (exit_code != CTL_OK)
-            return exit_code;
-        ++*n_layers;
-    }
-    if (*n_layers > 0)
-        return CTL_OK;
-    if (attach.layer != NO_NUMBER)
-        return ctl_say(CTL_REFUSED, "layers.%" PRIu64 ".k and layers.%" PRIu64 ".v are not in the file",
-                       attach.layer, attach.layer);
-    return ctl_say(CTL_REFUSED, "the file has no tensors named layers.N.k and layers.N.v");
-}
-
-static enum ctl_exit send_layer(banyan_session *session, uint32_t layer, const struct ctl_kv *kv)
-{
-    const banyan_spec *spec = banyan_session_spec(session);
-    struct ctl_kv_rows rows;
-    banyan_error error;
-    enum ctl_exit exit_code = ctl_kv_rows(kv, spec, &rows);
-    if (exit_code != CTL_OK)
-        return exit_code;
-    uint64_t count = kv->k->dims[0];
-    banyan_code code = banyan_kv_scaled(spec->kv_type)
-                           ? banyan_attach_scaled(session, layer, attach.first, count, rows.k, rows.k_scale,
-                                                  rows.v, rows.v_scale, &error)
-                           : banyan_attach(session, layer, attach.first, count, rows.k, rows.v, &error);
-    free(rows.memory);
-    return code == BANYAN_OK ? CTL_OK : ctl_fail(&error);
-}
-
 static enum ctl_exit send_layers(struct ctl *ctl, banyan_session *session, const struct ctl_kv *layers,
                                  uint32_t n_layers)
 {
-    const banyan_spec *spec = banyan_session_spec(session);
-    uint64_t bytes = 0, most = 0, start = common_clock_ns();
-    banyan_error error;
-    for (uint32_t layer = 0; layer < spec->layers; layer++) {
-        const struct ctl_kv *kv = &layers[layer];
-        if (!kv->k)
-            continue;
-        enum ctl_exit exit_code = send_layer(session, layer, kv);
-        if (exit_code != CTL_OK)
-            return exit_code;
-        bytes += kv->k->bytes + (kv->v ? kv->v->bytes : 0); // of the file
-        bytes += (kv->k_scale ? kv->k_scale->bytes : 0) + (kv->v_scale ? kv->v_scale->bytes : 0);
-        most = kv->k->dims[0] > most ? kv->k->dims[0] : most;
-    }
-    for (uint32_t layer = 0; layer < spec->layers && attach.commit; layer++)
-        if (layers[layer].k &&
-            banyan_commit(session, layer, attach.first, layers[layer].k->dims[0], &error) != BANYAN_OK)
-            return ctl_fail(&error);
+    uint64_t start = common_clock_ns();
+    struct ctl_layers_sent sent;
+    enum ctl_exit exit_code = ctl_layers_send(session, layers, attach.first, attach.commit, &sent);
+    if (exit_code != CTL_OK)
+        return exit_code;
     uint64_t took = common_clock_ns() - start;
     char size[32], time[32];
     if (ctl->json)
         ctl_print_json(json_pack("{s:o, s:o, s:i, s:o, s:b, s:o}", "first", ctl_json_u64(attach.first),
-                                 "tokens", ctl_json_u64(most), "layers", (int)n_layers, "bytes",
-                                 ctl_json_u64(bytes), "committed", attach.commit, "took_ns",
+                                 "tokens", ctl_json_u64(sent.tokens), "layers", (int)n_layers, "bytes",
+                                 ctl_json_u64(sent.bytes), "committed", attach.commit, "took_ns",
                                  ctl_json_u64(took)));
     else
         printf("%s %" PRIu64 " tokens of %u layer%s at %" PRIu64 ": %s in %s\n",
-               attach.commit ? "attached and committed" : "attached (not visible before --commit)", most,
-               n_layers, n_layers == 1 ? "" : "s", attach.first,
-               common_format_bytes(bytes, size, sizeof size), common_format_ns(took, time, sizeof time));
+               attach.commit ? "attached and committed" : "attached (not visible before --commit)",
+               sent.tokens, n_layers, n_layers == 1 ? "" : "s", attach.first,
+               common_format_bytes(sent.bytes, size, sizeof size), common_format_ns(took, time, sizeof time));
     return CTL_OK;
 }
 
@@ -173,7 +75,8 @@ static enum ctl_exit run_attach(struct ctl *ctl, int n_args, char **args)
         goto close_file;
     const banyan_spec *spec = banyan_session_spec(session);
     struct ctl_kv *layers = calloc(spec->layers, sizeof *layers);
-    exit_code = layers ? collect(input, spec, layers, &n_layers) : ctl_say(CTL_INTERNAL, "out of memory");
+    exit_code = layers ? ctl_layers_collect(input, spec, attach.layer, layers, &n_layers)
+                       : ctl_say(CTL_INTERNAL, "out of memory");
     if (exit_code == CTL_OK)
         exit_code = send_layers(ctl, session, layers, n_layers);
     free(layers);

@@ -194,12 +194,11 @@ struct sums {
 static struct sums sums_of(const banyan_cluster_info *info)
 {
     struct sums sums = {0};
-    for (uint32_t i = 0; i < info->n_workers; i++)
-        if (strcmp(info->workers[i].state, "active") == 0) {
-            sums.active++;
-            sums.used += info->workers[i].used_bytes;
-            sums.capacity += info->workers[i].capacity_bytes;
-        }
+    for (uint32_t i = 0; i < info->n_workers; i++) {
+        sums.active += strcmp(info->workers[i].state, "active") == 0;
+        sums.used += info->workers[i].used_bytes;
+        sums.capacity += info->workers[i].capacity_bytes;
+    }
     return sums;
 }
 

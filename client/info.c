@@ -121,6 +121,54 @@ void banyan_session_info_free(banyan_session_info *info)
     info->n_layers = info->n_members = 0;
 }
 
+static banyan_code take_memory(void *arg, const ProtobufCMessage *body, banyan_error *error)
+{
+    banyan_session_memory *out = arg;
+    const Banyan__Pb__SessionInfoReply *reply = (const Banyan__Pb__SessionInfoReply *)body;
+    banyan_code code = check_count(reply->n_members, error);
+    if (code == BANYAN_OK && reply->n_member_bytes != reply->n_members)
+        code =
+            client_error_set(error, BANYAN_UNIMPLEMENTED,
+                             "the coordinator is of an older build, which does not say who holds how much");
+    if (code != BANYAN_OK)
+        return code;
+    banyan_session_memory memory = {.bytes = reply->bytes,
+                                    .shared_bytes = reply->shared_bytes,
+                                    .n_holdings = (uint32_t)reply->n_members};
+    if (memory.n_holdings > 0)
+        memory.holdings = calloc(memory.n_holdings, sizeof *memory.holdings);
+    if (memory.n_holdings > 0 && !memory.holdings)
+        return no_memory(error);
+    for (uint32_t i = 0; i < memory.n_holdings; i++) {
+        client_copy_text(memory.holdings[i].worker, sizeof memory.holdings[i].worker, reply->members[i]);
+        memory.holdings[i].bytes = reply->member_bytes[i];
+    }
+    *out = memory;
+    return BANYAN_OK;
+}
+
+banyan_code banyan_session_get_memory(banyan_session *session, banyan_session_memory *out,
+                                      banyan_error *error)
+{
+    banyan_code code = check_out(session, out, error);
+    if (code != BANYAN_OK)
+        return code;
+    Banyan__Pb__SessionInfoRequest request = BANYAN__PB__SESSION_INFO_REQUEST__INIT;
+    request.session = session->id;
+    request.memory = true;
+    return client_unary(session->client, BANYAN__PB__METHOD__METHOD_SESSION_INFO, &request.base, true, 0,
+                        take_memory, out, error);
+}
+
+void banyan_session_memory_free(banyan_session_memory *memory)
+{
+    if (!memory)
+        return;
+    free(memory->holdings);
+    memory->holdings = NULL;
+    memory->n_holdings = 0;
+}
+
 struct listing {
     banyan_session_list list;
     uint32_t room;

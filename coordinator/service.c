@@ -12,6 +12,7 @@
 #include "coordinator/cluster/slow.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/limits.h"
+#include "coordinator/sessions/account.h"
 #include "coordinator/sessions/forget.h"
 #include "coordinator/sessions/keys.h"
 #include "coordinator/sessions/recovery.h"
@@ -219,15 +220,24 @@ static char **member_names(const struct coordinator_session *s, size_t *n)
     return names;
 }
 
-static void answer_info(struct proto_request *request, struct coordinator_session *s)
+static bool fill_memory(struct info *out, const struct coordinator_session *s)
+{
+    out->m.member_bytes = coordinator_alloc((s->n_members + 1) * sizeof(*out->m.member_bytes));
+    out->m.n_member_bytes = out->m.n_members;
+    out->m.shared_bytes = coordinator_session_account(s, out->m.member_bytes);
+    return out->m.shared_bytes != UINT64_MAX;
+}
+
+static void answer_info(struct proto_request *request, struct coordinator_session *s, bool memory)
 {
     struct info info;
     fill_info(&info, s);
     info.m.members = member_names(s, &info.m.n_members);
-    if (fill_layers(&info, s))
+    if (fill_layers(&info, s) && (!memory || fill_memory(&info, s)))
         proto_request_reply(request, &info.m.base, NULL, 0, NULL, NULL);
     else
         proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "the coordinator is out of memory", NULL, 0);
+    free(info.m.member_bytes);
     free(info.m.members);
     free(info.block);
 }
@@ -237,7 +247,7 @@ void coordinator_handle_session_info(void *arg, struct proto_request *request)
     const Banyan__Pb__SessionInfoRequest *m = (const void *)proto_request_message(request)->body;
     struct coordinator_session *s = session_wanted(arg, request, m->session, m->name);
     if (s && !coordinator_park(s, request, coordinator_handle_session_info, arg))
-        answer_info(request, s);
+        answer_info(request, s, m->memory);
 }
 
 void coordinator_handle_session_open(void *arg, struct proto_request *request)
@@ -247,7 +257,7 @@ void coordinator_handle_session_open(void *arg, struct proto_request *request)
     if (!s || coordinator_park(s, request, coordinator_handle_session_open, arg))
         return;
     s->last_used_ns = common_clock_ns();
-    answer_info(request, s);
+    answer_info(request, s, false);
 }
 
 void coordinator_handle_session_close(void *arg, struct proto_request *request)
@@ -370,8 +380,8 @@ static void fill_worker(Banyan__Pb__WorkerInfo *m, const struct coordinator_work
     m->endpoint = (char *)w->endpoint;
     m->state = (char *)coordinator_worker_state_name(
         w->state == COORDINATOR_WORKER_ABSENT ? COORDINATOR_WORKER_LOST : w->state);
-    m->capacity_bytes = w->capacity_bytes;
-    m->used_bytes = w->used_bytes;
+    m->capacity_bytes = coordinator_worker_said(w, w->capacity_bytes);
+    m->used_bytes = coordinator_worker_said(w, w->used_bytes);
     m->bandwidth = w->bandwidth;
     m->kernel = (char *)w->kernel;
     m->version = (char *)w->version;
@@ -389,7 +399,7 @@ static void fill_worker(Banyan__Pb__WorkerInfo *m, const struct coordinator_work
     m->moves = w->moves;
     m->slow = w->pace.slow;
     m->seen_bandwidth = coordinator_worker_seen_speed(w);
-    m->cold_bytes = w->cold_bytes;
+    m->cold_bytes = coordinator_worker_said(w, w->cold_bytes);
 }
 
 void coordinator_handle_cluster_info(void *arg, struct proto_request *request)

@@ -76,6 +76,7 @@
     X(layer_sinks, sinks, PROTO_KV_HEADS_MAX)                                                                \
     X(layer_info, committed, 64)                                                                             \
     X(session_info_reply, layers, PROTO_LAYERS_MAX)                                                          \
+    X(session_info_reply, member_bytes, 1024)                                                                \
     X(session_info_reply, members, 1024)                                                                     \
     X(session_list_reply, sessions, 256)                                                                     \
     X(session_plan_reply, nodes, PROTO_MEMBERS_MAX)                                                          \

@@ -201,7 +201,9 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
         {"insecure", 0, COMMON_OPTION_FLAG, &config->insecure, NULL,
          "Let --listen be another address without a token: tickets alone guard it.", 0, 0},
         {"memory", 'm', COMMON_OPTION_SIZE, &config->memory_bytes, "SIZE",
-         "Memory for K, V and what is in flight; with a device, of its memory.\n"
+         "Memory for K, V and what is in flight (messages, partial results, workspaces), which\n"
+         "gets an eighth, but 128 MiB to 1 GiB, and half at most: of 256M, 128 MiB hold K and V.\n"
+         "With a device, of its memory, of which an eighth, at most 1 GiB, is for workspaces.\n"
          "Default: half of what is free; of a device, all that is free.",
          MEMORY_MIN, UINT64_C(1) << 50},
         {"prefault", 0, COMMON_OPTION_FLAG, &config->prefault, NULL,

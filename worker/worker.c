@@ -238,6 +238,22 @@ static uint64_t capacity_of(const struct worker_config *config, uint64_t flight_
     return limit > own ? limit - own : 0;
 }
 
+static void log_memory(const struct worker *worker, const struct worker_config *config)
+{
+    char all[32], kv[32];
+    common_format_bytes(config->memory_bytes, all, sizeof all);
+    common_format_bytes(worker_store_limit(worker->store), kv, sizeof kv);
+    if (config->device)
+        common_log_info(
+            "of memory=%s of the device kv=%s holds keys and values: the rest is for its workspaces", all,
+            kv);
+    else
+        common_log_info(
+            "of memory=%s kv=%s holds keys and values: the rest is for messages, partial results and "
+            "workspaces, an eighth, but 128 MiB to 1 GiB, and half at most",
+            all, kv);
+}
+
 static void disk_sealed(void *arg)
 {
     worker_warm_sealed(((struct worker *)arg)->warm);
@@ -359,6 +375,7 @@ enum common_code worker_new(struct common_loop *loop, const struct worker_config
                     common_format_bytes(config->memory_bytes, memory, sizeof memory),
                     common_format_bytes(speed.bytes_per_s, bandwidth, sizeof bandwidth), speed.kernel,
                     worker_device_text(config->device), config->threads, place);
+    log_memory(worker, config);
     *out = worker;
     return COMMON_OK;
 }

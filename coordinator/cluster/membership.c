@@ -160,6 +160,11 @@ bool coordinator_worker_gone(const struct coordinator_worker *w)
     return w->state == COORDINATOR_WORKER_LOST || w->state == COORDINATOR_WORKER_ABSENT;
 }
 
+uint64_t coordinator_worker_said(const struct coordinator_worker *w, uint64_t bytes)
+{
+    return coordinator_worker_gone(w) ? 0 : bytes;
+}
+
 // One whose change is still to be drained has plans that name it.
 bool coordinator_worker_idle(const struct coordinator_worker *w)
 {

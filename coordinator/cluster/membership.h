@@ -26,6 +26,8 @@ struct coordinator_worker *coordinator_worker_named(struct coordinator_cluster *
 
 // It is not there, and not on its way.
 bool coordinator_worker_gone(const struct coordinator_worker *w);
+// What it last said of its memory, for people and metrics: of one that is gone nothing counts any more.
+uint64_t coordinator_worker_said(const struct coordinator_worker *w, uint64_t bytes);
 // It is gone, and neither a session nor anything under way needs its record.
 bool coordinator_worker_idle(const struct coordinator_worker *w);
 void coordinator_worker_strike(struct coordinator_worker *w); // off the table; it is idle

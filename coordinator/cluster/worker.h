@@ -26,6 +26,7 @@
 #include "coordinator/cluster/worker_limits.h"
 #include "coordinator/events.h"
 #include "coordinator/machine.h"
+#include "proto/footprint.h"
 #include "proto/limits.h"
 #include "proto/rpc.h"
 
@@ -108,6 +109,13 @@ struct coordinator_worker {
 static inline bool coordinator_worker_active(const struct coordinator_worker *w)
 {
     return w->state == COORDINATOR_WORKER_ACTIVE;
+}
+
+// What may be given out of its memory: promises are taken off, and what its chunks leave over (proto/footprint.h).
+static inline uint64_t coordinator_worker_free_bytes(const struct coordinator_worker *w)
+{
+    uint64_t taken = w->used_bytes + w->promised_bytes + proto_footprint_slack(w->capacity_bytes);
+    return taken < w->capacity_bytes ? w->capacity_bytes - taken : 0;
 }
 
 // It is slow, and that counts (slow.h).

@@ -129,9 +129,9 @@ static json_t *worker_json(const struct coordinator_worker *w, uint64_t now)
                   coordinator_dashboard_text(w->engine[0] ? w->engine : "stream"), "drain_reason",
                   coordinator_dashboard_text(w->drain_reason), "draining", w->draining, "slow", w->pace.slow,
                   "pace", coordinator_pace_seen(&w->pace));
-    put(o, "capacity_bytes", w->capacity_bytes);
-    put(o, "used_bytes", w->used_bytes);
-    put(o, "cold_bytes", w->cold_bytes);
+    put(o, "capacity_bytes", coordinator_worker_said(w, w->capacity_bytes));
+    put(o, "used_bytes", coordinator_worker_said(w, w->used_bytes));
+    put(o, "cold_bytes", coordinator_worker_said(w, w->cold_bytes));
     put(o, "store_bytes", w->store_bytes);
     put(o, "quarantined_bytes", coordinator_quarantine_bytes(&w->quarantine));
     put(o, "quarantined_sessions", w->quarantine.n);

@@ -56,16 +56,13 @@ struct coordinator_candidate *coordinator_candidates(const struct coordinator_se
     struct coordinator_candidate *candidates = coordinator_alloc((*n + 1) * sizeof(*candidates));
     for (uint32_t i = 0; i < *n; i++) {
         const struct coordinator_worker *w = active[i];
-        uint64_t taken = w->used_bytes + w->promised_bytes;
-        candidates[i] =
-            (struct coordinator_candidate){.free_bytes =
-                                               taken < w->capacity_bytes ? w->capacity_bytes - taken : 0,
-                                           .bandwidth = coordinator_worker_speed(w),
-                                           .load_bytes = w->load_bytes,
-                                           .tokens = tokens[w->slot],
-                                           .member = coordinator_session_has_member(s, w),
-                                           .follows = follows[w->slot],
-                                           .host = number_of_host(active, i)};
+        candidates[i] = (struct coordinator_candidate){.free_bytes = coordinator_worker_free_bytes(w),
+                                                       .bandwidth = coordinator_worker_speed(w),
+                                                       .load_bytes = w->load_bytes,
+                                                       .tokens = tokens[w->slot],
+                                                       .member = coordinator_session_has_member(s, w),
+                                                       .follows = follows[w->slot],
+                                                       .host = number_of_host(active, i)};
     }
     for (uint32_t i = 0; i < s->n_members; i++)
         if (!s->members[i]->draining)

@@ -611,7 +611,7 @@ void coordinator_move_begin(struct coordinator_session *s, struct coordinator_wo
                                    .session = s->id,
                                    .to = to,
                                    .n = n,
-                                   .promised = n * coordinator_session_chunk_bytes(s),
+                                   .promised = n * coordinator_session_chunk_room(s),
                                    .done = done,
                                    .arg = arg};
     memcpy(m->items, items, n * sizeof(*items));

@@ -67,13 +67,13 @@ static uint32_t choose_target(const struct choice *c, const struct coordinator_c
             has[n_has++] = at;
     }
     return coordinator_placement_follow(c->candidates, c->n, has, n_has, c->s->layout.chunk_tokens,
-                                        coordinator_session_chunk_bytes(c->s));
+                                        coordinator_session_chunk_room(c->s));
 }
 
 static void choose_item(struct choice *c, const struct coordinator_chunk *chunk,
                         struct coordinator_worker *replaces)
 {
-    uint64_t bytes = coordinator_session_chunk_bytes(c->s);
+    uint64_t bytes = coordinator_session_chunk_bytes(c->s), room = coordinator_session_chunk_room(c->s);
     uint32_t to = choose_target(c, chunk, replaces);
     if (to == UINT32_MAX || c->active[to]->moves >= WORKER_MOVES_MAX ||
         !coordinator_chunk_may_move(c->s, chunk, c->active[to], replaces)) {
@@ -85,7 +85,7 @@ static void choose_item(struct choice *c, const struct coordinator_chunk *chunk,
     c->to = c->active[to];
     c->items[c->n_items++] = (struct coordinator_move_item){.index = chunk->index, .replaces = replaces};
     struct coordinator_candidate *candidate = &c->candidates[to];
-    candidate->free_bytes -= bytes < candidate->free_bytes ? bytes : candidate->free_bytes;
+    candidate->free_bytes -= room < candidate->free_bytes ? room : candidate->free_bytes;
     candidate->load_bytes += bytes;
     candidate->follows += c->s->layout.chunk_tokens;
     coordinator_candidates_join(c->candidates, c->active, c->n, to);

@@ -105,6 +105,30 @@ static uint64_t quarantined_bytes(const struct coordinator_cluster *cluster)
     return bytes;
 }
 
+// Names the worker that has most left.
+static enum common_code no_room(const struct coordinator_cluster *cluster,
+                                struct coordinator_worker *const *active, uint32_t n,
+                                const struct coordinator_candidate *candidates, uint64_t wanted,
+                                struct proto_status *status)
+{
+    uint32_t most = 0;
+    uint64_t quarantined = quarantined_bytes(cluster);
+    char instead[96] = "add a worker, or delete sessions";
+    for (uint32_t i = 1; i < n; i++)
+        most = candidates[i].free_bytes > candidates[most].free_bytes ? i : most;
+    if (quarantined)
+        snprintf(instead, sizeof(instead), "%" PRIu64 " bytes are in quarantine (banyanctl quarantine list)",
+                 quarantined);
+    proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
+                     "no worker has %" PRIu64
+                     " bytes left for another chunk, worker %s with most of all has %" PRIu64 " of %" PRIu64
+                     ": %s",
+                     wanted, active[most]->name, candidates[most].free_bytes, active[most]->capacity_bytes,
+                     instead);
+    proto_status_add_worker(status, active[most]->name);
+    return status->code;
+}
+
 static void joins(struct coordinator_placing *p, struct coordinator_candidate *candidates,
                   struct coordinator_worker *const *active, uint32_t n, uint32_t nth)
 {
@@ -129,7 +153,7 @@ static void choose_followers(struct coordinator_placing *p, struct coordinator_c
 {
     const struct coordinator_session *s = p->s;
     uint32_t has[COORDINATOR_COPIES_MAX] = {serves}, ct = s->layout.chunk_tokens;
-    uint64_t bytes = coordinator_session_index_bytes(s, chunk->index);
+    uint64_t bytes = coordinator_session_index_room(s, chunk->index);
     while (coordinator_chunk_copies(chunk) < s->spec->replicas) {
         uint32_t copies = coordinator_chunk_copies(chunk),
                  to = coordinator_placement_follow(candidates, n, has, copies, ct, bytes);
@@ -166,20 +190,10 @@ static enum common_code choose_holders(struct coordinator_placing *p, struct pro
     for (uint64_t i = p->first; i <= p->last && code == COMMON_OK; i++) {
         if (!to_be_placed(s, i))
             continue;
-        uint64_t chunk_bytes = coordinator_session_index_bytes(s, i);
+        uint64_t chunk_bytes = coordinator_session_index_room(s, i);
         uint32_t to = coordinator_placement_choose(candidates, n, width, ct, chunk_bytes);
-        if (to == UINT32_MAX && quarantined_bytes(cluster)) {
-            code = proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
-                                    "no worker has %" PRIu64 " bytes left for another chunk; %" PRIu64
-                                    " are in quarantine (banyanctl quarantine list)",
-                                    chunk_bytes, quarantined_bytes(cluster));
-            break;
-        }
         if (to == UINT32_MAX) {
-            code = proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
-                                    "no worker has %" PRIu64
-                                    " bytes left for another chunk: add a worker, or delete sessions",
-                                    chunk_bytes);
+            code = no_room(cluster, active, n, candidates, chunk_bytes, status);
             break;
         }
         takes_copy(p, candidates, active, n, to, chunk_bytes);
@@ -225,7 +239,7 @@ static void placing_finish(struct coordinator_placing *p, const struct proto_sta
 static void promise_back(struct coordinator_placing *p)
 {
     for (uint32_t i = 0; p->bulk && i < p->n; i++) {
-        uint64_t promise = coordinator_session_index_bytes(p->s, p->chosen[i].index);
+        uint64_t promise = coordinator_session_index_room(p->s, p->chosen[i].index);
         for (uint32_t copy = 0; copy < coordinator_chunk_copies(&p->chosen[i]); copy++) {
             uint64_t *promised = &coordinator_chunk_holder(&p->chosen[i], copy)->promised_bytes;
             *promised -= promise < *promised ? promise : *promised;
@@ -418,7 +432,7 @@ static void store_chosen(struct coordinator_placing *p)
     struct coordinator_batch *batch = coordinator_batch_new();
     bool ids = true;
     for (uint32_t i = 0; i < p->n; i++) {
-        uint64_t promise = p->bulk ? coordinator_session_index_bytes(s, p->chosen[i].index) : 0;
+        uint64_t promise = p->bulk ? coordinator_session_index_room(s, p->chosen[i].index) : 0;
         struct coordinator_chunk *before = coordinator_layout_find(&s->layout, p->chosen[i].index);
         ids = ids && coordinator_store_next(s->sessions->store, COORDINATOR_COUNTER_CHUNK, &p->chosen[i].id);
         for (uint32_t copy = 0; copy < coordinator_chunk_copies(&p->chosen[i]); copy++)

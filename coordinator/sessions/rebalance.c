@@ -37,11 +37,8 @@ static void take_shares(struct balance *b, const struct coordinator_cluster *clu
         struct coordinator_worker *w = cluster->workers[i];
         if (!w || !coordinator_worker_active(w) || w->draining)
             continue;
-        uint64_t taken = w->used_bytes + w->promised_bytes;
         b->shares[b->n++] =
-            (struct share){.w = w,
-                           .load = w->load_bytes,
-                           .free_bytes = taken < w->capacity_bytes ? w->capacity_bytes - taken : 0};
+            (struct share){.w = w, .load = w->load_bytes, .free_bytes = coordinator_worker_free_bytes(w)};
         load += (double)w->load_bytes;
         speed += (double)coordinator_worker_speed(w);
     }
@@ -82,8 +79,8 @@ static struct share *find_taker(struct balance *b, const struct coordinator_sess
     for (uint32_t i = 0; i < b->n; i++) {
         struct share *to = &b->shares[i];
         double below = to->target - (double)to->load;
-        if (to->free_bytes < bytes || below <= most || host_is_taken(chunk, from, to->w) ||
-            !coordinator_chunk_may_move(s, chunk, to->w, from))
+        if (to->free_bytes < coordinator_session_chunk_room(s) || below <= most ||
+            host_is_taken(chunk, from, to->w) || !coordinator_chunk_may_move(s, chunk, to->w, from))
             continue;
         best = to;
         most = below;
@@ -94,13 +91,13 @@ static struct share *find_taker(struct balance *b, const struct coordinator_sess
 static void wish(struct balance *b, const struct coordinator_session *s,
                  const struct coordinator_chunk *chunk, struct share *from, struct share *to)
 {
-    uint64_t bytes = coordinator_session_chunk_bytes(s);
+    uint64_t bytes = coordinator_session_chunk_bytes(s), room = coordinator_session_chunk_room(s);
     b->bytes[b->n_wishes] = bytes;
     b->wishes[b->n_wishes++] = (struct coordinator_wish){
         .session = s->id, .id = chunk->id, .index = chunk->index, .from = from->w, .to = to->w};
     from->load -= bytes < from->load ? bytes : from->load;
     to->load += bytes;
-    to->free_bytes -= bytes;
+    to->free_bytes -= room < to->free_bytes ? room : to->free_bytes;
     b->total += bytes;
 }
 
@@ -134,7 +131,7 @@ static struct share *find_relief(struct balance *b, const struct coordinator_ses
     for (uint32_t i = 0; i < b->n; i++) {
         struct share *to = &b->shares[i];
         bool in = to->w == before || coordinator_session_has_member(s, to->w);
-        if (coordinator_worker_slow(to->w) || to->free_bytes < coordinator_session_chunk_bytes(s) ||
+        if (coordinator_worker_slow(to->w) || to->free_bytes < coordinator_session_chunk_room(s) ||
             host_is_taken(chunk, from, to->w) || !coordinator_chunk_may_move(s, chunk, to->w, from))
             continue;
         if (best && (best_in > in ||

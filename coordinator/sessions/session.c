@@ -292,6 +292,17 @@ uint64_t coordinator_session_chunk_bytes(const struct coordinator_session *s)
     return s->token_bytes * s->spec->chunk_tokens;
 }
 
+uint64_t coordinator_session_chunk_room(const struct coordinator_session *s)
+{
+    return coordinator_session_chunk_bytes(s) + s->table_bytes;
+}
+
+uint64_t coordinator_session_index_room(const struct coordinator_session *s, uint64_t index)
+{
+    uint64_t bytes = coordinator_session_index_bytes(s, index);
+    return bytes ? bytes + s->table_bytes : 0; // a chunk of which all is given back goes anywhere
+}
+
 const char *coordinator_session_state_text(struct coordinator_session *s)
 {
     if (coordinator_session_has_missing(s))
@@ -480,7 +491,7 @@ void coordinator_session_copy_back(const struct coordinator_session *s, const st
                                    uint32_t copy)
 {
     uint64_t ct = s->layout.chunk_tokens, bytes = 0,
-             promise = coordinator_session_index_bytes(s, chunk->index);
+             promise = coordinator_session_index_room(s, chunk->index);
     for (uint32_t l = 0; l < s->spec->layers; l++) {
         struct proto_layer layer = proto_spec_layer(s->spec, l);
         if (is_given_back(s, l, chunk->index, s->floor))

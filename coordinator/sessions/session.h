@@ -99,6 +99,7 @@ struct coordinator_session {
     struct coordinator_rangeset *layers;
     uint32_t first_layer;     // the first one that has rows of its own
     uint64_t token_bytes;     // of K and V of one token, all layers
+    uint64_t table_bytes;     // of a full chunk at a worker, beside its K and V (proto/footprint.h)
     uint64_t counted_length;  // of the first layer, in its holders' `tokens`
     uint64_t floor;           // durable (forget.h)
     uint64_t floor_next;      // a higher one on its way to the store; 0: none
@@ -209,6 +210,9 @@ uint64_t coordinator_session_end(const struct coordinator_session *s);
 uint64_t coordinator_session_chunk_bytes(const struct coordinator_session *s); // of a full chunk, all layers
 // Of that chunk alone: without the layers of it that are given back.
 uint64_t coordinator_session_index_bytes(const struct coordinator_session *s, uint64_t index);
+// What these two take of a worker's memory: with its tables. What is placed, moved and promised counts so.
+uint64_t coordinator_session_chunk_room(const struct coordinator_session *s);
+uint64_t coordinator_session_index_room(const struct coordinator_session *s, uint64_t index);
 const char *coordinator_session_state_text(struct coordinator_session *s);
 // Whether any layer has committed rows in [first, first + count), or some that may turn out to be (named.h).
 bool coordinator_session_has_rows(const struct coordinator_session *s, uint64_t first, uint64_t count);

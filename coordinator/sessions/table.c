@@ -23,6 +23,7 @@
 #include "coordinator/sessions/reshape.h"
 #include "coordinator/sessions/scrub.h"
 #include "coordinator/store/store.h"
+#include "proto/footprint.h"
 #include "proto/spec.h"
 
 // ---- finding ------------------------------------------------------------------------------------
@@ -108,6 +109,7 @@ static struct coordinator_session *session_make(struct coordinator_sessions *ses
     s->newest = spec->forget ? coordinator_alloc(spec->layers * sizeof(*s->newest)) : NULL;
     s->first_layer = proto_spec_first_layer(spec);
     s->token_bytes = proto_spec_token_bytes(spec);
+    s->table_bytes = proto_footprint_chunk(spec) - coordinator_session_chunk_bytes(s);
     s->last_used_ns = common_clock_ns();
     coordinator_layout_init(&s->layout, spec->chunk_tokens, 1);
     sessions->slots[(id & UINT32_MAX) - 1] = s;

@@ -51,6 +51,12 @@ static void test_session_life(void **state)
     assert_int_equal(info.n_layers, 2);
     assert_int_equal(info.length, 0);
     banyan_session_info_free(&info);
+    banyan_session_memory memory;
+    OK(banyan_session_get_memory(again, &memory, err));
+    assert_int_equal(memory.bytes + memory.shared_bytes + memory.n_holdings, 0);
+    banyan_session_memory_free(&memory);
+    banyan_session_memory_free(NULL);
+    assert_int_equal(banyan_session_get_memory(again, NULL, &error), BANYAN_INVALID_ARGUMENT);
     OK(banyan_session_get_list(api_client, &list, err));
     unsigned seen = 0;
     for (uint32_t i = 0; i < list.n; i++)
@@ -63,6 +69,7 @@ static void test_session_life(void **state)
     OK(banyan_session_delete(session, err));
     assert_int_equal(banyan_session_delete(session, &error), BANYAN_NOT_FOUND);
     assert_int_equal(banyan_session_get_info(by_name, &info, &error), BANYAN_NOT_FOUND);
+    assert_int_equal(banyan_session_get_memory(by_name, &memory, &error), BANYAN_NOT_FOUND);
     assert_int_equal(banyan_session_open(api_client, id, NULL, &none, &error), BANYAN_NOT_FOUND);
     assert_int_equal(banyan_session_open(api_client, 0, "a name", &none, &error), BANYAN_NOT_FOUND);
     assert_int_equal(banyan_session_open(api_client, 0, NULL, &none, &error), BANYAN_INVALID_ARGUMENT);

@@ -60,6 +60,48 @@ static void check_out(const struct mirror *m, uint32_t layer, uint64_t first, ui
     common_safetensors_close(file);
 }
 
+// Of the file, and with what it has: the same answers as those of `t`, which got it step by step.
+static void create_from(const struct common_safetensor *q)
+{
+    write_file("look", q, 1);
+    ctl_expect(0, "attend t %s --layer 1 -o json", ctl_path("look"));
+    json_t *want = ctl_parse();
+    ctl_expect(0, "session create made --q-heads 4 --from %s -o json", ctl_path("kv"));
+    json_t *json = ctl_parse();
+    assert_int_equal(ctl_number(json, "layers"), 2);
+    assert_int_equal(ctl_number(json, "q_heads"), 4);
+    assert_int_equal(ctl_number(json, "kv_heads"), 2);
+    assert_int_equal(ctl_number(json, "k_dim"), 8);
+    assert_int_equal(ctl_number(json, "v_dim"), 12);
+    assert_int_equal(ctl_number(json, "length"), 300);
+    assert_string_equal(json_string_value(json_object_get(json, "kv_type")), "f16");
+    json_decref(json);
+    ctl_expect(0, "attend made %s --layer 1 -o json", ctl_path("look"));
+    json = ctl_parse();
+    static const char *const numbers[] = {"lse_mean", "o_largest"};
+    for (size_t i = 0; i < 2; i++)
+        assert_float_equal(json_real_value(json_object_get(json, numbers[i])),
+                           json_real_value(json_object_get(want, numbers[i])), 1e-5);
+    assert_true(json_real_value(json_object_get(json, "o_largest")) > 0);
+    json_decref(json);
+    json_decref(want);
+    ctl_expect(0, "session delete made", NULL);
+    ctl_expect(0, "session create made --from %s -o json", ctl_path("kv")); // as many query heads as KV heads
+    json = ctl_parse();
+    assert_int_equal(ctl_number(json, "q_heads"), 2);
+    json_decref(json);
+    ctl_expect(0, "session delete made", NULL);
+    // What is wrong with the file, or does not go with the options, is found before there is a session.
+    ctl_expect(4, "session create made --kv-type f32 --from %s", ctl_path("kv"));
+    ctl_complained("the session needs F32 [tokens][2][8]");
+    ctl_expect(4, "session create made --layers 1 --from %s", ctl_path("kv"));
+    ctl_complained("the session has layers 0 to 0");
+    ctl_expect(4, "session create made --from %s", ctl_path("look"));
+    ctl_complained("no tensors named layers.N.k");
+    ctl_expect(11, "session create made --from /nonexistent/file", NULL);
+    ctl_expect(3, "session show made", NULL);
+}
+
 void ctl_tensors(void **state)
 {
     (void)state;
@@ -120,6 +162,7 @@ void ctl_tensors(void **state)
     assert_int_equal(ctl_number(json, "layers"), 2);
     json_decref(json);
     // Appends at the end, and writes what the reference says.
+    create_from(question);
     char line[600];
     snprintf(line, sizeof line, "attend t %s --layer 1 --out %%s --trace", ctl_path("q"));
     ctl_expect(0, line, ctl_path("out"));

@@ -257,6 +257,83 @@ static void a_missing_range_speaks_of_workers(void **state)
     support_stop(cluster);
 }
 
+// ---- memory ---------------------------------------------------------------------------------------------
+
+#define MIB (UINT64_C(1) << 20)
+
+static const banyan_spec wide = { // 512 KiB a chunk
+    .layers = 1, .q_heads = 8,           .kv_heads = 8, .k_dim = 64,
+    .v_dim = 64, .kv_type = BANYAN_BF16, .replicas = 1};
+enum { WIDE_ROW = 8 * 64, WIDE_CHUNK = 256, WIDE_BLOCK = 8 * WIDE_CHUNK };
+
+// 172 MiB of K and V each: 273 MiB go into two of them, and so does the rest, until none has room for a chunk more. What
+// is refused names a worker.
+static void an_attach_fills_all_workers(void **state)
+{
+    (void)state;
+    struct harness_cluster *cluster =
+        support_start(&(struct harness_options){.workers = 2, .memory = "300M"});
+    banyan_client *client = support_connect(cluster, "unix");
+    uint16_t *rows = calloc(WIDE_BLOCK * WIDE_ROW, sizeof *rows);
+    banyan_session *session;
+    banyan_cluster_info info;
+    uint64_t at = 0, chunk = WIDE_CHUNK * 2 * WIDE_ROW * sizeof *rows;
+    assert_non_null(rows);
+    assert_int_equal(chunk, 512 << 10);
+    OK(banyan_session_create(client, &wide, "wide", &session, ERR));
+    for (; at < 273 * MIB / chunk * WIDE_CHUNK; at += WIDE_BLOCK)
+        OK(banyan_attach(session, 0, at, WIDE_BLOCK, rows, rows, ERR));
+    OK(banyan_commit(session, 0, 0, at, ERR));
+    while (banyan_attach(session, 0, at, WIDE_CHUNK, rows, rows, ERR) == BANYAN_OK)
+        at += WIDE_CHUNK;
+    assert_int_equal(support_error.code, BANYAN_RESOURCE_EXHAUSTED);
+    if (strcmp(support_error.worker, "w0") != 0 && strcmp(support_error.worker, "w1") != 0)
+        fail_msg("no worker is named: %s", support_error.message);
+    assert_non_null(strstr(support_error.message, support_error.worker));
+    assert_null(strstr(support_error.message, "has no memory for these rows")); // the coordinator knew it
+    EVENTUALLY(30, support_used_bytes(client) >= at / WIDE_CHUNK * chunk);
+    OK(banyan_cluster_get_info(client, &info, ERR));
+    for (uint32_t i = 0; i < info.n_workers; i++) { // a chunk, an extent, and tables of hundreds of chunks
+        const banyan_worker_info *w = &info.workers[i];
+        assert_int_equal(w->capacity_bytes, 172 * MIB);
+        if (w->capacity_bytes - w->used_bytes > chunk + 3 * MIB)
+            fail_msg("%s has %llu bytes left", w->name,
+                     (unsigned long long)(w->capacity_bytes - w->used_bytes));
+    }
+    banyan_cluster_info_free(&info);
+    OK(banyan_session_delete(session, ERR));
+    banyan_session_close(session);
+    free(rows);
+    banyan_disconnect(client);
+    support_stop(cluster);
+}
+
+// What --memory is for is said in the log, and is what the cluster counts.
+static void what_memory_is_for_is_told(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *memory, *says;
+        uint64_t kv;
+    } cases[] = {
+        {"64M", "of memory=64.0 MiB kv=32.0 MiB holds keys and values", 32 * MIB},
+        {"256M", "of memory=256.0 MiB kv=128.0 MiB holds keys and values", 128 * MIB},
+        {"2G", "of memory=2.0 GiB kv=1.8 GiB holds keys and values", 1792 * MIB},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct harness_cluster *cluster =
+            support_start(&(struct harness_options){.workers = 1, .memory = cases[i].memory});
+        banyan_client *client = support_connect(cluster, "unix");
+        banyan_cluster_info info;
+        assert_true(log_has(cluster, 0, cases[i].says));
+        OK(banyan_cluster_get_info(client, &info, ERR));
+        assert_int_equal(info.workers[0].capacity_bytes, cases[i].kv);
+        banyan_cluster_info_free(&info);
+        banyan_disconnect(client);
+        support_stop(cluster);
+    }
+}
+
 // ---- workers that do not come back ----------------------------------------------------------------------
 
 static bool ctl_says(const struct harness_cluster *cluster, int code, const char *says, const char *line,
@@ -404,6 +481,8 @@ int main(void)
                                        cmocka_unit_test(another_secret_is_told_on_both_sides),
                                        cmocka_unit_test(a_worker_refuses_what_cannot_be),
                                        cmocka_unit_test(a_missing_range_speaks_of_workers),
+                                       cmocka_unit_test(an_attach_fills_all_workers),
+                                       cmocka_unit_test(what_memory_is_for_is_told),
                                        cmocka_unit_test(a_lost_worker_is_forgotten),
                                        cmocka_unit_test(it_is_ready_with_a_worker),
                                        cmocka_unit_test(all_addresses_are_not_advertised),

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The store: pages and blocks, the account of memory, hashes, copies. What rows go through: store_rows_test.c; many
 // random operations against a naive model: store_model_test.c.
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/hash.h"
+#include "proto/footprint.h"
 #include "tests/worker/store_fixture.h"
+#include "worker/shape.h"
 
 static void memory_comes_page_by_page(void **state)
 {
@@ -85,6 +88,56 @@ static void full_layers_become_blocks(void **state)
             assert_row(chunk, layer, row, 0);
     worker_store_release(store, chunk);
     end(store);
+}
+
+// What the coordinator counts for a chunk (proto/footprint.h) is enough, whatever its shape, and not much too much: K and
+// V that fill extents exactly, that leave something over at a mapping's end, that need padding, in many layers.
+static void chunks_take_no_more_than_their_footprint(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t layers, heads, k_dim, v_dim, tokens;
+        bool v_in_k;
+    } specs[] = {
+        {1, 8, 128, 128, 256, false},   {3, 10, 128, 96, 256, false}, {2, 2, 5, 3, 48, false},
+        {1, 16, 192, 128, 4096, false}, {40, 1, 64, 64, 64, false},   {2, 1, 576, 512, 256, true},
+    };
+    const uint64_t limit = UINT64_C(160) << 20;
+    static uint8_t nothing[4096 * 16 * 192 * 4];
+    if (device)
+        skip();
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+        Banyan__Pb__Spec spec = BANYAN__PB__SPEC__INIT;
+        spec.layers = specs[i].layers;
+        spec.q_heads = spec.kv_heads = specs[i].heads;
+        spec.k_dim = specs[i].k_dim, spec.v_dim = specs[i].v_dim, spec.v_in_k = specs[i].v_in_k;
+        spec.chunk_tokens = specs[i].tokens;
+        spec.kv_type = shape->kv_type;
+        struct worker_shape *its = worker_shape_new(&spec);
+        struct worker_store *store = store_of(limit);
+        uint64_t room = limit - proto_footprint_slack(limit), each = proto_footprint_chunk(&spec),
+                 n = room / each;
+        n = n < 4096 ? n : 4096; // of tiny ones some
+        struct worker_chunk **chunks = calloc(n, sizeof *chunks);
+        assert_true(n > 0);
+        for (uint64_t c = 0; c < n; c++) {
+            assert_int_equal(worker_store_hold(store, c + 1, c * spec.chunk_tokens, its, &chunks[c], NULL),
+                             COMMON_OK);
+            for (uint32_t layer = 0; layer < spec.layers; layer++) {
+                struct worker_rows piece = {chunks[c], layer, 0, spec.chunk_tokens, nothing, nothing};
+                assert_int_equal(worker_store_write(store, &piece, 1, WORKER_ROW_PUT, UINT64_MAX, NULL),
+                                 COMMON_OK);
+            }
+        }
+        assert_true(worker_store_used(store) <= n * each + proto_footprint_slack(limit));
+        assert_true(n * each <=
+                    worker_store_used(store) + worker_store_used(store) / 8); // tiny ones have large tables
+        for (uint64_t c = 0; c < n; c++)
+            worker_store_release(store, chunks[c]);
+        free(chunks);
+        worker_shape_unref(its);
+        end(store);
+    }
 }
 
 static void runs_cover_what_is_ready(void **state)
@@ -399,6 +452,7 @@ int store_memory(uint32_t type)
         cmocka_unit_test(memory_comes_page_by_page),
         cmocka_unit_test(what_nobody_commits_goes),
         cmocka_unit_test(full_layers_become_blocks),
+        cmocka_unit_test(chunks_take_no_more_than_their_footprint),
         cmocka_unit_test(runs_cover_what_is_ready),
         cmocka_unit_test(hashes_know_no_pages),
         cmocka_unit_test(a_full_store_changes_nothing),

@@ -49,6 +49,7 @@ from .info import (
     PlanNode,
     Quarantined,
     SessionInfo,
+    SessionMemory,
     Snapshot,
     Trace,
     WatchedStep,
@@ -64,6 +65,6 @@ __all__ = [
     "DeadlineExceeded", "Drain", "Event", "Events", "FailedPrecondition", "Internal", "InvalidArgument", "Item", "Kind", "Limit",
     "LocalCluster", "Mass",
     "NotFound", "OutOfRange", "PermissionDenied", "Plan", "PlanNode", "Quarantined", "ResourceExhausted", "Session", "SessionInfo",
-    "Snapshot", "Spec", "Trace", "Unauthenticated", "Unavailable", "Unimplemented", "WatchedStep", "WorkerInfo", "WorkerTrace",
+    "SessionMemory", "Snapshot", "Spec", "Trace", "Unauthenticated", "Unavailable", "Unimplemented", "WatchedStep", "WorkerInfo", "WorkerTrace",
     "__version__", "local_cluster", "quantise",
 ]  # fmt: skip

@@ -508,6 +508,15 @@ class Session:
         if hasattr(self, "guard"):
             self.close()
 
+    def memory(self) -> infos.SessionMemory:
+        """Who holds how much of it. The coordinator looks at all its sessions for this."""
+        out = ffi.new("banyan_session_memory *")
+        self._call(lib.banyan_session_get_memory, self._c, out)
+        try:
+            return infos.session_memory(out)
+        finally:
+            lib.banyan_session_memory_free(out)
+
     def info(self) -> infos.SessionInfo:
         """Its state now. Also takes note of another client's truncate, after which calls are Aborted."""
         out = ffi.new("banyan_session_info *")

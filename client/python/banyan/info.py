@@ -52,6 +52,22 @@ def session_info(c: Any) -> SessionInfo:
 
 
 @dataclass(frozen=True)
+class SessionMemory:
+    """bytes: one copy of each row; shared_bytes: of these, what other sessions have, too (forks). holdings: by worker, all
+    copies that it has.
+    """
+
+    bytes: int
+    shared_bytes: int
+    holdings: dict[str, int]
+
+
+def session_memory(c: Any) -> SessionMemory:
+    holdings = {text(c.holdings[i].worker): int(c.holdings[i].bytes) for i in range(c.n_holdings)}
+    return SessionMemory(bytes=c.bytes, shared_bytes=c.shared_bytes, holdings=holdings)
+
+
+@dataclass(frozen=True)
 class WorkerInfo:
     name: str
     host: str

@@ -71,7 +71,9 @@ def test_appends_and_every_field_of_the_spec(client, rng):
         o, lse = attend(q, k[: at + 20], v[: at + 20], at, 0.375, 20, 5.0, sinks)
         np.testing.assert_allclose(answer.o, o, atol=2e-6)
         np.testing.assert_allclose(answer.lse, lse, atol=2e-6)
-    assert session.info().layer_lengths == (60,)
+    info, memory = session.info(), session.memory()
+    assert info.layer_lengths == (60,)
+    assert memory.bytes == info.bytes and memory.shared_bytes == 0 and set(memory.holdings) == set(info.members)
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "bf16", "int8", "fp8"])
