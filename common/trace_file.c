@@ -17,10 +17,25 @@ struct common_trace_file {
     char path[];
 };
 
-static int file_open(const char *path)
+#define NEITHER "it is neither a regular file nor a character device"
+
+// -1: no, because of *why. A pipe is refused: its reader may leave, and it takes parts of lines.
+static int file_open(const char *path, const char **why)
 {
-    // Nonblocking: a pipe that nobody reads loses spans, and stops nobody.
-    return open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0600);
+    struct stat st;
+    // O_NONBLOCK: neither a pipe without a reader nor a terminal that is held stops the process.
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0600);
+    if (fd < 0) {
+        *why = errno == ENXIO ? NEITHER : strerror(errno); // ENXIO: a socket, or a pipe without a reader
+        return -1;
+    }
+    *why = fstat(fd, &st) != 0                          ? strerror(errno)
+           : S_ISREG(st.st_mode) || S_ISCHR(st.st_mode) ? NULL
+                                                        : NEITHER;
+    if (!*why)
+        return fd;
+    close(fd);
+    return -1;
 }
 
 enum common_code common_trace_file_new(const char *path, struct common_trace_file **out,
@@ -31,10 +46,11 @@ enum common_code common_trace_file_new(const char *path, struct common_trace_fil
     if (!file)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a file of spans");
     memcpy(file->path, path, len);
-    file->fd = file_open(path);
+    const char *why;
+    file->fd = file_open(path, &why);
     if (file->fd < 0) {
         common_error_set(err, COMMON_FAILED_PRECONDITION, "cannot open the file of spans %.200s: %s", path,
-                         strerror(errno));
+                         why);
         free(file);
         return COMMON_FAILED_PRECONDITION;
     }
@@ -44,10 +60,11 @@ enum common_code common_trace_file_new(const char *path, struct common_trace_fil
 
 void common_trace_file_reopen(struct common_trace_file *file)
 {
-    int fd = file_open(file->path);
+    const char *why;
+    int fd = file_open(file->path, &why);
     if (fd < 0) {
         common_log_error("cannot open the file of spans again, the old one is written to file=%s: %s",
-                         file->path, strerror(errno));
+                         file->path, why);
         return;
     }
     close(file->fd);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // W3C trace context and spans as OTLP/JSON. What a collector makes of them: tests/deploy/tracing_test.py.
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -209,11 +211,49 @@ static void test_tracer(void **state)
     unlink(path);
 }
 
+static enum common_code set_file(struct common_tracer *tracer, const char *path)
+{
+    struct common_error err = {0};
+    enum common_code code = common_tracer_set(tracer, &(struct common_tracer_options){.file = path}, &err);
+    if (code != COMMON_OK)
+        assert_non_null(strstr(err.message, path));
+    return code;
+}
+
+// Spans go to a file, or a device; not to a pipe, which somebody may leave, or to a folder.
+static void test_files(void **state)
+{
+    (void)state;
+    struct common_loop *loop;
+    struct common_tracer *tracer;
+    struct common_error err;
+    char folder[] = "/tmp/banyan_traceXXXXXX", pipe[64], file[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(pipe, sizeof pipe, "%s/pipe", folder);
+    snprintf(file, sizeof file, "%s/file", folder);
+    assert_int_equal(mkfifo(pipe, 0600), 0);
+    assert_int_equal(common_loop_new(&loop), COMMON_OK);
+    assert_int_equal(common_tracer_new(loop, NULL, 0, &tracer, &err), COMMON_OK);
+    assert_int_equal(set_file(tracer, pipe), COMMON_FAILED_PRECONDITION);
+    int reader = open(pipe, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    assert_true(reader >= 0);
+    assert_int_equal(set_file(tracer, pipe), COMMON_FAILED_PRECONDITION);
+    close(reader);
+    assert_int_equal(set_file(tracer, folder), COMMON_FAILED_PRECONDITION);
+    assert_int_equal(set_file(tracer, "/dev/null"), COMMON_OK);
+    assert_int_equal(set_file(tracer, file), COMMON_OK);
+    common_tracer_free(tracer);
+    common_loop_free(loop);
+    unlink(file);
+    unlink(pipe);
+    rmdir(folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parse),   cmocka_unit_test(test_take),   cmocka_unit_test(test_json),
-        cmocka_unit_test(test_request), cmocka_unit_test(test_tracer),
+        cmocka_unit_test(test_request), cmocka_unit_test(test_tracer), cmocka_unit_test(test_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
