@@ -19,19 +19,32 @@ struct common_trace_file {
 
 #define NEITHER "it is neither a regular file nor a character device"
 
-// -1: no, because of *why. A pipe is refused: its reader may leave, and it takes parts of lines.
-static int file_open(const char *path, const char **why)
+// NULL: it may be written to. A pipe may not: its reader may leave, and it takes parts of lines.
+static const char *file_refuses(int fd)
 {
     struct stat st;
-    // O_NONBLOCK: neither a pipe without a reader nor a terminal that is held stops the process.
-    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0600);
+    if (fstat(fd, &st) != 0)
+        return strerror(errno);
+    if (!S_ISREG(st.st_mode) && !S_ISCHR(st.st_mode))
+        return NEITHER;
+    if (S_ISREG(st.st_mode) && st.st_uid != geteuid()) // who could read it, and change it
+        return "it belongs to another user";
+    return NULL;
+}
+
+// -1: no, because of *why.
+static int file_open(const char *path, const char **why)
+{
+    // O_NOFOLLOW: where others can write, a link could lead to any file of ours. O_NONBLOCK: neither a pipe without a
+    // reader nor a terminal that is held stops the process.
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600);
     if (fd < 0) {
-        *why = errno == ENXIO ? NEITHER : strerror(errno); // ENXIO: a socket, or a pipe without a reader
+        *why = errno == ELOOP   ? "it is a symbolic link: name the file itself"
+               : errno == ENXIO ? NEITHER // a socket, or a pipe without a reader
+                                : strerror(errno);
         return -1;
     }
-    *why = fstat(fd, &st) != 0                          ? strerror(errno)
-           : S_ISREG(st.st_mode) || S_ISCHR(st.st_mode) ? NULL
-                                                        : NEITHER;
+    *why = file_refuses(fd);
     if (!*why)
         return fd;
     close(fd);

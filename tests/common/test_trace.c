@@ -297,17 +297,20 @@ static enum common_code set_file(struct common_tracer *tracer, const char *path)
     return code;
 }
 
-// Spans go to a file, or a device; not to a pipe, which somebody may leave, or to a folder.
+// Spans go to a file of one's own, or a device; not to a pipe, which somebody may leave, a folder, a link, or a file
+// that somebody else has put there.
 static void test_files(void **state)
 {
     (void)state;
     struct common_loop *loop;
     struct common_tracer *tracer;
     struct common_error err;
-    char folder[] = "/tmp/banyan_traceXXXXXX", pipe[64], file[64];
+    char folder[] = "/tmp/banyan_traceXXXXXX", pipe[64], file[64], link[64];
     assert_non_null(mkdtemp(folder));
     snprintf(pipe, sizeof pipe, "%s/pipe", folder);
     snprintf(file, sizeof file, "%s/file", folder);
+    snprintf(link, sizeof link, "%s/link", folder);
+    assert_int_equal(symlink(file, link), 0);
     assert_int_equal(mkfifo(pipe, 0600), 0);
     assert_int_equal(common_loop_new(&loop), COMMON_OK);
     assert_int_equal(common_tracer_new(loop, NULL, 0, &tracer, &err), COMMON_OK);
@@ -318,9 +321,17 @@ static void test_files(void **state)
     close(reader);
     assert_int_equal(set_file(tracer, folder), COMMON_FAILED_PRECONDITION);
     assert_int_equal(set_file(tracer, "/dev/null"), COMMON_OK);
+    assert_int_equal(set_file(tracer, link), COMMON_FAILED_PRECONDITION);
+    assert_int_not_equal(access(file, F_OK), 0); // nothing was made where it leads
     assert_int_equal(set_file(tracer, file), COMMON_OK);
+    assert_int_equal(set_file(tracer, link), COMMON_FAILED_PRECONDITION);
+    if (chown(file, geteuid() + 1, (gid_t)-1) == 0) { // as root
+        assert_int_equal(set_file(tracer, "/dev/null"), COMMON_OK);
+        assert_int_equal(set_file(tracer, file), COMMON_FAILED_PRECONDITION);
+    }
     common_tracer_free(tracer);
     common_loop_free(loop);
+    unlink(link);
     unlink(file);
     unlink(pipe);
     rmdir(folder);
