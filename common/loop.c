@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <event2/event.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -140,6 +141,10 @@ void common_loop_run(struct common_loop *loop)
 static void *thread_main(void *arg)
 {
     struct common_loop *loop = arg;
+    sigset_t broken_pipe; // the process is not ours: what it does about SIGPIPE is its own
+    sigemptyset(&broken_pipe);
+    sigaddset(&broken_pipe, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &broken_pipe, NULL);
     pthread_setname_np(pthread_self(), loop->thread_name);
     common_loop_run(loop);
     return NULL;

@@ -26,7 +26,8 @@ struct common_trace_counts { // of spans
 // Appends a line a batch, which the collector's otlpjsonfile receiver reads. Writes at once, on the caller's thread.
 
 struct common_trace_file;
-// Opens it, made with mode 0600 where it is not there. FAILED_PRECONDITION; RESOURCE_EXHAUSTED.
+// Opens it, made with mode 0600 where it is not there. FAILED_PRECONDITION: it cannot be, or is a symbolic link, neither a
+// regular file nor a character device, or another user's file; RESOURCE_EXHAUSTED.
 enum common_code common_trace_file_new(const char *path, struct common_trace_file **out,
                                        struct common_error *err);
 // Opens the path again, for who has moved the file away; where that fails the old one stays.

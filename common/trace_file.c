@@ -17,10 +17,38 @@ struct common_trace_file {
     char path[];
 };
 
-static int file_open(const char *path)
+#define NEITHER "it is neither a regular file nor a character device"
+
+// NULL: it may be written to. A pipe may not: its reader may leave, and it takes parts of lines.
+static const char *file_refuses(int fd)
 {
-    // Nonblocking: a pipe that nobody reads loses spans, and stops nobody.
-    return open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0600);
+    struct stat st;
+    if (fstat(fd, &st) != 0)
+        return strerror(errno);
+    if (!S_ISREG(st.st_mode) && !S_ISCHR(st.st_mode))
+        return NEITHER;
+    if (S_ISREG(st.st_mode) && st.st_uid != geteuid()) // who could read it, and change it
+        return "it belongs to another user";
+    return NULL;
+}
+
+// -1: no, because of *why.
+static int file_open(const char *path, const char **why)
+{
+    // O_NOFOLLOW: where others can write, a link could lead to any file of ours. O_NONBLOCK: neither a pipe without a
+    // reader nor a terminal that is held stops the process.
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600);
+    if (fd < 0) {
+        *why = errno == ELOOP   ? "it is a symbolic link: name the file itself"
+               : errno == ENXIO ? NEITHER // a socket, or a pipe without a reader
+                                : strerror(errno);
+        return -1;
+    }
+    *why = file_refuses(fd);
+    if (!*why)
+        return fd;
+    close(fd);
+    return -1;
 }
 
 enum common_code common_trace_file_new(const char *path, struct common_trace_file **out,
@@ -31,10 +59,11 @@ enum common_code common_trace_file_new(const char *path, struct common_trace_fil
     if (!file)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a file of spans");
     memcpy(file->path, path, len);
-    file->fd = file_open(path);
+    const char *why;
+    file->fd = file_open(path, &why);
     if (file->fd < 0) {
         common_error_set(err, COMMON_FAILED_PRECONDITION, "cannot open the file of spans %.200s: %s", path,
-                         strerror(errno));
+                         why);
         free(file);
         return COMMON_FAILED_PRECONDITION;
     }
@@ -44,10 +73,11 @@ enum common_code common_trace_file_new(const char *path, struct common_trace_fil
 
 void common_trace_file_reopen(struct common_trace_file *file)
 {
-    int fd = file_open(file->path);
+    const char *why;
+    int fd = file_open(file->path, &why);
     if (fd < 0) {
         common_log_error("cannot open the file of spans again, the old one is written to file=%s: %s",
-                         file->path, strerror(errno));
+                         file->path, why);
         return;
     }
     close(file->fd);

@@ -16,6 +16,7 @@
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/log.h"
+#include "common/resolver.h"
 #include "common/trace_export.h"
 
 #define PORT_DEFAULT 4318
@@ -49,7 +50,7 @@ struct common_trace_otlp {
     char host[256], path[512];
     uint16_t port;
     enum otlp_state state;
-    struct evdns_base *dns; // made at the first name
+    struct evdns_base *dns; // of the last look-up
     struct evdns_getaddrinfo_request *lookup;
     bool in_lookup;                       // it has not ended on the stack that began it
     struct evhttp_connection *connection; // SENDING, ENDED
@@ -240,11 +241,8 @@ static void otlp_send(struct common_trace_otlp *o)
         otlp_request(o, o->host);
         return;
     }
-    if (!o->dns)
-        o->dns = evdns_base_new(common_loop_base(o->loop),
-                                EVDNS_BASE_INITIALIZE_NAMESERVERS | EVDNS_BASE_DISABLE_WHEN_INACTIVE);
-    if (!o->dns) {
-        otlp_end(o, VERDICT_AGAIN, "cannot look up names");
+    if (!common_resolver_renew(o->loop, &o->dns)) {
+        otlp_end(o, VERDICT_AGAIN, "no memory to look up names");
         return;
     }
     o->in_lookup = true;

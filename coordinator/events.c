@@ -238,6 +238,13 @@ static bool has_field(const struct common_log_field *field)
     return false;
 }
 
+// trace=- of a step that nobody traces: a log's column for who filters by it, and nothing to read.
+static bool says_nothing(const struct common_log_record *record, const struct common_log_field *field)
+{
+    return field->len == 1 && record->text[field->from] == '-' && field->key_len == strlen("trace") &&
+           !memcmp(field->key, "trace", field->key_len);
+}
+
 static void append(char *out, size_t bytes, size_t *used, const char *text, size_t len)
 {
     size_t room = bytes - 1 - *used;
@@ -262,7 +269,7 @@ static void record_text(const struct common_log_record *record, char *out, size_
     append(out, bytes, &used, record->text + from, record->len - from);
     for (size_t i = 0; i < record->n_fields; i++) {
         const struct common_log_field *f = &record->fields[i];
-        if (has_field(f) || !f->len)
+        if (has_field(f) || !f->len || says_nothing(record, f))
             continue;
         append(out, bytes, &used, told++ ? ", " : " (", 2);
         append(out, bytes, &used, f->key, f->key_len + 1);

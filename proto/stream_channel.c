@@ -24,6 +24,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/random.h"
+#include "common/resolver.h"
 #include "proto/stream_hello.h"
 #include "proto/stream_link.h"
 #include "proto/transport.h"
@@ -404,16 +405,10 @@ static void on_lookup(int result, struct evutil_addrinfo *found, void *arg)
 
 static void look_up(struct stream_channel *s)
 {
-    // Anew each time: what stands in the machine's files now counts, and a machine that is starting may get them later.
-    if (s->dns)
-        evdns_base_free(s->dns, 0);
-    s->dns = evdns_base_new(common_loop_base(s->channel->loop), EVDNS_BASE_DISABLE_WHEN_INACTIVE);
-    if (!s->dns) {
+    if (!common_resolver_renew(s->channel->loop, &s->dns)) {
         retreat(s, COMMON_UNAVAILABLE, "out of memory to look up names");
         return;
     }
-    // Without that file, or a name server in it, names of /etc/hosts are found all the same.
-    (void)evdns_base_resolv_conf_parse(s->dns, DNS_OPTIONS_ALL, "/etc/resolv.conf");
     struct evutil_addrinfo hints = {.ai_family = AF_UNSPEC,
                                     .ai_socktype = SOCK_STREAM,
                                     .ai_flags = EVUTIL_AI_ADDRCONFIG};

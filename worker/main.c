@@ -67,6 +67,8 @@ static void traces_left(void *arg)
 static void daemon_left(void *arg)
 {
     struct daemon *d = arg;
+    if (d->patience) // no step is in hand: what is left to wait for is the collector, which has a limit of its own
+        common_timer_stop(d->patience);
     common_tracer_finish(d->options.config.tracer, TRACES_NS, traces_left, d->loop);
 }
 

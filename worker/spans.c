@@ -17,6 +17,7 @@ struct traced_item {
 struct worker_spans {
     uint64_t tokens, answer_bytes;
     struct common_trace first; // of the first traced item
+    bool own;                  // somebody took spans here when the frame came
     bool answered;             // with a result
     uint32_t n;
     struct traced_item items[];
@@ -30,6 +31,7 @@ struct worker_spans *worker_spans_new(const struct worker *worker, struct proto_
     struct worker_spans *spans = n ? calloc(1, sizeof *spans + n * sizeof spans->items[0]) : NULL;
     if (!spans)
         return NULL;
+    spans->own = common_tracer_on(worker->tracer);
     for (uint32_t i = 0; i < step->n_items; i++) {
         struct common_trace *trace = &step->items[i].trace;
         if (!common_trace_sampled(trace))
@@ -37,7 +39,7 @@ struct worker_spans *worker_spans_new(const struct worker *worker, struct proto_
         struct traced_item *item = &spans->items[spans->n++];
         item->index = i;
         memcpy(item->parent_id, trace->span_id, sizeof item->parent_id);
-        if (common_tracer_on(worker->tracer))
+        if (spans->own)
             common_tracer_id(worker->tracer, trace->span_id);
     }
     spans->first = step->items[spans->items[0].index].trace;
@@ -134,7 +136,7 @@ void worker_spans_end(const struct worker_spans *spans, struct worker *worker, c
                          slab->session, slab->layer, slab->first, step->step,
                          (times->ended_ns - times->arrived_ns) / 1000, common_code_name(spans->items[i].code),
                          trace);
-        if (common_tracer_on(worker->tracer))
+        if (spans->own)
             add_item(spans, &spans->items[i], worker, step, rank, times);
     }
 }

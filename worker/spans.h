@@ -8,7 +8,7 @@
 //   └ worker.step                                                                   of each child in the tree
 //
 // All of a frame is computed together, so that its traced items have the same times, each in its own trace. Where nobody
-// takes spans here, children's are children of whose this one's would be.
+// takes spans here when the frame comes, it has none, and children's are children of whose this one's would be.
 #ifndef WORKER_SPANS_H
 #define WORKER_SPANS_H
 

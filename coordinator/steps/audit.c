@@ -76,8 +76,8 @@ static void audit_over(struct coordinator_auditing *a)
 static void audit_skip(struct coordinator_auditing *a, const char *why)
 {
     a->steps->count_audit_skipped++;
-    common_log_debug("audit skipped session=%016" PRIx64 " layer=%u first=%" PRIu64 ": %s", a->kept->session,
-                     a->kept->layer, a->kept->first, why);
+    common_log_debug("audit skipped session=%016" PRIx64 " layer=%u first=%" PRIu64 " trace=%s: %s",
+                     a->kept->session, a->kept->layer, a->kept->first, a->kept->trace, why);
     audit_over(a);
 }
 

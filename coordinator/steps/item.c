@@ -516,6 +516,7 @@ static void weigh(struct coordinator_item *item)
                                        .missing = &item->way.missing,
                                        .q = item->ask.q,
                                        .lse = coordinator_item_lse(item)};
+    coordinator_item_trace(item, ask.trace);
     item->way.in_frames++;
     item->look.weighed_ns = common_clock_ns();
     coordinator_mass_start(coordinator_item_steps(item), &ask, weighed, item);

@@ -83,10 +83,11 @@ struct coordinator_item_look { // where its rows looked and where its time went,
     uint32_t n_traces;
 };
 
-struct coordinator_item_trace {  // spans.h
-    bool known, sampled;         // it has one; and spans are wanted
+struct coordinator_item_trace { // spans.h
+    bool known, sampled;        // it has one; and spans are wanted
+    bool own; // somebody took spans here when it came: it has a span of its own, and its frames do
     struct common_trace parent;  // of the caller's span; its span_id is zero where we have drawn it
-    uint8_t span_id[8];          // of its own span; where nobody takes spans here, the caller's
+    uint8_t span_id[8];          // of its own span; where it has none, the caller's
     uint64_t sent_ns, landed_ns; // of the first frame, and of the last; 0: none has come back
 };
 

@@ -169,8 +169,9 @@ static void computation_end(void *arg)
             computation_fail(x, COMMON_DATA_LOSS, "COVERAGE", "the masses do not cover all tokens");
         } else if (!put_together(x)) {
             computation_fail(x, COMMON_INTERNAL, "", "the masses do not add up to the step's lse");
-            common_log_error("masses do not add up session=%016" PRIx64 " layer=%u first=%" PRIu64, s->id,
-                             x->ask.layer, x->ask.first);
+            common_log_error("masses do not add up session=%016" PRIx64 " layer=%u first=%" PRIu64
+                             " trace=%s",
+                             s->id, x->ask.layer, x->ask.first, x->ask.trace);
         }
     }
     for (uint32_t p = 0; p < x->n_parts; p++) {

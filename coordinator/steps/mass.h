@@ -8,6 +8,7 @@
 #ifndef COORDINATOR_MASS_H
 #define COORDINATOR_MASS_H
 
+#include "common/trace.h"
 #include "coordinator/steps/steps.h"
 #include "proto/status.h"
 
@@ -41,6 +42,7 @@ struct coordinator_mass_ask {
     uint32_t layer, rows, bins;    // bins: at most
     bool heads;                    // of each
     uint64_t first, visible, block_first, block_count, deadline_ns;
+    char trace[COMMON_TRACE_ID_TEXT]; // of the step, for the log; "-": none
     // Borrowed until `done`:
     const struct coordinator_missing *missing; // what the step has left out, and its masses do
     const uint8_t *q;                          // [rows][q_heads][k_dim]

@@ -35,7 +35,8 @@ bool coordinator_spans_take(struct coordinator_item *item, const uint8_t *bytes,
     if (!trace->sampled)
         return true;
     item->call->traced = true;
-    if (common_tracer_on(tracer))
+    trace->own = common_tracer_on(tracer);
+    if (trace->own)
         common_tracer_id(tracer, trace->span_id);
     else
         memcpy(trace->span_id, trace->parent.span_id, sizeof trace->span_id);
@@ -45,11 +46,10 @@ bool coordinator_spans_take(struct coordinator_item *item, const uint8_t *bytes,
 void coordinator_spans_send(struct coordinator_frame *f, struct coordinator_item *item,
                             struct proto_step_item *slab)
 {
-    struct common_tracer *tracer = tracer_of(item);
     f->traced = true;
     slab->trace = item->trace.parent;
-    if (common_tracer_on(tracer))
-        common_tracer_id(tracer, slab->trace.span_id);
+    if (item->trace.own)
+        common_tracer_id(tracer_of(item), slab->trace.span_id);
     else
         memcpy(slab->trace.span_id, item->trace.span_id, sizeof slab->trace.span_id);
 }
@@ -105,7 +105,7 @@ void coordinator_spans_landed(struct coordinator_frame *f, enum common_code code
             continue;
         item->trace.sent_ns = item->trace.sent_ns ? item->trace.sent_ns : f->sent_ns;
         item->trace.landed_ns = now_ns;
-        if (!common_tracer_on(tracer_of(item)))
+        if (!item->trace.own)
             continue;
         bool failed = result && result->items[i].code != COMMON_OK;
         add_tree(f, i, failed ? result->items[i].code : code, failed ? result->items[i].message : text);
@@ -200,7 +200,7 @@ void coordinator_spans_answered(struct coordinator_call *call, enum common_code 
         enum common_code code = !done ? unfinished : failure ? failure->code : COMMON_OK;
         const char *why = !done ? text : failure ? failure->message : "";
         say(item, code, why, now_ns);
-        if (!common_tracer_on(tracer_of(item)))
+        if (!item->trace.own)
             continue;
         add_step(item, code, why, now_ns);
         add_parts(item, now_ns);

@@ -7,6 +7,7 @@
 #include "coordinator/sessions/session.h"
 #include "coordinator/steps/call.h"
 #include "coordinator/steps/lane.h"
+#include "coordinator/steps/spans.h"
 #include "coordinator/steps/watchers.h"
 #include "proto/spec.h"
 
@@ -154,6 +155,7 @@ static void probe_masses(struct coordinator_watch *watch, const struct coordinat
                                        .missing = &p->missing,
                                        .q = q,
                                        .lse = (const float *)(const void *)copy};
+    coordinator_item_trace(item, ask.trace);
     coordinator_mass_start(watch->steps, &ask, probed, p);
 }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <errno.h>
 #include <event2/event.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -245,6 +246,31 @@ static void test_start_and_stop_at_once(void **state)
         common_loop_join(loop);
         assert_int_equal(count, 1);
     }
+}
+
+static void write_to_nobody(void *arg)
+{
+    int *fd = arg;
+    assert_int_equal(write(*fd, "x", 1), -1);
+    *fd = errno;
+}
+
+// A library's loop writes to whom it is told to, in a program that may not ignore SIGPIPE.
+static void test_its_thread_outlives_a_peer_that_left(void **state)
+{
+    (void)state;
+    int fds[2];
+    assert_int_equal(pipe(fds), 0);
+    close(fds[0]);
+    int told = fds[1];
+    void (*before)(int) = signal(SIGPIPE, SIG_DFL);
+    assert_int_equal(common_loop_start_thread(loop, "test-loop"), COMMON_OK);
+    common_loop_call(loop, write_to_nobody, &told);
+    common_loop_stop(loop);
+    common_loop_join(loop);
+    signal(SIGPIPE, before);
+    assert_int_equal(told, EPIPE);
+    close(fds[1]);
 }
 
 struct timer_test {
@@ -610,6 +636,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_call_waits_and_nests, setup, teardown),
         cmocka_unit_test_setup_teardown(test_calls_from_many_threads, setup, teardown),
         cmocka_unit_test_setup_teardown(test_start_and_stop_at_once, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_its_thread_outlives_a_peer_that_left, setup, teardown),
         cmocka_unit_test_setup_teardown(test_one_shot_is_never_early, setup, teardown),
         cmocka_unit_test_setup_teardown(test_repeat_until_stopped, setup, teardown),
         cmocka_unit_test_setup_teardown(test_missed_turns_are_not_made_up_for, setup, teardown),

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // W3C trace context and spans as OTLP/JSON. What a collector makes of them: tests/deploy/tracing_test.py.
+#include <event2/event.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,6 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -209,11 +216,133 @@ static void test_tracer(void **state)
     unlink(path);
 }
 
+struct collector { // which answers nothing
+    struct common_loop *loop;
+    struct event *event;
+    int fd;
+    bool called;
+};
+
+static void on_call(evutil_socket_t fd, short what, void *arg)
+{
+    struct collector *c = arg;
+    (void)what;
+    int call = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
+    assert_true(call >= 0);
+    close(call);
+    c->called = true;
+    common_loop_stop(c->loop);
+}
+
+static void add_span(struct common_tracer *tracer)
+{
+    struct common_trace trace;
+    assert_int_equal(common_trace_parse(GOOD, &trace, NULL), COMMON_OK);
+    const struct common_span span = span_of(&trace);
+    common_tracer_add(tracer, &span);
+}
+
+// The collector's name stands in /etc/hosts alone, no name server is known, and the address changes.
+static void test_names_of_hosts(void **state)
+{
+    (void)state;
+    char hosts[] = "/tmp/banyan_hostsXXXXXX", url[64];
+    int fd = mkstemp(hosts);
+    assert_true(fd >= 0);
+    if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+        mount("/dev/null", "/etc/resolv.conf", NULL, MS_BIND, NULL) != 0 ||
+        mount(hosts, "/etc/hosts", NULL, MS_BIND, NULL) != 0) {
+        close(fd);
+        unlink(hosts);
+        skip(); // not root
+    }
+    struct collector c = {.fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof address;
+    struct common_tracer *tracer;
+    struct common_error err;
+    assert_int_equal(bind(c.fd, (struct sockaddr *)&address, sizeof address), 0);
+    assert_int_equal(listen(c.fd, 4), 0);
+    assert_int_equal(getsockname(c.fd, (struct sockaddr *)&address, &len), 0);
+    assert_int_equal(common_loop_new(&c.loop), COMMON_OK);
+    c.event = event_new(common_loop_base(c.loop), c.fd, EV_READ, on_call, &c);
+    assert_int_equal(event_add(c.event, NULL), 0);
+    snprintf(url, sizeof url, "http://a-host-of-this-test:%u", ntohs(address.sin_port));
+    assert_int_equal(common_tracer_new(c.loop, NULL, 0, &tracer, &err), COMMON_OK);
+    assert_int_equal(common_tracer_set(tracer, &(struct common_tracer_options){.otlp = url}, &err),
+                     COMMON_OK);
+    assert_true(dprintf(fd, "127.0.0.2 a-host-of-this-test\n") > 0); // where nobody listens
+    add_span(tracer);
+    assert_int_equal(common_tracer_set(tracer, &(struct common_tracer_options){.otlp = url}, &err),
+                     COMMON_OK); // which sends it, to there
+    assert_int_equal(pwrite(fd, "127.0.0.1", 9, 0), 9);
+    common_loop_run(c.loop);
+    assert_true(c.called);
+    common_tracer_free(tracer);
+    event_free(c.event);
+    common_loop_free(c.loop);
+    close(c.fd);
+    close(fd);
+    assert_int_equal(umount2("/etc/hosts", MNT_DETACH), 0);
+    assert_int_equal(umount2("/etc/resolv.conf", MNT_DETACH), 0);
+    unlink(hosts);
+}
+
+static enum common_code set_file(struct common_tracer *tracer, const char *path)
+{
+    struct common_error err = {0};
+    enum common_code code = common_tracer_set(tracer, &(struct common_tracer_options){.file = path}, &err);
+    if (code != COMMON_OK)
+        assert_non_null(strstr(err.message, path));
+    return code;
+}
+
+// Spans go to a file of one's own, or a device; not to a pipe, which somebody may leave, a folder, a link, or a file
+// that somebody else has put there.
+static void test_files(void **state)
+{
+    (void)state;
+    struct common_loop *loop;
+    struct common_tracer *tracer;
+    struct common_error err;
+    char folder[] = "/tmp/banyan_traceXXXXXX", pipe[64], file[64], link[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(pipe, sizeof pipe, "%s/pipe", folder);
+    snprintf(file, sizeof file, "%s/file", folder);
+    snprintf(link, sizeof link, "%s/link", folder);
+    assert_int_equal(symlink(file, link), 0);
+    assert_int_equal(mkfifo(pipe, 0600), 0);
+    assert_int_equal(common_loop_new(&loop), COMMON_OK);
+    assert_int_equal(common_tracer_new(loop, NULL, 0, &tracer, &err), COMMON_OK);
+    assert_int_equal(set_file(tracer, pipe), COMMON_FAILED_PRECONDITION);
+    int reader = open(pipe, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    assert_true(reader >= 0);
+    assert_int_equal(set_file(tracer, pipe), COMMON_FAILED_PRECONDITION);
+    close(reader);
+    assert_int_equal(set_file(tracer, folder), COMMON_FAILED_PRECONDITION);
+    assert_int_equal(set_file(tracer, "/dev/null"), COMMON_OK);
+    assert_int_equal(set_file(tracer, link), COMMON_FAILED_PRECONDITION);
+    assert_int_not_equal(access(file, F_OK), 0); // nothing was made where it leads
+    assert_int_equal(set_file(tracer, file), COMMON_OK);
+    assert_int_equal(set_file(tracer, link), COMMON_FAILED_PRECONDITION);
+    if (chown(file, geteuid() + 1, (gid_t)-1) == 0) { // as root
+        assert_int_equal(set_file(tracer, "/dev/null"), COMMON_OK);
+        assert_int_equal(set_file(tracer, file), COMMON_FAILED_PRECONDITION);
+    }
+    common_tracer_free(tracer);
+    common_loop_free(loop);
+    unlink(link);
+    unlink(file);
+    unlink(pipe);
+    rmdir(folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parse),   cmocka_unit_test(test_take),   cmocka_unit_test(test_json),
-        cmocka_unit_test(test_request), cmocka_unit_test(test_tracer),
+        cmocka_unit_test(test_parse),          cmocka_unit_test(test_take),   cmocka_unit_test(test_json),
+        cmocka_unit_test(test_request),        cmocka_unit_test(test_tracer), cmocka_unit_test(test_files),
+        cmocka_unit_test(test_names_of_hosts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -293,6 +293,12 @@ static void the_log_and_the_event_say_the_same(void **state)
                             "b", 4);
     assert_string_equal(coordinator_events_next(events, 1)->text, "moved: at last (chunks=2, to=b)");
     assert_int_equal(coordinator_events_last(events), 2);
+    coordinator_events_tell(events, &event, "wrong by=%s trace=%s", "-", "-"); // a step that nobody traces
+    assert_string_equal(coordinator_events_next(events, 2)->text, "wrong (by=-)");
+    coordinator_events_tell(events, &event, "wrong trace=%s", "-");
+    assert_string_equal(coordinator_events_next(events, 3)->text, "wrong");
+    coordinator_events_tell(events, &event, "wrong trace=%s", "-0af7651");
+    assert_string_equal(coordinator_events_next(events, 4)->text, "wrong (trace=-0af7651)");
     coordinator_events_free(events);
 }
 

@@ -235,6 +235,44 @@ class Samples(Base):
         self.stop("coordinator")  # and what waits is written at the end
         self.assertEqual({span.trace for line in file.read_text().splitlines() for span in otlp.read(line)}, {f"{9:032x}"})
 
+    def test_reload_under_a_step(self):
+        """What begins to export while a step is in hand has no span of it: none would know its own id."""
+        names = ("coordinator", "worker0", "worker1")
+        file, config = ({name: self.path / f"{name}.{what}" for name in names} for what in ("spans", "config"))
+
+        def export(name, on):
+            before = self.log(name).count("new are trace-file")
+            config[name].write_text(f"trace-file = {file[name]}\n" if on else "")
+            self.processes[name].send_signal(signal.SIGHUP)
+            while self.log(name).count("new are trace-file") == before:
+                time.sleep(0.02)
+
+        def spans():
+            return [span for name in names for line in file[name].read_text().splitlines() for span in otlp.read(line)]
+
+        for name in names:
+            config[name].write_text(f"trace-file = {file[name]}\n")
+            self.start(name, "--config", config[name])
+        self.ctl("session", "create", "--q-heads=1", "--dim=8", "--kv-type=f32", "--members=2", "s")
+        self.step(1)
+        for name in names:
+            export(name, False)  # what waited is written
+        root, = (span.attributes["banyan.worker"] for span in spans() if span.attributes.get("banyan.rank") == 0)
+        child = "worker0" if root == "worker1" else "worker1"
+        self.processes[child].send_signal(signal.SIGSTOP)
+        with subprocess.Popen([BIN / "banyanctl", "attend", "s", self.path / "t.safetensors", "--traceparent", traceparent(2), "-e",
+                               self.endpoint], env=self.environment, stdout=subprocess.DEVNULL) as step:
+            self.wait_metric(1, root, "banyan_parts_in_hand")
+            export("coordinator", True)
+            export(root, True)
+            self.processes[child].send_signal(signal.SIGCONT)
+            self.assertEqual(step.wait(), 0)
+        self.step(3)
+        for name in ("coordinator", root):
+            self.stop(name)
+        self.assertEqual({span.trace for span in spans()}, {f"{number:032x}" for number in (1, 3)})
+        self.assertEqual([span for span in spans() if span.id == span.parent], [])
+
     def test_options(self):
         for options, says in ((("--trace-sample", "0.5"), "--trace-file or --trace-otlp"), (("--trace-sample", "2"), "0 to 1"),
                               (("--trace-otlp", "https://localhost/"), "http://HOST:PORT"), (("--trace-otlp", "nonsense"), "http://"),
