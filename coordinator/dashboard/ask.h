@@ -16,8 +16,10 @@
 
 struct coordinator_dashboard {
     struct coordinator *c;
-    char host[96];                // that --http names, brackets and all
-    bool loopback;                // it is a loopback address
+    char host[96];         // that --http names, brackets and all
+    bool loopback;         // it is a loopback address
+    uint32_t wrong_tokens; // since wrong_tokens_from_ns
+    uint64_t wrong_tokens_from_ns;
     struct coordinator_list list; // of sessions, in the order that was asked for last
 };
 

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "common/clock.h"
 #include "common/secret.h"
 #include "coordinator/dashboard/ask.h"
 #include "coordinator/dashboard/files.h"
@@ -15,6 +16,11 @@
 
 #define API    "/api/v1/"
 #define DIGITS 6 // of a number that is no integer: a share, a factor
+
+#define WRONG_TOKENS_MAX                                                                                     \
+    10 // in WRONG_TOKENS_NS, of all callers together; more are 429, and lose their connection
+#define WRONG_TOKENS_NS COMMON_NS_PER_S
+
 // All that the page loads is here, and nothing else can be put into it.
 #define POLICY                                                                                               \
     "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -144,6 +150,8 @@ static void answer_json(struct common_http_answer *out, int code, json_t *json)
     put_headers(out, "application/json", "no-store");
     if (code == 401)
         put_header(out, "WWW-Authenticate", "Bearer realm=\"banyan\"");
+    if (code == 429)
+        put_header(out, "Retry-After", "1");
 }
 
 static void refuse(struct common_http_answer *out, int code, const char *why)
@@ -192,6 +200,32 @@ static bool token_presented(const struct coordinator_dashboard *d, const char *a
            common_bytes_equal(authorization + 7, token, strlen(token));
 }
 
+// Counted, told and logged as the wrong token of an RPC is. Who presents none is asked for it: that is how the page begins.
+static void refuse_token(struct coordinator_dashboard *d, const struct common_http_request *request,
+                         struct common_http_answer *out)
+{
+    static const char wanted[] = "the coordinator wants its clients' token: Authorization: Bearer TOKEN";
+    if (!request->authorization || !request->authorization[0]) {
+        refuse(out, 401, wanted);
+        return;
+    }
+    char peer[96];
+    uint64_t now = common_clock_ns();
+    snprintf(peer, sizeof(peer), "%s over HTTP", request->peer);
+    proto_server_refuses(d->c->server, PROTO_REFUSED_TOKEN, peer, "its client token is wrong");
+    if (now - d->wrong_tokens_from_ns >= WRONG_TOKENS_NS) {
+        d->wrong_tokens_from_ns = now;
+        d->wrong_tokens = 0;
+    }
+    if (d->wrong_tokens < WRONG_TOKENS_MAX) {
+        d->wrong_tokens++;
+        refuse(out, 401, wanted);
+        return;
+    }
+    refuse(out, 429, "too many wrong tokens: ask again in a second");
+    put_header(out, "Connection", "close");
+}
+
 // ---- routes -------------------------------------------------------------------------------------
 
 // Whether the path is the route's; *id of its '*'.
@@ -231,7 +265,7 @@ static void answer_api(struct coordinator_dashboard *d, const struct common_http
         return;
     }
     if (!token_presented(d, request->authorization)) {
-        refuse(out, 401, "the coordinator wants its clients' token: Authorization: Bearer TOKEN");
+        refuse_token(d, request, out);
         return;
     }
     for (size_t i = 0; i < sizeof(routes) / sizeof(*routes) && !route; i++)

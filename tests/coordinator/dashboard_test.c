@@ -15,6 +15,7 @@
 #include "common/log.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/dashboard/dashboard.h"
+#include "coordinator/events.h"
 #include "coordinator/sessions/spec.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/state.h"
@@ -85,11 +86,22 @@ static int ask(struct fixture *f, const struct common_http_request *request, jso
     return a.code;
 }
 
+// The coordinator's count.
+static uint64_t wrong_tokens(const struct fixture *f)
+{
+    struct proto_server_counts counts;
+    proto_server_counts(f->c->server, &counts);
+    return counts.refused[PROTO_REFUSED_TOKEN];
+}
+
 static int ask_from(struct fixture *f, const char *host, const char *authorization)
 {
     return ask(f,
-               &(struct common_http_request){
-                   .path = "/api/v1/cluster", .query = "", .host = host, .authorization = authorization},
+               &(struct common_http_request){.path = "/api/v1/cluster",
+                                             .query = "",
+                                             .host = host,
+                                             .authorization = authorization,
+                                             .peer = "192.0.2.1"},
                NULL);
 }
 
@@ -133,6 +145,39 @@ static void hosts_beyond_loopback(void **state)
     assert_int_equal(ask_from(&f, "head.example", "Bearer a-token-of-clients"), 200);
     assert_int_equal(ask_from(&f, "evil.example", NULL), 401); // it has no token to present
     assert_int_equal(ask_from(&f, "evil.example", "Bearer a-token-of-client"), 401);
+    end(&f);
+}
+
+static void wrong_tokens_are_told(void **state)
+{
+    (void)state;
+    struct fixture f;
+    begin(&f, "127.0.0.1:80", "a-token-of-clients");
+    assert_int_equal(ask_from(&f, "localhost", NULL), 401); // as the page begins: nothing has been tried
+    assert_int_equal(ask_from(&f, "localhost", ""), 401);
+    assert_int_equal(wrong_tokens(&f), 0);
+    uint64_t last = coordinator_events_last(f.c->core.events);
+    assert_int_equal(ask_from(&f, "localhost", "Bearer a-token-of-others"), 401);
+    assert_int_equal(wrong_tokens(&f), 1);
+    const struct coordinator_event *e = coordinator_events_next(f.c->core.events, last);
+    assert_non_null(e);
+    assert_int_equal(e->kind, PROTO_EVENT_REFUSED_CLIENT);
+    assert_non_null(strstr(e->text, "192.0.2.1 over HTTP is refused"));
+    end(&f);
+}
+
+static void wrong_tokens_are_slowed_down(void **state)
+{
+    (void)state;
+    struct fixture f;
+    begin(&f, "127.0.0.1:80", "a-token-of-clients");
+    int code = 401, wrong = 0;
+    for (; code == 401 && wrong < 10000; wrong++)
+        code = ask_from(&f, "localhost", "Bearer a-token-of-others");
+    assert_int_equal(code, 429);
+    assert_int_equal(wrong_tokens(&f), wrong); // that one, too
+    assert_int_equal(ask_from(&f, "localhost", NULL), 401);
+    assert_int_equal(ask_from(&f, "localhost", "Bearer a-token-of-clients"), 200);
     end(&f);
 }
 
@@ -306,6 +351,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hosts_on_loopback),
         cmocka_unit_test(hosts_beyond_loopback),
+        cmocka_unit_test(wrong_tokens_are_told),
+        cmocka_unit_test(wrong_tokens_are_slowed_down),
         cmocka_unit_test(names_that_are_no_text),
         cmocka_unit_test(many_sessions_in_pages),
         cmocka_unit_test(a_session_that_is_gone_is_null),

@@ -198,11 +198,14 @@ class Token(unittest.TestCase):
     def test_token(self):
         cluster = Cluster(BIN, workers=1, token="a-token-of-clients")
         self.addCleanup(cluster.stop)
-        for path in ("cluster", "workers", "plans", "sessions", "sessions/0000000100000001", "events", "nothing"):
-            for given in ("", "Bearer", "Bearer a-token-of-client", "Bearer a-token-of-clientsx", "Basic a-token-of-clients", "a-token-of-clients"):
-                status, headers, body = cluster.ask(f"api/v1/{path}", Authorization=given)
-                self.assertEqual((status, "token" in json.loads(body)["error"]), (401, True), (path, given))
-                self.assertIn("Bearer", headers["WWW-Authenticate"])
+        paths = ("cluster", "workers", "plans", "sessions", "sessions/0000000100000001", "events", "nothing")
+        wrong = ("Bearer", "Bearer a-token-of-client", "Bearer a-token-of-clientsx", "Basic a-token-of-clients", "a-token-of-clients")
+        for path, given in [*((path, "") for path in paths), *zip(paths, wrong)]:
+            status, headers, body = cluster.ask(f"api/v1/{path}", Authorization=given)
+            self.assertEqual((status, "token" in json.loads(body)["error"]), (401, True), (path, given))
+            self.assertIn("Bearer", headers["WWW-Authenticate"])
+        self.assertIn(f'banyan_refused_total{{reason="token"}} {len(wrong)}\n', cluster.ask("metrics")[2].decode())
+        self.assertIn("127.0.0.1 over HTTP is refused", "".join(e["text"] for e in cluster.api("events")["events"]))
         self.assertTrue(cluster.api("cluster")["ready"])
         self.assertEqual(cluster.ask("")[0], 200)  # the page asks for it
         self.assertEqual(cluster.ask("metrics")[0], 200)

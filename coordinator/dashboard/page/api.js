@@ -28,6 +28,11 @@ export async function ask(path, query = {}) {
     } catch (error) {
         throw new ApiError(0, response ? 'its answer was cut off' : 'no answer');
     }
+    if (response.status === 401) {
+        const now = sessionStorage.getItem(KEY);
+        if (now !== token) return ask(path, query); // it was given while this was on its way
+        sessionStorage.removeItem(KEY); // a wrong one is a refusal that the coordinator tells: once is enough
+    }
     if (!response.ok) throw new ApiError(response.status, body.error || `HTTP ${response.status}`);
     return body;
 }
