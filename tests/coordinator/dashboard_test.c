@@ -19,6 +19,8 @@
 #include "coordinator/sessions/spec.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/state.h"
+#include "coordinator/steps/lane.h"
+#include "coordinator/steps/watch.h"
 
 struct fixture {
     struct common_loop *loop;
@@ -251,6 +253,36 @@ static void a_session_that_is_gone_is_null(void **state)
     end(&f);
 }
 
+// All places are kept, and all looks are under way: one more is refused, and takes nothing from anybody.
+static void a_look_that_is_refused_forgets_nothing(void **state)
+{
+    (void)state;
+    struct fixture f;
+    begin(&f, "127.0.0.1:80", NULL);
+    for (int i = 0; i <= COORDINATOR_WATCHES_MAX; i++) {
+        char name[16], path[64];
+        snprintf(name, sizeof name, "s%02d", i);
+        add_session(&f, name);
+        struct coordinator_session *s = coordinator_session_named(&f.c->sessions, name);
+        bool look = i < COORDINATOR_LOOKS_MAX || i == COORDINATOR_WATCHES_MAX;
+        if (!look) {
+            assert_non_null(coordinator_watch_of(&f.c->steps, s)); // something of it is kept
+            continue;
+        }
+        snprintf(path, sizeof path, "/api/v1/sessions/%016llx/trace", (unsigned long long)s->id);
+        json_t *json = get(&f, path, "watch=1");
+        assert_int_equal(json_is_true(json_object_get(json, "full")), i == COORDINATOR_WATCHES_MAX);
+        json_decref(json);
+    }
+    for (int i = 0; i <= COORDINATOR_WATCHES_MAX; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "s%02d", i);
+        const struct coordinator_session *s = coordinator_session_named(&f.c->sessions, name);
+        assert_int_equal(s->lane && s->lane->watch, i < COORDINATOR_WATCHES_MAX);
+    }
+    end(&f);
+}
+
 // A session whose chunks go round two workers; its answer. Ranges that are served: how many, and up to where.
 static json_t *alternating(struct fixture *f, struct coordinator_worker workers[2], uint32_t chunks,
                            size_t *ranges, json_int_t *until)
@@ -356,6 +388,7 @@ int main(void)
         cmocka_unit_test(names_that_are_no_text),
         cmocka_unit_test(many_sessions_in_pages),
         cmocka_unit_test(a_session_that_is_gone_is_null),
+        cmocka_unit_test(a_look_that_is_refused_forgets_nothing),
         cmocka_unit_test(ranges_are_exact_while_they_are_few),
         cmocka_unit_test(many_ranges_are_joined),
         cmocka_unit_test(standing_by),
