@@ -60,7 +60,7 @@ void coordinator_dashboard_free(struct coordinator_dashboard *d)
 {
     if (!d)
         return;
-    coordinator_list_fini(&d->list);
+    coordinator_lists_fini(&d->lists);
     free(d);
 }
 
@@ -250,7 +250,16 @@ static bool route_matches(const char *path, const char *name, uint64_t *id)
 
 static int http_code(enum common_code code)
 {
-    return code == COMMON_INVALID_ARGUMENT ? 400 : code == COMMON_NOT_FOUND ? 404 : 503;
+    switch (code) {
+    case COMMON_INVALID_ARGUMENT:
+        return 400;
+    case COMMON_NOT_FOUND:
+        return 404;
+    case COMMON_RESOURCE_EXHAUSTED:
+        return 429;
+    default:
+        return 503;
+    }
 }
 
 static void answer_api(struct coordinator_dashboard *d, const struct common_http_request *request,

@@ -12,9 +12,10 @@
 
 #include <jansson.h>
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "coordinator/cluster/worker.h"
-#include "coordinator/dashboard/dashboard.h"
+#include "coordinator/dashboard/ask.h"
 #include "coordinator/events.h"
 #include "coordinator/sessions/spec.h"
 #include "coordinator/sessions/table.h"
@@ -110,6 +111,7 @@ static int ask_from(struct fixture *f, const char *host, const char *authorizati
 static json_t *get(struct fixture *f, const char *path, const char *query)
 {
     json_t *json;
+    f->d->lists.next_ns = 0; // sessions may be sorted now
     assert_int_equal(
         ask(f, &(struct common_http_request){.path = path, .query = query, .host = "localhost"}, &json), 200);
     return json;
@@ -232,6 +234,57 @@ static void many_sessions_in_pages(void **state)
     json = get(&f, "/api/v1/sessions", "offset=262144"); // past the end
     assert_int_equal(json_array_size(json_object_get(json, "sessions")), 0);
     json_decref(json);
+    end(&f);
+}
+
+static int sorted(struct fixture *f, const char *query, json_t **json)
+{
+    return ask(f,
+               &(struct common_http_request){.path = "/api/v1/sessions", .query = query, .host = "localhost"},
+               json);
+}
+
+static json_int_t matching(struct fixture *f, const char *query)
+{
+    json_t *json;
+    assert_int_equal(sorted(f, query, &json), 200);
+    json_int_t n = json_integer_value(json_object_get(json, "matching"));
+    json_decref(json);
+    return n;
+}
+
+// As many orders as are kept serve their viewers beside each other; one more takes the place of the one longest unused.
+// While none may be made, what is kept is shown, and anything else is refused.
+static void orders_are_kept_and_made_seldom(void **state)
+{
+    (void)state;
+    struct fixture f;
+    json_t *json;
+    char query[COORDINATOR_LISTS][16];
+    begin(&f, "127.0.0.1:80", NULL);
+    add_session(&f, "s");
+    for (int i = 0; i < COORDINATOR_LISTS; i++) {
+        snprintf(query[i], sizeof query[i], "q=%.*s", i, "ghijklmnop"); // in no id
+        json_decref(get(&f, "/api/v1/sessions", query[i]));
+    }
+    add_session(&f, "ghijklmnop");
+    assert_true(f.d->lists.next_ns > 0); // the next one has to wait
+    f.d->lists.next_ns = COMMON_NO_DEADLINE;
+    for (int i = 0; i < COORDINATOR_LISTS; i++)
+        assert_int_equal(matching(&f, query[i]), i == 0); // as it was
+    assert_int_equal(sorted(&f, "q=ghijklmnop", &json), 429);
+    assert_non_null(strstr(json_string_value(json_object_get(json, "error")), "ask again"));
+    json_decref(json);
+    for (int i = 0; i < COORDINATOR_LISTS; i++)
+        f.d->lists.kept[i].made_ns = 1;          // long ago
+    assert_int_equal(matching(&f, query[2]), 0); // rather that than nothing
+    f.d->lists.next_ns = 0;
+    assert_int_equal(matching(&f, query[2]), 1); // made anew
+    json_decref(get(&f, "/api/v1/sessions", "q=ghijklmnop"));
+    f.d->lists.next_ns = COMMON_NO_DEADLINE;
+    assert_int_equal(matching(&f, "q=ghijklmnop"), 1);
+    assert_int_equal(sorted(&f, query[0], NULL), 429); // its place
+    assert_int_equal(matching(&f, query[1]), 0);
     end(&f);
 }
 
@@ -387,6 +440,7 @@ int main(void)
         cmocka_unit_test(wrong_tokens_are_slowed_down),
         cmocka_unit_test(names_that_are_no_text),
         cmocka_unit_test(many_sessions_in_pages),
+        cmocka_unit_test(orders_are_kept_and_made_seldom),
         cmocka_unit_test(a_session_that_is_gone_is_null),
         cmocka_unit_test(a_look_that_is_refused_forgets_nothing),
         cmocka_unit_test(ranges_are_exact_while_they_are_few),

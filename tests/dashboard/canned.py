@@ -32,7 +32,7 @@ class Cluster:
         hosts = max(1, workers // 8)
         self.workers = [self.worker(i, f"node-{i * hosts // workers + 1:02}") for i in range(workers)]
         self.sessions = [self.session(i) for i in range(sessions)]
-        self.asked = []
+        self.asked, self.sorted = [], set()
 
     def ns(self):
         return int((time.monotonic() - self.started) * 1e9) + 3_600_000_000_000
@@ -106,6 +106,14 @@ class Cluster:
         rows.sort(key=lambda s: (sort == "name" and not s["name"], s[keys.get(sort, sort)], s["id"]), reverse=down)
         offset, limit = int(query.get("offset", 0)), int(query.get("limit", 100))
         return {"total": len(self.sessions), "matching": len(rows), "sorted": len(rows), "offset": offset, "sessions": rows[offset:offset + limit]}
+
+    def busy(self, query):
+        """Whether this order has not been asked for yet: the first time it is 429, as a coordinator says that has just sorted."""
+        wish = tuple(sorted((name, value) for name, value in query.items() if name not in ("offset", "limit")))
+        with self.lock:
+            first = wish not in self.sorted
+            self.sorted.add(wish)
+        return first
 
     def one(self, identity):
         s = next((s for s in self.sessions if s["id"] == identity), None)
@@ -184,7 +192,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         url = urllib.parse.urlsplit(self.path)
         if url.path.startswith("/api/v1/"):
-            answer = self.server.cluster.answer(url.path[len("/api/v1/"):], dict(urllib.parse.parse_qsl(url.query)))
+            path, query = url.path[len("/api/v1/"):], dict(urllib.parse.parse_qsl(url.query))
+            if path == "sessions" and self.server.cluster.busy(query):
+                self.send(429, "application/json", b'{"error": "ask again"}')
+                return
+            answer = self.server.cluster.answer(path, query)
             self.send(200 if answer else 404, "application/json", json.dumps(answer or {"error": "there is no such session"}).encode())
             return
         file = PAGE / ("index.html" if url.path == "/" else pathlib.Path(url.path).name)

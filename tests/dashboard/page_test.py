@@ -245,6 +245,18 @@ class Size(Page):
         page.wait("document.querySelector('.grid-row.current') && document.querySelector('.grid-view').scrollTop > 500")
         self.well(page)
 
+    def test_order_that_has_to_wait(self):
+        """Another order is 429 the first time. The page asks again, and says nothing."""
+        page = self.measured(self.url + "#/sessions")
+        page.wait("document.querySelector('.grid').getAttribute('aria-rowcount') === '10001'")
+        page.run("""window.troubled = 0;
+            new MutationObserver(() => window.troubled += !document.getElementById('trouble').hidden).observe(document.getElementById('trouble'), {attributes: true})""")
+        page.run("[...document.querySelectorAll('.grid-head button')].find((e) => e.textContent === 'Tokens').click()")
+        most = f"{max(s['tokens'] for s in self.server.cluster.sessions):,}"
+        page.wait(f"document.querySelector('.grid-row:not([hidden])').textContent.includes('{most}')")
+        self.assertEqual(page.run("window.troubled"), 0)
+        self.well(page)
+
     def test_session(self):
         big = max(self.server.cluster.sessions, key=lambda s: s["tokens"])
         page = self.measured(f"{self.url}#/sessions/{big['id']}/watch")
