@@ -225,7 +225,8 @@ static void answer(struct evhttp_request *request, struct common_http *http)
                                         .authorization = evhttp_find_header(in, "Authorization"),
                                         .if_none_match = evhttp_find_header(in, "If-None-Match"),
                                         .fetch_site = evhttp_find_header(in, "Sec-Fetch-Site"),
-                                        .peer = peer ? peer : "?"};
+                                        .peer = peer ? peer : "?",
+                                        .x_banyan = evhttp_find_header(in, "X-Banyan")};
     struct common_http_answer a = {.code = 404};
     http->pages.answer(http->pages.answerer, &asked, &a);
     struct evbuffer *body = evbuffer_new();

@@ -24,6 +24,9 @@ struct common_http_request {  // valid while it is being answered; headers: NULL
     const char *path, *query; // as they came, "%20" and all; no query: ""
     const char *host, *authorization, *if_none_match, *fetch_site;
     const char *peer; // the caller's address, without its port
+    // X-Banyan, which means nothing: but a browser asks (OPTIONS, which is refused) before it sends a header that it does
+    // not know for a page of another site.
+    const char *x_banyan;
 };
 
 #define COMMON_HTTP_HEADERS 8

@@ -189,6 +189,15 @@ static bool from_here(const char *site) // also where it is no browser
     return !site || !strcmp(site, "same-origin") || !strcmp(site, "none");
 }
 
+// Whether the request begins something, which a page of another site must not: an old browser, or one that does not trust
+// this address, says no Sec-Fetch-Site.
+static bool begins_watch(const char *query)
+{
+    char value[8];
+    return common_http_query(query, "watch", value, sizeof(value)) != COMMON_HTTP_ABSENT &&
+           strcmp(value, "0") != 0;
+}
+
 static bool token_presented(const struct coordinator_dashboard *d, const char *authorization)
 {
     const char *token = d->c->core.options.token;
@@ -271,6 +280,10 @@ static void answer_api(struct coordinator_dashboard *d, const struct common_http
     json_t *json = NULL;
     if (!from_here(request->fetch_site)) {
         refuse(out, 403, "a page of another site asks");
+        return;
+    }
+    if (begins_watch(request->query) && !request->x_banyan) {
+        refuse(out, 403, "watch=1 wants a header that a page of another site cannot send: X-Banyan: 1");
         return;
     }
     if (!token_presented(d, request->authorization)) {

@@ -113,7 +113,10 @@ static json_t *get(struct fixture *f, const char *path, const char *query)
     json_t *json;
     f->d->lists.next_ns = 0; // sessions may be sorted now
     assert_int_equal(
-        ask(f, &(struct common_http_request){.path = path, .query = query, .host = "localhost"}, &json), 200);
+        ask(f,
+            &(struct common_http_request){.path = path, .query = query, .host = "localhost", .x_banyan = "1"},
+            &json),
+        200);
     return json;
 }
 

@@ -164,6 +164,9 @@ class Api(unittest.TestCase):
     def test_other_sites(self):
         for site, code in (("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)):
             self.assertEqual(self.raw("/api/v1/cluster", "localhost", **{"Sec-Fetch-Site": site}), code, site)
+        look = f"/api/v1/sessions/{self.odd}/trace?watch="  # a browser that says no site: a page of another one cannot send X-Banyan
+        for watch, headers, code in ((1, {}, 403), ("%31", {}, 403), (0, {}, 200), (1, {"X-Banyan": "1"}, 200)):
+            self.assertEqual(self.raw(f"{look}{watch}", "localhost", **headers), code, (watch, headers))
 
 
 class Watching(unittest.TestCase):

@@ -99,6 +99,7 @@ class Cluster:
         headers = {name.replace("_", "-"): value for name, value in headers.items()}
         if self.token and "Authorization" not in headers and path.startswith("api/"):
             headers["Authorization"] = f"Bearer {self.token}"
+        headers.setdefault("X-Banyan", "1")
         request = urllib.request.Request(self.url + path, method=method, headers=headers)
         try:
             with urllib.request.urlopen(request, timeout=30) as answer:

@@ -34,7 +34,7 @@ async function askOnce(path, query) {
     let response, body;
     try {
         response = await fetch(`api/v1/${path}${words ? `?${words}` : ''}`, {
-            headers: token === null ? {} : {Authorization: `Bearer ${token}`},
+            headers: {'X-Banyan': '1', ...(token === null ? {} : {Authorization: `Bearer ${token}`})},
             cache: 'no-store', credentials: 'omit', redirect: 'error', signal: AbortSignal.timeout(TIMEOUT_MS),
         });
         body = await response.json();
