@@ -12,7 +12,7 @@
 
 #define COORDINATOR_LIST_PAGE 200       // sessions of one answer
 #define COORDINATOR_LIST_MOST (1 << 18) // sessions that are sorted; the rest of so many is only counted
-#define COORDINATOR_LIST_TEXT 64        // bytes of a filter
+#define COORDINATOR_LIST_TEXT 192 // bytes of a filter: the 60 characters of the page's box, in any script
 // Orders that are kept, 2 MiB each at most; the one longest unused gives way.
 #define COORDINATOR_LISTS 8
 // After an order is made so many times the processor time that it took goes by before the next one is.

@@ -93,11 +93,12 @@ class Api(unittest.TestCase):
         self.assertEqual([s["name"] for s in down], ["big", ODD])
         self.assertEqual(self.cluster.api("sessions", state="degraded")["matching"], 0)
         self.assertEqual(self.cluster.api("sessions", q=self.big)["matching"], 1)
+        self.assertEqual(self.cluster.api("sessions", q="\u7532" * 60)["matching"], 0)  # all that the page's box takes
 
     def test_bad_queries(self):
         for query, word in (("limit=0", "limit"), ("limit=201", "limit"), ("limit=5x", "limit"), ("limit=", "limit"), ("limit=-1", "limit"),
                             ("limit=99999999999999999999999", "limit"), ("offset=262145", "offset"), ("sort=secret", "sort"), ("order=sideways", "order"),
-                            ("state=fine", "state"), ("q=" + "a" * 65, "q"), ("q=%zz", "q"), ("q=%0a", "q")):
+                            ("state=fine", "state"), ("q=" + "a" * 193, "q"), ("q=%zz", "q"), ("q=%0a", "q")):
             self.refused(f"api/v1/sessions?{query}", 400, word)
         for query in ("steps=65", "bins=257", "watch=2", "steps=0"):
             self.refused(f"api/v1/sessions/{self.big}/mass?{query}", 400, query.split("=", maxsplit=1)[0])
@@ -109,7 +110,9 @@ class Api(unittest.TestCase):
         self.assertEqual(seqs, sorted(seqs))
         after = seqs[len(seqs) // 2]
         rest = self.cluster.api("events", after=after, term=told["term"])["events"]
-        self.assertEqual(rest[0]["seq"], after + 1)
+        self.assertEqual((rest[0]["seq"], told["anew"]), (after + 1, False))
+        other = self.cluster.api("events", after=after, term=told["term"] + 1)  # of another life
+        self.assertEqual((other["events"][0]["seq"], other["anew"]), (1, True))
         self.assertEqual(len(self.cluster.api("events", limit=1)["events"]), 1)
         self.refused("api/v1/events?after=x", 400, "after")
 

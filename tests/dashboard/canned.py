@@ -33,6 +33,7 @@ class Cluster:
         self.workers = [self.worker(i, f"node-{i * hosts // workers + 1:02}") for i in range(workers)]
         self.sessions = [self.session(i) for i in range(sessions)]
         self.asked, self.sorted = [], set()
+        self.term = self.events_term = 12  # of the coordinator, and of its events
 
     def ns(self):
         return int((time.monotonic() - self.started) * 1e9) + 3_600_000_000_000
@@ -170,10 +171,12 @@ class Cluster:
                  ("info", "session-created", "a session was made", "")]
         now = time.time_ns()
         after = int(query.get("after", 0))
-        events = [{"seq": n, "term": 12, "wall_ns": now - (40 - n) * 37 * 10**9, "severity": texts[n % 4][0], "kind": texts[n % 4][1], "text": texts[n % 4][2],
+        anew = after > 0 and int(query.get("term", 0)) != self.events_term
+        after = 0 if anew else after
+        events = [{"seq": n, "term": self.events_term, "wall_ns": now - (40 - n) * 37 * 10**9, "severity": texts[n % 4][0], "kind": texts[n % 4][1], "text": texts[n % 4][2],
                    "worker": texts[n % 4][3] or None, "session": None if n % 4 != 3 else self.sessions[n]["id"], "session_name": self.sessions[n]["name"] or None,
                    "epoch": 0, "count": 1} for n in range(1, 41) if n > after and len(self.sessions) > 40]
-        return {"term": 12, "first": 1, "last": 40 if events or after else 0, "events": events}
+        return {"term": self.term, "first": 1, "last": 40 if events or after else 0, "anew": anew, "events": events}
 
     def answer(self, path, query):
         words = path.split("/")

@@ -29,12 +29,15 @@ export async function ask(path, query = {}, wanted = () => true) {
     }
 }
 
+// A header's characters are bytes: the token's of UTF-8.
+const bearer = (token) => `Bearer ${String.fromCharCode(...new TextEncoder().encode(token))}`;
+
 async function askOnce(path, query) {
     const words = new URLSearchParams(query).toString(), token = sessionStorage.getItem(KEY);
     let response, body;
     try {
         response = await fetch(`api/v1/${path}${words ? `?${words}` : ''}`, {
-            headers: {'X-Banyan': '1', ...(token === null ? {} : {Authorization: `Bearer ${token}`})},
+            headers: {'X-Banyan': '1', ...(token === null ? {} : {Authorization: bearer(token)})},
             cache: 'no-store', credentials: 'omit', redirect: 'error', signal: AbortSignal.timeout(TIMEOUT_MS),
         });
         body = await response.json();

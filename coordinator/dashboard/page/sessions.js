@@ -36,6 +36,14 @@ export function open(main, page, words) {
 
     // ---- what is asked ----
     const query = () => Object.fromEntries(Object.entries({sort, order, q: filter.value.trim(), state: state.value}).filter(([, value]) => value));
+    function nothing(why) {
+        total = 0;
+        pages.clear();
+        setText(said, '');
+        setText(empty, why);
+        empty.hidden = false;
+        draw();
+    }
     async function load(at) {
         const asked = JSON.stringify(query()), still = () => asked === JSON.stringify(query());
         if (wanted.has(at)) return;
@@ -51,6 +59,7 @@ export function open(main, page, words) {
             grid.setAttribute('aria-rowcount', total + 1);
         } catch (error) {
             if (!still()) return; // something else is asked for meanwhile
+            if (error.status === 400) nothing(error.message);
             throw error;
         } finally {
             wanted.delete(at);
