@@ -106,6 +106,8 @@ static const char *reason_of(int code)
         return "Not Found";
     case 421:
         return "Misdirected Request";
+    case 429:
+        return "Too Many Requests";
     default:
         return "Service Unavailable";
     }
@@ -214,12 +216,17 @@ static void answer(struct evhttp_request *request, struct common_http *http)
     const struct evkeyvalq *in = evhttp_request_get_input_headers(request);
     const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(request);
     const char *path = evhttp_uri_get_path(uri), *query = evhttp_uri_get_query(uri);
+    char *peer = NULL;
+    uint16_t port;
+    evhttp_connection_get_peer(evhttp_request_get_connection(request), &peer, &port);
     struct common_http_request asked = {.path = path ? path : "",
                                         .query = query ? query : "",
                                         .host = evhttp_find_header(in, "Host"),
                                         .authorization = evhttp_find_header(in, "Authorization"),
                                         .if_none_match = evhttp_find_header(in, "If-None-Match"),
-                                        .fetch_site = evhttp_find_header(in, "Sec-Fetch-Site")};
+                                        .fetch_site = evhttp_find_header(in, "Sec-Fetch-Site"),
+                                        .peer = peer ? peer : "?",
+                                        .x_banyan = evhttp_find_header(in, "X-Banyan")};
     struct common_http_answer a = {.code = 404};
     http->pages.answer(http->pages.answerer, &asked, &a);
     struct evbuffer *body = evbuffer_new();

@@ -23,11 +23,15 @@ struct common_http; // opaque
 struct common_http_request {  // valid while it is being answered; headers: NULL where there are none
     const char *path, *query; // as they came, "%20" and all; no query: ""
     const char *host, *authorization, *if_none_match, *fetch_site;
+    const char *peer; // the caller's address, without its port
+    // X-Banyan, which means nothing: but a browser asks (OPTIONS, which is refused) before it sends a header that it does
+    // not know for a page of another site.
+    const char *x_banyan;
 };
 
 #define COMMON_HTTP_HEADERS 8
 struct common_http_answer { // begins as an empty 404
-    int code;               // 200, 304, 400, 401, 403, 404, 421 or 503
+    int code;               // 200, 304, 400, 401, 403, 404, 421, 429 or 503
     const char *body;
     size_t len;
     void (*release)(void *body); // once it is sent, or will not be; NULL: the body outlives the daemon's HTTP

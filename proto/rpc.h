@@ -203,6 +203,11 @@ const char *proto_server_endpoint(const struct proto_server *server, size_t nth)
 // allowed.
 void proto_server_close(struct proto_server *server);
 
+// Something was refused, perhaps beside the server's own connections, such as a call over HTTP: it is counted, told and
+// logged (one warning a second at most).
+void proto_server_refuses(struct proto_server *server, enum proto_refusal refusal, const char *peer,
+                          const char *why);
+
 struct proto_server_stats {
     uint64_t links, requests, bytes; // now: stream links, requests being served and their bytes
     uint64_t served,

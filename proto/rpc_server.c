@@ -206,10 +206,16 @@ bool proto_server_token_ok(const struct proto_server *server, const ProtobufCBin
            common_bytes_equal(credentials->data, server->token, credentials->len);
 }
 
+void proto_server_refuses(struct proto_server *server, enum proto_refusal refusal, const char *peer,
+                          const char *why)
+{
+    note_refused(server, refusal, peer, why);
+    warn_refused(server, peer, why);
+}
+
 void proto_server_refused(struct proto_server *server, const char *peer, const char *why)
 {
-    note_refused(server, PROTO_REFUSED_CONNECTION, peer, why);
-    warn_refused(server, peer, why);
+    proto_server_refuses(server, PROTO_REFUSED_CONNECTION, peer, why);
 }
 
 static struct proto_lane *lane_of(struct proto_server *server, uint32_t role)
@@ -387,8 +393,7 @@ void proto_request_fail(struct proto_request *request, enum common_code code, co
 void proto_request_refuse(struct proto_request *request, enum proto_refusal reason, enum common_code code,
                           const char *text)
 {
-    note_refused(request->server, reason, request->peer, text);
-    warn_refused(request->server, request->peer, text);
+    proto_server_refuses(request->server, reason, request->peer, text);
     proto_request_fail(request, code, text, NULL, 0);
 }
 

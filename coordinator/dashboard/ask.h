@@ -4,7 +4,8 @@
 //     enum common_code coordinator_dashboard_NAME(dashboard, query, id, &json, &err)
 //
 // query: of the URL, "" for none; id: in the path, 0 where it has none. On success json is new and the caller's. Otherwise
-// INVALID_ARGUMENT, NOT_FOUND or UNAVAILABLE, which become 400, 404 and 503, with the sentence in err.
+// INVALID_ARGUMENT, NOT_FOUND, RESOURCE_EXHAUSTED or UNAVAILABLE, which become 400, 404, 429 and 503, with the sentence in
+// err.
 #ifndef COORDINATOR_DASHBOARD_ASK_H
 #define COORDINATOR_DASHBOARD_ASK_H
 
@@ -16,9 +17,11 @@
 
 struct coordinator_dashboard {
     struct coordinator *c;
-    char host[96];                // that --http names, brackets and all
-    bool loopback;                // it is a loopback address
-    struct coordinator_list list; // of sessions, in the order that was asked for last
+    char host[96];         // that --http names, brackets and all
+    bool loopback;         // it is a loopback address
+    uint32_t wrong_tokens; // since wrong_tokens_from_ns
+    uint64_t wrong_tokens_from_ns;
+    struct coordinator_lists lists; // of sessions
 };
 
 typedef enum common_code (*coordinator_dashboard_fn)(struct coordinator_dashboard *d, const char *query,

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "common/clock.h"
 #include "common/secret.h"
 #include "coordinator/dashboard/ask.h"
 #include "coordinator/dashboard/files.h"
@@ -15,6 +16,11 @@
 
 #define API    "/api/v1/"
 #define DIGITS 6 // of a number that is no integer: a share, a factor
+
+#define WRONG_TOKENS_MAX                                                                                     \
+    10 // in WRONG_TOKENS_NS, of all callers together; more are 429, and lose their connection
+#define WRONG_TOKENS_NS COMMON_NS_PER_S
+
 // All that the page loads is here, and nothing else can be put into it.
 #define POLICY                                                                                               \
     "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -54,7 +60,7 @@ void coordinator_dashboard_free(struct coordinator_dashboard *d)
 {
     if (!d)
         return;
-    coordinator_list_fini(&d->list);
+    coordinator_lists_fini(&d->lists);
     free(d);
 }
 
@@ -144,6 +150,8 @@ static void answer_json(struct common_http_answer *out, int code, json_t *json)
     put_headers(out, "application/json", "no-store");
     if (code == 401)
         put_header(out, "WWW-Authenticate", "Bearer realm=\"banyan\"");
+    if (code == 429)
+        put_header(out, "Retry-After", "1");
 }
 
 static void refuse(struct common_http_answer *out, int code, const char *why)
@@ -181,6 +189,15 @@ static bool from_here(const char *site) // also where it is no browser
     return !site || !strcmp(site, "same-origin") || !strcmp(site, "none");
 }
 
+// Whether the request begins something, which a page of another site must not: an old browser, or one that does not trust
+// this address, says no Sec-Fetch-Site.
+static bool begins_watch(const char *query)
+{
+    char value[8];
+    return common_http_query(query, "watch", value, sizeof(value)) != COMMON_HTTP_ABSENT &&
+           strcmp(value, "0") != 0;
+}
+
 static bool token_presented(const struct coordinator_dashboard *d, const char *authorization)
 {
     const char *token = d->c->core.options.token;
@@ -190,6 +207,32 @@ static bool token_presented(const struct coordinator_dashboard *d, const char *a
         return false;
     return strlen(authorization + 7) == strlen(token) &&
            common_bytes_equal(authorization + 7, token, strlen(token));
+}
+
+// Counted, told and logged as the wrong token of an RPC is. Who presents none is asked for it: that is how the page begins.
+static void refuse_token(struct coordinator_dashboard *d, const struct common_http_request *request,
+                         struct common_http_answer *out)
+{
+    static const char wanted[] = "the coordinator wants its clients' token: Authorization: Bearer TOKEN";
+    if (!request->authorization || !request->authorization[0]) {
+        refuse(out, 401, wanted);
+        return;
+    }
+    char peer[96];
+    uint64_t now = common_clock_ns();
+    snprintf(peer, sizeof(peer), "%s over HTTP", request->peer);
+    proto_server_refuses(d->c->server, PROTO_REFUSED_TOKEN, peer, "its client token is wrong");
+    if (now - d->wrong_tokens_from_ns >= WRONG_TOKENS_NS) {
+        d->wrong_tokens_from_ns = now;
+        d->wrong_tokens = 0;
+    }
+    if (d->wrong_tokens < WRONG_TOKENS_MAX) {
+        d->wrong_tokens++;
+        refuse(out, 401, wanted);
+        return;
+    }
+    refuse(out, 429, "too many wrong tokens: ask again in a second");
+    put_header(out, "Connection", "close");
 }
 
 // ---- routes -------------------------------------------------------------------------------------
@@ -216,7 +259,16 @@ static bool route_matches(const char *path, const char *name, uint64_t *id)
 
 static int http_code(enum common_code code)
 {
-    return code == COMMON_INVALID_ARGUMENT ? 400 : code == COMMON_NOT_FOUND ? 404 : 503;
+    switch (code) {
+    case COMMON_INVALID_ARGUMENT:
+        return 400;
+    case COMMON_NOT_FOUND:
+        return 404;
+    case COMMON_RESOURCE_EXHAUSTED:
+        return 429;
+    default:
+        return 503;
+    }
 }
 
 static void answer_api(struct coordinator_dashboard *d, const struct common_http_request *request,
@@ -230,8 +282,12 @@ static void answer_api(struct coordinator_dashboard *d, const struct common_http
         refuse(out, 403, "a page of another site asks");
         return;
     }
+    if (begins_watch(request->query) && !request->x_banyan) {
+        refuse(out, 403, "watch=1 wants a header that a page of another site cannot send: X-Banyan: 1");
+        return;
+    }
     if (!token_presented(d, request->authorization)) {
-        refuse(out, 401, "the coordinator wants its clients' token: Authorization: Bearer TOKEN");
+        refuse_token(d, request, out);
         return;
     }
     for (size_t i = 0; i < sizeof(routes) / sizeof(*routes) && !route; i++)

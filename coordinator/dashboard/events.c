@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What has happened, after a number that the caller has seen. Who has come from another life of the coordinator names its
-// term, and begins anew.
+// What has happened, after a number that the caller has seen, which was of a term that he names. Where there is no such one
+// here (it was of another life of the coordinator) he begins anew, and is told so.
 #include "coordinator/events.h"
 #include "coordinator/dashboard/ask.h"
 
@@ -34,18 +34,19 @@ COORDINATOR_DASHBOARD_ASK(events)
     if (code != COMMON_OK)
         return code;
     json_t *rows = json_array();
+    bool anew = after && !coordinator_events_is_ours(events, term ? term : d->c->core.term, after);
     uint64_t last = coordinator_events_last(events), first = coordinator_events_oldest(events);
-    if (!after && last > limit) // who begins gets the newest
-        after = last - limit;
-    else if (after && !coordinator_events_is_ours(events, term ? term : d->c->core.term, after))
+    if (anew)
         after = 0;
+    else if (!after && last > limit) // who begins gets the newest
+        after = last - limit;
     const struct coordinator_event *e;
     while (json_array_size(rows) < limit && (e = coordinator_events_next(events, after)) != NULL) {
         json_array_append_new(rows, event_json(e));
         after = e->seq;
     }
-    *out =
-        json_pack("{s:o, s:o, s:o, s:o}", "term", coordinator_dashboard_u64(d->c->core.term), "first",
-                  coordinator_dashboard_u64(first), "last", coordinator_dashboard_u64(last), "events", rows);
+    *out = json_pack("{s:o, s:o, s:o, s:b, s:o}", "term", coordinator_dashboard_u64(d->c->core.term), "first",
+                     coordinator_dashboard_u64(first), "last", coordinator_dashboard_u64(last), "anew", anew,
+                     "events", rows);
     return COMMON_OK;
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include <time.h>
 
 #include "common/clock.h"
 #include "coordinator/dashboard/ask.h"
@@ -32,10 +33,11 @@ struct entry {
     const char *name; // of the session
 };
 
-void coordinator_list_fini(struct coordinator_list *list)
+void coordinator_lists_fini(struct coordinator_lists *lists)
 {
-    free(list->ids);
-    *list = (struct coordinator_list){0};
+    for (size_t i = 0; i < COORDINATOR_LISTS; i++)
+        free(lists->kept[i].ids);
+    *lists = (struct coordinator_lists){0};
 }
 
 // ---- the order ----------------------------------------------------------------------------------
@@ -106,7 +108,7 @@ static bool matches(struct coordinator_session *s, const struct coordinator_list
     return contains(id, wish->text);
 }
 
-// False: no memory.
+// Instead of what the list was. False: no memory, and it is what it was.
 static bool list_make(struct coordinator_list *list, const struct coordinator_sessions *sessions,
                       const struct coordinator_list_wish *wish, uint64_t now)
 {
@@ -131,10 +133,53 @@ static bool list_make(struct coordinator_list *list, const struct coordinator_se
     for (size_t i = 0; i < n; i++)
         ids[i] = entries[wish->down ? n - 1 - i : i].id;
     free(entries);
-    coordinator_list_fini(list);
+    free(list->ids);
     *list =
         (struct coordinator_list){.wish = *wish, .made_ns = now, .ids = ids, .n = n, .matching = matching};
     return true;
+}
+
+// ---- those that are kept ------------------------------------------------------------------------
+
+static bool same_wish(const struct coordinator_list_wish *a, const struct coordinator_list_wish *b)
+{
+    return a->sort == b->sort && a->down == b->down && !strcmp(a->text, b->text) &&
+           !strcmp(a->state, b->state);
+}
+
+static uint64_t processor_ns(void) // of this thread: what others take meanwhile does not count
+{
+    struct timespec t = {0};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * COMMON_NS_PER_S + (uint64_t)t.tv_nsec;
+}
+
+// The order of this wish, made where there is none or it is old. RESOURCE_EXHAUSTED: not now. UNAVAILABLE: no memory.
+static enum common_code lists_get(struct coordinator_lists *lists,
+                                  const struct coordinator_sessions *sessions,
+                                  const struct coordinator_list_wish *wish, uint64_t now,
+                                  struct coordinator_list **out, struct common_error *err)
+{
+    struct coordinator_list *found = NULL, *unused = &lists->kept[0];
+    for (struct coordinator_list *list = lists->kept; list < lists->kept + COORDINATOR_LISTS; list++) {
+        if (list->made_ns && same_wish(&list->wish, wish))
+            found = list;
+        if (list->used_ns < unused->used_ns)
+            unused = list;
+    }
+    if (!found && now < lists->next_ns)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
+                                "the sessions are being sorted for others: ask again in a moment");
+    if (!found || (now - found->made_ns >= KEPT_NS && now >= lists->next_ns)) {
+        uint64_t began = processor_ns();
+        found = found ? found : unused;
+        if (!list_make(found, sessions, wish, now))
+            return common_error_set(err, COMMON_UNAVAILABLE, "the coordinator is out of memory");
+        lists->next_ns = common_clock_after(COORDINATOR_LISTS_REST * (processor_ns() - began));
+    }
+    found->used_ns = now;
+    *out = found;
+    return COMMON_OK;
 }
 
 // ---- a page -------------------------------------------------------------------------------------
@@ -185,12 +230,6 @@ static enum common_code read_wish(const char *query, struct coordinator_list_wis
     return COMMON_OK;
 }
 
-static bool same_wish(const struct coordinator_list_wish *a, const struct coordinator_list_wish *b)
-{
-    return a->sort == b->sort && a->down == b->down && !strcmp(a->text, b->text) &&
-           !strcmp(a->state, b->state);
-}
-
 COORDINATOR_DASHBOARD_ASK(sessions)
 {
     (void)id;
@@ -201,12 +240,11 @@ COORDINATOR_DASHBOARD_ASK(sessions)
         code = coordinator_dashboard_number(query, "limit", 100, 1, COORDINATOR_LIST_PAGE, &limit, err);
     if (code == COMMON_OK)
         code = coordinator_dashboard_number(query, "offset", 0, 0, COORDINATOR_LIST_MOST, &offset, err);
+    struct coordinator_list *list = NULL;
+    if (code == COMMON_OK)
+        code = lists_get(&d->lists, &d->c->sessions, &wish, now, &list, err);
     if (code != COMMON_OK)
         return code;
-    struct coordinator_list *list = &d->list;
-    bool fresh = list->made_ns && now - list->made_ns < KEPT_NS && same_wish(&list->wish, &wish);
-    if (!fresh && !list_make(list, &d->c->sessions, &wish, now))
-        return common_error_set(err, COMMON_UNAVAILABLE, "the coordinator is out of memory");
     json_t *rows = json_array();
     for (size_t i = offset; i < list->n && i - offset < limit; i++) {
         struct coordinator_session *s = coordinator_session_find(&d->c->sessions, list->ids[i]);

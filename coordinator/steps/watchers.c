@@ -211,11 +211,15 @@ static void watcher_enter(struct coordinator_watch *watch, struct coordinator_wa
 bool coordinator_watchers_look(struct coordinator_steps *steps, struct coordinator_session *s,
                                const struct coordinator_look *look)
 {
-    struct coordinator_watch *watch = coordinator_watch_of(steps, s);
+    struct coordinator_watch *watch = s->lane ? s->lane->watch : NULL;
     for (const struct coordinator_watcher *w = watch ? watch->watchers : NULL; w; w = w->next)
         if (!w->request && w->trace == !look->mass_bins)
             return true;
-    if (!watch || watch->n_watchers >= COORDINATOR_WATCHERS_MAX || steps->n_looks >= COORDINATOR_LOOKS_MAX)
+    if (steps->n_looks >= COORDINATOR_LOOKS_MAX)
+        return false;
+    // Perhaps in another session's place: so what can be refused without it has been.
+    watch = coordinator_watch_of(steps, s);
+    if (!watch || watch->n_watchers >= COORDINATOR_WATCHERS_MAX)
         return false;
     struct coordinator_watcher *w = coordinator_alloc(sizeof(*w));
     *w = (struct coordinator_watcher){.s = s,

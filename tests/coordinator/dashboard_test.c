@@ -12,12 +12,16 @@
 
 #include <jansson.h>
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "coordinator/cluster/worker.h"
-#include "coordinator/dashboard/dashboard.h"
+#include "coordinator/dashboard/ask.h"
+#include "coordinator/events.h"
 #include "coordinator/sessions/spec.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/state.h"
+#include "coordinator/steps/lane.h"
+#include "coordinator/steps/watch.h"
 
 struct fixture {
     struct common_loop *loop;
@@ -85,19 +89,34 @@ static int ask(struct fixture *f, const struct common_http_request *request, jso
     return a.code;
 }
 
+// The coordinator's count.
+static uint64_t wrong_tokens(const struct fixture *f)
+{
+    struct proto_server_counts counts;
+    proto_server_counts(f->c->server, &counts);
+    return counts.refused[PROTO_REFUSED_TOKEN];
+}
+
 static int ask_from(struct fixture *f, const char *host, const char *authorization)
 {
     return ask(f,
-               &(struct common_http_request){
-                   .path = "/api/v1/cluster", .query = "", .host = host, .authorization = authorization},
+               &(struct common_http_request){.path = "/api/v1/cluster",
+                                             .query = "",
+                                             .host = host,
+                                             .authorization = authorization,
+                                             .peer = "192.0.2.1"},
                NULL);
 }
 
 static json_t *get(struct fixture *f, const char *path, const char *query)
 {
     json_t *json;
+    f->d->lists.next_ns = 0; // sessions may be sorted now
     assert_int_equal(
-        ask(f, &(struct common_http_request){.path = path, .query = query, .host = "localhost"}, &json), 200);
+        ask(f,
+            &(struct common_http_request){.path = path, .query = query, .host = "localhost", .x_banyan = "1"},
+            &json),
+        200);
     return json;
 }
 
@@ -133,6 +152,39 @@ static void hosts_beyond_loopback(void **state)
     assert_int_equal(ask_from(&f, "head.example", "Bearer a-token-of-clients"), 200);
     assert_int_equal(ask_from(&f, "evil.example", NULL), 401); // it has no token to present
     assert_int_equal(ask_from(&f, "evil.example", "Bearer a-token-of-client"), 401);
+    end(&f);
+}
+
+static void wrong_tokens_are_told(void **state)
+{
+    (void)state;
+    struct fixture f;
+    begin(&f, "127.0.0.1:80", "a-token-of-clients");
+    assert_int_equal(ask_from(&f, "localhost", NULL), 401); // as the page begins: nothing has been tried
+    assert_int_equal(ask_from(&f, "localhost", ""), 401);
+    assert_int_equal(wrong_tokens(&f), 0);
+    uint64_t last = coordinator_events_last(f.c->core.events);
+    assert_int_equal(ask_from(&f, "localhost", "Bearer a-token-of-others"), 401);
+    assert_int_equal(wrong_tokens(&f), 1);
+    const struct coordinator_event *e = coordinator_events_next(f.c->core.events, last);
+    assert_non_null(e);
+    assert_int_equal(e->kind, PROTO_EVENT_REFUSED_CLIENT);
+    assert_non_null(strstr(e->text, "192.0.2.1 over HTTP is refused"));
+    end(&f);
+}
+
+static void wrong_tokens_are_slowed_down(void **state)
+{
+    (void)state;
+    struct fixture f;
+    begin(&f, "127.0.0.1:80", "a-token-of-clients");
+    int code = 401, wrong = 0;
+    for (; code == 401 && wrong < 10000; wrong++)
+        code = ask_from(&f, "localhost", "Bearer a-token-of-others");
+    assert_int_equal(code, 429);
+    assert_int_equal(wrong_tokens(&f), wrong); // that one, too
+    assert_int_equal(ask_from(&f, "localhost", NULL), 401);
+    assert_int_equal(ask_from(&f, "localhost", "Bearer a-token-of-clients"), 200);
     end(&f);
 }
 
@@ -188,6 +240,57 @@ static void many_sessions_in_pages(void **state)
     end(&f);
 }
 
+static int sorted(struct fixture *f, const char *query, json_t **json)
+{
+    return ask(f,
+               &(struct common_http_request){.path = "/api/v1/sessions", .query = query, .host = "localhost"},
+               json);
+}
+
+static json_int_t matching(struct fixture *f, const char *query)
+{
+    json_t *json;
+    assert_int_equal(sorted(f, query, &json), 200);
+    json_int_t n = json_integer_value(json_object_get(json, "matching"));
+    json_decref(json);
+    return n;
+}
+
+// As many orders as are kept serve their viewers beside each other; one more takes the place of the one longest unused.
+// While none may be made, what is kept is shown, and anything else is refused.
+static void orders_are_kept_and_made_seldom(void **state)
+{
+    (void)state;
+    struct fixture f;
+    json_t *json;
+    char query[COORDINATOR_LISTS][16];
+    begin(&f, "127.0.0.1:80", NULL);
+    add_session(&f, "s");
+    for (int i = 0; i < COORDINATOR_LISTS; i++) {
+        snprintf(query[i], sizeof query[i], "q=%.*s", i, "ghijklmnop"); // in no id
+        json_decref(get(&f, "/api/v1/sessions", query[i]));
+    }
+    add_session(&f, "ghijklmnop");
+    assert_true(f.d->lists.next_ns > 0); // the next one has to wait
+    f.d->lists.next_ns = COMMON_NO_DEADLINE;
+    for (int i = 0; i < COORDINATOR_LISTS; i++)
+        assert_int_equal(matching(&f, query[i]), i == 0); // as it was
+    assert_int_equal(sorted(&f, "q=ghijklmnop", &json), 429);
+    assert_non_null(strstr(json_string_value(json_object_get(json, "error")), "ask again"));
+    json_decref(json);
+    for (int i = 0; i < COORDINATOR_LISTS; i++)
+        f.d->lists.kept[i].made_ns = 1;          // long ago
+    assert_int_equal(matching(&f, query[2]), 0); // rather that than nothing
+    f.d->lists.next_ns = 0;
+    assert_int_equal(matching(&f, query[2]), 1); // made anew
+    json_decref(get(&f, "/api/v1/sessions", "q=ghijklmnop"));
+    f.d->lists.next_ns = COMMON_NO_DEADLINE;
+    assert_int_equal(matching(&f, "q=ghijklmnop"), 1);
+    assert_int_equal(sorted(&f, query[0], NULL), 429); // its place
+    assert_int_equal(matching(&f, query[1]), 0);
+    end(&f);
+}
+
 static void a_session_that_is_gone_is_null(void **state)
 {
     (void)state;
@@ -203,6 +306,36 @@ static void a_session_that_is_gone_is_null(void **state)
     assert_true(json_is_null(json_array_get(rows, 0)));
     assert_string_equal(json_string_value(json_object_get(json_array_get(rows, 1), "name")), "b");
     json_decref(json);
+    end(&f);
+}
+
+// All places are kept, and all looks are under way: one more is refused, and takes nothing from anybody.
+static void a_look_that_is_refused_forgets_nothing(void **state)
+{
+    (void)state;
+    struct fixture f;
+    begin(&f, "127.0.0.1:80", NULL);
+    for (int i = 0; i <= COORDINATOR_WATCHES_MAX; i++) {
+        char name[16], path[64];
+        snprintf(name, sizeof name, "s%02d", i);
+        add_session(&f, name);
+        struct coordinator_session *s = coordinator_session_named(&f.c->sessions, name);
+        bool look = i < COORDINATOR_LOOKS_MAX || i == COORDINATOR_WATCHES_MAX;
+        if (!look) {
+            assert_non_null(coordinator_watch_of(&f.c->steps, s)); // something of it is kept
+            continue;
+        }
+        snprintf(path, sizeof path, "/api/v1/sessions/%016llx/trace", (unsigned long long)s->id);
+        json_t *json = get(&f, path, "watch=1");
+        assert_int_equal(json_is_true(json_object_get(json, "full")), i == COORDINATOR_WATCHES_MAX);
+        json_decref(json);
+    }
+    for (int i = 0; i <= COORDINATOR_WATCHES_MAX; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "s%02d", i);
+        const struct coordinator_session *s = coordinator_session_named(&f.c->sessions, name);
+        assert_int_equal(s->lane && s->lane->watch, i < COORDINATOR_WATCHES_MAX);
+    }
     end(&f);
 }
 
@@ -306,9 +439,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hosts_on_loopback),
         cmocka_unit_test(hosts_beyond_loopback),
+        cmocka_unit_test(wrong_tokens_are_told),
+        cmocka_unit_test(wrong_tokens_are_slowed_down),
         cmocka_unit_test(names_that_are_no_text),
         cmocka_unit_test(many_sessions_in_pages),
+        cmocka_unit_test(orders_are_kept_and_made_seldom),
         cmocka_unit_test(a_session_that_is_gone_is_null),
+        cmocka_unit_test(a_look_that_is_refused_forgets_nothing),
         cmocka_unit_test(ranges_are_exact_while_they_are_few),
         cmocka_unit_test(many_ranges_are_joined),
         cmocka_unit_test(standing_by),

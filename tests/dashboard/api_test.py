@@ -93,11 +93,12 @@ class Api(unittest.TestCase):
         self.assertEqual([s["name"] for s in down], ["big", ODD])
         self.assertEqual(self.cluster.api("sessions", state="degraded")["matching"], 0)
         self.assertEqual(self.cluster.api("sessions", q=self.big)["matching"], 1)
+        self.assertEqual(self.cluster.api("sessions", q="\u7532" * 60)["matching"], 0)  # all that the page's box takes
 
     def test_bad_queries(self):
         for query, word in (("limit=0", "limit"), ("limit=201", "limit"), ("limit=5x", "limit"), ("limit=", "limit"), ("limit=-1", "limit"),
                             ("limit=99999999999999999999999", "limit"), ("offset=262145", "offset"), ("sort=secret", "sort"), ("order=sideways", "order"),
-                            ("state=fine", "state"), ("q=" + "a" * 65, "q"), ("q=%zz", "q"), ("q=%0a", "q")):
+                            ("state=fine", "state"), ("q=" + "a" * 193, "q"), ("q=%zz", "q"), ("q=%0a", "q")):
             self.refused(f"api/v1/sessions?{query}", 400, word)
         for query in ("steps=65", "bins=257", "watch=2", "steps=0"):
             self.refused(f"api/v1/sessions/{self.big}/mass?{query}", 400, query.split("=", maxsplit=1)[0])
@@ -109,7 +110,9 @@ class Api(unittest.TestCase):
         self.assertEqual(seqs, sorted(seqs))
         after = seqs[len(seqs) // 2]
         rest = self.cluster.api("events", after=after, term=told["term"])["events"]
-        self.assertEqual(rest[0]["seq"], after + 1)
+        self.assertEqual((rest[0]["seq"], told["anew"]), (after + 1, False))
+        other = self.cluster.api("events", after=after, term=told["term"] + 1)  # of another life
+        self.assertEqual((other["events"][0]["seq"], other["anew"]), (1, True))
         self.assertEqual(len(self.cluster.api("events", limit=1)["events"]), 1)
         self.refused("api/v1/events?after=x", 400, "after")
 
@@ -164,6 +167,9 @@ class Api(unittest.TestCase):
     def test_other_sites(self):
         for site, code in (("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)):
             self.assertEqual(self.raw("/api/v1/cluster", "localhost", **{"Sec-Fetch-Site": site}), code, site)
+        look = f"/api/v1/sessions/{self.odd}/trace?watch="  # a browser that says no site: a page of another one cannot send X-Banyan
+        for watch, headers, code in ((1, {}, 403), ("%31", {}, 403), (0, {}, 200), (1, {"X-Banyan": "1"}, 200)):
+            self.assertEqual(self.raw(f"{look}{watch}", "localhost", **headers), code, (watch, headers))
 
 
 class Watching(unittest.TestCase):
@@ -198,11 +204,14 @@ class Token(unittest.TestCase):
     def test_token(self):
         cluster = Cluster(BIN, workers=1, token="a-token-of-clients")
         self.addCleanup(cluster.stop)
-        for path in ("cluster", "workers", "plans", "sessions", "sessions/0000000100000001", "events", "nothing"):
-            for given in ("", "Bearer", "Bearer a-token-of-client", "Bearer a-token-of-clientsx", "Basic a-token-of-clients", "a-token-of-clients"):
-                status, headers, body = cluster.ask(f"api/v1/{path}", Authorization=given)
-                self.assertEqual((status, "token" in json.loads(body)["error"]), (401, True), (path, given))
-                self.assertIn("Bearer", headers["WWW-Authenticate"])
+        paths = ("cluster", "workers", "plans", "sessions", "sessions/0000000100000001", "events", "nothing")
+        wrong = ("Bearer", "Bearer a-token-of-client", "Bearer a-token-of-clientsx", "Basic a-token-of-clients", "a-token-of-clients")
+        for path, given in [*((path, "") for path in paths), *zip(paths, wrong)]:
+            status, headers, body = cluster.ask(f"api/v1/{path}", Authorization=given)
+            self.assertEqual((status, "token" in json.loads(body)["error"]), (401, True), (path, given))
+            self.assertIn("Bearer", headers["WWW-Authenticate"])
+        self.assertIn(f'banyan_refused_total{{reason="token"}} {len(wrong)}\n', cluster.ask("metrics")[2].decode())
+        self.assertIn("127.0.0.1 over HTTP is refused", "".join(e["text"] for e in cluster.api("events")["events"]))
         self.assertTrue(cluster.api("cluster")["ready"])
         self.assertEqual(cluster.ask("")[0], 200)  # the page asks for it
         self.assertEqual(cluster.ask("metrics")[0], 200)

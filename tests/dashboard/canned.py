@@ -32,7 +32,8 @@ class Cluster:
         hosts = max(1, workers // 8)
         self.workers = [self.worker(i, f"node-{i * hosts // workers + 1:02}") for i in range(workers)]
         self.sessions = [self.session(i) for i in range(sessions)]
-        self.asked = []
+        self.asked, self.sorted = [], set()
+        self.term = self.events_term = 12  # of the coordinator, and of its events
 
     def ns(self):
         return int((time.monotonic() - self.started) * 1e9) + 3_600_000_000_000
@@ -107,6 +108,14 @@ class Cluster:
         offset, limit = int(query.get("offset", 0)), int(query.get("limit", 100))
         return {"total": len(self.sessions), "matching": len(rows), "sorted": len(rows), "offset": offset, "sessions": rows[offset:offset + limit]}
 
+    def busy(self, query):
+        """Whether this order has not been asked for yet: the first time it is 429, as a coordinator says that has just sorted."""
+        wish = tuple(sorted((name, value) for name, value in query.items() if name not in ("offset", "limit")))
+        with self.lock:
+            first = wish not in self.sorted
+            self.sorted.add(wish)
+        return first
+
     def one(self, identity):
         s = next((s for s in self.sessions if s["id"] == identity), None)
         if not s:
@@ -162,10 +171,12 @@ class Cluster:
                  ("info", "session-created", "a session was made", "")]
         now = time.time_ns()
         after = int(query.get("after", 0))
-        events = [{"seq": n, "term": 12, "wall_ns": now - (40 - n) * 37 * 10**9, "severity": texts[n % 4][0], "kind": texts[n % 4][1], "text": texts[n % 4][2],
+        anew = after > 0 and int(query.get("term", 0)) != self.events_term
+        after = 0 if anew else after
+        events = [{"seq": n, "term": self.events_term, "wall_ns": now - (40 - n) * 37 * 10**9, "severity": texts[n % 4][0], "kind": texts[n % 4][1], "text": texts[n % 4][2],
                    "worker": texts[n % 4][3] or None, "session": None if n % 4 != 3 else self.sessions[n]["id"], "session_name": self.sessions[n]["name"] or None,
                    "epoch": 0, "count": 1} for n in range(1, 41) if n > after and len(self.sessions) > 40]
-        return {"term": 12, "first": 1, "last": 40 if events or after else 0, "events": events}
+        return {"term": self.term, "first": 1, "last": 40 if events or after else 0, "anew": anew, "events": events}
 
     def answer(self, path, query):
         words = path.split("/")
@@ -184,7 +195,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         url = urllib.parse.urlsplit(self.path)
         if url.path.startswith("/api/v1/"):
-            answer = self.server.cluster.answer(url.path[len("/api/v1/"):], dict(urllib.parse.parse_qsl(url.query)))
+            path, query = url.path[len("/api/v1/"):], dict(urllib.parse.parse_qsl(url.query))
+            if path == "sessions" and self.server.cluster.busy(query):
+                self.send(429, "application/json", b'{"error": "ask again"}')
+                return
+            answer = self.server.cluster.answer(path, query)
             self.send(200 if answer else 404, "application/json", json.dumps(answer or {"error": "there is no such session"}).encode())
             return
         file = PAGE / ("index.html" if url.path == "/" else pathlib.Path(url.path).name)

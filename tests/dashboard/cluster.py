@@ -99,6 +99,7 @@ class Cluster:
         headers = {name.replace("_", "-"): value for name, value in headers.items()}
         if self.token and "Authorization" not in headers and path.startswith("api/"):
             headers["Authorization"] = f"Bearer {self.token}"
+        headers.setdefault("X-Banyan", "1")
         request = urllib.request.Request(self.url + path, method=method, headers=headers)
         try:
             with urllib.request.urlopen(request, timeout=30) as answer:
@@ -108,6 +109,10 @@ class Cluster:
 
     def api(self, path, **query):
         words = "&".join(f"{name}={urllib.parse.quote(str(value))}" for name, value in query.items())
-        status, _, body = self.ask(f"api/v1/{path}{'?' + words if words else ''}")
+        for _ in range(50):
+            status, _, body = self.ask(f"api/v1/{path}{'?' + words if words else ''}")
+            if status != 429:  # the sessions were sorted in another order just now
+                break
+            time.sleep(0.1)
         assert status == 200, (path, status, body)
         return json.loads(body)

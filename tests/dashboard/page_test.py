@@ -106,6 +106,21 @@ class Real(Page):
         self.assertEqual(page.run("document.title"), "big · Banyan")
         self.well(page)
 
+    def test_filters(self):
+        """A filter as long as its box has room for, in any script; and what an address has beyond that is said."""
+        page = self.open(self.cluster.url + "#/sessions")
+        page.wait("/big/.test(document.querySelector('.grid-view').textContent)")
+        page.run("document.querySelector('input[type=search]').focus()")
+        page.type("\u7532" * 60)
+        said = "[...document.querySelectorAll('.empty')].filter((e) => !e.hidden).map((e) => e.textContent).join()"
+        page.wait(f"{said} === 'No session is like that.'")
+        page.go(self.cluster.url + "#/sessions?q=" + "a" * 200)
+        page.run("location.reload()")
+        page.wait(f"/at most 192 bytes/.test({said})")
+        page.run("document.querySelector('input[type=search]').value = ''; document.querySelector('input[type=search]').dispatchEvent(new Event('input'))")
+        page.wait("/big/.test(document.querySelector('.grid-view').textContent)")
+        self.well(page)
+
     def test_session(self):
         page = self.open(f"{self.cluster.url}#/sessions/{self.big}/watch")
         page.wait("/Waiting for its next steps/.test(document.body.textContent)")
@@ -172,9 +187,12 @@ class Gone(Page):
         self.addCleanup(cluster.stop)
         page = self.open(cluster.url)
         page.wait("document.getElementById('login').open")
-        page.type("not-the-token")
-        page.key("Enter")
-        page.wait("document.getElementById('login').open && !document.getElementById('login-wrong').hidden")
+        for wrong in ("not-the-token", "p\u00e4ssw\u00f6rtchen", "\u4ee4\u724c\u4ee4\u724c"):
+            page.run("document.getElementById('login-wrong').hidden = true")
+            page.type(wrong)
+            page.key("Enter")
+            page.wait("document.getElementById('login').open && !document.getElementById('login-wrong').hidden")
+        self.assertTrue(page.run("document.getElementById('trouble').hidden"))
         page.type(cluster.token)
         page.key("Enter")
         page.wait("!document.getElementById('login').open && document.querySelectorAll('.tree .node').length === 1")
@@ -245,12 +263,39 @@ class Size(Page):
         page.wait("document.querySelector('.grid-row.current') && document.querySelector('.grid-view').scrollTop > 500")
         self.well(page)
 
+    def test_order_that_has_to_wait(self):
+        """Another order is 429 the first time. The page asks again, and says nothing."""
+        page = self.measured(self.url + "#/sessions")
+        page.wait("document.querySelector('.grid').getAttribute('aria-rowcount') === '10001'")
+        page.run("""window.troubled = 0;
+            new MutationObserver(() => window.troubled += !document.getElementById('trouble').hidden).observe(document.getElementById('trouble'), {attributes: true})""")
+        page.run("[...document.querySelectorAll('.grid-head button')].find((e) => e.textContent === 'Tokens').click()")
+        most = f"{max(s['tokens'] for s in self.server.cluster.sessions):,}"
+        page.wait(f"document.querySelector('.grid-row:not([hidden])').textContent.includes('{most}')")
+        self.assertEqual(page.run("window.troubled"), 0)
+        self.well(page)
+
     def test_session(self):
         big = max(self.server.cluster.sessions, key=lambda s: s["tokens"])
         page = self.measured(f"{self.url}#/sessions/{big['id']}/watch")
         page.wait("!document.querySelector('.scale').hidden")
         self.assertEqual(page.run(UNNAMED), [])
         self.assertEqual(page.run("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), True)
+        self.well(page)
+
+    def test_events_of_another_term(self):
+        """Each is shown once, whatever the term is meanwhile; those of another life are others."""
+        cluster = self.server.cluster
+        page = self.measured(self.url + "#/events")
+        shown, polls = "document.querySelectorAll('.events li').length", "performance.getEntriesByType('resource').filter((e) => /v1.events/.test(e.name)).length"
+        page.wait(f"{shown} === 40")
+        cluster.term = 13  # raised: the numbers go on
+        page.wait(f"{polls} >= {page.run(polls)} + 3")
+        self.assertEqual(page.run(shown), 40)
+        cluster.events_term = 13
+        page.wait(f"{shown} === 80")
+        page.wait(f"{polls} >= {page.run(polls)} + 3")
+        self.assertEqual(page.run(shown), 80)
         self.well(page)
 
     def test_narrow(self):

@@ -3,6 +3,7 @@
 
 const KEY = 'banyan-token';
 const TIMEOUT_MS = 8000;
+const BUSY_MS = 300, BUSY_TRIES = 20;
 
 export class ApiError extends Error {
     constructor(status, message) {
@@ -16,17 +17,37 @@ export function setToken(token) {
 }
 export const hasToken = () => sessionStorage.getItem(KEY) !== null;
 
-export async function ask(path, query = {}) {
+// The answer, or an ApiError. What is too much for the coordinator now (429) is asked again, while it is wanted().
+export async function ask(path, query = {}, wanted = () => true) {
+    for (let tries = 1; ; tries++) {
+        try {
+            return await askOnce(path, query);
+        } catch (error) {
+            if (error.status !== 429 || tries === BUSY_TRIES || !wanted()) throw error;
+        }
+        await new Promise((resolve) => setTimeout(resolve, BUSY_MS));
+    }
+}
+
+// A header's characters are bytes: the token's of UTF-8.
+const bearer = (token) => `Bearer ${String.fromCharCode(...new TextEncoder().encode(token))}`;
+
+async function askOnce(path, query) {
     const words = new URLSearchParams(query).toString(), token = sessionStorage.getItem(KEY);
     let response, body;
     try {
         response = await fetch(`api/v1/${path}${words ? `?${words}` : ''}`, {
-            headers: token === null ? {} : {Authorization: `Bearer ${token}`},
+            headers: {'X-Banyan': '1', ...(token === null ? {} : {Authorization: bearer(token)})},
             cache: 'no-store', credentials: 'omit', redirect: 'error', signal: AbortSignal.timeout(TIMEOUT_MS),
         });
         body = await response.json();
     } catch (error) {
         throw new ApiError(0, response ? 'its answer was cut off' : 'no answer');
+    }
+    if (response.status === 401) {
+        const now = sessionStorage.getItem(KEY);
+        if (now !== token) return askOnce(path, query); // it was given while this was on its way
+        sessionStorage.removeItem(KEY); // a wrong one is a refusal that the coordinator tells: once is enough
     }
     if (!response.ok) throw new ApiError(response.status, body.error || `HTTP ${response.status}`);
     return body;

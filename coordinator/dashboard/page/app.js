@@ -43,16 +43,16 @@ function trouble(text) {
 }
 
 // Everything that asks goes through here: it says what is wrong, and throws.
-async function careful(path, query) {
+async function careful(path, query, wanted) {
     try {
-        const answer = await ask(path, query);
+        const answer = await ask(path, query, wanted);
         since = null;
         lastGood = Date.now();
         trouble(null);
         return answer;
     } catch (error) {
         if (error instanceof ApiError && error.status === 401) login();
-        else if (error instanceof ApiError && (error.status === 0 || error.status === 503)) {
+        else if (error instanceof ApiError && [0, 429, 503].includes(error.status) && (wanted?.() ?? true)) {
             since ??= new Date();
             trouble(error.status ? `The coordinator says: ${error.message}. Trying again.`
                 : `The coordinator has not answered since ${since.toLocaleTimeString()}. Trying again; what is shown is old.`);

@@ -13,7 +13,7 @@ export function events(parent, page, {tall}) {
     const said = h('span', {class: 'hidden-text', role: 'status'});
     const choice = h('select', {'aria-label': 'Least severity', onchange: filter}, h('option', {value: '0'}, 'All'), h('option', {value: '1'}, 'Warnings and errors'), h('option', {value: '2'}, 'Errors'));
     parent.append(h('section', {class: 'panel events-panel', 'aria-labelledby': 'events-title'}, h('header', {}, h('h2', {id: 'events-title'}, 'Events'), h('span', {class: 'grow'}), choice), said, list, empty));
-    let seq = 0, term = 0;
+    let seq = 0, term = 0; // of the last one seen
 
     const rank = (severity) => Math.max(0, Object.keys(KINDS).indexOf(severity));
     function item(e) {
@@ -38,7 +38,7 @@ export function events(parent, page, {tall}) {
             if (error.status === 404) setText(empty, 'This coordinator tells no events.');
             throw error;
         });
-        if (term && answer.term !== term) seq = 0; // another life: its numbers began anew
+        if (answer.anew) seq = 0; // another life of the coordinator: its numbers are others
         const fresh = answer.events;
         if (fresh.length) {
             if (seq && fresh[0].seq > seq + 1 && list.children.length)
@@ -47,9 +47,8 @@ export function events(parent, page, {tall}) {
             while (list.children.length > KEPT) list.lastChild.remove();
             const worst = fresh.filter((e) => rank(e.severity) > 0).pop();
             if (seq && worst) setText(said, `${worst.severity}: ${worst.text}`);
-            seq = fresh[fresh.length - 1].seq;
+            ({seq, term} = fresh[fresh.length - 1]);
         }
-        term = answer.term;
         filter();
         if (answer.last > seq && fresh.length) polling.now();
     }, POLL_MS);

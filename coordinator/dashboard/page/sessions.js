@@ -36,19 +36,31 @@ export function open(main, page, words) {
 
     // ---- what is asked ----
     const query = () => Object.fromEntries(Object.entries({sort, order, q: filter.value.trim(), state: state.value}).filter(([, value]) => value));
+    function nothing(why) {
+        total = 0;
+        pages.clear();
+        setText(said, '');
+        setText(empty, why);
+        empty.hidden = false;
+        draw();
+    }
     async function load(at) {
-        const asked = JSON.stringify(query());
+        const asked = JSON.stringify(query()), still = () => asked === JSON.stringify(query());
         if (wanted.has(at)) return;
         wanted.add(at);
         try {
-            const answer = await page.ask('sessions', {...query(), limit: PAGE, offset: at * PAGE});
-            if (asked !== JSON.stringify(query())) return;
+            const answer = await page.ask('sessions', {...query(), limit: PAGE, offset: at * PAGE}, still);
+            if (!still()) return;
             total = answer.sorted;
             pages.set(at, answer.sessions);
             setText(said, answer.matching === answer.total ? count(answer.total) : `${count(answer.matching)} of ${count(answer.total)}`);
             empty.hidden = total > 0;
             setText(empty, answer.total ? 'No session is like that.' : 'There is no session yet. An engine makes one, or: banyanctl session create NAME');
             grid.setAttribute('aria-rowcount', total + 1);
+        } catch (error) {
+            if (!still()) return; // something else is asked for meanwhile
+            if (error.status === 400) nothing(error.message);
+            throw error;
         } finally {
             wanted.delete(at);
         }
