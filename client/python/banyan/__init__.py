@@ -61,10 +61,9 @@ from .local import LocalCluster, local_cluster
 from .spec import Kind, Spec
 
 __all__ = [
-    "Aborted", "AlreadyExists", "Answer", "Balance", "BanyanError", "Cancelled", "ChunkMove", "Client", "Closed", "ClusterInfo", "DataLoss",
-    "DeadlineExceeded", "Drain", "Event", "Events", "FailedPrecondition", "Internal", "InvalidArgument", "Item", "Kind", "Limit",
-    "LocalCluster", "Mass",
-    "NotFound", "OutOfRange", "PermissionDenied", "Plan", "PlanNode", "Quarantined", "ResourceExhausted", "Session", "SessionInfo",
-    "SessionMemory", "Snapshot", "Spec", "Trace", "Unauthenticated", "Unavailable", "Unimplemented", "WatchedStep", "WorkerInfo", "WorkerTrace",
-    "__version__", "local_cluster", "quantise",
+    "Aborted", "AlreadyExists", "Answer", "Balance", "BanyanError", "Cancelled", "ChunkMove", "Client", "Closed", "ClusterInfo",
+    "DataLoss", "DeadlineExceeded", "Drain", "Event", "Events", "FailedPrecondition", "Internal", "InvalidArgument", "Item",
+    "Kind", "Limit", "LocalCluster", "Mass", "NotFound", "OutOfRange", "PermissionDenied", "Plan", "PlanNode", "Quarantined",
+    "ResourceExhausted", "Session", "SessionInfo", "SessionMemory", "Snapshot", "Spec", "Trace", "Unauthenticated", "Unavailable",
+    "Unimplemented", "WatchedStep", "WorkerInfo", "WorkerTrace", "__version__", "local_cluster", "quantise",
 ]  # fmt: skip
