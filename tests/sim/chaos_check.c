@@ -96,6 +96,9 @@ static void check_append(const struct op *op)
         return;
     if (forgotten(op, op->cuts != m->cuts || chaos_may_be_forgotten(m, op->layer, op->first)))
         return;
+    if (code == COMMON_DATA_LOSS &&
+        nothing_is_lost(op)) // as for reads: nobody knows that its chunk was empty
+        return;
     if (op->must &&
         // Damaged rows of a commit that hangs, or of a memory that the same bytes are compared with.
         (code != COMMON_FAILED_PRECONDITION || (!chaos.rotten && !op->tainted)))
