@@ -67,7 +67,7 @@ static uint64_t with_forgotten(const struct coordinator_session *s, uint64_t fir
 
 bool coordinator_placed(const struct coordinator_session *s, uint64_t first, uint64_t last)
 {
-    // They may be there without those below, where memory was refused while all were placed together.
+    // These may be there without the forgotten ones below, which the coverage of an answer counts, too.
     if (with_forgotten(s, first) < first)
         return false;
     for (uint64_t i = first; i <= last; i++) {
