@@ -6,6 +6,7 @@ find_package(nng 1.5 CONFIG REQUIRED)                                   # libnng
 pkg_check_modules(PROTOBUFC REQUIRED IMPORTED_TARGET libprotobuf-c)     # libprotobuf-c-dev
 pkg_check_modules(EVENT REQUIRED IMPORTED_TARGET libevent libevent_pthreads) # libevent-dev
 pkg_check_modules(CRYPTO REQUIRED IMPORTED_TARGET libcrypto)            # libssl-dev
+pkg_check_modules(SSL REQUIRED IMPORTED_TARGET libssl)                  # libssl-dev
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)            # libxxhash-dev
 pkg_check_modules(SQLITE REQUIRED IMPORTED_TARGET sqlite3)              # libsqlite3-dev
 pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)             # libjansson-dev

@@ -39,8 +39,7 @@ static bool is_granted(const struct stat *st)
            (st->st_gid == getegid() || group_member(st->st_gid));
 }
 
-// Reads a small private file whole. *len <= cap; a longer file is refused.
-static enum common_code read_private(const char *path, const char *what, char *buf, size_t cap, size_t *len,
+enum common_code common_private_read(const char *path, const char *what, char *buf, size_t cap, size_t *len,
                                      struct common_error *err)
 {
     // O_NONBLOCK: a pipe put in its place must not stop the daemon.
@@ -123,7 +122,7 @@ enum common_code common_secret_load(const char *path, struct common_secret *out,
     char text[HEX_CHARS + 1];
     size_t len;
     struct common_secret secret = {0};
-    enum common_code code = read_private(path, "secret", text, sizeof text, &len, err);
+    enum common_code code = common_private_read(path, "secret", text, sizeof text, &len, err);
     if (code == COMMON_OK &&
         (len != sizeof text || text[HEX_CHARS] != '\n' || !parse_hex(text, secret.bytes)))
         code =
@@ -221,7 +220,7 @@ enum common_code common_token_load(const char *path, char out[COMMON_TOKEN_MAX +
 {
     char text[COMMON_TOKEN_MAX + 1];
     size_t len;
-    enum common_code code = read_private(path, "token", text, sizeof text, &len, err);
+    enum common_code code = common_private_read(path, "token", text, sizeof text, &len, err);
     if (code == COMMON_NOT_FOUND)
         return common_error_set(
             err, code,

@@ -44,7 +44,7 @@ done
 needs=('build-essential command cc' 'build-essential command c++' 'cmake command cmake' 'ninja-build command ninja'
        'pkg-config command pkg-config' 'python3 command python3' 'python3-venv -'
        'libnng-dev header nng/nng.h' 'libprotobuf-c-dev module libprotobuf-c' 'protobuf-c-compiler command protoc-c'
-       'libevent-dev module libevent_pthreads' 'libssl-dev module libcrypto' 'libxxhash-dev module libxxhash'
+       'libevent-dev module libevent_pthreads' 'libssl-dev module libssl' 'libxxhash-dev module libxxhash'
        'libsqlite3-dev module sqlite3' 'libjansson-dev module jansson' 'libsmartcols-dev module smartcols' 'libzstd-dev module libzstd'
        'libcmocka-dev module cmocka' 'libhwloc-dev module hwloc' 'libopenmpi-dev -' 'openmpi-bin -')
 if [ "$dev" = yes ]; then needs+=('clang-format command clang-format' 'ccache command ccache' 'cppcheck command cppcheck' 'git command git' 'zsh -' 'fish -' 'mandoc -'); fi
