@@ -173,11 +173,11 @@ void common_tls_explain(const SSL *ssl, const char *server, char *out, size_t le
     const char *alert = reason > SSL_AD_REASON_OFFSET && reason < SSL_AD_REASON_OFFSET + 256
                             ? explain_alert(reason - SSL_AD_REASON_OFFSET)
                             : NULL;
+    if (explain_verify(ssl, server, out, len)) {
+        ERR_clear_error();
+        return;
+    }
     switch (reason) {
-    case SSL_R_CERTIFICATE_VERIFY_FAILED:
-        if (!explain_verify(ssl, server, out, len))
-            snprintf(out, len, "the peer's certificate is refused");
-        break;
     case SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE:
         snprintf(out, len,
                  "it shows no certificate, and this end demands one: give it --tls-cert and --tls-key");

@@ -17,11 +17,22 @@ static const char *after(const char *text, const char *scheme)
     return strncmp(text, scheme, n) == 0 ? text + n : NULL;
 }
 
+static const struct {
+    const char *text;
+    enum proto_endpoint_kind kind;
+    bool tls;
+} schemes[] = {
+    {"nng+tcp://", PROTO_ENDPOINT_NNG_TCP, false},
+    {"nng+tls://", PROTO_ENDPOINT_NNG_TCP, true},
+    {"tcp://", PROTO_ENDPOINT_TCP, false},
+    {"tls://", PROTO_ENDPOINT_TCP, true},
+};
+
 enum common_code proto_endpoint_parse(const char *text, struct proto_endpoint *out, struct common_error *err)
 {
     struct proto_endpoint e = {0};
-    const char *rest;
-    if ((rest = after(text, "unix://"))) {
+    const char *rest = after(text, "unix://");
+    if (rest) {
         e.kind = PROTO_ENDPOINT_UNIX;
         if (rest[0] != '/' || strlen(rest) >= sizeof e.path)
             return common_error_set(
@@ -32,13 +43,15 @@ enum common_code proto_endpoint_parse(const char *text, struct proto_endpoint *o
         *out = e;
         return COMMON_OK;
     }
-    if ((rest = after(text, "nng+tcp://")))
-        e.kind = PROTO_ENDPOINT_NNG_TCP;
-    else if ((rest = after(text, "tcp://")))
-        e.kind = PROTO_ENDPOINT_TCP;
-    else
-        return common_error_set(err, COMMON_INVALID_ARGUMENT,
-                                "endpoint '%s': it must start with nng+tcp://, tcp:// or unix://", text);
+    for (size_t i = 0; i < sizeof schemes / sizeof *schemes && !rest; i++) {
+        rest = after(text, schemes[i].text);
+        e.kind = schemes[i].kind;
+        e.tls = schemes[i].tls;
+    }
+    if (!rest)
+        return common_error_set(
+            err, COMMON_INVALID_ARGUMENT,
+            "endpoint '%s': it must start with tls://, nng+tls://, tcp://, nng+tcp:// or unix://", text);
     const char *colon = strrchr(rest, ':');
     const char *host = rest;
     size_t host_len = colon ? (size_t)(colon - rest) : 0;
@@ -65,9 +78,9 @@ const char *proto_endpoint_format(const struct proto_endpoint *endpoint, char bu
         snprintf(buf, PROTO_ENDPOINT_MAX, "unix://%s", endpoint->path);
     } else {
         bool v6 = strchr(endpoint->host, ':') != NULL;
-        snprintf(buf, PROTO_ENDPOINT_MAX, "%s://%s%s%s:%u",
-                 endpoint->kind == PROTO_ENDPOINT_TCP ? "tcp" : "nng+tcp", v6 ? "[" : "", endpoint->host,
-                 v6 ? "]" : "", endpoint->port);
+        snprintf(buf, PROTO_ENDPOINT_MAX, "%s%s://%s%s%s:%u",
+                 endpoint->kind == PROTO_ENDPOINT_TCP ? "" : "nng+", endpoint->tls ? "tls" : "tcp",
+                 v6 ? "[" : "", endpoint->host, v6 ? "]" : "", endpoint->port);
     }
     return buf;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Endpoints as text and as parts: nng+tcp://HOST:PORT, tcp://HOST:PORT, unix:///PATH. An IPv6 host stands in
-// brackets.
+// Endpoints as text and as parts: nng+tcp://HOST:PORT, tcp://HOST:PORT, unix:///PATH; under TLS nng+tls://HOST:PORT and
+// tls://HOST:PORT. An IPv6 host stands in brackets.
 #ifndef PROTO_ENDPOINT_H
 #define PROTO_ENDPOINT_H
 
@@ -16,6 +16,7 @@ enum proto_endpoint_kind { PROTO_ENDPOINT_NNG_TCP, PROTO_ENDPOINT_TCP, PROTO_END
 
 struct proto_endpoint {
     enum proto_endpoint_kind kind;
+    bool tls;       // NNG_TCP and TCP
     char host[256]; // without brackets
     uint16_t port;
     char path[108]; // unix

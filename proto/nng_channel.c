@@ -24,6 +24,7 @@
 #include <assert.h>
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/req.h>
+#include <nng/supplemental/tls/tls.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -385,6 +386,26 @@ static void retire(struct nng_channel *s)
 
 static void on_watch(void *arg);
 
+// What the dialer needs for TLS, from the files as they were last read. nng copies the texts.
+static int secure_dialer(const struct proto_channel *channel, const struct proto_endpoint *endpoint,
+                         nng_dialer dialer)
+{
+    struct common_tls_text text;
+    nng_tls_config *config;
+    common_tls_text(channel->tls, &text);
+    int rv = nng_tls_config_alloc(&config, NNG_TLS_MODE_CLIENT);
+    if (rv != 0)
+        return rv;
+    if ((rv = nng_tls_config_auth_mode(config, NNG_TLS_AUTH_MODE_REQUIRED)) == 0 &&
+        (rv = nng_tls_config_server_name(config, endpoint->host)) == 0 &&
+        (rv = nng_tls_config_ca_chain(config, text.ca, NULL)) == 0 && text.cert)
+        rv = nng_tls_config_own_cert(config, text.cert, text.key, NULL);
+    if (rv == 0)
+        rv = nng_dialer_set_ptr(dialer, NNG_OPT_TLS_CONFIG, config);
+    nng_tls_config_free(config); // the dialer holds it
+    return rv;
+}
+
 // Starts to connect a socket of nng's for the channel.
 static enum common_code dial(struct proto_channel *channel, const struct proto_endpoint *endpoint,
                              struct nng_channel **out, struct common_error *err)
@@ -401,7 +422,9 @@ static enum common_code dial(struct proto_channel *channel, const struct proto_e
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "no memory or descriptor for a channel");
     }
     char url[PROTO_ENDPOINT_MAX], why[128];
-    proto_endpoint_format(endpoint, url);
+    bool v6 = strchr(endpoint->host, ':') != NULL;
+    snprintf(url, sizeof url, "%s://%s%s%s:%u", endpoint->tls ? "tls+tcp" : "tcp", v6 ? "[" : "",
+             endpoint->host, v6 ? "]" : "", endpoint->port);
     nng_dialer dialer;
     int rv = common_timer_new(channel->loop, on_watch, s, &s->watch) == COMMON_OK ? 0 : NNG_ENOMEM;
     if (rv != 0 || (rv = nng_req0_open(&s->socket)) != 0)
@@ -413,7 +436,8 @@ static enum common_code dial(struct proto_channel *channel, const struct proto_e
         (rv = nng_socket_set_ms(s->socket, NNG_OPT_REQ_RESENDTIME, RESEND_MS)) != 0 ||
         (rv = nng_pipe_notify(s->socket, NNG_PIPE_EV_ADD_POST, on_pipe, s)) != 0 ||
         (rv = nng_pipe_notify(s->socket, NNG_PIPE_EV_REM_POST, on_pipe, s)) != 0 ||
-        (rv = nng_dialer_create(&dialer, s->socket, url + strlen("nng+"))) != 0 ||
+        (rv = nng_dialer_create(&dialer, s->socket, url)) != 0 ||
+        (endpoint->tls && (rv = secure_dialer(channel, endpoint, dialer)) != 0) ||
         (rv = nng_dialer_start(dialer, NNG_FLAG_NONBLOCK)) != 0)
         goto close_socket;
     *out = s;
@@ -481,6 +505,14 @@ static enum common_code nng_channel_open(struct proto_channel *channel, const st
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "'%s' is for clients: give the coordinator's tcp:// or unix:// endpoint",
                                 channel->endpoint_text);
+    struct sockaddr_storage address;
+    socklen_t len;
+    if (endpoint->tls && proto_endpoint_address(endpoint, &address, &len))
+        return common_error_set(
+            err, COMMON_INVALID_ARGUMENT,
+            "'%s': nng's TLS checks names only: give the server's host name, or dial tls://, which "
+            "checks addresses as well",
+            channel->endpoint_text);
     struct nng_channel *s;
     enum common_code code = dial(channel, endpoint, &s, err);
     if (code == COMMON_OK)

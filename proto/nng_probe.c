@@ -117,6 +117,6 @@ void proto_nng_probe(const struct proto_endpoint *endpoint, uint64_t time_ns, ch
     snprintf(out, COMMON_ERROR_BYTES, "%s",
              greets(fd, deadline_ns) ? "it speaks nng, and has not answered in time"
                                      : "what listens there does not speak nng: another program, or an "
-                                       "endpoint of another kind (tcp://)");
+                                       "endpoint of another kind (tcp://, tls://)");
     close(fd);
 }

@@ -4,6 +4,8 @@
 // choose the transport:
 //   nng+tcp://HOST:PORT   public RPC to any client of nng's (REQ)
 //   tcp://HOST:PORT       stream: libevent sockets, TCP_NODELAY
+//   tls://HOST:PORT       stream under TLS 1.3
+//   nng+tls://HOST:PORT   nng's REQ under TLS: 1.2 of nng's own at the calling end, 1.2 and 1.3 at the serving end
 //   unix:///PATH          stream over a unix socket
 // Port 0 listens on a free port; proto_server_endpoint says which.
 #ifndef PROTO_RPC_H
@@ -18,6 +20,7 @@
 #include "common/loop.h"
 #include "common/secret.h"
 #include "common/status.h"
+#include "common/tls.h"
 #include "proto/banyan.pb-c.h"
 #include "proto/limits.h"
 
@@ -58,12 +61,16 @@ typedef void (*proto_done_fn)(void *arg);
 // ---- calling --------------------------------------------------------------------------------------------
 
 // Whether a channel's calls, and so their answers, carry a checksum of all their bytes. AUTO: what the environment's
-// BANYAN_CHECKSUMS says ("always", "never"); otherwise over TCP, whichever wire, and not over unix sockets.
+// BANYAN_CHECKSUMS says ("always", "never"); otherwise over plain TCP, whichever wire, and neither over unix sockets nor
+// under TLS, which guards every byte itself.
 enum proto_sums { PROTO_SUMS_AUTO, PROTO_SUMS_ALWAYS, PROTO_SUMS_NEVER };
 
 // Frames that came with a wrong checksum, or without one from a peer that sends them; of this process, so far. Any
 // thread.
 uint64_t proto_frames_damaged(void);
+
+// How a certificate says what its owner may be: URIs in subjectAltName. "banyan:worker"; "" for no role.
+const char *proto_role_uri(uint32_t role);
 
 struct proto_channel; // a client end: one endpoint, reconnects by itself (10 ms … 1 s)
 
@@ -88,9 +95,16 @@ struct proto_channel_options {
     void (*failed)(void *arg, const char *why);
     void *state_arg; // of the three
     enum proto_sums sums;
+    // Whom we believe, and for daemons our certificate; a reference is taken. Endpoints of TLS need it, others do not look
+    // at it. A client's server must have a certificate for the host that is dialled. A daemon's need not: it proves the
+    // cluster secret over this one connection.
+    struct common_tls *tls;
+    // tls:// only: the role (Banyan__Pb__Role) that the peer's certificate must say; 0: any daemon's.
+    uint32_t peer_role;
 };
 
-// Starts to connect; calls made meanwhile wait (within their deadline). Strings and secret are copied.
+// Starts to connect; calls made meanwhile wait (within their deadline). Strings and secret are copied. INVALID_ARGUMENT
+// with a sentence, also for an endpoint of TLS without `tls`.
 enum common_code proto_channel_open(struct common_loop *loop, const char *endpoint,
                                     const struct proto_channel_options *options, struct proto_channel **out,
                                     struct common_error *err);
@@ -187,12 +201,18 @@ struct proto_server_options {
     // returns. May be NULL.
     void (*refusing)(void *arg, enum proto_refusal refusal, const char *peer, const char *why);
     void (*link_closed)(void *arg, uint64_t link); // stream only; may be NULL
+    // Our certificate and whom we believe; a reference is taken. Endpoints of TLS need it. A daemon that links must show a
+    // certificate that says its role.
+    struct common_tls *tls;
+    bool
+        tls_client_cert; // clients must show a certificate, too, that says the role of clients or of a daemon
 };
 
 enum common_code proto_server_new(struct common_loop *loop, const struct proto_server_options *options,
                                   struct proto_server **out, struct common_error *err);
 
-// May be called several times, for several endpoints. ALREADY_EXISTS when the address is taken.
+// May be called several times, for several endpoints. ALREADY_EXISTS when the address is taken. INVALID_ARGUMENT: the
+// endpoint, or one of TLS without `tls` or without a certificate in it.
 enum common_code proto_server_listen(struct proto_server *server, const char *endpoint,
                                      struct common_error *err);
 

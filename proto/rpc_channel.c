@@ -9,6 +9,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "proto/stream_hello.h"
 #include "proto/transport.h"
 
 enum { IDLE_MAX = 1024, CALLS_DEFAULT = 16384 };
@@ -98,6 +99,7 @@ void proto_channel_unref(struct proto_channel *channel)
     assert(channel->refs > 0);
     if (--channel->refs > 0)
         return;
+    common_tls_unref(channel->tls);
     common_handle_table_free(channel->handles);
     while (!proto_list_empty(&channel->idle)) {
         struct proto_pending *call = proto_list_entry(channel->idle.next, struct proto_pending, link);
@@ -112,14 +114,15 @@ void proto_channel_unref(struct proto_channel *channel)
 
 static void on_deadlines(void *arg);
 
-static bool wants_sums(enum proto_sums sums, enum proto_endpoint_kind kind)
+static bool wants_sums(enum proto_sums sums, const struct proto_endpoint *where)
 {
     const char *said = sums == PROTO_SUMS_AUTO ? getenv("BANYAN_CHECKSUMS") : NULL;
     if (said && strcmp(said, "always") == 0)
         sums = PROTO_SUMS_ALWAYS;
     else if (said && strcmp(said, "never") == 0)
         sums = PROTO_SUMS_NEVER;
-    return sums == PROTO_SUMS_ALWAYS || (sums == PROTO_SUMS_AUTO && kind != PROTO_ENDPOINT_UNIX);
+    return sums == PROTO_SUMS_ALWAYS ||
+           (sums == PROTO_SUMS_AUTO && where->kind != PROTO_ENDPOINT_UNIX && !where->tls);
 }
 
 enum common_code proto_channel_open(struct common_loop *loop, const char *endpoint,
@@ -137,9 +140,24 @@ enum common_code proto_channel_open(struct common_loop *loop, const char *endpoi
     if (options->token && strlen(options->token) > COMMON_TOKEN_MAX)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "the token is longer than %d characters",
                                 COMMON_TOKEN_MAX);
+    if (where.tls && !options->tls)
+        return common_error_set(
+            err, COMMON_INVALID_ARGUMENT,
+            "endpoint '%s' is of TLS: give --tls-ca FILE (tls_ca), of the authority that issued the "
+            "server's certificate",
+            endpoint);
+    if (where.tls && proto_role_is_daemon(options->role) &&
+        !common_tls_says(options->tls, proto_role_uri(options->role)))
+        return common_error_set(
+            err, COMMON_PERMISSION_DENIED,
+            "the certificate of --tls-cert does not say %s: issue one for this role (banyanctl pki "
+            "issue --role)",
+            proto_role_uri(options->role));
     struct proto_channel *channel = calloc(1, sizeof *channel);
     if (!channel)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a channel");
+    channel->tls = where.tls ? common_tls_ref(options->tls) : NULL;
+    channel->peer_role = options->peer_role;
     channel->loop = loop;
     channel->ops = where.kind == PROTO_ENDPOINT_NNG_TCP ? &proto_nng_channel_ops : &proto_stream_channel_ops;
     channel->refs = 1;
@@ -158,7 +176,7 @@ enum common_code proto_channel_open(struct common_loop *loop, const char *endpoi
     channel->send_max = options->send_max ? options->send_max : PROTO_PAYLOAD_MAX;
     channel->calls_max = options->calls_max ? options->calls_max : CALLS_DEFAULT;
     channel->quiet_ns = options->quiet_ns;
-    channel->sums = wants_sums(options->sums, where.kind);
+    channel->sums = wants_sums(options->sums, &where);
     channel->state_fn = options->state;
     channel->refused_fn = options->refused;
     channel->failed_fn = options->failed;

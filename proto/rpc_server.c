@@ -41,6 +41,7 @@ void proto_server_unref(struct proto_server *server)
     }
     proto_scratch_fini(&server->scratch);
     proto_pool_fini(&server->pool);
+    common_tls_unref(server->tls);
     free(server);
 }
 
@@ -74,6 +75,8 @@ enum common_code proto_server_new(struct common_loop *loop, const struct proto_s
         server->secret = *options->secret;
         server->has_secret = true;
     }
+    server->tls = common_tls_ref(options->tls);
+    server->tls_client_cert = options->tls_client_cert;
     server->payload_max = options->payload_max ? options->payload_max : PROTO_PAYLOAD_MAX;
     server->links_max = options->links_max ? options->links_max : LINKS_DEFAULT;
     server->requests_max = options->requests_max ? options->requests_max : REQUESTS_DEFAULT;
@@ -123,6 +126,16 @@ enum common_code proto_server_listen(struct proto_server *server, const char *en
     enum common_code code = proto_endpoint_parse(endpoint, &where, err);
     if (code != COMMON_OK)
         return code;
+    if (where.tls && (!server->tls || !common_tls_has_cert(server->tls)))
+        return common_error_set(
+            err, COMMON_INVALID_ARGUMENT,
+            "endpoint '%s' is of TLS: give --tls-cert FILE, --tls-key FILE and --tls-ca FILE", endpoint);
+    if (where.tls && !common_tls_says(server->tls, proto_role_uri(server->role)))
+        return common_error_set(
+            err, COMMON_PERMISSION_DENIED,
+            "endpoint '%s': the certificate of --tls-cert does not say %s: issue one for this role "
+            "(banyanctl pki issue --role)",
+            endpoint, proto_role_uri(server->role));
     struct proto_listener *listener = calloc(1, sizeof *listener);
     if (!listener)
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a listener");

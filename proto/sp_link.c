@@ -7,6 +7,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "proto/stream_hello.h"
 #include "proto/wire.h"
 
 enum {
@@ -281,8 +282,17 @@ static void on_failed(void *owner, enum common_code code, const char *text)
     proto_sp_link_close(link);
 }
 
+static void on_secured(void *owner)
+{
+    struct proto_sp_link *link = owner;
+    struct common_error err;
+    if (!proto_hello_client_shown(link->server, link->io->io.tls, &err))
+        proto_link_fail(link->io, err.code, err.message);
+}
+
 static const struct proto_link_ops link_ops = {
     .readable = on_readable,
+    .secured = on_secured,
     .failed = on_failed,
 };
 
@@ -313,7 +323,12 @@ struct proto_sp_link *proto_sp_link_new(struct proto_sp_server *sp, int fd, cons
     link->caller.io = link->io;
     link->caller.fail = proto_link_fail;
     proto_server_ref(sp->server);
-    if (!proto_link_send(link->io, &gather, NULL, NULL, NULL))
+    const struct common_tls_link_options options = {.end = COMMON_TLS_ACCEPT_OLD,
+                                                    .demands = sp->server->tls_client_cert};
+    struct common_error err;
+    if (sp->tls && proto_link_secure(link->io, sp->server->tls, &options, &err) != COMMON_OK)
+        proto_link_fail(link->io, err.code, err.message);
+    else if (!proto_link_send(link->io, &gather, NULL, NULL, NULL))
         proto_link_fail(link->io, COMMON_RESOURCE_EXHAUSTED, "out of memory for a handshake");
     return link;
 }

@@ -30,6 +30,7 @@
 struct proto_sp_server {
     struct proto_server *server;
     struct proto_acceptor *acceptor;
+    bool tls; // OpenSSL's, under our own reading of nng's wire: nng's clients need 1.2 of it
     struct common_timer *tick;
     struct proto_list strangers; // oldest first
     struct proto_list known;

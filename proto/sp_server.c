@@ -88,6 +88,7 @@ static enum common_code sp_listen(struct proto_server *server, struct proto_endp
     if (!sp)
         return common_error_set(err, code, "out of memory for a listener");
     sp->server = server;
+    sp->tls = endpoint->tls;
     proto_list_init(&sp->strangers);
     proto_list_init(&sp->known);
     if (common_timer_new(server->loop, on_tick, sp, &sp->tick) != COMMON_OK) {

@@ -3,11 +3,12 @@
 //
 //     ┌────────────────────timer─────────────────────┐
 //     │                                              ▼
-//   BACKOFF ──timer, a name──▶ LOOKUP ──────▶ CONNECTING ──▶ HELLO ──▶ PROOF ──▶ READY
-//     ▲ │ ▲                      │                │            │         │         │
-//     │ └─┘ cannot try           │                │            │         │         │
-//     └──────────────────────────┴────────────────┴────────────┴─────────┴─────────┘
-//                               loss, refusal, no answer in time
+//   BACKOFF ──timer, a name──▶ LOOKUP ──────▶ CONNECTING ──TLS──▶ SECURING
+//     ▲ │ ▲                      │                │  └──plain─┐      │
+//     │ └─┘ cannot try           │                │           ▼      ▼
+//     ├──────────────────────────┴────────────────┤         HELLO ◀──┘ ──▶ PROOF ──▶ READY
+//     │    loss, refusal, no answer in time       │           │              │         │
+//     └───────────────────────────────────────────┴───────────┴──────────────┴─────────┘
 #include <assert.h>
 #include <errno.h>
 #include <event2/dns.h>
@@ -32,9 +33,17 @@
 #define BACKOFF_MIN_NS (10 * COMMON_NS_PER_MS)
 #define BACKOFF_MAX_NS COMMON_NS_PER_S
 
-#define STRANGER "another program, or an endpoint of another kind (nng+tcp://), may listen there"
+#define STRANGER "another program, or an endpoint of another kind (nng+tcp://, tls://), may listen there"
 
-enum channel_state { STATE_BACKOFF, STATE_LOOKUP, STATE_CONNECTING, STATE_HELLO, STATE_PROOF, STATE_READY };
+enum channel_state {
+    STATE_BACKOFF,
+    STATE_LOOKUP,
+    STATE_CONNECTING,
+    STATE_SECURING, // the handshake of TLS
+    STATE_HELLO,
+    STATE_PROOF,
+    STATE_READY
+};
 
 struct stream_channel {
     struct proto_channel *channel;
@@ -42,7 +51,7 @@ struct stream_channel {
     enum channel_state state;
     int fd; // CONNECTING
     struct event connect_event;
-    struct proto_link *io;      // HELLO and later
+    struct proto_link *io;      // SECURING and later
     struct common_timer *timer; // backoff, and the time for connecting and hello
     uint64_t backoff_ns;
     struct evdns_base *dns; // of the last look-up
@@ -59,16 +68,17 @@ struct stream_channel {
 
 static void channel_assert(const struct stream_channel *s)
 {
-    assert((s->io != NULL) == (s->state >= STATE_HELLO));
+    assert((s->io != NULL) == (s->state >= STATE_SECURING));
     assert(!s->lookup || s->state == STATE_LOOKUP);
 }
 
 static void channel_move(struct stream_channel *s, enum channel_state to)
 {
-    static const bool allowed[6][6] = {
+    static const bool allowed[7][7] = {
         [STATE_BACKOFF] = {[STATE_BACKOFF] = true, [STATE_LOOKUP] = true, [STATE_CONNECTING] = true},
         [STATE_LOOKUP] = {[STATE_BACKOFF] = true, [STATE_CONNECTING] = true},
-        [STATE_CONNECTING] = {[STATE_BACKOFF] = true, [STATE_HELLO] = true},
+        [STATE_CONNECTING] = {[STATE_BACKOFF] = true, [STATE_SECURING] = true, [STATE_HELLO] = true},
+        [STATE_SECURING] = {[STATE_BACKOFF] = true, [STATE_HELLO] = true},
         [STATE_HELLO] = {[STATE_BACKOFF] = true, [STATE_PROOF] = true},
         [STATE_PROOF] = {[STATE_BACKOFF] = true, [STATE_READY] = true},
         [STATE_READY] = {[STATE_BACKOFF] = true},
@@ -172,6 +182,12 @@ static enum common_code take_hello(struct stream_channel *s, const Banyan__Pb__L
                                 PROTO_VERSION);
     if (reply->nonce.len != PROTO_NONCE_BYTES)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "the server's hello has no nonce");
+    if (channel->tls && (!proto_role_is_daemon((uint32_t)reply->role) ||
+                         (channel->peer_role && (uint32_t)reply->role != channel->peer_role)))
+        return common_error_set(err, COMMON_PERMISSION_DENIED,
+                                "the server is of another role than the one dialled");
+    if (channel->tls && !proto_hello_role_shown(s->io->io.tls, (uint32_t)reply->role, err))
+        return err->code;
     memcpy(s->hello.accept_nonce, reply->nonce.data, PROTO_NONCE_BYTES);
     s->hello.accept_role = (uint32_t)reply->role;
     Banyan__Pb__LinkProofRequest proof = BANYAN__PB__LINK_PROOF_REQUEST__INIT;
@@ -295,25 +311,64 @@ static void on_failed(void *owner, enum common_code code, const char *text)
 {
     struct stream_channel *s = owner;
     char why[COMMON_ERROR_BYTES];
-    if (s->state == STATE_HELLO && !s->heard &&
-        (code == COMMON_INVALID_ARGUMENT || code == COMMON_UNAVAILABLE)) {
+    s->stranger = s->state == STATE_SECURING && code == COMMON_INVALID_ARGUMENT;
+    if (s->stranger) {
+        retreat(s, COMMON_UNAVAILABLE, text); // it says which kind
+    } else if (s->state == STATE_HELLO && !s->heard &&
+               (code == COMMON_INVALID_ARGUMENT || code == COMMON_UNAVAILABLE)) {
         s->stranger = code == COMMON_INVALID_ARGUMENT;
         snprintf(why, sizeof why, "%.200s, and no hello: " STRANGER, text);
         retreat(s, COMMON_UNAVAILABLE, why);
     } else {
-        retreat(s, code, text);
+        if (code == COMMON_DATA_LOSS) // of TLS: sent again it may come whole
+            common_log_warn("%s: the link to %s: %s", s->channel->name, s->channel->endpoint_text, text);
+        retreat(s, code == COMMON_DATA_LOSS ? COMMON_UNAVAILABLE : code, text);
     }
+}
+
+// ---- the link -------------------------------------------------------------------------------------------
+
+static void say_hello(struct stream_channel *s)
+{
+    struct proto_channel *channel = s->channel;
+    channel_move(s, STATE_HELLO);
+    begins(s, "no answer to the hello yet: " STRANGER);
+    s->hello.dial_role = channel->role;
+    if (!common_random(s->hello.dial_nonce, PROTO_NONCE_BYTES)) {
+        proto_link_fail(s->io, COMMON_UNAVAILABLE, "the system gives no random bytes for a hello");
+        return;
+    }
+    Banyan__Pb__LinkHelloRequest hello = BANYAN__PB__LINK_HELLO_REQUEST__INIT;
+    hello.version = PROTO_VERSION;
+    hello.role = (Banyan__Pb__Role)channel->role;
+    hello.nonce = (ProtobufCBinaryData){PROTO_NONCE_BYTES, s->hello.dial_nonce};
+    hello.name = channel->name;
+    if (!proto_hello_bind(&s->hello, s->io->io.tls) ||
+        !send_hello(s, BANYAN__PB__METHOD__METHOD_LINK_HELLO, &hello.base, NULL))
+        proto_link_fail(s->io, COMMON_UNAVAILABLE, "out of memory for a hello");
+}
+
+// The handshake has ended: is it who was to be dialled? Before anything is said to it.
+static void on_secured(void *owner)
+{
+    struct stream_channel *s = owner;
+    struct common_error err;
+    if (proto_hello_role_shown(s->io->io.tls, s->channel->peer_role, &err))
+        say_hello(s);
+    else
+        proto_link_fail(s->io, err.code, err.message);
 }
 
 static const struct proto_link_ops link_ops = {
     .frame = on_frame,
     .oversize = on_oversize,
+    .secured = on_secured,
     .failed = on_failed,
 };
 
 // ---- connecting -----------------------------------------------------------------------------------------
 
-static void begin_hello(struct stream_channel *s)
+static void begin_link(struct stream_channel *s)
 {
     struct proto_channel *channel = s->channel;
     int fd = s->fd, one = 1;
@@ -330,21 +385,20 @@ static void begin_hello(struct stream_channel *s)
         retreat(s, COMMON_UNAVAILABLE, "out of memory for a link");
         return;
     }
-    channel_move(s, STATE_HELLO);
     s->heard = false;
-    begins(s, "no answer to the hello yet: " STRANGER);
-    s->hello.dial_role = channel->role;
-    if (!common_random(s->hello.dial_nonce, PROTO_NONCE_BYTES)) {
-        proto_link_fail(s->io, COMMON_UNAVAILABLE, "the system gives no random bytes for a hello");
+    if (!channel->tls) {
+        say_hello(s);
         return;
     }
-    Banyan__Pb__LinkHelloRequest hello = BANYAN__PB__LINK_HELLO_REQUEST__INIT;
-    hello.version = PROTO_VERSION;
-    hello.role = (Banyan__Pb__Role)channel->role;
-    hello.nonce = (ProtobufCBinaryData){PROTO_NONCE_BYTES, s->hello.dial_nonce};
-    hello.name = channel->name;
-    if (!send_hello(s, BANYAN__PB__METHOD__METHOD_LINK_HELLO, &hello.base, NULL))
-        proto_link_fail(s->io, COMMON_UNAVAILABLE, "out of memory for a hello");
+    channel_move(s, STATE_SECURING);
+    begins(s, "no end of the TLS handshake yet: " STRANGER);
+    const struct common_tls_link_options options = {
+        .end = COMMON_TLS_DIAL,
+        .server = proto_role_is_daemon(channel->role) ? NULL : s->endpoint.host,
+    };
+    struct common_error err;
+    if (proto_link_secure(s->io, channel->tls, &options, &err) != COMMON_OK)
+        proto_link_fail(s->io, COMMON_UNAVAILABLE, err.message);
 }
 
 static void on_connect(evutil_socket_t fd, short what, void *arg)
@@ -360,7 +414,7 @@ static void on_connect(evutil_socket_t fd, short what, void *arg)
         return;
     }
     event_del(&s->connect_event);
-    begin_hello(s);
+    begin_link(s);
 }
 
 static void connect_to(struct stream_channel *s, const struct sockaddr *address, socklen_t len)
@@ -375,7 +429,7 @@ static void connect_to(struct stream_channel *s, const struct sockaddr *address,
     event_assign(&s->connect_event, common_loop_base(s->channel->loop), s->fd, EV_WRITE, on_connect, s);
     common_timer_start(s->timer, PROTO_HELLO_NS, false);
     if (connect(s->fd, address, len) == 0) {
-        begin_hello(s);
+        begin_link(s);
     } else if (errno == EINPROGRESS) {
         if (event_add(&s->connect_event, NULL) != 0)
             retreat(s, COMMON_UNAVAILABLE, "out of memory for a connection");
@@ -449,6 +503,9 @@ static void on_timer(void *arg)
         break;
     case STATE_CONNECTING:
         retreat(s, COMMON_UNAVAILABLE, "no connection in 5 s");
+        break;
+    case STATE_SECURING:
+        retreat(s, COMMON_UNAVAILABLE, "no end of the TLS handshake in 5 s: " STRANGER);
         break;
     case STATE_HELLO:
     case STATE_PROOF:
@@ -544,7 +601,7 @@ static void stream_signs(const struct proto_channel *channel, struct proto_signs
 
 static int stream_socket(const struct proto_channel *channel)
 {
-    return ((const struct stream_channel *)channel->state)->io->fd;
+    return ((const struct stream_channel *)channel->state)->io->io.fd;
 }
 
 static void stream_lose(struct proto_channel *channel, const char *text)

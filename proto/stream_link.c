@@ -2,7 +2,6 @@
 #include "proto/stream_link.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <limits.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -11,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "common/clock.h"
 #include "proto/transport.h"
@@ -22,6 +20,8 @@ enum {
     IOV_ROUND = 256,       // pieces a write: bounded by IOV_MAX
     PROBES = 3,            // of a closed window, without an answer: the peer's host is silent
 };
+
+#define SCHEMES "dial tls:// (nng+tls://) where tcp:// (nng+tcp://) stands"
 
 static void link_assert(const struct proto_link *link)
 {
@@ -98,25 +98,15 @@ static void out_free(struct proto_link *link, struct proto_link_out *out)
 // Writes what it can. Cuts what is written off the list. Returns false when the socket has failed.
 static bool write_some(struct proto_link *link, struct iovec *iov, size_t n, size_t *next, size_t *left)
 {
-    while (*left > 0) {
-        size_t count = n - *next < IOV_ROUND ? n - *next : IOV_ROUND;
-        struct msghdr msg = {.msg_iov = iov + *next, .msg_iovlen = count};
-        ssize_t wrote = sendmsg(link->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (wrote < 0) {
-            if (errno == EINTR)
-                continue;
-            if (errno == EAGAIN || errno == EWOULDBLOCK)
-                return true;
-            char text[96];
-            snprintf(text, sizeof text, "the link was lost while sending: %s", strerrordesc_np(errno));
-            proto_link_fail(link, COMMON_UNAVAILABLE, text);
-            return false;
-        }
-        *left -= (size_t)wrote;
-        size_t offered = 0, bytes = (size_t)wrote;
+    struct common_error err;
+    err.code = COMMON_OK;
+    while (*left > 0 && !link->io.shaking) {
+        size_t count = n - *next < IOV_ROUND ? n - *next : IOV_ROUND, offered = 0;
         for (size_t i = 0; i < count; i++)
             offered += iov[*next + i].iov_len;
+        size_t bytes = proto_io_write(&link->io, iov + *next, count, &err);
         bool full = bytes < offered;
+        *left -= bytes;
         while (bytes > 0) {
             struct iovec *v = &iov[*next];
             size_t step = bytes < v->iov_len ? bytes : v->iov_len;
@@ -126,10 +116,43 @@ static bool write_some(struct proto_link *link, struct iovec *iov, size_t n, siz
             if (v->iov_len == 0)
                 ++*next;
         }
+        if (err.code != COMMON_OK) {
+            proto_link_fail(link, err.code, err.message);
+            return false;
+        }
         if (full) // it would say EAGAIN: save the call
             return true;
     }
     return true;
+}
+
+// What of it waits for the socket, if it can be written at all.
+static void await_writable(struct proto_link *link)
+{
+    bool waits = proto_io_unsent(&link->io) || (!proto_list_empty(&link->outs) && !link->io.shaking);
+    if (!proto_link_works(link))
+        return;
+    if (!waits) {
+        event_del(&link->write_event);
+    } else if (!event_pending(&link->write_event, EV_WRITE, NULL)) {
+        link->wrote_ns = common_clock_ns();
+        if (event_add(&link->write_event, NULL) != 0)
+            proto_link_fail(link, COMMON_RESOURCE_EXHAUSTED, "out of memory to wait for a socket");
+    }
+}
+
+// What TLS has taken goes first. false: the socket is full, or the link has failed.
+static bool flush(struct proto_link *link)
+{
+    struct common_error err;
+    if (!proto_io_unsent(&link->io))
+        return true;
+    if (proto_io_flush(&link->io, &err) != COMMON_OK) {
+        proto_link_fail(link, err.code, err.message);
+        return false;
+    }
+    link->wrote_ns = common_clock_ns();
+    return !proto_io_unsent(&link->io);
 }
 
 static void on_writable(evutil_socket_t fd, short what, void *arg)
@@ -138,7 +161,8 @@ static void on_writable(evutil_socket_t fd, short what, void *arg)
     (void)what;
     struct proto_link *link = arg;
     link->refs++;
-    while (!proto_list_empty(&link->outs) && proto_link_works(link)) {
+    bool flows = flush(link);
+    while (flows && !link->io.shaking && !proto_list_empty(&link->outs) && proto_link_works(link)) {
         struct proto_link_out *out = proto_list_entry(link->outs.next, struct proto_link_out, link);
         size_t before = out->left;
         bool alive = write_some(link, out->gather->iov, out->gather->n, &out->next, &out->left);
@@ -151,8 +175,7 @@ static void on_writable(evutil_socket_t fd, short what, void *arg)
             break;
         out_free(link, out); // its callback may close the link
     }
-    if (link->state != PROTO_LINK_CLOSED && proto_list_empty(&link->outs))
-        event_del(&link->write_event);
+    await_writable(link);
     if (link->state == PROTO_LINK_PAUSED)
         proto_link_resume(link);
     link_unref(link);
@@ -174,6 +197,8 @@ bool proto_link_send(struct proto_link *link, struct proto_gather *gather, proto
         return true;
     }
     if (left == 0) {
+        if (proto_io_unsent(&link->io))
+            await_writable(link);
         if (sent)
             sent(sent_arg);
         return true;
@@ -210,13 +235,10 @@ bool proto_link_send(struct proto_link *link, struct proto_gather *gather, proto
     out->owner = owner;
     if (owner)
         *owner = out;
-    if (first) {
-        link->wrote_ns = common_clock_ns();
-        if (event_add(&link->write_event, NULL) != 0)
-            proto_link_fail(link, COMMON_RESOURCE_EXHAUSTED, "out of memory to wait for a socket");
-    }
     out_count(link, left, 0);
     proto_list_push(&link->outs, &out->link);
+    if (first)
+        await_writable(link);
     return true;
 }
 
@@ -225,8 +247,8 @@ bool proto_link_out_detach(struct proto_link *link, struct proto_link_out *out)
     out->owner = NULL;
     if (!out->started) {
         out_free(link, out);
-        if (proto_list_empty(&link->outs) && proto_link_works(link))
-            event_del(&link->write_event);
+        if (proto_list_empty(&link->outs))
+            await_writable(link);
         return false;
     }
     struct proto_gather *copy = malloc(sizeof *copy + sizeof(struct iovec) + out->left);
@@ -307,6 +329,17 @@ void proto_link_pause(struct proto_link *link)
     event_del(&link->read_event);
 }
 
+// The peer's bytes are none of ours, or have come to their end. Where they are TLS, that is why.
+static void fail_read(struct proto_link *link, const struct common_error *err)
+{
+    size_t have = link->in_end - link->in_start;
+    if (!link->io.tls && link->in && proto_looks_like_tls(link->in->data + link->in_start, have))
+        proto_link_fail(link, COMMON_INVALID_ARGUMENT,
+                        "the peer speaks TLS, and this end does not: " SCHEMES);
+    else
+        proto_link_fail(link, err->code, err->message);
+}
+
 // Takes one step with what is in the buffer. False: nothing more to do with it now.
 static bool parse_one(struct proto_link *link)
 {
@@ -327,7 +360,7 @@ static bool parse_one(struct proto_link *link)
     struct common_error err;
     enum common_code code = proto_prefix_decode(link->in->data + link->in_start, &prefix, &err);
     if (code != COMMON_OK) {
-        proto_link_fail(link, code, err.message);
+        fail_read(link, &err);
         return false;
     }
     bool oversize = false;
@@ -405,22 +438,16 @@ static void renew_buffer(struct proto_link *link)
 
 size_t proto_link_read(struct proto_link *link, void *to, size_t len)
 {
-    ssize_t got;
-    do
-        got = recv(link->fd, to, len, MSG_DONTWAIT);
-    while (got < 0 && errno == EINTR);
-    if (got > 0) {
+    struct common_error err;
+    err.code = COMMON_OK;
+    size_t got = proto_io_read(&link->io, to, len, &err);
+    if (got > 0)
         link->read_ns = common_clock_ns();
-        return (size_t)got;
-    }
-    if (got == 0) {
-        proto_link_fail(link, COMMON_UNAVAILABLE, "the peer closed the link");
-    } else if (errno != EAGAIN && errno != EWOULDBLOCK) {
-        char text[96];
-        snprintf(text, sizeof text, "the link was lost: %s", strerrordesc_np(errno));
-        proto_link_fail(link, COMMON_UNAVAILABLE, text);
-    }
-    return 0;
+    else if (err.code != COMMON_OK)
+        fail_read(link, &err);
+    if (proto_io_unsent(&link->io)) // what TLS itself answers
+        await_writable(link);
+    return got;
 }
 
 static void read_big(struct proto_link *link)
@@ -443,14 +470,26 @@ static void read_big(struct proto_link *link)
     }
 }
 
-static void on_readable(evutil_socket_t fd, short what, void *arg)
+// false: the handshake has not ended.
+static bool shake(struct proto_link *link)
 {
-    (void)fd;
-    (void)what;
-    struct proto_link *link = arg;
-    struct common_loop *loop = link->loop;
-    common_loop_enter(loop);
-    link->refs++;
+    struct common_error err;
+    if (proto_io_shake(&link->io, &err) != COMMON_OK) {
+        proto_link_fail(link, err.code, err.message);
+        return false;
+    }
+    link->read_ns = common_clock_ns();
+    if (!link->io.shaking && link->ops->secured)
+        link->ops->secured(link->owner);
+    await_writable(link);
+    return !link->io.shaking && proto_link_works(link);
+}
+
+// Takes in what there is, once around the buffer.
+static void read_round(struct proto_link *link)
+{
+    if (link->io.shaking && !shake(link))
+        return;
     if (link->ops->readable) {
         link->ops->readable(link->owner);
     } else if (link->big) {
@@ -464,8 +503,31 @@ static void on_readable(evutil_socket_t fd, short what, void *arg)
         if (link->big && proto_link_works(link))
             read_big(link);
     }
+}
+
+// What TLS still has does not make the socket readable: again, once the others have had their turn.
+static void read_on(struct proto_link *link)
+{
+    static const struct timeval now = {0, 0};
+    if (link->state != PROTO_LINK_OPEN || link->kicked || !proto_io_pending(&link->io))
+        return;
+    link->kicked = true;
+    if (event_add(&link->kick_event, &now) != 0)
+        event_active(&link->kick_event, EV_TIMEOUT, 1);
+}
+
+static void on_readable(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    struct proto_link *link = arg;
+    struct common_loop *loop = link->loop;
+    common_loop_enter(loop);
+    link->refs++;
+    read_round(link);
     common_loop_leave(loop); // before the buffer: what came in is on its way sooner
     renew_buffer(link);
+    read_on(link);
     link_unref(link);
 }
 
@@ -478,11 +540,18 @@ static void on_kick(evutil_socket_t fd, short what, void *arg)
     link->kicked = false;
     if (link->state == PROTO_LINK_FAILED)
         link->ops->failed(link->owner, link->failed_code, link->failed_text);
+    else if (link->state == PROTO_LINK_OPEN && link->io.shaking)
+        shake(link); // a dialler speaks first
     else if (link->state == PROTO_LINK_OPEN && link->ops->readable)
         link->ops->readable(link->owner);
     else if (link->state == PROTO_LINK_OPEN)
         parse_all(link);
     renew_buffer(link);
+    if (link->state == PROTO_LINK_OPEN && !link->ops->readable && proto_io_pending(&link->io)) {
+        read_round(link);
+        renew_buffer(link);
+    }
+    read_on(link);
     link_unref(link);
 }
 
@@ -500,7 +569,7 @@ void proto_link_resume(struct proto_link *link)
 
 bool proto_link_hung_up(const struct proto_link *link)
 {
-    struct pollfd poll_fd = {.fd = link->fd, .events = POLLRDHUP};
+    struct pollfd poll_fd = {.fd = link->io.fd, .events = POLLRDHUP};
     return link->state == PROTO_LINK_PAUSED && poll(&poll_fd, 1, 0) == 1;
 }
 
@@ -508,7 +577,7 @@ bool proto_link_stalls(const struct proto_link *link, uint64_t since_ns)
 {
     bool half_read = link->big || link->skip > 0 || link->in_end > link->in_start;
     return (half_read && link->state != PROTO_LINK_PAUSED && link->read_ns < since_ns) ||
-           (!proto_list_empty(&link->outs) && link->wrote_ns < since_ns);
+           ((!proto_list_empty(&link->outs) || proto_io_unsent(&link->io)) && link->wrote_ns < since_ns);
 }
 
 void proto_link_signs(const struct proto_link *link, struct proto_signs *out)
@@ -517,7 +586,7 @@ void proto_link_signs(const struct proto_link *link, struct proto_signs *out)
     socklen_t len = sizeof info;
     uint64_t now = common_clock_ns();
     *out = (struct proto_signs){.heard_ns = now};
-    if (getsockopt(link->fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0)
+    if (getsockopt(link->io.fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0)
         return;
     uint64_t ago = info.tcpi_last_ack_recv * COMMON_NS_PER_MS, acked = now > ago ? now - ago : 0;
     out->heard_ns = link->read_ns > acked ? link->read_ns : acked;
@@ -542,7 +611,7 @@ struct proto_link *proto_link_new(struct common_loop *loop, int fd, const struct
     link->loop = loop;
     link->ops = ops;
     link->owner = owner;
-    link->fd = fd;
+    link->io.fd = fd;
     link->refs = 1;
     link->header_max = PROTO_LINK_HELLO_BUFFER / 2;
     link->payload_max = 0;
@@ -557,6 +626,15 @@ struct proto_link *proto_link_new(struct common_loop *loop, int fd, const struct
         return NULL;
     }
     return link;
+}
+
+enum common_code proto_link_secure(struct proto_link *link, const struct common_tls *tls,
+                                   const struct common_tls_link_options *options, struct common_error *err)
+{
+    enum common_code code = proto_io_secure(&link->io, tls, options, err);
+    if (code == COMMON_OK)
+        link_kick(link);
+    return code;
 }
 
 bool proto_link_set_limits(struct proto_link *link, uint32_t header_max, uint64_t payload_max)
@@ -585,7 +663,7 @@ void proto_link_close(struct proto_link *link)
     event_del(&link->read_event);
     event_del(&link->write_event);
     event_del(&link->kick_event);
-    close(link->fd);
+    proto_io_close(&link->io);
     while (!proto_list_empty(&link->outs))
         out_free(link, proto_list_entry(link->outs.next, struct proto_link_out, link));
     common_blob_unref(link->in);

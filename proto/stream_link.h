@@ -2,7 +2,8 @@
 // One connected stream socket that carries frames, used by both ends. Reads fill one aligned buffer in which
 // small frames are used in place; big frames are read straight into a blob of their own. Writes go out at
 // once on the caller's stack and wait only when the socket is full. An owner with a wire of its own (nng's:
-// proto/sp_server.c) reads for itself and has everything else from here.
+// proto/sp_server.c) reads for itself and has everything else from here. Under TLS (proto_link_secure) nothing is read or
+// written before its handshake has ended; frames that are sent earlier wait.
 //
 //            may_read says no
 //     OPEN ◀─────────────────▶ PAUSED
@@ -26,6 +27,7 @@
 #include "common/blob.h"
 #include "common/loop.h"
 #include "proto/frame.h"
+#include "proto/link_io.h"
 #include "proto/list.h"
 #include "proto/rpc.h"
 
@@ -47,6 +49,9 @@ struct proto_link_ops {
     // NULL: such a frame fails the link.
     bool (*oversize)(void *owner, const struct proto_prefix *prefix, struct common_blob *blob, size_t offset,
                      struct common_error *err);
+    // The handshake of TLS has ended well: the owner looks at whom it has, and may fail the link. It may not close it.
+    // NULL: anybody will do.
+    void (*secured)(void *owner);
     // The link is of no use any more; the owner calls proto_link_close.
     void (*failed)(void *owner, enum common_code code, const char *text);
     // Asked before each frame; false: stop reading until proto_link_resume. NULL: always true.
@@ -72,7 +77,7 @@ struct proto_link {
     struct common_loop *loop;
     const struct proto_link_ops *ops;
     void *owner;
-    int fd;
+    struct proto_io io;
     unsigned refs;
     enum proto_link_state state;
     bool in_parse, kicked; // a loop over frames is on the stack; a turn of its own is asked for
@@ -106,6 +111,11 @@ static inline bool proto_link_works(const struct proto_link *link)
 // out of memory (fd stays the caller's).
 struct proto_link *proto_link_new(struct common_loop *loop, int fd, const struct proto_link_ops *ops,
                                   void *owner);
+// Puts TLS on a new link, before anything is sent: its handshake begins in the loop's next turn. `tls` is not kept.
+// RESOURCE_EXHAUSTED.
+enum common_code proto_link_secure(struct proto_link *link, const struct common_tls *tls,
+                                   const struct common_tls_link_options *options, struct common_error *err);
+
 bool proto_link_set_limits(struct proto_link *link, uint32_t header_max,
                            uint64_t payload_max); // false: out of memory
 

@@ -247,6 +247,15 @@ static void refuse_link(struct server_link *link, struct proto_request *request,
     proto_request_refuse(request, PROTO_REFUSED_CONNECTION, code, why);
 }
 
+// Over TLS, whether the dialler's certificate says the role that its hello says. Clients need none, unless the server
+// demands it.
+static bool shows_role(const struct server_link *link, uint32_t role, struct common_error *err)
+{
+    const struct common_tls_link *tls = link->io->io.tls;
+    return proto_role_is_daemon(role) ? proto_hello_role_shown(tls, role, err)
+                                      : proto_hello_client_shown(link->server, tls, err);
+}
+
 static void on_hello(struct server_link *link, struct proto_request *request)
 {
     struct proto_server *server = link->server;
@@ -274,11 +283,17 @@ static void on_hello(struct server_link *link, struct proto_request *request)
                     "this server has no cluster secret and takes no daemons");
         return;
     }
+    struct common_error err;
+    if (!shows_role(link, (uint32_t)hello->role, &err)) {
+        refuse_link(link, request, err.code, err.message);
+        return;
+    }
     link->role = (uint32_t)hello->role;
     link->hello.dial_role = link->role;
     link->hello.accept_role = server->role;
     memcpy(link->hello.dial_nonce, hello->nonce.data, PROTO_NONCE_BYTES);
-    if (!common_random(link->hello.accept_nonce, PROTO_NONCE_BYTES)) {
+    if (!proto_hello_bind(&link->hello, link->io->io.tls) ||
+        !common_random(link->hello.accept_nonce, PROTO_NONCE_BYTES)) {
         refuse_link(link, request, COMMON_UNAVAILABLE, "the system gives no random bytes for a hello");
         return;
     }
@@ -507,20 +522,37 @@ static bool crowd_out_stranger(struct proto_server *server)
     return true;
 }
 
-static bool make_room(void *owner)
+// A listener of links: the acceptor's owner.
+struct stream_listener {
+    struct proto_server *server;
+    struct proto_acceptor *acceptor;
+    bool tls;
+};
+
+static struct proto_link *open_io(const struct stream_listener *listener, int fd, struct server_link *link)
 {
-    return crowd_out_stranger(owner);
+    struct proto_server *server = listener->server;
+    struct proto_link *io = proto_link_new(server->loop, fd, &link_ops, link);
+    const struct common_tls_link_options options = {
+        .end = COMMON_TLS_ACCEPT,
+        .demands = server->tls_client_cert || !server->for_clients,
+    };
+    struct common_error err;
+    if (io && listener->tls && proto_link_secure(io, server->tls, &options, &err) != COMMON_OK)
+        proto_link_fail(io, err.code, err.message);
+    return io;
 }
 
 static void on_accepted(void *owner, int fd, const struct sockaddr *address)
 {
-    struct proto_server *server = owner;
+    const struct stream_listener *listener = owner;
+    struct proto_server *server = listener->server;
     char text[80];
     proto_address_format(address, text);
     if (server->n_stream_strangers[SILENT] + server->n_stream_strangers[GREETED] >= PROTO_STRANGERS_MAX)
         crowd_out_stranger(server);
     struct server_link *link = calloc(1, sizeof *link);
-    struct proto_link *io = link ? proto_link_new(server->loop, fd, &link_ops, link) : NULL;
+    struct proto_link *io = link ? open_io(listener, fd, link) : NULL;
     if (!io) {
         proto_server_refused(server, text, "out of memory for a link");
         free(link);
@@ -545,16 +577,26 @@ static void on_accepted(void *owner, int fd, const struct sockaddr *address)
     proto_server_ref(server);
 }
 
+static bool make_room(void *owner)
+{
+    return crowd_out_stranger(((const struct stream_listener *)owner)->server);
+}
+
 static const struct proto_acceptor_ops acceptor_ops = {.accepted = on_accepted, .make_room = make_room};
 
 static enum common_code stream_listen(struct proto_server *server, struct proto_endpoint *endpoint,
                                       struct proto_listener *listener, struct common_error *err)
 {
-    struct proto_acceptor *acceptor;
-    enum common_code code =
-        proto_acceptor_open(server->loop, server->name, endpoint, &acceptor_ops, server, &acceptor, err);
+    struct stream_listener *stream = calloc(1, sizeof *stream);
+    if (!stream)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a listener");
+    *stream = (struct stream_listener){.server = server, .tls = endpoint->tls};
+    enum common_code code = proto_acceptor_open(server->loop, server->name, endpoint, &acceptor_ops, stream,
+                                                &stream->acceptor, err);
     if (code == COMMON_OK)
-        listener->state = acceptor;
+        listener->state = stream;
+    else
+        free(stream);
     return code;
 }
 
@@ -562,7 +604,9 @@ static enum common_code stream_listen(struct proto_server *server, struct proto_
 static void stream_close(struct proto_listener *listener)
 {
     struct proto_server *server = listener->server;
-    proto_acceptor_close(listener->state);
+    struct stream_listener *stream = listener->state;
+    proto_acceptor_close(stream->acceptor);
+    free(stream);
     listener->state = NULL;
     while (!proto_list_empty(&server->links))
         server_link_close(proto_list_entry(server->links.next, struct server_link, link));

@@ -82,6 +82,8 @@ struct proto_channel {
     char name[129], token[COMMON_TOKEN_MAX + 1], endpoint_text[PROTO_ENDPOINT_MAX];
     bool has_token, has_secret;
     struct common_secret secret;
+    struct common_tls *tls; // NULL: the endpoint is plain
+    uint32_t peer_role;
     uint32_t role, calls_max;
     uint64_t payload_max, send_max, quiet_ns;
     bool sums;          // our frames carry checksums
@@ -198,6 +200,8 @@ struct proto_server {
     char name[129], token[COMMON_TOKEN_MAX + 1];
     bool has_token, has_secret;
     struct common_secret secret;
+    struct common_tls *tls; // NULL: none
+    bool tls_client_cert;
     uint32_t role, links_max, daemons_max, requests_max, caller_requests_max;
     uint64_t payload_max, bytes_max, caller_bytes_max;
     bool for_clients; // some method is

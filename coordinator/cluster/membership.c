@@ -415,9 +415,10 @@ static enum common_code check_register(const Banyan__Pb__RegisterRequest *m, uin
     if (!printable(m->endpoint, 159) || !printable(m->edge_endpoint, 159))
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
                                 "endpoints must have 1 to 159 printable characters");
-    if (strncmp(m->edge_endpoint, "tcp://", 6) && strncmp(m->edge_endpoint, "unix://", 7))
+    if (strncmp(m->edge_endpoint, "tls://", 6) && strncmp(m->edge_endpoint, "tcp://", 6) &&
+        strncmp(m->edge_endpoint, "unix://", 7))
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
-                                "the edge endpoint must be a stream endpoint: tcp:// or unix://");
+                                "the edge endpoint must be a stream endpoint: tls://, tcp:// or unix://");
     if (m->control < PROTO_CONTROL_VERSION)
         return proto_status_set(status, COMMON_FAILED_PRECONDITION, "",
                                 "the worker understands version %u of control calls, and this coordinator "

@@ -31,7 +31,7 @@ static int teardown(void **state)
 
 static bool is_stream(void)
 {
-    return transport != TRANSPORT_NNG;
+    return transport != TRANSPORT_NNG && transport != TRANSPORT_NNG_TLS;
 }
 
 static void fill(uint8_t *at, size_t n, uint64_t seed)

@@ -19,11 +19,14 @@ static void test_parse_and_format(void **state)
         enum proto_endpoint_kind kind;
         const char *host;
         uint16_t port;
+        bool tls;
     } good[] = {
-        {"tcp://127.0.0.1:7400", PROTO_ENDPOINT_TCP, "127.0.0.1", 7400},
-        {"nng+tcp://localhost:0", PROTO_ENDPOINT_NNG_TCP, "localhost", 0},
-        {"tcp://[::1]:65535", PROTO_ENDPOINT_TCP, "::1", 65535},
-        {"unix:///run/banyan.sock", PROTO_ENDPOINT_UNIX, "", 0},
+        {"tcp://127.0.0.1:7400", PROTO_ENDPOINT_TCP, "127.0.0.1", 7400, false},
+        {"nng+tcp://localhost:0", PROTO_ENDPOINT_NNG_TCP, "localhost", 0, false},
+        {"tcp://[::1]:65535", PROTO_ENDPOINT_TCP, "::1", 65535, false},
+        {"unix:///run/banyan.sock", PROTO_ENDPOINT_UNIX, "", 0, false},
+        {"tls://[::1]:7413", PROTO_ENDPOINT_TCP, "::1", 7413, true},
+        {"nng+tls://localhost:7414", PROTO_ENDPOINT_NNG_TCP, "localhost", 7414, true},
     };
     struct proto_endpoint e;
     struct common_error err;
@@ -31,6 +34,7 @@ static void test_parse_and_format(void **state)
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         assert_int_equal(proto_endpoint_parse(good[i].text, &e, &err), COMMON_OK);
         assert_int_equal(e.kind, good[i].kind);
+        assert_int_equal(e.tls, good[i].tls);
         assert_string_equal(e.host, good[i].host);
         assert_int_equal(e.port, good[i].port);
         assert_string_equal(proto_endpoint_format(&e, buf), good[i].text);
@@ -49,6 +53,8 @@ static void test_parse_and_format(void **state)
                                "tcp://::1:7400",
                                "http://host:80",
                                "ipc:///tmp/x",
+                               "tls+tcp://host:80",
+                               "tls://host",
                                "unix://relative",
                                long_path};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/proto/fixture.h"
 
+#include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,6 +16,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "proto/nng_door.h"
+#include "tests/common/test_pki.h"
 
 struct echo { // keeps the request's bytes until the answer is out
     struct fixture *f;
@@ -138,6 +140,7 @@ struct proto_server_options fixture_server_options(struct fixture *f)
         .role = BANYAN__PB__ROLE__ROLE_COORDINATOR,
         .secret = &f->secret,
         .token = TOKEN,
+        .tls = f->tls,
         .methods = methods,
         .arg = f,
         .link_closed = on_link_closed,
@@ -160,8 +163,28 @@ void fixture_serve(struct fixture *f, const struct proto_server_options *options
     snprintf(f->listen, sizeof f->listen, "%s", f->endpoint);
 }
 
+static bool is_tls(enum transport transport)
+{
+    return transport == TRANSPORT_TLS || transport == TRANSPORT_NNG_TLS;
+}
+
+static struct common_tls *make_tls(struct fixture *f)
+{
+    struct test_pki *pki = test_pki_new(f->dir, "fixture");
+    struct common_tls *tls =
+        test_pki_tls(pki, &(struct test_pki_ask){.name = "both",
+                                                 .uris = "banyan:coordinator,banyan:worker,banyan:client",
+                                                 .hosts = "localhost,127.0.0.1"});
+    test_pki_free(pki);
+    return tls;
+}
+
 struct fixture *fixture_new(enum transport transport)
 {
+    static const char *const schemes[] = {[TRANSPORT_TCP] = "tcp",
+                                          [TRANSPORT_NNG] = "nng+tcp",
+                                          [TRANSPORT_TLS] = "tls",
+                                          [TRANSPORT_NNG_TLS] = "nng+tls"};
     struct fixture *f = calloc(1, sizeof *f);
     assert_non_null(f);
     common_log_set_level(COMMON_LOG_ERROR); // refusals are the point here
@@ -172,8 +195,10 @@ struct fixture *fixture_new(enum transport transport)
     if (transport == TRANSPORT_UNIX)
         snprintf(f->listen, sizeof f->listen, "unix://%s/socket", f->dir);
     else
-        snprintf(f->listen, sizeof f->listen, "%s://127.0.0.1:0",
-                 transport == TRANSPORT_TCP ? "tcp" : "nng+tcp");
+        snprintf(f->listen, sizeof f->listen, "%s://%s:0", schemes[transport],
+                 transport == TRANSPORT_NNG_TLS ? "localhost" : "127.0.0.1");
+    if (is_tls(transport))
+        f->tls = make_tls(f);
     assert_int_equal(common_loop_new(&f->loop), COMMON_OK);
     struct proto_server_options options = fixture_server_options(f);
     fixture_serve(f, &options);
@@ -189,6 +214,17 @@ static void turn(struct fixture *f, uint64_t since)
         fail_msg("nothing has happened for 30 s");
 }
 
+static void remove_dir(const char *dir)
+{
+    DIR *open = opendir(dir);
+    for (struct dirent *e; open && (e = readdir(open));)
+        if (e->d_name[0] != '.')
+            unlinkat(dirfd(open), e->d_name, 0);
+    if (open)
+        closedir(open);
+    rmdir(dir);
+}
+
 void fixture_free(struct fixture *f)
 {
     fixture_answer_held(f);
@@ -201,7 +237,8 @@ void fixture_free(struct fixture *f)
     for (int i = 0; i < 3; i++) // a link over nng ends when its last answer has gone
         turn(f, common_clock_ns());
     common_loop_free(f->loop);
-    rmdir(f->dir);
+    common_tls_unref(f->tls);
+    remove_dir(f->dir);
     free(f);
 }
 
@@ -209,7 +246,10 @@ struct proto_channel *fixture_connect_as(struct fixture *f, const struct proto_c
 {
     struct proto_channel *channel;
     struct common_error err;
-    if (proto_channel_open(f->loop, f->endpoint, options, &channel, &err) != COMMON_OK)
+    struct proto_channel_options with = *options;
+    if (!with.tls)
+        with.tls = f->tls;
+    if (proto_channel_open(f->loop, f->endpoint, &with, &channel, &err) != COMMON_OK)
         fail_msg("%s", err.message);
     return channel;
 }

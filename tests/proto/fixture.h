@@ -10,7 +10,7 @@
 #include "common/loop.h"
 #include "proto/rpc.h"
 
-enum transport { TRANSPORT_UNIX, TRANSPORT_TCP, TRANSPORT_NNG };
+enum transport { TRANSPORT_UNIX, TRANSPORT_TCP, TRANSPORT_NNG, TRANSPORT_TLS, TRANSPORT_NNG_TLS };
 
 #define TOKEN      "a token of the tests"
 #define SECONDS(n) ((uint64_t)(n)*UINT64_C(1000000000))
@@ -26,6 +26,7 @@ struct fixture {
     struct common_loop *loop;
     struct proto_server *server;
     struct common_secret secret;
+    struct common_tls *tls; // of both ends: everybody's roles, for localhost and 127.0.0.1
     char dir[64], listen[300], endpoint[300];
     struct held *held;
     unsigned n_handled, n_cancelled, n_sent, n_links_closed;
