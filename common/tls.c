@@ -265,7 +265,6 @@ static SSL_CTX *context_new(enum common_tls_end end)
     SSL_CTX_set_options(ctx, SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_TICKET |
                                  SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_PRIORITIZE_CHACHA);
     SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
-    SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS); // what idles has no 34 KB for records
     SSL_CTX_set_security_level(ctx, SECURITY_LEVEL);
     int least = end == COMMON_TLS_ACCEPT_OLD ? TLS1_2_VERSION : TLS1_3_VERSION;
     if (SSL_CTX_set_min_proto_version(ctx, least) && SSL_CTX_set_max_proto_version(ctx, TLS1_3_VERSION) &&

@@ -2,9 +2,12 @@
 // OpenSSL reads and writes through a BIO of ours:
 //
 //   read    OpenSSL asks for a record's 5 bytes of header, and then for its body. Each time more is read beside it, into
-//           `ahead`: a small record comes with one call, and a body brings the next header with it.
+//           `ahead`: a small record comes with one call, and a body brings the next header with it. Where much is wanted,
+//           `ahead` is large: each call of the system opens TCP's window by what it took, and tells the peer.
 //   write   The BIO takes everything, so that a record is either not begun or taken whole, and a write never has to
-//           be repeated. What the socket does not take is held; nothing is encrypted while something is held.
+//           be repeated. Records of one write are held until they are worth a call of the system (each wakes the peer:
+//           a call a record costs as much as its encryption). What the socket does not take stays held, and nothing is
+//           encrypted until it has gone.
 #include "common/tls_link.h"
 
 #include <arpa/inet.h>
@@ -26,9 +29,14 @@ enum {
     RECORD = SSL3_RT_MAX_PLAIN_LENGTH, // 16 KB
     AHEAD = 4096,                      // beside a header
     AHEAD_BODY = 512,                  // beside a body: the next header, and a small record with it
+    AHEAD_LARGE = 128 << 10,           // where much is wanted
+    MUCH = 128 << 10,
     LARGE = 2048,
-    // A record, what a peer's key updates are answered with, and all that a handshake says at once.
+    COLLECTED = 64 << 10, // sent at once
+    // What is collected, what a peer's key updates are answered with, and all that a handshake says at once.
     HELD_MAX = 128 << 10,
+    HELD_SMALL = 4096, // sizes of its memory
+    HELD_MIDDLE = COLLECTED + RECORD + 1024,
     DRAIN_MAX = 256 << 10,
 };
 
@@ -37,18 +45,21 @@ struct common_tls_link {
     int fd;
     bool accepts, shaken, over; // over: nothing may be asked of OpenSSL any more
     bool drained;               // the socket had no more when it was last read, in this call
-    bool more;                  // the record being written is not the last of this call
+    bool collects;              // what is written is held for a while
     bool eof;
     int error;                   // of the socket
     enum common_tls_state ended; // GOES_ON, or what the next read says
     char *server;
+    X509 *refused; // a peer's certificate that is not believed
     char why[COMMON_ERROR_BYTES];
     uint8_t first[4]; // bytes that the peer began with
     size_t n_first;
+    uint8_t *ahead; // `few`, or memory of its own: AHEAD_LARGE
     size_t ahead_at, ahead_end;
+    bool much; // is wanted in this call
     uint8_t *held;
     size_t held_at, held_end, held_cap;
-    uint8_t ahead[AHEAD];
+    uint8_t few[AHEAD];
 };
 
 // ---- the BIO --------------------------------------------------------------------------------------------
@@ -79,6 +90,8 @@ static int bio_read(BIO *bio, char *to, int n)
         return -1;
     }
     struct iovec iov[] = {{to, want}, {link->ahead, want < LARGE ? AHEAD : AHEAD_BODY}};
+    if (link->much && link->ahead != link->few)
+        iov[1].iov_len = AHEAD_LARGE;
     struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2};
     ssize_t got;
     do
@@ -107,7 +120,7 @@ static bool hold(struct common_tls_link *link, const char *data, size_t n)
         return false;
     size_t need = link->held_end + n;
     if (need > link->held_cap) {
-        size_t cap = need < RECORD + 1024 ? RECORD + 1024 : HELD_MAX;
+        size_t cap = need <= HELD_SMALL ? HELD_SMALL : need <= HELD_MIDDLE ? HELD_MIDDLE : HELD_MAX;
         uint8_t *grown = realloc(link->held, cap);
         if (!grown)
             return false;
@@ -119,19 +132,12 @@ static bool hold(struct common_tls_link *link, const char *data, size_t n)
     return true;
 }
 
-static void drop_held(struct common_tls_link *link)
-{
-    free(link->held); // ciphertext
-    link->held = NULL;
-    link->held_at = link->held_end = link->held_cap = 0;
-}
-
 // Bytes that went; 0: none now. < 0: the socket has failed.
 static ssize_t send_some(struct common_tls_link *link, const void *data, size_t n)
 {
     ssize_t went;
     do
-        went = send(link->fd, data, n, MSG_NOSIGNAL | MSG_DONTWAIT | (link->more ? MSG_MORE : 0));
+        went = send(link->fd, data, n, MSG_NOSIGNAL | MSG_DONTWAIT);
     while (went < 0 && errno == EINTR);
     if (went >= 0 || errno == EAGAIN || errno == EWOULDBLOCK)
         return went >= 0 ? went : 0;
@@ -145,7 +151,7 @@ static int bio_write(BIO *bio, const char *data, int n)
     BIO_clear_retry_flags(bio);
     if (n <= 0)
         return 0;
-    ssize_t went = link->held_end > 0 ? 0 : send_some(link, data, (size_t)n);
+    ssize_t went = link->collects || link->held_end > 0 ? 0 : send_some(link, data, (size_t)n);
     if (went < 0 || (went < n && !hold(link, data + went, (size_t)(n - went))))
         return -1;
     return n;
@@ -176,6 +182,17 @@ static void make_method(void)
 
 // ---- life -----------------------------------------------------------------------------------------------
 
+// OpenSSL keeps no certificate that it has refused.
+static int on_verified(int ok, X509_STORE_CTX *store)
+{
+    const SSL *ssl = X509_STORE_CTX_get_ex_data(store, SSL_get_ex_data_X509_STORE_CTX_idx());
+    struct common_tls_link *link = SSL_get_app_data(ssl);
+    X509 *cert = X509_STORE_CTX_get_current_cert(store);
+    if (!ok && !link->refused && X509_STORE_CTX_get_error_depth(store) == 0 && cert && X509_up_ref(cert))
+        link->refused = cert;
+    return ok;
+}
+
 // Whose certificate it must be.
 static bool expect(SSL *ssl, const char *server)
 {
@@ -198,6 +215,7 @@ enum common_code common_tls_link_new(const struct common_tls *tls, int fd,
     if (!link || !bio || !ssl)
         goto fail;
     link->fd = fd;
+    link->ahead = link->few;
     link->accepts = options->end != COMMON_TLS_DIAL;
     if (options->server && (!(link->server = strdup(options->server)) || !expect(ssl, options->server)))
         goto fail;
@@ -207,7 +225,8 @@ enum common_code common_tls_link_new(const struct common_tls *tls, int fd,
     SSL_set_verify(ssl,
                    SSL_VERIFY_PEER |
                        (options->demands && link->accepts ? SSL_VERIFY_FAIL_IF_NO_PEER_CERT : 0),
-                   NULL);
+                   on_verified);
+    SSL_set_app_data(ssl, link);
     if (link->accepts)
         SSL_set_accept_state(ssl);
     else
@@ -246,9 +265,12 @@ void common_tls_link_free(struct common_tls_link *link)
     if (link->over && !link->eof && link->error == 0)
         drain(link);
     SSL_free(link->ssl);
+    X509_free(link->refused);
     ERR_clear_error();
     free(link->server);
-    drop_held(link);
+    free(link->held); // ciphertext
+    if (link->ahead != link->few)
+        free(link->ahead);
     free(link);
 }
 
@@ -316,7 +338,7 @@ static enum common_tls_state fail(struct common_tls_link *link, int ssl_error)
         return COMMON_TLS_LOST;
     }
     bool alerted = ERR_GET_REASON(ERR_peek_error()) > SSL_AD_REASON_OFFSET, cut = link->eof;
-    common_tls_explain(link->ssl, link->server, link->why, size);
+    common_tls_explain(link->ssl, link->refused, link->server, link->why, size);
     if (cut)
         return COMMON_TLS_LOST;
     return !link->shaken || alerted ? COMMON_TLS_REFUSED : COMMON_TLS_BROKEN;
@@ -344,6 +366,17 @@ enum common_tls_state common_tls_link_shake(struct common_tls_link *link, bool *
 
 // ---- reading --------------------------------------------------------------------------------------------
 
+// Where much is to be read, with a few calls of the system. Without memory for it, with more of them.
+static void want_much(struct common_tls_link *link, bool much)
+{
+    link->much = much;
+    if (!much || link->ahead != link->few || link->ahead_at < link->ahead_end)
+        return;
+    uint8_t *large = malloc(AHEAD_LARGE);
+    if (large)
+        link->ahead = large;
+}
+
 size_t common_tls_link_read(struct common_tls_link *link, void *to, size_t len, enum common_tls_state *state)
 {
     size_t total = 0, got;
@@ -352,9 +385,12 @@ size_t common_tls_link_read(struct common_tls_link *link, void *to, size_t len, 
         return 0;
     ERR_clear_error();
     link->drained = false;
+    want_much(link, len >= MUCH);
     while (total < len && link->ended == COMMON_TLS_GOES_ON) {
         if (SSL_read_ex(link->ssl, (uint8_t *)to + total, len - total, &got)) {
             total += got;
+            if (link->drained && !common_tls_link_pending(link))
+                return total;
             continue;
         }
         int error = SSL_get_error(link->ssl, 0);
@@ -377,7 +413,6 @@ bool common_tls_link_pending(const struct common_tls_link *link)
 
 enum common_tls_state common_tls_link_flush(struct common_tls_link *link)
 {
-    link->more = false;
     while (link->held_at < link->held_end) {
         ssize_t went = send_some(link, link->held + link->held_at, link->held_end - link->held_at);
         if (went < 0)
@@ -386,7 +421,7 @@ enum common_tls_state common_tls_link_flush(struct common_tls_link *link)
             return COMMON_TLS_GOES_ON;
         link->held_at += (size_t)went;
     }
-    drop_held(link);
+    link->held_at = link->held_end = 0;
     return COMMON_TLS_GOES_ON;
 }
 
@@ -452,24 +487,29 @@ size_t common_tls_link_write(struct common_tls_link *link, const struct iovec *i
     for (size_t i = 0; i < n; i++)
         left += iov[i].iov_len;
     *state = link->over ? COMMON_TLS_LOST : common_tls_link_flush(link);
-    if (*state != COMMON_TLS_GOES_ON)
+    if (*state != COMMON_TLS_GOES_ON || link->held_end > 0)
         return 0;
     ERR_clear_error();
     advance(&place, 0); // past empty pieces
-    while (left > 0 && link->held_end == 0) {
+    while (left > 0 && *state == COMMON_TLS_GOES_ON) {
         size_t len, wrote;
         const uint8_t *data = next_record(&place, stage, &len);
-        link->more = len < left;
-        if (!SSL_write_ex(link->ssl, data, len, &wrote)) {
-            int error = SSL_get_error(link->ssl, 0);
-            *state = fail(link, error);
+        link->collects = link->held_end > 0 || len < left;
+        bool ok = SSL_write_ex(link->ssl, data, len, &wrote) == 1;
+        link->collects = false;
+        if (!ok) {
+            *state = fail(link, SSL_get_error(link->ssl, 0));
             break;
         }
         advance(&place, wrote);
         total += wrote;
         left -= wrote;
+        if (left > 0 && link->held_end < COLLECTED)
+            continue;
+        *state = common_tls_link_flush(link);
+        if (link->held_end > 0) // the socket is full
+            break;
     }
-    link->more = false;
     return total;
 }
 

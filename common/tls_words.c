@@ -91,10 +91,9 @@ static void list_hosts(const X509 *cert, char *out, size_t len)
 // ---- sentences ------------------------------------------------------------------------------------------
 
 // We do not believe the peer's certificate.
-static bool explain_verify(const SSL *ssl, const char *server, char *out, size_t len)
+static bool explain_verify(const SSL *ssl, const X509 *cert, const char *server, char *out, size_t len)
 {
     long why = SSL_get_verify_result(ssl);
-    const X509 *cert = SSL_get0_peer_certificate(ssl);
     char text[200];
     switch (why) {
     case X509_V_OK:
@@ -166,14 +165,14 @@ static const char *explain_alert(int alert)
     }
 }
 
-void common_tls_explain(const SSL *ssl, const char *server, char *out, size_t len)
+void common_tls_explain(const SSL *ssl, const X509 *refused, const char *server, char *out, size_t len)
 {
     unsigned long error = ERR_peek_error();
     int reason = ERR_GET_LIB(error) == ERR_LIB_SSL ? ERR_GET_REASON(error) : 0;
     const char *alert = reason > SSL_AD_REASON_OFFSET && reason < SSL_AD_REASON_OFFSET + 256
                             ? explain_alert(reason - SSL_AD_REASON_OFFSET)
                             : NULL;
-    if (explain_verify(ssl, server, out, len)) {
+    if (explain_verify(ssl, refused, server, out, len)) {
         ERR_clear_error();
         return;
     }

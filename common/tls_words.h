@@ -21,7 +21,7 @@ const char *common_tls_date(const ASN1_TIME *when, char buf[64]);
 bool common_tls_cert_says(const X509 *cert, const char *uri);
 
 // Why a handshake, a read or a write came to nothing, from the connection and OpenSSL's queue, which is emptied.
-// `server`: the name that was dialled, or NULL.
-void common_tls_explain(const SSL *ssl, const char *server, char *out, size_t len);
+// `refused`: the certificate that was not believed, `server`: the name that was dialled, or NULL.
+void common_tls_explain(const SSL *ssl, const X509 *refused, const char *server, char *out, size_t len);
 
 #endif
