@@ -32,6 +32,7 @@ const struct ctl_command *const ctl_groups[] = {
     ctl_tensor_commands,
     ctl_until_commands,
     ctl_context_commands,
+    ctl_pki_commands,
     ctl_shell_commands,
     NULL};
 // clang-format on
@@ -134,7 +135,13 @@ static bool connects_itself(const struct ctl_command *command)
 {
     return is_of(command, ctl_until_commands) || is_of(command, ctl_context_commands) ||
            is_of(command, ctl_top_commands) || is_of(command, ctl_doctor_commands) ||
-           is_of(command, ctl_probe_commands);
+           is_of(command, ctl_probe_commands) || is_of(command, ctl_pki_commands);
+}
+
+// Whether it does without what contexts and the environment say.
+static bool needs_no_cluster(const struct ctl_command *command)
+{
+    return is_of(command, ctl_context_commands) || is_of(command, ctl_pki_commands);
 }
 
 banyan_code ctl_connect(struct ctl *ctl, banyan_error *error)
@@ -168,7 +175,7 @@ static enum ctl_exit run_command(const struct ctl_command *command, int argc, ch
     if (!command->run)
         return command->check(n_args, args);
     ctl_take_given(ctl);
-    exit_code = is_of(command, ctl_context_commands) ? CTL_OK : ctl_settle(ctl);
+    exit_code = needs_no_cluster(command) ? CTL_OK : ctl_settle(ctl);
     if (exit_code != CTL_OK)
         return exit_code;
     exit_code = command->check ? command->check(n_args, args) : CTL_OK;
