@@ -264,7 +264,7 @@ static const struct common_option init_options[] = {
 static const struct common_option issue_options[] = {
     {"role", 0, COMMON_OPTION_STRING, &given.role, "ROLE,...",
      "Whose it is: coordinator, worker or client, or several.", 0, 0},
-    {"host", 0, COMMON_OPTION_STRING, &given.host, "NAME|IP,...",
+    {"host", 0, COMMON_OPTION_STRING, &given.host, "HOST,...",
      "Names and addresses by which the daemon is dialled, separated by commas: who dials it\ncompares them. "
      "A "
      "client's certificate needs none.",

@@ -13,6 +13,7 @@
 #include "common/options.h"
 #include "coordinator/events.h"
 
+#define ROLE_URI       "banyan:coordinator" // in its certificate
 #define LISTEN_DEFAULT "nng+tcp://127.0.0.1:7411,tcp://127.0.0.1:7412"
 
 // What SIGHUP takes from the file: what is read where it is used. The rest sizes what was made at the start, or is known to
@@ -92,6 +93,8 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
                     "/livez, /readyz and /metrics (Prometheus, OpenMetrics) here, port 0: any.\n"
                     "Default: nowhere."),
         COMMON_DAEMON_HTTP_INSECURE_OPTION(daemon),
+        COMMON_DAEMON_HTTP_TLS_OPTION(daemon),
+        COMMON_DAEMON_TLS_OPTIONS(daemon),
         {"max-workers", 0, COMMON_OPTION_U64, &workers, "N", "Largest number of workers. Default: 256.", 1,
          4096},
         {"max-sessions", 0, COMMON_OPTION_U64, &sessions, "N", "Largest number of sessions. Default: 65536.",
@@ -189,7 +192,7 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
         .about =
             "Knows which worker holds which part of each session, and sends every step over them.\n"
             "SIGTERM and SIGINT end it. SIGHUP reads the file of --config again and takes from it\n" RELOADS
-            ".",
+            ";\nand its certificates.",
         .options = options};
     enum common_code code = common_daemon_parse(daemon, &command, argc, argv, err);
     if (code != COMMON_OK)
@@ -234,6 +237,10 @@ enum common_code coordinator_daemon_options_parse(int argc, char **argv,
     }
     if (code == COMMON_OK && !out->restore)
         code = common_daemon_load_keys(daemon, err);
+    if (code == COMMON_OK && !out->restore)
+        code = common_daemon_load_tls(daemon, ROLE_URI, err);
+    config->tls = daemon->tls;
+    config->tls_client_certs = common_daemon_wants_client_certs(daemon);
     config->secret = &daemon->secret;
     config->token = daemon->token_file ? daemon->token : NULL;
     config->store_path = words.store ? words.store : out->store;
@@ -260,7 +267,11 @@ void coordinator_daemon_reload(struct coordinator_daemon_options *options, struc
     struct common_error err;
     struct words words;
     struct coordinator_daemon_options *fresh = calloc(1, sizeof *fresh);
-    if (!daemon->file.path) {
+    if (common_daemon_reload_tls(daemon, ROLE_URI, &err) != COMMON_OK)
+        coordinator_tell_reloaded(c, err.message);
+    if (!daemon->file.path && daemon->tls) {
+        common_daemon_retrace(NULL, options->config.tracer);
+    } else if (!daemon->file.path) {
         common_log_info("signal=HUP: nothing is reloaded: this process has no --config");
         common_daemon_retrace(NULL, options->config.tracer);
     } else if (!fresh) {

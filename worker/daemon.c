@@ -14,6 +14,7 @@
 #include "common/options.h"
 #include "worker/address.h"
 
+#define ROLE_URI   "banyan:worker" // in its certificate
 #define MEMORY_MIN (UINT64_C(1) << 20)
 
 // What SIGHUP takes from the file: what is read where it is used. The rest sizes what was made at the start, or is known to
@@ -273,6 +274,8 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
             daemon, "Serve /livez, /readyz and /metrics (Prometheus, OpenMetrics) here, port 0: any.\n"
                     "Default: nowhere."),
         COMMON_DAEMON_HTTP_INSECURE_OPTION(daemon),
+        COMMON_DAEMON_HTTP_TLS_OPTION(daemon),
+        COMMON_DAEMON_TLS_OPTIONS(daemon),
         {"drain", 0, COMMON_OPTION_FLAG, &out->drain, NULL,
          "On SIGTERM or SIGINT its chunks first move to other workers, while it goes on serving;\n"
          "then it ends. A second signal ends it at once. Started again, it is used again.",
@@ -296,7 +299,7 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
         .about = "Holds a part of each session's K and V and computes attention over it. Joins the\n"
                  "coordinator, and joins again after a lost link. SIGTERM and SIGINT end it after the steps\n"
                  "in hand. SIGHUP reads the file of --config again and takes from it\n" RELOADS
-                 ".\nBANYAN_KERNEL chooses the attention kernel.",
+                 ";\nand its certificates. BANYAN_KERNEL chooses the attention kernel.",
         .options = options};
     enum common_code code = common_daemon_parse(daemon, &command, argc, argv, err);
     if (code != COMMON_OK)
@@ -358,8 +361,12 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
             config->memory_bytes = MEMORY_MIN;
     }
     code = common_daemon_load_keys(daemon, err);
+    if (code == COMMON_OK)
+        code = common_daemon_load_tls(daemon, ROLE_URI, err);
     if (code != COMMON_OK)
         return code;
+    config->tls = daemon->tls;
+    config->tls_client_certs = common_daemon_wants_client_certs(daemon);
     config->secret = daemon->secret;
     config->token = daemon->token_file ? daemon->token : NULL;
     // Last: from here on other processes wait for this one.
@@ -378,7 +385,10 @@ void worker_daemon_reload(struct worker_daemon_options *options, struct worker *
     struct common_error err;
     struct words words;
     struct worker_daemon_options *fresh = calloc(1, sizeof *fresh);
-    if (!daemon->file.path) {
+    (void)common_daemon_reload_tls(daemon, ROLE_URI, &err); // the log says what came of it
+    if (!daemon->file.path && daemon->tls) {
+        common_daemon_retrace(NULL, options->config.tracer);
+    } else if (!daemon->file.path) {
         common_log_info("signal=HUP: nothing is reloaded: this process has no --config");
         common_daemon_retrace(NULL, options->config.tracer);
     } else if (!fresh) {

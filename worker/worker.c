@@ -8,6 +8,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/options.h"
+#include "common/tls.h"
 #include "worker/cold.h"
 #include "worker/disk/files.h"
 #include "worker/empty.h"
@@ -312,6 +313,7 @@ enum common_code worker_new(struct common_loop *loop, const struct worker_config
     worker->loop = loop;
     worker->started_ns = common_clock_ns();
     worker->tracer = config->tracer;
+    worker->tls = common_tls_ref(config->tls);
     strcpy(worker->name, config->name); // lengths: check_config
     strcpy(worker->host, config->host);
     worker->secret = config->secret;
@@ -486,5 +488,6 @@ void worker_free(struct worker *worker)
     worker_disk_free(worker->disk);
     free(worker->scratch);
     free(worker->lost);
+    common_tls_unref(worker->tls);
     free(worker);
 }
