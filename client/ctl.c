@@ -144,13 +144,19 @@ static bool needs_no_cluster(const struct ctl_command *command)
     return is_of(command, ctl_context_commands) || is_of(command, ctl_pki_commands);
 }
 
+banyan_options ctl_options(const struct ctl *ctl)
+{
+    return (banyan_options){.token_file = ctl->token_file,
+                            .tls_ca = ctl->tls_ca,
+                            .tls_cert = ctl->tls_cert,
+                            .tls_key = ctl->tls_key,
+                            .timeout_ns = ctl->timeout_ns};
+}
+
 banyan_code ctl_connect(struct ctl *ctl, banyan_error *error)
 {
-    banyan_options options = {
-        .token_file = ctl->token_file,
-        .timeout_ns = ctl->timeout_ns,
-        .connect_timeout_ns = ctl->timeout_ns < CONNECT_TIMEOUT_NS ? ctl->timeout_ns : CONNECT_TIMEOUT_NS,
-    };
+    banyan_options options = ctl_options(ctl);
+    options.connect_timeout_ns = ctl->timeout_ns < CONNECT_TIMEOUT_NS ? ctl->timeout_ns : CONNECT_TIMEOUT_NS;
     return banyan_connect(ctl->endpoint, &options, &ctl->client, error);
 }
 
@@ -160,7 +166,7 @@ enum ctl_exit ctl_connect_fail(const banyan_error *error)
         return ctl_say(CTL_UNAVAILABLE,
                        "%s\n  give --endpoint, or set BANYAN_ENDPOINT, if the coordinator is elsewhere",
                        error->message);
-    if (error->code == BANYAN_NOT_FOUND) // of all that connecting needs, only the token's file can be missing
+    if (error->code == BANYAN_NOT_FOUND) // of all that connecting needs, only files can be missing
         return ctl_say(CTL_FILE, "%s", error->message);
     return ctl_fail(error);
 }

@@ -31,6 +31,7 @@ enum ctl_exit { // docs/EXIT_CODES.md
 struct ctl {
     const char *endpoint, *token_file;
     const char *endpoint_from, *token_file_from; // what says so, for people
+    const char *tls_ca, *tls_cert, *tls_key;     // NULL: not given
     const char *context;                         // whose settings they are; NULL: none's
     uint64_t timeout_ns;                         // of each call
     uint64_t limit_ns;                           // --timeout; UINT64_MAX: it was not given
@@ -63,6 +64,8 @@ extern const struct ctl_command *const ctl_groups[]; // all of these; NULL ends 
 const struct ctl_command *ctl_find(const char *first, const char *second);
 bool ctl_is_group(const char *word); // the first one of commands of two words
 
+// What is settled, for the library; the caller adds the rest.
+banyan_options ctl_options(const struct ctl *ctl);
 // With what is settled; for commands that connect by themselves, the others have been connected.
 banyan_code ctl_connect(struct ctl *ctl, banyan_error *error);
 enum ctl_exit ctl_connect_fail(const banyan_error *error); // tells why it has failed

@@ -192,6 +192,8 @@ static enum common_code serve(struct coordinator *c, const char *const *endpoint
                                           .serves = coordinator_serves,
                                           .refusing = coordinator_event_refusing,
                                           .methods = methods,
+                                          .tls = c->core.options.tls,
+                                          .tls_client_cert = c->core.options.tls_client_certs,
                                           .arg = c};
     enum common_code code = proto_server_new(c->core.loop, &server, &c->server, err);
     return code == COMMON_OK ? listen_all(c, endpoints, err) : code;

@@ -12,8 +12,8 @@
 #include "common/log.h"
 #include "common/options.h"
 #include "coordinator/events.h"
+#include "proto/rpc.h"
 
-#define ROLE_URI       "banyan:coordinator" // in its certificate
 #define LISTEN_DEFAULT "nng+tcp://127.0.0.1:7411,tcp://127.0.0.1:7412"
 
 // What SIGHUP takes from the file: what is read where it is used. The rest sizes what was made at the start, or is known to
@@ -62,7 +62,8 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
              replicas = 0, events = config->events;
     const struct common_option options[] = {
         {"listen", 'l', COMMON_OPTION_STRING, &words->listen, "ENDPOINT,...",
-         "Where clients and workers reach it: nng+tcp://, tcp:// or unix://, port 0: any.\n"
+         "Where clients and workers reach it: tls://, nng+tls://, tcp://, nng+tcp:// or unix://,\n"
+         "port 0: any; over TLS and without side by side, if need be.\n"
          "Default: " LISTEN_DEFAULT ".",
          0, 0},
         {"cluster", 0, COMMON_OPTION_STRING, &config->cluster, "NAME",
@@ -238,7 +239,7 @@ enum common_code coordinator_daemon_options_parse(int argc, char **argv,
     if (code == COMMON_OK && !out->restore)
         code = common_daemon_load_keys(daemon, err);
     if (code == COMMON_OK && !out->restore)
-        code = common_daemon_load_tls(daemon, ROLE_URI, err);
+        code = common_daemon_load_tls(daemon, proto_role_uri(BANYAN__PB__ROLE__ROLE_COORDINATOR), err);
     config->tls = daemon->tls;
     config->tls_client_certs = common_daemon_wants_client_certs(daemon);
     config->secret = &daemon->secret;
@@ -267,7 +268,8 @@ void coordinator_daemon_reload(struct coordinator_daemon_options *options, struc
     struct common_error err;
     struct words words;
     struct coordinator_daemon_options *fresh = calloc(1, sizeof *fresh);
-    if (common_daemon_reload_tls(daemon, ROLE_URI, &err) != COMMON_OK)
+    if (common_daemon_reload_tls(daemon, proto_role_uri(BANYAN__PB__ROLE__ROLE_COORDINATOR), &err) !=
+        COMMON_OK)
         coordinator_tell_reloaded(c, err.message);
     if (!daemon->file.path && daemon->tls) {
         common_daemon_retrace(NULL, options->config.tracer);

@@ -12,9 +12,9 @@
 #include "common/daemon.h"
 #include "common/log.h"
 #include "common/options.h"
+#include "proto/rpc.h"
 #include "worker/address.h"
 
-#define ROLE_URI   "banyan:worker" // in its certificate
 #define MEMORY_MIN (UINT64_C(1) << 20)
 
 // What SIGHUP takes from the file: what is read where it is used. The rest sizes what was made at the start, or is known to
@@ -173,8 +173,8 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
     struct common_daemon *daemon = &out->daemon;
     const struct common_option options[] = {
         {"coordinator", 'c', COMMON_OPTION_STRING, &config->coordinator, "ENDPOINT,...",
-         "The coordinator to join: tcp://HOST:PORT or unix:///PATH; with those that stand by\n"
-         "on its store, A,B. Required.",
+         "The coordinator to join: tls://HOST:PORT, tcp://HOST:PORT or unix:///PATH; with those\n"
+         "that stand by on its store, A,B. Required.",
          0, 0},
         {"name", 'n', COMMON_OPTION_STRING, &words->name, "NAME",
          "Name, unique in the cluster. Default: HOST-PID.", 0, 0},
@@ -183,13 +183,15 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
          "Default: the host's name.",
          0, 0},
         {"listen", 'l', COMMON_OPTION_STRING, &config->listen, "ENDPOINT",
-         "Where clients put K and V: nng+tcp://, tcp:// or unix://, port 0: any.\n"
-         "Default: tcp://127.0.0.1:0; all addresses with --token-file and a coordinator\n"
+         "Where clients put K and V: tls://, nng+tls://, tcp://, nng+tcp:// or unix://, port 0:\n"
+         "any. Default: tcp://127.0.0.1:0, or tls:// as the coordinator; all addresses with --token-file and "
+         "a coordinator\n"
          "on another host.",
          0, 0},
         {"edge-listen", 'e', COMMON_OPTION_STRING, &config->edge_listen, "ENDPOINT",
-         "Where the coordinator and other workers dial: tcp:// or unix://, port 0: any.\n"
-         "Default: tcp://127.0.0.1:0; all addresses with a coordinator on another host.",
+         "Where the coordinator and other workers dial: tls://, tcp:// or unix://, port 0: any.\n"
+         "Default: tcp://127.0.0.1:0, or tls:// as the coordinator; all addresses with one on\n"
+         "another host.",
          0, 0},
         {"advertise", 0, COMMON_OPTION_STRING, &config->advertise, "HOST",
          "Name or address by which the others reach this machine. Default: what it listens at;\n"
@@ -362,7 +364,7 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
     }
     code = common_daemon_load_keys(daemon, err);
     if (code == COMMON_OK)
-        code = common_daemon_load_tls(daemon, ROLE_URI, err);
+        code = common_daemon_load_tls(daemon, proto_role_uri(BANYAN__PB__ROLE__ROLE_WORKER), err);
     if (code != COMMON_OK)
         return code;
     config->tls = daemon->tls;
@@ -385,7 +387,8 @@ void worker_daemon_reload(struct worker_daemon_options *options, struct worker *
     struct common_error err;
     struct words words;
     struct worker_daemon_options *fresh = calloc(1, sizeof *fresh);
-    (void)common_daemon_reload_tls(daemon, ROLE_URI, &err); // the log says what came of it
+    (void)common_daemon_reload_tls(daemon, proto_role_uri(BANYAN__PB__ROLE__ROLE_WORKER),
+                                   &err); // the log says what came of it
     if (!daemon->file.path && daemon->tls) {
         common_daemon_retrace(NULL, options->config.tracer);
     } else if (!daemon->file.path) {
