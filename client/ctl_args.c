@@ -27,12 +27,12 @@ static const struct common_option global_options[] = {
     {"token-file", 't', COMMON_OPTION_STRING, &given.token_file, "FILE",
      "File with the client token. Default: BANYAN_TOKEN_FILE, else the context's, else none.", 0, 0},
     {"tls-ca", 0, COMMON_OPTION_STRING, &given.tls_ca, "FILE",
-     "Certificates of the authorities that are believed, for tls:// and nng+tls://. Default:\n"
-     "BANYAN_TLS_CA, else the context's, else none.",
+     "Certificates of the authorities that are believed, for tls:// and nng+tls://.\n"
+     "Default: BANYAN_TLS_CA, else the context's, else none.",
      0, 0},
     {"tls-cert", 0, COMMON_OPTION_STRING, &given.tls_cert, "FILE",
-     "A certificate of one's own, where the cluster asks for it. Default: BANYAN_TLS_CERT,\n"
-     "else the context's, else none.",
+     "A certificate of one's own, where the cluster asks for it.\n"
+     "Default: BANYAN_TLS_CERT, else the context's, else none.",
      0, 0},
     {"tls-key", 0, COMMON_OPTION_STRING, &given.tls_key, "FILE",
      "Its key. Default: BANYAN_TLS_KEY, else the context's, else none.", 0, 0},

@@ -263,11 +263,10 @@ static const struct common_option init_options[] = {
 
 static const struct common_option issue_options[] = {
     {"role", 0, COMMON_OPTION_STRING, &given.role, "ROLE,...",
-     "Whose it is: coordinator, worker or client, or several.", 0, 0},
+     "Whose it is: coordinator, worker or client, or several. Required.", 0, 0},
     {"host", 0, COMMON_OPTION_STRING, &given.host, "HOST,...",
      "Names and addresses by which the daemon is dialled, separated by commas: who dials it\ncompares them. "
-     "A "
-     "client's certificate needs none.",
+     "A client's certificate needs none. Default: none.",
      0, 0},
     {"name", 0, COMMON_OPTION_STRING, &given.name, "NAME",
      "Common name of its subject, and of its files. Default: role and first host, as in\nworker-10.0.0.5.", 0,

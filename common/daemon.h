@@ -72,8 +72,8 @@ struct common_daemon {
 #define COMMON_DAEMON_HTTP_TLS_OPTION(daemon)                                                                \
     {                                                                                                        \
         "http-tls", 0, COMMON_OPTION_STRING, &(daemon)->http_tls, "auto|on|off",                             \
-            "Whether --http speaks HTTPS, with --tls-cert: auto is on where others can reach it, and\n"      \
-            "off on loopback. Default: auto.",                                                               \
+            "Whether --http speaks HTTPS, with --tls-cert: auto is on where others can reach\n"              \
+            "it, and off on loopback. Default: auto.",                                                       \
             0, 0                                                                                             \
     }
 #define COMMON_DAEMON_TLS_OPTIONS(daemon)                                                                    \
@@ -82,9 +82,9 @@ struct common_daemon {
      COMMON_OPTION_STRING,                                                                                   \
      &(daemon)->tls_cert,                                                                                    \
      "FILE",                                                                                                 \
-     "This daemon's certificate (PEM), and those between it and the authority's; it says the\n"              \
-     "daemon's role ('banyanctl pki issue' makes one). With it tls:// and nng+tls:// endpoints\n"            \
-     "can be listened on and dialled. SIGHUP reads the three files again. Default: no TLS.",                 \
+     "This daemon's certificate (PEM), and those between it and the authority's; it says\n"                  \
+     "the daemon's role ('banyanctl pki issue' makes one). With it tls:// and nng+tls://\n"                  \
+     "can be listened at and dialled. SIGHUP reads the three files again. Default: no TLS.",                 \
      0,                                                                                                      \
      0},                                                                                                     \
         {"tls-key",                                                                                          \
@@ -92,8 +92,8 @@ struct common_daemon {
          COMMON_OPTION_STRING,                                                                               \
          &(daemon)->tls_key,                                                                                 \
          "FILE",                                                                                             \
-         "Its key (PEM, not encrypted), readable for nobody else. Default: systemd's credential\n"           \
-         "'tls.key'.",                                                                                       \
+         "Its key (PEM, not encrypted), readable for nobody else. Default: systemd's\n"                      \
+         "credential 'tls.key'.",                                                                            \
          0,                                                                                                  \
          0},                                                                                                 \
         {"tls-ca",                                                                                           \
@@ -101,14 +101,14 @@ struct common_daemon {
          COMMON_OPTION_STRING,                                                                               \
          &(daemon)->tls_ca,                                                                                  \
          "FILE",                                                                                             \
-         "Certificates of the authorities that are believed (PEM): one, or two for a while when\n"           \
-         "the authority changes.",                                                                           \
+         "Certificates of the authorities that are believed (PEM): one, or two for a while\n"                \
+         "when the authority changes. Default: none.",                                                       \
          0,                                                                                                  \
          0},                                                                                                 \
     {                                                                                                        \
         "tls-client-cert", 0, COMMON_OPTION_STRING, &(daemon)->tls_client_cert, "require|off",               \
-            "Whether clients, and browsers at --http, must show a certificate as well. Daemons\n"            \
-            "always must. Default: off.",                                                                    \
+            "Whether clients, and browsers at --http, must show a certificate as well.\n"                    \
+            "Daemons always must. Default: off.",                                                            \
             0, 0                                                                                             \
     }
 #define COMMON_DAEMON_LOG_OPTIONS(daemon)                                                                    \

@@ -184,9 +184,8 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
          0, 0},
         {"listen", 'l', COMMON_OPTION_STRING, &config->listen, "ENDPOINT",
          "Where clients put K and V: tls://, nng+tls://, tcp://, nng+tcp:// or unix://, port 0:\n"
-         "any. Default: tcp://127.0.0.1:0, or tls:// as the coordinator; all addresses with --token-file and "
-         "a coordinator\n"
-         "on another host.",
+         "any. Default: tcp://127.0.0.1:0, or tls:// as the coordinator; all addresses with\n"
+         "--token-file and a coordinator on another host.",
          0, 0},
         {"edge-listen", 'e', COMMON_OPTION_STRING, &config->edge_listen, "ENDPOINT",
          "Where the coordinator and other workers dial: tls://, tcp:// or unix://, port 0: any.\n"
