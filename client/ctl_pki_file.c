@@ -114,7 +114,7 @@ static enum common_code make_folder(const char *dir, struct common_error *err)
 enum common_code ctl_pki_write(const char *dir, const char *name, const struct ctl_pki_pair *pair,
                                bool replace, struct common_error *err)
 {
-    char key[PATH_MAX], cert[PATH_MAX];
+    char key[PATH_MAX] = "", cert[PATH_MAX] = "";
     enum common_code code = name_path(dir, name, "key", key, err);
     if (code == COMMON_OK)
         code = name_path(dir, name, "pem", cert, err);

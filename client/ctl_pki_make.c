@@ -208,7 +208,7 @@ static enum common_code fill_in(const struct ctl_pki_wish *wish, const struct ct
 static enum common_code check_wish(const struct ctl_pki_wish *wish, const struct ctl_pki_pair *by,
                                    struct common_error *err)
 {
-    struct ctl_pki_facts signer;
+    struct ctl_pki_facts signer = {0};
     enum common_code code = check_name(wish->name, err);
     if (code == COMMON_OK && wish->till_s <= wish->from_s)
         code = common_error_set(err, COMMON_INVALID_ARGUMENT,
