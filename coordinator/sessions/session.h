@@ -53,6 +53,7 @@ struct coordinator_worker;
 struct coordinator_session {
     struct coordinator_sessions *sessions;
     uint64_t id;
+    uint32_t tenant; // whose it is
     char name[COORDINATOR_NAME_BYTES];
     struct coordinator_session *name_next; // in its bucket of names
     uint64_t key;                          // of the call that made it; 0: none (keys.h)

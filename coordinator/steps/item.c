@@ -250,6 +250,8 @@ void coordinator_item_stop(struct coordinator_item *item, enum common_code code,
     }
     if (item->state == COORDINATOR_ITEM_WAITING)
         coordinator_lane_leave(s->lane, item);
+    else if (item->state == COORDINATOR_ITEM_QUEUED)
+        coordinator_queue_leave(item);
     else
         proto_list_remove(&item->link);
     proto_status_set(coordinator_item_failure(item), code, "", "%s", text);
@@ -415,6 +417,7 @@ static void enqueue(struct coordinator_item *item, struct coordinator_session *s
     way->slabs_left = way->slabs.n;
     way->at_once = item->ask.append && (layer.not_causal || item->ask.block_count);
     way->bands_left = way->at_once ? 1 : item->ask.append ? way->slabs.n / way->slabs.across : 0;
+    way->apart = way->slabs.n > 1 || item->apart;
     way->digest = 0;
     way->plan_digest = plan->digest;
     coordinator_item_set_state(item, COORDINATOR_ITEM_QUEUED);
@@ -535,7 +538,7 @@ void coordinator_item_landed(struct coordinator_item *item)
     if (!item->failure && !over && !all)
         return; // its other slabs are still to go
     if (item->state == COORDINATOR_ITEM_QUEUED)
-        proto_list_remove(&item->link);
+        coordinator_queue_leave(item);
     if (item->failure && item->again && !over) {
         retry_later(item);
         return;

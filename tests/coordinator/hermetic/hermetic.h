@@ -91,6 +91,7 @@ int hermetic_born(void);
 int hermetic_commits(void);
 int hermetic_edges(void); // the last one
 int hermetic_events(void);
+int hermetic_fairness(void);
 int hermetic_forget(void);
 int hermetic_frames(void);
 int hermetic_holders(void);
