@@ -85,6 +85,7 @@ enum common_code proto_server_new(struct common_loop *loop, const struct proto_s
         options->caller_bytes_max ? options->caller_bytes_max : server->bytes_max / 8 + 1;
     server->flags = options->flags;
     server->arg = options->arg;
+    server->admit = options->admit;
     server->serves = options->serves;
     server->refusing = options->refusing;
     server->link_closed = options->link_closed;
@@ -198,12 +199,25 @@ static void warn_refused(struct proto_server *server, const char *peer, const ch
     server->warned_refused = server->stats.refused;
 }
 
-bool proto_server_token_ok(const struct proto_server *server, const ProtobufCBinaryData *credentials)
+bool proto_server_admit(const struct proto_server *server, const ProtobufCBinaryData *credentials,
+                        const char *peer, struct proto_identity *out)
 {
-    if (!server->has_token)
-        return true;
-    return credentials->len == strlen(server->token) &&
-           common_bytes_equal(credentials->data, server->token, credentials->len);
+    if (server->admit)
+        return server->admit(server->arg, credentials->data, credentials->len, peer, out);
+    if (server->has_token && (credentials->len != strlen(server->token) ||
+                              !common_bytes_equal(credentials->data, server->token, credentials->len)))
+        return false;
+    *out = proto_identity_admin;
+    return true;
+}
+
+void proto_server_evict(struct proto_server *server, uint64_t token)
+{
+    assert(common_loop_is_owner(server->loop) && token != 0);
+    proto_stream_evict(server, token);
+    for (struct proto_listener *at = server->listeners; at; at = at->next)
+        if (at->ops->evict)
+            at->ops->evict(at, token);
 }
 
 void proto_server_refuses(struct proto_server *server, enum proto_refusal refusal, const char *peer,
@@ -264,6 +278,7 @@ struct proto_request *proto_request_new(struct proto_server *server, struct prot
         .method = message->header->method,
         .role = role,
         .caller = caller,
+        .identity = &caller->identity,
         .arrived_ns = common_clock_ns(),
         .bytes = proto_message_bytes(message),
     };
@@ -343,6 +358,7 @@ static void request_answer(struct proto_request *request, struct proto_outgoing 
     // Before the transport looks whether the caller may be read again; the link may be gone afterwards.
     count_caller(request, -1, -(int64_t)(request->bytes + request->charged));
     request->caller = NULL;
+    request->identity = NULL;
     bool serves = !server->serves || server->serves(server->arg);
     request->send(request, code == COMMON_OK && serves ? &gather : NULL, sent, sent_arg);
     if (server->unread > server->bytes_max / 2)
@@ -488,6 +504,11 @@ uint64_t proto_request_deadline(const struct proto_request *request)
 const char *proto_request_peer(const struct proto_request *request)
 {
     return request->peer;
+}
+
+const struct proto_identity *proto_request_identity(const struct proto_request *request)
+{
+    return request->identity;
 }
 
 void proto_request_charge(struct proto_request *request, uint64_t bytes)
