@@ -173,6 +173,23 @@ static void copy_options(struct coordinator_core *core, const struct coordinator
         core->options.max_workers = COORDINATOR_WORKERS_MAX;
 }
 
+static bool connection_enters(void *arg, uint32_t tenant, char *text, size_t bytes)
+{
+    struct coordinator *c = arg;
+    struct proto_status status;
+    if (coordinator_quota_take(coordinator_use_of(&c->quotas, tenant), COORDINATOR_QUOTA_CONNECTIONS, 1,
+                               &status) == COMMON_OK)
+        return true;
+    snprintf(text, bytes, "%s", status.message);
+    return false;
+}
+
+static void connection_leaves(void *arg, uint32_t tenant)
+{
+    struct coordinator *c = arg;
+    coordinator_quota_give(coordinator_use_of(&c->quotas, tenant), COORDINATOR_QUOTA_CONNECTIONS, 1);
+}
+
 static enum common_code serve(struct coordinator *c, const char *const *endpoints, struct common_error *err)
 {
     struct proto_server_options server = {.name = c->core.options.cluster,
@@ -187,6 +204,8 @@ static enum common_code serve(struct coordinator *c, const char *const *endpoint
                                           .bytes_max = c->core.options.max_bytes,
                                           .caller_bytes_max = c->core.options.max_client_bytes,
                                           .flags = coordinator_limit_flags,
+                                          .enters = connection_enters,
+                                          .leaves = connection_leaves,
                                           .serves = coordinator_serves,
                                           .refusing = coordinator_event_refusing,
                                           .methods = methods,
@@ -220,6 +239,8 @@ enum common_code coordinator_new(struct common_loop *loop, const struct coordina
     if (code == COMMON_OK)
         code = coordinator_event_readers_new(c);
     coordinator_tenants_init(&c->tenants, core);
+    coordinator_quotas_init(&c->quotas, &c->tenants);
+    c->sessions.quotas = &c->quotas;
     coordinator_cluster_init(&c->cluster, core);
     coordinator_sessions_init(&c->sessions, core, &c->cluster);
     if (code == COMMON_OK)
@@ -320,6 +341,7 @@ void coordinator_free(struct coordinator *c)
     coordinator_steps_fini(&c->steps);
     coordinator_turn_drain(&c->core.turn);
     coordinator_cluster_fini(&c->cluster);
+    coordinator_quotas_fini(&c->quotas);
     coordinator_tenants_fini(&c->tenants);
     coordinator_backups_stop(c); // one that was being made or read meanwhile
     coordinator_store_free(c->store);

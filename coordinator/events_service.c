@@ -23,6 +23,7 @@ struct reader { // a call
     struct proto_list link;
     struct coordinator *c;
     struct proto_request *request;
+    struct coordinator_use *use; // of whose tenant it counts as a watch while it waits
     struct common_timer *timer;
     // What it asks for:
     uint64_t kinds, session, since_ns;
@@ -163,6 +164,7 @@ static void reader_leave(struct reader *r)
 {
     proto_list_remove(&r->link);
     r->c->event_readers->n--;
+    coordinator_quota_give(r->use, COORDINATOR_QUOTA_WATCHES, 1);
     common_timer_free(r->timer);
     free(r);
 }
@@ -238,8 +240,15 @@ void coordinator_handle_events(struct coordinator *c, struct proto_request *requ
         proto_request_fail_status(request, &status);
         return;
     }
-    if (wait_for_events(&r, m->wait_ns) != COMMON_OK)
-        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "the coordinator is out of memory", NULL, 0);
+    r.use = coordinator_use_of(&c->quotas, proto_request_identity(request)->tenant);
+    if (coordinator_quota_take(r.use, COORDINATOR_QUOTA_WATCHES, 1, &status) != COMMON_OK) {
+        proto_request_fail_status(request, &status);
+        return;
+    }
+    if (wait_for_events(&r, m->wait_ns) == COMMON_OK)
+        return;
+    coordinator_quota_give(r.use, COORDINATOR_QUOTA_WATCHES, 1);
+    proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "the coordinator is out of memory", NULL, 0);
 }
 
 // ---- refusals -----------------------------------------------------------------------------------

@@ -65,6 +65,7 @@ static enum common_code open_store(struct coordinator_standby *s, struct common_
     struct coordinator_store_reader reader;
     coordinator_sessions_reader(&loader, &reader);
     coordinator_tenants_reader(&c->tenants, &reader);
+    coordinator_quotas_reader(&c->quotas, &reader);
     enum common_code code =
         coordinator_store_open(core->options.store_path, core->options.store_sync_full, core->loop, &reader,
                                core->options.standby ? &s->watch : NULL, &c->store, err);

@@ -169,6 +169,10 @@ struct proto_server_options {
     // that tells of tokens. `peer`: for people.
     bool (*admit)(void *arg, const void *credentials, size_t len, const char *peer,
                   struct proto_identity *out);
+    // A connection has shown that it is a client of this tenant (over nng: by its first token), and counts as its own
+    // until `leaves`. False: it is refused, and `text` says why. May be NULL, both or none.
+    bool (*enters)(void *arg, uint32_t tenant, char *text, size_t bytes);
+    void (*leaves)(void *arg, uint32_t tenant);
     uint64_t payload_max; // of requests; 0: PROTO_PAYLOAD_MAX
     // Connections of clients: over streams, and again over each nng endpoint; 0: 1024. Those that have not shown yet
     // who they are do not count here: PROTO_STRANGERS_MAX.
@@ -185,7 +189,7 @@ struct proto_server_options {
     const char *const
         *flags; // [PROTO_LIMIT_COUNT] what raises each, for people; entries and all may be NULL; kept
     const struct proto_method *methods; // ends with method 0; kept, not copied
-    void *arg;                          // for admit, handle, serves, refusing and link_closed
+    void *arg;                          // for admit, enters, leaves, handle, serves, refusing and link_closed
     // Asked before each answer of a handler leaves; false: it does not, and nor does any other: the process ends. NULL:
     // always.
     bool (*serves)(void *arg);

@@ -86,6 +86,8 @@ enum common_code proto_server_new(struct common_loop *loop, const struct proto_s
     server->flags = options->flags;
     server->arg = options->arg;
     server->admit = options->admit;
+    server->enters = options->enters;
+    server->leaves = options->leaves;
     server->serves = options->serves;
     server->refusing = options->refusing;
     server->link_closed = options->link_closed;

@@ -32,12 +32,16 @@ void proto_sp_link_unref(struct proto_sp_link *link)
     free(link);
 }
 
-bool proto_sp_link_known(struct proto_sp_link *link)
+bool proto_sp_link_known(struct proto_sp_link *link, char *text)
 {
     struct proto_sp_server *sp = link->sp;
     if (link->known)
         return true;
-    if (sp->n_known >= sp->server->links_max && !proto_sp_crowd_out_silent(sp))
+    if (sp->n_known >= sp->server->links_max && !proto_sp_crowd_out_silent(sp)) {
+        proto_limit_reached(sp->server, PROTO_LIMIT_NNG_CLIENTS, text);
+        return false;
+    }
+    if (!proto_caller_enters(sp->server, &link->caller, text))
         return false;
     link->known = true;
     proto_list_remove(&link->link);
@@ -62,7 +66,7 @@ void proto_sp_link_close(struct proto_sp_link *link)
         return;
     link->io = NULL;
     proto_list_remove(&link->link);
-    proto_caller_gone(&link->caller);
+    proto_caller_gone(link->server, &link->caller);
     if (link->known)
         link->sp->n_known--, link->server->n_nng--;
     else
@@ -156,8 +160,9 @@ static bool admit(struct proto_sp_link *link)
     size_t head = proto_frame_payload_at(prefix->header_len), shown = reader->have - PROTO_PREFIX_BYTES;
     if (shown > prefix->header_len)
         shown = prefix->header_len;
+    char text[PROTO_LIMIT_TEXT]; // said when the request is answered
     bool crowded = !link->known && shows_token(link, reader->small + PROTO_PREFIX_BYTES, shown) &&
-                   !proto_sp_link_known(link);
+                   !proto_sp_link_known(link, text);
     if (!link->known && head > STRANGER_FRAME_MAX)
         return use_empty(link, "a large request without a token at its beginning");
     if (crowded)

@@ -157,11 +157,11 @@ void proto_sp_serve(struct proto_sp_link *link)
     bool authentic = proto_server_admit(server, &request->message->header->credentials, link->peer, identity);
     if (authentic)
         link->caller.identity = *identity;
-    char text[PROTO_LIMIT_TEXT];
-    // One whose token stands late in its header is known only now.
-    bool crowded = authentic && (link->use == PROTO_SP_CROWDED || !proto_sp_link_known(link));
-    if (crowded) {
-        proto_limit_reached(server, PROTO_LIMIT_NNG_CLIENTS, text);
+    char text[PROTO_LIMIT_TEXT] = "there was no place for this connection: try again";
+    // One whose token stands late in its header is known only now. What there was no place for was not read, though there
+    // may be one now.
+    bool known = authentic && proto_sp_link_known(link, text);
+    if (authentic && (!known || link->use == PROTO_SP_CROWDED)) {
         proto_request_refuse(request, PROTO_REFUSED_LIMIT, COMMON_RESOURCE_EXHAUSTED, text);
     } else if (link->use == PROTO_SP_OVERSIZE) {
         snprintf(text, sizeof text, "a payload of %llu bytes is above this server's limit of %llu",

@@ -125,7 +125,7 @@ static void server_link_close(struct server_link *link)
     struct proto_link *io = link->io;
     bool was_ready = link->state == LINK_READY;
     link->io = NULL;
-    proto_caller_gone(&link->caller);
+    proto_caller_gone(server, &link->caller);
     link_move(link, LINK_CLOSED);
     proto_list_remove(&link->link);
     server->n_links--;
@@ -330,9 +330,13 @@ static void on_proof(struct server_link *link, struct proto_request *request)
     bool daemon = proto_role_is_daemon(link->role);
     if (daemon)
         snprintf(link->caller.identity.name, sizeof link->caller.identity.name, "%.64s", link->peer);
+    char why[PROTO_LIMIT_TEXT];
     if (lane_of(link)->links >= (daemon ? server->daemons_max : server->links_max)) {
-        char why[PROTO_LIMIT_TEXT];
         proto_limit_reached(server, daemon ? PROTO_LIMIT_DAEMONS : PROTO_LIMIT_CLIENTS, why);
+        refuse_link(link, request, COMMON_RESOURCE_EXHAUSTED, why);
+        return;
+    }
+    if (!daemon && !proto_caller_enters(server, &link->caller, why)) {
         refuse_link(link, request, COMMON_RESOURCE_EXHAUSTED, why);
         return;
     }

@@ -192,6 +192,8 @@ struct proto_caller {
     uint64_t bytes;                 // of these, and what they have been charged
     bool waits;                     // it was found at its limits when it was last to be read
     struct proto_identity identity; // NONE until it is known. Over nng: of the last message that was admitted
+    bool entered;                   // it counts as this tenant's: proto_server_options.enters
+    uint32_t entered_as;
 };
 
 struct proto_server {
@@ -213,6 +215,8 @@ struct proto_server {
     void *arg;
     bool (*admit)(void *arg, const void *credentials, size_t len, const char *peer,
                   struct proto_identity *out);
+    bool (*enters)(void *arg, uint32_t tenant, char *text, size_t bytes);
+    void (*leaves)(void *arg, uint32_t tenant);
     bool (*serves)(void *arg);
     void (*refusing)(void *arg, enum proto_refusal refusal, const char *peer, const char *why);
     void (*link_closed)(void *arg, uint64_t link);
@@ -269,14 +273,18 @@ void proto_stream_resume(struct proto_server *server);
 
 // ---- limits (rpc_limits.c) ----
 
-enum { PROTO_LIMIT_TEXT = 160 };
+enum { PROTO_LIMIT_TEXT = 400 };
 // Counts that a limit was reached, and says so: which, how much, what raises it. NULL: counts only.
 void proto_limit_reached(struct proto_server *server, enum proto_limit limit, char text[PROTO_LIMIT_TEXT]);
 
 void proto_caller_init(struct proto_caller *caller);
 // It is a client that may be here: its unread answers count.
 void proto_caller_known(struct proto_server *server, struct proto_caller *caller);
-void proto_caller_gone(struct proto_caller *caller);
+void proto_caller_gone(struct proto_server *server, struct proto_caller *caller);
+// It has shown whose client it is: whether it may be here as one more of them, and if not, why. Nothing when it has
+// been asked already and may.
+bool proto_caller_enters(struct proto_server *server, struct proto_caller *caller,
+                         char text[PROTO_LIMIT_TEXT]);
 // Whether a client at its own limits is to be left unread. Counts each time that it comes to them.
 bool proto_caller_full(struct proto_server *server, struct proto_caller *caller);
 

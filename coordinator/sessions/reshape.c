@@ -23,6 +23,7 @@
 #include "coordinator/sessions/spec.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/store/store.h"
+#include "coordinator/tenants/quota.h"
 #include "proto/spec.h"
 
 struct reshape { // one operation; `request` is NULL when nobody asked (an idle session)
@@ -534,6 +535,16 @@ static void fork_copied(void *arg, enum common_code code, const char *text)
     coordinator_store_submit(r->sessions->store, batch, fork_stored, r);
 }
 
+// What its chunks count for: it keeps those that it shares when its origin goes.
+static uint64_t fork_quota(const struct reshape *r)
+{
+    const struct coordinator_session *s = r->s;
+    uint64_t ct = s->layout.chunk_tokens, bytes = 0;
+    for (uint32_t i = 0; i < s->layout.n && (uint64_t)s->layout.chunks[i].index * ct < r->length; i++)
+        bytes += coordinator_session_index_quota(s, s->layout.chunks[i].index);
+    return bytes;
+}
+
 // The new session as it will be: in no table, nobody told.
 static enum common_code make_fork(struct reshape *r, struct proto_status *status)
 {
@@ -541,7 +552,12 @@ static enum common_code make_fork(struct reshape *r, struct proto_status *status
     uint64_t ct = s->layout.chunk_tokens;
     Banyan__Pb__Spec *spec = coordinator_spec_copy(s->spec);
     spec->idle_ttl_ns = r->idle_ttl_ns ? r->idle_ttl_ns : spec->idle_ttl_ns;
-    enum common_code code = coordinator_session_new(r->sessions, r->name, s->tenant, spec, &r->fork, status);
+    uint64_t bytes = fork_quota(r);
+    enum common_code code = coordinator_quota_take(s->use, COORDINATOR_QUOTA_BYTES, bytes, status);
+    if (code == COMMON_OK) {
+        coordinator_quota_give(s->use, COORDINATOR_QUOTA_BYTES, bytes); // its chunks will count
+        code = coordinator_session_new(r->sessions, r->name, s->tenant, spec, &r->fork, status);
+    }
     if (code != COMMON_OK) {
         banyan__pb__spec__free_unpacked(spec, NULL);
         if (code == COMMON_ALREADY_EXISTS)

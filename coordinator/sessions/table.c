@@ -23,6 +23,7 @@
 #include "coordinator/sessions/reshape.h"
 #include "coordinator/sessions/scrub.h"
 #include "coordinator/store/store.h"
+#include "coordinator/tenants/quota.h"
 #include "proto/footprint.h"
 #include "proto/spec.h"
 
@@ -102,6 +103,8 @@ static struct coordinator_session *session_make(struct coordinator_sessions *ses
     s->sessions = sessions;
     s->id = id;
     s->tenant = tenant;
+    s->use = coordinator_use_of(sessions->quotas, tenant);
+    coordinator_quota_add(s->use, COORDINATOR_QUOTA_SESSIONS, 1);
     snprintf(s->name, sizeof(s->name), "%s", name);
     s->spec = spec;
     s->incarnation = 1;
@@ -136,6 +139,10 @@ enum common_code coordinator_session_new(struct coordinator_sessions *sessions, 
         return proto_status_set(status, COMMON_ALREADY_EXISTS, "",
                                 "a session with the name %s exists: open it, or choose another name", name);
     uint64_t generation;
+    struct coordinator_use *use = coordinator_use_of(sessions->quotas, tenant);
+    if (coordinator_quota_take(use, COORDINATOR_QUOTA_SESSIONS, 1, status) != COMMON_OK)
+        return status->code;
+    coordinator_quota_give(use, COORDINATOR_QUOTA_SESSIONS, 1); // until it is made
     if (!sessions->n_free_slots && sessions->n_slots >= sessions->core->options.max_sessions) {
         sessions->core->reached[COORDINATOR_LIMIT_SESSIONS]++;
         return proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
@@ -223,6 +230,7 @@ void coordinator_session_destroy(struct coordinator_session *s)
     sessions->slots[slot] = NULL;
     sessions->free_slots[sessions->n_free_slots++] = slot;
     sessions->n--;
+    coordinator_quota_give(s->use, COORDINATOR_QUOTA_SESSIONS, 1);
     coordinator_session_drop_plan(s);
     while (s->layout.n)
         coordinator_session_remove_chunk(s, s->layout.chunks[s->layout.n - 1].index);

@@ -12,6 +12,7 @@
 #include "coordinator/steps/mass.h"
 #include "coordinator/steps/spans.h"
 #include "coordinator/steps/watch.h"
+#include "coordinator/tenants/quota.h"
 #include "proto/mass.h"
 #include "proto/spec.h"
 
@@ -368,14 +369,23 @@ void coordinator_handle_attend(struct coordinator_steps *steps, struct proto_req
         proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, err.message, NULL, 0);
         return;
     }
+    struct coordinator_use *use =
+        coordinator_use_of(steps->sessions->quotas, proto_request_identity(request)->tenant);
+    struct proto_status status;
+    if (coordinator_quota_take_steps(use, m->n_items, proto_request_arrived(request), &status) != COMMON_OK) {
+        proto_request_fail_status(request, &status);
+        return;
+    }
     struct coordinator_call *call = calloc(1, sizeof(*call) + m->n_items * sizeof(call->items[0]));
     if (!call) {
+        coordinator_quota_give(use, COORDINATOR_QUOTA_STEPS_IN_FLIGHT, m->n_items);
         proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "the coordinator is out of memory", NULL, 0);
         return;
     }
     call->steps = steps;
     call->n_items = (uint32_t)m->n_items;
     call->who = *proto_request_identity(request);
+    call->use = use;
     call->want_lse = m->want_lse;
     call->want_trace = m->want_trace;
     call->aside = m->aside;
@@ -388,6 +398,7 @@ void coordinator_handle_attend(struct coordinator_steps *steps, struct proto_req
                                 options->max_bytes);
     }
     if (code != COMMON_OK) {
+        coordinator_quota_give(use, COORDINATOR_QUOTA_STEPS_IN_FLIGHT, m->n_items);
         free(call);
         proto_request_fail(request, code, err.message, NULL, 0);
         return;

@@ -23,6 +23,7 @@
 #include "coordinator/steps/spans.h"
 #include "coordinator/steps/undo.h"
 #include "coordinator/steps/watch.h"
+#include "coordinator/tenants/quota.h"
 #include "proto/mass.h"
 
 #define MASS_SPARE_NS  (100 * COMMON_NS_PER_MS)
@@ -193,6 +194,7 @@ static void item_over(struct coordinator_item *item)
     if (!item->failure && s)
         count_success(item, s);
     steps->items--;
+    coordinator_quota_give(call->use, COORDINATOR_QUOTA_STEPS_IN_FLIGHT, 1);
     way_over(item);
     coordinator_call_item_done(call);
 }

@@ -10,6 +10,7 @@
 #include "coordinator/steps/answer.h"
 #include "coordinator/steps/lane.h"
 #include "coordinator/steps/mass_message.h"
+#include "coordinator/tenants/quota.h"
 #include "proto/spec.h"
 
 #define WAIT_MOST     (50 * COMMON_NS_PER_S)   // below the 60 s after which nng sends a request again
@@ -147,6 +148,8 @@ static void watcher_leave(struct coordinator_watch *watch, struct coordinator_wa
     *at = w->next;
     watch->n_watchers--;
     watch->steps->n_looks -= w->request == NULL;
+    if (w->use)
+        coordinator_quota_give(w->use, COORDINATOR_QUOTA_WATCHES, 1);
     combine_wishes(watch);
     common_timer_free(w->timer);
     free(w);
@@ -271,6 +274,10 @@ void coordinator_handle_session_watch(struct coordinator_steps *steps, struct pr
     if (code == COMMON_OK && (!watch || watch->n_watchers >= COORDINATOR_WATCHERS_MAX))
         code = proto_status_set(&status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
                                 "too many watch already: try again when they have gone");
+    struct coordinator_use *use =
+        coordinator_use_of(steps->sessions->quotas, proto_request_identity(request)->tenant);
+    if (code == COMMON_OK)
+        code = coordinator_quota_take(use, COORDINATOR_QUOTA_WATCHES, 1, &status);
     if (code != COMMON_OK) {
         proto_request_fail_status(request, &status);
         return;
@@ -278,6 +285,7 @@ void coordinator_handle_session_watch(struct coordinator_steps *steps, struct pr
     struct coordinator_watcher *w = coordinator_alloc(sizeof(*w));
     *w = (struct coordinator_watcher){.s = s,
                                       .request = request,
+                                      .use = use,
                                       .steps = m->steps,
                                       .left = m->steps,
                                       .incarnation = s->incarnation,
@@ -287,6 +295,7 @@ void coordinator_handle_session_watch(struct coordinator_steps *steps, struct pr
                                       .mass_heads = m->mass_heads};
     if (common_timer_new(steps->core->loop, answer_now, w, &w->timer) != COMMON_OK) {
         proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "the coordinator is out of memory", NULL, 0);
+        coordinator_quota_give(use, COORDINATOR_QUOTA_WATCHES, 1);
         free(w);
         return;
     }

@@ -46,6 +46,8 @@ static const char added_schema[] =
     "CREATE TABLE IF NOT EXISTS tokens(id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, name TEXT NOT NULL "
     "UNIQUE, access INTEGER NOT NULL, tenant INTEGER NOT NULL, created INTEGER NOT NULL, expires INTEGER NOT "
     "NULL, used INTEGER NOT NULL);"
+    "CREATE TABLE IF NOT EXISTS quotas(tenant INTEGER, name TEXT, max INTEGER NOT NULL, PRIMARY KEY(tenant, "
+    "name)) WITHOUT ROWID;"
     "CREATE TABLE IF NOT EXISTS owners(session INTEGER PRIMARY KEY, tenant INTEGER NOT NULL, name TEXT, "
     "UNIQUE(tenant, name));"
     "DELETE FROM owners WHERE session NOT IN (SELECT id FROM sessions);"
@@ -72,6 +74,8 @@ static const char *const texts[COORDINATOR_OPS][TEXTS] = {
                               "PRAGMA user_version=2"},
     [COORDINATOR_OP_TOKEN_USED] = {"UPDATE tokens SET used = ?2 WHERE id = ?1"},
     [COORDINATOR_OP_TOKEN_DROP] = {"DELETE FROM tokens WHERE id = ?1"},
+    [COORDINATOR_OP_QUOTA] = {"INSERT OR REPLACE INTO quotas VALUES(?1, ?5, ?2)"},
+    [COORDINATOR_OP_QUOTA_DROP] = {"DELETE FROM quotas WHERE tenant = ?1 AND name = ?5"},
     [COORDINATOR_OP_NUMBERS] = {"UPDATE sessions SET incarnation = ?2, epoch = ?3 WHERE id = ?1"},
     [COORDINATOR_OP_SESSION_DROP] = {"DELETE FROM sessions WHERE id = ?1",
                                      "DELETE FROM members WHERE session = ?1",
@@ -365,6 +369,7 @@ enum common_code coordinator_sql_read(struct coordinator_sql *sql, const struct 
         "SELECT worker, reason FROM draining ORDER BY worker",
         "SELECT id, name FROM tenants ORDER BY id",
         "SELECT id, hash, name, access, tenant, created, expires, used FROM tokens ORDER BY id",
+        "SELECT tenant, name, max FROM quotas",
     };
     enum common_code code = COMMON_OK;
     for (size_t q = 0; q < sizeof(queries) / sizeof(*queries) && code == COMMON_OK; q++) {
@@ -399,6 +404,8 @@ enum common_code coordinator_sql_read(struct coordinator_sql *sql, const struct 
                 ok = !r->tenant || r->tenant(r->tenants, (uint32_t)u64(s, 0), text_of(s, 1));
             else if (q == 12)
                 ok = !r->token || read_token(r, s);
+            else if (q == 13)
+                ok = !r->quota || r->quota(r->quotas, (uint32_t)u64(s, 0), text_of(s, 1), u64(s, 2));
             else
                 ok = r->draining(r->arg, text_of(s, 0), sqlite3_column_blob(s, 1),
                                  (size_t)sqlite3_column_bytes(s, 1));

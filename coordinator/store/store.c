@@ -179,6 +179,11 @@ void coordinator_batch_token_drop(struct coordinator_batch *batch, uint64_t id)
     add_numbers(batch, COORDINATOR_OP_TOKEN_DROP, NULL, id, 0, 0, 0);
 }
 
+void coordinator_batch_quota(struct coordinator_batch *batch, uint32_t tenant, const char *name, uint64_t max)
+{
+    add_numbers(batch, max ? COORDINATOR_OP_QUOTA : COORDINATOR_OP_QUOTA_DROP, name, tenant, max, 0, 0);
+}
+
 void coordinator_batch_drain(struct coordinator_batch *batch, const char *worker, const char *reason)
 {
     op_bytes(batch_add(batch, COORDINATOR_OP_DRAIN, worker), reason, strlen(reason));

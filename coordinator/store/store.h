@@ -56,6 +56,9 @@ struct coordinator_store_reader {
     bool (*tenant)(void *tenants, uint32_t id, const char *name);
     bool (*token)(void *tenants, const struct coordinator_token_row *row);
     void *tenants;
+    // Quotas of tenants, with `quotas` and not `arg`. May be NULL.
+    bool (*quota)(void *quotas, uint32_t tenant, const char *name, uint64_t max);
+    void *quotas;
 };
 
 // Opens or makes the file (mode 0600, its folder 0700), locks it until stop, raises the term, reads
@@ -130,6 +133,8 @@ void coordinator_batch_tenant(struct coordinator_batch *batch, uint32_t id, cons
 void coordinator_batch_token(struct coordinator_batch *batch, const struct coordinator_token_row *row);
 void coordinator_batch_token_used(struct coordinator_batch *batch, uint64_t id, uint64_t used_s);
 void coordinator_batch_token_drop(struct coordinator_batch *batch, uint64_t id);
+void coordinator_batch_quota(struct coordinator_batch *batch, uint32_t tenant, const char *name,
+                             uint64_t max); // 0: no limit any more
 void coordinator_batch_numbers(struct coordinator_batch *batch, uint64_t session, uint64_t incarnation,
                                uint64_t epoch);
 void coordinator_batch_session_drop(struct coordinator_batch *batch,

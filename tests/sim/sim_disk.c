@@ -20,7 +20,7 @@ static bool has_session(enum sim_op_kind kind)
 {
     return kind != SIM_OP_META && kind != SIM_OP_WORKER && kind != SIM_OP_WORKER_DROP &&
            kind != SIM_OP_DRAIN && kind != SIM_OP_RESUME && kind != SIM_OP_TENANT && kind != SIM_OP_TOKEN &&
-           kind != SIM_OP_TOKEN_USED && kind != SIM_OP_TOKEN_DROP;
+           kind != SIM_OP_TOKEN_USED && kind != SIM_OP_TOKEN_DROP && kind != SIM_OP_QUOTA;
 }
 
 // Doubles an array that is full.
@@ -322,6 +322,9 @@ void sim_tables_apply(struct sim_tables *t, const struct sim_op *op)
     case SIM_OP_TOKEN_DROP:
         rows_remove(&tables[SIM_TOKENS], op, same_session);
         break;
+    case SIM_OP_QUOTA:
+        replace(&tables[SIM_QUOTAS], op, same_member);
+        break;
     }
 }
 
@@ -367,6 +370,8 @@ static bool read_row(const struct coordinator_store_reader *r, const struct sim_
         return r->chunk(r->arg, row->a, (uint32_t)row->b, row->c, row->d != 0, row->name);
     case SIM_OP_TENANT:
         return !r->tenant || r->tenant(r->tenants, (uint32_t)row->a, row->name);
+    case SIM_OP_QUOTA:
+        return !r->quota || r->quota(r->quotas, (uint32_t)row->a, row->name, row->b);
     case SIM_OP_TOKEN:
         return !r->token || r->token(r->tenants, row->bytes);
     default:

@@ -34,7 +34,8 @@ enum sim_op_kind {
     SIM_OP_TENANT,
     SIM_OP_TOKEN, // bytes: a struct coordinator_token_row
     SIM_OP_TOKEN_USED,
-    SIM_OP_TOKEN_DROP
+    SIM_OP_TOKEN_DROP,
+    SIM_OP_QUOTA, // a: tenant, b: max, 0: none; name
 };
 
 struct sim_op {
@@ -60,11 +61,12 @@ enum {
     SIM_DRAINING,
     SIM_TENANTS,
     SIM_TOKENS,
+    SIM_QUOTAS,
     SIM_TABLES
 };
 
 // A row is an operation that has put it there: SIM_OP_META, _WORKER, _SESSION, _MEMBER, _CHUNK, _FOLLOWER, _SEAL, _RANGE, _KEY,
-// _CUT, _FLOOR, _DRAIN, _TENANT or _TOKEN.
+// _CUT, _FLOOR, _DRAIN, _TENANT, _TOKEN or _QUOTA.
 struct sim_rows { // of one session; in a table that knows none: all
     uint64_t session;
     struct sim_op **rows; // owned

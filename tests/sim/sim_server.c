@@ -52,7 +52,7 @@ static void server_link_close(struct server_link *link)
     proto_list_remove(&link->link);
     server->n_links--;
     server->lanes[proto_role_is_daemon(link->role) ? PROTO_LANE_DAEMONS : PROTO_LANE_CLIENTS].links--;
-    proto_caller_gone(&link->caller);
+    proto_caller_gone(server, &link->caller);
     sim_link_close(io, SIM_ACCEPTOR);
     struct proto_list gone;
     proto_list_move(&link->requests, &gone);
@@ -245,10 +245,16 @@ static void accept_link(struct sim_listener *listener, struct sim_link *io)
         return;
     }
     ProtobufCBinaryData token = {strlen(channel->token), (uint8_t *)channel->token};
-    struct proto_identity identity = {0};
-    if (!daemon && !state->nng && !proto_server_admit(server, &token, peer, &identity)) {
+    struct proto_caller caller;
+    char why[PROTO_LIMIT_TEXT];
+    proto_caller_init(&caller);
+    if (!daemon && !state->nng && !proto_server_admit(server, &token, peer, &caller.identity)) {
         refuse(server, io, peer, COMMON_UNAUTHENTICATED,
                "the client token is missing or wrong: give the server's --token-file");
+        return;
+    }
+    if (!daemon && !state->nng && !proto_caller_enters(server, &caller, why)) {
+        refuse(server, io, peer, COMMON_RESOURCE_EXHAUSTED, why);
         return;
     }
     struct server_link *link = calloc(1, sizeof *link);
@@ -266,8 +272,8 @@ static void accept_link(struct sim_listener *listener, struct sim_link *io)
     proto_list_push(&server->links, &link->link);
     server->n_links++;
     lane->links++;
-    proto_caller_init(&link->caller);
-    link->caller.identity = identity;
+    link->caller = caller;
+    proto_list_init(&link->caller.link);
     if (!daemon)
         proto_caller_known(server, &link->caller);
     proto_server_ref(server);

@@ -186,6 +186,11 @@ void coordinator_batch_token_drop(struct coordinator_batch *batch, uint64_t id)
     add(batch, SIM_OP_TOKEN_DROP, "", id, 0, 0, 0);
 }
 
+void coordinator_batch_quota(struct coordinator_batch *batch, uint32_t tenant, const char *name, uint64_t max)
+{
+    add(batch, SIM_OP_QUOTA, name, tenant, max, 0, 0);
+}
+
 void coordinator_batch_drain(struct coordinator_batch *batch, const char *worker, const char *reason)
 {
     struct sim_op *op = add(batch, SIM_OP_DRAIN, worker, 0, 0, 0, 0);

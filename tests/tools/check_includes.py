@@ -31,8 +31,8 @@ ALLOWED = {
     "coordinator/store": {"common"},
     "coordinator/tenants": CORE | {"coordinator/store"},
     "coordinator/cluster": CORE | {"coordinator/store"},
-    "coordinator/sessions": CORE | {"coordinator/store", "coordinator/cluster"},
-    "coordinator/steps": CORE | {"coordinator/store", "coordinator/cluster", "coordinator/sessions"},
+    "coordinator/sessions": CORE | {"coordinator/store", "coordinator/tenants", "coordinator/cluster"},
+    "coordinator/steps": CORE | {"coordinator/store", "coordinator/tenants", "coordinator/cluster", "coordinator/sessions"},
     "worker": {"common", "proto", "kernels", "reduce"},
     "client": {"common", "proto"},
 }
