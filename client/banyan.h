@@ -73,7 +73,8 @@ typedef struct banyan_error {
     // Token ranges concerned (a hole, what a lost worker held); where they are more than 16 the last one spans the rest
     uint32_t n_ranges;
     banyan_range ranges[16];
-    char worker[65]; // worker concerned, or ""
+    char worker[65];   // worker concerned, or ""
+    uint64_t retry_ns; // reason QUOTA: of a rate, when the call may work, from then on; else 0
 } banyan_error;
 
 // ---- connection ---------------------------------------------------------------------------------
@@ -545,6 +546,30 @@ banyan_quarantine_list_free(banyan_quarantine_list *list); // what it points to;
 // not active.
 BANYAN_API banyan_code banyan_quarantine_drop(banyan_client *client, const char *worker, uint64_t session,
                                               uint64_t *sessions, uint64_t *bytes, banyan_error *error);
+
+// What a tenant may have, and has (docs/QUOTAS.md). What would be more is refused: RESOURCE_EXHAUSTED, reason QUOTA.
+typedef struct banyan_quota {
+    char name[32];          // "bytes", "sessions", "steps_per_s", "steps_in_flight", "connections", "watches"
+    uint64_t max;           // 0: no limit
+    uint64_t used, refused; // refused: times, since the coordinator's start
+} banyan_quota;
+typedef struct banyan_tenant_quotas {
+    char tenant[65];
+    uint32_t n;
+    banyan_quota quotas[16];
+} banyan_tenant_quotas;
+typedef struct banyan_quota_list {
+    uint32_t n;
+    banyan_tenant_quotas *tenants;
+} banyan_quota_list;
+// Sets the quotas [n] that are named, by `name` and `max`, at once and for good; the others stay. tenant: NULL for one's own.
+// *out (may be NULL): all of its quotas then. NOT_FOUND: no such tenant; PERMISSION_DENIED: the token is not an admin's.
+BANYAN_API banyan_code banyan_quota_set(banyan_client *client, const char *tenant, const banyan_quota *quotas,
+                                        uint32_t n, banyan_tenant_quotas *out, banyan_error *error);
+// tenant: NULL for all with an operator's or admin's token, for one's own with any other.
+BANYAN_API banyan_code banyan_quota_get_list(banyan_client *client, const char *tenant,
+                                             banyan_quota_list *out, banyan_error *error);
+BANYAN_API void banyan_quota_list_free(banyan_quota_list *list); // what it points to; NULL is allowed
 
 // What has happened in the cluster: workers that came and went, sessions that lost copies, refusals, each with its reason.
 // The coordinator keeps the newest (--events, 4096) in memory. Their kinds: 'banyanctl help events'.

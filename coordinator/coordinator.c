@@ -31,6 +31,7 @@
 #include "coordinator/steps/keep.h"
 #include "coordinator/steps/watchers.h"
 #include "coordinator/store/store.h"
+#include "coordinator/tenants/quota_service.h"
 
 #define ANYBODY                                                                                              \
     (1u << BANYAN__PB__ROLE__ROLE_CLIENT | 1u << BANYAN__PB__ROLE__ROLE_WORKER |                             \
@@ -65,6 +66,8 @@ HANDLER(scrub, sessions)
 HANDLER(attend, steps)
 HANDLER(session_watch, steps)
 HANDLER(session_step, steps)
+HANDLER(quota_set, quotas)
+HANDLER(quota_show, quotas)
 HANDLER(register, cluster)
 HANDLER(heartbeat, cluster)
 HANDLER_OF(backup, c)
@@ -101,6 +104,8 @@ static const struct proto_method methods[] = {
     {METHOD(WORKER_FORGET), CLIENT, on_worker_forget},
     {METHOD(REBALANCE), CLIENT, on_rebalance},
     {METHOD(EVENTS), CLIENT, on_events},
+    {METHOD(QUOTA_SET), CLIENT, on_quota_set},
+    {METHOD(QUOTA_SHOW), CLIENT, on_quota_show},
     {METHOD(BACKUP), CLIENT, on_backup},
     {METHOD(BACKUP_READ), CLIENT, on_backup_read},
     {METHOD(SCRUB), CLIENT, on_scrub},

@@ -49,6 +49,8 @@ static const struct proto_method_info methods[PROTO_METHOD_LIMIT] = {
     METHOD(BACKUP_READ, "Coordinator", "BackupRead", backup_read_request, backup_read_reply, true),
     METHOD(SCRUB, "Coordinator", "Scrub", scrub_request, scrub_reply, true),
     METHOD(EVENTS, "Coordinator", "Events", events_request, events_reply, true),
+    METHOD(QUOTA_SET, "Coordinator", "QuotaSet", quota_set_request, quota_set_reply, true),
+    METHOD(QUOTA_SHOW, "Coordinator", "QuotaShow", quota_show_request, quota_show_reply, true),
     METHOD(REGISTER, "Coordinator", "Register", register_request, register_reply, true),
     METHOD(HEARTBEAT, "Coordinator", "Heartbeat", heartbeat_request, heartbeat_reply, true),
     METHOD(CHUNK_PUT, "Worker", "ChunkPut", chunk_put_request, chunk_put_reply, true),

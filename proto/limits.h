@@ -20,6 +20,8 @@
 #define PROTO_BACKUP_HEAD         128          // bytes before the copy in a backup's file
 #define PROTO_BACKUP_PIECE        (256 * 1024) // of a backup, that travels at a time and is summed at a time
 #define PROTO_QUARANTINE_PAGE_MAX 4096         // sessions of one QuarantineList reply
+#define PROTO_QUOTAS_MAX          16u          // of one tenant
+#define PROTO_QUOTA_TENANTS_MAX   64u          // of one QuotaShow reply
 
 #define PROTO_STEP_ITEMS_MAX    4096
 #define PROTO_STEP_HOLDERS_MAX  16
@@ -126,6 +128,9 @@
     X(event, text, 255)                                                                                      \
     X(events_reply, events, PROTO_EVENTS_MAX)                                                                \
     X(quarantine_list_reply, sessions, PROTO_QUARANTINE_PAGE_MAX)                                            \
+    X(tenant_quotas, quotas, PROTO_QUOTAS_MAX)                                                               \
+    X(quota_set_request, quotas, PROTO_QUOTAS_MAX)                                                           \
+    X(quota_show_reply, tenants, PROTO_QUOTA_TENANTS_MAX)                                                    \
     X(plan_install_request, members, PROTO_MEMBERS_MAX)                                                      \
     X(heartbeat_request, lacking, PROTO_LACKING_MAX)                                                         \
     X(heartbeat_request, edges_down, PROTO_EDGES_DOWN_MAX)                                                   \

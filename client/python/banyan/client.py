@@ -386,6 +386,33 @@ class Client:
         self.call(lib.banyan_quarantine_drop, self._c, _name(worker), session, sessions, size)
         return int(sessions[0]), int(size[0])
 
+    def quotas(self, tenant: str | None = None) -> list[infos.TenantQuotas]:
+        """What tenants may have, and have: all of them for operators and admins, the caller's own for others; or one.
+
+        >>> with cluster.connect() as client:
+        ...     client.quotas("default")[0].quotas["sessions"].max
+        0
+        """
+        out = ffi.new("banyan_quota_list *")
+        self.call(lib.banyan_quota_get_list, self._c, _name(tenant), out)
+        try:
+            return [infos.tenant_quotas(out.tenants[i]) for i in range(out.n)]
+        finally:
+            lib.banyan_quota_list_free(out)
+
+    def set_quotas(self, tenant: str, **max: int) -> infos.TenantQuotas:
+        """Sets those quotas that are named (as `sessions=10`), at once and for good; 0: no limit. For admins.
+
+        What would be more is refused with ResourceExhausted, reason QUOTA.
+        """
+        wanted = ffi.new("banyan_quota[]", len(max))
+        for i, (name, most) in enumerate(max.items()):
+            wanted[i].name = name.encode()[:31]
+            wanted[i].max = most
+        out = ffi.new("banyan_tenant_quotas *")
+        self.call(lib.banyan_quota_set, self._c, _name(tenant), wanted, len(max), out)
+        return infos.tenant_quotas(out)
+
     def drain(self, worker: str, reason: str | None = None, wait: bool = False, timeout: float | None = None) -> infos.Drain:
         """Takes a worker out of use, durably: its chunks move to others while their sessions are used.
 

@@ -172,6 +172,28 @@ class Quarantined:
 
 
 @dataclass(frozen=True)
+class Quota:
+    """What a tenant may have of something (0: no limit), and has; `refused`: times, since the coordinator's start."""
+
+    max: int
+    used: int
+    refused: int
+
+
+@dataclass(frozen=True)
+class TenantQuotas:
+    """The quotas of a tenant by name: bytes, sessions, steps_per_s, steps_in_flight, connections, watches."""
+
+    tenant: str
+    quotas: dict[str, Quota]
+
+
+def tenant_quotas(t: Any) -> TenantQuotas:
+    of = (t.quotas[i] for i in range(t.n))
+    return TenantQuotas(text(t.tenant), {text(q.name): Quota(q.max, q.used, q.refused) for q in of})
+
+
+@dataclass(frozen=True)
 class Event:
     """What has happened in the cluster, at `time` (seconds since 1970), and what it is about.
 
