@@ -581,3 +581,11 @@ void coordinator_placing_session_gone(struct coordinator_session *s)
         free(p);
     }
 }
+
+uint64_t coordinator_placing_reserved(const struct coordinator_session *s)
+{
+    uint64_t bytes = 0;
+    for (const struct coordinator_placing *p = s->placing; p; p = p->next)
+        bytes += p->reserved;
+    return bytes;
+}

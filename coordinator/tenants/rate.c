@@ -31,7 +31,7 @@ bool coordinator_rate_take(struct coordinator_rate *rate, uint64_t n, uint64_t n
     rate->at_ns = now_ns > rate->at_ns ? now_ns : rate->at_ns;
     int64_t enough = wanted < full ? wanted : full;
     if (rate->level < enough) {
-        *wait_ns = ((uint64_t)(enough - rate->level) + rate->per_s - 1) / rate->per_s;
+        *wait_ns = rate->at_ns + ((uint64_t)(enough - rate->level) + rate->per_s - 1) / rate->per_s - now_ns;
         return false;
     }
     rate->level -= wanted;

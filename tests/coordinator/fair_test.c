@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/clock.h"
 #include "coordinator/steps/fair.h"
 
 #define TENANTS 200
@@ -214,6 +215,26 @@ static void test_drawn(void **state)
     assert_memory_equal(next, pushed, sizeof(next));
 }
 
+// What sharing adds to a step, with one tenant and with many: a push, a turn, a take. No time is judged.
+static void test_many_items(void **state)
+{
+    (void)state;
+    static struct proto_list items[1000];
+    for (uint32_t tenants = 1; tenants <= TENANTS; tenants *= TENANTS) {
+        const uint32_t rounds = 1000;
+        const uint64_t began = common_clock_ns();
+        for (uint32_t r = 0; r < rounds; r++) {
+            for (uint32_t i = 0; i < 1000; i++)
+                coordinator_fair_push(&fair, i % tenants, 1, &items[i]);
+            for (struct proto_list *item; (item = coordinator_fair_next(&fair));)
+                coordinator_fair_take(&fair, item, 1);
+        }
+        print_message("a step among %u tenants: %.1f ns\n", tenants,
+                      (double)(common_clock_ns() - began) / (1000.0 * rounds));
+        assert_int_equal(fair.n, 0);
+    }
+}
+
 static void test_cost(void **state)
 {
     (void)state;
@@ -239,6 +260,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_nobody_starves, setup, teardown),
         cmocka_unit_test_setup_teardown(test_removed_items_cost_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(test_drawn, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_many_items, setup, teardown),
         cmocka_unit_test(test_cost),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -249,8 +249,9 @@ static void accept_link(struct sim_listener *listener, struct sim_link *io)
     char why[PROTO_LIMIT_TEXT];
     proto_caller_init(&caller);
     if (!daemon && !state->nng && !proto_server_admit(server, &token, peer, &caller.identity)) {
-        refuse(server, io, peer, COMMON_UNAUTHENTICATED,
-               "the client token is missing or wrong: give the server's --token-file, or a token that is valid");
+        refuse(
+            server, io, peer, COMMON_UNAUTHENTICATED,
+            "the client token is missing or wrong: give the server's --token-file, or a token that is valid");
         return;
     }
     if (!daemon && !state->nng && !proto_caller_enters(server, &caller, why)) {
