@@ -85,7 +85,7 @@ HANDLER_OF(token_create, c)
 HANDLER_OF(token_list, c)
 HANDLER_OF(token_revoke, c)
 
-static const struct proto_method methods[] = {
+const struct proto_method coordinator_methods[] = {
     {METHOD(HEALTH_CHECK), ANYBODY, coordinator_handle_health},
     {METHOD(CLUSTER_INFO), CLIENT, on_cluster_info},
     {METHOD(SESSION_CREATE), CLIENT, on_session_create},
@@ -227,7 +227,7 @@ static enum common_code serve(struct coordinator *c, const char *const *endpoint
                                           .serves = coordinator_serves,
                                           .wording = coordinator_wording,
                                           .refusing = coordinator_event_refusing,
-                                          .methods = methods,
+                                          .methods = coordinator_methods,
                                           .arg = c};
     enum common_code code = proto_server_new(c->core.loop, &server, &c->server, err);
     return code == COMMON_OK ? listen_all(c, endpoints, err) : code;

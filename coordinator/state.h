@@ -28,6 +28,8 @@ struct coordinator_backups;
 struct coordinator_event_readers;
 struct coordinator_standby;
 
+extern const struct proto_method coordinator_methods[]; // that it serves; ends with method 0
+
 struct coordinator {
     struct coordinator_core core;
     struct coordinator_store *store;

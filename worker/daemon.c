@@ -195,11 +195,13 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
          "where that is all addresses, the one by which it reaches the coordinator.",
          0, 0},
         COMMON_DAEMON_SECRET_OPTION(daemon),
-        COMMON_DAEMON_TOKEN_OPTION(daemon, "What clients must present beside their ticket; needed where\n"
-                                           "--listen is no loopback address. Default: systemd's credential\n"
-                                           "'token', else clients need none."),
+        COMMON_DAEMON_TOKEN_OPTION(daemon,
+                                   "What clients may present beside their ticket in the place of the\n"
+                                   "coordinator's pass; they need one of the two where this is given,\n"
+                                   "or --listen is no loopback address. Default: systemd's credential\n"
+                                   "'token', else there is none."),
         {"insecure", 0, COMMON_OPTION_FLAG, &config->insecure, NULL,
-         "Let --listen be another address without a token: tickets alone guard it.", 0, 0},
+         "Let clients in without a pass or a token: tickets alone guard --listen.", 0, 0},
         {"memory", 'm', COMMON_OPTION_SIZE, &config->memory_bytes, "SIZE",
          "Memory for K, V and what is in flight (messages, partial results, workspaces), which\n"
          "gets an eighth, but 128 MiB to 1 GiB, and half at most: of 256M, 128 MiB hold K and V.\n"
