@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tenants and tokens cost the coordinator a step, in one thread and without a wire: who shows a token over nng is looked
-// up with each message, over a stream once; then the table of accesses is asked, and whether the session is theirs.
+// What tenants, tokens and quotas cost the coordinator a step, in one thread and without a wire: who shows a token over nng is
+// looked up with each message, over a stream once; then the table of accesses is asked, and whether the session is theirs;
+// the step counts in flight and against a rate, and takes its turn in a frame among a thousand that wait.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,8 +14,12 @@
 #include "coordinator/admission.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/state.h"
+#include "coordinator/steps/fair.h"
 #include "coordinator/tenants/access.h"
+#include "coordinator/tenants/quota.h"
 #include "proto/transport.h"
+
+#define WAITING 1000 // steps that wait for a frame
 
 static uint64_t tokens = 1000, rounds = 1000000;
 static bool json;
@@ -29,6 +34,8 @@ struct subject {
     Banyan__Pb__Header header;
     Banyan__Pb__AttendRequest attend;
     Banyan__Pb__AttendItem item, *items[1];
+    struct coordinator_fair fair;
+    struct proto_list waiting[WAITING]; // steps
 };
 
 static struct subject *prepare(void)
@@ -36,6 +43,13 @@ static struct subject *prepare(void)
     struct subject *s = calloc(1, sizeof *s);
     s->shown = calloc(tokens, sizeof *s->shown);
     coordinator_tenants_init(&s->c.tenants, &s->c.core);
+    coordinator_quotas_init(&s->c.quotas, &s->c.tenants);
+    coordinator_fair_init(&s->fair);
+    for (uint32_t i = 0; i < tokens; i++) {
+        struct coordinator_use *use = coordinator_use_of(&s->c.quotas, i);
+        coordinator_quota_set(use, COORDINATOR_QUOTA_STEPS_PER_S, COORDINATOR_RATE_MOST, 0);
+        coordinator_quota_set(use, COORDINATOR_QUOTA_STEPS_IN_FLIGHT, WAITING, 0);
+    }
     for (uint64_t i = 0; i < tokens; i++) {
         struct coordinator_token_row row = {.tenant = (uint32_t)i, .access = PROTO_ACCESS_USER};
         if (!coordinator_token_make(s->shown[i], &row) || !coordinator_tokens_add(&s->c.tenants.tokens, &row))
@@ -75,7 +89,20 @@ static uint64_t cpu_ns(void)
     return (uint64_t)t.tv_sec * COMMON_NS_PER_S + (uint64_t)t.tv_nsec;
 }
 
-static double measure(struct subject *s, bool look_up)
+// As a step that is queued, sent and answered: nth of so many.
+static void share(struct subject *s, uint64_t nth, uint64_t now_ns)
+{
+    struct proto_status status;
+    struct coordinator_use *use = coordinator_use_of(&s->c.quotas, s->who.tenant);
+    if (coordinator_quota_take_steps(use, 1, now_ns, &status) != COMMON_OK)
+        exit(1);
+    coordinator_fair_push(&s->fair, s->who.tenant, 1, &s->waiting[nth % WAITING]);
+    for (struct proto_list *link; nth % WAITING == WAITING - 1 && (link = coordinator_fair_next(&s->fair));)
+        coordinator_fair_take(&s->fair, link, coordinator_fair_cost(1, 256, 4096));
+    coordinator_quota_give(use, COORDINATOR_QUOTA_STEPS_IN_FLIGHT, 1);
+}
+
+static double measure(struct subject *s, bool look_up, bool quotas)
 {
     uint64_t good = 0, began = cpu_ns();
     for (uint64_t i = 0; i < rounds; i++) {
@@ -84,6 +111,8 @@ static double measure(struct subject *s, bool look_up)
             exit(1);
         s->session.tenant = s->who.tenant;
         good += permit(s);
+        if (quotas)
+            share(s, i, i * 100);
     }
     uint64_t took = cpu_ns() - began;
     if (good != rounds)
@@ -94,11 +123,14 @@ static double measure(struct subject *s, bool look_up)
 static bool run(void)
 {
     struct subject *s = prepare();
-    measure(s, true); // warm
+    rounds = (rounds + WAITING - 1) / WAITING * WAITING;
+    measure(s, true, true); // warm
     const struct report_field fields[] = {
         {"tokens", NULL, (double)tokens},
-        {"stream_ns", NULL, measure(s, false)},
-        {"nng_ns", NULL, measure(s, true)},
+        {"stream_ns", NULL, measure(s, false, false)},
+        {"nng_ns", NULL, measure(s, true, false)},
+        {"stream_with_quotas_ns", NULL, measure(s, false, true)},
+        {"nng_with_quotas_ns", NULL, measure(s, true, true)},
         {NULL, NULL, 0},
     };
     report_line(json, fields);
@@ -115,7 +147,8 @@ int main(int argc, char **argv)
     };
     const struct bench_program program = {
         .name = "tenant_cost",
-        .about = "What tenants and tokens cost the coordinator a step, in one thread and without a wire.",
+        .about =
+            "What tenants, tokens and quotas cost the coordinator a step, in one thread and without a wire.",
         .options = options,
         .json = &json,
         .measure = run,
