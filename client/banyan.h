@@ -570,6 +570,7 @@ typedef struct banyan_token_list {
 BANYAN_API banyan_code banyan_token_create(banyan_client *client, const char *name, const char *access,
                                            const char *tenant, uint64_t life_s, char out[65], uint64_t *id,
                                            banyan_error *error);
+// All tokens that there are, without themselves, by id.
 BANYAN_API banyan_code banyan_token_get_list(banyan_client *client, banyan_token_list *out,
                                              banyan_error *error);
 BANYAN_API void banyan_token_list_free(banyan_token_list *list); // what it points to; NULL is allowed

@@ -511,11 +511,14 @@ def test_two_tenants_do_not_see_each_other(rng, tmp_path):
             root = keep("root", anybody.create_token("root", "admin"))
         with pytest.raises(banyan.Unauthenticated):
             banyan.Client(cluster.endpoint, timeout=10)
-        with banyan.Client(cluster.endpoint, root) as admin:
+        with banyan.Client(cluster.endpoint, token_file=root) as admin:
             files = {name: keep(name, admin.create_token(name, "user", name, life=3600)) for name in "ab"}
             assert {(t.name, t.tenant, t.access) for t in admin.tokens()} == {
                 ("root", "default", "admin"), ("a", "a", "user"), ("b", "b", "user")}  # fmt: skip
-            with banyan.Client(cluster.endpoint, files["a"]) as a, banyan.Client(cluster.endpoint, files["b"]) as b:
+            with (
+                banyan.Client(cluster.endpoint, token_file=files["a"]) as a,
+                banyan.Client(cluster.endpoint, token_file=files["b"]) as b,
+            ):
                 theirs, k, v = filled(a, rng, 40, name="same")
                 ours, _, _ = filled(b, rng, 20, name="same")  # its own: names are a tenant's
                 np.testing.assert_allclose(theirs.attend(0, 39, queries(rng, 1)).o.shape, (1, SPEC.q_heads, SPEC.v_dim))
