@@ -69,8 +69,8 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
         COMMON_DAEMON_SECRET_OPTION(daemon),
         COMMON_DAEMON_TOKEN_OPTION(daemon,
                                    "One line of 8 to 256 characters: the client that presents it is an\n"
-                                   "admin. Others have tokens of 'banyanctl token create'. Default:\n"
-                                   "systemd's credential 'token', else there is none."),
+                                   "admin. Others have tokens of 'banyanctl token create'.\n"
+                                   "Default: systemd's credential 'token', else there is none."),
         {"insecure", 0, COMMON_OPTION_FLAG, &config->insecure, NULL,
          "Listen on other addresses than loopback without any token.", 0, 0},
         {"store", 0, COMMON_OPTION_STRING, &words->store, "PATH",

@@ -183,8 +183,7 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
          0, 0},
         {"listen", 'l', COMMON_OPTION_STRING, &config->listen, "ENDPOINT",
          "Where clients put K and V: nng+tcp://, tcp:// or unix://, port 0: any.\n"
-         "Default: tcp://127.0.0.1:0; all addresses with --token-file and a coordinator\n"
-         "on another host.",
+         "Default: tcp://127.0.0.1:0; all addresses with a coordinator on another host.",
          0, 0},
         {"edge-listen", 'e', COMMON_OPTION_STRING, &config->edge_listen, "ENDPOINT",
          "Where the coordinator and other workers dial: tcp:// or unix://, port 0: any.\n"
@@ -327,7 +326,7 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
     if (code != COMMON_OK)
         return code;
     common_daemon_set_log(daemon);
-    code = worker_address_settle(config, daemon->token_file || config->insecure, err);
+    code = worker_address_settle(config, true, err);
     if (code != COMMON_OK)
         return code;
     code = set_names(out, words.name, words.host, err);
