@@ -31,6 +31,7 @@
 #include "coordinator/steps/keep.h"
 #include "coordinator/steps/watchers.h"
 #include "coordinator/store/store.h"
+#include "coordinator/trail/trail.h"
 
 #define ANYBODY                                                                                              \
     (1u << BANYAN__PB__ROLE__ROLE_CLIENT | 1u << BANYAN__PB__ROLE__ROLE_WORKER |                             \
@@ -46,7 +47,7 @@
         struct coordinator *c = arg;                                                                         \
         if (c->core.standing_by)                                                                             \
             coordinator_standby_refuse(request);                                                             \
-        else                                                                                                 \
+        else if (!coordinator_trail_refuses(c->trail, request))                                              \
             coordinator_handle_##name(what, request);                                                        \
     }
 #define HANDLER(name, room) HANDLER_OF(name, &c->room)
@@ -136,6 +137,7 @@ static void tick(void *arg)
 {
     struct coordinator *c = arg;
     uint64_t now = common_clock_ns();
+    coordinator_trail_tick(c->trail, now);
     if (c->core.standing_by)
         return;
     coordinator_here(&c->core, now);
@@ -167,10 +169,25 @@ static void copy_options(struct coordinator_core *core, const struct coordinator
     core->options.cluster = strdup(options->cluster);
     core->options.store_path = strdup(options->store_path);
     core->options.token = options->token ? strdup(options->token) : NULL;
+    core->options.audit_log = options->audit_log ? strdup(options->audit_log) : NULL;
     core->secret = *options->secret;
     core->options.secret = &core->secret;
     if (core->options.max_workers > COORDINATOR_WORKERS_MAX)
         core->options.max_workers = COORDINATOR_WORKERS_MAX;
+}
+
+static void on_refusing(void *arg, enum proto_refusal refusal, const char *peer, const char *why)
+{
+    struct coordinator *c = arg;
+    coordinator_event_refusing(c, refusal, peer, why);
+    coordinator_trail_refusing(c->trail, refusal, peer, why);
+}
+
+static void on_answered(void *arg, const struct proto_request *request, enum common_code code,
+                        const ProtobufCMessage *reply)
+{
+    struct coordinator *c = arg;
+    coordinator_trail_answered(c->trail, request, code, reply);
 }
 
 static enum common_code serve(struct coordinator *c, const char *const *endpoints, struct common_error *err)
@@ -188,7 +205,8 @@ static enum common_code serve(struct coordinator *c, const char *const *endpoint
                                           .caller_bytes_max = c->core.options.max_client_bytes,
                                           .flags = coordinator_limit_flags,
                                           .serves = coordinator_serves,
-                                          .refusing = coordinator_event_refusing,
+                                          .refusing = on_refusing,
+                                          .answered = c->trail ? on_answered : NULL,
                                           .methods = methods,
                                           .arg = c};
     enum common_code code = proto_server_new(c->core.loop, &server, &c->server, err);
@@ -219,6 +237,8 @@ enum common_code coordinator_new(struct common_loop *loop, const struct coordina
     enum common_code code = coordinator_turn_init(&core->turn, loop);
     if (code == COMMON_OK)
         code = coordinator_event_readers_new(c);
+    if (code == COMMON_OK)
+        code = coordinator_trail_new(core, &c->trail, err);
     coordinator_cluster_init(&c->cluster, core);
     coordinator_sessions_init(&c->sessions, core, &c->cluster);
     if (code == COMMON_OK)
@@ -280,6 +300,11 @@ void coordinator_tell_reloaded(struct coordinator *c, const char *trouble)
                                                .text = text});
 }
 
+void coordinator_reopen_audit_log(struct coordinator *c)
+{
+    coordinator_trail_reopen(c->trail);
+}
+
 bool coordinator_stands_by(const struct coordinator *c)
 {
     return c->core.standing_by;
@@ -308,6 +333,7 @@ void coordinator_stop(struct coordinator *c)
     coordinator_store_stop(c->store);
     proto_server_close(c->server);
     c->server = NULL;
+    coordinator_trail_stop(c->trail);
 }
 
 void coordinator_free(struct coordinator *c)
@@ -322,6 +348,7 @@ void coordinator_free(struct coordinator *c)
     coordinator_backups_stop(c); // one that was being made or read meanwhile
     coordinator_store_free(c->store);
     free(c->backups);
+    coordinator_trail_free(c->trail);
     coordinator_event_readers_free(c);
     coordinator_turn_fini(&c->core.turn);
     common_timer_free(c->tick);
@@ -329,6 +356,7 @@ void coordinator_free(struct coordinator *c)
     free((char *)c->core.options.cluster);
     free((char *)c->core.options.store_path);
     free((char *)c->core.options.token);
+    free((char *)c->core.options.audit_log);
     free(c->core.scratch);
     free(c);
 }

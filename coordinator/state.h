@@ -25,6 +25,7 @@
 struct coordinator_backups;
 struct coordinator_event_readers;
 struct coordinator_standby;
+struct coordinator_trail;
 
 struct coordinator {
     struct coordinator_core core;
@@ -36,6 +37,7 @@ struct coordinator {
     struct common_timer *tick;           // twice per heartbeat: missed beats, idle sessions, idle plans
     struct coordinator_standby *standby; // of the lease on the store (standby.h)
     struct coordinator_event_readers *event_readers; // events_service.h
+    struct coordinator_trail *trail;                 // the audit log (trail/trail.h); NULL: there is none
     struct coordinator_backups *backups;             // backup_service.h; NULL: none was asked for
 };
 

@@ -179,13 +179,17 @@ struct proto_server_options {
     const char *const
         *flags; // [PROTO_LIMIT_COUNT] what raises each, for people; entries and all may be NULL; kept
     const struct proto_method *methods; // ends with method 0; kept, not copied
-    void *arg;                          // for handle, serves, refusing and link_closed
+    void *arg;                          // for handle, serves, refusing, answered and link_closed
     // Asked before each answer of a handler leaves; false: it does not, and nor does any other: the process ends. NULL:
     // always.
     bool (*serves)(void *arg);
     // Each refusal, also those that the log leaves out: whom and why, for people. Strings are the callee's until it
     // returns. May be NULL.
     void (*refusing)(void *arg, enum proto_refusal refusal, const char *peer, const char *why);
+    // Each request that is answered, once, before its answer leaves: also one that no handler has seen (its message has no
+    // body then). `reply` is the answer's body; NULL: a failure. May be NULL.
+    void (*answered)(void *arg, const struct proto_request *request, enum common_code code,
+                     const ProtobufCMessage *reply);
     void (*link_closed)(void *arg, uint64_t link); // stream only; may be NULL
 };
 
@@ -255,7 +259,9 @@ enum common_code proto_listen_allowed(const char *endpoint, bool has_token, bool
 
 const struct proto_message *proto_request_message(const struct proto_request *request);
 uint64_t proto_request_deadline(const struct proto_request *request); // absolute monotonic ns
-const char *proto_request_peer(const struct proto_request *request);  // for logs
+const char *proto_request_peer(const struct proto_request *request); // for logs: "NAME@ADDRESS", or "ADDRESS"
+uint32_t proto_request_method(const struct proto_request *request);  // Banyan__Pb__Method
+uint32_t proto_request_role(const struct proto_request *request);    // Banyan__Pb__Role of the caller
 // Monotonic ns when the message was complete.
 uint64_t proto_request_arrived(const struct proto_request *request);
 

@@ -32,6 +32,8 @@ ALLOWED = {
     "coordinator/cluster": CORE | {"coordinator/store"},
     "coordinator/sessions": CORE | {"coordinator/store", "coordinator/cluster"},
     "coordinator/steps": CORE | {"coordinator/store", "coordinator/cluster", "coordinator/sessions"},
+    # Beside the rooms: it is told of calls and events, and asks nobody.
+    "coordinator/trail": CORE,
     "worker": {"common", "proto", "kernels", "reduce"},
     "client": {"common", "proto"},
 }
