@@ -237,8 +237,9 @@ enum common_code coordinator_new(struct common_loop *loop, const struct coordina
     enum common_code code = coordinator_turn_init(&core->turn, loop);
     if (code == COMMON_OK)
         code = coordinator_event_readers_new(c);
+    coordinator_tenants_init(&c->tenants, core);
     if (code == COMMON_OK)
-        code = coordinator_trail_new(core, &c->trail, err);
+        code = coordinator_trail_new(core, &c->tenants, &c->trail, err);
     coordinator_cluster_init(&c->cluster, core);
     coordinator_sessions_init(&c->sessions, core, &c->cluster);
     if (code == COMMON_OK)
@@ -345,6 +346,7 @@ void coordinator_free(struct coordinator *c)
     coordinator_steps_fini(&c->steps);
     coordinator_turn_drain(&c->core.turn);
     coordinator_cluster_fini(&c->cluster);
+    coordinator_tenants_fini(&c->tenants);
     coordinator_backups_stop(c); // one that was being made or read meanwhile
     coordinator_store_free(c->store);
     free(c->backups);

@@ -34,8 +34,9 @@
 static struct coordinator_session *session_wanted(struct coordinator *c, struct proto_request *request,
                                                   uint64_t id, const char *name)
 {
-    struct coordinator_session *s = id        ? coordinator_session_find(&c->sessions, id)
-                                    : name[0] ? coordinator_session_named(&c->sessions, name)
+    uint32_t tenant = proto_request_identity(request)->tenant;
+    struct coordinator_session *s = id        ? coordinator_session_asked(&c->sessions, request, id)
+                                    : name[0] ? coordinator_session_named(&c->sessions, tenant, name)
                                               : NULL;
     struct proto_status status;
     if (s)
@@ -108,7 +109,8 @@ void coordinator_handle_session_create(void *arg, struct proto_request *request)
         proto_request_fail(request, COMMON_INVALID_ARGUMENT, "the specification is missing", NULL, 0);
         return;
     }
-    if (coordinator_key_known(&c->sessions, m->key, request))
+    uint32_t tenant = proto_request_identity(request)->tenant;
+    if (coordinator_key_known(&c->sessions, tenant, m->key, request))
         return;
     Banyan__Pb__Spec *spec = coordinator_spec_copy(m->spec);
     enum common_code code = coordinator_name_check(m->name, &status);
@@ -120,7 +122,7 @@ void coordinator_handle_session_create(void *arg, struct proto_request *request)
     if (!spec->idle_ttl_ns)
         spec->idle_ttl_ns = c->core.options.session_ttl_ns;
     if (code == COMMON_OK)
-        code = coordinator_session_new(&c->sessions, m->name, spec, &s, &status);
+        code = coordinator_session_new(&c->sessions, m->name, tenant, spec, &s, &status);
     if (code != COMMON_OK) {
         banyan__pb__spec__free_unpacked(spec, NULL);
         proto_request_fail_status(request, &status);
@@ -276,6 +278,7 @@ void coordinator_handle_session_list(void *arg, struct proto_request *request)
 {
     struct coordinator *c = arg;
     const Banyan__Pb__SessionListRequest *m = (const void *)proto_request_message(request)->body;
+    const struct proto_identity *who = proto_request_identity(request);
     uint32_t limit = m->limit && m->limit < LIST_MAX ? m->limit : LIST_MAX, n = 0;
     struct info *infos = coordinator_alloc(limit * sizeof(*infos));
     Banyan__Pb__SessionInfoReply **pointers = coordinator_alloc(limit * sizeof(*pointers));
@@ -283,7 +286,7 @@ void coordinator_handle_session_list(void *arg, struct proto_request *request)
     size_t bytes = 0;
     for (uint64_t slot = m->after & UINT32_MAX; slot < c->sessions.n_slots; slot++) {
         struct coordinator_session *s = c->sessions.slots[slot];
-        if (!s || s->state == COORDINATOR_SESSION_CREATING)
+        if (!s || s->state == COORDINATOR_SESSION_CREATING || !coordinator_session_is_for(s, who))
             continue;
         if (n == limit || bytes > LIST_BYTES) {
             reply.next = infos[n - 1].m.session;

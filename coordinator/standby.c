@@ -64,12 +64,13 @@ static enum common_code open_store(struct coordinator_standby *s, struct common_
     struct coordinator_loader loader = {.sessions = &c->sessions, .err = err};
     struct coordinator_store_reader reader;
     coordinator_sessions_reader(&loader, &reader);
+    coordinator_tenants_reader(&c->tenants, &reader);
     enum common_code code =
         coordinator_store_open(core->options.store_path, core->options.store_sync_full, core->loop, &reader,
                                core->options.standby ? &s->watch : NULL, &c->store, err);
     if (code != COMMON_OK)
         return code;
-    c->cluster.store = c->sessions.store = c->store;
+    c->cluster.store = c->sessions.store = c->tenants.store = c->store;
     core->term = coordinator_store_term(c->store);
     coordinator_events_set_term(core->events, core->term);
     c->cluster.lives = (uint32_t)core->term << 16;

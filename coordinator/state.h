@@ -20,6 +20,7 @@
 #include "coordinator/core.h"
 #include "coordinator/sessions/sessions.h"
 #include "coordinator/steps/steps.h"
+#include "coordinator/tenants/tenants.h"
 #include "proto/rpc.h"
 
 struct coordinator_backups;
@@ -30,6 +31,7 @@ struct coordinator_trail;
 struct coordinator {
     struct coordinator_core core;
     struct coordinator_store *store;
+    struct coordinator_tenants tenants;
     struct coordinator_cluster cluster;
     struct coordinator_sessions sessions;
     struct coordinator_steps steps;

@@ -18,6 +18,7 @@
 #include "common/loop.h"
 #include "common/secret.h"
 #include "common/status.h"
+#include "proto/access.h"
 #include "proto/banyan.pb-c.h"
 #include "proto/limits.h"
 
@@ -163,6 +164,11 @@ struct proto_server_options {
     uint32_t role;                      // ours
     const struct common_secret *secret; // the cluster's; NULL: no daemon can link
     const char *token; // clients must present it; NULL: none needed (loopback only, see proto_listen_allowed)
+    // In place of the comparison with `token` where it is set: who presents these credentials (none: len 0). False: he is
+    // refused. Asked at the proof of a client's stream link, and for each message over nng: cheap, and takes no time
+    // that tells of tokens. `peer`: for people.
+    bool (*admit)(void *arg, const void *credentials, size_t len, const char *peer,
+                  struct proto_identity *out);
     uint64_t payload_max; // of requests; 0: PROTO_PAYLOAD_MAX
     // Connections of clients: over streams, and again over each nng endpoint; 0: 1024. Those that have not shown yet
     // who they are do not count here: PROTO_STRANGERS_MAX.
@@ -179,7 +185,7 @@ struct proto_server_options {
     const char *const
         *flags; // [PROTO_LIMIT_COUNT] what raises each, for people; entries and all may be NULL; kept
     const struct proto_method *methods; // ends with method 0; kept, not copied
-    void *arg;                          // for handle, serves, refusing, answered and link_closed
+    void *arg;                          // for admit, handle, serves, refusing, answered and link_closed
     // Asked before each answer of a handler leaves; false: it does not, and nor does any other: the process ends. NULL:
     // always.
     bool (*serves)(void *arg);
@@ -206,6 +212,10 @@ const char *proto_server_endpoint(const struct proto_server *server, size_t nth)
 // Closes listeners and links; requests being served may still be answered (the answers go nowhere). NULL is
 // allowed.
 void proto_server_close(struct proto_server *server);
+
+// A token is not valid any more: the connections over which it was presented are closed, and what they have under way is
+// cancelled; a step that workers compute ends by itself. token: not 0.
+void proto_server_evict(struct proto_server *server, uint64_t token);
 
 // Something was refused, perhaps beside the server's own connections, such as a call over HTTP: it is counted, told and
 // logged (one warning a second at most).
@@ -262,6 +272,8 @@ uint64_t proto_request_deadline(const struct proto_request *request); // absolut
 const char *proto_request_peer(const struct proto_request *request); // for logs: "NAME@ADDRESS", or "ADDRESS"
 uint32_t proto_request_method(const struct proto_request *request);  // Banyan__Pb__Method
 uint32_t proto_request_role(const struct proto_request *request);    // Banyan__Pb__Role of the caller
+// Who asks, until the request is answered. Of daemons: access NONE and, as name, what the daemon calls itself.
+const struct proto_identity *proto_request_identity(const struct proto_request *request);
 // Monotonic ns when the message was complete.
 uint64_t proto_request_arrived(const struct proto_request *request);
 

@@ -85,6 +85,7 @@ enum common_code proto_server_new(struct common_loop *loop, const struct proto_s
         options->caller_bytes_max ? options->caller_bytes_max : server->bytes_max / 8 + 1;
     server->flags = options->flags;
     server->arg = options->arg;
+    server->admit = options->admit;
     server->serves = options->serves;
     server->refusing = options->refusing;
     server->answered = options->answered;
@@ -199,12 +200,25 @@ static void warn_refused(struct proto_server *server, const char *peer, const ch
     server->warned_refused = server->stats.refused;
 }
 
-bool proto_server_token_ok(const struct proto_server *server, const ProtobufCBinaryData *credentials)
+bool proto_server_admit(const struct proto_server *server, const ProtobufCBinaryData *credentials,
+                        const char *peer, struct proto_identity *out)
 {
-    if (!server->has_token)
-        return true;
-    return credentials->len == strlen(server->token) &&
-           common_bytes_equal(credentials->data, server->token, credentials->len);
+    if (server->admit)
+        return server->admit(server->arg, credentials->data, credentials->len, peer, out);
+    if (server->has_token && (credentials->len != strlen(server->token) ||
+                              !common_bytes_equal(credentials->data, server->token, credentials->len)))
+        return false;
+    *out = proto_identity_admin;
+    return true;
+}
+
+void proto_server_evict(struct proto_server *server, uint64_t token)
+{
+    assert(common_loop_is_owner(server->loop) && token != 0);
+    proto_stream_evict(server, token);
+    for (struct proto_listener *at = server->listeners; at; at = at->next)
+        if (at->ops->evict)
+            at->ops->evict(at, token);
 }
 
 void proto_server_refuses(struct proto_server *server, enum proto_refusal refusal, const char *peer,
@@ -265,6 +279,7 @@ struct proto_request *proto_request_new(struct proto_server *server, struct prot
         .method = message->header->method,
         .role = role,
         .caller = caller,
+        .identity = &caller->identity,
         .arrived_ns = common_clock_ns(),
         .bytes = proto_message_bytes(message),
     };
@@ -348,6 +363,7 @@ static void request_answer(struct proto_request *request, struct proto_outgoing 
         server->answered(server->arg, request,
                          outgoing->status ? (enum common_code)outgoing->status->code : COMMON_OK,
                          outgoing->status ? NULL : outgoing->body);
+    request->identity = NULL;
     bool serves = !server->serves || server->serves(server->arg);
     request->send(request, code == COMMON_OK && serves ? &gather : NULL, sent, sent_arg);
     if (server->unread > server->bytes_max / 2)
@@ -493,6 +509,11 @@ uint64_t proto_request_deadline(const struct proto_request *request)
 const char *proto_request_peer(const struct proto_request *request)
 {
     return request->peer;
+}
+
+const struct proto_identity *proto_request_identity(const struct proto_request *request)
+{
+    return request->identity;
 }
 
 void proto_request_charge(struct proto_request *request, uint64_t bytes)

@@ -117,17 +117,18 @@ bool proto_sp_link_may_read(struct proto_sp_link *link)
 
 // Whether the token stands in a header's beginning. Protobuf writes fields in the order of their numbers, and the
 // checksum stands before them, so it does: 294 bytes hold everything up to the longest token.
-static bool shows_token(const struct proto_server *server, const uint8_t *header, size_t len)
+static bool shows_token(struct proto_sp_link *link, const uint8_t *header, size_t len)
 {
     struct proto_cursor cursor = {header, header + len};
     struct proto_field field;
-    if (!server->has_token)
+    ProtobufCBinaryData none = {0};
+    if (proto_server_admit(link->server, &none, link->peer, &link->caller.identity))
         return true;
     while (cursor.at < cursor.end && proto_wire_field(&cursor, &field)) {
         if (field.number != HEADER_CREDENTIALS || field.wire != PROTO_WIRE_BYTES)
             continue;
         ProtobufCBinaryData credentials = {.len = field.len, .data = (uint8_t *)(uintptr_t)field.data};
-        return proto_server_token_ok(server, &credentials);
+        return proto_server_admit(link->server, &credentials, link->peer, &link->caller.identity);
     }
     return false;
 }
@@ -155,7 +156,7 @@ static bool admit(struct proto_sp_link *link)
     size_t head = proto_frame_payload_at(prefix->header_len), shown = reader->have - PROTO_PREFIX_BYTES;
     if (shown > prefix->header_len)
         shown = prefix->header_len;
-    bool crowded = !link->known && shows_token(server, reader->small + PROTO_PREFIX_BYTES, shown) &&
+    bool crowded = !link->known && shows_token(link, reader->small + PROTO_PREFIX_BYTES, shown) &&
                    !proto_sp_link_known(link);
     if (!link->known && head > STRANGER_FRAME_MAX)
         return use_empty(link, "a large request without a token at its beginning");

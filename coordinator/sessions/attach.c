@@ -22,11 +22,12 @@
 #include "proto/ticket.h"
 
 // What open and commit demand of their range.
-static enum common_code check_range(const struct coordinator_sessions *sessions, uint64_t id, uint64_t first,
+static enum common_code check_range(const struct coordinator_sessions *sessions,
+                                    const struct proto_request *request, uint64_t id, uint64_t first,
                                     uint64_t count, struct coordinator_session **out,
                                     struct proto_status *status)
 {
-    struct coordinator_session *s = coordinator_session_find(sessions, id);
+    struct coordinator_session *s = coordinator_session_asked(sessions, request, id);
     uint64_t most = sessions->core->options.max_session_tokens;
     if (!s)
         return coordinator_session_unknown(id, status);
@@ -143,7 +144,7 @@ void coordinator_handle_attach_open(void *arg, struct proto_request *request)
     const Banyan__Pb__AttachOpenRequest *m = (const void *)proto_request_message(request)->body;
     struct coordinator_session *s = NULL;
     struct proto_status status;
-    if (check_range(sessions, m->session, m->first, m->count, &s, &status) != COMMON_OK) {
+    if (check_range(sessions, request, m->session, m->first, m->count, &s, &status) != COMMON_OK) {
         proto_request_fail_status(request, &status);
         return;
     }
@@ -654,7 +655,7 @@ void coordinator_handle_attach_commit(void *arg, struct proto_request *request)
     const Banyan__Pb__AttachCommitRequest *m = (const void *)proto_request_message(request)->body;
     struct coordinator_session *s = NULL;
     struct proto_status status;
-    if (check_range(sessions, m->session, m->first, m->count, &s, &status) != COMMON_OK) {
+    if (check_range(sessions, request, m->session, m->first, m->count, &s, &status) != COMMON_OK) {
         proto_request_fail_status(request, &status);
         return;
     }

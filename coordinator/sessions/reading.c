@@ -167,7 +167,7 @@ static void settled(void *arg, struct coordinator_session *s)
 void coordinator_handle_read_open(void *arg, struct proto_request *request)
 {
     const Banyan__Pb__ReadOpenRequest *m = (const void *)proto_request_message(request)->body;
-    struct coordinator_session *s = coordinator_session_find(arg, m->session);
+    struct coordinator_session *s = coordinator_session_asked(arg, request, m->session);
     if (!s) {
         refuse_unknown(request);
     } else if (coordinator_park(s, request, coordinator_handle_read_open, arg)) {

@@ -53,7 +53,8 @@ struct coordinator_worker;
 struct coordinator_session {
     struct coordinator_sessions *sessions;
     uint64_t id;
-    char name[COORDINATOR_NAME_BYTES];
+    uint32_t tenant;                       // whose it is; a fork is its origin's. Never changes
+    char name[COORDINATOR_NAME_BYTES];     // unique in the tenant
     struct coordinator_session *name_next; // in its bucket of names
     uint64_t key;                          // of the call that made it; 0: none (keys.h)
     struct coordinator_session *key_next;  // in its bucket of keys

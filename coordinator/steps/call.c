@@ -262,6 +262,12 @@ static void take_item(struct coordinator_item *item, struct coordinator_call *ca
     call->want_mass = call->want_mass || m->mass_bins;
 }
 
+struct coordinator_session *coordinator_call_session(const struct coordinator_call *call, uint64_t id)
+{
+    struct coordinator_session *s = coordinator_session_find(call->steps->sessions, id);
+    return s && coordinator_session_is_for(s, &call->who) ? s : NULL;
+}
+
 static enum common_code take_all(struct coordinator_call *call, const struct proto_message *message,
                                  struct common_error *err)
 {
@@ -269,8 +275,7 @@ static enum common_code take_all(struct coordinator_call *call, const struct pro
     struct sizes at = {0};
     bool append = false, shaped = true;
     for (uint32_t i = 0; i < call->n_items; i++) {
-        const struct coordinator_session *s =
-            coordinator_session_find(call->steps->sessions, m->items[i]->session);
+        const struct coordinator_session *s = coordinator_call_session(call, m->items[i]->session);
         const struct proto_layer layer = layer_of(s, m->items[i]->layer);
         take_item(&call->items[i], call, i, m->items[i]);
         append = append || m->items[i]->append;
@@ -317,8 +322,7 @@ static enum common_code take_all(struct coordinator_call *call, const struct pro
 
 static void start_item(struct coordinator_item *item)
 {
-    const struct coordinator_session *s =
-        coordinator_session_find(coordinator_item_steps(item)->sessions, item->ask.session);
+    const struct coordinator_session *s = coordinator_call_session(item->call, item->ask.session);
     if (s && !check_shape(item, s))
         coordinator_item_finish(item);
     else
@@ -371,6 +375,7 @@ void coordinator_handle_attend(struct coordinator_steps *steps, struct proto_req
     }
     call->steps = steps;
     call->n_items = (uint32_t)m->n_items;
+    call->who = *proto_request_identity(request);
     call->want_lse = m->want_lse;
     call->want_trace = m->want_trace;
     call->aside = m->aside;

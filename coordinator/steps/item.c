@@ -94,8 +94,7 @@ const float *coordinator_item_o(const struct coordinator_item *item)
 
 static struct coordinator_session *session_of(const struct coordinator_item *item)
 {
-    return item->way.s ? item->way.s
-                       : coordinator_session_find(coordinator_item_steps(item)->sessions, item->ask.session);
+    return item->way.s ? item->way.s : coordinator_call_session(item->call, item->ask.session);
 }
 
 // It leaves its session and its plan. False: it had none.
@@ -424,7 +423,7 @@ static void enqueue(struct coordinator_item *item, struct coordinator_session *s
 static void item_run(struct coordinator_item *item, bool pumped)
 {
     struct coordinator_steps *steps = coordinator_item_steps(item);
-    struct coordinator_session *s = coordinator_session_find(steps->sessions, item->ask.session);
+    struct coordinator_session *s = coordinator_call_session(item->call, item->ask.session);
     if (!s) {
         coordinator_session_unknown(item->ask.session, coordinator_item_failure(item));
         item->failure->session = item->ask.session;

@@ -312,7 +312,7 @@ static void tell(struct proto_request *request, struct coordinator_kept *kept)
 void coordinator_handle_session_step(struct coordinator_steps *steps, struct proto_request *request)
 {
     const Banyan__Pb__SessionStepRequest *m = (const void *)proto_request_message(request)->body;
-    struct coordinator_session *s = coordinator_session_find(steps->sessions, m->session);
+    struct coordinator_session *s = coordinator_session_asked(steps->sessions, request, m->session);
     if (!s) {
         struct proto_status status;
         coordinator_session_unknown(m->session, &status);

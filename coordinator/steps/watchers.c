@@ -264,7 +264,7 @@ static enum common_code check_watch(const Banyan__Pb__SessionWatchRequest *m,
 void coordinator_handle_session_watch(struct coordinator_steps *steps, struct proto_request *request)
 {
     const Banyan__Pb__SessionWatchRequest *m = (const void *)proto_request_message(request)->body;
-    struct coordinator_session *s = coordinator_session_find(steps->sessions, m->session);
+    struct coordinator_session *s = coordinator_session_asked(steps->sessions, request, m->session);
     struct proto_status status;
     enum common_code code = s ? check_watch(m, s, &status) : coordinator_session_unknown(m->session, &status);
     struct coordinator_watch *watch = code == COMMON_OK ? coordinator_watch_of(steps, s) : NULL;

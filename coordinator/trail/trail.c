@@ -23,6 +23,7 @@ static const char *const flood_names[FLOODS] = {"refused tries", "calls that hav
 
 struct coordinator_trail {
     struct coordinator_core *core;
+    const struct coordinator_tenants *tenants;
     struct common_trail *file;
     struct coordinator_trail_flood floods[FLOODS];
     uint64_t left_out, said_head_ns;
@@ -83,18 +84,33 @@ static void put_self(struct coordinator_trail *trail, struct common_trail_body *
     common_trail_put_shut(body);
 }
 
-// Who has called. A client's name is what it says of itself; a daemon has proved the cluster's secret.
-static void put_who(struct common_trail_body *body, const struct proto_request *request)
+// What a peer says that it is called; nothing where it says nothing.
+static void put_name(struct common_trail_body *body, const char *key, const char *peer)
 {
-    const char *peer = proto_request_peer(request), *address = coordinator_trail_address(peer);
-    size_t name = address > peer ? (size_t)(address - peer) - 1 : 0;
+    const char *address = coordinator_trail_address(peer);
+    if (address > peer)
+        common_trail_put_bytes(body, key, peer, (size_t)(address - peer) - 1);
+}
+
+// Who has called: a client by its token, a daemon by the cluster's secret.
+static void put_who(struct coordinator_trail *trail, struct common_trail_body *body,
+                    const struct proto_request *request)
+{
+    const struct proto_identity *who = proto_request_identity(request);
+    const char *peer = proto_request_peer(request);
     bool client = proto_request_role(request) == BANYAN__PB__ROLE__ROLE_CLIENT;
     common_trail_put_open(body, "who");
-    if (!client)
+    if (client && who) {
+        common_trail_put_id(body, "token", who->token);
+        common_trail_put_text(body, "name", who->name[0] ? who->name : NULL);
+        common_trail_put_text(body, "tenant", coordinator_tenant_name(trail->tenants, who->tenant));
+        common_trail_put_text(body, "access", proto_access_name(who->access));
+    } else if (!client) {
         common_trail_put_text(body, "daemon", "worker");
-    common_trail_put_bytes(body, client ? "says" : "name", peer, name);
+    }
+    put_name(body, client ? "says" : "name", peer);
     common_trail_put_shut(body);
-    common_trail_put_text(body, "from", address);
+    common_trail_put_text(body, "from", coordinator_trail_address(peer));
 }
 
 static void say_left_out(struct coordinator_trail *trail, uint64_t now_ns, bool end)
@@ -149,7 +165,7 @@ void coordinator_trail_answered(struct coordinator_trail *trail, const struct pr
         return;
     const struct proto_method_info *info = proto_codec_method(method);
     struct common_trail_body *body = begin(trail);
-    put_who(body, request);
+    put_who(trail, body, request);
     common_trail_put_text(body, "what", call.what ? call.what : "refused.call");
     common_trail_put_id(body, "session", call.session);
     common_trail_put_open(body, "args");
@@ -190,18 +206,34 @@ void coordinator_trail_refusing(struct coordinator_trail *trail, enum proto_refu
                                                       [PROTO_REFUSED_ROLE] = "refused.role"};
     if (!trail || !names[refusal] || !admits(trail, FLOOD_REFUSED, peer))
         return;
-    const char *address = coordinator_trail_address(peer);
     struct common_trail_body *body = begin(trail);
     common_trail_put_open(body, "who"); // nobody that is known
-    common_trail_put_bytes(body, "says", peer, address > peer ? (size_t)(address - peer) - 1 : 0);
+    put_name(body, "says", peer);
     common_trail_put_shut(body);
-    common_trail_put_text(body, "from", address);
+    common_trail_put_text(body, "from", coordinator_trail_address(peer));
     common_trail_put_text(body, "what", names[refusal]);
     common_trail_put_open(body, "args");
     common_trail_put_text(body, "why", why);
     common_trail_put_shut(body);
     common_trail_put_text(body, "result",
                           refusal == PROTO_REFUSED_ROLE ? "PERMISSION_DENIED" : "UNAUTHENTICATED");
+    write_record(trail);
+}
+
+static void on_strange(void *arg, const struct proto_request *request, uint64_t session)
+{
+    struct coordinator_trail *trail = arg;
+    const struct proto_method_info *info = proto_codec_method(proto_request_method(request));
+    if (!admits(trail, FLOOD_REFUSED, proto_request_peer(request)))
+        return;
+    struct common_trail_body *body = begin(trail);
+    put_who(trail, body, request);
+    common_trail_put_text(body, "what", "refused.tenant");
+    common_trail_put_id(body, "session", session);
+    common_trail_put_open(body, "args");
+    common_trail_put_text(body, "call", info ? info->name : NULL);
+    common_trail_put_shut(body);
+    common_trail_put_text(body, "result", "NOT_FOUND");
     write_record(trail);
 }
 
@@ -272,8 +304,9 @@ static void say_head(struct coordinator_trail *trail, uint64_t now_ns)
     trail->said_head_ns = now_ns;
 }
 
-enum common_code coordinator_trail_new(struct coordinator_core *core, struct coordinator_trail **out,
-                                       struct common_error *err)
+enum common_code coordinator_trail_new(struct coordinator_core *core,
+                                       const struct coordinator_tenants *tenants,
+                                       struct coordinator_trail **out, struct common_error *err)
 {
     const char *path = core->options.audit_log;
     struct common_trail *file;
@@ -285,8 +318,11 @@ enum common_code coordinator_trail_new(struct coordinator_core *core, struct coo
         return code;
     struct coordinator_trail *trail = coordinator_alloc(sizeof *trail);
     trail->core = core;
+    trail->tenants = tenants;
     trail->file = file;
     coordinator_events_listen(core->events, on_event, trail);
+    core->strange = on_strange;
+    core->strange_arg = trail;
     look(trail);
     say_head(trail, common_clock_ns());
     *out = trail;
@@ -333,6 +369,7 @@ void coordinator_trail_free(struct coordinator_trail *trail)
     if (!trail)
         return;
     coordinator_events_listen(trail->core->events, NULL, NULL);
+    trail->core->strange = NULL;
     common_trail_close(trail->file);
     free(trail);
 }

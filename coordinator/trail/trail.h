@@ -16,14 +16,16 @@
 #include "common/status.h"
 #include "common/trail.h"
 #include "coordinator/core.h"
+#include "coordinator/tenants/tenants.h"
 #include "proto/rpc.h"
 
 struct coordinator_trail;
 
 // Opens the file of core->options.audit_log, and hears of the events of `core` from now on. NULL is no failure: there is
 // to be none. Codes of common_trail_open.
-enum common_code coordinator_trail_new(struct coordinator_core *core, struct coordinator_trail **out,
-                                       struct common_error *err);
+enum common_code coordinator_trail_new(struct coordinator_core *core,
+                                       const struct coordinator_tenants *tenants,
+                                       struct coordinator_trail **out, struct common_error *err);
 void coordinator_trail_stop(
     struct coordinator_trail *trail); // the last record: that the coordinator has stopped
 void coordinator_trail_free(struct coordinator_trail *trail);

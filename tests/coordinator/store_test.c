@@ -36,7 +36,7 @@ static void everything_comes_back(void **state)
     assert_int_equal(info.st_mode & 0777, 0600);
     struct coordinator_batch *batch = coordinator_batch_new();
     coordinator_batch_worker(batch, "w0", UINT64_MAX); // numbers of 64 bits come back whole
-    coordinator_batch_session(batch, UINT64_C(0xfedcba9876543210), "a name", "spec", 4, 5, 6);
+    coordinator_batch_session(batch, UINT64_C(0xfedcba9876543210), "a name", "spec", 4, 5, 6, 0);
     coordinator_batch_key(batch, UINT64_C(0xfedcba9876543210), UINT64_MAX - 1);
     coordinator_batch_cut(batch, UINT64_C(0xfedcba9876543210), 5);
     coordinator_batch_cut(batch, UINT64_C(0xfedcba9876543210), UINT64_MAX - 2); // the last one counts
@@ -132,7 +132,7 @@ static void a_batch_is_atomic(void **state)
     struct store_seen seen;
     assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK);
     struct coordinator_batch *batch = coordinator_batch_new();
-    coordinator_batch_session(batch, 1, "first", "s", 1, 1, 1);
+    coordinator_batch_session(batch, 1, "first", "s", 1, 1, 1, 0);
     store_submit(store, batch);
     batch = coordinator_batch_new();
     coordinator_batch_chunk(batch, 1, 0, 77, false, "w0");
@@ -178,7 +178,7 @@ static void a_chunk_has_followers(void **state)
     struct store_seen seen;
     assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK);
     struct coordinator_batch *batch = coordinator_batch_new();
-    coordinator_batch_session(batch, 1, "a", "s", 1, 1, 1);
+    coordinator_batch_session(batch, 1, "a", "s", 1, 1, 1, 0);
     for (uint32_t i = 0; i < 3; i++) {
         coordinator_batch_chunk(batch, 1, i, 70 + i, false, "w0");
         coordinator_batch_follower(batch, 1, i, "w2");
@@ -226,7 +226,7 @@ static void a_chunk_has_a_seal(void **state)
     struct store_seen seen;
     assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK);
     struct coordinator_batch *batch = coordinator_batch_new();
-    coordinator_batch_session(batch, 1, "a", "s", 1, 1, 1);
+    coordinator_batch_session(batch, 1, "a", "s", 1, 1, 1, 0);
     for (uint32_t i = 0; i < 4; i++) {
         coordinator_batch_chunk(batch, 1, i, 70 + i, false, "w0");
         coordinator_batch_follower(batch, 1, i, "w1");
@@ -266,7 +266,7 @@ static void an_older_store_gets_seals(void **state)
     sqlite3 *db;
     assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK);
     struct coordinator_batch *batch = coordinator_batch_new();
-    coordinator_batch_session(batch, 1, "a", "s", 1, 1, 1);
+    coordinator_batch_session(batch, 1, "a", "s", 1, 1, 1, 0);
     for (uint32_t i = 0; i < 3; i++) {
         coordinator_batch_chunk(batch, 1, i, 77 + i, false, "w0");
         coordinator_batch_seal(batch, 1, i, 77 + i, 600 + i);
@@ -304,7 +304,7 @@ static void an_older_store_gets_followers(void **state)
     sqlite3 *db;
     assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK);
     struct coordinator_batch *batch = coordinator_batch_new();
-    coordinator_batch_session(batch, 1, "a", "s", 1, 1, 1);
+    coordinator_batch_session(batch, 1, "a", "s", 1, 1, 1, 0);
     coordinator_batch_chunk(batch, 1, 0, 77, false, "w0");
     store_submit(store, batch);
     store_close(store);
@@ -496,10 +496,10 @@ static void memory_keeps_nothing(void **state)
         assert_int_equal(coordinator_store_term(store), 1);
         assert_int_equal(seen.sessions, 0);
         struct coordinator_batch *batch = coordinator_batch_new();
-        coordinator_batch_session(batch, 1, "", "s", 1, 1, 1);
+        coordinator_batch_session(batch, 1, "", "s", 1, 1, 1, 0);
         store_submit(store, batch);
         batch = coordinator_batch_new();
-        coordinator_batch_session(batch, 2, "", "s", 1, 1, 1); // without a name: any number of them
+        coordinator_batch_session(batch, 2, "", "s", 1, 1, 1, 0); // without a name: any number of them
         store_submit(store, batch);
         store_close(store);
     }

@@ -54,10 +54,10 @@ static bool on_worker(void *arg, const char *name, uint64_t instance)
 }
 
 static bool on_session(void *arg, uint64_t id, const char *name, const void *spec, size_t spec_bytes,
-                       uint64_t incarnation, uint64_t epoch)
+                       uint64_t incarnation, uint64_t epoch, uint32_t tenant)
 {
     char wanted[32];
-    (void)arg;
+    (void)arg, (void)tenant;
     snprintf(wanted, sizeof wanted, "session %" PRIu64, id);
     assert_string_equal(name, wanted);
     assert_true(incarnation == id && epoch == id + 1);
@@ -182,7 +182,7 @@ static void make(bool large)
         spec[i] = (uint8_t)(id + i);
     snprintf(name, sizeof name, "session %" PRIu64, id);
     struct coordinator_batch *batch = coordinator_batch_new();
-    coordinator_batch_session(batch, id, name, spec, n, id, id + 1);
+    coordinator_batch_session(batch, id, name, spec, n, id, id + 1, 0);
     coordinator_batch_member(batch, id, "w");
     for (uint32_t i = 0; i < CHUNKS; i++)
         coordinator_batch_chunk(batch, id, i, id * CHUNKS + i, false, "w");

@@ -29,11 +29,12 @@ ALLOWED = {
     "coordinator": {"common", "proto", "reduce/plan.h"},
     # The coordinator's rooms: steps -> sessions -> cluster -> store, never back (coordinator/core.h).
     "coordinator/store": {"common"},
+    "coordinator/tenants": CORE | {"coordinator/store"},
     "coordinator/cluster": CORE | {"coordinator/store"},
     "coordinator/sessions": CORE | {"coordinator/store", "coordinator/cluster"},
     "coordinator/steps": CORE | {"coordinator/store", "coordinator/cluster", "coordinator/sessions"},
     # Beside the rooms: it is told of calls and events, and asks nobody.
-    "coordinator/trail": CORE,
+    "coordinator/trail": CORE | {"coordinator/store", "coordinator/tenants"},
     "worker": {"common", "proto", "kernels", "reduce"},
     "client": {"common", "proto"},
 }
