@@ -41,7 +41,8 @@ static void hold(struct common_trail_chain *chain, const char *line, size_t len,
         chain->gap.first_line = chain->line;
         chain->gap.sum = common_trail_sum_new();
     }
-    chain->gap.changed = chain->gap.changed || changed;
+    if (changed && !chain->gap.changed)
+        chain->gap.changed = chain->line;
     chain->gap.bytes += len + ended;
     common_trail_sum_add(chain->gap.sum, line, len);
     if (ended)
@@ -61,12 +62,13 @@ static bool speaks_of_gap(const struct common_trail_chain *chain, const char *li
 
 static enum common_trail_verdict gap_is_bad(struct common_trail_chain *chain)
 {
-    uint64_t first = chain->gap.first_line, lines = chain->gap.lines;
+    uint64_t end = chain->gap.first_line + chain->gap.lines;
+    uint64_t first = chain->gap.changed ? chain->gap.changed : chain->gap.first_line;
     snprintf(chain->why, sizeof chain->why, "%s",
              chain->gap.changed ? "it was changed: its hash is not that of what stands there"
                                 : "it is no record, and no record speaks of it");
     gap_clear(chain);
-    return is_bad(chain, first, lines);
+    return is_bad(chain, first, end - first);
 }
 
 // NULL: the record is the one that must come.
@@ -134,7 +136,7 @@ enum common_trail_verdict common_trail_chain_end(struct common_trail_chain *chai
 {
     if (!chain->gap.lines)
         return COMMON_TRAIL_GOOD;
-    bool changed = chain->gap.changed, several = chain->gap.lines > 1;
+    bool changed = chain->gap.changed > 0, several = chain->gap.lines > 1;
     enum common_trail_verdict verdict = gap_is_bad(chain);
     if (!changed && !several)
         snprintf(chain->why, sizeof chain->why,

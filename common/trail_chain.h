@@ -25,7 +25,7 @@ struct common_trail_chain {
     char head[COMMON_TRAIL_HASH + 1], first_prev[COMMON_TRAIL_HASH + 1];
     struct { // lines that are no records, since the last one
         uint64_t lines, first_line, bytes;
-        bool changed;
+        uint64_t changed; // the first of them that was a record; 0: none
         struct common_trail_sum *sum;
     } gap;
     // Of the last line:
