@@ -65,7 +65,8 @@ class Cluster(unittest.TestCase):
         cls.path = pathlib.Path(folder.name)
         cls.processes = {}
         cls.endpoint = f"unix://{cls.path}/c"
-        coordinator = cls.start("coordinator", "--store", cls.path / "db", "--listen", cls.endpoint, "--fsync")
+        coordinator = cls.start("coordinator", "--store", cls.path / "db", "--listen", cls.endpoint, "--fsync",
+                                "--audit-log", cls.path / "audit.log")
         worker = cls.start("worker", "--name", "w0", "--memory", "64M", "--coordinator", cls.endpoint, "--listen",
                            f"unix://{cls.path}/w", "--edge-listen", f"unix://{cls.path}/we", "--store", cls.path / "kv",
                            "--fsync", "always")
