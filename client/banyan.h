@@ -240,6 +240,7 @@ typedef struct banyan_session_info {
     uint64_t *layer_forgotten; // [n_layers] rows below it are forgotten; they count in length, not in bytes
     uint32_t n_holes;
     banyan_hole *holes; // [n_holes] by layer, ascending; of very many the first ones
+    char tenant[65];    // whose it is; "": said to operators and admins only
 } banyan_session_info;
 // A hold remembers the history (incarnation) it has seen. When somebody else truncates the session, calls of
 // this hold are refused with ABORTED until it asks for the state with this.
@@ -545,6 +546,33 @@ banyan_quarantine_list_free(banyan_quarantine_list *list); // what it points to;
 // not active.
 BANYAN_API banyan_code banyan_quarantine_drop(banyan_client *client, const char *worker, uint64_t session,
                                               uint64_t *sessions, uint64_t *bytes, banyan_error *error);
+
+// Tokens: who may be a client, as which tenant, and what for (docs/TENANTS.md). For admins; the first one is made where there
+// is none, by whoever reaches the coordinator then.
+typedef struct banyan_token_info {
+    uint64_t id;
+    char name[65], tenant[65], access[17]; // access: read-only, user, operator, admin
+    uint64_t created_s, expires_s,
+        used_s; // since 1970; expires_s 0: never; used_s: to some minutes, 0: not yet
+} banyan_token_info;
+typedef struct banyan_token_list {
+    uint32_t n;
+    banyan_token_info *tokens;
+} banyan_token_list;
+// name: no other token has it. tenant: NULL is "default"; one that is not there is made. life_s: seconds that it is good for;
+// 0: until it is revoked. out, and *id (may be NULL): the token, here and never again. ALREADY_EXISTS: another one has the
+// name; FAILED_PRECONDITION: the first one must be an admin's. It is not sent twice: after UNAVAILABLE or DEADLINE_EXCEEDED it
+// may have been made, and nobody knows it: revoke it by its name.
+BANYAN_API banyan_code banyan_token_create(banyan_client *client, const char *name, const char *access,
+                                           const char *tenant, uint64_t life_s, char out[65], uint64_t *id,
+                                           banyan_error *error);
+BANYAN_API banyan_code banyan_token_get_list(banyan_client *client, banyan_token_list *out,
+                                             banyan_error *error);
+BANYAN_API void banyan_token_list_free(banyan_token_list *list); // what it points to; NULL is allowed
+// By name, or by id where name is NULL. Whoever shows it is refused from now on, and connections over which it was shown are
+// closed. NOT_FOUND: there is none; FAILED_PRECONDITION: it is the last one of an admin.
+BANYAN_API banyan_code banyan_token_revoke(banyan_client *client, const char *name, uint64_t id,
+                                           banyan_error *error);
 
 // What has happened in the cluster: workers that came and went, sessions that lost copies, refusals, each with its reason.
 // The coordinator keeps the newest (--events, 4096) in memory. Their kinds: 'banyanctl help events'.

@@ -25,6 +25,7 @@ const struct ctl_command *const ctl_groups[] = {
     ctl_snapshot_commands,
     ctl_worker_commands,
     ctl_join_commands,
+    ctl_token_commands,
     ctl_probe_commands,
     ctl_scrub_commands,
     ctl_quarantine_commands,

@@ -84,6 +84,7 @@ banyan_code client_info_from_pb(const Banyan__Pb__SessionInfoReply *pb, banyan_s
         .n_members = (uint32_t)pb->n_members,
     };
     client_copy_text(info.name, sizeof info.name, pb->name);
+    client_copy_text(info.tenant, sizeof info.tenant, pb->tenant);
     client_copy_text(info.state, sizeof info.state, pb->state);
     if (pb->n_layers > 0) {
         info.layer_lengths = calloc(pb->n_layers, sizeof *info.layer_lengths);

@@ -7,6 +7,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "coordinator/admission.h"
 #include "coordinator/backup_service.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
@@ -47,7 +48,7 @@
         struct coordinator *c = arg;                                                                         \
         if (c->core.standing_by)                                                                             \
             coordinator_standby_refuse(request);                                                             \
-        else if (!coordinator_trail_refuses(c->trail, request))                                              \
+        else if (coordinator_may(c, request) && !coordinator_trail_refuses(c->trail, request))               \
             coordinator_handle_##name(what, request);                                                        \
     }
 #define HANDLER(name, room) HANDLER_OF(name, &c->room)
@@ -78,8 +79,11 @@ HANDLER_OF(session_close, c)
 HANDLER_OF(session_info, c)
 HANDLER_OF(session_list, c)
 HANDLER_OF(session_plan, c)
+HANDLER_OF(token_create, c)
+HANDLER_OF(token_list, c)
+HANDLER_OF(token_revoke, c)
 
-static const struct proto_method methods[] = {
+const struct proto_method coordinator_methods[] = {
     {METHOD(HEALTH_CHECK), ANYBODY, coordinator_handle_health},
     {METHOD(CLUSTER_INFO), CLIENT, on_cluster_info},
     {METHOD(SESSION_CREATE), CLIENT, on_session_create},
@@ -105,6 +109,9 @@ static const struct proto_method methods[] = {
     {METHOD(BACKUP), CLIENT, on_backup},
     {METHOD(BACKUP_READ), CLIENT, on_backup_read},
     {METHOD(SCRUB), CLIENT, on_scrub},
+    {METHOD(TOKEN_CREATE), CLIENT, on_token_create},
+    {METHOD(TOKEN_LIST), CLIENT, on_token_list},
+    {METHOD(TOKEN_REVOKE), CLIENT, on_token_revoke},
     {METHOD(ATTEND), CLIENT, on_attend},
     {METHOD(REGISTER), WORKER, on_register},
     {METHOD(HEARTBEAT), WORKER, on_heartbeat},
@@ -146,6 +153,7 @@ static void tick(void *arg)
     coordinator_plans_tick(&c->cluster, now);
     coordinator_sessions_tick(&c->sessions, now);
     coordinator_backups_tick(c, now);
+    coordinator_admission_tick(c, now);
     coordinator_events_look(c);
 }
 
@@ -153,9 +161,13 @@ static enum common_code listen_all(struct coordinator *c, const char *const *end
                                    struct common_error *err)
 {
     enum common_code code = COMMON_OK;
+    // One that stands by does not know the tokens yet; its door is shut until it does.
+    bool has_token = c->core.options.token || c->tenants.tokens.n || c->core.standing_by;
+    c->door_open = true;
     for (size_t i = 0; endpoints[i] && code == COMMON_OK; i++) {
-        code =
-            proto_listen_allowed(endpoints[i], c->core.options.token != NULL, c->core.options.insecure, err);
+        c->door_open = c->door_open &&
+                       proto_listen_allowed(endpoints[i], false, c->core.options.insecure, NULL) == COMMON_OK;
+        code = proto_listen_allowed(endpoints[i], has_token, c->core.options.insecure, err);
         if (code == COMMON_OK)
             code = proto_server_listen(c->server, endpoints[i], err);
     }
@@ -204,10 +216,12 @@ static enum common_code serve(struct coordinator *c, const char *const *endpoint
                                           .bytes_max = c->core.options.max_bytes,
                                           .caller_bytes_max = c->core.options.max_client_bytes,
                                           .flags = coordinator_limit_flags,
+                                          .admit = coordinator_admit,
                                           .serves = coordinator_serves,
+                                          .wording = coordinator_wording,
                                           .refusing = on_refusing,
                                           .answered = c->trail ? on_answered : NULL,
-                                          .methods = methods,
+                                          .methods = coordinator_methods,
                                           .arg = c};
     enum common_code code = proto_server_new(c->core.loop, &server, &c->server, err);
     return code == COMMON_OK ? listen_all(c, endpoints, err) : code;

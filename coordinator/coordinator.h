@@ -24,7 +24,7 @@ struct coordinator_options {
     const char *cluster;          // name, for people
     const char *const *endpoints; // to listen on, ending with NULL
     const struct common_secret *secret;
-    const char *token;      // clients must present it; NULL: none
+    const char *token;      // whoever presents it is an admin (docs/TENANTS.md); NULL: none
     bool insecure;          // other addresses than loopback may be listened on without a token
     const char *store_path; // ":memory:" keeps nothing
     bool store_sync_full;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "coordinator/cluster/hide.h"
 #include "coordinator/events.h"
 #include "coordinator/limits.h"
 #include "coordinator/state.h"
@@ -44,6 +45,9 @@ struct coordinator_event_readers {
 
 static bool matches(const struct reader *r, const struct coordinator_event *e)
 {
+    if (!coordinator_shows_workers(proto_request_identity(r->request)) &&
+        (!e->session || e->tenant != proto_request_identity(r->request)->tenant))
+        return false;
     bool session = !r->session && !r->session_name[0];
     session = session || (r->session && r->session == e->session) ||
               (r->session_name[0] && !strcmp(r->session_name, e->session_name));
@@ -103,7 +107,8 @@ struct answer { // what a reply is made of
     Banyan__Pb__Event events[PROTO_EVENTS_MAX], *list[PROTO_EVENTS_MAX];
 };
 
-static void fill_event(const struct coordinator_event *e, Banyan__Pb__Event *m)
+// Words of an event name workers, and may name what was there long ago: tenants are told what its kind is about.
+static void fill_event(const struct coordinator_event *e, bool shown, Banyan__Pb__Event *m)
 {
     *m = (Banyan__Pb__Event)BANYAN__PB__EVENT__INIT;
     m->seq = e->seq;
@@ -111,12 +116,12 @@ static void fill_event(const struct coordinator_event *e, Banyan__Pb__Event *m)
     m->wall_ns = e->wall_ns;
     m->kind = (char *)proto_event_kind_name(e->kind);
     m->severity = (char *)proto_event_severity_name(e->severity);
-    m->worker = (char *)e->worker;
+    m->worker = shown ? (char *)e->worker : m->worker;
     m->session = e->session;
     m->session_name = (char *)e->session_name;
     m->epoch = e->epoch;
     m->count = e->count;
-    m->text = (char *)e->text;
+    m->text = (char *)(shown ? e->text : proto_event_kind_about(e->kind));
 }
 
 // The next one that it asks for; those before it are behind it then. NULL: none is there.
@@ -137,13 +142,14 @@ static void answer_reader(struct reader *r)
     struct answer *answer = malloc(sizeof(*answer));
     Banyan__Pb__EventsReply m = BANYAN__PB__EVENTS_REPLY__INIT;
     const struct coordinator_event *e = NULL;
+    bool shown = coordinator_shows_workers(proto_request_identity(r->request));
     if (!answer) {
         proto_request_fail(r->request, COMMON_RESOURCE_EXHAUSTED, "the coordinator is out of memory", NULL,
                            0);
         return;
     }
     while ((e = advance(r)) && m.n_events < r->max) {
-        fill_event(e, &answer->events[m.n_events]);
+        fill_event(e, shown, &answer->events[m.n_events]);
         answer->list[m.n_events] = &answer->events[m.n_events];
         m.n_events++;
         r->seq = e->seq;

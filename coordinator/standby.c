@@ -6,6 +6,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/random.h"
+#include "coordinator/admission.h"
 #include "coordinator/sessions/load.h"
 #include "coordinator/sessions/restored.h"
 #include "coordinator/sessions/table.h"
@@ -107,6 +108,7 @@ static void look(void *arg)
         return;
     }
     core->standing_by = false;
+    coordinator_admission_active(s->c);
     core->started_ns = common_clock_ns(); // workers have their time to come from now on
     coordinator_presence_init(&core->presence, core->presence.interval_ns, core->started_ns);
     coordinator_tell(core, COORDINATOR_TOOK_OVER, WARN,

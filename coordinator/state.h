@@ -28,6 +28,8 @@ struct coordinator_event_readers;
 struct coordinator_standby;
 struct coordinator_trail;
 
+extern const struct proto_method coordinator_methods[]; // that it serves; ends with method 0
+
 struct coordinator {
     struct coordinator_core core;
     struct coordinator_store *store;
@@ -36,6 +38,9 @@ struct coordinator {
     struct coordinator_sessions sessions;
     struct coordinator_steps steps;
     struct proto_server *server;
+    bool
+        door_open; // nobody but this machine reaches it, or --insecure: without any token everybody is an admin
+    uint64_t tokens_looked_ns;
     struct common_timer *tick;           // twice per heartbeat: missed beats, idle sessions, idle plans
     struct coordinator_standby *standby; // of the lease on the store (standby.h)
     struct coordinator_event_readers *event_readers; // events_service.h

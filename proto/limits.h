@@ -78,12 +78,14 @@
     X(session_info_reply, layers, PROTO_LAYERS_MAX)                                                          \
     X(session_info_reply, member_bytes, 1024)                                                                \
     X(session_info_reply, members, 1024)                                                                     \
+    X(session_info_reply, tenant, 64)                                                                        \
     X(session_list_reply, sessions, 256)                                                                     \
     X(session_plan_reply, nodes, PROTO_MEMBERS_MAX)                                                          \
     X(attach_chunk, holders, PROTO_STEP_HOLDERS_MAX)                                                         \
     X(attach_open_reply, ticket, 512)                                                                        \
     X(attach_open_reply, chunks, 1024)                                                                       \
     X(attach_open_reply, workers, 1024)                                                                      \
+    X(attach_open_reply, pass, 128)                                                                          \
     X(attach_commit_request, sums, PROTO_COMMIT_CHUNKS_MAX)                                                  \
     X(chunk_put_request, ticket, 512)                                                                        \
     X(chunk_read_request, ticket, 512)                                                                       \
@@ -104,6 +106,18 @@
     X(cluster_info_reply, workers, PROTO_MEMBERS_MAX)                                                        \
     X(cluster_info_reply, endpoints, PROTO_LISTEN_MAX)                                                       \
     X(cluster_info_reply, limits, 64)                                                                        \
+    X(cluster_info_reply, pass, 128)                                                                         \
+    X(cluster_info_reply, tenant, 64)                                                                        \
+    X(cluster_info_reply, access, 16)                                                                        \
+    X(token_create_request, name, 64)                                                                        \
+    X(token_create_request, access, 16)                                                                      \
+    X(token_create_request, tenant, 64)                                                                      \
+    X(token_create_reply, token, 64)                                                                         \
+    X(token_info, name, 64)                                                                                  \
+    X(token_info, access, 16)                                                                                \
+    X(token_info, tenant, 64)                                                                                \
+    X(token_list_reply, tokens, 256)                                                                         \
+    X(token_revoke_request, name, 64)                                                                        \
     X(limit, name, 64)                                                                                       \
     X(limit, flag, 64)                                                                                       \
     X(limit, worker, 64)                                                                                     \

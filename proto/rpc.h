@@ -96,6 +96,9 @@ enum common_code proto_channel_open(struct common_loop *loop, const char *endpoi
                                     const struct proto_channel_options *options, struct proto_channel **out,
                                     struct common_error *err);
 
+// Clients: shows another token from now on, with the next link or, over nng, the next call. NULL or too long: as it was.
+void proto_channel_set_token(struct proto_channel *channel, const char *token);
+
 // Calls in flight end with CANCELLED, on this stack, before it returns. NULL is allowed.
 void proto_channel_close(struct proto_channel *channel);
 bool proto_channel_connected(const struct proto_channel *channel);
@@ -185,10 +188,14 @@ struct proto_server_options {
     const char *const
         *flags; // [PROTO_LIMIT_COUNT] what raises each, for people; entries and all may be NULL; kept
     const struct proto_method *methods; // ends with method 0; kept, not copied
-    void *arg;                          // for admit, handle, serves, refusing, answered and link_closed
+    void *arg;                          // for all of these
     // Asked before each answer of a handler leaves; false: it does not, and nor does any other: the process ends. NULL:
     // always.
     bool (*serves)(void *arg);
+    // Each failure of a client's request, before it leaves: its words may be altered in place (`bytes` of room), and
+    // status.details' lists made shorter. May be NULL.
+    void (*wording)(void *arg, const struct proto_request *request, char *text, size_t bytes,
+                    Banyan__Pb__Status *status);
     // Each refusal, also those that the log leaves out: whom and why, for people. Strings are the callee's until it
     // returns. May be NULL.
     void (*refusing)(void *arg, enum proto_refusal refusal, const char *peer, const char *why);
@@ -272,6 +279,7 @@ uint64_t proto_request_deadline(const struct proto_request *request); // absolut
 const char *proto_request_peer(const struct proto_request *request); // for logs: "NAME@ADDRESS", or "ADDRESS"
 uint32_t proto_request_method(const struct proto_request *request);  // Banyan__Pb__Method
 uint32_t proto_request_role(const struct proto_request *request);    // Banyan__Pb__Role of the caller
+bool proto_request_is_daemon(const struct proto_request *request); // its caller has proved the cluster secret
 // Who asks, until the request is answered. Of daemons: access NONE and, as name, what the daemon calls itself.
 const struct proto_identity *proto_request_identity(const struct proto_request *request);
 // Monotonic ns when the message was complete.

@@ -87,6 +87,7 @@ enum common_code proto_server_new(struct common_loop *loop, const struct proto_s
     server->arg = options->arg;
     server->admit = options->admit;
     server->serves = options->serves;
+    server->wording = options->wording;
     server->refusing = options->refusing;
     server->answered = options->answered;
     server->link_closed = options->link_closed;
@@ -408,6 +409,8 @@ void proto_request_fail(struct proto_request *request, enum common_code code, co
     status.message = copy;
     status.details = details;
     status.n_details = n_details > 16 ? 16 : n_details;
+    if (request->server->wording)
+        request->server->wording(request->server->arg, request, copy, sizeof copy, &status);
     request_answer(request, &(struct proto_outgoing){.status = &status}, NULL, NULL);
 }
 
@@ -451,8 +454,9 @@ void proto_request_dispatch(struct proto_request *request, bool authentic)
     const struct proto_method *method = info ? server->methods[request->method] : NULL;
     struct common_error err;
     if (!authentic) {
-        proto_request_refuse(request, PROTO_REFUSED_TOKEN, COMMON_UNAUTHENTICATED,
-                             "the client token is missing or wrong: give the server's --token-file");
+        proto_request_refuse(
+            request, PROTO_REFUSED_TOKEN, COMMON_UNAUTHENTICATED,
+            "the client token is missing or wrong: give the server's --token-file, or a token that is valid");
         return;
     }
     if (!method) {
@@ -509,6 +513,11 @@ uint64_t proto_request_deadline(const struct proto_request *request)
 const char *proto_request_peer(const struct proto_request *request)
 {
     return request->peer;
+}
+
+bool proto_request_is_daemon(const struct proto_request *request)
+{
+    return proto_role_is_daemon(request->role);
 }
 
 const struct proto_identity *proto_request_identity(const struct proto_request *request)

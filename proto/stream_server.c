@@ -323,8 +323,9 @@ static void on_proof(struct server_link *link, struct proto_request *request)
         }
     } else if (!proto_server_admit(server, &request->message->header->credentials, link->peer,
                                    &link->caller.identity)) {
-        refuse_link(link, request, COMMON_UNAUTHENTICATED,
-                    "the client token is missing or wrong: give the server's --token-file");
+        refuse_link(
+            link, request, COMMON_UNAUTHENTICATED,
+            "the client token is missing or wrong: give the server's --token-file, or a token that is valid");
         return;
     }
     bool daemon = proto_role_is_daemon(link->role);

@@ -214,6 +214,8 @@ struct proto_server {
     bool (*admit)(void *arg, const void *credentials, size_t len, const char *peer,
                   struct proto_identity *out);
     bool (*serves)(void *arg);
+    void (*wording)(void *arg, const struct proto_request *request, char *text, size_t bytes,
+                    Banyan__Pb__Status *status);
     void (*refusing)(void *arg, enum proto_refusal refusal, const char *peer, const char *why);
     void (*answered)(void *arg, const struct proto_request *request, enum common_code code,
                      const ProtobufCMessage *reply);

@@ -140,7 +140,7 @@ struct coordinator_session {
     &(const struct coordinator_event)                                                                        \
     {                                                                                                        \
         .kind = PROTO_EVENT_##what, .severity = PROTO_EVENT_##how, .session = (s)->id,                       \
-        .session_name = (s)->name, .epoch = (s)->layout.epoch                                                \
+        .tenant = (s)->tenant, .session_name = (s)->name, .epoch = (s)->layout.epoch                         \
     }
 #define coordinator_session_tell(s, what, how, ...)                                                          \
     coordinator_events_tell((s)->sessions->core->events, COORDINATOR_SESSION_EVENT(s, what, how), __VA_ARGS__)

@@ -6,6 +6,7 @@
 
 #include "common/clock.h"
 #include "common/hash.h"
+#include "coordinator/cluster/hide.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/session.h"
 #include "coordinator/sessions/table.h"
@@ -305,7 +306,8 @@ static void tell(struct proto_request *request, struct coordinator_kept *kept)
     m.plan_digest = kept->plan_digest;
     m.age_ns = common_clock_ns() - kept->at_ns;
     m.audit = (uint32_t)kept->audited;
-    m.workers = kept->workers;
+    if (coordinator_shows_workers(proto_request_identity(request)))
+        m.workers = kept->workers;
     proto_request_reply(request, &m.base, tensors, 3, told_sent, told);
 }
 

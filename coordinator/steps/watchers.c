@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/steps/watchers.h"
+#include "coordinator/cluster/hide.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -111,9 +112,13 @@ static void answer_watcher(struct coordinator_watch *watch, const struct coordin
         m.n_steps++;
     }
     m.steps = answer->list;
+    bool shown = coordinator_shows_workers(proto_request_identity(w->request));
+    for (uint32_t i = 0; i < answer->n_traces && !shown; i++)
+        answer->traces[i].worker = (char *)"";
     struct coordinator_mass_message masses;
     struct sent *sent = NULL;
-    if (coordinator_mass_message_init(&masses, answer->masses, m.n_steps))
+    if (coordinator_mass_message_init(&masses, answer->masses, m.n_steps,
+                                      shown ? NULL : watch->steps->cluster))
         sent = malloc(sizeof(*sent) + masses.tensor.dims[0] * sizeof(float));
     if (!sent) {
         proto_request_fail(w->request, COMMON_RESOURCE_EXHAUSTED, "the coordinator is out of memory", NULL,

@@ -21,7 +21,8 @@ struct coordinator_token {
     struct coordinator_token *next; // in its bucket
     struct coordinator_token_row row;
     uint64_t written_s; // row.used_s as the store has it
-    bool ready;         // the store has it
+    bool ready;         // the store has it, and nobody is about to revoke it
+    bool expired;       // and its links were closed
 };
 
 struct coordinator_tokens {
@@ -39,6 +40,8 @@ void coordinator_tokens_remove(struct coordinator_tokens *tokens, uint64_t id);
 
 // A new one, as it is presented, and what is kept of it. False: the system gives no random bytes.
 bool coordinator_token_make(char out[COORDINATOR_TOKEN_CHARS + 1], struct coordinator_token_row *row);
+
+bool coordinator_token_like(const void *credentials, size_t len); // by its form
 
 // The token that is presented, if it is one that is ready and has not expired; else NULL.
 struct coordinator_token *coordinator_token_presented(const struct coordinator_tokens *tokens,

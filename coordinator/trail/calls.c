@@ -130,6 +130,22 @@ static void args_forget(const void *asked, body *out)
     common_trail_put_text(out, "worker", ((const Banyan__Pb__WorkerForgetRequest *)asked)->worker);
 }
 
+static void args_token_create(const void *asked, body *out)
+{
+    const Banyan__Pb__TokenCreateRequest *m = asked;
+    common_trail_put_text(out, "name", m->name);
+    common_trail_put_text(out, "access", m->access);
+    common_trail_put_text(out, "tenant", m->tenant[0] ? m->tenant : NULL);
+    common_trail_put_number(out, "life_s", m->life_s);
+}
+
+static void args_token_revoke(const void *asked, body *out)
+{
+    const Banyan__Pb__TokenRevokeRequest *m = asked;
+    common_trail_put_id(out, "token", m->id);
+    common_trail_put_text(out, "name", m->name[0] ? m->name : NULL);
+}
+
 static void args_backup(const void *asked, body *out)
 {
     if (((const Banyan__Pb__BackupRequest *)asked)->without_absent)
@@ -162,6 +178,8 @@ static const struct row {
     [METHOD(WORKER_FORGET)] = {CHANGES, "worker.forget", 0, NULL, args_forget},
     [METHOD(REBALANCE)] = {CHANGES, "rebalance", 0, look_rebalance, NULL},
     [METHOD(SCRUB)] = {CHANGES, "scrub", SESSION_OF(ScrubRequest), look_scrub, NULL},
+    [METHOD(TOKEN_CREATE)] = {CHANGES, "token.create", 0, NULL, args_token_create},
+    [METHOD(TOKEN_REVOKE)] = {CHANGES, "token.revoke", 0, NULL, args_token_revoke},
     [METHOD(READ_OPEN)] = {READS, "read.open", SESSION_OF(ReadOpenRequest), NULL, args_read_open},
     [METHOD(BACKUP)] = {READS, "backup", 0, look_backup, args_backup},
     // Pieces of a backup that is recorded
@@ -179,6 +197,7 @@ static const struct row {
     [METHOD(SESSION_STEP)] = {NOT, NULL, 0, NULL, NULL},
     [METHOD(QUARANTINE_LIST)] = {NOT, NULL, 0, NULL, NULL},
     [METHOD(EVENTS)] = {NOT, NULL, 0, NULL, NULL},
+    [METHOD(TOKEN_LIST)] = {NOT, NULL, 0, NULL, NULL},
     // Of workers: that one has joined, and has gone, is an event (trail.c)
     [METHOD(REGISTER)] = {NOT, NULL, 0, NULL, NULL},
     [METHOD(HEARTBEAT)] = {NOT, NULL, 0, NULL, NULL},

@@ -101,7 +101,7 @@ static void put_who(struct coordinator_trail *trail, struct common_trail_body *b
     bool client = proto_request_role(request) == BANYAN__PB__ROLE__ROLE_CLIENT;
     common_trail_put_open(body, "who");
     if (client && who) {
-        common_trail_put_id(body, "token", who->token);
+        common_trail_put_id(body, "token", who->token <= INT64_MAX ? who->token : 0); // above: of no token
         common_trail_put_text(body, "name", who->name[0] ? who->name : NULL);
         common_trail_put_text(body, "tenant", coordinator_tenant_name(trail->tenants, who->tenant));
         common_trail_put_text(body, "access", proto_access_name(who->access));
@@ -155,12 +155,15 @@ static bool is_wanted(struct coordinator_trail *trail, const struct coordinator_
 void coordinator_trail_answered(struct coordinator_trail *trail, const struct proto_request *request,
                                 enum common_code code, const ProtobufCMessage *reply)
 {
-    const ProtobufCMessage *asked = proto_request_message(request)->body;
-    // Without a body it has reached no handler: what is to be said of that says `refusing`.
-    if (!trail || !asked || trail->core->standing_by)
-        return;
     uint32_t method = proto_request_method(request);
-    struct coordinator_trail_call call = coordinator_trail_call(method, asked, reply);
+    // Without a body it has reached no handler. Of those it says who was not allowed to call; the rest says `refusing`.
+    const ProtobufCMessage *asked = proto_request_message(request)->body;
+    bool denied = code == COMMON_PERMISSION_DENIED && coordinator_trail_knows(method);
+    if (!trail || (!asked && !denied) || trail->core->standing_by)
+        return;
+    struct coordinator_trail_call call = {.kind = COORDINATOR_TRAIL_NOT};
+    if (asked)
+        call = coordinator_trail_call(method, asked, reply);
     if (!is_wanted(trail, &call, code, proto_request_peer(request)))
         return;
     const struct proto_method_info *info = proto_codec_method(method);
@@ -201,9 +204,9 @@ bool coordinator_trail_refuses(struct coordinator_trail *trail, struct proto_req
 void coordinator_trail_refusing(struct coordinator_trail *trail, enum proto_refusal refusal, const char *peer,
                                 const char *why)
 {
-    static const char *const names[PROTO_REFUSALS] = {[PROTO_REFUSED_CONNECTION] = "refused.connection",
-                                                      [PROTO_REFUSED_TOKEN] = "refused.token",
-                                                      [PROTO_REFUSED_ROLE] = "refused.role"};
+    static const char *const names[PROTO_REFUSALS] = {
+        [PROTO_REFUSED_CONNECTION] = "refused.connection", [PROTO_REFUSED_TOKEN] = "refused.token"};
+    // A call that is not for its caller is answered: `answered` knows who that was.
     if (!trail || !names[refusal] || !admits(trail, FLOOD_REFUSED, peer))
         return;
     struct common_trail_body *body = begin(trail);
@@ -215,8 +218,7 @@ void coordinator_trail_refusing(struct coordinator_trail *trail, enum proto_refu
     common_trail_put_open(body, "args");
     common_trail_put_text(body, "why", why);
     common_trail_put_shut(body);
-    common_trail_put_text(body, "result",
-                          refusal == PROTO_REFUSED_ROLE ? "PERMISSION_DENIED" : "UNAUTHENTICATED");
+    common_trail_put_text(body, "result", "UNAUTHENTICATED");
     write_record(trail);
 }
 

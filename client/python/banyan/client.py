@@ -370,6 +370,29 @@ class Client:
             )  # fmt: skip
             yield from page.events
 
+    def create_token(self, name: str, access: str, tenant: str | None = None, life: float | None = None) -> str:
+        """A new token for clients, here and never again (docs/TENANTS.md). access: read-only, user, operator or admin. life: seconds.
+
+        An admin's call; the first token must be an admin's. PermissionDenied: this client's token is none.
+        """
+        out = ffi.new("char[65]")
+        self.call(lib.banyan_token_create, self._c, _name(name), _name(access), _name(tenant), int(life or 0), out, ffi.NULL)
+        return infos.text(out)
+
+    def tokens(self) -> list[infos.Token]:
+        """The tokens that there are, without themselves. An admin's call."""
+        out = ffi.new("banyan_token_list *")
+        self.call(lib.banyan_token_get_list, self._c, out)
+        try:
+            return [infos.Token(id=t.id, name=infos.text(t.name), tenant=infos.text(t.tenant), access=infos.text(t.access),
+                                created=t.created_s, expires=t.expires_s, used=t.used_s) for t in out.tokens[0 : out.n]]
+        finally:
+            lib.banyan_token_list_free(out)
+
+    def revoke_token(self, name: str) -> None:
+        """Nobody comes in with it any more, and connections over which it was shown are closed. An admin's call."""
+        self.call(lib.banyan_token_revoke, self._c, _name(name), 0)
+
     def quarantine(self, worker: str | None = None) -> list[infos.Quarantined]:
         """What workers hold and the coordinator's store does not know; of one worker, or of all."""
         out = ffi.new("banyan_quarantine_list *")

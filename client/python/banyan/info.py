@@ -38,6 +38,7 @@ class SessionInfo:
     epoch: int
     forgotten: int
     layer_forgotten: tuple[int, ...]
+    tenant: str = ""  # whose it is; said to operators and admins only
 
 
 def session_info(c: Any) -> SessionInfo:
@@ -48,6 +49,7 @@ def session_info(c: Any) -> SessionInfo:
         chunks=c.chunks, bytes=c.bytes, steps=c.steps, idle=c.idle_ns / 1e9, incarnation=c.incarnation, epoch=c.epoch,
         forgotten=c.forgotten,
         layer_forgotten=tuple(c.layer_forgotten[i] for i in range(c.n_layers)) if c.layer_forgotten != ffi.NULL else (),
+        tenant=text(c.tenant),
     )  # fmt: skip
 
 
@@ -158,6 +160,19 @@ def cluster_info(c: Any) -> ClusterInfo:
         audit_every=c.audit_every, audited=c.audited, audit_differences=c.audit_differences, audit_skipped=c.audit_skipped,
         endpoints=tuple(text(c.endpoints[i]) for i in range(c.n_endpoints)), needs_token=c.needs_token,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token for clients, without itself. Times are seconds since 1970; expires 0: never; used 0: not yet."""
+
+    id: int
+    name: str
+    tenant: str
+    access: str
+    created: int
+    expires: int
+    used: int
 
 
 @dataclass(frozen=True)
