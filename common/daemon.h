@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "common/config.h"
+#include "common/harden.h"
 #include "common/loop.h"
 #include "common/options.h"
 #include "common/secret.h"
@@ -23,8 +24,8 @@ enum common_daemon_exit { // docs/EXIT_CODES.md; a daemon may have further ones 
 
 struct common_daemon {
     // From the command line or the file of --config, by the entries below. NULL: not given.
-    const char *secret_file, *token_file, *ready_file, *log_level, *log_format, *http;
-    bool http_insecure;
+    const char *secret_file, *token_file, *ready_file, *log_level, *log_format, *http, *seccomp;
+    bool http_insecure, core_dumps;
     struct common_tracer_options trace;
     uint64_t log_rate;
     struct common_config_file file;
@@ -64,6 +65,23 @@ struct common_daemon {
     {                                                                                                        \
         "http-insecure", 0, COMMON_OPTION_FLAG, &(daemon)->http_insecure, NULL,                              \
             "Let --http be another address than loopback, though it asks nobody for a token.", 0, 0          \
+    }
+#define COMMON_DAEMON_HARDEN_OPTIONS(daemon)                                                                 \
+    {"seccomp",                                                                                              \
+     0,                                                                                                      \
+     COMMON_OPTION_STRING,                                                                                   \
+     &(daemon)->seccomp,                                                                                     \
+     "enforce|log|off",                                                                                      \
+     "System calls that a daemon has no use for: they fail, and those that only an intruder\n"               \
+     "makes end the process (enforce); they are written to the kernel's log (log); or there\n"               \
+     "is no filter (off). Default: enforce.",                                                                \
+     0,                                                                                                      \
+     0},                                                                                                     \
+    {                                                                                                        \
+        "core-dumps", 0, COMMON_OPTION_FLAG, &(daemon)->core_dumps, NULL,                                    \
+            "Let this process dump core, and debuggers of its user attach. A dump has the\n"                 \
+            "cluster's secret and tokens, but no keys and values that are stored.",                          \
+            0, 0                                                                                             \
     }
 #define COMMON_DAEMON_LOG_OPTIONS(daemon)                                                                    \
     {"log-level",                                                                                            \
@@ -139,6 +157,10 @@ void common_daemon_reloaded(struct common_daemon *daemon, struct common_daemon *
 // Loads the secret, or makes it and the folders above its default path, with a line in the log; loads the token. Never
 // INVALID_ARGUMENT: what is wrong with a file is no mistake on the command line.
 enum common_code common_daemon_load_keys(struct common_daemon *daemon, struct common_error *err);
+
+// For main, when all is set up and before the loop runs: common_harden_enter with what was parsed.
+enum common_code common_daemon_harden(const struct common_daemon *daemon, const char *program,
+                                      enum common_harden_set set, struct common_error *err);
 
 // ${XDG_STATE_HOME:-~/.local/state}/banyan/NAME, on the heap. A variable that is not an absolute path counts as
 // unset. FAILED_PRECONDITION: neither is set; `option` is what the user should give instead ("--store").

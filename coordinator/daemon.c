@@ -171,6 +171,7 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
                                    "Written when it listens, and when it takes over: {\"endpoints\":\n"
                                    "[...], \"pid\": n, \"standing_by\": false}, and \"http\" with --http.\n"
                                    "Default: none."),
+        COMMON_DAEMON_HARDEN_OPTIONS(daemon),
         COMMON_DAEMON_LOG_OPTIONS(daemon),
         COMMON_DAEMON_TRACE_OPTIONS(daemon),
         {"trace-sample", 0, COMMON_OPTION_DOUBLE, &daemon->trace.sample, "RATIO",

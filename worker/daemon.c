@@ -282,6 +282,7 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
         COMMON_DAEMON_READY_OPTION(daemon, "Written once it has joined: {\"name\": ..., \"endpoint\": ...,\n"
                                            "\"edge_endpoint\": ..., \"pid\": n}, and \"http\" with --http.\n"
                                            "Default: none."),
+        COMMON_DAEMON_HARDEN_OPTIONS(daemon),
         COMMON_DAEMON_LOG_OPTIONS(daemon),
         COMMON_DAEMON_TRACE_OPTIONS(daemon),
         COMMON_DAEMON_CONFIG_OPTIONS(daemon),
@@ -367,6 +368,8 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
                                                  .module = words.engine_module,
                                                  .worker = out->name,
                                                  .device = worker_device_name(out->device)};
+    if (strcmp(words.engine, "mpi") == 0) // workers of a host read each other's memory
+        common_harden_share(daemon->core_dumps);
     code = worker_engine_open(&wanted, &out->engine, err);
     config->engine = out->engine;
     return code;

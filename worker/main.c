@@ -195,7 +195,11 @@ static int run_daemon(struct daemon *d)
                proto_http_new(d->loop, d->options.daemon.http, insecure, &d->http, &err) != COMMON_OK ||
                common_daemon_trace(&d->options.daemon, d->loop, "banyan-worker", d->options.config.name,
                                    &d->options.config.tracer, &err) != COMMON_OK ||
-               worker_new(d->loop, &d->options.config, &d->worker, &err) != COMMON_OK) {
+               worker_new(d->loop, &d->options.config, &d->worker, &err) != COMMON_OK ||
+               common_daemon_harden(&d->options.daemon, "banyan-worker",
+                                    d->options.device || d->options.engine ? COMMON_HARDEN_MODULES
+                                                                           : COMMON_HARDEN_PLACED,
+                                    &err) != COMMON_OK) {
         common_log_error("cannot start: %s", err.message);
     } else {
         common_http_serve(d->http, &(struct common_http_pages){.live = worker_health_live,
