@@ -7,6 +7,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "proto/endpoint.h"
 #include "coordinator/backup_service.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
@@ -152,8 +153,8 @@ static enum common_code listen_all(struct coordinator *c, const char *const *end
 {
     enum common_code code = COMMON_OK;
     for (size_t i = 0; endpoints[i] && code == COMMON_OK; i++) {
-        code =
-            proto_listen_allowed(endpoints[i], c->core.options.token != NULL, c->core.options.insecure, err);
+        code = proto_listen_allowed(endpoints[i], c->core.options.token != NULL,
+                                    proto_endpoint_has_tls(endpoints[i]), c->core.options.insecure, err);
         if (code == COMMON_OK)
             code = proto_server_listen(c->server, endpoints[i], err);
     }

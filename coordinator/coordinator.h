@@ -25,7 +25,7 @@ struct coordinator_options {
     const char *const *endpoints; // to listen on, ending with NULL
     const struct common_secret *secret;
     const char *token;      // clients must present it; NULL: none
-    bool insecure;          // other addresses than loopback may be listened on without a token
+    bool insecure;          // other addresses than loopback may be listened on without TLS or a token
     const char *store_path; // ":memory:" keeps nothing
     bool store_sync_full;
     uint32_t max_workers, max_sessions;

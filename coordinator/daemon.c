@@ -70,7 +70,7 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
         COMMON_DAEMON_TOKEN_OPTION(daemon, "What clients must present: one line of 8 to 256 characters.\n"
                                            "Default: systemd's credential 'token', else clients need none."),
         {"insecure", 0, COMMON_OPTION_FLAG, &config->insecure, NULL,
-         "Listen on other addresses than loopback without a token.", 0, 0},
+         "Listen on other addresses than loopback without TLS, or without a token.", 0, 0},
         {"store", 0, COMMON_OPTION_STRING, &words->store, "PATH",
          "The store; ':memory:' keeps nothing.\n"
          "Default: ${XDG_STATE_HOME:-~/.local/state}/banyan/coordinator.db.",

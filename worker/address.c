@@ -115,7 +115,7 @@ enum common_code worker_address_settle(struct worker_config *config, bool guarde
     if (far && !guarded)
         common_log_warn(
             "clients on other hosts cannot put K and V here: --listen is %s; give --token-file, as "
-            "to the coordinator",
+            "to the coordinator, and --insecure",
             HERE);
     return COMMON_OK;
 }

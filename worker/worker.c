@@ -8,6 +8,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/options.h"
+#include "proto/endpoint.h"
 #include "worker/cold.h"
 #include "worker/disk/files.h"
 #include "worker/empty.h"
@@ -144,7 +145,13 @@ static enum common_code check_config(const struct worker_config *config, struct 
                                 WORKER_NAME_MAX);
     if (strncmp(config->edge_listen, "nng+", 4) == 0)
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "--edge-listen takes tcp:// or unix://");
-    return proto_listen_allowed(config->listen, config->token != NULL, config->insecure, err);
+    enum common_code code =
+        proto_listen_allowed(config->listen, config->token != NULL, proto_endpoint_has_tls(config->listen),
+                             config->insecure, err);
+    if (code == COMMON_OK) // whose peers all prove that they have the secret
+        code = proto_listen_allowed(config->edge_listen, true, proto_endpoint_has_tls(config->edge_listen),
+                                    config->insecure, err);
+    return code;
 }
 
 static enum common_code worker_serve(struct worker *worker, const struct worker_config *config,
