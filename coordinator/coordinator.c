@@ -7,7 +7,6 @@
 
 #include "common/clock.h"
 #include "common/log.h"
-#include "proto/endpoint.h"
 #include "coordinator/backup_service.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
@@ -32,6 +31,7 @@
 #include "coordinator/steps/keep.h"
 #include "coordinator/steps/watchers.h"
 #include "coordinator/store/store.h"
+#include "proto/endpoint.h"
 
 #define ANYBODY                                                                                              \
     (1u << BANYAN__PB__ROLE__ROLE_CLIENT | 1u << BANYAN__PB__ROLE__ROLE_WORKER |                             \
@@ -329,7 +329,10 @@ void coordinator_free(struct coordinator *c)
     coordinator_standby_free(c->standby);
     free((char *)c->core.options.cluster);
     free((char *)c->core.options.store_path);
+    if (c->core.options.token)
+        explicit_bzero((char *)c->core.options.token, strlen(c->core.options.token));
     free((char *)c->core.options.token);
+    explicit_bzero(&c->core.secret, sizeof c->core.secret);
     free(c->core.scratch);
     free(c);
 }

@@ -174,6 +174,7 @@ int main(int argc, char **argv)
     static struct daemon d;
     struct common_error err;
     common_memory_keep();
+    common_memory_wipe();
     common_log_init("banyan-coordinator");
     enum common_code code = coordinator_daemon_options_parse(argc, argv, &d.options, &err);
     if (code != COMMON_OK) {

@@ -3,6 +3,7 @@
 // lost: to be started again, 5 with --drain: it ended while it still had chunks.
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -226,6 +227,7 @@ int main(int argc, char **argv)
     static struct daemon d;
     struct common_error err;
     common_memory_keep();
+    common_memory_wipe();
     common_log_init("banyan-worker");
     enum common_code code = worker_daemon_options_parse(argc, argv, &d.options, &err);
     if (code != COMMON_OK) {
@@ -242,6 +244,7 @@ int main(int argc, char **argv)
     // The engine first: it may have operations on the device, and may end the process
     worker_engine_close(d.options.engine, exit_code);
     worker_device_close(d.options.device); // its memory has been given back
+    explicit_bzero(&d.options.config.secret, sizeof d.options.config.secret);
     common_daemon_fini(&d.options.daemon); // its strings are nobody's any more
     return exit_code;
 }

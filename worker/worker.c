@@ -9,6 +9,7 @@
 #include "common/log.h"
 #include "common/options.h"
 #include "proto/endpoint.h"
+#include "worker/clean.h"
 #include "worker/cold.h"
 #include "worker/disk/files.h"
 #include "worker/empty.h"
@@ -342,8 +343,10 @@ enum common_code worker_new(struct common_loop *loop, const struct worker_config
                                 "--prefault: the system has no memory for all of --memory: give less");
     }
     worker->store = worker_store_new(capacity, kv);
-    if (worker->store)
+    if (worker->store) {
         worker_store_set_name(worker->store, worker->name);
+        worker->clean = worker_clean_new(loop, kv);
+    }
     code = worker->store ? open_disk(worker, config, err) : COMMON_OK;
     if (code != COMMON_OK) {
         worker_free(worker);
@@ -355,7 +358,7 @@ enum common_code worker_new(struct common_loop *loop, const struct worker_config
     worker->pulls = worker_pulls_new(worker);
     worker->sums = worker_sums_new(worker);
     worker->warm = worker_warm_new(worker, config->read_ahead);
-    if (code == COMMON_OK && (!worker->pulls || !worker->sums || !worker->warm))
+    if (code == COMMON_OK && (!worker->pulls || !worker->sums || !worker->warm || !worker->clean))
         code = COMMON_RESOURCE_EXHAUSTED;
     if (code != COMMON_OK)
         common_error_set(err, code, "the system has no memory for a worker");
@@ -489,9 +492,11 @@ void worker_free(struct worker *worker)
     }
     worker_map_free(&worker->sessions);
     worker_listing_free(&worker->listing);
+    worker_clean_free(worker->clean);
     worker_store_free(worker->store);
     worker_disk_free(worker->disk);
     free(worker->scratch);
     free(worker->lost);
+    explicit_bzero(&worker->secret, sizeof worker->secret);
     free(worker);
 }
