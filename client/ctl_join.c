@@ -109,7 +109,8 @@ static enum ctl_exit find_endpoint(const banyan_cluster_info *info, const struct
         CTL_STATE,
         info->n_endpoints
             ? "the coordinator listens at no address that workers of other machines can dial: start "
-              "it with --listen nng+tcp://0.0.0.0:7411,tcp://0.0.0.0:7412 and --token-file"
+              "it with --listen nng+tcp://0.0.0.0:7411,tcp://0.0.0.0:7412, --token-file and, without TLS, "
+              "--insecure"
             : "the coordinator is of an older version, which does not say where it listens");
 }
 
@@ -178,8 +179,12 @@ static void say_copy(const struct join *join, const char *secret_at, const char 
                token_at);
     else if (!join->passes)
         printf(
-            "# This cluster is without a token: clients of other machines cannot put keys and values at the "
-            "worker unless it\n# has --insecure.\n");
+            "# This cluster is without a token: who reaches the worker and has a ticket puts keys and values "
+            "there.\n");
+    if (!join->tls)
+        printf("# This cluster is without TLS: --insecure lets the worker listen where others reach it, and "
+               "all that "
+               "goes over the\n# network can be read there.\n");
 }
 
 static void print_shell(const struct join *join)
@@ -189,7 +194,7 @@ static void print_shell(const struct join *join)
         say_certificate("the folder where this line is run");
     printf("banyan-worker --coordinator=%s --secret-file=cluster.secret%s%s\n", join->coordinators,
            join->needs_token ? " --token-file=token" : "",
-           join->tls ? " --tls-cert=worker.pem --tls-key=worker.key --tls-ca=ca.pem" : "");
+           join->tls ? " --tls-cert=worker.pem --tls-key=worker.key --tls-ca=ca.pem" : " --insecure");
 }
 
 // The file of options is the package's; the unit takes secret and token from these places by itself.
@@ -202,9 +207,9 @@ static void print_systemd(const struct join *join)
         printf("printf 'tls-cert = /etc/banyan/worker.pem\\ntls-ca = /etc/banyan/ca.pem\\n' | sudo tee -a "
                "/etc/banyan/worker.conf\n");
     }
-    printf("sudo sed -i 's|^coordinator = .*|coordinator = %s|' /etc/banyan/worker.conf && "
+    printf("sudo sed -i 's|^coordinator = .*|coordinator = %s|%s' /etc/banyan/worker.conf && "
            "sudo systemctl enable --now banyan-worker@0\n",
-           join->coordinators);
+           join->coordinators, join->tls ? "" : "; s|^#insecure = .*|insecure = true|");
 }
 
 // These lines are pasted into a shell, some of them as root, and the coordinator's words come over a network.
@@ -246,7 +251,7 @@ static enum ctl_exit run_join(struct ctl *ctl, int n_args, char **args)
         exit_code =
             ctl_say(CTL_STATE, "what the coordinator calls its address or version is none, and could do harm "
                                "in a shell: give --host, and look at who answers there");
-    join.tls = strstr(join.coordinators, "tls://") != NULL;
+    join.tls = proto_endpoint_has_tls(join.coordinators);
     if (exit_code == CTL_OK)
         exit_code = find_secret(&join);
     if (exit_code == CTL_OK && ctl->json) {

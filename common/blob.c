@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/block.h"
 
@@ -12,6 +13,8 @@
 #else
 #define BLOCK_FROM COMMON_BLOCK_MIN
 #endif
+
+#define SMALL 2048 // bytes
 
 // Header and data are one allocation; the header takes one aligned line, the data start behind it.
 _Static_assert(sizeof(struct common_blob) <= COMMON_BLOB_ALIGN, "the blob's header fits in one line");
@@ -49,10 +52,13 @@ void common_blob_unref(struct common_blob *blob)
     assert(before > 0);
     if (before > 1)
         return;
-    if (blob->block)
+    if (blob->block) {
         common_block_give(blob, blob->block);
-    else
+    } else {
+        if (blob->cap <= SMALL) // larger ones malloc wipes (common/memory.h)
+            explicit_bzero(blob->data, blob->cap);
         free(blob);
+    }
 }
 
 bool common_size_mul(size_t a, size_t b, size_t *out)

@@ -54,7 +54,8 @@ void *common_block_take(size_t bytes, size_t *cap)
         // cppcheck-suppress invalidFunctionArg ; no file: -1
         block.mem = mmap(NULL, block.cap, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (block.mem == MAP_FAILED)
-            return NULL; // cppcheck-suppress memleak ; there is none
+            return NULL;                              // cppcheck-suppress memleak ; there is none
+        madvise(block.mem, block.cap, MADV_DONTDUMP); // what goes over links is somebody's data
     }
     *cap = block.cap;
     return block.mem;
@@ -62,6 +63,8 @@ void *common_block_take(size_t bytes, size_t *cap)
 
 void common_block_give(void *mem, size_t cap)
 {
+    if (mem && cap <= COMMON_BLOCK_KEEP / 4) // it is kept, for somebody else
+        memset(mem, 0, cap);
     while (mem) { // this one, or those that have to go for it
         struct block gone = {mem, cap};
         pthread_mutex_lock(&pool.lock);

@@ -12,7 +12,7 @@
 #define COMMON_BLOCK_KEEP ((size_t)64 << 20) // kept at most, of a process
 
 // A block of at least `bytes`, of whole pages, and at most a quarter more; *cap says how many it has. NULL when memory is short: *cap is as it was.
-// Contents are anything that was in a block before. Any thread.
+// Contents are zeros. Any thread.
 void *common_block_take(size_t bytes, size_t *cap);
 // cap as take has said it. Any thread. NULL is allowed.
 void common_block_give(void *block, size_t cap);

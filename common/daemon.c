@@ -32,10 +32,11 @@ static int nth_of(const char *const *words, const char *word, int otherwise)
     return otherwise;
 }
 
+static const char *const formats[] = {"text", "json", "journald", NULL}; // as enum common_log_format
+
 void common_daemon_set_log(const struct common_daemon *daemon)
 {
     static const char *const levels[] = {"error", "warn", "info", "debug", NULL};
-    static const char *const formats[] = {"text", "json", "journald", NULL};
     int level = nth_of(levels, daemon->log_level, (int)common_log_default_level());
     int format = nth_of(formats, daemon->log_format, COMMON_LOG_TEXT);
     common_log_set_level((enum common_log_level)level);
@@ -70,6 +71,7 @@ enum common_code common_daemon_parse(struct common_daemon *daemon, const struct 
     daemon->argc = argc;
     daemon->argv = argv;
     daemon->log_format = "text";
+    daemon->seccomp = COMMON_HARDEN_SANITIZED || !COMMON_HARDEN_FILTER ? "off" : "enforce";
     daemon->log_rate = LOG_RATE;
     daemon->tls_client_cert = "off";
     daemon->http_tls = "auto";
@@ -97,6 +99,8 @@ void common_daemon_fini(struct common_daemon *daemon)
     free(daemon->credential);
     free(daemon->key_credential);
     common_tls_unref(daemon->tls);
+    explicit_bzero(&daemon->secret, sizeof daemon->secret);
+    explicit_bzero(daemon->token, sizeof daemon->token);
     daemon->config = daemon->loaded = NULL;
     daemon->credential = daemon->key_credential = NULL;
     daemon->tls = NULL;
@@ -162,6 +166,22 @@ void common_daemon_retrace(const struct common_daemon *fresh, struct common_trac
         common_log_error("signal=HUP: spans go where they went: %s", err.message);
 }
 
+enum common_code common_daemon_harden(const struct common_daemon *daemon, const char *program,
+                                      enum common_harden_set set, struct common_error *err)
+{
+    static const char *const modes[] = {"enforce", "log", "off", NULL};
+    const struct common_harden harden = {
+        .seccomp = (enum common_seccomp)nth_of(modes, daemon->seccomp, COMMON_SECCOMP_ENFORCE),
+        .set = set,
+        .format = (enum common_log_format)nth_of(formats, daemon->log_format, COMMON_LOG_TEXT),
+        .program = program};
+    if (harden.seccomp == COMMON_SECCOMP_LOG)
+        common_log_warn(
+            "--seccomp=log: calls that enforce would refuse go to the kernel's log (type=1326) and "
+            "happen");
+    return common_harden_enter(&harden, err);
+}
+
 enum common_code common_daemon_state_path(const char *name, const char *option, char **out,
                                           struct common_error *err)
 {
@@ -213,6 +233,7 @@ enum common_code common_daemon_load_keys(struct common_daemon *daemon, struct co
     char *path = NULL;
     enum common_code code = COMMON_OK;
     daemon->token[0] = '\0';
+    common_harden_keys(daemon->core_dumps);
     if (!daemon->secret_file) {
         code = common_daemon_state_path("cluster.secret", "--secret-file", &path, err);
         if (code == COMMON_OK)

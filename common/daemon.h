@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "common/config.h"
+#include "common/harden.h"
 #include "common/loop.h"
 #include "common/options.h"
 #include "common/secret.h"
@@ -23,8 +24,8 @@ enum common_daemon_exit { // docs/EXIT_CODES.md; a daemon may have further ones 
 
 struct common_daemon {
     // From the command line or the file of --config, by the entries below. NULL: not given.
-    const char *secret_file, *token_file, *ready_file, *log_level, *log_format, *http;
-    bool http_insecure;
+    const char *secret_file, *token_file, *ready_file, *log_level, *log_format, *http, *seccomp;
+    bool http_insecure, core_dumps;
     const char *tls_cert, *tls_key, *tls_ca, *tls_client_cert, *http_tls;
     struct common_tracer_options trace;
     uint64_t log_rate;
@@ -109,6 +110,23 @@ struct common_daemon {
         "tls-client-cert", 0, COMMON_OPTION_STRING, &(daemon)->tls_client_cert, "require|off",               \
             "Whether clients, and browsers at --http, must show a certificate as well.\n"                    \
             "Daemons always must. Default: off.",                                                            \
+            0, 0                                                                                             \
+    }
+#define COMMON_DAEMON_HARDEN_OPTIONS(daemon)                                                                 \
+    {"seccomp",                                                                                              \
+     0,                                                                                                      \
+     COMMON_OPTION_STRING,                                                                                   \
+     &(daemon)->seccomp,                                                                                     \
+     "enforce|log|off",                                                                                      \
+     "System calls that a daemon has no use for: they fail, and those that only an intruder\n"               \
+     "makes end the process (enforce); they are written to the kernel's log (log); or there\n"               \
+     "is no filter (off). Default: enforce.",                                                                \
+     0,                                                                                                      \
+     0},                                                                                                     \
+    {                                                                                                        \
+        "core-dumps", 0, COMMON_OPTION_FLAG, &(daemon)->core_dumps, NULL,                                    \
+            "Let this process dump core, and debuggers of its user attach. A dump has the\n"                 \
+            "cluster's secret and tokens, but no keys and values that are stored.",                          \
             0, 0                                                                                             \
     }
 #define COMMON_DAEMON_LOG_OPTIONS(daemon)                                                                    \
@@ -198,6 +216,9 @@ enum common_code common_daemon_reload_tls(const struct common_daemon *daemon, co
 enum common_code common_daemon_http_tls(const struct common_daemon *daemon, bool is_loopback,
                                         struct common_tls **out, struct common_error *err);
 bool common_daemon_wants_client_certs(const struct common_daemon *daemon); // --tls-client-cert require
+// For main, when all is set up and before the loop runs: common_harden_enter with what was parsed.
+enum common_code common_daemon_harden(const struct common_daemon *daemon, const char *program,
+                                      enum common_harden_set set, struct common_error *err);
 
 // ${XDG_STATE_HOME:-~/.local/state}/banyan/NAME, on the heap. A variable that is not an absolute path counts as
 // unset. FAILED_PRECONDITION: neither is set; `option` is what the user should give instead ("--store").

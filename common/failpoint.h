@@ -8,7 +8,7 @@
 // BANYAN_FAILPOINT_FILE names a file that arms one of them, for all processes that have it in their environment, and
 // for one hit in all:
 //
-//   NAME ACTION NTH       ACTION: kill, error, delay:MILLISECONDS; NTH: the how-manieth hit of a process, from 1
+//   NAME ACTION NTH       ACTION: kill, exec, error, delay:MILLISECONDS; NTH: the how-manieth hit of a process, from 1
 //
 // Whose hit it is renames the file to FILE.hit and then acts. A second line is armed when the first was hit. The file
 // may appear at any time. Any thread. A name is used in one place; tests/failpoints finds them all in the sources.

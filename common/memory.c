@@ -3,6 +3,15 @@
 
 #include <malloc.h>
 
+// mallopt(3): what is freed is filled with the low byte, which is zero here; what is given with its complement. Zero as a whole
+// would turn it off.
+#define WIPE 0x100
+
+void common_memory_wipe(void)
+{
+    mallopt(M_PERTURB, WIPE);
+}
+
 void common_memory_keep(void)
 {
     mallopt(M_MMAP_THRESHOLD, 32 << 20);

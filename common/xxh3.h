@@ -6,6 +6,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/uio.h>
 
 #define XXH_INLINE_ALL // the state lives on the stack: its size must be this header's
@@ -20,7 +21,9 @@ static inline uint64_t common_xxh3_run(const struct iovec *pieces, size_t n)
     XXH3_64bits_reset(&state);
     for (size_t i = 0; i < n; i++)
         XXH3_64bits_update(&state, pieces[i].iov_base, pieces[i].iov_len);
-    return XXH3_64bits_digest(&state);
+    uint64_t hash = XXH3_64bits_digest(&state);
+    explicit_bzero(state.buffer, sizeof state.buffer); // the last bytes, on everybody's stack
+    return hash;
 }
 
 uint64_t common_xxh3_gather_avx2(const struct iovec *pieces, size_t n); // x86-64 with AVX2 only

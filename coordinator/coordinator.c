@@ -35,6 +35,7 @@
 #include "coordinator/store/store.h"
 #include "coordinator/tenants/quota_service.h"
 #include "coordinator/trail/trail.h"
+#include "proto/endpoint.h"
 
 #define ANYBODY                                                                                              \
     (1u << BANYAN__PB__ROLE__ROLE_CLIENT | 1u << BANYAN__PB__ROLE__ROLE_WORKER |                             \
@@ -171,9 +172,10 @@ static enum common_code listen_all(struct coordinator *c, const char *const *end
     bool has_token = c->core.options.token || c->tenants.tokens.n || c->core.standing_by;
     c->door_open = true;
     for (size_t i = 0; endpoints[i] && code == COMMON_OK; i++) {
-        c->door_open = c->door_open &&
-                       proto_listen_allowed(endpoints[i], false, c->core.options.insecure, NULL) == COMMON_OK;
-        code = proto_listen_allowed(endpoints[i], has_token, c->core.options.insecure, err);
+        c->door_open = c->door_open && proto_listen_allowed(endpoints[i], false, true,
+                                                            c->core.options.insecure, NULL) == COMMON_OK;
+        code = proto_listen_allowed(endpoints[i], has_token, proto_endpoint_has_tls(endpoints[i]),
+                                    c->core.options.insecure, err);
         if (code == COMMON_OK)
             code = proto_server_listen(c->server, endpoints[i], err);
     }
@@ -402,9 +404,12 @@ void coordinator_free(struct coordinator *c)
     coordinator_standby_free(c->standby);
     free((char *)c->core.options.cluster);
     free((char *)c->core.options.store_path);
+    if (c->core.options.token)
+        explicit_bzero((char *)c->core.options.token, strlen(c->core.options.token));
     free((char *)c->core.options.token);
     common_tls_unref(c->core.options.tls);
     free((char *)c->core.options.audit_log);
+    explicit_bzero(&c->core.secret, sizeof c->core.secret);
     free(c->core.scratch);
     free(c);
 }

@@ -74,7 +74,7 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
                                    "admin. Others have tokens of 'banyanctl token create'.\n"
                                    "Default: systemd's credential 'token', else there is none."),
         {"insecure", 0, COMMON_OPTION_FLAG, &config->insecure, NULL,
-         "Listen on other addresses than loopback without any token.", 0, 0},
+         "Listen on other addresses than loopback without TLS, or without a token.", 0, 0},
         {"store", 0, COMMON_OPTION_STRING, &words->store, "PATH",
          "The store; ':memory:' keeps nothing.\n"
          "Default: ${XDG_STATE_HOME:-~/.local/state}/banyan/coordinator.db.",
@@ -185,6 +185,7 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
                                    "Written when it listens, and when it takes over: {\"endpoints\":\n"
                                    "[...], \"pid\": n, \"standing_by\": false}, and \"http\" with --http.\n"
                                    "Default: none."),
+        COMMON_DAEMON_HARDEN_OPTIONS(daemon),
         COMMON_DAEMON_LOG_OPTIONS(daemon),
         COMMON_DAEMON_TRACE_OPTIONS(daemon),
         {"trace-sample", 0, COMMON_OPTION_DOUBLE, &daemon->trace.sample, "RATIO",

@@ -118,7 +118,8 @@ static enum common_code start_serving(struct daemon *d, struct common_error *err
                                                            .answer = coordinator_dashboard_answer,
                                                            .daemon = d->coordinator,
                                                            .answerer = d->dashboard});
-    return write_ready(d, err);
+    code = common_daemon_harden(&d->options.daemon, "banyan-coordinator", COMMON_HARDEN_PLAIN, err);
+    return code == COMMON_OK ? write_ready(d, err) : code;
 }
 
 static enum common_daemon_exit run_daemon(struct daemon *d)
@@ -173,6 +174,7 @@ int main(int argc, char **argv)
     static struct daemon d;
     struct common_error err;
     common_memory_keep();
+    common_memory_wipe();
     common_log_init("banyan-coordinator");
     enum common_code code = coordinator_daemon_options_parse(argc, argv, &d.options, &err);
     if (code != COMMON_OK) {

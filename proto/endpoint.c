@@ -174,18 +174,26 @@ bool proto_endpoint_is_any(const struct proto_endpoint *endpoint)
     return IN6_IS_ADDR_UNSPECIFIED(&((struct sockaddr_in6 *)&address)->sin6_addr);
 }
 
-enum common_code proto_listen_allowed(const char *text, bool has_token, bool insecure,
+bool proto_endpoint_has_tls(const char *text)
+{
+    return after(text, "tls://") || after(text, "nng+tls://");
+}
+
+enum common_code proto_listen_allowed(const char *text, bool has_token, bool has_tls, bool insecure,
                                       struct common_error *err)
 {
+    static const char tls[] = "a tls:// or nng+tls:// endpoint with --tls-cert, --tls-key and --tls-ca";
     struct proto_endpoint endpoint;
     enum common_code code = proto_endpoint_parse(text, &endpoint, err);
     if (code != COMMON_OK)
         return code;
-    if (has_token || insecure || proto_endpoint_is_loopback(&endpoint))
+    if ((has_token && has_tls) || insecure || proto_endpoint_is_loopback(&endpoint))
         return COMMON_OK;
     return common_error_set(
         err, COMMON_PERMISSION_DENIED,
-        "refusing to listen on '%s', which others can reach, without a client token: give --token-file FILE, "
+        "refusing to listen on '%.100s', which others can reach, without %s%s%s: give %s%s%s, "
         "or --insecure if the network is trusted",
-        text);
+        text, has_tls ? "" : "TLS", has_tls || has_token ? "" : " and without ",
+        has_token ? "" : "a client token", has_tls ? "" : tls, has_tls || has_token ? "" : ", and ",
+        has_token ? "" : "--token-file FILE");
 }

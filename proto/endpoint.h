@@ -44,6 +44,8 @@ bool proto_endpoint_address(const struct proto_endpoint *endpoint, struct sockad
 
 // A loopback address, "localhost" or a unix socket: nobody on another host can dial it.
 bool proto_endpoint_is_loopback(const struct proto_endpoint *endpoint);
+// By its scheme, tls:// or nng+tls://: what goes over it is encrypted.
+bool proto_endpoint_has_tls(const char *text);
 // 0.0.0.0 or [::]: to listen at all addresses, of IPv4 or IPv6; [::] with port 0: of both. Nobody can dial it.
 bool proto_endpoint_is_any(const struct proto_endpoint *endpoint);
 

@@ -293,9 +293,10 @@ struct proto_limit_use {
 };
 void proto_server_limits(const struct proto_server *server, struct proto_limit_use out[PROTO_LIMIT_COUNT]);
 
-// Loopback addresses and unix sockets may always be listened on. Any other needs a token, or `insecure`.
-// PERMISSION_DENIED with a sentence that says what to do.
-enum common_code proto_listen_allowed(const char *endpoint, bool has_token, bool insecure,
+// Loopback addresses and unix sockets may always be listened on. Any other needs TLS (proto_endpoint_has_tls) and a token (or
+// another proof that every peer has to give: has_token), or `insecure`.
+// PERMISSION_DENIED with a sentence that says what is missing, and what to do.
+enum common_code proto_listen_allowed(const char *endpoint, bool has_token, bool has_tls, bool insecure,
                                       struct common_error *err);
 
 const struct proto_message *proto_request_message(const struct proto_request *request);

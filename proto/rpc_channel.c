@@ -109,6 +109,8 @@ void proto_channel_unref(struct proto_channel *channel)
     free(channel->heap);
     proto_scratch_fini(&channel->scratch);
     proto_pool_fini(&channel->pool);
+    explicit_bzero(&channel->secret, sizeof channel->secret);
+    explicit_bzero(channel->token, sizeof channel->token);
     free(channel);
 }
 

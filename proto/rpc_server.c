@@ -42,6 +42,8 @@ void proto_server_unref(struct proto_server *server)
     proto_scratch_fini(&server->scratch);
     proto_pool_fini(&server->pool);
     common_tls_unref(server->tls);
+    explicit_bzero(&server->secret, sizeof server->secret);
+    explicit_bzero(server->token, sizeof server->token);
     free(server);
 }
 

@@ -30,6 +30,7 @@ void proto_sp_link_unref(struct proto_sp_link *link)
     if (--link->refs > 0)
         return;
     proto_server_unref(link->server);
+    explicit_bzero(&link->reader, sizeof link->reader); // the beginning of its last message
     free(link);
 }
 
@@ -267,11 +268,14 @@ static void on_readable(void *owner)
     } else if (proto_sp_room(&link->reader, &to) >= sizeof link->sp->in) {
         read_big(link);
     } else {
-        const uint8_t *at = link->sp->in;
-        size_t n = proto_link_read(link->io, link->sp->in, sizeof link->sp->in);
+        struct proto_sp_server *sp = link->sp;
+        const uint8_t *at = sp->in;
+        size_t n = proto_link_read(link->io, sp->in, sizeof sp->in), got = n;
         if (n > 0) {
             take(link, &at, &n);
             keep_rest(link, at, n);
+            if (link->io)               // else sp may be gone
+                memset(sp->in, 0, got); // the next link reads into it, too
         }
     }
     if (link->io)
@@ -313,6 +317,7 @@ struct proto_sp_link *proto_sp_link_new(struct proto_sp_server *sp, int fd, cons
     struct proto_gather gather = {.iov = &iov, .n = 1, .bytes = sizeof hello};
     link->io = proto_link_new(sp->server->loop, fd, &link_ops, link);
     if (!link->io) {
+        explicit_bzero(&link->reader, sizeof link->reader); // the beginning of its last message
         free(link);
         return NULL;
     }

@@ -119,12 +119,12 @@ enum common_code worker_address_settle(struct worker_config *config, bool guarde
         config->edge_listen = far ? all_addresses(tls) : here(tls);
     if (code != COMMON_OK || config->listen)
         return code;
-    config->listen = far && guarded ? all_addresses(tls) : here(tls);
+    config->listen = far && (guarded || tls) ? all_addresses(tls) : here(tls);
     config->listen_by_default = true;
-    if (far && !guarded)
+    if (far && !guarded && !tls)
         common_log_warn(
-            "clients on other hosts cannot put K and V here: --listen is %s; give --token-file, as "
-            "to the coordinator",
+            "clients on other hosts cannot put K and V here: --listen is %s; join the coordinator "
+            "over tls:// with --tls-cert, or give --insecure where the network is trusted",
             config->listen);
     return COMMON_OK;
 }

@@ -17,7 +17,7 @@
 #include "common/status.h"
 #include "worker/worker.h"
 
-// guarded: a token, or --insecure, lets the public endpoint be one that others reach.
+// guarded: the public endpoint may be plain tcp where others reach it (--insecure).
 // Fills in what was not given: config->listen and edge_listen are NULL then. May look up the coordinator's name and block
 // for that; one without an address yet passes. INVALID_ARGUMENT with a sentence: a wrong --advertise, or an edge endpoint
 // that no coordinator could dial.

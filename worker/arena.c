@@ -28,6 +28,7 @@ struct mapping {
     uint64_t bytes;
     struct span *first;
     uint64_t emptied_ns; // when it is one BARE span; 0: it is not
+    uint64_t *soiled;    // a bit per extent: behind `touched`
     uint64_t touched[];  // a bit per extent: the system may hold memory for it
 };
 
@@ -52,6 +53,7 @@ struct worker_arena {
     struct lists lists[2];
     struct worker_map used;               // by address
     uint64_t held, mapped, touched, kept; // kept: bytes of empty mappings
+    uint64_t soiled;
 };
 
 // ---- classes ------------------------------------------------------------------------------------
@@ -191,6 +193,86 @@ static uint64_t cold(struct worker_arena *arena, struct mapping *mapping, uint64
     return n;
 }
 
+// ---- what was in it -----------------------------------------------------------------------------
+
+static bool is_soiled(const struct mapping *mapping, uint64_t extent)
+{
+    return mapping->soiled[extent / 64] >> extent % 64 & 1;
+}
+
+static bool any_soiled(const struct worker_arena *arena, const struct mapping *mapping, uint64_t at,
+                       uint64_t bytes)
+{
+    for (uint64_t extent = at / arena->extent; arena->soiled && extent * arena->extent < at + bytes; extent++)
+        if (is_soiled(mapping, extent))
+            return true;
+    return false;
+}
+
+// All extents that the stretch touches.
+static void set_soiled(struct worker_arena *arena, struct mapping *mapping, uint64_t at, uint64_t bytes,
+                       bool soiled)
+{
+    bool first = arena->soiled == 0;
+    for (uint64_t extent = at / arena->extent; extent * arena->extent < at + bytes; extent++) {
+        if (is_soiled(mapping, extent) == soiled)
+            continue;
+        mapping->soiled[extent / 64] ^= UINT64_C(1) << extent % 64;
+        arena->soiled += soiled ? arena->extent : -arena->extent;
+    }
+    if (first && arena->soiled && arena->options.soiled)
+        arena->options.soiled(arena->options.soiled_arg);
+}
+
+static void wipe(uint8_t *memory, uint64_t bytes, bool free_memory)
+{
+    ASAN_UNPOISON_MEMORY_REGION(memory, bytes);
+    memset(memory, 0, bytes);
+    if (free_memory)
+        ASAN_POISON_MEMORY_REGION(memory, bytes);
+}
+
+// Zeroes what is free of a stretch of whole extents: none of them is soiled then.
+static void clean_stretch(struct worker_arena *arena, struct mapping *mapping, uint64_t at, uint64_t bytes)
+{
+    for (const struct span *span = mapping->first; span && span->at < at + bytes; span = span->next) {
+        uint64_t from = span->at > at ? span->at : at, to = span->at + span->bytes;
+        if (to > at + bytes)
+            to = at + bytes;
+        if (span->state != USED && from < to)
+            wipe(mapping->base + from, to - from, true);
+    }
+    set_soiled(arena, mapping, at, bytes, false);
+}
+
+// Soiled extents that follow each other, at most so many bytes of them, cleaned. Their bytes; 0: there are none.
+static uint64_t clean_first(struct worker_arena *arena, struct mapping *mapping, uint64_t most)
+{
+    uint64_t n = mapping->bytes / arena->extent, first = 0, end;
+    while (first < n && !is_soiled(mapping, first)) // words of 64 at once
+        first = mapping->soiled[first / 64] >> first % 64 ? first + 1 : (first / 64 + 1) * 64;
+    if (first >= n)
+        return 0;
+    for (end = first + 1; end < n && is_soiled(mapping, end) && (end + 1 - first) * arena->extent <= most;)
+        end++;
+    clean_stretch(arena, mapping, first * arena->extent, (end - first) * arena->extent);
+    return (end - first) * arena->extent;
+}
+
+bool worker_arena_clean(struct worker_arena *arena, uint64_t most_bytes)
+{
+    for (struct mapping *mapping = arena->mappings; mapping && arena->soiled; mapping = mapping->next)
+        for (uint64_t done; (done = clean_first(arena, mapping, most_bytes)) > 0; most_bytes -= done)
+            if (done >= most_bytes)
+                return arena->soiled > 0;
+    return arena->soiled > 0;
+}
+
+uint64_t worker_arena_soiled(const struct worker_arena *arena)
+{
+    return arena->soiled;
+}
+
 static void extents_discard(struct worker_arena *arena, struct span *bare)
 {
     struct mapping *mapping = bare->mapping;
@@ -201,6 +283,8 @@ static void extents_discard(struct worker_arena *arena, struct span *bare)
         mapping->touched[extent / 64] &= ~bit;
         arena->touched -= arena->extent;
         arena->options.source.discard(arena->options.source.arg, mapping->base + at, arena->extent);
+        if (arena->options.source.zeros)
+            set_soiled(arena, mapping, at, arena->extent, false);
     }
 }
 
@@ -211,6 +295,10 @@ static void mapping_unmap(struct worker_arena *arena, struct mapping *mapping)
     if (mapping->emptied_ns)
         arena->kept -= mapping->bytes;
     arena->touched -= mapping->bytes - cold(arena, mapping, 0, mapping->bytes, false);
+    if (arena->options.source.keeps)
+        while (clean_first(arena, mapping, mapping->bytes) > 0)
+            ;
+    set_soiled(arena, mapping, 0, mapping->bytes, false);
     span_unlist(arena, span);
     free(span);
     if (mapping->next)
@@ -254,7 +342,7 @@ static struct mapping *mapping_new(struct worker_arena *arena, uint64_t bytes, u
             size = (most - arena->touched) / arena->extent * arena->extent;
     }
     uint64_t words = (size / arena->extent + 63) / 64;
-    struct mapping *mapping = calloc(1, sizeof *mapping + words * sizeof *mapping->touched);
+    struct mapping *mapping = calloc(1, sizeof *mapping + 2 * words * sizeof *mapping->touched);
     struct span *span = malloc(sizeof *span);
     if (mapping && span)
         mapping->base = source->map(source->arg, size);
@@ -270,6 +358,7 @@ static struct mapping *mapping_new(struct worker_arena *arena, uint64_t bytes, u
     if (source->addressable)
         ASAN_POISON_MEMORY_REGION(mapping->base, size);
     mapping->bytes = size;
+    mapping->soiled = mapping->touched + words;
     mapping->first = span;
     mapping->emptied_ns = 1;
     mapping->next = arena->mappings;
@@ -386,8 +475,11 @@ void *worker_arena_alloc(struct worker_arena *arena, size_t bytes, uint64_t room
         span_list(arena, rest, HELD);
     span->state = USED;
     arena->held += WORKER_ARENA_NODE;
-    if (arena->options.source.addressable)
+    if (arena->options.source.addressable) {
         ASAN_UNPOISON_MEMORY_REGION(memory, bytes);
+        if (any_soiled(arena, span->mapping, span->at, size))
+            wipe(memory, bytes, false); // what is left of its last unit is read by nobody
+    }
     return memory;
 }
 
@@ -398,8 +490,10 @@ void worker_arena_release(struct worker_arena *arena, void *memory)
     struct span *span = worker_map_remove(&arena->used, (uintptr_t)memory);
     assert(span && span->state == USED);
     arena->held -= WORKER_ARENA_NODE;
-    if (arena->options.source.addressable)
+    if (arena->options.source.addressable) {
         ASAN_POISON_MEMORY_REGION(memory, span->bytes);
+        set_soiled(arena, span->mapping, span->at, span->bytes, true);
+    }
     give_back(arena, span);
 }
 
@@ -407,7 +501,8 @@ void worker_arena_tidy(struct worker_arena *arena, uint64_t before_ns)
 {
     for (struct mapping *mapping = arena->mappings, *next; mapping; mapping = next) {
         next = mapping->next;
-        if (mapping->emptied_ns && mapping->emptied_ns < before_ns)
+        bool waits = arena->options.source.keeps && any_soiled(arena, mapping, 0, mapping->bytes);
+        if (mapping->emptied_ns && mapping->emptied_ns < before_ns && (!waits || before_ns == UINT64_MAX))
             mapping_unmap(arena, mapping);
     }
 }

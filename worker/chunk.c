@@ -374,6 +374,7 @@ static bool hash(const struct worker_chunk *chunk, const struct worker_layer *la
         free(copy);
     }
     *out = XXH3_64bits_digest(&state);
+    explicit_bzero(state.buffer, sizeof state.buffer); // the last rows, on everybody's stack
     return true;
 }
 

@@ -185,7 +185,7 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
         {"listen", 'l', COMMON_OPTION_STRING, &config->listen, "ENDPOINT",
          "Where clients put K and V: tls://, nng+tls://, tcp://, nng+tcp:// or unix://, port 0:\n"
          "any. Default: tcp://127.0.0.1:0, or tls:// as the coordinator; all addresses with a\n"
-         "coordinator on another host.",
+         "coordinator on another host and TLS, or --insecure.",
          0, 0},
         {"edge-listen", 'e', COMMON_OPTION_STRING, &config->edge_listen, "ENDPOINT",
          "Where the coordinator and other workers dial: tls://, tcp:// or unix://, port 0: any.\n"
@@ -203,7 +203,9 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
                                    "or --listen is no loopback address. Default: systemd's credential\n"
                                    "'token', else there is none."),
         {"insecure", 0, COMMON_OPTION_FLAG, &config->insecure, NULL,
-         "Let clients in without a pass or a token: tickets alone guard --listen.", 0, 0},
+         "Let --listen and --edge-listen be other addresses than loopback without TLS: what goes\n"
+         "over the network can be read there. Clients need a pass or the token all the same.",
+         0, 0},
         {"memory", 'm', COMMON_OPTION_SIZE, &config->memory_bytes, "SIZE",
          "Memory for K, V and what is in flight (messages, partial results, workspaces), which\n"
          "gets an eighth, but 128 MiB to 1 GiB, and half at most: of 256M, 128 MiB hold K and V.\n"
@@ -288,6 +290,7 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
         COMMON_DAEMON_READY_OPTION(daemon, "Written once it has joined: {\"name\": ..., \"endpoint\": ...,\n"
                                            "\"edge_endpoint\": ..., \"pid\": n}, and \"http\" with --http.\n"
                                            "Default: none."),
+        COMMON_DAEMON_HARDEN_OPTIONS(daemon),
         COMMON_DAEMON_LOG_OPTIONS(daemon),
         COMMON_DAEMON_TRACE_OPTIONS(daemon),
         COMMON_DAEMON_CONFIG_OPTIONS(daemon),
@@ -331,7 +334,7 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
     if (code != COMMON_OK)
         return code;
     common_daemon_set_log(daemon);
-    code = worker_address_settle(config, true, err);
+    code = worker_address_settle(config, config->insecure, err);
     if (code != COMMON_OK)
         return code;
     code = set_names(out, words.name, words.host, err);
@@ -377,6 +380,8 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
                                                  .module = words.engine_module,
                                                  .worker = out->name,
                                                  .device = worker_device_name(out->device)};
+    if (strcmp(words.engine, "mpi") == 0) // workers of a host read each other's memory
+        common_harden_share(daemon->core_dumps);
     code = worker_engine_open(&wanted, &out->engine, err);
     config->engine = out->engine;
     return code;

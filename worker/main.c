@@ -3,6 +3,7 @@
 // lost: to be started again, 5 with --drain: it ended while it still had chunks.
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -195,7 +196,11 @@ static int run_daemon(struct daemon *d)
                proto_http_new(d->loop, &d->options.daemon, insecure, &d->http, &err) != COMMON_OK ||
                common_daemon_trace(&d->options.daemon, d->loop, "banyan-worker", d->options.config.name,
                                    &d->options.config.tracer, &err) != COMMON_OK ||
-               worker_new(d->loop, &d->options.config, &d->worker, &err) != COMMON_OK) {
+               worker_new(d->loop, &d->options.config, &d->worker, &err) != COMMON_OK ||
+               common_daemon_harden(&d->options.daemon, "banyan-worker",
+                                    d->options.device || d->options.engine ? COMMON_HARDEN_MODULES
+                                                                           : COMMON_HARDEN_PLACED,
+                                    &err) != COMMON_OK) {
         common_log_error("cannot start: %s", err.message);
     } else {
         common_http_serve(d->http, &(struct common_http_pages){.live = worker_health_live,
@@ -222,6 +227,7 @@ int main(int argc, char **argv)
     static struct daemon d;
     struct common_error err;
     common_memory_keep();
+    common_memory_wipe();
     common_log_init("banyan-worker");
     enum common_code code = worker_daemon_options_parse(argc, argv, &d.options, &err);
     if (code != COMMON_OK) {
@@ -238,6 +244,7 @@ int main(int argc, char **argv)
     // The engine first: it may have operations on the device, and may end the process
     worker_engine_close(d.options.engine, exit_code);
     worker_device_close(d.options.device); // its memory has been given back
+    explicit_bzero(&d.options.config.secret, sizeof d.options.config.secret);
     common_daemon_fini(&d.options.daemon); // its strings are nobody's any more
     return exit_code;
 }

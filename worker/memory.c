@@ -13,8 +13,17 @@ struct worker_memory {
     void *arg;
     struct worker_device *device;
     struct worker_arena *arena;
+    void (*soiled)(void *arg);
+    void *soiled_arg;
     struct worker_pages *pages; // that the arena has; NULL: of the system as it needs them
 };
+
+static void memory_soiled(void *arg)
+{
+    const struct worker_memory *memory = arg;
+    if (memory->soiled)
+        memory->soiled(memory->soiled_arg);
+}
 
 struct worker_memory *worker_memory_new(uint64_t limit_bytes, const struct worker_arena_source *source,
                                         const struct worker_memory_ops *ops, void *arg,
@@ -24,7 +33,11 @@ struct worker_memory *worker_memory_new(uint64_t limit_bytes, const struct worke
     struct worker_arena_options options = {.limit_bytes = limit_bytes,
                                            .keep_bytes =
                                                limit_bytes / 4 < KEEP_BYTES ? limit_bytes / 4 : KEEP_BYTES,
+                                           .soiled = memory_soiled,
+                                           .soiled_arg = memory,
                                            .source = *source};
+    if (source->keeps)
+        options.keep_bytes = UINT64_MAX; // they are cleaned where they are
     if (memory)
         memory->arena = worker_arena_new(&options);
     if (!memory || !memory->arena) {
@@ -64,6 +77,17 @@ void worker_memory_release(struct worker_memory *memory, uint8_t *allocated)
 uint64_t worker_memory_held(const struct worker_memory *memory)
 {
     return worker_arena_held(memory->arena);
+}
+
+void worker_memory_on_soiled(struct worker_memory *memory, void (*fn)(void *arg), void *arg)
+{
+    memory->soiled = fn;
+    memory->soiled_arg = arg;
+}
+
+bool worker_memory_clean(struct worker_memory *memory, uint64_t most_bytes)
+{
+    return worker_arena_clean(memory->arena, most_bytes);
 }
 
 void worker_memory_tidy(struct worker_memory *memory, uint64_t before_ns)

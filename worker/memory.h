@@ -48,6 +48,9 @@ struct worker_device *worker_memory_device(const struct worker_memory *memory); 
 uint8_t *worker_memory_alloc(struct worker_memory *memory, size_t bytes, uint64_t room);
 void worker_memory_release(struct worker_memory *memory, uint8_t *allocated); // NULL is allowed
 uint64_t worker_memory_held(const struct worker_memory *memory);
+// worker_arena_clean; fn is called when there is something to clean, where there was nothing. See worker/arena.h.
+void worker_memory_on_soiled(struct worker_memory *memory, void (*fn)(void *arg), void *arg);
+bool worker_memory_clean(struct worker_memory *memory, uint64_t most_bytes);
 void worker_memory_tidy(struct worker_memory *memory, uint64_t before_ns);
 
 // They take effect in order. Memory that is lost takes no bytes and gives zeros: who goes on from what was

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -51,8 +52,9 @@ static void pages_discard(void *arg, void *base, size_t bytes)
 {
     (void)arg;
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    if ((uintptr_t)base % page == 0 && bytes % page == 0) // else too little to mind
-        madvise(base, bytes, MADV_DONTNEED);
+    bool whole = (uintptr_t)base % page == 0 && bytes % page == 0; // else too little to mind
+    if (!whole || madvise(base, bytes, MADV_DONTNEED) != 0)
+        memset(base, 0, bytes);
 }
 
 struct worker_arena_source worker_pages_source(const struct worker_place *place)
@@ -60,6 +62,7 @@ struct worker_arena_source worker_pages_source(const struct worker_place *place)
     return (struct worker_arena_source){.map = pages_map,
                                         .unmap = pages_unmap,
                                         .discard = pages_discard,
+                                        .zeros = true,
                                         .addressable = true,
                                         .arg = (void *)(uintptr_t)place};
 }
@@ -138,6 +141,10 @@ static void ready_discard(void *arg, void *base, size_t bytes)
 
 struct worker_arena_source worker_pages_ready_source(struct worker_pages *pages)
 {
-    return (struct worker_arena_source){
-        .map = ready_map, .unmap = ready_unmap, .discard = ready_discard, .addressable = true, .arg = pages};
+    return (struct worker_arena_source){.map = ready_map,
+                                        .unmap = ready_unmap,
+                                        .discard = ready_discard,
+                                        .addressable = true,
+                                        .keeps = true,
+                                        .arg = pages};
 }

@@ -80,6 +80,7 @@ struct worker {
         lost; // [n_lost] ids of chunks whose rows are gone here, and have not come again: the newest (lose.c)
     uint32_t n_lost;
     struct worker_warm *warm;
+    struct worker_clean *clean;
     uint64_t started_ns;
     uint64_t inline_madds;
     void (*registered)(void *arg);

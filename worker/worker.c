@@ -10,7 +10,9 @@
 #include "common/options.h"
 #include "common/secret.h"
 #include "common/tls.h"
+#include "proto/endpoint.h"
 #include "proto/pass.h"
+#include "worker/clean.h"
 #include "worker/cold.h"
 #include "worker/disk/files.h"
 #include "worker/empty.h"
@@ -148,12 +150,16 @@ static enum common_code check_config(const struct worker_config *config, struct 
     if (strncmp(config->edge_listen, "nng+", 4) == 0)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "--edge-listen takes tls://, tcp:// or unix://");
-    // Whoever has neither the token nor a pass is not let in there (admit).
-    return proto_listen_allowed(config->listen, true, config->insecure, err);
+    // Whoever has neither the token nor a pass is not let in there (admit); at the edge all prove that they have the secret.
+    enum common_code code = proto_listen_allowed(config->listen, true, proto_endpoint_has_tls(config->listen),
+                                                 config->insecure, err);
+    if (code == COMMON_OK)
+        code = proto_listen_allowed(config->edge_listen, true, proto_endpoint_has_tls(config->edge_listen),
+                                    config->insecure, err);
+    return code;
 }
 
-// Clients show the token, or a pass of the coordinator's; where only this machine reaches the worker, or --insecure says
-// so, tickets alone guard it.
+// Clients show the token, or a pass of the coordinator's; where only this machine reaches the worker, tickets alone guard it.
 static bool admit(void *arg, const void *credentials, size_t len, const char *peer,
                   struct proto_identity *out)
 {
@@ -185,7 +191,7 @@ static enum common_code worker_serve(struct worker *worker, const struct worker_
                                            .arg = worker};
     worker->token = config->token ? strdup(config->token) : NULL;
     worker->demands_pass =
-        config->token || proto_listen_allowed(config->listen, false, config->insecure, NULL) != COMMON_OK;
+        config->token || proto_listen_allowed(config->listen, false, true, false, NULL) != COMMON_OK;
     enum common_code code = proto_server_new(worker->loop, &options, &worker->public_server, err);
     if (code == COMMON_OK)
         code = proto_server_listen(worker->public_server, config->listen, err);
@@ -364,8 +370,10 @@ enum common_code worker_new(struct common_loop *loop, const struct worker_config
                                 "--prefault: the system has no memory for all of --memory: give less");
     }
     worker->store = worker_store_new(capacity, kv);
-    if (worker->store)
+    if (worker->store) {
         worker_store_set_name(worker->store, worker->name);
+        worker->clean = worker_clean_new(loop, kv);
+    }
     code = worker->store ? open_disk(worker, config, err) : COMMON_OK;
     if (code != COMMON_OK) {
         worker_free(worker);
@@ -378,7 +386,7 @@ enum common_code worker_new(struct common_loop *loop, const struct worker_config
     worker->pulls = worker_pulls_new(worker);
     worker->sums = worker_sums_new(worker);
     worker->warm = worker_warm_new(worker, config->read_ahead);
-    if (code == COMMON_OK && (!worker->pulls || !worker->sums || !worker->warm))
+    if (code == COMMON_OK && (!worker->pulls || !worker->sums || !worker->warm || !worker->clean))
         code = COMMON_RESOURCE_EXHAUSTED;
     if (code != COMMON_OK)
         common_error_set(err, code, "the system has no memory for a worker");
@@ -512,11 +520,13 @@ void worker_free(struct worker *worker)
     }
     worker_map_free(&worker->sessions);
     worker_listing_free(&worker->listing);
+    worker_clean_free(worker->clean);
     worker_store_free(worker->store);
     worker_disk_free(worker->disk);
     free(worker->scratch);
     free(worker->lost);
     common_tls_unref(worker->tls);
     free(worker->token);
+    explicit_bzero(&worker->secret, sizeof worker->secret);
     free(worker);
 }

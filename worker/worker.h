@@ -32,19 +32,19 @@ struct worker_config {           // strings are copied
     const char *token;           // clients must present it too; NULL: the ticket is enough
     struct common_tls
         *tls; // its certificate, for tls:// and nng+tls:// endpoints; a reference is taken; NULL: none
-    bool tls_client_certs;      // clients must show one, too
-    bool insecure;              // the public endpoint may be other than loopback without a token
-    uint64_t memory_bytes;      // for K and V and for what is in flight
-    bool prefault;              // what of it is for K and V is had from the system at once; not with a device
-    uint32_t max_clients;       // connections; 0: 1024
-    uint64_t attach_ttl_ns;     // rows that are put and not committed stay so long; 0: for ever
-    const char *store;          // directory that keeps K and V; NULL: memory alone
-    enum worker_fsync fsync;    // of it
-    const char *boot;           // which start of the machine this is; NULL: as the system says
-    uint64_t scrub_ns;          // all of it is read once in this time; 0: it is not
-    uint64_t store_limit;       // of K and V, in memory and files together; 0: what memory has room for
-    uint32_t read_ahead;        // layers that are read from it before they are asked for
-    struct worker_files *files; // it, open, taken over; NULL: worker_new opens it
+    bool tls_client_certs; // clients must show one, too
+    bool insecure;         // endpoints may be other than loopback without TLS, the public one without a token
+    uint64_t memory_bytes; // for K and V and for what is in flight
+    bool prefault;         // what of it is for K and V is had from the system at once; not with a device
+    uint32_t max_clients;  // connections; 0: 1024
+    uint64_t attach_ttl_ns;           // rows that are put and not committed stay so long; 0: for ever
+    const char *store;                // directory that keeps K and V; NULL: memory alone
+    enum worker_fsync fsync;          // of it
+    const char *boot;                 // which start of the machine this is; NULL: as the system says
+    uint64_t scrub_ns;                // all of it is read once in this time; 0: it is not
+    uint64_t store_limit;             // of K and V, in memory and files together; 0: what memory has room for
+    uint32_t read_ahead;              // layers that are read from it before they are asked for
+    struct worker_files *files;       // it, open, taken over; NULL: worker_new opens it
     struct worker_device *device;     // that holds K and V and computes, kept; NULL: the team does
     struct worker_engine *engine;     // offered beside `stream`, kept; NULL: none
     struct common_tracer *tracer;     // of steps' spans, kept; NULL: none

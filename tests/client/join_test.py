@@ -70,7 +70,7 @@ class Join(unittest.TestCase):
     # ---- join-command ----
     def test_what_it_prints_lets_a_worker_join(self):
         """The lines are run as they stand, by a shell, in a folder that is as another machine's."""
-        ready = self.coordinator("--token-file", self.token(), listen="tcp://0.0.0.0:0")
+        ready = self.coordinator("--token-file", self.token(), "--insecure", listen="tcp://0.0.0.0:0")
         auth = {"BANYAN_TOKEN_FILE": self.token()}
         out, _ = self.ctl("join-command", "--host", "127.0.0.1", "--secret-file", f"{self.folder}/secret", "--show-secret", **auth)
         self.assertIn(f"--coordinator=tcp://127.0.0.1:{self.port(ready)} ", out)
@@ -112,7 +112,7 @@ class Join(unittest.TestCase):
 
     def test_systemd(self):
         """The lines are those of the package: its file of options, and credentials that the unit takes by itself."""
-        ready = self.coordinator("--token-file", self.token(), listen="tcp://0.0.0.0:0")
+        ready = self.coordinator("--token-file", self.token(), "--insecure", listen="tcp://0.0.0.0:0")
         out, _ = self.ctl("join-command", "--form=systemd", "--host=c.example", BANYAN_TOKEN_FILE=self.token())
         script = re.search(r"sudo (sed -i '[^']*') (/etc/banyan/worker.conf)", out)
         unit = SOURCE / "deploy" / "systemd"
@@ -124,6 +124,8 @@ class Join(unittest.TestCase):
         said = subprocess.run([f"{BIN}/banyan-worker", f"--config={options}", "--print-config"], check=True, text=True,
                               stdout=subprocess.PIPE).stdout
         self.assertIn(f"coordinator = tcp://c.example:{self.port(ready)}\n", said)
+        self.assertRegex(said, "(?m)^insecure = true$")  # there is no TLS, and the lines say so
+        self.assertIn("This cluster is without TLS", out)
         self.assertIn("/etc/banyan/token there", out)
         self.assertIn("systemctl enable --now banyan-worker@0", out)
 

@@ -49,7 +49,7 @@ static void test_references(void **state)
     common_blob_unref(NULL);
 }
 
-#ifndef __SANITIZE_ADDRESS__ // it keeps what was freed
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) // they keep what was freed
 static uint64_t resident_bytes(void)
 {
     unsigned long size = 0, resident = 0;
@@ -58,6 +58,36 @@ static uint64_t resident_bytes(void)
     assert_int_equal(fscanf(file, "%lu %lu", &size, &resident), 2);
     fclose(file);
     return (uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+// What is freed, and what is given, has nothing of who had it before.
+static void test_memory_is_wiped(void **state)
+{
+    (void)state;
+    static const char marker[] = "a row of somebody";
+    common_memory_wipe();
+    for (size_t bytes = 1200; bytes < 3 << 20; bytes *= 3) {
+        uint8_t *block = malloc(bytes), *lasting = malloc(64);
+        assert_true(block && lasting);
+        for (size_t at = 0; at + sizeof marker < bytes; at += sizeof marker)
+            memcpy(block + at, marker, sizeof marker);
+        free(block);
+        uint8_t *again = malloc(bytes);
+        assert_non_null(again);
+        assert_null(memmem(again, bytes, marker, sizeof marker));
+        free(again);
+        free(lasting);
+    }
+    for (size_t len = 64; len < 1 << 20; len *= 2) {
+        struct common_blob *blob = common_blob_new(len);
+        assert_non_null(blob);
+        memcpy(blob->data + len - sizeof marker, marker, sizeof marker);
+        common_blob_unref(blob);
+        blob = common_blob_new(len);
+        assert_non_null(blob);
+        assert_null(memmem(blob->data, len, marker, sizeof marker));
+        common_blob_unref(blob);
+    }
 }
 
 // As a worker does it: while one message is worked on the next one comes; something small is made of each, and stays.
@@ -120,7 +150,8 @@ int main(void)
         cmocka_unit_test(test_new_is_aligned_and_writable),
         cmocka_unit_test(test_impossible_sizes_are_refused),
         cmocka_unit_test(test_references),
-#ifndef __SANITIZE_ADDRESS__
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+        cmocka_unit_test(test_memory_is_wiped),
         cmocka_unit_test(test_what_stays_between_large_ones_takes_no_room_from_them),
 #endif
         cmocka_unit_test(test_checked_sizes),

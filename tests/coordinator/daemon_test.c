@@ -111,7 +111,16 @@ static void cannot_start(void **state)
     run(ARGS("--secret-file", secret, "--store", store, "--listen", listen, ##__VA_ARGS__), said,            \
         sizeof(said))
     assert_int_equal(RUN("tcp://0.0.0.0:0"), 3); // anybody could come
-    assert_non_null(strstr(said, "token"));
+    assert_non_null(strstr(said, "without TLS and without a client token"));
+    char token[300];
+    snprintf(token, sizeof token, "%s.token", secret);
+    FILE *file = fopen(token, "w");
+    assert_non_null(file);
+    assert_int_equal(fchmod(fileno(file), 0600), 0);
+    assert_true(fputs("a token for a test\n", file) >= 0 && fclose(file) == 0);
+    assert_int_equal(RUN("tcp://0.0.0.0:0", "--token-file", token), 3); // anybody could listen
+    assert_non_null(strstr(said, "without TLS: give a tls://"));
+    unlink(token);
     assert_int_equal(RUN("carrier-pigeon://here"), 3);
     assert_int_equal(RUN("tcp://127.0.0.1:0", "--token-file", "/nonexistent/token"), 3);
     assert_int_equal(RUN("tcp://127.0.0.1:0", "--store", "/proc/no/store.db"), 3);

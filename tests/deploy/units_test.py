@@ -20,7 +20,51 @@ UNITS = SOURCE / "deploy" / "systemd"
 MOST = {"banyan-coordinator.service": 12, "banyan-worker@.service": 20}  # tenths, of systemd-analyze security
 
 
+def table():
+    """Of common/harden_calls.c: (call, what the daemons' own filter says of it)."""
+    text = re.sub(r"//.*", "", (SOURCE / "common" / "harden_calls.c").read_text())
+    return [(call, verdict) for verdict, call in re.findall(r"\b(ALLOW|PLACED|CHECK|KILL|MODULES)\((\w+)\)", text)
+            if call != "call"]
+
+
+def group(name):
+    """Calls of one of systemd's groups."""
+    said = subprocess.run(["systemd-analyze", "syscall-filter", "--no-pager", name], capture_output=True, text=True, check=True).stdout
+    calls = set()
+    for word in re.findall(r"^ +([@\w-]+)$", said, re.M):
+        calls |= group(word) if word.startswith("@") else {word}
+    return calls
+
+
+def permitted(unit):
+    """Calls that SystemCallFilter= of a unit lets through: as systemd.exec(5) reads its lines."""
+    calls = set()
+    for line in re.findall(r"^SystemCallFilter=(.*)$", (UNITS / unit).read_text(), re.M):
+        words = set().union(*(group(w) if w.startswith("@") else {w} for w in line.lstrip("~").split()))
+        calls = calls - words if line.startswith("~") else calls | words
+    return calls
+
+
+# systemd starts the daemon behind its filter; what belongs to root alone is of no use to a daemon that is not.
+STARTS = {"execve", "execveat", "fork", "vfork"}
+ROOTS = {"fchown"}
+
+
 class Units(unittest.TestCase):
+    def test_calls_are_those_of_the_filter(self):
+        """Units and the daemons' own filter (--seccomp) do not contradict each other."""
+        if not shutil.which("systemd-analyze"):
+            self.skipTest("systemd-analyze is not here")
+        calls = table()
+        self.assertGreater(len(calls), 180)
+        for unit in MOST:
+            may = permitted(unit)
+            self.assertIn("seccomp", may, unit)
+            needs = {c for c, v in calls if v in ("ALLOW", "CHECK") or (v == "PLACED" and "worker" in unit)}
+            self.assertEqual(sorted(needs - may - ROOTS), [], f"{unit} refuses what the daemon needs")
+            self.assertEqual(sorted({c for c, v in calls if v in ("KILL", "MODULES")} & may - STARTS), [],
+                             f"{unit} permits what ends the daemon")
+
     def test_what_they_expose(self):
         if not shutil.which("systemd-analyze"):
             self.skipTest("systemd-analyze is not here")

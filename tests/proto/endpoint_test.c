@@ -113,14 +113,33 @@ static void test_listen_allowed(void **state)
                                        "tcp://example.org:1", "tcp://128.0.0.1:1"};
     struct common_error err;
     for (size_t i = 0; i < sizeof loopback / sizeof *loopback; i++)
-        assert_int_equal(proto_listen_allowed(loopback[i], false, false, &err), COMMON_OK);
+        assert_int_equal(proto_listen_allowed(loopback[i], false, false, false, &err), COMMON_OK);
     for (size_t i = 0; i < sizeof open / sizeof *open; i++) {
-        assert_int_equal(proto_listen_allowed(open[i], false, false, &err), COMMON_PERMISSION_DENIED);
+        // The sentence says what is missing, and nothing else.
+        assert_int_equal(proto_listen_allowed(open[i], false, false, false, &err), COMMON_PERMISSION_DENIED);
+        assert_non_null(strstr(err.message, "without TLS and without a client token: give a tls://"));
         assert_non_null(strstr(err.message, "--token-file"));
-        assert_int_equal(proto_listen_allowed(open[i], true, false, &err), COMMON_OK);
-        assert_int_equal(proto_listen_allowed(open[i], false, true, &err), COMMON_OK);
+        assert_int_equal(proto_listen_allowed(open[i], true, false, false, &err), COMMON_PERMISSION_DENIED);
+        assert_non_null(strstr(err.message, "without TLS: give a tls://"));
+        assert_null(strstr(err.message, "token"));
+        assert_int_equal(proto_listen_allowed(open[i], false, true, false, &err), COMMON_PERMISSION_DENIED);
+        assert_non_null(strstr(err.message, "without a client token: give --token-file FILE, or --insecure"));
+        assert_null(strstr(err.message, "tls"));
+        assert_int_equal(proto_listen_allowed(open[i], true, true, false, &err), COMMON_OK);
+        assert_int_equal(proto_listen_allowed(open[i], false, false, true, &err), COMMON_OK);
     }
-    assert_int_equal(proto_listen_allowed("nonsense", true, true, &err), COMMON_INVALID_ARGUMENT);
+    assert_int_equal(proto_listen_allowed("nonsense", true, true, true, &err), COMMON_INVALID_ARGUMENT);
+}
+
+static void test_has_tls(void **state)
+{
+    (void)state;
+    assert_true(proto_endpoint_has_tls("tls://10.0.0.1:1"));
+    assert_true(proto_endpoint_has_tls("nng+tls://a.example:1"));
+    static const char *const plain[] = {"tcp://10.0.0.1:1", "nng+tcp://tls:1", "unix:///tls://", "tls:/a", "",
+                                        "TLS://a:1"};
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
+        assert_false(proto_endpoint_has_tls(plain[i]));
 }
 
 int main(void)
@@ -130,6 +149,7 @@ int main(void)
         cmocka_unit_test(test_the_longest_path),
         cmocka_unit_test(test_lists),
         cmocka_unit_test(test_listen_allowed),
+        cmocka_unit_test(test_has_tls),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,7 +17,7 @@
 static enum common_code settle(struct worker_config *config, struct common_error *err)
 {
     common_log_set_level(COMMON_LOG_ERROR);
-    return worker_address_settle(config, config->token || config->insecure, err);
+    return worker_address_settle(config, config->insecure, err);
 }
 
 static bool at_all(const char *endpoint)
@@ -35,11 +35,12 @@ static void defaults_follow_the_coordinator(void **state)
         {"tcp://127.0.0.1:7412", NULL, false, false, false},
         {"tcp://localhost:7412", "a token", false, false, false},
         {"unix:///run/c.sock", NULL, false, false, false},
-        {FAR, NULL, false, true, false}, // without a token nobody else may come to the public one
-        {FAR, "a token", false, true, true},
+        {FAR, NULL, false, true,
+         false}, // nobody else may come to the public one; the edge is refused, see below
+        {FAR, "a token", false, true, false},
         {FAR, NULL, true, true, true},
-        {"tcp://127.0.0.1:7412," FAR, "a token", false, true, true},
-        {"tcp://a.name:7412", "a token", false, true, true},
+        {"tcp://127.0.0.1:7412," FAR, "a token", true, true, true},
+        {"tcp://a.name:7412", "a token", true, true, true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct common_error err;
@@ -102,13 +103,39 @@ static void advertise_is_a_host(void **state)
     }
 }
 
+static void others_do_not_reach_it_in_plain_tcp(void **state)
+{
+    (void)state;
+    static const char here[] = "tcp://127.0.0.1:0", everywhere[] = "tcp://0.0.0.0:0";
+    struct {
+        const char *listen, *edge, *token, *lacks;
+    } cases[] = {
+        {everywhere, here, NULL, "without TLS and without a client token"},
+        {everywhere, here, "a token", "without TLS: give"},
+        {here, everywhere, NULL, "without TLS: give"}, // its peers show that they have the secret
+        {here, "tcp://[::]:0", "a token", "without TLS: give"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct worker_config config = {.name = "w",
+                                       .host = "h",
+                                       .coordinator = FAR,
+                                       .listen = cases[i].listen,
+                                       .edge_listen = cases[i].edge,
+                                       .token = cases[i].token};
+        struct common_error err;
+        struct worker *worker = NULL;
+        assert_int_equal(worker_new(NULL, &config, &worker, &err), COMMON_PERMISSION_DENIED);
+        assert_non_null(strstr(err.message, cases[i].lacks));
+        assert_null(worker);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults_follow_the_coordinator),
-        cmocka_unit_test(what_is_given_stays),
-        cmocka_unit_test(an_edge_that_nobody_can_dial_is_refused),
-        cmocka_unit_test(advertise_is_a_host),
+        cmocka_unit_test(defaults_follow_the_coordinator),         cmocka_unit_test(what_is_given_stays),
+        cmocka_unit_test(an_edge_that_nobody_can_dial_is_refused), cmocka_unit_test(advertise_is_a_host),
+        cmocka_unit_test(others_do_not_reach_it_in_plain_tcp),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -313,6 +313,16 @@ static size_t random_size(uint64_t *seed, uint64_t limit)
     return bytes ? bytes : 1;
 }
 
+// Free memory is looked at, too.
+__attribute__((no_sanitize_address)) static bool is_zero(const void *memory, size_t bytes)
+{
+    const uint64_t *words = memory;
+    for (size_t i = 0; i < bytes / 8; i++)
+        if (words[i])
+            return false;
+    return true;
+}
+
 static void anything_goes(uint64_t limit, uint64_t keep, uint64_t seed)
 {
     static struct piece pieces[512];
@@ -343,6 +353,7 @@ static void anything_goes(uint64_t limit, uint64_t keep, uint64_t seed)
             assert_int_equal((uintptr_t)piece->memory % 64, 0);
             piece->bytes = bytes;
             live += bytes;
+            assert_true(is_zero(piece->memory, bytes)); // whoever had it before
             fill(piece, (uint8_t)next_random(&seed));
         }
         assert_true(worker_arena_held(arena) >= live && worker_arena_held(arena) <= limit);
@@ -350,6 +361,10 @@ static void anything_goes(uint64_t limit, uint64_t keep, uint64_t seed)
         if (step % 200 == 0) {
             assert_true(worker_arena_check(arena));
             assert_disjoint(pieces, 512);
+        }
+        if (step % 16 == 0) {
+            worker_arena_clean(arena, 1 + next_random(&seed) % (8 * MIB));
+            assert_true(worker_arena_soiled(arena) <= worker_arena_mapped(arena));
         }
         if (step % 1500 == 0)
             worker_arena_tidy(arena, UINT64_MAX);
@@ -365,6 +380,67 @@ static void anything_goes(uint64_t limit, uint64_t keep, uint64_t seed)
     end(arena);
 }
 
+static void count_call(void *arg)
+{
+    ++*(uint32_t *)arg;
+}
+
+// Also of memory that stays mapped when it is given back (--prefault).
+static void what_was_released_is_cleaned(void **state)
+{
+    const bool *ready = *state;
+    uint32_t told = 0;
+    struct worker_pages *pages = *ready ? worker_pages_new(128 * MIB, NULL) : NULL;
+    assert_int_equal(pages != NULL, *ready);
+    struct worker_arena_options options = {.limit_bytes = 256 * MIB,
+                                           .keep_bytes = 256 * MIB,
+                                           .soiled = count_call,
+                                           .soiled_arg = &told,
+                                           .source = *ready ? worker_pages_ready_source(pages)
+                                                            : worker_pages_source(NULL)};
+    struct worker_arena *arena = worker_arena_new(&options);
+    uint8_t *blocks[9];
+    for (int i = 0; i < 9; i++) {
+        assert_non_null(blocks[i] = worker_arena_alloc(arena, MIB + 4096, UINT64_MAX));
+        assert_true(is_zero(blocks[i], MIB + 4096));
+        memset(blocks[i], 0xa5, MIB + 4096);
+    }
+    assert_false(worker_arena_clean(arena, UINT64_MAX)); // nothing was released yet
+    assert_int_equal(told, 0);
+    for (int i = 0; i < 8; i += 2)
+        worker_arena_release(arena, blocks[i]);
+    assert_int_equal(told, 1);
+    assert_true(worker_arena_soiled(arena) > 0);
+    uint8_t *again = worker_arena_alloc(arena, MIB, UINT64_MAX); // in a soiled extent: zeroed for it
+    assert_true(is_zero(again, MIB));
+    memset(again, 0x5a, MIB);
+    assert_true(worker_arena_clean(arena, 1)); // one extent, and there are others
+    while (worker_arena_clean(arena, 2 * MIB))
+        ;
+    assert_int_equal(worker_arena_soiled(arena), 0);
+    for (int i = 0; i < 8; i++)
+        if (blocks[i] != again && i % 2 == 0)
+            assert_true(is_zero(blocks[i], MIB + 4096));
+    for (int i = 1; i < 8; i += 2) // what is used is as it was
+        assert_true(blocks[i][0] == 0xa5 && blocks[i][MIB + 4095] == 0xa5);
+    assert_true(again[0] == 0x5a && again[MIB - 1] == 0x5a);
+    worker_arena_release(arena, again);
+    assert_int_equal(told, 2);
+    for (int i = 1; i < 8; i += 2)
+        worker_arena_release(arena, blocks[i]);
+    worker_arena_release(arena, blocks[8]);
+    worker_arena_tidy(arena, UINT64_MAX); // unmapped; what keeps it has it clean
+    assert_true(worker_arena_soiled(arena) == 0);
+    for (int i = 0; i < 8 && *ready; i++) {
+        uint8_t *whole = worker_arena_alloc(arena, 8 * MIB, UINT64_MAX);
+        assert_non_null(whole);
+        assert_true(is_zero(whole, 8 * MIB));
+        worker_arena_release(arena, whole);
+    }
+    end(arena);
+    worker_pages_free(pages);
+}
+
 static void random_runs(void **state)
 {
     (void)state;
@@ -378,6 +454,7 @@ static void random_runs(void **state)
 
 int main(void)
 {
+    static bool fresh = false, ready = true;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pages_share_extents),
         cmocka_unit_test(odd_blocks_waste_nothing),
@@ -386,6 +463,8 @@ int main(void)
         cmocka_unit_test(warm_frames_give_way),
         cmocka_unit_test(tidy_takes_what_was_empty_long),
         cmocka_unit_test(a_mapping_that_is_all_there_counts_at_once),
+        cmocka_unit_test_prestate(what_was_released_is_cleaned, &fresh),
+        cmocka_unit_test_prestate(what_was_released_is_cleaned, &ready),
         cmocka_unit_test(random_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
