@@ -144,7 +144,8 @@ struct coordinator_store_reader store_reader(struct store_seen *seen)
 {
     return (struct coordinator_store_reader){seen,        on_worker,   on_session, on_member, on_chunk,
                                              on_follower, on_seal,     on_range,   on_key,    on_cut,
-                                             on_floor,    on_draining, on_tenant,  on_token,  seen};
+                                             on_floor,    on_draining, on_tenant,  on_token,  seen,
+                                             NULL,        NULL};
 }
 
 enum common_code store_open(struct store_seen *seen, struct coordinator_store **out, struct common_error *err)
