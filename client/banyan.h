@@ -86,13 +86,17 @@ typedef struct banyan_options {
     uint32_t calls_max; // asynchronous calls outstanding; more are RESOURCE_EXHAUSTED; 0: 16384. A call for
                         // the queue counts until it is fetched
     uint64_t connect_timeout_ns; // how long banyan_connect waits for the first answer; 0: timeout_ns
+    // For tls:// and nng+tls:// (PEM files; all NULL: none): whom to believe, and, where the cluster asks clients for a certificate,
+    // one's own and its key, which nobody else may be able to read. Read once, by banyan_connect.
+    const char *tls_ca, *tls_cert, *tls_key;
 } banyan_options;
 
-// Connects to a coordinator: "nng+tcp://127.0.0.1:7411", "tcp://…" or "unix:///path" (lowest latency). NULL:
-// BANYAN_ENDPOINT, else "nng+tcp://127.0.0.1:7411". Blocks until the coordinator has answered, and keeps
+// Connects to a coordinator: "nng+tcp://127.0.0.1:7411", "tcp://…" or "unix:///path" (lowest latency), or over TLS, with tls_ca:
+// "tls://host:7413" (TLS 1.3), "nng+tls://host:7414" (1.2, host is a name). The name or address must be in the coordinator's
+// certificate; nothing falls back to a connection without TLS. NULL: BANYAN_ENDPOINT, else "nng+tcp://127.0.0.1:7411". Blocks until the coordinator has answered, and keeps
 // trying when nobody is there yet. options may be NULL. UNAVAILABLE when it cannot be reached, with the reason (over nng
 // it may take 1 s more to find that out); NOT_FOUND when
-// the token file does not exist. What travels over TCP carries checksums, unless BANYAN_CHECKSUMS says "never";
+// the token file, or one of the certificates', does not exist. What travels over TCP carries checksums, unless BANYAN_CHECKSUMS says "never";
 // "always": over unix sockets, too. An answer that was damaged on its way is UNAVAILABLE.
 // Spans of items with a traceparent are exported where BANYAN_TRACE_FILE, or OpenTelemetry's variables with the protocol
 // http/json, say so (docs/TRACING.md); INVALID_ARGUMENT when that file cannot be opened.
@@ -774,6 +778,8 @@ typedef struct banyan_examined {
     uint64_t disk_bytes, disk_free_bytes;          // where its store is
     uint32_t n_edges_down;
     banyan_edge_down *edges_down; // of a coordinator
+    // When its certificate and that of its authority end, in seconds since 1970; 0: it has none, or is of an older build
+    int64_t tls_expires_s, tls_ca_expires_s;
 } banyan_examined;
 // Connects to this one endpoint, asks, and disconnects. Errors are banyan_connect's.
 BANYAN_API banyan_code banyan_examine(const char *endpoint, const banyan_options *options,

@@ -8,6 +8,7 @@
 #include "client/spans.h"
 #include "common/clock.h"
 #include "common/secret.h"
+#include "common/tls.h"
 #include "common/tracer.h"
 #include "proto/endpoint.h"
 #include "proto/nng_probe.h"
@@ -23,13 +24,16 @@ static uint32_t channel_calls(uint32_t calls_max)
 
 void client_unref(struct banyan_client *client)
 {
-    if (atomic_fetch_sub(&client->refs, 1) == 1)
-        free(client);
+    if (atomic_fetch_sub(&client->refs, 1) != 1)
+        return;
+    common_tls_unref(client->tls);
+    free(client);
 }
 
 struct opening {
     struct banyan_client *client;
     const char *token;
+    bool any_daemon;
     banyan_code code;
     banyan_error *error;
 };
@@ -43,6 +47,9 @@ static void open_channels(void *arg)
         .role = BANYAN__PB__ROLE__ROLE_CLIENT,
         .token = opening->token,
         .calls_max = channel_calls(client->calls_max),
+        .tls = client->tls,
+        // A worker's certificate does not make a coordinator; who only examines asks any daemon.
+        .peer_role = opening->any_daemon ? 0 : BANYAN__PB__ROLE__ROLE_COORDINATOR,
     };
     opening->code = client_spans_open(client, opening->error);
     if (opening->code != BANYAN_OK)
@@ -145,6 +152,8 @@ static banyan_code take_examined(void *arg, const ProtobufCMessage *body, banyan
         .memory_available_bytes = reply->memory_available_bytes,
         .disk_bytes = reply->disk_bytes,
         .disk_free_bytes = reply->disk_free_bytes,
+        .tls_expires_s = reply->tls_expires_s,
+        .tls_ca_expires_s = reply->tls_ca_expires_s,
     };
     client_copy_text(seen.version, sizeof seen.version, reply->version);
     if (!take_edges(reply, &seen))
@@ -196,6 +205,18 @@ static const char *choose_endpoint(const char *endpoint)
     return named && *named ? named : CLIENT_ENDPOINT_DEFAULT;
 }
 
+static banyan_code load_tls(const banyan_options *options, struct banyan_client *client, banyan_error *error)
+{
+    const struct common_tls_files files = {.cert = options->tls_cert,
+                                           .key = options->tls_key,
+                                           .ca = options->tls_ca};
+    struct common_error err = {0};
+    if (!files.cert && !files.key && !files.ca)
+        return BANYAN_OK;
+    enum common_code code = common_tls_new(&files, &client->tls, &err);
+    return code == COMMON_OK ? BANYAN_OK : client_error_set(error, (banyan_code)code, "%s", err.message);
+}
+
 // Connects and, with `examined`, asks for that and disconnects: out is not written then.
 static banyan_code client_open(const char *endpoint, const banyan_options *options, banyan_client **out,
                                banyan_examined *examined, banyan_error *error)
@@ -223,6 +244,9 @@ static banyan_code client_open(const char *endpoint, const banyan_options *optio
                                 sizeof client->endpoint - 1);
         goto free_client;
     }
+    code = load_tls(options, client, error);
+    if (code != BANYAN_OK)
+        goto free_client;
     code = client_queue_new(&client->queue);
     if (code == BANYAN_OK)
         code = (banyan_code)common_loop_new(&client->loop);
@@ -236,7 +260,8 @@ static banyan_code client_open(const char *endpoint, const banyan_options *optio
         common_loop_free(client->loop);
         goto free_queue;
     }
-    struct opening opening = {.client = client, .token = *token ? token : NULL, .error = error};
+    struct opening opening = {
+        .client = client, .token = *token ? token : NULL, .any_daemon = examined != NULL, .error = error};
     common_loop_call(client->loop, open_channels, &opening);
     code = opening.code;
     bool answered = false;

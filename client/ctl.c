@@ -32,6 +32,7 @@ const struct ctl_command *const ctl_groups[] = {
     ctl_tensor_commands,
     ctl_until_commands,
     ctl_context_commands,
+    ctl_pki_commands,
     ctl_shell_commands,
     NULL};
 // clang-format on
@@ -134,16 +135,28 @@ static bool connects_itself(const struct ctl_command *command)
 {
     return is_of(command, ctl_until_commands) || is_of(command, ctl_context_commands) ||
            is_of(command, ctl_top_commands) || is_of(command, ctl_doctor_commands) ||
-           is_of(command, ctl_probe_commands);
+           is_of(command, ctl_probe_commands) || is_of(command, ctl_pki_commands);
+}
+
+// Whether it does without what contexts and the environment say.
+static bool needs_no_cluster(const struct ctl_command *command)
+{
+    return is_of(command, ctl_context_commands) || is_of(command, ctl_pki_commands);
+}
+
+banyan_options ctl_options(const struct ctl *ctl)
+{
+    return (banyan_options){.token_file = ctl->token_file,
+                            .tls_ca = ctl->tls_ca,
+                            .tls_cert = ctl->tls_cert,
+                            .tls_key = ctl->tls_key,
+                            .timeout_ns = ctl->timeout_ns};
 }
 
 banyan_code ctl_connect(struct ctl *ctl, banyan_error *error)
 {
-    banyan_options options = {
-        .token_file = ctl->token_file,
-        .timeout_ns = ctl->timeout_ns,
-        .connect_timeout_ns = ctl->timeout_ns < CONNECT_TIMEOUT_NS ? ctl->timeout_ns : CONNECT_TIMEOUT_NS,
-    };
+    banyan_options options = ctl_options(ctl);
+    options.connect_timeout_ns = ctl->timeout_ns < CONNECT_TIMEOUT_NS ? ctl->timeout_ns : CONNECT_TIMEOUT_NS;
     return banyan_connect(ctl->endpoint, &options, &ctl->client, error);
 }
 
@@ -153,7 +166,7 @@ enum ctl_exit ctl_connect_fail(const banyan_error *error)
         return ctl_say(CTL_UNAVAILABLE,
                        "%s\n  give --endpoint, or set BANYAN_ENDPOINT, if the coordinator is elsewhere",
                        error->message);
-    if (error->code == BANYAN_NOT_FOUND) // of all that connecting needs, only the token's file can be missing
+    if (error->code == BANYAN_NOT_FOUND) // of all that connecting needs, only files can be missing
         return ctl_say(CTL_FILE, "%s", error->message);
     return ctl_fail(error);
 }
@@ -168,7 +181,7 @@ static enum ctl_exit run_command(const struct ctl_command *command, int argc, ch
     if (!command->run)
         return command->check(n_args, args);
     ctl_take_given(ctl);
-    exit_code = is_of(command, ctl_context_commands) ? CTL_OK : ctl_settle(ctl);
+    exit_code = needs_no_cluster(command) ? CTL_OK : ctl_settle(ctl);
     if (exit_code != CTL_OK)
         return exit_code;
     exit_code = command->check ? command->check(n_args, args) : CTL_OK;

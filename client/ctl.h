@@ -31,6 +31,7 @@ enum ctl_exit { // docs/EXIT_CODES.md
 struct ctl {
     const char *endpoint, *token_file;
     const char *endpoint_from, *token_file_from; // what says so, for people
+    const char *tls_ca, *tls_cert, *tls_key;     // NULL: not given
     const char *context;                         // whose settings they are; NULL: none's
     uint64_t timeout_ns;                         // of each call
     uint64_t limit_ns;                           // --timeout; UINT64_MAX: it was not given
@@ -56,13 +57,15 @@ extern const struct ctl_command ctl_info_commands[], ctl_sessions_commands[], ct
     ctl_worker_commands[], ctl_scrub_commands[], ctl_shell_commands[], ctl_until_commands[],
     ctl_context_commands[], ctl_destroy_commands[], ctl_top_commands[], ctl_doctor_commands[],
     ctl_backup_commands[], ctl_bench_commands[], ctl_probe_commands[], ctl_join_commands[],
-    ctl_events_commands[], ctl_create_commands[];
+    ctl_events_commands[], ctl_create_commands[], ctl_pki_commands[];
 extern const struct ctl_command *const ctl_groups[]; // all of these; NULL ends it
 
 // By one word, or by two; second may be NULL. NULL: there is none.
 const struct ctl_command *ctl_find(const char *first, const char *second);
 bool ctl_is_group(const char *word); // the first one of commands of two words
 
+// What is settled, for the library; the caller adds the rest.
+banyan_options ctl_options(const struct ctl *ctl);
 // With what is settled; for commands that connect by themselves, the others have been connected.
 banyan_code ctl_connect(struct ctl *ctl, banyan_error *error);
 enum ctl_exit ctl_connect_fail(const banyan_error *error); // tells why it has failed

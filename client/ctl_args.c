@@ -10,6 +10,7 @@
 
 static struct {
     const char *endpoint, *token_file, *context, *output;
+    const char *tls_ca, *tls_cert, *tls_key;
     bool json;
     uint64_t timeout_ns;
 } given; // timeout_ns 0: none
@@ -19,14 +20,24 @@ static struct {
 
 static const struct common_option global_options[] = {
     {"endpoint", 'e', COMMON_OPTION_STRING, &given.endpoint, "URL",
-     "The coordinator: nng+tcp://HOST:PORT, tcp://HOST:PORT or unix:///PATH; with those\n"
-     "that stand by, A,B.\n"
+     "The coordinator: nng+tcp://HOST:PORT, tcp://HOST:PORT or unix:///PATH, over TLS\n"
+     "tls://HOST:PORT or nng+tls://NAME:PORT; with those that stand by, A,B.\n"
      "Default: BANYAN_ENDPOINT, else the context's, else nng+tcp://127.0.0.1:7411.",
      0, 0},
     {"token-file", 't', COMMON_OPTION_STRING, &given.token_file, "FILE",
      "File with the client token. Default: BANYAN_TOKEN_FILE, else the context's, else none.", 0, 0},
+    {"tls-ca", 0, COMMON_OPTION_STRING, &given.tls_ca, "FILE",
+     "Certificates of the authorities that are believed, for tls:// and nng+tls://.\n"
+     "Default: BANYAN_TLS_CA, else the context's, else none.",
+     0, 0},
+    {"tls-cert", 0, COMMON_OPTION_STRING, &given.tls_cert, "FILE",
+     "A certificate of one's own, where the cluster asks for it.\n"
+     "Default: BANYAN_TLS_CERT, else the context's, else none.",
+     0, 0},
+    {"tls-key", 0, COMMON_OPTION_STRING, &given.tls_key, "FILE",
+     "Its key. Default: BANYAN_TLS_KEY, else the context's, else none.", 0, 0},
     {"context", 0, COMMON_OPTION_STRING, &given.context, "CONTEXT",
-     "A name for endpoint, token file and timeout, from 'banyanctl context list'; given here,\nthey stand "
+     "A name for endpoint, files and timeout, from 'banyanctl context list'; given here,\nthey stand "
      "over "
      "the environment.\nDefault: BANYAN_CONTEXT, else the one that 'banyanctl context use' has named.",
      0, 0},
@@ -76,6 +87,9 @@ void ctl_take_given(struct ctl *ctl)
     ctl->endpoint_from = "--endpoint";
     ctl->token_file = given.token_file;
     ctl->token_file_from = given.token_file ? "--token-file" : NULL;
+    ctl->tls_ca = given.tls_ca;
+    ctl->tls_cert = given.tls_cert;
+    ctl->tls_key = given.tls_key;
     ctl->timeout_ns = given.timeout_ns ? given.timeout_ns : TIMEOUT_NS;
     ctl->limit_ns = given.timeout_ns ? given.timeout_ns : UINT64_MAX;
     ctl->json = given.json || (given.output && strcmp(given.output, "json") == 0);
@@ -105,6 +119,13 @@ static enum ctl_exit find_context(const struct ctl *ctl, struct ctl_contexts *co
                    name);
 }
 
+// A file's name, where no option has named one: the environment's, unless the context was given as an option.
+static void use_context_file(const char **file, const char *of_context, const char *variable)
+{
+    if (!*file && *of_context && (given.context || !from_env(variable)))
+        *file = of_context;
+}
+
 static void use_context(struct ctl *ctl, const struct ctl_context *context)
 {
     static char from[CTL_CONTEXT_NAME + 16];
@@ -116,6 +137,9 @@ static void use_context(struct ctl *ctl, const struct ctl_context *context)
         ctl->token_file = context->token_file;
         ctl->token_file_from = from;
     }
+    use_context_file(&ctl->tls_ca, context->tls_ca, "BANYAN_TLS_CA");
+    use_context_file(&ctl->tls_cert, context->tls_cert, "BANYAN_TLS_CERT");
+    use_context_file(&ctl->tls_key, context->tls_key, "BANYAN_TLS_KEY");
     if (!given.timeout_ns && context->timeout_ns)
         ctl->timeout_ns = context->timeout_ns;
 }
@@ -129,6 +153,9 @@ static void use_environment(struct ctl *ctl)
     }
     if (!ctl->token_file && (ctl->token_file = from_env("BANYAN_TOKEN_FILE")))
         ctl->token_file_from = "BANYAN_TOKEN_FILE";
+    ctl->tls_ca = ctl->tls_ca ? ctl->tls_ca : from_env("BANYAN_TLS_CA");
+    ctl->tls_cert = ctl->tls_cert ? ctl->tls_cert : from_env("BANYAN_TLS_CERT");
+    ctl->tls_key = ctl->tls_key ? ctl->tls_key : from_env("BANYAN_TLS_KEY");
 }
 
 enum ctl_exit ctl_settle(struct ctl *ctl)

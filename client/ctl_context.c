@@ -69,14 +69,22 @@ static enum ctl_exit run_list(struct ctl *ctl, int n_args, char **args)
 }
 
 static const struct ctl_column shown[] = {
-    {"context", "context", CTL_TEXT},
-    {"endpoint", "endpoint", CTL_TEXT},
-    {"endpoint_from", "  from", CTL_TEXT},
-    {"token_file", "token file", CTL_TEXT},
-    {"token_file_from", "  from", CTL_TEXT},
-    {"timeout_ns", "timeout", CTL_TIME},
-    {0},
+    {"context", "context", CTL_TEXT},        {"endpoint", "endpoint", CTL_TEXT},
+    {"endpoint_from", "  from", CTL_TEXT},   {"token_file", "token file", CTL_TEXT},
+    {"token_file_from", "  from", CTL_TEXT}, {"tls_ca", "TLS authority", CTL_TEXT},
+    {"tls_cert", "certificate", CTL_TEXT},   {"tls_key", "its key", CTL_TEXT},
+    {"timeout_ns", "timeout", CTL_TIME},     {0},
 };
+
+static void set_tls(json_t *record, const char *ca, const char *cert, const char *key)
+{
+    if (ca && *ca)
+        json_object_set_new(record, "tls_ca", json_string(ca));
+    if (cert && *cert)
+        json_object_set_new(record, "tls_cert", json_string(cert));
+    if (key && *key)
+        json_object_set_new(record, "tls_key", json_string(key));
+}
 
 // What another command would use if it was called like this.
 static enum ctl_exit show_settled(struct ctl *ctl)
@@ -84,13 +92,13 @@ static enum ctl_exit show_settled(struct ctl *ctl)
     enum ctl_exit exit_code = ctl_settle(ctl);
     if (exit_code != CTL_OK)
         return exit_code;
-    ctl_print_record(ctl,
-                     json_pack("{s:o, s:s, s:s, s:o, s:o, s:o}", "context", text_or_null(ctl->context),
-                               "endpoint", ctl->endpoint, "endpoint_from", ctl->endpoint_from, "token_file",
-                               text_or_null(ctl->token_file), "token_file_from",
-                               text_or_null(ctl->token_file_from), "timeout_ns",
-                               ctl_json_u64(ctl->timeout_ns)),
-                     shown);
+    json_t *record =
+        json_pack("{s:o, s:s, s:s, s:o, s:o, s:o}", "context", text_or_null(ctl->context), "endpoint",
+                  ctl->endpoint, "endpoint_from", ctl->endpoint_from, "token_file",
+                  text_or_null(ctl->token_file), "token_file_from", text_or_null(ctl->token_file_from),
+                  "timeout_ns", ctl_json_u64(ctl->timeout_ns));
+    set_tls(record, ctl->tls_ca, ctl->tls_cert, ctl->tls_key);
+    ctl_print_record(ctl, record, shown);
     return CTL_OK;
 }
 
@@ -107,12 +115,13 @@ static enum ctl_exit run_show(struct ctl *ctl, int n_args, char **args)
         exit_code = ctl_contexts_fail(&err);
     else if (!c)
         exit_code = unknown(&contexts, args[0]);
-    else
-        ctl_print_record(ctl,
-                         json_pack("{s:s, s:s, s:o, s:o}", "context", c->name, "endpoint", c->endpoint,
+    else {
+        json_t *record = json_pack("{s:s, s:s, s:o, s:o}", "context", c->name, "endpoint", c->endpoint,
                                    "token_file", text_or_null(c->token_file), "timeout_ns",
-                                   c->timeout_ns ? ctl_json_u64(c->timeout_ns) : json_null()),
-                         shown);
+                                   c->timeout_ns ? ctl_json_u64(c->timeout_ns) : json_null());
+        set_tls(record, c->tls_ca, c->tls_cert, c->tls_key);
+        ctl_print_record(ctl, record, shown);
+    }
     ctl_contexts_free(&contexts);
     return exit_code;
 }
@@ -174,18 +183,18 @@ static enum ctl_exit check_name(int n_args, char **args)
 }
 
 // Relative to where the user stands now; it need not be there yet.
-static enum ctl_exit absolute(const char *given, char out[PATH_MAX])
+static enum ctl_exit absolute(const char *option, const char *given, char out[PATH_MAX])
 {
     char here[PATH_MAX];
     out[0] = '\0';
     if (!given)
         return CTL_OK;
     if (strpbrk(given, "\n\r") || !*given)
-        return ctl_say(CTL_USAGE, "--token-file is empty, or has a line break in it");
+        return ctl_say(CTL_USAGE, "%s is empty, or has a line break in it", option);
     int n = *given == '/'                       ? snprintf(out, PATH_MAX, "%s", given)
             : getcwd(here, sizeof here) != NULL ? snprintf(out, PATH_MAX, "%s/%s", here, given)
                                                 : -1;
-    return n > 0 && n < PATH_MAX ? CTL_OK : ctl_say(CTL_USAGE, "--token-file is too long");
+    return n > 0 && n < PATH_MAX ? CTL_OK : ctl_say(CTL_USAGE, "%s is too long", option);
 }
 
 static enum ctl_exit run_add(struct ctl *ctl, int n_args, char **args)
@@ -200,7 +209,13 @@ static enum ctl_exit run_add(struct ctl *ctl, int n_args, char **args)
         return ctl_say(CTL_USAGE, "--endpoint is longer than %d bytes", CTL_CONTEXT_ENDPOINT);
     enum ctl_exit exit_code = ctl_endpoint_check(ctl);
     if (exit_code == CTL_OK)
-        exit_code = absolute(ctl->token_file, context.token_file);
+        exit_code = absolute("--token-file", ctl->token_file, context.token_file);
+    if (exit_code == CTL_OK)
+        exit_code = absolute("--tls-ca", ctl->tls_ca, context.tls_ca);
+    if (exit_code == CTL_OK)
+        exit_code = absolute("--tls-cert", ctl->tls_cert, context.tls_cert);
+    if (exit_code == CTL_OK)
+        exit_code = absolute("--tls-key", ctl->tls_key, context.tls_key);
     if (exit_code != CTL_OK)
         return exit_code;
     snprintf(context.name, sizeof context.name, "%s", args[0]);
@@ -241,9 +256,9 @@ const struct ctl_command ctl_context_commands[] = {
      NULL, 0, 1, run_show, NULL},
     {"context use", "CONTEXT", "use this context from now on", NULL, NULL, 1, 1, run_use, NULL},
     {"context add", "NAME --endpoint=URL", "make a context",
-     "Makes a context of --endpoint, --token-file and --timeout. The file holds the token file's name, not "
-     "the "
-     "token.",
+     "Makes a context of --endpoint, --token-file, --tls-ca, --tls-cert, --tls-key and --timeout. It has the "
+     "files' "
+     "names, not\nwhat is in them.",
      add_options, 1, 1, run_add, check_name},
     {"context remove", "CONTEXT", "forget a context", NULL, NULL, 1, 1, run_remove, NULL},
     {0},

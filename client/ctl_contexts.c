@@ -153,13 +153,26 @@ static enum common_code read_section(struct reading *r, char *line)
     return COMMON_OK;
 }
 
-static enum common_code read_token_file(struct reading *r, struct ctl_context *context, const char *value)
+// Where the name of a file is kept; NULL: this key is none of a file.
+static char *file_of(struct ctl_context *context, const char *key)
+{
+    return strcmp(key, "token-file") == 0 ? context->token_file
+           : strcmp(key, "tls-ca") == 0   ? context->tls_ca
+           : strcmp(key, "tls-cert") == 0 ? context->tls_cert
+           : strcmp(key, "tls-key") == 0  ? context->tls_key
+                                          : NULL;
+}
+
+static enum common_code read_file_name(struct reading *r, const char *key, char file[PATH_MAX],
+                                       const char *value)
 {
     const char *base = strncmp(value, "~/", 2) == 0 ? home() : "";
+    if (*file)
+        return wrong(r, "a second %s", key);
     if (!base || (*value != '/' && strncmp(value, "~/", 2) != 0))
-        return wrong(r, "token-file '%.200s' does not begin with / or ~/", value);
-    int n = snprintf(context->token_file, sizeof context->token_file, "%s%s", base, value + (*value == '~'));
-    return n < (int)sizeof context->token_file ? COMMON_OK : wrong(r, "token-file is too long");
+        return wrong(r, "%s '%.200s' does not begin with / or ~/", key, value);
+    int n = snprintf(file, PATH_MAX, "%s%s", base, value + (*value == '~'));
+    return n < PATH_MAX ? COMMON_OK : wrong(r, "%s is too long", key);
 }
 
 static enum common_code read_key(struct reading *r, struct ctl_context *context, const char *key,
@@ -173,8 +186,8 @@ static enum common_code read_key(struct reading *r, struct ctl_context *context,
         if (proto_endpoint_list_parse(value, &parsed, &err) != COMMON_OK)
             return wrong(r, "%s", err.message);
         snprintf(context->endpoint, sizeof context->endpoint, "%s", value);
-    } else if (strcmp(key, "token-file") == 0) {
-        return *context->token_file ? wrong(r, "a second token-file") : read_token_file(r, context, value);
+    } else if (file_of(context, key)) {
+        return read_file_name(r, key, file_of(context, key), value);
     } else if (strcmp(key, "timeout") == 0) {
         if (context->timeout_ns)
             return wrong(r, "a second timeout");
@@ -188,7 +201,9 @@ static enum common_code read_key(struct reading *r, struct ctl_context *context,
             r, "this file holds no secrets: put the token into a file with mode 0600, and its name here as "
                "'token-file = /PATH'");
     } else {
-        return wrong(r, "unknown key '%.80s': there are endpoint, token-file and timeout", key);
+        return wrong(
+            r, "unknown key '%.80s': there are endpoint, token-file, tls-ca, tls-cert, tls-key and timeout",
+            key);
     }
     return COMMON_OK;
 }

@@ -7,9 +7,10 @@
 //     [prod]
 //     endpoint = tcp://a:7412,tcp://b:7412
 //     token-file = ~/.config/banyan/prod.token
+//     tls-ca = ~/.config/banyan/prod-ca.pem
 //     timeout = 30s
 //
-// endpoint and timeout are as --endpoint and --timeout. Lines that begin with # are comments. It holds names of files, no secrets; but who can write it can send its user to
+// endpoint and timeout are as --endpoint and --timeout; tls-cert and tls-key as the options, too. Lines that begin with # are comments. It holds names of files, no secrets; but who can write it can send its user to
 // another cluster, so that a file which others may write is refused. Edits keep what they do not concern as it is.
 #ifndef CLIENT_CTL_CONTEXTS_H
 #define CLIENT_CTL_CONTEXTS_H
@@ -27,9 +28,10 @@
 
 struct ctl_context {
     char name[CTL_CONTEXT_NAME + 1], endpoint[CTL_CONTEXT_ENDPOINT + 1];
-    char token_file[PATH_MAX]; // absolute; "": none
-    uint64_t timeout_ns;       // 0: not given
-    size_t begin, end;         // its lines in the text
+    char token_file[PATH_MAX];                                    // absolute; "": none
+    char tls_ca[PATH_MAX], tls_cert[PATH_MAX], tls_key[PATH_MAX]; // likewise
+    uint64_t timeout_ns;                                          // 0: not given
+    size_t begin, end;                                            // its lines in the text
 };
 
 struct ctl_contexts {
@@ -59,7 +61,7 @@ bool ctl_context_name_valid(const char *name);
 // UNAVAILABLE: it cannot be written.
 enum common_code ctl_contexts_use(const struct ctl_contexts *contexts, const char *name,
                                   struct common_error *err);
-// Of the context: name, endpoint, token_file and timeout_ns. One of the same name gives way.
+// Of the context: name, endpoint, files and timeout_ns. One of the same name gives way.
 enum common_code ctl_contexts_add(const struct ctl_contexts *contexts, const struct ctl_context *context,
                                   struct common_error *err);
 enum common_code ctl_contexts_remove(const struct ctl_contexts *contexts, const char *name,

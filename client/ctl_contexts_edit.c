@@ -123,11 +123,18 @@ static void format_timeout(uint64_t ns, char *out, size_t size)
 enum common_code ctl_contexts_add(const struct ctl_contexts *contexts, const struct ctl_context *context,
                                   struct common_error *err)
 {
-    char last[CTL_CONTEXT_ENDPOINT + PATH_MAX + 256], timeout[32];
+    char last[CTL_CONTEXT_ENDPOINT + 4 * PATH_MAX + 256], timeout[32];
+    const struct {
+        const char *key, *file;
+    } files[] = {{"token-file", context->token_file},
+                 {"tls-ca", context->tls_ca},
+                 {"tls-cert", context->tls_cert},
+                 {"tls-key", context->tls_key}};
     int n = snprintf(last, sizeof last, "%s[%s]\nendpoint = %s\n", contexts->len ? "\n" : "", context->name,
                      context->endpoint);
-    if (*context->token_file)
-        n += snprintf(last + n, sizeof last - (size_t)n, "token-file = %s\n", context->token_file);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        if (*files[i].file)
+            n += snprintf(last + n, sizeof last - (size_t)n, "%s = %s\n", files[i].key, files[i].file);
     if (context->timeout_ns) {
         format_timeout(context->timeout_ns, timeout, sizeof timeout);
         snprintf(last + n, sizeof last - (size_t)n, "timeout = %s\n", timeout);

@@ -12,10 +12,12 @@
 #include "proto/endpoint.h"
 
 // Tickets for bulk data expire by the clocks of coordinator and workers; logs are read side by side.
-#define SKEW_WARN_NS (2 * (int64_t)COMMON_NS_PER_S)
-#define SKEW_FAIL_NS (30 * (int64_t)COMMON_NS_PER_S)
-#define FILES_LEAST  1024
-#define DISK_LEAST   (UINT64_C(1) << 30)
+#define SKEW_WARN_NS   (2 * (int64_t)COMMON_NS_PER_S)
+#define SKEW_FAIL_NS   (30 * (int64_t)COMMON_NS_PER_S)
+#define CERT_WARN_DAYS 30
+#define DAY_S          86400
+#define FILES_LEAST    1024
+#define DISK_LEAST     (UINT64_C(1) << 30)
 
 // ---- findings ---------------------------------------------------------------------------------------------
 
@@ -106,6 +108,19 @@ static void check_room(struct ctl_doctor *d, const char *who, const banyan_exami
                         common_format_bytes(e->disk_bytes, all, sizeof all));
 }
 
+static void check_certificate(struct ctl_doctor *d, const char *who, const char *whose, int64_t till_s,
+                              const char *todo)
+{
+    int64_t left_s = till_s - (int64_t)(common_clock_wall_ns() / COMMON_NS_PER_S);
+    if (!till_s)
+        return; // it has none
+    if (left_s <= 0)
+        ctl_doctor_find(d, CTL_DOCTOR_FAIL, "certificate", todo, "%s: %s has expired", who, whose);
+    else
+        ctl_doctor_find(d, left_s < CERT_WARN_DAYS * DAY_S ? CTL_DOCTOR_WARN : CTL_DOCTOR_OK, "certificate",
+                        todo, "%s: %s ends in %" PRId64 " days", who, whose, left_s / DAY_S);
+}
+
 void ctl_doctor_process(struct ctl_doctor *d, const char *who, const banyan_examined *e)
 {
     check_version(d, who, e->version);
@@ -116,6 +131,11 @@ void ctl_doctor_process(struct ctl_doctor *d, const char *who, const banyan_exam
     else
         check_clock(d, who, e->skew_ns - d->skew_ns, e->rtt_ns, "the coordinator's");
     check_room(d, who, e);
+    check_certificate(d, who, "its certificate", e->tls_expires_s,
+                      "issue another one in its place (banyanctl pki issue --replace), and send SIGHUP");
+    check_certificate(
+        d, who, "the authority of its certificate", e->tls_ca_expires_s,
+        "make another authority, and let both be believed while certificates change (--tls-ca)");
 }
 
 // ---- coordinators -----------------------------------------------------------------------------------------
@@ -133,21 +153,26 @@ static void check_edges(struct ctl_doctor *d, const banyan_examined *e)
 // True: it serves.
 static bool check_coordinator(struct ctl_doctor *d, const char *endpoint)
 {
-    banyan_options options = {.token_file = d->ctl->token_file,
-                              .timeout_ns = d->ctl->timeout_ns,
-                              .connect_timeout_ns = d->look_ns};
+    banyan_options options = ctl_options(d->ctl);
+    options.connect_timeout_ns = d->look_ns;
     banyan_examined seen;
     banyan_error error;
     char rtt[32], who[32];
     banyan_code code = banyan_examine(endpoint, &options, &seen, &error);
     if (code != BANYAN_OK) {
         bool refused = code == BANYAN_UNAUTHENTICATED || code == BANYAN_PERMISSION_DENIED;
-        bool token = refused ||
-                     code == BANYAN_NOT_FOUND; // of all that this needs, only the token's file can be missing
+        bool tls = strstr(error.message, "certificate") || strstr(error.message, "--tls-");
+        bool token =
+            !tls &&
+            (refused || code == BANYAN_NOT_FOUND); // of all that this needs, only its file can be missing
         d->refused = d->refused || refused;
-        ctl_doctor_find(d, CTL_DOCTOR_FAIL, token ? "token" : "coordinator",
-                        token ? "give --token-file, BANYAN_TOKEN_FILE or a context with the client token"
-                              : "start it, or correct --endpoint; see its log",
+        ctl_doctor_find(d, CTL_DOCTOR_FAIL,
+                        tls     ? "certificate"
+                        : token ? "token"
+                                : "coordinator",
+                        tls     ? "give --tls-ca, and --tls-cert and --tls-key where they are asked for"
+                        : token ? "give --token-file, BANYAN_TOKEN_FILE or a context with the client token"
+                                : "start it, or correct --endpoint; see its log",
                         "%s", error.message);
         return false;
     }

@@ -38,9 +38,8 @@ static void check_state(struct ctl_doctor *d, const banyan_worker_info *w)
 // Bulk data goes to workers directly.
 static void check_reach(struct ctl_doctor *d, const banyan_worker_info *w)
 {
-    banyan_options options = {.token_file = d->ctl->token_file,
-                              .timeout_ns = d->ctl->timeout_ns,
-                              .connect_timeout_ns = d->look_ns};
+    banyan_options options = ctl_options(d->ctl);
+    options.connect_timeout_ns = d->look_ns;
     banyan_examined seen;
     banyan_error error;
     char who[80];

@@ -23,7 +23,7 @@ struct join {
     char coordinators[PROTO_ENDPOINTS_MAX * PROTO_ENDPOINT_MAX]; // for --coordinator
     char secret_file[256];                                       // here; "": it is not on this machine
     char secret[2 * COMMON_SECRET_BYTES + 1];                    // ""; with --show-secret its digits
-    bool needs_token;
+    bool needs_token, tls;
 };
 
 // ---- where the coordinator is -----------------------------------------------------------------------------
@@ -81,15 +81,17 @@ static bool given_host(const struct proto_endpoint_list *list, char out[PROTO_EN
     return false;
 }
 
-// Of what the coordinator says that it listens at, the first that workers can dial: tcp, and no loopback address.
+// Of what the coordinator says that it listens at, the first that workers can dial: a stream over TCP, rather with TLS, and
+// no loopback address.
 static enum ctl_exit find_endpoint(const banyan_cluster_info *info, const struct proto_endpoint_list *list,
                                    struct join *out)
 {
     char host[PROTO_ENDPOINT_MAX];
-    for (uint32_t i = 0; i < info->n_endpoints; i++) {
+    for (uint32_t i = 0; i < 2 * info->n_endpoints; i++) {
         struct proto_endpoint e;
-        if (proto_endpoint_parse(info->endpoints[i], &e, NULL) != COMMON_OK || e.kind != PROTO_ENDPOINT_TCP ||
-            proto_endpoint_is_loopback(&e))
+        bool tls = i < info->n_endpoints;
+        if (proto_endpoint_parse(info->endpoints[i % info->n_endpoints], &e, NULL) != COMMON_OK ||
+            e.kind != PROTO_ENDPOINT_TCP || e.tls != tls || proto_endpoint_is_loopback(&e))
             continue;
         if (given.host)
             snprintf(host, sizeof host, "%s", given.host);
@@ -146,6 +148,17 @@ static enum ctl_exit find_secret(struct join *out)
 
 // ---- what is said -----------------------------------------------------------------------------------------
 
+// The worker's certificate is its own, and is made where the authority's key is.
+static void say_certificate(const char *folder)
+{
+    printf("# Where the authority's key is: banyanctl pki issue CA --role=worker --host=NAME --name=worker "
+           "--out=worker-tls,\n"
+           "# with the other machine's names and addresses as NAME. Copy worker-tls/worker.pem, worker.key "
+           "and ca.pem of that "
+           "there,\n# to %s.\n",
+           folder);
+}
+
 static void say_copy(const struct join *join, const char *secret_at, const char *token_at)
 {
     if (join->secret[0])
@@ -170,14 +183,23 @@ static void say_copy(const struct join *join, const char *secret_at, const char 
 static void print_shell(const struct join *join)
 {
     say_copy(join, "cluster.secret", "token");
-    printf("banyan-worker --coordinator=%s --secret-file=cluster.secret%s\n", join->coordinators,
-           join->needs_token ? " --token-file=token" : "");
+    if (join->tls)
+        say_certificate("the folder where this line is run");
+    printf("banyan-worker --coordinator=%s --secret-file=cluster.secret%s%s\n", join->coordinators,
+           join->needs_token ? " --token-file=token" : "",
+           join->tls ? " --tls-cert=worker.pem --tls-key=worker.key --tls-ca=ca.pem" : "");
 }
 
 // The file of options is the package's; the unit takes secret and token from these places by itself.
 static void print_systemd(const struct join *join)
 {
     say_copy(join, "/etc/banyan/cluster.secret", "/etc/banyan/token");
+    if (join->tls) {
+        say_certificate(
+            "/etc/banyan: worker.key as tls.key, mode 0600, which the unit takes from there by itself");
+        printf("printf 'tls-cert = /etc/banyan/worker.pem\\ntls-ca = /etc/banyan/ca.pem\\n' | sudo tee -a "
+               "/etc/banyan/worker.conf\n");
+    }
     printf("sudo sed -i 's|^coordinator = .*|coordinator = %s|' /etc/banyan/worker.conf && "
            "sudo systemctl enable --now banyan-worker@0\n",
            join->coordinators);
@@ -210,12 +232,13 @@ static enum ctl_exit run_join(struct ctl *ctl, int n_args, char **args)
         exit_code =
             ctl_say(CTL_STATE, "what the coordinator calls its address or version is none, and could do harm "
                                "in a shell: give --host, and look at who answers there");
+    join.tls = strstr(join.coordinators, "tls://") != NULL;
     if (exit_code == CTL_OK)
         exit_code = find_secret(&join);
     if (exit_code == CTL_OK && ctl->json) {
         json_t *record =
-            json_pack("{s:s, s:s, s:s, s:b}", "coordinator", join.coordinators, "version", info.version,
-                      "secret_file", join.secret_file, "needs_token", join.needs_token);
+            json_pack("{s:s, s:s, s:s, s:b, s:b}", "coordinator", join.coordinators, "version", info.version,
+                      "secret_file", join.secret_file, "needs_token", join.needs_token, "tls", join.tls);
         if (join.secret[0])
             json_object_set_new(record, "secret", json_string(join.secret));
         ctl_print_json(record);

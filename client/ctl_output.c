@@ -312,7 +312,9 @@ enum ctl_exit ctl_fail(const banyan_error *error)
                 error->ranges[i].first + error->ranges[i].count - (error->ranges[i].count > 0));
     const char *next = next_step_of_reason(error);
     next = next ? next : next_step(error->code);
-    if (next)
+    bool said =
+        exit_of(error->code) == CTL_PERMISSION && strstr(error->message, "--tls-"); // no token helps there
+    if (next && !said)
         fprintf(stderr, "  %s\n", next);
     return exit_of(error->code);
 }

@@ -9,13 +9,17 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "client/ctl.h"
 #include "common/clock.h"
+#include "common/tls.h"
+#include "common/tls_link.h"
 #include "proto/endpoint.h"
 
 #define ADDRESS    "127.0.0.1:7419"
+#define HTTPS      "https://"
 #define ANSWER_MAX 4096 // what is longer is cut: the status stands in front
 
 static bool ready; // --ready
@@ -115,24 +119,89 @@ static bool read_answer(const char *text, struct answer *out)
     return true;
 }
 
+// As exchange, over TLS. False, with why.
+static bool exchange_tls(struct common_tls_link *link, int fd, const char *request,
+                         char answer[ANSWER_MAX + 1], uint64_t deadline_ns)
+{
+    size_t sent = 0, got = 0, len = strlen(request);
+    bool done = false;
+    enum common_tls_state state = common_tls_link_shake(link, &done);
+    while (state == COMMON_TLS_GOES_ON && !done) {
+        if (!wait_for(fd, common_tls_link_unsent(link) ? POLLIN | POLLOUT : POLLIN, deadline_ns))
+            return errno = ETIMEDOUT, false;
+        state = common_tls_link_shake(link, &done);
+    }
+    while (state == COMMON_TLS_GOES_ON && (sent < len || common_tls_link_unsent(link))) {
+        const struct iovec rest = {(void *)(request + sent), len - sent};
+        if (sent < len)
+            sent += common_tls_link_write(link, &rest, 1, &state);
+        else
+            state = common_tls_link_flush(link);
+        bool waits = sent < len || common_tls_link_unsent(link);
+        if (state == COMMON_TLS_GOES_ON && waits && !wait_for(fd, POLLOUT, deadline_ns))
+            return errno = ETIMEDOUT, false;
+    }
+    while (state == COMMON_TLS_GOES_ON && got < ANSWER_MAX) {
+        size_t n = common_tls_link_read(link, answer + got, ANSWER_MAX - got, &state);
+        got += n;
+        if (state == COMMON_TLS_GOES_ON && n == 0 && !common_tls_link_pending(link) &&
+            !wait_for(fd, POLLIN, deadline_ns))
+            return errno = ETIMEDOUT, false;
+    }
+    answer[got] = '\0';
+    errno = EPROTO;
+    return got > 0;
+}
+
+// Over https://. Its exit code and words are told.
+static enum ctl_exit ask_tls(const struct ctl *ctl, const char *host, int fd, const char *request,
+                             char text[ANSWER_MAX + 1], uint64_t deadline_ns)
+{
+    const struct common_tls_files files = {.cert = ctl->tls_cert, .key = ctl->tls_key, .ca = ctl->tls_ca};
+    const struct common_tls_link_options options = {.end = COMMON_TLS_DIAL, .server = host};
+    struct common_tls *tls = NULL;
+    struct common_tls_link *link = NULL;
+    struct common_error err;
+    enum common_code code = common_tls_new(&files, &tls, &err);
+    if (code == COMMON_OK)
+        code = common_tls_link_new(tls, fd, &options, &link, &err);
+    enum ctl_exit exit_code = CTL_OK;
+    if (code != COMMON_OK)
+        exit_code = ctl_say(code == COMMON_INVALID_ARGUMENT ? CTL_USAGE : CTL_FILE, "%s", err.message);
+    else if (!exchange_tls(link, fd, request, text, deadline_ns))
+        exit_code = errno == ETIMEDOUT
+                        ? ctl_say(CTL_TIMEOUT, "no answer over https: %s", strerror(errno))
+                        : ctl_say(CTL_UNAVAILABLE, "no answer over https: %s", common_tls_link_why(link));
+    common_tls_link_free(link);
+    common_tls_unref(tls);
+    return exit_code;
+}
+
 static enum ctl_exit ask(const struct ctl *ctl, const char *address, struct answer *out)
 {
     char request[400], text[ANSWER_MAX + 1], url[300];
     struct proto_endpoint endpoint;
     uint64_t deadline_ns = common_clock_ns() + ctl->timeout_ns;
+    bool https = strncmp(address, HTTPS, strlen(HTTPS)) == 0;
+    if (https)
+        address += strlen(HTTPS);
     snprintf(url, sizeof url, "tcp://%.280s", address);
     if (proto_endpoint_parse(url, &endpoint, NULL) != COMMON_OK || !endpoint.port)
         return ctl_say(CTL_USAGE, "'%.100s' is no HOST:PORT, as in %s", address, ADDRESS);
     snprintf(request, sizeof request, "GET /%s?verbose HTTP/1.1\r\nHost: %.280s\r\nConnection: close\r\n\r\n",
              ready ? "readyz" : "livez", address);
     int fd = dial(&endpoint, deadline_ns);
-    bool heard = fd >= 0 && exchange(fd, request, text, deadline_ns);
+    bool heard = fd >= 0 && (https || exchange(fd, request, text, deadline_ns));
     int error = errno;
+    enum ctl_exit exit_code =
+        heard && https ? ask_tls(ctl, endpoint.host, fd, request, text, deadline_ns) : CTL_OK;
     if (fd >= 0)
         close(fd);
     if (!heard)
         return ctl_say(error == ETIMEDOUT ? CTL_TIMEOUT : CTL_UNAVAILABLE,
                        "no answer at %.100s: %s; is that the daemon's --http?", address, strerror(error));
+    if (exit_code != CTL_OK)
+        return exit_code;
     return read_answer(text, out)
                ? CTL_OK
                : ctl_say(CTL_UNAVAILABLE, "what answers at %.100s is no daemon of Banyan", address);
@@ -163,10 +232,10 @@ static const struct common_option probe_options[] = {
 };
 
 const struct ctl_command ctl_probe_commands[] = {
-    {"probe", "[HOST:PORT]", "whether a daemon is alive, for supervisors and containers",
+    {"probe", "[HOST:PORT|https://HOST:PORT]", "whether a daemon is alive, for supervisors and containers",
      "Asks the --http of a coordinator or a worker whether it is alive, and ends with 0 where it is, with 5 "
-     "where it is\nnot or nobody answers, with 6 where no answer comes within --timeout. HOST:PORT: "
-     "BANYAN_HTTP, else " ADDRESS ".",
+     "where it is\nnot or nobody answers, with 6 where no answer comes within --timeout. Default: "
+     "BANYAN_HTTP, else " ADDRESS ".\nhttps:// where the daemon speaks that (--http-tls), with --tls-ca.",
      probe_options, 0, 1, run_probe, NULL},
     {0},
 };

@@ -30,9 +30,8 @@ static banyan_client *connect_quickly(void)
         ask_ns = ASK_NS;
     if (ctl_settle(&ctl) != CTL_OK)
         return NULL;
-    banyan_options options = {.token_file = ctl.token_file,
-                              .timeout_ns = ask_ns,
-                              .connect_timeout_ns = ask_ns};
+    banyan_options options = ctl_options(&ctl);
+    options.timeout_ns = options.connect_timeout_ns = ask_ns;
     return banyan_connect(ctl.endpoint, &options, &client, NULL) == BANYAN_OK ? client : NULL;
 }
 

@@ -28,6 +28,7 @@ struct client_endpoints;
 struct client_peers;
 struct client_queue;
 struct client_ticket;
+struct common_tls;
 struct common_tracer;
 
 struct banyan_client {
@@ -49,6 +50,7 @@ struct banyan_client {
     struct client_op *ops;         // likewise
     struct client_peers *peers;
     struct common_tracer *tracer; // of its own spans (client/spans.h); NULL: none. Set at connect
+    struct common_tls *tls;       // a reference; NULL: none. Set at connect
 };
 
 struct client_layer {                  // of a session

@@ -142,7 +142,9 @@ banyan_code client_peer_find(struct client_peers *peers, const char *endpoint, s
     // A worker wants a ticket with each call; one that listens beyond loopback wants the token, too.
     struct proto_channel_options options = {.name = "libbanyan",
                                             .role = BANYAN__PB__ROLE__ROLE_CLIENT,
-                                            .token = peers->token[0] ? peers->token : NULL};
+                                            .token = peers->token[0] ? peers->token : NULL,
+                                            .tls = peers->client->tls,
+                                            .peer_role = BANYAN__PB__ROLE__ROLE_WORKER};
     struct common_error err = {0};
     enum common_code code = proto_channel_open(peers->client->loop, endpoint, &options, &peer->channel, &err);
     if (code != COMMON_OK) {

@@ -4,7 +4,7 @@ find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 find_package(nng 1.5 CONFIG REQUIRED)                                   # libnng-dev
 pkg_check_modules(PROTOBUFC REQUIRED IMPORTED_TARGET libprotobuf-c)     # libprotobuf-c-dev
-pkg_check_modules(EVENT REQUIRED IMPORTED_TARGET libevent libevent_pthreads) # libevent-dev
+pkg_check_modules(EVENT REQUIRED IMPORTED_TARGET libevent libevent_pthreads libevent_openssl) # libevent-dev
 pkg_check_modules(CRYPTO REQUIRED IMPORTED_TARGET libcrypto)            # libssl-dev
 pkg_check_modules(SSL REQUIRED IMPORTED_TARGET libssl)                  # libssl-dev
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)            # libxxhash-dev

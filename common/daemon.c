@@ -17,6 +17,7 @@
 #include "common/complete.h"
 #include "common/log.h"
 #include "common/tables.h"
+#include "common/tls.h"
 
 // ---- options --------------------------------------------------------------------------------------------
 
@@ -42,20 +43,21 @@ void common_daemon_set_log(const struct common_daemon *daemon)
     common_log_set_rate((uint32_t)daemon->log_rate);
 }
 
-// The credential "token" that systemd hands over, as the token's file where no other is named. An empty line is none:
-// the units' default, for machines without /etc/banyan/token.
-static enum common_code default_token_file(struct common_daemon *daemon, struct common_error *err)
+// A credential that systemd hands over, as a file where no option names another. An empty line is none: the units'
+// default, for machines without /etc/banyan/token.
+static enum common_code default_file(const char *name, char **path, const char **file,
+                                     struct common_error *err)
 {
     const char *folder = getenv("CREDENTIALS_DIRECTORY");
     struct stat st;
-    if (daemon->token_file || !folder || folder[0] != '/')
+    if (*file || !folder || folder[0] != '/')
         return COMMON_OK;
-    if (asprintf(&daemon->credential, "%s/token", folder) < 0) {
-        daemon->credential = NULL;
+    if (asprintf(path, "%s/%s", folder, name) < 0) {
+        *path = NULL;
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for a path");
     }
-    if (stat(daemon->credential, &st) == 0 ? st.st_size > 1 : errno != ENOENT)
-        daemon->token_file = daemon->credential;
+    if (stat(*path, &st) == 0 ? st.st_size > 1 : errno != ENOENT)
+        *file = *path;
     return COMMON_OK;
 }
 
@@ -69,6 +71,8 @@ enum common_code common_daemon_parse(struct common_daemon *daemon, const struct 
     daemon->argv = argv;
     daemon->log_format = "text";
     daemon->log_rate = LOG_RATE;
+    daemon->tls_client_cert = "off";
+    daemon->http_tls = "auto";
     enum common_code code =
         common_config_read(command, argc, argv, &daemon->file, &daemon->config, &rest, err);
     if (code != COMMON_OK)
@@ -80,7 +84,10 @@ enum common_code common_daemon_parse(struct common_daemon *daemon, const struct 
         code = common_config_print(command, &daemon->file, daemon->config, stdout, err);
         return code == COMMON_OK ? COMMON_CANCELLED : code;
     }
-    return default_token_file(daemon, err);
+    code = default_file("token", &daemon->credential, &daemon->token_file, err);
+    if (code == COMMON_OK && daemon->tls_cert) // a key alone is no wish for TLS
+        code = default_file("tls.key", &daemon->key_credential, &daemon->tls_key, err);
+    return code;
 }
 
 void common_daemon_fini(struct common_daemon *daemon)
@@ -88,8 +95,11 @@ void common_daemon_fini(struct common_daemon *daemon)
     common_config_free(daemon->config);
     common_config_free(daemon->loaded);
     free(daemon->credential);
+    free(daemon->key_credential);
+    common_tls_unref(daemon->tls);
     daemon->config = daemon->loaded = NULL;
-    daemon->credential = NULL;
+    daemon->credential = daemon->key_credential = NULL;
+    daemon->tls = NULL;
 }
 
 void common_daemon_reloaded(struct common_daemon *daemon, struct common_daemon *fresh,

@@ -25,6 +25,7 @@ struct common_daemon {
     // From the command line or the file of --config, by the entries below. NULL: not given.
     const char *secret_file, *token_file, *ready_file, *log_level, *log_format, *http;
     bool http_insecure;
+    const char *tls_cert, *tls_key, *tls_ca, *tls_client_cert, *http_tls;
     struct common_tracer_options trace;
     uint64_t log_rate;
     struct common_config_file file;
@@ -33,10 +34,13 @@ struct common_daemon {
     char **argv;
     struct common_config *config;
     struct common_config *loaded; // what SIGHUP has read last; NULL: config
-    char *credential; // the path of the credential "token"; token_file where no option names another
+    char *credential;     // the path of the credential "token"; token_file where no option names another
+    char *key_credential; // likewise "tls.key", and tls_key
     // By common_daemon_load_keys.
     struct common_secret secret;
     char token[COMMON_TOKEN_MAX + 1]; // "": clients need none
+    // By common_daemon_load_tls; a reference, until common_daemon_fini. NULL: no certificate is given.
+    struct common_tls *tls;
 };
 
 // Entries of a table of options (common/options.h), for the same options in every daemon. `token`, `ready` and
@@ -64,6 +68,48 @@ struct common_daemon {
     {                                                                                                        \
         "http-insecure", 0, COMMON_OPTION_FLAG, &(daemon)->http_insecure, NULL,                              \
             "Let --http be another address than loopback, though it asks nobody for a token.", 0, 0          \
+    }
+#define COMMON_DAEMON_HTTP_TLS_OPTION(daemon)                                                                \
+    {                                                                                                        \
+        "http-tls", 0, COMMON_OPTION_STRING, &(daemon)->http_tls, "auto|on|off",                             \
+            "Whether --http speaks HTTPS, with --tls-cert: auto is on where others can reach\n"              \
+            "it, and off on loopback. Default: auto.",                                                       \
+            0, 0                                                                                             \
+    }
+#define COMMON_DAEMON_TLS_OPTIONS(daemon)                                                                    \
+    {"tls-cert",                                                                                             \
+     0,                                                                                                      \
+     COMMON_OPTION_STRING,                                                                                   \
+     &(daemon)->tls_cert,                                                                                    \
+     "FILE",                                                                                                 \
+     "This daemon's certificate (PEM), and those between it and the authority's; it says\n"                  \
+     "the daemon's role ('banyanctl pki issue' makes one). With it tls:// and nng+tls://\n"                  \
+     "can be listened at and dialled. SIGHUP reads the three files again. Default: no TLS.",                 \
+     0,                                                                                                      \
+     0},                                                                                                     \
+        {"tls-key",                                                                                          \
+         0,                                                                                                  \
+         COMMON_OPTION_STRING,                                                                               \
+         &(daemon)->tls_key,                                                                                 \
+         "FILE",                                                                                             \
+         "Its key (PEM, not encrypted), readable for nobody else. Default: systemd's\n"                      \
+         "credential 'tls.key'.",                                                                            \
+         0,                                                                                                  \
+         0},                                                                                                 \
+        {"tls-ca",                                                                                           \
+         0,                                                                                                  \
+         COMMON_OPTION_STRING,                                                                               \
+         &(daemon)->tls_ca,                                                                                  \
+         "FILE",                                                                                             \
+         "Certificates of the authorities that are believed (PEM): one, or two for a while\n"                \
+         "when the authority changes. Default: none.",                                                       \
+         0,                                                                                                  \
+         0},                                                                                                 \
+    {                                                                                                        \
+        "tls-client-cert", 0, COMMON_OPTION_STRING, &(daemon)->tls_client_cert, "require|off",               \
+            "Whether clients, and browsers at --http, must show a certificate as well.\n"                    \
+            "Daemons always must. Default: off.",                                                            \
+            0, 0                                                                                             \
     }
 #define COMMON_DAEMON_LOG_OPTIONS(daemon)                                                                    \
     {"log-level",                                                                                            \
@@ -139,6 +185,19 @@ void common_daemon_reloaded(struct common_daemon *daemon, struct common_daemon *
 // Loads the secret, or makes it and the folders above its default path, with a line in the log; loads the token. Never
 // INVALID_ARGUMENT: what is wrong with a file is no mistake on the command line.
 enum common_code common_daemon_load_keys(struct common_daemon *daemon, struct common_error *err);
+
+// Reads --tls-cert, --tls-key and --tls-ca, with a line in the log; none of them: nothing. `uri` is what the certificate
+// must say of this daemon's role. INVALID_ARGUMENT: some are given, others not; codes of common_tls_new else, with
+// FAILED_PRECONDITION in INVALID_ARGUMENT's place; PERMISSION_DENIED: it is another role's.
+enum common_code common_daemon_load_tls(struct common_daemon *daemon, const char *uri,
+                                        struct common_error *err);
+// After SIGHUP: reads these files again. What cannot be used changes nothing. With a line in the log. OK where there are none.
+enum common_code common_daemon_reload_tls(const struct common_daemon *daemon, const char *uri,
+                                          struct common_error *err);
+// What --http is to speak: NULL, or the daemon's TLS. INVALID_ARGUMENT: --http-tls on, and no certificate.
+enum common_code common_daemon_http_tls(const struct common_daemon *daemon, bool is_loopback,
+                                        struct common_tls **out, struct common_error *err);
+bool common_daemon_wants_client_certs(const struct common_daemon *daemon); // --tls-client-cert require
 
 // ${XDG_STATE_HOME:-~/.local/state}/banyan/NAME, on the heap. A variable that is not an absolute path counts as
 // unset. FAILED_PRECONDITION: neither is set; `option` is what the user should give instead ("--store").

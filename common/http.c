@@ -4,9 +4,12 @@
 #include <arpa/inet.h>
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
+#include <event2/bufferevent_ssl.h>
 #include <event2/http.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +17,7 @@
 #include <sys/socket.h>
 
 #include "common/log.h"
+#include "common/tls.h"
 
 #define TEXT_TYPE        "text/plain; version=0.0.4; charset=utf-8"
 #define OPENMETRICS_TYPE "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -35,6 +39,8 @@ struct common_http {
     struct common_http_pages pages; // none: not served yet
     struct sends *sends;
     struct evhttp *http;
+    struct common_tls *tls; // NULL: plain
+    bool wants_certs;
     char address[96];
 };
 
@@ -177,19 +183,33 @@ static void health(struct evhttp_request *request, const struct common_http *htt
     http_answer(request, good ? 200 : 503, "text/plain", text, strlen(text));
 }
 
+// evhttp goes on in the clear where there was no memory for TLS: nothing is answered then.
+static bool is_guarded(struct evhttp_request *request, const struct common_http *http)
+{
+    struct bufferevent *bev = evhttp_connection_get_bufferevent(evhttp_request_get_connection(request));
+    if (!http->tls || bufferevent_openssl_get_ssl(bev))
+        return true;
+    http_answer(request, 503, "text/plain", "out of memory\n", 14);
+    return false;
+}
+
 static void livez(struct evhttp_request *request, void *arg)
 {
-    health(request, arg, ((const struct common_http *)arg)->pages.live);
+    if (is_guarded(request, arg))
+        health(request, arg, ((const struct common_http *)arg)->pages.live);
 }
 
 static void readyz(struct evhttp_request *request, void *arg)
 {
-    health(request, arg, ((const struct common_http *)arg)->pages.ready);
+    if (is_guarded(request, arg))
+        health(request, arg, ((const struct common_http *)arg)->pages.ready);
 }
 
 static void metrics(struct evhttp_request *request, void *arg)
 {
     const struct common_http *http = arg;
+    if (!is_guarded(request, http))
+        return;
     if (!http->pages.metrics) {
         http_answer(request, 503, "text/plain", "starting\n", 9);
         return;
@@ -249,6 +269,8 @@ static void answer(struct evhttp_request *request, struct common_http *http)
 static void other(struct evhttp_request *request, void *arg)
 {
     struct common_http *http = arg;
+    if (!is_guarded(request, http))
+        return;
     if (http->pages.answer)
         answer(request, http);
     else
@@ -311,12 +333,39 @@ enum common_code common_http_new(struct common_loop *loop, const char *address, 
     return COMMON_OK;
 }
 
+// One for each connection, so that certificates that are read anew hold for those that come.
+static struct bufferevent *make_connection(struct event_base *base, void *arg)
+{
+    const struct common_http *http = arg;
+    SSL *ssl = SSL_new(common_tls_context(http->tls, COMMON_TLS_ACCEPT));
+    if (ssl && http->wants_certs)
+        SSL_set_verify(ssl, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
+    struct bufferevent *bev =
+        ssl ? bufferevent_openssl_socket_new(base, -1, ssl, BUFFEREVENT_SSL_ACCEPTING, BEV_OPT_CLOSE_ON_FREE)
+            : NULL;
+    if (!bev)
+        SSL_free(ssl);
+    else
+        bufferevent_openssl_set_allow_dirty_shutdown(bev, 1); // browsers close without a word
+    ERR_clear_error();
+    return bev;
+}
+
+void common_http_secure(struct common_http *http, struct common_tls *tls, bool wants_certs)
+{
+    if (!http || !tls)
+        return;
+    http->tls = common_tls_ref(tls);
+    http->wants_certs = wants_certs;
+    evhttp_set_bevcb(http->http, make_connection, http);
+}
+
 void common_http_serve(struct common_http *http, const struct common_http_pages *pages)
 {
     if (!http)
         return;
     http->pages = *pages;
-    common_log_info("health and metrics http=%s", http->address);
+    common_log_info("health and metrics %s=%s", http->tls ? "https" : "http", http->address);
 }
 
 const char *common_http_address(const struct common_http *http)
@@ -331,5 +380,6 @@ void common_http_free(struct common_http *http)
     if (http->http)
         evhttp_free(http->http);
     sends_unref(http->sends);
+    common_tls_unref(http->tls);
     free(http);
 }

@@ -54,6 +54,10 @@ struct common_http_pages {
 // ready. INVALID_ARGUMENT: no HOST:PORT. ALREADY_EXISTS: the address is taken, or not this machine's. RESOURCE_EXHAUSTED.
 enum common_code common_http_new(struct common_loop *loop, const char *address, struct common_http **out,
                                  struct common_error *err);
+// From now on it speaks HTTPS, and nothing else, with what `tls` has at each connection's start; a reference is taken. wants_certs: callers must show
+// a certificate. Of NULL, and with a tls that is NULL: nothing. Before the loop runs.
+struct common_tls;
+void common_http_secure(struct common_http *http, struct common_tls *tls, bool wants_certs);
 // From now on these are the answers, while the daemon lives, with a line in the log; before, 503. Of NULL: nothing.
 void common_http_serve(struct common_http *http, const struct common_http_pages *pages);
 const char *

@@ -102,8 +102,10 @@ static bool explain_verify(const SSL *ssl, const X509 *cert, const char *server,
         if (cert && X509_cmp_current_time(X509_get0_notAfter(cert)) < 0)
             snprintf(out, len, "the peer's certificate expired on %s: issue another for it",
                      common_tls_date(X509_get0_notAfter(cert), text));
-        else
+        else if (cert)
             snprintf(out, len, "the authority of the peer's certificate has expired: renew the CA");
+        else // OpenSSL keeps no certificate that it does not believe
+            snprintf(out, len, "the peer's certificate, or that of its authority, has expired: issue another");
         return true;
     case X509_V_ERR_CERT_NOT_YET_VALID:
         snprintf(out, len, "the peer's certificate is not valid yet: are both machines' clocks right?");

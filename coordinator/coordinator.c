@@ -7,6 +7,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/tls.h"
 #include "coordinator/backup_service.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
@@ -167,6 +168,7 @@ static void copy_options(struct coordinator_core *core, const struct coordinator
     core->options.cluster = strdup(options->cluster);
     core->options.store_path = strdup(options->store_path);
     core->options.token = options->token ? strdup(options->token) : NULL;
+    core->options.tls = common_tls_ref(options->tls);
     core->secret = *options->secret;
     core->options.secret = &core->secret;
     if (core->options.max_workers > COORDINATOR_WORKERS_MAX)
@@ -190,6 +192,8 @@ static enum common_code serve(struct coordinator *c, const char *const *endpoint
                                           .serves = coordinator_serves,
                                           .refusing = coordinator_event_refusing,
                                           .methods = methods,
+                                          .tls = c->core.options.tls,
+                                          .tls_client_cert = c->core.options.tls_client_certs,
                                           .arg = c};
     enum common_code code = proto_server_new(c->core.loop, &server, &c->server, err);
     return code == COMMON_OK ? listen_all(c, endpoints, err) : code;
@@ -329,6 +333,7 @@ void coordinator_free(struct coordinator *c)
     free((char *)c->core.options.cluster);
     free((char *)c->core.options.store_path);
     free((char *)c->core.options.token);
+    common_tls_unref(c->core.options.tls);
     free(c->core.scratch);
     free(c);
 }

@@ -11,6 +11,7 @@
 #include "common/secret.h"
 #include "common/status.h"
 
+struct common_tls;
 struct common_tracer;
 struct coordinator;
 
@@ -24,8 +25,11 @@ struct coordinator_options {
     const char *cluster;          // name, for people
     const char *const *endpoints; // to listen on, ending with NULL
     const struct common_secret *secret;
-    const char *token;      // clients must present it; NULL: none
-    bool insecure;          // other addresses than loopback may be listened on without a token
+    const char *token; // clients must present it; NULL: none
+    bool insecure;     // other addresses than loopback may be listened on without a token
+    struct common_tls *
+        tls; // its certificate, for tls:// and nng+tls:// and to dial workers; a reference is taken; NULL: none
+    bool tls_client_certs;  // clients must show one, too
     const char *store_path; // ":memory:" keeps nothing
     bool store_sync_full;
     uint32_t max_workers, max_sessions;

@@ -12,6 +12,7 @@
 #include "common/log.h"
 #include "common/options.h"
 #include "coordinator/events.h"
+#include "proto/rpc.h"
 
 #define LISTEN_DEFAULT "nng+tcp://127.0.0.1:7411,tcp://127.0.0.1:7412"
 
@@ -61,7 +62,8 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
              replicas = 0, events = config->events;
     const struct common_option options[] = {
         {"listen", 'l', COMMON_OPTION_STRING, &words->listen, "ENDPOINT,...",
-         "Where clients and workers reach it: nng+tcp://, tcp:// or unix://, port 0: any.\n"
+         "Where clients and workers reach it: tls://, nng+tls://, tcp://, nng+tcp:// or unix://,\n"
+         "port 0: any; over TLS and without side by side, if need be.\n"
          "Default: " LISTEN_DEFAULT ".",
          0, 0},
         {"cluster", 0, COMMON_OPTION_STRING, &config->cluster, "NAME",
@@ -92,6 +94,8 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
                     "/livez, /readyz and /metrics (Prometheus, OpenMetrics) here, port 0: any.\n"
                     "Default: nowhere."),
         COMMON_DAEMON_HTTP_INSECURE_OPTION(daemon),
+        COMMON_DAEMON_HTTP_TLS_OPTION(daemon),
+        COMMON_DAEMON_TLS_OPTIONS(daemon),
         {"max-workers", 0, COMMON_OPTION_U64, &workers, "N", "Largest number of workers. Default: 256.", 1,
          4096},
         {"max-sessions", 0, COMMON_OPTION_U64, &sessions, "N", "Largest number of sessions. Default: 65536.",
@@ -189,7 +193,7 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
         .about =
             "Knows which worker holds which part of each session, and sends every step over them.\n"
             "SIGTERM and SIGINT end it. SIGHUP reads the file of --config again and takes from it\n" RELOADS
-            ".",
+            ";\nand its certificates.",
         .options = options};
     enum common_code code = common_daemon_parse(daemon, &command, argc, argv, err);
     if (code != COMMON_OK)
@@ -234,6 +238,10 @@ enum common_code coordinator_daemon_options_parse(int argc, char **argv,
     }
     if (code == COMMON_OK && !out->restore)
         code = common_daemon_load_keys(daemon, err);
+    if (code == COMMON_OK && !out->restore)
+        code = common_daemon_load_tls(daemon, proto_role_uri(BANYAN__PB__ROLE__ROLE_COORDINATOR), err);
+    config->tls = daemon->tls;
+    config->tls_client_certs = common_daemon_wants_client_certs(daemon);
     config->secret = &daemon->secret;
     config->token = daemon->token_file ? daemon->token : NULL;
     config->store_path = words.store ? words.store : out->store;
@@ -260,7 +268,12 @@ void coordinator_daemon_reload(struct coordinator_daemon_options *options, struc
     struct common_error err;
     struct words words;
     struct coordinator_daemon_options *fresh = calloc(1, sizeof *fresh);
-    if (!daemon->file.path) {
+    if (common_daemon_reload_tls(daemon, proto_role_uri(BANYAN__PB__ROLE__ROLE_COORDINATOR), &err) !=
+        COMMON_OK)
+        coordinator_tell_reloaded(c, err.message);
+    if (!daemon->file.path && daemon->tls) {
+        common_daemon_retrace(NULL, options->config.tracer);
+    } else if (!daemon->file.path) {
         common_log_info("signal=HUP: nothing is reloaded: this process has no --config");
         common_daemon_retrace(NULL, options->config.tracer);
     } else if (!fresh) {

@@ -100,7 +100,7 @@ static enum common_code start_serving(struct daemon *d, struct common_error *err
     d->options.config.over = is_over;
     d->options.config.arg = d;
     bool insecure = d->options.daemon.http_insecure || config->insecure;
-    enum common_code code = proto_http_new(d->loop, d->options.daemon.http, insecure, &d->http, err);
+    enum common_code code = proto_http_new(d->loop, &d->options.daemon, insecure, &d->http, err);
     if (code == COMMON_OK)
         code = common_daemon_trace(&d->options.daemon, d->loop, "banyan-coordinator", config->cluster,
                                    &d->tracer, err);

@@ -288,6 +288,6 @@ bool coordinator_metrics_put(const struct coordinator *c, struct common_metrics 
            proto_metrics_put_codes(table, "banyan_step_failures_total",
                                    "Items of attend calls that were answered with an error.",
                                    c->steps.failures) &&
-           proto_metrics_put(table, servers, 1) && common_tracer_put(c->core.options.tracer, table) &&
-           common_process_put(table);
+           proto_metrics_put(table, servers, 1) && proto_metrics_put_tls(table, c->core.options.tls) &&
+           common_tracer_put(c->core.options.tracer, table) && common_process_put(table);
 }

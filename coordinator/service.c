@@ -471,7 +471,7 @@ static void health_examine(const struct coordinator *c, Banyan__Pb__HealthCheckR
                            char *edges[COORDINATOR_EDGES_MAX])
 {
     const char *path = c->core.options.store_path;
-    proto_health_examine(m, strcmp(path, ":memory:") == 0 ? NULL : path);
+    proto_health_examine(m, strcmp(path, ":memory:") == 0 ? NULL : path, c->core.options.tls);
     m->n_edges_down = coordinator_edges_names(&c->cluster, texts);
     m->edges_down = edges;
     for (size_t i = 0; i < m->n_edges_down; i++)

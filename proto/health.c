@@ -3,8 +3,10 @@
 
 #include "common/clock.h"
 #include "common/room.h"
+#include "common/tls.h"
 
-void proto_health_examine(Banyan__Pb__HealthCheckReply *reply, const char *store_path)
+void proto_health_examine(Banyan__Pb__HealthCheckReply *reply, const char *store_path,
+                          const struct common_tls *tls)
 {
     struct common_room room;
     common_room_look(store_path, &room);
@@ -15,4 +17,6 @@ void proto_health_examine(Banyan__Pb__HealthCheckReply *reply, const char *store
     reply->memory_available_bytes = room.memory_available_bytes;
     reply->disk_bytes = room.disk_bytes;
     reply->disk_free_bytes = room.disk_free_bytes;
+    reply->tls_expires_s = tls ? common_tls_expires_s(tls) : 0;
+    reply->tls_ca_expires_s = tls ? common_tls_ca_expires_s(tls) : 0;
 }

@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+#include "common/daemon.h"
+#include "common/tls.h"
 #include "proto/codec.h"
 #include "proto/endpoint.h"
 
@@ -122,27 +124,53 @@ bool proto_metrics_put(struct common_metrics *table, const struct proto_server *
            put_refusals(table, refused) && put_methods(table, counts, n);
 }
 
-// OK for what is no address: whoever listens says so.
-static enum common_code check_http(const char *address, bool insecure, struct common_error *err)
+bool proto_metrics_put_tls(struct common_metrics *table, const struct common_tls *tls)
+{
+    struct common_metric_spec spec = {.kind = COMMON_METRIC_GAUGE,
+                                      .name = "banyan_tls_certificate_expiry_timestamp_seconds",
+                                      .help = "When the certificate of this process, and that of its "
+                                              "authority, end.",
+                                      .label = "which",
+                                      .value = "own"};
+    if (!tls)
+        return true;
+    if (!common_metrics_put(table, &spec, (double)common_tls_expires_s(tls)))
+        return false;
+    spec.value = "ca";
+    return common_metrics_put(table, &spec, (double)common_tls_ca_expires_s(tls));
+}
+
+// ---- --http -----------------------------------------------------------------------------------------------
+
+// True for what is no address: whoever listens says so.
+static bool is_near(const char *address)
 {
     struct proto_endpoint endpoint;
     char text[PROTO_ENDPOINT_MAX];
-    if (insecure || snprintf(text, sizeof text, "tcp://%s", address) >= (int)sizeof text ||
-        proto_endpoint_parse(text, &endpoint, NULL) != COMMON_OK || proto_endpoint_is_loopback(&endpoint))
-        return COMMON_OK;
-    return common_error_set(
-        err, COMMON_PERMISSION_DENIED,
-        "--http %.100s is not a loopback address, and whoever reaches it can read health and "
-        "metrics, and the dashboard of a coordinator without a token: add --http-insecure to allow it (all "
-        "else stays guarded)",
-        address);
+    return snprintf(text, sizeof text, "tcp://%s", address) >= (int)sizeof text ||
+           proto_endpoint_parse(text, &endpoint, NULL) != COMMON_OK || proto_endpoint_is_loopback(&endpoint);
 }
 
-enum common_code proto_http_new(struct common_loop *loop, const char *address, bool insecure,
+enum common_code proto_http_new(struct common_loop *loop, const struct common_daemon *daemon, bool insecure,
                                 struct common_http **out, struct common_error *err)
 {
-    if (!address)
-        return COMMON_OK;
-    enum common_code code = check_http(address, insecure, err);
-    return code == COMMON_OK ? common_http_new(loop, address, out, err) : code;
+    const char *address = daemon->http;
+    struct common_tls *tls = NULL;
+    bool near = !address || is_near(address);
+    enum common_code code = common_daemon_http_tls(daemon, near, &tls, err);
+    if (code != COMMON_OK || !address)
+        return code;
+    bool wants_certs = tls && common_daemon_wants_client_certs(daemon);
+    if (!near && !insecure && !wants_certs)
+        return common_error_set(
+            err, COMMON_PERMISSION_DENIED,
+            "--http %.100s is not a loopback address, and whoever reaches it can read health and "
+            "metrics, and the dashboard of a coordinator without a token: add --http-insecure to allow it "
+            "(all "
+            "else stays guarded), or --tls-client-cert require with certificates",
+            address);
+    code = common_http_new(loop, address, out, err);
+    if (code == COMMON_OK)
+        common_http_secure(*out, tls, wants_certs);
+    return code;
 }

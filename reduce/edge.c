@@ -287,6 +287,8 @@ enum common_code reduce_edge_acquire(struct reduce_edges *edges, const char *end
         .name = env->name,
         .role = BANYAN__PB__ROLE__ROLE_WORKER,
         .secret = env->secret,
+        .tls = env->tls,
+        .peer_role = BANYAN__PB__ROLE__ROLE_WORKER,
         .quiet_ns = QUIET_NS,
         .state = on_link,
         .state_arg = edge,

@@ -22,6 +22,7 @@ struct reduce_env {
     struct common_loop *loop;
     const char *name;                   // of this worker; every pointer here outlives the groups
     const struct common_secret *secret; // for edges
+    struct common_tls *tls;             // for those to tls:// endpoints; NULL: there are none
     uint32_t edge_frames_max;           // step frames outstanding on one edge; more wait (credits); 0: 16
     uint32_t edge_queue_max;            // waiting frames on one edge; more are RESOURCE_EXHAUSTED; 0: 4096
     struct reduce_edges *edges;         // set from reduce_edges_new, which reads what stands above

@@ -10,7 +10,11 @@
 #include "common/log.h"
 #include "proto/endpoint.h"
 
-#define HERE "tcp://127.0.0.1:0"
+// Where nothing else is given it speaks as its coordinator does, over TLS or without.
+static const char *here(bool tls)
+{
+    return tls ? "tls://127.0.0.1:0" : "tcp://127.0.0.1:0";
+}
 
 static bool can_bind(const struct sockaddr *address, socklen_t len)
 {
@@ -22,10 +26,12 @@ static bool can_bind(const struct sockaddr *address, socklen_t len)
 }
 
 // Both families where there are both.
-static const char *all_addresses(void)
+static const char *all_addresses(bool tls)
 {
     const struct sockaddr_in6 any = {.sin6_family = AF_INET6, .sin6_addr = in6addr_any};
-    return can_bind((const struct sockaddr *)&any, sizeof any) ? "tcp://[::]:0" : "tcp://0.0.0.0:0";
+    if (can_bind((const struct sockaddr *)&any, sizeof any))
+        return tls ? "tls://[::]:0" : "tcp://[::]:0";
+    return tls ? "tls://0.0.0.0:0" : "tcp://0.0.0.0:0";
 }
 
 // Whether an address of this machine's stands there: then loopback reaches whoever listens at it.
@@ -95,27 +101,30 @@ enum common_code worker_address_settle(struct worker_config *config, bool guarde
 {
     struct proto_endpoint_list coordinators;
     struct proto_endpoint coordinator;
-    bool far = false;
+    bool far = false, tls = false;
     enum common_code code = proto_endpoint_list_parse(config->coordinator, &coordinators, err);
     if (code == COMMON_OK && config->advertise)
         code = check_advertise(config->advertise, err);
     if (code != COMMON_OK)
         return code;
-    for (uint32_t i = 0; i < coordinators.n; i++)
-        far = far || (proto_endpoint_parse(coordinators.endpoints[i], &coordinator, err) == COMMON_OK &&
-                      !proto_endpoint_is_loopback(&coordinator));
+    for (uint32_t i = 0; i < coordinators.n; i++) {
+        if (proto_endpoint_parse(coordinators.endpoints[i], &coordinator, err) != COMMON_OK)
+            continue; // was parsed
+        far = far || !proto_endpoint_is_loopback(&coordinator);
+        tls = tls || coordinator.tls;
+    }
     if (config->edge_listen)
         code = check_edge(config, &coordinators, err);
     else
-        config->edge_listen = far ? all_addresses() : HERE;
+        config->edge_listen = far ? all_addresses(tls) : here(tls);
     if (code != COMMON_OK || config->listen)
         return code;
-    config->listen = far && guarded ? all_addresses() : HERE;
+    config->listen = far && guarded ? all_addresses(tls) : here(tls);
     config->listen_by_default = true;
     if (far && !guarded)
         common_log_warn(
             "clients on other hosts cannot put K and V here: --listen is %s; give --token-file, as "
             "to the coordinator",
-            HERE);
+            config->listen);
     return COMMON_OK;
 }

@@ -142,6 +142,6 @@ void worker_handle_health(void *arg, struct proto_request *request)
     reply.term = worker->term;
     reply.uptime_ns = common_clock_ns() - worker->started_ns;
     if (asked->examine)
-        proto_health_examine(&reply, worker_disk_path(worker->disk));
+        proto_health_examine(&reply, worker_disk_path(worker->disk), worker->tls);
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
 }

@@ -12,6 +12,7 @@
 #include "common/daemon.h"
 #include "common/log.h"
 #include "common/options.h"
+#include "proto/rpc.h"
 #include "worker/address.h"
 
 #define MEMORY_MIN (UINT64_C(1) << 20)
@@ -172,8 +173,8 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
     struct common_daemon *daemon = &out->daemon;
     const struct common_option options[] = {
         {"coordinator", 'c', COMMON_OPTION_STRING, &config->coordinator, "ENDPOINT,...",
-         "The coordinator to join: tcp://HOST:PORT or unix:///PATH; with those that stand by\n"
-         "on its store, A,B. Required.",
+         "The coordinator to join: tls://HOST:PORT, tcp://HOST:PORT or unix:///PATH; with those\n"
+         "that stand by on its store, A,B. Required.",
          0, 0},
         {"name", 'n', COMMON_OPTION_STRING, &words->name, "NAME",
          "Name, unique in the cluster. Default: HOST-PID.", 0, 0},
@@ -182,13 +183,14 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
          "Default: the host's name.",
          0, 0},
         {"listen", 'l', COMMON_OPTION_STRING, &config->listen, "ENDPOINT",
-         "Where clients put K and V: nng+tcp://, tcp:// or unix://, port 0: any.\n"
-         "Default: tcp://127.0.0.1:0; all addresses with --token-file and a coordinator\n"
-         "on another host.",
+         "Where clients put K and V: tls://, nng+tls://, tcp://, nng+tcp:// or unix://, port 0:\n"
+         "any. Default: tcp://127.0.0.1:0, or tls:// as the coordinator; all addresses with\n"
+         "--token-file and a coordinator on another host.",
          0, 0},
         {"edge-listen", 'e', COMMON_OPTION_STRING, &config->edge_listen, "ENDPOINT",
-         "Where the coordinator and other workers dial: tcp:// or unix://, port 0: any.\n"
-         "Default: tcp://127.0.0.1:0; all addresses with a coordinator on another host.",
+         "Where the coordinator and other workers dial: tls://, tcp:// or unix://, port 0: any.\n"
+         "Default: tcp://127.0.0.1:0, or tls:// as the coordinator; all addresses with one on\n"
+         "another host.",
          0, 0},
         {"advertise", 0, COMMON_OPTION_STRING, &config->advertise, "HOST",
          "Name or address by which the others reach this machine. Default: what it listens at;\n"
@@ -273,6 +275,8 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
             daemon, "Serve /livez, /readyz and /metrics (Prometheus, OpenMetrics) here, port 0: any.\n"
                     "Default: nowhere."),
         COMMON_DAEMON_HTTP_INSECURE_OPTION(daemon),
+        COMMON_DAEMON_HTTP_TLS_OPTION(daemon),
+        COMMON_DAEMON_TLS_OPTIONS(daemon),
         {"drain", 0, COMMON_OPTION_FLAG, &out->drain, NULL,
          "On SIGTERM or SIGINT its chunks first move to other workers, while it goes on serving;\n"
          "then it ends. A second signal ends it at once. Started again, it is used again.",
@@ -296,7 +300,7 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
         .about = "Holds a part of each session's K and V and computes attention over it. Joins the\n"
                  "coordinator, and joins again after a lost link. SIGTERM and SIGINT end it after the steps\n"
                  "in hand. SIGHUP reads the file of --config again and takes from it\n" RELOADS
-                 ".\nBANYAN_KERNEL chooses the attention kernel.",
+                 ";\nand its certificates. BANYAN_KERNEL chooses the attention kernel.",
         .options = options};
     enum common_code code = common_daemon_parse(daemon, &command, argc, argv, err);
     if (code != COMMON_OK)
@@ -358,8 +362,12 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
             config->memory_bytes = MEMORY_MIN;
     }
     code = common_daemon_load_keys(daemon, err);
+    if (code == COMMON_OK)
+        code = common_daemon_load_tls(daemon, proto_role_uri(BANYAN__PB__ROLE__ROLE_WORKER), err);
     if (code != COMMON_OK)
         return code;
+    config->tls = daemon->tls;
+    config->tls_client_certs = common_daemon_wants_client_certs(daemon);
     config->secret = daemon->secret;
     config->token = daemon->token_file ? daemon->token : NULL;
     // Last: from here on other processes wait for this one.
@@ -378,7 +386,11 @@ void worker_daemon_reload(struct worker_daemon_options *options, struct worker *
     struct common_error err;
     struct words words;
     struct worker_daemon_options *fresh = calloc(1, sizeof *fresh);
-    if (!daemon->file.path) {
+    (void)common_daemon_reload_tls(daemon, proto_role_uri(BANYAN__PB__ROLE__ROLE_WORKER),
+                                   &err); // the log says what came of it
+    if (!daemon->file.path && daemon->tls) {
+        common_daemon_retrace(NULL, options->config.tracer);
+    } else if (!daemon->file.path) {
         common_log_info("signal=HUP: nothing is reloaded: this process has no --config");
         common_daemon_retrace(NULL, options->config.tracer);
     } else if (!fresh) {

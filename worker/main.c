@@ -192,7 +192,7 @@ static int run_daemon(struct daemon *d)
     if (common_signals_new(d->loop, daemon_signalled, daemon_reload, d, &signals) != COMMON_OK) {
         common_log_error("cannot start: no memory for signals");
     } else if (common_notify_new(d->loop, &d->notify, &err) != COMMON_OK ||
-               proto_http_new(d->loop, d->options.daemon.http, insecure, &d->http, &err) != COMMON_OK ||
+               proto_http_new(d->loop, &d->options.daemon, insecure, &d->http, &err) != COMMON_OK ||
                common_daemon_trace(&d->options.daemon, d->loop, "banyan-worker", d->options.config.name,
                                    &d->options.config.tracer, &err) != COMMON_OK ||
                worker_new(d->loop, &d->options.config, &d->worker, &err) != COMMON_OK) {

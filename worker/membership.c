@@ -425,6 +425,8 @@ static enum common_code membership_open(struct common_loop *loop,
     struct proto_channel_options channel = {.name = m->strings[1],
                                             .role = BANYAN__PB__ROLE__ROLE_WORKER,
                                             .secret = options->secret,
+                                            .tls = options->tls,
+                                            .peer_role = BANYAN__PB__ROLE__ROLE_COORDINATOR,
                                             .state = link_state,
                                             .failed = link_failed,
                                             .state_arg = m};

@@ -40,6 +40,7 @@ struct worker_membership_options { // strings are copied
     bool keep_endpoint;
     const struct reduce_module_group *group; // of the engine, kept; NULL: none
     const struct common_secret *secret;
+    struct common_tls *tls; // for a coordinator at tls://; NULL: none
     uint64_t capacity_bytes, bandwidth;
     uint32_t threads, cores; // cores: processors that it may run on; 0: as many as threads
     uint64_t *term;          // the worker's highest: read, and raised by what the coordinator says

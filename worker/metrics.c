@@ -105,5 +105,6 @@ bool worker_metrics_put(const struct worker *worker, struct common_metrics *tabl
     worker_disk_get_stats(worker->disk, &files);
     return put_numbers(table, worker, &files) && put_times(table, worker, &files.synced) &&
            put_limits(table, worker) && proto_metrics_put(table, servers, 2) &&
-           common_tracer_put(worker->tracer, table) && common_process_put(table);
+           proto_metrics_put_tls(table, worker->tls) && common_tracer_put(worker->tracer, table) &&
+           common_process_put(table);
 }

@@ -71,6 +71,8 @@ static struct source *source_get(struct worker_pulls *pulls, const char *endpoin
     const struct proto_channel_options options = {.name = worker->name,
                                                   .role = BANYAN__PB__ROLE__ROLE_WORKER,
                                                   .secret = &worker->secret,
+                                                  .tls = worker->tls,
+                                                  .peer_role = BANYAN__PB__ROLE__ROLE_WORKER,
                                                   .quiet_ns = QUIET_NS};
     struct source *s = calloc(1, sizeof *s);
     if (!s || !(s->endpoint = strdup(endpoint))) {

@@ -94,6 +94,7 @@ struct worker {
     struct common_buckets queue, compute, tree; // of steps: until computing began, computing, until merged
     struct common_exemplars queue_last, compute_last, tree_last; // of those that were traced
     struct common_tracer *tracer;                                // of steps' spans; NULL: none
+    struct common_tls *tls;                                      // a reference; NULL: none
     struct worker_pace pace;
     struct worker_probe *probe; // a measurement under way; NULL: none
     // leaving

@@ -8,6 +8,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/options.h"
+#include "common/tls.h"
 #include "worker/cold.h"
 #include "worker/disk/files.h"
 #include "worker/empty.h"
@@ -143,7 +144,8 @@ static enum common_code check_config(const struct worker_config *config, struct 
         return common_error_set(err, COMMON_INVALID_ARGUMENT, "--name and --host have 1..%d bytes",
                                 WORKER_NAME_MAX);
     if (strncmp(config->edge_listen, "nng+", 4) == 0)
-        return common_error_set(err, COMMON_INVALID_ARGUMENT, "--edge-listen takes tcp:// or unix://");
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "--edge-listen takes tls://, tcp:// or unix://");
     return proto_listen_allowed(config->listen, config->token != NULL, config->insecure, err);
 }
 
@@ -158,6 +160,8 @@ static enum common_code worker_serve(struct worker *worker, const struct worker_
                                            .bytes_max = worker->flight_limit,
                                            .flags = worker_limit_flags,
                                            .methods = public_methods,
+                                           .tls = worker->tls,
+                                           .tls_client_cert = config->tls_client_certs,
                                            .arg = worker};
     enum common_code code = proto_server_new(worker->loop, &options, &worker->public_server, err);
     if (code == COMMON_OK)
@@ -184,6 +188,7 @@ static enum common_code worker_join(struct worker *worker, const struct worker_c
                                                 .keep_endpoint = config->listen_by_default,
                                                 .kernel = speed->kernel,
                                                 .secret = &worker->secret,
+                                                .tls = worker->tls,
                                                 .capacity_bytes = worker_store_capacity(worker->store),
                                                 .bandwidth = speed->bytes_per_s,
                                                 .threads = config->threads,
@@ -312,6 +317,7 @@ enum common_code worker_new(struct common_loop *loop, const struct worker_config
     worker->loop = loop;
     worker->started_ns = common_clock_ns();
     worker->tracer = config->tracer;
+    worker->tls = common_tls_ref(config->tls);
     strcpy(worker->name, config->name); // lengths: check_config
     strcpy(worker->host, config->host);
     worker->secret = config->secret;
@@ -342,7 +348,8 @@ enum common_code worker_new(struct common_loop *loop, const struct worker_config
         worker_free(worker);
         return code;
     }
-    worker->env = (struct reduce_env){.loop = loop, .name = worker->name, .secret = &worker->secret};
+    worker->env = (struct reduce_env){
+        .loop = loop, .name = worker->name, .secret = &worker->secret, .tls = worker->tls};
     struct worker_speed speed;
     code = worker->store ? reduce_edges_new(&worker->env, &worker->env.edges) : COMMON_RESOURCE_EXHAUSTED;
     worker->pulls = worker_pulls_new(worker);
@@ -486,5 +493,6 @@ void worker_free(struct worker *worker)
     worker_disk_free(worker->disk);
     free(worker->scratch);
     free(worker->lost);
+    common_tls_unref(worker->tls);
     free(worker);
 }

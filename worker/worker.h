@@ -12,6 +12,7 @@
 #include "common/status.h"
 #include "worker/disk/disk.h"
 
+struct common_tls;
 struct common_tracer;
 struct worker; // opaque
 struct worker_device;
@@ -29,8 +30,11 @@ struct worker_config {           // strings are copied
     bool listen_by_default;      // `listen` was not given: a loopback address stays what it is
     struct common_secret secret; // the cluster's
     const char *token;           // clients must present it too; NULL: the ticket is enough
-    bool insecure;               // the public endpoint may be other than loopback without a token
-    uint64_t memory_bytes;       // for K and V and for what is in flight
+    struct common_tls
+        *tls; // its certificate, for tls:// and nng+tls:// endpoints; a reference is taken; NULL: none
+    bool tls_client_certs;      // clients must show one, too
+    bool insecure;              // the public endpoint may be other than loopback without a token
+    uint64_t memory_bytes;      // for K and V and for what is in flight
     bool prefault;              // what of it is for K and V is had from the system at once; not with a device
     uint32_t max_clients;       // connections; 0: 1024
     uint64_t attach_ttl_ns;     // rows that are put and not committed stay so long; 0: for ever

@@ -512,6 +512,8 @@ static enum common_code dial(struct coordinator_worker *w, struct common_error *
     struct proto_channel_options options = {.name = cluster->core->options.cluster,
                                             .role = BANYAN__PB__ROLE__ROLE_COORDINATOR,
                                             .secret = &cluster->core->secret,
+                                            .tls = cluster->core->options.tls,
+                                            .peer_role = BANYAN__PB__ROLE__ROLE_WORKER,
                                             .quiet_ns = QUIET_NS,
                                             .state = link_state,
                                             .refused = link_refused,

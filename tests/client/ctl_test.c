@@ -157,7 +157,7 @@ static void test_connection(void **state)
     ctl_expect(5, "--endpoint %s --timeout 1s status", as_nng);
     ctl_complained("does not speak nng");
     ctl_expect(5, "--endpoint %s --timeout 1s status", nng + strlen("nng+"));
-    ctl_complained("an endpoint of another kind (nng+tcp://)");
+    ctl_complained("an endpoint of another kind (nng+tcp://, tls://)");
     ctl_expect(2, "--endpoint what status", NULL);
     ctl_complained("nng+tcp://");
     // local mistakes are found although nobody is there

@@ -41,6 +41,7 @@ struct harness_cluster {
     struct harness_options options;
     char dir[PATH_BYTES], secret[PATH_BYTES + 32], token[PATH_BYTES + 32], store[PATH_BYTES + 32];
     struct daemon coordinator, standby;
+    char tls[5][PATH_BYTES + 32];                      // of options.tls
     char endpoints[ENDPOINTS_MAX][2 * PATH_BYTES + 2]; // of both coordinators, by transport
     struct daemon job;                                 // the launcher, where there is one
     bool job_hurt;                                     // a worker of it was signalled
@@ -92,11 +93,12 @@ static char *read_file(const char *path)
 // Everything in the ready file that looks like an endpoint, in order.
 static void parse_endpoints(struct daemon *d, const char *text)
 {
-    static const char *const schemes[] = {"nng+tcp://", "tcp://", "unix://"};
+    static const char *const schemes[] = {"nng+tcp://", "nng+tls://", "tcp://", "tls://", "unix://"};
+    const size_t n = sizeof schemes / sizeof *schemes;
     d->n_endpoints = 0;
     while (*text && d->n_endpoints < ENDPOINTS_MAX) {
         size_t len = 0;
-        for (size_t i = 0; i < 3 && len == 0; i++)
+        for (size_t i = 0; i < n && len == 0; i++)
             if (strncmp(text, schemes[i], strlen(schemes[i])) == 0)
                 len = strcspn(text, " \t\r\n,\"'");
         if (len > 0 && len < PATH_BYTES) {
@@ -180,12 +182,26 @@ static bool start_daemon(struct daemon *d, const char *const *args, const char *
     return d->pid > 0;
 }
 
+// Of options.tls: its authority, and the certificate and key of the coordinators or of the workers.
+static size_t add_tls(const struct harness_cluster *c, bool worker, const char **args)
+{
+    const char *const given[] = {"--tls-ca",   c->tls[0],
+                                 "--tls-cert", c->tls[worker ? 3 : 1],
+                                 "--tls-key",  c->tls[worker ? 4 : 2]};
+    const size_t n = c->options.tls ? sizeof given / sizeof *given : 0;
+    for (size_t i = 0; i < n; i++)
+        args[i] = given[i];
+    return n;
+}
+
 static bool start_coordinator(struct harness_cluster *c, struct daemon *d)
 {
     char listen[(PATH_BYTES + 1) * ENDPOINTS_MAX];
     if (d->n_endpoints == 0) {
-        snprintf(listen, sizeof listen, "nng+tcp://127.0.0.1:0,tcp://127.0.0.1:0,unix://%s/%c.sock", c->dir,
-                 d->name[0]);
+        snprintf(listen, sizeof listen, "%s,unix://%s/%c.sock",
+                 c->options.tls ? "nng+tls://localhost:0,tls://127.0.0.1:0"
+                                : "nng+tcp://127.0.0.1:0,tcp://127.0.0.1:0",
+                 c->dir, d->name[0]);
     } else { // again: where the others look for it
         size_t len = 0;
         for (uint32_t i = 0; i < d->n_endpoints; i++)
@@ -196,6 +212,7 @@ static bool start_coordinator(struct harness_cluster *c, struct daemon *d)
         // a machine that is busy with other tests must not move what a test has placed
         "--slow-workers", "flag"};
     size_t n = 10;
+    n += add_tls(c, false, args + n);
     if (c->options.token) {
         args[n++] = "--token-file";
         args[n++] = c->token;
@@ -209,12 +226,16 @@ static bool start_worker(struct harness_cluster *c, struct daemon *d)
 {
     char edge[PATH_BYTES + 64], public[PATH_BYTES + 64], threads[16];
     size_t number = (size_t)(d - c->workers);
-    if (c->options.edges_tcp)
+    if (c->options.tls)
+        snprintf(edge, sizeof edge, "tls://127.0.0.1:0");
+    else if (c->options.edges_tcp)
         snprintf(edge, sizeof edge, "tcp://127.0.0.1:0");
     else
         snprintf(edge, sizeof edge, "unix://%s/%s.sock", c->dir, d->name);
     snprintf(public, sizeof public, "%s",
-             c->options.public_nng ? "nng+tcp://127.0.0.1:0" : "tcp://127.0.0.1:0");
+             c->options.tls          ? "tls://127.0.0.1:0"
+             : c->options.public_nng ? "nng+tcp://127.0.0.1:0"
+                                     : "tcp://127.0.0.1:0");
     if (d->of_job) // its ranks may be in other network namespaces
         snprintf(public, sizeof public, "unix://%s/%s.public.sock", c->dir, d->name);
     if (d->own.edge)
@@ -222,13 +243,16 @@ static bool start_worker(struct harness_cluster *c, struct daemon *d)
     if (d->own.public)
         snprintf(public, sizeof public, "%s", d->own.public);
     snprintf(threads, sizeof threads, "%" PRIu32, c->options.threads ? c->options.threads : 1);
-    const char *coordinator = d->own.coordinator ? d->own.coordinator : harness_cluster_endpoint(c, "unix");
+    const char *coordinator = d->own.coordinator
+                                  ? d->own.coordinator
+                                  : harness_cluster_endpoint(c, c->options.tls ? "tls" : "unix");
     const char *args[ARGS_MAX] = {
         "--coordinator", coordinator, "--name",        d->name,
         "--listen",      public,      "--edge-listen", edge,
         "--secret-file", c->secret,   "--memory",      c->options.memory ? c->options.memory : "256M",
         "--threads",     threads,     "--ready-file",  d->ready};
     size_t n = 16;
+    n += add_tls(c, true, args + n);
     if (d->host[0]) {
         args[n++] = "--host";
         args[n++] = d->host;
@@ -330,6 +354,10 @@ struct harness_cluster *harness_cluster_start(const struct harness_options *opti
     snprintf(c->secret, sizeof c->secret, "%s/secret", c->dir);
     snprintf(c->token, sizeof c->token, "%s/token", c->dir);
     snprintf(c->store, sizeof c->store, "%s/store.db", c->dir);
+    static const char *const tls[] = {"ca.pem", "coordinator.pem", "coordinator.key", "worker.pem",
+                                      "worker.key"};
+    for (size_t i = 0; c->options.tls && i < sizeof tls / sizeof *tls; i++)
+        snprintf(c->tls[i], sizeof c->tls[i], "%.255s/%s", c->options.tls, tls[i]);
     name_daemon(c, &c->coordinator, "coordinator");
     name_daemon(c, &c->standby, "standby");
     name_daemon(c, &c->job, "job");

@@ -27,7 +27,10 @@ struct harness_options {
     const char *const *launcher;
     bool edges_tcp;  // edges over tcp instead of unix sockets
     bool public_nng; // workers' public endpoint nng+tcp instead of tcp
-    bool standby;    // two coordinators, both with --standby; endpoints name both: A,B
+    // NULL, or a folder with ca.pem, and coordinator.pem, coordinator.key, worker.pem, worker.key of that authority for
+    // localhost and 127.0.0.1: then all listens at nng+tls:// and tls:// in the place of tcp, and is dialled there.
+    const char *tls;
+    bool standby; // two coordinators, both with --standby; endpoints name both: A,B
 };
 
 // One more worker, beside what harness_options says of all. Strings and lists are borrowed until stop.
@@ -54,7 +57,7 @@ int harness_cluster_stop(struct harness_cluster *cluster);
 // An ERROR line that contains this text is expected. The text is kept, not copied.
 void harness_cluster_allow_error(struct harness_cluster *cluster, const char *text);
 
-// Of the coordinator. transport: "nng+tcp", "tcp" or "unix".
+// Of the coordinator. transport: "nng+tcp", "tcp" or "unix"; with `tls` "nng+tls", "tls" or "unix".
 const char *harness_cluster_endpoint(const struct harness_cluster *cluster, const char *transport);
 const char *harness_cluster_worker_name(const struct harness_cluster *cluster,
                                         uint32_t worker); // "w0", "w1", …

@@ -59,6 +59,8 @@ class Client:
             stands by, both: "tcp://a:7412,tcp://b:7412". None: the environment's BANYAN_ENDPOINT, else
             "nng+tcp://127.0.0.1:7411".
         token_file: where the token is, if the coordinator wants one.
+        tls_ca: certificates of the authorities that are believed, for "tls://host:7413" and "nng+tls://name:7414".
+        tls_cert, tls_key: a certificate of one's own and its key, if the cluster asks clients for one.
         timeout: seconds, for calls that state none.
         connect_timeout: seconds until the first answer must be there; None: as `timeout`.
 
@@ -72,22 +74,28 @@ class Client:
         endpoint: str | None = None,
         *,
         token_file: str | None = None,
+        tls_ca: str | None = None,
+        tls_cert: str | None = None,
+        tls_key: str | None = None,
         timeout: float = 30.0,
         connect_timeout: float | None = None,
         calls_max: int = 0,
     ) -> None:
         self._guard = Guard("client")
         self._where = ["--endpoint", endpoint] if endpoint is not None else []
-        self._where += ["--token-file", token_file] if token_file is not None else []
+        files = {"token_file": token_file, "tls_ca": tls_ca, "tls_cert": tls_cert, "tls_key": tls_key}
+        for name, path in files.items():
+            self._where += [f"--{name.replace('_', '-')}", path] if path is not None else []
         self._where += ["--timeout", f"{max(1, int(min(timeout, 1e6) * 1000))}ms"]
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._tags = itertools.count(1)
         self._waiting: dict[int, tuple[Call, asyncio.Future[Any], asyncio.AbstractEventLoop]] = {}
         self._loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
-        token = _name(token_file)
+        names = {name: _name(path) for name, path in files.items()}  # the options borrow them
         options = ffi.new("banyan_options *")
-        options.token_file = token
+        for name, path in names.items():
+            setattr(options, name, path)
         options.timeout_ns = _timeout_ns(timeout)
         options.connect_timeout_ns = _timeout_ns(connect_timeout)
         options.calls_max = calls_max

@@ -7,6 +7,7 @@ import dataclasses
 import gc
 import json
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -757,3 +758,42 @@ def test_the_current_span_of_opentelemetry(cluster, client, rng, tmp_path, monke
     assert list(exported(tmp_path / "spans")) == [
         (f"{0x1234:032x}", f"{0x56:016x}", 21), ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", 22)
     ]  # fmt: skip
+
+
+def test_tls(tmp_path, rng):
+    """Over TLS, with certificates of banyanctl: the client's own, which this cluster asks for."""
+
+    def pki(*words):
+        subprocess.run([banyan.programs.find("banyanctl"), "pki", *words], check=True, stdout=subprocess.DEVNULL)
+
+    ca, files = str(tmp_path), {}
+    pki("init", ca)
+    for role in "coordinator", "worker", "client":
+        pki("issue", ca, "--role", role, "--host=127.0.0.1,localhost", "--name", role)
+        files[role] = {"cert": f"{ca}/{role}.pem", "key": f"{ca}/{role}.key", "ca": f"{ca}/ca.pem"}
+
+    def flags(role):
+        return [word for name, path in files[role].items() for word in (f"--tls-{name}", path)] + ["--tls-client-cert=require"]
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    endpoint = f"tls://127.0.0.1:{port}"
+    with banyan.local_cluster(
+        workers=1,
+        memory="64M",
+        coordinator_args=[*flags("coordinator"), "--listen", f"{endpoint},unix://{tmp_path}/c.sock"],
+        worker_args=[*flags("worker"), "--coordinator", endpoint, "--listen", "tls://127.0.0.1:0"],
+        folder=tmp_path,
+    ):
+        mine = {f"tls_{name}": path for name, path in files["client"].items()}
+        with banyan.Client(endpoint, **mine) as client:
+            session, k, v = filled(client, rng, 64)
+            np.testing.assert_allclose(session.attend(0, 60, queries(rng, 1)).o.shape, (1, 8, 16))
+            assert client.cluster().workers[0].endpoint.startswith("tls://")
+            session.delete()
+        with pytest.raises(banyan.Unauthenticated, match="--tls-cert"):
+            banyan.Client(endpoint, tls_ca=mine["tls_ca"], connect_timeout=5)
+        with pytest.raises(banyan.InvalidArgument, match="--tls-ca"):
+            banyan.Client(endpoint, connect_timeout=5)
+        with pytest.raises(banyan.NotFound, match="absent"):
+            banyan.Client(endpoint, tls_ca=f"{ca}/absent.pem")
