@@ -105,7 +105,8 @@ static bool explain_verify(const SSL *ssl, const X509 *cert, const char *server,
         else if (cert)
             snprintf(out, len, "the authority of the peer's certificate has expired: renew the CA");
         else // OpenSSL keeps no certificate that it does not believe
-            snprintf(out, len, "the peer's certificate, or that of its authority, has expired: issue another");
+            snprintf(out, len,
+                     "the peer's certificate, or that of its authority, has expired: issue another");
         return true;
     case X509_V_ERR_CERT_NOT_YET_VALID:
         snprintf(out, len, "the peer's certificate is not valid yet: are both machines' clocks right?");

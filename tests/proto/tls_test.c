@@ -20,6 +20,8 @@
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/tls_link.h"
+#include "proto/codec.h"
+#include "proto/stream_link.h"
 #include "tests/common/named.h"
 #include "tests/common/test_pki.h"
 #include "tests/proto/fixture.h"
@@ -548,6 +550,92 @@ static void test_a_frame_of_60_mib(void **state)
     free(data);
 }
 
+// Two links of ours over a socket that holds little: the last bytes of a frame wait for it after the frame is done with,
+// and what is decrypted already is read although nothing more comes.
+struct small {
+    struct proto_link *links[2];
+    unsigned got, asked;
+    bool failed;
+};
+
+static bool on_small_frame(void *owner, const struct proto_prefix *prefix, struct common_blob *blob,
+                           size_t offset, struct common_error *err)
+{
+    struct small *small = owner;
+    const uint8_t *payload = blob->data + offset + proto_frame_payload_at(prefix->header_len);
+    (void)err;
+    for (uint64_t i = 0; i < prefix->payload_len; i += 997)
+        assert_int_equal(payload[i], (uint8_t)(i % 251));
+    small->got++;
+    return true;
+}
+
+static bool may_read_small(void *owner)
+{
+    struct small *small = owner;
+    return ++small->asked % 3 != 0;
+}
+
+static void on_small_failed(void *owner, enum common_code code, const char *text)
+{
+    struct small *small = owner;
+    (void)code;
+    print_error("%s\n", text);
+    small->failed = true;
+}
+
+static void test_a_small_socket(void **state)
+{
+    static const struct proto_link_ops ops = {.frame = on_small_frame,
+                                              .failed = on_small_failed,
+                                              .may_read = may_read_small};
+    static const size_t lens[] = {1, 100, 4000, 16000, 16384, 40000, 66000, 150000, 1 << 20};
+    static uint8_t data[1 << 20];
+    struct fixture *f = *state;
+    struct small small = {0};
+    struct proto_scratch scratch = {0};
+    int fds[2], room = 4608;
+    for (size_t i = 0; i < sizeof data; i++)
+        data[i] = (uint8_t)(i % 251);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+    for (int i = 0; i < 2; i++) {
+        const struct common_tls_link_options options = {.end = i ? COMMON_TLS_ACCEPT : COMMON_TLS_DIAL};
+        setsockopt(fds[i], SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
+        small.links[i] = proto_link_new(f->loop, fds[i], &ops, &small);
+        assert_non_null(small.links[i]);
+        assert_int_equal(proto_link_secure(small.links[i], f->tls, &options, NULL), COMMON_OK);
+        assert_true(proto_link_set_limits(small.links[i], PROTO_HEADER_MAX, sizeof data));
+    }
+    for (unsigned n = 0; n < 90; n++) {
+        struct common_slice piece = {data, lens[n % 9]};
+        const struct proto_tensor_out tensor = {BANYAN__PB__DTYPE__DTYPE_U8, 1, {piece.len}, &piece, 1};
+        const struct proto_outgoing outgoing = {.kind = PROTO_FRAME_REQUEST,
+                                                .method = BANYAN__PB__METHOD__METHOD_HEALTH_CHECK,
+                                                .request = n + 1,
+                                                .remaining_ns = SECONDS(9),
+                                                .tensors = &tensor,
+                                                .n_tensors = 1};
+        struct proto_gather gather;
+        assert_int_equal(proto_frame_encode(&scratch, &outgoing, UINT64_MAX / 4, &gather, NULL), COMMON_OK);
+        assert_true(proto_link_send(small.links[n / 9 % 2], &gather, NULL, NULL, NULL));
+        uint64_t since = common_clock_ns();
+        bool alone = n % 2; // or with the next one behind it
+        while (alone && small.got < n + 1 && !small.failed && common_clock_ns() - since < SECONDS(30)) {
+            fixture_turn_for(f, 0);
+            proto_link_resume(small.links[0]);
+            proto_link_resume(small.links[1]);
+        }
+        assert_int_equal(alone ? small.got : n + 1, n + 1);
+    }
+    assert_false(small.failed);
+    for (int i = 0; i < 2; i++) {
+        assert_false(
+            proto_link_stalls(small.links[i], common_clock_ns() + SECONDS(1))); // nothing is left anywhere
+        proto_link_close(small.links[i]);
+    }
+    proto_scratch_fini(&scratch);
+}
+
 // ---- certificates that change ---------------------------------------------------------------------------
 
 static void test_reload(void **state)
@@ -596,6 +684,7 @@ int main(void)
         TEST(test_half_hellos),
         TEST(test_a_reader_that_pauses),
         TEST(test_a_frame_of_60_mib),
+        TEST(test_a_small_socket),
         TEST(test_reload),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
