@@ -298,7 +298,9 @@ static void across_the_border(void **state)
     for (size_t i = 0; i < sizeof raws / sizeof *raws; i++)
         nng_close(raws[i].socket);
     OK(banyan_session_delete(theirs, ERR));
+    banyan_session_close(theirs);
     OK(banyan_session_delete(ours, ERR));
+    banyan_session_close(ours);
     banyan_disconnect(a);
     banyan_disconnect(b);
 }
@@ -382,7 +384,9 @@ static void what_is_told(void **state)
     FAILS(BANYAN_PERMISSION_DENIED, NULL, banyan_token_get_list(op, &tokens, ERR));
     banyan_disconnect(reader);
     OK(banyan_session_delete(theirs, ERR));
+    banyan_session_close(theirs);
     OK(banyan_session_delete(ours, ERR));
+    banyan_session_close(ours);
     banyan_disconnect(a);
     banyan_disconnect(b);
     banyan_disconnect(op);
@@ -473,7 +477,9 @@ static void revoked_under_load(void **state)
     assert_int_equal(code, BANYAN_UNAUTHENTICATED);
     banyan_disconnect(brief);
     OK(banyan_session_delete(theirs, ERR));
+    banyan_session_close(theirs);
     OK(banyan_session_delete(ours, ERR));
+    banyan_session_close(ours);
     banyan_disconnect(a);
     banyan_disconnect(b);
     banyan_disconnect(admin);
@@ -549,6 +555,7 @@ static void workers_want_a_pass(void **state)
     float k[200 * 16], v[200 * 16];
     OK(banyan_read_rows(session, 0, 0, 200, k, NULL, v, NULL, ERR));
     OK(banyan_session_delete(session, ERR));
+    banyan_session_close(session);
     banyan_disconnect(a);
 }
 
