@@ -71,6 +71,20 @@ static void offer_sessions(banyan_client *client, const char *text)
     banyan_session_list_free(&list);
 }
 
+static void offer_tenants(banyan_client *client, const char *text)
+{
+    banyan_quota_list list;
+    if (banyan_quota_get_list(client, NULL, &list, NULL) != BANYAN_OK)
+        return;
+    for (uint32_t i = 0, offered = 0; i < list.n && offered < NAMES_MAX; i++) {
+        if (strncmp(list.tenants[i].tenant, text, strlen(text)) != 0)
+            continue;
+        common_complete_word("", text, list.tenants[i].tenant, NULL);
+        offered++;
+    }
+    banyan_quota_list_free(&list);
+}
+
 static void offer_quarantined(banyan_client *client, const char *worker, const char *text)
 {
     banyan_quarantine_list list;
@@ -183,12 +197,15 @@ static void offer_arg(const struct ctl_command *command, int n_args, const char 
         offer_contexts("", text);
         return;
     }
-    bool session = strcmp(arg, "SESSION") == 0, worker = strcmp(arg, "WORKER") == 0;
+    bool session = strcmp(arg, "SESSION") == 0, worker = strcmp(arg, "WORKER") == 0,
+         tenant = strcmp(arg, "TENANT") == 0;
     common_complete_words();
-    banyan_client *client = session || worker ? connect_quickly() : NULL;
+    banyan_client *client = session || worker || tenant ? connect_quickly() : NULL;
     if (!client)
         return;
-    if (worker)
+    if (tenant)
+        offer_tenants(client, text);
+    else if (worker)
         offer_workers(client, text);
     else if (in_group(command, "quarantine"))
         offer_quarantined(client, args[0], text);

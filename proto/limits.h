@@ -142,7 +142,11 @@
     X(event, text, 255)                                                                                      \
     X(events_reply, events, PROTO_EVENTS_MAX)                                                                \
     X(quarantine_list_reply, sessions, PROTO_QUARANTINE_PAGE_MAX)                                            \
+    X(quota_use, name, 32)                                                                                   \
+    X(tenant_quotas, tenant, 64)                                                                             \
     X(tenant_quotas, quotas, PROTO_QUOTAS_MAX)                                                               \
+    X(quota_set_request, tenant, 64)                                                                         \
+    X(quota_show_request, tenant, 64)                                                                        \
     X(quota_set_request, quotas, PROTO_QUOTAS_MAX)                                                           \
     X(quota_show_reply, tenants, PROTO_QUOTA_TENANTS_MAX)                                                    \
     X(plan_install_request, members, PROTO_MEMBERS_MAX)                                                      \

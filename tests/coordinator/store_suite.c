@@ -140,12 +140,21 @@ static bool on_token(void *arg, const struct coordinator_token_row *row)
     return true;
 }
 
+static bool on_quota(void *arg, uint32_t tenant, const char *name, uint64_t max)
+{
+    struct store_seen *seen = arg;
+    size_t at = strlen(seen->quotas);
+    snprintf(seen->quotas + at, sizeof(seen->quotas) - at, "%s%u:%s=%llu", at ? " " : "", tenant, name,
+             (unsigned long long)max);
+    return true;
+}
+
 struct coordinator_store_reader store_reader(struct store_seen *seen)
 {
     return (struct coordinator_store_reader){seen,        on_worker,   on_session, on_member, on_chunk,
                                              on_follower, on_seal,     on_range,   on_key,    on_cut,
                                              on_floor,    on_draining, on_tenant,  on_token,  seen,
-                                             NULL,        NULL};
+                                             on_quota,    seen};
 }
 
 enum common_code store_open(struct store_seen *seen, struct coordinator_store **out, struct common_error *err)

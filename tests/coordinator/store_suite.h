@@ -27,6 +27,7 @@ struct store_seen {
     char draining[64];  // "w0: why", of the last worker
     uint32_t tenant;    // of the last session
     char tenants[64];   // "1:a 2:b"
+    char quotas[96];    // "1:bytes=5"
     uint32_t tokens;
     struct coordinator_token_row token; // the last one
 };

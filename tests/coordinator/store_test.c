@@ -498,6 +498,31 @@ static uint64_t version_of(void)
     return version;
 }
 
+// The newest of each tenant and name; 0 takes it away.
+static void quotas(void **state)
+{
+    (void)state;
+    struct coordinator_store *store;
+    struct store_seen seen;
+    assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK);
+    assert_string_equal(seen.quotas, "");
+    struct coordinator_batch *batch = coordinator_batch_new();
+    coordinator_batch_quota(batch, 0, "sessions", 5);
+    coordinator_batch_quota(batch, 7, "bytes", INT64_MAX);
+    coordinator_batch_quota(batch, 7, "sessions", 1);
+    store_submit(store, batch);
+    batch = coordinator_batch_new();
+    coordinator_batch_quota(batch, 0, "sessions", 6);
+    coordinator_batch_quota(batch, 7, "sessions", 0);
+    coordinator_batch_quota(batch, 8, "sessions", 0);
+    store_submit(store, batch);
+    store_close(store);
+    assert_int_equal(store_failed, 0);
+    assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK);
+    assert_string_equal(seen.quotas, "0:sessions=6 7:bytes=9223372036854775807");
+    store_close(store);
+}
+
 // Tenants and tokens come back; names are unique in a tenant, not in the store; and the first of them makes the store one
 // that a coordinator of before, which would show all sessions to everybody, refuses.
 static void tenants_and_tokens(void **state)
@@ -611,6 +636,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(everything_comes_back, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(ranges_are_united, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(tenants_and_tokens, store_setup, store_teardown),
+        cmocka_unit_test_setup_teardown(quotas, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(older_store, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(a_batch_is_atomic, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(store_full_disk, store_setup, store_teardown),

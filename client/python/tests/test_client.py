@@ -520,7 +520,7 @@ def test_two_tenants_do_not_see_each_other(rng, tmp_path):
                 banyan.Client(cluster.endpoint, token_file=files["a"]) as a,
                 banyan.Client(cluster.endpoint, token_file=files["b"]) as b,
             ):
-                theirs, k, v = filled(a, rng, 40, name="same")
+                theirs, _, _ = filled(a, rng, 40, name="same")
                 ours, _, _ = filled(b, rng, 20, name="same")  # its own: names are a tenant's
                 np.testing.assert_allclose(theirs.attend(0, 39, queries(rng, 1)).o.shape, (1, SPEC.q_heads, SPEC.v_dim))
                 assert [s.id for s in b.sessions()] == [ours.id] and b.sessions()[0].tenant == ""
@@ -535,6 +535,21 @@ def test_two_tenants_do_not_see_each_other(rng, tmp_path):
                 with pytest.raises(banyan.PermissionDenied):
                     b.tokens()
                 assert sorted(s.tenant for s in admin.sessions()) == ["a", "b"]
+                now = admin.set_quotas("b", sessions=1, steps_per_s=1)
+                assert (now.tenant, now.quotas["sessions"].max, now.quotas["sessions"].used) == ("b", 1, 1)
+                with pytest.raises(banyan.ResourceExhausted) as full:
+                    b.create(SPEC)
+                assert full.value.reason == "QUOTA" and full.value.retry_after == 0.0
+                with pytest.raises(banyan.ResourceExhausted) as soon:
+                    for _ in range(100):
+                        ours.attend(0, 19, queries(rng, 1))
+                assert soon.value.reason == "QUOTA" and 0 < soon.value.retry_after <= 1
+                assert [t.tenant for t in b.quotas()] == ["b"] and b.quotas()[0].quotas["sessions"].refused == 1
+                assert [t.tenant for t in admin.quotas()] == ["default", "a", "b"]
+                with pytest.raises(banyan.PermissionDenied):
+                    b.set_quotas("b", sessions=0)
+                with pytest.raises(banyan.InvalidArgument):
+                    admin.set_quotas("b", patience=1)
                 admin.revoke_token("b")
                 with pytest.raises(banyan.Unauthenticated):
                     for _ in range(1000):  # its link goes in another turn
