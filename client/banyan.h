@@ -86,6 +86,7 @@ typedef struct banyan_options {
     uint32_t calls_max; // asynchronous calls outstanding; more are RESOURCE_EXHAUSTED; 0: 16384. A call for
                         // the queue counts until it is fetched
     uint64_t connect_timeout_ns; // how long banyan_connect waits for the first answer; 0: timeout_ns
+    const char *token;           // itself, where token_file is NULL: copied; NULL: none
 } banyan_options;
 
 // Connects to a coordinator: "nng+tcp://127.0.0.1:7411", "tcp://…" or "unix:///path" (lowest latency). NULL:
@@ -509,6 +510,9 @@ typedef struct banyan_cluster_info {
     uint32_t n_endpoints; // where the coordinator listens, as its machine says it: 0.0.0.0 is all addresses
     char endpoints[16][300];
     bool needs_token; // of clients
+    // Of this client: whose sessions it sees, and what it may (docs/TENANTS.md); "": a coordinator of an older build
+    char tenant[65], access[17];
+    char pass[129]; // of operators and admins: what workers take in the place of a token, for 10 minutes
 } banyan_cluster_info;
 // Asks the coordinator for its state and that of all workers.
 BANYAN_API banyan_code banyan_cluster_get_info(banyan_client *client, banyan_cluster_info *out,
@@ -566,6 +570,7 @@ typedef struct banyan_token_list {
 BANYAN_API banyan_code banyan_token_create(banyan_client *client, const char *name, const char *access,
                                            const char *tenant, uint64_t life_s, char out[65], uint64_t *id,
                                            banyan_error *error);
+// All tokens that there are, without themselves, by id.
 BANYAN_API banyan_code banyan_token_get_list(banyan_client *client, banyan_token_list *out,
                                              banyan_error *error);
 BANYAN_API void banyan_token_list_free(banyan_token_list *list); // what it points to; NULL is allowed

@@ -10,6 +10,7 @@
 #include "coordinator/cluster/hide.h"
 #include "coordinator/state.h"
 #include "coordinator/tenants/access.h"
+#include "proto/status.h"
 
 #define LOOK_EVERY_NS COMMON_NS_PER_S
 #define WRITE_EVERY_S 600 // when a token was used last is known to so many seconds
@@ -113,6 +114,13 @@ void coordinator_admission_tick(struct coordinator *c, uint64_t now_ns)
     }
     if (batch)
         coordinator_store_submit(c->store, batch, NULL, NULL);
+}
+
+static void refuse(struct proto_request *request, enum common_code code, const char *text)
+{
+    struct proto_status status;
+    proto_status_set(&status, code, "TOKEN", "%s", text);
+    proto_request_fail_status(request, &status);
 }
 
 // ---- making -------------------------------------------------------------------------------------
@@ -220,7 +228,7 @@ void coordinator_handle_token_create(struct coordinator *c, struct proto_request
         coordinator_batch_free(batch);
         explicit_bzero(k, sizeof(*k));
         free(k);
-        proto_request_fail(request, code, err.message, NULL, 0);
+        refuse(request, code, err.message);
         return;
     }
     token->ready = false;
