@@ -298,7 +298,9 @@ static void across_the_border(void **state)
     for (size_t i = 0; i < sizeof raws / sizeof *raws; i++)
         nng_close(raws[i].socket);
     OK(banyan_session_delete(theirs, ERR));
+    banyan_session_close(theirs);
     OK(banyan_session_delete(ours, ERR));
+    banyan_session_close(ours);
     banyan_disconnect(a);
     banyan_disconnect(b);
 }
@@ -382,7 +384,9 @@ static void what_is_told(void **state)
     FAILS(BANYAN_PERMISSION_DENIED, NULL, banyan_token_get_list(op, &tokens, ERR));
     banyan_disconnect(reader);
     OK(banyan_session_delete(theirs, ERR));
+    banyan_session_close(theirs);
     OK(banyan_session_delete(ours, ERR));
+    banyan_session_close(ours);
     banyan_disconnect(a);
     banyan_disconnect(b);
     banyan_disconnect(op);
@@ -473,7 +477,9 @@ static void revoked_under_load(void **state)
     assert_int_equal(code, BANYAN_UNAUTHENTICATED);
     banyan_disconnect(brief);
     OK(banyan_session_delete(theirs, ERR));
+    banyan_session_close(theirs);
     OK(banyan_session_delete(ours, ERR));
+    banyan_session_close(ours);
     banyan_disconnect(a);
     banyan_disconnect(b);
     banyan_disconnect(admin);
@@ -549,7 +555,26 @@ static void workers_want_a_pass(void **state)
     float k[200 * 16], v[200 * 16];
     OK(banyan_read_rows(session, 0, 0, 200, k, NULL, v, NULL, ERR));
     OK(banyan_session_delete(session, ERR));
+    banyan_session_close(session);
     banyan_disconnect(a);
+}
+
+// The only worker goes: its tenant hears that rows are missing, an admin also at whom.
+static void check_lost(uint64_t id)
+{
+    banyan_client *clients[] = {client_of("a1", "unix"), client_of("root", "unix")};
+    harness_cluster_signal(cluster, 0, SIGKILL);
+    for (int i = 0; i < 2; i++) {
+        banyan_session *held;
+        OK(banyan_session_open(clients[i], id, NULL, &held, ERR));
+        EVENTUALLY(60, one_step(clients[i], held, 19) == BANYAN_UNAVAILABLE &&
+                           strcmp(ERR->reason, "MISSING_RANGE") == 0);
+        assert_true(ERR->n_ranges > 0);
+        assert_string_equal(ERR->worker, i ? "w0" : "");
+        assert_true((strstr(ERR->message, "w0") != NULL) == (i == 1));
+        banyan_session_close(held);
+        banyan_disconnect(clients[i]);
+    }
 }
 
 static void takeover(void **state)
@@ -567,6 +592,7 @@ static void takeover(void **state)
     banyan_disconnect(a);
     check_kept(id, BANYAN_UNAVAILABLE); // it goes on looking for the other one
     assert_true(harness_cluster_restart(cluster, HARNESS_COORDINATOR));
+    check_lost(id);
     support_stop(cluster);
     cluster = first;
 }

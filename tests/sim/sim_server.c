@@ -247,8 +247,9 @@ static void accept_link(struct sim_listener *listener, struct sim_link *io)
     ProtobufCBinaryData token = {strlen(channel->token), (uint8_t *)channel->token};
     struct proto_identity identity = {0};
     if (!daemon && !state->nng && !proto_server_admit(server, &token, peer, &identity)) {
-        refuse(server, io, peer, COMMON_UNAUTHENTICATED,
-               "the client token is missing or wrong: give the server's --token-file, or a token that is valid");
+        refuse(
+            server, io, peer, COMMON_UNAUTHENTICATED,
+            "the client token is missing or wrong: give the server's --token-file, or a token that is valid");
         return;
     }
     struct server_link *link = calloc(1, sizeof *link);

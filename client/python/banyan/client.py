@@ -384,8 +384,18 @@ class Client:
         out = ffi.new("banyan_token_list *")
         self.call(lib.banyan_token_get_list, self._c, out)
         try:
-            return [infos.Token(id=t.id, name=infos.text(t.name), tenant=infos.text(t.tenant), access=infos.text(t.access),
-                                created=t.created_s, expires=t.expires_s, used=t.used_s) for t in out.tokens[0 : out.n]]
+            return [
+                infos.Token(
+                    id=t.id,
+                    name=infos.text(t.name),
+                    tenant=infos.text(t.tenant),
+                    access=infos.text(t.access),
+                    created=t.created_s,
+                    expires=t.expires_s,
+                    used=t.used_s,
+                )
+                for t in out.tokens[0 : out.n]
+            ]
         finally:
             lib.banyan_token_list_free(out)
 

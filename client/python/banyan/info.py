@@ -160,7 +160,8 @@ def cluster_info(c: Any) -> ClusterInfo:
         ),
         thin_chunks=c.thin_chunks, moves=c.moves, moved_chunks=c.moved_chunks, moved_bytes=c.moved_bytes, wished_chunks=c.wished_chunks,
         audit_every=c.audit_every, audited=c.audited, audit_differences=c.audit_differences, audit_skipped=c.audit_skipped,
-        endpoints=tuple(text(c.endpoints[i]) for i in range(c.n_endpoints)), tenant=text(c.tenant), access=text(c.access), needs_token=c.needs_token,
+        endpoints=tuple(text(c.endpoints[i]) for i in range(c.n_endpoints)),
+        tenant=text(c.tenant), access=text(c.access), needs_token=c.needs_token,
     )  # fmt: skip
 
 

@@ -519,7 +519,7 @@ def test_two_tenants_do_not_see_each_other(rng, tmp_path):
                 banyan.Client(cluster.endpoint, token_file=files["a"]) as a,
                 banyan.Client(cluster.endpoint, token_file=files["b"]) as b,
             ):
-                theirs, k, v = filled(a, rng, 40, name="same")
+                theirs, _, _ = filled(a, rng, 40, name="same")
                 ours, _, _ = filled(b, rng, 20, name="same")  # its own: names are a tenant's
                 np.testing.assert_allclose(theirs.attend(0, 39, queries(rng, 1)).o.shape, (1, SPEC.q_heads, SPEC.v_dim))
                 assert [s.id for s in b.sessions()] == [ours.id] and b.sessions()[0].tenant == ""
