@@ -269,14 +269,16 @@ struct coordinator_session *coordinator_call_session(const struct coordinator_ca
     return s && coordinator_session_is_for(s, &call->who) ? s : NULL;
 }
 
-static enum common_code take_all(struct coordinator_call *call, const struct proto_message *message,
+static enum common_code take_all(struct coordinator_call *call, const struct proto_request *request,
                                  struct common_error *err)
 {
+    const struct proto_message *message = proto_request_message(request);
     const Banyan__Pb__AttendRequest *m = (const void *)message->body;
     struct sizes at = {0};
     bool append = false, shaped = true;
     for (uint32_t i = 0; i < call->n_items; i++) {
-        const struct coordinator_session *s = coordinator_call_session(call, m->items[i]->session);
+        const struct coordinator_session *s =
+            coordinator_session_asked(call->steps->sessions, request, m->items[i]->session);
         const struct proto_layer layer = layer_of(s, m->items[i]->layer);
         take_item(&call->items[i], call, i, m->items[i]);
         append = append || m->items[i]->append;
@@ -389,7 +391,7 @@ void coordinator_handle_attend(struct coordinator_steps *steps, struct proto_req
     call->want_lse = m->want_lse;
     call->want_trace = m->want_trace;
     call->aside = m->aside;
-    enum common_code code = take_all(call, message, &err);
+    enum common_code code = take_all(call, request, &err);
     if (code == COMMON_OK && call->o_bytes + call->lse_bytes > options->max_bytes - steps->bytes) {
         steps->core->reached[COORDINATOR_LIMIT_ANSWERS]++;
         code = common_error_set(&err, COMMON_RESOURCE_EXHAUSTED,

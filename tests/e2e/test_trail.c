@@ -225,6 +225,74 @@ static void changes_are_recorded(void **state)
     stop(&l);
 }
 
+// ---- tenants ------------------------------------------------------------------------------------
+
+// A client of its own token.
+static banyan_client *connect_as(const struct logged *l, banyan_client *admin, const char *name,
+                                 const char *access, const char *tenant)
+{
+    char token[65], path[160];
+    banyan_client *client;
+    OK(banyan_token_create(admin, name, access, tenant, 0, token, NULL, ERR));
+    snprintf(path, sizeof path, "%s/%s.token", l->dir, name);
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    assert_int_equal(write(fd, token, strlen(token)), strlen(token));
+    assert_int_equal(write(fd, "\n", 1), 1);
+    close(fd);
+    const banyan_options options = {.token_file = path};
+    OK(banyan_connect(harness_cluster_endpoint(l->cluster, "tcp"), &options, &client, ERR));
+    return client;
+}
+
+static void who_is_a_token_of_a_tenant(void **state)
+{
+    (void)state;
+    struct logged l;
+    char id[32], text[65];
+    banyan_session *session, *other;
+    make_folder(&l);
+    start(&l, l.path, TOKEN, NULL);
+    banyan_client *admin = support_connect(l.cluster, "tcp");
+    banyan_client *ann = connect_as(&l, admin, "ann", "user", "a"),
+                  *bob = connect_as(&l, admin, "bob", "user", "b"),
+                  *rob = connect_as(&l, admin, "rob", "read-only", "b");
+    OK(banyan_session_create(ann, &spec, "hers", &session, ERR));
+    id_text(session, id);
+    FAILS(BANYAN_NOT_FOUND, NULL, banyan_session_open(bob, banyan_session_id(session), NULL, &other, ERR));
+    FAILS(BANYAN_PERMISSION_DENIED, NULL, banyan_session_create(rob, &spec, NULL, &other, ERR));
+    FAILS(BANYAN_PERMISSION_DENIED, NULL, banyan_token_create(bob, "eve", "admin", NULL, 0, text, NULL, ERR));
+    OK(banyan_token_revoke(admin, "bob", 0, ERR));
+    json_t *all = read_log(l.path);
+    const json_t *r = expect(all, "session.create", 0, "OK");
+    expect_text(r, "who.name", "ann");
+    expect_text(r, "who.tenant", "a");
+    expect_text(r, "who.access", "user");
+    assert_int_equal(strlen(text_of(r, "who.token")), 18);
+    r = expect(all, "refused.tenant", 0, "NOT_FOUND");
+    expect_text(r, "who.name", "bob");
+    expect_text(r, "who.tenant", "b");
+    expect_text(r, "session", id);
+    r = expect(all, "session.create", 1, "PERMISSION_DENIED");
+    expect_text(r, "who.name", "rob");
+    r = expect(all, "token.create", 0, "OK");
+    expect_text(r, "args.name", "ann");
+    expect_text(r, "who.access", "admin");
+    r = expect(all, "token.create", 3, "PERMISSION_DENIED");
+    expect_text(r, "who.name", "bob");
+    expect_text(expect(all, "token.revoke", 0, "OK"), "args.name", "bob");
+    char *line = json_dumps(all, 0);
+    assert_null(strstr(line, "bt_")); // of no token
+    free(line);
+    json_decref(all);
+    expect_whole(&l, l.path);
+    banyan_session_close(session);
+    banyan_disconnect(ann);
+    banyan_disconnect(bob);
+    banyan_disconnect(rob);
+    banyan_disconnect(admin);
+    stop(&l);
+}
+
 // ---- tries that are refused ---------------------------------------------------------------------
 
 static void refused_tries_are_recorded(void **state)
@@ -552,10 +620,10 @@ int main(void)
 {
     signal(SIGXFSZ, SIG_IGN); // the daemons inherit it: a write past the limit fails with EFBIG
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(changes_are_recorded),          cmocka_unit_test(refused_tries_are_recorded),
-        cmocka_unit_test(what_is_acknowledged_is_there), cmocka_unit_test(a_full_disk_without_required),
-        cmocka_unit_test(a_full_disk_with_required),     cmocka_unit_test(a_file_that_is_moved_away),
-        cmocka_unit_test(a_takeover_is_recorded),
+        cmocka_unit_test(changes_are_recorded),         cmocka_unit_test(who_is_a_token_of_a_tenant),
+        cmocka_unit_test(refused_tries_are_recorded),   cmocka_unit_test(what_is_acknowledged_is_there),
+        cmocka_unit_test(a_full_disk_without_required), cmocka_unit_test(a_full_disk_with_required),
+        cmocka_unit_test(a_file_that_is_moved_away),    cmocka_unit_test(a_takeover_is_recorded),
     };
     return cmocka_run_group_tests_name("trail", tests, NULL, NULL);
 }
