@@ -26,6 +26,8 @@ static void limit_cores(rlim_t soft)
 
 void common_harden_keys(bool core_dumps)
 {
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0,
+          0); // threads that are made from here on inherit it; again when it enters
     if (core_dumps)
         return;
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);

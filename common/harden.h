@@ -45,7 +45,7 @@ struct common_harden {
     const char *program;           // likewise; kept
 };
 
-// Before keys are read: no core dumps, and no other process of this user reads this one's memory, unless core_dumps.
+// Before keys are read: no new privileges, no core dumps, and no other process of this user reads this one's memory, unless core_dumps.
 // PR_SET_DUMPABLE 0 makes /proc/PID root's; the process itself reads its own all the same. Main thread.
 void common_harden_keys(bool core_dumps);
 // For libraries that read the memory of processes of their own kind (MPI between workers of a host): others of this user may

@@ -137,12 +137,13 @@ build_and_test() {
         grep --line-buffered -vE '^ +Start +[0-9]+: |^Internal ctest'
 }
 
-# Builds with failpoints, and arms some of them (--all: all).
+# Builds with failpoints, and arms some of them (--all: all). There a worker can be made to start a program, too.
 check_failpoints() {
     local some=--some
     [ "$all" = no ] || some=
     cmake --preset failpoints --log-level=WARNING &&
-        cmake --build --preset failpoints --target failpoint_life -- --quiet ${jobs:+-j"$jobs"} &&
+        cmake --build --preset failpoints --target failpoint_life e2e_harden -- --quiet ${jobs:+-j"$jobs"} &&
+        ctest --test-dir build/failpoints --output-on-failure -R '^e2e_harden$' &&
         tests/failpoints/run $some
 }
 

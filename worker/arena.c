@@ -282,7 +282,11 @@ static void extents_discard(struct worker_arena *arena, struct span *bare)
             continue;
         mapping->touched[extent / 64] &= ~bit;
         arena->touched -= arena->extent;
+        if (arena->options.source.addressable)
+            ASAN_UNPOISON_MEMORY_REGION(mapping->base + at, arena->extent);
         arena->options.source.discard(arena->options.source.arg, mapping->base + at, arena->extent);
+        if (arena->options.source.addressable)
+            ASAN_POISON_MEMORY_REGION(mapping->base + at, arena->extent);
         if (arena->options.source.zeros)
             set_soiled(arena, mapping, at, arena->extent, false);
     }

@@ -134,7 +134,7 @@ static void a_worker_that_starts_a_program_ends(void **state)
     unsetenv("BANYAN_FAILPOINT_FILE");
     unlink(path);
     context_free(&context);
-    banyan_session_free(session);
+    banyan_session_close(session);
     banyan_disconnect(client);
     support_stop(cluster);
 }
