@@ -13,6 +13,8 @@
 #include "tests/fuzz/message.h"
 #include "tests/fuzz/seeds.h"
 
+#define CHANNEL_FIRST_ID UINT64_C(0x100000001) // of a channel's first call (common/handle.h)
+
 static const char *out;
 
 void seed_put(struct seed *seed, const void *bytes, size_t len)
@@ -461,6 +463,90 @@ static void seed_options(void)
     }
 }
 
+// What a server sends to channel.c's client: the two answers of the hello, then those to its calls, whose ids are handles.
+static void seed_channel(void)
+{
+    static const uint32_t methods[] = {16, 44, 37, 32}; // channel.c
+    Banyan__Pb__LinkHelloReply hello = BANYAN__PB__LINK_HELLO_REPLY__INIT;
+    Banyan__Pb__LinkProofReply proof = BANYAN__PB__LINK_PROOF_REPLY__INIT;
+    uint8_t nonce[PROTO_NONCE_BYTES] = {1};
+    hello.version = PROTO_VERSION;
+    hello.role = BANYAN__PB__ROLE__ROLE_COORDINATOR;
+    hello.nonce = (ProtobufCBinaryData){sizeof nonce, nonce};
+    for (uint64_t cut = 0; cut < 3; cut++) {
+        struct seed seed = {0};
+        char name[16];
+        seed_u8(&seed, (uint8_t)cut);
+        frame_record(&seed, &(struct proto_outgoing){
+                                .kind = PROTO_FRAME_REPLY, .method = 1, .request = 1, .body = &hello.base});
+        frame_record(&seed, &(struct proto_outgoing){
+                                .kind = PROTO_FRAME_REPLY, .method = 2, .request = 2, .body = &proof.base});
+        for (uint64_t i = 0; i < 4; i++) {
+            ProtobufCMessage *body = seed_full(proto_codec_method(methods[i])->reply);
+            Banyan__Pb__Status status = BANYAN__PB__STATUS__INIT;
+            status.code = COMMON_ABORTED;
+            status.message = (char *)"why";
+            frame_record(&seed, &(struct proto_outgoing){.kind = PROTO_FRAME_REPLY,
+                                                         .method = methods[i],
+                                                         .request = CHANNEL_FIRST_ID + i,
+                                                         .status = cut == 1 ? &status : NULL,
+                                                         .body = cut == 1 ? NULL : body});
+            fuzz_message_end(body);
+        }
+        snprintf(name, sizeof name, "%u", (unsigned)cut);
+        seed_write(&seed, "channel", name);
+    }
+}
+
+static void seed_http(void)
+{
+    static const char *const requests[] = {
+        "GET /livez?verbose HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "GET /metrics HTTP/1.1\r\nAccept: application/openmetrics-text;version=1.0.0,*/*;q=0.1\r\n\r\n",
+        "HEAD /readyz?exclude=a%20b HTTP/1.0\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+        "GET /api/v1/sessions?after=1&watch=1 HTTP/1.1\r\nHost: [::1]:80\r\nAuthorization: Bearer x\r\n"
+        "If-None-Match: \"a\"\r\nSec-Fetch-Site: none\r\nX-Banyan: 1\r\n\r\n",
+        "POST /livez HTTP/1.1\r\nContent-Length: 4\r\n\r\nbody",
+        "GET /x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n",
+        NULL};
+    static const char *const paths[] = {"/",
+                                        "/app.js",
+                                        "/api/v1/cluster",
+                                        "/api/v1/workers",
+                                        "/api/v1/plans",
+                                        "/api/v1/plans/0000000000000001",
+                                        "/api/v1/sessions",
+                                        "/api/v1/sessions/0000000000000001",
+                                        "/api/v1/sessions/0000000000000001/mass",
+                                        "/api/v1/sessions/0000000000000001/trace",
+                                        "/api/v1/events",
+                                        NULL};
+    static const char *const queries[] = {"", "limit=10&after=3", "sort=name&order=desc&filter=a%20b",
+                                          "watch=1&layer=2&bins=8&heads=1"};
+    struct seed seed = {0};
+    for (int i = 0; requests[i]; i++) {
+        char name[16];
+        seed_u8(&seed, (uint8_t)i);
+        seed_put(&seed, requests[i], strlen(requests[i]));
+        snprintf(name, sizeof name, "%d", i);
+        seed_write(&seed, "http", name);
+    }
+    for (int i = 0; paths[i]; i++) {
+        char name[16];
+        seed_u8(&seed, i % 2 ? 0x30 : 0x3f & ~2);
+        seed_put(&seed, paths[i], strlen(paths[i]) + 1);
+        seed_put(&seed, queries[i % 4], strlen(queries[i % 4]) + 1);
+        if (i % 2 == 0) {
+            seed_put(&seed, "127.0.0.1:80", 13);
+            seed_put(&seed, "\"tag\"", 6);
+            seed_put(&seed, "same-origin", 12);
+        }
+        seed_put(&seed, "1", 2);
+        snprintf(name, sizeof name, "%d", i);
+        seed_write(&seed, "dashboard", name);
+    }
+}
+
 int main(int argc, char **argv)
 {
     static const char *const texts[] = {"0nng+tcp://127.0.0.1:7411",
@@ -499,6 +585,8 @@ int main(int argc, char **argv)
     seed_options();
     seed_texts("text", texts);
     seed_texts("secret", secrets);
+    seed_channel();
+    seed_http();
     seed_cluster();
     seed_disk();
     return 0;
