@@ -36,7 +36,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         uint8_t *bytes = pack(message, &len);
         proto_arena_init(&again);
         code = proto_codec_unpack(&again, type, bytes, len, &second, &err);
-        FUZZ_CHECK(code == COMMON_OK || code == COMMON_RESOURCE_EXHAUSTED);
+        FUZZ_CHECK(code == COMMON_OK ||
+                   len < in.left); // a message may take 32 times its bytes: of fewer bytes less
         if (code == COMMON_OK) {
             uint8_t *bytes_again = pack(second, &len_again);
             FUZZ_CHECK(len == len_again && memcmp(bytes, bytes_again, len) == 0);

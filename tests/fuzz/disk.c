@@ -3,7 +3,9 @@
 //
 //   | what u8 | name, ended by 0 | bytes u16 | bytes |        what, bit 0: the sums of its records are put right
 //
-// A process starts on them, works for some seconds, ends, and another one starts: what the first has taken, the second takes.
+// A process starts on them, works for some seconds, ends, and another one starts: it can, and has nothing that the first had not. (It
+// may have less: files that contradict each other, whose sums are right all the same, no process writes. The first names
+// what it has given up, and what is left may lack rows, too.)
 #include <string.h>
 
 #include "common/blob.h"
@@ -196,7 +198,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (taken) {
         FUZZ_CHECK(start(&p, &directory));
         after = ask(&p);
-        FUZZ_CHECK(after.chunks == before.chunks && after.sessions == before.sessions);
+        FUZZ_CHECK(after.chunks <= before.chunks && after.sessions <= before.sessions);
         end(&p);
     }
     sim_files_end(&directory);

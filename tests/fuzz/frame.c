@@ -145,8 +145,11 @@ static void encode_again(const struct proto_message *message, uint8_t kind)
         FUZZ_CHECK(at == gather.bytes);
         uint8_t kind_again;
         struct proto_message *again = take(bytes, at, &kind_again);
-        FUZZ_CHECK(again && kind_again == kind && fill(again, kind));
-        check_same(message, again);
+        FUZZ_CHECK(again && kind_again == kind);
+        if (fill(again, kind)) // a message may take 32 times its bytes: of fewer bytes less
+            check_same(message, again);
+        else
+            FUZZ_CHECK(again->header->body.len < message->header->body.len);
         proto_message_release(&pool, again);
         free(bytes);
     }

@@ -155,6 +155,7 @@ static void seed_members(void)
     join.edge_endpoint = (char *)"tcp://127.0.0.1:8001";
     join.capacity_bytes = 1 << 24;
     join.bandwidth = 1000000000;
+    join.kernel = (char *)"reference";
     join.threads = 1;
     join.instance = 77777;
     join.engine = (char *)"?4";
