@@ -402,11 +402,6 @@ static void seed_files(void)
         "\"shape\":[3],"
         "\"data_offsets\":[16,19]},\"c\":{\"dtype\":\"BF16\",\"shape\":[1,119],\"data_offsets\":[18,256]},"
         "\"__metadata__\":{\"format\":\"pt\"}}";
-    static const char *const manifest =
-        "{\"format\":\"banyan snapshot\",\"version\":1,\"length\":10,\"compression\":\"none\",\"spec\":{},"
-        "\"session\":{},\"files\":[{\"layer\":0,\"first\":0,\"tokens\":10,\"bytes\":600,\"stored\":600,"
-        "\"xxh3\":"
-        "\"0x0000000000000000\"}],\"xxh3\":\"0x0000000000000000\"}";
     struct seed seed = {0};
     uint64_t head = strlen(json);
     static const uint8_t data[256];
@@ -418,10 +413,6 @@ static void seed_files(void)
     seed_put(&seed, json, strlen(json));
     seed_put(&seed, data, sizeof data);
     seed_write(&seed, "safetensors", "file");
-    seed_u8(&seed, 1);
-    seed_u16(&seed, strlen(manifest));
-    seed_put(&seed, manifest, strlen(manifest));
-    seed_write(&seed, "snapshot", "manifest");
     seed_u8(&seed, 3);
     seed_put(&seed, "BANYAN BACKUP\n\0\0\1\0\0\0\0\0\0\0", 24);
     seed_put(&seed, data, 104);
@@ -588,6 +579,7 @@ int main(int argc, char **argv)
     seed_channel();
     seed_http();
     seed_cluster();
+    seed_snapshot();
     seed_disk();
     return 0;
 }

@@ -24,7 +24,8 @@ void seed_message(struct seed *seed, const ProtobufCMessage *message);
 // One with every field, of small values; end it with fuzz_message_end.
 ProtobufCMessage *seed_full(const ProtobufCMessageDescriptor *type);
 
-void seed_cluster(void); // seeds_cluster.c: coordinator, members, worker
-void seed_disk(void);    // seeds_disk.c
+void seed_cluster(void);  // seeds_cluster.c: coordinator, members, worker
+void seed_snapshot(void); // seeds_snapshot.c
+void seed_disk(void);     // seeds_disk.c
 
 #endif

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // client/snapshot.c and snapshot_dir.c: a snapshot's manifest, and its files. Input: u8 what, u16 bytes of the manifest, the manifest,
-// then files: u8 which of those that the manifest names, u16 bytes, bytes. What, bit 0: the manifest's sum is put right.
+// then files: u8 which of those that the manifest names, u16 bytes, bytes. What, bit 0: the manifest's sum is put right; bit 1: and those
+// of files.
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -57,7 +58,7 @@ static void again(const struct snapshot *snapshot)
     snapshot_clear(&second);
 }
 
-static void read_files(const struct snapshot *snapshot, struct fuzz_input *in)
+static void read_files(struct snapshot *snapshot, struct fuzz_input *in, bool right)
 {
     struct snapshot_dir *dir;
     struct snapshot_rows rows;
@@ -65,7 +66,7 @@ static void read_files(const struct snapshot *snapshot, struct fuzz_input *in)
     if (snapshot_dir_open("dir", &dir, &err) != COMMON_OK)
         return;
     for (unsigned i = 0; i < 4 && in->left > 0 && snapshot->n_files > 0; i++) {
-        const struct snapshot_file *file = &snapshot->files[fuzz_u8(in) % snapshot->n_files];
+        struct snapshot_file *file = &snapshot->files[fuzz_u8(in) % snapshot->n_files];
         char name[SNAPSHOT_NAME_BYTES], path[SNAPSHOT_NAME_BYTES + 8];
         size_t len = fuzz_u16(in);
         const uint8_t *bytes = fuzz_bytes(in, len, &len);
@@ -73,6 +74,8 @@ static void read_files(const struct snapshot *snapshot, struct fuzz_input *in)
         FUZZ_CHECK(!strchr(name, '/'));
         snprintf(path, sizeof path, "dir/%s", name);
         fuzz_write_file(path, bytes, len);
+        if (right && !snapshot->zstd)
+            file->sum = common_xxh3(bytes, len, 0);
         (void)snapshot_dir_look(dir, snapshot, &err);
         // Memory is taken for what the manifest says, which snapshot_check has compared with the shape: not for gigabytes here.
         if (file->bytes < 1 << 20 && file->stored < 1 << 20 &&
@@ -101,7 +104,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     } else {
         again(&snapshot);
         if (snapshot_check(&snapshot, &shape, &err) == COMMON_OK)
-            read_files(&snapshot, &in);
+            read_files(&snapshot, &in, what & 2);
         snapshot_clear(&snapshot);
     }
     free(manifest);
