@@ -319,6 +319,68 @@ static void seed_frames(void)
     }
 }
 
+// A step that is right, of two items: one appends rows that two runs hold, the other only reads; and its answer.
+static void seed_steps(void)
+{
+    static const uint8_t rows[256];
+    const struct common_slice q = {rows, 192}, kv = {rows, 128};
+    const struct proto_tensor_out tensors[] = {
+        {.dtype = BANYAN__PB__DTYPE__DTYPE_U8, .n_dims = 1, .dims = {192}, .pieces = &q, .n_pieces = 1},
+        {.dtype = BANYAN__PB__DTYPE__DTYPE_U8, .n_dims = 1, .dims = {128}, .pieces = &kv, .n_pieces = 1},
+        {.dtype = BANYAN__PB__DTYPE__DTYPE_U8, .n_dims = 1, .dims = {128}, .pieces = &kv, .n_pieces = 1}};
+    Banyan__Pb__StepItem items[2] = {BANYAN__PB__STEP_ITEM__INIT, BANYAN__PB__STEP_ITEM__INIT},
+                         *both[] = {items, items + 1};
+    Banyan__Pb__AppendRun runs[2] = {BANYAN__PB__APPEND_RUN__INIT, BANYAN__PB__APPEND_RUN__INIT},
+                          *pair[] = {runs, runs + 1};
+    Banyan__Pb__StepRequest request = BANYAN__PB__STEP_REQUEST__INIT;
+    Banyan__Pb__StepItemResult results[2] = {BANYAN__PB__STEP_ITEM_RESULT__INIT,
+                                             BANYAN__PB__STEP_ITEM_RESULT__INIT},
+                               *all[] = {results, results + 1};
+    Banyan__Pb__Status status = BANYAN__PB__STATUS__INIT;
+    Banyan__Pb__StepReply reply = BANYAN__PB__STEP_REPLY__INIT;
+    uint32_t holders[] = {0, 3};
+    struct seed seed = {0};
+    for (int i = 0; i < 2; i++) {
+        items[i].session = 7;
+        items[i].rows = items[i].kv_heads = items[i].q_heads = (uint32_t)(2 - i);
+        items[i].q_bytes = i ? 64 : 128;
+        items[i].visible = 9;
+        runs[i].chunk = 5;
+        runs[i].first = (uint64_t)i;
+        runs[i].rows = 1;
+        runs[i].holders = holders;
+        runs[i].n_holders = 2;
+    }
+    items[0].append = pair;
+    items[0].n_append = 2;
+    items[0].write = 1;
+    items[0].write_end = 2;
+    items[0].k_bytes = items[0].v_bytes = 128;
+    request.term = request.plan = request.step = 1;
+    request.items = both;
+    request.n_items = 2;
+    frame_record(&seed, &(struct proto_outgoing){.kind = PROTO_FRAME_REQUEST,
+                                                 .method = BANYAN__PB__METHOD__METHOD_STEP,
+                                                 .request = 1,
+                                                 .remaining_ns = 1000000000,
+                                                 .body = &request.base,
+                                                 .tensors = tensors,
+                                                 .n_tensors = 3});
+    seed_write(&seed, "frame", "step");
+    status.code = COMMON_ABORTED;
+    status.message = (char *)"why";
+    results[1].status = &status;
+    reply.items = all;
+    reply.n_items = 2;
+    frame_record(&seed, &(struct proto_outgoing){.kind = PROTO_FRAME_REPLY,
+                                                 .method = BANYAN__PB__METHOD__METHOD_STEP,
+                                                 .request = 1,
+                                                 .body = &reply.base,
+                                                 .tensors = tensors,
+                                                 .n_tensors = 2});
+    seed_write(&seed, "frame", "step-reply");
+}
+
 // ---- the rest -------------------------------------------------------------------------------------------
 
 static void seed_sp(void)
@@ -569,6 +631,7 @@ int main(int argc, char **argv)
     }
     out = argv[1];
     seed_frames();
+    seed_steps();
     seed_sp();
     seed_tickets();
     seed_specs();

@@ -20,7 +20,7 @@
 
 #define TOKEN "a token of the tests"
 
-enum { HELD_MAX = 64, ALL_ROLES = 0xe };
+enum { HELD_MAX = 64, ALL_ROLES = 0xe, DAEMONS = 0xc };
 
 struct run { // what came of the bytes
     uint64_t handled, hash, answer_hash;
@@ -37,6 +37,23 @@ static struct proto_method methods[PROTO_METHOD_LIMIT + 1];
 static void note(struct run *run, const void *data, size_t len)
 {
     run->hash = XXH3_64bits_withSeed(data, len, run->hash);
+}
+
+static bool is_for_daemons(uint32_t method)
+{
+    return method >= BANYAN__PB__METHOD__METHOD_PLAN_INSTALL;
+}
+
+// Nobody comes to a handler without the token, and no client to one that is for daemons.
+static void check_rights(const struct proto_message *message)
+{
+#ifdef FUZZ_NNG
+    const ProtobufCBinaryData *given = &message->header->credentials;
+    FUZZ_CHECK(given->len == strlen(TOKEN) && memcmp(given->data, TOKEN, given->len) == 0);
+    FUZZ_CHECK(!is_for_daemons(message->header->method));
+#else
+    (void)message; // the link has shown it
+#endif
 }
 
 static void answer(struct proto_request *request)
@@ -62,6 +79,7 @@ static void handle(void *arg, struct proto_request *request)
     uint8_t *bytes = malloc(len + 1);
     struct proto_step *step;
     FUZZ_CHECK(bytes && protobuf_c_message_pack(message->body, bytes) == len);
+    check_rights(message);
     note(run, bytes, len);
     note(run, &message->header->request, sizeof message->header->request);
     for (size_t i = 0; i < message->n_tensors; i++)
@@ -85,7 +103,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     unsigned n = 0;
     for (uint32_t method = BANYAN__PB__METHOD__METHOD_HEALTH_CHECK; method < PROTO_METHOD_LIMIT; method++)
         if (proto_codec_method(method))
-            methods[n++] = (struct proto_method){method, ALL_ROLES, handle};
+            methods[n++] =
+                (struct proto_method){method, is_for_daemons(method) ? DAEMONS : ALL_ROLES, handle};
     return 0;
 }
 
