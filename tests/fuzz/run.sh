@@ -113,11 +113,12 @@ fuzz_one() {
 
 # What has failed once stays under its name; the rest is chosen anew.
 keep_one() {
-    local target=$1 new=$build/merged/$1 old=$tree/corpus/$1
+    local target=$1 new=$build/merged/$1 old=$tree/corpus/$1 most=512
+    case $target in disk | snapshot) most=3000 ;; esac # what is right is as long as that
     rm -rf "$new"
     mkdir -p "$new" "$old"
     cp "$old"/found-* "$new" 2>/dev/null || true
-    "$build/bin/fuzz_$target" -merge=1 -max_len=512 -timeout=30 "$new" "$build/seeds/$target" "$old" "$build/corpus/$target"
+    "$build/bin/fuzz_$target" -merge=1 -use_counters=0 -max_len=$most -timeout=30 "$new" "$build/seeds/$target" "$old" "$build/corpus/$target"
     find "$old" -type f ! -name 'found-*' -delete
     cp -n "$new"/* "$old"
 }
