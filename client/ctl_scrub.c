@@ -13,27 +13,6 @@ static struct { // of the scrub that is waited for
     banyan_scrub before, now;
 } scrub;
 
-static enum ctl_exit term_of(struct ctl *ctl, uint64_t *out)
-{
-    banyan_cluster_info info;
-    banyan_error error;
-    if (banyan_cluster_get_info(ctl->client, &info, &error) != BANYAN_OK)
-        return ctl_fail(&error);
-    *out = info.term;
-    banyan_cluster_info_free(&info);
-    return CTL_OK;
-}
-
-// For a coordinator that was started meanwhile nothing is left, either: it has not been asked.
-static enum ctl_exit check_term(struct ctl *ctl)
-{
-    uint64_t term = 0;
-    enum ctl_exit exit_code = term_of(ctl, &term);
-    if (exit_code == CTL_OK && term != scrub.term)
-        return ctl_say(CTL_STATE, "the coordinator was started again meanwhile: scrub again");
-    return exit_code;
-}
-
 static enum ctl_exit look_at_scrub(struct ctl *ctl, const char *name, struct ctl_wait_left *left)
 {
     banyan_error error;
@@ -42,7 +21,7 @@ static enum ctl_exit look_at_scrub(struct ctl *ctl, const char *name, struct ctl
         return ctl_fail(&error);
     left->over = scrub.now.left == 0;
     left->chunks = scrub.now.left;
-    return left->over ? check_term(ctl) : CTL_OK;
+    return left->over ? ctl_wait_same_term(ctl, scrub.term, "scrub") : CTL_OK;
 }
 
 static void print_scrub(const struct ctl *ctl)
@@ -94,7 +73,7 @@ static enum ctl_exit run_scrub(struct ctl *ctl, int n_args, char **args)
         banyan_session_close(session);
     }
     if (given.wait)
-        exit_code = term_of(ctl, &scrub.term);
+        exit_code = ctl_wait_term(ctl, &scrub.term);
     if (exit_code != CTL_OK)
         return exit_code;
     if (banyan_get_scrub(ctl->client, scrub.session, &scrub.before, &error) != BANYAN_OK ||

@@ -114,3 +114,23 @@ enum ctl_exit ctl_wait_check(const struct ctl_wait_given *given)
         return ctl_say(CTL_USAGE, "--wait-timeout goes with --wait");
     return CTL_OK;
 }
+
+enum ctl_exit ctl_wait_term(struct ctl *ctl, uint64_t *term)
+{
+    banyan_cluster_info info;
+    banyan_error error;
+    if (banyan_cluster_get_info(ctl->client, &info, &error) != BANYAN_OK)
+        return ctl_fail(&error);
+    *term = info.term;
+    banyan_cluster_info_free(&info);
+    return CTL_OK;
+}
+
+enum ctl_exit ctl_wait_same_term(struct ctl *ctl, uint64_t term, const char *again)
+{
+    uint64_t now = 0;
+    enum ctl_exit exit_code = ctl_wait_term(ctl, &now);
+    if (exit_code == CTL_OK && now != term)
+        return ctl_say(CTL_STATE, "the coordinator was started again meanwhile: %s again", again);
+    return exit_code;
+}

@@ -37,6 +37,11 @@ enum ctl_exit ctl_wait(struct ctl *ctl, const char *what, const char *goes_on, c
 // USAGE, which it has told: a limit without --wait.
 enum ctl_exit ctl_wait_check(const struct ctl_wait_given *given);
 
+// What a coordinator was asked to do is lost with it, and its successor says that nothing is left. ctl_wait_term: its term,
+// before it is asked. ctl_wait_same_term: STATE, and it tells to ask `again`, where another one answers meanwhile.
+enum ctl_exit ctl_wait_term(struct ctl *ctl, uint64_t *term);
+enum ctl_exit ctl_wait_same_term(struct ctl *ctl, uint64_t term, const char *again);
+
 struct ctl_drain_seen { // of one worker, by look after look; zero before the first
     banyan_drain now;
     unsigned empty_looks; // in a row, in which it had no chunks

@@ -180,6 +180,7 @@ static struct { // of the balance that is waited for
     uint64_t chunks, bytes;
     uint64_t chunks_before, bytes_before; // that had moved
     uint64_t moved;
+    uint64_t term; // of the coordinator before it was asked
 } balance;
 
 static enum ctl_exit look_at_balance(struct ctl *ctl, const char *name, struct ctl_wait_left *left)
@@ -189,9 +190,9 @@ static enum ctl_exit look_at_balance(struct ctl *ctl, const char *name, struct c
     (void)name;
     if (banyan_cluster_get_info(ctl->client, &info, &error) != BANYAN_OK)
         return ctl_fail(&error);
-    bool same = info.moved_chunks >= balance.chunks_before; // else the coordinator was started again
-    uint64_t bytes = same ? info.moved_bytes - balance.bytes_before : info.moved_bytes;
-    balance.moved = same ? info.moved_chunks - balance.chunks_before : info.moved_chunks;
+    uint64_t bytes = info.moved_bytes - balance.bytes_before;
+    bool same = info.term == balance.term; // else the counts begin anew
+    balance.moved = info.moved_chunks - balance.chunks_before;
     left->over = !info.wished_chunks && !info.moves;
     left->chunks = balance.moved < balance.chunks ? balance.chunks - balance.moved : 0;
     left->bytes = bytes < balance.bytes ? balance.bytes - bytes : 0;
@@ -201,7 +202,7 @@ static enum ctl_exit look_at_balance(struct ctl *ctl, const char *name, struct c
             "no chunk can move now: their sessions are not whole, or rows of them were attached and are not "
             "all committed");
     banyan_cluster_info_free(&info);
-    return CTL_OK;
+    return same ? CTL_OK : ctl_wait_same_term(ctl, balance.term, "rebalance");
 }
 
 static json_t *moves_json(const banyan_balance *b)
@@ -255,6 +256,7 @@ static enum ctl_exit run_rebalance(struct ctl *ctl, int n_args, char **args)
         return ctl_fail(&error);
     balance.chunks_before = before.moved_chunks;
     balance.bytes_before = before.moved_bytes;
+    balance.term = before.term;
     banyan_cluster_info_free(&before);
     if (banyan_rebalance(ctl->client, given.dry_run, &plan, &error) != BANYAN_OK)
         return ctl_fail(&error);

@@ -117,7 +117,8 @@ class Job:
         check(self.state() in wanted, "the job ended as", self.state(), self.said())
         check(not list(self.jobs.iterdir()), "secrets are left:", list(self.jobs.iterdir()))
         # Slurm may have ended the processes of its tasks a moment later than it says so
-        until(lambda: subprocess.run(["pgrep", "^banyan-"], stdout=subprocess.DEVNULL).returncode == 1, "no daemon is left")
+        ours = ["pgrep", "-f", f"banyan-(coordinator|worker) .*{self.jobs}/"]
+        until(lambda: subprocess.run(ours, stdout=subprocess.DEVNULL).returncode == 1, "no daemon is left")
         check(" ERROR " not in self.said(), self.said())
 
     # ---- as bare_system's Session wants a system ----
@@ -138,7 +139,7 @@ def test(folder, script, binaries):
     for name in ("cluster.secret", "token", "environment"):
         check(stat.S_IMODE((private / name).stat().st_mode) == 0o600, name, "may be read by others")
     check(f"//{ADDRESS}:" in job.environment["BANYAN_ENDPOINT"], "the endpoint is no address of the node:", job.environment)
-    check(job.said().count(" memory=435.0 MiB ") == 2, "the memory is not 85 % of what the job has:", job.said())
+    check(len(re.findall(r" serving name=.* memory=435\.0 MiB ", job.said())) == 2, "the memory is not 85 % of what the job has:", job.said())
     session = Session(job, "kept")
     session.step()
     session.verify()

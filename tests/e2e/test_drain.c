@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "tests/e2e/banyanctl.h"
 
 enum { ATTACHED = 640, CHUNK = 32, ROOM = 4000, SOON = 60 };
 
@@ -172,6 +173,36 @@ static void a_worker_joins(void **state)
     support_stop(cluster);
 }
 
+static void *rebalance_and_wait(void *cluster)
+{
+    banyanctl_expect(cluster, 9, "the coordinator was started again meanwhile: rebalance again",
+                     "rebalance --wait", NULL);
+    return NULL;
+}
+
+// What was to move is forgotten with the coordinator: "nothing is left" of the next one is no success.
+static void a_balance_that_is_forgotten(void **state)
+{
+    (void)state;
+    static const char *const slowly[] = {"--move-rate", "4K", NULL}; // four seconds a chunk
+    struct live l;
+    pthread_t thread;
+    struct harness_cluster *cluster = support_start(
+        &(struct harness_options){.workers = 2, .worker_args = same_speed, .coordinator_args = slowly});
+    start_live(&l, cluster, 2, 1);
+    live_goes_on(&l);
+    harness_cluster_add_worker(cluster, NULL);
+    EVENTUALLY(SOON, strcmp(live_worker_info(l.client, "w2").state, "active") == 0);
+    assert_int_equal(pthread_create(&thread, NULL, rebalance_and_wait, cluster), 0);
+    EVENTUALLY(SOON, totals(l.client).moves > 0);
+    harness_cluster_signal(cluster, HARNESS_COORDINATOR, SIGKILL);
+    assert_true(harness_cluster_restart(cluster, HARNESS_COORDINATOR));
+    pthread_join(thread, NULL);
+    live_goes_on(&l);
+    live_stop(&l);
+    support_stop(cluster);
+}
+
 static void copies_are_restored(void **state)
 {
     (void)state;
@@ -260,13 +291,10 @@ static void a_worker_that_cannot_empty_itself(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_drain_of_the_only_copies),
-        cmocka_unit_test(a_drain_of_one_of_two_copies),
-        cmocka_unit_test(moves_side_by_side),
-        cmocka_unit_test(a_worker_joins),
-        cmocka_unit_test(copies_are_restored),
-        cmocka_unit_test(a_worker_that_empties_itself),
-        cmocka_unit_test(a_worker_that_cannot_empty_itself),
+        cmocka_unit_test(a_drain_of_the_only_copies),   cmocka_unit_test(a_drain_of_one_of_two_copies),
+        cmocka_unit_test(moves_side_by_side),           cmocka_unit_test(a_worker_joins),
+        cmocka_unit_test(a_balance_that_is_forgotten),  cmocka_unit_test(copies_are_restored),
+        cmocka_unit_test(a_worker_that_empties_itself), cmocka_unit_test(a_worker_that_cannot_empty_itself),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
