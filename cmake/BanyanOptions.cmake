@@ -31,6 +31,14 @@ if(BANYAN_SANITIZE)
     endif()
 endif()
 
+option(BANYAN_FUZZ "tests/fuzz with clang's libFuzzer; without it the same targets only replay their corpora" OFF)
+if(BANYAN_FUZZ)
+    if(NOT CMAKE_C_COMPILER_ID MATCHES Clang)
+        message(FATAL_ERROR "BANYAN_FUZZ needs clang with its compiler-rt: deploy/install-deps.sh --dev, then cmake --preset fuzz")
+    endif()
+    add_compile_options(-fsanitize=fuzzer-no-link) # counts edges; main comes with the targets' own -fsanitize=fuzzer
+endif()
+
 # banyan_library(NAME SOURCES ... [LIBS ...]): static library banyan_NAME; includes are "folder/file.h" from the root.
 function(banyan_library name)
     cmake_parse_arguments(A "" "" "SOURCES;LIBS" ${ARGN})

@@ -62,6 +62,7 @@ enum common_code proto_endpoint_parse(const char *text, struct proto_endpoint *o
     }
     uint64_t port;
     if (!colon || host_len == 0 || host_len >= sizeof e.host || (!brackets && memchr(host, ':', host_len)) ||
+        memchr(host, '[', host_len) || memchr(host, ']', host_len) ||
         common_parse_u64(colon + 1, &port) != COMMON_OK || port > 65535)
         return common_error_set(
             err, COMMON_INVALID_ARGUMENT,

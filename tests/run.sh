@@ -11,15 +11,15 @@ Without options: the release build and its tests.
   --asan   build and test with the address and undefined-behaviour sanitizers
   --tsan   build with the thread sanitizer; run the tests labelled "threads"
   --ci     what CI runs: checks of format, includes, links and code, then the tests of all three builds, and
-           some failpoints in a build that has them
-  --all    also the tests labelled "long", with --ci all failpoints, and without a sanitizer the kernels as 64-bit ARM
+           some failpoints in a build that has them, and 20 seconds of each fuzz target
+  --all    also the tests labelled "long", with --ci all failpoints and 2 minutes of each fuzz target, and without a sanitizer the kernels as 64-bit ARM
            code under qemu
   --no-install
            install no packages; where something is missing, list it and end with code 1
   -j N     so many jobs at a time, of the build and of the tests (default: as many as processors build, 3 tests run:
            most of them wait)
   --help   print this help
-Builds are in build/release, build/asan, build/tsan and build/failpoints. Ends with CTest's summary of the last run.
+Builds are in build/release, build/asan, build/tsan, build/failpoints and build/fuzz. Ends with CTest's summary of the last run.
 TEXT
 }
 
@@ -147,6 +147,13 @@ check_failpoints() {
         tests/failpoints/run $some
 }
 
+# Fuzzes every target for a while (--all: 2 minutes each): what is left of two processors beside nothing else.
+fuzz() {
+    local length=--ci
+    [ "$all" = no ] || length=--all
+    tests/fuzz/run.sh $length -j "${jobs:-2}"
+}
+
 neon() {
     [ "$all" = yes ] || return 0
     [ "$install" = yes ] || stage "packages for aarch64" deploy/install-deps.sh --cross --check
@@ -179,5 +186,6 @@ ci)
     stage "simulated traces" tests/sim/same_traces.sh build/release/bin/chaos_test build/asan/bin/chaos_test
     build_and_test tsan threads
     stage "failpoints" check_failpoints
+    stage "fuzzing" fuzz
     ;;
 esac

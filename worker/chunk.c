@@ -390,8 +390,7 @@ static bool sum(const struct worker_chunk *chunk, const struct worker_layer *lay
     const struct worker_form *form = layer->form;
     for (uint32_t p = 0; p < form->n_parts; p++)
         for (uint32_t head = 0; head < form->kv_heads; head++)
-            for (uint32_t i = row, n; i < row + count;
-                 i += n, at += there ? n * form->row[form->parts[p]] : 0) {
+            for (uint32_t i = row, n; i < row + count; i += n) {
                 n = layer->block || there ? row + count - i : WORKER_PAGE_TOKENS - i % WORKER_PAGE_TOKENS;
                 n = n < row + count - i ? n : row + count - i;
                 total += proto_rows_sum(&(struct proto_rows_piece){
@@ -404,6 +403,8 @@ static bool sum(const struct worker_chunk *chunk, const struct worker_layer *lay
                     .first = chunk->first + i,
                     .count = n,
                 });
+                if (there)
+                    at += n * form->row[form->parts[p]];
             }
     free(copy);
     *out = total;

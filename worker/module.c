@@ -21,7 +21,7 @@ bool worker_module_find(const char *name, char *out, size_t cap)
     if (!slash)
         return false;
     *slash = '\0';
-    static const char *const places[] = {"", "/../lib", "/" WORKER_MODULES};
+    static const char *const places[] = {"", "/../lib", ("/" WORKER_MODULES)};
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         snprintf(out, cap, "%s%s/banyan-%s.so", program, places[i], name);
         if (access(out, R_OK) == 0)

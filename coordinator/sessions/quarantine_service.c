@@ -109,8 +109,9 @@ static void drop_end(struct quarantine_drop *d)
 // They are gone at the worker: out of its list, too.
 static void drop_forget(struct quarantine_drop *d, struct coordinator_worker *w)
 {
-    struct coordinator_quarantine left = {0},
-                                  gone = {.entries = d->going.entries + d->told, .n = d->at - d->told};
+    struct coordinator_quarantine left = {0}, gone = {.n = d->at - d->told};
+    if (gone.n > 0) // else there may be no list at all
+        gone.entries = d->going.entries + d->told;
     for (uint32_t i = 0; i < w->quarantine.n; i++) {
         const struct coordinator_quarantined *entry = &w->quarantine.entries[i];
         if (!coordinator_quarantine_has(&gone, entry->session)) {

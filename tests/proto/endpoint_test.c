@@ -51,6 +51,8 @@ static void test_parse_and_format(void **state)
                                "tcp://host:-1",
                                "tcp://host:12x",
                                "tcp://::1:7400",
+                               "tcp://[[]]:0",
+                               "tcp://[a:1",
                                "http://host:80",
                                "ipc:///tmp/x",
                                "tls+tcp://host:80",

@@ -115,6 +115,7 @@ static enum common_code check_mark(struct worker_files *files, const struct work
                                        : mark_problem(options->path, have, want, options->name, err);
     }
     int result = n < 0 && n != -ENOENT ? (int)n : 0;
+    (void)files->ops->remove(files, MARK_NAME ".new"); // of an earlier try, which may be longer
     if (result == 0)
         result = files->ops->write(files, MARK_NAME ".new", 0, &(struct iovec){want, (size_t)len}, 1);
     if (result == 0)
