@@ -144,6 +144,8 @@ static void on_asked(struct client_call *call, banyan_code code, const struct pr
                          "(banyan_session_get_info) and attach again");
         attach_fail(a, &wrong);
     } else {
+        client_peers_pass(a->session->client->peers,
+                          ((const Banyan__Pb__AttachOpenReply *)message->body)->pass);
         client_ticket_keep(a->session, ticket);
     }
     if (!a->ending)

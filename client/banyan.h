@@ -73,7 +73,8 @@ typedef struct banyan_error {
     // Token ranges concerned (a hole, what a lost worker held); where they are more than 16 the last one spans the rest
     uint32_t n_ranges;
     banyan_range ranges[16];
-    char worker[65]; // worker concerned, or ""
+    char worker[65];   // worker concerned, or ""
+    uint64_t retry_ns; // reason QUOTA: of a rate, when the call may work, from then on; else 0
 } banyan_error;
 
 // ---- connection ---------------------------------------------------------------------------------
@@ -86,6 +87,7 @@ typedef struct banyan_options {
     uint32_t calls_max; // asynchronous calls outstanding; more are RESOURCE_EXHAUSTED; 0: 16384. A call for
                         // the queue counts until it is fetched
     uint64_t connect_timeout_ns; // how long banyan_connect waits for the first answer; 0: timeout_ns
+    const char *token;           // itself, where token_file is NULL: copied; NULL: none
     // For tls:// and nng+tls:// (PEM files; all NULL: none): whom to believe, and, where the cluster asks clients for a certificate,
     // one's own and its key, which nobody else may be able to read. Read once, by banyan_connect.
     const char *tls_ca, *tls_cert, *tls_key;
@@ -244,6 +246,7 @@ typedef struct banyan_session_info {
     uint64_t *layer_forgotten; // [n_layers] rows below it are forgotten; they count in length, not in bytes
     uint32_t n_holes;
     banyan_hole *holes; // [n_holes] by layer, ascending; of very many the first ones
+    char tenant[65];    // whose it is; "": said to operators and admins only
 } banyan_session_info;
 // A hold remembers the history (incarnation) it has seen. When somebody else truncates the session, calls of
 // this hold are refused with ABORTED until it asks for the state with this.
@@ -512,6 +515,9 @@ typedef struct banyan_cluster_info {
     uint32_t n_endpoints; // where the coordinator listens, as its machine says it: 0.0.0.0 is all addresses
     char endpoints[16][300];
     bool needs_token; // of clients
+    // Of this client: whose sessions it sees, and what it may (docs/TENANTS.md); "": a coordinator of an older build
+    char tenant[65], access[17];
+    char pass[129]; // of operators and admins: what workers take in the place of a token, for 10 minutes
 } banyan_cluster_info;
 // Asks the coordinator for its state and that of all workers.
 BANYAN_API banyan_code banyan_cluster_get_info(banyan_client *client, banyan_cluster_info *out,
@@ -549,6 +555,58 @@ banyan_quarantine_list_free(banyan_quarantine_list *list); // what it points to;
 // not active.
 BANYAN_API banyan_code banyan_quarantine_drop(banyan_client *client, const char *worker, uint64_t session,
                                               uint64_t *sessions, uint64_t *bytes, banyan_error *error);
+
+// Tokens: who may be a client, as which tenant, and what for (docs/TENANTS.md). For admins; the first one is made where there
+// is none, by whoever reaches the coordinator then.
+typedef struct banyan_token_info {
+    uint64_t id;
+    char name[65], tenant[65], access[17]; // access: read-only, user, operator, admin
+    uint64_t created_s, expires_s,
+        used_s; // since 1970; expires_s 0: never; used_s: to some minutes, 0: not yet
+} banyan_token_info;
+typedef struct banyan_token_list {
+    uint32_t n;
+    banyan_token_info *tokens;
+} banyan_token_list;
+// name: no other token has it. tenant: NULL is "default"; one that is not there is made. life_s: seconds that it is good for;
+// 0: until it is revoked. out, and *id (may be NULL): the token, here and never again. ALREADY_EXISTS: another one has the
+// name; FAILED_PRECONDITION: the first one must be an admin's. It is not sent twice: after UNAVAILABLE or DEADLINE_EXCEEDED it
+// may have been made, and nobody knows it: revoke it by its name.
+BANYAN_API banyan_code banyan_token_create(banyan_client *client, const char *name, const char *access,
+                                           const char *tenant, uint64_t life_s, char out[65], uint64_t *id,
+                                           banyan_error *error);
+// All tokens that there are, without themselves, by id.
+BANYAN_API banyan_code banyan_token_get_list(banyan_client *client, banyan_token_list *out,
+                                             banyan_error *error);
+BANYAN_API void banyan_token_list_free(banyan_token_list *list); // what it points to; NULL is allowed
+// By name, or by id where name is NULL. Whoever shows it is refused from now on, and connections over which it was shown are
+// closed. NOT_FOUND: there is none; FAILED_PRECONDITION: it is the last one of an admin.
+BANYAN_API banyan_code banyan_token_revoke(banyan_client *client, const char *name, uint64_t id,
+                                           banyan_error *error);
+
+// What a tenant may have, and has (docs/QUOTAS.md). What would be more is refused: RESOURCE_EXHAUSTED, reason QUOTA.
+typedef struct banyan_quota {
+    char name[32];          // "bytes", "sessions", "steps_per_s", "steps_in_flight", "connections", "watches"
+    uint64_t max;           // 0: no limit
+    uint64_t used, refused; // refused: times, since the coordinator's start
+} banyan_quota;
+typedef struct banyan_tenant_quotas {
+    char tenant[65];
+    uint32_t n;
+    banyan_quota quotas[16];
+} banyan_tenant_quotas;
+typedef struct banyan_quota_list {
+    uint32_t n;
+    banyan_tenant_quotas *tenants;
+} banyan_quota_list;
+// Sets the quotas [n] that are named, by `name` and `max`, at once and for good; the others stay. tenant: NULL for one's own.
+// *out (may be NULL): all of its quotas then. NOT_FOUND: no such tenant; PERMISSION_DENIED: the token is not an admin's.
+BANYAN_API banyan_code banyan_quota_set(banyan_client *client, const char *tenant, const banyan_quota *quotas,
+                                        uint32_t n, banyan_tenant_quotas *out, banyan_error *error);
+// tenant: NULL for all with an operator's or admin's token, for one's own with any other.
+BANYAN_API banyan_code banyan_quota_get_list(banyan_client *client, const char *tenant,
+                                             banyan_quota_list *out, banyan_error *error);
+BANYAN_API void banyan_quota_list_free(banyan_quota_list *list); // what it points to; NULL is allowed
 
 // What has happened in the cluster: workers that came and went, sessions that lost copies, refusals, each with its reason.
 // The coordinator keeps the newest (--events, 4096) in memory. Their kinds: 'banyanctl help events'.

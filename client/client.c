@@ -231,6 +231,12 @@ static banyan_code client_open(const char *endpoint, const banyan_options *optio
         options->token_file ? common_token_load(options->token_file, token, &err) : COMMON_OK;
     if (loaded != COMMON_OK)
         return client_error_set(error, (banyan_code)loaded, "%s", err.message);
+    if (!options->token_file && options->token) {
+        if (strlen(options->token) > COMMON_TOKEN_MAX)
+            return client_error_set(error, BANYAN_INVALID_ARGUMENT, "the token is longer than %d characters",
+                                    COMMON_TOKEN_MAX);
+        strcpy(token, options->token);
+    }
     struct banyan_client *client = calloc(1, sizeof *client);
     if (!client)
         return client_error_set(error, BANYAN_RESOURCE_EXHAUSTED, "out of memory");

@@ -36,15 +36,26 @@ static void check_state(struct ctl_doctor *d, const banyan_worker_info *w)
 }
 
 // Bulk data goes to workers directly.
-static void check_reach(struct ctl_doctor *d, const banyan_worker_info *w)
+static void check_reach(struct ctl_doctor *d, const banyan_worker_info *w, const char *pass)
 {
     banyan_options options = ctl_options(d->ctl);
     options.connect_timeout_ns = d->look_ns;
+    if (pass[0]) {
+        options.token = pass;
+        options.token_file = NULL;
+    }
     banyan_examined seen;
     banyan_error error;
     char who[80];
     snprintf(who, sizeof who, "worker %s", w->name);
-    if (banyan_examine(w->endpoint, &options, &seen, &error) != BANYAN_OK) {
+    banyan_code code = banyan_examine(w->endpoint, &options, &seen, &error);
+    if (code == BANYAN_UNAUTHENTICATED &&
+        pass[0]) { // of an older build: it knows its token file's token alone
+        options.token = NULL;
+        options.token_file = d->ctl->token_file;
+        code = banyan_examine(w->endpoint, &options, &seen, &error);
+    }
+    if (code != BANYAN_OK) {
         ctl_doctor_find(
             d, CTL_DOCTOR_WARN, "reach",
             "let clients reach its --listen port (firewall, --advertise): attach and snapshots need it",
@@ -168,7 +179,7 @@ void ctl_doctor_cluster(struct ctl_doctor *d)
     for (uint32_t i = 0; i < info.n_workers; i++) {
         check_state(d, &info.workers[i]);
         if (is_active(&info.workers[i]))
-            check_reach(d, &info.workers[i]);
+            check_reach(d, &info.workers[i], info.pass);
     }
     check_hosts(d, &info);
     check_kernels(d, &info);

@@ -23,7 +23,9 @@ struct join {
     char coordinators[PROTO_ENDPOINTS_MAX * PROTO_ENDPOINT_MAX]; // for --coordinator
     char secret_file[256];                                       // here; "": it is not on this machine
     char secret[2 * COMMON_SECRET_BYTES + 1];                    // ""; with --show-secret its digits
-    bool needs_token, tls;
+    bool needs_token; // the worker: where clients show the token file's
+    bool passes;      // clients show tokens of the coordinator's table, and workers take its passes
+    bool tls;
 };
 
 // ---- where the coordinator is -----------------------------------------------------------------------------
@@ -174,7 +176,7 @@ static void say_copy(const struct join *join, const char *secret_at, const char 
         printf("# Copy the token's file to %s there, mode 0600: clients put keys and values at workers with "
                "it.\n",
                token_at);
-    else
+    else if (!join->passes)
         printf(
             "# This cluster is without a token: clients of other machines cannot put keys and values at the "
             "worker unless it\n# has --insecure.\n");
@@ -212,6 +214,17 @@ static bool is_plain(const char *text)
            '\0';
 }
 
+// One of 'banyanctl token create': of the file's token workers must have the file.
+static bool shows_own_token(const struct ctl *ctl)
+{
+    char token[COMMON_TOKEN_MAX + 1];
+    struct common_error err;
+    bool own = ctl->token_file && common_token_load(ctl->token_file, token, &err) == COMMON_OK &&
+               strncmp(token, "bt_", 3) == 0;
+    explicit_bzero(token, sizeof token);
+    return own;
+}
+
 static enum ctl_exit run_join(struct ctl *ctl, int n_args, char **args)
 {
     (void)n_args;
@@ -223,7 +236,8 @@ static enum ctl_exit run_join(struct ctl *ctl, int n_args, char **args)
     if (banyan_cluster_get_info(ctl->client, &info, &error) != BANYAN_OK)
         return ctl_fail(&error);
     enum ctl_exit exit_code = CTL_OK;
-    join.needs_token = info.needs_token;
+    join.passes = info.needs_token && shows_own_token(ctl);
+    join.needs_token = info.needs_token && !join.passes;
     if (proto_endpoint_list_parse(ctl->endpoint, &list, NULL) != COMMON_OK) // it is what has connected
         list.n = 0;
     if (given.host || list.n == 0 || !take_given(&list, &join))

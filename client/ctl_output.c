@@ -263,6 +263,8 @@ static const char *next_step_of_reason(const banyan_error *error)
          "'banyanctl workers' shows who is there; when all are, 'banyanctl accept' lets it be served"},
         {BANYAN_UNAVAILABLE, "STANDBY", "name all coordinators in --endpoint or BANYAN_ENDPOINT: A,B"},
     };
+    if (strcmp(error->reason, "TOKEN") == 0)
+        return "'banyanctl token list' shows the tokens, and what each permits";
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
         if (error->code == steps[i].code && strcmp(error->reason, steps[i].reason) == 0)
             return steps[i].step;

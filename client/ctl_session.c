@@ -46,12 +46,13 @@ static json_t *members_of(const banyan_session_info *info)
 
 json_t *ctl_session_json(const banyan_session_info *info)
 {
-    return json_pack("{s:o, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "id", ctl_json_id(info->id),
-                     "name", info->name, "state", info->state, "length", ctl_json_u64(info->length), "bytes",
-                     ctl_json_u64(info->bytes), "chunks", ctl_json_u64(info->chunks), "steps",
-                     ctl_json_u64(info->steps), "idle_ns", ctl_json_u64(info->idle_ns), "epoch",
-                     ctl_json_u64(info->epoch), "incarnation", ctl_json_u64(info->incarnation), "members",
-                     members_of(info));
+    return json_pack("{s:o, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:s*}", "id",
+                     ctl_json_id(info->id), "name", info->name, "state", info->state, "length",
+                     ctl_json_u64(info->length), "bytes", ctl_json_u64(info->bytes), "chunks",
+                     ctl_json_u64(info->chunks), "steps", ctl_json_u64(info->steps), "idle_ns",
+                     ctl_json_u64(info->idle_ns), "epoch", ctl_json_u64(info->epoch), "incarnation",
+                     ctl_json_u64(info->incarnation), "members", members_of(info), "tenant",
+                     *info->tenant ? info->tenant : NULL);
 }
 
 static json_t *holes_json(const banyan_session_info *info)
@@ -157,6 +158,7 @@ enum ctl_exit ctl_session_show(struct ctl *ctl, banyan_session *session)
     static const struct ctl_column fields[] = {
         {"id", "session", CTL_TEXT},
         {"name", "name", CTL_TEXT},
+        {"tenant", "tenant", CTL_TEXT},
         {"state", "state", CTL_TEXT},
         {"length", "tokens", CTL_COUNT},
         {"layer_lengths", "tokens by layer", CTL_COUNT},

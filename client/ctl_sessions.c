@@ -47,6 +47,10 @@ static enum ctl_exit show_list(struct ctl *ctl)
     uint64_t limit = given.limit && given.limit < list.n ? given.limit : list.n;
     if (list.n)
         qsort(list.sessions, list.n, sizeof *list.sessions, compare_sessions);
+    bool tenants = false; // of one alone nobody needs a column
+    for (uint32_t i = 0; i < list.n; i++)
+        tenants = tenants || strcmp(list.sessions[i].tenant, list.sessions[0].tenant) != 0 ||
+                  (*list.sessions[i].tenant && strcmp(list.sessions[i].tenant, "default") != 0);
     for (uint32_t i = 0; i < limit; i++)
         json_array_append_new(rows, ctl_session_json(&list.sessions[i]));
     banyan_session_list_free(&list);
@@ -55,9 +59,16 @@ static enum ctl_exit show_list(struct ctl *ctl)
         {"length", "TOKENS", CTL_COUNT}, {"bytes", "BYTES", CTL_BYTES}, {"chunks", "CHUNKS", CTL_COUNT},
         {"steps", "STEPS", CTL_COUNT},   {"idle_ns", "IDLE", CTL_TIME}, {0},
     };
+    static const struct ctl_column owned[] = {
+        {"id", "SESSION", CTL_TEXT},     {"name", "NAME", CTL_TEXT},
+        {"tenant", "TENANT", CTL_TEXT},  {"state", "STATE", CTL_TEXT},
+        {"length", "TOKENS", CTL_COUNT}, {"bytes", "BYTES", CTL_BYTES},
+        {"chunks", "CHUNKS", CTL_COUNT}, {"steps", "STEPS", CTL_COUNT},
+        {"idle_ns", "IDLE", CTL_TIME},   {0},
+    };
     if (json_array_size(rows) == 0)
         fprintf(stderr, "no sessions\n");
-    ctl_print_rows(ctl, rows, columns);
+    ctl_print_rows(ctl, rows, tenants ? owned : columns);
     return CTL_OK;
 }
 

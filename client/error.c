@@ -54,6 +54,7 @@ void client_error_from_pb(const Banyan__Pb__Status *status, banyan_error *error)
     error->code = (banyan_code)plain.code;
     client_copy_text(error->message, sizeof error->message, plain.message);
     client_copy_text(error->reason, sizeof error->reason, plain.reason);
+    error->retry_ns = plain.retry_ns;
     if (plain.n_workers > 0)
         client_copy_text(error->worker, sizeof error->worker, plain.workers[0]);
     for (uint32_t i = 0; i < plain.n_ranges && i < PROTO_STATUS_RANGES; i++)

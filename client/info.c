@@ -84,6 +84,7 @@ banyan_code client_info_from_pb(const Banyan__Pb__SessionInfoReply *pb, banyan_s
         .n_members = (uint32_t)pb->n_members,
     };
     client_copy_text(info.name, sizeof info.name, pb->name);
+    client_copy_text(info.tenant, sizeof info.tenant, pb->tenant);
     client_copy_text(info.state, sizeof info.state, pb->state);
     if (pb->n_layers > 0) {
         info.layer_lengths = calloc(pb->n_layers, sizeof *info.layer_lengths);
@@ -272,6 +273,9 @@ static banyan_code take_cluster(void *arg, const ProtobufCMessage *body, banyan_
         client_copy_text(info.endpoints[i], sizeof info.endpoints[i], reply->endpoints[i]);
     client_copy_text(info.version, sizeof info.version, reply->version);
     client_copy_text(info.cluster, sizeof info.cluster, reply->cluster);
+    client_copy_text(info.tenant, sizeof info.tenant, reply->tenant);
+    client_copy_text(info.access, sizeof info.access, reply->access);
+    client_copy_text(info.pass, sizeof info.pass, reply->pass);
     if (info.n_workers > 0)
         info.workers = calloc(info.n_workers, sizeof *info.workers);
     if (info.n_limits > 0)

@@ -239,6 +239,8 @@ void client_tickets_free(struct banyan_session *session);
 // Connections to workers, one an endpoint, made when first needed and closed after a while without use. token: what
 // workers are shown, as the coordinator is; NULL: none.
 banyan_code client_peers_new(struct banyan_client *client, const char *token, struct client_peers **out);
+// What workers are shown from now on, where the token is not one that they know. "": nothing new.
+void client_peers_pass(struct client_peers *peers, const char *pass);
 void client_peers_free(struct client_peers *peers); // ends their calls with CANCELLED; NULL is allowed
 
 struct client_peer;

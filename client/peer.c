@@ -39,6 +39,7 @@ struct client_peers {
     struct common_timer *sweep;
     uint32_t n;
     char token[COMMON_TOKEN_MAX + 1]; // "": none
+    bool shows_token;                 // it is one that workers may know: of the token file that they all have
     struct client_peer *buckets[PEER_BUCKETS];
 };
 
@@ -78,6 +79,10 @@ banyan_code client_peers_new(struct banyan_client *client, const char *token, st
         return BANYAN_RESOURCE_EXHAUSTED;
     peers->client = client;
     snprintf(peers->token, sizeof peers->token, "%s", token ? token : "");
+    peers->shows_token = token && strncmp(token, "bt_", 3) != 0;
+    if (!peers
+             ->shows_token) // workers know no tokens of the coordinator's table: the first pass comes with a ticket
+        peers->token[0] = '\0';
     if (common_timer_new(client->loop, close_idle, peers, &peers->sweep) != COMMON_OK) {
         free(peers);
         return BANYAN_RESOURCE_EXHAUSTED;
@@ -120,6 +125,16 @@ void client_peers_free(struct client_peers *peers)
     free(peers);
 }
 
+void client_peers_pass(struct client_peers *peers, const char *pass)
+{
+    if (!peers || peers->shows_token || !*pass || strcmp(peers->token, pass) == 0)
+        return;
+    client_copy_text(peers->token, sizeof peers->token, pass);
+    for (size_t i = 0; i < PEER_BUCKETS; i++)
+        for (struct client_peer *peer = peers->buckets[i]; peer; peer = peer->next)
+            proto_channel_set_token(peer->channel, peers->token);
+}
+
 banyan_code client_peer_find(struct client_peers *peers, const char *endpoint, struct client_peer **out,
                              banyan_error *error)
 {
@@ -139,7 +154,7 @@ banyan_code client_peer_find(struct client_peers *peers, const char *endpoint, s
     if (!peer)
         return client_error_set(error, BANYAN_RESOURCE_EXHAUSTED, "out of memory");
     memcpy(peer->endpoint, endpoint, len);
-    // A worker wants a ticket with each call; one that listens beyond loopback wants the token, too.
+    // A worker wants a ticket with each call; one that listens beyond loopback wants a pass or the token, too.
     struct proto_channel_options options = {.name = "libbanyan",
                                             .role = BANYAN__PB__ROLE__ROLE_CLIENT,
                                             .token = peers->token[0] ? peers->token : NULL,

@@ -146,6 +146,9 @@ static void on_asked(struct client_call *call, banyan_code code, const struct pr
                          "the session was truncated by another client: ask for its state "
                          "(banyan_session_get_info) and read again");
         read_fail(r, &wrong);
+    } else {
+        client_peers_pass(r->session->client->peers,
+                          ((const Banyan__Pb__AttachOpenReply *)message->body)->pass);
     }
     if (!r->ending)
         read_pump(r);

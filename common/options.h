@@ -15,7 +15,7 @@ enum common_option_type {
     COMMON_OPTION_STRING,   // const char **, points into argv
     COMMON_OPTION_U64,      // uint64_t *, decimal, within [min, max]
     COMMON_OPTION_SIZE,     // uint64_t *, bytes: 4096, 64K, 16M, 2G, 1T (powers of 1024), within [min, max]
-    COMMON_OPTION_DURATION, // uint64_t *, nanoseconds: 250us, 10ms, 5s, 2m, 1h; a bare number is seconds
+    COMMON_OPTION_DURATION, // uint64_t *, nanoseconds: 250us, 10ms, 5s, 2m, 1h, 90d; a bare number is seconds
     COMMON_OPTION_DOUBLE,   // double *, finite
 };
 

@@ -75,6 +75,9 @@ static const struct unit bare[] = {{"", COMMON_NS_PER_S}, {0}}, times[] = {{"ns"
                                                                            {"h", 3600 * COMMON_NS_PER_S},
                                                                            {0}};
 
+// Read, but not written: 24h stays what people know it as.
+static const struct unit days[] = {{"d", 24 * 3600 * COMMON_NS_PER_S}, {0}};
+
 enum common_code common_parse_size(const char *text, uint64_t *out)
 {
     return parse_with_units(text, sizes, out);
@@ -83,6 +86,8 @@ enum common_code common_parse_size(const char *text, uint64_t *out)
 enum common_code common_parse_duration(const char *text, uint64_t *out_ns)
 {
     enum common_code code = parse_with_units(text, times, out_ns);
+    if (code != COMMON_OK)
+        code = parse_with_units(text, days, out_ns);
     return code == COMMON_OK ? code : parse_with_units(text, bare, out_ns);
 }
 

@@ -278,6 +278,21 @@ bool common_mac(const struct common_secret *secret, const struct common_slice *p
     return good;
 }
 
+static EVP_MD *sha256; // fetched once: looking for it takes longer than hashing a token
+static pthread_once_t sha256_once = PTHREAD_ONCE_INIT;
+
+static void fetch_sha256(void)
+{
+    sha256 = EVP_MD_fetch(NULL, "SHA256", NULL);
+}
+
+bool common_sha256(const void *data, size_t len, uint8_t out[COMMON_SHA256_BYTES])
+{
+    unsigned n = 0;
+    pthread_once(&sha256_once, fetch_sha256);
+    return sha256 && EVP_Digest(data, len, out, &n, sha256, NULL) == 1 && n == COMMON_SHA256_BYTES;
+}
+
 bool common_bytes_equal(const void *a, const void *b, size_t len)
 {
     return len == 0 || CRYPTO_memcmp(a, b, len) == 0;

@@ -44,6 +44,11 @@ __attribute__((warn_unused_result)) bool common_mac(const struct common_secret *
                                                     const struct common_slice *parts, size_t n_parts,
                                                     uint8_t out[COMMON_MAC_BYTES]);
 
+#define COMMON_SHA256_BYTES 32
+// False: no memory; `out` must not be used.
+__attribute__((warn_unused_result)) bool common_sha256(const void *data, size_t len,
+                                                       uint8_t out[COMMON_SHA256_BYTES]);
+
 bool common_bytes_equal(const void *a, const void *b, size_t len); // constant time
 
 #endif

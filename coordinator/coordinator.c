@@ -8,6 +8,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/tls.h"
+#include "coordinator/admission.h"
 #include "coordinator/backup_service.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
@@ -32,6 +33,7 @@
 #include "coordinator/steps/keep.h"
 #include "coordinator/steps/watchers.h"
 #include "coordinator/store/store.h"
+#include "coordinator/tenants/quota_service.h"
 
 #define ANYBODY                                                                                              \
     (1u << BANYAN__PB__ROLE__ROLE_CLIENT | 1u << BANYAN__PB__ROLE__ROLE_WORKER |                             \
@@ -47,7 +49,7 @@
         struct coordinator *c = arg;                                                                         \
         if (c->core.standing_by)                                                                             \
             coordinator_standby_refuse(request);                                                             \
-        else                                                                                                 \
+        else if (coordinator_may(c, request))                                                                \
             coordinator_handle_##name(what, request);                                                        \
     }
 #define HANDLER(name, room) HANDLER_OF(name, &c->room)
@@ -66,6 +68,8 @@ HANDLER(scrub, sessions)
 HANDLER(attend, steps)
 HANDLER(session_watch, steps)
 HANDLER(session_step, steps)
+HANDLER(quota_set, quotas)
+HANDLER(quota_show, quotas)
 HANDLER(register, cluster)
 HANDLER(heartbeat, cluster)
 HANDLER_OF(backup, c)
@@ -78,8 +82,11 @@ HANDLER_OF(session_close, c)
 HANDLER_OF(session_info, c)
 HANDLER_OF(session_list, c)
 HANDLER_OF(session_plan, c)
+HANDLER_OF(token_create, c)
+HANDLER_OF(token_list, c)
+HANDLER_OF(token_revoke, c)
 
-static const struct proto_method methods[] = {
+const struct proto_method coordinator_methods[] = {
     {METHOD(HEALTH_CHECK), ANYBODY, coordinator_handle_health},
     {METHOD(CLUSTER_INFO), CLIENT, on_cluster_info},
     {METHOD(SESSION_CREATE), CLIENT, on_session_create},
@@ -102,9 +109,14 @@ static const struct proto_method methods[] = {
     {METHOD(WORKER_FORGET), CLIENT, on_worker_forget},
     {METHOD(REBALANCE), CLIENT, on_rebalance},
     {METHOD(EVENTS), CLIENT, on_events},
+    {METHOD(QUOTA_SET), CLIENT, on_quota_set},
+    {METHOD(QUOTA_SHOW), CLIENT, on_quota_show},
     {METHOD(BACKUP), CLIENT, on_backup},
     {METHOD(BACKUP_READ), CLIENT, on_backup_read},
     {METHOD(SCRUB), CLIENT, on_scrub},
+    {METHOD(TOKEN_CREATE), CLIENT, on_token_create},
+    {METHOD(TOKEN_LIST), CLIENT, on_token_list},
+    {METHOD(TOKEN_REVOKE), CLIENT, on_token_revoke},
     {METHOD(ATTEND), CLIENT, on_attend},
     {METHOD(REGISTER), WORKER, on_register},
     {METHOD(HEARTBEAT), WORKER, on_heartbeat},
@@ -145,6 +157,7 @@ static void tick(void *arg)
     coordinator_plans_tick(&c->cluster, now);
     coordinator_sessions_tick(&c->sessions, now);
     coordinator_backups_tick(c, now);
+    coordinator_admission_tick(c, now);
     coordinator_events_look(c);
 }
 
@@ -152,9 +165,13 @@ static enum common_code listen_all(struct coordinator *c, const char *const *end
                                    struct common_error *err)
 {
     enum common_code code = COMMON_OK;
+    // One that stands by does not know the tokens yet; its door is shut until it does.
+    bool has_token = c->core.options.token || c->tenants.tokens.n || c->core.standing_by;
+    c->door_open = true;
     for (size_t i = 0; endpoints[i] && code == COMMON_OK; i++) {
-        code =
-            proto_listen_allowed(endpoints[i], c->core.options.token != NULL, c->core.options.insecure, err);
+        c->door_open = c->door_open &&
+                       proto_listen_allowed(endpoints[i], false, c->core.options.insecure, NULL) == COMMON_OK;
+        code = proto_listen_allowed(endpoints[i], has_token, c->core.options.insecure, err);
         if (code == COMMON_OK)
             code = proto_server_listen(c->server, endpoints[i], err);
     }
@@ -175,6 +192,23 @@ static void copy_options(struct coordinator_core *core, const struct coordinator
         core->options.max_workers = COORDINATOR_WORKERS_MAX;
 }
 
+static bool connection_enters(void *arg, uint32_t tenant, char *text, size_t bytes)
+{
+    struct coordinator *c = arg;
+    struct proto_status status;
+    if (coordinator_quota_take(coordinator_use_of(&c->quotas, tenant), COORDINATOR_QUOTA_CONNECTIONS, 1,
+                               &status) == COMMON_OK)
+        return true;
+    snprintf(text, bytes, "%s", status.message);
+    return false;
+}
+
+static void connection_leaves(void *arg, uint32_t tenant)
+{
+    struct coordinator *c = arg;
+    coordinator_quota_give(coordinator_use_of(&c->quotas, tenant), COORDINATOR_QUOTA_CONNECTIONS, 1);
+}
+
 static enum common_code serve(struct coordinator *c, const char *const *endpoints, struct common_error *err)
 {
     struct proto_server_options server = {.name = c->core.options.cluster,
@@ -189,9 +223,13 @@ static enum common_code serve(struct coordinator *c, const char *const *endpoint
                                           .bytes_max = c->core.options.max_bytes,
                                           .caller_bytes_max = c->core.options.max_client_bytes,
                                           .flags = coordinator_limit_flags,
+                                          .admit = coordinator_admit,
+                                          .enters = connection_enters,
+                                          .leaves = connection_leaves,
                                           .serves = coordinator_serves,
+                                          .wording = coordinator_wording,
                                           .refusing = coordinator_event_refusing,
-                                          .methods = methods,
+                                          .methods = coordinator_methods,
                                           .tls = c->core.options.tls,
                                           .tls_client_cert = c->core.options.tls_client_certs,
                                           .arg = c};
@@ -223,6 +261,9 @@ enum common_code coordinator_new(struct common_loop *loop, const struct coordina
     enum common_code code = coordinator_turn_init(&core->turn, loop);
     if (code == COMMON_OK)
         code = coordinator_event_readers_new(c);
+    coordinator_tenants_init(&c->tenants, core);
+    coordinator_quotas_init(&c->quotas, &c->tenants);
+    c->sessions.quotas = &c->quotas;
     coordinator_cluster_init(&c->cluster, core);
     coordinator_sessions_init(&c->sessions, core, &c->cluster);
     if (code == COMMON_OK)
@@ -323,6 +364,8 @@ void coordinator_free(struct coordinator *c)
     coordinator_steps_fini(&c->steps);
     coordinator_turn_drain(&c->core.turn);
     coordinator_cluster_fini(&c->cluster);
+    coordinator_quotas_fini(&c->quotas);
+    coordinator_tenants_fini(&c->tenants);
     coordinator_backups_stop(c); // one that was being made or read meanwhile
     coordinator_store_free(c->store);
     free(c->backups);

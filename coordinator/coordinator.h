@@ -25,8 +25,8 @@ struct coordinator_options {
     const char *cluster;          // name, for people
     const char *const *endpoints; // to listen on, ending with NULL
     const struct common_secret *secret;
-    const char *token; // clients must present it; NULL: none
-    bool insecure;     // other addresses than loopback may be listened on without a token
+    const char *token;      // whoever presents it is an admin (docs/TENANTS.md); NULL: none
+    bool insecure;          // other addresses than loopback may be listened on without a token
     struct common_tls *
         tls; // its certificate, for tls:// and nng+tls:// and to dial workers; a reference is taken; NULL: none
     bool tls_client_certs;  // clients must show one, too

@@ -69,10 +69,12 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
         {"cluster", 0, COMMON_OPTION_STRING, &config->cluster, "NAME",
          "Name of the cluster, for people. Default: banyan.", 0, 0},
         COMMON_DAEMON_SECRET_OPTION(daemon),
-        COMMON_DAEMON_TOKEN_OPTION(daemon, "What clients must present: one line of 8 to 256 characters.\n"
-                                           "Default: systemd's credential 'token', else clients need none."),
+        COMMON_DAEMON_TOKEN_OPTION(daemon,
+                                   "One line of 8 to 256 characters: the client that presents it is an\n"
+                                   "admin. Others have tokens of 'banyanctl token create'.\n"
+                                   "Default: systemd's credential 'token', else there is none."),
         {"insecure", 0, COMMON_OPTION_FLAG, &config->insecure, NULL,
-         "Listen on other addresses than loopback without a token.", 0, 0},
+         "Listen on other addresses than loopback without any token.", 0, 0},
         {"store", 0, COMMON_OPTION_STRING, &words->store, "PATH",
          "The store; ':memory:' keeps nothing.\n"
          "Default: ${XDG_STATE_HOME:-~/.local/state}/banyan/coordinator.db.",
@@ -90,7 +92,7 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
         {"fsync", 0, COMMON_OPTION_FLAG, &config->store_sync_full, NULL,
          "Acknowledged writes survive a power loss, not only the end of the process.", 0, 0},
         COMMON_DAEMON_HTTP_OPTION(
-            daemon, "Serve the dashboard (a page for browsers; with --token-file it asks for the token),\n"
+            daemon, "Serve the dashboard (a page for browsers; where there are tokens it asks for one),\n"
                     "/livez, /readyz and /metrics (Prometheus, OpenMetrics) here, port 0: any.\n"
                     "Default: nowhere."),
         COMMON_DAEMON_HTTP_INSECURE_OPTION(daemon),

@@ -36,6 +36,7 @@ struct coordinator_event {
     const char *worker;       // a name
     uint64_t session;         // an id
     const char *session_name; // "" where it has none
+    uint32_t tenant;          // whose the session is
     uint64_t epoch;           // of the session, after the event
     uint32_t count;           // of events that this one stands for; 0 is 1
     const char *text;         // what has happened and why, one line of UTF-8

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "coordinator/cluster/hide.h"
 #include "coordinator/events.h"
 #include "coordinator/limits.h"
 #include "coordinator/state.h"
@@ -23,6 +24,7 @@ struct reader { // a call
     struct proto_list link;
     struct coordinator *c;
     struct proto_request *request;
+    struct coordinator_use *use; // of whose tenant it counts as a watch while it waits
     struct common_timer *timer;
     // What it asks for:
     uint64_t kinds, session, since_ns;
@@ -44,6 +46,9 @@ struct coordinator_event_readers {
 
 static bool matches(const struct reader *r, const struct coordinator_event *e)
 {
+    if (!coordinator_shows_workers(proto_request_identity(r->request)) &&
+        (!e->session || e->tenant != proto_request_identity(r->request)->tenant))
+        return false;
     bool session = !r->session && !r->session_name[0];
     session = session || (r->session && r->session == e->session) ||
               (r->session_name[0] && !strcmp(r->session_name, e->session_name));
@@ -103,7 +108,8 @@ struct answer { // what a reply is made of
     Banyan__Pb__Event events[PROTO_EVENTS_MAX], *list[PROTO_EVENTS_MAX];
 };
 
-static void fill_event(const struct coordinator_event *e, Banyan__Pb__Event *m)
+// Words of an event name workers, and may name what was there long ago: tenants are told what its kind is about.
+static void fill_event(const struct coordinator_event *e, bool shown, Banyan__Pb__Event *m)
 {
     *m = (Banyan__Pb__Event)BANYAN__PB__EVENT__INIT;
     m->seq = e->seq;
@@ -111,12 +117,12 @@ static void fill_event(const struct coordinator_event *e, Banyan__Pb__Event *m)
     m->wall_ns = e->wall_ns;
     m->kind = (char *)proto_event_kind_name(e->kind);
     m->severity = (char *)proto_event_severity_name(e->severity);
-    m->worker = (char *)e->worker;
+    m->worker = shown ? (char *)e->worker : m->worker;
     m->session = e->session;
     m->session_name = (char *)e->session_name;
     m->epoch = e->epoch;
     m->count = e->count;
-    m->text = (char *)e->text;
+    m->text = (char *)(shown ? e->text : proto_event_kind_about(e->kind));
 }
 
 // The next one that it asks for; those before it are behind it then. NULL: none is there.
@@ -137,13 +143,14 @@ static void answer_reader(struct reader *r)
     struct answer *answer = malloc(sizeof(*answer));
     Banyan__Pb__EventsReply m = BANYAN__PB__EVENTS_REPLY__INIT;
     const struct coordinator_event *e = NULL;
+    bool shown = coordinator_shows_workers(proto_request_identity(r->request));
     if (!answer) {
         proto_request_fail(r->request, COMMON_RESOURCE_EXHAUSTED, "the coordinator is out of memory", NULL,
                            0);
         return;
     }
     while ((e = advance(r)) && m.n_events < r->max) {
-        fill_event(e, &answer->events[m.n_events]);
+        fill_event(e, shown, &answer->events[m.n_events]);
         answer->list[m.n_events] = &answer->events[m.n_events];
         m.n_events++;
         r->seq = e->seq;
@@ -163,6 +170,7 @@ static void reader_leave(struct reader *r)
 {
     proto_list_remove(&r->link);
     r->c->event_readers->n--;
+    coordinator_quota_give(r->use, COORDINATOR_QUOTA_WATCHES, 1);
     common_timer_free(r->timer);
     free(r);
 }
@@ -238,8 +246,15 @@ void coordinator_handle_events(struct coordinator *c, struct proto_request *requ
         proto_request_fail_status(request, &status);
         return;
     }
-    if (wait_for_events(&r, m->wait_ns) != COMMON_OK)
-        proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "the coordinator is out of memory", NULL, 0);
+    r.use = coordinator_use_of(&c->quotas, proto_request_identity(request)->tenant);
+    if (coordinator_quota_take(r.use, COORDINATOR_QUOTA_WATCHES, 1, &status) != COMMON_OK) {
+        proto_request_fail_status(request, &status);
+        return;
+    }
+    if (wait_for_events(&r, m->wait_ns) == COMMON_OK)
+        return;
+    coordinator_quota_give(r.use, COORDINATOR_QUOTA_WATCHES, 1);
+    proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "the coordinator is out of memory", NULL, 0);
 }
 
 // ---- refusals -----------------------------------------------------------------------------------

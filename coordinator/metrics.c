@@ -17,6 +17,7 @@
 #include "coordinator/sessions/table.h"
 #include "coordinator/state.h"
 #include "coordinator/store/store.h"
+#include "coordinator/tenants/quota_metrics.h"
 #include "proto/metrics.h"
 
 struct number {
@@ -284,7 +285,7 @@ bool coordinator_metrics_put(const struct coordinator *c, struct common_metrics 
     const struct proto_server *servers[] = {c->server};
     return put_totals(table, c) && put_times(table, c) && put_sessions(table, c) &&
            put_worker_states(table, c) && put_workers(table, c) && put_engines(table, c) &&
-           put_limits(table, c) && put_events(table, c) &&
+           put_limits(table, c) && coordinator_quota_metrics_put(&c->quotas, table) && put_events(table, c) &&
            proto_metrics_put_codes(table, "banyan_step_failures_total",
                                    "Items of attend calls that were answered with an error.",
                                    c->steps.failures) &&

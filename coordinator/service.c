@@ -2,11 +2,14 @@
 #include "coordinator/service.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/clock.h"
 #include "common/failpoint.h"
+#include "coordinator/admission.h"
 #include "coordinator/cluster/edges.h"
+#include "coordinator/cluster/hide.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/slow.h"
@@ -22,6 +25,7 @@
 #include "coordinator/store/store.h"
 #include "proto/health.h"
 #include "proto/limits.h"
+#include "proto/pass.h"
 #include "proto/spec.h"
 
 #define LAYER_RANGES_MAX 64
@@ -34,8 +38,9 @@
 static struct coordinator_session *session_wanted(struct coordinator *c, struct proto_request *request,
                                                   uint64_t id, const char *name)
 {
-    struct coordinator_session *s = id        ? coordinator_session_find(&c->sessions, id)
-                                    : name[0] ? coordinator_session_named(&c->sessions, name)
+    uint32_t tenant = proto_request_identity(request)->tenant;
+    struct coordinator_session *s = id        ? coordinator_session_asked(&c->sessions, request, id)
+                                    : name[0] ? coordinator_session_named(&c->sessions, tenant, name)
                                               : NULL;
     struct proto_status status;
     if (s)
@@ -108,7 +113,8 @@ void coordinator_handle_session_create(void *arg, struct proto_request *request)
         proto_request_fail(request, COMMON_INVALID_ARGUMENT, "the specification is missing", NULL, 0);
         return;
     }
-    if (coordinator_key_known(&c->sessions, m->key, request))
+    uint32_t tenant = proto_request_identity(request)->tenant;
+    if (coordinator_key_known(&c->sessions, tenant, m->key, request))
         return;
     Banyan__Pb__Spec *spec = coordinator_spec_copy(m->spec);
     enum common_code code = coordinator_name_check(m->name, &status);
@@ -120,7 +126,7 @@ void coordinator_handle_session_create(void *arg, struct proto_request *request)
     if (!spec->idle_ttl_ns)
         spec->idle_ttl_ns = c->core.options.session_ttl_ns;
     if (code == COMMON_OK)
-        code = coordinator_session_new(&c->sessions, m->name, spec, &s, &status);
+        code = coordinator_session_new(&c->sessions, m->name, tenant, spec, &s, &status);
     if (code != COMMON_OK) {
         banyan__pb__spec__free_unpacked(spec, NULL);
         proto_request_fail_status(request, &status);
@@ -188,7 +194,18 @@ static bool fill_layers(struct info *out, const struct coordinator_session *s)
     return true;
 }
 
-static void fill_info(struct info *out, struct coordinator_session *s)
+static char **member_names(const struct coordinator_session *s, size_t *n)
+{
+    char **names = coordinator_alloc((s->n_members + 1) * sizeof(*names));
+    *n = s->n_members < MEMBERS_MAX ? s->n_members : MEMBERS_MAX;
+    for (size_t i = 0; i < *n; i++)
+        names[i] = s->members[i]->name;
+    return names;
+}
+
+// `who` asks: whose it is and where it lies is for those who look after the cluster.
+static void fill_info(struct info *out, struct coordinator_session *s, const struct coordinator *c,
+                      const struct proto_identity *who)
 {
     uint64_t now = common_clock_ns();
     out->block = NULL;
@@ -208,16 +225,11 @@ static void fill_info(struct info *out, struct coordinator_session *s)
     out->m.length = coordinator_session_length(s);
     out->m.state = (char *)coordinator_session_state_text(s);
     out->m.steps = s->steps;
+    if (coordinator_shows_workers(who)) {
+        out->m.tenant = (char *)coordinator_tenant_name(&c->tenants, s->tenant);
+        out->m.members = member_names(s, &out->m.n_members);
+    }
     out->m.idle_ns = now > s->last_used_ns ? now - s->last_used_ns : 0;
-}
-
-static char **member_names(const struct coordinator_session *s, size_t *n)
-{
-    char **names = coordinator_alloc((s->n_members + 1) * sizeof(*names));
-    *n = s->n_members < MEMBERS_MAX ? s->n_members : MEMBERS_MAX;
-    for (size_t i = 0; i < *n; i++)
-        names[i] = s->members[i]->name;
-    return names;
 }
 
 static bool fill_memory(struct info *out, const struct coordinator_session *s)
@@ -228,11 +240,11 @@ static bool fill_memory(struct info *out, const struct coordinator_session *s)
     return out->m.shared_bytes != UINT64_MAX;
 }
 
-static void answer_info(struct proto_request *request, struct coordinator_session *s, bool memory)
+static void answer_info(struct coordinator *c, struct proto_request *request, struct coordinator_session *s,
+                        bool memory)
 {
     struct info info;
-    fill_info(&info, s);
-    info.m.members = member_names(s, &info.m.n_members);
+    fill_info(&info, s, c, proto_request_identity(request));
     if (fill_layers(&info, s) && (!memory || fill_memory(&info, s)))
         proto_request_reply(request, &info.m.base, NULL, 0, NULL, NULL);
     else
@@ -247,7 +259,7 @@ void coordinator_handle_session_info(void *arg, struct proto_request *request)
     const Banyan__Pb__SessionInfoRequest *m = (const void *)proto_request_message(request)->body;
     struct coordinator_session *s = session_wanted(arg, request, m->session, m->name);
     if (s && !coordinator_park(s, request, coordinator_handle_session_info, arg))
-        answer_info(request, s, m->memory);
+        answer_info(arg, request, s, m->memory);
 }
 
 void coordinator_handle_session_open(void *arg, struct proto_request *request)
@@ -257,7 +269,7 @@ void coordinator_handle_session_open(void *arg, struct proto_request *request)
     if (!s || coordinator_park(s, request, coordinator_handle_session_open, arg))
         return;
     s->last_used_ns = common_clock_ns();
-    answer_info(request, s, false);
+    answer_info(arg, request, s, false);
 }
 
 void coordinator_handle_session_close(void *arg, struct proto_request *request)
@@ -276,6 +288,7 @@ void coordinator_handle_session_list(void *arg, struct proto_request *request)
 {
     struct coordinator *c = arg;
     const Banyan__Pb__SessionListRequest *m = (const void *)proto_request_message(request)->body;
+    const struct proto_identity *who = proto_request_identity(request);
     uint32_t limit = m->limit && m->limit < LIST_MAX ? m->limit : LIST_MAX, n = 0;
     struct info *infos = coordinator_alloc(limit * sizeof(*infos));
     Banyan__Pb__SessionInfoReply **pointers = coordinator_alloc(limit * sizeof(*pointers));
@@ -283,14 +296,13 @@ void coordinator_handle_session_list(void *arg, struct proto_request *request)
     size_t bytes = 0;
     for (uint64_t slot = m->after & UINT32_MAX; slot < c->sessions.n_slots; slot++) {
         struct coordinator_session *s = c->sessions.slots[slot];
-        if (!s || s->state == COORDINATOR_SESSION_CREATING)
+        if (!s || s->state == COORDINATOR_SESSION_CREATING || !coordinator_session_is_for(s, who))
             continue;
         if (n == limit || bytes > LIST_BYTES) {
             reply.next = infos[n - 1].m.session;
             break;
         }
-        fill_info(&infos[n], s);
-        infos[n].m.members = member_names(s, &infos[n].m.n_members);
+        fill_info(&infos[n], s, c, who);
         bytes += banyan__pb__session_info_reply__get_packed_size(&infos[n].m);
         pointers[n] = &infos[n].m;
         n++;
@@ -316,6 +328,7 @@ static uint64_t chunk_tokens(const struct coordinator_session *s, const struct c
 
 void coordinator_handle_session_plan(void *arg, struct proto_request *request)
 {
+    struct coordinator *c = arg;
     const Banyan__Pb__SessionPlanRequest *m = (const void *)proto_request_message(request)->body;
     struct coordinator_session *s = session_wanted(arg, request, m->session, "");
     struct proto_status status;
@@ -335,13 +348,17 @@ void coordinator_handle_session_plan(void *arg, struct proto_request *request)
     Banyan__Pb__PlanNode *nodes = coordinator_alloc(plan->n * sizeof(*nodes)),
                          **pointers = coordinator_alloc(plan->n * sizeof(*pointers));
     uint64_t *bytes = coordinator_alloc(plan->n * sizeof(*bytes));
+    char(*numbered)[24] = coordinator_alloc(plan->n * sizeof(*numbered));
+    bool shown = coordinator_shows_workers(proto_request_identity(request));
     struct proto_layer heavy = proto_spec_layer(s->spec, proto_spec_heavy_layer(s->spec));
     for (uint32_t r = 0; r < plan->n; r++) {
         nodes[r] = (Banyan__Pb__PlanNode)BANYAN__PB__PLAN_NODE__INIT;
         nodes[r].rank = r;
         nodes[r].parent = plan->tree->nodes[r].parent;
-        nodes[r].worker = plan->workers[r]->name;
-        nodes[r].host = plan->workers[r]->host;
+        snprintf(numbered[r], sizeof(*numbered), "worker-%u", r);
+        nodes[r].worker = shown ? plan->workers[r]->name : numbered[r];
+        if (shown)
+            nodes[r].host = plan->workers[r]->host;
         pointers[r] = &nodes[r];
     }
     for (uint32_t i = 0; i < s->layout.n; i++) {
@@ -363,9 +380,14 @@ void coordinator_handle_session_plan(void *arg, struct proto_request *request)
     reply.n_nodes = plan->n;
     reply.nodes = pointers;
     reply.predicted_us = reduce_plan_predict(plan->tree, plan->members, &cost, bytes) / 1000.0;
-    reply.why = (char *)plan->why;
+    char why[sizeof(plan->why)];
+    memcpy(why, plan->why, sizeof(why));
+    if (!shown)
+        coordinator_hide_workers(&c->cluster, why, sizeof(why));
+    reply.why = why;
     proto_request_reply(request, &reply.base, NULL, 0, NULL, NULL);
     free(nodes);
+    free(numbered);
     free(pointers);
     free(bytes);
 }
@@ -402,9 +424,51 @@ static void fill_worker(Banyan__Pb__WorkerInfo *m, const struct coordinator_work
     m->cold_bytes = coordinator_worker_said(w, w->cold_bytes);
 }
 
+static void fill_who(const struct coordinator *c, Banyan__Pb__ClusterInfoReply *m,
+                     const struct proto_identity *who)
+{
+    m->tenant = (char *)coordinator_tenant_name(&c->tenants, who->tenant);
+    m->access = (char *)proto_access_name(who->access);
+}
+
+static uint64_t count_sessions(const struct coordinator *c, uint32_t tenant)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < c->sessions.n_slots; i++)
+        n += c->sessions.slots[i] && c->sessions.slots[i]->tenant == tenant &&
+             c->sessions.slots[i]->state != COORDINATOR_SESSION_CREATING;
+    return n;
+}
+
+// A tenant's answer: what it takes to use the cluster, and nothing of who else does.
+static void answer_tenant(const struct coordinator *c, struct proto_request *request)
+{
+    const struct proto_identity *who = proto_request_identity(request);
+    Banyan__Pb__ClusterInfoReply m = BANYAN__PB__CLUSTER_INFO_REPLY__INIT;
+    char *endpoints[PROTO_LISTEN_MAX];
+    const char *endpoint;
+    while (m.n_endpoints < PROTO_LISTEN_MAX &&
+           (endpoint = coordinator_endpoint(c, (uint32_t)m.n_endpoints)) != NULL)
+        endpoints[m.n_endpoints++] = (char *)endpoint;
+    m.version = BANYAN_VERSION;
+    m.cluster = (char *)c->core.options.cluster;
+    m.term = c->core.term;
+    m.uptime_ns = common_clock_ns() - c->core.started_ns;
+    m.sessions = count_sessions(c, who->tenant);
+    m.endpoints = endpoints;
+    m.needs_token = true;
+    fill_who(c, &m, who);
+    proto_request_reply(request, &m.base, NULL, 0, NULL, NULL);
+}
+
 void coordinator_handle_cluster_info(void *arg, struct proto_request *request)
 {
     struct coordinator *c = arg;
+    const struct proto_identity *who = proto_request_identity(request);
+    if (!coordinator_shows_workers(who)) {
+        answer_tenant(c, request);
+        return;
+    }
     uint64_t now = common_clock_ns();
     Banyan__Pb__WorkerInfo *workers = coordinator_alloc((c->cluster.n_workers + 1) * sizeof(*workers));
     Banyan__Pb__WorkerInfo **pointers = coordinator_alloc((c->cluster.n_workers + 1) * sizeof(*pointers));
@@ -459,7 +523,12 @@ void coordinator_handle_cluster_info(void *arg, struct proto_request *request)
            (endpoint = coordinator_endpoint(c, (uint32_t)m.n_endpoints)) != NULL)
         endpoints[m.n_endpoints++] = (char *)endpoint;
     m.endpoints = endpoints;
-    m.needs_token = c->core.options.token != NULL;
+    m.needs_token = coordinator_wants_token(c);
+    char pass[PROTO_PASS_CHARS + 1];
+    if (proto_pass_make(&c->core.secret, who, common_clock_wall_ns() / COMMON_NS_PER_S + PROTO_PASS_LIFE_S,
+                        pass))
+        m.pass = pass;
+    fill_who(c, &m, who);
     m.clients = limits[PROTO_LIMIT_CLIENTS].used + limits[PROTO_LIMIT_NNG_CLIENTS].used;
     proto_request_reply(request, &m.base, NULL, 0, NULL, NULL);
     free(workers);
@@ -488,7 +557,9 @@ void coordinator_handle_health(void *arg, struct proto_request *request)
     m.version = BANYAN_VERSION;
     m.term = c->core.term;
     m.uptime_ns = common_clock_ns() - c->core.started_ns;
-    if (asked->examine)
+    // Of the machine, and of workers: for those who look after them. One that stands by knows neither who asks nor workers.
+    if (asked->examine && (c->core.standing_by || proto_request_is_daemon(request) ||
+                           coordinator_shows_workers(proto_request_identity(request))))
         health_examine(c, &m, texts, edges);
     proto_request_reply(request, &m.base, NULL, 0, NULL, NULL);
 }

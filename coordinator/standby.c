@@ -6,6 +6,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/random.h"
+#include "coordinator/admission.h"
 #include "coordinator/sessions/load.h"
 #include "coordinator/sessions/restored.h"
 #include "coordinator/sessions/table.h"
@@ -64,12 +65,14 @@ static enum common_code open_store(struct coordinator_standby *s, struct common_
     struct coordinator_loader loader = {.sessions = &c->sessions, .err = err};
     struct coordinator_store_reader reader;
     coordinator_sessions_reader(&loader, &reader);
+    coordinator_tenants_reader(&c->tenants, &reader);
+    coordinator_quotas_reader(&c->quotas, &reader);
     enum common_code code =
         coordinator_store_open(core->options.store_path, core->options.store_sync_full, core->loop, &reader,
                                core->options.standby ? &s->watch : NULL, &c->store, err);
     if (code != COMMON_OK)
         return code;
-    c->cluster.store = c->sessions.store = c->store;
+    c->cluster.store = c->sessions.store = c->tenants.store = c->store;
     core->term = coordinator_store_term(c->store);
     coordinator_events_set_term(core->events, core->term);
     c->cluster.lives = (uint32_t)core->term << 16;
@@ -106,6 +109,7 @@ static void look(void *arg)
         return;
     }
     core->standing_by = false;
+    coordinator_admission_active(s->c);
     core->started_ns = common_clock_ns(); // workers have their time to come from now on
     coordinator_presence_init(&core->presence, core->presence.interval_ns, core->started_ns);
     coordinator_tell(core, COORDINATOR_TOOK_OVER, WARN,

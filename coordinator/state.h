@@ -20,19 +20,28 @@
 #include "coordinator/core.h"
 #include "coordinator/sessions/sessions.h"
 #include "coordinator/steps/steps.h"
+#include "coordinator/tenants/quota.h"
+#include "coordinator/tenants/tenants.h"
 #include "proto/rpc.h"
 
 struct coordinator_backups;
 struct coordinator_event_readers;
 struct coordinator_standby;
 
+extern const struct proto_method coordinator_methods[]; // that it serves; ends with method 0
+
 struct coordinator {
     struct coordinator_core core;
     struct coordinator_store *store;
+    struct coordinator_tenants tenants;
+    struct coordinator_quotas quotas;
     struct coordinator_cluster cluster;
     struct coordinator_sessions sessions;
     struct coordinator_steps steps;
     struct proto_server *server;
+    bool
+        door_open; // nobody but this machine reaches it, or --insecure: without any token everybody is an admin
+    uint64_t tokens_looked_ns;
     struct common_timer *tick;           // twice per heartbeat: missed beats, idle sessions, idle plans
     struct coordinator_standby *standby; // of the lease on the store (standby.h)
     struct coordinator_event_readers *event_readers; // events_service.h

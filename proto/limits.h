@@ -20,6 +20,8 @@
 #define PROTO_BACKUP_HEAD         128          // bytes before the copy in a backup's file
 #define PROTO_BACKUP_PIECE        (256 * 1024) // of a backup, that travels at a time and is summed at a time
 #define PROTO_QUARANTINE_PAGE_MAX 4096         // sessions of one QuarantineList reply
+#define PROTO_QUOTAS_MAX          16u          // of one tenant
+#define PROTO_QUOTA_TENANTS_MAX   64u          // of one QuotaShow reply
 
 #define PROTO_STEP_ITEMS_MAX    4096
 #define PROTO_STEP_HOLDERS_MAX  16
@@ -78,12 +80,14 @@
     X(session_info_reply, layers, PROTO_LAYERS_MAX)                                                          \
     X(session_info_reply, member_bytes, 1024)                                                                \
     X(session_info_reply, members, 1024)                                                                     \
+    X(session_info_reply, tenant, 64)                                                                        \
     X(session_list_reply, sessions, 256)                                                                     \
     X(session_plan_reply, nodes, PROTO_MEMBERS_MAX)                                                          \
     X(attach_chunk, holders, PROTO_STEP_HOLDERS_MAX)                                                         \
     X(attach_open_reply, ticket, 512)                                                                        \
     X(attach_open_reply, chunks, 1024)                                                                       \
     X(attach_open_reply, workers, 1024)                                                                      \
+    X(attach_open_reply, pass, 128)                                                                          \
     X(attach_commit_request, sums, PROTO_COMMIT_CHUNKS_MAX)                                                  \
     X(chunk_put_request, ticket, 512)                                                                        \
     X(chunk_read_request, ticket, 512)                                                                       \
@@ -104,6 +108,18 @@
     X(cluster_info_reply, workers, PROTO_MEMBERS_MAX)                                                        \
     X(cluster_info_reply, endpoints, PROTO_LISTEN_MAX)                                                       \
     X(cluster_info_reply, limits, 64)                                                                        \
+    X(cluster_info_reply, pass, 128)                                                                         \
+    X(cluster_info_reply, tenant, 64)                                                                        \
+    X(cluster_info_reply, access, 16)                                                                        \
+    X(token_create_request, name, 64)                                                                        \
+    X(token_create_request, access, 16)                                                                      \
+    X(token_create_request, tenant, 64)                                                                      \
+    X(token_create_reply, token, 64)                                                                         \
+    X(token_info, name, 64)                                                                                  \
+    X(token_info, access, 16)                                                                                \
+    X(token_info, tenant, 64)                                                                                \
+    X(token_list_reply, tokens, 256)                                                                         \
+    X(token_revoke_request, name, 64)                                                                        \
     X(limit, name, 64)                                                                                       \
     X(limit, flag, 64)                                                                                       \
     X(limit, worker, 64)                                                                                     \
@@ -126,6 +142,9 @@
     X(event, text, 255)                                                                                      \
     X(events_reply, events, PROTO_EVENTS_MAX)                                                                \
     X(quarantine_list_reply, sessions, PROTO_QUARANTINE_PAGE_MAX)                                            \
+    X(tenant_quotas, quotas, PROTO_QUOTAS_MAX)                                                               \
+    X(quota_set_request, quotas, PROTO_QUOTAS_MAX)                                                           \
+    X(quota_show_reply, tenants, PROTO_QUOTA_TENANTS_MAX)                                                    \
     X(plan_install_request, members, PROTO_MEMBERS_MAX)                                                      \
     X(heartbeat_request, lacking, PROTO_LACKING_MAX)                                                         \
     X(heartbeat_request, edges_down, PROTO_EDGES_DOWN_MAX)                                                   \

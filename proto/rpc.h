@@ -21,6 +21,7 @@
 #include "common/secret.h"
 #include "common/status.h"
 #include "common/tls.h"
+#include "proto/access.h"
 #include "proto/banyan.pb-c.h"
 #include "proto/limits.h"
 
@@ -109,6 +110,9 @@ enum common_code proto_channel_open(struct common_loop *loop, const char *endpoi
                                     const struct proto_channel_options *options, struct proto_channel **out,
                                     struct common_error *err);
 
+// Clients: shows another token from now on, with the next link or, over nng, the next call. NULL or too long: as it was.
+void proto_channel_set_token(struct proto_channel *channel, const char *token);
+
 // Calls in flight end with CANCELLED, on this stack, before it returns. NULL is allowed.
 void proto_channel_close(struct proto_channel *channel);
 bool proto_channel_connected(const struct proto_channel *channel);
@@ -177,6 +181,15 @@ struct proto_server_options {
     uint32_t role;                      // ours
     const struct common_secret *secret; // the cluster's; NULL: no daemon can link
     const char *token; // clients must present it; NULL: none needed (loopback only, see proto_listen_allowed)
+    // In place of the comparison with `token` where it is set: who presents these credentials (none: len 0). False: he is
+    // refused. Asked at the proof of a client's stream link, and for each message over nng: cheap, and takes no time
+    // that tells of tokens. `peer`: for people.
+    bool (*admit)(void *arg, const void *credentials, size_t len, const char *peer,
+                  struct proto_identity *out);
+    // A connection has shown that it is a client of this tenant (over nng: by its first token), and counts as its own
+    // until `leaves`. False: it is refused, and `text` says why. May be NULL, both or none.
+    bool (*enters)(void *arg, uint32_t tenant, char *text, size_t bytes);
+    void (*leaves)(void *arg, uint32_t tenant);
     uint64_t payload_max; // of requests; 0: PROTO_PAYLOAD_MAX
     // Connections of clients: over streams, and again over each nng endpoint; 0: 1024. Those that have not shown yet
     // who they are do not count here: PROTO_STRANGERS_MAX.
@@ -193,10 +206,14 @@ struct proto_server_options {
     const char *const
         *flags; // [PROTO_LIMIT_COUNT] what raises each, for people; entries and all may be NULL; kept
     const struct proto_method *methods; // ends with method 0; kept, not copied
-    void *arg;                          // for handle, serves, refusing and link_closed
+    void *arg;                          // for all of these
     // Asked before each answer of a handler leaves; false: it does not, and nor does any other: the process ends. NULL:
     // always.
     bool (*serves)(void *arg);
+    // Each failure of a client's request, before it leaves: its words may be altered in place (`bytes` of room), and
+    // status.details' lists made shorter. May be NULL.
+    void (*wording)(void *arg, const struct proto_request *request, char *text, size_t bytes,
+                    Banyan__Pb__Status *status);
     // Each refusal, also those that the log leaves out: whom and why, for people. Strings are the callee's until it
     // returns. May be NULL.
     void (*refusing)(void *arg, enum proto_refusal refusal, const char *peer, const char *why);
@@ -222,6 +239,10 @@ const char *proto_server_endpoint(const struct proto_server *server, size_t nth)
 // Closes listeners and links; requests being served may still be answered (the answers go nowhere). NULL is
 // allowed.
 void proto_server_close(struct proto_server *server);
+
+// A token is not valid any more: the connections over which it was presented are closed, and what they have under way is
+// cancelled; a step that workers compute ends by itself. token: not 0.
+void proto_server_evict(struct proto_server *server, uint64_t token);
 
 // Something was refused, perhaps beside the server's own connections, such as a call over HTTP: it is counted, told and
 // logged (one warning a second at most).
@@ -276,6 +297,9 @@ enum common_code proto_listen_allowed(const char *endpoint, bool has_token, bool
 const struct proto_message *proto_request_message(const struct proto_request *request);
 uint64_t proto_request_deadline(const struct proto_request *request); // absolute monotonic ns
 const char *proto_request_peer(const struct proto_request *request);  // for logs
+bool proto_request_is_daemon(const struct proto_request *request); // its caller has proved the cluster secret
+// Who asks, until the request is answered. Of daemons: access NONE and, as name, what the daemon calls itself.
+const struct proto_identity *proto_request_identity(const struct proto_request *request);
 // Monotonic ns when the message was complete.
 uint64_t proto_request_arrived(const struct proto_request *request);
 

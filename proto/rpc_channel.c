@@ -210,6 +210,14 @@ unref:
     return code;
 }
 
+void proto_channel_set_token(struct proto_channel *channel, const char *token)
+{
+    if (!token || strlen(token) > COMMON_TOKEN_MAX)
+        return;
+    snprintf(channel->token, sizeof channel->token, "%s", token);
+    channel->has_token = true;
+}
+
 bool proto_channel_connected(const struct proto_channel *channel)
 {
     return !channel->closing && channel->ops->connected(channel);

@@ -127,8 +127,21 @@ void proto_caller_known(struct proto_server *server, struct proto_caller *caller
     server->unread += caller->io->out_bytes;
 }
 
-void proto_caller_gone(struct proto_caller *caller)
+bool proto_caller_enters(struct proto_server *server, struct proto_caller *caller,
+                         char text[PROTO_LIMIT_TEXT])
 {
+    if (!server->enters || caller->entered)
+        return true;
+    caller->entered_as = caller->identity.tenant;
+    caller->entered = server->enters(server->arg, caller->entered_as, text, PROTO_LIMIT_TEXT);
+    return caller->entered;
+}
+
+void proto_caller_gone(struct proto_server *server, struct proto_caller *caller)
+{
+    if (caller->entered)
+        server->leaves(server->arg, caller->entered_as);
+    caller->entered = false;
     caller->io = NULL;
     proto_list_remove(&caller->link);
 }

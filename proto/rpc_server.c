@@ -88,7 +88,11 @@ enum common_code proto_server_new(struct common_loop *loop, const struct proto_s
         options->caller_bytes_max ? options->caller_bytes_max : server->bytes_max / 8 + 1;
     server->flags = options->flags;
     server->arg = options->arg;
+    server->admit = options->admit;
+    server->enters = options->enters;
+    server->leaves = options->leaves;
     server->serves = options->serves;
+    server->wording = options->wording;
     server->refusing = options->refusing;
     server->link_closed = options->link_closed;
     proto_list_init(&server->links);
@@ -211,12 +215,25 @@ static void warn_refused(struct proto_server *server, const char *peer, const ch
     server->warned_refused = server->stats.refused;
 }
 
-bool proto_server_token_ok(const struct proto_server *server, const ProtobufCBinaryData *credentials)
+bool proto_server_admit(const struct proto_server *server, const ProtobufCBinaryData *credentials,
+                        const char *peer, struct proto_identity *out)
 {
-    if (!server->has_token)
-        return true;
-    return credentials->len == strlen(server->token) &&
-           common_bytes_equal(credentials->data, server->token, credentials->len);
+    if (server->admit)
+        return server->admit(server->arg, credentials->data, credentials->len, peer, out);
+    if (server->has_token && (credentials->len != strlen(server->token) ||
+                              !common_bytes_equal(credentials->data, server->token, credentials->len)))
+        return false;
+    *out = proto_identity_admin;
+    return true;
+}
+
+void proto_server_evict(struct proto_server *server, uint64_t token)
+{
+    assert(common_loop_is_owner(server->loop) && token != 0);
+    proto_stream_evict(server, token);
+    for (struct proto_listener *at = server->listeners; at; at = at->next)
+        if (at->ops->evict)
+            at->ops->evict(at, token);
 }
 
 void proto_server_refuses(struct proto_server *server, enum proto_refusal refusal, const char *peer,
@@ -277,6 +294,7 @@ struct proto_request *proto_request_new(struct proto_server *server, struct prot
         .method = message->header->method,
         .role = role,
         .caller = caller,
+        .identity = &caller->identity,
         .arrived_ns = common_clock_ns(),
         .bytes = proto_message_bytes(message),
     };
@@ -356,6 +374,7 @@ static void request_answer(struct proto_request *request, struct proto_outgoing 
     // Before the transport looks whether the caller may be read again; the link may be gone afterwards.
     count_caller(request, -1, -(int64_t)(request->bytes + request->charged));
     request->caller = NULL;
+    request->identity = NULL;
     bool serves = !server->serves || server->serves(server->arg);
     request->send(request, code == COMMON_OK && serves ? &gather : NULL, sent, sent_arg);
     if (server->unread > server->bytes_max / 2)
@@ -400,6 +419,8 @@ void proto_request_fail(struct proto_request *request, enum common_code code, co
     status.message = copy;
     status.details = details;
     status.n_details = n_details > 16 ? 16 : n_details;
+    if (request->server->wording)
+        request->server->wording(request->server->arg, request, copy, sizeof copy, &status);
     request_answer(request, &(struct proto_outgoing){.status = &status}, NULL, NULL);
 }
 
@@ -443,8 +464,9 @@ void proto_request_dispatch(struct proto_request *request, bool authentic)
     const struct proto_method *method = info ? server->methods[request->method] : NULL;
     struct common_error err;
     if (!authentic) {
-        proto_request_refuse(request, PROTO_REFUSED_TOKEN, COMMON_UNAUTHENTICATED,
-                             "the client token is missing or wrong: give the server's --token-file");
+        proto_request_refuse(
+            request, PROTO_REFUSED_TOKEN, COMMON_UNAUTHENTICATED,
+            "the client token is missing or wrong: give the server's --token-file, or a token that is valid");
         return;
     }
     if (!method) {
@@ -501,6 +523,16 @@ uint64_t proto_request_deadline(const struct proto_request *request)
 const char *proto_request_peer(const struct proto_request *request)
 {
     return request->peer;
+}
+
+bool proto_request_is_daemon(const struct proto_request *request)
+{
+    return proto_role_is_daemon(request->role);
+}
+
+const struct proto_identity *proto_request_identity(const struct proto_request *request)
+{
+    return request->identity;
 }
 
 void proto_request_charge(struct proto_request *request, uint64_t bytes)

@@ -33,12 +33,16 @@ void proto_sp_link_unref(struct proto_sp_link *link)
     free(link);
 }
 
-bool proto_sp_link_known(struct proto_sp_link *link)
+bool proto_sp_link_known(struct proto_sp_link *link, char *text)
 {
     struct proto_sp_server *sp = link->sp;
     if (link->known)
         return true;
-    if (sp->n_known >= sp->server->links_max && !proto_sp_crowd_out_silent(sp))
+    if (sp->n_known >= sp->server->links_max && !proto_sp_crowd_out_silent(sp)) {
+        proto_limit_reached(sp->server, PROTO_LIMIT_NNG_CLIENTS, text);
+        return false;
+    }
+    if (!proto_caller_enters(sp->server, &link->caller, text))
         return false;
     link->known = true;
     proto_list_remove(&link->link);
@@ -63,7 +67,7 @@ void proto_sp_link_close(struct proto_sp_link *link)
         return;
     link->io = NULL;
     proto_list_remove(&link->link);
-    proto_caller_gone(&link->caller);
+    proto_caller_gone(link->server, &link->caller);
     if (link->known)
         link->sp->n_known--, link->server->n_nng--;
     else
@@ -118,17 +122,18 @@ bool proto_sp_link_may_read(struct proto_sp_link *link)
 
 // Whether the token stands in a header's beginning. Protobuf writes fields in the order of their numbers, and the
 // checksum stands before them, so it does: 294 bytes hold everything up to the longest token.
-static bool shows_token(const struct proto_server *server, const uint8_t *header, size_t len)
+static bool shows_token(struct proto_sp_link *link, const uint8_t *header, size_t len)
 {
     struct proto_cursor cursor = {header, header + len};
     struct proto_field field;
-    if (!server->has_token)
+    ProtobufCBinaryData none = {0};
+    if (proto_server_admit(link->server, &none, link->peer, &link->caller.identity))
         return true;
     while (cursor.at < cursor.end && proto_wire_field(&cursor, &field)) {
         if (field.number != HEADER_CREDENTIALS || field.wire != PROTO_WIRE_BYTES)
             continue;
         ProtobufCBinaryData credentials = {.len = field.len, .data = (uint8_t *)(uintptr_t)field.data};
-        return proto_server_token_ok(server, &credentials);
+        return proto_server_admit(link->server, &credentials, link->peer, &link->caller.identity);
     }
     return false;
 }
@@ -156,8 +161,9 @@ static bool admit(struct proto_sp_link *link)
     size_t head = proto_frame_payload_at(prefix->header_len), shown = reader->have - PROTO_PREFIX_BYTES;
     if (shown > prefix->header_len)
         shown = prefix->header_len;
-    bool crowded = !link->known && shows_token(server, reader->small + PROTO_PREFIX_BYTES, shown) &&
-                   !proto_sp_link_known(link);
+    char text[PROTO_LIMIT_TEXT]; // said when the request is answered
+    bool crowded = !link->known && shows_token(link, reader->small + PROTO_PREFIX_BYTES, shown) &&
+                   !proto_sp_link_known(link, text);
     if (!link->known && head > STRANGER_FRAME_MAX)
         return use_empty(link, "a large request without a token at its beginning");
     if (crowded)

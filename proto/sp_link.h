@@ -94,7 +94,8 @@ void proto_sp_link_check(struct proto_sp_link *link, uint64_t now_ns);
 void proto_sp_serve(struct proto_sp_link *link);
 
 bool proto_sp_link_may_read(struct proto_sp_link *link); // another message, now
-bool proto_sp_link_known(struct proto_sp_link *link);    // the token has been shown; false: there is no place
+// The token has been shown. False: there is no place; text (PROTO_LIMIT_TEXT bytes) says of what.
+bool proto_sp_link_known(struct proto_sp_link *link, char *text);
 void proto_sp_link_unref(struct proto_sp_link *link);
 
 #endif

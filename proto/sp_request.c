@@ -11,6 +11,7 @@ enum { LEAD_MAX = 8 + 4 * PROTO_SP_TRACE_MAX };
 
 struct served { // joins a request with its link
     struct proto_sp_link *link;
+    struct proto_identity identity; // each message shows its own token
     unsigned trace_len;
     uint8_t trace[4 * PROTO_SP_TRACE_MAX];
 };
@@ -120,11 +121,13 @@ static struct proto_request *request_of(struct proto_sp_link *link, struct commo
         return NULL;
     }
     served->link = link;
+    served->identity = (struct proto_identity){0};
     served->trace_len = reader->trace_len;
     memcpy(served->trace, reader->trace, reader->trace_len);
     link->refs++;
     request->send = send_reply;
     request->transport = served;
+    request->identity = &served->identity;
     request->peer = link->peer;
     proto_list_push(&link->requests, &request->link);
     return request;
@@ -150,12 +153,15 @@ void proto_sp_serve(struct proto_sp_link *link)
         refuse_empty(link, err.message);
         return;
     }
-    bool authentic = proto_server_token_ok(server, &request->message->header->credentials);
-    char text[PROTO_LIMIT_TEXT];
-    // One whose token stands late in its header is known only now.
-    bool crowded = authentic && (link->use == PROTO_SP_CROWDED || !proto_sp_link_known(link));
-    if (crowded) {
-        proto_limit_reached(server, PROTO_LIMIT_NNG_CLIENTS, text);
+    struct proto_identity *identity = &((struct served *)request->transport)->identity;
+    bool authentic = proto_server_admit(server, &request->message->header->credentials, link->peer, identity);
+    if (authentic)
+        link->caller.identity = *identity;
+    char text[PROTO_LIMIT_TEXT] = "there was no place for this connection: try again";
+    // One whose token stands late in its header is known only now. What there was no place for was not read, though there
+    // may be one now.
+    bool known = authentic && proto_sp_link_known(link, text);
+    if (authentic && (!known || link->use == PROTO_SP_CROWDED)) {
         proto_request_refuse(request, PROTO_REFUSED_LIMIT, COMMON_RESOURCE_EXHAUSTED, text);
     } else if (link->use == PROTO_SP_OVERSIZE) {
         snprintf(text, sizeof text, "a payload of %llu bytes is above this server's limit of %llu",

@@ -129,7 +129,23 @@ static void sp_close(struct proto_listener *listener)
     free(sp);
 }
 
+// Behind a device of nng's callers with other tokens share the link: they ask again over the next one.
+static void sp_evict(struct proto_listener *listener, uint64_t token)
+{
+    struct proto_sp_server *sp = listener->state;
+    for (struct proto_list *at = sp->known.next; at != &sp->known; at = at->next) {
+        struct proto_sp_link *link = proto_list_entry(at, struct proto_sp_link, link);
+        bool its = link->caller.identity.token == token;
+        for (struct proto_list *r = link->requests.next; r != &link->requests && !its; r = r->next)
+            its = proto_list_entry(r, struct proto_request, link)->identity->token == token;
+        if (its)
+            proto_link_fail(link->io, COMMON_UNAVAILABLE,
+                            "its token is not valid any more"); // in another turn
+    }
+}
+
 const struct proto_server_ops proto_sp_server_ops = {
     .listen = sp_listen,
     .close = sp_close,
+    .evict = sp_evict,
 };

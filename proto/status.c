@@ -70,13 +70,14 @@ Banyan__Pb__Status *proto_status_to_pb(const struct proto_status *status)
     p->status.code = (uint32_t)status->code;
     p->status.message = p->copy.message;
     if (!status->reason[0] && !status->session && !status->chunk && !status->layer && !status->n_ranges &&
-        !status->n_workers)
+        !status->n_workers && !status->retry_ns)
         return &p->status;
     banyan__pb__detail__init(&p->detail);
     p->detail.reason = p->copy.reason;
     p->detail.session = status->session;
     p->detail.layer = status->layer;
     p->detail.chunk = status->chunk;
+    p->detail.retry_ns = status->retry_ns;
     for (uint32_t i = 0; i < status->n_ranges; i++) {
         banyan__pb__range__init(&p->ranges[i]);
         p->ranges[i].first = status->ranges[i].first;
@@ -115,6 +116,7 @@ void proto_status_from_pb(const Banyan__Pb__Status *pb, struct proto_status *out
         fresh.session = detail->session;
         fresh.layer = detail->layer;
         fresh.chunk = detail->chunk;
+        fresh.retry_ns = detail->retry_ns;
         for (size_t i = 0; i < detail->n_ranges; i++)
             proto_status_add_range(&fresh, detail->ranges[i]->first, detail->ranges[i]->count);
         for (size_t i = 0; i < detail->n_workers; i++)

@@ -20,6 +20,7 @@ struct proto_status {
     char message[COMMON_ERROR_BYTES];
     char reason[32]; // "" for none; see Detail in banyan.proto
     uint64_t session, chunk;
+    uint64_t retry_ns; // when it may work, from now; 0: that is not known
     uint32_t layer;
     uint32_t n_ranges, n_workers;
     struct proto_range ranges[PROTO_STATUS_RANGES]; // more ranges than fit: the last one spans the rest

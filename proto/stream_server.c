@@ -125,7 +125,7 @@ static void server_link_close(struct server_link *link)
     struct proto_link *io = link->io;
     bool was_ready = link->state == LINK_READY;
     link->io = NULL;
-    proto_caller_gone(&link->caller);
+    proto_caller_gone(server, &link->caller);
     link_move(link, LINK_CLOSED);
     proto_list_remove(&link->link);
     server->n_links--;
@@ -336,15 +336,23 @@ static void on_proof(struct server_link *link, struct proto_request *request)
                         "the dialler does not know the cluster secret");
             return;
         }
-    } else if (!proto_server_token_ok(server, &request->message->header->credentials)) {
-        refuse_link(link, request, COMMON_UNAUTHENTICATED,
-                    "the client token is missing or wrong: give the server's --token-file");
+    } else if (!proto_server_admit(server, &request->message->header->credentials, link->peer,
+                                   &link->caller.identity)) {
+        refuse_link(
+            link, request, COMMON_UNAUTHENTICATED,
+            "the client token is missing or wrong: give the server's --token-file, or a token that is valid");
         return;
     }
     bool daemon = proto_role_is_daemon(link->role);
+    if (daemon)
+        snprintf(link->caller.identity.name, sizeof link->caller.identity.name, "%.64s", link->peer);
+    char why[PROTO_LIMIT_TEXT];
     if (lane_of(link)->links >= (daemon ? server->daemons_max : server->links_max)) {
-        char why[PROTO_LIMIT_TEXT];
         proto_limit_reached(server, daemon ? PROTO_LIMIT_DAEMONS : PROTO_LIMIT_CLIENTS, why);
+        refuse_link(link, request, COMMON_RESOURCE_EXHAUSTED, why);
+        return;
+    }
+    if (!daemon && !proto_caller_enters(server, &link->caller, why)) {
         refuse_link(link, request, COMMON_RESOURCE_EXHAUSTED, why);
         return;
     }
@@ -504,6 +512,16 @@ void proto_stream_tick(struct proto_server *server)
         else if (proto_link_stalls(link->io, stall))
             proto_link_fail(link->io, COMMON_DEADLINE_EXCEEDED,
                             "no byte of a begun frame has moved for 30 s");
+    }
+}
+
+void proto_stream_evict(struct proto_server *server, uint64_t token)
+{
+    for (struct proto_list *at = server->links.next; at != &server->links; at = at->next) {
+        struct server_link *link = proto_list_entry(at, struct server_link, link);
+        if (link->caller.identity.token == token)
+            proto_link_fail(link->io, COMMON_UNAVAILABLE,
+                            "its token is not valid any more"); // in another turn
     }
 }
 

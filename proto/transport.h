@@ -151,7 +151,8 @@ struct proto_request {
     struct proto_message *message;
     uint64_t id, deadline_ns, arrived_ns, ends_ns; // ends_ns 0: nobody has said so
     uint32_t role, method;
-    struct proto_caller *caller; // the transport's; until the answer is sent
+    struct proto_caller *caller;           // the transport's; until the answer is sent
+    const struct proto_identity *identity; // the transport's, likewise: who asks
     size_t bytes;
     uint64_t charged;
     bool cancelled;
@@ -173,6 +174,7 @@ struct proto_server_ops {
     enum common_code (*listen)(struct proto_server *server, struct proto_endpoint *endpoint,
                                struct proto_listener *listener, struct common_error *err);
     void (*close)(struct proto_listener *listener);
+    void (*evict)(struct proto_listener *listener, uint64_t token); // NULL: proto_stream_evict does it
 };
 extern const struct proto_server_ops proto_stream_server_ops, proto_sp_server_ops;
 
@@ -189,8 +191,11 @@ struct proto_caller {
     struct proto_link *io;  // NULL: closed, or it has none (the simulator's)
     void (*fail)(struct proto_link *io, enum common_code code, const char *text); // proto_link_fail
     uint32_t requests;                                                            // being served
-    uint64_t bytes; // of these, and what they have been charged
-    bool waits;     // it was found at its limits when it was last to be read
+    uint64_t bytes;                 // of these, and what they have been charged
+    bool waits;                     // it was found at its limits when it was last to be read
+    struct proto_identity identity; // NONE until it is known. Over nng: of the last message that was admitted
+    bool entered;                   // it counts as this tenant's: proto_server_options.enters
+    uint32_t entered_as;
 };
 
 struct proto_server {
@@ -212,7 +217,13 @@ struct proto_server {
     size_t unread; // bytes of answers to clients that wait for their sockets
     const struct proto_method *methods[PROTO_METHOD_LIMIT];
     void *arg;
+    bool (*admit)(void *arg, const void *credentials, size_t len, const char *peer,
+                  struct proto_identity *out);
+    bool (*enters)(void *arg, uint32_t tenant, char *text, size_t bytes);
+    void (*leaves)(void *arg, uint32_t tenant);
     bool (*serves)(void *arg);
+    void (*wording)(void *arg, const struct proto_request *request, char *text, size_t bytes,
+                    Banyan__Pb__Status *status);
     void (*refusing)(void *arg, enum proto_refusal refusal, const char *peer, const char *why);
     void (*link_closed)(void *arg, uint64_t link);
     struct proto_listener *listeners;
@@ -240,11 +251,13 @@ void proto_server_unref(struct proto_server *server);
 // A connection, or what came over it: counts, and logs at most one warning a second.
 void proto_server_refused(struct proto_server *server, const char *peer, const char *why);
 
-// Whether the token is right, or none is needed. Constant time in its contents.
-bool proto_server_token_ok(const struct proto_server *server, const ProtobufCBinaryData *credentials);
+// Whether a client with these credentials may come in, and who it is: the token is right, or none is needed. Constant
+// time in its contents. False: *out is as it was.
+bool proto_server_admit(const struct proto_server *server, const ProtobufCBinaryData *credentials,
+                        const char *peer, struct proto_identity *out);
 
 // A zeroed request for a message, whose ownership it takes, of a caller with this role (of a link whose hello is
-// under way: what it says it is). NULL: out of memory (the message is released).
+// under way: what it says it is). Who asks is the caller's identity, unless the transport says another. NULL: out of memory (the message is released).
 struct proto_request *proto_request_new(struct proto_server *server, struct proto_caller *caller,
                                         uint32_t role, struct proto_message *message);
 
@@ -266,19 +279,25 @@ void proto_stream_resume(struct proto_server *server);
 
 // ---- limits (rpc_limits.c) ----
 
-enum { PROTO_LIMIT_TEXT = 160 };
+enum { PROTO_LIMIT_TEXT = 400 };
 // Counts that a limit was reached, and says so: which, how much, what raises it. NULL: counts only.
 void proto_limit_reached(struct proto_server *server, enum proto_limit limit, char text[PROTO_LIMIT_TEXT]);
 
 void proto_caller_init(struct proto_caller *caller);
 // It is a client that may be here: its unread answers count.
 void proto_caller_known(struct proto_server *server, struct proto_caller *caller);
-void proto_caller_gone(struct proto_caller *caller);
+void proto_caller_gone(struct proto_server *server, struct proto_caller *caller);
+// It has shown whose client it is: whether it may be here as one more of them, and if not, why. Nothing when it has
+// been asked already and may.
+bool proto_caller_enters(struct proto_server *server, struct proto_caller *caller,
+                         char text[PROTO_LIMIT_TEXT]);
 // Whether a client at its own limits is to be left unread. Counts each time that it comes to them.
 bool proto_caller_full(struct proto_server *server, struct proto_caller *caller);
 
 // An answer waits for a client's socket, or a second has passed: past the limit the link of the slowest reader fails.
 void proto_callers_relieve(struct proto_server *server);
 void proto_stream_tick(struct proto_server *server);
+// proto_server_evict: of the transport's links.
+void proto_stream_evict(struct proto_server *server, uint64_t token);
 
 #endif

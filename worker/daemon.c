@@ -185,7 +185,7 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
         {"listen", 'l', COMMON_OPTION_STRING, &config->listen, "ENDPOINT",
          "Where clients put K and V: tls://, nng+tls://, tcp://, nng+tcp:// or unix://, port 0:\n"
          "any. Default: tcp://127.0.0.1:0, or tls:// as the coordinator; all addresses with\n"
-         "--token-file and a coordinator on another host.",
+         "a coordinator on another host.",
          0, 0},
         {"edge-listen", 'e', COMMON_OPTION_STRING, &config->edge_listen, "ENDPOINT",
          "Where the coordinator and other workers dial: tls://, tcp:// or unix://, port 0: any.\n"
@@ -197,11 +197,13 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
          "where that is all addresses, the one by which it reaches the coordinator.",
          0, 0},
         COMMON_DAEMON_SECRET_OPTION(daemon),
-        COMMON_DAEMON_TOKEN_OPTION(daemon, "What clients must present beside their ticket; needed where\n"
-                                           "--listen is no loopback address. Default: systemd's credential\n"
-                                           "'token', else clients need none."),
+        COMMON_DAEMON_TOKEN_OPTION(daemon,
+                                   "What clients may present beside their ticket in the place of the\n"
+                                   "coordinator's pass; they need one of the two where this is given,\n"
+                                   "or --listen is no loopback address. Default: systemd's credential\n"
+                                   "'token', else there is none."),
         {"insecure", 0, COMMON_OPTION_FLAG, &config->insecure, NULL,
-         "Let --listen be another address without a token: tickets alone guard it.", 0, 0},
+         "Let clients in without a pass or a token: tickets alone guard --listen.", 0, 0},
         {"memory", 'm', COMMON_OPTION_SIZE, &config->memory_bytes, "SIZE",
          "Memory for K, V and what is in flight (messages, partial results, workspaces), which\n"
          "gets an eighth, but 128 MiB to 1 GiB, and half at most: of 256M, 128 MiB hold K and V.\n"
@@ -329,7 +331,7 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
     if (code != COMMON_OK)
         return code;
     common_daemon_set_log(daemon);
-    code = worker_address_settle(config, daemon->token_file || config->insecure, err);
+    code = worker_address_settle(config, true, err);
     if (code != COMMON_OK)
         return code;
     code = set_names(out, words.name, words.host, err);

@@ -50,6 +50,8 @@ struct worker {
     struct common_loop *loop;
     char name[WORKER_NAME_MAX + 1], host[WORKER_NAME_MAX + 1];
     struct common_secret secret;
+    char *token;                // that clients may present in the place of a pass; NULL: none
+    bool demands_pass;          // clients must present one of the two
     uint64_t term;              // the highest seen
     uint64_t visit_term, visit; // the last that an inventory was asked for
     uint64_t plans_term;        // the one that `plans` belong to

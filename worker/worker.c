@@ -8,7 +8,9 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/options.h"
+#include "common/secret.h"
 #include "common/tls.h"
+#include "proto/pass.h"
 #include "worker/cold.h"
 #include "worker/disk/files.h"
 #include "worker/empty.h"
@@ -146,7 +148,25 @@ static enum common_code check_config(const struct worker_config *config, struct 
     if (strncmp(config->edge_listen, "nng+", 4) == 0)
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "--edge-listen takes tls://, tcp:// or unix://");
-    return proto_listen_allowed(config->listen, config->token != NULL, config->insecure, err);
+    // Whoever has neither the token nor a pass is not let in there (admit).
+    return proto_listen_allowed(config->listen, true, config->insecure, err);
+}
+
+// Clients show the token, or a pass of the coordinator's; where only this machine reaches the worker, or --insecure says
+// so, tickets alone guard it.
+static bool admit(void *arg, const void *credentials, size_t len, const char *peer,
+                  struct proto_identity *out)
+{
+    const struct worker *worker = arg;
+    (void)peer;
+    if (proto_pass_check(&worker->secret, credentials, len, common_clock_wall_ns() / COMMON_NS_PER_S, out))
+        return true;
+    bool right =
+        worker->token && len == strlen(worker->token) && common_bytes_equal(credentials, worker->token, len);
+    if (!right && worker->demands_pass)
+        return false;
+    *out = proto_identity_admin;
+    return true;
 }
 
 static enum common_code worker_serve(struct worker *worker, const struct worker_config *config,
@@ -155,7 +175,7 @@ static enum common_code worker_serve(struct worker *worker, const struct worker_
     struct proto_server_options options = {.name = worker->name,
                                            .role = BANYAN__PB__ROLE__ROLE_WORKER,
                                            .secret = &worker->secret,
-                                           .token = config->token,
+                                           .admit = admit,
                                            .links_max = config->max_clients,
                                            .bytes_max = worker->flight_limit,
                                            .flags = worker_limit_flags,
@@ -163,12 +183,15 @@ static enum common_code worker_serve(struct worker *worker, const struct worker_
                                            .tls = worker->tls,
                                            .tls_client_cert = config->tls_client_certs,
                                            .arg = worker};
+    worker->token = config->token ? strdup(config->token) : NULL;
+    worker->demands_pass =
+        config->token || proto_listen_allowed(config->listen, false, config->insecure, NULL) != COMMON_OK;
     enum common_code code = proto_server_new(worker->loop, &options, &worker->public_server, err);
     if (code == COMMON_OK)
         code = proto_server_listen(worker->public_server, config->listen, err);
     if (code != COMMON_OK)
         return code;
-    options.token = NULL;
+    options.admit = NULL;
     options.methods = edge_methods;
     code = proto_server_new(worker->loop, &options, &worker->edge_server, err);
     if (code == COMMON_OK)
@@ -494,5 +517,6 @@ void worker_free(struct worker *worker)
     free(worker->scratch);
     free(worker->lost);
     common_tls_unref(worker->tls);
+    free(worker->token);
     free(worker);
 }

@@ -9,7 +9,8 @@
 #include <strings.h>
 
 #include "common/clock.h"
-#include "common/secret.h"
+#include "coordinator/admission.h"
+#include "coordinator/cluster/hide.h"
 #include "coordinator/dashboard/ask.h"
 #include "coordinator/dashboard/files.h"
 #include "coordinator/sessions/table.h"
@@ -181,7 +182,7 @@ static bool host_allowed(const struct coordinator_dashboard *d, const char *host
         common_http_host_is(host, "[::1]") || common_http_host_is(host, d->host))
         return true;
     // Another site's page that reaches this by its own name has no token to present.
-    return !d->loopback && (common_http_host_is_address(host) || d->c->core.options.token);
+    return !d->loopback && (common_http_host_is_address(host) || coordinator_wants_token(d->c));
 }
 
 static bool from_here(const char *site) // also where it is no browser
@@ -198,15 +199,16 @@ static bool begins_watch(const char *query)
            strcmp(value, "0") != 0;
 }
 
-static bool token_presented(const struct coordinator_dashboard *d, const char *authorization)
+static bool token_presented(const struct coordinator_dashboard *d, const char *authorization,
+                            struct proto_identity *out)
 {
-    const char *token = d->c->core.options.token;
-    if (!token)
+    *out = proto_identity_admin;
+    if (!coordinator_wants_token(d->c))
         return true;
-    if (!authorization || strncasecmp(authorization, "Bearer ", 7) != 0)
-        return false;
-    return strlen(authorization + 7) == strlen(token) &&
-           common_bytes_equal(authorization + 7, token, strlen(token));
+    *out = (struct proto_identity){0};
+    return authorization && strncasecmp(authorization, "Bearer ", 7) == 0 &&
+           coordinator_admit(d->c, authorization + 7, strlen(authorization + 7), "HTTP", out) &&
+           out->access != PROTO_ACCESS_NONE;
 }
 
 // Counted, told and logged as the wrong token of an RPC is. Who presents none is asked for it: that is how the page begins.
@@ -286,8 +288,13 @@ static void answer_api(struct coordinator_dashboard *d, const struct common_http
         refuse(out, 403, "watch=1 wants a header that a page of another site cannot send: X-Banyan: 1");
         return;
     }
-    if (!token_presented(d, request->authorization)) {
+    struct proto_identity who;
+    if (!token_presented(d, request->authorization, &who)) {
         refuse_token(d, request, out);
+        return;
+    }
+    if (!coordinator_shows_workers(&who)) { // all of it is of the whole cluster
+        refuse(out, 403, "the dashboard is for tokens with access operator or admin");
         return;
     }
     for (size_t i = 0; i < sizeof(routes) / sizeof(*routes) && !route; i++)

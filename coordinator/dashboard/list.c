@@ -184,23 +184,23 @@ static enum common_code lists_get(struct coordinator_lists *lists,
 
 // ---- a page -------------------------------------------------------------------------------------
 
-static json_t *row_json(struct coordinator_session *s, uint64_t now)
+static json_t *row_json(const struct coordinator_dashboard *d, struct coordinator_session *s, uint64_t now)
 {
     uint64_t bytes = 0;
     for (uint32_t l = 0; l < s->spec->layers; l++) {
         struct proto_layer layer = proto_spec_layer(s->spec, l);
         bytes += coordinator_session_held(s, l) * (layer.k_row + layer.v_row);
     }
-    return json_pack("{s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "id",
-                     coordinator_dashboard_id(s->id), "name", coordinator_dashboard_text(s->name), "state",
-                     coordinator_session_state_text(s), "tokens",
-                     coordinator_dashboard_u64(s->counted_length), "bytes", coordinator_dashboard_u64(bytes),
-                     "chunks", coordinator_dashboard_u64(s->layout.n), "thin_chunks",
-                     coordinator_dashboard_u64(s->thin), "layers", coordinator_dashboard_u64(s->spec->layers),
-                     "members", coordinator_dashboard_u64(s->n_members), "replicas",
-                     coordinator_dashboard_u64(s->spec->replicas), "steps",
-                     coordinator_dashboard_u64(s->steps), "idle_ns",
-                     coordinator_dashboard_u64(now > s->last_used_ns ? now - s->last_used_ns : 0));
+    return json_pack(
+        "{s:o, s:s, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "id",
+        coordinator_dashboard_id(s->id), "tenant", coordinator_tenant_name(&d->c->tenants, s->tenant), "name",
+        coordinator_dashboard_text(s->name), "state", coordinator_session_state_text(s), "tokens",
+        coordinator_dashboard_u64(s->counted_length), "bytes", coordinator_dashboard_u64(bytes), "chunks",
+        coordinator_dashboard_u64(s->layout.n), "thin_chunks", coordinator_dashboard_u64(s->thin), "layers",
+        coordinator_dashboard_u64(s->spec->layers), "members", coordinator_dashboard_u64(s->n_members),
+        "replicas", coordinator_dashboard_u64(s->spec->replicas), "steps",
+        coordinator_dashboard_u64(s->steps), "idle_ns",
+        coordinator_dashboard_u64(now > s->last_used_ns ? now - s->last_used_ns : 0));
 }
 
 static enum common_code read_wish(const char *query, struct coordinator_list_wish *out,
@@ -248,7 +248,7 @@ COORDINATOR_DASHBOARD_ASK(sessions)
     json_t *rows = json_array();
     for (size_t i = offset; i < list->n && i - offset < limit; i++) {
         struct coordinator_session *s = coordinator_session_find(&d->c->sessions, list->ids[i]);
-        json_array_append_new(rows, s ? row_json(s, now) : json_null()); // deleted meanwhile
+        json_array_append_new(rows, s ? row_json(d, s, now) : json_null()); // deleted meanwhile
     }
     *out = json_pack("{s:o, s:o, s:o, s:o, s:o}", "total", coordinator_dashboard_u64(d->c->sessions.n),
                      "matching", coordinator_dashboard_u64(list->matching), "sorted",

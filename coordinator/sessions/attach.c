@@ -8,6 +8,7 @@
 #include "common/clock.h"
 #include "common/failpoint.h"
 #include "common/log.h"
+#include "coordinator/cluster/hide.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/failover.h"
@@ -18,15 +19,17 @@
 #include "coordinator/sessions/seals.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/store/store.h"
+#include "proto/pass.h"
 #include "proto/spec.h"
 #include "proto/ticket.h"
 
 // What open and commit demand of their range.
-static enum common_code check_range(const struct coordinator_sessions *sessions, uint64_t id, uint64_t first,
+static enum common_code check_range(const struct coordinator_sessions *sessions,
+                                    const struct proto_request *request, uint64_t id, uint64_t first,
                                     uint64_t count, struct coordinator_session **out,
                                     struct proto_status *status)
 {
-    struct coordinator_session *s = coordinator_session_find(sessions, id);
+    struct coordinator_session *s = coordinator_session_asked(sessions, request, id);
     uint64_t most = sessions->core->options.max_session_tokens;
     if (!s)
         return coordinator_session_unknown(id, status);
@@ -72,6 +75,9 @@ static void answer_open(struct opening *o, struct coordinator_session *s)
                                   .count = o->count,
                                   .expires_wall_ns =
                                       common_clock_wall_ns() + sessions->core->options.ticket_ns};
+    const struct proto_identity *who = proto_request_identity(o->request);
+    bool shown = coordinator_shows_workers(who);
+    char pass[PROTO_PASS_CHARS + 1];
     for (uint64_t i = 0; i < n; i++) {
         const struct coordinator_chunk *chunk = coordinator_layout_find(&s->layout, from + i);
         room->chunks[i] = (Banyan__Pb__AttachChunk)BANYAN__PB__ATTACH_CHUNK__INIT;
@@ -94,7 +100,8 @@ static void answer_open(struct opening *o, struct coordinator_session *s)
             }
             room->named[w] = holder;
             room->workers[w] = (Banyan__Pb__AttachWorker)BANYAN__PB__ATTACH_WORKER__INIT;
-            room->workers[w].name = holder->name;
+            if (shown)
+                room->workers[w].name = holder->name;
             room->workers[w].endpoint = holder->endpoint;
             room->worker_pointers[m.n_workers++] = &room->workers[w];
         }
@@ -107,6 +114,9 @@ static void answer_open(struct opening *o, struct coordinator_session *s)
         goto free_room;
     }
     m.expires_wall_ns = ticket.expires_wall_ns;
+    if (proto_pass_make(&sessions->core->secret, who,
+                        ticket.expires_wall_ns / COMMON_NS_PER_S + PROTO_PASS_LIFE_S, pass))
+        m.pass = pass;
     m.n_chunks = n;
     m.chunks = room->chunk_pointers;
     m.workers = room->worker_pointers;
@@ -143,7 +153,7 @@ void coordinator_handle_attach_open(void *arg, struct proto_request *request)
     const Banyan__Pb__AttachOpenRequest *m = (const void *)proto_request_message(request)->body;
     struct coordinator_session *s = NULL;
     struct proto_status status;
-    if (check_range(sessions, m->session, m->first, m->count, &s, &status) != COMMON_OK) {
+    if (check_range(sessions, request, m->session, m->first, m->count, &s, &status) != COMMON_OK) {
         proto_request_fail_status(request, &status);
         return;
     }
@@ -654,7 +664,7 @@ void coordinator_handle_attach_commit(void *arg, struct proto_request *request)
     const Banyan__Pb__AttachCommitRequest *m = (const void *)proto_request_message(request)->body;
     struct coordinator_session *s = NULL;
     struct proto_status status;
-    if (check_range(sessions, m->session, m->first, m->count, &s, &status) != COMMON_OK) {
+    if (check_range(sessions, request, m->session, m->first, m->count, &s, &status) != COMMON_OK) {
         proto_request_fail_status(request, &status);
         return;
     }

@@ -9,15 +9,17 @@ struct coordinator_again { // a call that came once more; at most as many as the
     struct proto_request *request;
 };
 
-static struct coordinator_session **bucket_of(struct coordinator_sessions *sessions, uint64_t key)
+static struct coordinator_session **bucket_of(struct coordinator_sessions *sessions, uint32_t tenant,
+                                              uint64_t key)
 {
-    return &sessions->keys[common_mix64(key) % (sizeof(sessions->keys) / sizeof(*sessions->keys))];
+    return &sessions->keys[common_mix64(key + tenant) % (sizeof(sessions->keys) / sizeof(*sessions->keys))];
 }
 
-static struct coordinator_session *find_key(struct coordinator_sessions *sessions, uint64_t key)
+static struct coordinator_session *find_key(struct coordinator_sessions *sessions, uint32_t tenant,
+                                            uint64_t key)
 {
-    struct coordinator_session *s = key ? *bucket_of(sessions, key) : NULL;
-    while (s && s->key != key)
+    struct coordinator_session *s = key ? *bucket_of(sessions, tenant, key) : NULL;
+    while (s && (s->key != key || s->tenant != tenant))
         s = s->key_next;
     return s;
 }
@@ -26,7 +28,7 @@ void coordinator_key_enter(struct coordinator_session *s, uint64_t key)
 {
     if (!key)
         return;
-    struct coordinator_session **bucket = bucket_of(s->sessions, key);
+    struct coordinator_session **bucket = bucket_of(s->sessions, s->tenant, key);
     s->key = key;
     s->key_next = *bucket;
     *bucket = s;
@@ -36,7 +38,7 @@ void coordinator_key_leave(struct coordinator_session *s)
 {
     if (!s->key)
         return;
-    struct coordinator_session **at = bucket_of(s->sessions, s->key);
+    struct coordinator_session **at = bucket_of(s->sessions, s->tenant, s->key);
     while (*at != s)
         at = &(*at)->key_next;
     *at = s->key_next;
@@ -63,9 +65,10 @@ static void answer_made(struct proto_request *request, const struct coordinator_
     }
 }
 
-bool coordinator_key_known(struct coordinator_sessions *sessions, uint64_t key, struct proto_request *request)
+bool coordinator_key_known(struct coordinator_sessions *sessions, uint32_t tenant, uint64_t key,
+                           struct proto_request *request)
 {
-    struct coordinator_session *s = find_key(sessions, key);
+    struct coordinator_session *s = find_key(sessions, tenant, key);
     if (!s)
         return false;
     if (s->state != COORDINATOR_SESSION_CREATING) {

@@ -35,7 +35,7 @@ static bool damaged(struct coordinator_loader *r, const char *what, uint64_t ses
 }
 
 static bool load_session(void *arg, uint64_t id, const char *name, const void *bytes, size_t n_bytes,
-                         uint64_t incarnation, uint64_t epoch)
+                         uint64_t incarnation, uint64_t epoch, uint32_t tenant)
 {
     struct coordinator_loader *r = arg;
     struct coordinator_sessions *sessions = r->sessions;
@@ -47,7 +47,7 @@ static bool load_session(void *arg, uint64_t id, const char *name, const void *b
             banyan__pb__spec__free_unpacked(spec, NULL);
         return damaged(r, "the specification", id);
     }
-    struct coordinator_session *s = coordinator_session_restore(sessions, id, name, spec);
+    struct coordinator_session *s = coordinator_session_restore(sessions, id, name, tenant, spec);
     if (!s) {
         banyan__pb__spec__free_unpacked(spec, NULL);
         common_error_set(r->err, COMMON_RESOURCE_EXHAUSTED,

@@ -19,6 +19,7 @@
 #include "coordinator/sessions/session.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/store/store.h"
+#include "coordinator/tenants/quota.h"
 #include "proto/spec.h"
 #include "reduce/plan.h"
 
@@ -31,6 +32,7 @@ struct coordinator_placing { // a request; the first of a session's list is unde
     bool bulk, exclusive, wishing; // exclusive: it has the session alone; wishing: it waits for that
     bool counted;                  // in session->shared
     uint32_t tries;
+    uint64_t reserved;                   // of its tenant's quota, until its chunks count
     struct coordinator_worker **joining; // [n_joining] who becomes a member
     uint32_t n_joining;
     struct coordinator_chunk *chosen; // [n]
@@ -167,13 +169,35 @@ static void choose_followers(struct coordinator_placing *p, struct coordinator_c
 }
 
 // Fills chosen and joining. A failure leaves the session as it was.
+static void unreserve(struct coordinator_placing *p)
+{
+    coordinator_quota_give(p->s->use, COORDINATOR_QUOTA_BYTES, p->reserved);
+    p->reserved = 0;
+}
+
+// New chunks have to fit in what the tenant may have; those that replace others count already.
+static enum common_code reserve(struct coordinator_placing *p, struct proto_status *status)
+{
+    const struct coordinator_session *s = p->s;
+    uint64_t bytes = 0;
+    for (uint64_t i = p->first; i <= p->last; i++)
+        if (!coordinator_layout_find(&s->layout, i))
+            bytes += coordinator_session_index_quota(s, i);
+    unreserve(p);
+    enum common_code code = coordinator_quota_take(s->use, COORDINATOR_QUOTA_BYTES, bytes, status);
+    p->reserved = code == COMMON_OK ? bytes : 0;
+    return code;
+}
+
 static enum common_code choose_holders(struct coordinator_placing *p, struct proto_status *status)
 {
     struct coordinator_session *s = p->s;
     const struct coordinator_cluster *cluster = s->sessions->cluster;
     struct coordinator_worker *active[COORDINATOR_WORKERS_MAX];
     uint32_t n, ct = s->layout.chunk_tokens;
-    enum common_code code = COMMON_OK;
+    enum common_code code = reserve(p, status);
+    if (code != COMMON_OK)
+        return code;
     struct coordinator_candidate *candidates = coordinator_candidates(s, active, &n);
     if (!n) {
         free(candidates);
@@ -220,6 +244,7 @@ static void placing_finish(struct coordinator_placing *p, const struct proto_sta
 {
     struct coordinator_session *s = p->s;
     s->placing = p->next;
+    unreserve(p);
     if (failure)
         s->place_again_ns = common_clock_after(COMMON_NS_PER_S);
     bool exclusive = p->exclusive, counted = p->counted;
@@ -395,6 +420,7 @@ static void chosen_stored(void *arg, enum common_code code, const char *text)
         return;
     }
     bool put = true;
+    unreserve(p); // they count now
     for (uint32_t i = 0; i < p->n && put; i++) {
         const struct coordinator_chunk *there = coordinator_layout_find(&s->layout, p->chosen[i].index);
         struct coordinator_chunk before = there ? *there : (struct coordinator_chunk){.lost = true};
@@ -528,8 +554,9 @@ void coordinator_place_ahead(struct coordinator_session *s, uint64_t past)
     uint64_t end = coordinator_session_end(s), next = (end + ct - 1) / ct;
     open = end % ct;
     if (!end || (open && open * 2 < ct) || s->placing || coordinator_layout_find(&s->layout, next) ||
-        next * ct >= s->sessions->core->options.max_session_tokens || common_clock_ns() < s->place_again_ns)
-        return;
+        next * ct >= s->sessions->core->options.max_session_tokens || common_clock_ns() < s->place_again_ns ||
+        !coordinator_quota_fits(s->use, COORDINATOR_QUOTA_BYTES, coordinator_session_index_quota(s, next)))
+        return; // what does not fit is refused when somebody wants it
     coordinator_place(s, next, next, false, NULL, NULL);
 }
 
@@ -546,10 +573,19 @@ void coordinator_placing_session_gone(struct coordinator_session *s)
     while (s->placing) {
         struct coordinator_placing *p = s->placing;
         s->placing = p->next;
+        unreserve(p);
         if (p->fn)
             p->fn(p->arg, NULL, &status);
         free(p->joining);
         free(p->chosen);
         free(p);
     }
+}
+
+uint64_t coordinator_placing_reserved(const struct coordinator_session *s)
+{
+    uint64_t bytes = 0;
+    for (const struct coordinator_placing *p = s->placing; p; p = p->next)
+        bytes += p->reserved;
+    return bytes;
 }

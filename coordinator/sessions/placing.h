@@ -28,4 +28,7 @@ void coordinator_place_ahead(struct coordinator_session *s, uint64_t past);
 void coordinator_placing_pump(struct coordinator_session *s);
 void coordinator_placing_session_gone(struct coordinator_session *s); // all requests fail with NOT_FOUND
 
+// What its placings have of the tenant's quota and no chunk of it yet: for tests.
+uint64_t coordinator_placing_reserved(const struct coordinator_session *s);
+
 #endif

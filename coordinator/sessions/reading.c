@@ -5,10 +5,12 @@
 #include <stdlib.h>
 
 #include "common/clock.h"
+#include "coordinator/cluster/hide.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/attach.h"
 #include "coordinator/sessions/recovery.h"
 #include "coordinator/sessions/table.h"
+#include "proto/pass.h"
 #include "proto/ticket.h"
 
 struct listing { // an answer and what it points to
@@ -18,6 +20,8 @@ struct listing { // an answer and what it points to
     struct coordinator_worker *named[COORDINATOR_ATTACH_CHUNKS];
     uint32_t holders[COORDINATOR_ATTACH_CHUNKS][COORDINATOR_COPIES_MAX];
     uint8_t ticket[PROTO_TICKET_MAX];
+    const struct proto_identity *who; // asks
+    char pass[PROTO_PASS_CHARS + 1];
 };
 
 static bool is_past(const struct coordinator_session *s, const Banyan__Pb__ReadOpenRequest *m)
@@ -60,7 +64,8 @@ static uint32_t index_of(struct listing *l, struct coordinator_worker *w)
         return i;
     l->named[i] = w;
     l->workers[i] = (Banyan__Pb__AttachWorker)BANYAN__PB__ATTACH_WORKER__INIT;
-    l->workers[i].name = w->name;
+    if (coordinator_shows_workers(l->who))
+        l->workers[i].name = w->name;
     l->workers[i].endpoint = w->endpoint;
     l->worker_pointers[i] = &l->workers[i];
     l->reply.n_workers++;
@@ -119,6 +124,9 @@ static enum common_code list_all(struct listing *l, struct coordinator_session *
     if (!l->reply.ticket.len)
         return proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, "", "out of memory for a ticket");
     l->reply.expires_wall_ns = ticket.expires_wall_ns;
+    if (proto_pass_make(&core->secret, l->who, ticket.expires_wall_ns / COMMON_NS_PER_S + PROTO_PASS_LIFE_S,
+                        l->pass))
+        l->reply.pass = l->pass;
     l->reply.chunks = l->chunk_pointers;
     l->reply.workers = l->worker_pointers;
     l->reply.incarnation = s->incarnation;
@@ -141,6 +149,7 @@ static void answer(struct proto_request *request, struct coordinator_session *s)
         return;
     }
     struct listing *l = coordinator_alloc(sizeof *l);
+    l->who = proto_request_identity(request);
     if (list_all(l, s, m, &status) == COMMON_OK)
         proto_request_reply(request, &l->reply.base, NULL, 0, NULL, NULL);
     else
@@ -167,7 +176,7 @@ static void settled(void *arg, struct coordinator_session *s)
 void coordinator_handle_read_open(void *arg, struct proto_request *request)
 {
     const Banyan__Pb__ReadOpenRequest *m = (const void *)proto_request_message(request)->body;
-    struct coordinator_session *s = coordinator_session_find(arg, m->session);
+    struct coordinator_session *s = coordinator_session_asked(arg, request, m->session);
     if (!s) {
         refuse_unknown(request);
     } else if (coordinator_park(s, request, coordinator_handle_read_open, arg)) {

@@ -23,6 +23,7 @@
 #include "coordinator/sessions/spec.h"
 #include "coordinator/sessions/table.h"
 #include "coordinator/store/store.h"
+#include "coordinator/tenants/quota.h"
 #include "proto/spec.h"
 
 struct reshape { // one operation; `request` is NULL when nobody asked (an idle session)
@@ -73,7 +74,7 @@ static void reshape_start(const struct reshape *as, struct proto_request *reques
                           enum coordinator_session_state state, coordinator_session_fn fn)
 {
     struct coordinator_sessions *sessions = as->sessions;
-    struct coordinator_session *s = coordinator_session_find(sessions, id);
+    struct coordinator_session *s = coordinator_session_asked(sessions, request, id);
     if (!s) {
         struct proto_status status;
         coordinator_session_unknown(id, &status);
@@ -436,7 +437,7 @@ static void truncate_alone(void *arg, struct coordinator_session *s)
 void coordinator_handle_session_truncate(void *arg, struct proto_request *request)
 {
     const Banyan__Pb__SessionTruncateRequest *m = (const void *)proto_request_message(request)->body;
-    struct coordinator_session *s = coordinator_session_find(arg, m->session);
+    struct coordinator_session *s = coordinator_session_asked(arg, request, m->session);
     if (s && coordinator_park(s, request, coordinator_handle_session_truncate, arg))
         return;
     struct reshape as = {.sessions = arg,
@@ -534,6 +535,16 @@ static void fork_copied(void *arg, enum common_code code, const char *text)
     coordinator_store_submit(r->sessions->store, batch, fork_stored, r);
 }
 
+// What its chunks count for: it keeps those that it shares when its origin goes.
+static uint64_t fork_quota(const struct reshape *r)
+{
+    const struct coordinator_session *s = r->s;
+    uint64_t ct = s->layout.chunk_tokens, bytes = 0;
+    for (uint32_t i = 0; i < s->layout.n && (uint64_t)s->layout.chunks[i].index * ct < r->length; i++)
+        bytes += coordinator_session_index_quota(s, s->layout.chunks[i].index);
+    return bytes;
+}
+
 // The new session as it will be: in no table, nobody told.
 static enum common_code make_fork(struct reshape *r, struct proto_status *status)
 {
@@ -541,7 +552,12 @@ static enum common_code make_fork(struct reshape *r, struct proto_status *status
     uint64_t ct = s->layout.chunk_tokens;
     Banyan__Pb__Spec *spec = coordinator_spec_copy(s->spec);
     spec->idle_ttl_ns = r->idle_ttl_ns ? r->idle_ttl_ns : spec->idle_ttl_ns;
-    enum common_code code = coordinator_session_new(r->sessions, r->name, spec, &r->fork, status);
+    uint64_t bytes = fork_quota(r);
+    enum common_code code = coordinator_quota_take(s->use, COORDINATOR_QUOTA_BYTES, bytes, status);
+    if (code == COMMON_OK) {
+        coordinator_quota_give(s->use, COORDINATOR_QUOTA_BYTES, bytes); // its chunks will count
+        code = coordinator_session_new(r->sessions, r->name, s->tenant, spec, &r->fork, status);
+    }
     if (code != COMMON_OK) {
         banyan__pb__spec__free_unpacked(spec, NULL);
         if (code == COMMON_ALREADY_EXISTS)
@@ -598,7 +614,7 @@ static void fork_alone(void *arg, struct coordinator_session *s)
     struct proto_status status;
     if (reshape_gone(r, s))
         return;
-    if (coordinator_key_known(r->sessions, r->key, r->request)) { // made while this one waited
+    if (coordinator_key_known(r->sessions, s->tenant, r->key, r->request)) { // made while this one waited
         reshape_end(r);
         return;
     }
@@ -626,9 +642,11 @@ static void fork_alone(void *arg, struct coordinator_session *s)
 void coordinator_handle_session_fork(void *arg, struct proto_request *request)
 {
     const Banyan__Pb__SessionForkRequest *m = (const void *)proto_request_message(request)->body;
-    struct coordinator_session *s = coordinator_session_find(arg, m->session);
+    struct coordinator_session *s = coordinator_session_asked(arg, request, m->session);
     struct proto_status status;
-    if (coordinator_key_known(arg, m->key, request) ||
+    // A fork is its origin's tenant's, whoever asks.
+    uint32_t tenant = s ? s->tenant : proto_request_identity(request)->tenant;
+    if (coordinator_key_known(arg, tenant, m->key, request) ||
         (s && coordinator_park(s, request, coordinator_handle_session_fork, arg)))
         return;
     if (coordinator_name_check(m->name, &status) != COMMON_OK) {

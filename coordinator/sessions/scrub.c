@@ -102,7 +102,8 @@ void coordinator_handle_scrub(void *arg, struct proto_request *request)
     struct coordinator_sessions *sessions = arg;
     const Banyan__Pb__ScrubRequest *m = (const void *)proto_request_message(request)->body;
     Banyan__Pb__ScrubReply reply = BANYAN__PB__SCRUB_REPLY__INIT;
-    struct coordinator_session *one = m->session ? coordinator_session_find(sessions, m->session) : NULL;
+    struct coordinator_session *one =
+        m->session ? coordinator_session_asked(sessions, request, m->session) : NULL;
     if (m->session && !one) {
         struct proto_status status;
         coordinator_session_unknown(m->session, &status);

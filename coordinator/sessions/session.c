@@ -13,6 +13,7 @@
 #include "coordinator/sessions/named.h"
 #include "coordinator/sessions/placing.h"
 #include "coordinator/sessions/repair.h"
+#include "coordinator/tenants/quota.h"
 #include "proto/spec.h"
 
 struct coordinator_exclusive {
@@ -227,6 +228,17 @@ static uint64_t load_of(const struct coordinator_session *s, uint64_t index, uin
     return bytes;
 }
 
+// A chunk of which all is given back has nothing at its holders.
+static uint64_t quota_of(const struct coordinator_session *s, uint64_t bytes)
+{
+    return bytes ? (bytes + s->table_bytes) * s->spec->replicas : 0;
+}
+
+uint64_t coordinator_session_index_quota(const struct coordinator_session *s, uint64_t index)
+{
+    return quota_of(s, load_of(s, index, s->floor));
+}
+
 uint64_t coordinator_session_index_bytes(const struct coordinator_session *s, uint64_t index)
 {
     return load_of(s, index, s->floor);
@@ -255,6 +267,8 @@ void coordinator_session_set_floor(struct coordinator_session *s, uint64_t floor
     for (uint32_t i = first; i < s->layout.n; i++) {
         const struct coordinator_chunk *chunk = &s->layout.chunks[i];
         uint64_t before = load_of(s, chunk->index, s->floor), after = load_of(s, chunk->index, floor);
+        coordinator_quota_give(s->use, COORDINATOR_QUOTA_BYTES, quota_of(s, before));
+        coordinator_quota_add(s->use, COORDINATOR_QUOTA_BYTES, quota_of(s, after));
         for (uint32_t copy = 0; copy < coordinator_chunk_copies(chunk); copy++) {
             struct coordinator_worker *holder = coordinator_chunk_holder(chunk, copy);
             holder->load_bytes = holder->load_bytes - before + after;
@@ -482,6 +496,8 @@ struct coordinator_chunk *coordinator_session_put_chunk(struct coordinator_sessi
             coordinator_chunk_holder(put, i)->load_bytes += load_of(s, put->index, s->floor);
         }
         put->holder->tokens += tokens_of(s, put, s->counted_length);
+        coordinator_quota_add(s->use, COORDINATOR_QUOTA_BYTES,
+                              coordinator_session_index_quota(s, put->index));
         count_chunk(s, put, 1);
     }
     return put;
@@ -521,6 +537,7 @@ void coordinator_session_remove_chunk(struct coordinator_session *s, uint32_t in
         coordinator_chunk_holder(chunk, i)->load_bytes -= load_of(s, chunk->index, s->floor);
     }
     chunk->holder->tokens -= tokens_of(s, chunk, s->counted_length);
+    coordinator_quota_give(s->use, COORDINATOR_QUOTA_BYTES, coordinator_session_index_quota(s, index));
     count_chunk(s, chunk, UINT32_MAX);
     coordinator_layout_remove(&s->layout, index);
 }

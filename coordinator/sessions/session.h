@@ -48,12 +48,15 @@ struct coordinator_named;
 struct coordinator_placing;
 struct coordinator_plan;
 struct coordinator_repair;
+struct coordinator_use;
 struct coordinator_worker;
 
 struct coordinator_session {
     struct coordinator_sessions *sessions;
     uint64_t id;
-    char name[COORDINATOR_NAME_BYTES];
+    uint32_t tenant;                       // whose it is; a fork is its origin's. Never changes
+    struct coordinator_use *use;           // of the tenant: what its sessions have of its quotas
+    char name[COORDINATOR_NAME_BYTES];     // unique in the tenant
     struct coordinator_session *name_next; // in its bucket of names
     uint64_t key;                          // of the call that made it; 0: none (keys.h)
     struct coordinator_session *key_next;  // in its bucket of keys
@@ -139,7 +142,7 @@ struct coordinator_session {
     &(const struct coordinator_event)                                                                        \
     {                                                                                                        \
         .kind = PROTO_EVENT_##what, .severity = PROTO_EVENT_##how, .session = (s)->id,                       \
-        .session_name = (s)->name, .epoch = (s)->layout.epoch                                                \
+        .tenant = (s)->tenant, .session_name = (s)->name, .epoch = (s)->layout.epoch                         \
     }
 #define coordinator_session_tell(s, what, how, ...)                                                          \
     coordinator_events_tell((s)->sessions->core->events, COORDINATOR_SESSION_EVENT(s, what, how), __VA_ARGS__)
@@ -213,6 +216,8 @@ uint64_t coordinator_session_index_bytes(const struct coordinator_session *s, ui
 // What these two take of a worker's memory: with its tables. What is placed, moved and promised counts so.
 uint64_t coordinator_session_chunk_room(const struct coordinator_session *s);
 uint64_t coordinator_session_index_room(const struct coordinator_session *s, uint64_t index);
+// The same of all copies that the session asks for: what the chunk counts in its tenant's quota.
+uint64_t coordinator_session_index_quota(const struct coordinator_session *s, uint64_t index);
 const char *coordinator_session_state_text(struct coordinator_session *s);
 // Whether any layer has committed rows in [first, first + count), or some that may turn out to be (named.h).
 bool coordinator_session_has_rows(const struct coordinator_session *s, uint64_t first, uint64_t count);

@@ -29,6 +29,7 @@
 
 struct coordinator_cluster;
 struct coordinator_parked;
+struct coordinator_quotas;
 struct coordinator_session;
 struct coordinator_store;
 
@@ -36,6 +37,7 @@ struct coordinator_sessions {
     struct coordinator_core *core;
     struct coordinator_cluster *cluster;
     struct coordinator_store *store;
+    struct coordinator_quotas *quotas;  // set by the caller, before the first session
     struct coordinator_session **slots; // [options.max_sessions]: id = generation << 32 | slot + 1
     uint32_t n_slots, n;                // slots in use, NULLs included; sessions
     bool restored;                      // some wait for an operator (restored.h)

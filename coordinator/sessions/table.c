@@ -23,14 +23,15 @@
 #include "coordinator/sessions/reshape.h"
 #include "coordinator/sessions/scrub.h"
 #include "coordinator/store/store.h"
+#include "coordinator/tenants/quota.h"
 #include "proto/footprint.h"
 #include "proto/spec.h"
 
 // ---- finding ------------------------------------------------------------------------------------
 
-static size_t bucket_of(const struct coordinator_sessions *sessions, const char *name)
+static size_t bucket_of(const struct coordinator_sessions *sessions, uint32_t tenant, const char *name)
 {
-    return common_xxh3(name, strlen(name), 0) % (sizeof(sessions->names) / sizeof(*sessions->names));
+    return common_xxh3(name, strlen(name), tenant) % (sizeof(sessions->names) / sizeof(*sessions->names));
 }
 
 struct coordinator_session *coordinator_session_any(const struct coordinator_sessions *sessions, uint64_t id)
@@ -46,6 +47,13 @@ struct coordinator_session *coordinator_session_find(const struct coordinator_se
     return s && s->state != COORDINATOR_SESSION_CREATING ? s : NULL;
 }
 
+struct coordinator_session *coordinator_session_asked(const struct coordinator_sessions *sessions,
+                                                      const struct proto_request *request, uint64_t id)
+{
+    struct coordinator_session *s = coordinator_session_find(sessions, id);
+    return s && coordinator_session_is_for(s, proto_request_identity(request)) ? s : NULL;
+}
+
 enum common_code coordinator_session_unknown(uint64_t id, struct proto_status *status)
 {
     if (!id)
@@ -55,31 +63,32 @@ enum common_code coordinator_session_unknown(uint64_t id, struct proto_status *s
                             "there is no such session (it may have been deleted)");
 }
 
-static struct coordinator_session *find_name(const struct coordinator_sessions *sessions, const char *name)
+static struct coordinator_session *find_name(const struct coordinator_sessions *sessions, uint32_t tenant,
+                                             const char *name)
 {
-    struct coordinator_session *s = sessions->names[bucket_of(sessions, name)];
-    while (s && strcmp(s->name, name))
+    struct coordinator_session *s = sessions->names[bucket_of(sessions, tenant, name)];
+    while (s && (s->tenant != tenant || strcmp(s->name, name)))
         s = s->name_next;
     return s;
 }
 
 struct coordinator_session *coordinator_session_named(const struct coordinator_sessions *sessions,
-                                                      const char *name)
+                                                      uint32_t tenant, const char *name)
 {
-    struct coordinator_session *s = find_name(sessions, name);
+    struct coordinator_session *s = find_name(sessions, tenant, name);
     return s && s->state != COORDINATOR_SESSION_CREATING ? s : NULL;
 }
 
 static void name_enter(struct coordinator_session *s)
 {
-    struct coordinator_session **bucket = &s->sessions->names[bucket_of(s->sessions, s->name)];
+    struct coordinator_session **bucket = &s->sessions->names[bucket_of(s->sessions, s->tenant, s->name)];
     s->name_next = *bucket;
     *bucket = s;
 }
 
 static void name_leave(struct coordinator_session *s)
 {
-    struct coordinator_session **at = &s->sessions->names[bucket_of(s->sessions, s->name)];
+    struct coordinator_session **at = &s->sessions->names[bucket_of(s->sessions, s->tenant, s->name)];
     while (*at != s)
         at = &(*at)->name_next;
     *at = s->name_next;
@@ -88,11 +97,14 @@ static void name_leave(struct coordinator_session *s)
 // ---- making -------------------------------------------------------------------------------------
 
 static struct coordinator_session *session_make(struct coordinator_sessions *sessions, uint64_t id,
-                                                const char *name, Banyan__Pb__Spec *spec)
+                                                const char *name, uint32_t tenant, Banyan__Pb__Spec *spec)
 {
     struct coordinator_session *s = coordinator_alloc(sizeof(*s));
     s->sessions = sessions;
     s->id = id;
+    s->tenant = tenant;
+    s->use = coordinator_use_of(sessions->quotas, tenant);
+    coordinator_quota_add(s->use, COORDINATOR_QUOTA_SESSIONS, 1);
     snprintf(s->name, sizeof(s->name), "%s", name);
     s->spec = spec;
     s->incarnation = 1;
@@ -120,13 +132,17 @@ static struct coordinator_session *session_make(struct coordinator_sessions *ses
 }
 
 enum common_code coordinator_session_new(struct coordinator_sessions *sessions, const char *name,
-                                         Banyan__Pb__Spec *spec, struct coordinator_session **out,
-                                         struct proto_status *status)
+                                         uint32_t tenant, Banyan__Pb__Spec *spec,
+                                         struct coordinator_session **out, struct proto_status *status)
 {
-    if (name[0] && find_name(sessions, name))
+    if (name[0] && find_name(sessions, tenant, name))
         return proto_status_set(status, COMMON_ALREADY_EXISTS, "",
                                 "a session with the name %s exists: open it, or choose another name", name);
     uint64_t generation;
+    struct coordinator_use *use = coordinator_use_of(sessions->quotas, tenant);
+    if (coordinator_quota_take(use, COORDINATOR_QUOTA_SESSIONS, 1, status) != COMMON_OK)
+        return status->code;
+    coordinator_quota_give(use, COORDINATOR_QUOTA_SESSIONS, 1); // until it is made
     if (!sessions->n_free_slots && sessions->n_slots >= sessions->core->options.max_sessions) {
         sessions->core->reached[COORDINATOR_LIMIT_SESSIONS]++;
         return proto_status_set(status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
@@ -138,19 +154,20 @@ enum common_code coordinator_session_new(struct coordinator_sessions *sessions, 
                                 "the store is too slow for the number of new sessions: try again");
     uint32_t slot =
         sessions->n_free_slots ? sessions->free_slots[--sessions->n_free_slots] : sessions->n_slots++;
-    *out = session_make(sessions, (generation & UINT32_MAX) << 32 | (slot + 1), name, spec);
+    *out = session_make(sessions, (generation & UINT32_MAX) << 32 | (slot + 1), name, tenant, spec);
     return COMMON_OK;
 }
 
 struct coordinator_session *coordinator_session_restore(struct coordinator_sessions *sessions, uint64_t id,
-                                                        const char *name, Banyan__Pb__Spec *spec)
+                                                        const char *name, uint32_t tenant,
+                                                        Banyan__Pb__Spec *spec)
 {
     uint64_t slot = (id & UINT32_MAX) - 1;
     if (slot >= sessions->core->options.max_sessions || sessions->slots[slot])
         return NULL;
     if (slot >= sessions->n_slots)
         sessions->n_slots = (uint32_t)slot + 1;
-    return session_make(sessions, id, name, spec);
+    return session_make(sessions, id, name, tenant, spec);
 }
 
 void coordinator_sessions_restored(struct coordinator_sessions *sessions)
@@ -185,7 +202,8 @@ void coordinator_batch_whole_session(struct coordinator_batch *batch, const stru
     size_t bytes = banyan__pb__spec__get_packed_size(s->spec);
     uint8_t *packed = coordinator_alloc(bytes + 1);
     banyan__pb__spec__pack(s->spec, packed);
-    coordinator_batch_session(batch, s->id, s->name, packed, bytes, s->incarnation, s->layout.epoch);
+    coordinator_batch_session(batch, s->id, s->name, packed, bytes, s->incarnation, s->layout.epoch,
+                              s->tenant);
     if (s->floor)
         coordinator_batch_floor(batch, s->id, s->floor);
     for (uint32_t i = 0; i < s->n_members; i++)
@@ -212,6 +230,7 @@ void coordinator_session_destroy(struct coordinator_session *s)
     sessions->slots[slot] = NULL;
     sessions->free_slots[sessions->n_free_slots++] = slot;
     sessions->n--;
+    coordinator_quota_give(s->use, COORDINATOR_QUOTA_SESSIONS, 1);
     coordinator_session_drop_plan(s);
     while (s->layout.n)
         coordinator_session_remove_chunk(s, s->layout.chunks[s->layout.n - 1].index);

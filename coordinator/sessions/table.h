@@ -4,6 +4,8 @@
 #define COORDINATOR_TABLE_H
 
 #include "coordinator/sessions/session.h"
+#include "proto/access.h"
+#include "proto/rpc.h"
 
 struct coordinator_batch;
 
@@ -13,7 +15,18 @@ struct coordinator_session *coordinator_session_find(const struct coordinator_se
 // Also one that is CREATING: workers may hold chunks of a new fork.
 struct coordinator_session *coordinator_session_any(const struct coordinator_sessions *sessions, uint64_t id);
 struct coordinator_session *coordinator_session_named(const struct coordinator_sessions *sessions,
-                                                      const char *name);
+                                                      uint32_t tenant, const char *name);
+
+// Whether it is there for who asks: it is their tenant's, or they look after all of them (operators, admins). What is not
+// there for them is to be answered as what never was.
+static inline bool coordinator_session_is_for(const struct coordinator_session *s,
+                                              const struct proto_identity *who)
+{
+    return s->tenant == who->tenant || who->access >= PROTO_ACCESS_OPERATOR;
+}
+// coordinator_session_find for a client's request.
+struct coordinator_session *coordinator_session_asked(const struct coordinator_sessions *sessions,
+                                                      const struct proto_request *request, uint64_t id);
 
 // What to say about an id that find does not know: INVALID_ARGUMENT for zero, else NOT_FOUND. Returns the
 // code.
@@ -23,12 +36,13 @@ enum common_code coordinator_session_unknown(uint64_t id, struct proto_status *s
 // complete, on success. RESOURCE_EXHAUSTED: too many sessions. ALREADY_EXISTS: the name is taken (the name is
 // reserved from now on).
 enum common_code coordinator_session_new(struct coordinator_sessions *sessions, const char *name,
-                                         Banyan__Pb__Spec *spec, struct coordinator_session **out,
-                                         struct proto_status *status);
+                                         uint32_t tenant, Banyan__Pb__Spec *spec,
+                                         struct coordinator_session **out, struct proto_status *status);
 // One that the store knows, CREATING, in the slot that its id names. NULL: the slot is taken, or past the
 // limit.
 struct coordinator_session *coordinator_session_restore(struct coordinator_sessions *sessions, uint64_t id,
-                                                        const char *name, Banyan__Pb__Spec *spec);
+                                                        const char *name, uint32_t tenant,
+                                                        Banyan__Pb__Spec *spec);
 void coordinator_session_enter(struct coordinator_session *s); // CREATING → ACTIVE, found by id from now on
 void coordinator_sessions_restored(struct coordinator_sessions *sessions); // all that the store knows are in
 

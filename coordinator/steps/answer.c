@@ -5,6 +5,7 @@
 
 #include "common/clock.h"
 #include "common/failpoint.h"
+#include "coordinator/cluster/hide.h"
 #include "coordinator/steps/mass.h"
 #include "coordinator/steps/mass_message.h"
 #include "coordinator/steps/spans.h"
@@ -45,7 +46,10 @@ static bool pack_masses(const struct coordinator_call *call, struct coordinator_
     for (uint32_t i = 0; list && i < call->n_items; i++)
         if (call->items[i].state == COORDINATOR_ITEM_DONE && !call->items[i].failure)
             list[i] = call->items[i].look.masses;
-    bool ok = list && coordinator_mass_message_init(out, list, call->n_items);
+    bool ok =
+        list &&
+        coordinator_mass_message_init(out, list, call->n_items,
+                                      coordinator_shows_workers(&call->who) ? NULL : call->steps->cluster);
     free(list);
     return ok;
 }
@@ -90,6 +94,7 @@ void coordinator_answer_send(struct coordinator_call *call, struct proto_request
     }
     struct coordinator_mass_message masses = {0};
     if (call->want_mass && !pack_masses(call, &masses)) {
+        coordinator_mass_message_fini(&masses);
         fail_answer(call, request);
         return;
     }
@@ -114,6 +119,11 @@ void coordinator_answer_send(struct coordinator_call *call, struct proto_request
                 proto_status_set(&status, unfinished, reason, "%s", text);
             failure = &status;
         }
+        if (failure && !coordinator_shows_workers(&call->who)) {
+            status = *failure;
+            coordinator_hide_in_status(call->steps->cluster, &status);
+            failure = &status;
+        }
         call->steps->failures[failure ? failure->code : COMMON_OK]++;
         items[i].status = failure ? proto_status_to_pb(failure) : NULL;
         items[i].length = failure ? 0 : item->length;
@@ -125,6 +135,8 @@ void coordinator_answer_send(struct coordinator_call *call, struct proto_request
     }
     for (size_t i = 0; i < t; i++) {
         coordinator_trace_message(&call->traces[i], &traces[i]);
+        if (!coordinator_shows_workers(&call->who))
+            traces[i].worker = (char *)"";
         trace_pointers[i] = &traces[i];
     }
     Banyan__Pb__AttendReply m = BANYAN__PB__ATTEND_REPLY__INIT;

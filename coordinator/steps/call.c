@@ -12,6 +12,7 @@
 #include "coordinator/steps/mass.h"
 #include "coordinator/steps/spans.h"
 #include "coordinator/steps/watch.h"
+#include "coordinator/tenants/quota.h"
 #include "proto/mass.h"
 #include "proto/spec.h"
 
@@ -262,6 +263,12 @@ static void take_item(struct coordinator_item *item, struct coordinator_call *ca
     call->want_mass = call->want_mass || m->mass_bins;
 }
 
+struct coordinator_session *coordinator_call_session(const struct coordinator_call *call, uint64_t id)
+{
+    struct coordinator_session *s = coordinator_session_find(call->steps->sessions, id);
+    return s && coordinator_session_is_for(s, &call->who) ? s : NULL;
+}
+
 static enum common_code take_all(struct coordinator_call *call, const struct proto_message *message,
                                  struct common_error *err)
 {
@@ -269,8 +276,7 @@ static enum common_code take_all(struct coordinator_call *call, const struct pro
     struct sizes at = {0};
     bool append = false, shaped = true;
     for (uint32_t i = 0; i < call->n_items; i++) {
-        const struct coordinator_session *s =
-            coordinator_session_find(call->steps->sessions, m->items[i]->session);
+        const struct coordinator_session *s = coordinator_call_session(call, m->items[i]->session);
         const struct proto_layer layer = layer_of(s, m->items[i]->layer);
         take_item(&call->items[i], call, i, m->items[i]);
         append = append || m->items[i]->append;
@@ -317,8 +323,7 @@ static enum common_code take_all(struct coordinator_call *call, const struct pro
 
 static void start_item(struct coordinator_item *item)
 {
-    const struct coordinator_session *s =
-        coordinator_session_find(coordinator_item_steps(item)->sessions, item->ask.session);
+    const struct coordinator_session *s = coordinator_call_session(item->call, item->ask.session);
     if (s && !check_shape(item, s))
         coordinator_item_finish(item);
     else
@@ -364,13 +369,23 @@ void coordinator_handle_attend(struct coordinator_steps *steps, struct proto_req
         proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, err.message, NULL, 0);
         return;
     }
+    struct coordinator_use *use =
+        coordinator_use_of(steps->sessions->quotas, proto_request_identity(request)->tenant);
+    struct proto_status status;
+    if (coordinator_quota_take_steps(use, m->n_items, proto_request_arrived(request), &status) != COMMON_OK) {
+        proto_request_fail_status(request, &status);
+        return;
+    }
     struct coordinator_call *call = calloc(1, sizeof(*call) + m->n_items * sizeof(call->items[0]));
     if (!call) {
+        coordinator_quota_give(use, COORDINATOR_QUOTA_STEPS_IN_FLIGHT, m->n_items);
         proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "the coordinator is out of memory", NULL, 0);
         return;
     }
     call->steps = steps;
     call->n_items = (uint32_t)m->n_items;
+    call->who = *proto_request_identity(request);
+    call->use = use;
     call->want_lse = m->want_lse;
     call->want_trace = m->want_trace;
     call->aside = m->aside;
@@ -383,6 +398,7 @@ void coordinator_handle_attend(struct coordinator_steps *steps, struct proto_req
                                 options->max_bytes);
     }
     if (code != COMMON_OK) {
+        coordinator_quota_give(use, COORDINATOR_QUOTA_STEPS_IN_FLIGHT, m->n_items);
         free(call);
         proto_request_fail(request, code, err.message, NULL, 0);
         return;

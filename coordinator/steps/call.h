@@ -8,10 +8,14 @@
 
 #define COORDINATOR_APPEND_BYTES (1024 * 1024) // K and V of one append; more is attached
 
+struct coordinator_use;
+
 struct coordinator_call {
     struct proto_list link; // in steps.calls until it is answered
     struct coordinator_steps *steps;
     struct proto_request *request; // NULL once answered
+    struct proto_identity who;     // asks
+    struct coordinator_use *use;   // of his tenant: the items count there
     struct common_blob *blob;      // of the request: what the items point into
     uint64_t arrived_ns, deadline_ns, tree_ns, mass_ns;
     bool want_lse, want_trace, want_mass, aside;
@@ -31,6 +35,9 @@ struct coordinator_call {
 
 // Handler (proto_method.handle).
 void coordinator_handle_attend(struct coordinator_steps *steps, struct proto_request *request);
+
+// The session with this id, if it is there for who asks; else NULL.
+struct coordinator_session *coordinator_call_session(const struct coordinator_call *call, uint64_t id);
 
 // An item of it is done. It may be gone afterwards.
 void coordinator_call_item_done(struct coordinator_call *call);

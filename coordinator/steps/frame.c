@@ -10,6 +10,7 @@
 #include "coordinator/cluster/plan.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/session.h"
+#include "coordinator/steps/admit.h"
 #include "coordinator/steps/call.h"
 #include "coordinator/steps/item.h"
 #include "coordinator/steps/spans.h"
@@ -361,32 +362,44 @@ static void add_load(struct load *load, const struct load *more)
     load->bytes += more->bytes;
 }
 
+// Of what a tenant has of the frames: what the slab's rows see.
+static uint32_t cost_of(const struct coordinator_item *item, const struct coordinator_slab *slab)
+{
+    const struct proto_layer layer = coordinator_item_layer(item);
+    uint64_t from, to;
+    coordinator_item_sees(item, item->way.s, &from, &to);
+    return coordinator_fair_cost(slab->rows, to - from,
+                                 (layer.k_row + layer.v_row) / layer.kv_heads * slab->kv_heads);
+}
+
 void coordinator_frame_send_small(struct coordinator_queue *queue)
 {
     struct coordinator_frame *f = frame_begin(queue, false);
     struct load load = {0};
-    while (!proto_list_empty(&queue->small)) {
-        struct coordinator_item *item = proto_list_entry(queue->small.next, struct coordinator_item, link);
+    for (struct proto_list *link; (link = coordinator_fair_next(&queue->small));) {
+        struct coordinator_item *item = proto_list_entry(link, struct coordinator_item, link);
         struct coordinator_slab slab;
         coordinator_slabs_at(&item->way.slabs, 0, &slab);
         struct load more = load_of(item, &slab);
         if (f->step.n_items && !fits(&load, &more, f->step.n_items))
             break;
         add_load(&load, &more);
-        proto_list_remove(&item->link);
+        coordinator_fair_take(&queue->small, link, cost_of(item, &slab));
         coordinator_item_set_state(item, COORDINATOR_ITEM_FLYING);
         add_slab(f, item, &slab);
     }
     frame_send(f);
 }
 
-// One slab (or as many small ones of one item as fit), of the item whose turn it is: cut items take turns.
+// One slab (or as many small ones of one item as fit), of the item whose turn it is: tenants take turns, and so do the
+// cut items of each.
 void coordinator_frame_send_big(struct coordinator_queue *queue)
 {
     struct coordinator_frame *f = frame_begin(queue, true);
-    struct coordinator_item *item = proto_list_entry(queue->big.next, struct coordinator_item, link);
-    proto_list_remove(&item->link);
+    struct proto_list *link = coordinator_fair_next(&queue->big);
+    struct coordinator_item *item = proto_list_entry(link, struct coordinator_item, link);
     struct load load = {0};
+    uint32_t cost = 0;
     while (item->way.next_slab < item->way.slabs.n) {
         struct coordinator_slab slab;
         coordinator_slabs_at(&item->way.slabs, item->way.next_slab, &slab);
@@ -395,9 +408,11 @@ void coordinator_frame_send_big(struct coordinator_queue *queue)
             break;
         add_load(&load, &more);
         add_slab(f, item, &slab);
+        cost += cost_of(item, &slab);
     }
+    coordinator_fair_take(&queue->big, link, cost);
     if (item->way.next_slab < item->way.slabs.n)
-        proto_list_push(&queue->big, &item->link);
+        coordinator_queue_put(queue, item);
     else
         coordinator_item_set_state(item, COORDINATOR_ITEM_FLYING);
     frame_send(f);

@@ -23,6 +23,7 @@
 #include "coordinator/steps/spans.h"
 #include "coordinator/steps/undo.h"
 #include "coordinator/steps/watch.h"
+#include "coordinator/tenants/quota.h"
 #include "proto/mass.h"
 
 #define MASS_SPARE_NS  (100 * COMMON_NS_PER_MS)
@@ -94,8 +95,7 @@ const float *coordinator_item_o(const struct coordinator_item *item)
 
 static struct coordinator_session *session_of(const struct coordinator_item *item)
 {
-    return item->way.s ? item->way.s
-                       : coordinator_session_find(coordinator_item_steps(item)->sessions, item->ask.session);
+    return item->way.s ? item->way.s : coordinator_call_session(item->call, item->ask.session);
 }
 
 // It leaves its session and its plan. False: it had none.
@@ -194,6 +194,7 @@ static void item_over(struct coordinator_item *item)
     if (!item->failure && s)
         count_success(item, s);
     steps->items--;
+    coordinator_quota_give(call->use, COORDINATOR_QUOTA_STEPS_IN_FLIGHT, 1);
     way_over(item);
     coordinator_call_item_done(call);
 }
@@ -250,6 +251,8 @@ void coordinator_item_stop(struct coordinator_item *item, enum common_code code,
     }
     if (item->state == COORDINATOR_ITEM_WAITING)
         coordinator_lane_leave(s->lane, item);
+    else if (item->state == COORDINATOR_ITEM_QUEUED)
+        coordinator_queue_leave(item);
     else
         proto_list_remove(&item->link);
     proto_status_set(coordinator_item_failure(item), code, "", "%s", text);
@@ -415,6 +418,7 @@ static void enqueue(struct coordinator_item *item, struct coordinator_session *s
     way->slabs_left = way->slabs.n;
     way->at_once = item->ask.append && (layer.not_causal || item->ask.block_count);
     way->bands_left = way->at_once ? 1 : item->ask.append ? way->slabs.n / way->slabs.across : 0;
+    way->apart = way->slabs.n > 1 || item->apart;
     way->digest = 0;
     way->plan_digest = plan->digest;
     coordinator_item_set_state(item, COORDINATOR_ITEM_QUEUED);
@@ -424,7 +428,7 @@ static void enqueue(struct coordinator_item *item, struct coordinator_session *s
 static void item_run(struct coordinator_item *item, bool pumped)
 {
     struct coordinator_steps *steps = coordinator_item_steps(item);
-    struct coordinator_session *s = coordinator_session_find(steps->sessions, item->ask.session);
+    struct coordinator_session *s = coordinator_call_session(item->call, item->ask.session);
     if (!s) {
         coordinator_session_unknown(item->ask.session, coordinator_item_failure(item));
         item->failure->session = item->ask.session;
@@ -535,7 +539,7 @@ void coordinator_item_landed(struct coordinator_item *item)
     if (!item->failure && !over && !all)
         return; // its other slabs are still to go
     if (item->state == COORDINATOR_ITEM_QUEUED)
-        proto_list_remove(&item->link);
+        coordinator_queue_leave(item);
     if (item->failure && item->again && !over) {
         retry_later(item);
         return;

@@ -68,6 +68,7 @@ struct coordinator_item_way {      // of the present attempt: QUEUED and FLYING
     uint32_t in_frames;                         // slabs under way, and the masses
     uint64_t visible, length_before;
     bool at_once; // its rows may see later ones of its append: all of them go with the first slab
+    bool apart;   // in frames of its own, and in the queue's list of such
     uint64_t digest, plan_digest;
     // What this attempt leaves out of [0, visible). Once the item has succeeded: what its rows would have seen of it.
     struct coordinator_missing missing;

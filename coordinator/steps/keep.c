@@ -6,6 +6,7 @@
 
 #include "common/clock.h"
 #include "common/hash.h"
+#include "coordinator/cluster/hide.h"
 #include "coordinator/cluster/worker.h"
 #include "coordinator/sessions/session.h"
 #include "coordinator/sessions/table.h"
@@ -305,14 +306,15 @@ static void tell(struct proto_request *request, struct coordinator_kept *kept)
     m.plan_digest = kept->plan_digest;
     m.age_ns = common_clock_ns() - kept->at_ns;
     m.audit = (uint32_t)kept->audited;
-    m.workers = kept->workers;
+    if (coordinator_shows_workers(proto_request_identity(request)))
+        m.workers = kept->workers;
     proto_request_reply(request, &m.base, tensors, 3, told_sent, told);
 }
 
 void coordinator_handle_session_step(struct coordinator_steps *steps, struct proto_request *request)
 {
     const Banyan__Pb__SessionStepRequest *m = (const void *)proto_request_message(request)->body;
-    struct coordinator_session *s = coordinator_session_find(steps->sessions, m->session);
+    struct coordinator_session *s = coordinator_session_asked(steps->sessions, request, m->session);
     if (!s) {
         struct proto_status status;
         coordinator_session_unknown(m->session, &status);

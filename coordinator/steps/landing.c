@@ -69,7 +69,7 @@ static void slab_failed(struct coordinator_item *item, enum common_code code, co
     item->failure->layer = item->ask.layer;
     item->again = again;
     if (item->state == COORDINATOR_ITEM_QUEUED) { // its other slabs need not go
-        proto_list_remove(&item->link);
+        coordinator_queue_leave(item);
         coordinator_item_set_state(item, COORDINATOR_ITEM_FLYING);
     }
 }

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/steps/mass_message.h"
 
+#include <stdio.h>
 #include <string.h>
+
+#include "coordinator/cluster/hide.h"
 
 #define NAMES_MAX 1024
 
@@ -26,13 +29,16 @@ static uint32_t index_of(struct coordinator_mass_message *out, char *name)
 }
 
 static void fill(struct coordinator_mass_message *out, struct room *at, Banyan__Pb__MassInfo *info,
-                 const struct coordinator_masses *m)
+                 const struct coordinator_masses *m, const struct coordinator_cluster *hide)
 {
     size_t values = m->rows * m->heads * coordinator_masses_columns(m);
     *info = (Banyan__Pb__MassInfo)BANYAN__PB__MASS_INFO__INIT;
     info->visible = m->visible;
     if (m->failure.code != COMMON_OK) {
-        info->status = proto_status_to_pb(&m->failure);
+        struct proto_status failure = m->failure;
+        if (hide)
+            coordinator_hide_in_status(hide, &failure);
+        info->status = proto_status_to_pb(&failure);
         return;
     }
     info->rows = m->rows;
@@ -50,8 +56,21 @@ static void fill(struct coordinator_mass_message *out, struct room *at, Banyan__
     out->tensor.dims[0] += values;
 }
 
+static bool number_names(struct coordinator_mass_message *out)
+{
+    out->numbered = calloc(out->n_names + 1, sizeof(*out->numbered));
+    if (!out->numbered)
+        return false;
+    for (size_t i = 0; i < out->n_names; i++) {
+        snprintf(out->numbered[i], sizeof(*out->numbered), "worker-%zu", i);
+        out->names[i] = out->numbered[i];
+    }
+    return true;
+}
+
 bool coordinator_mass_message_init(struct coordinator_mass_message *out,
-                                   struct coordinator_masses *const *masses, size_t n)
+                                   struct coordinator_masses *const *masses, size_t n,
+                                   const struct coordinator_cluster *hide)
 {
     size_t workers = 0, names;
     for (size_t i = 0; i < n; i++)
@@ -77,9 +96,9 @@ bool coordinator_mass_message_init(struct coordinator_mass_message *out,
         if (!masses[i])
             continue;
         out->infos[i] = &at.infos[i];
-        fill(out, &at, &at.infos[i], masses[i]);
+        fill(out, &at, &at.infos[i], masses[i], hide);
     }
-    return true;
+    return !hide || number_names(out);
 }
 
 void coordinator_mass_message_fini(struct coordinator_mass_message *message)
@@ -87,6 +106,7 @@ void coordinator_mass_message_fini(struct coordinator_mass_message *message)
     for (size_t i = 0; message->block && i < message->n; i++)
         if (message->infos[i])
             proto_status_pb_free(message->infos[i]->status);
+    free(message->numbered);
     free(message->block);
     *message = (struct coordinator_mass_message){0};
 }

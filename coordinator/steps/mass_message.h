@@ -6,17 +6,22 @@
 #include "coordinator/steps/mass.h"
 #include "proto/rpc.h"
 
+struct coordinator_cluster;
+
 struct coordinator_mass_message {
     Banyan__Pb__MassInfo **infos; // [n]; NULL where there are no masses
     char **names;                 // [n_names] of the reply
     size_t n_names;
     struct proto_tensor_out tensor; // with values: n_pieces > 0
     void *block;
+    char (*numbered)[32]; // names, where they are hidden; NULL: they are not
     size_t n;
 };
-// Borrows the masses until the tensor has been sent. False: out of memory.
+// Borrows the masses until the tensor has been sent. hide: NULL, or the cluster whose workers' names are not to be told:
+// they are numbered then. False: out of memory.
 bool coordinator_mass_message_init(struct coordinator_mass_message *out,
-                                   struct coordinator_masses *const *masses, size_t n);
+                                   struct coordinator_masses *const *masses, size_t n,
+                                   const struct coordinator_cluster *hide);
 void coordinator_mass_message_fini(struct coordinator_mass_message *message);
 
 #endif

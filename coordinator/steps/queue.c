@@ -2,8 +2,11 @@
 #include "coordinator/steps/queue.h"
 
 #include "coordinator/cluster/plan.h"
+#include "coordinator/sessions/session.h"
 #include "coordinator/steps/frame.h"
 #include "coordinator/steps/item.h"
+
+#define WEIGHT 1 // of every tenant
 
 static struct coordinator_queue *queue_of(struct coordinator_steps *steps, struct coordinator_plan *plan)
 {
@@ -12,8 +15,8 @@ static struct coordinator_queue *queue_of(struct coordinator_steps *steps, struc
     struct coordinator_queue *queue = coordinator_alloc(sizeof(*queue));
     queue->steps = steps;
     queue->plan = plan;
-    proto_list_init(&queue->small);
-    proto_list_init(&queue->big);
+    coordinator_fair_init(&queue->small);
+    coordinator_fair_init(&queue->big);
     proto_list_init(&queue->dirty);
     proto_list_push(&steps->queues, &queue->link);
     plan->queue = queue;
@@ -25,7 +28,14 @@ static void queue_free(struct coordinator_queue *queue)
     proto_list_remove(&queue->link);
     proto_list_remove(&queue->dirty);
     coordinator_plan_queue_gone(queue->plan);
+    coordinator_fair_fini(&queue->small);
+    coordinator_fair_fini(&queue->big);
     free(queue);
+}
+
+static struct coordinator_fair *fair_of(struct coordinator_queue *queue, const struct coordinator_item *item)
+{
+    return item->way.apart ? &queue->big : &queue->small;
 }
 
 void coordinator_queue_mark(struct coordinator_queue *queue)
@@ -36,23 +46,30 @@ void coordinator_queue_mark(struct coordinator_queue *queue)
     coordinator_turn_mark(&queue->steps->core->turn, COORDINATOR_PHASE_FRAMES);
 }
 
+void coordinator_queue_put(struct coordinator_queue *queue, struct coordinator_item *item)
+{
+    coordinator_fair_push(fair_of(queue, item), item->way.s->tenant, WEIGHT, &item->link);
+}
+
 void coordinator_queue_push(struct coordinator_steps *steps, struct coordinator_plan *plan,
                             struct coordinator_item *item)
 {
     struct coordinator_queue *queue = queue_of(steps, plan);
-    proto_list_push(item->way.slabs.n > 1 || item->apart ? &queue->big : &queue->small, &item->link);
+    coordinator_queue_put(queue, item);
     coordinator_queue_mark(queue);
 }
 
-// Its plan has retired.
-static void reroute_all(struct proto_list *list)
+void coordinator_queue_leave(struct coordinator_item *item)
 {
-    struct proto_list all;
-    proto_list_move(list, &all);
-    while (!proto_list_empty(&all)) {
-        struct coordinator_item *item = proto_list_entry(all.next, struct coordinator_item, link);
-        proto_list_remove(&item->link);
-        coordinator_item_reroute(item);
+    coordinator_fair_remove(fair_of(item->way.plan->queue, item), &item->link);
+}
+
+// Its plan has retired. Nothing is pushed to it any more: who is sent another way waits for a while first.
+static void reroute_all(struct coordinator_fair *fair)
+{
+    for (struct proto_list *link; (link = coordinator_fair_next(fair));) {
+        coordinator_fair_remove(fair, link);
+        coordinator_item_reroute(proto_list_entry(link, struct coordinator_item, link));
     }
 }
 
@@ -70,9 +87,9 @@ static void queue_pump(struct coordinator_queue *queue)
     }
     if (plan->state != COORDINATOR_PLAN_READY)
         return;
-    if (!proto_list_empty(&queue->small) && !queue->small_in_flight)
+    if (queue->small.n && !queue->small_in_flight)
         coordinator_frame_send_small(queue);
-    while (!proto_list_empty(&queue->big) && queue->big_in_flight < COORDINATOR_BIG_FRAMES)
+    while (queue->big.n && queue->big_in_flight < COORDINATOR_BIG_FRAMES)
         coordinator_frame_send_big(queue);
 }
 

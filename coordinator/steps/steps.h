@@ -5,7 +5,7 @@
 //   call.c      an Attend call comes, is taken apart into items, ends          answer.c   its answer
 //   item.c      an item's way and its states                                   admit.c    may it go?
 //   lane.c      items of one session that wait for their turn
-//   queue.c     items that wait for a plan's next frame                        slab.c     cutting
+//   queue.c     items that wait for a plan's next frame; fair.c: whose go      slab.c     cutting
 //   frame.c     put together and sent; landing.c: come back and taken apart
 //   mass.c      attention masses of a step; mass_message.c; watch.c, watchers.c: who watches sessions
 //   spans.c     spans of steps that are traced

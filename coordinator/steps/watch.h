@@ -15,6 +15,7 @@
 #include "proto/mass.h"
 
 struct coordinator_lane;
+struct coordinator_use;
 
 #define COORDINATOR_WATCHES_MAX  64            // sessions with a memory; the one longest untouched gives way
 #define COORDINATOR_WATCHERS_MAX 16            // calls that wait, of one session
@@ -36,6 +37,7 @@ struct coordinator_watcher { // a call that waits
     struct coordinator_watcher *next;
     struct coordinator_session *s;
     struct proto_request *request; // NULL: nobody waits, what is seen is kept (coordinator_watchers_look)
+    struct coordinator_use *use;   // of whose tenant it counts as a watch; NULL: nobody's
     struct common_timer *timer;
     uint32_t steps, left; // wanted; still to come, of this incarnation
     uint64_t incarnation;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coordinator/steps/watchers.h"
+#include "coordinator/cluster/hide.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 #include "coordinator/steps/answer.h"
 #include "coordinator/steps/lane.h"
 #include "coordinator/steps/mass_message.h"
+#include "coordinator/tenants/quota.h"
 #include "proto/spec.h"
 
 #define WAIT_MOST     (50 * COMMON_NS_PER_S)   // below the 60 s after which nng sends a request again
@@ -111,9 +113,13 @@ static void answer_watcher(struct coordinator_watch *watch, const struct coordin
         m.n_steps++;
     }
     m.steps = answer->list;
+    bool shown = coordinator_shows_workers(proto_request_identity(w->request));
+    for (uint32_t i = 0; i < answer->n_traces && !shown; i++)
+        answer->traces[i].worker = (char *)"";
     struct coordinator_mass_message masses;
     struct sent *sent = NULL;
-    if (coordinator_mass_message_init(&masses, answer->masses, m.n_steps))
+    if (coordinator_mass_message_init(&masses, answer->masses, m.n_steps,
+                                      shown ? NULL : watch->steps->cluster))
         sent = malloc(sizeof(*sent) + masses.tensor.dims[0] * sizeof(float));
     if (!sent) {
         proto_request_fail(w->request, COMMON_RESOURCE_EXHAUSTED, "the coordinator is out of memory", NULL,
@@ -147,6 +153,8 @@ static void watcher_leave(struct coordinator_watch *watch, struct coordinator_wa
     *at = w->next;
     watch->n_watchers--;
     watch->steps->n_looks -= w->request == NULL;
+    if (w->use)
+        coordinator_quota_give(w->use, COORDINATOR_QUOTA_WATCHES, 1);
     combine_wishes(watch);
     common_timer_free(w->timer);
     free(w);
@@ -264,13 +272,17 @@ static enum common_code check_watch(const Banyan__Pb__SessionWatchRequest *m,
 void coordinator_handle_session_watch(struct coordinator_steps *steps, struct proto_request *request)
 {
     const Banyan__Pb__SessionWatchRequest *m = (const void *)proto_request_message(request)->body;
-    struct coordinator_session *s = coordinator_session_find(steps->sessions, m->session);
+    struct coordinator_session *s = coordinator_session_asked(steps->sessions, request, m->session);
     struct proto_status status;
     enum common_code code = s ? check_watch(m, s, &status) : coordinator_session_unknown(m->session, &status);
     struct coordinator_watch *watch = code == COMMON_OK ? coordinator_watch_of(steps, s) : NULL;
     if (code == COMMON_OK && (!watch || watch->n_watchers >= COORDINATOR_WATCHERS_MAX))
         code = proto_status_set(&status, COMMON_RESOURCE_EXHAUSTED, "LIMIT",
                                 "too many watch already: try again when they have gone");
+    struct coordinator_use *use =
+        coordinator_use_of(steps->sessions->quotas, proto_request_identity(request)->tenant);
+    if (code == COMMON_OK)
+        code = coordinator_quota_take(use, COORDINATOR_QUOTA_WATCHES, 1, &status);
     if (code != COMMON_OK) {
         proto_request_fail_status(request, &status);
         return;
@@ -278,6 +290,7 @@ void coordinator_handle_session_watch(struct coordinator_steps *steps, struct pr
     struct coordinator_watcher *w = coordinator_alloc(sizeof(*w));
     *w = (struct coordinator_watcher){.s = s,
                                       .request = request,
+                                      .use = use,
                                       .steps = m->steps,
                                       .left = m->steps,
                                       .incarnation = s->incarnation,
@@ -287,6 +300,7 @@ void coordinator_handle_session_watch(struct coordinator_steps *steps, struct pr
                                       .mass_heads = m->mass_heads};
     if (common_timer_new(steps->core->loop, answer_now, w, &w->timer) != COMMON_OK) {
         proto_request_fail(request, COMMON_RESOURCE_EXHAUSTED, "the coordinator is out of memory", NULL, 0);
+        coordinator_quota_give(use, COORDINATOR_QUOTA_WATCHES, 1);
         free(w);
         return;
     }

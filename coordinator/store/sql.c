@@ -3,13 +3,17 @@
 
 #include <assert.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SCHEMA_VERSION 1
-#define APPLICATION_ID 0x62616e79 // "bany": a file that is something else is refused, not altered
+// 1: all sessions are the default tenant's. 2: it has tenants, which a coordinator that reads 1 alone must not serve: it
+// would show all sessions to everybody. A store becomes 2 with its first tenant or token.
+#define SCHEMA_VERSION     2
+#define SCHEMA_VERSION_OLD 1
+#define APPLICATION_ID     0x62616e79 // "bany": a file that is something else is refused, not altered
 
 static const char schema[] =
     "CREATE TABLE meta(key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;"
@@ -37,6 +41,16 @@ static const char added_schema[] =
     "CREATE TABLE IF NOT EXISTS draining(worker TEXT PRIMARY KEY, reason BLOB NOT NULL) WITHOUT ROWID;"
     "CREATE TABLE IF NOT EXISTS seals(session INTEGER, idx INTEGER, id INTEGER NOT NULL, seal INTEGER NOT "
     "NULL, PRIMARY KEY(session, idx)) WITHOUT ROWID;"
+    // Sessions of other tenants than the default one have their names here, and none above: they are unique in a tenant.
+    "CREATE TABLE IF NOT EXISTS tenants(id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);"
+    "CREATE TABLE IF NOT EXISTS tokens(id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, name TEXT NOT NULL "
+    "UNIQUE, access INTEGER NOT NULL, tenant INTEGER NOT NULL, created INTEGER NOT NULL, expires INTEGER NOT "
+    "NULL, used INTEGER NOT NULL);"
+    "CREATE TABLE IF NOT EXISTS quotas(tenant INTEGER, name TEXT, max INTEGER NOT NULL, PRIMARY KEY(tenant, "
+    "name)) WITHOUT ROWID;"
+    "CREATE TABLE IF NOT EXISTS owners(session INTEGER PRIMARY KEY, tenant INTEGER NOT NULL, name TEXT, "
+    "UNIQUE(tenant, name));"
+    "DELETE FROM owners WHERE session NOT IN (SELECT id FROM sessions);"
     "DELETE FROM keys WHERE session NOT IN (SELECT id FROM sessions);" // an older coordinator has deleted them
     "DELETE FROM cuts WHERE session NOT IN (SELECT id FROM sessions);"
     "DELETE FROM floors WHERE session NOT IN (SELECT id FROM sessions);"
@@ -44,7 +58,7 @@ static const char added_schema[] =
     "DELETE FROM seals WHERE NOT EXISTS (SELECT 1 FROM chunks c WHERE c.session = seals.session AND c.idx = "
     "seals.idx AND c.id = seals.id)";
 
-#define TEXTS 6 // statements of an operation, at most
+#define TEXTS 7 // statements of an operation, at most
 
 // What each kind of operation executes, in order; ?1 ?2 ?3 ?4 are a b c d, ?5 the name, ?6 the bytes.
 static const char *const texts[COORDINATOR_OPS][TEXTS] = {
@@ -54,13 +68,22 @@ static const char *const texts[COORDINATOR_OPS][TEXTS] = {
     [COORDINATOR_OP_WORKER_DROP] = {"DELETE FROM workers WHERE name = ?5",
                                     "DELETE FROM draining WHERE worker = ?5"},
     [COORDINATOR_OP_SESSION] = {"INSERT OR REPLACE INTO sessions VALUES(?1, nullif(?5, ''), ?6, ?2, ?3)"},
+    [COORDINATOR_OP_OWNER] = {"INSERT OR REPLACE INTO owners VALUES(?1, ?2, nullif(?5, ''))"},
+    [COORDINATOR_OP_TENANT] = {"INSERT OR REPLACE INTO tenants VALUES(?1, ?5)", "PRAGMA user_version=2"},
+    [COORDINATOR_OP_TOKEN] = {"INSERT INTO tokens VALUES(?1, ?6, ?5, ?2 >> 32, ?2 & 4294967295, ?3, ?4, 0)",
+                              "PRAGMA user_version=2"},
+    [COORDINATOR_OP_TOKEN_USED] = {"UPDATE tokens SET used = ?2 WHERE id = ?1"},
+    [COORDINATOR_OP_TOKEN_DROP] = {"DELETE FROM tokens WHERE id = ?1"},
+    [COORDINATOR_OP_QUOTA] = {"INSERT OR REPLACE INTO quotas VALUES(?1, ?5, ?2)"},
+    [COORDINATOR_OP_QUOTA_DROP] = {"DELETE FROM quotas WHERE tenant = ?1 AND name = ?5"},
     [COORDINATOR_OP_NUMBERS] = {"UPDATE sessions SET incarnation = ?2, epoch = ?3 WHERE id = ?1"},
     [COORDINATOR_OP_SESSION_DROP] = {"DELETE FROM sessions WHERE id = ?1",
                                      "DELETE FROM members WHERE session = ?1",
                                      "DELETE FROM ranges WHERE session = ?1",
                                      "DELETE FROM keys WHERE session = ?1",
                                      "DELETE FROM cuts WHERE session = ?1",
-                                     "DELETE FROM floors WHERE session = ?1"},
+                                     "DELETE FROM floors WHERE session = ?1",
+                                     "DELETE FROM owners WHERE session = ?1"},
     [COORDINATOR_OP_KEY] = {"INSERT OR REPLACE INTO keys VALUES(?1, ?2)"},
     [COORDINATOR_OP_CUT] = {"INSERT OR REPLACE INTO cuts VALUES(?1, ?2)"},
     [COORDINATOR_OP_FLOOR] = {"INSERT OR REPLACE INTO floors VALUES(?1, ?2)"},
@@ -224,7 +247,7 @@ enum common_code coordinator_sql_open(struct coordinator_sql *sql, const char *p
     if (!tables) {
         char marks[96];
         sqlite3_snprintf(sizeof(marks), marks, "PRAGMA application_id=%d; PRAGMA user_version=%d",
-                         APPLICATION_ID, SCHEMA_VERSION);
+                         APPLICATION_ID, SCHEMA_VERSION_OLD);
         if ((rc = coordinator_sql_exec(sql, schema)) != SQLITE_OK ||
             (rc = coordinator_sql_exec(sql, marks)) != SQLITE_OK) {
             code = sql_fail(path, sql, rc, err);
@@ -234,10 +257,10 @@ enum common_code coordinator_sql_open(struct coordinator_sql *sql, const char *p
         code = common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "%s is a database, but not a Banyan store: choose another --store", path);
         goto failed;
-    } else if (version != SCHEMA_VERSION) {
+    } else if (version != SCHEMA_VERSION && version != SCHEMA_VERSION_OLD) {
         code = common_error_set(err, COMMON_FAILED_PRECONDITION,
-                                "store %s has version %llu and this coordinator reads version %d: use the "
-                                "coordinator that wrote it",
+                                "store %s has version %llu and this coordinator reads versions up to %d: use "
+                                "the coordinator that wrote it",
                                 path, (unsigned long long)version, SCHEMA_VERSION);
         goto failed;
     }
@@ -310,12 +333,29 @@ bool coordinator_sql_lives(struct coordinator_sql *sql, uint64_t **lives, size_t
     return true;
 }
 
+static bool read_token(const struct coordinator_store_reader *r, sqlite3_stmt *s)
+{
+    struct coordinator_token_row row = {.id = u64(s, 0),
+                                        .access = (uint32_t)u64(s, 3),
+                                        .tenant = (uint32_t)u64(s, 4),
+                                        .created_s = u64(s, 5),
+                                        .expires_s = u64(s, 6),
+                                        .used_s = u64(s, 7)};
+    const void *hash = sqlite3_column_blob(s, 1);
+    if (!hash || sqlite3_column_bytes(s, 1) != COORDINATOR_TOKEN_HASH)
+        return true; // nobody can present it
+    memcpy(row.hash, hash, sizeof(row.hash));
+    snprintf(row.name, sizeof(row.name), "%s", text_of(s, 2));
+    return r->token(r->tenants, &row);
+}
+
 enum common_code coordinator_sql_read(struct coordinator_sql *sql, const struct coordinator_store_reader *r,
                                       struct common_error *err)
 {
     static const char *const queries[] = {
         "SELECT name, instance FROM workers",
-        "SELECT id, name, spec, incarnation, epoch FROM sessions ORDER BY id",
+        "SELECT s.id, coalesce(o.name, s.name), s.spec, s.incarnation, s.epoch, coalesce(o.tenant, 0)"
+        " FROM sessions s LEFT JOIN owners o ON o.session = s.id ORDER BY s.id",
         "SELECT session, worker FROM members",
         "SELECT c.session, c.idx, c.id, c.lost, h.worker FROM chunks c JOIN holders h ON h.session = "
         "c.session AND h.idx = c.idx"
@@ -327,6 +367,9 @@ enum common_code coordinator_sql_read(struct coordinator_sql *sql, const struct 
         "SELECT session, cut FROM cuts",
         "SELECT session, floor FROM floors",
         "SELECT worker, reason FROM draining ORDER BY worker",
+        "SELECT id, name FROM tenants ORDER BY id",
+        "SELECT id, hash, name, access, tenant, created, expires, used FROM tokens ORDER BY id",
+        "SELECT tenant, name, max FROM quotas",
     };
     enum common_code code = COMMON_OK;
     for (size_t q = 0; q < sizeof(queries) / sizeof(*queries) && code == COMMON_OK; q++) {
@@ -337,8 +380,9 @@ enum common_code coordinator_sql_read(struct coordinator_sql *sql, const struct 
             if (q == 0)
                 ok = r->worker(r->arg, text_of(s, 0), u64(s, 1));
             else if (q == 1)
-                ok = r->session(r->arg, u64(s, 0), text_of(s, 1), sqlite3_column_blob(s, 2),
-                                (size_t)sqlite3_column_bytes(s, 2), u64(s, 3), u64(s, 4));
+                ok =
+                    r->session(r->arg, u64(s, 0), text_of(s, 1), sqlite3_column_blob(s, 2),
+                               (size_t)sqlite3_column_bytes(s, 2), u64(s, 3), u64(s, 4), (uint32_t)u64(s, 5));
             else if (q == 2)
                 ok = r->member(r->arg, u64(s, 0), text_of(s, 1));
             else if (q == 3)
@@ -356,6 +400,12 @@ enum common_code coordinator_sql_read(struct coordinator_sql *sql, const struct 
                 ok = r->cut(r->arg, u64(s, 0), u64(s, 1));
             else if (q == 9)
                 ok = r->floor(r->arg, u64(s, 0), u64(s, 1));
+            else if (q == 11)
+                ok = !r->tenant || r->tenant(r->tenants, (uint32_t)u64(s, 0), text_of(s, 1));
+            else if (q == 12)
+                ok = !r->token || read_token(r, s);
+            else if (q == 13)
+                ok = !r->quota || r->quota(r->quotas, (uint32_t)u64(s, 0), text_of(s, 1), u64(s, 2));
             else
                 ok = r->draining(r->arg, text_of(s, 0), sqlite3_column_blob(s, 1),
                                  (size_t)sqlite3_column_bytes(s, 1));

@@ -15,6 +15,13 @@ enum coordinator_op_kind {
     COORDINATOR_OP_WORKER,
     COORDINATOR_OP_WORKER_DROP,
     COORDINATOR_OP_SESSION,
+    COORDINATOR_OP_OWNER,  // a: session, b: tenant; name: of the session
+    COORDINATOR_OP_TENANT, // a: id; name
+    COORDINATOR_OP_TOKEN,  // a: id, b: access << 32 | tenant, c: created, d: expires; name; bytes: the hash
+    COORDINATOR_OP_TOKEN_USED, // a: id, b: when
+    COORDINATOR_OP_TOKEN_DROP, // a: id
+    COORDINATOR_OP_QUOTA,      // a: tenant, b: max; name
+    COORDINATOR_OP_QUOTA_DROP, // a: tenant; name
     COORDINATOR_OP_NUMBERS,
     COORDINATOR_OP_SESSION_DROP,
     COORDINATOR_OP_KEY,   // a: session, b: key
@@ -43,7 +50,7 @@ struct coordinator_op {
     size_t n_bytes;
 };
 
-#define COORDINATOR_STATEMENTS 38
+#define COORDINATOR_STATEMENTS 48
 
 struct coordinator_sql {
     sqlite3 *db;

@@ -144,11 +144,44 @@ static void op_bytes(struct coordinator_op *op, const void *bytes, size_t n)
 }
 
 void coordinator_batch_session(struct coordinator_batch *batch, uint64_t session, const char *name,
-                               const void *spec, size_t spec_bytes, uint64_t incarnation, uint64_t epoch)
+                               const void *spec, size_t spec_bytes, uint64_t incarnation, uint64_t epoch,
+                               uint32_t tenant)
 {
-    struct coordinator_op *op = batch_add(batch, COORDINATOR_OP_SESSION, name);
+    if (tenant)
+        add_numbers(batch, COORDINATOR_OP_OWNER, name, session, tenant, 0, 0);
+    struct coordinator_op *op = batch_add(batch, COORDINATOR_OP_SESSION, tenant ? "" : name);
     op->a = session, op->b = incarnation, op->c = epoch;
     op_bytes(op, spec, spec_bytes);
+}
+
+void coordinator_batch_tenant(struct coordinator_batch *batch, uint32_t id, const char *name)
+{
+    add_numbers(batch, COORDINATOR_OP_TENANT, name, id, 0, 0, 0);
+}
+
+void coordinator_batch_token(struct coordinator_batch *batch, const struct coordinator_token_row *row)
+{
+    struct coordinator_op *op = batch_add(batch, COORDINATOR_OP_TOKEN, row->name);
+    op->a = row->id, op->b = (uint64_t)row->access << 32 | row->tenant;
+    op->c = row->created_s, op->d = row->expires_s;
+    op_bytes(op, row->hash, sizeof(row->hash));
+    if (row->used_s)
+        coordinator_batch_token_used(batch, row->id, row->used_s);
+}
+
+void coordinator_batch_token_used(struct coordinator_batch *batch, uint64_t id, uint64_t used_s)
+{
+    add_numbers(batch, COORDINATOR_OP_TOKEN_USED, NULL, id, used_s, 0, 0);
+}
+
+void coordinator_batch_token_drop(struct coordinator_batch *batch, uint64_t id)
+{
+    add_numbers(batch, COORDINATOR_OP_TOKEN_DROP, NULL, id, 0, 0, 0);
+}
+
+void coordinator_batch_quota(struct coordinator_batch *batch, uint32_t tenant, const char *name, uint64_t max)
+{
+    add_numbers(batch, max ? COORDINATOR_OP_QUOTA : COORDINATOR_OP_QUOTA_DROP, name, tenant, max, 0, 0);
 }
 
 void coordinator_batch_drain(struct coordinator_batch *batch, const char *worker, const char *reason)

@@ -26,13 +26,23 @@ enum coordinator_counter {
     COORDINATOR_COUNTERS
 };
 
+// A token as it is kept: what was made of it, never itself (tenants/tokens.h).
+#define COORDINATOR_TOKEN_HASH 32
+struct coordinator_token_row {
+    uint64_t id;
+    uint32_t tenant, access;               // enum proto_access
+    uint64_t created_s, expires_s, used_s; // wall clock; 0: never
+    uint8_t hash[COORDINATOR_TOKEN_HASH];  // SHA-256
+    char name[65];
+};
+
 // Called while the store opens, for everything in it: workers first, then sessions, then what refers to them.
 // False ends the opening (the callee has filled the error).
 struct coordinator_store_reader {
     void *arg;
     bool (*worker)(void *arg, const char *name, uint64_t instance);
     bool (*session)(void *arg, uint64_t id, const char *name, const void *spec, size_t spec_bytes,
-                    uint64_t incarnation, uint64_t epoch);
+                    uint64_t incarnation, uint64_t epoch, uint32_t tenant);
     bool (*member)(void *arg, uint64_t session, const char *worker);
     bool (*chunk)(void *arg, uint64_t session, uint32_t index, uint64_t id, bool lost, const char *holder);
     bool (*follower)(void *arg, uint64_t session, uint32_t index, const char *holder); // after all chunks
@@ -42,6 +52,13 @@ struct coordinator_store_reader {
     bool (*cut)(void *arg, uint64_t session, uint64_t cut);
     bool (*floor)(void *arg, uint64_t session, uint64_t floor);
     bool (*draining)(void *arg, const char *worker, const void *reason, size_t reason_bytes);
+    // All tenants but the default one, then all tokens, both with `tenants` and not `arg`. May be NULL.
+    bool (*tenant)(void *tenants, uint32_t id, const char *name);
+    bool (*token)(void *tenants, const struct coordinator_token_row *row);
+    void *tenants;
+    // Quotas of tenants, with `quotas` and not `arg`. May be NULL.
+    bool (*quota)(void *quotas, uint32_t tenant, const char *name, uint64_t max);
+    void *quotas;
 };
 
 // Opens or makes the file (mode 0600, its folder 0700), locks it until stop, raises the term, reads
@@ -109,7 +126,15 @@ void coordinator_batch_worker_drop(struct coordinator_batch *batch,
 void coordinator_batch_drain(struct coordinator_batch *batch, const char *worker, const char *reason);
 void coordinator_batch_resume(struct coordinator_batch *batch, const char *worker);
 void coordinator_batch_session(struct coordinator_batch *batch, uint64_t session, const char *name,
-                               const void *spec, size_t spec_bytes, uint64_t incarnation, uint64_t epoch);
+                               const void *spec, size_t spec_bytes, uint64_t incarnation, uint64_t epoch,
+                               uint32_t tenant); // 0: the default one
+// A new one. With the first of these the store is none that an older coordinator opens: it knows no tenants.
+void coordinator_batch_tenant(struct coordinator_batch *batch, uint32_t id, const char *name);
+void coordinator_batch_token(struct coordinator_batch *batch, const struct coordinator_token_row *row);
+void coordinator_batch_token_used(struct coordinator_batch *batch, uint64_t id, uint64_t used_s);
+void coordinator_batch_token_drop(struct coordinator_batch *batch, uint64_t id);
+void coordinator_batch_quota(struct coordinator_batch *batch, uint32_t tenant, const char *name,
+                             uint64_t max); // 0: no limit any more
 void coordinator_batch_numbers(struct coordinator_batch *batch, uint64_t session, uint64_t incarnation,
                                uint64_t epoch);
 void coordinator_batch_session_drop(struct coordinator_batch *batch,

@@ -70,7 +70,7 @@ static void add_session(struct fixture *f, const char *name)
     struct proto_status status;
     struct coordinator_session *s;
     assert_int_equal(coordinator_spec_check(spec, &status), COMMON_OK);
-    assert_int_equal(coordinator_session_new(&f->c->sessions, name, spec, &s, &status), COMMON_OK);
+    assert_int_equal(coordinator_session_new(&f->c->sessions, name, 0, spec, &s, &status), COMMON_OK);
     coordinator_session_enter(s);
 }
 
@@ -299,7 +299,7 @@ static void a_session_that_is_gone_is_null(void **state)
     add_session(&f, "a");
     add_session(&f, "b");
     json_decref(get(&f, "/api/v1/sessions", "sort=name")); // the order is kept for some seconds
-    coordinator_session_destroy(coordinator_session_named(&f.c->sessions, "a"));
+    coordinator_session_destroy(coordinator_session_named(&f.c->sessions, 0, "a"));
     json_t *json = get(&f, "/api/v1/sessions", "sort=name");
     const json_t *rows = json_object_get(json, "sessions");
     assert_int_equal(json_array_size(rows), 2);
@@ -319,7 +319,7 @@ static void a_look_that_is_refused_forgets_nothing(void **state)
         char name[16], path[64];
         snprintf(name, sizeof name, "s%02d", i);
         add_session(&f, name);
-        struct coordinator_session *s = coordinator_session_named(&f.c->sessions, name);
+        struct coordinator_session *s = coordinator_session_named(&f.c->sessions, 0, name);
         bool look = i < COORDINATOR_LOOKS_MAX || i == COORDINATOR_WATCHES_MAX;
         if (!look) {
             assert_non_null(coordinator_watch_of(&f.c->steps, s)); // something of it is kept
@@ -333,7 +333,7 @@ static void a_look_that_is_refused_forgets_nothing(void **state)
     for (int i = 0; i <= COORDINATOR_WATCHES_MAX; i++) {
         char name[16];
         snprintf(name, sizeof name, "s%02d", i);
-        const struct coordinator_session *s = coordinator_session_named(&f.c->sessions, name);
+        const struct coordinator_session *s = coordinator_session_named(&f.c->sessions, 0, name);
         assert_int_equal(s->lane && s->lane->watch, i < COORDINATOR_WATCHES_MAX);
     }
     end(&f);
@@ -344,7 +344,7 @@ static json_t *alternating(struct fixture *f, struct coordinator_worker workers[
                            size_t *ranges, json_int_t *until)
 {
     add_session(f, "s");
-    struct coordinator_session *s = coordinator_session_named(&f->c->sessions, "s");
+    struct coordinator_session *s = coordinator_session_named(&f->c->sessions, 0, "s");
     f->c->cluster.n_workers = 2;
     for (uint32_t i = 0; i < 2; i++) {
         workers[i].cluster = &f->c->cluster;

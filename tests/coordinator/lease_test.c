@@ -257,7 +257,7 @@ static void child_write(struct child *c)
 {
     static char spec[3000]; // the log is put into the file often
     struct coordinator_batch *batch = coordinator_batch_new();
-    coordinator_batch_session(batch, c->next, "", spec, sizeof(spec), 1, 1);
+    coordinator_batch_session(batch, c->next, "", spec, sizeof(spec), 1, 1, 0);
     coordinator_store_submit(c->store, batch, child_told, c);
 }
 
@@ -349,7 +349,7 @@ static void what_a_stopped_holder_had_acknowledged_is_there(void **state)
         terms = coordinator_store_term(store);
         total = seen.session + 1;
         struct coordinator_batch *batch = coordinator_batch_new();
-        coordinator_batch_session(batch, total, "", "mine", 4, 1, 1);
+        coordinator_batch_session(batch, total, "", "mine", 4, 1, 1, 0);
         store_submit(store, batch);
         store_close(store);
         assert_int_equal(store_failed, 0);

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import unittest
 
-ROOMS = ["store", "cluster", "sessions", "steps"]  # each may use those before it
+ROOMS = ["store", "tenants", "cluster", "sessions", "steps"]  # each may use those before it
 SHARED = {"core.c.o", "events.c.o", "machine.c.o", "presence.c.o", "turn.c.o"}
 OBJECTS = sys.argv[1:]
 

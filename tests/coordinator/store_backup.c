@@ -95,7 +95,7 @@ void store_is_backed_up(void **state)
     uint64_t id = coordinator_store_id(t.store), life = coordinator_store_life(t.store);
     struct coordinator_batch *batch = coordinator_batch_new();
     coordinator_batch_worker(batch, "w0", 4);
-    coordinator_batch_session(batch, 9, "a name", "spec", 4, 5, 6);
+    coordinator_batch_session(batch, 9, "a name", "spec", 4, 5, 6, 0);
     coordinator_batch_range(batch, 9, 3, 0, 77);
     coordinator_batch_range(batch, 9, 3, 20, 30);
     store_submit(t.store, batch);

@@ -31,12 +31,13 @@ static bool on_worker(void *arg, const char *name, uint64_t instance)
 }
 
 static bool on_session(void *arg, uint64_t id, const char *name, const void *spec, size_t spec_bytes,
-                       uint64_t incarnation, uint64_t epoch)
+                       uint64_t incarnation, uint64_t epoch, uint32_t tenant)
 {
     struct store_seen *seen = arg;
     seen->sessions++;
     seen->session = id;
     seen->incarnation = incarnation;
+    seen->tenant = tenant;
     seen->epoch = epoch;
     snprintf(seen->name, sizeof(seen->name), "%s", name);
     snprintf(seen->spec, sizeof(seen->spec), "%.*s", (int)spec_bytes, (const char *)spec);
@@ -123,11 +124,27 @@ static bool on_draining(void *arg, const char *worker, const void *reason, size_
     return true;
 }
 
+static bool on_tenant(void *arg, uint32_t id, const char *name)
+{
+    struct store_seen *seen = arg;
+    size_t at = strlen(seen->tenants);
+    snprintf(seen->tenants + at, sizeof(seen->tenants) - at, "%s%u:%s", at ? " " : "", id, name);
+    return true;
+}
+
+static bool on_token(void *arg, const struct coordinator_token_row *row)
+{
+    struct store_seen *seen = arg;
+    seen->tokens++;
+    seen->token = *row;
+    return true;
+}
+
 struct coordinator_store_reader store_reader(struct store_seen *seen)
 {
-    return (struct coordinator_store_reader){seen,     on_worker,   on_session, on_member,
-                                             on_chunk, on_follower, on_seal,    on_range,
-                                             on_key,   on_cut,      on_floor,   on_draining};
+    return (struct coordinator_store_reader){seen,        on_worker,   on_session, on_member, on_chunk,
+                                             on_follower, on_seal,     on_range,   on_key,    on_cut,
+                                             on_floor,    on_draining, on_tenant,  on_token,  seen};
 }
 
 enum common_code store_open(struct store_seen *seen, struct coordinator_store **out, struct common_error *err)

@@ -25,6 +25,10 @@ struct store_seen {
     char followers[64]; // "1:w1 1:w2": by chunk
     char seals[64];     // "1:77 2:88": by chunk
     char draining[64];  // "w0: why", of the last worker
+    uint32_t tenant;    // of the last session
+    char tenants[64];   // "1:a 2:b"
+    uint32_t tokens;
+    struct coordinator_token_row token; // the last one
 };
 
 // A reader that writes down what it is told.

@@ -36,7 +36,7 @@ static void everything_comes_back(void **state)
     assert_int_equal(info.st_mode & 0777, 0600);
     struct coordinator_batch *batch = coordinator_batch_new();
     coordinator_batch_worker(batch, "w0", UINT64_MAX); // numbers of 64 bits come back whole
-    coordinator_batch_session(batch, UINT64_C(0xfedcba9876543210), "a name", "spec", 4, 5, 6);
+    coordinator_batch_session(batch, UINT64_C(0xfedcba9876543210), "a name", "spec", 4, 5, 6, 0);
     coordinator_batch_key(batch, UINT64_C(0xfedcba9876543210), UINT64_MAX - 1);
     coordinator_batch_cut(batch, UINT64_C(0xfedcba9876543210), 5);
     coordinator_batch_cut(batch, UINT64_C(0xfedcba9876543210), UINT64_MAX - 2); // the last one counts
@@ -132,7 +132,7 @@ static void a_batch_is_atomic(void **state)
     struct store_seen seen;
     assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK);
     struct coordinator_batch *batch = coordinator_batch_new();
-    coordinator_batch_session(batch, 1, "first", "s", 1, 1, 1);
+    coordinator_batch_session(batch, 1, "first", "s", 1, 1, 1, 0);
     store_submit(store, batch);
     batch = coordinator_batch_new();
     coordinator_batch_chunk(batch, 1, 0, 77, false, "w0");
@@ -178,7 +178,7 @@ static void a_chunk_has_followers(void **state)
     struct store_seen seen;
     assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK);
     struct coordinator_batch *batch = coordinator_batch_new();
-    coordinator_batch_session(batch, 1, "a", "s", 1, 1, 1);
+    coordinator_batch_session(batch, 1, "a", "s", 1, 1, 1, 0);
     for (uint32_t i = 0; i < 3; i++) {
         coordinator_batch_chunk(batch, 1, i, 70 + i, false, "w0");
         coordinator_batch_follower(batch, 1, i, "w2");
@@ -226,7 +226,7 @@ static void a_chunk_has_a_seal(void **state)
     struct store_seen seen;
     assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK);
     struct coordinator_batch *batch = coordinator_batch_new();
-    coordinator_batch_session(batch, 1, "a", "s", 1, 1, 1);
+    coordinator_batch_session(batch, 1, "a", "s", 1, 1, 1, 0);
     for (uint32_t i = 0; i < 4; i++) {
         coordinator_batch_chunk(batch, 1, i, 70 + i, false, "w0");
         coordinator_batch_follower(batch, 1, i, "w1");
@@ -266,7 +266,7 @@ static void an_older_store_gets_seals(void **state)
     sqlite3 *db;
     assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK);
     struct coordinator_batch *batch = coordinator_batch_new();
-    coordinator_batch_session(batch, 1, "a", "s", 1, 1, 1);
+    coordinator_batch_session(batch, 1, "a", "s", 1, 1, 1, 0);
     for (uint32_t i = 0; i < 3; i++) {
         coordinator_batch_chunk(batch, 1, i, 77 + i, false, "w0");
         coordinator_batch_seal(batch, 1, i, 77 + i, 600 + i);
@@ -304,7 +304,7 @@ static void an_older_store_gets_followers(void **state)
     sqlite3 *db;
     assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK);
     struct coordinator_batch *batch = coordinator_batch_new();
-    coordinator_batch_session(batch, 1, "a", "s", 1, 1, 1);
+    coordinator_batch_session(batch, 1, "a", "s", 1, 1, 1, 0);
     coordinator_batch_chunk(batch, 1, 0, 77, false, "w0");
     store_submit(store, batch);
     store_close(store);
@@ -485,6 +485,105 @@ static void foreign_files(void **state)
     assert_int_equal(store_open(&seen, &store, &err), COMMON_UNAVAILABLE);
 }
 
+static uint64_t version_of(void)
+{
+    sqlite3 *db;
+    sqlite3_stmt *s;
+    assert_int_equal(sqlite3_open(store_path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(db, "PRAGMA user_version", -1, &s, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_step(s), SQLITE_ROW);
+    uint64_t version = (uint64_t)sqlite3_column_int64(s, 0);
+    sqlite3_finalize(s);
+    sqlite3_close(db);
+    return version;
+}
+
+// Tenants and tokens come back; names are unique in a tenant, not in the store; and the first of them makes the store one
+// that a coordinator of before, which would show all sessions to everybody, refuses.
+static void tenants_and_tokens(void **state)
+{
+    (void)state;
+    struct coordinator_store *store;
+    struct store_seen seen;
+    assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK);
+    struct coordinator_batch *batch = coordinator_batch_new();
+    coordinator_batch_session(batch, 1, "same", "s", 1, 1, 1, 0);
+    store_submit(store, batch);
+    store_close(store);
+    assert_int_equal(version_of(), 1); // as it was: nothing in it needs more
+    assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK);
+    struct coordinator_token_row row = {.id = INT64_MAX,
+                                        .tenant = UINT32_MAX,
+                                        .access = 2,
+                                        .created_s = 7,
+                                        .expires_s = 8,
+                                        .hash = {1, 2, 3, [31] = 255},
+                                        .name = "first"};
+    batch = coordinator_batch_new();
+    coordinator_batch_tenant(batch, UINT32_MAX, "a");
+    coordinator_batch_token(batch, &row);
+    coordinator_batch_session(batch, 2, "same", "s", 1, 1, 1, UINT32_MAX);
+    store_submit(store, batch);
+    batch = coordinator_batch_new();
+    coordinator_batch_token_used(batch, row.id, 99);
+    store_submit(store, batch);
+    batch = coordinator_batch_new(); // the same name in the same tenant: refused as a whole
+    coordinator_batch_token(batch, &(struct coordinator_token_row){.id = 5, .name = "first"});
+    store_submit(store, batch);
+    store_close(store);
+    assert_int_equal(store_failed, 1);
+    assert_int_equal(version_of(), 2);
+    assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK);
+    assert_int_equal(seen.sessions, 2);
+    assert_true(seen.session == 2 && seen.tenant == UINT32_MAX);
+    assert_string_equal(seen.name, "same");
+    assert_string_equal(seen.tenants, "4294967295:a");
+    assert_int_equal(seen.tokens, 1);
+    row.used_s = 99;
+    assert_memory_equal(&seen.token.hash, &row.hash, sizeof(row.hash));
+    assert_true(seen.token.id == row.id && seen.token.tenant == row.tenant && seen.token.access == 2 &&
+                seen.token.created_s == 7 && seen.token.expires_s == 8 && seen.token.used_s == 99);
+    assert_string_equal(seen.token.name, "first");
+    batch = coordinator_batch_new();
+    coordinator_batch_token_drop(batch, row.id);
+    coordinator_batch_session_drop(batch, 2);
+    store_submit(store, batch);
+    batch = coordinator_batch_new(); // its name is free again
+    coordinator_batch_session(batch, 3, "same", "s", 1, 1, 1, UINT32_MAX);
+    store_submit(store, batch);
+    store_close(store);
+    assert_int_equal(store_failed, 1);
+    assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK);
+    assert_true(seen.tokens == 0 && seen.session == 3 && seen.tenant == UINT32_MAX);
+    store_close(store);
+}
+
+// The tables of a coordinator that knows no tenants: its sessions are the default tenant's.
+static void older_store(void **state)
+{
+    (void)state;
+    struct coordinator_store *store;
+    struct store_seen seen;
+    sqlite3 *db;
+    assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK);
+    struct coordinator_batch *batch = coordinator_batch_new();
+    coordinator_batch_session(batch, 1, "old", "s", 1, 1, 1, 0);
+    store_submit(store, batch);
+    store_close(store);
+    assert_int_equal(sqlite3_open(store_path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "DROP TABLE owners; DROP TABLE tenants; DROP TABLE tokens", NULL, NULL,
+                                  NULL),
+                     SQLITE_OK);
+    sqlite3_close(db);
+    assert_int_equal(version_of(), 1);
+    assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK);
+    assert_true(seen.sessions == 1 && seen.tenant == 0 && seen.tokens == 0);
+    assert_string_equal(seen.name, "old");
+    assert_string_equal(seen.tenants, "");
+    store_close(store);
+    assert_int_equal(version_of(), 1); // and that coordinator may have it back
+}
+
 static void memory_keeps_nothing(void **state)
 {
     (void)state;
@@ -496,10 +595,10 @@ static void memory_keeps_nothing(void **state)
         assert_int_equal(coordinator_store_term(store), 1);
         assert_int_equal(seen.sessions, 0);
         struct coordinator_batch *batch = coordinator_batch_new();
-        coordinator_batch_session(batch, 1, "", "s", 1, 1, 1);
+        coordinator_batch_session(batch, 1, "", "s", 1, 1, 1, 0);
         store_submit(store, batch);
         batch = coordinator_batch_new();
-        coordinator_batch_session(batch, 2, "", "s", 1, 1, 1); // without a name: any number of them
+        coordinator_batch_session(batch, 2, "", "s", 1, 1, 1, 0); // without a name: any number of them
         store_submit(store, batch);
         store_close(store);
     }
@@ -511,6 +610,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(everything_comes_back, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(ranges_are_united, store_setup, store_teardown),
+        cmocka_unit_test_setup_teardown(tenants_and_tokens, store_setup, store_teardown),
+        cmocka_unit_test_setup_teardown(older_store, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(a_batch_is_atomic, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(store_full_disk, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(store_commit_that_fails, store_setup, store_teardown),

@@ -54,10 +54,10 @@ static bool on_worker(void *arg, const char *name, uint64_t instance)
 }
 
 static bool on_session(void *arg, uint64_t id, const char *name, const void *spec, size_t spec_bytes,
-                       uint64_t incarnation, uint64_t epoch)
+                       uint64_t incarnation, uint64_t epoch, uint32_t tenant)
 {
     char wanted[32];
-    (void)arg;
+    (void)arg, (void)tenant;
     snprintf(wanted, sizeof wanted, "session %" PRIu64, id);
     assert_string_equal(name, wanted);
     assert_true(incarnation == id && epoch == id + 1);
@@ -136,9 +136,9 @@ static bool on_draining(void *arg, const char *worker, const void *reason, size_
 
 static bool open_store(void)
 {
-    struct coordinator_store_reader reader = {NULL,     on_worker,   on_session, on_member,
-                                              on_chunk, on_follower, on_seal,    on_range,
-                                              on_key,   on_cut,      on_floor,   on_draining};
+    struct coordinator_store_reader reader = {NULL,        on_worker,   on_session, on_member, on_chunk,
+                                              on_follower, on_seal,     on_range,   on_key,    on_cut,
+                                              on_floor,    on_draining, NULL,       NULL,      NULL};
     struct common_error err;
     for (uint32_t i = 0; i < n_subjects; i++)
         subjects[i] = (struct subject){.made = subjects[i].made, .dropped = subjects[i].dropped};
@@ -182,7 +182,7 @@ static void make(bool large)
         spec[i] = (uint8_t)(id + i);
     snprintf(name, sizeof name, "session %" PRIu64, id);
     struct coordinator_batch *batch = coordinator_batch_new();
-    coordinator_batch_session(batch, id, name, spec, n, id, id + 1);
+    coordinator_batch_session(batch, id, name, spec, n, id, id + 1, 0);
     coordinator_batch_member(batch, id, "w");
     for (uint32_t i = 0; i < CHUNKS; i++)
         coordinator_batch_chunk(batch, id, i, id * CHUNKS + i, false, "w");

@@ -122,6 +122,11 @@ static void count_who_joined(uint32_t n)
             total->copies_at_joined += all->workers[i]->chunks;
 }
 
+static bool quota_changes(uint64_t seed, uint32_t step)
+{
+    return chaos.faults & UINT64_C(1) << QUOTA && common_mix64(seed ^ (uint64_t)step << 41) % 20 == 0;
+}
+
 static bool somebody_joins(uint64_t seed, uint32_t step)
 {
     return chaos.faults & UINT64_C(1) << JOIN && common_mix64(seed ^ (uint64_t)step << 40) % 40 == 0;
@@ -151,6 +156,7 @@ static void run(uint64_t seed)
     for (int i = 0; i < FAULTS; i++)
         chaos.faults |= sim_random(3) ? 0 : UINT64_C(1) << i;
     chaos.faults |= UINT64_C(1) << HEAL;
+    chaos.faults |= common_mix64(seed + UINT64_C(0x71756f7461)) % 4 ? 0 : UINT64_C(1) << QUOTA;
     chaos.faults &= chaos.faults_most;
     if (chaos.verbose)
         printf("%u workers, %u of them from the start\nfaults 0x%" PRIx64 "\n", workers, chaos.n_workers,
@@ -171,6 +177,8 @@ static void run(uint64_t seed)
             sim_memory_refuse(sim_random(2) ? 10u << sim_random(8) : 0);
         if (chaos.faults & UINT64_C(1) << MEMORY_FLIP && !sim_random(16)) // most find nothing that is sealed
             chaos_disturb(MEMORY_FLIP);
+        if (quota_changes(seed, i))
+            chaos_disturb(QUOTA);
         if (somebody_joins(seed, i))
             chaos_disturb(JOIN);
         if (!sim_random(rate) && chaos.faults & UINT64_C(1) << fault)

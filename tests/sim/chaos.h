@@ -298,7 +298,9 @@ enum fault {
     TAKEOVER,    // a second coordinator stands by; the first is killed, stopped or frozen
     SLOW,        // a worker computes slowly, or as fast as before (half of the seeds compute on teams)
     FAULTS,      // those that the dice draw
-    JOIN = 63    // a worker that was not there comes, and stays; seeds without it go on as they did before it
+    QUOTA =
+        62, // the tenant of all sessions may have less of something, or as much as it likes; as JOIN: not from the dice
+    JOIN = 63 // a worker that was not there comes, and stays; seeds without it go on as they did before it
 };
 
 void chaos_disturb(enum fault fault);

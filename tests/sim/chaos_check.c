@@ -250,6 +250,8 @@ static void check(struct op *op)
 {
     if (chaos.cluster->coordinator && !sim_tokens_counted(chaos.cluster))
         chaos_violated(op, "the workers' tokens are not those of the layouts");
+    if (chaos.cluster->coordinator && !sim_quotas_counted(chaos.cluster))
+        chaos_violated(op, "what tenants have in use is not what there is");
     if (!chaos_old_builds_are_out())
         chaos_violated(op, "a worker of an older build takes part");
     op->checked = true;

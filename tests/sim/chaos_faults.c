@@ -308,6 +308,24 @@ void chaos_mind_the_lease(void)
         coordinator_anew(true);
 }
 
+// A coordinator that starts again knows nothing of it: what the store has of quotas, other tests look at.
+static void set_quota(enum coordinator_quota_kind kind)
+{
+    static const uint64_t most[COORDINATOR_QUOTAS] = {1 << 16, 8, 300, 6, 5, 3};
+    struct coordinator *c = chaos.cluster->coordinator;
+    if (c)
+        coordinator_quota_set(coordinator_use_of(&c->quotas, PROTO_TENANT_DEFAULT), kind,
+                              sim_random(most[kind]), common_clock_ns());
+}
+
+static void no_quotas(void)
+{
+    struct coordinator *c = chaos.cluster->coordinator;
+    for (int kind = 0; c && kind < COORDINATOR_QUOTAS; kind++)
+        coordinator_quota_set(coordinator_use_of(&c->quotas, PROTO_TENANT_DEFAULT),
+                              (enum coordinator_quota_kind)kind, 0, common_clock_ns());
+}
+
 static void run_a_while(uint64_t most_ns)
 {
     if (chaos.n_ops < OPS / 2 && !sim_random(3))
@@ -408,6 +426,7 @@ void chaos_disturb(enum fault fault)
         break;
     case HEAL:
         sim_net_heal();
+        no_quotas();
         for (uint32_t i = 0; i < chaos.n_workers; i++) {
             give_memory_back(i);
             cluster->workers[i]->files.room = UINT64_MAX;
@@ -539,6 +558,9 @@ void chaos_disturb(enum fault fault)
     case SLOW: // 5 ms: hardly slower than planned
         sim_worker_slow(worker, sim_random(4) ? (5 * COMMON_NS_PER_MS) << sim_random(5) : 0);
         break;
+    case QUOTA:
+        set_quota((enum coordinator_quota_kind)sim_random(COORDINATOR_QUOTAS));
+        break;
     case JOIN:
         join();
         break;
@@ -559,6 +581,7 @@ void chaos_cool(void)
 
 void chaos_disturb_end(void)
 {
+    no_quotas();
     sim_memory_refuse(0);
     chaos_disturb(HEAL);
     chaos_mind_the_lease();

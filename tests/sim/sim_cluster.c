@@ -9,8 +9,10 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "coordinator/cluster/worker.h"
+#include "coordinator/sessions/placing.h"
 #include "coordinator/sessions/session.h"
 #include "coordinator/state.h"
+#include "proto/transport.h"
 #include "tests/sim/sim_edges.h"
 
 enum { FIRST_WORKER_PORT = 7100 };
@@ -213,6 +215,40 @@ bool sim_tokens_counted(const struct sim_cluster *cluster)
             return false;
     }
     return true;
+}
+
+static uint64_t used_of_all(const struct coordinator_quotas *quotas, enum coordinator_quota_kind kind)
+{
+    uint64_t n = 0;
+    for (uint32_t t = 0; t < quotas->n; t++)
+        n += quotas->all[t] ? quotas->all[t]->used[kind] : 0;
+    return n;
+}
+
+bool sim_quotas_counted(const struct sim_cluster *cluster)
+{
+    const struct coordinator *c = cluster->coordinator;
+    uint64_t connections = 0;
+    for (const struct proto_list *at = c->server->callers.next; at != &c->server->callers; at = at->next)
+        connections += proto_list_entry(at, struct proto_caller, link)->entered;
+    for (uint32_t t = 0; t < c->quotas.n; t++) {
+        uint64_t sessions = 0, bytes = 0;
+        const struct coordinator_use *use = c->quotas.all[t];
+        for (uint32_t i = 0; i < c->sessions.n_slots; i++) {
+            const struct coordinator_session *s = c->sessions.slots[i];
+            if (!s || s->tenant != t)
+                continue;
+            sessions++;
+            bytes += coordinator_placing_reserved(s);
+            for (uint32_t k = 0; k < s->layout.n; k++)
+                bytes += coordinator_session_index_quota(s, s->layout.chunks[k].index);
+        }
+        if (use && (use->used[COORDINATOR_QUOTA_SESSIONS] != sessions ||
+                    use->used[COORDINATOR_QUOTA_BYTES] != bytes))
+            return false;
+    }
+    return used_of_all(&c->quotas, COORDINATOR_QUOTA_STEPS_IN_FLIGHT) == c->steps.items &&
+           used_of_all(&c->quotas, COORDINATOR_QUOTA_CONNECTIONS) == connections;
 }
 
 enum common_code sim_wait(struct sim_call *call)

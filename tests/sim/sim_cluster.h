@@ -90,6 +90,8 @@ bool sim_wait_active(struct sim_cluster *cluster, uint32_t n);
 
 // Whether the tokens that the coordinator has kept of each worker are those that counting its layouts gives.
 bool sim_tokens_counted(const struct sim_cluster *cluster);
+// Likewise what tenants have in use of their quotas: sessions, room of chunks, steps and connections.
+bool sim_quotas_counted(const struct sim_cluster *cluster);
 
 // Waits until the call is done, at most 60 s of simulated time. Returns its code; COMMON_IN_PROGRESS: it is not.
 enum common_code sim_wait(struct sim_call *call);

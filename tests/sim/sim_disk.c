@@ -19,7 +19,8 @@ static void *copied(const void *bytes, size_t n)
 static bool has_session(enum sim_op_kind kind)
 {
     return kind != SIM_OP_META && kind != SIM_OP_WORKER && kind != SIM_OP_WORKER_DROP &&
-           kind != SIM_OP_DRAIN && kind != SIM_OP_RESUME;
+           kind != SIM_OP_DRAIN && kind != SIM_OP_RESUME && kind != SIM_OP_TENANT && kind != SIM_OP_TOKEN &&
+           kind != SIM_OP_TOKEN_USED && kind != SIM_OP_TOKEN_DROP && kind != SIM_OP_QUOTA;
 }
 
 // Doubles an array that is full.
@@ -116,9 +117,9 @@ static bool same_session(const struct sim_op *row, const struct sim_op *op)
     return row->a == op->a;
 }
 
-static bool same_session_or_name(const struct sim_op *row, const struct sim_op *op) // names are unique
+static bool same_session_or_name(const struct sim_op *row, const struct sim_op *op) // unique in a tenant
 {
-    return row->a == op->a || (op->name[0] && !strcmp(row->name, op->name));
+    return row->a == op->a || (op->name[0] && row->d == op->d && !strcmp(row->name, op->name));
 }
 
 static bool same_member(const struct sim_op *row, const struct sim_op *op)
@@ -217,6 +218,13 @@ static void set_numbers(struct sim_table *sessions, const struct sim_op *op)
     }
 }
 
+static void use_token(struct sim_rows *tokens, const struct sim_op *op)
+{
+    for (size_t i = 0; i < tokens->n; i++)
+        if (tokens->rows[i]->a == op->a)
+            ((struct coordinator_token_row *)tokens->rows[i]->bytes)->used_s = op->b;
+}
+
 static void replace(struct sim_table *table, const struct sim_op *op, same_fn same)
 {
     rows_remove(table, op, same);
@@ -302,6 +310,21 @@ void sim_tables_apply(struct sim_tables *t, const struct sim_op *op)
     case SIM_OP_CLIP:
         clip_ranges(&tables[SIM_RANGES], op->a, op->b);
         break;
+    case SIM_OP_TENANT:
+        replace(&tables[SIM_TENANTS], op, same_session);
+        break;
+    case SIM_OP_TOKEN:
+        replace(&tables[SIM_TOKENS], op, same_session);
+        break;
+    case SIM_OP_TOKEN_USED:
+        use_token(rows_of(&tables[SIM_TOKENS], 0), op);
+        break;
+    case SIM_OP_TOKEN_DROP:
+        rows_remove(&tables[SIM_TOKENS], op, same_session);
+        break;
+    case SIM_OP_QUOTA:
+        replace(&tables[SIM_QUOTAS], op, same_member);
+        break;
     }
 }
 
@@ -327,7 +350,8 @@ static bool read_row(const struct coordinator_store_reader *r, const struct sim_
     case SIM_OP_WORKER:
         return r->worker(r->arg, row->name, row->a);
     case SIM_OP_SESSION:
-        return r->session(r->arg, row->a, row->name, row->bytes, row->n_bytes, row->b, row->c);
+        return r->session(r->arg, row->a, row->name, row->bytes, row->n_bytes, row->b, row->c,
+                          (uint32_t)row->d);
     case SIM_OP_MEMBER:
         return r->member(r->arg, row->a, row->name);
     case SIM_OP_KEY:
@@ -344,6 +368,12 @@ static bool read_row(const struct coordinator_store_reader *r, const struct sim_
         return r->seal(r->arg, row->a, (uint32_t)row->b, row->d);
     case SIM_OP_CHUNK:
         return r->chunk(r->arg, row->a, (uint32_t)row->b, row->c, row->d != 0, row->name);
+    case SIM_OP_TENANT:
+        return !r->tenant || r->tenant(r->tenants, (uint32_t)row->a, row->name);
+    case SIM_OP_QUOTA:
+        return !r->quota || r->quota(r->quotas, (uint32_t)row->a, row->name, row->b);
+    case SIM_OP_TOKEN:
+        return !r->token || r->token(r->tenants, row->bytes);
     default:
         return r->range(r->arg, row->a, (uint32_t)row->b, row->c, row->d);
     }

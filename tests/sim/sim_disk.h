@@ -30,7 +30,12 @@ enum sim_op_kind {
     SIM_OP_SEAL,
     SIM_OP_CHUNK_DROP,
     SIM_OP_RANGE,
-    SIM_OP_CLIP
+    SIM_OP_CLIP,
+    SIM_OP_TENANT,
+    SIM_OP_TOKEN, // bytes: a struct coordinator_token_row
+    SIM_OP_TOKEN_USED,
+    SIM_OP_TOKEN_DROP,
+    SIM_OP_QUOTA, // a: tenant, b: max, 0: none; name
 };
 
 struct sim_op {
@@ -54,11 +59,14 @@ enum {
     SIM_CUTS,
     SIM_FLOORS,
     SIM_DRAINING,
+    SIM_TENANTS,
+    SIM_TOKENS,
+    SIM_QUOTAS,
     SIM_TABLES
 };
 
 // A row is an operation that has put it there: SIM_OP_META, _WORKER, _SESSION, _MEMBER, _CHUNK, _FOLLOWER, _SEAL, _RANGE, _KEY,
-// _CUT, _FLOOR or _DRAIN.
+// _CUT, _FLOOR, _DRAIN, _TENANT, _TOKEN or _QUOTA.
 struct sim_rows { // of one session; in a table that knows none: all
     uint64_t session;
     struct sim_op **rows; // owned

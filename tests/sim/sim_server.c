@@ -52,7 +52,7 @@ static void server_link_close(struct server_link *link)
     proto_list_remove(&link->link);
     server->n_links--;
     server->lanes[proto_role_is_daemon(link->role) ? PROTO_LANE_DAEMONS : PROTO_LANE_CLIENTS].links--;
-    proto_caller_gone(&link->caller);
+    proto_caller_gone(server, &link->caller);
     sim_link_close(io, SIM_ACCEPTOR);
     struct proto_list gone;
     proto_list_move(&link->requests, &gone);
@@ -147,7 +147,8 @@ static bool take_frame(struct server_link *link, struct common_blob *blob, struc
         return true;
     }
     proto_list_push(&link->requests, &request->link);
-    sim_serve(request, !link->nng || proto_server_token_ok(server, &message->header->credentials));
+    sim_serve(request, !link->nng || proto_server_admit(server, &message->header->credentials, link->peer,
+                                                        &link->caller.identity));
     return true;
 }
 
@@ -180,6 +181,16 @@ void proto_stream_resume(struct proto_server *server)
 void proto_stream_tick(struct proto_server *server)
 {
     proto_stream_resume(server); // links whose readers have taken their answers meanwhile
+}
+
+void proto_stream_evict(struct proto_server *server, uint64_t token)
+{
+    for (struct proto_list *at = server->links.next, *next; at != &server->links; at = next) {
+        struct server_link *link = proto_list_entry(at, struct server_link, link);
+        next = at->next;
+        if (link->caller.identity.token == token)
+            server_link_close(link);
+    }
 }
 
 // ---- accepting ------------------------------------------------------------------------------------------
@@ -234,9 +245,17 @@ static void accept_link(struct sim_listener *listener, struct sim_link *io)
         return;
     }
     ProtobufCBinaryData token = {strlen(channel->token), (uint8_t *)channel->token};
-    if (!daemon && !state->nng && !proto_server_token_ok(server, &token)) {
-        refuse(server, io, peer, COMMON_UNAUTHENTICATED,
-               "the client token is missing or wrong: give the server's --token-file");
+    struct proto_caller caller;
+    char why[PROTO_LIMIT_TEXT];
+    proto_caller_init(&caller);
+    if (!daemon && !state->nng && !proto_server_admit(server, &token, peer, &caller.identity)) {
+        refuse(
+            server, io, peer, COMMON_UNAUTHENTICATED,
+            "the client token is missing or wrong: give the server's --token-file, or a token that is valid");
+        return;
+    }
+    if (!daemon && !state->nng && !proto_caller_enters(server, &caller, why)) {
+        refuse(server, io, peer, COMMON_RESOURCE_EXHAUSTED, why);
         return;
     }
     struct server_link *link = calloc(1, sizeof *link);
@@ -254,7 +273,8 @@ static void accept_link(struct sim_listener *listener, struct sim_link *io)
     proto_list_push(&server->links, &link->link);
     server->n_links++;
     lane->links++;
-    proto_caller_init(&link->caller);
+    link->caller = caller;
+    proto_list_init(&link->caller.link);
     if (!daemon)
         proto_caller_known(server, &link->caller);
     proto_server_ref(server);

@@ -150,14 +150,45 @@ void coordinator_batch_worker_drop(struct coordinator_batch *batch, const char *
 }
 
 void coordinator_batch_session(struct coordinator_batch *batch, uint64_t session, const char *name,
-                               const void *spec, size_t spec_bytes, uint64_t incarnation, uint64_t epoch)
+                               const void *spec, size_t spec_bytes, uint64_t incarnation, uint64_t epoch,
+                               uint32_t tenant)
 {
-    struct sim_op *op = add(batch, SIM_OP_SESSION, name, session, incarnation, epoch, 0);
+    struct sim_op *op = add(batch, SIM_OP_SESSION, name, session, incarnation, epoch, tenant);
     op->bytes = malloc(spec_bytes ? spec_bytes : 1);
     if (!op->bytes)
         abort();
     memcpy(op->bytes, spec, spec_bytes);
     op->n_bytes = spec_bytes;
+}
+
+void coordinator_batch_tenant(struct coordinator_batch *batch, uint32_t id, const char *name)
+{
+    add(batch, SIM_OP_TENANT, name, id, 0, 0, 0);
+}
+
+void coordinator_batch_token(struct coordinator_batch *batch, const struct coordinator_token_row *row)
+{
+    struct sim_op *op = add(batch, SIM_OP_TOKEN, row->name, row->id, 0, 0, 0);
+    op->bytes = malloc(sizeof(*row));
+    if (!op->bytes)
+        abort();
+    memcpy(op->bytes, row, sizeof(*row));
+    op->n_bytes = sizeof(*row);
+}
+
+void coordinator_batch_token_used(struct coordinator_batch *batch, uint64_t id, uint64_t used_s)
+{
+    add(batch, SIM_OP_TOKEN_USED, "", id, used_s, 0, 0);
+}
+
+void coordinator_batch_token_drop(struct coordinator_batch *batch, uint64_t id)
+{
+    add(batch, SIM_OP_TOKEN_DROP, "", id, 0, 0, 0);
+}
+
+void coordinator_batch_quota(struct coordinator_batch *batch, uint32_t tenant, const char *name, uint64_t max)
+{
+    add(batch, SIM_OP_QUOTA, name, tenant, max, 0, 0);
 }
 
 void coordinator_batch_drain(struct coordinator_batch *batch, const char *worker, const char *reason)

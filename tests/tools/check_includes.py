@@ -29,9 +29,10 @@ ALLOWED = {
     "coordinator": {"common", "proto", "reduce/plan.h"},
     # The coordinator's rooms: steps -> sessions -> cluster -> store, never back (coordinator/core.h).
     "coordinator/store": {"common"},
+    "coordinator/tenants": CORE | {"coordinator/store"},
     "coordinator/cluster": CORE | {"coordinator/store"},
-    "coordinator/sessions": CORE | {"coordinator/store", "coordinator/cluster"},
-    "coordinator/steps": CORE | {"coordinator/store", "coordinator/cluster", "coordinator/sessions"},
+    "coordinator/sessions": CORE | {"coordinator/store", "coordinator/tenants", "coordinator/cluster"},
+    "coordinator/steps": CORE | {"coordinator/store", "coordinator/tenants", "coordinator/cluster", "coordinator/sessions"},
     "worker": {"common", "proto", "kernels", "reduce"},
     "client": {"common", "proto"},
 }

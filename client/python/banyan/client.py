@@ -378,6 +378,29 @@ class Client:
             )  # fmt: skip
             yield from page.events
 
+    def create_token(self, name: str, access: str, tenant: str | None = None, life: float | None = None) -> str:
+        """A new token for clients, here and never again (docs/TENANTS.md). access: read-only, user, operator or admin. life: seconds.
+
+        An admin's call; the first token must be an admin's. PermissionDenied: this client's token is none.
+        """
+        out = ffi.new("char[65]")
+        self.call(lib.banyan_token_create, self._c, _name(name), _name(access), _name(tenant), int(life or 0), out, ffi.NULL)
+        return infos.text(out)
+
+    def tokens(self) -> list[infos.Token]:
+        """The tokens that there are, without themselves. An admin's call."""
+        out = ffi.new("banyan_token_list *")
+        self.call(lib.banyan_token_get_list, self._c, out)
+        try:
+            return [infos.Token(id=t.id, name=infos.text(t.name), tenant=infos.text(t.tenant), access=infos.text(t.access),
+                                created=t.created_s, expires=t.expires_s, used=t.used_s) for t in out.tokens[0 : out.n]]
+        finally:
+            lib.banyan_token_list_free(out)
+
+    def revoke_token(self, name: str) -> None:
+        """Nobody comes in with it any more, and connections over which it was shown are closed. An admin's call."""
+        self.call(lib.banyan_token_revoke, self._c, _name(name), 0)
+
     def quarantine(self, worker: str | None = None) -> list[infos.Quarantined]:
         """What workers hold and the coordinator's store does not know; of one worker, or of all."""
         out = ffi.new("banyan_quarantine_list *")
@@ -393,6 +416,33 @@ class Client:
         sessions, size = ffi.new("uint64_t *"), ffi.new("uint64_t *")
         self.call(lib.banyan_quarantine_drop, self._c, _name(worker), session, sessions, size)
         return int(sessions[0]), int(size[0])
+
+    def quotas(self, tenant: str | None = None) -> list[infos.TenantQuotas]:
+        """What tenants may have, and have: all of them for operators and admins, the caller's own for others; or one.
+
+        >>> with cluster.connect() as client:
+        ...     client.quotas("default")[0].quotas["sessions"].max
+        0
+        """
+        out = ffi.new("banyan_quota_list *")
+        self.call(lib.banyan_quota_get_list, self._c, _name(tenant), out)
+        try:
+            return [infos.tenant_quotas(out.tenants[i]) for i in range(out.n)]
+        finally:
+            lib.banyan_quota_list_free(out)
+
+    def set_quotas(self, tenant: str, **max: int) -> infos.TenantQuotas:
+        """Sets those quotas that are named (as `sessions=10`), at once and for good; 0: no limit. For admins.
+
+        What would be more is refused with ResourceExhausted, reason QUOTA.
+        """
+        wanted = ffi.new("banyan_quota[]", len(max))
+        for i, (name, most) in enumerate(max.items()):
+            wanted[i].name = name.encode()[:31]
+            wanted[i].max = most
+        out = ffi.new("banyan_tenant_quotas *")
+        self.call(lib.banyan_quota_set, self._c, _name(tenant), wanted, len(max), out)
+        return infos.tenant_quotas(out)
 
     def drain(self, worker: str, reason: str | None = None, wait: bool = False, timeout: float | None = None) -> infos.Drain:
         """Takes a worker out of use, durably: its chunks move to others while their sessions are used.

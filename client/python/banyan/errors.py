@@ -17,19 +17,22 @@ class BanyanError(Exception):
         reason: the machine-readable reason, as "HOLE" or "MISSING_RANGE"; "" where there is none.
         ranges: token ranges concerned, as (first, count).
         worker: the worker concerned, or "".
+        retry_after: reason QUOTA: of a rate, in how many seconds the call may work; 0.0 where that is not known.
     """
 
     code = "UNKNOWN"
 
     def __init__(
-        self, message: str, *, code: str = "", reason: str = "", ranges: tuple[tuple[int, int], ...] = (), worker: str = ""
-    ) -> None:
+        self, message: str, *, code: str = "", reason: str = "", ranges: tuple[tuple[int, int], ...] = (), worker: str = "",
+        retry_after: float = 0.0,
+    ) -> None:  # fmt: skip
         super().__init__(message)
         self.code = code or type(self).code
         self.message = message
         self.reason = reason
         self.ranges = ranges
         self.worker = worker
+        self.retry_after = retry_after
 
     def __str__(self) -> str:
         return f"{self.code}: {self.message}"
@@ -134,6 +137,7 @@ def from_c(code: int, error: Any) -> BanyanError:
         reason=ffi.string(error.reason).decode(errors="replace"),
         ranges=tuple((error.ranges[i].first, error.ranges[i].count) for i in range(min(error.n_ranges, 16))),
         worker=ffi.string(error.worker).decode(errors="replace"),
+        retry_after=error.retry_ns / 1e9,
     )
 
 

@@ -38,6 +38,7 @@ class SessionInfo:
     epoch: int
     forgotten: int
     layer_forgotten: tuple[int, ...]
+    tenant: str = ""  # whose it is; said to operators and admins only
 
 
 def session_info(c: Any) -> SessionInfo:
@@ -48,6 +49,7 @@ def session_info(c: Any) -> SessionInfo:
         chunks=c.chunks, bytes=c.bytes, steps=c.steps, idle=c.idle_ns / 1e9, incarnation=c.incarnation, epoch=c.epoch,
         forgotten=c.forgotten,
         layer_forgotten=tuple(c.layer_forgotten[i] for i in range(c.n_layers)) if c.layer_forgotten != ffi.NULL else (),
+        tenant=text(c.tenant),
     )  # fmt: skip
 
 
@@ -133,6 +135,8 @@ class ClusterInfo:
     audit_skipped: int
     endpoints: tuple[str, ...]
     needs_token: bool
+    tenant: str  # whose sessions this client sees
+    access: str  # and what its token permits: read-only, user, operator or admin
 
 
 def cluster_info(c: Any) -> ClusterInfo:
@@ -156,8 +160,21 @@ def cluster_info(c: Any) -> ClusterInfo:
         ),
         thin_chunks=c.thin_chunks, moves=c.moves, moved_chunks=c.moved_chunks, moved_bytes=c.moved_bytes, wished_chunks=c.wished_chunks,
         audit_every=c.audit_every, audited=c.audited, audit_differences=c.audit_differences, audit_skipped=c.audit_skipped,
-        endpoints=tuple(text(c.endpoints[i]) for i in range(c.n_endpoints)), needs_token=c.needs_token,
+        endpoints=tuple(text(c.endpoints[i]) for i in range(c.n_endpoints)), tenant=text(c.tenant), access=text(c.access), needs_token=c.needs_token,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token for clients, without itself. Times are seconds since 1970; expires 0: never; used 0: not yet."""
+
+    id: int
+    name: str
+    tenant: str
+    access: str
+    created: int
+    expires: int
+    used: int
 
 
 @dataclass(frozen=True)
@@ -169,6 +186,28 @@ class Quarantined:
     life: int
     bytes: int
     newer: bool
+
+
+@dataclass(frozen=True)
+class Quota:
+    """What a tenant may have of something (0: no limit), and has; `refused`: times, since the coordinator's start."""
+
+    max: int
+    used: int
+    refused: int
+
+
+@dataclass(frozen=True)
+class TenantQuotas:
+    """The quotas of a tenant by name: bytes, sessions, steps_per_s, steps_in_flight, connections, watches."""
+
+    tenant: str
+    quotas: dict[str, Quota]
+
+
+def tenant_quotas(t: Any) -> TenantQuotas:
+    of = (t.quotas[i] for i in range(t.n))
+    return TenantQuotas(text(t.tenant), {text(q.name): Quota(q.max, q.used, q.refused) for q in of})
 
 
 @dataclass(frozen=True)

@@ -498,6 +498,50 @@ def test_cluster_information(client, rng):
         client.drop_quarantined("no-such-worker")
 
 
+def test_two_tenants_do_not_see_each_other(rng, tmp_path):
+    def keep(name, token):
+        path = tmp_path / name
+        path.touch(mode=0o600)
+        path.write_text(token + "\n")
+        return str(path)
+
+    with banyan.local_cluster(workers=1, memory="64M", threads=1) as cluster:
+        with cluster.connect() as anybody:
+            with pytest.raises(banyan.FailedPrecondition):
+                anybody.create_token("early", "user", "a")
+            root = keep("root", anybody.create_token("root", "admin"))
+        with pytest.raises(banyan.Unauthenticated):
+            banyan.Client(cluster.endpoint, timeout=10)
+        with banyan.Client(cluster.endpoint, token_file=root) as admin:
+            files = {name: keep(name, admin.create_token(name, "user", name, life=3600)) for name in "ab"}
+            assert {(t.name, t.tenant, t.access) for t in admin.tokens()} == {
+                ("root", "default", "admin"), ("a", "a", "user"), ("b", "b", "user")}  # fmt: skip
+            with (
+                banyan.Client(cluster.endpoint, token_file=files["a"]) as a,
+                banyan.Client(cluster.endpoint, token_file=files["b"]) as b,
+            ):
+                theirs, k, v = filled(a, rng, 40, name="same")
+                ours, _, _ = filled(b, rng, 20, name="same")  # its own: names are a tenant's
+                np.testing.assert_allclose(theirs.attend(0, 39, queries(rng, 1)).o.shape, (1, SPEC.q_heads, SPEC.v_dim))
+                assert [s.id for s in b.sessions()] == [ours.id] and b.sessions()[0].tenant == ""
+                assert (b.cluster().sessions, b.cluster().workers, b.cluster().tenant) == (1, (), "b")
+                never = theirs.id ^ (0x5A << 32)
+                said = []
+                for other in (theirs.id, never):
+                    with pytest.raises(banyan.NotFound) as failure:
+                        b.open(other)
+                    said.append(str(failure.value))
+                assert said[0] == said[1]  # in the words of one that never was
+                with pytest.raises(banyan.PermissionDenied):
+                    b.tokens()
+                assert sorted(s.tenant for s in admin.sessions()) == ["a", "b"]
+                admin.revoke_token("b")
+                with pytest.raises(banyan.Unauthenticated):
+                    for _ in range(1000):  # its link goes in another turn
+                        b.sessions()
+                assert a.sessions()[0].id == theirs.id
+
+
 def test_a_worker_is_drained_and_used_again(rng):
     with banyan.local_cluster(2, worker_args=["--bandwidth", "8G"]) as cluster, cluster.connect() as client:
         # One whole chunk each, and the next one placed ahead: chunks of which rows are not committed move when the

@@ -7,7 +7,7 @@ import {bytes, count, duration} from './format.js';
 const ROW = 32, PAGE = 100, POLL_MS = 3000, MARGIN = 6;
 const KINDS = {active: 'ok', degraded: 'warn', unavailable: 'bad'};
 const COLUMNS = [
-    ['name', 'Session', (s) => s.name || s.id],
+    ['name', 'Session', (s) => `${s.tenant && s.tenant !== 'default' ? `${s.tenant}/` : ''}${s.name || s.id}`],
     ['state', 'State', null],
     ['tokens', 'Tokens', (s) => count(s.tokens)],
     ['bytes', 'K and V', (s) => bytes(s.bytes)],

@@ -91,6 +91,7 @@ int hermetic_born(void);
 int hermetic_commits(void);
 int hermetic_edges(void); // the last one
 int hermetic_events(void);
+int hermetic_fairness(void);
 int hermetic_forget(void);
 int hermetic_frames(void);
 int hermetic_holders(void);
@@ -102,6 +103,7 @@ int hermetic_moves(void);
 int hermetic_partial(void);
 int hermetic_placing(void);
 int hermetic_plans(void);
+int hermetic_quotas(void);
 int hermetic_reading(void);
 int hermetic_reconcile(void);
 int hermetic_restarts(void);

@@ -114,10 +114,10 @@ int main(int argc, char **argv)
     if (argc > 1) // with several holders of each chunk; all: with one, too
         return hermetic_moments(strcmp(argv[1], "all") == 0 ? 1 : 2, 3);
     return hermetic_workers() + hermetic_placing() + hermetic_plans() + hermetic_frames() +
-           hermetic_sessions() + hermetic_items() + hermetic_limits() + hermetic_appends() +
-           hermetic_commits() + hermetic_audits() + hermetic_partial() + hermetic_watches() +
-           hermetic_events() + hermetic_holders() + hermetic_moves() + hermetic_seals() + hermetic_reading() +
-           hermetic_reconcile() + hermetic_restarts() + hermetic_slow() + hermetic_standby() +
-           hermetic_truncates() + hermetic_forget() + hermetic_born() + hermetic_moments(1, 1) +
-           hermetic_edges();
+           hermetic_fairness() + hermetic_quotas() + hermetic_sessions() + hermetic_items() +
+           hermetic_limits() + hermetic_appends() + hermetic_commits() + hermetic_audits() +
+           hermetic_partial() + hermetic_watches() + hermetic_events() + hermetic_holders() +
+           hermetic_moves() + hermetic_seals() + hermetic_reading() + hermetic_reconcile() +
+           hermetic_restarts() + hermetic_slow() + hermetic_standby() + hermetic_truncates() +
+           hermetic_forget() + hermetic_born() + hermetic_moments(1, 1) + hermetic_edges();
 }

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who may come in, as whom, and what they are told: the tokens of the room of tenants, the token file, and the open door
+// of a coordinator that nobody but this machine reaches and that has no token at all.
+//
+//   a token of the table ──────────────▶ what the table says
+//   the token file's ──────────────────▶ admin of the default tenant
+//   none, or any, where there is no token at all, and the door is open (below) ──▶ likewise
+//   while it stands by: anything that looks like a token ──▶ NONE: all calls are refused anyway, and when it
+//                                                            takes over, these links are closed and come again
+#ifndef COORDINATOR_ADMISSION_H
+#define COORDINATOR_ADMISSION_H
+
+#include "proto/rpc.h"
+
+struct coordinator;
+
+// proto_server_options.admit and .wording, with the coordinator.
+bool coordinator_admit(void *arg, const void *credentials, size_t len, const char *peer,
+                       struct proto_identity *out);
+void coordinator_wording(void *arg, const struct proto_request *request, char *text, size_t bytes,
+                         Banyan__Pb__Status *status);
+
+// Answers and counts what the table of accesses does not permit, and returns false.
+bool coordinator_may(struct coordinator *c, struct proto_request *request);
+
+bool coordinator_wants_token(const struct coordinator *c); // of clients
+
+// With each tick: tokens that have expired are valid no more, and when they were used is written from time to time.
+void coordinator_admission_tick(struct coordinator *c, uint64_t now_ns);
+void coordinator_admission_active(struct coordinator *c); // it has taken over
+
+// Handlers (proto_method.handle).
+void coordinator_handle_token_create(struct coordinator *c, struct proto_request *request);
+void coordinator_handle_token_list(struct coordinator *c, struct proto_request *request);
+void coordinator_handle_token_revoke(struct coordinator *c, struct proto_request *request);
+
+#endif
