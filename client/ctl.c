@@ -16,6 +16,7 @@ const struct ctl_command *const ctl_groups[] = {
     ctl_top_commands,
     ctl_doctor_commands,
     ctl_events_commands,
+    ctl_trail_commands,
     ctl_bench_commands,
     ctl_sessions_commands,
     ctl_create_commands,
@@ -132,18 +133,18 @@ static bool is_of(const struct ctl_command *command, const struct ctl_command *g
     return group->name != NULL;
 }
 
+// About files of this machine: where a coordinator is does not matter.
+static bool asks_nobody(const struct ctl_command *command)
+{
+    return is_of(command, ctl_context_commands) || is_of(command, ctl_pki_commands) ||
+           is_of(command, ctl_trail_commands);
+}
+
 // Whether it does so itself, when it likes to, or never.
 static bool connects_itself(const struct ctl_command *command)
 {
-    return is_of(command, ctl_until_commands) || is_of(command, ctl_context_commands) ||
-           is_of(command, ctl_top_commands) || is_of(command, ctl_doctor_commands) ||
-           is_of(command, ctl_probe_commands) || is_of(command, ctl_pki_commands);
-}
-
-// Whether it does without what contexts and the environment say.
-static bool needs_no_cluster(const struct ctl_command *command)
-{
-    return is_of(command, ctl_context_commands) || is_of(command, ctl_pki_commands);
+    return asks_nobody(command) || is_of(command, ctl_until_commands) || is_of(command, ctl_top_commands) ||
+           is_of(command, ctl_doctor_commands) || is_of(command, ctl_probe_commands);
 }
 
 banyan_options ctl_options(const struct ctl *ctl)
@@ -183,7 +184,7 @@ static enum ctl_exit run_command(const struct ctl_command *command, int argc, ch
     if (!command->run)
         return command->check(n_args, args);
     ctl_take_given(ctl);
-    exit_code = needs_no_cluster(command) ? CTL_OK : ctl_settle(ctl);
+    exit_code = asks_nobody(command) ? CTL_OK : ctl_settle(ctl);
     if (exit_code != CTL_OK)
         return exit_code;
     exit_code = command->check ? command->check(n_args, args) : CTL_OK;

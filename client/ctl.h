@@ -57,8 +57,8 @@ extern const struct ctl_command ctl_info_commands[], ctl_sessions_commands[], ct
     ctl_worker_commands[], ctl_scrub_commands[], ctl_shell_commands[], ctl_until_commands[],
     ctl_context_commands[], ctl_destroy_commands[], ctl_top_commands[], ctl_doctor_commands[],
     ctl_backup_commands[], ctl_bench_commands[], ctl_probe_commands[], ctl_join_commands[],
-    ctl_events_commands[], ctl_create_commands[], ctl_pki_commands[], ctl_token_commands[],
-    ctl_quota_commands[];
+    ctl_events_commands[], ctl_create_commands[], ctl_pki_commands[], ctl_trail_commands[],
+    ctl_token_commands[], ctl_quota_commands[];
 extern const struct ctl_command *const ctl_groups[]; // all of these; NULL ends it
 
 // By one word, or by two; second may be NULL. NULL: there is none.
@@ -134,6 +134,11 @@ bool ctl_asked(const struct common_command *program, int argc, char **argv);
 struct common_error;
 enum ctl_exit
 ctl_contexts_fail(const struct common_error *err); // tells why ctl_contexts.h's file cannot be used
+
+// ---- ctl_moment.c -----------------------------------------------------------------------------------------
+
+// "2026-11-25T17:00:00Z", the local time without the Z, or how long ago: "10m". Nanoseconds since 1970, UTC.
+bool ctl_moment_parse(const char *text, uint64_t *out_ns);
 
 // ---- ctl_session.c ----------------------------------------------------------------------------------------
 

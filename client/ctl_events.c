@@ -49,26 +49,6 @@ static bool kinds_parse(void)
     return true;
 }
 
-// "2026-11-25T17:00:00Z", or the local time without the Z; seconds, or the time of day, may be left out.
-static bool moment_parse(const char *text, uint64_t *out_ns)
-{
-    static const char *const forms[] = {"%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M:%S",
-                                        "%Y-%m-%d %H:%M", "%Y-%m-%d"};
-    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-        struct tm at = {.tm_isdst = -1};
-        const char *end = strptime(text, forms[i], &at);
-        bool utc = end && strcmp(end, "Z") == 0;
-        if (!end || (*end && !utc))
-            continue;
-        time_t seconds = utc ? timegm(&at) : mktime(&at);
-        if (seconds < 0)
-            return false;
-        *out_ns = (uint64_t)seconds * COMMON_NS_PER_S;
-        return true;
-    }
-    return false;
-}
-
 static bool number_parse(const char *text, size_t len, uint64_t *out)
 {
     char digits[24];
@@ -81,20 +61,13 @@ static bool number_parse(const char *text, size_t len, uint64_t *out)
 
 static bool since_parse(void)
 {
-    uint64_t ago;
     size_t term = strcspn(given.since, "/");
     if (number_parse(given.since, strlen(given.since), &after))
         return true;
     if (given.since[term] == '/')
         return number_parse(given.since, term, &asks.term) && asks.term &&
                number_parse(given.since + term + 1, strlen(given.since + term + 1), &asks.seq);
-    if (moment_parse(given.since, &asks.since_ns))
-        return true;
-    if (common_parse_duration(given.since, &ago) != COMMON_OK)
-        return false;
-    uint64_t now = common_clock_wall_ns();
-    asks.since_ns = ago < now ? now - ago : 1;
-    return true;
+    return ctl_moment_parse(given.since, &asks.since_ns);
 }
 
 static enum ctl_exit check_events(int n_args, char **args)

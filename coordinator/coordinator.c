@@ -34,6 +34,7 @@
 #include "coordinator/steps/watchers.h"
 #include "coordinator/store/store.h"
 #include "coordinator/tenants/quota_service.h"
+#include "coordinator/trail/trail.h"
 
 #define ANYBODY                                                                                              \
     (1u << BANYAN__PB__ROLE__ROLE_CLIENT | 1u << BANYAN__PB__ROLE__ROLE_WORKER |                             \
@@ -49,7 +50,7 @@
         struct coordinator *c = arg;                                                                         \
         if (c->core.standing_by)                                                                             \
             coordinator_standby_refuse(request);                                                             \
-        else if (coordinator_may(c, request))                                                                \
+        else if (coordinator_may(c, request) && !coordinator_trail_refuses(c->trail, request))               \
             coordinator_handle_##name(what, request);                                                        \
     }
 #define HANDLER(name, room) HANDLER_OF(name, &c->room)
@@ -149,6 +150,7 @@ static void tick(void *arg)
 {
     struct coordinator *c = arg;
     uint64_t now = common_clock_ns();
+    coordinator_trail_tick(c->trail, now);
     if (c->core.standing_by)
         return;
     coordinator_here(&c->core, now);
@@ -186,6 +188,7 @@ static void copy_options(struct coordinator_core *core, const struct coordinator
     core->options.store_path = strdup(options->store_path);
     core->options.token = options->token ? strdup(options->token) : NULL;
     core->options.tls = common_tls_ref(options->tls);
+    core->options.audit_log = options->audit_log ? strdup(options->audit_log) : NULL;
     core->secret = *options->secret;
     core->options.secret = &core->secret;
     if (core->options.max_workers > COORDINATOR_WORKERS_MAX)
@@ -209,6 +212,20 @@ static void connection_leaves(void *arg, uint32_t tenant)
     coordinator_quota_give(coordinator_use_of(&c->quotas, tenant), COORDINATOR_QUOTA_CONNECTIONS, 1);
 }
 
+static void on_refusing(void *arg, enum proto_refusal refusal, const char *peer, const char *why)
+{
+    struct coordinator *c = arg;
+    coordinator_event_refusing(c, refusal, peer, why);
+    coordinator_trail_refusing(c->trail, refusal, peer, why);
+}
+
+static void on_answered(void *arg, const struct proto_request *request, enum common_code code,
+                        const ProtobufCMessage *reply)
+{
+    struct coordinator *c = arg;
+    coordinator_trail_answered(c->trail, request, code, reply);
+}
+
 static enum common_code serve(struct coordinator *c, const char *const *endpoints, struct common_error *err)
 {
     struct proto_server_options server = {.name = c->core.options.cluster,
@@ -228,7 +245,8 @@ static enum common_code serve(struct coordinator *c, const char *const *endpoint
                                           .leaves = connection_leaves,
                                           .serves = coordinator_serves,
                                           .wording = coordinator_wording,
-                                          .refusing = coordinator_event_refusing,
+                                          .refusing = on_refusing,
+                                          .answered = c->trail ? on_answered : NULL,
                                           .methods = coordinator_methods,
                                           .tls = c->core.options.tls,
                                           .tls_client_cert = c->core.options.tls_client_certs,
@@ -264,6 +282,8 @@ enum common_code coordinator_new(struct common_loop *loop, const struct coordina
     coordinator_tenants_init(&c->tenants, core);
     coordinator_quotas_init(&c->quotas, &c->tenants);
     c->sessions.quotas = &c->quotas;
+    if (code == COMMON_OK)
+        code = coordinator_trail_new(core, &c->tenants, &c->trail, err);
     coordinator_cluster_init(&c->cluster, core);
     coordinator_sessions_init(&c->sessions, core, &c->cluster);
     if (code == COMMON_OK)
@@ -325,6 +345,11 @@ void coordinator_tell_reloaded(struct coordinator *c, const char *trouble)
                                                .text = text});
 }
 
+void coordinator_reopen_audit_log(struct coordinator *c)
+{
+    coordinator_trail_reopen(c->trail);
+}
+
 bool coordinator_stands_by(const struct coordinator *c)
 {
     return c->core.standing_by;
@@ -353,6 +378,7 @@ void coordinator_stop(struct coordinator *c)
     coordinator_store_stop(c->store);
     proto_server_close(c->server);
     c->server = NULL;
+    coordinator_trail_stop(c->trail);
 }
 
 void coordinator_free(struct coordinator *c)
@@ -369,6 +395,7 @@ void coordinator_free(struct coordinator *c)
     coordinator_backups_stop(c); // one that was being made or read meanwhile
     coordinator_store_free(c->store);
     free(c->backups);
+    coordinator_trail_free(c->trail);
     coordinator_event_readers_free(c);
     coordinator_turn_fini(&c->core.turn);
     common_timer_free(c->tick);
@@ -377,6 +404,7 @@ void coordinator_free(struct coordinator *c)
     free((char *)c->core.options.store_path);
     free((char *)c->core.options.token);
     common_tls_unref(c->core.options.tls);
+    free((char *)c->core.options.audit_log);
     free(c->core.scratch);
     free(c);
 }

@@ -55,6 +55,8 @@ struct coordinator_options {
     uint64_t audit_madds; // multiply-adds of an audit: of a long context some rows and heads are looked at
     uint64_t
         scrub_ns; // in this time the memory of each sealed chunk is compared at all its holders; 0: never
+    const char *audit_log; // file that says who has changed what (docs/AUDIT.md); NULL: none
+    bool audit_required;   // while that cannot be written, calls that would change something are refused
     struct common_tracer *tracer; // of steps' spans, kept; NULL: none
     // Another coordinator may have the store: then this one listens, refuses every call (UNAVAILABLE, STANDBY), and takes
     // the store over when the other is gone or does not run (store/lease.h).
@@ -81,6 +83,9 @@ void coordinator_set_options(struct coordinator *c, const struct coordinator_opt
 
 // The configuration was read again, for people to know; trouble: it could not be, and nothing has changed; NULL: it was.
 void coordinator_tell_reloaded(struct coordinator *c, const char *trouble);
+
+// SIGHUP: where the audit log was moved away, a new one is begun at its path. With lines in the log.
+void coordinator_reopen_audit_log(struct coordinator *c);
 
 bool coordinator_stands_by(const struct coordinator *c);
 

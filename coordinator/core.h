@@ -30,6 +30,8 @@ enum coordinator_limit {
     COORDINATOR_LIMITS
 };
 
+struct proto_request;
+
 struct coordinator_core {
     struct common_loop *loop;
     struct coordinator_options options; // strings owned
@@ -42,7 +44,10 @@ struct coordinator_core {
     struct coordinator_presence presence;
     struct coordinator_events *events;    // what has happened, for people (events.h)
     uint64_t reached[COORDINATOR_LIMITS]; // times that something was refused for it
-    void *scratch;                        // memory to build replies in
+    // A client has named a session of another tenant; it is told that there is none. For the audit log; may be NULL.
+    void (*strange)(void *arg, const struct proto_request *request, uint64_t session);
+    void *strange_arg;
+    void *scratch; // memory to build replies in
     size_t scratch_bytes;
 };
 

@@ -159,6 +159,14 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
          "its rows, and compared; a difference is an ERROR in the log, and is counted.\n"
          "Default: 0, none.",
          0, UINT64_C(1) << 40},
+        {"audit-log", 0, COMMON_OPTION_STRING, &config->audit_log, "FILE",
+         "Add a line to this file for each call that changes something, each try that was\n"
+         "refused, each worker that comes and goes: who, what, when, from where, with which\n"
+         "result, chained by hashes. A coordinator that stands by has another one. SIGHUP opens\n"
+         "it anew. 'banyanctl audit-log' reads it. Default: none.",
+         0, 0},
+        {"audit-required", 0, COMMON_OPTION_FLAG, &config->audit_required, NULL,
+         "While nothing can be written there, refuse calls that would change something.", 0, 0},
         {"scrub", 0, COMMON_OPTION_DURATION, &config->scrub_ns, "TIME",
          "In this time the memory of each full chunk is compared at all its workers with what\n"
          "was sealed, evenly spread; 0: never by itself. Default: 24h.",
@@ -203,6 +211,9 @@ static enum common_code read_options(int argc, char **argv, struct coordinator_d
     config->slow_workers = !strcmp(slow, "move")   ? COORDINATOR_SLOW_MOVE
                            : !strcmp(slow, "flag") ? COORDINATOR_SLOW_FLAG
                                                    : COORDINATOR_SLOW_IGNORE;
+    if (config->audit_required && !config->audit_log)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "--audit-required goes with --audit-log; try 'banyan-coordinator --help'");
     if (!(daemon->trace.sample >= 0 && daemon->trace.sample <= 1))
         return common_error_set(err, COMMON_INVALID_ARGUMENT,
                                 "--trace-sample is 0 to 1; try 'banyan-coordinator --help'");
@@ -270,6 +281,7 @@ void coordinator_daemon_reload(struct coordinator_daemon_options *options, struc
     struct common_error err;
     struct words words;
     struct coordinator_daemon_options *fresh = calloc(1, sizeof *fresh);
+    coordinator_reopen_audit_log(c);
     if (common_daemon_reload_tls(daemon, proto_role_uri(BANYAN__PB__ROLE__ROLE_COORDINATOR), &err) !=
         COMMON_OK)
         coordinator_tell_reloaded(c, err.message);

@@ -26,6 +26,8 @@ struct window { // of one kind
 
 struct coordinator_events {
     struct coordinator_turn *turn;
+    void (*listen)(void *arg, const struct coordinator_event *event);
+    void *listen_arg;
     uint64_t first_term, term, last;
     uint32_t capacity, n_held;
     uint64_t totals[PROTO_EVENT_SEVERITIES];
@@ -168,6 +170,8 @@ void coordinator_events_add(struct coordinator_events *events, const struct coor
 {
     if (!events)
         return;
+    if (events->listen)
+        events->listen(events->listen_arg, event);
     struct window *w = &events->windows[event->kind];
     events->totals[event->severity] += event->count ? event->count : 1;
     window_turn(events, event->kind, common_clock_ns());
@@ -177,6 +181,13 @@ void coordinator_events_add(struct coordinator_events *events, const struct coor
     }
     w->told++;
     put(events, event);
+}
+
+void coordinator_events_listen(struct coordinator_events *events,
+                               void (*fn)(void *arg, const struct coordinator_event *event), void *arg)
+{
+    events->listen = fn;
+    events->listen_arg = arg;
 }
 
 void coordinator_events_tick(struct coordinator_events *events)

@@ -75,6 +75,11 @@ void coordinator_events_note(struct coordinator_events *events, const struct coo
                                                               .severity = PROTO_EVENT_##how},                \
                             __VA_ARGS__)
 
+// Each event, as it comes, is also told to this one, whatever is kept of it; fn NULL: to nobody. Its strings are as they
+// came, and go when it returns.
+void coordinator_events_listen(struct coordinator_events *events,
+                               void (*fn)(void *arg, const struct coordinator_event *event), void *arg);
+
 // What was counted in a time that is over is told. To be called several times a second.
 void coordinator_events_tick(struct coordinator_events *events);
 

@@ -18,6 +18,7 @@
 #include "coordinator/state.h"
 #include "coordinator/store/store.h"
 #include "coordinator/tenants/quota_metrics.h"
+#include "coordinator/trail/trail.h"
 #include "proto/metrics.h"
 
 struct number {
@@ -215,6 +216,27 @@ static bool put_events(struct common_metrics *table, const struct coordinator *c
                                        (double)coordinator_events_bytes(c->core.events)});
 }
 
+static bool put_trail(struct common_metrics *table, const struct coordinator *c)
+{
+    const enum common_metric_kind counter = COMMON_METRIC_COUNTER, gauge = COMMON_METRIC_GAUGE;
+    struct coordinator_trail_counts counts;
+    if (!coordinator_trail_count(c->trail, &counts))
+        return true;
+    const struct number numbers[] = {
+        {counter, "banyan_audit_log_records_total", "Records written to the audit log (--audit-log).", NULL,
+         NULL, (double)counts.file.written},
+        {counter, "banyan_audit_log_lost_total", "Records that could not be written to it.", NULL, NULL,
+         (double)counts.file.lost},
+        {counter, "banyan_audit_log_left_out_total",
+         "Refused and failed calls of floods, which it only counts.", NULL, NULL, (double)counts.left_out},
+        {gauge, "banyan_audit_log_writable", "1 while it can be written.", NULL, NULL, counts.works},
+    };
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
+        if (!put(table, &numbers[i]))
+            return false;
+    return true;
+}
+
 static double beat_age_s(const struct coordinator_worker *w, uint64_t now_ns)
 {
     bool there = !coordinator_worker_gone(w) && w->last_beat_ns && now_ns > w->last_beat_ns;
@@ -286,6 +308,7 @@ bool coordinator_metrics_put(const struct coordinator *c, struct common_metrics 
     return put_totals(table, c) && put_times(table, c) && put_sessions(table, c) &&
            put_worker_states(table, c) && put_workers(table, c) && put_engines(table, c) &&
            put_limits(table, c) && coordinator_quota_metrics_put(&c->quotas, table) && put_events(table, c) &&
+           put_trail(table, c) &&
            proto_metrics_put_codes(table, "banyan_step_failures_total",
                                    "Items of attend calls that were answered with an error.",
                                    c->steps.failures) &&

@@ -27,6 +27,7 @@
 struct coordinator_backups;
 struct coordinator_event_readers;
 struct coordinator_standby;
+struct coordinator_trail;
 
 extern const struct proto_method coordinator_methods[]; // that it serves; ends with method 0
 
@@ -45,6 +46,7 @@ struct coordinator {
     struct common_timer *tick;           // twice per heartbeat: missed beats, idle sessions, idle plans
     struct coordinator_standby *standby; // of the lease on the store (standby.h)
     struct coordinator_event_readers *event_readers; // events_service.h
+    struct coordinator_trail *trail;                 // the audit log (trail/trail.h); NULL: there is none
     struct coordinator_backups *backups;             // backup_service.h; NULL: none was asked for
 };
 

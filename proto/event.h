@@ -65,6 +65,8 @@ enum proto_event_severity { PROTO_EVENT_INFO, PROTO_EVENT_WARN, PROTO_EVENT_ERRO
     X(REFUSED_LIMIT, "refused-limit", 1, 1, "something was refused for a limit that is reached")             \
     X(AUDIT_DIFFERENCE, "audit-difference", 16, 1, "an answer is wrong: float64 says something else")        \
     X(STORE_ERROR, "store-error", 4, 1, "the store has refused a write")                                     \
+    X(TRAIL_FAILED, "trail-failed", 4, 10, "the audit log (--audit-log) cannot be written, and why")         \
+    X(TRAIL_WRITTEN, "trail-written", 4, 10, "it is written again")                                          \
     X(BACKUP_MADE, "backup-made", 16, 1, "a backup of the store was made")                                   \
     X(BACKUP_FAILED, "backup-failed", 16, 1, "none was made, and why")                                       \
     X(BACKUP_RESTORED, "backup-restored", 16, 1, "the store was made from a backup")                         \

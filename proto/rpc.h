@@ -217,6 +217,10 @@ struct proto_server_options {
     // Each refusal, also those that the log leaves out: whom and why, for people. Strings are the callee's until it
     // returns. May be NULL.
     void (*refusing)(void *arg, enum proto_refusal refusal, const char *peer, const char *why);
+    // Each request that is answered, once, before its answer leaves: also one that no handler has seen (its message has no
+    // body then). `reply` is the answer's body; NULL: a failure. May be NULL.
+    void (*answered)(void *arg, const struct proto_request *request, enum common_code code,
+                     const ProtobufCMessage *reply);
     void (*link_closed)(void *arg, uint64_t link); // stream only; may be NULL
     // Our certificate and whom we believe; a reference is taken. Endpoints of TLS need it. A daemon that links must show a
     // certificate that says its role.
@@ -296,7 +300,9 @@ enum common_code proto_listen_allowed(const char *endpoint, bool has_token, bool
 
 const struct proto_message *proto_request_message(const struct proto_request *request);
 uint64_t proto_request_deadline(const struct proto_request *request); // absolute monotonic ns
-const char *proto_request_peer(const struct proto_request *request);  // for logs
+const char *proto_request_peer(const struct proto_request *request); // for logs: "NAME@ADDRESS", or "ADDRESS"
+uint32_t proto_request_method(const struct proto_request *request);  // Banyan__Pb__Method
+uint32_t proto_request_role(const struct proto_request *request);    // Banyan__Pb__Role of the caller
 bool proto_request_is_daemon(const struct proto_request *request); // its caller has proved the cluster secret
 // Who asks, until the request is answered. Of daemons: access NONE and, as name, what the daemon calls itself.
 const struct proto_identity *proto_request_identity(const struct proto_request *request);

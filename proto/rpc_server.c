@@ -94,6 +94,7 @@ enum common_code proto_server_new(struct common_loop *loop, const struct proto_s
     server->serves = options->serves;
     server->wording = options->wording;
     server->refusing = options->refusing;
+    server->answered = options->answered;
     server->link_closed = options->link_closed;
     proto_list_init(&server->links);
     proto_list_init(&server->callers);
@@ -374,6 +375,10 @@ static void request_answer(struct proto_request *request, struct proto_outgoing 
     // Before the transport looks whether the caller may be read again; the link may be gone afterwards.
     count_caller(request, -1, -(int64_t)(request->bytes + request->charged));
     request->caller = NULL;
+    if (server->answered)
+        server->answered(server->arg, request,
+                         outgoing->status ? (enum common_code)outgoing->status->code : COMMON_OK,
+                         outgoing->status ? NULL : outgoing->body);
     request->identity = NULL;
     bool serves = !server->serves || server->serves(server->arg);
     request->send(request, code == COMMON_OK && serves ? &gather : NULL, sent, sent_arg);
@@ -544,6 +549,16 @@ void proto_request_charge(struct proto_request *request, uint64_t bytes)
 void proto_request_ends(struct proto_request *request, uint64_t now_ns)
 {
     request->ends_ns = now_ns;
+}
+
+uint32_t proto_request_method(const struct proto_request *request)
+{
+    return request->method;
+}
+
+uint32_t proto_request_role(const struct proto_request *request)
+{
+    return request->role;
 }
 
 uint64_t proto_request_arrived(const struct proto_request *request)

@@ -225,6 +225,8 @@ struct proto_server {
     void (*wording)(void *arg, const struct proto_request *request, char *text, size_t bytes,
                     Banyan__Pb__Status *status);
     void (*refusing)(void *arg, enum proto_refusal refusal, const char *peer, const char *why);
+    void (*answered)(void *arg, const struct proto_request *request, enum common_code code,
+                     const ProtobufCMessage *reply);
     void (*link_closed)(void *arg, uint64_t link);
     struct proto_listener *listeners;
     struct proto_list links; // stream links

@@ -51,7 +51,11 @@ struct coordinator_session *coordinator_session_asked(const struct coordinator_s
                                                       const struct proto_request *request, uint64_t id)
 {
     struct coordinator_session *s = coordinator_session_find(sessions, id);
-    return s && coordinator_session_is_for(s, proto_request_identity(request)) ? s : NULL;
+    if (!s || coordinator_session_is_for(s, proto_request_identity(request)))
+        return s;
+    if (sessions->core->strange)
+        sessions->core->strange(sessions->core->strange_arg, request, id);
+    return NULL;
 }
 
 enum common_code coordinator_session_unknown(uint64_t id, struct proto_status *status)

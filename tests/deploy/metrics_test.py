@@ -69,7 +69,8 @@ class Cluster(unittest.TestCase):
         for words in ("init",), ("issue", "--role=coordinator", "--host=localhost", "--name=c"):
             subprocess.run([BIN / "banyanctl", "pki", words[0], tls, *words[1:]], check=True, stdout=subprocess.DEVNULL)
         coordinator = cls.start("coordinator", "--store", cls.path / "db", "--listen", cls.endpoint, "--fsync",
-                                "--tls-cert", tls / "c.pem", "--tls-key", tls / "c.key", "--tls-ca", tls / "ca.pem")
+                                "--tls-cert", tls / "c.pem", "--tls-key", tls / "c.key", "--tls-ca", tls / "ca.pem",
+                                "--audit-log", cls.path / "audit.log")
         worker = cls.start("worker", "--name", "w0", "--memory", "64M", "--coordinator", cls.endpoint, "--listen",
                            f"unix://{cls.path}/w", "--edge-listen", f"unix://{cls.path}/we", "--store", cls.path / "kv",
                            "--fsync", "always")

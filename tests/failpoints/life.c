@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/trail_chain.h"
 #include "tests/e2e/support.h"
 #include "tests/failpoints/act.h"
 #include "tests/failpoints/script.h"
@@ -53,7 +54,7 @@ static bool (*run_act)(struct act *); // NULL: none
 static bool impossible;
 static struct harness_cluster *cluster;
 static uint64_t goes_on_ns; // when the coordinator that was stopped does; 0: none is
-static char armed[300], hit[320];
+static char armed[300], hit[320], trail[320];
 
 static void arm(void)
 {
@@ -208,6 +209,29 @@ static bool act(struct script *s)
     return ok;
 }
 
+// The audit log of a coordinator that was killed, or whose disk was full: its chain is whole.
+static bool is_chained(void)
+{
+    struct common_trail_chain chain;
+    char *line = NULL;
+    size_t room = 0;
+    FILE *file = fopen(trail, "re");
+    common_trail_chain_init(&chain);
+    for (ssize_t n; file && (n = getline(&line, &room, file)) > 0;) {
+        bool ended = line[n - 1] == '\n';
+        common_trail_chain_take(&chain, line, (size_t)n - ended, ended);
+    }
+    common_trail_chain_end(&chain);
+    bool whole = chain.records > 0 && !chain.bad;
+    if (!whole)
+        fprintf(stderr, "the audit log: line %d: %s\n", (int)chain.first_line, chain.why);
+    common_trail_chain_fini(&chain);
+    if (file)
+        fclose(file);
+    free(line);
+    return whole;
+}
+
 // What the client has left: as the model says, also after one more death of the coordinator.
 static bool look(struct script *s, bool died)
 {
@@ -261,12 +285,15 @@ static void life(void **state)
 {
     (void)state;
     // A chunk gets no new copy while somebody has a ticket for positions in it that are not committed
-    static const char *const beats[] = {"--heartbeat", "500ms", "--ticket-life", "1s", NULL};
+    static const char *beats[] = {"--heartbeat", "500ms", "--ticket-life", "1s", NULL, trail, NULL};
     static const char *const same_speed[] = {"--bandwidth", "8G", NULL};
     char base[] = "/tmp/banyan-failpoint-XXXXXX";
     assert_non_null(mkdtemp(base));
     snprintf(armed, sizeof(armed), "%s/armed", base);
     snprintf(hit, sizeof(hit), "%s.hit", armed);
+    snprintf(trail, sizeof(trail), "%s/audit.log", base);
+    if (!options.standby) // two coordinators have one each
+        beats[4] = "--audit-log";
     setenv("BANYAN_FAILPOINT_FILE", armed, 1);
     cluster = support_start(&(struct harness_options){.coordinator_args = beats,
                                                       .worker_args = same_speed,
@@ -290,6 +317,8 @@ static void life(void **state)
     if (!look(s, how == 2))
         fail_msg("afterwards: %s", shared->wrong);
     script_free(s);
+    if (!options.standby)
+        assert_true(is_chained());
     banyan_client *last = support_connect(cluster, "unix");
     EVENTUALLY(60, support_used_bytes(last) == 0);
     banyan_disconnect(last);

@@ -33,6 +33,8 @@ ALLOWED = {
     "coordinator/cluster": CORE | {"coordinator/store"},
     "coordinator/sessions": CORE | {"coordinator/store", "coordinator/tenants", "coordinator/cluster"},
     "coordinator/steps": CORE | {"coordinator/store", "coordinator/tenants", "coordinator/cluster", "coordinator/sessions"},
+    # Beside the rooms: it is told of calls and events, and asks nobody.
+    "coordinator/trail": CORE | {"coordinator/store", "coordinator/tenants"},
     "worker": {"common", "proto", "kernels", "reduce"},
     "client": {"common", "proto"},
 }
