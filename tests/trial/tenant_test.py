@@ -119,6 +119,15 @@ class SecondTenant(place.Trial):
             self.assertEqual((page["sessions"], page["next"]), ([], 0))
         self.red.call("SESSION_DELETE", {"session": made}).must()
 
+    def test_quotas(self):
+        """It sees what it may have itself, and of another tenant not even whether it is there."""
+        own = self.blue.call("QUOTA_SHOW").must()
+        self.assertEqual([t["tenant"] for t in own["tenants"]], ["blue"])
+        one, other = (self.blue.call("QUOTA_SHOW", {"tenant": name}) for name in ("red", "nobody"))
+        self.assertNotEqual(one.code, wire.OK)
+        self.assertEqual(repr(one.status).replace("red", "N"), repr(other.status).replace("nobody", "N"))
+        self.assertCode(self.blue.call("QUOTA_SET", {"tenant": "red", "quotas": [{"name": "sessions", "max": 1}]}), wire.PERMISSION_DENIED)
+
     def test_events(self):
         """What happens to red's sessions is no event of blue's, by no filter; nor is it counted as one that blue has missed."""
         made = self.ground.session(self.red, "eventful", 20)
