@@ -173,6 +173,33 @@ static void wrong_tokens_are_told(void **state)
     end(&f);
 }
 
+// Of the table's tokens those of operators and admins look; others are known, and refused; what has expired is nobody's.
+static void tokens_of_operators_look(void **state)
+{
+    (void)state;
+    static const struct {
+        enum proto_access access;
+        uint64_t expires_s;
+        int code;
+    } cases[] = {{PROTO_ACCESS_READ_ONLY, 0, 403},
+                 {PROTO_ACCESS_USER, 0, 403},
+                 {PROTO_ACCESS_OPERATOR, 0, 200},
+                 {PROTO_ACCESS_ADMIN, 0, 200},
+                 {PROTO_ACCESS_ADMIN, 1, 401}};
+    struct fixture f;
+    begin(&f, "127.0.0.1:80", NULL);
+    assert_int_equal(ask_from(&f, "localhost", NULL), 200); // no token at all yet
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct coordinator_token_row row = {.access = cases[i].access, .expires_s = cases[i].expires_s};
+        char bearer[64] = "Bearer ";
+        assert_true(coordinator_token_make(bearer + strlen("Bearer "), &row));
+        assert_non_null(coordinator_tokens_add(&f.c->tenants.tokens, &row));
+        assert_int_equal(ask_from(&f, "localhost", bearer), cases[i].code);
+        assert_int_equal(ask_from(&f, "localhost", NULL), 401); // and now one is wanted
+    }
+    end(&f);
+}
+
 static void wrong_tokens_are_slowed_down(void **state)
 {
     (void)state;
@@ -440,6 +467,7 @@ int main(void)
         cmocka_unit_test(hosts_on_loopback),
         cmocka_unit_test(hosts_beyond_loopback),
         cmocka_unit_test(wrong_tokens_are_told),
+        cmocka_unit_test(tokens_of_operators_look),
         cmocka_unit_test(wrong_tokens_are_slowed_down),
         cmocka_unit_test(names_that_are_no_text),
         cmocka_unit_test(many_sessions_in_pages),

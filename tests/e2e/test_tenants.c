@@ -552,6 +552,24 @@ static void workers_want_a_pass(void **state)
     banyan_disconnect(a);
 }
 
+// The only worker goes: its tenant hears that rows are missing, an admin also at whom.
+static void check_lost(uint64_t id)
+{
+    banyan_client *clients[] = {client_of("a1", "unix"), client_of("root", "unix")};
+    harness_cluster_signal(cluster, 0, SIGKILL);
+    for (int i = 0; i < 2; i++) {
+        banyan_session *held;
+        OK(banyan_session_open(clients[i], id, NULL, &held, ERR));
+        EVENTUALLY(60, one_step(clients[i], held, 19) == BANYAN_UNAVAILABLE &&
+                           strcmp(ERR->reason, "MISSING_RANGE") == 0);
+        assert_true(ERR->n_ranges > 0);
+        assert_string_equal(ERR->worker, i ? "w0" : "");
+        assert_true((strstr(ERR->message, "w0") != NULL) == (i == 1));
+        banyan_session_close(held);
+        banyan_disconnect(clients[i]);
+    }
+}
+
 static void takeover(void **state)
 {
     (void)state;
@@ -567,6 +585,7 @@ static void takeover(void **state)
     banyan_disconnect(a);
     check_kept(id, BANYAN_UNAVAILABLE); // it goes on looking for the other one
     assert_true(harness_cluster_restart(cluster, HARNESS_COORDINATOR));
+    check_lost(id);
     support_stop(cluster);
     cluster = first;
 }
