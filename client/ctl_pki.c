@@ -3,7 +3,7 @@
 #include "client/ctl_pki.h"
 
 #include <inttypes.h>
-#include <openssl/crypto.h>
+#include <openssl/evp.h>
 #include <openssl/x509.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,7 +20,7 @@
 static struct {
     const char *role, *host, *name, *out;
     uint64_t days; // 0: the default
-    bool replace;
+    bool replace, keep_key;
 } given;
 
 static enum ctl_exit fail(const struct common_error *err)
@@ -176,16 +176,20 @@ static enum ctl_exit issue(const struct ctl *ctl, const char *dir, const char *n
     struct ctl_pki_pair authority = {0}, pair = {0};
     struct common_error err;
     const char *out = given.out ? given.out : dir;
+    struct ctl_pki_wish with_key = *wish;
     enum common_code code = ctl_pki_load_authority(dir, &authority, &err);
+    if (code == COMMON_OK && given.keep_key)
+        code = ctl_pki_load_key(out, name, &with_key.key, &err);
     if (code == COMMON_OK)
-        code = ctl_pki_make(wish, &authority, &pair, &err);
+        code = ctl_pki_make(&with_key, &authority, &pair, &err);
     if (code == COMMON_OK)
-        code = ctl_pki_write(out, name, &pair, given.replace, &err);
+        code = ctl_pki_write(out, name, &pair, given.replace || given.keep_key, &err);
     if (code == COMMON_OK)
         code = ctl_pki_write_authority(out, authority.cert, &err);
     enum ctl_exit exit_code = code == COMMON_OK ? tell_made(ctl, out, name, &pair) : fail(&err);
     ctl_pki_free(&pair);
     ctl_pki_free(&authority);
+    EVP_PKEY_free(with_key.key);
     return exit_code;
 }
 
@@ -276,6 +280,8 @@ static const struct common_option issue_options[] = {
      "Where NAME.pem, NAME.key and a copy of ca.pem are put. Default: the authority's folder.", 0, 0},
     {"replace", 0, COMMON_OPTION_FLAG, &given.replace, NULL,
      "Put it in the place of what has these names: then SIGHUP to the daemon.", 0, 0},
+    {"keep-key", 0, COMMON_OPTION_FLAG, &given.keep_key, NULL,
+     "The same, but for the key that is there: for a daemon whose key is a copy, as with systemd.", 0, 0},
     {0},
 };
 

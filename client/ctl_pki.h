@@ -28,6 +28,7 @@ struct ctl_pki_wish {
     unsigned roles;         // 0: an authority, which signs others and no authorities below it
     const char *hosts;      // "a,10.0.0.5,::1"; NULL: none
     int64_t from_s, till_s; // seconds of the wall clock between which it is valid
+    EVP_PKEY *key;          // that it is for, of which the pair gets a reference; NULL: a new one is made
 };
 
 struct ctl_pki_pair {
@@ -55,6 +56,9 @@ enum common_code ctl_pki_write(const char *dir, const char *name, const struct c
 // Puts the authority's certificate at DIR/ca.pem, where there is none. Same errors.
 enum common_code ctl_pki_write_authority(const char *dir, const X509 *cert, struct common_error *err);
 
+// The key of DIR/NAME.key, the caller's to free. NOT_FOUND, PERMISSION_DENIED: others can read it. INVALID_ARGUMENT: it is none.
+enum common_code ctl_pki_load_key(const char *dir, const char *name, EVP_PKEY **out,
+                                  struct common_error *err);
 // The authority of a folder. NOT_FOUND: it has none. PERMISSION_DENIED: others can read its key. INVALID_ARGUMENT: the files
 // are no authority's, or do not belong together.
 enum common_code ctl_pki_load_authority(const char *dir, struct ctl_pki_pair *out, struct common_error *err);

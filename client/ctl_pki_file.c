@@ -149,13 +149,12 @@ static int no_password(char *buf, int size, int writing, void *arg)
     return -1; // a key is never asked for on a terminal
 }
 
-static enum common_code open_key(const char *path, FILE **out, struct common_error *err)
+static enum common_code open_key(const char *path, const char *hint, FILE **out, struct common_error *err)
 {
     struct stat st;
     int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0 && errno == ENOENT)
-        return common_error_set(err, COMMON_NOT_FOUND,
-                                "there is no '%.200s': 'banyanctl pki init' makes an authority", path);
+        return common_error_set(err, COMMON_NOT_FOUND, "there is no '%.200s'%s", path, hint);
     if (fd < 0)
         return cannot(path, "opened", err);
     enum common_code code = COMMON_OK;
@@ -164,8 +163,8 @@ static enum common_code open_key(const char *path, FILE **out, struct common_err
     else if (st.st_mode & 077)
         code = common_error_set(
             err, COMMON_PERMISSION_DENIED,
-            "'%.200s' has mode %04o, so that others can reach the authority's key: chmod 600 it, and "
-            "make a new authority if they may have read it",
+            "'%.200s' has mode %04o, so that others can reach this key: chmod 600 it, and make another "
+            "if they may have read it",
             path, (unsigned)st.st_mode & 07777);
     if (code == COMMON_OK && !(*out = fdopen(fd, "r")))
         code = cannot(path, "opened", err);
@@ -174,10 +173,10 @@ static enum common_code open_key(const char *path, FILE **out, struct common_err
     return code;
 }
 
-static enum common_code load_key(const char *path, EVP_PKEY **out, struct common_error *err)
+static enum common_code load_key(const char *path, const char *hint, EVP_PKEY **out, struct common_error *err)
 {
     FILE *file = NULL;
-    enum common_code code = open_key(path, &file, err);
+    enum common_code code = open_key(path, hint, &file, err);
     if (code != COMMON_OK)
         return code;
     setvbuf(file, NULL, _IONBF, 0); // no copy of the key stays in a buffer
@@ -188,6 +187,13 @@ static enum common_code load_key(const char *path, EVP_PKEY **out, struct common
         return COMMON_OK;
     return common_error_set(err, COMMON_INVALID_ARGUMENT,
                             "'%.200s' has no private key in PEM without a password", path);
+}
+
+enum common_code ctl_pki_load_key(const char *dir, const char *name, EVP_PKEY **out, struct common_error *err)
+{
+    char path[PATH_MAX];
+    enum common_code code = name_path(dir, name, "key", path, err);
+    return code == COMMON_OK ? load_key(path, ": without --keep-key one is made", out, err) : code;
 }
 
 static enum common_code check_authority(const char *path, const struct ctl_pki_pair *pair,
@@ -212,7 +218,7 @@ enum common_code ctl_pki_load_authority(const char *dir, struct ctl_pki_pair *ou
     struct ctl_pki_pair pair = {0};
     enum common_code code = name_path(dir, AUTHORITY, "key", path, err);
     if (code == COMMON_OK)
-        code = load_key(path, &pair.key, err);
+        code = load_key(path, ": 'banyanctl pki init' makes an authority", &pair.key, err);
     if (code == COMMON_OK)
         code = name_path(dir, AUTHORITY, "pem", path, err);
     if (code == COMMON_OK)

@@ -230,7 +230,11 @@ enum common_code ctl_pki_make(const struct ctl_pki_wish *wish, const struct ctl_
     enum common_code code = check_wish(wish, by, err);
     if (code != COMMON_OK)
         return code;
-    struct ctl_pki_pair own = {.cert = X509_new(), .key = EVP_EC_gen("P-256")};
+    struct ctl_pki_pair own = {.cert = X509_new(), .key = wish->key};
+    if (!own.key)
+        own.key = EVP_EC_gen("P-256");
+    else if (!EVP_PKEY_up_ref(own.key))
+        own.key = NULL;
     code = own.cert && own.key ? fill_in(wish, by, &own, err) : failed("a key", err);
     if (code == COMMON_OK)
         *out = own;

@@ -67,6 +67,22 @@ class Pki(unittest.TestCase):
         self.assertEqual(stat.S_IMODE(os.stat(f"{out}/worker-a.key").st_mode), 0o600)
         self.assertEqual(sorted(os.listdir(out)), ["ca.pem", "worker-a.key", "worker-a.pem"])
 
+    def test_another_certificate_for_the_same_key(self):
+        self.ctl("pki", "init", self.ca)
+        again = ("pki", "issue", self.ca, "--role=worker", "--host=a", "--name=w")
+        self.assertIn("without --keep-key", self.ctl(*again, "--keep-key", code=11)[1])
+        self.ctl(*again)
+        with open(f"{self.ca}/w.key", encoding="ascii") as file:
+            key = file.read()
+        [before] = self.show(f"{self.ca}/w.pem")
+        self.ctl(*again, "--keep-key", "--days=3")
+        with open(f"{self.ca}/w.key", encoding="ascii") as file:
+            self.assertEqual(file.read(), key)
+        [after] = self.show(f"{self.ca}/w.pem")
+        self.assertNotEqual(after["serial"], before["serial"])
+        self.assertIn(after["days_left"], (2, 3))
+        self.assertEqual(stat.S_IMODE(os.stat(f"{self.ca}/w.key").st_mode), 0o600)
+
     def test_mistakes(self):
         self.assertIn("'banyanctl pki init' makes", self.ctl("pki", "issue", self.ca, "--role=client", code=11)[1])
         self.ctl("pki", "init", self.ca, "--name=mine", "--days=10")

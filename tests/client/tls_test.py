@@ -206,7 +206,8 @@ class Tls(unittest.TestCase):
                              "layers.0.v": {**shape, "data_offsets": [size, 2 * size]}}).encode()
         header += b" " * (-len(header) % 8)
         rows = self.folder / "rows.safetensors"
-        rows.write_bytes(struct.pack("<Q", len(header)) + header + struct.pack(f"<{8 * tokens}f", *(i % 11 / 11 for i in range(8 * tokens))))
+        numbers = struct.pack(f"<{8 * tokens}f", *(i % 11 / 11 for i in range(8 * tokens)))
+        rows.write_bytes(struct.pack("<Q", len(header)) + header + numbers)
         self.ctl("attach", "--commit", session, str(rows), **env)
 
     # ---- what is seen of certificates ----

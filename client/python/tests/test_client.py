@@ -832,7 +832,8 @@ def test_tls(tmp_path, rng):
         mine = {f"tls_{name}": path for name, path in files["client"].items()}
         with banyan.Client(endpoint, **mine) as client:
             session, k, v = filled(client, rng, 64)
-            np.testing.assert_allclose(session.attend(0, 60, queries(rng, 1)).o.shape, (1, 8, 16))
+            q = queries(rng, 1)
+            np.testing.assert_allclose(session.attend(1, 60, q).o, attend(q, k, v, 60)[0], atol=2e-6)
             assert client.cluster().workers[0].endpoint.startswith("tls://")
             session.delete()
         with pytest.raises(banyan.Unauthenticated, match="--tls-cert"):
