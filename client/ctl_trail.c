@@ -168,7 +168,7 @@ static const struct common_option verify_options[] = {
 };
 
 const struct ctl_command ctl_trail_commands[] = {
-    {"audit-log verify", "FILE...", "whether an audit log is as the coordinator has written it",
+    {"audit-log verify", "FILE [FILE...]", "whether an audit log is as the coordinator has written it",
      "Follows the chain of hashes through an audit log of the coordinator (--audit-log), or through several "
      "files that\n"
      "were rotated, the oldest first. Says which lines were changed, and where lines are missing. Asks no "
@@ -177,7 +177,7 @@ const struct ctl_command ctl_trail_commands[] = {
      "--contains\n"
      "show that.",
      verify_options, 1, CTL_ARGS_MAX, run_verify, check_verify},
-    {"audit-log show", "FILE...", "who has changed what: the records of an audit log",
+    {"audit-log show", "FILE [FILE...]", "who has changed what: the records of an audit log",
      "Shows the records of an audit log of the coordinator (--audit-log), or of several files, the oldest "
      "first. What is\n"
      "broken in the chain is told on standard error. Asks no coordinator.",
