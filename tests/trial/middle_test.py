@@ -120,7 +120,8 @@ class InTheMiddle(place.Trial):
         for way in self.ways():
             self.assertGreater(len(self.ground.middles[way].everything()), 300, way)
             text = self.ground.middles[way].everything()
-            for word in (MARKER[:wire.ROW_BYTES], MARKER[-wire.ROW_BYTES:], self.token.encode(), self.opened["pass"].encode(), self.opened["ticket"],
+            for word in (MARKER[:wire.ROW_BYTES], MARKER[-wire.ROW_BYTES:], self.token.encode(), self.opened["pass"].encode(),
+                         self.opened["ticket"],
                          b"watched", b"BNYN", b"host-w0", self.ground.secret):
                 self.assertNotIn(word, text, way)
 
@@ -132,7 +133,8 @@ class InTheMiddle(place.Trial):
             _, opened = use(plain, token, "watched")
             found = {way: one.everything() for way, one in plain.middles.items()}
             for way, word in (("client to coordinator", token.encode()), ("client to coordinator", MARKER), ("client to w0", MARKER),
-                              ("client to w0", opened["pass"].encode()), ("worker to coordinator", b"host-w0"), ("daemons to w0", MARKER[:wire.ROW_BYTES])):
+                              ("client to w0", opened["pass"].encode()), ("worker to coordinator", b"host-w0"),
+                              ("daemons to w0", MARKER[:wire.ROW_BYTES])):
                 self.assertIn(word, found[way], way)
         finally:
             plain.stop()

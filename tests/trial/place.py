@@ -86,7 +86,8 @@ class Place:
         scheme = "tls" if self.tls else "tcp"
         return self.start(name, "banyan-worker", f"--name={name}", f"--host=host-{name}", f"--coordinator={coordinator or self.endpoint}",
                           f"--listen={scheme}://127.0.0.1:0", f"--edge-listen={scheme}://127.0.0.1:0", "--memory=64M", "--threads=1",
-                          "--device=cpu", "--bandwidth=1G", f"--token-file={self.path}/door.token", *self.certificate("worker", certificate or name), *self.more_worker, *more)
+                          "--device=cpu", "--bandwidth=1G", f"--token-file={self.path}/door.token",
+                          *self.certificate("worker", certificate or name), *self.more_worker, *more)
 
     def worker(self, name):
         return json.loads((self.path / f"{name}.ready").read_text())

@@ -16,7 +16,8 @@ ATTACKERS = [path for path in sorted(HERE.glob("*_test.py")) if path.name != "ta
 class Table(unittest.TestCase):
     def test_each_test_is_a_line(self):
         for path in ATTACKERS:
-            tests = {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
+            tests = {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)
+                     and node.name.startswith("test_")}
             self.assertGreater(len(tests), 3, path.name)
             section = re.search(rf"^### [^\n]*\n(?:(?!^#).)*?`tests/trial/{path.name}`(.*?)(?=^##|\Z)", PAGE, re.S | re.M)
             self.assertIsNotNone(section, f"docs/SECURITY.md has no part with `tests/trial/{path.name}`")

@@ -63,7 +63,8 @@ class SecondTenant(place.Trial):
             "SESSION_WATCH": lambda s: {"session": s, "steps": 1},
             "SESSION_INFO": lambda s: {"session": s, "memory": True},
         }
-        for method in ("SESSION_OPEN", "SESSION_CLOSE", "SESSION_DELETE", "SESSION_INFO", "SESSION_TRUNCATE", "SESSION_FORK", "SESSION_PLAN",
+        for method in ("SESSION_OPEN", "SESSION_CLOSE", "SESSION_DELETE", "SESSION_INFO", "SESSION_TRUNCATE", "SESSION_FORK",
+                       "SESSION_PLAN",
                        "ATTACH_OPEN", "ATTACH_COMMIT", "READ_OPEN", "SESSION_WATCH", "SESSION_STEP"):
             self.same(method, bodies.get(method, lambda s: {"session": s}))
             tried.add(method)
@@ -133,7 +134,8 @@ class SecondTenant(place.Trial):
         made = self.ground.session(self.red, "eventful", 20)
         self.red.call("SESSION_TRUNCATE", {"session": made, "length": 0}).must()
         self.red.call("SESSION_DELETE", {"session": made}).must()
-        for filters in ({}, {"session": made}, {"session_name": "eventful"}, {"session": self.session}, {"worker": "w0"}, {"severity": "info"}):
+        for filters in ({}, {"session": made}, {"session_name": "eventful"}, {"session": self.session}, {"worker": "w0"},
+                        {"severity": "info"}):
             told = self.blue.call("EVENTS", {"max": 256, **filters}).must()
             self.assertEqual([e for e in told["events"] if e["session"] or e["session_name"] or e["worker"]], [])
             text = repr(told["events"])
@@ -158,7 +160,8 @@ class SecondTenant(place.Trial):
     def test_names_of_workers(self):
         """Nowhere in what a user gets: names and hosts of workers, other tenants' names."""
         own = self.ground.session(self.blue, "where", 40)
-        told = [self.blue.call("SESSION_PLAN", {"session": own}).must(), self.blue.call("SESSION_INFO", {"session": own, "memory": True}).must(),
+        told = [self.blue.call("SESSION_PLAN", {"session": own}).must(), self.blue.call("SESSION_INFO",
+                                                                                        {"session": own, "memory": True}).must(),
                 self.blue.call("CLUSTER_INFO").must(), wire.attend(self.blue, own, 39, mass_bins=2).body,
                 self.blue.call("ATTEND", {"items": [{"session": own, "first": 39, "rows": 1}], "want_trace": True}, [wire.rows(1)]).must(),
                 self.blue.call("SESSION_STEP", {"session": own}).must(),
@@ -231,7 +234,8 @@ class SecondTenant(place.Trial):
         rows = (data * (count * wire.ROW_BYTES // len(data) + 1))[:count * wire.ROW_BYTES]
         for chunk in opened["chunks"]:
             for holder in chunk["holders"]:
-                doors[holder].call("CHUNK_PUT", {"ticket": opened["ticket"], "session": session, "layer": 0, "first": chunk["first"], "count": count},
+                doors[holder].call("CHUNK_PUT", {"ticket": opened["ticket"], "session": session, "layer": 0, "first": chunk["first"],
+                                                 "count": count},
                                    [rows, rows]).must()
         for door in doors:
             door.close()

@@ -12,11 +12,14 @@ import place
 import wire
 
 BIN = place.binaries()
-READ_ONLY = {"HEALTH_CHECK", "CLUSTER_INFO", "SESSION_OPEN", "SESSION_CLOSE", "SESSION_INFO", "SESSION_LIST", "SESSION_PLAN", "SESSION_WATCH",
+READ_ONLY = {"HEALTH_CHECK", "CLUSTER_INFO", "SESSION_OPEN", "SESSION_CLOSE", "SESSION_INFO", "SESSION_LIST", "SESSION_PLAN",
+             "SESSION_WATCH",
              "SESSION_STEP", "READ_OPEN", "ATTEND", "EVENTS", "QUOTA_SHOW"}
 USER = READ_ONLY | {"SESSION_CREATE", "SESSION_DELETE", "SESSION_TRUNCATE", "SESSION_FORK", "ATTACH_OPEN", "ATTACH_COMMIT"}
-OPERATOR = {"HEALTH_CHECK", "CLUSTER_INFO", "SESSION_OPEN", "SESSION_CLOSE", "SESSION_INFO", "SESSION_LIST", "SESSION_PLAN", "SESSION_WATCH", "EVENTS",
-            "QUARANTINE_LIST", "QUARANTINE_DROP", "WORKER_DRAIN", "WORKER_FORGET", "REBALANCE", "SCRUB", "BACKUP", "BACKUP_READ", "QUOTA_SHOW"}
+OPERATOR = {"HEALTH_CHECK", "CLUSTER_INFO", "SESSION_OPEN", "SESSION_CLOSE", "SESSION_INFO", "SESSION_LIST", "SESSION_PLAN",
+            "SESSION_WATCH", "EVENTS",
+            "QUARANTINE_LIST", "QUARANTINE_DROP", "WORKER_DRAIN", "WORKER_FORGET", "REBALANCE", "SCRUB", "BACKUP", "BACKUP_READ",
+            "QUOTA_SHOW"}
 CLIENTS = {name for name, number in wire.METHODS.items() if 32 <= number < 64}
 WORKERS = {name for name, number in wire.METHODS.items() if 64 <= number < 80}
 INTERNAL = {name for name, number in wire.METHODS.items() if number >= 96} - {"CHUNK_READ"}
@@ -154,7 +157,8 @@ class StolenToken(place.Trial):
     def opened(self, session=None, first=32, count=16, read=False):
         link = self.link if session is None else self.ground.link(self.other)
         try:
-            return link.call("READ_OPEN" if read else "ATTACH_OPEN", {"session": session or self.own, "first": first, "count": count}).must()
+            return link.call("READ_OPEN" if read else "ATTACH_OPEN", {"session": session or self.own, "first": first,
+                                                                      "count": count}).must()
         finally:
             if link is not self.link:
                 link.close()
@@ -167,7 +171,8 @@ class StolenToken(place.Trial):
         with self.ground.door(self.holder(opened), opened) as door:
             for ticket in (b"", bytes(32), bytes(64), os.urandom(70), self.token.encode(), opened["pass"].encode()[:128]):
                 self.assertCode(place.put(door, ticket, self.own, 32, 1), wire.PERMISSION_DENIED)
-                self.assertCode(place.read(door, ticket, self.own, opened["incarnation"], opened["chunks"][0]["chunk"], 0, 1), wire.PERMISSION_DENIED)
+                self.assertCode(place.read(door, ticket, self.own, opened["incarnation"], opened["chunks"][0]["chunk"], 0, 1),
+                                wire.PERMISSION_DENIED)
             place.put(door, opened["ticket"], self.own, 32, 1).must()
 
     def test_a_ticket_for_another_session(self):
@@ -193,7 +198,8 @@ class StolenToken(place.Trial):
         to_put, to_read = self.opened(first=0), self.opened(first=0, read=True)
         with self.ground.door(self.holder(to_read), to_read) as door:
             self.assertCode(place.put(door, to_read["ticket"], self.own, 0, 1, seed=5), wire.PERMISSION_DENIED)
-            self.assertCode(place.read(door, to_put["ticket"], self.own, to_put["incarnation"], to_put["chunks"][0]["chunk"], 0, 1), wire.PERMISSION_DENIED)
+            self.assertCode(place.read(door, to_put["ticket"], self.own, to_put["incarnation"], to_put["chunks"][0]["chunk"], 0, 1),
+                            wire.PERMISSION_DENIED)
             got = place.read(door, to_read["ticket"], self.own, to_read["incarnation"], to_read["chunks"][0]["chunk"], 0, 1)
             self.assertEqual(got.tensors[0], place.part(0, 1, 1))
 
@@ -207,7 +213,8 @@ class StolenToken(place.Trial):
                 self.assertCode(place.put(door, edited, self.own, 32, 1), wire.PERMISSION_DENIED)
             for edited in (ticket[:-1], ticket + b"\0", ticket[1:], ticket + ticket, ticket[:-32] + b"\x30\x00" + ticket[-32:]):
                 self.assertCode(place.put(door, edited, self.own, 32, 1), wire.PERMISSION_DENIED)
-            forged = wire.make_ticket(bytes(32), session=self.foreign, incarnation=1, term=99, first=0, count=1 << 40, expires_wall_ns=1 << 62)
+            forged = wire.make_ticket(bytes(32), session=self.foreign, incarnation=1, term=99, first=0, count=1 << 40,
+                                      expires_wall_ns=1 << 62)
             self.assertCode(place.put(door, forged, self.foreign, 0, 1), wire.PERMISSION_DENIED)
 
     def test_a_ticket_that_has_expired(self):
@@ -222,7 +229,8 @@ class StolenToken(place.Trial):
         opened = self.opened()
         good = opened["pass"]
         endpoint = self.holder(opened)
-        for wrong in ("", self.token, good[:-1] + ("0" if good[-1] != "0" else "1"), good[:3] + "00000000" + good[11:], good[:-2], good + "00", "bp_"):
+        for wrong in ("", self.token, good[:-1] + ("0" if good[-1] != "0" else "1"), good[:3] + "00000000" + good[11:], good[:-2],
+                      good + "00", "bp_"):
             with self.assertRefused(wire.UNAUTHENTICATED):
                 self.ground.door(endpoint, token=wrong)
         with self.assertRefused(wire.UNAUTHENTICATED):

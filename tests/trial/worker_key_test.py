@@ -88,9 +88,11 @@ class StolenWorkerKey(place.Trial):
     def join_and_end(self, false):
         with open(self.ground.path / "led-astray.log", "ab") as log:
             process = subprocess.Popen(
-                [self.ground.bin / "banyan-worker", f"--secret-file={self.ground.path}/secret", "--name=led-astray", "--memory=64M", "--threads=1",
+                [self.ground.bin / "banyan-worker", f"--secret-file={self.ground.path}/secret", "--name=led-astray", "--memory=64M",
+                 "--threads=1",
                  "--device=cpu", "--bandwidth=1G", f"--coordinator={false.endpoint}", "--listen=tls://127.0.0.1:0",
-                 "--edge-listen=tls://127.0.0.1:0", *self.ground.certificate("worker", "w1")], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                 "--edge-listen=tls://127.0.0.1:0", *self.ground.certificate("worker", "w1")], stdin=subprocess.DEVNULL, stdout=log,
+                 stderr=log)
         end = time.monotonic() + wire.PATIENCE_S
         while false.came < 2 and time.monotonic() < end:
             time.sleep(0.02)
@@ -117,7 +119,8 @@ class StolenWorkerKey(place.Trial):
         false = pretender.Pretender(self.ground, self.pair, wire.COORDINATOR, self.secret)
         try:
             path = self.ground.private("someone.token", self.token + "\n")
-            said = self.ground.run("ping", "-e", false.endpoint, "-t", path, f"--tls-ca={self.ground.pki}/ca.pem", "--timeout=5s", code=None)
+            said = self.ground.run("ping", "-e", false.endpoint, "-t", path, f"--tls-ca={self.ground.pki}/ca.pem", "--timeout=5s",
+                                   code=None)
             self.assertGreater(false.came, 0)
             self.assertNotIn(self.token.encode(), false.bytes, said)
         finally:
@@ -126,7 +129,8 @@ class StolenWorkerKey(place.Trial):
     def test_what_a_worker_may_not(self):
         """As a worker it has no method of coordinators, at the others' edges, and none of clients at the coordinator."""
         with self.link(self.ground.worker("w1")["edge_endpoint"], wire.WORKER, self.secret) as link:
-            for method in ("LAYOUT_SET", "SESSION_DROP", "INVENTORY", "ROWS_COMMIT", "ROWS_ABORT", "CHUNK_PULL", "PLAN_INSTALL", "AUDIT", "MASS"):
+            for method in ("LAYOUT_SET", "SESSION_DROP", "INVENTORY", "ROWS_COMMIT", "ROWS_ABORT", "CHUNK_PULL", "PLAN_INSTALL", "AUDIT",
+                           "MASS"):
                 self.assertCode(link.call(method), wire.PERMISSION_DENIED)
         with self.link(self.ground.endpoint, wire.WORKER, self.secret) as link:
             for method in ("SESSION_LIST", "SESSION_DELETE", "ATTEND", "TOKEN_CREATE", "READ_OPEN", "BACKUP", "EVENTS"):
@@ -136,7 +140,8 @@ class StolenWorkerKey(place.Trial):
         """A worker may ask to be drained itself; for another it would need that one's instance."""
         with self.link(self.ground.endpoint, wire.WORKER, self.secret) as link:
             for body in ({"worker": "w1"}, {"worker": "w1", "instance": 1}, {"worker": "w1", "instance": 1, "resume": True}):
-                self.assertIn(link.call("WORKER_DRAIN", body).code, (wire.PERMISSION_DENIED, wire.FAILED_PRECONDITION, wire.INVALID_ARGUMENT))
+                self.assertIn(link.call("WORKER_DRAIN", body).code, (wire.PERMISSION_DENIED, wire.FAILED_PRECONDITION,
+                                                                     wire.INVALID_ARGUMENT))
         self.assertEqual({w["draining"] for w in self.ground.json("workers")}, {False})
 
     # ---- what it can: stated in docs/SECURITY.md, shown here
@@ -172,9 +177,11 @@ class StolenWorkerKey(place.Trial):
         """A second worker with a living one's name does not take its place."""
         with open(self.ground.path / "usurper.log", "wb") as log:
             process = subprocess.Popen(
-                [self.ground.bin / "banyan-worker", f"--secret-file={self.ground.path}/secret", "--name=w1", "--host=host-usurper", "--memory=64M",
+                [self.ground.bin / "banyan-worker", f"--secret-file={self.ground.path}/secret", "--name=w1", "--host=host-usurper",
+                 "--memory=64M",
                  "--threads=1", "--device=cpu", "--bandwidth=1G", f"--coordinator={self.ground.endpoint}", "--listen=tls://127.0.0.1:0",
-                 "--edge-listen=tls://127.0.0.1:0", *self.ground.certificate("worker", "w0")], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                 "--edge-listen=tls://127.0.0.1:0", *self.ground.certificate("worker", "w0")], stdin=subprocess.DEVNULL, stdout=log,
+                 stderr=log)
         try:
             self.ground.until(lambda: process.poll() is not None or "w1" in self.ground.log("usurper"), "the usurper has tried")
             end = time.monotonic() + 3
