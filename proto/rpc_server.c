@@ -261,6 +261,17 @@ bool proto_server_full(const struct proto_server *server, uint32_t role)
     return lane_of((struct proto_server *)server, role)->bytes >= server->bytes_max;
 }
 
+bool proto_server_may_begin(const struct proto_server *server, uint32_t role, uint64_t bytes)
+{
+    uint64_t begun = lane_of((struct proto_server *)server, role)->begun;
+    return begun == 0 || (begun < server->bytes_max && bytes <= server->bytes_max - begun);
+}
+
+uint64_t *proto_server_begun(struct proto_server *server, uint32_t role)
+{
+    return &lane_of(server, role)->begun;
+}
+
 // ---- requests -------------------------------------------------------------------------------------------
 
 static void count(struct proto_request *request, int64_t requests, int64_t bytes)

@@ -340,6 +340,16 @@ static void fail_read(struct proto_link *link, const struct common_error *err)
         proto_link_fail(link, err->code, err->message);
 }
 
+// The big frame is whole, or goes with the link.
+static struct common_blob *big_end(struct proto_link *link)
+{
+    struct common_blob *big = link->big;
+    if (big && link->begun)
+        *link->begun -= link->big_len;
+    link->big = NULL;
+    return big;
+}
+
 // Takes one step with what is in the buffer. False: nothing more to do with it now.
 static bool parse_one(struct proto_link *link)
 {
@@ -363,8 +373,10 @@ static bool parse_one(struct proto_link *link)
         fail_read(link, &err);
         return false;
     }
-    bool oversize = false;
-    if (!proto_frame_total(&prefix, link->header_max, link->payload_max, &total)) {
+    bool oversize =
+        !proto_frame_total(&prefix, link->header_max, link->payload_max, &total) ||
+        (total > link->in->cap && link->ops->may_begin && !link->ops->may_begin(link->owner, total));
+    if (oversize) {
         size_t head = proto_frame_payload_at(prefix.header_len);
         if (!link->ops->oversize || prefix.header_len > link->header_max || head > link->in->cap ||
             prefix.payload_len > UINT64_C(1) << 40) {
@@ -374,7 +386,6 @@ static bool parse_one(struct proto_link *link)
             proto_link_fail(link, COMMON_RESOURCE_EXHAUSTED, text);
             return false;
         }
-        oversize = true;
         total = head;
     }
     if (have >= total) {
@@ -401,6 +412,8 @@ static bool parse_one(struct proto_link *link)
     link->big_prefix = prefix;
     link->big_have = have;
     link->big_len = total;
+    if (link->begun)
+        *link->begun += total;
     link->in_start = link->in_end;
     return false;
 }
@@ -462,9 +475,8 @@ static void read_big(struct proto_link *link)
         round += got;
         if (got < want)
             return;
-        struct common_blob *blob = link->big;
+        struct common_blob *blob = big_end(link);
         struct proto_prefix prefix = link->big_prefix;
-        link->big = NULL;
         deliver_frame(link, &prefix, blob, 0, false);
         common_blob_unref(blob);
     }
@@ -667,7 +679,7 @@ void proto_link_close(struct proto_link *link)
     while (!proto_list_empty(&link->outs))
         out_free(link, proto_list_entry(link->outs.next, struct proto_link_out, link));
     common_blob_unref(link->in);
-    common_blob_unref(link->big);
-    link->in = link->big = NULL;
+    common_blob_unref(big_end(link));
+    link->in = NULL;
     link_unref(link);
 }

@@ -52,6 +52,9 @@ struct proto_link_ops {
     // The handshake of TLS has ended well: the owner looks at whom it has, and may fail the link. It may not close it.
     // NULL: anybody will do.
     void (*secured)(void *owner);
+    // Asked before there is memory for a frame that is too large for the buffer, of so many bytes. False: it goes the way of
+    // one whose payload is above the limit. NULL: always true.
+    bool (*may_begin)(void *owner, uint64_t bytes);
     // The link is of no use any more; the owner calls proto_link_close.
     void (*failed)(void *owner, enum common_code code, const char *text);
     // Asked before each frame; false: stop reading until proto_link_resume. NULL: always true.
@@ -89,6 +92,7 @@ struct proto_link {
     size_t in_start, in_end;
     struct common_blob *big; // a frame above the buffer, being read
     struct proto_prefix big_prefix;
+    uint64_t *begun; // where the bytes of `big` are counted while it is read; NULL: nowhere
     size_t big_have, big_len;
     uint64_t skip; // bytes of an oversize frame still to come
     uint32_t header_max;

@@ -360,6 +360,7 @@ static void on_proof(struct server_link *link, struct proto_request *request)
         refuse_link(link, request, COMMON_RESOURCE_EXHAUSTED, "out of memory for a link");
         return;
     }
+    link->io->begun = proto_server_begun(server, link->role);
     link_move(link, LINK_READY);
     if (!daemon)
         proto_caller_known(server, &link->caller);
@@ -421,6 +422,14 @@ static bool take_frame(struct server_link *link, const struct proto_prefix *pref
         proto_request_fail(request, COMMON_INVALID_ARGUMENT, "another request with this id is being served",
                            NULL, 0);
         return fail_frame(err, "two requests with one id");
+    }
+    if (oversize && prefix->payload_len <= server->payload_max) {
+        char text[PROTO_LIMIT_TEXT];
+        proto_limit_reached(server,
+                            proto_role_is_daemon(link->role) ? PROTO_LIMIT_DAEMON_BYTES : PROTO_LIMIT_BYTES,
+                            text);
+        proto_request_refuse(request, PROTO_REFUSED_LIMIT, COMMON_RESOURCE_EXHAUSTED, text);
+        return true;
     }
     if (oversize) {
         char text[160];
@@ -484,11 +493,18 @@ static bool may_read(void *owner)
     return proto_role_is_daemon(link->role) || !proto_caller_full(link->server, &link->caller);
 }
 
+static bool may_begin(void *owner, uint64_t bytes)
+{
+    const struct server_link *link = owner;
+    return link->state != LINK_READY || proto_server_may_begin(link->server, link->role, bytes);
+}
+
 static const struct proto_link_ops link_ops = {
     .frame = on_frame,
     .oversize = on_oversize,
     .failed = on_failed,
     .may_read = may_read,
+    .may_begin = may_begin,
 };
 
 void proto_stream_resume(struct proto_server *server)

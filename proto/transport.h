@@ -182,6 +182,7 @@ enum { PROTO_LANE_CLIENTS, PROTO_LANE_DAEMONS, PROTO_LANES };
 
 struct proto_lane { // what is being served, and over how many stream links of known peers
     uint64_t requests, bytes;
+    uint64_t begun; // bytes of large frames that are being read over streams
     uint32_t links;
 };
 
@@ -278,6 +279,12 @@ void proto_request_refuse(struct proto_request *request, enum proto_refusal reas
 // called for them.
 bool proto_server_full(const struct proto_server *server, uint32_t role);
 void proto_stream_resume(struct proto_server *server);
+
+// Whether a caller of this kind may begin a large frame over a stream. What all of them have begun stays below bytes_max,
+// beside what is being served; one may be there in any case.
+bool proto_server_may_begin(const struct proto_server *server, uint32_t role, uint64_t bytes);
+// Where a link of this kind counts what it has begun.
+uint64_t *proto_server_begun(struct proto_server *server, uint32_t role);
 
 // ---- limits (rpc_limits.c) ----
 

@@ -154,6 +154,12 @@ void coordinator_handle_worker_drain(void *arg, struct proto_request *request)
         proto_request_fail(request, COMMON_INVALID_ARGUMENT, "a reason must be printable", NULL, 0);
         return;
     }
+    if (!m->instance && !m->ask && proto_request_is_daemon(request)) {
+        proto_request_fail(request, COMMON_PERMISSION_DENIED,
+                           "a worker asks for itself, with its instance: an operator's word is a client's",
+                           NULL, 0);
+        return;
+    }
     if (m->instance && !m->ask) {
         drain_itself(sessions, request, w, m);
         return;
