@@ -579,6 +579,7 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
             proto_request_fail(w->registering, COMMON_UNAVAILABLE, "the worker has registered again", NULL,
                                0);
         w->registering = request;
+        w->link = proto_request_link(request);
         if (proto_channel_connected(w->channel))
             answer_register(w, true);
         return;
@@ -628,6 +629,7 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
                             w->name, w->host, w->edge_endpoint, w->capacity_bytes, w->bandwidth, w->kernel,
                             w->engine[0] ? w->engine : COORDINATOR_ENGINE_STREAM, w->group, w->version);
     w->registering = request;
+    w->link = proto_request_link(request);
     start_grace(w, DIAL_NS);
 }
 
@@ -643,6 +645,13 @@ void coordinator_handle_heartbeat(void *arg, struct proto_request *request)
         w->state == COORDINATOR_WORKER_ABSENT) {
         proto_request_fail(request, COMMON_NOT_FOUND,
                            "the coordinator does not know this worker (any more): register again", NULL, 0);
+        return;
+    }
+    // Who has lost its link registers anew over the next one, so an honest worker never comes here.
+    if (w->link != proto_request_link(request)) {
+        proto_request_fail(request, COMMON_PERMISSION_DENIED,
+                           "this worker registered over another link: a worker beats for itself alone", NULL,
+                           0);
         return;
     }
     // Promises are kept as memory is taken; those that nobody takes up fade within a minute or so.

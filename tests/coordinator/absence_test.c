@@ -170,6 +170,53 @@ static void beat(struct play *p)
     assert_int_equal(proto_channel_call(p->channel, &call, NULL, NULL), COMMON_OK);
 }
 
+static void answered(void *arg, const struct proto_reply *reply)
+{
+    *(int *)arg = reply->code;
+}
+
+// What a heartbeat that says another worker's number, over this channel, is answered with.
+static int beat_as(struct play *p, struct proto_channel *channel)
+{
+    int code = -1;
+    Banyan__Pb__HeartbeatRequest body = BANYAN__PB__HEARTBEAT_REQUEST__INIT;
+    body.worker = (uint64_t)p->c->cluster.workers[0]->life << 32 | 1;
+    body.used_bytes = 77;
+    body.engine_lost = true;
+    struct proto_call call = {.method = BANYAN__PB__METHOD__METHOD_HEARTBEAT,
+                              .body = &body.base,
+                              .deadline_ns = common_clock_after(30 * COMMON_NS_PER_S),
+                              .done = answered,
+                              .arg = &code};
+    assert_int_equal(proto_channel_call(channel, &call, NULL, NULL), COMMON_OK);
+    for (int i = 0; code < 0 && i < 1000; i++)
+        turn(p, 10 * COMMON_NS_PER_MS);
+    return code;
+}
+
+// A worker beats over the link over which it has registered; another one's link says nothing of it.
+static void heartbeats_of_others(void **state)
+{
+    (void)state;
+    struct play p;
+    struct proto_channel *other;
+    begin(&p);
+    open_edges(&p);
+    join(&p);
+    reach(&p, COORDINATOR_WORKER_ACTIVE);
+    const struct coordinator_worker *w = p.c->cluster.workers[0];
+    struct proto_channel_options options = {.name = "w",
+                                            .role = BANYAN__PB__ROLE__ROLE_WORKER,
+                                            .secret = &p.secret};
+    assert_int_equal(proto_channel_open(p.loop, p.endpoint, &options, &other, NULL), COMMON_OK);
+    assert_int_equal(beat_as(&p, other), COMMON_PERMISSION_DENIED);
+    assert_int_equal(w->used_bytes, 0);
+    assert_int_equal(beat_as(&p, p.channel), COMMON_OK);
+    assert_int_equal(w->used_bytes, 77);
+    proto_channel_close(other);
+    finish(&p);
+}
+
 static void heartbeats(void **state)
 {
     (void)state;
@@ -276,9 +323,8 @@ static void an_idle_session(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(heartbeats),
-        cmocka_unit_test(a_broken_link),
-        cmocka_unit_test(a_worker_that_registers),
+        cmocka_unit_test(heartbeats),      cmocka_unit_test(heartbeats_of_others),
+        cmocka_unit_test(a_broken_link),   cmocka_unit_test(a_worker_that_registers),
         cmocka_unit_test(an_idle_session),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
