@@ -20,6 +20,8 @@
 #define DIAL_NS  (4 * COMMON_NS_PER_S) // from Register to a link
 
 #define TERM_AHEAD_MAX (UINT64_C(1) << 20) // that a worker may have seen above ours
+// At all, however often: numbers of writes begin at term << 40, and half of the terms that have room stay for starts.
+#define TERM_SEEN_MAX (UINT64_C(1) << 23)
 
 #define TO(state) (1u << COORDINATOR_WORKER_##state)
 const struct coordinator_machine coordinator_worker_machine = {
@@ -434,7 +436,7 @@ static enum common_code check_register(const Banyan__Pb__RegisterRequest *m, uin
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
                                 "an engine has at most 15 characters, its algorithm 32");
     // A term rises by one a start: no honest worker has seen one so much higher.
-    if (m->seen_term > term && m->seen_term - term > TERM_AHEAD_MAX)
+    if (m->seen_term > term && (m->seen_term - term > TERM_AHEAD_MAX || m->seen_term >= TERM_SEEN_MAX))
         return proto_status_set(status, COMMON_FAILED_PRECONDITION, "",
                                 "the worker says that it has seen term %" PRIu64
                                 ", and this coordinator is at %" PRIu64
