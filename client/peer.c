@@ -38,8 +38,9 @@ struct client_peers {
     struct banyan_client *client;
     struct common_timer *sweep;
     uint32_t n;
-    char token[COMMON_TOKEN_MAX + 1]; // "": none
-    bool shows_token;                 // it is one that workers may know: of the token file that they all have
+    // What workers are shown. "": nothing. The newest pass, or before there was one (of an older coordinator there is none)
+    // a token that they may know: of the token file.
+    char token[COMMON_TOKEN_MAX + 1];
     struct client_peer *buckets[PEER_BUCKETS];
 };
 
@@ -79,9 +80,7 @@ banyan_code client_peers_new(struct banyan_client *client, const char *token, st
         return BANYAN_RESOURCE_EXHAUSTED;
     peers->client = client;
     snprintf(peers->token, sizeof peers->token, "%s", token ? token : "");
-    peers->shows_token = token && strncmp(token, "bt_", 3) != 0;
-    if (!peers
-             ->shows_token) // workers know no tokens of the coordinator's table: the first pass comes with a ticket
+    if (strncmp(peers->token, "bt_", 3) == 0) // workers know none of the coordinator's table
         peers->token[0] = '\0';
     if (common_timer_new(client->loop, close_idle, peers, &peers->sweep) != COMMON_OK) {
         free(peers);
@@ -127,7 +126,7 @@ void client_peers_free(struct client_peers *peers)
 
 void client_peers_pass(struct client_peers *peers, const char *pass)
 {
-    if (!peers || peers->shows_token || !*pass || strcmp(peers->token, pass) == 0)
+    if (!peers || !*pass || strcmp(peers->token, pass) == 0)
         return;
     client_copy_text(peers->token, sizeof peers->token, pass);
     for (size_t i = 0; i < PEER_BUCKETS; i++)

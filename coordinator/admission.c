@@ -129,7 +129,6 @@ struct making {
     struct coordinator *c;
     struct proto_request *request;
     uint64_t id, expires_s;
-    bool first; // there was no token at all
     char token[COORDINATOR_TOKEN_CHARS + 1];
 };
 
@@ -151,7 +150,7 @@ static void made(void *arg, enum common_code code, const char *text)
         m.token = k->token;
         m.expires_s = k->expires_s;
         proto_request_reply(k->request, &m.base, NULL, 0, NULL, NULL);
-        if (k->first && k->c->server) // from now on nobody is here without one
+        if (k->c->server) // from now on nobody is here without one
             proto_server_evict(k->c->server, ANYBODY);
     }
     explicit_bzero(k, sizeof(*k));
@@ -213,7 +212,7 @@ void coordinator_handle_token_create(struct coordinator *c, struct proto_request
     struct coordinator_batch *batch = NULL;
     struct coordinator_token *token = NULL;
     struct making *k = coordinator_alloc(sizeof(*k));
-    *k = (struct making){.c = c, .request = request, .first = c->tenants.tokens.n == 0};
+    *k = (struct making){.c = c, .request = request};
     enum common_code code = check_create(c, m, &row, &err);
     if (code == COMMON_OK && !coordinator_token_make(k->token, &row))
         code = common_error_set(&err, COMMON_UNAVAILABLE, "the system gives no random bytes for a token");

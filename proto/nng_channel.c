@@ -393,12 +393,14 @@ static int secure_dialer(const struct proto_channel *channel, const struct proto
     struct common_tls_text text;
     nng_tls_config *config;
     common_tls_text(channel->tls, &text);
+    const char *revoked =
+        strstr(text.ca, "-----BEGIN X509 CRL-----"); // behind the authority's certificate, or before it
     int rv = nng_tls_config_alloc(&config, NNG_TLS_MODE_CLIENT);
     if (rv != 0)
         return rv;
     if ((rv = nng_tls_config_auth_mode(config, NNG_TLS_AUTH_MODE_REQUIRED)) == 0 &&
         (rv = nng_tls_config_server_name(config, endpoint->host)) == 0 &&
-        (rv = nng_tls_config_ca_chain(config, text.ca, NULL)) == 0 && text.cert)
+        (rv = nng_tls_config_ca_chain(config, text.ca, revoked)) == 0 && text.cert)
         rv = nng_tls_config_own_cert(config, text.cert, text.key, NULL);
     if (rv == 0)
         rv = nng_dialer_set_ptr(dialer, NNG_OPT_TLS_CONFIG, config);

@@ -304,6 +304,9 @@ uint64_t proto_request_deadline(const struct proto_request *request); // absolut
 const char *proto_request_peer(const struct proto_request *request); // for logs: "NAME@ADDRESS", or "ADDRESS"
 uint32_t proto_request_method(const struct proto_request *request);  // Banyan__Pb__Method
 uint32_t proto_request_role(const struct proto_request *request);    // Banyan__Pb__Role of the caller
+// The link that it came over, as link_closed tells it: no other one of this server ever has the same. 0: nng. Until it is
+// answered.
+uint64_t proto_request_link(const struct proto_request *request);
 bool proto_request_is_daemon(const struct proto_request *request); // its caller has proved the cluster secret
 // Who asks, until the request is answered. Of daemons: access NONE and, as name, what the daemon calls itself.
 const struct proto_identity *proto_request_identity(const struct proto_request *request);

@@ -574,6 +574,11 @@ uint32_t proto_request_role(const struct proto_request *request)
     return request->role;
 }
 
+uint64_t proto_request_link(const struct proto_request *request)
+{
+    return request->caller->id;
+}
+
 uint64_t proto_request_arrived(const struct proto_request *request)
 {
     return request->arrived_ns;

@@ -604,6 +604,7 @@ static void on_accepted(void *owner, int fd, const struct sockaddr *address)
     proto_list_init(&link->stranger);
     proto_caller_init(&link->caller);
     link->caller.io = io;
+    link->caller.id = link->id;
     link->caller.fail = proto_link_fail;
     count_stranger(link, LINK_HELLO, 1);
     proto_list_push(&server->links, &link->link);

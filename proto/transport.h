@@ -190,6 +190,7 @@ struct proto_lane { // what is being served, and over how many stream links of k
 struct proto_caller {
     struct proto_list link; // clients that are known: in server->callers; else by itself
     struct proto_link *io;  // NULL: closed, or it has none (the simulator's)
+    uint64_t id;            // of the stream link; 0: nng
     void (*fail)(struct proto_link *io, enum common_code code, const char *text); // proto_link_fail
     uint32_t requests;                                                            // being served
     uint64_t bytes;                 // of these, and what they have been charged

@@ -10,6 +10,14 @@
 
 bool worker_term_check(struct worker *worker, uint64_t term, struct proto_request *request)
 {
+    struct proto_status status;
+    // Another worker's step of a term that is not known here is of a plan that is not, either.
+    if (term > worker->term && proto_request_role(request) == BANYAN__PB__ROLE__ROLE_WORKER) {
+        proto_status_set(&status, COMMON_ABORTED, "OLD_PLAN",
+                         "term %" PRIu64 " has not begun here: coordinators begin terms", term);
+        proto_request_fail_status(request, &status);
+        return false;
+    }
     if (term >= worker->term) {
         worker->term = term;
         if (worker->plans_term < term) { // membership may have seen the term first
@@ -18,7 +26,6 @@ bool worker_term_check(struct worker *worker, uint64_t term, struct proto_reques
         }
         return true;
     }
-    struct proto_status status;
     proto_status_set(&status, COMMON_ABORTED, "OLD_TERM",
                      "term %" PRIu64 " is over: term %" PRIu64 " has begun", term, worker->term);
     proto_request_fail_status(request, &status);

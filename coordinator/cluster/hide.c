@@ -12,27 +12,29 @@ static bool in_name(char c)
     return isalnum((unsigned char)c) || c == '-' || c == '_' || c == '.' || (unsigned char)c >= 0x80;
 }
 
-static bool same(const char *name, const char *word, size_t len)
+// Whether the text goes on with this name, and the name ends there: "w1", and at a sentence's end "w1.", but not "w12".
+static bool goes_on(const char *at, const char *name, size_t len)
 {
-    return strlen(name) == len && memcmp(name, word, len) == 0;
+    if (strncmp(at, name, len) != 0)
+        return false;
+    const char *next = at + len;
+    return !in_name(name[len - 1]) || !in_name(*next) || (*next == '.' && !in_name(next[1]));
 }
 
-static bool is_worker(const struct coordinator_cluster *cluster, const char *word, size_t len)
+// Bytes of the longest name of a worker or host that stands here; 0: none does. Names have whatever prints.
+static size_t named(const struct coordinator_cluster *cluster, const char *at)
 {
+    size_t longest = 0;
     for (uint32_t i = 0; i < cluster->n_workers; i++) {
         const struct coordinator_worker *w = cluster->workers[i];
-        if (w && (same(w->name, word, len) || same(w->host, word, len)))
-            return true;
+        const char *const names[] = {w ? w->name : "", w ? w->host : ""};
+        for (size_t n = 0; n < 2; n++) {
+            size_t len = names[n][0] == *at ? strlen(names[n]) : 0;
+            if (len > longest && goes_on(at, names[n], len))
+                longest = len;
+        }
     }
-    return false;
-}
-
-// "w1" and, at a sentence's end, "w1."
-static size_t named(const struct coordinator_cluster *cluster, const char *word, size_t len)
-{
-    while (len > 0 && !is_worker(cluster, word, len))
-        len = word[len - 1] == '.' ? len - 1 : 0;
-    return len;
+    return longest;
 }
 
 void coordinator_hide_workers(const struct coordinator_cluster *cluster, char *text, size_t bytes)
@@ -44,7 +46,7 @@ void coordinator_hide_workers(const struct coordinator_cluster *cluster, char *t
         size_t len = 0;
         while (in_name(at[len]))
             len++;
-        size_t hide = named(cluster, at, len), take = hide ? hide : len ? len : 1;
+        size_t hide = named(cluster, at), take = hide ? hide : len ? len : 1;
         const char *from = hide ? instead : at;
         size_t n = hide ? sizeof(instead) - 1 : take;
         n = n < room - 1 - used ? n : room - 1 - used;

@@ -20,6 +20,8 @@
 #define DIAL_NS  (4 * COMMON_NS_PER_S) // from Register to a link
 
 #define TERM_AHEAD_MAX (UINT64_C(1) << 20) // that a worker may have seen above ours
+// At all, however often: numbers of writes begin at term << 40, and half of the terms that have room stay for starts.
+#define TERM_SEEN_MAX (UINT64_C(1) << 23)
 
 #define TO(state) (1u << COORDINATOR_WORKER_##state)
 const struct coordinator_machine coordinator_worker_machine = {
@@ -434,7 +436,7 @@ static enum common_code check_register(const Banyan__Pb__RegisterRequest *m, uin
         return proto_status_set(status, COMMON_INVALID_ARGUMENT, "",
                                 "an engine has at most 15 characters, its algorithm 32");
     // A term rises by one a start: no honest worker has seen one so much higher.
-    if (m->seen_term > term && m->seen_term - term > TERM_AHEAD_MAX)
+    if (m->seen_term > term && (m->seen_term - term > TERM_AHEAD_MAX || m->seen_term >= TERM_SEEN_MAX))
         return proto_status_set(status, COMMON_FAILED_PRECONDITION, "",
                                 "the worker says that it has seen term %" PRIu64
                                 ", and this coordinator is at %" PRIu64
@@ -579,6 +581,7 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
             proto_request_fail(w->registering, COMMON_UNAVAILABLE, "the worker has registered again", NULL,
                                0);
         w->registering = request;
+        w->link = proto_request_link(request);
         if (proto_channel_connected(w->channel))
             answer_register(w, true);
         return;
@@ -628,6 +631,7 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
                             w->name, w->host, w->edge_endpoint, w->capacity_bytes, w->bandwidth, w->kernel,
                             w->engine[0] ? w->engine : COORDINATOR_ENGINE_STREAM, w->group, w->version);
     w->registering = request;
+    w->link = proto_request_link(request);
     start_grace(w, DIAL_NS);
 }
 
@@ -643,6 +647,13 @@ void coordinator_handle_heartbeat(void *arg, struct proto_request *request)
         w->state == COORDINATOR_WORKER_ABSENT) {
         proto_request_fail(request, COMMON_NOT_FOUND,
                            "the coordinator does not know this worker (any more): register again", NULL, 0);
+        return;
+    }
+    // Who has lost its link registers anew over the next one, so an honest worker never comes here.
+    if (w->link != proto_request_link(request)) {
+        proto_request_fail(request, COMMON_PERMISSION_DENIED,
+                           "this worker registered over another link: a worker beats for itself alone", NULL,
+                           0);
         return;
     }
     // Promises are kept as memory is taken; those that nobody takes up fade within a minute or so.

@@ -67,15 +67,16 @@ struct coordinator_worker {
     struct coordinator_pace pace; // how fast it computes while it serves
     uint64_t slow_since_ns;       // of the last verdict
     uint32_t threads, cores;
-    uint64_t promised_bytes;            // memory given out since, not yet seen in used_bytes
-    uint64_t chunks, load_bytes;        // in sessions' layouts
-    uint64_t tokens;                    // of these chunks, of the first layer's length
-    uint32_t members;                   // sessions that count it as a member
-    uint64_t last_beat_ns, active_ns;   // active_ns: since when it is ACTIVE
-    struct proto_channel *channel;      // to its edge endpoint; NULL unless JOINING, ACTIVE or SUSPECT
-    struct common_timer *grace;         // runs while its link is down
-    uint64_t grace_from_ns, grace_ns;   // since when it runs, and for how long
-    struct proto_request *registering;  // its Register, answered when it is linked, or will not be
+    uint64_t promised_bytes;           // memory given out since, not yet seen in used_bytes
+    uint64_t chunks, load_bytes;       // in sessions' layouts
+    uint64_t tokens;                   // of these chunks, of the first layer's length
+    uint32_t members;                  // sessions that count it as a member
+    uint64_t last_beat_ns, active_ns;  // active_ns: since when it is ACTIVE
+    struct proto_channel *channel;     // to its edge endpoint; NULL unless JOINING, ACTIVE or SUSPECT
+    struct common_timer *grace;        // runs while its link is down
+    uint64_t grace_from_ns, grace_ns;  // since when it runs, and for how long
+    struct proto_request *registering; // its Register, answered when it is linked, or will not be
+    uint64_t link; // that it has registered over (proto_request_link): its heartbeats come over no other
     struct proto_list changed, joining; // in the lists of the room
     // Reconciling (the room of sessions asks and tells): a visit is one try to make it ACTIVE.
     uint32_t visit;            // rises when a visit begins, and when it has come to nothing

@@ -2,6 +2,7 @@
 #include "tests/client/again_service.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "common/blob.h"
 #include "common/clock.h"
@@ -260,6 +261,7 @@ static void on_attach_open(void *arg, struct proto_request *request)
     reply.n_workers = 2;
     reply.workers = worker_ptrs;
     reply.incarnation = service.ticket;
+    reply.pass = (char *)SERVICE_PASS;
     reply_with(request, &reply.base);
 }
 
@@ -315,12 +317,21 @@ static const struct proto_method methods[] = {
     {0},
 };
 
+static bool on_admit(void *arg, const void *credentials, size_t len, const char *peer,
+                     struct proto_identity *out)
+{
+    (void)arg, (void)peer;
+    service.shown_tokens += len == strlen(SERVICE_TOKEN) && memcmp(credentials, SERVICE_TOKEN, len) == 0;
+    service.shown_passes += len == strlen(SERVICE_PASS) && memcmp(credentials, SERVICE_PASS, len) == 0;
+    *out = proto_identity_admin;
+    return true;
+}
+
 void service_open(void *arg)
 {
     (void)arg;
-    struct proto_server_options options = {.name = "service",
-                                           .role = BANYAN__PB__ROLE__ROLE_COORDINATOR,
-                                           .methods = methods};
+    struct proto_server_options options = {
+        .name = "service", .role = BANYAN__PB__ROLE__ROLE_COORDINATOR, .admit = on_admit, .methods = methods};
     assert_int_equal(proto_server_new(service.loop, &options, &service.server, NULL), COMMON_OK);
     for (int i = 0; i < 2; i++)
         assert_int_equal(proto_server_listen(service.server, service.endpoints[i], NULL), COMMON_OK);

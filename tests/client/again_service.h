@@ -28,6 +28,10 @@ enum {
     PUTS_A_WORKER = 6, // that may be under way to one worker (client/peer.c)
 };
 
+// The coordinator takes the one and gives the other beside each ticket.
+#define SERVICE_TOKEN "the-token-of-a-file"
+#define SERVICE_PASS  "bp_0123"
+
 extern struct service {
     struct common_loop *loop;
     struct proto_server *server;
@@ -54,6 +58,7 @@ extern struct service {
     atomic_uint_least64_t keys[3]; // of the last creates, forks or truncates, the newest last
     atomic_uint_least64_t after;   // of the last truncate
     atomic_uint settles;
+    atomic_uint shown_tokens, shown_passes; // links that began with them
 } service;
 
 // Of the service's loop: call them there.

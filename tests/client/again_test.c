@@ -195,6 +195,23 @@ static void a_lost_drop_is_not_repeated(void **state)
     assert_int_equal(calls(BANYAN__PB__METHOD__METHOD_QUARANTINE_DROP), 2);
 }
 
+// A worker is told no token, not even that of the token file, where the coordinator gives a pass: one whose key was stolen
+// would have it then.
+static void workers_are_shown_the_pass(void **state)
+{
+    (void)state;
+    const banyan_options options = {.token = SERVICE_TOKEN};
+    banyan_client *own;
+    banyan_session *of;
+    assert_int_equal(banyan_connect(service.endpoints[0], &options, &own, NULL), BANYAN_OK);
+    assert_int_equal(banyan_session_create(own, &spec, NULL, &of, NULL), BANYAN_OK);
+    assert_int_equal(banyan_attach(of, 0, 0, 4 * TOKENS, kv, kv, NULL), BANYAN_OK);
+    assert_int_equal(service.shown_tokens, 1); // the coordinator was
+    assert_int_equal(service.shown_passes, 2);
+    banyan_session_close(of);
+    banyan_disconnect(own);
+}
+
 struct attending {
     pthread_t thread;
     banyan_item *items;
@@ -359,6 +376,7 @@ int main(void)
         TEST(a_refused_truncate_is_settled),
         TEST(a_truncate_in_doubt_keeps_writes_back),
         TEST(a_lost_drop_is_not_repeated),
+        TEST(workers_are_shown_the_pass),
         TEST(calls_of_an_append_go_one_by_one),
         TEST(an_item_says_its_first_failure),
         TEST(an_error_says_nothing_of_an_older_one),

@@ -132,12 +132,16 @@ static void registered(void *arg, const struct proto_reply *reply)
     p->code = reply->code;
 }
 
-static void join(struct play *p)
+static void open_channel(struct play *p)
 {
     struct proto_channel_options options = {.name = "w",
                                             .role = BANYAN__PB__ROLE__ROLE_WORKER,
                                             .secret = &p->secret};
     assert_int_equal(proto_channel_open(p->loop, p->endpoint, &options, &p->channel, NULL), COMMON_OK);
+}
+
+static void join_seeing(struct play *p, uint64_t term)
+{
     Banyan__Pb__RegisterRequest body = BANYAN__PB__REGISTER_REQUEST__INIT;
     body.name = "w";
     body.host = "h";
@@ -146,12 +150,20 @@ static void join(struct play *p)
     body.edge_endpoint = p->edge;
     body.instance = body.capacity_bytes = body.bandwidth = 1;
     body.control = PROTO_CONTROL_VERSION;
+    body.seen_term = term;
     struct proto_call call = {.method = BANYAN__PB__METHOD__METHOD_REGISTER,
                               .body = &body.base,
                               .deadline_ns = common_clock_after(30 * COMMON_NS_PER_S),
                               .done = registered,
                               .arg = p};
+    p->registered = false;
     assert_int_equal(proto_channel_call(p->channel, &call, NULL, NULL), COMMON_OK);
+}
+
+static void join(struct play *p)
+{
+    open_channel(p);
+    join_seeing(p, 0);
 }
 
 static void ignore(void *arg, const struct proto_reply *reply)
@@ -168,6 +180,77 @@ static void beat(struct play *p)
                               .deadline_ns = common_clock_after(30 * COMMON_NS_PER_S),
                               .done = ignore};
     assert_int_equal(proto_channel_call(p->channel, &call, NULL, NULL), COMMON_OK);
+}
+
+static void answered(void *arg, const struct proto_reply *reply)
+{
+    *(int *)arg = reply->code;
+}
+
+// What a heartbeat that says another worker's number, over this channel, is answered with.
+static int beat_as(struct play *p, struct proto_channel *channel)
+{
+    int code = -1;
+    Banyan__Pb__HeartbeatRequest body = BANYAN__PB__HEARTBEAT_REQUEST__INIT;
+    body.worker = (uint64_t)p->c->cluster.workers[0]->life << 32 | 1;
+    body.used_bytes = 77;
+    body.engine_lost = true;
+    struct proto_call call = {.method = BANYAN__PB__METHOD__METHOD_HEARTBEAT,
+                              .body = &body.base,
+                              .deadline_ns = common_clock_after(30 * COMMON_NS_PER_S),
+                              .done = answered,
+                              .arg = &code};
+    assert_int_equal(proto_channel_call(channel, &call, NULL, NULL), COMMON_OK);
+    for (int i = 0; code < 0 && i < 1000; i++)
+        turn(p, 10 * COMMON_NS_PER_MS);
+    return code;
+}
+
+// A worker beats over the link over which it has registered; another one's link says nothing of it.
+static void heartbeats_of_others(void **state)
+{
+    (void)state;
+    struct play p;
+    struct proto_channel *other;
+    begin(&p);
+    open_edges(&p);
+    join(&p);
+    reach(&p, COORDINATOR_WORKER_ACTIVE);
+    const struct coordinator_worker *w = p.c->cluster.workers[0];
+    struct proto_channel_options options = {.name = "w",
+                                            .role = BANYAN__PB__ROLE__ROLE_WORKER,
+                                            .secret = &p.secret};
+    assert_int_equal(proto_channel_open(p.loop, p.endpoint, &options, &other, NULL), COMMON_OK);
+    assert_int_equal(beat_as(&p, other), COMMON_PERMISSION_DENIED);
+    assert_int_equal(w->used_bytes, 0);
+    assert_int_equal(beat_as(&p, p.channel), COMMON_OK);
+    assert_int_equal(w->used_bytes, 77);
+    proto_channel_close(other);
+    finish(&p);
+}
+
+// A worker that says again and again that it has seen a term so far above ours drives ours up, but not to where the numbers
+// of writes, which begin at a multiple of it, have no room: not to 2^24.
+static void forged_terms_have_an_end(void **state)
+{
+    (void)state;
+    struct play p;
+    begin(&p);
+    open_edges(&p);
+    open_channel(&p);
+    int tries = 0;
+    do {
+        join_seeing(&p, p.c->core.term + (UINT64_C(1) << 20));
+        while (!p.registered)
+            turn(&p, COMMON_NS_PER_MS);
+    } while (p.code == COMMON_OK && ++tries < 20);
+    assert_int_equal(p.code, COMMON_FAILED_PRECONDITION);
+    assert_true(tries > 1 && p.c->core.term <= UINT64_C(1) << 23);
+    join_seeing(&p, p.c->core.term); // an honest one joins
+    while (!p.registered)
+        turn(&p, COMMON_NS_PER_MS);
+    assert_int_equal(p.code, COMMON_OK);
+    finish(&p);
 }
 
 static void heartbeats(void **state)
@@ -277,6 +360,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(heartbeats),
+        cmocka_unit_test(heartbeats_of_others),
+        cmocka_unit_test(forged_terms_have_an_end),
         cmocka_unit_test(a_broken_link),
         cmocka_unit_test(a_worker_that_registers),
         cmocka_unit_test(an_idle_session),

@@ -218,6 +218,13 @@ static void workers_are_hidden(void **state)
            "a worker: a worker is away; w12 and xw1 are words");
     hidden(cluster, "w1 w1 w1", 12, "a worker a "); // cut, not overrun
     hidden(cluster, "", 1, "");
+    // A name may have whatever prints.
+    struct coordinator_worker odd = {.name = "rack1/gpu:0", .host = "(odd)"}, shorter = {.name = "rack1"};
+    cluster->workers[1] = &odd;
+    cluster->workers[3] = &shorter;
+    cluster->n_workers = 4;
+    hidden(cluster, "rack1/gpu:0 (of (odd)) is lost: rack1/gpu:01 is not, rack1.", 256,
+           "a worker (of a worker) is lost: a worker/gpu:01 is not, a worker.");
     struct proto_status status;
     proto_status_set(&status, COMMON_UNAVAILABLE, "MISSING_RANGE", "w1 is lost");
     proto_status_add_worker(&status, "w1");

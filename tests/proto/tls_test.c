@@ -284,6 +284,37 @@ static void test_clients(void **state)
     test_pki_free(strange_pki);
 }
 
+// A server whose certificate is on the list is not told the token, over either wire.
+static void test_a_revoked_server(void **state)
+{
+    struct fixture *f = *state;
+    struct test_pki_files files;
+    struct common_tls *server, *before = of_ca();
+    test_pki_issue(pki, &(struct test_pki_ask){.name = "server", .uris = "banyan:coordinator", .hosts = HERE},
+                   &files);
+    assert_int_equal(common_tls_new(&files.files, &server, NULL), COMMON_OK);
+    test_pki_revoke(pki, files.cert);
+    struct common_tls *after = of_ca();
+    for (int nng = 0; nng < 2; nng++)
+        for (int revoked = 0; revoked < 2; revoked++) {
+            serve(f, nng ? "nng+tls" : "tls", ROLE(COORDINATOR), server, false);
+            struct outcome o = ask_as(f, f->endpoint,
+                                      &(struct proto_channel_options){.name = "x",
+                                                                      .role = ROLE(CLIENT),
+                                                                      .token = TOKEN,
+                                                                      .tls = revoked ? after : before});
+            enum common_code code = !revoked ? COMMON_OK
+                                    : nng    ? COMMON_DEADLINE_EXCEEDED
+                                             : COMMON_UNAUTHENTICATED;
+            if (o.code != code)
+                fail_msg("%s, %s: %s: %s", nng ? "nng" : "stream", revoked ? "revoked" : "good",
+                         common_code_name(o.code), o.text);
+        }
+    common_tls_unref(server);
+    common_tls_unref(before);
+    common_tls_unref(after);
+}
+
 // ---- plain against TLS ----------------------------------------------------------------------------------
 
 static void test_plain_against_tls(void **state)
@@ -679,6 +710,7 @@ int main(void)
         TEST(test_roles),
         TEST(test_own_certificates),
         TEST(test_clients),
+        TEST(test_a_revoked_server),
         TEST(test_plain_against_tls),
         TEST(test_somebody_in_the_middle),
         TEST(test_half_hellos),

@@ -274,6 +274,7 @@ static void accept_link(struct sim_listener *listener, struct sim_link *io)
     server->n_links++;
     lane->links++;
     link->caller = caller;
+    link->caller.id = link->nng ? 0 : link->id;
     proto_list_init(&link->caller.link);
     if (!daemon)
         proto_caller_known(server, &link->caller);

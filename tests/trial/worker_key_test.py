@@ -144,6 +144,16 @@ class StolenWorkerKey(place.Trial):
                                                                      wire.INVALID_ARGUMENT))
         self.assertEqual({w["draining"] for w in self.ground.json("workers")}, {False})
 
+    def test_beats_of_others(self):
+        """What it says in other workers' names is not heard: numbers of workers can be guessed."""
+        with self.link(self.ground.endpoint, wire.WORKER, self.secret) as link:
+            told = [link.call("HEARTBEAT", {"worker": (term << 16 | life) << 32 | slot, "used_bytes": 1 << 40}).code
+                    for term in (1, 2, 3) for life in range(16) for slot in (1, 2)]
+        self.assertEqual(set(told), {wire.PERMISSION_DENIED, wire.NOT_FOUND})
+        self.assertGreaterEqual(told.count(wire.PERMISSION_DENIED), 2)
+        for worker in self.ground.json("workers"):
+            self.assertLess(worker["used_bytes"], 1 << 40)
+
     # ---- what it can: stated in docs/SECURITY.md, shown here
 
     def test_what_it_can_join(self):

@@ -454,6 +454,22 @@ static void roles_are_checked(void **state)
     assert_int_equal(cluster_call(&s.c, parent, BANYAN__PB__METHOD__METHOD_SESSION_DROP, &drop.base, NULL, 0,
                                   NULL),
                      COMMON_PERMISSION_DENIED);
+    // Nor does it begin a term: that would end what this worker hears from its coordinator.
+    struct proto_step *step = step_new(1);
+    struct proto_channel *coordinator = s.c.edges[0];
+    struct outcome out;
+    step_item(step, 0, SESSION, 0, 39, 1, chunks, 2);
+    step->term = UINT64_MAX;
+    s.c.edges[0] = parent;
+    assert_int_equal(cluster_step(&s.c, 0, step, &out), COMMON_ABORTED);
+    outcome_free(&out);
+    s.c.edges[0] = coordinator;
+    proto_step_free(step);
+    unchanged(&s);
+    drop.session = 0x9999;
+    assert_int_equal(cluster_call(&s.c, coordinator, BANYAN__PB__METHOD__METHOD_SESSION_DROP, &drop.base,
+                                  NULL, 0, NULL),
+                     COMMON_OK);
     proto_channel_close(parent);
     end(&s);
 }
