@@ -25,21 +25,36 @@ static void withdraw(struct worker_session *session, uint32_t layer, uint64_t fi
 
 // Rows that a commit has frozen are its own again: it may be durable already. A commit that found holes here comes to
 // nothing, and what filled them was never its own.
-static void take_back(struct worker_session *session, uint32_t layer)
+static void take_rows_back(struct worker_session *session, uint32_t layer, uint64_t first, uint64_t end)
 {
-    struct worker_appended *appended = &session->appended[layer];
-    uint64_t first = appended->length, end = appended->end;
-    bool any = appended->write && first < end;
-    appended->write = appended->end = 0;
-    for (uint32_t i = 0; any && i < session->frozen.n; i++) {
+    for (uint32_t i = 0; i < session->frozen.n; i++) {
         const struct worker_freeze *freeze = &session->frozen.entries[i];
         uint64_t from = freeze->first > first ? freeze->first : first,
                  to = freeze->first + freeze->count < end ? freeze->first + freeze->count : end;
         if (freeze->layer == layer && from < to && !freeze->holes)
             withdraw(session, layer, from, to, WORKER_ROW_PREPARED);
     }
+    withdraw(session, layer, first, end, WORKER_ROW_ABSENT);
+}
+
+static void take_back(struct worker_session *session, uint32_t layer)
+{
+    struct worker_appended *appended = &session->appended[layer];
+    uint64_t first = appended->length, end = appended->end;
+    bool any = appended->write && first < end;
+    appended->write = appended->end = 0;
     if (any)
-        withdraw(session, layer, first, end, WORKER_ROW_ABSENT);
+        take_rows_back(session, layer, first, end);
+}
+
+void worker_appended_tidy(struct worker_session *session)
+{
+    for (uint32_t l = 0; l < session->spec->shape->layers; l++) {
+        const struct worker_appended *a = &session->appended[l];
+        uint64_t from = a->write && a->end > a->length ? a->end : a->length;
+        if (worker_shape_form(session->spec->shape, l))
+            take_rows_back(session, l, from, UINT64_MAX);
+    }
 }
 
 void worker_appended_confirm(struct worker_session *session, uint32_t layer, uint64_t length)

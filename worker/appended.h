@@ -41,6 +41,10 @@ bool worker_appended_lacks(const struct worker_session *session, const struct wo
 // Whether an append that may have been acknowledged has a part in it.
 bool worker_appended_reaches(const struct worker_session *session, const struct worker_chunk *chunk);
 
+// All that is acknowledged is known, and was not while files were read: of appended rows past it only the unconfirmed
+// append's stay. Others were taken back, and what said so in the chunk's file has gone with its end.
+void worker_appended_tidy(struct worker_session *session);
+
 // What a layout says about all layers. newer: it begins a new incarnation, which no append outlives.
 void worker_appended_layout(struct worker_session *session, const Banyan__Pb__LayoutSetRequest *request,
                             bool newer);

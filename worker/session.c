@@ -613,7 +613,10 @@ enum common_code worker_session_layout(struct worker_map *sessions, struct worke
     if (known && session->life != request->life)
         COMMON_FAILPOINT("quarantine_left");
     session->life = request->life;
-    if (session->doubtful && request->settled)
+    if (session->doubtful && request->settled) {
         session->doubtful = lacks_rows(session);
+        if (!session->doubtful)
+            worker_appended_tidy(session);
+    }
     return worker_disk_layout(worker_store_disk(store), session, shares, err);
 }

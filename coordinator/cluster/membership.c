@@ -132,8 +132,7 @@ struct coordinator_worker *coordinator_workers_take_joining(struct coordinator_c
 
 bool coordinator_worker_listed(const struct coordinator_worker *w, uint64_t session)
 {
-    return w->state == COORDINATOR_WORKER_JOINING && w->listed >= session &&
-           !coordinator_quarantine_has(&w->arriving, session) &&
+    return w->listed >= session && !coordinator_quarantine_has(&w->arriving, session) &&
            !coordinator_quarantine_has(&w->quarantine, session);
 }
 

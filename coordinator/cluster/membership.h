@@ -54,7 +54,8 @@ void coordinator_workers_free(struct coordinator_cluster *cluster);
 // w->visit any more has come to nothing.
 struct coordinator_worker *coordinator_workers_take_joining(struct coordinator_cluster *cluster);
 
-// Whether the inventory under way has named this session, or is past it, without a reason to keep it there.
+// Whether the visit's inventory, under way or over, has named this session or is past it, without a reason to keep it
+// there. One that is ACTIVE may not have taken its layout yet: to it the session is still of another life.
 bool coordinator_worker_listed(const struct coordinator_worker *w, uint64_t session);
 
 // A layout has changed that the worker may have been told already: it is told again before it is ACTIVE.

@@ -80,7 +80,8 @@ struct worker_session *session_of(struct process *p)
     return worker_map_get(&p->sessions, SESSION);
 }
 
-enum common_code tell_layout(struct process *p, uint64_t session, uint32_t chunks)
+static enum common_code tell(struct process *p, uint64_t session, uint32_t chunks, uint64_t *lengths,
+                             uint64_t settled)
 {
     Banyan__Pb__LayoutSetRequest request = BANYAN__PB__LAYOUT_SET_REQUEST__INIT;
     Banyan__Pb__Spec spec = BANYAN__PB__SPEC__INIT;
@@ -106,7 +107,24 @@ enum common_code tell_layout(struct process *p, uint64_t session, uint32_t chunk
     request.replace = true;
     request.chunks = pointers;
     request.n_chunks = chunks;
+    request.lengths = lengths;
+    request.n_lengths = lengths ? LAYERS : 0;
+    request.settled = settled;
     return worker_session_layout(&p->sessions, p->store, &request, &p->err);
+}
+
+enum common_code tell_layout(struct process *p, uint64_t session, uint32_t chunks)
+{
+    return tell(p, session, chunks, NULL, 0);
+}
+
+void tell_settled(struct process *p, uint64_t length, uint64_t settled)
+{
+    uint64_t lengths[LAYERS];
+    for (uint32_t layer = 0; layer < LAYERS; layer++)
+        lengths[layer] = length;
+    if (tell(p, SESSION, CHUNKS, lengths, settled) != COMMON_OK)
+        fail_msg("%s", p->err.message);
 }
 
 void set_layout(struct process *p, uint32_t chunks)

@@ -47,6 +47,8 @@ void kill_it(struct process *p, struct sim_files *directory);
 struct worker_session *session_of(struct process *p);
 enum common_code tell_layout(struct process *p, uint64_t session, uint32_t chunks);
 void set_layout(struct process *p, uint32_t chunks); // of SESSION
+// The same of all its chunks, as a coordinator says it that knows where each layer ends.
+void tell_settled(struct process *p, uint64_t length, uint64_t settled);
 enum common_code append(struct process *p, uint32_t layer, uint64_t position);
 enum common_code attach(struct process *p, uint32_t chunk, uint32_t layer);
 void commit(struct process *p, uint32_t chunk, uint32_t layer);

@@ -170,6 +170,38 @@ static void every_end(void **state)
     sim_files_end(&good);
 }
 
+// An append was taken back, and the record that says so is the one that is damaged: it looks as if the machine had been
+// writing it. The coordinator says where the layers end, and what nobody acknowledged goes again, for good.
+static void what_was_taken_back_stays_so(void **state)
+{
+    struct sim_files directory;
+    struct process p;
+    (void)state;
+    sim_files_init(&directory);
+    start(&p, &directory);
+    uint64_t length = fill(&p, TOKENS + 3), write = session_of(&p)->appended[0].write;
+    worker_appended_settle(session_of(&p), 0, write);
+    assert_int_equal(check_layer(&p, 0, WORKER_ROW_APPENDED), length - 1);
+    worker_disk_touch(p.disk, session_of(&p));
+    finish(&p);
+    struct sim_file *log = sim_files_find(&directory, "chunks/0000000000000065.log");
+    log->bytes[log->len - 1] ^= 1;
+    start(&p, &directory);
+    assert_int_equal(check_layer(&p, 0, WORKER_ROW_APPENDED), length); // nobody can tell yet
+    assert_int_equal(session_of(&p)->appended[0].write, 0);
+    assert_true(session_of(&p)->doubtful);
+    tell_settled(&p, length - 1, write);
+    for (int life = 0; life < 2; life++) {
+        assert_false(session_of(&p)->doubtful);
+        assert_int_equal(check_layer(&p, 0, WORKER_ROW_APPENDED), length - 1);
+        assert_int_equal(check_layer(&p, 1, WORKER_ROW_APPENDED), length); // a later append, under way still
+        kill_it(&p, &directory);
+        start(&p, &directory);
+    }
+    kill_it(&p, &directory);
+    sim_files_end(&directory);
+}
+
 // ---- what is not there ---------------------------------------------------------------------------
 
 // The bytes of a session whose own file is gone are nobody's to remove.
@@ -479,6 +511,7 @@ int main(void)
         cmocka_unit_test(frozen),
         cmocka_unit_test(every_byte),
         cmocka_unit_test(every_end),
+        cmocka_unit_test(what_was_taken_back_stays_so),
         cmocka_unit_test(a_lost_session_file),
         cmocka_unit_test(a_drop_that_is_cut_off),
         cmocka_unit_test(a_full_disk),

@@ -226,6 +226,26 @@ static void a_session_that_cannot_be_repaired_can_be_deleted(void **state)
     sim_cluster_free(cluster);
 }
 
+// To the worker it is still of the coordinator's life before, whose layout it had: nothing but a claim ends it.
+static void a_session_whose_layout_was_never_taken_can_be_deleted(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(1);
+    struct sim_worker *w = cluster->workers[0];
+    uint64_t session = session_of(cluster, 32);
+    sim_coordinator_kill(cluster);
+    sim_serve_rule(w->loop, METHOD(LAYOUT_SET),
+                   (struct sim_rule){.verdict = SIM_FAIL, .code = COMMON_RESOURCE_EXHAUSTED});
+    restart(cluster);
+    assert_true(sim_wait_active(cluster, 1));
+    assert_int_equal(sim_worker_tokens(w, session, 0), 32);
+    OK(sim_delete(cluster->client, session));
+    sim_serve_rule(w->loop, METHOD(LAYOUT_SET), pass);
+    sim_advance(COMMON_NS_PER_S);
+    assert_int_equal(w->worker->sessions.count, 0);
+    sim_cluster_free(cluster);
+}
+
 // So many sessions are asked for at a time, the others wait. A worker that registers is told everything anyway.
 static void repairs_end_with_the_link_of_their_worker(void **state)
 {
@@ -434,6 +454,7 @@ int hermetic_reconcile(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_repair_that_keeps_failing_is_an_error_of_its_session),
         cmocka_unit_test(a_session_that_cannot_be_repaired_can_be_deleted),
+        cmocka_unit_test(a_session_whose_layout_was_never_taken_can_be_deleted),
         cmocka_unit_test(repairs_end_with_the_link_of_their_worker),
         cmocka_unit_test(what_a_repair_finds_missing_is_lost),
         cmocka_unit_test(a_commit_that_its_holder_did_not_hear_is_told_again),
