@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What tenants, tokens and quotas cost the coordinator a step, in one thread and without a wire: who shows a token over nng is
 // looked up with each message, over a stream once; then the table of accesses is asked, and whether the session is theirs;
-// the step counts in flight and against a rate, and takes its turn in a frame among a thousand that wait.
+// the step counts in flight and against a rate, and takes its turn in a frame among a thousand that wait. Apart from that:
+// finding a session by its id, where the table has a hint and where it goes through the permutation.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -120,17 +121,53 @@ static double measure(struct subject *s, bool look_up, bool quotas)
     return (double)took / (double)rounds;
 }
 
+// As many sessions as tokens, with ids that a key has made.
+static void make_sessions(struct coordinator_sessions *sessions)
+{
+    sessions->ids = (struct coordinator_ids){.keyed = true, .key = {1, 2}};
+    sessions->slots = calloc(tokens, sizeof(struct coordinator_session *));
+    struct coordinator_session *all = calloc(tokens, sizeof *all);
+    if (!sessions->slots || !all)
+        exit(1);
+    for (uint32_t i = 0; i < tokens; i++) {
+        all[i].id = coordinator_ids_of(&sessions->ids, (struct coordinator_place){i + 7, i + 1});
+        all[i].state = COORDINATOR_SESSION_ACTIVE;
+        sessions->slots[sessions->n_slots++] = &all[i];
+    }
+}
+
+// From an id to its session, which a step does twice.
+static double find(struct coordinator_sessions *sessions, bool hints)
+{
+    for (uint32_t i = 0; i < COORDINATOR_HINTS; i++)
+        sessions->hints[i] = UINT32_MAX;
+    for (uint32_t i = 0; i < sessions->n_slots && hints; i++)
+        sessions->hints[sessions->slots[i]->id % COORDINATOR_HINTS] = i;
+    uint64_t good = 0, began = cpu_ns();
+    for (uint64_t i = 0; i < rounds; i++) {
+        const struct coordinator_session *want = sessions->slots[i * 7919 % tokens];
+        good += coordinator_session_find(sessions, want->id) == want;
+    }
+    uint64_t took = cpu_ns() - began;
+    if (good != rounds)
+        exit(1);
+    return (double)took / (double)rounds;
+}
+
 static bool run(void)
 {
     struct subject *s = prepare();
     rounds = (rounds + WAITING - 1) / WAITING * WAITING;
     measure(s, true, true); // warm
+    make_sessions(&s->c.sessions);
     const struct report_field fields[] = {
         {"tokens", NULL, (double)tokens},
         {"stream_ns", NULL, measure(s, false, false)},
         {"nng_ns", NULL, measure(s, true, false)},
         {"stream_with_quotas_ns", NULL, measure(s, false, true)},
         {"nng_with_quotas_ns", NULL, measure(s, true, true)},
+        {"find_ns", NULL, find(&s->c.sessions, true)},
+        {"find_by_permutation_ns", NULL, find(&s->c.sessions, false)},
         {NULL, NULL, 0},
     };
     report_line(json, fields);

@@ -294,7 +294,8 @@ void coordinator_handle_session_list(void *arg, struct proto_request *request)
     Banyan__Pb__SessionInfoReply **pointers = coordinator_alloc(limit * sizeof(*pointers));
     Banyan__Pb__SessionListReply reply = BANYAN__PB__SESSION_LIST_REPLY__INIT;
     size_t bytes = 0;
-    for (uint64_t slot = m->after & UINT32_MAX; slot < c->sessions.n_slots; slot++) {
+    for (uint32_t slot = coordinator_sessions_slot_after(&c->sessions, m->after); slot < c->sessions.n_slots;
+         slot++) {
         struct coordinator_session *s = c->sessions.slots[slot];
         if (!s || s->state == COORDINATOR_SESSION_CREATING || !coordinator_session_is_for(s, who))
             continue;

@@ -14,6 +14,21 @@ static bool pass_mac(const struct common_secret *secret, const uint8_t bytes[PRO
     return common_mac(secret, parts, 2, out);
 }
 
+// The fields and their proof are a synthetic IV (Rogaway and Shrimpton 2006): the proof is over the fields in the clear, and
+// what hides them is made of the proof. Both ways the same.
+static bool pass_hide(const struct common_secret *secret, uint8_t bytes[PROTO_PASS_BYTES + COMMON_MAC_BYTES])
+{
+    uint8_t pad[COMMON_MAC_BYTES];
+    _Static_assert(PROTO_PASS_BYTES <= COMMON_MAC_BYTES, "one pad");
+    const struct common_slice parts[] = {{"banyan pass hidden", 18},
+                                         {bytes + PROTO_PASS_BYTES, COMMON_MAC_BYTES}};
+    if (!common_mac(secret, parts, 2, pad))
+        return false;
+    for (size_t i = 0; i < PROTO_PASS_BYTES; i++)
+        bytes[i] ^= pad[i];
+    return true;
+}
+
 static void put(uint8_t *at, uint64_t value, int n)
 {
     for (int i = n - 1; i >= 0; i--, value >>= 8)
@@ -37,7 +52,7 @@ bool proto_pass_make(const struct common_secret *secret, const struct proto_iden
     put(bytes + 4, who->token, 8);
     put(bytes + 12, who->access, 1);
     put(bytes + 13, expires_wall_s, 8);
-    if (!pass_mac(secret, bytes, bytes + PROTO_PASS_BYTES))
+    if (!pass_mac(secret, bytes, bytes + PROTO_PASS_BYTES) || !pass_hide(secret, bytes))
         return false;
     memcpy(out, PREFIX, 3);
     for (size_t i = 0; i < sizeof bytes; i++) {
@@ -66,7 +81,8 @@ bool proto_pass_check(const struct common_secret *secret, const void *credential
             return false;
         bytes[i] = (uint8_t)(high << 4 | low);
     }
-    if (!pass_mac(secret, bytes, mac) || !common_bytes_equal(mac, bytes + PROTO_PASS_BYTES, sizeof mac))
+    if (!pass_hide(secret, bytes) || !pass_mac(secret, bytes, mac) ||
+        !common_bytes_equal(mac, bytes + PROTO_PASS_BYTES, sizeof mac))
         return false;
     uint64_t access = get(bytes + 12, 1);
     if (now_wall_s >= get(bytes + 13, 8) || access >= PROTO_ACCESSES)

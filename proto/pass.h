@@ -12,7 +12,8 @@
 #include "common/status.h"
 #include "proto/access.h"
 
-// "bp_", then in hex: tenant (4 bytes), token (8), access (1), expiry (8), all big endian, and their HMAC-SHA256 (32).
+// "bp_", then in hex: tenant (4 bytes), token (8), access (1), expiry (8), all big endian, and their HMAC-SHA256 (32). The
+// fields are hidden with the secret: who holds a pass cannot read what number the cluster has for the tenant or the token.
 #define PROTO_PASS_BYTES  21
 #define PROTO_PASS_CHARS  (3 + 2 * (PROTO_PASS_BYTES + COMMON_MAC_BYTES))
 #define PROTO_PASS_LIFE_S 600 // beyond that of the ticket that it comes with

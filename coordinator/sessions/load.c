@@ -15,6 +15,12 @@
 
 #define ATTACH_NS (30 * COMMON_NS_PER_S)
 
+static void load_id_key(void *arg, const uint64_t key[2])
+{
+    struct coordinator_loader *r = arg;
+    r->sessions->ids = (struct coordinator_ids){.keyed = true, .key = {key[0], key[1]}};
+}
+
 static bool load_worker(void *arg, const char *name, uint64_t instance)
 {
     struct coordinator_loader *r = arg;
@@ -179,5 +185,6 @@ void coordinator_sessions_reader(struct coordinator_loader *loader, struct coord
                                              .key = load_key,
                                              .cut = load_cut,
                                              .floor = load_floor,
-                                             .draining = load_draining};
+                                             .draining = load_draining,
+                                             .id_key = load_id_key};
 }

@@ -460,7 +460,7 @@ static void store_chosen(struct coordinator_placing *p)
     for (uint32_t i = 0; i < p->n; i++) {
         uint64_t promise = p->bulk ? coordinator_session_index_room(s, p->chosen[i].index) : 0;
         struct coordinator_chunk *before = coordinator_layout_find(&s->layout, p->chosen[i].index);
-        ids = ids && coordinator_store_next(s->sessions->store, COORDINATOR_COUNTER_CHUNK, &p->chosen[i].id);
+        ids = ids && coordinator_sessions_chunk_id(s->sessions, &p->chosen[i].id);
         for (uint32_t copy = 0; copy < coordinator_chunk_copies(&p->chosen[i]); copy++)
             coordinator_chunk_holder(&p->chosen[i], copy)->promised_bytes += promise;
         if (before)

@@ -276,7 +276,7 @@ static bool is_ours(struct coordinator_visit *v, const struct coordinator_sessio
         .newer = s != NULL,
     };
     coordinator_quarantine_add(&w->arriving, &entry);
-    coordinator_store_skip(store, COORDINATOR_COUNTER_GENERATION, held->session >> 32); // not again
+    coordinator_sessions_never_again(v->sessions, held->session);
     COMMON_FAILPOINT("quarantine_found");
     return false;
 }

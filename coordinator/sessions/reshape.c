@@ -130,7 +130,7 @@ static enum common_code plan_copy(struct reshape *r, struct proto_status *status
         (struct coordinator_chunk){.index = cut->index, .ready = true, .known = true, .holder = cut->holder};
     r->copy.n_followers = cut->n_followers;
     memcpy(r->copy.followers, cut->followers, sizeof(r->copy.followers));
-    if (!coordinator_store_next(r->sessions->store, COORDINATOR_COUNTER_CHUNK, &r->copy.id))
+    if (!coordinator_sessions_chunk_id(r->sessions, &r->copy.id))
         return proto_status_set(status, COMMON_UNAVAILABLE, "", "the store does not answer: try again");
     r->copying = true;
     return COMMON_OK;

@@ -4,6 +4,7 @@
 //
 //   session.c     one session: states, shared and exclusive work, chunks, members
 //   table.c       all of them: by id and by name, new ones, deleted ones, idle ones
+//   ids.c         what their ids look like outside: pure
 //   spec.c        what a session is, checked               layout.c, rangeset.c, placement.c: pure
 //   placing.c     chunks get holders                       layout_send.c: workers are told
 //   attach.c      tickets, commits in two phases           reshape.c: truncate, fork, delete
@@ -23,6 +24,7 @@
 
 #include "coordinator/core.h"
 #include "coordinator/sessions/commits.h"
+#include "coordinator/sessions/ids.h"
 #include "coordinator/sessions/moves.h"
 #include "coordinator/sessions/seals.h"
 #include "proto/list.h"
@@ -33,14 +35,19 @@ struct coordinator_quotas;
 struct coordinator_session;
 struct coordinator_store;
 
+#define COORDINATOR_HINTS                                                                                    \
+    16384 // a power of two: with fewer sessions most are found without a look through the permutation
+
 struct coordinator_sessions {
     struct coordinator_core *core;
     struct coordinator_cluster *cluster;
     struct coordinator_store *store;
     struct coordinator_quotas *quotas;  // set by the caller, before the first session
-    struct coordinator_session **slots; // [options.max_sessions]: id = generation << 32 | slot + 1
-    uint32_t n_slots, n;                // slots in use, NULLs included; sessions
-    bool restored;                      // some wait for an operator (restored.h)
+    struct coordinator_session **slots; // [options.max_sessions]
+    struct coordinator_ids ids;         // of the store, which sets it before the first session
+    uint32_t hints[COORDINATOR_HINTS]; // by an id's low bits: the slot of the last session made that has them
+    uint32_t n_slots, n;               // slots in use, NULLs included; sessions
+    bool restored;                     // some wait for an operator (restored.h)
     uint32_t *free_slots, n_free_slots;
     struct coordinator_session *names[4096]; // buckets of sessions with a name
     struct coordinator_session *keys[4096];  // and of those with a key

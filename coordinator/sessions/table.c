@@ -27,6 +27,8 @@
 #include "proto/footprint.h"
 #include "proto/spec.h"
 
+#define NEAR (UINT32_C(1) << 24) // generations: as many as a restored store goes on (store/restore.c)
+
 // ---- finding ------------------------------------------------------------------------------------
 
 static size_t bucket_of(const struct coordinator_sessions *sessions, uint32_t tenant, const char *name)
@@ -34,11 +36,56 @@ static size_t bucket_of(const struct coordinator_sessions *sessions, uint32_t te
     return common_xxh3(name, strlen(name), tenant) % (sizeof(sessions->names) / sizeof(*sessions->names));
 }
 
+static uint32_t slot_of(const struct coordinator_sessions *sessions, uint64_t id)
+{
+    return coordinator_ids_place(&sessions->ids, id).number - 1; // UINT32_MAX: no session's
+}
+
 struct coordinator_session *coordinator_session_any(const struct coordinator_sessions *sessions, uint64_t id)
 {
-    uint64_t slot = (id & UINT32_MAX) - 1;
+    uint32_t slot = sessions->hints[id % COORDINATOR_HINTS]; // steps come this way: cheap, and right for most
     struct coordinator_session *s = slot < sessions->n_slots ? sessions->slots[slot] : NULL;
+    if (s && s->id == id)
+        return s;
+    slot = slot_of(sessions, id);
+    s = slot < sessions->n_slots ? sessions->slots[slot] : NULL;
     return s && s->id == id ? s : NULL;
+}
+
+// Whether a place that nobody may have been given is to be believed: sessions were made about that long ago, or soon will
+// be. Of places that come from numbers that are no ids of this store, by another key or by guessing, few are.
+static bool is_near(const struct coordinator_sessions *sessions, struct coordinator_place place)
+{
+    uint32_t next = (uint32_t)coordinator_store_upcoming(sessions->store, COORDINATOR_COUNTER_GENERATION);
+    return place.number - 1 < sessions->core->options.max_sessions &&
+           (!sessions->ids.keyed || next - place.generation + NEAR < 2 * NEAR);
+}
+
+uint32_t coordinator_sessions_slot_after(const struct coordinator_sessions *sessions, uint64_t id)
+{
+    if (!id || coordinator_session_any(sessions, id))
+        return id ? slot_of(sessions, id) + 1 : 0;
+    struct coordinator_place place = coordinator_ids_place(&sessions->ids, id);
+    return is_near(sessions, place) ? place.number : UINT32_MAX;
+}
+
+bool coordinator_sessions_chunk_id(struct coordinator_sessions *sessions, uint64_t *out)
+{
+    uint64_t nth, id;
+    do {
+        if (!coordinator_store_next(sessions->store, COORDINATOR_COUNTER_CHUNK, &nth))
+            return false;
+        id = coordinator_ids_of_chunk(&sessions->ids, nth);
+    } while (!id);
+    *out = id;
+    return true;
+}
+
+void coordinator_sessions_never_again(struct coordinator_sessions *sessions, uint64_t id)
+{
+    struct coordinator_place place = coordinator_ids_place(&sessions->ids, id);
+    if (!sessions->ids.keyed || is_near(sessions, place))
+        coordinator_store_skip(sessions->store, COORDINATOR_COUNTER_GENERATION, place.generation);
 }
 
 struct coordinator_session *coordinator_session_find(const struct coordinator_sessions *sessions, uint64_t id)
@@ -101,7 +148,8 @@ static void name_leave(struct coordinator_session *s)
 // ---- making -------------------------------------------------------------------------------------
 
 static struct coordinator_session *session_make(struct coordinator_sessions *sessions, uint64_t id,
-                                                const char *name, uint32_t tenant, Banyan__Pb__Spec *spec)
+                                                uint32_t slot, const char *name, uint32_t tenant,
+                                                Banyan__Pb__Spec *spec)
 {
     struct coordinator_session *s = coordinator_alloc(sizeof(*s));
     s->sessions = sessions;
@@ -128,7 +176,8 @@ static struct coordinator_session *session_make(struct coordinator_sessions *ses
     s->table_bytes = proto_footprint_chunk(spec) - coordinator_session_chunk_bytes(s);
     s->last_used_ns = common_clock_ns();
     coordinator_layout_init(&s->layout, spec->chunk_tokens, 1);
-    sessions->slots[(id & UINT32_MAX) - 1] = s;
+    sessions->slots[slot] = s;
+    sessions->hints[id % COORDINATOR_HINTS] = slot;
     sessions->n++;
     if (s->name[0])
         name_enter(s);
@@ -153,12 +202,20 @@ enum common_code coordinator_session_new(struct coordinator_sessions *sessions, 
                                 "the limit of %u sessions is reached: delete some, or raise --max-sessions",
                                 sessions->core->options.max_sessions);
     }
-    if (!coordinator_store_next(sessions->store, COORDINATOR_COUNTER_GENERATION, &generation))
-        return proto_status_set(status, COMMON_UNAVAILABLE, "",
-                                "the store is too slow for the number of new sessions: try again");
     uint32_t slot =
-        sessions->n_free_slots ? sessions->free_slots[--sessions->n_free_slots] : sessions->n_slots++;
-    *out = session_make(sessions, (generation & UINT32_MAX) << 32 | (slot + 1), name, tenant, spec);
+        sessions->n_free_slots ? sessions->free_slots[sessions->n_free_slots - 1] : sessions->n_slots;
+    uint64_t id = 0;
+    while (!id) {
+        if (!coordinator_store_next(sessions->store, COORDINATOR_COUNTER_GENERATION, &generation))
+            return proto_status_set(status, COMMON_UNAVAILABLE, "",
+                                    "the store is too slow for the number of new sessions: try again");
+        id = coordinator_ids_of(&sessions->ids, (struct coordinator_place){(uint32_t)generation, slot + 1});
+    }
+    if (sessions->n_free_slots)
+        sessions->n_free_slots--;
+    else
+        sessions->n_slots++;
+    *out = session_make(sessions, id, slot, name, tenant, spec);
     return COMMON_OK;
 }
 
@@ -166,12 +223,12 @@ struct coordinator_session *coordinator_session_restore(struct coordinator_sessi
                                                         const char *name, uint32_t tenant,
                                                         Banyan__Pb__Spec *spec)
 {
-    uint64_t slot = (id & UINT32_MAX) - 1;
+    uint32_t slot = slot_of(sessions, id);
     if (slot >= sessions->core->options.max_sessions || sessions->slots[slot])
         return NULL;
     if (slot >= sessions->n_slots)
-        sessions->n_slots = (uint32_t)slot + 1;
-    return session_make(sessions, id, name, tenant, spec);
+        sessions->n_slots = slot + 1;
+    return session_make(sessions, id, slot, name, tenant, spec);
 }
 
 void coordinator_sessions_restored(struct coordinator_sessions *sessions)
@@ -230,7 +287,7 @@ void coordinator_session_destroy(struct coordinator_session *s)
     if (s->name[0])
         name_leave(s);
     coordinator_key_leave(s);
-    uint32_t slot = (uint32_t)((s->id & UINT32_MAX) - 1);
+    uint32_t slot = slot_of(sessions, s->id);
     sessions->slots[slot] = NULL;
     sessions->free_slots[sessions->n_free_slots++] = slot;
     sessions->n--;

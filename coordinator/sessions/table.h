@@ -14,6 +14,13 @@ struct coordinator_session *coordinator_session_find(const struct coordinator_se
                                                      uint64_t id);
 // Also one that is CREATING: workers may hold chunks of a new fork.
 struct coordinator_session *coordinator_session_any(const struct coordinator_sessions *sessions, uint64_t id);
+// Where a listing goes on that has come to this id, of a session that may be gone: the slot behind its own. 0: from the
+// first one. A number that is hardly an id of this store's is behind all of them.
+uint32_t coordinator_sessions_slot_after(const struct coordinator_sessions *sessions, uint64_t id);
+// An id that no chunk has had. False: the store is too slow.
+bool coordinator_sessions_chunk_id(struct coordinator_sessions *sessions, uint64_t *out);
+// A worker has a session of this id, which is not ours: no new one gets it.
+void coordinator_sessions_never_again(struct coordinator_sessions *sessions, uint64_t id);
 struct coordinator_session *coordinator_session_named(const struct coordinator_sessions *sessions,
                                                       uint32_t tenant, const char *name);
 

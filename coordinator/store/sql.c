@@ -9,11 +9,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/random.h"
+
 // 1: all sessions are the default tenant's. 2: it has tenants, which a coordinator that reads 1 alone must not serve: it
-// would show all sessions to everybody. A store becomes 2 with its first tenant or token.
+// would show all sessions to everybody; or its session ids are made with a key, which such a one would take for slots that
+// are none. A new store is 2 for its key; one that was made as 1 becomes 2 with its first tenant or token.
 #define SCHEMA_VERSION     2
 #define SCHEMA_VERSION_OLD 1
 #define APPLICATION_ID     0x62616e79 // "bany": a file that is something else is refused, not altered
+
+// In meta, of a store that was made with one: the key of its session ids (sessions/ids.h).
+#define ID_KEY_0 "id_key_0"
+#define ID_KEY_1 "id_key_1"
 
 static const char schema[] =
     "CREATE TABLE meta(key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;"
@@ -247,8 +254,17 @@ enum common_code coordinator_sql_open(struct coordinator_sql *sql, const char *p
     if (!tables) {
         char marks[96];
         sqlite3_snprintf(sizeof(marks), marks, "PRAGMA application_id=%d; PRAGMA user_version=%d",
-                         APPLICATION_ID, SCHEMA_VERSION_OLD);
+                         APPLICATION_ID, SCHEMA_VERSION);
+        char key[160];
+        int64_t halves[2];
+        if (!common_random(halves, sizeof halves)) {
+            code = common_error_set(err, COMMON_UNAVAILABLE, "the system gives no random bytes");
+            goto failed;
+        }
+        sqlite3_snprintf(sizeof key, key, "INSERT INTO meta VALUES('%s', %lld), ('%s', %lld)", ID_KEY_0,
+                         (sqlite3_int64)halves[0], ID_KEY_1, (sqlite3_int64)halves[1]);
         if ((rc = coordinator_sql_exec(sql, schema)) != SQLITE_OK ||
+            (rc = coordinator_sql_exec(sql, key)) != SQLITE_OK ||
             (rc = coordinator_sql_exec(sql, marks)) != SQLITE_OK) {
             code = sql_fail(path, sql, rc, err);
             goto failed;
@@ -349,6 +365,27 @@ static bool read_token(const struct coordinator_store_reader *r, sqlite3_stmt *s
     return r->token(r->tenants, &row);
 }
 
+static enum common_code read_id_key(struct coordinator_sql *sql, const struct coordinator_store_reader *r,
+                                    struct common_error *err)
+{
+    sqlite3_stmt *s = NULL;
+    uint64_t key[2];
+    int n = 0, rc = sqlite3_prepare_v2(sql->db,
+                                       "SELECT value FROM meta WHERE key IN ('" ID_KEY_0 "', '" ID_KEY_1
+                                       "') ORDER BY key",
+                                       -1, &s, NULL);
+    while (rc == SQLITE_OK && sqlite3_step(s) == SQLITE_ROW && n < 2)
+        key[n++] = u64(s, 0);
+    rc = sqlite3_finalize(s);
+    if (rc != SQLITE_OK || n == 1)
+        return common_error_set(err, COMMON_INVALID_ARGUMENT,
+                                "the key of the store's session ids cannot be read: %s",
+                                rc != SQLITE_OK ? sqlite3_errmsg(sql->db) : "half of it is missing");
+    if (n && r->id_key)
+        r->id_key(r->arg, key);
+    return COMMON_OK;
+}
+
 enum common_code coordinator_sql_read(struct coordinator_sql *sql, const struct coordinator_store_reader *r,
                                       struct common_error *err)
 {
@@ -371,7 +408,7 @@ enum common_code coordinator_sql_read(struct coordinator_sql *sql, const struct 
         "SELECT id, hash, name, access, tenant, created, expires, used FROM tokens ORDER BY id",
         "SELECT tenant, name, max FROM quotas",
     };
-    enum common_code code = COMMON_OK;
+    enum common_code code = read_id_key(sql, r, err);
     for (size_t q = 0; q < sizeof(queries) / sizeof(*queries) && code == COMMON_OK; q++) {
         sqlite3_stmt *s = NULL;
         int rc = sqlite3_prepare_v2(sql->db, queries[q], -1, &s, NULL);

@@ -544,6 +544,11 @@ bool coordinator_store_next(struct coordinator_store *store, enum coordinator_co
     return true;
 }
 
+uint64_t coordinator_store_upcoming(const struct coordinator_store *store, enum coordinator_counter which)
+{
+    return store->counters[which].next;
+}
+
 void coordinator_store_skip(struct coordinator_store *store, enum coordinator_counter which, uint64_t used)
 {
     struct counter *counter = &store->counters[which];

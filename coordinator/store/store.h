@@ -59,6 +59,9 @@ struct coordinator_store_reader {
     // Quotas of tenants, with `quotas` and not `arg`. May be NULL.
     bool (*quota)(void *quotas, uint32_t tenant, const char *name, uint64_t max);
     void *quotas;
+    // First of all, with `arg`: the key that the store's ids of sessions are made with (sessions/ids.h). Not called where a store
+    // has none: it is of before there were such keys. May be NULL.
+    void (*id_key)(void *arg, const uint64_t key[2]);
 };
 
 // Opens or makes the file (mode 0600, its folder 0700), locks it until stop, raises the term, reads
@@ -104,6 +107,9 @@ uint64_t coordinator_store_id(const struct coordinator_store *store); // its fir
 // The next number of a counter: never given before, in this life or an earlier one. Numbers are reserved in
 // blocks; the next block is reserved ahead. False when it is not there in time (the disk does not answer).
 bool coordinator_store_next(struct coordinator_store *store, enum coordinator_counter counter, uint64_t *out);
+
+// The number that it would give now. Only next gives it.
+uint64_t coordinator_store_upcoming(const struct coordinator_store *store, enum coordinator_counter counter);
 
 // Numbers up to this one are not given any more.
 void coordinator_store_skip(struct coordinator_store *store, enum coordinator_counter counter, uint64_t used);

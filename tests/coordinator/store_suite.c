@@ -149,12 +149,20 @@ static bool on_quota(void *arg, uint32_t tenant, const char *name, uint64_t max)
     return true;
 }
 
+static void on_id_key(void *arg, const uint64_t key[2])
+{
+    struct store_seen *seen = arg;
+    assert_int_equal(seen->sessions, 0); // before them
+    seen->id_keys++;
+    seen->id_key[0] = key[0], seen->id_key[1] = key[1];
+}
+
 struct coordinator_store_reader store_reader(struct store_seen *seen)
 {
     return (struct coordinator_store_reader){seen,        on_worker,   on_session, on_member, on_chunk,
                                              on_follower, on_seal,     on_range,   on_key,    on_cut,
                                              on_floor,    on_draining, on_tenant,  on_token,  seen,
-                                             on_quota,    seen};
+                                             on_quota,    seen,        on_id_key};
 }
 
 enum common_code store_open(struct store_seen *seen, struct coordinator_store **out, struct common_error *err)

@@ -28,7 +28,8 @@ struct store_seen {
     uint32_t tenant;    // of the last session
     char tenants[64];   // "1:a 2:b"
     char quotas[96];    // "1:bytes=5"
-    uint32_t tokens;
+    uint64_t id_key[2];
+    uint32_t id_keys, tokens;
     struct coordinator_token_row token; // the last one
 };
 

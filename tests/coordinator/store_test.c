@@ -498,6 +498,47 @@ static uint64_t version_of(void)
     return version;
 }
 
+static void make_old(void) // what a coordinator that knows neither tenants nor keys of ids has written
+{
+    sqlite3 *db;
+    assert_int_equal(sqlite3_open(store_path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db,
+                                  "DROP TABLE owners; DROP TABLE tenants; DROP TABLE tokens;"
+                                  "DELETE FROM meta WHERE key LIKE 'id_key%'; PRAGMA user_version=1",
+                                  NULL, NULL, NULL),
+                     SQLITE_OK);
+    sqlite3_close(db);
+}
+
+// A new store has a key for its session ids and keeps it; each has its own. A coordinator of before refuses such a store.
+static void ids_have_a_key(void **state)
+{
+    (void)state;
+    struct coordinator_store *store;
+    struct store_seen first, again, other;
+    struct common_error err;
+    sqlite3 *db;
+    assert_int_equal(store_open(&first, &store, NULL), COMMON_OK);
+    store_close(store);
+    assert_int_equal(first.id_keys, 1);
+    assert_true(first.id_key[0] && first.id_key[1] && first.id_key[0] != first.id_key[1]);
+    assert_int_equal(version_of(), 2);
+    assert_int_equal(store_open(&again, &store, NULL), COMMON_OK);
+    store_close(store);
+    assert_int_equal(again.id_keys, 1);
+    assert_memory_equal(again.id_key, first.id_key, sizeof first.id_key);
+    assert_int_equal(sqlite3_open(store_path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "DELETE FROM meta WHERE key = 'id_key_1'", NULL, NULL, NULL),
+                     SQLITE_OK);
+    sqlite3_close(db);
+    assert_int_equal(store_open(&again, &store, &err), COMMON_INVALID_ARGUMENT); // and not as if it had none
+    assert_non_null(strstr(err.message, "half of it is missing"));
+    snprintf(store_path, sizeof(store_path), "%s/another.db", store_folder);
+    assert_int_equal(store_open(&other, &store, NULL), COMMON_OK);
+    store_close(store);
+    assert_memory_not_equal(other.id_key, first.id_key, sizeof first.id_key);
+}
+
 // The newest of each tenant and name; 0 takes it away.
 static void quotas(void **state)
 {
@@ -535,7 +576,8 @@ static void tenants_and_tokens(void **state)
     coordinator_batch_session(batch, 1, "same", "s", 1, 1, 1, 0);
     store_submit(store, batch);
     store_close(store);
-    assert_int_equal(version_of(), 1); // as it was: nothing in it needs more
+    make_old(); // and no tenants
+    assert_int_equal(version_of(), 1);
     assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK);
     struct coordinator_token_row row = {.id = INT64_MAX,
                                         .tenant = UINT32_MAX,
@@ -589,19 +631,15 @@ static void older_store(void **state)
     (void)state;
     struct coordinator_store *store;
     struct store_seen seen;
-    sqlite3 *db;
     assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK);
     struct coordinator_batch *batch = coordinator_batch_new();
     coordinator_batch_session(batch, 1, "old", "s", 1, 1, 1, 0);
     store_submit(store, batch);
     store_close(store);
-    assert_int_equal(sqlite3_open(store_path, &db), SQLITE_OK);
-    assert_int_equal(sqlite3_exec(db, "DROP TABLE owners; DROP TABLE tenants; DROP TABLE tokens", NULL, NULL,
-                                  NULL),
-                     SQLITE_OK);
-    sqlite3_close(db);
+    make_old();
     assert_int_equal(version_of(), 1);
     assert_int_equal(store_open(&seen, &store, NULL), COMMON_OK);
+    assert_int_equal(seen.id_keys, 0); // and none is made: sessions made later have plain ids as well
     assert_true(seen.sessions == 1 && seen.tenant == 0 && seen.tokens == 0);
     assert_string_equal(seen.name, "old");
     assert_string_equal(seen.tenants, "");
@@ -637,6 +675,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(ranges_are_united, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(tenants_and_tokens, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(quotas, store_setup, store_teardown),
+        cmocka_unit_test_setup_teardown(ids_have_a_key, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(older_store, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(a_batch_is_atomic, store_setup, store_teardown),
         cmocka_unit_test_setup_teardown(store_full_disk, store_setup, store_teardown),

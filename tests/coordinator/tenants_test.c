@@ -179,6 +179,8 @@ static void passes(void **state)
     assert_int_equal(got.tenant, who.tenant);
     assert_int_equal(got.access, who.access);
     assert_int_equal(got.token, who.token);
+    assert_null(strstr(pass, "01020304")); // who holds it cannot read whose it is
+    assert_null(strstr(pass, "1122334455667788"));
     assert_false(proto_pass_check(&secret, pass, PROTO_PASS_CHARS, 5000, &got)); // expired
     assert_false(proto_pass_check(&other, pass, PROTO_PASS_CHARS, 0, &got));     // another cluster's
     assert_false(proto_pass_check(&secret, pass, PROTO_PASS_CHARS - 1, 0, &got));

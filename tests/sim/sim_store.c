@@ -10,6 +10,7 @@
 
 #include "common/clock.h"
 #include "common/hash.h"
+#include "common/random.h"
 #include "coordinator/store/backup.h"
 #include "coordinator/store/lease.h"
 #include "coordinator/store/restore.h"
@@ -450,6 +451,11 @@ bool coordinator_store_next(struct coordinator_store *store, enum coordinator_co
     return true;
 }
 
+uint64_t coordinator_store_upcoming(const struct coordinator_store *store, enum coordinator_counter which)
+{
+    return store->counters[which].next;
+}
+
 void coordinator_store_skip(struct coordinator_store *store, enum coordinator_counter which, uint64_t used)
 {
     struct counter *counter = &store->counters[which];
@@ -458,6 +464,8 @@ void coordinator_store_skip(struct coordinator_store *store, enum coordinator_co
 }
 
 // ---- life -----------------------------------------------------------------------------------------------
+
+#define NO_ID_KEY "no_id_key" // in meta: 1
 
 static void put_meta(struct disk *disk, const char *key, uint64_t value)
 {
@@ -544,6 +552,16 @@ static enum common_code read_disk(struct disk *disk, const struct coordinator_st
         disk->failures--;
         return common_error_set(err, COMMON_UNAVAILABLE, "the store cannot be written: a simulated failure");
     }
+    uint64_t key[2] = {sim_tables_meta(&disk->tables, "id_key_0", 0),
+                       sim_tables_meta(&disk->tables, "id_key_1", 0)};
+    if (!sim_tables_meta(&disk->tables, "lives", 0)) { // a new one: as coordinator/store/sql.c
+        if (!common_random(key, sizeof key))
+            abort();
+        put_meta(disk, "id_key_0", key[0]);
+        put_meta(disk, "id_key_1", key[1]);
+    }
+    if (reader->id_key && !sim_tables_meta(&disk->tables, NO_ID_KEY, 0))
+        reader->id_key(reader->arg, key);
     return sim_tables_read(&disk->tables, reader, err);
 }
 
@@ -774,6 +792,13 @@ const void *coordinator_backup_piece(const struct coordinator_backup *backup, si
 void coordinator_backup_free(struct coordinator_backup *backup)
 {
     (void)backup;
+}
+
+void sim_disk_without_id_key(const char *path)
+{
+    struct disk *disk = disk_at(path);
+    assert(!disk->store && !sim_tables_meta(&disk->tables, "lives", 0));
+    put_meta(disk, NO_ID_KEY, 1);
 }
 
 void sim_disk_wipe(const char *path)

@@ -44,6 +44,7 @@ const char *sim_disk_of(const struct coordinator_store *store);
 // For wrong, older and empty stores: `to` becomes what `from` is now. Neither may be open.
 void sim_disk_copy(const char *from, const char *to);
 void sim_disk_wipe(const char *path);
+void sim_disk_without_id_key(const char *path); // one of before there were any, still empty
 
 uint64_t sim_disk_batches(const char *path); // submitted so far
 uint64_t sim_disk_waiting(const char *path); // submitted and not durable

@@ -115,7 +115,7 @@ class SecondTenant(place.Trial):
             told.pop("uptime_ns")
         self.assertEqual(before, after)
         self.assertEqual((after["sessions"], after["chunks"], after["steps"], after["workers"]), (0, 0, 0, []))
-        for after_id in (0, self.session - 1, made - 1):
+        for after_id in (0, self.session, made, self.session - 1, made - 1):
             page = self.blue.call("SESSION_LIST", {"after": after_id, "limit": 256}).must()
             self.assertEqual((page["sessions"], page["next"]), ([], 0))
         self.red.call("SESSION_DELETE", {"session": made}).must()
@@ -188,19 +188,42 @@ class SecondTenant(place.Trial):
             self.assertNotIn(word, text)
 
     def test_what_ids_tell(self):
-        """How many sessions others make, and about how many there are: this is not hidden. Nothing else, and no access."""
-        first = self.blue.call("SESSION_CREATE", {"spec": wire.SPEC}).must()["session"]
-        between = [self.red.call("SESSION_CREATE", {"spec": wire.SPEC}).must()["session"] for _ in range(3)]
-        last = self.blue.call("SESSION_CREATE", {"spec": wire.SPEC}).must()["session"]
-        self.assertEqual(len({first, last, *between}), 5)
-        for session in between:
-            self.assertCode(self.blue.call("SESSION_INFO", {"session": session}), wire.NOT_FOUND)
-            self.red.call("SESSION_DELETE", {"session": session}).must()
-        for session in (first, last):
+        """Not how many sessions others make, nor how many there are, nor when each was made: ids of two tenants, made in turns, are
+        in no order, share neither half, and are as far from each other as random numbers. Neither do those of chunks; and a pass
+        does not say in the clear whose it is."""
+        made, turns = [], 32
+        for _ in range(turns):  # one place of those that live, used again and again; then new ones
+            session = self.blue.call("SESSION_CREATE", {"spec": wire.SPEC}).must()["session"]
             self.blue.call("SESSION_DELETE", {"session": session}).must()
-        # As the page states: the high half counts all tenants' sessions that were made, the low half places of those that live
-        self.assertEqual((last >> 32) - (first >> 32), 4)
-        self.assertLessEqual(last & 0xFFFFFFFF, 16)
+            made.append(session)
+        kept = []
+        for turn in range(turns):
+            who = (self.red, self.blue)[turn % 2]
+            kept.append((who, who.call("SESSION_CREATE", {"spec": wire.SPEC}).must()["session"]))
+        for _, session in kept[::2]:
+            self.assertCode(self.blue.call("SESSION_INFO", {"session": session}), wire.NOT_FOUND)
+        ids = made + [session for _, session in kept]
+        self.no_pattern(ids)
+        opened = [self.blue.call("ATTACH_OPEN", {"session": session, "first": 0, "count": 64}).must() for _, session in kept[1::2]]
+        self.no_pattern([chunk["chunk"] for one in opened for chunk in one["chunks"]])
+        theirs = self.red.call("ATTACH_OPEN", {"session": kept[0][1], "first": 0, "count": 16}).must()
+        for told in (opened[0], theirs):
+            self.assertNotEqual(bytes.fromhex(told["pass"][3:])[:3], bytes(3))  # a tenant's number is small
+        for who, session in kept:
+            who.call("SESSION_DELETE", {"session": session}).must()
+
+    def no_pattern(self, ids):
+        """What numbers in the order of their making are if chance makes them. Chance breaks this less than once in 10^5 times."""
+        n = len(ids)
+        self.assertGreaterEqual(n, 32)
+        for half in (lambda x: x >> 32, lambda x: x & 0xFFFFFFFF):
+            self.assertEqual(len({half(x) for x in ids}), n)
+            self.assertGreater(max(map(half, ids)) - min(map(half, ids)), 1 << 30)
+        rises = sum(a < b for a, b in zip(ids, ids[1:]))
+        self.assertTrue(n / 5 < rises < n * 4 / 5, ids)  # neither up nor down
+        steps = [b - a for a, b in zip(ids, ids[1:])]
+        self.assertEqual(len(set(steps)), n - 1)
+        self.assertGreater(min(map(abs, steps)), 1 << 24)
 
     def test_memory(self):
         """A marker in red's rows, deleted: blue's rows, put or not, never have it, in the memory that red's had."""
