@@ -29,7 +29,7 @@ enum {
     RECORD = SSL3_RT_MAX_PLAIN_LENGTH, // 16 KB
     AHEAD = 4096,                      // beside a header
     AHEAD_BODY = 512,                  // beside a body: the next header, and a small record with it
-    AHEAD_LARGE = 128 << 10,           // where much is wanted
+    AHEAD_LARGE = 256 << 10,           // where much is wanted
     MUCH = 128 << 10,
     LARGE = 2048,
     COLLECTED = 64 << 10, // sent at once

@@ -9,7 +9,7 @@
 //   request    u8 which peer and server   u8 method   u8 tensors and deadline   the body (message.h)   tensors: u8 each, × 16 bytes
 //
 // What must hold: each call ends once; a request that is refused for what it says submits nothing to the store and
-// changes nothing that a worker holds; at the end the coordinator answers, and what it has counted is what counting gives.
+// changes nothing that a worker holds; at the end the coordinator answers (who has no token, once there are some: that he needs one), and what it has counted is what counting gives.
 #ifndef TESTS_FUZZ_CLUSTER_H
 #define TESTS_FUZZ_CLUSTER_H
 

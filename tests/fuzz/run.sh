@@ -24,8 +24,8 @@ tests/fuzz/corpus/TARGET/found-WHAT, where CTest runs it for ever, and put right
 TEXT
 }
 
-targets=(codec frame stream nng channel sp coordinator members worker disk dashboard http options config snapshot
-         safetensors backup spec text ticket secret)
+targets=(codec frame stream nng channel sp tls certificate coordinator members worker disk trail dashboard http options
+         config snapshot safetensors backup spec text ticket pass secret)
 limit=-max_total_time=20
 keep=no
 jobs=1
@@ -114,7 +114,7 @@ fuzz_one() {
 # What has failed once stays under its name; the rest is chosen anew.
 keep_one() {
     local target=$1 new=$build/merged/$1 old=$tree/corpus/$1 most=512
-    case $target in disk | snapshot) most=3000 ;; esac # what is right is as long as that
+    case $target in disk | snapshot | tls | certificate) most=3000 ;; esac # what is right is as long as that
     rm -rf "$new"
     mkdir -p "$new" "$old"
     cp "$old"/found-* "$new" 2>/dev/null || true

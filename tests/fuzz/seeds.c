@@ -644,5 +644,6 @@ int main(int argc, char **argv)
     seed_cluster();
     seed_snapshot();
     seed_disk();
+    seed_tls();
     return 0;
 }

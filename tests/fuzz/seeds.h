@@ -27,5 +27,6 @@ ProtobufCMessage *seed_full(const ProtobufCMessageDescriptor *type);
 void seed_cluster(void);  // seeds_cluster.c: coordinator, members, worker
 void seed_snapshot(void); // seeds_snapshot.c
 void seed_disk(void);     // seeds_disk.c
+void seed_tls(void);      // seeds_tls.c: tls, certificate, pass, trail
 
 #endif

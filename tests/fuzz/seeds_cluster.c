@@ -24,7 +24,7 @@ enum {
     PLAN,
     LIST,
     WATCH,
-    CLIENT_METHODS = 26
+    CLIENT_METHODS = 31
 };
 enum { BY_COORDINATOR, BY_CLIENT, AT_COORDINATOR, BY_WORKER };
 
@@ -117,8 +117,9 @@ static void seed_session(void)
     seed_write(&seed, "coordinator", "session");
 }
 
-static const uint32_t client_methods[] = {33, 44, 37, 40, 39, 42, 43, 51, 36, 41, 38, 46, 52, 47,
-                                          48, 49, 50, 53, 54, 55, 56, 57, 32, 34, 35, 16}; // coordinator.c
+static const uint32_t client_methods[] = {
+    33, 44, 37, 40, 39, 42, 43, 51, 36, 41, 38, 46, 52, 47, 48, 49,
+    50, 53, 54, 55, 56, 57, 32, 34, 35, 16, 58, 59, 60, 61, 62}; // coordinator.c
 
 // Each method with all of its fields, before and after there is a session.
 static void seed_each(void)
@@ -142,6 +143,41 @@ static void seed_each(void)
         snprintf(name, sizeof name, "m%u", client_methods[i]);
         seed_write(&seed, "coordinator", name);
     }
+}
+
+// Tokens and quotas of two tenants, and what the second then meets.
+static void seed_tenants(void)
+{
+    static const uint8_t token_create = 26, token_list = 27, token_revoke = 28, quota_set = 29,
+                         quota_show = 30;
+    struct seed seed = {0};
+    Banyan__Pb__TokenCreateRequest token = BANYAN__PB__TOKEN_CREATE_REQUEST__INIT;
+    token.name = (char *)"root";
+    token.access = (char *)"admin";
+    ask(&seed, COORD_CLIENT, token_create, &token, NULL, 0);
+    token.name = (char *)"one";
+    token.access = (char *)"user";
+    token.tenant = (char *)"other";
+    ask(&seed, COORD_CLIENT, token_create, &token, NULL, 0);
+    Banyan__Pb__QuotaSetRequest set = BANYAN__PB__QUOTA_SET_REQUEST__INIT;
+    Banyan__Pb__QuotaUse quota = BANYAN__PB__QUOTA_USE__INIT, *quotas[] = {&quota};
+    set.tenant = (char *)"default";
+    quota.name = (char *)"sessions";
+    quota.max = 1;
+    set.quotas = quotas;
+    set.n_quotas = 1;
+    ask(&seed, COORD_CLIENT, quota_set, &set, NULL, 0);
+    create(&seed, COORD_CLIENT, CREATE, 1);
+    create(&seed, COORD_CLIENT, CREATE, 1);
+    ask(&seed, COORD_CLIENT, quota_show, &(Banyan__Pb__QuotaShowRequest)BANYAN__PB__QUOTA_SHOW_REQUEST__INIT,
+        NULL, 0);
+    ask(&seed, COORD_CLIENT, token_list, &(Banyan__Pb__TokenListRequest)BANYAN__PB__TOKEN_LIST_REQUEST__INIT,
+        NULL, 0);
+    Banyan__Pb__TokenRevokeRequest revoke = BANYAN__PB__TOKEN_REVOKE_REQUEST__INIT;
+    revoke.id = 1;
+    ask(&seed, COORD_CLIENT, token_revoke, &revoke, NULL, 0);
+    pass(&seed, 40, 100);
+    seed_write(&seed, "coordinator", "tenants");
 }
 
 static void seed_members(void)
@@ -225,6 +261,7 @@ void seed_cluster(void)
 {
     seed_session();
     seed_each();
+    seed_tenants();
     seed_members();
     seed_workers();
 }

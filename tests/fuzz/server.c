@@ -56,6 +56,25 @@ static void check_rights(const struct proto_message *message)
 #endif
 }
 
+static bool admit(void *arg, const void *credentials, size_t len, const char *peer,
+                  struct proto_identity *out)
+{
+    (void)arg;
+    FUZZ_CHECK(peer && (len == 0 || credentials));
+    if (len != strlen(TOKEN) || memcmp(credentials, TOKEN, len) != 0)
+        return false;
+    *out = (struct proto_identity){.tenant = 3, .access = PROTO_ACCESS_USER, .token = 7, .name = "one"};
+    return true;
+}
+
+// A handler is asked by him whom `admit` has let in, or by a daemon.
+static void check_identity(const struct proto_request *request)
+{
+    const struct proto_identity *who = proto_request_identity(request);
+    bool admitted = who->tenant == 3 && who->access == PROTO_ACCESS_USER && who->token == 7;
+    FUZZ_CHECK(admitted || (who->access == PROTO_ACCESS_NONE && who->token == 0));
+}
+
 static void answer(struct proto_request *request)
 {
     const struct proto_message *message = proto_request_message(request);
@@ -80,6 +99,7 @@ static void handle(void *arg, struct proto_request *request)
     struct proto_step *step;
     FUZZ_CHECK(bytes && protobuf_c_message_pack(message->body, bytes) == len);
     check_rights(message);
+    check_identity(request);
     note(run, bytes, len);
     note(run, &message->header->request, sizeof message->header->request);
     for (size_t i = 0; i < message->n_tensors; i++)
@@ -115,6 +135,7 @@ static struct proto_server *serve(struct run *run)
                                                  .role = BANYAN__PB__ROLE__ROLE_WORKER,
                                                  .secret = &secret,
                                                  .token = TOKEN,
+                                                 .admit = admit,
                                                  .payload_max = 1 << 16,
                                                  .requests_max = 16,
                                                  .bytes_max = 1 << 18,
