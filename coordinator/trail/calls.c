@@ -3,6 +3,7 @@
 
 #include <stddef.h>
 
+#include "coordinator/tenants/quota.h"
 #include "proto/codec.h"
 
 #define METHOD(name) BANYAN__PB__METHOD__METHOD_##name
@@ -139,6 +140,17 @@ static void args_token_create(const void *asked, body *out)
     common_trail_put_number(out, "life_s", m->life_s);
 }
 
+static void args_quota_set(const void *asked, body *out)
+{
+    const Banyan__Pb__QuotaSetRequest *m = asked;
+    common_trail_put_text(out, "tenant", m->tenant[0] ? m->tenant : NULL);
+    for (size_t i = 0; i < m->n_quotas; i++) {
+        enum coordinator_quota_kind kind;
+        if (coordinator_quota_parse(m->quotas[i]->name, &kind)) // others are refused
+            common_trail_put_number(out, coordinator_quota_names[kind], m->quotas[i]->max);
+    }
+}
+
 static void args_token_revoke(const void *asked, body *out)
 {
     const Banyan__Pb__TokenRevokeRequest *m = asked;
@@ -180,6 +192,7 @@ static const struct row {
     [METHOD(SCRUB)] = {CHANGES, "scrub", SESSION_OF(ScrubRequest), look_scrub, NULL},
     [METHOD(TOKEN_CREATE)] = {CHANGES, "token.create", 0, NULL, args_token_create},
     [METHOD(TOKEN_REVOKE)] = {CHANGES, "token.revoke", 0, NULL, args_token_revoke},
+    [METHOD(QUOTA_SET)] = {CHANGES, "quota.set", 0, NULL, args_quota_set},
     [METHOD(READ_OPEN)] = {READS, "read.open", SESSION_OF(ReadOpenRequest), NULL, args_read_open},
     [METHOD(BACKUP)] = {READS, "backup", 0, look_backup, args_backup},
     // Pieces of a backup that is recorded
@@ -198,6 +211,7 @@ static const struct row {
     [METHOD(QUARANTINE_LIST)] = {NOT, NULL, 0, NULL, NULL},
     [METHOD(EVENTS)] = {NOT, NULL, 0, NULL, NULL},
     [METHOD(TOKEN_LIST)] = {NOT, NULL, 0, NULL, NULL},
+    [METHOD(QUOTA_SHOW)] = {NOT, NULL, 0, NULL, NULL},
     // Of workers: that one has joined, and has gone, is an event (trail.c)
     [METHOD(REGISTER)] = {NOT, NULL, 0, NULL, NULL},
     [METHOD(HEARTBEAT)] = {NOT, NULL, 0, NULL, NULL},

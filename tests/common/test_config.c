@@ -150,7 +150,7 @@ static void test_mistakes(void **state)
         {"workers = 65\n", ":1: workers: '65' must be between 1 and 64"},
         {"memory = 1KB\n", ":1: memory: '1KB' is not a size"},
         {"memory = 1K\n", ":1: memory: '1K' is below 4K"},
-        {"timeout = 5d\n", ":1: timeout: '5d' is not a time"},
+        {"timeout = 5w\n", ":1: timeout: '5w' is not a time"},
         {"timeout = 5ns\n", ":1: timeout: '5ns' is below 1us"},
         {"scale = nan\n", ":1: scale: 'nan' is not a finite number"},
         {"form = three\n", ":1: form: 'three' is not one of one, two"},

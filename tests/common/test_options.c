@@ -152,7 +152,7 @@ static void test_mistakes(void **state)
         {"--memory=K", "--memory", "size"},
         {"--memory=16777216T", "--memory", "size"}, // 2^64
         {"--timeout=5 s", "--timeout", "time"},
-        {"--timeout=5d", "--timeout", "time"},
+        {"--timeout=5w", "--timeout", "time"},
         {"--timeout=-5s", "--timeout", "time"},
         {"--timeout=5124096h", "--timeout", "time"}, // wraps
         {"--scale=nan", "--scale", "finite"},

@@ -26,6 +26,7 @@
 
 #define MIB      (UINT64_C(1) << 20)
 #define MAX_TEXT "32M"
+#define MAX_MIB  32
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define ALLOWED (UINT64_C(900) * MIB) // freed memory is kept in quarantine
 #else
@@ -146,16 +147,12 @@ static void requests(int i) // as many as go, with answers that are read
 static const struct flood {
     const char *name;
     void (*run)(int i);
-    // What it could do: MiB that it made the coordinator hold beside what the limits allow. A frame that has begun is held
-    // as far as it has come, and counts as a request's bytes (--max-bytes) when it is whole: so it is a payload's limit
-    // (64 MiB) for each connection that --max-clients lets in, until it is closed for sending nothing.
+    // What it could do: MiB that it made the coordinator hold beside what the limits allow. Frames that have begun have as
+    // many bytes for themselves as requests have (--max-bytes).
     uint64_t more_mib;
 } floods[] = {
-    {"connections", connections, 0},
-    {"half hellos", half_hellos, 0},
-    {"huge frames", huge_frames, 2 * HUGE_LINKS *HUGE_MIB}, // a buffer grows in powers of two
-    {"slow readers", slow_readers, 0},
-    {"requests", requests, 0},
+    {"connections", connections, 0},   {"half hellos", half_hellos, 0}, {"huge frames", huge_frames, MAX_MIB},
+    {"slow readers", slow_readers, 0}, {"requests", requests, 0},
 };
 
 // It goes on until it is killed.

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a hello asks of the connection that it goes over, where that is TLS.
+#include "proto/banyan.pb-c.h"
+#include "proto/rpc.h"
+#include "proto/stream_hello.h"
+#include "proto/transport.h"
+
+#define BINDING_LABEL "EXPORTER-Channel-Binding" // RFC 9266
+
+bool proto_hello_bind(struct proto_hello *hello, const struct common_tls_link *tls)
+{
+    hello->bound = tls != NULL;
+    return !tls || common_tls_link_binding(tls, BINDING_LABEL, hello->binding);
+}
+
+bool proto_hello_role_shown(const struct common_tls_link *tls, uint32_t role, struct common_error *err)
+{
+    if (!tls)
+        return true;
+    if (role ? common_tls_link_says(tls, proto_role_uri(role))
+             : common_tls_link_says(tls, proto_role_uri(BANYAN__PB__ROLE__ROLE_WORKER)) ||
+                   common_tls_link_says(tls, proto_role_uri(BANYAN__PB__ROLE__ROLE_COORDINATOR)))
+        return true;
+    common_error_set(
+        err, COMMON_PERMISSION_DENIED,
+        "%s: issue one for this role (banyanctl pki issue --role), and give it with --tls-cert",
+        !common_tls_link_shows(tls)             ? "the peer shows no certificate, and one must say its role"
+        : role == BANYAN__PB__ROLE__ROLE_CLIENT ? "the peer's certificate does not say banyan:client"
+        : role == BANYAN__PB__ROLE__ROLE_WORKER ? "the peer's certificate does not say banyan:worker"
+        : role                                  ? "the peer's certificate does not say banyan:coordinator"
+               : "the peer's certificate says no daemon's role (banyan:coordinator, banyan:worker)");
+    return false;
+}
+
+bool proto_hello_client_shown(const struct proto_server *server, const struct common_tls_link *tls,
+                              struct common_error *err)
+{
+    return !server->tls_client_cert || proto_hello_role_shown(tls, 0, err) ||
+           proto_hello_role_shown(tls, BANYAN__PB__ROLE__ROLE_CLIENT, err);
+}
