@@ -325,13 +325,14 @@ enum common_code common_tls_new(const struct common_tls_files *files, struct com
             err, COMMON_INVALID_ARGUMENT,
             "TLS needs --tls-ca FILE, and --tls-cert FILE and --tls-key FILE together or not at all");
     struct common_tls *tls = calloc(1, sizeof *tls);
-    bool ok = tls != NULL;
+    if (!tls)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for TLS");
+    tls->refs = 1;
+    bool ok = true;
     for (int i = 0; ok && i < 3; i++)
         ok = !names[i] || (tls->files[i] = strdup(names[i]));
     enum common_code code = ok ? set_load(tls->files, &tls->set, err)
                                : common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for TLS");
-    if (tls)
-        tls->refs = 1;
     if (code == COMMON_OK)
         *out = tls;
     else
