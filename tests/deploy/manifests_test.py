@@ -13,6 +13,7 @@ import pathlib
 import re
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,8 @@ SOURCE, BIN = (pathlib.Path(a).resolve() for a in sys.argv[1:3])
 KUBERNETES = SOURCE / "deploy/kubernetes"
 FOLDERS = ["base", "overlays/development", "overlays/production"]
 VERSIONS = ["1.29.0", "1.37.0"]  # oldest that production asks for, and the newest whose schemas are here
+TLS = {"tls-cert": "tls.pem", "tls-key": "tls.key", "tls-ca": "ca.pem"}
+WORKER = "pod-0.banyan-worker.banyan.svc"  # what a pod is called in DNS
 PATIENCE_S = 120
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40,
          "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -93,7 +96,7 @@ class Kubernetes(unittest.TestCase):
         config, = (d for d in docs if d["kind"] == "ConfigMap")
         for name, text in config["data"].items():
             (folder / name).write_text(text)
-        values = {e["name"]: e.get("value") or {"metadata.name": "pod-0", "status.podIP": "10.0.0.7", "spec.nodeName": "node-1"}[
+        values = {e["name"]: e.get("value") or {"metadata.name": "pod-0", "metadata.namespace": "banyan", "spec.nodeName": "node-1"}[
             e["valueFrom"]["fieldRef"]["fieldPath"]] for e in container["env"]}
         words = [re.sub(r"\$\((\w+)\)", lambda m: values[m[1]], word) for word in container["args"]]
         return [word.replace("--config=/etc/banyan", f"--config={folder}") for word in words]
@@ -169,7 +172,7 @@ class Kubernetes(unittest.TestCase):
                 self.assertEqual(doors["banyan-coordinator"], {("banyan-worker", "tcp"), ("client", "nng"), ("client", "tcp"), ("monitoring", "http")})
                 self.assertEqual(doors["banyan-worker"], {("banyan-coordinator", "edge"), ("banyan-worker", "edge"), ("client", "attach"),
                                                           ("monitoring", "http")})
-                self.assertEqual(calls["banyan-coordinator"], {("banyan-worker", "edge")})
+                self.assertEqual(calls["banyan-coordinator"], {("banyan-worker", "edge"), ("kube-system", 53)})
                 self.assertEqual(calls["banyan-worker"], {("banyan-coordinator", "tcp"), ("banyan-worker", "edge"), ("kube-system", 53)})
 
     def peer(self, peer, docs):
@@ -197,7 +200,12 @@ class Kubernetes(unittest.TestCase):
             self.assertEqual(writable, {"/var/lib/banyan", "/tmp"})
             keys = {m["mountPath"]: m["subPath"] for m in container["volumeMounts"] if m["name"] == "keys"}
             self.assertEqual(keys, {"/run/banyan/cluster.secret": "cluster.secret", "/run/banyan/token": "token"})
-            self.assertEqual(volumes["keys"]["secret"]["defaultMode"], 0o440)
+            files = {m["mountPath"]: m["subPath"] for m in container["volumeMounts"] if m["name"] == "tls"}
+            self.assertEqual(files, {f"/run/banyan/{name}": name for name in TLS.values()})
+            # No worker has the coordinator's key
+            self.assertEqual(volumes["tls"]["secret"]["secretName"], doc["metadata"]["name"].replace("banyan-", "banyan-tls-"))
+            for name in ("keys", "tls"):
+                self.assertEqual(volumes[name]["secret"]["defaultMode"], 0o440)
             config, = (d for d in docs if d["kind"] == "ConfigMap")
             self.assertEqual(volumes["config"]["configMap"]["name"], config["metadata"]["name"])
             limits, requests = container["resources"]["limits"], container["resources"]["requests"]
@@ -205,9 +213,11 @@ class Kubernetes(unittest.TestCase):
             self.assertEqual(set(requests), {"cpu", "memory"})
             for name in ("startupProbe", "livenessProbe", "readinessProbe"):
                 self.assertIn(container[name]["httpGet"]["port"], self.ports(pod))
+                self.assertEqual(container[name]["httpGet"]["scheme"], "HTTPS")
             self.assertEqual(container["terminationMessagePolicy"], "FallbackToLogsOnError")
             annotations = doc["spec"]["template"]["metadata"]["annotations"]
             self.assertEqual(annotations["prometheus.io/port"], str(self.ports(pod)["http"]))
+            self.assertEqual(annotations["prometheus.io/scheme"], "https")
         for folder in FOLDERS[1:]:
             for _, pod in self.pods(self.rendered[folder]).values():
                 self.assertRegex(pod["containers"][0]["image"], r"^\S+/banyan:(?!latest$)\S+$")
@@ -223,14 +233,22 @@ class Kubernetes(unittest.TestCase):
             self.assertEqual(ports, set(self.ports(pod).values()))
             for name, path in (("secret-file", "/run/banyan/cluster.secret"), ("token-file", "/run/banyan/token")):
                 self.assertEqual(given[name], path)
+            for option, name in TLS.items():
+                self.assertEqual(given[option], f"/run/banyan/{name}")
+            self.assertNotIn("insecure", given)
+            for name in {"listen", "edge-listen", "coordinator"} & set(given):
+                for endpoint in given[name].split(","):
+                    self.assertRegex(endpoint, "^(nng[+])?tls://")
             self.assertEqual(given["http-insecure"], "true")
             self.assertTrue(given["store"].startswith("/var/lib/banyan/"))
             if container["args"][0] == "banyan-worker":
                 self.assertLessEqual(size(given["memory"]), 0.85 * size(container["resources"]["limits"]["memory"]))
                 self.assertEqual(given["drain"], "true")
                 self.assertLess(seconds(given["drain-timeout"]), pod["terminationGracePeriodSeconds"])
-                self.assertEqual((given["name"], given["host"], given["advertise"]), ("pod-0", "node-1", "10.0.0.7"))
-                service = given["coordinator"].removeprefix("tcp://").rsplit(":", 1)
+                self.assertEqual((given["name"], given["host"], given["advertise"]), ("pod-0", "node-1", WORKER))
+                governing = next(d for d in docs if d["kind"] == "StatefulSet" and d["metadata"]["name"] == "banyan-worker")["spec"]["serviceName"]
+                self.assertEqual(given["advertise"].split(".")[1:], [governing, "banyan", "svc"])
+                service = given["coordinator"].removeprefix("tls://").rsplit(":", 1)
                 spec = next(d["spec"] for d in docs if d["kind"] == "Service" and d["metadata"]["name"] == service[0])
                 self.assertIn(int(service[1]), [port["port"] for port in spec["ports"]])
 
@@ -248,14 +266,17 @@ class Kubernetes(unittest.TestCase):
         for name, text in (("cluster.secret", os.urandom(32).hex() + "\n"), ("token", "a token for a test\n")):
             (folder / name).write_text(text)
             (folder / name).chmod(0o600)
+        for words in (["init"], ["issue", "--role=coordinator", f"--host={net}.1,localhost", "--out"], ["issue", "--role=worker", f"--host={net}.2", "--out"]):
+            out = [folder / ("banyan-coordinator" if "--role=coordinator" in words else "banyan-worker"), "--name=tls"] if len(words) > 1 else []
+            subprocess.run([BIN / "banyanctl", "pki", words[0], folder / "ca", *words[1:], *out], check=True, stdout=subprocess.DEVNULL)
         probes = {}
         for i, name in enumerate(("banyan-coordinator", "banyan-worker")):
             container, = self.pods(docs)[name][1]["containers"]
             words = self.words(container, docs)
-            (folder / name).mkdir()
-            for old, new in (("0.0.0.0", f"{net}.{i + 1}"), ("//banyan-coordinator:", f"//{net}.1:"), ("10.0.0.7", f"{net}.2"),
-                             ("/run/banyan/", f"{folder}/"), ("/var/lib/banyan/", f"{folder}/{name}/")):
+            for old, new in (("0.0.0.0", f"{net}.{i + 1}"), ("//banyan-coordinator:", f"//{net}.1:"), (WORKER, f"{net}.2"),
+                             *((f"/run/banyan/{file}", f"{folder}/{name}/{file}") for file in TLS.values()), ("/run/banyan/", f"{folder}/"), ("/var/lib/banyan/", f"{folder}/{name}/")):
                 words = [word.replace(old, new) for word in words]
+            words.append("--http-tls=on")  # as it is where others can reach it
             with open(folder / f"{name}.log", "wb") as log:
                 process = subprocess.Popen([BIN / words[0], *words[1:]], stderr=log)
             self.addCleanup(process.wait)
@@ -270,16 +291,20 @@ class Kubernetes(unittest.TestCase):
                 self.assertLess(time.monotonic(), end, f"{path} at {host} is not 200 but {status}")
                 time.sleep(0.1)
         self.assertEqual(self.get(f"{net}.1", 7419, "/no-such-path"), 404)
-        ctl = [BIN / "banyanctl", "--endpoint", f"nng+tcp://{net}.1:7411", "--token-file", folder / "token", "workers", "-o", "json"]
+        ctl = [BIN / "banyanctl", "--endpoint", f"tls://{net}.1:7412", "--token-file", folder / "token", "--tls-ca", folder / "ca/ca.pem", "workers", "-o", "json"]
         seen, = json.loads(subprocess.run(ctl, check=True, capture_output=True, text=True).stdout)
-        self.assertEqual((seen["name"], seen["host"], seen["endpoint"]), ("pod-0", "node-1", f"tcp://{net}.2:7414"))
+        self.assertEqual((seen["name"], seen["host"], seen["endpoint"]), ("pod-0", "node-1", f"tls://{net}.2:7414"))
+        plain = subprocess.run([word.replace("tls://", "tcp://") if isinstance(word, str) else word for word in ctl], capture_output=True, text=True)
+        self.assertNotEqual(plain.returncode, 0, plain.stdout)
         for process in dict.fromkeys(reversed(probes.values())):
             process.send_signal(signal.SIGTERM)  # the worker holds nothing: its drain is over at once
             self.assertEqual(process.wait(PATIENCE_S), 0)
 
     @staticmethod
     def get(host, port, path):
-        connection = http.client.HTTPConnection(host, port, timeout=10)
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # as the kubelet does
+        connection = http.client.HTTPSConnection(host, port, timeout=10, context=context)
         try:
             connection.request("GET", path)
             return connection.getresponse().status

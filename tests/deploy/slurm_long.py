@@ -4,6 +4,7 @@
     slurm_long.py SOURCE BIN
 Needs root and Debian's slurm-wlm and munge; code 77 where these are not there.
 """
+import json
 import os
 import pathlib
 import re
@@ -136,9 +137,18 @@ def test(folder, script, binaries):
     job = Job(slurm, script, binaries)
     private = job.serves()
     check(stat.S_IMODE(private.stat().st_mode) == 0o700, "its folder may be read by others")
-    for name in ("cluster.secret", "token", "environment"):
+    check(not (private / "ca/ca.key").exists(), "the authority's key is still there")
+    for name in ("cluster.secret", "token", "environment", "coordinator/tls.key", "w0/tls.key", "w1/tls.key"):
         check(stat.S_IMODE((private / name).stat().st_mode) == 0o600, name, "may be read by others")
-    check(f"//{ADDRESS}:" in job.environment["BANYAN_ENDPOINT"], "the endpoint is no address of the node:", job.environment)
+    check(job.environment["BANYAN_ENDPOINT"].startswith(f"tls://{ADDRESS}:"), "the endpoint is no address of the node:", job.environment)
+    check(job.environment["BANYAN_TLS_CA"] == str(private / "ca/ca.pem"), "clients are told of no authority:", job.environment)
+    spoken = re.findall(r"[a-z+]+://[0-9.]+:\d+", job.said())
+    check(spoken and all(e.startswith(("tls://", "nng+tls://")) for e in spoken), "not all is TLS:", spoken)
+    plain = subprocess.run([job.ctl_path, "--timeout=5s", "workers"], capture_output=True, text=True,
+                           env={**os.environ, **job.environment, "BANYAN_ENDPOINT": job.environment["BANYAN_ENDPOINT"].replace("tls:", "tcp:")})
+    check(plain.returncode != 0, "the coordinator speaks in the clear:", plain.stdout)
+    roles = [json.loads(say(job.ctl_path, "pki", "show", "-o", "json", private / who / "tls.pem"))[0]["roles"] for who in ("coordinator", "w1")]
+    check(roles == [["coordinator"], ["worker"]], "certificates say the roles", roles)
     check(len(re.findall(r" serving name=.* memory=435\.0 MiB ", job.said())) == 2, "the memory is not 85 % of what the job has:", job.said())
     session = Session(job, "kept")
     session.step()
