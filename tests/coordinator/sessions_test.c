@@ -296,6 +296,15 @@ static void the_coordinator_dies(void **state)
     drop(s);
 }
 
+static bool lives_at(banyan_session *s, uint32_t worker)
+{
+    banyan_session_info info;
+    OK(banyan_session_get_info(s, &info, &helper_error));
+    bool there = !strcmp(info.members[0], harness_cluster_worker_name(cluster, worker));
+    banyan_session_info_free(&info);
+    return there;
+}
+
 // A worker that dies takes its part of one session with it, and of no other; a session that never lived there
 // does not notice.
 static void a_worker_dies(void **state)
@@ -304,18 +313,25 @@ static void a_worker_dies(void **state)
     banyan_spec spec = HELPER_SPEC;
     spec.members = 1;
     banyan_session *s[6];
-    uint32_t dead = 2, hurt = 0;
+    uint32_t dead = 0, hurt = 0, elsewhere = 0;
     for (int i = 0; i < 6; i++) {
         s[i] = helper_session(client, &spec, NULL);
         helper_fill(client, s[i], 0, 40);
     }
+    while (!lives_at(s[0], dead))
+        dead++;
+    while (!elsewhere) { // chance has a say in where a session begins
+        for (int i = 1; i < 6; i++)
+            elsewhere += !lives_at(s[i], dead);
+        if (elsewhere)
+            break;
+        drop(s[5]);
+        s[5] = helper_session(client, &spec, NULL);
+        helper_fill(client, s[5], 0, 40);
+    }
     harness_cluster_signal(cluster, dead, SIGKILL);
     for (int i = 0; i < 6; i++) {
-        banyan_session_info info;
-        OK(banyan_session_get_info(s[i], &info, &helper_error));
-        bool there = !strcmp(info.members[0], harness_cluster_worker_name(cluster, dead));
-        banyan_session_info_free(&info);
-        if (!there) {
+        if (!lives_at(s[i], dead)) {
             OK(helper_step(client, s[i], 39, 1, false));
             continue;
         }
