@@ -203,6 +203,10 @@ void worker_handle_rows_prepare(void *arg, struct proto_request *request)
         (const Banyan__Pb__RowsPrepareRequest *)proto_request_message(request)->body;
     if (!worker_term_check(worker, body->term, request))
         return;
+    if (proto_request_over(request)) { // the word to let go may have been here, and would not come again
+        proto_request_fail(request, COMMON_CANCELLED, "nobody waits for this commit any more", NULL, 0);
+        return;
+    }
     struct common_error err;
     struct worker_session *session;
     struct prepare *p = calloc(1, sizeof *p);

@@ -246,6 +246,8 @@ void coordinator_sessions_restored(struct coordinator_sessions *sessions)
 void coordinator_session_enter(struct coordinator_session *s)
 {
     coordinator_session_set_state(s, COORDINATOR_SESSION_ACTIVE);
+    if (s->exclusive) // a wish that came while it was being made: a chunk that it shares was lost (seals.c)
+        coordinator_session_settle(s);
 }
 
 void coordinator_batch_copies(struct coordinator_batch *batch, uint64_t session,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attaches: open, put, commit in two phases.
+#include "coordinator/cluster/membership.h"
 #include "coordinator/sessions/table.h"
 #include "tests/coordinator/hermetic/hermetic.h"
 
@@ -248,6 +249,28 @@ static void rows_of_a_commit_that_failed_do_not_stay_frozen(void **state)
     }
 }
 
+// A holder comes to the question only when the commit has been given up, and after the word that it came to nothing: what
+// it froze then, nobody would let go any more.
+static void a_question_that_is_given_up_freezes_nothing(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster = cluster_of(2);
+    uint64_t session = session_of(cluster, 20);
+    struct sim_worker *holder = holder_of(cluster, session, 20);
+    struct sim_call *opened = sim_open(cluster->client, session, 20, 8);
+    OK(opened);
+    OK(sim_put(cluster->client, opened, 0, 20, 8, 3));
+    sim_serve_rule(holder->loop, METHOD(ROWS_PREPARE), (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
+    uint64_t aborts = sim_serve_seen(holder->loop, METHOD(ROWS_ABORT));
+    ENDS(COMMON_DEADLINE_EXCEEDED, sim_commit(cluster->client, session, 0, 20, 8));
+    sim_advance(COORDINATOR_CONTROL_NS); // the coordinator waits longer than the client
+    assert_true(sim_serve_seen(holder->loop, METHOD(ROWS_ABORT)) > aborts);
+    assert_int_equal(sim_serve_let_go(holder->loop), 1);
+    OK(sim_append(cluster->client, session, 0, 20, 4, 7));
+    READS(cluster, session, 24, 20 + 4 * 7);
+    sim_cluster_free(cluster);
+}
+
 int hermetic_commits(void)
 {
     const struct CMUnitTest tests[] = {
@@ -260,6 +283,7 @@ int hermetic_commits(void)
         cmocka_unit_test(a_commit_with_sums_of_something_else),
         cmocka_unit_test(damaged_frames_are_errors),
         cmocka_unit_test(rows_of_a_commit_that_failed_do_not_stay_frozen),
+        cmocka_unit_test(a_question_that_is_given_up_freezes_nothing),
     };
     return cmocka_run_group_tests_name("commits", tests, NULL, NULL);
 }

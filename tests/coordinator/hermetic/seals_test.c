@@ -558,6 +558,42 @@ static void forks_have_it_summed_once(void **state)
     sim_cluster_free(cluster);
 }
 
+static void idle_soon(struct coordinator_options *options)
+{
+    options->session_ttl_ns = 60 * SECOND;
+}
+
+// A chunk that a fork shares is lost while the fork is being made: its rows are to be let go there, too, before anybody has
+// used the fork.
+static void a_fork_that_is_born_without_a_chunk(void **state)
+{
+    (void)state;
+    struct sim_cluster *cluster =
+        sim_cluster_new(&(struct sim_cluster_options){.workers = 2, .tune = idle_soon});
+    sim_cluster_start(cluster);
+    uint64_t session = sealed_of(cluster, 1, 32);
+    struct sim_call *other = sim_fork(cluster->client, session, 32, "");
+    OK(other);
+    rule_all(cluster, METHOD(LAYOUT_SET), (struct sim_rule){.verdict = SIM_HOLD, .times = 1});
+    struct sim_call *call = sim_fork(cluster->client, session, 32, "");
+    for (int i = 0; !held_all(cluster) && i < 100; i++)
+        sim_advance(COMMON_NS_PER_MS);
+    assert_true(held_all(cluster) > 0);
+    flip(cluster, other->session, 0, 0);
+    struct sim_call *found = sim_scrub(cluster->client, other->session, false);
+    OK(found);
+    for (int i = 0; !chunk_of(cluster, other->session, 0)->lost && i < 30; i++)
+        sim_advance(100 * COMMON_NS_PER_MS);
+    assert_true(chunk_of(cluster, other->session, 0)->lost);
+    let_go_all(cluster);
+    OK(call);
+    sim_advance(SECOND);
+    assert_int_equal(kept_of(cluster, call->session)->n_exclusive, 0);
+    sim_advance(120 * SECOND);
+    assert_null(coordinator_session_any(&cluster->coordinator->sessions, call->session)); // nobody uses it
+    sim_cluster_free(cluster);
+}
+
 // What is cut out of a sealed chunk has no seal: so nothing is cut out of a wrong copy.
 static void nothing_is_copied_from_a_wrong_copy(void **state)
 {
@@ -736,6 +772,7 @@ int hermetic_seals(void)
         cmocka_unit_test(forks_share_them),
         cmocka_unit_test(a_holder_is_lost_before_a_fork),
         cmocka_unit_test(forks_have_it_summed_once),
+        cmocka_unit_test(a_fork_that_is_born_without_a_chunk),
         cmocka_unit_test(nothing_is_copied_from_a_wrong_copy),
         cmocka_unit_test(older_workers_are_left_alone),
         cmocka_unit_test(it_goes_on_by_itself),
