@@ -276,7 +276,7 @@ static void restart_harmed(struct bench *b, uint32_t victim, enum harm how)
 static void a_damaged_file_alone(void **state)
 {
     (void)state;
-    for (int how = 0; how < HARMS; how++) {
+    for (int how = 0, spared = 0; how < HARMS; how++) {
         struct bench b;
         start(&b, 1);
         append(&b, APPENDED);
@@ -284,7 +284,19 @@ static void a_damaged_file_alone(void **state)
         restart_harmed(&b, (uint32_t)how % WORKERS, (enum harm)how);
         struct step step = {
             .session = b.session, .first = b.length - 1, .rows = 1, .seed = 1, .timeout_ns = LONG_NS};
-        FAILS(BANYAN_DATA_LOSS, "MISSING_RANGE", step_run(b.client, &step));
+        banyan_code code = step_run(b.client, &step);
+        if (code ==
+            BANYAN_OK) { // a log whose chunk has just been sealed, perhaps: nothing is lost, and every row is right
+            context_check(&b.context, 0, step.first, 1, 0, step.made_q, step.o, step.lse, NULL,
+                          "a spared file");
+            step_free(&step);
+            look_again(&b);
+            stop(&b);
+            assert_true(++spared < 5);
+            how--;
+            continue;
+        }
+        FAILS(BANYAN_DATA_LOSS, "MISSING_RANGE", code);
         assert_true(ERR->n_ranges == 1 && ERR->ranges[0].count <= CHUNK);
         uint64_t lost = ERR->ranges[0].first;
         assert_int_equal(lost % CHUNK, 0);

@@ -113,6 +113,12 @@ static banyan_session *make_session(banyan_client *client, const char *name, uin
     return session;
 }
 
+static void drop(banyan_session *session)
+{
+    OK(banyan_session_delete(session, ERR));
+    banyan_session_close(session);
+}
+
 static const float query[2 * 16] = {1, 2, 3};
 
 static banyan_code one_step(banyan_client *client, banyan_session *session, uint64_t first, float o[2 * 16],
@@ -171,7 +177,7 @@ static void one_is_held_to_them_and_the_other_is_not(void **state)
     assert_non_null(strstr(ERR->message, "(banyanctl quota set a --sessions N)"));
     FAILS(BANYAN_RESOURCE_EXHAUSTED, "QUOTA", banyan_session_fork(theirs, 16, "t", &more, ERR));
     OK(banyan_session_create(b, &spec, "t", &more, ERR));
-    OK(banyan_session_delete(more, ERR));
+    drop(more);
     // Memory: as much as it has now.
     quota_set(admin, "a", "bytes", quota_of(a, "a", "bytes").used);
     FAILS(BANYAN_RESOURCE_EXHAUSTED, "QUOTA", banyan_attach(theirs, 0, 32, 48, rows, rows, ERR));
@@ -199,8 +205,8 @@ static void one_is_held_to_them_and_the_other_is_not(void **state)
     assert_int_equal(quota_of(admin, "b", "steps_per_s").refused, 0);
     assert_int_equal(quota_of(admin, "a", "steps_in_flight").used, 0);
     quota_set(admin, "a", "steps_per_s", 0);
-    OK(banyan_session_delete(theirs, ERR));
-    OK(banyan_session_delete(ours, ERR));
+    drop(theirs);
+    drop(ours);
     assert_int_equal(quota_of(admin, "a", "bytes").used, 0);
     quota_set(admin, "a", "sessions", 0);
     quota_set(admin, "a", "bytes", 0);
@@ -291,8 +297,8 @@ static void a_flood_leaves_the_other_alone(void **state)
     atomic_store(&ebb, true);
     EVENTUALLY(60, atomic_load(&out) == 0);
     quota_set(admin, "a", "steps_in_flight", 0);
-    OK(banyan_session_delete(theirs, ERR));
-    OK(banyan_session_delete(ours, ERR));
+    drop(theirs);
+    drop(ours);
     banyan_disconnect(a);
     banyan_disconnect(b);
     banyan_disconnect(admin);
@@ -314,7 +320,7 @@ static void they_are_kept(void **state)
     assert_int_equal(quota_of(admin, "a", "watches").max, 0);
     assert_int_equal(quota_of(admin, "a", "bytes").used, bytes);
     FAILS(BANYAN_RESOURCE_EXHAUSTED, "QUOTA", banyan_session_create(a, &spec, "t", &more, ERR));
-    OK(banyan_session_delete(session, ERR));
+    drop(session);
     banyan_disconnect(a);
     banyan_disconnect(admin);
 }
