@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "common/clock.h"
-#include "tests/e2e/banyanctl.h"
+#include "tests/harness/process.h"
 
 enum { ATTACHED = 640, CHUNK = 32, ROOM = 4000, SOON = 60 };
 
@@ -173,10 +173,17 @@ static void a_worker_joins(void **state)
     support_stop(cluster);
 }
 
-static void *rebalance_and_wait(void *cluster)
+struct rebalance { // in a thread, which leaves the cluster's own struct to others
+    char program[4096], endpoint[512];
+    struct harness_output out;
+    bool ran;
+};
+
+static void *rebalance_and_wait(void *arg)
 {
-    banyanctl_expect(cluster, 9, "the coordinator was started again meanwhile: rebalance again",
-                     "rebalance --wait", NULL);
+    struct rebalance *r = arg;
+    char *argv[] = {r->program, "rebalance", "--wait", NULL}, *env[] = {r->endpoint, NULL};
+    r->ran = harness_run(argv, env, SOON * COMMON_NS_PER_S, &r->out);
     return NULL;
 }
 
@@ -193,11 +200,19 @@ static void a_balance_that_is_forgotten(void **state)
     live_goes_on(&l);
     harness_cluster_add_worker(cluster, NULL);
     EVENTUALLY(SOON, strcmp(live_worker_info(l.client, "w2").state, "active") == 0);
-    assert_int_equal(pthread_create(&thread, NULL, rebalance_and_wait, cluster), 0);
+    struct rebalance r = {.ran = false};
+    assert_true(harness_program_path("banyanctl", r.program, sizeof r.program));
+    snprintf(r.endpoint, sizeof r.endpoint, "BANYAN_ENDPOINT=%s", harness_cluster_endpoint(cluster, "unix"));
+    assert_int_equal(pthread_create(&thread, NULL, rebalance_and_wait, &r), 0);
     EVENTUALLY(SOON, totals(l.client).moves > 0);
     harness_cluster_signal(cluster, HARNESS_COORDINATOR, SIGKILL);
     assert_true(harness_cluster_restart(cluster, HARNESS_COORDINATOR));
     pthread_join(thread, NULL);
+    assert_true(r.ran);
+    if (r.out.exit_code != 9 ||
+        !strstr(r.out.err, "the coordinator was started again meanwhile: rebalance again"))
+        fail_msg("exit code %d: %s%s", r.out.exit_code, r.out.out, r.out.err);
+    harness_output_free(&r.out);
     live_goes_on(&l);
     live_stop(&l);
     support_stop(cluster);
