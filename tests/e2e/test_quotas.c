@@ -3,66 +3,29 @@
 // quota, how much and when; they hold at once and over restarts; and a flood of one leaves the other's bits alone.
 #include "tests/e2e/support.h"
 
-#include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "tests/e2e/banyanctl.h"
+#include "tests/e2e/token_files.h"
 
 static struct harness_cluster *cluster;
-static char folder[200];
 
 // ---- clients ----------------------------------------------------------------------------------------------
-
-static const char *file_of(const char *name)
-{
-    static char path[8][256];
-    static unsigned at;
-    char *out = path[at++ % 8];
-    snprintf(out, sizeof path[0], "%s/%s.token", folder, name);
-    return out;
-}
-
-static banyan_code connect_as(const char *name, const char *transport, banyan_client **out)
-{
-    banyan_options options = {.token_file = file_of(name),
-                              .timeout_ns = UINT64_C(30000000000),
-                              .connect_timeout_ns = UINT64_C(5000000000)};
-    return banyan_connect(harness_cluster_endpoint(cluster, transport), &options, out, ERR);
-}
-
-static banyan_client *client_of(const char *name, const char *transport)
-{
-    banyan_client *client;
-    OK(connect_as(name, transport, &client));
-    return client;
-}
-
-static void make_token(banyan_client *admin, const char *name, const char *access, const char *tenant)
-{
-    char token[65];
-    OK(banyan_token_create(admin, name, access, tenant, 0, token, NULL, ERR));
-    FILE *file = fopen(file_of(name), "w");
-    assert_non_null(file);
-    assert_int_equal(fchmod(fileno(file), 0600), 0);
-    fprintf(file, "%s\n", token);
-    fclose(file);
-}
 
 static void make_tokens(void)
 {
     banyan_client *anybody, *admin;
     OK(banyan_connect(harness_cluster_endpoint(cluster, "unix"), NULL, &anybody, ERR));
-    snprintf(folder, sizeof folder, "%s", harness_cluster_dir(cluster));
-    make_token(anybody, "root", "admin", NULL);
+    token_files_of(cluster);
+    token_make(anybody, "root", "admin", NULL);
     banyan_disconnect(anybody);
-    admin = client_of("root", "unix");
-    make_token(admin, "a", "user", "a");
-    make_token(admin, "b", "user", "b");
-    make_token(admin, "op", "operator", NULL);
+    admin = token_client("root", "unix");
+    token_make(admin, "a", "user", "a");
+    token_make(admin, "b", "user", "b");
+    token_make(admin, "op", "operator", NULL);
     banyan_disconnect(admin);
 }
 
@@ -136,8 +99,8 @@ static banyan_code one_step(banyan_client *client, banyan_session *session, uint
 static void whose_they_are(void **state)
 {
     (void)state;
-    banyan_client *admin = client_of("root", "unix"), *a = client_of("a", "tcp"),
-                  *op = client_of("op", "nng+tcp");
+    banyan_client *admin = token_client("root", "unix"), *a = token_client("a", "tcp"),
+                  *op = token_client("op", "nng+tcp");
     banyan_quota quota = {.name = "sessions", .max = 1};
     banyan_quota_list list;
     FAILS(BANYAN_PERMISSION_DENIED, NULL, banyan_quota_set(a, "a", &quota, 1, NULL, ERR));
@@ -167,7 +130,8 @@ static void whose_they_are(void **state)
 static void one_is_held_to_them_and_the_other_is_not(void **state)
 {
     (void)state;
-    banyan_client *admin = client_of("root", "unix"), *a = client_of("a", "tcp"), *b = client_of("b", "unix");
+    banyan_client *admin = token_client("root", "unix"), *a = token_client("a", "tcp"),
+                  *b = token_client("b", "unix");
     float o[2 * 16];
     uint64_t digest;
     quota_set(admin, "a", "sessions", 1);
@@ -220,26 +184,26 @@ static void connections_are_counted(void **state)
 {
     (void)state;
     static const char *const transports[] = {"unix", "tcp", "nng+tcp"};
-    banyan_client *admin = client_of("root", "unix"), *held[3], *more;
+    banyan_client *admin = token_client("root", "unix"), *held[3], *more;
     EVENTUALLY(30, quota_of(admin, "a", "connections").used == 0); // those of the tests before are gone
     banyan_session_list list;
     quota_set(admin, "a", "connections", 3);
     for (int i = 0; i < 3; i++) {
-        held[i] = client_of("a", transports[i]);
+        held[i] = token_client("a", transports[i]);
         OK(banyan_session_get_list(held[i], &list, ERR));
         banyan_session_list_free(&list);
     }
     assert_int_equal(quota_of(admin, "a", "connections").used, 3);
     for (int i = 0; i < 3; i++) {
-        banyan_code code = connect_as("a", transports[i], &more);
+        banyan_code code = token_connect("a", transports[i], &more);
         assert_int_equal(code, BANYAN_RESOURCE_EXHAUSTED);
         assert_non_null(strstr(ERR->message, "the quota connections of tenant a, 3 connections, is reached"));
     }
-    banyan_client *other = client_of("b", "tcp");
+    banyan_client *other = token_client("b", "tcp");
     banyan_disconnect(other);
     banyan_disconnect(held[0]);
     EVENTUALLY(30, quota_of(admin, "a", "connections").used == 2);
-    held[0] = client_of("a", "tcp");
+    held[0] = token_client("a", "tcp");
     quota_set(admin, "a", "connections", 0);
     for (int i = 0; i < 3; i++)
         banyan_disconnect(held[i]);
@@ -272,7 +236,8 @@ static void a_flood_leaves_the_other_alone(void **state)
     (void)state;
     enum { WAVES = 3000 };
     static struct wave waves[WAVES];
-    banyan_client *admin = client_of("root", "unix"), *a = client_of("a", "unix"), *b = client_of("b", "tcp");
+    banyan_client *admin = token_client("root", "unix"), *a = token_client("a", "unix"),
+                  *b = token_client("b", "tcp");
     banyan_session *theirs = make_session(a, NULL, 200), *ours = make_session(b, NULL, 200);
     float alone[2 * 16], o[2 * 16];
     uint64_t digest, other;
@@ -307,7 +272,7 @@ static void a_flood_leaves_the_other_alone(void **state)
 static void they_are_kept(void **state)
 {
     (void)state;
-    banyan_client *admin = client_of("root", "unix"), *a = client_of("a", "unix");
+    banyan_client *admin = token_client("root", "unix"), *a = token_client("a", "unix");
     banyan_session *session = make_session(a, "kept", 20), *more;
     uint64_t bytes = quota_of(a, "a", "bytes").used;
     quota_set(admin, "a", "sessions", 1);
@@ -330,23 +295,23 @@ static void banyanctl_sets_and_shows_them(void **state)
     (void)state;
     char line[400];
     snprintf(line, sizeof line, "--token-file %s quota set b --memory 10G --steps-per-second 100",
-             file_of("root"));
+             token_file("root"));
     banyanctl_expect(cluster, 0, "10.0 GiB", line, NULL);
-    snprintf(line, sizeof line, "--token-file %s quota show b", file_of("root"));
+    snprintf(line, sizeof line, "--token-file %s quota show b", token_file("root"));
     banyanctl_expect(cluster, 0, "steps a second", line, NULL);
-    snprintf(line, sizeof line, "--token-file %s --json quota show", file_of("b"));
+    snprintf(line, sizeof line, "--token-file %s --json quota show", token_file("b"));
     struct harness_output shown = banyanctl_run(cluster, line, NULL);
     assert_int_equal(shown.exit_code, 0);
     assert_non_null(strstr(shown.out, "\"tenant\": \"b\""));
     assert_non_null(strstr(shown.out, "10737418240"));
     assert_null(strstr(shown.out, "\"a\""));
     harness_output_free(&shown);
-    snprintf(line, sizeof line, "--token-file %s quota set b --sessions 1", file_of("b"));
+    snprintf(line, sizeof line, "--token-file %s quota set b --sessions 1", token_file("b"));
     banyanctl_expect(cluster, 7, "does not permit Coordinator.QuotaSet", line, NULL);
-    snprintf(line, sizeof line, "--token-file %s quota set b", file_of("root"));
+    snprintf(line, sizeof line, "--token-file %s quota set b", token_file("root"));
     banyanctl_expect(cluster, 2, "nothing to set", line, NULL);
     snprintf(line, sizeof line, "--token-file %s quota set b --memory 0 --steps-per-second 0",
-             file_of("root"));
+             token_file("root"));
     banyanctl_expect(cluster, 0, "no limit", line, NULL);
 }
 

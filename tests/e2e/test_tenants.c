@@ -4,7 +4,6 @@
 // pass.
 #include "tests/e2e/support.h"
 
-#include <inttypes.h>
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/req.h>
 #include <pthread.h>
@@ -13,87 +12,45 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "proto/codec.h"
+#include "tests/e2e/token_files.h"
 #include "tests/e2e/wire.h"
 
 #define METHOD(name) BANYAN__PB__METHOD__METHOD_##name
 
 static struct harness_cluster *cluster;
-static char folder[200];
 
 // ---- clients ----------------------------------------------------------------------------------------------
 
-static const char *file_of(const char *name)
-{
-    static char path[8][256];
-    static unsigned at;
-    char *out = path[at++ % 8];
-    snprintf(out, sizeof path[0], "%s/%s.token", folder, name);
-    return out;
-}
-
-static void keep(const char *name, const char *token)
-{
-    FILE *file = fopen(file_of(name), "w");
-    assert_non_null(file);
-    fprintf(file, "%s\n", token);
-    assert_int_equal(fchmod(fileno(file), 0600), 0);
-    fclose(file);
-}
-
 static void token_of(const char *name, char out[65])
 {
-    FILE *file = fopen(file_of(name), "r");
+    FILE *file = fopen(token_file(name), "r");
     assert_non_null(file);
     assert_int_equal(fscanf(file, "%64s", out), 1);
     fclose(file);
 }
 
-static banyan_code connect_as(const char *name, const char *transport, banyan_client **out)
-{
-    banyan_options options = {.token_file = name ? file_of(name) : NULL,
-                              .timeout_ns = UINT64_C(30000000000),
-                              .connect_timeout_ns = UINT64_C(5000000000)};
-    return banyan_connect(harness_cluster_endpoint(cluster, transport), &options, out, ERR);
-}
-
-static banyan_client *client_of(const char *name, const char *transport)
-{
-    banyan_client *client;
-    OK(connect_as(name, transport, &client));
-    return client;
-}
-
-static void make_token(banyan_client *admin, const char *name, const char *access, const char *tenant)
-{
-    char token[65];
-    OK(banyan_token_create(admin, name, access, tenant, 0, token, NULL, ERR));
-    assert_int_equal(strlen(token), 46);
-    keep(name, token);
-}
-
 // The first token, made by who comes without one, and one of each access for two tenants.
 static void make_tokens(void)
 {
-    banyan_client *anybody = client_of(NULL, "unix"), *admin;
+    token_files_of(cluster);
+    banyan_client *anybody = token_client(NULL, "unix"), *admin;
     char token[65];
-    snprintf(folder, sizeof folder, "%s", harness_cluster_dir(cluster));
     FAILS(BANYAN_FAILED_PRECONDITION, NULL,
           banyan_token_create(anybody, "early", "user", "a", 0, token, NULL, ERR));
-    make_token(anybody, "root", "admin", NULL);
+    token_make(anybody, "root", "admin", NULL);
     // The link of before is closed, and its client comes again without a token.
     banyan_session_list list;
     FAILS(BANYAN_UNAUTHENTICATED, NULL, banyan_session_get_list(anybody, &list, ERR));
     banyan_disconnect(anybody);
-    FAILS(BANYAN_UNAUTHENTICATED, NULL, connect_as(NULL, "nng+tcp", &anybody));
-    admin = client_of("root", "unix");
-    make_token(admin, "a1", "user", "a");
-    make_token(admin, "b1", "user", "b");
-    make_token(admin, "b-reads", "read-only", "b");
-    make_token(admin, "op", "operator", NULL);
+    FAILS(BANYAN_UNAUTHENTICATED, NULL, token_connect(NULL, "nng+tcp", &anybody));
+    admin = token_client("root", "unix");
+    token_make(admin, "a1", "user", "a");
+    token_make(admin, "b1", "user", "b");
+    token_make(admin, "b-reads", "read-only", "b");
+    token_make(admin, "op", "operator", NULL);
     FAILS(BANYAN_ALREADY_EXISTS, NULL, banyan_token_create(admin, "a1", "user", "b", 0, token, NULL, ERR));
     FAILS(BANYAN_INVALID_ARGUMENT, NULL, banyan_token_create(admin, "x", "god", "b", 0, token, NULL, ERR));
     FAILS(BANYAN_INVALID_ARGUMENT, NULL, banyan_token_create(admin, "X", "user", "b", 0, token, NULL, ERR));
@@ -257,7 +214,7 @@ static bool names_a_session(uint32_t method)
 static void across_the_border(void **state)
 {
     (void)state;
-    banyan_client *a = client_of("a1", "tcp"), *b = client_of("b1", "unix");
+    banyan_client *a = token_client("a1", "tcp"), *b = token_client("b1", "unix");
     banyan_session *theirs = make_session(a, "secret-plan", 40), *ours = make_session(b, "secret-plan", 20);
     uint64_t id = banyan_session_id(theirs);
     assert_true(id != banyan_session_id(ours)); // one name, two sessions
@@ -309,7 +266,8 @@ static void across_the_border(void **state)
 static void what_is_told(void **state)
 {
     (void)state;
-    banyan_client *a = client_of("a1", "tcp"), *b = client_of("b1", "nng+tcp"), *op = client_of("op", "tcp");
+    banyan_client *a = token_client("a1", "tcp"), *b = token_client("b1", "nng+tcp"),
+                  *op = token_client("op", "tcp");
     banyan_session *theirs = make_session(a, "x", 20), *ours = make_session(b, "y", 20), *held;
     banyan_session_list list;
     OK(banyan_session_get_list(b, &list, ERR));
@@ -374,7 +332,7 @@ static void what_is_told(void **state)
     FAILS(BANYAN_PERMISSION_DENIED, NULL, one_step(op, held, 19));
     FAILS(BANYAN_PERMISSION_DENIED, NULL, banyan_session_delete(held, ERR));
     banyan_session_close(held);
-    banyan_client *reader = client_of("b-reads", "tcp");
+    banyan_client *reader = token_client("b-reads", "tcp");
     FAILS(BANYAN_PERMISSION_DENIED, NULL, banyan_session_create(reader, &spec, "z", &held, ERR));
     OK(banyan_session_open(reader, banyan_session_id(ours), NULL, &held, ERR));
     OK(one_step(reader, held, 19));
@@ -419,7 +377,7 @@ static void *step_on(void *arg)
 
 static void load_start(struct load *l, const char *token, const char *transport, banyan_session *of)
 {
-    *l = (struct load){.client = client_of(token, transport)};
+    *l = (struct load){.client = token_client(token, transport)};
     OK(banyan_session_open(l->client, banyan_session_id(of), NULL, &l->session, ERR));
     assert_int_equal(pthread_create(&l->thread, NULL, step_on, l), 0);
     EVENTUALLY(30, atomic_load(&l->steps) > 20);
@@ -438,14 +396,15 @@ static void revoked_under_load(void **state)
 {
     (void)state;
     static const char *const transports[] = {"unix", "tcp", "nng+tcp"};
-    banyan_client *admin = client_of("root", "tcp"), *a = client_of("a1", "tcp"), *b = client_of("b1", "tcp");
+    banyan_client *admin = token_client("root", "tcp"), *a = token_client("a1", "tcp"),
+                  *b = token_client("b1", "tcp");
     banyan_session *theirs = make_session(a, NULL, 16), *ours = make_session(b, NULL, 16);
-    make_token(admin, "a2", "user", "a"); // both are good at once
+    token_make(admin, "a2", "user", "a"); // both are good at once
     struct load next, others, stolen[3];
     for (int i = 0; i < 3; i++) {
         char name[16];
         snprintf(name, sizeof name, "stolen-%d", i);
-        make_token(admin, name, "user", "a");
+        token_make(admin, name, "user", "a");
         load_start(&stolen[i], name, transports[i], theirs);
     }
     load_start(&next, "a2", "tcp", theirs);
@@ -468,8 +427,8 @@ static void revoked_under_load(void **state)
     // One that expires is as one that is revoked.
     char token[65];
     OK(banyan_token_create(admin, "short", "user", "a", 2, token, NULL, ERR));
-    keep("short", token);
-    banyan_client *brief = client_of("short", "unix");
+    token_keep("short", token);
+    banyan_client *brief = token_client("short", "unix");
     banyan_session_list list;
     banyan_code code;
     EVENTUALLY(30, (code = banyan_session_get_list(brief, &list, ERR)) != BANYAN_OK ||
@@ -490,8 +449,8 @@ static void revoked_under_load(void **state)
 // refused: what a client hears that has no valid token.
 static void check_kept(uint64_t id, banyan_code refused)
 {
-    banyan_client *a = client_of("a1", "unix"), *b = client_of("b1", "unix"),
-                  *admin = client_of("root", "unix");
+    banyan_client *a = token_client("a1", "unix"), *b = token_client("b1", "unix"),
+                  *admin = token_client("root", "unix");
     banyan_session *held;
     banyan_token_list list;
     OK(banyan_session_open(a, 0, "kept", &held, ERR));
@@ -508,16 +467,16 @@ static void check_kept(uint64_t id, banyan_code refused)
     }
     assert_true(found);
     banyan_token_list_free(&list);
-    FAILS(refused, NULL, connect_as("gone", "unix", &b));
-    FAILS(refused, NULL, connect_as(NULL, "unix", &b));
+    FAILS(refused, NULL, token_connect("gone", "unix", &b));
+    FAILS(refused, NULL, token_connect(NULL, "unix", &b));
     banyan_disconnect(a);
     banyan_disconnect(admin);
 }
 
 static uint64_t make_what_is_kept(void)
 {
-    banyan_client *admin = client_of("root", "unix"), *a = client_of("a1", "unix");
-    make_token(admin, "gone", "user", "a");
+    banyan_client *admin = token_client("root", "unix"), *a = token_client("a1", "unix");
+    token_make(admin, "gone", "user", "a");
     OK(banyan_token_revoke(admin, "gone", 0, ERR));
     banyan_session *kept = make_session(a, "kept", 20);
     uint64_t id = banyan_session_id(kept);
@@ -540,7 +499,7 @@ static void restart(void **state)
 static void workers_want_a_pass(void **state)
 {
     (void)state;
-    banyan_client *op = client_of("op", "tcp");
+    banyan_client *op = token_client("op", "tcp");
     banyan_cluster_info info;
     OK(banyan_cluster_get_info(op, &info, ERR));
     for (uint32_t i = 0; i < info.n_workers; i++) {
@@ -550,7 +509,7 @@ static void workers_want_a_pass(void **state)
     }
     banyan_cluster_info_free(&info);
     banyan_disconnect(op);
-    banyan_client *a = client_of("a1", "tcp");
+    banyan_client *a = token_client("a1", "tcp");
     banyan_session *session = make_session(a, NULL, 200);
     float k[200 * 16], v[200 * 16];
     OK(banyan_read_rows(session, 0, 0, 200, k, NULL, v, NULL, ERR));
@@ -562,7 +521,7 @@ static void workers_want_a_pass(void **state)
 // The only worker goes: its tenant hears that rows are missing, an admin also at whom.
 static void check_lost(uint64_t id)
 {
-    banyan_client *clients[] = {client_of("a1", "unix"), client_of("root", "unix")};
+    banyan_client *clients[] = {token_client("a1", "unix"), token_client("root", "unix")};
     harness_cluster_signal(cluster, 0, SIGKILL);
     for (int i = 0; i < 2; i++) {
         banyan_session *held;
@@ -584,7 +543,7 @@ static void takeover(void **state)
     cluster = support_start(&(struct harness_options){.workers = 1, .standby = true});
     make_tokens();
     uint64_t id = make_what_is_kept();
-    banyan_client *a = client_of("a1", "tcp"); // it names both
+    banyan_client *a = token_client("a1", "tcp"); // it names both
     harness_cluster_signal(cluster, HARNESS_COORDINATOR, SIGKILL);
     banyan_session *held;
     OK(banyan_session_open(a, id, NULL, &held, ERR)); // the other one, in time
