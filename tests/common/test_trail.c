@@ -86,6 +86,7 @@ static char *read_all(const char *file, size_t *len)
     char *text = malloc((size_t)st.st_size + 1);
     assert_non_null(text);
     assert_int_equal(read(fd, text, (size_t)st.st_size), st.st_size);
+    text[st.st_size] = 0;
     close(fd);
     *len = (size_t)st.st_size;
     return text;
