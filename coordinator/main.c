@@ -95,7 +95,7 @@ static enum common_code start_serving(struct daemon *d, struct common_error *err
     const struct coordinator_options *config = &d->options.config;
     // Over streams and over nng; of each worker its link, the one to it, and one more while it starts again.
     common_daemon_raise_files(2 * ((uint64_t)config->max_clients + PROTO_STRANGERS_MAX) +
-                              3 * (uint64_t)config->max_workers + 64);
+                              3 * (uint64_t)config->max_workers + COMMON_HTTP_CONNECTIONS + 64);
     d->options.config.active = is_active;
     d->options.config.over = is_over;
     d->options.config.arg = d;
