@@ -207,6 +207,24 @@ static void readyz(struct evhttp_request *request, void *arg)
         health(request, arg, ((const struct common_http *)arg)->pages.ready);
 }
 
+static struct common_http_request what_is_asked(struct evhttp_request *request)
+{
+    const struct evkeyvalq *in = evhttp_request_get_input_headers(request);
+    const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(request);
+    const char *path = evhttp_uri_get_path(uri), *query = evhttp_uri_get_query(uri);
+    char *peer = NULL;
+    uint16_t port;
+    evhttp_connection_get_peer(evhttp_request_get_connection(request), &peer, &port);
+    return (struct common_http_request){.path = path ? path : "",
+                                        .query = query ? query : "",
+                                        .host = evhttp_find_header(in, "Host"),
+                                        .authorization = evhttp_find_header(in, "Authorization"),
+                                        .if_none_match = evhttp_find_header(in, "If-None-Match"),
+                                        .fetch_site = evhttp_find_header(in, "Sec-Fetch-Site"),
+                                        .peer = peer ? peer : "?",
+                                        .x_banyan = evhttp_find_header(in, "X-Banyan")};
+}
+
 static void metrics(struct evhttp_request *request, void *arg)
 {
     const struct common_http *http = arg;
@@ -217,16 +235,23 @@ static void metrics(struct evhttp_request *request, void *arg)
         return;
     }
     struct common_metrics *table = common_metrics_new();
+    struct common_http_request asked = what_is_asked(request);
+    int code = table ? http->pages.metrics(http->pages.daemon, &asked, table) : 503;
     const char *accept = evhttp_find_header(evhttp_request_get_input_headers(request), "Accept");
     bool openmetrics = common_http_wants_openmetrics(accept);
     char *text = NULL;
     size_t len = 0;
     evhttp_add_header(evhttp_request_get_output_headers(request), "Vary", "Accept");
-    if (table && http->pages.metrics(http->pages.daemon, table) &&
-        common_http_crowd_metrics(http->crowd, table) &&
-        common_metrics_render(table, openmetrics ? COMMON_METRICS_OPENMETRICS : COMMON_METRICS_TEXT, &text,
-                              &len) == COMMON_OK)
+    if (code == 200 &&
+        (!common_http_crowd_metrics(http->crowd, table) ||
+         common_metrics_render(table, openmetrics ? COMMON_METRICS_OPENMETRICS : COMMON_METRICS_TEXT, &text,
+                               &len) != COMMON_OK))
+        code = 503;
+    if (code == 200)
         http_answer(request, 200, openmetrics ? OPENMETRICS_TYPE : TEXT_TYPE, text, len);
+    else if (code == 401 &&
+             evhttp_add_header(evhttp_request_get_output_headers(request), "WWW-Authenticate", "Bearer") == 0)
+        http_answer(request, 401, "text/plain", "the token is wrong\n", 19);
     else
         http_answer(request, 503, "text/plain", "out of memory\n", 14);
     free(text);
@@ -236,20 +261,7 @@ static void metrics(struct evhttp_request *request, void *arg)
 // What the daemon answers by itself.
 static void answer(struct evhttp_request *request, struct common_http *http)
 {
-    const struct evkeyvalq *in = evhttp_request_get_input_headers(request);
-    const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(request);
-    const char *path = evhttp_uri_get_path(uri), *query = evhttp_uri_get_query(uri);
-    char *peer = NULL;
-    uint16_t port;
-    evhttp_connection_get_peer(evhttp_request_get_connection(request), &peer, &port);
-    struct common_http_request asked = {.path = path ? path : "",
-                                        .query = query ? query : "",
-                                        .host = evhttp_find_header(in, "Host"),
-                                        .authorization = evhttp_find_header(in, "Authorization"),
-                                        .if_none_match = evhttp_find_header(in, "If-None-Match"),
-                                        .fetch_site = evhttp_find_header(in, "Sec-Fetch-Site"),
-                                        .peer = peer ? peer : "?",
-                                        .x_banyan = evhttp_find_header(in, "X-Banyan")};
+    struct common_http_request asked = what_is_asked(request);
     struct common_http_answer a = {.code = 404};
     http->pages.answer(http->pages.answerer, &asked, &a);
     struct evbuffer *body = evbuffer_new();

@@ -47,8 +47,9 @@ struct common_http_answer { // begins as an empty 404
 
 struct common_http_pages {
     const struct common_health_check *live, *ready; // kept
-    // Puts all that the daemon has to say into the empty table; false: no memory. Called on the loop.
-    bool (*metrics)(void *daemon, struct common_metrics *table);
+    // Puts all that the daemon has to say to who asks into the empty table. 200; 401: its Authorization is wrong; 503: no memory.
+    // Called on the loop.
+    int (*metrics)(void *daemon, const struct common_http_request *request, struct common_metrics *table);
     // Other paths than these. NULL: there are none. On the loop; never blocks.
     void (*answer)(void *answerer, const struct common_http_request *request, struct common_http_answer *out);
     void *daemon, *answerer;

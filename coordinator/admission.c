@@ -3,8 +3,10 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "common/clock.h"
+#include "common/http.h"
 #include "common/log.h"
 #include "common/secret.h"
 #include "coordinator/cluster/hide.h"
@@ -63,6 +65,25 @@ bool coordinator_admit(void *arg, const void *credentials, size_t len, const cha
     *out = proto_identity_admin;
     out->token = ANYBODY;
     return true;
+}
+
+bool coordinator_admit_http(struct coordinator *c, const struct common_http_request *request,
+                            struct proto_identity *out)
+{
+    const char *shown = request->authorization;
+    *out = proto_identity_admin;
+    if (!coordinator_wants_token(c))
+        return true;
+    *out = (struct proto_identity){0};
+    if (!shown || !shown[0])
+        return true;
+    if (strncasecmp(shown, "Bearer ", 7) == 0 &&
+        coordinator_admit(c, shown + 7, strlen(shown + 7), "HTTP", out))
+        return true;
+    char peer[96];
+    snprintf(peer, sizeof(peer), "%s over HTTP", request->peer);
+    proto_server_refuses(c->server, PROTO_REFUSED_TOKEN, peer, "its client token is wrong");
+    return false;
 }
 
 void coordinator_admission_active(struct coordinator *c)

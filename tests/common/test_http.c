@@ -33,10 +33,10 @@ static struct common_loop *loop;
 static struct common_http *http;
 static struct sockaddr_in address;
 
-static bool metrics(void *daemon, struct common_metrics *table)
+static int metrics(void *daemon, const struct common_http_request *request, struct common_metrics *table)
 {
-    (void)daemon, (void)table;
-    return true;
+    (void)daemon, (void)request, (void)table;
+    return 200;
 }
 
 static int begin(void **state)
