@@ -124,8 +124,12 @@ static void check_certificate(struct ctl_doctor *d, const char *who, const char 
 void ctl_doctor_process(struct ctl_doctor *d, const char *who, const banyan_examined *e)
 {
     check_version(d, who, e->version);
+    if (!e->wall_ns && !e->serving && strncmp(who, "coordinator", 11) == 0)
+        ctl_doctor_find(d, CTL_DOCTOR_OK, "machine", "",
+                        "%s: it says nothing of its machine: it knows only the token of its --token-file",
+                        who);
     if (!e->wall_ns)
-        return; // of an older build
+        return; // or of an older build
     if (strncmp(who, "coordinator", 11) == 0)
         check_clock(d, who, e->skew_ns, e->rtt_ns, "this machine's");
     else

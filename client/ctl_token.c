@@ -23,7 +23,9 @@ static const struct common_option create_options[] = {
     {"tenant", 0, COMMON_OPTION_STRING, &making.tenant, "TENANT",
      "Whose sessions it is for; one that is not there is made. Default: default.", 0, 0},
     {"expires", 0, COMMON_OPTION_DURATION, &making.expires_ns, "TIME",
-     "For so long it is good, 1s or more: 12h, 90d. Default: until it is revoked.", COMMON_NS_PER_S, 0},
+     "For so long it is good, 1s or more: 12h, 90d. Default: until it is revoked. An admin's\n"
+     "wants another admin's that does not expire, or a --token-file of the coordinator.",
+     COMMON_NS_PER_S, 0},
     {"out", 0, COMMON_OPTION_STRING, &making.out, "FILE",
      "Write the token to this file, which must not be there yet, with mode 0600, and not to\n"
      "standard output.",

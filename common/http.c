@@ -16,6 +16,7 @@
 #include <strings.h>
 #include <sys/socket.h>
 
+#include "common/http_crowd.h"
 #include "common/log.h"
 #include "common/tls.h"
 
@@ -39,6 +40,7 @@ struct common_http {
     struct common_http_pages pages; // none: not served yet
     struct sends *sends;
     struct evhttp *http;
+    struct common_http_crowd *crowd;
     struct common_tls *tls; // NULL: plain
     bool wants_certs;
     char address[96];
@@ -205,6 +207,24 @@ static void readyz(struct evhttp_request *request, void *arg)
         health(request, arg, ((const struct common_http *)arg)->pages.ready);
 }
 
+static struct common_http_request what_is_asked(struct evhttp_request *request)
+{
+    const struct evkeyvalq *in = evhttp_request_get_input_headers(request);
+    const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(request);
+    const char *path = evhttp_uri_get_path(uri), *query = evhttp_uri_get_query(uri);
+    char *peer = NULL;
+    uint16_t port;
+    evhttp_connection_get_peer(evhttp_request_get_connection(request), &peer, &port);
+    return (struct common_http_request){.path = path ? path : "",
+                                        .query = query ? query : "",
+                                        .host = evhttp_find_header(in, "Host"),
+                                        .authorization = evhttp_find_header(in, "Authorization"),
+                                        .if_none_match = evhttp_find_header(in, "If-None-Match"),
+                                        .fetch_site = evhttp_find_header(in, "Sec-Fetch-Site"),
+                                        .peer = peer ? peer : "?",
+                                        .x_banyan = evhttp_find_header(in, "X-Banyan")};
+}
+
 static void metrics(struct evhttp_request *request, void *arg)
 {
     const struct common_http *http = arg;
@@ -215,15 +235,23 @@ static void metrics(struct evhttp_request *request, void *arg)
         return;
     }
     struct common_metrics *table = common_metrics_new();
+    struct common_http_request asked = what_is_asked(request);
+    int code = table ? http->pages.metrics(http->pages.daemon, &asked, table) : 503;
     const char *accept = evhttp_find_header(evhttp_request_get_input_headers(request), "Accept");
     bool openmetrics = common_http_wants_openmetrics(accept);
     char *text = NULL;
     size_t len = 0;
     evhttp_add_header(evhttp_request_get_output_headers(request), "Vary", "Accept");
-    if (table && http->pages.metrics(http->pages.daemon, table) &&
-        common_metrics_render(table, openmetrics ? COMMON_METRICS_OPENMETRICS : COMMON_METRICS_TEXT, &text,
-                              &len) == COMMON_OK)
+    if (code == 200 &&
+        (!common_http_crowd_metrics(http->crowd, table) ||
+         common_metrics_render(table, openmetrics ? COMMON_METRICS_OPENMETRICS : COMMON_METRICS_TEXT, &text,
+                               &len) != COMMON_OK))
+        code = 503;
+    if (code == 200)
         http_answer(request, 200, openmetrics ? OPENMETRICS_TYPE : TEXT_TYPE, text, len);
+    else if (code == 401 &&
+             evhttp_add_header(evhttp_request_get_output_headers(request), "WWW-Authenticate", "Bearer") == 0)
+        http_answer(request, 401, "text/plain", "the token is wrong\n", 19);
     else
         http_answer(request, 503, "text/plain", "out of memory\n", 14);
     free(text);
@@ -233,20 +261,7 @@ static void metrics(struct evhttp_request *request, void *arg)
 // What the daemon answers by itself.
 static void answer(struct evhttp_request *request, struct common_http *http)
 {
-    const struct evkeyvalq *in = evhttp_request_get_input_headers(request);
-    const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(request);
-    const char *path = evhttp_uri_get_path(uri), *query = evhttp_uri_get_query(uri);
-    char *peer = NULL;
-    uint16_t port;
-    evhttp_connection_get_peer(evhttp_request_get_connection(request), &peer, &port);
-    struct common_http_request asked = {.path = path ? path : "",
-                                        .query = query ? query : "",
-                                        .host = evhttp_find_header(in, "Host"),
-                                        .authorization = evhttp_find_header(in, "Authorization"),
-                                        .if_none_match = evhttp_find_header(in, "If-None-Match"),
-                                        .fetch_site = evhttp_find_header(in, "Sec-Fetch-Site"),
-                                        .peer = peer ? peer : "?",
-                                        .x_banyan = evhttp_find_header(in, "X-Banyan")};
+    struct common_http_request asked = what_is_asked(request);
     struct common_http_answer a = {.code = 404};
     http->pages.answer(http->pages.answerer, &asked, &a);
     struct evbuffer *body = evbuffer_new();
@@ -289,6 +304,27 @@ static uint16_t port_of(evutil_socket_t fd)
                                           : ((struct sockaddr_in *)&at)->sin_port);
 }
 
+// One for each connection, so that certificates that are read anew hold for those that come. NULL: evhttp makes a plain one.
+static struct bufferevent *make_connection(struct event_base *base, void *arg)
+{
+    const struct common_http *http = arg;
+    common_http_crowd_enter(http->crowd);
+    if (!http->tls)
+        return NULL;
+    SSL *ssl = SSL_new(common_tls_context(http->tls, COMMON_TLS_ACCEPT));
+    if (ssl && http->wants_certs)
+        SSL_set_verify(ssl, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
+    struct bufferevent *bev =
+        ssl ? bufferevent_openssl_socket_new(base, -1, ssl, BUFFEREVENT_SSL_ACCEPTING, BEV_OPT_CLOSE_ON_FREE)
+            : NULL;
+    if (!bev)
+        SSL_free(ssl);
+    else
+        bufferevent_openssl_set_allow_dirty_shutdown(bev, 1); // browsers close without a word
+    ERR_clear_error();
+    return bev;
+}
+
 enum common_code common_http_new(struct common_loop *loop, const char *address, struct common_http **out,
                                  struct common_error *err)
 {
@@ -320,6 +356,12 @@ enum common_code common_http_new(struct common_loop *loop, const char *address, 
     }
     snprintf(http->address, sizeof(http->address), "%.*s:%u", (int)(colon - address), address,
              port_of(evhttp_bound_socket_get_fd(bound)));
+    http->crowd = common_http_crowd_new(loop, evhttp_bound_socket_get_listener(bound));
+    if (!http->crowd) {
+        common_http_free(http);
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "out of memory for --http");
+    }
+    evhttp_set_bevcb(http->http, make_connection, http);
     evhttp_set_allowed_methods(http->http, EVHTTP_REQ_GET | EVHTTP_REQ_HEAD);
     evhttp_set_max_headers_size(http->http, 16384);
     evhttp_set_max_body_size(http->http, 0);
@@ -333,31 +375,12 @@ enum common_code common_http_new(struct common_loop *loop, const char *address, 
     return COMMON_OK;
 }
 
-// One for each connection, so that certificates that are read anew hold for those that come.
-static struct bufferevent *make_connection(struct event_base *base, void *arg)
-{
-    const struct common_http *http = arg;
-    SSL *ssl = SSL_new(common_tls_context(http->tls, COMMON_TLS_ACCEPT));
-    if (ssl && http->wants_certs)
-        SSL_set_verify(ssl, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
-    struct bufferevent *bev =
-        ssl ? bufferevent_openssl_socket_new(base, -1, ssl, BUFFEREVENT_SSL_ACCEPTING, BEV_OPT_CLOSE_ON_FREE)
-            : NULL;
-    if (!bev)
-        SSL_free(ssl);
-    else
-        bufferevent_openssl_set_allow_dirty_shutdown(bev, 1); // browsers close without a word
-    ERR_clear_error();
-    return bev;
-}
-
 void common_http_secure(struct common_http *http, struct common_tls *tls, bool wants_certs)
 {
     if (!http || !tls)
         return;
     http->tls = common_tls_ref(tls);
     http->wants_certs = wants_certs;
-    evhttp_set_bevcb(http->http, make_connection, http);
 }
 
 void common_http_serve(struct common_http *http, const struct common_http_pages *pages)
@@ -377,6 +400,7 @@ void common_http_free(struct common_http *http)
 {
     if (!http)
         return;
+    common_http_crowd_free(http->crowd);
     if (http->http)
         evhttp_free(http->http);
     sends_unref(http->sends);

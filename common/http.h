@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A daemon's health and metrics over HTTP, on its loop: /livez (and /healthz, its older name), /readyz and /metrics, and
 // what else it answers by itself. Small, bounded requests only: GET and HEAD, 16 KiB of header (browsers send the cookies
-// of everything else on localhost), no body, 5 s; answers that wait for their readers take 64 MiB at most. Nothing here asks
-// who calls: who may reach the address is for its caller to decide.
+// of everything else on localhost), no body, 5 s; answers that wait for their readers take 64 MiB at most. At most
+// COMMON_HTTP_CONNECTIONS at a time: beyond that, those addresses that have the most lose some (banyan_http_connections,
+// _connections_max, _dropped_total of /metrics, which are added here). Nothing here asks who calls: who may reach the address
+// is for its caller to decide.
 //
 //   /livez, /readyz    200 or 503, and why (common/health.h); ?verbose names each check, ?exclude=NAME leaves one out
 //   /metrics           OpenMetrics where Accept prefers it to plain text, else Prometheus' text (common/metrics.h)
@@ -17,6 +19,8 @@
 #include "common/loop.h"
 #include "common/metrics.h"
 #include "common/status.h"
+
+enum { COMMON_HTTP_CONNECTIONS = 64 }; // at a time
 
 struct common_http; // opaque
 
@@ -43,8 +47,9 @@ struct common_http_answer { // begins as an empty 404
 
 struct common_http_pages {
     const struct common_health_check *live, *ready; // kept
-    // Puts all that the daemon has to say into the empty table; false: no memory. Called on the loop.
-    bool (*metrics)(void *daemon, struct common_metrics *table);
+    // Puts all that the daemon has to say to who asks into the empty table. 200; 401: its Authorization is wrong; 503: no memory.
+    // Called on the loop.
+    int (*metrics)(void *daemon, const struct common_http_request *request, struct common_metrics *table);
     // Other paths than these. NULL: there are none. On the loop; never blocks.
     void (*answer)(void *answerer, const struct common_http_request *request, struct common_http_answer *out);
     void *daemon, *answerer;

@@ -3,8 +3,10 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "common/clock.h"
+#include "common/http.h"
 #include "common/log.h"
 #include "common/secret.h"
 #include "coordinator/cluster/hide.h"
@@ -63,6 +65,25 @@ bool coordinator_admit(void *arg, const void *credentials, size_t len, const cha
     *out = proto_identity_admin;
     out->token = ANYBODY;
     return true;
+}
+
+bool coordinator_admit_http(struct coordinator *c, const struct common_http_request *request,
+                            struct proto_identity *out)
+{
+    const char *shown = request->authorization;
+    *out = proto_identity_admin;
+    if (!coordinator_wants_token(c))
+        return true;
+    *out = (struct proto_identity){0};
+    if (!shown || !shown[0])
+        return true;
+    if (strncasecmp(shown, "Bearer ", 7) == 0 &&
+        coordinator_admit(c, shown + 7, strlen(shown + 7), "HTTP", out))
+        return true;
+    char peer[96];
+    snprintf(peer, sizeof(peer), "%s over HTTP", request->peer);
+    proto_server_refuses(c->server, PROTO_REFUSED_TOKEN, peer, "its client token is wrong");
+    return false;
 }
 
 void coordinator_admission_active(struct coordinator *c)
@@ -157,12 +178,13 @@ static void made(void *arg, enum common_code code, const char *text)
     free(k);
 }
 
-static bool has_admin(const struct coordinator *c, uint64_t but)
+// Beside the token `but`. One that stays: until it is revoked.
+static bool has_admin(const struct coordinator *c, uint64_t but, bool stays)
 {
     const struct coordinator_token *t = NULL;
     while ((t = coordinator_token_next(&c->tenants.tokens, t)))
         if (t->row.id != but && t->ready && t->row.access == PROTO_ACCESS_ADMIN &&
-            (!t->row.expires_s || now_s() < t->row.expires_s))
+            (!t->row.expires_s || (!stays && now_s() < t->row.expires_s)))
             return true;
     return c->core.options.token != NULL;
 }
@@ -192,7 +214,12 @@ static enum common_code check_create(const struct coordinator *c, const Banyan__
         return common_error_set(err, COMMON_RESOURCE_EXHAUSTED,
                                 "there are %u tokens: this is the limit; revoke some",
                                 COORDINATOR_TOKENS_MAX);
-    if (access != PROTO_ACCESS_ADMIN && !has_admin(c, 0))
+    if (access == PROTO_ACCESS_ADMIN && m->life_s && !has_admin(c, 0, true))
+        return common_error_set(err, COMMON_FAILED_PRECONDITION,
+                                "all tokens of admins would expire, and then nobody could make another: make "
+                                "one without an expiry "
+                                "(--expires) first, or give the coordinator a --token-file");
+    if (access != PROTO_ACCESS_ADMIN && !has_admin(c, 0, false))
         return common_error_set(
             err, COMMON_FAILED_PRECONDITION,
             "the first token is an admin's: with any other one nobody could make a second. "
@@ -321,11 +348,14 @@ void coordinator_handle_token_revoke(struct coordinator *c, struct proto_request
             "there is no such token: 'banyanctl token list' has them (it may have been revoked)", NULL, 0);
         return;
     }
-    if (token->row.access == PROTO_ACCESS_ADMIN && !has_admin(c, token->row.id)) {
+    bool last = !has_admin(c, token->row.id, false), last_that_stays = !has_admin(c, token->row.id, true);
+    if (token->row.access == PROTO_ACCESS_ADMIN && (last || (last_that_stays && !token->row.expires_s))) {
         proto_request_fail(
             request, COMMON_FAILED_PRECONDITION,
-            "this is the last token of an admin: make another one first, or nobody could make, "
-            "list or revoke tokens any more",
+            last ? "this is the last token of an admin: make another one first, or nobody could make, "
+                   "list or revoke tokens any more"
+                 : "the other tokens of admins expire: make one without an expiry first, or in the end "
+                   "nobody could make, list or revoke tokens any more",
             NULL, 0);
         return;
     }

@@ -25,6 +25,12 @@ bool coordinator_may(struct coordinator *c, struct proto_request *request);
 
 bool coordinator_wants_token(const struct coordinator *c); // of clients
 
+// Who asks over --http. False: a token is shown and is wrong, which is counted and told as that of an RPC is. Access NONE: no
+// token is shown where one is wanted; or it stands by, and knows none.
+struct common_http_request;
+bool coordinator_admit_http(struct coordinator *c, const struct common_http_request *request,
+                            struct proto_identity *out);
+
 // With each tick: tokens that have expired are valid no more, and when they were used is written from time to time.
 void coordinator_admission_tick(struct coordinator *c, uint64_t now_ns);
 void coordinator_admission_active(struct coordinator *c); // it has taken over

@@ -10,6 +10,7 @@
 #include "common/memory.h"
 #include "common/notify.h"
 #include "common/tracer.h"
+#include "coordinator/admission.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/daemon.h"
 #include "coordinator/dashboard/dashboard.h"
@@ -67,9 +68,12 @@ static enum common_code write_ready(struct daemon *d, struct common_error *err)
                 : COMMON_OK;
 }
 
-static bool put_metrics(void *arg, struct common_metrics *table)
+static int put_metrics(void *arg, const struct common_http_request *request, struct common_metrics *table)
 {
-    return coordinator_metrics_put(arg, table);
+    struct proto_identity who;
+    if (!coordinator_admit_http(arg, request, &who))
+        return 401;
+    return coordinator_metrics_put(arg, &who, table) ? 200 : 503;
 }
 
 static void is_active(void *arg)
@@ -95,7 +99,7 @@ static enum common_code start_serving(struct daemon *d, struct common_error *err
     const struct coordinator_options *config = &d->options.config;
     // Over streams and over nng; of each worker its link, the one to it, and one more while it starts again.
     common_daemon_raise_files(2 * ((uint64_t)config->max_clients + PROTO_STRANGERS_MAX) +
-                              3 * (uint64_t)config->max_workers + 64);
+                              3 * (uint64_t)config->max_workers + COMMON_HTTP_CONNECTIONS + 64);
     d->options.config.active = is_active;
     d->options.config.over = is_over;
     d->options.config.arg = d;

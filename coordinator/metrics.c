@@ -302,13 +302,14 @@ static bool put_workers(struct common_metrics *table, const struct coordinator *
     return true;
 }
 
-bool coordinator_metrics_put(const struct coordinator *c, struct common_metrics *table)
+bool coordinator_metrics_put(const struct coordinator *c, const struct proto_identity *who,
+                             struct common_metrics *table)
 {
     const struct proto_server *servers[] = {c->server};
     return put_totals(table, c) && put_times(table, c) && put_sessions(table, c) &&
            put_worker_states(table, c) && put_workers(table, c) && put_engines(table, c) &&
-           put_limits(table, c) && coordinator_quota_metrics_put(&c->quotas, table) && put_events(table, c) &&
-           put_trail(table, c) &&
+           put_limits(table, c) && coordinator_quota_metrics_put(&c->quotas, who, table) &&
+           put_events(table, c) && put_trail(table, c) &&
            proto_metrics_put_codes(table, "banyan_step_failures_total",
                                    "Items of attend calls that were answered with an error.",
                                    c->steps.failures) &&

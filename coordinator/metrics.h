@@ -6,7 +6,11 @@
 
 #include "common/metrics.h"
 #include "coordinator/coordinator.h"
+#include "proto/access.h"
 
-bool coordinator_metrics_put(const struct coordinator *c, struct common_metrics *table); // false: no memory
+// What has a tenant's name is for who may see it: operators and admins see all, others their own tenant's, and access NONE
+// sees none. False: no memory.
+bool coordinator_metrics_put(const struct coordinator *c, const struct proto_identity *who,
+                             struct common_metrics *table);
 
 #endif

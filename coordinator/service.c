@@ -558,8 +558,10 @@ void coordinator_handle_health(void *arg, struct proto_request *request)
     m.version = BANYAN_VERSION;
     m.term = c->core.term;
     m.uptime_ns = common_clock_ns() - c->core.started_ns;
-    // Of the machine, and of workers: for those who look after them. One that stands by knows neither who asks nor workers.
-    if (asked->examine && (c->core.standing_by || proto_request_is_daemon(request) ||
+    // Of the machine, and of workers: for those who look after them. One that stands by knows of no token but its file's: it
+    // tells others only where none is wanted of them, so on its own machine.
+    bool anybody = c->core.standing_by && !coordinator_wants_token(c);
+    if (asked->examine && (anybody || proto_request_is_daemon(request) ||
                            coordinator_shows_workers(proto_request_identity(request))))
         health_examine(c, &m, texts, edges);
     proto_request_reply(request, &m.base, NULL, 0, NULL, NULL);

@@ -169,9 +169,10 @@ static void daemon_registered(void *arg)
         common_log_error("%s", err.message);
 }
 
-static bool put_metrics(void *arg, struct common_metrics *table)
+static int put_metrics(void *arg, const struct common_http_request *request, struct common_metrics *table)
 {
-    return worker_metrics_put(arg, table);
+    (void)request;
+    return worker_metrics_put(arg, table) ? 200 : 503;
 }
 
 static int run_daemon(struct daemon *d)

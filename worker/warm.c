@@ -383,13 +383,23 @@ static struct parked unpark(struct parked *p)
     return was;
 }
 
+// Its caller may have gone on to other things while it waited: then what it asks for is not begun.
+static void request_go_on(const struct parked *p)
+{
+    if (proto_request_over(p->request))
+        proto_request_fail(p->request, COMMON_CANCELLED, "nobody waits for it any more: it was not begun",
+                           NULL, 0);
+    else
+        p->handle(p->worker, p->request);
+}
+
 static void request_done(void *arg, const struct common_error *failed)
 {
     struct parked p = unpark(arg);
     if (failed)
         worker_fail(p.request, failed, "");
     else
-        p.handle(p.worker, p.request);
+        request_go_on(&p);
     worker_hand_emptied(p.worker);
 }
 
@@ -409,7 +419,7 @@ void worker_warm_request(struct worker_warm *warm, struct worker_wants *wants,
 static void request_again(void *arg)
 {
     struct parked p = unpark(arg);
-    p.handle(p.worker, p.request);
+    request_go_on(&p);
     worker_hand_emptied(p.worker);
 }
 

@@ -54,8 +54,8 @@ struct worker_wait *worker_warm_wait(struct worker_warm *warm, struct worker_wan
                                      void (*done)(void *arg, const struct common_error *failed), void *arg);
 void worker_warm_cancel(struct worker_wait *wait); // before its `done`, which does not run
 
-// The request's handler runs again when they are in memory; if they do not come, the request fails. Takes wants over.
-// False: as above, and the request has failed.
+// The request's handler runs again when they are in memory; if they do not come, the request fails, and if nobody waits
+// for its answer any more (proto_request_over), it ends CANCELLED. Takes wants over.
 void worker_warm_request(struct worker_warm *warm, struct worker_wants *wants,
                          void (*handle)(void *worker, struct proto_request *request),
                          struct proto_request *request);
@@ -64,7 +64,8 @@ void worker_warm_request(struct worker_warm *warm, struct worker_wants *wants,
 struct worker_room *worker_warm_room(struct worker_warm *warm, uint64_t until_ns, void (*again)(void *arg),
                                      void *arg);
 void worker_warm_room_cancel(struct worker_room *room); // before `again`
-// The same for a request, whose handler runs again. False: it has waited long enough, or as above.
+// The same for a request, whose handler runs again, or which ends CANCELLED, as above. False: it has waited long enough, or
+// as above.
 bool worker_warm_request_room(struct worker_warm *warm,
                               void (*handle)(void *worker, struct proto_request *request),
                               struct proto_request *request);

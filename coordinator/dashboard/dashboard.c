@@ -199,38 +199,21 @@ static bool begins_watch(const char *query)
            strcmp(value, "0") != 0;
 }
 
-static bool token_presented(const struct coordinator_dashboard *d, const char *authorization,
-                            struct proto_identity *out)
+static void ask_for_token(struct common_http_answer *out)
 {
-    *out = proto_identity_admin;
-    if (!coordinator_wants_token(d->c))
-        return true;
-    *out = (struct proto_identity){0};
-    return authorization && strncasecmp(authorization, "Bearer ", 7) == 0 &&
-           coordinator_admit(d->c, authorization + 7, strlen(authorization + 7), "HTTP", out) &&
-           out->access != PROTO_ACCESS_NONE;
+    refuse(out, 401, "the coordinator wants its clients' token: Authorization: Bearer TOKEN");
 }
 
-// Counted, told and logged as the wrong token of an RPC is. Who presents none is asked for it: that is how the page begins.
-static void refuse_token(struct coordinator_dashboard *d, const struct common_http_request *request,
-                         struct common_http_answer *out)
+static void refuse_token(struct coordinator_dashboard *d, struct common_http_answer *out)
 {
-    static const char wanted[] = "the coordinator wants its clients' token: Authorization: Bearer TOKEN";
-    if (!request->authorization || !request->authorization[0]) {
-        refuse(out, 401, wanted);
-        return;
-    }
-    char peer[96];
     uint64_t now = common_clock_ns();
-    snprintf(peer, sizeof(peer), "%s over HTTP", request->peer);
-    proto_server_refuses(d->c->server, PROTO_REFUSED_TOKEN, peer, "its client token is wrong");
     if (now - d->wrong_tokens_from_ns >= WRONG_TOKENS_NS) {
         d->wrong_tokens_from_ns = now;
         d->wrong_tokens = 0;
     }
     if (d->wrong_tokens < WRONG_TOKENS_MAX) {
         d->wrong_tokens++;
-        refuse(out, 401, wanted);
+        ask_for_token(out);
         return;
     }
     refuse(out, 429, "too many wrong tokens: ask again in a second");
@@ -289,8 +272,12 @@ static void answer_api(struct coordinator_dashboard *d, const struct common_http
         return;
     }
     struct proto_identity who;
-    if (!token_presented(d, request->authorization, &who)) {
-        refuse_token(d, request, out);
+    if (!coordinator_admit_http(d->c, request, &who)) {
+        refuse_token(d, out);
+        return;
+    }
+    if (who.access == PROTO_ACCESS_NONE) { // that is how the page begins
+        ask_for_token(out);
         return;
     }
     if (!coordinator_shows_workers(&who)) { // all of it is of the whole cluster

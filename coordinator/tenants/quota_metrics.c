@@ -53,18 +53,24 @@ static bool put(struct common_metrics *table, const char *tenant, const struct s
                               (double)sums->steps);
 }
 
-bool coordinator_quota_metrics_put(const struct coordinator_quotas *quotas, struct common_metrics *table)
+bool coordinator_quota_metrics_put(const struct coordinator_quotas *quotas, const struct proto_identity *who,
+                                   struct common_metrics *table)
 {
+    bool all = who->access >= PROTO_ACCESS_OPERATOR;
+    if (who->access == PROTO_ACCESS_NONE)
+        return true;
     const struct coordinator_tenants *tenants = quotas->tenants;
     uint64_t now_ns = common_clock_ns();
     struct sums other = {0};
     for (uint32_t i = 0; i < tenants->n; i++) {
         struct sums sums = {0};
         const struct coordinator_tenant *tenant = &tenants->all[i];
+        if (!all && tenant->id != who->tenant)
+            continue;
         if (tenant->id < quotas->n && quotas->all[tenant->id])
-            add(i < COORDINATOR_QUOTA_LABELS ? &sums : &other, quotas->all[tenant->id], now_ns);
-        if (i < COORDINATOR_QUOTA_LABELS && !put(table, tenant->name, &sums))
+            add(!all || i < COORDINATOR_QUOTA_LABELS ? &sums : &other, quotas->all[tenant->id], now_ns);
+        if ((!all || i < COORDINATOR_QUOTA_LABELS) && !put(table, tenant->name, &sums))
             return false;
     }
-    return tenants->n <= COORDINATOR_QUOTA_LABELS || put(table, "other", &other);
+    return !all || tenants->n <= COORDINATOR_QUOTA_LABELS || put(table, "other", &other);
 }

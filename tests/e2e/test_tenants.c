@@ -40,6 +40,9 @@ static void make_tokens(void)
     char token[65];
     FAILS(BANYAN_FAILED_PRECONDITION, NULL,
           banyan_token_create(anybody, "early", "user", "a", 0, token, NULL, ERR));
+    FAILS(BANYAN_FAILED_PRECONDITION, NULL, // it would end, and nobody could make another
+          banyan_token_create(anybody, "brief", "admin", NULL, 3600, token, NULL, ERR));
+    assert_non_null(strstr(ERR->message, "--token-file"));
     token_make(anybody, "root", "admin", NULL);
     // The link of before is closed, and its client comes again without a token.
     banyan_session_list list;
@@ -55,6 +58,12 @@ static void make_tokens(void)
     FAILS(BANYAN_INVALID_ARGUMENT, NULL, banyan_token_create(admin, "x", "god", "b", 0, token, NULL, ERR));
     FAILS(BANYAN_INVALID_ARGUMENT, NULL, banyan_token_create(admin, "X", "user", "b", 0, token, NULL, ERR));
     FAILS(BANYAN_FAILED_PRECONDITION, NULL, banyan_token_revoke(admin, "root", 0, ERR)); // the last one
+    assert_non_null(strstr(ERR->message, "the last token"));
+    OK(banyan_token_create(admin, "brief", "admin", NULL, 3600, token, NULL, ERR));
+    FAILS(BANYAN_FAILED_PRECONDITION, NULL,
+          banyan_token_revoke(admin, "root", 0, ERR)); // the last one that stays
+    assert_non_null(strstr(ERR->message, "expire"));
+    OK(banyan_token_revoke(admin, "brief", 0, ERR));
     banyan_disconnect(admin);
 }
 

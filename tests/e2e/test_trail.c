@@ -558,6 +558,146 @@ static void a_file_that_is_moved_away(void **state)
     stop(&l);
 }
 
+// banyanctl audit-log show --follow of this file; what it says is in `out`.
+static pid_t start_follower(const struct logged *l, const char *file, const char *name, char *out, size_t len)
+{
+    char program[4096];
+    assert_true(harness_program_path("banyanctl", program, sizeof program));
+    snprintf(out, len, "%s/%s", l->dir, name);
+    char *argv[] = {program, "audit-log", "show", "--follow", "--json", (char *)file, NULL};
+    pid_t pid = harness_process_start(argv, out);
+    assert_true(pid > 0);
+    return pid;
+}
+
+static void stop_follower(pid_t pid)
+{
+    int status;
+    assert_int_equal(kill(pid, SIGINT), 0); // as Ctrl-C does
+    assert_true(harness_process_wait(pid, UINT64_C(30000000000), &status));
+    assert_true(WIFSIGNALED(status) ? WTERMSIG(status) == SIGINT : WEXITSTATUS(status) != 0);
+}
+
+static size_t count_in(const char *path, const char *what)
+{
+    json_t *all = read_log(path);
+    size_t n = count(all, what);
+    json_decref(all);
+    return n;
+}
+
+// Both have the same lines, in the same order.
+static void expect_same(const char *path, const char *shown)
+{
+    json_t *a = read_log(path), *b = read_log(shown);
+    assert_true(json_array_size(a) > 0);
+    assert_true(json_equal(a, b));
+    json_decref(a);
+    json_decref(b);
+}
+
+// What comes is shown as it comes, once, over a rotation too.
+static void what_comes_is_followed(void **state)
+{
+    (void)state;
+    struct logged l;
+    char shown[128], both[160], command[700];
+    banyan_session *session;
+    make_folder(&l);
+    start(&l, l.path, NULL, NULL);
+    banyan_client *client = support_connect(l.cluster, "tcp");
+    pid_t follower = start_follower(&l, l.path, "shown", shown, sizeof shown);
+    EVENTUALLY(30, count_in(shown, "coordinator.started") == 1); // what was there
+    OK(banyan_session_create(client, &spec, NULL, &session, ERR));
+    EVENTUALLY(30, count_in(shown, "session.create") == 1);
+    assert_int_equal(count_in(shown, "session.delete"), 0);
+    assert_int_equal(rename(l.path, l.old), 0);
+    harness_cluster_signal(l.cluster, HARNESS_COORDINATOR, SIGHUP);
+    EVENTUALLY(30, count_in(shown, "log.rotated") > 0);
+    OK(banyan_session_delete(session, ERR));
+    banyan_session_close(session);
+    EVENTUALLY(30, count_in(shown, "session.delete") == 1 && count_in(shown, "session.deleted") == 1);
+    stop_follower(follower);
+    banyan_disconnect(client);
+    support_stop(l.cluster);
+    snprintf(both, sizeof both, "%s/both", l.dir); // as far as it has been shown
+    snprintf(command, sizeof command, "cat '%s' '%s' | head -n $(wc -l <'%s') >'%s'", l.old, l.path, shown,
+             both);
+    assert_int_equal(system(command), 0);
+    expect_same(both, shown);
+    support_remove_folder(l.dir);
+}
+
+static unsigned lines_of(const char *path)
+{
+    unsigned n = 0;
+    FILE *file = fopen(path, "re");
+    for (int c; file && (c = fgetc(file)) != EOF;)
+        n += c == '\n';
+    if (file)
+        fclose(file);
+    return n;
+}
+
+static void append_text(const char *path, const char *text, size_t len)
+{
+    FILE *file = fopen(path, "ae");
+    assert_non_null(file);
+    assert_int_equal(fwrite(text, 1, len, file), len);
+    assert_int_equal(fclose(file), 0);
+}
+
+// A line is shown when it has been written to its end; and of one that has been changed, the next one says so.
+static void what_is_followed_is_checked(void **state)
+{
+    (void)state;
+    struct logged l;
+    char shown[128], copy[160], *line[4] = {NULL};
+    banyan_session *session;
+    size_t room[4] = {0};
+    ssize_t len[4];
+    make_folder(&l);
+    start(&l, l.path, NULL, NULL);
+    banyan_client *client = support_connect(l.cluster, "tcp");
+    OK(banyan_session_create(client, &spec, NULL, &session, ERR));
+    banyan_session_close(session);
+    banyan_disconnect(client);
+    support_stop(l.cluster);
+    FILE *file = fopen(l.path, "re");
+    assert_non_null(file);
+    for (int i = 0; i < 4; i++)
+        assert_true((len[i] = getline(&line[i], &room[i], file)) > 10);
+    fclose(file);
+    snprintf(copy, sizeof copy, "%s/copy", l.dir);
+    append_text(copy, line[0], (size_t)len[0]);
+    pid_t follower = start_follower(&l, copy, "shown", shown, sizeof shown);
+    EVENTUALLY(30, lines_of(shown) == 1);
+    append_text(copy, line[1], (size_t)len[1] / 2);
+    usleep(700000); // it looks four times a second
+    assert_int_equal(lines_of(shown), 1);
+    append_text(copy, line[1] + len[1] / 2, (size_t)(len[1] - len[1] / 2));
+    EVENTUALLY(30, lines_of(shown) == 2);
+    expect_same(copy, shown);
+    char *at = strstr(line[2], "\"time\":\"2");
+    assert_non_null(at);
+    at[8] = '3';
+    append_text(copy, line[2], (size_t)len[2]);
+    append_text(copy, line[3], (size_t)len[3]);
+    EVENTUALLY(30,
+               lines_of(shown) == 4); // the next one, and on stderr that the third is not as it was written
+    file = fopen(shown, "re");
+    assert_non_null(file);
+    bool told = false;
+    while (getline(&line[0], &room[0], file) > 0)
+        told = told || (strstr(line[0], "banyanctl: ") && strstr(line[0], ": line 3: "));
+    assert_true(told);
+    fclose(file);
+    stop_follower(follower);
+    for (int i = 0; i < 4; i++)
+        free(line[i]);
+    support_remove_folder(l.dir);
+}
+
 static pid_t start_standby(const struct logged *l, const char *path, char *log, size_t len)
 {
     char program[4096], listen[300], store[300];
@@ -623,7 +763,8 @@ int main(void)
         cmocka_unit_test(changes_are_recorded),         cmocka_unit_test(who_is_a_token_of_a_tenant),
         cmocka_unit_test(refused_tries_are_recorded),   cmocka_unit_test(what_is_acknowledged_is_there),
         cmocka_unit_test(a_full_disk_without_required), cmocka_unit_test(a_full_disk_with_required),
-        cmocka_unit_test(a_file_that_is_moved_away),    cmocka_unit_test(a_takeover_is_recorded),
+        cmocka_unit_test(a_file_that_is_moved_away),    cmocka_unit_test(what_comes_is_followed),
+        cmocka_unit_test(what_is_followed_is_checked),  cmocka_unit_test(a_takeover_is_recorded),
     };
     return cmocka_run_group_tests_name("trail", tests, NULL, NULL);
 }

@@ -35,10 +35,10 @@ static void answer(void *arg, const struct common_http_request *request, struct 
     out->n_headers = 1;
 }
 
-static bool metrics(void *daemon, struct common_metrics *table)
+static int metrics(void *daemon, const struct common_http_request *request, struct common_metrics *table)
 {
     (void)daemon, (void)table;
-    return true;
+    return request->authorization ? 401 : 200;
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)

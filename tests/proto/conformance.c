@@ -250,6 +250,17 @@ static void test_request_limit(void **state)
     proto_channel_close(channel);
 }
 
+// Answers one of those that are held, and waits until it has been written: a link whose answers are not read has a limit
+// of its own, and how much a socket takes at once is the system's affair.
+static void answer_and_write_one(struct fixture *f)
+{
+    unsigned sent = f->n_sent;
+    if (!f->held)
+        return;
+    fixture_answer_one(f);
+    fixture_turn(f, &f->n_sent, sent + 1);
+}
+
 // Stream links are not read while the server holds its share of bytes; nng's requests are refused.
 static void test_byte_limit(void **state)
 {
@@ -277,7 +288,7 @@ static void test_byte_limit(void **state)
         struct proto_server_stats stats;
         proto_server_stats(f->server, &stats);
         assert_true(stats.bytes <= options.bytes_max + 210000); // one frame above, and one not looked at yet
-        fixture_answer_held(f);
+        answer_and_write_one(f);
         answered = refused = 0;
         for (unsigned i = 0; i < 8; i++) {
             answered += o[i].done && o[i].code == COMMON_OK;
@@ -331,7 +342,7 @@ static void test_daemons_have_a_share_of_their_own(void **state)
     assert_int_equal(f->n_held, 3); // the rest of the clients' waits
     for (unsigned i = 0; i < 8; i++) {
         while (!o[i].done) {
-            fixture_answer_held(f);
+            answer_and_write_one(f);
             fixture_turn_for(f, 0);
         }
         assert_int_equal(o[i].code, COMMON_OK);

@@ -105,16 +105,22 @@ static void handle(void *arg, struct proto_request *request)
     }
 }
 
+void fixture_answer_one(struct fixture *f)
+{
+    struct held *held = f->held;
+    if (!held)
+        return;
+    f->held = held->next;
+    f->n_held--;
+    f->n_cancelled += held->cancelled;
+    answer(f, held->request);
+    free(held);
+}
+
 void fixture_answer_held(struct fixture *f)
 {
-    for (struct held *held = f->held, *next; held; held = next) {
-        next = held->next;
-        f->n_cancelled += held->cancelled;
-        answer(f, held->request);
-        free(held);
-    }
-    f->held = NULL;
-    f->n_held = 0;
+    while (f->held)
+        fixture_answer_one(f);
 }
 
 static void on_link_closed(void *arg, uint64_t link)

@@ -41,6 +41,7 @@ struct proto_server_options fixture_server_options(struct fixture *f);
 struct proto_channel *fixture_connect(struct fixture *f); // with the right token
 struct proto_channel *fixture_connect_as(struct fixture *f, const struct proto_channel_options *options);
 void fixture_answer_held(struct fixture *f);
+void fixture_answer_one(struct fixture *f); // the newest of what is held, if there is any
 
 // Turns the loop until *flag >= want; fails the test after 30 s.
 void fixture_turn(struct fixture *f, const unsigned *flag, unsigned want);

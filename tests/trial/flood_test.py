@@ -6,7 +6,9 @@ ought to have, and the coordinator's memory stays below what docs/SECURITY.md st
     flood_test.py BIN        BIN: the folder of the programs
 """
 import contextlib
+import http.client
 import os
+import re
 import resource
 import select
 import socket
@@ -194,6 +196,34 @@ class Flood(place.Trial):
             link.close()
         self.assertEqual(answers, 4000)
         self.run_on()
+
+    def test_connections_to_http(self):
+        """Hundreds that say nothing, from one address; health and metrics are asked for from another."""
+        host, port = self.ground.ready["http"].rsplit(":", 1)
+
+        def files():
+            return len(os.listdir(f"/proc/{self.ground.processes['coordinator'].pid}/fd"))
+
+        def ask(path):
+            with contextlib.closing(http.client.HTTPConnection(host, int(port), wire.PATIENCE_S, ("127.0.0.2", 0))) as other:
+                other.request("GET", path)
+                answer = other.getresponse()
+                text = answer.read().decode()
+                self.assertEqual(answer.status, 200, text)
+                return text
+
+        before = files()
+        with contextlib.ExitStack() as stack:
+            for _ in range(6):
+                for _ in range(100):
+                    one = stack.enter_context(contextlib.closing(socket.socket()))
+                    one.setblocking(False)
+                    one.connect_ex((host, int(port)))
+                ask("/livez")
+                self.assertLess(files() - before, 150)
+                self.run_on()
+            dropped = re.search(r"^banyan_http_dropped_total (\d+)", ask("/metrics"), re.M)
+            self.assertGreater(int(dropped[1]), 0)
 
     def test_sessions_without_end(self):
         """Each connection makes sessions and watches them: the other client still has its own."""

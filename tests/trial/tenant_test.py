@@ -4,6 +4,7 @@
 
     tenant_test.py BIN        BIN: the folder of the programs
 """
+import re
 import unittest
 import urllib.error
 import urllib.request
@@ -172,7 +173,8 @@ class SecondTenant(place.Trial):
         self.blue.call("SESSION_DELETE", {"session": own}).must()
 
     def test_over_http(self):
-        """With a user's token --http says nothing of sessions or the cluster; without one it says how the daemon is, no names."""
+        """With a user's token --http says nothing of sessions or the cluster; its metrics name its own tenant and, without a token,
+        none: those who run the cluster see all."""
         url = f"http://{self.ground.ready['http']}/"
         for path in ("api/v1/sessions", "api/v1/workers", "api/v1/cluster", "api/v1/events"):
             request = urllib.request.Request(url + path, headers={"Authorization": f"Bearer {self.blue_token}", "X-Banyan": "1"})
@@ -182,10 +184,26 @@ class SecondTenant(place.Trial):
             body = found.exception.read()
             found.exception.close()
             self.assertNotIn(b"secret-plans", body)
-        with urllib.request.urlopen(url + "metrics", timeout=30) as answer:
-            text = answer.read().decode()
-        for word in ("secret-plans", f"{self.session:016x}", self.red_token, self.blue_token):
-            self.assertNotIn(word, text)
+        operator = self.ground.token("watch-metrics", "operator")
+        for token, tenants in ((None, set()), (self.blue_token, {"blue"}), (operator, {"red", "blue", "default"}),
+                               (self.ground.admin, {"red", "blue", "default"})):
+            text = self.metrics(url, token)
+            self.assertEqual(set(re.findall(r'tenant="([^"]*)"', text)), tenants)
+            self.assertIn("banyan_sessions ", text)  # the rest is there
+            for word in ("secret-plans", f"{self.session:016x}", self.red_token, self.blue_token):
+                self.assertNotIn(word, text)
+            if "red" not in tenants:
+                self.assertNotIn("red", re.findall(r'"([^"]*)"', text))
+        for wrong in ("bt_" + "x" * 43, self.blue_token + "x", ""):
+            with self.assertRaises(urllib.error.HTTPError) as found:
+                self.metrics(url, wrong)
+            self.assertEqual((found.exception.code, found.exception.headers["WWW-Authenticate"]), (401, "Bearer"))
+            found.exception.close()
+
+    def metrics(self, url, token):
+        request = urllib.request.Request(url + "metrics", headers={} if token is None else {"Authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.read().decode()
 
     def test_what_ids_tell(self):
         """Not how many sessions others make, nor how many there are, nor when each was made: ids of two tenants, made in turns, are
