@@ -18,7 +18,7 @@
 #define ISSUE_DAYS     365
 
 static struct {
-    const char *role, *host, *name, *out;
+    const char *role, *host, *worker, *name, *out;
     uint64_t days; // 0: the default
     bool replace, keep_key;
 } given;
@@ -80,6 +80,7 @@ static json_t *facts_json(const struct ctl *ctl, const struct ctl_pki_facts *fac
 {
     char from[32], till[32], state[64];
     int64_t left = days_left(facts->till_s);
+    bool any = !ctl->json && facts->roles & CTL_PKI_WORKER && !facts->workers[0];
     write_date(facts->from_s, from);
     write_date(facts->till_s, till);
     if (left < 0)
@@ -88,20 +89,27 @@ static json_t *facts_json(const struct ctl *ctl, const struct ctl_pki_facts *fac
         snprintf(state, sizeof state, "%s, not valid yet", till);
     else
         snprintf(state, sizeof state, "%s, in %" PRId64 " day%s", till, left, left == 1 ? "" : "s");
-    return json_pack("{s:s, s:s, s:o, s:s, s:b, s:s, s:s, s:I, s:s, s:s, s:s}", "subject", facts->subject,
-                     "issuer", facts->issuer, "roles",
+    return json_pack("{s:s, s:s, s:o, s:s, s:s, s:b, s:s, s:s, s:I, s:s, s:s, s:s}", "subject",
+                     facts->subject, "issuer", facts->issuer, "roles",
                      ctl->json ? roles_json(facts->roles) : roles_text(facts->roles, facts->authority),
-                     "hosts", facts->hosts, "authority", facts->authority, "not_before", from, "not_after",
-                     ctl->json ? till : state, "days_left", (json_int_t)left, "serial", facts->serial, "key",
-                     facts->key, "fingerprint", facts->fingerprint);
+                     "workers", any ? "any" : facts->workers, "hosts", facts->hosts, "authority",
+                     facts->authority, "not_before", from, "not_after", ctl->json ? till : state, "days_left",
+                     (json_int_t)left, "serial", facts->serial, "key", facts->key, "fingerprint",
+                     facts->fingerprint);
 }
 
 static const struct ctl_column shown[] = {
-    {"subject", "subject", CTL_TEXT},       {"issuer", "issuer", CTL_TEXT},
-    {"roles", "roles", CTL_TEXT},           {"hosts", "hosts", CTL_TEXT},
-    {"not_before", "not before", CTL_TEXT}, {"not_after", "not after", CTL_TEXT},
-    {"serial", "serial", CTL_TEXT},         {"key", "key", CTL_TEXT},
-    {"fingerprint", "SHA-256", CTL_TEXT},   {0},
+    {"subject", "subject", CTL_TEXT},
+    {"issuer", "issuer", CTL_TEXT},
+    {"roles", "roles", CTL_TEXT},
+    {"workers", "workers", CTL_TEXT},
+    {"hosts", "hosts", CTL_TEXT},
+    {"not_before", "not before", CTL_TEXT},
+    {"not_after", "not after", CTL_TEXT},
+    {"serial", "serial", CTL_TEXT},
+    {"key", "key", CTL_TEXT},
+    {"fingerprint", "SHA-256", CTL_TEXT},
+    {0},
 };
 
 static enum ctl_exit tell_made(const struct ctl *ctl, const char *dir, const char *name,
@@ -203,6 +211,8 @@ static enum ctl_exit run_issue(struct ctl *ctl, int n_args, char **args)
         return ctl_say(CTL_USAGE, "pki issue needs --role: coordinator, worker or client");
     if (ctl_pki_roles_parse(given.role, &roles, &err) != COMMON_OK)
         return ctl_say(CTL_USAGE, "--role: %s", err.message);
+    if (given.worker && !(roles & CTL_PKI_WORKER))
+        return ctl_say(CTL_USAGE, "--worker goes with --role worker");
     if (!given.host && roles != CTL_PKI_CLIENT)
         return ctl_say(CTL_USAGE,
                        "a daemon's certificate needs --host: the names and addresses by which it is "
@@ -219,6 +229,7 @@ static enum ctl_exit run_issue(struct ctl *ctl, int n_args, char **args)
     struct ctl_pki_wish wish = wish_of(name, ISSUE_DAYS);
     wish.roles = roles;
     wish.hosts = given.host;
+    wish.workers = given.worker;
     return issue(ctl, args[0], name, &wish);
 }
 
@@ -271,6 +282,10 @@ static const struct common_option issue_options[] = {
     {"host", 0, COMMON_OPTION_STRING, &given.host, "HOST,...",
      "Names and addresses by which the daemon is dialled, separated by commas: who dials it\ncompares them. "
      "A client's certificate needs none. Default: none.",
+     0, 0},
+    {"worker", 0, COMMON_OPTION_STRING, &given.worker, "NAME,...",
+     "Names that the worker may have (its --name), separated by commas: the coordinator lets it in\n"
+     "under no other one. Default: any.",
      0, 0},
     {"name", 0, COMMON_OPTION_STRING, &given.name, "NAME",
      "Common name of its subject, and of its files. Default: role and first host, as in\nworker-10.0.0.5.", 0,

@@ -23,10 +23,13 @@ enum { // roles, of which a certificate may say several
     CTL_PKI_CLIENT = 4,
 };
 
+#define CTL_PKI_WORKER_URI "banyan:worker:" // and a worker's name
+
 struct ctl_pki_wish {
     const char *name;       // the subject's common name, 1..64 printable bytes
     unsigned roles;         // 0: an authority, which signs others and no authorities below it
     const char *hosts;      // "a,10.0.0.5,::1"; NULL: none
+    const char *workers;    // names that its owner may have as a worker, "w0,w1"; NULL: any
     int64_t from_s, till_s; // seconds of the wall clock between which it is valid
     EVP_PKEY *key;          // that it is for, of which the pair gets a reference; NULL: a new one is made
 };
@@ -68,7 +71,8 @@ enum common_code ctl_pki_load_authority(const char *dir, struct ctl_pki_pair *ou
 struct ctl_pki_facts { // of a certificate
     char subject[256], issuer[256];
     unsigned roles;
-    char hosts[CTL_PKI_TEXT]; // separated by commas; those that have no room are counted at its end
+    char hosts[CTL_PKI_TEXT];   // separated by commas; those that have no room are counted at its end
+    char workers[CTL_PKI_TEXT]; // likewise; "": any
     bool authority;
     int64_t from_s, till_s;
     char serial[64];      // hex digits

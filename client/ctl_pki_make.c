@@ -127,6 +127,27 @@ static enum common_code add_hosts(GENERAL_NAMES *names, const char *hosts, struc
     return COMMON_OK;
 }
 
+static enum common_code add_workers(GENERAL_NAMES *names, const char *workers, struct common_error *err)
+{
+    size_t n = 0;
+    for (const char *at = workers; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+        char uri[sizeof CTL_PKI_WORKER_URI + CTL_PKI_NAME];
+        size_t len = strcspn(at, ",");
+        bool good = len > 0 && len <= CTL_PKI_NAME && ++n <= CTL_PKI_HOSTS;
+        for (size_t i = 0; good && i < len; i++)
+            good = isgraph((unsigned char)at[i]);
+        if (!good)
+            return common_error_set(
+                err, COMMON_INVALID_ARGUMENT,
+                "--worker: 1 to %d names of workers, each of 1 to %d printable ASCII characters",
+                CTL_PKI_HOSTS, CTL_PKI_NAME);
+        int size = snprintf(uri, sizeof uri, "%s%.*s", CTL_PKI_WORKER_URI, (int)len, at);
+        if (!add_general(names, GEN_URI, uri, (size_t)size))
+            return failed("a list of workers", err);
+    }
+    return COMMON_OK;
+}
+
 static enum common_code add_names(X509 *cert, const struct ctl_pki_wish *wish, struct common_error *err)
 {
     GENERAL_NAMES *names = sk_GENERAL_NAME_new_null();
@@ -137,7 +158,9 @@ static enum common_code add_names(X509 *cert, const struct ctl_pki_wish *wish, s
         if (wish->roles & roles[i].role)
             good = add_general(names, GEN_URI, uri, (size_t)len);
     }
-    enum common_code code = good ? add_hosts(names, wish->hosts, err) : failed("a list of names", err);
+    enum common_code code = good ? add_workers(names, wish->workers, err) : failed("a list of names", err);
+    if (code == COMMON_OK)
+        code = add_hosts(names, wish->hosts, err);
     if (code == COMMON_OK && X509_add1_ext_i2d(cert, NID_subject_alt_name, names, 0, 0) != 1)
         code = failed("a list of names", err);
     GENERAL_NAMES_free(names);

@@ -57,10 +57,43 @@ static void take_address(const ASN1_STRING *from, char *out, size_t size)
         snprintf(out, size, "?");
 }
 
+struct words {  // separated by commas
+    char *text; // [CTL_PKI_TEXT]
+    size_t used, left_out;
+};
+
+static void add_word(struct words *to, const char *word)
+{
+    size_t len = strlen(word) + (to->used > 0);
+    if (!*word)
+        return;
+    if (to->left_out || to->used + len + 16 > CTL_PKI_TEXT) // there is room to say how many
+        to->left_out++;
+    else
+        to->used +=
+            (size_t)snprintf(to->text + to->used, CTL_PKI_TEXT - to->used, "%s%s", to->used ? "," : "", word);
+}
+
+static void end_words(struct words *to)
+{
+    if (to->left_out)
+        snprintf(to->text + to->used, CTL_PKI_TEXT - to->used, ",+%zu", to->left_out);
+}
+
+static void take_uri(const char *uri, struct ctl_pki_facts *out, struct words *workers)
+{
+    unsigned role = 0;
+    size_t len = strlen(CTL_PKI_WORKER_URI);
+    if (strncmp(uri, CTL_PKI_WORKER_URI, len) == 0)
+        add_word(workers, uri + len);
+    else if (strncmp(uri, "banyan:", 7) == 0 && ctl_pki_roles_parse(uri + 7, &role, NULL) == COMMON_OK)
+        out->roles |= role;
+}
+
 static void take_names(const X509 *cert, struct ctl_pki_facts *out)
 {
     GENERAL_NAMES *names = X509_get_ext_d2i(cert, NID_subject_alt_name, NULL, NULL);
-    size_t used = 0, left_out = 0;
+    struct words hosts = {.text = out->hosts}, workers = {.text = out->workers};
     for (int i = 0; i < sk_GENERAL_NAME_num(names); i++) {
         int type;
         char text[256] = "";
@@ -70,23 +103,14 @@ static void take_names(const X509 *cert, struct ctl_pki_facts *out)
         else if (type == GEN_IPADD)
             take_address(value, text, sizeof text);
         else if (type == GEN_URI) {
-            unsigned role = 0;
             take_text(value, text, sizeof text);
-            if (strncmp(text, "banyan:", 7) == 0 && ctl_pki_roles_parse(text + 7, &role, NULL) == COMMON_OK)
-                out->roles |= role;
+            take_uri(text, out, &workers);
             continue;
         }
-        size_t len = strlen(text) + (used > 0);
-        if (len == 0)
-            continue;
-        if (left_out || used + len + 16 > sizeof out->hosts) // there is room to say how many
-            left_out++;
-        else
-            used +=
-                (size_t)snprintf(out->hosts + used, sizeof out->hosts - used, "%s%s", used ? "," : "", text);
+        add_word(&hosts, text);
     }
-    if (left_out)
-        snprintf(out->hosts + used, sizeof out->hosts - used, ",+%zu", left_out);
+    end_words(&hosts);
+    end_words(&workers);
     GENERAL_NAMES_free(names);
 }
 

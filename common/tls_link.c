@@ -525,6 +525,12 @@ bool common_tls_link_says(const struct common_tls_link *link, const char *uri)
     return common_tls_link_shows(link) && common_tls_cert_says(SSL_get0_peer_certificate(link->ssl), uri);
 }
 
+bool common_tls_link_says_some(const struct common_tls_link *link, const char *prefix)
+{
+    return common_tls_link_shows(link) &&
+           common_tls_cert_says_some(SSL_get0_peer_certificate(link->ssl), prefix);
+}
+
 bool common_tls_link_binding(const struct common_tls_link *link, const char *label,
                              uint8_t out[COMMON_TLS_BINDING_BYTES])
 {

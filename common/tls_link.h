@@ -67,6 +67,7 @@ const char *common_tls_link_why(const struct common_tls_link *link);
 // Of the peer, after the handshake.
 bool common_tls_link_shows(const struct common_tls_link *link); // a certificate, which is believed
 bool common_tls_link_says(const struct common_tls_link *link, const char *uri);
+bool common_tls_link_says_some(const struct common_tls_link *link, const char *prefix); // one that begins so
 
 // 32 bytes that both ends of this connection know and nobody else does (RFC 5705, RFC 9266): what is proved over them
 // is proved for this connection alone. false: no memory.

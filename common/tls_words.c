@@ -35,7 +35,7 @@ static GENERAL_NAMES *names_of(const X509 *cert)
     return cert ? X509_get_ext_d2i(cert, NID_subject_alt_name, NULL, NULL) : NULL;
 }
 
-bool common_tls_cert_says(const X509 *cert, const char *uri)
+static bool has_uri(const X509 *cert, const char *uri, bool as_prefix)
 {
     GENERAL_NAMES *names = names_of(cert);
     bool found = false;
@@ -45,10 +45,21 @@ bool common_tls_cert_says(const X509 *cert, const char *uri)
         if (name->type != GEN_URI)
             continue;
         const ASN1_IA5STRING *text = name->d.uniformResourceIdentifier;
-        found = (size_t)ASN1_STRING_length(text) == len && memcmp(ASN1_STRING_get0_data(text), uri, len) == 0;
+        size_t has = (size_t)ASN1_STRING_length(text);
+        found = (as_prefix ? has >= len : has == len) && memcmp(ASN1_STRING_get0_data(text), uri, len) == 0;
     }
     GENERAL_NAMES_free(names);
     return found;
+}
+
+bool common_tls_cert_says(const X509 *cert, const char *uri)
+{
+    return has_uri(cert, uri, false);
+}
+
+bool common_tls_cert_says_some(const X509 *cert, const char *prefix)
+{
+    return has_uri(cert, prefix, true);
 }
 
 static size_t put(char *out, size_t len, size_t at, const char *text, size_t n)

@@ -19,6 +19,7 @@ const char *common_tls_date(const ASN1_TIME *when, char buf[64]);
 
 // Whether subjectAltName holds this URI. cert may be NULL: false.
 bool common_tls_cert_says(const X509 *cert, const char *uri);
+bool common_tls_cert_says_some(const X509 *cert, const char *prefix); // one that begins so
 
 // Why a handshake, a read or a write came to nothing, from the connection and OpenSSL's queue, which is emptied.
 // `refused`: the certificate that was not believed, `server`: the name that was dialled, or NULL.

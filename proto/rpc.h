@@ -304,6 +304,9 @@ uint64_t proto_request_deadline(const struct proto_request *request); // absolut
 const char *proto_request_peer(const struct proto_request *request); // for logs: "NAME@ADDRESS", or "ADDRESS"
 uint32_t proto_request_method(const struct proto_request *request);  // Banyan__Pb__Method
 uint32_t proto_request_role(const struct proto_request *request);    // Banyan__Pb__Role of the caller
+// Whether its caller may call itself so, as a worker: over TLS, where its certificate names workers ("banyan:worker:NAME"), it
+// must name this one. One that names none is good for any name.
+bool proto_request_may_be_worker(const struct proto_request *request, const char *name);
 // The link that it came over, as link_closed tells it: no other one of this server ever has the same. 0: nng. Until it is
 // answered.
 uint64_t proto_request_link(const struct proto_request *request);

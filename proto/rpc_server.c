@@ -574,6 +574,12 @@ uint32_t proto_request_role(const struct proto_request *request)
     return request->role;
 }
 
+bool proto_request_may_be_worker(const struct proto_request *request, const char *name)
+{
+    const struct proto_caller *caller = request->caller;
+    return !caller || !caller->io || !caller->names_worker || caller->names_worker(caller->io, name);
+}
+
 uint64_t proto_request_link(const struct proto_request *request)
 {
     return request->caller->id;

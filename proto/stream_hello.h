@@ -26,6 +26,8 @@ bool proto_hello_bind(struct proto_hello *hello,
 // Whether the peer's certificate says this role (0: any daemon's); plain: always. Else a sentence in err,
 // PERMISSION_DENIED.
 bool proto_hello_role_shown(const struct common_tls_link *tls, uint32_t role, struct common_error *err);
+// Whether the peer's certificate is good for a worker of this name: it names this one, or none; plain: always.
+bool proto_hello_names_worker(const struct common_tls_link *tls, const char *name);
 // Whether a client has shown the certificate that this server demands of clients, if any: its own role's, or a daemon's.
 struct proto_server;
 bool proto_hello_client_shown(const struct proto_server *server, const struct common_tls_link *tls,

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a hello asks of the connection that it goes over, where that is TLS.
+#include <stdio.h>
+
 #include "proto/banyan.pb-c.h"
 #include "proto/rpc.h"
 #include "proto/stream_hello.h"
 #include "proto/transport.h"
 
 #define BINDING_LABEL "EXPORTER-Channel-Binding" // RFC 9266
+#define WORKER_NAMED  "banyan:worker:"
+
+enum { NAME_MAX_BYTES = 64 }; // of a worker
 
 bool proto_hello_bind(struct proto_hello *hello, const struct common_tls_link *tls)
 {
@@ -30,6 +35,15 @@ bool proto_hello_role_shown(const struct common_tls_link *tls, uint32_t role, st
         : role                                  ? "the peer's certificate does not say banyan:coordinator"
                : "the peer's certificate says no daemon's role (banyan:coordinator, banyan:worker)");
     return false;
+}
+
+bool proto_hello_names_worker(const struct common_tls_link *tls, const char *name)
+{
+    char uri[sizeof WORKER_NAMED + NAME_MAX_BYTES];
+    if (!tls || !common_tls_link_says_some(tls, WORKER_NAMED))
+        return true;
+    int len = snprintf(uri, sizeof uri, "%s%s", WORKER_NAMED, name);
+    return len < (int)sizeof uri && common_tls_link_says(tls, uri);
 }
 
 bool proto_hello_client_shown(const struct proto_server *server, const struct common_tls_link *tls,

@@ -256,6 +256,11 @@ static bool shows_role(const struct server_link *link, uint32_t role, struct com
                                       : proto_hello_client_shown(link->server, tls, err);
 }
 
+static bool names_worker(const struct proto_link *io, const char *name)
+{
+    return proto_hello_names_worker(io->io.tls, name);
+}
+
 static void on_hello(struct server_link *link, struct proto_request *request)
 {
     struct proto_server *server = link->server;
@@ -606,6 +611,7 @@ static void on_accepted(void *owner, int fd, const struct sockaddr *address)
     link->caller.io = io;
     link->caller.id = link->id;
     link->caller.fail = proto_link_fail;
+    link->caller.names_worker = names_worker;
     count_stranger(link, LINK_HELLO, 1);
     proto_list_push(&server->links, &link->link);
     server->n_links++;

@@ -192,9 +192,11 @@ struct proto_caller {
     struct proto_link *io;  // NULL: closed, or it has none (the simulator's)
     uint64_t id;            // of the stream link; 0: nng
     void (*fail)(struct proto_link *io, enum common_code code, const char *text); // proto_link_fail
-    uint32_t requests;                                                            // being served
-    uint64_t bytes;                 // of these, and what they have been charged
-    bool waits;                     // it was found at its limits when it was last to be read
+    bool (*names_worker)(const struct proto_link *io,
+                         const char *name); // proto_request_may_be_worker; NULL: true
+    uint32_t requests;                      // being served
+    uint64_t bytes;                         // of these, and what they have been charged
+    bool waits;                             // it was found at its limits when it was last to be read
     struct proto_identity identity; // NONE until it is known. Over nng: of the last message that was admitted
     bool entered;                   // it counts as this tenant's: proto_server_options.enters
     uint32_t entered_as;

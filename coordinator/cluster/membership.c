@@ -557,6 +557,15 @@ void coordinator_handle_register(void *arg, struct proto_request *request)
         refuse_register(cluster, request, &status);
         return;
     }
+    if (!proto_request_may_be_worker(request, m->name)) {
+        proto_status_set(
+            &status, COMMON_PERMISSION_DENIED, "",
+            "the worker's certificate names other workers, and not %s: start it with a --name of its "
+            "certificate, or issue one for it (banyanctl pki issue --worker)",
+            m->name);
+        refuse_register(cluster, request, &status);
+        return;
+    }
     struct coordinator_worker *w = coordinator_worker_named(cluster, m->name);
     if (!w) {
         proto_status_set(&status, COMMON_RESOURCE_EXHAUSTED, "",

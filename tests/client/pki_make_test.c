@@ -122,6 +122,7 @@ static void what_is_shown_is_what_was_wished(void **state)
     struct ctl_pki_pair authority = make_authority();
     struct ctl_pki_wish wish =
         wish_of(CTL_PKI_COORDINATOR | CTL_PKI_WORKER, "a,*.b.example,10.0.0.5", -2, 10);
+    wish.workers = "w0,rack-1/w1";
     struct ctl_pki_pair one = make(&wish, &authority), two = make(&wish, &authority);
     struct ctl_pki_facts facts, second;
     assert_int_equal(ctl_pki_read_facts(one.cert, &facts, NULL), COMMON_OK);
@@ -129,6 +130,7 @@ static void what_is_shown_is_what_was_wished(void **state)
     assert_string_equal(facts.subject, "CN=it,O=Banyan");
     assert_int_equal(facts.roles, CTL_PKI_COORDINATOR | CTL_PKI_WORKER);
     assert_string_equal(facts.hosts, "a,*.b.example,10.0.0.5");
+    assert_string_equal(facts.workers, "w0,rack-1/w1");
     assert_string_equal(facts.key, "EC P-256");
     assert_false(facts.authority);
     assert_int_equal(facts.from_s, wish.from_s);
@@ -153,6 +155,13 @@ static void wishes_that_cannot_be(void **state)
                                         "*",  "*a",   "a,b\n"};
     for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
         struct ctl_pki_wish wish = wish_of(CTL_PKI_WORKER, hosts[i], -1, 1);
+        assert_int_equal(ctl_pki_make(&wish, &authority, &none, NULL), COMMON_INVALID_ARGUMENT);
+    }
+    static const char *const workers[] = {
+        "", "w0,", ",w0", "a b", "a\n", "0123456789012345678901234567890123456789012345678901234567890123x"};
+    for (size_t i = 0; i < sizeof workers / sizeof *workers; i++) {
+        struct ctl_pki_wish wish = wish_of(CTL_PKI_WORKER, "a", -1, 1);
+        wish.workers = workers[i];
         assert_int_equal(ctl_pki_make(&wish, &authority, &none, NULL), COMMON_INVALID_ARGUMENT);
     }
     char many[2 * (CTL_PKI_HOSTS + 1)];

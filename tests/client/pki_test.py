@@ -49,6 +49,12 @@ class Pki(unittest.TestCase):
         [worker], [authority] = self.show(f"{out}/worker-a.pem"), self.show(f"{out}/ca.pem")
         self.assertEqual((worker["roles"], worker["hosts"], worker["authority"]), (["worker"], "a,10.0.0.5", False))
         self.assertEqual((authority["roles"], authority["authority"]), ([], True))
+        self.assertEqual((worker["workers"], authority["workers"]), ("", ""))
+        self.ctl("pki", "issue", self.ca, "--role=worker", "--host=a", "--worker=w0,w1", "--name=named", "--out", f"{out}-named")
+        self.assertEqual([self.show(f"{out}-named/named.pem")[0][key] for key in ("workers", "roles")], ["w0,w1", ["worker"]])
+        self.assertIn("URI:banyan:worker, URI:banyan:worker:w0, URI:banyan:worker:w1, DNS:a",
+                      self.openssl("x509", "-in", f"{out}-named/named.pem", "-noout", "-text"))
+        self.assertIn("--role worker", self.ctl("pki", "issue", self.ca, "--role=client", "--worker=w0", "--name=n", code=2)[1])
         self.assertEqual(worker["issuer"], authority["subject"])
         self.assertIn(worker["days_left"], (364, 365))
         table = self.ctl("pki", "show", f"{out}/worker-a.pem")[0]

@@ -4,6 +4,7 @@
 
     worker_key_test.py BIN        BIN: the folder of the programs
 """
+import signal
 import subprocess
 import threading
 import time
@@ -204,6 +205,37 @@ class StolenWorkerKey(place.Trial):
             process.wait(wire.PATIENCE_S)
         with self.ground.link(self.token) as link:
             self.assertItem(wire.attend(link, self.session, 39))
+
+    def test_a_lost_workers_name(self):
+        """With a certificate that names its worker, the name of a worker that is lost is not to be had, nor any other."""
+        ground = self.ground
+        for name in ("w2", "w3"):
+            ground.run("pki", "issue", ground.pki, "--role=worker", "--host=127.0.0.1", f"--name={name}", f"--worker={name}")
+        ground.start_worker("w2")
+        ground.until(lambda: ground.active() == 3, "the named worker is active")
+        ground.end("w2", signal.SIGKILL)
+        state = {w["name"]: w["state"] for w in ground.json("workers")}
+        self.assertIn("w2", state)
+        for name in ("w2", "w9"):
+            with open(ground.path / f"as-{name}.log", "wb") as log:
+                process = subprocess.Popen(
+                    [ground.bin / "banyan-worker", f"--secret-file={ground.path}/secret", f"--name={name}", "--host=host-thief",
+                     "--memory=64M", "--threads=1", "--device=cpu", "--bandwidth=1G", f"--coordinator={ground.endpoint}",
+                     "--listen=tls://127.0.0.1:0", "--edge-listen=tls://127.0.0.1:0", *ground.certificate("worker", "w3")],
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            try:
+                ground.until(lambda: process.poll() is not None or "names other workers" in ground.log(f"as-{name}"), "the thief was refused")
+                self.assertIn(f"and not {name}", ground.log(f"as-{name}"))
+                self.assertNotIn("host-thief", [w["host"] for w in ground.json("workers")])
+            finally:
+                process.terminate()
+                process.wait(wire.PATIENCE_S)
+        ground.start_worker("w2")  # whose it is
+        try:
+            ground.until(lambda: ground.active() == 3, "the named worker is back")
+        finally:
+            ground.end("w2")
+            ground.until(lambda: ground.active() == 2, "it has gone")
 
 
 if __name__ == "__main__":
