@@ -374,6 +374,28 @@ static void a_device_without_room(void **state)
     support_stop(cluster);
 }
 
+// Workers whose environment has NCCL send and expect in different ways make no communicator.
+static void workers_with_other_settings(void **state)
+{
+    (void)state;
+    struct harness_cluster *cluster = start();
+    banyan_client *client = support_connect(cluster, "unix");
+    struct held before, after;
+    held_make(client, &before, WORKERS, 200);
+    assert_true(engine_is(before.session, "nccl"));
+    support_drop(before.session, &before.context);
+    harness_cluster_signal(cluster, 0, SIGKILL);
+    environment("NCCL_P2P_LL_THRESHOLD", "0");
+    assert_true(harness_cluster_restart(cluster, 0));
+    environment("NCCL_P2P_LL_THRESHOLD", NULL);
+    held_make(client, &after, WORKERS, 200);
+    assert_true(engine_is(after.session, "stream"));
+    OK(held_step(client, &after, 199, 1, LONG_NS));
+    support_drop(after.session, &after.context);
+    banyan_disconnect(client);
+    support_stop(cluster);
+}
+
 // A communicator is formed by steps that come more rarely than its patience lasts, too.
 static void steps_that_come_one_by_one(void **state)
 {
@@ -509,6 +531,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(numbers_that_do_not_belong_here),
         cmocka_unit_test(no_communicator_at_all),
         cmocka_unit_test(a_device_without_room),
+        cmocka_unit_test(workers_with_other_settings),
         cmocka_unit_test(steps_that_come_one_by_one),
         cmocka_unit_test(a_stuck_plan_holds_up_no_other),
         cmocka_unit_test(forming_beside_another_plan),
