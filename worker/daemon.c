@@ -149,17 +149,21 @@ static enum common_code check_store(struct worker_config *config, const char *na
     return COMMON_OK;
 }
 
-static enum common_code set_device(struct worker_daemon_options *out, const char *wanted, const char *module,
+static enum common_code set_device(struct worker_daemon_options *out, const struct words *words,
                                    struct common_error *err)
 {
-    struct worker_device_options options = {
-        .wanted = wanted, .module = module, .limit_bytes = out->config.memory_bytes, .place = out->place};
+    struct worker_device_options options = {.wanted = words->device,
+                                            .module = words->module,
+                                            .limit_bytes = out->config.memory_bytes,
+                                            .place = out->place};
     enum common_code code = worker_device_open(&options, &out->device, err);
     if (code != COMMON_OK || !out->device)
         return code;
     out->config.device = out->device;
-    if (out->config.memory_bytes == 0)
-        out->config.memory_bytes = worker_device_info(out->device)->limit_bytes;
+    if (out->config.memory_bytes == 0) {
+        uint64_t limit = worker_device_info(out->device)->limit_bytes;
+        out->config.memory_bytes = limit - worker_engine_room(words->engine, limit);
+    }
     return COMMON_OK;
 }
 
@@ -210,7 +214,8 @@ static enum common_code read_options(int argc, char **argv, struct worker_daemon
          "Memory for K, V and what is in flight (messages, partial results, workspaces), which\n"
          "gets an eighth, but 128 MiB to 1 GiB, and half at most: of 256M, 128 MiB hold K and V.\n"
          "With a device, of its memory, of which an eighth, at most 1 GiB, is for workspaces.\n"
-         "Default: half of what is free; of a device, all that is free.",
+         "Default: half of what is free; of a device, all that is free, less an eighth, at most\n"
+         "2 GiB, for communicators with --engine nccl.",
          MEMORY_MIN, UINT64_C(1) << 50},
         {"prefault", 0, COMMON_OPTION_FLAG, &config->prefault, NULL,
          "Has what --memory has for K and V from the system before it is ready, and keeps it.\n"
@@ -343,7 +348,7 @@ enum common_code worker_daemon_options_parse(int argc, char **argv, struct worke
     code = set_place(out, words.bind, words.numa, (uint32_t)words.threads, err);
     if (code != COMMON_OK)
         return code;
-    code = set_device(out, words.device, words.module, err);
+    code = set_device(out, &words, err);
     if (code != COMMON_OK)
         return code;
     if (out->device && config->prefault)

@@ -71,6 +71,17 @@ enum common_code worker_engine_open(const struct worker_engine_options *options,
     return COMMON_OK;
 }
 
+// NCCL and the engine take some 64 to 192 MiB for each of up to 16 communicators (reduce/nccl/README.md).
+#define NCCL_ROOM_MOST (UINT64_C(2) << 30)
+
+uint64_t worker_engine_room(const char *name, uint64_t device_bytes)
+{
+    uint64_t share = device_bytes / 8;
+    if (strcmp(name, "nccl") != 0)
+        return 0;
+    return share < NCCL_ROOM_MOST ? share : NCCL_ROOM_MOST;
+}
+
 const char *worker_engine_name(const struct worker_engine *engine)
 {
     return engine ? engine->module->ops->name : "stream";

@@ -21,6 +21,8 @@ struct worker_engine_options {
 // FAILED_PRECONDITION: no such module, or of another build, or the module's reason; UNAVAILABLE: likewise.
 enum common_code worker_engine_open(const struct worker_engine_options *options, struct worker_engine **out,
                                     struct common_error *err);
+// Of so much memory of a device, what the engine may take beside K, V and workspaces. No module is opened.
+uint64_t worker_engine_room(const char *name, uint64_t device_bytes);
 const char *worker_engine_name(const struct worker_engine *engine);                        // NULL: "stream"
 const struct reduce_module_group *worker_engine_group(const struct worker_engine *engine); // NULL: none
 bool worker_engine_lost(const struct worker_engine *engine, struct common_error *err);     // NULL: false

@@ -16,6 +16,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "reduce/nccl/quiet.h"
 
 static pthread_mutex_t threads_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t threads_changed;
@@ -134,8 +135,7 @@ static void break_up(struct nccl_comm *comm, const struct common_error *why)
         common_log_warn("nccl: a communicator is given up plan=%016" PRIx64 " rank=%u: %s",
                         comm->options.plan, comm->room.rank, why->message);
     set_state(comm, NCCL_COMM_BROKEN, why);
-    nccl_room_abort(&comm->room);
-    pthread_mutex_lock(&comm->lock);
+    pthread_mutex_lock(&comm->lock); // their steps go on by another way, however long the abort takes
     for (uint32_t i = 0; i < comm->n_running; i++)
         fail_work(comm, comm->running[i]);
     comm->n_running = 0;
@@ -144,6 +144,21 @@ static void break_up(struct nccl_comm *comm, const struct common_error *why)
         fail_work(comm, rest);
     }
     pthread_mutex_unlock(&comm->lock);
+    nccl_comm_count(comm, false); // others need not wait for what is about to be aborted
+    if (comm->room.comm) {
+        (void)nccl_quiet_enter(common_clock_after(comm->options.patience_ns), NULL);
+        nccl_room_abort(&comm->room);
+        nccl_quiet_leave();
+    }
+}
+
+void nccl_comm_count(struct nccl_comm *comm, bool running)
+{
+    if (running && !comm->counted)
+        nccl_quiet_begin();
+    if (!running && comm->counted)
+        nccl_quiet_end();
+    comm->counted = running;
 }
 
 static void *comm_main(void *arg)
@@ -227,6 +242,7 @@ struct nccl_comm *nccl_comm_new(const struct nccl_comm_options *options)
     comm->room.device = (int)options->device;
     comm->room.rank = options->rank;
     comm->room.ranks = options->ranks;
+    comm->room.patience_ns = options->patience_ns;
     comm->room.stop = &comm->stop;
     if (!start_thread(comm)) {
         comm_unref(comm);

@@ -60,6 +60,7 @@ struct nccl_work {
     struct nccl_lane *lane;
     struct kernels_device_sink sink;
     bool given;
+    bool packed;       // the own part is there, or will never come from the device
     uint64_t since_ns; // nothing of this rank is missing, and it is the first
     bool warned;
 };

@@ -36,6 +36,7 @@ struct nccl_comm {
     uint64_t next; // sequence to be started
     struct nccl_work *running[NCCL_LANES];
     uint32_t n_running;
+    bool counted;              // as one with operations under way (quiet.h)
     struct nccl_trials trials; // written before READY
 };
 
@@ -44,6 +45,8 @@ enum common_code nccl_comm_form(struct nccl_comm *comm, struct common_error *err
 // serving.c, on the thread: runs operations until the communicator is released (OK) or broken.
 enum common_code nccl_comm_serve(struct nccl_comm *comm, struct common_error *err);
 
+// comm.c, on the thread: whether it has operations under way.
+void nccl_comm_count(struct nccl_comm *comm, bool running);
 // comm.c. Under lock: calls `changed` on the loop, unless it is released.
 void nccl_comm_tell(struct nccl_comm *comm);
 // Under lock: the work is finished with, and goes back to the loop.

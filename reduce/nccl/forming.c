@@ -4,7 +4,8 @@
 //     buffers ──▶ id ──▶ go ──▶ join ──▶ try out
 //                 │      │       │          └─ both variants at three sizes: makes the connections, and
 //                 │      │       │             measures them on rank 0
-//                 │      │       └─ all ranks, in any order, within patience
+//                 │      │       └─ all ranks, in any order, within patience; NCCL connects within the first
+//                 │      │          calls, so a member may be missed there, too
 //                 │      └─ rank 0: once the others have been told of the id
 //                 └─ rank 0 makes it, the others have it from a frame
 #include <inttypes.h>
@@ -16,9 +17,11 @@
 #include "common/log.h"
 #include "kernels/partial.h"
 #include "reduce/nccl/comm_private.h"
+#include "reduce/nccl/quiet.h"
 
-#define TRIAL_ROUNDS 6u // of each size and variant, the first is not counted
-#define TRIAL_DV     128u
+#define TRIAL_ROUNDS  6u // of each size and variant, the first is not counted
+#define TRIAL_DV      128u
+#define TRIAL_SPIN_NS COMMON_NS_PER_MS // longer than that a measured operation takes where it matters
 
 static enum common_code make_id(struct nccl_comm *comm, struct common_error *err)
 {
@@ -52,7 +55,8 @@ static enum common_code comm_join(struct nccl_comm *comm, struct common_error *e
     memcpy(id.internal, comm->id, sizeof id.internal);
     config.blocking = 0;
     config.minCTAs = 1;
-    config.maxCTAs = 4; // messages are small, and attention wants the multiprocessors
+    config.maxCTAs = 4;        // messages are small, and attention wants the multiprocessors
+    config.cgaClusterSize = 0; // each block where there is room, not all of them beside each other at once
     ncclResult_t result =
         nccl.CommInitRankConfig(&room->comm, (int)room->ranks, id, (int)room->rank, &config);
     if (!room->comm)
@@ -71,7 +75,7 @@ static enum common_code comm_join(struct nccl_comm *comm, struct common_error *e
 // Waits for an event, as long as patience lasts.
 static enum common_code await(struct nccl_comm *comm, cudaEvent_t event, struct common_error *err)
 {
-    uint64_t until = common_clock_after(comm->options.patience_ns);
+    uint64_t from = common_clock_ns(), until = common_clock_after(comm->options.patience_ns);
     cudaError_t error;
     ncclResult_t result = ncclSuccess;
     while ((error = cudaEventQuery(event)) == cudaErrorNotReady) {
@@ -80,8 +84,11 @@ static enum common_code await(struct nccl_comm *comm, cudaEvent_t event, struct 
         if (nccl.CommGetAsyncError(comm->room.comm, &result) != ncclSuccess ||
             (result != ncclSuccess && result != ncclInProgress))
             return common_error_set(err, COMMON_UNAVAILABLE, "%s", nccl.GetErrorString(result));
-        if (common_clock_ns() > until)
+        uint64_t now = common_clock_ns();
+        if (now > until)
             return common_error_set(err, COMMON_DEADLINE_EXCEEDED, "an operation does not end");
+        if (now - from > TRIAL_SPIN_NS)
+            usleep(100);
     }
     return nccl_room_cuda(error, "an operation", err);
 }
@@ -105,6 +112,7 @@ static enum common_code try_one(struct nccl_comm *comm, struct nccl_work *work, 
 static enum common_code try_out(struct nccl_comm *comm, struct common_error *err)
 {
     static const uint32_t heads[NCCL_TRIALS] = {8, 32, 128};
+    nccl_comm_count(comm, true);
     for (uint32_t s = 0; s < NCCL_TRIALS; s++) {
         struct proto_step_item item = {.rows = 1, .q_heads = heads[s], .v_dim = TRIAL_DV};
         struct proto_step step = {.items = &item, .n_items = 1};
@@ -157,18 +165,46 @@ static void log_ready(const struct nccl_comm *comm, uint64_t took_ns)
                     comm->options.plan, comm->room.rank, comm->room.ranks, took_ns / COMMON_NS_PER_MS, table);
 }
 
+// Inside of what others' operations keep out of (quiet.h).
+static enum common_code join_and_try(struct nccl_comm *comm, struct common_error *err)
+{
+    enum common_code code = comm_join(comm, err);
+    if (code == COMMON_OK)
+        code = try_out(comm, err);
+    nccl_comm_count(comm, false);
+    return code;
+}
+
+static enum common_code make_room(struct nccl_comm *comm, struct common_error *err)
+{
+    return nccl_room_init(&comm->room, err);
+}
+
+static enum common_code quietly(struct nccl_comm *comm,
+                                enum common_code (*run)(struct nccl_comm *comm, struct common_error *err),
+                                struct common_error *err)
+{
+    enum common_code code;
+    if (nccl_quiet_enter(common_clock_after(comm->options.patience_ns), &comm->stop))
+        code = run(comm, err);
+    else if (atomic_load(&comm->stop))
+        code = common_error_set(err, COMMON_CANCELLED, "it is no longer needed");
+    else
+        code = common_error_set(err, COMMON_DEADLINE_EXCEEDED, "operations of other plans do not end");
+    nccl_quiet_leave();
+    return code;
+}
+
 enum common_code nccl_comm_form(struct nccl_comm *comm, struct common_error *err)
 {
     uint64_t began = common_clock_ns();
-    enum common_code code = nccl_room_init(&comm->room, err);
+    enum common_code code = quietly(comm, make_room, err);
     if (code == COMMON_OK && !comm->has_id)
         code = make_id(comm, err);
     if (code == COMMON_OK)
         code = await_go(comm, err);
     if (code == COMMON_OK)
-        code = comm_join(comm, err);
-    if (code == COMMON_OK)
-        code = try_out(comm, err);
+        code = quietly(comm, join_and_try, err);
     if (code == COMMON_OK)
         log_ready(comm, common_clock_ns() - began);
     return code;

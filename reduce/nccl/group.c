@@ -27,6 +27,7 @@
 #include "common/random.h"
 #include "common/secret.h"
 #include "kernels/partial.h"
+#include "reduce/nccl/quiet.h"
 #include "reduce/tree.h"
 
 // How long rank 0 waits before it forms a communicator anew: at first a tenth of its patience.
@@ -39,9 +40,9 @@ struct nccl_op;
 
 // A plan's way to its communicator. Ranks other than 0 know FORMING alone: in it, as far as they know.
 //
-//           one is made             a frame has its id          every rank is in it
+//           one is made             a frame has its id          every rank is in it, and wants operations (quiet.h)
 //     NONE ─────────────▶ FORMING ─────────────────────▶ TOLD ─────────────────────▶ ALL_IN
-//      ▲                     │                            │ ▲───────given up───────────┤
+//      ▲                     │                            │ ▲─given up, or not any more─┤
 //      │                     └────────────────────────────┴───────┬────────────────────┘
 //      └──────left, as from every state────── BROKEN ◀──seen──────┘
 enum nccl_group_state {
@@ -229,6 +230,26 @@ static bool is_member(const struct nccl_group *group, uint64_t generation)
            nccl_comm_state_get(group->comm, NULL) == NCCL_COMM_READY;
 }
 
+// Rank 0: what the answers to a frame that named the communicator say of it. Their `generation` is its own
+// where every rank is in it and wants operations; `joined` counts ranks that are in it, or, of a frame with an
+// operation, that took their place.
+static void hear_members(struct nccl_group *group, const struct nccl_op *op,
+                         const struct proto_step_result *result)
+{
+    uint64_t asked = op->step.collective.generation;
+    if (asked == 0 || !group->comm || asked != nccl_comm_generation(group->comm))
+        return;
+    if (group->state == NCCL_GROUP_TOLD && result->generation == asked) {
+        group_set_state(group, NCCL_GROUP_ALL_IN);
+        group->pause_ns = 0;
+    } else if (group->state == NCCL_GROUP_ALL_IN && result->generation != asked) {
+        group_set_state(group, NCCL_GROUP_TOLD); // by stream, until they say so again
+        group->ready_ns = 0;
+    } else if (group->state == NCCL_GROUP_TOLD && result->joined == group->n) {
+        group->ready_ns = 0; // nobody is missing
+    }
+}
+
 // Rank 0: what the order of operations is, nobody knows any more.
 static void give_up(struct nccl_group *group, struct nccl_comm *comm, const char *why)
 {
@@ -321,10 +342,10 @@ static void tree_done(void *arg, struct reduce_outcome *outcome)
     struct nccl_op *op = arg;
     struct nccl_group *group = op->group;
     op->tree = NULL;
-    if (group->self == 0 && outcome->code == COMMON_OK && group->state == NCCL_GROUP_TOLD &&
-        outcome->result->generation == nccl_comm_generation(group->comm)) {
-        group_set_state(group, NCCL_GROUP_ALL_IN);
-        group->pause_ns = 0;
+    if (group->self == 0 && outcome->code == COMMON_OK) {
+        hear_members(group, op, outcome->result);
+        if (!op->numbers)
+            outcome->result->joined = 0; // nothing was carried
     }
     if (group->self > 0 || outcome->code != COMMON_OK || !op->numbers) {
         op_end(op, outcome);
@@ -542,8 +563,9 @@ static void group_contribute(struct reduce_op *base, const struct reduce_local *
         nccl_comm_give(op->comm, op->work);
     }
     give_absence(op);
-    result->generation = generation > 0 && is_member(op->group, generation) ? generation : 0;
-    result->joined = op->numbers && !op->failed && result->generation > 0;
+    bool member = generation > 0 && is_member(op->group, generation);
+    result->generation = member && !nccl_quiet_wanted() ? generation : 0;
+    result->joined = member && (op->step.collective.sequence == 0 || (op->numbers && !op->failed));
     reduce_tree_contribute(op->tree, local);
 }
 

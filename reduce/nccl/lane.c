@@ -11,16 +11,25 @@
 
 #include <assert.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "kernels/partial.h"
 
 #define BYTES_MAX ((size_t)1 << 20) // of a step's partials
 _Static_assert(sizeof(struct nccl_tag) == NCCL_TAG_BYTES, "blocks are laid out by it");
 
 #define BLOCKS_MAX ((size_t)64 << 20) // of all ranks' blocks on rank 0
+
+// A thread of NCCL's makes each call: started, it takes some tens of microseconds, connecting some milliseconds.
+#define SETTLE_SPIN_NS (200 * COMMON_NS_PER_US)
+#define SETTLE_NAP_US  20u
+#define SETTLE_MOST_US 1000u
+
+#define LIBRARY_BYTES ((size_t)64 << 20) // of the device, that NCCL may take for a communicator
 
 enum common_code nccl_room_cuda(cudaError_t error, const char *what, struct common_error *err)
 {
@@ -36,14 +45,26 @@ enum common_code nccl_room_cuda(cudaError_t error, const char *what, struct comm
 enum common_code nccl_room_settle(struct nccl_room *room, ncclResult_t result, const char *what,
                                   struct common_error *err)
 {
-    for (unsigned polls = 0; result == ncclInProgress; polls++) {
+    uint64_t from = common_clock_ns();
+    for (unsigned nap_us = SETTLE_NAP_US; result == ncclInProgress;) {
         if (atomic_load(room->stop))
             return common_error_set(err, COMMON_CANCELLED, "%s: stopped", what);
         if (nccl.CommGetAsyncError(room->comm, &result) != ncclSuccess)
             return common_error_set(err, COMMON_UNAVAILABLE, "%s: the communicator's state cannot be read",
                                     what);
-        if (result == ncclInProgress && polls > 100)
-            usleep(polls > 2000 ? 1000 : 50);
+        uint64_t waited = common_clock_ns() - from;
+        if (result != ncclInProgress)
+            continue;
+        if (waited > room->patience_ns)
+            return common_error_set(
+                err, COMMON_DEADLINE_EXCEEDED,
+                "%s: NCCL does not come to its end: a member has joined, but does not connect", what);
+        if (waited < SETTLE_SPIN_NS) {
+            sched_yield();
+            continue;
+        }
+        usleep(nap_us);
+        nap_us = nap_us * 2 < SETTLE_MOST_US ? nap_us * 2 : SETTLE_MOST_US;
     }
     if (result == ncclSuccess)
         return COMMON_OK;
@@ -72,10 +93,48 @@ static cudaError_t lane_init(const struct nccl_room *room, struct nccl_lane *lan
     lane->host_block = lane_cut(host, room->stride);
     lane->host_args = lane_cut(host, room->args_max);
     lane->host_out = root ? lane_cut(host, room->stride) : NULL;
-    cudaError_t error = cudaEventCreateWithFlags(&lane->packed, cudaEventDisableTiming);
+    // Its wait is a thread's sleep: attention may take long
+    cudaError_t error =
+        cudaEventCreateWithFlags(&lane->packed, cudaEventDisableTiming | cudaEventBlockingSync);
     if (error == cudaSuccess)
         error = cudaEventCreateWithFlags(&lane->done, cudaEventDisableTiming);
     return error;
+}
+
+// A kernel is loaded when it is first used, which may wait for the device: behind an operation whose peer is
+// gone that would be for ever, inside of CUDA, where nothing can abort it.
+static cudaError_t load_kernels(void)
+{
+    const struct cuda_kernel *const all[] = {&nccl_kernel_merge, &nccl_kernel_agree, &nccl_kernel_scale,
+                                             &nccl_kernel_settle};
+    cudaError_t error = cudaSuccess;
+    struct cudaFuncAttributes attributes;
+    for (size_t i = 0; i < sizeof all / sizeof *all && error == cudaSuccess; i++)
+        error = cudaFuncGetAttributes(&attributes, all[i]->function);
+    return error;
+}
+
+// Attention fills the device: of what waits for room on it, operations come first.
+static cudaError_t make_stream(cudaStream_t *stream)
+{
+    int least, greatest;
+    cudaError_t error = cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    return error == cudaSuccess ? cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, greatest)
+                                : error;
+}
+
+// Whether NCCL will find what it needs. What it does when it does not looks like a broken machine.
+static enum common_code check_memory(size_t own, struct common_error *err)
+{
+    size_t available, total, needed = own + LIBRARY_BYTES;
+    enum common_code code = nccl_room_cuda(cudaMemGetInfo(&available, &total), "the device's memory", err);
+    if (code == COMMON_OK && available < needed)
+        code = common_error_set(
+            err, COMMON_RESOURCE_EXHAUSTED,
+            "%zu MiB of the device's memory are free, and a communicator may take %zu: give this "
+            "worker less --memory",
+            available >> 20, needed >> 20);
+    return code;
 }
 
 enum common_code nccl_room_init(struct nccl_room *room, struct common_error *err)
@@ -90,9 +149,16 @@ enum common_code nccl_room_init(struct nccl_room *room, struct common_error *err
     size_t on_host = room->stride * (root ? 2 : 1) + room->args_max;
     cudaError_t error = cudaSetDevice(room->device);
     if (error == cudaSuccess)
-        error = cudaStreamCreateWithFlags(&room->stream, cudaStreamNonBlocking);
+        error = load_kernels();
     if (error == cudaSuccess)
-        error = nccl_memory_take(NCCL_LANES * on_device, NCCL_LANES * on_host, &room->memory);
+        error = make_stream(&room->stream);
+    if (error != cudaSuccess)
+        return nccl_room_cuda(error, "its stream and kernels", err);
+    enum common_code code = check_memory(
+        nccl_memory_has(NCCL_LANES * on_device, NCCL_LANES * on_host) ? 0 : NCCL_LANES * on_device, err);
+    if (code != COMMON_OK)
+        return code;
+    error = nccl_memory_take(NCCL_LANES * on_device, NCCL_LANES * on_host, &room->memory);
     char *device = room->memory ? room->memory->device : NULL,
          *host = room->memory ? room->memory->host : NULL;
     for (uint32_t i = 0; i < NCCL_LANES && error == cudaSuccess; i++)

@@ -37,15 +37,16 @@ struct nccl_room {
     int device;
     uint32_t rank, ranks;
     size_t bytes_max, args_max, stride; // stride: of a block
-    cudaStream_t stream;
-    ncclComm_t comm; // NULL: none yet
+    uint64_t patience_ns;               // of a call of NCCL
+    cudaStream_t stream;                // of the highest priority
+    ncclComm_t comm;                    // NULL: none yet
     const atomic_bool *stop;
     uint64_t clock;
     struct nccl_memory *memory;
     struct nccl_lane lanes[NCCL_LANES];
 };
 
-// Sets device, rank, ranks and stop before. RESOURCE_EXHAUSTED, UNAVAILABLE.
+// Sets device, rank, ranks, patience and stop before. RESOURCE_EXHAUSTED, UNAVAILABLE.
 enum common_code nccl_room_init(struct nccl_room *room, struct common_error *err);
 // Aborts the communicator, so that the device lets go of what waits for other ranks. Nobody else is inside
 // NCCL with it.
@@ -55,6 +56,8 @@ void nccl_room_fini(struct nccl_room *room); // waits for the stream; no communi
 // UNAVAILABLE when it is not cudaSuccess or ncclSuccess, with the reason.
 enum common_code nccl_room_cuda(cudaError_t error, const char *what, struct common_error *err);
 // The same after a call of a non-blocking communicator: waits until the call is over. CANCELLED: stopped.
+// DEADLINE_EXCEEDED: it did not end within patience, as a peer did not make its call; nothing but
+// nccl_room_abort may follow.
 enum common_code nccl_room_settle(struct nccl_room *room, ncclResult_t result, const char *what,
                                   struct common_error *err);
 

@@ -20,6 +20,16 @@ static struct nccl_memory *take_spare(size_t device_bytes, size_t host_bytes)
     return found;
 }
 
+bool nccl_memory_has(size_t device_bytes, size_t host_bytes)
+{
+    pthread_mutex_lock(&lock);
+    const struct nccl_memory *m = spare;
+    while (m && (m->device_bytes < device_bytes || m->host_bytes < host_bytes))
+        m = m->next;
+    pthread_mutex_unlock(&lock);
+    return m;
+}
+
 cudaError_t nccl_memory_take(size_t device_bytes, size_t host_bytes, struct nccl_memory **out)
 {
     *out = take_spare(device_bytes, host_bytes);

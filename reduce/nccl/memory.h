@@ -5,6 +5,7 @@
 #define REDUCE_NCCL_MEMORY_H
 
 #include <cuda_runtime.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 struct nccl_memory {
@@ -15,6 +16,7 @@ struct nccl_memory {
 
 // At least as much; contents are anything. cudaErrorMemoryAllocation, or another error.
 cudaError_t nccl_memory_take(size_t device_bytes, size_t host_bytes, struct nccl_memory **out);
-void nccl_memory_give(struct nccl_memory *memory); // nothing uses it any more; NULL is allowed
+bool nccl_memory_has(size_t device_bytes, size_t host_bytes); // without allocating
+void nccl_memory_give(struct nccl_memory *memory);            // nothing uses it any more; NULL is allowed
 
 #endif

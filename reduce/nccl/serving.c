@@ -1,16 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a communicator's thread runs operations: it starts what is next in the sequence, gives back what is
-// done, and says what is late. It asks the device instead of waiting in it.
+// done, and says what is late.
+//
+//     start ──▶ own part is there? ──▶ other ranks' parts, the merge ──▶ give back
+//                 │ it sleeps in the       │ it asks the device, since that may never end:
+//                 │ device: attention      │ rank 0 without a pause at first, then with pauses that are
+//                 │ always ends            │ an eighth of the wait so far
 #include <inttypes.h>
 #include <string.h>
+#include <sys/prctl.h>
 
 #include "common/clock.h"
 #include "common/log.h"
 #include "reduce/nccl/comm_private.h"
 
-#define SPIN_NS     (100 * COMMON_NS_PER_US) // how long a thread asks without a pause
-#define NAP_NS      (50 * COMMON_NS_PER_US)
+#define SPIN_NS                                                                                              \
+    (200 * COMMON_NS_PER_US) // how long rank 0 asks without a pause, from when its own part is there
+#define NAP_NS      (20 * COMMON_NS_PER_US)
 #define NAP_MOST_NS COMMON_NS_PER_MS
+#define NAP_SHARE   8u     // of the wait so far: what an operation's end may be noticed later
+#define SLACK_NS    1000ul // of this thread's timers; the kernel's 50 µs are as long as an operation
 #define WARN_NS     COMMON_NS_PER_S // an operation that takes longer is named in the log
 
 // The next operation, if it was given and a lane is free. Takes it out of the list.
@@ -41,6 +50,7 @@ static enum common_code start_next(struct nccl_comm *comm, bool *any, struct com
     work->lane = &comm->room.lanes[comm->next % NCCL_LANES];
     comm->running[comm->n_running++] = work;
     comm->next++;
+    nccl_comm_count(comm, true);
     work->since_ns = common_clock_ns();
     return nccl_lane_start(&comm->room, work->lane, work, err);
 }
@@ -64,6 +74,8 @@ static enum common_code end_first(struct nccl_comm *comm, bool *any, struct comm
     memmove(comm->running, comm->running + 1, comm->n_running * sizeof *comm->running);
     if (comm->n_running > 0)
         comm->running[0]->since_ns = common_clock_ns();
+    else
+        nccl_comm_count(comm, false);
     if (work->code == COMMON_INTERNAL)
         code = common_error_set(err, COMMON_INTERNAL, "%s", work->text);
     pthread_mutex_lock(&comm->lock);
@@ -111,10 +123,6 @@ static enum common_code watch(struct nccl_comm *comm, struct common_error *err)
         return common_error_set(err, COMMON_UNAVAILABLE, "%s: %.120s", nccl.GetErrorString(result),
                                 more ? more : "");
     }
-    if (work->source == NCCL_SOURCE_DEVICE && cudaEventQuery(work->lane->packed) == cudaErrorNotReady) {
-        work->since_ns = now; // its own attention is under way: that others wait for it they will say
-        return COMMON_OK;
-    }
     bool over = late_ns >= comm->options.patience_ns;
     if (!over && (late_ns < WARN_NS || work->warned))
         return COMMON_OK;
@@ -128,6 +136,21 @@ static enum common_code watch(struct nccl_comm *comm, struct common_error *err)
                                    "step %" PRIu64 " is stuck since %" PRIu64 " ms: rank %u waits for others",
                                    work->step, late_ns / COMMON_NS_PER_MS, comm->room.rank)
                 : COMMON_OK;
+}
+
+// Until the device has left the own part of the first that runs: it depends on no other rank. While its own
+// attention is under way this rank is late, not stuck; that others wait for it they will say.
+static enum common_code await_own(struct nccl_comm *comm, struct common_error *err)
+{
+    struct nccl_work *work = comm->running[0];
+    if (comm->n_running == 0 || work->packed)
+        return COMMON_OK;
+    work->packed = true;
+    if (work->source != NCCL_SOURCE_DEVICE)
+        return COMMON_OK;
+    cudaError_t error = cudaEventSynchronize(work->lane->packed);
+    work->since_ns = common_clock_ns();
+    return nccl_room_cuda(error, "its own part", err);
 }
 
 static void nap(struct nccl_comm *comm, uint64_t ns) // 0: until something changes
@@ -147,29 +170,39 @@ static void nap(struct nccl_comm *comm, uint64_t ns) // 0: until something chang
     pthread_mutex_unlock(&comm->lock);
 }
 
+// What runs waits for other ranks.
+static void nap_over_running(struct nccl_comm *comm)
+{
+    uint64_t waited = common_clock_ns() - comm->running[0]->since_ns, ns = waited / NAP_SHARE;
+    if (comm->room.rank == 0 && waited < SPIN_NS)
+        return;
+    ns = ns > NAP_NS ? ns : NAP_NS;
+    nap(comm, ns < NAP_MOST_NS ? ns : NAP_MOST_NS);
+}
+
 enum common_code nccl_comm_serve(struct nccl_comm *comm, struct common_error *err)
 {
-    uint64_t busy_ns = 0, nap_ns = NAP_NS;
+    prctl(PR_SET_TIMERSLACK, SLACK_NS);
     for (;;) {
-        bool started, ended;
+        bool started, ended = false;
         if (atomic_load(&comm->stop))
             return COMMON_OK;
         enum common_code code = start_next(comm, &started, err);
+        if (code == COMMON_OK && !started)
+            code = await_own(comm, err);
         if (code == COMMON_OK)
             code = end_first(comm, &ended, err);
         if (code == COMMON_OK)
             code = watch(comm, err);
         if (code != COMMON_OK)
             return code;
-        if (started || ended) {
-            busy_ns = common_clock_ns();
-            nap_ns = NAP_NS;
-        } else if (comm->n_running == 0) {
+        if (started || ended)
+            continue;
+        if (comm->n_running > 0) {
+            nap_over_running(comm);
+        } else {
             watch_gap(comm);
             nap(comm, comm->gap_since_ns ? WARN_NS : 0);
-        } else if (common_clock_ns() - busy_ns > SPIN_NS) {
-            nap(comm, nap_ns);
-            nap_ns = nap_ns * 2 < NAP_MOST_NS ? nap_ns * 2 : NAP_MOST_NS;
         }
     }
 }

@@ -229,6 +229,8 @@ static void killed(void)
     CHECK(settled() == ncclSuccess);
     float *in = device(SMALL), *out = device(SMALL);
     CHECK(cudaMemsetAsync(in, 0, SMALL * sizeof(float), stream) == cudaSuccess);
+    put(ncclAllReduce(in, in, SMALL, ncclFloat, ncclSum, comm, stream)); // connects them
+    CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
     if (rank == ranks - 1)
         raise(SIGKILL);
     put(ncclAllReduce(in, out, SMALL, ncclFloat, ncclSum, comm, stream));
@@ -288,6 +290,22 @@ static void hangs_once(void)
     CHECK(ncclCommDestroy(comm) == ncclSuccess);
 }
 
+// The last rank joins, but never calls.
+static void alone(void)
+{
+    CHECK(settled() == ncclSuccess);
+    float *in = device(SMALL);
+    ncclResult_t state;
+    CHECK(cudaMemsetAsync(in, 0, SMALL * sizeof(float), stream) == cudaSuccess);
+    if (rank < ranks - 1)
+        CHECK(ncclAllReduce(in, in, SMALL, ncclFloat, ncclSum, comm, stream) == ncclInProgress);
+    nap(30);
+    CHECK(ncclCommGetAsyncError(comm, &state) == ncclSuccess);
+    CHECK(state == (rank < ranks - 1 ? ncclInProgress : ncclSuccess));
+    CHECK(cudaStreamSynchronize(stream) == cudaSuccess); // nothing was put on it
+    CHECK(ncclCommAbort(comm) == ncclSuccess);
+}
+
 static void corrupts(void)
 {
     CHECK(settled() == ncclSuccess);
@@ -336,7 +354,8 @@ static const struct scenario {
 } scenarios[] = {{"numbers", numbers},     {"graphs", graphs},         {"absent", absent},
                  {"killed", killed},       {"hangs", hangs},           {"killed_graph", killed_graph},
                  {"corrupts", corrupts},   {"init_fails", init_fails}, {"mismatch", mismatch},
-                 {"after_end", after_end}, {"too_early", too_early},   {"hangs_once", hangs_once}};
+                 {"after_end", after_end}, {"too_early", too_early},   {"hangs_once", hangs_once},
+                 {"alone", alone}};
 
 static int be_rank(char **argv)
 {
@@ -408,6 +427,7 @@ static void an_absent_rank(void **state)
     (void)state;
     all_well("absent", 2, 1);
     all_well("too_early", 2, 1);
+    all_well("alone", 3, 3);
 }
 
 static void a_killed_rank(void **state)

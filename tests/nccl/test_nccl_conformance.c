@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "reduce/module.h"
+#include "tests/emulation/nccl/asked.h"
 #include "tests/reduce/engine_conformance.h"
 #include "tests/reduce/ranks.h"
 
@@ -33,6 +34,28 @@ static const struct reduce_module *load(const char *path)
     if (!module)
         fprintf(stderr, "test_nccl_conformance: %s\n", dlerror());
     return module;
+}
+
+// What the engine has asked NCCL for, where it is the emulated one.
+static int check_asked(void)
+{
+    const char *path = getenv("BANYAN_NCCL_LIBRARY");
+    void *library = path ? dlopen(path, RTLD_NOW | RTLD_NOLOAD) : NULL;
+    void (*look)(struct emulated_nccl_asked_of *) = NULL;
+    struct emulated_nccl_asked_of asked;
+    if (library)
+        *(void **)&look = dlsym(library, "emulated_nccl_asked");
+    if (!look)
+        return 0;
+    look(&asked);
+    if (asked.operations > 0 && asked.clustered == 0 && asked.late_operations == 0)
+        return 0;
+    fprintf(stderr,
+            "test_nccl_conformance: of %u communicators %u launch clusters of blocks; of %u operations %u "
+            "are not on "
+            "a stream of the highest priority\n",
+            asked.communicators, asked.clustered, asked.operations, asked.late_operations);
+    return 1;
 }
 
 static int serve(const struct reduce_module *module, const char *path, uint32_t rank)
@@ -53,6 +76,8 @@ static int serve(const struct reduce_module *module, const char *path, uint32_t 
         ranks_processes_lead(path, (uint32_t)atoi(getenv("BANYAN_TEST_RANKS")));
         code = engine_conformance_run(module->ops, true);
         ranks_processes_dismiss();
+        if (code == 0)
+            code = check_asked();
     } else {
         code = ranks_processes_serve(path, rank, module->ops);
     }

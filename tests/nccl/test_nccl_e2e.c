@@ -295,6 +295,20 @@ static void numbers_that_do_not_belong_here(void **state)
     one_fault("BANYAN_EMULATED_NCCL_CORRUPT", "70", "numbers of another step");
 }
 
+// NCCL connects ranks within their first calls: one that has joined and does not connect is given up, too.
+static void a_member_that_does_not_connect(void **state)
+{
+    (void)state;
+    one_fault("BANYAN_EMULATED_NCCL_CONNECT_STOPS", "1", "does not connect");
+}
+
+// The first operation of all has kernels behind it that were never used before.
+static void a_first_operation_that_never_ends(void **state)
+{
+    (void)state;
+    one_fault("BANYAN_EMULATED_NCCL_HANG", "1", "an operation does not end");
+}
+
 // Where none can be formed, all goes by stream, and after some tries the engine is given up.
 static void no_communicator_at_all(void **state)
 {
@@ -332,6 +346,56 @@ static void no_communicator_at_all(void **state)
     support_stop(cluster);
 }
 
+// What is missing is memory of the device, not NCCL: the engine is kept, and steps go by stream.
+static void a_device_without_room(void **state)
+{
+    (void)state;
+    environment("BANYAN_EMULATED_MEMORY", "100000000");
+    environment("BANYAN_EMULATED_NCCL_MEMORY", "200000000");
+    environment("BANYAN_NCCL_PATIENCE_MS", "500");
+    struct harness_cluster *cluster = start();
+    environment("BANYAN_EMULATED_MEMORY", NULL);
+    environment("BANYAN_EMULATED_NCCL_MEMORY", NULL);
+    environment("BANYAN_NCCL_PATIENCE_MS", NULL);
+    banyan_client *client = support_connect(cluster, "unix");
+    struct held h;
+    held_make(client, &h, WORKERS, 200);
+    uint64_t until = support_now_ns() + 60 * COMMON_NS_PER_S;
+    while (!some_log_has(cluster, "of the device's memory are free")) {
+        OK(held_step(client, &h, 199, 1, LONG_NS));
+        if (support_now_ns() > until)
+            fail_msg("no log says what is missing");
+    }
+    OK(held_step(client, &h, 0, 200, LONG_NS));
+    assert_true(engine_is(h.session, "nccl"));
+    assert_int_equal(carried(), 0);
+    support_drop(h.session, &h.context);
+    banyan_disconnect(client);
+    support_stop(cluster);
+}
+
+// Workers whose environment has NCCL send and expect in different ways make no communicator.
+static void workers_with_other_settings(void **state)
+{
+    (void)state;
+    struct harness_cluster *cluster = start();
+    banyan_client *client = support_connect(cluster, "unix");
+    struct held before, after;
+    held_make(client, &before, WORKERS, 200);
+    assert_true(engine_is(before.session, "nccl"));
+    support_drop(before.session, &before.context);
+    harness_cluster_signal(cluster, 0, SIGKILL);
+    environment("NCCL_P2P_LL_THRESHOLD", "0");
+    assert_true(harness_cluster_restart(cluster, 0));
+    environment("NCCL_P2P_LL_THRESHOLD", NULL);
+    held_make(client, &after, WORKERS, 200);
+    assert_true(engine_is(after.session, "stream"));
+    OK(held_step(client, &after, 199, 1, LONG_NS));
+    support_drop(after.session, &after.context);
+    banyan_disconnect(client);
+    support_stop(cluster);
+}
+
 // A communicator is formed by steps that come more rarely than its patience lasts, too.
 static void steps_that_come_one_by_one(void **state)
 {
@@ -353,8 +417,9 @@ static void steps_that_come_one_by_one(void **state)
     support_stop(cluster);
 }
 
-// While an operation of one plan is stuck, steps of another that need more memory than any before do not wait
-// for it; and workers end in order.
+// While an operation of one plan is stuck, steps of another do not wait for it, neither those that need more
+// memory than any before nor those that form a communicator, for which NCCL frees some; and workers end in
+// order.
 static void a_stuck_plan_holds_up_no_other(void **state)
 {
     (void)state;
@@ -373,9 +438,41 @@ static void a_stuck_plan_holds_up_no_other(void **state)
     assert_int_equal(code, BANYAN_DEADLINE_EXCEEDED);
     for (uint32_t rows = 1; rows <= 1024; rows *= 4)
         OK(held_step(client, &pair, 0, rows, LONG_NS));
+    for (int i = 0; i < 100; i++) { // and its communicator would be formed
+        OK(held_step(client, &pair, 199, 1, LONG_NS));
+        support_sleep_ms(10);
+    }
     support_drop(pair.session, &pair.context);
     banyan_session_close(wide.session);
     context_free(&wide.context);
+    banyan_disconnect(client);
+    support_stop(cluster);
+}
+
+// While NCCL forms a communicator, it and operations of others would hold each other up: steps go by stream.
+static void forming_beside_another_plan(void **state)
+{
+    (void)state;
+    environment("BANYAN_EMULATED_NCCL_SLOW_INIT_MS", "5000");
+    struct harness_cluster *cluster = start();
+    environment("BANYAN_EMULATED_NCCL_SLOW_INIT_MS", NULL);
+    banyan_client *client = support_connect(cluster, "unix");
+    struct held wide, pair;
+    held_make(client, &wide, WORKERS, 200);
+    held_make(client, &pair, 2, 200);
+    await_carried(client, &pair);
+    uint64_t until = support_now_ns() + 60 * COMMON_NS_PER_S;
+    for (int by_stream = 0; by_stream < 8;) {
+        OK(held_step(client, &wide, 199, 1, LONG_NS)); // has its communicator formed
+        uint64_t before = carried();
+        OK(held_step(client, &pair, 199, 1, LONG_NS));
+        by_stream = carried() == before ? by_stream + 1 : 0;
+        if (support_now_ns() > until)
+            fail_msg("operations went on while another communicator was formed");
+    }
+    await_carried(client, &pair);
+    support_drop(pair.session, &pair.context);
+    support_drop(wide.session, &wide.context);
     banyan_disconnect(client);
     support_stop(cluster);
 }
@@ -429,10 +526,15 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_worker_dies),
         cmocka_unit_test(a_worker_hangs),
         cmocka_unit_test(an_operation_that_never_ends),
+        cmocka_unit_test(a_first_operation_that_never_ends),
+        cmocka_unit_test(a_member_that_does_not_connect),
         cmocka_unit_test(numbers_that_do_not_belong_here),
         cmocka_unit_test(no_communicator_at_all),
+        cmocka_unit_test(a_device_without_room),
+        cmocka_unit_test(workers_with_other_settings),
         cmocka_unit_test(steps_that_come_one_by_one),
         cmocka_unit_test(a_stuck_plan_holds_up_no_other),
+        cmocka_unit_test(forming_beside_another_plan),
     };
     const struct CMUnitTest real[] = {
         cmocka_unit_test(exact_and_the_bits_of_stream),

@@ -127,6 +127,13 @@ cudaError_t emulated_machine::put(cudaStream_t stream, emulated_step step)
         stream->capture->steps.push_back(std::move(step));
         return cudaSuccess;
     }
+    if (drains > 0) {
+        std::unique_lock<std::mutex> held(lock, std::adopt_lock); // the caller's
+        changed.wait(held, [&] { return drains == 0; });
+        held.release();
+        if (lost != cudaSuccess)
+            return lost;
+    }
     step.ticket = ++tickets;
     stream->queue.push_back(std::move(step));
     changed.notify_all();
@@ -141,6 +148,7 @@ bool emulated_machine::idle(const emulated_stream *stream) const
 void emulated_machine::drain(std::unique_lock<std::mutex> &held)
 {
     uint64_t last = tickets;
+    drains++;
     changed.wait(held, [&] {
         return std::all_of(streams.begin(), streams.end(), [&](const std::unique_ptr<emulated_stream> &s) {
             if (lost != cudaSuccess)
@@ -148,6 +156,8 @@ void emulated_machine::drain(std::unique_lock<std::mutex> &held)
             return (!s->running || s->running > last) && (s->queue.empty() || s->queue.front().ticket > last);
         });
     });
+    drains--;
+    changed.notify_all();
 }
 
 cudaError_t emulated_enqueue(cudaStream_t stream, bool (*ready)(void *arg), void (*run)(void *arg),

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include <cuda_runtime.h>
@@ -32,6 +33,7 @@ struct emulated_stream {
     bool busy = false;    // the machine is at its front, without the lock
     bool closing = false; // destroyed by its owner: goes when it is empty
     uint64_t running = 0; // the ticket of what runs, 0 = nothing
+    int priority = 0;
 };
 
 struct emulated_machine {
@@ -43,10 +45,12 @@ struct emulated_machine {
     int devices = 1;
     uint64_t launches = 0, fault_at = 0; // of the machine's thread
     uint64_t tickets = 0;
+    std::set<const void *> loaded; // kernels
+    unsigned drains = 0;           // that wait now: nothing is put on streams
     cudaError_t lost = cudaSuccess;
 
     emulated_machine();
-    // With the lock held. In capture the step goes into the graph.
+    // With the lock held, but not while somebody drains. In capture the step goes into the graph.
     cudaError_t put(cudaStream_t stream, emulated_step step);
     bool idle(const emulated_stream *stream) const;
     // Waits until all that is on streams now is done or, when the device is lost, does not run.

@@ -47,6 +47,13 @@ void check_copy(emulated_machine *m, const void *to, const void *from, size_t by
         misuse("a copy leaves its memory, or the host's is not pinned");
 }
 
+// A kernel that is used for the first time waits for the device.
+void load(emulated_machine *m, std::unique_lock<std::mutex> &held, const void *function)
+{
+    if (m->loaded.insert(function).second)
+        m->drain(held);
+}
+
 struct launch_call {
     void (*function)(cuda_launch);
     cuda_launch launch;
@@ -222,8 +229,21 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
     });
 }
 
-cudaError_t cudaFuncSetAttribute(const void *, cudaFuncAttribute, int value)
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *function)
 {
+    std::unique_lock<std::mutex> held(emulated_the()->lock);
+    load(emulated_the(), held, function);
+    *attributes = {};
+    attributes->maxThreadsPerBlock = CUDA_THREADS;
+    return emulated_the()->lost;
+}
+
+cudaError_t cudaFuncSetAttribute(const void *function, cudaFuncAttribute, int value)
+{
+    {
+        std::unique_lock<std::mutex> held(emulated_the()->lock);
+        load(emulated_the(), held, function);
+    }
     return static_cast<size_t>(value) <= SHARED ? cudaSuccess : cudaErrorInvalidValue;
 }
 
@@ -232,6 +252,10 @@ cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void *
 {
     if (block.x != CUDA_THREADS || grid.x == 0 || shared > 163 * 1024)
         return cudaErrorInvalidValue;
+    {
+        std::unique_lock<std::mutex> held(emulated_the()->lock);
+        load(emulated_the(), held, function);
+    }
     launch_call call = {reinterpret_cast<void (*)(cuda_launch)>(const_cast<void *>(function)),
                         *static_cast<const cuda_launch *>(arguments[0])};
     return enqueue(stream, [=] {

@@ -22,13 +22,33 @@ struct emulated_exec { // destroyed while it runs: goes on to its end
     std::shared_ptr<exec_state> state = std::make_shared<exec_state>();
 };
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
+{
+    return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned, int priority)
 {
     emulated_machine *m = emulated_the();
     std::lock_guard<std::mutex> held(m->lock);
     m->streams.push_back(std::make_unique<emulated_stream>());
     *stream = m->streams.back().get();
+    (*stream)->priority = priority;
     return m->lost;
+}
+
+cudaError_t cudaStreamGetPriority(cudaStream_t stream, int *priority)
+{
+    std::lock_guard<std::mutex> held(emulated_the()->lock);
+    *priority = stream->priority;
+    return emulated_the()->lost;
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+    *least = 0;
+    *greatest = -5;
+    return cudaSuccess;
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)

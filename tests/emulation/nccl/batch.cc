@@ -301,8 +301,8 @@ void batch_misuse(const char *what)
     std::abort();
 }
 
-uint64_t batch_environment(const char *name)
+uint64_t batch_environment(const char *name, uint64_t otherwise)
 {
     const char *text = std::getenv(name);
-    return text ? std::strtoull(text, nullptr, 10) : 0;
+    return text ? std::strtoull(text, nullptr, 10) : otherwise;
 }

@@ -51,4 +51,4 @@ cudaError_t batch_put(const std::shared_ptr<batch_comm> &comm, std::vector<batch
                       cudaStream_t stream);
 
 [[noreturn]] void batch_misuse(const char *what);
-uint64_t batch_environment(const char *name);
+uint64_t batch_environment(const char *name, uint64_t otherwise = 0);

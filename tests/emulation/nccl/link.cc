@@ -26,9 +26,12 @@ struct header { // zeros at first
     std::atomic<uint32_t> ranks, joined;
     std::atomic<uint8_t> closed; // the file, by who made it
     std::atomic<uint8_t> here[LINK_MOST_RANKS];
+    std::atomic<uint8_t> ends[LINK_MOST_RANKS][LINK_MOST_RANKS][LINK_LANES]; // of connections [from][to]
 };
 
-constexpr size_t HEADER = 4096;
+enum { END_SENDS = 1, END_RECEIVES = 2 };
+
+constexpr size_t HEADER = 16384;
 static_assert(sizeof(header) <= HEADER);
 } // namespace
 
@@ -120,6 +123,16 @@ bool link_memory::all_joined() const
     if (own_fd >= 0 && !h->closed.exchange(1)) // nobody has to open it any more
         close(own_fd);
     return true;
+}
+
+void link_memory::connect(int from, int to, link_lane lane)
+{
+    static_cast<header *>(memory)->ends[from][to][lane] |= from == rank ? END_SENDS : END_RECEIVES;
+}
+
+bool link_memory::connected(int from, int to, link_lane lane) const
+{
+    return static_cast<header *>(memory)->ends[from][to][lane] == (END_SENDS | END_RECEIVES);
 }
 
 link_memory::ring *link_memory::at(int from, int to, link_lane lane) const

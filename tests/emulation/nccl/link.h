@@ -35,6 +35,9 @@ class link_memory
     link_memory &operator=(const link_memory &) = delete;
 
     bool all_joined() const;
+    // The connection of two ranks: each end says that it is there, and it stands when both have.
+    void connect(int from, int to, link_lane lane);
+    bool connected(int from, int to, link_lane lane) const;
     // As many bytes as there is room for, or as there are.
     size_t push(int to, link_lane lane, const char *bytes, size_t n);
     size_t take(int from, link_lane lane, char *bytes, size_t n);

@@ -3,9 +3,11 @@
 // is non-blocking, puts groups on streams. Handles are never freed, so that their use after the end is seen.
 #include <nccl.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -13,6 +15,7 @@
 #include <utility>
 
 #include "tests/emulation/cuda/emulation.h"
+#include "tests/emulation/nccl/asked.h"
 #include "tests/emulation/nccl/batch.h"
 
 struct ncclComm {
@@ -27,9 +30,12 @@ struct ncclComm {
     std::deque<std::function<void()>> jobs;
     bool stop = false;
     std::thread thread;
+    void *memory = nullptr; // of the device, as long as it lives
 
     void serve();
     void join_others(const ncclUniqueId &id);
+    bool connect(const std::vector<batch_call> &calls); // false: it is to stop
+    void give_memory();
     void settle(ncclResult_t result, const std::string &why);
     bool nap(std::chrono::microseconds time); // of the thread: false when it is to stop
     ncclResult_t post(std::function<void()> job);
@@ -44,6 +50,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr auto STEP = microseconds(200);
+constexpr uint64_t MEMORY = UINT64_C(4) << 20; // bytes that a communicator takes of the device
 constexpr auto GRAPHS_LIVE = std::chrono::seconds(10);
 
 struct group_part {
@@ -91,9 +98,34 @@ ncclComm *new_handle()
     return all->back().get();
 }
 
+std::mutex asked_lock;
+emulated_nccl_asked_of asked; // under it: what the process has asked for, so far
+
+// With NCCL_LAUNCH_ORDER_IMPLICIT all operations of a device are to come from one thread.
+bool in_launch_order(cudaStream_t stream)
+{
+    static std::thread::id first;
+    static const bool wanted = batch_environment("NCCL_LAUNCH_ORDER_IMPLICIT") != 0;
+    std::lock_guard<std::mutex> held(asked_lock);
+    int priority = 0, least, greatest;
+    cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    if (cudaStreamGetPriority(stream, &priority) == cudaSuccess && priority > greatest)
+        asked.late_operations++;
+    asked.operations++;
+    if (first == std::thread::id())
+        first = std::this_thread::get_id();
+    return !wanted || first == std::this_thread::get_id();
+}
+
 ncclResult_t launch(ncclComm *comm, std::vector<batch_call> calls, cudaStream_t stream)
 {
     auto put = [comm, calls, stream] {
+        if (!comm->blocking && !comm->connect(calls))
+            return;
+        if (!in_launch_order(stream)) {
+            comm->settle(ncclInvalidUsage, "host threads race to launch on one device");
+            return;
+        }
         cudaError_t error = batch_put(comm->core, calls, stream);
         if (error == cudaSuccess)
             comm->settle(ncclSuccess, "");
@@ -205,15 +237,68 @@ void ncclComm::join_others(const ncclUniqueId &id)
         settle(ncclSystemError, why);
         return;
     }
+    if (cudaMalloc(&memory, batch_environment("BANYAN_EMULATED_NCCL_MEMORY", MEMORY)) != cudaSuccess) {
+        memory = nullptr;
+        settle(ncclUnhandledCudaError, "out of memory");
+        return;
+    }
     while (!link->all_joined()) {
         if (!nap(STEP))
             return;
     }
+    void *probe = nullptr; // a buffer to try something out with
+    if (cudaMalloc(&probe, 1) == cudaSuccess)
+        cudaFree(probe);
     {
         std::lock_guard<std::mutex> held(core->lock);
         core->link = std::move(link);
     }
     settle(ncclSuccess, "");
+}
+
+bool ncclComm::connect(const std::vector<batch_call> &calls)
+{
+    static std::atomic<bool> stopped;
+    link_memory *link = core->link.get();
+    bool waited = false;
+    auto meet = [&](int from, int to, link_lane lane) {
+        if (from == to || link->connected(from, to, lane))
+            return true;
+        if (!waited && batch_environment("BANYAN_EMULATED_NCCL_CONNECT_STOPS") && !stopped.exchange(true)) {
+            while (nap(STEP))
+                continue;
+            return false;
+        }
+        waited = true;
+        link->connect(from, to, lane);
+        return true;
+    };
+    auto met = [&](int from, int to, link_lane lane) {
+        while (from != to && !link->connected(from, to, lane))
+            if (!nap(STEP))
+                return false;
+        return true;
+    };
+    auto each = [&](auto &&end) { // both ends are told before any is waited for
+        return std::all_of(calls.begin(), calls.end(), [&](const batch_call &call) {
+            if (call.kind == BATCH_SEND)
+                return end(rank, call.root, LINK_SENDS);
+            if (call.kind == BATCH_RECV)
+                return end(call.root, rank, LINK_SENDS);
+            for (int peer = 0; peer < ranks; peer++)
+                if (!end(rank, peer, LINK_COLLECTIVES) || !end(peer, rank, LINK_COLLECTIVES))
+                    return false;
+            return true;
+        });
+    };
+    return each(meet) && each(met);
+}
+
+void ncclComm::give_memory()
+{
+    if (memory)
+        cudaFree(memory);
+    memory = nullptr;
 }
 
 void ncclComm::serve()
@@ -262,6 +347,12 @@ void ncclComm::end()
     gone = true;
 }
 
+void emulated_nccl_asked(emulated_nccl_asked_of *out)
+{
+    std::lock_guard<std::mutex> held(asked_lock);
+    *out = asked;
+}
+
 ncclResult_t ncclGetVersion(int *version)
 {
     *version = NCCL_VERSION_CODE;
@@ -270,6 +361,8 @@ ncclResult_t ncclGetVersion(int *version)
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 {
+    if (std::getenv("NCCL_COMM_ID")) // one for all communicators; here none is valid
+        return ncclInvalidArgument;
     return link_make_id(id) ? ncclSuccess : ncclSystemError;
 }
 
@@ -313,6 +406,14 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int ranks, ncclUniqueId id,
     comm->ranks = comm->core->ranks = ranks;
     comm->rank = comm->core->rank = rank;
     comm->blocking = !config || config->blocking != 0; // undefined: yes
+    const char *blocking = std::getenv("NCCL_COMM_BLOCKING");
+    if (blocking && *blocking)
+        comm->blocking = std::strcmp(blocking, "0") != 0;
+    {
+        std::lock_guard<std::mutex> held(asked_lock);
+        asked.communicators++;
+        asked.clustered += !config || config->cgaClusterSize != 0;
+    }
     comm->post([comm, id] { comm->join_others(id); });
     comm->thread = std::thread([comm] { comm->serve(); });
     *out = comm;
@@ -371,6 +472,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
     }
     wait_for_batches(comm->core.get(), true);
     comm->end();
+    comm->give_memory();
     return ncclSuccess;
 }
 
@@ -386,6 +488,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
     std::shared_ptr<batch_comm> core = comm->core;
     comm->end(); // first: its thread may be about to put something on a stream
     wait_for_batches(core.get(), false);
+    comm->give_memory();
     return ncclSuccess;
 }
 

@@ -3,6 +3,11 @@
 // libbanyan-emulated-cudart.so (tests/emulation/cuda/) runs it on a thread of the host, for all modules of a process.
 // Names, values and meanings are CUDA's. Events cannot be recorded, or waited for, in capture.
 //
+// As on a device, and easily missed:
+// - Freeing memory waits for all that is on streams, and what other threads put on streams waits for that.
+// - The first launch of a kernel loads it, which waits for all that is on streams, unless
+//   cudaFuncGetAttributes or cudaFuncSetAttribute had it loaded before.
+//
 // Faults on request, from the environment at the first call:
 //     BANYAN_EMULATED_DEVICES=n    how many devices there are (1; 0: no driver)
 //     BANYAN_EMULATED_MEMORY=n     bytes of device memory (1 GiB)
@@ -53,6 +58,11 @@ typedef struct dim3 {
 #endif
 } dim3;
 
+struct cudaFuncAttributes {
+    size_t sharedSizeBytes, constSizeBytes, localSizeBytes;
+    int maxThreadsPerBlock, numRegs;
+};
+
 #define cudaStreamNonBlocking  1u
 #define cudaEventBlockingSync  1u
 #define cudaEventDisableTiming 2u
@@ -70,6 +80,9 @@ cudaError_t cudaFree(void *p);
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void *p);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority);
+cudaError_t cudaStreamGetPriority(cudaStream_t stream, int *priority);
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest); // lower numbers come first
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);
@@ -85,6 +98,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
                               size_t height, enum cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream);
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *function);
 cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute, int value);
 cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared,
                              cudaStream_t stream);
