@@ -113,8 +113,9 @@ struct kernels_device_ops {
     uint32_t size;    // sizeof(struct kernels_device_ops)
     const char *name; // "cuda": --device NAME:INDEX
 
-    // Devices that this machine has and the module can use. 0 with a sentence in err when there are none or
-    // the driver is missing.
+    // Devices that this machine has and the module can use. 0 with a sentence in err when there are none:
+    // UNAVAILABLE, also where the driver is missing; FAILED_PRECONDITION where the driver is too old for the
+    // module, which says both versions.
     uint32_t (*count)(struct common_error *err);
 
     // Takes nothing of the pool yet but room for steps. limit_bytes: of device memory, 0 = what is free now

@@ -25,4 +25,6 @@ void cases_steps_read_what_was_written(void **state);
 void cases_to_a_sink(void **state);
 void cases_many_under_way(void **state);
 void cases_bandwidth(void **state);
+void cases_workspace_shrinks(void **state);
+void cases_driver_too_old(void **state);
 void cases_fault_loses_the_device(void **state);

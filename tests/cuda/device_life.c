@@ -432,6 +432,111 @@ void cases_bandwidth(void **state)
     assert_int_equal(ops->used(device), before);
 }
 
+// Bytes of blocks that fit now.
+static uint64_t room(struct kernels_device *of)
+{
+    enum { BLOCK = 1 << 20, MOST = 512 };
+    uint64_t at[MOST];
+    uint32_t n = 0;
+    struct common_error err;
+    while (n < MOST && ops->alloc(of, BLOCK, &at[n], &err) == COMMON_OK)
+        n++;
+    assert_true(n < MOST);
+    for (uint32_t i = 0; i < n; i++)
+        ops->free(of, at[i]);
+    return (uint64_t)n * BLOCK;
+}
+
+// Bytes that the device has free: the largest limit that it can be opened with.
+static uint64_t available(void)
+{
+    uint64_t low = 0, high = UINT64_C(1) << 31;
+    while (high - low > 64 << 10) {
+        struct kernels_device *probe = NULL;
+        struct common_error err;
+        uint64_t middle = low + (high - low) / 2;
+        bool fits = ops->open(0, middle, &probe, &err) == COMMON_OK;
+        ops->close(probe);
+        *(fits ? &low : &high) = middle;
+    }
+    return low;
+}
+
+static void run_on(struct kernels_device *of, uint32_t q_heads, uint64_t block)
+{
+    struct kernels_device *other = device;
+    struct data d = keys_of(16, 1);
+    d.spec.q_heads = q_heads;
+    float *q = calloc((size_t)q_heads * 64, sizeof(float));
+    assert_non_null(q);
+    struct kernels_device_run run = {.k = block, .v = block + 4096, .rows = 16};
+    struct kernels_device_item item = {.spec = &d.spec,
+                                       .rows = 1,
+                                       .q_first = 16,
+                                       .visible = 16,
+                                       .q = q,
+                                       .q_row_stride = (uint64_t)q_heads * 64,
+                                       .q_head_stride = 64,
+                                       .run_count = 1,
+                                       .runs = &run,
+                                       .out = data_partial(1, q_heads, 64)};
+    struct common_error err;
+    device = of;
+    if (harness_run(&item, 1, &err) != COMMON_OK)
+        fail_msg("%u heads: %s", q_heads, err.message);
+    device = other;
+    data_partial_free(&item.out);
+    free(q);
+    data_free(&d);
+}
+
+// What steps hold comes out of what the pool leaves for them; a workspace that one large step needed goes back
+// when many small ones have not.
+void cases_workspace_shrinks(void **state)
+{
+    (void)state;
+    uint64_t fits[2] = {0}, left[3] = {0};
+    for (int large = 0; large < 2; large++) {
+        struct kernels_device *small = NULL;
+        struct common_error err;
+        uint64_t block;
+        uint8_t zeros[8192] = {0};
+        assert_int_equal(ops->open(0, UINT64_C(400) << 20, &small, &err), COMMON_OK);
+        assert_int_equal(ops->alloc(small, 8192, &block, &err), COMMON_OK);
+        struct kernels_device_piece piece = {.device = block, .host = zeros, .width = 8192, .height = 1};
+        assert_int_equal(ops->write(small, &piece, 1, &err), COMMON_OK);
+        run_on(small, 8, block);
+        left[0] = available();
+        if (large) {
+            run_on(small, 40000, block); // 10 MiB of partials, and as much of queries
+            left[1] = available();
+            for (int i = 0; i < 200; i++)
+                run_on(small, 8, block);
+            left[2] = available();
+            run_on(small, 40000, block); // and it grows again
+        }
+        ops->free(small, block);
+        fits[large] = room(small);
+        ops->close(small);
+    }
+    assert_true(left[1] + (UINT64_C(20) << 20) <= left[0]);
+    assert_true(left[2] >= left[1] + (UINT64_C(8) << 20));
+    assert_int_equal(fits[0], fits[1]);
+}
+
+void cases_driver_too_old(void **state)
+{
+    (void)state;
+    struct common_error err;
+    struct kernels_device *none = NULL;
+    assert_int_equal(ops->count(&err), 0);
+    assert_int_equal(err.code, COMMON_FAILED_PRECONDITION);
+    assert_non_null(strstr(err.message, "12.4"));
+    assert_non_null(strstr(err.message, "13.0"));
+    assert_int_equal(ops->open(0, 0, &none, &err), COMMON_FAILED_PRECONDITION);
+    assert_null(none);
+}
+
 static int ended;
 static enum common_code ended_with;
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The suite that every device module passes (kernels/device.h):
 //
-//     cuda_device_test MODULE.so numbers|life|fault
+//     cuda_device_test MODULE.so numbers|life|fault|driver|shrink
 //
 // numbers: answers against the float64 reference, and bits. life: pool, writes, limits, many steps under way.
-// fault: only over the emulated module, which makes its third kernel fail. Exit status 77: no device here.
+// fault: only over the emulated module, which makes its third kernel fail. driver: the same with a driver that
+// is too old. shrink: emulated, too: real runtimes give memory back in larger pieces. Exit status 77: no device here.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -46,15 +47,21 @@ static int close_device(void **state)
 int main(int argc, char **argv)
 {
     if (argc != 3) {
-        fprintf(stderr, "usage: cuda_device_test MODULE.so numbers|life|fault\n");
+        fprintf(stderr, "usage: cuda_device_test MODULE.so numbers|life|fault|driver|shrink\n");
         return 2;
     }
     if (!strcmp(argv[2], "life"))
         setenv("BANYAN_EMULATED_MEMORY", "67108864", 1);
     if (!strcmp(argv[2], "fault"))
         setenv("BANYAN_EMULATED_FAULT", "3", 1);
+    if (!strcmp(argv[2], "driver"))
+        setenv("BANYAN_EMULATED_DRIVER", "12040", 1);
     if (!harness_load(argv[1]))
         return 1;
+    if (!strcmp(argv[2], "driver")) {
+        const struct CMUnitTest tests[] = {cmocka_unit_test(cases_driver_too_old)};
+        return cmocka_run_group_tests(tests, NULL, NULL);
+    }
     struct common_error err;
     if (ops->count(&err) == 0) {
         struct kernels_device *none = NULL;
@@ -87,6 +94,10 @@ int main(int argc, char **argv)
             cmocka_unit_test(cases_bandwidth),
         };
         return cmocka_run_group_tests(tests, open_device, close_device);
+    }
+    if (!strcmp(argv[2], "shrink")) {
+        const struct CMUnitTest tests[] = {cmocka_unit_test(cases_workspace_shrinks)};
+        return cmocka_run_group_tests(tests, NULL, NULL);
     }
     const struct CMUnitTest tests[] = {cmocka_unit_test(cases_fault_loses_the_device)};
     return cmocka_run_group_tests(tests, open_device, NULL);
