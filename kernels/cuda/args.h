@@ -75,6 +75,14 @@ struct cuda_launch {
     uint32_t pass, round;
 };
 
+struct cuda_copy { // rows of bytes, from block to block
+    uint64_t to, to_pitch, from, from_pitch, width;
+    uint32_t parts;      // of a row: CUDA_COPY_PART bytes each but the last
+    uint32_t first_task; // task = row * parts + part
+};
+
+#define CUDA_COPY_PART 8192u
+
 struct cuda_kernel {
     const void *function;
     uint32_t shared_bytes; // dynamic shared memory
@@ -87,7 +95,7 @@ extern "C" {
 extern const struct cuda_kernel cuda_tiles_f32[3][3], cuda_tiles_f16[3][3], cuda_tiles_bf16[3][3],
     cuda_tiles_int8[3][3], cuda_tiles_fp8[3][3];
 extern const struct cuda_kernel cuda_plain[5]; // by KV type - 1
-extern const struct cuda_kernel cuda_merge, cuda_read;
+extern const struct cuda_kernel cuda_merge, cuda_read, cuda_copies;
 #ifdef __cplusplus
 }
 #endif

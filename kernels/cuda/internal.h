@@ -168,5 +168,5 @@ enum common_code cuda_transfer_write(struct kernels_device *device, const struct
                                      uint32_t count, struct common_error *err);
 enum common_code cuda_transfer_read(struct kernels_device *device, const struct kernels_device_piece *pieces,
                                     uint32_t count, struct common_error *err);
-enum common_code cuda_transfer_copy(struct kernels_device *device, uint64_t to, uint64_t from, uint64_t bytes,
-                                    struct common_error *err);
+enum common_code cuda_transfer_copy(struct kernels_device *device, const struct kernels_device_copy *copies,
+                                    uint32_t count, struct common_error *err);

@@ -21,6 +21,7 @@ void cases_scales_of_any_size(void **state);
 void cases_pool_and_limit(void **state);
 void cases_bytes_go_and_come(void **state);
 void cases_bad_calls(void **state);
+void cases_rectangles_are_copied(void **state);
 void cases_steps_read_what_was_written(void **state);
 void cases_to_a_sink(void **state);
 void cases_many_under_way(void **state);

@@ -88,9 +88,13 @@ int main(int argc, char **argv)
     }
     if (!strcmp(argv[2], "life")) {
         const struct CMUnitTest tests[] = {
-            cmocka_unit_test(cases_pool_and_limit), cmocka_unit_test(cases_bytes_go_and_come),
-            cmocka_unit_test(cases_bad_calls),      cmocka_unit_test(cases_steps_read_what_was_written),
-            cmocka_unit_test(cases_to_a_sink),      cmocka_unit_test(cases_many_under_way),
+            cmocka_unit_test(cases_pool_and_limit),
+            cmocka_unit_test(cases_bytes_go_and_come),
+            cmocka_unit_test(cases_bad_calls),
+            cmocka_unit_test(cases_steps_read_what_was_written),
+            cmocka_unit_test(cases_to_a_sink),
+            cmocka_unit_test(cases_many_under_way),
+            cmocka_unit_test(cases_rectangles_are_copied),
             cmocka_unit_test(cases_bandwidth),
         };
         return cmocka_run_group_tests(tests, open_device, close_device);

@@ -70,7 +70,23 @@ static void bytes_go_and_come_back(void **state)
         pieces[i] =
             (struct worker_piece){.memory = block + i * 64, .host = wire + i * 200, .width = 64, .height = 1};
     worker_memory_write(memory, pieces, 100);
-    worker_memory_copy(memory, other, block, sizeof back);
+    // All but a strip, and the strip by rows
+    const struct worker_copy copies[] = {
+        {.to = other, .from = block, .width = 64 * 90, .height = 1},
+        {.to = other + 64 * 90,
+         .to_pitch = 64,
+         .from = block + 64 * 90,
+         .from_pitch = 64,
+         .width = 60,
+         .height = 10},
+        {.to = other + 64 * 90 + 60,
+         .to_pitch = 64,
+         .from = block + 64 * 90 + 60,
+         .from_pitch = 64,
+         .width = 4,
+         .height = 10},
+    };
+    worker_memory_copy(memory, copies, 3);
     struct worker_piece all = {
         .memory = other, .pitch = 64, .host = back, .host_pitch = 64, .width = 64, .height = 100};
     worker_memory_read(memory, &all, 1);
