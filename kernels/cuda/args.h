@@ -26,7 +26,7 @@
 #define CUDA_THREADS     128u  // of a block of any kernel
 #define CUDA_LARGEST_DIM 1024u // of k_dim and v_dim
 #define CUDA_PLAIN_WIDTH 8u    // pairs in a tile of the plain kernels
-#define CUDA_CLASSES     50u   // 5 types x 3 dims x 3 widths, and the plain kernels of 5 types
+#define CUDA_CLASSES     65u   // 5 types x 3 dims x 4 widths, and the plain kernels of 5 types
 
 struct cuda_run { // of one unit: cut at units' borders
     uint64_t k, v, k_scale, v_scale, head_stride, first;
@@ -88,12 +88,12 @@ struct cuda_kernel {
     uint32_t shared_bytes; // dynamic shared memory
 };
 
-// One table a KV type: [dim 64, 128, 256][width 8, 16, 64].
+// One table a KV type: [dim 64, 128, 256][width 8, 16, 32, 64].
 #ifdef __cplusplus
 extern "C" {
 #endif
-extern const struct cuda_kernel cuda_tiles_f32[3][3], cuda_tiles_f16[3][3], cuda_tiles_bf16[3][3],
-    cuda_tiles_int8[3][3], cuda_tiles_fp8[3][3];
+extern const struct cuda_kernel cuda_tiles_f32[3][4], cuda_tiles_f16[3][4], cuda_tiles_bf16[3][4],
+    cuda_tiles_int8[3][4], cuda_tiles_fp8[3][4];
 extern const struct cuda_kernel cuda_plain[5]; // by KV type - 1
 extern const struct cuda_kernel cuda_merge, cuda_read, cuda_copies;
 #ifdef __cplusplus

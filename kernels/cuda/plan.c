@@ -17,7 +17,7 @@
 #define UNIT_LEAST   8u
 #define UNIT_MOST    128u
 #define TASKS_WANTED 1024u
-#define PLAIN_CLASS  45u                  // the first of the plain kernels
+#define PLAIN_CLASS  60u                  // the first of the plain kernels
 #ifndef ROUND_FLOATS                      // tests have few keys
 #define ROUND_FLOATS ((uint64_t)32 << 20) // 128 MiB: many tasks for each multiprocessor
 #endif
@@ -43,7 +43,7 @@ static bool dim_index(const struct kernels_spec *spec, uint32_t *index)
     return spec->k_dim == spec->v_dim && (spec->k_dim == 64 || spec->k_dim == 128 || spec->k_dim == 256);
 }
 
-// Class = (type * 3 + dim) * 3 + width of the tiled kernels, then one plain kernel a type.
+// Class = (type * 3 + dim) * 4 + width of the tiled kernels, then one plain kernel a type.
 static uint32_t class_of(const struct kernels_spec *spec, uint64_t pairs, uint32_t *width)
 {
     uint32_t dim, type = (uint32_t)spec->kv_type;
@@ -51,19 +51,19 @@ static uint32_t class_of(const struct kernels_spec *spec, uint64_t pairs, uint32
         *width = CUDA_PLAIN_WIDTH;
         return PLAIN_CLASS + type - 1;
     }
-    uint32_t which = pairs <= 8 ? 0 : pairs <= 16 ? 1 : 2;
-    static const uint32_t widths[3][3] = {{8, 16, 64}, {8, 16, 64}, {8, 32, 32}};
+    uint32_t which = pairs <= 8 ? 0 : pairs <= 16 ? 1 : pairs <= 32 ? 2 : 3;
+    static const uint32_t widths[3][4] = {{8, 16, 32, 64}, {8, 16, 32, 64}, {8, 32, 32, 32}};
     *width = widths[dim][which];
-    return ((type - 1) * 3 + dim) * 3 + which;
+    return ((type - 1) * 3 + dim) * 4 + which;
 }
 
 const struct cuda_kernel *cuda_plan_kernel(uint32_t class_index)
 {
-    static const struct cuda_kernel(*const tables[5])[3] = {cuda_tiles_f32, cuda_tiles_f16, cuda_tiles_bf16,
+    static const struct cuda_kernel(*const tables[5])[4] = {cuda_tiles_f32, cuda_tiles_f16, cuda_tiles_bf16,
                                                             cuda_tiles_int8, cuda_tiles_fp8};
     if (class_index >= PLAIN_CLASS)
         return &cuda_plain[class_index - PLAIN_CLASS];
-    return &tables[class_index / 9][class_index / 3 % 3][class_index % 3];
+    return &tables[class_index / 12][class_index / 4 % 3][class_index % 4];
 }
 
 const char *cuda_plan_spec_problem(const struct kernels_spec *spec)

@@ -467,6 +467,9 @@ enum common_code cuda_step_init(struct kernels_device *device, struct common_err
         cudaError_t error =
             cudaFuncSetAttribute(kernel->function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  (int)kernel->shared_bytes);
+        if (error == cudaSuccess) // L1 is not used; without it the driver may leave room for fewer blocks
+            error = cudaFuncSetAttribute(kernel->function, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                         cudaSharedmemCarveoutMaxShared);
         if (error != cudaSuccess)
             return cuda_device_check(device, error, "the kernels", err);
     }

@@ -11,6 +11,7 @@ void cases_runs_in_any_order(void **state);
 void cases_several_heads(void **state);
 void cases_bits_do_not_depend_on_cuts(void **state);
 void cases_bits_do_not_depend_on_the_batch(void **state);
+void cases_bits_of_short_queries(void **state);
 void cases_unseen_keys_do_not_leak(void **state);
 void cases_not_finite_flows_through(void **state);
 void cases_vanished_rows(void **state);

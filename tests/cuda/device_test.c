@@ -78,6 +78,7 @@ int main(int argc, char **argv)
             cmocka_unit_test(cases_several_heads),
             cmocka_unit_test(cases_bits_do_not_depend_on_cuts),
             cmocka_unit_test(cases_bits_do_not_depend_on_the_batch),
+            cmocka_unit_test(cases_bits_of_short_queries),
             cmocka_unit_test(cases_unseen_keys_do_not_leak),
             cmocka_unit_test(cases_not_finite_flows_through),
             cmocka_unit_test(cases_vanished_rows),
