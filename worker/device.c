@@ -111,7 +111,11 @@ static enum common_code open_auto(const struct worker_device_options *options, s
         count = ops->count(&why);
     }
     if (count == 0) {
-        common_log_info("device=cpu: %s", why.message[0] ? why.message : "the module sees no device");
+        // A driver that is too old is a machine that was meant to compute on its device
+        enum common_log_level level =
+            code == COMMON_OK && why.message[0] && why.code == COMMON_FAILED_PRECONDITION ? COMMON_LOG_WARN
+                                                                                          : COMMON_LOG_INFO;
+        common_log(level, "device=cpu: %s", why.message[0] ? why.message : "the module sees no device");
         return COMMON_OK;
     }
     return open_at(options, ops, share_out(options, ops, count), out, err);
