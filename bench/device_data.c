@@ -246,8 +246,11 @@ enum common_code device_data_copy(const struct device_data *data, uint32_t copy,
         uint64_t block = at / data->per_block, in = at % data->per_block * data->chunk_stride;
         some = data->per_block - at % data->per_block;
         some = some < end - at ? some : end - at;
-        enum common_code code = data->ops->copy(data->handle, data->blocks[data->blocks_n + block] + in,
-                                                data->blocks[block] + in, some * data->chunk_stride, err);
+        const struct kernels_device_copy piece = {.to = data->blocks[data->blocks_n + block] + in,
+                                                  .from = data->blocks[block] + in,
+                                                  .width = some * data->chunk_stride,
+                                                  .height = 1};
+        enum common_code code = data->ops->copy(data->handle, &piece, 1, err);
         if (code != COMMON_OK)
             return code;
     }

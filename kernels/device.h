@@ -35,7 +35,7 @@
 #include "common/status.h"
 #include "kernels/attention.h"
 
-#define KERNELS_DEVICE_ABI    3u
+#define KERNELS_DEVICE_ABI    4u
 #define KERNELS_DEVICE_SYMBOL "kernels_device_module_2" // a const struct kernels_device_ops
 #define KERNELS_DEVICE_BLOCK  ((uint64_t)256 << 20)     // bytes: the largest block of the pool
 #define KERNELS_DEVICE_ALIGN  256u                      // bytes: start of each block of the pool
@@ -58,6 +58,12 @@ struct kernels_device_piece {
     uint64_t device_pitch;
     void *host; // read by write, filled by read
     uint64_t host_pitch;
+    uint64_t width, height;
+};
+
+// A rectangle of bytes from block to block: as a piece. `to` and `from` do not overlap.
+struct kernels_device_copy {
+    uint64_t to, to_pitch, from, from_pitch; // addresses in the pool
     uint64_t width, height;
 };
 
@@ -113,8 +119,9 @@ struct kernels_device_ops {
     uint32_t size;    // sizeof(struct kernels_device_ops)
     const char *name; // "cuda": --device NAME:INDEX
 
-    // Devices that this machine has and the module can use. 0 with a sentence in err when there are none or
-    // the driver is missing.
+    // Devices that this machine has and the module can use. 0 with a sentence in err when there are none:
+    // UNAVAILABLE, also where the driver is missing; FAILED_PRECONDITION where the driver is too old for the
+    // module, which says both versions.
     uint32_t (*count)(struct common_error *err);
 
     // Takes nothing of the pool yet but room for steps. limit_bytes: of device memory, 0 = what is free now
@@ -149,9 +156,10 @@ struct kernels_device_ops {
     // Device to host, after all writes and copies before it. Blocks until the bytes are there.
     enum common_code (*read)(struct kernels_device *device, const struct kernels_device_piece *pieces,
                              uint32_t count, struct common_error *err);
-    // Device to device, `bytes` from block to block; no overlap. Does not wait.
-    enum common_code (*copy)(struct kernels_device *device, uint64_t to, uint64_t from, uint64_t bytes,
-                             struct common_error *err);
+    // Device to device, all of them at once: no copy reads or writes what another writes. Waits as write
+    // does. INVALID_ARGUMENT: one is not inside its blocks; nothing was copied.
+    enum common_code (*copy)(struct kernels_device *device, const struct kernels_device_copy *copies,
+                             uint32_t count, struct common_error *err);
 
     // Starts the attention of n >= 1 items, to the host or, where `sink` is not NULL, to a sink, which is
     // read on this stack alone; never waits for the device, and allocates only where a step is larger than

@@ -111,7 +111,11 @@ static enum common_code open_auto(const struct worker_device_options *options, s
         count = ops->count(&why);
     }
     if (count == 0) {
-        common_log_info("device=cpu: %s", why.message[0] ? why.message : "the module sees no device");
+        // A driver that is too old is a machine that was meant to compute on its device
+        enum common_log_level level =
+            code == COMMON_OK && why.message[0] && why.code == COMMON_FAILED_PRECONDITION ? COMMON_LOG_WARN
+                                                                                          : COMMON_LOG_INFO;
+        common_log(level, "device=cpu: %s", why.message[0] ? why.message : "the module sees no device");
         return COMMON_OK;
     }
     return open_at(options, ops, share_out(options, ops, count), out, err);
@@ -362,11 +366,24 @@ static void device_read(void *arg, const struct worker_piece *pieces, uint32_t n
             memset(piece->host + i * piece->host_pitch, 0, piece->width);
 }
 
-static void device_copy(void *arg, uint8_t *to, const uint8_t *from, size_t bytes)
+static void device_copy(void *arg, const struct worker_copy *copies, uint32_t n)
 {
     struct worker_device *device = arg;
+    struct kernels_device_copy out[PIECES];
     struct common_error err;
-    device_see(device, device->ops->copy(device->handle, (uintptr_t)to, (uintptr_t)from, bytes, &err), &err);
+    enum common_code code = COMMON_OK;
+    for (uint32_t at = 0, some; code == COMMON_OK && at < n; at += some) {
+        some = n - at < PIECES ? n - at : PIECES;
+        for (uint32_t i = 0; i < some; i++)
+            out[i] = (struct kernels_device_copy){.to = (uintptr_t)copies[at + i].to,
+                                                  .to_pitch = copies[at + i].to_pitch,
+                                                  .from = (uintptr_t)copies[at + i].from,
+                                                  .from_pitch = copies[at + i].from_pitch,
+                                                  .width = copies[at + i].width,
+                                                  .height = copies[at + i].height};
+        code = device->ops->copy(device->handle, out, some, &err);
+    }
+    device_see(device, code, &err);
 }
 
 static bool device_lost(void *arg, struct common_error *err)

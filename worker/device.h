@@ -24,7 +24,8 @@ struct worker_device_options {
     const struct worker_place *place; // with "auto", workers of a host share the devices out; NULL: the first
 };
 
-// *out is NULL for the processor: with "cpu", and with "auto" where there is no module or no device (logged).
+// *out is NULL for the processor: with "cpu", and with "auto" where there is no module or no device (logged; a
+// driver that is too old for the module as a warning).
 // INVALID_ARGUMENT: `wanted` is none of those; FAILED_PRECONDITION: no such module or device, or it is of
 // another version; UNAVAILABLE, RESOURCE_EXHAUSTED: the module's reason.
 enum common_code worker_device_open(const struct worker_device_options *options, struct worker_device **out,

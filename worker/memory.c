@@ -105,9 +105,9 @@ void worker_memory_read(struct worker_memory *memory, const struct worker_piece 
     memory->ops->read(memory->arg, pieces, n);
 }
 
-void worker_memory_copy(struct worker_memory *memory, uint8_t *to, const uint8_t *from, size_t bytes)
+void worker_memory_copy(struct worker_memory *memory, const struct worker_copy *copies, uint32_t n)
 {
-    memory->ops->copy(memory->arg, to, from, bytes);
+    memory->ops->copy(memory->arg, copies, n);
 }
 
 bool worker_memory_lost(struct worker_memory *memory, struct common_error *err)
@@ -133,10 +133,12 @@ static void host_read(void *arg, const struct worker_piece *pieces, uint32_t n)
             memcpy(piece->host + i * piece->host_pitch, piece->memory + i * piece->pitch, piece->width);
 }
 
-static void host_copy(void *arg, uint8_t *to, const uint8_t *from, size_t bytes)
+static void host_copy(void *arg, const struct worker_copy *copies, uint32_t n)
 {
     (void)arg;
-    memcpy(to, from, bytes);
+    for (const struct worker_copy *copy = copies; copy < copies + n; copy++)
+        for (uint64_t i = 0; i < copy->height; i++)
+            memcpy(copy->to + i * copy->to_pitch, copy->from + i * copy->from_pitch, copy->width);
 }
 
 static const struct worker_memory_ops host_ops = {.write = host_write, .read = host_read, .copy = host_copy};

@@ -24,10 +24,18 @@ struct worker_piece {
     uint64_t host_pitch, width, height;
 };
 
+// A rectangle of bytes within this memory; `to` and `from` do not overlap.
+struct worker_copy {
+    uint8_t *to;
+    uint64_t to_pitch;
+    const uint8_t *from;
+    uint64_t from_pitch, width, height;
+};
+
 struct worker_memory_ops { // of a kind of memory
     void (*write)(void *arg, const struct worker_piece *pieces, uint32_t n);
     void (*read)(void *arg, const struct worker_piece *pieces, uint32_t n);
-    void (*copy)(void *arg, uint8_t *to, const uint8_t *from, size_t bytes);
+    void (*copy)(void *arg, const struct worker_copy *copies, uint32_t n);
     bool (*lost)(void *arg, struct common_error *err); // NULL: it never is
 };
 
@@ -57,7 +65,8 @@ void worker_memory_tidy(struct worker_memory *memory, uint64_t before_ns);
 // written or read asks for worker_memory_lost first.
 void worker_memory_write(struct worker_memory *memory, const struct worker_piece *pieces, uint32_t n);
 void worker_memory_read(struct worker_memory *memory, const struct worker_piece *pieces, uint32_t n);
-void worker_memory_copy(struct worker_memory *memory, uint8_t *to, const uint8_t *from, size_t bytes);
+// Of a call's copies none reads or writes what another writes. A device has few large calls rather than many.
+void worker_memory_copy(struct worker_memory *memory, const struct worker_copy *copies, uint32_t n);
 bool worker_memory_lost(struct worker_memory *memory, struct common_error *err); // for good; says why
 
 #endif

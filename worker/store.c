@@ -365,10 +365,39 @@ static bool chunk_unshare(struct worker_store *store, struct worker_chunk *chunk
         free(node);
         return false;
     }
-    worker_memory_copy(store->memory, memory, *where, bytes);
+    worker_memory_copy(store->memory,
+                       &(struct worker_copy){.to = memory, .from = *where, .width = bytes, .height = 1}, 1);
     chunk_retire(store, chunk, node, *where);
     *where = memory;
     return true;
+}
+
+// A page's part, of all heads, is one copy, and some pages' are one call: a device's launch takes microseconds
+// of the loop's, however little it copies.
+static void copy_pages(struct worker_store *store, const struct worker_layer *layer, uint8_t *block,
+                       uint32_t tokens)
+{
+    enum { MOST = 64 };
+    const struct worker_form *form = layer->form;
+    struct worker_copy copies[MOST];
+    uint32_t n = 0;
+    for (uint32_t row = 0; row < tokens; row += WORKER_PAGE_TOKENS)
+        for (uint32_t i = 0; i < form->n_parts; i++) {
+            enum worker_part part = form->parts[i];
+            copies[n++] =
+                (struct worker_copy){.to = block + form->in_block.at[part] + (size_t)row * form->row[part],
+                                     .to_pitch = form->in_block.bytes,
+                                     .from = worker_layer_part(layer, part, row, 0),
+                                     .from_pitch = form->in_page.bytes,
+                                     .width = (size_t)WORKER_PAGE_TOKENS * form->row[part],
+                                     .height = form->kv_heads};
+            if (n == MOST) {
+                worker_memory_copy(store->memory, copies, n);
+                n = 0;
+            }
+        }
+    if (n > 0)
+        worker_memory_copy(store->memory, copies, n);
 }
 
 // Turns the pages of a full layer into one block. When memory is short it stays as it is, which only costs
@@ -389,15 +418,7 @@ static void make_block(struct worker_store *store, struct worker_chunk *chunk, s
         worker_memory_release(store->memory, block);
         return;
     }
-    const struct worker_form *form = layer->form;
-    for (uint32_t head = 0; head < form->kv_heads; head++)
-        for (uint32_t i = 0; i < form->n_parts; i++)
-            for (uint32_t row = 0; row < chunk->shape->chunk_tokens; row += WORKER_PAGE_TOKENS)
-                worker_memory_copy(store->memory,
-                                   block + head * form->in_block.bytes + form->in_block.at[form->parts[i]] +
-                                       (size_t)row * form->row[form->parts[i]],
-                                   worker_layer_part(layer, form->parts[i], row, head),
-                                   (size_t)WORKER_PAGE_TOKENS * form->row[form->parts[i]]);
+    copy_pages(store, layer, block, chunk->shape->chunk_tokens);
     for (uint32_t p = 0; p < pages; p++) {
         chunk_retire(store, chunk, nodes[p], layer->pages[p]);
         layer->pages[p] = NULL;

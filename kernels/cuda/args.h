@@ -2,14 +2,20 @@
 // What a step's kernels read from device memory: one buffer, filled by the host (plan.c), uploaded by one
 // copy.
 //
-//     cuda_header | cuda_item[items], sorted by class | per item: q, slopes, unit table, runs
+//     cuda_header[passes] | cuda_item[items], by pass and class | per item: q, slopes, unit table, runs
 //
-// All offsets are bytes from the start of the buffer and multiples of 16. A launch covers the tasks of one
-// class (one kernel): task = (unit * kv_heads + KV head) * tiles + tile, counted over the class's items. A
-// unit is a number of consecutive blocks of 16 keys; a tile is `width` consecutive (query row, query head of
-// the group) pairs: pair = row * group + head. Each task leaves a partial in the workspace, in floats:
+// All offsets are bytes from the start of the buffer and multiples of 16. A pass is as many items as share
+// the workspace at once. A launch covers the tasks of one class (one kernel) of a pass: task = (unit *
+// kv_heads + KV head) * tiles + tile, counted over the class's items. A unit is a number of consecutive
+// blocks of 16 keys; a tile is `width` consecutive (query row, query head of the group) pairs: pair = row *
+// group + head. Each task leaves a partial in the workspace, in floats:
 //
 //     m[width] | s[width] | o[width][v_dim]
+//
+// An item whose units' partials are more than the workspace is meant to hold is a pass of its own, in rounds
+// of round_units units. From round to round the merge carries, for each (row, query head), in floats:
+//
+//     m | its state | s | what s lost | o[v_dim] | what o lost[v_dim]
 #pragma once
 
 #include <stdint.h>
@@ -20,7 +26,7 @@
 #define CUDA_THREADS     128u  // of a block of any kernel
 #define CUDA_LARGEST_DIM 1024u // of k_dim and v_dim
 #define CUDA_PLAIN_WIDTH 8u    // pairs in a tile of the plain kernels
-#define CUDA_CLASSES     50u   // 5 types x 3 dims x 3 widths, and the plain kernels of 5 types
+#define CUDA_CLASSES     65u   // 5 types x 3 dims x 4 widths, and the plain kernels of 5 types
 
 struct cuda_run { // of one unit: cut at units' borders
     uint64_t k, v, k_scale, v_scale, head_stride, first;
@@ -36,13 +42,14 @@ struct cuda_item {
     uint64_t units;   // offset of uint32_t [unit_count + 1]: index of each unit's first run
     uint64_t runs;    // offset of cuda_run []
     uint64_t partial; // offset in the workspace, in floats, of task 0's partial
+    uint64_t carry;   // the same of what goes from round to round, where there is more than one
     // Offset in the output, in floats, of m[rows][q_heads] | s | o as kernels/partial.h packs them.
     uint64_t out;
     uint32_t rows, kv_heads, group, k_dim, v_dim;
     uint32_t v_stride; // elements from a value to the next
-    uint32_t unit_count, tiles, width;
-    uint32_t first_task;  // of the class's tasks
-    uint32_t first_merge; // of all items' (row, query head)s
+    uint32_t unit_count, round_units, tiles, width;
+    uint32_t first_task;  // of the class's tasks in its pass
+    uint32_t first_merge; // of the pass's (row, query head)s
     float scale, soft_cap;
 };
 
@@ -50,10 +57,14 @@ struct cuda_class {
     uint32_t first_item, items, tasks;
 };
 
-struct cuda_header {
-    uint32_t items, merges;                  // merges: (row, query head)s of all items
-    struct cuda_class classes[CUDA_CLASSES]; // items, behind them, stand at a multiple of 8
+struct cuda_header {                         // of a pass
+    uint64_t items_at;                       // offset of its items, a multiple of 8
+    uint32_t items, merges;                  // merges: (row, query head)s of all its items
+    struct cuda_class classes[CUDA_CLASSES]; // tasks: of a round
 };
+
+// Floats that the merge carries for a (row, query head).
+#define CUDA_CARRY(v_dim) (4u + 2u * (v_dim))
 
 // The parameter of every kernel. Grids may be larger than the tasks: surplus blocks end at once.
 struct cuda_launch {
@@ -61,21 +72,30 @@ struct cuda_launch {
     uint64_t partials;
     uint64_t out;
     uint32_t class_index; // not for the merge
+    uint32_t pass, round;
 };
+
+struct cuda_copy { // rows of bytes, from block to block
+    uint64_t to, to_pitch, from, from_pitch, width;
+    uint32_t parts;      // of a row: CUDA_COPY_PART bytes each but the last
+    uint32_t first_task; // task = row * parts + part
+};
+
+#define CUDA_COPY_PART 8192u
 
 struct cuda_kernel {
     const void *function;
     uint32_t shared_bytes; // dynamic shared memory
 };
 
-// One table a KV type: [dim 64, 128, 256][width 8, 16, 64].
+// One table a KV type: [dim 64, 128, 256][width 8, 16, 32, 64].
 #ifdef __cplusplus
 extern "C" {
 #endif
-extern const struct cuda_kernel cuda_tiles_f32[3][3], cuda_tiles_f16[3][3], cuda_tiles_bf16[3][3],
-    cuda_tiles_int8[3][3], cuda_tiles_fp8[3][3];
+extern const struct cuda_kernel cuda_tiles_f32[3][4], cuda_tiles_f16[3][4], cuda_tiles_bf16[3][4],
+    cuda_tiles_int8[3][4], cuda_tiles_fp8[3][4];
 extern const struct cuda_kernel cuda_plain[5]; // by KV type - 1
-extern const struct cuda_kernel cuda_merge, cuda_read;
+extern const struct cuda_kernel cuda_merge, cuda_read, cuda_copies;
 #ifdef __cplusplus
 }
 #endif

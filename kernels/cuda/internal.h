@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Private to kernels/cuda: a device, and what its files ask of each other.
 //
-//     submit ── plan (pure) ──▶ slot's pinned buffer
+//     submit ── plan (pure) ──▶ slot's pinned buffer ──▶ upload stream ──event──▶ compute stream
 //                                 └─ compute stream, in order, from a graph where it repeats:
-//                                    upload, one launch a kernel, merge, download, event
+//                                    one launch a kernel, merge (which writes to pinned memory), event
 //     waiter (a thread) ── waits for the event ──▶ copies partials out ──▶ done()
 //
 //     write ──▶ pinned segments ──▶ copy stream ──event──▶ compute stream, where a step comes after it
@@ -18,16 +18,24 @@
 // ---- plan.c: items in, sizes and the argument buffer out; pure -------------------------------------------
 
 struct cuda_plan_item {
-    uint32_t class_index, place; // place: among all items, sorted by class
-    uint32_t width, tiles, unit_blocks, unit_count, pieces;
-    uint64_t q, alibi, units, runs, partial, out; // as in struct cuda_item
+    uint32_t class_index, pass, place; // place: among all items, sorted by pass and class
+    uint32_t width, tiles, unit_blocks, unit_count, round_units, pieces;
+    uint64_t q, alibi, units, runs, partial, carry, out; // as in struct cuda_item
+};
+
+struct cuda_plan_pass {
+    struct cuda_header header;
+    uint32_t rounds;
+    uint64_t floats; // of the workspace
 };
 
 struct cuda_plan {
     struct cuda_plan_item *items; // capacity item_cap
-    uint32_t item_cap;
-    struct cuda_header header;
-    uint64_t args_bytes, partial_floats, out_floats;
+    struct cuda_plan_pass *passes;
+    uint32_t item_cap, pass_count, pass_cap;
+    uint64_t args_bytes, out_floats;
+    uint64_t read_bytes;     // of K and V, each row once: more than masks let be read
+    uint64_t partial_floats; // of the workspace: the largest pass's
 };
 
 // NULL if steps of this (valid) spec can be computed, else why not.
@@ -76,7 +84,7 @@ struct cuda_graph { // one shape of step in one slot
     cudaGraphExec_t exec; // NULL: seen once
 };
 
-struct cuda_buffer { // host and device side of what travels
+struct cuda_buffer { // host side of what travels, and the device's where it has one
     void *host, *device;
     uint64_t bytes;
 };
@@ -90,7 +98,8 @@ struct cuda_old {
 struct cuda_slot {
     bool busy;
     struct cuda_buffer args, out;
-    cudaEvent_t done_event;
+    cudaEvent_t uploaded, done_event;
+    int64_t expected_ns;          // how long its reads take at least
     struct kernels_partial *outs; // where the partials go
     uint32_t out_count, out_cap;
     kernels_device_done *done;
@@ -108,15 +117,20 @@ struct cuda_segment {
 struct kernels_device {
     int index;
     struct kernels_device_info info;
-    uint64_t taken;   // device memory: regions, workspace, slots
-    uint64_t reserve; // of it, what regions leave for steps
+    uint64_t taken;      // device memory: regions, workspace, slots
+    uint64_t steps;      // of it: workspace, slots
+    uint64_t reserve;    // of the limit, what regions leave for steps
+    bool pooled;         // the runtime frees the workspace in the order of the stream
+    double bytes_per_ns; // that memory reads, as the hardware says; 0: unknown
     struct cuda_pool *pool;
     struct cuda_plan plan;
-    cudaStream_t compute, copy;
+    cudaStream_t compute, upload, copy;
     cudaEvent_t written;
     bool fresh_writes; // since the last step
     void *workspace;
     uint64_t workspace_bytes;
+    uint64_t workspace_most; // that a step asked for, of the last workspace_steps
+    uint32_t workspace_steps;
     uint64_t clock;
     struct cuda_old *old; // buffers that were outgrown; they go with the device: freeing waits for it
     struct cuda_segment segments[CUDA_SEGMENTS];
@@ -154,5 +168,5 @@ enum common_code cuda_transfer_write(struct kernels_device *device, const struct
                                      uint32_t count, struct common_error *err);
 enum common_code cuda_transfer_read(struct kernels_device *device, const struct kernels_device_piece *pieces,
                                     uint32_t count, struct common_error *err);
-enum common_code cuda_transfer_copy(struct kernels_device *device, uint64_t to, uint64_t from, uint64_t bytes,
-                                    struct common_error *err);
+enum common_code cuda_transfer_copy(struct kernels_device *device, const struct kernels_device_copy *copies,
+                                    uint32_t count, struct common_error *err);

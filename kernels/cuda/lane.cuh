@@ -63,6 +63,16 @@ template <int n> LANE_DEVICE void lane_copy_wait()
     asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
 }
 
+// The same, not before `tie` is there: for copies alone ptxas moves the wait in front of products that need
+// none of them, and they wait with it. Whatever the value, it waits for no less.
+template <int n> LANE_DEVICE void lane_copy_wait_after(uint32_t tie)
+{
+    asm volatile("{.reg .pred p; setp.ne.u32 p, %0, 0xffffffff; @p cp.async.wait_group %1; "
+                 "@!p cp.async.wait_group 0;}" ::"r"(tie),
+                 "n"(n)
+                 : "memory");
+}
+
 // d[16][8] = a[16][16] b[16][8] + c, two 16-bit elements a register:
 //     a0: a[g][2t, 2t+1]  a1: a[g+8][2t, 2t+1]  a2: a[g][2t+8, 2t+9]  a3: a[g+8][2t+8, 2t+9]
 //     b0: b[2t, 2t+1][g]  b1: b[2t+8, 2t+9][g]

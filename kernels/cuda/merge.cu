@@ -5,7 +5,7 @@
 // What comes out is what kernels_partial_merge() makes of the units' partials in any order, up to rounding:
 // those without mass are skipped, NaN comes through. Weights are taken against the largest m of all; warp w
 // adds units w, w + 4, ... and warps are added in order, each sum with the error of its additions carried
-// along.
+// along. Where there are rounds, what was added up travels from round to round as it is, sum and rest.
 #include "kernels/cuda/task.cuh"
 
 // sum + rest = what was added so far, nearly exactly (Neumaier).
@@ -17,17 +17,59 @@ LANE_DEVICE void merge_add(float x, float &sum, float &rest)
     sum = next;
 }
 
+// A sum, what it lost, and both as one number.
+struct merge_sum {
+    float all, lost;
+};
+
 // What four warps' sums and rests come to.
-LANE_DEVICE float merge_warps(const float *sums, const float *rests, int step)
+LANE_DEVICE merge_sum merge_warps(const float *sums, const float *rests, int step)
 {
-    float all = 0, lost = 0;
+    merge_sum x = {0, 0};
 #pragma unroll
     for (int w = 0; w < 4; w++) {
-        merge_add(sums[w * step], all, lost);
-        lost += rests[w * step];
+        merge_add(sums[w * step], x.all, x.lost);
+        x.lost += rests[w * step];
     }
-    return all + lost;
+    return x;
 }
+
+LANE_DEVICE merge_sum merge_scaled(const merge_sum &x, float factor)
+{
+    float y = x.all * factor;
+    merge_sum scaled = {y, x.lost * factor + (number_finite(y) ? fmaf(x.all, factor, -y) : 0.0f)};
+    return scaled;
+}
+
+// What rounds before this one left for a (row, query head), and what it leaves: CUDA_CARRY floats.
+struct merge_carry {
+    float *at;         // NULL: there is one round
+    bool first, last;  // round
+    bool mass, seen;   // of the rounds before
+    float before, now; // what their sums, and this round's, are multiplied with
+
+    // Adds a round's sum to those before. True: it is all, else it is kept.
+    LANE_DEVICE bool add(merge_sum &x, float *all, float *lost) const
+    {
+        if (!at)
+            return true;
+        if (!first) {
+            merge_sum old = {*all, *lost}, sum = {0, 0};
+            if (mass) {
+                old = merge_scaled(old, before);
+                merge_add(old.all, sum.all, sum.lost);
+                sum.lost += old.lost;
+            }
+            x = merge_scaled(x, now);
+            merge_add(x.all, sum.all, sum.lost);
+            sum.lost += x.lost;
+            x = sum;
+        }
+        *all = x.all;
+        *lost = x.lost;
+        return last;
+    }
+};
 
 #define MERGE_DIMS  128u // at once, of a block of threads
 #define MERGE_UNITS 128u // whose weights are in shared memory
@@ -35,10 +77,10 @@ LANE_DEVICE float merge_warps(const float *sums, const float *rests, int step)
 
 static __global__ void __launch_bounds__(CUDA_THREADS, 4) merge_kernel(const cuda_launch launch)
 {
-    const cuda_header *header = task_at<const cuda_header>(launch.args, 0);
+    const cuda_header *header = task_pass(launch);
     if (blockIdx.x >= header->merges)
         return;
-    const cuda_item *items = task_at<const cuda_item>(launch.args, sizeof(cuda_header));
+    const cuda_item *items = task_at<const cuda_item>(launch.args, header->items_at);
     uint32_t low = 0, high = header->items;
     while (high - low > 1) {
         uint32_t middle = (low + high) / 2;
@@ -56,14 +98,15 @@ static __global__ void __launch_bounds__(CUDA_THREADS, 4) merge_kernel(const cud
     uint64_t stride = task_floats * item->kv_heads * item->tiles; // from unit to unit
     const float *first = task_at<const float>(launch.partials, 0) + item->partial +
                          (static_cast<uint64_t>(kv_head) * item->tiles + pair / width) * task_floats;
-    uint32_t in_tile = pair % width;
+    uint32_t in_tile = pair % width, done = launch.round * item->round_units; // units
+    const uint32_t units = min(item->unit_count - done, item->round_units);
     const float *m = first + in_tile, *s = first + width + in_tile, *o = first + 2 * width + in_tile * v_dim;
 
     float *shared =
         reinterpret_cast<float *>(lane_shared()); // [4] tops; then sums and rests [4][MERGE_DIMS], weights, s
     float top = -INFINITY;
     bool mass = false, seen = false;
-    for (uint32_t u = threadIdx.x; u < item->unit_count; u += CUDA_THREADS) {
+    for (uint32_t u = threadIdx.x; u < units; u += CUDA_THREADS) {
         float mu = m[u * stride], su = s[u * stride];
         bool empty = number_massless(mu, su);
         seen = seen || (empty && (__float_as_uint(su) >> 31) != 0);
@@ -82,6 +125,24 @@ static __global__ void __launch_bounds__(CUDA_THREADS, 4) merge_kernel(const cud
     top = number_top(number_top(shared[0], shared[1]), number_top(shared[2], shared[3]));
     __syncthreads();
 
+    merge_carry carry = {NULL, launch.round == 0, done + units == item->unit_count, false, false, 1, 1};
+    float whole = top; // the top of all rounds so far
+    if (units < item->unit_count) {
+        carry.at =
+            task_at<float>(launch.partials, 0) + item->carry + static_cast<uint64_t>(at) * CUDA_CARRY(v_dim);
+        if (!carry.first) {
+            float old = carry.at[0];
+            uint32_t state = __float_as_uint(carry.at[1]);
+            carry.mass = (state & 1) != 0;
+            carry.seen = (state & 2) != 0;
+            whole = !carry.mass ? top : mass ? number_top(old, top) : old;
+            carry.before = carry.mass ? number_exp(old - whole) : 1.0f;
+            carry.now = mass ? number_exp(top - whole) : 1.0f;
+        }
+    }
+    const bool any = mass || carry.mass;
+    seen = seen || carry.seen;
+
     float *sums = shared, *rests = shared + 4 * MERGE_DIMS, *factors = shared + 8 * MERGE_DIMS,
           *masses = factors + MERGE_UNITS;
     uint64_t n = (static_cast<uint64_t>(item->rows) * heads + 15) / 16 * 16; // floats of a plane
@@ -91,8 +152,8 @@ static __global__ void __launch_bounds__(CUDA_THREADS, 4) merge_kernel(const cud
 #pragma unroll
         for (int i = 0; i < 4; i++)
             sum[i] = rest[i] = 0;
-        for (uint32_t u0 = 0; u0 < item->unit_count; u0 += MERGE_UNITS) {
-            uint32_t count = min(MERGE_UNITS, item->unit_count - u0);
+        for (uint32_t u0 = 0; u0 < units; u0 += MERGE_UNITS) {
+            uint32_t count = min(MERGE_UNITS, units - u0);
             if (threadIdx.x < count) {
                 float mu = m[(u0 + threadIdx.x) * stride], su = s[(u0 + threadIdx.x) * stride];
                 factors[threadIdx.x] = number_massless(mu, su) ? -1.0f : number_exp(mu - top);
@@ -133,17 +194,26 @@ static __global__ void __launch_bounds__(CUDA_THREADS, 4) merge_kernel(const cud
         }
         __syncthreads();
         uint32_t d = d0 + threadIdx.x;
-        if (d < v_dim)
-            out[2 * n + static_cast<uint64_t>(at) * v_dim + d] =
-                merge_warps(sums + threadIdx.x, rests + threadIdx.x, MERGE_DIMS);
+        if (d < v_dim) {
+            merge_sum x = merge_warps(sums + threadIdx.x, rests + threadIdx.x, MERGE_DIMS);
+            if (carry.add(x, carry.at + 4 + d, carry.at + 4 + v_dim + d))
+                out[2 * n + static_cast<uint64_t>(at) * v_dim + d] = x.all + x.lost;
+        }
         if (d == 0) { // -0: keys were seen, if without mass
-            float all = merge_warps(factors, masses, 1);
-            out[n + at] = mass ? all : seen ? -0.0f : 0.0f;
+            merge_sum x = merge_warps(factors, masses, 1);
+            if (carry.add(x, carry.at + 2, carry.at + 3))
+                out[n + at] = any ? x.all + x.lost : seen ? -0.0f : 0.0f;
         }
         __syncthreads();
     }
-    if (threadIdx.x == 0)
-        out[at] = mass ? top : -INFINITY;
+    if (threadIdx.x != 0)
+        return;
+    if (carry.at) { // all have read it
+        carry.at[0] = whole;
+        carry.at[1] = __uint_as_float((any ? 1u : 0u) | (seen ? 2u : 0u));
+    }
+    if (carry.last)
+        out[at] = any ? whole : -INFINITY;
 }
 
 const struct cuda_kernel cuda_merge = {reinterpret_cast<const void *>(&merge_kernel),

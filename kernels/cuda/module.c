@@ -7,7 +7,22 @@
 #include "kernels/cuda/internal.h"
 
 #define STEP_RESERVE ((uint64_t)256 << 20) // bytes that the pool leaves for steps, where there are as many
-#define RULES        "3"                   // raise it when a kernel or the cut changes bits
+#define RULES        "4"                   // raise it when a kernel or the cut changes bits
+
+// A driver that is there and too old for the runtime that is linked in. False: another reason.
+static bool driver_too_old(cudaError_t error, struct common_error *err)
+{
+    int driver = 0, runtime = 0;
+    if (error != cudaErrorInsufficientDriver || cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0 ||
+        cudaRuntimeGetVersion(&runtime) != cudaSuccess)
+        return false;
+    common_error_set(
+        err, COMMON_FAILED_PRECONDITION,
+        "no CUDA device: the driver is of CUDA %d.%d, the module of CUDA %d.%d: a newer driver, or a "
+        "module built with CUDA %d.x, is needed",
+        driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10, driver / 1000);
+    return true;
+}
 
 static uint32_t count(struct common_error *err)
 {
@@ -17,6 +32,8 @@ static uint32_t count(struct common_error *err)
     cudaError_t error = cudaGetDeviceCount(&n);
     if (error != cudaSuccess || n <= 0) {
         (void)cudaGetLastError(); // or the next call reports it
+        if (driver_too_old(error, err))
+            return 0;
         common_error_set(err, COMMON_UNAVAILABLE, "no CUDA device: %s",
                          error == cudaSuccess ? "there is none" : cudaGetErrorString(error));
         return 0;
@@ -93,6 +110,8 @@ static void close_device(struct kernels_device *device)
         cudaEventDestroy(device->written);
     if (device->copy)
         cudaStreamDestroy(device->copy);
+    if (device->upload)
+        cudaStreamDestroy(device->upload);
     if (device->compute)
         cudaStreamDestroy(device->compute);
     (void)cudaGetLastError();
@@ -116,10 +135,19 @@ static enum common_code describe(struct kernels_device *device, uint64_t limit_b
     cudaError_t error = cudaGetDeviceProperties(&prop, device->index);
     if (error == cudaSuccess)
         error = cudaMemGetInfo(&available, &total);
+    int pools = 0, clock_khz = 0, bus_bits = 0;
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, device->index);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&clock_khz, cudaDevAttrMemoryClockRate, device->index);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&bus_bits, cudaDevAttrGlobalMemoryBusWidth, device->index);
     if (error != cudaSuccess)
         return cuda_device_check(device, error, "opening it", err);
     struct kernels_device_info *info = &device->info;
     snprintf(info->name, sizeof(info->name), "%.95s", prop.name);
+    device->pooled = pools != 0;
+    device->bytes_per_ns = 2.0 * clock_khz * bus_bits / 8 / 1e6; // two transfers a cycle
     if (prop.major < 8)
         return common_error_set(err, COMMON_UNAVAILABLE, "%s has compute capability %d.%d; 8.0 is needed",
                                 info->name, prop.major, prop.minor);
@@ -152,7 +180,7 @@ static enum common_code open_device(uint32_t index, uint64_t limit_bytes, struct
 {
     uint32_t n = count(err);
     if (index >= n)
-        return n == 0 ? COMMON_UNAVAILABLE
+        return n == 0 ? (err ? err->code : COMMON_UNAVAILABLE)
                       : common_error_set(err, COMMON_UNAVAILABLE, "there is no CUDA device %u: %u are here",
                                          index, n);
     struct kernels_device *device = calloc(1, sizeof(*device));
@@ -167,6 +195,8 @@ static enum common_code open_device(uint32_t index, uint64_t limit_bytes, struct
         code = describe(device, limit_bytes, err);
     if (code == COMMON_OK) {
         cudaError_t error = cudaStreamCreateWithFlags(&device->compute, cudaStreamNonBlocking);
+        if (error == cudaSuccess)
+            error = cudaStreamCreateWithFlags(&device->upload, cudaStreamNonBlocking);
         if (error == cudaSuccess)
             error = cudaStreamCreateWithFlags(&device->copy, cudaStreamNonBlocking);
         if (error == cudaSuccess)
@@ -209,7 +239,8 @@ static enum common_code pool_alloc(struct kernels_device *device, uint64_t bytes
     while (!block && size >= least) {
         void *region = NULL;
         uint64_t left = device->info.limit_bytes - device->taken;
-        left = left > device->reserve ? (left - device->reserve) & ~(uint64_t)(CUDA_GRANULE - 1) : 0;
+        uint64_t kept = device->reserve > device->steps ? device->reserve - device->steps : 0;
+        left = left > kept ? (left - kept) & ~(uint64_t)(CUDA_GRANULE - 1) : 0;
         if (left < least)
             break;
         if (size > left)
@@ -277,6 +308,7 @@ static enum common_code measure(struct kernels_device *device, void *memory, uin
     if (best == 0)
         return common_error_set(err, COMMON_UNAVAILABLE, "the clock of %s stands", device->info.name);
     *bytes_per_s = (double)bytes / best * 1e3;
+    device->bytes_per_ns = *bytes_per_s / 1e9;
     return COMMON_OK;
 }
 

@@ -2,8 +2,13 @@
 // The cut of items into tasks, and the argument buffer that says so to the kernels.
 //
 // Width of a tile: the narrowest that holds all (row, head) pairs of a KV head, else the widest. A unit's
-// length: as long as 1,024 tasks are left, 8 to 128 blocks of keys, a power of two. Both are rules of the
-// item alone.
+// length: as long as 1,024 tasks are left, 8 to 128 blocks of keys, a power of two: longer ones would add up
+// more roundings of one sign than the bound allows. The units of a round: as many as leave their partials in
+// ROUND_FLOATS. All are rules of the item alone.
+//
+// So the workspace has a bound that no context raises: ROUND_FLOATS, or the partials of one unit of an item,
+// which are no more than its answer and as much again. Which items share a pass depends on the step, and no
+// bit depends on it.
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +17,10 @@
 #define UNIT_LEAST   8u
 #define UNIT_MOST    128u
 #define TASKS_WANTED 1024u
-#define PLAIN_CLASS  45u // the first of the plain kernels
+#define PLAIN_CLASS  60u                  // the first of the plain kernels
+#ifndef ROUND_FLOATS                      // tests have few keys
+#define ROUND_FLOATS ((uint64_t)32 << 20) // 128 MiB: many tasks for each multiprocessor
+#endif
 
 static uint64_t round_up(uint64_t n)
 {
@@ -35,7 +43,7 @@ static bool dim_index(const struct kernels_spec *spec, uint32_t *index)
     return spec->k_dim == spec->v_dim && (spec->k_dim == 64 || spec->k_dim == 128 || spec->k_dim == 256);
 }
 
-// Class = (type * 3 + dim) * 3 + width of the tiled kernels, then one plain kernel a type.
+// Class = (type * 3 + dim) * 4 + width of the tiled kernels, then one plain kernel a type.
 static uint32_t class_of(const struct kernels_spec *spec, uint64_t pairs, uint32_t *width)
 {
     uint32_t dim, type = (uint32_t)spec->kv_type;
@@ -43,19 +51,19 @@ static uint32_t class_of(const struct kernels_spec *spec, uint64_t pairs, uint32
         *width = CUDA_PLAIN_WIDTH;
         return PLAIN_CLASS + type - 1;
     }
-    uint32_t which = pairs <= 8 ? 0 : pairs <= 16 ? 1 : 2;
-    static const uint32_t widths[3][3] = {{8, 16, 64}, {8, 16, 64}, {8, 32, 32}};
+    uint32_t which = pairs <= 8 ? 0 : pairs <= 16 ? 1 : pairs <= 32 ? 2 : 3;
+    static const uint32_t widths[3][4] = {{8, 16, 32, 64}, {8, 16, 32, 64}, {8, 32, 32, 32}};
     *width = widths[dim][which];
-    return ((type - 1) * 3 + dim) * 3 + which;
+    return ((type - 1) * 3 + dim) * 4 + which;
 }
 
 const struct cuda_kernel *cuda_plan_kernel(uint32_t class_index)
 {
-    static const struct cuda_kernel(*const tables[5])[3] = {cuda_tiles_f32, cuda_tiles_f16, cuda_tiles_bf16,
+    static const struct cuda_kernel(*const tables[5])[4] = {cuda_tiles_f32, cuda_tiles_f16, cuda_tiles_bf16,
                                                             cuda_tiles_int8, cuda_tiles_fp8};
     if (class_index >= PLAIN_CLASS)
         return &cuda_plain[class_index - PLAIN_CLASS];
-    return &tables[class_index / 9][class_index / 3 % 3][class_index % 3];
+    return &tables[class_index / 12][class_index / 4 % 3][class_index % 4];
 }
 
 const char *cuda_plan_spec_problem(const struct kernels_spec *spec)
@@ -116,14 +124,38 @@ static bool place_in_sink(const struct kernels_device_sink *sink, const struct k
            (uintptr_t)out->s == (uintptr_t)out->m + plane && (uintptr_t)out->o == (uintptr_t)out->s + plane;
 }
 
+// The pass that an item goes to: the last one where there is room, else a new one. NULL: out of memory.
+static struct cuda_plan_pass *pass_for(struct cuda_plan *plan, uint64_t floats, uint32_t rounds)
+{
+    struct cuda_plan_pass *last = plan->pass_count ? &plan->passes[plan->pass_count - 1] : NULL;
+    if (last && rounds == 1 && last->rounds == 1 && last->floats + floats <= ROUND_FLOATS)
+        return last;
+    if (plan->pass_count == plan->pass_cap) {
+        uint32_t cap = plan->pass_cap ? plan->pass_cap * 2 : 4;
+        struct cuda_plan_pass *grown = realloc(plan->passes, cap * sizeof(*grown));
+        if (!grown)
+            return NULL;
+        plan->passes = grown;
+        plan->pass_cap = cap;
+    }
+    last = &plan->passes[plan->pass_count++];
+    memset(last, 0, sizeof(*last));
+    last->rounds = rounds;
+    return last;
+}
+
 static enum common_code lay_out(struct cuda_plan *plan, const struct kernels_device_item *item,
                                 const struct kernels_device_sink *sink, struct cuda_plan_item *to,
                                 struct common_error *err)
 {
     const struct kernels_spec *spec = item->spec;
     uint64_t pairs = (uint64_t)item->rows * kernels_spec_group(spec), blocks = 0;
-    for (uint32_t i = 0; i < item->run_count; i++)
+    uint64_t row = (uint64_t)(spec->k_dim + (spec->v_in_k ? 0 : spec->v_dim)) * spec->kv_heads *
+                   cuda_plan_element(spec->kv_type);
+    for (uint32_t i = 0; i < item->run_count; i++) {
         blocks += blocks_of(item->runs[i].rows);
+        plan->read_bytes += item->runs[i].rows * row; // < 2^32 * 2^45: a hint, may wrap
+    }
     to->class_index = class_of(spec, pairs, &to->width);
     to->tiles = (uint32_t)((pairs + to->width - 1) / to->width);
     uint64_t tasks = (uint64_t)spec->kv_heads * to->tiles; // of a unit: < 2^49
@@ -133,18 +165,26 @@ static enum common_code lay_out(struct cuda_plan *plan, const struct kernels_dev
     while (to->unit_blocks < UNIT_MOST && blocks * tasks / (2 * to->unit_blocks) >= TASKS_WANTED)
         to->unit_blocks *= 2;
     to->unit_count = (uint32_t)((blocks + to->unit_blocks - 1) / to->unit_blocks);
-    uint64_t pieces = count_pieces(item, to->unit_blocks);
-    struct cuda_class *class = &plan->header.classes[to->class_index];
-    if (pieces > UINT32_MAX || tasks * to->unit_count > (uint64_t)INT32_MAX - class->tasks)
+    uint64_t pieces = count_pieces(item, to->unit_blocks), each = (uint64_t)to->width * (2 + spec->v_dim);
+    uint64_t most = ROUND_FLOATS / each / tasks; // units of a round
+    to->round_units = most == 0 ? 1 : most < to->unit_count ? (uint32_t)most : to->unit_count;
+    uint32_t rounds = to->unit_count == 0 ? 1 : (to->unit_count + to->round_units - 1) / to->round_units;
+    tasks *= to->round_units < to->unit_count ? to->round_units : to->unit_count;
+    uint64_t merges = (uint64_t)item->rows * spec->q_heads;
+    if (pieces > UINT32_MAX || tasks > INT32_MAX || merges > INT32_MAX)
+        goto too_much;
+    struct cuda_plan_pass *pass = pass_for(plan, tasks * each, rounds);
+    if (!pass)
+        return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a step");
+    struct cuda_class *class = &pass->header.classes[to->class_index];
+    if (tasks > (uint64_t)INT32_MAX - class->tasks || merges > (uint64_t)INT32_MAX - pass->header.merges)
         goto too_much;
     to->pieces = (uint32_t)pieces;
-    tasks *= to->unit_count;
+    to->pass = plan->pass_count - 1;
     class->items++;
     class->tasks += (uint32_t)tasks;
-    uint64_t merges = (uint64_t)item->rows * spec->q_heads;
-    if (merges > (uint64_t)INT32_MAX - plan->header.merges)
-        goto too_much;
-    plan->header.merges += (uint32_t)merges;
+    pass->header.items++;
+    pass->header.merges += (uint32_t)merges;
 
     // None of these sums can wrap: each term is below 2^46
     to->q = plan->args_bytes;
@@ -155,8 +195,12 @@ static enum common_code lay_out(struct cuda_plan *plan, const struct kernels_dev
     plan->args_bytes += round_up(((uint64_t)to->unit_count + 1) * sizeof(uint32_t));
     to->runs = plan->args_bytes;
     plan->args_bytes += round_up(pieces * sizeof(struct cuda_run));
-    to->partial = plan->partial_floats;
-    plan->partial_floats += tasks * to->width * (2 + spec->v_dim);
+    to->partial = pass->floats;
+    pass->floats += tasks * each;
+    to->carry = pass->floats;
+    pass->floats += rounds > 1 ? merges * CUDA_CARRY(spec->v_dim) : 0;
+    if (pass->floats > plan->partial_floats)
+        plan->partial_floats = pass->floats;
     to->out = plan->out_floats;
     plan->out_floats += 2 * round_up(merges) + round_up(merges * spec->v_dim);
     if (sink && !place_in_sink(sink, &item->out, &to->out))
@@ -178,10 +222,8 @@ enum common_code cuda_plan_make(struct cuda_plan *plan, const struct kernels_dev
         plan->items = grown;
         plan->item_cap = n;
     }
-    memset(&plan->header, 0, sizeof(plan->header));
-    plan->header.items = n;
-    plan->args_bytes = round_up(sizeof(struct cuda_header) + n * sizeof(struct cuda_item));
-    plan->partial_floats = plan->out_floats = 0;
+    plan->pass_count = 0;
+    plan->args_bytes = plan->partial_floats = plan->out_floats = plan->read_bytes = 0;
     for (uint32_t i = 0; i < n; i++) {
         enum common_code code = check_item(&items[i], err);
         if (code == COMMON_OK)
@@ -189,13 +231,28 @@ enum common_code cuda_plan_make(struct cuda_plan *plan, const struct kernels_dev
         if (code != COMMON_OK)
             return code;
     }
-    uint32_t next[CUDA_CLASSES], at = 0;
-    for (uint32_t c = 0; c < CUDA_CLASSES; c++) {
-        plan->header.classes[c].first_item = next[c] = at;
-        at += plan->header.classes[c].items;
+    // Only now it is known how long what comes first is
+    uint64_t heads = plan->pass_count * sizeof(struct cuda_header);
+    uint64_t base = round_up(heads + n * sizeof(struct cuda_item));
+    plan->args_bytes += base;
+    for (uint32_t p = 0, first = 0, i = 0; p < plan->pass_count; p++) {
+        struct cuda_header *header = &plan->passes[p].header;
+        uint32_t next[CUDA_CLASSES], at = 0;
+        header->items_at = heads + first * sizeof(struct cuda_item);
+        for (uint32_t c = 0; c < CUDA_CLASSES; c++) {
+            header->classes[c].first_item = next[c] = at;
+            at += header->classes[c].items;
+        }
+        for (; i < n && plan->items[i].pass == p; i++) {
+            struct cuda_plan_item *item = &plan->items[i];
+            item->place = first + next[item->class_index]++;
+            item->q += base;
+            item->alibi += items[i].spec->alibi ? base : 0;
+            item->units += base;
+            item->runs += base;
+        }
+        first += header->items;
     }
-    for (uint32_t i = 0; i < n; i++)
-        plan->items[i].place = next[plan->items[i].class_index]++;
     return COMMON_OK;
 }
 
@@ -257,8 +314,9 @@ void cuda_plan_fill(const struct cuda_plan *plan, const struct kernels_device_it
                     void *args)
 {
     char *base = args;
-    memcpy(base, &plan->header, sizeof(plan->header));
-    struct cuda_item *table = (struct cuda_item *)(base + sizeof(struct cuda_header));
+    for (uint32_t p = 0; p < plan->pass_count; p++)
+        memcpy(base + p * sizeof(struct cuda_header), &plan->passes[p].header, sizeof(struct cuda_header));
+    struct cuda_item *table = (struct cuda_item *)(base + plan->pass_count * sizeof(struct cuda_header));
     for (uint32_t i = 0; i < n; i++) {
         const struct kernels_device_item *item = &items[i];
         const struct kernels_spec *spec = item->spec;
@@ -270,6 +328,7 @@ void cuda_plan_fill(const struct cuda_plan *plan, const struct kernels_device_it
                                              .units = p->units,
                                              .runs = p->runs,
                                              .partial = p->partial,
+                                             .carry = p->carry,
                                              .out = p->out,
                                              .rows = item->rows,
                                              .kv_heads = spec->kv_heads,
@@ -278,6 +337,7 @@ void cuda_plan_fill(const struct cuda_plan *plan, const struct kernels_device_it
                                              .v_dim = spec->v_dim,
                                              .v_stride = spec->v_in_k ? spec->k_dim : spec->v_dim,
                                              .unit_count = p->unit_count,
+                                             .round_units = p->round_units,
                                              .tiles = p->tiles,
                                              .width = p->width,
                                              .scale = spec->scale,
@@ -287,14 +347,18 @@ void cuda_plan_fill(const struct cuda_plan *plan, const struct kernels_device_it
             memcpy(base + p->alibi, spec->alibi, spec->q_heads * sizeof(float));
         fill_runs(item, p, (uint32_t *)(base + p->units), (struct cuda_run *)(base + p->runs));
     }
-    uint32_t merges = 0;
-    for (uint32_t c = 0, i = 0; c < CUDA_CLASSES; c++) {
-        uint32_t tasks = 0;
-        for (uint32_t end = i + plan->header.classes[c].items; i < end; i++) {
-            table[i].first_task = tasks;
-            table[i].first_merge = merges;
-            tasks += table[i].unit_count * table[i].kv_heads * table[i].tiles;
-            merges += table[i].rows * table[i].kv_heads * table[i].group;
+    for (uint32_t p = 0, i = 0; p < plan->pass_count; p++) {
+        uint32_t merges = 0;
+        for (uint32_t c = 0; c < CUDA_CLASSES; c++) {
+            uint32_t tasks = 0;
+            for (uint32_t end = i + plan->passes[p].header.classes[c].items; i < end; i++) {
+                uint32_t units =
+                    table[i].round_units < table[i].unit_count ? table[i].round_units : table[i].unit_count;
+                table[i].first_task = tasks;
+                table[i].first_merge = merges;
+                tasks += units * table[i].kv_heads * table[i].tiles;
+                merges += table[i].rows * table[i].kv_heads * table[i].group;
+            }
         }
     }
 }
@@ -302,6 +366,6 @@ void cuda_plan_fill(const struct cuda_plan *plan, const struct kernels_device_it
 void cuda_plan_fini(struct cuda_plan *plan)
 {
     free(plan->items);
-    plan->items = NULL;
-    plan->item_cap = 0;
+    free(plan->passes);
+    *plan = (struct cuda_plan){0};
 }

@@ -4,16 +4,21 @@
 //     FREE ──submit──▶ QUEUED (on the compute stream) ──event, or the device is lost──▶ FREE, then done()
 //
 // A slot owns the buffers of one submission; the workspace for partials is shared, as the stream runs one
-// step after the other. A shape that comes a second time in a slot is captured as a graph, and launched as
-// one from then on: what differs between two steps of a shape is in the argument buffer alone. Grids and the
-// upload are rounded up so that a session that grows keeps its shape for long.
+// step after the other. It shrinks again when many steps in a row asked for little of it. A shape that comes
+// a second time in a slot is captured as a graph, and launched as one from then on: what differs between two
+// steps of a shape is in the argument buffer alone. Grids are rounded up so that a session that grows keeps
+// its shape for long. The argument buffer travels on a stream of its own, beside the step before; the merge
+// writes its answer straight to the host.
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "kernels/cuda/internal.h"
 
-#define SPIN_NS 60000 // how long the waiter asks before it sleeps: most decode steps are shorter
+#define SPIN_NS      50000               // how long the waiter asks beyond what reading K and V takes
+#define SPIN_MOST_NS 2000000             // of steps that take longer than this it asks for SPIN_NS alone
+#define SHRINK_AFTER 64u                 // steps in a row that would do with a quarter
+#define SHRINK_LEAST ((uint64_t)4 << 20) // bytes
 
 static uint64_t round_pow2(uint64_t n, uint64_t least)
 {
@@ -32,9 +37,9 @@ static uint32_t round_grid(uint32_t n)
     return (n + step - 1) / step * step;
 }
 
-static uint64_t round_args(uint64_t bytes)
+static uint64_t round_workspace(uint64_t bytes)
 {
-    uint64_t step = 1024;
+    uint64_t step = (uint64_t)64 << 10;
     while (step * 16 <= bytes)
         step *= 2;
     return (bytes + step - 1) / step * step;
@@ -70,43 +75,94 @@ static enum common_code no_memory(struct common_error *err)
     return common_error_set(err, COMMON_RESOURCE_EXHAUSTED, "the system has no memory for a step");
 }
 
-static enum common_code device_buffer(struct kernels_device *device, void **buffer, uint64_t *have,
-                                      uint64_t bytes, struct common_error *err)
+static enum common_code device_buffer(struct kernels_device *device, void **buffer, uint64_t bytes,
+                                      struct common_error *err)
 {
     void *fresh = NULL;
     enum common_code code = cuda_device_take(device, bytes, &fresh, err);
     if (code != COMMON_OK)
         return code;
     graphs_forget(device); // they name the old one
+    device->steps += bytes;
     if (!put_away(device, *buffer, false)) {
         put_away(device, fresh, false);
         return no_memory(err);
     }
     *buffer = fresh;
-    *have = bytes;
     return COMMON_OK;
 }
 
 static enum common_code slot_buffer(struct kernels_device *device, struct cuda_buffer *buffer, uint64_t bytes,
-                                    struct common_error *err)
+                                    bool on_device, struct common_error *err)
 {
     if (bytes <= buffer->bytes)
         return COMMON_OK;
-    uint64_t size = round_pow2(bytes, 64 * 1024), had = buffer->bytes;
+    uint64_t size = round_pow2(bytes, 64 * 1024);
     void *host = NULL;
-    cudaError_t error = cudaHostAlloc(&host, size, cudaHostAllocDefault);
+    // Any kernel can write to it, at the host's address
+    cudaError_t error = cudaHostAlloc(&host, size, cudaHostAllocPortable | cudaHostAllocMapped);
     if (error != cudaSuccess)
         return cuda_device_check(device, error, "a step's buffers", err);
-    enum common_code code = device_buffer(device, &buffer->device, &had, size, err);
+    enum common_code code = COMMON_OK;
+    if (on_device)
+        code = device_buffer(device, &buffer->device, size, err);
     if (code == COMMON_OK && !put_away(device, buffer->host, true))
         code = no_memory(err);
     if (code != COMMON_OK) {
         put_away(device, host, true);
         return code;
     }
+    graphs_forget(device);
     buffer->host = host;
     buffer->bytes = size;
     return COMMON_OK;
+}
+
+// The steps that were submitted go on with the old one: it is freed behind them.
+static enum common_code workspace_replace(struct kernels_device *device, uint64_t bytes,
+                                          struct common_error *err)
+{
+    if (!device->pooled) {
+        enum common_code code = device_buffer(device, &device->workspace, bytes, err);
+        if (code == COMMON_OK)
+            device->workspace_bytes = bytes;
+        return code;
+    }
+    cudaError_t error = cudaSuccess;
+    graphs_forget(device);
+    if (device->workspace)
+        error = cudaFreeAsync(device->workspace, device->compute);
+    device->workspace = NULL;
+    device->taken -= device->workspace_bytes;
+    device->steps -= device->workspace_bytes;
+    device->workspace_bytes = 0;
+    if (error == cudaSuccess && bytes > device->info.limit_bytes - device->taken)
+        return cuda_device_check(device, cudaErrorMemoryAllocation, "a step's workspace", err);
+    if (error == cudaSuccess)
+        error = cudaMallocAsync(&device->workspace, bytes, device->compute);
+    enum common_code code = cuda_device_check(device, error, "a step's workspace", err);
+    if (code != COMMON_OK)
+        return code;
+    device->workspace_bytes = bytes;
+    device->taken += bytes;
+    device->steps += bytes;
+    return COMMON_OK;
+}
+
+static enum common_code workspace_room(struct kernels_device *device, uint64_t bytes,
+                                       struct common_error *err)
+{
+    if (bytes > device->workspace_most)
+        device->workspace_most = bytes;
+    uint64_t size = round_workspace(device->workspace_most);
+    bool much = device->workspace_bytes > SHRINK_LEAST && size <= device->workspace_bytes / 4;
+    if (bytes > device->workspace_bytes)
+        return workspace_replace(device, round_workspace(bytes), err);
+    if (++device->workspace_steps < SHRINK_AFTER)
+        return COMMON_OK;
+    device->workspace_steps = 0;
+    device->workspace_most = bytes;
+    return much && device->pooled ? workspace_replace(device, size, err) : COMMON_OK;
 }
 
 static enum common_code make_room(struct kernels_device *device, struct cuda_slot *slot, uint32_t n,
@@ -120,13 +176,11 @@ static enum common_code make_room(struct kernels_device *device, struct cuda_slo
         slot->out_cap = n;
     }
     const struct cuda_plan *plan = &device->plan;
-    enum common_code code = slot_buffer(device, &slot->args, round_args(plan->args_bytes), err);
+    enum common_code code = slot_buffer(device, &slot->args, plan->args_bytes, true, err);
     if (code == COMMON_OK)
-        code = slot_buffer(device, &slot->out, plan->out_floats * sizeof(float), err);
-    uint64_t partials = plan->partial_floats * sizeof(float);
-    if (code == COMMON_OK && partials > device->workspace_bytes)
-        code = device_buffer(device, &device->workspace, &device->workspace_bytes,
-                             round_pow2(partials, (uint64_t)1 << 20), err);
+        code = slot_buffer(device, &slot->out, plan->out_floats * sizeof(float), false, err);
+    if (code == COMMON_OK)
+        code = workspace_room(device, plan->partial_floats * sizeof(float), err);
     return code;
 }
 
@@ -160,35 +214,43 @@ static enum common_code check_runs(const struct kernels_device *device,
     return COMMON_OK;
 }
 
-// What the stream does for a step.
+// The launches of a round: one a kernel, and the merge.
+static cudaError_t issue_round(const struct kernels_device *device, const struct cuda_header *pass,
+                               struct cuda_launch *launch)
+{
+    void *arguments[] = {launch};
+    const struct dim3 block = {CUDA_THREADS, 1, 1};
+    cudaError_t error = cudaSuccess;
+    for (uint32_t c = 0; c < CUDA_CLASSES && error == cudaSuccess; c++) {
+        if (pass->classes[c].tasks == 0)
+            continue;
+        const struct cuda_kernel *kernel = cuda_plan_kernel(c);
+        const struct dim3 grid = {round_grid(pass->classes[c].tasks), 1, 1};
+        launch->class_index = c;
+        error =
+            cudaLaunchKernel(kernel->function, grid, block, arguments, kernel->shared_bytes, device->compute);
+    }
+    if (error != cudaSuccess)
+        return error;
+    const struct dim3 grid = {round_grid(pass->merges), 1, 1};
+    return cudaLaunchKernel(cuda_merge.function, grid, block, arguments, cuda_merge.shared_bytes,
+                            device->compute);
+}
+
+// What the compute stream does for a step whose arguments are there.
 static cudaError_t issue(struct kernels_device *device, struct cuda_slot *slot,
                          const struct kernels_device_sink *sink)
 {
     const struct cuda_plan *plan = &device->plan;
-    cudaError_t error = cudaMemcpyAsync(slot->args.device, slot->args.host, round_args(plan->args_bytes),
-                                        cudaMemcpyHostToDevice, device->compute);
+    cudaError_t error = cudaSuccess;
     struct cuda_launch launch = {.args = (uint64_t)(uintptr_t)slot->args.device,
                                  .partials = (uint64_t)(uintptr_t)device->workspace,
-                                 .out = sink ? sink->out : (uint64_t)(uintptr_t)slot->out.device};
-    void *arguments[] = {&launch};
-    const struct dim3 block = {CUDA_THREADS, 1, 1};
-    for (uint32_t c = 0; c < CUDA_CLASSES && error == cudaSuccess; c++) {
-        if (plan->header.classes[c].tasks == 0)
-            continue;
-        const struct cuda_kernel *kernel = cuda_plan_kernel(c);
-        const struct dim3 grid = {round_grid(plan->header.classes[c].tasks), 1, 1};
-        launch.class_index = c;
-        error =
-            cudaLaunchKernel(kernel->function, grid, block, arguments, kernel->shared_bytes, device->compute);
+                                 .out = sink ? sink->out : (uint64_t)(uintptr_t)slot->out.host};
+    for (; launch.pass < plan->pass_count && error == cudaSuccess; launch.pass++) {
+        for (launch.round = 0; launch.round < plan->passes[launch.pass].rounds && error == cudaSuccess;
+             launch.round++)
+            error = issue_round(device, &plan->passes[launch.pass].header, &launch);
     }
-    if (error == cudaSuccess) {
-        const struct dim3 grid = {round_grid(plan->header.merges), 1, 1};
-        error = cudaLaunchKernel(cuda_merge.function, grid, block, arguments, cuda_merge.shared_bytes,
-                                 device->compute);
-    }
-    if (error == cudaSuccess && !sink)
-        error = cudaMemcpyAsync(slot->out.host, slot->out.device, plan->out_floats * sizeof(float),
-                                cudaMemcpyDeviceToHost, device->compute);
     return error;
 }
 
@@ -201,11 +263,14 @@ static uint64_t mix(uint64_t h, uint64_t x)
 // Names all that issue() passes on.
 static uint64_t shape_key(const struct cuda_plan *plan, const struct kernels_device_sink *sink)
 {
-    uint64_t h = mix(mix(1, round_args(plan->args_bytes)), sink ? sink->out : plan->out_floats);
-    h = mix(h, round_grid(plan->header.merges));
-    for (uint32_t c = 0; c < CUDA_CLASSES; c++) {
-        if (plan->header.classes[c].tasks > 0)
-            h = mix(mix(h, c), round_grid(plan->header.classes[c].tasks));
+    uint64_t h = mix(1, sink ? sink->out : 0);
+    for (uint32_t p = 0; p < plan->pass_count; p++) {
+        const struct cuda_header *pass = &plan->passes[p].header;
+        h = mix(mix(h, plan->passes[p].rounds), round_grid(pass->merges));
+        for (uint32_t c = 0; c < CUDA_CLASSES; c++) {
+            if (pass->classes[c].tasks > 0)
+                h = mix(mix(h, c), round_grid(pass->classes[c].tasks));
+        }
     }
     return h;
 }
@@ -232,7 +297,14 @@ static cudaError_t capture(struct kernels_device *device, struct cuda_slot *slot
 static cudaError_t slot_start(struct kernels_device *device, struct cuda_slot *slot,
                               const struct kernels_device_sink *sink)
 {
-    cudaError_t error = cudaSuccess;
+    cudaError_t error = cudaMemcpyAsync(slot->args.device, slot->args.host, device->plan.args_bytes,
+                                        cudaMemcpyHostToDevice, device->upload);
+    if (error == cudaSuccess)
+        error = cudaEventRecord(slot->uploaded, device->upload);
+    if (error == cudaSuccess)
+        error = cudaStreamWaitEvent(device->compute, slot->uploaded, 0);
+    if (error != cudaSuccess)
+        return error;
     if (device->fresh_writes) {
         error = cudaEventRecord(device->written, device->copy);
         if (error == cudaSuccess)
@@ -304,6 +376,8 @@ enum common_code cuda_step_submit(struct kernels_device *device, const struct ke
     for (uint32_t i = 0; i < n; i++)
         slot->outs[i] = items[i].out;
     slot->out_count = sink ? 0 : n;
+    double reads_ns = device->bytes_per_ns > 0 ? (double)device->plan.read_bytes / device->bytes_per_ns : 0;
+    slot->expected_ns = reads_ns < SPIN_MOST_NS ? (int64_t)reads_ns : 0;
     slot->done = done;
     slot->arg = arg;
     cudaError_t error = slot_start(device, slot, sink);
@@ -329,13 +403,14 @@ static int64_t now_ns(void)
     return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
 
-static cudaError_t wait_for(cudaEvent_t event)
+// What the step reads takes expected_ns at least, so it asks until then and SPIN_NS more.
+static cudaError_t wait_for(const struct cuda_slot *slot)
 {
-    int64_t until = now_ns() + SPIN_NS;
+    int64_t until = now_ns() + slot->expected_ns + SPIN_NS;
     cudaError_t error;
-    while ((error = cudaEventQuery(event)) == cudaErrorNotReady && now_ns() < until)
+    while ((error = cudaEventQuery(slot->done_event)) == cudaErrorNotReady && now_ns() < until)
         continue;
-    return error == cudaErrorNotReady ? cudaEventSynchronize(event) : error;
+    return error == cudaErrorNotReady ? cudaEventSynchronize(slot->done_event) : error;
 }
 
 static void copy_out(const struct cuda_slot *slot)
@@ -364,7 +439,7 @@ static void *wait_and_tell(void *arg)
         struct cuda_slot *slot = &device->slots[device->queue[0]];
         pthread_mutex_unlock(&device->lock);
         struct common_error err = {0};
-        enum common_code code = cuda_device_check(device, wait_for(slot->done_event), "a step", &err);
+        enum common_code code = cuda_device_check(device, wait_for(slot), "a step", &err);
         if (code == COMMON_OK)
             copy_out(slot);
         kernels_device_done *done = slot->done;
@@ -392,12 +467,17 @@ enum common_code cuda_step_init(struct kernels_device *device, struct common_err
         cudaError_t error =
             cudaFuncSetAttribute(kernel->function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  (int)kernel->shared_bytes);
+        if (error == cudaSuccess) // L1 is not used; without it the driver may leave room for fewer blocks
+            error = cudaFuncSetAttribute(kernel->function, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                         cudaSharedmemCarveoutMaxShared);
         if (error != cudaSuccess)
             return cuda_device_check(device, error, "the kernels", err);
     }
     for (uint32_t i = 0; i < CUDA_SLOTS; i++) {
         cudaError_t error = cudaEventCreateWithFlags(&device->slots[i].done_event,
                                                      cudaEventDisableTiming | cudaEventBlockingSync);
+        if (error == cudaSuccess)
+            error = cudaEventCreateWithFlags(&device->slots[i].uploaded, cudaEventDisableTiming);
         if (error != cudaSuccess)
             return cuda_device_check(device, error, "an event", err);
     }
@@ -421,8 +501,9 @@ void cuda_step_fini(struct kernels_device *device)
         struct cuda_slot *slot = &device->slots[i];
         if (slot->done_event)
             cudaEventDestroy(slot->done_event);
+        if (slot->uploaded)
+            cudaEventDestroy(slot->uploaded);
         cudaFree(slot->args.device);
-        cudaFree(slot->out.device);
         cudaFreeHost(slot->args.host);
         cudaFreeHost(slot->out.host);
         free(slot->outs);

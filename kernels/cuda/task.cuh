@@ -18,13 +18,19 @@ struct task {
     float *out;                // its partial
 };
 
+LANE_DEVICE const cuda_header *task_pass(const cuda_launch &launch)
+{
+    return task_at<const cuda_header>(launch.args, launch.pass * sizeof(cuda_header));
+}
+
 // False: a surplus block.
 LANE_DEVICE bool task_find(const cuda_launch &launch, task &out)
 {
-    const cuda_class *list = &task_at<cuda_header>(launch.args, 0)->classes[launch.class_index];
+    const cuda_header *pass = task_pass(launch);
+    const cuda_class *list = &pass->classes[launch.class_index];
     if (blockIdx.x >= list->tasks)
         return false;
-    const cuda_item *items = task_at<cuda_item>(launch.args, sizeof(cuda_header)) + list->first_item;
+    const cuda_item *items = task_at<const cuda_item>(launch.args, pass->items_at) + list->first_item;
     uint32_t low = 0, high = list->items;
     while (high - low > 1) {
         uint32_t middle = (low + high) / 2;
@@ -35,7 +41,10 @@ LANE_DEVICE bool task_find(const cuda_launch &launch, task &out)
     }
     const cuda_item *item = items + low;
     uint32_t task = blockIdx.x - item->first_task, tile = task % item->tiles, rest = task / item->tiles;
-    uint32_t unit = rest / item->kv_heads, pairs = item->rows * item->group, width = item->width;
+    uint32_t unit = rest / item->kv_heads + launch.round * item->round_units;
+    uint32_t pairs = item->rows * item->group, width = item->width;
+    if (unit >= item->unit_count) // the last round is shorter
+        return false;
     const uint32_t *units = task_at<const uint32_t>(launch.args, item->units);
     const cuda_run *runs = task_at<const cuda_run>(launch.args, item->runs);
     out.item = item;

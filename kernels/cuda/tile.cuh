@@ -42,12 +42,15 @@
 #include "kernels/cuda/tile_load.cuh"
 
 // q as fragments: [tile of 8 pairs][step][term][lane], and for each pair the power of two that it was scaled
-// by. Returns whether parts of q do not hold it (float32 alone).
+// by. Returns whether parts of q do not hold it (float32 alone). more: whether a part but the first is not
+// zero.
 template <class S, int width>
-LANE_DEVICE bool tile_queries(const cuda_launch &launch, const task &t, uint2 *parts, float *scales)
+LANE_DEVICE bool tile_queries(const cuda_launch &launch, const task &t, uint2 *parts, float *scales,
+                              bool &more)
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, dim = S::steps * 16;
     bool lost = false;
+    uint32_t rests = 0;
     for (uint32_t p = warp; p < width; p += 4) {
         float most = 0;
         if ((S::wide || !S::bf16) && p < t.pairs) {
@@ -89,9 +92,12 @@ LANE_DEVICE bool tile_queries(const cuda_launch &launch, const task &t, uint2 *p
             number_split<S::bf16>(r.x * down, r.y * down, b);
         }
 #pragma unroll
-        for (int i = 0; i < S::terms; i++)
+        for (int i = 0; i < S::terms; i++) {
             parts[(x / 32 * S::terms + i) * 32 + lane] = make_uint2(a[i], b[i]);
+            rests |= i > 0 ? (a[i] | b[i]) & 0x7fff7fffu : 0; // a zero's sign says nothing
+        }
     }
+    more = rests != 0;
     __syncthreads();
     return lost;
 }
@@ -140,13 +146,15 @@ LANE_DEVICE void tile_products(float (&first)[4], float (&second)[4], float (&la
 }
 
 // A step's products with the terms of q: `large` for the first, the others in two sums that do not wait for
-// each other.
-template <class S>
+// each other. one_term: the others are zeros, and so would their products be.
+template <class S, bool one_term>
 LANE_DEVICE void tile_step(const lane_a (&parts)[3], const uint2 (&q)[3], int step, bool first, float (&x)[4],
                            float (&small)[4], float (&other)[4])
 {
     float large[4] = {0, 0, 0, 0};
-    if constexpr (S::wide) {
+    if constexpr (one_term) {
+        tile_mma<S>(large, parts[0], q[0]);
+    } else if constexpr (S::wide) {
         tile_products(small, other, large, parts, q);
     } else if constexpr (S::bf16) {
         tile_mma<S>(large, parts[0], q[0]);
@@ -161,7 +169,7 @@ LANE_DEVICE void tile_step(const lane_a (&parts)[3], const uint2 (&q)[3], int st
         x[j] = first ? large[j] : x[j] + large[j];
 }
 
-template <int type, int dim, int width>
+template <int type, int dim, int width, bool one_term>
 LANE_DEVICE void tile_logits(const char *k, const uint2 *q, tile_lane<type, dim, width> &st,
                              float (&x)[tile_shape<type, dim, width>::tiles][4])
 {
@@ -210,11 +218,12 @@ LANE_DEVICE void tile_logits(const char *k, const uint2 *q, tile_lane<type, dim,
             for (int n = 0; n < S::tiles; n++) {
                 uint2 terms[3];
 #pragma unroll
-                for (int j = 0; j < S::terms; j++) {
+                for (int j = 0; j < (one_term ? 1 : S::terms); j++) {
                     int at = (n * S::steps + step) * S::terms + j;
                     terms[j] = S::q_in_registers ? st.q[S::q_in_registers ? at : 0] : q[at * 32 + lane];
                 }
-                tile_step<S>(parts[h], terms, h, S::q_in_registers && step == 0, x[n], small[n], other[n]);
+                tile_step<S, one_term>(parts[h], terms, h, S::q_in_registers && step == 0, x[n], small[n],
+                                       other[n]);
             }
         }
     }
@@ -360,7 +369,11 @@ LANE_DEVICE void tile_keys(const tile_task &kept, const tile_note &note, bool si
     const int lane = threadIdx.x % 32, g = lane / 4;
     const float *scales = reinterpret_cast<const float *>(stage + 32 * S::row);
     float x[S::tiles][4];
-    tile_logits<type, dim, width>(stage, q, st, x);
+    constexpr bool may_skip = !S::q_in_registers && !S::wide; // elsewhere memory is the limit
+    if (may_skip && kept.one_term != 0)
+        tile_logits<type, dim, width, may_skip>(stage, q, st, x);
+    else
+        tile_logits<type, dim, width, false>(stage, q, st, x);
 
     float k_scale[2] = {1, 1}, v_scale[2] = {1, 1}, change = 1;
     if (S::scaled) { // weights take the values' scales in, less the largest one's exponent
@@ -509,6 +522,19 @@ LANE_DEVICE bool tile_end(const task &t, char *shared, tile_lane<type, dim, widt
     return bad;
 }
 
+// Something of every sum of a block, for lane_copy_wait_after().
+template <int type, int dim, int width> LANE_DEVICE uint32_t tile_tie(const tile_lane<type, dim, width> &st)
+{
+    uint32_t tie = 0;
+#pragma unroll
+    for (int n = 0; n < tile_shape<type, dim, width>::tiles; n++) {
+#pragma unroll
+        for (int j = 0; j < tile_shape<type, dim, width>::steps; j++)
+            tie |= __float_as_uint(st.o[n][j][3]);
+    }
+    return tie;
+}
+
 template <int type, int dim, int width>
 __global__ void __launch_bounds__(CUDA_THREADS, 2) tile_kernel(const cuda_launch launch)
 {
@@ -527,7 +553,33 @@ __global__ void __launch_bounds__(CUDA_THREADS, 2) tile_kernel(const cuda_launch
         kept.bottom = (t.pair + t.pairs - 1) / t.item->group;
         kept.simple = t.item->soft_cap > 0 || t.item->alibi != 0 ? 0 : TILE_SIMPLE;
     }
-    const bool lost = tile_queries<S, width>(launch, t, q, scales);
+    __syncthreads();
+
+    // The first stages are on their way while the queries are prepared
+    const int way = S::key_ways == 1 ? 0 : warp;
+    tile_walk walk;
+    walk.run = t.run;
+    walk.row = walk.end = 0;
+    tile_note *notes = reinterpret_cast<tile_note *>(shared + S::notes) + way * S::stages;
+    char *ring = shared + S::rings + way * S::stages * S::stage;
+    const uint32_t loader = S::key_ways == 1 ? threadIdx.x : static_cast<uint32_t>(lane);
+#pragma unroll
+    for (int i = 0; i < S::stages - 1; i++) {
+        if (S::wide && i % 2 != 0)
+            tile_load_values<S>(walk, ring + i * S::stage, loader);
+        else
+            tile_load<S>(kept, walk, notes + i, ring + i * S::stage, loader);
+        lane_copy_commit();
+    }
+
+    bool more;
+    const bool lost = tile_queries<S, width>(launch, t, q, scales, more);
+    if (!S::q_in_registers && !S::wide) {
+        more = __syncthreads_or(more) != 0;
+        if (threadIdx.x == 0)
+            kept.one_term = more ? 0 : 1;
+        __syncthreads();
+    }
     if (S::key_ways == 1)
         q += warp * S::tiles * S::steps * S::terms * 32;
 
@@ -562,24 +614,13 @@ __global__ void __launch_bounds__(CUDA_THREADS, 2) tile_kernel(const cuda_launch
         }
     }
 
-    const int way = S::key_ways == 1 ? 0 : warp;
-    tile_walk walk;
-    walk.run = t.run;
-    walk.row = walk.end = 0;
-    tile_note *notes = reinterpret_cast<tile_note *>(shared + S::notes) + way * S::stages;
-    char *ring = shared + S::rings + way * S::stages * S::stage;
-    const uint32_t loader = S::key_ways == 1 ? threadIdx.x : static_cast<uint32_t>(lane);
-#pragma unroll
-    for (int i = 0; i < S::stages - 1; i++) {
-        if (S::wide && i % 2 != 0)
-            tile_load_values<S>(walk, ring + i * S::stage, loader);
-        else
-            tile_load<S>(kept, walk, notes + i, ring + i * S::stage, loader);
-        lane_copy_commit();
-    }
     int use = 0, fill = S::stages - 1;
+    uint32_t tie = 0; // to the products with the block before
     for (;;) {
-        lane_copy_wait<S::stages - 2>();
+        if (S::wide)
+            lane_copy_wait<S::stages - 2>();
+        else
+            lane_copy_wait_after<S::stages - 2>(tie);
         tile_sync<S>(); // this block is here, and the one before is done with
         const tile_note &note = notes[use];
         const uint32_t seen = note.seen;
@@ -607,6 +648,8 @@ __global__ void __launch_bounds__(CUDA_THREADS, 2) tile_kernel(const cuda_launch
             stage = ring + use * S::stage;
         }
         tile_values<type, dim, width>(stage + (S::wide ? 0 : 16 * S::row), w, fade, st);
+        if (!S::wide)
+            tie = tile_tie<type, dim, width>(st);
         use = use + 1 == S::stages ? 0 : use + 1;
         fill = fill + 1 == S::stages ? 0 : fill + 1;
     }
@@ -627,13 +670,13 @@ template <int type, int dim, int width> struct tile_entry {
     }
 };
 
-// By dim and by width: cuda_width() of args.h.
-#define TILE_ROW(type, dim, medium, large)                                                                   \
+// By dim and by width: plan.c.
+#define TILE_ROW(type, dim, medium, large, largest)                                                          \
     {                                                                                                        \
         tile_entry<type, dim, 8>::get(), tile_entry<type, dim, medium>::get(),                               \
-            tile_entry<type, dim, large>::get()                                                              \
+            tile_entry<type, dim, large>::get(), tile_entry<type, dim, largest>::get()                       \
     }
 #define TILE_TABLE(type)                                                                                     \
     {                                                                                                        \
-        TILE_ROW(type, 64, 16, 64), TILE_ROW(type, 128, 16, 64), TILE_ROW(type, 256, 32, 32)                 \
+        TILE_ROW(type, 64, 16, 32, 64), TILE_ROW(type, 128, 16, 32, 64), TILE_ROW(type, 256, 32, 32, 32)     \
     }

@@ -2,5 +2,5 @@
 // Products of bfloat16: of keys and values as they are, and of the three parts of float32 ones.
 #include "kernels/cuda/tile.cuh"
 
-const struct cuda_kernel cuda_tiles_bf16[3][3] = TILE_TABLE(KERNELS_KV_BF16);
-const struct cuda_kernel cuda_tiles_f32[3][3] = TILE_TABLE(KERNELS_KV_F32);
+const struct cuda_kernel cuda_tiles_bf16[3][4] = TILE_TABLE(KERNELS_KV_BF16);
+const struct cuda_kernel cuda_tiles_f32[3][4] = TILE_TABLE(KERNELS_KV_F32);

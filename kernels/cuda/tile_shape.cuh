@@ -23,6 +23,7 @@ struct tile_task {
     task t;
     uint32_t top, bottom; // query rows: the first, the last
     uint32_t simple;      // TILE_SIMPLE where logits are products alone, else 0
+    uint32_t one_term;    // not 0: the terms of q but the first are zeros
 };
 
 template <int type, int dim, int width> struct tile_shape {

@@ -191,19 +191,87 @@ enum common_code cuda_transfer_read(struct kernels_device *device, const struct 
     return code;
 }
 
-enum common_code cuda_transfer_copy(struct kernels_device *device, uint64_t to, uint64_t from, uint64_t bytes,
-                                    struct common_error *err)
+// All pieces in blocks, and none too large for a launch.
+static enum common_code check_copies(const struct kernels_device *device,
+                                     const struct kernels_device_copy *copies, uint32_t count,
+                                     struct common_error *err)
 {
-    const struct kernels_device_piece pieces[2] = {{.device = to, .width = bytes, .height = 1},
-                                                   {.device = from, .width = bytes, .height = 1}};
+    enum common_code code = COMMON_OK;
+    for (uint32_t i = 0; i < count && code == COMMON_OK; i++) {
+        const struct kernels_device_copy *c = &copies[i];
+        const struct kernels_device_piece ends[2] = {{.device = c->to,
+                                                      .device_pitch = c->to_pitch,
+                                                      .host_pitch = c->width,
+                                                      .width = c->width,
+                                                      .height = c->height},
+                                                     {.device = c->from,
+                                                      .device_pitch = c->from_pitch,
+                                                      .host_pitch = c->width,
+                                                      .width = c->width,
+                                                      .height = c->height}};
+        code = check_pieces(device, ends, 2, err);
+    }
+    return code;
+}
+
+static cudaError_t copy_one(struct kernels_device *device, const struct kernels_device_copy *c)
+{
+    void *to = (void *)(uintptr_t)c->to;
+    const void *from = (const void *)(uintptr_t)c->from;
+    if (c->height == 1)
+        return cudaMemcpyAsync(to, from, c->width, cudaMemcpyDeviceToDevice, device->copy);
+    return cudaMemcpy2DAsync(to, c->to_pitch, from, c->from_pitch, c->width, c->height,
+                             cudaMemcpyDeviceToDevice, device->copy);
+}
+
+// As many as the segment has room for, and a launch has tasks for, by one launch.
+static enum common_code copy_some(struct kernels_device *device, const struct kernels_device_copy *copies,
+                                  uint32_t count, uint32_t *done, struct common_error *err)
+{
+    struct cuda_segment *segment;
+    enum common_code code = segment_with_room(device, &segment, err);
+    if (code != COMMON_OK)
+        return code;
+    struct cuda_copy *table = (struct cuda_copy *)(segment->host + segment->filled);
+    uint64_t room = (CUDA_SEGMENT - segment->filled) / sizeof(*table), tasks = 0;
+    uint32_t n = 0;
+    for (; n < count && n < room; n++) {
+        const struct kernels_device_copy *c = &copies[n];
+        uint64_t parts =
+            (c->width + CUDA_COPY_PART - 1) / CUDA_COPY_PART; // <= 2^15, as a block has 2^28 bytes
+        if (parts * c->height > INT32_MAX - tasks)
+            break;
+        table[n] = (struct cuda_copy){.to = c->to,
+                                      .to_pitch = c->to_pitch,
+                                      .from = c->from,
+                                      .from_pitch = c->from_pitch,
+                                      .width = c->width,
+                                      .parts = (uint32_t)parts,
+                                      .first_task = (uint32_t)tasks};
+        tasks += parts * c->height;
+    }
+    *done = n;
+    struct cuda_launch launch = {.args = (uint64_t)(uintptr_t)table, .partials = n};
+    void *arguments[] = {&launch};
+    const struct dim3 grid = {(uint32_t)tasks, 1, 1}, block = {CUDA_THREADS, 1, 1};
+    cudaError_t error = cudaSuccess;
+    if (n > 0)
+        error = cudaLaunchKernel(cuda_copies.function, grid, block, arguments, 0, device->copy);
+    return segment_sent(device, segment, n ? n * sizeof(*table) : CUDA_SEGMENT, error, err);
+}
+
+enum common_code cuda_transfer_copy(struct kernels_device *device, const struct kernels_device_copy *copies,
+                                    uint32_t count, struct common_error *err)
+{
     enum common_code code = cuda_device_enter(device, err);
     if (code == COMMON_OK)
-        code = check_pieces(device, pieces, 2, err);
+        code = check_copies(device, copies, count, err);
     if (code != COMMON_OK)
         return code;
     device->fresh_writes = true;
-    return cuda_device_check(device,
-                             cudaMemcpyAsync((void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes,
-                                             cudaMemcpyDeviceToDevice, device->copy),
-                             "a copy", err);
+    if (count == 1)
+        return cuda_device_check(device, copy_one(device, copies), "a copy", err);
+    for (uint32_t at = 0, some; at < count && code == COMMON_OK; at += some)
+        code = copy_some(device, copies + at, count - at, &some, err);
+    return code;
 }

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/float16.h"
 #include "tests/cuda/device_harness.h"
 
 static const enum kernels_kv_type types[] = {KERNELS_KV_F32, KERNELS_KV_F16, KERNELS_KV_BF16, KERNELS_KV_INT8,
@@ -66,7 +67,7 @@ void cases_every_shape(void **state)
         {128, 128, 4, 1, 520}, {128, 128, 3, 4, 100}, {128, 128, 2, 33, 90}, {256, 256, 8, 1, 129},
         {256, 256, 16, 1, 65}, {256, 256, 5, 9, 48},  {64, 64, 71, 2, 90},   {80, 80, 5, 1, 133},
         {1, 1, 1, 1, 100},     {3, 5, 2, 3, 40},      {576, 512, 8, 1, 50},  {1024, 1000, 1, 2, 40},
-        {128, 64, 2, 1, 65},
+        {128, 64, 2, 1, 65},   {64, 64, 4, 7, 120},   {128, 128, 8, 3, 70},  {128, 128, 8, 4, 33},
     };
     for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++) {
         for (int t = 0; t < TYPES; t++) {
@@ -347,6 +348,46 @@ void cases_bits_do_not_depend_on_the_batch(void **state)
         harness_item_free(&alone[i]);
         harness_remove(&p[i]);
         data_free(&d[i]);
+    }
+}
+
+// Wide tiles leave out the products with parts of q that are zeros: the same bits as beside a row that has them.
+void cases_bits_of_short_queries(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t dim, group, rows;
+    } shapes[] = {{64, 2, 20}, {128, 4, 20}, {256, 4, 5}};
+    for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++) {
+        for (int t = 0; t < TYPES; t++) {
+            struct data d = {.name = "queries of bfloat16",
+                             .spec = spec_of(types[t], shapes[s].dim, shapes[s].dim, shapes[s].group),
+                             .rows = shapes[s].rows,
+                             .keys = 200,
+                             .q_first = 1000,
+                             .visible = 200};
+            make(&d, s);
+            uint64_t row = (uint64_t)shapes[s].group * shapes[s].dim, all = row * d.rows;
+            for (uint64_t i = 0; i < all; i++)
+                d.q[i] = common_bf16_to_float(common_bf16_from_float(d.q[i]));
+            d.q[3] = -0.0f;
+            struct placed p = harness_place(&d, 1, in_one_run, 1);
+            struct kernels_device_item brief = harness_item(&p);
+            assert_int_equal(harness_run(&brief, 1, NULL), COMMON_OK);
+            harness_judge(&p, &brief.out, type_names[t]);
+            d.q[all - 1] += 1e-5f; // of the last row
+            struct kernels_device_item full = harness_item(&p);
+            assert_int_equal(harness_run(&full, 1, NULL), COMMON_OK);
+            harness_judge(&p, &full.out, type_names[t]);
+            uint64_t heads = (uint64_t)(d.rows - 1) * shapes[s].group;
+            assert_memory_equal(brief.out.m, full.out.m, heads * sizeof(float));
+            assert_memory_equal(brief.out.s, full.out.s, heads * sizeof(float));
+            assert_memory_equal(brief.out.o, full.out.o, heads * shapes[s].dim * sizeof(float));
+            harness_item_free(&brief);
+            harness_item_free(&full);
+            harness_remove(&p);
+            data_free(&d);
+        }
     }
 }
 

@@ -105,7 +105,8 @@ void cases_bytes_go_and_come(void **state)
     assert_int_equal(ops->alloc(device, bytes, &b, &err), COMMON_OK);
     struct kernels_device_piece piece = {.device = a, .host = sent, .width = bytes, .height = 1};
     assert_int_equal(ops->write(device, &piece, 1, &err), COMMON_OK);
-    assert_int_equal(ops->copy(device, b, a, bytes, &err), COMMON_OK);
+    struct kernels_device_copy whole = {.to = b, .from = a, .width = bytes, .height = 1};
+    assert_int_equal(ops->copy(device, &whole, 1, &err), COMMON_OK);
     piece.device = b;
     piece.host = got;
     assert_int_equal(ops->read(device, &piece, 1, &err), COMMON_OK);
@@ -138,6 +139,67 @@ void cases_bytes_go_and_come(void **state)
     ops->free(device, b);
     free(sent);
     free(got);
+}
+
+// Many rectangles at once: whole words and odd bytes, rows longer than a part, more than one table holds; and
+// nothing beside them.
+void cases_rectangles_are_copied(void **state)
+{
+    (void)state;
+    enum { BYTES = 6000000, MANY = 45000 };
+    static const uint64_t shapes[][5] = {// width, height, pitch to, pitch from, how far apart
+                                         {4096, 8, 65536, 8192, 600000},
+                                         {64, 8, 1024, 128, 10000},
+                                         {33, 5, 77, 40, 500},
+                                         {1, 1, 0, 0, 16},
+                                         {100000, 2, 100016, 100000, 250000},
+                                         {8192, 3, 8192, 8192, 30000},
+                                         {8193, 1, 0, 0, 9001}};
+    struct common_error err;
+    uint64_t a, b;
+    uint8_t *sent = malloc(BYTES), *got = malloc(BYTES), *want = malloc(BYTES);
+    struct kernels_device_copy *copies = malloc(MANY * sizeof *copies);
+    assert_true(sent && got && want && copies);
+    for (uint64_t i = 0; i < BYTES; i++)
+        sent[i] = (uint8_t)(i * 2654435761u >> 13);
+    assert_int_equal(ops->alloc(device, BYTES, &a, &err), COMMON_OK);
+    assert_int_equal(ops->alloc(device, BYTES, &b, &err), COMMON_OK);
+    struct kernels_device_piece from = {.device = a, .host = sent, .width = BYTES, .height = 1},
+                                to = {.device = b, .host = want, .width = BYTES, .height = 1},
+                                back = {.device = b, .host = got, .width = BYTES, .height = 1};
+    assert_int_equal(ops->write(device, &from, 1, &err), COMMON_OK);
+    for (int round = 0; round < 3; round++) {
+        uint32_t n = 0;
+        uint64_t at = 0, source = (uint64_t)round * 3;
+        memset(want, 0xcc, BYTES);
+        assert_int_equal(ops->write(device, &to, 1, &err), COMMON_OK);
+        for (; round == 2 && n < MANY; n++) // more than a segment
+            copies[n] =
+                (struct kernels_device_copy){.to = b + n * 100, .from = a + n * 64, .width = 10, .height = 1};
+        for (size_t s = 0; round < 2 && s < sizeof shapes / sizeof *shapes; s++) {
+            copies[n++] = (struct kernels_device_copy){.to = b + at,
+                                                       .to_pitch = shapes[s][2],
+                                                       .from = a + source,
+                                                       .from_pitch = shapes[s][3],
+                                                       .width = shapes[s][0],
+                                                       .height = shapes[s][1]};
+            at += shapes[s][4];
+        }
+        for (uint32_t i = 0; i < n; i++)
+            for (uint64_t row = 0; row < copies[i].height; row++)
+                memcpy(want + (copies[i].to - b) + row * copies[i].to_pitch,
+                       sent + (copies[i].from - a) + row * copies[i].from_pitch, copies[i].width);
+        assert_int_equal(ops->copy(device, copies, n, &err), COMMON_OK);
+        memset(copies, 0, n * sizeof *copies); // it may be reused
+        assert_int_equal(ops->read(device, &back, 1, &err), COMMON_OK);
+        assert_memory_equal(got, want, BYTES);
+    }
+    ops->free(device, a);
+    ops->free(device, b);
+    free(sent);
+    free(got);
+    free(want);
+    free(copies);
 }
 
 static void never(void *arg, enum common_code code, const struct common_error *err)
@@ -212,7 +274,20 @@ void cases_bad_calls(void **state)
         assert_int_equal(ops->write(device, &pieces[i], 1, &err), COMMON_INVALID_ARGUMENT);
         assert_int_equal(ops->read(device, &pieces[i], 1, &err), COMMON_INVALID_ARGUMENT);
     }
-    assert_int_equal(ops->copy(device, block, block + 4096, 8192, &err), COMMON_INVALID_ARGUMENT);
+    const struct kernels_device_copy copies[] = {
+        {.to = block, .from = block + 4096, .width = 100, .height = 1},
+        {.to = block, .from = block + 4096, .width = 8192, .height = 1},
+        {.to = block + 8000, .from = block, .width = 200, .height = 1},
+        {.to = block, .to_pitch = 64, .from = block + 4096, .from_pitch = 4096, .width = 64, .height = 2},
+        {.to = block, .to_pitch = 32, .from = block + 4096, .from_pitch = 64, .width = 64, .height = 2},
+        {.to = 0, .from = block, .width = 1, .height = 1},
+        {.to = block, .from = block + 4096, .width = 0, .height = 1},
+    };
+    for (size_t i = 1; i < sizeof(copies) / sizeof(copies[0]); i++) {
+        const struct kernels_device_copy both[] = {copies[0], copies[i]};
+        assert_int_equal(ops->copy(device, &copies[i], 1, &err), COMMON_INVALID_ARGUMENT);
+        assert_int_equal(ops->copy(device, both, 2, &err), COMMON_INVALID_ARGUMENT);
+    }
 
     struct data d = keys_of(16, 1);
     struct kernels_device_run run = {.k = block, .v = block + 2048, .head_stride = 4096, .rows = 16};
@@ -430,6 +505,111 @@ void cases_bandwidth(void **state)
     assert_int_equal(ops->bandwidth(device, &bytes_per_s, &err), COMMON_OK);
     assert_true(bytes_per_s > 0 && isfinite(bytes_per_s));
     assert_int_equal(ops->used(device), before);
+}
+
+// Bytes of blocks that fit now.
+static uint64_t room(struct kernels_device *of)
+{
+    enum { BLOCK = 1 << 20, MOST = 512 };
+    uint64_t at[MOST];
+    uint32_t n = 0;
+    struct common_error err;
+    while (n < MOST && ops->alloc(of, BLOCK, &at[n], &err) == COMMON_OK)
+        n++;
+    assert_true(n < MOST);
+    for (uint32_t i = 0; i < n; i++)
+        ops->free(of, at[i]);
+    return (uint64_t)n * BLOCK;
+}
+
+// Bytes that the device has free: the largest limit that it can be opened with.
+static uint64_t available(void)
+{
+    uint64_t low = 0, high = UINT64_C(1) << 31;
+    while (high - low > 64 << 10) {
+        struct kernels_device *probe = NULL;
+        struct common_error err;
+        uint64_t middle = low + (high - low) / 2;
+        bool fits = ops->open(0, middle, &probe, &err) == COMMON_OK;
+        ops->close(probe);
+        *(fits ? &low : &high) = middle;
+    }
+    return low;
+}
+
+static void run_on(struct kernels_device *of, uint32_t q_heads, uint64_t block)
+{
+    struct kernels_device *other = device;
+    struct data d = keys_of(16, 1);
+    d.spec.q_heads = q_heads;
+    float *q = calloc((size_t)q_heads * 64, sizeof(float));
+    assert_non_null(q);
+    struct kernels_device_run run = {.k = block, .v = block + 4096, .rows = 16};
+    struct kernels_device_item item = {.spec = &d.spec,
+                                       .rows = 1,
+                                       .q_first = 16,
+                                       .visible = 16,
+                                       .q = q,
+                                       .q_row_stride = (uint64_t)q_heads * 64,
+                                       .q_head_stride = 64,
+                                       .run_count = 1,
+                                       .runs = &run,
+                                       .out = data_partial(1, q_heads, 64)};
+    struct common_error err;
+    device = of;
+    if (harness_run(&item, 1, &err) != COMMON_OK)
+        fail_msg("%u heads: %s", q_heads, err.message);
+    device = other;
+    data_partial_free(&item.out);
+    free(q);
+    data_free(&d);
+}
+
+// What steps hold comes out of what the pool leaves for them; a workspace that one large step needed goes back
+// when many small ones have not.
+void cases_workspace_shrinks(void **state)
+{
+    (void)state;
+    uint64_t fits[2] = {0}, left[3] = {0};
+    for (int large = 0; large < 2; large++) {
+        struct kernels_device *small = NULL;
+        struct common_error err;
+        uint64_t block;
+        uint8_t zeros[8192] = {0};
+        assert_int_equal(ops->open(0, UINT64_C(400) << 20, &small, &err), COMMON_OK);
+        assert_int_equal(ops->alloc(small, 8192, &block, &err), COMMON_OK);
+        struct kernels_device_piece piece = {.device = block, .host = zeros, .width = 8192, .height = 1};
+        assert_int_equal(ops->write(small, &piece, 1, &err), COMMON_OK);
+        run_on(small, 8, block);
+        left[0] = available();
+        if (large) {
+            run_on(small, 40000, block); // 10 MiB of partials, and as much of queries
+            left[1] = available();
+            for (int i = 0; i < 200; i++)
+                run_on(small, 8, block);
+            left[2] = available();
+            run_on(small, 40000, block); // and it grows again
+        }
+        ops->free(small, block);
+        fits[large] = room(small);
+        ops->close(small);
+    }
+    assert_true(left[1] + (UINT64_C(20) << 20) <= left[0]);
+    assert_true(left[2] >= left[1] + (UINT64_C(8) << 20));
+    assert_int_equal(fits[0], fits[1]);
+}
+
+void cases_driver_too_old(void **state)
+{
+    (void)state;
+    struct common_error err;
+    struct kernels_device *none = NULL;
+    assert_int_equal(ops->count(&err), 0);
+    assert_int_equal(err.code, COMMON_FAILED_PRECONDITION);
+    assert_non_null(strstr(err.message, "12.4"));
+    assert_non_null(strstr(err.message, "13.0"));
+    assert_int_equal(ops->open(0, 0, &none, &err), COMMON_FAILED_PRECONDITION);
+    assert_null(none);
 }
 
 static int ended;

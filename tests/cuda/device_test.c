@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The suite that every device module passes (kernels/device.h):
 //
-//     cuda_device_test MODULE.so numbers|life|fault
+//     cuda_device_test MODULE.so numbers|life|fault|driver|shrink
 //
 // numbers: answers against the float64 reference, and bits. life: pool, writes, limits, many steps under way.
-// fault: only over the emulated module, which makes its third kernel fail. Exit status 77: no device here.
+// fault: only over the emulated module, which makes its third kernel fail. driver: the same with a driver that
+// is too old. shrink: emulated, too: real runtimes give memory back in larger pieces. Exit status 77: no device here.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -46,15 +47,21 @@ static int close_device(void **state)
 int main(int argc, char **argv)
 {
     if (argc != 3) {
-        fprintf(stderr, "usage: cuda_device_test MODULE.so numbers|life|fault\n");
+        fprintf(stderr, "usage: cuda_device_test MODULE.so numbers|life|fault|driver|shrink\n");
         return 2;
     }
     if (!strcmp(argv[2], "life"))
         setenv("BANYAN_EMULATED_MEMORY", "67108864", 1);
     if (!strcmp(argv[2], "fault"))
         setenv("BANYAN_EMULATED_FAULT", "3", 1);
+    if (!strcmp(argv[2], "driver"))
+        setenv("BANYAN_EMULATED_DRIVER", "12040", 1);
     if (!harness_load(argv[1]))
         return 1;
+    if (!strcmp(argv[2], "driver")) {
+        const struct CMUnitTest tests[] = {cmocka_unit_test(cases_driver_too_old)};
+        return cmocka_run_group_tests(tests, NULL, NULL);
+    }
     struct common_error err;
     if (ops->count(&err) == 0) {
         struct kernels_device *none = NULL;
@@ -71,6 +78,7 @@ int main(int argc, char **argv)
             cmocka_unit_test(cases_several_heads),
             cmocka_unit_test(cases_bits_do_not_depend_on_cuts),
             cmocka_unit_test(cases_bits_do_not_depend_on_the_batch),
+            cmocka_unit_test(cases_bits_of_short_queries),
             cmocka_unit_test(cases_unseen_keys_do_not_leak),
             cmocka_unit_test(cases_not_finite_flows_through),
             cmocka_unit_test(cases_vanished_rows),
@@ -81,12 +89,20 @@ int main(int argc, char **argv)
     }
     if (!strcmp(argv[2], "life")) {
         const struct CMUnitTest tests[] = {
-            cmocka_unit_test(cases_pool_and_limit), cmocka_unit_test(cases_bytes_go_and_come),
-            cmocka_unit_test(cases_bad_calls),      cmocka_unit_test(cases_steps_read_what_was_written),
-            cmocka_unit_test(cases_to_a_sink),      cmocka_unit_test(cases_many_under_way),
+            cmocka_unit_test(cases_pool_and_limit),
+            cmocka_unit_test(cases_bytes_go_and_come),
+            cmocka_unit_test(cases_bad_calls),
+            cmocka_unit_test(cases_steps_read_what_was_written),
+            cmocka_unit_test(cases_to_a_sink),
+            cmocka_unit_test(cases_many_under_way),
+            cmocka_unit_test(cases_rectangles_are_copied),
             cmocka_unit_test(cases_bandwidth),
         };
         return cmocka_run_group_tests(tests, open_device, close_device);
+    }
+    if (!strcmp(argv[2], "shrink")) {
+        const struct CMUnitTest tests[] = {cmocka_unit_test(cases_workspace_shrinks)};
+        return cmocka_run_group_tests(tests, NULL, NULL);
     }
     const struct CMUnitTest tests[] = {cmocka_unit_test(cases_fault_loses_the_device)};
     return cmocka_run_group_tests(tests, open_device, NULL);

@@ -108,11 +108,14 @@ static enum common_code read_pieces(struct kernels_device *device, const struct 
     return COMMON_OK;
 }
 
-static enum common_code copy(struct kernels_device *device, uint64_t to, uint64_t from, uint64_t bytes,
-                             struct common_error *err)
+static enum common_code copy(struct kernels_device *device, const struct kernels_device_copy *copies,
+                             uint32_t n, struct common_error *err)
 {
     (void)device, (void)err;
-    memcpy((void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes);
+    for (const struct kernels_device_copy *c = copies; c < copies + n; c++)
+        for (uint64_t row = 0; row < c->height; row++)
+            memcpy((void *)(uintptr_t)(c->to + row * c->to_pitch),
+                   (const void *)(uintptr_t)(c->from + row * c->from_pitch), c->width);
     return COMMON_OK;
 }
 

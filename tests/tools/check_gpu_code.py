@@ -7,7 +7,8 @@
 LOG: what nvcc -Xptxas -v said for one file. Each must report at least one kernel. --table prints for each kernel its
 registers and how many of its blocks (of 128 threads) the registers of a multiprocessor hold. Where cuobjdump and
 nvdisasm are in PATH, the machine code of the object beside each log (LOG without .log) is looked at, too: no kernel
-holds instructions for local memory, and the tiled ones hold those that they are built on. Exit status: 0 fine, 1
+holds instructions for local memory, and the tiled ones hold those that they are built on, and do not wait for the
+next block of keys before they have multiplied with this block's values. Exit status: 0 fine, 1
 offences, 2 wrong use.
 """
 import argparse
@@ -42,18 +43,42 @@ def kernels(text):
 
 
 def machine_code(text):
-    """Yields (architecture, name, set of instructions) from what cuobjdump -sass says."""
+    """Yields (architecture, name, set of instructions, products behind a wait) from what cuobjdump -sass says."""
     arch = None
     for part in re.split(r"^\s*Function : ", text, flags=re.MULTILINE):
         if arch:
             symbol = part.split(maxsplit=1)[0]
-            yield arch, readable(symbol), set(re.findall(r"^\s*/\*[0-9a-f]+\*/\s+(?:@\S+\s+)?([A-Z][\w.]*)", part,
-                                                         re.MULTILINE))
+            code = [(int(at, 16), name, rest) for at, name, rest in re.findall(
+                r"^\s*/\*([0-9a-f]+)\*/\s+(?:@\S+\s+)?([A-Z][\w.]*)([^;]*);", part, re.MULTILINE)]
+            yield arch, readable(symbol), {name for _, name, _ in code}, behind_waits(code)
         arch = (re.findall(r"^\s*arch = (\w+)", part, re.MULTILINE) or [arch])[-1]
 
 
-def code_offences(name, instructions):
+def behind_waits(code):
+    """In the loop over blocks of keys: products with values that come after a wait for copies.
+
+    The loop is the smallest one that reads values by matrices and starts copies. A wait may stand at its top, before
+    keys are read; one that ptxas moved up stands between the values and the products with them."""
+    loops = []
+    for end, (at, name, rest) in enumerate(code):
+        target = re.search(r"0x([0-9a-f]+)", rest) if name.startswith("BRA") else None
+        if not target or int(target.group(1), 16) >= at:
+            continue
+        body = [x[1] for x in code[:end] if x[0] >= int(target.group(1), 16)]
+        if any(x.startswith("LDSM.16.MT88") for x in body) and "LDGDEPBAR" in body:
+            loops.append(body)
+    if not loops:
+        return 0
+    body = min(loops, key=len)
+    first = next(i for i, x in enumerate(body) if x.startswith("LDSM.16.MT88"))
+    wait = next((i for i, x in enumerate(body) if i > first and x.startswith("DEPBAR")), len(body))
+    return sum(x.startswith("HMMA") for x in body[wait:])
+
+
+def code_offences(name, instructions, behind):
     """Yields what is wrong with a kernel's machine code."""
+    if behind:
+        yield f"waits for the next block of keys before {behind} products with values"
     local = sorted(x for x in instructions if re.match(r"(LDL|STL)\b", x))
     if local:
         yield "holds " + ", ".join(local)
@@ -94,7 +119,8 @@ def main(arguments=None):
             print(f"{path}: cuobjdump cannot read the object; its machine code was not looked at", file=sys.stderr)
             continue
         text = said.stdout
-        looked = [(arch, name, what) for arch, name, code in machine_code(text) for what in code_offences(name, code)]
+        looked = [(arch, name, what) for arch, name, code, behind in machine_code(text)
+                  for what in code_offences(name, code, behind)]
         if "Function : " not in text:
             looked.append(("any", path, "holds no machine code"))
         for arch, name, what in looked:

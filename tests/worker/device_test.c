@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // A device behind its module: choosing it, its memory, jobs in line, cancelling, and being lost. argv[1]: the
-// emulated module.
+// emulated module; argv[2]: "driver", of too old a one, or which kernel faults.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
+#include "common/log.h"
 #include "worker/device.h"
 #include "worker/memory.h"
 
@@ -52,6 +55,32 @@ static void it_is_chosen_by_name(void **state)
     worker_device_close(NULL);
 }
 
+// It computes on the processor, and says so as a warning, with both versions.
+static void an_old_driver_is_warned_of(void **state)
+{
+    (void)state;
+    struct worker_device *device = NULL;
+    char path[] = "/tmp/banyan-device-test-XXXXXX", said[4096] = "";
+    int file = mkstemp(path), kept = dup(STDERR_FILENO);
+    assert_true(file >= 0 && kept >= 0);
+    fflush(stderr);
+    assert_int_equal(dup2(file, STDERR_FILENO), STDERR_FILENO);
+    common_log_set_level(COMMON_LOG_WARN);
+    enum common_code automatic = open_device("auto", module, &device);
+    fflush(stderr);
+    dup2(kept, STDERR_FILENO);
+    ssize_t n = pread(file, said, sizeof said - 1, 0);
+    close(file);
+    close(kept);
+    unlink(path);
+    assert_int_equal(automatic, COMMON_OK);
+    assert_null(device);
+    assert_true(n > 0);
+    assert_non_null(strstr(said, "CUDA 12.4"));
+    assert_non_null(strstr(said, "CUDA 13.0"));
+    assert_int_equal(open_device("cuda:0", module, &device), COMMON_FAILED_PRECONDITION);
+}
+
 static void bytes_go_and_come_back(void **state)
 {
     (void)state;
@@ -70,7 +99,23 @@ static void bytes_go_and_come_back(void **state)
         pieces[i] =
             (struct worker_piece){.memory = block + i * 64, .host = wire + i * 200, .width = 64, .height = 1};
     worker_memory_write(memory, pieces, 100);
-    worker_memory_copy(memory, other, block, sizeof back);
+    // All but a strip, and the strip by rows
+    const struct worker_copy copies[] = {
+        {.to = other, .from = block, .width = 64 * 90, .height = 1},
+        {.to = other + 64 * 90,
+         .to_pitch = 64,
+         .from = block + 64 * 90,
+         .from_pitch = 64,
+         .width = 60,
+         .height = 10},
+        {.to = other + 64 * 90 + 60,
+         .to_pitch = 64,
+         .from = block + 64 * 90 + 60,
+         .from_pitch = 64,
+         .width = 4,
+         .height = 10},
+    };
+    worker_memory_copy(memory, copies, 3);
     struct worker_piece all = {
         .memory = other, .pitch = 64, .host = back, .host_pitch = 64, .width = 64, .height = 100};
     worker_memory_read(memory, &all, 1);
@@ -275,6 +320,11 @@ int main(int argc, char **argv)
     if (argc < 2)
         return 2;
     module = argv[1];
+    const struct CMUnitTest driver[] = {cmocka_unit_test(an_old_driver_is_warned_of)};
+    if (argc > 2 && strcmp(argv[2], "driver") == 0)
+        return setenv("BANYAN_EMULATED_DRIVER", "12040", 1) == 0
+                   ? cmocka_run_group_tests_name("driver", driver, NULL, NULL)
+                   : 2;
     if (argc > 2)
         return setenv("BANYAN_EMULATED_FAULT", argv[2], 1) == 0
                    ? cmocka_run_group_tests_name("lost", fault, NULL, NULL)

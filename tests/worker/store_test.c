@@ -7,6 +7,8 @@
 #include "common/hash.h"
 #include "proto/footprint.h"
 #include "tests/worker/store_fixture.h"
+#include "worker/arena.h"
+#include "worker/memory.h"
 #include "worker/shape.h"
 
 static void memory_comes_page_by_page(void **state)
@@ -88,6 +90,65 @@ static void full_layers_become_blocks(void **state)
             assert_row(chunk, layer, row, 0);
     worker_store_release(store, chunk);
     end(store);
+}
+
+struct counted { // memory that counts its copies
+    struct worker_memory *host;
+    uint32_t calls, copies;
+};
+
+static void *counted_map(void *arg, size_t bytes)
+{
+    (void)arg;
+    return aligned_alloc(2 << 20, bytes);
+}
+
+static void counted_unmap(void *arg, void *base, size_t bytes)
+{
+    (void)arg, (void)bytes;
+    free(base);
+}
+
+static void counted_write(void *arg, const struct worker_piece *pieces, uint32_t n)
+{
+    worker_memory_write(((struct counted *)arg)->host, pieces, n);
+}
+
+static void counted_read(void *arg, const struct worker_piece *pieces, uint32_t n)
+{
+    worker_memory_read(((struct counted *)arg)->host, pieces, n);
+}
+
+static void counted_copy(void *arg, const struct worker_copy *copies, uint32_t n)
+{
+    struct counted *counted = arg;
+    counted->calls++;
+    counted->copies += n;
+    worker_memory_copy(counted->host, copies, n);
+}
+
+// Pages become a block by one call, whose copies have all heads: a call to a device takes microseconds.
+static void a_block_is_one_call(void **state)
+{
+    (void)state;
+    static const struct worker_memory_ops ops = {.write = counted_write,
+                                                 .read = counted_read,
+                                                 .copy = counted_copy};
+    struct counted counted = {.host = worker_memory_host(1 << 20, NULL)};
+    const struct worker_arena_source source = {.map = counted_map, .unmap = counted_unmap};
+    struct worker_store *store =
+        worker_store_new(1 << 20, worker_memory_new(1 << 20, &source, &ops, &counted, NULL));
+    struct worker_chunk *chunk = hold(store, 1);
+    for (uint32_t row = 0; row < TOKENS; row++)
+        assert_int_equal(write_rows(store, chunk, 0, row, 1, 0, WORKER_ROW_PUT, UINT64_MAX), COMMON_OK);
+    assert_true(worker_chunk_in_block(chunk, 0));
+    assert_int_equal(counted.calls, 1);
+    assert_int_equal(counted.copies, TOKENS / 16 * (scale ? 4 : 2));
+    for (uint32_t row = 0; row < TOKENS; row++)
+        assert_row(chunk, 0, row, 0);
+    worker_store_release(store, chunk);
+    end(store);
+    worker_memory_free(counted.host);
 }
 
 // What the coordinator counts for a chunk (proto/footprint.h) is enough, whatever its shape, and not much too much: K and
@@ -452,6 +513,7 @@ int store_memory(uint32_t type)
         cmocka_unit_test(memory_comes_page_by_page),
         cmocka_unit_test(what_nobody_commits_goes),
         cmocka_unit_test(full_layers_become_blocks),
+        cmocka_unit_test(a_block_is_one_call),
         cmocka_unit_test(chunks_take_no_more_than_their_footprint),
         cmocka_unit_test(runs_cover_what_is_ready),
         cmocka_unit_test(hashes_know_no_pages),

@@ -13,6 +13,7 @@
 namespace
 {
 constexpr size_t SHARED = 163 * 1024; // bytes a block, as compute capability 8.0 has it
+constexpr int RUNTIME = 13000;        // CUDA's version
 thread_local int current_device;
 
 [[noreturn]] void misuse(const char *what)
@@ -84,6 +85,8 @@ const char *cudaGetErrorString(cudaError_t error)
         return "no error";
     case cudaErrorMemoryAllocation:
         return "out of memory";
+    case cudaErrorInsufficientDriver:
+        return "CUDA driver version is insufficient for CUDA runtime version";
     case cudaErrorNoDevice:
         return "no CUDA-capable device is detected";
     case cudaErrorInvalidDevice:
@@ -103,8 +106,32 @@ cudaError_t cudaGetLastError(void)
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
+    *count = 0;
+    if (emulated_the()->driver < RUNTIME)
+        return cudaErrorInsufficientDriver;
     *count = emulated_the()->devices;
     return *count ? cudaSuccess : cudaErrorNoDevice;
+}
+
+cudaError_t cudaDriverGetVersion(int *version)
+{
+    *version = emulated_the()->driver;
+    return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version)
+{
+    *version = RUNTIME;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int)
+{
+    // A clock of 1 GHz and a bus of 64 bits: 16 GB/s
+    *value = attribute == cudaDevAttrMemoryClockRate        ? 1000000
+             : attribute == cudaDevAttrGlobalMemoryBusWidth ? 64
+                                                            : 1;
+    return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int)
@@ -168,6 +195,35 @@ cudaError_t cudaFree(void *p)
     m->device.erase(it);
     std::free(p);
     return m->lost;
+}
+
+// What is on the stream before it may use the memory until then.
+cudaError_t cudaFreeAsync(void *p, cudaStream_t stream)
+{
+    return enqueue(stream, [=] {
+        emulated_machine *m = emulated_the();
+        std::lock_guard<std::mutex> held(m->lock);
+        auto it = m->device.find(static_cast<char *>(p));
+        if (it == m->device.end())
+            misuse("cudaFreeAsync of what was not allocated");
+        std::memset(p, EMULATED_RUBBISH, it->second);
+        m->used -= it->second;
+        m->device.erase(it);
+        std::free(p);
+    });
+}
+
+// The device's memory is not the limit here: what was freed on the stream, and is not free yet, is as good.
+cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t)
+{
+    emulated_machine *m = emulated_the();
+    std::lock_guard<std::mutex> held(m->lock);
+    if (m->lost != cudaSuccess)
+        return m->lost;
+    cudaError_t error = allocate(m->device, p, bytes);
+    if (error == cudaSuccess)
+        m->used += bytes;
+    return error;
 }
 
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned)

@@ -10,6 +10,7 @@
 //
 // Faults on request, from the environment at the first call:
 //     BANYAN_EMULATED_DEVICES=n    how many devices there are (1; 0: no driver)
+//     BANYAN_EMULATED_DRIVER=n     the CUDA version that the driver is of (13000); below the runtime's, 13000: no device
 //     BANYAN_EMULATED_MEMORY=n     bytes of device memory (1 GiB)
 //     BANYAN_EMULATED_FAULT=n      the n-th kernel launched (from 1) faults, asynchronously and for good
 #pragma once
@@ -25,6 +26,7 @@ typedef enum cudaError {
     cudaSuccess = 0,
     cudaErrorInvalidValue = 1,
     cudaErrorMemoryAllocation = 2,
+    cudaErrorInsufficientDriver = 35,
     cudaErrorNoDevice = 100,
     cudaErrorInvalidDevice = 101,
     cudaErrorStreamCaptureUnsupported = 900,
@@ -47,7 +49,15 @@ struct cudaDeviceProp {
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
 enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone = 0, cudaStreamCaptureStatusActive = 1 };
-enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum cudaFuncAttribute {
+    cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
+    cudaFuncAttributePreferredSharedMemoryCarveout = 9
+};
+enum cudaDeviceAttr {
+    cudaDevAttrMemoryClockRate = 36,
+    cudaDevAttrGlobalMemoryBusWidth = 37,
+    cudaDevAttrMemoryPoolsSupported = 115
+};
 
 typedef struct dim3 {
     unsigned x, y, z;
@@ -63,20 +73,28 @@ struct cudaFuncAttributes {
     int maxThreadsPerBlock, numRegs;
 };
 
-#define cudaStreamNonBlocking  1u
-#define cudaEventBlockingSync  1u
-#define cudaEventDisableTiming 2u
-#define cudaHostAllocDefault   0u
+#define cudaStreamNonBlocking          1u
+#define cudaEventBlockingSync          1u
+#define cudaEventDisableTiming         2u
+#define cudaHostAllocDefault           0u
+#define cudaHostAllocPortable          1u
+#define cudaHostAllocMapped            2u
+#define cudaSharedmemCarveoutMaxShared 100
 
 const char *cudaGetErrorString(cudaError_t error);
 cudaError_t cudaGetLastError(void);
 cudaError_t cudaGetDeviceCount(int *count);
+cudaError_t cudaDriverGetVersion(int *version);
+cudaError_t cudaRuntimeGetVersion(int *version);
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total);
 cudaError_t cudaMalloc(void **p, size_t bytes);
 cudaError_t cudaFree(void *p);
+cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t stream);
+cudaError_t cudaFreeAsync(void *p, cudaStream_t stream);
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void *p);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);

@@ -147,6 +147,10 @@ template <int n> LANE_DEVICE void lane_copy_wait()
 {
     emulated_copy_wait(n);
 }
+template <int n> LANE_DEVICE void lane_copy_wait_after(uint32_t)
+{
+    emulated_copy_wait(n);
+}
 
 struct lane_a {
     uint32_t x0, x1, x2, x3;
