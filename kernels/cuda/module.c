@@ -7,7 +7,7 @@
 #include "kernels/cuda/internal.h"
 
 #define STEP_RESERVE ((uint64_t)256 << 20) // bytes that the pool leaves for steps, where there are as many
-#define RULES        "3"                   // raise it when a kernel or the cut changes bits
+#define RULES        "4"                   // raise it when a kernel or the cut changes bits
 
 static uint32_t count(struct common_error *err)
 {

@@ -2,8 +2,8 @@
 // The cut of items into tasks, and the argument buffer that says so to the kernels.
 //
 // Width of a tile: the narrowest that holds all (row, head) pairs of a KV head, else the widest. A unit's
-// length: as long as 1,024 tasks are left, 8 to 128 blocks of keys, a power of two. Both are rules of the
-// item alone.
+// length: as long as 1,024 tasks are left, 8 to 128 blocks of keys, a power of two; of latents, as long as 256
+// are left, as a task's partial is as large as 57 of their keys. All are rules of the item alone.
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +12,9 @@
 #define UNIT_LEAST   8u
 #define UNIT_MOST    128u
 #define TASKS_WANTED 1024u
+#define MLA_TASKS    256u
 #define PLAIN_CLASS  45u // the first of the plain kernels
+#define MLA_CLASS    50u // the first of the kernels for latents
 
 static uint64_t round_up(uint64_t n)
 {
@@ -35,10 +37,21 @@ static bool dim_index(const struct kernels_spec *spec, uint32_t *index)
     return spec->k_dim == spec->v_dim && (spec->k_dim == 64 || spec->k_dim == 128 || spec->k_dim == 256);
 }
 
-// Class = (type * 3 + dim) * 3 + width of the tiled kernels, then one plain kernel a type.
+static bool is_mla(const struct kernels_spec *spec)
+{
+    return spec->v_in_k && spec->k_dim == CUDA_MLA_K_DIM && spec->v_dim == CUDA_MLA_V_DIM &&
+           (spec->kv_type == KERNELS_KV_F16 || spec->kv_type == KERNELS_KV_BF16);
+}
+
+// Class = (type * 3 + dim) * 3 + width of the tiled kernels, then one plain kernel a type, then those for
+// latents: type * 2 + width.
 static uint32_t class_of(const struct kernels_spec *spec, uint64_t pairs, uint32_t *width)
 {
     uint32_t dim, type = (uint32_t)spec->kv_type;
+    if (is_mla(spec)) {
+        *width = pairs <= 16 ? 16 : 32;
+        return MLA_CLASS + (spec->kv_type == KERNELS_KV_BF16 ? 2 : 0) + (pairs <= 16 ? 0 : 1);
+    }
     if (!dim_index(spec, &dim)) {
         *width = CUDA_PLAIN_WIDTH;
         return PLAIN_CLASS + type - 1;
@@ -53,6 +66,8 @@ const struct cuda_kernel *cuda_plan_kernel(uint32_t class_index)
 {
     static const struct cuda_kernel(*const tables[5])[3] = {cuda_tiles_f32, cuda_tiles_f16, cuda_tiles_bf16,
                                                             cuda_tiles_int8, cuda_tiles_fp8};
+    if (class_index >= MLA_CLASS)
+        return &cuda_mla[(class_index - MLA_CLASS) / 2][(class_index - MLA_CLASS) % 2];
     if (class_index >= PLAIN_CLASS)
         return &cuda_plain[class_index - PLAIN_CLASS];
     return &tables[class_index / 9][class_index / 3 % 3][class_index % 3];
@@ -130,7 +145,8 @@ static enum common_code lay_out(struct cuda_plan *plan, const struct kernels_dev
     if (blocks > UINT32_MAX || tasks > UINT32_MAX)
         goto too_much;
     to->unit_blocks = UNIT_LEAST;
-    while (to->unit_blocks < UNIT_MOST && blocks * tasks / (2 * to->unit_blocks) >= TASKS_WANTED)
+    const uint32_t wanted = to->class_index >= MLA_CLASS ? MLA_TASKS : TASKS_WANTED;
+    while (to->unit_blocks < UNIT_MOST && blocks * tasks / (2 * to->unit_blocks) >= wanted)
         to->unit_blocks *= 2;
     to->unit_count = (uint32_t)((blocks + to->unit_blocks - 1) / to->unit_blocks);
     uint64_t pieces = count_pieces(item, to->unit_blocks);
