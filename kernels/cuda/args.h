@@ -26,7 +26,9 @@
 #define CUDA_THREADS     128u  // of a block of any kernel
 #define CUDA_LARGEST_DIM 1024u // of k_dim and v_dim
 #define CUDA_PLAIN_WIDTH 8u    // pairs in a tile of the plain kernels
-#define CUDA_CLASSES     65u   // 5 types x 3 dims x 4 widths, and the plain kernels of 5 types
+#define CUDA_MLA_K_DIM   576   // of latents that hold their values
+#define CUDA_MLA_V_DIM   512
+#define CUDA_CLASSES     69u // 5 types x 3 dims x 4 widths, the plain kernels of 5 types, latents: 2 x 2
 
 struct cuda_run { // of one unit: cut at units' borders
     uint64_t k, v, k_scale, v_scale, head_stride, first;
@@ -94,7 +96,8 @@ extern "C" {
 #endif
 extern const struct cuda_kernel cuda_tiles_f32[3][4], cuda_tiles_f16[3][4], cuda_tiles_bf16[3][4],
     cuda_tiles_int8[3][4], cuda_tiles_fp8[3][4];
-extern const struct cuda_kernel cuda_plain[5]; // by KV type - 1
+extern const struct cuda_kernel cuda_plain[5];  // by KV type - 1
+extern const struct cuda_kernel cuda_mla[2][2]; // [binary16, bfloat16][width 16, 32]
 extern const struct cuda_kernel cuda_merge, cuda_read, cuda_copies;
 #ifdef __cplusplus
 }

@@ -3,7 +3,8 @@
 //
 // Width of a tile: the narrowest that holds all (row, head) pairs of a KV head, else the widest. A unit's
 // length: as long as 1,024 tasks are left, 8 to 128 blocks of keys, a power of two: longer ones would add up
-// more roundings of one sign than the bound allows. The units of a round: as many as leave their partials in
+// more roundings of one sign than the bound allows; of latents, as long as 256 are left, as a task's partial is
+// as large as 57 of their keys. The units of a round: as many as leave their partials in
 // ROUND_FLOATS. All are rules of the item alone.
 //
 // So the workspace has a bound that no context raises: ROUND_FLOATS, or the partials of one unit of an item,
@@ -17,7 +18,9 @@
 #define UNIT_LEAST   8u
 #define UNIT_MOST    128u
 #define TASKS_WANTED 1024u
+#define MLA_TASKS    256u
 #define PLAIN_CLASS  60u                  // the first of the plain kernels
+#define MLA_CLASS    65u                  // the first of the kernels for latents
 #ifndef ROUND_FLOATS                      // tests have few keys
 #define ROUND_FLOATS ((uint64_t)32 << 20) // 128 MiB: many tasks for each multiprocessor
 #endif
@@ -43,10 +46,21 @@ static bool dim_index(const struct kernels_spec *spec, uint32_t *index)
     return spec->k_dim == spec->v_dim && (spec->k_dim == 64 || spec->k_dim == 128 || spec->k_dim == 256);
 }
 
-// Class = (type * 3 + dim) * 4 + width of the tiled kernels, then one plain kernel a type.
+static bool is_mla(const struct kernels_spec *spec)
+{
+    return spec->v_in_k && spec->k_dim == CUDA_MLA_K_DIM && spec->v_dim == CUDA_MLA_V_DIM &&
+           (spec->kv_type == KERNELS_KV_F16 || spec->kv_type == KERNELS_KV_BF16);
+}
+
+// Class = (type * 3 + dim) * 4 + width of the tiled kernels, then one plain kernel a type, then those for
+// latents: type * 2 + width.
 static uint32_t class_of(const struct kernels_spec *spec, uint64_t pairs, uint32_t *width)
 {
     uint32_t dim, type = (uint32_t)spec->kv_type;
+    if (is_mla(spec)) {
+        *width = pairs <= 16 ? 16 : 32;
+        return MLA_CLASS + (spec->kv_type == KERNELS_KV_BF16 ? 2 : 0) + (pairs <= 16 ? 0 : 1);
+    }
     if (!dim_index(spec, &dim)) {
         *width = CUDA_PLAIN_WIDTH;
         return PLAIN_CLASS + type - 1;
@@ -61,6 +75,8 @@ const struct cuda_kernel *cuda_plan_kernel(uint32_t class_index)
 {
     static const struct cuda_kernel(*const tables[5])[4] = {cuda_tiles_f32, cuda_tiles_f16, cuda_tiles_bf16,
                                                             cuda_tiles_int8, cuda_tiles_fp8};
+    if (class_index >= MLA_CLASS)
+        return &cuda_mla[(class_index - MLA_CLASS) / 2][(class_index - MLA_CLASS) % 2];
     if (class_index >= PLAIN_CLASS)
         return &cuda_plain[class_index - PLAIN_CLASS];
     return &tables[class_index / 12][class_index / 4 % 3][class_index % 4];
@@ -162,7 +178,8 @@ static enum common_code lay_out(struct cuda_plan *plan, const struct kernels_dev
     if (blocks > UINT32_MAX || tasks > UINT32_MAX)
         goto too_much;
     to->unit_blocks = UNIT_LEAST;
-    while (to->unit_blocks < UNIT_MOST && blocks * tasks / (2 * to->unit_blocks) >= TASKS_WANTED)
+    const uint32_t wanted = to->class_index >= MLA_CLASS ? MLA_TASKS : TASKS_WANTED;
+    while (to->unit_blocks < UNIT_MOST && blocks * tasks / (2 * to->unit_blocks) >= wanted)
         to->unit_blocks *= 2;
     to->unit_count = (uint32_t)((blocks + to->unit_blocks - 1) / to->unit_blocks);
     uint64_t pieces = count_pieces(item, to->unit_blocks), each = (uint64_t)to->width * (2 + spec->v_dim);

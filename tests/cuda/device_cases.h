@@ -18,6 +18,13 @@ void cases_vanished_rows(void **state);
 void cases_no_keys_is_the_identity(void **state);
 void cases_scales_of_any_size(void **state);
 
+// device_latents.c: numbers
+void cases_latents_of_every_shape(void **state);
+void cases_latents_at_random(void **state);
+void cases_latents_of_every_kind(void **state);
+void cases_latents_have_the_same_bits(void **state);
+void cases_latents_that_are_not_finite(void **state);
+
 // device_life.c
 void cases_pool_and_limit(void **state);
 void cases_bytes_go_and_come(void **state);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The suite that every device module passes (kernels/device.h):
 //
-//     cuda_device_test MODULE.so numbers|life|fault|driver|shrink
+//     cuda_device_test MODULE.so numbers|latents|life|fault|driver|shrink
 //
-// numbers: answers against the float64 reference, and bits. life: pool, writes, limits, many steps under way.
+// numbers: answers against the float64 reference, and bits. latents: the same for MLA. life: pool, writes, limits, many steps under way.
 // fault: only over the emulated module, which makes its third kernel fail. driver: the same with a driver that
 // is too old. shrink: emulated, too: real runtimes give memory back in larger pieces. Exit status 77: no device here.
 #include <setjmp.h>
@@ -47,7 +47,7 @@ static int close_device(void **state)
 int main(int argc, char **argv)
 {
     if (argc != 3) {
-        fprintf(stderr, "usage: cuda_device_test MODULE.so numbers|life|fault|driver|shrink\n");
+        fprintf(stderr, "usage: cuda_device_test MODULE.so numbers|latents|life|fault|driver|shrink\n");
         return 2;
     }
     if (!strcmp(argv[2], "life"))
@@ -84,6 +84,16 @@ int main(int argc, char **argv)
             cmocka_unit_test(cases_vanished_rows),
             cmocka_unit_test(cases_no_keys_is_the_identity),
             cmocka_unit_test(cases_scales_of_any_size),
+        };
+        return cmocka_run_group_tests(tests, open_device, close_device);
+    }
+    if (!strcmp(argv[2], "latents")) {
+        const struct CMUnitTest tests[] = {
+            cmocka_unit_test(cases_latents_of_every_shape),
+            cmocka_unit_test(cases_latents_at_random),
+            cmocka_unit_test(cases_latents_of_every_kind),
+            cmocka_unit_test(cases_latents_have_the_same_bits),
+            cmocka_unit_test(cases_latents_that_are_not_finite),
         };
         return cmocka_run_group_tests(tests, open_device, close_device);
     }

@@ -24,7 +24,7 @@ REGISTERS = 65536  # of a multiprocessor; given out to warps by 256
 
 def readable(symbol):
     """tile_kernel<bf16, 128, 8> from its mangled name."""
-    match = re.search(r"(tile|plain|merge|read)_kernel((?:I(?:Li\d+E)+)?)", symbol)
+    match = re.search(r"(tile|mla|plain|merge|read)_kernel((?:I(?:Li\d+E)+)?)", symbol)
     if not match:
         return symbol
     values = [int(x) for x in re.findall(r"Li(\d+)E", match.group(2))]
@@ -82,7 +82,7 @@ def code_offences(name, instructions, behind):
     local = sorted(x for x in instructions if re.match(r"(LDL|STL)\b", x))
     if local:
         yield "holds " + ", ".join(local)
-    if name.startswith("tile_"):
+    if name.startswith(("tile_", "mla_")):
         wanted = [("HMMA.16816.F32", "tensor cores"), (r"LDGSTS\.E\.BYPASS\S*\.128", "copies past L1"), ("MOVM", "weights transposed")]
         if "<f32" not in name:
             wanted += [(r"LDSM\.16\.M88\.4", "keys by matrices"), (r"LDSM\.16\.MT88\.4", "values, transposed")]
