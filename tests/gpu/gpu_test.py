@@ -191,6 +191,13 @@ class StandIns(Case):
         self.assertEqual(self.run_it("--part=2").returncode, 1)
         self.assertIn("bits do not repeat", self.read()[1]["numbers"]["why"])
 
+    def test_an_older_card_has_no_ptx(self):
+        smi = self.root / "tools/nvidia-smi"
+        smi.write_text(smi.read_text().replace(" 9.0,", " 8.0,"))
+        self.assertEqual(self.run_it("--part=9").returncode, 0)
+        ptx = self.read()[1]["ptx"]
+        self.assertEqual((ptx["result"], ptx["why"]), ("not run", "the module's PTX is for 9.0 and later, this card is 8.0"))
+
     def test_what_is_not_there_is_said(self):
         for name in ("nvidia-smi", "ncu", "compute-sanitizer", "python3"):
             (self.root / "tools" / name).unlink()
@@ -315,4 +322,4 @@ class Emulated(Case):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1], defaultTest="Emulated" if WHAT == "emulated" else "StandIns")
+    unittest.main(argv=sys.argv[:1] + sys.argv[4 if WHAT == "emulated" else 3:], defaultTest="Emulated" if WHAT == "emulated" else "StandIns")

@@ -2,7 +2,7 @@
 # Part of tests/gpu.sh: the parts. Each calls run, pass, fail, skip, word, figure, lines and text (run.sh), in any order.
 # shellcheck shell=bash
 
-device=''
+device='' capability=''
 version=$(cat "$here/gpu/version" 2>/dev/null || git -C "$root" describe --always --dirty 2>/dev/null || echo unknown)
 
 # Sets cuda_module, nccl_module, nccl_library, daemons: a folder with bin/ and lib/ whose workers find the device's module.
@@ -88,6 +88,7 @@ part_machine() {
 }
 
 ask_driver() {
+    export CUDA_DEVICE_ORDER=PCI_BUS_ID # nvidia-smi's first card is cuda:0
     local keys=driver_version,name,uuid,compute_cap,memory.total,mig.mode.current,persistence_mode,ecc.mode.current,power.limit keys2 key value
     keys2=clocks.current.sm,clocks.current.memory,clocks.max.sm,clocks.max.memory,pcie.link.gen.current,pcie.link.width.current,temperature.gpu
     if ! command -v nvidia-smi >/dev/null; then
@@ -105,6 +106,7 @@ ask_driver() {
         value=${values[key]:-}
         figure "${keys[key]}" "${value# }"
     done
+    capability=${values[3]:-}
     figure cards "$(grep -c . "$out_file")"
     word "driver${values[0]:+ ${values[0]}}, MIG${values[5]:-?}, clocks of${values[9]:- ?} (most${values[11]:- ?}) and${values[10]:- ?} MHz"
     text <<TEXT
@@ -234,8 +236,8 @@ shape() { # NAME ARGUMENT...
 }
 
 part_shapes() {
-    local most=128K some=8K batch=64 small_dim=() kv
-    if [ -n "$emulated" ]; then most=300 some=40 batch=4 small_dim=(--dim 64); fi
+    local most=128K some=8K batch=64 groups=16,128 small_dim=() kv
+    if [ -n "$emulated" ]; then most=300 some=40 batch=4 groups=16 small_dim=(--dim 64); fi
     if [ -n "$emulated" ] && [ -n "$small" ]; then most=40; fi
     for kv in int8 fp8 f32; do shape "$kv" --kv $kv --context $most --group 4 --rows 1 "${small_dim[@]}"; done
     shape 16_pairs --kv bf16 --context $most --group 16 --rows 1 "${small_dim[@]}"
@@ -244,7 +246,7 @@ part_shapes() {
     [ -n "$small" ] || shape 256_dims --kv bf16 --context $most --group 4 --rows 1 --dim 256
     if "$from/bench/device" --help 2>/dev/null | grep -q -- --v-in-k; then
         # The last options win: one KV head, whatever stood before
-        shape mla --kv bf16 --context $most --group 16,128 --rows 1 --dim 576 --v-dim 512 --v-in-k --kv-heads 1
+        shape mla --kv bf16 --context $most --group $groups --rows 1 --dim 576 --v-dim 512 --v-in-k --kv-heads 1
     else
         skip "mla: bench/device of this version has no --v-in-k"
     fi
@@ -324,6 +326,10 @@ part_sanitizer() {
 part_ptx() {
     if [ -n "$emulated" ]; then
         skip "the device is emulated"
+        return
+    fi
+    if [[ $capability =~ ^\ *8\. ]]; then
+        skip "the module's PTX is for 9.0 and later, this card is$capability"
         return
     fi
     export CUDA_FORCE_PTX_JIT=1 CUDA_CACHE_PATH=$work/ptx
