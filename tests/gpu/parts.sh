@@ -237,7 +237,7 @@ shape() { # NAME ARGUMENT...
 
 part_shapes() {
     local most=128K some=8K batch=64 groups=16,128 small_dim=() kv
-    if [ -n "$emulated" ]; then most=300 some=40 batch=4 groups=16 small_dim=(--dim 64); fi
+    if [ -n "$emulated" ]; then most=100 some=40 batch=4 groups=16 small_dim=(--dim 64); fi
     if [ -n "$emulated" ] && [ -n "$small" ]; then most=40; fi
     for kv in int8 fp8 f32; do shape "$kv" --kv $kv --context $most --group 4 --rows 1 "${small_dim[@]}"; done
     shape 16_pairs --kv bf16 --context $most --group 16 --rows 1 "${small_dim[@]}"

@@ -8,7 +8,7 @@ part_limits=([1]=30 [2]=90 [3]=90 [4]=45 [5]=80 [6]=80 [7]=80 [8]=100 [9]=60 [10
 
 # An emulated device takes its time, more where the machine is busy
 patience=1
-if [ -n "$emulated" ]; then patience=4; fi
+if [ -n "$emulated" ]; then patience=10; fi
 
 running=      # the part's number
 child=        # a process group's leader, while one runs
