@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/blob.h"
 #include "common/float16.h"
@@ -46,9 +47,25 @@ static void random_bf16(uint16_t *out, size_t n, uint64_t *state)
         out[i] = common_bf16_from_float(random_float(state));
 }
 
+// The daemons lie in ../bin, seen from this program: in a build as in a package.
+static void find_daemons(void)
+{
+    char path[4096];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+    for (int up = 0; up < 2 && n > 0; up++) {
+        path[n] = '\0';
+        char *slash = strrchr(path, '/');
+        n = slash ? slash - path : 0;
+    }
+    if (n > 0) {
+        path[n] = '\0';
+        setenv("BANYAN_BUILD_DIR", path, 0);
+    }
+}
+
 struct harness_cluster *service_cluster_with(const struct harness_options *options)
 {
-    setenv("BANYAN_BUILD_DIR", BENCH_BUILD_DIR, 0);
+    find_daemons();
     return harness_cluster_start(options);
 }
 

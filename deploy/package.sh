@@ -7,6 +7,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 usage() {
     cat <<'TEXT'
 Usage: deploy/package.sh deb|tar|oci [--out=DIR] [--cuda=auto|on|off] [--jobs=N]
+       deploy/package.sh tar --tests [--out=DIR] [--cuda=auto|on|off] [--jobs=N]
        deploy/package.sh --version
 
 Makes packages of this tree as it is, and names the files that it has written.
@@ -17,7 +18,9 @@ Makes packages of this tree as it is, and names the files that it has written.
 
 Options:
   --out=DIR            Where the packages go. Default: build/packages.
-  --cuda=auto|on|off   With the modules for CUDA and NCCL. auto: where nvcc and nccl.h are. Default: off.
+  --cuda=auto|on|off   With modules for CUDA and NCCL. auto: where nvcc and nccl.h are. Default: off (--tests: auto).
+  --tests              With tar: also tests and benchmarks of devices, the emulated device, the example's model, NCCL
+                       where it is: what tests/gpu.sh needs on a machine that has a driver and nothing else
   --jobs=N             Compilers at a time. Default: one a processor.
   --version            Print the version that packages of this tree have, and exit.
   --help               Print this help and exit.
@@ -87,7 +90,8 @@ source_files() {
 
 format=
 out=$root/build/packages
-cuda=off
+cuda=
+tests=off
 jobs=$(nproc)
 for arg in "$@"; do
     case $arg in
@@ -98,6 +102,7 @@ for arg in "$@"; do
         jobs=${arg#*=}
         [[ $jobs =~ ^[1-9][0-9]{0,3}$ ]] || die 2 "--jobs: '$jobs' is not a number of jobs"
         ;;
+    --tests) tests=on ;;
     --version)
         find_version
         echo "$version"
@@ -118,6 +123,10 @@ for arg in "$@"; do
     esac
 done
 [ -n "$format" ] || die 2 "which format, deb, tar or oci? Try deploy/package.sh --help"
+[ "$tests" = off ] || [ "$format" = tar ] || die 2 "--tests goes with tar, not with $format"
+if [ -z "$cuda" ]; then
+    if [ "$tests" = on ]; then cuda=auto; else cuda=off; fi
+fi
 mkdir -p "$out" "$root/build/packages" || die 1 "cannot make the folder $out"
 out=$(cd "$out" && pwd)
 work=$root/build/packages/$format

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# A folder that runs wherever it is unpacked: part of deploy/package.sh, which sets root, out, work, version, epoch, jobs.
+# A folder that runs wherever it is unpacked: part of deploy/package.sh, which sets root, out, work, version, epoch, jobs,
+# tests. With --tests more is inside (tar_tests.sh).
 #
 #   bin/ share/ include/    as cmake --install writes them
 #   lib/                    libbanyan, and each library that the programs need and glibc does not have
@@ -10,7 +11,9 @@ need patchelf patchelf
 need readelf binutils
 need dpkg dpkg # whose library it is, and under which licence
 name=banyan-$version-linux-$(uname -m)
+[ "$tests" = off ] || name=banyan-tests-$version-linux-$(uname -m)
 tree=$work/$name
+more_targets=() # beside the programs and libbanyan
 
 # What every Linux with glibc has. All else comes along.
 of_glibc='^(ld-linux.*|lib(c|m|pthread|dl|rt|resolv|util|anl|mvec))\.so\.[0-9]+$'
@@ -19,7 +22,8 @@ build() {
     local map="-ffile-prefix-map=$root=. -ffile-prefix-map=$work/obj=obj"
     local targets=(banyan banyan-coordinator banyan-worker banyanctl man)
     [ "$cuda" = off ] || targets+=(banyan_cuda banyan_nccl)
-    cmake -S "$root" -B "$work/obj" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_C_FLAGS="$map" -DCMAKE_INSTALL_LIBDIR=lib \
+    targets+=("${more_targets[@]}")
+    cmake -S "$root" -B "$work/obj" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_C_FLAGS="$map" -DCMAKE_CXX_FLAGS="$map" -DCMAKE_INSTALL_LIBDIR=lib \
         -DCMAKE_SKIP_INSTALL_ALL_DEPENDENCY=ON -DBANYAN_MPI=OFF -DBANYAN_CUDA="${cuda^^}" -DBANYAN_NCCL="${cuda^^}" &&
         cmake --build "$work/obj" --parallel "$jobs" --target "${targets[@]}"
 }
@@ -35,7 +39,7 @@ install_files() {
 
 # Sets `files`: all programs and libraries inside.
 list_binaries() {
-    mapfile -t files < <(find "$tree/bin" "$tree/lib" -type f \( -perm -u+x -o -name '*.so*' \))
+    mapfile -t files < <(find "$tree"/{bin,lib,bench} -type f \( -perm -u+x -o -name '*.so*' \) ! -name '*.py' 2>/dev/null)
 }
 
 needed() { # FILE: names of the libraries that it names itself
@@ -89,7 +93,7 @@ set_paths() {
     for file in "${files[@]}"; do
         # shellcheck disable=SC2016 # $ORIGIN is for the dynamic linker
         case $file in
-        "$tree/bin/"*) patchelf --set-rpath '$ORIGIN/../lib' "$file" ;;
+        "$tree/bin/"* | "$tree/bench/"*) patchelf --set-rpath '$ORIGIN/../lib' "$file" ;;
         "$tree/lib/banyan/"*) patchelf --set-rpath '$ORIGIN/..' "$file" ;;
         *) patchelf --set-rpath '$ORIGIN' "$file" ;;
         esac
@@ -112,7 +116,13 @@ check() {
     if grep -rlF "$root" "$tree" >&2; then die 1 "these files name the folder in which they were made"; fi
 }
 
-if ! { build && install_files; } >"$work/log" 2>&1; then
+install_more() { :; }
+bring_more() { :; }
+if [ "$tests" = on ]; then
+    # shellcheck source=/dev/null
+    . "$root/deploy/package/tar_tests.sh"
+fi
+if ! { build && install_files && install_more; } >"$work/log" 2>&1; then
     tail -n 40 "$work/log" >&2
     die 1 "the build has failed; the end of its output stands above, all of it in $work/log"
 fi
@@ -124,10 +134,12 @@ bring_libraries
 } >>"$tree/share/doc/banyan/LIBRARIES"
 [ "$cuda" = off ] ||
     echo "The modules for CUDA hold NVIDIA's CUDA runtime library, under the licence of the CUDA toolkit." >>"$tree/share/doc/banyan/LIBRARIES"
+bring_more
 bring_common_licences
 set_paths
 check
 tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$epoch" --create "$name" |
     xz -T"$jobs" -6 >"$out/$name.tar.xz.part"
+[ "$tests" = off ] || check_size "$out/$name.tar.xz.part"
 mv "$out/$name.tar.xz.part" "$out/$name.tar.xz"
 echo "$out/$name.tar.xz"

@@ -36,12 +36,13 @@ def need(tools):
             skip(f"{tool} is not here (in Debian: {package}); deploy/install-deps.sh --packages installs it")
 
 
-def base_system(name, *more):
-    """A minimal Debian 12, with further packages, made once and kept under the user's cache folder."""
+def base_system(name, *more, release=("12", "bookworm")):
+    """A minimal Debian, with further packages, made once and kept under the user's cache folder."""
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "banyan"
-    root, ready = cache / f"debian-12-{name}", cache / f"debian-12-{name}.ready"
+    number, codename = release
+    root, ready = cache / f"debian-{number}-{name}", cache / f"debian-{number}-{name}.ready"
     cache.mkdir(parents=True, exist_ok=True)
-    with open(cache / f"debian-12-{name}.lock", "w", encoding="utf-8") as lock:
+    with open(cache / f"debian-{number}-{name}.lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not ready.exists() or ready.read_text() != ",".join(more):
             if os.environ.get("BANYAN_NO_INSTALL") == "1":
@@ -49,7 +50,7 @@ def base_system(name, *more):
             ready.unlink(missing_ok=True)
             shutil.rmtree(root, ignore_errors=True)
             include = [f"--include={','.join(more)}"] if more else []
-            made = subprocess.run(["debootstrap", "--variant=minbase", *include, "bookworm", root], capture_output=True, text=True)
+            made = subprocess.run(["debootstrap", "--variant=minbase", *include, codename, root], capture_output=True, text=True)
             check(made.returncode == 0, "debootstrap has failed:", made.stdout[-2000:], made.stderr)
             ready.write_text(",".join(more))
     return root

@@ -7,6 +7,7 @@ import fnmatch
 import os
 import pathlib
 import re
+import struct
 import subprocess
 import sys
 import tempfile
@@ -26,14 +27,16 @@ class Words(unittest.TestCase):
     def test_help(self):
         done = run("--help")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
-        for option in ("--out=DIR", "--cuda=auto|on|off", "--jobs=N"):
+        for option in ("--out=DIR", "--cuda=auto|on|off", "--jobs=N", "--tests"):
             self.assertIn(option, done.stdout)
         self.assertLessEqual(max(map(len, done.stdout.splitlines())), 120)
 
     def test_mistakes(self):
         for words, said in (([], "which format"), (["rpm"], "unknown format 'rpm'"), (["../package"], "unknown format"), (["deb", "tar"], "one format"),
                             (["deb", "--cuda=maybe"], "auto, on or off"), (["tar", "--jobs=0"], "not a number of jobs"),
-                            (["tar", "--jobs=-1"], "not a number"), (["--fast"], "unknown option '--fast'"), (["tar", "--out="], "unknown option")):
+                            (["tar", "--jobs=-1"], "not a number"), (["--fast"], "unknown option '--fast'"), (["tar", "--out="], "unknown option"),
+                            (["deb", "--tests"], "--tests goes with tar"), (["oci", "--tests"], "not with oci"),
+                            (["tar_tests"], "unknown format"), (["tests"], "unknown format")):
             done = run(*words)
             self.assertEqual((done.returncode, done.stdout), (2, ""), words)
             self.assertTrue(done.stderr.startswith("package.sh: ") and said in done.stderr, done.stderr)
@@ -41,6 +44,60 @@ class Words(unittest.TestCase):
     def test_version(self):
         release = re.search(r"^project\(banyan VERSION ([0-9.]+)", (SOURCE / "CMakeLists.txt").read_text(), re.M)[1]
         self.assertRegex(run("--version").stdout, rf"^{re.escape(release)}(~git[0-9]{{14}}\.[0-9a-f]+(\+dirty)?)?\n$")
+
+
+class FatBinary(unittest.TestCase):
+    """deploy/package/fatbin.py: machine code that nobody asked for becomes zeros, and all else stays as it is."""
+
+    @staticmethod
+    def binary(*entries):
+        body = b""
+        for kind, architecture, code in entries:
+            body += struct.pack("<HHIQ", kind, 257, 64, len(code)) + bytes(12) + struct.pack("<I", architecture) + bytes(32) + code
+        return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
+
+    @staticmethod
+    def elf(**sections):
+        """Sections behind each other, then their table."""
+        data, heads, names = b"\x7fELF\x02" + bytes(59), [(0, 0, 0)], b"\0"
+        for name, content in (*((n, c) for n, c in sections.items()), ("names", None)):
+            at = len(names)
+            names += name.encode() + b"\0"
+            content = names if content is None else content
+            heads.append((at, len(data), len(content)))
+            data += content
+        table = b"".join(struct.pack("<IIQQQQ", name, 1, 0, 0, at, size) + bytes(24) for name, at, size in heads)
+        return data[:40] + struct.pack("<Q", len(data)) + data[48:58] + struct.pack("<HHH", 64, len(heads), len(heads) - 1) + data[64:] + table
+
+    def sort(self, data, wanted="80,90"):
+        with tempfile.TemporaryDirectory() as name:
+            source, target = pathlib.Path(name) / "from", pathlib.Path(name) / "to"
+            source.write_bytes(data)
+            done = subprocess.run([sys.executable, "-B", SOURCE / "deploy/package/fatbin.py", wanted, source, target], capture_output=True, text=True)
+            return done, target.read_bytes() if target.exists() else None
+
+    def test_what_is_kept(self):
+        magic_elsewhere = b"text " + struct.pack("<IHHQ", 0xBA55ED50, 7, 16, 1 << 60)
+        kept = [(2, 75, b"a" * 24), (2, 80, b"b" * 32), (2, 90, b"c" * 8), (1, 90, b"d" * 40), (2, 120, b"e" * 16)]
+        zeros = [(kind, architecture, code if kind == 2 and architecture in (80, 90) else bytes(len(code))) for kind, architecture, code in kept]
+        none = [(kind, architecture, bytes(len(code))) for kind, architecture, code in kept]
+        done, out = self.sort(self.elf(text=magic_elsewhere, __nv_relfatbin=self.binary(*kept), fat=self.binary(*kept) + self.binary(*kept[:2])))
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(out, self.elf(text=magic_elsewhere, __nv_relfatbin=self.binary(*none), fat=self.binary(*zeros) + self.binary(*zeros[:2])))
+
+    def test_what_is_damaged(self):
+        good = self.binary((2, 80, b"b" * 32), (2, 90, b"c" * 8))
+        longer = bytearray(good)
+        longer[16 + 8] = 200  # an entry that goes beyond the binary's end
+        cut = bytearray(good)
+        cut[8:16] = struct.pack("<Q", 1 << 40)
+        for data, said in ((b"text", "no 64-bit ELF"), (b"", "no 64-bit ELF"), (self.elf(fat=bytes(longer)), "beyond its end"), (self.elf(fat=bytes(cut)), "beyond the file's end"),
+                           (self.elf(fat=self.binary((2, 90, b"c"))), "no machine code for sm_80"), (self.elf(), "no machine code"),
+                           (self.elf(fat=good)[:80], "fatbin.py: ")):
+            done, out = self.sort(data)
+            self.assertEqual((done.returncode, done.stdout, out), (1, "", None), (said, done))
+            self.assertIn(said, done.stderr)
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
 
 
 class Again(unittest.TestCase):
