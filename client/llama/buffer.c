@@ -57,7 +57,7 @@ struct cache *buffer_cache(const struct ggml_tensor *root)
 bool buffer_is_cache(const struct ggml_tensor *op)
 {
     for (int i = -1; i < GGML_MAX_SRC; i++) {
-        const struct ggml_tensor *tensor = i < 0 ? op : op->src[i];
+        const struct ggml_tensor *tensor = i < 0 ? op : cache_source(op->src[i]);
         const struct ggml_tensor *root = tensor && tensor->view_src ? tensor->view_src : tensor;
         if (root && root->buffer && root->buffer->buft == buffer_type() && named_as_cache(root))
             return true;

@@ -81,6 +81,13 @@ struct cache_layer *cache_layer_of(struct cache *cache, const struct ggml_tensor
     return NULL;
 }
 
+const struct ggml_tensor *cache_source(const struct ggml_tensor *source)
+{
+    bool copy = source && source->op == GGML_OP_CPY && source->type == GGML_TYPE_F16 &&
+                source->src[0]->type == GGML_TYPE_F32;
+    return copy ? source->src[0] : source;
+}
+
 static const struct ggml_tensor *root_of(const struct ggml_tensor *tensor)
 {
     return tensor->view_src ? tensor->view_src : tensor;
@@ -88,7 +95,7 @@ static const struct ggml_tensor *root_of(const struct ggml_tensor *tensor)
 
 static bool read_attention(struct cache *cache, const struct ggml_tensor *op, struct cache_layer *out)
 {
-    const struct ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2];
+    const struct ggml_tensor *q = op->src[0], *k = cache_source(op->src[1]), *v = cache_source(op->src[2]);
     *out = (struct cache_layer){.k = root_of(k),
                                 .v = root_of(v),
                                 .q_heads = (uint32_t)q->ne[2],

@@ -68,6 +68,9 @@ void cache_free(struct cache *cache); // deletes its sessions, unless they have 
 // What a FLASH_ATTN_EXT over the cache says of its layer. false: it cannot be served; cache->why.
 bool cache_learn(struct cache *cache, const struct ggml_tensor *attention);
 bool cache_learn_locked(struct cache *cache, const struct ggml_tensor *attention); // the caller has locked
+// The view of a cache that a source of an attention is. Of a float32 cache llama.cpp hands over a copy in float16: the copied view.
+// That copy is never made; attention reads what the session holds.
+const struct ggml_tensor *cache_source(const struct ggml_tensor *source);
 // The layer of a tensor of the cache, its K or its V; NULL: no attention has named it. The caller has locked.
 struct cache_layer *cache_layer_of(struct cache *cache, const struct ggml_tensor *root);
 

@@ -193,9 +193,8 @@ static bool send(struct batch *batch)
 
 static bool attend(struct cache *cache, const struct ggml_tensor *op)
 {
-    struct cache_layer *layer =
-        cache_layer_of(cache, op->src[1]->view_src ? op->src[1]->view_src : op->src[1]);
-    const struct ggml_tensor *k = op->src[1], *q = op->src[0];
+    const struct ggml_tensor *k = cache_source(op->src[1]), *q = op->src[0];
+    struct cache_layer *layer = cache_layer_of(cache, k->view_src ? k->view_src : k);
     struct batch batch = {.cache = cache,
                           .layer = layer,
                           .op = op,
@@ -289,14 +288,16 @@ static bool put(struct cache *cache, const struct ggml_tensor *op)
 static bool other(struct cache *cache, const struct ggml_tensor *op)
 {
     char why[CACHE_WHY];
-    if (op->op == GGML_OP_ROPE)
+    // Of a quantised cache a shift begins with a copy in float32.
+    bool shift = op->op == GGML_OP_ROPE || (op->op == GGML_OP_CPY && ggml_is_quantized(op->src[0]->type));
+    if (shift)
         cache_say(why, "llama.cpp shifted the context (K-shift), which rows in a cluster cannot follow: give "
                        "--no-context-shift, no "
                        "--cache-reuse and no self-extend");
     else
         cache_say(why, "the operation %s over the cache is not served: give -fa on", ggml_op_name(op->op));
     for (uint32_t i = 0; i < cache->n_streams; i++)
-        if (cache->streams[i].session && op->view_src && buffer_cache(op->view_src))
+        if (cache->streams[i].session && (shift || (op->view_src && buffer_cache(op->view_src))))
             cache_say(cache->streams[i].lost, "%s", why);
     return fail(cache, op, why);
 }
@@ -312,7 +313,7 @@ static struct cache *over(const struct ggml_tensor *op)
 {
     struct cache *cache = cache_of(op);
     for (int i = 0; !cache && i < GGML_MAX_SRC; i++)
-        cache = cache_of(op->src[i]);
+        cache = cache_of(cache_source(op->src[i]));
     return cache;
 }
 
@@ -323,16 +324,37 @@ bool step_claims(const struct ggml_tensor *op)
         return true;
     if (!cache)
         return buffer_is_cache(op);
-    if (op->op == GGML_OP_FLASH_ATTN_EXT && cache_of(op->src[1]) == cache)
+    if (op->op == GGML_OP_FLASH_ATTN_EXT && cache_of(cache_source(op->src[1])) == cache)
         (void)cache_learn(cache, op); // what cannot be served fails when it is computed, with a sentence
     return true;
 }
 
-static bool compute(struct cache *cache, const struct ggml_tensor *op)
+// Whether an operation is a copy of the cache that attentions alone read, of which none is made (cache_source).
+static bool is_unmade(struct ggml_cgraph *graph, const struct ggml_tensor *op)
+{
+    bool read = false;
+    if (cache_source(op) == op)
+        return false;
+    for (int i = 0; i < ggml_graph_n_nodes(graph); i++) {
+        const struct ggml_tensor *node = ggml_graph_node(graph, i);
+        for (int s = 0; node != op && s < GGML_MAX_SRC; s++) {
+            if (node->src[s] != op)
+                continue;
+            if (node->op != GGML_OP_FLASH_ATTN_EXT || (s != 1 && s != 2))
+                return false;
+            read = true;
+        }
+    }
+    return read;
+}
+
+static bool compute(struct cache *cache, struct ggml_cgraph *graph, const struct ggml_tensor *op)
 {
     if (op->op == GGML_OP_SET_ROWS && cache_of(op) == cache)
         return put(cache, op);
-    if (op->op == GGML_OP_FLASH_ATTN_EXT && cache_of(op->src[1]) == cache)
+    if (is_unmade(graph, op))
+        return true;
+    if (op->op == GGML_OP_FLASH_ATTN_EXT && cache_of(cache_source(op->src[1])) == cache)
         return cache_learn_locked(cache, op) && attend(cache, op);
     return other(cache, op);
 }
@@ -379,7 +401,7 @@ bool step_compute(struct ggml_cgraph *graph, char why[CACHE_WHY])
             pthread_mutex_unlock(&last->lock);
             pthread_mutex_lock(&cache->lock);
         }
-        if (done && !compute(cache, op)) {
+        if (done && !compute(cache, graph, op)) {
             cache_say(why, "%s", cache->why);
             forget(cache);
             done = false;
