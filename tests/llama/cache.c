@@ -117,6 +117,7 @@ void cache_open(const struct cache_shape *shape, struct cache_devices devices, s
 
 void cache_close(struct cache *cache)
 {
+    cache_graph_drop(cache);
     ggml_backend_sched_free(cache->sched);
     if (cache->weights) {
         ggml_backend_buffer_free(cache->weights_buffer);
@@ -252,6 +253,7 @@ enum ggml_status cache_shift(struct cache *cache)
 {
     const struct cache_shape *shape = &cache->shape;
     int all = shape->cells * shape->streams;
+    cache_graph_drop(cache);
     struct ggml_init_params room = {.mem_size = 64 * ggml_tensor_overhead() + ggml_graph_overhead(),
                                     .no_alloc = true};
     struct ggml_context *context = ggml_init(room);

@@ -48,6 +48,19 @@ struct cache_devices {
     ggml_backend_t cpu;
 };
 
+// One evaluation. Streams first_stream … first_stream + streams − 1 each get `rows` rows.
+struct cache_step {
+    int first_stream, streams, rows;
+    // Cell of each row, [streams][rows]; NULL: the stream's next ones.
+    const int *cells;
+    // Whether row r of stream s sees a cell; NULL: as the shape's mask says, by cells.
+    bool (*sees)(const struct cache_step *step, int stream, int row, int cell);
+    // What the CPU multiplies q by before the attention; 0: 1
+    float q_scale;
+    bool not_causal;   // this step's mask is CACHE_ALL
+    bool no_attention; // rows are stored, and nothing is asked
+};
+
 struct cache {
     struct cache_shape shape;
     struct cache_devices devices;
@@ -61,19 +74,10 @@ struct cache {
     ggml_backend_buffer_t weights_buffer;
     struct ggml_tensor *sinks[CACHE_LAYERS + 1];
     ggml_backend_sched_t sched;
+    struct cache_graph *graph; // of the last step, to be evaluated again; NULL: none
+    struct cache_step last;
+    int last_n_kv;
     uint64_t seed;
-};
-
-// One evaluation. Streams first_stream … first_stream + streams − 1 each get `rows` rows.
-struct cache_step {
-    int first_stream, streams, rows;
-    // Cell of each row, [streams][rows]; NULL: the stream's next ones.
-    const int *cells;
-    // Whether row r of stream s sees a cell; NULL: as the shape's mask says, by cells.
-    bool (*sees)(const struct cache_step *step, int stream, int row, int cell);
-    // What the CPU multiplies q by before the attention; 0: 1
-    float q_scale;
-    bool not_causal; // this step's mask is CACHE_ALL
 };
 
 // What a step sent and got, for as long as the caller keeps it: attentions = layers (+ 1 with `shared`).
@@ -94,6 +98,11 @@ void cache_close(struct cache *cache);
 // Evaluates one step. On success what should be held and used follows, and the answer is the caller's to free; otherwise
 // neither is touched.
 enum ggml_status cache_run(struct cache *cache, const struct cache_step *step, struct cache_answer *out);
+
+// The same rows of two caches in one graph, layer by layer in turn, as a model has them of which some layers have a window. Both
+// caches have the same streams.
+enum ggml_status cache_run_both(struct cache *const caches[2], const struct cache_step *step,
+                                struct cache_answer out[2]);
 
 // Next rows of all streams of the cache, each behind what it has.
 enum ggml_status cache_append(struct cache *cache, int rows, struct cache_answer *out);

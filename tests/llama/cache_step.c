@@ -1,141 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// One evaluation: the graph as llm_graph_context::build_attn makes it, its inputs, and what came out.
+// One evaluation: its inputs, and what came out.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <ggml-alloc.h>
-
 #include "tests/llama/cache.h"
 #include "tests/llama/cache_internal.h"
 #include "tests/llama/memory.h"
-
-// Tensors of one graph.
-struct graph {
-    struct ggml_context *context;
-    struct ggml_cgraph *graph;
-    struct ggml_tensor *k_indices, *v_indices, *mask;
-    struct ggml_tensor *q[CACHE_LAYERS + 1], *k[CACHE_LAYERS], *v[CACHE_LAYERS], *o[CACHE_LAYERS + 1];
-};
-
-static struct ggml_tensor *input(struct ggml_tensor *tensor, const char *name)
-{
-    ggml_set_input(tensor);
-    ggml_set_name(tensor, name);
-    return tensor;
-}
-
-// llama_kv_cache::cpy_k and cpy_v.
-static void store(struct graph *g, const struct cache *cache, struct ggml_tensor *held,
-                  struct ggml_tensor *rows, struct ggml_tensor *indices)
-{
-    int64_t width = rows->ne[0] * rows->ne[1];
-    rows = ggml_view_2d(g->context, rows, width, rows->ne[2], rows->nb[2], 0);
-    if (cache->shape.streams > 1)
-        held = ggml_reshape_2d(g->context, held, width, (int64_t)cache->shape.cells * cache->shape.streams);
-    ggml_build_forward_expand(g->graph, ggml_set_rows(g->context, held, rows, indices));
-}
-
-// llama_kv_cache::get_k and get_v.
-static struct ggml_tensor *held_view(struct graph *g, const struct cache *cache, struct ggml_tensor *held,
-                                     int dim, const struct cache_step *step, int n_kv)
-{
-    size_t stream = ggml_row_size(held->type, held->ne[0] * cache->shape.cells);
-    return ggml_view_4d(g->context, held, dim, cache->shape.kv_heads, n_kv, step->streams,
-                        ggml_row_size(held->type, dim), ggml_row_size(held->type, held->ne[0]), stream,
-                        stream * step->first_stream);
-}
-
-// llm_graph_context::build_attn_mha
-static struct ggml_tensor *attention(struct graph *g, const struct cache_shape *shape, struct ggml_tensor *q,
-                                     struct ggml_tensor *k, struct ggml_tensor *v, struct ggml_tensor *mask,
-                                     struct ggml_tensor *sinks)
-{
-    struct ggml_context *context = g->context;
-    int64_t streams = k->ne[3];
-    float scale = shape->scale != 0 ? shape->scale : (float)(1 / sqrt(shape->k_dim));
-    q = ggml_view_4d(context, q, q->ne[0], q->ne[1], q->ne[2] / streams, streams, q->nb[1], q->nb[2],
-                     q->nb[2] * (q->ne[2] / streams), 0);
-    q = ggml_permute(context, q, 0, 2, 1, 3);
-    k = ggml_permute(context, k, 0, 2, 1, 3);
-    v = ggml_permute(context, v, 0, 2, 1, 3);
-    if (shape->cast) {
-        k = ggml_cast(context, k, GGML_TYPE_F16);
-        v = ggml_cast(context, v, GGML_TYPE_F16);
-    }
-    struct ggml_tensor *o =
-        ggml_flash_attn_ext(context, q, k, v, mask, scale, shape->max_bias, shape->soft_cap);
-    ggml_flash_attn_ext_add_sinks(o, sinks);
-    ggml_flash_attn_ext_set_n_kv_max(o, 0);
-    ggml_prec_set_acc(o, GGML_PREC_F32);
-    return ggml_reshape_2d(context, o, o->ne[0] * o->ne[1], o->ne[2] * o->ne[3]);
-}
-
-static void build_layer(struct graph *g, struct cache *cache, const struct cache_step *step, int n_kv, int a)
-{
-    const struct cache_shape *shape = &cache->shape;
-    struct ggml_context *context = g->context;
-    int l = cache_layer_of(cache, a);
-    int64_t tokens = (int64_t)step->streams * step->rows;
-    g->q[a] = input(ggml_new_tensor_3d(context, GGML_TYPE_F32, shape->k_dim, shape->heads, tokens), "q");
-    struct ggml_tensor *q = ggml_scale(context, g->q[a], step->q_scale != 0 ? step->q_scale : 1);
-    ggml_build_forward_expand(g->graph, q);
-    if (a < shape->layers) {
-        struct ggml_tensor *k, *v = NULL;
-        g->k[a] =
-            input(ggml_new_tensor_3d(context, GGML_TYPE_F32, shape->k_dim, shape->kv_heads, tokens), "k");
-        k = ggml_scale(context, g->k[a], 1);
-        if (!shape->v_in_k) {
-            g->v[a] =
-                input(ggml_new_tensor_2d(context, GGML_TYPE_F32, shape->v_dim * shape->kv_heads, tokens),
-                      "v");
-            v = ggml_reshape_3d(context, ggml_scale(context, g->v[a], 1), shape->v_dim, shape->kv_heads,
-                                tokens);
-            ggml_build_forward_expand(g->graph, v);
-        }
-        ggml_build_forward_expand(g->graph, k);
-        store(g, cache, cache->k[l], k, g->k_indices);
-        if (v)
-            store(g, cache, cache->v[l], v, g->v_indices);
-    }
-    struct ggml_tensor *k = held_view(g, cache, cache->k[l], shape->k_dim, step, n_kv), *v;
-    if (shape->v_in_k)
-        v = ggml_view_4d(context, k, shape->v_dim, k->ne[1], k->ne[2], k->ne[3], k->nb[1], k->nb[2], k->nb[3],
-                         0);
-    else
-        v = held_view(g, cache, cache->v[l], shape->v_dim, step, n_kv);
-    struct ggml_tensor *o = attention(g, shape, q, k, v, g->mask, cache->sinks[a]);
-    g->o[a] = ggml_scale(context, o, 1);
-    ggml_set_output(g->o[a]);
-    ggml_build_forward_expand(g->graph, g->o[a]);
-}
-
-static void build(struct graph *g, struct cache *cache, const struct cache_step *step, int n_kv)
-{
-    const struct cache_shape *shape = &cache->shape;
-    int64_t tokens = (int64_t)step->streams * step->rows;
-    struct ggml_init_params room = {.mem_size = 256 * ggml_tensor_overhead() + ggml_graph_overhead(),
-                                    .no_alloc = true};
-    memset(g, 0, sizeof *g);
-    g->context = ggml_init(room);
-    g->graph = ggml_new_graph(g->context);
-    g->k_indices = input(ggml_new_tensor_1d(g->context, GGML_TYPE_I64, tokens), "attn_inp_k_idxs");
-    if (!shape->v_in_k)
-        g->v_indices = input(ggml_new_tensor_1d(g->context, GGML_TYPE_I64, tokens), "attn_inp_v_idxs");
-    g->mask = input(ggml_new_tensor_4d(g->context, GGML_TYPE_F16, n_kv, step->rows, 1, step->streams),
-                    "attn_inp_kq_mask");
-    for (int a = 0; a < shape->layers + shape->shared; a++)
-        build_layer(g, cache, step, n_kv, a);
-}
-
-void cache_reserve(struct cache *cache)
-{
-    struct cache_step largest = {.streams = cache->shape.streams, .rows = 512 / cache->shape.streams};
-    struct graph g;
-    build(&g, cache, &largest, cache->shape.cells);
-    cache_must(ggml_backend_sched_reserve(cache->sched, g.graph), "no memory for the graph");
-    ggml_free(g.context);
-}
 
 // Cells of the step's rows, and how many of each stream are then in use.
 static void place(const struct cache *cache, struct cache_answer *answer, int *used)
@@ -235,7 +106,8 @@ static void hold(struct cache *cache, const struct cache_answer *answer, enum gg
     free(typed);
 }
 
-static void send_indices(const struct cache *cache, const struct cache_answer *answer, const struct graph *g)
+static void send_indices(const struct cache *cache, const struct cache_answer *answer,
+                         const struct cache_graph *g)
 {
     const struct cache_step *step = &answer->step;
     int n = step->streams * step->rows;
@@ -248,8 +120,8 @@ static void send_indices(const struct cache *cache, const struct cache_answer *a
     free(indices);
 }
 
-static void take(struct cache *cache, const struct graph *g, struct cache_answer *answer, const int *used,
-                 float **k, float **v)
+static void take(struct cache *cache, const struct cache_graph *g, struct cache_answer *answer,
+                 const int *used, float **k, float **v)
 {
     const struct cache_shape *shape = &cache->shape;
     const struct cache_step *step = &answer->step;
@@ -267,43 +139,138 @@ static void take(struct cache *cache, const struct graph *g, struct cache_answer
     }
 }
 
-enum ggml_status cache_run(struct cache *cache, const struct cache_step *step, struct cache_answer *out)
-{
-    int used[CACHE_STREAMS], rows = step->streams * step->rows;
-    float *k[CACHE_LAYERS] = {0}, *v[CACHE_LAYERS] = {0};
-    struct cache_answer answer = {.step = *step, .attentions = cache->shape.layers + cache->shape.shared};
-    struct graph g;
-    answer.cells = memory_make(rows, sizeof *answer.cells);
-    place(cache, &answer, used);
-    answer.n_kv = padded(cache, step, used);
-    answer.mask = memory_make((size_t)rows * answer.n_kv, sizeof *answer.mask);
-    ggml_fp16_t *mask = memory_make((size_t)rows * answer.n_kv, sizeof *mask);
-    make_mask(cache, &answer, used, mask);
+// One cache's part of an evaluation.
+struct part {
+    struct cache *cache;
+    struct cache_answer answer;
+    int used[CACHE_STREAMS];
+    ggml_fp16_t *mask;
+    float *k[CACHE_LAYERS], *v[CACHE_LAYERS];
+    struct cache_graph graph;
+};
 
-    build(&g, cache, step, answer.n_kv);
-    ggml_backend_sched_reset(cache->sched);
-    cache_must(ggml_backend_sched_alloc_graph(cache->sched, g.graph), "no memory for the graph");
-    send_indices(cache, &answer, &g);
-    ggml_backend_tensor_set(g.mask, mask, 0, ggml_nbytes(g.mask));
-    for (int a = 0; a < answer.attentions; a++)
-        answer.q[a] = send_rows(cache, g.q[a], 2);
+static void part_begin(struct part *part, struct cache *cache, const struct cache_step *step)
+{
+    int rows = step->streams * step->rows;
+    struct cache_answer *answer = &part->answer;
+    memset(part, 0, sizeof *part);
+    part->cache = cache;
+    *answer = (struct cache_answer){
+        .step = *step, .attentions = step->no_attention ? 0 : cache->shape.layers + cache->shape.shared};
+    answer->cells = memory_make(rows, sizeof *answer->cells);
+    place(cache, answer, part->used);
+    answer->n_kv = padded(cache, step, part->used);
+    answer->mask = memory_make((size_t)rows * answer->n_kv, sizeof *answer->mask);
+    part->mask = memory_make((size_t)rows * answer->n_kv, sizeof *part->mask);
+    make_mask(cache, answer, part->used, part->mask);
+}
+
+static void part_send(struct part *part)
+{
+    struct cache *cache = part->cache;
+    struct cache_graph *g = &part->graph;
+    send_indices(cache, &part->answer, g);
+    if (!part->answer.step.no_attention)
+        ggml_backend_tensor_set(g->mask, part->mask, 0, ggml_nbytes(g->mask));
+    for (int a = 0; a < part->answer.attentions; a++)
+        part->answer.q[a] = send_rows(cache, g->q[a], 2);
     for (int l = 0; l < cache->shape.layers; l++) {
-        k[l] = send_rows(cache, g.k[l], 3);
-        v[l] = send_rows(cache, g.v[l], 1);
+        part->k[l] = send_rows(cache, g->k[l], 3);
+        part->v[l] = send_rows(cache, g->v[l], 1);
     }
-    enum ggml_status status = ggml_backend_sched_graph_compute(cache->sched, g.graph);
+}
+
+static void part_end(struct part *part, enum ggml_status status, struct cache_answer *out)
+{
     if (status == GGML_STATUS_SUCCESS) {
-        take(cache, &g, &answer, used, k, v);
-        *out = answer;
+        take(part->cache, &part->graph, &part->answer, part->used, part->k, part->v);
+        *out = part->answer;
     } else {
-        cache_answer_free(&answer);
+        cache_answer_free(&part->answer);
     }
     for (int l = 0; l < CACHE_LAYERS; l++) {
-        free(k[l]);
-        free(v[l]);
+        free(part->k[l]);
+        free(part->v[l]);
     }
-    free(mask);
-    ggml_free(g.context);
+    free(part->mask);
+}
+
+// llama.cpp evaluates a graph again where the next batch has the same shape.
+static bool same_graph(const struct cache *cache, const struct cache_answer *answer)
+{
+    const struct cache_step *a = &cache->last, *b = &answer->step;
+    return cache->graph && cache->last_n_kv == answer->n_kv && a->first_stream == b->first_stream &&
+           a->streams == b->streams && a->rows == b->rows && a->q_scale == b->q_scale &&
+           a->no_attention == b->no_attention;
+}
+
+void cache_graph_drop(struct cache *cache)
+{
+    if (cache->graph)
+        ggml_free(cache->graph->context);
+    free(cache->graph);
+    cache->graph = NULL;
+}
+
+static void graph_keep(struct cache *cache, const struct part *part)
+{
+    cache->graph = memory_make(1, sizeof *cache->graph);
+    *cache->graph = part->graph;
+    cache->last = part->answer.step;
+    cache->last_n_kv = part->answer.n_kv;
+}
+
+enum ggml_status cache_run(struct cache *cache, const struct cache_step *step, struct cache_answer *out)
+{
+    struct part part;
+    part_begin(&part, cache, step);
+    if (same_graph(cache, &part.answer)) {
+        part.graph = *cache->graph;
+    } else {
+        cache_graph_drop(cache);
+        cache_graph_begin(&part.graph);
+        cache_graph_inputs(&part.graph, cache, step, part.answer.n_kv);
+        for (int a = 0; a < cache->shape.layers + cache->shape.shared; a++)
+            cache_graph_layer(&part.graph, cache, step, part.answer.n_kv, a);
+        ggml_backend_sched_reset(cache->sched);
+        cache_must(ggml_backend_sched_alloc_graph(cache->sched, part.graph.graph), "no memory for the graph");
+        graph_keep(cache, &part);
+    }
+    part_send(&part);
+    enum ggml_status status = ggml_backend_sched_graph_compute(cache->sched, part.graph.graph);
+    part_end(&part, status, out);
+    if (status != GGML_STATUS_SUCCESS)
+        cache_graph_drop(cache);
+    return status;
+}
+
+enum ggml_status cache_run_both(struct cache *const caches[2], const struct cache_step *step,
+                                struct cache_answer out[2])
+{
+    struct part parts[2];
+    cache_graph_drop(caches[0]);
+    for (int i = 0; i < 2; i++) {
+        part_begin(&parts[i], caches[i], step);
+        if (i == 0)
+            cache_graph_begin(&parts[i].graph);
+        else
+            parts[i].graph =
+                (struct cache_graph){.context = parts[0].graph.context, .graph = parts[0].graph.graph};
+        cache_graph_inputs(&parts[i].graph, caches[i], step, parts[i].answer.n_kv);
+    }
+    for (int a = 0; a < CACHE_LAYERS + 1; a++)
+        for (int i = 0; i < 2; i++)
+            if (a < parts[i].answer.attentions)
+                cache_graph_layer(&parts[i].graph, caches[i], step, parts[i].answer.n_kv, a);
+    ggml_backend_sched_reset(caches[0]->sched);
+    cache_must(ggml_backend_sched_alloc_graph(caches[0]->sched, parts[0].graph.graph),
+               "no memory for the graph");
+    part_send(&parts[0]);
+    part_send(&parts[1]);
+    enum ggml_status status = ggml_backend_sched_graph_compute(caches[0]->sched, parts[0].graph.graph);
+    part_end(&parts[0], status, &out[0]);
+    part_end(&parts[1], status, &out[1]);
+    ggml_free(parts[0].graph.context);
     return status;
 }
 
@@ -321,59 +288,4 @@ void cache_answer_free(struct cache_answer *answer)
         free(answer->o[a]);
     }
     memset(answer, 0, sizeof *answer);
-}
-
-// A tensor's values from what the cache should hold of the step's streams: [dim, kv_heads, n_kv, streams].
-static void set_held(const struct cache *cache, const struct cache_answer *answer, struct ggml_tensor *to,
-                     const float *held)
-{
-    size_t width = to->ne[0] * to->ne[1], n = width * to->ne[2], bytes = ggml_row_size(to->type, n);
-    char *typed = memory_make(1, bytes);
-    for (int s = 0; s < answer->step.streams; s++) {
-        size_t cell = (size_t)(answer->step.first_stream + s) * cache->shape.cells;
-        cache_to_type(to->type, held + cell * width, typed, n);
-        ggml_backend_tensor_set(to, typed, s * bytes, bytes);
-    }
-    free(typed);
-}
-
-float *cache_on_cpu(const struct cache *cache, const struct cache_answer *answer, int a, enum ggml_type type)
-{
-    struct cache_shape shape = cache->shape;
-    const struct cache_step *step = &answer->step;
-    int layer = cache_layer_of(cache, a), rows = step->streams * step->rows;
-    struct ggml_init_params room = {.mem_size = 32 * ggml_tensor_overhead() + ggml_graph_overhead(),
-                                    .no_alloc = true};
-    struct graph g = {.context = ggml_init(room)};
-    g.graph = ggml_new_graph(g.context);
-    shape.cast = false;
-    struct ggml_tensor *q = ggml_new_tensor_3d(g.context, GGML_TYPE_F32, shape.k_dim, shape.heads, rows), *v;
-    struct ggml_tensor *k =
-        ggml_new_tensor_4d(g.context, type, shape.k_dim, shape.kv_heads, answer->n_kv, step->streams);
-    if (shape.v_in_k)
-        v = ggml_view_4d(g.context, k, shape.v_dim, k->ne[1], k->ne[2], k->ne[3], k->nb[1], k->nb[2],
-                         k->nb[3], 0);
-    else
-        v = ggml_new_tensor_4d(g.context, type, shape.v_dim, shape.kv_heads, answer->n_kv, step->streams);
-    g.mask = ggml_new_tensor_4d(g.context, GGML_TYPE_F16, answer->n_kv, step->rows, 1, step->streams);
-    struct ggml_tensor *o = attention(&g, &shape, q, k, v, g.mask, cache->sinks[a]);
-    ggml_build_forward_expand(g.graph, o);
-    ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(g.context, cache->devices.cpu);
-    cache_must(buffer, "no memory on the CPU");
-
-    set_held(cache, answer, k, cache->k_held[layer]);
-    if (!shape.v_in_k)
-        set_held(cache, answer, v, cache->v_held[layer]);
-    ggml_backend_tensor_set(q, answer->q[a], 0, ggml_nbytes(q));
-    ggml_fp16_t *mask = memory_make(ggml_nelements(g.mask), sizeof *mask);
-    ggml_fp32_to_fp16_row(answer->mask, mask, ggml_nelements(g.mask));
-    ggml_backend_tensor_set(g.mask, mask, 0, ggml_nbytes(g.mask));
-    free(mask);
-    cache_must(ggml_backend_graph_compute(cache->devices.cpu, g.graph) == GGML_STATUS_SUCCESS,
-               "the CPU backend failed");
-    float *out = memory_make(ggml_nelements(o), sizeof *out);
-    ggml_backend_tensor_get(o, out, 0, ggml_nbytes(o));
-    ggml_backend_buffer_free(buffer);
-    ggml_free(g.context);
-    return out;
 }

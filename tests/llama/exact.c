@@ -23,7 +23,7 @@ struct row {
     const float *q, *k, *v; // k, v: of the first cell
     size_t k_stride, v_stride;
     const float *mask; // [n_kv]
-    int n_kv;
+    int n_kv, own;     // cells, and the row's
     double scale, slope;
     bool has_sink;
     double sink;
@@ -47,7 +47,7 @@ static void attend(const struct row *row, const struct cache_shape *shape, doubl
         x *= row->scale;
         if (shape->soft_cap != 0)
             x = shape->soft_cap * tanh(x / shape->soft_cap);
-        x += row->slope * row->mask[c];
+        x += row->slope * (row->mask[c] < 0 ? -abs(c - row->own) : 0); // exact, where float16 rounds it
         logits[c] = x;
         top = fmax(top, x);
         *largest_logit = fmax(*largest_logit, fabs(x));
@@ -111,6 +111,7 @@ double exact_error(const struct cache *cache, const struct cache_answer *answer,
                                   .k_stride = (size_t)shape->kv_heads * shape->k_dim,
                                   .mask = answer->mask + ((size_t)s * step->rows + r) * answer->n_kv,
                                   .n_kv = answer->n_kv,
+                                  .own = answer->cells[(size_t)s * step->rows + r],
                                   .scale = shape->scale != 0 ? shape->scale : (float)(1 / sqrt(shape->k_dim)),
                                   .slope = exact_slope(shape->heads, shape->max_bias, h),
                                   .has_sink = shape->sinks,
