@@ -72,6 +72,8 @@ static bool read_masks(struct batch *batch)
     if (!mask || mask->type != GGML_TYPE_F16 || mask->ne[1] < (int64_t)batch->rows || mask->ne[2] != 1 ||
         mask->ne[3] != (int64_t)batch->n_streams)
         return fail(cache, batch->op, "an attention with no mask, or one for each head: not served");
+    if (cache->doubted && batch->appends && batch->first[0] == 0)
+        cache->window = cache->chunk = 0, cache->doubted = false;
     for (uint32_t s = 0; s < batch->n_streams; s++) {
         struct mask_seen known = {.window = cache->window, .chunk = cache->chunk}, seen;
         struct mask part = {.at = (const uint16_t *)((const char *)mask->data + s * mask->nb[3]),
@@ -80,6 +82,7 @@ static bool read_masks(struct batch *batch)
                             .stride = mask->nb[1] / 2,
                             .alibi = batch->layer->max_bias > 0};
         const char *wrong = mask_read(&part, batch->appends ? batch->first[s] : UINT64_MAX, &known, &seen);
+        cache->doubted = cache->doubted || (wrong && (known.window || known.chunk));
         if (wrong)
             return fail(cache, batch->op, wrong);
         batch->first[s] = seen.first;
