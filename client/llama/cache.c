@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "client/llama/spec.h"
@@ -19,6 +20,47 @@ void cache_say(char out[CACHE_WHY], const char *format, ...)
     memcpy(out, made, sizeof made);
 }
 
+// ---- sessions are used while the process lives ---------------------------------------------------------
+
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct cache *list;
+static bool keeping;
+
+// A session lives for BANYAN_TTL after its last use, so that those of a process that was killed go. Asking for it is a use.
+static void *keep(void *arg)
+{
+    uint64_t pause_ns = *(const uint64_t *)arg / 4;
+    for (;;) {
+        nanosleep(&(struct timespec){(time_t)(pause_ns / 1000000000), (long)(pause_ns % 1000000000)}, NULL);
+        pthread_mutex_lock(&list_lock);
+        for (struct cache *cache = list; cache; cache = cache->next) {
+            if (pthread_mutex_trylock(&cache->lock) != 0)
+                continue; // it is being used
+            for (uint32_t i = 0; i < cache->n_streams; i++) {
+                banyan_session_info info;
+                if (cache->streams[i].session && !cache->streams[i].unsure &&
+                    banyan_session_get_info(cache->streams[i].session, &info, NULL) == BANYAN_OK)
+                    banyan_session_info_free(&info);
+            }
+            pthread_mutex_unlock(&cache->lock);
+        }
+        pthread_mutex_unlock(&list_lock);
+    }
+    return NULL;
+}
+
+static void keep_from_now(const struct settings *settings)
+{
+    pthread_t thread;
+    pthread_mutex_lock(&list_lock);
+    if (!keeping && settings->ttl_ns > 0 &&
+        pthread_create(&thread, NULL, keep, (void *)&settings->ttl_ns) == 0) {
+        pthread_detach(thread);
+        keeping = true;
+    }
+    pthread_mutex_unlock(&list_lock);
+}
+
 struct cache *cache_new(void)
 {
     static unsigned caches;
@@ -26,7 +68,11 @@ struct cache *cache_new(void)
     if (!cache)
         return NULL;
     pthread_mutex_init(&cache->lock, NULL);
-    cache->number = __atomic_fetch_add(&caches, 1, __ATOMIC_RELAXED);
+    pthread_mutex_lock(&list_lock);
+    cache->number = caches++;
+    cache->next = list;
+    list = cache;
+    pthread_mutex_unlock(&list_lock);
     return cache;
 }
 
@@ -47,9 +93,15 @@ void cache_free(struct cache *cache)
 {
     if (!cache)
         return;
-    const struct settings *settings = cluster_settings(NULL, 0);
+    pthread_mutex_lock(&list_lock);
+    struct cache **at = &list;
+    while (*at != cache)
+        at = &(*at)->next;
+    *at = cache->next;
+    pthread_mutex_unlock(&list_lock);
     for (uint32_t i = 0; i < cache->n_streams; i++)
-        drop_session(&cache->streams[i], !settings || !settings->session);
+        drop_session(&cache->streams[i],
+                     !cache->streams[i].unsure); // a cluster that is not there is not waited for
     struct rows_memory *memories[] = {&cache->q, &cache->k, &cache->v, &cache->k_scale, &cache->v_scale};
     for (size_t i = 0; i < sizeof memories / sizeof *memories; i++)
         free(memories[i]->at);
@@ -196,13 +248,16 @@ static bool create(struct cache *cache, uint32_t number)
     char name[128];
     if (!client)
         return false;
-    if (settings->session)
-        snprintf(name, sizeof name, "%.90s-%u-%u", settings->session, cache->number, number);
+    keep_from_now(settings);
+    snprintf(name, sizeof name, "%.60s-%d-%u-%u-%llu", settings->session, (int)getpid(), cache->number,
+             number, (unsigned long long)stream->changes);
     if (!take_lengths(stream, cache->n_layers)) {
         cache_say(cache->why, "no memory");
         return false;
     }
-    if (!spec_create(cache, client, settings->session ? name : NULL, &stream->session))
+    // The name is for people: another machine's process of this number may have it.
+    if (!spec_create(cache, client, name, &stream->session) &&
+        !spec_create(cache, client, NULL, &stream->session))
         return false;
     stream->window = cache->window;
     stream->chunk = cache->chunk;
@@ -302,12 +357,7 @@ static bool make_again(struct cache *cache, uint32_t number)
     old = *stream;
     stream->session = NULL;
     stream->lengths = NULL;
-    bool named = cluster_settings(NULL, 0)->session != NULL;
-    if (named)
-        (void)banyan_session_delete(old.session, NULL); // its name is needed: nothing is moved then
-    bool made = !(named && length > 0) && create(cache, number);
-    if (named && length > 0)
-        cache_say(cache->why, "a window shows for the first time in a named session: unset BANYAN_SESSION");
+    bool made = create(cache, number);
     struct cache_stream made_stream = *stream;
     for (uint32_t i = 0; made && length > 0 && i < old.layers; i++) {
         stream->session = old.session; // whence move_rows reads
@@ -321,7 +371,7 @@ static bool make_again(struct cache *cache, uint32_t number)
     }
     for (uint32_t i = 0; i < stream->layers; i++)
         stream->lengths[i] = length;
-    drop_session(&old, !named);
+    drop_session(&old, true);
     return true;
 }
 

@@ -58,12 +58,15 @@ struct cache {
     uint64_t window, chunk; // that masks have shown; 0: none so far
     char why[CACHE_WHY];    // of the last failure
     struct rows_memory q, k, v, k_scale, v_scale;
+    bool
+        doubted; // window and chunk did not hold for a later mask: they are forgotten at the next start of a sequence
     unsigned number; // of caches in this process, for names
+    struct cache *next;
 };
 
 // NULL: no memory.
 struct cache *cache_new(void);
-void cache_free(struct cache *cache); // deletes its sessions, unless they have names. NULL is allowed
+void cache_free(struct cache *cache); // deletes its sessions. NULL is allowed
 
 // What a FLASH_ATTN_EXT over the cache says of its layer. false: it cannot be served; cache->why.
 bool cache_learn(struct cache *cache, const struct ggml_tensor *attention);

@@ -45,8 +45,8 @@ static bool read_settings(char *why, size_t why_bytes)
     const char *q8 = text_of("BANYAN_Q8");
     if (!number("BANYAN_LOCAL", 1, 64, 0, &local, why, why_bytes) ||
         !number("BANYAN_LOCAL_THREADS", 1, 1024, 0, &threads, why, why_bytes) ||
-        !number("BANYAN_TTL", 1e9, 1e17, 86400e9, &ttl, why, why_bytes) ||
-        !number("BANYAN_TIMEOUT", 1e9, 1e14, 60e9, &timeout, why, why_bytes) ||
+        !number("BANYAN_TTL", 1e9, 1e17, 600e9, &ttl, why, why_bytes) ||
+        !number("BANYAN_TIMEOUT", 1e9, 1e14, 120e9, &timeout, why, why_bytes) ||
         !number("BANYAN_REPLICAS", 1, 3, 0, &replicas, why, why_bytes))
         return false;
     if (q8 && strcmp(q8, "int8") != 0 && strcmp(q8, "f32") != 0) {
@@ -54,15 +54,16 @@ static bool read_settings(char *why, size_t why_bytes)
             snprintf(why, why_bytes, "BANYAN_Q8=%s: f32 or int8 is expected", q8);
         return false;
     }
-    settings = (struct settings){.endpoint = text_of("BANYAN_ENDPOINT"),
-                                 .local = local > 0 ? (unsigned)local : 1,
-                                 .local_threads = (unsigned)threads,
-                                 .local_memory = text_of("BANYAN_LOCAL_MEMORY"),
-                                 .session = text_of("BANYAN_SESSION"),
-                                 .ttl_ns = (uint64_t)ttl,
-                                 .timeout_ns = timeout > 0 ? (uint64_t)timeout : 1,
-                                 .replicas = (unsigned)replicas,
-                                 .q8_as_int8 = q8 && strcmp(q8, "int8") == 0};
+    settings =
+        (struct settings){.endpoint = text_of("BANYAN_ENDPOINT"),
+                          .local = local > 0 ? (unsigned)local : 1,
+                          .local_threads = (unsigned)threads,
+                          .local_memory = text_of("BANYAN_LOCAL_MEMORY"),
+                          .session = text_of("BANYAN_SESSION") ? text_of("BANYAN_SESSION") : "llama.cpp",
+                          .ttl_ns = (uint64_t)ttl,
+                          .timeout_ns = timeout > 0 ? (uint64_t)timeout : 1,
+                          .replicas = (unsigned)replicas,
+                          .q8_as_int8 = q8 && strcmp(q8, "int8") == 0};
     if (settings.endpoint && local > 0) {
         if (why)
             snprintf(why, why_bytes, "BANYAN_ENDPOINT and BANYAN_LOCAL are both set: give one of them");

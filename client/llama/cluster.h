@@ -16,8 +16,8 @@ struct settings {
     unsigned local_threads; // BANYAN_LOCAL_THREADS, of each; 0: the cores, shared out
     const char *
         local_memory; // BANYAN_LOCAL_MEMORY, of each, as banyan-worker --memory; NULL: its part of what is free
-    const char *session; // BANYAN_SESSION: name of the sessions, which are kept at the end; NULL: none
-    uint64_t ttl_ns;     // BANYAN_TTL seconds: unused sessions are deleted
+    const char *session; // BANYAN_SESSION: what its sessions' names begin with; "llama.cpp" otherwise
+    uint64_t ttl_ns;     // BANYAN_TTL seconds: so long after the end of this process its sessions are kept
     uint64_t timeout_ns; // BANYAN_TIMEOUT seconds, of each call
     unsigned replicas;   // BANYAN_REPLICAS
     bool q8_as_int8;     // BANYAN_Q8=int8

@@ -8,7 +8,11 @@
 #include "client/llama/buffer.h"
 #include "client/llama/cache.h"
 
-enum { STREAMS_MAX = 256 };
+enum {
+    STREAMS_MAX = 256,
+    APPEND_BYTES =
+        1 << 20, // of an item's K and V, that a coordinator takes with a step; more is attached before
+};
 
 struct batch { // of one attention
     struct cache *cache;
@@ -72,6 +76,8 @@ static bool read_masks(struct batch *batch)
     if (!mask || mask->type != GGML_TYPE_F16 || mask->ne[1] < (int64_t)batch->rows || mask->ne[2] != 1 ||
         mask->ne[3] != (int64_t)batch->n_streams)
         return fail(cache, batch->op, "an attention with no mask, or one for each head: not served");
+    if (cache->doubted && batch->appends && batch->first[0] == 0)
+        cache->window = cache->chunk = 0, cache->doubted = false;
     for (uint32_t s = 0; s < batch->n_streams; s++) {
         struct mask_seen known = {.window = cache->window, .chunk = cache->chunk}, seen;
         struct mask part = {.at = (const uint16_t *)((const char *)mask->data + s * mask->nb[3]),
@@ -80,6 +86,7 @@ static bool read_masks(struct batch *batch)
                             .stride = mask->nb[1] / 2,
                             .alibi = batch->layer->max_bias > 0};
         const char *wrong = mask_read(&part, batch->appends ? batch->first[s] : UINT64_MAX, &known, &seen);
+        cache->doubted = cache->doubted || (wrong && (known.window || known.chunk));
         if (wrong)
             return fail(cache, batch->op, wrong);
         batch->first[s] = seen.first;
@@ -130,6 +137,34 @@ static bool make_rows(struct batch *batch, struct sent *out)
     return true;
 }
 
+// Attaches and commits `count` rows from row `row` of what was made at [first, first + count) of the stream.
+static bool attach_rows(struct batch *batch, const struct sent *sent, uint32_t number, uint64_t row,
+                        uint64_t first, uint64_t count)
+{
+    struct cache *cache = batch->cache;
+    struct cache_stream *stream = &cache->streams[number];
+    uint32_t heads = batch->layer->kv_heads, at = (uint32_t)(batch->layer - cache->layers);
+    const void *k = (const char *)sent->k + row * sent->k_row,
+               *v = sent->v ? (const char *)sent->v + row * sent->v_row : NULL;
+    banyan_error error;
+    banyan_code code =
+        sent->k_scale
+            ? banyan_attach_scaled(stream->session, at, first, count, k, sent->k_scale + row * heads, v,
+                                   sent->v_scale ? sent->v_scale + row * heads : NULL, &error)
+            : banyan_attach(stream->session, at, first, count, k, v, &error);
+    if (code == BANYAN_OK)
+        code = banyan_commit(stream->session, at, first, count, &error);
+    stream->changes++;
+    if (code == BANYAN_OK) {
+        stream->lengths[at] = first + count;
+        return true;
+    }
+    cache_doubt(cache, number, code);
+    cache_say(cache->why, "%s: sequence %u: %s: %s", batch->op->name, number, banyan_code_name(code),
+              error.message);
+    return false;
+}
+
 static void fill_items(struct batch *batch, const struct sent *sent, banyan_item *items, banyan_error *errors)
 {
     const struct cache_layer *layer = batch->layer;
@@ -167,6 +202,16 @@ static bool send(struct batch *batch)
         fail(cache, batch->op, "no memory");
     } else {
         banyan_client *client = cluster_client(cache->why, sizeof cache->why);
+        for (uint32_t s = 0; done && batch->appends && s < batch->n_streams; s++)
+            if (batch->rows * (sent.k_row + sent.v_row) > APPEND_BYTES)
+                done = attach_rows(batch, &sent, batch->stream + s, s * batch->rows, batch->first[s],
+                                   batch->rows);
+        if (!done) {
+            free(items);
+            free(errors);
+            return false;
+        }
+        batch->appends = batch->appends && batch->rows * (sent.k_row + sent.v_row) <= APPEND_BYTES;
         fill_items(batch, &sent, items, errors);
         banyan_code code =
             client ? banyan_attend(client, items, batch->n_streams, 0, NULL, &error) : BANYAN_UNAVAILABLE;
@@ -234,7 +279,6 @@ static bool append_alone(struct cache *cache, struct cache_layer *layer)
     struct batch batch = {.cache = cache, .layer = layer, .op = layer->put_k, .appends = true};
     uint64_t total = (uint64_t)indices->ne[0], done = 0;
     struct sent sent;
-    banyan_error error;
     if (layer->v != layer->k && !layer->put_v)
         return fail(cache, batch.op, "keys are set without values");
     batch.n_streams = 1;
@@ -242,28 +286,15 @@ static bool append_alone(struct cache *cache, struct cache_layer *layer)
     if (!make_rows(&batch, &sent))
         return false;
     while (done < total) {
-        uint64_t cell = (uint64_t)index_at(indices, done), first = cell % cache->cells, count = 1,
-                 at = (uint64_t)(layer - cache->layers);
+        uint64_t cell = (uint64_t)index_at(indices, done), first = cell % cache->cells, count = 1;
         uint32_t stream = (uint32_t)(cell / cache->cells);
         while (done + count < total && (uint64_t)index_at(indices, done + count) == cell + count &&
                first + count < cache->cells)
             count++;
         if (stream >= cache->n_streams || !cache_begin(cache, stream, layer, first))
             return false;
-        const void *k = (const char *)sent.k + done * sent.k_row,
-                   *v = sent.v ? (const char *)sent.v + done * sent.v_row : NULL;
-        banyan_session *to = cache->streams[stream].session;
-        if ((sent.k_scale
-                 ? banyan_attach_scaled(to, (uint32_t)at, first, count, k,
-                                        sent.k_scale + done * layer->kv_heads, v,
-                                        sent.v_scale ? sent.v_scale + done * layer->kv_heads : NULL, &error)
-                 : banyan_attach(to, (uint32_t)at, first, count, k, v, &error)) != BANYAN_OK ||
-            banyan_commit(to, (uint32_t)at, first, count, &error) != BANYAN_OK) {
-            cache_doubt(cache, stream, error.code);
-            return fail(cache, batch.op, error.message);
-        }
-        cache->streams[stream].lengths[at] = first + count;
-        cache->streams[stream].changes++;
+        if (!attach_rows(&batch, &sent, stream, done, first, count))
+            return false;
         done += count;
     }
     return true;
