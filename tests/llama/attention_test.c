@@ -247,6 +247,22 @@ static void test_not_causal(void **state)
     run_cases(cases, sizeof cases / sizeof *cases);
 }
 
+// As with an image: a block that sees all of itself between rows that see what is before them.
+static void test_a_block_between_causal_rows(void **state)
+{
+    struct cache_shape shape = plain;
+    struct cache cache;
+    (void)state;
+    shape.layers = 2;
+    cache_open(&shape, device_pair(), &cache);
+    check_append(&cache, 20);
+    check_step(&cache, &(struct cache_step){.streams = 1, .rows = 64, .not_causal = true});
+    check_append(&cache, 9);
+    check_step(&cache, &(struct cache_step){.streams = 1, .rows = 2, .not_causal = true});
+    check_append(&cache, 1);
+    cache_close(&cache);
+}
+
 // Types of a cache that llama.cpp itself hands over as a copy in float16.
 static void test_float32_as_llama_casts_it(void **state)
 {
@@ -368,6 +384,7 @@ int main(int argc, char **argv)
         named_cases_test(test_alibi),
         named_cases_test(test_masks),
         named_cases_test(test_not_causal),
+        named_cases_test(test_a_block_between_causal_rows),
         named_cases_test(test_float32_as_llama_casts_it),
         named_cases_test(test_mixed_types),
         named_cases_test(test_a_window_in_streams_of_unlike_lengths),

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/banyan.h"
 #include "tests/llama/cache.h"
 #include "tests/llama/cache_internal.h"
 #include "tests/llama/memory.h"
@@ -89,17 +90,36 @@ static float *send_rows(struct cache *cache, struct ggml_tensor *to, float limit
     return values;
 }
 
+// With BANYAN_Q8=int8 the plug-in keeps rows of q8_0 as codes with a scale for each head, made of what the graph sent.
+static void as_int8(const float *row, int heads, int dim, float *out)
+{
+    int8_t *codes = memory_make((size_t)heads * dim, sizeof *codes);
+    float *scales = memory_make(heads, sizeof *scales);
+    cache_must(banyan_quantise(BANYAN_INT8, row, heads, dim, codes, scales) == BANYAN_OK,
+               "rows are not quantised");
+    for (int i = 0; i < heads * dim; i++)
+        out[i] = scales[i / dim] * codes[i];
+    free(scales);
+    free(codes);
+}
+
 // Rows as their type leaves them, into the cells that were written.
-static void hold(struct cache *cache, const struct cache_answer *answer, enum ggml_type type, int width,
+static void hold(struct cache *cache, const struct cache_answer *answer, enum ggml_type type, int dim,
                  const float *rows, float *held)
 {
     const struct cache_step *step = &answer->step;
+    int heads = cache->shape.kv_heads, width = heads * dim;
+    const char *q8 = getenv("BANYAN_Q8");
     if (!rows)
         return;
     char *typed = memory_make(1, ggml_row_size(type, width));
     for (int i = 0; i < step->streams * step->rows; i++) {
         size_t stream = step->first_stream + i / step->rows,
                cell = stream * cache->shape.cells + answer->cells[i];
+        if (type == GGML_TYPE_Q8_0 && q8 && strcmp(q8, "int8") == 0) {
+            as_int8(rows + (size_t)i * width, heads, dim, held + cell * width);
+            continue;
+        }
         cache_to_type(type, rows + (size_t)i * width, typed, width);
         cache_from_type(type, typed, held + cell * width, width);
     }
@@ -126,8 +146,8 @@ static void take(struct cache *cache, const struct cache_graph *g, struct cache_
     const struct cache_shape *shape = &cache->shape;
     const struct cache_step *step = &answer->step;
     for (int l = 0; l < shape->layers; l++) {
-        hold(cache, answer, shape->k, shape->kv_heads * shape->k_dim, k[l], cache->k_held[l]);
-        hold(cache, answer, shape->v, shape->kv_heads * shape->v_dim, v[l], cache->v_held[l]);
+        hold(cache, answer, shape->k, shape->k_dim, k[l], cache->k_held[l]);
+        hold(cache, answer, shape->v, shape->v_dim, v[l], cache->v_held[l]);
     }
     for (int s = 0; s < step->streams; s++)
         cache->used[step->first_stream + s] = used[s];

@@ -196,6 +196,20 @@ static void test_a_window_that_changes(void **state)
     cache_close(&cache);
 }
 
+// Rows that see later ones, while earlier rows of the cache have shown a window.
+static void test_a_block_with_a_window(void **state)
+{
+    struct cache_shape shape = plain;
+    struct cache cache;
+    (void)state;
+    shape.mask = CACHE_WINDOW;
+    shape.span = 10;
+    cache_open(&shape, device_pair(), &cache);
+    check_append(&cache, HAD);
+    check_refused(&cache, &(struct cache_step){.streams = 2, .rows = 4, .not_causal = true}, "window");
+    cache_close(&cache);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -203,6 +217,7 @@ int main(int argc, char **argv)
         named_cases_test(test_the_right_mask_after_a_wrong_one),
         named_cases_test(test_shift),
         named_cases_test(test_a_window_that_changes),
+        named_cases_test(test_a_block_with_a_window),
     };
     if (argc < 2 || argc > 3 || strcmp(argv[1], "CPU") == 0) {
         fprintf(stderr, "usage: llama_refused_test PLUGIN [PATTERN]\n");
