@@ -101,7 +101,7 @@ void cache_free(struct cache *cache)
     pthread_mutex_unlock(&list_lock);
     for (uint32_t i = 0; i < cache->n_streams; i++)
         drop_session(&cache->streams[i],
-                     !cache->streams[i].unsure); // a cluster that is not there is not waited for
+                     !cache->streams[i].away); // a cluster that is not there is not waited for
     struct rows_memory *memories[] = {&cache->q, &cache->k, &cache->v, &cache->k_scale, &cache->v_scale};
     for (size_t i = 0; i < sizeof memories / sizeof *memories; i++)
         free(memories[i]->at);
@@ -286,7 +286,7 @@ static bool resync(struct cache *cache, uint32_t number)
     for (uint32_t i = 0; i < stream->layers; i++)
         stream->lengths[i] = i < info.n_layers ? info.layer_lengths[i] : 0;
     banyan_session_info_free(&info);
-    stream->unsure = false;
+    stream->unsure = stream->away = false;
     stream->changes++;
     return true;
 }
@@ -439,7 +439,7 @@ bool cache_look(struct cache *cache, uint32_t number, const struct cache_layer *
 
 void cache_doubt(struct cache *cache, uint32_t number, banyan_code code)
 {
-    (void)code;
+    cache->streams[number].away = code == BANYAN_UNAVAILABLE || code == BANYAN_DEADLINE_EXCEEDED;
     cache->streams[number].unsure = true;
     cache->streams[number].changes++;
 }

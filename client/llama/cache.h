@@ -41,6 +41,7 @@ struct cache_stream {
     uint32_t layers;
     uint64_t window, chunk; // the session was made with
     bool unsure;            // a call has failed: the cluster is asked before the next one
+    bool away;              // and it was that the cluster did not answer
     char lost[CACHE_WHY];   // why its cells cannot be used until cell 0 is written again; "": they can
     uint64_t changes;       // counts whatever is done to it
     uint32_t copied_from;   // by the last copy, and what both had counted then
