@@ -122,16 +122,44 @@ check_code() {
         --suppress=unmatchedSuppression --suppress=invalidPointerCast --template='{file}:{line}: {severity}: {message} [{id}]'
 }
 
+# llama.cpp's sources and a built ggml, for the plug-in: in the release build alone. Where they are not to be had, CTest lists
+# llama_plugin as skipped.
+plugin=()
+fetch_ggml() {
+    local start=$SECONDS code=0
+    printf '== ggml: '
+    tests/llama/fetch.sh build/llama >"$log" 2>&1 || code=$?
+    case $code in
+    0)
+        printf '%d s\n' $((SECONDS - start))
+        plugin=(-DBANYAN_LLAMA_SOURCE="$PWD/build/llama/llama.cpp" -DBANYAN_GGML_LIB="$PWD/build/llama/lib")
+        ;;
+    77) printf 'skipped\n%s\n' "$(tail -n 1 "$log")" ;;
+    *)
+        printf 'FAILED after %d s\n' $((SECONDS - start))
+        cat "$log"
+        exit 1
+        ;;
+    esac
+}
+
+# build PRESET [CMAKE_OPTION...]
 build() {
-    cmake --preset "$1" --log-level=WARNING && cmake --build --preset "$1" -- --quiet ${jobs:+-j"$jobs"}
+    local preset=$1
+    shift
+    cmake --preset "$preset" --log-level=WARNING "$@" && cmake --build --preset "$preset" -- --quiet ${jobs:+-j"$jobs"}
 }
 
 # build_and_test PRESET [LABEL]
 build_and_test() {
-    local select=()
+    local select=() options=()
+    if [ "$1" = release ]; then
+        fetch_ggml
+        options=("${plugin[@]}")
+    fi
     [ "$all" = yes ] || select+=(-LE '^long$')
     [ -z "${2:-}" ] || select+=(-L "^$2\$")
-    stage "$1 build" build "$1"
+    stage "$1 build" build "$1" "${options[@]}"
     echo "== $1 tests"
     ctest --test-dir "build/$1" --output-on-failure --no-tests=error -j"${jobs:-3}" "${select[@]}" |
         grep --line-buffered -vE '^ +Start +[0-9]+: |^Internal ctest'

@@ -1,0 +1,513 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/llama/cache.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client/llama/spec.h"
+
+void cache_say(char out[CACHE_WHY], const char *format, ...)
+{
+    char made[CACHE_WHY];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(made, sizeof made, format, arguments);
+    va_end(arguments);
+    memcpy(out, made, sizeof made);
+}
+
+// ---- sessions are used while the process lives ---------------------------------------------------------
+
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct cache *list;
+static bool keeping;
+
+// A session lives for BANYAN_TTL after its last use, so that those of a process that was killed go. Asking for it is a use.
+static void *keep(void *arg)
+{
+    uint64_t pause_ns = *(const uint64_t *)arg / 4;
+    for (;;) {
+        nanosleep(&(struct timespec){(time_t)(pause_ns / 1000000000), (long)(pause_ns % 1000000000)}, NULL);
+        pthread_mutex_lock(&list_lock);
+        for (struct cache *cache = list; cache; cache = cache->next) {
+            if (pthread_mutex_trylock(&cache->lock) != 0)
+                continue; // it is being used
+            for (uint32_t i = 0; i < cache->n_streams; i++) {
+                banyan_session_info info;
+                if (cache->streams[i].session && !cache->streams[i].unsure &&
+                    banyan_session_get_info(cache->streams[i].session, &info, NULL) == BANYAN_OK)
+                    banyan_session_info_free(&info);
+            }
+            pthread_mutex_unlock(&cache->lock);
+        }
+        pthread_mutex_unlock(&list_lock);
+    }
+    return NULL;
+}
+
+static void keep_from_now(const struct settings *settings)
+{
+    pthread_t thread;
+    pthread_mutex_lock(&list_lock);
+    if (!keeping && settings->ttl_ns > 0 &&
+        pthread_create(&thread, NULL, keep, (void *)&settings->ttl_ns) == 0) {
+        pthread_detach(thread);
+        keeping = true;
+    }
+    pthread_mutex_unlock(&list_lock);
+}
+
+struct cache *cache_new(void)
+{
+    static unsigned caches;
+    struct cache *cache = calloc(1, sizeof *cache);
+    if (!cache)
+        return NULL;
+    pthread_mutex_init(&cache->lock, NULL);
+    pthread_mutex_lock(&list_lock);
+    cache->number = caches++;
+    cache->next = list;
+    list = cache;
+    pthread_mutex_unlock(&list_lock);
+    return cache;
+}
+
+static void drop_session(struct cache_stream *stream, bool delete)
+{
+    if (stream->session && delete)
+        (void)banyan_session_delete(stream->session, NULL);
+    banyan_session_close(stream->session);
+    free(stream->lengths);
+    stream->session = NULL;
+    stream->lengths = NULL;
+    stream->layers = 0;
+    stream->unsure = false;
+    stream->changes++;
+}
+
+void cache_free(struct cache *cache)
+{
+    if (!cache)
+        return;
+    pthread_mutex_lock(&list_lock);
+    struct cache **at = &list;
+    while (*at != cache)
+        at = &(*at)->next;
+    *at = cache->next;
+    pthread_mutex_unlock(&list_lock);
+    for (uint32_t i = 0; i < cache->n_streams; i++)
+        drop_session(&cache->streams[i],
+                     !cache->streams[i].away); // a cluster that is not there is not waited for
+    struct rows_memory *memories[] = {&cache->q, &cache->k, &cache->v, &cache->k_scale, &cache->v_scale};
+    for (size_t i = 0; i < sizeof memories / sizeof *memories; i++)
+        free(memories[i]->at);
+    free(cache->streams);
+    free(cache->layers);
+    pthread_mutex_destroy(&cache->lock);
+    free(cache);
+}
+
+banyan_kv_type cache_held(const struct cache *cache)
+{
+    const struct settings *settings = cluster_settings(NULL, 0);
+    banyan_kv_type held = 0;
+    for (uint32_t i = 0; i < cache->n_layers; i++) {
+        const struct cache_layer *layer = &cache->layers[i];
+        banyan_kv_type of = rows_kv_type(layer->k->type, layer->v->type, settings && settings->q8_as_int8);
+        held = i == 0 || held == of ? of : BANYAN_F32;
+    }
+    return held;
+}
+
+// ---- layers ---------------------------------------------------------------------------------------
+
+struct cache_layer *cache_layer_of(struct cache *cache, const struct ggml_tensor *root)
+{
+    for (uint32_t i = 0; i < cache->n_layers; i++)
+        if (cache->layers[i].k == root || cache->layers[i].v == root)
+            return &cache->layers[i];
+    return NULL;
+}
+
+const struct ggml_tensor *cache_source(const struct ggml_tensor *source)
+{
+    bool copy = source && source->op == GGML_OP_CPY && source->type == GGML_TYPE_F16 &&
+                source->src[0]->type == GGML_TYPE_F32;
+    return copy ? source->src[0] : source;
+}
+
+static const struct ggml_tensor *root_of(const struct ggml_tensor *tensor)
+{
+    return tensor->view_src ? tensor->view_src : tensor;
+}
+
+static bool read_attention(struct cache *cache, const struct ggml_tensor *op, struct cache_layer *out)
+{
+    const struct ggml_tensor *q = op->src[0], *k = cache_source(op->src[1]), *v = cache_source(op->src[2]);
+    *out = (struct cache_layer){.k = root_of(k),
+                                .v = root_of(v),
+                                .q_heads = (uint32_t)q->ne[2],
+                                .kv_heads = (uint32_t)k->ne[2],
+                                .k_dim = (uint32_t)k->ne[0],
+                                .v_dim = (uint32_t)v->ne[0],
+                                .sinks = op->src[4]};
+    memcpy(&out->scale, (const float *)op->op_params + 0, sizeof(float));
+    memcpy(&out->max_bias, (const float *)op->op_params + 1, sizeof(float));
+    memcpy(&out->soft_cap, (const float *)op->op_params + 2, sizeof(float));
+    if (out->v == out->k &&
+        (v->view_offs != k->view_offs || out->v_dim > out->k_dim || v->ne[2] != k->ne[2])) {
+        cache_say(cache->why, "%s: V is a part of K other than its first elements: not served", out->k->name);
+        return false;
+    }
+    if (v->ne[2] != k->ne[2] || q->ne[2] % k->ne[2] != 0 ||
+        (uint64_t)out->k->ne[0] != (uint64_t)out->kv_heads * out->k_dim) {
+        cache_say(cache->why, "%s: heads of K (%lld) and V (%lld), or rows longer than they: not served",
+                  out->k->name, (long long)k->ne[2], (long long)v->ne[2]);
+        return false;
+    }
+    return true;
+}
+
+static bool room_for_streams(struct cache *cache, const struct ggml_tensor *k)
+{
+    if (cache->streams)
+        return cache->n_streams == (uint64_t)k->ne[2] && cache->cells == (uint64_t)k->ne[1];
+    cache->n_streams = (uint32_t)k->ne[2];
+    cache->cells = (uint64_t)k->ne[1];
+    cache->streams = calloc(cache->n_streams, sizeof *cache->streams);
+    return cache->streams != NULL;
+}
+
+bool cache_learn_locked(struct cache *cache, const struct ggml_tensor *attention)
+{
+    struct cache_layer seen;
+    if (!read_attention(cache, attention, &seen))
+        return false;
+    struct cache_layer *layer = cache_layer_of(cache, seen.k);
+    if (layer) {
+        if (layer->v != seen.v || layer->q_heads != seen.q_heads || layer->kv_heads != seen.kv_heads ||
+            layer->k_dim != seen.k_dim || layer->v_dim != seen.v_dim || layer->scale != seen.scale ||
+            layer->soft_cap != seen.soft_cap || layer->max_bias != seen.max_bias ||
+            !layer->sinks != !seen.sinks) {
+            cache_say(cache->why,
+                      "%s: two layers read the same keys with other heads, scales or caps: not served",
+                      seen.k->name);
+            return false;
+        }
+        return true;
+    }
+    if (!room_for_streams(cache, seen.k)) {
+        cache_say(cache->why, "%s: layers of one cache with other cells or streams, or no memory",
+                  seen.k->name);
+        return false;
+    }
+    struct cache_layer *more = realloc(cache->layers, (cache->n_layers + 1) * sizeof *more);
+    if (!more) {
+        cache_say(cache->why, "no memory");
+        return false;
+    }
+    cache->layers = more;
+    cache->layers[cache->n_layers++] = seen;
+    return true;
+}
+
+bool cache_learn(struct cache *cache, const struct ggml_tensor *attention)
+{
+    pthread_mutex_lock(&cache->lock);
+    bool learnt = cache_learn_locked(cache, attention);
+    pthread_mutex_unlock(&cache->lock);
+    return learnt;
+}
+
+// ---- a stream's session -----------------------------------------------------------------------------
+
+static bool fail(struct cache *cache, uint32_t stream, const char *what, const banyan_error *error)
+{
+    cache_say(cache->why, "sequence %u: %s: %s%s%s", stream, what, error->message,
+              error->worker[0] ? ", worker " : "", error->worker);
+    return false;
+}
+
+static bool take_lengths(struct cache_stream *stream, uint32_t layers)
+{
+    free(stream->lengths);
+    stream->lengths = calloc(layers ? layers : 1, sizeof *stream->lengths);
+    stream->layers = stream->lengths ? layers : 0;
+    return stream->lengths != NULL;
+}
+
+static bool create(struct cache *cache, uint32_t number)
+{
+    struct cache_stream *stream = &cache->streams[number];
+    const struct settings *settings = cluster_settings(cache->why, sizeof cache->why);
+    banyan_client *client = settings ? cluster_client(cache->why, sizeof cache->why) : NULL;
+    char name[128];
+    if (!client)
+        return false;
+    keep_from_now(settings);
+    snprintf(name, sizeof name, "%.60s-%d-%u-%u-%llu", settings->session, (int)getpid(), cache->number,
+             number, (unsigned long long)stream->changes);
+    if (!take_lengths(stream, cache->n_layers)) {
+        cache_say(cache->why, "no memory");
+        return false;
+    }
+    // The name is for people: another machine's process of this number may have it.
+    if (!spec_create(cache, client, name, &stream->session) &&
+        !spec_create(cache, client, NULL, &stream->session))
+        return false;
+    stream->window = cache->window;
+    stream->chunk = cache->chunk;
+    stream->unsure = false;
+    stream->lost[0] = '\0';
+    stream->changes++;
+    return true;
+}
+
+// What the cluster has of the session now.
+static bool resync(struct cache *cache, uint32_t number)
+{
+    struct cache_stream *stream = &cache->streams[number];
+    banyan_session_info info;
+    banyan_error error;
+    banyan_code code = banyan_session_get_info(stream->session, &info, &error);
+    if (code == BANYAN_NOT_FOUND) {
+        drop_session(stream, false);
+        snprintf(
+            stream->lost, sizeof stream->lost,
+            "its session is not in the cluster any more (deleted, or unused for longer than BANYAN_TTL)");
+        return true;
+    }
+    if (code != BANYAN_OK)
+        return fail(cache, number, "its state", &error);
+    for (uint32_t i = 0; i < stream->layers; i++)
+        stream->lengths[i] = i < info.n_layers ? info.layer_lengths[i] : 0;
+    banyan_session_info_free(&info);
+    stream->unsure = stream->away = false;
+    stream->changes++;
+    return true;
+}
+
+static bool truncate_to(struct cache *cache, uint32_t number, uint64_t length)
+{
+    struct cache_stream *stream = &cache->streams[number];
+    uint64_t longest = 0;
+    banyan_error error;
+    for (uint32_t i = 0; i < stream->layers; i++)
+        longest = stream->lengths[i] > longest ? stream->lengths[i] : longest;
+    if (longest <= length)
+        return true;
+    stream->changes++;
+    if (banyan_session_truncate(stream->session, length, &error) != BANYAN_OK) {
+        stream->unsure = true;
+        return fail(cache, number, "cells that are written again", &error);
+    }
+    for (uint32_t i = 0; i < stream->layers; i++)
+        stream->lengths[i] = stream->lengths[i] < length ? stream->lengths[i] : length;
+    return true;
+}
+
+enum { MOVE_BYTES = 8 << 20 };
+
+// Rows of a layer from one session to another, in pieces.
+static bool move_rows(struct cache *cache, uint32_t number, const struct cache_layer *layer,
+                      banyan_session *to, uint64_t length)
+{
+    struct cache_stream *stream = &cache->streams[number];
+    uint32_t at = (uint32_t)(layer - cache->layers);
+    banyan_kv_type held = cache_held(cache);
+    bool scaled = banyan_kv_scaled(held), alone = layer->v == layer->k;
+    size_t k_row = rows_bytes(held, (uint64_t)layer->kv_heads * layer->k_dim),
+           v_row = rows_bytes(held, (uint64_t)layer->kv_heads * layer->v_dim);
+    uint64_t piece = MOVE_BYTES / (k_row + v_row) + 1;
+    banyan_error error;
+    if (!rows_room(&cache->k, piece * k_row) || !rows_room(&cache->v, piece * v_row) ||
+        (scaled && (!rows_room(&cache->k_scale, piece * layer->kv_heads * 4) ||
+                    !rows_room(&cache->v_scale, piece * layer->kv_heads * 4)))) {
+        cache_say(cache->why, "no memory");
+        return false;
+    }
+    void *v = alone ? NULL : cache->v.at;
+    float *k_scale = scaled ? cache->k_scale.at : NULL,
+          *v_scale = scaled && !alone ? cache->v_scale.at : NULL;
+    for (uint64_t first = 0; first < length; first += piece) {
+        uint64_t count = length - first < piece ? length - first : piece;
+        if (banyan_read_rows(stream->session, at, first, count, cache->k.at, k_scale, v, v_scale, &error) !=
+                BANYAN_OK ||
+            (scaled ? banyan_attach_scaled(to, at, first, count, cache->k.at, k_scale, v, v_scale, &error)
+                    : banyan_attach(to, at, first, count, cache->k.at, v, &error)) != BANYAN_OK ||
+            banyan_commit(to, at, first, count, &error) != BANYAN_OK)
+            return fail(cache, number, "its rows, which go to a session with the window", &error);
+    }
+    return true;
+}
+
+// The session anew, with the window that a mask has shown.
+static bool make_again(struct cache *cache, uint32_t number)
+{
+    struct cache_stream *stream = &cache->streams[number], old = *stream;
+    uint64_t length = UINT64_MAX;
+    for (uint32_t i = 0; i < old.layers; i++)
+        length = old.lengths[i] < length ? old.lengths[i] : length;
+    if (!truncate_to(cache, number, length))
+        return false;
+    old = *stream;
+    stream->session = NULL;
+    stream->lengths = NULL;
+    bool made = create(cache, number);
+    struct cache_stream made_stream = *stream;
+    for (uint32_t i = 0; made && length > 0 && i < old.layers; i++) {
+        stream->session = old.session; // whence move_rows reads
+        made = move_rows(cache, number, &cache->layers[i], made_stream.session, length);
+        stream->session = made_stream.session;
+    }
+    if (!made) {
+        drop_session(stream, true);
+        *stream = old;
+        return false;
+    }
+    for (uint32_t i = 0; i < stream->layers; i++)
+        stream->lengths[i] = length;
+    drop_session(&old, true);
+    return true;
+}
+
+// Usable: it is there, as the cluster has it, with the cache's window.
+static bool ready(struct cache *cache, uint32_t number, const struct cache_layer *layer, uint64_t first)
+{
+    struct cache_stream *stream = &cache->streams[number];
+    if (stream->session && stream->unsure && !resync(cache, number))
+        return false;
+    if (stream->lost[0] && first > 0) {
+        cache_say(cache->why, "sequence %u: %s; its prompt must be processed from the start again", number,
+                  stream->lost);
+        return false;
+    }
+    if (!stream->session && first > 0) {
+        cache_say(cache->why, "sequence %u: cell %llu is used, and those before it were never written",
+                  number, (unsigned long long)first);
+        return false;
+    }
+    if (!stream->session && !create(cache, number))
+        return false;
+    // Layers before it may have the batch's rows already; where this one has rows from there on, llama.cpp has taken them back.
+    uint32_t at = (uint32_t)(layer - cache->layers);
+    if (at < stream->layers && stream->lengths[at] > first && !truncate_to(cache, number, first))
+        return false;
+    stream->lost[0] = '\0';
+    if (stream->layers != cache->n_layers) {
+        if (first == 0) {
+            drop_session(stream, true);
+            return create(cache, number);
+        }
+        cache_say(cache->why, "sequence %u: an attention of a layer that was not there before", number);
+        return false;
+    }
+    return (stream->window == cache->window && stream->chunk == cache->chunk) || make_again(cache, number);
+}
+
+bool cache_begin(struct cache *cache, uint32_t number, const struct cache_layer *layer, uint64_t first)
+{
+    if (!ready(cache, number, layer, first))
+        return false;
+    struct cache_stream *stream = &cache->streams[number];
+    uint64_t length = stream->lengths[layer - cache->layers];
+    if (length != first) {
+        cache_say(cache->why, "sequence %u: cell %llu is written, and cells from %llu on never were", number,
+                  (unsigned long long)first, (unsigned long long)length);
+        return false;
+    }
+    return true;
+}
+
+bool cache_look(struct cache *cache, uint32_t number, const struct cache_layer *layer, uint64_t end)
+{
+    struct cache_stream *stream = &cache->streams[number];
+    if (!ready(cache, number, layer, end))
+        return false;
+    if (stream->lengths[layer - cache->layers] < end) {
+        cache_say(cache->why, "sequence %u: an attention over cells up to %llu, of which %llu were written",
+                  number, (unsigned long long)end,
+                  (unsigned long long)stream->lengths[layer - cache->layers]);
+        return false;
+    }
+    return true;
+}
+
+void cache_doubt(struct cache *cache, uint32_t number, banyan_code code)
+{
+    cache->streams[number].away = code == BANYAN_UNAVAILABLE || code == BANYAN_DEADLINE_EXCEEDED;
+    cache->streams[number].unsure = true;
+    cache->streams[number].changes++;
+}
+
+// ---- what llama.cpp does to the whole ----------------------------------------------------------------
+
+void cache_lose(struct cache *cache, const char *why)
+{
+    pthread_mutex_lock(&cache->lock);
+    for (uint32_t i = 0; i < cache->n_streams; i++)
+        if (cache->streams[i].session)
+            cache_say(cache->streams[i].lost, "%s", why);
+    pthread_mutex_unlock(&cache->lock);
+}
+
+void cache_clear(struct cache *cache)
+{
+    pthread_mutex_lock(&cache->lock);
+    for (uint32_t i = 0; i < cache->n_streams; i++) {
+        struct cache_stream *stream = &cache->streams[i];
+        stream->staged_first = stream->staged_end = 0;
+        // Where it fails, the next write at cell 0 does it.
+        if (stream->session && !stream->unsure)
+            (void)truncate_to(cache, i, 0);
+        stream->lost[0] = '\0';
+    }
+    pthread_mutex_unlock(&cache->lock);
+}
+
+static void copy(struct cache *cache, uint32_t from, uint32_t to)
+{
+    struct cache_stream *origin = &cache->streams[from], *stream = &cache->streams[to];
+    banyan_error error;
+    // A copy comes tensor by tensor: the first has done it.
+    if (stream->copied_from == from && stream->copied_changes == origin->changes &&
+        stream->changes_after == stream->changes)
+        return;
+    drop_session(stream, true);
+    stream->lost[0] = '\0';
+    uint64_t length = UINT64_MAX;
+    if (origin->session && origin->unsure && !resync(cache, from))
+        cache_say(stream->lost, "it was copied from sequence %u, which could not be asked", from);
+    for (uint32_t i = 0; i < origin->layers; i++)
+        length = origin->lengths[i] < length ? origin->lengths[i] : length;
+    if (origin->lost[0]) {
+        cache_say(stream->lost, "%s", origin->lost);
+    } else if (!stream->lost[0] && origin->session && length > 0) {
+        if (!take_lengths(stream, origin->layers)) {
+            cache_say(stream->lost, "there was no memory for a copy");
+        } else if (banyan_session_fork(origin->session, length, NULL, &stream->session, &error) !=
+                   BANYAN_OK) {
+            cache_say(stream->lost, "it could not be copied from sequence %u: %s", from, error.message);
+        } else {
+            for (uint32_t i = 0; i < stream->layers; i++)
+                stream->lengths[i] = length;
+            stream->window = origin->window;
+            stream->chunk = origin->chunk;
+        }
+    }
+    stream->copied_from = from;
+    stream->copied_changes = origin->changes;
+    stream->changes_after = stream->changes;
+}
+
+void cache_copy(struct cache *cache, uint32_t from, uint32_t to)
+{
+    pthread_mutex_lock(&cache->lock);
+    if (from < cache->n_streams && to < cache->n_streams && from != to)
+        copy(cache, from, to);
+    pthread_mutex_unlock(&cache->lock);
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of a cache for llama.cpp's saved states, and from them. A state has all layers' K before their V, and a session takes both together:
+// K lies in the tensor's own memory, where nothing else is, until its V has come.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "client/llama/cache.h"
+
+enum {
+    PIECE_BYTES = 8 << 20,
+    UNREAD = 0xff
+}; // 0xff.. is NaN in every type: whoever computes with it sees it
+
+struct place {
+    uint32_t stream;
+    uint64_t row, row_bytes, skip; // skip: bytes of the first row that are not wanted
+};
+
+static struct place find(const struct ggml_tensor *root, size_t offset)
+{
+    size_t within = offset % root->nb[2];
+    return (struct place){(uint32_t)(offset / root->nb[2]), within / root->nb[1], root->nb[1],
+                          within % root->nb[1]};
+}
+
+// Rows [first, first + count) of K or V of a layer, as the cache has them.
+static bool read_piece(struct cache *cache, uint32_t number, const struct cache_layer *layer, bool is_k,
+                       uint64_t first, uint64_t count, void *out)
+{
+    struct cache_stream *stream = &cache->streams[number];
+    banyan_kv_type held = cache_held(cache);
+    bool scaled = banyan_kv_scaled(held), alone = layer->v == layer->k;
+    banyan_error error;
+    if (!rows_room(&cache->k, count * rows_bytes(held, (uint64_t)layer->kv_heads * layer->k_dim)) ||
+        !rows_room(&cache->v, count * rows_bytes(held, (uint64_t)layer->kv_heads * layer->v_dim)) ||
+        (scaled && (!rows_room(&cache->k_scale, count * layer->kv_heads * 4) ||
+                    !rows_room(&cache->v_scale, count * layer->kv_heads * 4))))
+        return false;
+    float *k_scale = scaled ? cache->k_scale.at : NULL,
+          *v_scale = scaled && !alone ? cache->v_scale.at : NULL;
+    if (banyan_read_rows(stream->session, (uint32_t)(layer - cache->layers), first, count, cache->k.at,
+                         k_scale, alone ? NULL : cache->v.at, v_scale, &error) != BANYAN_OK) {
+        cache_say(cache->why, "sequence %u: its rows cannot be read for a state: %s", number, error.message);
+        return false;
+    }
+    return is_k ? rows_to_cache(cache->k.at, k_scale, count, layer->kv_heads, layer->k_dim, layer->k->type,
+                                held, out)
+                : rows_to_cache(cache->v.at, v_scale, count, layer->kv_heads, layer->v_dim, layer->v->type,
+                                held, out);
+}
+
+static bool get(struct cache *cache, const struct ggml_tensor *root, char *out, size_t offset, size_t size)
+{
+    const struct cache_layer *layer = cache_layer_of(cache, root);
+    struct place at = find(root, offset);
+    memset(out, 0, size);
+    if (!layer || at.stream >= cache->n_streams)
+        return true; // nothing was ever written
+    struct cache_stream *stream = &cache->streams[at.stream];
+    if (stream->lost[0] || stream->unsure) {
+        cache_say(cache->why, "sequence %u: its rows cannot be read for a state: %s", at.stream,
+                  stream->lost[0] ? stream->lost : "its last call failed");
+        return false;
+    }
+    if (!stream->session)
+        return true;
+    uint64_t length = stream->lengths[layer - cache->layers], piece = PIECE_BYTES / at.row_bytes + 1;
+    char *rows = malloc(piece * at.row_bytes);
+    bool done = rows != NULL;
+    while (done && size > 0 && at.row < length) {
+        uint64_t count = (at.skip + size + at.row_bytes - 1) / at.row_bytes;
+        count = count < piece ? count : piece;
+        count = count < length - at.row ? count : length - at.row;
+        done = read_piece(cache, at.stream, layer, root == layer->k, at.row, count, rows);
+        size_t bytes = count * at.row_bytes - at.skip;
+        bytes = bytes < size ? bytes : size;
+        if (done)
+            memcpy(out, rows + at.skip, bytes);
+        out += bytes;
+        size -= bytes;
+        at.row += count;
+        at.skip = 0;
+    }
+    free(rows);
+    return done;
+}
+
+bool cache_get_rows(struct cache *cache, const struct ggml_tensor *root, void *out, size_t offset,
+                    size_t size)
+{
+    pthread_mutex_lock(&cache->lock);
+    cache_say(cache->why, "no memory to read rows for a state");
+    bool read = get(cache, root, out, offset, size);
+    if (!read)
+        memset(out, UNREAD, size);
+    pthread_mutex_unlock(&cache->lock);
+    return read;
+}
+
+static bool unread(const char *data, size_t size)
+{
+    size_t i = 0;
+    while (i < size && (unsigned char)data[i] == UNREAD)
+        i++;
+    return i == size;
+}
+
+static void lose(struct cache_stream *stream, const char *why)
+{
+    if (!stream->lost[0])
+        cache_say(stream->lost, "its state could not be restored: %s", why);
+    stream->staged_first = stream->staged_end = 0;
+}
+
+// K and V of rows [first, first + count) to the session.
+static bool send(struct cache *cache, struct cache_stream *stream, const struct cache_layer *layer,
+                 uint64_t first, uint64_t count, const char *k_cells, const char *v_cells)
+{
+    banyan_kv_type held = cache_held(cache);
+    uint32_t at = (uint32_t)(layer - cache->layers);
+    bool scaled = banyan_kv_scaled(held), alone = layer->v == layer->k;
+    size_t k_row = rows_bytes(held, (uint64_t)layer->kv_heads * layer->k_dim),
+           v_row = rows_bytes(held, (uint64_t)layer->kv_heads * layer->v_dim);
+    uint64_t piece = PIECE_BYTES / (k_row + v_row) + 1;
+    banyan_error error;
+    for (uint64_t done = 0; done < count; done += piece) {
+        uint64_t n = count - done < piece ? count - done : piece;
+        if (!rows_room(&cache->k, n * k_row) || !rows_room(&cache->v, n * v_row) ||
+            (scaled && (!rows_room(&cache->k_scale, n * layer->kv_heads * 4) ||
+                        !rows_room(&cache->v_scale, n * layer->kv_heads * 4)))) {
+            lose(stream, "no memory");
+            return false;
+        }
+        float *k_scale = scaled ? cache->k_scale.at : NULL,
+              *v_scale = scaled && !alone ? cache->v_scale.at : NULL;
+        bool made = rows_from_cache(k_cells + done * layer->k->nb[1], n, layer->kv_heads, layer->k_dim,
+                                    layer->k->type, held, cache->k.at, k_scale) &&
+                    (alone || rows_from_cache(v_cells + done * layer->v->nb[1], n, layer->kv_heads,
+                                              layer->v_dim, layer->v->type, held, cache->v.at, v_scale));
+        const void *v = alone ? NULL : cache->v.at;
+        if (!made ||
+            (scaled ? banyan_attach_scaled(stream->session, at, first + done, n, cache->k.at, k_scale, v,
+                                           v_scale, &error)
+                    : banyan_attach(stream->session, at, first + done, n, cache->k.at, v, &error)) !=
+                BANYAN_OK ||
+            banyan_commit(stream->session, at, first + done, n, &error) != BANYAN_OK) {
+            lose(stream, made ? error.message : "no memory");
+            stream->unsure = true;
+            return false;
+        }
+    }
+    stream->lengths[at] = first + count;
+    stream->changes++;
+    return true;
+}
+
+static void put(struct cache *cache, const struct ggml_tensor *root, const char *data, size_t offset,
+                size_t size)
+{
+    struct cache_layer *layer = cache_layer_of(cache, root);
+    struct place at = find(root, offset);
+    if (at.stream >= cache->n_streams)
+        return;
+    struct cache_stream *stream = &cache->streams[at.stream];
+    uint64_t count = size / at.row_bytes;
+    if (!layer || at.skip || size % at.row_bytes) {
+        lose(stream, "parts of rows, or rows of a layer that no attention has read");
+        return;
+    }
+    if (unread(data, size)) {
+        lose(stream, "it was saved while the cluster could not be read");
+        return;
+    }
+    bool alone = layer->v == layer->k, is_k = root == layer->k;
+    if (is_k && layer == cache->layers && at.row == 0)
+        stream->lost[0] = '\0';
+    bool goes_on = is_k && stream->staged_end > stream->staged_first && at.row == stream->staged_end;
+    if (is_k && !goes_on && !cache_begin(cache, at.stream, layer, at.row)) {
+        lose(stream, cache->why);
+        return;
+    }
+    if (stream->lost[0])
+        return;
+    char *staged = (char *)root->data + offset;
+    if (is_k && alone) {
+        (void)send(cache, stream, layer, at.row, count, data, NULL);
+    } else if (is_k) {
+        memcpy(staged, data, size);
+        stream->staged_first = stream->staged_end == at.row ? stream->staged_first : at.row;
+        stream->staged_end = at.row + count;
+    } else if (at.row < stream->staged_first || at.row + count > stream->staged_end) {
+        lose(stream, "values came without their keys");
+    } else {
+        staged = (char *)layer->k->data + at.stream * layer->k->nb[2] + at.row * layer->k->nb[1];
+        if (send(cache, stream, layer, at.row, count, staged, data)) {
+            uintptr_t first = ((uintptr_t)staged + 4095) / 4096 * 4096,
+                      end = ((uintptr_t)staged + count * layer->k->nb[1]) / 4096 * 4096;
+            if (end > first)
+                (void)madvise((void *)first, end - first, MADV_DONTNEED);
+        }
+    }
+}
+
+void cache_put_rows(struct cache *cache, const struct ggml_tensor *root, const void *data, size_t offset,
+                    size_t size)
+{
+    pthread_mutex_lock(&cache->lock);
+    put(cache, root, data, offset, size);
+    pthread_mutex_unlock(&cache->lock);
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/llama/cluster.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct settings settings;
+static bool settings_read;
+static banyan_client *client;
+static const char *local_endpoint;
+
+// A number of the environment; false: it is none, or is out of range.
+static bool number(const char *name, double scale, double most, double otherwise, double *out, char *why,
+                   size_t why_bytes)
+{
+    const char *text = getenv(name);
+    char *end;
+    *out = otherwise;
+    if (!text || !*text)
+        return true;
+    errno = 0;
+    double value = strtod(text, &end);
+    if (errno || *end || !(value >= 0) || value * scale > most) {
+        if (why)
+            snprintf(why, why_bytes, "%s=%s: a number from 0 to %.0f is expected", name, text, most / scale);
+        return false;
+    }
+    *out = value * scale;
+    return true;
+}
+
+static const char *text_of(const char *name)
+{
+    const char *text = getenv(name);
+    return text && *text ? text : NULL;
+}
+
+static bool read_settings(char *why, size_t why_bytes)
+{
+    double local, threads, ttl, timeout, replicas;
+    const char *q8 = text_of("BANYAN_Q8");
+    if (!number("BANYAN_LOCAL", 1, 64, 0, &local, why, why_bytes) ||
+        !number("BANYAN_LOCAL_THREADS", 1, 1024, 0, &threads, why, why_bytes) ||
+        !number("BANYAN_TTL", 1e9, 1e17, 600e9, &ttl, why, why_bytes) ||
+        !number("BANYAN_TIMEOUT", 1e9, 1e14, 120e9, &timeout, why, why_bytes) ||
+        !number("BANYAN_REPLICAS", 1, 3, 0, &replicas, why, why_bytes))
+        return false;
+    if (q8 && strcmp(q8, "int8") != 0 && strcmp(q8, "f32") != 0) {
+        if (why)
+            snprintf(why, why_bytes, "BANYAN_Q8=%s: f32 or int8 is expected", q8);
+        return false;
+    }
+    settings =
+        (struct settings){.endpoint = text_of("BANYAN_ENDPOINT"),
+                          .local = local > 0 ? (unsigned)local : 1,
+                          .local_threads = (unsigned)threads,
+                          .local_memory = text_of("BANYAN_LOCAL_MEMORY"),
+                          .session = text_of("BANYAN_SESSION") ? text_of("BANYAN_SESSION") : "llama.cpp",
+                          .ttl_ns = (uint64_t)ttl,
+                          .timeout_ns = timeout > 0 ? (uint64_t)timeout : 1,
+                          .replicas = (unsigned)replicas,
+                          .q8_as_int8 = q8 && strcmp(q8, "int8") == 0};
+    if (settings.endpoint && local > 0) {
+        if (why)
+            snprintf(why, why_bytes, "BANYAN_ENDPOINT and BANYAN_LOCAL are both set: give one of them");
+        return false;
+    }
+    return true;
+}
+
+static const struct settings *settings_locked(char *why, size_t why_bytes)
+{
+    if (!settings_read && !read_settings(why, why_bytes))
+        return NULL;
+    settings_read = true;
+    return &settings;
+}
+
+const struct settings *cluster_settings(char *why, size_t why_bytes)
+{
+    pthread_mutex_lock(&lock);
+    const struct settings *out = settings_locked(why, why_bytes);
+    pthread_mutex_unlock(&lock);
+    return out;
+}
+
+static banyan_client *connect_locked(char *why, size_t why_bytes)
+{
+    const struct settings *all = settings_locked(why, why_bytes);
+    if (!all)
+        return NULL;
+    if (!all->endpoint && !local_endpoint)
+        local_endpoint = local_start(all, why, why_bytes);
+    const char *endpoint = all->endpoint ? all->endpoint : local_endpoint;
+    if (!endpoint)
+        return NULL;
+    banyan_options options = {.token_file = text_of("BANYAN_TOKEN_FILE"),
+                              .timeout_ns = all->timeout_ns,
+                              .tls_ca = text_of("BANYAN_TLS_CA"),
+                              .tls_cert = text_of("BANYAN_TLS_CERT"),
+                              .tls_key = text_of("BANYAN_TLS_KEY")};
+    banyan_error error;
+    if (banyan_connect(endpoint, &options, &client, &error) != BANYAN_OK) {
+        snprintf(why, why_bytes, "%s: %s", endpoint, error.message);
+        client = NULL;
+    }
+    return client;
+}
+
+banyan_client *cluster_client(char *why, size_t why_bytes)
+{
+    pthread_mutex_lock(&lock);
+    banyan_client *out = client ? client : connect_locked(why, why_bytes);
+    pthread_mutex_unlock(&lock);
+    return out;
+}
+
+void cluster_memory(size_t *available, size_t *total)
+{
+    char why[512];
+    banyan_cluster_info info;
+    *available = *total = 0;
+    banyan_client *to = cluster_client(why, sizeof why);
+    if (!to || banyan_cluster_get_info(to, &info, NULL) != BANYAN_OK)
+        return;
+    for (uint32_t i = 0; i < info.n_workers; i++) {
+        const banyan_worker_info *worker = &info.workers[i];
+        *total += worker->capacity_bytes;
+        *available +=
+            worker->capacity_bytes > worker->used_bytes ? worker->capacity_bytes - worker->used_bytes : 0;
+    }
+    banyan_cluster_info_free(&info);
+}

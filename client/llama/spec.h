@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// The spec of a session that holds one stream of a cache.
+#ifndef BANYAN_LLAMA_SPEC_H
+#define BANYAN_LLAMA_SPEC_H
+
+#include "client/llama/cache.h"
+
+// Creates the stream's session. The caller has locked. false: cache->why.
+bool spec_create(struct cache *cache, banyan_client *client, const char *name, banyan_session **out);
+
+#endif
