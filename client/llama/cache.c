@@ -267,6 +267,13 @@ static bool create(struct cache *cache, uint32_t number)
     return true;
 }
 
+static void forget_session(struct cache_stream *stream)
+{
+    drop_session(stream, false);
+    cache_say(stream->lost,
+              "its session is not in the cluster any more (deleted, or unused for longer than BANYAN_TTL)");
+}
+
 // What the cluster has of the session now.
 static bool resync(struct cache *cache, uint32_t number)
 {
@@ -275,10 +282,7 @@ static bool resync(struct cache *cache, uint32_t number)
     banyan_error error;
     banyan_code code = banyan_session_get_info(stream->session, &info, &error);
     if (code == BANYAN_NOT_FOUND) {
-        drop_session(stream, false);
-        snprintf(
-            stream->lost, sizeof stream->lost,
-            "its session is not in the cluster any more (deleted, or unused for longer than BANYAN_TTL)");
+        forget_session(stream);
         return true;
     }
     if (code != BANYAN_OK)
@@ -291,6 +295,7 @@ static bool resync(struct cache *cache, uint32_t number)
     return true;
 }
 
+// Where the session is not there any more, the stream has none afterwards.
 static bool truncate_to(struct cache *cache, uint32_t number, uint64_t length)
 {
     struct cache_stream *stream = &cache->streams[number];
@@ -301,8 +306,11 @@ static bool truncate_to(struct cache *cache, uint32_t number, uint64_t length)
     if (longest <= length)
         return true;
     stream->changes++;
-    if (banyan_session_truncate(stream->session, length, &error) != BANYAN_OK) {
+    banyan_code code = banyan_session_truncate(stream->session, length, &error);
+    if (code != BANYAN_OK) {
         stream->unsure = true;
+        if (code == BANYAN_NOT_FOUND)
+            forget_session(stream);
         return fail(cache, number, "cells that are written again", &error);
     }
     for (uint32_t i = 0; i < stream->layers; i++)
@@ -375,12 +383,10 @@ static bool make_again(struct cache *cache, uint32_t number)
     return true;
 }
 
-// Usable: it is there, as the cluster has it, with the cache's window.
-static bool ready(struct cache *cache, uint32_t number, const struct cache_layer *layer, uint64_t first)
+// Makes one for a stream that has none, if nothing of it is needed.
+static bool has_session(struct cache *cache, uint32_t number, uint64_t first)
 {
     struct cache_stream *stream = &cache->streams[number];
-    if (stream->session && stream->unsure && !resync(cache, number))
-        return false;
     if (stream->lost[0] && first > 0) {
         cache_say(cache->why, "sequence %u: %s; its prompt must be processed from the start again", number,
                   stream->lost);
@@ -391,11 +397,21 @@ static bool ready(struct cache *cache, uint32_t number, const struct cache_layer
                   number, (unsigned long long)first);
         return false;
     }
-    if (!stream->session && !create(cache, number))
+    return stream->session || create(cache, number);
+}
+
+// Usable: it is there, as the cluster has it, with the cache's window.
+static bool ready(struct cache *cache, uint32_t number, const struct cache_layer *layer, uint64_t first)
+{
+    struct cache_stream *stream = &cache->streams[number];
+    if (stream->session && stream->unsure && !resync(cache, number))
+        return false;
+    if (!has_session(cache, number, first))
         return false;
     // Layers before it may have the batch's rows already; where this one has rows from there on, llama.cpp has taken them back.
     uint32_t at = (uint32_t)(layer - cache->layers);
-    if (at < stream->layers && stream->lengths[at] > first && !truncate_to(cache, number, first))
+    if (at < stream->layers && stream->lengths[at] > first && !truncate_to(cache, number, first) &&
+        (stream->session || !has_session(cache, number, first)))
         return false;
     stream->lost[0] = '\0';
     if (stream->layers != cache->n_layers) {
@@ -458,6 +474,7 @@ void cache_lose(struct cache *cache, const char *why)
 void cache_clear(struct cache *cache)
 {
     pthread_mutex_lock(&cache->lock);
+    cache->chunk = 0; // what looked like one may have been the cells of another sequence
     for (uint32_t i = 0; i < cache->n_streams; i++) {
         struct cache_stream *stream = &cache->streams[i];
         stream->staged_first = stream->staged_end = 0;
