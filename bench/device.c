@@ -109,9 +109,10 @@ static void report(const struct bench *b, const struct device_data *data, const 
     }
     printf(
         "{\"bench\": \"device\", \"kernel\": \"%s\", \"device\": \"%s\", \"emulated\": %s, \"kv\": \"%s\", "
-        "\"context\": %u, \"group\": %u, \"rows\": %u, \"batch\": %u, \"kv_heads\": %u, \"dim\": %u, ",
+        "\"context\": %u, \"group\": %u, \"rows\": %u, \"batch\": %u, \"kv_heads\": %u, \"dim\": %u, "
+        "\"v_in_k\": %u, ",
         b->info.kernel, b->device, b->emulated ? "true" : "false", device_options_kv_name(s->kv), s->context,
-        s->group, s->rows, s->batch, s->kv_heads, s->dim);
+        s->group, s->rows, s->batch, s->kv_heads, s->dim, s->v_in_k);
     printf("\"bytes\": %llu, \"copies\": %u, \"bytes_per_s\": %.6g, \"read_bytes_per_s\": %.6g, "
            "\"copy_bytes_per_s\": %.6g, \"ratio\": %.4g, \"ratio_read\": %.4g, ",
            (unsigned long long)device_shape_bytes(s), data->copies, speed, read, copy, speed / copy,
@@ -226,7 +227,8 @@ static struct device_shape shape_at(const struct device_options *o, uint32_t bat
                                  .kv_heads = (uint32_t)o->kv_heads,
                                  .group = (uint32_t)o->group.at[0],
                                  .rows = (uint32_t)o->rows.at[0],
-                                 .dim = (uint32_t)o->dim};
+                                 .dim = (uint32_t)o->dim,
+                                 .v_in_k = (uint32_t)o->v_in_k};
 }
 
 // So many that --rotate bytes are touched, as far as memory allows. 0: not one fits.

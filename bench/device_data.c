@@ -36,13 +36,19 @@ static uint64_t value_bytes(const struct device_shape *s) // of K or V of a full
 static uint64_t head_bytes(const struct device_shape *s)
 {
     uint64_t scales = kernels_kv_scaled(s->kv) ? DEVICE_CHUNK * sizeof(float) : 0;
-    return 2 * (value_bytes(s) + scales);
+    return (s->v_in_k ? 1 : 2) * (value_bytes(s) + scales);
+}
+
+uint32_t device_shape_v_dim(const struct device_shape *s)
+{
+    return s->v_in_k ? s->v_in_k : s->dim;
 }
 
 uint64_t device_shape_bytes(const struct device_shape *s)
 {
     uint64_t scale = kernels_kv_scaled(s->kv) ? sizeof(float) : 0;
-    return 2ULL * s->batch * s->context * s->kv_heads * (s->dim * element_bytes(s) + scale);
+    return (s->v_in_k ? 1ULL : 2ULL) * s->batch * s->context * s->kv_heads *
+           (s->dim * element_bytes(s) + scale);
 }
 
 uint64_t device_shape_stored(const struct device_shape *s)
@@ -126,8 +132,8 @@ static enum common_code fill_chunk(const struct device_data *data, uint64_t chun
 {
     const struct device_shape *s = &data->shape;
     uint32_t rows = rows_of(data, chunk), parts = kernels_kv_scaled(s->kv) ? 4 : 2;
-    const uint64_t offset[PARTS] = {0, value_bytes(s), 2 * value_bytes(s),
-                                    2 * value_bytes(s) + DEVICE_CHUNK * sizeof(float)};
+    const uint64_t scales = (s->v_in_k ? 1 : 2) * value_bytes(s);
+    const uint64_t offset[PARTS] = {0, value_bytes(s), scales, scales + DEVICE_CHUNK * sizeof(float)};
     uint64_t base = chunk_address(data, chunk);
     data->runs[chunk] = (struct kernels_device_run){.k = base,
                                                     .v = base + offset[1],
@@ -138,13 +144,14 @@ static enum common_code fill_chunk(const struct device_data *data, uint64_t chun
                                                     .rows = rows};
     for (uint32_t head = 0; head < s->kv_heads; head++) {
         struct kernels_device_piece pieces[PARTS];
-        for (uint32_t part = 0; part < parts; part++)
-            pieces[part] = (struct kernels_device_piece){
+        uint32_t n = 0;
+        for (uint32_t part = 0; part < parts; part += s->v_in_k ? 2 : 1) // values inside keys: K's alone
+            pieces[n++] = (struct kernels_device_piece){
                 .device = base + head * data->head_stride + offset[part],
                 .host = (void *)(uintptr_t)part_at(data, chunk, head, part),
                 .width = rows * (part < 2 ? s->dim * element_bytes(s) : sizeof(float)),
                 .height = 1};
-        enum common_code code = data->ops->write(data->handle, pieces, parts, err);
+        enum common_code code = data->ops->write(data->handle, pieces, n, err);
         if (code != COMMON_OK)
             return code;
     }
@@ -210,7 +217,8 @@ enum common_code device_data_queries(struct device_data *data, const struct devi
     data->shape = *shape;
     data->spec = (struct kernels_spec){.kv_type = shape->kv,
                                        .k_dim = shape->dim,
-                                       .v_dim = shape->dim,
+                                       .v_dim = device_shape_v_dim(shape),
+                                       .v_in_k = shape->v_in_k != 0,
                                        .q_heads = shape->kv_heads * shape->group,
                                        .kv_heads = shape->kv_heads,
                                        .scale = (float)(1 / sqrt(shape->dim))};
@@ -303,9 +311,8 @@ static double check(const struct device_data *data, const struct host_runs *host
                                     .run_count = data->chunks};
     kernels_reference(&job, NULL, host->exact, &reference);
     double worst = fabs(host->lse[at] - reference.lse) / kernels_reference_bound_lse(&reference);
-    for (uint32_t d = 0; d < s->dim; d++) {
-        double error =
-            fabs(host->o[at * s->dim + d] - host->exact[d]) / kernels_reference_bound_o(&reference);
+    for (uint32_t d = 0, v_dim = spec.v_dim; d < v_dim; d++) {
+        double error = fabs(host->o[at * v_dim + d] - host->exact[d]) / kernels_reference_bound_o(&reference);
         if (!(error <= worst))
             worst = error;
     }
@@ -317,9 +324,9 @@ double device_data_error(const struct device_data *data, uint32_t copy, const st
     const struct device_shape *s = &data->shape;
     uint64_t pairs = (uint64_t)s->rows * data->spec.q_heads, checked = pairs;
     struct host_runs host = {.runs = calloc(data->chunks, sizeof *host.runs),
-                             .o = malloc(pairs * s->dim * sizeof *host.o),
+                             .o = malloc(pairs * data->spec.v_dim * sizeof *host.o),
                              .lse = malloc(pairs * sizeof *host.lse),
-                             .exact = malloc(s->dim * sizeof *host.exact)};
+                             .exact = malloc(data->spec.v_dim * sizeof *host.exact)};
     double worst = host.runs && host.o && host.lse && host.exact ? 0 : NAN;
     if (pairs > CHECK_SOME && pairs * s->batch * s->context * s->dim > CHECK_ALL)
         checked = CHECK_SOME; // the first and the last among them

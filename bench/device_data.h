@@ -21,7 +21,10 @@
 struct device_shape {
     enum kernels_kv_type kv;
     uint32_t context, kv_heads, group, rows, dim, batch;
+    uint32_t v_in_k; // values are the first elements of keys, so many; 0: they have `dim` of their own
 };
+
+uint32_t device_shape_v_dim(const struct device_shape *shape);
 
 struct device_data {
     const struct kernels_device_ops *ops;

@@ -88,6 +88,13 @@ enum common_code device_options_parse(int argc, char **argv, struct device_optio
          .help = "head dim (default 128)",
          .min = 1,
          .max = 1024},
+        {.name = "v-in-k",
+         .type = COMMON_OPTION_U64,
+         .out = &o->v_in_k,
+         .arg = "N",
+         .help = "values are the first N elements of keys (latents: --dim 576 --v-in-k 512\n"
+                 "--kv-heads 1), which are read once; 0: they have rows of their own (default 0)",
+         .max = 1024},
         {.name = "rotate",
          .type = COMMON_OPTION_SIZE,
          .out = &o->rotate_bytes,
@@ -132,6 +139,10 @@ enum common_code device_options_parse(int argc, char **argv, struct device_optio
     enum common_code code = bench_parse(&command, argc, argv);
     if (code != COMMON_OK)
         return code;
+    if (o->v_in_k > o->dim) {
+        lists_wrong(&program, "v-in-k", "values inside keys cannot be longer than keys");
+        return COMMON_INVALID_ARGUMENT;
+    }
     bool ok = parse_device(device, o) && lists_parse(&program, LISTS_CONTEXT, context, &o->context) &&
               lists_parse(&program, LISTS_KV, kv, &o->kv) &&
               lists_parse(&program, LISTS_GROUP, group, &o->group) &&

@@ -13,7 +13,7 @@ enum { DEVICE_SAMPLES_MOST = 64 };
 
 struct device_options {
     struct lists_values context, kv, group, rows, batch;
-    uint64_t kv_heads, dim, samples, rotate_bytes;
+    uint64_t kv_heads, dim, v_in_k, samples, rotate_bytes;
     char name[32]; // of the module: "cuda"
     uint32_t index;
     const char *module; // NULL: not given

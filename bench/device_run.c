@@ -48,7 +48,7 @@ enum common_code device_steps_init(struct device_steps *steps, const struct devi
     *steps = (struct device_steps){
         .data = data,
         .in_flight = in_flight,
-        .item_bytes = kernels_partial_bytes(s->rows, data->spec.q_heads, s->dim),
+        .item_bytes = kernels_partial_bytes(s->rows, data->spec.q_heads, data->spec.v_dim),
     };
     steps->items = calloc(n, sizeof *steps->items);
     steps->partials = steps->item_bytes ? aligned_alloc(KERNELS_ALIGN, n * steps->item_bytes) : NULL;
@@ -58,7 +58,7 @@ enum common_code device_steps_init(struct device_steps *steps, const struct devi
     memset(steps->partials, 0xff, n * steps->item_bytes); // NaN: nobody takes it for an answer
     for (uint64_t i = 0; i < n; i++)
         kernels_partial_view((char *)steps->partials + i * steps->item_bytes, s->rows, data->spec.q_heads,
-                             s->dim, &steps->items[i].out);
+                             data->spec.v_dim, &steps->items[i].out);
     return COMMON_OK;
 }
 

@@ -78,6 +78,13 @@ class Device(unittest.TestCase):
             self.assertTrue(0 < r["of_bound"] < 1, r)  # checked without being asked to: the context is short
             self.assertEqual(r["bytes"], r["batch"] * 2 * 40 * 2 * 64 * 2)
 
+    def test_values_inside_keys(self):
+        results = self.lines("--kv", "bf16,int8", "--context", "40", "--group", "16", "--rows", "1", "--dim", "576", "--v-in-k", "512",
+                             "--kv-heads", "1")
+        for r, row in zip(results, (576 * 2, 576 + 4), strict=True):
+            self.assertTrue(0 < r["of_bound"] < 1, r)
+            self.assertEqual((r["v_in_k"], r["bytes"]), (512, 40 * row))
+
     def test_long_contexts_are_checked_when_asked_to(self):
         args = ("--kv", "int8", "--context", "4112", "--group", "1", "--rows", "3", "--kv-heads", "1", "--samples", "1")
         self.assertNotIn("of_bound", self.lines(*args)[0])
@@ -103,12 +110,12 @@ class Device(unittest.TestCase):
         for args, word in ((["--kv", "f31"], "f31"), (["--context", "0"], "'0'"), (["--group", "4,"], "''"),
                            (["--device", "cuda"], "cuda:0"), (["--device", "cuda:x"], "cuda:0"), (["--rows"], "rows"),
                            (["--samples", "0"], "samples"), (["--context", ",".join(["16"] * 20)], "too many"),
-                           (["more"], "'more'")):
+                           (["--dim", "64", "--v-in-k", "65"], "longer than keys"), (["more"], "'more'")):
             self.fails(device(*args), word, "device --help", code=2)
         done = device("--help")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         for option in ("--device", "--module", "--context", "--kv", "--group", "--rows", "--kv-heads", "--dim", "--batch",
-                       "--rotate", "--samples", "--json", "--check"):
+                       "--v-in-k", "--rotate", "--samples", "--json", "--check"):
             self.assertIn(option, done.stdout)
 
     def test_no_module_and_no_device(self):

@@ -87,7 +87,7 @@ void cases_latents_at_random(void **state)
     (void)state;
     struct data_random r = {576};
     for (int round = 0; round < 12; round++) {
-        static const uint32_t most_heads[] = {16, 32, 128}, most_keys[] = {2500, 800, 150};
+        static const uint32_t most_heads[] = {16, 32, 128}, most_keys[] = {1600, 500, 100};
         int size = round % 3, type = round / 3 % 2;
         uint32_t heads = 1 + data_random_below(&r, most_heads[size]), rows = 1 + data_random_below(&r, 8);
         struct data d = latents(type, heads, rows, 1 + data_random_below(&r, most_keys[size] / rows));
@@ -137,7 +137,7 @@ void cases_latents_of_every_kind(void **state)
     for (enum data_mode mode = 0; mode < DATA_MODES; mode++) {
         for (int t = 0; t < 2; t++) {
             for (uint32_t heads = 2; heads <= 20; heads += 18) {
-                struct data d = latents(t, heads, 1, heads == 2 ? 1500 : 150);
+                struct data d = latents(t, heads, 1, heads == 2 ? 600 : 100);
                 d.name = data_mode_name(mode);
                 d.mode = mode;
                 make(&d, mode);
