@@ -34,7 +34,7 @@ ready() { # NAME PID
     done
 }
 start coordinator "$daemons/banyan-coordinator" --listen "unix://$run/coordinator.sock,nng+tcp://127.0.0.1:0" \
-    --secret-file "$run/secret" --store "$run/store.db"
+    --secret-file "$run/secret" --store "$run/store.db" --heartbeat 6s # no worker is lost here; a busy one is not to be judged
 ready coordinator "${pids[0]}"
 for ((w = 0; w < workers; w++)); do
     start "worker-$w" "$daemons/banyan-worker" --name "worker-$w" --coordinator "unix://$run/coordinator.sock" --device cuda:0 \

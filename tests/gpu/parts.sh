@@ -279,7 +279,7 @@ part_peers() {
 # ---- 7
 part_cluster() {
     local workers=4 tokens=4096 generate=64 rounds=500 milliseconds=500 only=(step_min step_min_stream step_32k) what
-    if [ -n "$emulated" ]; then workers=2 tokens=256 generate=4 rounds=20 milliseconds=100 only=(step_min); fi
+    if [ -n "$emulated" ]; then workers=2 tokens=256 generate=4 rounds=20 only=(step_min); fi
     if [ -n "$small" ]; then tokens=64 generate=2; fi
     run 60 model bash "$here/gpu/cluster.sh" "$from" "$daemons" "$root" $workers $tokens $generate
     judge model
@@ -293,7 +293,9 @@ part_cluster() {
         lines "$out_file"
         [ "$code" -ne 0 ] || word "$what $(sed -n "s/.*\"what\": \"$what\".*\"p50_us\": \([0-9]*\).*/\1/p" "$out_file") us"
     done
-    if [ -z "$small" ]; then
+    if [ -n "$emulated" ]; then # its workers take whole cores, and a busy coordinator takes them for silent
+        skip "sessions: not over an emulated device"
+    elif [ -z "$small" ]; then
         run 40 sessions "$from/bench/sessions" --workers $workers --milliseconds $milliseconds --json
         judge sessions
         lines "$out_file"
