@@ -49,10 +49,11 @@ struct merge_carry {
     float before, now; // what their sums, and this round's, are multiplied with
 
     // Adds a round's sum to those before. True: it is all, else it is kept.
-    LANE_DEVICE bool add(merge_sum &x, float *all, float *lost) const
+    LANE_DEVICE bool add(merge_sum &x, uint64_t all_at, uint64_t lost_at) const
     {
         if (!at)
             return true;
+        float *all = at + all_at, *lost = at + lost_at;
         if (!first) {
             merge_sum old = {*all, *lost}, sum = {0, 0};
             if (mass) {
@@ -70,6 +71,31 @@ struct merge_carry {
         return last;
     }
 };
+
+// Asked for where it is needed, and not kept: registers are for what comes from memory. top: of this round; it
+// becomes that of all rounds so far.
+LANE_DEVICE merge_carry merge_carry_of(const cuda_launch &launch, const cuda_item *item, uint32_t at,
+                                       bool has_mass, float &top)
+{
+    merge_carry carry = {NULL, launch.round == 0, true, false, false, 1, 1};
+    uint32_t done = launch.round * item->round_units;
+    if (item->round_units >= item->unit_count)
+        return carry;
+    carry.last = item->unit_count - done <= item->round_units;
+    carry.at = task_at<float>(launch.partials, 0) + item->carry +
+               static_cast<uint64_t>(at) * CUDA_CARRY(item->v_dim);
+    if (carry.first)
+        return carry;
+    float old = carry.at[0];
+    uint32_t state = __float_as_uint(carry.at[1]);
+    carry.mass = (state & 1) != 0;
+    carry.seen = (state & 2) != 0;
+    float whole = !carry.mass ? top : has_mass ? number_top(old, top) : old;
+    carry.before = carry.mass ? number_exp(old - whole) : 1.0f;
+    carry.now = has_mass ? number_exp(top - whole) : 1.0f;
+    top = whole;
+    return carry;
+}
 
 #define MERGE_DIMS  128u // at once, of a block of threads
 #define MERGE_UNITS 128u // whose weights are in shared memory
@@ -125,24 +151,6 @@ static __global__ void __launch_bounds__(CUDA_THREADS, 4) merge_kernel(const cud
     top = number_top(number_top(shared[0], shared[1]), number_top(shared[2], shared[3]));
     __syncthreads();
 
-    merge_carry carry = {NULL, launch.round == 0, done + units == item->unit_count, false, false, 1, 1};
-    float whole = top; // the top of all rounds so far
-    if (units < item->unit_count) {
-        carry.at =
-            task_at<float>(launch.partials, 0) + item->carry + static_cast<uint64_t>(at) * CUDA_CARRY(v_dim);
-        if (!carry.first) {
-            float old = carry.at[0];
-            uint32_t state = __float_as_uint(carry.at[1]);
-            carry.mass = (state & 1) != 0;
-            carry.seen = (state & 2) != 0;
-            whole = !carry.mass ? top : mass ? number_top(old, top) : old;
-            carry.before = carry.mass ? number_exp(old - whole) : 1.0f;
-            carry.now = mass ? number_exp(top - whole) : 1.0f;
-        }
-    }
-    const bool any = mass || carry.mass;
-    seen = seen || carry.seen;
-
     float *sums = shared, *rests = shared + 4 * MERGE_DIMS, *factors = shared + 8 * MERGE_DIMS,
           *masses = factors + MERGE_UNITS;
     uint64_t n = (static_cast<uint64_t>(item->rows) * heads + 15) / 16 * 16; // floats of a plane
@@ -195,25 +203,28 @@ static __global__ void __launch_bounds__(CUDA_THREADS, 4) merge_kernel(const cud
         __syncthreads();
         uint32_t d = d0 + threadIdx.x;
         if (d < v_dim) {
+            float whole = top;
+            const merge_carry carry = merge_carry_of(launch, item, at, mass, whole);
             merge_sum x = merge_warps(sums + threadIdx.x, rests + threadIdx.x, MERGE_DIMS);
-            if (carry.add(x, carry.at + 4 + d, carry.at + 4 + v_dim + d))
+            if (carry.add(x, 4 + d, 4 + v_dim + d))
                 out[2 * n + static_cast<uint64_t>(at) * v_dim + d] = x.all + x.lost;
-        }
-        if (d == 0) { // -0: keys were seen, if without mass
-            merge_sum x = merge_warps(factors, masses, 1);
-            if (carry.add(x, carry.at + 2, carry.at + 3))
-                out[n + at] = any ? x.all + x.lost : seen ? -0.0f : 0.0f;
+            if (d == 0) { // -0: keys were seen, if without mass
+                x = merge_warps(factors, masses, 1);
+                if (carry.add(x, 2, 3))
+                    out[n + at] = mass || carry.mass ? x.all + x.lost : seen || carry.seen ? -0.0f : 0.0f;
+            }
         }
         __syncthreads();
     }
     if (threadIdx.x != 0)
         return;
+    const merge_carry carry = merge_carry_of(launch, item, at, mass, top);
     if (carry.at) { // all have read it
-        carry.at[0] = whole;
-        carry.at[1] = __uint_as_float((any ? 1u : 0u) | (seen ? 2u : 0u));
+        carry.at[0] = top;
+        carry.at[1] = __uint_as_float((mass || carry.mass ? 1u : 0u) | (seen || carry.seen ? 2u : 0u));
     }
     if (carry.last)
-        out[at] = any ? whole : -INFINITY;
+        out[at] = mass || carry.mass ? top : -INFINITY;
 }
 
 const struct cuda_kernel cuda_merge = {reinterpret_cast<const void *>(&merge_kernel),
