@@ -85,7 +85,7 @@ static void drop_session(struct cache_stream *stream, bool delete)
     stream->session = NULL;
     stream->lengths = NULL;
     stream->layers = 0;
-    stream->unsure = false;
+    stream->unsure = stream->away = false;
     stream->changes++;
 }
 
