@@ -32,7 +32,8 @@ bool rows_room(struct rows_memory *memory, size_t bytes)
     if (!at)
         return false;
     free(memory->at);
-    *memory = (struct rows_memory){at, bytes};
+    memory->at = at;
+    memory->bytes = bytes;
     return true;
 }
 

@@ -260,7 +260,8 @@ __global__ void __launch_bounds__(CUDA_THREADS, mla_shape<type, width>::resident
         tile_load<S>(kept, walk, notes + i, ring + i * S::stage, threadIdx.x);
         lane_copy_commit();
     }
-    tile_queries<B, width>(launch, t, q, scales);
+    bool more; // the later parts of q are multiplied in any case
+    tile_queries<B, width>(launch, t, q, scales, more);
 
     mla_lane<S> st;
     if (threadIdx.x < width / 2)

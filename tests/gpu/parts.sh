@@ -246,7 +246,7 @@ part_shapes() {
     [ -n "$small" ] || shape 256_dims --kv bf16 --context $most --group 4 --rows 1 --dim 256
     if "$from/bench/device" --help 2>/dev/null | grep -q -- --v-in-k; then
         # The last options win: one KV head, whatever stood before
-        shape mla --kv bf16 --context $most --group $groups --rows 1 --dim 576 --v-dim 512 --v-in-k --kv-heads 1
+        shape mla --kv bf16,f16 --context $most --group $groups --rows 1 --dim 576 --v-in-k 512 --kv-heads 1
     else
         skip "mla: bench/device of this version has no --v-in-k"
     fi
