@@ -139,6 +139,7 @@ part_numbers() {
         if [ -s "$dir/first" ] && [ -s "$dir/again" ] && ! cmp -s "$dir/first" "$dir/again"; then
             fail "the largest errors are others the second time: bits do not repeat"
         fi
+        suite 45 latents "$cuda_module" latents
     fi
     if [ -z "$emulated" ] && [ -z "$small" ] && [ -n "$emulated_module" ] && run 45 emulated "$from/bin/cuda_device_test" "$emulated_module" numbers; then
         worst "$out_file" >"$dir/beside"
