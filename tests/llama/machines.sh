@@ -27,7 +27,7 @@ ready() { # FILE
 }
 
 worker() { # NAME ADDRESS
-    local command=("$bin/banyan-worker" --name="$1" --host="$1" --coordinator="tcp://$first:7412" --secret-file="$secret" --memory=84M
+    local command=("$bin/banyan-worker" --name="$1" --host="$1" --coordinator="tcp://$first:7412" --secret-file="$secret" --memory=77M
         --listen="tcp://$2:7421" --edge-listen="tcp://$2:7431" --insecure --device=cpu --threads=1 --ready-file="$dir/$1.json")
     if [ "$2" = "$first" ]; then
         "${command[@]}" >"$dir/$1.log" 2>&1 &
