@@ -68,6 +68,8 @@ static uint32_t class_of(const struct kernels_spec *spec, uint64_t pairs, uint32
     uint32_t which = pairs <= 8 ? 0 : pairs <= 16 ? 1 : pairs <= 32 ? 2 : 3;
     static const uint32_t widths[3][4] = {{8, 16, 32, 64}, {8, 16, 32, 64}, {8, 32, 32, 32}};
     *width = widths[dim][which];
+    if (type == KERNELS_KV_F32 && dim == 1 && which == 2)
+        *width = 64; // with 32 its registers do not do (tile_bf16.cu)
     return ((type - 1) * 3 + dim) * 4 + which;
 }
 
