@@ -830,7 +830,7 @@ typedef struct banyan_examined {
     uint64_t term, uptime_ns, rtt_ns;
     uint64_t
         wall_ns; // its clock when it answered, since 1970; 0: nothing of what follows is told, which is of an older build,
-        // or for an operator's token, which one that stands by does not know
+    // or for an operator's token, which one that stands by does not know
     int64_t skew_ns;           // its clock less this machine's, give or take half of rtt_ns
     uint64_t files, files_max; // descriptors that are open, about, and that may be
     uint64_t memory_bytes, memory_available_bytes; // of its machine
