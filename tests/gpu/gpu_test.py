@@ -163,7 +163,7 @@ class StandIns(Case):
         self.assertIn("| tile_kernel | gpu__time_duration.sum | ns | 112000 |", self.markdown)
         self.assertEqual([(x["kv"], x["group"], x["rows"], x["batch"], x["dim"]) for x in parts["shapes"]["lines"]],
                          [("int8", 4, 1, 1, 128), ("fp8", 4, 1, 1, 128), ("f32", 4, 1, 1, 128), ("bf16", 16, 1, 1, 128), ("bf16", 4, 64, 1, 128),
-                          ("bf16", 4, 1, 64, 128), ("bf16", 4, 1, 1, 256), ("bf16", 16, 1, 1, 576), ("bf16", 128, 1, 1, 576)])
+                          ("bf16", 4, 1, 64, 128), ("bf16", 4, 1, 1, 256), ("bf16,f16", 16, 1, 1, 576), ("bf16,f16", 128, 1, 1, 576)])
         self.assertIn("4096 keys: 2.00 x", parts["peers"]["words"])
         self.assertIn("| step_32k, 4 workers | p50 99 µs", self.markdown)
         self.assertEqual(len(parts["sanitizer"]["passed"]), 8)
@@ -214,7 +214,7 @@ class StandIns(Case):
         done = self.run_it("--part=2", "--part=10", fake="life=hang conformance=hang", hurry=4)
         self.assertEqual(done.returncode, 1)
         _, parts = self.read()
-        for name, hung, rest in (("numbers", "life did not end within 25 s", ["numbers", "numbers_again"]),
+        for name, hung, rest in (("numbers", "life did not end within 25 s", ["numbers", "numbers_again", "latents"]),
                                  ("nccl", "conformance did not end within 60 s", ["e2e"])):
             self.assertEqual((parts[name]["result"], parts[name]["why"], parts[name]["passed"]), ("failed", hung, rest))
         self.nothing_runs()
