@@ -120,6 +120,8 @@ static bool cpy_tensor(ggml_backend_buffer_t buffer, const struct ggml_tensor *s
         memcpy(dst->data, src->data, ggml_nbytes(src));
         return true;
     }
+    if (!buffer_cache(from))
+        return false; // a state's rows: ggml reads and sets them
     if (buffer_cache(from) == cache && from == to && src->ne[1] == from->ne[1] &&
         offset_in(src, 0) % from->nb[2] == 0 && offset_in(dst, 0) % to->nb[2] == 0)
         cache_copy(cache, (uint32_t)(offset_in(src, 0) / from->nb[2]),

@@ -26,22 +26,45 @@ static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cache *list;
 static bool keeping;
 
+// Asks for the cache's sessions. The caller has locked the cache. false: the cluster does not answer.
+static bool use_sessions(struct cache *cache)
+{
+    for (uint32_t i = 0; i < cache->n_streams; i++) {
+        banyan_session_info info;
+        if (!cache->streams[i].session || cache->streams[i].unsure)
+            continue;
+        banyan_code code = banyan_session_get_info(cache->streams[i].session, &info, NULL);
+        if (code == BANYAN_OK)
+            banyan_session_info_free(&info);
+        else
+            cache_doubt(cache, i, code);
+        if (cache->streams[i].away)
+            return false;
+    }
+    return true;
+}
+
+void cache_use(struct cache *cache)
+{
+    if (__atomic_exchange_n(&cache->due, false, __ATOMIC_RELAXED))
+        (void)use_sessions(cache);
+}
+
 // A session lives for BANYAN_TTL after its last use, so that those of a process that was killed go. Asking for it is a use.
+// A cache that is computing is told to ask when it is done.
 static void *keep(void *arg)
 {
     uint64_t pause_ns = *(const uint64_t *)arg / 4;
     for (;;) {
         nanosleep(&(struct timespec){(time_t)(pause_ns / 1000000000), (long)(pause_ns % 1000000000)}, NULL);
         pthread_mutex_lock(&list_lock);
-        for (struct cache *cache = list; cache; cache = cache->next) {
-            if (pthread_mutex_trylock(&cache->lock) != 0)
-                continue; // it is being used
-            for (uint32_t i = 0; i < cache->n_streams; i++) {
-                banyan_session_info info;
-                if (cache->streams[i].session && !cache->streams[i].unsure &&
-                    banyan_session_get_info(cache->streams[i].session, &info, NULL) == BANYAN_OK)
-                    banyan_session_info_free(&info);
+        bool answers = true;
+        for (struct cache *cache = list; cache && answers; cache = cache->next) {
+            if (pthread_mutex_trylock(&cache->lock) != 0) {
+                __atomic_store_n(&cache->due, true, __ATOMIC_RELAXED);
+                continue;
             }
+            answers = use_sessions(cache);
             pthread_mutex_unlock(&cache->lock);
         }
         pthread_mutex_unlock(&list_lock);
@@ -76,10 +99,17 @@ struct cache *cache_new(void)
     return cache;
 }
 
-static void drop_session(struct cache_stream *stream, bool delete)
+static bool is_away(banyan_code code)
 {
-    if (stream->session && delete)
-        (void)banyan_session_delete(stream->session, NULL);
+    return code == BANYAN_UNAVAILABLE || code == BANYAN_DEADLINE_EXCEEDED;
+}
+
+// delete: not where the cluster does not answer, which would be waited for. false: it did not.
+static bool drop_session(struct cache_stream *stream, bool delete)
+{
+    bool answers = !stream->away;
+    if (stream->session && delete &&answers)
+        answers = !is_away(banyan_session_delete(stream->session, NULL));
     banyan_session_close(stream->session);
     free(stream->lengths);
     stream->session = NULL;
@@ -87,6 +117,7 @@ static void drop_session(struct cache_stream *stream, bool delete)
     stream->layers = 0;
     stream->unsure = stream->away = false;
     stream->changes++;
+    return answers;
 }
 
 void cache_free(struct cache *cache)
@@ -99,9 +130,9 @@ void cache_free(struct cache *cache)
         at = &(*at)->next;
     *at = cache->next;
     pthread_mutex_unlock(&list_lock);
+    bool answers = true;
     for (uint32_t i = 0; i < cache->n_streams; i++)
-        drop_session(&cache->streams[i],
-                     !cache->streams[i].away); // a cluster that is not there is not waited for
+        answers = drop_session(&cache->streams[i], answers) && answers;
     struct rows_memory *memories[] = {&cache->q, &cache->k, &cache->v, &cache->k_scale, &cache->v_scale};
     for (size_t i = 0; i < sizeof memories / sizeof *memories; i++)
         free(memories[i]->at);
@@ -256,8 +287,10 @@ static bool create(struct cache *cache, uint32_t number)
         return false;
     }
     // The name is for people: another machine's process of this number may have it.
-    if (!spec_create(cache, client, name, &stream->session) &&
-        !spec_create(cache, client, NULL, &stream->session))
+    banyan_code code = spec_create(cache, client, name, &stream->session);
+    if (code == BANYAN_ALREADY_EXISTS)
+        code = spec_create(cache, client, NULL, &stream->session);
+    if (code != BANYAN_OK)
         return false;
     stream->window = cache->window;
     stream->chunk = cache->chunk;
@@ -285,14 +318,22 @@ static bool resync(struct cache *cache, uint32_t number)
         forget_session(stream);
         return true;
     }
-    if (code != BANYAN_OK)
+    if (code != BANYAN_OK) {
+        cache_doubt(cache, number, code);
         return fail(cache, number, "its state", &error);
+    }
     for (uint32_t i = 0; i < stream->layers; i++)
         stream->lengths[i] = i < info.n_layers ? info.layer_lengths[i] : 0;
     banyan_session_info_free(&info);
     stream->unsure = stream->away = false;
     stream->changes++;
     return true;
+}
+
+bool cache_ask(struct cache *cache, uint32_t number)
+{
+    struct cache_stream *stream = &cache->streams[number];
+    return !stream->session || !stream->unsure || resync(cache, number);
 }
 
 // Where the session is not there any more, the stream has none afterwards.
@@ -308,7 +349,7 @@ static bool truncate_to(struct cache *cache, uint32_t number, uint64_t length)
     stream->changes++;
     banyan_code code = banyan_session_truncate(stream->session, length, &error);
     if (code != BANYAN_OK) {
-        stream->unsure = true;
+        cache_doubt(cache, number, code);
         if (code == BANYAN_NOT_FOUND)
             forget_session(stream);
         return fail(cache, number, "cells that are written again", &error);
@@ -331,26 +372,33 @@ static bool move_rows(struct cache *cache, uint32_t number, const struct cache_l
     size_t k_row = rows_bytes(held, (uint64_t)layer->kv_heads * layer->k_dim),
            v_row = rows_bytes(held, (uint64_t)layer->kv_heads * layer->v_dim);
     uint64_t piece = MOVE_BYTES / (k_row + v_row) + 1;
-    banyan_error error;
-    if (!rows_room(&cache->k, piece * k_row) || !rows_room(&cache->v, piece * v_row) ||
-        (scaled && (!rows_room(&cache->k_scale, piece * layer->kv_heads * 4) ||
-                    !rows_room(&cache->v_scale, piece * layer->kv_heads * 4)))) {
+    // Not the cache's own memory: rows of the step may lie there.
+    size_t scale_row = scaled ? layer->kv_heads * sizeof(float) : 0;
+    char *memory = malloc(piece * (k_row + v_row + 2 * scale_row) + 3 * 64), *k = memory;
+    if (!memory) {
         cache_say(cache->why, "no memory");
         return false;
     }
-    void *v = alone ? NULL : cache->v.at;
-    float *k_scale = scaled ? cache->k_scale.at : NULL,
-          *v_scale = scaled && !alone ? cache->v_scale.at : NULL;
-    for (uint64_t first = 0; first < length; first += piece) {
+    char *after_k = k + (piece * k_row + 63) / 64 * 64, *after_v = after_k + (piece * v_row + 63) / 64 * 64;
+    void *v = alone ? NULL : after_k;
+    float *k_scale = scaled ? (float *)after_v : NULL,
+          *v_scale = scaled && !alone ? (float *)(after_v + piece * scale_row) : NULL;
+    banyan_error error = {0};
+    banyan_code code = BANYAN_OK;
+    for (uint64_t first = 0; code == BANYAN_OK && first < length; first += piece) {
         uint64_t count = length - first < piece ? length - first : piece;
-        if (banyan_read_rows(stream->session, at, first, count, cache->k.at, k_scale, v, v_scale, &error) !=
-                BANYAN_OK ||
-            (scaled ? banyan_attach_scaled(to, at, first, count, cache->k.at, k_scale, v, v_scale, &error)
-                    : banyan_attach(to, at, first, count, cache->k.at, v, &error)) != BANYAN_OK ||
-            banyan_commit(to, at, first, count, &error) != BANYAN_OK)
-            return fail(cache, number, "its rows, which go to a session with the window", &error);
+        code = banyan_read_rows(stream->session, at, first, count, k, k_scale, v, v_scale, &error);
+        if (code == BANYAN_OK)
+            code = scaled ? banyan_attach_scaled(to, at, first, count, k, k_scale, v, v_scale, &error)
+                          : banyan_attach(to, at, first, count, k, v, &error);
+        if (code == BANYAN_OK)
+            code = banyan_commit(to, at, first, count, &error);
     }
-    return true;
+    free(memory);
+    if (code == BANYAN_OK)
+        return true;
+    cache_doubt(cache, number, code);
+    return fail(cache, number, "its rows, which go to a session with the window", &error);
 }
 
 // The session anew, with the window that a mask has shown.
@@ -373,6 +421,8 @@ static bool make_again(struct cache *cache, uint32_t number)
         stream->session = made_stream.session;
     }
     if (!made) {
+        old.unsure = stream->unsure;
+        old.away = stream->away;
         drop_session(stream, true);
         *stream = old;
         return false;
@@ -404,7 +454,7 @@ static bool has_session(struct cache *cache, uint32_t number, uint64_t first)
 static bool ready(struct cache *cache, uint32_t number, const struct cache_layer *layer, uint64_t first)
 {
     struct cache_stream *stream = &cache->streams[number];
-    if (stream->session && stream->unsure && !resync(cache, number))
+    if (!cache_ask(cache, number))
         return false;
     if (!has_session(cache, number, first))
         return false;
@@ -455,7 +505,7 @@ bool cache_look(struct cache *cache, uint32_t number, const struct cache_layer *
 
 void cache_doubt(struct cache *cache, uint32_t number, banyan_code code)
 {
-    cache->streams[number].away = code == BANYAN_UNAVAILABLE || code == BANYAN_DEADLINE_EXCEEDED;
+    cache->streams[number].away = is_away(code);
     cache->streams[number].unsure = true;
     cache->streams[number].changes++;
 }
@@ -474,13 +524,16 @@ void cache_lose(struct cache *cache, const char *why)
 void cache_clear(struct cache *cache)
 {
     pthread_mutex_lock(&cache->lock);
+    bool answers = true;
     cache->chunk = 0; // what looked like one may have been the cells of another sequence
     for (uint32_t i = 0; i < cache->n_streams; i++) {
         struct cache_stream *stream = &cache->streams[i];
         stream->staged_first = stream->staged_end = 0;
         // Where it fails, the next write at cell 0 does it.
-        if (stream->session && !stream->unsure)
+        if (stream->session && !stream->unsure && answers)
             (void)truncate_to(cache, i, 0);
+        stream->unsure = stream->unsure || (stream->session && !answers);
+        answers = answers && !stream->away;
         stream->lost[0] = '\0';
     }
     pthread_mutex_unlock(&cache->lock);
@@ -516,6 +569,8 @@ static void copy(struct cache *cache, uint32_t from, uint32_t to)
             stream->chunk = origin->chunk;
         }
     }
+    if (stream->lost[0])
+        return; // the next copy tries again
     stream->copied_from = from;
     stream->copied_changes = origin->changes;
     stream->changes_after = stream->changes;

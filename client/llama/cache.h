@@ -59,6 +59,7 @@ struct cache {
     uint64_t window, chunk; // that masks have shown; 0: none so far
     char why[CACHE_WHY];    // of the last failure
     struct rows_memory q, k, v, k_scale, v_scale;
+    bool due; // atomic: its sessions are to be used (cache_use)
     bool
         doubted; // window and chunk did not hold for a later mask: they are forgotten at the next start of a sequence
     unsigned number; // of caches in this process, for names
@@ -83,8 +84,12 @@ struct cache_layer *cache_layer_of(struct cache *cache, const struct ggml_tensor
 bool cache_begin(struct cache *cache, uint32_t stream, const struct cache_layer *layer, uint64_t first);
 // The stream's session for reading `end` rows of a layer. The caller has locked.
 bool cache_look(struct cache *cache, uint32_t stream, const struct cache_layer *layer, uint64_t end);
+// Asks what the cluster has of the stream's session, where a call has failed. The caller has locked. false: cache->why.
+bool cache_ask(struct cache *cache, uint32_t stream);
 // A call has failed: what the session has is asked before it is used again. The caller has locked.
 void cache_doubt(struct cache *cache, uint32_t stream, banyan_code code);
+// Asks for sessions that would expire, where that is due. The caller has locked.
+void cache_use(struct cache *cache);
 banyan_kv_type cache_held(const struct cache *cache); // the caller has locked
 
 // Rows of the cache as ggml's bytes, from and to a tensor of it: offset and size in bytes of the whole tensor. Where rows cannot be read,

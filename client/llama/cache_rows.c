@@ -55,17 +55,20 @@ static bool get(struct cache *cache, const struct ggml_tensor *root, char *out, 
 {
     const struct cache_layer *layer = cache_layer_of(cache, root);
     struct place at = find(root, offset);
+    uint64_t first_row = at.row;
     memset(out, 0, size);
     if (!layer || at.stream >= cache->n_streams)
         return true; // nothing was ever written
     struct cache_stream *stream = &cache->streams[at.stream];
-    if (stream->lost[0] || stream->unsure) {
+    if (!cache_ask(cache, at.stream))
+        return false;
+    if (stream->lost[0]) {
         cache_say(cache->why, "sequence %u: its rows cannot be read for a state: %s", at.stream,
-                  stream->lost[0] ? stream->lost : "its last call failed");
+                  stream->lost);
         return false;
     }
     if (!stream->session)
-        return true;
+        return true; // llama.cpp reads cells that it has filled
     uint64_t length = stream->lengths[layer - cache->layers], piece = PIECE_BYTES / at.row_bytes + 1;
     char *rows = malloc(piece * at.row_bytes);
     bool done = rows != NULL;
@@ -84,6 +87,12 @@ static bool get(struct cache *cache, const struct ggml_tensor *root, char *out, 
         at.skip = 0;
     }
     free(rows);
+    // Zeros are what cells that were never written hold; of cells that were, none may be missing.
+    if (done && size > 0 && length > 0 && at.row > first_row) {
+        cache_say(cache->why, "sequence %u: of the rows for a state %llu are not in the cluster", at.stream,
+                  (unsigned long long)(size / at.row_bytes));
+        return false;
+    }
     return done;
 }
 
@@ -99,12 +108,17 @@ bool cache_get_rows(struct cache *cache, const struct ggml_tensor *root, void *o
     return read;
 }
 
-static bool unread(const char *data, size_t size)
+// Whether one of the rows is what cache_get_rows leaves where it could not read.
+static bool unread(const char *data, size_t size, size_t row)
 {
-    size_t i = 0;
-    while (i < size && (unsigned char)data[i] == UNREAD)
-        i++;
-    return i == size;
+    for (size_t first = 0; first + row <= size; first += row) {
+        size_t i = 0;
+        while (i < row && (unsigned char)data[first + i] == UNREAD)
+            i++;
+        if (i == row)
+            return true;
+    }
+    return false;
 }
 
 static void lose(struct cache_stream *stream, const char *why)
@@ -169,20 +183,20 @@ static void put(struct cache *cache, const struct ggml_tensor *root, const char 
         lose(stream, "parts of rows, or rows of a layer that no attention has read");
         return;
     }
-    if (unread(data, size)) {
+    if (unread(data, size, at.row_bytes)) {
         lose(stream, "it was saved while the cluster could not be read");
         return;
     }
     bool alone = layer->v == layer->k, is_k = root == layer->k;
     if (is_k && layer == cache->layers && at.row == 0)
         stream->lost[0] = '\0';
+    if (stream->lost[0])
+        return; // what failed for one layer is not begun by the next
     bool goes_on = is_k && stream->staged_end > stream->staged_first && at.row == stream->staged_end;
     if (is_k && !goes_on && !cache_begin(cache, at.stream, layer, at.row)) {
         lose(stream, cache->why);
         return;
     }
-    if (stream->lost[0])
-        return;
     char *staged = (char *)root->data + offset;
     if (is_k && alone) {
         (void)send(cache, stream, layer, at.row, count, data, NULL);

@@ -24,9 +24,12 @@ static bool number(const char *name, double scale, double most, double otherwise
         return true;
     errno = 0;
     double value = strtod(text, &end);
-    if (errno || *end || !(value >= 0) || value * scale > most) {
+    bool parts = scale > 1; // seconds may have some
+    if (errno || *end || !(value >= 0) || value * scale > most ||
+        (!parts && value != (double)(uint64_t)value)) {
         if (why)
-            snprintf(why, why_bytes, "%s=%s: a number from 0 to %.0f is expected", name, text, most / scale);
+            snprintf(why, why_bytes, "%s=%s: a %snumber from 0 to %.0f is expected", name, text,
+                     parts ? "" : "whole ", most / scale);
         return false;
     }
     *out = value * scale;
@@ -49,6 +52,11 @@ static bool read_settings(char *why, size_t why_bytes)
         !number("BANYAN_TIMEOUT", 1e9, 1e14, 120e9, &timeout, why, why_bytes) ||
         !number("BANYAN_REPLICAS", 1, 3, 0, &replicas, why, why_bytes))
         return false;
+    if (ttl < 60e9) {
+        if (why)
+            snprintf(why, why_bytes, "BANYAN_TTL=%s: at least 60 seconds are expected", getenv("BANYAN_TTL"));
+        return false;
+    }
     if (q8 && strcmp(q8, "int8") != 0 && strcmp(q8, "f32") != 0) {
         if (why)
             snprintf(why, why_bytes, "BANYAN_Q8=%s: f32 or int8 is expected", q8);

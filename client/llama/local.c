@@ -151,7 +151,8 @@ static pid_t start_keeper(char *const arguments[], int *held)
     posix_spawn_file_actions_adddup2(&actions, ends[0], 0);
     posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID);
-    if (posix_spawn(&pid, "/bin/sh", &actions, &attributes, arguments, environ) != 0)
+    errno = posix_spawn(&pid, "/bin/sh", &actions, &attributes, arguments, environ);
+    if (errno)
         pid = -1;
     posix_spawn_file_actions_destroy(&actions);
     posix_spawnattr_destroy(&attributes);

@@ -86,14 +86,16 @@ static bool fill(struct making *making, struct cache *cache)
     return true;
 }
 
-bool spec_create(struct cache *cache, banyan_client *client, const char *name, banyan_session **out)
+banyan_code spec_create(struct cache *cache, banyan_client *client, const char *name, banyan_session **out)
 {
     const struct settings *settings = cluster_settings(NULL, 0);
     struct making making = {.layer_kind = calloc(cache->n_layers, sizeof *making.layer_kind),
                             .sinks = calloc(cache->n_layers, sizeof *making.sinks)};
     banyan_error error;
-    bool made = making.layer_kind && making.sinks && fill(&making, cache);
-    if (made) {
+    banyan_code code = BANYAN_RESOURCE_EXHAUSTED;
+    if (!making.layer_kind || !making.sinks) {
+        cache_say(cache->why, "no memory");
+    } else if (fill(&making, cache)) {
         banyan_spec spec = {.layers = cache->n_layers,
                             .kv_type = cache_held(cache),
                             .idle_ttl_ns = settings->ttl_ns,
@@ -102,8 +104,8 @@ bool spec_create(struct cache *cache, banyan_client *client, const char *name, b
                             .layer_kind = making.layer_kind,
                             .layer_sinks = making.sinks,
                             .replicas = settings->replicas};
-        made = banyan_session_create(client, &spec, name, out, &error) == BANYAN_OK;
-        if (!made)
+        code = banyan_session_create(client, &spec, name, out, &error);
+        if (code != BANYAN_OK)
             cache_say(cache->why, "a session cannot be made: %s", error.message);
     }
     for (uint32_t i = 0; making.sinks && i < cache->n_layers; i++)
@@ -112,5 +114,5 @@ bool spec_create(struct cache *cache, banyan_client *client, const char *name, b
         free(making.alibi[i]);
     free(making.sinks);
     free(making.layer_kind);
-    return made;
+    return code;
 }

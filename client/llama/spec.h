@@ -5,7 +5,7 @@
 
 #include "client/llama/cache.h"
 
-// Creates the stream's session. The caller has locked. false: cache->why.
-bool spec_create(struct cache *cache, banyan_client *client, const char *name, banyan_session **out);
+// Creates the stream's session. The caller has locked. Not OK: cache->why.
+banyan_code spec_create(struct cache *cache, banyan_client *client, const char *name, banyan_session **out);
 
 #endif

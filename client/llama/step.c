@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/llama/step.h"
 
+#include <ggml-impl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,6 +74,7 @@ static bool read_masks(struct batch *batch)
 {
     const struct ggml_tensor *mask = batch->op->src[3];
     struct cache *cache = batch->cache;
+    uint64_t found[STREAMS_MAX] = {0};
     if (!mask || mask->type != GGML_TYPE_F16 || mask->ne[1] < (int64_t)batch->rows || mask->ne[2] != 1 ||
         mask->ne[3] != (int64_t)batch->n_streams)
         return fail(cache, batch->op, "an attention with no mask, or one for each head: not served");
@@ -89,11 +91,16 @@ static bool read_masks(struct batch *batch)
         cache->doubted = cache->doubted || (wrong && (known.window || known.chunk));
         if (wrong)
             return fail(cache, batch->op, wrong);
-        batch->first[s] = seen.first;
         batch->block[s] = seen.block;
+        found[s] = seen.first;
+        // What one stream shows holds for those before it, too: they are read again with it.
+        bool shown = seen.window != known.window || seen.chunk != known.chunk;
         cache->window = seen.window;
         cache->chunk = seen.chunk;
+        if (shown && s > 0)
+            s = UINT32_MAX; // from 0 on
     }
+    memcpy(batch->first, found, sizeof found);
     return true;
 }
 
@@ -291,7 +298,9 @@ static bool append_alone(struct cache *cache, struct cache_layer *layer)
         while (done + count < total && (uint64_t)index_at(indices, done + count) == cell + count &&
                first + count < cache->cells)
             count++;
-        if (stream >= cache->n_streams || !cache_begin(cache, stream, layer, first))
+        if (stream >= cache->n_streams)
+            return fail(cache, batch.op, "a row goes behind the cache's end");
+        if (!cache_begin(cache, stream, layer, first))
             return false;
         if (!attach_rows(&batch, &sent, stream, done, first, count))
             return false;
@@ -316,19 +325,45 @@ static bool put(struct cache *cache, const struct ggml_tensor *op)
     return true;
 }
 
+// llama.cpp turns keys in place (a K-shift), which sessions cannot follow. It does so again before each batch until it has succeeded, so
+// this succeeds; the streams that are turned cannot be used until their cell 0 is written again. Of a quantised cache a shift begins
+// with a copy in float32 and ends with one back, and nothing says of which streams: of all.
+static bool shift(struct cache *cache, const struct ggml_tensor *op)
+{
+    static const char why[] =
+        "llama.cpp shifted the context (K-shift), which rows in a cluster cannot follow: give "
+        "--no-context-shift, no --cache-reuse and no self-extend";
+    const struct ggml_tensor *by = op->op == GGML_OP_ROPE ? op->src[1] : NULL;
+    bool all =
+        !by || by->type != GGML_TYPE_I32 || (uint64_t)ggml_nelements(by) != cache->cells * cache->n_streams;
+    for (uint32_t i = 0; i < cache->n_streams; i++) {
+        bool turned = all;
+        for (uint64_t j = 0; !turned && j < cache->cells; j++)
+            turned = ((const int32_t *)by->data)[i * cache->cells + j] != 0;
+        struct cache_stream *stream = &cache->streams[i];
+        if (!turned || !stream->session || strcmp(stream->lost, why) == 0)
+            continue;
+        cache_say(stream->lost, "%s", why);
+        stream->changes++;
+        GGML_LOG_ERROR("banyan: sequence %u: %s\n", i, why);
+    }
+    return true;
+}
+
 static bool other(struct cache *cache, const struct ggml_tensor *op)
 {
     char why[CACHE_WHY];
-    // Of a quantised cache a shift begins with a copy in float32.
-    bool shift = op->op == GGML_OP_ROPE || (op->op == GGML_OP_CPY && ggml_is_quantized(op->src[0]->type));
-    if (shift)
-        cache_say(why, "llama.cpp shifted the context (K-shift), which rows in a cluster cannot follow: give "
-                       "--no-context-shift, no "
-                       "--cache-reuse and no self-extend");
-    else
-        cache_say(why, "the operation %s over the cache is not served: give -fa on", ggml_op_name(op->op));
+    const struct ggml_tensor *of = op->src[0];
+    if (op->op == GGML_OP_ROPE ||
+        (op->op == GGML_OP_CPY &&
+         (ggml_is_quantized(of->type) || (ggml_is_quantized(op->type) && cache_of(op) == cache))))
+        return shift(cache, op);
+    cache_say(why,
+              "the operation %s over the cache is not served: give -fa on; a cache of recurrent layers is "
+              "not served at all",
+              ggml_op_name(op->op));
     for (uint32_t i = 0; i < cache->n_streams; i++)
-        if (cache->streams[i].session && (shift || (op->view_src && buffer_cache(op->view_src))))
+        if (cache->streams[i].session && op->view_src && buffer_cache(op->view_src))
             cache_say(cache->streams[i].lost, "%s", why);
     return fail(cache, op, why);
 }
@@ -419,7 +454,8 @@ bool step_compute(struct ggml_cgraph *graph, char why[CACHE_WHY])
             continue;
         if (!cache) {
             cache_say(why, "%s: the operation %s is not served", op->name, ggml_op_name(op->op));
-            return false;
+            done = false;
+            break;
         }
         pthread_mutex_lock(&cache->lock);
         cache->why[0] = '\0';
@@ -440,12 +476,16 @@ bool step_compute(struct ggml_cgraph *graph, char why[CACHE_WHY])
         last = cache;
         pthread_mutex_unlock(&cache->lock);
     }
-    if (!last || !done)
+    if (!last)
         return done;
     pthread_mutex_lock(&last->lock);
-    done = flush(last);
     if (!done)
+        forget(last);
+    else if (!flush(last)) {
         cache_say(why, "%s", last->why);
+        done = false;
+    }
+    cache_use(last);
     pthread_mutex_unlock(&last->lock);
     return done;
 }
