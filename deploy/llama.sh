@@ -110,7 +110,7 @@ say "Building the plug-in"
 headers=${source:-$home/source/vendor/llama.cpp}
 build=$root/build/llama-example
 compile() {
-    cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBANYAN_LLAMA_SOURCE="$headers" -DBANYAN_GGML_LIB="$lib" -UBANYAN_GGML_BASE &&
+    cmake -S "$root" -B "$build" -G Ninja -DBANYAN_LLAMA_SOURCE="$headers" -DBANYAN_GGML_LIB="$lib" -UBANYAN_GGML_BASE &&
         cmake --build "$build" --target ggml-banyan banyan-coordinator banyan-worker banyanctl
 }
 quietly "the build" compile

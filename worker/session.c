@@ -204,7 +204,7 @@ enum common_code worker_session_check(const struct worker_map *sessions, uint64_
                                       uint32_t layer, uint64_t first, uint64_t count,
                                       struct worker_session **out, struct common_error *err)
 {
-    struct worker_session *session;
+    struct worker_session *session = NULL; // for -O3, which does not see that it is set
     enum common_code code = worker_session_find(sessions, id, incarnation, &session, err);
     if (code != COMMON_OK)
         return code;

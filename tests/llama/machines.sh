@@ -27,7 +27,7 @@ ready() { # FILE
 }
 
 worker() { # NAME ADDRESS
-    local command=("$bin/banyan-worker" --name="$1" --host="$1" --coordinator="tcp://$first:7412" --secret-file="$secret" --memory=77M
+    local command=("$bin/banyan-worker" --name="$1" --host="$1" --coordinator="tcp://$first:7412" --secret-file="$secret" --memory=84M
         --listen="tcp://$2:7421" --edge-listen="tcp://$2:7431" --insecure --device=cpu --threads=1 --ready-file="$dir/$1.json")
     if [ "$2" = "$first" ]; then
         "${command[@]}" >"$dir/$1.log" 2>&1 &
@@ -53,7 +53,8 @@ plain=$(ask)
 ready "$dir/coordinator.json"
 worker one "$first"
 options=(-dev Banyan0 -ngl 99 -ot ".*=CPU")
-ours=(GGML_BACKEND_PATH="$plugin" BANYAN_ENDPOINT="tcp://$first:7412")
+# Each chunk once: with two hosts the default is two copies.
+ours=(BANYAN_REPLICAS=1 GGML_BACKEND_PATH="$plugin" BANYAN_ENDPOINT="tcp://$first:7412")
 
 if ask "${ours[@]}" >/dev/null; then
     echo "machines: one machine held a context that is larger than its memory"; exit 1
