@@ -38,7 +38,7 @@ worker() { # NAME ADDRESS
 }
 
 ask() { # [VARIABLE=VALUE...] -- the answer, greedily
-    env "$@" "$llama/llama-completion" -m "$model" -f "$dir/prompt" -n 12 -no-cnv --temp 0 -t 2 -c 4096 -fa on --no-display-prompt \
+    env "$@" "$llama/llama-completion" -m "$model" -f "$dir/prompt" -n 8 -no-cnv --temp 0 -t 2 -c 4096 --no-display-prompt \
         "${options[@]}" 2>"$dir/llama.log"
 }
 
@@ -46,13 +46,13 @@ ask() { # [VARIABLE=VALUE...] -- the answer, greedily
 for i in $(seq 90); do echo "Line $i of the log says that pump number $((i * 37 % 101)) ran for $((i * 7 % 60)) minutes and then stopped."; done >"$dir/prompt"
 echo "The last line of the log is about pump number" >>"$dir/prompt"
 
-options=()
+options=(-fa off) # adds in float32; with -fa on llama.cpp adds in float16, and other tokens may follow
 plain=$(ask)
 "$bin/banyan-coordinator" --listen="tcp://$first:7412" --insecure --store="$dir/store.db" --secret-file="$secret" \
     --ready-file="$dir/coordinator.json" >"$dir/coordinator.log" 2>&1 &
 ready "$dir/coordinator.json"
 worker one "$first"
-options=(-dev Banyan0 -ngl 99 -ot ".*=CPU")
+options=(-fa on -dev Banyan0 -ngl 99 -ot ".*=CPU")
 # Each chunk once: with two hosts the default is two copies.
 ours=(BANYAN_REPLICAS=1 GGML_BACKEND_PATH="$plugin" BANYAN_ENDPOINT="tcp://$first:7412")
 
