@@ -257,7 +257,7 @@ static void rows_that_were_taken_back_pass_for_no_others(void **state)
     }
 }
 
-// The coordinator ends anew while the holder is told which rows count: it takes its own for these, and is in doubt no more.
+// The coordinator ends once more at any time of the visit: a holder that was told which rows count is in doubt no more.
 static void rows_that_were_taken_back_pass_for_no_others_later(void **state)
 {
     (void)state;
@@ -268,7 +268,7 @@ static void rows_that_were_taken_back_pass_for_no_others_later(void **state)
         restart(cluster);
         sim_advance(COMMON_NS_PER_S);
         sim_worker_start(dark);
-        sim_advance(at * 20 * COMMON_NS_PER_US);
+        sim_advance(at * 20 * COMMON_NS_PER_MS);
         sim_coordinator_kill(cluster);
         restart(cluster);
         assert_true(sim_wait_active(cluster, 3));
