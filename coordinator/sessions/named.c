@@ -85,22 +85,66 @@ static uint32_t counted_rows(const struct coordinator_rangeset *copies, const st
     return most;
 }
 
-// What the holder of a copy has, and whether that is its part of the newest append: of a chunk with one copy at once;
-// else once all that count have said so.
-static bool add_rows(struct coordinator_named *named, const struct coordinator_chunk *of, uint32_t copy,
-                     const struct proto_range *chunk, uint32_t rows, bool part)
+// Cuts a range of a chunk down to what the set has of it, which is one stretch.
+static struct proto_range cut_to(struct proto_range range, const struct coordinator_rangeset *set)
 {
-    uint32_t whole = rows, parts = part ? rows : 0, ct = (uint32_t)chunk->count;
-    uint64_t first = chunk->first;
+    uint64_t first = range.first, end = first + range.count;
+    for (uint32_t i = 0; i < set->n; i++) {
+        const struct proto_range *at = &set->ranges[i];
+        uint64_t stop = at->first + at->count < end ? at->first + at->count : end;
+        uint64_t from = at->first > first ? at->first : first;
+        if (from < stop)
+            return (struct proto_range){from, stop - from};
+    }
+    return (struct proto_range){first, 0};
+}
+
+// What the copies that count have of the newest append, in this range of a chunk.
+static struct proto_range counted_part(const struct coordinator_named *named,
+                                       const struct coordinator_chunk *of, struct proto_range range)
+{
+    uint32_t doubted = coordinator_chunk_doubted(of);
+    for (uint32_t i = 0; i < coordinator_chunk_copies(of) && range.count; i++)
+        if (!(doubted & 1u << i))
+            range = cut_to(range, &named->copy_parts[i]);
+    return range;
+}
+
+static bool add_range(struct coordinator_rangeset *set, uint64_t first, uint64_t count)
+{
+    return !count || coordinator_rangeset_add(set, first, count, NULL);
+}
+
+// What the holder of a copy has, and which rows of that may be its part of the newest append: of a chunk with one copy at
+// once; else once all that count have said so.
+static bool add_rows(struct coordinator_named *named, const struct coordinator_chunk *of, uint32_t copy,
+                     const struct proto_range *chunk, uint32_t rows, struct proto_range part)
+{
+    uint64_t whole = rows;
     bool ok = true;
     if (coordinator_chunk_copies(of) > 1) {
-        ok = (!rows || coordinator_rangeset_add(&named->copy_rows[copy], first, rows, NULL)) &&
-             (!parts || coordinator_rangeset_add(&named->copy_parts[copy], first, parts, NULL));
-        whole = counted_rows(named->copy_rows, of, first, ct);
-        parts = counted_rows(named->copy_parts, of, first, ct);
+        ok = add_range(&named->copy_rows[copy], chunk->first, rows) &&
+             add_range(&named->copy_parts[copy], part.first, part.count);
+        whole = counted_rows(named->copy_rows, of, chunk->first, (uint32_t)chunk->count);
+        part = counted_part(named, of, *chunk);
     }
-    ok = ok && (!whole || coordinator_rangeset_add(&named->rows, first, whole, NULL));
-    return ok && (!parts || coordinator_rangeset_add(&named->parts, first, parts, NULL));
+    return ok && add_range(&named->rows, chunk->first, whole) &&
+           add_range(&named->parts, part.first, part.count);
+}
+
+// Which of these rows, the first of a chunk, may be of the newest append, as their holder says. unconfirmed: the append of
+// the layer that the holder knows; NULL: none.
+static struct proto_range part_of(const struct coordinator_named *named, struct proto_range rows,
+                                  const Banyan__Pb__Unconfirmed *unconfirmed, bool full_in_doubt)
+{
+    uint64_t end = rows.first + rows.count, from = rows.first;
+    if (unconfirmed && unconfirmed->write == named->write)
+        return rows;
+    // Its file says of a full chunk which rows there are, and not any more whose they are: but those of an older append,
+    // which its session's log knows, are that one's.
+    if (unconfirmed && unconfirmed->end > from)
+        from = unconfirmed->end < end ? unconfirmed->end : end;
+    return (struct proto_range){from, full_in_doubt ? end - from : 0};
 }
 
 bool coordinator_session_name_rows(struct coordinator_session *s, const struct coordinator_chunk *of,
@@ -117,10 +161,10 @@ bool coordinator_session_name_rows(struct coordinator_session *s, const struct c
         rows = rows < ct ? rows : ct;
         while (u < held->n_unconfirmed && held->unconfirmed[u]->layer < l)
             u++;
-        bool part = u < held->n_unconfirmed && held->unconfirmed[u]->layer == l &&
-                    held->unconfirmed[u]->write == named[l].write;
-        // Its file says of a full chunk which rows there are, and not any more whose they are.
-        part = part || (held->doubtful && rows == ct);
+        const Banyan__Pb__Unconfirmed *unconfirmed =
+            u < held->n_unconfirmed && held->unconfirmed[u]->layer == l ? held->unconfirmed[u] : NULL;
+        struct proto_range part = part_of(&named[l], (struct proto_range){all.first, rows}, unconfirmed,
+                                          held->doubtful && rows == ct);
         if (proto_spec_stores(s->spec, l))
             ok = ok && add_rows(&named[l], of, copy, &all, rows, part) && count_rows(s, l);
     }
@@ -143,6 +187,27 @@ uint32_t coordinator_session_named_short(const struct coordinator_session *s,
                 lacking |= 1u << i;
     }
     return lacking;
+}
+
+uint32_t coordinator_session_named_other(const struct coordinator_session *s,
+                                         const struct coordinator_chunk *chunk)
+{
+    uint32_t ct = s->layout.chunk_tokens, doubted = coordinator_chunk_doubted(chunk), other = 0;
+    uint64_t first = (uint64_t)chunk->index * ct;
+    for (uint32_t l = 0; doubted && s->named && l < s->spec->layers; l++) {
+        const struct coordinator_named *named = &s->named[l];
+        uint64_t from = named->length > first ? named->length : first;
+        if (!named->write || from >= first + ct)
+            continue;
+        struct proto_range part = counted_part(named, chunk, (struct proto_range){from, first + ct - from});
+        for (uint32_t i = 0; part.count && i < coordinator_chunk_copies(chunk); i++) {
+            struct proto_range own = cut_to(part, &named->copy_rows[i]);
+            if ((doubted & 1u << i) && own.count &&
+                !coordinator_rangeset_contains(&named->copy_parts[i], own.first, own.count))
+                other |= 1u << i;
+        }
+    }
+    return other;
 }
 
 bool coordinator_session_names_rows(const struct coordinator_session *s, uint64_t first, uint64_t count)

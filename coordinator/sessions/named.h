@@ -31,6 +31,11 @@ bool coordinator_session_name_rows(struct coordinator_session *s, const struct c
 // too.
 uint32_t coordinator_session_named_short(const struct coordinator_session *s,
                                          const struct coordinator_chunk *chunk);
+// Of the copies in doubt those that have rows which are not of the newest append, where all others have rows of it: an
+// older one has left them there, and the holder's disk has lost, or never taken, that they were taken back. They must not
+// count, however many they are.
+uint32_t coordinator_session_named_other(const struct coordinator_session *s,
+                                         const struct coordinator_chunk *chunk);
 // Whether a holder has named any of these rows, while others are still to come.
 bool coordinator_session_names_rows(const struct coordinator_session *s, uint64_t first, uint64_t count);
 // Where the layer's newest append begins, as far as it is known, if rows of it past `length` may count yet; else `length`.

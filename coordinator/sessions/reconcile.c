@@ -227,6 +227,10 @@ static void learn(struct coordinator_visit *v, struct coordinator_session *s,
             coordinator_session_name_appends(s, held);
         told = true;
         ok = ok && coordinator_session_name_rows(s, chunk, copy, held, missed ? &nothing : h);
+        uint32_t other = coordinator_session_named_other(s, chunk);
+        chunk->gone |= (uint8_t)other;
+        if (other & 1u << copy) // durable before it hears which rows count, and takes its own for these
+            v->n_lost++;
     }
     if (!ok)
         common_log_error("a layer has too many separate ranges session=%016" PRIx64, s->id);
