@@ -100,7 +100,8 @@ struct counted { // memory that counts its copies
 static void *counted_map(void *arg, size_t bytes)
 {
     (void)arg;
-    return aligned_alloc(2 << 20, bytes);
+    void *base;
+    return posix_memalign(&base, 2 << 20, bytes) == 0 ? base : NULL;
 }
 
 static void counted_unmap(void *arg, void *base, size_t bytes)
